@@ -1,0 +1,255 @@
+package inventory
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/google/nftables"
+)
+
+// table is everything that a jail can leave on a Linux host.
+var table = []probe{
+	{"process", processes},
+	{"cgroup", cgroups},
+	{"mount", mounts},
+	{"interface", interfaces},
+	{"namespace", namespaces},
+	{"nft_table", nftTables},
+	{"nft_element", nftElements},
+	{"loop_device", loopDevices},
+	{"clone", under(func(s Scope) string { return filepath.Join(s.Data, "clones") })},
+	{"record", under(func(s Scope) string { return filepath.Join(s.Data, "journal") })},
+	{"staged", under(func(s Scope) string { return filepath.Join(s.Run, "bundles") })},
+	{"runtime_state", under(func(s Scope) string { return filepath.Join(s.Run, "runtime") })},
+	{"jail_dir", under(func(s Scope) string { return filepath.Join(s.Run, "jails") })},
+	{"shared_memory", sharedMemory},
+	{"temporary", temporary},
+}
+
+func (s Scope) mark() string { return "clawjail-" + string(s.Installation) }
+
+func (s Scope) ownsUID(uid uint64) bool {
+	return s.UIDs > 0 && uid >= uint64(s.UIDBase) && uid < uint64(s.UIDBase)+uint64(s.UIDs)
+}
+
+// within reports whether a path is one of the installation's folders or beneath one.
+func (s Scope) within(path string) bool {
+	for _, dir := range []string{s.Data, s.Run} {
+		if dir != "" && (path == dir || strings.HasPrefix(path, dir+"/")) {
+			return true
+		}
+	}
+	return false
+}
+
+// processes finds those that run as one of the jails' users, sit in one of its cgroups, or were started with
+// one of its folders as an argument (a runtime that was killed half-way).
+func processes(_ context.Context, s Scope) ([]string, error) {
+	pids, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, p := range pids {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		dir := filepath.Join("/proc", p.Name())
+		status, err := os.ReadFile(filepath.Join(dir, "status"))
+		if err != nil {
+			continue // it has ended
+		}
+		name, uid, state := statusFields(string(status))
+		group, _ := os.ReadFile(filepath.Join(dir, "cgroup")) // a process that has ended has none
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if state == "Z" && !s.ownsUID(uid) {
+			continue
+		}
+		if s.ownsUID(uid) || strings.Contains(string(group), "/"+s.mark()+"/") || s.Run != "" && strings.Contains(string(line), s.Run+"/") {
+			out = append(out, fmt.Sprintf("%d %s uid %d", pid, name, uid))
+		}
+	}
+	return out, nil
+}
+
+func statusFields(status string) (name string, uid uint64, state string) {
+	for line := range strings.Lines(status) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		f := strings.Fields(value)
+		switch {
+		case len(f) == 0:
+		case key == "Name":
+			name = f[0]
+		case key == "State":
+			state = f[0]
+		case key == "Uid":
+			uid, _ = strconv.ParseUint(f[0], 10, 32) // the kernel writes a number
+		}
+	}
+	return name, uid, state
+}
+
+func cgroups(_ context.Context, s Scope) ([]string, error) {
+	var out []string
+	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // removed while walking
+			}
+			return err
+		}
+		if d.IsDir() && (d.Name() == s.mark() || strings.Contains(path, "/"+s.mark()+"/")) {
+			out = append(out, path)
+		}
+		return nil
+	})
+	return out, err
+}
+
+func mounts(_ context.Context, s Scope) ([]string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []string
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if fields := strings.Fields(lines.Text()); len(fields) > 4 && s.within(fields[4]) {
+			out = append(out, fields[4])
+		}
+	}
+	return out, lines.Err()
+}
+
+func interfaces(_ context.Context, s Scope) ([]string, error) {
+	all, err := net.Interfaces()
+	var out []string
+	for _, i := range all {
+		if strings.HasPrefix(i.Name, "cj"+string(s.Installation)) || i.Name == "cjbr"+string(s.Installation) {
+			out = append(out, i.Name)
+		}
+	}
+	return out, err
+}
+
+func namespaces(_ context.Context, s Scope) ([]string, error) {
+	return list(filepath.Join(s.Run, "netns"))
+}
+
+func nftTables(_ context.Context, s Scope) ([]string, error) {
+	tables, err := ourTables(s)
+	var out []string
+	for _, t := range tables {
+		out = append(out, fmt.Sprintf("%d %s", t.Family, t.Name))
+	}
+	return out, err
+}
+
+func ourTables(s Scope) ([]*nftables.Table, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	all, err := conn.ListTables()
+	var out []*nftables.Table
+	for _, t := range all {
+		if strings.Contains(t.Name, "clawjail") && strings.Contains(t.Name, string(s.Installation)) {
+			out = append(out, t)
+		}
+	}
+	return out, err
+}
+
+func nftElements(_ context.Context, s Scope) ([]string, error) {
+	tables, err := ourTables(s)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, t := range tables {
+		sets, err := conn.GetSets(t)
+		if err != nil {
+			return out, err
+		}
+		for _, set := range sets {
+			if set.Anonymous {
+				continue
+			}
+			elements, err := conn.GetSetElements(set)
+			if err != nil {
+				return out, err
+			}
+			for _, e := range elements {
+				if a, ok := netip.AddrFromSlice(e.Key); ok {
+					out = append(out, set.Name+" "+a.String())
+				} else {
+					out = append(out, fmt.Sprintf("%s %x", set.Name, e.Key))
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+func loopDevices(_ context.Context, s Scope) ([]string, error) {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && s.within(strings.TrimSpace(string(b))) {
+			out = append(out, strings.Split(f, "/")[3]+" "+strings.TrimSpace(string(b)))
+		}
+	}
+	return out, nil
+}
+
+func sharedMemory(_ context.Context, s Scope) ([]string, error) { return ownedIn("/dev/shm", s) }
+
+func temporary(_ context.Context, s Scope) ([]string, error) { return ownedIn(os.TempDir(), s) }
+
+// ownedIn lists the entries of a folder that belong to one of the jails' users.
+func ownedIn(dir string, s Scope) ([]string, error) {
+	names, err := list(dir)
+	var out []string
+	for _, n := range names {
+		if info, err := os.Lstat(n); err == nil && s.ownsUID(ownerOf(info)) {
+			out = append(out, n)
+		}
+	}
+	return out, err
+}
+
+func under(dir func(Scope) string) func(context.Context, Scope) ([]string, error) {
+	return func(_ context.Context, s Scope) ([]string, error) { return list(dir(s)) }
+}
+
+// list names what is in a folder. A folder that is not there is empty.
+func list(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, filepath.Join(dir, e.Name()))
+	}
+	return out, err
+}

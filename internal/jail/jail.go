@@ -1,0 +1,190 @@
+// Package jail is the domain of clawjail: what a jail is, what it may do, how one is made and how it ends.
+//
+// A jail is a process tree whose only wires are its stdio and one policy gateway. This package holds the
+// words for that (Spec, Name, Limits, Profile, State), the contract of a driver, the five parts a driver is
+// composed of, and, written once for every substrate, the order of creation, the seven-step teardown and the
+// reaper. It holds no operating-system code: a driver (jail/linux, jail/freebsd, …) supplies the parts.
+//
+// Three promises the rest of the program builds on:
+//
+//   - a side effect on the host is journalled before it happens, so that a process killed at any instant
+//     leaves nothing that the reaper cannot find and name;
+//   - every end of a jail (closed, failed, crashed, reaped) runs the same list of steps, each of which is
+//     idempotent and verified by looking at the host;
+//   - a jail that is not confined as its Profile declares never becomes ready.
+package jail
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"time"
+)
+
+// Kind says what lives in a jail. It selects the naming prefix, the seccomp profile, the user and the
+// firewall table.
+type Kind string
+
+// The kinds of jails.
+const (
+	KindBrowser Kind = "browser" // an ephemeral browser, under a host uid of its own
+	KindAgent   Kind = "agent"   // an agent or a tool server, as 1000:1000
+)
+
+// Lifetime says what ends a jail.
+type Lifetime string
+
+const (
+	// LifetimeOwner ends the jail when the process that holds its stdio is gone.
+	LifetimeOwner Lifetime = "owner"
+	// LifetimeKeep lets the jail outlive both daemons.
+	LifetimeKeep Lifetime = "keep"
+)
+
+// Wire says how the program in the jail is connected to its stdio.
+type Wire string
+
+const (
+	// WireStdio leaves stdin, stdout and stderr untouched.
+	WireStdio Wire = "stdio"
+	// WirePipe34 moves stdin to fd 3 and stdout to fd 4, and lets the program's own output go to stderr:
+	// what Chromium's --remote-debugging-pipe expects.
+	WirePipe34 Wire = "pipe34"
+)
+
+// Spec is everything that shapes a jail. Two equal Specs make jails that cannot be told apart, which is what
+// lets a pool be keyed by them.
+type Spec struct {
+	Kind     Kind     `json:"kind"`
+	Lifetime Lifetime `json:"lifetime"`
+	Template string   `json:"template"`
+	Program  Program  `json:"program"`
+	Limits   Limits   `json:"limits"`
+	// HomeFiles are copied into the home directory before the program starts, for what a program insists
+	// on reading from there (an NSS database with extra CAs). Total at most MaxHomeFiles bytes.
+	HomeFiles []File `json:"home_files,omitempty"`
+}
+
+// Program is what runs in a jail. It is started inside the jail only, so its text needs no trust.
+type Program struct {
+	Argv []string          `json:"argv"` // Argv[0] is an absolute path inside the jail
+	Env  map[string]string `json:"env,omitempty"`
+	Dir  string            `json:"dir,omitempty"` // absolute inside the jail; empty is the home directory
+	Wire Wire              `json:"wire"`
+}
+
+// File is a file that is staged into a jail. Path is relative, slash-separated, without dot elements.
+type File struct {
+	Path string `json:"path"`
+	Data []byte `json:"data"`
+}
+
+// Lease is what a jail holds alone for as long as anything of it exists on the host.
+type Lease struct {
+	Index int        `json:"index"` // position in the installation's pool
+	Addr  netip.Addr `json:"addr"`
+	UID   uint32     `json:"uid"` // host uid; also the gid
+}
+
+// Stdio is the caller's end of a jail's three pipes. The caller closes them.
+type Stdio struct {
+	In  *os.File // the jail's stdin
+	Out *os.File // the jail's stdout
+	Err *os.File // the jail's stderr
+}
+
+// Close closes all three pipes. It is safe on a nil Stdio and may be called twice.
+func (s *Stdio) Close() {
+	if s == nil {
+		return
+	}
+	for _, f := range []*os.File{s.In, s.Out, s.Err} {
+		if f != nil {
+			_ = f.Close() // a second close reports ErrClosed, which is what is wanted
+		}
+	}
+}
+
+// Jail is a started jail as its creator sees it.
+type Jail struct {
+	Name   Name
+	Lease  Lease
+	Stdio  *Stdio
+	Timing Timing
+}
+
+// Timing is how long the stages of a creation took.
+type Timing struct {
+	Clone  time.Duration `json:"clone"`
+	Attach time.Duration `json:"attach"`
+	Start  time.Duration `json:"start"`
+	Verify time.Duration `json:"verify"`
+}
+
+// Status is what is known of one jail.
+type Status struct {
+	Name     Name      `json:"name"`
+	State    State     `json:"state"`
+	Spec     Spec      `json:"spec"`
+	Lease    Lease     `json:"lease"`
+	PID      int       `json:"pid,omitempty"`
+	Created  time.Time `json:"created"`
+	Deadline time.Time `json:"deadline"` // when the wall clock ends it
+	Usage    Usage     `json:"usage"`
+	Exit     *Exit     `json:"exit,omitempty"` // set once the program has ended
+}
+
+// Usage is what a jail consumes now, and which of its limits it has run into.
+type Usage struct {
+	MemoryBytes int64         `json:"memory_bytes"`
+	MemoryPeak  int64         `json:"memory_peak_bytes"`
+	CPU         time.Duration `json:"cpu"`
+	Tasks       int           `json:"tasks"`
+	DiskBytes   int64         `json:"disk_bytes"` // of its sized tmpfs
+	OpenFiles   int           `json:"open_files"` // of the process with the most
+	Hit         []LimitName   `json:"hit,omitempty"`
+}
+
+// Exit says how the program of a jail ended.
+type Exit struct {
+	Code   int         `json:"code"`             // exit status, or -1 when it is not known
+	Signal string      `json:"signal,omitempty"` // e.g. "killed"
+	Cause  Cause       `json:"cause"`
+	Hit    []LimitName `json:"hit,omitempty"` // limits it had run into by then
+	At     time.Time   `json:"at"`
+}
+
+// Cause is why a jail's program ended.
+type Cause string
+
+// Why a program ended.
+const (
+	CauseExited    Cause = "exited"     // by itself
+	CauseWallClock Cause = "wall_clock" // its time was up
+	CauseMemory    Cause = "memory"     // killed by its memory limit
+	CauseDestroyed Cause = "destroyed"  // its owner ended it
+	CauseOwnerLost Cause = "owner_lost" // its owner was gone for too long
+)
+
+// Driver makes jails on one substrate.
+//
+// All methods may be called concurrently and honour their context; a Create that is cancelled leaves nothing
+// behind. Errors that a user can act on are *problem.Error values with a stable code.
+type Driver interface {
+	// Create clones, attaches, confines and starts, then reads back what was declared. On error nothing is
+	// left. The jail cannot reach the gateway until Admit.
+	Create(ctx context.Context, spec Spec) (*Jail, error)
+	// Admit opens the gateway, and nothing else, to the jail.
+	Admit(ctx context.Context, name Name) error
+	// Wait blocks until the jail's program has ended and says how. ErrNotFound when there is no such jail.
+	Wait(ctx context.Context, name Name) (Exit, error)
+	// Inspect reports one jail with its current usage. ErrNotFound when there is none.
+	Inspect(ctx context.Context, name Name) (Status, error)
+	// List reports every jail of the installation, oldest first, with no usage.
+	List(ctx context.Context) ([]Status, error)
+	// Destroy ends a jail in whatever state it is and returns when the host was seen to hold nothing of it.
+	// Destroying what does not exist succeeds.
+	Destroy(ctx context.Context, name Name) error
+	// Reap compares the host with what should be there and removes the difference.
+	Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
+}

@@ -1,0 +1,514 @@
+package jail
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Parts are what a driver is composed of.
+type Parts struct {
+	Storage  Storage
+	Network  Network
+	Firewall Firewall
+	Runtime  Runtime
+	Limiter  Limiter
+}
+
+// Options configure a Lifecycle. Every field without a default is required.
+type Options struct {
+	Installation Installation
+	Parts        Parts
+	Pool         *Pool
+	Journal      Journal
+	Log          *slog.Logger
+	Now          func() time.Time // default time.Now
+	// Grace is how long owner jails outlive their owner, and how long an ended jail waits to be destroyed
+	// by whoever made it. Default 30 s.
+	Grace time.Duration
+	// ScanEvery is how often the host is compared with the journal. Default 1 min.
+	ScanEvery time.Duration
+	// Barrier is called before every step, for tests that kill the process there. May be nil.
+	Barrier func(Step)
+}
+
+func (o *Options) defaults() error {
+	var errs []error
+	need := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("lifecycle: %s is missing", what))
+		}
+	}
+	need(o.Installation != "", "installation id")
+	need(o.Parts.Storage != nil && o.Parts.Network != nil && o.Parts.Firewall != nil && o.Parts.Runtime != nil && o.Parts.Limiter != nil, "a part")
+	need(o.Pool != nil, "address pool")
+	need(o.Journal != nil, "journal")
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	o.Grace = cmp.Or(o.Grace, 30*time.Second)
+	o.ScanEvery = cmp.Or(o.ScanEvery, time.Minute)
+	if o.Barrier == nil {
+		o.Barrier = func(Step) {}
+	}
+	return errors.Join(errs...)
+}
+
+// Lifecycle is the Driver that is made of five parts. It owns the journal: there is one per installation.
+type Lifecycle struct {
+	Options
+
+	background context.Context // ends the watchers
+	stop       context.CancelFunc
+	watchers   sync.WaitGroup
+	reaping    chan struct{} // holds one token: single flight
+
+	mu     sync.Mutex
+	jails  map[Name]*entry
+	number int                  // of the jail that was made last
+	lost   map[string]time.Time // owners that are gone, and since when
+}
+
+// entry is one jail of the journal. Its fields are guarded by Lifecycle.mu; working is held by whoever
+// changes the host on its behalf.
+type entry struct {
+	rec      Record
+	working  chan struct{} // one token
+	active   bool          // being made or torn down by this process
+	ended    chan struct{} // closed when rec.Exit is set
+	cause    Cause         // why it is being ended, when it is not by itself
+	tornDown bool
+}
+
+// NewLifecycle reads the journal and takes over what it names. Jails that were being made by a process that
+// is gone are removed by the first Reap.
+func NewLifecycle(ctx context.Context, o Options) (*Lifecycle, error) {
+	if err := o.defaults(); err != nil {
+		return nil, err
+	}
+	records, damaged, err := o.Journal.Load(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	l := &Lifecycle{
+		Options: o,
+		reaping: make(chan struct{}, 1),
+		jails:   map[Name]*entry{},
+		lost:    map[string]time.Time{},
+		// Numbers go on from the clock, so that a name is not soon used again after a restart.
+		number: int(o.Now().Unix() % (maxNumber + 1)),
+	}
+	l.background, l.stop = context.WithCancel(context.WithoutCancel(ctx))
+	for _, n := range damaged {
+		o.Log.Error("damaged journal record", "jail", n)
+		records = append(records, Record{Version: recordVersion, Name: n, State: StateStopping, Lease: Lease{Index: -1}})
+	}
+	for _, r := range records {
+		e := newEntry(r)
+		if r.Lease.Index >= 0 && !o.Pool.Claim(r.Lease.Index) {
+			o.Log.Error("two records with one address", "jail", r.Name, "address", r.Lease.Addr)
+			e.rec.Lease.Index = -1
+		}
+		if r.Exit != nil {
+			close(e.ended)
+		} else if r.Process.PID != 0 {
+			l.watch(e)
+		}
+		l.jails[r.Name] = e
+		if r.Owner != "" {
+			l.lost[r.Owner] = o.Now()
+		}
+	}
+	return l, nil
+}
+
+func newEntry(r Record) *entry {
+	return &entry{rec: r, working: make(chan struct{}, 1), ended: make(chan struct{})}
+}
+
+// Create makes a jail without an owner.
+func (l *Lifecycle) Create(ctx context.Context, spec Spec) (*Jail, error) {
+	return l.CreateFor(ctx, "", spec)
+}
+
+// CreateFor makes a jail for an owner, which Lost and Found speak of.
+func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec) (_ *Jail, err error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	l.Barrier(StepReserve)
+	lease, err := l.Parts.Network.Reserve(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reserve an address: %w", err)
+	}
+	e, err := l.enter(owner, spec, lease)
+	if err != nil {
+		l.Parts.Network.Release(lease)
+		return nil, err
+	}
+	m := &making{place: Placement{Name: e.rec.Name, Spec: spec, Lease: lease, Profile: ProfileFor(spec, lease)}}
+	defer func() {
+		m.closeJailEnds()
+		if err == nil {
+			l.leave(e)
+			return
+		}
+		m.stdio.Close()
+		l.setCause(e, CauseDestroyed)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+		defer cancel()
+		err = errors.Join(fmt.Errorf("make jail %s: %w", e.rec.Name, err), l.teardown(undo, e))
+	}()
+	if err := l.put(ctx, e, StateReserved); err != nil {
+		return nil, err
+	}
+	for _, s := range creation {
+		l.Barrier(s.step)
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		began := l.Now()
+		if err := s.do(l, ctx, e, m); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.step, err)
+		}
+		if s.took != nil {
+			*s.took(&m.timing) += l.Now().Sub(began)
+		}
+		if s.then != "" {
+			if err := l.put(ctx, e, s.then); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return &Jail{Name: e.rec.Name, Lease: lease, Stdio: m.stdio, Timing: m.timing}, nil
+}
+
+// making is what a creation carries from step to step.
+type making struct {
+	place    Placement
+	stdio    *Stdio // the caller's ends
+	jailEnds [3]*os.File
+	timing   Timing
+}
+
+func (m *making) openPipes() error {
+	m.stdio = &Stdio{}
+	var err error
+	if m.jailEnds[0], m.stdio.In, err = os.Pipe(); err != nil {
+		return err
+	}
+	if m.stdio.Out, m.jailEnds[1], err = os.Pipe(); err != nil {
+		return err
+	}
+	m.stdio.Err, m.jailEnds[2], err = os.Pipe()
+	return err
+}
+
+func (m *making) closeJailEnds() {
+	for i, f := range m.jailEnds {
+		if f != nil {
+			_ = f.Close() // a pipe's end has nothing to flush
+			m.jailEnds[i] = nil
+		}
+	}
+}
+
+// creation is the order in which a jail comes to be. Each step is journalled as done before the next begins.
+var creation = []struct {
+	step Step
+	then State
+	took func(*Timing) *time.Duration
+	do   func(*Lifecycle, context.Context, *entry, *making) error
+}{
+	{StepClone, StateCloned, func(t *Timing) *time.Duration { return &t.Clone }, (*Lifecycle).clone},
+	{StepAttach, StateAttached, func(t *Timing) *time.Duration { return &t.Attach }, (*Lifecycle).attach},
+	{StepLimit, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).limit},
+	{StepStart, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).start},
+	{StepVerify, StateStarted, func(t *Timing) *time.Duration { return &t.Verify }, (*Lifecycle).verify},
+}
+
+func (l *Lifecycle) clone(ctx context.Context, e *entry, m *making) (err error) {
+	m.place.Root, err = l.Parts.Storage.Clone(ctx, m.place.Name, m.place.Spec.Template)
+	l.change(e, func(r *Record) { r.Root = m.place.Root })
+	return err
+}
+
+func (l *Lifecycle) attach(ctx context.Context, e *entry, m *making) (err error) {
+	m.place.NetNS, err = l.Parts.Network.Attach(ctx, m.place.Name, m.place.Lease)
+	l.change(e, func(r *Record) { r.NetNS = m.place.NetNS })
+	return err
+}
+
+func (l *Lifecycle) limit(ctx context.Context, _ *entry, m *making) error {
+	return l.Parts.Limiter.Apply(ctx, m.place.Name, m.place.Spec.Limits)
+}
+
+func (l *Lifecycle) start(ctx context.Context, e *entry, m *making) error {
+	if err := m.openPipes(); err != nil {
+		return fmt.Errorf("make pipes: %w", err)
+	}
+	proc, err := l.Parts.Runtime.Start(ctx, m.place, m.jailEnds)
+	l.change(e, func(r *Record) { r.Process = proc })
+	m.closeJailEnds()
+	if err != nil {
+		return err
+	}
+	l.watch(e)
+	return nil
+}
+
+// verify is what makes every other step's promise true: the jail is compared with its profile as the kernel
+// reports it, and a difference ends it.
+func (l *Lifecycle) verify(ctx context.Context, e *entry, m *making) error {
+	proc := l.snapshot(e).Process
+	seen, err := l.Parts.Runtime.Observe(ctx, m.place, proc)
+	if err != nil {
+		select {
+		case <-e.ended:
+			x := l.snapshot(e).Exit
+			return problem.Wrap(err, problem.JailFailed, "run the program on the host's template with `clawjail template verify` first, and look at its output",
+				"the program ended at once with status %d%s", x.Code, prefixed(", ", x.Signal))
+		default:
+			return err
+		}
+	}
+	if diff := m.place.Profile.Compare(seen); len(diff) > 0 {
+		return problem.New(problem.JailUnconfined, "`clawjail doctor` shows what this host can enforce",
+			"the jail is not confined as declared: %s", strings.Join(diff, "; "))
+	}
+	return nil
+}
+
+// Admit adds the jail's address to its firewall table.
+func (l *Lifecycle) Admit(ctx context.Context, name Name) error {
+	e, err := l.lookup(name)
+	if err != nil {
+		return err
+	}
+	if err := l.acquire(ctx, e); err != nil {
+		return err
+	}
+	defer l.leave(e)
+	r := l.snapshot(e)
+	switch {
+	case r.State == StateReady:
+		return nil
+	case r.State != StateStarted || r.Exit != nil:
+		return problem.New(problem.Conflict, "open a new session", "jail %s is %s and cannot be admitted to the gateway", name, r.State)
+	}
+	l.Barrier(StepAdmit)
+	if err := l.Parts.Firewall.Add(ctx, r.Spec.Kind.Table(), r.Lease); err != nil {
+		return fmt.Errorf("admit jail %s: %w", name, err)
+	}
+	return l.put(ctx, e, StateReady)
+}
+
+// Wait blocks until the jail's program has ended.
+func (l *Lifecycle) Wait(ctx context.Context, name Name) (Exit, error) {
+	e, err := l.lookup(name)
+	if err != nil {
+		return Exit{}, err
+	}
+	select {
+	case <-e.ended:
+		return *l.snapshot(e).Exit, nil
+	case <-ctx.Done():
+		return Exit{}, ctx.Err()
+	}
+}
+
+// Inspect reports one jail with its current usage.
+func (l *Lifecycle) Inspect(ctx context.Context, name Name) (Status, error) {
+	e, err := l.lookup(name)
+	if err != nil {
+		return Status{}, err
+	}
+	s := l.status(l.snapshot(e))
+	if s.Exit == nil && (s.State == StateStarted || s.State == StateReady) {
+		if s.Usage, err = l.Parts.Limiter.Usage(ctx, name, l.snapshot(e).Process); err != nil {
+			return Status{}, fmt.Errorf("measure jail %s: %w", name, err)
+		}
+	}
+	return s, nil
+}
+
+// List reports every jail, oldest first.
+func (l *Lifecycle) List(context.Context) ([]Status, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]Status, 0, len(l.jails))
+	for _, e := range l.jails {
+		out = append(out, l.status(e.rec))
+	}
+	slices.SortFunc(out, func(a, b Status) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+	})
+	return out, nil
+}
+
+// Lost says that an owner is gone. Its owner jails are ended after the grace period, unless it is Found.
+func (l *Lifecycle) Lost(owner string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.lost[owner]; !ok && owner != "" {
+		l.lost[owner] = l.Now()
+	}
+}
+
+// Found says that an owner is there.
+func (l *Lifecycle) Found(owner string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.lost, owner)
+}
+
+// Close stops watching. Jails run on; the next Lifecycle takes them over.
+func (l *Lifecycle) Close() {
+	l.stop()
+	l.watchers.Wait()
+}
+
+// watch waits for the end of a jail's program and records it.
+func (l *Lifecycle) watch(e *entry) {
+	l.watchers.Add(1)
+	go func() {
+		defer l.watchers.Done()
+		r := l.snapshot(e)
+		code, signal, err := l.Parts.Runtime.Wait(l.background, r.Name, r.Process)
+		if l.background.Err() != nil {
+			return
+		}
+		if err != nil {
+			l.Log.Error("wait for a jail", "jail", r.Name, "error", err)
+			code = -1
+		}
+		x := Exit{Code: code, Signal: signal, Cause: CauseExited, At: l.Now()}
+		if u, err := l.Parts.Limiter.Usage(l.background, r.Name, r.Process); err == nil {
+			x.Hit = u.Hit
+			if signal != "" && slices.Contains(u.Hit, LimitMemory) {
+				x.Cause = CauseMemory
+			}
+		}
+		l.mu.Lock()
+		if e.cause != "" {
+			x.Cause = e.cause
+		}
+		if x.Cause == CauseWallClock {
+			x.Hit = append(x.Hit, LimitWallClock)
+		}
+		e.rec.Exit = &x
+		l.mu.Unlock()
+		close(e.ended)
+		l.Log.Info("jail ended", "jail", r.Name, "cause", x.Cause, "code", x.Code, "signal", x.Signal, "hit", x.Hit)
+	}()
+}
+
+// enter gives a new jail its name and its place in the table, already marked as being worked on.
+func (l *Lifecycle) enter(owner string, spec Spec, lease Lease) (*entry, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for range maxNumber + 1 {
+		l.number = (l.number + 1) % (maxNumber + 1)
+		name, err := NewName(spec.Kind, l.Installation, l.number)
+		if err != nil {
+			return nil, err
+		}
+		if _, taken := l.jails[name]; taken {
+			continue
+		}
+		now := l.Now()
+		e := newEntry(Record{Version: recordVersion, Name: name, State: StateReserved, Owner: owner, Spec: spec,
+			Lease: lease, Created: now, Deadline: now.Add(spec.Limits.WallClock)})
+		e.working <- struct{}{}
+		e.active = true
+		l.jails[name] = e
+		return e, nil
+	}
+	return nil, problem.New(problem.PoolExhausted, "close sessions", "every jail name is in use")
+}
+
+// put journals a state, then takes it on.
+func (l *Lifecycle) put(ctx context.Context, e *entry, s State) error {
+	r := l.snapshot(e)
+	r.State = s
+	if err := l.Journal.Put(ctx, r); err != nil {
+		return fmt.Errorf("journal %s as %s: %w", r.Name, s, err)
+	}
+	l.change(e, func(r *Record) { r.State = s })
+	return nil
+}
+
+func (l *Lifecycle) acquire(ctx context.Context, e *entry) error {
+	select {
+	case e.working <- struct{}{}:
+		l.mu.Lock()
+		e.active = true
+		l.mu.Unlock()
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *Lifecycle) leave(e *entry) {
+	l.mu.Lock()
+	e.active = false
+	l.mu.Unlock()
+	<-e.working
+}
+
+func (l *Lifecycle) lookup(name Name) (*entry, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.jails[name]
+	if !ok {
+		return nil, fmt.Errorf("jail %s: %w", clip(string(name), 20), ErrNotFound)
+	}
+	return e, nil
+}
+
+func (l *Lifecycle) snapshot(e *entry) Record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return e.rec
+}
+
+func (l *Lifecycle) change(e *entry, f func(*Record)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(&e.rec)
+}
+
+func (l *Lifecycle) setCause(e *entry, c Cause) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e.cause == "" {
+		e.cause = c
+	}
+}
+
+func (l *Lifecycle) status(r Record) Status {
+	s := Status{Name: r.Name, State: r.State, Spec: r.Spec, Lease: r.Lease, PID: r.Process.PID,
+		Created: r.Created, Deadline: r.Deadline, Exit: r.Exit}
+	s.Spec.HomeFiles = nil // of no use to whoever lists
+	return s
+}
+
+func prefixed(prefix, s string) string {
+	if s == "" {
+		return ""
+	}
+	return prefix + s
+}

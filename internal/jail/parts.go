@@ -1,0 +1,155 @@
+package jail
+
+import (
+	"context"
+	"errors"
+	"os"
+)
+
+// The five parts of a driver. Each is small, idempotent and verifies by looking at the host. Methods that
+// remove something succeed when it is not there. List returns what the host holds that carries this
+// installation's id, whoever made it and whether or not the journal knows it.
+
+// Errors of the parts that the order of steps acts upon.
+var (
+	// ErrBusy is normal and retried: something still holds the resource for a moment.
+	ErrBusy = errors.New("busy")
+	// ErrHasDependents is final: the thing cannot go while others depend on it.
+	ErrHasDependents = errors.New("has dependent clones")
+)
+
+// Storage makes the root file system of a jail out of a template.
+type Storage interface {
+	// Clone returns the path of a new root file system. It fails when one of that name exists.
+	Clone(ctx context.Context, name Name, template string) (root string, err error)
+	// Unmount releases the clone, and whatever is mounted beneath it, deepest first. force detaches what is
+	// still held. ErrBusy when not forced and held.
+	Unmount(ctx context.Context, name Name, force bool) error
+	// Destroy removes the clone. ErrBusy is retried by the caller, ErrHasDependents is not.
+	Destroy(ctx context.Context, name Name) error
+	List(ctx context.Context) ([]Trace, error)
+}
+
+// Network gives a jail its address behind the gateway.
+type Network interface {
+	// Reserve leases an address that nothing on the host uses, a prepared one where there is one.
+	Reserve(ctx context.Context) (Lease, error)
+	// Attach returns the network namespace (a path) that holds the lease's address.
+	Attach(ctx context.Context, name Name, l Lease) (netns string, err error)
+	// Detach removes the interface and the namespace, and returns when both are gone.
+	Detach(ctx context.Context, name Name, l Lease) error
+	// Release gives the lease back. The caller has seen that nothing of it is left.
+	Release(l Lease)
+	List(ctx context.Context) ([]Trace, error)
+	// RemoveTrace removes an orphan that List reported.
+	RemoveTrace(ctx context.Context, t Trace) error
+}
+
+// Firewall opens the gateway's address and port to the members of a table.
+type Firewall interface {
+	Add(ctx context.Context, table Table, l Lease) error
+	Remove(ctx context.Context, table Table, l Lease) error
+	List(ctx context.Context) ([]Trace, error)
+	RemoveTrace(ctx context.Context, t Trace) error
+}
+
+// Table is one of the firewall's tables of addresses.
+type Table string
+
+// The tables, named as the origin documents have them.
+const (
+	TableBrowsers Table = "browser_tasks"
+	TableAgents   Table = "agent_jails"
+)
+
+// Table is the firewall table of this kind of jail.
+func (k Kind) Table() Table {
+	if k == KindAgent {
+		return TableAgents
+	}
+	return TableBrowsers
+}
+
+// Limiter bounds what a jail consumes. Apply comes before Start, so that not even the first instruction of
+// the program runs without limits.
+type Limiter interface {
+	Apply(ctx context.Context, name Name, l Limits) error
+	// Remove removes the limits and returns when they are gone. ErrBusy while processes are left.
+	Remove(ctx context.Context, name Name) error
+	// Usage reports what the jail consumes and which limits it ran into. Fields that cannot be measured (on
+	// this substrate, or because proc has ended) are zero; Hit is kept until Remove.
+	Usage(ctx context.Context, name Name, proc Process) (Usage, error)
+	List(ctx context.Context) ([]Trace, error)
+}
+
+// Placement is where a jail was put: the outcome of the steps before Start.
+type Placement struct {
+	Name    Name
+	Spec    Spec
+	Lease   Lease
+	Profile Profile
+	Root    string // path of the clone
+	NetNS   string // path of the network namespace
+}
+
+// Process is the first process of a jail. Started tells it from a later process with the same number.
+type Process struct {
+	PID     int    `json:"pid"`
+	Started uint64 `json:"started"` // kernel start time in its own unit; 0 when the substrate has none
+}
+
+// Runtime starts and ends the processes of a jail.
+type Runtime interface {
+	// Start stages what the program needs, starts it with the given stdio (the jail's ends) and returns its
+	// first process. It does not keep the files.
+	Start(ctx context.Context, p Placement, stdio [3]*os.File) (Process, error)
+	// Observe reads from the host how the jail is really confined.
+	Observe(ctx context.Context, p Placement, proc Process) (Observed, error)
+	// Wait blocks until the process has ended. code is -1 when it cannot be known (the process was adopted
+	// after a restart).
+	Wait(ctx context.Context, name Name, proc Process) (code int, signal string, err error)
+	// Terminate asks every process of the jail to end.
+	Terminate(ctx context.Context, name Name, proc Process) error
+	// Kill ends every process of the jail and returns when none is left. ErrBusy when some remain after a
+	// bounded wait.
+	Kill(ctx context.Context, name Name, proc Process) error
+	// Stop removes the runtime's state and everything that Start staged.
+	Stop(ctx context.Context, name Name) error
+	List(ctx context.Context) ([]Trace, error)
+}
+
+// Trace is one thing that a jail left, or has, on the host. The kinds are the inventory of everything that
+// can be left behind.
+type Trace struct {
+	Kind TraceKind `json:"kind"`
+	// Name is the jail it belongs to; empty when the thing itself does not tell (an address in a table).
+	Name Name `json:"name,omitempty"`
+	// Index is the lease it belongs to, or -1.
+	Index int `json:"index"`
+	// ID identifies the thing to the part that listed it: a path, an interface, an address.
+	ID string `json:"id"`
+}
+
+// TraceKind is a kind of thing that can be left behind.
+type TraceKind string
+
+// The inventory. A part that can leave something else adds a line here, and the test that plants a leak of
+// each kind fails until it covers it.
+const (
+	TraceProcess      TraceKind = "process"
+	TraceCgroup       TraceKind = "cgroup"
+	TraceMount        TraceKind = "mount"
+	TraceClone        TraceKind = "clone"
+	TraceInterface    TraceKind = "interface"
+	TraceNamespace    TraceKind = "namespace"
+	TraceTableMember  TraceKind = "table_member"
+	TraceRuntimeState TraceKind = "runtime_state"
+	TraceStaged       TraceKind = "staged"
+	TraceRecord       TraceKind = "record"
+)
+
+// TraceKinds lists the inventory.
+func TraceKinds() []TraceKind {
+	return []TraceKind{TraceProcess, TraceCgroup, TraceMount, TraceClone, TraceInterface, TraceNamespace,
+		TraceTableMember, TraceRuntimeState, TraceStaged, TraceRecord}
+}

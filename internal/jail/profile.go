@@ -1,0 +1,167 @@
+package jail
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Profile is how a jail is confined. It is made from a Spec by ProfileFor and nowhere else; drivers translate
+// it, and what they achieved is read back as an Observed and compared by Compare.
+type Profile struct {
+	UID, GID        uint32
+	Capabilities    []string // always empty today; a field so that the comparison is explicit
+	NoNewPrivileges bool
+	ReadOnlyRoot    bool
+	Seccomp         SeccompProfile
+	Tmpfs           []Tmpfs
+	Limits          Limits
+}
+
+// SeccompProfile names one of the two system-call filters.
+type SeccompProfile string
+
+const (
+	// SeccompBrowser allows user namespaces and chroot, which Chromium's own sandbox is built from.
+	SeccompBrowser SeccompProfile = "browser"
+	// SeccompAgent allows neither.
+	SeccompAgent SeccompProfile = "agent"
+)
+
+// Tmpfs is a writable memory file system in a jail.
+type Tmpfs struct {
+	Path   string
+	Size   int64
+	Mode   uint32
+	NoExec bool
+	// Owned gives it to the jail's user instead of root.
+	Owned bool
+}
+
+// AgentUID is the user of agents' jails, as the agent wire contract has it.
+const AgentUID = 1000
+
+// Paths inside a jail that are part of its contract.
+const (
+	HomeDir  = "/home/browser" // of browser jails
+	StageDir = "/run/clawjail" // launch.sh, env.sh and staged files, read-only
+)
+
+// Home is the home directory inside a jail of this kind.
+func (k Kind) Home() string {
+	if k == KindAgent {
+		return "/state"
+	}
+	return HomeDir
+}
+
+// ProfileFor is the one place that decides how a jail is confined.
+func ProfileFor(s Spec, l Lease) Profile {
+	p := Profile{
+		UID: l.UID, GID: l.UID,
+		NoNewPrivileges: true,
+		ReadOnlyRoot:    true,
+		Seccomp:         SeccompBrowser,
+		Limits:          s.Limits,
+		Tmpfs: []Tmpfs{
+			{Path: "/tmp", Size: s.Limits.Disk, Mode: 0o1777, NoExec: true},
+			{Path: "/dev/shm", Size: s.Limits.SharedMemory, Mode: 0o1777, NoExec: true},
+			{Path: s.Kind.Home(), Size: s.Limits.Disk, Mode: 0o700, NoExec: true, Owned: true},
+		},
+	}
+	if s.Kind == KindAgent {
+		p.UID, p.GID = AgentUID, AgentUID
+		p.Seccomp = SeccompAgent
+	}
+	return p
+}
+
+// Observed is what the host says of a started jail: read from the kernel, not from what was asked for.
+type Observed struct {
+	UIDs, GIDs      []uint32 // real, effective, saved and file system ids
+	Groups          []uint32 // supplementary
+	Capabilities    []string // union of all five sets
+	NoNewPrivileges bool
+	SeccompFilter   bool
+	ReadOnlyRoot    bool
+	// SharedNamespaces are the kinds of namespaces that the jail has in common with the host.
+	SharedNamespaces []string
+	Tmpfs            []Tmpfs // Owned is not read back
+	Memory           int64
+	MilliCPU         int
+	Tasks            int
+	Files            int
+	// Writable lists mount points outside Tmpfs that are writable.
+	Writable []string
+	// NotPivoted is set when the jail's root is not the root of its mount tree.
+	NotPivoted bool
+}
+
+// Compare lists every way in which a started jail is not confined as declared. An empty answer is the only
+// one that lets the jail go on.
+func (p Profile) Compare(o Observed) []string {
+	var diff []string
+	say := func(format string, a ...any) { diff = append(diff, fmt.Sprintf(format, a...)) }
+	same := func(what string, got []uint32, want uint32) {
+		if len(got) == 0 {
+			say("%s was not seen", what)
+		}
+		for _, g := range got {
+			if g != want {
+				say("%s is %d, declared %d", what, g, want)
+				return
+			}
+		}
+	}
+	same("uid", o.UIDs, p.UID)
+	same("gid", o.GIDs, p.GID)
+	for _, g := range o.Groups {
+		if g != p.GID {
+			say("supplementary group %d was not declared", g)
+		}
+	}
+	for _, c := range o.Capabilities {
+		if !slices.Contains(p.Capabilities, c) {
+			say("capability %s was not declared", c)
+		}
+	}
+	if p.NoNewPrivileges && !o.NoNewPrivileges {
+		say("no_new_privs is not set")
+	}
+	if p.Seccomp != "" && !o.SeccompFilter {
+		say("no seccomp filter is active")
+	}
+	if p.ReadOnlyRoot && !o.ReadOnlyRoot {
+		say("the root file system is writable")
+	}
+	if len(o.SharedNamespaces) > 0 {
+		say("namespaces shared with the host: %s", strings.Join(o.SharedNamespaces, ", "))
+	}
+	if o.NotPivoted {
+		say("the root was entered by chroot, not by pivot_root")
+	}
+	for _, w := range o.Writable {
+		say("%s is writable and was not declared", w)
+	}
+	for _, want := range p.Tmpfs {
+		i := slices.IndexFunc(o.Tmpfs, func(t Tmpfs) bool { return t.Path == want.Path })
+		switch {
+		case i < 0:
+			say("tmpfs %s is missing", want.Path)
+		case o.Tmpfs[i].Size <= 0 || o.Tmpfs[i].Size > want.Size:
+			say("tmpfs %s has %d bytes, declared %d", want.Path, o.Tmpfs[i].Size, want.Size)
+		case want.NoExec && !o.Tmpfs[i].NoExec:
+			say("tmpfs %s allows programs to be run", want.Path)
+		}
+	}
+	limit := func(what string, got, want int64) {
+		if got <= 0 || got > want {
+			say("limit %s is %d, declared %d", what, got, want)
+		}
+	}
+	limit("memory", o.Memory, p.Limits.Memory)
+	limit("cpu", int64(o.MilliCPU), int64(p.Limits.MilliCPU))
+	limit("tasks", int64(o.Tasks), int64(p.Limits.Tasks))
+	limit("files", int64(o.Files), int64(p.Limits.Files))
+	return diff
+}

@@ -1,0 +1,214 @@
+package jail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ReapOptions say how to reap.
+type ReapOptions struct {
+	// DryRun reports and changes nothing.
+	DryRun bool `json:"dry_run"`
+}
+
+// ReapReport says what was found where nothing should be.
+type ReapReport struct {
+	// Jails is how many jails there were that should be.
+	Jails    int       `json:"jails"`
+	Findings []Finding `json:"findings"`
+}
+
+// Finding is one jail or one thing on the host that should not be there.
+type Finding struct {
+	Name    Name   `json:"name,omitempty"`
+	Trace   *Trace `json:"trace,omitempty"` // nil when a whole jail is meant
+	Reason  string `json:"reason"`
+	Removed bool   `json:"removed"`
+	Error   string `json:"error,omitempty"`
+}
+
+// Reap compares the host with the journal and removes what should not be there. One runs at a time. It
+// returns an error when the host could not be read, or when something could not be removed; the report is
+// complete in both cases.
+//
+// What the host holds is read before what the journal holds: a record is written before anything of a jail
+// exists, so a trace without a record belongs to nobody. Only names of this installation are touched.
+func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error) {
+	select {
+	case l.reaping <- struct{}{}:
+		defer func() { <-l.reaping }()
+	case <-ctx.Done():
+		return ReapReport{}, ctx.Err()
+	}
+	report := ReapReport{Findings: []Finding{}}
+	traces, err := l.Traces(ctx)
+	errs := []error{err}
+	note := func(f Finding, err error) {
+		if err != nil {
+			f.Error = err.Error()
+			errs = append(errs, err)
+		}
+		f.Removed = err == nil && !o.DryRun
+		report.Findings = append(report.Findings, f)
+		l.Log.Info("reap", "jail", f.Name, "reason", f.Reason, "removed", f.Removed, "error", f.Error)
+	}
+
+	stray := map[Name]*Trace{}
+	var loose []Trace
+	for _, t := range traces {
+		switch {
+		case t.Name == "":
+			loose = append(loose, t)
+		case t.Name.Belongs(l.Installation) && !l.knows(t.Name) && stray[t.Name] == nil:
+			stray[t.Name] = &t
+		}
+	}
+	for name, why := range l.overdue(&report.Jails) {
+		f := Finding{Name: name, Reason: why.text}
+		if o.DryRun {
+			note(f, nil)
+			continue
+		}
+		note(f, l.end(ctx, name, why.cause))
+	}
+	for name, t := range stray {
+		f := Finding{Name: name, Trace: t, Reason: fmt.Sprintf("%s of a jail that is not in the journal", t.Kind)}
+		if o.DryRun {
+			note(f, nil)
+			continue
+		}
+		note(f, l.adopt(ctx, name))
+	}
+	for _, t := range loose {
+		if f, found, err := l.reapLoose(ctx, t, o.DryRun); found {
+			note(f, err)
+		}
+	}
+	return report, errors.Join(errs...)
+}
+
+// Traces lists everything on the host that carries this installation's id, as the five parts see it.
+func (l *Lifecycle) Traces(ctx context.Context) ([]Trace, error) {
+	var all []Trace
+	var errs []error
+	for _, list := range []func(context.Context) ([]Trace, error){
+		l.Parts.Runtime.List, l.Parts.Limiter.List, l.Parts.Storage.List, l.Parts.Network.List, l.Parts.Firewall.List,
+	} {
+		t, err := list(ctx)
+		all = append(all, t...)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return all, fmt.Errorf("read the host: %w", err)
+	}
+	return all, nil
+}
+
+type verdict struct {
+	text  string
+	cause Cause
+}
+
+// overdue lists the jails of the journal that should not be, and counts the others.
+func (l *Lifecycle) overdue(good *int) map[Name]verdict {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.Now()
+	out := map[Name]verdict{}
+	for name, e := range l.jails {
+		if v := l.judge(e, now); v.text != "" {
+			out[name] = v
+		} else {
+			*good++
+		}
+	}
+	return out
+}
+
+// judge says why a jail should not be; an empty text lets it live. The caller holds l.mu.
+func (l *Lifecycle) judge(e *entry, now time.Time) verdict {
+	r := e.rec
+	gone, lost := l.lost[r.Owner]
+	switch {
+	case e.active:
+		return verdict{} // being made or ended right now
+	case r.State != StateStarted && r.State != StateReady:
+		return verdict{fmt.Sprintf("left in state %s by a process that is gone", r.State), CauseOwnerLost}
+	case now.After(r.Deadline):
+		return verdict{"its wall clock has run out", CauseWallClock}
+	case lost && r.Spec.Lifetime == LifetimeOwner && now.Sub(gone) >= l.Grace:
+		return verdict{"its owner is gone", CauseOwnerLost}
+	case r.Exit != nil && r.Spec.Lifetime == LifetimeOwner && now.Sub(r.Exit.At) >= l.Grace:
+		return verdict{"its program has ended and nobody destroyed it", CauseDestroyed}
+	}
+	return verdict{}
+}
+
+func (l *Lifecycle) knows(n Name) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.jails[n]
+	return ok
+}
+
+// adopt makes an entry for traces that no record speaks of, and tears it down like any other jail.
+func (l *Lifecycle) adopt(ctx context.Context, name Name) error {
+	l.mu.Lock()
+	if _, ok := l.jails[name]; !ok {
+		l.jails[name] = newEntry(Record{Version: recordVersion, Name: name, State: StateStopping,
+			Lease: Lease{Index: -1}, Created: l.Now()})
+	}
+	l.mu.Unlock()
+	return l.end(ctx, name, CauseOwnerLost)
+}
+
+// reapLoose removes a thing that names no jail, when no lease covers it. The lease is held meanwhile, so that
+// nobody is given the address whose remains are being removed.
+func (l *Lifecycle) reapLoose(ctx context.Context, t Trace, dryRun bool) (Finding, bool, error) {
+	if t.Index >= 0 {
+		if !l.Pool.Claim(t.Index) {
+			return Finding{}, false, nil
+		}
+		defer l.Pool.Release(t.Index)
+	}
+	f := Finding{Trace: &t, Reason: fmt.Sprintf("%s that belongs to no jail", t.Kind)}
+	if dryRun {
+		return f, true, nil
+	}
+	remove := l.Parts.Network.RemoveTrace
+	if t.Kind == TraceTableMember {
+		remove = l.Parts.Firewall.RemoveTrace
+	}
+	return f, true, l.untilFree(ctx, func() error { return remove(ctx, t) })
+}
+
+// Run enforces wall clocks and grace periods every second and compares the host with the journal now and
+// then, until the context ends.
+func (l *Lifecycle) Run(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	scanned := l.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var good int
+		if l.Now().Sub(scanned) >= l.ScanEvery {
+			scanned = l.Now()
+			if _, err := l.Reap(ctx, ReapOptions{}); err != nil && ctx.Err() == nil {
+				l.Log.Error("reap", "error", err)
+			}
+			continue
+		}
+		for name, why := range l.overdue(&good) {
+			l.Log.Info("end a jail", "jail", name, "reason", why.text)
+			if err := l.end(ctx, name, why.cause); err != nil && ctx.Err() == nil {
+				l.Log.Error("end a jail", "jail", name, "error", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package jail
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Names of the staged files inside StageDir.
+const (
+	StageLaunch = "launch.sh"
+	StageEnv    = "env.sh"
+	StageHome   = "home" // a folder whose content is copied into the home directory
+)
+
+// EnvScript is the text of env.sh: one sorted export per variable, single-quoted, so that no value is ever
+// interpreted. It is a file and not an argument because arguments can be read by others.
+func (p Program) EnvScript() []byte {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(p.Env)) {
+		b.WriteString("export " + k + "=" + shellQuote(p.Env[k]) + "\n")
+	}
+	return []byte(b.String())
+}
+
+// LaunchScript is the text of launch.sh, which becomes the program. It connects the wires, fills the home
+// directory, enters the working directory and replaces itself: no shell is left in the jail.
+func (p Program) LaunchScript(home string, homeFiles bool) []byte {
+	var b strings.Builder
+	b.WriteString("set -eu\nHOME=" + shellQuote(home) + "\nexport HOME\n")
+	b.WriteString(". " + StageDir + "/" + StageEnv + "\n")
+	if p.Wire == WirePipe34 {
+		b.WriteString("exec 3<&0 4>&1 0</dev/null 1>&2\n")
+	}
+	if homeFiles {
+		b.WriteString("cp -R " + StageDir + "/" + StageHome + "/. \"$HOME\"/\n")
+	}
+	dir := p.Dir
+	if dir == "" {
+		dir = home
+	}
+	b.WriteString("cd " + shellQuote(dir) + "\nexec")
+	for _, a := range p.Argv {
+		b.WriteString(" " + shellQuote(a))
+	}
+	b.WriteString("\n")
+	return []byte(b.String())
+}
+
+// shellQuote makes one word of any text without NUL: inside single quotes nothing is special, and a single
+// quote is written by leaving them (POSIX 2.2.2).
+func shellQuote(s string) string {
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

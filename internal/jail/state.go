@@ -1,0 +1,50 @@
+package jail
+
+import (
+	"context"
+	"time"
+)
+
+// State is how far a jail has come. Each is journalled before the side effect that follows it, so the state
+// on disk is never ahead of the host: a record that says "cloned" means that the clone is there and that an
+// interface may be.
+type State string
+
+// The states, in their order.
+const (
+	StateReserved State = "reserved" // name, address and uid are taken; a clone may follow
+	StateCloned   State = "cloned"   // the root file system is there; an interface may follow
+	StateAttached State = "attached" // the interface is there; limits and processes may follow
+	StateStarted  State = "started"  // the program runs and is confined as declared; table membership may follow
+	StateReady    State = "ready"    // the gateway is open to it
+	StateStopping State = "stopping" // the teardown has begun
+	StateGone     State = "gone"     // nothing of it is on the host
+)
+
+// Record is the journal's entry of one jail.
+type Record struct {
+	Version  int       `json:"version"`
+	Name     Name      `json:"name"`
+	State    State     `json:"state"`
+	Owner    string    `json:"owner,omitempty"` // who loses it when gone; see Lifecycle.Lost
+	Spec     Spec      `json:"spec"`
+	Lease    Lease     `json:"lease"`
+	Process  Process   `json:"process"`
+	Root     string    `json:"root,omitempty"`
+	NetNS    string    `json:"netns,omitempty"`
+	Created  time.Time `json:"created"`
+	Deadline time.Time `json:"deadline"`
+	Exit     *Exit     `json:"exit,omitempty"`
+}
+
+// recordVersion is raised when a field changes its meaning.
+const recordVersion = 1
+
+// Journal keeps one record per jail. Put returns when the record survives the death of the process; a jail
+// does not survive a reboot of the host unless it is LifetimeKeep, and then neither may its record be lost.
+type Journal interface {
+	Put(ctx context.Context, r Record) error
+	Delete(ctx context.Context, name Name) error
+	// Load returns every record that can be read, and the names of those that cannot.
+	Load(ctx context.Context) (records []Record, damaged []Name, err error)
+}

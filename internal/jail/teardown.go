@@ -1,0 +1,238 @@
+package jail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Step is one named step of the making or the ending of a jail. Tests kill the process at every one of them,
+// by this list, so a new step is tested as soon as it is in it.
+type Step string
+
+// The steps, in their order.
+const (
+	StepReserve Step = "reserve"
+	StepClone   Step = "clone"
+	StepAttach  Step = "attach"
+	StepLimit   Step = "limit"
+	StepStart   Step = "start"
+	StepVerify  Step = "verify"
+	StepAdmit   Step = "admit"
+
+	StepTerminate Step = "terminate" // 1 stop the service
+	StepKill      Step = "kill"      // 2 kill what remains
+	StepUnmount   Step = "unmount"   // 3 unmount, deepest first
+	StepStop      Step = "stop"      // 4 stop the jail,
+	StepDetach    Step = "detach"    //   detach its interface,
+	StepUnlimit   Step = "unlimit"   //   remove its limits
+	StepRefuse    Step = "refuse"    // 5 remove its address from the table
+	StepRelease   Step = "release"   // 6 release address and uid
+	StepDestroy   Step = "destroy"   // 7 destroy the clone
+	StepForget    Step = "forget"    //   and forget it
+)
+
+// Steps lists every step that Lifecycle passes a Barrier at.
+func Steps() []Step {
+	out := []Step{StepReserve}
+	for _, s := range creation {
+		out = append(out, s.step)
+	}
+	out = append(out, StepAdmit)
+	for _, s := range ending {
+		out = append(out, s.step)
+	}
+	return out
+}
+
+const (
+	// teardownLimit bounds one attempt at a teardown. What is left is tried again by the reaper.
+	teardownLimit = 30 * time.Second
+	// busyLimit is how long one step waits for something that is busy.
+	busyLimit = 5 * time.Second
+	// ownerGrace is how long the program of an owner jail may take to end by itself. Its state is thrown
+	// away, so there is little for it to do.
+	ownerGrace = 100 * time.Millisecond
+	keepGrace  = 10 * time.Second
+)
+
+// ending is the teardown: the same list for close, failure and reaper. Every step is idempotent and has looked
+// at the host when it returns nil. The steps marked last need all before them to have succeeded: an address
+// is not released, nor a jail forgotten, while something of it may be left. The others run even if one before
+// them failed, so that a process that cannot be killed loses its network all the same.
+var ending = []struct {
+	step Step
+	last bool
+	do   func(*Lifecycle, context.Context, *entry, Record) error
+}{
+	{StepTerminate, false, (*Lifecycle).terminate},
+	{StepKill, false, (*Lifecycle).kill},
+	{StepUnmount, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+		if err := l.Parts.Storage.Unmount(ctx, r.Name, false); !errors.Is(err, ErrBusy) {
+			return err
+		}
+		return nil // forced when the clone is destroyed
+	}},
+	{StepStop, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+		return l.Parts.Runtime.Stop(ctx, r.Name)
+	}},
+	{StepDetach, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+		if r.Lease.Index < 0 {
+			return nil
+		}
+		return l.Parts.Network.Detach(ctx, r.Name, r.Lease)
+	}},
+	{StepUnlimit, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+		return l.Parts.Limiter.Remove(ctx, r.Name)
+	}},
+	{StepRefuse, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+		if r.Lease.Index < 0 {
+			return nil
+		}
+		return l.Parts.Firewall.Remove(ctx, r.Name.Kind().Table(), r.Lease)
+	}},
+	{StepRelease, true, (*Lifecycle).release},
+	{StepDestroy, true, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+		err := l.Parts.Storage.Destroy(ctx, r.Name)
+		if errors.Is(err, ErrBusy) {
+			return errors.Join(err, l.Parts.Storage.Unmount(ctx, r.Name, true))
+		}
+		return err
+	}},
+	{StepForget, true, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+		return l.Journal.Delete(ctx, r.Name)
+	}},
+}
+
+// Destroy ends a jail in whatever state it is.
+func (l *Lifecycle) Destroy(ctx context.Context, name Name) error {
+	return l.end(ctx, name, CauseDestroyed)
+}
+
+func (l *Lifecycle) end(ctx context.Context, name Name, why Cause) error {
+	e, err := l.lookup(name)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l.setCause(e, why)
+	if err := l.acquire(ctx, e); err != nil {
+		return err
+	}
+	// From here on the caller's patience does not count: half a teardown helps nobody.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+	defer cancel()
+	return l.teardown(ctx, e)
+}
+
+// teardown runs the steps. The caller holds e.working, which is given back.
+func (l *Lifecycle) teardown(ctx context.Context, e *entry) error {
+	defer l.leave(e)
+	l.mu.Lock()
+	done := e.tornDown
+	l.mu.Unlock()
+	if done {
+		return nil // somebody else's teardown was first
+	}
+	var errs []error
+	if err := l.put(ctx, e, StateStopping); err != nil {
+		// A full disk must not keep a jail alive: the record that is there names it, which is enough.
+		l.Log.Error("journal a teardown", "jail", e.rec.Name, "error", err)
+		l.change(e, func(r *Record) { r.State = StateStopping })
+	}
+	for _, s := range ending {
+		if s.last && len(errs) > 0 {
+			break
+		}
+		l.Barrier(s.step)
+		if err := l.untilFree(ctx, func() error { return s.do(l, ctx, e, l.snapshot(e)) }); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s.step, err))
+		}
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("end jail %s: %w", e.rec.Name, errors.Join(errs...))
+	}
+	l.mu.Lock()
+	e.tornDown = true
+	delete(l.jails, e.rec.Name)
+	l.mu.Unlock()
+	return nil
+}
+
+// untilFree repeats f with growing pauses while it says ErrBusy. ErrHasDependents is final even when joined
+// with it.
+func (l *Lifecycle) untilFree(ctx context.Context, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, busyLimit)
+	defer cancel()
+	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		err := f()
+		if !errors.Is(err, ErrBusy) || errors.Is(err, ErrHasDependents) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (l *Lifecycle) terminate(ctx context.Context, e *entry, r Record) error {
+	if r.Process.PID == 0 || r.Exit != nil {
+		return nil
+	}
+	if err := l.Parts.Runtime.Terminate(ctx, r.Name, r.Process); err != nil {
+		return err
+	}
+	grace := ownerGrace
+	if r.Spec.Lifetime == LifetimeKeep {
+		grace = keepGrace
+	}
+	select {
+	case <-e.ended:
+	case <-time.After(grace):
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func (l *Lifecycle) kill(ctx context.Context, e *entry, r Record) error {
+	if err := l.Parts.Runtime.Kill(ctx, r.Name, r.Process); err != nil {
+		return err
+	}
+	if r.Process.PID == 0 {
+		return nil
+	}
+	// The watcher reads the limits that were hit; let it, before they are removed.
+	select {
+	case <-e.ended:
+	case <-time.After(busyLimit):
+		return fmt.Errorf("process %d was killed and not seen to end", r.Process.PID)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// release gives the address back once interface and table membership were seen gone. The record loses it
+// first: were the process to die in between, the address would have two owners otherwise.
+func (l *Lifecycle) release(ctx context.Context, e *entry, r Record) error {
+	if r.Lease.Index < 0 {
+		return nil
+	}
+	gone := r
+	gone.Lease = Lease{Index: -1}
+	if err := l.Journal.Put(ctx, gone); err != nil {
+		// On a full disk the record cannot be rewritten, but it can be removed. The clone that is still
+		// there is found by its name.
+		if err2 := l.Journal.Delete(ctx, r.Name); err2 != nil {
+			return errors.Join(err, err2)
+		}
+	}
+	l.change(e, func(r *Record) { r.Lease = gone.Lease })
+	l.Parts.Network.Release(r.Lease)
+	return nil
+}

@@ -1,0 +1,153 @@
+package problem
+
+import "net/http"
+
+// The codes, in the order of the table below. A new one is added in both places; a test compares them.
+const (
+	// What the caller sent is wrong. Nothing was created.
+	BadName     = "bad_name"
+	BadLimit    = "bad_limit"
+	BadTemplate = "bad_template"
+	BadURL      = "bad_url"
+	BadJSON     = "bad_json"
+	BadRequest  = "bad_request"
+	BadConfig   = "bad_config"
+	BadUsage    = "bad_usage"
+
+	// Who is asking, and what they may do.
+	Unauthorized = "unauthorized"
+	Forbidden    = "forbidden"
+	NoRoot       = "no_root"
+
+	// What was asked for is not there, or not in a state for it.
+	NotFound      = "not_found"
+	Conflict      = "conflict"
+	SessionClosed = "session_closed"
+	BrowserExited = "browser_exited"
+
+	// The caller has enough already.
+	RateLimited     = "rate_limited"
+	TooManySessions = "too_many_sessions"
+
+	// This machine cannot do it as it is.
+	TemplateMissing         = "template_missing"
+	TemplateChanged         = "template_changed"
+	TemplateInUse           = "template_in_use"
+	TemplateBuildFailed     = "template_build_failed"
+	RuntimeMissing          = "runtime_missing"
+	ToolMissing             = "tool_missing"
+	Unsupported             = "unsupported"
+	DiskFull                = "disk_full"
+	PoolExhausted           = "pool_exhausted"
+	HostdUnreachable        = "hostd_unreachable"
+	ControlPlaneUnreachable = "control_plane_unreachable"
+	ShuttingDown            = "shutting_down"
+
+	// A jail went wrong. The limit codes name the limit that the jail itself ran into.
+	JailFailed     = "jail_failed"
+	JailUnconfined = "jail_unconfined"
+	JailBusy       = "jail_busy"
+	LimitMemory    = "limit_memory"
+	LimitTasks     = "limit_tasks"
+	LimitDisk      = "limit_disk"
+	LimitFiles     = "limit_files"
+	LimitWallClock = "limit_wall_clock"
+
+	// The world outside.
+	BadHost             = "bad_host"
+	UnknownCaller       = "unknown_caller"
+	HostDenied          = "host_denied"
+	PortDenied          = "port_denied"
+	AddressDenied       = "address_denied"
+	SNIMismatch         = "sni_mismatch"
+	DNSFailed           = "dns_failed"
+	UpstreamUnreachable = "upstream_unreachable"
+	NavigationFailed    = "navigation_failed"
+	Timeout             = "timeout"
+	Canceled            = "canceled"
+
+	// Everything that nobody foresaw.
+	Internal = "internal"
+)
+
+// statusClientClosedRequest is what proxies log when a client left before its answer. Nobody receives it.
+const statusClientClosedRequest = 499
+
+// Info is one row of the table of codes.
+type Info struct {
+	Code   string
+	Status int    // HTTP status of an answer with this code
+	Means  string // one line for the documentation
+}
+
+// Codes is the table of all codes, in the order in which the documentation lists them.
+func Codes() []Info {
+	return []Info{
+		{BadName, http.StatusBadRequest, "a name has a character or a length that is not allowed"},
+		{BadLimit, http.StatusBadRequest, "a limit is zero, negative or beyond what the configuration allows"},
+		{BadTemplate, http.StatusBadRequest, "a template's name or source is not valid"},
+		{BadURL, http.StatusBadRequest, "a URL is not one that a browser in a jail may open"},
+		{BadJSON, http.StatusBadRequest, "the body is not JSON, or has an unknown or a duplicate key"},
+		{BadRequest, http.StatusBadRequest, "the request is not valid in another way"},
+		{BadConfig, http.StatusInternalServerError, "the configuration file is not valid"},
+		{BadUsage, http.StatusBadRequest, "the command line is not valid"},
+
+		{Unauthorized, http.StatusUnauthorized, "no key or token was sent, or it is not known"},
+		{Forbidden, http.StatusForbidden, "the caller is known and may not do this"},
+		{NoRoot, http.StatusForbidden, "the command needs root"},
+
+		{NotFound, http.StatusNotFound, "there is nothing of that name"},
+		{Conflict, http.StatusConflict, "the thing exists already, or is in a state that does not allow this"},
+		{SessionClosed, http.StatusGone, "the session has been closed"},
+		{BrowserExited, http.StatusGone, "the browser of the session has ended"},
+
+		{RateLimited, http.StatusTooManyRequests, "too many requests; wait and try again"},
+		{TooManySessions, http.StatusTooManyRequests, "as many sessions are open as the configuration allows"},
+
+		{TemplateMissing, http.StatusServiceUnavailable, "the template has not been built"},
+		{TemplateChanged, http.StatusServiceUnavailable, "the template is not as it was built"},
+		{TemplateInUse, http.StatusConflict, "jails still run from the template"},
+		{TemplateBuildFailed, http.StatusInternalServerError, "building the template did not work"},
+		{RuntimeMissing, http.StatusServiceUnavailable, "no OCI runtime that works here was found"},
+		{ToolMissing, http.StatusServiceUnavailable, "a program that is needed is not installed"},
+		{Unsupported, http.StatusNotImplemented, "this system cannot do it"},
+		{DiskFull, http.StatusInsufficientStorage, "the host's disk is full"},
+		{PoolExhausted, http.StatusServiceUnavailable, "all addresses or network slots are in use"},
+		{HostdUnreachable, http.StatusServiceUnavailable, "the host daemon does not answer"},
+		{ControlPlaneUnreachable, http.StatusServiceUnavailable, "the control plane does not answer"},
+		{ShuttingDown, http.StatusServiceUnavailable, "clawjail is being stopped"},
+
+		{JailFailed, http.StatusInternalServerError, "a jail could not be made, started or used"},
+		{JailUnconfined, http.StatusInternalServerError, "a jail was not confined as declared, and was stopped"},
+		{JailBusy, http.StatusConflict, "the jail is in the middle of another operation"},
+		{LimitMemory, http.StatusConflict, "the jail ran out of its own memory"},
+		{LimitTasks, http.StatusConflict, "the jail ran out of its own tasks (processes and threads)"},
+		{LimitDisk, http.StatusConflict, "the jail ran out of its own disk space"},
+		{LimitFiles, http.StatusConflict, "the jail ran out of its own file descriptors"},
+		{LimitWallClock, http.StatusConflict, "the jail ran for as long as it may"},
+
+		{BadHost, http.StatusForbidden, "the host of a request through the gateway is not a valid name or address"},
+		{UnknownCaller, http.StatusForbidden, "a request through the gateway came from an address that is no jail's"},
+		{HostDenied, http.StatusForbidden, "the policy does not let the jail reach that host"},
+		{PortDenied, http.StatusForbidden, "the policy does not let the jail reach that port"},
+		{AddressDenied, http.StatusForbidden, "the host's address is private or reserved"},
+		{SNIMismatch, http.StatusForbidden, "the TLS server name is not the host that the tunnel was opened for"},
+		{DNSFailed, http.StatusBadGateway, "the host's name has no address"},
+		{UpstreamUnreachable, http.StatusBadGateway, "a server outside could not be reached"},
+		{NavigationFailed, http.StatusBadGateway, "the page could not be loaded"},
+		{Timeout, http.StatusGatewayTimeout, "it took longer than it may"},
+		{Canceled, statusClientClosedRequest, "the caller left before the answer"},
+
+		{Internal, http.StatusInternalServerError, "an error that has no code of its own"},
+	}
+}
+
+// Status is the HTTP status of a code; a code that is not in the table is 500.
+func Status(code string) int {
+	for _, info := range Codes() {
+		if info.Code == code {
+			return info.Status
+		}
+	}
+	return http.StatusInternalServerError
+}
