@@ -1,0 +1,52 @@
+# `make help` lists the targets. The work is in scripts/.
+
+# Go's usual place is not in everyone's PATH, least of all in root's.
+export PATH := $(PATH):/usr/local/go/bin
+# A Go that is older than go.mod asks for fetches the right one.
+export GOTOOLCHAIN ?= auto
+# The binary links no C; building the tests alike keeps one build cache.
+export CGO_ENABLED ?= 0
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+ROOT = $(if $(filter 0,$(shell id -u)),,sudo)
+
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: ## install everything that clawjail and its tests need (Debian, Ubuntu)
+	@scripts/setup.sh test
+
+.PHONY: build
+build: ## bin/clawjail
+	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
+
+.PHONY: check
+check: ## format, vet, staticcheck and the tests that need no root; under a minute
+	@scripts/check.sh
+
+.PHONY: template
+template: build ## the template "browser", unless it is there already
+	@scripts/template.sh
+
+.PHONY: test
+test: setup template ## every test, as root
+	@scripts/test.sh
+
+.PHONY: bench
+bench: setup template ## measure, next to docker run and plain Chromium; appends to bench/results
+	go build -trimpath -o bin/bench ./bench
+	$(ROOT) bin/bench
+
+.PHONY: demo
+demo: ## a jailed Chromium loads a page, takes a screenshot and leaves nothing behind
+	@scripts/setup.sh run
+	@$(MAKE) --no-print-directory template
+	$(ROOT) bin/clawjail demo
+
+.PHONY: clean
+clean: ## remove what was built; templates and data stay
+	rm -rf bin

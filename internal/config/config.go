@@ -1,0 +1,175 @@
+// Package config is the configuration of clawjail: what clawjail.yml may say, what holds when it says nothing, and
+// what is refused.
+//
+// The file is read strictly. Unknown keys, duplicates and bad values are all reported at once, each with its line and
+// column. A key that is left out has the default that is documented here. Zero is never "unlimited": where a limit is
+// written as 0, that is an error; the one 0 with a meaning is warm_pool.size, which turns the pool off.
+//
+// The package decides nothing about the machine: it opens no file but the configuration itself, and whether a subnet
+// is free or a runtime is there is found out by who uses it.
+package config
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Config is one complete configuration: every field has a value, from the file or by default.
+type Config struct {
+	// DataDir holds what is kept: database, keys, templates, journals. RunDir holds sockets and what goes with a reboot.
+	DataDir string
+	RunDir  string
+	// TemplatesDir is DataDir/templates unless set.
+	TemplatesDir string
+	// User is the unprivileged user of the control plane.
+	User string
+
+	// Listen is where the API and the console answer. An address that is not loopback needs TLS or BehindProxy.
+	Listen netip.AddrPort
+	// TLS makes the listener speak HTTPS; both fields empty is off.
+	TLS TLS
+	// BehindProxy names the proxies that may speak for their clients; empty means that there is none.
+	BehindProxy []netip.Prefix
+
+	// Subnet is the network of the jails, IPv4 and private, /16 to /24. The zero Prefix is "auto": the first /20 that
+	// the host has no route for.
+	Subnet netip.Prefix
+	// UIDBase is the first user id of the browsers' jails. Each jail runs as UIDBase + the index of its address.
+	UIDBase uint32
+
+	// Runtime is auto, runc, crun, runsc or the absolute path of an OCI runtime.
+	Runtime string
+	Storage Storage
+	// ExtraCA are files of certificates (PEM) that the browsers in jails trust besides the public ones.
+	ExtraCA []string
+
+	Gateway      Gateway
+	Sessions     Sessions
+	WarmPool     WarmPool
+	NetworkSlots NetworkSlots
+	Limits       Limits
+	Log          Log
+}
+
+// TLS is the certificate of the API's listener.
+type TLS struct {
+	Cert, Key string
+}
+
+// Set says whether the listener speaks HTTPS.
+func (t TLS) Set() bool { return t.Cert != "" && t.Key != "" }
+
+// Storage is how clones are made.
+type Storage string
+
+// With auto, btrfs is taken when the data directory is on btrfs, else overlay.
+const (
+	StorageAuto    Storage = "auto"
+	StorageOverlay Storage = "overlay"
+	StorageBtrfs   Storage = "btrfs"
+)
+
+// Gateway is the only way out of a jail.
+type Gateway struct {
+	// Port is the gateway's port on the bridge of the jails.
+	Port uint16
+	// PrivateDestinations are the private addresses that jails may reach through the gateway. There are none by default.
+	PrivateDestinations []PrivateDestination
+}
+
+// PrivateDestination lets jails reach one host at one private address. The name is not looked up: the address is
+// what is dialled.
+type PrivateDestination struct {
+	Host    string
+	Address netip.Addr
+	Ports   []uint16
+}
+
+// Sessions bounds browser sessions.
+type Sessions struct {
+	// Max is how many may be open at once.
+	Max int
+	// TTL is how long a session lives when its caller does not say; MaxTTL is the most that a caller may say.
+	TTL, MaxTTL time.Duration
+	// Idle closes a session that nobody used for so long.
+	Idle time.Duration
+	// WallClock is how long any ephemeral jail may exist. The host daemon enforces it, also when the control plane is
+	// gone, so it is longer than everything that the control plane enforces.
+	WallClock time.Duration
+}
+
+// WarmPool keeps started browsers ready.
+type WarmPool struct {
+	// Size is how many are kept ready. 0 is off.
+	Size int
+	// MaxAge is how old a browser may get in the pool.
+	MaxAge time.Duration
+	// Browser is the build that is kept ready.
+	Browser Browser
+}
+
+// Browser is a build of Chromium.
+type Browser string
+
+// The shell is small and starts fast; the full build is for people who log in.
+const (
+	BrowserShell Browser = "shell"
+	BrowserFull  Browser = "full"
+)
+
+// NetworkSlots are network namespaces that are made before they are needed.
+type NetworkSlots struct {
+	// Ready is how many are kept ready.
+	Ready int
+}
+
+// Limits of every jail that does not have its own.
+type Limits struct {
+	// Memory is for the processes of a jail and for what they write into its tmpfs, together.
+	Memory Bytes
+	// CPU is in cores: 0.5 is half of one.
+	CPU float64
+	// Tasks counts processes and threads. A browser with a few pages has about 200.
+	Tasks int
+	// Tmp and SHM are the sizes of /tmp (with the browser's profile) and /dev/shm. Both are part of Memory.
+	Tmp, SHM Bytes
+	// Files is how many files a process may have open.
+	Files int
+}
+
+// Log is what the daemons write to standard error.
+type Log struct {
+	// Level is debug, info, warn or error.
+	Level string
+	// Format is text or json.
+	Format string
+}
+
+// Default is the configuration of this process when there is no file.
+func Default() Config { return Here().Default() }
+
+// Default is the configuration without a file. On Linux as root the paths are the system's; see [Environment.System].
+func (e Environment) Default() Config {
+	c := base()
+	c.place(e, e.System("", c.User))
+	return c
+}
+
+// base has every default that does not depend on where clawjail runs.
+func base() Config {
+	return Config{
+		User:    "clawjail",
+		Listen:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 18780),
+		UIDBase: 1879100000, // the ids that systemd gives to containers end at 1879048191
+		Runtime: "auto",
+		Storage: StorageAuto,
+		Gateway: Gateway{Port: 3000},
+		Sessions: Sessions{
+			Max: 64, TTL: 30 * time.Minute, MaxTTL: 8 * time.Hour, Idle: 10 * time.Minute, WallClock: 9 * time.Hour,
+		},
+		WarmPool:     WarmPool{Size: 2, MaxAge: 10 * time.Minute, Browser: BrowserShell},
+		NetworkSlots: NetworkSlots{Ready: 4},
+		Limits:       Limits{Memory: 768 * MiB, CPU: 2, Tasks: 512, Tmp: 256 * MiB, SHM: 256 * MiB, Files: 8192},
+		Log:          Log{Level: "info", Format: "text"},
+	}
+}

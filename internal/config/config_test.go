@@ -1,0 +1,275 @@
+package config
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+var update = flag.Bool("update", false, "write the golden files of testdata")
+
+// sameConfig compares configurations; addresses are compared as values.
+var sameConfig = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})}
+
+// linuxRoot is the environment that the documentation speaks of.
+func linuxRoot() Environment {
+	return Environment{GOOS: "linux", Root: true, User: "root", Home: "/root", Getenv: func(string) string { return "" }}
+}
+
+func variables(pairs map[string]string) func(string) string {
+	return func(name string) string { return pairs[name] }
+}
+
+func example(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(testenv.Repository(t), "packaging", "clawjail.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	for _, goos := range []string{"linux", "freebsd", "darwin"} {
+		e := linuxRoot()
+		e.GOOS = goos
+		if err := e.Default().Validate(); err != nil {
+			t.Errorf("%s: %v", goos, err)
+		}
+	}
+}
+
+func TestExampleSaysTheDefaults(t *testing.T) {
+	got, err := linuxRoot().Parse("clawjail.yml", []byte(example(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(linuxRoot().Default(), got, sameConfig); diff != "" {
+		t.Errorf("packaging/clawjail.yml is not the defaults (-default +file):\n%s", diff)
+	}
+}
+
+// uncommented is the example with its "#key:" lines switched on.
+func uncommented(text string) string {
+	return regexp.MustCompile(`(?m)^( *)#([a-z_]+:)`).ReplaceAllString(text, "$1$2")
+}
+
+func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
+	got, err := linuxRoot().Parse("clawjail.yml", []byte(uncommented(example(t))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !got.TLS.Set() || len(got.BehindProxy) != 1 || len(got.ExtraCA) != 1 || len(got.Gateway.PrivateDestinations) != 1 {
+		t.Errorf("a commented example was not switched on: %+v", got)
+	}
+	got.TLS, got.BehindProxy, got.ExtraCA, got.Gateway.PrivateDestinations = TLS{}, nil, nil, nil
+	if diff := cmp.Diff(linuxRoot().Default(), got, sameConfig); diff != "" {
+		t.Errorf("a commented path is not the default (-default +file):\n%s", diff)
+	}
+}
+
+// An example with every key has no room for a key that is not in it: dropping a line must change what is known.
+func TestExampleHasEveryKey(t *testing.T) {
+	text := uncommented(example(t))
+	source, err := os.ReadFile("decode.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := regexp.MustCompile(`m\.(?:Value|Values|Map|Maps)\("([a-z_]+)"`).FindAllStringSubmatch(string(source), -1)
+	if len(keys) < 30 {
+		t.Fatalf("found only %d keys in decode.go", len(keys))
+	}
+	for _, key := range keys {
+		if !regexp.MustCompile(`(?m)(^ *|[{ ])` + key[1] + `:`).MatchString(text) {
+			t.Errorf("packaging/clawjail.yml does not show %s", key[1])
+		}
+	}
+}
+
+func TestEveryKeyIsRead(t *testing.T) {
+	const text = `
+data_dir: /d
+run_dir: /r
+templates_dir: /t
+user: u
+listen: 192.0.2.1:99
+tls: {cert: /c, key: /k}
+behind_proxy: [10.0.0.0/8, "fd00::/8"]
+subnet: 10.90.0.0/18
+uid_base: 200000
+runtime: /opt/runc
+storage: btrfs
+extra_ca: [/a.pem, /b.pem]
+gateway: {port: 3001, private_destinations: [{host: a.example, address: 10.0.0.1, ports: [80, 443]}]}
+sessions: {max: 7, ttl: 1m, max_ttl: 2m, idle: 3m, wall_clock: 1h30m}
+warm_pool: {size: 0, max_age: 4m, browser: full}
+network_slots: {ready: 5}
+limits: {memory: 1GiB, cpu: 0.5, tasks: 100, tmp: 2MiB, shm: 1024KiB, files: 65}
+log: {level: debug, format: json}
+`
+	want := Config{
+		DataDir: "/d", RunDir: "/r", TemplatesDir: "/t", User: "u",
+		Listen:      netip.MustParseAddrPort("192.0.2.1:99"),
+		TLS:         TLS{Cert: "/c", Key: "/k"},
+		BehindProxy: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
+		Subnet:      netip.MustParsePrefix("10.90.0.0/18"),
+		UIDBase:     200000,
+		Runtime:     "/opt/runc",
+		Storage:     StorageBtrfs,
+		ExtraCA:     []string{"/a.pem", "/b.pem"},
+		Gateway: Gateway{Port: 3001, PrivateDestinations: []PrivateDestination{
+			{Host: "a.example", Address: netip.MustParseAddr("10.0.0.1"), Ports: []uint16{80, 443}},
+		}},
+		Sessions:     Sessions{Max: 7, TTL: time.Minute, MaxTTL: 2 * time.Minute, Idle: 3 * time.Minute, WallClock: 90 * time.Minute},
+		WarmPool:     WarmPool{Size: 0, MaxAge: 4 * time.Minute, Browser: BrowserFull},
+		NetworkSlots: NetworkSlots{Ready: 5},
+		Limits:       Limits{Memory: GiB, CPU: 0.5, Tasks: 100, Tmp: 2 * MiB, SHM: MiB, Files: 65},
+		Log:          Log{Level: "debug", Format: "json"},
+	}
+	got, err := linuxRoot().Parse("c.yml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, sameConfig); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The files of testdata/invalid are what people get wrong; beside each is what they are told.
+func TestInvalidFilesAreExplained(t *testing.T) {
+	files, err := filepath.Glob("testdata/invalid/*.yml")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("found %d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = linuxRoot().Parse("clawjail.yml", data)
+			if err == nil {
+				t.Fatal("is accepted")
+			}
+			var many *problem.Many
+			if !errors.As(err, &many) || problem.CodeOf(err) != problem.BadConfig {
+				t.Errorf("is a %T with the code %q", err, problem.CodeOf(err))
+			}
+			golden := strings.TrimSuffix(file, ".yml") + ".golden"
+			got := err.Error() + "\n"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("run go test -update ./internal/config and look at the change (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEveryFlawOfAFileHasItsPlace(t *testing.T) {
+	files, err := filepath.Glob("testdata/invalid/*.golden")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("found %d files, %v", len(files), err)
+	}
+	place := regexp.MustCompile(`^clawjail\.yml:[0-9]+:[0-9]+: `)
+	for _, file := range files {
+		if filepath.Base(file) == "not-utf8.golden" { // there are no lines in what is not text
+			continue
+		}
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			if !place.MatchString(lines.Text()) {
+				t.Errorf("%s: %q has no line and column", file, lines.Text())
+			}
+		}
+		f.Close()
+	}
+}
+
+func TestListenBeyondLoopbackNeedsProtection(t *testing.T) {
+	tests := []struct {
+		text string
+		ok   bool
+	}{
+		{"listen: 127.0.0.1:1", true},
+		{"listen: 127.9.9.9:1", true},
+		{"listen: '[::1]:1'", true},
+		{"listen: 10.0.0.1:1", false},
+		{"listen: '[::]:1'", false},
+		{"listen: '[::ffff:127.0.0.1]:1'", false},
+		{"listen: 10.0.0.1:1\ntls: {cert: /c, key: /k}", true},
+		{"listen: 10.0.0.1:1\ntls: {cert: /c}", false},
+		{"listen: 10.0.0.1:1\nbehind_proxy: [10.0.0.2/32]", true},
+		{"listen: 10.0.0.1:1\nbehind_proxy: [0.0.0.0/0]", false},
+	}
+	for _, tt := range tests {
+		if _, err := linuxRoot().Parse("c.yml", []byte(tt.text)); (err == nil) != tt.ok {
+			t.Errorf("%q: %v", tt.text, err)
+		}
+	}
+}
+
+func TestPrivateDestinationIsNeverMetadata(t *testing.T) {
+	for address, ok := range map[string]bool{
+		"10.0.0.1": true, "fd00::1": true, "127.0.0.1": true,
+		"169.254.169.254": false, "fe80::1": false, "0.0.0.0": false, "'::'": false, "224.0.0.1": false, "'fd00::1%eth0'": false,
+	} {
+		text := "gateway: {private_destinations: [{host: a.example, address: " + address + ", ports: [80]}]}"
+		if !strings.Contains(address, "'") {
+			text = strings.Replace(text, address, "'"+address+"'", 1)
+		}
+		if _, err := linuxRoot().Parse("c.yml", []byte(text)); (err == nil) != ok {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+func FuzzParseNeverPanics(f *testing.F) {
+	files, err := filepath.Glob("testdata/invalid/*.yml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range append(files, "../../packaging/clawjail.yml") {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := linuxRoot().Parse("c.yml", data)
+		if err == nil {
+			err = c.Validate()
+			if err != nil {
+				t.Errorf("accepted, and then not valid: %v", err)
+			}
+			return
+		}
+		if problem.CodeOf(err) != problem.BadConfig || err.Error() == "" {
+			t.Errorf("code %q, text %q", problem.CodeOf(err), err)
+		}
+	})
+}

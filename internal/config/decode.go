@@ -1,0 +1,184 @@
+package config
+
+import (
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// decode takes every known key out of the file. What it cannot read keeps its default, so that Validate does not
+// report it a second time.
+func (c *Config) decode(m *yamldoc.Map) {
+	m.Value("data_dir", text(&c.DataDir))
+	m.Value("run_dir", text(&c.RunDir))
+	m.Value("templates_dir", text(&c.TemplatesDir))
+	m.Value("user", text(&c.User))
+	m.Value("listen", func(v yamldoc.Value) error { return parseInto(&c.Listen, v, parseListen) })
+	m.Map("tls", func(m *yamldoc.Map) {
+		m.Value("cert", text(&c.TLS.Cert))
+		m.Value("key", text(&c.TLS.Key))
+	})
+	m.Values("behind_proxy", appendTo(&c.BehindProxy, parsePrefix))
+	m.Value("subnet", func(v yamldoc.Value) error {
+		if v.Text == "auto" {
+			return nil
+		}
+		return parseInto(&c.Subnet, v, parsePrefix)
+	})
+	m.Value("uid_base", whole(&c.UIDBase, math.MaxUint32))
+	m.Value("runtime", text(&c.Runtime))
+	m.Value("storage", word(&c.Storage, StorageAuto, StorageOverlay, StorageBtrfs))
+	m.Values("extra_ca", func(v yamldoc.Value) error {
+		c.ExtraCA = append(c.ExtraCA, "")
+		return text(&c.ExtraCA[len(c.ExtraCA)-1])(v)
+	})
+	m.Map("gateway", c.Gateway.decode)
+	m.Map("sessions", func(m *yamldoc.Map) {
+		m.Value("max", whole(&c.Sessions.Max, math.MaxInt32))
+		m.Value("ttl", duration(&c.Sessions.TTL))
+		m.Value("max_ttl", duration(&c.Sessions.MaxTTL))
+		m.Value("idle", duration(&c.Sessions.Idle))
+		m.Value("wall_clock", duration(&c.Sessions.WallClock))
+	})
+	m.Map("warm_pool", func(m *yamldoc.Map) {
+		m.Value("size", whole(&c.WarmPool.Size, math.MaxInt32))
+		m.Value("max_age", duration(&c.WarmPool.MaxAge))
+		m.Value("browser", word(&c.WarmPool.Browser, BrowserShell, BrowserFull))
+	})
+	m.Map("network_slots", func(m *yamldoc.Map) {
+		m.Value("ready", whole(&c.NetworkSlots.Ready, math.MaxInt32))
+	})
+	m.Map("limits", c.Limits.decode)
+	m.Map("log", func(m *yamldoc.Map) {
+		m.Value("level", word(&c.Log.Level, "debug", "info", "warn", "error"))
+		m.Value("format", word(&c.Log.Format, "text", "json"))
+	})
+}
+
+func (g *Gateway) decode(m *yamldoc.Map) {
+	m.Value("port", whole(&g.Port, math.MaxUint16))
+	m.Maps("private_destinations", func(m *yamldoc.Map) {
+		var d PrivateDestination
+		m.Value("host", text(&d.Host))
+		m.Value("address", func(v yamldoc.Value) error { return parseInto(&d.Address, v, parseAddr) })
+		m.Values("ports", func(v yamldoc.Value) error {
+			d.Ports = append(d.Ports, 0)
+			return whole(&d.Ports[len(d.Ports)-1], math.MaxUint16)(v)
+		})
+		g.PrivateDestinations = append(g.PrivateDestinations, d)
+	})
+}
+
+func (l *Limits) decode(m *yamldoc.Map) {
+	size := func(into *Bytes) func(yamldoc.Value) error {
+		return func(v yamldoc.Value) error { return parseInto(into, v, ParseBytes) }
+	}
+	m.Value("memory", size(&l.Memory))
+	m.Value("cpu", func(v yamldoc.Value) error {
+		n, err := v.Number()
+		if err == nil {
+			l.CPU = n
+		}
+		return err
+	})
+	m.Value("tasks", whole(&l.Tasks, math.MaxInt32))
+	m.Value("tmp", size(&l.Tmp))
+	m.Value("shm", size(&l.SHM))
+	m.Value("files", whole(&l.Files, math.MaxInt32))
+}
+
+// text reads a string. An empty one is refused, so that empty can mean "not given".
+func text(into *string) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error {
+		if v.Text == "" {
+			return problem.New(problem.BadConfig, "leave the key out for its default", "is empty")
+		}
+		*into = v.Text
+		return nil
+	}
+}
+
+// whole reads a whole number from 0 to most, which is what the field's type holds; the narrower bounds are Validate's.
+func whole[T int | uint16 | uint32](into *T, most int64) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error {
+		n, err := v.Int()
+		if err != nil {
+			return err
+		}
+		if n < 0 || n > most {
+			return problem.New(problem.BadLimit, "", "%d is not between 0 and %d", n, most)
+		}
+		*into = T(n)
+		return nil
+	}
+}
+
+func word[T ~string](into *T, allowed ...T) func(yamldoc.Value) error {
+	words := make([]string, len(allowed))
+	for i, w := range allowed {
+		words[i] = string(w)
+	}
+	return func(v yamldoc.Value) error {
+		w, err := v.Word(words...)
+		if err == nil {
+			*into = T(w)
+		}
+		return err
+	}
+}
+
+func duration(into *time.Duration) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error {
+		return parseInto(into, v, func(s string) (time.Duration, error) {
+			d, err := time.ParseDuration(s)
+			if err != nil {
+				return 0, problem.New(problem.BadConfig, "write a number with s, m or h, such as 30m", "%q is not a duration", s)
+			}
+			return d, nil
+		})
+	}
+}
+
+func parseInto[T any](into *T, v yamldoc.Value, parse func(string) (T, error)) error {
+	value, err := parse(v.Text)
+	if err == nil {
+		*into = value
+	}
+	return err
+}
+
+// appendTo reads one value of a list. A bad one keeps its place, so that the index of a field is the one of the file.
+func appendTo[T any](into *[]T, parse func(string) (T, error)) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error {
+		value, err := parse(v.Text)
+		*into = append(*into, value)
+		return err
+	}
+}
+
+func parseListen(s string) (netip.AddrPort, error) {
+	a, err := netip.ParseAddrPort(s)
+	if err != nil {
+		return a, problem.New(problem.BadConfig, "write an IP address and a port, such as 127.0.0.1:18780", "%q is not an address and a port", s)
+	}
+	return a, nil
+}
+
+func parseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return a, problem.New(problem.BadConfig, "write an IP address, such as 10.1.2.3", "%q is not an IP address", s)
+	}
+	return a, nil
+}
+
+func parsePrefix(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return p, problem.New(problem.BadConfig, "write a network, such as 10.90.0.0/20", "%q is not a network", s)
+	}
+	return p, nil
+}

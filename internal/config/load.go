@@ -1,0 +1,105 @@
+package config
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// largest is far more than any configuration needs, and little enough to read at once.
+const largest = 1 << 20
+
+// Load reads and validates the configuration file at path; an empty path is [Default]. Every mistake in the file is
+// in the error, a *problem.Many with the code bad_config.
+func Load(path string) (Config, error) { return Here().Load(path) }
+
+// Load is [Load] for an environment.
+func (e Environment) Load(path string) (Config, error) {
+	if path == "" {
+		c := e.Default()
+		return c, c.Validate()
+	}
+	data, err := read(path)
+	if err != nil {
+		return Config{}, err
+	}
+	return e.Parse(path, data)
+}
+
+// LoadTrusted is [Load] for a process with root's rights: it refuses a file that somebody else could have written,
+// see [CheckOwnership]. The file that is checked is the one that is read, also when path is a symbolic link.
+func (e Environment) LoadTrusted(path string) (Config, error) {
+	if path == "" {
+		return e.Load("")
+	}
+	real, err := filepath.Abs(path)
+	if err == nil {
+		real, err = filepath.EvalSymlinks(real)
+	}
+	if err != nil {
+		return Config{}, cannotRead(path, err)
+	}
+	if err := CheckOwnership(real); err != nil {
+		return Config{}, err
+	}
+	data, err := read(real)
+	if err != nil {
+		return Config{}, err
+	}
+	return e.Parse(path, data)
+}
+
+// LoadTrusted is [Environment.LoadTrusted] for this process.
+func LoadTrusted(path string) (Config, error) { return Here().LoadTrusted(path) }
+
+func read(path string) ([]byte, error) {
+	// A device or a pipe would make the daemon wait for ever, so it is not opened.
+	if info, err := os.Stat(path); err != nil {
+		return nil, cannotRead(path, err)
+	} else if !info.Mode().IsRegular() {
+		return nil, problem.New(problem.BadConfig, "name a file", "the configuration %s is not a regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, cannotRead(path, err)
+	}
+	defer f.Close() // only read from: nothing is lost when closing goes wrong
+	data, err := io.ReadAll(io.LimitReader(f, largest+1))
+	if err != nil {
+		return nil, cannotRead(path, err)
+	}
+	if len(data) > largest {
+		return nil, problem.New(problem.BadConfig, "is it the right file?", "the configuration %s is larger than %s", path, Bytes(largest))
+	}
+	return data, nil
+}
+
+func cannotRead(path string, err error) error {
+	hint := "check the path and its permissions"
+	if errors.Is(err, fs.ErrNotExist) {
+		hint = "correct --config or " + Variable + ", or leave both out to use " + SystemFile
+	}
+	return problem.Wrap(err, problem.BadConfig, hint, "the configuration %s cannot be read", path)
+}
+
+// Parse reads a configuration from memory. Source is the path that it came from, and its name in messages.
+func (e Environment) Parse(source string, data []byte) (Config, error) {
+	c := base()
+	doc := yamldoc.Read(source, data, c.decode)
+	c.place(e, e.System(source, c.User))
+	var many *problem.Many
+	if errors.As(c.Validate(), &many) {
+		for _, flaw := range many.Flaws {
+			doc.Report(flaw)
+		}
+	}
+	if err := doc.Err(); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}

@@ -1,0 +1,56 @@
+//go:build unix
+
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// CheckOwnership refuses a file that anybody but root could write or replace: the file and every folder above it must
+// belong to root and not be writable by group or others. A folder with the sticky bit, as /tmp, may be writable,
+// because there nobody can replace what is root's. The path must be absolute and without symbolic links.
+func CheckOwnership(path string) error { return checkOwnership(path, os.Lstat, 0) }
+
+// checkOwnership takes the owner and lstat, so that the decision can be tested by users who are not root.
+func checkOwnership(path string, lstat func(string) (os.FileInfo, error), owner uint32) error {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		return problem.New(problem.BadConfig, "name it by its absolute path", "the path %q is not absolute and plain", path)
+	}
+	for at := path; ; at = filepath.Dir(at) {
+		info, err := lstat(at)
+		if err != nil {
+			return cannotRead(at, err)
+		}
+		if err := checkOne(at, info, owner); err != nil {
+			return err
+		}
+		if at == "/" {
+			return nil
+		}
+	}
+}
+
+func checkOne(path string, info os.FileInfo, owner uint32) error {
+	const writable = 0o022
+	if info.Mode()&os.ModeSymlink != 0 {
+		return problem.New(problem.BadConfig, "name the file itself", "%s is a symbolic link", path)
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return problem.New(problem.BadConfig, "", "the owner of %s is not known", path)
+	}
+	if stat.Uid != owner && stat.Uid != 0 {
+		return problem.New(problem.BadConfig, "sudo chown root "+path,
+			"%s belongs to user %d; the host daemon reads only what root alone can write", path, stat.Uid)
+	}
+	sticky := info.IsDir() && info.Mode()&os.ModeSticky != 0
+	if info.Mode().Perm()&writable != 0 && !sticky {
+		return problem.New(problem.BadConfig, "sudo chmod go-w "+path,
+			"%s can be written by others (mode %04o); the host daemon reads only what root alone can write", path, info.Mode().Perm())
+	}
+	return nil
+}

@@ -1,0 +1,292 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// firstJail is the last byte of the first jail's address; those below are the gateway's and the template's.
+	firstJail = 150
+	// autoBits is the size of the network that "auto" takes.
+	autoBits = 20
+	// Unix socket paths end at 104 bytes on the BSDs; the longest file name that clawjail puts below run_dir fits in
+	// the rest.
+	longestRunDir = 64
+	// Several programs keep a user id in a signed 32-bit number.
+	largestUID = math.MaxInt32
+	// The ids below are the host's own and its users'.
+	smallestUID = 100000
+)
+
+// Validate reports everything that is wrong at once, as a *problem.Many with the code bad_config.
+func (c Config) Validate() error {
+	v := &validation{problem.Many{Code: problem.BadConfig}}
+	c.validatePaths(v)
+	c.validateListener(v)
+	c.validateNetwork(v)
+	c.Gateway.validate(v)
+	c.validateSessions(v)
+	c.Limits.validate(v)
+	oneOf(v, "storage", c.Storage, StorageAuto, StorageOverlay, StorageBtrfs)
+	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")
+	oneOf(v, "log.format", c.Log.Format, "text", "json")
+	return v.Err()
+}
+
+// validation collects flaws that have a hint.
+type validation struct{ problem.Many }
+
+func (v *validation) flaw(field, hint, format string, args ...any) {
+	v.AddFlaw(problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf(format, args...)})
+}
+
+func (c Config) validatePaths(v *validation) {
+	for _, p := range []struct{ field, path string }{
+		{"data_dir", c.DataDir}, {"run_dir", c.RunDir}, {"templates_dir", c.TemplatesDir},
+	} {
+		if p.field == "templates_dir" && (p.path == "" || p.path == filepath.Join(c.DataDir, "templates")) {
+			continue // follows from data_dir, which has been reported
+		}
+		v.path(p.field, p.path)
+		if p.path == "/" {
+			v.flaw(p.field, "name a folder of its own", "must not be the root of the file system")
+		}
+	}
+	if len(c.RunDir) > longestRunDir {
+		v.flaw("run_dir", "", "is longer than %d bytes, and the path of a socket must fit", longestRunDir)
+	}
+	if c.DataDir == c.RunDir && c.DataDir != "" {
+		v.flaw("run_dir", "", "must not be data_dir")
+	}
+	for i, path := range c.ExtraCA {
+		v.path(fmt.Sprintf("extra_ca[%d]", i), path)
+	}
+	if !userName(c.User) {
+		v.flaw("user", "write a name such as clawjail", "%q is not the name of a user", c.User)
+	}
+	if c.User == "root" {
+		v.flaw("user", "leave the key out for the user clawjail", "the control plane must not run as root")
+	}
+	switch c.Runtime {
+	case "auto", "runc", "crun", "runsc":
+	default:
+		if !filepath.IsAbs(c.Runtime) || filepath.Clean(c.Runtime) != c.Runtime {
+			v.flaw("runtime", "write auto, runc, crun, runsc or an absolute path", "%q is not a runtime", c.Runtime)
+		}
+	}
+}
+
+func (v *validation) path(field, path string) {
+	switch {
+	case path == "":
+		v.flaw(field, "set it: for a user without a home directory there is no default", "is empty")
+	case !filepath.IsAbs(path):
+		v.flaw(field, "start it with /", "%q is not an absolute path", path)
+	case filepath.Clean(path) != path:
+		v.flaw(field, "write "+filepath.Clean(path), "%q is not written plainly", path)
+	case strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		v.flaw(field, "", "%q has a control character", path)
+	}
+}
+
+// userName follows useradd(8): a letter or _, then letters, digits, _ and -.
+func userName(name string) bool {
+	const longest = 32
+	if name == "" || len(name) > longest || strings.Trim(name[:1], "abcdefghijklmnopqrstuvwxyz_") != "" {
+		return false
+	}
+	return strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") == ""
+}
+
+func (c Config) validateListener(v *validation) {
+	addr := c.Listen.Addr()
+	switch {
+	case !c.Listen.IsValid():
+		v.flaw("listen", "leave the key out for 127.0.0.1:18780", "is not an address and a port")
+	case addr.Zone() != "" || addr.Is4In6():
+		v.flaw("listen", "write a plain IPv4 or IPv6 address", "%s has a zone or is IPv4 written as IPv6", addr)
+	case c.Listen.Port() == 0:
+		v.flaw("listen", "leave the key out for 127.0.0.1:18780", "port 0 is no port")
+	case !addr.IsLoopback() && !c.TLS.Set() && len(c.BehindProxy) == 0:
+		v.flaw("listen", "set tls (cert and key), or behind_proxy to the addresses of the proxy in front",
+			"%s is reachable from other machines, and keys would cross the network in the clear", addr)
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		v.flaw("tls", "set both, or neither", "needs both cert and key")
+	}
+	if c.TLS.Cert != "" {
+		v.path("tls.cert", c.TLS.Cert)
+	}
+	if c.TLS.Key != "" {
+		v.path("tls.key", c.TLS.Key)
+	}
+	for i, prefix := range c.BehindProxy {
+		field := fmt.Sprintf("behind_proxy[%d]", i)
+		v.masked(field, prefix)
+		if prefix.Bits() == 0 {
+			v.flaw(field, "name the proxy's own addresses", "%s would believe everyone", prefix)
+		}
+	}
+}
+
+func (v *validation) masked(field string, prefix netip.Prefix) {
+	switch {
+	case !prefix.IsValid():
+		v.flaw(field, "write a network, such as 10.90.0.0/20", "is not a network")
+	case prefix.Masked() != prefix:
+		v.flaw(field, "write "+prefix.Masked().String(), "%s has bits of a host", prefix)
+	}
+}
+
+func (c Config) validateNetwork(v *validation) {
+	bits := autoBits
+	if c.Subnet != (netip.Prefix{}) {
+		const least, most = 16, 24
+		addr := c.Subnet.Addr()
+		v.masked("subnet", c.Subnet)
+		switch {
+		case !c.Subnet.IsValid():
+			return
+		case !addr.Is4():
+			v.flaw("subnet", "write an IPv4 network, such as 10.90.0.0/20", "%s is not IPv4", c.Subnet)
+			return
+		case c.Subnet.Bits() < least || c.Subnet.Bits() > most:
+			v.flaw("subnet", fmt.Sprintf("write one from /%d to /%d", least, most), "/%d is too large or too small", c.Subnet.Bits())
+			return
+		case !addr.IsPrivate() && !sharedSpace().Contains(addr):
+			v.flaw("subnet", "take one of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or 100.64.0.0/10",
+				"%s is not private: jails would hide public addresses from this host", c.Subnet)
+		}
+		bits = c.Subnet.Bits()
+	}
+	size := 1 << (32 - bits)
+	if first, last := int64(c.UIDBase), int64(c.UIDBase)+int64(size); first < smallestUID || last > largestUID {
+		v.flaw("uid_base", "leave the key out for the default", "must leave room for %d user ids between %d and %d", size, smallestUID, largestUID)
+	}
+	if jails := size - firstJail - 1; c.Sessions.Max+c.WarmPool.Size > jails {
+		v.flaw("sessions.max", "lower it, lower warm_pool.size, or set a larger subnet",
+			"together with the warm pool, %d jails are more than the %d addresses of a /%d", c.Sessions.Max+c.WarmPool.Size, jails, bits)
+	}
+}
+
+// sharedSpace is RFC 6598, which carriers use behind NAT and which is as unreachable from outside as RFC 1918.
+func sharedSpace() netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64}), 10) }
+
+func (c Config) validateSessions(v *validation) {
+	const longest = 30 * 24 * time.Hour
+	s := c.Sessions
+	between(v, "sessions.max", s.Max, 1, 10000)
+	between(v, "sessions.ttl", s.TTL, 10*time.Second, longest)
+	between(v, "sessions.max_ttl", s.MaxTTL, 10*time.Second, longest)
+	between(v, "sessions.idle", s.Idle, 10*time.Second, longest)
+	between(v, "sessions.wall_clock", s.WallClock, 20*time.Second, 2*longest)
+	between(v, "warm_pool.size", c.WarmPool.Size, 0, 1000)
+	between(v, "warm_pool.max_age", c.WarmPool.MaxAge, 10*time.Second, 24*time.Hour)
+	between(v, "network_slots.ready", c.NetworkSlots.Ready, 1, 1000)
+	oneOf(v, "warm_pool.browser", c.WarmPool.Browser, BrowserShell, BrowserFull)
+	if s.TTL > s.MaxTTL {
+		v.flaw("sessions.ttl", "lower ttl, or raise max_ttl", "%s is longer than max_ttl, %s", s.TTL, s.MaxTTL)
+	}
+	if oldest := s.MaxTTL + c.WarmPool.MaxAge; s.WallClock < oldest {
+		v.flaw("sessions.wall_clock", "raise it, or lower sessions.max_ttl",
+			"%s would end sessions early: a browser from the warm pool can be %s old (max_ttl and warm_pool.max_age)", s.WallClock, oldest)
+	}
+}
+
+func (l Limits) validate(v *validation) {
+	between(v, "limits.memory", l.Memory, 64*MiB, TiB)
+	between(v, "limits.cpu", l.CPU, 0.05, 1024)
+	between(v, "limits.tasks", l.Tasks, 16, 32768)
+	between(v, "limits.tmp", l.Tmp, MiB, TiB)
+	between(v, "limits.shm", l.SHM, MiB, TiB)
+	between(v, "limits.files", l.Files, 64, 1048576)
+	v.within("limits.tmp", l.Tmp, l.Memory)
+	v.within("limits.shm", l.SHM, l.Memory)
+}
+
+// within reports a tmpfs that could never be full. What is written into it counts as the jail's memory.
+func (v *validation) within(field string, size, memory Bytes) {
+	if size > memory {
+		v.flaw(field, "lower it, or raise limits.memory", "%s is more than limits.memory, %s, that it is part of", size, memory)
+	}
+}
+
+func (g Gateway) validate(v *validation) {
+	between(v, "gateway.port", int(g.Port), 1, math.MaxUint16)
+	seen := map[string]bool{}
+	for i, d := range g.PrivateDestinations {
+		field := fmt.Sprintf("gateway.private_destinations[%d]", i)
+		if !hostName(d.Host) {
+			v.flaw(field+".host", "write one name in lower case, such as git.example.com, or an IP address", "%q is not a host", d.Host)
+		}
+		switch a := d.Address; {
+		case !a.IsValid():
+			v.flaw(field+".address", "write the IP address that the host has", "is missing")
+		case a.Zone() != "" || a.Is4In6():
+			v.flaw(field+".address", "write a plain IPv4 or IPv6 address", "%s has a zone or is IPv4 written as IPv6", a)
+		case a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast():
+			// Link-local is where clouds keep their metadata service: it is never a destination.
+			v.flaw(field+".address", "", "%s can never be a destination", a)
+		}
+		if len(d.Ports) == 0 {
+			v.flaw(field+".ports", "list them, such as [443]", "is missing or empty")
+		}
+		for j, port := range d.Ports {
+			at := fmt.Sprintf("%s.ports[%d]", field, j)
+			if port == 0 {
+				v.flaw(at, "write one from 1 to 65535", "0 is no port")
+			}
+			if key := fmt.Sprint(d.Host, " ", port); seen[key] {
+				v.flaw(at, "keep one of them", "%s has port %d twice", d.Host, port)
+			} else {
+				seen[key] = true
+			}
+		}
+	}
+}
+
+// hostName accepts a host name in its canonical form (RFC 1123, lower case, no final dot) or an IP address. A name
+// whose last label starts with a digit is refused: some programs read such a name as an IPv4 address.
+func hostName(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	const longestName, longestLabel = 253, 63
+	if host == "" || len(host) > longestName {
+		return false
+	}
+	if last := host[strings.LastIndexByte(host, '.')+1:]; last == "" || last[0] >= '0' && last[0] <= '9' {
+		return false
+	}
+	for label := range strings.SplitSeq(host, ".") {
+		if label == "" || len(label) > longestLabel || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" ||
+			label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// between reports a value out of its bounds. Zero gets a hint of its own, because people write it for "unlimited".
+func between[T int | float64 | Bytes | time.Duration](v *validation, field string, value, least, most T) {
+	switch {
+	case value == 0 && least > 0:
+		v.flaw(field, "leave the key out for its default", "must not be 0, which is not \"unlimited\"")
+	case !(value >= least && value <= most): // written so that not-a-number is out of bounds, too
+		v.flaw(field, "", "%v is not between %v and %v", value, least, most)
+	}
+}
+
+func oneOf[T ~string](v *validation, field string, value T, allowed ...T) {
+	if !slices.Contains(allowed, value) {
+		v.flaw(field, fmt.Sprintf("write one of %v", allowed), "%q is not known here", value)
+	}
+}

@@ -1,0 +1,196 @@
+package house
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The layers, from the top. A path stands for the package and everything below it.
+var (
+	faces    = []string{"internal/cli", "internal/api", "internal/mcp", "internal/console"}
+	services = []string{"internal/session", "internal/agent", "internal/provision", "internal/gateway"}
+	identity = []string{"internal/vault", "internal/grant", "internal/audit"}
+	ground   = []string{"internal/jail", "internal/cdp", "internal/store"}
+	// drivers are named, because the domain and its conformance suite live beside them.
+	drivers = []string{
+		"internal/jail/linux", "internal/jail/freebsd", "internal/jail/docker", "internal/jail/kubernetes", "internal/jail/zfs",
+	}
+	// pure decides and does nothing else, so every layer may use it.
+	pure = []string{"internal/gateway/policy", "internal/gateway/hostport", "internal/gateway/netguard", "internal/gateway/redact"}
+	// leaves are used everywhere.
+	leaves = []string{"internal/problem", "internal/config"}
+)
+
+// rule forbids imports in files that are not tests.
+type rule struct {
+	from, fromBut   []string // whose imports; and who below that may
+	never, neverBut []string // what they must not import; and what below that they may
+	why             string
+	example         [2]string // an import that the rule forbids
+}
+
+// rules is the table. "*" is every package, "std-io" are those of the standard library that do I/O, "outside" is what
+// is neither ours nor the standard library's.
+var rules = []rule{
+	{
+		from: []string{"internal"}, fromBut: faces, never: faces,
+		why:     "faces translate; what two of them need belongs in a service",
+		example: [2]string{"internal/session", "internal/api"},
+	}, {
+		from: join(identity, ground, leaves, []string{"internal/browser", "internal/template"}), never: services, neverBut: pure,
+		why:     "services use identity, browsers and jails, not the other way round",
+		example: [2]string{"internal/vault", "internal/session"},
+	}, {
+		from: ground, never: join(identity, []string{"internal/browser"}),
+		why:     "jails, CDP and the store know nothing of who uses them",
+		example: [2]string{"internal/jail", "internal/vault"},
+	}, {
+		from: []string{"internal/jail"}, fromBut: drivers, never: drivers,
+		why:     "the domain has no technology in it",
+		example: [2]string{"internal/jail", "internal/jail/linux"},
+	}, {
+		from: drivers, never: join(services, faces, identity, []string{"internal/hostd", "internal/browser", "internal/cdp"}), neverBut: pure,
+		why:     "a driver makes jails and knows nothing of what runs in them",
+		example: [2]string{"internal/jail/linux", "internal/session"},
+	}, {
+		from: []string{"internal/hostd"}, never: join(faces, services, identity, []string{"internal/browser", "internal/cdp", "internal/store"}), neverBut: pure,
+		why:     "the host daemon is root, and stays small",
+		example: [2]string{"internal/hostd", "internal/cli"},
+	}, {
+		from: pure, never: []string{"std-io", "internal", "outside"},
+		neverBut: join(pure, []string{"internal/problem", "golang.org/x/net/idna", "golang.org/x/net/publicsuffix"}),
+		why:      "what decides about the network is pure, so that it can be tested whole; the two named are tables",
+		example:  [2]string{"internal/gateway/policy", "net"},
+	}, {
+		from: []string{"internal/problem"}, never: []string{"internal", "outside"},
+		why:     "every package imports it",
+		example: [2]string{"internal/problem", "internal/config"},
+	}, {
+		from: []string{"internal/config"}, never: []string{"internal"}, neverBut: join(leaves, pure),
+		why:     "every layer imports it",
+		example: [2]string{"internal/config", "internal/jail"},
+	}, {
+		from: []string{"*"}, fromBut: []string{"internal/config/yamldoc"}, never: []string{"go.yaml.in/yaml", "gopkg.in/yaml.v3", "sigs.k8s.io/yaml"},
+		why:     "files that people write are read by one strict reader",
+		example: [2]string{"internal/provision", "go.yaml.in/yaml/v4"},
+	}, {
+		from: []string{"*"}, fromBut: []string{"internal/cdp", "internal/browser"}, never: []string{"github.com/chromedp"},
+		why:     "CDP types stay behind the packages that speak CDP",
+		example: [2]string{"internal/session", "github.com/chromedp/cdproto/page"},
+	}, {
+		from: []string{"*"}, fromBut: []string{"internal/cli", "cmd"}, never: []string{"github.com/spf13"},
+		why:     "the command line is one face",
+		example: [2]string{"internal/session", "github.com/spf13/cobra"},
+	}, {
+		from: []string{"*"}, fromBut: []string{"internal/store/sqlite"}, never: []string{"modernc.org/sqlite", "github.com/mattn/go-sqlite3"},
+		why:     "a database has one adapter",
+		example: [2]string{"internal/session", "modernc.org/sqlite"},
+	}, {
+		from: []string{"*"}, fromBut: []string{"internal/store/postgres"}, never: []string{"github.com/jackc"},
+		why:     "a database has one adapter",
+		example: [2]string{"internal/session", "github.com/jackc/pgx/v5"},
+	}, {
+		from: []string{"*"}, fromBut: []string{"internal/jail/docker"}, never: []string{"github.com/moby/moby", "github.com/docker/docker"},
+		why:     "an engine's socket is root, and has one client",
+		example: [2]string{"internal/session", "github.com/moby/moby/client"},
+	},
+}
+
+func join(lists ...[]string) []string { return slices.Concat(lists...) }
+
+// stdIO are the packages of the standard library that reach outside the process, or say what is there.
+var stdIO = []string{
+	"os", "net", "net/http", "net/rpc", "net/smtp", "net/textproto", "syscall", "io/fs", "io/ioutil", "log", "database/sql",
+	"plugin", "runtime/debug", "crypto/rand", "math/rand", "unsafe",
+}
+
+// below says whether a package is one of the listed or below it.
+func below(pkg string, list []string) bool {
+	return slices.ContainsFunc(list, func(entry string) bool {
+		switch entry {
+		case "*":
+			return true
+		case "std-io":
+			// net/netip and net/url only parse: of net and what is under it, only what is listed is I/O.
+			return slices.ContainsFunc(stdIO, func(io string) bool {
+				return pkg == io || io != "net" && strings.HasPrefix(pkg, io+"/")
+			})
+		case "outside":
+			first, _, _ := strings.Cut(pkg, "/")
+			return strings.Contains(first, ".")
+		}
+		return pkg == entry || strings.HasPrefix(pkg, entry+"/")
+	})
+}
+
+// forbids says whether the rule objects. Within one listed folder everything may import everything.
+func (r rule) forbids(from, pkg string) bool {
+	if !below(from, r.from) || below(from, r.fromBut) || !below(pkg, r.never) || below(pkg, r.neverBut) {
+		return false
+	}
+	return !slices.ContainsFunc(r.never, func(folder string) bool {
+		return strings.HasPrefix(folder, "internal/") && below(from, []string{folder}) && below(pkg, []string{folder})
+	}) && pkg != from
+}
+
+func TestImportsPointDownward(t *testing.T) {
+	for _, f := range sourceFiles(t) {
+		if f.test() {
+			continue
+		}
+		for _, pkg := range f.imports() {
+			for _, r := range rules {
+				if r.forbids(f.folder(), pkg) {
+					t.Errorf("%s imports %s: %s", f.path, pkg, r.why)
+				}
+			}
+		}
+	}
+}
+
+func TestEveryRuleObjectsToItsExample(t *testing.T) {
+	for _, r := range rules {
+		if !r.forbids(r.example[0], r.example[1]) {
+			t.Errorf("%s may import %s, against the rule %q", r.example[0], r.example[1], r.why)
+		}
+	}
+}
+
+func TestWhatTheLayersAreForIsAllowed(t *testing.T) {
+	for _, allowed := range [][2]string{
+		{"internal/cli", "internal/session"}, {"internal/cli", "internal/api"}, {"internal/api", "internal/vault"},
+		{"internal/session", "internal/gateway/policy"}, {"internal/session", "internal/jail"}, {"internal/agent", "internal/gateway"},
+		{"internal/hostd", "internal/jail/linux"}, {"internal/jail/linux", "internal/jail"}, {"internal/jail/freebsd", "internal/jail/freebsd/pf"},
+		{"internal/gateway/policy", "net/netip"}, {"internal/gateway/policy", "net/url"}, {"internal/gateway/policy", "internal/gateway/hostport"},
+		{"internal/gateway", "net/http"}, {"internal/config/yamldoc", "go.yaml.in/yaml/v4"}, {"cmd/clawjail", "internal/cli"},
+		{"internal/session/pool", "internal/session"}, {"internal/jail/jailtest", "internal/jail"},
+	} {
+		for _, r := range rules {
+			if r.forbids(allowed[0], allowed[1]) {
+				t.Errorf("%s may not import %s: %s", allowed[0], allowed[1], r.why)
+			}
+		}
+	}
+}
+
+// testOnly are packages that help tests: testenv, and those in a folder that ends in test, such as jailtest.
+func testOnly(pkg string) bool {
+	return pkg == "internal/testenv" || strings.HasPrefix(pkg, "internal/") && strings.Contains(pkg+"/", "test/")
+}
+
+func TestHelpersOfTestsStayInTests(t *testing.T) {
+	for _, f := range sourceFiles(t) {
+		if f.test() || testOnly(f.folder()) {
+			continue
+		}
+		for _, pkg := range f.imports() {
+			if testOnly(pkg) || pkg == "testing" {
+				t.Errorf("%s imports %s, which is for tests", f.path, pkg)
+			}
+		}
+	}
+	if !testOnly("internal/jail/jailtest") || !testOnly("internal/jail/jailtest/inside") || testOnly("internal/jail") {
+		t.Error("the check does not know a helper of tests")
+	}
+}

@@ -1,0 +1,144 @@
+package house
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+func packaging(t *testing.T, parts ...string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(append([]string{testenv.Repository(t), "packaging"}, parts...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// unit reads a systemd unit: "Section.Key" → its values.
+func unit(t *testing.T, text string) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	section := ""
+	for number, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "" || line[0] == '#':
+		case line[0] == '[':
+			section = strings.Trim(line, "[]")
+		default:
+			key, value, ok := strings.Cut(line, "=")
+			if !ok || section == "" {
+				t.Fatalf("line %d: %q is neither a section nor a setting", number+1, line)
+			}
+			out[section+"."+key] = append(out[section+"."+key], value)
+		}
+	}
+	return out
+}
+
+func TestUnitsSayWhatTheyMust(t *testing.T) {
+	tests := map[string]map[string]string{
+		"clawjail-hostd.service": {
+			"Service.ExecStart":        "/usr/local/bin/clawjail hostd",
+			"Service.User":             "root",
+			"Service.KillMode":         "process", // agents outlive the daemon
+			"Service.Delegate":         "yes",
+			"Service.RuntimeDirectory": "clawjail",
+			"Install.WantedBy":         "multi-user.target",
+		},
+		"clawjail.service": {
+			"Service.ExecStart":             "/usr/local/bin/clawjail serve",
+			"Service.User":                  "clawjail",
+			"Service.NoNewPrivileges":       "yes",
+			"Service.CapabilityBoundingSet": "",
+			"Service.ProtectSystem":         "strict",
+			"Service.RestrictNamespaces":    "yes",
+			"Unit.After":                    "network-online.target clawjail-hostd.service",
+			"Install.WantedBy":              "multi-user.target",
+		},
+	}
+	for name, want := range tests {
+		got := unit(t, packaging(t, "systemd", name))
+		for key, value := range want {
+			if !slices.Equal(got[key], []string{value}) {
+				t.Errorf("%s: %s is %q, want %q", name, key, got[key], value)
+			}
+		}
+	}
+	// These give a service a mount namespace of its own. The jails of a host daemon that had one would not be seen by
+	// the host, and would not be cleaned up.
+	own := regexp.MustCompile(`^Service\.(Protect|Private|Read|Inaccessible|Bind|Temporary|NoExec|MountFlags|RootDirectory)`)
+	for key := range unit(t, packaging(t, "systemd", "clawjail-hostd.service")) {
+		if own.MatchString(key) {
+			t.Errorf("clawjail-hostd.service: %s gives it a mount namespace of its own", key)
+		}
+	}
+}
+
+// ready copies the units to a folder in which systemd can check them although clawjail is not installed.
+func ready(t *testing.T, change func(string) string) []string {
+	t.Helper()
+	dir := t.TempDir()
+	var out []string
+	for _, name := range []string{"clawjail-hostd.service", "clawjail.service"} {
+		text := strings.ReplaceAll(packaging(t, "systemd", name), "/usr/local/bin/clawjail", "/bin/true")
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(change(text)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, path)
+	}
+	return out
+}
+
+func TestSystemdAcceptsTheUnits(t *testing.T) {
+	tool := testenv.Tool(t, "systemd-analyze")
+	verify := func(change func(string) string) string {
+		args := append([]string{"verify", "--man=no"}, ready(t, change)...)
+		out, err := exec.CommandContext(t.Context(), tool, args...).CombinedOutput()
+		if err != nil {
+			return string(out) + err.Error()
+		}
+		return string(out)
+	}
+	same := func(text string) string { return text }
+	if out := verify(same); out != "" {
+		t.Errorf("systemd-analyze verify says:\n%s", out)
+	}
+	misspelt := func(text string) string { return strings.ReplaceAll(text, "UMask=", "UMaks=") }
+	if out := verify(misspelt); !strings.Contains(out, "UMaks") {
+		t.Errorf("a misspelt setting is not seen:\n%s", out)
+	}
+}
+
+func TestControlPlaneUnitIsHardened(t *testing.T) {
+	tool := testenv.Tool(t, "systemd-analyze")
+	// The scale goes from 0 to 10, times ten on the command line; 2 and below is rated as good.
+	exposed := func(change func(string) string) (string, bool) {
+		file := ready(t, change)[1]
+		out, err := exec.CommandContext(t.Context(), tool, "security", "--offline=true", "--threshold=20", "--no-pager", file).CombinedOutput()
+		return string(out), err != nil
+	}
+	if out, bad := exposed(func(text string) string { return text }); bad {
+		t.Errorf("more exposed than it may be:\n%s", out)
+	}
+	withCapabilities := func(text string) string { return strings.ReplaceAll(text, "CapabilityBoundingSet=\n", "") }
+	if _, bad := exposed(withCapabilities); !bad {
+		t.Error("without the empty capability set it is rated as good as with it")
+	}
+}
+
+func TestAppArmorProfileGivesUserNamespacesAndConfinesNothing(t *testing.T) {
+	text := regexp.MustCompile(`(?m)^#.*$`).ReplaceAllString(packaging(t, "apparmor", "clawjail-browser"), "")
+	form := regexp.MustCompile(`(?s)^\s*abi <abi/4\.0>,\s+include <tunables/global>\s+profile clawjail-browser flags=\(unconfined\) \{\s+userns,\s+include if exists <local/clawjail-browser>\s+\}\s*$`)
+	if !form.MatchString(text) {
+		t.Errorf("the profile is not what was decided on:\n%s", text)
+	}
+}

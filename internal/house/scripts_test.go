@@ -1,0 +1,84 @@
+package house
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+func TestMakefileHasItsTargets(t *testing.T) {
+	make := testenv.Tool(t, "make")
+	for _, target := range []string{"help", "setup", "build", "check", "template", "test", "bench", "demo", "clean"} {
+		cmd := exec.CommandContext(t.Context(), make, "--dry-run", "--no-print-directory", target)
+		cmd.Dir = testenv.Repository(t)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("make %s: %v\n%s", target, err, out)
+		}
+	}
+}
+
+func TestScriptsAreReadyToRun(t *testing.T) {
+	top := testenv.Repository(t)
+	sh := testenv.Tool(t, "sh")
+	scripts, err := filepath.Glob(filepath.Join(top, "scripts", "*.sh"))
+	if err != nil || len(scripts) < 3 {
+		t.Fatalf("found %d scripts, %v", len(scripts), err)
+	}
+	for _, script := range scripts {
+		if out, err := exec.CommandContext(t.Context(), sh, "-n", script).CombinedOutput(); err != nil {
+			t.Errorf("%s: %s", script, out)
+		}
+		data, err := os.ReadFile(script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(string(data), "#!") {
+			executable(t, script)
+		}
+	}
+	executable(t, filepath.Join(top, ".ci", "run"))
+}
+
+func executable(t *testing.T, path string) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm()&fs.FileMode(0o111) != 0o111 {
+		t.Errorf("%s is not executable", path)
+	}
+}
+
+func TestSetupWithoutAWordIsAUsageError(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), testenv.Tool(t, "sh"), filepath.Join(testenv.Repository(t), "scripts", "setup.sh"))
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(string(out), "usage:") {
+		t.Errorf("got %v\n%s", err, out)
+	}
+}
+
+// The quick check is the promise that every system still builds.
+func TestCheckLooksAtEverySystem(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(testenv.Repository(t), "scripts", "check.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := regexp.MustCompile(`(?m)^for target in (.*); do$`).FindSubmatch(data)
+	if list == nil {
+		t.Fatal("scripts/check.sh has no list of targets")
+	}
+	for _, want := range []string{"linux/", "freebsd/", "darwin/", "/amd64", "/arm64"} {
+		if !strings.Contains(string(list[1]), want) {
+			t.Errorf("scripts/check.sh does not vet for %s", strings.Trim(want, "/"))
+		}
+	}
+}

@@ -1,0 +1,219 @@
+#!/bin/sh
+# Installs what clawjail needs on Debian and Ubuntu; elsewhere it lists what is missing and ends with 1.
+#
+#   scripts/setup.sh run    what clawjail itself needs, and what builds it
+#   scripts/setup.sh test   that, and what its tests and benchmarks need
+#
+# It may be run any number of times: when everything is there it only looks, which takes a moment. What is there
+# already is kept, from wherever it came: a thing is looked for by its command and not by its package. Services that
+# come with a package are not started.
+set -eu
+
+# The administrator's programs are not in everyone's PATH, and neither is Go's usual place.
+PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/go/bin"
+export PATH
+here=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=scripts/root.sh
+. "$here/scripts/root.sh"
+
+# One line each: command or absolute path, Debian package, what it is for. A package with a ? is left out where the
+# distribution does not have it.
+run_needs='
+git git                        says which version is built
+make make                      builds
+runc runc                      starts jails
+debootstrap debootstrap        builds templates
+/usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring  checks the packages of templates
+/etc/ssl/certs/ca-certificates.crt ca-certificates  trusts public servers
+nft nftables                   shows the firewall
+ip iproute2                    shows the network
+certutil libnss3-tools         lets browsers trust extra certificates
+btrfs btrfs-progs              clones on btrfs
+mkfs.ext4 e2fsprogs            makes loop images
+ps procps                      shows processes
+'
+test_needs='
+crun crun                      the second runtime
+jq jq                          reads JSON in scripts
+dockerd docker.io              the peer of the benchmarks
+docker docker-cli?             the same, where it is a package of its own
+docker-registry docker-registry?  serves images to the tests
+chromium chromium?             the browser tests
+chromium-headless-shell chromium-headless-shell?  the browser tests
+'
+
+die() {
+	echo "error: $1" >&2
+	[ -z "${2:-}" ] || echo "hint: $2" >&2
+	exit 1
+}
+
+is_there() {
+	case $1 in
+	/*) [ -e "$1" ] ;;
+	*) command -v "$1" >/dev/null 2>&1 ;;
+	esac
+}
+
+# missing prints the lines of the table whose thing is not there.
+missing() {
+	printf '%s\n' "$1" | while read -r thing package purpose; do
+		[ -z "$thing" ] || is_there "$thing" || echo "$thing $package $purpose"
+	done
+}
+
+# --- Go ---------------------------------------------------------------------------------------------------------
+
+go_wanted=$(sed -n 's/^go //p' "$here/go.mod")
+
+# at_least A B: version A is B or newer.
+at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; }
+
+# go_ready: the Go that is installed is new enough, or fetches a newer one by itself, as it does since 1.21.
+go_ready() {
+	command -v go >/dev/null 2>&1 || return 1
+	version=$(GOTOOLCHAIN=local go version 2>/dev/null | sed -n 's/^go version go\([0-9.]*\).*/\1/p')
+	[ -n "$version" ] || return 1
+	at_least "$version" "$go_wanted" && return 0
+	at_least "$version" 1.21 || return 1
+	echo "Go $version fetches Go $go_wanted"
+	(cd "$here" && GOTOOLCHAIN=auto go version >/dev/null)
+}
+
+go_help() {
+	die "Go $go_wanted or newer is needed${version:+, and this is Go $version}" \
+		"install it from https://go.dev/dl/ into /usr/local/go, and run this again"
+}
+
+ensure_go() {
+	version=
+	go_ready && return 0
+	if [ "$distribution" = debian ] && ! command -v go >/dev/null 2>&1; then
+		candidate=$(apt-cache policy golang-go 2>/dev/null | sed -n 's/^  Candidate: \([0-9]*:\)\{0,1\}\([0-9.]*\).*/\2/p')
+		if [ -n "$candidate" ] && at_least "$candidate" 1.21; then
+			apt_install golang-go
+			go_ready && return 0
+		fi
+	fi
+	go_help
+}
+
+# --- packages ---------------------------------------------------------------------------------------------------
+
+distribution=other
+# shellcheck disable=SC1091 # it is a file of the system
+if [ -r /etc/os-release ] && (. /etc/os-release && case " ${ID:-} ${ID_LIKE:-} " in *" debian "* | *" ubuntu "*) true ;; *) false ;; esac) &&
+	command -v apt-get >/dev/null 2>&1; then
+	distribution=debian
+fi
+
+policy=/usr/sbin/policy-rc.d
+saved=/usr/sbin/policy-rc.d.before-clawjail
+mark='written by clawjail, scripts/setup.sh'
+
+# Packages start their services. Those that do not run now stay as they are: policy-rc.d (see invoke-rc.d(8)) answers
+# 101, "forbidden", for them, and for all others what it answered before.
+hold_services() {
+	release_services # what an interrupted run left
+	held=
+	for name in docker containerd docker-registry; do
+		pgrep -x "$name" >/dev/null 2>&1 || pgrep -x "${name}d" >/dev/null 2>&1 || held="$held $name"
+	done
+	[ ! -e "$policy" ] || as_root mv "$policy" "$saved"
+	as_root tee "$policy" >/dev/null <<POLICY
+#!/bin/sh
+# $mark; it removes this file when it is done.
+for word; do
+	case \$word in --*) continue ;; esac
+	for name in$held; do
+		case \$word in "\$name" | "\$name.service" | "\$name.socket") exit 101 ;; esac
+	done
+	break
+done
+[ ! -x $saved ] || exec $saved "\$@"
+exit 0
+POLICY
+	as_root chmod 755 "$policy"
+}
+
+release_services() {
+	if [ -e "$policy" ] && grep -q "$mark" "$policy"; then
+		as_root rm -f "$policy"
+	fi
+	if [ -e "$saved" ] && [ ! -e "$policy" ]; then
+		as_root mv "$saved" "$policy"
+	fi
+}
+
+has_candidate() { apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'; }
+
+# apt_install installs the named packages. It refuses to remove any: a machine with Docker's own packages keeps them.
+apt_install() {
+	trap release_services EXIT
+	trap 'exit 130' INT TERM HUP
+	hold_services
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends --no-remove "$@" ||
+		die "apt-get could not install: $*" "the lines above say why"
+	release_services
+	trap - EXIT INT TERM HUP
+}
+
+# without_optional turns "name?" into name where there is such a package, and into nothing where there is none.
+without_optional() {
+	for package; do
+		case $package in
+		*\?) ! has_candidate "${package%\?}" || echo "${package%\?}" ;;
+		*) echo "$package" ;;
+		esac
+	done
+}
+
+# needs_update: the package lists do not know every package that is wanted.
+needs_update() {
+	for package; do
+		has_candidate "${package%\?}" || return 0
+	done
+	return 1
+}
+
+install_missing() {
+	# shellcheck disable=SC2046 # package names have no spaces
+	set -- $(printf '%s\n' "$1" | awk '{print $2}' | sort -u)
+	if needs_update "$@"; then
+		as_root apt-get update -q || die "apt-get update did not work" "is there a network?"
+	fi
+	# shellcheck disable=SC2046
+	set -- $(without_optional "$@")
+	[ $# -eq 0 ] || apt_install "$@"
+}
+
+# --- main -------------------------------------------------------------------------------------------------------
+
+case ${1:-} in
+run) needs=$run_needs ;;
+test) needs="$run_needs$test_needs" ;;
+*)
+	echo "usage: scripts/setup.sh run|test" >&2
+	exit 2
+	;;
+esac
+
+absent=$(missing "$needs")
+if [ -n "$absent" ]; then
+	if [ "$distribution" = other ]; then
+		echo "This is not Debian or Ubuntu, so nothing was installed. Missing, with the name of Debian's package:" >&2
+		printf '%s\n' "$absent" | while read -r thing package purpose; do
+			printf '  %-26s %-26s %s\n' "$thing" "${package%\?}" "$purpose" >&2
+		done
+		die "some of what clawjail needs is missing" "install it with this system's package manager, and run this again"
+	fi
+	install_missing "$absent"
+	absent=$(missing "$needs")
+	printf '%s\n' "$absent" | while read -r thing package purpose; do
+		[ -z "$thing" ] || echo "note: this distribution has no package for $thing ($purpose); what needs it is skipped" >&2
+	done
+	if printf '%s\n' "$absent" | awk 'NF && $2 !~ /\?$/ {found = 1} END {exit !found}'; then
+		die "some of what clawjail needs is still missing" "the lines above say what"
+	fi
+fi
+ensure_go
