@@ -188,8 +188,8 @@ func nftElements(_ context.Context, s Scope) ([]string, error) {
 			return out, err
 		}
 		for _, set := range sets {
-			if set.Anonymous {
-				continue
+			if set.Anonymous || set.KeyType.Bytes != 4 {
+				continue // the table's own: only addresses are members
 			}
 			elements, err := conn.GetSetElements(set)
 			if err != nil {

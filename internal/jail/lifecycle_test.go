@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -427,6 +428,28 @@ func TestAFullDiskStopsNewJailsAndNoEnding(t *testing.T) {
 	}
 	if _, err := l.Create(t.Context(), spec()); problem.CodeOf(err) != problem.DiskFull {
 		t.Fatalf("create on a full disk: %v", err)
+	}
+	expectEmpty(t, h, m)
+}
+
+func TestWhatSomebodyElseTakesFromTheFirewallIsPutBack(t *testing.T) {
+	h := jailtest.NewHost()
+	m := jailtest.NewMemory(h)
+	l := newLifecycle(t, m)
+	j, err := l.Create(t.Context(), spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Admit(t.Context(), j.Name); err != nil {
+		t.Fatal(err)
+	}
+	member := jail.Trace{Kind: jail.TraceTableMember, Index: j.Lease.Index, ID: j.Lease.Addr.String()}
+	h.Take(member)
+	running(t, l)
+	testenv.Eventually(t, 10*time.Second, func() bool { return slices.Contains(h.Things(), member) }, "the jail is not in its table again")
+	j.Stdio.Close()
+	if err := l.Destroy(t.Context(), j.Name); err != nil {
+		t.Fatal(err)
 	}
 	expectEmpty(t, h, m)
 }

@@ -49,6 +49,9 @@ type Network interface {
 type Firewall interface {
 	Add(ctx context.Context, table Table, l Lease) error
 	Remove(ctx context.Context, table Table, l Lease) error
+	// Ensure writes the rules again where somebody else has removed them (`nft flush ruleset`). Members that
+	// went with them are not its business: whoever knows them adds them again. It is cheap when nothing changed.
+	Ensure(ctx context.Context) error
 	List(ctx context.Context) ([]Trace, error)
 	RemoveTrace(ctx context.Context, t Trace) error
 }

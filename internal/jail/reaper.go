@@ -65,8 +65,10 @@ func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
 			stray[t.Name] = &t
 		}
 	}
+	ended := map[int]bool{} // leases whose traces were listed before their jail was ended
 	for name, why := range l.overdue(&report.Jails) {
 		f := Finding{Name: name, Reason: why.text}
+		ended[why.lease] = true
 		if o.DryRun {
 			note(f, nil)
 			continue
@@ -82,6 +84,9 @@ func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
 		note(f, l.adopt(ctx, name))
 	}
 	for _, t := range loose {
+		if t.Index >= 0 && ended[t.Index] {
+			continue
+		}
 		if f, found, err := l.reapLoose(ctx, t, o.DryRun); found {
 			note(f, err)
 		}
@@ -106,9 +111,14 @@ func (l *Lifecycle) Traces(ctx context.Context) ([]Trace, error) {
 	return all, nil
 }
 
+// EndedGrace is how long a jail is kept whose owner is gone and whose program has ended with it: long enough for an
+// owner that comes back after a restart of the host daemon to ask how the program ended.
+const EndedGrace = 2 * time.Second
+
 type verdict struct {
 	text  string
 	cause Cause
+	lease int
 }
 
 // overdue lists the jails of the journal that should not be, and counts the others.
@@ -119,6 +129,7 @@ func (l *Lifecycle) overdue(good *int) map[Name]verdict {
 	out := map[Name]verdict{}
 	for name, e := range l.jails {
 		if v := l.judge(e, now); v.text != "" {
+			v.lease = e.rec.Lease.Index
 			out[name] = v
 		} else {
 			*good++
@@ -135,13 +146,15 @@ func (l *Lifecycle) judge(e *entry, now time.Time) verdict {
 	case e.active:
 		return verdict{} // being made or ended right now
 	case r.State != StateStarted && r.State != StateReady:
-		return verdict{fmt.Sprintf("left in state %s by a process that is gone", r.State), CauseOwnerLost}
+		return verdict{text: fmt.Sprintf("left in state %s by a process that is gone", r.State), cause: CauseOwnerLost}
 	case now.After(r.Deadline):
-		return verdict{"its wall clock has run out", CauseWallClock}
+		return verdict{text: "its wall clock has run out", cause: CauseWallClock}
 	case lost && r.Spec.Lifetime == LifetimeOwner && now.Sub(gone) >= l.Grace:
-		return verdict{"its owner is gone", CauseOwnerLost}
+		return verdict{text: "its owner is gone", cause: CauseOwnerLost}
+	case lost && r.Exit != nil && r.Spec.Lifetime == LifetimeOwner && now.Sub(gone) >= min(EndedGrace, l.Grace):
+		return verdict{text: "its owner is gone and its program has ended", cause: CauseOwnerLost}
 	case r.Exit != nil && r.Spec.Lifetime == LifetimeOwner && now.Sub(r.Exit.At) >= l.Grace:
-		return verdict{"its program has ended and nobody destroyed it", CauseDestroyed}
+		return verdict{text: "its program has ended and nobody destroyed it", cause: CauseDestroyed}
 	}
 	return verdict{}
 }
@@ -184,8 +197,56 @@ func (l *Lifecycle) reapLoose(ctx context.Context, t Trace, dryRun bool) (Findin
 	return f, true, l.untilFree(ctx, func() error { return remove(ctx, t) })
 }
 
-// Run enforces wall clocks and grace periods every second and compares the host with the journal now and
-// then, until the context ends.
+// guard puts back what somebody else took from the firewall: first the rules, then the members that were with
+// them. Without the rules a jail could reach the host's own services; without its membership, nothing at all.
+func (l *Lifecycle) guard(ctx context.Context) error {
+	if err := l.Parts.Firewall.Ensure(ctx); err != nil {
+		return fmt.Errorf("look after the firewall: %w", err)
+	}
+	l.mu.Lock()
+	var ready []*entry
+	for _, e := range l.jails {
+		if e.rec.State == StateReady && !e.active {
+			ready = append(ready, e)
+		}
+	}
+	l.mu.Unlock()
+	if len(ready) == 0 {
+		return nil
+	}
+	members, err := l.Parts.Firewall.List(ctx)
+	if err != nil {
+		return fmt.Errorf("look after the firewall: %w", err)
+	}
+	listed := map[int]bool{}
+	for _, t := range members {
+		listed[t.Index] = true
+	}
+	var errs []error
+	for _, e := range ready {
+		if !listed[l.snapshot(e).Lease.Index] {
+			errs = append(errs, l.restore(ctx, e))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// restore adds a ready jail to its table again, unless it is being ended.
+func (l *Lifecycle) restore(ctx context.Context, e *entry) error {
+	if err := l.acquire(ctx, e); err != nil {
+		return err
+	}
+	defer l.leave(e)
+	r := l.snapshot(e)
+	if r.State != StateReady {
+		return nil
+	}
+	l.Log.Warn("a jail was missing in the firewall's table", "jail", r.Name, "address", r.Lease.Addr)
+	return l.Parts.Firewall.Add(ctx, r.Name.Kind().Table(), r.Lease)
+}
+
+// Run enforces wall clocks and grace periods and looks after the firewall every second, and compares the host
+// with the journal now and then, until the context ends.
 func (l *Lifecycle) Run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -195,6 +256,9 @@ func (l *Lifecycle) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if err := l.guard(ctx); err != nil && ctx.Err() == nil {
+			l.Log.Error("guard", "error", err)
 		}
 		var good int
 		if l.Now().Sub(scanned) >= l.ScanEvery {

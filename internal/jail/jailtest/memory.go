@@ -49,6 +49,9 @@ func NewHost() *Host {
 // Plant puts something on the host that nobody will remove but a reaper.
 func (h *Host) Plant(t jail.Trace) { h.set(t, true) }
 
+// Take removes something that somebody still needs.
+func (h *Host) Take(t jail.Trace) { h.set(t, false) }
+
 // MakeBusy lets the clone of a jail be busy for the next n attempts to destroy it.
 func (h *Host) MakeBusy(n jail.Name, times int) {
 	h.mu.Lock()
@@ -264,6 +267,8 @@ func (f firewall) Add(_ context.Context, _ jail.Table, l jail.Lease) error {
 func (f firewall) Remove(_ context.Context, _ jail.Table, l jail.Lease) error {
 	return f.change("firewall.remove", indexed(jail.TraceTableMember, l), false)
 }
+
+func (f firewall) Ensure(context.Context) error { return f.before("firewall.ensure") }
 
 func (f firewall) List(context.Context) ([]jail.Trace, error) { return f.list(jail.TraceTableMember) }
 
