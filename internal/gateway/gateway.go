@@ -1,0 +1,309 @@
+// Package gateway is the only way out of a jail: an HTTP forward proxy that
+// knows every jail by its source address, applies that jail's policy, and dials
+// only addresses that it has checked itself.
+//
+// Every request goes through the same steps, in this order, and the first that
+// refuses ends it:
+//
+//	who             the source address belongs to an admitted [Caller]
+//	canonical host  package hostport; ambiguous spellings are refused
+//	policy          package policy; nothing is resolved for a refused name
+//	resolve         once, by the gateway; jails have no resolver
+//	netguard        every answer must pass
+//	record          an error of [Config.Record] refuses the request
+//	dial            exactly a checked address; the dialer compares again
+//	stream          bytes are counted; silence and age end the connection
+//
+// Plain requests arrive in absolute form and are forwarded one by one, each on
+// an upstream connection of its own, so that nothing is shared between jails.
+// CONNECT opens a tunnel, whose first bytes must be TLS for the host that was
+// asked for, or plain HTTP, which is then treated as proxy requests to that
+// host. TLS is never opened: what happens inside of it is between the jail and
+// the host that the policy let it talk to.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
+)
+
+// Resolver turns names into addresses; *net.Resolver is one. The gateway asks
+// for rooted names ("example.com."), so that no search domain is ever tried.
+// It must return soon after its context ends.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Config is what a gateway needs. Zero Limits are an error: start from
+// [DefaultLimits].
+type Config struct {
+	// Guard holds the private destinations and the installation's own sockets.
+	// The sockets that Serve listens on are added to it.
+	Guard netguard.Guard
+	// Resolver is the system's own when nil.
+	Resolver Resolver
+	// Record is called with every decision, before anything is dialled. When it
+	// returns an error, the request is refused. It must honour its context. It
+	// is required: no action without a record.
+	Record func(context.Context, Decision) error
+	// Logger gets one line per decision, at its end. Nil discards them.
+	Logger *slog.Logger
+	// Now is the clock; time.Now when nil.
+	Now    func() time.Time
+	Limits Limits
+}
+
+// Limits bound what one caller can hold. All are required.
+type Limits struct {
+	// ConnectionsPerCaller bounds the open connections of one source address.
+	// Those beyond are answered with 429; beyond twice that, closed.
+	ConnectionsPerCaller int
+	// HeaderBytes bounds the header of one request.
+	HeaderBytes int
+	// HeaderTimeout bounds the arrival of a request's header, and the wait for
+	// the header of the upstream's response.
+	HeaderTimeout time.Duration
+	// FirstBytesTimeout bounds the wait for the first bytes of a tunnel.
+	FirstBytesTimeout time.Duration
+	// ResolveTimeout and ConnectTimeout bound one request's way to its host.
+	ResolveTimeout time.Duration
+	ConnectTimeout time.Duration
+	// IdleTimeout ends whatever has not moved a byte for so long.
+	IdleTimeout time.Duration
+	// Lifetime ends tunnels and requests however busy they are.
+	Lifetime time.Duration
+}
+
+// DefaultLimits returns the limits that suit a browser or an agent.
+func DefaultLimits() Limits {
+	return Limits{
+		ConnectionsPerCaller: 256,
+		HeaderBytes:          64 << 10,
+		HeaderTimeout:        30 * time.Second,
+		FirstBytesTimeout:    10 * time.Second,
+		ResolveTimeout:       10 * time.Second,
+		ConnectTimeout:       10 * time.Second,
+		IdleTimeout:          60 * time.Second,
+		Lifetime:             12 * time.Hour,
+	}
+}
+
+// Validate reports everything that is wrong with the limits at once.
+func (l Limits) Validate() error {
+	var errs []error
+	for _, n := range []struct {
+		name  string
+		value int
+	}{{"connections per caller", l.ConnectionsPerCaller}, {"header bytes", l.HeaderBytes}} {
+		if n.value <= 0 {
+			errs = append(errs, fmt.Errorf("%s: %d is not positive", n.name, n.value))
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"header timeout", l.HeaderTimeout}, {"first bytes timeout", l.FirstBytesTimeout}, {"resolve timeout", l.ResolveTimeout},
+		{"connect timeout", l.ConnectTimeout}, {"idle timeout", l.IdleTimeout}, {"lifetime", l.Lifetime},
+	} {
+		if d.value <= 0 {
+			errs = append(errs, fmt.Errorf("%s: %s is not positive", d.name, d.value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Gateway is the proxy. Its methods may be called from several goroutines.
+type Gateway struct {
+	resolver Resolver
+	record   func(context.Context, Decision) error
+	log      *slog.Logger
+	now      func() time.Time
+	limits   Limits
+	dial     dialFunc
+
+	server   *http.Server
+	proxy    *httputil.ReverseProxy
+	tunnels  *handoff // plain HTTP found inside tunnels, on its way to server
+	buffers  *bufferPool
+	serving  sync.WaitGroup // accept loops
+	serves   sync.WaitGroup // connections that server holds
+	start    time.Time
+	handover sync.Once
+	base     netguard.Guard // the configuration's; never changed
+
+	mu        sync.Mutex     // guards what follows
+	guard     netguard.Guard // base, with the sockets that are served now
+	callers   map[netip.Addr]*caller
+	listeners map[*listener]struct{}
+	closed    bool
+}
+
+// New makes a gateway that has admitted nobody and listens nowhere.
+func New(c Config) (*Gateway, error) {
+	errs := []error{c.Limits.Validate(), c.Guard.Validate()}
+	if c.Record == nil {
+		errs = append(errs, errors.New("record function is missing"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("configure gateway: %w", err)
+	}
+	g := &Gateway{
+		resolver:  c.Resolver,
+		record:    c.Record,
+		log:       c.Logger,
+		now:       c.Now,
+		limits:    c.Limits,
+		dial:      dialChecked,
+		buffers:   newBufferPool(),
+		base:      c.Guard.Clone(),
+		guard:     c.Guard.Clone(),
+		callers:   make(map[netip.Addr]*caller),
+		listeners: make(map[*listener]struct{}),
+	}
+	if g.resolver == nil {
+		g.resolver = &net.Resolver{PreferGo: true}
+	}
+	if g.log == nil {
+		g.log = slog.New(slog.DiscardHandler)
+	}
+	if g.now == nil {
+		g.now = time.Now
+	}
+	g.start = g.now()
+	g.tunnels = newHandoff()
+	g.proxy = g.newProxy()
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	g.server = &http.Server{
+		Handler:                      http.HandlerFunc(g.handle),
+		ReadHeaderTimeout:            c.Limits.HeaderTimeout,
+		IdleTimeout:                  c.Limits.IdleTimeout,
+		MaxHeaderBytes:               c.Limits.HeaderBytes,
+		DisableGeneralOptionsHandler: true,
+		Protocols:                    &protocols,
+		ErrorLog:                     slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+		ConnContext:                  withConn,
+		ConnState:                    g.countServed,
+	}
+	return g, nil
+}
+
+// Serve accepts connections until ctx ends or the gateway is closed, then closes
+// the listener and the connections that came through it, and returns nil. It may
+// run for several listeners at once. The listener must be a TCP listener.
+func (g *Gateway) Serve(ctx context.Context, ln net.Listener) error {
+	own, ok := ln.Addr().(*net.TCPAddr)
+	if !ok {
+		return errors.Join(fmt.Errorf("serve gateway on %s: not a TCP address", ln.Addr()), ln.Close())
+	}
+	l := newListener(g, ln, unmapped(own))
+	if !g.addListener(l) {
+		return errors.Join(errors.New("serve gateway: it is closed"), ln.Close())
+	}
+	defer g.serving.Done()
+	g.handover.Do(func() {
+		g.serving.Go(func() {
+			// Ends with http.ErrServerClosed, in Close; there is nothing to report.
+			_ = g.server.Serve(g.tunnels)
+		})
+	})
+	stop := context.AfterFunc(ctx, l.shut)
+	err := g.server.Serve(l)
+	stop()
+	l.shut()
+	g.removeListener(l)
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve gateway on %s: %w", ln.Addr(), err)
+}
+
+func (g *Gateway) addListener(l *listener) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.serving.Add(1)
+	g.listeners[l] = struct{}{}
+	g.renewGuard()
+	return true
+}
+
+func (g *Gateway) removeListener(l *listener) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.listeners, l)
+	g.renewGuard()
+}
+
+// renewGuard is called with mu held. It makes a new value, because requests
+// under way read the old one.
+func (g *Gateway) renewGuard() {
+	guard := g.base.Clone()
+	for l := range g.listeners {
+		guard.Self = append(guard.Self, l.own)
+	}
+	g.guard = guard
+}
+
+// currentGuard returns the guard with the sockets that are served now.
+func (g *Gateway) currentGuard() netguard.Guard {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.guard
+}
+
+// Close forgets every caller, closes every connection, and returns when all of
+// them are closed and Serve has returned. It may be called again.
+func (g *Gateway) Close() error {
+	g.mu.Lock()
+	g.closed = true
+	callers := make([]*caller, 0, len(g.callers))
+	for addr, who := range g.callers {
+		callers = append(callers, who)
+		delete(g.callers, addr)
+	}
+	g.mu.Unlock()
+	err := g.server.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // the listener was closed by the end of its Serve
+	}
+	for _, who := range callers {
+		who.cut()
+	}
+	g.serving.Wait()
+	for _, who := range callers {
+		who.work.Wait()
+	}
+	g.serves.Wait()
+	if err != nil {
+		return fmt.Errorf("close gateway: %w", err)
+	}
+	return nil
+}
+
+// countServed follows the connections that the HTTP server reads from, so that
+// Close can wait for the last of its goroutines.
+func (g *Gateway) countServed(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		g.serves.Add(1)
+	case http.StateHijacked, http.StateClosed:
+		g.serves.Done()
+	}
+}
+
+var _ io.Closer = (*Gateway)(nil)

@@ -1,0 +1,54 @@
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// handle is the first step of every request: who is it.
+func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
+	c, ok := r.Context().Value(connKey{}).(*conn)
+	if !ok {
+		panic(http.ErrAbortHandler) // not one of our connections
+	}
+	who := c.caller
+	if who == nil {
+		g.log.LogAttrs(r.Context(), slog.LevelInfo, "gateway decision",
+			slog.String("caller", c.remote.Addr().String()), slog.Bool("allowed", false), slog.String("code", problem.UnknownCaller))
+		w.Header().Set("Connection", "close")
+		refuse(w, r, problem.New(problem.UnknownCaller, "Only running jails may use the gateway.", "the address %s belongs to no jail", c.remote.Addr()))
+		return
+	}
+	if !who.begin() {
+		panic(http.ErrAbortHandler) // forgotten while the request arrived
+	}
+	defer who.work.Done()
+	if c.tooMany {
+		w.Header().Set("Connection", "close")
+		refuse(w, r, problem.New(problem.RateLimited, "Close connections that are not needed, then retry.",
+			"the jail has more than %d open connections", g.limits.ConnectionsPerCaller))
+		return
+	}
+	// Work for a caller ends with its admission, not only with its connection.
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(who.ctx, cancel)()
+	r = r.WithContext(ctx)
+
+	switch {
+	case r.Method == http.MethodConnect && c.tunnel == nil:
+		g.connect(w, r, c)
+	case c.tunnel != nil:
+		g.forwardInner(w, r, c)
+	case r.URL.IsAbs():
+		to, err := hostport.FromURL(r.URL)
+		g.forward(w, r, who, to, err)
+	default:
+		refuse(w, r, problem.New(problem.NotFound, "Use this address as an HTTP proxy: send CONNECT, or a request with an absolute URL.",
+			"the gateway has nothing at this path"))
+	}
+}

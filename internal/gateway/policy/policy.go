@@ -1,0 +1,206 @@
+// Package policy decides which hosts and ports a jail may talk to.
+//
+// A [Policy] is data: a list of rules, read from the top, and a default. The
+// first rule that matches decides; when none does, the default decides, and the
+// default that is not set denies. There are no regular expressions and no
+// inheritance, so a person can follow a decision with a finger, and every
+// [Decision] names the rule that made it.
+//
+// Deciding does no I/O and knows no addresses: whether a name leads to a public
+// address is the business of the gateway's address guard, after this package
+// has said yes. An IP address written by the client is only ever allowed by a
+// rule that names that very address.
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
+)
+
+// Action is what a rule, or the default, does.
+type Action string
+
+// The actions. The zero Action is not valid in a rule, and denies as a default.
+const (
+	Allow Action = "allow"
+	Deny  Action = "deny"
+)
+
+// Scheme is what travels to the host, as far as the gateway can see it.
+type Scheme string
+
+// The schemes. WebSockets inside TLS cannot be told from other HTTPS and count
+// as HTTPS; WS is the unencrypted kind.
+const (
+	HTTP  Scheme = "http"
+	HTTPS Scheme = "https"
+	WS    Scheme = "ws"
+)
+
+// Connect is the method of a request that opens a tunnel.
+const Connect = "CONNECT"
+
+// PortRange is an inclusive range of ports.
+type PortRange struct {
+	First, Last uint16
+}
+
+// Ports returns the ranges that hold just these ports.
+func Ports(ports ...uint16) []PortRange {
+	ranges := make([]PortRange, len(ports))
+	for i, p := range ports {
+		ranges[i] = PortRange{p, p}
+	}
+	return ranges
+}
+
+// AnyPort returns the range of all ports. A rule without ports is an error, so
+// that "all" is always written down.
+func AnyPort() []PortRange { return []PortRange{{1, 65535}} }
+
+// Rule is one line of a policy. It matches a request when all its conditions do.
+type Rule struct {
+	// Name is unique in its policy; logs and refusals show it.
+	Name   string
+	Action Action
+	// Host is required. See [Pattern].
+	Host Pattern
+	// Ports is required: see [Ports] and [AnyPort].
+	Ports []PortRange
+	// Scheme is a condition when it is set.
+	Scheme Scheme
+	// Methods, upper-case, is a condition when it is not empty. Requests inside
+	// a tunnel cannot be seen: there an allow rule with methods does not match,
+	// and a deny rule with methods does, because neither can be proven.
+	Methods []string
+	// Opaque lets a tunnel that this rule allows carry something that is neither
+	// TLS nor HTTP. Such a tunnel is not inspected, so nothing then ties what
+	// travels in it to the host's name; only its address is certain.
+	Opaque bool
+}
+
+// Policy is an ordered list of rules; the first that matches decides.
+type Policy struct {
+	Rules []Rule
+	// Default applies when no rule matches. Even Allow does not cover requests
+	// to IP addresses.
+	Default Action
+}
+
+// Request is what is asked for.
+type Request struct {
+	Scheme Scheme
+	Host   hostport.Host
+	Port   uint16
+	// Method is upper-case; [Connect] for a tunnel.
+	Method string
+}
+
+// Code says in one stable word why a request was refused.
+type Code string
+
+// The codes of refusals. An allowed Decision has none.
+const (
+	HostDenied   Code = "host_denied"
+	PortDenied   Code = "port_denied"
+	SchemeDenied Code = "scheme_denied"
+	MethodDenied Code = "method_denied"
+)
+
+// Decision is the answer to one Request.
+type Decision struct {
+	Allowed bool
+	// Rule is the name of the rule that decided; "" when the default did.
+	Rule string
+	// Exact is true when an allow rule names this very host, not a pattern that
+	// happens to cover it.
+	Exact bool
+	// Opaque is copied from the rule that allowed the request.
+	Opaque bool
+	// Code is empty when the request is allowed.
+	Code Code
+	// Reason is one sentence that names the host and the rule.
+	Reason string
+	// Hint says what would allow the request; empty when it is allowed.
+	Hint string
+}
+
+// PublicWeb is the policy of a browser that may see the public web: any host
+// name on ports 80 and 443. The extra rules come before, in their order.
+func PublicWeb(extra ...Rule) Policy {
+	web := Rule{Name: "public-web", Action: Allow, Host: AnyHost(), Ports: Ports(80, 443)}
+	return Policy{Rules: append(slices.Clone(extra), web), Default: Deny}
+}
+
+// Only is the policy that allows what these rules allow and nothing else.
+func Only(rules ...Rule) Policy {
+	return Policy{Rules: slices.Clone(rules), Default: Deny}
+}
+
+// Clone returns a copy that shares nothing with p.
+func (p Policy) Clone() Policy {
+	p.Rules = slices.Clone(p.Rules)
+	for i := range p.Rules {
+		p.Rules[i].Ports = slices.Clone(p.Rules[i].Ports)
+		p.Rules[i].Methods = slices.Clone(p.Rules[i].Methods)
+	}
+	return p
+}
+
+// Validate reports everything that is wrong with the policy at once.
+func (p Policy) Validate() error {
+	var errs []error
+	if p.Default != Allow && p.Default != Deny {
+		errs = append(errs, fmt.Errorf("default action %q: want %q or %q", p.Default, Allow, Deny))
+	}
+	seen := make(map[string]bool, len(p.Rules))
+	for i, r := range p.Rules {
+		for _, err := range r.problems() {
+			errs = append(errs, fmt.Errorf("rule %d (%q): %w", i+1, r.Name, err))
+		}
+		if r.Name != "" && seen[r.Name] {
+			errs = append(errs, fmt.Errorf("rule %d (%q): name is used twice", i+1, r.Name))
+		}
+		seen[r.Name] = true
+	}
+	return errors.Join(errs...)
+}
+
+func (r Rule) problems() []error {
+	var errs []error
+	if strings.TrimSpace(r.Name) == "" {
+		errs = append(errs, errors.New("name is missing"))
+	}
+	if r.Action != Allow && r.Action != Deny {
+		errs = append(errs, fmt.Errorf("action %q: want %q or %q", r.Action, Allow, Deny))
+	}
+	if r.Host == (Pattern{}) {
+		errs = append(errs, errors.New("host is missing"))
+	}
+	if len(r.Ports) == 0 {
+		errs = append(errs, errors.New("ports are missing"))
+	}
+	for _, pr := range r.Ports {
+		if pr.First == 0 || pr.Last < pr.First {
+			errs = append(errs, fmt.Errorf("ports %d-%d: not a range from 1 to 65535", pr.First, pr.Last))
+		}
+	}
+	switch r.Scheme {
+	case "", HTTP, HTTPS, WS:
+	default:
+		errs = append(errs, fmt.Errorf("scheme %q: want http, https or ws", r.Scheme))
+	}
+	for _, m := range r.Methods {
+		if m == "" || strings.Trim(m, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+			errs = append(errs, fmt.Errorf("method %q: want upper-case letters", m))
+		}
+	}
+	if r.Opaque && r.Action == Deny {
+		errs = append(errs, errors.New("opaque has no meaning in a deny rule"))
+	}
+	return errs
+}

@@ -1,0 +1,333 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Jails are told apart by address, so each test jail has a loopback address.
+const (
+	jailA    = "127.0.0.2"
+	jailB    = "127.0.0.3"
+	stranger = "127.0.0.4"
+)
+
+const patience = 10 * time.Second
+
+// names is a resolver with fixed answers. A name with several answer sets gives
+// the next one at each question, as a rebinding name server does.
+type names struct {
+	mu      sync.Mutex
+	answers map[string][][]string
+	asked   []string
+	err     error
+}
+
+func (n *names) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked = append(n.asked, host)
+	if n.err != nil {
+		return nil, n.err
+	}
+	sets := n.answers[strings.TrimSuffix(host, ".")]
+	if len(sets) == 0 {
+		return nil, &net.DNSError{Err: "no such host", Name: host, Server: "10.0.0.53:53", IsNotFound: true}
+	}
+	if len(sets) > 1 {
+		n.answers[strings.TrimSuffix(host, ".")] = sets[1:]
+	}
+	var addrs []netip.Addr
+	for _, s := range sets[0] {
+		addrs = append(addrs, netip.MustParseAddr(s))
+	}
+	return addrs, nil
+}
+
+func (n *names) questions() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]string(nil), n.asked...)
+}
+
+// world is a gateway with everything around it under the test's control. What
+// it dials goes to the listener that stands for that address.
+type world struct {
+	t       *testing.T
+	g       *Gateway
+	addr    string
+	names   *names
+	logs    *lockedBuffer
+	stop    context.CancelFunc
+	served  chan error
+	recErr  atomic.Pointer[error]
+	mu      sync.Mutex
+	events  []string // "record …" and "dial …", in order
+	records []Decision
+	routes  map[netip.AddrPort]string
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+type option func(*Config)
+
+func withLimits(change func(*Limits)) option { return func(c *Config) { change(&c.Limits) } }
+
+func withPrivate(d ...netguard.Destination) option {
+	return func(c *Config) { c.Guard.Private = append(c.Guard.Private, d...) }
+}
+
+func newWorld(t *testing.T, options ...option) *world {
+	t.Helper()
+	ln := listenOn(t, "127.0.0.1:0")
+	return newWorldOn(t, ln, options...)
+}
+
+func newWorldOn(t *testing.T, ln net.Listener, options ...option) *world {
+	t.Helper()
+	w := &world{t: t, names: &names{answers: map[string][][]string{}}, routes: map[netip.AddrPort]string{}, logs: &lockedBuffer{}, addr: ln.Addr().String(), served: make(chan error, 1)}
+	c := Config{
+		Resolver: w.names,
+		Logger:   slog.New(slog.NewJSONHandler(w.logs, nil)),
+		Limits:   DefaultLimits(),
+		Record: func(_ context.Context, d Decision) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if p := w.recErr.Load(); p != nil && d.Allowed {
+				return *p
+			}
+			w.records = append(w.records, d)
+			w.events = append(w.events, fmt.Sprintf("record %s:%d %v", d.Host, d.Port, d.Allowed))
+			return nil
+		},
+	}
+	for _, o := range options {
+		o(&c)
+	}
+	g, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	real := g.dial
+	g.dial = func(ctx context.Context, target netip.AddrPort, check func(netip.AddrPort) error) (net.Conn, error) {
+		w.mu.Lock()
+		w.events = append(w.events, "dial "+target.String())
+		route, ok := w.routes[target]
+		w.mu.Unlock()
+		if !ok {
+			return real(ctx, target, check)
+		}
+		if err := check(target); err != nil {
+			return nil, err
+		}
+		return (&net.Dialer{}).DialContext(ctx, "tcp", route)
+	}
+	w.g = g
+	ctx, cancel := context.WithCancel(context.Background())
+	w.stop = cancel
+	go func() { w.served <- g.Serve(ctx, ln) }()
+	testenv.Eventually(t, patience, func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.listeners) == 1 }, "the gateway does not serve")
+	t.Cleanup(func() {
+		cancel()
+		if err := g.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if err := <-w.served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+		if n := g.buffers.lent.Load(); n != 0 {
+			t.Errorf("%d buffers were not given back", n)
+		}
+	})
+	return w
+}
+
+func listenOn(t *testing.T, address string) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+// needLoopbacks skips where 127.0.0.2 and its like are not loopback addresses.
+func needLoopbacks(t testing.TB) {
+	t.Helper()
+	ln, err := net.Listen("tcp", jailA+":0")
+	if err != nil {
+		testenv.Missing(t, "second loopback address "+jailA, "add it to the loopback interface")
+	}
+	ln.Close()
+}
+
+// admit lets an address in.
+func (w *world) admit(addr string, p policy.Policy) {
+	w.t.Helper()
+	needLoopbacks(w.t)
+	if err := w.g.Admit(netip.MustParseAddr(addr), Caller{Jail: "b" + addr, Session: "s" + addr, Policy: p}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// public gives a name a public address and has connections to it end at target.
+func (w *world) public(name, address string, target net.Addr) {
+	w.names.mu.Lock()
+	w.names.answers[name] = [][]string{{address}}
+	w.names.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, port := range []uint16{80, 443, 8080, 22} {
+		w.routes[netip.AddrPortFrom(netip.MustParseAddr(address), port)] = target.String()
+	}
+}
+
+func (w *world) happened() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string(nil), w.events...)
+}
+
+func (w *world) recorded() []Decision {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]Decision(nil), w.records...)
+}
+
+// dial opens a raw connection to the gateway from a jail's address.
+func (w *world) dial(from string) *net.TCPConn {
+	w.t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
+	c, err := d.Dial("tcp", w.addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		w.t.Fatal(err)
+	}
+	return c.(*net.TCPConn)
+}
+
+// client is an HTTP client in a jail, set up to use the gateway as its proxy.
+func (w *world) client(from string) *http.Client {
+	proxy := &url.URL{Scheme: "http", Host: w.addr}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	tr := &http.Transport{Proxy: http.ProxyURL(proxy), DialContext: d.DialContext, DisableCompression: true}
+	w.t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// raw sends bytes from a jail and reads one response.
+func (w *world) raw(from, request string) (*http.Response, string) {
+	w.t.Helper()
+	c := w.dial(from)
+	if _, err := io.WriteString(c, request); err != nil {
+		w.t.Fatal(err)
+	}
+	method, _, _ := strings.Cut(request, " ")
+	resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
+	if err != nil {
+		w.t.Fatalf("response to %.80q: %v", request, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+// refusal checks that a response is a problem and returns its code and the rest.
+func refusal(t *testing.T, resp *http.Response, body string) (string, map[string]any) {
+	t.Helper()
+	if ct := resp.Header.Get("Content-Type"); ct != "application/problem+json" {
+		t.Fatalf("status %s, content type %q: %s", resp.Status, ct, body)
+	}
+	var p map[string]any
+	if err := json.Unmarshal([]byte(body), &p); err != nil {
+		t.Fatal(err)
+	}
+	if p["hint"] == "" || p["detail"] == "" || p["status"] != float64(resp.StatusCode) {
+		t.Errorf("incomplete problem: %s", body)
+	}
+	code, _ := p["code"].(string)
+	if !strings.Contains(resp.Header.Get("Proxy-Status"), code) {
+		t.Errorf("Proxy-Status %q does not name %q", resp.Header.Get("Proxy-Status"), code)
+	}
+	return code, p
+}
+
+// untouched is a listener that must not see a connection.
+func untouched(t *testing.T) *net.TCPAddr {
+	t.Helper()
+	ln := listenOn(t, "127.0.0.1:0").(*net.TCPListener)
+	var touched atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if c, err := ln.Accept(); err == nil {
+			touched.Store(true)
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		ln.Close()
+		<-done
+		if touched.Load() {
+			t.Error("a listener that nobody may reach was reached")
+		}
+	})
+	return ln.Addr().(*net.TCPAddr)
+}
+
+// web starts an HTTP server outside.
+func web(t *testing.T, h http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func webOnly(host string, ports ...uint16) policy.Policy {
+	return policy.Only(policy.Rule{Name: "test", Action: policy.Allow, Host: policy.MustParsePattern(host), Ports: policy.Ports(ports...)})
+}
