@@ -1,0 +1,285 @@
+package template
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// BuildOptions say what to build.
+type BuildOptions struct {
+	// Name is the name of the template. Built from Debian packages, it also names the recipe.
+	Name string
+	// From is "debian" (also when empty), "oci:REF", "oci-archive:FILE" or "dir:PATH".
+	From string
+	// With names extras of the recipe. Only for Debian packages.
+	With []string
+	// Replace allows to replace a template of this name. The old one stays until the new one is complete.
+	Replace bool
+	// Progress is called for every step, or is nil. It is called by one goroutine at a time, and must not call the Store.
+	Progress func(Progress)
+}
+
+// build is one build at work.
+type build struct {
+	store   *Store
+	options BuildOptions
+	source  source
+	recipe  Recipe
+	known   bool // whether the recipe is one of the store's, and not made up for an image or a folder
+	out     *output
+
+	dir      string // the folder under construction
+	work     string // inside it: downloads, lists; gone before publishing
+	rootfs   string // inside it: the tree
+	template Template
+}
+
+// Build builds a template and publishes it. On any error, and when the context is cancelled, nothing stays. The codes:
+// bad_template for a bad name, source or extra, and for a source with credentials in it; conflict when the name is taken
+// and Replace is not set; template_in_use; no_root; tool_missing; disk_full; template_build_failed for what a tool or a
+// package could not do, with the tool's last lines.
+func (s *Store) Build(ctx context.Context, options BuildOptions) (Template, error) {
+	b, err := s.newBuild(options)
+	if err != nil {
+		return Template{}, err
+	}
+	if err := supported(); err != nil {
+		return Template{}, err
+	}
+	if s.euid() != 0 {
+		return Template{}, problem.New(problem.NoRoot, "run it with sudo", "building a template needs root: scripts of packages run as root")
+	}
+	if err := s.refuseTaken(ctx, options); err != nil {
+		return Template{}, err
+	}
+	if _, err := s.Sweep(ctx); err != nil {
+		return Template{}, err
+	}
+	t, err := b.run(ctx)
+	if err != nil {
+		return Template{}, b.explain(ctx, err)
+	}
+	return t, nil
+}
+
+func (s *Store) newBuild(options BuildOptions) (*build, error) {
+	if err := CheckName(options.Name); err != nil {
+		return nil, err
+	}
+	src, err := parseSource(options.From)
+	if err != nil {
+		return nil, err
+	}
+	recipe, known := s.recipes[options.Name]
+	if src.kind == sourceDebian {
+		if !known {
+			return nil, problem.New(problem.BadTemplate, "give an image or a folder: --from oci:REF, or --from dir:PATH",
+				"there is no recipe for a template %s", options.Name)
+		}
+		if _, err := recipe.packages(options.With); err != nil {
+			return nil, err
+		}
+	} else if len(options.With) > 0 {
+		return nil, problem.New(problem.BadTemplate, "put it into the image, or build from Debian packages",
+			"extras (%s) can only be added to Debian packages", strings.Join(options.With, ", "))
+	}
+	if !known {
+		recipe = Recipe{TaskLimit: defaultTaskLimit}
+	}
+	return &build{store: s, options: options, source: src, recipe: recipe, known: known, out: newOutput(options.Progress)}, nil
+}
+
+// refuseTaken refuses to build over a template, or over one that jails run from.
+func (s *Store) refuseTaken(ctx context.Context, options BuildOptions) error {
+	if _, err := os.Lstat(filepath.Join(s.dir, options.Name)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("look for template %s: %w", options.Name, err)
+	}
+	if !options.Replace {
+		return problem.New(problem.Conflict, "clawjail template build --replace "+options.Name, "there is a template %s already", options.Name)
+	}
+	return s.refuseInUse(ctx, options.Name)
+}
+
+func (b *build) run(ctx context.Context) (t Template, err error) {
+	closeDir, err := b.begin(ctx)
+	if err != nil {
+		return Template{}, err
+	}
+	defer func() {
+		// After publishing, what is left under this name is the template that was replaced, or nothing.
+		cleanup := b.store.discard(b.dir)
+		if cleanup != nil {
+			cleanup = fmt.Errorf("remove the folder of the build: %w", cleanup)
+		}
+		err = errors.Join(err, cleanup, closeDir())
+	}()
+	if err := b.make(ctx); err != nil {
+		return Template{}, err
+	}
+	if err := b.complete(ctx); err != nil {
+		return Template{}, err
+	}
+	if err := b.publish(ctx); err != nil {
+		return Template{}, err
+	}
+	return b.template, nil
+}
+
+// begin makes the folder under construction.
+func (b *build) begin(ctx context.Context) (closeDir func() error, err error) {
+	b.dir, closeDir, err = b.store.beginBuilding(ctx, b.options.Name)
+	if err != nil {
+		return nil, err
+	}
+	b.rootfs = filepath.Join(b.dir, rootfsName)
+	b.work = filepath.Join(b.dir, workName)
+	if err := b.prepare(); err != nil {
+		return nil, errors.Join(err, b.store.discard(b.dir), closeDir())
+	}
+	return closeDir, nil
+}
+
+func (b *build) prepare() error {
+	if b.source.kind == sourceDebian {
+		if err := needSpace(b.dir, b.recipe.NeedBytes); err != nil {
+			return err
+		}
+	}
+	if err := b.store.trees.Make(b.rootfs); err != nil {
+		return fmt.Errorf("make the folder of the tree: %w", err)
+	}
+	if err := os.Chmod(b.rootfs, 0o755); err != nil {
+		return fmt.Errorf("make the folder of the tree: %w", err)
+	}
+	if err := os.Mkdir(b.work, 0o700); err != nil {
+		return fmt.Errorf("make the folder for downloads: %w", err)
+	}
+	b.template = Template{
+		Version: formatVersion, Name: b.options.Name, CreatedAt: b.store.clock().UTC(),
+		Architecture: b.store.arch, TaskLimit: b.recipe.TaskLimit,
+	}
+	return nil
+}
+
+// make fills the tree from the source.
+func (b *build) make(ctx context.Context) error {
+	switch b.source.kind {
+	case sourceImage:
+		return b.buildImage(ctx)
+	case sourceArchive:
+		return b.buildArchive(ctx)
+	case sourceDir:
+		return b.buildDir(ctx)
+	default:
+		return b.buildDebian(ctx)
+	}
+}
+
+// complete makes of any tree one that keeps the package's promises, and writes down what it is.
+func (b *build) complete(ctx context.Context) error {
+	if err := os.RemoveAll(b.work); err != nil {
+		return fmt.Errorf("remove downloads: %w", err)
+	}
+	b.out.stage(StageFinish, "", 0, nil)
+	if err := b.finish(ctx); err != nil {
+		return err
+	}
+	entries, err := statTree(ctx, b.rootfs)
+	if err != nil {
+		return fmt.Errorf("read the tree: %w", err)
+	}
+	if err := refuseCredentials(b.rootfs, entries); err != nil {
+		return err
+	}
+	b.out.stage(StageManifest, "files", int64(len(entries)), nil)
+	if err := readContents(ctx, b.rootfs, entries, every(len(entries)), b.out.advance); err != nil {
+		return fmt.Errorf("read the tree: %w", err)
+	}
+	b.template.Digest = digestOf(entries)
+	b.template.Files = len(entries)
+	b.template.Size = sizeOf(entries)
+	if err := writeManifest(filepath.Join(b.dir, manifestName), entries); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(b.template, "", "  ")
+	if err != nil {
+		return fmt.Errorf("describe the template: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(b.dir, metadataName), append(data, '\n'), 0o644); err != nil {
+		return fmt.Errorf("describe the template: %w", err)
+	}
+	return nil
+}
+
+// publish gives the template its name, once everything is on the disk: a crash of the machine must not leave a
+// template with empty files in it.
+func (b *build) publish(ctx context.Context) error {
+	b.out.stage(StagePublish, "", 0, nil)
+	if err := syncFilesystem(b.dir); err != nil {
+		return fmt.Errorf("write the template to the disk: %w", err)
+	}
+	unlock, err := b.store.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := b.store.refuseTaken(ctx, b.options); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("publish template %s: %w", b.options.Name, context.Cause(ctx))
+	}
+	if err := os.Remove(filepath.Join(b.dir, livenessName)); err != nil {
+		return fmt.Errorf("publish template %s: %w", b.options.Name, err)
+	}
+	final := filepath.Join(b.store.dir, b.options.Name)
+	if err := exchange(b.dir, final); err != nil {
+		return fmt.Errorf("publish template %s: %w", b.options.Name, err)
+	}
+	b.template.Dir = final
+	return syncDir(b.store.dir)
+}
+
+// explain gives an error of a build the code that callers act on.
+func (b *build) explain(ctx context.Context, err error) error {
+	var tool *toolError
+	full := errors.As(err, &tool) && tool.diskFull()
+	switch {
+	case full || isDiskFull(err):
+		return problem.Wrap(err, problem.DiskFull, "free some space and build again; nothing of this build was left on the disk",
+			"the disk was full while template %s was built", b.options.Name)
+	case ctx.Err() != nil:
+		return fmt.Errorf("build template %s: %w", b.options.Name, err)
+	case problem.CodeOf(err) != problem.Internal:
+		return err
+	}
+	stage := b.out.stageName()
+	e := problem.Wrap(err, problem.TemplateBuildFailed, "look at the last lines above; nothing of this build was left on the disk",
+		"template %s could not be built: stage %s", b.options.Name, stage).With("stage", stage)
+	if tool != nil {
+		e = e.With("output", slices.Clone(tool.lines))
+	}
+	return e
+}
+
+func isDiskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// isHostError reports that an error is the host's or the caller's, and not the source's.
+func isHostError(err error) bool {
+	return isDiskFull(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EPERM) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}

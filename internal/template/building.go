@@ -1,0 +1,213 @@
+package template
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names inside the folder of templates. None is a valid name of a template.
+const (
+	buildingPrefix = ".building-"
+	oldPrefix      = ".old-"
+	storeLockName  = ".lock"
+)
+
+// Names inside a folder under construction, next to those of the finished template.
+const (
+	livenessName = "lock" // held locked by the builder for as long as it lives
+	workName     = "work"
+)
+
+// lockPoll is how often a lock that somebody else holds is tried again.
+const lockPoll = 50 * time.Millisecond
+
+// lock takes the lock of the folder of templates. It is held for the short moments in which folders get and lose their
+// names, so that nobody takes a folder whose builder is just making it or giving it its name for an abandoned one.
+func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
+	// The data directory above is not for root alone.
+	if err := os.MkdirAll(filepath.Dir(s.dir), 0o755); err != nil {
+		return nil, fmt.Errorf("make the folder of templates: %w", err)
+	}
+	if err := os.Mkdir(s.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("make the folder of templates: %w", err)
+	}
+	return lockFile(ctx, filepath.Join(s.dir, storeLockName))
+}
+
+// lockCache takes the lock of the package cache, and makes the cache where there is none.
+func (b *build) lockCache(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(b.store.cache, 0o755); err != nil {
+		return nil, fmt.Errorf("make the package cache: %w", err)
+	}
+	return lockFile(ctx, filepath.Join(b.store.cache, ".clawjail-lock"))
+}
+
+// lockFile waits for the exclusive lock of a file. The kernel releases it when the holder dies.
+func lockFile(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open a lock: %w", err)
+	}
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		held, err := tryLock(f)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
+		if held {
+			// Closing the only descriptor releases the lock; there is nothing to write that could fail.
+			return func() { _ = f.Close() }, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("wait for another build: %w", context.Cause(ctx)), f.Close())
+		case <-tick.C:
+		}
+	}
+}
+
+// tryLock takes the lock of an open file, or reports that somebody else has it.
+func tryLock(f *os.File) (held bool, err error) {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return false, nil
+		default:
+			return false, err
+		}
+	}
+}
+
+// beginBuilding makes a folder under construction and locks it. closeDir releases the lock.
+func (s *Store) beginBuilding(ctx context.Context, name string) (dir string, closeDir func() error, err error) {
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	defer unlock()
+	dir, err = s.freeName(buildingPrefix, name)
+	if err != nil {
+		return "", nil, err
+	}
+	// Others may enter the folder of a template; the folder above is root's alone.
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", nil, fmt.Errorf("make the folder of the build: %w", err)
+	}
+	undo := func(err error) error { return errors.Join(err, os.RemoveAll(dir)) }
+	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask is
+		return "", nil, undo(fmt.Errorf("make the folder of the build: %w", err))
+	}
+	f, err := os.OpenFile(filepath.Join(dir, livenessName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", nil, undo(fmt.Errorf("lock the folder of the build: %w", err))
+	}
+	if held, err := tryLock(f); err != nil || !held {
+		return "", nil, errors.Join(undo(fmt.Errorf("lock the folder of the build: %w", err)), f.Close())
+	}
+	return dir, f.Close, nil
+}
+
+// freeName is the path of a folder that does not exist yet.
+func (s *Store) freeName(prefix, name string) (string, error) {
+	path := filepath.Join(s.dir, prefix+name+"-"+strings.ToLower(rand.Text()[:12]))
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("choose a name for a folder: %s is taken: %w", path, err)
+	}
+	return path, nil
+}
+
+// Sweep removes what interrupted builds and removals have left, mounts below it included, and returns the names of the
+// folders. A build that is still running is not touched.
+func (s *Store) Sweep(ctx context.Context) (removed []string, err error) {
+	if _, err := os.Lstat(s.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("look for abandoned builds: %w", err)
+	}
+	var problems []error
+	for _, entry := range entries {
+		if err := ctx.Err(); err != nil {
+			problems = append(problems, context.Cause(ctx))
+			break
+		}
+		path := filepath.Join(s.dir, entry.Name())
+		switch {
+		case strings.HasPrefix(entry.Name(), oldPrefix):
+		case strings.HasPrefix(entry.Name(), buildingPrefix):
+			alive, err := isAlive(path)
+			if err != nil {
+				problems = append(problems, fmt.Errorf("look for the owner of %s: %w", path, err))
+				continue
+			}
+			if alive {
+				continue
+			}
+		default:
+			continue
+		}
+		if err := s.discard(path); err != nil {
+			problems = append(problems, fmt.Errorf("remove the abandoned folder %s: %w", path, err))
+			continue
+		}
+		removed = append(removed, entry.Name())
+	}
+	return removed, errors.Join(problems...)
+}
+
+// isAlive reports whether the builder of a folder still lives.
+func isAlive(path string) (bool, error) {
+	f, err := os.OpenFile(filepath.Join(path, livenessName), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	held, err := tryLock(f)
+	return err == nil && !held, errors.Join(err, f.Close())
+}
+
+// discard removes a folder with a tree in it. It never removes through a mount: what is mounted below is unmounted
+// first, and when that does not work nothing is removed.
+func (s *Store) discard(path string) error {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := unmountBelow(path); err != nil {
+		return err
+	}
+	if err := s.trees.Remove(filepath.Join(path, rootfsName)); err != nil {
+		return err
+	}
+	return os.RemoveAll(path)
+}
+
+// syncDir makes a rename last.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,67 @@
+package template
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Recipe says how a template of a given name is made. A further template that can be built from Debian packages is one
+// more row of Recipes.
+type Recipe struct {
+	// Suite is the release of Debian.
+	Suite string
+	// Packages are installed with what they depend on, without what they recommend.
+	Packages []string
+	// Extras are what `--with NAME` adds.
+	Extras map[string][]string
+	// Programs must be in the finished template: at least one of them. Images and folders are held to it too.
+	Programs []string
+	// TaskLimit is the default limit of tasks of its jails.
+	TaskLimit int
+	// NeedBytes is the free disk that a build from packages needs, downloads included.
+	NeedBytes int64
+}
+
+// defaultTaskLimit is for templates from images and folders that have no recipe.
+const defaultTaskLimit = 64
+
+// Recipes are the templates that clawjail knows by name.
+func Recipes() map[string]Recipe {
+	return map[string]Recipe{
+		"browser": {
+			Suite: "bookworm",
+			Packages: []string{
+				"chromium", "chromium-headless-shell",
+				// Metric-compatible stand-ins for the fonts that most pages name, one font with wide coverage of
+				// scripts, one for Chinese, Japanese and Korean, and the emoji.
+				"fonts-liberation", "fonts-dejavu-core", "fonts-wqy-microhei", "fonts-noto-color-emoji", "fontconfig",
+				"ca-certificates",
+				"libnss3-tools", // certutil: extra certificate authorities are added to a jail's own NSS database
+			},
+			Extras:    map[string][]string{"node": {"nodejs"}},
+			Programs:  []string{ProgramShell, ProgramFull},
+			TaskLimit: 512, // tasks are threads as well, and one page of Chromium has a hundred
+			NeedBytes: 2 << 30,
+		},
+	}
+}
+
+// packages are the recipe's packages with those of the extras.
+func (r Recipe) packages(with []string) ([]string, error) {
+	out := slices.Clone(r.Packages)
+	for _, name := range with {
+		extra, ok := r.Extras[name]
+		if !ok {
+			known := strings.Join(slices.Sorted(maps.Keys(r.Extras)), ", ")
+			if known == "" {
+				known = "nothing"
+			}
+			return nil, problem.New(problem.BadTemplate, "this template can be built with: "+known, "there is no extra %q for this template", name)
+		}
+		out = append(out, extra...)
+	}
+	return out, nil
+}
