@@ -92,10 +92,32 @@ ensure_go() {
 		candidate=$(apt-cache policy golang-go 2>/dev/null | sed -n 's/^  Candidate: \([0-9]*:\)\{0,1\}\([0-9.]*\).*/\2/p')
 		if [ -n "$candidate" ] && at_least "$candidate" 1.21; then
 			apt_install golang-go
-			go_ready && return 0
+		else
+			install_backported_go
 		fi
+		go_ready && return 0
 	fi
 	go_help
+}
+
+# install_backported_go: a stable Debian's own Go may be too old to fetch a newer one, and its backports have one that
+# can. Their list is read for this call alone; the machine's sources stay as they are.
+install_backported_go() {
+	# shellcheck disable=SC1091 # it is a file of the system
+	codename=$(. /etc/os-release && [ "${ID:-}" = debian ] && echo "${VERSION_CODENAME:-}") || return 0
+	mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
+		awk -v c="$codename" '$2 == c && $3 == "main" {print $1; exit}')
+	[ -n "$codename" ] && [ -n "$mirror" ] || return 0
+	work=$(mktemp -d)
+	chmod 755 "$work"
+	mkdir "$work/lists"
+	[ ! -r /etc/apt/sources.list ] || cat /etc/apt/sources.list >"$work/list"
+	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $codename-backports main" >>"$work/list"
+	set -- -o "Dir::Etc::SourceList=$work/list" -o "Dir::State::Lists=$work/lists"
+	if as_root apt-get update -q "$@"; then
+		apt_install "$@" -t "$codename-backports" golang-go
+	fi
+	as_root rm -rf "$work"
 }
 
 # --- packages ---------------------------------------------------------------------------------------------------

@@ -261,6 +261,7 @@ func TestAJailThatIsNotConfinedAsDeclaredNeverStarts(t *testing.T) {
 		"/etc":           func(o *jail.Observed) { o.Writable = []string{"/etc"} },
 		"tmpfs /tmp":     func(o *jail.Observed) { o.Tmpfs = o.Tmpfs[1:] },
 		"has":            func(o *jail.Observed) { o.Tmpfs[0].Size *= 2 },
+		"mode":           func(o *jail.Observed) { o.Tmpfs[2].Mode = 0o777 },
 		"programs":       func(o *jail.Observed) { o.Tmpfs[0].NoExec = false },
 		"limit memory":   func(o *jail.Observed) { o.Memory = 0 },
 		"limit cpu":      func(o *jail.Observed) { o.MilliCPU++ },

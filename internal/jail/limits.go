@@ -45,7 +45,7 @@ const (
 	MinMilliCPU, MaxMilliCPU   = 10, 1_024_000
 	MinTasks, MaxTasks         = 4, 4_000_000
 	MinDisk, MaxDisk           = 1 << 20, 1 << 40
-	MinFiles, MaxFiles         = 16, 1 << 20
+	MinFiles, MaxFiles         = 64, 1 << 20
 	MinWallClock, MaxWallClock = time.Second, 366 * 24 * time.Hour
 )
 

@@ -150,6 +150,8 @@ func (p Profile) Compare(o Observed) []string {
 			say("tmpfs %s is missing", want.Path)
 		case o.Tmpfs[i].Size <= 0 || o.Tmpfs[i].Size > want.Size:
 			say("tmpfs %s has %d bytes, declared %d", want.Path, o.Tmpfs[i].Size, want.Size)
+		case o.Tmpfs[i].Mode != want.Mode:
+			say("tmpfs %s has mode %04o, declared %04o", want.Path, o.Tmpfs[i].Mode, want.Mode)
 		case want.NoExec && !o.Tmpfs[i].NoExec:
 			say("tmpfs %s allows programs to be run", want.Path)
 		}

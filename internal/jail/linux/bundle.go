@@ -1,0 +1,257 @@
+//go:build linux
+
+package linux
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+// Files of a bundle, the folder that the runtime is given.
+const (
+	bundleConfig = "config.json"
+	bundleHosts  = "hosts"
+	bundleStage  = "stage"       // becomes jail.StageDir
+	bundlePID    = "pid"         // written by the runtime
+	bundleLog    = "log"         // written by the runtime
+	bundleDelete = "delete-with" // the runtime, when its state is more than a folder
+)
+
+// oomScore makes the kernel end what is in a jail before anything else on the host.
+const oomScore = 500
+
+// spec translates a placement for the runtime. It decides nothing: how a jail is confined is in its Profile.
+func (r *Runtime) spec(p jail.Placement, bundle string) (*specs.Spec, error) {
+	prof := p.Profile
+	filter, ok := r.filters[prof.Seccomp]
+	if !ok {
+		return nil, fmt.Errorf("%q is not a system-call filter", prof.Seccomp)
+	}
+	files, oom, umask := fileLimit(prof.Limits.Files), oomScore, uint32(0o077)
+	netns := specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: p.NetNS} // an empty path makes a new one
+	return &specs.Spec{
+		Version: "1.0.2", // what the oldest supported runtimes know; nothing newer is used
+		Root:    &specs.Root{Path: p.Root, Readonly: prof.ReadOnlyRoot},
+		// Names beginning with a letter and of letters and digits are valid host names.
+		Hostname: string(p.Name),
+		Process: &specs.Process{
+			User:            specs.User{UID: prof.UID, GID: prof.GID, Umask: &umask},
+			Args:            []string{"/bin/sh", path.Join(jail.StageDir, jail.StageLaunch)},
+			Env:             []string{"PATH=/usr/local/bin:/usr/bin:/bin"},
+			Cwd:             "/",
+			Capabilities:    &specs.LinuxCapabilities{Bounding: prof.Capabilities},
+			NoNewPrivileges: prof.NoNewPrivileges,
+			OOMScoreAdj:     &oom,
+			ApparmorProfile: r.apparmor,
+			Rlimits: []specs.POSIXRlimit{
+				{Type: "RLIMIT_NOFILE", Hard: files, Soft: files},
+				{Type: "RLIMIT_CORE", Hard: 0, Soft: 0},
+			},
+		},
+		Mounts: mounts(prof, bundle),
+		Linux: &specs.Linux{
+			CgroupsPath: filepath.Join(r.limits.base(), string(p.Name)),
+			Resources:   &specs.LinuxResources{Devices: devices()},
+			Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.CgroupNamespace}, netns},
+			Seccomp:       filter,
+			MaskedPaths:   maskedPaths(),
+			ReadonlyPaths: readonlyPaths(),
+		},
+	}, nil
+}
+
+// mounts are in the order in which they are made. There is no sysfs and no control group file system.
+func mounts(prof jail.Profile, bundle string) []specs.Mount {
+	out := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "nodev", "noexec"}},
+		// Devices are made in it before it becomes read-only.
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "strictatime", "mode=755", "size=64k", "ro"}},
+	}
+	for _, t := range prof.Tmpfs {
+		o := []string{"nosuid", "nodev", fmt.Sprintf("size=%d", t.Size), fmt.Sprintf("mode=%o", t.Mode),
+			// Files without content cost memory as well.
+			fmt.Sprintf("nr_inodes=%d", max(1024, t.Size/4096))}
+		if t.NoExec {
+			o = append(o, "noexec")
+		}
+		if t.Owned {
+			o = append(o, fmt.Sprintf("uid=%d", prof.UID), fmt.Sprintf("gid=%d", prof.GID))
+		}
+		out = append(out, specs.Mount{Destination: t.Path, Type: "tmpfs", Source: "tmpfs", Options: o})
+	}
+	readOnly := []string{"bind", "ro", "nosuid", "nodev", "noexec", "private"}
+	return append(out,
+		specs.Mount{Destination: jail.StageDir, Type: "bind", Source: filepath.Join(bundle, bundleStage), Options: readOnly},
+		specs.Mount{Destination: "/etc/hosts", Type: "bind", Source: filepath.Join(bundle, bundleHosts), Options: readOnly})
+}
+
+// alignMountPoints gives the folders that a tmpfs is mounted on the mode of that tmpfs. runc gives a tmpfs the mode of
+// the folder that was there, whatever is asked for.
+func alignMountPoints(p jail.Placement) error {
+	fd, err := unix.Openat2(unix.AT_FDCWD, p.Root, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return &os.PathError{Op: "open", Path: p.Root, Err: err}
+	}
+	root := &folder{fd: fd, path: p.Root}
+	defer func() { _ = root.Close() }() // opened for reading
+	for _, t := range p.Profile.Tmpfs {
+		dir, err := root.folder(strings.TrimPrefix(t.Path, "/"))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // made by the runtime
+		}
+		if err != nil {
+			return err
+		}
+		err = unix.Fchmod(dir.fd, t.Mode)
+		if err := errors.Join(err, dir.Close()); err != nil {
+			return fmt.Errorf("prepare %s: %w", t.Path, err)
+		}
+	}
+	return nil
+}
+
+// devices are those that every runtime makes in /dev, and no others. A runtime that joins the jail's groups leaves them
+// out: nothing depends on them, because no mount of a jail but the read-only /dev allows devices, and nobody in a jail
+// has the capability to make one.
+func devices() []specs.LinuxDeviceCgroup {
+	out := []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
+	for _, d := range [][2]int64{{1, 3}, {1, 5}, {1, 7}, {1, 8}, {1, 9}, {5, 0}} { // null zero full random urandom tty
+		out = append(out, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &d[0], Minor: &d[1], Access: "rwm"})
+	}
+	return out
+}
+
+func maskedPaths() []string {
+	return []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats"}
+}
+
+func readonlyPaths() []string {
+	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+}
+
+// fileLimit is the limit on descriptors, or the host daemon's own where that is lower and it may not raise it.
+func fileLimit(want int) uint64 {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil && own.Max < uint64(want) {
+		if mayRaise, err := hasCapability(unix.CAP_SYS_RESOURCE); err == nil && !mayRaise {
+			return own.Max
+		}
+	}
+	return uint64(want)
+}
+
+func hasCapability(c uint) (bool, error) {
+	self, err := openProcess(jail.Process{PID: os.Getpid()})
+	if err != nil {
+		return false, err
+	}
+	defer self.Close()
+	text, err := self.read("status")
+	if err != nil {
+		return false, err
+	}
+	set, err := strconv.ParseUint(statusField(text, "CapEff"), 16, 64)
+	return set&(1<<c) != 0, err
+}
+
+// stage writes the bundle: what the runtime reads, and in its folder stage what the jail sees. It is owned by root and
+// closed to all others; the staged files belong to the jail's user, who can read them only.
+func (r *Runtime) stage(p jail.Placement) (bundle *folder, err error) {
+	if err := r.bundles.mkdir(string(p.Name), 0o700); err != nil {
+		return nil, err
+	}
+	if bundle, err = r.bundles.folder(string(p.Name)); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, bundle.Close())
+			bundle = nil
+		}
+	}()
+	uid, gid := int(p.Profile.UID), int(p.Profile.GID)
+	stage, err := bundle.sub(bundleStage, 0o700)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stage.Close()) }()
+	home := p.Spec.Kind.Home()
+	err = errors.Join(
+		stage.create(jail.StageLaunch, p.Spec.Program.LaunchScript(home, len(p.Spec.HomeFiles) > 0), 0o500, uid, gid),
+		stage.create(jail.StageEnv, p.Spec.Program.EnvScript(), 0o400, uid, gid),
+		stageHome(stage, p.Spec.HomeFiles, uid, gid),
+		stage.own(uid, gid, 0o500),
+		bundle.create(bundleHosts, []byte(r.hosts()), 0o444, -1, -1))
+	if err != nil {
+		return nil, err
+	}
+	spec, err := r.spec(p, bundle.path)
+	if err != nil {
+		return nil, err
+	}
+	if r.amend != nil {
+		r.amend(spec)
+	}
+	return bundle, writeSpec(bundle, spec)
+}
+
+func writeSpec(bundle *folder, spec *specs.Spec) error {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return bundle.create(bundleConfig, text, 0o400, -1, -1)
+}
+
+// stageHome writes the files that the launch script copies into the home directory. They stay writable by their owner
+// there.
+func stageHome(stage *folder, files []jail.File, uid, gid int) error {
+	if len(files) == 0 {
+		return nil
+	}
+	home, err := stage.sub(jail.StageHome, 0o700)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = home.Close() }()
+	for _, f := range files {
+		if err := stageFile(home, f, uid, gid); err != nil {
+			return fmt.Errorf("stage %s: %w", f.Path, err)
+		}
+	}
+	return home.own(uid, gid, 0o700)
+}
+
+func stageFile(dir *folder, f jail.File, uid, gid int) (err error) {
+	first, rest, deeper := strings.Cut(f.Path, "/")
+	if !deeper {
+		return dir.create(first, f.Data, 0o600, uid, gid)
+	}
+	sub, err := dir.sub(first, 0o700)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, sub.Close()) }()
+	if err := stageFile(sub, jail.File{Path: rest, Data: f.Data}, uid, gid); err != nil {
+		return err
+	}
+	return sub.own(uid, gid, 0o700)
+}
+
+// hosts is the jail's /etc/hosts. There is no name server.
+func (r *Runtime) hosts() string {
+	return "127.0.0.1 localhost\n" + r.o.Gateway.String() + " gateway hermit_shell\n"
+}

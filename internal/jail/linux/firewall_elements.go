@@ -1,0 +1,175 @@
+//go:build linux
+
+package linux
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// nftReader reads from nf_tables what the nftables library has no call for: one element of a set, whatever the
+// set's size; a whole set, knowing whether it changed meanwhile; and the number of the ruleset's generation, which
+// every change by anyone increments.
+type nftReader struct{ conn *netlink.Conn }
+
+func newNFTReader() (*nftReader, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink to nf_tables: %w", err)
+	}
+	return &nftReader{conn}, nil
+}
+
+func (r *nftReader) close() error { return r.conn.Close() }
+
+func (r *nftReader) ask(message uint16, flags netlink.HeaderFlags, family nftables.TableFamily,
+	attrs []netlink.Attribute,
+) ([]netlink.Message, error) {
+	body, err := netlink.MarshalAttributes(attrs)
+	if err != nil {
+		return nil, err
+	}
+	return r.conn.Execute(netlink.Message{
+		Header: netlink.Header{
+			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | message),
+			Flags: netlink.Request | flags,
+		},
+		Data: append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, body...),
+	})
+}
+
+// generation is the number of the ruleset in force.
+func (r *nftReader) generation() (uint32, error) {
+	const genID = 1 // NFTA_GEN_ID
+	answers, err := r.ask(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil)
+	if err != nil {
+		return 0, fmt.Errorf("read the ruleset's generation: %w", err)
+	}
+	for _, m := range answers {
+		ad, err := attributes(m)
+		if err != nil {
+			return 0, err
+		}
+		for ad.Next() {
+			if ad.Type() == genID {
+				return ad.Uint32(), ad.Err()
+			}
+		}
+	}
+	return 0, errors.New("read the ruleset's generation: the kernel did not say")
+}
+
+// has reports whether a set holds an element.
+func (r *nftReader) has(set *nftables.Set, key []byte) (bool, error) {
+	value, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_DATA_VALUE, Data: key}})
+	if err != nil {
+		return false, err
+	}
+	elem, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: unix.NFTA_SET_ELEM_KEY | unix.NLA_F_NESTED, Data: value},
+	})
+	if err != nil {
+		return false, err
+	}
+	list, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED, Data: elem},
+	})
+	if err != nil {
+		return false, err
+	}
+	attrs := append(setAttributes(set), netlink.Attribute{
+		Type: unix.NFTA_SET_ELEM_LIST_ELEMENTS | unix.NLA_F_NESTED, Data: list,
+	})
+	answers, err := r.ask(unix.NFT_MSG_GETSETELEM, 0, set.Table.Family, attrs)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look into the set %s: %w", set.Name, err)
+	}
+	return len(answers) > 0, nil
+}
+
+// keys lists a set. A set that is not there has none.
+func (r *nftReader) keys(set *nftables.Set) ([][]byte, error) {
+	for try := 1; ; try++ {
+		answers, err := r.ask(unix.NFT_MSG_GETSETELEM, netlink.Dump, set.Table.Family, setAttributes(set))
+		if errors.Is(err, unix.ENOENT) {
+			return nil, nil
+		}
+		interrupted := errors.Is(err, unix.EINTR)
+		if err != nil && !interrupted {
+			return nil, fmt.Errorf("list the set %s: %w", set.Name, err)
+		}
+		var keys [][]byte
+		for _, m := range answers {
+			interrupted = interrupted || m.Header.Flags&netlink.DumpInterrupted != 0
+			if keys, err = appendKeys(keys, m); err != nil {
+				return nil, fmt.Errorf("list the set %s: %w", set.Name, err)
+			}
+		}
+		if !interrupted {
+			return keys, nil
+		}
+		if try == dumpTries {
+			return nil, fmt.Errorf("list the set %s: it changed while it was read, %d times", set.Name, try)
+		}
+	}
+}
+
+func setAttributes(set *nftables.Set) []netlink.Attribute {
+	return []netlink.Attribute{
+		{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: append([]byte(set.Table.Name), 0)},
+		{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: append([]byte(set.Name), 0)},
+	}
+}
+
+// attributes skips the four bytes of the netfilter header.
+func attributes(m netlink.Message) (*netlink.AttributeDecoder, error) {
+	const header = 4
+	if len(m.Data) < header {
+		return nil, fmt.Errorf("an answer of %d bytes is too short", len(m.Data))
+	}
+	ad, err := netlink.NewAttributeDecoder(m.Data[header:])
+	if err != nil {
+		return nil, err
+	}
+	ad.ByteOrder = binary.BigEndian
+	return ad, nil
+}
+
+// appendKeys takes the keys out of list → element → key → value.
+func appendKeys(keys [][]byte, m netlink.Message) ([][]byte, error) {
+	ad, err := attributes(m)
+	if err != nil {
+		return nil, err
+	}
+	nested(ad, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(list *netlink.AttributeDecoder) {
+		nested(list, unix.NFTA_LIST_ELEM, func(elem *netlink.AttributeDecoder) {
+			nested(elem, unix.NFTA_SET_ELEM_KEY, func(key *netlink.AttributeDecoder) {
+				for key.Next() {
+					if key.Type() == unix.NFTA_DATA_VALUE {
+						keys = append(keys, key.Bytes())
+					}
+				}
+			})
+		})
+	})
+	return keys, ad.Err()
+}
+
+func nested(ad *netlink.AttributeDecoder, kind uint16, f func(*netlink.AttributeDecoder)) {
+	for ad.Next() {
+		if ad.Type() == kind {
+			ad.Nested(func(inner *netlink.AttributeDecoder) error {
+				f(inner)
+				return inner.Err()
+			})
+		}
+	}
+}

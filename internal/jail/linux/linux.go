@@ -1,0 +1,125 @@
+//go:build linux
+
+package linux
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Options configure Storage, Limiter and Runtime. They come from the root-owned configuration.
+type Options struct {
+	Installation jail.Installation
+	// RunDir holds what does not outlive the host: mount points, bundles, runtime state. A tmpfs such as
+	// /run/clawjail. Made when missing.
+	RunDir string
+	// DataDir holds what does: templates and, on btrfs, clones. Made when missing.
+	DataDir string
+	// Templates is the folder of templates: <Templates>/<name>/rootfs. Default <DataDir>/templates.
+	Templates string
+	// Storage is auto, overlay or btrfs. Default auto: btrfs where DataDir is on btrfs, else overlay.
+	Storage string
+	// Runtime is auto, crun, runc, runsc or the absolute path of one of them. Default auto: crun when a container
+	// really runs with it, else runc.
+	Runtime string
+	// Gateway is the address that the jails know as "gateway" and "hermit_shell".
+	Gateway netip.Addr
+	// CgroupParent is the control group, below the root of the hierarchy, that the installation's own is made in.
+	// Default the root itself.
+	CgroupParent string
+	Log          *slog.Logger // default: discarded
+}
+
+// The values of Options.Storage.
+const (
+	StorageAuto    = "auto"
+	StorageOverlay = "overlay"
+	StorageBtrfs   = "btrfs"
+)
+
+// The values of Options.Runtime that are not paths.
+const (
+	RuntimeAuto  = "auto"
+	RuntimeCrun  = "crun"
+	RuntimeRunc  = "runc"
+	RuntimeRunsc = "runsc"
+)
+
+// Folders below RunDir and DataDir. What the reaper may remove in them has a jail's name.
+const (
+	jailsFolder   = "jails"   // <name>/{rw,root}: mount points of the clones
+	bundlesFolder = "bundles" // <name>/: what the runtime and the program read
+	stateFolder   = "runtime" // <name>/: the runtime's own state
+	clonesFolder  = "clones"  // <name>: snapshots, below DataDir
+	rootfsFolder  = "rootfs"  // of a template
+)
+
+// Validate fills in defaults and reports everything that is wrong at once.
+func (o *Options) Validate() error {
+	var errs []error
+	bad := func(hint, format string, a ...any) {
+		errs = append(errs, problem.New(problem.BadConfig, hint, format, a...))
+	}
+	if _, err := jail.ParseInstallation(string(o.Installation)); err != nil {
+		errs = append(errs, err)
+	}
+	for what, dir := range map[string]string{"run_dir": o.RunDir, "data_dir": o.DataDir} {
+		if !path.IsAbs(dir) {
+			bad("give an absolute path", "%s is %q, which is not an absolute path", what, dir)
+		}
+	}
+	if o.Templates == "" && o.DataDir != "" {
+		o.Templates = filepath.Join(o.DataDir, "templates")
+	}
+	o.Storage = cmp.Or(o.Storage, StorageAuto)
+	if !slices.Contains([]string{StorageAuto, StorageOverlay, StorageBtrfs}, o.Storage) {
+		bad("use auto, overlay or btrfs", "storage is %q", o.Storage)
+	}
+	o.Runtime = cmp.Or(o.Runtime, RuntimeAuto)
+	if !path.IsAbs(o.Runtime) && !slices.Contains([]string{RuntimeAuto, RuntimeCrun, RuntimeRunc, RuntimeRunsc}, o.Runtime) {
+		bad("use auto, crun, runc, runsc or an absolute path", "runtime is %q", o.Runtime)
+	}
+	if !o.Gateway.Is4() {
+		bad("it is the first address of the jails' subnet", "the gateway's address is %s, not an IPv4 address", o.Gateway)
+	}
+	if o.CgroupParent != "" && (strings.Contains(o.CgroupParent, "..") || path.IsAbs(o.CgroupParent)) {
+		bad("name it relative to the root of the hierarchy, for example clawjail.slice", "cgroup_parent is %q", o.CgroupParent)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return errors.Join(errs...)
+}
+
+// check refuses a name that is not one of this installation, before it becomes part of a path.
+func (o *Options) check(name jail.Name) error {
+	_, err := jail.ParseName(string(name), o.Installation)
+	return err
+}
+
+// shortage turns "no space left" into the problem that every face knows; other errors pass.
+func shortage(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return problem.Wrap(err, problem.DiskFull, "free some space below the run and data directories, then try again",
+			"the host's disk is full")
+	}
+	return err
+}
+
+// gone reports whether an error says that a file or process is not there.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENODEV) ||
+		errors.Is(err, os.ErrProcessDone)
+}

@@ -1,0 +1,112 @@
+//go:build linux
+
+package linux
+
+import (
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// holdings is what a process has of the things that leak.
+type holdings struct{ files, threads, goroutines, interfaces, mounts int }
+
+func holdingsNow(t *testing.T) holdings {
+	t.Helper()
+	count := func(dir string) int {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	links, err := dump(netlink.LinkList)
+	noError(t, err)
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	noError(t, err)
+	return holdings{
+		files: count("/proc/self/fd"), threads: count("/proc/self/task"), goroutines: runtime.NumGoroutine(),
+		interfaces: len(links), mounts: strings.Count(string(mounts), "\n"),
+	}
+}
+
+func TestCyclesLeaveNothing(t *testing.T) {
+	if !onOwnHost(t) {
+		return
+	}
+	i := install(t, "test", "10.213.0.0/20", 4)
+	full := func() bool { return i.network.Prepared() == 4 }
+	cycle := func() {
+		l, err := i.network.Reserve(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, _ := jail.NewName(jail.KindBrowser, i.id, l.Index)
+		_, err = i.network.Attach(t.Context(), name, l)
+		noError(t, err)
+		noError(t, i.firewall.Add(t.Context(), jail.TableBrowsers, l))
+		noError(t, i.firewall.Remove(t.Context(), jail.TableBrowsers, l))
+		noError(t, i.network.Detach(t.Context(), name, l))
+		i.network.Release(l)
+	}
+	for range 10 {
+		cycle()
+	}
+	testenv.Eventually(t, 10*time.Second, full, "the slots filled")
+	before := holdingsNow(t)
+	for range 200 {
+		cycle()
+	}
+	testenv.Eventually(t, 10*time.Second, full, "the slots filled")
+	testenv.Eventually(t, 10*time.Second, func() bool {
+		now := holdingsNow(t)
+		const idle = 3 // threads that Go keeps for later
+		return now.threads <= before.threads+idle && now.files == before.files && now.goroutines == before.goroutines &&
+			now.interfaces == before.interfaces && now.mounts == before.mounts
+	}, "as many of everything as before 200 cycles; before: %+v", before)
+	members, err := i.firewall.List(t.Context())
+	if err != nil || len(members) > 0 {
+		t.Errorf("members left: %v, %v", members, err)
+	}
+	noError(t, i.network.Close(t.Context()))
+	n := i.openNetwork(t, 0)
+	traces, err := n.listOnce(t)
+	if err != nil || len(traces) > 0 {
+		t.Errorf("left after close: %v, %v", traces, err)
+	}
+	noError(t, i.firewall.Uninstall(t.Context()))
+	noError(t, UninstallNetwork(t.Context(), i.id, i.runDir))
+	c, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := c.ListTables()
+	if now := holdingsNow(t); now.interfaces != 1 || len(tables) > 0 || err != nil || i.pool.InUse() > 0 {
+		t.Errorf("after uninstalling: %d interfaces, tables %v, %v, %d leases", now.interfaces, tables, err, i.pool.InUse())
+	}
+}
+
+func TestInterfaceGoesAlsoWhenSomebodyHoldsTheNamespace(t *testing.T) {
+	if !onOwnHost(t) {
+		return
+	}
+	i := install(t, "test", "10.213.0.0/20", 0)
+	j := i.jail(t)
+	held, err := os.Open(j.ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	noError(t, i.network.Detach(t.Context(), j.name, j.lease))
+	if traces, err := i.network.List(t.Context()); err != nil || len(traces) > 0 {
+		t.Errorf("left: %v, %v", traces, err)
+	}
+}

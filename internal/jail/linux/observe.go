@@ -1,0 +1,267 @@
+//go:build linux
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+// startLimit is how long the runtime's own first process may take to become the jail's program. It is done within a
+// few milliseconds; runc sets the system-call filter in between, after it has reported success.
+const startLimit = 2 * time.Second
+
+// Observe reads from the host how the jail is really confined.
+func (r *Runtime) Observe(ctx context.Context, p jail.Placement, proc jail.Process) (jail.Observed, error) {
+	fail := func(err error) (jail.Observed, error) {
+		return jail.Observed{}, fmt.Errorf("observe jail %s: %w", p.Name, err)
+	}
+	if err := r.o.check(p.Name); err != nil {
+		return fail(err)
+	}
+	pr, err := openProcess(proc)
+	if err != nil {
+		return fail(err)
+	}
+	defer pr.Close()
+	if !waitFor(ctx, startLimit, func() bool {
+		var inside bool
+		inside, err = pr.runsFromItsRoot()
+		return inside || err != nil
+	}) {
+		return fail(errors.Join(ctx.Err(), errors.New("the runtime's process did not become the jail's program")))
+	}
+	if err != nil {
+		return fail(err)
+	}
+	var o jail.Observed
+	if err := errors.Join(pr.identity(&o), pr.namespaces(&o), pr.files(&o, p.Profile), pr.openFileLimit(&o)); err != nil {
+		return fail(err)
+	}
+	if o.Memory, o.MilliCPU, o.Tasks, err = r.limits.enforced(string(p.Name), proc.PID); err != nil {
+		return fail(err)
+	}
+	return o, nil
+}
+
+// runsFromItsRoot reports whether the program that is executed lies in the root file system of the process. The
+// runtime's own program does not.
+func (p *process) runsFromItsRoot() (bool, error) {
+	var exe, root unix.Statx_t
+	if err := unix.Statx(int(p.dir.Fd()), "exe", 0, unix.STATX_MNT_ID, &exe); err != nil {
+		return false, p.failed("exe", err)
+	}
+	if err := unix.Statx(int(p.dir.Fd()), "root", 0, unix.STATX_MNT_ID, &root); err != nil {
+		return false, p.failed("root", err)
+	}
+	return exe.Mnt_id == root.Mnt_id, nil
+}
+
+func (p *process) failed(file string, err error) error {
+	if gone(err) {
+		return os.ErrProcessDone // /proc/<pid>/exe of one that has ended is not there either
+	}
+	return &os.PathError{Op: "look at", Path: p.dir.Name() + "/" + file, Err: err}
+}
+
+// identity reads who the process is, and what it may do.
+func (p *process) identity(o *jail.Observed) error {
+	text, err := p.read("status")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	ids := func(field string) (out []uint32) {
+		for _, f := range strings.Fields(statusField(text, field)) {
+			n, err := strconv.ParseUint(f, 10, 32)
+			errs = append(errs, err)
+			out = append(out, uint32(n))
+		}
+		return out
+	}
+	o.UIDs, o.GIDs, o.Groups = ids("Uid"), ids("Gid"), ids("Groups")
+	var all uint64
+	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+		bits, err := strconv.ParseUint(statusField(text, set), 16, 64)
+		errs = append(errs, err)
+		all |= bits
+	}
+	o.Capabilities = capabilityNames(all)
+	o.NoNewPrivileges = statusField(text, "NoNewPrivs") == "1"
+	o.SeccompFilter = statusField(text, "Seccomp") == strconv.Itoa(unix.SECCOMP_MODE_FILTER)
+	return errors.Join(errs...)
+}
+
+// statusField is the value of one line of /proc/<pid>/status.
+func statusField(text []byte, field string) string {
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, field+":"); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// namespaces lists those that are also the host daemon's. User namespaces are not made for jails: a jail's user is an
+// unprivileged one of the host.
+func (p *process) namespaces(o *jail.Observed) error {
+	for _, kind := range []string{"pid", "mnt", "net", "ipc", "uts", "cgroup"} {
+		own, err := p.namespace(kind)
+		if err != nil {
+			return err
+		}
+		host, err := os.Readlink("/proc/self/ns/" + kind)
+		if err != nil {
+			return err
+		}
+		if own == host {
+			o.SharedNamespaces = append(o.SharedNamespaces, kind)
+		}
+	}
+	return nil
+}
+
+func (p *process) namespace(kind string) (string, error) {
+	var buf [64]byte
+	n, err := unix.Readlinkat(int(p.dir.Fd()), "ns/"+kind, buf[:])
+	if err != nil {
+		return "", p.failed("ns/"+kind, err)
+	}
+	return string(buf[:n]), nil
+}
+
+// files reads what the process sees as its file systems.
+func (p *process) files(o *jail.Observed, declared jail.Profile) error {
+	mounts, err := p.mounts()
+	if err != nil {
+		return err
+	}
+	pivoted, err := p.pivoted()
+	if err != nil {
+		return err
+	}
+	o.NotPivoted = !pivoted
+	for _, m := range visible(mounts) {
+		tmpfs := m.FSType == "tmpfs" && m.Root == "/" &&
+			slices.ContainsFunc(declared.Tmpfs, func(t jail.Tmpfs) bool { return t.Path == m.Point })
+		switch {
+		case m.Point == "/":
+			o.ReadOnlyRoot = m.readOnly()
+		case tmpfs:
+			t, err := p.tmpfs(m)
+			if err != nil {
+				return err
+			}
+			o.Tmpfs = append(o.Tmpfs, t)
+		case m.readOnly():
+		case m.FSType == "proc" && m.Root == "/" && m.Point == "/proc":
+			// What may be written in proc is decided by the user and by the paths that are mounted over.
+		case m.isDeviceNode(p):
+			// A device hides a file; it is not a place to write to.
+		default:
+			o.Writable = append(o.Writable, m.Point)
+		}
+	}
+	return nil
+}
+
+// tmpfs reads one that the process sees.
+func (p *process) tmpfs(m mount) (jail.Tmpfs, error) {
+	out := jail.Tmpfs{Path: m.Point, NoExec: slices.Contains(m.Options, "noexec")}
+	fd, err := p.openInside(m.Point)
+	if err != nil {
+		return out, p.failed("root"+m.Point, err)
+	}
+	defer func() { _ = unix.Close(fd) }() // opened for nothing but its identity
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	if err := errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); err != nil {
+		return out, p.failed("root"+m.Point, err)
+	}
+	out.Size, out.Mode = int64(fs.Blocks)*fs.Bsize, st.Mode&0o7777
+	return out, nil
+}
+
+// visible leaves out what is mounted over: of several mounts at one place only the last counts.
+func visible(mounts []mount) []mount {
+	var out []mount
+	for i, m := range mounts {
+		if !slices.ContainsFunc(mounts[i+1:], func(later mount) bool { return later.Point == m.Point }) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// pivoted reports whether the root of the process is the root of its mount tree. Seen from outside, the parent of a
+// pivoted root is that root itself; the parent of a folder that was only entered by chroot is a folder of the host.
+func (p *process) pivoted() (bool, error) {
+	root, err := unix.Openat(int(p.dir.Fd()), "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, p.failed("root", err)
+	}
+	defer func() { _ = unix.Close(root) }()
+	var here, above unix.Statx_t
+	const mask = unix.STATX_INO | unix.STATX_MNT_ID
+	if err := errors.Join(unix.Statx(root, "", unix.AT_EMPTY_PATH, mask, &here), unix.Statx(root, "..", 0, mask, &above)); err != nil {
+		return false, p.failed("root", err)
+	}
+	return here.Ino == above.Ino && here.Dev_major == above.Dev_major && here.Dev_minor == above.Dev_minor && here.Mnt_id == above.Mnt_id, nil
+}
+
+func (p *process) openFileLimit(o *jail.Observed) error {
+	text, err := p.read("limits")
+	if err != nil {
+		return err
+	}
+	_, hard, ok := parseFileLimit(text)
+	if !ok {
+		return fmt.Errorf("%s/limits is not understood", p.dir.Name())
+	}
+	o.Files = hard
+	return nil
+}
+
+// parseFileLimit reads the limit on descriptors of /proc/<pid>/limits. Unlimited is 0.
+func parseFileLimit(text []byte) (soft, hard int, ok bool) {
+	for line := range strings.Lines(string(text)) {
+		if rest, found := strings.CutPrefix(line, "Max open files"); found {
+			if f := strings.Fields(rest); len(f) >= 2 {
+				soft, _ = strconv.Atoi(f[0]) // "unlimited" stays 0
+				hard, _ = strconv.Atoi(f[1])
+				return soft, hard, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+// capabilityNames names the bits of a set, as in capabilities(7).
+func capabilityNames(set uint64) []string {
+	names := strings.Fields(`CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
+		NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE
+		SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL
+		SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE`)
+	var out []string
+	for bit := range 64 {
+		if set&(1<<bit) == 0 {
+			continue
+		}
+		if bit < len(names) {
+			out = append(out, "CAP_"+names[bit])
+		} else {
+			out = append(out, "CAP_"+strconv.Itoa(bit))
+		}
+	}
+	return out
+}

@@ -1,0 +1,120 @@
+//go:build linux
+
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a clone may be written to by the runtime before it becomes read-only: mount points and nothing else.
+const (
+	writeSize   = "16m"
+	writeInodes = "4096"
+)
+
+// cloneAttributes of every clone. Access times would be written to the upper layer.
+const cloneAttributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOATIME
+
+// overlay mounts a tmpfs at place/rw, and an overlay of the template and that tmpfs at place/root. No path is given to
+// the kernel, only descriptors.
+func overlay(place *folder, template int) error {
+	if err := place.mkdir(writeMount, 0o700); err != nil {
+		return err
+	}
+	write, err := newMount("tmpfs", func(fs int) error {
+		return errors.Join(
+			unix.FsconfigSetString(fs, "source", "clawjail"),
+			unix.FsconfigSetString(fs, "size", writeSize),
+			unix.FsconfigSetString(fs, "nr_inodes", writeInodes),
+			unix.FsconfigSetString(fs, "mode", "0700"))
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(write) }() // the mount stays, or was never attached
+	if err := unix.MoveMount(write, "", place.fd, writeMount, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("attach the writable layer: %w", err)
+	}
+	layers := &folder{fd: write, path: writeMount}
+	upper, err := layers.sub("upper", 0o755) // becomes the mode of the jail's root folder
+	if err != nil {
+		return err
+	}
+	defer func() { _ = upper.Close() }()
+	work, err := layers.sub("work", 0o700)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = work.Close() }()
+	root, err := newMount("overlay", func(fs int) error {
+		return errors.Join(
+			unix.FsconfigSetString(fs, "source", "clawjail"),
+			setLayer(fs, "lowerdir+", "lowerdir", template),
+			setLayer(fs, "upperdir", "upperdir", upper.fd),
+			setLayer(fs, "workdir", "workdir", work.fd))
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(root) }()
+	if err := unix.MoveMount(root, "", place.fd, rootMount, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("attach the root file system: %w", err)
+	}
+	return nil
+}
+
+// setLayer hands a directory to overlayfs: as a descriptor from Linux 6.13 on, before that as the name of the
+// descriptor, which is resolved once and leads to the same directory.
+func setLayer(fs int, key, oldKey string, dir int) error {
+	err := unix.FsconfigSetFd(fs, key, dir)
+	if errors.Is(err, unix.EINVAL) {
+		err = unix.FsconfigSetString(fs, oldKey, "/proc/self/fd/"+strconv.Itoa(dir))
+	}
+	if err != nil {
+		return fmt.Errorf("set %s: %w", oldKey, err)
+	}
+	return nil
+}
+
+// newMount makes a file system and returns it as a mount that is not attached anywhere.
+func newMount(fstype string, configure func(fs int) error) (int, error) {
+	fs, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("make a %s: %w", fstype, err)
+	}
+	defer func() { _ = unix.Close(fs) }()
+	err = configure(fs)
+	if err == nil {
+		err = unix.FsconfigCreate(fs)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("make a %s: %w%s", fstype, err, kernelWords(fs))
+	}
+	m, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, cloneAttributes)
+	if err != nil {
+		return -1, fmt.Errorf("make a %s: %w", fstype, err)
+	}
+	return m, nil
+}
+
+// kernelWords is what the kernel says about a file system that it would not make.
+func kernelWords(fs int) string {
+	var words []string
+	for {
+		var line [256]byte
+		n, err := unix.Read(fs, line[:])
+		if err != nil || n <= 0 { // ENODATA: nothing more to say
+			break
+		}
+		words = append(words, strings.TrimSpace(string(line[:n])))
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(words, "; ") + ")"
+}

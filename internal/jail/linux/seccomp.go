@@ -1,0 +1,107 @@
+//go:build linux
+
+package linux
+
+import (
+	"fmt"
+	"slices"
+
+	mobyseccomp "github.com/moby/profiles/seccomp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+// decidedHere are the system calls whose rules of the default profile are replaced by those below, or by none. The
+// default has no rule for some of them without capabilities; they are named so that it stays that way.
+func decidedHere() []string {
+	return []string{
+		// Rules with arguments, below.
+		"socket", "socketpair", "clone", "unshare",
+		// The multiplexer of 32-bit systems would go around the rules of socket.
+		"socketcall",
+		// Large parts of the kernel that no browser and no agent needs.
+		"io_uring_setup", "io_uring_enter", "io_uring_register", "bpf", "perf_event_open", "userfaultfd",
+		"keyctl", "add_key", "request_key",
+		// Namespaces and mounts: a user namespace gives the capability that these ask for.
+		"setns", "mount", "umount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount",
+		"fspick", "mount_setattr", "chroot",
+	}
+}
+
+// newNamespaces are all CLONE_NEW* flags. Only unshare takes CLONE_NEWTIME: for clone its bits are part of the signal.
+const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+
+// seccompFilter is the system-call filter of a profile: moby's default for a process without capabilities, of the
+// native architecture only, with fewer kinds of sockets.
+//
+// A browser may also do what Chromium's own sandbox is built from: make user, pid and network namespaces, and chroot.
+// What it gains in such a namespace is bounded by the rest of the filter, which every process of the jail has; that
+// includes those that Chromium leaves without a filter of its own.
+func seccompFilter(p jail.SeccompProfile) (*specs.LinuxSeccomp, error) {
+	none := &specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}}
+	filter, err := mobyseccomp.GetDefaultProfile(none)
+	if err != nil {
+		return nil, fmt.Errorf("make the system-call filter: %w", err)
+	}
+	if len(filter.Architectures) > 1 {
+		filter.Architectures = filter.Architectures[:1] // the others can run code of older architectures
+	}
+	ours := decidedHere()
+	var rules []specs.LinuxSyscall
+	for _, r := range filter.Syscalls {
+		if r.Action == specs.ActAllow {
+			r.Names = slices.DeleteFunc(slices.Clone(r.Names), func(n string) bool { return slices.Contains(ours, n) })
+		}
+		if len(r.Names) > 0 {
+			rules = append(rules, r)
+		}
+	}
+	rules = append(rules, socketRules()...)
+	switch p {
+	case jail.SeccompBrowser:
+		rules = append(rules,
+			allow("clone", masked(0, newNamespaces&^(unix.CLONE_NEWUSER|unix.CLONE_NEWPID|unix.CLONE_NEWNET), 0)),
+			allow("unshare", equal(0, unix.CLONE_NEWUSER)),
+			allow("chroot"))
+	case jail.SeccompAgent:
+		rules = append(rules, allow("clone", masked(0, newNamespaces, 0)))
+	default:
+		return nil, fmt.Errorf("%q is not a system-call filter", p)
+	}
+	filter.Syscalls = rules
+	return filter, nil
+}
+
+// socketRules allow local sockets, TCP and UDP, and the netlink family that programs list addresses with. Everything
+// else is refused: AF_VSOCK and AF_PACKET, raw sockets also where a user namespace would give the capability, and the
+// netlink families that change things.
+func socketRules() []specs.LinuxSyscall {
+	const typeMask = 0xf // SOCK_NONBLOCK and SOCK_CLOEXEC are in the same argument
+	rules := []specs.LinuxSyscall{
+		allow("socket", equal(0, unix.AF_UNIX)),
+		allow("socket", equal(0, unix.AF_NETLINK), equal(2, unix.NETLINK_ROUTE)),
+		allow("socketpair", equal(0, unix.AF_UNIX)),
+	}
+	for _, family := range []uint64{unix.AF_INET, unix.AF_INET6} {
+		for _, kind := range []uint64{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
+			rules = append(rules, allow("socket", equal(0, family), masked(1, typeMask, kind)))
+		}
+	}
+	return rules
+}
+
+func allow(name string, args ...specs.LinuxSeccompArg) specs.LinuxSyscall {
+	return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActAllow, Args: args}
+}
+
+func equal(index uint, value uint64) specs.LinuxSeccompArg {
+	return specs.LinuxSeccompArg{Index: index, Value: value, Op: specs.OpEqualTo}
+}
+
+// masked matches when the bits of mask in the argument are those of value.
+func masked(index uint, mask, value uint64) specs.LinuxSeccompArg {
+	return specs.LinuxSeccompArg{Index: index, Value: mask, ValueTwo: value, Op: specs.OpMaskedEqual}
+}

@@ -1,0 +1,316 @@
+//go:build linux
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Names in a clone's folder.
+const (
+	rootMount  = "root" // the jail's root file system is mounted here
+	writeMount = "rw"   // what is written to an overlay
+)
+
+// Storage clones templates.
+//
+// An overlay is the template's folder below and a small tmpfs above; a snapshot is a btrfs subvolume, bound to its
+// place. Either way the clone is one mount at <run>/jails/<name>/root, without devices and setuid, in a folder of the
+// host that nothing else is mounted into. The jail sees it read-only: what is above only takes the mount points that
+// the runtime makes.
+type Storage struct {
+	o         Options
+	run       *folder
+	jails     *folder
+	data      *folder
+	templates *folder
+	clones    *folder // nil with overlays
+}
+
+// NewStorage opens the folders and decides between overlay and btrfs.
+func NewStorage(o Options) (_ *Storage, err error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Storage{o: o}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("prepare storage: %w", err), s.Close())
+		}
+	}()
+	if s.run, err = trustedFolder(o.RunDir, 0o711); err != nil {
+		return nil, err
+	}
+	if s.data, err = trustedFolder(o.DataDir, 0o711); err != nil {
+		return nil, err
+	}
+	if s.templates, err = trustedFolder(o.Templates, 0o755); err != nil {
+		return nil, err
+	}
+	if s.jails, err = s.run.sub(jailsFolder, 0o700); err != nil {
+		return nil, err
+	}
+	if err = s.isolate(); err != nil {
+		return nil, err
+	}
+	onBtrfs, err := isBtrfs(s.data.fd)
+	if err != nil {
+		return nil, err
+	}
+	if o.Storage == StorageOverlay || o.Storage == StorageAuto && !onBtrfs {
+		return s, nil
+	}
+	if !onBtrfs {
+		return nil, problem.New(problem.BadConfig, "use storage: auto", "storage is btrfs, and %s is not on btrfs", s.data.path)
+	}
+	s.clones, err = s.data.sub(clonesFolder, 0o700)
+	return s, err
+}
+
+// Close closes the folders. Clones stay.
+func (s *Storage) Close() error {
+	var errs []error
+	for _, f := range []*folder{s.clones, s.jails, s.templates, s.data, s.run} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Kind is overlay or btrfs.
+func (s *Storage) Kind() string {
+	if s.clones != nil {
+		return StorageBtrfs
+	}
+	return StorageOverlay
+}
+
+// Trees makes and removes the folders that templates are built in.
+func (s *Storage) Trees() *Trees { return &Trees{subvolumes: s.clones != nil} }
+
+// isolate makes the folder of jails a mount whose own mounts are seen in this namespace only. Where the host's mounts
+// are shared, as under systemd, every clone would otherwise appear in the namespaces of other services and be held
+// there.
+func (s *Storage) isolate() error {
+	all, err := readMounts("/proc/thread-self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var around mount // the innermost mount that holds the folder; of several at one place, the latest
+	for _, m := range all {
+		if (mount{Point: s.jails.path}).below(m.Point) && len(m.Point) >= len(around.Point) {
+			around = m
+		}
+	}
+	if !around.Shared {
+		return nil
+	}
+	if around.Point != s.jails.path {
+		tree, err := unix.OpenTree(s.jails.fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+		if err != nil {
+			return fmt.Errorf("bind %s to itself: %w", s.jails.path, err)
+		}
+		defer func() { _ = unix.Close(tree) }() // the mount stays
+		if err := unix.MoveMount(tree, "", s.run.fd, jailsFolder, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return fmt.Errorf("bind %s to itself: %w", s.jails.path, err)
+		}
+		if err := s.jails.Close(); err != nil {
+			return err
+		}
+		// From here on the mount is worked in, not the folder that it covers.
+		if s.jails, err = s.run.folder(jailsFolder); err != nil {
+			return err
+		}
+	}
+	if err := unix.MountSetattr(s.jails.fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE}); err != nil {
+		return fmt.Errorf("make %s private: %w", s.jails.path, err)
+	}
+	return nil
+}
+
+// Clone makes the root file system of a jail.
+func (s *Storage) Clone(ctx context.Context, name jail.Name, template string) (root string, err error) {
+	if err := errors.Join(s.o.check(name), jail.ValidTemplateName(template), ctx.Err()); err != nil {
+		return "", err
+	}
+	tree, err := s.templates.open(filepath.Join(template, rootfsFolder), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", problem.Wrap(err, problem.TemplateMissing, "run `clawjail template build "+template+"`",
+			"there is no template %s", template)
+	}
+	if err != nil {
+		return "", fmt.Errorf("open template %s: %w", template, err)
+	}
+	defer func() { _ = unix.Close(tree) }() // opened for reading
+	if err := s.jails.mkdir(string(name), 0o700); err != nil {
+		return "", fmt.Errorf("clone template %s: %w", template, err)
+	}
+	place, err := s.jails.folder(string(name))
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		err = errors.Join(err, place.Close())
+		if err != nil {
+			undo := context.WithoutCancel(ctx)
+			root, err = "", errors.Join(fmt.Errorf("clone template %s: %w", template, err), s.Unmount(undo, name, true), s.Destroy(undo, name))
+		}
+	}()
+	if err := place.mkdir(rootMount, 0o700); err != nil {
+		return "", err
+	}
+	if s.clones != nil {
+		err = s.snapshot(place, name, tree)
+	} else {
+		err = overlay(place, tree)
+	}
+	return filepath.Join(place.path, rootMount), err
+}
+
+// Unmount unmounts the clone and everything beneath it, deepest first, and looks whether it is gone.
+func (s *Storage) Unmount(_ context.Context, name jail.Name, force bool) error {
+	if err := s.o.check(name); err != nil {
+		return err
+	}
+	dir := filepath.Join(s.jails.path, string(name))
+	mounts, err := mountsBelow(dir)
+	if err != nil {
+		return fmt.Errorf("unmount %s: %w", name, err)
+	}
+	if len(mounts) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, m := range mounts {
+		if err := s.unmount(m.Point, force); err != nil {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", m.Point, err))
+		}
+	}
+	left, err := mountsBelow(dir)
+	if err != nil {
+		return fmt.Errorf("unmount %s: %w", name, err)
+	}
+	if len(left) == 0 {
+		return nil // a part may have been detached together with what it was mounted on
+	}
+	if len(errs) == 0 {
+		errs = append(errs, fmt.Errorf("unmount %s: %s is still mounted: %w", name, left[0].Point, jail.ErrBusy))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Storage) unmount(point string, force bool) error {
+	rel, err := filepath.Rel(s.jails.path, point)
+	if err != nil {
+		return err
+	}
+	parent, err := s.jails.folder(filepath.Dir(rel))
+	if err != nil {
+		return err
+	}
+	flags := unix.UMOUNT_NOFOLLOW
+	if force {
+		flags |= unix.MNT_DETACH
+	}
+	// There is no umount by descriptor; the last element is a mount point, which cannot be replaced.
+	err = unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", parent.fd, filepath.Base(rel)), flags)
+	if errors.Is(err, unix.EBUSY) {
+		err = errors.Join(jail.ErrBusy, err)
+	}
+	return errors.Join(err, parent.Close())
+}
+
+// Destroy removes the clone. What is still mounted is ErrBusy.
+func (s *Storage) Destroy(_ context.Context, name jail.Name) error {
+	if err := s.o.check(name); err != nil {
+		return err
+	}
+	if mounts, err := mountsBelow(filepath.Join(s.jails.path, string(name))); err != nil {
+		return fmt.Errorf("destroy clone %s: %w", name, err)
+	} else if len(mounts) > 0 {
+		return fmt.Errorf("destroy clone %s: %s is still mounted: %w", name, mounts[0].Point, jail.ErrBusy)
+	}
+	place, err := s.jails.folder(string(name))
+	switch {
+	case err == nil:
+		err = errors.Join(place.rmdir(rootMount), place.rmdir(writeMount), place.Close(), s.jails.rmdir(string(name)))
+	case errors.Is(err, os.ErrNotExist):
+		err = nil
+	}
+	if s.clones != nil {
+		err = errors.Join(err, deleteSubvolume(s.clones, string(name)))
+	}
+	if errors.Is(err, unix.EBUSY) {
+		err = errors.Join(jail.ErrBusy, err)
+	}
+	if err != nil {
+		return fmt.Errorf("destroy clone %s: %w", name, err)
+	}
+	return nil
+}
+
+// List reports mounts and clones of this installation.
+func (s *Storage) List(context.Context) ([]jail.Trace, error) {
+	var out []jail.Trace
+	all, err := mountsBelow(s.jails.path)
+	if err != nil {
+		return nil, fmt.Errorf("list clones: %w", err)
+	}
+	for _, m := range all {
+		rel, err := filepath.Rel(s.jails.path, m.Point)
+		if err != nil {
+			return nil, fmt.Errorf("list clones: %w", err)
+		}
+		if name := firstElement(rel); jail.Name(name).Belongs(s.o.Installation) {
+			out = append(out, jail.Trace{Kind: jail.TraceMount, Name: jail.Name(name), Index: -1, ID: m.Point})
+		}
+	}
+	folders := []*folder{s.jails}
+	if s.clones != nil {
+		folders = append(folders, s.clones)
+	}
+	for _, f := range folders {
+		traces, err := f.traces(jail.TraceClone, s.o.Installation)
+		if err != nil {
+			return nil, fmt.Errorf("list clones: %w", err)
+		}
+		out = append(out, traces...)
+	}
+	return out, nil
+}
+
+// traces lists the entries of a folder that are names of jails of the installation.
+func (f *folder) traces(kind jail.TraceKind, id jail.Installation) ([]jail.Trace, error) {
+	names, err := f.names()
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	var out []jail.Trace
+	for _, n := range names {
+		if jail.Name(n).Belongs(id) {
+			out = append(out, jail.Trace{Kind: kind, Name: jail.Name(n), Index: -1, ID: filepath.Join(f.path, n)})
+		}
+	}
+	return out, nil
+}
+
+func firstElement(rel string) string {
+	for i := range len(rel) {
+		if rel[i] == '/' {
+			return rel[:i]
+		}
+	}
+	return rel
+}

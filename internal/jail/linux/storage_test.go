@@ -1,0 +1,316 @@
+//go:build linux
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// onBtrfs gives a test a btrfs of its own, and returns where it is mounted.
+func onBtrfs(t testing.TB) string {
+	t.Helper()
+	testenv.Need(t, testenv.Root)
+	mkfs, mount := testenv.Tool(t, "mkfs.btrfs"), testenv.Tool(t, "mount")
+	dir := t.TempDir()
+	image, point := filepath.Join(dir, "image"), filepath.Join(dir, "btrfs")
+	must(t, os.WriteFile(image, nil, 0o600))
+	must(t, os.Truncate(image, 256<<20))
+	must(t, os.Mkdir(point, 0o755))
+	run(t, mkfs, "--quiet", image)
+	run(t, mount, "-o", "loop", image, point)
+	t.Cleanup(func() { must(t, unix.Unmount(point, 0)) })
+	return point
+}
+
+// newBtrfsHost is newTestHost with data, and the template, on btrfs.
+func newBtrfsHost(t testing.TB) *testHost {
+	t.Helper()
+	point := onBtrfs(t)
+	trees := &Trees{subvolumes: true}
+	dir := filepath.Join(point, "data", "templates", "tiny")
+	must(t, os.MkdirAll(dir, 0o755))
+	must(t, trees.Make(filepath.Join(dir, rootfsFolder)))
+	must(t, os.CopyFS(filepath.Join(dir, rootfsFolder), os.DirFS(filepath.Join(templates(t), "tiny", rootfsFolder))))
+	return newTestHost(t, func(o *Options) { o.DataDir, o.Templates = filepath.Join(point, "data"), "" })
+}
+
+func run(t testing.TB, name string, args ...string) {
+	t.Helper()
+	if text, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, text)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onEachStorage runs a test on both kinds of storage.
+func onEachStorage(t *testing.T, f func(t *testing.T, h *testHost)) {
+	t.Run(StorageOverlay, func(t *testing.T) { f(t, newTestHost(t)) })
+	t.Run(StorageBtrfs, func(t *testing.T) {
+		h := newBtrfsHost(t)
+		if h.storage.Kind() != StorageBtrfs {
+			t.Fatalf("storage auto chose %s for a data directory on btrfs", h.storage.Kind())
+		}
+		f(t, h)
+	})
+}
+
+func nameOf(t testing.TB, h *testHost, n int) jail.Name {
+	t.Helper()
+	name, err := jail.NewName(jail.KindBrowser, h.o.Installation, n)
+	must(t, err)
+	return name
+}
+
+func TestCloneIsTheTemplateAndNeverChangesIt(t *testing.T) {
+	onEachStorage(t, func(t *testing.T, h *testHost) {
+		ctx, name := context.Background(), nameOf(t, h, 1)
+		root, err := h.storage.Clone(ctx, name, "tiny")
+		must(t, err)
+		template := filepath.Join(h.storage.templates.path, "tiny", rootfsFolder)
+		want, err := os.ReadFile(filepath.Join(template, "bin/sh"))
+		must(t, err)
+		if got, err := os.ReadFile(filepath.Join(root, "bin/sh")); err != nil || !slices.Equal(got, want) {
+			t.Errorf("the clone's shell is not the template's: %v", err)
+		}
+		must(t, os.WriteFile(filepath.Join(root, "etc/new"), []byte("x"), 0o644))
+		must(t, os.Remove(filepath.Join(root, "bin/sh")))
+		if _, err := os.Stat(filepath.Join(template, "etc/new")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a file written to the clone is in the template: %v", err)
+		}
+		if _, err := os.Stat(filepath.Join(template, "bin/sh")); err != nil {
+			t.Errorf("a file removed from the clone is gone from the template: %v", err)
+		}
+		mounts, err := mountsBelow(root)
+		must(t, err)
+		if len(mounts) != 1 || !slices.Contains(mounts[0].Options, "nosuid") || !slices.Contains(mounts[0].Options, "nodev") {
+			t.Errorf("mounted as %+v, want one mount without devices and setuid", mounts)
+		}
+		if st, err := os.Stat(root); err != nil || st.Mode().Perm() != 0o755 {
+			t.Errorf("the root folder has mode %v (%v), want 0755", st.Mode(), err)
+		}
+		must(t, h.storage.Unmount(ctx, name, false))
+		must(t, h.storage.Destroy(ctx, name))
+	})
+}
+
+func TestCloneFailsWhenOneExists(t *testing.T) {
+	onEachStorage(t, func(t *testing.T, h *testHost) {
+		ctx, name := context.Background(), nameOf(t, h, 1)
+		root, err := h.storage.Clone(ctx, name, "tiny")
+		must(t, err)
+		if _, err := h.storage.Clone(ctx, name, "tiny"); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("a second clone of one name: %v, want that it exists", err)
+		}
+		if _, err := os.Stat(filepath.Join(root, "bin/sh")); err != nil {
+			t.Errorf("the first clone was harmed: %v", err)
+		}
+		must(t, h.storage.Unmount(ctx, name, false))
+		must(t, h.storage.Destroy(ctx, name))
+	})
+}
+
+func TestBusyCloneIsToldAndForced(t *testing.T) {
+	onEachStorage(t, func(t *testing.T, h *testHost) {
+		ctx, name := context.Background(), nameOf(t, h, 1)
+		root, err := h.storage.Clone(ctx, name, "tiny")
+		must(t, err)
+		if err := h.storage.Destroy(ctx, name); !errors.Is(err, jail.ErrBusy) {
+			t.Errorf("destroy while mounted: %v, want busy", err)
+		}
+		held, err := os.Open(filepath.Join(root, "bin/sh"))
+		must(t, err)
+		if err := h.storage.Unmount(ctx, name, false); !errors.Is(err, jail.ErrBusy) {
+			t.Errorf("unmount while a file is open: %v, want busy", err)
+		}
+		must(t, h.storage.Unmount(ctx, name, true))
+		if left, err := mountsBelow(root); err != nil || len(left) > 0 {
+			t.Errorf("after a forced unmount there is %+v (%v)", left, err)
+		}
+		must(t, h.storage.Destroy(ctx, name))
+		must(t, held.Close())
+	})
+}
+
+func TestUnmountTakesWhatIsMountedIntoTheCloneFirst(t *testing.T) {
+	onEachStorage(t, func(t *testing.T, h *testHost) {
+		ctx, name := context.Background(), nameOf(t, h, 1)
+		root, err := h.storage.Clone(ctx, name, "tiny")
+		must(t, err)
+		for _, d := range []string{"tmp", "tmp/a b", "tmp", "home"} { // the third covers the first two
+			must(t, os.MkdirAll(filepath.Join(root, d), 0o755))
+			must(t, unix.Mount("tmpfs", filepath.Join(root, d), "tmpfs", 0, ""))
+		}
+		traces, err := h.storage.List(ctx)
+		must(t, err)
+		if n := len(slices.DeleteFunc(slices.Clone(traces), func(x jail.Trace) bool { return x.Kind != jail.TraceMount })); n < 5 {
+			t.Errorf("%d mounts are listed, want the clone's and four in it: %+v", n, traces)
+		}
+		if err := h.storage.Unmount(ctx, name, false); err != nil {
+			t.Errorf("unmount: %v", err)
+			must(t, h.storage.Unmount(ctx, name, true))
+		}
+		must(t, h.storage.Destroy(ctx, name))
+	})
+}
+
+func TestRemovingWhatIsNotThereSucceeds(t *testing.T) {
+	onEachStorage(t, func(t *testing.T, h *testHost) {
+		ctx, name := context.Background(), nameOf(t, h, 9)
+		must(t, h.storage.Unmount(ctx, name, false))
+		must(t, h.storage.Unmount(ctx, name, true))
+		must(t, h.storage.Destroy(ctx, name))
+	})
+}
+
+func TestCloneRefusesWhatIsNoTemplate(t *testing.T) {
+	onEachStorage(t, func(t *testing.T, h *testHost) {
+		ctx := context.Background()
+		dir := h.storage.templates.path
+		for name, make := range map[string]func(path string) error{
+			"linked": func(p string) error { return os.Symlink("/etc", p) },
+			"file":   func(p string) error { return os.WriteFile(p, nil, 0o644) },
+		} {
+			must(t, os.Mkdir(filepath.Join(dir, name), 0o755))
+			must(t, make(filepath.Join(dir, name, rootfsFolder)))
+			defer func() { must(t, os.RemoveAll(filepath.Join(dir, name))) }()
+			if _, err := h.storage.Clone(ctx, nameOf(t, h, 1), name); err == nil {
+				t.Errorf("a template whose root file system is a %s was cloned", name)
+			}
+		}
+		for _, tt := range []struct{ name, template, code string }{
+			{string(nameOf(t, h, 1)), "absent", problem.TemplateMissing},
+			{string(nameOf(t, h, 1)), "../../etc", problem.BadTemplate},
+			{string(nameOf(t, h, 1)), "", problem.BadTemplate},
+			{"../x", "tiny", problem.BadName},
+			{"bzzzz00001", "tiny", problem.BadName},
+		} {
+			if _, err := h.storage.Clone(ctx, jail.Name(tt.name), tt.template); problem.CodeOf(err) != tt.code {
+				t.Errorf("clone %q of %q: %v, want code %s", tt.name, tt.template, err, tt.code)
+			}
+		}
+		if err := h.storage.Destroy(ctx, "../x"); problem.CodeOf(err) != problem.BadName {
+			t.Errorf("destroy ../x: %v", err)
+		}
+		if err := h.storage.Unmount(ctx, "../x", true); problem.CodeOf(err) != problem.BadName {
+			t.Errorf("unmount ../x: %v", err)
+		}
+	})
+}
+
+func TestStorageSeesItsOwnInstallationOnly(t *testing.T) {
+	h := newTestHost(t)
+	for _, other := range []string{"bzzzz00001", "lost+found", string(nameOf(t, h, 7)) + "0"} {
+		must(t, os.Mkdir(filepath.Join(h.storage.jails.path, other), 0o700))
+	}
+	h.noTraces(t)
+	must(t, os.Mkdir(filepath.Join(h.storage.jails.path, string(nameOf(t, h, 7))), 0o700))
+	if traces := h.traces(t); len(traces) != 1 || traces[0].Kind != jail.TraceClone || traces[0].Name != nameOf(t, h, 7) {
+		t.Errorf("traces are %+v, want the planted folder", traces)
+	}
+	must(t, h.storage.Destroy(context.Background(), nameOf(t, h, 7)))
+}
+
+func TestSnapshotWithSubvolumesInsideHasDependents(t *testing.T) {
+	h := newBtrfsHost(t)
+	ctx, name := context.Background(), nameOf(t, h, 1)
+	_, err := h.storage.Clone(ctx, name, "tiny")
+	must(t, err)
+	nested := filepath.Join(h.storage.clones.path, string(name), "nested")
+	must(t, h.storage.Trees().Make(nested))
+	must(t, h.storage.Unmount(ctx, name, false))
+	if err := h.storage.Destroy(ctx, name); !errors.Is(err, jail.ErrHasDependents) {
+		t.Errorf("destroy: %v, want dependents", err)
+	}
+	must(t, h.storage.Trees().Remove(nested))
+	must(t, h.storage.Destroy(ctx, name))
+}
+
+// On hosts with systemd every mount is shared, and what is mounted appears in the namespaces of other services.
+func TestClonesOfASharedHostAreNotShared(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	dir := t.TempDir()
+	shared, peer := filepath.Join(dir, "shared"), filepath.Join(dir, "peer")
+	must(t, os.Mkdir(shared, 0o755))
+	must(t, os.Mkdir(peer, 0o755))
+	must(t, unix.Mount("tmpfs", shared, "tmpfs", 0, "mode=755"))
+	must(t, unix.Mount("", shared, "", unix.MS_SHARED, ""))
+	must(t, unix.Mount(shared, peer, "", unix.MS_BIND, "")) // what another service sees
+	t.Cleanup(func() {
+		must(t, errors.Join(unix.Unmount(peer, unix.MNT_DETACH), unix.Unmount(shared, unix.MNT_DETACH)))
+	})
+	ctx := context.Background()
+
+	// Without the precaution the peer sees the mount: else this test could not fail.
+	must(t, os.Mkdir(filepath.Join(shared, "plain"), 0o755))
+	must(t, unix.Mount("tmpfs", filepath.Join(shared, "plain"), "tmpfs", 0, ""))
+	if seen, err := mountsBelow(peer + "/plain"); err != nil || len(seen) == 0 {
+		t.Fatalf("the peer does not see a shared mount: %v", err)
+	}
+	must(t, unix.Unmount(filepath.Join(shared, "plain"), 0))
+
+	h := newTestHost(t, func(o *Options) { o.RunDir = filepath.Join(shared, "run") })
+	for range 2 { // the second finds the folder as the first has left it
+		s, err := NewStorage(h.o)
+		must(t, err)
+		_, err = s.Clone(ctx, nameOf(t, h, 1), "tiny")
+		must(t, err)
+		if seen, err := mountsBelow(filepath.Join(peer, "run", jailsFolder, string(nameOf(t, h, 1)))); err != nil || len(seen) > 0 {
+			t.Errorf("the clone is seen elsewhere: %+v (%v)", seen, err)
+		}
+		must(t, s.Unmount(ctx, nameOf(t, h, 1), false))
+		must(t, s.Destroy(ctx, nameOf(t, h, 1)))
+		must(t, s.Close())
+	}
+	if n, err := mountsBelow(filepath.Join(shared, "run", jailsFolder)); err != nil || len(n) != 1 {
+		t.Errorf("the folder of jails is mounted %d times (%v), want once", len(n), err)
+	}
+}
+
+func TestTreesAreMadeAndRemoved(t *testing.T) {
+	for _, kind := range []string{StorageOverlay, StorageBtrfs} {
+		t.Run(kind, func(t *testing.T) {
+			testenv.Need(t, testenv.Root)
+			dir := t.TempDir()
+			if kind == StorageBtrfs {
+				dir = onBtrfs(t)
+			}
+			trees := &Trees{subvolumes: kind == StorageBtrfs}
+			path := filepath.Join(dir, "tree")
+			must(t, trees.Make(path))
+			if err := trees.Make(path); !errors.Is(err, fs.ErrExist) {
+				t.Errorf("made twice: %v", err)
+			}
+			must(t, os.MkdirAll(filepath.Join(path, "a/b"), 0o755))
+			must(t, os.Symlink(dir, filepath.Join(path, "a/out")))
+			must(t, os.WriteFile(filepath.Join(dir, "stays"), nil, 0o644))
+			must(t, trees.Remove(path))
+			must(t, trees.Remove(path))
+			must(t, trees.Remove(filepath.Join(dir, "no", "parent")))
+			if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the tree is there still: %v", err)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "stays")); err != nil {
+				t.Errorf("a link was followed: %v", err)
+			}
+		})
+	}
+}
