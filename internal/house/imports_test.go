@@ -18,6 +18,8 @@ var (
 	}
 	// pure decides and does nothing else, so every layer may use it.
 	pure = []string{"internal/gateway/policy", "internal/gateway/hostport", "internal/gateway/netguard", "internal/gateway/redact"}
+	// outsiders use the program as its users do: over its API, as processes. Only the command line starts them.
+	outsiders = []string{"internal/client", "internal/instance", "internal/selftest"}
 	// leaves are used everywhere.
 	leaves = []string{"internal/problem", "internal/config"}
 )
@@ -34,9 +36,13 @@ type rule struct {
 // is neither ours nor the standard library's.
 var rules = []rule{
 	{
-		from: []string{"internal"}, fromBut: faces, never: faces,
+		from: []string{"internal"}, fromBut: join(faces, outsiders), never: faces,
 		why:     "faces translate; what two of them need belongs in a service",
 		example: [2]string{"internal/session", "internal/api"},
+	}, {
+		from: join(faces, services, identity, ground, leaves, drivers, []string{"internal/hostd"}), fromBut: []string{"internal/cli"}, never: outsiders,
+		why:     "what uses the program from outside is no part of it; the command line starts it",
+		example: [2]string{"internal/session", "internal/client"},
 	}, {
 		from: join(identity, ground, leaves, []string{"internal/browser", "internal/template"}), never: services, neverBut: pure,
 		why:     "services use identity, browsers and jails, not the other way round",
@@ -174,8 +180,12 @@ func TestWhatTheLayersAreForIsAllowed(t *testing.T) {
 	}
 }
 
-// testOnly are packages that help tests: testenv, and those in a folder that ends in test, such as jailtest.
+// testOnly are packages that help tests: testenv, and those in a folder that ends in test, such as jailtest. The
+// self-test is no such thing: it is a command.
 func testOnly(pkg string) bool {
+	if below(pkg, []string{"internal/selftest"}) {
+		return false
+	}
 	return pkg == "internal/testenv" || strings.HasPrefix(pkg, "internal/") && strings.Contains(pkg+"/", "test/")
 }
 

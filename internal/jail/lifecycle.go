@@ -275,10 +275,16 @@ func (l *Lifecycle) verify(ctx context.Context, e *entry, m *making) error {
 	proc := l.snapshot(e).Process
 	seen, err := l.Parts.Runtime.Observe(ctx, m.place, proc)
 	if err != nil {
+		// A program that ends at once may be gone before its watcher has heard of it.
+		select {
+		case <-e.ended:
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
 		select {
 		case <-e.ended:
 			x := l.snapshot(e).Exit
-			return problem.Wrap(err, problem.JailFailed, "run the program on the host's template with `clawjail template verify` first, and look at its output",
+			return problem.Wrap(err, problem.JailFailed, "check the template with `clawjail template verify`, and the program's arguments",
 				"the program ended at once with status %d%s", x.Code, prefixed(", ", x.Signal))
 		default:
 			return err

@@ -13,11 +13,22 @@ const (
 	BadRequest  = "bad_request"
 	BadConfig   = "bad_config"
 	BadUsage    = "bad_usage"
+	BadDomain   = "bad_domain"
 
 	// Who is asking, and what they may do.
 	Unauthorized = "unauthorized"
 	Forbidden    = "forbidden"
 	NoRoot       = "no_root"
+
+	// Why a grant does not let a session use an account.
+	GrantMissing     = "grant_missing"
+	GrantInvalid     = "grant_invalid"
+	GrantWrongTenant = "grant_wrong_tenant"
+	GrantRevoked     = "grant_revoked"
+	GrantUsed        = "grant_used"
+	GrantExpired     = "grant_expired"
+	GrantWrongOrigin = "grant_wrong_origin"
+	GrantScope       = "grant_scope"
 
 	// What was asked for is not there, or not in a state for it.
 	NotFound      = "not_found"
@@ -42,6 +53,10 @@ const (
 	HostdUnreachable        = "hostd_unreachable"
 	ControlPlaneUnreachable = "control_plane_unreachable"
 	ShuttingDown            = "shutting_down"
+	AuditUnavailable        = "audit_unavailable"
+	AuditBroken             = "audit_broken"
+	DatabaseUnavailable     = "database_unavailable"
+	DatabaseTooNew          = "database_too_new"
 
 	// A jail went wrong. The limit codes name the limit that the jail itself ran into.
 	JailFailed     = "jail_failed"
@@ -91,10 +106,20 @@ func Codes() []Info {
 		{BadRequest, http.StatusBadRequest, "the request is not valid in another way"},
 		{BadConfig, http.StatusInternalServerError, "the configuration file is not valid"},
 		{BadUsage, http.StatusBadRequest, "the command line is not valid"},
+		{BadDomain, http.StatusBadRequest, "a domain is not one that somebody can register, such as example.com"},
 
 		{Unauthorized, http.StatusUnauthorized, "no key or token was sent, or it is not known"},
 		{Forbidden, http.StatusForbidden, "the caller is known and may not do this"},
 		{NoRoot, http.StatusForbidden, "the command needs root"},
+
+		{GrantMissing, http.StatusUnauthorized, "the session wants accounts, and no grant was sent"},
+		{GrantInvalid, http.StatusUnauthorized, "the grant is not one that this installation has issued"},
+		{GrantWrongTenant, http.StatusForbidden, "the grant belongs to another tenant"},
+		{GrantRevoked, http.StatusForbidden, "the grant has been revoked"},
+		{GrantUsed, http.StatusForbidden, "the grant has been used; it is good for one session"},
+		{GrantExpired, http.StatusForbidden, "now is not within the life of the grant"},
+		{GrantWrongOrigin, http.StatusForbidden, "the grant was issued for another session"},
+		{GrantScope, http.StatusForbidden, "the grant does not cover what was asked for"},
 
 		{NotFound, http.StatusNotFound, "there is nothing of that name"},
 		{Conflict, http.StatusConflict, "the thing exists already, or is in a state that does not allow this"},
@@ -116,6 +141,10 @@ func Codes() []Info {
 		{HostdUnreachable, http.StatusServiceUnavailable, "the host daemon does not answer"},
 		{ControlPlaneUnreachable, http.StatusServiceUnavailable, "the control plane does not answer"},
 		{ShuttingDown, http.StatusServiceUnavailable, "clawjail is being stopped"},
+		{AuditUnavailable, http.StatusServiceUnavailable, "the action could not be recorded, so it was not done"},
+		{AuditBroken, http.StatusServiceUnavailable, "the audit log of this node does not hold together"},
+		{DatabaseUnavailable, http.StatusServiceUnavailable, "the database cannot be used at the moment"},
+		{DatabaseTooNew, http.StatusServiceUnavailable, "the database was changed by a newer clawjail"},
 
 		{JailFailed, http.StatusInternalServerError, "a jail could not be made, started or used"},
 		{JailUnconfined, http.StatusInternalServerError, "a jail was not confined as declared, and was stopped"},

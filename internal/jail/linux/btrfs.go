@@ -125,6 +125,25 @@ func deleteSubvolume(parent *folder, name string) error {
 // The caller is root's command line, and the paths are below the folder of templates.
 type Trees struct{ subvolumes bool }
 
+// OpenTrees decides as NewStorage does, without making anything: subvolumes when dataDir is on btrfs and storage is not
+// overlay. dataDir need not exist yet; then the folder that it will be made in decides.
+func OpenTrees(dataDir, storage string) (*Trees, error) {
+	if storage == StorageOverlay {
+		return &Trees{}, nil
+	}
+	for dir := dataDir; ; dir = filepath.Dir(dir) {
+		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) && dir != "/" {
+			continue
+		}
+		if err != nil {
+			return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+		}
+		on, err := isBtrfs(fd)
+		return &Trees{subvolumes: on}, errors.Join(err, unix.Close(fd))
+	}
+}
+
 // Make makes an empty tree with mode 0755. Its parent must exist, and it must not.
 func (t *Trees) Make(path string) error {
 	parent, err := openTrusted(filepath.Dir(path))

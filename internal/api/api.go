@@ -1,0 +1,211 @@
+// Package api is the control API: sessions over HTTP, for programs and for the command line.
+//
+// It translates and decides nothing: what may be done is decided by package session. What it adds is the door:
+//
+//   - Every request needs the admin key in X-Admin-Key, also one for a path that does not exist. Only /v1/health and
+//     /openapi.json answer without it.
+//   - A web page cannot use it: requests with a foreign Host, Origin or Sec-Fetch-Site are refused before the key is
+//     looked at, so DNS rebinding and cross-site requests end there.
+//   - Bodies are JSON of at most 1 MB. Unknown and doubled keys, and anything after the end, are errors with a
+//     position. Unknown query parameters are errors too.
+//   - Errors are application/problem+json (RFC 9457) with the members code, hint, details and errors. What has no code
+//     is in the log only.
+//
+// The API describes itself at /openapi.json.
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// Sessions is what the API is a face of.
+type Sessions interface {
+	Open(ctx context.Context, r session.Request) (session.Session, error)
+	Get(ctx context.Context, id string) (session.Session, error)
+	List(ctx context.Context, all bool) ([]session.Session, error)
+	Close(ctx context.Context, id string) (session.Session, error)
+	WaitGone(ctx context.Context, id string) (session.Session, error)
+	Navigate(ctx context.Context, id, url string, timeout time.Duration) (browser.Result, error)
+	Screenshot(ctx context.Context, id string, o browser.ScreenshotOptions, timeout time.Duration) ([]byte, error)
+	Recorded(ctx context.Context, id string, number int) ([]byte, string, error)
+	Status() session.Status
+}
+
+// Options configure an API. Sessions, Key and Host are required.
+type Options struct {
+	Sessions Sessions
+	Key      Key
+	// Host returns what the host daemon says of itself, or an error while it does not answer.
+	Host func(ctx context.Context) (HostInfo, error)
+	// Version is that of the program.
+	Version string
+	// Listen is the configured address: a Host header with it is accepted, beside loopback names and addresses and the
+	// address that the connection came to.
+	Listen netip.AddrPort
+	// OwnName reports whether a host name is the server's, as its certificate says. May be nil.
+	OwnName func(host string) bool
+	// BehindProxy are the proxies that may speak for their clients.
+	BehindProxy []netip.Prefix
+
+	Log *slog.Logger
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+// HostInfo is what the host daemon says of itself.
+type HostInfo struct {
+	Installation string `json:"installation" doc:"the four characters that everything of this installation carries"`
+	Subnet       string `json:"subnet" doc:"the network of the jails"`
+	Gateway      string `json:"gateway" doc:"the only address that a jail can reach"`
+	Jails        int    `json:"jails"`
+}
+
+const (
+	// maxBody bounds a request's body.
+	maxBody = 1 << 20
+	// maxHeader bounds a request's header.
+	maxHeader = 64 << 10
+	// headerTimeout and idleTimeout bound slow and silent connections; bodyTimeout the arrival of a body.
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	bodyTimeout   = 30 * time.Second
+	// ShutdownGrace is how long requests in flight may take after the end was asked for.
+	ShutdownGrace = 15 * time.Second
+)
+
+// API is the control API.
+type API struct {
+	Options
+	door http.Handler // all of it, from the outside
+	api  huma.API
+}
+
+// New makes an API.
+func New(o Options) (*API, error) {
+	if o.Sessions == nil || o.Host == nil || o.Key.IsZero() {
+		return nil, errors.New("control API: sessions, host and key are required")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	a := &API{Options: o}
+	mux := http.NewServeMux()
+	a.api = humago.New(mux, a.configuration())
+	a.routes()
+	mux.HandleFunc("/", a.elsewhere(mux))
+	a.door = a.guard(a.authenticate(a.bounded(mux)))
+	return a, nil
+}
+
+// configuration is huma's, without what fetches scripts from elsewhere (its pages of documentation).
+func (a *API) configuration() huma.Config {
+	c := huma.DefaultConfig("clawjail control API", a.Version)
+	c.Info.Description = "Jailed browser sessions. Every request needs the admin key in X-Admin-Key."
+	c.DocsPath, c.SchemasPath, c.CreateHooks = "", "", nil
+	c.RejectUnknownQueryParameters = true
+	c.NoFormatFallback = false
+	c.Formats = map[string]huma.Format{"application/json": jsonFormat(), "json": jsonFormat()}
+	c.Transformers = []huma.Transformer{a.transform}
+	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		securityName: {Type: "apiKey", In: "header", Name: KeyHeader, Description: "the content of admin.key"},
+	}
+	c.Security = []map[string][]string{{securityName: {}}}
+	return c
+}
+
+// securityName is what the OpenAPI document calls the key.
+const securityName = "adminKey"
+
+// ServeHTTP implements http.Handler.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.door.ServeHTTP(w, r) }
+
+// Serve answers requests until ctx ends, then lets those in flight end, for ShutdownGrace at most. It closes the
+// listener.
+func (a *API) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler:           a,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }() // waited for below, on both ways
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve the control API on %s: %w", listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), ShutdownGrace)
+	defer cancel()
+	err := server.Shutdown(grace)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("wait for requests in flight: %w", err), server.Close())
+	}
+	<-ended // http.ErrServerClosed
+	return err
+}
+
+// bounded refuses bodies that are too large or not JSON before anything reads them.
+func (a *API) bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength > maxBody {
+			a.refuse(w, r, tooLarge())
+			return
+		}
+		// What does not say its length may be too large all the same. huma stops one byte later.
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody+1)
+		if r.ContentLength != 0 && !jsonContent(r.Header.Get("Content-Type")) {
+			a.refuse(w, r, problem.New(problem.BadRequest, "send Content-Type: application/json", "the body is not JSON"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func tooLarge() error {
+	return problem.New(problem.BadRequest, "send less", "the body has more than %d bytes", maxBody)
+}
+
+// elsewhere answers what no route does: 405 where the path exists for another method, else 404.
+func (a *API) elsewhere(mux *http.ServeMux) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+			probe := r.Clone(r.Context())
+			probe.Method = method
+			if _, pattern := mux.Handler(probe); pattern != "/" && pattern != "" {
+				w.Header().Add("Allow", method)
+			}
+		}
+		if w.Header().Get("Allow") != "" {
+			a.write(w, r, document(problem.New(problem.BadRequest, "the routes are in /openapi.json",
+				"%s is not possible here", quote(r.Method))).withStatus(http.StatusMethodNotAllowed))
+			return
+		}
+		a.refuse(w, r, problem.New(problem.NotFound, "the routes are in /openapi.json", "there is nothing at %s", quote(r.URL.Path)))
+	}
+}
+
+func quote(s string) string {
+	if len(s) > 80 {
+		s = s[:80] + "…"
+	}
+	return fmt.Sprintf("%q", s)
+}

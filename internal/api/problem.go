@@ -1,0 +1,125 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Problem is an error as it is sent: a problem of RFC 9457 with the members of a problem.Error beside the standard's.
+// It is an error itself, so that handlers can return it.
+type Problem struct {
+	Type   string `json:"type" doc:"about:blank: the code says which problem it is"`
+	Title  string `json:"title" doc:"the text of the status"`
+	Status int    `json:"status"`
+	Detail string `json:"detail" doc:"one sentence"`
+	Code   string `json:"code" doc:"stable, for programs"`
+	Hint   string `json:"hint,omitempty" doc:"what to do about it"`
+	// Errors are there when several things are wrong.
+	Errors  []problem.Flaw `json:"errors,omitempty" doc:"everything that is wrong, when it is more than one thing"`
+	Details map[string]any `json:"details,omitempty" doc:"further facts"`
+}
+
+// Error implements error.
+func (p *Problem) Error() string { return p.Detail }
+
+// GetStatus implements huma.StatusError.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType implements huma.ContentTypeFilter.
+func (p *Problem) ContentType(string) string { return problemType }
+
+const problemType = "application/problem+json"
+
+// document is an error as it may be shown. The private half of it is left out.
+func document(err error) *Problem {
+	code := problem.CodeOf(err)
+	out := &Problem{Type: "about:blank", Code: code, Status: problem.Status(code)}
+	out.Title = http.StatusText(out.Status)
+	p, ok := problem.As(err)
+	switch {
+	case ok:
+		out.Detail, out.Hint = p.Message, p.Hint
+		for key, value := range p.Details {
+			if flaws, many := value.([]problem.Flaw); many && key == "errors" {
+				out.Errors = flaws
+				continue
+			}
+			if out.Details == nil {
+				out.Details = map[string]any{}
+			}
+			out.Details[key] = value
+		}
+	case code == problem.Timeout:
+		out.Detail = "it took longer than it may"
+	case code == problem.Canceled:
+		out.Detail = "the caller left before the answer"
+	default:
+		out.Detail = "something went wrong that nobody foresaw"
+		out.Hint = "the log of the control plane says what"
+	}
+	if out.Title == "" {
+		out.Title = "Client Closed Request"
+	}
+	return out
+}
+
+func (p *Problem) withStatus(status int) *Problem {
+	p.Status, p.Title = status, http.StatusText(status)
+	return p
+}
+
+// failed is what a handler returns for an error. The private half goes to the log, where somebody can do something
+// about it: at the service, not at the caller.
+func (a *API) failed(doing string, err error) error {
+	out := document(err)
+	if out.Status >= http.StatusInternalServerError {
+		a.Log.Error(doing, "code", out.Code, "error", err)
+	}
+	return out
+}
+
+// refuse answers before any handler.
+func (a *API) refuse(w http.ResponseWriter, r *http.Request, err error) { a.write(w, r, document(err)) }
+
+func (a *API) write(w http.ResponseWriter, r *http.Request, p *Problem) {
+	w.Header().Set("Content-Type", problemType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(p.Status)
+	if err := json.NewEncoder(w).Encode(p); err != nil {
+		a.Log.Debug("answer a refused request", "path", r.URL.Path, "error", err) // the caller has gone
+	}
+}
+
+func retryAfter(w http.ResponseWriter, d time.Duration) {
+	w.Header().Set("Retry-After", strconv.Itoa(max(1, int(d.Round(time.Second)/time.Second))))
+}
+
+// transform turns huma's own errors (a parameter that is no number, say) into ours. Others pass.
+func (a *API) transform(_ huma.Context, _ string, v any) (any, error) {
+	model, ok := v.(*huma.ErrorModel)
+	if !ok {
+		return v, nil
+	}
+	if model.Status == http.StatusRequestEntityTooLarge {
+		return document(tooLarge()).withStatus(model.Status), nil
+	}
+	if model.Status >= http.StatusInternalServerError {
+		a.Log.Error("answer a request", "error", model.Detail)
+		return document(model), nil
+	}
+	many := problem.Many{Code: problem.BadRequest, Hint: "the parameters are in /openapi.json"}
+	for _, e := range model.Errors {
+		many.Add(e.Location, "%s", e.Message)
+	}
+	err := many.Err()
+	if err == nil {
+		err = problem.New(problem.BadRequest, many.Hint, "%s", model.Detail)
+	}
+	return document(err).withStatus(model.Status), nil
+}

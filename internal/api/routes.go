@@ -1,0 +1,259 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// Health says that the control plane answers.
+type Health struct {
+	Status string `json:"status" enum:"ok"`
+}
+
+// Info is what is known of the installation.
+type Info struct {
+	Version string         `json:"version"`
+	Service session.Status `json:"service"`
+	// Host is missing while the host daemon does not answer: sessions run on then, and none can be opened.
+	Host *HostInfo `json:"host,omitempty" doc:"missing while the host daemon does not answer"`
+}
+
+// SessionList is the answer to a listing.
+type SessionList struct {
+	Sessions []session.Session `json:"sessions" nullable:"false"`
+}
+
+type (
+	nothing struct{}
+
+	answer[T any] struct{ Body T }
+
+	picture struct {
+		ContentType string `header:"Content-Type"`
+		Body        []byte
+	}
+
+	openInput struct {
+		RawBody []byte `contentType:"application/json"`
+	}
+
+	getInput struct {
+		ID string `path:"id" maxLength:"64" doc:"the session's id"`
+	}
+
+	listInput struct {
+		All bool `query:"all" doc:"also those that are closing, and that ended in the last ten minutes"`
+	}
+
+	closeInput struct {
+		ID   string `path:"id" maxLength:"64" doc:"the session's id"`
+		Wait bool   `query:"wait" doc:"answer when nothing of the session is left"`
+	}
+
+	navigateInput struct {
+		ID      string `path:"id" maxLength:"64" doc:"the session's id"`
+		RawBody []byte `contentType:"application/json"`
+	}
+
+	screenshotInput struct {
+		ID       string `path:"id" maxLength:"64" doc:"the session's id"`
+		Format   string `query:"format" enum:"png,jpeg" default:"png"`
+		FullPage bool   `query:"full_page" doc:"the whole page instead of what is in view"`
+		Quality  int    `query:"quality" minimum:"0" maximum:"100" doc:"1 to 100, of a jpeg; 0 is 80"`
+		Width    int    `query:"width" minimum:"0" doc:"of the window, in pixels, together with height"`
+		Height   int    `query:"height" minimum:"0"`
+		Timeout  string `query:"timeout" doc:"such as 30s"`
+	}
+
+	recordedInput struct {
+		ID     string `path:"id" maxLength:"64" doc:"the session's id"`
+		Number int    `path:"number" minimum:"1"`
+	}
+)
+
+// route is one operation of the API.
+type route struct {
+	method, path, id, summary string
+	status                    int
+	body                      reflect.Type // of a JSON body
+	images                    bool         // the answer is a picture
+	free                      bool         // needs no key
+}
+
+// operation describes a route to huma.
+func (a *API) operation(r route) huma.Operation {
+	registry := a.api.OpenAPI().Components.Schemas
+	op := huma.Operation{
+		Method: r.method, Path: r.path, OperationID: r.id, Summary: r.summary, DefaultStatus: r.status,
+		MaxBodyBytes: maxBody + 1, BodyReadTimeout: bodyTimeout,
+		// Decoded by its handler, with positions.
+		SkipValidateBody: true,
+		Responses: map[string]*huma.Response{"default": {
+			Description: "Error",
+			Content:     map[string]*huma.MediaType{problemType: {Schema: registry.Schema(reflect.TypeFor[Problem](), true, "Problem")}},
+		}},
+	}
+	if r.free {
+		op.Security = []map[string][]string{}
+	}
+	if r.images {
+		binary := &huma.MediaType{Schema: &huma.Schema{Type: "string", Format: "binary"}}
+		op.Responses["200"] = &huma.Response{Description: "OK", Content: map[string]*huma.MediaType{"image/png": binary, "image/jpeg": binary}}
+	}
+	if r.body != nil {
+		op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{}}
+	}
+	return op
+}
+
+// add registers a route. huma takes the body of a route as bytes, and describes it as such; what the bytes hold is
+// described here.
+func add[I, O any](a *API, r route, handle func(context.Context, *I) (*O, error)) {
+	op := a.operation(r)
+	huma.Register(a.api, op, func(ctx context.Context, in *I) (*O, error) {
+		out, err := handle(ctx, in)
+		if err != nil {
+			return nil, a.failed(r.summary, err)
+		}
+		return out, nil
+	})
+	if r.body != nil {
+		schema := a.api.OpenAPI().Components.Schemas.Schema(r.body, true, r.body.Name())
+		op.RequestBody.Content["application/json"] = &huma.MediaType{Schema: schema}
+		op.RequestBody.Required = false
+	}
+}
+
+func (a *API) routes() {
+	add(a, route{method: http.MethodGet, path: "/v1/health", id: "health", summary: "Does it answer", free: true},
+		func(context.Context, *nothing) (*answer[Health], error) {
+			return &answer[Health]{Health{Status: "ok"}}, nil
+		})
+	add(a, route{method: http.MethodGet, path: "/v1/info", id: "info", summary: "What runs here"}, a.info)
+	add(a, route{method: http.MethodPost, path: "/v1/sessions", id: "open-session", summary: "Open a session",
+		status: http.StatusCreated, body: reflect.TypeFor[OpenRequest]()}, a.open)
+	add(a, route{method: http.MethodGet, path: "/v1/sessions", id: "list-sessions", summary: "List sessions"}, a.list)
+	add(a, route{method: http.MethodGet, path: "/v1/sessions/{id}", id: "get-session", summary: "Show a session"}, a.get)
+	add(a, route{method: http.MethodDelete, path: "/v1/sessions/{id}", id: "close-session", summary: "Close a session",
+		status: http.StatusOK}, a.close)
+	add(a, route{method: http.MethodPost, path: "/v1/sessions/{id}/navigate", id: "navigate", summary: "Load a page",
+		status: http.StatusOK, body: reflect.TypeFor[NavigateRequest]()}, a.navigate)
+	add(a, route{method: http.MethodGet, path: "/v1/sessions/{id}/screenshot", id: "screenshot",
+		summary: "Take a screenshot", images: true}, a.screenshot)
+	add(a, route{method: http.MethodPost, path: "/v1/sessions/{id}/screenshot", id: "take-screenshot",
+		summary: "Take a screenshot", status: http.StatusOK, images: true}, a.screenshot)
+	add(a, route{method: http.MethodGet, path: "/v1/sessions/{id}/screenshots/{number}", id: "recorded-screenshot",
+		summary: "A screenshot that was kept", images: true}, a.recorded)
+}
+
+func (a *API) info(ctx context.Context, _ *nothing) (*answer[Info], error) {
+	out := Info{Version: a.Version, Service: a.Sessions.Status()}
+	if host, err := a.Host(ctx); err == nil {
+		out.Host = &host
+	} else {
+		a.Log.Warn("ask the host daemon what it is", "error", err)
+	}
+	return &answer[Info]{out}, nil
+}
+
+func (a *API) open(ctx context.Context, in *openInput) (*answer[session.Session], error) {
+	body, err := decode[OpenRequest](in.RawBody)
+	if err != nil {
+		return nil, err
+	}
+	request, err := body.request()
+	if err != nil {
+		return nil, err
+	}
+	out, err := a.Sessions.Open(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	return &answer[session.Session]{out}, nil
+}
+
+func (a *API) list(ctx context.Context, in *listInput) (*answer[SessionList], error) {
+	all, err := a.Sessions.List(ctx, in.All)
+	if err != nil {
+		return nil, err
+	}
+	return &answer[SessionList]{SessionList{Sessions: all}}, nil
+}
+
+func (a *API) get(ctx context.Context, in *getInput) (*answer[session.Session], error) {
+	out, err := a.Sessions.Get(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &answer[session.Session]{out}, nil
+}
+
+func (a *API) close(ctx context.Context, in *closeInput) (*answer[session.Session], error) {
+	out, err := a.Sessions.Close(ctx, in.ID)
+	if err == nil && in.Wait {
+		out, err = a.Sessions.WaitGone(ctx, in.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &answer[session.Session]{out}, nil
+}
+
+func (a *API) navigate(ctx context.Context, in *navigateInput) (*answer[browser.Result], error) {
+	body, err := decode[NavigateRequest](in.RawBody)
+	if err != nil {
+		return nil, err
+	}
+	timeout, err := waiting(body.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	out, err := a.Sessions.Navigate(ctx, in.ID, body.URL, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return &answer[browser.Result]{out}, nil
+}
+
+func (a *API) screenshot(ctx context.Context, in *screenshotInput) (*picture, error) {
+	timeout, err := waiting(in.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	options := browser.ScreenshotOptions{Format: in.Format, FullPage: in.FullPage, Quality: in.Quality, Width: in.Width, Height: in.Height}
+	data, err := a.Sessions.Screenshot(ctx, in.ID, options, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return &picture{ContentType: "image/" + in.Format, Body: data}, nil
+}
+
+func (a *API) recorded(ctx context.Context, in *recordedInput) (*picture, error) {
+	data, format, err := a.Sessions.Recorded(ctx, in.ID, in.Number)
+	if err != nil {
+		return nil, err
+	}
+	return &picture{ContentType: "image/" + format, Body: data}, nil
+}
+
+// waiting reads how long a caller wants to wait; empty is the default.
+func waiting(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, problem.New(problem.BadRequest, "write a number with s or m, such as "+strconv.Itoa(30)+"s",
+			"the timeout %s is not a positive duration", quote(text))
+	}
+	return d, nil
+}

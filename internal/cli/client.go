@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Variables that name another control plane than the configuration's.
+const (
+	urlVariable = "CLAWJAIL_URL"
+	keyVariable = "CLAWJAIL_ADMIN_KEY"
+)
+
+// client makes the client of the control plane that the environment or the configuration names.
+func (p *program) client() (*client.Client, error) {
+	c, err := p.config()
+	if err != nil {
+		return nil, err
+	}
+	base, err := p.controlURL(c)
+	if err != nil {
+		return nil, err
+	}
+	key := p.getenv(keyVariable)
+	if key == "" {
+		if key, err = readKey(hostd.AdminKeyPath(c)); err != nil {
+			return nil, err
+		}
+	}
+	return client.New(base, key), nil
+}
+
+// controlURL is where the control plane answers.
+func (p *program) controlURL(c config.Config) (*url.URL, error) {
+	text := p.getenv(urlVariable)
+	if text == "" {
+		scheme := "http"
+		if c.TLS.Set() {
+			scheme = "https"
+		}
+		listen := c.Listen
+		if listen.Addr().IsUnspecified() {
+			loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+			if listen.Addr().Is6() {
+				loopback = netip.IPv6Loopback()
+			}
+			listen = netip.AddrPortFrom(loopback, listen.Port())
+		}
+		return &url.URL{Scheme: scheme, Host: listen.String()}, nil
+	}
+	hint := "set it to something like http://127.0.0.1:18780, or unset it"
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return nil, problem.New(problem.BadURL, hint, "%s is not the address of a control plane", urlVariable)
+	}
+	if u.Scheme == "http" && !loopbackHost(u.Hostname()) {
+		return nil, problem.New(problem.BadURL, "use https, or a tunnel to a loopback address",
+			"%s is not encrypted and not on this machine: the admin key would cross the network in the clear", urlVariable)
+	}
+	return &url.URL{Scheme: u.Scheme, Host: u.Host}, nil
+}
+
+func loopbackHost(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
+}
+
+func readKey(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return "", problem.New(problem.Unauthorized, "run it with sudo, or set "+keyVariable, "the admin key %s cannot be read by you", path)
+	case errors.Is(err, fs.ErrNotExist):
+		return "", problem.New(problem.ControlPlaneUnreachable, "start it: sudo clawjail up", "clawjail has not been started: there is no admin key %s", path)
+	case err != nil:
+		return "", fmt.Errorf("read the admin key: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/hostd/supervisor"
+	"github.com/clawjail/clawjail/internal/template"
+)
+
+// newUpCommand is `clawjail up`.
+func newUpCommand(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "up",
+		Short: "Run clawjail on this machine: the host daemon and the control plane together",
+		Long: `Makes the user of the control plane if there is none, starts both halves, starts again what dies, and ends
+everything, every jail included, with Ctrl-C or SIGTERM. It must be run as root.`,
+		Example: "  sudo clawjail up",
+		Args:    arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needRoot(cmd); err != nil {
+				return err
+			}
+			c, path, err := p.trusted()
+			if err != nil {
+				return err
+			}
+			log, err := logger(c.Log, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			executable, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find this program: %w", err)
+			}
+			return supervisor.Up(cmd.Context(), supervisor.UpOptions{
+				Config: c, ConfigPath: path, Executable: executable,
+				Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+				Log:    log,
+				Notify: hostd.Notifier(os.Getenv("NOTIFY_SOCKET")),
+			})
+		},
+	}
+}
+
+// newHostdCommand is `clawjail hostd`.
+func newHostdCommand(p *program) *cobra.Command {
+	var endJails bool
+	cmd := &cobra.Command{
+		Use:   "hostd",
+		Short: "Run the host daemon alone, for service managers",
+		Long: `Runs the half of clawjail that makes jails, as root. The control plane, "clawjail serve", is the other half and
+runs as its own user. Jails outlive a restart of the host daemon; those of sessions end when the control plane is gone.`,
+		Args: arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needRoot(cmd); err != nil {
+				return err
+			}
+			c, _, err := p.trusted() // before Harden: the path may be relative
+			if err != nil {
+				return err
+			}
+			log, err := logger(c.Log, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			notify := hostd.Notifier(os.Getenv("NOTIFY_SOCKET"))
+			if err := hostd.Harden(); err != nil {
+				return err
+			}
+			templates, err := template.New(template.Config{Dir: c.TemplatesDir, Clock: p.now})
+			if err != nil {
+				return err
+			}
+			return hostd.Run(cmd.Context(), hostd.RunOptions{
+				Config: c, Substrate: hostd.ThisHost(), EndJails: endJails, Version: p.version,
+				Templates: func(ctx context.Context) ([]hostd.Template, error) { return listTemplates(ctx, templates) },
+				Log:       log, Now: p.now, Notify: notify,
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&endJails, "end-jails", false, "end every jail when the host daemon ends")
+	return cmd
+}
+
+// listTemplates translates what the store knows into what the host daemon tells.
+func listTemplates(ctx context.Context, store *template.Store) ([]hostd.Template, error) {
+	all, err := store.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]hostd.Template, 0, len(all))
+	for _, t := range all {
+		programs := make(map[string]hostd.TemplateProgram, len(t.Programs))
+		for name, p := range t.Programs {
+			programs[name] = hostd.TemplateProgram{Path: p.Path, Args: p.Args, Version: p.Version}
+		}
+		out = append(out, hostd.Template{Name: t.Name, Digest: t.Digest, Created: t.CreatedAt, TaskLimit: t.TaskLimit, Programs: programs})
+	}
+	return out, nil
+}
+
+// trusted reads the configuration for a process with root's rights, and says by which path.
+func (p *program) trusted() (c config.Config, path string, err error) {
+	if path = p.configFile(); path != "" {
+		if path, err = filepath.Abs(path); err != nil {
+			return c, "", fmt.Errorf("find the configuration: %w", err)
+		}
+	}
+	c, err = config.LoadTrusted(path)
+	return c, path, err
+}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+func newReapCommand(p *program) *cobra.Command {
+	var o jail.ReapOptions
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "reap",
+		Short: "Remove what is on this machine and should not be",
+		Long: "Compares this machine with what should be on it, and removes the rest: jails whose owner is gone, and remains of those that were " +
+			"killed. The host daemon does the same by itself, now and then. It touches nothing of anybody else.",
+		Args: arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := p.config()
+			if err != nil {
+				return err
+			}
+			// An error may come with a report, which is complete all the same.
+			found, reapErr := hostd.NewClient(hostd.SocketPath(c), nil).Reap(cmd.Context(), o)
+			if problem.CodeOf(reapErr) == problem.HostdUnreachable {
+				found, reapErr = p.reapWithout(cmd, o)
+			}
+			if reapErr != nil && found.Findings == nil {
+				return reapErr
+			}
+			if asJSON {
+				err = writeJSON(cmd.OutOrStdout(), found)
+			} else {
+				err = showReap(cmd, found, o.DryRun)
+			}
+			return errors.Join(reapErr, err)
+		},
+	}
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only say what would be removed")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// reapWithout does what the host daemon would do, when it does not run.
+func (p *program) reapWithout(cmd *cobra.Command, o jail.ReapOptions) (jail.ReapReport, error) {
+	c, _, err := p.trusted()
+	if err != nil {
+		return jail.ReapReport{}, err
+	}
+	log, err := logger(c.Log, cmd.ErrOrStderr())
+	if err != nil {
+		return jail.ReapReport{}, err
+	}
+	return hostd.ReapWithout(cmd.Context(), hostd.RunOptions{Config: c, Substrate: hostd.ThisHost(), Log: log, Now: p.now}, o)
+}
+
+func showReap(cmd *cobra.Command, r jail.ReapReport, dryRun bool) error {
+	w := cmd.OutOrStdout()
+	if len(r.Findings) == 0 {
+		_, err := fmt.Fprintf(w, "nothing to remove; %d jails are as they should be\n", r.Jails)
+		return err
+	}
+	rows := [][]string{{"JAIL", "WHAT", "WHY", "DONE"}}
+	for _, f := range r.Findings {
+		what, name := "jail", string(f.Name)
+		if f.Trace != nil {
+			what = string(f.Trace.Kind)
+			if f.Trace.ID != "" {
+				what += " " + f.Trace.ID
+			}
+		}
+		done := "removed"
+		switch {
+		case f.Error != "":
+			done = "error: " + f.Error
+		case dryRun:
+			done = "would be removed"
+		case !f.Removed:
+			done = "left"
+		}
+		rows = append(rows, []string{dash(name), what, f.Reason, done})
+	}
+	return table(w, rows)
+}

@@ -1,0 +1,185 @@
+// Package cli is the command line of clawjail.
+//
+// What every command promises: it exits with 0 when it did what was asked, 1 when it did not, and 2 when the command
+// line was not valid. Results go to standard output and nothing else does. What went wrong is on standard error, in
+// lines that begin with "clawjail: error:", followed by one with "clawjail: hint:" where something can be done about
+// it. Listings have --json. Nothing asks a question.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Exit statuses.
+const (
+	exitDone    = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// program is what all commands share: what was said before the command, and the world around the process.
+type program struct {
+	version string
+	file    string // --config
+	getenv  func(string) string
+	now     func() time.Time
+}
+
+// configFile is the configuration file to use, empty when there is none.
+func (p *program) configFile() string { return config.Find(p.file) }
+
+// config reads the configuration.
+func (p *program) config() (config.Config, error) { return config.Load(p.configFile()) }
+
+// New makes the command clawjail. version is what `clawjail version` prints.
+func New(version string) *cobra.Command {
+	p := &program{version: version, getenv: os.Getenv, now: time.Now}
+	root := &cobra.Command{
+		Use:   "clawjail",
+		Short: "A jail keeper for AI agents",
+		Long: "clawjail gives AI agents disposable browsers in jails whose only way out is a policy gateway.\n\n" +
+			"Start it with `sudo clawjail up`, then open a browser with `sudo clawjail session open`.",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.CompletionOptions.HiddenDefaultCmd = false
+	root.PersistentFlags().StringVar(&p.file, "config", "",
+		"configuration `file` (default $"+config.Variable+", else "+config.SystemFile+")")
+	group(root)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage(cmd, "%s", err)
+	})
+	root.AddCommand(
+		newUpCommand(p), newHostdCommand(p), newServeCommand(p),
+		newSessionCommand(p), newTemplateCommand(p), newReapCommand(p), newSelftestCommand(p), newDemoCommand(p),
+		newDoctorCommand(p),
+		newVersionCommand(p),
+	)
+	return root
+}
+
+// Main runs the command line and returns the exit status.
+func Main(ctx context.Context, version string, args []string, out, errs io.Writer) int {
+	root := New(version)
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(errs)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	report(errs, err)
+	if problem.CodeOf(err) == problem.BadUsage {
+		return exitUsage
+	}
+	return exitFailure
+}
+
+// report writes an error as people read it.
+func report(w io.Writer, err error) {
+	say := func(kind, text string) {
+		for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+			fmt.Fprintf(w, "clawjail: %s: %s\n", kind, line) // standard error is the last resort: nowhere to report to
+		}
+	}
+	p, ok := problem.As(err)
+	if !ok {
+		switch problem.CodeOf(err) {
+		case problem.Canceled:
+			say("error", "interrupted")
+		default:
+			say("error", err.Error())
+		}
+		return
+	}
+	text := p.Message
+	if p.Err != nil {
+		text = p.Error()
+	}
+	say("error", text)
+	if p.Hint != "" {
+		say("hint", p.Hint)
+	}
+}
+
+// usage is an error of the command line, with the command that would have been right.
+func usage(cmd *cobra.Command, format string, args ...any) error {
+	return problem.New(problem.BadUsage, cmd.UseLine()+"; more: "+cmd.CommandPath()+" --help", format, args...)
+}
+
+// arguments checks the number of positional arguments against the names in the command's Use line.
+func arguments(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least && least == 1:
+			return usage(cmd, "%s needs an argument", cmd.CommandPath())
+		case len(args) < least:
+			return usage(cmd, "%s needs %d arguments, not %d", cmd.CommandPath(), least, len(args))
+		case most >= 0 && len(args) > most:
+			return usage(cmd, "%s does not take %q", cmd.CommandPath(), args[most])
+		}
+		return nil
+	}
+}
+
+// group makes a command that only has others below it: alone it shows its help, and a word that it does not know is an
+// error with the nearest one that it does.
+func group(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		cmd.SuggestionsMinimumDistance = 2
+		hint := "see " + cmd.CommandPath() + " --help"
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			hint = "did you mean: " + cmd.CommandPath() + " " + near[0]
+		}
+		return problem.New(problem.BadUsage, hint, "there is no command %q", cmd.CommandPath()+" "+args[0])
+	}
+	return cmd
+}
+
+// logger makes the log of a daemon as the configuration wants it. It writes to standard error.
+func logger(c config.Log, w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
+		return nil, fmt.Errorf("log level: %w", err)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return slog.New(slog.NewTextHandler(w, options)), nil
+}
+
+// needRoot refuses to go on as somebody else.
+func needRoot(cmd *cobra.Command) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	return problem.New(problem.NoRoot, "run it with sudo", "%s needs root", cmd.CommandPath())
+}
+
+func newVersionCommand(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "clawjail", p.version)
+			return err
+		},
+	}
+}

@@ -1,0 +1,263 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+const (
+	// startLimit bounds the wait for the host daemon, which may be starting at the same moment, and for its bridge.
+	startLimit = 10 * time.Second
+	// endLimit bounds closing all sessions. The host daemon ends what is left after its own grace period.
+	endLimit = 30 * time.Second
+	// hostLimit bounds a question to the host daemon that somebody waits for.
+	hostLimit = 2 * time.Second
+	// A heap that is collected more often than Go's own default: much of what passes through here (pictures, pages of
+	// the protocol) is garbage at once, and memory is better given to jails.
+	serveGCPercent = 50
+)
+
+func newServeCommand(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "serve",
+		Short: "Run the control plane alone, for service managers",
+		Long: "Runs the half of clawjail without privileges: the API, the sessions and the gateway. The host daemon, `clawjail hostd`, is the " +
+			"other half. When the control plane ends, so do all sessions.",
+		Args: arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if os.Geteuid() == 0 {
+				return problem.New(problem.Forbidden, "`clawjail up` starts it as the right user; by hand: sudo -u clawjail clawjail serve",
+					"the control plane must not run as root")
+			}
+			c, err := p.config()
+			if err != nil {
+				return err
+			}
+			log, err := logger(c.Log, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			debug.SetGCPercent(serveGCPercent)
+			return serve(cmd.Context(), serveOptions{config: c, version: p.version, log: log, now: p.now, notify: hostd.Notifier(p.getenv("NOTIFY_SOCKET"))})
+		},
+	}
+}
+
+// serveOptions are what a control plane is made from.
+type serveOptions struct {
+	config  config.Config
+	version string
+	log     *slog.Logger
+	now     func() time.Time
+	notify  func(state string) error
+}
+
+// serve runs a control plane until ctx ends. Then it closes every session, and returns when nothing of them is left.
+func serve(ctx context.Context, o serveOptions) (err error) {
+	// First what the operator can have got wrong, so that it is told before anything is waited for.
+	authorities, err := readAuthorities(o.config.ExtraCA)
+	if err != nil {
+		return err
+	}
+	reach, err := reachOf(o.config)
+	if err != nil {
+		return err
+	}
+	certificate, err := loadCertificate(o.config.TLS)
+	if err != nil {
+		return err
+	}
+
+	host := hostd.NewClient(hostd.SocketPath(o.config), o.log)
+	starting, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	if err := host.Hold(starting); err != nil {
+		return fmt.Errorf("reach the host daemon: %w", err)
+	}
+	defer host.Close()
+	info, err := host.Info(starting)
+	if err != nil {
+		return fmt.Errorf("ask the host daemon what it is: %w", err)
+	}
+	// The host daemon makes the folder that the key is in.
+	key, err := api.LoadKey(hostd.AdminKeyPath(o.config))
+	if err != nil {
+		return err
+	}
+
+	apiListener, err := listenAPI(ctx, o.config.Listen, certificate)
+	if err != nil {
+		return err
+	}
+	defer apiListener.Close() // closed already where it was served
+	gatewayListener, err := listenGateway(starting, netip.AddrPortFrom(info.Gateway, o.config.Gateway.Port))
+	if err != nil {
+		return err
+	}
+	defer gatewayListener.Close() // likewise
+
+	reach.guard.Self = append(reach.guard.Self, o.config.Listen)
+	exit, err := gateway.New(gateway.Config{
+		Guard: reach.guard, Logger: o.log, Now: o.now, Limits: gateway.DefaultLimits(),
+		// The canonical line of the log is the record of clean sessions. What the caller does not wait for is not done.
+		Record: func(ctx context.Context, _ gateway.Decision) error { return ctx.Err() },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, exit.Close()) }()
+
+	sessions, err := session.New(session.Options{
+		Driver: host, Gateway: way{exit}, Templates: installed{host}, Connect: session.Dial,
+		Sessions: o.config.Sessions, Limits: o.config.Limits, WarmPool: o.config.WarmPool,
+		Proxy: "http://" + gatewayListener.Addr().String(), Policy: reach.policy, ExtraCA: authorities,
+		Recordings: filepath.Join(hostd.ControlDir(o.config), "sessions"),
+		Log:        o.log, Now: o.now,
+	})
+	if err != nil {
+		return err
+	}
+	door, err := api.New(api.Options{
+		Sessions: sessions, Key: key, Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
+		BehindProxy: o.config.BehindProxy, Log: o.log, Now: o.now,
+		Host: func(ctx context.Context) (api.HostInfo, error) { return hostInfo(ctx, host) },
+	})
+	if err != nil {
+		return errors.Join(err, endSessions(ctx, sessions))
+	}
+
+	// The gateway serves until the sessions are closed: a page that is still loading then fails with its session, and
+	// not because the way out went first.
+	serving, stopGateway := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopGateway()
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error { return door.Serve(running, apiListener) })
+	group.Go(func() error {
+		if err := exit.Serve(serving, gatewayListener); err != nil {
+			return err
+		}
+		if running.Err() == nil {
+			return errors.New("the gateway stopped listening")
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-running.Done()
+		defer stopGateway()
+		return endSessions(ctx, sessions)
+	})
+	o.log.Info("control plane is ready", "api", apiListener.Addr(), "gateway", gatewayListener.Addr(), "installation", info.Installation)
+	if err := o.notify("READY=1"); err != nil {
+		o.log.Warn("tell the service manager", "error", err)
+	}
+	err = group.Wait()
+	o.log.Info("control plane has ended")
+	return err
+}
+
+func endSessions(ctx context.Context, sessions *session.Service) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
+	defer cancel()
+	return sessions.Shutdown(ctx)
+}
+
+func hostInfo(ctx context.Context, host *hostd.Client) (api.HostInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, hostLimit)
+	defer cancel()
+	info, err := host.Info(ctx)
+	return api.HostInfo{Installation: string(info.Installation), Subnet: info.Subnet.String(), Gateway: info.Gateway.String(), Jails: info.Jails}, err
+}
+
+// listenGateway listens on the bridge of the jails, which appears when the host daemon has made it.
+func listenGateway(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
+	for {
+		var l net.ListenConfig
+		listener, err := l.Listen(ctx, "tcp4", at.String())
+		if err == nil {
+			return listener, nil
+		}
+		again := time.NewTimer(100 * time.Millisecond)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return nil, problem.Wrap(err, problem.Conflict, "does something else listen there? `clawjail doctor` looks at the bridge; gateway.port sets another port",
+				"the gateway cannot listen on %s", at)
+		}
+	}
+}
+
+func listenAPI(ctx context.Context, at netip.AddrPort, c certificate) (net.Listener, error) {
+	var l net.ListenConfig
+	listener, err := l.Listen(ctx, "tcp", at.String())
+	if err != nil {
+		return nil, problem.Wrap(err, problem.Conflict, "stop what uses it, or set listen in the configuration", "the API cannot listen on %s", at)
+	}
+	if c.leaf == nil {
+		return listener, nil
+	}
+	return tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{c.pair}, MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"http/1.1"}}), nil
+}
+
+// certificate is the API's own, or none.
+type certificate struct {
+	pair tls.Certificate
+	leaf *x509.Certificate
+}
+
+func loadCertificate(files config.TLS) (certificate, error) {
+	if !files.Set() {
+		return certificate{}, nil
+	}
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		return certificate{}, problem.Wrap(err, problem.BadConfig, "check tls.cert and tls.key, and that the control plane's user can read both",
+			"the certificate of the API cannot be used")
+	}
+	return certificate{pair: pair, leaf: pair.Leaf}, nil
+}
+
+// ownName reports whether a name is one of the certificate's.
+func (c certificate) ownName(host string) bool {
+	return c.leaf != nil && c.leaf.VerifyHostname(host) == nil
+}
+
+// readAuthorities reads the files of extra_ca.
+func readAuthorities(files []string) (all session.Certificates, err error) {
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return session.Certificates{}, problem.Wrap(err, problem.BadConfig, "correct extra_ca, and let the control plane's user read the file",
+				"extra_ca: %s cannot be read", file)
+		}
+		one, err := session.ParseCertificates(file, text)
+		if err != nil {
+			return session.Certificates{}, err
+		}
+		if all, err = all.Add(one); err != nil {
+			return session.Certificates{}, err
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,472 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+func newSessionCommand(p *program) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use:   "session",
+		Short: "Open, use and close browser sessions",
+		Long: "Open, use and close browser sessions. These commands talk to the control plane that `clawjail up` runs, or to the one at $" +
+			urlVariable + " with the key in $" + keyVariable + ".",
+	})
+	cmd.AddCommand(newSessionOpen(p), newSessionList(p), newSessionShow(p), newSessionNavigate(p), newSessionScreenshot(p), newSessionClose(p))
+	return cmd
+}
+
+func newSessionOpen(p *program) *cobra.Command {
+	var request api.OpenRequest
+	var limits api.LimitsRequest
+	var cpu float64
+	var tasks, files int
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "open [URL]",
+		Short: "Open a session, and load a page in it",
+		Long: "Open a session and print its id. With a URL that page is loaded too; when it cannot be, the session stays open and its id is " +
+			"printed all the same.",
+		Example: "  id=$(sudo clawjail session open https://example.com/)\n  sudo clawjail session open --browser full --ttl 10m --json",
+		Args:    arguments(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				// Found out before a session is opened for it.
+				if _, err := browser.CheckURL(args[0]); err != nil {
+					return err
+				}
+			}
+			flags := cmd.Flags()
+			if flags.Changed("cpu") {
+				limits.CPU = &cpu
+			}
+			if flags.Changed("tasks") {
+				limits.Tasks = &tasks
+			}
+			if flags.Changed("files") {
+				limits.Files = &files
+			}
+			if limits != (api.LimitsRequest{}) {
+				request.Limits = &limits
+			}
+			return p.openSession(cmd, request, args, asJSON)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&request.Browser, "browser", "", "`build` of Chromium: shell (the default) or full")
+	f.StringVar(&request.Template, "template", "", "`name` of the template")
+	f.StringVar(&request.Label, "label", "", "`text` to recognise the session by")
+	f.StringVar(&request.TTL, "ttl", "", "how long the session may live, such as 30m")
+	f.StringVar(&request.Idle, "idle", "", "how long nobody may use it, such as 10m")
+	f.StringVar(&request.Record, "record", "", "transient (the default) keeps the last screenshots until it ends, off keeps none")
+	f.StringVar(&limits.Memory, "memory", "", "`size` of its memory, such as 512MiB")
+	f.Float64Var(&cpu, "cpu", 0, "`cores` that it may use, such as 1.5")
+	f.IntVar(&tasks, "tasks", 0, "`number` of its processes and threads")
+	f.StringVar(&limits.Disk, "disk", "", "`size` of each of its writable file systems, such as 128MiB")
+	f.StringVar(&limits.SHM, "shared-memory", "", "`size` of its /dev/shm, such as 256MiB")
+	f.IntVar(&files, "files", 0, "`number` of files that one of its processes may open")
+	f.BoolVar(&asJSON, "json", false, "print everything that is known of it")
+	complete(cmd, "browser", "shell", "full")
+	complete(cmd, "record", "transient", "off")
+	return cmd
+}
+
+// opened is what `session open --json` prints: the session, with the page that was loaded.
+type opened struct {
+	session.Session
+	Page *browser.Result `json:"page,omitempty"`
+}
+
+func (p *program) openSession(cmd *cobra.Command, request api.OpenRequest, args []string, asJSON bool) error {
+	c, err := p.client()
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	var out opened
+	if out.Session, err = c.Open(ctx, request); err != nil {
+		return err
+	}
+	var failed error
+	if len(args) == 1 {
+		page, err := c.Navigate(ctx, out.ID, args[0], "")
+		if err != nil {
+			failed = err
+		} else {
+			out.Page = &page
+		}
+	}
+	if asJSON {
+		err = writeJSON(cmd.OutOrStdout(), out)
+	} else {
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), out.ID)
+	}
+	if failed != nil {
+		return failed // more telling than a full disk
+	}
+	return err
+}
+
+func newSessionList(p *program) *cobra.Command {
+	var all, asJSON bool
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List sessions",
+		Args:    arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			found, err := p.listSessions(cmd.Context(), all)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), found)
+			}
+			return sessionTable(cmd.OutOrStdout(), found, p.now())
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that are closing, or ended in the last ten minutes")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (p *program) listSessions(ctx context.Context, all bool) ([]session.Session, error) {
+	c, err := p.client()
+	if err != nil {
+		return nil, err
+	}
+	return c.List(ctx, all)
+}
+
+func sessionTable(w io.Writer, sessions []session.Session, now time.Time) error {
+	rows := [][]string{{"ID", "STATE", "AGE", "BROWSER", "JAIL", "ADDRESS", "WARM", "LABEL"}}
+	for _, s := range sessions {
+		state := string(s.State)
+		if s.Ended != nil && s.Ended.Cause != session.CauseClosed && s.State != session.StateFailed {
+			state += " (" + string(s.Ended.Cause) + ")"
+		}
+		rows = append(rows, []string{s.ID, state, age(now.Sub(s.Created)), s.Browser, dash(s.Jail), dash(s.Address), yesNo(s.Warm), s.Label})
+	}
+	return table(w, rows)
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func newSessionShow(p *program) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "show ID",
+		Short:             "Show a session: what it uses, or why it ended",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			s, err := c.Get(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), s)
+			}
+			return showSession(cmd.OutOrStdout(), s, p.now())
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func showSession(w io.Writer, s session.Session, now time.Time) error {
+	at := func(t *time.Time) string {
+		if t == nil {
+			return ""
+		}
+		return t.UTC().Format(time.RFC3339)
+	}
+	pairs := [][2]string{
+		{"id", s.ID}, {"label", s.Label}, {"state", string(s.State)},
+		{"browser", strings.TrimSpace(s.Browser + " " + s.BrowserVersion)}, {"template", s.Template}, {"record", s.Record},
+		{"jail", s.Jail}, {"address", s.Address}, {"warm", yesNo(s.Warm)},
+		{"age", age(now.Sub(s.Created))}, {"idle until", at(s.IdleUntil)}, {"expires", at(s.ExpiresAt)},
+	}
+	if t := s.Timing; s.Warm && t.Total > 0 {
+		pairs = append(pairs, [2]string{"opened in", fmt.Sprintf("%.1f ms", t.Total)})
+	} else if t.Total > 0 {
+		pairs = append(pairs, [2]string{"opened in", fmt.Sprintf("%.1f ms (clone %.1f, attach %.1f, start %.1f, verify %.1f, ready %.1f)",
+			t.Total, t.Clone, t.Attach, t.Start, t.Verify, t.Ready)})
+	}
+	if u := s.Usage; u != nil {
+		pairs = append(pairs, [][2]string{
+			{"memory", size(u.MemoryBytes) + ", at most " + size(u.MemoryPeak) + " so far"},
+			{"processor", fmt.Sprintf("%.1f s", u.CPU/1000)}, {"tasks", strconv.Itoa(u.Tasks)},
+			{"disk", size(u.DiskBytes)}, {"open files", strconv.Itoa(u.OpenFiles)}, {"limits hit", limitNames(u.LimitsHit)},
+		}...)
+	}
+	if len(s.Screenshots) > 0 {
+		pairs = append(pairs, [2]string{"screenshots", strconv.Itoa(len(s.Screenshots)) + " kept"})
+	}
+	if e := s.Ended; e != nil {
+		pairs = append(pairs, [][2]string{
+			{"ended", e.At.UTC().Format(time.RFC3339)}, {"cause", string(e.Cause) + ": " + e.Message}, {"limits hit", limitNames(e.LimitsHit)},
+			{"teardown", e.TeardownError},
+		}...)
+		if e.Teardown != nil && e.TeardownError == "" {
+			pairs = append(pairs, [2]string{"removed in", fmt.Sprintf("%.1f ms", *e.Teardown)})
+		}
+	}
+	if err := fields(w, pairs); err != nil {
+		return err
+	}
+	if s.Ended == nil || len(s.Ended.Stderr) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "\nThe browser's last lines:\n  %s\n", strings.Join(s.Ended.Stderr, "\n  "))
+	return err
+}
+
+func limitNames(hit []jail.LimitName) string {
+	names := make([]string, len(hit))
+	for n, h := range hit {
+		names[n] = string(h)
+	}
+	return strings.Join(names, ", ")
+}
+
+func newSessionNavigate(p *program) *cobra.Command {
+	var asJSON bool
+	var timeout string
+	cmd := &cobra.Command{
+		Use:               "navigate ID URL",
+		Short:             "Load a page",
+		Args:              arguments(2, 2),
+		ValidArgsFunction: p.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			page, err := c.Navigate(cmd.Context(), args[0], args[1], timeout)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), page)
+			}
+			status := ""
+			if page.Status > 0 {
+				status = strconv.Itoa(page.Status)
+			}
+			return fields(cmd.OutOrStdout(), [][2]string{
+				{"url", printable(page.URL)}, {"title", printable(page.Title)}, {"status", status}, {"loaded in", fmt.Sprintf("%d ms", page.LoadMS)},
+			})
+		},
+	}
+	cmd.Flags().StringVar(&timeout, "timeout", "", "how long it may take, such as 30s (the default)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func newSessionScreenshot(p *program) *cobra.Command {
+	var file, format, timeout string
+	var quality, width, height int
+	var full bool
+	cmd := &cobra.Command{
+		Use:               "screenshot ID -o FILE",
+		Short:             "Take a picture of the page",
+		Long:              "Take a picture of the page. The format is that of the file's name, .png or .jpg, unless --format says another. - is standard output.",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if file == "" {
+				return usage(cmd, "where to write it is missing: -o FILE, or -o - for standard output")
+			}
+			if _, tty := terminal(cmd.OutOrStdout()); tty && file == "-" {
+				return usage(cmd, "a picture is not written to a terminal")
+			}
+			if format == "" {
+				format = formatOf(file)
+			}
+			query := url.Values{"format": {format}}
+			if full {
+				query.Set("full_page", "true")
+			}
+			for name, value := range map[string]int{"quality": quality, "width": width, "height": height} {
+				if cmd.Flags().Changed(name) {
+					query.Set(name, strconv.Itoa(value))
+				}
+			}
+			if timeout != "" {
+				query.Set("timeout", timeout)
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			picture, err := c.Screenshot(cmd.Context(), args[0], query)
+			if err != nil {
+				return err
+			}
+			if file == "-" {
+				_, err = cmd.OutOrStdout().Write(picture)
+				return err
+			}
+			return writeFile(file, picture)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&file, "output", "o", "", "`file` to write")
+	f.StringVar(&format, "format", "", "png or jpeg")
+	f.BoolVar(&full, "full-page", false, "the whole page instead of what is in view")
+	f.IntVar(&quality, "quality", 0, "1 to 100, of a jpeg")
+	f.IntVar(&width, "width", 0, "`pixels` of the window for this picture, together with --height")
+	f.IntVar(&height, "height", 0, "`pixels` of the window for this picture")
+	f.StringVar(&timeout, "timeout", "", "how long it may take, such as 30s (the default)")
+	complete(cmd, "format", "png", "jpeg")
+	return cmd
+}
+
+func formatOf(file string) string {
+	switch strings.ToLower(filepath.Ext(file)) {
+	case ".jpg", ".jpeg":
+		return browser.JPEG
+	}
+	return browser.PNG
+}
+
+// writeFile writes a file whole or not at all: a picture that is half there looks like a page that is.
+func writeFile(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(data)
+	if chmod := f.Chmod(0o644); err == nil {
+		err = chmod
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the error that counts is the first one
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+func newSessionClose(p *program) *cobra.Command {
+	var all, wait bool
+	cmd := &cobra.Command{
+		Use:               "close ID…",
+		Short:             "Close sessions",
+		Long:              "Close sessions. From then on nobody reaches their browsers; the jails are removed behind that, which --wait waits for.",
+		Example:           "  sudo clawjail session close s_abcdefgh23456789\n  sudo clawjail session close --all --wait",
+		Args:              arguments(0, -1),
+		ValidArgsFunction: p.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return usage(cmd, "name the sessions to close, or give --all")
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			if all {
+				open, err := p.listSessions(cmd.Context(), false)
+				if err != nil {
+					return err
+				}
+				for _, s := range open {
+					args = append(args, s.ID)
+				}
+			}
+			return closeSessions(cmd, c, args, wait)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "close every session")
+	cmd.Flags().BoolVar(&wait, "wait", false, "return when nothing of them is left")
+	return cmd
+}
+
+// closeSessions closes all, also when one cannot be, and fails with the first error.
+func closeSessions(cmd *cobra.Command, c *client.Client, ids []string, wait bool) error {
+	// All are told first, and waited for afterwards.
+	var first error
+	for _, waiting := range []bool{false, true} {
+		if waiting && !wait {
+			break
+		}
+		for _, id := range ids {
+			err := c.Close(cmd.Context(), id, waiting)
+			if err == nil {
+				continue
+			}
+			if first == nil {
+				first = err
+			} else if !waiting {
+				report(cmd.ErrOrStderr(), err)
+			}
+		}
+	}
+	return first
+}
+
+// completeSessions completes the ids of open sessions.
+func (p *program) completeSessions(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Name() != "close" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+	defer cancel()
+	open, err := p.listSessions(ctx, false)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp // a shell that completes has nowhere to show it
+	}
+	var ids []string
+	for _, s := range open {
+		ids = append(ids, cobra.CompletionWithDesc(s.ID, strings.TrimSpace(s.Browser+" "+s.Label)))
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// complete gives a flag its words.
+func complete(cmd *cobra.Command, flag string, words ...string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(err) // there is no such flag: a mistake in this package
+	}
+}
+
+// printable is a page's text for a terminal: the page chose every character of it.
+func printable(s string) string {
+	return strings.Map(func(c rune) rune {
+		if !strconv.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, s)
+}

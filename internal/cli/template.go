@@ -1,0 +1,303 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/template"
+)
+
+func newTemplateCommand(p *program) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use:   "template",
+		Short: "Build and check what jails are made from",
+		Long: "A template is a read-only root filesystem without any credential. Jails are clones of it. These commands need root: " +
+			"building runs the scripts of packages.",
+	})
+	cmd.AddCommand(newTemplateBuild(p), newTemplateList(p), newTemplateVerify(p), newTemplateRemove(p))
+	return cmd
+}
+
+// templates opens the folder of templates.
+func (p *program) templates(cmd *cobra.Command) (*template.Store, config.Config, error) {
+	if err := needRoot(cmd); err != nil {
+		return nil, config.Config{}, err
+	}
+	c, err := config.LoadTrusted(p.configFile())
+	if err != nil {
+		return nil, c, err
+	}
+	trees, err := hostd.Trees(c)
+	if err != nil {
+		return nil, c, err
+	}
+	store, err := template.New(template.Config{Dir: c.TemplatesDir, Cache: filepath.Join(c.DataDir, "cache", "debs"), Clock: p.now,
+		Trees: trees,
+		InUse: func(ctx context.Context, name string) (bool, error) { return templateInUse(ctx, c, name) }})
+	return store, c, err
+}
+
+// templateInUse asks the host daemon. While that does not run, jails of it may still do: then its journal has records,
+// and nothing is known about them here.
+func templateInUse(ctx context.Context, c config.Config, name string) (bool, error) {
+	jails, err := hostd.NewClient(hostd.SocketPath(c), nil).List(ctx)
+	if err == nil {
+		for _, j := range jails {
+			if j.Spec.Template == name {
+				return true, nil
+			}
+		}
+		return false, nil
+	}
+	if problem.CodeOf(err) != problem.HostdUnreachable {
+		return false, err
+	}
+	records, globErr := filepath.Glob(filepath.Join(c.DataDir, "journal", "*.json"))
+	if globErr != nil {
+		return false, globErr
+	}
+	if len(records) > 0 {
+		return false, problem.Wrap(err, problem.HostdUnreachable, "start it, so that it can say: sudo clawjail up",
+			"%d jails may still be running, and the host daemon, which knows, does not answer", len(records))
+	}
+	return false, nil
+}
+
+func newTemplateBuild(p *program) *cobra.Command {
+	var options template.BuildOptions
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "build NAME",
+		Short: "Build a template",
+		Long: "Build a template: from Debian packages (the template \"browser\"), an image, or a folder. An interrupted build leaves nothing. " +
+			"Sources are trusted: take images and folders from people you would let run programs as root.",
+		Example: "  sudo clawjail template build browser\n  sudo clawjail template build mine --from oci:registry.example.com/image:tag",
+		Args:    arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := template.CheckName(args[0]); err != nil {
+				return err // before root is asked for
+			}
+			store, _, err := p.templates(cmd)
+			if err != nil {
+				return err
+			}
+			options.Name = args[0]
+			show := newProgress(cmd.ErrOrStderr(), p.now)
+			options.Progress = show.step
+			t, err := store.Build(cmd.Context(), options)
+			show.end()
+			if err != nil {
+				return withOutput(err)
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), t)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "built %s: %d files, %s, %s\n", t.Name, t.Files, size(t.Size), t.Digest)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&options.From, "from", "", "`source`: debian (the default), oci:REF, oci-archive:FILE or dir:PATH")
+	f.StringSliceVar(&options.With, "with", nil, "`extras` of a template from Debian packages, such as node")
+	f.BoolVar(&options.Replace, "replace", false, "replace the template when there is one; the old one stays until the new one is complete")
+	f.BoolVar(&asJSON, "json", false, "print what is known of the template")
+	return cmd
+}
+
+// withOutput shows a tool's last lines in front of the error that they explain.
+func withOutput(err error) error {
+	p, ok := problem.As(err)
+	if !ok {
+		return err
+	}
+	lines, ok := p.Details["output"].([]string)
+	if !ok || len(lines) == 0 {
+		return err
+	}
+	shown := problem.New(p.Code, p.Hint, "%s", p.Message)
+	shown.Err = errors.New("its last lines were:\n  " + strings.Join(lines, "\n  "))
+	return shown
+}
+
+func newTemplateList(p *program) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List templates",
+		Args:    arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			store, _, err := p.templates(cmd)
+			if err != nil {
+				return err
+			}
+			// What could be read is shown, also when something could not.
+			found, listErr := store.List(cmd.Context())
+			if asJSON {
+				if found == nil {
+					found = []template.Template{}
+				}
+				err = writeJSON(cmd.OutOrStdout(), found)
+			} else {
+				err = table(cmd.OutOrStdout(), templateRows(found, p.now()))
+			}
+			if listErr != nil {
+				return listErr
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func templateRows(all []template.Template, now time.Time) [][]string {
+	rows := [][]string{{"NAME", "SOURCE", "AGE", "SIZE", "PROGRAMS", "DIGEST"}}
+	for _, t := range all {
+		var programs []string
+		for name := range t.Programs {
+			programs = append(programs, name)
+		}
+		slices.Sort(programs)
+		const shown = len("sha256:") + 12
+		digest := t.Digest
+		if len(digest) > shown {
+			digest = digest[:shown]
+		}
+		rows = append(rows, []string{t.Name, t.Source, age(now.Sub(t.CreatedAt)), size(t.Size), strings.Join(programs, ","), digest})
+	}
+	return rows
+}
+
+func newTemplateVerify(p *program) *cobra.Command {
+	var options template.VerifyOptions
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "verify [NAME]",
+		Short: "Prove that a template is as it was built, and free of credentials",
+		Args:  arguments(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, _, err := p.templates(cmd)
+			if err != nil {
+				return err
+			}
+			name := "browser"
+			if len(args) == 1 {
+				name = args[0]
+			}
+			began := p.now()
+			report, verifyErr := store.Verify(cmd.Context(), name, options)
+			switch {
+			case asJSON && report.Template != "":
+				err = writeJSON(cmd.OutOrStdout(), report)
+			case !asJSON && verifyErr == nil:
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is as it was built: %d files, %d read, in %s\n", name, report.Files, report.Read,
+					p.now().Sub(began).Round(time.Millisecond))
+			}
+			if verifyErr != nil {
+				return verifyErr
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&options.Quick, "quick", false, "read only what the file system says has been touched")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func newTemplateRemove(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm NAME…",
+		Aliases: []string{"remove"},
+		Short:   "Remove templates",
+		Args:    arguments(1, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, _, err := p.templates(cmd)
+			if err != nil {
+				return err
+			}
+			for _, name := range args {
+				if err := store.Remove(cmd.Context(), name); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// progress shows what a build is doing: on a terminal one line that changes, otherwise a line per stage.
+type progress struct {
+	write  func(string)
+	now    func() time.Time
+	width  int
+	stage  string
+	began  time.Time
+	shown  time.Time
+	onLine bool
+}
+
+func newProgress(w interface{ Write([]byte) (int, error) }, now func() time.Time) *progress {
+	p := &progress{now: now, write: func(s string) {
+		_, _ = w.Write([]byte(s)) // progress that nobody sees is no reason to stop
+	}}
+	if width, ok := terminal(w); ok {
+		p.width = width
+	}
+	return p
+}
+
+// step is called by the build for every step, one at a time.
+func (p *progress) step(s template.Progress) {
+	now := p.now()
+	if s.Stage != p.stage {
+		p.end()
+		p.stage, p.began = s.Stage, now
+		if p.width == 0 {
+			p.write(s.Stage + "\n")
+			return
+		}
+	}
+	// Ten times a second is as fast as anybody reads.
+	if p.width == 0 || now.Sub(p.shown) < 100*time.Millisecond {
+		return
+	}
+	p.shown, p.onLine = now, true
+	line := s.Stage
+	if s.Total > 0 {
+		line += fmt.Sprintf(" %s of %s", amount(s.Done, s.Unit), amount(s.Total, s.Unit))
+	}
+	if s.Line != "" {
+		line += "  " + printable(s.Line)
+	}
+	if r := []rune(line); len(r) >= p.width {
+		line = string(r[:p.width-1])
+	}
+	p.write("\r\x1b[K" + line)
+}
+
+func amount(n int64, unit string) string {
+	if unit == "bytes" {
+		return size(n)
+	}
+	return strings.TrimSpace(strconv.FormatInt(n, 10) + " " + unit)
+}
+
+// end finishes the line of the stage that is shown.
+func (p *progress) end() {
+	if p.onLine {
+		p.write(fmt.Sprintf("\r\x1b[K%s: %s\n", p.stage, p.now().Sub(p.began).Round(100*time.Millisecond)))
+	}
+	p.onLine = false
+}

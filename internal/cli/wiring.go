@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// way is the gateway as sessions see it.
+type way struct{ *gateway.Gateway }
+
+// Admit implements session.Gateway.
+func (w way) Admit(addr netip.Addr, who session.Caller) error {
+	return w.Gateway.Admit(addr, gateway.Caller{Jail: string(who.Jail), Session: who.Session, Policy: who.Policy})
+}
+
+// LastActivity implements session.Gateway.
+func (w way) LastActivity(addr netip.Addr) time.Time {
+	// An address that is not admitted did nothing, and its zero Activity says so.
+	a, _ := w.Gateway.Activity(addr)
+	return a.Last
+}
+
+// installed is the host daemon's list of templates as sessions see it.
+type installed struct{ host *hostd.Client }
+
+// Template implements session.Templates.
+func (i installed) Template(ctx context.Context, name string) (session.Template, error) {
+	all, err := i.host.Templates(ctx)
+	if err != nil {
+		return session.Template{}, err
+	}
+	for _, t := range all {
+		if t.Name != name {
+			continue
+		}
+		out := session.Template{Digest: t.Digest, Programs: make(map[string]string, len(t.Programs))}
+		for program, p := range t.Programs {
+			out.Programs[program] = p.Path
+		}
+		return out, nil
+	}
+	return session.Template{}, problem.New(problem.TemplateMissing, "build it: sudo clawjail template build "+name, "there is no template %s", name)
+}
+
+// reach is what the jails of clean sessions may reach: the policy that decides by name, and the guard that decides by
+// address.
+type reach struct {
+	policy policy.Policy
+	guard  netguard.Guard
+}
+
+// reachOf makes it of the configuration. A private destination needs both: a rule that lets its name and ports pass,
+// and an entry that says where they lead.
+func reachOf(c config.Config) (reach, error) {
+	var out reach
+	var rules []policy.Rule
+	var errs []error
+	for n, d := range c.Gateway.PrivateDestinations {
+		host, err := destinationHost(d.Host)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("gateway.private_destinations[%d]: %w", n, err))
+			continue
+		}
+		rules = append(rules, policy.Rule{Name: fmt.Sprintf("private-destination-%d", n+1), Action: policy.Allow,
+			Host: policy.ExactHost(host), Ports: policy.Ports(d.Ports...)})
+		out.guard.Private = append(out.guard.Private, netguard.Destination{Host: host, Address: d.Address, Ports: d.Ports})
+	}
+	out.policy = policy.PublicWeb(rules...)
+	errs = append(errs, out.policy.Validate(), out.guard.Validate())
+	if err := errors.Join(errs...); err != nil {
+		return reach{}, problem.Wrap(err, problem.BadConfig, "correct gateway.private_destinations", "the private destinations are not valid")
+	}
+	return out, nil
+}
+
+func destinationHost(text string) (hostport.Host, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return hostport.FromAddr(addr)
+	}
+	return hostport.ParseHost(text)
+}

@@ -1,0 +1,183 @@
+// Package client talks to a control plane over its HTTP API. It is what the command line, the self-test and the
+// benchmarks are built on.
+//
+// An error is a problem with the code that the control plane gave it, or control_plane_unreachable.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// maxAnswer bounds what is read of an answer: the largest screenshot, and some.
+const maxAnswer = 80 << 20
+
+// Client is a client of one control plane. It may be used concurrently.
+type Client struct {
+	base *url.URL
+	key  string
+	http *http.Client
+}
+
+// New makes a client with an admin key. Nothing is contacted.
+func New(base *url.URL, key string) *Client {
+	return &Client{base: base, key: key, http: &http.Client{
+		// No proxy of the environment: the key is for the control plane alone.
+		Transport: &http.Transport{Proxy: nil, DisableCompression: true, MaxIdleConnsPerHost: 32},
+		// The API never redirects, and the key must not follow one.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// CloseIdle closes the connections that no request uses.
+func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
+
+// Open opens a session.
+func (c *Client) Open(ctx context.Context, r api.OpenRequest) (out session.Session, err error) {
+	err = c.do(ctx, http.MethodPost, "/v1/sessions", nil, r, &out)
+	return out, err
+}
+
+// Get returns one session.
+func (c *Client) Get(ctx context.Context, id string) (out session.Session, err error) {
+	err = c.do(ctx, http.MethodGet, sessionPath(id), nil, nil, &out)
+	return out, err
+}
+
+// List returns the sessions; with all, also those that are closing or ended in the last ten minutes.
+func (c *Client) List(ctx context.Context, all bool) ([]session.Session, error) {
+	query := url.Values{}
+	if all {
+		query.Set("all", "true")
+	}
+	out := api.SessionList{}
+	err := c.do(ctx, http.MethodGet, "/v1/sessions", query, nil, &out)
+	return out.Sessions, err
+}
+
+// Navigate loads a page. An empty timeout is the control plane's default.
+func (c *Client) Navigate(ctx context.Context, id, address, timeout string) (out browser.Result, err error) {
+	err = c.do(ctx, http.MethodPost, sessionPath(id, "navigate"), nil, api.NavigateRequest{URL: address, Timeout: timeout}, &out)
+	return out, err
+}
+
+// Screenshot takes a picture. The query is that of the API: format, full_page, quality, width, height, timeout.
+func (c *Client) Screenshot(ctx context.Context, id string, query url.Values) (out []byte, err error) {
+	err = c.do(ctx, http.MethodPost, sessionPath(id, "screenshot"), query, nil, &out)
+	return out, err
+}
+
+// Close closes a session; with wait it returns when nothing of it is left.
+func (c *Client) Close(ctx context.Context, id string, wait bool) error {
+	query := url.Values{}
+	if wait {
+		query.Set("wait", "true")
+	}
+	return c.do(ctx, http.MethodDelete, sessionPath(id), query, nil, nil)
+}
+
+// Info describes the installation.
+func (c *Client) Info(ctx context.Context) (out api.Info, err error) {
+	err = c.do(ctx, http.MethodGet, "/v1/info", nil, nil, &out)
+	return out, err
+}
+
+func sessionPath(id string, more ...string) string {
+	path := "/v1/sessions/" + url.PathEscape(id)
+	for _, m := range more {
+		path += "/" + m
+	}
+	return path
+}
+
+// do makes a request. body is encoded unless it is nil. The answer is decoded into out, which may be a *[]byte.
+func (c *Client) do(ctx context.Context, method, path string, query url.Values, body, out any) error {
+	var reader io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("encode the request: %w", err)
+		}
+		reader = bytes.NewReader(text)
+	}
+	target := c.base.JoinPath(path)
+	target.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, method, target.String(), reader)
+	if err != nil {
+		return fmt.Errorf("make the request: %w", err)
+	}
+	request.Header.Set(api.KeyHeader, c.key)
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		var inner *url.Error // repeats method and address, which the message has
+		if errors.As(err, &inner) {
+			err = inner.Err
+		}
+		return problem.Wrap(err, problem.ControlPlaneUnreachable, unreachableHint(err), "the control plane at %s does not answer", c.base.Host)
+	}
+	defer response.Body.Close() // read to its end, or given up
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	if err != nil {
+		return problem.Wrap(err, problem.ControlPlaneUnreachable, "try again", "the answer of the control plane broke off")
+	}
+	if len(data) > maxAnswer {
+		return fmt.Errorf("the answer of the control plane has more than %d bytes", maxAnswer)
+	}
+	if response.StatusCode/100 != 2 {
+		return refusal(response, data)
+	}
+	if raw, ok := out.(*[]byte); ok {
+		*raw = data
+		return nil
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return fmt.Errorf("read the answer of the control plane: %w", err)
+	}
+	return nil
+}
+
+const notOurs = "is it clawjail that listens there? look at listen in the configuration"
+
+func unreachableHint(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return "start it: sudo clawjail up"
+	}
+	return notOurs
+}
+
+// refusal is an answer that is an error. One that is not a problem of ours comes from somebody else's server.
+func refusal(response *http.Response, data []byte) error {
+	var p api.Problem
+	if err := json.Unmarshal(data, &p); err != nil || p.Code == "" {
+		return problem.New(problem.ControlPlaneUnreachable, notOurs,
+			"what answers at %s is not the control plane: it says %s", response.Request.URL.Host, response.Status)
+	}
+	out := problem.New(p.Code, p.Hint, "%s", p.Detail)
+	out.Details = p.Details
+	if p.Code == problem.BadUsage {
+		out.Code = problem.BadRequest // usage is what was typed here
+	}
+	return out
+}

@@ -1,0 +1,226 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+// reachBound is how long a connection to the gateway may take. It takes less than a millisecond, and what is refused is
+// refused at once; only what somebody drops takes longer.
+const reachBound = 1500 * time.Millisecond
+
+// slot is a lease with its network namespace.
+type slot struct {
+	name  jail.Name
+	lease jail.Lease
+	path  string
+}
+
+// withSlot runs f with a slot, which is gone afterwards.
+func (t *trial) withSlot(ctx context.Context, number int, f func(slot) error) (err error) {
+	n, err := t.network.get()
+	if err != nil {
+		return err
+	}
+	name, err := t.name(number)
+	if err != nil {
+		return err
+	}
+	lease, err := n.Reserve(ctx)
+	if err != nil {
+		return err
+	}
+	undo := context.WithoutCancel(ctx)
+	defer func() {
+		if gone := n.Detach(undo, name, lease); gone != nil {
+			err = errors.Join(err, gone)
+			return // the lease stays taken: something of it is left
+		}
+		n.Release(lease)
+	}()
+	path, err := n.Attach(ctx, name, lease)
+	if err != nil {
+		return err
+	}
+	return f(slot{name, lease, path})
+}
+
+// tryNetwork makes a slot and looks from inside whether it has its address.
+func (t *trial) tryNetwork(ctx context.Context) (Facts, error) {
+	facts := Facts{}
+	err := t.withSlot(ctx, 4, func(s slot) error {
+		n, err := t.network.get()
+		if err != nil {
+			return err
+		}
+		facts["bridge"], facts["address"] = n.Bridge(), s.lease.Addr.String()
+		return inside(s.path, func() error {
+			addrs, err := net.InterfaceAddrs()
+			if err != nil {
+				return fmt.Errorf("list the addresses in the slot: %w", err)
+			}
+			if !slices.ContainsFunc(addrs, func(a net.Addr) bool {
+				p, err := netip.ParsePrefix(a.String())
+				return err == nil && p.Addr() == s.lease.Addr
+			}) {
+				return fmt.Errorf("the slot has not the address %s", s.lease.Addr)
+			}
+			return nil
+		})
+	})
+	return facts, err
+}
+
+// tryPort listens where the gateway would: on the bridge of the trial.
+func (t *trial) tryPort(context.Context) error {
+	_, err := t.gateway.get()
+	return err
+}
+
+// tryElement does to the firewall what a jail's beginning and end do, and looks what a jail outside of the table gets.
+func (t *trial) tryElement(ctx context.Context) (Facts, error) {
+	facts := Facts{}
+	if _, err := t.gateway.get(); err != nil { // without something that answers, every connection would be refused
+		return facts, err
+	}
+	f, err := t.firewall.get()
+	if err != nil {
+		return facts, err
+	}
+	table := jail.KindBrowser.Table()
+	err = t.withSlot(ctx, 5, func(s slot) (err error) {
+		if err := t.refused(ctx, s); err != nil {
+			return fmt.Errorf("before an address is in the table: %w", err)
+		}
+		if err := f.Add(ctx, table, s.lease); err != nil {
+			return err
+		}
+		defer func() {
+			undo := context.WithoutCancel(ctx)
+			if err = errors.Join(err, f.Remove(undo, table, s.lease)); err != nil {
+				return
+			}
+			if member, listErr := t.member(undo, s.lease); listErr != nil || member {
+				err = errors.Join(listErr, errors.New("an address that was removed is still in the table"))
+			}
+		}()
+		member, err := t.member(ctx, s.lease)
+		if err == nil && !member {
+			err = errors.New("an address that was added is not in the table")
+		}
+		return err
+	})
+	return facts, err
+}
+
+func (t *trial) member(ctx context.Context, l jail.Lease) (bool, error) {
+	f, err := t.firewall.get()
+	if err != nil {
+		return false, err
+	}
+	traces, err := f.List(ctx)
+	return slices.ContainsFunc(traces, func(trace jail.Trace) bool { return trace.Index == l.Index }), err
+}
+
+// tryReach connects from a slot to the gateway, with everything open that clawjail opens.
+func (t *trial) tryReach(ctx context.Context) (reached bool, err error) {
+	if _, err := t.gateway.get(); err != nil {
+		return false, err
+	}
+	f, err := t.firewall.get()
+	if err != nil {
+		return false, err
+	}
+	table := jail.KindBrowser.Table()
+	err = t.withSlot(ctx, 6, func(s slot) (err error) {
+		if err := f.Add(ctx, table, s.lease); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, f.Remove(context.WithoutCancel(ctx), table, s.lease)) }()
+		reached = t.dial(ctx, s) == nil
+		return ctx.Err()
+	})
+	return reached, err
+}
+
+// refused is nil when a connection from a slot is refused at once.
+func (t *trial) refused(ctx context.Context, s slot) error {
+	err := t.dial(ctx, s)
+	var timeout net.Error
+	switch {
+	case err == nil:
+		return errors.New("a connection was not refused")
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Errorf("a connection was not refused at once: %w", err)
+	}
+	return nil
+}
+
+// dial asks the listener for one byte from inside a slot.
+func (t *trial) dial(ctx context.Context, s slot) error {
+	pool, err := t.pool.get()
+	if err != nil {
+		return err
+	}
+	gateway := netip.AddrPortFrom(pool.Gateway(), t.c.Gateway.Port).String()
+	return inside(s.path, func() error {
+		// To one address, Go makes the socket in the calling goroutine, and so on this thread.
+		d := net.Dialer{Timeout: reachBound}
+		conn, err := d.DialContext(ctx, "tcp4", gateway)
+		if err != nil {
+			return err
+		}
+		defer conn.Close() // nothing more is said
+		if err := conn.SetDeadline(time.Now().Add(reachBound)); err != nil {
+			return err
+		}
+		var b [1]byte
+		if _, err = conn.Write(b[:]); err == nil {
+			_, err = conn.Read(b[:])
+		}
+		return err
+	})
+}
+
+// inside runs f in a network namespace.
+func inside(namespace string, f func() error) error {
+	return onDiscardedThread(func() error {
+		fd, err := unix.Open(namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open the slot: %w", err)
+		}
+		defer func() { _ = unix.Close(fd) }() // it only names a namespace
+		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter the slot: %w", err)
+		}
+		return f()
+	})
+}
+
+// onDiscardedThread runs f on a thread that ends with it, because what f changes is a thread's own. The first thread is
+// never used: it cannot end, and /proc/self shows what it has as the whole process's.
+func onDiscardedThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread() // unchanged
+			done <- onDiscardedThread(f)   // cannot get the first thread, which is held here
+			return
+		}
+		done <- f() // ends while locked, which ends the thread
+	}()
+	return <-done
+}

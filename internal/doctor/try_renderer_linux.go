@@ -1,0 +1,269 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/cdp"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/template"
+)
+
+// browserTemplate is the template that sessions use by default.
+const browserTemplate = "browser"
+
+// tryRenderer starts a browser in a jail, the way that sessions do, and looks at its processes from outside.
+func (t *trial) tryRenderer(ctx context.Context) (Facts, error) {
+	// Before anything else: opening the storage would make the folder of the templates.
+	found, err := t.template(ctx)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := t.browserSpec(found)
+	if err != nil {
+		return nil, err
+	}
+	return t.watchBrowser(ctx, spec)
+}
+
+// watchBrowser starts a browser, waits until it answers, and looks at its renderer.
+func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err error) {
+	life, err := t.lifecycle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer life.Close()
+	began := time.Now()
+	j, err := life.Create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	var reading sync.WaitGroup
+	var words tail
+	reading.Go(func() { _, _ = io.Copy(&words, j.Stdio.Err) }) // ends with the jail
+	defer func() {
+		err = errors.Join(err, life.Destroy(context.WithoutCancel(ctx), j.Name))
+		j.Stdio.Close()
+		reading.Wait()
+	}()
+	conn, err := cdp.New(j.Stdio.Out, j.Stdio.In, cdp.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, ignoreClosed(conn.Close())) }()
+	b, err := browser.Open(ctx, conn)
+	if err != nil {
+		reason := words.last()
+		return Facts{"stderr": reason}, problem.Wrap(err, problem.JailFailed, sandboxHint(reason), "the browser did not answer")
+	}
+	facts := Facts{"product": b.Version().Product, "answered_ms": time.Since(began).Milliseconds()}
+	if _, err := b.Page(ctx); err != nil {
+		return facts, err
+	}
+	return facts, t.watchRenderer(ctx, j.Name, facts)
+}
+
+// sandboxHint reads what Chromium says when it cannot have its sandbox.
+func sandboxHint(words string) string {
+	if strings.Contains(words, "sandbox") {
+		return "its sandbox could not be made; see the check user_namespaces"
+	}
+	return "clawjail template verify browser"
+}
+
+func (t *trial) template(ctx context.Context) (template.Template, error) {
+	store, err := template.New(template.Config{Dir: t.c.TemplatesDir, Clock: time.Now})
+	if err != nil {
+		return template.Template{}, err
+	}
+	return store.Get(ctx, browserTemplate)
+}
+
+// lifecycle puts the five parts together, with a journal that dies with this process: what is left then is found by
+// the trial's id.
+func (t *trial) lifecycle(ctx context.Context) (*jail.Lifecycle, error) {
+	storage, errStorage := t.browsers.get()
+	limiter, errLimiter := t.limiter.get()
+	runtime, errRuntime := t.runtime.get()
+	network, errNetwork := t.network.get()
+	firewall, errFirewall := t.firewall.get()
+	pool, errPool := t.pool.get()
+	if err := errors.Join(errStorage, errLimiter, errRuntime, errNetwork, errFirewall, errPool); err != nil {
+		return nil, err
+	}
+	return jail.NewLifecycle(ctx, jail.Options{
+		Installation: t.id, Pool: pool, Journal: noJournal{}, Log: t.log,
+		Parts: jail.Parts{Storage: storage, Network: network, Firewall: firewall, Runtime: runtime, Limiter: limiter},
+	})
+}
+
+// noJournal remembers nothing.
+type noJournal struct{}
+
+func (noJournal) Put(ctx context.Context, _ jail.Record) error             { return ctx.Err() }
+func (noJournal) Delete(context.Context, jail.Name) error                  { return nil }
+func (noJournal) Load(context.Context) ([]jail.Record, []jail.Name, error) { return nil, nil, nil }
+
+// browserSpec is a session's with the configured limits.
+func (t *trial) browserSpec(found template.Template) (jail.Spec, error) {
+	build, program := browser.Shell, found.Programs[template.ProgramShell].Path
+	if program == "" {
+		build, program = browser.Full, found.Programs[template.ProgramFull].Path
+	}
+	if program == "" {
+		return jail.Spec{}, problem.New(problem.BadTemplate, "sudo clawjail template build --replace "+browserTemplate,
+			"there is no Chromium in the template %s", found.Name)
+	}
+	pool, err := t.pool.get()
+	if err != nil {
+		return jail.Spec{}, err
+	}
+	home := jail.KindBrowser.Home()
+	o := browser.Options{
+		Build: build, Binary: program, Home: home, ProfileDir: home + "/profile", TempDir: "/tmp",
+		Proxy: "http://" + net.JoinHostPort(pool.Gateway().String(), strconv.Itoa(int(t.c.Gateway.Port))),
+	}
+	argv, errArgv := browser.Command(o)
+	pairs, errPairs := browser.Environment(o)
+	if err := errors.Join(errArgv, errPairs); err != nil {
+		return jail.Spec{}, fmt.Errorf("describe the browser: %w", err)
+	}
+	env := map[string]string{}
+	for _, pair := range pairs {
+		name, value, _ := strings.Cut(pair, "=")
+		env[name] = value
+	}
+	l := t.c.Limits
+	return jail.Spec{
+		Kind: jail.KindBrowser, Lifetime: jail.LifetimeOwner, Template: found.Name,
+		Program: jail.Program{Argv: argv, Env: env, Wire: jail.WirePipe34},
+		Limits: jail.Limits{Memory: int64(l.Memory), MilliCPU: int(l.CPU * 1000), Tasks: l.Tasks, Disk: int64(l.Tmp),
+			SharedMemory: int64(l.SHM), Files: l.Files, WallClock: time.Minute},
+	}, nil
+}
+
+// seen is one process of a jail as the host sees it.
+type seen struct {
+	user    string // which user namespace
+	seccomp string // 2 is a filter
+	filters int    // how many
+}
+
+// watchRenderer looks for a renderer with a user namespace and a filter of its own: the jail's filter is on every
+// process in it and would prove nothing.
+func (t *trial) watchRenderer(ctx context.Context, name jail.Name, facts Facts) error {
+	var problems error
+	for {
+		main, renderer, err := t.browserProcesses(ctx, name)
+		if err != nil {
+			return err
+		}
+		switch {
+		case main == nil || renderer == nil:
+			problems = errors.New("it has no renderer")
+		case renderer.seccomp != "2" || renderer.filters <= main.filters:
+			problems = fmt.Errorf("its renderer has no seccomp filter of its own (%d, the browser has %d)", renderer.filters, main.filters)
+		case renderer.user == main.user:
+			problems = errors.New("its renderer has no user namespace of its own")
+		default:
+			facts["renderer_filters"], facts["browser_filters"] = renderer.filters, main.filters
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return problem.Wrap(ctx.Err(), problem.JailUnconfined, "see the checks user_namespaces and seccomp", "the browser answered, and %v", problems)
+		case <-time.After(10 * time.Millisecond): // a renderer gets its sandbox some milliseconds after its start
+		}
+	}
+}
+
+// browserProcesses finds the browser's main process and its first renderer among the jail's processes.
+func (t *trial) browserProcesses(ctx context.Context, name jail.Name) (main, renderer *seen, err error) {
+	runtime, err := t.runtime.get()
+	if err != nil {
+		return nil, nil, err
+	}
+	traces, err := runtime.List(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, trace := range traces {
+		if trace.Kind != jail.TraceProcess || trace.Name != name {
+			continue
+		}
+		dir := filepath.Join("/proc", trace.ID)
+		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil {
+			continue // it has ended
+		}
+		text := strings.ReplaceAll(string(line), "\x00", " ") // Chromium's children have it in one piece
+		switch {
+		case strings.Contains(text, "--type=renderer"):
+			if renderer == nil {
+				renderer = look(dir)
+			}
+		case !strings.Contains(text, "--type=") && strings.Contains(text, "--remote-debugging-pipe"):
+			main = look(dir)
+		}
+	}
+	return main, renderer, nil
+}
+
+// look is nil for a process that has ended.
+func look(dir string) *seen {
+	status, err := os.ReadFile(filepath.Join(dir, "status"))
+	if err != nil {
+		return nil
+	}
+	user, err := os.Readlink(filepath.Join(dir, "ns", "user"))
+	if err != nil {
+		return nil
+	}
+	filters, err := strconv.Atoi(field(string(status), "Seccomp_filters:"))
+	if err != nil {
+		return nil
+	}
+	return &seen{user: user, seccomp: field(string(status), "Seccomp:"), filters: filters}
+}
+
+// tail keeps the last words of a program.
+type tail struct {
+	mu   sync.Mutex
+	text []byte // guarded by mu
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	const most = 4 << 10
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	if extra := len(t.text) - most; extra > 0 {
+		t.text = t.text[extra:]
+	}
+	return len(p), nil
+}
+
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(string(t.text)), "\n")
+	return lines[len(lines)-1]
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}

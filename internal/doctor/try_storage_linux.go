@@ -1,0 +1,53 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// tryStorage clones a template of one file.
+func (t *trial) tryStorage(ctx context.Context) (_ Facts, err error) {
+	s, err := t.storage.get()
+	if err != nil {
+		return nil, err
+	}
+	templates := filepath.Join(t.data, "templates", tiny)
+	tree := filepath.Join(templates, "rootfs")
+	if err := os.Mkdir(templates, 0o755); err != nil {
+		return nil, fmt.Errorf("make a template: %w", err)
+	}
+	if err := s.Trees().Make(tree); err != nil {
+		return nil, fmt.Errorf("make a template: %w", err)
+	}
+	const was, word = "was-here", "as it was built\n"
+	if err := os.WriteFile(filepath.Join(tree, was), []byte(word), 0o644); err != nil {
+		return nil, fmt.Errorf("make a template: %w", err)
+	}
+	name, err := t.name(1)
+	if err != nil {
+		return nil, err
+	}
+	root, err := s.Clone(ctx, name, tiny)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		undo := context.WithoutCancel(ctx)
+		err = errors.Join(err, s.Unmount(undo, name, true), s.Destroy(undo, name))
+	}()
+	if text, err := os.ReadFile(filepath.Join(root, was)); err != nil || string(text) != word {
+		return nil, fmt.Errorf("read the clone's copy of a file: %q, %w", text, err)
+	}
+	const new = "written"
+	if err := os.WriteFile(filepath.Join(root, new), nil, 0o644); err != nil {
+		return nil, fmt.Errorf("write to the clone: %w", err)
+	}
+	if _, err := os.Lstat(filepath.Join(tree, new)); !errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.New("what was written to the clone is in the template")
+	}
+	return Facts{"kind": s.Kind()}, nil
+}

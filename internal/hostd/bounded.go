@@ -1,0 +1,88 @@
+package hostd
+
+import (
+	"context"
+	"sync"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// boundedJournal refuses the record of one jail too many. The journal is where to count: a jail's record is the
+// first thing of it and the last, so the number is exact however many are made and ended at the same time.
+type boundedJournal struct {
+	jail.Journal
+	most int
+
+	mu    sync.Mutex
+	names map[jail.Name]bool
+}
+
+// Load implements jail.Journal.
+func (b *boundedJournal) Load(ctx context.Context) ([]jail.Record, []jail.Name, error) {
+	records, damaged, err := b.Journal.Load(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.names = map[jail.Name]bool{}
+	for _, r := range records {
+		b.names[r.Name] = true
+	}
+	for _, n := range damaged {
+		b.names[n] = true
+	}
+	return records, damaged, err
+}
+
+// Put implements jail.Journal.
+func (b *boundedJournal) Put(ctx context.Context, r jail.Record) error {
+	if r.State != jail.StateReserved {
+		return b.Journal.Put(ctx, r)
+	}
+	if err := b.enter(r.Name); err != nil {
+		return err
+	}
+	err := b.Journal.Put(ctx, r)
+	if err != nil {
+		b.leave(r.Name)
+	}
+	return err
+}
+
+// Delete implements jail.Journal.
+func (b *boundedJournal) Delete(ctx context.Context, name jail.Name) error {
+	err := b.Journal.Delete(ctx, name)
+	if err == nil {
+		b.leave(name)
+	}
+	return err
+}
+
+// room returns the error that a further jail would be refused with, so that nothing is begun in vain.
+func (b *boundedJournal) room() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.full()
+}
+
+func (b *boundedJournal) full() error {
+	if len(b.names) >= b.most {
+		return problem.New(problem.PoolExhausted, "close sessions", "there are %d jails, as many as this installation may have", b.most)
+	}
+	return nil
+}
+
+func (b *boundedJournal) enter(n jail.Name) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.full(); err != nil {
+		return err
+	}
+	b.names[n] = true
+	return nil
+}
+
+func (b *boundedJournal) leave(n jail.Name) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.names, n)
+}

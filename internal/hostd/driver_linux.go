@@ -1,0 +1,88 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/linux"
+)
+
+// Assemble makes this host's driver out of its five parts. The records of the journal have claimed their leases
+// in the pool before Parts.Start is called.
+func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (_ Parts, err error) {
+	if err := linux.BecomeSubreaper(); err != nil {
+		return Parts{}, err
+	}
+	o := linux.Options{
+		Installation: id, RunDir: c.RunDir, DataDir: c.DataDir, Templates: c.TemplatesDir,
+		Storage: string(c.Storage), Runtime: c.Runtime, Gateway: pool.Gateway(), Log: log,
+	}
+	var closers []func(context.Context) error
+	closeAll := func(ctx context.Context) error {
+		var errs []error
+		for i := len(closers) - 1; i >= 0; i-- {
+			errs = append(errs, closers[i](ctx))
+		}
+		return errors.Join(errs...)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeAll(context.WithoutCancel(ctx)))
+		}
+	}()
+	closeOf := func(f func() error) { closers = append(closers, func(context.Context) error { return f() }) }
+
+	storage, err := linux.NewStorage(o)
+	if err != nil {
+		return Parts{}, err
+	}
+	closeOf(storage.Close)
+	limiter, err := linux.NewLimiter(o)
+	if err != nil {
+		return Parts{}, err
+	}
+	runtime, err := linux.NewRuntime(o, limiter)
+	if err != nil {
+		return Parts{}, err
+	}
+	closeOf(runtime.Close)
+	network, err := linux.OpenNetwork(ctx, linux.NetworkConfig{
+		Installation: id, Pool: pool, RunDir: c.RunDir, Ready: c.NetworkSlots.Ready, Log: log})
+	if err != nil {
+		return Parts{}, err
+	}
+	closers = append(closers, network.Close)
+	firewall, err := linux.OpenFirewall(ctx, linux.FirewallConfig{Installation: id, Pool: pool, Port: c.Gateway.Port, Log: log})
+	if err != nil {
+		return Parts{}, err
+	}
+	closeOf(firewall.Close)
+	return Parts{
+		Parts: jail.Parts{Storage: storage, Network: network, Firewall: firewall, Runtime: runtime, Limiter: limiter},
+		Start: func(ctx context.Context) error {
+			network.Start()
+			return nil
+		},
+		Close: closeAll,
+	}, nil
+}
+
+// Uninstall removes what all jails of an installation share. It refuses while there are jails.
+func Uninstall(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool) error {
+	o := linux.Options{Installation: id, RunDir: c.RunDir, DataDir: c.DataDir, Gateway: pool.Gateway()}
+	limiter, err := linux.NewLimiter(o)
+	if err != nil {
+		return err
+	}
+	firewall, err := linux.OpenFirewall(ctx, linux.FirewallConfig{Installation: id, Pool: pool, Port: c.Gateway.Port})
+	if err != nil {
+		return err
+	}
+	return errors.Join(firewall.Uninstall(ctx), firewall.Close(), linux.UninstallNetwork(ctx, id, c.RunDir), limiter.Uninstall(ctx))
+}
+
+// Trees makes the folders that templates are built in, so that this host's storage can clone them.
+func Trees(c config.Config) (TreeMaker, error) { return linux.OpenTrees(c.DataDir, string(c.Storage)) }

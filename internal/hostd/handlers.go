@@ -1,0 +1,206 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// handler does one operation. It answers, or returns an error that is answered with.
+type handler func(s *server, ctx context.Context, c *call) error
+
+// newHandlers makes all there are: one per operation.
+func newHandlers() map[Operation]handler {
+	return map[Operation]handler{
+		OpInfo:   plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.info(ctx) }),
+		OpHold:   (*server).hold,
+		OpCreate: (*server).create,
+		OpAdmit: named(func(s *server, ctx context.Context, n jail.Name) (any, error) {
+			return noResult{}, s.life.Admit(ctx, n)
+		}),
+		OpWait:    named(func(s *server, ctx context.Context, n jail.Name) (any, error) { return s.life.Wait(ctx, n) }),
+		OpInspect: named(func(s *server, ctx context.Context, n jail.Name) (any, error) { return s.life.Inspect(ctx, n) }),
+		OpList:    plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.life.List(ctx) }),
+		OpDestroy: named(func(s *server, ctx context.Context, n jail.Name) (any, error) {
+			return noResult{}, s.life.Destroy(ctx, n)
+		}),
+		OpReap:      (*server).reap,
+		OpTemplates: plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.Templates(ctx) }),
+		OpTraces:    plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.traces(ctx) }),
+	}
+}
+
+// plain makes the handler of an operation that takes arguments and gives a result.
+func plain[A any](f func(*server, context.Context, A) (any, error)) handler {
+	return func(s *server, ctx context.Context, c *call) error {
+		a, err := decodeArguments[A](c.request)
+		if err != nil {
+			return err
+		}
+		result, err := f(s, ctx, a)
+		if err != nil {
+			return err
+		}
+		return c.answer(result)
+	}
+}
+
+// named makes the handler of an operation on one jail of this installation.
+func named(f func(*server, context.Context, jail.Name) (any, error)) handler {
+	return plain(func(s *server, ctx context.Context, a nameArguments) (any, error) {
+		name, err := jail.ParseName(a.Name, s.Installation)
+		if err != nil {
+			return nil, err
+		}
+		return f(s, ctx, name)
+	})
+}
+
+func (s *server) info(ctx context.Context) (any, error) {
+	all, err := s.life.List(ctx)
+	return Info{
+		Version: s.Version, PID: os.Getpid(), Started: s.started, Installation: s.Installation,
+		Subnet: s.Pool.Subnet(), Gateway: s.Pool.Gateway(), Jails: len(all), MaxJails: s.MaxJails,
+	}, err
+}
+
+// hold keeps an owner here for as long as its connection is open and its process lives.
+func (s *server) hold(ctx context.Context, c *call) error {
+	a, err := decodeArguments[holdArguments](c.request)
+	if err != nil {
+		return err
+	}
+	if err := validOwner(a.Owner); err != nil {
+		return err
+	}
+	release, err := s.owners.hold(a.Owner, c.peer)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := c.answer(noResult{}); err != nil {
+		return err
+	}
+	s.Log.Info("owner is here", "peer", c.peer)
+	defer func() { s.Log.Info("owner is gone", "peer", c.peer, "grace", s.life.Grace) }()
+
+	watch, stop := context.WithCancel(ctx)
+	died := make(chan error, 1)
+	var watching sync.WaitGroup
+	watching.Go(func() { died <- untilPeerDies(watch, c.conn) })
+	defer watching.Wait()
+	defer stop()
+	select {
+	case err := <-died:
+		if err != nil && ctx.Err() == nil {
+			s.Log.Debug("cannot watch the process of an owner", "error", err)
+			<-ctx.Done()
+		}
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// create makes a jail, hands its stdio over and makes sure that it arrived.
+func (s *server) create(ctx context.Context, c *call) error {
+	a, err := decodeArguments[createArguments](c.request)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.owners.has(a.Owner, c.peer), a.Spec.Validate()); err != nil {
+		return err
+	}
+	if err := s.HasTemplate(a.Spec.Template); err != nil {
+		return err
+	}
+	if err := s.journal.room(); err != nil {
+		return err
+	}
+	j, err := s.make(ctx, a)
+	if err != nil {
+		return err
+	}
+	s.Log.Info("jail made", "jail", j.Name, "kind", a.Spec.Kind, "address", j.Lease.Addr, "timing", j.Timing)
+	if err := s.handOver(ctx, c, j); err != nil {
+		// The context has ended by now, in the ordinary case; what was made has to go all the same.
+		return errors.Join(fmt.Errorf("hand over jail %s: %w", j.Name, err), s.life.Destroy(context.WithoutCancel(ctx), j.Name))
+	}
+	return nil
+}
+
+// make makes a jail when it is its turn.
+func (s *server) make(ctx context.Context, a createArguments) (*jail.Jail, error) {
+	select {
+	case s.creates <- struct{}{}:
+		defer func() { <-s.creates }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return s.life.CreateFor(ctx, a.Owner, a.Spec)
+}
+
+// handOver sends a jail's stdio to its creator and waits until the creator says that it has it. A caller can
+// leave at any moment; without its word, a jail might run whose name nobody knows.
+func (s *server) handOver(ctx context.Context, c *call, j *jail.Jail) error {
+	err := ctx.Err()
+	if err == nil {
+		err = c.answerWithStdio(created{Name: j.Name, Lease: j.Lease, Timing: j.Timing}, j.Stdio)
+	}
+	j.Stdio.Close()
+	if err != nil {
+		return err
+	}
+	patience := time.NewTimer(s.Patience)
+	defer patience.Stop()
+	select {
+	case err := <-c.heard:
+		return err
+	case <-patience.C:
+		return problem.New(problem.Timeout, "", "the caller did not say that it has the jail's stdio")
+	}
+}
+
+// reap answers with the report also when something could not be removed: it says what.
+func (s *server) reap(ctx context.Context, c *call) error {
+	o, err := decodeArguments[jail.ReapOptions](c.request)
+	if err != nil {
+		return err
+	}
+	report, err := s.life.Reap(ctx, o)
+	r := reaped{Report: report}
+	if err != nil {
+		r.Error = toWire(err)
+	}
+	return c.answer(r)
+}
+
+// reaped is the result of OpReap.
+type reaped struct {
+	Report jail.ReapReport `json:"report"`
+	Error  *wireError      `json:"error,omitzero"`
+}
+
+// traces lists what the parts see, and the records.
+func (s *server) traces(ctx context.Context) (any, error) {
+	all, err := s.life.Traces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	records, damaged, err := s.Journal.Load(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	for _, r := range records {
+		all = append(all, jail.Trace{Kind: jail.TraceRecord, Name: r.Name, Index: r.Lease.Index, ID: string(r.Name)})
+	}
+	for _, n := range damaged {
+		all = append(all, jail.Trace{Kind: jail.TraceRecord, Name: n, Index: -1, ID: string(n)})
+	}
+	return all, nil
+}

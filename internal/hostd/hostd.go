@@ -1,0 +1,208 @@
+// Package hostd is the host daemon: the small root process that makes jails for the control plane, and the client
+// with which the control plane talks to it. The client is a jail.Driver.
+//
+// What it promises:
+//
+//   - It trusts its caller with jails, not with the host. The kernel says who calls: the control plane's user or
+//     root, nobody else gets an answer. There are eleven operations with typed arguments; a name is a name of
+//     this installation, an unknown or doubled member of a request is an error, and no operation takes a path
+//     of the host or a command for it.
+//   - The stdio of a jail goes to its caller as descriptors and is closed here at once. A jail whose stdio nobody
+//     received is destroyed.
+//   - Jails belong to an owner: whoever holds a connection open under a random token. When the connection drops
+//     or its process dies, the owner's jails end after a grace period, also when nobody says goodbye.
+//   - Before anything of a jail exists on the host, a file of the journal names it. A host daemon that starts
+//     reads the journal and the host, and removes what should not be there, before it takes the first call.
+//
+// One connection carries one call. The caller sends one frame, the host daemon answers with one and closes;
+// a caller that closes first has changed its mind, and the call is cancelled.
+package hostd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+// Parts are the five parts of a driver together with what all jails share.
+type Parts struct {
+	jail.Parts
+	// Start makes what all jails share (a bridge, a firewall table, a tree of cgroups) and begins what works in
+	// the background. It is called after the first Reap: the parts can list and remove before it, and nothing
+	// that an earlier process left is in its way. It may be nil.
+	Start func(ctx context.Context) error
+	// Close ends what works in the background and removes what was made ahead. Jails run on. It is called once,
+	// also when Start failed. It may be nil.
+	Close func(ctx context.Context) error
+}
+
+// Options are what Serve needs. Fields without a default are required.
+type Options struct {
+	// Socket is the path of the unix socket, in a folder that only this process's user can write.
+	Socket string
+	// Group owns the socket beside this process's user; -1 leaves the group that it is made with.
+	Group int
+	// ControlUID is the user that may call, besides root.
+	ControlUID uint32
+	// Installation marks everything on the host.
+	Installation jail.Installation
+	Pool         *jail.Pool
+	Parts        Parts
+	Journal      jail.Journal
+	// HasTemplate returns nil when jails can be made from the template. The name has been validated.
+	HasTemplate func(name string) error
+	// Templates lists the templates that there are.
+	Templates func(ctx context.Context) ([]Template, error)
+	// Version of the program, for OpInfo.
+	Version string
+
+	Log *slog.Logger     // default: nothing is logged
+	Now func() time.Time // default time.Now
+	// Grace and ScanEvery are those of jail.Options.
+	Grace, ScanEvery time.Duration
+	// Barrier is called before every step of a jail's life, for tests that kill the process there. May be nil.
+	Barrier func(jail.Step)
+	// Notify tells the service manager about READY=1 and STOPPING=1. May be nil.
+	Notify func(state string) error
+
+	// MaxJails bounds the jails of the installation. Default 1024.
+	MaxJails int
+	// MaxConnections bounds the open connections of one user. A quarter of them is kept for calls that do not
+	// last. Default 256.
+	MaxConnections int
+	// MaxCreates bounds the creates that work at the same time; further ones wait. Default 32.
+	MaxCreates int
+	// Patience is how long a caller may take to send a request, to read an answer or to accept a jail, and how
+	// long calls may go on after the end was asked for. Default 5 s.
+	Patience time.Duration
+
+	// EndJails ends every jail when Serve ends. Without it they run on, and the next host daemon takes them over.
+	EndJails bool
+}
+
+func (o *Options) defaults() error {
+	var errs []error
+	need := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("host daemon: %s is missing", what))
+		}
+	}
+	need(o.Socket != "", "the path of the socket")
+	need(o.HasTemplate != nil && o.Templates != nil, "the templates")
+	need(o.Pool != nil, "the address pool")
+	need(o.Journal != nil, "the journal")
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	nothing := func(context.Context) error { return nil }
+	if o.Parts.Start == nil {
+		o.Parts.Start = nothing
+	}
+	if o.Parts.Close == nil {
+		o.Parts.Close = nothing
+	}
+	if o.Notify == nil {
+		o.Notify = func(string) error { return nil }
+	}
+	o.MaxJails = cmp.Or(o.MaxJails, 1024)
+	o.MaxConnections = cmp.Or(o.MaxConnections, 256)
+	o.MaxCreates = cmp.Or(o.MaxCreates, 32)
+	o.Patience = cmp.Or(o.Patience, 5*time.Second)
+	need(o.MaxJails > 0 && o.MaxConnections > 0 && o.MaxCreates > 0 && o.Patience > 0, "a limit, which must be positive,")
+	return errors.Join(errs...)
+}
+
+const (
+	// endLimit bounds how long the jails of a host daemon that ends them may take.
+	endLimit = 60 * time.Second
+	// endAtOnce is how many are ended at the same time.
+	endAtOnce = 16
+)
+
+// Serve takes over what the journal names, removes what should not be on the host, and serves calls until the
+// context ends. It returns when everything that it started has ended.
+func Serve(ctx context.Context, o Options) (err error) {
+	if err := o.defaults(); err != nil {
+		return err
+	}
+	journal := &boundedJournal{Journal: o.Journal, most: o.MaxJails}
+	life, err := jail.NewLifecycle(ctx, jail.Options{
+		Installation: o.Installation, Parts: o.Parts.Parts, Pool: o.Pool, Journal: journal, Log: o.Log, Now: o.Now,
+		Grace: o.Grace, ScanEvery: o.ScanEvery, Barrier: o.Barrier,
+	})
+	if err != nil {
+		return err
+	}
+	defer life.Close()
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
+		defer cancel()
+		if closeErr := o.Parts.Close(end); closeErr != nil {
+			err = errors.Join(err, fmt.Errorf("end the driver: %w", closeErr))
+		}
+	}()
+	if _, err := life.Reap(ctx, jail.ReapOptions{}); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		// One thing that cannot be removed must not keep everything else from running: the timer tries again.
+		o.Log.Error("remove what an earlier run has left", "error", err)
+	}
+	if err := o.Parts.Start(ctx); err != nil {
+		return fmt.Errorf("prepare the host: %w", err)
+	}
+	listener, err := listen(o.Socket, o.Group)
+	if err != nil {
+		return err
+	}
+	s := newServer(o, life, journal)
+	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
+	var owned sync.WaitGroup
+	owned.Go(func() { life.Run(background) })
+	owned.Go(func() { s.accept(background, listener) })
+	o.Log.Info("host daemon is ready", "socket", o.Socket, "installation", o.Installation, "subnet", o.Pool.Subnet())
+	s.notify("READY=1")
+
+	<-ctx.Done()
+	s.notify("STOPPING=1")
+	err = listener.Close() // removes the socket: who connects from now on is told at once that nobody is there
+	s.drain()
+	if o.EndJails {
+		err = errors.Join(err, endJails(background, life, o.Log))
+	}
+	endBackground()
+	owned.Wait()
+	return err
+}
+
+// endJails ends every jail there is.
+func endJails(ctx context.Context, life *jail.Lifecycle, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, endLimit)
+	defer cancel()
+	all, err := life.List(ctx)
+	if err != nil {
+		return err
+	}
+	log.Info("end all jails", "count", len(all))
+	errs := make([]error, len(all))
+	atOnce := make(chan struct{}, endAtOnce)
+	var working sync.WaitGroup
+	for i, st := range all {
+		atOnce <- struct{}{}
+		working.Go(func() {
+			defer func() { <-atOnce }()
+			errs[i] = life.Destroy(ctx, st.Name)
+		})
+	}
+	working.Wait()
+	return errors.Join(errs...)
+}

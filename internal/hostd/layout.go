@@ -1,0 +1,98 @@
+package hostd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// SocketPath is the socket of the host daemon of a configuration.
+func SocketPath(c config.Config) string { return filepath.Join(c.RunDir, "hostd.sock") }
+
+// ControlDir is the folder of the control plane: its keys and its database.
+func ControlDir(c config.Config) string { return filepath.Join(c.DataDir, "control") }
+
+// AdminKeyPath is the file of the key that the control plane makes for the administrator.
+func AdminKeyPath(c config.Config) string { return filepath.Join(ControlDir(c), "admin.key") }
+
+func lockPath(c config.Config) string    { return filepath.Join(c.RunDir, "hostd.lock") }
+func journalPath(c config.Config) string { return filepath.Join(c.DataDir, "journal") }
+
+// folder is one folder of an installation.
+type folder struct {
+	path     string
+	mode     os.FileMode
+	uid, gid int
+}
+
+// makeFolders makes the folders of an installation, or gives those that are there their owner and mode. Only the
+// control plane's own folder is not root's, and everything above it is.
+func makeFolders(c config.Config, control account) error {
+	self := os.Geteuid()
+	for _, f := range []folder{
+		{c.DataDir, 0o755, self, -1},
+		{ControlDir(c), 0o700, control.uid, control.gid},
+		{journalPath(c), 0o700, self, -1},
+		{c.TemplatesDir, 0o700, self, -1},
+		{c.RunDir, 0o750, self, control.gid},
+	} {
+		if err := f.make(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f folder) make() error {
+	if err := makeParents(filepath.Dir(f.path)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(f.path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fullDisk(fmt.Errorf("make a folder: %w", err))
+	}
+	d, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return problem.Wrap(err, problem.BadConfig, "name a folder, not a link to one", "%s cannot be used as a folder", f.path)
+	}
+	defer d.Close() // nothing is written through it
+	info, err := d.Stat()
+	if err != nil {
+		return fmt.Errorf("look at a folder: %w", err)
+	}
+	if owner, ok := ownerOf(info); !ok || (int(owner) != f.uid && int(owner) != os.Geteuid()) {
+		return problem.New(problem.BadConfig, "move it away, or name another folder in the configuration",
+			"the folder %s belongs to user %d", f.path, owner)
+	}
+	if err := errors.Join(d.Chown(f.uid, f.gid), d.Chmod(f.mode)); err != nil {
+		return fmt.Errorf("give %s its owner and mode: %w", f.path, err)
+	}
+	return nil
+}
+
+// makeParents makes what is missing above a folder. The mode is set, because the process hides its files.
+func makeParents(path string) error {
+	err := os.Mkdir(path, 0o755)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeParents(filepath.Dir(path)); err != nil {
+			return err
+		}
+		err = os.Mkdir(path, 0o755)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		err = os.Chmod(path, 0o755)
+	}
+	if err != nil {
+		return fullDisk(fmt.Errorf("make a folder: %w", err))
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package hostd
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// lock takes the lock file of a run directory. It is given up by closing the file, and by the death of the
+// process; the file stays. Who has it stands in it.
+func lock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock: %w", err)
+	}
+	if err := flock(f); err != nil {
+		var line [20]byte
+		n, _ := io.ReadFull(f, line[:]) // without the number the message is still true
+		if pid := bytes.TrimSpace(line[:n]); len(pid) > 0 {
+			err = fmt.Errorf("process %s has the lock %s: %w", pid, path, err)
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	if err != nil {
+		return nil, errors.Join(fullDisk(fmt.Errorf("write the lock: %w", err)), f.Close())
+	}
+	return f, nil
+}
+
+// flock locks an open file or folder, or says that another host daemon has it.
+func flock(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return problem.New(problem.Conflict, "stop it first, or give this one its own data_dir and run_dir",
+				"another host daemon of this installation is running")
+		default:
+			return err
+		}
+	}
+}

@@ -1,0 +1,666 @@
+package hostd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// runHelper is the main function of this test binary when it is another process. What it needs to know is in
+// arguments after the first.
+func runHelper(name string) int {
+	helpers := map[string]func(args []string) error{
+		"hostd": helperHostd, "run": helperRun, "info": helperInfo, "heir": helperHeir, "journal": helperJournal, "hardened": helperHardened,
+	}
+	if err := helpers[name](os.Args[1:]); err != nil {
+		fmt.Println("error:", err)
+		return 1
+	}
+	return 0
+}
+
+// process is a helper that runs.
+type process struct {
+	cmd   *exec.Cmd
+	lines *bufio.Scanner // its stdout
+	in    io.WriteCloser
+}
+
+func startHelper(t *testing.T, binary, name string, credential *syscall.Credential, args ...string) *process {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
+	cmd.Env = append(os.Environ(), helperVariable+"="+name)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd: cmd, lines: bufio.NewScanner(out), in: in}
+	t.Cleanup(func() { p.kill() })
+	return p
+}
+
+// kill ends it as nothing can prevent. A second call does nothing.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait() // it was killed
+}
+
+// expect reads lines until one has the prefix, and returns the rest of it.
+func (p *process) expect(t *testing.T, prefix string) string {
+	t.Helper()
+	var seen []string
+	for p.lines.Scan() {
+		if rest, ok := strings.CutPrefix(p.lines.Text(), prefix); ok {
+			return rest
+		}
+		seen = append(seen, p.lines.Text())
+	}
+	t.Fatalf("the process ended without saying %q: %q", prefix, seen)
+	return ""
+}
+
+// helperHostd serves a disk. Arguments: its folder, the socket, the step to stop at (or "-"). At the step it says so
+// and waits to be killed.
+func helperHostd(args []string) error {
+	d, err := newDisk(args[0])
+	if err != nil {
+		return err
+	}
+	journal, err := OpenJournal(filepath.Join(args[0], "journal"), "test", nil)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
+	defer stop()
+	return Serve(ctx, Options{
+		Socket: args[1], Group: -1, ControlUID: uint32(os.Geteuid()), Installation: "test", Pool: d.pool,
+		Parts: Parts{Parts: d.parts()}, Journal: journal, Grace: 20 * time.Millisecond,
+		HasTemplate: func(string) error { return nil },
+		Templates:   func(context.Context) ([]Template, error) { return nil, nil },
+		Barrier: func(s jail.Step) {
+			if string(s) == args[2] {
+				fmt.Println("at", s)
+				select {}
+			}
+		},
+		Notify: func(state string) error { fmt.Println(state); return nil },
+	})
+}
+
+// left lists what is on a disk, in the journal, and which of its programs run.
+func left(t *testing.T, dir string) []string {
+	t.Helper()
+	d, err := newDisk(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	traces, err := d.list(jail.TraceKinds()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, trace := range traces {
+		out = append(out, fmt.Sprint(trace))
+	}
+	records, err := filepath.Glob(filepath.Join(dir, "journal", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out = append(out, records...)
+	// Programs carry the folder in their arguments.
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range commands {
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), "program-of-"+filepath.Base(dir)) {
+			out = append(out, path)
+		}
+	}
+	return out
+}
+
+// The host daemon is killed, as a real process, at every step of a jail's life; then another one starts. The steps
+// come from the lifecycle's own list.
+func TestNothingIsLeftWhereverTheHostDaemonIsKilled(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range jail.Steps() {
+		t.Run(string(step), func(t *testing.T) {
+			t.Parallel()
+			socket := newSocket(t)
+			dir := filepath.Dir(socket)
+			victim := startHelper(t, self, "hostd", nil, dir, socket, string(step))
+			victim.expect(t, "READY=1")
+			c := NewClient(socket, nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if err := c.Hold(ctx); err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			lived := make(chan struct{})
+			go func() { // errors are expected: its host daemon is killed under it
+				defer close(lived)
+				s := spec("trap '' TERM; while :; do sleep 1; done # program-of-" + filepath.Base(dir))
+				j, err := c.Create(ctx, s)
+				if err != nil {
+					return
+				}
+				defer j.Stdio.Close()
+				if c.Admit(ctx, j.Name) == nil {
+					_ = c.Destroy(ctx, j.Name)
+				}
+			}()
+			if got := victim.expect(t, "at "); got != string(step) {
+				t.Fatalf("stopped at %s", got)
+			}
+			victim.kill()
+			<-lived
+			// Every step but the first has something to leave; otherwise this test would prove nothing.
+			if n := len(left(t, dir)); n == 0 && step != jail.StepReserve {
+				t.Error("nothing was there to be cleaned up")
+			}
+			c.Close()
+			next := startHelper(t, self, "hostd", nil, dir, socket, "-")
+			next.expect(t, "READY=1")
+			testenv.Eventually(t, patience, func() bool {
+				_, err := NewClient(socket, nil).Reap(t.Context(), jail.ReapOptions{})
+				return err == nil && len(left(t, dir)) == 0
+			}, "left on the host")
+			if rest := left(t, dir); len(rest) > 0 {
+				t.Errorf("left on the host: %v", rest)
+			}
+		})
+	}
+}
+
+func TestKillingTheHostDaemonLeavesGoodJailsAlone(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := newSocket(t)
+	dir := filepath.Dir(socket)
+	first := startHelper(t, self, "hostd", nil, dir, socket, "-")
+	first.expect(t, "READY=1")
+	c := NewClient(socket, nil)
+	if err := c.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	j := create(t, c, spec("exec cat"))
+	first.kill()
+	second := startHelper(t, self, "hostd", nil, dir, socket, "-")
+	second.expect(t, "READY=1")
+	create(t, c, spec("exec cat")) // the hold is there again
+	if _, err := c.Reap(t.Context(), jail.ReapOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(j.Stdio.In, "still here")
+	if line, err := bufio.NewReader(j.Stdio.Out).ReadString('\n'); line != "still here\n" {
+		t.Fatalf("the jail answers %q, %v", line, err)
+	}
+	all, err := c.List(t.Context())
+	if err != nil || len(all) != 2 {
+		t.Fatalf("list: %v, %v", all, err)
+	}
+	for _, st := range all {
+		if err := c.Destroy(t.Context(), st.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rest := left(t, dir); len(rest) > 0 {
+		t.Errorf("left: %v", rest)
+	}
+}
+
+// helperInfo asks for the info of a host daemon. Arguments: the socket.
+func helperInfo(args []string) error {
+	info, err := NewClient(args[0], nil).Info(context.Background())
+	if err != nil {
+		return err
+	}
+	fmt.Println("installation:", info.Installation)
+	return nil
+}
+
+// copyOfThisBinary is one that every user can run.
+func copyOfThisBinary(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "hostd-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	data, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "helper")
+	if err := os.WriteFile(path, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{dir, path} {
+		if err := os.Chmod(p, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return path
+}
+
+func TestOnlyTheControlPlanesUserAndRootGetAnAnswer(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	binary := copyOfThisBinary(t)
+	const control, group, stranger = 64001, 64002, 64003
+	var log strings.Builder
+	f := newFixture(t, func(o *Options) {
+		o.ControlUID, o.Group = control, group
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	// The stranger is in the group, so the file's permissions let it through: the kernel's word decides.
+	if err := os.Chmod(filepath.Dir(f.socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		uid  uint32
+		ok   bool
+	}{{"control plane", control, true}, {"stranger", stranger, false}, {"root", 0, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			p := startHelper(t, binary, "info", &syscall.Credential{Uid: c.uid, Gid: group}, f.socket)
+			if c.ok {
+				p.expect(t, "installation: test")
+				return
+			}
+			if said := p.expect(t, "error:"); !strings.Contains(said, "does not answer") {
+				t.Errorf("it was told %q", said)
+			}
+		})
+	}
+	if err := f.stop(); err != nil { // the log is complete
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "refused a connection") || !strings.Contains(log.String(), strconv.Itoa(stranger)) {
+		t.Errorf("the log says nothing of the stranger:\n%s", log.String())
+	}
+}
+
+// helperHeir holds an owner, makes a jail and gives the connection to a child that outlives it. Arguments: the
+// socket.
+func helperHeir(args []string) error {
+	ctx := context.Background()
+	c := NewClient(args[0], nil)
+	conn, err := c.openHold(ctx)
+	if err != nil {
+		return err
+	}
+	held, err := conn.File()
+	if err != nil {
+		return err
+	}
+	c.end = func() {}
+	c.setHeld(true)
+	if _, err := c.Create(ctx, spec("exec sleep 1000")); err != nil {
+		return err
+	}
+	heir := exec.Command("/bin/sleep", "1000")
+	heir.ExtraFiles = []*os.File{held}
+	if err := heir.Start(); err != nil {
+		return err
+	}
+	fmt.Println("heir", heir.Process.Pid)
+	select {}
+}
+
+func TestAnInheritedConnectionDoesNotSpeakForADeadOwner(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, nil)
+	if err := peerPIDFD(t, f.socket); err != nil {
+		testenv.Missing(t, "SO_PEERPIDFD: "+err.Error(), "use Linux 6.5 or newer")
+	}
+	p := startHelper(t, self, "heir", nil, f.socket)
+	heir, err := strconv.Atoi(p.expect(t, "heir "))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Kill(heir, unix.SIGKILL) }()
+	if n := len(f.host.Things()); n == 0 {
+		t.Fatal("there is no jail")
+	}
+	p.kill()
+	if to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/3", heir)); err != nil || !strings.HasPrefix(to, "socket:") {
+		t.Fatalf("the heir does not have the connection: %q, %v", to, err)
+	}
+	f.empty(t)
+}
+
+// peerPIDFD says whether this kernel tells the process of a connection.
+func peerPIDFD(t *testing.T, socket string) error {
+	t.Helper()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var optErr error
+	err = raw.Control(func(fd uintptr) {
+		var pidfd int
+		if pidfd, optErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); optErr == nil {
+			optErr = unix.Close(pidfd)
+		}
+	})
+	return errors.Join(err, optErr)
+}
+
+// helperJournal writes records until it is killed. Arguments: the folder.
+func helperJournal(args []string) error {
+	j, err := OpenJournal(args[0], "test", nil)
+	if err != nil {
+		return err
+	}
+	fmt.Println("writing")
+	ctx := context.Background()
+	for i := 0; ; i++ {
+		name, err := jail.NewName(jail.KindBrowser, "test", i%20)
+		if err != nil {
+			return err
+		}
+		r := record(name)
+		r.Process.PID = i
+		r.Root = strings.Repeat("x", i%5000)
+		if i%3 == 0 {
+			r.Spec.Lifetime = jail.LifetimeKeep
+		}
+		if err := j.Put(ctx, r); err != nil {
+			return err
+		}
+		if i%7 == 0 {
+			if err := j.Delete(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func TestAKilledWriterLeavesWholeRecords(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "journal")
+	most := 0
+	for i := range 25 {
+		p := startHelper(t, self, "journal", nil, dir)
+		p.expect(t, "writing")
+		for deadline := time.Now().Add(time.Duration(i) * time.Millisecond); time.Now().Before(deadline); {
+			// the moment of the kill differs from round to round
+		}
+		p.kill()
+		j, err := OpenJournal(dir, "test", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records, damaged := load(t, j)
+		if len(damaged) > 0 {
+			t.Fatalf("round %d: damaged %v", i, damaged)
+		}
+		most = max(most, len(records))
+		entries, err := os.ReadDir(dir)
+		if err != nil || len(entries) != len(records) {
+			t.Fatalf("round %d: %d files for %d records, %v", i, len(entries), len(records), err)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most < 10 {
+		t.Errorf("at most %d records were ever there: the writer does not write", most)
+	}
+}
+
+// helperHardened shows what a hardened process is like. Arguments: the number of an inherited descriptor.
+func helperHardened(args []string) error {
+	if err := Harden(); err != nil {
+		return err
+	}
+	fd, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	if err != nil {
+		return err
+	}
+	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+	if err != nil {
+		return err
+	}
+	var core unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err != nil {
+		return err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	mask := unix.Umask(0)
+	fmt.Printf("cloexec=%t dumpable=%d core=%d dir=%s umask=%03o env=%q\n", flags&unix.FD_CLOEXEC != 0, dumpable, core.Cur, dir, mask, os.Environ())
+	return nil
+}
+
+func TestAHardenedProcessBringsNothingAlong(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	cmd := exec.Command(self, "3")
+	cmd.Env = []string{helperVariable + "=hardened", "NOTIFY_SOCKET=@x", "LD_PRELOAD_X=/evil.so", "PATH=/tmp/evil"}
+	cmd.ExtraFiles = []*os.File{w}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	got := string(out)
+	for _, want := range []string{"cloexec=true", "dumpable=0", "core=0", "dir=/ ", "umask=077", "NOTIFY_SOCKET=@x", "PATH=" + searchPath} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s is missing in %s", want, got)
+		}
+	}
+	for _, bad := range []string{"LD_PRELOAD_X", helperVariable, "/tmp/evil"} {
+		if strings.Contains(got, bad) {
+			t.Errorf("%s came along: %s", bad, got)
+		}
+	}
+}
+
+// helperRun is a whole host daemon on a disk. Arguments: the folder, the user.
+func helperRun(args []string) error {
+	c := runConfig(args[0], args[1])
+	if err := Harden(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
+	defer stop()
+	return Run(ctx, RunOptions{
+		Config: c, EndJails: true, Version: "test", Now: time.Now,
+		Log:       slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Templates: func(context.Context) ([]Template, error) { return nil, nil },
+		Substrate: Substrate{
+			FreeSubnet: subnet("10.99.0.0/24"),
+			Assemble: func(_ context.Context, _ config.Config, _ jail.Installation, pool *jail.Pool, _ *slog.Logger) (Parts, error) {
+				d, err := newDisk(filepath.Join(args[0], "host"))
+				d.pool = pool
+				return Parts{Parts: d.parts()}, err
+			},
+		},
+		Notify: func(state string) error { fmt.Println(state); return nil },
+	})
+}
+
+func runConfig(dir, user string) config.Config {
+	c := config.Default()
+	c.DataDir, c.RunDir, c.User = filepath.Join(dir, "data"), filepath.Join(dir, "run"), user
+	c.TemplatesDir = filepath.Join(c.DataDir, "templates")
+	return c
+}
+
+func TestAWholeHostDaemon(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	nobody, err := lookupAccount("nobody")
+	if err != nil {
+		testenv.Missing(t, "the user nobody", "make it")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(newSocket(t))
+	conf := runConfig(dir, "nobody")
+	p := startHelper(t, self, "run", nil, dir, "nobody")
+	p.expect(t, "READY=1")
+	for _, f := range []struct {
+		path     string
+		mode     os.FileMode
+		uid, gid int
+	}{
+		{conf.DataDir, 0o755, 0, 0},
+		{ControlDir(conf), 0o700, nobody.uid, nobody.gid},
+		{conf.TemplatesDir, 0o700, 0, 0},
+		{filepath.Join(conf.DataDir, "journal"), 0o700, 0, 0},
+		{filepath.Join(conf.DataDir, InstallationFile), 0o600, 0, 0},
+		{conf.RunDir, 0o750, 0, nobody.gid},
+		{SocketPath(conf), 0o660, 0, nobody.gid},
+		{filepath.Join(conf.RunDir, "hostd.lock"), 0o600, 0, 0},
+	} {
+		info, err := os.Lstat(f.path)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		if info.Mode().Perm() != f.mode || int(st.Uid) != f.uid || int(st.Gid) != f.gid {
+			t.Errorf("%s is %04o %d:%d, want %04o %d:%d", f.path, info.Mode().Perm(), st.Uid, st.Gid, f.mode, f.uid, f.gid)
+		}
+	}
+	second := startHelper(t, self, "run", nil, dir, "nobody")
+	if said := second.expect(t, "error:"); !strings.Contains(said, "another host daemon") ||
+		!strings.Contains(said, strconv.Itoa(p.cmd.Process.Pid)) {
+		t.Errorf("a second host daemon says %q", said)
+	}
+	c := NewClient(SocketPath(conf), nil)
+	if err := c.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Create(t.Context(), spec("exec cat")); !hasCode(err, problem.TemplateMissing) {
+		t.Errorf("a template that has not been built: %v", err)
+	}
+	template := filepath.Join(conf.TemplatesDir, "tiny")
+	if err := os.Mkdir(template, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(template, "template.json"), []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	j := create(t, c, spec("exec cat"))
+	fmt.Fprintln(j.Stdio.In, "hello")
+	if line, err := bufio.NewReader(j.Stdio.Out).ReadString('\n'); line != "hello\n" {
+		t.Fatalf("the jail answers %q, %v", line, err)
+	}
+	before, err := c.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Fatalf("the end: %v", err)
+	}
+	d, err := newDisk(filepath.Join(dir, "host"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := d.list(jail.TraceKinds()...); err != nil || len(rest) > 0 {
+		t.Errorf("left: %v, %v", rest, err)
+	}
+	again := startHelper(t, self, "run", nil, dir, "nobody")
+	again.expect(t, "READY=1")
+	if after, err := c.Info(t.Context()); err != nil || after.Installation != before.Installation || after.Subnet != before.Subnet {
+		t.Errorf("another installation after a restart: %+v and %+v, %v", before, after, err)
+	}
+}
+
+func TestFoldersOfOthersAreRefused(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	dir := filepath.Dir(newSocket(t))
+	conf := runConfig(dir, "nobody")
+	control := account{uid: 64001, gid: 64001}
+	if err := makeFolders(conf, control); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeFolders(conf, control); err != nil {
+		t.Fatalf("a second time: %v", err)
+	}
+	if err := os.Chown(conf.TemplatesDir, 64003, 64003); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeFolders(conf, control); !hasCode(err, problem.BadConfig) {
+		t.Errorf("a folder of somebody else: %v", err)
+	}
+	if err := errors.Join(os.Remove(conf.TemplatesDir), os.Symlink("/etc", conf.TemplatesDir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeFolders(conf, control); !hasCode(err, problem.BadConfig) {
+		t.Errorf("a link in the place of a folder: %v", err)
+	}
+}

@@ -1,0 +1,77 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// ReapWithout reaps an installation whose host daemon does not run: what is left of it after all of it was killed.
+// A jail that is still running is left alone, because its owner may be waiting for the host daemon to come back;
+// programs whose owner is gone are given the time that they need to notice. It refuses while a host daemon runs.
+func ReapWithout(ctx context.Context, o RunOptions, how jail.ReapOptions) (report jail.ReapReport, err error) {
+	if os.Geteuid() != 0 {
+		return report, problem.New(problem.NoRoot, "run it with sudo", "the host daemon does not run, and reaping without it needs root")
+	}
+	if _, err := os.Lstat(filepath.Join(o.Config.DataDir, InstallationFile)); errors.Is(err, os.ErrNotExist) {
+		return jail.ReapReport{Findings: []jail.Finding{}}, nil // clawjail was never started here
+	}
+	control, err := lookupAccount(o.Config.User)
+	if err != nil {
+		return report, err
+	}
+	if err := makeFolders(o.Config, control); err != nil {
+		return report, err
+	}
+	err = o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) (err error) {
+		defer func() { err = errors.Join(err, parts.Close(context.WithoutCancel(ctx))) }()
+		life, err := jail.NewLifecycle(ctx, jail.Options{Installation: in.ID, Parts: parts.Parts, Pool: pool, Journal: journal, Log: o.Log, Now: o.Now})
+		if err != nil {
+			return err
+		}
+		defer life.Close()
+		if all, err := life.List(ctx); err == nil && len(all) > 0 {
+			select {
+			case <-time.After(jail.EndedGrace + 100*time.Millisecond):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		report, err = life.Reap(ctx, how)
+		return err
+	})
+	return report, err
+}
+
+// withParts takes the locks of an installation and assembles its driver.
+func (o RunOptions) withParts(ctx context.Context, use func(Installation, *jail.Pool, Parts, jail.Journal) error) (err error) {
+	locked, err := lock(lockPath(o.Config))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, locked.Close()) }()
+	in, err := OpenInstallation(ctx, o.Config.DataDir, o.Config.Subnet, o.Substrate.FreeSubnet, o.Now)
+	if err != nil {
+		return err
+	}
+	pool, err := jail.NewPool(in.Subnet, o.Config.UIDBase)
+	if err != nil {
+		return err
+	}
+	journal, err := OpenJournal(journalPath(o.Config), in.ID, o.Log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, journal.Close()) }()
+	parts, err := o.Substrate.Assemble(ctx, o.Config, in.ID, pool, o.Log)
+	if err != nil {
+		return fmt.Errorf("assemble the driver: %w", err)
+	}
+	return use(in, pool, parts, journal)
+}

@@ -1,0 +1,120 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Substrate is what an operating system contributes to a host daemon.
+type Substrate struct {
+	// FreeSubnet finds a network for the jails of an installation that nothing else on the host uses. It is
+	// asked once per installation.
+	FreeSubnet func(ctx context.Context, id jail.Installation) (netip.Prefix, error)
+	// Assemble makes the five parts.
+	Assemble func(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (Parts, error)
+}
+
+// RunOptions are what Run needs.
+type RunOptions struct {
+	Config config.Config
+	// Substrate is ThisHost, except in tests.
+	Substrate Substrate
+	// Templates lists the templates that there are.
+	Templates func(ctx context.Context) ([]Template, error)
+	// EndJails is that of Options.
+	EndJails bool
+	Version  string
+	Log      *slog.Logger
+	Now      func() time.Time
+	Barrier  func(jail.Step)
+	Notify   func(state string) error
+}
+
+// Run is a whole host daemon: it makes the folders of the installation, takes its locks, assembles the driver and
+// serves until the context ends. It needs root, and the user of the control plane to exist.
+func Run(ctx context.Context, o RunOptions) (err error) {
+	if os.Geteuid() != 0 {
+		return problem.New(problem.NoRoot, "start it with sudo", "the host daemon must run as root: it makes jails")
+	}
+	if o.Barrier == nil {
+		o.Barrier = barrier(o.Config.RunDir)
+	}
+	control, err := lookupAccount(o.Config.User)
+	if err != nil {
+		return err
+	}
+	if err := makeFolders(o.Config, control); err != nil {
+		return err
+	}
+	for _, dir := range []string{o.Config.DataDir, o.Config.RunDir, o.Config.TemplatesDir} {
+		if err := config.CheckOwnership(dir); err != nil {
+			return err
+		}
+	}
+	return o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) error {
+		// Every session has a Wait, and the warm pool's browsers have one too.
+		sessions := o.Config.Sessions.Max + o.Config.WarmPool.Size
+		return Serve(ctx, Options{
+			Socket: SocketPath(o.Config), Group: control.gid, ControlUID: uint32(control.uid),
+			Installation: in.ID, Pool: pool, Parts: parts, Journal: journal,
+			HasTemplate: func(name string) error { return hasTemplate(o.Config.TemplatesDir, name) },
+			Templates:   o.Templates,
+			Version:     o.Version, Log: o.Log, Now: o.Now, Barrier: o.Barrier, Notify: o.Notify,
+			MaxJails:       max(2*sessions, 64),
+			MaxConnections: max(3*sessions, 256),
+			EndJails:       o.EndJails,
+		})
+	})
+}
+
+// account is a user of the system.
+type account struct{ uid, gid int }
+
+func lookupAccount(name string) (account, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return account{}, problem.Wrap(err, problem.BadConfig, "`sudo clawjail up` makes it; by hand: useradd --system --user-group --shell /usr/sbin/nologin "+name,
+			"the user %s of the control plane does not exist", name)
+	}
+	a := account{}
+	var errs [2]error
+	a.uid, errs[0] = strconv.Atoi(u.Uid)
+	a.gid, errs[1] = strconv.Atoi(u.Gid)
+	if err := errors.Join(errs[:]...); err != nil {
+		return account{}, fmt.Errorf("look up user %s: %w", name, err)
+	}
+	if a.uid == 0 {
+		return account{}, problem.New(problem.BadConfig, "name an unprivileged user", "the user %s of the control plane is root", name)
+	}
+	return a, nil
+}
+
+// hasTemplate looks for the description of a template, which is there when the whole template is.
+func hasTemplate(dir, name string) error {
+	if err := jail.ValidTemplateName(name); err != nil {
+		return err
+	}
+	info, err := os.Lstat(filepath.Join(dir, name, "template.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return problem.New(problem.TemplateMissing, "build it: sudo clawjail template build "+name, "there is no template %s", name)
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("its description is not a file")
+	}
+	if err != nil {
+		return fmt.Errorf("look for template %s: %w", name, err)
+	}
+	return nil
+}

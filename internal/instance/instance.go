@@ -1,0 +1,318 @@
+// Package instance runs a private clawjail beside the one of the machine: with an id, folders, addresses and a
+// port of its own, sharing only the templates. The self-test, the benchmarks and the tests of the whole are
+// made with it. It starts the real program as its own processes; nothing is faked.
+package instance
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/inventory"
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+// Options say what to run.
+type Options struct {
+	// Binary is the program, bin/clawjail.
+	Binary string
+	// Parent is the folder that the data goes below: on the file system that is to be tried. Default: the
+	// data folder of the machine's own installation.
+	Parent string
+	// Templates is the folder of the templates. Default: those of the machine's own installation.
+	Templates string
+	// UIDBase must differ between instances that run at the same time. Default 1879300000.
+	UIDBase uint32
+	// Settings is YAML that is appended to the configuration.
+	Settings string
+}
+
+// Instance is a private clawjail.
+type Instance struct {
+	Options
+	ConfigFile string
+	Config     config.Config
+
+	mu  sync.Mutex
+	cmd *exec.Cmd     // of `clawjail up`, nil when it does not run
+	end chan struct{} // closed when cmd has ended
+	log tail
+}
+
+// New makes the folders and the configuration of an instance. Remove takes them away.
+func New(o Options) (_ *Instance, err error) {
+	system := config.Default()
+	o.Parent = cmp.Or(o.Parent, system.DataDir)
+	o.Templates = cmp.Or(o.Templates, system.TemplatesDir)
+	o.UIDBase = cmp.Or(o.UIDBase, 1_879_300_000)
+	if err := os.MkdirAll(o.Parent, 0o755); err != nil {
+		return nil, fmt.Errorf("make a private instance: %w", err)
+	}
+	data, err := os.MkdirTemp(o.Parent, "private-")
+	if err != nil {
+		return nil, fmt.Errorf("make a private instance: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(data))
+		}
+	}()
+	if err := os.Chmod(data, 0o755); err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	run := "/run/clawjail-" + filepath.Base(data)
+	text := fmt.Sprintf("data_dir: %s\nrun_dir: %s\ntemplates_dir: %s\nlisten: 127.0.0.1:%d\nuid_base: %d\n%s",
+		filepath.Join(data, "data"), run, o.Templates, port, o.UIDBase, o.Settings)
+	i := &Instance{Options: o, ConfigFile: filepath.Join(data, "clawjail.yml")}
+	if err := os.WriteFile(i.ConfigFile, []byte(text), 0o644); err != nil {
+		return nil, err
+	}
+	if i.Config, err = config.Load(i.ConfigFile); err != nil {
+		return nil, err
+	}
+	return i, nil
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	return port, l.Close()
+}
+
+// Start runs `clawjail up` and returns when both halves answer.
+func (i *Instance) Start(ctx context.Context) error {
+	cmd := i.Command(context.WithoutCancel(ctx), "up")
+	cmd.Stdout, cmd.Stderr = &i.log, &i.log
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start clawjail: %w", err)
+	}
+	end := make(chan struct{})
+	i.mu.Lock()
+	i.cmd, i.end = cmd, end
+	i.mu.Unlock()
+	go func() { // Stop and Kill wait for it
+		_ = cmd.Wait() // how it ended is in its log
+		close(end)
+	}()
+	limit := time.Now().Add(30 * time.Second)
+	for {
+		if c, err := i.Client(); err == nil {
+			info, err := c.Info(ctx)
+			c.CloseIdle()
+			if err == nil && info.Host != nil {
+				return nil
+			}
+		}
+		select {
+		case <-end:
+			return fmt.Errorf("clawjail ended at once:\n%s", i.Log())
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), i.Kill())
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().After(limit) {
+			return errors.Join(fmt.Errorf("clawjail is not ready after 30 s:\n%s", i.Log()), i.Kill())
+		}
+	}
+}
+
+// Command is a clawjail command for this instance.
+func (i *Instance) Command(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, i.Binary, append([]string{"--config", i.ConfigFile}, args...)...)
+}
+
+// Run runs a clawjail command to its end and returns what it printed.
+func (i *Instance) Run(ctx context.Context, args ...string) (string, error) {
+	var out, errs bytes.Buffer
+	cmd := i.Command(ctx, args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("clawjail %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+	}
+	return out.String(), nil
+}
+
+// Client is a client with the instance's admin key.
+func (i *Instance) Client() (*client.Client, error) {
+	key, err := os.ReadFile(hostd.AdminKeyPath(i.Config))
+	if err != nil {
+		return nil, fmt.Errorf("read the admin key: %w", err)
+	}
+	return client.New(&url.URL{Scheme: "http", Host: i.Config.Listen.String()}, strings.TrimSpace(string(key))), nil
+}
+
+// Log is the end of what the processes printed.
+func (i *Instance) Log() string { return i.log.String() }
+
+// Stop ends the instance as an operator does, with every jail.
+func (i *Instance) Stop(ctx context.Context) error {
+	i.mu.Lock()
+	cmd, end := i.cmd, i.end
+	i.cmd = nil
+	i.mu.Unlock()
+	if cmd == nil {
+		return nil
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop clawjail: %w", err)
+	}
+	select {
+	case <-end:
+		return nil
+	case <-time.After(60 * time.Second):
+	case <-ctx.Done():
+	}
+	return errors.Join(fmt.Errorf("clawjail did not stop:\n%s", i.Log()), cmd.Process.Kill())
+}
+
+// Processes are the process ids of the supervisor and of both halves.
+func (i *Instance) Processes() ([]int, error) {
+	i.mu.Lock()
+	cmd := i.cmd
+	i.mu.Unlock()
+	if cmd == nil {
+		return nil, nil
+	}
+	return descendants(cmd.Process.Pid)
+}
+
+// descendants are a process and those of its children that are clawjail's own.
+func descendants(pid int) ([]int, error) {
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return nil, err
+	}
+	out := []int{pid}
+	for _, l := range lists {
+		text, err := os.ReadFile(l)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, f := range strings.Fields(string(text)) {
+			var child int
+			if _, err := fmt.Sscan(f, &child); err == nil {
+				out = append(out, child)
+			}
+		}
+	}
+	return out, nil
+}
+
+// Kill ends all of the instance's own processes at once with SIGKILL, and none of its jails.
+func (i *Instance) Kill() error {
+	i.mu.Lock()
+	cmd, end := i.cmd, i.end
+	i.cmd = nil
+	i.mu.Unlock()
+	if cmd == nil {
+		return nil
+	}
+	// Stopped, it cannot start a half again while they are being killed.
+	errs := []error{cmd.Process.Signal(syscall.SIGSTOP)}
+	pids, err := descendants(cmd.Process.Pid)
+	errs = append(errs, err)
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, err)
+		}
+	}
+	<-end
+	return errors.Join(errs...)
+}
+
+// Scope is what of the host belongs to the instance. The zero Scope before the first Start.
+func (i *Instance) Scope() (inventory.Scope, error) {
+	var made struct {
+		ID     jail.Installation `json:"id"`
+		Subnet netip.Prefix      `json:"subnet"`
+	}
+	text, err := os.ReadFile(filepath.Join(i.Config.DataDir, "installation.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return inventory.Scope{Data: i.Config.DataDir, Run: i.Config.RunDir}, nil
+	}
+	if err != nil {
+		return inventory.Scope{}, err
+	}
+	if err := json.Unmarshal(text, &made); err != nil {
+		return inventory.Scope{}, fmt.Errorf("read installation.json: %w", err)
+	}
+	return inventory.Scope{Installation: made.ID, Data: i.Config.DataDir, Run: i.Config.RunDir,
+		Subnet: made.Subnet, UIDBase: i.UIDBase, UIDs: 1 << (32 - max(made.Subnet.Bits(), 16))}, nil
+}
+
+// Uninstall removes what all jails of the instance share: bridge, firewall tables, groups.
+func (i *Instance) Uninstall(ctx context.Context) error {
+	s, err := i.Scope()
+	if err != nil || s.Installation == "" {
+		return err
+	}
+	pool, err := jail.NewPool(s.Subnet, i.UIDBase)
+	if err != nil {
+		return err
+	}
+	return hostd.Uninstall(ctx, i.Config, s.Installation, pool)
+}
+
+// Remove takes the folders away. It refuses while something is mounted below them, rather than to remove what
+// is mounted there.
+func (i *Instance) Remove(ctx context.Context) error {
+	s, err := i.Scope()
+	if err != nil {
+		return err
+	}
+	left, err := inventory.Take(ctx, s)
+	if err != nil {
+		return err
+	}
+	for _, t := range left {
+		if t.Kind == "mount" {
+			return fmt.Errorf("%s is still mounted", t.ID)
+		}
+	}
+	return errors.Join(os.RemoveAll(i.Config.RunDir), os.RemoveAll(filepath.Dir(i.ConfigFile)))
+}
+
+// tail keeps the last 64 KiB of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	if over := len(t.text) - 64<<10; over > 0 {
+		t.text = append(t.text[:0], t.text[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}

@@ -1,0 +1,161 @@
+package session
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Close ends a session. It returns when nobody reaches its browser any more and its jail reaches nobody; the jail is
+// removed behind it. Closing a session that is ending or has ended is no error.
+func (s *Service) Close(_ context.Context, id string) (Session, error) {
+	s.mu.Lock()
+	r := s.find(id)
+	s.mu.Unlock()
+	if r == nil {
+		return Session{}, notFound(id)
+	}
+	s.begin(r, Ended{Cause: CauseClosed})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.view(r), nil
+}
+
+// WaitGone waits until nothing of a session that is ending is left, and returns what is then known of it.
+func (s *Service) WaitGone(ctx context.Context, id string) (Session, error) {
+	s.mu.Lock()
+	r := s.find(id)
+	s.mu.Unlock()
+	if r == nil {
+		return Session{}, notFound(id)
+	}
+	select {
+	case <-r.gone:
+	case <-ctx.Done():
+		return Session{}, problem.Wrap(context.Cause(ctx), problem.Timeout, "ask again: clawjail session show "+id,
+			"the jail of session %s is still being removed", id)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.view(r), nil
+}
+
+// begin starts the end of a session, and reports whether it did: the first reason is the one that stays. An opening
+// is told to give up, and does the rest itself; so does the keeper of a session that was ready.
+func (s *Service) begin(r *session, e Ended) bool {
+	s.mu.Lock()
+	was := r.state
+	if was != StateOpening && was != StateReady || r.ended != nil {
+		s.mu.Unlock()
+		return false
+	}
+	r.state = StateClosing
+	e.At, e.Message = s.Now(), sentence(e, r.plan)
+	r.ended = &e
+	i, name := r.instance, r.jail
+	if was == StateOpening {
+		close(r.settled)
+		close(r.stop)
+		r.abort(problem.New(problem.SessionClosed, "open a new one", "the session was closed before it was open"))
+	}
+	s.mu.Unlock()
+	s.Log.Info("session ends", "session", r.id, "jail", name, "cause", e.Cause)
+	if was == StateOpening {
+		return true
+	}
+	if err := i.hangUp(); err != nil {
+		s.Log.Warn("close the pipe of a browser", "session", r.id, "jail", i.name(), "error", err)
+	}
+	s.forget(i)
+	close(r.stop)
+	return true
+}
+
+// keep watches over a session that is ready: its time, its use and its browser. Then it removes it.
+func (s *Service) keep(r *session) {
+	s.mu.Lock()
+	i := r.instance
+	s.mu.Unlock()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for watching := true; watching; {
+		select {
+		case <-r.stop:
+			watching = false
+		case <-i.browser.Done():
+			// Whoever closes a session closes its pipe too, so the browser may seem to end first; begin knows.
+			s.begin(r, Ended{Cause: CauseBrowserExited})
+			<-r.stop
+			watching = false
+		case <-timer.C:
+			if cause, left := s.overdue(r); left <= 0 {
+				s.begin(r, Ended{Cause: cause})
+			} else {
+				timer.Reset(left)
+			}
+		}
+	}
+	s.explain(r, i)
+	began := s.Now()
+	err := s.destroy(s.background, i)
+	s.bury(r, s.Now().Sub(began), err)
+}
+
+// overdue says how long a session has left, and what ends it then.
+func (s *Service) overdue(r *session) (Cause, time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.Now()
+	left, idle := r.expires.Sub(now), s.idleUntil(r).Sub(now)
+	if idle < left {
+		return CauseIdle, idle
+	}
+	return CauseExpired, left
+}
+
+// idleUntil is when a session is idle for too long, as far as can be said now. A request in flight is use, and so is
+// every byte through the gateway. The caller holds s.mu.
+func (s *Service) idleUntil(r *session) time.Time {
+	used := r.used
+	if r.using > 0 {
+		used = s.Now()
+	}
+	if last := s.Gateway.LastActivity(r.addr); last.After(used) {
+		used = last
+	}
+	return used.Add(r.plan.idle)
+}
+
+// explain finds out how a browser ended that nobody closed, while its jail is still there to be asked.
+func (s *Service) explain(r *session, i *instance) {
+	defer close(r.settled)
+	s.mu.Lock()
+	e := *r.ended
+	s.mu.Unlock()
+	if e.Cause != CauseBrowserExited {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), exitLimit)
+	defer cancel()
+	x, err := s.Driver.Wait(ctx, i.name())
+	if err != nil {
+		s.Log.Warn("ask how a browser ended", "session", r.id, "jail", i.name(), "error", err)
+	} else {
+		e.Cause, e.LimitsHit, e.Signal = cause(x), x.Hit, x.Signal
+		e.ExitCode = &x.Code
+		e.Message = sentence(e, r.plan)
+		if e.Cause == CauseBrowserExited {
+			e.Message += ", with " + exitText(x)
+		}
+	}
+	e.Stderr = i.tail.lines()
+	s.mu.Lock()
+	r.ended = &e
+	s.mu.Unlock()
+	s.Log.Warn("browser ended", "session", r.id, "jail", i.name(), "cause", e.Cause, "code", x.Code, "signal", x.Signal, "hit", x.Hit)
+}
+
+// noAddr is the address of what has none.
+func noAddr() netip.Addr { return netip.Addr{} }

@@ -1,0 +1,343 @@
+package session
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+func TestSessionEndsWhenItsTimeIsUpHoweverBusyItIs(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		ttl := 20 * time.Minute
+		out := mustOpen(t, s, Request{TTL: &ttl})
+		for range 19 {
+			time.Sleep(time.Minute)
+			if _, err := s.Navigate(t.Context(), out.ID, "about:blank", 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute - time.Nanosecond)
+		synctest.Wait()
+		if got := mustGet(t, s, out.ID); got.State != StateReady {
+			t.Fatalf("it is %s too early", got.State)
+		}
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		got := mustGet(t, s, out.ID)
+		if got.State != StateClosed || got.Ended.Cause != CauseExpired || !got.Ended.At.Equal(*out.ExpiresAt) {
+			t.Errorf("it ended as %+v", got.Ended)
+		}
+		w.nothingLeft(t)
+		_, err := s.Navigate(t.Context(), out.ID, "about:blank", 0)
+		wantCode(t, err, problem.SessionClosed)
+	})
+}
+
+func TestSessionThatNobodyUsesIsClosed(t *testing.T) {
+	for name, test := range map[string]struct {
+		use  func(t *testing.T, w *world, s *Service, id string)
+		kept bool
+	}{
+		"nothing":                  {func(*testing.T, *world, *Service, string) {}, false},
+		"looking at it is not use": {func(t *testing.T, _ *world, s *Service, id string) { mustGet(t, s, id) }, false},
+		"a request": {func(t *testing.T, _ *world, s *Service, id string) {
+			if _, err := s.Navigate(t.Context(), id, "about:blank", 0); err != nil {
+				t.Error(err)
+			}
+		}, true},
+		"traffic": {func(_ *testing.T, w *world, _ *Service, _ string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			for addr := range w.admitted {
+				w.activity[addr] = time.Now()
+			}
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+				out := mustOpen(t, s, Request{})
+				time.Sleep(s.Sessions.Idle - time.Second)
+				test.use(t, w, s, out.ID)
+				time.Sleep(time.Second)
+				synctest.Wait()
+				got := mustGet(t, s, out.ID)
+				if test.kept {
+					if got.State != StateReady {
+						t.Fatalf("it is %s although it was used", got.State)
+					}
+					time.Sleep(s.Sessions.Idle - time.Second)
+					synctest.Wait()
+					got = mustGet(t, s, out.ID)
+				}
+				if got.State != StateClosed || got.Ended.Cause != CauseIdle {
+					t.Errorf("it is %s, %+v", got.State, got.Ended)
+				}
+			})
+		})
+	}
+}
+
+func TestRequestInFlightIsUse(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		idle := 10 * time.Second
+		out := mustOpen(t, s, Request{Idle: &idle})
+		go func() {
+			time.Sleep(time.Minute)
+			w.jails[jail.Name(out.Jail)].browser.navigate <- nil
+		}()
+		if _, err := s.Navigate(t.Context(), out.ID, "slow", 2*time.Minute); err != nil {
+			t.Fatalf("it was cut off: %v", err)
+		}
+		time.Sleep(idle)
+		synctest.Wait()
+		if got := mustGet(t, s, out.ID); got.Ended == nil || got.Ended.Cause != CauseIdle {
+			t.Errorf("it is %s afterwards", got.State)
+		}
+	})
+}
+
+func TestBrowserThatEndsEndsItsSession(t *testing.T) {
+	for name, test := range map[string]struct {
+		how   jail.Exit
+		cause Cause
+		code  string
+	}{
+		"by itself":    {jail.Exit{Code: 1, Cause: jail.CauseExited}, CauseBrowserExited, problem.BrowserExited},
+		"by a signal":  {jail.Exit{Code: -1, Signal: "segmentation fault", Cause: jail.CauseExited}, CauseBrowserExited, problem.BrowserExited},
+		"of memory":    {jail.Exit{Signal: "killed", Cause: jail.CauseMemory, Hit: []jail.LimitName{jail.LimitMemory, jail.LimitDisk}}, CauseMemory, problem.LimitMemory},
+		"of its clock": {jail.Exit{Signal: "killed", Cause: jail.CauseWallClock, Hit: []jail.LimitName{jail.LimitWallClock}}, CauseWallClock, problem.LimitWallClock},
+		"unowned":      {jail.Exit{Signal: "killed", Cause: jail.CauseOwnerLost}, CauseOwnerLost, problem.SessionClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+				w.stderr = "first\nlast\n"
+				out := mustOpen(t, s, Request{})
+				answer := make(chan error)
+				go func() {
+					_, err := s.Navigate(t.Context(), out.ID, "slow", 0)
+					answer <- err
+				}()
+				synctest.Wait()
+				w.die(out.Jail, test.how)
+				wantCode(t, <-answer, test.code) // who waited is told the reason, not that a pipe broke
+				synctest.Wait()
+				got := mustGet(t, s, out.ID)
+				if got.State != StateClosed || got.Ended.Cause != test.cause || *got.Ended.ExitCode != test.how.Code ||
+					got.Ended.Signal != test.how.Signal || !slices.Equal(got.Ended.LimitsHit, test.how.Hit) ||
+					!slices.Equal(got.Ended.Stderr, []string{"first", "last"}) {
+					t.Errorf("it ended as %+v", got.Ended)
+				}
+				w.nothingLeft(t)
+				_, err := s.Screenshot(t.Context(), out.ID, pngOptions(), 0)
+				wantCode(t, err, test.code)
+			})
+		})
+	}
+}
+
+func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		out := mustOpen(t, s, Request{})
+		release := w.holding("destroy")
+		b := w.jails[jail.Name(out.Jail)].browser
+		got, err := s.Close(t.Context(), out.ID)
+		if err != nil || got.State != StateClosing || got.Ended.Cause != CauseClosed {
+			t.Fatalf("closing says %+v, %v", got, err)
+		}
+		// It can no longer be used, and its jail reaches nobody.
+		select {
+		case <-b.Done():
+		default:
+			t.Error("the browser's pipe is open")
+		}
+		if _, admitted := w.left(); admitted != 0 {
+			t.Error("the gateway still knows it")
+		}
+		_, err = s.Navigate(t.Context(), out.ID, "about:blank", 0)
+		wantCode(t, err, problem.SessionClosed)
+		// It is accounted for until it is gone.
+		if open, _ := s.List(t.Context(), false); len(open) != 0 {
+			t.Errorf("it is listed among the open ones: %+v", open)
+		}
+		if all, _ := s.List(t.Context(), true); len(all) != 1 || all[0].State != StateClosing {
+			t.Errorf("all are %+v", all)
+		}
+		if st := s.Status(); st.Sessions != 0 || st.Closing != 1 {
+			t.Errorf("the status is %+v", st)
+		}
+		again, err := s.Close(t.Context(), out.ID)
+		if err != nil || again.State != StateClosing {
+			t.Errorf("closing again says %s, %v", again.State, err)
+		}
+		go func() {
+			time.Sleep(3 * time.Second)
+			release()
+		}()
+		gone, err := s.WaitGone(t.Context(), out.ID)
+		if err != nil || gone.State != StateClosed || gone.Ended.Teardown == nil || *gone.Ended.Teardown != 3000 {
+			t.Errorf("at the end it is %+v, %v", gone.Ended, err)
+		}
+		if _, err := s.Close(t.Context(), out.ID); err != nil {
+			t.Errorf("closing what is gone: %v", err)
+		}
+	})
+}
+
+func TestWaitingForTheEndEndsWithItsContext(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
+		out := mustOpen(t, s, Request{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := s.WaitGone(ctx, out.ID)
+		wantCode(t, err, problem.Timeout)
+	})
+}
+
+func TestSessionCanBeClosedWhileItOpens(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		defer w.holding("connect")()
+		answer := make(chan error)
+		go func() {
+			_, err := s.Open(t.Context(), Request{})
+			answer <- err
+		}()
+		synctest.Wait()
+		open, _ := s.List(t.Context(), false)
+		if len(open) != 1 || open[0].State != StateOpening {
+			t.Fatalf("the list is %+v", open)
+		}
+		_, err := s.Navigate(t.Context(), open[0].ID, "about:blank", 0)
+		wantCode(t, err, problem.Conflict)
+		if _, err := s.Close(t.Context(), open[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, <-answer, problem.SessionClosed)
+		w.nothingLeft(t)
+		if got := mustGet(t, s, open[0].ID); got.State != StateClosed || got.Ended.Cause != CauseClosed {
+			t.Errorf("it is %s, %+v", got.State, got.Ended)
+		}
+	})
+}
+
+func TestEndedSessionsAreForgottenLater(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
+		out := mustOpen(t, s, Request{})
+		if _, err := s.Close(t.Context(), out.ID); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		time.Sleep(endedFor - time.Nanosecond)
+		mustGet(t, s, out.ID)
+		time.Sleep(time.Nanosecond)
+		_, err := s.Get(t.Context(), out.ID)
+		wantCode(t, err, problem.NotFound)
+
+		for range endedMost + 5 {
+			last := mustOpen(t, s, Request{})
+			if _, err := s.Close(t.Context(), last.ID); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if all, _ := s.List(t.Context(), true); len(all) != endedMost {
+			t.Errorf("%d ended sessions are kept, want %d", len(all), endedMost)
+		}
+	})
+}
+
+func TestShutdownEndsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s, err := New(w.options(func(o *Options) { o.WarmPool.Size = 2 }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		ready := mustOpen(t, s, Request{})
+		synctest.Wait()
+		release := w.holding("connect")
+		answer := make(chan error)
+		go func() {
+			_, err := s.Open(t.Context(), Request{Browser: "full"})
+			answer <- err
+		}()
+		synctest.Wait()
+		if err := s.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, <-answer, problem.SessionClosed)
+		w.nothingLeft(t)
+		if got := mustGet(t, s, ready.ID); got.Ended.Cause != CauseShutdown {
+			t.Errorf("it ended as %+v", got.Ended)
+		}
+		_, err = s.Open(t.Context(), Request{})
+		wantCode(t, err, problem.ShuttingDown)
+		release()
+	})
+}
+
+func TestShutdownDoesNotWaitForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s, err := New(w.options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustOpen(t, s, Request{})
+		release := w.holding("destroy")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.Shutdown(ctx); err == nil {
+			t.Error("it says that all is gone")
+		}
+		release()
+		if err := s.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		w.nothingLeft(t)
+	})
+}
+
+func TestJailIsDestroyedWhenTheHostDaemonComesBack(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		out := mustOpen(t, s, Request{})
+		w.failing("destroy", problem.New(problem.HostdUnreachable, "", "it is away"))
+		if _, err := s.Close(t.Context(), out.ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if got := mustGet(t, s, out.ID); got.State != StateClosing {
+			t.Errorf("it is %s while its jail is there", got.State)
+		}
+		w.failing("destroy", nil)
+		got, err := s.WaitGone(t.Context(), out.ID)
+		if err != nil || got.Ended.TeardownError != "" {
+			t.Errorf("it ended as %+v, %v", got.Ended, err)
+		}
+		w.nothingLeft(t)
+	})
+}
+
+func TestTeardownThatFailsIsTold(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		out := mustOpen(t, s, Request{})
+		w.failing("destroy", problem.New(problem.JailBusy, "", "busy"))
+		if _, err := s.Close(t.Context(), out.ID); err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.WaitGone(t.Context(), out.ID)
+		if err != nil || got.State != StateClosed || got.Ended.TeardownError == "" {
+			t.Errorf("it ended as %+v, %v", got.Ended, err)
+		}
+		// The host daemon's reaper is what is left to remove it.
+		w.failing("destroy", nil)
+		if err := w.Destroy(t.Context(), jail.Name(out.Jail)); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,361 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// world is a driver, a gateway, a list of templates and browsers in memory. Every one of its steps can be made to
+// fail or to wait, and it keeps what happened, in order. All waiting is on channels, so a synctest bubble can skip it.
+type world struct {
+	t *testing.T
+
+	mu       sync.Mutex
+	log      []string
+	jails    map[jail.Name]*fakeJail
+	admitted map[netip.Addr]Caller
+	activity map[netip.Addr]time.Time
+	digest   string
+	number   int
+	most     int // jails at the same time
+	// fail has the error of a step, hold what it waits for first.
+	fail map[string]error
+	hold map[string]chan struct{}
+	// stderr is what the next jails print.
+	stderr string
+}
+
+type fakeJail struct {
+	spec    jail.Spec
+	addr    netip.Addr
+	open    bool // admitted to the firewall
+	browser *fakeBrowser
+	exit    chan struct{}
+	how     jail.Exit
+}
+
+type fakeBrowser struct {
+	once sync.Once
+	done chan struct{}
+	// navigate waits for what it gets, or for the end.
+	navigate chan error
+}
+
+func (b *fakeBrowser) Version() string       { return "Fake/1" }
+func (b *fakeBrowser) Done() <-chan struct{} { return b.done }
+func (b *fakeBrowser) Close() error          { b.once.Do(func() { close(b.done) }); return nil }
+
+func (b *fakeBrowser) Navigate(ctx context.Context, url string) (browser.Result, error) {
+	if url == "slow" {
+		select {
+		case err := <-b.navigate:
+			return browser.Result{URL: url}, err
+		case <-b.done:
+			return browser.Result{}, problem.New(problem.BrowserExited, "", "the pipe is closed")
+		case <-ctx.Done():
+			return browser.Result{}, problem.Wrap(ctx.Err(), problem.Timeout, "", "the browser took too long")
+		}
+	}
+	return browser.Result{URL: url, Status: 200}, nil
+}
+
+func (b *fakeBrowser) Screenshot(_ context.Context, o browser.ScreenshotOptions) ([]byte, error) {
+	return []byte("a picture in " + o.Format), nil
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, jails: map[jail.Name]*fakeJail{}, admitted: map[netip.Addr]Caller{}, activity: map[netip.Addr]time.Time{},
+		digest: "sha256:one", fail: map[string]error{}, hold: map[string]chan struct{}{}}
+}
+
+func (w *world) step(ctx context.Context, name string) error {
+	w.mu.Lock()
+	w.log = append(w.log, name)
+	err, hold := w.fail[name], w.hold[name]
+	w.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return err
+}
+
+func (w *world) failing(step string, err error) { w.mu.Lock(); w.fail[step] = err; w.mu.Unlock() }
+
+func (w *world) holding(step string) (release func()) {
+	c := make(chan struct{})
+	w.mu.Lock()
+	w.hold[step] = c
+	w.mu.Unlock()
+	return func() { w.mu.Lock(); delete(w.hold, step); w.mu.Unlock(); close(c) }
+}
+
+func (w *world) Template(ctx context.Context, name string) (Template, error) {
+	err := w.step(ctx, "template")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return Template{Digest: w.digest, Programs: map[string]string{"shell": "/opt/shell", "full": "/opt/full"}}, err
+}
+
+func (w *world) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	if err := w.step(ctx, "create"); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.number++
+	name := jail.Name(fmt.Sprintf("bfake%05d", w.number))
+	j := &fakeJail{spec: spec, addr: netip.AddrFrom4([4]byte{10, 9, 0, byte(w.number)}), exit: make(chan struct{}),
+		browser: &fakeBrowser{done: make(chan struct{}), navigate: make(chan error)}}
+	w.jails[name] = j
+	w.most = max(w.most, len(w.jails))
+	// Its output is complete and ended: a read of a file never waits then.
+	file, err := os.CreateTemp(w.t.TempDir(), "stderr")
+	if err == nil {
+		_, err = file.WriteString(w.stderr)
+	}
+	if err == nil {
+		_, err = file.Seek(0, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &jail.Jail{Name: name, Lease: jail.Lease{Addr: j.addr}, Stdio: &jail.Stdio{Err: file},
+		Timing: jail.Timing{Clone: time.Millisecond}}, nil
+}
+
+func (w *world) connect(ctx context.Context, stdio *jail.Stdio) (Browser, error) {
+	if err := w.step(ctx, "connect"); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	// One jail's connection at a time is waited for, and it is the newest without one in all tests but those that say.
+	newest := jail.Name("")
+	for name := range w.jails {
+		newest = max(newest, name)
+	}
+	return w.jails[newest].browser, nil
+}
+
+func (w *world) jailNamed(name jail.Name) (*fakeJail, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if j := w.jails[name]; j != nil {
+		return j, nil
+	}
+	return nil, jail.ErrNotFound
+}
+
+func (w *world) driverAdmit(ctx context.Context, name jail.Name) error {
+	if err := w.step(ctx, "driver admit"); err != nil {
+		return err
+	}
+	j, err := w.jailNamed(name)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, known := w.admitted[j.addr]; !known {
+		return errors.New("the firewall is opened before the gateway knows the address")
+	}
+	j.open = true
+	return nil
+}
+
+func (w *world) Wait(ctx context.Context, name jail.Name) (jail.Exit, error) {
+	j, err := w.jailNamed(name)
+	if err != nil {
+		return jail.Exit{}, err
+	}
+	select {
+	case <-j.exit:
+		return j.how, nil
+	case <-ctx.Done():
+		return jail.Exit{}, ctx.Err()
+	}
+}
+
+func (w *world) Inspect(ctx context.Context, name jail.Name) (jail.Status, error) {
+	if err := w.step(ctx, "inspect"); err != nil {
+		return jail.Status{}, err
+	}
+	_, err := w.jailNamed(name)
+	return jail.Status{Usage: jail.Usage{Tasks: 42, CPU: 1500 * time.Microsecond, Hit: []jail.LimitName{jail.LimitDisk}}}, err
+}
+
+func (w *world) Destroy(ctx context.Context, name jail.Name) error {
+	if err := w.step(ctx, "destroy"); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if j := w.jails[name]; j != nil {
+		if _, known := w.admitted[j.addr]; known {
+			w.t.Errorf("%s is destroyed, and its address given back, while the gateway still knows it", name)
+		}
+	}
+	delete(w.jails, name)
+	return nil
+}
+
+// driver and way give the two Admits their own types.
+type driver struct{ *world }
+
+func (d driver) Admit(ctx context.Context, name jail.Name) error { return d.driverAdmit(ctx, name) }
+
+type way struct{ *world }
+
+func (g way) Admit(addr netip.Addr, who Caller) error {
+	if err := g.step(context.Background(), "gateway admit"); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, taken := g.admitted[addr]; taken {
+		return errors.New("the address is admitted already")
+	}
+	g.admitted[addr] = who
+	return nil
+}
+
+func (g way) Forget(addr netip.Addr) error {
+	if err := g.step(context.Background(), "forget"); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.admitted, addr)
+	return nil
+}
+
+func (g way) LastActivity(addr netip.Addr) time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.activity[addr]
+}
+
+// die ends the browser of a jail by itself.
+func (w *world) die(name string, how jail.Exit) {
+	w.mu.Lock()
+	j := w.jails[jail.Name(name)]
+	w.mu.Unlock()
+	j.how = how
+	close(j.exit)
+	_ = j.browser.Close()
+}
+
+func (w *world) count(step string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, s := range w.log {
+		if s == step {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *world) left() (jails, admitted int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.jails), len(w.admitted)
+}
+
+func (w *world) nothingLeft(t *testing.T) {
+	t.Helper()
+	if jails, admitted := w.left(); jails != 0 || admitted != 0 {
+		t.Errorf("%d jails and %d addresses at the gateway are left", jails, admitted)
+	}
+}
+
+func (w *world) before(t *testing.T, first, second string) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a, b := slices.Index(w.log, first), slices.Index(w.log, second)
+	if a < 0 || b < 0 || a > b {
+		t.Errorf("%q does not come before %q in %q", first, second, w.log)
+	}
+}
+
+func (w *world) options(change ...func(*Options)) Options {
+	c := config.Default()
+	o := Options{
+		Driver: driver{w}, Gateway: way{w}, Templates: w, Connect: w.connect,
+		Sessions: c.Sessions, Limits: c.Limits, WarmPool: config.WarmPool{Size: 0, MaxAge: time.Minute, Browser: config.BrowserShell},
+		Proxy: "http://10.9.0.1:3000", Policy: policy.PublicWeb(), Recordings: w.t.TempDir(),
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	return o
+}
+
+// inBubble runs a test with a Service in a bubble of its own time. Goroutines that are left at the end fail it.
+func inBubble(t *testing.T, change func(*Options), test func(t *testing.T, w *world, s *Service)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		if change == nil {
+			change = func(*Options) {}
+		}
+		s, err := New(w.options(change))
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		test(t, w, s)
+		if err := s.Shutdown(t.Context()); err != nil {
+			t.Errorf("shut down: %v", err)
+		}
+		w.nothingLeft(t)
+	})
+}
+
+func mustOpen(t *testing.T, s *Service, r Request) Session {
+	t.Helper()
+	out, err := s.Open(t.Context(), r)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	return out
+}
+
+func mustGet(t *testing.T, s *Service, id string) Session {
+	t.Helper()
+	out, err := s.Get(t.Context(), id)
+	if err != nil {
+		t.Fatalf("get: %v", err)
+	}
+	return out
+}
+
+func wantCode(t *testing.T, err error, code string) {
+	t.Helper()
+	if got := problem.CodeOf(err); got != code {
+		t.Errorf("the code is %q, want %q: %v", got, code, err)
+	}
+}

@@ -1,0 +1,189 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// connectLimit bounds how long a browser may take to its first answer. A machine that starts twenty at once needs
+	// seconds.
+	connectLimit = 60 * time.Second
+	// exitLimit bounds how long it takes to learn how a browser ended.
+	exitLimit = 2 * time.Second
+	// destroyLimit bounds one teardown. The host daemon has its own bounds below it, and its reaper goes on after it.
+	destroyLimit = 60 * time.Second
+)
+
+// instance is a started jail with a browser in it. Whoever has it ends it with destroy.
+type instance struct {
+	jail    *jail.Jail
+	browser Browser // nil until it has answered
+	tail    tail
+	drained chan struct{} // closed when stderr is read to its end
+	born    time.Time
+	connect time.Duration
+	key     string // of the blueprint
+}
+
+func (i *instance) name() jail.Name  { return i.jail.Name }
+func (i *instance) addr() netip.Addr { return i.jail.Lease.Addr }
+
+// create makes a jail. Its browser starts, and cannot reach anything yet.
+func (s *Service) create(ctx context.Context, b blueprint) (*instance, error) {
+	j, err := s.Driver.Create(ctx, b.spec)
+	if err != nil {
+		return nil, err
+	}
+	i := &instance{jail: j, drained: make(chan struct{}), born: s.Now(), key: b.key}
+	s.tasks.Go(func() {
+		defer close(i.drained)
+		i.tail.drain(j.Stdio.Err)
+	})
+	return i, nil
+}
+
+// dial waits for the browser's first answer. On error the jail is still there, and its browser says why in the error.
+func (s *Service) dial(ctx context.Context, i *instance) error {
+	began := s.Now()
+	within, cancel := context.WithTimeoutCause(ctx, connectLimit,
+		problem.New(problem.Timeout, "try again when the machine has less to do", "the browser did not answer within %s", connectLimit))
+	defer cancel()
+	b, err := s.Connect(within, i.jail.Stdio)
+	if err != nil {
+		if within.Err() != nil {
+			return context.Cause(within)
+		}
+		return s.deadOnArrival(ctx, i, err)
+	}
+	i.browser, i.connect = b, s.Now().Sub(began)
+	return nil
+}
+
+// deadOnArrival says why a browser ended before it answered.
+func (s *Service) deadOnArrival(ctx context.Context, i *instance, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, exitLimit)
+	defer cancel()
+	exit, waitErr := s.Driver.Wait(ctx, i.name())
+	if waitErr != nil {
+		return problem.Wrap(errors.Join(err, waitErr), problem.JailFailed, "try again; `clawjail doctor` tries the parts",
+			"the browser could not be reached")
+	}
+	code, hint := problem.JailFailed, "`clawjail template verify` and `clawjail doctor` look for the reason"
+	if cause(exit) == CauseMemory {
+		code, hint = problem.LimitMemory, "open it with a larger limits.memory"
+	}
+	return problem.Wrap(err, code, hint, "the browser ended before it answered, with %s%s", exitText(exit), lastWords(i)).
+		With("stderr", i.tail.lines())
+}
+
+func exitText(x jail.Exit) string {
+	text := fmt.Sprintf("status %d", x.Code)
+	if x.Signal != "" {
+		text = "signal " + x.Signal
+	}
+	if len(x.Hit) > 0 {
+		names := make([]string, len(x.Hit))
+		for n, hit := range x.Hit {
+			names[n] = string(hit)
+		}
+		text += ", after it had run into its limit of " + strings.Join(names, ", ")
+	}
+	return text
+}
+
+// lastWords is the last line that a browser printed, as a part of a sentence.
+func lastWords(i *instance) string {
+	lines := i.tail.lines()
+	if len(lines) == 0 {
+		return ""
+	}
+	return "; its last words were: " + lines[len(lines)-1]
+}
+
+// hangUp closes the pipe, which ends the browser. It does not wait for that, and may be called more than once.
+func (i *instance) hangUp() error {
+	var err error
+	if i.browser != nil {
+		err = i.browser.Close()
+	}
+	// Closed here as well for a browser that never answered: its connector may not have got as far as owning them.
+	for _, f := range []*os.File{i.jail.Stdio.In, i.jail.Stdio.Out} {
+		if f != nil {
+			err = errors.Join(err, ignoreClosed(f.Close()))
+		}
+	}
+	return err
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// destroy ends an instance and returns when the driver has seen that nothing of it is left. It goes on when the
+// caller's context ends: half a teardown helps nobody.
+func (s *Service) destroy(ctx context.Context, i *instance) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyLimit)
+	defer cancel()
+	hung := i.hangUp()
+	err := s.destroyJail(ctx, i.name())
+	// The jail's end is closed with the jail; closing ours ends the reader in any case.
+	closed := ignoreClosed(i.jail.Stdio.Err.Close())
+	<-i.drained
+	if err != nil {
+		err = fmt.Errorf("end jail %s: %w", i.name(), err)
+	}
+	return errors.Join(err, hung, closed)
+}
+
+// destroyJail asks for the end of a jail until the host daemon is there to hear it, unless clawjail is being stopped:
+// then the host daemon ends it by itself, because its owner is gone.
+func (s *Service) destroyJail(ctx context.Context, name jail.Name) error {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err := s.Driver.Destroy(ctx, name)
+		if problem.CodeOf(err) != problem.HostdUnreachable {
+			return err
+		}
+		again := time.NewTimer(pause)
+		select {
+		case <-again.C:
+			continue
+		case <-ctx.Done():
+		case <-s.background.Done():
+		}
+		again.Stop()
+		return err
+	}
+}
+
+// forget cuts an instance off from the gateway. An error is not the end of it: the gateway has cut the address off,
+// the firewall closes with the jail, and whoever gets the address next begins with forgetting it.
+func (s *Service) forget(i *instance) {
+	if err := s.Gateway.Forget(i.addr()); err != nil {
+		s.Log.Error("close a jail's connections", "jail", i.name(), "address", i.addr(), "error", err)
+	}
+}
+
+// cause is what an exit means for a session.
+func cause(x jail.Exit) Cause {
+	switch x.Cause {
+	case jail.CauseMemory:
+		return CauseMemory
+	case jail.CauseWallClock:
+		return CauseWallClock
+	case jail.CauseOwnerLost:
+		return CauseOwnerLost
+	}
+	return CauseBrowserExited
+}

@@ -1,0 +1,251 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Open opens a session. When ctx ends first, or anything else goes wrong, nothing of it is left when Open returns.
+func (s *Service) Open(ctx context.Context, request Request) (Session, error) {
+	p, err := s.plan(request)
+	if err != nil {
+		return Session{}, err
+	}
+	ctx, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	r, err := s.enter(p, abort)
+	if err != nil {
+		return Session{}, err
+	}
+	defer s.tasks.Done()
+	defer s.opened()
+	err = s.bring(ctx, r)
+	if err == nil {
+		if out, ok := s.settle(r); ok {
+			s.Log.Info("session opened", "session", out.ID, "jail", out.Jail, "address", out.Address,
+				"browser", out.Browser, "warm", out.Warm, "total_ms", out.Timing.Total)
+			return out, nil
+		}
+		err = context.Cause(ctx)
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx) // what was being done when it ended is of no use to anybody
+	}
+	s.giveUp(ctx, r, err)
+	return Session{}, fmt.Errorf("open a session: %w", err)
+}
+
+// enter gives a session its place. The task that it adds is the opening's own.
+func (s *Service) enter(p plan, abort context.CancelCauseFunc) (*session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shutting {
+		return nil, problem.New(problem.ShuttingDown, "try again when clawjail runs again", "clawjail is being stopped")
+	}
+	open, closing := s.count()
+	if open >= s.Sessions.Max {
+		return nil, problem.New(problem.TooManySessions, "close one: clawjail session ls; or raise sessions.max in the configuration",
+			"%d sessions are open, and more are not allowed", open)
+	}
+	// What is being removed still has its address and memory. Callers who open and close faster than this machine can
+	// remove would otherwise fill it.
+	if closing > s.Sessions.Max {
+		return nil, problem.New(problem.TooManySessions, "wait a moment and try again", "%d sessions are still being removed", closing)
+	}
+	r := &session{
+		id: "s_" + strings.ToLower(rand.Text()[:16]), plan: p, created: s.Now(), state: StateOpening, abort: abort,
+		stop: make(chan struct{}), settled: make(chan struct{}), gone: make(chan struct{}), page: make(chan struct{}, 1),
+	}
+	s.sessions[r.id] = r
+	s.opening++
+	s.tasks.Add(1)
+	return r, nil
+}
+
+// opened says that an opening is over, one way or the other. The pool does not fill while one is in flight.
+func (s *Service) opened() {
+	s.mu.Lock()
+	s.opening--
+	s.mu.Unlock()
+	s.pool.poke()
+}
+
+// bring gets the session a browser that answers and may reach the gateway.
+func (s *Service) bring(ctx context.Context, r *session) error {
+	b, err := s.blueprint(ctx, r.plan.shape)
+	if err != nil {
+		return err
+	}
+	i := s.pool.take(b.key)
+	if i == nil {
+		i = s.pool.await(ctx, b.key)
+	}
+	if i != nil {
+		err := s.adopt(ctx, r, i)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		// A browser can die in the pool at any moment, and nobody asked for that one.
+		s.Log.Warn("a warm browser could not be used", "jail", i.name(), "error", err)
+		if err := s.drop(ctx, r); err != nil {
+			return err
+		}
+	}
+	if i, err = s.create(ctx, b); err != nil {
+		return err
+	}
+	s.attach(r, i, false)
+	if err := s.admit(r, i); err != nil {
+		return err
+	}
+	// The browser starts while the firewall is opened for it.
+	group, within := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.Driver.Admit(within, i.name()) })
+	group.Go(func() error { return s.dial(within, i) })
+	return group.Wait()
+}
+
+// adopt gives a warm browser to a session.
+func (s *Service) adopt(ctx context.Context, r *session, i *instance) error {
+	s.attach(r, i, true)
+	if err := s.admit(r, i); err != nil {
+		return err
+	}
+	if err := s.Driver.Admit(ctx, i.name()); err != nil {
+		return err
+	}
+	select {
+	case <-i.browser.Done():
+		return errors.New("it has ended")
+	default:
+		return nil
+	}
+}
+
+func (s *Service) admit(r *session, i *instance) error {
+	// Nobody but the new jail has the address. Whatever the gateway may still hold of an earlier one, after a Forget
+	// that failed, ends here or keeps the session from being opened.
+	if err := s.Gateway.Forget(i.addr()); err != nil {
+		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
+	}
+	err := s.Gateway.Admit(i.addr(), Caller{Jail: i.name(), Session: r.id, Policy: s.Policy})
+	if err != nil {
+		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
+	}
+	return nil
+}
+
+func (s *Service) attach(r *session, i *instance, warm bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.instance, r.warm, r.jail, r.addr = i, warm, i.name(), i.addr()
+}
+
+// drop takes its instance from a session again and ends it.
+func (s *Service) drop(ctx context.Context, r *session) error {
+	s.mu.Lock()
+	i := r.instance
+	r.instance, r.warm, r.jail, r.addr = nil, false, "", noAddr()
+	s.mu.Unlock()
+	if i == nil {
+		return nil
+	}
+	s.forget(i)
+	return s.destroy(ctx, i)
+}
+
+// settle makes a session ready, and starts watching over it. It reports false when the session was closed meanwhile.
+func (s *Service) settle(r *session) (Session, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.state != StateOpening {
+		return Session{}, false
+	}
+	now := s.Now()
+	i := r.instance
+	r.state, r.ready, r.used, r.expires, r.version = StateReady, now, now, now.Add(r.plan.ttl), i.browser.Version()
+	r.timing = Timing{Total: milliseconds(now.Sub(r.created))}
+	if !r.warm {
+		t := i.jail.Timing
+		r.timing.Clone, r.timing.Attach = milliseconds(t.Clone), milliseconds(t.Attach)
+		r.timing.Start, r.timing.Verify = milliseconds(t.Start), milliseconds(t.Verify)
+		r.timing.Ready = milliseconds(now.Sub(i.born))
+	}
+	s.tasks.Go(func() { s.keep(r) })
+	return s.view(r), true
+}
+
+// giveUp undoes an opening, whatever there is of it, and keeps why for a while.
+func (s *Service) giveUp(ctx context.Context, r *session, why error) {
+	s.mu.Lock()
+	i := r.instance
+	r.state = StateClosing
+	if r.ended == nil {
+		r.ended = &Ended{Cause: CauseFailed, Message: publicText(why), At: s.Now()}
+		close(r.stop)
+		close(r.settled)
+	}
+	s.mu.Unlock()
+	if i == nil {
+		s.Log.Warn("session not opened", "session", r.id, "error", why)
+		s.bury(r, 0, nil)
+		return
+	}
+	s.Log.Warn("session not opened", "session", r.id, "jail", i.name(), "error", why)
+	s.forget(i)
+	began := s.Now()
+	err := s.destroy(ctx, i)
+	s.bury(r, s.Now().Sub(began), err)
+}
+
+// publicText is the half of an error that may be shown.
+func publicText(err error) string {
+	if p, ok := problem.As(err); ok {
+		return p.Message
+	}
+	switch problem.CodeOf(err) {
+	case problem.Canceled:
+		return "the caller left before it was open"
+	case problem.Timeout:
+		return "it took longer than the caller waited"
+	}
+	return "it could not be opened; the log of the control plane says why"
+}
+
+// bury moves a session, of which nothing is left, to those that can only be asked about.
+func (s *Service) bury(r *session, took time.Duration, err error) {
+	r.recording.Lock() // a screenshot that is being written is the last one: the session is not ready any more
+	shotsErr := s.shots.remove(r.id)
+	r.recording.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.state = StateClosed
+	if r.ended.Cause == CauseFailed {
+		r.state = StateFailed
+	}
+	ended := *r.ended // a view may still hold the old one
+	if r.instance != nil {
+		ms := milliseconds(took)
+		ended.Teardown = &ms
+	}
+	if err != nil {
+		ended.TeardownError = "the jail could not be removed; the host daemon tries again"
+		s.Log.Error("remove a session's jail", "session", r.id, "jail", r.jail, "error", err)
+	}
+	if shotsErr != nil {
+		s.Log.Error("remove a session's screenshots", "session", r.id, "error", shotsErr)
+	}
+	r.ended, r.instance, r.shots, r.abort = &ended, nil, nil, nil
+	delete(s.sessions, r.id)
+	s.ended = append(s.ended, r)
+	s.purge()
+	close(r.gone)
+}

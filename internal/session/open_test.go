@@ -1,0 +1,234 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+func TestOpenedSessionIsReadyAndMayUseTheGateway(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		out := mustOpen(t, s, Request{Label: "mine"})
+		if out.State != StateReady || out.Browser != "shell" || out.BrowserVersion != "Fake/1" || out.Warm || out.Label != "mine" ||
+			out.Template != "browser" || out.Timing.Clone != 1 || !recorded.MatchString(out.ID) {
+			t.Errorf("opened %+v", out)
+		}
+		j := w.jails[jail.Name(out.Jail)]
+		if j == nil || !j.open {
+			t.Fatal("its jail may not use the gateway")
+		}
+		if who := w.admitted[j.addr]; who.Session != out.ID || string(who.Jail) != out.Jail || !reflect.DeepEqual(who.Policy, s.Policy) {
+			t.Errorf("the gateway knows it as %+v", who)
+		}
+		w.before(t, "gateway admit", "driver admit")
+		if j.spec.Kind != jail.KindBrowser || j.spec.Lifetime != jail.LifetimeOwner || j.spec.Program.Wire != jail.WirePipe34 ||
+			j.spec.Program.Argv[0] != "/opt/shell" {
+			t.Errorf("the jail was made from %+v", j.spec)
+		}
+		if !out.ExpiresAt.Equal(out.Ready.Add(s.Sessions.TTL)) || !out.IdleUntil.Equal(out.Ready.Add(s.Sessions.Idle)) {
+			t.Errorf("it expires %v and is idle %v", out.ExpiresAt, out.IdleUntil)
+		}
+		if got := mustGet(t, s, out.ID); got.Usage == nil || got.Usage.Tasks != 42 || got.Usage.CPU != 1.5 || len(got.Usage.LimitsHit) != 1 {
+			t.Errorf("its usage is %+v", got.Usage)
+		}
+	})
+}
+
+// Each step of an opening fails in turn, with a code that must reach the caller, and once by a caller who leaves.
+func TestFailedOpenLeavesNothing(t *testing.T) {
+	for _, step := range []string{"template", "create", "gateway admit", "driver admit", "connect"} {
+		t.Run(step, func(t *testing.T) {
+			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+				w.failing(step, problem.New(problem.DiskFull, "", "no room"))
+				if step == "connect" {
+					// It ended before it answered: the driver knows how.
+					release := w.holding("connect")
+					go func() {
+						synctest.Wait()
+						for name := range w.jails {
+							w.die(string(name), jail.Exit{Cause: jail.CauseMemory, Signal: "killed", Hit: []jail.LimitName{jail.LimitMemory}})
+						}
+						release()
+					}()
+				}
+				_, err := s.Open(t.Context(), Request{})
+				want := problem.DiskFull
+				if step == "connect" {
+					want = problem.LimitMemory
+				}
+				wantCode(t, err, want)
+				w.nothingLeft(t)
+				all, _ := s.List(t.Context(), true)
+				if len(all) != 1 || all[0].State != StateFailed || all[0].Ended.Cause != CauseFailed || all[0].Ended.Message == "" {
+					t.Errorf("it is listed as %+v", all)
+				}
+			})
+		})
+		if step == "gateway admit" {
+			continue // it does not wait for anybody
+		}
+		t.Run(step+" cancelled", func(t *testing.T) {
+			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+				defer w.holding(step)()
+				ctx, cancel := context.WithCancel(t.Context())
+				go func() {
+					synctest.Wait()
+					cancel()
+				}()
+				if _, err := s.Open(ctx, Request{}); !errors.Is(err, context.Canceled) {
+					t.Errorf("the error is %v", err)
+				}
+				w.nothingLeft(t)
+			})
+		})
+	}
+}
+
+func TestBrowserThatDoesNotAnswerIsGivenUp(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		defer w.holding("connect")()
+		began := time.Now()
+		_, err := s.Open(t.Context(), Request{})
+		wantCode(t, err, problem.Timeout)
+		if took := time.Since(began); took != connectLimit {
+			t.Errorf("it took %s", took)
+		}
+		w.nothingLeft(t)
+	})
+}
+
+func TestLastWordsOfABrowserAreInTheError(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		w.stderr = "one\ncannot find \x1b[31mlibnss3.so\n"
+		w.failing("connect", errors.New("eof"))
+		release := w.holding("connect")
+		go func() {
+			synctest.Wait()
+			for name := range w.jails {
+				w.die(string(name), jail.Exit{Code: 127, Cause: jail.CauseExited})
+			}
+			release()
+		}()
+		_, err := s.Open(t.Context(), Request{})
+		wantCode(t, err, problem.JailFailed)
+		if p, _ := problem.As(err); !strings.Contains(p.Message, "status 127") || !strings.Contains(p.Message, "cannot find \uFFFD[31mlibnss3.so") {
+			t.Errorf("the message is %q", p.Message)
+		}
+	})
+}
+
+func TestNoMoreSessionsThanConfigured(t *testing.T) {
+	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *world, s *Service) {
+		first := mustOpen(t, s, Request{})
+		mustOpen(t, s, Request{})
+		_, err := s.Open(t.Context(), Request{})
+		wantCode(t, err, problem.TooManySessions)
+		if w.count("create") != 2 {
+			t.Error("a jail was made for a session that was refused")
+		}
+		if _, err := s.Close(t.Context(), first.ID); err != nil {
+			t.Fatal(err)
+		}
+		mustOpen(t, s, Request{}) // its place is free at once
+	})
+}
+
+func TestOpeningFasterThanRemovingIsBounded(t *testing.T) {
+	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *world, s *Service) {
+		release := w.holding("destroy")
+		var err error
+		for n := 0; n < 10 && err == nil; n++ {
+			var out Session
+			if out, err = s.Open(t.Context(), Request{}); err == nil {
+				_, err = s.Close(t.Context(), out.ID)
+			}
+		}
+		wantCode(t, err, problem.TooManySessions)
+		if w.most > 4 {
+			t.Errorf("%d jails were there at once", w.most)
+		}
+		release()
+	})
+}
+
+func TestRequestsAreValidatedBeforeAnythingIsMade(t *testing.T) {
+	duration := func(d time.Duration) *time.Duration { return &d }
+	number := func(n int) *int { return &n }
+	size := func(n config.Bytes) *config.Bytes { return &n }
+	cores := func(n float64) *float64 { return &n }
+	nan := 0.0
+	for name, test := range map[string]struct {
+		request Request
+		code    string
+		field   string
+	}{
+		"operator mode":           {Request{CredentialMode: "operator"}, problem.Unsupported, "operator"},
+		"audit recording":         {Request{Record: "audit"}, problem.Unsupported, "audit"},
+		"unknown mode":            {Request{CredentialMode: "root"}, problem.BadRequest, "credential_mode"},
+		"unknown recording":       {Request{Record: "all"}, problem.BadRequest, "record"},
+		"unknown browser":         {Request{Browser: "firefox"}, problem.BadRequest, "browser"},
+		"template with a path":    {Request{Template: "../browser"}, problem.BadTemplate, "template"},
+		"label with an escape":    {Request{Label: "a\x1b[2J"}, problem.BadRequest, "label"},
+		"label too long":          {Request{Label: strings.Repeat("é", maxLabel+1)}, problem.BadRequest, "label"},
+		"ttl zero":                {Request{TTL: duration(0)}, problem.BadLimit, "ttl"},
+		"ttl beyond the most":     {Request{TTL: duration(9 * time.Hour)}, problem.BadLimit, "ttl"},
+		"idle negative":           {Request{Idle: duration(-time.Second)}, problem.BadLimit, "idle"},
+		"memory zero":             {Request{Limits: LimitOverrides{Memory: size(0)}}, problem.BadLimit, "limits.memory"},
+		"memory too much":         {Request{Limits: LimitOverrides{Memory: size(2 * config.TiB)}}, problem.BadLimit, "limits.memory"},
+		"disk zero":               {Request{Limits: LimitOverrides{Disk: size(0)}}, problem.BadLimit, "limits.disk"},
+		"shared memory zero":      {Request{Limits: LimitOverrides{SharedMemory: size(0)}}, problem.BadLimit, "limits.shared_memory"},
+		"tasks zero":              {Request{Limits: LimitOverrides{Tasks: number(0)}}, problem.BadLimit, "limits.tasks"},
+		"files negative":          {Request{Limits: LimitOverrides{Files: number(-1)}}, problem.BadLimit, "limits.files"},
+		"processor zero":          {Request{Limits: LimitOverrides{CPU: cores(0)}}, problem.BadLimit, "limits.cpu"},
+		"processor not a number":  {Request{Limits: LimitOverrides{CPU: cores(nan / nan)}}, problem.BadLimit, "limits.cpu"},
+		"processor beyond an int": {Request{Limits: LimitOverrides{CPU: cores(1e300)}}, problem.BadLimit, "limits.cpu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+				_, err := s.Open(t.Context(), test.request)
+				wantCode(t, err, test.code)
+				if err == nil || !strings.Contains(err.Error(), test.field) {
+					t.Errorf("the error does not name %s: %v", test.field, err)
+				}
+				if len(w.log) > 0 {
+					t.Errorf("before the refusal there was %q", w.log)
+				}
+			})
+		})
+	}
+}
+
+func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
+		zero := 0
+		_, err := s.Open(t.Context(), Request{Browser: "lynx", Record: "all", Limits: LimitOverrides{Tasks: &zero, Files: &zero}})
+		for _, field := range []string{"browser", "record", "limits.tasks", "limits.files"} {
+			if !strings.Contains(err.Error(), field) {
+				t.Errorf("%s is missing in %v", field, err)
+			}
+		}
+	})
+}
+
+func TestOverriddenLimitsReachTheJail(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		memory, disk, shared := 99*config.MiB, 33*config.MiB, 22*config.MiB
+		tasks, files, cpu := 111, 222, 0.25
+		out := mustOpen(t, s, Request{Browser: "full", Limits: LimitOverrides{Memory: &memory, Disk: &disk, SharedMemory: &shared,
+			Tasks: &tasks, Files: &files, CPU: &cpu}})
+		want := jail.Limits{Memory: int64(memory), Disk: int64(disk), SharedMemory: int64(shared), Tasks: tasks, Files: files, MilliCPU: 250,
+			WallClock: s.Sessions.WallClock}
+		j := w.jails[jail.Name(out.Jail)]
+		if j.spec.Limits != want || j.spec.Program.Argv[0] != "/opt/full" {
+			t.Errorf("the jail has %+v and runs %s", j.spec.Limits, j.spec.Program.Argv[0])
+		}
+	})
+}

@@ -1,0 +1,253 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// poolCheck is how often the pool looks whether its key still holds, when nothing else happens.
+	poolCheck = 30 * time.Second
+	// poolPause is how long the pool waits after a failure, at first and at most.
+	poolPause, poolPauseMost = time.Second, time.Minute
+)
+
+// pool keeps browsers that were started and used by nobody. They run, and know nothing of the network: the gateway is
+// opened to a jail when it is taken, with the policy of who takes it.
+//
+// All members have the key of the default request. When that changes (another template, say), the old ones go. One
+// goroutine, run, makes and ends members; others only take them.
+type pool struct {
+	service *Service
+	wake    chan struct{} // holds at most one reason to look again
+
+	mu     sync.Mutex
+	ready  []*instance // oldest first
+	making *making     // nil while none is being made
+}
+
+// making is a member that is being made. Somebody who needs a browser now waits for it rather than for one that would
+// start later and slow it down.
+type making struct {
+	key     string
+	claimed bool
+	result  chan *instance // gets one value when it was claimed: the member, or nil when there is none
+}
+
+func newPool(s *Service) *pool { return &pool{service: s, wake: make(chan struct{}, 1)} }
+
+// poke makes the pool look at itself. It never waits.
+func (p *pool) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *pool) size() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.ready)
+}
+
+// take takes a browser with that key, or nil. It belongs to the caller then.
+func (p *pool) take(key string) *instance {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// The oldest first: it is the next to be too old.
+	for n, i := range p.ready {
+		if i.key == key && p.fresh(i) {
+			p.ready = slices.Delete(p.ready, n, n+1)
+			return i
+		}
+	}
+	return nil
+}
+
+// await waits for the member that is being made, when it has that key and nobody else waits for it. It returns nil when
+// there is none, or when ctx ends.
+func (p *pool) await(ctx context.Context, key string) *instance {
+	p.mu.Lock()
+	m := p.making
+	if m == nil || m.claimed || m.key != key {
+		p.mu.Unlock()
+		return nil
+	}
+	m.claimed = true
+	p.mu.Unlock()
+	select {
+	case i := <-m.result:
+		return i
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case i := <-m.result: // it came at the same moment
+		if i != nil {
+			p.ready = append(p.ready, i)
+		}
+	default:
+		m.claimed = false
+	}
+	return nil
+}
+
+// fresh says whether a member may be given to somebody.
+func (p *pool) fresh(i *instance) bool {
+	select {
+	case <-i.browser.Done():
+		return false
+	default:
+		return p.service.Now().Sub(i.born) < p.service.WarmPool.MaxAge
+	}
+}
+
+// run keeps the pool full until the service stops, and empties it then.
+func (p *pool) run() {
+	s := p.service
+	ctx := s.background
+	defer p.removeUnless(func(*instance) bool { return false })
+	if s.WarmPool.Size == 0 {
+		return
+	}
+	pause := time.Duration(0)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		more, err := p.tend(ctx)
+		next := poolCheck
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			// Said again with every try, which are rarer and rarer.
+			pause = min(max(poolPause, 2*pause), poolPauseMost)
+			next = pause
+			s.Log.Warn("fill the warm pool", "error", err, "next_try", pause)
+		default:
+			pause = 0
+			if more {
+				next = 0
+			} else if age := p.oldest(); age > 0 {
+				next = min(next, age)
+			}
+		}
+		timer.Reset(next)
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-timer.C:
+				waiting = false
+			case <-p.wake:
+				waiting = pause > 0 // after a failure, only time helps
+			}
+		}
+	}
+}
+
+// oldest says when the oldest member will be too old, zero when there is none.
+func (p *pool) oldest() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.ready) == 0 {
+		return 0
+	}
+	return max(time.Millisecond, p.service.WarmPool.MaxAge-p.service.Now().Sub(p.ready[0].born))
+}
+
+// tend removes what should not be in the pool, and adds one member when one is missing. It reports whether there is
+// more to do.
+func (p *pool) tend(ctx context.Context) (more bool, err error) {
+	s := p.service
+	want, err := s.plan(Request{Browser: string(s.WarmPool.Browser)})
+	if err != nil {
+		return false, err
+	}
+	b, err := s.blueprint(ctx, want.shape)
+	if err != nil {
+		// Without a template that is there, what was made from it is of no use.
+		p.removeUnless(p.fresh)
+		return false, err
+	}
+	p.removeUnless(func(i *instance) bool { return i.key == b.key && p.fresh(i) })
+	if p.size() >= s.WarmPool.Size || s.busy() {
+		return false, nil
+	}
+	if err := p.add(ctx, b); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// busy says whether somebody waits for a session right now. A browser that starts beside it would make that slower;
+// the opening pokes the pool when it is over.
+func (s *Service) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opening > 0
+}
+
+func (p *pool) add(ctx context.Context, b blueprint) error {
+	m := &making{key: b.key, result: make(chan *instance, 1)}
+	p.mu.Lock()
+	p.making = m
+	p.mu.Unlock()
+	i, err := p.make(ctx, b)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.making = nil
+	switch {
+	case m.claimed:
+		m.result <- i // there is room for one
+	case i != nil:
+		p.ready = append(p.ready, i)
+	}
+	return err
+}
+
+func (p *pool) make(ctx context.Context, b blueprint) (*instance, error) {
+	s := p.service
+	i, err := s.create(ctx, b)
+	if err != nil {
+		return nil, fmt.Errorf("make a warm browser: %w", err)
+	}
+	if err := s.dial(ctx, i); err != nil {
+		p.end(i)
+		return nil, fmt.Errorf("start a warm browser: %w", err)
+	}
+	s.tasks.Go(func() { // ends with the browser, which every owner of an instance ends
+		<-i.browser.Done()
+		p.poke()
+	})
+	return i, nil
+}
+
+// removeUnless ends the members that keep does not want.
+func (p *pool) removeUnless(keep func(*instance) bool) {
+	p.mu.Lock()
+	var out []*instance
+	p.ready = slices.DeleteFunc(p.ready, func(i *instance) bool {
+		if keep(i) {
+			return false
+		}
+		out = append(out, i)
+		return true
+	})
+	p.mu.Unlock()
+	var ending sync.WaitGroup
+	for _, i := range out {
+		ending.Go(func() { p.end(i) })
+	}
+	ending.Wait()
+}
+
+func (p *pool) end(i *instance) {
+	if err := p.service.destroy(p.service.background, i); err != nil {
+		p.service.Log.Error("remove a warm browser", "jail", i.name(), "error", err)
+	}
+}

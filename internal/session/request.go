@@ -1,0 +1,181 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Words of a Request.
+const (
+	ModeClean    = "clean"
+	ModeOperator = "operator"
+
+	RecordOff       = "off"       // nothing is kept
+	RecordTransient = "transient" // the last screenshots are, until the session ends
+	RecordAudit     = "audit"
+)
+
+// maxLabel bounds the text that a caller may give a session, in characters.
+const maxLabel = 80
+
+// Request is what a caller may say about a new session. The zero Request is a good one: whatever is left out has its
+// default from the configuration. A number that is given and zero is an error.
+type Request struct {
+	// CredentialMode is clean.
+	CredentialMode string
+	// Record is off or transient, which is the default.
+	Record string
+	// Browser is shell, which is the default, or full.
+	Browser string
+	// Template is the template to run in.
+	Template string
+	// Label is any short text of the caller's, to recognise the session by.
+	Label string
+	// TTL is how long the session may live, Idle how long nobody may use it.
+	TTL, Idle *time.Duration
+	Limits    LimitOverrides
+}
+
+// LimitOverrides replace single limits of the configuration.
+type LimitOverrides struct {
+	Memory, Disk, SharedMemory *config.Bytes
+	CPU                        *float64 // in cores
+	Tasks, Files               *int
+}
+
+// plan is a Request with everything decided.
+type plan struct {
+	label  string
+	record string
+	ttl    time.Duration
+	idle   time.Duration
+	shape  shape
+}
+
+// plan validates a Request and fills in the defaults. Everything that is wrong is reported at once.
+func (s *Service) plan(r Request) (plan, error) {
+	flaws := problem.Many{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
+	var refused error
+	switch r.CredentialMode {
+	case "", ModeClean:
+	case ModeOperator:
+		refused = problem.New(problem.Unsupported, "open a clean session: leave credential_mode out",
+			"operator sessions, with stored logins, are not available in this version")
+	default:
+		flaws.Add("credential_mode", "%s is not a credential mode; the only one is clean", quote(r.CredentialMode))
+	}
+	p := plan{record: r.Record, label: r.Label, shape: shape{template: r.Template, build: config.Browser(r.Browser)}}
+	switch r.Record {
+	case "":
+		p.record = RecordTransient
+	case RecordOff, RecordTransient:
+	case RecordAudit:
+		refused = errors.Join(refused, problem.New(problem.Unsupported, "use transient or off",
+			"recording for audit is not available in this version"))
+	default:
+		flaws.Add("record", "%s is not a way of recording; they are off and transient", quote(r.Record))
+	}
+	if r.Browser == "" {
+		p.shape.build = config.BrowserShell
+	} else if !slices.Contains([]config.Browser{config.BrowserShell, config.BrowserFull}, p.shape.build) {
+		flaws.Add("browser", "%s is not a browser; they are shell and full", quote(r.Browser))
+	}
+	if r.Template == "" {
+		p.shape.template = s.Template
+	} else if jail.ValidTemplateName(r.Template) != nil {
+		flaws.Code = problem.BadTemplate
+		flaws.Add("template", "%s is not the name of a template; names have 1 to 20 of a-z and 0-9", quote(r.Template))
+	}
+	if utf8.RuneCountInString(r.Label) > maxLabel || !utf8.ValidString(r.Label) ||
+		slices.ContainsFunc([]rune(r.Label), func(c rune) bool { return !unicode.IsPrint(c) }) {
+		flaws.Add("label", "it is not a line of at most %d printable characters", maxLabel)
+	}
+	duration := func(field string, given *time.Duration, fallback, most time.Duration) time.Duration {
+		if given == nil {
+			return fallback
+		}
+		if *given < time.Second || *given > most {
+			flaws.Code = problem.BadLimit
+			flaws.Add(field, "%s is not between 1s and %s", *given, most)
+		}
+		return *given
+	}
+	p.ttl = duration("ttl", r.TTL, s.Sessions.TTL, s.Sessions.MaxTTL)
+	p.idle = duration("idle", r.Idle, min(s.Sessions.Idle, s.Sessions.MaxTTL), s.Sessions.MaxTTL)
+	p.shape.limits = s.limits(r.Limits, &flaws)
+	if err := flaws.Err(); err != nil {
+		return plan{}, err
+	}
+	if refused != nil {
+		return plan{}, refused
+	}
+	return p, nil
+}
+
+// limits are those of the configuration with what the caller wants instead. They are checked by themselves, so that
+// the message names the field as the caller wrote it.
+func (s *Service) limits(o LimitOverrides, flaws *problem.Many) jail.Limits {
+	l := jail.Limits{
+		Memory:       int64(s.Limits.Memory),
+		MilliCPU:     int(math.Round(s.Limits.CPU * 1000)),
+		Tasks:        s.Limits.Tasks,
+		Disk:         int64(s.Limits.Tmp),
+		SharedMemory: int64(s.Limits.SHM),
+		Files:        s.Limits.Files,
+		WallClock:    s.Sessions.WallClock,
+	}
+	outside := func(field, value, lo, hi string) {
+		flaws.Code = problem.BadLimit
+		flaws.AddFlaw(problem.Flaw{Field: "limits." + field,
+			Message: fmt.Sprintf("%s is not between %s and %s", value, lo, hi),
+			Hint:    "zero does not mean unlimited; leave the limit out for the configured one"})
+	}
+	size := func(field string, given *config.Bytes, into *int64, lo, hi config.Bytes) {
+		if given == nil {
+			return
+		}
+		if *into = int64(*given); *given < lo || *given > hi {
+			outside(field, given.String(), lo.String(), hi.String())
+		}
+	}
+	count := func(field string, given, into *int, lo, hi int) {
+		if given == nil {
+			return
+		}
+		if *into = *given; *given < lo || *given > hi {
+			outside(field, fmt.Sprint(*given), fmt.Sprint(lo), fmt.Sprint(hi))
+		}
+	}
+	size("memory", o.Memory, &l.Memory, jail.MinMemory, jail.MaxMemory)
+	size("disk", o.Disk, &l.Disk, jail.MinDisk, jail.MaxDisk)
+	size("shared_memory", o.SharedMemory, &l.SharedMemory, jail.MinDisk, jail.MaxDisk)
+	count("tasks", o.Tasks, &l.Tasks, jail.MinTasks, jail.MaxTasks)
+	count("files", o.Files, &l.Files, jail.MinFiles, jail.MaxFiles)
+	if o.CPU != nil {
+		// Compared before it is converted: what does not fit an integer has no defined conversion.
+		if c := math.Round(*o.CPU * 1000); c >= jail.MinMilliCPU && c <= jail.MaxMilliCPU {
+			l.MilliCPU = int(c)
+		} else {
+			outside("cpu", fmt.Sprint(*o.CPU), fmt.Sprint(jail.MinMilliCPU/1000.0), fmt.Sprint(jail.MaxMilliCPU/1000.0))
+		}
+	}
+	return l
+}
+
+// quote shows a caller's text in a message, shortened.
+func quote(s string) string {
+	const most = 40
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return fmt.Sprintf("%q", s)
+}

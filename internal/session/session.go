@@ -1,0 +1,249 @@
+// Package session opens, uses and closes browser sessions: an ephemeral jail with a Chromium in it, the way out
+// through the gateway, and an end.
+//
+// What is promised:
+//
+//   - Open returns a session whose browser answers and whose jail is confined, or an error after which nothing of the
+//     attempt is left. A caller who goes away in the middle is such an error.
+//   - Every session ends: when it is closed, when its time is up, when nobody used it for its idle time, when its
+//     browser is gone, or when the service shuts down. Why is kept for a while, with the limits that it ran into.
+//   - From the moment in which a session ends, nobody reaches its browser and its jail reaches nobody. Removing the
+//     jail goes on behind that, in a goroutine that Shutdown waits for.
+//   - A jail is used by one session only. Warm browsers were used by none.
+//   - What a browser prints is kept in a bounded tail, and never logged.
+//
+// All methods of a Service may be called at the same time.
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Driver is the part of a jail.Driver that sessions use, with the same promises.
+type Driver interface {
+	Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error)
+	Admit(ctx context.Context, name jail.Name) error
+	Wait(ctx context.Context, name jail.Name) (jail.Exit, error)
+	Inspect(ctx context.Context, name jail.Name) (jail.Status, error)
+	Destroy(ctx context.Context, name jail.Name) error
+}
+
+// Gateway is the only way out of a jail, as sessions see it.
+type Gateway interface {
+	// Admit makes an address known as a session's, with its policy. Nothing of an earlier session with that address
+	// is inherited.
+	Admit(addr netip.Addr, who Caller) error
+	// Forget closes every connection of an address and makes it unknown. It returns when they are closed. On error the
+	// address is cut off, and cannot be admitted again before a further Forget succeeds. Forgetting an address that is
+	// not known is no error.
+	Forget(addr netip.Addr) error
+	// LastActivity is when the address last sent or received anything; zero when it did not.
+	LastActivity(addr netip.Addr) time.Time
+}
+
+// Caller is who is behind an address.
+type Caller struct {
+	Jail    jail.Name
+	Session string
+	Policy  policy.Policy
+}
+
+// Templates knows what is installed.
+type Templates interface {
+	// Template returns one. The code is template_missing when there is none of that name.
+	Template(ctx context.Context, name string) (Template, error)
+}
+
+// Template is what sessions need to know of an installed template.
+type Template struct {
+	Digest string
+	// Programs are the absolute paths of what can be started in it, by the names of package template: shell, full.
+	Programs map[string]string
+}
+
+// Browser is a browser that answered.
+type Browser interface {
+	Version() string
+	Navigate(ctx context.Context, url string) (browser.Result, error)
+	Screenshot(ctx context.Context, o browser.ScreenshotOptions) ([]byte, error)
+	// Done is closed when the browser's pipe is.
+	Done() <-chan struct{}
+	// Close closes the pipe, which ends the browser, without waiting for the browser. It may be called twice.
+	Close() error
+}
+
+// Connector makes a Browser out of the stdin and stdout of a jail, which it owns from then on and closes on error. It
+// returns when the browser has answered for the first time.
+type Connector func(ctx context.Context, stdio *jail.Stdio) (Browser, error)
+
+// Options configure a Service. Every field is required unless it says otherwise.
+type Options struct {
+	Driver    Driver
+	Gateway   Gateway
+	Templates Templates
+	// Connect is Dial, except in tests.
+	Connect Connector
+
+	// Sessions, Limits and WarmPool are those of the configuration.
+	Sessions config.Sessions
+	Limits   config.Limits
+	WarmPool config.WarmPool
+	// Template is what sessions run in when they do not say. Default "browser".
+	Template string
+	// Proxy is the gateway's URL as the browser is told it, for example http://10.90.0.1:3000.
+	Proxy string
+	// Policy is what the browser of a clean session may reach.
+	Policy policy.Policy
+	// ExtraCA are the certificates that browsers trust besides the public ones. May be empty. See [ParseCertificates].
+	ExtraCA Certificates
+	// Recordings is the folder for screenshots of sessions, which the Service makes, and empties when it starts.
+	Recordings string
+
+	Log *slog.Logger
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+func (o *Options) complete() error {
+	var errs []error
+	need := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("sessions: %s is missing", what))
+		}
+	}
+	need(o.Driver != nil, "the driver")
+	need(o.Gateway != nil, "the gateway")
+	need(o.Templates != nil, "the list of templates")
+	need(o.Connect != nil, "the connector")
+	need(o.Proxy != "", "the gateway's URL")
+	need(o.Recordings != "", "the folder for recordings")
+	need(o.Sessions.Max > 0, "the largest number of sessions")
+	need(o.Sessions.TTL > 0 && o.Sessions.MaxTTL >= o.Sessions.TTL && o.Sessions.Idle > 0, "a lifetime")
+	if err := o.Policy.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("sessions: policy: %w", err))
+	}
+	if o.Template == "" {
+		o.Template = "browser"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return errors.Join(errs...)
+}
+
+// Service has all sessions of one control plane.
+type Service struct {
+	Options
+
+	background context.Context // ends what nobody waits for: filling the pool, watching
+	stop       context.CancelFunc
+	tasks      sync.WaitGroup // everything that runs behind a call
+	templates  templates
+	trust      *trust
+	pool       *pool
+	shots      *recordings
+
+	mu       sync.Mutex
+	sessions map[string]*session // all that are not yet gone
+	ended    []*session          // gone ones that can still be asked about, oldest first
+	opening  int                 // opens in flight
+	shutting bool
+}
+
+// New makes a Service and starts filling its warm pool. Shutdown ends it.
+func New(o Options) (*Service, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	shots, err := newRecordings(o.Recordings)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{Options: o, sessions: map[string]*session{}, shots: shots}
+	s.background, s.stop = context.WithCancel(context.Background())
+	s.templates = templates{source: o.Templates, now: s.Now, seen: map[string]seenTemplate{}}
+	s.trust = newTrust(s)
+	s.pool = newPool(s)
+	s.tasks.Go(s.pool.run)
+	return s, nil
+}
+
+// session is one session. Its fields are guarded by Service.mu, except those that are set once before it is shared.
+type session struct {
+	id      string
+	plan    plan
+	created time.Time
+	// abort ends an opening.
+	abort context.CancelCauseFunc
+	// stop is closed when the session begins to end, settled when why it ended is known, and gone when nothing of it
+	// is left on the host.
+	stop, settled, gone chan struct{}
+	// page holds one token: one navigation at a time.
+	page chan struct{}
+	// recording is held by who writes a screenshot, and guards lastShot. It is taken before Service.mu.
+	recording sync.Mutex
+	lastShot  int
+
+	state    State
+	instance *instance // nil until there is one, and when it is gone
+	jail     jail.Name
+	addr     netip.Addr
+	version  string // of the browser
+	warm     bool
+	ready    time.Time
+	expires  time.Time
+	used     time.Time // when somebody last asked something of it
+	using    int       // requests in flight
+	timing   Timing
+	ended    *Ended
+	shots    []Shot
+}
+
+// Shutdown closes every session, empties the pool, and returns when nothing is left or when ctx ends. No session can be
+// opened from its beginning on.
+func (s *Service) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.shutting = true
+	all := make([]*session, 0, len(s.sessions))
+	for _, r := range s.sessions {
+		all = append(all, r)
+	}
+	s.mu.Unlock()
+	s.stop()
+	for _, r := range all {
+		s.begin(r, Ended{Cause: CauseShutdown})
+	}
+	done := make(chan struct{})
+	go func() { // ends with the tasks, which all end: see their bounds
+		defer close(done)
+		s.tasks.Wait()
+	}()
+	select {
+	case <-done:
+		return s.shots.removeAll()
+	case <-ctx.Done():
+		return fmt.Errorf("close all sessions: %w", context.Cause(ctx))
+	}
+}
+
+func notFound(id string) error {
+	if len(id) > 40 {
+		id = id[:40] + "…"
+	}
+	return problem.New(problem.NotFound, "list them: clawjail session ls", "there is no session %q", id)
+}

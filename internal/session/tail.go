@@ -1,0 +1,82 @@
+package session
+
+import (
+	"io"
+	"strings"
+	"sync"
+	"unicode"
+)
+
+const (
+	// tailBytes is how much of what a browser prints is kept.
+	tailBytes = 64 << 10
+	// shownLines and shownWidth bound what of it is shown with a session that has ended, in lines and characters.
+	shownLines = 20
+	shownWidth = 300
+)
+
+// tail keeps the end of what a jail's program prints. It grows as needed: most browsers print a few lines.
+type tail struct {
+	mu    sync.Mutex
+	data  []byte
+	start int // of the oldest byte, once data is full
+}
+
+// drain reads until the end or an error. Nothing may wait for a reader: a program whose stderr is full would stop.
+func (t *tail) drain(r io.Reader) {
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := r.Read(buf)
+		t.write(buf[:n])
+		if err != nil {
+			return // the jail is gone, or the pipe was closed with it
+		}
+	}
+}
+
+func (t *tail) write(p []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if room := tailBytes - len(t.data); room > 0 {
+		n := min(room, len(p))
+		t.data = append(t.data, p[:n]...)
+		p = p[n:]
+	}
+	for len(p) > 0 {
+		n := copy(t.data[t.start:], p)
+		t.start = (t.start + n) % tailBytes
+		p = p[n:]
+	}
+}
+
+// bytes are what is kept, oldest first.
+func (t *tail) bytes() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]byte, 0, len(t.data))
+	out = append(out, t.data[t.start:]...)
+	return append(out, t.data[:t.start]...)
+}
+
+// lines are the last lines as they can be shown: the program in the jail chose every byte of them, so nothing in them
+// moves a cursor or colours a terminal.
+func (t *tail) lines() []string {
+	all := strings.FieldsFunc(string(t.bytes()), func(c rune) bool { return c == '\n' || c == '\r' })
+	out := make([]string, 0, shownLines)
+	for _, line := range all[max(0, len(all)-shownLines):] {
+		plain := []rune(strings.Map(func(c rune) rune {
+			switch {
+			case c == '\t':
+				return ' '
+			case !unicode.IsPrint(c):
+				return unicode.ReplacementChar
+			}
+			return c
+		}, strings.ToValidUTF8(line, "\uFFFD")))
+		if len(plain) > shownWidth {
+			plain = append(plain[:shownWidth:shownWidth], '…')
+		}
+		out = append(out, string(plain))
+	}
+	return out
+}

@@ -1,0 +1,299 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// State is how far a session has come.
+type State string
+
+// The states, in their order. A session that could not be opened goes from opening to failed.
+const (
+	StateOpening State = "opening"
+	StateReady   State = "ready"
+	StateClosing State = "closing" // it can no longer be used, and its jail is being removed
+	StateClosed  State = "closed"  // nothing of it is left
+	StateFailed  State = "failed"  // it could not be opened, and nothing of it is left
+)
+
+// Session is what is known of one session.
+type Session struct {
+	ID             string `json:"id" doc:"s_ and 16 letters and digits"`
+	Label          string `json:"label,omitempty"`
+	State          State  `json:"state" enum:"opening,ready,closing,closed,failed"`
+	CredentialMode string `json:"credential_mode" enum:"clean"`
+	Record         string `json:"record" enum:"off,transient"`
+	Template       string `json:"template"`
+	Browser        string `json:"browser" enum:"shell,full"`
+	BrowserVersion string `json:"browser_version,omitempty"`
+	// Jail and Address are set as soon as there is a jail.
+	Jail    string `json:"jail,omitempty"`
+	Address string `json:"address,omitempty"`
+	Warm    bool   `json:"warm" doc:"the browser was started before it was asked for"`
+
+	Created   time.Time  `json:"created_at"`
+	Ready     *time.Time `json:"ready_at,omitempty"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"when its time is up"`
+	IdleUntil *time.Time `json:"idle_until,omitempty" doc:"when it is closed unless somebody uses it"`
+
+	Timing Timing `json:"timing"`
+	// Usage is there when one session is asked for, while it is ready.
+	Usage *Usage `json:"usage,omitempty"`
+	// Screenshots are those that are kept; see the session's record.
+	Screenshots []Shot `json:"screenshots,omitempty"`
+	Ended       *Ended `json:"ended,omitempty" doc:"why it ended"`
+}
+
+// Timing is how long the stages of opening took, in milliseconds. A warm session's first four were before it.
+type Timing struct {
+	Clone  float64 `json:"clone_ms"`
+	Attach float64 `json:"attach_ms"`
+	Start  float64 `json:"start_ms"`
+	Verify float64 `json:"verify_ms"`
+	Ready  float64 `json:"ready_ms" doc:"from the started jail to the browser's first answer"`
+	Total  float64 `json:"total_ms" doc:"what the caller waited"`
+}
+
+// Usage is what a jail consumes now.
+type Usage struct {
+	MemoryBytes int64            `json:"memory_bytes"`
+	MemoryPeak  int64            `json:"memory_peak_bytes"`
+	CPU         float64          `json:"cpu_ms"`
+	Tasks       int              `json:"tasks"`
+	DiskBytes   int64            `json:"disk_bytes"`
+	OpenFiles   int              `json:"open_files"`
+	LimitsHit   []jail.LimitName `json:"limits_hit,omitempty" doc:"limits that it has run into so far"`
+}
+
+// Cause is why a session ended.
+type Cause string
+
+// The causes.
+const (
+	CauseClosed        Cause = "closed"           // somebody closed it
+	CauseExpired       Cause = "expired"          // its time was up
+	CauseIdle          Cause = "idle"             // nobody used it
+	CauseShutdown      Cause = "shutdown"         // clawjail was stopped
+	CauseBrowserExited Cause = "browser_exited"   // its browser ended by itself
+	CauseMemory        Cause = "limit_memory"     // its browser ran out of memory
+	CauseWallClock     Cause = "limit_wall_clock" // its jail existed for as long as any may
+	CauseOwnerLost     Cause = "owner_lost"       // the host daemon had lost the control plane
+	CauseFailed        Cause = "failed"           // it could not be opened
+)
+
+// Ended says why and how a session ended.
+type Ended struct {
+	Cause   Cause     `json:"cause" enum:"closed,expired,idle,shutdown,browser_exited,limit_memory,limit_wall_clock,owner_lost,failed"`
+	Message string    `json:"message" doc:"one sentence"`
+	At      time.Time `json:"at"`
+	// LimitsHit are the limits that the jail had run into.
+	LimitsHit []jail.LimitName `json:"limits_hit,omitempty"`
+	ExitCode  *int             `json:"exit_code,omitempty"`
+	Signal    string           `json:"signal,omitempty"`
+	// Stderr are the last lines that the browser printed, when it ended by itself.
+	Stderr []string `json:"stderr,omitempty"`
+	// Teardown is how long removing the jail took, in milliseconds, once it is removed.
+	Teardown *float64 `json:"teardown_ms,omitempty"`
+	// TeardownError says that removing did not work. The host daemon's reaper goes on with it.
+	TeardownError string `json:"teardown_error,omitempty"`
+}
+
+// Shot is one screenshot that is kept.
+type Shot struct {
+	Number int       `json:"number"`
+	At     time.Time `json:"at"`
+	Format string    `json:"format" enum:"png,jpeg"`
+	Bytes  int       `json:"bytes"`
+}
+
+const (
+	// endedFor is how long an ended session can be asked about, endedMost how many.
+	endedFor  = 10 * time.Minute
+	endedMost = 256
+	// usageLimit bounds how long Get waits for the numbers.
+	usageLimit = 2 * time.Second
+)
+
+// Get returns one session, with its current usage. The code is not_found when there is none.
+func (s *Service) Get(ctx context.Context, id string) (Session, error) {
+	s.mu.Lock()
+	r := s.find(id)
+	if r == nil {
+		s.mu.Unlock()
+		return Session{}, notFound(id)
+	}
+	out := s.view(r)
+	s.mu.Unlock()
+	if out.State != StateReady {
+		return out, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, usageLimit)
+	defer cancel()
+	status, err := s.Driver.Inspect(ctx, jail.Name(out.Jail))
+	if err != nil {
+		// The session is there all the same. That the host daemon does not answer is in the log.
+		if !errors.Is(err, jail.ErrNotFound) {
+			s.Log.Warn("measure a session", "session", id, "jail", out.Jail, "error", err)
+		}
+		return out, nil
+	}
+	u := status.Usage
+	out.Usage = &Usage{MemoryBytes: u.MemoryBytes, MemoryPeak: u.MemoryPeak, CPU: milliseconds(u.CPU), Tasks: u.Tasks,
+		DiskBytes: u.DiskBytes, OpenFiles: u.OpenFiles, LimitsHit: u.Hit}
+	return out, nil
+}
+
+// List returns the sessions, oldest first: those that are opening or ready, and with all also those that are being
+// removed or ended a short while ago.
+func (s *Service) List(_ context.Context, all bool) ([]Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.purge()
+	out := make([]Session, 0, len(s.sessions))
+	for _, r := range s.sessions {
+		if all || r.state == StateOpening || r.state == StateReady {
+			out = append(out, s.view(r))
+		}
+	}
+	if all {
+		for _, r := range s.ended {
+			out = append(out, s.view(r))
+		}
+	}
+	slices.SortFunc(out, func(a, b Session) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+	})
+	return out, nil
+}
+
+// Status is the service in numbers.
+type Status struct {
+	Sessions    int `json:"sessions" doc:"opening or ready"`
+	MaxSessions int `json:"max_sessions"`
+	Closing     int `json:"closing" doc:"closed, and their jails are being removed"`
+	WarmSize    int `json:"warm_size" doc:"browsers that are to be kept ready"`
+	WarmReady   int `json:"warm_ready" doc:"browsers that are ready"`
+}
+
+// Status returns the service in numbers.
+func (s *Service) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	open, closing := s.count()
+	return Status{Sessions: open, MaxSessions: s.Sessions.Max, Closing: closing,
+		WarmSize: s.WarmPool.Size, WarmReady: s.pool.size()}
+}
+
+// find looks a session up, also among those that have ended. The caller holds s.mu.
+func (s *Service) find(id string) *session {
+	s.purge()
+	if r, ok := s.sessions[id]; ok {
+		return r
+	}
+	for _, r := range s.ended {
+		if r.id == id {
+			return r
+		}
+	}
+	return nil
+}
+
+// purge forgets the sessions that ended too long ago. The caller holds s.mu.
+func (s *Service) purge() {
+	now := s.Now()
+	first := max(0, len(s.ended)-endedMost)
+	for first < len(s.ended) && now.Sub(s.ended[first].ended.At) >= endedFor {
+		first++
+	}
+	if first > 0 {
+		s.ended = slices.Delete(s.ended, 0, first)
+	}
+}
+
+// count counts the sessions. The caller holds s.mu.
+func (s *Service) count() (open, closing int) {
+	for _, r := range s.sessions {
+		if r.state == StateOpening || r.state == StateReady {
+			open++
+		} else {
+			closing++
+		}
+	}
+	return open, closing
+}
+
+// view is a session as it is shown. The caller holds s.mu.
+func (s *Service) view(r *session) Session {
+	out := Session{
+		ID: r.id, Label: r.plan.label, State: r.state, CredentialMode: ModeClean, Record: r.plan.record,
+		Template: r.plan.shape.template, Browser: string(r.plan.shape.build), BrowserVersion: r.version,
+		Jail: string(r.jail), Warm: r.warm, Created: r.created, Timing: r.timing, Screenshots: slices.Clone(r.shots),
+	}
+	if r.addr.IsValid() {
+		out.Address = r.addr.String()
+	}
+	if !r.ready.IsZero() {
+		ready, expires := r.ready, r.expires
+		out.Ready, out.ExpiresAt = &ready, &expires
+	}
+	if r.state == StateReady {
+		until := s.idleUntil(r)
+		out.IdleUntil = &until
+	}
+	if r.ended != nil {
+		ended := *r.ended
+		out.Ended = &ended
+	}
+	return out
+}
+
+// problem is what somebody gets who wants to use a session that has ended. The caller holds no lock.
+func (s *Service) endedProblem(r *session) error {
+	s.mu.Lock()
+	e := *r.ended
+	s.mu.Unlock()
+	code := problem.SessionClosed
+	switch e.Cause {
+	case CauseBrowserExited:
+		code = problem.BrowserExited
+	case CauseMemory:
+		code = problem.LimitMemory
+	case CauseWallClock:
+		code = problem.LimitWallClock
+	}
+	return problem.New(code, "open a new one; why this one ended is in `clawjail session show "+r.id+"`",
+		"session %s has ended: %s", r.id, e.Message).With("cause", string(e.Cause))
+}
+
+func milliseconds(d time.Duration) float64 {
+	return float64(d.Round(time.Microsecond).Microseconds()) / 1000
+}
+
+// sentence says why a session ended.
+func sentence(e Ended, p plan) string {
+	switch e.Cause {
+	case CauseClosed:
+		return "it was closed"
+	case CauseExpired:
+		return fmt.Sprintf("its time of %s was up", p.ttl)
+	case CauseIdle:
+		return fmt.Sprintf("nobody used it for %s", p.idle)
+	case CauseShutdown:
+		return "clawjail was stopped"
+	case CauseMemory:
+		return "its browser ran out of memory"
+	case CauseWallClock:
+		return "its jail existed for as long as any may"
+	case CauseOwnerLost:
+		return "the host daemon had lost the control plane"
+	}
+	return "its browser ended by itself"
+}

@@ -1,0 +1,224 @@
+package test
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/jailtest"
+	"github.com/clawjail/clawjail/internal/jail/jailtest/inside"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// tiny starts an instance with a template of a shell, a few tools and the probe, built by the program itself, and
+// returns it with a client that owns jails.
+func tiny(t *testing.T, o instance.Options) (*box, *hostd.Client) {
+	t.Helper()
+	b := prepareWith(t, o, func(o *instance.Options, dir string) { o.Templates = filepath.Join(dir, "templates") })
+	root := filepath.Join(t.TempDir(), "root")
+	inside.Template(t, root)
+	for _, tool := range []string{"cat", "sleep"} {
+		copyFile(t, testenv.Tool(t, tool), filepath.Join(root, "bin", tool))
+	}
+	if out, err := b.Run(t.Context(), "template", "build", "tiny", "--from", "dir:"+root); err != nil {
+		t.Fatalf("build the template: %v\n%s", err, out)
+	}
+	b.up()
+	c := hostd.NewClient(hostd.SocketPath(b.Config), nil)
+	if err := c.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return b, c
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func conform(t *testing.T, o instance.Options) {
+	b, c := tiny(t, o)
+	missing, err := jail.NewName(jail.KindBrowser, b.scope().Installation, 99_999)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jailtest.Run(t, func(*testing.T) jailtest.Subject {
+		return jailtest.Subject{Driver: c, Template: "tiny", Missing: missing, Confines: true,
+			Things: func(ctx context.Context) ([]jail.Trace, error) { return jailsOnly(c.Traces(ctx)) }}
+	})
+}
+
+// jailsOnly leaves out the network slots that are made ahead.
+func jailsOnly(all []jail.Trace, err error) ([]jail.Trace, error) {
+	var out []jail.Trace
+	for _, t := range all {
+		if t.Kind != jail.TraceInterface && t.Kind != jail.TraceNamespace {
+			out = append(out, t)
+		}
+	}
+	return out, err
+}
+
+func TestTheLinuxDriverBehindTheHostDaemonConformsWithOverlays(t *testing.T) {
+	conform(t, instance.Options{Settings: noPool + "storage: overlay\n"})
+}
+
+func TestTheLinuxDriverConformsWithRunc(t *testing.T) {
+	conform(t, instance.Options{Settings: noPool + "runtime: runc\n"})
+}
+
+func TestTheLinuxDriverConformsWithSnapshotsWhereTheDataIsOnBtrfs(t *testing.T) {
+	testenv.Root(t)
+	image := filepath.Join(t.TempDir(), "btrfs")
+	dir, err := os.MkdirTemp("", "clawjail-btrfs-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "truncate", "-s", "512M", image)
+	run(t, testenv.Tool(t, "mkfs.btrfs"), "-q", image)
+	run(t, "mount", "-o", "loop", image, dir)
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+		_ = os.Remove(dir) // only when it is unmounted
+	})
+	conform(t, instance.Options{Parent: dir, Settings: noPool}) // chosen by itself
+}
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+}
+
+// TestOnlyTheGatewayAnswers asks from inside a jail for everything that must not answer: before it is admitted,
+// afterwards, and when it is taken out again. Targets are the gateway, listeners of this test on this host, and
+// another jail; nothing leaves the machine.
+func TestOnlyTheGatewayAnswers(t *testing.T) {
+	b, c := tiny(t, instance.Options{Settings: noPool})
+	info, err := c.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	hostPort := strconv.Itoa(host.Addr().(*net.TCPAddr).Port)
+
+	spec := jailtest.Subject{Template: "tiny"}.Spec("")
+	spec.Program.Argv = inside.Argv()
+	spec.Limits.Files = 512
+	one, other := jailtest.Start(t, jailtest.Subject{Driver: c}, spec), jailtest.Start(t, jailtest.Subject{Driver: c}, spec)
+	probe, neighbour := inside.Connect(t, one.Stdio.In, one.Stdio.Out), inside.Connect(t, other.Stdio.In, other.Stdio.Out)
+	if a := neighbour.Ask("listen", other.Lease.Addr.String()+":8000"); !a.OK {
+		t.Fatalf("the neighbour cannot listen: %+v", a)
+	}
+	const patience = "5000" // ms
+	gateway := net.JoinHostPort(info.Gateway.String(), "3000")
+	refused := map[string][]string{
+		"another port of the gateway's address": {"dial", "tcp", net.JoinHostPort(info.Gateway.String(), "22"), patience},
+		"a service of the host":                 {"dial", "tcp", net.JoinHostPort(info.Gateway.String(), hostPort), patience},
+		"another jail":                          {"dial", "tcp", other.Lease.Addr.String() + ":8000", patience},
+		"DNS by UDP at the gateway":             {"dial", "udp", net.JoinHostPort(info.Gateway.String(), "53"), patience, "query"},
+		"the gateway's port by UDP":             {"dial", "udp", gateway, patience, "hello"},
+		"IPv6":                                  {"dial", "tcp", "[2001:db8::1]:80", patience},
+		"a packet socket":                       {"socket", "17", "3", "768"},
+		"a raw socket":                          {"socket", "2", "3", "1"},
+		"a vsock socket":                        {"socket", "40", "1", "0"},
+	}
+	check := func(when string) {
+		t.Helper()
+		for what, ask := range refused {
+			began := time.Now()
+			if a := probe.Ask(ask[0], ask[1:]...); a.OK {
+				t.Errorf("%s: %s answers: %+v", when, what, a)
+			}
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("%s: %s was refused only after %v", when, what, took)
+			}
+		}
+	}
+	reach := func() bool { return probe.Ask("dial", "tcp", gateway, patience).OK }
+
+	check("before the admission")
+	if reach() {
+		t.Error("the gateway answers before the admission")
+	}
+	if err := c.Admit(t.Context(), one.Name); err != nil {
+		t.Fatal(err)
+	}
+	check("after the admission")
+	if !reach() {
+		t.Error("the gateway does not answer after the admission")
+	}
+	run(t, testenv.Tool(t, "nft"), "flush", "set", "inet", "clawjail_"+string(b.scope().Installation), "browser_tasks")
+	check("after the removal")
+	if reach() {
+		t.Error("the gateway answers after the removal")
+	}
+	// What somebody flushed is put back for a living jail.
+	testenv.Eventually(t, 10*time.Second, reach, "the membership is not restored")
+	// The host's own listener does answer the host: the probes could have succeeded.
+	conn, err := net.Dial("tcp", "127.0.0.1:"+hostPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+
+	// A reused address inherits nothing: the next jail there is not admitted.
+	for _, j := range []*jail.Jail{one, other} {
+		j.Stdio.Close()
+		if err := c.Destroy(t.Context(), j.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := jailtest.Start(t, jailtest.Subject{Driver: c}, spec)
+	if a := inside.Connect(t, next.Stdio.In, next.Stdio.Out).Ask("dial", "tcp", gateway, patience); a.OK {
+		t.Error("a new jail is admitted before its admission")
+	}
+	next.Stdio.Close()
+	if err := c.Destroy(t.Context(), next.Name); err != nil {
+		t.Fatal(err)
+	}
+	b.clean(10 * time.Second)
+}
+
+// TestAHostileOwnerCannotKeepAJailPastItsWallClock holds the pipes of a jail that ignores everything.
+func TestAHostileOwnerCannotKeepAJailPastItsWallClock(t *testing.T) {
+	_, c := tiny(t, instance.Options{Settings: noPool})
+	spec := jailtest.Subject{Template: "tiny"}.Spec(`trap '' TERM HUP INT; while :; do sleep 1; done`)
+	spec.Limits.WallClock = 2 * time.Second
+	j := jailtest.Start(t, jailtest.Subject{Driver: c}, spec)
+	x, err := c.Wait(t.Context(), j.Name)
+	if err != nil || x.Cause != jail.CauseWallClock {
+		t.Fatalf("it ended with %+v, %v", x, err)
+	}
+	if _, err := io.ReadAll(j.Stdio.Out); err != nil {
+		t.Fatal(err)
+	}
+}

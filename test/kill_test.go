@@ -1,0 +1,225 @@
+package test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// TestNothingIsLeftWhenAProcessIsKilledAtAnyStep stops the host daemon before every step of a session's life, kills one
+// of the processes that take part, and lets the supervisor's fresh one recover. The steps are the code's own list.
+func TestNothingIsLeftWhenAProcessIsKilledAtAnyStep(t *testing.T) {
+	b := start(t, instance.Options{Settings: noPool})
+	barriers := filepath.Join(b.Config.RunDir, "barriers")
+	if err := os.Mkdir(barriers, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, victim := range []string{"hostd", "serve", "chromium"} {
+		for _, step := range jail.Steps() {
+			t.Run(victim+" at "+string(step), func(t *testing.T) {
+				inner := &box{Instance: b.Instance, t: t, api: b.api, idle: b.idle}
+				inner.killAt(barriers, step, victim)
+			})
+			if t.Failed() {
+				return // what is left would fail all that follows
+			}
+		}
+	}
+}
+
+func (b *box) killAt(barriers string, step jail.Step, victim string) {
+	t := b.t
+	armed := filepath.Join(barriers, string(step))
+	if err := os.WriteFile(armed, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	disarm := func() {
+		_ = os.Remove(armed + ".reached") // it is there or it is not
+		if err := os.Remove(armed); err != nil && !os.IsNotExist(err) {
+			t.Error(err)
+		}
+	}
+	defer disarm()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s, err := b.api.Open(ctx, api.OpenRequest{})
+		if err == nil {
+			_ = b.api.Close(ctx, s.ID, true) // it may have been killed
+		}
+	}()
+	reached := func() bool { _, err := os.Lstat(armed + ".reached"); return err == nil }
+	testenv.Eventually(t, 20*time.Second, reached, "the step %s was not reached", step)
+	for _, pid := range b.victims(victim) {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+			t.Fatalf("kill %s: %v", victim, err)
+		}
+	}
+	disarm()
+	b.ready()
+	<-done
+	b.clean(20 * time.Second)
+	// The supervisor waits longer with every death in a row. This one starts from the beginning.
+	if err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ready waits until both halves answer again.
+func (b *box) ready() {
+	b.t.Helper()
+	testenv.Eventually(b.t, 30*time.Second, func() bool {
+		info, err := b.api.Info(b.t.Context())
+		return err == nil && info.Host != nil
+	}, "the instance does not answer again:\n%s", b.Log())
+}
+
+// victims are the processes to kill.
+func (b *box) victims(what string) []int {
+	b.t.Helper()
+	if what == "chromium" {
+		return b.inJails()
+	}
+	pids, err := b.Processes()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, pid := range pids {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // one that has ended has none
+		for _, arg := range strings.Split(string(line), "\x00") {
+			if arg == what {
+				return []int{pid}
+			}
+		}
+	}
+	b.t.Fatalf("no process %s among %v", what, pids)
+	return nil
+}
+
+// inJails are the processes that run as one of the jails' users.
+func (b *box) inJails() []int {
+	b.t.Helper()
+	scope := b.scope()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var out []int
+	for _, dir := range dirs {
+		info, err := os.Stat(dir)
+		if err != nil {
+			continue // it has ended
+		}
+		uid := info.Sys().(*syscall.Stat_t).Uid
+		if uid >= scope.UIDBase && uid < scope.UIDBase+scope.UIDs {
+			if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
+				out = append(out, pid)
+			}
+		}
+	}
+	return out
+}
+
+// TestNothingIsLeftWhenTheRuntimeIsKilled kills the OCI runtime at different moments of a start.
+func TestNothingIsLeftWhenTheRuntimeIsKilled(t *testing.T) {
+	runc := testenv.Tool(t, "runc")
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// The wrapper is spoken to as runc, and kills the real one after as many milliseconds as the file says.
+	wrapper := filepath.Join(dir, "runc")
+	delay := filepath.Join(dir, "delay")
+	script := fmt.Sprintf(`#!/bin/sh
+case " $* " in *" run "*) ;; *) exec %[1]s "$@" ;; esac
+[ -s %[2]s ] || exec %[1]s "$@"
+%[1]s "$@" <&0 &
+pid=$!
+sleep "$(cat %[2]s)"
+kill -9 $pid 2>/dev/null
+wait $pid
+`, runc, delay)
+	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, instance.Options{Settings: noPool + "runtime: " + wrapper + "\n"})
+	b.close(b.open(api.OpenRequest{})) // without a delay it works
+	failed := 0
+	for ms := 0; ms <= 60; ms += 4 {
+		if err := os.WriteFile(delay, []byte(fmt.Sprintf("0.%03d", ms)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		s, err := b.api.Open(t.Context(), api.OpenRequest{})
+		if err == nil {
+			b.close(s.ID)
+		} else {
+			failed++
+		}
+		b.clean(20 * time.Second)
+	}
+	if failed == 0 {
+		t.Error("the runtime was never killed in time: the test shows nothing")
+	}
+	if err := os.Remove(delay); err != nil {
+		t.Fatal(err)
+	}
+	b.close(b.open(api.OpenRequest{})) // and works again
+}
+
+// TestSessionsSurviveARestartOfTheHostDaemon kills it under an open session.
+func TestSessionsSurviveARestartOfTheHostDaemon(t *testing.T) {
+	b := start(t, instance.Options{Settings: noPool})
+	id := b.open(api.OpenRequest{})
+	for _, pid := range b.victims("hostd") {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.ready()
+	if _, err := b.api.Screenshot(t.Context(), id, nil); err != nil {
+		t.Fatalf("the session does not work any more: %v\n%s", err, b.Log())
+	}
+	b.close(id)
+	b.clean(10 * time.Second)
+}
+
+// TestJailsEndWithTheirOwner kills the control plane, with sessions and a warm pool, and looks whether the host daemon
+// clears up by itself.
+func TestJailsEndWithTheirOwner(t *testing.T) {
+	b := start(t, instance.Options{Settings: noPool})
+	for range 3 {
+		b.open(api.OpenRequest{})
+	}
+	for _, pid := range b.victims("serve") {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.clean(30 * time.Second)
+	b.ready()
+	list, err := b.api.List(t.Context(), true)
+	if err != nil || len(list) > 0 {
+		t.Fatalf("a fresh control plane has sessions: %v, %v", list, err)
+	}
+	info, err := hostd.NewClient(hostd.SocketPath(b.Config), nil).Info(t.Context())
+	if err != nil || info.Jails > 0 {
+		t.Fatalf("the host daemon has %d jails, %v", info.Jails, err)
+	}
+}

@@ -1,0 +1,274 @@
+package test
+
+import (
+	"bytes"
+	"fmt"
+	"image/png"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/inventory"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// page serves one HTML page on loopback and returns the settings that let jails reach it, and its address.
+func page(t *testing.T, html string) (settings, address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, html)
+	})}
+	go func() { _ = server.Serve(l) }() // ends with Close
+	t.Cleanup(func() { _ = server.Close() })
+	port := l.Addr().(*net.TCPAddr).Port
+	settings = fmt.Sprintf("gateway:\n  private_destinations:\n    - host: page.clawjail.test\n      address: 127.0.0.1\n      ports: [%d]\n", port)
+	return settings, fmt.Sprintf("http://page.clawjail.test:%d/", port)
+}
+
+func TestTwentySessionsAtOnce(t *testing.T) {
+	settings, address := page(t, `<!doctype html><title>hello</title>`)
+	b := start(t, instance.Options{Settings: noPool + settings})
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			s, err := b.api.Open(t.Context(), api.OpenRequest{})
+			if err != nil {
+				t.Errorf("open: %v", err)
+				return
+			}
+			if p, err := b.api.Navigate(t.Context(), s.ID, address, "60s"); err != nil || p.Title != "hello" {
+				t.Errorf("navigate: %+v, %v", p, err)
+			}
+			if err := b.api.Close(t.Context(), s.ID, true); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	b.clean(20 * time.Second)
+}
+
+func TestWarmSessionsComeFromThePoolAndAreUsedOnce(t *testing.T) {
+	b := start(t, instance.Options{Settings: "warm_pool:\n  size: 2\n"})
+	warm := func() session.Session {
+		var s session.Session
+		testenv.Eventually(t, 30*time.Second, func() bool {
+			info, err := b.api.Info(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return info.Service.WarmReady == 2
+		}, "the pool is not filled")
+		s, err := b.api.Open(t.Context(), api.OpenRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	first := warm()
+	if !first.Warm {
+		t.Fatalf("a session with a full pool is cold: %+v", first)
+	}
+	second := warm()
+	if !second.Warm || second.Jail == first.Jail || second.Address == first.Address {
+		t.Fatalf("two sessions share a warm jail: %+v %+v", first, second)
+	}
+	// What shapes the jail keys the pool: another limit is another jail.
+	tasks := 300
+	other, err := b.api.Open(t.Context(), api.OpenRequest{Limits: &api.LimitsRequest{Tasks: &tasks}})
+	if err != nil || other.Warm {
+		t.Fatalf("a session with other limits came from the pool: %+v, %v", other, err)
+	}
+	for _, s := range []session.Session{first, second, other} {
+		b.close(s.ID)
+	}
+}
+
+func TestAPageThatEatsMemoryHitsItsLimitAndItsNeighbourNoticesNothing(t *testing.T) {
+	settings, address := page(t, `<!doctype html><title>hog</title><script>
+const all = []; setInterval(() => { const a = new Uint8Array(16 << 20); for (let i = 0; i < a.length; i += 4096) a[i] = 1; all.push(a); }, 20);
+</script>`)
+	b := start(t, instance.Options{Settings: noPool + settings})
+	neighbour := b.open(api.OpenRequest{})
+	hog := b.open(api.OpenRequest{Limits: &api.LimitsRequest{Memory: "256MiB", Disk: "32MiB", SHM: "32MiB"}})
+	_, _ = b.api.Navigate(t.Context(), hog, address, "5s") // its renderer may be gone before it has loaded
+	testenv.Eventually(t, 60*time.Second, func() bool {
+		s, err := b.api.Get(t.Context(), hog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Usage != nil && s.Usage.MemoryPeak > 256<<20 {
+			t.Fatalf("it got %d bytes", s.Usage.MemoryPeak)
+		}
+		return s.Usage != nil && slices.Contains(s.Usage.LimitsHit, jail.LimitMemory) ||
+			s.Ended != nil && slices.Contains(s.Ended.LimitsHit, jail.LimitMemory)
+	}, "the limit was not hit, or not named")
+	if _, err := b.api.Screenshot(t.Context(), neighbour, nil); err != nil {
+		t.Fatalf("the neighbour noticed: %v", err)
+	}
+	b.close(hog)
+	b.close(neighbour)
+	b.clean(10 * time.Second)
+}
+
+func TestASessionEndsWhenItsTimeIsUpOrNobodyUsesItOrItsBrowserIsGone(t *testing.T) {
+	b := start(t, instance.Options{Settings: noPool})
+	ends := func(id string, cause session.Cause) {
+		t.Helper()
+		testenv.Eventually(t, 20*time.Second, func() bool {
+			s, err := b.api.Get(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Ended != nil && s.Ended.Cause != cause {
+				t.Fatalf("it ended by %s, want %s", s.Ended.Cause, cause)
+			}
+			return s.State == session.StateClosed
+		}, "the session did not end by %s", cause)
+	}
+	ends(b.open(api.OpenRequest{TTL: "2s"}), session.CauseExpired)
+	ends(b.open(api.OpenRequest{Idle: "2s"}), session.CauseIdle)
+	gone := b.open(api.OpenRequest{})
+	for _, pid := range b.inJails() {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+			t.Fatal(err)
+		}
+	}
+	ends(gone, session.CauseBrowserExited)
+	b.clean(10 * time.Second)
+}
+
+func TestBadInputIsRefusedBeforeAnythingIsMade(t *testing.T) {
+	b := start(t, instance.Options{Settings: noPool + "sessions:\n  max: 1\n"})
+	before := b.settled()
+	tasks := 0
+	for what, c := range map[string]struct {
+		request api.OpenRequest
+		code    string
+	}{
+		"template that is missing": {api.OpenRequest{Template: "nosuch"}, problem.TemplateMissing},
+		"template with a path":     {api.OpenRequest{Template: "../etc"}, problem.BadTemplate},
+		"no tasks":                 {api.OpenRequest{Limits: &api.LimitsRequest{Tasks: &tasks}}, problem.BadLimit},
+		"too much memory":          {api.OpenRequest{Limits: &api.LimitsRequest{Memory: "100000GiB"}}, problem.BadLimit},
+		"not a size":               {api.OpenRequest{Limits: &api.LimitsRequest{Memory: "lots"}}, problem.BadLimit},
+		"not a duration":           {api.OpenRequest{TTL: "soon"}, problem.BadRequest},
+		"longer than allowed":      {api.OpenRequest{TTL: "9999h"}, problem.BadLimit},
+		"not a browser":            {api.OpenRequest{Browser: "netscape"}, problem.BadRequest},
+	} {
+		_, err := b.api.Open(t.Context(), c.request)
+		if p, ok := problem.As(err); !ok || p.Code != c.code || p.Message == "" || p.Hint == "" {
+			t.Errorf("%s: %+v (%v), want %s with a sentence and a hint", what, p, err, c.code)
+		}
+	}
+	if made := inventory.Added(before, b.settled()); len(made) > 0 {
+		t.Errorf("refused, and on the host: %v", made)
+	}
+	id := b.open(api.OpenRequest{})
+	_, err := b.api.Open(t.Context(), api.OpenRequest{})
+	expectCode(t, err, problem.TooManySessions)
+	for _, address := range []string{"file:///etc/passwd", "chrome://version", "javascript:1", "not a url", "http://", "ftp://x.test/"} {
+		_, err := b.api.Navigate(t.Context(), id, address, "")
+		expectCode(t, err, problem.BadURL)
+	}
+	_, err = b.api.Navigate(t.Context(), "s_0000000000000000", "https://example.com/", "")
+	expectCode(t, err, problem.NotFound)
+	b.close(id)
+}
+
+func TestAMissingRuntimeIsSaidAndLeavesNothing(t *testing.T) {
+	b := start(t, instance.Options{Settings: noPool + "runtime: /nonexistent/runc\n"})
+	_, err := b.api.Open(t.Context(), api.OpenRequest{})
+	expectCode(t, err, problem.RuntimeMissing)
+	b.clean(10 * time.Second)
+}
+
+// TestAFullDiskStopsNewSessionsAndNoEnding fills the file system that journal and clones are on.
+func TestAFullDiskStopsNewSessionsAndNoEnding(t *testing.T) {
+	testenv.Root(t)
+	dir, err := os.MkdirTemp("", "clawjail-full-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(dir) }) // only when it is unmounted
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m,mode=0755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	b := start(t, instance.Options{Parent: dir, Settings: noPool})
+	id := b.open(api.OpenRequest{})
+	ballast := filepath.Join(dir, "ballast")
+	f, err := os.Create(ballast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(f, neverEnding{}); err == nil {
+		t.Fatal("the disk is not full")
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.api.Open(t.Context(), api.OpenRequest{})
+	expectCode(t, err, problem.DiskFull)
+	b.close(id)
+	b.clean(20 * time.Second)
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	b.close(b.open(api.OpenRequest{}))
+}
+
+type neverEnding struct{}
+
+func (neverEnding) Read(p []byte) (int, error) { return len(p), nil }
+
+// TestTwoInstallationsDoNotTouchEachOther kills and reaps one beside the other.
+func TestTwoInstallationsDoNotTouchEachOther(t *testing.T) {
+	a, b := start(t, instance.Options{Settings: noPool}), start(t, instance.Options{Settings: noPool})
+	if a.scope().Installation == b.scope().Installation || a.scope().Subnet.Overlaps(b.scope().Subnet) {
+		t.Fatal("they share an id or a subnet")
+	}
+	a.open(api.OpenRequest{})
+	kept := b.open(api.OpenRequest{})
+	if err := a.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := a.Run(t.Context(), "reap"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	picture, err := b.api.Screenshot(t.Context(), kept, nil)
+	if err != nil {
+		t.Fatalf("the other installation's session does not work any more: %v", err)
+	}
+	if _, err := png.Decode(bytes.NewReader(picture)); err != nil {
+		t.Fatal(err)
+	}
+	out, err := b.Run(t.Context(), "reap", "--json")
+	if err != nil || !strings.Contains(out, `"jails": 1`) {
+		t.Fatalf("reap of the other: %s, %v", out, err)
+	}
+	b.close(kept)
+}
