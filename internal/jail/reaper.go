@@ -127,6 +127,15 @@ func (l *Lifecycle) overdue(good *int) map[Name]verdict {
 	defer l.mu.Unlock()
 	now := l.Now()
 	out := map[Name]verdict{}
+	owners := map[string]bool{}
+	for _, e := range l.jails {
+		owners[e.rec.Owner] = true
+	}
+	for o := range l.lost {
+		if !owners[o] { // its last jail is gone, and nobody will ask for it again
+			delete(l.lost, o)
+		}
+	}
 	for name, e := range l.jails {
 		if v := l.judge(e, now); v.text != "" {
 			v.lease = e.rec.Lease.Index
