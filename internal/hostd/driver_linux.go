@@ -81,7 +81,8 @@ func Uninstall(ctx context.Context, c config.Config, id jail.Installation, pool 
 	if err != nil {
 		return err
 	}
-	return errors.Join(firewall.Uninstall(ctx), firewall.Close(), linux.UninstallNetwork(ctx, id, c.RunDir), limiter.Uninstall(ctx))
+	return errors.Join(firewall.Uninstall(ctx), firewall.Close(), linux.UninstallNetwork(ctx, id, c.RunDir), limiter.Uninstall(ctx),
+		linux.UninstallStorage(c.RunDir))
 }
 
 // Trees makes the folders that templates are built in, so that this host's storage can clone them.

@@ -24,6 +24,8 @@ type Substrate struct {
 	FreeSubnet func(ctx context.Context, id jail.Installation) (netip.Prefix, error)
 	// Assemble makes the five parts.
 	Assemble func(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (Parts, error)
+	// Uninstall removes what all jails share, when there are none. May be nil.
+	Uninstall func(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool) error
 }
 
 // RunOptions are what Run needs.
@@ -33,7 +35,7 @@ type RunOptions struct {
 	Substrate Substrate
 	// Templates lists the templates that there are.
 	Templates func(ctx context.Context) ([]Template, error)
-	// EndJails is that of Options.
+	// EndJails is that of Options. With it, what jails share is taken away at the end as well.
 	EndJails bool
 	Version  string
 	Log      *slog.Logger
@@ -66,7 +68,7 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 	return o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) error {
 		// Every session has a Wait, and the warm pool's browsers have one too.
 		sessions := o.Config.Sessions.Max + o.Config.WarmPool.Size
-		return Serve(ctx, Options{
+		served := Serve(ctx, Options{
 			Socket: SocketPath(o.Config), Group: control.gid, ControlUID: uint32(control.uid),
 			Installation: in.ID, Pool: pool, Parts: parts, Journal: journal,
 			HasTemplate: func(name string) error { return hasTemplate(o.Config.TemplatesDir, name) },
@@ -76,6 +78,12 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 			MaxConnections: max(3*sessions, 256),
 			EndJails:       o.EndJails,
 		})
+		if served != nil || !o.EndJails || o.Substrate.Uninstall == nil {
+			return served
+		}
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
+		defer cancel()
+		return o.Substrate.Uninstall(end, o.Config, in.ID, pool)
 	})
 }
 

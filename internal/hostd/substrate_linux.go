@@ -14,6 +14,7 @@ func ThisHost() Substrate {
 		FreeSubnet: func(ctx context.Context, id jail.Installation) (netip.Prefix, error) {
 			return linux.FreeSubnet(ctx, id, linux.DefaultSubnets())
 		},
-		Assemble: Assemble,
+		Assemble:  Assemble,
+		Uninstall: Uninstall,
 	}
 }

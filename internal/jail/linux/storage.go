@@ -139,6 +139,28 @@ func (s *Storage) isolate() error {
 	return nil
 }
 
+// UninstallStorage takes away the mount that isolate makes. ErrBusy while a clone is mounted in it.
+func UninstallStorage(runDir string) error {
+	place := filepath.Join(runDir, jailsFolder)
+	all, err := readMounts("/proc/thread-self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("look for mounts: %w", err)
+	}
+	for _, m := range all {
+		if m.Point != place {
+			continue
+		}
+		err := unix.Unmount(place, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) {
+			err = errors.Join(jail.ErrBusy, err)
+		}
+		if err != nil {
+			return &os.PathError{Op: "unmount", Path: place, Err: err}
+		}
+	}
+	return nil
+}
+
 // Clone makes the root file system of a jail.
 func (s *Storage) Clone(ctx context.Context, name jail.Name, template string) (root string, err error) {
 	if err := errors.Join(s.o.check(name), jail.ValidTemplateName(template), ctx.Err()); err != nil {
