@@ -237,6 +237,7 @@ var creation = []struct {
 	{StepLimit, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).limit},
 	{StepStart, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).start},
 	{StepVerify, StateStarted, func(t *Timing) *time.Duration { return &t.Verify }, (*Lifecycle).verify},
+	{StepBegin, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).begin},
 }
 
 func (l *Lifecycle) clone(ctx context.Context, e *entry, m *making) (err error) {
@@ -275,26 +276,18 @@ func (l *Lifecycle) verify(ctx context.Context, e *entry, m *making) error {
 	proc := l.snapshot(e).Process
 	seen, err := l.Parts.Runtime.Observe(ctx, m.place, proc)
 	if err != nil {
-		// A program that ends at once may be gone before its watcher has heard of it.
-		select {
-		case <-e.ended:
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
-		select {
-		case <-e.ended:
-			x := l.snapshot(e).Exit
-			return problem.Wrap(err, problem.JailFailed, "check the template with `clawjail template verify`, and the program's arguments",
-				"the program ended at once with status %d%s", x.Code, prefixed(", ", x.Signal))
-		default:
-			return err
-		}
+		return err
 	}
 	if diff := m.place.Profile.Compare(seen); len(diff) > 0 {
 		return problem.New(problem.JailUnconfined, "`clawjail doctor` shows what this host can enforce",
 			"the jail is not confined as declared: %s", strings.Join(diff, "; "))
 	}
 	return nil
+}
+
+// begin lets the program begin: nothing of it ran before the jail was seen to be confined.
+func (l *Lifecycle) begin(ctx context.Context, e *entry, m *making) error {
+	return l.Parts.Runtime.Begin(ctx, m.place, l.snapshot(e).Process)
 }
 
 // Admit adds the jail's address to its firewall table.
@@ -510,11 +503,4 @@ func (l *Lifecycle) status(r Record) Status {
 		Created: r.Created, Deadline: r.Deadline, Exit: r.Exit}
 	s.Spec.HomeFiles = nil // of no use to whoever lists
 	return s
-}
-
-func prefixed(prefix, s string) string {
-	if s == "" {
-		return ""
-	}
-	return prefix + s
 }

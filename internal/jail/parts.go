@@ -103,11 +103,14 @@ type Process struct {
 
 // Runtime starts and ends the processes of a jail.
 type Runtime interface {
-	// Start stages what the program needs, starts it with the given stdio (the jail's ends) and returns its
-	// first process. It does not keep the files.
+	// Start stages what the program needs, starts the jail with the given stdio (the jail's ends) and returns
+	// its first process, which is confined and waits for Begin to become the program. It does not keep the
+	// files.
 	Start(ctx context.Context, p Placement, stdio [3]*os.File) (Process, error)
 	// Observe reads from the host how the jail is really confined.
 	Observe(ctx context.Context, p Placement, proc Process) (Observed, error)
+	// Begin lets the program begin. A process that has ended is no error.
+	Begin(ctx context.Context, p Placement, proc Process) error
 	// Wait blocks until the process has ended. code is -1 when it cannot be known (the process was adopted
 	// after a restart).
 	Wait(ctx context.Context, name Name, proc Process) (code int, signal string, err error)

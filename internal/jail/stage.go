@@ -10,6 +10,7 @@ import (
 const (
 	StageLaunch = "launch.sh"
 	StageEnv    = "env.sh"
+	StageGate   = "gate" // opened for reading before anything else; see Runtime.Begin
 	StageHome   = "home" // a folder whose content is copied into the home directory
 )
 
@@ -23,11 +24,12 @@ func (p Program) EnvScript() []byte {
 	return []byte(b.String())
 }
 
-// LaunchScript is the text of launch.sh, which becomes the program. It connects the wires, fills the home
+// LaunchScript is the text of launch.sh, which becomes the program. It waits until it may begin, connects the wires, fills the home
 // directory, enters the working directory and replaces itself: no shell is left in the jail.
 func (p Program) LaunchScript(home string, homeFiles bool) []byte {
 	var b strings.Builder
-	b.WriteString("set -eu\nHOME=" + shellQuote(home) + "\nexport HOME\n")
+	b.WriteString("set -eu\n: <" + StageDir + "/" + StageGate + "\n")
+	b.WriteString("HOME=" + shellQuote(home) + "\nexport HOME\n")
 	b.WriteString(". " + StageDir + "/" + StageEnv + "\n")
 	if p.Wire == WirePipe34 {
 		b.WriteString("exec 3<&0 4>&1 0</dev/null 1>&2\n")

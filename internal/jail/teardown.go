@@ -19,6 +19,7 @@ const (
 	StepLimit   Step = "limit"
 	StepStart   Step = "start"
 	StepVerify  Step = "verify"
+	StepBegin   Step = "begin"
 	StepAdmit   Step = "admit"
 
 	StepTerminate Step = "terminate" // 1 stop the service

@@ -338,6 +338,11 @@ func (r runtime) Observe(_ context.Context, p jail.Placement, _ jail.Process) (j
 	return o, nil
 }
 
+// Begin has nothing to do: the program has begun with Start, because nothing confines it anyway.
+func (r runtime) Begin(context.Context, jail.Placement, jail.Process) error {
+	return r.before("runtime.begin")
+}
+
 // Confined is what a host reports of a jail that is exactly as its profile declares.
 func Confined(p jail.Profile) jail.Observed {
 	return jail.Observed{

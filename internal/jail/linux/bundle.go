@@ -191,6 +191,7 @@ func (r *Runtime) stage(p jail.Placement) (bundle *folder, err error) {
 	home := p.Spec.Kind.Home()
 	err = errors.Join(
 		stage.create(jail.StageLaunch, p.Spec.Program.LaunchScript(home, len(p.Spec.HomeFiles) > 0), 0o500, uid, gid),
+		stage.mkgate(uid, gid),
 		stage.create(jail.StageEnv, p.Spec.Program.EnvScript(), 0o400, uid, gid),
 		stageHome(stage, p.Spec.HomeFiles, uid, gid),
 		stage.own(uid, gid, 0o500),

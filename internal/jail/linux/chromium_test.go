@@ -45,6 +45,7 @@ func startChromium(t *testing.T, h *testHost, spec jail.Spec, amend func(*specs.
 	h.runtime.amend = nil
 	must(t, errors.Join(in.Close(), out.Close()))
 	must(t, err)
+	must(t, h.runtime.Begin(context.Background(), p, proc))
 	must(t, fromJail.SetReadDeadline(time.Now().Add(20*time.Second)))
 	_, err = io.WriteString(toJail, `{"id":1,"method":"Browser.getVersion"}`+"\x00")
 	must(t, err)

@@ -165,7 +165,18 @@ func (h *testHost) start(t testing.TB, spec jail.Spec, amend func(*specs.Spec)) 
 	return j
 }
 
+// launch starts a jail and lets its program begin.
 func (h *testHost) launch(t testing.TB, p jail.Placement, amend func(*specs.Spec)) (*testJail, error) {
+	t.Helper()
+	j, err := h.hold(t, p, amend)
+	if err == nil {
+		err = h.runtime.Begin(context.Background(), p, j.proc)
+	}
+	return j, err
+}
+
+// hold starts a jail whose program waits.
+func (h *testHost) hold(t testing.TB, p jail.Placement, amend func(*specs.Spec)) (*testJail, error) {
 	t.Helper()
 	inRead, inWrite, err1 := os.Pipe()
 	outRead, outWrite, err2 := os.Pipe()

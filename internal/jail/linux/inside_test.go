@@ -333,7 +333,7 @@ func TestObserveSeesEveryControlThatIsMissing(t *testing.T) {
 	} {
 		t.Run(tt.control, func(t *testing.T) {
 			p := h.place(t, probeSpec(jail.KindBrowser))
-			j, err := h.launch(t, p, tt.amend)
+			j, err := h.hold(t, p, tt.amend)
 			if err != nil {
 				t.Fatal(err)
 			}

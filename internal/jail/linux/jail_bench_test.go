@@ -78,6 +78,7 @@ func measureOne(b *testing.B, h *testHost, stage func(string, func() error)) {
 		return err
 	})
 	stage("verify", func() error { _, err := h.runtime.Observe(ctx, p, proc); return err })
+	stage("begin", func() error { return h.runtime.Begin(ctx, p, proc) })
 	stage("usage", func() error { _, err := h.limiter.Usage(ctx, name, proc); return err })
 	stage("kill", func() error { return h.runtime.Kill(ctx, name, proc) })
 	stage("unmount", func() error { return h.storage.Unmount(ctx, name, false) })

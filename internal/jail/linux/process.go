@@ -98,6 +98,12 @@ func (p *process) started() (uint64, error) {
 	return strconv.ParseUint(f[19], 10, 64)
 }
 
+// ended says whether the process has ended and was not collected yet.
+func (p *process) ended() bool {
+	text, err := p.read("status")
+	return err != nil || strings.HasPrefix(statusField(text, "State"), "Z")
+}
+
 // parent is the number of the parent, or 0 when that cannot be read.
 func (p *process) parent() int {
 	text, err := p.read("status")

@@ -414,6 +414,9 @@ func TestJailsAreStartedAndEndedAtTheSameTime(t *testing.T) {
 				t.Error(err)
 				return
 			}
+			if err := h.runtime.Begin(context.Background(), p, proc); err != nil {
+				t.Error(err)
+			}
 			if code, signal, err := h.runtime.Wait(context.Background(), p.Name, proc); code != 9 || signal != "" || err != nil {
 				t.Errorf("%s ended with %d %q %v, want 9", p.Name, code, signal, err)
 			}
