@@ -201,6 +201,10 @@ func (c *Client) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error)
 		closeFiles(files)
 		return nil, err
 	}
+	// The program begins now, and the host daemon closes the connection when that is in its journal. When it cannot
+	// begin, its pipes end, which the caller sees. There is nothing to read.
+	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
+	_, _ = io.Copy(io.Discard, conn)
 	return &jail.Jail{Name: made.Name, Lease: made.Lease, Timing: made.Timing,
 		Stdio: &jail.Stdio{In: files[0], Out: files[1], Err: files[2]}}, nil
 }

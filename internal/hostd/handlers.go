@@ -122,27 +122,23 @@ func (s *server) create(ctx context.Context, c *call) error {
 	if err := s.journal.room(); err != nil {
 		return err
 	}
-	j, err := s.make(ctx, a)
+	j, err := s.make(ctx, a, func(ctx context.Context, j *jail.Jail) error { return s.handOver(ctx, c, j) })
 	if err != nil {
 		return err
 	}
 	s.Log.Info("jail made", "jail", j.Name, "kind", a.Spec.Kind, "address", j.Lease.Addr, "timing", j.Timing)
-	if err := s.handOver(ctx, c, j); err != nil {
-		// The context has ended by now, in the ordinary case; what was made has to go all the same.
-		return errors.Join(fmt.Errorf("hand over jail %s: %w", j.Name, err), s.life.Destroy(context.WithoutCancel(ctx), j.Name))
-	}
 	return nil
 }
 
 // make makes a jail when it is its turn.
-func (s *server) make(ctx context.Context, a createArguments) (*jail.Jail, error) {
+func (s *server) make(ctx context.Context, a createArguments, deliver func(context.Context, *jail.Jail) error) (*jail.Jail, error) {
 	select {
 	case s.creates <- struct{}{}:
 		defer func() { <-s.creates }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return s.life.CreateFor(ctx, a.Owner, a.Spec)
+	return s.life.CreateFor(ctx, a.Owner, a.Spec, deliver)
 }
 
 // handOver sends a jail's stdio to its creator and waits until the creator says that it has it. A caller can

@@ -69,10 +69,10 @@ func processes(_ context.Context, s Scope) ([]string, error) {
 		if err != nil {
 			continue // it has ended
 		}
-		name, uid, state := statusFields(string(status))
+		name, uid, ended := statusFields(string(status))
 		group, _ := os.ReadFile(filepath.Join(dir, "cgroup")) // a process that has ended has none
 		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if state == "Z" && !s.ownsUID(uid) {
+		if ended {
 			continue
 		}
 		if s.ownsUID(uid) || strings.Contains(string(group), "/"+s.mark()+"/") || s.Run != "" && strings.Contains(string(line), s.Run+"/") {
@@ -82,21 +82,18 @@ func processes(_ context.Context, s Scope) ([]string, error) {
 	return out, nil
 }
 
-func statusFields(status string) (name string, uid uint64, state string) {
+// statusFields reads a process's name and user, and whether it has ended and is the first process's to collect: that
+// one does it when it comes to it, and what is left until then is a number.
+func statusFields(status string) (name string, uid uint64, ended bool) {
+	fields := map[string]string{}
 	for line := range strings.Lines(status) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		f := strings.Fields(value)
-		switch {
-		case len(f) == 0:
-		case key == "Name":
-			name = f[0]
-		case key == "State":
-			state = f[0]
-		case key == "Uid":
-			uid, _ = strconv.ParseUint(f[0], 10, 32) // the kernel writes a number
+		if f := strings.Fields(value); len(f) > 0 {
+			fields[key] = f[0]
 		}
 	}
-	return name, uid, state
+	uid, _ = strconv.ParseUint(fields["Uid"], 10, 32) // the kernel writes a number
+	return fields["Name"], uid, fields["State"] == "Z" && fields["PPid"] == "1"
 }
 
 func cgroups(_ context.Context, s Scope) ([]string, error) {

@@ -140,11 +140,15 @@ func newEntry(r Record) *entry {
 
 // Create makes a jail without an owner.
 func (l *Lifecycle) Create(ctx context.Context, spec Spec) (*Jail, error) {
-	return l.CreateFor(ctx, "", spec)
+	return l.CreateFor(ctx, "", spec, func(context.Context, *Jail) error { return nil })
 }
 
 // CreateFor makes a jail for an owner, which Lost and Found speak of.
-func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec) (_ *Jail, err error) {
+//
+// deliver gives the jail to its owner, stdio and all, and returns when the owner has it. Until then the program has
+// not begun and the journal does not say that the jail has started: when the process dies before its owner has it,
+// the jail is nobody's, and is removed. Once it is delivered, the context counts no more.
+func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deliver func(context.Context, *Jail) error) (_ *Jail, err error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -158,7 +162,7 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec) (_ *
 		l.Parts.Network.Release(lease)
 		return nil, err
 	}
-	m := &making{place: Placement{Name: e.rec.Name, Spec: spec, Lease: lease, Profile: ProfileFor(spec, lease)}}
+	m := &making{deliver: deliver, place: Placement{Name: e.rec.Name, Spec: spec, Lease: lease, Profile: ProfileFor(spec, lease)}}
 	defer func() {
 		m.closeJailEnds()
 		if err == nil {
@@ -176,6 +180,11 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec) (_ *
 	}
 	for _, s := range creation {
 		l.Barrier(s.step)
+		if m.delivered {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+			defer cancel()
+		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -192,15 +201,21 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec) (_ *
 			}
 		}
 	}
-	return &Jail{Name: e.rec.Name, Lease: lease, Stdio: m.stdio, Timing: m.timing}, nil
+	return m.jail(), nil
 }
 
 // making is what a creation carries from step to step.
 type making struct {
-	place    Placement
-	stdio    *Stdio // the caller's ends
-	jailEnds [3]*os.File
-	timing   Timing
+	deliver   func(context.Context, *Jail) error
+	delivered bool
+	place     Placement
+	stdio     *Stdio // the caller's ends
+	jailEnds  [3]*os.File
+	timing    Timing
+}
+
+func (m *making) jail() *Jail {
+	return &Jail{Name: m.place.Name, Lease: m.place.Lease, Stdio: m.stdio, Timing: m.timing}
 }
 
 func (m *making) openPipes() error {
@@ -236,8 +251,9 @@ var creation = []struct {
 	{StepAttach, StateAttached, func(t *Timing) *time.Duration { return &t.Attach }, (*Lifecycle).attach},
 	{StepLimit, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).limit},
 	{StepStart, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).start},
-	{StepVerify, StateStarted, func(t *Timing) *time.Duration { return &t.Verify }, (*Lifecycle).verify},
-	{StepBegin, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).begin},
+	{StepVerify, "", func(t *Timing) *time.Duration { return &t.Verify }, (*Lifecycle).verify},
+	{StepDeliver, "", nil, (*Lifecycle).deliver},
+	{StepBegin, StateStarted, func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).begin},
 }
 
 func (l *Lifecycle) clone(ctx context.Context, e *entry, m *making) (err error) {
@@ -282,6 +298,15 @@ func (l *Lifecycle) verify(ctx context.Context, e *entry, m *making) error {
 		return problem.New(problem.JailUnconfined, "`clawjail doctor` shows what this host can enforce",
 			"the jail is not confined as declared: %s", strings.Join(diff, "; "))
 	}
+	return nil
+}
+
+// deliver gives the jail to its owner.
+func (l *Lifecycle) deliver(ctx context.Context, _ *entry, m *making) error {
+	if err := m.deliver(ctx, m.jail()); err != nil {
+		return err
+	}
+	m.delivered = true
 	return nil
 }
 

@@ -56,10 +56,12 @@ func TestMemoryDriverConforms(t *testing.T) { jailtest.Run(t, subject) }
 
 func spec() jail.Spec { return jailtest.Subject{Template: "tiny"}.Spec("exec cat") }
 
+func delivered(context.Context, *jail.Jail) error { return nil }
+
 // lived makes, admits and destroys one jail, and ignores errors: it is there to pass every step.
 func lived(l *jail.Lifecycle) {
 	ctx := context.Background()
-	j, err := l.CreateFor(ctx, "owner", spec())
+	j, err := l.CreateFor(ctx, "owner", spec(), delivered)
 	if err != nil {
 		return
 	}
@@ -343,8 +345,8 @@ func TestOwnerJailsEndWhenTheirOwnerIsGoneAndKeepJailsDoNot(t *testing.T) {
 	long.Limits.WallClock = time.Hour
 	keep := long
 	keep.Lifetime = jail.LifetimeKeep
-	owned, err1 := l.CreateFor(t.Context(), "me", long)
-	kept, err2 := l.CreateFor(t.Context(), "me", keep)
+	owned, err1 := l.CreateFor(t.Context(), "me", long, delivered)
+	kept, err2 := l.CreateFor(t.Context(), "me", keep, delivered)
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
@@ -451,6 +453,19 @@ func TestWhatSomebodyElseTakesFromTheFirewallIsPutBack(t *testing.T) {
 	j.Stdio.Close()
 	if err := l.Destroy(t.Context(), j.Name); err != nil {
 		t.Fatal(err)
+	}
+	expectEmpty(t, h, m)
+}
+
+func TestAJailThatIsNotDeliveredIsUndone(t *testing.T) {
+	h := jailtest.NewHost()
+	m := jailtest.NewMemory(h)
+	began := false
+	m.Before = func(op string) error { began = began || op == "runtime.begin"; return nil }
+	gone := errors.New("the owner is gone")
+	_, err := newLifecycle(t, m).CreateFor(t.Context(), "owner", spec(), func(context.Context, *jail.Jail) error { return gone })
+	if !errors.Is(err, gone) || began {
+		t.Fatalf("error is %v, and the program began: %v", err, began)
 	}
 	expectEmpty(t, h, m)
 }

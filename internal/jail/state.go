@@ -15,7 +15,7 @@ const (
 	StateReserved State = "reserved" // name, address and uid are taken; a clone may follow
 	StateCloned   State = "cloned"   // the root file system is there; an interface may follow
 	StateAttached State = "attached" // the interface is there; limits and processes may follow
-	StateStarted  State = "started"  // the program runs and is confined as declared; table membership may follow
+	StateStarted  State = "started"  // its owner has it, and the program runs; table membership may follow
 	StateReady    State = "ready"    // the gateway is open to it
 	StateStopping State = "stopping" // the teardown has begun
 	StateGone     State = "gone"     // nothing of it is on the host

@@ -19,6 +19,7 @@ const (
 	StepLimit   Step = "limit"
 	StepStart   Step = "start"
 	StepVerify  Step = "verify"
+	StepDeliver Step = "deliver"
 	StepBegin   Step = "begin"
 	StepAdmit   Step = "admit"
 
