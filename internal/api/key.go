@@ -131,6 +131,10 @@ type brake struct {
 	braked map[netip.Addr]*rate.Limiter
 }
 
+func newBrake(now func() time.Time) *brake {
+	return &brake{now: now, braked: map[netip.Addr]*rate.Limiter{}}
+}
+
 // wrong counts one wrong key, and reports whether its sender has to wait.
 func (b *brake) wrong(addr netip.Addr) (wait bool) {
 	b.mu.Lock()
@@ -167,7 +171,7 @@ func open(r *http.Request) bool {
 
 // authenticate lets requests with the key pass, and those that need none.
 func (a *API) authenticate(next http.Handler) http.Handler {
-	brake := &brake{now: a.Now, braked: map[netip.Addr]*rate.Limiter{}}
+	brake := newBrake(a.Now)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given := r.Header.Values(KeyHeader)
 		switch {

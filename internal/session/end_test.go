@@ -88,7 +88,7 @@ func TestRequestInFlightIsUse(t *testing.T) {
 		out := mustOpen(t, s, Request{Idle: &idle})
 		go func() {
 			time.Sleep(time.Minute)
-			w.jails[jail.Name(out.Jail)].browser.navigate <- nil
+			w.all()[jail.Name(out.Jail)].browser.navigate <- nil
 		}()
 		if _, err := s.Navigate(t.Context(), out.ID, "slow", 2*time.Minute); err != nil {
 			t.Fatalf("it was cut off: %v", err)
@@ -144,7 +144,7 @@ func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		out := mustOpen(t, s, Request{})
 		release := w.holding("destroy")
-		b := w.jails[jail.Name(out.Jail)].browser
+		b := w.all()[jail.Name(out.Jail)].browser
 		got, err := s.Close(t.Context(), out.ID)
 		if err != nil || got.State != StateClosing || got.Ended.Cause != CauseClosed {
 			t.Fatalf("closing says %+v, %v", got, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -34,6 +35,7 @@ type world struct {
 	most     int // jails at the same time
 	// fail has the error of a step, hold what it waits for first.
 	fail map[string]error
+	once map[string]error // only the next time
 	hold map[string]chan struct{}
 	// stderr is what the next jails print.
 	stderr string
@@ -79,7 +81,7 @@ func (b *fakeBrowser) Screenshot(_ context.Context, o browser.ScreenshotOptions)
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, jails: map[jail.Name]*fakeJail{}, admitted: map[netip.Addr]Caller{}, activity: map[netip.Addr]time.Time{},
-		digest: "sha256:one", fail: map[string]error{}, hold: map[string]chan struct{}{}}
+		digest: "sha256:one", fail: map[string]error{}, once: map[string]error{}, hold: map[string]chan struct{}{}}
 }
 
 func (w *world) step(ctx context.Context, name string) error {
@@ -94,8 +96,16 @@ func (w *world) step(ctx context.Context, name string) error {
 			return ctx.Err()
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if once := w.once[name]; once != nil {
+		delete(w.once, name)
+		return once
+	}
 	return err
 }
+
+func (w *world) failOnce(step string, err error) { w.mu.Lock(); w.once[step] = err; w.mu.Unlock() }
 
 func (w *world) failing(step string, err error) { w.mu.Lock(); w.fail[step] = err; w.mu.Unlock() }
 
@@ -261,9 +271,30 @@ func (w *world) die(name string, how jail.Exit) {
 	w.mu.Lock()
 	j := w.jails[jail.Name(name)]
 	w.mu.Unlock()
-	j.how = how
+	j.how = how // before exit is closed, and read after it
 	close(j.exit)
 	_ = j.browser.Close()
+}
+
+// all is a copy of the jails, so that a test may look while others make some.
+func (w *world) all() map[jail.Name]*fakeJail {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.jails)
+}
+
+func (w *world) has(name jail.Name) bool { return w.all()[name] != nil }
+
+func (w *world) isOpen(j *fakeJail) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return j.open
+}
+
+func (w *world) knownAs(addr netip.Addr) Caller {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.admitted[addr]
 }
 
 func (w *world) count(step string) int {

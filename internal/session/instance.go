@@ -31,11 +31,22 @@ type instance struct {
 	drained chan struct{} // closed when stderr is read to its end
 	born    time.Time
 	connect time.Duration
+	shape   shape
 	key     string // of the blueprint
 }
 
 func (i *instance) name() jail.Name  { return i.jail.Name }
 func (i *instance) addr() netip.Addr { return i.jail.Lease.Addr }
+
+// gone says whether the browser of an instance that has answered has ended.
+func (i *instance) gone() bool {
+	select {
+	case <-i.browser.Done():
+		return true
+	default:
+		return false
+	}
+}
 
 // create makes a jail. Its browser starts, and cannot reach anything yet.
 func (s *Service) create(ctx context.Context, b blueprint) (*instance, error) {
@@ -43,7 +54,7 @@ func (s *Service) create(ctx context.Context, b blueprint) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{jail: j, drained: make(chan struct{}), born: s.Now(), key: b.key}
+	i := &instance{jail: j, drained: make(chan struct{}), born: s.Now(), shape: b.shape, key: b.key}
 	s.tasks.Go(func() {
 		defer close(i.drained)
 		i.tail.drain(j.Stdio.Err)

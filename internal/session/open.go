@@ -80,13 +80,18 @@ func (s *Service) opened() {
 
 // bring gets the session a browser that answers and may reach the gateway.
 func (s *Service) bring(ctx context.Context, r *session) error {
-	b, err := s.blueprint(ctx, r.plan.shape)
-	if err != nil {
-		return err
-	}
-	i := s.pool.take(b.key)
+	// Whoever is in the pool is taken without a question to the host daemon: it has the right key, see pool.
+	i := s.pool.take(r.plan.shape)
+	var b blueprint
+	var err error
 	if i == nil {
+		if b, err = s.blueprint(ctx, r.plan.shape); err != nil {
+			return err
+		}
 		i = s.pool.await(ctx, b.key)
+	}
+	if i == nil && ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	if i != nil {
 		err := s.adopt(ctx, r, i)
@@ -96,6 +101,9 @@ func (s *Service) bring(ctx context.Context, r *session) error {
 		// A browser can die in the pool at any moment, and nobody asked for that one.
 		s.Log.Warn("a warm browser could not be used", "jail", i.name(), "error", err)
 		if err := s.drop(ctx, r); err != nil {
+			return err
+		}
+		if b, err = s.blueprint(ctx, r.plan.shape); err != nil {
 			return err
 		}
 	}
@@ -122,12 +130,10 @@ func (s *Service) adopt(ctx context.Context, r *session, i *instance) error {
 	if err := s.Driver.Admit(ctx, i.name()); err != nil {
 		return err
 	}
-	select {
-	case <-i.browser.Done():
+	if i.gone() {
 		return errors.New("it has ended")
-	default:
-		return nil
 	}
+	return nil
 }
 
 func (s *Service) admit(r *session, i *instance) error {

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -21,11 +22,11 @@ func TestOpenedSessionIsReadyAndMayUseTheGateway(t *testing.T) {
 			out.Template != "browser" || out.Timing.Clone != 1 || !recorded.MatchString(out.ID) {
 			t.Errorf("opened %+v", out)
 		}
-		j := w.jails[jail.Name(out.Jail)]
-		if j == nil || !j.open {
+		j := w.all()[jail.Name(out.Jail)]
+		if j == nil || !w.isOpen(j) {
 			t.Fatal("its jail may not use the gateway")
 		}
-		if who := w.admitted[j.addr]; who.Session != out.ID || string(who.Jail) != out.Jail || !reflect.DeepEqual(who.Policy, s.Policy) {
+		if who := w.knownAs(j.addr); who.Session != out.ID || string(who.Jail) != out.Jail || !reflect.DeepEqual(who.Policy, s.Policy) {
 			t.Errorf("the gateway knows it as %+v", who)
 		}
 		w.before(t, "gateway admit", "driver admit")
@@ -53,7 +54,7 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 					release := w.holding("connect")
 					go func() {
 						synctest.Wait()
-						for name := range w.jails {
+						for name := range w.all() {
 							w.die(string(name), jail.Exit{Cause: jail.CauseMemory, Signal: "killed", Hit: []jail.LimitName{jail.LimitMemory}})
 						}
 						release()
@@ -112,7 +113,7 @@ func TestLastWordsOfABrowserAreInTheError(t *testing.T) {
 		release := w.holding("connect")
 		go func() {
 			synctest.Wait()
-			for name := range w.jails {
+			for name := range w.all() {
 				w.die(string(name), jail.Exit{Code: 127, Cause: jail.CauseExited})
 			}
 			release()
@@ -226,9 +227,30 @@ func TestOverriddenLimitsReachTheJail(t *testing.T) {
 			Tasks: &tasks, Files: &files, CPU: &cpu}})
 		want := jail.Limits{Memory: int64(memory), Disk: int64(disk), SharedMemory: int64(shared), Tasks: tasks, Files: files, MilliCPU: 250,
 			WallClock: s.Sessions.WallClock}
-		j := w.jails[jail.Name(out.Jail)]
+		j := w.all()[jail.Name(out.Jail)]
 		if j.spec.Limits != want || j.spec.Program.Argv[0] != "/opt/full" {
 			t.Errorf("the jail has %+v and runs %s", j.spec.Limits, j.spec.Program.Argv[0])
 		}
+	})
+}
+
+func TestNothingOfAnEarlierSessionIsInheritedWithItsAddress(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		// The address of the next jail, which an earlier Forget did not clear.
+		stale := netip.AddrFrom4([4]byte{10, 9, 0, 1})
+		w.mu.Lock()
+		w.admitted[stale] = Caller{Session: "s_old"}
+		w.mu.Unlock()
+		out := mustOpen(t, s, Request{})
+		if who := w.knownAs(stale); out.Address != stale.String() || who.Session != out.ID {
+			t.Errorf("%s is known as %+v", out.Address, who)
+		}
+		w.failing("forget", errors.New("a connection that cannot be proven closed"))
+		_, err := s.Open(t.Context(), Request{})
+		wantCode(t, err, problem.Internal)
+		if w.count("gateway admit") != 1 {
+			t.Error("an address was admitted that was not forgotten")
+		}
+		w.failing("forget", nil)
 	})
 }

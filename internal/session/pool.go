@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,15 +12,17 @@ import (
 const (
 	// poolCheck is how often the pool looks whether its key still holds, when nothing else happens.
 	poolCheck = 30 * time.Second
-	// poolPause is how long the pool waits after a failure, at first and at most.
-	poolPause, poolPauseMost = time.Second, time.Minute
+	// poolPause is how long the pool waits after a failure, at first and at most. It is twice as long every time, until
+	// there was none for poolPeace.
+	poolPause, poolPauseMost, poolPeace = time.Second, time.Minute, 2 * time.Minute
 )
 
 // pool keeps browsers that were started and used by nobody. They run, and know nothing of the network: the gateway is
 // opened to a jail when it is taken, with the policy of who takes it.
 //
-// All members have the key of the default request. When that changes (another template, say), the old ones go. One
-// goroutine, run, makes and ends members; others only take them.
+// All members have the key of the default request. When that changes (another template, say), the old ones go. Within
+// one process only a template can change, and a template is not replaced while jails run from it, which members are: so
+// it is enough to compare keys now and then. One goroutine, run, makes and ends members; others only take them.
 type pool struct {
 	service *Service
 	wake    chan struct{} // holds at most one reason to look again
@@ -53,13 +56,13 @@ func (p *pool) size() int {
 	return len(p.ready)
 }
 
-// take takes a browser with that key, or nil. It belongs to the caller then.
-func (p *pool) take(key string) *instance {
+// take takes a browser of that shape, or nil. It belongs to the caller then.
+func (p *pool) take(sh shape) *instance {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// The oldest first: it is the next to be too old.
 	for n, i := range p.ready {
-		if i.key == key && p.fresh(i) {
+		if i.shape == sh && p.fresh(i) {
 			p.ready = slices.Delete(p.ready, n, n+1)
 			return i
 		}
@@ -98,12 +101,7 @@ func (p *pool) await(ctx context.Context, key string) *instance {
 
 // fresh says whether a member may be given to somebody.
 func (p *pool) fresh(i *instance) bool {
-	select {
-	case <-i.browser.Done():
-		return false
-	default:
-		return p.service.Now().Sub(i.born) < p.service.WarmPool.MaxAge
-	}
+	return !i.gone() && p.service.Now().Sub(i.born) < p.service.WarmPool.MaxAge
 }
 
 // run keeps the pool full until the service stops, and empties it then.
@@ -114,25 +112,29 @@ func (p *pool) run() {
 	if s.WarmPool.Size == 0 {
 		return
 	}
-	pause := time.Duration(0)
+	pause, failed := time.Duration(0), time.Time{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		more, err := p.tend(ctx)
+		if ctx.Err() != nil {
+			return
+		}
 		next := poolCheck
 		switch {
-		case ctx.Err() != nil:
-			return
 		case err != nil:
 			// Said again with every try, which are rarer and rarer.
+			if s.Now().Sub(failed) > poolPeace {
+				pause = 0
+			}
+			failed = s.Now()
 			pause = min(max(poolPause, 2*pause), poolPauseMost)
 			next = pause
 			s.Log.Warn("fill the warm pool", "error", err, "next_try", pause)
+		case more:
+			next = 0
 		default:
-			pause = 0
-			if more {
-				next = 0
-			} else if age := p.oldest(); age > 0 {
+			if age := p.oldest(); age > 0 {
 				next = min(next, age)
 			}
 		}
@@ -144,7 +146,7 @@ func (p *pool) run() {
 			case <-timer.C:
 				waiting = false
 			case <-p.wake:
-				waiting = pause > 0 // after a failure, only time helps
+				waiting = err != nil // after a failure, only time helps
 			}
 		}
 	}
@@ -174,7 +176,18 @@ func (p *pool) tend(ctx context.Context) (more bool, err error) {
 		p.removeUnless(p.fresh)
 		return false, err
 	}
-	p.removeUnless(func(i *instance) bool { return i.key == b.key && p.fresh(i) })
+	var died error
+	p.removeUnless(func(i *instance) bool {
+		if i.gone() {
+			died = errors.Join(died, fmt.Errorf("the warm browser of %s ended by itself%s", i.name(), lastWords(i)))
+			return false
+		}
+		return i.key == b.key && p.fresh(i)
+	})
+	if died != nil {
+		// One that dies as soon as it runs would otherwise be made again and again, as fast as this machine can.
+		return false, died
+	}
 	if p.size() >= s.WarmPool.Size || s.busy() {
 		return false, nil
 	}

@@ -19,18 +19,21 @@ func TestWarmBrowserIsGivenWithoutMakingOne(t *testing.T) {
 		if st := s.Status(); st.WarmReady != 2 || st.WarmSize != 2 {
 			t.Fatalf("the pool is %+v", st)
 		}
-		for name, j := range w.jails {
-			if _, known := w.admitted[j.addr]; known || j.open {
+		for name, j := range w.all() {
+			if w.knownAs(j.addr).Session != "" || w.isOpen(j) {
 				t.Errorf("%s may use the gateway before anybody has it", name)
 			}
 		}
+		time.Sleep(templateAge) // nothing is remembered of the template any more
 		made := w.count("create")
+		release := w.holding("template") // the host daemon is asked for nothing but admission
 		out := mustOpen(t, s, Request{})
+		release()
 		if !out.Warm || w.count("create") != made {
 			t.Errorf("warm is %t, and %d jails were made for it", out.Warm, w.count("create")-made)
 		}
-		j := w.jails[jail.Name(out.Jail)]
-		if who := w.admitted[j.addr]; !j.open || who.Session != out.ID {
+		j := w.all()[jail.Name(out.Jail)]
+		if who := w.knownAs(j.addr); !w.isOpen(j) || who.Session != out.ID {
 			t.Errorf("its jail is admitted as %+v", who)
 		}
 		synctest.Wait()
@@ -80,17 +83,17 @@ func TestOtherShapesAreNotWarm(t *testing.T) {
 func TestOldBrowsersAreReplaced(t *testing.T) {
 	inBubble(t, warm(2), func(t *testing.T, w *world, s *Service) {
 		first := map[jail.Name]bool{}
-		for name := range w.jails {
+		for name := range w.all() {
 			first[name] = true
 		}
 		time.Sleep(s.WarmPool.MaxAge - time.Nanosecond)
 		synctest.Wait()
-		if len(w.jails) != 2 || s.Status().WarmReady != 2 {
+		if len(w.all()) != 2 || s.Status().WarmReady != 2 {
 			t.Fatal("they were replaced too early")
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		for name := range w.jails {
+		for name := range w.all() {
 			if first[name] {
 				t.Errorf("%s is still there", name)
 			}
@@ -104,10 +107,15 @@ func TestOldBrowsersAreReplaced(t *testing.T) {
 func TestBrowserThatDiedInThePoolIsReplaced(t *testing.T) {
 	inBubble(t, warm(1), func(t *testing.T, w *world, s *Service) {
 		var dead string
-		for name := range w.jails {
+		for name := range w.all() {
 			dead = string(name)
 		}
 		w.die(dead, jail.Exit{})
+		synctest.Wait()
+		if jails, _ := w.left(); jails != 0 {
+			t.Errorf("%d jails are there", jails)
+		}
+		time.Sleep(poolPause)
 		synctest.Wait()
 		if jails, _ := w.left(); jails != 1 || s.Status().WarmReady != 1 {
 			t.Fatalf("%d jails, %+v", jails, s.Status())
@@ -122,7 +130,7 @@ func TestWarmBrowserThatCannotBeUsedIsReplacedByAColdOne(t *testing.T) {
 	inBubble(t, warm(1), func(t *testing.T, w *world, s *Service) {
 		// The browser dies between being taken and being admitted.
 		var dead jail.Name
-		for name := range w.jails {
+		for name := range w.all() {
 			dead = name
 		}
 		release := w.holding("driver admit")
@@ -135,7 +143,7 @@ func TestWarmBrowserThatCannotBeUsedIsReplacedByAColdOne(t *testing.T) {
 		if out.Warm || out.Jail == string(dead) || out.State != StateReady {
 			t.Errorf("opened %+v", out)
 		}
-		if _, there := w.jails[dead]; there {
+		if w.has(dead) {
 			t.Error("the dead one is still there")
 		}
 	})
@@ -144,18 +152,19 @@ func TestWarmBrowserThatCannotBeUsedIsReplacedByAColdOne(t *testing.T) {
 func TestAnotherTemplateEmptiesThePool(t *testing.T) {
 	inBubble(t, warm(2), func(t *testing.T, w *world, s *Service) {
 		old := map[jail.Name]bool{}
-		for name := range w.jails {
+		for name := range w.all() {
 			old[name] = true
 		}
 		w.mu.Lock()
 		w.digest = "sha256:two"
 		w.mu.Unlock()
-		time.Sleep(templateAge)
+		time.Sleep(poolCheck)
+		synctest.Wait()
 		if out := mustOpen(t, s, Request{}); old[jail.Name(out.Jail)] {
 			t.Error("a session runs in a browser of the old template")
 		}
 		synctest.Wait()
-		for name := range w.jails {
+		for name := range w.all() {
 			if old[name] {
 				t.Errorf("%s of the old template is still there", name)
 			}
@@ -216,16 +225,10 @@ func TestOpenTakesTheBrowserThatIsBeingMade(t *testing.T) {
 				t.Errorf("%d jails were made", n)
 			}
 			if !good {
-				w.failing("connect", errors.New("no"))
-				for name := range w.jails {
+				w.failOnce("connect", errors.New("no"))
+				for name := range w.all() {
 					w.die(string(name), jail.Exit{})
 				}
-				go func() { // only that one fails
-					for w.count("destroy") == 0 {
-						time.Sleep(time.Millisecond)
-					}
-					w.failing("connect", nil)
-				}()
 			}
 			release()
 			if out := <-opened; out.Warm != good {
@@ -302,5 +305,42 @@ func TestPoolThatCannotBeFilledTriesLessAndLess(t *testing.T) {
 			t.Error(err)
 		}
 		w.nothingLeft(t)
+	})
+}
+
+// A browser that answers and crashes is no reason to start browsers as fast as the machine can.
+func TestBrowsersThatKeepDyingAreMadeLessAndLess(t *testing.T) {
+	inBubble(t, warm(1), func(t *testing.T, w *world, s *Service) {
+		made := w.count("create")
+		for range 600 {
+			var alive []string
+			for name, j := range w.all() {
+				select {
+				case <-j.browser.done:
+				default:
+					alive = append(alive, string(name))
+				}
+			}
+			for _, name := range alive {
+				w.die(name, jail.Exit{})
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		if n := w.count("create") - made; n < 8 || n > 20 {
+			t.Errorf("%d were made in ten minutes", n)
+		}
+	})
+}
+
+func TestDeadBrowserIsNotGivenToAnybody(t *testing.T) {
+	inBubble(t, warm(2), func(t *testing.T, w *world, s *Service) {
+		s.pool.mu.Lock()
+		oldest := s.pool.ready[0]
+		s.pool.mu.Unlock()
+		w.die(string(oldest.name()), jail.Exit{})
+		if out := mustOpen(t, s, Request{}); !out.Warm || out.Jail == string(oldest.name()) {
+			t.Errorf("opened %s, warm %t", out.Jail, out.Warm)
+		}
 	})
 }

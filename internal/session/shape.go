@@ -26,8 +26,9 @@ type shape struct {
 
 // blueprint is a shape worked out. Two jails of one key cannot be told apart.
 type blueprint struct {
-	spec jail.Spec
-	key  string
+	shape shape
+	spec  jail.Spec
+	key   string
 }
 
 // templateAge is how long a template is believed to be as it was. A template is not replaced while jails run from it,
@@ -83,7 +84,7 @@ func (s *Service) blueprint(ctx context.Context, sh shape) (blueprint, error) {
 		return blueprint{}, fmt.Errorf("describe the jail: %w", err)
 	}
 	sum := sha256.Sum256(text)
-	return blueprint{spec: spec, key: hex.EncodeToString(sum[:])}, nil
+	return blueprint{shape: sh, spec: spec, key: hex.EncodeToString(sum[:])}, nil
 }
 
 // templates remembers for a moment what is known of templates.

@@ -144,15 +144,7 @@ func (s *Service) why(ctx context.Context, r *session, err error) error {
 	s.mu.Lock()
 	i := r.instance
 	s.mu.Unlock()
-	gone := i == nil || ended(r)
-	if !gone {
-		select {
-		case <-i.browser.Done():
-			gone = true
-		default:
-		}
-	}
-	if gone {
+	if i == nil || ended(r) || i.gone() {
 		limit := time.NewTimer(settleLimit)
 		defer limit.Stop()
 		select {

@@ -18,7 +18,7 @@ func pngOptions() browser.ScreenshotOptions { return browser.ScreenshotOptions{F
 func TestOneNavigationAtATime(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		out := mustOpen(t, s, Request{})
-		b := w.jails[jail.Name(out.Jail)].browser
+		b := w.all()[jail.Name(out.Jail)].browser
 		first := make(chan error)
 		go func() {
 			_, err := s.Navigate(t.Context(), out.ID, "slow", 0)

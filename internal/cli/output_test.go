@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/template"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden compares what people read with what was agreed on.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s is not as agreed on (-want +got):\n%s", name, diff)
+	}
+}
+
+func sample() (now time.Time, all []session.Session) {
+	now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	at := func(d time.Duration) *time.Time { when := now.Add(d); return &when }
+	teardown, code := 31.25, 133
+	return now, []session.Session{
+		{ID: "s_aaaaaaaaaaaaaaaa", State: session.StateOpening, Browser: "full", Template: "browser", Created: now.Add(-300 * time.Millisecond), Record: "off"},
+		{ID: "s_bbbbbbbbbbbbbbbb", Label: "näher", State: session.StateReady, Browser: "shell", BrowserVersion: "HeadlessChrome/1.2", Template: "browser",
+			Record: "transient", Jail: "bk3x900042", Address: "10.213.0.150", Warm: true, Created: now.Add(-61 * time.Minute),
+			ExpiresAt: at(time.Hour), IdleUntil: at(time.Minute), Timing: session.Timing{Total: 4.1},
+			Usage: &session.Usage{MemoryBytes: 70 << 20, MemoryPeak: 3 << 30, CPU: 1234, Tasks: 58, DiskBytes: 900, OpenFiles: 80,
+				LimitsHit: []jail.LimitName{jail.LimitTasks, jail.LimitDisk}},
+			Screenshots: []session.Shot{{Number: 1}}},
+		{ID: "s_cccccccccccccccc", State: session.StateClosed, Browser: "shell", Template: "browser", Record: "transient", Jail: "bk3x900041",
+			Address: "10.213.0.151", Created: now.Add(-50 * time.Hour),
+			Timing: session.Timing{Clone: 0.4, Attach: 0.1, Start: 60, Verify: 1, Ready: 90, Total: 152.5},
+			Ended: &session.Ended{Cause: session.CauseMemory, Message: "its browser ran out of memory", At: now.Add(-5 * time.Minute),
+				LimitsHit: []jail.LimitName{jail.LimitMemory}, ExitCode: &code, Signal: "killed", Stderr: []string{"one", "two"}, Teardown: &teardown}},
+		{ID: "s_dddddddddddddddd", State: session.StateFailed, Browser: "shell", Template: "browser", Record: "transient", Created: now.Add(-time.Minute),
+			Ended: &session.Ended{Cause: session.CauseFailed, Message: "no OCI runtime works on this host", At: now}},
+		{ID: "s_eeeeeeeeeeeeeeee", State: session.StateClosed, Browser: "shell", Template: "browser", Record: "transient", Jail: "bk3x900040",
+			Address: "10.213.0.152", Created: now, Ended: &session.Ended{Cause: session.CauseClosed, Message: "it was closed", At: now,
+				TeardownError: "the jail could not be removed; the host daemon tries again"}},
+	}
+}
+
+func TestSessionsAsPeopleReadThem(t *testing.T) {
+	now, all := sample()
+	var list, shown strings.Builder
+	if err := sessionTable(&list, all, now); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "sessions.txt", list.String())
+	for _, s := range all {
+		if err := showSession(&shown, s, now); err != nil {
+			t.Fatal(err)
+		}
+		shown.WriteString("--\n")
+	}
+	golden(t, "session-show.txt", shown.String())
+}
+
+func TestTemplatesAsPeopleReadThem(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	var b strings.Builder
+	err := table(&b, templateRows([]template.Template{{Name: "browser", Source: "debian:bookworm", CreatedAt: now.Add(-26 * time.Hour), Size: 1009905575,
+		Digest: "sha256:0123456789abcdef0123456789abcdef", Programs: map[string]template.Program{"shell": {}, "full": {}}}}, now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "templates.txt", b.String())
+}
+
+func TestErrorsAsPeopleReadThem(t *testing.T) {
+	many := &problem.Many{Code: problem.BadConfig, Source: "x.yml", Hint: "correct it"}
+	many.AddFlaw(problem.Flaw{Field: "listen", Line: 2, Column: 3, Message: "is no address"})
+	many.Add("user", "is root")
+	var b strings.Builder
+	for _, err := range []error{
+		errors.New("plain\nin two lines\n"),
+		problem.New(problem.NotFound, "look there", "there is none"),
+		problem.Wrap(errors.New("the cause"), problem.Internal, "", "it went wrong"),
+		many.Err(),
+		withOutput(problem.New(problem.TemplateBuildFailed, "look above", "it could not be built").With("output", []string{"E: one", "E: two"})),
+	} {
+		report(&b, err)
+		b.WriteString("--\n")
+	}
+	golden(t, "errors.txt", b.String())
+}
+
+func TestProgressWithoutATerminalIsALinePerStage(t *testing.T) {
+	var b strings.Builder
+	now := time.Unix(0, 0)
+	p := newProgress(&b, func() time.Time { now = now.Add(time.Second); return now })
+	for _, s := range []template.Progress{{Stage: "download", Total: 2}, {Stage: "download", Done: 1, Total: 2, Line: "a"}, {Stage: "install"}} {
+		p.step(s)
+	}
+	p.end()
+	if got := b.String(); got != "download\ninstall\n" {
+		t.Errorf("it wrote %q", got)
+	}
+}
+
+func TestProgressOnATerminalStaysOnOneLine(t *testing.T) {
+	var b strings.Builder
+	now := time.Unix(0, 0)
+	p := newProgress(&b, func() time.Time { now = now.Add(time.Second); return now })
+	p.width = 30
+	p.step(template.Progress{Stage: "download"})
+	p.step(template.Progress{Stage: "download", Done: 1 << 20, Total: 3 << 20, Unit: "bytes", Line: "Get:1 \x1b[31m" + strings.Repeat("x", 100)})
+	p.end()
+	got := b.String()
+	for line := range strings.SplitSeq(got, "\r\x1b[K") {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n >= 30 {
+			t.Errorf("%q has %d characters", line, n)
+		}
+	}
+	if !strings.Contains(got, "download 1 MiB of 3 MiB") || strings.Contains(got, "\x1b[31m") || !strings.HasSuffix(got, "s\n") {
+		t.Errorf("it wrote %q", got)
+	}
+}
+
+func TestNumbersAsPeopleReadThem(t *testing.T) {
+	for d, want := range map[time.Duration]string{-time.Second: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m01s", 61 * time.Minute: "1h01m",
+		25 * time.Hour: "1d01h"} {
+		if got := age(d); got != want {
+			t.Errorf("%s is shown as %s, want %s", d, got, want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 5 << 20: "5 MiB", 3 << 29: "1.5 GiB"} {
+		if got := size(n); got != want {
+			t.Errorf("%d is shown as %s, want %s", n, got, want)
+		}
+	}
+}
