@@ -170,7 +170,7 @@ func (b *box) clean(within time.Duration) {
 			return
 		}
 		if time.Now().After(deadline) {
-			b.t.Fatalf("left on the host after %v: %v\nlog of the instance:\n%s", within, left, b.Log())
+			b.t.Fatalf("left on the host after %v: %v\nall of it: %v\nlog of the instance:\n%s", within, left, now, b.Log())
 		}
 		time.Sleep(50 * time.Millisecond) // between two looks at the host
 	}

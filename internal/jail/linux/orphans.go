@@ -18,7 +18,8 @@ import (
 // jail, between itself and the first process; one that is killed half-way leaves whatever it had started.
 
 // collectOrphans collects ended children that nobody else waits for. They are told by the runtime's name, which a
-// process keeps until it is collected. Other children are left to whatever in this process has started them.
+// process keeps until it is collected, or by their process namespace. Other children are left to whatever in this
+// process has started them.
 func (r *Runtime) collectOrphans() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,8 +53,8 @@ func (r *Runtime) childWithPID(pid int) *child {
 	return nil
 }
 
-// orphan reports whether an ended child was the runtime's and has not become a jail's program, and whether it may be
-// the first process of a jail: those are in a process namespace of their own.
+// orphan reports whether an ended child was the runtime's or a jail's, and whether it may be the first process of a
+// jail: those are in a process namespace of their own.
 func (r *Runtime) orphan(pid int) (orphan, first bool) {
 	p, err := openProcess(jail.Process{PID: pid})
 	if err != nil {
@@ -67,7 +68,10 @@ func (r *Runtime) orphan(pid int) (orphan, first bool) {
 	name, _, _ := strings.Cut(strings.TrimSpace(string(comm)), ":") // "runc:[2:INIT]"
 	theirs, err1 := p.namespace("pid")
 	own, err2 := os.Readlink("/proc/self/ns/pid")
-	return name == RuntimeCrun || name == RuntimeRunc || name == RuntimeRunsc, err1 != nil || err2 != nil || theirs != own
+	known := err1 == nil && err2 == nil
+	// Nothing but jails is started in a process namespace of its own: a first process whose runtime was killed before it
+	// could name it is told by that, whatever it has become.
+	return name == RuntimeCrun || name == RuntimeRunc || name == RuntimeRunsc || known && theirs != own, !known || theirs != own
 }
 
 // endedChild is a child that has ended and was not collected, which it stays.
