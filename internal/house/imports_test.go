@@ -89,8 +89,8 @@ var rules = []rule{
 		why:     "the command line is one face",
 		example: [2]string{"internal/session", "github.com/spf13/cobra"},
 	}, {
-		from: []string{"*"}, fromBut: []string{"internal/store/sqlite"}, never: []string{"modernc.org/sqlite", "github.com/mattn/go-sqlite3"},
-		why:     "a database has one adapter",
+		from: []string{"*"}, fromBut: []string{"internal/store/sqlite", "internal/cookies/cookiefile/firefox"}, never: []string{"modernc.org/sqlite", "github.com/mattn/go-sqlite3"},
+		why:     "a database has one adapter; a browser's profile is a file that is read",
 		example: [2]string{"internal/session", "modernc.org/sqlite"},
 	}, {
 		from: []string{"*"}, fromBut: []string{"internal/store/postgres"}, never: []string{"github.com/jackc"},
