@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command bench measures clawjail next to what it is compared with, in one run, because machines are noisy: the same
 // browser started plainly on this host, and by docker run from the same root filesystem.
 //

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package test tries the whole program: its real binary as real processes, on the real kernel, with the real browser.
 package test
 
