@@ -36,6 +36,7 @@ test_needs='
 crun crun                      the second runtime
 jq jq                          reads JSON in scripts
 dockerd docker.io              the peer of the benchmarks
+/usr/lib/postgresql postgresql  the second database of the tests
 docker docker-cli?             the same, where it is a package of its own
 docker-registry docker-registry?  serves images to the tests
 chromium chromium?             the browser tests
@@ -138,8 +139,8 @@ mark='written by clawjail, scripts/setup.sh'
 hold_services() {
 	release_services # what an interrupted run left
 	held=
-	for name in docker containerd docker-registry; do
-		pgrep -x "$name" >/dev/null 2>&1 || pgrep -x "${name}d" >/dev/null 2>&1 || held="$held $name"
+	for name in docker containerd docker-registry postgresql; do
+		pgrep -x "$name" >/dev/null 2>&1 || pgrep -x "${name}d" >/dev/null 2>&1 || pgrep -x "${name%ql}" >/dev/null 2>&1 || held="$held $name"
 	done
 	[ ! -e "$policy" ] || as_root mv "$policy" "$saved"
 	as_root tee "$policy" >/dev/null <<POLICY

@@ -20,6 +20,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest"
 	"github.com/clawjail/clawjail/internal/jail/jailtest/inside"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -221,6 +222,38 @@ func TestAHostileOwnerCannotKeepAJailPastItsWallClock(t *testing.T) {
 		t.Fatalf("it ended with %+v, %v", x, err)
 	}
 	if _, err := io.ReadAll(j.Stdio.Out); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestNoJailIsMadeOfATemplateThatSomebodyWroteTo changes a template under a running host daemon.
+func TestNoJailIsMadeOfATemplateThatSomebodyWroteTo(t *testing.T) {
+	b, c := tiny(t, instance.Options{Settings: noPool})
+	spec := jailtest.Subject{Template: "tiny"}.Spec("exec cat")
+	create := func() error {
+		j, err := c.Create(t.Context(), spec)
+		if err == nil {
+			j.Stdio.Close()
+			err = c.Destroy(t.Context(), j.Name)
+		}
+		return err
+	}
+	if err := create(); err != nil {
+		t.Fatal(err)
+	}
+	added := filepath.Join(b.Config.TemplatesDir, "tiny", "rootfs", "etc", "added")
+	if err := os.WriteFile(added, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range b.victims("hostd") { // a fresh one looks at once
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.ready()
+	testenv.Eventually(t, 20*time.Second, func() bool { return problem.CodeOf(create()) == problem.TemplateChanged },
+		"jails are still made of it")
+	if err := os.Remove(added); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -81,7 +81,11 @@ runs as its own user. Jails outlive a restart of the host daemon; those of sessi
 			return hostd.Run(cmd.Context(), hostd.RunOptions{
 				Config: c, Substrate: hostd.ThisHost(), EndJails: endJails, Version: p.version,
 				Templates: func(ctx context.Context) ([]hostd.Template, error) { return listTemplates(ctx, templates) },
-				Log:       log, Now: p.now, Notify: notify,
+				VerifyTemplate: func(ctx context.Context, name string) error {
+					_, err := templates.Verify(ctx, name, template.VerifyOptions{Quick: true})
+					return err
+				},
+				Log: log, Now: p.now, Notify: notify,
 			})
 		},
 	}

@@ -50,7 +50,7 @@ func startServer(t testing.TB, host *jailtest.Host, socket string, change func(*
 	o := Options{
 		Socket: socket, Group: -1, ControlUID: uint32(os.Geteuid()),
 		Installation: lo.Installation, Pool: lo.Pool, Parts: Parts{Parts: lo.Parts}, Journal: lo.Journal,
-		HasTemplate: func(name string) error {
+		HasTemplate: func(_ context.Context, name string) error {
 			if !slices.Contains(host.Templates, name) {
 				return problem.New(problem.TemplateMissing, "build it", "there is no template %s", name)
 			}

@@ -116,7 +116,7 @@ func (s *server) create(ctx context.Context, c *call) error {
 	if err := errors.Join(s.owners.has(a.Owner, c.peer), a.Spec.Validate()); err != nil {
 		return err
 	}
-	if err := s.HasTemplate(a.Spec.Template); err != nil {
+	if err := s.HasTemplate(ctx, a.Spec.Template); err != nil {
 		return err
 	}
 	if err := s.journal.room(); err != nil {

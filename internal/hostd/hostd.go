@@ -56,7 +56,7 @@ type Options struct {
 	Parts        Parts
 	Journal      jail.Journal
 	// HasTemplate returns nil when jails can be made from the template. The name has been validated.
-	HasTemplate func(name string) error
+	HasTemplate func(ctx context.Context, name string) error
 	// Templates lists the templates that there are.
 	Templates func(ctx context.Context) ([]Template, error)
 	// Version of the program, for OpInfo.

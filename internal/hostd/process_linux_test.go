@@ -102,7 +102,7 @@ func helperHostd(args []string) error {
 	return Serve(ctx, Options{
 		Socket: args[1], Group: -1, ControlUID: uint32(os.Geteuid()), Installation: "test", Pool: d.pool,
 		Parts: Parts{Parts: d.parts()}, Journal: journal, Grace: 20 * time.Millisecond,
-		HasTemplate: func(string) error { return nil },
+		HasTemplate: func(context.Context, string) error { return nil },
 		Templates:   func(context.Context) ([]Template, error) { return nil, nil },
 		Barrier: func(s jail.Step) {
 			if string(s) == args[2] {

@@ -35,6 +35,8 @@ type RunOptions struct {
 	Substrate Substrate
 	// Templates lists the templates that there are.
 	Templates func(ctx context.Context) ([]Template, error)
+	// VerifyTemplate looks quickly whether a template is as it was built. May be nil: templates are not watched.
+	VerifyTemplate func(ctx context.Context, name string) error
 	// EndJails is that of Options. With it, what jails share is taken away at the end as well.
 	EndJails bool
 	Version  string
@@ -68,16 +70,24 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 	return o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) error {
 		// Every session has a Wait, and the warm pool's browsers have one too.
 		sessions := o.Config.Sessions.Max + o.Config.WarmPool.Size
-		served := Serve(ctx, Options{
+		dog := &watchdog{list: o.Templates, verify: o.VerifyTemplate, every: watchEvery, log: o.Log, bad: map[string]error{}}
+		options := Options{
 			Socket: SocketPath(o.Config), Group: control.gid, ControlUID: uint32(control.uid),
 			Installation: in.ID, Pool: pool, Parts: parts, Journal: journal,
-			HasTemplate: func(name string) error { return hasTemplate(o.Config.TemplatesDir, name) },
-			Templates:   o.Templates,
-			Version:     o.Version, Log: o.Log, Now: o.Now, Barrier: o.Barrier, Notify: o.Notify,
+			HasTemplate: func(ctx context.Context, name string) error {
+				return errors.Join(hasTemplate(o.Config.TemplatesDir, name), dog.check(ctx, name))
+			},
+			Templates: o.Templates,
+			Version:   o.Version, Log: o.Log, Now: o.Now, Barrier: o.Barrier, Notify: o.Notify,
 			MaxJails:       max(2*sessions, 64),
 			MaxConnections: max(3*sessions, 256),
 			EndJails:       o.EndJails,
-		})
+		}
+		serve := func() error { return Serve(ctx, options) }
+		if o.VerifyTemplate != nil {
+			serve = func() error { return dog.watching(ctx, func() error { return Serve(ctx, options) }) }
+		}
+		served := serve()
 		if served != nil || !o.EndJails || o.Substrate.Uninstall == nil {
 			return served
 		}

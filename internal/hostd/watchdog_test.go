@@ -1,0 +1,54 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestNoJailIsMadeOfATemplateThatWasChangedUntilItIsBuiltAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var state error
+		set := func(err error) { mu.Lock(); defer mu.Unlock(); state = err }
+		w := &watchdog{
+			list:   func(context.Context) ([]Template, error) { return []Template{{Name: "browser"}}, nil },
+			verify: func(context.Context, string) error { mu.Lock(); defer mu.Unlock(); return state },
+			every:  time.Minute, log: slog.New(slog.DiscardHandler), bad: map[string]error{},
+		}
+		err := w.watching(t.Context(), func() error {
+			synctest.Wait()
+			if err := w.check(t.Context(), "browser"); err != nil {
+				t.Errorf("a good template: %v", err)
+			}
+			changed := errors.New("/bin/sh was changed")
+			set(changed)
+			time.Sleep(61 * time.Second)
+			synctest.Wait()
+			if err := w.check(t.Context(), "browser"); !errors.Is(err, changed) {
+				t.Errorf("a changed template: %v", err)
+			}
+			set(nil)
+			if err := w.check(t.Context(), "browser"); err != nil { // without waiting for the next look
+				t.Errorf("a template that was built anew: %v", err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAnInterruptedLookSaysNothingAboutATemplate(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	w := &watchdog{verify: func(ctx context.Context, _ string) error { stop(); return ctx.Err() },
+		log: slog.New(slog.DiscardHandler), bad: map[string]error{}}
+	if err := w.look(ctx, "browser"); !errors.Is(err, context.Canceled) || len(w.bad) > 0 {
+		t.Fatalf("%v, bad: %v", err, w.bad)
+	}
+}
