@@ -371,7 +371,7 @@ func twentyAtOnce(t *testing.T, s Subject) {
 
 func staged(t *testing.T, s Subject) {
 	if !s.Confines {
-		t.Skip("this driver does not stage")
+		return // nor does it stage: there is no jail to stage into
 	}
 	spec := s.Spec(`printf '%s|' "$TRICKY" "$PWD"; cat "$HOME/.config/a.b"`)
 	spec.Program.Dir = "/tmp"
