@@ -14,6 +14,10 @@ const (
 	BadConfig   = "bad_config"
 	BadUsage    = "bad_usage"
 	BadDomain   = "bad_domain"
+	BadCookie   = "bad_cookie"
+	BadSecret   = "bad_secret"
+	// BadCookieFile is a file to import.
+	BadCookieFile = "bad_cookie_file"
 
 	// Who is asking, and what they may do.
 	Unauthorized = "unauthorized"
@@ -57,6 +61,14 @@ const (
 	AuditBroken             = "audit_broken"
 	DatabaseUnavailable     = "database_unavailable"
 	DatabaseTooNew          = "database_too_new"
+
+	// The vault. What it refuses, it has not changed.
+	VaultKeyMissing = "vault_key_missing"
+	VaultKeyWrong   = "vault_key_wrong"
+	VaultKeyDamaged = "vault_key_damaged"
+	VaultKeyExposed = "vault_key_exposed"
+	VaultRowDamaged = "vault_row_damaged"
+	VaultRotating   = "vault_rotating"
 
 	// A jail went wrong. The limit codes name the limit that the jail itself ran into.
 	JailFailed     = "jail_failed"
@@ -107,6 +119,9 @@ func Codes() []Info {
 		{BadConfig, http.StatusInternalServerError, "the configuration file is not valid"},
 		{BadUsage, http.StatusBadRequest, "the command line is not valid"},
 		{BadDomain, http.StatusBadRequest, "a domain is not one that somebody can register, such as example.com"},
+		{BadCookie, http.StatusBadRequest, "a cookie is not one that a browser would take, or of another domain"},
+		{BadSecret, http.StatusBadRequest, "a secret or its name is not valid"},
+		{BadCookieFile, http.StatusBadRequest, "a file to import cookies from cannot be read, or is of no kind that is known"},
 
 		{Unauthorized, http.StatusUnauthorized, "no key or token was sent, or it is not known"},
 		{Forbidden, http.StatusForbidden, "the caller is known and may not do this"},
@@ -145,6 +160,13 @@ func Codes() []Info {
 		{AuditBroken, http.StatusServiceUnavailable, "the audit log of this node does not hold together"},
 		{DatabaseUnavailable, http.StatusServiceUnavailable, "the database cannot be used at the moment"},
 		{DatabaseTooNew, http.StatusServiceUnavailable, "the database was changed by a newer clawjail"},
+
+		{VaultKeyMissing, http.StatusServiceUnavailable, "the vault's key file is gone, and the database has entries that only it opens"},
+		{VaultKeyWrong, http.StatusServiceUnavailable, "the vault's key file is not the one that the database was written with"},
+		{VaultKeyDamaged, http.StatusServiceUnavailable, "the vault's key file is cut, changed, or no key file"},
+		{VaultKeyExposed, http.StatusServiceUnavailable, "the vault's key file, or its folder, is open to other users"},
+		{VaultRowDamaged, http.StatusInternalServerError, "an entry of the vault was changed in the database, or moved to another place"},
+		{VaultRotating, http.StatusConflict, "the vault's key is being rotated"},
 
 		{JailFailed, http.StatusInternalServerError, "a jail could not be made, started or used"},
 		{JailUnconfined, http.StatusInternalServerError, "a jail was not confined as declared, and was stopped"},

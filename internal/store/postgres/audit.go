@@ -1,0 +1,256 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+const auditColumns = `node, seq, time, id, ref, phase, action, result, tenant, actor, session, jail, target, detail, prev_hash, hash`
+
+func scanAudit(row pgx.Row) (r store.AuditRow, err error) {
+	err = row.Scan(&r.Node, &r.Seq, moment{&r.Time}, &r.ID, &r.Ref, &r.Phase, &r.Action, &r.Result, &r.Tenant, &r.Actor,
+		&r.Session, &r.Jail, &r.Target, &r.Detail, &r.PrevHash, &r.Hash)
+	orNil(&r.Detail)
+	return r, err
+}
+
+// AppendAudit is of store.Audit. It is one statement, so one transaction and one round trip. The key decides between
+// two that append to the same node, and a trigger refuses gaps.
+func (db *DB) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
+	first, err := store.Batch(rows)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	_, err = db.pool.Exec(ctx, `INSERT INTO audit (`+auditColumns+`)
+		SELECT `+auditColumns+` FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::text[],
+			$8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::bytea[], $15::bytea[], $16::bytea[])
+			WITH ORDINALITY AS given (`+auditColumns+`, place) ORDER BY place`, columns(rows)...)
+	if state(err) == notInOrder {
+		err = db.outOfOrder(ctx, first, err)
+	}
+	return failure(ctx, "append to the audit log", err)
+}
+
+// columns turns rows into one list per column.
+func columns(rows []store.AuditRow) []any {
+	texts := make([][]string, 11)
+	seqs := make([]int64, len(rows))
+	times := make([]*time.Time, len(rows))
+	details, previous, hashes := make([][]byte, len(rows)), make([][]byte, len(rows)), make([][]byte, len(rows))
+	for i, r := range rows {
+		for c, v := range []string{r.Node, r.ID, r.Ref, r.Phase, r.Action, r.Result, r.Tenant, r.Actor, r.Session, r.Jail, r.Target} {
+			texts[c] = append(texts[c], v)
+		}
+		seqs[i], times[i] = r.Seq, stamp(r.Time)
+		details[i], previous[i], hashes[i] = filled(r.Detail), r.PrevHash, r.Hash
+	}
+	out := []any{texts[0], seqs, times}
+	for _, list := range texts[1:] {
+		out = append(out, list)
+	}
+	return append(out, details, previous, hashes)
+}
+
+// outOfOrder says which of the rows does not follow, and how.
+func (db *DB) outOfOrder(ctx context.Context, first map[string]int64, cause error) error {
+	for node, seq := range first {
+		newest, err := newestSeq(ctx, db.pool, node)
+		if err != nil {
+			return err
+		}
+		if err := store.Follows(node, newest, seq); err != nil {
+			return err
+		}
+	}
+	// The row before has come in the meantime.
+	return fmt.Errorf("%w: %w", store.ErrGap, cause)
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
+}
+
+// newestSeq is 0 for a node without rows.
+func newestSeq(ctx context.Context, q querier, node string) (seq int64, err error) {
+	err = q.QueryRow(ctx, `SELECT coalesce(max(seq), 0) FROM audit WHERE node = $1`, node).Scan(&seq)
+	return seq, err
+}
+
+// LastAudit is of store.Audit.
+func (db *DB) LastAudit(ctx context.Context, node string) (store.AuditRow, error) {
+	return one(ctx, db, "read the audit log", scanAudit,
+		`SELECT `+auditColumns+` FROM audit WHERE node = $1 ORDER BY seq DESC LIMIT 1`, node)
+}
+
+// FindAudit is of store.Audit.
+func (db *DB) FindAudit(ctx context.Context, id string) (store.AuditRow, error) {
+	return one(ctx, db, "read the audit log", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE id = $1`, id)
+}
+
+// ListAudit is of store.Audit.
+func (db *DB) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, error) {
+	if err := f.Validate(); err != nil {
+		return nil, err
+	}
+	query, args := selectAudit(f)
+	rows, err := list(ctx, db, "read the audit log", scanAudit, query, args...)
+	if f.Newest {
+		slices.Reverse(rows)
+	}
+	return rows, err
+}
+
+func selectAudit(f store.AuditFilter) (query string, args []any) {
+	var where []string
+	match := func(condition string, value any) {
+		args = append(args, value)
+		where = append(where, strings.ReplaceAll(condition, "?", fmt.Sprintf("$%d", len(args))))
+	}
+	for _, field := range []struct{ column, value string }{
+		{"node", f.Node}, {"tenant", f.Tenant}, {"actor", f.Actor}, {"action", f.Action}, {"session", f.Session}, {"jail", f.Jail},
+		{"phase", f.Phase}, {"result", f.Result}, {"ref", f.Ref},
+	} {
+		if field.value != "" {
+			match(field.column+" = ?", field.value)
+		}
+	}
+	// The indexes on these leave out the rows without one, and are used only for a query that says so.
+	if f.Session != "" {
+		where = append(where, "session <> ''")
+	}
+	if f.Ref != "" {
+		where = append(where, "ref <> ''")
+	}
+	if f.ActionPrefix != "" {
+		match("starts_with(action, ?)", f.ActionPrefix)
+	}
+	if !f.Since.IsZero() {
+		match("time >= ?", stamp(f.Since))
+	}
+	if !f.Until.IsZero() {
+		match("time < ?", stamp(f.Until))
+	}
+	if f.AfterSeq != 0 {
+		match("seq > ?", f.AfterSeq)
+	}
+	query = "SELECT " + auditColumns + " FROM audit"
+	if len(where) > 0 {
+		query += " WHERE " + strings.Join(where, " AND ")
+	}
+	order := []string{"time", "node", "seq"}
+	if f.Node != "" {
+		order = []string{"seq"}
+	}
+	direction := ""
+	if f.Newest {
+		direction = " DESC"
+	}
+	args = append(args, f.Limit)
+	return fmt.Sprintf("%s ORDER BY %s%s LIMIT $%d", query, strings.Join(order, direction+", "), direction, len(args)), args
+}
+
+// pageRows is how many rows a walk holds at a time.
+const pageRows = 256
+
+// WalkAudit is of store.Audit. A walk has a connection of its own, so that walks that take their time cannot keep
+// others from working, and one transaction, which sees one state of the database.
+func (db *DB) WalkAudit(ctx context.Context, node string, from int64) iter.Seq2[store.AuditRow, error] {
+	return func(yield func(store.AuditRow, error) bool) {
+		if err := db.walk(ctx, node, from, func(r store.AuditRow) bool { return yield(r, nil) }); err != nil {
+			yield(store.AuditRow{}, failure(ctx, "walk the audit log", err))
+		}
+	}
+}
+
+// walk calls visit for each row until it returns false; an error then is none of the walk's any more.
+func (db *DB) walk(ctx context.Context, node string, from int64, visit func(store.AuditRow) bool) error {
+	conn, err := pgx.ConnectConfig(ctx, db.pool.Config().ConnConfig)
+	if err != nil {
+		return err
+	}
+	// What is not read is not missed, and nothing was changed: how the connection ends does not matter.
+	defer conn.Close(context.WithoutCancel(ctx))
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return err
+	}
+	for {
+		rows, err := tx.Query(ctx, `SELECT `+auditColumns+` FROM audit WHERE node = $1 AND seq >= $2 ORDER BY seq LIMIT $3`, node, from, pageRows)
+		if err != nil {
+			return err
+		}
+		page, err := pgx.AppendRows([]store.AuditRow(nil), rows, func(row pgx.CollectableRow) (store.AuditRow, error) { return scanAudit(row) })
+		if err != nil {
+			return err
+		}
+		for _, r := range page {
+			if !visit(r) {
+				return nil
+			}
+			from = r.Seq + 1
+		}
+		if len(page) < pageRows {
+			return nil
+		}
+	}
+}
+
+func scanText(row pgx.Row) (s string, err error) {
+	err = row.Scan(&s)
+	return s, err
+}
+
+// AuditNodes is of store.Audit. It jumps from node to node instead of reading all rows.
+func (db *DB) AuditNodes(ctx context.Context) ([]string, error) {
+	return list(ctx, db, "list the nodes of the audit log", scanText, `
+		WITH RECURSIVE nodes (node) AS (
+			SELECT min(node) FROM audit
+			UNION ALL
+			SELECT (SELECT min(audit.node) FROM audit WHERE audit.node > nodes.node) FROM nodes WHERE nodes.node IS NOT NULL
+		)
+		SELECT node FROM nodes WHERE node IS NOT NULL ORDER BY node`)
+}
+
+// OpenIntents is of store.Audit. Which intents are open is found in the indexes alone, without reading the log.
+func (db *DB) OpenIntents(ctx context.Context, node string) ([]store.AuditRow, error) {
+	return list(ctx, db, "list the open intents", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE node = $1 AND seq IN (
+			SELECT seq FROM audit AS intent
+			WHERE intent.node = $1 AND intent.phase = 'intent' AND NOT EXISTS (
+				SELECT 1 FROM audit AS closing WHERE closing.ref = intent.id AND closing.ref <> '' AND closing.phase = 'outcome'))
+		ORDER BY seq`, node)
+}
+
+// TrimAudit is of store.Audit. The two settings are what lets the triggers pass; they end with the transaction.
+func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64) (int, error) {
+	var removed int64
+	err := db.change(ctx, "trim the audit log", func(tx pgx.Tx) error {
+		newest, err := newestSeq(ctx, tx, node)
+		if err != nil {
+			return err
+		}
+		if upTo >= newest && newest > 0 {
+			return fmt.Errorf("%w: the newest row of %s is %d, and it stays", store.ErrInvalid, node, newest)
+		}
+		if _, err := tx.Exec(ctx, `SELECT set_config('clawjail.trim_node', $1, true), set_config('clawjail.trim_upto', $2, true)`,
+			node, strconv.FormatInt(upTo, 10)); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, `DELETE FROM audit WHERE node = $1 AND seq <= $2`, node, upTo)
+		removed = tag.RowsAffected()
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return int(removed), nil
+}

@@ -1,0 +1,82 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+const grantColumns = `id, tenant, domains, egress_domains, access, origin, operator, issued_at, not_before, expires_at,
+	used_at, used_by, revoked_at, revoked_by`
+
+func scanGrant(row pgx.Row) (g store.Grant, err error) {
+	err = row.Scan(&g.ID, &g.Tenant, &g.Domains, &g.EgressDomains, &g.Access, &g.Origin, &g.Operator,
+		moment{&g.IssuedAt}, moment{&g.NotBefore}, moment{&g.ExpiresAt}, moment{&g.UsedAt}, &g.UsedBy, moment{&g.RevokedAt}, &g.RevokedBy)
+	orNil(&g.Domains)
+	orNil(&g.EgressDomains)
+	return g, err
+}
+
+// CreateGrant is of store.Grants.
+func (db *DB) CreateGrant(ctx context.Context, g store.Grant) error {
+	if err := g.Validate(); err != nil {
+		return err
+	}
+	return db.add(ctx, "create grant", `INSERT INTO grants (`+grantColumns+`)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+		g.ID, g.Tenant, filled(g.Domains), filled(g.EgressDomains), g.Access, g.Origin, g.Operator,
+		stamp(g.IssuedAt), stamp(g.NotBefore), stamp(g.ExpiresAt), stamp(g.UsedAt), g.UsedBy, stamp(g.RevokedAt), g.RevokedBy)
+}
+
+// Grant is of store.Grants.
+func (db *DB) Grant(ctx context.Context, id string) (store.Grant, error) {
+	return one(ctx, db, "read grant", scanGrant, `SELECT `+grantColumns+` FROM grants WHERE id = $1`, id)
+}
+
+// ListGrants is of store.Grants.
+func (db *DB) ListGrants(ctx context.Context, tenant string) ([]store.Grant, error) {
+	return list(ctx, db, "list grants", scanGrant,
+		`SELECT `+grantColumns+` FROM grants WHERE $1 = '' OR tenant = $1 ORDER BY issued_at DESC, id DESC`, tenant)
+}
+
+// UseGrant is of store.Grants. Of two updates at the same time the second waits for the first, and then looks at the
+// row again.
+func (db *DB) UseGrant(ctx context.Context, id, tenant, session string, now time.Time) (store.Grant, bool, error) {
+	if err := errors.Join(store.Text(session), store.Moment("now", now)); err != nil {
+		return store.Grant{}, false, err
+	}
+	g, err := one(ctx, db, "use grant", scanGrant, `UPDATE grants SET used_at = $4, used_by = $3
+		WHERE id = $1 AND tenant = $2 AND used_at IS NULL AND revoked_at IS NULL AND not_before <= $4 AND $4 < expires_at
+		RETURNING `+grantColumns, id, tenant, session, stamp(now))
+	if !errors.Is(err, store.ErrNotFound) {
+		return g, err == nil, err
+	}
+	// It was not this call, and cannot be any more: what forbids it does not go away, but for a life that has not begun.
+	g, err = one(ctx, db, "read grant", scanGrant, `SELECT `+grantColumns+` FROM grants WHERE id = $1`, id)
+	return g, false, err
+}
+
+// RevokeGrant is of store.Grants.
+func (db *DB) RevokeGrant(ctx context.Context, id, by string, at time.Time) error {
+	if err := errors.Join(store.Text(by), store.Moment("revoked_at", at)); err != nil {
+		return err
+	}
+	return db.changeOne(ctx, "revoke grant", `UPDATE grants SET revoked_at = coalesce(revoked_at, $3),
+		revoked_by = CASE WHEN revoked_at IS NULL THEN $2 ELSE revoked_by END WHERE id = $1`, id, by, stamp(at))
+}
+
+// DeleteGrantsBefore is of store.Grants.
+func (db *DB) DeleteGrantsBefore(ctx context.Context, expired time.Time) (int, error) {
+	if err := store.Moment("expired", expired); err != nil {
+		return 0, err
+	}
+	tag, err := db.pool.Exec(ctx, `DELETE FROM grants WHERE expires_at < $1`, stamp(expired))
+	if err != nil {
+		return 0, failure(ctx, "delete old grants", err)
+	}
+	return int(tag.RowsAffected()), nil
+}

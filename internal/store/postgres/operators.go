@@ -1,0 +1,51 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+const operatorColumns = `id, name, tenant, role, key_hash, key_hint, created_at, expires_at, revoked_at`
+
+func scanOperator(row pgx.Row) (o store.Operator, err error) {
+	err = row.Scan(&o.ID, &o.Name, optional{&o.Tenant}, &o.Role, &o.KeyHash, &o.KeyHint,
+		moment{&o.CreatedAt}, moment{&o.ExpiresAt}, moment{&o.RevokedAt})
+	return o, err
+}
+
+// CreateOperator is of store.Operators.
+func (db *DB) CreateOperator(ctx context.Context, o store.Operator) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	return db.add(ctx, "create operator", `INSERT INTO operators (`+operatorColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		o.ID, o.Name, text(o.Tenant), o.Role, o.KeyHash, o.KeyHint, stamp(o.CreatedAt), stamp(o.ExpiresAt), stamp(o.RevokedAt))
+}
+
+// Operator is of store.Operators.
+func (db *DB) Operator(ctx context.Context, id string) (store.Operator, error) {
+	return one(ctx, db, "read operator", scanOperator, `SELECT `+operatorColumns+` FROM operators WHERE id = $1`, id)
+}
+
+// OperatorByKey is of store.Operators.
+func (db *DB) OperatorByKey(ctx context.Context, hash []byte) (store.Operator, error) {
+	return one(ctx, db, "read operator", scanOperator, `SELECT `+operatorColumns+` FROM operators WHERE key_hash = $1`, filled(hash))
+}
+
+// ListOperators is of store.Operators.
+func (db *DB) ListOperators(ctx context.Context, tenant string) ([]store.Operator, error) {
+	return list(ctx, db, "list operators", scanOperator,
+		`SELECT `+operatorColumns+` FROM operators WHERE $1 = '' OR tenant = $1 ORDER BY created_at, id`, tenant)
+}
+
+// RevokeOperator is of store.Operators.
+func (db *DB) RevokeOperator(ctx context.Context, id string, at time.Time) error {
+	if err := store.Moment("revoked_at", at); err != nil {
+		return err
+	}
+	return db.changeOne(ctx, "revoke operator", `UPDATE operators SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1`, id, stamp(at))
+}

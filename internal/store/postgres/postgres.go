@@ -1,0 +1,119 @@
+// Package postgres keeps clawjail's database on a PostgreSQL server, where several nodes share it.
+//
+// PostgreSQL 13 or newer is needed. The user of the URL must be able to create tables in the first schema of its
+// search path; clawjail makes them when it starts, and brings them up to date. Nodes may start at the same time.
+//
+// The address is checked before anything is sent: over a network the connection must be encrypted, and a password
+// that anybody would try is refused. See CheckURL.
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// leastConns is what a pool needs at least: the schema is locked on one connection and changed on another.
+const leastConns = 4
+
+// DB is a database. It is a store.Store.
+type DB struct{ pool *pgxpool.Pool }
+
+var _ store.Store = (*DB)(nil)
+
+// Open connects to the server of a postgres:// URL, and brings an older or missing schema up to date. A schema that
+// is newer than this program is refused, and left as it is.
+func Open(ctx context.Context, databaseURL string) (*DB, error) {
+	config, err := parse(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	settings := config.ConnConfig.RuntimeParams
+	if settings["application_name"] == "" {
+		settings["application_name"] = "clawjail"
+	}
+	settings["timezone"] = "UTC"
+	// What is promised here holds at this level; a stricter one would only make transactions fail that must be retried.
+	settings["default_transaction_isolation"] = "read committed"
+	config.MaxConns = max(config.MaxConns, leastConns)
+	config.AfterConnect = keepCommits
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, failure(ctx, "open the database", err)
+	}
+	db := &DB{pool: pool}
+	if err := migrate(ctx, pool); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// keepCommits makes sure that a commit is on the disk when it is confirmed, also where the server or the database is
+// set to confirm earlier. Stricter settings stay.
+func keepCommits(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`)
+	return err
+}
+
+// Close waits for the methods that are running.
+func (db *DB) Close() error {
+	db.pool.Close()
+	return nil
+}
+
+// Ping writes, so that it fails when the disk is full, and on a server that is read-only.
+func (db *DB) Ping(ctx context.Context) error {
+	return db.add(ctx, "write to the database", `UPDATE heartbeat SET beats = beats + 1`)
+}
+
+// change runs f in a transaction, and commits it unless f returns an error.
+func (db *DB) change(ctx context.Context, what string, f func(tx pgx.Tx) error) error {
+	return failure(ctx, what, pgx.BeginFunc(ctx, db.pool, f))
+}
+
+// changeOne runs a statement that changes the row that was meant: ErrNotFound when there is none.
+func (db *DB) changeOne(ctx context.Context, what, query string, args ...any) error {
+	return db.changeOr(ctx, store.ErrNotFound, what, query, args...)
+}
+
+// changeOr runs a statement, and returns none when it changed no row.
+func (db *DB) changeOr(ctx context.Context, none error, what, query string, args ...any) error {
+	tag, err := db.pool.Exec(ctx, query, args...)
+	if err == nil && tag.RowsAffected() == 0 {
+		err = none
+	}
+	return failure(ctx, what, err)
+}
+
+// add runs a statement that may change any number of rows.
+func (db *DB) add(ctx context.Context, what, query string, args ...any) error {
+	_, err := db.pool.Exec(ctx, query, args...)
+	return failure(ctx, what, err)
+}
+
+// one reads one row.
+func one[T any](ctx context.Context, db *DB, what string, scan func(pgx.Row) (T, error), query string, args ...any) (T, error) {
+	v, err := scan(db.pool.QueryRow(ctx, query, args...))
+	if err != nil {
+		var zero T
+		return zero, failure(ctx, what, err)
+	}
+	return v, nil
+}
+
+// list reads all rows; nil when there are none.
+func list[T any](ctx context.Context, db *DB, what string, scan func(pgx.Row) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := db.pool.Query(ctx, query, args...)
+	if err != nil {
+		return nil, failure(ctx, what, err)
+	}
+	out, err := pgx.AppendRows([]T(nil), rows, func(row pgx.CollectableRow) (T, error) { return scan(row) })
+	if err != nil {
+		return nil, failure(ctx, what, err)
+	}
+	return out, nil
+}

@@ -1,0 +1,217 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	codes "modernc.org/sqlite/lib"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+const auditColumns = `node, seq, time, id, ref, phase, action, result, tenant, actor, session, jail, target, detail, prev_hash, hash`
+
+func scanAudit(row scanner) (r store.AuditRow, err error) {
+	err = row.Scan(&r.Node, &r.Seq, moment{&r.Time}, &r.ID, &r.Ref, &r.Phase, &r.Action, &r.Result, &r.Tenant, &r.Actor,
+		&r.Session, &r.Jail, &r.Target, blob{&r.Detail}, blob{&r.PrevHash}, blob{&r.Hash})
+	return r, err
+}
+
+const insertAudit = `INSERT INTO audit (` + auditColumns + `)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`
+
+// AppendAudit is of store.Audit. A trigger refuses a row that does not follow the newest one.
+func (db *DB) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
+	if _, err := store.Batch(rows); err != nil || len(rows) == 0 {
+		return err
+	}
+	return db.change(ctx, "append to the audit log", func(ctx context.Context, tx *sql.Tx) error {
+		insert := tx.StmtContext(ctx, db.insertAudit)
+		for _, r := range rows {
+			if _, err := insert.ExecContext(ctx, r.Node, r.Seq, stamp(r.Time), r.ID, r.Ref, r.Phase, r.Action, r.Result, r.Tenant, r.Actor,
+				r.Session, r.Jail, r.Target, bytes(r.Detail), r.PrevHash, r.Hash); err != nil {
+				return refused(ctx, tx, r, err)
+			}
+		}
+		return nil
+	})
+}
+
+// refused says why the trigger has refused a row, if it has. The transaction still sees the rows before it.
+func refused(ctx context.Context, tx *sql.Tx, r store.AuditRow, cause error) error {
+	if code(cause) != codes.SQLITE_CONSTRAINT_TRIGGER {
+		return cause
+	}
+	newest, err := newestSeq(ctx, tx, r.Node)
+	if err != nil {
+		return err
+	}
+	if err := store.Follows(r.Node, newest, r.Seq); err != nil {
+		return err
+	}
+	return fmt.Errorf("audit record %s: %w", r.ID, store.ErrExists)
+}
+
+// newestSeq is 0 for a node without rows.
+func newestSeq(ctx context.Context, tx *sql.Tx, node string) (seq int64, err error) {
+	err = tx.QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) FROM audit WHERE node = $1`, node).Scan(&seq)
+	return seq, err
+}
+
+// LastAudit is of store.Audit.
+func (db *DB) LastAudit(ctx context.Context, node string) (store.AuditRow, error) {
+	return one(ctx, db, "read the audit log", scanAudit,
+		`SELECT `+auditColumns+` FROM audit WHERE node = $1 ORDER BY seq DESC LIMIT 1`, node)
+}
+
+// FindAudit is of store.Audit.
+func (db *DB) FindAudit(ctx context.Context, id string) (store.AuditRow, error) {
+	return one(ctx, db, "read the audit log", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE id = $1`, id)
+}
+
+// ListAudit is of store.Audit.
+func (db *DB) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, error) {
+	if err := f.Validate(); err != nil {
+		return nil, err
+	}
+	query, args := selectAudit(f)
+	rows, err := list(ctx, db, "read the audit log", scanAudit, query, args...)
+	if f.Newest {
+		slices.Reverse(rows)
+	}
+	return rows, err
+}
+
+func selectAudit(f store.AuditFilter) (query string, args []any) {
+	var where []string
+	match := func(condition string, value any) {
+		args = append(args, value)
+		where = append(where, strings.ReplaceAll(condition, "?", fmt.Sprintf("$%d", len(args))))
+	}
+	for _, field := range []struct{ column, value string }{
+		{"node", f.Node}, {"tenant", f.Tenant}, {"actor", f.Actor}, {"action", f.Action}, {"session", f.Session}, {"jail", f.Jail},
+		{"phase", f.Phase}, {"result", f.Result}, {"ref", f.Ref},
+	} {
+		if field.value != "" {
+			match(field.column+" = ?", field.value)
+		}
+	}
+	// The indexes on these leave out the rows without one, and are used only for a query that says so.
+	if f.Session != "" {
+		where = append(where, "session <> ''")
+	}
+	if f.Ref != "" {
+		where = append(where, "ref <> ''")
+	}
+	if f.ActionPrefix != "" {
+		match("substr(action, 1, length(?)) = ?", f.ActionPrefix)
+	}
+	if !f.Since.IsZero() {
+		match("time >= ?", stamp(f.Since))
+	}
+	if !f.Until.IsZero() {
+		match("time < ?", stamp(f.Until))
+	}
+	if f.AfterSeq != 0 {
+		match("seq > ?", f.AfterSeq)
+	}
+	query = "SELECT " + auditColumns + " FROM audit"
+	if len(where) > 0 {
+		query += " WHERE " + strings.Join(where, " AND ")
+	}
+	order := []string{"time", "node", "seq"}
+	if f.Node != "" {
+		order = []string{"seq"}
+	}
+	direction := ""
+	if f.Newest {
+		direction = " DESC"
+	}
+	args = append(args, f.Limit)
+	return fmt.Sprintf("%s ORDER BY %s%s LIMIT $%d", query, strings.Join(order, direction+", "), direction, len(args)), args
+}
+
+// WalkAudit is of store.Audit. One statement sees one state of the database, however long it takes.
+func (db *DB) WalkAudit(ctx context.Context, node string, from int64) iter.Seq2[store.AuditRow, error] {
+	return func(yield func(store.AuditRow, error) bool) {
+		const what = "walk the audit log"
+		rows, err := db.walk.QueryContext(ctx, `SELECT `+auditColumns+` FROM audit WHERE node = $1 AND seq >= $2 ORDER BY seq`, node, from)
+		if err != nil {
+			yield(store.AuditRow{}, failure(ctx, what, err))
+			return
+		}
+		defer rows.Close() // a second time where Next has done it; Err has its error
+		for rows.Next() {
+			r, err := scanAudit(rows)
+			if err != nil {
+				yield(store.AuditRow{}, failure(ctx, what, err))
+				return
+			}
+			if !yield(r, nil) {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(store.AuditRow{}, failure(ctx, what, err))
+		}
+	}
+}
+
+func scanText(row scanner) (s string, err error) {
+	err = row.Scan(&s)
+	return s, err
+}
+
+// AuditNodes is of store.Audit. It jumps from node to node instead of reading all rows.
+func (db *DB) AuditNodes(ctx context.Context) ([]string, error) {
+	return list(ctx, db, "list the nodes of the audit log", scanText, `
+		WITH RECURSIVE nodes (node) AS (
+			SELECT min(node) FROM audit
+			UNION ALL
+			SELECT (SELECT min(audit.node) FROM audit WHERE audit.node > nodes.node) FROM nodes WHERE nodes.node IS NOT NULL
+		)
+		SELECT node FROM nodes WHERE node IS NOT NULL ORDER BY node`)
+}
+
+// OpenIntents is of store.Audit. Which intents are open is found in the indexes alone, without reading the log.
+func (db *DB) OpenIntents(ctx context.Context, node string) ([]store.AuditRow, error) {
+	return list(ctx, db, "list the open intents", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE node = $1 AND seq IN (
+			SELECT seq FROM audit AS intent INDEXED BY audit_intents
+			WHERE intent.node = $1 AND intent.phase = 'intent' AND NOT EXISTS (
+				SELECT 1 FROM audit AS closing WHERE closing.ref = intent.id AND closing.ref <> '' AND closing.phase = 'outcome'))
+		ORDER BY seq`, node)
+}
+
+// TrimAudit is of store.Audit. The row in audit_trim is what lets the triggers pass; nobody else ever sees it.
+func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64) (int, error) {
+	var removed int64
+	err := db.change(ctx, "trim the audit log", func(ctx context.Context, tx *sql.Tx) error {
+		newest, err := newestSeq(ctx, tx, node)
+		if err != nil {
+			return err
+		}
+		if upTo >= newest && newest > 0 {
+			return fmt.Errorf("%w: the newest row of %s is %d, and it stays", store.ErrInvalid, node, newest)
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO audit_trim (node, upto) VALUES ($1, $2)`, node, upTo); err != nil {
+			return err
+		}
+		result, err := tx.ExecContext(ctx, `DELETE FROM audit WHERE node = $1 AND seq <= $2`, node, upTo)
+		if err != nil {
+			return err
+		}
+		if removed, err = result.RowsAffected(); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `DELETE FROM audit_trim`)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return int(removed), nil
+}

@@ -1,0 +1,93 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+const grantColumns = `id, tenant, domains, egress_domains, access, origin, operator, issued_at, not_before, expires_at,
+	used_at, used_by, revoked_at, revoked_by`
+
+func scanGrant(row scanner) (g store.Grant, err error) {
+	err = row.Scan(&g.ID, &g.Tenant, listing{&g.Domains}, listing{&g.EgressDomains}, &g.Access, &g.Origin, &g.Operator,
+		moment{&g.IssuedAt}, moment{&g.NotBefore}, moment{&g.ExpiresAt}, moment{&g.UsedAt}, &g.UsedBy, moment{&g.RevokedAt}, &g.RevokedBy)
+	return g, err
+}
+
+// CreateGrant is of store.Grants.
+func (db *DB) CreateGrant(ctx context.Context, g store.Grant) error {
+	if err := g.Validate(); err != nil {
+		return err
+	}
+	return db.add(ctx, "create grant", `INSERT INTO grants (`+grantColumns+`)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+		g.ID, g.Tenant, texts(g.Domains), texts(g.EgressDomains), g.Access, g.Origin, g.Operator,
+		stamp(g.IssuedAt), stamp(g.NotBefore), stamp(g.ExpiresAt), stamp(g.UsedAt), g.UsedBy, stamp(g.RevokedAt), g.RevokedBy)
+}
+
+// Grant is of store.Grants.
+func (db *DB) Grant(ctx context.Context, id string) (store.Grant, error) {
+	return one(ctx, db, "read grant", scanGrant, `SELECT `+grantColumns+` FROM grants WHERE id = $1`, id)
+}
+
+// ListGrants is of store.Grants.
+func (db *DB) ListGrants(ctx context.Context, tenant string) ([]store.Grant, error) {
+	return list(ctx, db, "list grants", scanGrant,
+		`SELECT `+grantColumns+` FROM grants WHERE $1 = '' OR tenant = $1 ORDER BY issued_at DESC, id DESC`, tenant)
+}
+
+const useGrant = `UPDATE grants SET used_at = $4, used_by = $3
+	WHERE id = $1 AND tenant = $2 AND used_at IS NULL AND revoked_at IS NULL AND not_before <= $4 AND $4 < expires_at
+	RETURNING ` + grantColumns
+
+// UseGrant is of store.Grants.
+func (db *DB) UseGrant(ctx context.Context, id, tenant, session string, now time.Time) (g store.Grant, used bool, err error) {
+	if err := errors.Join(store.Text(session), store.Moment("now", now)); err != nil {
+		return store.Grant{}, false, err
+	}
+	err = db.change(ctx, "use grant", func(ctx context.Context, tx *sql.Tx) error {
+		g, err = scanGrant(tx.StmtContext(ctx, db.useGrant).QueryRowContext(ctx, id, tenant, session, stamp(now)))
+		if used = err == nil; used || !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		g, err = scanGrant(tx.QueryRowContext(ctx, `SELECT `+grantColumns+` FROM grants WHERE id = $1`, id))
+		return err
+	})
+	if err != nil {
+		return store.Grant{}, false, err
+	}
+	return g, used, nil
+}
+
+// RevokeGrant is of store.Grants.
+func (db *DB) RevokeGrant(ctx context.Context, id, by string, at time.Time) error {
+	if err := errors.Join(store.Text(by), store.Moment("revoked_at", at)); err != nil {
+		return err
+	}
+	return db.changeOne(ctx, "revoke grant", `UPDATE grants SET revoked_at = coalesce(revoked_at, $3),
+		revoked_by = CASE WHEN revoked_at IS NULL THEN $2 ELSE revoked_by END WHERE id = $1`, id, by, stamp(at))
+}
+
+// DeleteGrantsBefore is of store.Grants.
+func (db *DB) DeleteGrantsBefore(ctx context.Context, expired time.Time) (int, error) {
+	if err := store.Moment("expired", expired); err != nil {
+		return 0, err
+	}
+	var removed int64
+	err := db.change(ctx, "delete old grants", func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `DELETE FROM grants WHERE expires_at < $1`, stamp(expired))
+		if err != nil {
+			return err
+		}
+		removed, err = result.RowsAffected()
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return int(removed), nil
+}

@@ -1,0 +1,54 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+
+	"github.com/pressly/goose/v3"
+	codes "modernc.org/sqlite/lib"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// The files of a schema that was released do not change: what comes later is a new file, in both dialects.
+//
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// migrate brings the schema up to date. The caller has the lock on it.
+func migrate(ctx context.Context, db *sql.DB) error {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return fmt.Errorf("read the migrations: %w", err)
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, files, goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return fmt.Errorf("read the migrations: %w", err)
+	}
+	found, known, err := provider.GetVersions(ctx)
+	switch {
+	case err != nil:
+		return unreadable(failure(ctx, "read the version of the database", err))
+	case found > known:
+		return store.TooNew(found, known)
+	case found == known:
+		return nil
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return failure(ctx, "bring the database up to date", err)
+	}
+	return nil
+}
+
+// unreadable says so when the file is no database, or a damaged one.
+func unreadable(err error) error {
+	if primary := code(err) & 0xff; primary == codes.SQLITE_NOTADB || primary == codes.SQLITE_CORRUPT {
+		return problem.Wrap(err, problem.BadConfig, "restore it from a backup, or move it away to begin with an empty one",
+			"the file %s is damaged, or is not a database of clawjail", FileName)
+	}
+	return err
+}

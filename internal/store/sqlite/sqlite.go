@@ -1,0 +1,227 @@
+// Package sqlite keeps clawjail's database in one file: the store of a single machine, which needs no server.
+//
+// The file is clawjail.db in a folder of its own, both readable by their owner alone. It is in WAL mode, and every
+// change is on the disk before a method returns (synchronous=FULL). A Store has one connection that writes and a few
+// that read; several processes may have the file open at the same time, and take turns at writing.
+//
+// Keep the file on a local disk: the locks and the shared memory of WAL mode do not work over a network.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"time"
+
+	driver "modernc.org/sqlite"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+const (
+	// FileName is the database in its folder. SQLite adds -wal and -shm for the files beside it.
+	FileName = "clawjail.db"
+	// readers is how many connections read at the same time. More only wait for the same disk.
+	readers = 4
+	// turn is how long a writer waits for one of another process.
+	turn = 10 * time.Second
+)
+
+// DB is a database. It is a store.Store.
+type DB struct {
+	write, read *sql.DB
+	// walk is for readers that take their time: each has a connection of its own, so that they cannot keep the
+	// others from reading.
+	walk *sql.DB
+	// What an opening session waits for is prepared once, on the connection that writes.
+	insertAudit, useGrant *sql.Stmt
+}
+
+var _ store.Store = (*DB)(nil)
+
+// Open opens the database in a folder, makes both when they are missing, and brings an older schema up to date. A
+// schema that is newer than this program is refused, and left as it is. Two processes may do so at the same time.
+func Open(ctx context.Context, dir string) (_ *DB, err error) {
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, fmt.Errorf("find the folder of the database: %w", err)
+	}
+	path := filepath.Join(dir, FileName)
+	release, err := prepare(ctx, dir, path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+
+	db := &DB{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}()
+	if db.write, err = pool(path, false); err != nil {
+		return nil, err
+	}
+	db.write.SetMaxOpenConns(1)
+	if err := migrate(ctx, db.write); err != nil {
+		return nil, err
+	}
+	if db.insertAudit, err = db.write.PrepareContext(ctx, insertAudit); err != nil {
+		return nil, failure(ctx, "open the database", err)
+	}
+	if db.useGrant, err = db.write.PrepareContext(ctx, useGrant); err != nil {
+		return nil, failure(ctx, "open the database", err)
+	}
+	if db.read, err = pool(path, true); err != nil {
+		return nil, err
+	}
+	db.read.SetMaxOpenConns(readers)
+	db.read.SetMaxIdleConns(readers)
+	if db.walk, err = pool(path, true); err != nil {
+		return nil, err
+	}
+	db.walk.SetMaxIdleConns(-1)
+	return db, nil
+}
+
+// pool opens no connection yet.
+func pool(path string, readOnly bool) (*sql.DB, error) {
+	settings := url.Values{
+		"_txlock":       {"immediate"},
+		"_busy_timeout": {fmt.Sprint(turn.Milliseconds())},
+		"_journal_mode": {"WAL"},
+		"_synchronous":  {"FULL"},
+		"_foreign_keys": {"1"},
+		// The schema cannot be written to, nor can the journal be turned off, by any statement.
+		"_defensive": {"1"},
+		// "name" is a column, and never a text.
+		"_dqs": {"0"},
+		// Temporary tables are no files; the functions of a schema that somebody else wrote are not run. The WAL is
+		// moved into the file every 16 MB instead of 4: the pages of the indexes are written often, and moved once.
+		"_pragma": {"temp_store(MEMORY)", "trusted_schema(0)", "wal_autocheckpoint(4096)"},
+		// What failed is said, and not what failed before.
+		"_error_rc": {"1"},
+	}
+	if readOnly {
+		settings.Del("_journal_mode")
+		settings.Set("_txlock", "deferred")
+		settings.Set("_query_only", "1")
+	}
+	// A URI, because the query of a plain path is cut off before SQLite sees it.
+	name := url.URL{Scheme: "file", Path: path, RawQuery: settings.Encode()}
+	connector, err := driver.NewConnector(name.String())
+	if err != nil {
+		return nil, fmt.Errorf("open the database %s: %w", path, err)
+	}
+	return sql.OpenDB(connector), nil
+}
+
+// Close waits for the methods that are running.
+func (db *DB) Close() error {
+	var errs []error
+	for _, statement := range []*sql.Stmt{db.insertAudit, db.useGrant} {
+		if statement != nil {
+			errs = append(errs, statement.Close())
+		}
+	}
+	// The writer is the last: closing the last connection moves the WAL into the file.
+	for _, pool := range []*sql.DB{db.walk, db.read, db.write} {
+		if pool != nil {
+			errs = append(errs, pool.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Ping writes, so that it fails when the disk is full.
+func (db *DB) Ping(ctx context.Context) error {
+	return db.change(ctx, "write to the database", func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE heartbeat SET beats = beats + 1`)
+		return err
+	})
+}
+
+// change runs f in a transaction that has the right to write from the start, and commits it unless f returns an
+// error. A commit has reached the disk when it returns.
+//
+// The context ends the wait for that right, and the transaction. f has one without an end for its statements: they are
+// short, and for a context that may end the driver starts a goroutine for every single one.
+func (db *DB) change(ctx context.Context, what string, f func(ctx context.Context, tx *sql.Tx) error) error {
+	tx, err := db.write.BeginTx(ctx, nil)
+	if err != nil {
+		return failure(ctx, what, err)
+	}
+	if err := f(context.WithoutCancel(ctx), tx); err != nil {
+		if undo := tx.Rollback(); undo != nil && !errors.Is(undo, sql.ErrTxDone) {
+			err = errors.Join(err, undo)
+		}
+		return failure(ctx, what, err)
+	}
+	return failure(ctx, what, tx.Commit())
+}
+
+// changeOne runs a statement that changes the row that was meant: ErrNotFound when there is none.
+func (db *DB) changeOne(ctx context.Context, what, query string, args ...any) error {
+	return db.changeOr(ctx, store.ErrNotFound, what, query, args...)
+}
+
+// changeOr runs a statement, and returns none when it changed no row.
+func (db *DB) changeOr(ctx context.Context, none error, what, query string, args ...any) error {
+	return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		switch n, err := result.RowsAffected(); {
+		case err != nil:
+			return err
+		case n == 0:
+			return none
+		}
+		return nil
+	})
+}
+
+// add runs an INSERT.
+func (db *DB) add(ctx context.Context, what, query string, args ...any) error {
+	return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, query, args...)
+		return err
+	})
+}
+
+// scanner is a *sql.Row or *sql.Rows.
+type scanner interface{ Scan(dest ...any) error }
+
+// one reads one row.
+func one[T any](ctx context.Context, db *DB, what string, scan func(scanner) (T, error), query string, args ...any) (T, error) {
+	v, err := scan(db.read.QueryRowContext(ctx, query, args...))
+	if err != nil {
+		var zero T
+		return zero, failure(ctx, what, err)
+	}
+	return v, nil
+}
+
+// list reads all rows; nil when there are none.
+func list[T any](ctx context.Context, db *DB, what string, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := db.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, failure(ctx, what, err)
+	}
+	defer rows.Close() // a second time where Next has done it; Err has its error
+	var out []T
+	for rows.Next() {
+		v, err := scan(rows)
+		if err != nil {
+			return nil, failure(ctx, what, err)
+		}
+		out = append(out, v)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, failure(ctx, what, err)
+	}
+	return out, nil
+}

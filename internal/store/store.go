@@ -1,0 +1,306 @@
+// Package store is what clawjail keeps in its database: the rows, and what can be done with them.
+//
+// Two packages implement it, store/sqlite (embedded, the default) and store/postgres, and both pass the suite
+// in store/storetest. Values that are secret are ciphertext before they come here: a database that is stolen
+// without the key file tells who has accounts where, and nothing that opens them.
+//
+// All methods may be called concurrently, also by several processes. Times are UTC and are kept to the microsecond,
+// rounded down; an empty list comes back as nil. A row that does not exist is ErrNotFound, also one that is only
+// referred to, such as the tenant of a new agent; one that exists already is ErrExists. What was written is still
+// there after a loss of power.
+package store
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+)
+
+// Errors that callers act upon.
+var (
+	ErrNotFound = errors.New("no such row")
+	ErrExists   = errors.New("the row exists already")
+	// ErrUnavailable wraps what the database says when it cannot be reached or its disk is full: nothing was
+	// changed, and it may work again later. One case cannot be told from the others: when the connection to a
+	// database on another machine breaks while a change is being confirmed, the change may have been made. Whoever
+	// tries again looks first.
+	ErrUnavailable = errors.New("the database is not available")
+	// ErrGap is an audit row whose seq does not follow the newest one of its node.
+	ErrGap = errors.New("the row does not follow the newest one")
+	// ErrInvalid is a value that no database keeps: a text that is not UTF-8 or holds a NUL, a time that is missing
+	// or beyond the year 9999, a limit below 1. Trying again does not help.
+	ErrInvalid = errors.New("the value cannot be kept")
+)
+
+// DefaultTenant exists from the start.
+const DefaultTenant = "default"
+
+// Store is a database.
+type Store interface {
+	Tenants
+	Operators
+	Agents
+	CookieSets
+	Secrets
+	Grants
+	Audit
+	// Ping returns nil when the database answers and can be written to.
+	Ping(ctx context.Context) error
+	Close() error
+}
+
+// Tenant owns agents, credentials and sessions.
+type Tenant struct {
+	ID        string // [a-z0-9-]{1,40}
+	CreatedAt time.Time
+	// ForbidOperatorMode refuses every session with credentials.
+	ForbidOperatorMode bool
+}
+
+// Tenants of the installation.
+type Tenants interface {
+	CreateTenant(ctx context.Context, t Tenant) error
+	Tenant(ctx context.Context, id string) (Tenant, error)
+	// ListTenants by ID.
+	ListTenants(ctx context.Context) ([]Tenant, error)
+	// UpdateTenant changes everything but the time of creation.
+	UpdateTenant(ctx context.Context, t Tenant) error
+}
+
+// Operator is a person or a program that works for a tenant with a key.
+type Operator struct {
+	ID      string // random
+	Name    string
+	Tenant  string // empty: all tenants, which only the role admin may have
+	Role    string // admin, operator, viewer
+	KeyHash []byte // SHA-256 of the key
+	// KeyHint is the beginning of the key, for people to recognise it.
+	KeyHint   string
+	CreatedAt time.Time
+	ExpiresAt time.Time // zero: does not expire
+	RevokedAt time.Time // zero: is not revoked
+}
+
+// Operators and their keys.
+type Operators interface {
+	CreateOperator(ctx context.Context, o Operator) error
+	Operator(ctx context.Context, id string) (Operator, error)
+	// OperatorByKey finds an operator by the hash of a key, also a revoked or expired one: the caller says which.
+	OperatorByKey(ctx context.Context, hash []byte) (Operator, error)
+	// ListOperators of a tenant, oldest first; of all when tenant is empty.
+	ListOperators(ctx context.Context, tenant string) ([]Operator, error)
+	// RevokeOperator is idempotent; the first time stays.
+	RevokeOperator(ctx context.Context, id string, at time.Time) error
+}
+
+// Agent is an identity that programs in jails have.
+type Agent struct {
+	ID        string // random
+	Tenant    string
+	Name      string // [a-z0-9-]{1,40}, unique in its tenant among agents that are not removed
+	CreatedAt time.Time
+	RevokedAt time.Time // zero: is not revoked
+}
+
+// Token is one of an agent's tokens. During a rotation it has two.
+type Token struct {
+	ID        string // random; names the token in events
+	Agent     string
+	Hash      []byte // SHA-256
+	Hint      string // its beginning
+	CreatedAt time.Time
+	ExpiresAt time.Time // zero: does not expire
+	RevokedAt time.Time // zero: is not revoked
+	UsedAt    time.Time // about when it was used last
+}
+
+// Agents and their tokens.
+type Agents interface {
+	CreateAgent(ctx context.Context, a Agent) error
+	Agent(ctx context.Context, tenant, name string) (Agent, error)
+	AgentByID(ctx context.Context, id string) (Agent, error)
+	// ListAgents of a tenant, by name; of all when tenant is empty.
+	ListAgents(ctx context.Context, tenant string) ([]Agent, error)
+	// RevokeAgent sets or, with a zero time, takes back the revocation.
+	RevokeAgent(ctx context.Context, id string, at time.Time) error
+	// DeleteAgent removes an agent with its tokens and its own secrets. Its name is free again.
+	DeleteAgent(ctx context.Context, id string) error
+
+	CreateToken(ctx context.Context, t Token) error
+	// TokenByHash finds a token, also a revoked or expired one, and its agent.
+	TokenByHash(ctx context.Context, hash []byte) (Token, Agent, error)
+	// ListTokens of an agent, oldest first.
+	ListTokens(ctx context.Context, agent string) ([]Token, error)
+	// RevokeToken is idempotent; the first time stays.
+	RevokeToken(ctx context.Context, id string, at time.Time) error
+	// ExpireToken shortens a token's life to at; it never lengthens it.
+	ExpireToken(ctx context.Context, id string, at time.Time) error
+	// TouchToken says that a token was used. An earlier time than the known one changes nothing.
+	TouchToken(ctx context.Context, id string, at time.Time) error
+}
+
+// CookieSet is the cookies of one registrable domain of one tenant, encrypted.
+type CookieSet struct {
+	ID         string // random, stays when the set is replaced; part of what the ciphertext is bound to
+	Tenant     string
+	Domain     string // registrable
+	Ciphertext []byte
+	Count      int
+	// Scopes are the grant scopes that may inject the set; see package grant.
+	Scopes []string
+	// MaxLeases is how many sessions may use the set at the same time; at least 1.
+	MaxLeases       int
+	CreatedAt       time.Time
+	LastRefreshedAt time.Time
+	LastInjectedAt  time.Time // zero: never
+	// ExpiresAt is when the first of its persistent cookies expires; zero when it has none.
+	ExpiresAt time.Time
+}
+
+// CookieSets of all tenants.
+type CookieSets interface {
+	// PutCookieSet makes the set or replaces the one of the same tenant and domain. The ID of a set that
+	// exists must be given and stays: ErrExists when another one has taken the place in between. When a set is
+	// replaced, its leases and its CreatedAt stay, and LastInjectedAt does not go back.
+	PutCookieSet(ctx context.Context, s CookieSet) error
+	CookieSet(ctx context.Context, tenant, domain string) (CookieSet, error)
+	// ListCookieSets of a tenant, by domain; of all when tenant is empty.
+	ListCookieSets(ctx context.Context, tenant string) ([]CookieSet, error)
+	// DeleteCookieSet removes a set with its leases.
+	DeleteCookieSet(ctx context.Context, tenant, domain string) error
+	// MarkInjected sets LastInjectedAt. An earlier time than the known one changes nothing.
+	MarkInjected(ctx context.Context, tenant, domain string, at time.Time) error
+
+	// LeaseCookieSets takes one lease on each of the domains' sets for a session, all or none. It returns the
+	// domains that have no lease left, sorted, and ErrNotFound when a set does not exist. A session's second lease
+	// on the same set is no second one.
+	LeaseCookieSets(ctx context.Context, l Lease, domains []string) (busy []string, err error)
+	// ReleaseLeases gives back every lease of a session. Idempotent.
+	ReleaseLeases(ctx context.Context, session string) error
+	// ReleaseNodeLeases gives back every lease of a node's: it has just started, so it has no sessions.
+	ReleaseNodeLeases(ctx context.Context, node string) error
+}
+
+// Lease is a session's use of cookie sets.
+type Lease struct {
+	Tenant, Session, Node string
+	At                    time.Time
+}
+
+// Secret is an API credential of a service, for one agent or for a whole tenant, encrypted.
+type Secret struct {
+	ID         string // random, stays when the secret is replaced
+	Tenant     string
+	Agent      string // its ID; empty: the tenant's
+	Service    string
+	Ciphertext []byte
+	CreatedAt  time.Time
+	UpdatedAt  time.Time
+	UsedAt     time.Time // zero: never
+}
+
+// Secrets of all tenants.
+type Secrets interface {
+	// PutSecret makes the secret or replaces the one of the same tenant, agent and service, as PutCookieSet does.
+	// The agent must be of the tenant: ErrNotFound.
+	PutSecret(ctx context.Context, s Secret) error
+	Secret(ctx context.Context, tenant, agent, service string) (Secret, error)
+	// ListSecrets of a tenant, by service and agent; of all when tenant is empty.
+	ListSecrets(ctx context.Context, tenant string) ([]Secret, error)
+	DeleteSecret(ctx context.Context, tenant, agent, service string) error
+	MarkUsed(ctx context.Context, tenant, agent, service string, at time.Time) error
+}
+
+// Grant is an operator's permission to inject cookie sets once.
+type Grant struct {
+	ID            string // the token's jti
+	Tenant        string
+	Domains       []string // registrable
+	EgressDomains []string
+	Access        string // tools or cdp
+	Origin        string // the session that it was issued for; empty: any caller
+	Operator      string // who issued it
+	IssuedAt      time.Time
+	NotBefore     time.Time
+	ExpiresAt     time.Time
+	UsedAt        time.Time // zero: not used
+	UsedBy        string    // the session
+	RevokedAt     time.Time // zero: not revoked
+	RevokedBy     string
+}
+
+// Grants of all tenants.
+type Grants interface {
+	CreateGrant(ctx context.Context, g Grant) error
+	Grant(ctx context.Context, id string) (Grant, error)
+	// ListGrants of a tenant, newest first; of all when tenant is empty.
+	ListGrants(ctx context.Context, tenant string) ([]Grant, error)
+	// UseGrant marks the grant as used by a session if it is of the tenant, neither used nor revoked, and now is
+	// within its life, [NotBefore, ExpiresAt): one conditional update decides, whatever else happens at the same time on whichever
+	// node. used says whether this call was the one; the row is as it is afterwards, so that the caller can say
+	// why not.
+	UseGrant(ctx context.Context, id, tenant, session string, now time.Time) (g Grant, used bool, err error)
+	// RevokeGrant is idempotent; the first time stays.
+	RevokeGrant(ctx context.Context, id, by string, at time.Time) error
+	// DeleteGrantsBefore removes grants that expired before a time, and says how many.
+	DeleteGrantsBefore(ctx context.Context, expired time.Time) (int, error)
+}
+
+// AuditRow is one record of the audit log as the database has it. Package audit makes and verifies them.
+type AuditRow struct {
+	Node string
+	Seq  int64 // from 1, without gaps, per node
+	Time time.Time
+	// ID names the record; Ref is the ID of the intent that an outcome belongs to.
+	ID, Ref string
+	Phase   string // intent, outcome, event, tombstone
+	Action  string // session.open, grant.issue, …
+	Result  string // of an outcome or an event: ok, refused, failed, unknown; empty for an intent
+	Tenant  string
+	Actor   string // operator:ID, agent:ID, admin, system
+	Session string
+	Jail    string
+	Target  string // what it was done to
+	// Detail is canonical JSON without values of credentials.
+	Detail   []byte
+	PrevHash []byte // of the row before, 32 bytes
+	Hash     []byte // 32 bytes
+}
+
+// AuditFilter selects rows. Empty fields match all.
+type AuditFilter struct {
+	Node, Tenant, Actor, Action, Session, Jail, Phase, Result, Ref string
+	// ActionPrefix matches "session." and the like.
+	ActionPrefix string
+	Since, Until time.Time // [Since, Until)
+	AfterSeq     int64     // with Node: rows behind this one
+	// Limit is at least 1. Newest says that the newest rows are wanted; they come in order all the same.
+	Limit  int
+	Newest bool
+}
+
+// Audit log, append only.
+type Audit interface {
+	// AppendAudit writes rows in one transaction and returns when they survive the loss of power. A row whose
+	// (node, seq) or ID exists is ErrExists, one that leaves a gap ErrGap, and none is written.
+	AppendAudit(ctx context.Context, rows []AuditRow) error
+	// LastAudit is the newest row of a node. ErrNotFound when it has none.
+	LastAudit(ctx context.Context, node string) (AuditRow, error)
+	// FindAudit by ID.
+	FindAudit(ctx context.Context, id string) (AuditRow, error)
+	// ListAudit in the order of (time, node, seq); with Node set in the order of seq. AfterSeq without Node is
+	// ErrInvalid.
+	ListAudit(ctx context.Context, f AuditFilter) ([]AuditRow, error)
+	// WalkAudit yields every row of a node in the order of seq, from a seq on, without holding them all. It sees the
+	// log as it is when it starts, whatever is appended or trimmed meanwhile. An error is yielded once, as the last.
+	WalkAudit(ctx context.Context, node string, from int64) iter.Seq2[AuditRow, error]
+	// AuditNodes are the nodes that have rows, sorted.
+	AuditNodes(ctx context.Context) ([]string, error)
+	// OpenIntents are the intents of a node that have no outcome, oldest first.
+	OpenIntents(ctx context.Context, node string) ([]AuditRow, error)
+	// TrimAudit removes a node's rows up to and including a seq. It is for retention, which appends a tombstone
+	// first: the tombstone names what goes. The newest row therefore always stays, and a seq that would take it is
+	// ErrInvalid. Nothing else removes or changes a row; the database refuses it.
+	TrimAudit(ctx context.Context, node string, upTo int64) (removed int, err error)
+}

@@ -1,0 +1,183 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Microsecond is how exactly a time is kept: in UTC, without what is below a microsecond.
+func Microsecond(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+
+// Text returns ErrInvalid when one of the values is not UTF-8 or holds a NUL. PostgreSQL keeps neither, so no database
+// does: what is written on one can be moved to the other.
+func Text(values ...string) error {
+	for _, v := range values {
+		if !utf8.ValidString(v) || strings.IndexByte(v, 0) >= 0 {
+			return fmt.Errorf("%w: the text %q is not UTF-8 or holds a NUL", ErrInvalid, v)
+		}
+	}
+	return nil
+}
+
+// Moment returns ErrInvalid when a time that must be given is missing, or beyond the year 9999.
+func Moment(name string, t time.Time) error {
+	if t.IsZero() {
+		return fmt.Errorf("%w: %s is missing", ErrInvalid, name)
+	}
+	return optionalMoment(name, t)
+}
+
+func optionalMoment(name string, t time.Time) error {
+	if year := t.UTC().Year(); year < 1 || year > 9999 {
+		return fmt.Errorf("%w: the year of %s is %d", ErrInvalid, name, year)
+	}
+	return nil
+}
+
+func present(name, value string) error {
+	if value == "" {
+		return fmt.Errorf("%w: %s is missing", ErrInvalid, name)
+	}
+	return nil
+}
+
+// slug is a name of a tenant or an agent.
+func slug(name, value string) error {
+	if len(value) < 1 || len(value) > 40 {
+		return fmt.Errorf("%w: %s %q is not 1 to 40 of a-z, 0-9 and -", ErrInvalid, name, value)
+	}
+	for _, c := range value {
+		if c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') {
+			return fmt.Errorf("%w: %s %q is not 1 to 40 of a-z, 0-9 and -", ErrInvalid, name, value)
+		}
+	}
+	return nil
+}
+
+// Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.
+func (t Tenant) Validate() error {
+	return errors.Join(slug("tenant", t.ID), Moment("created_at", t.CreatedAt))
+}
+
+// Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.
+func (o Operator) Validate() error {
+	var reach error
+	if o.Tenant == "" && o.Role != "admin" {
+		reach = fmt.Errorf("%w: only an admin may be of all tenants", ErrInvalid)
+	}
+	return errors.Join(present("id", o.ID), Text(o.ID, o.Name, o.Tenant, o.Role, o.KeyHint), reach, digest("key_hash", o.KeyHash),
+		Moment("created_at", o.CreatedAt), optionalMoment("expires_at", o.ExpiresAt), optionalMoment("revoked_at", o.RevokedAt))
+}
+
+// Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.
+func (a Agent) Validate() error {
+	return errors.Join(present("id", a.ID), Text(a.ID), slug("tenant", a.Tenant), slug("name", a.Name),
+		Moment("created_at", a.CreatedAt), optionalMoment("revoked_at", a.RevokedAt))
+}
+
+// Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.
+func (t Token) Validate() error {
+	return errors.Join(present("id", t.ID), present("agent", t.Agent), Text(t.ID, t.Agent, t.Hint), digest("hash", t.Hash),
+		Moment("created_at", t.CreatedAt), optionalMoment("expires_at", t.ExpiresAt), optionalMoment("revoked_at", t.RevokedAt),
+		optionalMoment("used_at", t.UsedAt))
+}
+
+// Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.
+func (s CookieSet) Validate() error {
+	var leases error
+	if s.MaxLeases < 1 {
+		leases = fmt.Errorf("%w: max_leases is %d", ErrInvalid, s.MaxLeases)
+	}
+	return errors.Join(present("id", s.ID), slug("tenant", s.Tenant), present("domain", s.Domain), Text(s.ID, s.Domain), Text(s.Scopes...), leases,
+		Moment("created_at", s.CreatedAt), optionalMoment("last_refreshed_at", s.LastRefreshedAt),
+		optionalMoment("last_injected_at", s.LastInjectedAt), optionalMoment("expires_at", s.ExpiresAt))
+}
+
+// Validate returns everything that is wrong with the lease, as ErrInvalid. Every Store asks before it writes.
+func (l Lease) Validate() error {
+	return errors.Join(present("tenant", l.Tenant), present("session", l.Session), present("node", l.Node),
+		Text(l.Tenant, l.Session, l.Node), Moment("at", l.At))
+}
+
+// Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.
+func (s Secret) Validate() error {
+	return errors.Join(present("id", s.ID), slug("tenant", s.Tenant), present("service", s.Service), Text(s.ID, s.Agent, s.Service),
+		Moment("created_at", s.CreatedAt), optionalMoment("updated_at", s.UpdatedAt), optionalMoment("used_at", s.UsedAt))
+}
+
+// Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.
+func (g Grant) Validate() error {
+	return errors.Join(present("id", g.ID), slug("tenant", g.Tenant), Text(g.ID, g.Access, g.Origin, g.Operator, g.UsedBy, g.RevokedBy),
+		Text(g.Domains...), Text(g.EgressDomains...),
+		Moment("issued_at", g.IssuedAt), Moment("not_before", g.NotBefore), Moment("expires_at", g.ExpiresAt),
+		optionalMoment("used_at", g.UsedAt), optionalMoment("revoked_at", g.RevokedAt))
+}
+
+// Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.
+func (r AuditRow) Validate() error {
+	var seq error
+	if r.Seq < 1 {
+		seq = fmt.Errorf("%w: seq is %d", ErrInvalid, r.Seq)
+	}
+	return errors.Join(present("node", r.Node), seq, present("id", r.ID), present("phase", r.Phase), Moment("time", r.Time),
+		Text(r.Node, r.ID, r.Ref, r.Phase, r.Action, r.Result, r.Tenant, r.Actor, r.Session, r.Jail, r.Target),
+		digest("prev_hash", r.PrevHash), digest("hash", r.Hash))
+}
+
+// Validate returns everything that is wrong with the filter, as ErrInvalid. Every Store asks before it reads.
+func (f AuditFilter) Validate() error {
+	var limit, after error
+	if f.Limit < 1 {
+		limit = fmt.Errorf("%w: limit is %d", ErrInvalid, f.Limit)
+	}
+	if f.AfterSeq != 0 && f.Node == "" {
+		after = fmt.Errorf("%w: after_seq counts the rows of a node, and no node is given", ErrInvalid)
+	}
+	return errors.Join(limit, after, optionalMoment("since", f.Since), optionalMoment("until", f.Until),
+		Text(f.Node, f.Tenant, f.Actor, f.Action, f.Session, f.Jail, f.Phase, f.Result, f.Ref, f.ActionPrefix))
+}
+
+func digest(name string, hash []byte) error {
+	if len(hash) != 32 {
+		return fmt.Errorf("%w: %s has %d bytes, not 32", ErrInvalid, name, len(hash))
+	}
+	return nil
+}
+
+// Batch checks rows for AppendAudit as far as that is possible without the database: each is valid, and the rows of
+// each node follow one another. It returns the first seq of each node.
+func Batch(rows []AuditRow) (first map[string]int64, err error) {
+	first = make(map[string]int64, 1)
+	last := make(map[string]int64, 1)
+	for _, r := range rows {
+		if err := r.Validate(); err != nil {
+			return nil, fmt.Errorf("row %d of %s: %w", r.Seq, r.Node, err)
+		}
+		previous, seen := last[r.Node]
+		switch {
+		case !seen:
+			first[r.Node] = r.Seq
+		case r.Seq <= previous:
+			return nil, fmt.Errorf("row %d of %s comes twice: %w", r.Seq, r.Node, ErrExists)
+		case r.Seq != previous+1:
+			return nil, fmt.Errorf("row %d of %s comes after row %d: %w", r.Seq, r.Node, previous, ErrGap)
+		}
+		last[r.Node] = r.Seq
+	}
+	return first, nil
+}
+
+// Follows says whether a row with the seq first may be appended to a node whose newest row has the seq newest, 0 for
+// none: nil, ErrExists or ErrGap.
+func Follows(node string, newest, first int64) error {
+	switch {
+	case first <= newest:
+		return fmt.Errorf("row %d of %s: %w", first, node, ErrExists)
+	case first != newest+1:
+		return fmt.Errorf("row %d of %s, whose newest is %d: %w", first, node, newest, ErrGap)
+	}
+	return nil
+}
