@@ -1,0 +1,119 @@
+package cookiefile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/cookies"
+)
+
+// Report says what became of the cookies of a file. Cookies of domains that are not wanted are counted and not named.
+type Report struct {
+	Format Format `json:"format"`
+	// Read is how many entries the file has, Kept how many of them are in the result.
+	Read int `json:"read"`
+	Kept int `json:"kept"`
+	// Domains are counted, the wanted ones first. A wanted domain is named also when the file has nothing of it.
+	Domains []DomainCount `json:"domains"`
+	// Expired were left out. They say that somebody has to log in again.
+	Expired []cookies.ID `json:"expired,omitempty"`
+	// DeviceBound were kept, and will not work for long.
+	DeviceBound []cookies.ID `json:"device_bound,omitempty"`
+	// Invalid were left out.
+	Invalid []Invalid `json:"invalid,omitempty"`
+	// Notes are what else the user should know, one sentence each.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// DomainCount is how many cookies a file has of one registrable domain, whatever became of them. The domain is empty
+// for those that belong to none.
+type DomainCount struct {
+	Domain  string `json:"domain"`
+	Cookies int    `json:"cookies"`
+	Wanted  bool   `json:"wanted"`
+}
+
+// Invalid is an entry that is no cookie, or a cookie that no browser would take.
+type Invalid struct {
+	// Place is where in the file: "line 12"; empty when Cookie is known.
+	Place  string         `json:"place,omitempty"`
+	Cookie *cookies.ID    `json:"cookie,omitempty"`
+	Reason cookies.Reason `json:"reason"`
+	Text   string         `json:"text"`
+}
+
+// notACookie is the reason of an entry that could not be read.
+const notACookie cookies.Reason = "not_a_cookie"
+
+func broken(place, format string, args ...any) Invalid {
+	return Invalid{Place: place, Reason: notACookie, Text: fmt.Sprintf(format, args...)}
+}
+
+// sift keeps what is wanted and can be used, wipes the rest, and reports.
+func sift(f *found, o Options) *Result {
+	out := &Result{Report: Report{Format: f.format, Read: len(f.cookies) + len(f.broken), Invalid: f.broken, Notes: f.notes}}
+	counts := map[string]int{}
+	for _, domain := range o.Domains {
+		counts[domain] = 0
+	}
+	last := map[cookies.ID]int{}
+	for i, c := range f.cookies {
+		last[c.ID()] = i
+	}
+	twice := 0
+	for i, c := range f.cookies {
+		// A domain that is not valid is counted as none.
+		domain, err := cookies.RegistrableDomain(c.Host())
+		if err != nil {
+			domain = ""
+		}
+		counts[domain]++
+		if !slices.Contains(o.Domains, domain) {
+			cookies.Wipe(f.cookies[i : i+1])
+			continue
+		}
+		id := c.ID()
+		keep := false
+		var invalid *cookies.InvalidError
+		switch err := cookies.Validate(c); {
+		case last[id] != i:
+			twice++
+		case errors.As(err, &invalid):
+			out.Report.Invalid = append(out.Report.Invalid, Invalid{Cookie: &id, Reason: invalid.Reason, Text: invalid.Text})
+		case c.Expired(o.Now):
+			out.Report.Expired = append(out.Report.Expired, id)
+		default:
+			keep = true
+		}
+		if !keep {
+			cookies.Wipe(f.cookies[i : i+1])
+			continue
+		}
+		if cookies.DeviceBound(c) {
+			out.Report.DeviceBound = append(out.Report.DeviceBound, id)
+		}
+		out.Cookies = append(out.Cookies, c)
+	}
+	if twice > 0 {
+		out.Report.Notes = append(out.Report.Notes, fmt.Sprintf("%d cookies stand in the file more than once; the last one counts", twice))
+	}
+	cookies.Sort(out.Cookies)
+	out.Report.Kept = len(out.Cookies)
+	for _, domain := range slices.Sorted(maps.Keys(counts)) {
+		out.Report.Domains = append(out.Report.Domains, DomainCount{domain, counts[domain], slices.Contains(o.Domains, domain)})
+	}
+	slices.SortStableFunc(out.Report.Domains, func(a, b DomainCount) int {
+		switch {
+		case a.Wanted == b.Wanted:
+			return cmp.Or(cmp.Compare(b.Cookies, a.Cookies), strings.Compare(a.Domain, b.Domain))
+		case a.Wanted:
+			return -1
+		}
+		return 1
+	})
+	return out
+}

@@ -1,0 +1,326 @@
+package vault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// Bounds of what an operator sets on a cookie set.
+const (
+	maxLeases = 1000
+	maxScopes = 64
+	longScope = 100
+	// attempts is how often a change starts again because somebody else made the row in between.
+	attempts = 5
+)
+
+// NewCookies is what [Vault.PutCookies] stores.
+type NewCookies struct {
+	Tenant string
+	// Domain is the registrable domain that every cookie must belong to.
+	Domain string
+	// Cookies replace what the vault has of the domain: it is the whole jar, and what is not in it is gone.
+	Cookies []cookies.Cookie
+	// Rules are set too; nil keeps those of the set that is there, or starts with no scopes and one lease.
+	Rules *Rules
+}
+
+// Rules are what an operator decides about a cookie set.
+type Rules struct {
+	// Scopes are the grant scopes that may inject the set.
+	Scopes []string
+	// MaxLeases is how many sessions may use the set at the same time, from 1 to 1000.
+	MaxLeases int
+}
+
+func (r Rules) check(wrong *problem.Many) {
+	if r.MaxLeases < 1 || r.MaxLeases > maxLeases {
+		wrong.Add("max_leases", "must be from 1 to %d", maxLeases)
+	}
+	if len(r.Scopes) > maxScopes {
+		wrong.Add("scopes", "are more than %d", maxScopes)
+	}
+	for _, scope := range r.Scopes {
+		if !printable(scope, longScope) {
+			wrong.Add("scopes", "%s is not a scope", cookies.Printable(scope))
+		}
+	}
+}
+
+// printable says whether a text is of printable ASCII without spaces, and not empty.
+func printable(s string, longest int) bool {
+	return s != "" && len(s) <= longest && !slices.ContainsFunc([]byte(s), func(b byte) bool { return b <= ' ' || b >= 0x7f })
+}
+
+// CookieSet is what may be known about a set without opening an account with it.
+type CookieSet struct {
+	ID              string    `json:"id"`
+	Tenant          string    `json:"tenant"`
+	Domain          string    `json:"domain"`
+	Count           int       `json:"count"`
+	Scopes          []string  `json:"scopes"`
+	MaxLeases       int       `json:"max_leases"`
+	CreatedAt       time.Time `json:"created_at"`
+	LastRefreshedAt time.Time `json:"last_refreshed_at"`
+	LastInjectedAt  time.Time `json:"last_injected_at,omitzero"`
+	// ExpiresAt is when the first persistent cookie expires; zero when there is none.
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	// Cookies are sorted by domain and name.
+	Cookies []CookieInfo `json:"cookies,omitempty"`
+	// Problem is the code for which the set cannot be opened; it has no Cookies then.
+	Problem string `json:"problem,omitempty"`
+}
+
+// CookieInfo is one cookie without its value.
+type CookieInfo struct {
+	cookies.ID
+	ExpiresAt   time.Time `json:"expires_at,omitzero"`
+	Session     bool      `json:"session"`
+	HTTPOnly    bool      `json:"http_only"`
+	Secure      bool      `json:"secure"`
+	SameSite    string    `json:"same_site,omitempty"`
+	DeviceBound bool      `json:"device_bound,omitempty"`
+	Expired     bool      `json:"expired,omitempty"`
+}
+
+// PutCookies encrypts cookies and replaces the tenant's set of the domain with them. Every cookie must be valid, not
+// expired, and of the domain; all that are not are named, and nothing is stored.
+func (v *Vault) PutCookies(ctx context.Context, n NewCookies) (CookieSet, error) {
+	if err := v.check(n); err != nil {
+		return CookieSet{}, err
+	}
+	plaintext := cookies.Encode(n.Cookies)
+	defer clear(plaintext)
+	if len(plaintext) > cookies.MaxBytes {
+		return CookieSet{}, problem.New(problem.BadCookie, "", "the cookies of %s have more than %d MB", n.Domain, cookies.MaxBytes>>20)
+	}
+	var s store.CookieSet
+	err := v.exclusively(ctx, func() error {
+		keys, err := v.reload()
+		if err != nil {
+			return err
+		}
+		for range attempts {
+			if s, err = v.nextSet(ctx, n); err != nil {
+				return err
+			}
+			if s.Ciphertext, err = keys.seal(placeOfCookies(s), plaintext); err != nil {
+				return err
+			}
+			// Another node may have made the set in between.
+			if err = v.store.PutCookieSet(ctx, s); !errors.Is(err, store.ErrExists) {
+				break
+			}
+		}
+		return stored(err, n.Tenant, "the cookies of "+n.Domain)
+	})
+	if err != nil {
+		return CookieSet{}, err
+	}
+	return v.describe(s, n.Cookies), nil
+}
+
+// stored says in words what a store answered to an entry that refers to others.
+func stored(err error, tenant, what string) error {
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return problem.Wrap(err, problem.NotFound, "look at the names with clawjail tenant ls and clawjail agent ls",
+			"there is no tenant %s, or no such agent of it", cookies.Printable(tenant))
+	case err != nil:
+		return fmt.Errorf("store %s: %w", what, err)
+	}
+	return nil
+}
+
+// nextSet is the row that follows what is there.
+func (v *Vault) nextSet(ctx context.Context, n NewCookies) (store.CookieSet, error) {
+	now := v.now()
+	s, err := v.store.CookieSet(ctx, n.Tenant, n.Domain)
+	if errors.Is(err, store.ErrNotFound) {
+		s = store.CookieSet{ID: newID(), Tenant: n.Tenant, Domain: n.Domain, MaxLeases: 1, CreatedAt: now}
+	} else if err != nil {
+		return s, fmt.Errorf("read cookie set %s: %w", n.Domain, err)
+	}
+	if n.Rules != nil {
+		s.Scopes, s.MaxLeases = n.Rules.Scopes, n.Rules.MaxLeases
+	}
+	s.Count, s.LastRefreshedAt, s.ExpiresAt = len(n.Cookies), now, cookies.FirstExpiry(n.Cookies)
+	return s, nil
+}
+
+func (v *Vault) check(n NewCookies) error {
+	wrong := &problem.Many{Code: problem.BadCookie, Source: "cookies of " + cookies.Printable(n.Domain)}
+	if domain, err := cookies.RegistrableDomain(n.Domain); err != nil || domain != n.Domain {
+		return problem.New(problem.BadDomain, "name a registrable domain, such as example.com", "%s is not a registrable domain", cookies.Printable(n.Domain))
+	}
+	if n.Tenant == "" {
+		wrong.Add("tenant", "is missing")
+	}
+	switch {
+	case len(n.Cookies) == 0:
+		wrong.Hint = "to remove a set, delete it"
+		wrong.Add("cookies", "are none")
+	case len(n.Cookies) > cookies.MaxCookies:
+		wrong.Add("cookies", "are more than %d", cookies.MaxCookies)
+		return wrong
+	}
+	if n.Rules != nil {
+		n.Rules.check(wrong)
+	}
+	seen := map[cookies.ID]bool{}
+	for _, c := range n.Cookies {
+		id := c.ID()
+		var invalid *cookies.InvalidError
+		switch err := cookies.Validate(c); {
+		case errors.As(err, &invalid):
+			wrong.Add(id.String(), "%s", invalid.Text)
+		case !cookies.Matches(c, []string{n.Domain}):
+			wrong.Add(id.String(), "it is of another domain")
+		case c.Expired(v.now()):
+			wrong.Add(id.String(), "it has expired")
+		case seen[id]:
+			wrong.Add(id.String(), "it is there twice")
+		}
+		seen[id] = true
+	}
+	return wrong.Err()
+}
+
+// UseCookies decrypts a set and gives it to a function. The values are overwritten when the function returns, so it
+// keeps neither them nor what they are made into. Its error is returned as it is.
+func (v *Vault) UseCookies(ctx context.Context, tenant, domain string, use func([]cookies.Cookie) error) error {
+	s, err := v.set(ctx, tenant, domain)
+	if err != nil {
+		return err
+	}
+	return v.with(s, use)
+}
+
+// with opens a row for as long as a function runs.
+func (v *Vault) with(s store.CookieSet, use func([]cookies.Cookie) error) error {
+	p := placeOfCookies(s)
+	plaintext, err := v.unseal(p, s.Ciphertext)
+	if err != nil {
+		return err
+	}
+	list, err := cookies.Decode(plaintext)
+	clear(plaintext)
+	if err != nil {
+		return damaged(p, err)
+	}
+	defer cookies.Wipe(list)
+	return use(list)
+}
+
+func (v *Vault) set(ctx context.Context, tenant, domain string) (store.CookieSet, error) {
+	s, err := v.store.CookieSet(ctx, tenant, domain)
+	if errors.Is(err, store.ErrNotFound) {
+		return s, noSet(tenant, domain)
+	}
+	if err != nil {
+		return s, fmt.Errorf("read cookie set %s: %w", domain, err)
+	}
+	return s, nil
+}
+
+func noSet(tenant, domain string) error {
+	return problem.New(problem.NotFound, "import or capture them: clawjail cookies import FILE --domain "+cookies.Printable(domain),
+		"tenant %s has no cookies of %s", tenant, cookies.Printable(domain))
+}
+
+// Cookies describes one set.
+func (v *Vault) Cookies(ctx context.Context, tenant, domain string) (CookieSet, error) {
+	s, err := v.set(ctx, tenant, domain)
+	if err != nil {
+		return CookieSet{}, err
+	}
+	return v.look(s), nil
+}
+
+// ListCookies describes the sets of a tenant, by domain; of all tenants when tenant is empty. A set that cannot be
+// opened is in the list with the code of its problem.
+func (v *Vault) ListCookies(ctx context.Context, tenant string) ([]CookieSet, error) {
+	rows, err := v.store.ListCookieSets(ctx, tenant)
+	if err != nil {
+		return nil, fmt.Errorf("list cookie sets: %w", err)
+	}
+	out := make([]CookieSet, len(rows))
+	for i, s := range rows {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("list cookie sets: %w", err)
+		}
+		out[i] = v.look(s)
+	}
+	return out, nil
+}
+
+func (v *Vault) look(s store.CookieSet) (out CookieSet) {
+	err := v.with(s, func(list []cookies.Cookie) error {
+		out = v.describe(s, list)
+		return nil
+	})
+	if err != nil {
+		out = v.describe(s, nil)
+		out.Problem = problem.CodeOf(err)
+	}
+	return out
+}
+
+func (v *Vault) describe(s store.CookieSet, list []cookies.Cookie) CookieSet {
+	out := CookieSet{
+		ID: s.ID, Tenant: s.Tenant, Domain: s.Domain, Count: s.Count, Scopes: s.Scopes, MaxLeases: s.MaxLeases, CreatedAt: s.CreatedAt,
+		LastRefreshedAt: s.LastRefreshedAt, LastInjectedAt: s.LastInjectedAt, ExpiresAt: s.ExpiresAt,
+	}
+	if out.Scopes == nil {
+		out.Scopes = []string{}
+	}
+	list = slices.Clone(list)
+	cookies.Sort(list)
+	for _, c := range list {
+		out.Cookies = append(out.Cookies, CookieInfo{
+			ID: c.ID(), ExpiresAt: c.ExpiresAt(), Session: !c.Persistent(), HTTPOnly: c.HTTPOnly, Secure: c.Secure, SameSite: c.SameSite,
+			DeviceBound: cookies.DeviceBound(c), Expired: c.Expired(v.now()),
+		})
+	}
+	return out
+}
+
+// DeleteCookies removes a set.
+func (v *Vault) DeleteCookies(ctx context.Context, tenant, domain string) error {
+	return v.exclusively(ctx, func() error {
+		err := v.store.DeleteCookieSet(ctx, tenant, domain)
+		if errors.Is(err, store.ErrNotFound) {
+			return noSet(tenant, domain)
+		}
+		if err != nil {
+			return fmt.Errorf("delete cookie set %s: %w", domain, err)
+		}
+		return nil
+	})
+}
+
+// SetRules changes the rules of a set and leaves its cookies alone.
+func (v *Vault) SetRules(ctx context.Context, tenant, domain string, r Rules) error {
+	wrong := &problem.Many{Code: problem.BadRequest}
+	if r.check(wrong); wrong.Err() != nil {
+		return wrong
+	}
+	return v.exclusively(ctx, func() error {
+		s, err := v.set(ctx, tenant, domain)
+		if err != nil {
+			return err
+		}
+		s.Scopes, s.MaxLeases = r.Scopes, r.MaxLeases
+		if err := v.store.PutCookieSet(ctx, s); err != nil {
+			return fmt.Errorf("change cookie set %s: %w", domain, err)
+		}
+		return nil
+	})
+}

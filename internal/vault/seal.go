@@ -1,0 +1,87 @@
+package vault
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// form is the first byte of an entry: the version of what follows, and of what it is bound to.
+const form = 1
+
+// Kinds of entries.
+const (
+	kindCookies = "cookies"
+	kindSecret  = "secret"
+)
+
+// place is what an entry is bound to: whoever moves its ciphertext anywhere else gets nothing.
+type place struct {
+	kind, tenant string
+	name         []string // what the row is looked up by, beside the tenant
+	row          string   // its ID
+}
+
+func placeOfCookies(s store.CookieSet) place {
+	return place{kindCookies, s.Tenant, []string{s.Domain}, s.ID}
+}
+
+func placeOfSecret(s store.Secret) place {
+	return place{kindSecret, s.Tenant, []string{s.Agent, s.Service}, s.ID}
+}
+
+// String is for messages. It has nothing secret.
+func (p place) String() string {
+	if p.kind == kindCookies {
+		return fmt.Sprintf("the cookie set %s of tenant %s", p.name[0], p.tenant)
+	}
+	if p.name[0] == "" {
+		return fmt.Sprintf("the secret %s of tenant %s", p.name[1], p.tenant)
+	}
+	return fmt.Sprintf("the secret %s of agent %s of tenant %s", p.name[1], p.name[0], p.tenant)
+}
+
+// bound is the associated data: every part with its length in front, so that no two places give the same bytes.
+func (p place) bound() []byte {
+	b := []byte{form}
+	parts := append([]string{"clawjail vault", p.kind, p.tenant, p.row}, p.name...)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(parts)))
+	for _, part := range parts {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(part)))
+		b = append(b, part...)
+	}
+	return b
+}
+
+// seal encrypts with the primary key.
+func (k *keyring) seal(p place, plain []byte) ([]byte, error) {
+	sealed, err := k.aead.Encrypt(plain, p.bound())
+	if err != nil {
+		return nil, fmt.Errorf("encrypt %s: %w", p, err)
+	}
+	return append([]byte{form}, sealed...), nil
+}
+
+var errOpen = errors.New("it does not open")
+
+// open decrypts. It says no more than that it did not work.
+func (k *keyring) open(p place, ciphertext []byte) ([]byte, error) {
+	if len(ciphertext) == 0 || ciphertext[0] != form {
+		return nil, errOpen
+	}
+	plain, err := k.aead.Decrypt(ciphertext[1:], p.bound())
+	if err != nil {
+		return nil, errOpen
+	}
+	return plain, nil
+}
+
+// keyOf is the key that an entry names. Tink writes a byte 1 and the key's number in front of what it encrypts.
+func keyOf(ciphertext []byte) (id keyID, ok bool) {
+	if len(ciphertext) < 6 || ciphertext[0] != form || ciphertext[1] != 1 {
+		return 0, false
+	}
+	return keyID(binary.BigEndian.Uint32(ciphertext[2:6])), true
+}

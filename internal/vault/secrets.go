@@ -1,0 +1,150 @@
+package vault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+// longestSecret bounds a secret, in bytes: a key file of some service is a few kilobytes.
+const longestSecret = 64 << 10
+
+// SecretName says which secret.
+type SecretName struct {
+	Tenant string
+	// Agent is the ID of the agent whose secret it is; empty: the tenant's, for all its agents.
+	Agent   string
+	Service string // [a-z0-9._-]{1,64}, the first one a letter or a digit
+}
+
+func (n SecretName) check() error {
+	wrong := &problem.Many{Code: problem.BadSecret}
+	if n.Tenant == "" {
+		wrong.Add("tenant", "is missing")
+	}
+	if n.Agent != "" && !printable(n.Agent, longScope) {
+		wrong.Add("agent", "is not an ID")
+	}
+	if !serviceName(n.Service) {
+		wrong.Add("service", "must be 1 to 64 of a-z, 0-9, dot, underscore and hyphen")
+	}
+	return wrong.Err()
+}
+
+func serviceName(s string) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	return len(s) >= 1 && len(s) <= 64 && strings.IndexByte(letters, s[0]) >= 0 && strings.Trim(s, letters+"._-") == ""
+}
+
+func noSecret(n SecretName) error {
+	return problem.New(problem.NotFound, "an operator has to store it first", "there is no secret of the service %s", n.Service)
+}
+
+// Secret is what may be known about a secret without using it.
+type Secret struct {
+	ID        string    `json:"id"`
+	Tenant    string    `json:"tenant"`
+	Agent     string    `json:"agent,omitempty"`
+	Service   string    `json:"service"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	UsedAt    time.Time `json:"used_at,omitzero"`
+}
+
+// PutSecret encrypts a secret, and replaces the one of the same name. It does not keep or wipe value.
+func (v *Vault) PutSecret(ctx context.Context, n SecretName, value secret.Value) error {
+	if err := n.check(); err != nil {
+		return err
+	}
+	if value.Len() == 0 || value.Len() > longestSecret {
+		return problem.New(problem.BadSecret, "", "a secret has 1 to %d bytes", longestSecret)
+	}
+	return v.exclusively(ctx, func() error {
+		keys, err := v.reload()
+		if err != nil {
+			return err
+		}
+		for range attempts {
+			if err = v.putSecret(ctx, keys, n, value); !errors.Is(err, store.ErrExists) {
+				break
+			}
+		}
+		return err
+	})
+}
+
+func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, value secret.Value) error {
+	now := v.now()
+	s, err := v.store.Secret(ctx, n.Tenant, n.Agent, n.Service)
+	if errors.Is(err, store.ErrNotFound) {
+		s = store.Secret{ID: newID(), Tenant: n.Tenant, Agent: n.Agent, Service: n.Service, CreatedAt: now}
+	} else if err != nil {
+		return fmt.Errorf("read secret %s: %w", n.Service, err)
+	}
+	s.UpdatedAt = now
+	if err := value.Use(func(b []byte) (err error) { s.Ciphertext, err = keys.seal(placeOfSecret(s), b); return err }); err != nil {
+		return err
+	}
+	return stored(v.store.PutSecret(ctx, s), n.Tenant, "secret "+n.Service)
+}
+
+// UseSecret decrypts the agent's secret of a service, or the tenant's if the agent has none of its own, and gives it to
+// a function. The value is overwritten when the function returns. Its error is returned as it is.
+func (v *Vault) UseSecret(ctx context.Context, n SecretName, use func(secret.Value) error) error {
+	if err := n.check(); err != nil {
+		return err
+	}
+	s, err := v.store.Secret(ctx, n.Tenant, n.Agent, n.Service)
+	if errors.Is(err, store.ErrNotFound) && n.Agent != "" {
+		s, err = v.store.Secret(ctx, n.Tenant, "", n.Service)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return noSecret(n)
+	}
+	if err != nil {
+		return fmt.Errorf("read secret %s: %w", n.Service, err)
+	}
+	plaintext, err := v.unseal(placeOfSecret(s), s.Ciphertext)
+	if err != nil {
+		return err
+	}
+	value := secret.Own(plaintext)
+	defer value.Wipe()
+	return use(value)
+}
+
+// ListSecrets describes the secrets of a tenant and its agents, by service; of all tenants when tenant is empty.
+func (v *Vault) ListSecrets(ctx context.Context, tenant string) ([]Secret, error) {
+	rows, err := v.store.ListSecrets(ctx, tenant)
+	if err != nil {
+		return nil, fmt.Errorf("list secrets: %w", err)
+	}
+	out := make([]Secret, len(rows))
+	for i, s := range rows {
+		out[i] = Secret{s.ID, s.Tenant, s.Agent, s.Service, s.CreatedAt, s.UpdatedAt, s.UsedAt}
+	}
+	return out, nil
+}
+
+// DeleteSecret removes exactly the secret that is named: an agent's own, or the tenant's.
+func (v *Vault) DeleteSecret(ctx context.Context, n SecretName) error {
+	if err := n.check(); err != nil {
+		return err
+	}
+	return v.exclusively(ctx, func() error {
+		err := v.store.DeleteSecret(ctx, n.Tenant, n.Agent, n.Service)
+		if errors.Is(err, store.ErrNotFound) {
+			return noSecret(n)
+		}
+		if err != nil {
+			return fmt.Errorf("delete secret %s: %w", n.Service, err)
+		}
+		return nil
+	})
+}

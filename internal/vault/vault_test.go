@@ -1,0 +1,414 @@
+package vault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+func TestCookiesComeOutAsTheyWentIn(t *testing.T) {
+	w := newWorld(t)
+	v := w.open()
+	in, err := cookies.Decode([]byte(`[
+		{"name":"__Host-sid","value":"caf\u00e9","domain":"example.com","path":"/","expires":1830000000.25,"size":14,"httpOnly":true,"secure":true,
+		 "session":false,"sameSite":"Strict","priority":"High","sourceScheme":"Secure","sourcePort":8443,"newThing":{"x":1}},
+		{"name":"chip","value":"","domain":".w.example.com","path":"/a","expires":-1,"size":4,"httpOnly":false,"secure":true,"session":true,
+		 "sameSite":"None","priority":"Medium","sourceScheme":"Unset","sourcePort":-1,"partitionKey":{"topLevelSite":"https://other.test","hasCrossSiteAncestor":true}}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: "example.com", Cookies: in}); err != nil {
+		t.Fatal(err)
+	}
+	err = w.open().UseCookies(t.Context(), "default", "example.com", func(out []cookies.Cookie) error {
+		if len(out) != len(in) || !out[0].Equal(in[0]) || !out[1].Equal(in[1]) {
+			t.Errorf("got  %s\nwant %s", cookies.Encode(out), cookies.Encode(in))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestValuesAreWipedWhenTheFunctionReturns(t *testing.T) {
+	w := newWorld(t)
+	v := w.open()
+	w.put(v, "default", "example.com", "canary")
+	name := SecretName{Tenant: "default", Service: "mail"}
+	w.putSecret(v, name, "canary")
+	zero := strings.Repeat("\x00", len("canary"))
+
+	var kept []cookies.Cookie
+	failed := errors.New("of the function")
+	if err := v.UseCookies(t.Context(), "default", "example.com", func(list []cookies.Cookie) error { kept = list; return failed }); !errors.Is(err, failed) {
+		t.Errorf("the error of the function became %v", err)
+	}
+	if got := string(kept[0].Value.Append(nil)); got != zero {
+		t.Errorf("a cookie that was kept is %q", got)
+	}
+	var value secret.Value
+	func() {
+		defer func() { _ = recover() }()
+		_ = v.UseSecret(t.Context(), name, func(s secret.Value) error { value = s; panic("in the function") })
+	}()
+	if got := string(value.Append(nil)); got != zero {
+		t.Errorf("a secret that was kept is %q", got)
+	}
+}
+
+func TestNothingButTheFunctionsShowsAValue(t *testing.T) {
+	w := newWorld(t)
+	v := w.open()
+	// The canaries that are found show that the search works: a scope is stored and listed in the clear.
+	set, err := v.PutCookies(t.Context(), NewCookies{
+		Tenant: "default", Domain: "example.com", Cookies: []cookies.Cookie{cookie("sid", "canary-of-a-cookie", "example.com")},
+		Rules: &Rules{Scopes: []string{"canary-of-a-scope"}, MaxLeases: 2},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := SecretName{Tenant: "default", Agent: w.agent, Service: "mail"}
+	w.putSecret(v, name, "canary-of-a-secret")
+	sets, err := v.ListCookies(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets, err := v.ListSecrets(t.Context(), "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := v.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []any{set, sets, secrets, status, v} {
+		if shows(x, "canary-of-a-cookie") || shows(x, "canary-of-a-secret") {
+			t.Errorf("a %T shows a value", x)
+		}
+	}
+	if !shows(sets, "canary-of-a-scope") || len(filesWith(t, w.dir, "canary-of-a-scope")) == 0 {
+		t.Error("the search does not find what is there")
+	}
+	for _, value := range []string{"canary-of-a-cookie", "canary-of-a-secret"} {
+		if files := filesWith(t, w.dir, value); len(files) > 0 {
+			t.Errorf("%s is in %v", value, files)
+		}
+	}
+	key, err := v.current().marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files := filesWith(t, w.dir, string(key[20:40])); len(files) > 0 {
+		t.Errorf("the key is in %v", files)
+	}
+}
+
+func TestListingHasNamesFlagsAndTimes(t *testing.T) {
+	w := newWorld(t)
+	v := w.open()
+	expiring := cookie("b", "v", "www.example.com")
+	expiring.Expires, expiring.Session = float64(epoch.Add(time.Hour).Unix()), false
+	chip := cookie("a", "v", ".example.com")
+	chip.PartitionKey = &cookies.PartitionKey{TopLevelSite: "https://other.test"}
+	put, err := v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: "example.com", Cookies: []cookies.Cookie{expiring, chip}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.now = epoch.Add(2 * time.Hour)
+	got, err := v.Cookies(t.Context(), "default", "example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := CookieSet{
+		ID: put.ID, Tenant: "default", Domain: "example.com", Count: 2, Scopes: []string{}, MaxLeases: 1, CreatedAt: epoch, LastRefreshedAt: epoch,
+		ExpiresAt: epoch.Add(time.Hour),
+		Cookies: []CookieInfo{
+			{ID: chip.ID(), Session: true, HTTPOnly: true, Secure: true, SameSite: "Lax"},
+			{ID: expiring.ID(), ExpiresAt: epoch.Add(time.Hour), HTTPOnly: true, Secure: true, SameSite: "Lax", Expired: true},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("set (-want +got):\n%s", diff)
+	}
+	w.put(v, "default", "google.com", "v")
+	w.put(v, "other", "example.com", "v")
+	for tenant, want := range map[string]int{"default": 2, "other": 1, "": 3} {
+		if list, err := v.ListCookies(t.Context(), tenant); err != nil || len(list) != want {
+			t.Errorf("tenant %q has %d sets, %v", tenant, len(list), err)
+		}
+	}
+}
+
+func TestReplacingASetKeepsItsIDAndItsRules(t *testing.T) {
+	w := newWorld(t)
+	v := w.open()
+	first := w.put(v, "default", "example.com", "one", "two")
+	if err := v.SetRules(t.Context(), "default", "example.com", Rules{Scopes: []string{"s1", "s2"}, MaxLeases: 3}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.db.MarkInjected(t.Context(), "default", "example.com", epoch.Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	w.wantCookies(v, "default", "example.com", "one", "two")
+	w.now = epoch.Add(time.Hour)
+	second := w.put(v, "default", "example.com", "three")
+	w.wantCookies(v, "default", "example.com", "three")
+	if second.ID != first.ID || second.MaxLeases != 3 || len(second.Scopes) != 2 || !second.CreatedAt.Equal(epoch) ||
+		!second.LastRefreshedAt.Equal(w.now) || !second.LastInjectedAt.Equal(epoch.Add(time.Minute)) || second.Count != 1 {
+		t.Errorf("got %+v", second)
+	}
+	rules := &Rules{MaxLeases: 1}
+	third, err := v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: "example.com", Rules: rules, Cookies: []cookies.Cookie{cookie("a", "b", "example.com")}})
+	if err != nil || third.MaxLeases != 1 || len(third.Scopes) != 0 {
+		t.Errorf("got %+v, %v", third, err)
+	}
+	if err := v.DeleteCookies(t.Context(), "default", "example.com"); err != nil {
+		t.Fatal(err)
+	}
+	if fourth := w.put(v, "default", "example.com", "four"); fourth.ID == first.ID {
+		t.Error("a new set has the ID of the one that was deleted")
+	}
+}
+
+func TestCookiesThatDoNotBelongAreNamedAndNothingIsStored(t *testing.T) {
+	w := newWorld(t)
+	v := w.open()
+	w.put(v, "default", "example.com", "before")
+	before := w.rowsNow()
+	expired := cookie("expired", "canary", "example.com")
+	expired.Expires = float64(epoch.Unix())
+	invalid := cookie("__Host-x", "canary", ".example.com")
+	list := []cookies.Cookie{
+		cookie("good", "canary", "example.com"), expired, invalid, cookie("foreign", "canary", "notexample.com"),
+		cookie("twice", "canary", "example.com"), cookie("twice", "canary", "example.com"),
+	}
+	_, err := v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: "example.com", Cookies: list, Rules: &Rules{Scopes: []string{"a b"}}})
+	wantProblem(t, err, problem.BadCookie)
+	for _, want := range []string{
+		"expired of example.com/: it has expired", "__Host-x of .example.com/: its name's prefix", "foreign of notexample.com/: it is of another domain",
+		"twice of example.com/: it is there twice", "max_leases", "scopes",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %q", err, want)
+		}
+	}
+	if strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), "good") {
+		t.Errorf("the error says too much: %v", err)
+	}
+	for _, domain := range []string{"www.example.com", "com", "", "*.example.com", "Example.com", "10.0.0.1"} {
+		_, err := v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: domain, Cookies: list[:1]})
+		wantProblem(t, err, problem.BadDomain)
+	}
+	_, err = v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: "example.com"})
+	wantProblem(t, err, problem.BadCookie)
+	_, err = v.PutCookies(t.Context(), NewCookies{Domain: "example.com", Cookies: list[:1]})
+	wantProblem(t, err, problem.BadCookie)
+	_, err = v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: "example.com", Cookies: make([]cookies.Cookie, cookies.MaxCookies+1)})
+	wantProblem(t, err, problem.BadCookie)
+	wantProblem(t, v.SetRules(t.Context(), "default", "example.com", Rules{}), problem.BadRequest)
+	if diff := cmp.Diff(before, w.rowsNow()); diff != "" {
+		t.Errorf("rows changed (-before +after):\n%s", diff)
+	}
+}
+
+func TestWhatIsNotThereIsNotFound(t *testing.T) {
+	w := newWorld(t)
+	v := w.open()
+	name := SecretName{Tenant: "default", Service: "mail"}
+	_, absent := v.Cookies(t.Context(), "default", "example.com")
+	_, tenant := v.PutCookies(t.Context(), NewCookies{Tenant: "absent", Domain: "example.com", Cookies: []cookies.Cookie{cookie("a", "b", "example.com")}})
+	for what, err := range map[string]error{
+		"use":           v.UseCookies(t.Context(), "default", "example.com", nil),
+		"describe":      absent,
+		"delete":        v.DeleteCookies(t.Context(), "default", "example.com"),
+		"rules":         v.SetRules(t.Context(), "default", "example.com", Rules{MaxLeases: 1}),
+		"secret":        v.UseSecret(t.Context(), name, nil),
+		"delete secret": v.DeleteSecret(t.Context(), name),
+		"tenant":        tenant,
+		"agent":         v.PutSecret(t.Context(), SecretName{"default", "absent", "mail"}, secret.New([]byte("x"))),
+		"other's agent": v.PutSecret(t.Context(), SecretName{"other", w.agent, "mail"}, secret.New([]byte("x"))),
+	} {
+		if problem.CodeOf(err) != problem.NotFound {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestSecretsOfAgentsComeBeforeTheTenants(t *testing.T) {
+	w := newWorld(t)
+	v := w.open()
+	tenants, agents := SecretName{Tenant: "default", Service: "mail"}, SecretName{Tenant: "default", Agent: w.agent, Service: "mail"}
+	w.putSecret(v, tenants, "of the tenant")
+	w.wantSecret(v, agents, "of the tenant")
+	w.putSecret(v, agents, "of the agent")
+	w.wantSecret(v, agents, "of the agent")
+	w.wantSecret(v, tenants, "of the tenant")
+	w.now = epoch.Add(time.Hour)
+	w.putSecret(v, agents, "another")
+	w.wantSecret(w.open(), agents, "another")
+	list, err := v.ListSecrets(t.Context(), "default")
+	if err != nil || len(list) != 2 || list[1].Agent != w.agent || !list[1].UpdatedAt.Equal(w.now) || !list[1].CreatedAt.Equal(epoch) {
+		t.Errorf("got %+v, %v", list, err)
+	}
+	if err := v.DeleteSecret(t.Context(), agents); err != nil {
+		t.Fatal(err)
+	}
+	w.wantSecret(v, agents, "of the tenant")
+	if _, err := secretOf(v, SecretName{Tenant: "other", Service: "mail"}); problem.CodeOf(err) != problem.NotFound {
+		t.Errorf("another tenant: %v", err)
+	}
+}
+
+func TestSecretsAndTheirNamesAreChecked(t *testing.T) {
+	w := newWorld(t)
+	v := w.open()
+	good := SecretName{Tenant: "default", Service: "mail"}
+	for name, err := range map[string]error{
+		"empty":      v.PutSecret(t.Context(), good, secret.Value{}),
+		"too large":  v.PutSecret(t.Context(), good, secret.New(make([]byte, longestSecret+1))),
+		"no tenant":  v.PutSecret(t.Context(), SecretName{Service: "mail"}, secret.New([]byte("x"))),
+		"no service": v.PutSecret(t.Context(), SecretName{Tenant: "default"}, secret.New([]byte("x"))),
+		"upper case": v.PutSecret(t.Context(), SecretName{Tenant: "default", Service: "Mail"}, secret.New([]byte("x"))),
+		"path":       v.UseSecret(t.Context(), SecretName{Tenant: "default", Service: "../mail"}, nil),
+		"dot":        v.DeleteSecret(t.Context(), SecretName{Tenant: "default", Service: ".mail"}),
+		"long":       v.PutSecret(t.Context(), SecretName{Tenant: "default", Service: strings.Repeat("x", 65)}, secret.New([]byte("x"))),
+		"agent":      v.PutSecret(t.Context(), SecretName{"default", "a b", "mail"}, secret.New([]byte("x"))),
+	} {
+		if problem.CodeOf(err) != problem.BadSecret {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	w.putSecret(v, good, strings.Repeat("x", longestSecret))
+}
+
+func TestOptionsSayEverythingThatIsWrong(t *testing.T) {
+	_, err := Open(t.Context(), Options{KeyFile: "relative"})
+	wantProblem(t, err, problem.BadConfig)
+	for _, want := range []string{"key_file", "store", "now"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not name %s", err, want)
+		}
+	}
+}
+
+// raceOnce puts a row in the place of another, once, as a second node would between reading and writing.
+type raceOnce struct {
+	Rows
+	race func()
+}
+
+func (r *raceOnce) PutCookieSet(ctx context.Context, s store.CookieSet) error {
+	if race := r.race; race != nil {
+		r.race = nil
+		race()
+	}
+	return r.Rows.PutCookieSet(ctx, s)
+}
+
+func TestASetThatAnotherNodeMadeInBetweenIsReplacedUnderItsID(t *testing.T) {
+	w := newWorld(t)
+	other := w.open()
+	racing := &raceOnce{Rows: w.db}
+	o := w.options()
+	o.Store = racing
+	v, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var theirs CookieSet
+	racing.race = func() {
+		// Past the lock between processes of one host, which the other node does not have.
+		s, err := other.nextSet(t.Context(), NewCookies{Tenant: "default", Domain: "example.com"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Ciphertext, err = other.current().seal(placeOfCookies(s), []byte(`[]`)); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.db.PutCookieSet(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		theirs = other.describe(s, nil)
+	}
+	if ours := w.put(v, "default", "example.com", "ours"); ours.ID != theirs.ID {
+		t.Errorf("the set has the ID %s, and the other node's was %s", ours.ID, theirs.ID)
+	}
+	w.wantCookies(v, "default", "example.com", "ours")
+}
+
+func benchmarkSet(b *testing.B) (*world, *Vault, NewCookies) {
+	w := newWorld(b)
+	n := NewCookies{Tenant: "default", Domain: "example.com"}
+	for i := range 50 {
+		n.Cookies = append(n.Cookies, cookie(fmt.Sprint("name-of-cookie-", i), strings.Repeat("v", 120), ".example.com"))
+	}
+	v := w.open()
+	if _, err := v.PutCookies(b.Context(), n); err != nil {
+		b.Fatal(err)
+	}
+	return w, v, n
+}
+
+// What encryption costs, without the database.
+func BenchmarkEncryptAndDecrypt50(b *testing.B) {
+	_, v, n := benchmarkSet(b)
+	p := place{kindCookies, "default", []string{"example.com"}, "row"}
+	for b.Loop() {
+		plaintext := cookies.Encode(n.Cookies)
+		sealed, err := v.current().seal(p, plaintext)
+		clear(plaintext)
+		if err != nil {
+			b.Fatal(err)
+		}
+		opened, err := v.unseal(p, sealed)
+		if err != nil {
+			b.Fatal(err)
+		}
+		list, err := cookies.Decode(opened)
+		clear(opened)
+		if err != nil || len(list) != 50 {
+			b.Fatal(len(list), err)
+		}
+		cookies.Wipe(list)
+	}
+}
+
+func BenchmarkUseCookies50(b *testing.B) {
+	_, v, _ := benchmarkSet(b)
+	for b.Loop() {
+		if err := v.UseCookies(b.Context(), "default", "example.com", func([]cookies.Cookie) error { return nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkPutCookies50(b *testing.B) {
+	_, v, n := benchmarkSet(b)
+	for b.Loop() {
+		if _, err := v.PutCookies(b.Context(), n); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkUseSecret(b *testing.B) {
+	w, v, _ := benchmarkSet(b)
+	name := SecretName{Tenant: "default", Service: "mail"}
+	w.putSecret(v, name, "a-key-of-some-service")
+	for b.Loop() {
+		if err := v.UseSecret(b.Context(), name, func(secret.Value) error { return nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

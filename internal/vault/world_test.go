@@ -1,0 +1,218 @@
+package vault
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childLock) != "" {
+		holdLock()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+var epoch = time.Date(2027, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// world is a database with two tenants, an agent, and a place for a key file.
+type world struct {
+	t       testing.TB
+	db      *sqlite.DB
+	dir     string // of the database
+	keyFile string
+	now     time.Time
+	agent   string // of tenant default
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{t: t, dir: t.TempDir(), keyFile: filepath.Join(t.TempDir(), "keys", "vault.key"), now: epoch, agent: "agent1"}
+	db, err := sqlite.Open(t.Context(), w.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.db = db
+	if err := db.CreateTenant(t.Context(), store.Tenant{ID: "other", CreatedAt: epoch}); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.CreateAgent(t.Context(), store.Agent{ID: w.agent, Tenant: store.DefaultTenant, Name: "robin", CreatedAt: epoch}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) options() Options {
+	return Options{KeyFile: w.keyFile, Store: w.db, Now: func() time.Time { return w.now }}
+}
+
+// open is what a process does when it starts.
+func (w *world) open() *Vault {
+	w.t.Helper()
+	v, err := Open(w.t.Context(), w.options())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return v
+}
+
+func cookie(name, value, domain string) cookies.Cookie {
+	return cookies.Cookie{
+		Name: name, Value: secret.New([]byte(value)), Domain: domain, Path: "/", Expires: cookies.Session, Session: true,
+		Secure: true, HTTPOnly: true, SameSite: cookies.SameSiteLax, Priority: "High", SourceScheme: cookies.SchemeSecure, SourcePort: 443,
+	}
+}
+
+func (w *world) put(v *Vault, tenant, domain string, values ...string) CookieSet {
+	w.t.Helper()
+	n := NewCookies{Tenant: tenant, Domain: domain}
+	for i, value := range values {
+		n.Cookies = append(n.Cookies, cookie(fmt.Sprint("c", i), value, "."+domain))
+	}
+	set, err := v.PutCookies(w.t.Context(), n)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return set
+}
+
+// values are what UseCookies shows, in the clear.
+func values(v *Vault, tenant, domain string) (out []string, err error) {
+	err = v.UseCookies(context.Background(), tenant, domain, func(list []cookies.Cookie) error {
+		for _, c := range list {
+			out = append(out, string(c.Value.Append(nil)))
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (w *world) wantCookies(v *Vault, tenant, domain string, want ...string) {
+	w.t.Helper()
+	if got, err := values(v, tenant, domain); err != nil || !slices.Equal(got, want) {
+		w.t.Errorf("the cookies of %s, %s are %q, %v; want %q", tenant, domain, got, err, want)
+	}
+}
+
+func (w *world) putSecret(v *Vault, n SecretName, value string) {
+	w.t.Helper()
+	if err := v.PutSecret(w.t.Context(), n, secret.New([]byte(value))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func secretOf(v *Vault, n SecretName) (out string, err error) {
+	err = v.UseSecret(context.Background(), n, func(value secret.Value) error {
+		out = string(value.Append(nil))
+		return nil
+	})
+	return out, err
+}
+
+func (w *world) wantSecret(v *Vault, n SecretName, want string) {
+	w.t.Helper()
+	if got, err := secretOf(v, n); err != nil || got != want {
+		w.t.Errorf("the secret %v is %q, %v; want %q", n, got, err, want)
+	}
+}
+
+// wantProblem checks the code of an error, and that it says what to do.
+func wantProblem(t testing.TB, err error, code string) {
+	t.Helper()
+	e, ok := problem.As(err)
+	if !ok || e.Code != code {
+		t.Fatalf("got %v (%s), want %s", err, problem.CodeOf(err), code)
+	}
+	if e.Hint == "" && code != problem.BadCookie && code != problem.BadSecret && code != problem.BadConfig && code != problem.BadRequest {
+		t.Errorf("%v has no hint", err)
+	}
+}
+
+// rowsNow are all rows as they are stored, to compare before and after.
+func (w *world) rowsNow() string {
+	w.t.Helper()
+	sets, err := w.db.ListCookieSets(context.Background(), "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	secrets, err := w.db.ListSecrets(context.Background(), "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	out, err := json.Marshal([]any{sets, secrets})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return string(out)
+}
+
+func readFile(t testing.TB, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func writeFile(t testing.TB, path string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// filesWith are the files below a folder that have a text.
+func filesWith(t testing.TB, folder, text string) (out []string) {
+	t.Helper()
+	err := filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
+		if err == nil && entry.Type().IsRegular() && bytes.Contains(readFile(t, path), []byte(text)) {
+			out = append(out, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// keysIn are the keys of the key file, the primary one last.
+func (w *world) keysIn() []string {
+	w.t.Helper()
+	k, err := readKeyFile(w.keyFile)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out []string
+	for _, id := range k.ids() {
+		out = append(out, id.String())
+	}
+	return out
+}
+
+func shows(x any, text string) bool {
+	asJSON, _ := json.Marshal(x)
+	return strings.Contains(string(asJSON), text) || strings.Contains(fmt.Sprintf("%v %+v %#v", x, x, x), text)
+}
