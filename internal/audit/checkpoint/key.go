@@ -1,0 +1,253 @@
+package checkpoint
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	redacted    = "[redacted]"
+	publicFile  = ".pub"
+	maxKeyFile  = 16 << 10
+	privateType = "PRIVATE KEY"
+	publicType  = "PUBLIC KEY"
+)
+
+// Key signs notes. It prints as [redacted], and two keys cannot be compared with ==.
+type Key struct {
+	_       [0]func()
+	private ed25519.PrivateKey
+	id      string
+}
+
+// LoadKey reads the key of a file, and makes it on the first run: PKCS #8 in PEM, mode 0600, and beside it, with
+// ".pub" behind its name, the public half for whoever verifies. A file that others may read is refused, and so is one
+// that is damaged: neither is overwritten.
+func LoadKey(path string) (*Key, error) {
+	data, err := readPrivate(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeKey(path); err != nil {
+			return nil, fmt.Errorf("make the audit key: %w", err)
+		}
+		data, err = readPrivate(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the audit key: %w", err)
+	}
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != privateType {
+		return nil, fmt.Errorf("the audit key %s is not a private key in PEM: it is damaged, or another file", path)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("the audit key %s is damaged: %w", path, err)
+	}
+	private, ok := parsed.(ed25519.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("the audit key %s is not an Ed25519 key", path)
+	}
+	return newKey(private), nil
+}
+
+func newKey(private ed25519.PrivateKey) *Key {
+	return &Key{private: private, id: keyID(private.Public().(ed25519.PublicKey))}
+}
+
+// keyID is the beginning of the hash of the public half.
+func keyID(public ed25519.PublicKey) string {
+	sum := sha256.Sum256(public)
+	return hex.EncodeToString(sum[:8])
+}
+
+func readPrivate(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // only read from
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s has mode %v: it must be a file that only its owner may use (chmod 600)", path, info.Mode())
+	}
+	return io.ReadAll(io.LimitReader(f, maxKeyFile))
+}
+
+// makeKey leaves a key in path: its own, or that of whoever was faster.
+func makeKey(path string) error {
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return err
+	}
+	pub, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		return err
+	}
+	made, err := place(path, 0o600, pem.EncodeToMemory(&pem.Block{Type: privateType, Bytes: der}), os.Link)
+	if err != nil || !made {
+		return err
+	}
+	_, err = place(path+publicFile, 0o644, pem.EncodeToMemory(&pem.Block{Type: publicType, Bytes: pub}), os.Rename)
+	return err
+}
+
+// place writes a file under another name, and gives it its own by move when it is on the disk, so that a process that
+// dies in between leaves no half of it. made is false when the file was there already.
+func place(path string, mode fs.FileMode, data []byte, move func(from, to string) error) (made bool, err error) {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*") // 0600
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		if e := os.Remove(f.Name()); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}()
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return false, err
+	}
+	if err := move(f.Name(), path); errors.Is(err, fs.ErrExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	return true, syncDir(dir)
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// ID names the key in notes. It says nothing of the private half.
+func (k *Key) ID() string { return k.id }
+
+// Keys are the public half, for verifying.
+func (k *Key) Keys() Keys { return Keys{k.id: k.private.Public().(ed25519.PublicKey)} }
+
+// Sign signs fields for one purpose; a signature for one is none for another.
+func (k *Key) Sign(purpose string, fields ...[]byte) []byte {
+	return ed25519.Sign(k.private, message(purpose, fields))
+}
+
+// Note makes the signed note of a row.
+func (k *Key) Note(node string, seq int64, hash [HashSize]byte, at time.Time) Note {
+	n := Note{Node: node, Seq: seq, Hash: hash, Time: at.UTC().Truncate(time.Microsecond), Kid: k.id}
+	n.Sig = k.Sign(noteDomain, n.signed())
+	return n
+}
+
+func message(purpose string, fields [][]byte) []byte {
+	return Encode(Encode(nil, []byte(purpose)), fields...)
+}
+
+// String hides the key.
+func (k *Key) String() string { return redacted }
+
+// GoString hides the key.
+func (k *Key) GoString() string { return redacted }
+
+// Format hides the key from every verb.
+func (k *Key) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, redacted) }
+
+// LogValue hides the key.
+func (k *Key) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalJSON hides the key.
+func (k *Key) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
+
+// Keys are the keys that a verifier trusts, by their ID.
+type Keys map[string]ed25519.PublicKey
+
+// Errors of a signature.
+var (
+	ErrUnknownKey   = errors.New("it is signed with a key that is not known")
+	ErrBadSignature = errors.New("its signature is wrong")
+)
+
+// Verify checks what [Key.Sign] made.
+func (k Keys) Verify(id, purpose string, sig []byte, fields ...[]byte) error {
+	public, ok := k[id]
+	if !ok || len(public) != ed25519.PublicKeySize {
+		return ErrUnknownKey
+	}
+	if !ed25519.Verify(public, message(purpose, fields), sig) {
+		return ErrBadSignature
+	}
+	return nil
+}
+
+// VerifyNote checks the signature of a note.
+func (k Keys) VerifyNote(n Note) error { return k.Verify(n.Kid, noteDomain, n.Sig, n.signed()) }
+
+// LoadKeys reads public keys in PEM. A verifier gives the current key's file and those of keys that were used before.
+func LoadKeys(paths ...string) (Keys, error) {
+	out := Keys{}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read a public audit key: %w", err)
+		}
+		keys, err := ParseKeys(data)
+		if err != nil {
+			return nil, fmt.Errorf("read the public audit key %s: %w", path, err)
+		}
+		maps.Copy(out, keys)
+	}
+	return out, nil
+}
+
+// ParseKeys reads one or more public keys in PEM.
+func ParseKeys(data []byte) (Keys, error) {
+	out := Keys{}
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != publicType {
+			return nil, fmt.Errorf("a block of type %q is not a public key", block.Type)
+		}
+		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		public, ok := parsed.(ed25519.PublicKey)
+		if !ok {
+			return nil, errors.New("it is not an Ed25519 key")
+		}
+		out[keyID(public)] = public
+	}
+	if len(out) == 0 {
+		return nil, errors.New("there is no key in it")
+	}
+	return out, nil
+}

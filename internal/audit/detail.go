@@ -1,0 +1,162 @@
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxDetail is how many bytes of JSON a detail may have.
+const MaxDetail = 4096
+
+// Fields are what a [Detail] is made of: text, numbers, booleans and lists of texts.
+type Fields map[string]any
+
+// Detail is what a record says beyond its columns. It is made by [NewDetail], which is strict, because what is in the
+// log stays there and is read by many. The zero Detail says nothing.
+type Detail struct {
+	_    [0]func()
+	json []byte
+	err  error
+}
+
+// NewDetail makes a detail. It is refused as a whole when
+//   - a name is not like this_one, or is that of something secret, such as cookie, api_key or token_value; what merely
+//     names or counts them is allowed: cookie_count, token_id
+//   - a value's type is not one of string, bool, int…, uint…, float…, []string themselves: a type of its own could be
+//     one that hides its content from logs
+//   - a text is not UTF-8, or a number is not finite
+//   - it has more than [MaxDetail] bytes.
+//
+// [Log.Begin] and [Log.Event] return the error of a refused detail; what cannot fail records that it was refused.
+func NewDetail(fields Fields) Detail {
+	for name, value := range fields {
+		if err := checkField(name, value); err != nil {
+			return Detail{err: err}
+		}
+	}
+	return encodeDetail(fields)
+}
+
+// encodeDetail writes canonical JSON: sorted names, no white space.
+func encodeDetail(fields map[string]any) Detail {
+	if len(fields) == 0 {
+		return Detail{}
+	}
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(fields); err != nil {
+		return Detail{err: fmt.Errorf("encode the detail: %w", err)}
+	}
+	data := bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+	if len(data) > MaxDetail {
+		return Detail{err: fmt.Errorf("the detail has %d bytes, more than %d", len(data), MaxDetail)}
+	}
+	return Detail{json: data}
+}
+
+// Err says why the detail was refused.
+func (d Detail) Err() error { return d.err }
+
+// String is the detail as it is recorded.
+func (d Detail) String() string { return string(d.bytes()) }
+
+// LogValue is the detail as it is recorded.
+func (d Detail) LogValue() slog.Value { return slog.StringValue(d.String()) }
+
+func (d Detail) bytes() []byte {
+	if len(d.json) == 0 {
+		return []byte("{}")
+	}
+	return d.json
+}
+
+func checkField(name string, value any) error {
+	if err := checkFieldName(name); err != nil {
+		return err
+	}
+	switch v := value.(type) {
+	case string:
+		return checkFieldText(name, v)
+	case []string:
+		for _, text := range v {
+			if err := checkFieldText(name, text); err != nil {
+				return err
+			}
+		}
+	case bool, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64:
+	case float32:
+		return checkFinite(name, float64(v))
+	case float64:
+		return checkFinite(name, v)
+	default:
+		return fmt.Errorf("the detail %s has the type %T: only texts, numbers, booleans and lists of texts are recorded", name, value)
+	}
+	return nil
+}
+
+func checkFieldText(name, text string) error {
+	if !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
+		return fmt.Errorf("the detail %s is not UTF-8 without NUL", name)
+	}
+	return nil
+}
+
+func checkFinite(name string, f float64) error {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return fmt.Errorf("the detail %s is not a finite number", name)
+	}
+	return nil
+}
+
+// checkFieldName refuses what is not a plain name, so that no other spelling gets past the list of what is secret.
+func checkFieldName(name string) error {
+	if name == "" || len(name) > 40 || name[0] < 'a' || name[0] > 'z' {
+		return fmt.Errorf("%q is not the name of a detail: 1 to 40 of a-z, 0-9 and _, a letter first", name)
+	}
+	for _, c := range name {
+		if c != '_' && (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return fmt.Errorf("%q is not the name of a detail: 1 to 40 of a-z, 0-9 and _, a letter first", name)
+		}
+	}
+	words := strings.Split(name, "_")
+	if harmless(words[len(words)-1]) {
+		return nil
+	}
+	if slices.ContainsFunc(words, secret) || secret(strings.Join(words, "")) {
+		return fmt.Errorf("a detail named %s may hold something secret, which is never recorded", name)
+	}
+	return nil
+}
+
+// harmless says whether a last word makes a name that of a number or a name of something, not of the thing.
+func harmless(word string) bool {
+	switch word {
+	case "count", "counts", "id", "ids", "name", "names", "kind", "kinds", "domain", "domains", "bytes", "at":
+		return true
+	}
+	return false
+}
+
+// secret says whether a word of a name is one of something that must not be recorded.
+func secret(word string) bool {
+	for _, part := range []string{
+		"value", "cookie", "token", "secret", "passw", "passphrase", "passcode", "passkey", "authoriz", "authoris", "bearer",
+		"credential", "apikey", "privatekey", "signature",
+	} {
+		if strings.Contains(word, part) {
+			return true
+		}
+	}
+	switch word {
+	case "auth", "key", "keys", "otp", "totp", "pin", "jwt", "pat", "jar", "pass", "header", "headers", "body":
+		return true
+	}
+	return false
+}

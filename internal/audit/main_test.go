@@ -1,0 +1,113 @@
+package audit
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(childVariable); mode != "" {
+		child(mode)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// world is a log with what it needs.
+type world struct {
+	t       testing.TB
+	store   *memory
+	keeper  *keeper
+	options Options
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	dir := t.TempDir()
+	key, err := checkpoint.LoadKey(filepath.Join(dir, "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, store: &memory{}, keeper: &keeper{}}
+	w.options = Options{
+		Store: w.store, Node: "n1", SpillPath: filepath.Join(dir, "spill"), SpillSize: minSpill, Key: key, Checkpoints: w.keeper,
+	}
+	return w
+}
+
+func (w *world) open() *Log {
+	w.t.Helper()
+	l, err := Open(context.Background(), w.options)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = l.Close(context.Background()) })
+	return l
+}
+
+func (w *world) close(l *Log) {
+	w.t.Helper()
+	if err := l.Close(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) verify() Report {
+	w.t.Helper()
+	report, err := Verify(context.Background(), w.options.Store, w.keeper.notes(), w.options.Key.Keys())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return report
+}
+
+// sound fails the test when the log is not as it was written.
+func (w *world) sound() {
+	w.t.Helper()
+	if bad := w.verify().Bad(); bad != nil {
+		w.t.Errorf("an honest log is said to be bad: %v", bad)
+	}
+}
+
+func (w *world) begin(l *Log, action string) *Pending {
+	w.t.Helper()
+	p, err := l.Begin(context.Background(), Intent{Action: action, Tenant: "default", Actor: "admin"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+func wantCode(t testing.TB, err error, code string) {
+	t.Helper()
+	if problem.CodeOf(err) != code {
+		t.Errorf("got %v (code %s), want the code %s", err, problem.CodeOf(err), code)
+	}
+}
+
+func phases(rows []store.AuditRow) []string {
+	var out []string
+	for _, r := range rows {
+		out = append(out, r.Phase+" "+r.Action+" "+r.Result)
+	}
+	return out
+}
+
+func wantRows(t testing.TB, rows []store.AuditRow, want ...string) {
+	t.Helper()
+	if got := phases(rows); !slices.Equal(got, want) {
+		t.Errorf("rows:\n got %q\nwant %q", got, want)
+	}
+}
+
+var day = time.Date(2030, 5, 1, 12, 0, 0, 0, time.UTC)
