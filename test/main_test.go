@@ -33,9 +33,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	binary = dir
-	if err := os.Chmod(dir, 0o755); err != nil { // the control plane's user runs it
-		return "", err
-	}
+	// The folder stays closed to others, as a home is: the control plane's user runs the program all the same.
 	path := filepath.Join(dir, "clawjail")
 	cmd := exec.Command("go", "build", "-tags", "barriers", "-o", path, "github.com/clawjail/clawjail/cmd/clawjail")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -106,6 +106,7 @@ func (o UpOptions) command(c *syscall.Credential, environment []string, name str
 		args = append(args, "--config", o.ConfigPath)
 	}
 	cmd := exec.Command(o.Executable, args...)
+	cmd.Path, cmd.Err = startable(o.Executable), nil
 	cmd.Dir = "/"
 	cmd.Env = without(environment, "NOTIFY_SOCKET") // speaking to the service manager is this process's
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -242,5 +243,24 @@ func TestAListenerOnEveryAddressIsAskedOnLoopback(t *testing.T) {
 		if got := reachable(netip.MustParseAddrPort(in)).String(); got != want {
 			t.Errorf("%s is asked at %s, want %s", in, got, want)
 		}
+	}
+}
+
+// A checkout in somebody's home is in a folder that the user of the control plane cannot enter.
+func TestAHalfIsStartedAsAnotherUserFromAClosedFolder(t *testing.T) {
+	testenv.Root(t)
+	if runtime.GOOS != "linux" {
+		t.Skip("SKIPPED: only Linux has a way past the folder")
+	}
+	closed, err := os.MkdirTemp("", "clawjail-closed-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(closed) })
+	nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
+	cmd := UpOptions{Executable: filepath.Join(closed, "clawjail")}.command(nobody, append(os.Environ(), helperVariable+"=whoami"), "serve")
+	out, err := cmd.Output()
+	if err != nil || strings.TrimSpace(string(out)) != "65534" {
+		t.Fatalf("it said %q, %v", out, err)
 	}
 }
