@@ -1,0 +1,162 @@
+package grant
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"aidanwoods.dev/go-paseto"
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/identity/redacted"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	keyFileVersion = 1
+	// longestKeyFile is for some hundred keys; there are two or three.
+	longestKeyFile = 64 << 10
+)
+
+// keyFile is the file of a Keyring: keys in the order of their age, the newest first. It alone has a seed.
+type keyFile struct {
+	Version int            `json:"version"`
+	Keys    []keyFileEntry `json:"keys"`
+}
+
+type keyFileEntry struct {
+	ID            string    `json:"kid"`
+	CreatedAt     time.Time `json:"created_at"`
+	VerifiesUntil time.Time `json:"verifies_until,omitzero"`
+	Public        string    `json:"public,omitempty"` // hexadecimal, of a key that only verifies
+	Seed          string    `json:"seed,omitempty"`   // hexadecimal, of the key that signs
+}
+
+// errDamaged is for a file that is not as it was written. Without it no grant can be issued or used; a new one makes
+// every grant invalid that has not been used yet, and nothing else.
+func errDamaged(path, what string) error {
+	return problem.New(problem.BadConfig,
+		"restore it from a backup, or remove it: a new one is made on the next start, and grants that have not been used are void then",
+		"the file of the grant keys %s is damaged: %s", path, what)
+}
+
+// readKeys reads the file through one descriptor, so that what is checked is what is read.
+func readKeys(path string) (keys []key, info fs.FileInfo, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) { // the second is FreeBSD's
+		return nil, nil, errOpen(path, "a symbolic link")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if info, err = f.Stat(); err != nil {
+		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
+		return nil, nil, errOpen(path, info.Mode().String())
+	}
+	data, err := io.ReadAll(io.LimitReader(f, longestKeyFile+1))
+	if err != nil {
+		return nil, nil, err
+	}
+	keys, what := parseKeys(data)
+	if what != "" {
+		return nil, nil, errDamaged(path, what)
+	}
+	return keys, info, nil
+}
+
+func errOpen(path, mode string) error {
+	return problem.New(problem.BadConfig,
+		"remove it: a new one is made on the next start, and grants that have not been used are void then, also those that somebody else has made with it",
+		"the file of the grant keys %s is %s; it must be a file of mode 0600, because who reads it can sign grants", path, mode)
+}
+
+// parseKeys reads what is in a file, or says what is wrong with it, without quoting from it.
+func parseKeys(data []byte) (keys []key, wrong string) {
+	if len(data) > longestKeyFile {
+		return nil, "it is too long"
+	}
+	var file keyFile
+	if err := strict(data, &file); err != nil {
+		return nil, "it is not whole, or not JSON"
+	}
+	if file.Version != keyFileVersion {
+		return nil, fmt.Sprintf("its version is %d, and this clawjail knows %d", file.Version, keyFileVersion)
+	}
+	if len(file.Keys) == 0 {
+		return nil, "it has no keys"
+	}
+	for n, entry := range file.Keys {
+		k := key{KeyInfo: KeyInfo{ID: entry.ID, CreatedAt: entry.CreatedAt, VerifiesUntil: entry.VerifiesUntil}}
+		if (n == 0) != k.Signs() || k.Signs() != (entry.Seed != "") || k.Signs() != (entry.Public == "") {
+			return nil, "not its first key alone signs"
+		}
+		if entry.Seed != "" {
+			secret, err := paseto.NewV4AsymmetricSecretKeyFromSeed(entry.Seed)
+			if err != nil {
+				return nil, "a seed is not 64 hexadecimal digits"
+			}
+			k.public, k.secret = secret.Public(), redacted.New(entry.Seed)
+		} else {
+			public, err := paseto.NewV4AsymmetricPublicKeyFromHex(entry.Public)
+			if err != nil {
+				return nil, "a public key is not 64 hexadecimal digits"
+			}
+			k.public = public
+		}
+		if id, err := keyID(k.public.ExportBytes()); err != nil || id != entry.ID {
+			return nil, "a key does not belong to its id"
+		}
+		keys = append(keys, k)
+	}
+	return keys, ""
+}
+
+// writeKeys puts a file in its place whole or not at all: place is os.Link, which takes nobody's place, or os.Rename.
+func writeKeys(path string, keys []key, place func(from, to string) error) (err error) {
+	file := keyFile{Version: keyFileVersion}
+	for _, k := range keys {
+		entry := keyFileEntry{ID: k.ID, CreatedAt: k.CreatedAt, VerifiesUntil: k.VerifiesUntil, Seed: k.secret.Reveal()}
+		if entry.Seed == "" {
+			entry.Public = k.public.ExportHex()
+		}
+		file.Keys = append(file.Keys, entry)
+	}
+	data, err := json.MarshalIndent(file, "", "\t")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".grant-keys-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if removeErr := os.Remove(f.Name()); !errors.Is(removeErr, fs.ErrNotExist) { // a rename has taken it
+			err = errors.Join(err, removeErr)
+		}
+	}()
+	_, err = f.Write(append(data, '\n'))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := place(f.Name(), path); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+// syncFolder makes a new name survive the loss of power.
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,216 @@
+package grant
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// Want is what a session wants to do with a grant.
+type Want struct {
+	// Tenant is the one of the session.
+	Tenant string
+	// Session is what the row will say it was used by. It is not checked against the grant.
+	Session string
+	// Caller is the session that asks, where a session asks; a grant with an origin must have been issued for it.
+	Caller string
+	// Domains are those whose cookie sets it wants; at least one.
+	Domains []string
+	// Access is what the session will be steered with.
+	Access Access
+	// Actor is who asks, for the record of a refusal.
+	Actor string
+}
+
+// Verify says whether a grant would be good for what is wanted, and changes nothing. It checks in this order, and the
+// first check that fails gives the code:
+//
+//  1. a token was sent (grant_missing)
+//  2. its form, key and signature are good, and there is a row that says the same in every field (grant_invalid; but
+//     grant_expired, when the token's own time is over and the row has been purged)
+//  3. the row's tenant is the caller's (grant_wrong_tenant): nobody else learns what became of it
+//  4. it was not revoked (grant_revoked)
+//  5. it was not used (grant_used)
+//  6. it is now within its life (grant_expired)
+//  7. the caller is its origin, if it has one (grant_wrong_origin)
+//  8. domains and access are within it (grant_scope)
+//
+// An error that is none of these means that keys or store could not be asked: the caller must not go on.
+func (i *Issuer) Verify(ctx context.Context, token Token, want Want) (Grant, error) {
+	g, err := i.verify(ctx, token, want)
+	if err != nil {
+		return Grant{}, i.refused(ctx, g, want, err)
+	}
+	return g, nil
+}
+
+// Use verifies a grant and takes it: of all calls for one grant, at most one succeeds. After an error from the store
+// the grant may be gone all the same; it was not used for anything then.
+func (i *Issuer) Use(ctx context.Context, token Token, want Want) (Grant, error) {
+	if want.Session == "" {
+		return Grant{}, errors.New("use a grant: there is no session to use it")
+	}
+	g, err := i.verify(ctx, token, want)
+	if err == nil {
+		g, err = i.take(ctx, g, want)
+	}
+	if err != nil {
+		return Grant{}, i.refused(ctx, g, want, err)
+	}
+	return g, nil
+}
+
+// take is the conditional update. When it changes nothing, the row says why.
+func (i *Issuer) take(ctx context.Context, g Grant, want Want) (Grant, error) {
+	now := store.Microsecond(i.o.Now())
+	row, used, err := i.o.Store.UseGrant(ctx, g.ID, want.Tenant, want.Session, now)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return g, refuse(problem.GrantInvalid)
+	case err != nil:
+		return g, fmt.Errorf("use grant %s: %w", g.ID, err)
+	case used:
+		return row, nil
+	}
+	if code := spent(State(row, now)); code != "" {
+		return row, refuse(code)
+	}
+	return row, refuse(problem.GrantInvalid)
+}
+
+func (i *Issuer) verify(ctx context.Context, token Token, want Want) (Grant, error) {
+	if token.IsZero() {
+		return Grant{}, refuse(problem.GrantMissing)
+	}
+	said, err := i.o.Keys.read(token)
+	switch {
+	case errors.Is(err, errForm), errors.Is(err, errKey), errors.Is(err, errSignature):
+		p := refuse(problem.GrantInvalid)
+		p.Err = err
+		return Grant{}, p
+	case err != nil:
+		return Grant{}, err
+	}
+	now := i.o.Now()
+	g, err := i.o.Store.Grant(ctx, said.ID)
+	switch {
+	case errors.Is(err, store.ErrNotFound) && said.expired(now):
+		return Grant{}, refuse(problem.GrantExpired)
+	case errors.Is(err, store.ErrNotFound):
+		return Grant{}, refuse(problem.GrantInvalid)
+	case err != nil:
+		return Grant{}, fmt.Errorf("look up grant %s: %w", said.ID, err)
+	case !said.equal(claimsOf(i.o.Installation, g)):
+		return g, refuse(problem.GrantInvalid)
+	case g.Tenant != want.Tenant:
+		return g, refuse(problem.GrantWrongTenant)
+	}
+	if code := spent(State(g, now)); code != "" {
+		return g, refuse(code)
+	}
+	if g.Origin != "" && g.Origin != want.Caller {
+		return g, refuse(problem.GrantWrongOrigin)
+	}
+	return g, i.inScope(g, want)
+}
+
+// spent is the code of a state in which a grant is not good.
+func spent(state string) string {
+	switch state {
+	case "revoked":
+		return problem.GrantRevoked
+	case "used":
+		return problem.GrantUsed
+	case "expired", "pending":
+		return problem.GrantExpired
+	}
+	return ""
+}
+
+// inScope checks what is wanted against what the grant is for.
+func (i *Issuer) inScope(g Grant, want Want) error {
+	covers := strings.Join(g.Domains, ", ")
+	if len(want.Domains) == 0 {
+		return scope("name the domains of the session: "+covers, "no domain was asked for")
+	}
+	for _, text := range want.Domains {
+		name, _, wrong, _ := i.domain(text)
+		if wrong != "" || !slices.Contains(g.Domains, name) {
+			return scope("ask for no other domains, or ask the operator for another grant: clawjail grant issue --domain …",
+				"the grant is not for %s, but for %s", quote(text), covers).With("domain", text)
+		}
+	}
+	if !Access(g.Access).Covers(want.Access) {
+		return scope("open the session with access "+g.Access+", or ask the operator for another grant: clawjail grant issue --access cdp …",
+			"the grant is for access %s, and not %s", g.Access, quote(string(want.Access)))
+	}
+	return nil
+}
+
+// InScopes says whether a cookie set with these scopes may be injected with a grant. A scope is the widest access
+// that the set may be used with, tools or cdp; a set without scopes is injected into nothing.
+func InScopes(scopes []string, g Grant) error {
+	for _, s := range scopes {
+		if Access(s).Covers(Access(g.Access)) {
+			return nil
+		}
+	}
+	return scope("allow it for the cookie set, or ask for a grant with --access tools",
+		"the cookies may not be used in a session with access %s", g.Access)
+}
+
+func scope(hint, format string, args ...any) *problem.Error {
+	return problem.New(problem.GrantScope, hint, format, args...)
+}
+
+// refuse is the problem of a code. What it says is for whoever sent the token, and tells no more than the code.
+func refuse(code string) *problem.Error {
+	message, hint := "", "ask the operator for another one: clawjail grant issue --domain …"
+	switch code {
+	case problem.GrantMissing:
+		message, hint = "a session that uses accounts needs a grant", "ask the operator for one: clawjail grant issue --domain …"
+	case problem.GrantInvalid:
+		message = "this is not a grant that was issued here"
+	case problem.GrantWrongTenant:
+		message, hint = "the grant belongs to another tenant", "use it where it was issued, or ask the operator for another one"
+	case problem.GrantRevoked:
+		message = "the grant has been revoked"
+	case problem.GrantUsed:
+		message = "the grant has been used already; it is good for one session"
+	case problem.GrantExpired:
+		message = "now is not within the life of the grant"
+	case problem.GrantWrongOrigin:
+		message, hint = "the grant was issued for another session", "use it in the session that it names, or ask the operator for another one"
+	}
+	return problem.New(code, hint, "%s", message)
+}
+
+// refused records a refusal and returns it. What is not a refusal but a failure is recorded as one.
+func (i *Issuer) refused(ctx context.Context, g Grant, want Want, err error) error {
+	e := Event{
+		Action: "grant.refuse", Result: resultRefused, Tenant: want.Tenant, Actor: want.Actor, Session: want.Session,
+		Grant: g.ID, Code: problem.CodeOf(err),
+	}
+	for _, text := range want.Domains[:min(len(want.Domains), i.o.Limits.MaxDomains)] {
+		e.Domains = append(e.Domains, quote(text)) // as it was sent: who asks for what they may not have is of interest
+	}
+	p, ok := problem.As(err)
+	if !ok || !strings.HasPrefix(p.Code, "grant_") {
+		e.Result = resultFailed
+	}
+	if auditErr := i.o.Audit(ctx, e); auditErr != nil {
+		auditErr = fmt.Errorf("record the refusal of a grant: %w", auditErr)
+		if ok {
+			out := *p
+			out.Err = errors.Join(p.Err, auditErr)
+			return &out
+		}
+		return errors.Join(err, auditErr)
+	}
+	return err
+}

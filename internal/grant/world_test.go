@@ -1,0 +1,180 @@
+package grant
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/sqlite"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	errPlanted = errors.New("planted")
+	noon       = time.Date(2031, 5, 6, 12, 0, 0, 123456000, time.UTC)
+)
+
+// clock is a time that stands still until it is moved.
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *clock) move(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+// recorder is an audit log that can be out of order.
+type recorder struct {
+	mu     sync.Mutex
+	events []Event
+	fails  error
+}
+
+func (r *recorder) audit(_ context.Context, e Event) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fails != nil {
+		return r.fails
+	}
+	r.events = append(r.events, e)
+	return nil
+}
+
+func (r *recorder) last(t *testing.T) Event {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.events) == 0 {
+		t.Fatal("nothing was recorded")
+	}
+	return r.events[len(r.events)-1]
+}
+
+// world is an Issuer over a real database, with what a test changes about it.
+type world struct {
+	*Issuer
+	t     testing.TB
+	clock *clock
+	store store.Store
+	keys  *Keyring
+	log   *recorder
+}
+
+func openStore(t testing.TB, dir string) store.Store {
+	t.Helper()
+	db, err := sqlite.Open(context.Background(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, tenant := range []string{store.DefaultTenant, "other"} {
+		if err := db.CreateTenant(context.Background(), store.Tenant{ID: tenant, CreatedAt: noon}); err != nil && !errors.Is(err, store.ErrExists) {
+			t.Fatal(err)
+		}
+	}
+	return db
+}
+
+func (w *world) options() Options {
+	return Options{
+		Store: w.store, Keys: w.keys, Installation: "ab12", RegistrableDomain: cookies.RegistrableDomain,
+		Limits: DefaultLimits(), Now: w.clock.now, Audit: w.log.audit,
+	}
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{t: t, clock: &clock{at: noon}, log: &recorder{}, store: openStore(t, t.TempDir())}
+	var err error
+	if w.keys, err = OpenKeyring(filepath.Join(t.TempDir(), "grant.keys"), w.clock.now); err != nil {
+		t.Fatal(err)
+	}
+	if w.Issuer, err = New(w.options()); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// request and want fit each other; a test changes one thing.
+func request() Request {
+	return Request{Tenant: store.DefaultTenant, Operator: "operator:o1", Domains: []string{"example.com"}, TTL: time.Minute}
+}
+
+func want() Want {
+	return Want{Tenant: store.DefaultTenant, Session: "s_1", Domains: []string{"example.com"}, Access: AccessTools, Actor: "agent:a1"}
+}
+
+func (w *world) issue(change ...func(*Request)) (Token, Grant) {
+	w.t.Helper()
+	r := request()
+	for _, c := range change {
+		c(&r)
+	}
+	token, g, err := w.Issue(context.Background(), r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return token, g
+}
+
+// refusal requires a code, and that the token is nowhere in what is said or recorded.
+func (w *world) refusal(token Token, want Want, code string) {
+	w.t.Helper()
+	for name, call := range map[string]func(context.Context, Token, Want) (Grant, error){"Verify": w.Verify, "Use": w.Use} {
+		g, err := call(context.Background(), token, want)
+		if got := problem.CodeOf(err); got != code {
+			w.t.Errorf("%s: got %q (%v), want %q", name, got, err, code)
+			continue
+		}
+		if g.ID != "" {
+			w.t.Errorf("%s: the refusal comes with a grant", name)
+		}
+		p, _ := problem.As(err)
+		if p.Message == "" || p.Hint == "" {
+			w.t.Errorf("%s: %s has no message or no hint", name, code)
+		}
+		said := fmt.Sprintf("%v %+v %#v %v", err, p, p.Details, w.log.events)
+		if text := token.Reveal(); text != "" && strings.Contains(said, text) {
+			w.t.Errorf("%s: the token is in %s", name, said)
+		}
+		w.log.mu.Lock()
+		if n := len(w.log.events); n == 0 || w.log.events[n-1].Action != "grant.refuse" || w.log.events[n-1].Code != code || w.log.events[n-1].Result != "refused" {
+			w.t.Errorf("%s: the refusal was not recorded: %+v", name, w.log.events)
+		}
+		w.log.mu.Unlock()
+	}
+}
+
+func (w *world) works(token Token, want Want) {
+	w.t.Helper()
+	if _, err := w.Verify(context.Background(), token, want); err != nil {
+		w.t.Errorf("Verify: %v", err)
+	}
+	if _, err := w.Use(context.Background(), token, want); err != nil {
+		w.t.Errorf("Use: %v", err)
+	}
+}

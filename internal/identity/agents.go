@@ -1,0 +1,248 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// Agent is an identity that programs in jails have, and Token one of its keys.
+type (
+	Agent = store.Agent
+	Token = store.Token
+)
+
+// DefaultOverlap is how long the old tokens of an agent are good after a rotation when nobody says, LongestOverlap the
+// most that may be said.
+const (
+	DefaultOverlap = 10 * time.Minute
+	LongestOverlap = 24 * time.Hour
+)
+
+// CreateAgent makes an agent with its first token, which is good for life, or [NeverExpires]. The key is returned here
+// and never again.
+func (s *Service) CreateAgent(ctx context.Context, by Principal, tenant, name string, life time.Duration) (Key, Agent, error) {
+	if err := s.Authorize(ctx, by, AgentCreate, tenant); err != nil {
+		return Key{}, Agent{}, err
+	}
+	_, lifeErr := s.expiry(life)
+	if err := errors.Join(checkName("agent", name), lifeErr); err != nil {
+		return Key{}, Agent{}, err
+	}
+	if _, err := s.tenant(ctx, tenant); err != nil {
+		return Key{}, Agent{}, err
+	}
+	a := Agent{ID: newID("ag_"), Tenant: tenant, Name: name, CreatedAt: s.now()}
+	var key Key
+	err := s.record(ctx, agentEvent(AgentCreate, by, a, a.ID), func() (err error) {
+		if err := s.o.Store.CreateAgent(ctx, a); err != nil {
+			return err
+		}
+		if key, _, err = s.addToken(ctx, a, life); err != nil {
+			// An agent without a token is of no use to anybody, and would keep its name.
+			return errors.Join(err, s.o.Store.DeleteAgent(context.WithoutCancel(ctx), a.ID))
+		}
+		return nil
+	})
+	if errors.Is(err, store.ErrExists) {
+		return Key{}, Agent{}, problem.Wrap(err, problem.Conflict, "choose another name, or remove that one", "there is an agent %s already", name)
+	}
+	if err != nil {
+		return Key{}, Agent{}, fmt.Errorf("create agent %s: %w", name, err)
+	}
+	return key, a, nil
+}
+
+// Agents lists the agents of a tenant; of all when tenant is empty.
+func (s *Service) Agents(ctx context.Context, by Principal, tenant string) ([]Agent, error) {
+	if err := s.Authorize(ctx, by, AgentList, tenant); err != nil {
+		return nil, err
+	}
+	list, err := s.o.Store.ListAgents(ctx, tenant)
+	if err != nil {
+		return nil, fmt.Errorf("list agents: %w", err)
+	}
+	return list, nil
+}
+
+// RevokeAgent ends everything that is open for an agent. Its tokens are not good until [Service.RestoreAgent].
+func (s *Service) RevokeAgent(ctx context.Context, by Principal, tenant, name string) error {
+	return s.endAgent(ctx, by, AgentRevoke, tenant, name, func(a Agent) error { return s.o.Store.RevokeAgent(ctx, a.ID, s.now()) })
+}
+
+// DeleteAgent removes an agent with its tokens, and ends everything that is open for it. Its name is free again.
+func (s *Service) DeleteAgent(ctx context.Context, by Principal, tenant, name string) error {
+	return s.endAgent(ctx, by, AgentDelete, tenant, name, func(a Agent) error { return s.o.Store.DeleteAgent(ctx, a.ID) })
+}
+
+// endAgent writes first and cuts then; see [Service.Hold].
+func (s *Service) endAgent(ctx context.Context, by Principal, op Operation, tenant, name string, write func(Agent) error) error {
+	a, err := s.agent(ctx, by, op, tenant, name)
+	if err != nil {
+		return err
+	}
+	err = s.ending(ctx, agentEvent(op, by, a, a.ID), func() error {
+		if err := write(a); err != nil {
+			return err
+		}
+		s.connections.cut(func(p Principal) bool { return p.Kind == KindAgent && p.ID == a.ID })
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("end agent %s: %w", name, err)
+	}
+	return nil
+}
+
+// RestoreAgent takes a revocation back. Tokens that were good before, and have not expired, are good again.
+func (s *Service) RestoreAgent(ctx context.Context, by Principal, tenant, name string) error {
+	a, err := s.agent(ctx, by, AgentRestore, tenant, name)
+	if err != nil {
+		return err
+	}
+	err = s.record(ctx, agentEvent(AgentRestore, by, a, a.ID), func() error { return s.o.Store.RevokeAgent(ctx, a.ID, time.Time{}) })
+	if err != nil {
+		return fmt.Errorf("restore agent %s: %w", name, err)
+	}
+	return nil
+}
+
+// Tokens lists an agent's tokens, without what they are.
+func (s *Service) Tokens(ctx context.Context, by Principal, tenant, name string) ([]Token, error) {
+	a, err := s.agent(ctx, by, TokenList, tenant, name)
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.o.Store.ListTokens(ctx, a.ID)
+	if err != nil {
+		return nil, fmt.Errorf("list the tokens of agent %s: %w", name, err)
+	}
+	return list, nil
+}
+
+// RotateToken makes a new token for an agent, good for life or [NeverExpires]. Those it has end after overlap, with
+// what is open with them; an overlap of 0 ends them now. The key is returned here and never again.
+func (s *Service) RotateToken(ctx context.Context, by Principal, tenant, name string, life, overlap time.Duration) (Key, Token, error) {
+	a, err := s.agent(ctx, by, TokenRotate, tenant, name)
+	if err != nil {
+		return Key{}, Token{}, err
+	}
+	if !a.RevokedAt.IsZero() {
+		return Key{}, Token{}, problem.New(problem.Conflict, "restore the agent first", "the agent %s is revoked", name)
+	}
+	if overlap < 0 || overlap > LongestOverlap {
+		return Key{}, Token{}, problem.New(problem.BadLimit, "give a time such as 10m", "old tokens can stay good for 0s to %s, and not for %s", LongestOverlap, overlap)
+	}
+	if _, err := s.expiry(life); err != nil {
+		return Key{}, Token{}, err
+	}
+	var key Key
+	var fresh Token
+	err = s.record(ctx, agentEvent(TokenRotate, by, a, a.ID), func() (err error) {
+		old, err := s.o.Store.ListTokens(ctx, a.ID)
+		if err != nil {
+			return err
+		}
+		if key, fresh, err = s.addToken(ctx, a, life); err != nil {
+			return err
+		}
+		for _, t := range old {
+			if err := s.endToken(ctx, t, overlap); err != nil {
+				// Nobody will be told the new token, so it must not stay.
+				return errors.Join(err, s.o.Store.RevokeToken(context.WithoutCancel(ctx), fresh.ID, s.now()))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return Key{}, Token{}, fmt.Errorf("rotate the token of agent %s: %w", name, err)
+	}
+	return key, fresh, nil
+}
+
+// endToken lets a token expire after overlap, if it does not before.
+func (s *Service) endToken(ctx context.Context, t Token, overlap time.Duration) error {
+	if s.over(t.ExpiresAt, t.RevokedAt) != "" {
+		return nil
+	}
+	at := s.now().Add(overlap)
+	if err := s.o.Store.ExpireToken(ctx, t.ID, at); err != nil {
+		return err
+	}
+	if t.ExpiresAt.IsZero() || at.Before(t.ExpiresAt) {
+		s.connections.expire(t.ID, at)
+	}
+	return nil
+}
+
+// RevokeToken ends one of an agent's tokens and everything that is open with it. Idempotent.
+func (s *Service) RevokeToken(ctx context.Context, by Principal, tenant, name, id string) error {
+	a, err := s.agent(ctx, by, TokenRevoke, tenant, name)
+	if err != nil {
+		return err
+	}
+	list, err := s.o.Store.ListTokens(ctx, a.ID)
+	if err != nil {
+		return fmt.Errorf("list the tokens of agent %s: %w", name, err)
+	}
+	for _, t := range list {
+		if t.ID != id {
+			continue
+		}
+		e := agentEvent(TokenRevoke, by, a, t.ID)
+		e.KeyHint = t.Hint
+		err := s.ending(ctx, e, func() error {
+			if err := s.o.Store.RevokeToken(ctx, t.ID, s.now()); err != nil {
+				return err
+			}
+			s.connections.cut(func(p Principal) bool { return p.TokenID == t.ID })
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("revoke token %s: %w", id, err)
+		}
+		return nil
+	}
+	return s.refused(ctx, by, TokenRevoke, id,
+		problem.New(problem.NotFound, "list them: clawjail agent tokens "+name, "the agent %s has no token %q", name, clip(id)))
+}
+
+// addToken makes a token; who may and whether the life is right was looked at before.
+func (s *Service) addToken(ctx context.Context, a Agent, life time.Duration) (Key, Token, error) {
+	expires, err := s.expiry(life)
+	if err != nil {
+		return Key{}, Token{}, err
+	}
+	key := newKey(PrefixAgent)
+	t := Token{ID: newID("tk_"), Agent: a.ID, Hash: key.Hash(), Hint: key.Hint(), CreatedAt: s.now(), ExpiresAt: expires}
+	if err := s.o.Store.CreateToken(ctx, t); err != nil {
+		return Key{}, Token{}, err
+	}
+	return key, t, nil
+}
+
+// agent looks one up for an operation. One of another tenant's does not exist.
+func (s *Service) agent(ctx context.Context, by Principal, op Operation, tenant, name string) (Agent, error) {
+	err := s.Authorize(ctx, by, op, tenant)
+	var a Agent
+	if err == nil {
+		a, err = s.o.Store.Agent(ctx, tenant, name)
+	}
+	switch {
+	case err == nil:
+		return a, nil
+	case errors.Is(err, store.ErrNotFound), problem.CodeOf(err) == problem.NotFound:
+		return Agent{}, problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", clip(name))
+	case problem.CodeOf(err) == problem.Forbidden:
+		return Agent{}, err
+	}
+	return Agent{}, fmt.Errorf("look up an agent: %w", err)
+}
+
+func agentEvent(op Operation, by Principal, a Agent, target string) Event {
+	return Event{Action: string(op), Tenant: a.Tenant, Actor: by.Actor(), Target: target}
+}

@@ -1,0 +1,382 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/clawjail/clawjail/internal/identity/redacted"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+func keyOf(text string) Key { return Key{redacted.New(text)} }
+
+func TestPrincipals(t *testing.T) {
+	w := newWorld(t)
+	if got := w.mustBe(keyOf(w.adminKey)); got != admin {
+		t.Errorf("admin: %+v", got)
+	}
+	key, o, err := w.CreateOperator(t.Context(), admin, NewOperator{Name: "ann", Tenant: "acme", Role: RoleViewer, Life: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Principal{Kind: KindOperator, ID: o.ID, Name: "ann", Tenant: "acme", Role: RoleViewer, TokenID: o.ID, ExpiresAt: noon.Add(time.Hour)}
+	if diff := cmp.Diff(want, w.mustBe(key)); diff != "" {
+		t.Errorf("operator (-want +got):\n%s", diff)
+	}
+	key, a, err := w.CreateAgent(t.Context(), admin, "acme", "bot", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := w.mustBe(key)
+	want = Principal{Kind: KindAgent, ID: a.ID, Name: "bot", Tenant: "acme", TokenID: got.TokenID, ExpiresAt: noon.Add(time.Minute)}
+	if diff := cmp.Diff(want, got); diff != "" || got.TokenID == "" {
+		t.Errorf("agent (-want +got):\n%s", diff)
+	}
+	for want, p := range map[string]Principal{"admin": admin, "operator:" + o.ID: {Kind: KindOperator, ID: o.ID}, "agent:" + a.ID: got} {
+		if p.Actor() != want {
+			t.Errorf("got %s, want %s", p.Actor(), want)
+		}
+	}
+}
+
+func TestKeysThatAreNotGood(t *testing.T) {
+	t.Run("malformed", func(t *testing.T) {
+		w := newWorld(t)
+		for _, text := range []string{"x", "cjop_short", w.adminKey + "x", "Bearer " + w.adminKey} {
+			w.refusedFor(keyOf(text), "malformed")
+		}
+	})
+	t.Run("unknown", func(t *testing.T) {
+		w := newWorld(t)
+		for _, prefix := range []string{PrefixAdmin, PrefixOperator, PrefixAgent} {
+			w.refusedFor(newKey(prefix), "unknown")
+		}
+	})
+	t.Run("no admin key", func(t *testing.T) {
+		w := newWorld(t, func(o *Options) { o.Admin = AdminKey{} })
+		w.refusedFor(keyOf(w.adminKey), "unknown")
+	})
+	t.Run("expired operator", func(t *testing.T) {
+		w := newWorld(t)
+		key, _, err := w.CreateOperator(t.Context(), admin, NewOperator{Name: "a", Tenant: "acme", Role: RoleViewer, Life: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.clock.move(time.Hour - time.Microsecond)
+		w.mustBe(key)
+		w.clock.move(time.Microsecond)
+		w.refusedFor(key, "expired")
+	})
+	t.Run("revoked operator", func(t *testing.T) {
+		w := newWorld(t)
+		key, o, _ := w.operator("acme", RoleAdmin)
+		if err := w.RevokeOperator(t.Context(), admin, o.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.refusedFor(key, "revoked")
+	})
+	t.Run("operator whose clock of revocation is ahead", func(t *testing.T) {
+		w := newWorld(t)
+		key, o, _ := w.operator("acme", RoleAdmin)
+		if err := w.o.Store.RevokeOperator(t.Context(), o.ID, noon.Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		w.refusedFor(key, "revoked")
+	})
+	t.Run("expired token", func(t *testing.T) {
+		w := newWorld(t)
+		key, _, err := w.CreateAgent(t.Context(), admin, "acme", "bot", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.clock.move(time.Hour)
+		w.refusedFor(key, "expired")
+	})
+	t.Run("revoked token", func(t *testing.T) {
+		w := newWorld(t)
+		key, _, p := w.agent("acme", "bot")
+		if err := w.RevokeToken(t.Context(), admin, "acme", "bot", p.TokenID); err != nil {
+			t.Fatal(err)
+		}
+		w.refusedFor(key, "revoked")
+	})
+	t.Run("revoked agent", func(t *testing.T) {
+		w := newWorld(t)
+		key, _, _ := w.agent("acme", "bot")
+		if err := w.RevokeAgent(t.Context(), admin, "acme", "bot"); err != nil {
+			t.Fatal(err)
+		}
+		w.refusedFor(key, "revoked")
+		if err := w.RestoreAgent(t.Context(), admin, "acme", "bot"); err != nil {
+			t.Fatal(err)
+		}
+		w.mustBe(key)
+	})
+	t.Run("deleted agent", func(t *testing.T) {
+		w := newWorld(t)
+		key, _, _ := w.agent("acme", "bot")
+		if err := w.DeleteAgent(t.Context(), admin, "acme", "bot"); err != nil {
+			t.Fatal(err)
+		}
+		w.refusedFor(key, "unknown")
+	})
+}
+
+func TestNoKeyIsNotAGuess(t *testing.T) {
+	w := newWorld(t)
+	before := len(w.log.all())
+	for range 100 {
+		if _, err := w.Authenticate(t.Context(), "", here); problem.CodeOf(err) != problem.Unauthorized {
+			t.Fatalf("got %v", err)
+		}
+	}
+	if after := len(w.log.all()); after != before {
+		t.Errorf("%d events for requests without a key", after-before)
+	}
+	w.mustBe(keyOf(w.adminKey))
+}
+
+// odd is a database that answers look-ups with rows that were not asked for.
+type odd struct {
+	Store
+	operator store.Operator
+	token    store.Token
+	agent    store.Agent
+	err      error
+}
+
+func (o *odd) OperatorByKey(context.Context, []byte) (store.Operator, error) {
+	return o.operator, o.err
+}
+func (o *odd) TokenByHash(context.Context, []byte) (store.Token, store.Agent, error) {
+	return o.token, o.agent, o.err
+}
+
+func TestWhatTheDatabaseFindsIsComparedAgain(t *testing.T) {
+	op, ag := newKey(PrefixOperator), newKey(PrefixAgent)
+	goodOperator := store.Operator{ID: "o", Tenant: "acme", Role: "viewer", KeyHash: op.Hash()}
+	goodToken := store.Token{ID: "t", Agent: "a", Hash: ag.Hash(), UsedAt: noon}
+	goodAgent := store.Agent{ID: "a", Tenant: "acme", Name: "bot"}
+	for name, tt := range map[string]struct {
+		change func(*odd)
+		good   bool
+	}{
+		"right":               {func(*odd) {}, true},
+		"other operator":      {func(o *odd) { o.operator.KeyHash = ag.Hash() }, false},
+		"operator of nothing": {func(o *odd) { o.operator.KeyHash = nil }, false},
+		"viewer of all":       {func(o *odd) { o.operator.Tenant = "" }, false},
+		"other token":         {func(o *odd) { o.token.Hash = op.Hash() }, false},
+		"other agent":         {func(o *odd) { o.agent.ID = "b" }, false},
+		"agent of all":        {func(o *odd) { o.agent.Tenant = "" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake := &odd{operator: goodOperator, token: goodToken, agent: goodAgent}
+			tt.change(fake)
+			w := newWorld(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
+			refused := 0
+			for _, key := range []Key{op, ag} {
+				if p, err := w.Authenticate(t.Context(), key.Reveal(), here); err != nil {
+					refused++
+				} else if p.Tenant != "acme" {
+					t.Errorf("got %+v", p)
+				}
+			}
+			if tt.good != (refused == 0) {
+				t.Errorf("%d of 2 refused", refused)
+			}
+		})
+	}
+}
+
+func TestStoreThatDoesNotAnswerLetsNobodyIn(t *testing.T) {
+	fake := &odd{err: store.Unavailable(errPlanted)}
+	w := newWorld(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
+	for range 2 * w.o.Brake.Burst { // and it is no guess either
+		for _, prefix := range []string{PrefixOperator, PrefixAgent} {
+			p, err := w.Authenticate(t.Context(), newKey(prefix).Reveal(), here)
+			if problem.CodeOf(err) != problem.DatabaseUnavailable || p != (Principal{}) {
+				t.Fatalf("got %+v, %v", p, err)
+			}
+		}
+	}
+	w.mustBe(keyOf(w.adminKey)) // who can still look after things
+}
+
+func TestLastUseOfATokenIsKnownToAboutAMinute(t *testing.T) {
+	w := newWorld(t)
+	key, _, _ := w.agent("acme", "bot")
+	used := func() time.Time {
+		list, err := w.Tokens(t.Context(), admin, "acme", "bot")
+		if err != nil || len(list) != 1 {
+			t.Fatal(list, err)
+		}
+		return list[0].UsedAt
+	}
+	if got := used(); !got.Equal(noon) {
+		t.Errorf("first: %v", got)
+	}
+	w.clock.move(59 * time.Second)
+	w.mustBe(key)
+	if got := used(); !got.Equal(noon) {
+		t.Errorf("within the minute: %v", got)
+	}
+	w.clock.move(time.Second)
+	w.mustBe(key)
+	if got := used(); !got.Equal(noon.Add(time.Minute)) {
+		t.Errorf("after it: %v", got)
+	}
+}
+
+func TestGuessingIsBraked(t *testing.T) {
+	w := newWorld(t)
+	good := w.adminKey
+	guess := func(from string) error {
+		_, err := w.Authenticate(t.Context(), newKey(PrefixOperator).Reveal(), netip.MustParseAddr(from))
+		return err
+	}
+	for n := range w.o.Brake.Burst {
+		if code := problem.CodeOf(guess("192.0.2.1")); code != problem.Unauthorized {
+			t.Fatalf("guess %d: %s", n, code)
+		}
+	}
+	err := guess("192.0.2.1")
+	if wait, ok := RetryAfter(err); problem.CodeOf(err) != problem.RateLimited || !ok || wait != w.o.Brake.Every {
+		t.Errorf("got %v, wait %v", err, wait)
+	}
+	if e := w.log.last(t); e.Reason != "braked" || e.Remote != here {
+		t.Errorf("recorded %+v", e)
+	}
+	// Before the key is compared: the right one is not looked at either, so the answer tells nothing about it.
+	if _, err := w.Authenticate(t.Context(), good, here); problem.CodeOf(err) != problem.RateLimited {
+		t.Errorf("the right key while braked: %v", err)
+	}
+	if _, err := w.Authenticate(t.Context(), good, netip.MustParseAddr("::ffff:192.0.2.1")); problem.CodeOf(err) != problem.RateLimited {
+		t.Errorf("the same address written differently: %v", err)
+	}
+	before := len(w.log.all())
+	for range 50 {
+		if problem.CodeOf(guess("192.0.2.1")) != problem.RateLimited {
+			t.Fatal("not braked")
+		}
+	}
+	if after := len(w.log.all()); after != before {
+		t.Errorf("a guesser who is braked writes %d events", after-before)
+	}
+	// Others are not concerned.
+	if _, err := w.Authenticate(t.Context(), good, netip.MustParseAddr("192.0.2.2")); err != nil {
+		t.Errorf("the neighbour: %v", err)
+	}
+	w.clock.move(w.o.Brake.Every - time.Millisecond)
+	if _, err := w.Authenticate(t.Context(), good, here); problem.CodeOf(err) != problem.RateLimited {
+		t.Errorf("too early: %v", err)
+	}
+	w.clock.move(time.Millisecond)
+	if _, err := w.Authenticate(t.Context(), good, here); err != nil {
+		t.Errorf("after the wait: %v", err)
+	}
+	// A good key in between gives no guesses back.
+	if code := problem.CodeOf(guess("192.0.2.1")); code != problem.Unauthorized {
+		t.Errorf("the guess that was regained: %s", code)
+	}
+	if code := problem.CodeOf(guess("192.0.2.1")); code != problem.RateLimited {
+		t.Errorf("one more: %s", code)
+	}
+}
+
+func TestIPv6IsBrakedByNetwork(t *testing.T) {
+	b := newBrake(Brake{Burst: 1, Every: time.Second, Addresses: 10}, (&clock{at: noon}).now)
+	b.wrong(netip.MustParseAddr("2001:db8:0:1::1"))
+	for addr, want := range map[string]bool{
+		"2001:db8:0:1::1": true, "2001:db8:0:1:ffff::2": true, "2001:db8:0:1::1%eth0": true, "2001:db8:0:2::1": false, "192.0.2.1": false,
+	} {
+		if wait, _ := b.blocked(netip.MustParseAddr(addr)); (wait > 0) != want {
+			t.Errorf("%s waits %v", addr, wait)
+		}
+	}
+	if wait, _ := b.blocked(netip.Addr{}); wait != 0 {
+		t.Error("a socket is braked for an address")
+	}
+	b.wrong(netip.Addr{})
+	if wait, _ := b.blocked(netip.Addr{}); wait == 0 {
+		t.Error("a socket is not braked")
+	}
+}
+
+func TestMemoryOfTheBrakeIsBounded(t *testing.T) {
+	c := &clock{at: noon}
+	b := newBrake(Brake{Burst: 1, Every: time.Hour, Addresses: 100}, c.now)
+	addr := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
+	for n := range 1000 {
+		b.wrong(addr(n))
+		if n%50 == 0 {
+			if wait, _ := b.blocked(addr(0)); wait == 0 {
+				t.Fatalf("after %d others, who goes on guessing was forgotten", n)
+			}
+			b.wrong(addr(0))
+		}
+	}
+	if len(b.known) != 100 || b.recent.Len() != 100 {
+		t.Errorf("knows %d addresses, and remembers the order of %d", len(b.known), b.recent.Len())
+	}
+	for n, want := range map[int]bool{0: true, 999: true, 950: true, 500: false} {
+		if wait, _ := b.blocked(addr(n)); (wait > 0) != want {
+			t.Errorf("%d waits %v", n, wait)
+		}
+	}
+}
+
+// A place that has been quiet is news when it begins again; one that goes on is not.
+func TestBrakedPlaceIsNewsOnce(t *testing.T) {
+	c := &clock{at: noon}
+	b := newBrake(Brake{Burst: 2, Every: time.Second, Addresses: 10}, c.now)
+	news := func() (n int) {
+		for range 5 {
+			if wait, first := b.blocked(here); wait == 0 {
+				b.wrong(here)
+			} else if first {
+				n++
+			}
+		}
+		return n
+	}
+	if n := news(); n != 1 {
+		t.Errorf("first time: %d", n)
+	}
+	c.move(time.Second)
+	if n := news(); n != 0 {
+		t.Errorf("goes on: %d", n)
+	}
+	c.move(time.Hour)
+	if n := news(); n != 1 {
+		t.Errorf("begins again: %d", n)
+	}
+}
+
+func TestRefusalThatCannotBeRecordedStaysOne(t *testing.T) {
+	w := newWorld(t)
+	w.log.fail(errPlanted)
+	_, err := w.Authenticate(t.Context(), newKey(PrefixAgent).Reveal(), here)
+	if problem.CodeOf(err) != problem.Unauthorized || !errors.Is(err, errPlanted) {
+		t.Errorf("got %v", err)
+	}
+	if err := w.Authorize(t.Context(), Principal{}, InfoRead, "acme"); problem.CodeOf(err) != problem.Forbidden || !errors.Is(err, errPlanted) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func BenchmarkAuthenticateAgent(b *testing.B) {
+	w := newWorld(b)
+	key, _, _ := w.agent("acme", "bot")
+	text := key.Reveal()
+	for b.Loop() {
+		if _, err := w.Authenticate(b.Context(), text, here); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

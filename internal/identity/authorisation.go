@@ -1,0 +1,253 @@
+package identity
+
+import (
+	"context"
+	"errors"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Operation is something that a principal may or may not do. Its name is the action in the audit log too.
+type Operation string
+
+// The operations, in the order of the table.
+const (
+	InfoRead     Operation = "info.read"
+	TemplateList Operation = "template.list"
+	JailReap     Operation = "jail.reap"
+
+	SessionOpen         Operation = "session.open"
+	SessionOpenOperator Operation = "session.open_operator" // with accounts; a grant is needed besides
+	SessionList         Operation = "session.list"
+	SessionRead         Operation = "session.read"
+	SessionUse          Operation = "session.use" // steer its browser
+	SessionClose        Operation = "session.close"
+	SessionRecording    Operation = "session.recording" // see what was recorded
+	SessionWatch        Operation = "session.watch"     // see and steer it live, as a person
+	SessionRefresh      Operation = "session.refresh"   // log in, for cookies to be kept
+
+	CookiesList    Operation = "cookies.list" // names, never values
+	CookiesImport  Operation = "cookies.import"
+	CookiesCapture Operation = "cookies.capture"
+	CookiesUpdate  Operation = "cookies.update" // scopes and leases
+	CookiesDelete  Operation = "cookies.delete"
+
+	SecretList   Operation = "secret.list" // names, never values
+	SecretPut    Operation = "secret.put"
+	SecretDelete Operation = "secret.delete"
+
+	VaultStatus Operation = "vault.status"
+	VaultRotate Operation = "vault.rotate"
+
+	GrantIssue      Operation = "grant.issue"
+	GrantList       Operation = "grant.list"
+	GrantRevoke     Operation = "grant.revoke"
+	GrantKeysRotate Operation = "grant.rotate_keys"
+
+	AuditRead   Operation = "audit.read"
+	AuditExport Operation = "audit.export"
+	AuditVerify Operation = "audit.verify"
+	AuditTrim   Operation = "audit.trim"
+
+	AgentList    Operation = "agent.list"
+	AgentCreate  Operation = "agent.create"
+	AgentRevoke  Operation = "agent.revoke"
+	AgentRestore Operation = "agent.restore"
+	AgentDelete  Operation = "agent.delete"
+	TokenList    Operation = "token.list"
+	TokenRotate  Operation = "token.rotate"
+	TokenRevoke  Operation = "token.revoke"
+
+	OperatorList   Operation = "operator.list"
+	OperatorCreate Operation = "operator.create"
+	OperatorRotate Operation = "operator.rotate"
+	OperatorRevoke Operation = "operator.revoke"
+
+	TenantRead       Operation = "tenant.read"
+	TenantCreate     Operation = "tenant.create"
+	TenantUpdate     Operation = "tenant.update"
+	TenantDisconnect Operation = "tenant.disconnect"
+)
+
+// Reach is whose things an operation is about.
+type Reach string
+
+// A tenant's things are for its own principals and for those of all tenants; the installation's only for the latter.
+const (
+	ReachTenant       Reach = "tenant"
+	ReachInstallation Reach = "installation"
+)
+
+// Agents says what agents have of an operation.
+type Agents string
+
+// Own is what the agent has itself opened or made.
+const (
+	AgentsNever Agents = ""
+	AgentsOwn   Agents = "own"
+	AgentsAll   Agents = "all"
+)
+
+// Rule is one row of the table.
+type Rule struct {
+	Operation Operation
+	// Least is the least role that may.
+	Least  Role
+	Reach  Reach
+	Agents Agents
+}
+
+// Table is who may do what. What is not in it, nobody may.
+func Table() []Rule {
+	return []Rule{
+		{InfoRead, RoleViewer, ReachTenant, AgentsAll},
+		{TemplateList, RoleViewer, ReachTenant, AgentsNever},
+		{JailReap, RoleAdmin, ReachInstallation, AgentsNever},
+
+		{SessionOpen, RoleOperator, ReachTenant, AgentsOwn},
+		{SessionOpenOperator, RoleOperator, ReachTenant, AgentsOwn},
+		{SessionList, RoleViewer, ReachTenant, AgentsOwn},
+		{SessionRead, RoleViewer, ReachTenant, AgentsOwn},
+		{SessionUse, RoleOperator, ReachTenant, AgentsOwn},
+		{SessionClose, RoleOperator, ReachTenant, AgentsOwn},
+		// A picture of a page can show what is in an account.
+		{SessionRecording, RoleOperator, ReachTenant, AgentsOwn},
+		{SessionWatch, RoleOperator, ReachTenant, AgentsNever},
+		{SessionRefresh, RoleOperator, ReachTenant, AgentsNever},
+
+		{CookiesList, RoleViewer, ReachTenant, AgentsNever},
+		{CookiesImport, RoleOperator, ReachTenant, AgentsNever},
+		{CookiesCapture, RoleOperator, ReachTenant, AgentsNever},
+		{CookiesUpdate, RoleOperator, ReachTenant, AgentsNever},
+		{CookiesDelete, RoleOperator, ReachTenant, AgentsNever},
+
+		{SecretList, RoleViewer, ReachTenant, AgentsNever},
+		{SecretPut, RoleOperator, ReachTenant, AgentsNever},
+		{SecretDelete, RoleOperator, ReachTenant, AgentsNever},
+
+		{VaultStatus, RoleAdmin, ReachInstallation, AgentsNever},
+		{VaultRotate, RoleAdmin, ReachInstallation, AgentsNever},
+
+		{GrantIssue, RoleOperator, ReachTenant, AgentsNever},
+		{GrantList, RoleViewer, ReachTenant, AgentsNever},
+		{GrantRevoke, RoleOperator, ReachTenant, AgentsNever},
+		{GrantKeysRotate, RoleAdmin, ReachInstallation, AgentsNever},
+
+		{AuditRead, RoleViewer, ReachTenant, AgentsNever},
+		{AuditExport, RoleAdmin, ReachTenant, AgentsNever},
+		{AuditVerify, RoleAdmin, ReachInstallation, AgentsNever},
+		{AuditTrim, RoleAdmin, ReachInstallation, AgentsNever},
+
+		{AgentList, RoleViewer, ReachTenant, AgentsNever},
+		{AgentCreate, RoleOperator, ReachTenant, AgentsNever},
+		{AgentRevoke, RoleOperator, ReachTenant, AgentsNever},
+		{AgentRestore, RoleOperator, ReachTenant, AgentsNever},
+		{AgentDelete, RoleOperator, ReachTenant, AgentsNever},
+		{TokenList, RoleViewer, ReachTenant, AgentsNever},
+		{TokenRotate, RoleOperator, ReachTenant, AgentsNever},
+		{TokenRevoke, RoleOperator, ReachTenant, AgentsNever},
+
+		{OperatorList, RoleAdmin, ReachTenant, AgentsNever},
+		{OperatorCreate, RoleAdmin, ReachTenant, AgentsNever},
+		{OperatorRotate, RoleAdmin, ReachTenant, AgentsNever},
+		{OperatorRevoke, RoleAdmin, ReachTenant, AgentsNever},
+
+		{TenantRead, RoleViewer, ReachTenant, AgentsNever},
+		// What a tenant may is decided for it.
+		{TenantCreate, RoleAdmin, ReachInstallation, AgentsNever},
+		{TenantUpdate, RoleAdmin, ReachInstallation, AgentsNever},
+		{TenantDisconnect, RoleAdmin, ReachInstallation, AgentsNever},
+	}
+}
+
+// Object is what an operation is done to.
+type Object struct {
+	// Tenant is whose it is; empty for what is of all tenants, such as a list of everything.
+	Tenant string
+	// Agent is the id of the agent that has opened or made it; empty when no agent has.
+	Agent string
+}
+
+// Can says whether a principal may do an operation with something of a tenant's; tenant is empty for what is of all
+// tenants. An agent that has the operation only for what is its own may do it here: who lists or opens looks at what
+// is whose. For one thing that exists, ask [CanWith].
+//
+// The answer is nil, forbidden, or not_found for what belongs to another tenant. Who answers not_found must do so in
+// the words that it has for a thing that does not exist.
+func Can(p Principal, op Operation, tenant string) error {
+	return decide(Table(), p, op, Object{Tenant: tenant, Agent: p.ID})
+}
+
+// CanWith is Can for one thing: what an agent has not made itself does not exist for it.
+func CanWith(p Principal, op Operation, object Object) error { return decide(Table(), p, op, object) }
+
+// decide reads the table.
+func decide(table []Rule, p Principal, op Operation, object Object) error {
+	for _, rule := range table {
+		if rule.Operation == op {
+			return rule.decide(p, object)
+		}
+	}
+	return forbidden(op)
+}
+
+func (r Rule) decide(p Principal, object Object) error {
+	switch p.Kind {
+	case KindAdmin, KindOperator:
+		if r.Least.rank() == 0 || p.Role.rank() < r.Least.rank() || p.Tenant == "" && p.Role != RoleAdmin {
+			return forbidden(r.Operation)
+		}
+	case KindAgent:
+		if r.Agents != AgentsOwn && r.Agents != AgentsAll || p.Tenant == "" {
+			return forbidden(r.Operation)
+		}
+	default:
+		return forbidden(r.Operation)
+	}
+	switch {
+	case p.Tenant == "":
+		return nil // an admin of the installation
+	case r.Reach != ReachTenant, object.Tenant == "":
+		return forbidden(r.Operation)
+	case object.Tenant != p.Tenant, p.Kind == KindAgent && r.Agents == AgentsOwn && (p.ID == "" || object.Agent != p.ID):
+		return problem.New(problem.NotFound, "look at what there is of your own", "there is nothing of that name")
+	}
+	return nil
+}
+
+func forbidden(op Operation) error {
+	return problem.New(problem.Forbidden, "ask an admin of the installation, or of your tenant, to do it or to give you the role",
+		"you may not do this: %s", op)
+}
+
+// Authorize is [Can], with a refusal written down.
+func (s *Service) Authorize(ctx context.Context, p Principal, op Operation, tenant string) error {
+	return s.refused(ctx, p, op, tenant, Can(p, op, tenant))
+}
+
+// AuthorizeWith is [CanWith], with a refusal written down.
+func (s *Service) AuthorizeWith(ctx context.Context, p Principal, op Operation, object Object) error {
+	return s.refused(ctx, p, op, object.Tenant, CanWith(p, op, object))
+}
+
+// refused writes a refusal down. It is one of the principal's tenant, whatever tenant was asked for: nobody else's log
+// is for strangers to fill.
+func (s *Service) refused(ctx context.Context, p Principal, op Operation, target string, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := Event{Action: string(op), Result: resultRefused, Tenant: p.Tenant, Actor: p.Actor(), Target: clip(target), Reason: problem.CodeOf(err)}
+	if auditErr := s.o.Audit(ctx, e); auditErr != nil {
+		return errors.Join(err, auditErr)
+	}
+	return err
+}
+
+// clip shortens what a caller has written, for a record.
+func clip(text string) string {
+	const most = 80
+	if len(text) <= most {
+		return text
+	}
+	return text[:most] + "…"
+}

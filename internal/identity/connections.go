@@ -1,0 +1,187 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Hold registers something that is open for a principal: a connection, a stream, a session. cancel is called once
+// when the principal's key is not good any more, with the reason as its cause, from another goroutine; it must not
+// block. Whoever holds calls release when the thing has ended by itself; release may be called more than once.
+//
+// Hold fails when the key is not good already: it may have been revoked since it was looked at. cancel is not called
+// then.
+func (s *Service) Hold(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
+	// First registered and then looked up, while a revocation is first written and then cuts: whichever comes first,
+	// one of the two sees the other.
+	held := s.connections.hold(p, cancel)
+	expires, reason, err := s.standing(ctx, p)
+	if err == nil && reason != "" {
+		err = notGood()
+	}
+	if err != nil {
+		if !s.connections.release(held) {
+			err = errors.Join(err, errCut) // cancel was called, or is being called
+		}
+		return nil, fmt.Errorf("hold a connection: %w", err)
+	}
+	s.connections.expire(p.TokenID, expires)
+	return func() { s.connections.release(held) }, nil
+}
+
+// errCut is what is joined to an error of Hold's when the connection was cut in the same moment.
+var errCut = errors.New("it was cut at the same moment")
+
+// Open is how many connections are held.
+func (s *Service) Open() int { return s.connections.count() }
+
+// checker says how a principal is doing; see [Service.standing].
+type checker func(ctx context.Context, p Principal) (expires time.Time, reason string, err error)
+
+// connections are what is open, and for whom. One goroutine ends what has expired.
+type connections struct {
+	now     func() time.Time
+	recheck time.Duration
+	check   checker
+	changed chan struct{} // has one element when an expiry may be earlier than the goroutine thinks
+
+	mu   sync.Mutex
+	last uint64
+	open map[uint64]*connection
+}
+
+type connection struct {
+	principal Principal // its ExpiresAt is kept up to date
+	cancel    context.CancelCauseFunc
+}
+
+func newConnections(now func() time.Time, recheck time.Duration, check checker) *connections {
+	return &connections{now: now, recheck: recheck, check: check, changed: make(chan struct{}, 1), open: map[uint64]*connection{}}
+}
+
+func (c *connections) hold(p Principal, cancel context.CancelCauseFunc) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last++
+	c.open[c.last] = &connection{p, cancel}
+	if !p.ExpiresAt.IsZero() {
+		c.wake()
+	}
+	return c.last
+}
+
+// release reports whether the connection was held until now.
+func (c *connections) release(held uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.open[held]
+	delete(c.open, held)
+	return ok
+}
+
+func (c *connections) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.open)
+}
+
+// cut ends what matches, and says how much that was.
+func (c *connections) cut(match func(Principal) bool) int {
+	c.mu.Lock()
+	var cancels []context.CancelCauseFunc
+	for id, open := range c.open {
+		if match(open.principal) {
+			cancels = append(cancels, open.cancel)
+			delete(c.open, id)
+		}
+	}
+	c.mu.Unlock()
+	for _, cancel := range cancels {
+		cancel(notGood())
+	}
+	return len(cancels)
+}
+
+// expire shortens the life of a key's connections. Nothing lengthens it: a life that was read before a rotation must
+// not undo what the rotation has said. A zero time is no end.
+func (c *connections) expire(token string, at time.Time) {
+	if at.IsZero() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, open := range c.open {
+		if end := &open.principal.ExpiresAt; open.principal.TokenID == token && (end.IsZero() || at.Before(*end)) {
+			*end = at
+			c.wake()
+		}
+	}
+}
+
+// wake tells the goroutine to look again.
+func (c *connections) wake() {
+	select {
+	case c.changed <- struct{}{}:
+	default: // it will
+	}
+}
+
+// run ends what expires, and what the store says is over, until the context does.
+func (c *connections) run(ctx context.Context) {
+	ticker := time.NewTicker(c.recheck)
+	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.changed:
+		case <-timer.C:
+		case <-ticker.C:
+			c.compare(ctx)
+		}
+		timer.Stop()
+		if next := c.endExpired(); !next.IsZero() {
+			timer.Reset(next.Sub(c.now()))
+		}
+	}
+}
+
+// endExpired ends what has expired, and says when something will next.
+func (c *connections) endExpired() (next time.Time) {
+	now := c.now()
+	c.cut(func(p Principal) bool { return !p.ExpiresAt.IsZero() && !now.Before(p.ExpiresAt) })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, open := range c.open {
+		if at := open.principal.ExpiresAt; !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+// compare looks up everybody who is connected. Another process may have revoked a key, or shortened its life. A store
+// that does not answer ends nothing: what it says is not known, and it will be asked again.
+func (c *connections) compare(ctx context.Context) {
+	c.mu.Lock()
+	principals := make(map[string]Principal, len(c.open))
+	for _, open := range c.open {
+		principals[open.principal.TokenID] = open.principal
+	}
+	c.mu.Unlock()
+	for token, p := range principals {
+		expires, reason, err := c.check(ctx, p)
+		switch {
+		case err != nil:
+		case reason != "":
+			c.cut(func(p Principal) bool { return p.TokenID == token })
+		default:
+			c.expire(token, expires)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+// Package identity knows who calls, and what they may do.
+//
+// A caller presents a key and becomes a [Principal]: the admin of the installation, an operator with a role, or an
+// agent. Keys are 256 random bits; the store has their SHA-256, and their text is shown once. What a principal may do
+// is one table ([Table]) that every face asks through [Service.Authorize] or [Can]. Principals of a tenant are told
+// of other tenants' things what they are told of things that do not exist.
+//
+// Revoking ends what is open: whoever holds a connection for a principal registers it with [Service.Hold], and is
+// told to end it when the key, the operator, the agent or the tenant is cut off, or when the key expires. A
+// revocation in this process cuts at once, one that another process wrote into the store within
+// [Options.Recheck].
+//
+// Actions are recorded before they are done. Revoking and deleting are exempt: they happen also when nothing can be
+// recorded.
+package identity
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// Store is what identity keeps.
+type Store interface {
+	store.Tenants
+	store.Operators
+	store.Agents
+}
+
+// Event is something to write down. It holds no key.
+type Event struct {
+	Action string // an Operation, or auth.refuse
+	Result string // ok, failed, refused
+	Tenant string
+	Actor  string // see [Principal.Actor]; empty when nobody knows
+	Target string // what it was done to: an id or a name
+	// Reason says why something was refused, more exactly than the caller is told: unknown, expired, revoked,
+	// malformed, braked, forbidden, not_found.
+	Reason string
+	// KeyHint is the beginning of a key that was refused, as lists of keys show it; empty when it had the form of none.
+	KeyHint string
+	Remote  netip.Addr
+}
+
+const (
+	resultOK      = "ok"
+	resultFailed  = "failed"
+	resultRefused = "refused"
+)
+
+// Options are what a Service needs.
+type Options struct {
+	Store Store
+	// Admin is the key of the installation's admin; the zero AdminKey is none.
+	Admin AdminKey
+	// Now and Audit are required. Audit writes an event down before it returns.
+	Now   func() time.Time
+	Audit func(ctx context.Context, e Event) error
+	// Recheck is how often open connections are compared with the store; at least a second.
+	Recheck time.Duration
+	// Brake bounds guessing.
+	Brake Brake
+}
+
+// DefaultRecheck is the Recheck when nobody configured another.
+const DefaultRecheck = 5 * time.Second
+
+// Validate reports everything that is wrong.
+func (o Options) Validate() error {
+	m := &problem.Many{Code: problem.BadConfig}
+	if o.Store == nil {
+		m.Add("store", "is missing")
+	}
+	if o.Now == nil {
+		m.Add("now", "is missing")
+	}
+	if o.Audit == nil {
+		m.Add("audit", "is missing")
+	}
+	if o.Recheck < time.Second {
+		m.Add("recheck", "is %s, and must be at least 1s", o.Recheck)
+	}
+	o.Brake.validate(m)
+	return m.Err()
+}
+
+// Service knows principals, tenants, and who is connected.
+type Service struct {
+	o           Options
+	brake       *brake
+	connections *connections
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// Open makes a Service and the tenant default, if that is missing. Close must be called.
+func Open(ctx context.Context, o Options) (*Service, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	first := store.Tenant{ID: store.DefaultTenant, CreatedAt: store.Microsecond(o.Now())}
+	if err := o.Store.CreateTenant(ctx, first); err != nil && !errors.Is(err, store.ErrExists) {
+		return nil, fmt.Errorf("make the tenant %s: %w", first.ID, err)
+	}
+	s := &Service{o: o, brake: newBrake(o.Brake, o.Now)}
+	s.connections = newConnections(o.Now, o.Recheck, s.standing)
+	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	s.running.Go(func() { s.connections.run(ctx) })
+	return s, nil
+}
+
+// Close stops watching over connections, and waits until that is done. It cuts none: they belong to those who hold them.
+func (s *Service) Close() {
+	s.stop()
+	s.running.Wait()
+}
+
+// record writes an event down and then does it; when that fails, a second event says so.
+func (s *Service) record(ctx context.Context, e Event, do func() error) error {
+	e.Result = resultOK
+	if err := s.o.Audit(ctx, e); err != nil {
+		return fmt.Errorf("record %s: %w", e.Action, err)
+	}
+	err := do()
+	if err == nil {
+		return nil
+	}
+	e.Result = resultFailed
+	return errors.Join(err, s.o.Audit(ctx, e))
+}
+
+// ending does something that must not wait for its record.
+func (s *Service) ending(ctx context.Context, e Event, do func() error) error {
+	e.Result = resultOK
+	err := do()
+	if err != nil {
+		e.Result = resultFailed
+	}
+	if auditErr := s.o.Audit(ctx, e); auditErr != nil {
+		err = errors.Join(err, fmt.Errorf("%s is done and could not be recorded: %w", e.Action, auditErr))
+	}
+	return err
+}
+
+// newID is a random id of a kind.
+func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()[:20]) }
+
+// now is the time as the store keeps it.
+func (s *Service) now() time.Time { return store.Microsecond(s.o.Now()) }
+
+// checkName checks the name of a tenant, an operator or an agent.
+func checkName(what, name string) error {
+	valid := len(name) >= 1 && len(name) <= 40 && !strings.ContainsFunc(name, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-'
+	})
+	if !valid {
+		return problem.New(problem.BadName, "use 1 to 40 of a-z, 0-9 and -", "the name of the %s is not valid", what)
+	}
+	return nil
+}
+
+// NeverExpires is the life of a key that is good until it is revoked.
+const NeverExpires time.Duration = -1
+
+// longestLife is more than any key should have.
+const longestLife = 10 * 366 * 24 * time.Hour
+
+// expiry is when a key that is made now ends; zero for never.
+func (s *Service) expiry(life time.Duration) (time.Time, error) {
+	switch {
+	case life == NeverExpires:
+		return time.Time{}, nil
+	case life < time.Second, life > longestLife:
+		return time.Time{}, problem.New(problem.BadLimit, "give a time such as 720h, or say that the key never expires",
+			"a key can live from 1s to %s, and not %s", longestLife, life)
+	}
+	return s.now().Add(life), nil
+}

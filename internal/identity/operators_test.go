@@ -1,0 +1,304 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+func TestOperatorIsKeptWithoutTheKey(t *testing.T) {
+	w := newWorld(t)
+	key, o, err := w.CreateOperator(t.Context(), admin, NewOperator{Name: "ann", Tenant: "acme", Role: RoleOperator, Life: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, err := w.o.Store.Operator(t.Context(), o.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := store.Operator{
+		ID: o.ID, Name: "ann", Tenant: "acme", Role: "operator", KeyHash: key.Hash(), KeyHint: key.Hint(), CreatedAt: noon, ExpiresAt: noon.Add(time.Hour),
+	}
+	if diff := cmp.Diff(want, row); diff != "" {
+		t.Errorf("row (-want +got):\n%s", diff)
+	}
+	if strings.Contains(fmt.Sprintf("%+v %s %+v", row, row.KeyHash, w.log.all()), key.Reveal()[len(PrefixOperator)+hintLength:]) {
+		t.Error("the row or the log has the key")
+	}
+	if e := w.log.last(t); e != (Event{Action: "operator.create", Result: "ok", Tenant: "acme", Actor: "admin", Target: o.ID, KeyHint: key.Hint()}) {
+		t.Errorf("recorded %+v", e)
+	}
+}
+
+func TestOperatorsThatAreNotMade(t *testing.T) {
+	w := newWorld(t)
+	_, _, tenantAdmin := w.operator("acme", RoleAdmin)
+	_, _, operator := w.operator("acme", RoleOperator)
+	good := NewOperator{Name: "bob", Tenant: "acme", Role: RoleViewer, Life: time.Hour}
+	before, err := w.Operators(t.Context(), admin, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		by     Principal
+		change func(*NewOperator)
+		code   string
+	}{
+		"by an operator":                       {operator, func(*NewOperator) {}, problem.Forbidden},
+		"in another tenant":                    {tenantAdmin, func(n *NewOperator) { n.Tenant = "rival" }, problem.NotFound},
+		"in no tenant":                         {tenantAdmin, func(n *NewOperator) { n.Tenant, n.Role = "", RoleAdmin }, problem.Forbidden},
+		"in a tenant that is not there":        {admin, func(n *NewOperator) { n.Tenant = "nobody" }, problem.NotFound},
+		"viewer of all":                        {admin, func(n *NewOperator) { n.Tenant = "" }, problem.BadRequest},
+		"role that is unknown":                 {admin, func(n *NewOperator) { n.Role = "owner" }, problem.BadRequest},
+		"without a role":                       {admin, func(n *NewOperator) { n.Role = "" }, problem.BadRequest},
+		"without a name":                       {admin, func(n *NewOperator) { n.Name = "" }, problem.BadName},
+		"name with a line end":                 {admin, func(n *NewOperator) { n.Name = "bob\n" }, problem.BadName},
+		"name that is too long":                {admin, func(n *NewOperator) { n.Name = strings.Repeat("b", 41) }, problem.BadName},
+		"life that nobody has given":           {admin, func(n *NewOperator) { n.Life = 0 }, problem.BadLimit},
+		"negative life":                        {admin, func(n *NewOperator) { n.Life = -2 }, problem.BadLimit},
+		"life of a hundred years":              {admin, func(n *NewOperator) { n.Life = 100 * 365 * 24 * time.Hour }, problem.BadLimit},
+		"by an agent":                          {callers[5].p, func(*NewOperator) {}, problem.Forbidden},
+		"by the admin of another tenant":       {Principal{Kind: KindOperator, ID: "x", Tenant: "rival", Role: RoleAdmin}, func(*NewOperator) {}, problem.NotFound},
+		"by the admin of a tenant with no row": {Principal{Kind: KindOperator, ID: "x", Tenant: "nobody", Role: RoleAdmin}, func(n *NewOperator) { n.Tenant = "nobody" }, problem.NotFound},
+	} {
+		n := good
+		tt.change(&n)
+		key, _, err := w.CreateOperator(t.Context(), tt.by, n)
+		if problem.CodeOf(err) != tt.code || !key.IsZero() {
+			t.Errorf("%s: got %v, want %s", name, err, tt.code)
+		}
+	}
+	after, err := w.Operators(t.Context(), admin, "")
+	if err != nil || len(after) != len(before) {
+		t.Errorf("%d operators, %v", len(after)-len(before), err)
+	}
+	if _, _, err := w.CreateOperator(t.Context(), tenantAdmin, good); err != nil {
+		t.Errorf("what a tenant's admin may: %v", err)
+	}
+}
+
+func TestRotatedOperatorHasOneKey(t *testing.T) {
+	w := newWorld(t)
+	old, o, p := w.operator("acme", RoleOperator)
+	open := w.hold(p)
+	w.clock.move(time.Minute)
+	key, fresh, err := w.RotateOperator(t.Context(), admin, o.ID, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fresh.ID == o.ID || fresh.Name != o.Name || fresh.Role != o.Role || fresh.Tenant != o.Tenant || !fresh.ExpiresAt.Equal(noon.Add(61*time.Minute)) {
+		t.Errorf("got %+v", fresh)
+	}
+	w.mustBe(key)
+	w.refusedFor(old, "revoked")
+	if !open.cut() {
+		t.Error("what was open with the old key is open")
+	}
+	if _, _, err := w.RotateOperator(t.Context(), admin, o.ID, time.Hour); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("rotating a revoked key: %v", err)
+	}
+}
+
+func TestOperatorsOfOthersDoNotExist(t *testing.T) {
+	w := newWorld(t)
+	key, o, _ := w.operator("acme", RoleOperator)
+	_, all, _ := w.operator("", RoleAdmin)
+	_, _, rival := w.operator("rival", RoleAdmin)
+	_, _, viewer := w.operator("acme", RoleViewer)
+	for name, call := range map[string]func(p Principal, id string) error{
+		"revoke": func(p Principal, id string) error { return w.RevokeOperator(t.Context(), p, id) },
+		"rotate": func(p Principal, id string) error {
+			_, _, err := w.RotateOperator(t.Context(), p, id, time.Hour)
+			return err
+		},
+	} {
+		unknown := call(rival, "op_unknown")
+		for _, id := range []string{o.ID, all.ID} {
+			err := call(rival, id)
+			if problem.CodeOf(err) != problem.NotFound || strings.ReplaceAll(err.Error(), id, "op_unknown") != unknown.Error() {
+				t.Errorf("%s: got %v, and for what is not there %v", name, err, unknown)
+			}
+		}
+		for _, id := range []string{o.ID, all.ID, "op_unknown"} {
+			if err := call(viewer, id); problem.CodeOf(err) != problem.Forbidden {
+				t.Errorf("%s by a viewer: %v", name, err)
+			}
+		}
+	}
+	w.mustBe(key)
+	list, err := w.Operators(t.Context(), rival, "rival")
+	if err != nil || len(list) != 1 || list[0].Tenant != "rival" {
+		t.Errorf("got %+v, %v", list, err)
+	}
+	for _, tenant := range []string{"", "acme"} {
+		if _, err := w.Operators(t.Context(), rival, tenant); err == nil {
+			t.Errorf("rival lists the operators of %q", tenant)
+		}
+	}
+}
+
+func TestRevokingTwiceIsRevokingOnce(t *testing.T) {
+	w := newWorld(t)
+	_, o, _ := w.operator("acme", RoleOperator)
+	for range 2 {
+		if err := w.RevokeOperator(t.Context(), admin, o.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.clock.move(time.Hour)
+	}
+	row, err := w.o.Store.Operator(t.Context(), o.ID)
+	if err != nil || !row.RevokedAt.Equal(noon) {
+		t.Errorf("revoked at %v, %v", row.RevokedAt, err)
+	}
+}
+
+// Nothing is made without a record; ending needs none.
+func TestRecordsComeFirstExceptForEndings(t *testing.T) {
+	w := newWorld(t)
+	key, o, p := w.operator("acme", RoleOperator)
+	agentKey, _, agent := w.agent("acme", "bot")
+	w.agent("acme", "other")
+	open, agentOpen := w.hold(p), w.hold(agent)
+	w.log.fail(errPlanted)
+	for name, call := range map[string]func() error{
+		"create operator": func() error {
+			_, _, err := w.CreateOperator(t.Context(), admin, NewOperator{Name: "x", Tenant: "acme", Role: RoleViewer, Life: time.Hour})
+			return err
+		},
+		"rotate operator": func() error { _, _, err := w.RotateOperator(t.Context(), admin, o.ID, time.Hour); return err },
+		"create agent":    func() error { _, _, err := w.CreateAgent(t.Context(), admin, "acme", "x", time.Hour); return err },
+		"rotate token":    func() error { _, _, err := w.RotateToken(t.Context(), admin, "acme", "bot", time.Hour, 0); return err },
+		"restore agent":   func() error { return w.RestoreAgent(t.Context(), admin, "acme", "bot") },
+		"create tenant":   func() error { _, err := w.CreateTenant(t.Context(), admin, "x", Policy{}); return err },
+		"set policy": func() error {
+			_, err := w.SetPolicy(t.Context(), admin, "acme", Policy{ForbidOperatorMode: true})
+			return err
+		},
+	} {
+		if err := call(); !errors.Is(err, errPlanted) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	w.log.fail(nil)
+	w.mustBe(key)
+	w.mustBe(agentKey)
+	if list, err := w.Tenants(t.Context(), admin); err != nil || len(list) != 3 {
+		t.Errorf("%d tenants, %v", len(list), err)
+	}
+	if list, err := w.Agents(t.Context(), admin, ""); err != nil || len(list) != 2 {
+		t.Errorf("%d agents, %v", len(list), err)
+	}
+	if list, err := w.Operators(t.Context(), admin, ""); err != nil || len(list) != 1 {
+		t.Errorf("%d operators, %v", len(list), err)
+	}
+	if list, err := w.Tokens(t.Context(), admin, "acme", "bot"); err != nil || len(list) != 1 {
+		t.Errorf("%d tokens, %v", len(list), err)
+	}
+	if err := w.OperatorMode(t.Context(), "acme"); err != nil {
+		t.Errorf("the policy changed: %v", err)
+	}
+
+	w.log.fail(errPlanted)
+	for name, call := range map[string]func() error{
+		"revoke operator": func() error { return w.RevokeOperator(t.Context(), admin, o.ID) },
+		"revoke token":    func() error { return w.RevokeToken(t.Context(), admin, "acme", "bot", agent.TokenID) },
+		"delete agent":    func() error { return w.DeleteAgent(t.Context(), admin, "acme", "other") },
+		"disconnect":      func() error { _, err := w.DisconnectTenant(t.Context(), admin, "acme"); return err },
+	} {
+		if err := call(); !errors.Is(err, errPlanted) {
+			t.Errorf("%s does not say that it was not recorded: %v", name, err)
+		}
+	}
+	if !open.cut() || !agentOpen.cut() {
+		t.Error("what was revoked is open")
+	}
+	w.log.fail(nil)
+	w.refusedFor(key, "revoked")
+	w.refusedFor(agentKey, "revoked")
+	if list, err := w.Agents(t.Context(), admin, ""); err != nil || len(list) != 1 {
+		t.Errorf("%d agents, %v", len(list), err)
+	}
+}
+
+// failing is a store in which one write does not work.
+type failing struct {
+	Store
+	createOperator, createToken, expireToken, revokeOperator bool
+}
+
+func (f *failing) CreateOperator(ctx context.Context, o store.Operator) error {
+	if f.createOperator {
+		return errPlanted
+	}
+	return f.Store.CreateOperator(ctx, o)
+}
+
+func (f *failing) RevokeOperator(ctx context.Context, id string, at time.Time) error {
+	if f.revokeOperator {
+		return errPlanted
+	}
+	return f.Store.RevokeOperator(ctx, id, at)
+}
+
+func (f *failing) CreateToken(ctx context.Context, t store.Token) error {
+	if f.createToken {
+		return errPlanted
+	}
+	return f.Store.CreateToken(ctx, t)
+}
+
+func (f *failing) ExpireToken(ctx context.Context, id string, at time.Time) error {
+	if f.expireToken {
+		return errPlanted
+	}
+	return f.Store.ExpireToken(ctx, id, at)
+}
+
+func TestWhatFailsSaysSoAndLeavesNothing(t *testing.T) {
+	fake := &failing{}
+	w := newWorld(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
+	_, o, p := w.operator("acme", RoleOperator)
+	open := w.hold(p)
+	w.agent("acme", "bot")
+	failed := func(action string, err error) {
+		t.Helper()
+		if e := w.log.last(t); !errors.Is(err, errPlanted) || e.Action != action || e.Result != "failed" {
+			t.Errorf("got %v, recorded %+v", err, e)
+		}
+	}
+	fake.createOperator = true
+	_, _, err := w.CreateOperator(t.Context(), admin, NewOperator{Name: "x", Tenant: "acme", Role: RoleViewer, Life: time.Hour})
+	failed("operator.create", err)
+	fake.revokeOperator = true
+	failed("operator.revoke", w.RevokeOperator(t.Context(), admin, o.ID))
+	if open.cut() {
+		t.Error("a connection was cut whose key is good")
+	}
+	fake.createToken = true
+	_, _, err = w.CreateAgent(t.Context(), admin, "acme", "new", time.Hour)
+	failed("agent.create", err)
+	if list, err := w.Agents(t.Context(), admin, "acme"); err != nil || len(list) != 1 {
+		t.Errorf("an agent without a token was left: %+v, %v", list, err)
+	}
+	fake.createToken, fake.expireToken = false, true
+	_, _, err = w.RotateToken(t.Context(), admin, "acme", "bot", time.Hour, 0)
+	failed("token.rotate", err)
+	list, err := w.Tokens(t.Context(), admin, "acme", "bot")
+	good := 0
+	for _, token := range list {
+		if token.RevokedAt.IsZero() {
+			good++
+		}
+	}
+	if err != nil || good != 1 {
+		t.Errorf("%d tokens are good, %v", good, err)
+	}
+}

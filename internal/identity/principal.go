@@ -1,0 +1,79 @@
+package identity
+
+import (
+	"time"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// Kind is what sort of caller a principal is.
+type Kind string
+
+// The admin is whoever has the key file of the installation. Operators are people, and programs of theirs. Agents
+// are the programs in jails.
+const (
+	KindAdmin    Kind = "admin"
+	KindOperator Kind = "operator"
+	KindAgent    Kind = "agent"
+)
+
+// Role is what an operator may do; each may do what those before it may. Agents have none of them.
+type Role string
+
+// The viewer looks, the operator works with sessions, accounts and agents, the admin decides who may.
+const (
+	RoleViewer   Role = "viewer"
+	RoleOperator Role = "operator"
+	RoleAdmin    Role = "admin"
+)
+
+// rank orders the roles; an unknown one is below all.
+func (r Role) rank() int {
+	switch r {
+	case RoleViewer:
+		return 1
+	case RoleOperator:
+		return 2
+	case RoleAdmin:
+		return 3
+	}
+	return 0
+}
+
+// Principal is who calls. The zero Principal may do nothing.
+type Principal struct {
+	Kind Kind
+	// ID is that of the operator or the agent; of the admin it is "admin".
+	ID   string
+	Name string
+	// Tenant is empty for a principal of all tenants.
+	Tenant string
+	Role   Role // empty for agents
+	// TokenID names the key: an operator's is its ID.
+	TokenID string
+	// ExpiresAt is when the key ends; zero for never.
+	ExpiresAt time.Time
+}
+
+// Actor names the principal in records: admin, operator:ID, agent:ID.
+func (p Principal) Actor() string {
+	if p.Kind == KindAdmin {
+		return string(KindAdmin)
+	}
+	return string(p.Kind) + ":" + p.ID
+}
+
+// TenantOr is the tenant of a request that may name one: a principal's own when it does not, and the tenant default
+// for a principal of all tenants. Whether the principal may act there is for [Can] to say.
+func (p Principal) TenantOr(named string) string {
+	switch {
+	case named != "":
+		return named
+	case p.Tenant != "":
+		return p.Tenant
+	}
+	return store.DefaultTenant
+}
+
+// of says whether a tenant's things exist for the principal.
+func (p Principal) of(tenant string) bool { return p.Tenant == "" || p.Tenant == tenant }

@@ -1,0 +1,120 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// Tenant owns agents, credentials and sessions.
+type Tenant = store.Tenant
+
+// Policy is what is decided for a tenant.
+type Policy struct {
+	// ForbidOperatorMode refuses every session with accounts.
+	ForbidOperatorMode bool
+}
+
+// CreateTenant makes a tenant.
+func (s *Service) CreateTenant(ctx context.Context, by Principal, id string, policy Policy) (Tenant, error) {
+	if err := s.Authorize(ctx, by, TenantCreate, id); err != nil {
+		return Tenant{}, err
+	}
+	if err := checkName("tenant", id); err != nil {
+		return Tenant{}, err
+	}
+	t := Tenant{ID: id, CreatedAt: s.now(), ForbidOperatorMode: policy.ForbidOperatorMode}
+	err := s.record(ctx, Event{Action: string(TenantCreate), Tenant: id, Actor: by.Actor(), Target: id}, func() error {
+		return s.o.Store.CreateTenant(ctx, t)
+	})
+	if errors.Is(err, store.ErrExists) {
+		return Tenant{}, problem.Wrap(err, problem.Conflict, "choose another name", "there is a tenant %s already", id)
+	}
+	if err != nil {
+		return Tenant{}, fmt.Errorf("create tenant %s: %w", id, err)
+	}
+	return t, nil
+}
+
+// Tenants lists the tenants that exist for a principal: all, or its own.
+func (s *Service) Tenants(ctx context.Context, by Principal) ([]Tenant, error) {
+	if err := s.Authorize(ctx, by, TenantRead, by.Tenant); err != nil {
+		return nil, err
+	}
+	if by.Tenant != "" {
+		t, err := s.tenant(ctx, by.Tenant)
+		if err != nil {
+			return nil, err
+		}
+		return []Tenant{t}, nil
+	}
+	list, err := s.o.Store.ListTenants(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list tenants: %w", err)
+	}
+	return list, nil
+}
+
+// SetPolicy changes what is decided for a tenant. Sessions with accounts that are open stay open when the tenant may
+// not have them any more; whoever wants them to end closes them, or disconnects the tenant.
+func (s *Service) SetPolicy(ctx context.Context, by Principal, id string, policy Policy) (Tenant, error) {
+	if err := s.Authorize(ctx, by, TenantUpdate, id); err != nil {
+		return Tenant{}, err
+	}
+	t, err := s.tenant(ctx, id)
+	if err != nil {
+		return Tenant{}, err
+	}
+	t.ForbidOperatorMode = policy.ForbidOperatorMode
+	err = s.record(ctx, Event{Action: string(TenantUpdate), Tenant: id, Actor: by.Actor(), Target: id}, func() error {
+		return s.o.Store.UpdateTenant(ctx, t)
+	})
+	if err != nil {
+		return Tenant{}, fmt.Errorf("update tenant %s: %w", id, err)
+	}
+	return t, nil
+}
+
+// DisconnectTenant ends everything that is open in this process for a tenant's principals, and says how much that was.
+// Their keys stay good.
+func (s *Service) DisconnectTenant(ctx context.Context, by Principal, id string) (int, error) {
+	if err := s.Authorize(ctx, by, TenantDisconnect, id); err != nil {
+		return 0, err
+	}
+	if _, err := s.tenant(ctx, id); err != nil {
+		return 0, err
+	}
+	ended := 0
+	err := s.ending(ctx, Event{Action: string(TenantDisconnect), Tenant: id, Actor: by.Actor(), Target: id}, func() error {
+		ended = s.connections.cut(func(p Principal) bool { return p.Tenant == id })
+		return nil
+	})
+	return ended, err
+}
+
+// OperatorMode says whether a tenant may have sessions with accounts: nil, or forbidden.
+func (s *Service) OperatorMode(ctx context.Context, tenant string) error {
+	t, err := s.tenant(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	if t.ForbidOperatorMode {
+		return problem.New(problem.Forbidden, "open a clean session, or ask an admin of the installation to allow it",
+			"the tenant may not have sessions with accounts")
+	}
+	return nil
+}
+
+func (s *Service) tenant(ctx context.Context, id string) (Tenant, error) {
+	t, err := s.o.Store.Tenant(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return Tenant{}, problem.New(problem.NotFound, "list them: clawjail tenant ls", "there is no tenant %q", clip(id))
+	}
+	if err != nil {
+		return Tenant{}, fmt.Errorf("look up a tenant: %w", err)
+	}
+	return t, nil
+}

@@ -1,0 +1,200 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store/sqlite"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	errPlanted = errors.New("planted")
+	noon       = time.Date(2031, 5, 6, 12, 0, 0, 0, time.UTC)
+	here       = netip.MustParseAddr("192.0.2.1")
+	admin      = Principal{Kind: KindAdmin, ID: "admin", Name: "admin", Role: RoleAdmin, TokenID: "admin"}
+)
+
+// clock is a time that stands still until it is moved.
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *clock) move(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+// recorder is an audit log that can be out of order.
+type recorder struct {
+	mu     sync.Mutex
+	events []Event
+	fails  error
+}
+
+func (r *recorder) audit(_ context.Context, e Event) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fails != nil {
+		return r.fails
+	}
+	r.events = append(r.events, e)
+	return nil
+}
+
+func (r *recorder) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fails = err
+}
+
+func (r *recorder) last(t testing.TB) Event {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.events) == 0 {
+		t.Fatal("nothing was recorded")
+	}
+	return r.events[len(r.events)-1]
+}
+
+func (r *recorder) all() []Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]Event(nil), r.events...)
+}
+
+// world is a Service over a real database with two tenants besides the default: acme and rival.
+type world struct {
+	*Service
+	t        testing.TB
+	clock    *clock
+	log      *recorder
+	adminKey string
+}
+
+type option func(*Options)
+
+func newWorld(t testing.TB, options ...option) *world {
+	t.Helper()
+	dir := t.TempDir()
+	db, err := sqlite.Open(context.Background(), filepath.Join(dir, "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	path := filepath.Join(dir, "admin.key")
+	key, err := LoadAdminKey(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, clock: &clock{at: noon}, log: &recorder{}, adminKey: strings.TrimSpace(string(text))}
+	o := Options{Store: db, Admin: key, Now: w.clock.now, Audit: w.log.audit, Recheck: DefaultRecheck, Brake: DefaultBrake()}
+	for _, change := range options {
+		change(&o)
+	}
+	if w.Service, err = Open(context.Background(), o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	for _, tenant := range []string{"acme", "rival"} {
+		if _, err := w.CreateTenant(context.Background(), admin, tenant, Policy{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+func (w *world) operator(tenant string, role Role) (Key, Operator, Principal) {
+	w.t.Helper()
+	key, o, err := w.CreateOperator(context.Background(), admin, NewOperator{Name: "someone", Tenant: tenant, Role: role, Life: NeverExpires})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return key, o, w.mustBe(key)
+}
+
+func (w *world) agent(tenant, name string) (Key, Agent, Principal) {
+	w.t.Helper()
+	key, a, err := w.CreateAgent(context.Background(), admin, tenant, name, NeverExpires)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return key, a, w.mustBe(key)
+}
+
+func (w *world) mustBe(key Key) Principal {
+	w.t.Helper()
+	p, err := w.Authenticate(context.Background(), key.Reveal(), here)
+	if err != nil {
+		w.t.Fatalf("the key is not good: %v", err)
+	}
+	return p
+}
+
+// refusedFor requires that a key is refused, in the words that every key is refused in, and why in the log.
+func (w *world) refusedFor(key Key, reason string) {
+	w.t.Helper()
+	p, err := w.Authenticate(context.Background(), key.Reveal(), here)
+	if problem.CodeOf(err) != problem.Unauthorized || p != (Principal{}) {
+		w.t.Errorf("got %+v, %v", p, err)
+		return
+	}
+	if err.Error() != notGood().Error() {
+		w.t.Errorf("the answer tells more than that the key is not good: %v", err)
+	}
+	if e := w.log.last(w.t); e.Action != "auth.refuse" || e.Reason != reason || e.Result != "refused" || e.Remote != here {
+		w.t.Errorf("recorded %+v, want the reason %s", e, reason)
+	}
+	if text := key.Reveal(); strings.Contains(fmt.Sprintf("%+v %+v", err, w.log.all()), text) {
+		w.t.Error("the key is in the error or the log")
+	}
+	w.clock.move(w.o.Brake.Every) // so that a test may try often
+}
+
+// held is a connection that a test looks at.
+type held struct {
+	ctx     context.Context
+	release func()
+}
+
+func (w *world) hold(p Principal) held {
+	w.t.Helper()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	w.t.Cleanup(func() { cancel(nil) })
+	release, err := w.Hold(context.Background(), p, cancel)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return held{ctx, release}
+}
+
+func (h held) cut() bool { return problem.CodeOf(context.Cause(h.ctx)) == problem.Unauthorized }
