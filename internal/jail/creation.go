@@ -1,0 +1,189 @@
+package jail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Create makes a jail without an owner.
+func (l *Lifecycle) Create(ctx context.Context, spec Spec) (*Jail, error) {
+	return l.CreateFor(ctx, "", spec, func(context.Context, *Jail) error { return nil })
+}
+
+// CreateFor makes a jail for an owner, which Lost and Found speak of.
+//
+// deliver gives the jail to its owner, stdio and all, and returns when the owner has it. Until then the program has
+// not begun and the journal does not say that the jail has started: when the process dies before its owner has it,
+// the jail is nobody's, and is removed. Once it is delivered, the context counts no more.
+func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deliver func(context.Context, *Jail) error) (_ *Jail, err error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	l.Barrier(StepReserve)
+	lease, err := l.Parts.Network.Reserve(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reserve an address: %w", err)
+	}
+	e, err := l.enter(owner, spec, lease)
+	if err != nil {
+		l.Parts.Network.Release(lease)
+		return nil, err
+	}
+	m := &making{deliver: deliver, place: Placement{Name: e.rec.Name, Spec: spec, Lease: lease, Profile: ProfileFor(spec, lease)}}
+	defer func() {
+		m.closeJailEnds()
+		if err == nil {
+			l.leave(e)
+			return
+		}
+		m.stdio.Close()
+		l.setCause(e, CauseDestroyed)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+		defer cancel()
+		err = errors.Join(fmt.Errorf("make jail %s: %w", e.rec.Name, err), l.teardown(undo, e))
+	}()
+	if err := l.put(ctx, e, StateReserved); err != nil {
+		return nil, err
+	}
+	for _, s := range creation {
+		l.Barrier(s.step)
+		if m.delivered {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+			defer cancel()
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		began := l.Now()
+		if err := s.do(l, ctx, e, m); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.step, err)
+		}
+		if s.took != nil {
+			*s.took(&m.timing) += l.Now().Sub(began)
+		}
+		if s.then != "" {
+			if err := l.put(ctx, e, s.then); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return m.jail(), nil
+}
+
+// making is what a creation carries from step to step.
+type making struct {
+	deliver   func(context.Context, *Jail) error
+	delivered bool
+	place     Placement
+	stdio     *Stdio // the caller's ends
+	jailEnds  [3]*os.File
+	timing    Timing
+}
+
+func (m *making) jail() *Jail {
+	return &Jail{Name: m.place.Name, Lease: m.place.Lease, Stdio: m.stdio, Timing: m.timing}
+}
+
+func (m *making) openPipes() error {
+	m.stdio = &Stdio{}
+	var err error
+	if m.jailEnds[0], m.stdio.In, err = os.Pipe(); err != nil {
+		return err
+	}
+	if m.stdio.Out, m.jailEnds[1], err = os.Pipe(); err != nil {
+		return err
+	}
+	m.stdio.Err, m.jailEnds[2], err = os.Pipe()
+	return err
+}
+
+func (m *making) closeJailEnds() {
+	for i, f := range m.jailEnds {
+		if f != nil {
+			_ = f.Close() // a pipe's end has nothing to flush
+			m.jailEnds[i] = nil
+		}
+	}
+}
+
+// creation is the order in which a jail comes to be. Each step is journalled as done before the next begins.
+var creation = []struct {
+	step Step
+	then State
+	took func(*Timing) *time.Duration
+	do   func(*Lifecycle, context.Context, *entry, *making) error
+}{
+	{StepClone, StateCloned, func(t *Timing) *time.Duration { return &t.Clone }, (*Lifecycle).clone},
+	{StepAttach, StateAttached, func(t *Timing) *time.Duration { return &t.Attach }, (*Lifecycle).attach},
+	{StepLimit, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).limit},
+	{StepStart, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).start},
+	{StepVerify, "", func(t *Timing) *time.Duration { return &t.Verify }, (*Lifecycle).verify},
+	{StepDeliver, "", nil, (*Lifecycle).deliver},
+	{StepBegin, StateStarted, func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).begin},
+}
+
+func (l *Lifecycle) clone(ctx context.Context, e *entry, m *making) (err error) {
+	m.place.Root, err = l.Parts.Storage.Clone(ctx, m.place.Name, m.place.Spec.Template)
+	l.change(e, func(r *Record) { r.Root = m.place.Root })
+	return err
+}
+
+func (l *Lifecycle) attach(ctx context.Context, e *entry, m *making) (err error) {
+	m.place.NetNS, err = l.Parts.Network.Attach(ctx, m.place.Name, m.place.Lease)
+	l.change(e, func(r *Record) { r.NetNS = m.place.NetNS })
+	return err
+}
+
+func (l *Lifecycle) limit(ctx context.Context, _ *entry, m *making) error {
+	return l.Parts.Limiter.Apply(ctx, m.place.Name, m.place.Spec.Limits)
+}
+
+func (l *Lifecycle) start(ctx context.Context, e *entry, m *making) error {
+	if err := m.openPipes(); err != nil {
+		return fmt.Errorf("make pipes: %w", err)
+	}
+	proc, err := l.Parts.Runtime.Start(ctx, m.place, m.jailEnds)
+	l.change(e, func(r *Record) { r.Process = proc })
+	m.closeJailEnds()
+	if err != nil {
+		return err
+	}
+	l.watch(e)
+	return nil
+}
+
+// verify is what makes every other step's promise true: the jail is compared with its profile as the kernel
+// reports it, and a difference ends it.
+func (l *Lifecycle) verify(ctx context.Context, e *entry, m *making) error {
+	proc := l.snapshot(e).Process
+	seen, err := l.Parts.Runtime.Observe(ctx, m.place, proc)
+	if err != nil {
+		return err
+	}
+	if diff := m.place.Profile.Compare(seen); len(diff) > 0 {
+		return problem.New(problem.JailUnconfined, "`clawjail doctor` shows what this host can enforce",
+			"the jail is not confined as declared: %s", strings.Join(diff, "; "))
+	}
+	return nil
+}
+
+// deliver gives the jail to its owner.
+func (l *Lifecycle) deliver(ctx context.Context, _ *entry, m *making) error {
+	if err := m.deliver(ctx, m.jail()); err != nil {
+		return err
+	}
+	m.delivered = true
+	return nil
+}
+
+// begin lets the program begin: nothing of it ran before the jail was seen to be confined.
+func (l *Lifecycle) begin(ctx context.Context, e *entry, m *making) error {
+	return l.Parts.Runtime.Begin(ctx, m.place, l.snapshot(e).Process)
+}
