@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail/linux"
 )
 
 // tryUserNamespace starts a program in new user, process and network namespaces, from a thread that has become the
@@ -19,7 +21,7 @@ func tryUserNamespace(ctx context.Context, uid uint32) error {
 	if err != nil {
 		return fmt.Errorf("look at this process: %w", err)
 	}
-	err = onDiscardedThread(func() error {
+	err = linux.OnDiscardedThread(func() error {
 		if err := becomeUser(uid); err != nil {
 			return fmt.Errorf("become user %d: %w", uid, err)
 		}

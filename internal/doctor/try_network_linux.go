@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/linux"
 )
 
 // reachBound is how long a connection to the gateway may take. It takes less than a millisecond, and what is refused is
@@ -196,7 +196,7 @@ func (t *trial) dial(ctx context.Context, s slot) error {
 
 // inside runs f in a network namespace.
 func inside(namespace string, f func() error) error {
-	return onDiscardedThread(func() error {
+	return linux.OnDiscardedThread(func() error {
 		fd, err := unix.Open(namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("open the slot: %w", err)
@@ -207,20 +207,4 @@ func inside(namespace string, f func() error) error {
 		}
 		return f()
 	})
-}
-
-// onDiscardedThread runs f on a thread that ends with it, because what f changes is a thread's own. The first thread is
-// never used: it cannot end, and /proc/self shows what it has as the whole process's.
-func onDiscardedThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			defer runtime.UnlockOSThread() // unchanged
-			done <- onDiscardedThread(f)   // cannot get the first thread, which is held here
-			return
-		}
-		done <- f() // ends while locked, which ends the thread
-	}()
-	return <-done
 }

@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A network namespace belongs to a thread. Whatever changes a thread's namespace runs through onDiscardedThread,
+// A network namespace belongs to a thread. Whatever changes a thread's namespace runs through OnDiscardedThread,
 // so that no other goroutine can ever be scheduled onto a thread that looks at the wrong network.
 
-// onDiscardedThread runs f on an operating-system thread that ends with it. The process's first thread is never
+// OnDiscardedThread runs f on an operating-system thread that ends with it. The process's first thread is never
 // used: it cannot end, and /proc/self would show its namespace as the whole process's.
-func onDiscardedThread(f func() error) error {
+func OnDiscardedThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
 			// While this goroutine holds the first thread, the next one cannot get it.
 			defer runtime.UnlockOSThread()
-			done <- onDiscardedThread(f)
+			done <- OnDiscardedThread(f)
 			return
 		}
 		done <- f() // ends while locked, which makes Go end the thread
@@ -56,7 +56,7 @@ func newNamespace(path string) (*namespace, error) {
 		return nil, fmt.Errorf("make the namespace's file: %w", err)
 	}
 	n := &namespace{fd: -1}
-	err = onDiscardedThread(func() error {
+	err = OnDiscardedThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare the network: %w", err)
 		}

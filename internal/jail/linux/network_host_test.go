@@ -195,7 +195,7 @@ func (i *installation) unprotected(t testing.TB, families ...nftables.TableFamil
 // inside runs f on a thread within the jail's network.
 func (j inmate) inside(t testing.TB, f func() error) error {
 	t.Helper()
-	return onDiscardedThread(func() error {
+	return OnDiscardedThread(func() error {
 		fd, err := unix.Open(j.ns, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err

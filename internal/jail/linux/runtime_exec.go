@@ -65,7 +65,7 @@ func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args 
 	}
 	// Mount namespaces belong to a thread, and so does the death signal: the kernel sends it when the thread that
 	// started the child ends.
-	err = onDiscardedThread(func() error {
+	err = OnDiscardedThread(func() error {
 		if r.limits.Version() == 1 {
 			if err := r.hideGroups(p); err != nil {
 				return fmt.Errorf("prepare the runtime's view of control groups: %w", err)
