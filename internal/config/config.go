@@ -10,7 +10,11 @@
 package config
 
 import (
+	"fmt"
+	"io"
+	"log/slog"
 	"net/netip"
+	"net/url"
 	"time"
 )
 
@@ -23,6 +27,10 @@ type Config struct {
 	TemplatesDir string
 	// User is the unprivileged user of the control plane.
 	User string
+	// Node names this control plane among those that share a database. Empty is the installation's id.
+	Node string
+	// Database is the URL of a PostgreSQL database; empty is the embedded one.
+	Database DatabaseURL
 
 	// Listen is where the API and the console answer. An address that is not loopback needs TLS or BehindProxy.
 	Listen netip.AddrPort
@@ -43,6 +51,10 @@ type Config struct {
 	// ExtraCA are files of certificates (PEM) that the browsers in jails trust besides the public ones.
 	ExtraCA []string
 
+	Vault        Vault
+	Grants       Grants
+	Audit        Audit
+	Logins       []Login
 	Gateway      Gateway
 	Sessions     Sessions
 	WarmPool     WarmPool
@@ -58,6 +70,68 @@ type TLS struct {
 
 // Set says whether the listener speaks HTTPS.
 func (t TLS) Set() bool { return t.Cert != "" && t.Key != "" }
+
+// DatabaseURL is the URL of a database, which may hold a password. It prints as [redacted].
+type DatabaseURL string
+
+// Reveal is the URL itself.
+func (d DatabaseURL) Reveal() string { return string(d) }
+
+// HasPassword says whether the URL holds one. A URL that cannot be read is taken for one that does.
+func (d DatabaseURL) HasPassword() bool {
+	if d == "" {
+		return false
+	}
+	u, err := url.Parse(string(d))
+	if err != nil {
+		return true
+	}
+	_, inUser := u.User.Password()
+	return inUser || u.Query().Has("password")
+}
+
+// Format implements fmt.Formatter.
+func (d DatabaseURL) Format(w fmt.State, _ rune) {
+	if d != "" {
+		_, _ = io.WriteString(w, "[redacted]") // the writer is fmt's, which never fails
+	}
+}
+
+// LogValue implements slog.LogValuer.
+func (d DatabaseURL) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(d)) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (d DatabaseURL) MarshalText() ([]byte, error) { return fmt.Append(nil, d), nil }
+
+// Vault is where accounts are kept.
+type Vault struct {
+	// KeyFile opens what the database keeps encrypted. Empty is vault.key in the control plane's folder of DataDir.
+	KeyFile string
+}
+
+// Grants bound how long a grant may be used.
+type Grants struct {
+	// TTL is how long a grant lives when its operator does not say, MaxTTL the most that one may say.
+	TTL, MaxTTL time.Duration
+}
+
+// Audit is about the audit log.
+type Audit struct {
+	// Keep is how long its rows are kept.
+	Keep time.Duration
+}
+
+// Login says how to see that a site wants its user to log in.
+type Login struct {
+	// Domain is the registrable domain whose accounts it is about.
+	Domain string
+	// ProbeURL is opened when a session with an account of the domain begins; empty opens nothing.
+	ProbeURL string
+	// URLs are patterns of the addresses of pages that ask to log in; * stands for any text.
+	URLs []string
+	// Selector is a CSS selector of what only such a page has; empty looks for nothing.
+	Selector string
+}
 
 // Storage is how clones are made.
 type Storage string
@@ -163,6 +237,8 @@ func base() Config {
 		UIDBase: 1879100000, // the ids that systemd gives to containers end at 1879048191
 		Runtime: "auto",
 		Storage: StorageAuto,
+		Grants:  Grants{TTL: 10 * time.Minute, MaxTTL: 24 * time.Hour},
+		Audit:   Audit{Keep: 365 * 24 * time.Hour},
 		Gateway: Gateway{Port: 3000},
 		Sessions: Sessions{
 			Max: 64, TTL: 30 * time.Minute, MaxTTL: 8 * time.Hour, Idle: 10 * time.Minute, WallClock: 9 * time.Hour,

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -72,6 +73,10 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if got.Node == "" || !got.Database.HasPassword() || got.Vault.KeyFile == "" || len(got.Logins) != 1 {
+		t.Errorf("a commented example was not switched on: %+v", got)
+	}
+	got.Node, got.Database, got.Vault, got.Logins = "", "", Vault{}, nil
 	if !got.TLS.Set() || len(got.BehindProxy) != 1 || len(got.ExtraCA) != 1 || len(got.Gateway.PrivateDestinations) != 1 {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
@@ -105,6 +110,12 @@ data_dir: /d
 run_dir: /r
 templates_dir: /t
 user: u
+node: n-1
+database: postgres://u:p@db.example/c
+vault: {key_file: /v}
+grants: {ttl: 5s, max_ttl: 6s}
+audit: {keep: 48h}
+logins: [{domain: a.example, probe_url: "https://a.example/", urls: ["https://a.example/in*"], selector: "#in"}]
 listen: 192.0.2.1:99
 tls: {cert: /c, key: /k}
 behind_proxy: [10.0.0.0/8, "fd00::/8"]
@@ -122,6 +133,11 @@ log: {level: debug, format: json}
 `
 	want := Config{
 		DataDir: "/d", RunDir: "/r", TemplatesDir: "/t", User: "u",
+		Node: "n-1", Database: "postgres://u:p@db.example/c",
+		Vault:       Vault{KeyFile: "/v"},
+		Grants:      Grants{TTL: 5 * time.Second, MaxTTL: 6 * time.Second},
+		Audit:       Audit{Keep: 48 * time.Hour},
+		Logins:      []Login{{Domain: "a.example", ProbeURL: "https://a.example/", URLs: []string{"https://a.example/in*"}, Selector: "#in"}},
 		Listen:      netip.MustParseAddrPort("192.0.2.1:99"),
 		TLS:         TLS{Cert: "/c", Key: "/k"},
 		BehindProxy: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
@@ -243,6 +259,37 @@ func TestPrivateDestinationIsNeverMetadata(t *testing.T) {
 		}
 		if _, err := linuxRoot().Parse("c.yml", []byte(text)); (err == nil) != ok {
 			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+// A password in a file that everybody can read is no secret.
+func TestPasswordInTheOpenIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "clawjail.yml")
+	for _, c := range []struct {
+		database string
+		mode     os.FileMode
+		ok       bool
+	}{
+		{"postgres://u:hunter2hunter2@db.example/c", 0o644, false},
+		{"postgres://u@db.example/c?password=hunter2hunter2", 0o644, false},
+		{"postgres://u:hunter2hunter2@db.example/c", 0o640, true},
+		{"postgres://u@db.example/c", 0o644, true},
+	} {
+		if err := os.WriteFile(file, []byte("database: "+c.database+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		got, err := linuxRoot().Load(file)
+		if (err == nil) != c.ok || err != nil && problem.CodeOf(err) != problem.BadConfig {
+			t.Errorf("%s with mode %o: %v", c.database, c.mode, err)
+		}
+		for _, text := range []string{fmt.Sprint(err), fmt.Sprintf("%v %+v %#v %q", got, got, got, got.Database)} {
+			if strings.Contains(text, "hunter2") {
+				t.Errorf("the password is in %s", text)
+			}
 		}
 	}
 }

@@ -16,6 +16,13 @@ func (c *Config) decode(m *yamldoc.Map) {
 	m.Value("run_dir", text(&c.RunDir))
 	m.Value("templates_dir", text(&c.TemplatesDir))
 	m.Value("user", text(&c.User))
+	m.Value("node", text(&c.Node))
+	m.Value("database", func(v yamldoc.Value) error {
+		var url string
+		err := text(&url)(v)
+		c.Database = DatabaseURL(url)
+		return err
+	})
 	m.Value("listen", func(v yamldoc.Value) error { return parseInto(&c.Listen, v, parseListen) })
 	m.Map("tls", func(m *yamldoc.Map) {
 		m.Value("cert", text(&c.TLS.Cert))
@@ -34,6 +41,23 @@ func (c *Config) decode(m *yamldoc.Map) {
 	m.Values("extra_ca", func(v yamldoc.Value) error {
 		c.ExtraCA = append(c.ExtraCA, "")
 		return text(&c.ExtraCA[len(c.ExtraCA)-1])(v)
+	})
+	m.Map("vault", func(m *yamldoc.Map) { m.Value("key_file", text(&c.Vault.KeyFile)) })
+	m.Map("grants", func(m *yamldoc.Map) {
+		m.Value("ttl", duration(&c.Grants.TTL))
+		m.Value("max_ttl", duration(&c.Grants.MaxTTL))
+	})
+	m.Map("audit", func(m *yamldoc.Map) { m.Value("keep", duration(&c.Audit.Keep)) })
+	m.Maps("logins", func(m *yamldoc.Map) {
+		var l Login
+		m.Value("domain", text(&l.Domain))
+		m.Value("probe_url", text(&l.ProbeURL))
+		m.Values("urls", func(v yamldoc.Value) error {
+			l.URLs = append(l.URLs, "")
+			return text(&l.URLs[len(l.URLs)-1])(v)
+		})
+		m.Value("selector", text(&l.Selector))
+		c.Logins = append(c.Logins, l)
 	})
 	m.Map("gateway", c.Gateway.decode)
 	m.Map("sessions", func(m *yamldoc.Map) {

@@ -24,11 +24,7 @@ func (e Environment) Load(path string) (Config, error) {
 		c := e.Default()
 		return c, c.Validate()
 	}
-	data, err := read(path)
-	if err != nil {
-		return Config{}, err
-	}
-	return e.Parse(path, data)
+	return e.parse(path)
 }
 
 // LoadTrusted is [Load] for a process with root's rights: it refuses a file that somebody else could have written,
@@ -47,36 +43,47 @@ func (e Environment) LoadTrusted(path string) (Config, error) {
 	if err := CheckOwnership(real); err != nil {
 		return Config{}, err
 	}
-	data, err := read(real)
-	if err != nil {
-		return Config{}, err
-	}
-	return e.Parse(path, data)
+	return e.parse(real)
 }
 
 // LoadTrusted is [Environment.LoadTrusted] for this process.
 func LoadTrusted(path string) (Config, error) { return Here().LoadTrusted(path) }
 
-func read(path string) ([]byte, error) {
+func (e Environment) parse(path string) (Config, error) {
+	data, everybody, err := read(path)
+	if err != nil {
+		return Config{}, err
+	}
+	c, err := e.Parse(path, data)
+	if err != nil {
+		return Config{}, err
+	}
+	return c, c.secretInTheOpen(path, everybody)
+}
+
+// read returns a file, and whether everybody on the machine can read it.
+func read(path string) (data []byte, everybody bool, err error) {
 	// A device or a pipe would make the daemon wait for ever, so it is not opened.
-	if info, err := os.Stat(path); err != nil {
-		return nil, cannotRead(path, err)
-	} else if !info.Mode().IsRegular() {
-		return nil, problem.New(problem.BadConfig, "name a file", "the configuration %s is not a regular file", path)
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, false, cannotRead(path, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, false, problem.New(problem.BadConfig, "name a file", "the configuration %s is not a regular file", path)
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, cannotRead(path, err)
+		return nil, false, cannotRead(path, err)
 	}
 	defer f.Close() // only read from: nothing is lost when closing goes wrong
-	data, err := io.ReadAll(io.LimitReader(f, largest+1))
+	data, err = io.ReadAll(io.LimitReader(f, largest+1))
 	if err != nil {
-		return nil, cannotRead(path, err)
+		return nil, false, cannotRead(path, err)
 	}
 	if len(data) > largest {
-		return nil, problem.New(problem.BadConfig, "is it the right file?", "the configuration %s is larger than %s", path, Bytes(largest))
+		return nil, false, problem.New(problem.BadConfig, "is it the right file?", "the configuration %s is larger than %s", path, Bytes(largest))
 	}
-	return data, nil
+	return data, info.Mode().Perm()&0o004 != 0, nil
 }
 
 func cannotRead(path string, err error) error {

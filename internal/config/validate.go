@@ -34,6 +34,7 @@ func (c Config) Validate() error {
 	c.validateNetwork(v)
 	c.Gateway.validate(v)
 	c.validateSessions(v)
+	c.validateIdentity(v)
 	c.Limits.validate(v)
 	oneOf(v, "storage", c.Storage, StorageAuto, StorageOverlay, StorageBtrfs)
 	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")

@@ -1,0 +1,89 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// maxLogins, maxLoginURLs and maxLoginText bound what every page of a session with accounts is compared with.
+	maxLogins    = 200
+	maxLoginURLs = 20
+	maxLoginText = 500
+)
+
+// validateIdentity looks at what is about accounts. Whether the URL of the database is a good one is found out by who
+// connects to it.
+func (c Config) validateIdentity(v *validation) {
+	if c.Node != "" && !nodeName(c.Node) {
+		v.flaw("node", "write 1 to 40 of a-z, 0-9 and -", "%q is not the name of a node", c.Node)
+	}
+	if c.Vault.KeyFile != "" {
+		v.path("vault.key_file", c.Vault.KeyFile)
+	}
+	between(v, "grants.ttl", c.Grants.TTL, time.Second, 24*time.Hour)
+	between(v, "grants.max_ttl", c.Grants.MaxTTL, time.Second, 24*time.Hour)
+	if c.Grants.TTL > c.Grants.MaxTTL {
+		v.flaw("grants.ttl", "lower ttl, or raise max_ttl", "%s is longer than max_ttl, %s", c.Grants.TTL, c.Grants.MaxTTL)
+	}
+	between(v, "audit.keep", c.Audit.Keep, 24*time.Hour, 100*365*24*time.Hour)
+	if len(c.Logins) > maxLogins {
+		v.flaw("logins", "", "has more than %d entries", maxLogins)
+	}
+	seen := map[string]bool{}
+	for i, l := range c.Logins {
+		field := fmt.Sprintf("logins[%d]", i)
+		l.validate(v, field)
+		if seen[l.Domain] {
+			v.flaw(field+".domain", "put everything about a domain into one entry", "%s has an entry already", l.Domain)
+		}
+		seen[l.Domain] = true
+	}
+}
+
+func (l Login) validate(v *validation, field string) {
+	if !hostName(l.Domain) || !strings.Contains(l.Domain, ".") {
+		v.flaw(field+".domain", "write a domain in lower case, such as example.com", "%q is not a domain", l.Domain)
+	}
+	if l.ProbeURL == "" && len(l.URLs) == 0 && l.Selector == "" {
+		v.flaw(field, "set urls or selector, and probe_url to have it looked at when a session begins", "says nothing about the domain")
+	}
+	if l.ProbeURL != "" && len(l.URLs) == 0 && l.Selector == "" {
+		v.flaw(field+".probe_url", "set urls or selector", "says nothing without urls or selector: they tell a page that asks to log in from others")
+	}
+	if u, err := url.Parse(l.ProbeURL); l.ProbeURL != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil) {
+		v.flaw(field+".probe_url", "write one such as https://example.com/account", "is not the address of a page")
+	}
+	if len(l.URLs) > maxLoginURLs {
+		v.flaw(field+".urls", "use * for any text", "has more than %d patterns", maxLoginURLs)
+	}
+	for n, pattern := range l.URLs {
+		// Without the host, every site's page of that path would seem to be this one's.
+		scheme, rest, found := strings.Cut(pattern, "://")
+		host, _, _ := strings.Cut(rest, "/")
+		if !found || scheme != "https" && scheme != "http" || host == "" || host == "*" || len(pattern) > maxLoginText {
+			v.flaw(fmt.Sprintf("%s.urls[%d]", field, n), "write one such as https://example.com/login*", "is not the pattern of an address")
+		}
+	}
+	if len(l.Selector) > maxLoginText {
+		v.flaw(field+".selector", "", "has more than %d bytes", maxLoginText)
+	}
+}
+
+func nodeName(name string) bool {
+	const longest = 40
+	return len(name) <= longest && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && name[0] != '-'
+}
+
+// secretInTheOpen refuses a file that holds a password and that everybody on the machine can read.
+func (c Config) secretInTheOpen(path string, everybody bool) error {
+	if !everybody || !c.Database.HasPassword() {
+		return nil
+	}
+	return problem.New(problem.BadConfig, fmt.Sprintf("chgrp %s %s; chmod 640 %s", c.User, path, path),
+		"database: has a password, and everybody on this machine can read %s", path)
+}
