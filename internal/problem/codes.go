@@ -39,6 +39,9 @@ const (
 	Conflict      = "conflict"
 	SessionClosed = "session_closed"
 	BrowserExited = "browser_exited"
+	// NeedsRefresh and AccountBusy are about the stored login of a site.
+	NeedsRefresh = "needs_refresh"
+	AccountBusy  = "account_busy"
 
 	// The caller has enough already.
 	RateLimited     = "rate_limited"
@@ -74,11 +77,13 @@ const (
 	JailFailed     = "jail_failed"
 	JailUnconfined = "jail_unconfined"
 	JailBusy       = "jail_busy"
-	LimitMemory    = "limit_memory"
-	LimitTasks     = "limit_tasks"
-	LimitDisk      = "limit_disk"
-	LimitFiles     = "limit_files"
-	LimitWallClock = "limit_wall_clock"
+	// InjectionFailed is a browser that did not take what it was given.
+	InjectionFailed = "injection_failed"
+	LimitMemory     = "limit_memory"
+	LimitTasks      = "limit_tasks"
+	LimitDisk       = "limit_disk"
+	LimitFiles      = "limit_files"
+	LimitWallClock  = "limit_wall_clock"
 
 	// The world outside.
 	BadHost             = "bad_host"
@@ -141,6 +146,9 @@ func Codes() []Info {
 		{SessionClosed, http.StatusGone, "the session has been closed"},
 		{BrowserExited, http.StatusGone, "the browser of the session has ended"},
 
+		{NeedsRefresh, http.StatusConflict, "the stored login of a site no longer works; somebody has to log in again"},
+		{AccountBusy, http.StatusConflict, "another session uses the account, and no more may at the same time"},
+
 		{RateLimited, http.StatusTooManyRequests, "too many requests; wait and try again"},
 		{TooManySessions, http.StatusTooManyRequests, "as many sessions are open as the configuration allows"},
 
@@ -171,6 +179,7 @@ func Codes() []Info {
 		{JailFailed, http.StatusInternalServerError, "a jail could not be made, started or used"},
 		{JailUnconfined, http.StatusInternalServerError, "a jail was not confined as declared, and was stopped"},
 		{JailBusy, http.StatusConflict, "the jail is in the middle of another operation"},
+		{InjectionFailed, http.StatusInternalServerError, "the browser did not take the cookies of an account as they are"},
 		{LimitMemory, http.StatusConflict, "the jail ran out of its own memory"},
 		{LimitTasks, http.StatusConflict, "the jail ran out of its own tasks (processes and threads)"},
 		{LimitDisk, http.StatusConflict, "the jail ran out of its own disk space"},

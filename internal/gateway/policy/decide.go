@@ -98,7 +98,11 @@ func (p Policy) unmatched(req Request) Decision {
 	default:
 		d.Code, d.Reason = HostDenied, "no rule allows "+req.target()
 	}
-	d.Hint = fmt.Sprintf("Do not retry: this is policy, not an outage. If the task needs it, ask the operator to allow host %s, port %d.", req.Host, req.Port)
+	d.Hint = fmt.Sprintf("Do not retry: this is policy, not an outage. If the task needs it, ask the operator to allow host %s, port %d", req.Host, req.Port)
+	if p.Advice != "" {
+		d.Hint += ": " + p.Advice
+	}
+	d.Hint += "."
 	if req.Host.IsAddr() {
 		d.Hint = fmt.Sprintf("Do not retry: IP addresses are only allowed by a rule that names them. Use the host's name, or ask the operator to allow %s, port %d.", req.Host, req.Port)
 	}

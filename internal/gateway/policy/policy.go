@@ -89,6 +89,8 @@ type Policy struct {
 	// Default applies when no rule matches. Even Allow does not cover requests
 	// to IP addresses.
 	Default Action
+	// Advice is how an operator would allow one more host, as the end of a hint; may be empty.
+	Advice string
 }
 
 // Request is what is asked for.
