@@ -1,0 +1,52 @@
+package browser
+
+import (
+	"context"
+	"errors"
+
+	"github.com/chromedp/cdproto/dom"
+
+	"github.com/clawjail/clawjail/internal/cdp"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Address is where the default page is now.
+func (b *Browser) Address(ctx context.Context) (string, error) {
+	page, err := b.Page(ctx)
+	if err != nil {
+		return "", err
+	}
+	targets, err := b.pageTargets(ctx)
+	if err != nil {
+		return "", explain(err, "ask where the page is")
+	}
+	for _, info := range targets {
+		if info.TargetID == page.id {
+			return bounded(info.URL, maxURL), nil
+		}
+	}
+	return "", nil // it was closed at this moment
+}
+
+// Has says whether the default page has an element that a CSS selector matches. The page's scripts do not notice and
+// cannot answer for it. The code is bad_request for what is no selector.
+func (b *Browser) Has(ctx context.Context, selector string) (bool, error) {
+	page, err := b.Page(ctx)
+	if err != nil {
+		return false, err
+	}
+	depth := int64(0)
+	document, err := cdp.Do(ctx, page.session, dom.GetDocument, dom.GetDocumentParams{Depth: &depth})
+	if err != nil {
+		return false, explain(err, "look at the page")
+	}
+	found, err := cdp.Do(ctx, page.session, dom.QuerySelector, dom.QuerySelectorParams{NodeID: document.Root.NodeID, Selector: selector})
+	var refused *cdp.Error
+	if errors.As(err, &refused) {
+		return false, problem.Wrap(err, problem.BadRequest, "correct the selector", "the page cannot be searched for %q", bounded(selector, 200))
+	}
+	if err != nil {
+		return false, explain(err, "look at the page")
+	}
+	return found.NodeID != 0, nil
+}
