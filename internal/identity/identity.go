@@ -48,6 +48,8 @@ type Event struct {
 	// KeyHint is the beginning of a key that was refused, as lists of keys show it; empty when it had the form of none.
 	KeyHint string
 	Remote  netip.Addr
+	// Ending says that it has happened already and whatever comes of the record.
+	Ending bool
 }
 
 const (
@@ -140,7 +142,7 @@ func (s *Service) record(ctx context.Context, e Event, do func() error) error {
 
 // ending does something that must not wait for its record.
 func (s *Service) ending(ctx context.Context, e Event, do func() error) error {
-	e.Result = resultOK
+	e.Result, e.Ending = resultOK, true
 	err := do()
 	if err != nil {
 		e.Result = resultFailed
