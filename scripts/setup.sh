@@ -37,6 +37,8 @@ crun crun                      the second runtime
 jq jq                          reads JSON in scripts
 dockerd docker.io              the peer of the benchmarks
 /usr/lib/postgresql postgresql  the second database of the tests
+nginx nginx-light               a proxy in front, for the tests
+caddy caddy?                    another one
 docker docker-cli?             the same, where it is a package of its own
 docker-registry docker-registry?  serves images to the tests
 chromium chromium?             the browser tests
@@ -139,7 +141,7 @@ mark='written by clawjail, scripts/setup.sh'
 hold_services() {
 	release_services # what an interrupted run left
 	held=
-	for name in docker containerd docker-registry postgresql; do
+	for name in docker containerd docker-registry postgresql nginx caddy; do
 		pgrep -x "$name" >/dev/null 2>&1 || pgrep -x "${name}d" >/dev/null 2>&1 || pgrep -x "${name%ql}" >/dev/null 2>&1 || held="$held $name"
 	done
 	[ ! -e "$policy" ] || as_root mv "$policy" "$saved"
@@ -175,9 +177,17 @@ apt_install() {
 	trap release_services EXIT
 	trap 'exit 130' INT TERM HUP
 	hold_services
+	fresh=
+	for name in nginx caddy; do
+		command -v "$name" >/dev/null 2>&1 || fresh="$fresh $name"
+	done
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends --no-remove "$@" ||
 		die "apt-get could not install: $*" "the lines above say why"
 	release_services
+	# Only the tests want them: nothing of this is to listen after the next boot.
+	for name in $fresh; do
+		! command -v systemctl >/dev/null 2>&1 || as_root systemctl disable --quiet "$name.service" 2>/dev/null || :
+	done
 	trap - EXIT INT TERM HUP
 }
 
