@@ -117,8 +117,12 @@ func checkLink(previous, row *store.AuditRow, scratch []byte) (Kind, string, []b
 
 // unavailable is what callers get when a record cannot be written.
 func unavailable(err error) error {
+	if problem.CodeOf(err) == problem.DiskFull {
+		return problem.Wrap(err, problem.AuditUnavailable, "free some space on the disk of the database; sessions can still be closed",
+			"the action was not done, because it cannot be recorded: the disk of the database is full")
+	}
 	return problem.Wrap(err, problem.AuditUnavailable,
-		"every action is recorded before it is done; make the database writable again (is its disk full?) and try again",
+		"every action is recorded before it is done; make the database writable again and try again",
 		"the action was not done, because it cannot be recorded")
 }
 

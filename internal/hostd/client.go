@@ -242,7 +242,7 @@ func (c *Client) Destroy(ctx context.Context, name jail.Name) error {
 
 // Reap implements jail.Driver.
 func (c *Client) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport, error) {
-	r, err := ask[reaped](ctx, c, OpReap, o)
+	r, err := ask[reapResult](ctx, c, OpReap, o)
 	if err == nil && r.Error != nil {
 		err = fromWire(r.Error)
 	}

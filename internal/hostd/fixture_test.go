@@ -15,6 +15,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -50,6 +52,7 @@ func startServer(t testing.TB, host *jailtest.Host, socket string, change func(*
 	o := Options{
 		Socket: socket, Group: -1, ControlUID: uint32(os.Geteuid()),
 		Installation: lo.Installation, Pool: lo.Pool, Parts: Parts{Parts: lo.Parts}, Journal: lo.Journal,
+		Checkpoints: filepath.Join(filepath.Dir(socket), "checkpoints"),
 		HasTemplate: func(_ context.Context, name string) error {
 			if !slices.Contains(host.Templates, name) {
 				return problem.New(problem.TemplateMissing, "build it", "there is no template %s", name)
@@ -73,6 +76,7 @@ func startServer(t testing.TB, host *jailtest.Host, socket string, change func(*
 	if change != nil {
 		change(&o)
 	}
+	t.Cleanup(func() { unprotect(t, o.Checkpoints) })
 	ctx, cancel := context.WithCancel(context.Background()) // it is needed while other things are cleaned up
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, o) }()
@@ -101,8 +105,32 @@ func newSocket(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		// Those of a host daemon that is another process, whose test does not know when it made them.
+		unprotect(t, filepath.Join(dir, "checkpoints"), CheckpointsPath(runConfig(dir, "nobody")))
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	return filepath.Join(dir, "hostd.sock")
+}
+
+// unprotect makes files of checkpoints removable, those that are there.
+func unprotect(t testing.TB, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		if err := checkpoint.Unprotect(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// runConfig is the configuration of a whole host daemon in a folder.
+func runConfig(dir, user string) config.Config {
+	c := config.Default()
+	c.DataDir, c.RunDir, c.User = filepath.Join(dir, "data"), filepath.Join(dir, "run"), user
+	c.TemplatesDir = filepath.Join(c.DataDir, "templates")
+	return c
 }
 
 func newFixture(t *testing.T, change func(*Options)) *fixture {

@@ -30,9 +30,13 @@ func newHandlers() map[Operation]handler {
 		OpDestroy: named(func(s *server, ctx context.Context, n jail.Name) (any, error) {
 			return noResult{}, s.life.Destroy(ctx, n)
 		}),
-		OpReap:      (*server).reap,
-		OpTemplates: plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.Templates(ctx) }),
-		OpTraces:    plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.traces(ctx) }),
+		OpReap:       (*server).reap,
+		OpTemplates:  plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.Templates(ctx) }),
+		OpTraces:     plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.traces(ctx) }),
+		OpCheckpoint: plain((*server).keep),
+		OpReaped: plain(func(s *server, _ context.Context, a reapedArguments) (any, error) {
+			return s.reaped.behind(a.After), nil
+		}),
 	}
 }
 
@@ -168,16 +172,19 @@ func (s *server) reap(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	report, err := s.life.Reap(ctx, o)
-	r := reaped{Report: report}
+	report, err := s.life.Reap(asReaper(ctx), o)
+	if !o.DryRun {
+		s.reaped.note(report)
+	}
+	r := reapResult{Report: report}
 	if err != nil {
 		r.Error = toWire(err)
 	}
 	return c.answer(r)
 }
 
-// reaped is the result of OpReap.
-type reaped struct {
+// reapResult is the result of OpReap.
+type reapResult struct {
 	Report jail.ReapReport `json:"report"`
 	Error  *wireError      `json:"error,omitzero"`
 }

@@ -4,7 +4,7 @@
 // What it promises:
 //
 //   - It trusts its caller with jails, not with the host. The kernel says who calls: the control plane's user or
-//     root, nobody else gets an answer. There are eleven operations with typed arguments; a name is a name of
+//     root, nobody else gets an answer. There are thirteen operations with typed arguments; a name is a name of
 //     this installation, an unknown or doubled member of a request is an error, and no operation takes a path
 //     of the host or a command for it.
 //   - The stdio of a jail goes to its caller as descriptors and is closed here at once. A jail whose stdio nobody
@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -55,6 +56,9 @@ type Options struct {
 	Pool         *jail.Pool
 	Parts        Parts
 	Journal      jail.Journal
+	// Checkpoints is the path of the file that keeps the audit log's notes, in a folder that only this process's user
+	// can write. It is made when it is missing.
+	Checkpoints string
 	// HasTemplate returns nil when jails can be made from the template. The name has been validated.
 	HasTemplate func(ctx context.Context, name string) error
 	// Templates lists the templates that there are.
@@ -64,7 +68,7 @@ type Options struct {
 
 	Log *slog.Logger     // default: nothing is logged
 	Now func() time.Time // default time.Now
-	// Grace and ScanEvery are those of jail.Options.
+	// Grace is that of jail.Options. ScanEvery is how often the host is compared with the journal. Default 1 min.
 	Grace, ScanEvery time.Duration
 	// Barrier is called before every step of a jail's life, for tests that kill the process there. May be nil.
 	Barrier func(jail.Step)
@@ -97,6 +101,7 @@ func (o *Options) defaults() error {
 	need(o.HasTemplate != nil && o.Templates != nil, "the templates")
 	need(o.Pool != nil, "the address pool")
 	need(o.Journal != nil, "the journal")
+	need(o.Checkpoints != "", "the path of the checkpoints")
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -113,11 +118,12 @@ func (o *Options) defaults() error {
 	if o.Notify == nil {
 		o.Notify = func(string) error { return nil }
 	}
+	o.ScanEvery = cmp.Or(o.ScanEvery, time.Minute)
 	o.MaxJails = cmp.Or(o.MaxJails, 1024)
 	o.MaxConnections = cmp.Or(o.MaxConnections, 256)
 	o.MaxCreates = cmp.Or(o.MaxCreates, 32)
 	o.Patience = cmp.Or(o.Patience, 5*time.Second)
-	need(o.MaxJails > 0 && o.MaxConnections > 0 && o.MaxCreates > 0 && o.Patience > 0, "a limit, which must be positive,")
+	need(o.MaxJails > 0 && o.MaxConnections > 0 && o.MaxCreates > 0 && o.Patience > 0 && o.ScanEvery > 0, "a limit, which must be positive,")
 	return errors.Join(errs...)
 }
 
@@ -126,6 +132,9 @@ const (
 	endLimit = 60 * time.Second
 	// endAtOnce is how many are ended at the same time.
 	endAtOnce = 16
+	// never keeps the lifecycle from comparing the host with the journal by its own timer, which keeps the report to
+	// itself: scan does it.
+	never = math.MaxInt64
 )
 
 // Serve takes over what the journal names, removes what should not be on the host, and serves calls until the
@@ -134,10 +143,11 @@ func Serve(ctx context.Context, o Options) (err error) {
 	if err := o.defaults(); err != nil {
 		return err
 	}
-	journal := &boundedJournal{Journal: o.Journal, most: o.MaxJails}
+	reaped := newReapings(o.Now)
+	journal := &boundedJournal{Journal: &reapJournal{Journal: o.Journal, reaped: reaped}, most: o.MaxJails}
 	life, err := jail.NewLifecycle(ctx, jail.Options{
 		Installation: o.Installation, Parts: o.Parts.Parts, Pool: o.Pool, Journal: journal, Log: o.Log, Now: o.Now,
-		Grace: o.Grace, ScanEvery: o.ScanEvery, Barrier: o.Barrier,
+		Grace: o.Grace, ScanEvery: never, Barrier: o.Barrier,
 	})
 	if err != nil {
 		return err
@@ -150,7 +160,9 @@ func Serve(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, fmt.Errorf("end the driver: %w", closeErr))
 		}
 	}()
-	if _, err := life.Reap(ctx, jail.ReapOptions{}); err != nil {
+	report, err := life.Reap(asReaper(ctx), jail.ReapOptions{})
+	reaped.note(report)
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -160,14 +172,20 @@ func Serve(ctx context.Context, o Options) (err error) {
 	if err := o.Parts.Start(ctx); err != nil {
 		return fmt.Errorf("prepare the host: %w", err)
 	}
+	notes, err := openCheckpoints(o.Checkpoints, o.Now, o.Log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, notes.close()) }()
 	listener, err := listen(o.Socket, o.Group)
 	if err != nil {
 		return err
 	}
-	s := newServer(o, life, journal)
+	s := newServer(o, life, journal, notes, reaped)
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
 	var owned sync.WaitGroup
-	owned.Go(func() { life.Run(background) })
+	owned.Go(func() { life.Run(asReaper(background)) })
+	owned.Go(func() { scan(background, life, o.ScanEvery, reaped, o.Log) })
 	owned.Go(func() { s.accept(background, listener) })
 	o.Log.Info("host daemon is ready", "socket", o.Socket, "installation", o.Installation, "subnet", o.Pool.Subnet())
 	s.notify("READY=1")

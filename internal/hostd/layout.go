@@ -16,11 +16,20 @@ import (
 // SocketPath is the socket of the host daemon of a configuration.
 func SocketPath(c config.Config) string { return filepath.Join(c.RunDir, "hostd.sock") }
 
-// ControlDir is the folder of the control plane: its keys and its database.
+// ControlDir is the folder of the control plane: its keys, and what it keeps of sessions.
 func ControlDir(c config.Config) string { return filepath.Join(c.DataDir, "control") }
 
 // AdminKeyPath is the file of the key that the control plane makes for the administrator.
 func AdminKeyPath(c config.Config) string { return filepath.Join(ControlDir(c), "admin.key") }
+
+// DatabaseDir is the folder of the SQLite database. It is not in ControlDir, so that a backup of the one does not hold
+// the other: the keys open what the database keeps encrypted.
+func DatabaseDir(c config.Config) string { return filepath.Join(c.DataDir, "database") }
+
+// CheckpointsPath is the file of the audit log's signed notes, which everybody may read.
+func CheckpointsPath(c config.Config) string { return filepath.Join(auditDir(c), "checkpoints") }
+
+func auditDir(c config.Config) string { return filepath.Join(c.DataDir, "audit") }
 
 func lockPath(c config.Config) string    { return filepath.Join(c.RunDir, "hostd.lock") }
 func journalPath(c config.Config) string { return filepath.Join(c.DataDir, "journal") }
@@ -33,12 +42,14 @@ type folder struct {
 }
 
 // makeFolders makes the folders of an installation, or gives those that are there their owner and mode. Only the
-// control plane's own folder is not root's, and everything above it is.
+// control plane's own folders are not root's, and everything above them is.
 func makeFolders(c config.Config, control account) error {
 	self := os.Geteuid()
 	for _, f := range []folder{
 		{c.DataDir, 0o755, self, -1},
 		{ControlDir(c), 0o700, control.uid, control.gid},
+		{DatabaseDir(c), 0o700, control.uid, control.gid},
+		{auditDir(c), 0o755, self, -1},
 		{journalPath(c), 0o700, self, -1},
 		{c.TemplatesDir, 0o700, self, -1},
 		{c.RunDir, 0o750, self, control.gid},

@@ -9,7 +9,7 @@ import (
 
 // protocolVersion is raised with every change of a request or an answer. Both halves are the same program, so
 // there is nothing to be compatible with: a difference means that one of them was not restarted.
-const protocolVersion = 1
+const protocolVersion = 2
 
 // Operation is one of the things that the host daemon does for its caller. There are no others, and none of
 // them takes a path, a command for the host or a number of a process.
@@ -28,11 +28,16 @@ const (
 	OpReap      Operation = "reap"      // remove what should not be there
 	OpTemplates Operation = "templates" // what jails can be made from
 	OpTraces    Operation = "traces"    // everything that this installation has on the host
+	// OpCheckpoint keeps a signed note of the audit log.
+	OpCheckpoint Operation = "checkpoint"
+	// OpReaped says what was removed that no owner asked to remove.
+	OpReaped Operation = "reaped"
 )
 
 // Operations lists every operation.
 func Operations() []Operation {
-	return []Operation{OpInfo, OpHold, OpCreate, OpAdmit, OpWait, OpInspect, OpList, OpDestroy, OpReap, OpTemplates, OpTraces}
+	return []Operation{OpInfo, OpHold, OpCreate, OpAdmit, OpWait, OpInspect, OpList, OpDestroy, OpReap, OpTemplates, OpTraces,
+		OpCheckpoint, OpReaped}
 }
 
 // lasts says whether a call may take as long as a jail lives. Such calls leave a part of a caller's connections
@@ -51,6 +56,12 @@ type (
 	}
 	nameArguments struct {
 		Name string `json:"name"`
+	}
+	checkpointArguments struct {
+		Note string `json:"note"` // as it is signed, without the end of its line
+	}
+	reapedArguments struct {
+		After uint64 `json:"after"`
 	}
 )
 

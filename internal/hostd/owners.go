@@ -64,6 +64,13 @@ func (o *owners) drop(token string, h *holding) {
 	o.life.Lost(token)
 }
 
+// isHere says whether somebody holds an owner.
+func (o *owners) isHere(token string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.held[token] != nil
+}
+
 // has refuses what nobody, or somebody else, holds.
 func (o *owners) has(token string, p peer) error {
 	if err := validOwner(token); err != nil {

@@ -28,7 +28,7 @@ import (
 // arguments after the first.
 func runHelper(name string) int {
 	helpers := map[string]func(args []string) error{
-		"hostd": helperHostd, "run": helperRun, "info": helperInfo, "heir": helperHeir, "journal": helperJournal, "hardened": helperHardened,
+		"hostd": helperHostd, "run": helperRun, "info": helperInfo, "note": helperNote, "heir": helperHeir, "journal": helperJournal, "hardened": helperHardened,
 	}
 	if err := helpers[name](os.Args[1:]); err != nil {
 		fmt.Println("error:", err)
@@ -101,7 +101,8 @@ func helperHostd(args []string) error {
 	defer stop()
 	return Serve(ctx, Options{
 		Socket: args[1], Group: -1, ControlUID: uint32(os.Geteuid()), Installation: "test", Pool: d.pool,
-		Parts: Parts{Parts: d.parts()}, Journal: journal, Grace: 20 * time.Millisecond,
+		Parts: Parts{Parts: d.parts()}, Journal: journal, Checkpoints: filepath.Join(args[0], "checkpoints"),
+		Grace:       20 * time.Millisecond,
 		HasTemplate: func(context.Context, string) error { return nil },
 		Templates:   func(context.Context) ([]Template, error) { return nil, nil },
 		Barrier: func(s jail.Step) {
@@ -254,6 +255,18 @@ func helperInfo(args []string) error {
 	return nil
 }
 
+// helperNote asks for what was reaped, and has a note kept. Arguments: the socket, the note.
+func helperNote(args []string) error {
+	c := NewClient(args[0], nil)
+	_, err := c.Reaped(context.Background(), 0)
+	if e := c.AppendCheckpoint(context.Background(), []byte(args[1])); err != nil || e != nil {
+		fmt.Println("reaped:", err)
+		return e
+	}
+	fmt.Println("kept")
+	return nil
+}
+
 // copyOfThisBinary is one that every user can run.
 func copyOfThisBinary(t *testing.T) string {
 	t.Helper()
@@ -310,6 +323,17 @@ func TestOnlyTheControlPlanesUserAndRootGetAnAnswer(t *testing.T) {
 				t.Errorf("it was told %q", said)
 			}
 		})
+	}
+	note := newNoteKey(t).note(t, 1)
+	for uid, want := range map[uint32]string{control: "kept", stranger: "reaped: the host daemon does not answer"} {
+		p := startHelper(t, binary, "note", &syscall.Credential{Uid: uid, Gid: group}, f.socket, string(note))
+		p.expect(t, want)
+		if uid == stranger {
+			p.expect(t, "error: the host daemon does not answer")
+		}
+	}
+	if got := noted(t, filepath.Join(filepath.Dir(f.socket), "checkpoints")); len(got) != 1 {
+		t.Errorf("the notes are %v: a stranger's is kept, or the control plane's is not", got)
 	}
 	if err := f.stop(); err != nil { // the log is complete
 		t.Fatal(err)

@@ -73,7 +73,7 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 		dog := &watchdog{list: o.Templates, verify: o.VerifyTemplate, every: watchEvery, log: o.Log, bad: map[string]error{}}
 		options := Options{
 			Socket: SocketPath(o.Config), Group: control.gid, ControlUID: uint32(control.uid),
-			Installation: in.ID, Pool: pool, Parts: parts, Journal: journal,
+			Installation: in.ID, Pool: pool, Parts: parts, Journal: journal, Checkpoints: CheckpointsPath(o.Config),
 			HasTemplate: func(ctx context.Context, name string) error {
 				return errors.Join(hasTemplate(o.Config.TemplatesDir, name), dog.check(ctx, name))
 			},

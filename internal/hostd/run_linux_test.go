@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -47,13 +48,6 @@ func helperRun(args []string) error {
 	})
 }
 
-func runConfig(dir, user string) config.Config {
-	c := config.Default()
-	c.DataDir, c.RunDir, c.User = filepath.Join(dir, "data"), filepath.Join(dir, "run"), user
-	c.TemplatesDir = filepath.Join(c.DataDir, "templates")
-	return c
-}
-
 func TestAWholeHostDaemon(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	nobody, err := lookupAccount("nobody")
@@ -75,6 +69,9 @@ func TestAWholeHostDaemon(t *testing.T) {
 	}{
 		{conf.DataDir, 0o755, 0, 0},
 		{ControlDir(conf), 0o700, nobody.uid, nobody.gid},
+		{DatabaseDir(conf), 0o700, nobody.uid, nobody.gid},
+		{filepath.Dir(CheckpointsPath(conf)), 0o755, 0, 0},
+		{CheckpointsPath(conf), 0o644, 0, 0},
 		{conf.TemplatesDir, 0o700, 0, 0},
 		{filepath.Join(conf.DataDir, "journal"), 0o700, 0, 0},
 		{filepath.Join(conf.DataDir, InstallationFile), 0o600, 0, 0},
@@ -117,6 +114,10 @@ func TestAWholeHostDaemon(t *testing.T) {
 	if line, err := bufio.NewReader(j.Stdio.Out).ReadString('\n'); line != "hello\n" {
 		t.Fatalf("the jail answers %q, %v", line, err)
 	}
+	key := newNoteKey(t)
+	if err := c.AppendCheckpoint(t.Context(), key.note(t, 1)); err != nil {
+		t.Fatal(err)
+	}
 	before, err := c.Info(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -138,6 +139,12 @@ func TestAWholeHostDaemon(t *testing.T) {
 	again.expect(t, "READY=1")
 	if after, err := c.Info(t.Context()); err != nil || after.Installation != before.Installation || after.Subnet != before.Subnet {
 		t.Errorf("another installation after a restart: %+v and %+v, %v", before, after, err)
+	}
+	if err := c.AppendCheckpoint(t.Context(), key.note(t, 2)); err != nil {
+		t.Fatalf("after a restart: %v", err)
+	}
+	if got := noted(t, CheckpointsPath(conf)); !slices.Equal(got, []int64{1, 2}) {
+		t.Errorf("the notes are %v", got)
 	}
 }
 

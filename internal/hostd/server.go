@@ -19,14 +19,16 @@ import (
 // server answers calls. accept owns the goroutine of each connection, drain waits for all of them.
 type server struct {
 	Options
-	life      *jail.Lifecycle
-	journal   *boundedJournal
-	owners    *owners
-	admission *admission
-	creates   chan struct{} // one token per create that works
-	handlers  map[Operation]handler
-	started   time.Time
-	refusals  rate.Sometimes // keeps strangers from filling the log
+	life        *jail.Lifecycle
+	journal     *boundedJournal
+	checkpoints *checkpoints
+	reaped      *reapings
+	owners      *owners
+	admission   *admission
+	creates     chan struct{} // one token per create that works
+	handlers    map[Operation]handler
+	started     time.Time
+	refusals    rate.Sometimes // keeps strangers from filling the log
 
 	// Calls that last end with stopping, the others may go on until cut.
 	stopping, cut     context.Context
@@ -40,9 +42,9 @@ var (
 	errStopping   = problem.New(problem.ShuttingDown, "start it again: sudo clawjail up", "the host daemon is being stopped")
 )
 
-func newServer(o Options, life *jail.Lifecycle, journal *boundedJournal) *server {
+func newServer(o Options, life *jail.Lifecycle, journal *boundedJournal, notes *checkpoints, reaped *reapings) *server {
 	s := &server{
-		Options: o, life: life, journal: journal,
+		Options: o, life: life, journal: journal, checkpoints: notes, reaped: reaped,
 		owners:    &owners{life: life, held: map[string]*holding{}},
 		admission: &admission{most: o.MaxConnections, users: map[uint32]*connections{}},
 		creates:   make(chan struct{}, o.MaxCreates),
@@ -51,6 +53,7 @@ func newServer(o Options, life *jail.Lifecycle, journal *boundedJournal) *server
 		refusals:  rate.Sometimes{First: 10, Interval: time.Second},
 	}
 	s.stopping, s.endLasting = context.WithCancelCause(context.Background())
+	reaped.isHere = s.owners.isHere
 	s.cut, s.doCut = context.WithCancelCause(context.Background())
 	return s
 }

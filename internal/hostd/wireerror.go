@@ -23,10 +23,10 @@ type wireError struct {
 const maxErrorText = 16 << 10
 
 func toWire(err error) *wireError {
-	text := clipText(err.Error())
+	text := clipText(err.Error(), maxErrorText)
 	w := &wireError{Code: problem.CodeOf(err), Message: text, Text: text}
 	if p, ok := problem.As(err); ok {
-		w.Message, w.Hint, w.Details = clipText(p.Message), p.Hint, p.Details
+		w.Message, w.Hint, w.Details = clipText(p.Message, maxErrorText), p.Hint, p.Details
 	}
 	if errors.Is(err, jail.ErrNotFound) {
 		w.Code = problem.NotFound
@@ -34,9 +34,9 @@ func toWire(err error) *wireError {
 	return w
 }
 
-func clipText(s string) string {
-	if len(s) > maxErrorText {
-		s = s[:maxErrorText] + "…"
+func clipText(s string, most int) string {
+	if len(s) > most {
+		s = s[:most] + "…"
 	}
 	return strings.ToValidUTF8(s, "?")
 }

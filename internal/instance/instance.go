@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"net/url"
@@ -21,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
@@ -41,6 +43,8 @@ type Options struct {
 	UIDBase uint32
 	// Settings is YAML that is appended to the configuration.
 	Settings string
+	// Output gets all that the processes print. May be nil.
+	Output io.Writer
 }
 
 // Instance is a private clawjail.
@@ -105,7 +109,11 @@ func freePort() (int, error) {
 // Start runs `clawjail up` and returns when both halves answer.
 func (i *Instance) Start(ctx context.Context) error {
 	cmd := i.Command(context.WithoutCancel(ctx), "up")
-	cmd.Stdout, cmd.Stderr = &i.log, &i.log
+	cmd.Stdout = io.Writer(&i.log)
+	if i.Output != nil {
+		cmd.Stdout = io.MultiWriter(&i.log, i.Output)
+	}
+	cmd.Stderr = cmd.Stdout // one and the same, so that lines do not mix
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start clawjail: %w", err)
 	}
@@ -276,8 +284,8 @@ func (i *Instance) Uninstall(ctx context.Context) error {
 	return hostd.Uninstall(ctx, i.Config, s.Installation, pool)
 }
 
-// Remove takes the folders away. It refuses while something is mounted below them, rather than to remove what
-// is mounted there.
+// Remove takes the folders away, the append-only file of the host daemon included. It refuses while something is
+// mounted below them, rather than to remove what is mounted there.
 func (i *Instance) Remove(ctx context.Context) error {
 	s, err := i.Scope()
 	if err != nil {
@@ -291,6 +299,9 @@ func (i *Instance) Remove(ctx context.Context) error {
 		if t.Kind == "mount" {
 			return fmt.Errorf("%s is still mounted", t.ID)
 		}
+	}
+	if err := checkpoint.Unprotect(hostd.CheckpointsPath(i.Config)); err != nil {
+		return err
 	}
 	return errors.Join(os.RemoveAll(i.Config.RunDir), os.RemoveAll(filepath.Dir(i.ConfigFile)))
 }

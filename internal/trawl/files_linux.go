@@ -54,7 +54,8 @@ func eachAttribute(path string, found func(name string, value []byte)) error {
 		return err
 	}
 	names := make([]byte, attributeSize)
-	if size, err = unix.Llistxattr(path, names); err != nil {
+	// An overlay counts names that it then does not list.
+	if size, err = unix.Llistxattr(path, names); err != nil || size == 0 {
 		return err
 	}
 	value := make([]byte, attributeSize)

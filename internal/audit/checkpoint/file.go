@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -25,8 +26,11 @@ type File struct {
 	protected bool
 }
 
-// OpenFile opens the file, and makes it with mode 0600 where it is missing. It is refused when it is not a regular
-// file of this process's user, has a second name, or can be used by others.
+// fileMode lets everybody read the notes: there is no secret in them, and they are of use to whoever verifies.
+const fileMode = 0o644
+
+// OpenFile opens the file, and makes it where it is missing: everybody may read it, and only its owner write. It is
+// refused when it is not a regular file of this process's user, has a second name, or can be written by others.
 func OpenFile(path string) (_ *File, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -44,8 +48,15 @@ func OpenFile(path string) (_ *File, err error) {
 	switch {
 	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, fmt.Errorf("the checkpoints %s are not a regular file", path)
-	case int(stat.Uid) != os.Geteuid() || stat.Mode&0o077 != 0 || stat.Nlink != 1:
-		return nil, fmt.Errorf("the checkpoints %s must belong to the user that writes them, to nobody else, and have one name", path)
+	case int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 || stat.Nlink != 1:
+		return nil, fmt.Errorf("the checkpoints %s must belong to the user that writes them, be written by nobody else, and have one name", path)
+	}
+	// The umask may have taken the readers away. The mode of a file that is append-only cannot be set, not even to
+	// what it is.
+	if stat.Mode&0o7777 != fileMode {
+		if err := f.Chmod(fileMode); err != nil {
+			return nil, fmt.Errorf("let everybody read the checkpoints: %w", err)
+		}
 	}
 	out := &File{file: f}
 	if stat.Size > 0 {
@@ -64,6 +75,41 @@ func OpenFile(path string) (_ *File, err error) {
 
 // Protected says whether the system refuses to change what is in the file.
 func (f *File) Protected() bool { return f.protected }
+
+// Unprotect makes the file one that can be changed and removed again. It is for whoever removes an installation: an
+// append-only file cannot be removed, even by root. There is nothing to do where the file is missing or not protected,
+// or where the file system has no such files.
+func Unprotect(path string) error {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open the checkpoints: %w", err)
+	}
+	defer f.Close() // nothing is written through it
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("look at the checkpoints: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("the checkpoints %s are not a regular file", path)
+	}
+	if err := changeable(f); err != nil && !unsupported(err) {
+		return fmt.Errorf("make the checkpoints removable: %w", err)
+	}
+	return nil
+}
+
+// unsupported says that the file system, or the system, has no append-only files.
+func unsupported(err error) bool {
+	for _, known := range []error{unix.ENOTTY, unix.EOPNOTSUPP, unix.ENOTSUP, unix.ENOSYS, unix.EINVAL} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
 
 // Append adds a note, and returns when it is on the disk. What is not a note is refused; signatures are for the
 // verifier. A note that was written in part, because the disk was full, is made a line of its own by the next one.

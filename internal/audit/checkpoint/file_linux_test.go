@@ -20,10 +20,9 @@ func openTest(t *testing.T, path string) *File {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if flags, err := unix.IoctlGetInt(int(f.file.Fd()), unix.FS_IOC_GETFLAGS); err == nil {
-			_ = unix.IoctlSetPointerInt(int(f.file.Fd()), unix.FS_IOC_SETFLAGS, flags&^appendFlag) // where it is set
+		if err := errors.Join(Unprotect(path), f.Close()); err != nil {
+			t.Error(err)
 		}
-		_ = f.Close()
 	})
 	return f
 }
@@ -67,9 +66,20 @@ func TestNotesAreAppended(t *testing.T) {
 	if err := openTest(t, path).Append(ctx, line(t, k.Note("n1", 9, [HashSize]byte{}, at))); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v %v", info.Mode(), err)
+}
+
+func TestEverybodyMayReadTheNotesWhateverTheUmask(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "checkpoints")
+	defer unix.Umask(unix.Umask(0o077))
+	for range 2 { // the second time, it may be append-only already
+		openTest(t, path)
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != 0o644 {
+			t.Errorf("mode %04o", info.Mode().Perm())
+		}
 	}
 }
 
@@ -141,20 +151,69 @@ func TestWhatIsAppendedCannotBeChangedEvenByRoot(t *testing.T) {
 	if err := os.Remove(path); !errors.Is(err, unix.EPERM) {
 		t.Errorf("removed: %v", err)
 	}
+	for range 2 { // the second time there is nothing to do
+		if err := Unprotect(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Errorf("it is still protected: %v", err)
+	}
+}
+
+func TestUnprotectLeavesAloneWhatIsNotAFileOfNotes(t *testing.T) {
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	openTest(t, target)
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{link, dir} {
+		if err := Unprotect(path); err == nil {
+			t.Errorf("%s is taken", path)
+		}
+	}
+	if err := Unprotect(filepath.Join(dir, "missing")); err != nil {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+func TestAFileSystemWithoutAppendOnlyFilesWillDo(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	mount := t.TempDir()
+	if err := unix.Mount("ramfs", mount, "ramfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(mount, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	path := filepath.Join(mount, "checkpoints")
+	f := openTest(t, path)
+	if f.Protected() {
+		t.Fatal("ramfs has append-only files; this test needs another file system")
+	}
+	if err := f.Append(t.Context(), line(t, newTestKey(t).Note("n1", 1, [HashSize]byte{}, at))); err != nil {
+		t.Error(err)
+	}
+	if err := Unprotect(path); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestAFileThatOthersCouldChangeIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	open, linked, target := filepath.Join(dir, "open"), filepath.Join(dir, "linked"), filepath.Join(dir, "target")
-	for path, mode := range map[string]os.FileMode{open: 0o644, linked: 0o600, target: 0o600} {
-		if err := os.WriteFile(path, nil, mode); err != nil {
+	open, world, linked, target := filepath.Join(dir, "open"), filepath.Join(dir, "world"), filepath.Join(dir, "linked"), filepath.Join(dir, "target")
+	for path, mode := range map[string]os.FileMode{open: 0o620, world: 0o602, linked: 0o600, target: 0o600} {
+		if err := errors.Join(os.WriteFile(path, nil, mode), os.Chmod(path, mode)); err != nil { // whatever the umask
 			t.Fatal(err)
 		}
 	}
 	if err := errors.Join(os.Link(linked, linked+"2"), os.Symlink(target, filepath.Join(dir, "symlink")), unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{open, linked, filepath.Join(dir, "symlink"), filepath.Join(dir, "fifo"), dir} {
+	for _, path := range []string{open, world, linked, filepath.Join(dir, "symlink"), filepath.Join(dir, "fifo"), dir} {
 		if f, err := OpenFile(path); err == nil {
 			_ = f.Close()
 			t.Errorf("%s is taken", path)

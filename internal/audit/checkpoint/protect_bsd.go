@@ -13,3 +13,12 @@ const systemAppend = 0x00040000
 
 // appendOnly sets the flag that `chflags sappnd` sets.
 func appendOnly(f *os.File) error { return unix.Chflags(f.Name(), systemAppend) }
+
+// changeable takes away what appendOnly sets.
+func changeable(f *os.File) error {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil || stat.Flags&systemAppend == 0 {
+		return err
+	}
+	return unix.Chflags(f.Name(), int(stat.Flags&^systemAppend))
+}

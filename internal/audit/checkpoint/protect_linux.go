@@ -20,3 +20,12 @@ func appendOnly(f *os.File) error {
 	}
 	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|appendFlag)
 }
+
+// changeable takes away what appendOnly sets.
+func changeable(f *os.File) error {
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if err != nil || flags&appendFlag == 0 {
+		return err
+	}
+	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags&^appendFlag)
+}

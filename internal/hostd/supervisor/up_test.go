@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -118,7 +120,12 @@ func installation(t *testing.T) UpOptions {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		notes := hostd.CheckpointsPath(config.Config{DataDir: filepath.Join(dir, "data")})
+		if err := errors.Join(checkpoint.Unprotect(notes), os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
+	})
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
