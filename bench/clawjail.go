@@ -88,7 +88,7 @@ func (b *bench) all(ctx context.Context) (err error) {
 	if err = errors.Join(err, endWarm()); err != nil {
 		return err
 	}
-	for _, measure := range []func(context.Context, *box) error{b.memory, b.sustained, b.twenty, b.growth} {
+	for _, measure := range []func(context.Context, *box) error{b.identity, b.memory, b.sustained, b.twenty, b.growth} {
 		if err := measure(ctx, cold); err != nil {
 			return err
 		}

@@ -201,8 +201,10 @@ without_optional() {
 	done
 }
 
-# needs_update: the package lists do not know every package that is wanted.
+# needs_update: the package lists are older than a day, or do not know every package that is wanted. Old lists name
+# versions that may be gone, and a browser without its latest fixes.
 needs_update() {
+	[ -n "$(find /var/lib/apt/lists -maxdepth 0 -mmin -1440 2>/dev/null)" ] || return 0
 	for package; do
 		has_candidate "${package%\?}" || return 0
 	done

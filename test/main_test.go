@@ -4,6 +4,7 @@
 package test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -252,4 +253,23 @@ func removeTrees(t *testing.T, dir string) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Error(err)
 	}
+}
+
+// transcript keeps all that is written to it.
+type transcript struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// Bytes is a copy of what was written.
+func (l *transcript) Bytes() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Clone(l.text.Bytes())
 }

@@ -1,15 +1,17 @@
-// Package api is the control API: sessions over HTTP, for programs and for the command line.
+// Package api is the control API: sessions, accounts, grants, keys and the audit log over HTTP, for programs and for the
+// command line.
 //
-// It translates and decides nothing: what may be done is decided by package session. What it adds is the door:
+// It translates and decides nothing: what may be done, and by whom, is decided by the services behind it, which are told
+// who asks. What it adds is the door:
 //
-//   - Every request needs the admin key in X-Admin-Key, also one for a path that does not exist. Only /v1/health and
-//     /openapi.json answer without it.
+//   - Every request needs a key in Authorization: Bearer or in X-Admin-Key, also one for a path that does not exist. Only
+//     /v1/health and /openapi.json answer without it. A request ends with its key.
 //   - A web page cannot use it: requests with a foreign Host, Origin or Sec-Fetch-Site are refused before the key is
 //     looked at, so DNS rebinding and cross-site requests end there.
-//   - Bodies are JSON of at most 1 MB. Unknown and doubled keys, and anything after the end, are errors with a
+//   - Bodies are JSON of at most 1 MB; one with cookies may have 33 MB, from those who may store some. Unknown and doubled keys, and anything after the end, are errors with a
 //     position. Unknown query parameters are errors too.
 //   - Errors are application/problem+json (RFC 9457) with the members code, hint, details and errors. What has no code
-//     is in the log only.
+//     is in the log only. What a body holds is in neither.
 //
 // The API describes itself at /openapi.json.
 package api
@@ -22,33 +24,50 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
-// Sessions is what the API is a face of.
+// Sessions opens and uses browsers. *session.Service is one.
 type Sessions interface {
-	Open(ctx context.Context, r session.Request) (session.Session, error)
-	Get(ctx context.Context, id string) (session.Session, error)
-	List(ctx context.Context, all bool) ([]session.Session, error)
-	Close(ctx context.Context, id string) (session.Session, error)
-	WaitGone(ctx context.Context, id string) (session.Session, error)
-	Navigate(ctx context.Context, id, url string, timeout time.Duration) (browser.Result, error)
-	Screenshot(ctx context.Context, id string, o browser.ScreenshotOptions, timeout time.Duration) ([]byte, error)
-	Recorded(ctx context.Context, id string, number int) ([]byte, string, error)
+	Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error)
+	Get(ctx context.Context, by identity.Principal, id string) (session.Session, error)
+	List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error)
+	Close(ctx context.Context, by identity.Principal, id string) (session.Session, error)
+	WaitGone(ctx context.Context, by identity.Principal, id string) (session.Session, error)
+	Navigate(ctx context.Context, by identity.Principal, id, url string, timeout time.Duration) (browser.Result, error)
+	Screenshot(ctx context.Context, by identity.Principal, id string, o browser.ScreenshotOptions, timeout time.Duration) ([]byte, error)
+	Recorded(ctx context.Context, by identity.Principal, id string, number int) ([]byte, string, error)
 	Status() session.Status
 }
 
-// Options configure an API. Sessions, Key and Host are required.
+// Options configure an API. Sessions, Identity, Credentials, Audit, Rows, Verify and Host are required.
 type Options struct {
-	Sessions Sessions
-	Key      Key
+	Sessions    Sessions
+	Identity    Identity
+	Credentials Credentials
+	Audit       AuditLog
+	// Rows are the whole audit log, for an export. A store.Store has them.
+	Rows audit.Rows
+	// Verify compares the audit log with its checkpoints.
+	Verify func(ctx context.Context) (audit.Report, error)
 	// Host returns what the host daemon says of itself, or an error while it does not answer.
 	Host func(ctx context.Context) (HostInfo, error)
 	// Version is that of the program.
@@ -75,14 +94,16 @@ type HostInfo struct {
 }
 
 const (
-	// maxBody bounds a request's body.
+	// maxBody bounds a request's body, maxJar one with cookies from somebody who may store them.
 	maxBody = 1 << 20
+	maxJar  = cookies.MaxBytes + maxBody
 	// maxHeader bounds a request's header.
 	maxHeader = 64 << 10
-	// headerTimeout and idleTimeout bound slow and silent connections; bodyTimeout the arrival of a body.
+	// headerTimeout and idleTimeout bound slow and silent connections; bodyTimeout and jarTimeout the arrival of a body.
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	bodyTimeout   = 30 * time.Second
+	jarTimeout    = 2 * time.Minute
 	// ShutdownGrace is how long requests in flight may take after the end was asked for.
 	ShutdownGrace = 15 * time.Second
 )
@@ -92,12 +113,17 @@ type API struct {
 	Options
 	door http.Handler // all of it, from the outside
 	api  huma.API
+	// jars are the routes, as patterns of the mux, whose bodies may have cookies.
+	jars map[string]identity.Operation
 }
 
 // New makes an API.
 func New(o Options) (*API, error) {
-	if o.Sessions == nil || o.Host == nil || o.Key.IsZero() {
-		return nil, errors.New("control API: sessions, host and key are required")
+	if o.Sessions == nil || o.Identity == nil || o.Credentials == nil || o.Host == nil {
+		return nil, errors.New("control API: sessions, identity, credentials and host are required")
+	}
+	if o.Audit == nil || o.Rows == nil || o.Verify == nil {
+		return nil, errors.New("control API: the audit log, its rows and how to verify them are required")
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -105,33 +131,42 @@ func New(o Options) (*API, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	a := &API{Options: o}
+	a := &API{Options: o, jars: map[string]identity.Operation{}}
 	mux := http.NewServeMux()
 	a.api = humago.New(mux, a.configuration())
 	a.routes()
 	mux.HandleFunc("/", a.elsewhere(mux))
-	a.door = a.guard(a.authenticate(a.bounded(mux)))
+	a.door = a.guard(a.authenticate(a.bounded(mux, mux)))
 	return a, nil
 }
 
 // configuration is huma's, without what fetches scripts from elsewhere (its pages of documentation).
 func (a *API) configuration() huma.Config {
 	c := huma.DefaultConfig("clawjail control API", a.Version)
-	c.Info.Description = "Jailed browser sessions. Every request needs the admin key in X-Admin-Key."
+	c.Info.Description = "Jailed browser sessions, and what they may use. Every request needs a key."
 	c.DocsPath, c.SchemasPath, c.CreateHooks = "", "", nil
 	c.RejectUnknownQueryParameters = true
 	c.NoFormatFallback = false
 	c.Formats = map[string]huma.Format{"application/json": jsonFormat(), "json": jsonFormat()}
 	c.Transformers = []huma.Transformer{a.transform}
 	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
-		securityName: {Type: "apiKey", In: "header", Name: KeyHeader, Description: "the content of admin.key"},
+		bearerName: {Type: "http", Scheme: "bearer", Description: "an operator's key, an agent's token, or the content of admin.key"},
+		headerName: {Type: "apiKey", In: "header", Name: KeyHeader, Description: "the same, in a header of its own"},
 	}
-	c.Security = []map[string][]string{{securityName: {}}}
+	c.Security = []map[string][]string{{bearerName: {}}, {headerName: {}}}
+	// What prints as [redacted] elsewhere is a text in a body.
+	for _, t := range []reflect.Type{reflect.TypeFor[grant.Token](), reflect.TypeFor[secret.Value]()} {
+		c.Components.Schemas.RegisterTypeAlias(t, reflect.TypeFor[string]())
+	}
+	c.Components.Schemas.RegisterTypeAlias(reflect.TypeFor[Jar](), reflect.TypeFor[[]RawCookie]())
 	return c
 }
 
-// securityName is what the OpenAPI document calls the key.
-const securityName = "adminKey"
+// bearerName and headerName are what the OpenAPI document calls the two places of a key.
+const (
+	bearerName = "bearer"
+	headerName = "adminKey"
+)
 
 // ServeHTTP implements http.Handler.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.door.ServeHTTP(w, r) }
@@ -140,7 +175,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.door.ServeHT
 // listener.
 func (a *API) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
-		Handler:           a,
+		Handler: a,
+		BaseContext: func(net.Listener) context.Context {
+			return context.WithValue(context.WithoutCancel(ctx), endingKey{}, ctx)
+		},
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
@@ -163,15 +201,21 @@ func (a *API) Serve(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-// bounded refuses bodies that are too large or not JSON before anything reads them.
-func (a *API) bounded(next http.Handler) http.Handler {
+// bounded refuses addresses that nothing can be named like, and bodies that are too large or not JSON, before anything
+// reads them.
+func (a *API) bounded(mux *http.ServeMux, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength > maxBody {
-			a.refuse(w, r, tooLarge())
+		if !plainAddress(r) {
+			a.refuse(w, r, problem.New(problem.BadRequest, "names are text without control characters", "the address is not a text"))
+			return
+		}
+		most := a.mostBody(mux, r)
+		if r.ContentLength > most {
+			a.refuse(w, r, tooLarge(most))
 			return
 		}
 		// What does not say its length may be too large all the same. huma stops one byte later.
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody+1)
+		r.Body = http.MaxBytesReader(w, r.Body, most+1)
 		if r.ContentLength != 0 && !jsonContent(r.Header.Get("Content-Type")) {
 			a.refuse(w, r, problem.New(problem.BadRequest, "send Content-Type: application/json", "the body is not JSON"))
 			return
@@ -180,14 +224,43 @@ func (a *API) bounded(next http.Handler) http.Handler {
 	})
 }
 
-func tooLarge() error {
-	return problem.New(problem.BadRequest, "send less", "the body has more than %d bytes", maxBody)
+// mostBody is how large the body of a request may be. Much is read only for somebody whom it may serve.
+func (a *API) mostBody(mux *http.ServeMux, r *http.Request) int64 {
+	_, pattern := mux.Handler(r)
+	if op, ok := a.jars[pattern]; ok {
+		by := caller(r.Context())
+		if identity.Can(by, op, by.TenantOr("")) == nil {
+			return maxJar
+		}
+	}
+	return maxBody
+}
+
+// plainAddress says whether a path and its query are texts that can be looked up and written down.
+func plainAddress(r *http.Request) bool {
+	plain := func(text string) bool {
+		return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil || !plain(r.URL.Path) {
+		return false
+	}
+	for name, values := range query {
+		if !plain(name) || slices.ContainsFunc(values, func(v string) bool { return !plain(v) }) {
+			return false
+		}
+	}
+	return true
+}
+
+func tooLarge(most int64) error {
+	return problem.New(problem.BadRequest, "send less", "the body has more than %d bytes", most)
 }
 
 // elsewhere answers what no route does: 405 where the path exists for another method, else 404.
 func (a *API) elsewhere(mux *http.ServeMux) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 			probe := r.Clone(r.Context())
 			probe.Method = method
 			if _, pattern := mux.Handler(probe); pattern != "/" && pattern != "" {

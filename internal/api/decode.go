@@ -24,7 +24,7 @@ func decode[T any](body []byte) (T, error) {
 	if jsontext.Value(bytes.TrimSpace(body)).Kind() != '{' {
 		return none, bad(body, 0, "it is not an object")
 	}
-	err := json.Unmarshal(body, &out, json.RejectUnknownMembers(true))
+	err := json.Unmarshal(body, &out, json.RejectUnknownMembers(true), json.WithUnmarshalers(secrets()))
 	if err == nil {
 		return out, nil
 	}

@@ -3,7 +3,9 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -14,20 +16,29 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeSessions answers what it is told, and keeps what it was asked.
+// fakeSessions answers what it is told, and keeps what it was asked, and by whom.
 type fakeSessions struct {
 	mu      sync.Mutex
 	calls   []string
+	by      identity.Principal
 	request session.Request
 	url     string
 	timeout time.Duration
 	picture browser.ScreenshotOptions
+	tenant  string
 	all     bool
 	fail    error
 	wait    chan struct{} // Open waits for it
@@ -35,15 +46,16 @@ type fakeSessions struct {
 
 const someID = "s_abcdefgh23456789"
 
-func (f *fakeSessions) called(name, id string) error {
+func (f *fakeSessions) called(by identity.Principal, name, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.by = by
 	f.calls = append(f.calls, strings.TrimSpace(name+" "+id))
 	return f.fail
 }
 
-func (f *fakeSessions) Open(ctx context.Context, r session.Request) (session.Session, error) {
-	err := f.called("open", "")
+func (f *fakeSessions) Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error) {
+	err := f.called(by, "open", "")
 	f.mu.Lock()
 	f.request = r
 	wait := f.wait
@@ -58,62 +70,197 @@ func (f *fakeSessions) Open(ctx context.Context, r session.Request) (session.Ses
 	return session.Session{ID: someID, State: session.StateReady}, err
 }
 
-func (f *fakeSessions) Get(_ context.Context, id string) (session.Session, error) {
-	return session.Session{ID: id}, f.called("get", id)
+func (f *fakeSessions) Get(_ context.Context, by identity.Principal, id string) (session.Session, error) {
+	return session.Session{ID: id}, f.called(by, "get", id)
 }
 
-func (f *fakeSessions) List(_ context.Context, all bool) ([]session.Session, error) {
-	f.all = all
-	return []session.Session{}, f.called("list", "")
+func (f *fakeSessions) List(_ context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error) {
+	f.tenant, f.all = tenant, all
+	return []session.Session{}, f.called(by, "list", "")
 }
 
-func (f *fakeSessions) Close(_ context.Context, id string) (session.Session, error) {
-	return session.Session{ID: id, State: session.StateClosing}, f.called("close", id)
+func (f *fakeSessions) Close(_ context.Context, by identity.Principal, id string) (session.Session, error) {
+	return session.Session{ID: id, State: session.StateClosing}, f.called(by, "close", id)
 }
 
-func (f *fakeSessions) WaitGone(_ context.Context, id string) (session.Session, error) {
-	return session.Session{ID: id, State: session.StateClosed}, f.called("wait", id)
+func (f *fakeSessions) WaitGone(_ context.Context, by identity.Principal, id string) (session.Session, error) {
+	return session.Session{ID: id, State: session.StateClosed}, f.called(by, "wait", id)
 }
 
-func (f *fakeSessions) Navigate(_ context.Context, id, url string, timeout time.Duration) (browser.Result, error) {
+func (f *fakeSessions) Navigate(_ context.Context, by identity.Principal, id, url string, timeout time.Duration) (browser.Result, error) {
 	f.url, f.timeout = url, timeout
-	return browser.Result{URL: url, Status: 200}, f.called("navigate", id)
+	return browser.Result{URL: url, Status: 200}, f.called(by, "navigate", id)
 }
 
-func (f *fakeSessions) Screenshot(_ context.Context, id string, o browser.ScreenshotOptions, timeout time.Duration) ([]byte, error) {
+func (f *fakeSessions) Screenshot(_ context.Context, by identity.Principal, id string, o browser.ScreenshotOptions, timeout time.Duration) ([]byte, error) {
 	f.picture, f.timeout = o, timeout
-	return []byte("picture"), f.called("screenshot", id)
+	return []byte("picture"), f.called(by, "screenshot", id)
 }
 
-func (f *fakeSessions) Recorded(_ context.Context, id string, number int) ([]byte, string, error) {
-	return []byte("old picture"), "jpeg", f.called("recorded", id)
+func (f *fakeSessions) Recorded(_ context.Context, by identity.Principal, id string, _ int) ([]byte, string, error) {
+	return []byte("old picture"), "jpeg", f.called(by, "recorded", id)
 }
 
 func (f *fakeSessions) Status() session.Status { return session.Status{MaxSessions: 7} }
 
+// fakeIdentity knows one key, which is an admin's. It is not for what it does not have.
+type fakeIdentity struct {
+	Identity
+	key  string
+	mu   sync.Mutex
+	held map[int]context.CancelCauseFunc
+	next int
+	from []netip.Addr // where keys came from
+}
+
+func (f *fakeIdentity) Authenticate(_ context.Context, presented string, from netip.Addr) (identity.Principal, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.from = append(f.from, from)
+	switch presented {
+	case f.key:
+		return identity.Principal{Kind: identity.KindAdmin, ID: "admin", Name: "admin", Role: identity.RoleAdmin, TokenID: "admin"}, nil
+	case "":
+		return identity.Principal{}, problem.New(problem.Unauthorized, "send a key", "no key was sent")
+	}
+	return identity.Principal{}, problem.New(problem.Unauthorized, "send another", "the key is not good")
+}
+
+func (f *fakeIdentity) Hold(_ context.Context, _ identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.next
+	f.next++
+	f.held[n] = cancel
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.held, n)
+	}, nil
+}
+
+func (f *fakeIdentity) open() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.held)
+}
+
+func (f *fakeIdentity) Authorize(_ context.Context, p identity.Principal, op identity.Operation, tenant string) error {
+	return identity.Can(p, op, tenant)
+}
+
+// fakeCredentials keeps what it was asked for. It is not for what it does not have.
+type fakeCredentials struct {
+	Credentials
+	imported credential.Import
+	rules    vault.Rules
+	captured *vault.Rules
+	set      vault.CookieSet // what is stored
+	fail     error
+	value    []byte // of the secret
+	name     vault.SecretName
+}
+
+func (f *fakeCredentials) CookieSet(context.Context, identity.Principal, string, string) (vault.CookieSet, error) {
+	if f.set.Domain == "" {
+		return vault.CookieSet{}, problem.New(problem.NotFound, "", "there is none")
+	}
+	return f.set, nil
+}
+
+func (f *fakeCredentials) Import(_ context.Context, _ identity.Principal, i credential.Import) (vault.CookieSet, error) {
+	f.imported = i
+	f.imported.Cookies = nil
+	for _, c := range i.Cookies {
+		f.imported.Cookies = append(f.imported.Cookies, c.Clone()) // the caller wipes its own
+	}
+	return vault.CookieSet{Domain: i.Domain, Count: len(i.Cookies)}, f.fail
+}
+
+func (f *fakeCredentials) SetRules(_ context.Context, _ identity.Principal, _, _ string, r vault.Rules) (vault.CookieSet, error) {
+	f.rules = r
+	return f.set, f.fail
+}
+
+func (f *fakeCredentials) Capture(_ context.Context, _ identity.Principal, _ string, _ []string, rules *vault.Rules) ([]vault.CookieSet, error) {
+	f.captured = rules
+	return nil, f.fail
+}
+
+func (f *fakeCredentials) PutSecret(_ context.Context, _ identity.Principal, name vault.SecretName, value secret.Value) error {
+	f.name, f.value = name, value.Append(nil)
+	return f.fail
+}
+
+// noLog is an audit log without records.
+type noLog struct {
+	list func(audit.Filter) ([]audit.Row, error)
+	tail func(ctx context.Context, follow bool, yield func(audit.Row, error) bool)
+}
+
+func (n noLog) List(_ context.Context, f audit.Filter) ([]audit.Row, error) {
+	if n.list == nil {
+		return nil, nil
+	}
+	return n.list(f)
+}
+
+func (n noLog) Tail(ctx context.Context, _ audit.Filter, follow bool) iter.Seq2[audit.Row, error] {
+	return func(yield func(audit.Row, error) bool) {
+		if n.tail != nil {
+			n.tail(ctx, follow, yield)
+		}
+	}
+}
+
+// fakeRows are the rows of one node.
+type fakeRows struct {
+	rows []store.AuditRow
+	fail error // after them
+}
+
+func (f fakeRows) AuditNodes(context.Context) ([]string, error) { return []string{"n1"}, nil }
+
+func (f fakeRows) WalkAudit(_ context.Context, node string, _ int64) iter.Seq2[store.AuditRow, error] {
+	return func(yield func(store.AuditRow, error) bool) {
+		for _, row := range f.rows {
+			if row.Node == node && !yield(row, nil) {
+				return
+			}
+		}
+		if f.fail != nil {
+			yield(store.AuditRow{}, f.fail)
+		}
+	}
+}
+
 // door is an API with its key.
 type door struct {
 	*API
-	key      string
-	sessions *fakeSessions
-	clock    time.Time
+	key         string
+	sessions    *fakeSessions
+	identity    *fakeIdentity
+	credentials *fakeCredentials
+	clock       time.Time
 }
+
+const goodKey = "a key that is good"
 
 func newDoor(t testing.TB, change ...func(*Options)) *door {
 	t.Helper()
-	d := &door{key: NewKey(), sessions: &fakeSessions{}, clock: time.Unix(1_700_000_000, 0)}
-	key, err := ParseKey(d.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := &door{key: goodKey, sessions: &fakeSessions{}, credentials: &fakeCredentials{}, clock: time.Unix(1_700_000_000, 0)}
+	d.identity = &fakeIdentity{key: d.key, held: map[int]context.CancelCauseFunc{}}
 	o := Options{
-		Sessions: d.sessions, Key: key, Version: "v1.2.3", Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
+		Sessions: d.sessions, Identity: d.identity, Credentials: d.credentials, Audit: noLog{}, Rows: fakeRows{},
+		Verify:  func(context.Context) (audit.Report, error) { return audit.Report{}, nil },
+		Version: "v1.2.3", Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
 		Now:  func() time.Time { return d.clock },
 		Host: func(context.Context) (HostInfo, error) { return HostInfo{Installation: "abcd"}, nil },
 	}
 	for _, f := range change {
 		f(&o)
 	}
+	var err error
 	if d.API, err = New(o); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +272,8 @@ type asked struct {
 	body string
 }
 
-// ask makes a request with the key, as a program on this machine does.
+// ask makes a request with the key, as a program on this machine does. An answer that is broken off panics, as it does
+// for net/http.
 func (d *door) ask(t testing.TB, method, path, body string, change ...func(*http.Request)) asked {
 	t.Helper()
 	var reader io.Reader
@@ -134,7 +282,7 @@ func (d *door) ask(t testing.TB, method, path, body string, change ...func(*http
 	}
 	r := httptest.NewRequest(method, path, reader)
 	r.Host, r.RemoteAddr = "127.0.0.1:18780", "127.0.0.1:40000"
-	r.Header.Set(KeyHeader, d.key)
+	r.Header.Set("Authorization", bearer+" "+d.key)
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -146,6 +294,25 @@ func (d *door) ask(t testing.TB, method, path, body string, change ...func(*http
 	return asked{w.Result(), w.Body.String()}
 }
 
+// brokenOff says whether a request's answer was broken off, and what of it arrived.
+func (d *door) brokenOff(t testing.TB, path string) (body string, broken bool) {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	r.Host = "127.0.0.1:18780"
+	r.Header.Set("Authorization", bearer+" "+d.key)
+	w := httptest.NewRecorder()
+	defer func() {
+		if what := recover(); what != nil {
+			if err, ok := what.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+				panic(what)
+			}
+			body, broken = w.Body.String(), true
+		}
+	}()
+	d.ServeHTTP(w, r)
+	return w.Body.String(), false
+}
+
 func header(name, value string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }
 }
@@ -153,6 +320,10 @@ func header(name, value string) func(*http.Request) {
 func without(name string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Del(name) }
 }
+
+func anonymous(r *http.Request) { r.Header.Del("Authorization") }
+
+func key(text string) func(*http.Request) { return header("Authorization", bearer+" "+text) }
 
 // wantProblem checks that an answer is a problem as RFC 9457 and this API have it.
 func (a asked) wantProblem(t testing.TB, status int, code string) Problem {

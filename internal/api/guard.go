@@ -68,21 +68,6 @@ func sameOrigin(r *http.Request) bool {
 	return len(origins) == 1 && err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, r.Host)
 }
 
-// client is who sends a request, as far as it is known: the peer, or who a trusted proxy says.
-func (a *API) client(r *http.Request) netip.Addr {
-	from := peer(r)
-	said := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	// From the right: each proxy appends who spoke to it, and everything left of the first stranger is hearsay.
-	for n := len(said) - 1; n >= 0 && a.trusted(from); n-- {
-		addr, err := netip.ParseAddr(strings.TrimSpace(said[n]))
-		if err != nil {
-			break
-		}
-		from = addr.Unmap()
-	}
-	return from
-}
-
 func (a *API) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(a.BehindProxy, func(p netip.Prefix) bool { return p.Contains(addr) })
 }

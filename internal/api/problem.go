@@ -1,7 +1,9 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
 )
 
 // Problem is an error as it is sent: a problem of RFC 9457 with the members of a problem.Error beside the standard's.
@@ -76,7 +79,13 @@ func (p *Problem) withStatus(status int) *Problem {
 
 // failed is what a handler returns for an error. The private half goes to the log, where somebody can do something
 // about it: at the service, not at the caller.
-func (a *API) failed(doing string, err error) error {
+func (a *API) failed(ctx context.Context, doing string, err error) error {
+	switch cause := context.Cause(ctx); {
+	case problem.CodeOf(err) == problem.Canceled && problem.CodeOf(cause) == problem.Unauthorized:
+		err = cause // the caller has not left: the key has ended
+	case problem.CodeOf(err) == problem.Internal && errors.Is(err, store.ErrInvalid):
+		err = problem.Wrap(err, problem.BadRequest, "names are text without control characters", "the request has a name that cannot be one")
+	}
 	out := document(err)
 	if out.Status >= http.StatusInternalServerError {
 		a.Log.Error(doing, "code", out.Code, "error", err)
@@ -101,13 +110,13 @@ func retryAfter(w http.ResponseWriter, d time.Duration) {
 }
 
 // transform turns huma's own errors (a parameter that is no number, say) into ours. Others pass.
-func (a *API) transform(_ huma.Context, _ string, v any) (any, error) {
+func (a *API) transform(ctx huma.Context, _ string, v any) (any, error) {
 	model, ok := v.(*huma.ErrorModel)
 	if !ok {
 		return v, nil
 	}
 	if model.Status == http.StatusRequestEntityTooLarge {
-		return document(tooLarge()).withStatus(model.Status), nil
+		return document(tooLarge(ctx.Operation().MaxBodyBytes - 1)).withStatus(model.Status), nil
 	}
 	if model.Status >= http.StatusInternalServerError {
 		a.Log.Error("answer a request", "error", model.Detail)

@@ -4,19 +4,28 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // OpenRequest is the body that opens a session. Everything may be left out.
 type OpenRequest struct {
-	CredentialMode string `json:"credential_mode,omitempty" enum:"clean" doc:"clean: the browser has no logins"`
-	Record         string `json:"record,omitempty" enum:"off,transient" doc:"transient, the default, keeps the last 50 screenshots until the session ends"`
-	Browser        string `json:"browser,omitempty" enum:"shell,full" doc:"shell, the default, is small and fast; full is the whole Chromium"`
-	Template       string `json:"template,omitempty" pattern:"^[a-z0-9]{1,20}$"`
-	Label          string `json:"label,omitempty" maxLength:"80" doc:"any text, to recognise the session by"`
-	TTL            string `json:"ttl,omitempty" doc:"how long the session may live, such as 30m"`
-	Idle           string `json:"idle,omitempty" doc:"how long nobody may use it, such as 10m"`
+	Tenant         string `json:"tenant,omitempty" doc:"whose session it is; the caller's own, or default, when it is left out"`
+	CredentialMode string `json:"credential_mode,omitempty" enum:"clean,operator" doc:"clean, the default: the browser has no logins; operator: it has accounts"`
+	// The next four are of an operator session.
+	Domains []string    `json:"domains,omitempty" doc:"registrable domains whose accounts the session has"`
+	Grant   grant.Token `json:"grant,omitzero" doc:"the token of the grant that permits it"`
+	Origin  string      `json:"origin,omitempty" doc:"the session that the grant was issued for; the caller must have opened it"`
+	Access  string      `json:"access,omitempty" enum:"tools,cdp" doc:"what the session will be steered with; tools is the default"`
+
+	Record   string `json:"record,omitempty" enum:"off,transient" doc:"transient, the default, keeps the last 50 screenshots until the session ends"`
+	Browser  string `json:"browser,omitempty" enum:"shell,full" doc:"shell, the default, is small and fast; full is the whole Chromium"`
+	Template string `json:"template,omitempty" pattern:"^[a-z0-9]{1,20}$"`
+	Label    string `json:"label,omitempty" maxLength:"80" doc:"any text, to recognise the session by"`
+	TTL      string `json:"ttl,omitempty" doc:"how long the session may live, such as 30m"`
+	Idle     string `json:"idle,omitempty" doc:"how long nobody may use it, such as 10m"`
 
 	Limits *LimitsRequest `json:"limits,omitempty" doc:"limits of its jail, instead of the configured ones"`
 }
@@ -35,6 +44,117 @@ type LimitsRequest struct {
 type NavigateRequest struct {
 	URL     string `json:"url" doc:"http or https, or about:blank"`
 	Timeout string `json:"timeout,omitempty" doc:"such as 30s, which is the default; at most 5m"`
+}
+
+// ImportRequest is the body that stores cookies of one registrable domain, in the place of those that are stored.
+type ImportRequest struct {
+	Tenant  string `json:"tenant,omitempty" doc:"whose account it is; the caller's own, or default, when it is left out"`
+	Cookies Jar    `json:"cookies" doc:"all that the account needs, as Storage.getCookies of the DevTools Protocol returns them"`
+	// Scopes and MaxSessions stay as they are when they are left out; a new set has tools and 1.
+	Scopes      []string `json:"scopes,omitzero" nullable:"false" doc:"the widest access of a session that may use the account: tools or cdp; none: no session may"`
+	MaxSessions *int     `json:"max_sessions,omitempty" doc:"how many sessions may use it at the same time"`
+}
+
+// RawCookie describes a cookie of a [Jar].
+type RawCookie struct {
+	_            struct{} `json:"-" additionalProperties:"true"`
+	Name         string   `json:"name"`
+	Value        string   `json:"value"`
+	Domain       string   `json:"domain" doc:"with a dot in front when it is for sub-domains as well"`
+	Path         string   `json:"path"`
+	Expires      float64  `json:"expires" doc:"in seconds since 1970; -1 for a session cookie"`
+	HTTPOnly     bool     `json:"httpOnly,omitempty"`
+	Secure       bool     `json:"secure,omitempty"`
+	SameSite     string   `json:"sameSite,omitempty" enum:"Strict,Lax,None"`
+	Priority     string   `json:"priority,omitempty" enum:"Low,Medium,High"`
+	SourceScheme string   `json:"sourceScheme,omitempty" enum:"Unset,NonSecure,Secure"`
+	SourcePort   int64    `json:"sourcePort,omitempty"`
+}
+
+// RulesRequest is the body that changes who may use an account. What is left out stays as it is.
+type RulesRequest struct {
+	Tenant      string   `json:"tenant,omitempty" doc:"whose account it is; the caller's own, or default, when it is left out"`
+	Scopes      []string `json:"scopes,omitzero" nullable:"false" doc:"the widest access of a session that may use the account: tools or cdp; none: no session may"`
+	MaxSessions *int     `json:"max_sessions,omitempty" doc:"how many sessions may use it at the same time"`
+}
+
+// CaptureRequest is the body that stores the cookies of a session's browser, one set for each domain.
+type CaptureRequest struct {
+	Domains     []string `json:"domains" nullable:"false" doc:"registrable domains"`
+	Scopes      []string `json:"scopes,omitzero" nullable:"false" doc:"as in an import; tools when max_sessions alone is given"`
+	MaxSessions *int     `json:"max_sessions,omitempty" doc:"as in an import; 1 when scopes alone are given"`
+}
+
+// SecretRequest is the body that stores the credential of a service.
+type SecretRequest struct {
+	Tenant string       `json:"tenant,omitempty" doc:"whose it is; the caller's own, or default, when it is left out"`
+	Agent  string       `json:"agent,omitempty" doc:"the id of the agent whose it is; for all agents of the tenant when it is left out"`
+	Value  secret.Value `json:"value" doc:"1 to 65536 bytes"`
+}
+
+// GrantRequest is the body that issues a grant.
+type GrantRequest struct {
+	Tenant        string   `json:"tenant,omitempty" doc:"whose accounts it is for; the caller's own, or default, when it is left out"`
+	Domains       []string `json:"domains" nullable:"false" doc:"registrable domains whose accounts a session may use"`
+	EgressDomains []string `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that it may reach"`
+	Access        string   `json:"access,omitempty" enum:"tools,cdp" doc:"what the session may be steered with; tools is the default"`
+	TTL           string   `json:"ttl,omitempty" doc:"how long the grant is good, such as 10m"`
+	Origin        string   `json:"origin,omitempty" doc:"the session that alone may use it"`
+}
+
+// TenantRequest is the body that makes a tenant.
+type TenantRequest struct {
+	ID                 string `json:"id" doc:"1 to 40 of a-z, 0-9 and -"`
+	ForbidOperatorMode bool   `json:"forbid_operator_mode" required:"false" doc:"refuse every session with accounts"`
+}
+
+// TenantPolicy is the body that changes what a tenant may.
+type TenantPolicy struct {
+	ForbidOperatorMode bool `json:"forbid_operator_mode" doc:"refuse every session with accounts"`
+}
+
+// OperatorRequest is the body that makes an operator.
+type OperatorRequest struct {
+	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; not unique"`
+	Tenant string `json:"tenant,omitempty" doc:"the caller's own when it is left out; of a caller of all tenants, that is all"`
+	Role   string `json:"role" enum:"viewer,operator,admin"`
+	Life   string `json:"life,omitempty" doc:"how long the key is good, such as 720h, or never, which is the default"`
+}
+
+// LifeRequest is the body that makes a new key of an operator's.
+type LifeRequest struct {
+	Life string `json:"life,omitempty" doc:"how long the key is good, such as 720h, or never, which is the default"`
+}
+
+// AgentRequest is the body that makes an agent.
+type AgentRequest struct {
+	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; unique in its tenant"`
+	Tenant string `json:"tenant,omitempty" doc:"whose it is; the caller's own, or default, when it is left out"`
+	Life   string `json:"life,omitempty" doc:"how long the token is good, such as 720h, or never, which is the default"`
+}
+
+// RotateRequest is the body that makes a new token of an agent's.
+type RotateRequest struct {
+	Life    string `json:"life,omitempty" doc:"how long the token is good, such as 720h, or never, which is the default"`
+	Overlap string `json:"overlap,omitempty" doc:"how long the old ones are still good, such as 10m, which is the default"`
+}
+
+// AuditQuery selects records. What is left out matches all. It is sent in the query of the address.
+type AuditQuery struct {
+	Tenant   string    `query:"tenant" pattern:"^[a-z0-9-]{1,40}$"`
+	Action   string    `query:"action" maxLength:"128" doc:"such as grant.issue; with a dot at its end, all that begin so: session."`
+	Actor    string    `query:"actor" maxLength:"128" doc:"admin, system, operator:ID or agent:ID"`
+	Session  string    `query:"session" maxLength:"128"`
+	Jail     string    `query:"jail" maxLength:"128"`
+	Phase    string    `query:"phase" enum:"intent,outcome,event,tombstone"`
+	Result   string    `query:"result" enum:"ok,refused,failed,unknown"`
+	Ref      string    `query:"ref" maxLength:"128" doc:"the id of an intent: its outcome"`
+	Node     string    `query:"node" maxLength:"128"`
+	Since    time.Time `query:"since" doc:"not before this time (RFC 3339)"`
+	Until    time.Time `query:"until" doc:"before this time (RFC 3339)"`
+	AfterSeq int64     `query:"after_seq" minimum:"0" doc:"with a node: the first rows behind this one, instead of the newest"`
+	Limit    int       `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"how many rows"`
+	Follow   bool      `query:"follow" doc:"of a tail: go on with rows as they are written"`
 }
 
 // request reads the texts. Whether their values are allowed is the service's to say.
@@ -62,7 +182,8 @@ func (o OpenRequest) request() (session.Request, error) {
 		return &n
 	}
 	out := session.Request{
-		CredentialMode: o.CredentialMode, Record: o.Record, Browser: o.Browser, Template: o.Template, Label: o.Label,
+		Tenant: o.Tenant, CredentialMode: o.CredentialMode, Domains: o.Domains, Grant: o.Grant, Origin: o.Origin, Access: o.Access,
+		Record: o.Record, Browser: o.Browser, Template: o.Template, Label: o.Label,
 		TTL: duration("ttl", o.TTL), Idle: duration("idle", o.Idle),
 	}
 	if l := o.Limits; l != nil {
@@ -70,6 +191,9 @@ func (o OpenRequest) request() (session.Request, error) {
 			Memory: size("limits.memory", l.Memory), Disk: size("limits.disk", l.Disk),
 			SharedMemory: size("limits.shared_memory", l.SHM), CPU: l.CPU, Tasks: l.Tasks, Files: l.Files,
 		}
+	}
+	if err := checkTenant(o.Tenant); err != nil {
+		return session.Request{}, err
 	}
 	return out, flaws.Err()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -51,7 +52,8 @@ type (
 	}
 
 	listInput struct {
-		All bool `query:"all" doc:"also those that are closing, and that ended in the last ten minutes"`
+		Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$"`
+		All    bool   `query:"all" doc:"also those that are closing, and that ended in the last ten minutes"`
 	}
 
 	closeInput struct {
@@ -84,9 +86,11 @@ type (
 type route struct {
 	method, path, id, summary string
 	status                    int
-	body                      reflect.Type // of a JSON body
-	images                    bool         // the answer is a picture
-	free                      bool         // needs no key
+	body                      reflect.Type       // of a JSON body
+	jars                      identity.Operation // who may do it may send a body with cookies
+	lines                     reflect.Type       // the answer is one of these a line
+	images                    bool               // the answer is a picture
+	free                      bool               // needs no key
 }
 
 // operation describes a route to huma.
@@ -102,6 +106,14 @@ func (a *API) operation(r route) huma.Operation {
 			Content:     map[string]*huma.MediaType{problemType: {Schema: registry.Schema(reflect.TypeFor[Problem](), true, "Problem")}},
 		}},
 	}
+	if r.jars != "" {
+		op.MaxBodyBytes, op.BodyReadTimeout = maxJar+1, jarTimeout
+		a.jars[r.method+" "+r.path] = r.jars
+	}
+	if r.lines != nil {
+		op.Responses["200"] = &huma.Response{Description: "OK", Content: map[string]*huma.MediaType{
+			linesType: {Schema: registry.Schema(r.lines, true, r.lines.Name())}}}
+	}
 	if r.free {
 		op.Security = []map[string][]string{}
 	}
@@ -115,14 +127,14 @@ func (a *API) operation(r route) huma.Operation {
 	return op
 }
 
-// add registers a route. huma takes the body of a route as bytes, and describes it as such; what the bytes hold is
+// add registers a route. Its handler is told who asks. huma takes the body of a route as bytes, and describes it as such; what the bytes hold is
 // described here.
-func add[I, O any](a *API, r route, handle func(context.Context, *I) (*O, error)) {
+func add[I, O any](a *API, r route, handle func(context.Context, identity.Principal, *I) (*O, error)) {
 	op := a.operation(r)
 	huma.Register(a.api, op, func(ctx context.Context, in *I) (*O, error) {
-		out, err := handle(ctx, in)
+		out, err := handle(ctx, caller(ctx), in)
 		if err != nil {
-			return nil, a.failed(r.summary, err)
+			return nil, a.failed(ctx, r.summary, err)
 		}
 		return out, nil
 	})
@@ -135,7 +147,7 @@ func add[I, O any](a *API, r route, handle func(context.Context, *I) (*O, error)
 
 func (a *API) routes() {
 	add(a, route{method: http.MethodGet, path: "/v1/health", id: "health", summary: "Does it answer", free: true},
-		func(context.Context, *nothing) (*answer[Health], error) {
+		func(context.Context, identity.Principal, *nothing) (*answer[Health], error) {
 			return &answer[Health]{Health{Status: "ok"}}, nil
 		})
 	add(a, route{method: http.MethodGet, path: "/v1/info", id: "info", summary: "What runs here"}, a.info)
@@ -153,9 +165,16 @@ func (a *API) routes() {
 		summary: "Take a screenshot", status: http.StatusOK, images: true}, a.screenshot)
 	add(a, route{method: http.MethodGet, path: "/v1/sessions/{id}/screenshots/{number}", id: "recorded-screenshot",
 		summary: "A screenshot that was kept", images: true}, a.recorded)
+	a.accountRoutes()
+	a.grantRoutes()
+	a.auditRoutes()
+	a.peopleRoutes()
 }
 
-func (a *API) info(ctx context.Context, _ *nothing) (*answer[Info], error) {
+func (a *API) info(ctx context.Context, by identity.Principal, _ *nothing) (*answer[Info], error) {
+	if err := a.Identity.Authorize(ctx, by, identity.InfoRead, by.TenantOr("")); err != nil {
+		return nil, err
+	}
 	out := Info{Version: a.Version, Service: a.Sessions.Status()}
 	if host, err := a.Host(ctx); err == nil {
 		out.Host = &host
@@ -165,42 +184,43 @@ func (a *API) info(ctx context.Context, _ *nothing) (*answer[Info], error) {
 	return &answer[Info]{out}, nil
 }
 
-func (a *API) open(ctx context.Context, in *openInput) (*answer[session.Session], error) {
+func (a *API) open(ctx context.Context, by identity.Principal, in *openInput) (*answer[session.Session], error) {
 	body, err := decode[OpenRequest](in.RawBody)
 	if err != nil {
 		return nil, err
 	}
+	clear(in.RawBody)
 	request, err := body.request()
 	if err != nil {
 		return nil, err
 	}
-	out, err := a.Sessions.Open(ctx, request)
+	out, err := a.Sessions.Open(ctx, by, request)
 	if err != nil {
 		return nil, err
 	}
 	return &answer[session.Session]{out}, nil
 }
 
-func (a *API) list(ctx context.Context, in *listInput) (*answer[SessionList], error) {
-	all, err := a.Sessions.List(ctx, in.All)
+func (a *API) list(ctx context.Context, by identity.Principal, in *listInput) (*answer[SessionList], error) {
+	all, err := a.Sessions.List(ctx, by, in.Tenant, in.All)
 	if err != nil {
 		return nil, err
 	}
 	return &answer[SessionList]{SessionList{Sessions: all}}, nil
 }
 
-func (a *API) get(ctx context.Context, in *getInput) (*answer[session.Session], error) {
-	out, err := a.Sessions.Get(ctx, in.ID)
+func (a *API) get(ctx context.Context, by identity.Principal, in *getInput) (*answer[session.Session], error) {
+	out, err := a.Sessions.Get(ctx, by, in.ID)
 	if err != nil {
 		return nil, err
 	}
 	return &answer[session.Session]{out}, nil
 }
 
-func (a *API) close(ctx context.Context, in *closeInput) (*answer[session.Session], error) {
-	out, err := a.Sessions.Close(ctx, in.ID)
+func (a *API) close(ctx context.Context, by identity.Principal, in *closeInput) (*answer[session.Session], error) {
+	out, err := a.Sessions.Close(ctx, by, in.ID)
 	if err == nil && in.Wait {
-		out, err = a.Sessions.WaitGone(ctx, in.ID)
+		out, err = a.Sessions.WaitGone(ctx, by, in.ID)
 	}
 	if err != nil {
 		return nil, err
@@ -208,7 +228,7 @@ func (a *API) close(ctx context.Context, in *closeInput) (*answer[session.Sessio
 	return &answer[session.Session]{out}, nil
 }
 
-func (a *API) navigate(ctx context.Context, in *navigateInput) (*answer[browser.Result], error) {
+func (a *API) navigate(ctx context.Context, by identity.Principal, in *navigateInput) (*answer[browser.Result], error) {
 	body, err := decode[NavigateRequest](in.RawBody)
 	if err != nil {
 		return nil, err
@@ -217,28 +237,28 @@ func (a *API) navigate(ctx context.Context, in *navigateInput) (*answer[browser.
 	if err != nil {
 		return nil, err
 	}
-	out, err := a.Sessions.Navigate(ctx, in.ID, body.URL, timeout)
+	out, err := a.Sessions.Navigate(ctx, by, in.ID, body.URL, timeout)
 	if err != nil {
 		return nil, err
 	}
 	return &answer[browser.Result]{out}, nil
 }
 
-func (a *API) screenshot(ctx context.Context, in *screenshotInput) (*picture, error) {
+func (a *API) screenshot(ctx context.Context, by identity.Principal, in *screenshotInput) (*picture, error) {
 	timeout, err := waiting(in.Timeout)
 	if err != nil {
 		return nil, err
 	}
 	options := browser.ScreenshotOptions{Format: in.Format, FullPage: in.FullPage, Quality: in.Quality, Width: in.Width, Height: in.Height}
-	data, err := a.Sessions.Screenshot(ctx, in.ID, options, timeout)
+	data, err := a.Sessions.Screenshot(ctx, by, in.ID, options, timeout)
 	if err != nil {
 		return nil, err
 	}
 	return &picture{ContentType: "image/" + in.Format, Body: data}, nil
 }
 
-func (a *API) recorded(ctx context.Context, in *recordedInput) (*picture, error) {
-	data, format, err := a.Sessions.Recorded(ctx, in.ID, in.Number)
+func (a *API) recorded(ctx context.Context, by identity.Principal, in *recordedInput) (*picture, error) {
+	data, format, err := a.Sessions.Recorded(ctx, by, in.ID, in.Number)
 	if err != nil {
 		return nil, err
 	}

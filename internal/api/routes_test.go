@@ -82,8 +82,13 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 	if d.sessions.picture != (browser.ScreenshotOptions{Format: "png"}) || d.sessions.timeout != 0 {
 		t.Errorf("screenshot by default %+v", d.sessions.picture)
 	}
-	if d.ask(t, "GET", "/v1/sessions?all=true", ""); !d.sessions.all {
-		t.Error("all did not arrive")
+	if d.ask(t, "GET", "/v1/sessions?all=true&tenant=acme", ""); !d.sessions.all || d.sessions.tenant != "acme" {
+		t.Error("all or the tenant did not arrive")
+	}
+	d.ask(t, "POST", "/v1/sessions", `{"credential_mode":"operator","tenant":"acme","domains":["example.com"],"grant":"v4.public.x","access":"cdp","origin":"s_1"}`)
+	if r := d.sessions.request; r.CredentialMode != "operator" || r.Tenant != "acme" || !slices.Equal(r.Domains, []string{"example.com"}) ||
+		r.Grant.Reveal() != "v4.public.x" || r.Access != "cdp" || r.Origin != "s_1" {
+		t.Errorf("the request is %+v", r)
 	}
 }
 
@@ -216,13 +221,16 @@ func TestDocumentDescribesBodiesErrorsAndTheKey(t *testing.T) {
 		}
 		Components struct {
 			Schemas         map[string]any
-			SecuritySchemes map[string]struct{ In, Name string }
+			SecuritySchemes map[string]struct{ Type, In, Name, Scheme string }
 		}
 	}
 	if err := json.Unmarshal([]byte(d.ask(t, "GET", "/openapi.json", "").body), &doc); err != nil {
 		t.Fatal(err)
 	}
-	if s := doc.Components.SecuritySchemes[securityName]; s.In != "header" || s.Name != KeyHeader {
+	if s := doc.Components.SecuritySchemes[bearerName]; s.Type != "http" || s.Scheme != "bearer" {
+		t.Errorf("the key is described as %+v", s)
+	}
+	if s := doc.Components.SecuritySchemes[headerName]; s.In != "header" || s.Name != KeyHeader {
 		t.Errorf("the key is described as %+v", s)
 	}
 	for path, methods := range doc.Paths {
@@ -264,7 +272,7 @@ func TestRequestsInFlightAreAnsweredWhenTheEndIsAskedFor(t *testing.T) {
 			answered <- err
 			return
 		}
-		request.Header.Set(KeyHeader, d.key)
+		request.Header.Set("Authorization", bearer+" "+d.key)
 		response, err := client.Do(request)
 		if err == nil {
 			err = response.Body.Close()
@@ -297,7 +305,7 @@ func TestRequestsInFlightAreAnsweredWhenTheEndIsAskedFor(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, seed := range []string{`{}`, `{"ttl":"1m","limits":{"cpu":1.5}}`, `{"ttl":"1","ttl":"2"}`, `{"x":1}`, "null", "{\n\"limits\":{\"tasks\":1e400}}", ""} {
+	for _, seed := range []string{`{}`, `{"ttl":"1m","limits":{"cpu":1.5}}`, `{"ttl":"1","ttl":"2"}`, `{"x":1}`, `{"grant":"v4.public.x"}`, "null", "{\n\"limits\":{\"tasks\":1e400}}", ""} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -313,12 +321,12 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		text, err := json.Marshal(got)
+		text, err := Encode(got)
 		if err != nil {
 			t.Fatal(err)
 		}
 		again, err := decode[OpenRequest](text)
-		if err != nil || fmt.Sprintf("%+v", again.Template) != fmt.Sprintf("%+v", got.Template) {
+		if err != nil || again.Template != got.Template || !again.Grant.Equal(got.Grant.Text) {
 			t.Errorf("%q is read, written as %s, and then %v", body, text, err)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	protocol "github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/dom"
 
 	"github.com/clawjail/clawjail/internal/cdp"
@@ -35,6 +36,8 @@ func (b *Browser) Has(ctx context.Context, selector string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	// Asking for the document makes the browser report every change of it.
+	defer func() { _, _ = cdp.Do(ctx, page.session, dom.Disable, protocol.Empty{}) }() // a page that is gone reports nothing
 	depth := int64(0)
 	document, err := cdp.Do(ctx, page.session, dom.GetDocument, dom.GetDocumentParams{Depth: &depth})
 	if err != nil {

@@ -18,7 +18,12 @@ import (
 // Variables that name another control plane than the configuration's.
 const (
 	urlVariable = "CLAWJAIL_URL"
-	keyVariable = "CLAWJAIL_ADMIN_KEY"
+	// keyVariable is for a key of any kind: an operator's, an agent's, the installation's. oldKeyVariable is another
+	// name for it.
+	keyVariable    = "CLAWJAIL_KEY"
+	oldKeyVariable = "CLAWJAIL_ADMIN_KEY"
+	// grantVariable is for the token of a grant.
+	grantVariable = "CLAWJAIL_GRANT"
 )
 
 // client makes the client of the control plane that the environment or the configuration names.
@@ -32,6 +37,9 @@ func (p *program) client() (*client.Client, error) {
 		return nil, err
 	}
 	key := p.getenv(keyVariable)
+	if key == "" {
+		key = p.getenv(oldKeyVariable)
+	}
 	if key == "" {
 		if key, err = readKey(hostd.AdminKeyPath(c)); err != nil {
 			return nil, err
@@ -65,7 +73,7 @@ func (p *program) controlURL(c config.Config) (*url.URL, error) {
 	}
 	if u.Scheme == "http" && !loopbackHost(u.Hostname()) {
 		return nil, problem.New(problem.BadURL, "use https, or a tunnel to a loopback address",
-			"%s is not encrypted and not on this machine: the admin key would cross the network in the clear", urlVariable)
+			"%s is not encrypted and not on this machine: the key would cross the network in the clear", urlVariable)
 	}
 	return &url.URL{Scheme: u.Scheme, Host: u.Host}, nil
 }
@@ -79,7 +87,7 @@ func readKey(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return "", problem.New(problem.Unauthorized, "run it with sudo, or set "+keyVariable, "the admin key %s cannot be read by you", path)
+		return "", problem.New(problem.Unauthorized, "run it with sudo, or set "+keyVariable+" to a key of yours", "the admin key %s cannot be read by you", path)
 	case errors.Is(err, fs.ErrNotExist):
 		return "", problem.New(problem.ControlPlaneUnreachable, "start it: sudo clawjail up", "clawjail has not been started: there is no admin key %s", path)
 	case err != nil:

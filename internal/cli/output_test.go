@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func sample() (now time.Time, all []session.Session) {
 	now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := func(d time.Duration) *time.Time { when := now.Add(d); return &when }
 	teardown, code := 31.25, 133
-	return now, []session.Session{
+	all = []session.Session{
 		{ID: "s_aaaaaaaaaaaaaaaa", State: session.StateOpening, Browser: "full", Template: "browser", Created: now.Add(-300 * time.Millisecond), Record: "off"},
 		{ID: "s_bbbbbbbbbbbbbbbb", Label: "näher", State: session.StateReady, Browser: "shell", BrowserVersion: "HeadlessChrome/1.2", Template: "browser",
 			Record: "transient", Jail: "bk3x900042", Address: "10.213.0.150", Warm: true, Created: now.Add(-61 * time.Minute),
@@ -59,7 +60,18 @@ func sample() (now time.Time, all []session.Session) {
 		{ID: "s_eeeeeeeeeeeeeeee", State: session.StateClosed, Browser: "shell", Template: "browser", Record: "transient", Jail: "bk3x900040",
 			Address: "10.213.0.152", Created: now, Ended: &session.Ended{Cause: session.CauseClosed, Message: "it was closed", At: now,
 				TeardownError: "the jail could not be removed; the host daemon tries again"}},
+		{ID: "s_ffffffffffffffff", Label: "a\x1b[2Jb", State: session.StateReady, CredentialMode: session.ModeOperator, Access: "cdp", OpenedBy: "agent:abc",
+			Domains: []string{"example.com", "example.org"}, Grant: "g_abcdefgh23456789abcd", Browser: "shell", Template: "browser", Record: "off",
+			Jail: "bk3x900043", Address: "10.213.0.153", Created: now, NeedsRefresh: []session.Refresh{
+				{Domain: "example.com", Reason: "expired_cookies", Cookies: []string{"sid", "a\x1bb"}, At: now}, {Domain: "example.org", Reason: "login_page", At: now}}},
 	}
+	for n := range all {
+		all[n].Tenant = "default"
+		if all[n].CredentialMode == "" {
+			all[n].CredentialMode, all[n].Access, all[n].OpenedBy = session.ModeClean, "tools", "admin"
+		}
+	}
+	return now, all
 }
 
 func TestSessionsAsPeopleReadThem(t *testing.T) {
@@ -69,6 +81,13 @@ func TestSessionsAsPeopleReadThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "sessions.txt", list.String())
+	list.Reset()
+	two := slices.Clone(all[:2])
+	two[1].Tenant = "acme"
+	if err := sessionTable(&list, two, now); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "sessions-tenants.txt", list.String())
 	for _, s := range all {
 		if err := showSession(&shown, s, now); err != nil {
 			t.Fatal(err)

@@ -3,7 +3,8 @@
 // What every command promises: it exits with 0 when it did what was asked, 1 when it did not, and 2 when the command
 // line was not valid. Results go to standard output and nothing else does. What went wrong is on standard error, in
 // lines that begin with "clawjail: error:", followed by one with "clawjail: hint:" where something can be done about
-// it. Listings have --json. Nothing asks a question.
+// it. Listings have --json. Nothing asks a question, except for what must not be seen, where standard input is a
+// terminal: `secret set` and `session open --grant -`.
 package cli
 
 import (
@@ -64,6 +65,8 @@ func New(version string) *cobra.Command {
 		newUpCommand(p), newHostdCommand(p), newServeCommand(p),
 		newSessionCommand(p), newTemplateCommand(p), newReapCommand(p), newSelftestCommand(p), newDemoCommand(p),
 		newDoctorCommand(p),
+		newCookiesCommand(p), newSecretCommand(p), newVaultCommand(p), newGrantCommand(p), newAuditCommand(p),
+		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newWhoAmICommand(p),
 		newVersionCommand(p),
 	)
 	return root
@@ -75,7 +78,11 @@ func Main(ctx context.Context, version string, args []string, out, errs io.Write
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errs)
-	err := root.ExecuteContext(ctx)
+	return exitStatus(errs, root.ExecuteContext(ctx))
+}
+
+// exitStatus reports an error, and says with what status it ends the process.
+func exitStatus(errs io.Writer, err error) int {
 	if err == nil {
 		return exitDone
 	}

@@ -19,10 +19,12 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store/open"
 )
 
 const (
@@ -87,6 +89,9 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := open.CheckURL(o.config.Database.Reveal()); err != nil {
+		return err
+	}
 
 	host := hostd.NewClient(hostd.SocketPath(o.config), o.log)
 	starting, cancel := context.WithTimeout(ctx, startLimit)
@@ -99,11 +104,13 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	if err != nil {
 		return fmt.Errorf("ask the host daemon what it is: %w", err)
 	}
-	// The host daemon makes the folder that the key is in.
-	key, err := api.LoadKey(hostd.AdminKeyPath(o.config))
+	// The host daemon makes the folders that the keys and the database are in.
+	ring, err := openRing(ctx, o, host, info)
 	if err != nil {
 		return err
 	}
+	// Last of all, when nothing is left to be recorded.
+	defer func() { err = errors.Join(err, ring.close(ctx)) }()
 
 	apiListener, err := listenAPI(ctx, o.config.Listen, certificate)
 	if err != nil {
@@ -131,14 +138,22 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		Driver: host, Gateway: way{exit}, Templates: installed{host}, Connect: session.Dial,
 		Sessions: o.config.Sessions, Limits: o.config.Limits, WarmPool: o.config.WarmPool,
 		Proxy: "http://" + gatewayListener.Addr().String(), Policy: reach.policy, ExtraCA: authorities,
+		Authority: ring.identity, Records: records{ring.log},
+		Accounts:   session.Accounts{Grants: ring.grants, Vault: ring.vault, Leases: ring.store, Node: ring.node, Logins: o.config.Logins},
 		Recordings: filepath.Join(hostd.ControlDir(o.config), "sessions"),
 		Log:        o.log, Now: o.now,
 	})
 	if err != nil {
 		return err
 	}
+	accounts, err := credential.New(credential.Options{Vault: ring.vault, Grants: ring.grants, Keyring: ring.keyring, Identity: ring.identity,
+		Audit: ring.log, Sessions: sessions, Now: o.now, Log: o.log})
+	if err != nil {
+		return errors.Join(err, endSessions(ctx, sessions))
+	}
 	door, err := api.New(api.Options{
-		Sessions: sessions, Key: key, Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
+		Sessions: sessions, Identity: ring.identity, Credentials: accounts, Audit: ring.log, Rows: ring.store,
+		Verify: ring.verify(hostd.CheckpointsPath(o.config)), Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
 		BehindProxy: o.config.BehindProxy, Log: o.log, Now: o.now,
 		Host: func(ctx context.Context) (api.HostInfo, error) { return hostInfo(ctx, host) },
 	})
@@ -159,6 +174,10 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		if running.Err() == nil {
 			return errors.New("the gateway stopped listening")
 		}
+		return nil
+	})
+	group.Go(func() error {
+		ring.tidy(running, host, o.now, o.log)
 		return nil
 	})
 	group.Go(func() error {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -29,97 +28,6 @@ func newSessionCommand(p *program) *cobra.Command {
 	})
 	cmd.AddCommand(newSessionOpen(p), newSessionList(p), newSessionShow(p), newSessionNavigate(p), newSessionScreenshot(p), newSessionClose(p))
 	return cmd
-}
-
-func newSessionOpen(p *program) *cobra.Command {
-	var request api.OpenRequest
-	var limits api.LimitsRequest
-	var cpu float64
-	var tasks, files int
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "open [URL]",
-		Short: "Open a session, and load a page in it",
-		Long: "Open a session and print its id. With a URL that page is loaded too; when it cannot be, the session stays open and its id is " +
-			"printed all the same.",
-		Example: "  id=$(sudo clawjail session open https://example.com/)\n  sudo clawjail session open --browser full --ttl 10m --json",
-		Args:    arguments(0, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				// Found out before a session is opened for it.
-				if _, err := browser.CheckURL(args[0]); err != nil {
-					return err
-				}
-			}
-			flags := cmd.Flags()
-			if flags.Changed("cpu") {
-				limits.CPU = &cpu
-			}
-			if flags.Changed("tasks") {
-				limits.Tasks = &tasks
-			}
-			if flags.Changed("files") {
-				limits.Files = &files
-			}
-			if limits != (api.LimitsRequest{}) {
-				request.Limits = &limits
-			}
-			return p.openSession(cmd, request, args, asJSON)
-		},
-	}
-	f := cmd.Flags()
-	f.StringVar(&request.Browser, "browser", "", "`build` of Chromium: shell (the default) or full")
-	f.StringVar(&request.Template, "template", "", "`name` of the template")
-	f.StringVar(&request.Label, "label", "", "`text` to recognise the session by")
-	f.StringVar(&request.TTL, "ttl", "", "how long the session may live, such as 30m")
-	f.StringVar(&request.Idle, "idle", "", "how long nobody may use it, such as 10m")
-	f.StringVar(&request.Record, "record", "", "transient (the default) keeps the last screenshots until it ends, off keeps none")
-	f.StringVar(&limits.Memory, "memory", "", "`size` of its memory, such as 512MiB")
-	f.Float64Var(&cpu, "cpu", 0, "`cores` that it may use, such as 1.5")
-	f.IntVar(&tasks, "tasks", 0, "`number` of its processes and threads")
-	f.StringVar(&limits.Disk, "disk", "", "`size` of each of its writable file systems, such as 128MiB")
-	f.StringVar(&limits.SHM, "shared-memory", "", "`size` of its /dev/shm, such as 256MiB")
-	f.IntVar(&files, "files", 0, "`number` of files that one of its processes may open")
-	f.BoolVar(&asJSON, "json", false, "print everything that is known of it")
-	complete(cmd, "browser", "shell", "full")
-	complete(cmd, "record", "transient", "off")
-	return cmd
-}
-
-// opened is what `session open --json` prints: the session, with the page that was loaded.
-type opened struct {
-	session.Session
-	Page *browser.Result `json:"page,omitempty"`
-}
-
-func (p *program) openSession(cmd *cobra.Command, request api.OpenRequest, args []string, asJSON bool) error {
-	c, err := p.client()
-	if err != nil {
-		return err
-	}
-	ctx := cmd.Context()
-	var out opened
-	if out.Session, err = c.Open(ctx, request); err != nil {
-		return err
-	}
-	var failed error
-	if len(args) == 1 {
-		page, err := c.Navigate(ctx, out.ID, args[0], "")
-		if err != nil {
-			failed = err
-		} else {
-			out.Page = &page
-		}
-	}
-	if asJSON {
-		err = writeJSON(cmd.OutOrStdout(), out)
-	} else {
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), out.ID)
-	}
-	if failed != nil {
-		return failed // more telling than a full disk
-	}
-	return err
 }
 
 func newSessionList(p *program) *cobra.Command {
@@ -154,15 +62,19 @@ func (p *program) listSessions(ctx context.Context, all bool) ([]session.Session
 }
 
 func sessionTable(w io.Writer, sessions []session.Session, now time.Time) error {
-	rows := [][]string{{"ID", "STATE", "AGE", "BROWSER", "JAIL", "ADDRESS", "WARM", "LABEL"}}
+	rows := [][]string{{"ID", "TENANT", "STATE", "AGE", "MODE", "BROWSER", "JAIL", "ADDRESS", "WARM", "LABEL"}}
 	for _, s := range sessions {
 		state := string(s.State)
 		if s.Ended != nil && s.Ended.Cause != session.CauseClosed && s.State != session.StateFailed {
 			state += " (" + string(s.Ended.Cause) + ")"
 		}
-		rows = append(rows, []string{s.ID, state, age(now.Sub(s.Created)), s.Browser, dash(s.Jail), dash(s.Address), yesNo(s.Warm), s.Label})
+		if s.Ended == nil && len(s.NeedsRefresh) > 0 {
+			state += " (needs refresh)"
+		}
+		rows = append(rows, []string{s.ID, s.Tenant, state, age(now.Sub(s.Created)), s.CredentialMode, s.Browser, dash(s.Jail), dash(s.Address),
+			yesNo(s.Warm), printable(s.Label)})
 	}
-	return table(w, rows)
+	return table(w, manyTenants(rows, 1))
 }
 
 func dash(s string) string {
@@ -206,10 +118,14 @@ func showSession(w io.Writer, s session.Session, now time.Time) error {
 		return t.UTC().Format(time.RFC3339)
 	}
 	pairs := [][2]string{
-		{"id", s.ID}, {"label", s.Label}, {"state", string(s.State)},
+		{"id", s.ID}, {"label", printable(s.Label)}, {"state", string(s.State)}, {"tenant", s.Tenant}, {"opened by", s.OpenedBy},
+		{"mode", s.CredentialMode}, {"domains", strings.Join(s.Domains, ", ")}, {"access", accessOf(s)}, {"grant", s.Grant},
 		{"browser", strings.TrimSpace(s.Browser + " " + s.BrowserVersion)}, {"template", s.Template}, {"record", s.Record},
 		{"jail", s.Jail}, {"address", s.Address}, {"warm", yesNo(s.Warm)},
 		{"age", age(now.Sub(s.Created))}, {"idle until", at(s.IdleUntil)}, {"expires", at(s.ExpiresAt)},
+	}
+	for _, r := range s.NeedsRefresh {
+		pairs = append(pairs, [2]string{"needs refresh", needsRefresh(r)})
 	}
 	if t := s.Timing; s.Warm && t.Total > 0 {
 		pairs = append(pairs, [2]string{"opened in", fmt.Sprintf("%.1f ms", t.Total)})
@@ -244,6 +160,27 @@ func showSession(w io.Writer, s session.Session, now time.Time) error {
 	}
 	_, err := fmt.Fprintf(w, "\nThe browser's last lines:\n  %s\n", strings.Join(s.Ended.Stderr, "\n  "))
 	return err
+}
+
+// accessOf is what an operator session may be steered with. A clean one has nothing that it would protect.
+func accessOf(s session.Session) string {
+	if s.CredentialMode != session.ModeOperator {
+		return ""
+	}
+	return s.Access
+}
+
+// needsRefresh says which account somebody has to log in to again, and why.
+func needsRefresh(r session.Refresh) string {
+	text := r.Domain + ": somebody has to log in there again"
+	if len(r.Cookies) > 0 {
+		var names []string
+		for _, name := range r.Cookies {
+			names = append(names, cookies.Printable(name))
+		}
+		text += "; expired: " + strings.Join(names, ", ")
+	}
+	return printable(text)
 }
 
 func limitNames(hit []jail.LimitName) string {
@@ -332,7 +269,10 @@ func newSessionScreenshot(p *program) *cobra.Command {
 				_, err = cmd.OutOrStdout().Write(picture)
 				return err
 			}
-			return writeFile(file, picture)
+			return writeWhole(file, 0o644, func(w io.Writer) error {
+				_, err := w.Write(picture)
+				return err
+			})
 		},
 	}
 	f := cmd.Flags()
@@ -353,29 +293,6 @@ func formatOf(file string) string {
 		return browser.JPEG
 	}
 	return browser.PNG
-}
-
-// writeFile writes a file whole or not at all: a picture that is half there looks like a page that is.
-func writeFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.Write(data)
-	if chmod := f.Chmod(0o644); err == nil {
-		err = chmod
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // the error that counts is the first one
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
 }
 
 func newSessionClose(p *program) *cobra.Command {

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
@@ -31,7 +32,7 @@ type Client struct {
 	http *http.Client
 }
 
-// New makes a client with an admin key. Nothing is contacted.
+// New makes a client with a key: the admin's, an operator's or an agent's. Nothing is contacted.
 func New(base *url.URL, key string) *Client {
 	return &Client{base: base, key: key, http: &http.Client{
 		// No proxy of the environment: the key is for the control plane alone.
@@ -95,48 +96,44 @@ func (c *Client) Info(ctx context.Context) (out api.Info, err error) {
 }
 
 func sessionPath(id string, more ...string) string {
-	path := "/v1/sessions/" + url.PathEscape(id)
+	return pathOf("sessions", append([]string{id}, more...)...)
+}
+
+// pathOf is the path of a thing. What comes from callers is one segment each, whatever is in it.
+func pathOf(kind string, more ...string) string {
+	path := "/v1/" + kind
 	for _, m := range more {
-		path += "/" + m
+		path += "/" + url.PathEscape(m)
 	}
 	return path
+}
+
+// ofTenant is the query that names a tenant; empty leaves it to the control plane.
+func ofTenant(tenant string) url.Values {
+	if tenant == "" {
+		return nil
+	}
+	return url.Values{"tenant": {tenant}}
 }
 
 // do makes a request. body is encoded unless it is nil. The answer is decoded into out, which may be a *[]byte.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, body, out any) error {
 	var reader io.Reader
 	if body != nil {
-		text, err := json.Marshal(body)
+		text, err := api.Encode(body)
 		if err != nil {
-			return fmt.Errorf("encode the request: %w", err)
+			return err
 		}
 		reader = bytes.NewReader(text)
 	}
-	target := c.base.JoinPath(path)
-	target.RawQuery = query.Encode()
-	request, err := http.NewRequestWithContext(ctx, method, target.String(), reader)
+	response, err := c.send(ctx, method, path, query, reader)
 	if err != nil {
-		return fmt.Errorf("make the request: %w", err)
-	}
-	request.Header.Set(api.KeyHeader, c.key)
-	if body != nil {
-		request.Header.Set("Content-Type", "application/json")
-	}
-	response, err := c.http.Do(request)
-	if err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		var inner *url.Error // repeats method and address, which the message has
-		if errors.As(err, &inner) {
-			err = inner.Err
-		}
-		return problem.Wrap(err, problem.ControlPlaneUnreachable, unreachableHint(err), "the control plane at %s does not answer", c.base.Host)
+		return err
 	}
 	defer response.Body.Close() // read to its end, or given up
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	if err != nil {
-		return problem.Wrap(err, problem.ControlPlaneUnreachable, "try again", "the answer of the control plane broke off")
+		return brokeOff(ctx, err)
 	}
 	if len(data) > maxAnswer {
 		return fmt.Errorf("the answer of the control plane has more than %d bytes", maxAnswer)
@@ -155,6 +152,44 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 		return fmt.Errorf("read the answer of the control plane: %w", err)
 	}
 	return nil
+}
+
+// send makes a request, and returns the answer, whatever it is.
+func (c *Client) send(ctx context.Context, method, path string, query url.Values, body io.Reader) (*http.Response, error) {
+	target := c.base.JoinPath(path)
+	if !strings.HasSuffix("/"+strings.TrimPrefix(target.EscapedPath(), "/"), path) {
+		// A name such as ".." would make it the path of something else, which may be deleted then.
+		return nil, problem.New(problem.NotFound, "look at what there is", "there is nothing of that name")
+	}
+	target.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, method, target.String(), body)
+	if err != nil {
+		return nil, fmt.Errorf("make the request: %w", err)
+	}
+	request.Header.Set("Authorization", "Bearer "+c.key)
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		var inner *url.Error // repeats method and address, which the message has
+		if errors.As(err, &inner) {
+			err = inner.Err
+		}
+		return nil, problem.Wrap(err, problem.ControlPlaneUnreachable, unreachableHint(err), "the control plane at %s does not answer", c.base.Host)
+	}
+	return response, nil
+}
+
+// brokeOff is the error of an answer that did not come to its end.
+func brokeOff(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return problem.Wrap(err, problem.ControlPlaneUnreachable, "try again", "the answer of the control plane broke off")
 }
 
 const notOurs = "is it clawjail that listens there? look at listen in the configuration"
@@ -176,6 +211,9 @@ func refusal(response *http.Response, data []byte) error {
 	}
 	out := problem.New(p.Code, p.Hint, "%s", p.Detail)
 	out.Details = p.Details
+	if len(p.Errors) > 0 {
+		out = out.With("errors", p.Errors) // as a problem.Many has them
+	}
 	if p.Code == problem.BadUsage {
 		out.Code = problem.BadRequest // usage is what was typed here
 	}

@@ -127,7 +127,8 @@ type Login struct {
 	Domain string
 	// ProbeURL is opened when a session with an account of the domain begins; empty opens nothing.
 	ProbeURL string
-	// URLs are patterns of the addresses of pages that ask to log in; * stands for any text.
+	// URLs are patterns of the addresses of pages that ask to log in; * stands for any text, and before the path for any
+	// that has no /, ? or #.
 	URLs []string
 	// Selector is a CSS selector of what only such a page has; empty looks for nothing.
 	Selector string

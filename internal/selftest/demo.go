@@ -12,6 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/selftest/website"
 )
 
 // Demo is the main job once, told step by step: a jailed browser loads a page through the only way out, is refused
@@ -26,13 +27,13 @@ func Demo(ctx context.Context, o Options, address, file string) error {
 		return err
 	}
 	o.Say("  every file unchanged, no credentials in it.")
-	site, err := newSite()
+	site, err := website.New()
 	if err != nil {
-		return fmt.Errorf("serve a page: %w", err)
+		return err
 	}
-	defer site.close()
+	defer site.Close()
 	if address == "" {
-		address = site.url()
+		address = site.URL("/")
 	}
 	// The run's own sentences are for the self-test.
 	tell := o.Say

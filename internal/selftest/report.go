@@ -11,7 +11,8 @@ import (
 // Report is the outcome of a run.
 type Report struct {
 	OK       bool             `json:"ok"`
-	Cycles   int              `json:"cycles"` // that succeeded
+	Cycles   int              `json:"cycles"`          // that succeeded
+	Operator int              `json:"operator_cycles"` // with an account, that succeeded
 	Stages   map[string]Stage `json:"stages"`
 	Residue  []string         `json:"residue"` // what is on the host and was not before
 	Failures []string         `json:"failures"`
@@ -25,10 +26,11 @@ type Stage struct {
 }
 
 // stages in the order in which they happen. "open" is what the caller waits for: clone to ready, and the API.
-var stages = []string{"clone", "attach", "start", "ready", "open", "navigate", "teardown"}
+// "inject" is what an operator session adds.
+var stages = []string{"clone", "attach", "start", "ready", "inject", "open", "navigate", "teardown"}
 
 func (r *run) report() Report {
-	out := Report{Cycles: r.done, Stages: map[string]Stage{}, Residue: []string{}, Failures: append([]string{}, r.failures...)}
+	out := Report{Cycles: r.done, Operator: r.operated, Stages: map[string]Stage{}, Residue: []string{}, Failures: append([]string{}, r.failures...)}
 	for _, name := range stages {
 		if times := r.times[name]; len(times) > 0 {
 			out.Stages[name] = summary(times)
@@ -37,7 +39,7 @@ func (r *run) report() Report {
 	for _, t := range r.residue {
 		out.Residue = append(out.Residue, t.String())
 	}
-	out.OK = len(out.Failures) == 0 && len(out.Residue) == 0 && out.Cycles == r.Cycles
+	out.OK = len(out.Failures) == 0 && len(out.Residue) == 0 && out.Cycles == r.Cycles && out.Operator == r.Cycles
 	return out
 }
 
@@ -80,6 +82,6 @@ func (r Report) Write(w io.Writer) error {
 	if !r.OK {
 		verdict = "not ok"
 	}
-	_, err := fmt.Fprintf(w, "%d cycles, %s\n", r.Cycles, verdict)
+	_, err := fmt.Fprintf(w, "%d cycles, %d with an account, %s\n", r.Cycles, r.Operator, verdict)
 	return err
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/clawjail/clawjail/internal/inventory"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/selftest/website"
 )
 
 // Options of a run.
@@ -61,11 +62,11 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err := o.Verify(ctx); err != nil {
 		return Report{}, err
 	}
-	site, err := newSite()
+	site, err := website.New()
 	if err != nil {
-		return Report{}, fmt.Errorf("serve a page: %w", err)
+		return Report{}, err
 	}
-	defer site.close()
+	defer site.Close()
 	r := &run{Options: o, site: site, times: map[string][]time.Duration{}}
 	if err := r.all(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -78,8 +79,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 
 type run struct {
 	Options
-	site     *site
+	site     *website.Site
 	done     int
+	operated int
 	times    map[string][]time.Duration
 	failures []string
 	residue  []inventory.Thing
@@ -131,7 +133,7 @@ func (r *run) settings() (string, error) {
 	if err := os.MkdirAll(filepath.Dir(ca), 0o755); err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(ca, r.site.ca, 0o644); err != nil {
+	if err := os.WriteFile(ca, r.site.CA, 0o644); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf(`extra_ca: [%s]
@@ -144,7 +146,7 @@ gateway:
     - host: %s
       address: 127.0.0.1
       ports: [%d]
-`, ca, r.Config.Storage, r.Config.Runtime, siteHost, r.site.port), nil
+`, ca, r.Config.Storage, r.Config.Runtime, website.Host, r.site.Port), nil
 }
 
 func (r *run) cycles(ctx context.Context, inst *instance.Instance) error {
@@ -180,6 +182,12 @@ func (r *run) cycles(ctx context.Context, inst *instance.Instance) error {
 	if err := r.cycle(ctx, c, string(config.BrowserFull), false); err != nil {
 		r.fail("full Chromium: %v", err)
 	}
+	if err := r.accounts(ctx, c); err != nil {
+		r.fail("accounts: %v", err)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
 	after, err := inventory.Settled(ctx, scope)
 	if err != nil {
 		return err
@@ -202,15 +210,15 @@ func (r *run) cycle(ctx context.Context, c *client.Client, build string, counted
 			err = errors.Join(err, c.Close(context.WithoutCancel(ctx), s.ID, true))
 		}
 	}()
-	visits := r.site.visits()
+	visits := r.site.Visits()
 	began = r.Now()
-	page, err := c.Navigate(ctx, s.ID, r.site.url(), "30s")
+	page, err := c.Navigate(ctx, s.ID, r.site.URL("/"), "30s")
 	if err != nil {
 		return fmt.Errorf("navigate: %w", err)
 	}
 	navigated := r.Now().Sub(began)
-	if page.Title != siteTitle || r.site.visits() == visits {
-		return fmt.Errorf("the page has the title %q and its server saw %d visits", page.Title, r.site.visits()-visits)
+	if page.Title != website.Title || r.site.Visits() == visits {
+		return fmt.Errorf("the page has the title %q and its server saw %d visits", page.Title, r.site.Visits()-visits)
 	}
 	picture, err := c.Screenshot(ctx, s.ID, nil)
 	if err != nil {
@@ -245,8 +253,10 @@ func looksRight(picture []byte) error {
 	}
 	b := img.Bounds()
 	got := color.NRGBAModel.Convert(img.At(b.Min.X+b.Dx()/2, b.Min.Y+b.Dy()/2)).(color.NRGBA)
-	if got != siteColor {
-		return fmt.Errorf("the screenshot shows %v where the page is %v", got, siteColor)
+	want := color.NRGBA{A: 0xff}
+	want.R, want.G, want.B = website.Background()
+	if got != want {
+		return fmt.Errorf("the screenshot shows %v where the page is %v", got, want)
 	}
 	return nil
 }

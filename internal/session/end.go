@@ -5,31 +5,28 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // Close ends a session. It returns when nobody reaches its browser any more and its jail reaches nobody; the jail is
 // removed behind it. Closing a session that is ending or has ended is no error.
-func (s *Service) Close(_ context.Context, id string) (Session, error) {
-	s.mu.Lock()
-	r := s.find(id)
-	s.mu.Unlock()
-	if r == nil {
-		return Session{}, notFound(id)
+func (s *Service) Close(ctx context.Context, by identity.Principal, id string) (Session, error) {
+	r, err := s.permitted(ctx, by, identity.SessionClose, id)
+	if err != nil {
+		return Session{}, err
 	}
-	s.begin(r, Ended{Cause: CauseClosed})
+	s.begin(r, Ended{Cause: CauseClosed, by: by.Actor()})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.view(r), nil
 }
 
 // WaitGone waits until nothing of a session that is ending is left, and returns what is then known of it.
-func (s *Service) WaitGone(ctx context.Context, id string) (Session, error) {
-	s.mu.Lock()
-	r := s.find(id)
-	s.mu.Unlock()
-	if r == nil {
-		return Session{}, notFound(id)
+func (s *Service) WaitGone(ctx context.Context, by identity.Principal, id string) (Session, error) {
+	r, err := s.permitted(ctx, by, identity.SessionRead, id)
+	if err != nil {
+		return Session{}, err
 	}
 	select {
 	case <-r.gone:
@@ -84,6 +81,10 @@ func (s *Service) keep(r *session) {
 		select {
 		case <-r.stop:
 			watching = false
+		case <-r.revoked.Done():
+			s.begin(r, Ended{Cause: CauseRevoked})
+			<-r.stop
+			watching = false
 		case <-i.browser.Done():
 			// Whoever closes a session closes its pipe too, so the browser may seem to end first; begin knows.
 			s.begin(r, Ended{Cause: CauseBrowserExited})
@@ -98,9 +99,7 @@ func (s *Service) keep(r *session) {
 		}
 	}
 	s.explain(r, i)
-	began := s.Now()
-	err := s.destroy(s.background, i)
-	s.bury(r, s.Now().Sub(began), err)
+	s.remove(r, i)
 }
 
 // overdue says how long a session has left, and what ends it then.

@@ -17,7 +17,7 @@ func TestSessionEndsWhenItsTimeIsUpHoweverBusyItIs(t *testing.T) {
 		out := mustOpen(t, s, Request{TTL: &ttl})
 		for range 19 {
 			time.Sleep(time.Minute)
-			if _, err := s.Navigate(t.Context(), out.ID, "about:blank", 0); err != nil {
+			if _, err := s.Navigate(t.Context(), admin, out.ID, "about:blank", 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -33,7 +33,7 @@ func TestSessionEndsWhenItsTimeIsUpHoweverBusyItIs(t *testing.T) {
 			t.Errorf("it ended as %+v", got.Ended)
 		}
 		w.nothingLeft(t)
-		_, err := s.Navigate(t.Context(), out.ID, "about:blank", 0)
+		_, err := s.Navigate(t.Context(), admin, out.ID, "about:blank", 0)
 		wantCode(t, err, problem.SessionClosed)
 	})
 }
@@ -46,7 +46,7 @@ func TestSessionThatNobodyUsesIsClosed(t *testing.T) {
 		"nothing":                  {func(*testing.T, *world, *Service, string) {}, false},
 		"looking at it is not use": {func(t *testing.T, _ *world, s *Service, id string) { mustGet(t, s, id) }, false},
 		"a request": {func(t *testing.T, _ *world, s *Service, id string) {
-			if _, err := s.Navigate(t.Context(), id, "about:blank", 0); err != nil {
+			if _, err := s.Navigate(t.Context(), admin, id, "about:blank", 0); err != nil {
 				t.Error(err)
 			}
 		}, true},
@@ -90,7 +90,7 @@ func TestRequestInFlightIsUse(t *testing.T) {
 			time.Sleep(time.Minute)
 			w.all()[jail.Name(out.Jail)].browser.navigate <- nil
 		}()
-		if _, err := s.Navigate(t.Context(), out.ID, "slow", 2*time.Minute); err != nil {
+		if _, err := s.Navigate(t.Context(), admin, out.ID, "slow", 2*time.Minute); err != nil {
 			t.Fatalf("it was cut off: %v", err)
 		}
 		time.Sleep(idle)
@@ -119,7 +119,7 @@ func TestBrowserThatEndsEndsItsSession(t *testing.T) {
 				out := mustOpen(t, s, Request{})
 				answer := make(chan error)
 				go func() {
-					_, err := s.Navigate(t.Context(), out.ID, "slow", 0)
+					_, err := s.Navigate(t.Context(), admin, out.ID, "slow", 0)
 					answer <- err
 				}()
 				synctest.Wait()
@@ -133,7 +133,7 @@ func TestBrowserThatEndsEndsItsSession(t *testing.T) {
 					t.Errorf("it ended as %+v", got.Ended)
 				}
 				w.nothingLeft(t)
-				_, err := s.Screenshot(t.Context(), out.ID, pngOptions(), 0)
+				_, err := s.Screenshot(t.Context(), admin, out.ID, pngOptions(), 0)
 				wantCode(t, err, test.code)
 			})
 		})
@@ -145,7 +145,7 @@ func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
 		out := mustOpen(t, s, Request{})
 		release := w.holding("destroy")
 		b := w.all()[jail.Name(out.Jail)].browser
-		got, err := s.Close(t.Context(), out.ID)
+		got, err := s.Close(t.Context(), admin, out.ID)
 		if err != nil || got.State != StateClosing || got.Ended.Cause != CauseClosed {
 			t.Fatalf("closing says %+v, %v", got, err)
 		}
@@ -158,19 +158,19 @@ func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
 		if _, admitted := w.left(); admitted != 0 {
 			t.Error("the gateway still knows it")
 		}
-		_, err = s.Navigate(t.Context(), out.ID, "about:blank", 0)
+		_, err = s.Navigate(t.Context(), admin, out.ID, "about:blank", 0)
 		wantCode(t, err, problem.SessionClosed)
 		// It is accounted for until it is gone.
-		if open, _ := s.List(t.Context(), false); len(open) != 0 {
+		if open, _ := s.List(t.Context(), admin, "", false); len(open) != 0 {
 			t.Errorf("it is listed among the open ones: %+v", open)
 		}
-		if all, _ := s.List(t.Context(), true); len(all) != 1 || all[0].State != StateClosing {
+		if all, _ := s.List(t.Context(), admin, "", true); len(all) != 1 || all[0].State != StateClosing {
 			t.Errorf("all are %+v", all)
 		}
 		if st := s.Status(); st.Sessions != 0 || st.Closing != 1 {
 			t.Errorf("the status is %+v", st)
 		}
-		again, err := s.Close(t.Context(), out.ID)
+		again, err := s.Close(t.Context(), admin, out.ID)
 		if err != nil || again.State != StateClosing {
 			t.Errorf("closing again says %s, %v", again.State, err)
 		}
@@ -178,11 +178,11 @@ func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			release()
 		}()
-		gone, err := s.WaitGone(t.Context(), out.ID)
+		gone, err := s.WaitGone(t.Context(), admin, out.ID)
 		if err != nil || gone.State != StateClosed || gone.Ended.Teardown == nil || *gone.Ended.Teardown != 3000 {
 			t.Errorf("at the end it is %+v, %v", gone.Ended, err)
 		}
-		if _, err := s.Close(t.Context(), out.ID); err != nil {
+		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
 			t.Errorf("closing what is gone: %v", err)
 		}
 	})
@@ -193,7 +193,7 @@ func TestWaitingForTheEndEndsWithItsContext(t *testing.T) {
 		out := mustOpen(t, s, Request{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := s.WaitGone(ctx, out.ID)
+		_, err := s.WaitGone(ctx, admin, out.ID)
 		wantCode(t, err, problem.Timeout)
 	})
 }
@@ -203,17 +203,17 @@ func TestSessionCanBeClosedWhileItOpens(t *testing.T) {
 		defer w.holding("connect")()
 		answer := make(chan error)
 		go func() {
-			_, err := s.Open(t.Context(), Request{})
+			_, err := s.Open(t.Context(), admin, Request{})
 			answer <- err
 		}()
 		synctest.Wait()
-		open, _ := s.List(t.Context(), false)
+		open, _ := s.List(t.Context(), admin, "", false)
 		if len(open) != 1 || open[0].State != StateOpening {
 			t.Fatalf("the list is %+v", open)
 		}
-		_, err := s.Navigate(t.Context(), open[0].ID, "about:blank", 0)
+		_, err := s.Navigate(t.Context(), admin, open[0].ID, "about:blank", 0)
 		wantCode(t, err, problem.Conflict)
-		if _, err := s.Close(t.Context(), open[0].ID); err != nil {
+		if _, err := s.Close(t.Context(), admin, open[0].ID); err != nil {
 			t.Fatal(err)
 		}
 		wantCode(t, <-answer, problem.SessionClosed)
@@ -227,24 +227,24 @@ func TestSessionCanBeClosedWhileItOpens(t *testing.T) {
 func TestEndedSessionsAreForgottenLater(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
 		out := mustOpen(t, s, Request{})
-		if _, err := s.Close(t.Context(), out.ID); err != nil {
+		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		time.Sleep(endedFor - time.Nanosecond)
 		mustGet(t, s, out.ID)
 		time.Sleep(time.Nanosecond)
-		_, err := s.Get(t.Context(), out.ID)
+		_, err := s.Get(t.Context(), admin, out.ID)
 		wantCode(t, err, problem.NotFound)
 
 		for range endedMost + 5 {
 			last := mustOpen(t, s, Request{})
-			if _, err := s.Close(t.Context(), last.ID); err != nil {
+			if _, err := s.Close(t.Context(), admin, last.ID); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 		}
-		if all, _ := s.List(t.Context(), true); len(all) != endedMost {
+		if all, _ := s.List(t.Context(), admin, "", true); len(all) != endedMost {
 			t.Errorf("%d ended sessions are kept, want %d", len(all), endedMost)
 		}
 	})
@@ -263,7 +263,7 @@ func TestShutdownEndsEverything(t *testing.T) {
 		release := w.holding("connect")
 		answer := make(chan error)
 		go func() {
-			_, err := s.Open(t.Context(), Request{Browser: "full"})
+			_, err := s.Open(t.Context(), admin, Request{Browser: "full"})
 			answer <- err
 		}()
 		synctest.Wait()
@@ -275,7 +275,7 @@ func TestShutdownEndsEverything(t *testing.T) {
 		if got := mustGet(t, s, ready.ID); got.Ended.Cause != CauseShutdown {
 			t.Errorf("it ended as %+v", got.Ended)
 		}
-		_, err = s.Open(t.Context(), Request{})
+		_, err = s.Open(t.Context(), admin, Request{})
 		wantCode(t, err, problem.ShuttingDown)
 		release()
 	})
@@ -307,7 +307,7 @@ func TestJailIsDestroyedWhenTheHostDaemonComesBack(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		out := mustOpen(t, s, Request{})
 		w.failing("destroy", problem.New(problem.HostdUnreachable, "", "it is away"))
-		if _, err := s.Close(t.Context(), out.ID); err != nil {
+		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -315,7 +315,7 @@ func TestJailIsDestroyedWhenTheHostDaemonComesBack(t *testing.T) {
 			t.Errorf("it is %s while its jail is there", got.State)
 		}
 		w.failing("destroy", nil)
-		got, err := s.WaitGone(t.Context(), out.ID)
+		got, err := s.WaitGone(t.Context(), admin, out.ID)
 		if err != nil || got.Ended.TeardownError != "" {
 			t.Errorf("it ended as %+v, %v", got.Ended, err)
 		}
@@ -327,10 +327,10 @@ func TestTeardownThatFailsIsTold(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		out := mustOpen(t, s, Request{})
 		w.failing("destroy", problem.New(problem.JailBusy, "", "busy"))
-		if _, err := s.Close(t.Context(), out.ID); err != nil {
+		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.WaitGone(t.Context(), out.ID)
+		got, err := s.WaitGone(t.Context(), admin, out.ID)
 		if err != nil || got.State != StateClosed || got.Ended.TeardownError == "" {
 			t.Errorf("it ended as %+v, %v", got.Ended, err)
 		}

@@ -15,7 +15,9 @@ import (
 
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -39,7 +41,15 @@ type world struct {
 	hold map[string]chan struct{}
 	// stderr is what the next jails print.
 	stderr string
+	// prepare is done to the next browsers.
+	prepare func(*fakeBrowser)
+	trail   []string // the audit log, in short
+	held    map[string]context.CancelCauseFunc
+	holds   int
 }
+
+// admin is who uses sessions in tests that are not about who does.
+var admin = identity.Principal{Kind: identity.KindAdmin, ID: "admin", Role: identity.RoleAdmin}
 
 type fakeJail struct {
 	spec    jail.Spec
@@ -52,9 +62,85 @@ type fakeJail struct {
 
 type fakeBrowser struct {
 	once sync.Once
+	// step is what the world has to say about a step of this browser.
+	step func(name string) error
 	done chan struct{}
 	// navigate waits for what it gets, or for the end.
 	navigate chan error
+
+	mu  sync.Mutex
+	at  string                      // where the page is
+	has string                      // the selector of what it has
+	jar map[string][]cookies.Cookie // by context
+	// takes says what the browser makes of cookies: nil takes them as they are.
+	takes func([]cookies.Cookie) ([]cookies.Cookie, error)
+	sets  int // calls of SetCookies
+	// redirect is where a page leads to, visits where somebody went.
+	redirect map[string]string
+	visits   []string
+}
+
+func (b *fakeBrowser) Contexts(context.Context) ([]string, error) {
+	if err := b.step("contexts"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []string
+	for id := range b.jar {
+		if id != "" {
+			out = append(out, id)
+		}
+	}
+	return out, nil
+}
+
+func (b *fakeBrowser) Cookies(_ context.Context, id string) ([]cookies.Cookie, error) {
+	if err := b.step("get cookies"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []cookies.Cookie
+	for _, c := range b.jar[id] {
+		out = append(out, c.Clone())
+	}
+	return out, nil
+}
+
+func (b *fakeBrowser) SetCookies(_ context.Context, id string, list []cookies.Cookie) error {
+	if err := b.step("set cookies"); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sets++
+	kept := list
+	if b.takes != nil {
+		var err error
+		if kept, err = b.takes(list); err != nil {
+			return err
+		}
+	}
+	if b.jar == nil {
+		b.jar = map[string][]cookies.Cookie{}
+	}
+	for _, c := range kept {
+		b.jar[id] = append(b.jar[id], c.Clone())
+	}
+	return nil
+}
+
+func (b *fakeBrowser) Address(context.Context) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.at, nil
+}
+
+func (b *fakeBrowser) Has(_ context.Context, selector string) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.has == selector, nil
 }
 
 func (b *fakeBrowser) Version() string       { return "Fake/1" }
@@ -72,7 +158,16 @@ func (b *fakeBrowser) Navigate(ctx context.Context, url string) (browser.Result,
 			return browser.Result{}, problem.Wrap(ctx.Err(), problem.Timeout, "", "the browser took too long")
 		}
 	}
-	return browser.Result{URL: url, Status: 200}, nil
+	if err := b.step("navigate"); err != nil {
+		return browser.Result{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.at, b.visits = url, append(b.visits, url)
+	if to, found := b.redirect[url]; found {
+		b.at = to
+	}
+	return browser.Result{URL: b.at, Status: 200}, nil
 }
 
 func (b *fakeBrowser) Screenshot(_ context.Context, o browser.ScreenshotOptions) ([]byte, error) {
@@ -136,7 +231,11 @@ func (w *world) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error) 
 	w.number++
 	name := jail.Name(fmt.Sprintf("bfake%05d", w.number))
 	j := &fakeJail{spec: spec, addr: netip.AddrFrom4([4]byte{10, 9, 0, byte(w.number)}), exit: make(chan struct{}),
-		browser: &fakeBrowser{done: make(chan struct{}), navigate: make(chan error)}}
+		browser: &fakeBrowser{done: make(chan struct{}), navigate: make(chan error),
+			step: func(name string) error { return w.step(context.Background(), name) }}}
+	if w.prepare != nil {
+		w.prepare(j.browser)
+	}
 	w.jails[name] = j
 	w.most = max(w.most, len(w.jails))
 	// Its output is complete and ended: a read of a file never waits then.
@@ -337,6 +436,7 @@ func (w *world) options(change ...func(*Options)) Options {
 	o := Options{
 		Driver: driver{w}, Gateway: way{w}, Templates: w, Connect: w.connect,
 		Sessions: c.Sessions, Limits: c.Limits, WarmPool: config.WarmPool{Size: 0, MaxAge: time.Minute, Browser: config.BrowserShell},
+		Authority: rights{w}, Records: records{w}, Accounts: Accounts{Grants: noAccounts{}, Vault: noAccounts{}, Leases: noAccounts{}, Node: "n"},
 		Proxy: "http://10.9.0.1:3000", Policy: policy.PublicWeb(), Recordings: w.t.TempDir(),
 	}
 	for _, f := range change {
@@ -368,7 +468,7 @@ func inBubble(t *testing.T, change func(*Options), test func(t *testing.T, w *wo
 
 func mustOpen(t *testing.T, s *Service, r Request) Session {
 	t.Helper()
-	out, err := s.Open(t.Context(), r)
+	out, err := s.Open(t.Context(), admin, r)
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
@@ -377,7 +477,7 @@ func mustOpen(t *testing.T, s *Service, r Request) Session {
 
 func mustGet(t *testing.T, s *Service, id string) Session {
 	t.Helper()
-	out, err := s.Get(t.Context(), id)
+	out, err := s.Get(t.Context(), admin, id)
 	if err != nil {
 		t.Fatalf("get: %v", err)
 	}

@@ -30,9 +30,10 @@ type instance struct {
 	tail    tail
 	drained chan struct{} // closed when stderr is read to its end
 	born    time.Time
-	connect time.Duration
-	shape   shape
-	key     string // of the blueprint
+	// answered is when its browser did for the first time.
+	answered time.Time
+	shape    shape
+	key      string // of the blueprint
 }
 
 func (i *instance) name() jail.Name  { return i.jail.Name }
@@ -64,7 +65,6 @@ func (s *Service) create(ctx context.Context, b blueprint) (*instance, error) {
 
 // dial waits for the browser's first answer. On error the jail is still there, and its browser says why in the error.
 func (s *Service) dial(ctx context.Context, i *instance) error {
-	began := s.Now()
 	within, cancel := context.WithTimeoutCause(ctx, connectLimit,
 		problem.New(problem.Timeout, "try again when the machine has less to do", "the browser did not answer within %s", connectLimit))
 	defer cancel()
@@ -75,7 +75,7 @@ func (s *Service) dial(ctx context.Context, i *instance) error {
 		}
 		return s.deadOnArrival(ctx, i, err)
 	}
-	i.browser, i.connect = b, s.Now().Sub(began)
+	i.browser, i.answered = b, s.Now()
 	return nil
 }
 

@@ -10,28 +10,39 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // Open opens a session. When ctx ends first, or anything else goes wrong, nothing of it is left when Open returns.
-func (s *Service) Open(ctx context.Context, request Request) (Session, error) {
+func (s *Service) Open(ctx context.Context, by identity.Principal, request Request) (Session, error) {
+	request.Tenant = by.TenantOr(request.Tenant)
+	op := identity.SessionOpen
+	if request.CredentialMode == ModeOperator {
+		op = identity.SessionOpenOperator
+	}
+	if err := s.Authority.AuthorizeWith(ctx, by, op, identity.Object{Tenant: request.Tenant, Agent: agentOf(by)}); err != nil {
+		return Session{}, err
+	}
 	p, err := s.plan(request)
 	if err != nil {
 		return Session{}, err
 	}
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
-	r, err := s.enter(p, abort)
+	r, err := s.enter(by, p, abort)
 	if err != nil {
 		return Session{}, err
 	}
 	defer s.tasks.Done()
 	defer s.opened()
-	err = s.bring(ctx, r)
+	record, err := s.open(ctx, r)
 	if err == nil {
 		if out, ok := s.settle(r); ok {
-			s.Log.Info("session opened", "session", out.ID, "jail", out.Jail, "address", out.Address,
-				"browser", out.Browser, "warm", out.Warm, "total_ms", out.Timing.Total)
+			record.End(audit.Outcome{Result: audit.OK, Session: out.ID, Jail: out.Jail})
+			s.Log.Info("session opened", "session", out.ID, "tenant", out.Tenant, "by", out.OpenedBy, "mode", out.CredentialMode, "jail", out.Jail,
+				"address", out.Address, "browser", out.Browser, "warm", out.Warm, "total_ms", out.Timing.Total)
 			return out, nil
 		}
 		err = context.Cause(ctx)
@@ -39,12 +50,33 @@ func (s *Service) Open(ctx context.Context, request Request) (Session, error) {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx) // what was being done when it ended is of no use to anybody
 	}
-	s.giveUp(ctx, r, err)
+	if record != nil {
+		// Before the jail is removed: the record of that is another.
+		record.End(outcome(err, nil))
+	}
+	s.giveUp(r, err)
 	return Session{}, fmt.Errorf("open a session: %w", err)
 }
 
+// open takes a session as far as ready. The record is nil when nothing was to be done.
+func (s *Service) open(ctx context.Context, r *session) (Record, error) {
+	unhold, err := s.Authority.Hold(ctx, r.by, r.revoke)
+	if err != nil {
+		return nil, err
+	}
+	r.unhold = unhold
+	record, err := s.permit(ctx, r)
+	if err != nil {
+		return record, err
+	}
+	if err := s.bring(ctx, r); err != nil {
+		return record, err
+	}
+	return record, s.inject(ctx, r)
+}
+
 // enter gives a session its place. The task that it adds is the opening's own.
-func (s *Service) enter(p plan, abort context.CancelCauseFunc) (*session, error) {
+func (s *Service) enter(by identity.Principal, p plan, abort context.CancelCauseFunc) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shutting {
@@ -61,8 +93,15 @@ func (s *Service) enter(p plan, abort context.CancelCauseFunc) (*session, error)
 		return nil, problem.New(problem.TooManySessions, "wait a moment and try again", "%d sessions are still being removed", closing)
 	}
 	r := &session{
-		id: "s_" + strings.ToLower(rand.Text()[:16]), plan: p, created: s.Now(), state: StateOpening, abort: abort,
+		id: "s_" + strings.ToLower(rand.Text()[:16]), by: by, plan: p, created: s.Now(), state: StateOpening, abort: abort,
 		stop: make(chan struct{}), settled: make(chan struct{}), gone: make(chan struct{}), page: make(chan struct{}, 1),
+		touched: agentOf(by) != "", unhold: func() {},
+	}
+	revoked, revoke := context.WithCancelCause(context.Background())
+	r.revoked = revoked
+	r.revoke = func(why error) {
+		revoke(why)
+		abort(errRevoked)
 	}
 	s.sessions[r.id] = r
 	s.opening++
@@ -142,7 +181,7 @@ func (s *Service) admit(r *session, i *instance) error {
 	if err := s.Gateway.Forget(i.addr()); err != nil {
 		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
 	}
-	err := s.Gateway.Admit(i.addr(), Caller{Jail: i.name(), Session: r.id, Policy: s.Policy})
+	err := s.Gateway.Admit(i.addr(), Caller{Jail: i.name(), Session: r.id, Policy: r.policy})
 	if err != nil {
 		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
 	}
@@ -178,24 +217,28 @@ func (s *Service) settle(r *session) (Session, bool) {
 	now := s.Now()
 	i := r.instance
 	r.state, r.ready, r.used, r.expires, r.version = StateReady, now, now, now.Add(r.plan.ttl), i.browser.Version()
-	r.timing = Timing{Total: milliseconds(now.Sub(r.created))}
+	r.timing.Total = milliseconds(now.Sub(r.created))
 	if !r.warm {
 		t := i.jail.Timing
 		r.timing.Clone, r.timing.Attach = milliseconds(t.Clone), milliseconds(t.Attach)
 		r.timing.Start, r.timing.Verify = milliseconds(t.Start), milliseconds(t.Verify)
-		r.timing.Ready = milliseconds(now.Sub(i.born))
+		r.timing.Ready = milliseconds(i.answered.Sub(i.born))
 	}
 	s.tasks.Go(func() { s.keep(r) })
 	return s.view(r), true
 }
 
 // giveUp undoes an opening, whatever there is of it, and keeps why for a while.
-func (s *Service) giveUp(ctx context.Context, r *session, why error) {
+func (s *Service) giveUp(r *session, why error) {
 	s.mu.Lock()
 	i := r.instance
 	r.state = StateClosing
 	if r.ended == nil {
 		r.ended = &Ended{Cause: CauseFailed, Message: publicText(why), At: s.Now()}
+		if errors.Is(why, errRevoked) {
+			r.ended.Cause = CauseRevoked
+			r.ended.Message = sentence(*r.ended, r.plan)
+		}
 		close(r.stop)
 		close(r.settled)
 	}
@@ -207,9 +250,24 @@ func (s *Service) giveUp(ctx context.Context, r *session, why error) {
 	}
 	s.Log.Warn("session not opened", "session", r.id, "jail", i.name(), "error", why)
 	s.forget(i)
+	s.remove(r, i)
+}
+
+// remove removes the jail of a session that has ended, and puts that on record.
+func (s *Service) remove(r *session, i *instance) {
+	s.mu.Lock()
+	e := *r.ended
+	s.mu.Unlock()
+	actor := e.by
+	if actor == "" {
+		actor = actorSystem
+	}
+	record := s.Records.BeginEnding(s.intent(r, actor, string(identity.SessionClose), "", audit.Fields{"cause": string(e.Cause)}))
 	began := s.Now()
-	err := s.destroy(ctx, i)
-	s.bury(r, s.Now().Sub(began), err)
+	err := s.destroy(s.background, i)
+	took := s.Now().Sub(began)
+	record.End(outcome(err, audit.Fields{"removed": err == nil, "took_ms": milliseconds(took)}))
+	s.bury(r, took, err)
 }
 
 // publicText is the half of an error that may be shown.
@@ -231,6 +289,9 @@ func (s *Service) bury(r *session, took time.Duration, err error) {
 	r.recording.Lock() // a screenshot that is being written is the last one: the session is not ready any more
 	shotsErr := s.shots.remove(r.id)
 	r.recording.Unlock()
+	r.unhold()
+	r.revoke(nil) // lets go of its context
+	s.release(r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.state = StateClosed

@@ -60,14 +60,14 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 						release()
 					}()
 				}
-				_, err := s.Open(t.Context(), Request{})
+				_, err := s.Open(t.Context(), admin, Request{})
 				want := problem.DiskFull
 				if step == "connect" {
 					want = problem.LimitMemory
 				}
 				wantCode(t, err, want)
 				w.nothingLeft(t)
-				all, _ := s.List(t.Context(), true)
+				all, _ := s.List(t.Context(), admin, "", true)
 				if len(all) != 1 || all[0].State != StateFailed || all[0].Ended.Cause != CauseFailed || all[0].Ended.Message == "" {
 					t.Errorf("it is listed as %+v", all)
 				}
@@ -84,7 +84,7 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 					synctest.Wait()
 					cancel()
 				}()
-				if _, err := s.Open(ctx, Request{}); !errors.Is(err, context.Canceled) {
+				if _, err := s.Open(ctx, admin, Request{}); !errors.Is(err, context.Canceled) {
 					t.Errorf("the error is %v", err)
 				}
 				w.nothingLeft(t)
@@ -97,7 +97,7 @@ func TestBrowserThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		defer w.holding("connect")()
 		began := time.Now()
-		_, err := s.Open(t.Context(), Request{})
+		_, err := s.Open(t.Context(), admin, Request{})
 		wantCode(t, err, problem.Timeout)
 		if took := time.Since(began); took != connectLimit {
 			t.Errorf("it took %s", took)
@@ -118,7 +118,7 @@ func TestLastWordsOfABrowserAreInTheError(t *testing.T) {
 			}
 			release()
 		}()
-		_, err := s.Open(t.Context(), Request{})
+		_, err := s.Open(t.Context(), admin, Request{})
 		wantCode(t, err, problem.JailFailed)
 		if p, _ := problem.As(err); !strings.Contains(p.Message, "status 127") || !strings.Contains(p.Message, "cannot find \uFFFD[31mlibnss3.so") {
 			t.Errorf("the message is %q", p.Message)
@@ -130,12 +130,12 @@ func TestNoMoreSessionsThanConfigured(t *testing.T) {
 	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *world, s *Service) {
 		first := mustOpen(t, s, Request{})
 		mustOpen(t, s, Request{})
-		_, err := s.Open(t.Context(), Request{})
+		_, err := s.Open(t.Context(), admin, Request{})
 		wantCode(t, err, problem.TooManySessions)
 		if w.count("create") != 2 {
 			t.Error("a jail was made for a session that was refused")
 		}
-		if _, err := s.Close(t.Context(), first.ID); err != nil {
+		if _, err := s.Close(t.Context(), admin, first.ID); err != nil {
 			t.Fatal(err)
 		}
 		mustOpen(t, s, Request{}) // its place is free at once
@@ -148,8 +148,8 @@ func TestOpeningFasterThanRemovingIsBounded(t *testing.T) {
 		var err error
 		for n := 0; n < 10 && err == nil; n++ {
 			var out Session
-			if out, err = s.Open(t.Context(), Request{}); err == nil {
-				_, err = s.Close(t.Context(), out.ID)
+			if out, err = s.Open(t.Context(), admin, Request{}); err == nil {
+				_, err = s.Close(t.Context(), admin, out.ID)
 			}
 		}
 		wantCode(t, err, problem.TooManySessions)
@@ -171,7 +171,12 @@ func TestRequestsAreValidatedBeforeAnythingIsMade(t *testing.T) {
 		code    string
 		field   string
 	}{
-		"operator mode":           {Request{CredentialMode: "operator"}, problem.Unsupported, "operator"},
+		"operator without domain": {Request{CredentialMode: "operator"}, problem.BadRequest, "domains"},
+		"operator with a suffix":  {Request{CredentialMode: "operator", Domains: []string{"co.uk"}}, problem.BadRequest, "domains[0]"},
+		"operator with a host":    {Request{CredentialMode: "operator", Domains: []string{"www.example.com"}}, problem.BadRequest, "example.com"},
+		"operator, domain twice":  {Request{CredentialMode: "operator", Domains: []string{"example.com", "Example.com"}}, problem.BadRequest, "domains[1]"},
+		"accounts without a mode": {Request{Domains: []string{"example.com"}}, problem.BadRequest, "credential_mode"},
+		"unknown access":          {Request{Access: "root"}, problem.BadRequest, "access"},
 		"audit recording":         {Request{Record: "audit"}, problem.Unsupported, "audit"},
 		"unknown mode":            {Request{CredentialMode: "root"}, problem.BadRequest, "credential_mode"},
 		"unknown recording":       {Request{Record: "all"}, problem.BadRequest, "record"},
@@ -194,7 +199,7 @@ func TestRequestsAreValidatedBeforeAnythingIsMade(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				_, err := s.Open(t.Context(), test.request)
+				_, err := s.Open(t.Context(), admin, test.request)
 				wantCode(t, err, test.code)
 				if err == nil || !strings.Contains(err.Error(), test.field) {
 					t.Errorf("the error does not name %s: %v", test.field, err)
@@ -210,7 +215,7 @@ func TestRequestsAreValidatedBeforeAnythingIsMade(t *testing.T) {
 func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
 		zero := 0
-		_, err := s.Open(t.Context(), Request{Browser: "lynx", Record: "all", Limits: LimitOverrides{Tasks: &zero, Files: &zero}})
+		_, err := s.Open(t.Context(), admin, Request{Browser: "lynx", Record: "all", Limits: LimitOverrides{Tasks: &zero, Files: &zero}})
 		for _, field := range []string{"browser", "record", "limits.tasks", "limits.files"} {
 			if !strings.Contains(err.Error(), field) {
 				t.Errorf("%s is missing in %v", field, err)
@@ -246,7 +251,7 @@ func TestNothingOfAnEarlierSessionIsInheritedWithItsAddress(t *testing.T) {
 			t.Errorf("%s is known as %+v", out.Address, who)
 		}
 		w.failing("forget", errors.New("a connection that cannot be proven closed"))
-		_, err := s.Open(t.Context(), Request{})
+		_, err := s.Open(t.Context(), admin, Request{})
 		wantCode(t, err, problem.Internal)
 		if w.count("gateway admit") != 1 {
 			t.Error("an address was admitted that was not forgotten")

@@ -52,7 +52,7 @@ func TestWarmBrowserIsUsedOnce(t *testing.T) {
 				t.Fatalf("%s was given twice", out.Jail)
 			}
 			seen[out.Jail] = true
-			if _, err := s.Close(t.Context(), out.ID); err != nil {
+			if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -253,12 +253,12 @@ func TestCallerWhoLeavesGivesTheBrowserBackToThePool(t *testing.T) {
 		synctest.Wait()
 		answer := make(chan error)
 		go func() {
-			_, err := s.Open(t.Context(), Request{})
+			_, err := s.Open(t.Context(), admin, Request{})
 			answer <- err
 		}()
 		synctest.Wait()
-		for _, r := range must(s.List(t.Context(), false)) {
-			if _, err := s.Close(t.Context(), r.ID); err != nil {
+		for _, r := range must(s.List(t.Context(), admin, "", false)) {
+			if _, err := s.Close(t.Context(), admin, r.ID); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -88,9 +88,9 @@ func (r *recordings) read(id string, shot Shot) (data []byte, err error) {
 	return data, err
 }
 
-// record keeps a screenshot of a session. That it could not be kept, on a full disk, is no reason not to give it to
+// keepShot keeps a screenshot of a session. That it could not be kept, on a full disk, is no reason not to give it to
 // the caller who asked for it: this recording is a convenience.
-func (s *Service) record(r *session, format string, data []byte) {
+func (s *Service) keepShot(r *session, format string, data []byte) {
 	r.recording.Lock()
 	defer r.recording.Unlock()
 	s.mu.Lock()

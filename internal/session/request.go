@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -24,14 +27,26 @@ const (
 	RecordAudit     = "audit"
 )
 
+// maxDomains is how many accounts one session may have.
+const maxDomains = 20
+
 // maxLabel bounds the text that a caller may give a session, in characters.
 const maxLabel = 80
 
 // Request is what a caller may say about a new session. The zero Request is a good one: whatever is left out has its
 // default from the configuration. A number that is given and zero is an error.
 type Request struct {
-	// CredentialMode is clean.
+	// Tenant is whose session it is: the caller's own when it is left out.
+	Tenant string
+	// CredentialMode is clean, which is the default, or operator: with accounts of the tenant's.
 	CredentialMode string
+	// Access is what the session will be steered with: tools, which is the default, or cdp.
+	Access string
+	// Domains are the registrable domains whose accounts an operator session has, and Grant what permits it.
+	Domains []string
+	Grant   grant.Token
+	// Origin is the session that the grant was issued for; the caller must have opened it.
+	Origin string
 	// Record is off or transient, which is the default.
 	Record string
 	// Browser is shell, which is the default, or full.
@@ -54,6 +69,14 @@ type LimitOverrides struct {
 
 // plan is a Request with everything decided.
 type plan struct {
+	tenant string
+	mode   string
+	access grant.Access
+	// The next three are of an operator session.
+	domains []string
+	token   grant.Token
+	origin  string
+
 	label  string
 	record string
 	ttl    time.Duration
@@ -65,15 +88,8 @@ type plan struct {
 func (s *Service) plan(r Request) (plan, error) {
 	flaws := problem.Many{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
 	var refused error
-	switch r.CredentialMode {
-	case "", ModeClean:
-	case ModeOperator:
-		refused = problem.New(problem.Unsupported, "open a clean session: leave credential_mode out",
-			"operator sessions, with stored logins, are not available in this version")
-	default:
-		flaws.Add("credential_mode", "%s is not a credential mode; the only one is clean", quote(r.CredentialMode))
-	}
-	p := plan{record: r.Record, label: r.Label, shape: shape{template: r.Template, build: config.Browser(r.Browser)}}
+	p := plan{tenant: r.Tenant, record: r.Record, label: r.Label, shape: shape{template: r.Template, build: config.Browser(r.Browser)}}
+	p.accounts(r, &flaws)
 	switch r.Record {
 	case "":
 		p.record = RecordTransient
@@ -119,6 +135,49 @@ func (s *Service) plan(r Request) (plan, error) {
 		return plan{}, refused
 	}
 	return p, nil
+}
+
+// accounts reads what is about the accounts of a session.
+func (p *plan) accounts(r Request, flaws *problem.Many) {
+	switch p.access = grant.Access(r.Access); p.access {
+	case "":
+		p.access = grant.AccessTools
+	case grant.AccessTools, grant.AccessCDP:
+	default:
+		flaws.Add("access", "%s is not an access; they are tools and cdp", quote(r.Access))
+	}
+	switch r.CredentialMode {
+	case "", ModeClean:
+		p.mode = ModeClean
+		if len(r.Domains) > 0 || !r.Grant.IsZero() || r.Origin != "" {
+			flaws.AddFlaw(problem.Flaw{Field: "credential_mode", Message: "domains, grant and origin are of operator sessions",
+				Hint: "set it to operator to use accounts, or leave them out"})
+		}
+		return
+	case ModeOperator:
+		p.mode, p.token, p.origin = ModeOperator, r.Grant, r.Origin
+	default:
+		flaws.Add("credential_mode", "%s is not a credential mode; they are clean and operator", quote(r.CredentialMode))
+		return
+	}
+	if len(r.Domains) == 0 || len(r.Domains) > maxDomains {
+		flaws.Add("domains", "an operator session has 1 to %d domains, not %d", maxDomains, len(r.Domains))
+		return
+	}
+	for n, named := range r.Domains {
+		field := fmt.Sprintf("domains[%d]", n)
+		domain, err := cookies.RegistrableDomain(named)
+		switch {
+		case err != nil:
+			flaws.Add(field, "%s is not a domain that somebody can register: %v", quote(named), err)
+		case !strings.EqualFold(domain, named):
+			flaws.AddFlaw(problem.Flaw{Field: field, Message: quote(named) + " is a part of a domain", Hint: "accounts belong to whole domains: write " + domain})
+		case slices.Contains(p.domains, domain):
+			flaws.Add(field, "%s is there twice", domain)
+		default:
+			p.domains = append(p.domains, domain)
+		}
+	}
 }
 
 // limits are those of the configuration with what the caller wants instead. They are checked by themselves, so that

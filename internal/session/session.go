@@ -10,6 +10,11 @@
 //   - From the moment in which a session ends, nobody reaches its browser and its jail reaches nobody. Removing the
 //     jail goes on behind that, in a goroutine that Shutdown waits for.
 //   - A jail is used by one session only. Warm browsers were used by none.
+//   - Who may do what is asked before anything is done, and every action is on record before it is done. What cannot
+//     be recorded is not done; ending is exempt.
+//   - An operator session is ready when its browser has every cookie of its accounts as it was stored, and nothing of
+//     other domains; see [Accounts]. It reaches what its grant names and nothing else. Nothing is saved back from it.
+//   - A session ends with the key that opened it.
 //   - What a browser prints is kept in a bounded tail, and never logged.
 //
 // All methods of a Service may be called at the same time.
@@ -27,6 +32,8 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -76,6 +83,10 @@ type Template struct {
 // Browser is a browser that answered.
 type Browser interface {
 	Version() string
+	Jar
+	// Address is where the page is, and Has whether it has an element that a CSS selector matches.
+	Address(ctx context.Context) (string, error)
+	Has(ctx context.Context, selector string) (bool, error)
 	Navigate(ctx context.Context, url string) (browser.Result, error)
 	Screenshot(ctx context.Context, o browser.ScreenshotOptions) ([]byte, error)
 	// Done is closed when the browser's pipe is.
@@ -108,6 +119,11 @@ type Options struct {
 	Policy policy.Policy
 	// ExtraCA are the certificates that browsers trust besides the public ones. May be empty. See [ParseCertificates].
 	ExtraCA Certificates
+	// Authority decides who may do what, and Records is where it is written down.
+	Authority Authority
+	Records   Records
+	// Accounts are for operator sessions.
+	Accounts Accounts
 	// Recordings is the folder for screenshots of sessions, which the Service makes, and empties when it starts.
 	Recordings string
 
@@ -128,6 +144,9 @@ func (o *Options) complete() error {
 	need(o.Templates != nil, "the list of templates")
 	need(o.Connect != nil, "the connector")
 	need(o.Proxy != "", "the gateway's URL")
+	need(o.Authority != nil, "the authority")
+	need(o.Records != nil, "the audit log")
+	need(o.Accounts.complete(), "the access to accounts")
 	need(o.Recordings != "", "the folder for recordings")
 	need(o.Sessions.Max > 0, "the largest number of sessions")
 	need(o.Sessions.TTL > 0 && o.Sessions.MaxTTL >= o.Sessions.TTL && o.Sessions.Idle > 0, "a lifetime")
@@ -157,11 +176,13 @@ type Service struct {
 	trust      *trust
 	pool       *pool
 	shots      *recordings
+	logins     logins
 
 	mu       sync.Mutex
 	sessions map[string]*session // all that are not yet gone
 	ended    []*session          // gone ones that can still be asked about, oldest first
 	opening  int                 // opens in flight
+	unfreed  []string            // ended sessions whose leases on accounts could not be given back yet
 	shutting bool
 }
 
@@ -176,6 +197,7 @@ func New(o Options) (*Service, error) {
 	}
 	s := &Service{Options: o, sessions: map[string]*session{}, shots: shots}
 	s.background, s.stop = context.WithCancel(context.Background())
+	s.logins = newLogins(o.Accounts.Logins)
 	s.templates = templates{source: o.Templates, now: s.Now, seen: map[string]seenTemplate{}}
 	s.trust = newTrust(s)
 	s.pool = newPool(s)
@@ -186,8 +208,16 @@ func New(o Options) (*Service, error) {
 // session is one session. Its fields are guarded by Service.mu, except those that are set once before it is shared.
 type session struct {
 	id      string
+	by      identity.Principal // who opened it
 	plan    plan
+	policy  policy.Policy
 	created time.Time
+	// revoked is done when the key of who opened it is not good any more, which revoke says; unhold ends waiting for it.
+	revoked context.Context
+	revoke  context.CancelCauseFunc
+	unhold  func()
+	// grant is what an operator session was permitted with.
+	grant grant.Grant
 	// abort ends an opening.
 	abort context.CancelCauseFunc
 	// stop is closed when the session begins to end, settled when why it ended is known, and gone when nothing of it
@@ -212,6 +242,10 @@ type session struct {
 	timing   Timing
 	ended    *Ended
 	shots    []Shot
+	leased   bool      // it may have leases on accounts
+	touched  bool      // an agent has had its hands on it
+	injected int       // cookies
+	refresh  []Refresh // accounts that somebody has to log in to again
 }
 
 // Shutdown closes every session, empties the pool, and returns when nothing is left or when ctx ends. No session can be

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -20,13 +22,13 @@ const (
 const settleLimit = exitLimit + time.Second
 
 // Navigate loads a page and waits for it. A zero timeout is DefaultTimeout. One navigation runs at a time.
-func (s *Service) Navigate(ctx context.Context, id, url string, timeout time.Duration) (browser.Result, error) {
+func (s *Service) Navigate(ctx context.Context, by identity.Principal, id, url string, timeout time.Duration) (browser.Result, error) {
 	ctx, cancel, err := bound(ctx, timeout, "the page did not load")
 	if err != nil {
 		return browser.Result{}, err
 	}
 	defer cancel()
-	r, b, done, err := s.use(id)
+	r, b, done, err := s.use(ctx, by, identity.SessionUse, id)
 	if err != nil {
 		return browser.Result{}, err
 	}
@@ -39,51 +41,62 @@ func (s *Service) Navigate(ctx context.Context, id, url string, timeout time.Dur
 	case <-ctx.Done():
 		return browser.Result{}, fmt.Errorf("wait for another navigation: %w", context.Cause(ctx))
 	}
-	result, err := b.Navigate(ctx, url)
-	if err != nil {
-		return browser.Result{}, s.why(ctx, r, fmt.Errorf("navigate: %w", err))
+	var result browser.Result
+	err = s.record(ctx, r, by, identity.SessionUse, url, audit.Fields{"tool": "navigate"}, func() error {
+		if result, err = b.Navigate(ctx, url); err != nil {
+			return s.why(ctx, r, fmt.Errorf("navigate: %w", err))
+		}
+		return nil
+	})
+	if !r.over() {
+		s.look(ctx, r, b) // also after an error: a page that loads slowly may ask to log in
 	}
-	return result, nil
+	return result, err
 }
 
 // Screenshot takes a picture of the page. With the record transient it is also kept until the session ends.
-func (s *Service) Screenshot(ctx context.Context, id string, o browser.ScreenshotOptions, timeout time.Duration) ([]byte, error) {
+func (s *Service) Screenshot(ctx context.Context, by identity.Principal, id string, o browser.ScreenshotOptions, timeout time.Duration) ([]byte, error) {
 	ctx, cancel, err := bound(ctx, timeout, "the screenshot was not taken")
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
-	r, b, done, err := s.use(id)
+	r, b, done, err := s.use(ctx, by, identity.SessionUse, id)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	picture, err := b.Screenshot(ctx, o)
+	var picture []byte
+	err = s.record(ctx, r, by, identity.SessionUse, "", audit.Fields{"tool": "screenshot"}, func() error {
+		if picture, err = b.Screenshot(ctx, o); err != nil {
+			return s.why(ctx, r, fmt.Errorf("take a screenshot: %w", err))
+		}
+		return nil
+	})
 	if err != nil {
-		return nil, s.why(ctx, r, fmt.Errorf("take a screenshot: %w", err))
+		return nil, err
 	}
+	s.look(ctx, r, b)
 	if r.plan.record == RecordTransient {
-		s.record(r, string(o.Format), picture)
+		s.keepShot(r, string(o.Format), picture)
 	}
 	return picture, nil
 }
 
 // Recorded returns a screenshot that was kept, and its format. The code is not_found when it is not, or not any more.
-func (s *Service) Recorded(_ context.Context, id string, number int) ([]byte, string, error) {
-	s.mu.Lock()
-	r := s.find(id)
+func (s *Service) Recorded(ctx context.Context, by identity.Principal, id string, number int) ([]byte, string, error) {
+	r, err := s.permitted(ctx, by, identity.SessionRecording, id)
+	if err != nil {
+		return nil, "", err
+	}
 	var shot Shot
-	if r != nil {
-		for _, kept := range r.shots {
-			if kept.Number == number {
-				shot = kept
-			}
+	s.mu.Lock()
+	for _, kept := range r.shots {
+		if kept.Number == number {
+			shot = kept
 		}
 	}
 	s.mu.Unlock()
-	if r == nil {
-		return nil, "", notFound(id)
-	}
 	missing := problem.New(problem.NotFound, "the last "+fmt.Sprint(shotsMost)+" are kept, until the session ends: clawjail session show "+id,
 		"session %s has no screenshot %d", id, number)
 	if shot.Number == 0 {
@@ -111,14 +124,13 @@ func bound(ctx context.Context, timeout time.Duration, what string) (context.Con
 	return ctx, cancel, nil
 }
 
-// use is the browser of a session that is ready, until done is called.
-func (s *Service) use(id string) (r *session, b Browser, done func(), err error) {
+// use is the browser of a session that is ready, for somebody who may have it, until done is called.
+func (s *Service) use(ctx context.Context, by identity.Principal, op identity.Operation, id string) (r *session, b Browser, done func(), err error) {
+	if r, err = s.permitted(ctx, by, op, id); err != nil {
+		return nil, nil, nil, err
+	}
 	s.mu.Lock()
-	r = s.find(id)
 	switch {
-	case r == nil:
-		s.mu.Unlock()
-		return nil, nil, nil, notFound(id)
 	case r.state == StateOpening:
 		s.mu.Unlock()
 		return nil, nil, nil, problem.New(problem.Conflict, "wait until it is ready", "session %s is still being opened", id)
@@ -129,6 +141,7 @@ func (s *Service) use(id string) (r *session, b Browser, done func(), err error)
 	defer s.mu.Unlock()
 	r.using++
 	r.used = s.Now()
+	r.touched = r.touched || agentOf(by) != ""
 	return r, r.instance.browser, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -144,7 +157,7 @@ func (s *Service) why(ctx context.Context, r *session, err error) error {
 	s.mu.Lock()
 	i := r.instance
 	s.mu.Unlock()
-	if i == nil || ended(r) || i.gone() {
+	if i == nil || r.over() || i.gone() {
 		limit := time.NewTimer(settleLimit)
 		defer limit.Stop()
 		select {
@@ -161,7 +174,8 @@ func (s *Service) why(ctx context.Context, r *session, err error) error {
 	return err
 }
 
-func ended(r *session) bool {
+// over says whether a session has begun to end.
+func (r *session) over() bool {
 	select {
 	case <-r.stop:
 		return true

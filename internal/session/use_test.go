@@ -21,17 +21,17 @@ func TestOneNavigationAtATime(t *testing.T) {
 		b := w.all()[jail.Name(out.Jail)].browser
 		first := make(chan error)
 		go func() {
-			_, err := s.Navigate(t.Context(), out.ID, "slow", 0)
+			_, err := s.Navigate(t.Context(), admin, out.ID, "slow", 0)
 			first <- err
 		}()
 		synctest.Wait()
-		_, err := s.Navigate(t.Context(), out.ID, "about:blank", time.Second)
+		_, err := s.Navigate(t.Context(), admin, out.ID, "about:blank", time.Second)
 		wantCode(t, err, problem.Timeout)
 		b.navigate <- nil
 		if err := <-first; err != nil {
 			t.Error(err)
 		}
-		if _, err := s.Navigate(t.Context(), out.ID, "about:blank", 0); err != nil {
+		if _, err := s.Navigate(t.Context(), admin, out.ID, "about:blank", 0); err != nil {
 			t.Error(err)
 		}
 	})
@@ -41,16 +41,16 @@ func TestNavigationEndsWithItsTimeout(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
 		out := mustOpen(t, s, Request{})
 		began := time.Now()
-		_, err := s.Navigate(t.Context(), out.ID, "slow", 0)
+		_, err := s.Navigate(t.Context(), admin, out.ID, "slow", 0)
 		wantCode(t, err, problem.Timeout)
 		if took := time.Since(began); took != DefaultTimeout {
 			t.Errorf("it took %s", took)
 		}
 		for _, timeout := range []time.Duration{-1, MaxTimeout + 1} {
-			_, err := s.Navigate(t.Context(), out.ID, "about:blank", timeout)
+			_, err := s.Navigate(t.Context(), admin, out.ID, "about:blank", timeout)
 			wantCode(t, err, problem.BadRequest)
 		}
-		_, err = s.Navigate(t.Context(), "s_unknown", "about:blank", 0)
+		_, err = s.Navigate(t.Context(), admin, "s_unknown", "about:blank", 0)
 		wantCode(t, err, problem.NotFound)
 	})
 }
@@ -61,12 +61,12 @@ func TestNavigationIsCutWhenTheSessionIsClosed(t *testing.T) {
 		answers := make(chan error)
 		for range 2 { // one at work, one that waits for it
 			go func() {
-				_, err := s.Navigate(t.Context(), out.ID, "slow", 0)
+				_, err := s.Navigate(t.Context(), admin, out.ID, "slow", 0)
 				answers <- err
 			}()
 		}
 		synctest.Wait()
-		if _, err := s.Close(t.Context(), out.ID); err != nil {
+		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
@@ -79,7 +79,7 @@ func TestTransientRecordingKeepsTheLastScreenshotsUntilTheEnd(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
 		out := mustOpen(t, s, Request{})
 		for range shotsMost + 3 {
-			if _, err := s.Screenshot(t.Context(), out.ID, pngOptions(), 0); err != nil {
+			if _, err := s.Screenshot(t.Context(), admin, out.ID, pngOptions(), 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -87,17 +87,17 @@ func TestTransientRecordingKeepsTheLastScreenshotsUntilTheEnd(t *testing.T) {
 		if len(got.Screenshots) != shotsMost || got.Screenshots[0].Number != 4 {
 			t.Errorf("%d are kept, the first is %+v", len(got.Screenshots), got.Screenshots[0])
 		}
-		data, format, err := s.Recorded(t.Context(), out.ID, shotsMost+3)
+		data, format, err := s.Recorded(t.Context(), admin, out.ID, shotsMost+3)
 		if err != nil || string(data) != "a picture in png" || format != "png" {
 			t.Errorf("the last one is %q, %s, %v", data, format, err)
 		}
-		_, _, err = s.Recorded(t.Context(), out.ID, 3)
+		_, _, err = s.Recorded(t.Context(), admin, out.ID, 3)
 		wantCode(t, err, problem.NotFound)
 		files, _ := filepath.Glob(filepath.Join(s.Recordings, "*", "*"))
 		if len(files) != shotsMost {
 			t.Errorf("%d files are on the disk", len(files))
 		}
-		if _, err := s.Close(t.Context(), out.ID); err != nil {
+		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -113,7 +113,7 @@ func TestTransientRecordingKeepsTheLastScreenshotsUntilTheEnd(t *testing.T) {
 func TestWithoutRecordingNothingIsOnTheDisk(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
 		out := mustOpen(t, s, Request{Record: RecordOff})
-		if _, err := s.Screenshot(t.Context(), out.ID, pngOptions(), 0); err != nil {
+		if _, err := s.Screenshot(t.Context(), admin, out.ID, pngOptions(), 0); err != nil {
 			t.Fatal(err)
 		}
 		if left, _ := os.ReadDir(s.Recordings); len(left) != 0 || len(mustGet(t, s, out.ID).Screenshots) != 0 {

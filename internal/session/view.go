@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -29,11 +30,19 @@ type Session struct {
 	ID             string `json:"id" doc:"s_ and 16 letters and digits"`
 	Label          string `json:"label,omitempty"`
 	State          State  `json:"state" enum:"opening,ready,closing,closed,failed"`
-	CredentialMode string `json:"credential_mode" enum:"clean"`
-	Record         string `json:"record" enum:"off,transient"`
-	Template       string `json:"template"`
-	Browser        string `json:"browser" enum:"shell,full"`
-	BrowserVersion string `json:"browser_version,omitempty"`
+	Tenant         string `json:"tenant"`
+	OpenedBy       string `json:"opened_by" doc:"admin, operator:ID or agent:ID"`
+	CredentialMode string `json:"credential_mode" enum:"clean,operator"`
+	Access         string `json:"access" enum:"tools,cdp"`
+	// Domains, Grant, Injected and NeedsRefresh are of operator sessions.
+	Domains        []string  `json:"domains,omitempty" doc:"whose accounts it has"`
+	Grant          string    `json:"grant,omitempty" doc:"the id of the grant that it was opened with"`
+	Injected       int       `json:"injected,omitempty" doc:"cookies"`
+	NeedsRefresh   []Refresh `json:"needs_refresh,omitempty" doc:"accounts that somebody has to log in to again"`
+	Record         string    `json:"record" enum:"off,transient"`
+	Template       string    `json:"template"`
+	Browser        string    `json:"browser" enum:"shell,full"`
+	BrowserVersion string    `json:"browser_version,omitempty"`
 	// Jail and Address are set as soon as there is a jail.
 	Jail    string `json:"jail,omitempty"`
 	Address string `json:"address,omitempty"`
@@ -59,6 +68,7 @@ type Timing struct {
 	Start  float64 `json:"start_ms"`
 	Verify float64 `json:"verify_ms"`
 	Ready  float64 `json:"ready_ms" doc:"from the started jail to the browser's first answer"`
+	Inject float64 `json:"inject_ms,omitempty" doc:"cookies validated, set, read back and compared"`
 	Total  float64 `json:"total_ms" doc:"what the caller waited"`
 }
 
@@ -86,12 +96,13 @@ const (
 	CauseMemory        Cause = "limit_memory"     // its browser ran out of memory
 	CauseWallClock     Cause = "limit_wall_clock" // its jail existed for as long as any may
 	CauseOwnerLost     Cause = "owner_lost"       // the host daemon had lost the control plane
+	CauseRevoked       Cause = "revoked"          // the key that opened it is not good any more
 	CauseFailed        Cause = "failed"           // it could not be opened
 )
 
 // Ended says why and how a session ended.
 type Ended struct {
-	Cause   Cause     `json:"cause" enum:"closed,expired,idle,shutdown,browser_exited,limit_memory,limit_wall_clock,owner_lost,failed"`
+	Cause   Cause     `json:"cause" enum:"closed,expired,idle,shutdown,browser_exited,limit_memory,limit_wall_clock,owner_lost,revoked,failed"`
 	Message string    `json:"message" doc:"one sentence"`
 	At      time.Time `json:"at"`
 	// LimitsHit are the limits that the jail had run into.
@@ -104,6 +115,8 @@ type Ended struct {
 	Teardown *float64 `json:"teardown_ms,omitempty"`
 	// TeardownError says that removing did not work. The host daemon's reaper goes on with it.
 	TeardownError string `json:"teardown_error,omitempty"`
+
+	by string // the actor who closed it
 }
 
 // Shot is one screenshot that is kept.
@@ -123,13 +136,12 @@ const (
 )
 
 // Get returns one session, with its current usage. The code is not_found when there is none.
-func (s *Service) Get(ctx context.Context, id string) (Session, error) {
-	s.mu.Lock()
-	r := s.find(id)
-	if r == nil {
-		s.mu.Unlock()
-		return Session{}, notFound(id)
+func (s *Service) Get(ctx context.Context, by identity.Principal, id string) (Session, error) {
+	r, err := s.permitted(ctx, by, identity.SessionRead, id)
+	if err != nil {
+		return Session{}, err
 	}
+	s.mu.Lock()
 	out := s.view(r)
 	s.mu.Unlock()
 	if out.State != StateReady {
@@ -151,21 +163,33 @@ func (s *Service) Get(ctx context.Context, id string) (Session, error) {
 	return out, nil
 }
 
-// List returns the sessions, oldest first: those that are opening or ready, and with all also those that are being
-// removed or ended a short while ago.
-func (s *Service) List(_ context.Context, all bool) ([]Session, error) {
+// List returns the sessions of a tenant that a principal may see, oldest first: those that are opening or ready, and with
+// all also those that are being removed or ended a short while ago. An empty tenant is every tenant that the principal
+// may see.
+func (s *Service) List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]Session, error) {
+	if tenant == "" {
+		tenant = by.Tenant
+	}
+	if err := s.Authority.AuthorizeWith(ctx, by, identity.SessionList, identity.Object{Tenant: tenant, Agent: agentOf(by)}); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.purge()
 	out := make([]Session, 0, len(s.sessions))
+	add := func(r *session) {
+		if (tenant == "" || r.plan.tenant == tenant) && identity.CanWith(by, identity.SessionList, r.object()) == nil {
+			out = append(out, s.view(r))
+		}
+	}
 	for _, r := range s.sessions {
 		if all || r.state == StateOpening || r.state == StateReady {
-			out = append(out, s.view(r))
+			add(r)
 		}
 	}
 	if all {
 		for _, r := range s.ended {
-			out = append(out, s.view(r))
+			add(r)
 		}
 	}
 	slices.SortFunc(out, func(a, b Session) int {
@@ -233,7 +257,9 @@ func (s *Service) count() (open, closing int) {
 // view is a session as it is shown. The caller holds s.mu.
 func (s *Service) view(r *session) Session {
 	out := Session{
-		ID: r.id, Label: r.plan.label, State: r.state, CredentialMode: ModeClean, Record: r.plan.record,
+		ID: r.id, Label: r.plan.label, State: r.state, Tenant: r.plan.tenant, OpenedBy: r.by.Actor(),
+		CredentialMode: r.plan.mode, Access: string(r.plan.access), Domains: slices.Clone(r.plan.domains), Grant: r.grant.ID,
+		Injected: r.injected, NeedsRefresh: slices.Clone(r.refresh), Record: r.plan.record,
 		Template: r.plan.shape.template, Browser: string(r.plan.shape.build), BrowserVersion: r.version,
 		Jail: string(r.jail), Warm: r.warm, Created: r.created, Timing: r.timing, Screenshots: slices.Clone(r.shots),
 	}
@@ -292,6 +318,8 @@ func sentence(e Ended, p plan) string {
 		return "its browser ran out of memory"
 	case CauseWallClock:
 		return "its jail existed for as long as any may"
+	case CauseRevoked:
+		return "the key that opened it is not good any more"
 	case CauseOwnerLost:
 		return "the host daemon had lost the control plane"
 	}

@@ -1,0 +1,219 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/identity/redacted"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+// Principal is who calls.
+type Principal struct {
+	Kind      identity.Kind `json:"kind" enum:"admin,operator,agent"`
+	ID        string        `json:"id"`
+	Name      string        `json:"name"`
+	Tenant    string        `json:"tenant,omitempty" doc:"missing for a principal of all tenants"`
+	Role      identity.Role `json:"role,omitempty" enum:"viewer,operator,admin" doc:"missing for agents"`
+	ExpiresAt time.Time     `json:"expires_at,omitzero" doc:"when the key ends; missing when it does not"`
+}
+
+// CookieSets is the answer to a listing, and to a capture.
+type CookieSets struct {
+	Sets []vault.CookieSet `json:"sets" nullable:"false"`
+}
+
+// Secrets is the answer to a listing. No value is in it.
+type Secrets struct {
+	Secrets []vault.Secret `json:"secrets" nullable:"false"`
+}
+
+// VaultStatus is the state of the vault, without anything secret.
+type VaultStatus vault.Status
+
+// Grant is what became of a grant, without its token.
+type Grant struct {
+	ID            string    `json:"id"`
+	State         string    `json:"state" enum:"active,pending,used,expired,revoked"`
+	Tenant        string    `json:"tenant"`
+	Domains       []string  `json:"domains" nullable:"false" doc:"whose accounts it is for"`
+	EgressDomains []string  `json:"egress_domains" nullable:"false" doc:"what the session may reach besides"`
+	Access        string    `json:"access" enum:"tools,cdp"`
+	Origin        string    `json:"origin,omitempty" doc:"the session that alone may use it"`
+	Operator      string    `json:"operator" doc:"who issued it"`
+	IssuedAt      time.Time `json:"issued_at"`
+	NotBefore     time.Time `json:"not_before"`
+	ExpiresAt     time.Time `json:"expires_at"`
+	UsedAt        time.Time `json:"used_at,omitzero"`
+	UsedBy        string    `json:"used_by,omitempty" doc:"the session that was opened with it"`
+	RevokedAt     time.Time `json:"revoked_at,omitzero"`
+	RevokedBy     string    `json:"revoked_by,omitempty"`
+}
+
+// Grants is the answer to a listing.
+type Grants struct {
+	Grants []Grant `json:"grants" nullable:"false"`
+}
+
+// IssuedGrant is a new grant with its token, which is told once. It prints without the token.
+type IssuedGrant struct {
+	Token string `json:"token" doc:"for whoever opens the session; it is told once"`
+	Grant Grant  `json:"grant"`
+}
+
+// GrantKey is one of the keys that grants are signed with.
+type GrantKey struct {
+	ID        string    `json:"id"`
+	CreatedAt time.Time `json:"created_at"`
+	Signs     bool      `json:"signs" doc:"new grants are signed with it"`
+	// VerifiesUntil is of a key that signs no more.
+	VerifiesUntil time.Time `json:"verifies_until,omitzero" doc:"how long grants that it has signed are good"`
+}
+
+// GrantKeys is the answer to a listing, the key that signs first.
+type GrantKeys struct {
+	Keys []GrantKey `json:"keys" nullable:"false"`
+}
+
+// Tenant owns agents, accounts and sessions.
+type Tenant struct {
+	ID                 string    `json:"id"`
+	ForbidOperatorMode bool      `json:"forbid_operator_mode" doc:"it may have no sessions with accounts"`
+	CreatedAt          time.Time `json:"created_at"`
+}
+
+// Tenants is the answer to a listing.
+type Tenants struct {
+	Tenants []Tenant `json:"tenants" nullable:"false"`
+}
+
+// Disconnected says how much was ended.
+type Disconnected struct {
+	Ended int `json:"ended" doc:"how much was open for the principals of the tenant"`
+}
+
+// Operator is a person, or a program of theirs, with a key.
+type Operator struct {
+	ID        string        `json:"id"`
+	Name      string        `json:"name"`
+	Tenant    string        `json:"tenant,omitempty" doc:"missing for an admin of all tenants"`
+	Role      identity.Role `json:"role" enum:"viewer,operator,admin"`
+	KeyHint   string        `json:"key_hint" doc:"the beginning of the key"`
+	CreatedAt time.Time     `json:"created_at"`
+	ExpiresAt time.Time     `json:"expires_at,omitzero"`
+	RevokedAt time.Time     `json:"revoked_at,omitzero"`
+}
+
+// Operators is the answer to a listing.
+type Operators struct {
+	Operators []Operator `json:"operators" nullable:"false"`
+}
+
+// IssuedOperator is an operator with a new key, which is told once. It prints without the key.
+type IssuedOperator struct {
+	Key      string   `json:"key" doc:"it is told once"`
+	Operator Operator `json:"operator"`
+}
+
+// Agent is an identity of programs in jails.
+type Agent struct {
+	ID        string    `json:"id"`
+	Name      string    `json:"name"`
+	Tenant    string    `json:"tenant"`
+	CreatedAt time.Time `json:"created_at"`
+	RevokedAt time.Time `json:"revoked_at,omitzero"`
+}
+
+// Agents is the answer to a listing.
+type Agents struct {
+	Agents []Agent `json:"agents" nullable:"false"`
+}
+
+// IssuedAgent is a new agent with its first token, which is told once. It prints without the token.
+type IssuedAgent struct {
+	Key       string    `json:"key" doc:"its token; it is told once"`
+	Agent     Agent     `json:"agent"`
+	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"when the token ends; missing when it does not"`
+}
+
+// Token is one of an agent's tokens, without what it is.
+type Token struct {
+	ID        string    `json:"id"`
+	Hint      string    `json:"hint" doc:"its beginning"`
+	CreatedAt time.Time `json:"created_at"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	RevokedAt time.Time `json:"revoked_at,omitzero"`
+	UsedAt    time.Time `json:"used_at,omitzero" doc:"about when it was used last"`
+}
+
+// Tokens is the answer to a listing.
+type Tokens struct {
+	Tokens []Token `json:"tokens" nullable:"false"`
+}
+
+// IssuedToken is a new token of an agent's, which is told once. It prints without what it is.
+type IssuedToken struct {
+	Key   string `json:"key" doc:"the token; it is told once"`
+	Token Token  `json:"token"`
+}
+
+// AuditRow is one record of the audit log.
+type AuditRow struct {
+	Node    string    `json:"node"`
+	Seq     int64     `json:"seq" doc:"from 1, without gaps, per node"`
+	Time    time.Time `json:"time"`
+	ID      string    `json:"id"`
+	Ref     string    `json:"ref,omitempty" doc:"of an outcome, the id of its intent"`
+	Phase   string    `json:"phase" doc:"intent, outcome, event or tombstone"`
+	Action  string    `json:"action" doc:"session.open, grant.issue and so on"`
+	Result  string    `json:"result,omitempty" doc:"ok, refused, failed or unknown; missing in an intent"`
+	Tenant  string    `json:"tenant,omitempty"`
+	Actor   string    `json:"actor,omitempty" doc:"admin, system, operator:ID or agent:ID"`
+	Session string    `json:"session,omitempty"`
+	Jail    string    `json:"jail,omitempty"`
+	Target  string    `json:"target,omitempty" doc:"what it was done to"`
+	// Detail is an object; a text when the row was changed into something that is none.
+	Detail   json.RawMessage `json:"detail,omitempty" doc:"further facts"`
+	PrevHash string          `json:"prev_hash" doc:"of the row before, in hex"`
+	Hash     string          `json:"hash"`
+}
+
+// AuditRows is the answer to a search, oldest first.
+type AuditRows struct {
+	Rows []AuditRow `json:"rows" nullable:"false"`
+}
+
+// The four below hold a key that is on its way to its owner. Whoever prints one whole prints no key.
+
+// Format implements fmt.Formatter, for every verb.
+func (i IssuedGrant) Format(f fmt.State, _ rune) { withoutKey(f, "grant "+i.Grant.ID) }
+
+// LogValue implements slog.LogValuer.
+func (i IssuedGrant) LogValue() slog.Value { return slog.StringValue("grant " + i.Grant.ID) }
+
+// Format implements fmt.Formatter, for every verb.
+func (i IssuedOperator) Format(f fmt.State, _ rune) { withoutKey(f, "operator "+i.Operator.ID) }
+
+// LogValue implements slog.LogValuer.
+func (i IssuedOperator) LogValue() slog.Value { return slog.StringValue("operator " + i.Operator.ID) }
+
+// Format implements fmt.Formatter, for every verb.
+func (i IssuedAgent) Format(f fmt.State, _ rune) { withoutKey(f, "agent "+i.Agent.ID) }
+
+// LogValue implements slog.LogValuer.
+func (i IssuedAgent) LogValue() slog.Value { return slog.StringValue("agent " + i.Agent.ID) }
+
+// Format implements fmt.Formatter, for every verb.
+func (i IssuedToken) Format(f fmt.State, _ rune) { withoutKey(f, "token "+i.Token.ID) }
+
+// LogValue implements slog.LogValuer.
+func (i IssuedToken) LogValue() slog.Value { return slog.StringValue("token " + i.Token.ID) }
+
+func withoutKey(w io.Writer, what string) {
+	// The writers of fmt do not fail.
+	_, _ = io.WriteString(w, what+" "+redacted.Placeholder)
+}

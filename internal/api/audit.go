@@ -1,0 +1,242 @@
+package api
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"iter"
+	"net/http"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// linesType is an answer of one JSON value a line, which may have no end.
+const linesType = "application/x-ndjson"
+
+// lineTimeout bounds writing a line to somebody who does not read.
+const lineTimeout = 30 * time.Second
+
+// AuditLog is the audit log as it is read. *audit.Log is one.
+type AuditLog interface {
+	List(ctx context.Context, f audit.Filter) ([]audit.Row, error)
+	Tail(ctx context.Context, f audit.Filter, follow bool) iter.Seq2[audit.Row, error]
+}
+
+type exportInput struct {
+	Node string `query:"node" maxLength:"128" doc:"all of them when it is left out"`
+}
+
+func (a *API) auditRoutes() {
+	add(a, route{method: http.MethodGet, path: "/v1/audit", id: "list-audit", summary: "Find records of what was done"}, a.audit)
+	add(a, route{method: http.MethodGet, path: "/v1/audit/tail", id: "tail-audit", summary: "The newest records, and those that follow",
+		lines: reflect.TypeFor[AuditRow]()}, a.tail)
+	add(a, route{method: http.MethodGet, path: "/v1/audit/export", id: "export-audit", summary: "All records, as they can be verified",
+		lines: reflect.TypeFor[AuditRow]()}, a.export)
+	add(a, route{method: http.MethodPost, path: "/v1/audit/verify", id: "verify-audit", summary: "Prove that no record was changed",
+		status: http.StatusOK}, a.verify)
+}
+
+// selection is what a query selects for somebody: of the records of one tenant, for whoever is of one.
+func (a *API) selection(ctx context.Context, by identity.Principal, q *AuditQuery) (audit.Filter, error) {
+	tenant := listed(by, q.Tenant)
+	if err := a.Identity.Authorize(ctx, by, identity.AuditRead, tenant); err != nil {
+		return audit.Filter{}, err
+	}
+	if by.Tenant != "" {
+		tenant = by.Tenant
+	}
+	if q.AfterSeq > 0 && q.Node == "" {
+		return audit.Filter{}, problem.New(problem.BadRequest, "name the node: every node has numbers of its own", "after_seq is there without node")
+	}
+	out := audit.Filter{
+		Node: q.Node, Tenant: tenant, Actor: q.Actor, Session: q.Session, Jail: q.Jail, Phase: q.Phase, Result: q.Result, Ref: q.Ref,
+		Since: q.Since, Until: q.Until, AfterSeq: q.AfterSeq, Limit: q.Limit, Newest: q.AfterSeq == 0,
+	}
+	if strings.HasSuffix(q.Action, ".") {
+		out.ActionPrefix = q.Action
+	} else {
+		out.Action = q.Action
+	}
+	return out, nil
+}
+
+func (a *API) audit(ctx context.Context, by identity.Principal, q *AuditQuery) (*answer[AuditRows], error) {
+	if q.Follow {
+		return nil, problem.New(problem.BadRequest, "use /v1/audit/tail", "follow is of a tail")
+	}
+	filter, err := a.selection(ctx, by, q)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := a.Audit.List(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	out := AuditRows{Rows: make([]AuditRow, len(rows))}
+	for n, row := range rows {
+		out.Rows[n] = rowOf(row)
+	}
+	return &answer[AuditRows]{out}, nil
+}
+
+func rowOf(r audit.Row) AuditRow {
+	out := AuditRow{
+		Node: r.Node, Seq: r.Seq, Time: r.Time, ID: r.ID, Ref: r.Ref, Phase: r.Phase, Action: r.Action, Result: r.Result, Tenant: r.Tenant,
+		Actor: r.Actor, Session: r.Session, Jail: r.Jail, Target: r.Target, PrevHash: hex.EncodeToString(r.PrevHash), Hash: hex.EncodeToString(r.Hash),
+	}
+	switch {
+	case json.Valid(r.Detail):
+		out.Detail = r.Detail
+	case len(r.Detail) > 0:
+		// Somebody changed it. The row is shown all the same.
+		out.Detail, _ = json.Marshal(string(r.Detail)) // a text can always be written
+	}
+	return out
+}
+
+func (a *API) tail(ctx context.Context, by identity.Principal, q *AuditQuery) (*huma.StreamResponse, error) {
+	filter, err := a.selection(ctx, by, q)
+	if err != nil {
+		return nil, err
+	}
+	return a.stream(ctx, "Follow the audit log", func(ctx context.Context, out *lines) error {
+		if q.Follow {
+			if err := out.flush(); err != nil { // says that it was accepted, before there is a row
+				return err
+			}
+		}
+		for row, err := range a.Audit.Tail(ctx, filter, q.Follow) {
+			if err != nil {
+				return err
+			}
+			text, err := json.Marshal(rowOf(row))
+			if err != nil {
+				return err
+			}
+			if _, err := out.Write(append(text, '\n')); err != nil {
+				return err
+			}
+			if err := out.flush(); err != nil {
+				return err
+			}
+		}
+		return context.Cause(ctx) // of a tail that ended by itself, nil
+	}), nil
+}
+
+func (a *API) export(ctx context.Context, by identity.Principal, in *exportInput) (*huma.StreamResponse, error) {
+	// A chain has the records of all tenants: without some it would not hold together.
+	if err := a.Identity.Authorize(ctx, by, identity.AuditExport, ""); err != nil {
+		return nil, err
+	}
+	return a.stream(ctx, "Export the audit log", func(ctx context.Context, out *lines) error {
+		written, err := audit.WriteExport(ctx, out, a.Rows, in.Node)
+		if err == nil && written == 0 && in.Node != "" {
+			err = problem.New(problem.NotFound, "leave the node out for all of them", "the audit log has nothing of the node %s", quote(in.Node))
+		}
+		return err
+	}), nil
+}
+
+func (a *API) verify(ctx context.Context, by identity.Principal, _ *nothing) (*answer[audit.Report], error) {
+	if err := a.Identity.Authorize(ctx, by, identity.AuditVerify, ""); err != nil {
+		return nil, err
+	}
+	report, err := a.Verify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	report.Nodes = list(report.Nodes)
+	return &answer[audit.Report]{report}, nil
+}
+
+// endingKey is under what a request's context has the one that ends when the server is to end.
+type endingKey struct{}
+
+// errEnding ends a stream, which would keep the server from ending.
+var errEnding = problem.New(problem.ShuttingDown, "try again when it is running", "clawjail is being stopped")
+
+// stream answers with lines. An error before the first of them is answered as every error is. After it, the connection
+// is broken off, so that nobody takes a part for the whole.
+func (a *API) stream(ctx context.Context, doing string, write func(context.Context, *lines) error) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(c huma.Context) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		if ending, ok := ctx.Value(endingKey{}).(context.Context); ok {
+			defer context.AfterFunc(ending, func() { cancel(errEnding) })()
+		}
+		r, w := humago.Unwrap(c)
+		out := &lines{w: w, control: http.NewResponseController(w)}
+		err := write(ctx, out)
+		if err == nil {
+			err = out.close()
+		}
+		switch {
+		case err == nil:
+		case !out.begun:
+			if p, ok := a.failed(ctx, doing, err).(*Problem); ok { // it is always one
+				a.write(w, r, p)
+			}
+		default:
+			a.Log.Debug("a stream ended early", "doing", doing, "error", err)
+			panic(http.ErrAbortHandler) // which net/http takes as it is meant
+		}
+	}}
+}
+
+// lines writes an answer whose length is not known.
+type lines struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	begun   bool
+}
+
+func (l *lines) begin() error {
+	if !l.begun {
+		l.begun = true
+		l.w.Header().Set("Content-Type", linesType)
+		l.w.WriteHeader(http.StatusOK)
+	}
+	// By the system's clock, which is the connection's.
+	return supported(l.control.SetWriteDeadline(time.Now().Add(lineTimeout)))
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(b []byte) (int, error) {
+	if err := l.begin(); err != nil {
+		return 0, err
+	}
+	return l.w.Write(b)
+}
+
+func (l *lines) flush() error {
+	if err := l.begin(); err != nil {
+		return err
+	}
+	return supported(l.control.Flush())
+}
+
+// close ends an answer that is whole. The connection may be used again.
+func (l *lines) close() error {
+	return errors.Join(l.flush(), supported(l.control.SetWriteDeadline(time.Time{})))
+}
+
+// supported leaves out what a writer cannot do: those of tests have no connection.
+func supported(err error) error {
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
+}
+
+var _ io.Writer = (*lines)(nil)

@@ -1,0 +1,139 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// KeyHeader is the header that may hold a key instead of Authorization.
+const KeyHeader = "X-Admin-Key"
+
+// bearer is the scheme of a key in Authorization.
+const bearer = "Bearer"
+
+// Identity knows who calls and who may what. *identity.Service is one.
+type Identity interface {
+	Authenticate(ctx context.Context, presented string, remote netip.Addr) (identity.Principal, error)
+	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
+	Authorize(ctx context.Context, p identity.Principal, op identity.Operation, tenant string) error
+
+	Tenants(ctx context.Context, by identity.Principal) ([]identity.Tenant, error)
+	CreateTenant(ctx context.Context, by identity.Principal, id string, policy identity.Policy) (identity.Tenant, error)
+	SetPolicy(ctx context.Context, by identity.Principal, id string, policy identity.Policy) (identity.Tenant, error)
+	DisconnectTenant(ctx context.Context, by identity.Principal, id string) (int, error)
+
+	Operators(ctx context.Context, by identity.Principal, tenant string) ([]identity.Operator, error)
+	CreateOperator(ctx context.Context, by identity.Principal, n identity.NewOperator) (identity.Key, identity.Operator, error)
+	RotateOperator(ctx context.Context, by identity.Principal, id string, life time.Duration) (identity.Key, identity.Operator, error)
+	RevokeOperator(ctx context.Context, by identity.Principal, id string) error
+
+	Agents(ctx context.Context, by identity.Principal, tenant string) ([]identity.Agent, error)
+	CreateAgent(ctx context.Context, by identity.Principal, tenant, name string, life time.Duration) (identity.Key, identity.Agent, error)
+	RevokeAgent(ctx context.Context, by identity.Principal, tenant, name string) error
+	RestoreAgent(ctx context.Context, by identity.Principal, tenant, name string) error
+	DeleteAgent(ctx context.Context, by identity.Principal, tenant, name string) error
+	Tokens(ctx context.Context, by identity.Principal, tenant, name string) ([]identity.Token, error)
+	RotateToken(ctx context.Context, by identity.Principal, tenant, name string, life, overlap time.Duration) (identity.Key, identity.Token, error)
+	RevokeToken(ctx context.Context, by identity.Principal, tenant, name, id string) error
+}
+
+// open lists what answers without a key.
+func open(r *http.Request) bool {
+	return r.Method == http.MethodGet && (r.URL.Path == "/v1/health" || r.URL.Path == "/openapi.json")
+}
+
+// authenticate lets requests with a good key pass, and those that need none. A request ends with the key that it came
+// with: its context is cancelled when the key is not good any more.
+func (a *API) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if open(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		by, release, err := a.identify(ctx, r, cancel)
+		if err != nil {
+			a.unauthorized(w, r, err)
+			return
+		}
+		defer release()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, principalKey{}, by)))
+	})
+}
+
+func (a *API) identify(ctx context.Context, r *http.Request, cancel context.CancelCauseFunc) (identity.Principal, func(), error) {
+	key, err := presented(r.Header)
+	if err != nil {
+		return identity.Principal{}, nil, err
+	}
+	by, err := a.Identity.Authenticate(ctx, key, identity.ClientAddr(r, a.BehindProxy))
+	if err != nil {
+		return identity.Principal{}, nil, err
+	}
+	release, err := a.Identity.Hold(ctx, by, cancel)
+	return by, release, err
+}
+
+// presented is the key of a request; empty when there is none. Which of two keys counts is not guessed.
+func presented(h http.Header) (string, error) {
+	const hint = "send one key, as Authorization: Bearer KEY"
+	credentials, plain := h.Values("Authorization"), h.Values(KeyHeader)
+	if len(credentials) > 1 || len(plain) > 1 {
+		return "", problem.New(problem.Unauthorized, hint, "more than one key was sent")
+	}
+	var keys []string
+	for _, text := range credentials {
+		scheme, key, _ := strings.Cut(text, " ")
+		if !strings.EqualFold(scheme, bearer) {
+			return "", problem.New(problem.Unauthorized, hint, "the header Authorization is not of the scheme Bearer")
+		}
+		keys = append(keys, strings.TrimSpace(key))
+	}
+	keys = append(keys, plain...)
+	switch {
+	case len(keys) == 0:
+		return "", nil
+	case len(keys) == 2 && keys[0] != keys[1]: // both are the caller's own: nothing is learned from how long it takes
+		return "", problem.New(problem.Unauthorized, hint, "two keys were sent that differ")
+	}
+	return keys[0], nil
+}
+
+// unauthorized answers a request without a good key.
+func (a *API) unauthorized(w http.ResponseWriter, r *http.Request, err error) {
+	out := document(err)
+	if wait, ok := identity.RetryAfter(err); ok {
+		retryAfter(w, wait)
+	}
+	if out.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", bearer+` realm="clawjail"`)
+	}
+	if out.Status >= http.StatusInternalServerError {
+		a.Log.Error("find out whose key it is", "code", out.Code, "error", err)
+	}
+	a.write(w, r, out)
+}
+
+// principalKey is under what a request's context has its principal.
+type principalKey struct{}
+
+// caller is who sent a request; the zero principal, which may do nothing, for one that needs no key.
+func caller(ctx context.Context) identity.Principal {
+	by, _ := ctx.Value(principalKey{}).(identity.Principal)
+	return by
+}
+
+// listed is the tenant of a listing: what is named, or the caller's own, which is empty for all.
+func listed(by identity.Principal, named string) string {
+	if named == "" {
+		return by.Tenant
+	}
+	return named
+}

@@ -1,0 +1,361 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// owner is whose an object is.
+type owner int
+
+const (
+	acmes        owner = iota // acme's, and no agent's
+	callers                   // acme's, made by whoever asks
+	ownTenants                // the caller's tenant's, whoever it is
+	nobodys                   // the installation's
+	needsNothing              // no table says who may: everybody with a key
+)
+
+// expectation is what the sweep knows of a route.
+type expectation struct {
+	op     identity.Operation
+	of     owner
+	query  string // TENANT stands for a tenant
+	body   string
+	status int // of the answer to whoever may
+	// free says that no key is needed.
+	free bool
+}
+
+// whatEveryRouteDoes has every route of the API.
+func whatEveryRouteDoes() map[string]expectation {
+	const inTenant, ofTenant = "tenant=TENANT", `{"tenant":"TENANT"`
+	return map[string]expectation{
+		"GET /v1/health": {free: true, status: 200},
+		"GET /v1/info":   {op: identity.InfoRead, of: ownTenants, status: 200},
+		"GET /v1/whoami": {of: needsNothing, status: 200},
+
+		"POST /v1/sessions":                          {op: identity.SessionOpen, of: callers, body: ofTenant + "}", status: 201},
+		"GET /v1/sessions":                           {op: identity.SessionList, of: callers, query: inTenant, status: 200},
+		"GET /v1/sessions/{id}":                      {op: identity.SessionRead, status: 200},
+		"DELETE /v1/sessions/{id}":                   {op: identity.SessionClose, status: 200},
+		"POST /v1/sessions/{id}/navigate":            {op: identity.SessionUse, body: `{"url":"https://example.com/"}`, status: 200},
+		"GET /v1/sessions/{id}/screenshot":           {op: identity.SessionUse, status: 200},
+		"POST /v1/sessions/{id}/screenshot":          {op: identity.SessionUse, status: 200},
+		"GET /v1/sessions/{id}/screenshots/{number}": {op: identity.SessionRecording, status: 200},
+		"POST /v1/sessions/{id}/capture":             {op: identity.CookiesCapture, body: `{"domains":["example.com"]}`, status: 200},
+
+		"GET /v1/cookies":          {op: identity.CookiesList, query: inTenant, status: 200},
+		"GET /v1/cookies/{domain}": {op: identity.CookiesList, query: inTenant, status: 200},
+		"PUT /v1/cookies/{domain}": {op: identity.CookiesImport, status: 200,
+			body: ofTenant + `,"cookies":[{"name":"a","value":"` + canary + `","domain":".DOMAIN","path":"/","expires":-1}]}`},
+		"PATCH /v1/cookies/{domain}":  {op: identity.CookiesUpdate, body: ofTenant + `,"scopes":["cdp"],"max_sessions":2}`, status: 200},
+		"DELETE /v1/cookies/{domain}": {op: identity.CookiesDelete, query: inTenant, status: 204},
+
+		"GET /v1/secrets":              {op: identity.SecretList, query: inTenant, status: 200},
+		"PUT /v1/secrets/{service}":    {op: identity.SecretPut, body: ofTenant + `,"value":"` + canary + `"}`, status: 204},
+		"DELETE /v1/secrets/{service}": {op: identity.SecretDelete, query: inTenant, status: 204},
+
+		"POST /v1/grants":            {op: identity.GrantIssue, body: ofTenant + `,"domains":["example.com"]}`, status: 201},
+		"GET /v1/grants":             {op: identity.GrantList, query: inTenant, status: 200},
+		"DELETE /v1/grants/{id}":     {op: identity.GrantRevoke, query: inTenant, status: 200},
+		"GET /v1/grant-keys":         {op: identity.GrantKeysRotate, of: nobodys, status: 200},
+		"POST /v1/grant-keys/rotate": {op: identity.GrantKeysRotate, of: nobodys, status: 200},
+		"GET /v1/vault":              {op: identity.VaultStatus, of: nobodys, status: 200},
+		"POST /v1/vault/rotate":      {op: identity.VaultRotate, of: nobodys, status: 200},
+
+		"GET /v1/audit":         {op: identity.AuditRead, query: inTenant, status: 200},
+		"GET /v1/audit/tail":    {op: identity.AuditRead, query: inTenant, status: 200},
+		"GET /v1/audit/export":  {op: identity.AuditExport, of: nobodys, status: 200},
+		"POST /v1/audit/verify": {op: identity.AuditVerify, of: nobodys, status: 200},
+
+		"GET /v1/tenants":                  {op: identity.TenantRead, of: ownTenants, status: 200},
+		"POST /v1/tenants":                 {op: identity.TenantCreate, of: nobodys, body: `{"id":"gamma"}`, status: 201},
+		"PATCH /v1/tenants/{id}":           {op: identity.TenantUpdate, of: nobodys, body: `{"forbid_operator_mode":false}`, status: 200},
+		"POST /v1/tenants/{id}/disconnect": {op: identity.TenantDisconnect, of: nobodys, status: 200},
+
+		"GET /v1/operators":              {op: identity.OperatorList, query: inTenant, status: 200},
+		"POST /v1/operators":             {op: identity.OperatorCreate, body: ofTenant + `,"name":"x","role":"viewer"}`, status: 201},
+		"POST /v1/operators/{id}/rotate": {op: identity.OperatorRotate, body: `{"life":"1h"}`, status: 201},
+		"DELETE /v1/operators/{id}":      {op: identity.OperatorRevoke, status: 204},
+
+		"GET /v1/agents":                       {op: identity.AgentList, query: inTenant, status: 200},
+		"POST /v1/agents":                      {op: identity.AgentCreate, body: ofTenant + `,"name":"NEW"}`, status: 201},
+		"DELETE /v1/agents/{name}":             {op: identity.AgentDelete, query: inTenant, status: 204},
+		"POST /v1/agents/{name}/revoke":        {op: identity.AgentRevoke, query: inTenant, status: 204},
+		"POST /v1/agents/{name}/restore":       {op: identity.AgentRestore, query: inTenant, status: 204},
+		"GET /v1/agents/{name}/tokens":         {op: identity.TokenList, query: inTenant, status: 200},
+		"POST /v1/agents/{name}/tokens":        {op: identity.TokenRotate, query: inTenant, body: `{"life":"1h"}`, status: 201},
+		"DELETE /v1/agents/{name}/tokens/{id}": {op: identity.TokenRevoke, query: inTenant, status: 204},
+	}
+}
+
+// sweeper goes through all routes and collects complaints.
+type sweeper struct {
+	*world
+	complaints []string
+	made       int
+}
+
+func (s *sweeper) complain(format string, args ...any) {
+	s.complaints = append(s.complaints, fmt.Sprintf(format, args...))
+}
+
+// things are the names of what acme has, and of what nobody has, in the place of the wildcards of a route.
+func (s *sweeper) things(path string, there bool) map[string]string {
+	pick := func(real, missing string) string {
+		if there {
+			return real
+		}
+		return missing
+	}
+	out := map[string]string{
+		"{domain}": pick("example.com", "example.net"), "{service}": pick("github", "gitlab"), "{name}": pick("writer2", "writer9"),
+		"{number}": "1",
+	}
+	switch {
+	case strings.HasPrefix(path, "/v1/sessions/"):
+		out["{id}"] = pick(s.session, "s_nobodysaaaaaaaaa")
+	case strings.HasPrefix(path, "/v1/grants/"):
+		out["{id}"] = pick(s.grant, "g_aaaaaaaaaaaaaaaaaaaa")
+	case strings.HasPrefix(path, "/v1/operators/"):
+		out["{id}"] = pick(s.operator, "op_aaaaaaaaaaaaaaaaaaaa")
+	case strings.HasPrefix(path, "/v1/tenants/"):
+		out["{id}"] = pick("acme", "nosuch")
+	default:
+		out["{id}"] = pick(s.token, "tk_aaaaaaaaaaaaaaaaaaaa")
+	}
+	return out
+}
+
+// ask makes a route's request about what acme has, or nobody; tenant is the one that it names, or empty for none.
+func (s *sweeper) ask(who, route string, e expectation, there bool, tenant string) asked {
+	s.t.Helper()
+	method, path, _ := strings.Cut(route, " ")
+	things := s.things(path, there)
+	for wildcard, name := range things {
+		path = strings.ReplaceAll(path, wildcard, name)
+	}
+	body := strings.NewReplacer("TENANT", tenant, "DOMAIN", things["{domain}"]).Replace(e.body)
+	if tenant == "" {
+		body = strings.Replace(body, `"tenant":"",`, "", 1)
+		body = strings.Replace(body, `"tenant":""`, "", 1)
+	}
+	s.made++
+	body = strings.Replace(body, "NEW", fmt.Sprintf("new-%d", s.made), 1)
+	if e.query != "" && tenant != "" {
+		path += "?" + strings.ReplaceAll(e.query, "TENANT", tenant)
+	}
+	a := s.request(who, method, path, body)
+	a.body = strings.TrimSpace(a.body)
+	// Names as they were asked for: what is left is what the answer tells.
+	for wildcard, name := range things {
+		a.body = strings.ReplaceAll(a.body, name, wildcard)
+	}
+	return a
+}
+
+// sweep asks for every route of the document as everybody, and returns what is not as the table of identity says.
+func sweep(t *testing.T, w *world, known map[string]expectation) []string {
+	s := &sweeper{world: w}
+	w.t = t
+	var seen []string
+	for _, r := range routes(t, &door{API: w.API}) {
+		route := r[0] + " " + r[1]
+		seen = append(seen, route)
+		e, ok := known[route]
+		if !ok {
+			s.complain("%s: nobody has said who may", route)
+			continue
+		}
+		s.keyless(route, e)
+		if e.free {
+			continue
+		}
+		s.roles(route, e)
+		s.strangers(route, e)
+	}
+	for route := range known {
+		if !slices.Contains(seen, route) {
+			s.complain("%s: there is no such route", route)
+		}
+	}
+	return s.complaints
+}
+
+// keyless asks without a good key.
+func (s *sweeper) keyless(route string, e expectation) {
+	for _, who := range []string{"", "cjop_wrong", "wrong"} {
+		want := http.StatusUnauthorized
+		if e.free {
+			want = e.status
+		}
+		if who != "" && e.free {
+			continue // a key that is not needed is not looked at
+		}
+		if a := s.ask(who, route, e, true, "acme"); a.StatusCode != want {
+			s.complain("%s: with the key %q the answer is %d %s", route, who, a.StatusCode, a.body)
+		}
+	}
+}
+
+func (s *sweeper) principal(who string) identity.Principal {
+	p, err := s.world.identity.Authenticate(s.ctx, s.keys[who], netip.Addr{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+// allowed is what the table says.
+func (s *sweeper) allowed(p identity.Principal, e expectation) error {
+	switch e.of {
+	case needsNothing:
+		return nil
+	case nobodys:
+		return identity.CanWith(p, e.op, identity.Object{})
+	case callers:
+		return identity.CanWith(p, e.op, identity.Object{Tenant: "acme", Agent: agentID(p)})
+	case ownTenants:
+		return identity.CanWith(p, e.op, identity.Object{Tenant: p.TenantOr(""), Agent: agentID(p)})
+	}
+	return identity.CanWith(p, e.op, identity.Object{Tenant: "acme"})
+}
+
+// roles asks as everybody for what acme has.
+func (s *sweeper) roles(route string, e expectation) {
+	for _, who := range []string{"acme viewer", "acme operator", "acme admin", "acme agent", "beta viewer", "beta operator", "beta admin", "beta agent", "admin"} {
+		if !strings.HasPrefix(route, "GET ") {
+			s.seed()
+		}
+		a := s.ask(who, route, e, true, "acme")
+		err := s.allowed(s.principal(who), e)
+		want := e.status
+		if err != nil {
+			want = problem.Status(problem.CodeOf(err))
+		}
+		if a.StatusCode == http.StatusConflict && route == "POST /v1/tenants" && err == nil {
+			continue // the second of two admins who make the same
+		}
+		if a.StatusCode != want {
+			s.complain("%s: %s gets %d and should get %d: %s", route, who, a.StatusCode, want, a.body)
+		}
+		if strings.Contains(a.body, canary) {
+			s.complain("%s: %s is told a value: %s", route, who, a.body)
+		}
+		if strings.HasPrefix(who, "beta") && strings.Contains(strings.ReplaceAll(a.body, `"acme"`, ""), "acme") && a.StatusCode/100 == 2 {
+			s.complain("%s: %s is told of acme: %s", route, who, a.body)
+		}
+	}
+}
+
+// strangers compares what others are told of what acme has with what they are told of what does not exist: of a thing,
+// of a tenant, and of both.
+func (s *sweeper) strangers(route string, e expectation) {
+	for _, who := range []string{"beta admin", "beta agent", "acme agent"} {
+		if e.of != acmes && e.of != nobodys || strings.HasPrefix(who, "acme") && !strings.Contains(route, "/sessions/") {
+			continue
+		}
+		s.seed()
+		real := s.ask(who, route, e, true, "acme")
+		if real.StatusCode/100 == 2 {
+			continue // roles has complained
+		}
+		others := map[string]asked{"of nobody": s.ask(who, route, e, false, "acme")}
+		if strings.HasPrefix(who, "beta") {
+			others["of no tenant"] = s.ask(who, route, e, true, "nosuch")
+			others["of nobody and no tenant"] = s.ask(who, route, e, false, "nosuch")
+			if strings.Contains(route, "{") && e.status != http.StatusCreated && !strings.HasPrefix(route, "PUT ") {
+				// What is not named in a tenant is looked for in one's own, where there is nothing of the name.
+				others["in one's own tenant"] = s.ask(who, route, e, true, "")
+				others["of nobody in one's own tenant"] = s.ask(who, route, e, false, "")
+			}
+		}
+		for what, other := range others {
+			if other.StatusCode != real.StatusCode || other.body != real.body || other.Header.Get("Content-Type") != real.Header.Get("Content-Type") {
+				s.complain("%s: %s is told of a thing that exists %d %s and of one %s %d %s", route, who, real.StatusCode, real.body, what, other.StatusCode, other.body)
+			}
+		}
+	}
+}
+
+func TestEveryRouteAnswersAsTheTableSays(t *testing.T) {
+	w := newWorld(t)
+	for _, complaint := range sweep(t, w, whatEveryRouteDoes()) {
+		t.Error(complaint)
+	}
+	if strings.Contains(w.written.String(), canary) {
+		t.Errorf("the log has a value: %s", w.written)
+	}
+}
+
+// What does not exist is the caller's mistake, and no failure.
+func TestATenantThatDoesNotExistIsNoFailure(t *testing.T) {
+	w := newWorld(t)
+	s := &sweeper{world: w}
+	for route, e := range whatEveryRouteDoes() {
+		for _, there := range []bool{true, false} {
+			if a := s.ask("admin", route, e, there, "nosuch"); a.StatusCode >= http.StatusInternalServerError {
+				t.Errorf("%s: %d %s", route, a.StatusCode, a.body)
+			}
+		}
+	}
+	if strings.Contains(w.written.String(), "level=ERROR") {
+		t.Errorf("%s", w.written)
+	}
+}
+
+// A sweep that finds nothing must be one that would find something.
+func TestTheSweepNoticesWhatIsPlanted(t *testing.T) {
+	w := newWorld(t)
+	// Three mistakes: nobody is asked, the wrong question is asked, and strangers hear of what exists.
+	add(w.API, route{method: http.MethodGet, path: "/v1/planted/all", id: "planted-all", summary: "Planted"},
+		func(ctx context.Context, _ identity.Principal, _ *nothing) (*answer[CookieSets], error) {
+			all, err := w.accounts.Vault.ListCookies(ctx, "")
+			return &answer[CookieSets]{CookieSets{Sets: all}}, err
+		})
+	add(w.API, route{method: http.MethodGet, path: "/v1/planted/keys", id: "planted-keys", summary: "Planted"},
+		func(ctx context.Context, by identity.Principal, _ *nothing) (*answer[VaultStatus], error) {
+			if err := w.identity.Authorize(ctx, by, identity.InfoRead, by.TenantOr("")); err != nil {
+				return nil, err
+			}
+			status, err := w.accounts.Vault.Status(ctx)
+			return &answer[VaultStatus]{VaultStatus(status)}, err
+		})
+	add(w.API, route{method: http.MethodGet, path: "/v1/planted/{domain}", id: "planted-one", summary: "Planted"},
+		func(ctx context.Context, by identity.Principal, in *domainInput) (*nothing, error) {
+			if _, err := w.accounts.Vault.Cookies(ctx, in.Tenant, in.Domain); err != nil {
+				return nil, err
+			}
+			return nil, w.identity.Authorize(ctx, by, identity.CookiesList, in.Tenant)
+		})
+	add(w.API, route{method: http.MethodGet, path: "/v1/planted/unknown", id: "planted-unknown", summary: "Planted"}, w.whoami)
+	known := whatEveryRouteDoes()
+	known["GET /v1/planted/all"] = expectation{op: identity.CookiesList, status: 200}
+	known["GET /v1/planted/keys"] = expectation{op: identity.VaultStatus, of: nobodys, status: 200}
+	known["GET /v1/planted/{domain}"] = expectation{op: identity.CookiesList, query: "tenant=TENANT", status: 204}
+	known["GET /v1/planted/removed"] = expectation{op: identity.CookiesList, status: 200}
+	complaints := strings.Join(sweep(t, w, known), "\n")
+	for _, want := range []string{
+		"GET /v1/planted/all: beta admin gets 200 and should get 404", "GET /v1/planted/all: acme agent gets 200 and should get 403",
+		"GET /v1/planted/keys: acme viewer gets 200 and should get 403", "GET /v1/planted/unknown: nobody has said who may",
+		"GET /v1/planted/{domain}: beta admin is told of a thing that exists 404", "GET /v1/planted/removed: there is no such route",
+	} {
+		if !strings.Contains(complaints, want) {
+			t.Errorf("the sweep did not notice: %s; it said\n%s", want, complaints)
+		}
+	}
+	for _, complaint := range strings.Split(complaints, "\n") {
+		if !strings.Contains(complaint, "planted") {
+			t.Errorf("the sweep complained of what is right: %s", complaint)
+		}
+	}
+}

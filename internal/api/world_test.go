@@ -1,0 +1,316 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+// canary is in every value that is stored: no answer and no log may have it.
+const canary = "canary-5d8e1f"
+
+// world is an API on the real services and a database, with two tenants: acme, whose things they are, and beta, to whom
+// they are nobody's business. Of the sessions there is only whose they are.
+type world struct {
+	*API
+	t        testing.TB
+	ctx      context.Context
+	identity *identity.Service
+	accounts *credential.Service
+	sessions *ownedSessions
+	log      *audit.Log
+	written  *strings.Builder // the operator's log
+	keys     map[string]string
+	admin    identity.Principal
+	clients  int
+
+	session, agents string // acme's, of an operator's and of its agent's
+	grant, operator string // acme's; made anew before each use
+	token           string // of the agent writer2
+}
+
+// noNotes keeps no checkpoint.
+type noNotes struct{}
+
+func (noNotes) Append(context.Context, []byte) error { return nil }
+
+func newWorld(t testing.TB, change ...func(*Options)) *world {
+	t.Helper()
+	ctx := t.Context()
+	w := &world{t: t, ctx: ctx, keys: map[string]string{}, written: &strings.Builder{}}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	closing := func(end func() error) {
+		t.Cleanup(func() {
+			if err := end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	dir := t.TempDir()
+	own := func(name string) string { return filepath.Join(dir, "keys", name) }
+	must(os.Mkdir(filepath.Join(dir, "keys"), 0o700))
+	must(os.Mkdir(filepath.Join(dir, "db"), 0o700))
+	db, err := sqlite.Open(ctx, filepath.Join(dir, "db"))
+	must(err)
+	closing(db.Close)
+	key, err := checkpoint.LoadKey(own("audit.key"))
+	must(err)
+	w.log, err = audit.Open(ctx, audit.Options{Store: db, Node: "n1", SpillPath: own("spill"), Key: key, Checkpoints: noNotes{}})
+	must(err)
+	closing(func() error { return w.log.Close(context.Background()) })
+	v, err := vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: time.Now})
+	must(err)
+	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)
+	must(err)
+	grants, err := grant.New(grant.Options{Store: db, Keys: keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
+		Limits: grant.DefaultLimits(), Now: time.Now, Audit: func(ctx context.Context, e grant.Event) error {
+			return w.log.Event(ctx, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant, Actor: e.Actor, Target: e.Grant})
+		}})
+	must(err)
+	admin, err := identity.LoadAdminKey(own("admin.key"))
+	must(err)
+	text, err := os.ReadFile(own("admin.key"))
+	must(err)
+	w.keys["admin"] = strings.TrimSpace(string(text))
+	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Recheck: time.Hour, Brake: identity.DefaultBrake(),
+		Audit: func(ctx context.Context, e identity.Event) error {
+			return w.log.Event(ctx, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant, Actor: e.Actor, Target: e.Target})
+		}})
+	must(err)
+	closing(func() error { w.identity.Close(); return nil })
+	w.admin, err = w.identity.Authenticate(ctx, w.keys["admin"], netip.Addr{})
+	must(err)
+
+	w.sessions = &ownedSessions{authority: w.identity, of: map[string]identity.Object{}}
+	w.accounts, err = credential.New(credential.Options{Vault: v, Grants: grants, Keyring: keyring, Identity: w.identity, Audit: w.log,
+		Sessions: w.sessions, Now: time.Now})
+	must(err)
+	o := Options{
+		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Audit: w.log, Rows: db, Version: "v1.2.3",
+		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },
+		Listen: netip.MustParseAddrPort("127.0.0.1:18780"), Log: logTo(w.written),
+		Host: func(context.Context) (HostInfo, error) { return HostInfo{Installation: "abcd"}, nil },
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	w.API, err = New(o)
+	must(err)
+
+	for _, tenant := range []string{"acme", "beta"} {
+		_, err := w.identity.CreateTenant(ctx, w.admin, tenant, identity.Policy{})
+		must(err)
+		for _, role := range []identity.Role{identity.RoleViewer, identity.RoleOperator, identity.RoleAdmin} {
+			key, _, err := w.identity.CreateOperator(ctx, w.admin,
+				identity.NewOperator{Name: string(role), Tenant: tenant, Role: role, Life: identity.NeverExpires})
+			must(err)
+			w.keys[tenant+" "+string(role)] = key.Reveal()
+		}
+		key, agent, err := w.identity.CreateAgent(ctx, w.admin, tenant, "worker", identity.NeverExpires)
+		must(err)
+		w.keys[tenant+" agent"] = key.Reveal()
+		if tenant == "acme" {
+			w.session, w.agents = "s_acmeaaaaaaaaaaaa", "s_agentaaaaaaaaaaa"
+			w.sessions.of[w.session] = identity.Object{Tenant: tenant}
+			w.sessions.of[w.agents] = identity.Object{Tenant: tenant, Agent: agent.ID}
+		}
+	}
+	w.seed()
+	return w
+}
+
+// seed makes what acme has, as far as an earlier request has removed it.
+func (w *world) seed() {
+	w.t.Helper()
+	must := func(err error) {
+		w.t.Helper()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	_, err := w.accounts.Import(w.ctx, w.admin, credential.Import{Tenant: "acme", Domain: "example.com", Cookies: someCookies()})
+	must(err)
+	must(w.accounts.PutSecret(w.ctx, w.admin, vault.SecretName{Tenant: "acme", Service: "github"}, secret.New([]byte(canary))))
+	_, g, err := w.accounts.IssueGrant(w.ctx, w.admin, grant.Request{Tenant: "acme", Domains: []string{"example.com"}})
+	must(err)
+	w.grant = g.ID
+	_, o, err := w.identity.CreateOperator(w.ctx, w.admin, identity.NewOperator{Name: "victim", Tenant: "acme", Role: identity.RoleViewer, Life: time.Hour})
+	must(err)
+	w.operator = o.ID
+	_, _, err = w.identity.CreateAgent(w.ctx, w.admin, "acme", "writer2", time.Hour)
+	if problem.CodeOf(err) == problem.Conflict {
+		err = w.identity.RestoreAgent(w.ctx, w.admin, "acme", "writer2")
+	}
+	must(err)
+	tokens, err := w.identity.Tokens(w.ctx, w.admin, "acme", "writer2")
+	must(err)
+	w.token = tokens[0].ID
+}
+
+func someCookies() []cookies.Cookie {
+	return []cookies.Cookie{{Name: "sid", Value: secret.New([]byte(canary)), Domain: ".example.com", Path: "/", Expires: cookies.Session, Secure: true}}
+}
+
+// request is one by somebody: the name of a key, or empty for no key.
+func (w *world) request(who, method, path, body string) asked {
+	w.t.Helper()
+	d := &door{API: w.API, key: "wrong"}
+	change := anonymous
+	if text, ok := w.keys[who]; ok {
+		change = key(text)
+	} else if who != "" {
+		change = key(who)
+	}
+	w.clients++ // from an address of its own, so that the brake for wrong keys sees each for itself
+	from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(w.clients >> 8), byte(w.clients)}), 1).String()
+	return d.ask(w.t, method, path, body, change, func(r *http.Request) { r.RemoteAddr = from })
+}
+
+func logTo(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// serve puts the API behind a real server, for what needs a connection.
+func serve(t *testing.T, handler http.Handler) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// ownedSessions has sessions of which there is only whose they are. Who may do what with them is decided as package
+// session does.
+type ownedSessions struct {
+	authority *identity.Service
+	of        map[string]identity.Object
+}
+
+func agentID(by identity.Principal) string {
+	if by.Kind == identity.KindAgent {
+		return by.ID
+	}
+	return ""
+}
+
+func (s *ownedSessions) permit(ctx context.Context, by identity.Principal, op identity.Operation, id string) error {
+	object, ok := s.of[id]
+	if !ok {
+		object = identity.Object{Tenant: by.TenantOr(""), Agent: agentID(by)}
+	}
+	err := s.authority.AuthorizeWith(ctx, by, op, object)
+	if problem.CodeOf(err) == problem.NotFound || err == nil && !ok {
+		return problem.New(problem.NotFound, "list them: clawjail session ls", "there is no session %q", id)
+	}
+	return err
+}
+
+func (s *ownedSessions) Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error) {
+	op := identity.SessionOpen
+	if r.CredentialMode == session.ModeOperator {
+		op = identity.SessionOpenOperator
+	}
+	err := s.authority.AuthorizeWith(ctx, by, op, identity.Object{Tenant: by.TenantOr(r.Tenant), Agent: agentID(by)})
+	return session.Session{ID: someID, Tenant: by.TenantOr(r.Tenant)}, err
+}
+
+func (s *ownedSessions) Get(ctx context.Context, by identity.Principal, id string) (session.Session, error) {
+	return session.Session{ID: id, Tenant: s.of[id].Tenant}, s.permit(ctx, by, identity.SessionRead, id)
+}
+
+func (s *ownedSessions) List(ctx context.Context, by identity.Principal, tenant string, _ bool) ([]session.Session, error) {
+	tenant = listed(by, tenant)
+	if err := s.authority.AuthorizeWith(ctx, by, identity.SessionList, identity.Object{Tenant: tenant, Agent: agentID(by)}); err != nil {
+		return nil, err
+	}
+	out := []session.Session{}
+	for id, object := range s.of {
+		if (tenant == "" || object.Tenant == tenant) && identity.CanWith(by, identity.SessionList, object) == nil {
+			out = append(out, session.Session{ID: id, Tenant: object.Tenant})
+		}
+	}
+	return out, nil
+}
+
+func (s *ownedSessions) Close(ctx context.Context, by identity.Principal, id string) (session.Session, error) {
+	return session.Session{ID: id}, s.permit(ctx, by, identity.SessionClose, id)
+}
+
+func (s *ownedSessions) WaitGone(ctx context.Context, by identity.Principal, id string) (session.Session, error) {
+	return session.Session{ID: id}, s.permit(ctx, by, identity.SessionRead, id)
+}
+
+func (s *ownedSessions) Navigate(ctx context.Context, by identity.Principal, id, _ string, _ time.Duration) (browser.Result, error) {
+	return browser.Result{}, s.permit(ctx, by, identity.SessionUse, id)
+}
+
+func (s *ownedSessions) Screenshot(ctx context.Context, by identity.Principal, id string, _ browser.ScreenshotOptions, _ time.Duration) ([]byte, error) {
+	return []byte("picture"), s.permit(ctx, by, identity.SessionUse, id)
+}
+
+func (s *ownedSessions) Recorded(ctx context.Context, by identity.Principal, id string, _ int) ([]byte, string, error) {
+	return []byte("picture"), "png", s.permit(ctx, by, identity.SessionRecording, id)
+}
+
+func (s *ownedSessions) Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error {
+	if err := s.permit(ctx, by, identity.CookiesCapture, id); err != nil {
+		return err
+	}
+	list := someCookies()
+	defer cookies.Wipe(list)
+	chosen, _ := cookies.Select(list, domains)
+	return use(chosen)
+}
+
+func (s *ownedSessions) Status() session.Status { return session.Status{MaxSessions: 7} }
+
+// rows are the audit rows of an action, as the database has them.
+func (w *world) rows(action string) []audit.Row {
+	w.t.Helper()
+	rows, err := w.log.List(w.ctx, audit.Filter{Action: action})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return rows
+}
+
+func TestWorldHasWhatItSays(t *testing.T) {
+	w := newWorld(t)
+	sets, err := w.accounts.Cookies(w.ctx, w.admin, "")
+	if err != nil || len(sets) != 1 || sets[0].Tenant != "acme" || !slices.Equal(sets[0].Scopes, []string{"tools"}) || sets[0].MaxLeases != 1 {
+		t.Errorf("%+v, %v", sets, err)
+	}
+	if err := w.sessions.permit(w.ctx, w.admin, identity.SessionRead, w.session); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(w.log.Event(w.ctx, audit.Event{Action: "test.x"})); err != nil || len(w.rows("test.x")) != 1 {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,264 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+func newAgentCommand(p *program) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use:   "agent",
+		Short: "Give programs keys, and take them away",
+		Long: "An agent is a program that uses clawjail with a token. It may open sessions, and sees those that it has opened " +
+			"itself. During a rotation it has two tokens.",
+	})
+	cmd.AddCommand(newAgentList(p), newAgentCreate(p),
+		newAgentChange(p, "revoke NAME…", "Revoke agents, and end what is open for them",
+			"Revokes agents: none of their tokens is good until `clawjail agent restore`.", (*client.Client).RevokeAgent),
+		newAgentChange(p, "restore NAME…", "Take the revocation of agents back",
+			"Takes the revocation of agents back. Their tokens are good again, unless those have expired or were revoked themselves.",
+			(*client.Client).RestoreAgent),
+		newAgentChange(p, "rm NAME…", "Remove agents, with their tokens and secrets",
+			"Removes agents with their tokens and their own secrets, and ends what is open for them. Their names are free again.",
+			(*client.Client).DeleteAgent),
+		newAgentTokens(p), newAgentRotateToken(p), newAgentRevokeToken(p))
+	return cmd
+}
+
+func newAgentList(p *program) *cobra.Command {
+	var tenant string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List agents",
+		Args:    arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			agents, err := c.Agents(cmd.Context(), tenant)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), agents)
+			}
+			return table(cmd.OutOrStdout(), agentRows(agents, p.now()))
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func agentRows(agents []api.Agent, now time.Time) [][]string {
+	rows := [][]string{{"NAME", "TENANT", "STATE", "MADE", "ID"}}
+	for _, a := range agents {
+		rows = append(rows, []string{printable(a.Name), a.Tenant, keyState(a.RevokedAt, time.Time{}, now), when(a.CreatedAt, now), a.ID})
+	}
+	return manyTenants(rows, 1)
+}
+
+func newAgentCreate(p *program) *cobra.Command {
+	var request api.AgentRequest
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "create NAME",
+		Short:   "Make an agent, and print its token",
+		Long:    "Makes an agent. Its first token alone is on standard output, and is never shown again.",
+		Example: "  clawjail agent create writer --expires 720h > writer.token",
+		Args:    arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkLife(cmd, request.Life); err != nil {
+				return err
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			request.Name = args[0]
+			issued, err := c.CreateAgent(cmd.Context(), request)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), issued)
+			}
+			return showKey(cmd, issued.Key, "the agent "+issued.Agent.Name, issued.ExpiresAt, p.now())
+		},
+	}
+	p.tenantFlag(cmd, &request.Tenant)
+	expiresFlag(cmd, &request.Life)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the token and the agent as JSON")
+	return cmd
+}
+
+// newAgentChange makes a command that does one thing to agents.
+func newAgentChange(p *program, use, short, long string,
+	do func(c *client.Client, ctx context.Context, tenant, name string) error,
+) *cobra.Command {
+	var tenant string
+	cmd := &cobra.Command{
+		Use:               use,
+		Short:             short,
+		Long:              long,
+		Args:              arguments(1, -1),
+		ValidArgsFunction: p.completeAll(agentNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			return each(cmd, args, func(name string) error { return do(c, cmd.Context(), tenant, name) })
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	return cmd
+}
+
+func newAgentTokens(p *program) *cobra.Command {
+	var tenant string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "tokens NAME",
+		Short:             "List the tokens of an agent, without what they are",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeFirst(agentNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			tokens, err := c.Tokens(cmd.Context(), tenant, args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), tokens)
+			}
+			return table(cmd.OutOrStdout(), tokenRows(tokens, p.now()))
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func tokenRows(tokens []api.Token, now time.Time) [][]string {
+	rows := [][]string{{"ID", "TOKEN", "STATE", "MADE", "EXPIRES", "USED"}}
+	for _, t := range tokens {
+		rows = append(rows, []string{t.ID, t.Hint + "…", keyState(t.RevokedAt, t.ExpiresAt, now), when(t.CreatedAt, now),
+			until(t.ExpiresAt, now), when(t.UsedAt, now)})
+	}
+	return rows
+}
+
+func newAgentRotateToken(p *program) *cobra.Command {
+	var tenant string
+	var request api.RotateRequest
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "rotate-token NAME",
+		Short: "Give an agent a new token, and let the old ones end",
+		Long: "Gives an agent a new token, which alone is on standard output and is never shown again. Its old tokens are good " +
+			"for as long as --overlap says, so that the agent has time to change; 0s ends them, and what is open with them, " +
+			"now.",
+		Example:           "  clawjail agent rotate-token writer --overlap 10m > writer.token",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeFirst(agentNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkLife(cmd, request.Life); err != nil {
+				return err
+			}
+			if err := duration(cmd, "overlap", request.Overlap); err != nil {
+				return err
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			issued, err := c.RotateToken(cmd.Context(), tenant, args[0], request)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), issued)
+			}
+			return showKey(cmd, issued.Key, "the agent "+args[0], issued.Token.ExpiresAt, p.now())
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	expiresFlag(cmd, &request.Life)
+	cmd.Flags().StringVar(&request.Overlap, "overlap", "", "how long the old tokens are still good (default 10m)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the token as JSON")
+	return cmd
+}
+
+func newAgentRevokeToken(p *program) *cobra.Command {
+	var tenant string
+	cmd := &cobra.Command{
+		Use:               "revoke-token NAME ID",
+		Short:             "Revoke one token of an agent, and end what is open with it",
+		Args:              arguments(2, 2),
+		ValidArgsFunction: p.completeTokens(&tenant),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			return c.RevokeToken(cmd.Context(), tenant, args[0], args[1])
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	return cmd
+}
+
+// completeTokens completes an agent, and then one of its tokens.
+func (p *program) completeTokens(tenant *string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) != 1 {
+			return p.completeFirst(agentNames)(cmd, args, begun)
+		}
+		return p.completer(func(ctx context.Context, c *client.Client, _ string) ([]string, error) {
+			tokens, err := c.Tokens(ctx, *tenant, args[0])
+			return namesOf(tokens, err, func(t api.Token) (string, string) { return t.ID, t.Hint + "…" })
+		})(cmd, args, begun)
+	}
+}
+
+func agentNames(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
+	agents, err := c.Agents(ctx, tenant)
+	return namesOf(agents, err, func(a api.Agent) (string, string) { return a.Name, a.Tenant })
+}
+
+// findAgent finds an agent by its name. Where no tenant is named, it is the one that the control plane would take.
+func findAgent(ctx context.Context, c *client.Client, tenant, name string) (api.Agent, error) {
+	if tenant == "" {
+		me, err := c.WhoAmI(ctx)
+		if err != nil {
+			return api.Agent{}, err
+		}
+		if tenant = me.Tenant; tenant == "" {
+			tenant = store.DefaultTenant
+		}
+	}
+	agents, err := c.Agents(ctx, tenant)
+	if err != nil {
+		return api.Agent{}, err
+	}
+	for _, a := range agents {
+		if a.Name == name {
+			return a, nil
+		}
+	}
+	return api.Agent{}, problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", name)
+}

@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/open"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+const (
+	// openLimit bounds opening the database and all that stands on it. A schema that is brought up to date can take long.
+	openLimit = 5 * time.Minute
+	// recordLimit bounds writing the last records at the end.
+	recordLimit = 10 * time.Second
+	// reapedEvery is how often the host daemon is asked what it has reaped, tidyEvery how often what is too old goes.
+	reapedEvery = 5 * time.Second
+	tidyEvery   = time.Hour
+	// issuer stands in grants. Their keys tell installations apart.
+	issuer = "clawjail"
+	// system is who does what nobody asked for.
+	system = "system"
+)
+
+// ring are the keys of an installation and what they open: its database, its audit log, its accounts, and who may.
+type ring struct {
+	node     string
+	keep     time.Duration // of the audit log
+	store    store.Store
+	log      *audit.Log
+	key      *checkpoint.Key
+	vault    *vault.Vault
+	keyring  *grant.Keyring
+	grants   *grant.Issuer
+	identity *identity.Service
+}
+
+// openRing opens everything that the control plane has of identity. The audit log comes first, so that nothing is done
+// without it.
+func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info hostd.Info) (_ *ring, err error) {
+	ctx, cancel := context.WithTimeout(ctx, openLimit)
+	defer cancel()
+	r := &ring{node: o.config.Node, keep: o.config.Audit.Keep}
+	if r.node == "" {
+		r.node = string(info.Installation)
+	}
+	own := func(name string) string { return filepath.Join(hostd.ControlDir(o.config), name) }
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.close(ctx))
+		}
+	}()
+	if r.key, err = checkpoint.LoadKey(own("audit.key")); err != nil {
+		return nil, fmt.Errorf("read the key of the audit log: %w", err)
+	}
+	if r.store, err = open.Open(ctx, o.config.Database.Reveal(), o.config.DataDir); err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	r.log, err = audit.Open(ctx, audit.Options{Store: r.store, Node: r.node, SpillPath: own("audit.spill"), Key: r.key,
+		Checkpoints: host.Checkpoints(), Now: o.now, Log: o.log})
+	if err != nil {
+		return nil, fmt.Errorf("open the audit log: %w", err)
+	}
+	// This process has just started, so it has no sessions.
+	if err := r.store.ReleaseNodeLeases(ctx, r.node); err != nil {
+		return nil, fmt.Errorf("give back the accounts of sessions that are gone: %w", err)
+	}
+	if r.vault, err = vault.Open(ctx, vault.Options{KeyFile: vaultKey(o.config), Store: r.store, Now: o.now}); err != nil {
+		return nil, fmt.Errorf("open the vault: %w", err)
+	}
+	if r.keyring, err = grant.OpenKeyring(own("grants.key"), o.now); err != nil {
+		return nil, fmt.Errorf("read the keys of grants: %w", err)
+	}
+	limits := grant.DefaultLimits()
+	limits.DefaultTTL, limits.MaxTTL = o.config.Grants.TTL, o.config.Grants.MaxTTL
+	r.grants, err = grant.New(grant.Options{Store: r.store, Keys: r.keyring, Installation: issuer,
+		RegistrableDomain: cookies.RegistrableDomain, Limits: limits, Now: o.now, Audit: r.recordGrant})
+	if err != nil {
+		return nil, err
+	}
+	admin, err := identity.LoadAdminKey(hostd.AdminKeyPath(o.config))
+	if err != nil {
+		return nil, err
+	}
+	r.identity, err = identity.Open(ctx, identity.Options{Store: r.store, Admin: admin, Now: o.now, Audit: r.recordIdentity,
+		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
+	if err != nil {
+		return nil, fmt.Errorf("open what is known of operators and agents: %w", err)
+	}
+	return r, nil
+}
+
+// vaultKey is the file of the vault's key.
+func vaultKey(c config.Config) string {
+	if c.Vault.KeyFile != "" {
+		return c.Vault.KeyFile
+	}
+	return filepath.Join(hostd.ControlDir(c), "vault.key")
+}
+
+// close ends what is there, the database last.
+func (r *ring) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
+	defer cancel()
+	var errs []error
+	if r.identity != nil {
+		r.identity.Close()
+	}
+	if r.log != nil {
+		if err := r.log.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("close the audit log: %w", err))
+		}
+	}
+	if r.store != nil {
+		if err := r.store.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close the database: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// recordGrant writes an event of a grant down. A refusal is a no whether it is written or not, so nobody waits for it.
+func (r *ring) recordGrant(ctx context.Context, e grant.Event) error {
+	fields := audit.Fields{"domains": e.Domains}
+	if e.Code != "" {
+		fields["code"] = e.Code
+	}
+	return r.event(ctx, e.Action == "grant.revoke", audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant,
+		Actor: e.Actor, Session: e.Session, Target: e.Grant, Detail: audit.NewDetail(fields)})
+}
+
+// recordIdentity writes an event about who may down.
+func (r *ring) recordIdentity(ctx context.Context, e identity.Event) error {
+	fields := audit.Fields{}
+	for name, value := range map[string]string{"reason": e.Reason, "presented": e.KeyHint} {
+		if value != "" {
+			fields[name] = value
+		}
+	}
+	if e.Remote.IsValid() {
+		fields["remote"] = e.Remote.String()
+	}
+	return r.event(ctx, e.Ending, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant,
+		Actor: e.Actor, Target: e.Target, Detail: audit.NewDetail(fields)})
+}
+
+// event writes an event down. An ending happens in any case, so its record finds a place in any case; a refusal is a no
+// whether it is written or not.
+func (r *ring) event(ctx context.Context, ending bool, e audit.Event) error {
+	switch {
+	case e.Result == audit.Refused:
+		r.log.Note(e)
+		return nil
+	case ending:
+		r.log.BeginEnding(audit.Intent{Action: e.Action, Tenant: e.Tenant, Actor: e.Actor, Session: e.Session, Jail: e.Jail, Target: e.Target,
+			Detail: e.Detail}).End(audit.Outcome{Result: e.Result})
+		return nil
+	}
+	return r.log.Event(ctx, e)
+}
+
+// verify compares the audit log with the checkpoints that the host daemon keeps.
+func (r *ring) verify(checkpoints string) func(context.Context) (audit.Report, error) {
+	return func(ctx context.Context) (audit.Report, error) {
+		return audit.Verify(ctx, r.store, checkpoint.ReadFile(checkpoints), r.key.Keys())
+	}
+}
+
+// tidy removes what is too old, and records what the host daemon has reaped by itself, until ctx ends.
+func (r *ring) tidy(ctx context.Context, host *hostd.Client, now func() time.Time, log *slog.Logger) {
+	reaping, old := time.NewTicker(reapedEvery), time.NewTicker(tidyEvery)
+	defer reaping.Stop()
+	defer old.Stop()
+	var seen reaped
+	seen.ask(ctx, host, r.log, log)
+	r.removeOld(ctx, now(), log)
+	for {
+		select {
+		case <-reaping.C:
+			seen.ask(ctx, host, r.log, log)
+		case <-old.C:
+			r.removeOld(ctx, now(), log)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// removeOld removes grants that expired long ago, and audit rows that need not be kept.
+func (r *ring) removeOld(ctx context.Context, now time.Time, log *slog.Logger) {
+	if n, err := r.grants.Purge(ctx); err != nil {
+		log.Warn("remove old grants", "error", err)
+	} else if n > 0 {
+		log.Info("old grants removed", "grants", n)
+	}
+	gone, err := r.log.Trim(ctx, audit.Retention{OlderThan: now.Add(-r.keep), Actor: system, Why: "audit.keep"})
+	if err != nil {
+		log.Warn("remove old audit rows", "error", err)
+	} else if gone.Rows > 0 {
+		log.Info("old audit rows removed", "rows", gone.Rows, "from", gone.From, "to", gone.To)
+	}
+}
+
+// records is the audit log as sessions write it.
+type records struct{ *audit.Log }
+
+// Begin implements session.Records.
+func (r records) Begin(ctx context.Context, i audit.Intent) (session.Record, error) {
+	p, err := r.Log.Begin(ctx, i)
+	if err != nil {
+		return nil, err // and no record: a nil *Pending would be one
+	}
+	return p, nil
+}
+
+// BeginEnding implements session.Records.
+func (r records) BeginEnding(i audit.Intent) session.Record { return r.Log.BeginEnding(i) }

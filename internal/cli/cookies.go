@@ -1,0 +1,288 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+func newCookiesCommand(p *program) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use:   "cookies",
+		Short: "Store the logins of accounts, and say who may use them",
+		Long: "A cookie set is the login of a tenant at one domain: its cookies, encrypted. Nothing ever shows their values. A " +
+			"session gets them with a grant, see `clawjail grant`.",
+	})
+	cmd.AddCommand(newCookiesImport(p), newCookiesCapture(p), newCookiesList(p), newCookiesSet(p), newCookiesRemove(p))
+	return cmd
+}
+
+// ruleFlags are the flags that say who may use a cookie set.
+type ruleFlags struct {
+	scope  string
+	most   int
+	scoped bool // --scope was given
+	capped bool // --max-sessions was given
+}
+
+func (r *ruleFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&r.scope, "scope", "", "widest `access` of a session with the cookies: tools (where nothing was said), cdp, or none for no session")
+	f.IntVar(&r.most, "max-sessions", 0, "`number` of sessions that may have them at the same time, 1 where nothing was said")
+	complete(cmd, "scope", string(grant.AccessTools), string(grant.AccessCDP), noScope)
+}
+
+// noScope is a set that no session gets.
+const noScope = "none"
+
+// check finds out which of the flags were given, and whether they make sense.
+func (r *ruleFlags) check(cmd *cobra.Command) error {
+	r.scoped, r.capped = cmd.Flags().Changed("scope"), cmd.Flags().Changed("max-sessions")
+	switch grant.Access(r.scope) {
+	case grant.AccessTools, grant.AccessCDP, noScope:
+		return nil
+	}
+	if r.scoped {
+		return usage(cmd, "--scope is tools, cdp or none, not %q", r.scope)
+	}
+	return nil
+}
+
+func (r *ruleFlags) scopes() []string {
+	if r.scope == noScope {
+		return []string{}
+	}
+	return []string{r.scope}
+}
+
+// rules are those that a set will have; nil leaves them to the control plane. What no flag speaks of stays as it is.
+func (r *ruleFlags) rules(ctx context.Context, c *client.Client, tenant, domain string) (*vault.Rules, error) {
+	if !r.scoped && !r.capped {
+		return nil, nil
+	}
+	out := vault.Rules{Scopes: []string{string(grant.AccessTools)}, MaxLeases: 1}
+	if !r.scoped || !r.capped {
+		set, err := c.CookieSet(ctx, tenant, domain)
+		switch {
+		case err == nil:
+			out = vault.Rules{Scopes: set.Scopes, MaxLeases: set.MaxLeases}
+		case problem.CodeOf(err) != problem.NotFound:
+			return nil, err
+		}
+	}
+	if r.scoped {
+		out.Scopes = r.scopes()
+	}
+	if r.capped {
+		out.MaxLeases = r.most
+	}
+	return &out, nil
+}
+
+func newCookiesCapture(p *program) *cobra.Command {
+	var domains []string
+	var rules ruleFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "capture SESSION --domain DOMAIN",
+		Short: "Store the cookies that a session has",
+		Long: "Stores what the browser of a session has of the named domains, for instance after somebody has logged in there: " +
+			"one cookie set for each domain, which replaces the one that is there. When the session has nothing of one of " +
+			"them, nothing is stored.",
+		Example:           "  clawjail cookies capture s_abcdefgh23456789 --domain example.com",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(domains) == 0 {
+				return usage(cmd, "whose cookies to store is missing: --domain example.com")
+			}
+			if err := rules.check(cmd); err != nil {
+				return err
+			}
+			request := api.CaptureRequest{Domains: distinct(domains)}
+			if rules.scoped {
+				request.Scopes = rules.scopes()
+			}
+			if rules.capped {
+				request.MaxSessions = &rules.most
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			sets, err := c.Capture(cmd.Context(), args[0], request)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), sets)
+			}
+			for _, set := range sets {
+				if _, err := fmt.Fprintln(cmd.OutOrStdout(), "stored "+describeSet(set)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringSliceVar(&domains, "domain", nil, "`domain` whose cookies to store; may be repeated")
+	rules.add(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func newCookiesList(p *program) *cobra.Command {
+	var tenant string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "ls [DOMAIN]",
+		Aliases:           []string{"list"},
+		Short:             "List cookie sets, or the cookies of one without their values",
+		Args:              arguments(0, 1),
+		ValidArgsFunction: p.completeFirst(domainsOfSets),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if len(args) == 0 {
+				sets, err := c.Cookies(cmd.Context(), tenant)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return writeJSON(out, sets)
+				}
+				return table(out, setRows(sets, p.now()))
+			}
+			set, err := c.CookieSet(cmd.Context(), tenant, args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(out, set)
+			}
+			return showSet(out, set, p.now())
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func setRows(sets []vault.CookieSet, now time.Time) [][]string {
+	rows := [][]string{{"DOMAIN", "TENANT", "COOKIES", "SCOPES", "SESSIONS", "STORED", "USED", "EXPIRES", "PROBLEM"}}
+	for _, s := range sets {
+		rows = append(rows, []string{printable(s.Domain), s.Tenant, strconv.Itoa(s.Count), dash(printable(strings.Join(s.Scopes, ","))),
+			strconv.Itoa(s.MaxLeases), when(s.LastRefreshedAt, now), when(s.LastInjectedAt, now), when(s.ExpiresAt, now), dash(s.Problem)})
+	}
+	return manyTenants(rows, 1)
+}
+
+// showSet lists the cookies of a set.
+func showSet(w io.Writer, s vault.CookieSet, now time.Time) error {
+	rows := [][]string{{"NAME", "DOMAIN", "PATH", "FLAGS", "EXPIRES"}}
+	for _, c := range s.Cookies {
+		expires := "with the session"
+		if !c.Session {
+			expires = when(c.ExpiresAt, now)
+		}
+		if c.Expired {
+			expires += " (expired)"
+		}
+		rows = append(rows, []string{cookies.Printable(c.Name), cookies.Printable(c.Domain), cookies.Printable(c.Path),
+			cookieFlags(c), expires})
+	}
+	if err := table(w, rows); err != nil || s.Problem == "" {
+		return err
+	}
+	return problem.New(s.Problem, "look at the keys with clawjail vault status, or store the cookies anew",
+		"the cookies of %s cannot be read", printable(s.Domain))
+}
+
+func cookieFlags(c vault.CookieInfo) string {
+	var flags []string
+	add := func(given bool, name string) {
+		if given {
+			flags = append(flags, name)
+		}
+	}
+	add(c.Secure, "Secure")
+	add(c.HTTPOnly, "HttpOnly")
+	add(c.SameSite != "", "SameSite="+cookies.Printable(c.SameSite))
+	add(c.TopLevelSite != "", "Partitioned="+cookies.Printable(c.TopLevelSite))
+	add(c.DeviceBound, "bound to another machine")
+	return dash(strings.Join(flags, ", "))
+}
+
+func newCookiesSet(p *program) *cobra.Command {
+	var tenant string
+	var rules ruleFlags
+	cmd := &cobra.Command{
+		Use:               "set DOMAIN [--scope ACCESS] [--max-sessions N]",
+		Short:             "Say who may use a cookie set",
+		Long:              "Says who may use a cookie set. Its cookies stay as they are, and so does what no flag speaks of.",
+		Example:           "  clawjail cookies set example.com --scope cdp --max-sessions 2",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeFirst(domainsOfSets),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := rules.check(cmd); err != nil {
+				return err
+			}
+			if !rules.scoped && !rules.capped {
+				return usage(cmd, "say what to change: --scope or --max-sessions")
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			set, err := rules.rules(cmd.Context(), c, tenant, args[0])
+			if err != nil {
+				return err
+			}
+			changed, err := c.SetCookieRules(cmd.Context(), tenant, args[0], *set)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), describeSet(changed))
+			return err
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	rules.add(cmd)
+	return cmd
+}
+
+func newCookiesRemove(p *program) *cobra.Command {
+	var tenant string
+	cmd := &cobra.Command{
+		Use:               "rm DOMAIN…",
+		Aliases:           []string{"remove"},
+		Short:             "Remove cookie sets",
+		Long:              "Removes cookie sets. Sessions that have the cookies already keep them until they end.",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: p.completeAll(domainsOfSets),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			return each(cmd, args, func(domain string) error { return c.DeleteCookies(cmd.Context(), tenant, domain) })
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	return cmd
+}

@@ -1,0 +1,317 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/cookies/cookiefile"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+const (
+	// namedMost is how many cookies of one kind are named for people; --json has all.
+	namedMost = 20
+	// domainsMost is how many domains of a file are listed for people.
+	domainsMost = 40
+	// nobodysDomain is a domain that no file has cookies of (RFC 6761): with it a file is read for its counts alone.
+	nobodysDomain = "clawjail.invalid"
+)
+
+// importing is what was said about an import.
+type importing struct {
+	file    string
+	domains []string
+	tenant  string
+	rules   ruleFlags
+	dryRun  bool
+	asJSON  bool
+}
+
+// imported is what `cookies import --json` prints.
+type imported struct {
+	Report cookiefile.Report `json:"report"`
+	DryRun bool              `json:"dry_run"`
+	// Sets are those that were stored.
+	Sets []vault.CookieSet `json:"sets"`
+}
+
+func newCookiesImport(p *program) *cobra.Command {
+	var i importing
+	cmd := &cobra.Command{
+		Use:   "import FILE --domain DOMAIN",
+		Short: "Store the cookies of accounts from a file",
+		Long: "Reads cookies from a file that a browser or a tool has made (a storage state of Playwright, a cookies.txt, the " +
+			"JSON of Storage.getCookies), or from the folder of a Firefox profile, and stores those of the named domains: " +
+			"one cookie set for each, which replaces the one that is there. Everything else stays where it is. - is standard " +
+			"input.\n\nThe file is read here, and is not changed. It opens the accounts to whoever has it: remove it " +
+			"afterwards. Without --domain the domains that the file has cookies of are listed.",
+		Example: "  clawjail cookies import cookies.txt --domain example.com --dry-run\n" +
+			"  clawjail cookies import ~/.mozilla/firefox/abcd.default --domain example.com --domain example.org",
+		Args: arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			i.file = args[0]
+			i.domains = distinct(i.domains)
+			if len(i.domains) == 0 {
+				return domainsOf(cmd, p, i.file)
+			}
+			return p.importCookies(cmd, i)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&i.domains, "domain", nil, "`domain` whose cookies to store, such as example.com; may be repeated")
+	p.tenantFlag(cmd, &i.tenant)
+	i.rules.add(cmd)
+	f.BoolVar(&i.dryRun, "dry-run", false, "say what would be stored, and store nothing")
+	f.BoolVar(&i.asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// readCookies reads a file, or standard input.
+func (p *program) readCookies(cmd *cobra.Command, file string, domains []string) (*cookiefile.Result, error) {
+	options := cookiefile.Options{Domains: domains, Now: p.now()}
+	if file != standardInput {
+		return cookiefile.Read(cmd.Context(), file, options)
+	}
+	if err := options.Validate(); err != nil {
+		return nil, err // before anything is read
+	}
+	data, err := readInput(cmd, cookies.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(data)
+	return cookiefile.Parse(data, options)
+}
+
+// domainsOf says which domains a file has cookies of: the error of an import that does not name any.
+func domainsOf(cmd *cobra.Command, p *program, file string) error {
+	read, err := p.readCookies(cmd, file, []string{nobodysDomain})
+	if err != nil {
+		return err
+	}
+	cookies.Wipe(read.Cookies)
+	domains := slices.DeleteFunc(read.Report.Domains, func(d cookiefile.DomainCount) bool { return d.Domain == nobodysDomain })
+	if len(domains) == 0 {
+		return problem.New(problem.BadCookieFile, "export the cookies again", "there are no cookies in %s", nameOf(file))
+	}
+	rows, hint := [][]string{}, ""
+	for n, d := range domains {
+		if d.Domain != "" && hint == "" {
+			hint = "clawjail cookies import " + file + " --domain " + d.Domain
+		}
+		switch {
+		case n < domainsMost:
+			rows = append(rows, []string{"  " + domainName(d.Domain), strconv.Itoa(d.Cookies)})
+		case n == domainsMost:
+			rows = append(rows, []string{fmt.Sprintf("  and %d more", len(domains)-n)})
+		}
+	}
+	var list strings.Builder
+	if err := table(&list, rows); err != nil {
+		return err
+	}
+	return problem.New(problem.BadUsage, printable(hint), "say with --domain whose cookies to store; %s has those of\n%s",
+		nameOf(file), list.String())
+}
+
+func nameOf(file string) string {
+	if file == standardInput {
+		return "standard input"
+	}
+	return printable(file)
+}
+
+func domainName(domain string) string {
+	if domain == "" {
+		return "(no domain that somebody can register)"
+	}
+	return cookies.Printable(domain)
+}
+
+func (p *program) importCookies(cmd *cobra.Command, i importing) error {
+	if err := i.rules.check(cmd); err != nil {
+		return err
+	}
+	read, err := p.readCookies(cmd, i.file, i.domains)
+	if err != nil {
+		return err
+	}
+	return p.importRead(cmd, i, read)
+}
+
+// importRead stores what was read, and wipes it in any case.
+func (p *program) importRead(cmd *cobra.Command, i importing, read *cookiefile.Result) (err error) {
+	defer cookies.Wipe(read.Cookies)
+	out := imported{Report: read.Report, DryRun: i.dryRun, Sets: []vault.CookieSet{}}
+	if !i.asJSON {
+		if err := showImport(cmd.OutOrStdout(), read); err != nil {
+			return err
+		}
+	}
+	failed := nothingLeft(read, i)
+	if failed == nil && !i.dryRun {
+		out.Sets, failed = p.storeCookies(cmd, i, read.Cookies)
+	}
+	switch {
+	case i.asJSON:
+		err = writeJSON(cmd.OutOrStdout(), out)
+	case failed == nil && i.dryRun:
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), "nothing was stored: this was a dry run")
+	}
+	if failed != nil {
+		return failed
+	}
+	return err
+}
+
+// storeCookies sends one set per domain. What was stored before an error is returned with it.
+func (p *program) storeCookies(cmd *cobra.Command, i importing, list []cookies.Cookie) ([]vault.CookieSet, error) {
+	done := []vault.CookieSet{}
+	c, err := p.client()
+	if err != nil {
+		return done, err
+	}
+	for _, domain := range i.domains {
+		set, err := storeSet(cmd.Context(), c, i, domain, list)
+		if err != nil {
+			return done, err
+		}
+		done = append(done, set)
+		if i.asJSON {
+			continue
+		}
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), "stored "+describeSet(set)); err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+func storeSet(ctx context.Context, c *client.Client, i importing, domain string, list []cookies.Cookie) (vault.CookieSet, error) {
+	rules, err := i.rules.rules(ctx, c, i.tenant, domain)
+	if err != nil {
+		return vault.CookieSet{}, err
+	}
+	chosen, _ := cookies.Select(list, []string{domain})
+	return c.ImportCookies(ctx, i.tenant, domain, chosen, rules)
+}
+
+// describeSet says in a line what a set holds, and who may use it.
+func describeSet(s vault.CookieSet) string {
+	scopes := "for no session"
+	if len(s.Scopes) > 0 {
+		scopes = "for sessions with " + strings.Join(s.Scopes, ", ")
+	}
+	return fmt.Sprintf("%s: %s, %s, at most %d at a time", printable(s.Domain), count(s.Count, "cookie"), printable(scopes), s.MaxLeases)
+}
+
+// nothingLeft refuses an import that would leave a domain without cookies: the account would not work, and the set that
+// is there would be gone.
+func nothingLeft(read *cookiefile.Result, i importing) error {
+	var missing, expired []string
+	for _, domain := range i.domains {
+		if chosen, _ := cookies.Select(read.Cookies, []string{domain}); len(chosen) > 0 {
+			continue
+		}
+		missing = append(missing, domain)
+		if slices.ContainsFunc(read.Report.Expired, func(id cookies.ID) bool { return ofDomain(id, domain) }) {
+			expired = append(expired, domain)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	hint := "clawjail cookies import " + i.file + " lists the domains that it has cookies of"
+	if i.file == standardInput {
+		hint = "leave --domain out to see which domains there are cookies of"
+	}
+	if len(expired) > 0 {
+		hint = "they have expired: log in to " + strings.Join(expired, ", ") + " again, and export the cookies anew"
+	}
+	return problem.New(problem.BadCookieFile, printable(hint), "%s has no cookie of %s that can be used; nothing was stored",
+		nameOf(i.file), strings.Join(missing, ", "))
+}
+
+func ofDomain(id cookies.ID, domain string) bool {
+	return cookies.Matches(cookies.Cookie{Domain: id.Domain}, []string{domain})
+}
+
+// showImport says what became of the cookies of a file, by their names.
+func showImport(w io.Writer, read *cookiefile.Result) error {
+	r := read.Report
+	others, theirs := 0, 0
+	rows := [][]string{{"DOMAIN", "COOKIES", "KEPT"}}
+	for _, d := range r.Domains {
+		if !d.Wanted {
+			others, theirs = others+1, theirs+d.Cookies
+			continue
+		}
+		kept, _ := cookies.Select(read.Cookies, []string{d.Domain})
+		rows = append(rows, []string{domainName(d.Domain), strconv.Itoa(d.Cookies), strconv.Itoa(len(kept))})
+	}
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	var lines []string
+	if theirs > 0 {
+		lines = append(lines, fmt.Sprintf("left alone: %s of %s", count(theirs, "cookie"), count(others, "other domain")))
+	}
+	lines = append(lines, named("expired, left out", r.Expired, cookies.ID.String)...)
+	lines = append(lines, named("bound to another machine, will not work for long", r.DeviceBound, cookies.ID.String)...)
+	lines = append(lines, named("not valid, left out", r.Invalid, describeInvalid)...)
+	for _, note := range r.Notes {
+		lines = append(lines, "note: "+printable(note))
+	}
+	for _, line := range lines {
+		if _, err := fmt.Fprintln(w, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func describeInvalid(i cookiefile.Invalid) string {
+	place := i.Place
+	if i.Cookie != nil {
+		place = i.Cookie.String()
+	}
+	return printable(place + ": " + i.Text)
+}
+
+// named lists things under a heading, and says how many more there are.
+func named[T any](heading string, all []T, text func(T) string) (lines []string) {
+	for n, one := range all {
+		if n == namedMost {
+			return append(lines, fmt.Sprintf("%s: and %d more", heading, len(all)-n))
+		}
+		lines = append(lines, heading+": "+text(one))
+	}
+	return lines
+}
+
+// distinct leaves out what is there twice.
+func distinct(all []string) (out []string) {
+	for _, one := range all {
+		if !slices.Contains(out, one) {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// count is a number with its noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}

@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+func newSessionOpen(p *program) *cobra.Command {
+	var request api.OpenRequest
+	var limits api.LimitsRequest
+	var cpu float64
+	var tasks, files int
+	var asJSON bool
+	var token string
+	cmd := &cobra.Command{
+		Use:   "open [URL]",
+		Short: "Open a session, and load a page in it",
+		Long: "Open a session and print its id. With a URL that page is loaded too; when it cannot be, the session stays open " +
+			"and its id is printed all the same.\n\nA clean session has no accounts. With --mode operator it has those of " +
+			"the named domains, for which it needs a grant, see " +
+			"`clawjail grant issue`. Put the grant into the variable " + grantVariable + ", or give --grant - and the token on standard input. " +
+			"--grant TOKEN works too, but every user of the machine can read the arguments of a program in its list of processes.",
+		Example: "  id=$(sudo clawjail session open https://example.com/)\n  sudo clawjail session open --browser full --ttl " +
+			"10m --json\n" +
+			"  " + grantVariable + "=$(clawjail grant issue --domain example.com) clawjail session open --mode operator --domain " +
+			"example.com",
+		Args: arguments(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				// Found out before a session is opened for it.
+				if _, err := browser.CheckURL(args[0]); err != nil {
+					return err
+				}
+			}
+			text, err := p.grantText(cmd, token, request.CredentialMode)
+			if err != nil {
+				return err
+			}
+			request.Grant = grant.ParseToken(text)
+			flags := cmd.Flags()
+			if flags.Changed("cpu") {
+				limits.CPU = &cpu
+			}
+			if flags.Changed("tasks") {
+				limits.Tasks = &tasks
+			}
+			if flags.Changed("files") {
+				limits.Files = &files
+			}
+			if limits != (api.LimitsRequest{}) {
+				request.Limits = &limits
+			}
+			return p.openSession(cmd, request, args, asJSON)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&request.CredentialMode, "mode", "", "clean (the default), or operator: with accounts")
+	f.StringSliceVar(&request.Domains, "domain", nil, "`domain` whose account the session has; may be repeated")
+	f.StringVar(&token, "grant", "", "`token` of the grant, - for standard input; better put it into $"+grantVariable)
+	f.StringVar(&request.Access, "access", "", "what the session may be steered with: tools (the default) or cdp")
+	f.StringVar(&request.Origin, "origin", "", "`session` that the grant was issued for")
+	p.tenantFlag(cmd, &request.Tenant)
+	f.StringVar(&request.Browser, "browser", "", "`build` of Chromium: shell (the default) or full")
+	f.StringVar(&request.Template, "template", "", "`name` of the template")
+	f.StringVar(&request.Label, "label", "", "`text` to recognise the session by")
+	f.StringVar(&request.TTL, "ttl", "", "how long the session may live, such as 30m")
+	f.StringVar(&request.Idle, "idle", "", "how long nobody may use it, such as 10m")
+	f.StringVar(&request.Record, "record", "", "transient (the default) keeps the last screenshots until it ends, off keeps none")
+	f.StringVar(&limits.Memory, "memory", "", "`size` of its memory, such as 512MiB")
+	f.Float64Var(&cpu, "cpu", 0, "`cores` that it may use, such as 1.5")
+	f.IntVar(&tasks, "tasks", 0, "`number` of its processes and threads")
+	f.StringVar(&limits.Disk, "disk", "", "`size` of each of its writable file systems, such as 128MiB")
+	f.StringVar(&limits.SHM, "shared-memory", "", "`size` of its /dev/shm, such as 256MiB")
+	f.IntVar(&files, "files", 0, "`number` of files that one of its processes may open")
+	f.BoolVar(&asJSON, "json", false, "print everything that is known of it")
+	complete(cmd, "mode", session.ModeClean, session.ModeOperator)
+	complete(cmd, "access", string(grant.AccessTools), string(grant.AccessCDP))
+	p.completeFlag(cmd, "domain", domainsOfSets)
+	if err := cmd.RegisterFlagCompletionFunc("origin", p.completeSessions); err != nil {
+		panic(err) // there is no such flag: a mistake in this package
+	}
+	complete(cmd, "browser", "shell", "full")
+	complete(cmd, "record", "transient", "off")
+	return cmd
+}
+
+// grantText is the token of the grant to open a session with: as it was given, or that of the environment, which is for
+// operator sessions only: a clean one with a grant is refused, and the variable may be there for the next.
+func (p *program) grantText(cmd *cobra.Command, given, mode string) (string, error) {
+	switch {
+	case given == standardInput:
+		data, err := readCredential(cmd, "grant")
+		if err != nil {
+			return "", err
+		}
+		defer clear(data)
+		return strings.TrimSpace(string(data)), nil
+	case given == "" && mode == session.ModeOperator:
+		return strings.TrimSpace(p.getenv(grantVariable)), nil
+	}
+	return strings.TrimSpace(given), nil
+}
+
+// opened is what `session open --json` prints: the session, with the page that was loaded.
+type opened struct {
+	session.Session
+	Page *browser.Result `json:"page,omitempty"`
+}
+
+func (p *program) openSession(cmd *cobra.Command, request api.OpenRequest, args []string, asJSON bool) error {
+	c, err := p.client()
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	var out opened
+	if out.Session, err = c.Open(ctx, request); err != nil {
+		return err
+	}
+	var failed error
+	if len(args) == 1 {
+		page, err := c.Navigate(ctx, out.ID, args[0], "")
+		if err != nil {
+			failed = err
+		} else {
+			out.Page = &page
+		}
+	}
+	if asJSON {
+		err = writeJSON(cmd.OutOrStdout(), out)
+	} else {
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), out.ID)
+	}
+	if failed != nil {
+		return failed // more telling than a full disk
+	}
+	return err
+}

@@ -1,0 +1,299 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store/open"
+	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+// node is the name of the control plane of a test in its audit log.
+const node = "abcd"
+
+// world is a control plane with everything real but its sessions, which have no jails.
+type world struct {
+	url, key string
+	sessions *inMemory
+}
+
+// start starts a control plane with its data in a folder, and returns what ends it.
+func start(data string) (w *world, end func() error, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &ring{node: node}
+	defer func() {
+		if err != nil {
+			cancel()
+			err = errors.Join(err, r.close(context.Background()))
+		}
+	}()
+	own := func(name string) string { return filepath.Join(data, "control", name) }
+	kept := &notes{path: filepath.Join(data, "audit", "checkpoints")}
+	for _, folder := range []string{"control", "audit", open.Folder} {
+		if err := os.MkdirAll(filepath.Join(data, folder), 0o700); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := os.WriteFile(kept.path, nil, 0o600); err != nil {
+		return nil, nil, err
+	}
+	if r.key, err = checkpoint.LoadKey(own("audit.key")); err != nil {
+		return nil, nil, err
+	}
+	if r.store, err = open.Open(ctx, "", data); err != nil {
+		return nil, nil, err
+	}
+	if r.log, err = audit.Open(ctx, audit.Options{Store: r.store, Node: node, SpillPath: own("audit.spill"), Key: r.key, Checkpoints: kept,
+		CheckpointEvery: time.Millisecond}); err != nil {
+		return nil, nil, err
+	}
+	if r.vault, err = vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: r.store, Now: time.Now}); err != nil {
+		return nil, nil, err
+	}
+	if r.keyring, err = grant.OpenKeyring(own("grants.key"), time.Now); err != nil {
+		return nil, nil, err
+	}
+	if r.grants, err = grant.New(grant.Options{Store: r.store, Keys: r.keyring, Installation: "test",
+		RegistrableDomain: cookies.RegistrableDomain,
+		Limits:            grant.DefaultLimits(), Now: time.Now, Audit: r.recordGrant}); err != nil {
+		return nil, nil, err
+	}
+	admin, err := identity.LoadAdminKey(own("admin.key"))
+	if err != nil {
+		return nil, nil, err
+	}
+	if r.identity, err = identity.Open(ctx, identity.Options{Store: r.store, Admin: admin, Now: time.Now, Audit: r.recordIdentity,
+		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()}); err != nil {
+		return nil, nil, err
+	}
+	w = &world{sessions: &inMemory{all: map[string]*session.Session{}, grants: r.grants}}
+	accounts, err := credential.New(credential.Options{Vault: r.vault, Grants: r.grants, Keyring: r.keyring, Identity: r.identity,
+		Audit: r.log, Sessions: w.sessions, Now: time.Now})
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := api.New(api.Options{Sessions: w.sessions, Identity: r.identity, Credentials: accounts, Audit: r.log,
+		Rows: r.store, Version: "v1.2.3",
+		Verify: r.verify(kept.path), Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
+		Host: func(context.Context) (api.HostInfo, error) { return api.HostInfo{}, nil }})
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := os.ReadFile(own("admin.key"))
+	if err != nil {
+		return nil, nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	w.url, w.key = "http://"+listener.Addr().String(), strings.TrimSpace(string(text))
+	served := make(chan error, 1)
+	go func() { served <- a.Serve(ctx, listener) }()
+	return w, func() error {
+		cancel()
+		return errors.Join(<-served, r.close(context.Background()))
+	}, nil
+}
+
+// newWorld starts a control plane for a test, and points the environment at it.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w, end, err := start(filepath.Join(dir, "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Setenv("CLAWJAIL_CONFIG", settings(t, dir))
+	t.Setenv("CLAWJAIL_URL", w.url)
+	t.Setenv("CLAWJAIL_KEY", w.key)
+	return w
+}
+
+// settings writes the configuration of an installation in a folder, of which nothing runs.
+func settings(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, "clawjail.yml")
+	if err := writeSettings(path, dir); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func writeSettings(path, dir string) error {
+	text := fmt.Sprintf("data_dir: %s/data\nrun_dir: /tmp/clawjail-test-no-such-folder\nlisten: 127.0.0.1:1\n", dir)
+	return os.WriteFile(path, []byte(text), 0o600)
+}
+
+// notes keeps checkpoints as the host daemon does, but in a file that a test can remove.
+type notes struct {
+	mu   sync.Mutex
+	path string
+}
+
+func (n *notes) Append(_ context.Context, note []byte) (err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f, err := os.OpenFile(n.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = f.Write(append(note[:len(note):len(note)], '\n'))
+	return err
+}
+
+// inMemory are sessions without jails. Their grants are used as those of real ones are.
+type inMemory struct {
+	grants *grant.Issuer
+
+	mu    sync.Mutex
+	all   map[string]*session.Session
+	count int
+}
+
+func (s *inMemory) Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error) {
+	if r.Label == "full" {
+		return session.Session{}, problem.New(problem.TooManySessions, "close one", "64 sessions are open, and more are not allowed")
+	}
+	if r.CredentialMode != session.ModeOperator && !r.Grant.IsZero() {
+		return session.Session{}, problem.New(problem.BadRequest, "", "grants are of operator sessions")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	out := session.Session{ID: fmt.Sprintf("s_%016d", s.count+1), Label: r.Label, State: session.StateReady, Browser: "shell",
+		Tenant: by.TenantOr(r.Tenant), OpenedBy: by.Actor(), CredentialMode: session.ModeClean, Access: "tools",
+		Template: "browser", Record: "transient", Jail: fmt.Sprintf("babcd%05d", s.count+1), Address: "10.213.0.150",
+		Created: now, Warm: s.count == 0,
+		Timing: session.Timing{Total: 2.5}}
+	if r.CredentialMode == session.ModeOperator {
+		g, err := s.grants.Use(ctx, r.Grant, grant.Want{Tenant: out.Tenant, Session: out.ID, Caller: r.Origin, Domains: r.Domains,
+			Access: grant.AccessTools, Actor: by.Actor()})
+		if err != nil {
+			return session.Session{}, err
+		}
+		out.CredentialMode, out.Domains, out.Grant = session.ModeOperator, r.Domains, g.ID
+	}
+	s.count++
+	if r.Browser != "" {
+		out.Browser = r.Browser
+	}
+	if r.Limits.Tasks != nil {
+		out.Label = fmt.Sprintf("tasks=%d", *r.Limits.Tasks)
+	}
+	s.all[out.ID] = &out
+	return out, nil
+}
+
+func (s *inMemory) find(id string) (*session.Session, error) {
+	if out := s.all[id]; out != nil {
+		return out, nil
+	}
+	return nil, problem.New(problem.NotFound, "list them: clawjail session ls", "there is no session %q", id)
+}
+
+func (s *inMemory) Get(_ context.Context, _ identity.Principal, id string) (session.Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out, err := s.find(id)
+	if err != nil {
+		return session.Session{}, err
+	}
+	return *out, nil
+}
+
+func (s *inMemory) List(_ context.Context, _ identity.Principal, tenant string, all bool) ([]session.Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := []session.Session{}
+	for n := range s.count {
+		one := s.all[fmt.Sprintf("s_%016d", n+1)]
+		if (all || one.State == session.StateReady) && (tenant == "" || tenant == one.Tenant) {
+			out = append(out, *one)
+		}
+	}
+	return out, nil
+}
+
+func (s *inMemory) Close(_ context.Context, _ identity.Principal, id string) (session.Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out, err := s.find(id)
+	if err != nil {
+		return session.Session{}, err
+	}
+	out.State = session.StateClosing
+	out.Ended = &session.Ended{Cause: session.CauseClosed, Message: "it was closed", At: time.Now()}
+	return *out, nil
+}
+
+func (s *inMemory) WaitGone(_ context.Context, _ identity.Principal, id string) (session.Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out, err := s.find(id)
+	if err != nil {
+		return session.Session{}, err
+	}
+	out.State = session.StateClosed
+	return *out, nil
+}
+
+func (s *inMemory) Navigate(_ context.Context, _ identity.Principal, _, url string, timeout time.Duration) (browser.Result, error) {
+	switch {
+	case strings.Contains(url, "blocked"):
+		return browser.Result{}, problem.New(problem.NavigationFailed, "ask the operator to allow the host", "the page could not be loaded")
+	case strings.Contains(url, "hostile"):
+		return browser.Result{URL: url, Title: "a\x1b[2Jb", Status: 200, LoadMS: 12}, nil
+	}
+	return browser.Result{URL: url, Title: "Example " + timeout.String(), Status: 200, LoadMS: 12}, nil
+}
+
+func (s *inMemory) Screenshot(_ context.Context, _ identity.Principal, _ string, o browser.ScreenshotOptions, _ time.Duration) ([]byte, error) {
+	return fmt.Appendf(nil, "%s full=%t %dx%d q%d", o.Format, o.FullPage, o.Width, o.Height, o.Quality), nil
+}
+
+func (s *inMemory) Recorded(context.Context, identity.Principal, string, int) ([]byte, string, error) {
+	return nil, "", problem.New(problem.NotFound, "", "there is none")
+}
+
+func (s *inMemory) Status() session.Status { return session.Status{} }
+
+// Capture gives a login at example.com to every session.
+func (s *inMemory) Capture(_ context.Context, _ identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.find(id); err != nil {
+		return err
+	}
+	list := []cookies.Cookie{{Name: "sid", Value: secret.New([]byte(canary)), Domain: "example.com", Path: "/", Expires: cookies.Session,
+		Session: true, Secure: true, HTTPOnly: true}}
+	defer cookies.Wipe(list)
+	chosen, _ := cookies.Select(list, domains)
+	return use(chosen)
+}

@@ -1,0 +1,252 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// serve starts a control plane of one handler, and a client of it.
+func serve(t *testing.T, handler http.HandlerFunc) *Client {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	base, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New(base, "cjop_key")
+	t.Cleanup(c.CloseIdle)
+	return c
+}
+
+func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
+	var got, key string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body) // what is missing is seen below
+		got = strings.TrimSpace(r.Method + " " + r.URL.RequestURI() + " " + string(body))
+		key = r.Header.Get("Authorization") + r.Header.Get(api.KeyHeader)
+		_, _ = w.Write([]byte("{}")) // a client that has gone is seen there
+	})
+	ctx := t.Context()
+	sid := []cookies.Cookie{{Name: "sid", Value: secret.New([]byte("v")), Domain: ".example.com", Path: "/", Expires: cookies.Session}}
+	const sent = `"cookies":[{"name":"sid","value":"v","domain":".example.com","path":"/","expires":-1,"httpOnly":false,"secure":false,"session":false}]`
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
+	query := api.AuditQuery{Tenant: "acme", Action: "grant.", Actor: "admin", Session: "s", Jail: "j", Phase: "intent", Result: "ok", Ref: "r", Node: "n",
+		Since: at, Until: at, AfterSeq: 3, Limit: 4, Follow: true}
+	for want, call := range map[string]func() error{
+		"GET /v1/whoami":                             func() error { _, err := c.WhoAmI(ctx); return err },
+		"GET /v1/cookies":                            func() error { _, err := c.Cookies(ctx, ""); return err },
+		"GET /v1/cookies?tenant=acme":                func() error { _, err := c.Cookies(ctx, "acme"); return err },
+		"GET /v1/cookies/example.com?tenant=acme":    func() error { _, err := c.CookieSet(ctx, "acme", "example.com"); return err },
+		"GET /v1/cookies/a%2Fb%3Fc":                  func() error { _, err := c.CookieSet(ctx, "", "a/b?c"); return err },
+		"PUT /v1/cookies/example.com {" + sent + "}": func() error { _, err := c.ImportCookies(ctx, "", "example.com", sid, nil); return err },
+		"PUT /v1/cookies/example.com {\"tenant\":\"acme\"," + sent + `,"scopes":[],"max_sessions":0}`: func() error {
+			_, err := c.ImportCookies(ctx, "acme", "example.com", sid, &vault.Rules{})
+			return err
+		},
+		`PATCH /v1/cookies/example.com {"tenant":"acme","scopes":["cdp"],"max_sessions":2}`: func() error {
+			_, err := c.SetCookieRules(ctx, "acme", "example.com", vault.Rules{Scopes: []string{"cdp"}, MaxLeases: 2})
+			return err
+		},
+		"DELETE /v1/cookies/example.com?tenant=acme": func() error { return c.DeleteCookies(ctx, "acme", "example.com") },
+		`POST /v1/sessions/s_1/capture {"domains":["example.com"],"scopes":[]}`: func() error {
+			_, err := c.Capture(ctx, "s_1", api.CaptureRequest{Domains: []string{"example.com"}, Scopes: []string{}})
+			return err
+		},
+		"GET /v1/secrets?tenant=acme": func() error { _, err := c.Secrets(ctx, "acme"); return err },
+		`PUT /v1/secrets/github {"tenant":"acme","agent":"ag_1","value":"v\"x"}`: func() error {
+			return c.PutSecret(ctx, vault.SecretName{Tenant: "acme", Agent: "ag_1", Service: "github"}, secret.New([]byte(`v"x`)))
+		},
+		"DELETE /v1/secrets/github?agent=ag_1&tenant=acme": func() error {
+			return c.DeleteSecret(ctx, vault.SecretName{Tenant: "acme", Agent: "ag_1", Service: "github"})
+		},
+		`POST /v1/grants {"domains":["example.com"],"ttl":"5m"}`: func() error {
+			_, err := c.IssueGrant(ctx, api.GrantRequest{Domains: []string{"example.com"}, TTL: "5m"})
+			return err
+		},
+		"GET /v1/grants?tenant=acme":        func() error { _, err := c.Grants(ctx, "acme"); return err },
+		"DELETE /v1/grants/g_1?tenant=acme": func() error { _, err := c.RevokeGrant(ctx, "acme", "g_1"); return err },
+		"GET /v1/vault":                     func() error { _, err := c.Vault(ctx); return err },
+		"POST /v1/vault/rotate":             func() error { _, err := c.RotateVault(ctx); return err },
+		"GET /v1/grant-keys":                func() error { _, err := c.GrantKeys(ctx); return err },
+		"POST /v1/grant-keys/rotate":        func() error { _, err := c.RotateGrantKeys(ctx); return err },
+		"GET /v1/audit?action=grant.&actor=admin&after_seq=3&follow=true&jail=j&limit=4&node=n&phase=intent&ref=r&result=ok&session=s" +
+			"&since=2026-01-02T03%3A04%3A05.000006Z&tenant=acme&until=2026-01-02T03%3A04%3A05.000006Z": func() error { _, err := c.Audit(ctx, query); return err },
+		"GET /v1/audit":               func() error { _, err := c.Audit(ctx, api.AuditQuery{}); return err },
+		"POST /v1/audit/verify":       func() error { _, err := c.VerifyAudit(ctx); return err },
+		"GET /v1/audit/export?node=n": func() error { return c.AuditExport(ctx, io.Discard, "n") },
+		"GET /v1/audit/tail?limit=4": func() error {
+			for _, err := range c.AuditTail(ctx, api.AuditQuery{Limit: 4}) {
+				return err
+			}
+			return nil
+		},
+		"GET /v1/tenants": func() error { _, err := c.Tenants(ctx); return err },
+		`POST /v1/tenants {"id":"acme","forbid_operator_mode":true}`: func() error {
+			_, err := c.CreateTenant(ctx, api.TenantRequest{ID: "acme", ForbidOperatorMode: true})
+			return err
+		},
+		`PATCH /v1/tenants/acme {"forbid_operator_mode":false}`: func() error { _, err := c.SetTenant(ctx, "acme", api.TenantPolicy{}); return err },
+		"POST /v1/tenants/acme/disconnect":                      func() error { _, err := c.DisconnectTenant(ctx, "acme"); return err },
+		"GET /v1/operators?tenant=acme":                         func() error { _, err := c.Operators(ctx, "acme"); return err },
+		`POST /v1/operators {"name":"ada","role":"viewer"}`: func() error {
+			_, err := c.CreateOperator(ctx, api.OperatorRequest{Name: "ada", Role: "viewer"})
+			return err
+		},
+		`POST /v1/operators/op_1/rotate {"life":"1h"}`: func() error { _, err := c.RotateOperator(ctx, "op_1", api.LifeRequest{Life: "1h"}); return err },
+		"DELETE /v1/operators/op_1":                    func() error { return c.RevokeOperator(ctx, "op_1") },
+		"GET /v1/agents?tenant=acme":                   func() error { _, err := c.Agents(ctx, "acme"); return err },
+		`POST /v1/agents {"name":"w","tenant":"acme"}`: func() error { _, err := c.CreateAgent(ctx, api.AgentRequest{Name: "w", Tenant: "acme"}); return err },
+		"POST /v1/agents/w/revoke?tenant=acme":         func() error { return c.RevokeAgent(ctx, "acme", "w") },
+		"POST /v1/agents/w/restore?tenant=acme":        func() error { return c.RestoreAgent(ctx, "acme", "w") },
+		"DELETE /v1/agents/w?tenant=acme":              func() error { return c.DeleteAgent(ctx, "acme", "w") },
+		"GET /v1/agents/w/tokens?tenant=acme":          func() error { _, err := c.Tokens(ctx, "acme", "w"); return err },
+		`POST /v1/agents/w/tokens?tenant=acme {"overlap":"0s"}`: func() error {
+			_, err := c.RotateToken(ctx, "acme", "w", api.RotateRequest{Overlap: "0s"})
+			return err
+		},
+		"DELETE /v1/agents/w/tokens/tk_1?tenant=acme": func() error { return c.RevokeToken(ctx, "acme", "w", "tk_1") },
+		`POST /v1/sessions {"credential_mode":"operator","domains":["example.com"],"grant":"v4.public.x"}`: func() error {
+			_, err := c.Open(ctx, api.OpenRequest{CredentialMode: "operator", Domains: []string{"example.com"}, Grant: grant.ParseToken("v4.public.x")})
+			return err
+		},
+	} {
+		if err := call(); err != nil || got != want || key != "Bearer cjop_key" {
+			t.Errorf("%s with %q, %v; want %s", got, key, err, want)
+		}
+	}
+}
+
+func TestANameCannotMakeItTheRequestOfSomethingElse(t *testing.T) {
+	asked := ""
+	c := serve(t, func(_ http.ResponseWriter, r *http.Request) { asked = r.Method + " " + r.URL.Path })
+	for name, call := range map[string]func() error{
+		"revoke-token": func() error { return c.RevokeToken(t.Context(), "", "writer", "..") }, // DELETE /v1/agents/writer
+		"agent":        func() error { return c.DeleteAgent(t.Context(), "", "..") },
+		"dot":          func() error { return c.RevokeAgent(t.Context(), "", ".") },
+		"operator":     func() error { return c.RevokeOperator(t.Context(), "..") },
+		"session":      func() error { return c.Close(t.Context(), "..", false) },
+	} {
+		if err := call(); problem.CodeOf(err) != problem.NotFound || asked != "" {
+			t.Errorf("%s: %v, and %q was asked for", name, err, asked)
+		}
+	}
+}
+
+func TestARefusalKeepsWhatTheControlPlaneSaid(t *testing.T) {
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		p := api.Problem{Code: problem.BadCookie, Detail: "two things", Hint: "look", Errors: []problem.Flaw{{Field: "a", Message: "is bad"}},
+			Details: map[string]any{"n": 1.0}}
+		_ = json.NewEncoder(w).Encode(p) // a client that has gone is seen there
+	})
+	check := func(err error) {
+		t.Helper()
+		p, ok := problem.As(err)
+		if !ok || p.Code != problem.BadCookie || p.Message != "two things" || p.Hint != "look" || p.Details["n"] != 1.0 {
+			t.Fatalf("%+v", err)
+		}
+		if flaws, ok := p.Details["errors"].([]problem.Flaw); !ok || len(flaws) != 1 || flaws[0].Field != "a" {
+			t.Errorf("%+v", p.Details)
+		}
+	}
+	_, err := c.WhoAmI(t.Context())
+	check(err)
+	check(c.AuditExport(t.Context(), io.Discard, ""))
+	for _, err := range c.AuditTail(t.Context(), api.AuditQuery{}) {
+		check(err)
+	}
+}
+
+func TestAStreamIsReadLineByLine(t *testing.T) {
+	release := make(chan struct{})
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		for n := range 3 {
+			_, _ = fmt.Fprintf(w, "{\"seq\":%d}\n", n) // a client that has gone is seen there
+			_ = http.NewResponseController(w).Flush()
+			<-release
+		}
+	})
+	n := int64(0)
+	for row, err := range c.AuditTail(t.Context(), api.AuditQuery{}) {
+		if err != nil || row.Seq != n {
+			t.Fatalf("row %d is %+v, %v", n, row, err)
+		}
+		n++
+		release <- struct{}{} // only now the next is sent
+	}
+	if n != 3 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+func TestAStreamEndsWithItsContextAndItsReader(t *testing.T) {
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte("{}\n")) // a client that has gone is seen there
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	var last error
+	for _, err := range c.AuditTail(ctx, api.AuditQuery{Follow: true}) {
+		cancel(why)
+		last = err
+	}
+	if !errors.Is(last, why) {
+		t.Errorf("it ends with %v", last)
+	}
+	for range c.AuditTail(t.Context(), api.AuditQuery{Follow: true}) {
+		break // goleak and the server's end say whether something stays
+	}
+}
+
+func TestAPartOfAStreamIsNotTheWhole(t *testing.T) {
+	long := `{"x":"` + strings.Repeat("x", maxLine) + `"}`
+	for name, test := range map[string]struct {
+		body  string
+		abort bool
+		want  string // of the export
+		code  string
+	}{
+		"whole":         {"{}\n{}\n", false, "{}\n{}\n", ""},
+		"broken off":    {"{}\n{}\n", true, "{}\n{}\n", problem.ControlPlaneUnreachable},
+		"a line beyond": {"{}\n" + long + "\n", false, "{}\n", problem.ControlPlaneUnreachable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = w.Write([]byte(test.body)) // a client that has gone is seen there
+				if test.abort {
+					_ = http.NewResponseController(w).Flush()
+					panic(http.ErrAbortHandler)
+				}
+			})
+			var out bytes.Buffer
+			if err := c.AuditExport(t.Context(), &out, ""); problem.CodeOf(err) != test.code || out.String() != test.want {
+				t.Errorf("%.80q, %v", out.String(), err)
+			}
+		})
+	}
+}

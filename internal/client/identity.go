@@ -1,0 +1,232 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+// Where a method takes a tenant, empty is the caller's own. A caller of all tenants means all of them in a listing, and
+// the tenant default elsewhere.
+
+// WhoAmI says whose the key is.
+func (c *Client) WhoAmI(ctx context.Context) (out api.Principal, err error) {
+	err = c.do(ctx, http.MethodGet, "/v1/whoami", nil, nil, &out)
+	return out, err
+}
+
+// Cookies lists accounts, without the values of their cookies.
+func (c *Client) Cookies(ctx context.Context, tenant string) ([]vault.CookieSet, error) {
+	var out api.CookieSets
+	err := c.do(ctx, http.MethodGet, pathOf("cookies"), ofTenant(tenant), nil, &out)
+	return out.Sets, err
+}
+
+// CookieSet describes the account of a registrable domain, without the values of its cookies.
+func (c *Client) CookieSet(ctx context.Context, tenant, domain string) (out vault.CookieSet, err error) {
+	err = c.do(ctx, http.MethodGet, pathOf("cookies", domain), ofTenant(tenant), nil, &out)
+	return out, err
+}
+
+// ImportCookies stores the cookies of a registrable domain, in the place of those that are stored. Without rules, those
+// of the account stay. The caller wipes its cookies.
+func (c *Client) ImportCookies(ctx context.Context, tenant, domain string, list []cookies.Cookie, rules *vault.Rules) (out vault.CookieSet, err error) {
+	request := api.ImportRequest{Tenant: tenant, Cookies: api.Jar{Value: secret.Own(cookies.Encode(list))}}
+	defer request.Cookies.Wipe()
+	if rules != nil {
+		request.Scopes, request.MaxSessions = said(rules.Scopes), &rules.MaxLeases
+	}
+	err = c.do(ctx, http.MethodPut, pathOf("cookies", domain), nil, request, &out)
+	return out, err
+}
+
+// said is a list that is there, also when it is empty: one that is left out changes nothing.
+func said(scopes []string) []string { return append([]string{}, scopes...) }
+
+// SetCookieRules changes who may use an account.
+func (c *Client) SetCookieRules(ctx context.Context, tenant, domain string, r vault.Rules) (out vault.CookieSet, err error) {
+	request := api.RulesRequest{Tenant: tenant, Scopes: said(r.Scopes), MaxSessions: &r.MaxLeases}
+	err = c.do(ctx, http.MethodPatch, pathOf("cookies", domain), nil, request, &out)
+	return out, err
+}
+
+// DeleteCookies removes an account.
+func (c *Client) DeleteCookies(ctx context.Context, tenant, domain string) error {
+	return c.do(ctx, http.MethodDelete, pathOf("cookies", domain), ofTenant(tenant), nil, nil)
+}
+
+// Capture stores what the browser of a session has of some domains, one account for each.
+func (c *Client) Capture(ctx context.Context, session string, r api.CaptureRequest) ([]vault.CookieSet, error) {
+	var out api.CookieSets
+	err := c.do(ctx, http.MethodPost, sessionPath(session, "capture"), nil, r, &out)
+	return out.Sets, err
+}
+
+// Secrets lists secrets, without their values.
+func (c *Client) Secrets(ctx context.Context, tenant string) ([]vault.Secret, error) {
+	var out api.Secrets
+	err := c.do(ctx, http.MethodGet, pathOf("secrets"), ofTenant(tenant), nil, &out)
+	return out.Secrets, err
+}
+
+// PutSecret stores a secret, or replaces the one of the same name. It does not keep or wipe value.
+func (c *Client) PutSecret(ctx context.Context, n vault.SecretName, value secret.Value) error {
+	return c.do(ctx, http.MethodPut, pathOf("secrets", n.Service), nil, api.SecretRequest{Tenant: n.Tenant, Agent: n.Agent, Value: value}, nil)
+}
+
+// DeleteSecret removes a secret.
+func (c *Client) DeleteSecret(ctx context.Context, n vault.SecretName) error {
+	query := url.Values{}
+	if n.Tenant != "" {
+		query.Set("tenant", n.Tenant)
+	}
+	if n.Agent != "" {
+		query.Set("agent", n.Agent)
+	}
+	return c.do(ctx, http.MethodDelete, pathOf("secrets", n.Service), query, nil, nil)
+}
+
+// IssueGrant issues a grant. Its token is in the answer, and in no other.
+func (c *Client) IssueGrant(ctx context.Context, r api.GrantRequest) (out api.IssuedGrant, err error) {
+	err = c.do(ctx, http.MethodPost, pathOf("grants"), nil, r, &out)
+	return out, err
+}
+
+// Grants lists grants, newest first, also those that are over.
+func (c *Client) Grants(ctx context.Context, tenant string) ([]api.Grant, error) {
+	var out api.Grants
+	err := c.do(ctx, http.MethodGet, pathOf("grants"), ofTenant(tenant), nil, &out)
+	return out.Grants, err
+}
+
+// RevokeGrant ends a grant. A session that it has opened runs on; UsedBy names it.
+func (c *Client) RevokeGrant(ctx context.Context, tenant, id string) (out api.Grant, err error) {
+	err = c.do(ctx, http.MethodDelete, pathOf("grants", id), ofTenant(tenant), nil, &out)
+	return out, err
+}
+
+// Vault describes the keys of the vault.
+func (c *Client) Vault(ctx context.Context) (out vault.Status, err error) {
+	err = c.do(ctx, http.MethodGet, pathOf("vault"), nil, nil, &out)
+	return out, err
+}
+
+// RotateVault encrypts everything with a new key. It can take long.
+func (c *Client) RotateVault(ctx context.Context) (out vault.Rotation, err error) {
+	err = c.do(ctx, http.MethodPost, pathOf("vault", "rotate"), nil, nil, &out)
+	return out, err
+}
+
+// GrantKeys lists the keys that grants are signed with, the one that signs first.
+func (c *Client) GrantKeys(ctx context.Context) ([]api.GrantKey, error) {
+	var out api.GrantKeys
+	err := c.do(ctx, http.MethodGet, pathOf("grant-keys"), nil, nil, &out)
+	return out.Keys, err
+}
+
+// RotateGrantKeys makes a key that grants are signed with from now on.
+func (c *Client) RotateGrantKeys(ctx context.Context) (out api.GrantKey, err error) {
+	err = c.do(ctx, http.MethodPost, pathOf("grant-keys", "rotate"), nil, nil, &out)
+	return out, err
+}
+
+// Tenants lists the tenants that exist for the caller.
+func (c *Client) Tenants(ctx context.Context) ([]api.Tenant, error) {
+	var out api.Tenants
+	err := c.do(ctx, http.MethodGet, pathOf("tenants"), nil, nil, &out)
+	return out.Tenants, err
+}
+
+// CreateTenant makes a tenant.
+func (c *Client) CreateTenant(ctx context.Context, r api.TenantRequest) (out api.Tenant, err error) {
+	err = c.do(ctx, http.MethodPost, pathOf("tenants"), nil, r, &out)
+	return out, err
+}
+
+// SetTenant changes what a tenant may.
+func (c *Client) SetTenant(ctx context.Context, id string, r api.TenantPolicy) (out api.Tenant, err error) {
+	err = c.do(ctx, http.MethodPatch, pathOf("tenants", id), nil, r, &out)
+	return out, err
+}
+
+// DisconnectTenant ends what is open for a tenant's principals, and says how much that was.
+func (c *Client) DisconnectTenant(ctx context.Context, id string) (int, error) {
+	var out api.Disconnected
+	err := c.do(ctx, http.MethodPost, pathOf("tenants", id, "disconnect"), nil, nil, &out)
+	return out.Ended, err
+}
+
+// Operators lists operators.
+func (c *Client) Operators(ctx context.Context, tenant string) ([]api.Operator, error) {
+	var out api.Operators
+	err := c.do(ctx, http.MethodGet, pathOf("operators"), ofTenant(tenant), nil, &out)
+	return out.Operators, err
+}
+
+// CreateOperator makes an operator. The key is in the answer, and in no other.
+func (c *Client) CreateOperator(ctx context.Context, r api.OperatorRequest) (out api.IssuedOperator, err error) {
+	err = c.do(ctx, http.MethodPost, pathOf("operators"), nil, r, &out)
+	return out, err
+}
+
+// RotateOperator makes a new key for an operator, and ends the old one. The key is in the answer, and in no other.
+func (c *Client) RotateOperator(ctx context.Context, id string, r api.LifeRequest) (out api.IssuedOperator, err error) {
+	err = c.do(ctx, http.MethodPost, pathOf("operators", id, "rotate"), nil, r, &out)
+	return out, err
+}
+
+// RevokeOperator ends an operator's key, and what is open with it.
+func (c *Client) RevokeOperator(ctx context.Context, id string) error {
+	return c.do(ctx, http.MethodDelete, pathOf("operators", id), nil, nil, nil)
+}
+
+// Agents lists agents.
+func (c *Client) Agents(ctx context.Context, tenant string) ([]api.Agent, error) {
+	var out api.Agents
+	err := c.do(ctx, http.MethodGet, pathOf("agents"), ofTenant(tenant), nil, &out)
+	return out.Agents, err
+}
+
+// CreateAgent makes an agent. Its first token is in the answer, and in no other.
+func (c *Client) CreateAgent(ctx context.Context, r api.AgentRequest) (out api.IssuedAgent, err error) {
+	err = c.do(ctx, http.MethodPost, pathOf("agents"), nil, r, &out)
+	return out, err
+}
+
+// RevokeAgent ends what is open for an agent. Its tokens are not good until RestoreAgent.
+func (c *Client) RevokeAgent(ctx context.Context, tenant, name string) error {
+	return c.do(ctx, http.MethodPost, pathOf("agents", name, "revoke"), ofTenant(tenant), nil, nil)
+}
+
+// RestoreAgent takes a revocation back.
+func (c *Client) RestoreAgent(ctx context.Context, tenant, name string) error {
+	return c.do(ctx, http.MethodPost, pathOf("agents", name, "restore"), ofTenant(tenant), nil, nil)
+}
+
+// DeleteAgent removes an agent with its tokens and its own secrets.
+func (c *Client) DeleteAgent(ctx context.Context, tenant, name string) error {
+	return c.do(ctx, http.MethodDelete, pathOf("agents", name), ofTenant(tenant), nil, nil)
+}
+
+// Tokens lists an agent's tokens, without what they are.
+func (c *Client) Tokens(ctx context.Context, tenant, name string) ([]api.Token, error) {
+	var out api.Tokens
+	err := c.do(ctx, http.MethodGet, pathOf("agents", name, "tokens"), ofTenant(tenant), nil, &out)
+	return out.Tokens, err
+}
+
+// RotateToken makes a new token for an agent. It is in the answer, and in no other.
+func (c *Client) RotateToken(ctx context.Context, tenant, name string, r api.RotateRequest) (out api.IssuedToken, err error) {
+	err = c.do(ctx, http.MethodPost, pathOf("agents", name, "tokens"), ofTenant(tenant), r, &out)
+	return out, err
+}
+
+// RevokeToken ends one of an agent's tokens, and what is open with it.
+func (c *Client) RevokeToken(ctx context.Context, tenant, name, id string) error {
+	return c.do(ctx, http.MethodDelete, pathOf("agents", name, "tokens", id), ofTenant(tenant), nil, nil)
+}

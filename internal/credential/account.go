@@ -1,0 +1,188 @@
+package credential
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+// Import is a jar to be kept as the account of a domain.
+type Import struct {
+	Tenant string
+	// Domain is the registrable domain that every cookie must belong to.
+	Domain  string
+	Cookies []cookies.Cookie
+	// Rules are set too; without them those of the account stay, or are [DefaultRules].
+	Rules *vault.Rules
+}
+
+// Import stores an account. What it had before is gone: the jar is the whole of it. The caller wipes the cookies.
+func (s *Service) Import(ctx context.Context, by identity.Principal, i Import) (out vault.CookieSet, err error) {
+	i.Tenant = by.TenantOr(i.Tenant)
+	if err := s.may(ctx, by, identity.CookiesImport, i.Tenant); err != nil {
+		return vault.CookieSet{}, err
+	}
+	err = s.record(ctx, by, identity.CookiesImport, i.Tenant, "", i.Domain, audit.Fields{"cookie_count": len(i.Cookies)}, func() error {
+		out, err = s.put(ctx, i)
+		return err
+	})
+	return out, err
+}
+
+// put stores a jar, with the rules that a new account has.
+func (s *Service) put(ctx context.Context, i Import) (vault.CookieSet, error) {
+	if i.Rules == nil {
+		_, err := s.Vault.Cookies(ctx, i.Tenant, i.Domain)
+		if problem.CodeOf(err) == problem.NotFound {
+			rules := DefaultRules()
+			i.Rules = &rules
+		}
+		// Any other error is one of opening what is there, which is replaced.
+	}
+	return s.Vault.PutCookies(ctx, vault.NewCookies{Tenant: i.Tenant, Domain: i.Domain, Cookies: i.Cookies, Rules: i.Rules})
+}
+
+// Cookies lists the accounts of a tenant.
+func (s *Service) Cookies(ctx context.Context, by identity.Principal, tenant string) ([]vault.CookieSet, error) {
+	tenant = mine(by, tenant)
+	if err := s.may(ctx, by, identity.CookiesList, tenant); err != nil {
+		return nil, err
+	}
+	return s.Vault.ListCookies(ctx, tenant)
+}
+
+// CookieSet describes one account.
+func (s *Service) CookieSet(ctx context.Context, by identity.Principal, tenant, domain string) (vault.CookieSet, error) {
+	tenant = by.TenantOr(tenant)
+	if err := s.mayWith(ctx, by, identity.CookiesList, tenant, noAccount(domain)); err != nil {
+		return vault.CookieSet{}, err
+	}
+	out, err := s.Vault.Cookies(ctx, tenant, domain)
+	return out, known(err, domain)
+}
+
+// SetRules changes the rules of an account.
+func (s *Service) SetRules(ctx context.Context, by identity.Principal, tenant, domain string, r vault.Rules) (out vault.CookieSet, err error) {
+	tenant = by.TenantOr(tenant)
+	if err := s.mayWith(ctx, by, identity.CookiesUpdate, tenant, noAccount(domain)); err != nil {
+		return vault.CookieSet{}, err
+	}
+	fields := audit.Fields{"scopes": append([]string{}, r.Scopes...), "max_sessions": r.MaxLeases}
+	err = s.record(ctx, by, identity.CookiesUpdate, tenant, "", domain, fields, func() error {
+		if err := s.Vault.SetRules(ctx, tenant, domain, r); err != nil {
+			return known(err, domain)
+		}
+		out, err = s.Vault.Cookies(ctx, tenant, domain)
+		return known(err, domain)
+	})
+	return out, err
+}
+
+// DeleteCookies removes an account. Sessions that have it go on.
+func (s *Service) DeleteCookies(ctx context.Context, by identity.Principal, tenant, domain string) error {
+	tenant = by.TenantOr(tenant)
+	if err := s.mayWith(ctx, by, identity.CookiesDelete, tenant, noAccount(domain)); err != nil {
+		return err
+	}
+	return s.ending(by, identity.CookiesDelete, tenant, domain, func() error { return known(s.Vault.DeleteCookies(ctx, tenant, domain), domain) })
+}
+
+// Capture keeps what the browser of a session has of some domains, each as an account of its own. A domain without any
+// cookie is an error, and nothing is kept then.
+func (s *Service) Capture(ctx context.Context, by identity.Principal, id string, domains []string, rules *vault.Rules) (out []vault.CookieSet, err error) {
+	wanted, err := registrable(domains)
+	if err != nil {
+		return nil, err
+	}
+	// Whoever may never do it is told so, also of a session that is not theirs.
+	if err := s.may(ctx, by, identity.CookiesCapture, by.TenantOr("")); err != nil {
+		return nil, err
+	}
+	from, err := s.Sessions.Get(ctx, by, id)
+	if err != nil {
+		return nil, err
+	}
+	err = s.Sessions.Capture(ctx, by, id, wanted, func(list []cookies.Cookie) error {
+		jars := map[string][]cookies.Cookie{}
+		var none []string
+		for _, domain := range wanted {
+			// What has expired, the browser has forgotten already or is about to.
+			for _, c := range list {
+				if cookies.Matches(c, []string{domain}) && !c.Expired(s.Now()) {
+					jars[domain] = append(jars[domain], c)
+				}
+			}
+			if len(jars[domain]) == 0 {
+				none = append(none, domain)
+			}
+		}
+		if len(none) > 0 {
+			return problem.New(problem.NotFound, "log in there with this session first", "the browser has no cookies of %s", strings.Join(none, ", ")).
+				With("domains", none)
+		}
+		for _, domain := range wanted {
+			err := s.record(ctx, by, identity.CookiesCapture, from.Tenant, id, domain, audit.Fields{"cookie_count": len(jars[domain])}, func() error {
+				set, err := s.put(ctx, Import{Tenant: from.Tenant, Domain: domain, Cookies: jars[domain], Rules: rules})
+				if err == nil {
+					out = append(out, set)
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// maxDomains is how many accounts one capture may keep: as many as a session may have.
+const maxDomains = 20
+
+// registrable checks domains that somebody named.
+func registrable(domains []string) ([]string, error) {
+	if len(domains) == 0 {
+		return nil, problem.New(problem.BadDomain, "name the domains whose accounts to keep", "no domain was named")
+	}
+	if len(domains) > maxDomains {
+		return nil, problem.New(problem.BadDomain, "capture them in several steps", "%d domains were named, and may be %d", len(domains), maxDomains)
+	}
+	var out []string
+	var errs []error
+	seen := map[string]bool{}
+	for _, named := range domains {
+		domain, err := cookies.RegistrableDomain(named)
+		switch {
+		case err != nil:
+			errs = append(errs, problem.Wrap(err, problem.BadDomain, "write one such as example.com", "%q is not a domain that somebody can register", named))
+		case !strings.EqualFold(domain, named):
+			errs = append(errs, problem.New(problem.BadDomain, "accounts belong to whole domains: write "+domain, "%q is a part of a domain", named))
+		case !seen[domain]:
+			seen[domain] = true
+			out = append(out, domain)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// known says of an account that is not there what is said to a stranger of one that is.
+func known(err error, domain string) error {
+	if problem.CodeOf(err) == problem.NotFound {
+		return noAccount(domain)
+	}
+	return err
+}
+
+func noAccount(domain string) error {
+	if len(domain) > 253 {
+		domain = domain[:253] + "…"
+	}
+	return problem.New(problem.NotFound, "list them: clawjail cookies ls", "there is no account of %q", domain)
+}

@@ -1,0 +1,193 @@
+// Package credential is what people do with accounts and other secrets: import, capture, list and remove them, permit
+// their use, and rotate the keys that they stand behind.
+//
+// Every method first asks whether the caller may, then writes down what is about to be done, then does it. Removing and
+// revoking happen also when nothing can be written. Of another tenant's things a caller is told what it is told of
+// things that do not exist. Records have domains, numbers and names, and never a value.
+package credential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+// Authority decides who may do what. *identity.Service is one.
+type Authority interface {
+	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
+}
+
+// Records is the audit log. *audit.Log is one.
+type Records interface {
+	Begin(ctx context.Context, i audit.Intent) (*audit.Pending, error)
+	BeginEnding(i audit.Intent) *audit.Pending
+}
+
+// Sessions has the browsers that accounts are captured from. *session.Service is one.
+type Sessions interface {
+	Get(ctx context.Context, by identity.Principal, id string) (session.Session, error)
+	// Capture gives the cookies that a session's browser has of some domains to a function, if the caller may have them
+	// and no agent ever touched the session.
+	Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error
+}
+
+// Options of a Service. All are required but Log.
+type Options struct {
+	Vault    *vault.Vault
+	Grants   *grant.Issuer
+	Keyring  *grant.Keyring
+	Identity Authority
+	Audit    Records
+	Sessions Sessions
+	Now      func() time.Time
+	Log      *slog.Logger
+}
+
+// Service manages accounts. All methods may be called at the same time.
+type Service struct{ Options }
+
+// New makes a Service.
+func New(o Options) (*Service, error) {
+	var errs []error
+	for what, there := range map[string]bool{
+		"vault": o.Vault != nil, "grants": o.Grants != nil, "keyring": o.Keyring != nil, "identity": o.Identity != nil, "audit": o.Audit != nil,
+		"sessions": o.Sessions != nil, "clock": o.Now != nil,
+	} {
+		if !there {
+			errs = append(errs, fmt.Errorf("credentials: %s is missing", what))
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Service{o}, errors.Join(errs...)
+}
+
+// DefaultRules are those of a new account: sessions that are steered with tools, one at a time. An account that nothing
+// may use would surprise whoever has just imported it.
+func DefaultRules() vault.Rules {
+	return vault.Rules{Scopes: []string{string(grant.AccessTools)}, MaxLeases: 1}
+}
+
+// may says whether somebody may do something with what is a tenant's.
+func (s *Service) may(ctx context.Context, by identity.Principal, op identity.Operation, tenant string) error {
+	return s.Identity.AuthorizeWith(ctx, by, op, identity.Object{Tenant: tenant})
+}
+
+// mayWith is may for one thing, which a stranger is told that it does not exist.
+func (s *Service) mayWith(ctx context.Context, by identity.Principal, op identity.Operation, tenant string, missing error) error {
+	err := s.may(ctx, by, op, tenant)
+	if problem.CodeOf(err) == problem.NotFound {
+		return missing
+	}
+	return err
+}
+
+// mine is the tenant of a listing: what is named, else the caller's own, which is empty for all.
+func mine(by identity.Principal, tenant string) string {
+	if tenant == "" {
+		return by.Tenant
+	}
+	return tenant
+}
+
+// record does something between its intent and its outcome.
+func (s *Service) record(ctx context.Context, by identity.Principal, op identity.Operation, tenant, session, target string, fields audit.Fields, do func() error) error {
+	pending, err := s.Audit.Begin(ctx, intent(by, op, tenant, session, target, fields))
+	if err != nil {
+		return err
+	}
+	return end(pending, do())
+}
+
+// ending does something that must not wait for its record.
+func (s *Service) ending(by identity.Principal, op identity.Operation, tenant, target string, do func() error) error {
+	return end(s.Audit.BeginEnding(intent(by, op, tenant, "", target, nil)), do())
+}
+
+func intent(by identity.Principal, op identity.Operation, tenant, session, target string, fields audit.Fields) audit.Intent {
+	return audit.Intent{Action: string(op), Tenant: tenant, Actor: by.Actor(), Session: session, Target: target, Detail: audit.NewDetail(fields)}
+}
+
+func end(pending *audit.Pending, err error) error {
+	out := audit.Outcome{Result: audit.OK}
+	if err != nil {
+		out = audit.Outcome{Result: audit.Failed, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err)})}
+	}
+	pending.End(out)
+	return err
+}
+
+// VaultStatus describes the vault's keys.
+func (s *Service) VaultStatus(ctx context.Context, by identity.Principal) (vault.Status, error) {
+	if err := s.may(ctx, by, identity.VaultStatus, ""); err != nil {
+		return vault.Status{}, err
+	}
+	return s.Vault.Status(ctx)
+}
+
+// RotateVault encrypts everything with a new key.
+func (s *Service) RotateVault(ctx context.Context, by identity.Principal) (out vault.Rotation, err error) {
+	if err := s.may(ctx, by, identity.VaultRotate, ""); err != nil {
+		return vault.Rotation{}, err
+	}
+	err = s.record(ctx, by, identity.VaultRotate, "", "", "", nil, func() error {
+		out, err = s.Vault.Rotate(ctx)
+		return err
+	})
+	return out, err
+}
+
+// Secrets lists the secrets of a tenant, without their values.
+func (s *Service) Secrets(ctx context.Context, by identity.Principal, tenant string) ([]vault.Secret, error) {
+	tenant = mine(by, tenant)
+	if err := s.may(ctx, by, identity.SecretList, tenant); err != nil {
+		return nil, err
+	}
+	return s.Vault.ListSecrets(ctx, tenant)
+}
+
+// PutSecret stores a secret, and replaces the one of the same name. The caller wipes the value.
+func (s *Service) PutSecret(ctx context.Context, by identity.Principal, name vault.SecretName, value secret.Value) error {
+	name.Tenant = by.TenantOr(name.Tenant)
+	if err := s.may(ctx, by, identity.SecretPut, name.Tenant); err != nil {
+		return err
+	}
+	return s.record(ctx, by, identity.SecretPut, name.Tenant, "", name.Service, ofAgent(name), func() error {
+		return s.Vault.PutSecret(ctx, name, value)
+	})
+}
+
+// DeleteSecret removes a secret.
+func (s *Service) DeleteSecret(ctx context.Context, by identity.Principal, name vault.SecretName) error {
+	name.Tenant = by.TenantOr(name.Tenant)
+	missing := problem.New(problem.NotFound, "list them: clawjail secret ls", "there is no such secret")
+	if err := s.mayWith(ctx, by, identity.SecretDelete, name.Tenant, missing); err != nil {
+		return err
+	}
+	return s.ending(by, identity.SecretDelete, name.Tenant, name.Service, func() error {
+		err := s.Vault.DeleteSecret(ctx, name)
+		if problem.CodeOf(err) == problem.NotFound {
+			return missing
+		}
+		return err
+	})
+}
+
+func ofAgent(name vault.SecretName) audit.Fields {
+	if name.Agent == "" {
+		return nil
+	}
+	return audit.Fields{"agent_id": name.Agent}
+}

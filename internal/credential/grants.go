@@ -1,0 +1,67 @@
+package credential
+
+import (
+	"context"
+	"errors"
+
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// IssueGrant permits the use of accounts once.
+func (s *Service) IssueGrant(ctx context.Context, by identity.Principal, r grant.Request) (grant.Token, grant.Grant, error) {
+	r.Tenant, r.Operator = by.TenantOr(r.Tenant), by.Actor()
+	if err := s.may(ctx, by, identity.GrantIssue, r.Tenant); err != nil {
+		return grant.Token{}, grant.Grant{}, err
+	}
+	token, g, err := s.Grants.Issue(ctx, r) // which records it
+	if problem.CodeOf(err) == problem.Internal && errors.Is(err, store.ErrNotFound) {
+		err = problem.Wrap(err, problem.NotFound, "list them: clawjail tenant ls", "there is no tenant %q", r.Tenant)
+	}
+	return token, g, err
+}
+
+// ListGrants lists the grants of a tenant, newest first.
+func (s *Service) ListGrants(ctx context.Context, by identity.Principal, tenant string) ([]grant.Grant, error) {
+	tenant = mine(by, tenant)
+	if err := s.may(ctx, by, identity.GrantList, tenant); err != nil {
+		return nil, err
+	}
+	return s.Grants.List(ctx, tenant)
+}
+
+// RevokeGrant ends a grant. A session that it has opened goes on; the row names it.
+func (s *Service) RevokeGrant(ctx context.Context, by identity.Principal, tenant, id string) (grant.Grant, error) {
+	missing := problem.New(problem.NotFound, "list them: clawjail grant ls", "there is no grant of that id")
+	tenant = mine(by, tenant)
+	if err := s.mayWith(ctx, by, identity.GrantRevoke, tenant, missing); err != nil {
+		return grant.Grant{}, err
+	}
+	out, err := s.Grants.Revoke(ctx, tenant, id, by.Actor()) // which records it
+	if problem.CodeOf(err) == problem.NotFound {
+		err = missing
+	}
+	return out, err
+}
+
+// GrantKeys lists the keys that grants are signed with.
+func (s *Service) GrantKeys(ctx context.Context, by identity.Principal) ([]grant.KeyInfo, error) {
+	if err := s.may(ctx, by, identity.GrantKeysRotate, ""); err != nil {
+		return nil, err
+	}
+	return s.Keyring.Keys()
+}
+
+// RotateGrantKeys makes a new key that grants are signed with.
+func (s *Service) RotateGrantKeys(ctx context.Context, by identity.Principal) (out grant.KeyInfo, err error) {
+	if err := s.may(ctx, by, identity.GrantKeysRotate, ""); err != nil {
+		return grant.KeyInfo{}, err
+	}
+	err = s.record(ctx, by, identity.GrantKeysRotate, "", "", "", nil, func() error {
+		out, err = s.Keyring.Rotate()
+		return err
+	})
+	return out, err
+}

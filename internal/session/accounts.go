@@ -1,0 +1,242 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+// Accounts is what operator sessions need of identity.
+type Accounts struct {
+	Grants Grants
+	Vault  Vault
+	Leases Leases
+	// Node names this process among those that share a database.
+	Node string
+	// Logins say how to see that a site asks to log in.
+	Logins []config.Login
+}
+
+func (a Accounts) complete() bool {
+	return a.Grants != nil && a.Vault != nil && a.Leases != nil && a.Node != ""
+}
+
+// Grants decides about grants. *grant.Issuer is one.
+type Grants interface {
+	Verify(ctx context.Context, token grant.Token, want grant.Want) (grant.Grant, error)
+	Use(ctx context.Context, token grant.Token, want grant.Want) (grant.Grant, error)
+}
+
+// Vault has the cookies. *vault.Vault is one.
+type Vault interface {
+	Cookies(ctx context.Context, tenant, domain string) (vault.CookieSet, error)
+	UseCookies(ctx context.Context, tenant, domain string, use func([]cookies.Cookie) error) error
+}
+
+// Leases says who uses which account now. A store.Store is one.
+type Leases interface {
+	LeaseCookieSets(ctx context.Context, l store.Lease, domains []string) (busy []string, err error)
+	ReleaseLeases(ctx context.Context, session string) error
+	MarkInjected(ctx context.Context, tenant, domain string, at time.Time) error
+}
+
+var errRevoked = problem.New(problem.SessionClosed, "open a new one with a key that is good", "the key that opened the session is not good any more")
+
+// releaseLimit bounds giving leases back.
+const releaseLimit = 5 * time.Second
+
+// permit does everything that comes before the jail: the record, and in an operator session grant and leases. What can
+// be refused without changing anything is refused first.
+func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
+	fields := audit.Fields{"mode": r.plan.mode, "access": string(r.plan.access), "browser": string(r.plan.shape.build)}
+	if r.plan.mode == ModeClean {
+		r.policy = s.Policy
+		return s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionOpen), "", fields))
+	}
+	g, err := s.verify(ctx, r)
+	if err != nil {
+		s.Records.Note(audit.Event{Action: string(identity.SessionOpenOperator), Result: audit.Refused, Tenant: r.plan.tenant, Actor: r.by.Actor(),
+			Session: r.id, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err), "domains": some(r.plan.domains)})})
+		return nil, err
+	}
+	if r.policy, err = s.egress(g); err != nil {
+		return nil, err
+	}
+	fields["grant_id"], fields["domains"], fields["domain_count"] = g.ID, some(r.plan.domains), len(r.plan.domains)
+	fields["egress_domains"], fields["egress_domain_count"] = some(g.EgressDomains), len(g.EgressDomains)
+	record, err := s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionOpenOperator), "", fields))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.lease(ctx, r); err != nil {
+		return record, err
+	}
+	// Last, so that what is refused before does not cost a grant.
+	g, err = s.Accounts.Grants.Use(ctx, r.plan.token, r.want())
+	if err != nil {
+		return record, err
+	}
+	s.mu.Lock()
+	r.grant = g
+	s.mu.Unlock()
+	return record, nil
+}
+
+// want is what a session wants to do with its grant.
+func (r *session) want() grant.Want {
+	return grant.Want{Tenant: r.plan.tenant, Session: r.id, Caller: r.plan.origin, Domains: r.plan.domains, Access: r.plan.access, Actor: r.by.Actor()}
+}
+
+// verify refuses an operator session without changing anything.
+func (s *Service) verify(ctx context.Context, r *session) (grant.Grant, error) {
+	if err := s.Authority.OperatorMode(ctx, r.plan.tenant); err != nil {
+		return grant.Grant{}, err
+	}
+	if err := s.isOrigin(r); err != nil {
+		return grant.Grant{}, err
+	}
+	g, err := s.Accounts.Grants.Verify(ctx, r.plan.token, r.want())
+	if err != nil {
+		return grant.Grant{}, err
+	}
+	within := g
+	within.Access = string(r.plan.access)
+	for _, domain := range r.plan.domains {
+		set, err := s.Accounts.Vault.Cookies(ctx, r.plan.tenant, domain)
+		if problem.CodeOf(err) == problem.NotFound {
+			return grant.Grant{}, problem.New(problem.NotFound, "import one: clawjail cookies import FILE --domain "+domain,
+				"there is no account of %s", domain)
+		}
+		if err != nil {
+			return grant.Grant{}, err
+		}
+		if err := grant.InScopes(set.Scopes, within); err != nil {
+			return grant.Grant{}, fmt.Errorf("the account of %s: %w", domain, err)
+		}
+		if !slices.ContainsFunc(set.Cookies, func(c vault.CookieInfo) bool { return !c.Expired }) {
+			s.Records.Note(audit.Event{Action: actionRefresh, Result: audit.Refused, Tenant: r.plan.tenant, Actor: r.by.Actor(), Session: r.id, Target: domain,
+				Detail: audit.NewDetail(audit.Fields{"reason": ReasonExpired})})
+			return grant.Grant{}, problem.New(problem.NeedsRefresh, "log in to "+domain+" again, and import its cookies",
+				"every cookie of the account of %s has expired", domain)
+		}
+	}
+	return g, nil
+}
+
+// isOrigin refuses a session that says to be asked for by another one that is not its caller's. What it says is then
+// compared with the grant.
+func (s *Service) isOrigin(r *session) error {
+	if r.plan.origin == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	origin := s.find(r.plan.origin)
+	if origin == nil || origin.state != StateReady || origin.plan.tenant != r.plan.tenant || origin.by.Actor() != r.by.Actor() {
+		return problem.New(problem.GrantWrongOrigin, "name a session that is open, and that you have opened", "the session %s is not yours, or is not open",
+			quote(r.plan.origin))
+	}
+	return nil
+}
+
+// lease makes a session one of those that use its accounts.
+func (s *Service) lease(ctx context.Context, r *session) error {
+	s.releaseOld(ctx)
+	s.mu.Lock()
+	r.leased = true // also when the answer is lost
+	s.mu.Unlock()
+	busy, err := s.Accounts.Leases.LeaseCookieSets(ctx,
+		store.Lease{Tenant: r.plan.tenant, Session: r.id, Node: s.Accounts.Node, At: s.Now()}, r.plan.domains)
+	if errors.Is(err, store.ErrNotFound) {
+		return problem.Wrap(err, problem.NotFound, "import it again: clawjail cookies import", "an account was removed at this moment")
+	}
+	if err != nil {
+		return err
+	}
+	if len(busy) > 0 {
+		return problem.New(problem.AccountBusy,
+			"wait until the other session is closed; `clawjail cookies set DOMAIN --max-sessions N` allows more at a time",
+			"another session uses the account of %s", strings.Join(busy, ", ")).With("domains", busy)
+	}
+	return nil
+}
+
+// release gives the leases of a session back, of which nothing is left. A session whose leases stay would lock its
+// account until the control plane starts anew, so it is tried again.
+func (s *Service) release(r *session) {
+	s.mu.Lock()
+	leased := r.leased
+	r.leased = false
+	s.mu.Unlock()
+	if !leased {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), releaseLimit)
+	defer cancel()
+	if err := s.Accounts.Leases.ReleaseLeases(ctx, r.id); err != nil {
+		s.Log.Error("give back the accounts of a session; it is tried again with the next operator session", "session", r.id, "error", err)
+		s.mu.Lock()
+		s.unfreed = append(s.unfreed, r.id)
+		s.mu.Unlock()
+	}
+}
+
+// releaseOld tries again what release could not do.
+func (s *Service) releaseOld(ctx context.Context) {
+	s.mu.Lock()
+	old := s.unfreed
+	s.unfreed = nil
+	s.mu.Unlock()
+	for _, id := range old {
+		if err := s.Accounts.Leases.ReleaseLeases(ctx, id); err != nil {
+			s.Log.Error("give back the accounts of a session", "session", id, "error", err)
+			s.mu.Lock()
+			s.unfreed = append(s.unfreed, id)
+			s.mu.Unlock()
+		}
+	}
+}
+
+// egress is what an operator session may reach: the domains of its grant and the others that the grant names, each with
+// what is below it. A private destination of the configuration is reached only when it is one of these.
+func (s *Service) egress(g grant.Grant) (policy.Policy, error) {
+	var rules []policy.Rule
+	named := slices.Concat(g.Domains, g.EgressDomains)
+	for _, rule := range s.Policy.Rules {
+		host, err := hostport.ParseHost(rule.Host.String())
+		if err == nil && slices.ContainsFunc(named, func(domain string) bool { return within(host.String(), domain) }) {
+			rules = append(rules, rule)
+		}
+	}
+	for n, domain := range named {
+		for below, text := range map[string]string{"": domain, "-below": "*." + domain} {
+			pattern, err := policy.ParsePattern(text)
+			if err != nil {
+				return policy.Policy{}, fmt.Errorf("the grant's domain %s: %w", quote(domain), err)
+			}
+			rules = append(rules, policy.Rule{Name: fmt.Sprintf("grant-%d%s", n+1, below), Action: policy.Allow, Host: pattern, Ports: policy.Ports(80, 443)})
+		}
+	}
+	out := policy.Only(rules...)
+	out.Advice = "that takes a grant with --egress-domain"
+	return out, out.Validate()
+}
+
+// within says whether a host is a domain or below it.
+func within(host, domain string) bool {
+	return host == domain || strings.HasSuffix(host, "."+domain)
+}

@@ -1,0 +1,52 @@
+package session
+
+import (
+	"context"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Authority decides who may do what. *identity.Service is one.
+type Authority interface {
+	// AuthorizeWith returns nil, forbidden, or not_found for what does not exist for the principal.
+	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
+	// OperatorMode says whether a tenant may have sessions with accounts.
+	OperatorMode(ctx context.Context, tenant string) error
+	// Hold calls cancel when the principal's key is not good any more, until release is called.
+	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
+}
+
+// agentOf is the id of the agent that a principal is; empty when it is none.
+func agentOf(by identity.Principal) string {
+	if by.Kind == identity.KindAgent {
+		return by.ID
+	}
+	return ""
+}
+
+// object is a session as the authority sees it.
+func (r *session) object() identity.Object {
+	return identity.Object{Tenant: r.plan.tenant, Agent: agentOf(r.by)}
+}
+
+// permitted returns a session that a principal may do something with. Of one that is not theirs they are told what they
+// are told of one that does not exist.
+func (s *Service) permitted(ctx context.Context, by identity.Principal, op identity.Operation, id string) (*session, error) {
+	s.mu.Lock()
+	r := s.find(id)
+	s.mu.Unlock()
+	// Nobody may learn from the difference between "may not" and "is not" that it exists.
+	object := identity.Object{Tenant: by.TenantOr(""), Agent: agentOf(by)}
+	if r != nil {
+		object = r.object()
+	}
+	err := s.Authority.AuthorizeWith(ctx, by, op, object)
+	if problem.CodeOf(err) == problem.NotFound || err == nil && r == nil {
+		return nil, notFound(id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}

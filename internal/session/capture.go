@@ -1,0 +1,41 @@
+package session
+
+import (
+	"context"
+
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// captureLimit bounds reading a jar.
+const captureLimit = DefaultTimeout
+
+// Capture gives the cookies that a session's browser has of some domains to a function, and wipes them after it. Only a
+// session that no agent ever touched is captured from: an agent could have logged in to an account of its own, and the
+// operator would then work in that one. What the function does is for its caller to record.
+func (s *Service) Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error {
+	ctx, cancel, err := bound(ctx, captureLimit, "the cookies were not read")
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	r, b, done, err := s.use(ctx, by, identity.CookiesCapture, id)
+	if err != nil {
+		return err
+	}
+	defer done()
+	s.mu.Lock()
+	touched := r.touched
+	s.mu.Unlock()
+	if touched {
+		return problem.New(problem.Forbidden, "open a session of your own, and log in there", "an agent has used session %s", id)
+	}
+	all, err := b.Cookies(ctx, "")
+	if err != nil {
+		return s.why(ctx, r, err)
+	}
+	defer cookies.Wipe(all)
+	chosen, _ := cookies.Select(all, domains)
+	return use(chosen)
+}

@@ -1,0 +1,171 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Jar is the cookies of a browser, one jar for each of its contexts; the empty id is the default one.
+type Jar interface {
+	Contexts(ctx context.Context) ([]string, error)
+	Cookies(ctx context.Context, browserContext string) ([]cookies.Cookie, error)
+	// SetCookies sets all or none; the code is bad_cookie when the browser does not take one of them.
+	SetCookies(ctx context.Context, browserContext string, list []cookies.Cookie) error
+}
+
+// maxNamed is how many cookies are named when a browser does not take them.
+const maxNamed = 10
+
+// inject gives the accounts of an operator session to its browser, and looks whether it has taken them.
+func (s *Service) inject(ctx context.Context, r *session) error {
+	if r.plan.mode != ModeOperator {
+		return nil
+	}
+	began := s.Now()
+	record, err := s.Records.Begin(ctx, s.intent(r, r.by.Actor(), actionInject, "",
+		audit.Fields{"grant_id": r.grant.ID, "domains": some(r.plan.domains), "domain_count": len(r.plan.domains)}))
+	if err != nil {
+		return err
+	}
+	count, err := s.injectAll(ctx, r)
+	record.End(outcome(err, audit.Fields{"grant_id": r.grant.ID, "domains": some(r.plan.domains), "cookie_count": count}))
+	if err != nil {
+		return fmt.Errorf("inject the accounts: %w", err)
+	}
+	s.mu.Lock()
+	r.injected, r.timing.Inject = count, milliseconds(s.Now().Sub(began))
+	s.mu.Unlock()
+	return s.probe(ctx, r)
+}
+
+func (s *Service) injectAll(ctx context.Context, r *session) (count int, err error) {
+	jar := Jar(r.instance.browser)
+	others, err := jar.Contexts(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, domain := range r.plan.domains {
+		err := s.Accounts.Vault.UseCookies(ctx, r.plan.tenant, domain, func(list []cookies.Cookie) error {
+			good, expired, err := sift(list, domain, s.Now())
+			if err != nil {
+				return err
+			}
+			for _, browserContext := range append([]string{""}, others...) {
+				if err := put(ctx, jar, browserContext, r.plan.domains, good, s.Now()); err != nil {
+					return err
+				}
+			}
+			count += len(good)
+			if len(expired) > 0 {
+				s.needsRefresh(r, Refresh{Domain: domain, Reason: ReasonExpired, Cookies: expired})
+			}
+			return nil
+		})
+		if err != nil {
+			return count, err
+		}
+		// For people: an injection that is not marked is an injection all the same, and it is on record.
+		if err := s.Accounts.Leases.MarkInjected(ctx, r.plan.tenant, domain, s.Now()); err != nil {
+			s.Log.Warn("mark an account as used", "session", r.id, "domain", domain, "error", err)
+		}
+	}
+	return count, nil
+}
+
+// sift looks at every cookie before the browser does. It names those that have expired, which Chromium would drop
+// without a word, and refuses one that is not valid or of another domain: the vault has neither, unless somebody
+// changed it.
+func sift(list []cookies.Cookie, domain string, now time.Time) (good []cookies.Cookie, expired []string, err error) {
+	for _, c := range list {
+		if err := cookies.Validate(c); err != nil {
+			return nil, nil, problem.Wrap(err, problem.BadCookie, "import the cookies of "+domain+" again", "a cookie of %s is not valid", domain)
+		}
+		if !cookies.Matches(c, []string{domain}) {
+			return nil, nil, problem.New(problem.BadCookie, "import the cookies of "+domain+" again", "the cookie %s is not of %s", c.ID(), domain)
+		}
+		if c.Expired(now) {
+			expired = append(expired, c.Name)
+			continue
+		}
+		good = append(good, c)
+	}
+	return good, expired, nil
+}
+
+// put sets cookies in one jar, reads it back and compares: Chromium drops some without saying so. A jar that has a cookie
+// of another domain is not the one of a fresh browser.
+func put(ctx context.Context, jar Jar, browserContext string, domains []string, list []cookies.Cookie, now time.Time) error {
+	err := jar.SetCookies(ctx, browserContext, list)
+	if problem.CodeOf(err) == problem.BadCookie {
+		bad, err := worst(ctx, jar, browserContext, list)
+		if err != nil {
+			return err
+		}
+		return injectionFailed("the browser does not take %s", bad)
+	}
+	if err != nil {
+		return err
+	}
+	back, err := jar.Cookies(ctx, browserContext)
+	if err != nil {
+		return err
+	}
+	defer cookies.Wipe(back)
+	var bad []string
+	for _, d := range cookies.Compare(list, back, now) {
+		what := "dropped"
+		if !d.Dropped {
+			what = "changed " + strings.Join(d.Changed, ", ")
+		}
+		bad = append(bad, d.Cookie.String()+" ("+what+")")
+	}
+	if len(bad) > 0 {
+		return injectionFailed("the browser has not kept %s as stored", bad)
+	}
+	if i := slices.IndexFunc(back, func(c cookies.Cookie) bool { return !cookies.Matches(c, domains) }); i >= 0 {
+		return injectionFailed("the browser had cookies before: %s", []string{back[i].ID().String()})
+	}
+	return nil
+}
+
+// worst finds the cookies for which the browser refuses a list, by halving it.
+func worst(ctx context.Context, jar Jar, browserContext string, list []cookies.Cookie) (bad []string, err error) {
+	rest := [][]cookies.Cookie{list}
+	for len(rest) > 0 && len(bad) <= maxNamed {
+		some := rest[0]
+		rest = rest[1:]
+		err := jar.SetCookies(ctx, browserContext, some)
+		switch {
+		case err == nil:
+		case problem.CodeOf(err) != problem.BadCookie:
+			return nil, err
+		case len(some) == 1:
+			bad = append(bad, some[0].ID().String())
+		default:
+			// The halves are next, so that of thousands of bad ones the first few are found in a few calls each.
+			half := len(some) / 2
+			rest = append([][]cookies.Cookie{some[:half], some[half:]}, rest...)
+		}
+	}
+	if len(bad) == 0 {
+		bad = []string{"some of the cookies together"}
+	}
+	return bad, nil
+}
+
+func injectionFailed(format string, bad []string) error {
+	more := ""
+	if len(bad) > maxNamed {
+		more = fmt.Sprintf(" and %d more", len(bad)-maxNamed)
+		bad = bad[:maxNamed]
+	}
+	return problem.New(problem.InjectionFailed, "log in again and import the cookies anew; the session was not opened, and needs a new grant",
+		format, strings.Join(bad, ", ")+more).With("cookies", bad)
+}

@@ -1,0 +1,178 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/identity"
+)
+
+// Reasons why an account needs a refresh.
+const (
+	ReasonExpired = "expired_cookies" // some of its cookies have
+	ReasonLogin   = "login_page"      // the site asked to log in
+)
+
+// Refresh is an account that somebody has to log in to again.
+type Refresh struct {
+	Domain string `json:"domain"`
+	Reason string `json:"reason" enum:"expired_cookies,login_page"`
+	// Cookies are the names of those that have expired.
+	Cookies []string  `json:"cookies,omitempty"`
+	At      time.Time `json:"at"`
+}
+
+const (
+	// lookLimit bounds looking whether a page asks to log in, probeLimit opening one page to see.
+	lookLimit  = 3 * time.Second
+	probeLimit = 20 * time.Second
+	blankPage  = "about:blank"
+)
+
+// logins knows the pages that ask to log in, by domain.
+type logins map[string]login
+
+type login struct {
+	config.Login
+	urls []*regexp.Regexp
+}
+
+func newLogins(list []config.Login) logins {
+	out := logins{}
+	for _, l := range list {
+		one := login{Login: l}
+		for _, pattern := range l.URLs {
+			one.urls = append(one.urls, addresses(pattern))
+		}
+		out[l.Domain] = one
+	}
+	return out
+}
+
+// addresses is the expression of a pattern. A star in front of the path stays in front of it: what any page may have in
+// its query makes it no page of the site.
+func addresses(pattern string) *regexp.Regexp {
+	place, path := "", pattern
+	if n := strings.Index(pattern, "://"); n >= 0 {
+		place, path = pattern, ""
+		if end := strings.IndexAny(pattern[n+len("://"):], "/?#"); end >= 0 {
+			end += n + len("://")
+			place, path = pattern[:end], pattern[end:]
+		} else if rest, open := strings.CutSuffix(pattern, "*"); open {
+			place, path = rest, "*"
+		}
+	}
+	stars := func(text, any string) string { return strings.ReplaceAll(regexp.QuoteMeta(text), `\*`, any) }
+	// Everything but the stars is quoted, so it always compiles.
+	return regexp.MustCompile(`^` + stars(place, `[^/?#]*`) + stars(path, `.*`) + `$`)
+}
+
+// probe opens the page of each account that is to be looked at, and goes back to an empty one.
+func (s *Service) probe(ctx context.Context, r *session) error {
+	b := r.instance.browser
+	probed := false
+	for _, domain := range r.plan.domains {
+		l := s.logins[domain]
+		if l.ProbeURL == "" {
+			continue
+		}
+		probed = true
+		err := s.record(ctx, r, r.by, identity.SessionUse, l.ProbeURL, audit.Fields{"tool": "probe"}, func() error {
+			within, cancel := context.WithTimeout(ctx, probeLimit)
+			defer cancel()
+			_, err := b.Navigate(within, l.ProbeURL)
+			return err
+		})
+		// Also when the page had just arrived: the session must not become ready on the page of its probe.
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if r.instance.gone() {
+			return errors.Join(err, errors.New("the browser has ended"))
+		}
+		if err != nil {
+			// A site that is away is no reason to refuse the session, and none to say that its login is gone.
+			s.Log.Warn("probe an account", "session", r.id, "domain", domain, "error", err)
+			continue
+		}
+		s.look(ctx, r, b)
+	}
+	if !probed {
+		return nil
+	}
+	if _, err := b.Navigate(ctx, blankPage); err != nil {
+		return fmt.Errorf("leave the page of the probe: %w", err)
+	}
+	return nil
+}
+
+// look sees whether the page asks to log in to one of the session's accounts.
+func (s *Service) look(ctx context.Context, r *session, b Browser) {
+	if len(r.plan.domains) == 0 || len(s.logins) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
+	defer cancel()
+	address, err := b.Address(ctx)
+	if err != nil {
+		s.Log.Debug("look where a page is", "session", r.id, "error", err)
+		return
+	}
+	page, err := url.Parse(address)
+	if err != nil {
+		return
+	}
+	for _, domain := range r.plan.domains {
+		l, known := s.logins[domain]
+		if !known {
+			continue
+		}
+		asks := slices.ContainsFunc(l.urls, func(u *regexp.Regexp) bool { return u.MatchString(address) })
+		// A selector is for pages of the domain: others may have a form of their own.
+		if !asks && l.Selector != "" && within(strings.ToLower(page.Hostname()), domain) {
+			if asks, err = b.Has(ctx, l.Selector); err != nil {
+				s.Log.Warn("look for a login form", "session", r.id, "domain", domain, "error", err)
+			}
+		}
+		if asks {
+			s.needsRefresh(r, Refresh{Domain: domain, Reason: ReasonLogin})
+		}
+	}
+}
+
+// needsRefresh notes, once, that somebody has to log in again.
+func (s *Service) needsRefresh(r *session, f Refresh) {
+	s.mu.Lock()
+	known := slices.ContainsFunc(r.refresh, func(o Refresh) bool { return o.Domain == f.Domain && o.Reason == f.Reason })
+	name := r.jail
+	if !known {
+		f.At = s.Now()
+		r.refresh = append(r.refresh, f)
+	}
+	s.mu.Unlock()
+	if known {
+		return
+	}
+	s.Log.Warn("an account needs a refresh", "session", r.id, "tenant", r.plan.tenant, "domain", f.Domain, "reason", f.Reason)
+	s.Records.Note(audit.Event{Action: actionRefresh, Result: audit.Failed, Tenant: r.plan.tenant, Actor: actorSystem, Session: r.id,
+		Jail: string(name), Target: f.Domain,
+		Detail: audit.NewDetail(audit.Fields{"reason": f.Reason, "cookie_count": len(f.Cookies), "cookie_names": named(f.Cookies)})})
+}
+
+// named are the first of some names as a record has room for them.
+func named(names []string) []string {
+	out := make([]string, 0, maxNamed)
+	for _, name := range names[:min(len(names), maxNamed)] {
+		out = append(out, cookies.Printable(name))
+	}
+	return out
+}

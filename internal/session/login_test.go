@@ -1,0 +1,270 @@
+package session
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+func exampleLogin() config.Login {
+	return config.Login{Domain: "example.com", URLs: []string{"https://*.example.com/login*", "https://sso.example.net/a.b?to=*"}, Selector: "form#login"}
+}
+
+// asked are the accounts of which a session says that its site asked to log in.
+func (a *accounts) asked(t *testing.T, id string) []Refresh {
+	t.Helper()
+	out, err := a.s.Get(t.Context(), admin, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.NeedsRefresh
+}
+
+func TestPageThatAsksToLogInIsNoticed(t *testing.T) {
+	tests := map[string]struct {
+		url, leads string // where a page leads to
+		has        string // what the page has
+		asks       bool
+	}{
+		"an address of the list":              {"https://www.example.com/login?next=/", "", "", true},
+		"an address of another domain":        {"https://sso.example.net/a.b?to=example", "", "", true},
+		"a page that leads to one":            {"https://www.example.com/inbox", "https://accounts.example.com/login", "", true},
+		"a page with the form":                {"https://www.example.com/inbox", "", "form#login", true},
+		"the domain itself with the form":     {"https://example.com/", "", "form#login", true},
+		"upper case with the form":            {"https://WWW.Example.COM/", "", "form#login", true},
+		"any other page":                      {"https://www.example.com/inbox", "", "form#search", false},
+		"the address as a part of another":    {"https://evil.test/?u=https://www.example.com/login", "", "", false},
+		"a dot is a dot":                      {"https://sso.example.net/axb?to=example", "", "", false},
+		"the form of a site of somebody else": {"https://example.org/", "", "form#login", false},
+		"the form of a look-alike":            {"https://evil-example.com/", "", "form#login", false},
+		"a page without an address":           {"about:blank", "", "form#login", false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			withAccounts(t, withLogins(exampleLogin()), func(t *testing.T, a *accounts) {
+				a.set(t, store.DefaultTenant, "example.com", 1)
+				out := a.mustOpenOperator(t)
+				if len(out.NeedsRefresh) != 0 {
+					t.Fatalf("from the start it says %+v", out.NeedsRefresh)
+				}
+				b := a.browserOf(out)
+				b.has = test.has
+				if test.leads != "" {
+					b.redirect = map[string]string{test.url: test.leads}
+				}
+				for range 2 { // it is said once
+					if _, err := a.s.Navigate(t.Context(), admin, out.ID, test.url, 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+				asked, events := a.asked(t, out.ID), a.steps("event session.needs_refresh failed example.com")
+				if !test.asks {
+					if len(asked) != 0 || len(events) != 0 {
+						t.Errorf("it says %+v, %q", asked, events)
+					}
+					return
+				}
+				if len(asked) != 1 || asked[0].Domain != "example.com" || asked[0].Reason != ReasonLogin || asked[0].At.IsZero() {
+					t.Errorf("it says %+v", asked)
+				}
+				if len(events) != 1 || !strings.Contains(events[0], `"reason":"login_page"`) {
+					t.Errorf("the events are %q", events)
+				}
+			})
+		})
+	}
+}
+
+func TestPatternsOfAddresses(t *testing.T) {
+	for _, test := range []struct {
+		pattern, address string
+		matches          bool
+	}{
+		{"https://*.example.com/login*", "https://a.b.example.com/login/2?x=/y", true},
+		{"https://*.example.com/login*", "https://evil.test/a.example.com/login", false},
+		{"https://*.example.com/login*", "https://evil.test?a.example.com/login", false},
+		{"https://*.example.com/login*", "https://evil.test#a.example.com/login", false},
+		{"https://example.com/*/login", "https://example.com/de/app/login", true},
+		{"https://login.example.com*", "https://login.example.com/any?x", true},
+		{"https://login.example.com", "https://login.example.com/", false},
+		{"*://example.com/in", "http://example.com/in", true},
+		{"*/signin*", "https://example.com/signin", true},
+		{"https://example.com/a+b(c)", "https://example.com/a+b(c)", true},
+		{"https://example.com/a+b(c)", "https://example.com/aabc", false},
+	} {
+		if got := addresses(test.pattern).MatchString(test.address); got != test.matches {
+			t.Errorf("%s matches %s: %v", test.pattern, test.address, got)
+		}
+	}
+}
+
+// A page can change by itself, or by what its user does; who takes a picture of it looks at it too.
+func TestLoginIsNoticedWithAScreenshot(t *testing.T) {
+	withAccounts(t, withLogins(exampleLogin()), func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 1)
+		out := a.mustOpenOperator(t)
+		b := a.browserOf(out)
+		b.mu.Lock()
+		b.at = "https://www.example.com/login"
+		b.mu.Unlock()
+		if _, err := a.s.Screenshot(t.Context(), admin, out.ID, pngOptions(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if asked := a.asked(t, out.ID); len(asked) != 1 {
+			t.Errorf("it says %+v", asked)
+		}
+	})
+}
+
+func TestLoginIsNoticedAlsoWhenThePageDidNotLoad(t *testing.T) {
+	withAccounts(t, withLogins(exampleLogin()), func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 1)
+		out := a.mustOpenOperator(t)
+		b := a.browserOf(out)
+		b.mu.Lock()
+		b.at = "https://www.example.com/login"
+		b.mu.Unlock()
+		_, err := a.s.Navigate(t.Context(), admin, out.ID, "slow", time.Second)
+		wantCode(t, err, problem.Timeout)
+		if asked := a.asked(t, out.ID); len(asked) != 1 {
+			t.Errorf("it says %+v", asked)
+		}
+	})
+}
+
+func TestCleanSessionNeedsNoRefresh(t *testing.T) {
+	withAccounts(t, withLogins(exampleLogin()), func(t *testing.T, a *accounts) {
+		out, err := a.s.Open(t.Context(), admin, Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.browserOf(out).has = "form#login"
+		if _, err := a.s.Navigate(t.Context(), admin, out.ID, "https://www.example.com/login", 0); err != nil {
+			t.Fatal(err)
+		}
+		if asked := a.asked(t, out.ID); len(asked) != 0 || len(a.steps("event session.needs_refresh")) != 0 {
+			t.Errorf("it says %+v", asked)
+		}
+	})
+}
+
+// A session has the accounts that it asked for; a login of another one is not its business.
+func TestLoginOfAnAccountThatTheSessionHasNotIsNotNoticed(t *testing.T) {
+	withAccounts(t, withLogins(exampleLogin()), func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, two, 1)
+		token, _ := a.issue(t, inBothDomains)
+		out, err := a.s.Open(t.Context(), admin, wanting(token, two))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.s.Navigate(t.Context(), admin, out.ID, "https://www.example.com/login", 0); err != nil {
+			t.Fatal(err)
+		}
+		if asked := a.asked(t, out.ID); len(asked) != 0 {
+			t.Errorf("it says %+v", asked)
+		}
+	})
+}
+
+func probing() config.Login {
+	l := exampleLogin()
+	l.ProbeURL = "https://www.example.com/home"
+	return l
+}
+
+func TestAccountIsProbedBeforeTheSessionIsReady(t *testing.T) {
+	for name, leads := range map[string]string{"logged in": "", "logged out": "https://www.example.com/login"} {
+		t.Run(name, func(t *testing.T) {
+			withAccounts(t, withLogins(probing()), func(t *testing.T, a *accounts) {
+				a.set(t, store.DefaultTenant, "example.com", 1)
+				if leads != "" {
+					a.prepare = func(b *fakeBrowser) { b.redirect = map[string]string{probing().ProbeURL: leads} }
+				}
+				out := a.mustOpenOperator(t)
+				if logged := leads == ""; len(out.NeedsRefresh) == 0 != logged || !logged && out.NeedsRefresh[0].Reason != ReasonLogin {
+					t.Errorf("it says %+v", out.NeedsRefresh)
+				}
+				b := a.browserOf(out)
+				if !slices.Equal(b.visits, []string{probing().ProbeURL, blankPage}) || b.at != blankPage {
+					t.Errorf("it was at %q, and is at %s", b.visits, b.at)
+				}
+				a.inOrder(t, "outcome session.inject ok", "intent session.use default admin "+probing().ProbeURL, "navigate",
+					"outcome session.use ok", "outcome session.open_operator ok")
+			})
+		})
+	}
+}
+
+func TestSiteThatIsAwayIsNoReasonToRefuseItsSession(t *testing.T) {
+	withAccounts(t, withLogins(probing()), func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 1)
+		a.failOnce("navigate", problem.New(problem.NavigationFailed, "", "it is away"))
+		out := a.mustOpenOperator(t)
+		if len(out.NeedsRefresh) != 0 || a.browserOf(out).at != blankPage {
+			t.Errorf("it says %+v, and is at %s", out.NeedsRefresh, a.browserOf(out).at)
+		}
+		a.inOrder(t, "outcome session.use failed", "outcome session.open_operator ok")
+	})
+}
+
+// The page of the probe is one of the operator's: it must not be what the session begins with.
+func TestPageOfTheProbeIsLeftOrThereIsNoSession(t *testing.T) {
+	withAccounts(t, withLogins(probing()), func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 1)
+		token, _ := a.issue(t)
+		a.failing("navigate", problem.New(problem.NavigationFailed, "", "nothing loads"))
+		a.refused(t, admin, wanting(token), problem.NavigationFailed)
+		a.free(t, store.DefaultTenant, "example.com")
+	})
+}
+
+// The last moment of a probe is one at which a caller may leave, and a browser may end.
+func TestSessionIsNotReadyOnThePageOfItsProbe(t *testing.T) {
+	tests := map[string]struct {
+		end  func(a *accounts, b *fakeBrowser, cancel context.CancelFunc)
+		code string
+	}{
+		"the caller left":   {func(_ *accounts, _ *fakeBrowser, cancel context.CancelFunc) { cancel() }, problem.Canceled},
+		"the browser ended": {func(_ *accounts, b *fakeBrowser, _ context.CancelFunc) { _ = b.Close() }, problem.Internal},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			withAccounts(t, withLogins(probing()), func(t *testing.T, a *accounts) {
+				a.set(t, store.DefaultTenant, "example.com", 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				a.prepare = func(b *fakeBrowser) {
+					step := b.step
+					b.step = func(name string) error {
+						if name == "navigate" {
+							test.end(a, b, cancel)
+						}
+						return step(name)
+					}
+				}
+				token, _ := a.issue(t)
+				_, err := a.s.Open(ctx, admin, wanting(token))
+				wantCode(t, err, test.code)
+				a.nothingLeft(t)
+				a.free(t, store.DefaultTenant, "example.com")
+			})
+		})
+	}
+}
+
+func TestProbeThatIsNotRecordedIsNotMade(t *testing.T) {
+	withAccounts(t, withLogins(probing()), func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 1)
+		a.failing("record session.use", errPlanted)
+		out := a.mustOpenOperator(t)
+		if visits := a.browserOf(out).visits; slices.Contains(visits, probing().ProbeURL) {
+			t.Errorf("the browser was at %q", visits)
+		}
+	})
+}

@@ -1,0 +1,132 @@
+package session
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+func TestSessionOfARevokedKeyEnds(t *testing.T) {
+	for name, r := range map[string]func(t *testing.T, a *accounts) Request{
+		"clean": func(*testing.T, *accounts) Request { return Request{} },
+		"operator": func(t *testing.T, a *accounts) Request {
+			token, _ := a.issue(t)
+			return wanting(token)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withAccounts(t, nil, func(t *testing.T, a *accounts) {
+				a.set(t, store.DefaultTenant, "example.com", 1)
+				who := a.people(t)
+				a.s.Authority = who
+				_, first, err := who.CreateOperator(t.Context(), keyAdmin, identity.NewOperator{Name: "o", Tenant: store.DefaultTenant,
+					Role: identity.RoleOperator, Life: identity.NeverExpires})
+				if err != nil {
+					t.Fatal(err)
+				}
+				by := operatorOf(store.DefaultTenant, first.ID)
+				out, err := a.s.Open(t.Context(), by, r(t, a))
+				if err != nil {
+					t.Fatal(err)
+				}
+				kept, err := a.s.Open(t.Context(), keyAdmin, Request{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if who.Open() != 2 {
+					t.Fatalf("%d are registered", who.Open())
+				}
+				// What cannot be recorded does not keep it open.
+				a.failing("record session.close", errPlanted)
+				if err := who.RevokeOperator(t.Context(), keyAdmin, first.ID); err != nil {
+					t.Fatal(err)
+				}
+				got, err := a.s.WaitGone(t.Context(), keyAdmin, out.ID)
+				if err != nil || got.State != StateClosed || got.Ended.Cause != CauseRevoked || got.Ended.Message == "" {
+					t.Errorf("it is %s, %+v, %v", got.State, got.Ended, err)
+				}
+				if got, err := a.s.Get(t.Context(), keyAdmin, kept.ID); err != nil || got.State != StateReady {
+					t.Errorf("the session of another key is %s, %v", got.State, err)
+				}
+				a.free(t, store.DefaultTenant, "example.com")
+				if who.Open() != 1 {
+					t.Errorf("%d are registered", who.Open())
+				}
+				// Nothing opens with it any more.
+				_, err = a.s.Open(t.Context(), by, Request{})
+				wantCode(t, err, problem.Unauthorized)
+				a.mustClose(t, kept.ID)
+				if who.Open() != 0 {
+					t.Errorf("%d are registered at the end", who.Open())
+				}
+			})
+		})
+	}
+}
+
+func TestSessionOfAKeyThatIsRevokedWhileItOpensIsNotOpened(t *testing.T) {
+	for _, step := range []string{"lease", "use grant", "create", "connect"} {
+		t.Run(step, func(t *testing.T) {
+			withAccounts(t, nil, func(t *testing.T, a *accounts) {
+				a.set(t, store.DefaultTenant, "example.com", 1)
+				token, _ := a.issue(t)
+				release := a.holding(step)
+				answer := make(chan error, 1)
+				go func() {
+					_, err := a.s.Open(t.Context(), admin, wanting(token))
+					answer <- err
+				}()
+				waitSteps(t, a, step, 1)
+				a.revoke()
+				wantCode(t, <-answer, problem.SessionClosed)
+				release()
+				all, _ := a.s.List(t.Context(), admin, "", true)
+				if len(all) != 1 || all[0].State != StateClosed || all[0].Ended.Cause != CauseRevoked {
+					t.Errorf("it is listed as %+v, %+v", all[0], all[0].Ended)
+				}
+				a.inOrder(t, "intent session.open_operator", "outcome session.open_operator refused")
+				a.nothingLeft(t)
+				a.free(t, store.DefaultTenant, "example.com")
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				if len(a.held) != 0 {
+					t.Errorf("%d registrations are left", len(a.held))
+				}
+			})
+		})
+	}
+}
+
+// However a session ends, it does not stay registered.
+func TestSessionIsRegisteredForAsLongAsItIsThere(t *testing.T) {
+	withAccounts(t, nil, func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 1)
+		held := func() int {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return len(a.held)
+		}
+		a.refused(t, admin, wanting(grant.Token{}), problem.GrantMissing)
+		if held() != 0 {
+			t.Errorf("after a refusal %d are registered", held())
+		}
+		out := a.mustOpenOperator(t)
+		release := a.holding("destroy")
+		if _, err := a.s.Close(t.Context(), admin, out.ID); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if held() != 1 {
+			t.Errorf("while its jail is being removed, %d are registered", held())
+		}
+		release()
+		a.mustClose(t, out.ID)
+		if held() != 0 {
+			t.Errorf("at the end %d are registered", held())
+		}
+	})
+}

@@ -1,0 +1,92 @@
+package session
+
+import (
+	"context"
+	"errors"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Records is the audit log as sessions write it.
+type Records interface {
+	// Begin writes down what is about to be done. On error it must not be done.
+	Begin(ctx context.Context, i audit.Intent) (Record, error)
+	// BeginEnding is Begin for an ending, which nothing may stop.
+	BeginEnding(i audit.Intent) Record
+	// Note writes down what has happened. It does not wait.
+	Note(e audit.Event)
+}
+
+// Record is something that is being done. Only its first End counts.
+type Record interface{ End(o audit.Outcome) }
+
+// Actions that are not an identity.Operation of a caller.
+const (
+	actionInject  = "session.inject"
+	actionRefresh = "session.needs_refresh"
+	actorSystem   = "system"
+)
+
+// intent is the beginning of an action on a session.
+func (s *Service) intent(r *session, actor, action, target string, fields audit.Fields) audit.Intent {
+	s.mu.Lock()
+	name := r.jail
+	s.mu.Unlock()
+	return audit.Intent{Action: action, Tenant: r.plan.tenant, Actor: actor, Session: r.id, Jail: string(name), Target: target,
+		Detail: audit.NewDetail(fields)}
+}
+
+// record does something that a caller asked for, between its intent and its outcome.
+func (s *Service) record(ctx context.Context, r *session, by identity.Principal, op identity.Operation, target string, fields audit.Fields, do func() error) error {
+	record, err := s.Records.Begin(ctx, s.intent(r, by.Actor(), string(op), target, fields))
+	if err != nil {
+		return err
+	}
+	err = do()
+	record.End(outcome(err, nil))
+	return err
+}
+
+// outcome is how something went.
+func outcome(err error, fields audit.Fields) audit.Outcome {
+	if err == nil {
+		return audit.Outcome{Result: audit.OK, Detail: audit.NewDetail(fields)}
+	}
+	all := audit.Fields{"code": problem.CodeOf(err)}
+	for name, value := range fields {
+		all[name] = value
+	}
+	result := audit.Failed
+	if refusal(err) {
+		result = audit.Refused
+	}
+	return audit.Outcome{Result: result, Detail: audit.NewDetail(all)}
+}
+
+// refusal says whether an error is a no rather than a failure.
+func refusal(err error) bool {
+	switch problem.CodeOf(err) {
+	case problem.GrantMissing, problem.GrantInvalid, problem.GrantWrongTenant, problem.GrantRevoked, problem.GrantUsed, problem.GrantExpired,
+		problem.GrantWrongOrigin, problem.GrantScope, problem.Forbidden, problem.NeedsRefresh, problem.AccountBusy:
+		return true
+	}
+	return errors.Is(err, errRevoked)
+}
+
+// namesMost bounds the names of a list in a record, in bytes: a record has room for 4 KiB.
+const namesMost = 1200
+
+// some are as many names of a list as a record has room for. How many there are is recorded beside them.
+func some(names []string) []string {
+	out := []string{} // a record has no null
+	size := 0
+	for _, name := range names {
+		if size += len(name) + 3; size > namesMost {
+			break
+		}
+		out = append(out, name)
+	}
+	return out
+}
