@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -388,8 +389,10 @@ func TestAnActionThatDiedHasAnOutcome(t *testing.T) {
 	opened := make(chan error, 1)
 	go func() { _, err := v.api.Open(ctx, api.OpenRequest{Label: "dies"}); opened <- err }()
 	testenv.Eventually(t, 30*time.Second, func() bool { _, err := os.Stat(armed + ".reached"); return err == nil }, "the jail is not being made")
-	if err := v.Kill(); err != nil {
-		t.Fatal(err)
+	for _, pid := range v.victims("serve") {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := <-opened; err == nil {
 		t.Error("a session was opened by a control plane that is dead")
@@ -399,16 +402,34 @@ func TestAnActionThatDiedHasAnOutcome(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	v.up()
-	rows := v.run("audit", "ls", "--action", "session.open", "--json")
-	var list []api.AuditRow
-	if err := json.Unmarshal([]byte(rows), &list); err != nil {
-		t.Fatalf("%v: %s", err, rows)
-	}
+	v.ready()
+	list := v.rows("--action", "session.open")
 	if len(list) != 2 || list[0].Phase != "intent" || list[1].Phase != "outcome" || list[1].Result != "unknown" || list[1].Ref != list[0].ID {
 		t.Errorf("the rows are %+v", list)
 	}
 	v.run("audit", "verify")
+}
+
+// TestWhatWasReapedIsOnRecord kills the control plane while a session is open. The host daemon removes the jail by
+// itself, and the next control plane writes that down.
+func TestWhatWasReapedIsOnRecord(t *testing.T) {
+	b := start(t, instance.Options{Settings: noPool})
+	s, err := b.api.Open(t.Context(), api.OpenRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range b.victims("serve") {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.ready()
+	testenv.Eventually(t, 60*time.Second, func() bool {
+		return slices.ContainsFunc(b.rows("--action", "jail.reap"), func(r api.AuditRow) bool {
+			return r.Result == "ok" && r.Actor == "system" && r.Jail == s.Jail
+		})
+	}, "what was reaped is not in the audit log")
+	b.clean(20 * time.Second)
 }
 
 // TestARevokedTokenEndsWhatIsOpen revokes an agent's token while its session is open.

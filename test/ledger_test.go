@@ -144,10 +144,11 @@ func TestAChangedLogIsFound(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log.jsonl")
 	// The last rows are vouched for by a checkpoint after a second at most.
 	time.Sleep(1500 * time.Millisecond)
+	now := time.Now().UTC().Format(time.RFC3339Nano)
 	if _, err := run("audit", "export", "--jsonl", "-o", file); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := run("audit", "verify", "--export", file); err != nil {
+	if out, err := run("audit", "verify", "--export", file, "--as-of", now); err != nil {
 		t.Fatalf("an export as it is: %v %s", err, out)
 	}
 	text, err := os.ReadFile(file)
@@ -170,7 +171,7 @@ func TestAChangedLogIsFound(t *testing.T) {
 		if err := os.WriteFile(bad, []byte(strings.Join(change(lines), "")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := run("audit", "verify", "--export", bad); err == nil {
+		if out, err := run("audit", "verify", "--export", bad, "--as-of", now); err == nil {
 			t.Errorf("a log that was %s is good: %s", name, out)
 		}
 	}

@@ -34,10 +34,8 @@ func newGrantIssue(p *program) *cobra.Command {
 		Use:   "issue --domain DOMAIN",
 		Short: "Issue a grant, and print its token",
 		Long: "Issues a grant. The token alone is on standard output, so that a script can keep it; what it permits is on " +
-			"standard error. " +
-			"Give the token to whoever opens the session, in the variable " + grantVariable + " or on standard input: an " +
-			"argument can be read " +
-			"by other users of the machine.",
+			"standard error. Give the token to whoever opens the session, in the variable " + grantVariable + " or on standard " +
+			"input: an argument can be read by other users of the machine.",
 		Example: "  export " + grantVariable + "=$(clawjail grant issue --domain example.com --ttl 10m)\n" +
 			"  clawjail session open --mode operator --domain example.com https://example.com/",
 		Args: arguments(0, 0),
