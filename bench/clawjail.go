@@ -85,6 +85,9 @@ func (b *bench) all(ctx context.Context) (err error) {
 	if engine != nil {
 		err = errors.Join(err, engine.stop())
 	}
+	if err == nil {
+		err = b.warmInjection(ctx, warm)
+	}
 	if err = errors.Join(err, endWarm()); err != nil {
 		return err
 	}

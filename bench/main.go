@@ -140,12 +140,20 @@ func (r *result) print(w *os.File) error {
 			}
 		}
 		if f.N > 1 {
-			fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.1f\t%s\t%d\t%s\t%s\t\n", n, f.P50, f.P95, f.Max, f.Unit, f.N, floor, verdict)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t\n", n, digits(f.P50), digits(f.P95), digits(f.Max), f.Unit, f.N, floor, verdict)
 		} else {
-			fmt.Fprintf(t, "%s\t%.1f\t\t\t%s\t\t%s\t%s\t\n", n, f.P50, f.Unit, floor, verdict)
+			fmt.Fprintf(t, "%s\t%s\t\t\t%s\t\t%s\t%s\t\n", n, digits(f.P50), f.Unit, floor, verdict)
 		}
 	}
 	return t.Flush()
+}
+
+// digits writes small figures more exactly.
+func digits(v float64) string {
+	if v > -10 && v < 10 && v != 0 {
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.1f", v)
 }
 
 func (r *result) appendTo(path string) error {

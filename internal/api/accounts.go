@@ -23,7 +23,7 @@ type Credentials interface {
 	CookieSet(ctx context.Context, by identity.Principal, tenant, domain string) (vault.CookieSet, error)
 	SetRules(ctx context.Context, by identity.Principal, tenant, domain string, r vault.Rules) (vault.CookieSet, error)
 	DeleteCookies(ctx context.Context, by identity.Principal, tenant, domain string) error
-	Capture(ctx context.Context, by identity.Principal, session string, domains []string, rules *vault.Rules) ([]vault.CookieSet, error)
+	Capture(ctx context.Context, by identity.Principal, session string, domains []string, change func(*vault.Rules)) ([]vault.CookieSet, error)
 
 	Secrets(ctx context.Context, by identity.Principal, tenant string) ([]vault.Secret, error)
 	PutSecret(ctx context.Context, by identity.Principal, name vault.SecretName, value secret.Value) error
@@ -210,13 +210,11 @@ func (a *API) capture(ctx context.Context, by identity.Principal, in *captureInp
 	if err := checkScopes(body.Scopes); err != nil {
 		return nil, err
 	}
-	var rules *vault.Rules
+	var change func(*vault.Rules)
 	if body.Scopes != nil || body.MaxSessions != nil {
-		r := credential.DefaultRules()
-		said(&r, body.Scopes, body.MaxSessions)
-		rules = &r
+		change = func(r *vault.Rules) { said(r, body.Scopes, body.MaxSessions) }
 	}
-	sets, err := a.Credentials.Capture(ctx, by, in.ID, body.Domains, rules)
+	sets, err := a.Credentials.Capture(ctx, by, in.ID, body.Domains, change)
 	if err != nil {
 		return nil, err
 	}

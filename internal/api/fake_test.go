@@ -182,8 +182,13 @@ func (f *fakeCredentials) SetRules(_ context.Context, _ identity.Principal, _, _
 	return f.set, f.fail
 }
 
-func (f *fakeCredentials) Capture(_ context.Context, _ identity.Principal, _ string, _ []string, rules *vault.Rules) ([]vault.CookieSet, error) {
-	f.captured = rules
+func (f *fakeCredentials) Capture(_ context.Context, _ identity.Principal, _ string, _ []string, change func(*vault.Rules)) ([]vault.CookieSet, error) {
+	f.captured = nil
+	if change != nil {
+		rules := credential.DefaultRules()
+		change(&rules)
+		f.captured = &rules
+	}
 	return nil, f.fail
 }
 
@@ -191,6 +196,12 @@ func (f *fakeCredentials) PutSecret(_ context.Context, _ identity.Principal, nam
 	f.name, f.value = name, value.Append(nil)
 	return f.fail
 }
+
+// Note implements AuditLog.
+func (noLog) Note(audit.Event) {}
+
+// Event implements AuditLog.
+func (noLog) Event(context.Context, audit.Event) error { return nil }
 
 // noLog is an audit log without records.
 type noLog struct {
@@ -315,10 +326,6 @@ func (d *door) brokenOff(t testing.TB, path string) (body string, broken bool) {
 
 func header(name, value string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }
-}
-
-func without(name string) func(*http.Request) {
-	return func(r *http.Request) { r.Header.Del(name) }
 }
 
 func anonymous(r *http.Request) { r.Header.Del("Authorization") }

@@ -38,14 +38,24 @@ func (s *Service) Import(ctx context.Context, by identity.Principal, i Import) (
 // put stores a jar, with the rules that a new account has.
 func (s *Service) put(ctx context.Context, i Import) (vault.CookieSet, error) {
 	if i.Rules == nil {
-		_, err := s.Vault.Cookies(ctx, i.Tenant, i.Domain)
-		if problem.CodeOf(err) == problem.NotFound {
+		if _, there := s.rules(ctx, i.Tenant, i.Domain); !there {
 			rules := DefaultRules()
 			i.Rules = &rules
 		}
-		// Any other error is one of opening what is there, which is replaced.
 	}
 	return s.Vault.PutCookies(ctx, vault.NewCookies{Tenant: i.Tenant, Domain: i.Domain, Cookies: i.Cookies, Rules: i.Rules})
+}
+
+// rules are those of an account, or of a new one.
+func (s *Service) rules(ctx context.Context, tenant, domain string) (rules vault.Rules, there bool) {
+	set, err := s.Vault.Cookies(ctx, tenant, domain)
+	if problem.CodeOf(err) == problem.NotFound {
+		return DefaultRules(), false
+	}
+	if err != nil {
+		return DefaultRules(), true // it cannot be opened, and is about to be replaced
+	}
+	return vault.Rules{Scopes: set.Scopes, MaxLeases: set.MaxLeases}, true
 }
 
 // Cookies lists the accounts of a tenant.
@@ -94,8 +104,9 @@ func (s *Service) DeleteCookies(ctx context.Context, by identity.Principal, tena
 }
 
 // Capture keeps what the browser of a session has of some domains, each as an account of its own. A domain without any
-// cookie is an error, and nothing is kept then.
-func (s *Service) Capture(ctx context.Context, by identity.Principal, id string, domains []string, rules *vault.Rules) (out []vault.CookieSet, err error) {
+// cookie is an error, and so is a cookie that no browser would take again; nothing is kept then. change makes the rules
+// of each account out of those that it has, or that a new one has; it may be nil.
+func (s *Service) Capture(ctx context.Context, by identity.Principal, id string, domains []string, change func(*vault.Rules)) (out []vault.CookieSet, err error) {
 	wanted, err := registrable(domains)
 	if err != nil {
 		return nil, err
@@ -126,9 +137,18 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 			return problem.New(problem.NotFound, "log in there with this session first", "the browser has no cookies of %s", strings.Join(none, ", ")).
 				With("domains", none)
 		}
+		if err := sound(jars); err != nil {
+			return err
+		}
 		for _, domain := range wanted {
 			err := s.record(ctx, by, identity.CookiesCapture, from.Tenant, id, domain, audit.Fields{"cookie_count": len(jars[domain])}, func() error {
-				set, err := s.put(ctx, Import{Tenant: from.Tenant, Domain: domain, Cookies: jars[domain], Rules: rules})
+				i := Import{Tenant: from.Tenant, Domain: domain, Cookies: jars[domain]}
+				if change != nil {
+					rules, _ := s.rules(ctx, from.Tenant, domain)
+					change(&rules)
+					i.Rules = &rules
+				}
+				set, err := s.put(ctx, i)
 				if err == nil {
 					out = append(out, set)
 				}
@@ -145,6 +165,19 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 
 // maxDomains is how many accounts one capture may keep: as many as a session may have.
 const maxDomains = 20
+
+// sound refuses jars with a cookie that no browser would take again, and names all such.
+func sound(jars map[string][]cookies.Cookie) error {
+	many := problem.Many{Code: problem.BadCookie, Hint: "the site sets it in a way that cannot be carried to another browser"}
+	for domain, jar := range jars {
+		for _, c := range jar {
+			if err := cookies.Validate(c); err != nil {
+				many.Add(domain, "%v", err)
+			}
+		}
+	}
+	return many.Err()
+}
 
 // registrable checks domains that somebody named.
 func registrable(domains []string) ([]string, error) {

@@ -351,7 +351,9 @@ func TestACaptureIsWholeOrNothing(t *testing.T) {
 	w := newWorld(t)
 	expired := cookie("old", "example.org")
 	expired.Expires = 1000
-	w.sessions.jar = []cookies.Cookie{cookie("a", "example.com"), expired}
+	unsound := cookie("bent", "example.edu")
+	unsound.Path = "/a b"
+	w.sessions.jar = []cookies.Cookie{cookie("a", "example.com"), expired, unsound}
 	for name, test := range map[string]struct {
 		domains []string
 		code    string
@@ -359,6 +361,7 @@ func TestACaptureIsWholeOrNothing(t *testing.T) {
 	}{
 		"a domain without cookies":    {[]string{"example.com", "example.net"}, problem.NotFound, "example.net"},
 		"one whose cookies are over":  {[]string{"example.com", "example.org"}, problem.NotFound, "example.org"},
+		"one that no browser takes":   {[]string{"example.com", "example.edu"}, problem.BadCookie, "bent"},
 		"no domain":                   {nil, problem.BadDomain, "no domain"},
 		"a part of a domain":          {[]string{"example.com", "www.example.com"}, problem.BadDomain, "part of a domain"},
 		"what nobody can register":    {[]string{"example.com", "com"}, problem.BadDomain, "com"},
@@ -373,6 +376,25 @@ func TestACaptureIsWholeOrNothing(t *testing.T) {
 		t.Errorf("stored all the same: %+v, %v", sets, err)
 	}
 	w.rows(t, "cookies.capture", 0)
+}
+
+// What is not said about an account stays as it is, and is the default of a new one.
+func TestACaptureChangesTheRulesThatAreSaid(t *testing.T) {
+	w := newWorld(t)
+	w.sessions.jar = []cookies.Cookie{cookie("a", ".example.com"), cookie("c", "example.net")}
+	if _, err := w.Capture(w.ctx, w.admin, "s_1", []string{"example.com"}, func(r *vault.Rules) { r.MaxLeases = 3 }); err != nil {
+		t.Fatal(err)
+	}
+	cdp := func(r *vault.Rules) { r.Scopes = []string{"cdp"} }
+	sets, err := w.Capture(w.ctx, w.admin, "s_1", []string{"example.com", "example.net"}, cdp)
+	if err != nil || len(sets) != 2 {
+		t.Fatalf("%+v, %v", sets, err)
+	}
+	for n, most := range []int{3, 1} {
+		if sets[n].MaxLeases != most || len(sets[n].Scopes) != 1 || sets[n].Scopes[0] != "cdp" {
+			t.Errorf("%s has %d sessions and the scopes %v", sets[n].Domain, sets[n].MaxLeases, sets[n].Scopes)
+		}
+	}
 }
 
 func TestWhoMayNotIsToldSoAndNothingIsDone(t *testing.T) {

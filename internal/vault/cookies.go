@@ -42,7 +42,7 @@ type Rules struct {
 
 func (r Rules) check(wrong *problem.Many) {
 	if r.MaxLeases < 1 || r.MaxLeases > maxLeases {
-		wrong.Add("max_leases", "must be from 1 to %d", maxLeases)
+		wrong.Add("max_sessions", "must be from 1 to %d", maxLeases)
 	}
 	if len(r.Scopes) > maxScopes {
 		wrong.Add("scopes", "are more than %d", maxScopes)
@@ -66,7 +66,7 @@ type CookieSet struct {
 	Domain          string    `json:"domain"`
 	Count           int       `json:"count"`
 	Scopes          []string  `json:"scopes"`
-	MaxLeases       int       `json:"max_leases"`
+	MaxLeases       int       `json:"max_sessions"`
 	CreatedAt       time.Time `json:"created_at"`
 	LastRefreshedAt time.Time `json:"last_refreshed_at"`
 	LastInjectedAt  time.Time `json:"last_injected_at,omitzero"`

@@ -197,7 +197,7 @@ func TestCookiesThatDoNotBelongAreNamedAndNothingIsStored(t *testing.T) {
 	wantProblem(t, err, problem.BadCookie)
 	for _, want := range []string{
 		"expired of example.com/: it has expired", "__Host-x of .example.com/: its name's prefix", "foreign of notexample.com/: it is of another domain",
-		"twice of example.com/: it is there twice", "max_leases", "scopes",
+		"twice of example.com/: it is there twice", "max_sessions", "scopes",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
