@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
@@ -114,12 +115,23 @@ func (r *nftReader) keys(set *nftables.Set) ([][]byte, error) {
 			}
 		}
 		if !interrupted {
-			return keys, nil
+			return distinct(keys), nil
 		}
 		if try == dumpTries {
 			return nil, fmt.Errorf("list the set %s: it changed while it was read, %d times", set.Name, try)
 		}
 	}
+}
+
+// distinct leaves one of each key: a set whose table grows while it is listed is listed anew from its beginning, and the
+// kernel does not say so.
+func distinct(keys [][]byte) [][]byte {
+	seen := make(map[string]bool, len(keys))
+	return slices.DeleteFunc(keys, func(key []byte) bool {
+		known := seen[string(key)]
+		seen[string(key)] = true
+		return known
+	})
 }
 
 func setAttributes(set *nftables.Set) []netlink.Attribute {
