@@ -6,12 +6,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
+
+// growPause is between two listings of a set that changes.
+const growPause = 5 * time.Millisecond
 
 // nftReader reads from nf_tables what the nftables library has no call for: one element of a set, whatever the
 // set's size; a whole set, knowing whether it changed meanwhile; and the number of the ruleset's generation, which
@@ -114,24 +117,25 @@ func (r *nftReader) keys(set *nftables.Set) ([][]byte, error) {
 				return nil, fmt.Errorf("list the set %s: %w", set.Name, err)
 			}
 		}
-		if !interrupted {
-			return distinct(keys), nil
+		// A hash table that grows while it is listed is listed with some elements twice and others not at all, and the
+		// kernel does not say so. It takes a moment.
+		if !interrupted && distinct(keys) {
+			return keys, nil
 		}
 		if try == dumpTries {
 			return nil, fmt.Errorf("list the set %s: it changed while it was read, %d times", set.Name, try)
 		}
+		time.Sleep(growPause)
 	}
 }
 
-// distinct leaves one of each key: a set whose table grows while it is listed is listed anew from its beginning, and the
-// kernel does not say so.
-func distinct(keys [][]byte) [][]byte {
+// distinct says whether no key is there twice.
+func distinct(keys [][]byte) bool {
 	seen := make(map[string]bool, len(keys))
-	return slices.DeleteFunc(keys, func(key []byte) bool {
-		known := seen[string(key)]
+	for _, key := range keys {
 		seen[string(key)] = true
-		return known
-	})
+	}
+	return len(seen) == len(keys)
 }
 
 func setAttributes(set *nftables.Set) []netlink.Attribute {
