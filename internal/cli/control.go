@@ -87,7 +87,7 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 	limits := grant.DefaultLimits()
 	limits.DefaultTTL, limits.MaxTTL = o.config.Grants.TTL, o.config.Grants.MaxTTL
 	r.grants, err = grant.New(grant.Options{Store: r.store, Keys: r.keyring, Installation: issuer,
-		RegistrableDomain: cookies.RegistrableDomain, Limits: limits, Now: o.now, Audit: r.recordGrant})
+		RegistrableDomain: cookies.RegistrableDomain, Limits: limits, Now: o.now, Audit: r.recordGrant, Begin: r.beginGrant})
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 	if err != nil {
 		return nil, err
 	}
-	r.identity, err = identity.Open(ctx, identity.Options{Store: r.store, Admin: admin, Now: o.now, Audit: r.recordIdentity,
+	r.identity, err = identity.Open(ctx, identity.Options{Store: r.store, Admin: admin, Now: o.now, Audit: r.recordIdentity, Begin: r.beginIdentity,
 		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
 	if err != nil {
 		return nil, fmt.Errorf("open what is known of operators and agents: %w", err)
@@ -134,17 +134,44 @@ func (r *ring) close(ctx context.Context) error {
 
 // recordGrant writes an event of a grant down. A refusal is a no whether it is written or not, so nobody waits for it.
 func (r *ring) recordGrant(ctx context.Context, e grant.Event) error {
-	fields := audit.Fields{"domains": e.Domains}
+	return r.event(ctx, e.Action == "grant.revoke", ofGrant(e))
+}
+
+// beginGrant writes down what is about to be done with a grant.
+func (r *ring) beginGrant(ctx context.Context, e grant.Event) (func(string), error) {
+	return r.begin(ctx, ofGrant(e))
+}
+
+func ofGrant(e grant.Event) audit.Event {
+	fields := audit.Fields{"domains": session.Names(e.Domains), "domain_count": len(e.Domains)}
 	if e.Code != "" {
 		fields["code"] = e.Code
 	}
-	return r.event(ctx, e.Action == "grant.revoke", audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant,
-		Actor: e.Actor, Session: e.Session, Target: e.Grant, Detail: audit.NewDetail(fields)})
+	if e.Access != "" {
+		fields["access"], fields["expires_at"] = e.Access, e.ExpiresAt.UTC().Format(time.RFC3339)
+		fields["egress_domains"], fields["egress_domain_count"] = session.Names(e.EgressDomains), len(e.EgressDomains)
+	}
+	return audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant,
+		Actor: e.Actor, Session: e.Session, Target: e.Grant, Detail: audit.NewDetail(fields)}
 }
 
 // recordIdentity writes an event about who may down.
 func (r *ring) recordIdentity(ctx context.Context, e identity.Event) error {
+	return r.event(ctx, e.Ending, ofIdentity(e))
+}
+
+// beginIdentity writes down what is about to be done about who may.
+func (r *ring) beginIdentity(ctx context.Context, e identity.Event) (func(string), error) {
+	return r.begin(ctx, ofIdentity(e))
+}
+
+func ofIdentity(e identity.Event) audit.Event {
 	fields := audit.Fields{}
+	for name, value := range e.Facts {
+		if value != "" {
+			fields[name] = value
+		}
+	}
 	for name, value := range map[string]string{"reason": e.Reason, "presented": e.KeyHint} {
 		if value != "" {
 			fields[name] = value
@@ -153,8 +180,21 @@ func (r *ring) recordIdentity(ctx context.Context, e identity.Event) error {
 	if e.Remote.IsValid() {
 		fields["remote"] = e.Remote.String()
 	}
-	return r.event(ctx, e.Ending, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant,
-		Actor: e.Actor, Target: e.Target, Detail: audit.NewDetail(fields)})
+	return audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant,
+		Actor: e.Actor, Target: e.Target, Detail: audit.NewDetail(fields)}
+}
+
+// begin writes an intent down, and end its outcome.
+func (r *ring) begin(ctx context.Context, e audit.Event) (end func(result string), err error) {
+	pending, err := r.log.Begin(ctx, intentOf(e))
+	if err != nil {
+		return nil, err
+	}
+	return func(result string) { pending.End(audit.Outcome{Result: audit.Result(result)}) }, nil
+}
+
+func intentOf(e audit.Event) audit.Intent {
+	return audit.Intent{Action: e.Action, Tenant: e.Tenant, Actor: e.Actor, Session: e.Session, Jail: e.Jail, Target: e.Target, Detail: e.Detail}
 }
 
 // event writes an event down. An ending happens in any case, so its record finds a place in any case; a refusal is a no
@@ -165,8 +205,7 @@ func (r *ring) event(ctx context.Context, ending bool, e audit.Event) error {
 		r.log.Note(e)
 		return nil
 	case ending:
-		r.log.BeginEnding(audit.Intent{Action: e.Action, Tenant: e.Tenant, Actor: e.Actor, Session: e.Session, Jail: e.Jail, Target: e.Target,
-			Detail: e.Detail}).End(audit.Outcome{Result: e.Result})
+		r.log.BeginEnding(intentOf(e)).End(audit.Outcome{Result: e.Result})
 		return nil
 	}
 	return r.log.Event(ctx, e)

@@ -67,6 +67,10 @@ type Event struct {
 	Grant   string // its ID; empty when the token did not say in a way that can be believed
 	Code    string // of a refusal
 	Domains []string
+	// EgressDomains, Access and ExpiresAt are what a new grant permits besides.
+	EgressDomains []string
+	Access        string
+	ExpiresAt     time.Time
 }
 
 // The results of an event.
@@ -90,6 +94,9 @@ type Options struct {
 	// Audit writes an event down before it returns. A grant is issued only after its event was written; when making
 	// it did not work, a second event says so. Revoking happens whatever Audit returns, and a refusal stays one.
 	Audit func(ctx context.Context, e Event) error
+	// Begin writes an action down before it is done, and end what came of it: ok or failed. Without it, Audit is called
+	// with ok before, and with failed after what did not work.
+	Begin func(ctx context.Context, e Event) (end func(result string), err error)
 }
 
 // Validate reports everything that is wrong.

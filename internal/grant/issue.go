@@ -40,15 +40,31 @@ func (i *Issuer) Issue(ctx context.Context, r Request) (Token, Grant, error) {
 	if err != nil {
 		return Token{}, Grant{}, fmt.Errorf("sign a grant: %w", err)
 	}
-	event := Event{Action: "grant.issue", Result: resultOK, Tenant: g.Tenant, Actor: g.Operator, Grant: g.ID, Domains: g.Domains, Session: g.Origin}
-	if err := i.o.Audit(ctx, event); err != nil {
+	event := Event{Action: "grant.issue", Result: resultOK, Tenant: g.Tenant, Actor: g.Operator, Grant: g.ID, Domains: g.Domains, Session: g.Origin,
+		EgressDomains: g.EgressDomains, Access: g.Access, ExpiresAt: g.ExpiresAt}
+	end, err := i.begin(ctx, event)
+	if err != nil {
 		return Token{}, Grant{}, fmt.Errorf("record a grant: %w", err)
 	}
 	if err := i.o.Store.CreateGrant(ctx, g); err != nil {
-		event.Result = resultFailed
-		return Token{}, Grant{}, fmt.Errorf("keep a grant: %w", errors.Join(err, i.o.Audit(ctx, event)))
+		return Token{}, Grant{}, fmt.Errorf("keep a grant: %w", errors.Join(err, end(resultFailed)))
 	}
-	return token, g, nil
+	return token, g, end(resultOK)
+}
+
+// begin records what is about to be done. What end returns is an error of recording that it did not work.
+func (i *Issuer) begin(ctx context.Context, e Event) (end func(result string) error, err error) {
+	if i.o.Begin != nil {
+		done, err := i.o.Begin(ctx, e)
+		return func(result string) error { done(result); return nil }, err
+	}
+	return func(result string) error {
+		if result == resultOK {
+			return nil // which the event has said
+		}
+		e.Result = result
+		return i.o.Audit(context.WithoutCancel(ctx), e)
+	}, i.o.Audit(ctx, e)
 }
 
 // row is the grant of a request.

@@ -86,11 +86,7 @@ func (s *Service) endAgent(ctx context.Context, by Principal, op Operation, tena
 		return err
 	}
 	err = s.ending(ctx, agentEvent(op, by, a, a.ID), func() error {
-		if err := write(a); err != nil {
-			return err
-		}
-		s.connections.cut(func(p Principal) bool { return p.Kind == KindAgent && p.ID == a.ID })
-		return nil
+		return s.cutOff(a.ID, func(p Principal) bool { return p.Kind == KindAgent && p.ID == a.ID }, func() error { return write(a) })
 	})
 	if err != nil {
 		return fmt.Errorf("end agent %s: %w", name, err)
@@ -105,6 +101,9 @@ func (s *Service) RestoreAgent(ctx context.Context, by Principal, tenant, name s
 		return err
 	}
 	err = s.record(ctx, agentEvent(AgentRestore, by, a, a.ID), func() error { return s.o.Store.RevokeAgent(ctx, a.ID, time.Time{}) })
+	if err == nil {
+		s.denied.set(a.ID, false)
+	}
 	if err != nil {
 		return fmt.Errorf("restore agent %s: %w", name, err)
 	}
@@ -196,11 +195,8 @@ func (s *Service) RevokeToken(ctx context.Context, by Principal, tenant, name, i
 		e := agentEvent(TokenRevoke, by, a, t.ID)
 		e.KeyHint = t.Hint
 		err := s.ending(ctx, e, func() error {
-			if err := s.o.Store.RevokeToken(ctx, t.ID, s.now()); err != nil {
-				return err
-			}
-			s.connections.cut(func(p Principal) bool { return p.TokenID == t.ID })
-			return nil
+			return s.cutOff(t.ID, func(p Principal) bool { return p.TokenID == t.ID },
+				func() error { return s.o.Store.RevokeToken(ctx, t.ID, s.now()) })
 		})
 		if err != nil {
 			return fmt.Errorf("revoke token %s: %w", id, err)

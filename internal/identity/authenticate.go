@@ -54,6 +54,9 @@ func (s *Service) Authenticate(ctx context.Context, presented string, remote net
 		if p, reason, err = s.identify(ctx, key, prefix); err != nil {
 			return Principal{}, fmt.Errorf("look up a key: %w", err)
 		}
+		if reason == "" && s.denied.has(p) {
+			reason = reasonRevoked
+		}
 	}
 	if reason != "" {
 		s.brake.wrong(remote)
@@ -160,6 +163,9 @@ func (s *Service) over(expires, revoked time.Time) string {
 // standing says how a principal that was authenticated before is doing now: why its key is not good any more, or
 // empty, and when it expires.
 func (s *Service) standing(ctx context.Context, p Principal) (expires time.Time, reason string, err error) {
+	if s.denied.has(p) {
+		return time.Time{}, reasonRevoked, nil
+	}
 	switch p.Kind {
 	case KindAdmin:
 		return time.Time{}, "", nil // as long as the process, which has read the file once

@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -247,14 +248,14 @@ func TestRefusalsAreRecordedWithTheirCaller(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	want := Event{Action: "session.open", Result: "refused", Tenant: "acme", Actor: "operator:op_3", Target: "acme", Reason: "forbidden"}
-	if diff := cmp.Diff(want, w.log.last(t), cmp.Comparer(func(a, b Event) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, w.log.last(t), cmp.Comparer(func(a, b Event) bool { return reflect.DeepEqual(a, b) })); diff != "" {
 		t.Errorf("recorded (-want +got):\n%s", diff)
 	}
 	if err := w.AuthorizeWith(t.Context(), viewer, SessionRead, Object{Tenant: "rival"}); problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("got %v", err)
 	}
 	want = Event{Action: "session.read", Result: "refused", Tenant: "acme", Actor: "operator:op_3", Target: "rival", Reason: "not_found"}
-	if got := w.log.last(t); got != want {
+	if got := w.log.last(t); !reflect.DeepEqual(got, want) {
 		t.Errorf("recorded %+v", got)
 	}
 	before := len(w.log.all())

@@ -48,6 +48,8 @@ type Event struct {
 	// KeyHint is the beginning of a key that was refused, as lists of keys show it; empty when it had the form of none.
 	KeyHint string
 	Remote  netip.Addr
+	// Facts are what was decided: a role, a policy.
+	Facts map[string]string
 	// Ending says that it has happened already and whatever comes of the record.
 	Ending bool
 }
@@ -66,6 +68,9 @@ type Options struct {
 	// Now and Audit are required. Audit writes an event down before it returns.
 	Now   func() time.Time
 	Audit func(ctx context.Context, e Event) error
+	// Begin writes an action down before it is done, and end what came of it: ok or failed. Without it Audit is called
+	// with ok before, and with failed after what did not work.
+	Begin func(ctx context.Context, e Event) (end func(result string), err error)
 	// Recheck is how often open connections are compared with the store; at least a second.
 	Recheck time.Duration
 	// Brake bounds guessing.
@@ -99,6 +104,7 @@ type Service struct {
 	o           Options
 	brake       *brake
 	connections *connections
+	denied      denied
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -128,6 +134,18 @@ func (s *Service) Close() {
 
 // record writes an event down and then does it; when that fails, a second event says so.
 func (s *Service) record(ctx context.Context, e Event, do func() error) error {
+	if s.o.Begin != nil {
+		end, err := s.o.Begin(ctx, e)
+		if err != nil {
+			return fmt.Errorf("record %s: %w", e.Action, err)
+		}
+		if err := do(); err != nil {
+			end(resultFailed)
+			return err
+		}
+		end(resultOK)
+		return nil
+	}
 	e.Result = resultOK
 	if err := s.o.Audit(ctx, e); err != nil {
 		return fmt.Errorf("record %s: %w", e.Action, err)
@@ -137,7 +155,7 @@ func (s *Service) record(ctx context.Context, e Event, do func() error) error {
 		return nil
 	}
 	e.Result = resultFailed
-	return errors.Join(err, s.o.Audit(ctx, e))
+	return errors.Join(err, s.o.Audit(context.WithoutCancel(ctx), e))
 }
 
 // ending does something that must not wait for its record.

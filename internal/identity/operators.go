@@ -75,7 +75,12 @@ func (s *Service) RotateOperator(ctx context.Context, by Principal, id string, l
 		if err := s.o.Store.CreateOperator(ctx, fresh); err != nil {
 			return err
 		}
-		return s.endOperator(ctx, old.ID)
+		// A rotation that did not work leaves the old key as it was.
+		if err := s.o.Store.RevokeOperator(ctx, old.ID, s.now()); err != nil {
+			return err
+		}
+		s.connections.cut(isOperator(old.ID))
+		return nil
 	})
 	if err != nil {
 		return Key{}, Operator{}, fmt.Errorf("rotate the key of operator %s: %w", id, err)
@@ -110,11 +115,8 @@ func (s *Service) Operators(ctx context.Context, by Principal, tenant string) ([
 
 // endOperator writes the revocation first and cuts then; see [Service.Hold].
 func (s *Service) endOperator(ctx context.Context, id string) error {
-	if err := s.o.Store.RevokeOperator(ctx, id, s.now()); err != nil {
-		return err
-	}
-	s.connections.cut(func(p Principal) bool { return p.Kind == KindOperator && p.ID == id })
-	return nil
+	return s.cutOff(id, isOperator(id),
+		func() error { return s.o.Store.RevokeOperator(ctx, id, s.now()) })
 }
 
 // operator looks one up for an operation. One of another tenant's does not exist.
@@ -134,5 +136,10 @@ func (s *Service) operator(ctx context.Context, by Principal, op Operation, id s
 }
 
 func operatorEvent(op Operation, by Principal, o Operator) Event {
-	return Event{Action: string(op), Tenant: o.Tenant, Actor: by.Actor(), Target: o.ID, KeyHint: o.KeyHint}
+	return Event{Action: string(op), Tenant: o.Tenant, Actor: by.Actor(), Target: o.ID, KeyHint: o.KeyHint,
+		Facts: map[string]string{"role": o.Role, "of_tenant": o.Tenant}}
+}
+
+func isOperator(id string) func(Principal) bool {
+	return func(p Principal) bool { return p.Kind == KindOperator && p.ID == id }
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -27,7 +28,7 @@ func (s *Service) CreateTenant(ctx context.Context, by Principal, id string, pol
 		return Tenant{}, err
 	}
 	t := Tenant{ID: id, CreatedAt: s.now(), ForbidOperatorMode: policy.ForbidOperatorMode}
-	err := s.record(ctx, Event{Action: string(TenantCreate), Tenant: id, Actor: by.Actor(), Target: id}, func() error {
+	err := s.record(ctx, Event{Action: string(TenantCreate), Tenant: id, Actor: by.Actor(), Target: id, Facts: policy.facts()}, func() error {
 		return s.o.Store.CreateTenant(ctx, t)
 	})
 	if errors.Is(err, store.ErrExists) {
@@ -69,7 +70,7 @@ func (s *Service) SetPolicy(ctx context.Context, by Principal, id string, policy
 		return Tenant{}, err
 	}
 	t.ForbidOperatorMode = policy.ForbidOperatorMode
-	err = s.record(ctx, Event{Action: string(TenantUpdate), Tenant: id, Actor: by.Actor(), Target: id}, func() error {
+	err = s.record(ctx, Event{Action: string(TenantUpdate), Tenant: id, Actor: by.Actor(), Target: id, Facts: policy.facts()}, func() error {
 		return s.o.Store.UpdateTenant(ctx, t)
 	})
 	if err != nil {
@@ -93,6 +94,17 @@ func (s *Service) DisconnectTenant(ctx context.Context, by Principal, id string)
 		return nil
 	})
 	return ended, err
+}
+
+// facts are the policy as it is recorded.
+func (p Policy) facts() map[string]string {
+	return map[string]string{"forbid_operator_mode": strconv.FormatBool(p.ForbidOperatorMode)}
+}
+
+// HasTenant says whether there is a tenant: nil, or not_found.
+func (s *Service) HasTenant(ctx context.Context, id string) error {
+	_, err := s.tenant(ctx, id)
+	return err
 }
 
 // OperatorMode says whether a tenant may have sessions with accounts: nil, or forbidden.

@@ -70,14 +70,14 @@ func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
 	g, err := s.verify(ctx, r)
 	if err != nil {
 		s.Records.Note(audit.Event{Action: string(identity.SessionOpenOperator), Result: audit.Refused, Tenant: r.plan.tenant, Actor: r.by.Actor(),
-			Session: r.id, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err), "domains": some(r.plan.domains)})})
+			Session: r.id, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err), "domains": Names(r.plan.domains)})})
 		return nil, err
 	}
 	if r.policy, err = s.egress(g); err != nil {
 		return nil, err
 	}
-	fields["grant_id"], fields["domains"], fields["domain_count"] = g.ID, some(r.plan.domains), len(r.plan.domains)
-	fields["egress_domains"], fields["egress_domain_count"] = some(g.EgressDomains), len(g.EgressDomains)
+	fields["grant_id"], fields["domains"], fields["domain_count"] = g.ID, Names(r.plan.domains), len(r.plan.domains)
+	fields["egress_domains"], fields["egress_domain_count"] = Names(g.EgressDomains), len(g.EgressDomains)
 	record, err := s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionOpenOperator), "", fields))
 	if err != nil {
 		return nil, err
@@ -85,7 +85,10 @@ func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
 	if err := s.lease(ctx, r); err != nil {
 		return record, err
 	}
-	// Last, so that what is refused before does not cost a grant.
+	// Late, so that what is refused before does not cost a grant: a template that is missing, a host daemon that is away.
+	if _, err := s.blueprint(ctx, r.plan.shape); err != nil {
+		return record, err
+	}
 	g, err = s.Accounts.Grants.Use(ctx, r.plan.token, r.want())
 	if err != nil {
 		return record, err

@@ -86,7 +86,7 @@ func TestFailedOpeningGivesItsAccountBack(t *testing.T) {
 	}{
 		{"hold", "active"}, {"operator mode", "active"}, {"verify grant", "active"}, {"describe cookies", "active"},
 		{"record session.open_operator", "active"}, {"lease", "active"}, {"use grant", "active"},
-		{"template", "used"}, {"create", "used"}, {"gateway admit", "used"}, {"driver admit", "used"}, {"connect", "used"},
+		{"template", "active"}, {"create", "used"}, {"gateway admit", "used"}, {"driver admit", "used"}, {"connect", "used"},
 		{"record session.inject", "used"}, {"contexts", "used"}, {"decrypt cookies", "used"}, {"set cookies", "used"}, {"get cookies", "used"},
 	}
 	for _, test := range tests {

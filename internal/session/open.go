@@ -29,6 +29,10 @@ func (s *Service) Open(ctx context.Context, by identity.Principal, request Reque
 	if err != nil {
 		return Session{}, err
 	}
+	// Whoever makes the tenant later would find sessions of strangers in it.
+	if err := s.Authority.HasTenant(ctx, p.tenant); err != nil {
+		return Session{}, err
+	}
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	r, err := s.enter(by, p, abort)
@@ -245,6 +249,14 @@ func (s *Service) giveUp(r *session, why error) {
 	s.mu.Unlock()
 	if i == nil {
 		s.Log.Warn("session not opened", "session", r.id, "error", why)
+		s.mu.Lock()
+		e := *r.ended
+		s.mu.Unlock()
+		if e.by != "" {
+			// Somebody closed it; that there was nothing to be removed yet is no reason not to say who.
+			s.Records.BeginEnding(s.intent(r, e.by, string(identity.SessionClose), "", audit.Fields{"cause": string(e.Cause)})).
+				End(audit.Outcome{Result: audit.OK})
+		}
 		s.bury(r, 0, nil)
 		return
 	}

@@ -408,14 +408,14 @@ func TestNamesOfManyDomainsAreCutAndCounted(t *testing.T) {
 	for n := range 70 {
 		long = append(long, fmt.Sprintf("%s-%02d.example", strings.Repeat("x", 200), n))
 	}
-	kept := some(long)
+	kept := Names(long)
 	if len(kept) == 0 || len(kept) == len(long) {
 		t.Errorf("%d of %d names are kept", len(kept), len(long))
 	}
 	if err := audit.NewDetail(audit.Fields{"domains": kept, "egress_domains": kept, "domain_count": len(long)}).Err(); err != nil {
 		t.Error(err)
 	}
-	if none := some(nil); none == nil || len(none) != 0 {
+	if none := Names(nil); none == nil || len(none) != 0 {
 		t.Errorf("no names are %v", none)
 	}
 }

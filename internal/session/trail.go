@@ -2,7 +2,12 @@ package session
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -34,8 +39,31 @@ func (s *Service) intent(r *session, actor, action, target string, fields audit.
 	s.mu.Lock()
 	name := r.jail
 	s.mu.Unlock()
-	return audit.Intent{Action: action, Tenant: r.plan.tenant, Actor: actor, Session: r.id, Jail: string(name), Target: target,
+	return audit.Intent{Action: action, Tenant: r.plan.tenant, Actor: actor, Session: r.id, Jail: string(name), Target: clip(target),
 		Detail: audit.NewDetail(fields)}
+}
+
+// targetMost is how much of an address is recorded, in bytes.
+const targetMost = 800
+
+// clip makes a text of a caller's fit for a record. What is cut off is told from others by its hash.
+func clip(target string) string {
+	whole := target
+	target = strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return unicode.ReplacementChar
+		}
+		return c
+	}, target)
+	if len(target) <= targetMost {
+		return target
+	}
+	cut := targetMost
+	for cut > 0 && !utf8.RuneStart(target[cut]) {
+		cut--
+	}
+	sum := sha256.Sum256([]byte(whole))
+	return target[:cut] + "…" + hex.EncodeToString(sum[:8])
 }
 
 // record does something that a caller asked for, between its intent and its outcome.
@@ -78,8 +106,8 @@ func refusal(err error) bool {
 // namesMost bounds the names of a list in a record, in bytes: a record has room for 4 KiB.
 const namesMost = 1200
 
-// some are as many names of a list as a record has room for. How many there are is recorded beside them.
-func some(names []string) []string {
+// Names are as many names of a list as a record has room for. How many there are is recorded beside them.
+func Names(names []string) []string {
 	out := []string{} // a record has no null
 	size := 0
 	for _, name := range names {
