@@ -136,7 +136,7 @@ func New(o Options) (*API, error) {
 	a.api = humago.New(mux, a.configuration())
 	a.routes()
 	mux.HandleFunc("/", a.elsewhere(mux))
-	a.door = a.guard(a.authenticate(a.bounded(mux, mux)))
+	a.door = a.patient(a.guard(a.authenticate(a.bounded(mux, mux))))
 	return a, nil
 }
 

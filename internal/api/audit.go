@@ -26,6 +26,9 @@ const linesType = "application/x-ndjson"
 // lineTimeout bounds writing a line to somebody who does not read.
 const lineTimeout = 30 * time.Second
 
+// endTimeout bounds it once the stream is to end.
+const endTimeout = time.Second
+
 // AuditLog is the audit log as it is read. *audit.Log is one.
 type AuditLog interface {
 	List(ctx context.Context, f audit.Filter) ([]audit.Row, error)
@@ -184,6 +187,12 @@ func (a *API) stream(ctx context.Context, doing string, write func(context.Conte
 		}
 		r, w := humago.Unwrap(c)
 		out := &lines{w: w, control: http.NewResponseController(w)}
+		// A line that nobody takes does not keep a stream that is to end.
+		defer context.AfterFunc(ctx, func() {
+			if err := supported(out.control.SetWriteDeadline(time.Now().Add(endTimeout))); err != nil {
+				a.Log.Debug("end a stream", "error", err) // the connection is gone
+			}
+		})()
 		err := write(ctx, out)
 		if err == nil {
 			err = out.close()

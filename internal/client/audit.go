@@ -17,7 +17,7 @@ import (
 )
 
 // maxLine bounds one line of a stream. The stream as a whole has no bound: whoever asked for it ends it.
-const maxLine = 64 << 10
+const maxLine = 1 << 20
 
 // Audit returns the records that a query selects: the newest of them, oldest first.
 func (c *Client) Audit(ctx context.Context, q api.AuditQuery) ([]api.AuditRow, error) {

@@ -3,12 +3,15 @@ package credential
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -28,7 +31,11 @@ func (s *Service) Import(ctx context.Context, by identity.Principal, i Import) (
 	if err := s.may(ctx, by, identity.CookiesImport, i.Tenant); err != nil {
 		return vault.CookieSet{}, err
 	}
-	err = s.record(ctx, by, identity.CookiesImport, i.Tenant, "", i.Domain, audit.Fields{"cookie_count": len(i.Cookies)}, func() error {
+	fields, err := withRules(audit.Fields{"cookie_count": len(i.Cookies)}, i.Rules)
+	if err != nil {
+		return vault.CookieSet{}, err
+	}
+	err = s.record(ctx, by, identity.CookiesImport, i.Tenant, "", i.Domain, fields, func() error {
 		out, err = s.put(ctx, i)
 		return err
 	})
@@ -83,7 +90,10 @@ func (s *Service) SetRules(ctx context.Context, by identity.Principal, tenant, d
 	if err := s.mayWith(ctx, by, identity.CookiesUpdate, tenant, noAccount(domain)); err != nil {
 		return vault.CookieSet{}, err
 	}
-	fields := audit.Fields{"scopes": append([]string{}, r.Scopes...), "max_sessions": r.MaxLeases}
+	fields, err := withRules(audit.Fields{}, &r)
+	if err != nil {
+		return vault.CookieSet{}, err
+	}
 	err = s.record(ctx, by, identity.CookiesUpdate, tenant, "", domain, fields, func() error {
 		if err := s.Vault.SetRules(ctx, tenant, domain, r); err != nil {
 			return known(err, domain)
@@ -119,48 +129,74 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 	if err != nil {
 		return nil, err
 	}
-	err = s.Sessions.Capture(ctx, by, id, wanted, func(list []cookies.Cookie) error {
-		jars := map[string][]cookies.Cookie{}
-		var none []string
-		for _, domain := range wanted {
-			// What has expired, the browser has forgotten already or is about to.
-			for _, c := range list {
-				if cookies.Matches(c, []string{domain}) && !c.Expired(s.Now()) {
-					jars[domain] = append(jars[domain], c)
-				}
-			}
-			if len(jars[domain]) == 0 {
-				none = append(none, domain)
-			}
+	fields := audit.Fields{"domains": session.Names(wanted), "domain_count": len(wanted)}
+	if change != nil {
+		rules := DefaultRules()
+		change(&rules)
+		if fields, err = withRules(fields, &rules); err != nil {
+			return nil, err
 		}
-		if len(none) > 0 {
-			return problem.New(problem.NotFound, "log in there with this session first", "the browser has no cookies of %s", strings.Join(none, ", ")).
-				With("domains", none)
-		}
-		if err := sound(jars); err != nil {
+	}
+	// Recorded before the jar is read, and so that a refusal is on record too.
+	err = s.record(ctx, by, identity.CookiesCapture, from.Tenant, id, wanted[0], fields, func() error {
+		return s.Sessions.Capture(ctx, by, id, wanted, func(list []cookies.Cookie) error {
+			out, err = s.keep(ctx, from.Tenant, wanted, list, change)
 			return err
-		}
-		for _, domain := range wanted {
-			err := s.record(ctx, by, identity.CookiesCapture, from.Tenant, id, domain, audit.Fields{"cookie_count": len(jars[domain])}, func() error {
-				i := Import{Tenant: from.Tenant, Domain: domain, Cookies: jars[domain]}
-				if change != nil {
-					rules, _ := s.rules(ctx, from.Tenant, domain)
-					change(&rules)
-					i.Rules = &rules
-				}
-				set, err := s.put(ctx, i)
-				if err == nil {
-					out = append(out, set)
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		})
 	})
 	return out, err
+}
+
+// keep stores what a jar has of some domains, each as an account of its own.
+func (s *Service) keep(ctx context.Context, tenant string, wanted []string, list []cookies.Cookie, change func(*vault.Rules)) (out []vault.CookieSet, err error) {
+	jars := map[string][]cookies.Cookie{}
+	var none []string
+	for _, domain := range wanted {
+		// What has expired, the browser has forgotten already or is about to.
+		for _, c := range list {
+			if cookies.Matches(c, []string{domain}) && !c.Expired(s.Now()) {
+				jars[domain] = append(jars[domain], c)
+			}
+		}
+		if len(jars[domain]) == 0 {
+			none = append(none, domain)
+		}
+	}
+	if len(none) > 0 {
+		return nil, problem.New(problem.NotFound, "log in there with this session first", "the browser has no cookies of %s", strings.Join(none, ", ")).
+			With("domains", none)
+	}
+	if err := sound(jars); err != nil {
+		return nil, err
+	}
+	for _, domain := range wanted {
+		i := Import{Tenant: tenant, Domain: domain, Cookies: jars[domain]}
+		if change != nil {
+			rules, _ := s.rules(ctx, tenant, domain)
+			change(&rules)
+			i.Rules = &rules
+		}
+		set, err := s.put(ctx, i)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, set)
+	}
+	return out, nil
+}
+
+// withRules adds rules to what is recorded, and refuses those that nothing can meet.
+func withRules(fields audit.Fields, r *vault.Rules) (audit.Fields, error) {
+	if r == nil {
+		return fields, nil
+	}
+	for _, scope := range r.Scopes {
+		if !slices.Contains([]string{string(grant.AccessTools), string(grant.AccessCDP)}, scope) {
+			return nil, problem.New(problem.BadRequest, "they are tools and cdp", "%.40q is not a scope", scope)
+		}
+	}
+	fields["scopes"], fields["max_sessions"] = append([]string{}, r.Scopes...), r.MaxLeases
+	return fields, nil
 }
 
 // maxDomains is how many accounts one capture may keep: as many as a session may have.

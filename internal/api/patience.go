@@ -1,0 +1,64 @@
+package api
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"runtime/debug"
+	"time"
+)
+
+// patient waits for a body only as long as bodies may take, and not at all for one that nobody reads: a request that
+// announces a body and never sends it would otherwise be answered never, and keep the server from ending.
+func (a *API) patient(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer a.panicked(r)
+		if r.ContentLength == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		control := http.NewResponseController(w)
+		until := func(at time.Time) {
+			if err := supported(control.SetReadDeadline(at)); err != nil {
+				a.Log.Debug("bound the body of a request", "error", err) // the connection is gone
+			}
+		}
+		until(time.Now().Add(bodyTimeout)) // by the system's clock, which is the connection's
+		body := &timedBody{ReadCloser: r.Body, ended: func() { until(time.Time{}) }}
+		r.Body = body
+		next.ServeHTTP(w, r)
+		if !body.done {
+			// The answer is sent after this. Before, the server would read what it was promised.
+			until(time.Now().Add(-time.Second))
+		}
+	})
+}
+
+// timedBody takes the bound away when the body has come to its end: the request may last longer.
+type timedBody struct {
+	io.ReadCloser
+	ended func()
+	done  bool
+}
+
+// Read implements io.Reader.
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF && !b.done {
+		b.done = true
+		b.ended()
+	}
+	return n, err
+}
+
+// panicked says what went wrong in a handler where somebody sees it. The connection is broken off as ever.
+func (a *API) panicked(r *http.Request) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if p != http.ErrAbortHandler {
+		a.Log.Error("a request ended in a panic", "method", r.Method, "route", r.Pattern, "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+	}
+	panic(http.ErrAbortHandler)
+}
