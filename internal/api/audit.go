@@ -53,7 +53,7 @@ func (a *API) auditRoutes() {
 
 // selection is what a query selects for somebody: of the records of one tenant, for whoever is of one.
 func (a *API) selection(ctx context.Context, by identity.Principal, q *AuditQuery) (audit.Filter, error) {
-	tenant := listed(by, q.Tenant)
+	tenant := by.Among(q.Tenant)
 	if err := a.Identity.Authorize(ctx, by, identity.AuditRead, tenant); err != nil {
 		return audit.Filter{}, err
 	}

@@ -129,11 +129,3 @@ func caller(ctx context.Context) identity.Principal {
 	by, _ := ctx.Value(principalKey{}).(identity.Principal)
 	return by
 }
-
-// listed is the tenant of a listing: what is named, or the caller's own, which is empty for all.
-func listed(by identity.Principal, named string) string {
-	if named == "" {
-		return by.Tenant
-	}
-	return named
-}

@@ -163,7 +163,7 @@ func operatorOf(o identity.Operator) Operator {
 }
 
 func (a *API) operators(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[Operators], error) {
-	all, err := a.Identity.Operators(ctx, by, listed(by, in.Tenant))
+	all, err := a.Identity.Operators(ctx, by, by.Among(in.Tenant))
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (a *API) createOperator(ctx context.Context, by identity.Principal, in *jso
 		return nil, err
 	}
 	key, o, err := a.Identity.CreateOperator(ctx, by,
-		identity.NewOperator{Name: body.Name, Tenant: listed(by, body.Tenant), Role: identity.Role(body.Role), Life: long})
+		identity.NewOperator{Name: body.Name, Tenant: by.Among(body.Tenant), Role: identity.Role(body.Role), Life: long})
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func agentOf(g identity.Agent) Agent {
 }
 
 func (a *API) agents(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[Agents], error) {
-	all, err := a.Identity.Agents(ctx, by, listed(by, in.Tenant))
+	all, err := a.Identity.Agents(ctx, by, by.Among(in.Tenant))
 	if err != nil {
 		return nil, err
 	}

@@ -246,7 +246,7 @@ func (s *ownedSessions) Get(ctx context.Context, by identity.Principal, id strin
 }
 
 func (s *ownedSessions) List(ctx context.Context, by identity.Principal, tenant string, _ bool) ([]session.Session, error) {
-	tenant = listed(by, tenant)
+	tenant = by.Among(tenant)
 	if err := s.authority.AuthorizeWith(ctx, by, identity.SessionList, identity.Object{Tenant: tenant, Agent: agentID(by)}); err != nil {
 		return nil, err
 	}

@@ -143,13 +143,13 @@ func (r *ring) beginGrant(ctx context.Context, e grant.Event) (func(string), err
 }
 
 func ofGrant(e grant.Event) audit.Event {
-	fields := audit.Fields{"domains": session.Names(e.Domains), "domain_count": len(e.Domains)}
+	fields := audit.Fields{"domains": audit.Names(e.Domains), "domain_count": len(e.Domains)}
 	if e.Code != "" {
 		fields["code"] = e.Code
 	}
 	if e.Access != "" {
 		fields["access"], fields["expires_at"] = e.Access, e.ExpiresAt.UTC().Format(time.RFC3339)
-		fields["egress_domains"], fields["egress_domain_count"] = session.Names(e.EgressDomains), len(e.EgressDomains)
+		fields["egress_domains"], fields["egress_domain_count"] = audit.Names(e.EgressDomains), len(e.EgressDomains)
 	}
 	return audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant,
 		Actor: e.Actor, Session: e.Session, Target: e.Grant, Detail: audit.NewDetail(fields)}

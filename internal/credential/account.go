@@ -11,7 +11,6 @@ import (
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -67,7 +66,7 @@ func (s *Service) rules(ctx context.Context, tenant, domain string) (rules vault
 
 // Cookies lists the accounts of a tenant.
 func (s *Service) Cookies(ctx context.Context, by identity.Principal, tenant string) ([]vault.CookieSet, error) {
-	tenant = mine(by, tenant)
+	tenant = by.Among(tenant)
 	if err := s.may(ctx, by, identity.CookiesList, tenant); err != nil {
 		return nil, err
 	}
@@ -129,7 +128,7 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 	if err != nil {
 		return nil, err
 	}
-	fields := audit.Fields{"domains": session.Names(wanted), "domain_count": len(wanted)}
+	fields := audit.Fields{"domains": audit.Names(wanted), "domain_count": len(wanted)}
 	if change != nil {
 		rules := DefaultRules()
 		change(&rules)

@@ -94,14 +94,6 @@ func (s *Service) mayWith(ctx context.Context, by identity.Principal, op identit
 	return err
 }
 
-// mine is the tenant of a listing: what is named, else the caller's own, which is empty for all.
-func mine(by identity.Principal, tenant string) string {
-	if tenant == "" {
-		return by.Tenant
-	}
-	return tenant
-}
-
 // record does something between its intent and its outcome.
 func (s *Service) record(ctx context.Context, by identity.Principal, op identity.Operation, tenant, session, target string, fields audit.Fields, do func() error) error {
 	pending, err := s.Audit.Begin(ctx, intent(by, op, tenant, session, target, fields))
@@ -151,7 +143,7 @@ func (s *Service) RotateVault(ctx context.Context, by identity.Principal) (out v
 
 // Secrets lists the secrets of a tenant, without their values.
 func (s *Service) Secrets(ctx context.Context, by identity.Principal, tenant string) ([]vault.Secret, error) {
-	tenant = mine(by, tenant)
+	tenant = by.Among(tenant)
 	if err := s.may(ctx, by, identity.SecretList, tenant); err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ func (s *Service) IssueGrant(ctx context.Context, by identity.Principal, r grant
 
 // ListGrants lists the grants of a tenant, newest first.
 func (s *Service) ListGrants(ctx context.Context, by identity.Principal, tenant string) ([]grant.Grant, error) {
-	tenant = mine(by, tenant)
+	tenant = by.Among(tenant)
 	if err := s.may(ctx, by, identity.GrantList, tenant); err != nil {
 		return nil, err
 	}
@@ -35,7 +35,7 @@ func (s *Service) ListGrants(ctx context.Context, by identity.Principal, tenant 
 // RevokeGrant ends a grant. A session that it has opened goes on; the row names it.
 func (s *Service) RevokeGrant(ctx context.Context, by identity.Principal, tenant, id string) (grant.Grant, error) {
 	missing := problem.New(problem.NotFound, "list them: clawjail grant ls", "there is no grant of that id")
-	tenant = mine(by, tenant)
+	tenant = by.Among(tenant)
 	if err := s.mayWith(ctx, by, identity.GrantRevoke, tenant, missing); err != nil {
 		return grant.Grant{}, err
 	}

@@ -63,6 +63,15 @@ func (p Principal) Actor() string {
 	return string(p.Kind) + ":" + p.ID
 }
 
+// Among is the tenant of a listing that may name one: a principal's own when it does not, and all tenants, which is
+// empty, for a principal of all tenants. Whether the principal may look there is for [Can] to say.
+func (p Principal) Among(named string) string {
+	if named == "" {
+		return p.Tenant
+	}
+	return named
+}
+
 // TenantOr is the tenant of a request that may name one: a principal's own when it does not, and the tenant default
 // for a principal of all tenants. Whether the principal may act there is for [Can] to say.
 func (p Principal) TenantOr(named string) string {

@@ -70,14 +70,14 @@ func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
 	g, err := s.verify(ctx, r)
 	if err != nil {
 		s.Records.Note(audit.Event{Action: string(identity.SessionOpenOperator), Result: audit.Refused, Tenant: r.plan.tenant, Actor: r.by.Actor(),
-			Session: r.id, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err), "domains": Names(r.plan.domains)})})
+			Session: r.id, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err), "domains": audit.Names(r.plan.domains)})})
 		return nil, err
 	}
 	if r.policy, err = s.egress(g); err != nil {
 		return nil, err
 	}
-	fields["grant_id"], fields["domains"], fields["domain_count"] = g.ID, Names(r.plan.domains), len(r.plan.domains)
-	fields["egress_domains"], fields["egress_domain_count"] = Names(g.EgressDomains), len(g.EgressDomains)
+	fields["grant_id"], fields["domains"], fields["domain_count"] = g.ID, audit.Names(r.plan.domains), len(r.plan.domains)
+	fields["egress_domains"], fields["egress_domain_count"] = audit.Names(g.EgressDomains), len(g.EgressDomains)
 	record, err := s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionOpenOperator), "", fields))
 	if err != nil {
 		return nil, err

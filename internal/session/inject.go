@@ -30,12 +30,12 @@ func (s *Service) inject(ctx context.Context, r *session) error {
 	}
 	began := s.Now()
 	record, err := s.Records.Begin(ctx, s.intent(r, r.by.Actor(), actionInject, "",
-		audit.Fields{"grant_id": r.grant.ID, "domains": Names(r.plan.domains), "domain_count": len(r.plan.domains)}))
+		audit.Fields{"grant_id": r.grant.ID, "domains": audit.Names(r.plan.domains), "domain_count": len(r.plan.domains)}))
 	if err != nil {
 		return err
 	}
 	count, err := s.injectAll(ctx, r)
-	record.End(outcome(err, audit.Fields{"grant_id": r.grant.ID, "domains": Names(r.plan.domains), "cookie_count": count}))
+	record.End(outcome(err, audit.Fields{"grant_id": r.grant.ID, "domains": audit.Names(r.plan.domains), "cookie_count": count}))
 	if err != nil {
 		return fmt.Errorf("inject the accounts: %w", err)
 	}

@@ -167,9 +167,7 @@ func (s *Service) Get(ctx context.Context, by identity.Principal, id string) (Se
 // all also those that are being removed or ended a short while ago. An empty tenant is every tenant that the principal
 // may see.
 func (s *Service) List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]Session, error) {
-	if tenant == "" {
-		tenant = by.Tenant
-	}
+	tenant = by.Among(tenant)
 	if err := s.Authority.AuthorizeWith(ctx, by, identity.SessionList, identity.Object{Tenant: tenant, Agent: agentOf(by)}); err != nil {
 		return nil, err
 	}
