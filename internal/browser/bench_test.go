@@ -30,7 +30,7 @@ func BenchmarkStart(b *testing.B) {
 				step(1, err)
 				_, err = browser.Navigate(b.Context(), site+"/")
 				step(2, err)
-				_, err = browser.Screenshot(b.Context(), ScreenshotOptions{})
+				_, err = browser.Do(b.Context(), Screenshot{})
 				step(3, err)
 				err = browser.Close(context.Background())
 				step(4, err)
@@ -66,7 +66,7 @@ func BenchmarkScreenshot(b *testing.B) {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				if _, err := browser.Screenshot(b.Context(), ScreenshotOptions{Format: JPEG}); err != nil {
+				if _, err := browser.Do(b.Context(), Screenshot{Type: JPEG}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -1,17 +1,18 @@
-// Package browser is what one does with a browser: how it is started, how a page is opened, looked at and closed.
+// Package browser is what one does with a browser: how it is started, how a page is opened, looked at, used and closed.
 //
 // A [Browser] stands on the connection of [cdp.Conn] and acts as the control plane: on the browser itself, beside any
-// clients that share the pipe. What a page says (titles, addresses, dialogs) is hostile text; it is bounded here and
-// only ever handed on as data.
+// clients that share the pipe. What is done with it is an [Operation]; [Browser.Do] runs one. What a page says (titles,
+// addresses, dialogs, its console) is hostile text; it is bounded here and only ever handed on as data.
 //
-// Errors are problems with a code: bad_url, bad_request, navigation_failed, timeout, browser_exited.
+// Errors are problems with a code, such as bad_url, bad_request, tab_not_found, navigation_failed, timeout or
+// browser_exited.
 package browser
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	devtools "github.com/chromedp/cdproto/browser"
@@ -37,10 +38,13 @@ type Version struct {
 type Browser struct {
 	conn    *cdp.Conn
 	version Version
+	now     func() time.Time
 
-	opening sync.Mutex // held while the default page is looked for or made
-	mu      sync.Mutex
-	page    *Page
+	tabs      *registry
+	opening   chan struct{} // holds a token while the current tab is looked for or made
+	documents atomic.Uint64 // counts the documents of all tabs
+	folder    folder
+	media     media
 }
 
 // Open waits for a browser's first reply, which says that it is ready. The Browser uses the connection from then on,
@@ -50,11 +54,13 @@ func Open(ctx context.Context, conn *cdp.Conn) (*Browser, error) {
 	if err != nil {
 		return nil, explain(err, "open the browser")
 	}
-	return &Browser{conn: conn, version: Version{
+	b := &Browser{conn: conn, now: time.Now, opening: make(chan struct{}, 1), version: Version{
 		Product:   bounded(version.Product, maxText),
 		UserAgent: bounded(version.UserAgent, maxText),
 		Protocol:  bounded(version.ProtocolVersion, maxText),
-	}}, nil
+	}}
+	b.tabs = newRegistry(b)
+	return b, nil
 }
 
 // Version is what the browser said about itself when it was opened.
@@ -66,109 +72,34 @@ func (b *Browser) Conn() *cdp.Conn { return b.conn }
 // Done is closed when the browser is gone.
 func (b *Browser) Done() <-chan struct{} { return b.conn.Done() }
 
-// Tab is one open page.
-type Tab struct {
-	ID       string `json:"id"`
-	URL      string `json:"url"`
-	Title    string `json:"title"`
-	Attached bool   `json:"attached"` // somebody controls it
-}
-
-// Tabs lists the open pages, at most a thousand.
-func (b *Browser) Tabs(ctx context.Context) ([]Tab, error) {
-	targets, err := b.pageTargets(ctx)
-	if err != nil {
-		return nil, explain(err, "list the tabs")
-	}
-	const most = 1000
-	tabs := make([]Tab, 0, min(len(targets), most))
-	for _, info := range targets[:min(len(targets), most)] {
-		tabs = append(tabs, Tab{
-			ID:       bounded(string(info.TargetID), maxText),
-			URL:      bounded(info.URL, maxURL),
-			Title:    bounded(info.Title, maxText),
-			Attached: info.Attached,
-		})
-	}
-	return tabs, nil
-}
-
-func (b *Browser) pageTargets(ctx context.Context) ([]*target.Info, error) {
-	result, err := cdp.Do(ctx, b.conn.Browser(), target.GetTargets, target.GetTargetsParams{})
+// targets lists the targets that are pages, also those that nobody sees.
+func (b *Browser) targets(ctx context.Context) ([]*target.Info, error) {
+	result, err := cdp.Do(ctx, b.conn.Browser(), target.GetTargets, target.GetTargetsParams{Filter: pagesOnly()})
 	if err != nil {
 		return nil, err
 	}
 	var pages []*target.Info
 	for _, info := range result.TargetInfos {
-		// A prerendered page has the type too; nobody sees it.
-		if info != nil && info.Type == "page" && info.Subtype == "" {
+		if info != nil && info.Type == "page" && !b.hiddenContext(string(info.BrowserContextID)) {
 			pages = append(pages, info)
 		}
 	}
 	return pages, nil
 }
 
-// Navigate opens an address in the default page; see [Page.Navigate].
+// Navigate opens an address in the current tab; see [Page.Navigate].
 func (b *Browser) Navigate(ctx context.Context, url string) (Result, error) {
 	if _, err := CheckURL(url); err != nil {
 		return Result{}, err
 	}
-	page, err := b.Page(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	return page.Navigate(ctx, url)
+	result, err := b.navigate(ctx, "", url)
+	return result, explain(err, "navigate")
 }
 
-// Screenshot takes a picture of the default page; see [Page.Screenshot].
-func (b *Browser) Screenshot(ctx context.Context, options ScreenshotOptions) ([]byte, error) {
-	if err := options.Validate(); err != nil {
-		return nil, err
-	}
-	page, err := b.Page(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return page.Screenshot(ctx, options)
-}
-
-// Page returns the default page: the one it returned before while that is open, else the first that is open, else a
-// new one.
+// Page returns the current tab: the one that was focused last, else the oldest, else a new one.
 func (b *Browser) Page(ctx context.Context) (*Page, error) {
-	b.opening.Lock()
-	defer b.opening.Unlock()
-	b.mu.Lock()
-	page := b.page
-	b.mu.Unlock()
-	if page != nil {
-		if page.open() {
-			return page, nil
-		}
-		page.release()
-	}
-	page, err := b.openDefault(ctx)
-	if err != nil {
-		return nil, explain(err, "open a page")
-	}
-	b.mu.Lock()
-	b.page = page
-	b.mu.Unlock()
-	return page, nil
-}
-
-func (b *Browser) openDefault(ctx context.Context) (*Page, error) {
-	targets, err := b.pageTargets(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(targets) > 0 {
-		return attachPage(ctx, b.conn, targets[0].TargetID)
-	}
-	made, err := cdp.Do(ctx, b.conn.Browser(), target.CreateTarget, target.CreateTargetParams{URL: blank})
-	if err != nil {
-		return nil, err
-	}
-	return attachPage(ctx, b.conn, made.TargetID)
+	page, err := b.tab(ctx, "")
+	return page, explain(err, "open a page")
 }
 
 // Close asks the browser to exit, waits until it did, and closes the connection. When the browser does not go within
@@ -190,12 +121,8 @@ func (b *Browser) Close(ctx context.Context) error {
 		late = asked
 	}
 	closed := b.conn.Close()
-	b.mu.Lock()
-	page := b.page
-	b.mu.Unlock()
-	if page != nil {
-		page.release()
-	}
+	b.tabs.end()
+	b.folder.task.Wait()
 	if late != nil {
 		return problem.Wrap(errors.Join(late, closed), problem.Timeout, "its jail ends it in any case",
 			"the browser did not exit when it was asked to")

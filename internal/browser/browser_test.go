@@ -3,12 +3,8 @@
 package browser
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"image"
-	_ "image/jpeg"
-	_ "image/png"
 	"strings"
 	"testing"
 	"time"
@@ -144,7 +140,11 @@ func TestDialogsAreAnsweredAndReported(t *testing.T) {
 		if got.Title != "confirmed false" || len(got.Dialogs) != 3 {
 			t.Fatalf("got %+v", got)
 		}
-		for i, want := range []Dialog{{"alert", "one", site + "/alert"}, {"confirm", "two", site + "/alert"}, {"prompt", "three", site + "/alert"}} {
+		for i, want := range []Dialog{
+			{Type: "alert", Message: "one", URL: site + "/alert"},
+			{Type: "confirm", Message: "two", URL: site + "/alert"},
+			{Type: "prompt", Message: "three", URL: site + "/alert"},
+		} {
 			if got.Dialogs[i] != want {
 				t.Errorf("dialog %d is %+v", i, got.Dialogs[i])
 			}
@@ -217,7 +217,7 @@ func TestABrowserWithoutAPageGetsOne(t *testing.T) {
 	if err != nil || len(tabs) != 1 {
 		t.Fatalf("tabs %+v, %v", tabs, err)
 	}
-	if _, err := cdp.Do(within(t, 5*time.Second), b.Conn().Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: target.ID(tabs[0].ID)}); err != nil {
+	if _, err := cdp.Do(within(t, 5*time.Second), b.Conn().Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: target.ID(tabs[0].TargetID)}); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, 5*time.Second, func() bool {
@@ -226,76 +226,6 @@ func TestABrowserWithoutAPageGetsOne(t *testing.T) {
 	}, "the page is closed")
 	if got, err := b.Navigate(within(t, 20*time.Second), site+"/"); err != nil || got.Title != "Tiny" {
 		t.Errorf("got %+v, %v", got, err)
-	}
-}
-
-func TestScreenshot(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
-		b, _ := openSite(t, build)
-		tests := []struct {
-			name, path, format string
-			options            ScreenshotOptions
-			width, height      int // zero: not compared
-		}{
-			{"window", "/", "png", ScreenshotOptions{}, 0, 0},
-			{"sized", "/", "png", ScreenshotOptions{Width: 640, Height: 480}, 640, 480},
-			{"jpeg", "/", "jpeg", ScreenshotOptions{Format: JPEG, Quality: 30, Width: 320, Height: 200}, 320, 200},
-			{"whole page", "/tall", "png", ScreenshotOptions{FullPage: true, Width: 400, Height: 300}, 0, 5000},
-			{"bounded page", "/endless", "jpeg", ScreenshotOptions{FullPage: true, Format: JPEG, Width: 200, Height: 300}, 0, maxSide},
-		}
-		for _, test := range tests {
-			t.Run(test.name, func(t *testing.T) {
-				if _, err := b.Navigate(within(t, 20*time.Second), site+test.path); err != nil {
-					t.Fatal(err)
-				}
-				data, err := b.Screenshot(within(t, 30*time.Second), test.options)
-				if err != nil {
-					t.Fatal(err)
-				}
-				picture, format, err := image.Decode(bytes.NewReader(data))
-				if err != nil || format != test.format {
-					t.Fatalf("%s of %d bytes, %v", format, len(data), err)
-				}
-				size := picture.Bounds()
-				if test.width != 0 && size.Dx() != test.width || test.height != 0 && size.Dy() != test.height {
-					t.Errorf("%d x %d", size.Dx(), size.Dy())
-				}
-				if test.path == "/" {
-					if r, g, blue, _ := picture.At(size.Dx()-1, size.Dy()-1).RGBA(); r>>8 > 10 || g>>8 > 10 || blue>>8 < 240 {
-						t.Errorf("the corner is not blue: %d %d %d", r>>8, g>>8, blue>>8)
-					}
-				}
-			})
-		}
-		// The window has its own size again.
-		page, err := b.Page(within(t, 5*time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var inner struct {
-			Result struct {
-				Value int `json:"value"`
-			} `json:"result"`
-		}
-		if err := page.Session().Call(within(t, 5*time.Second), "Runtime.evaluate", map[string]any{"expression": "innerWidth"}, &inner); err != nil || inner.Result.Value < 1000 {
-			t.Errorf("the window is %d wide afterwards, %v", inner.Result.Value, err)
-		}
-	})
-}
-
-func TestBadScreenshotOptions(t *testing.T) {
-	for _, o := range []ScreenshotOptions{
-		{Format: "gif"}, {Quality: 101, Format: JPEG}, {Quality: -1, Format: JPEG}, {Quality: 50}, {Width: 100},
-		{Height: 100}, {Width: -1, Height: -1}, {Width: maxViewport + 1, Height: 10},
-	} {
-		if err := o.Validate(); problem.CodeOf(err) != problem.BadRequest {
-			t.Errorf("%+v: %v", o, err)
-		}
-	}
-	for _, o := range []ScreenshotOptions{{}, {Format: PNG, FullPage: true}, {Format: JPEG, Quality: 100}, {Width: 1, Height: maxViewport}} {
-		if err := o.Validate(); err != nil {
-			t.Errorf("%+v: %v", o, err)
-		}
 	}
 }
 
@@ -313,7 +243,7 @@ func TestDeathOfTheBrowserIsNamed(t *testing.T) {
 	<-b.Done()
 	for name, do := range map[string]func() error{
 		"navigate":   func() error { _, err := b.Navigate(within(t, 5*time.Second), site+"/"); return err },
-		"screenshot": func() error { _, err := b.Screenshot(within(t, 5*time.Second), ScreenshotOptions{}); return err },
+		"screenshot": func() error { _, err := b.Do(within(t, 5*time.Second), Screenshot{}); return err },
 		"tabs":       func() error { _, err := b.Tabs(within(t, 5*time.Second)); return err },
 	} {
 		if err := do(); problem.CodeOf(err) != problem.BrowserExited || !errors.Is(err, cdp.ErrBrowserGone) {

@@ -11,25 +11,21 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Address is where the default page is now.
+// Address is where the current tab is now.
 func (b *Browser) Address(ctx context.Context) (string, error) {
 	page, err := b.Page(ctx)
 	if err != nil {
 		return "", err
 	}
-	targets, err := b.pageTargets(ctx)
-	if err != nil {
-		return "", explain(err, "ask where the page is")
+	url, _, err := page.info(ctx)
+	var refused *cdp.Error
+	if errors.As(err, &refused) {
+		return "", nil // it was closed at this moment
 	}
-	for _, info := range targets {
-		if info.TargetID == page.id {
-			return bounded(info.URL, maxURL), nil
-		}
-	}
-	return "", nil // it was closed at this moment
+	return url, explain(err, "ask where the page is")
 }
 
-// Has says whether the default page has an element that a CSS selector matches. The page's scripts do not notice and
+// Has says whether the current tab has an element that a CSS selector matches. The page's scripts do not notice and
 // cannot answer for it. The code is bad_request for what is no selector.
 func (b *Browser) Has(ctx context.Context, selector string) (bool, error) {
 	page, err := b.Page(ctx)

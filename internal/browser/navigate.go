@@ -3,6 +3,7 @@ package browser
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -10,27 +11,111 @@ import (
 	"github.com/chromedp/cdproto/inspector"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/cdproto/target"
+	"github.com/chromedp/cdproto/runtime"
 
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// navigateTimeout is how long a navigation may take when the caller sets no deadline.
-const navigateTimeout = 30 * time.Second
+const (
+	// navigationTimeout is how long a navigation may take when the caller does not say.
+	navigationTimeout = 20 * time.Second
+	// leastNavigation and mostNavigation bound what the caller may say, in milliseconds.
+	leastNavigation, mostNavigation = 1000, 120000
+	// reactTimeout is how long a page that is to be left may take to react.
+	reactTimeout = time.Second
+	// maxReplays bounds how often the events of a page that sends too many are asked for again.
+	maxReplays = 5
+)
 
 // Result is where a navigation ended.
 type Result struct {
+	OK bool `json:"ok"`
+	// TargetID is the handle of the tab.
+	TargetID string `json:"targetId"`
 	// URL is the address after all redirects.
 	URL   string `json:"url"`
 	Title string `json:"title"`
 	// Status is the HTTP status of the document, zero where there is none (about:blank).
 	Status int `json:"status"`
 	// LoadMS is the time from the request to the load event, in milliseconds.
-	LoadMS int64 `json:"load_ms"`
+	LoadMS int64 `json:"loadMs"`
 	// Dialogs are what the page asked meanwhile, and what was answered for it.
 	Dialogs []Dialog `json:"dialogs,omitempty"`
 }
+
+// Tool is "navigate".
+func (Navigate) Tool() string { return "navigate" }
+
+// Target is the address.
+func (o Navigate) Target() string { return recorded(o.URL) }
+
+// Effect is Steers.
+func (Navigate) Effect() Effect { return Steers }
+
+// Validate reports a bad address or timeout.
+func (o Navigate) Validate() error {
+	flaws := problem.Many{Code: problem.BadRequest}
+	if o.URL == "" {
+		flaws.Add("", "url is required")
+	}
+	timeoutWithin(&flaws, o.TimeoutMS, leastNavigation, mostNavigation)
+	if err := flaws.Err(); err != nil {
+		return err
+	}
+	_, err := CheckURL(o.URL)
+	return err
+}
+
+// Limit is the timeout, twenty seconds when there is none.
+func (o Navigate) Limit() time.Duration { return limit(o.TimeoutMS, navigationTimeout) }
+
+// Run opens the address in the tab.
+func (o Navigate) Run(ctx context.Context, b *Browser) (any, error) {
+	return b.navigate(ctx, o.TargetID, o.URL)
+}
+
+// navigate opens an address in a tab. A page whose scripts never rest is ended first; where that does not help, the
+// tab gets another page of the browser's, under the same handle.
+func (b *Browser) navigate(ctx context.Context, ref, address string) (Result, error) {
+	p, err := b.tab(ctx, ref)
+	if err != nil {
+		return Result{}, err
+	}
+	if !p.reacts(ctx) {
+		p.quietly(runtime.TerminateExecution.Method)
+		if !p.reacts(ctx) {
+			if p, err = b.replace(ctx, p); err != nil {
+				return Result{}, err
+			}
+		}
+	}
+	result, err := p.Navigate(ctx, address)
+	if !errors.Is(err, errStuck) {
+		return result, err
+	}
+	if p, err = b.replace(ctx, p); err != nil {
+		return Result{}, err
+	}
+	return p.Navigate(ctx, address)
+}
+
+// reacts says whether the page's scripts come to rest. A page that does is left alone: the end of scripts would hit
+// those of the next page.
+func (p *Page) reacts(ctx context.Context) bool {
+	most := reactTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		most = min(most, time.Until(deadline)/4)
+	}
+	asking, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	_, err := cdp.Do(asking, p.session, runtime.GetIsolateID, protocol.Empty{})
+	// Every other error, the next command will say better.
+	return !errors.Is(err, context.DeadlineExceeded)
+}
+
+// Result is a *Result.
+func (Navigate) Result() any { return new(Result) }
 
 // Navigate opens an address and waits until the page has loaded. Its errors have the codes
 //
@@ -38,7 +123,7 @@ type Result struct {
 //   - navigation_failed: the page could not be loaded. The detail "net_error" has Chromium's own word for it, and
 //     "blocked" is true where a refusal of the gateway or of the browser's policy is what Chromium reports, rather than
 //     a server or a name that does not answer;
-//   - timeout: the page had not loaded before the deadline of ctx, or after thirty seconds. It is stopped then and shows
+//   - timeout: the page had not loaded before the deadline of ctx, or after twenty seconds. It is stopped then and shows
 //     what had arrived;
 //   - browser_exited.
 func (p *Page) Navigate(ctx context.Context, address string) (Result, error) {
@@ -46,36 +131,38 @@ func (p *Page) Navigate(ctx context.Context, address string) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, navigateTimeout)
-		defer cancel()
-	}
-	release, err := hold(ctx, p.navigating)
+	ctx, cancel := spare(ctx)
+	defer cancel()
+	release, err := p.hold(ctx)
 	if err != nil {
 		return Result{}, explain(err, "navigate")
 	}
 	defer release()
 	p.takeDialogs()
-	started := time.Now()
+	started := p.b.now()
 	status, err := p.load(ctx, address)
-	result := Result{Status: status, LoadMS: time.Since(started).Milliseconds()}
+	result := Result{OK: true, Status: status, LoadMS: p.b.now().Sub(started).Milliseconds()}
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			p.stopLoading()
 		}
 		return Result{}, explain(err, "navigate")
 	}
-	// The browser process knows both, so a page that hangs or lies in its scripts does not matter.
-	info, err := cdp.Do(ctx, p.browser, target.GetTargetInfo, target.GetTargetInfoParams{TargetID: p.id})
-	if err != nil {
+	if result.URL, result.Title, err = p.info(ctx); err != nil {
 		return Result{}, explain(err, "navigate")
 	}
-	if info.TargetInfo != nil {
-		result.URL, result.Title = bounded(info.TargetInfo.URL, maxURL), bounded(info.TargetInfo.Title, maxText)
-	}
-	result.Dialogs = p.takeDialogs()
+	result.TargetID, result.Dialogs = p.handle(), p.takeDialogs()
 	return result, nil
+}
+
+// spare takes a little from the time of ctx, so that a page can still be stopped when the rest is over.
+func spare(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithTimeout(ctx, navigationTimeout-quietTimeout)
+	}
+	left := time.Until(deadline)
+	return context.WithTimeout(ctx, left-min(quietTimeout, left/10))
 }
 
 // load navigates and waits for the load event of whatever document the main frame ends up with.
@@ -86,15 +173,7 @@ func (p *Page) load(ctx context.Context, address string) (status int, err error)
 		return 0, err
 	}
 	defer events.Close()
-	// Only for the status of the document, and only meanwhile: bodies are not kept.
-	none := int64(0)
-	_, err = cdp.Do(ctx, p.session, network.Enable,
-		network.EnableParams{MaxTotalBufferSize: &none, MaxResourceBufferSize: &none, MaxPostDataSize: &none})
-	if err != nil {
-		return 0, err
-	}
-	defer p.quietly(network.Disable.Method)
-
+	watch := loading{before: p.loader(), statuses: make(map[protocol.LoaderID]int)}
 	started, err := cdp.Do(ctx, p.session, page.Navigate, page.NavigateParams{URL: address})
 	switch {
 	case err != nil:
@@ -112,29 +191,104 @@ func (p *Page) load(ctx context.Context, address string) (status int, err error)
 		// Another part of the same document: nothing is loaded.
 		return 0, nil
 	}
-	watch := loading{frame: started.FrameID, loader: started.LoaderID, statuses: make(map[protocol.LoaderID]int)}
+	watch.frame, watch.wanted, watch.loader = started.FrameID, started.LoaderID, started.LoaderID
+	return p.follow(ctx, events, &watch)
+}
+
+// follow reads events until the navigation has come to its end.
+func (p *Page) follow(ctx context.Context, events *cdp.Subscription, watch *loading) (status int, err error) {
+	var doubtful *outcome
+	replays := 0
+	// While the page before is still there: when it is looked after, and whether its scripts were ended already.
+	patience, ended := p.b.now().Add(reactTimeout), false
 	for {
-		event, err := events.Next(ctx)
-		var lost *cdp.LostError
-		if errors.As(err, &lost) {
-			return 0, problem.Wrap(err, problem.NavigationFailed, "try again, or open a lighter page",
-				"the page sent more events than could be followed")
+		var event cdp.EventMessage
+		switch {
+		case doubtful != nil:
+			event, err = nextUntil(ctx, events, doubtful.until)
+		case !watch.committed && !patience.IsZero():
+			event, err = nextUntil(ctx, events, patience)
+		default:
+			event, err = events.Next(ctx)
 		}
-		if err != nil {
+		var lost *cdp.LostError
+		switch {
+		case errors.Is(err, errQuiet) && doubtful == nil:
+			// The server has answered, and the page before does not let go.
+			switch {
+			case ended:
+				return 0, errStuck
+			case p.reacts(ctx):
+				patience = time.Time{}
+			default:
+				p.quietly(runtime.TerminateExecution.Method)
+				patience, ended = p.b.now().Add(reactTimeout), true
+			}
+			continue
+		case errors.Is(err, errQuiet):
+			return watch.statuses[watch.loader], doubtful.err
+		case errors.As(err, &lost):
+			if replays++; replays > maxReplays {
+				return 0, problem.Wrap(err, problem.NavigationFailed, "try again, or open a lighter page",
+					"the page sent more events than could be followed")
+			}
+			if err := p.replay(ctx, watch); err != nil {
+				return 0, err
+			}
+			continue
+		case err != nil:
 			return 0, err
 		}
 		done, err := watch.see(event)
-		if err != nil || done {
+		switch {
+		case !done && err == nil:
+			if watch.committed {
+				doubtful = nil
+			}
+		case watch.committed:
 			return watch.statuses[watch.loader], err
+		default:
+			// It may be about the document before, whose events are still under way.
+			doubtful = &outcome{err: err, until: p.b.now().Add(quietTimeout)}
 		}
 	}
 }
 
+// outcome is how a navigation seems to have ended.
+type outcome struct {
+	err   error
+	until time.Time // when it is believed
+}
+
+var (
+	errQuiet = errors.New("nothing more was heard")
+	// errStuck says that the page before keeps the process from showing another one.
+	errStuck = fmt.Errorf("the page before does not let go: %w", context.DeadlineExceeded)
+)
+
+// nextUntil waits for an event until a moment, and then says errQuiet.
+func nextUntil(ctx context.Context, events *cdp.Subscription, until time.Time) (cdp.EventMessage, error) {
+	short, cancel := context.WithDeadlineCause(ctx, until, errQuiet)
+	defer cancel()
+	return events.Next(short)
+}
+
+// replay asks for the events of the document that the page has now, after some were lost.
+func (p *Page) replay(ctx context.Context, watch *loading) error {
+	watch.gap, watch.committed = true, true
+	_, err := cdp.Do(ctx, p.session, page.SetLifecycleEventsEnabled, page.SetLifecycleEventsEnabledParams{Enabled: true})
+	return err
+}
+
 // loading follows one navigation of the main frame through its events.
 type loading struct {
-	frame    protocol.FrameID
-	loader   protocol.LoaderID // of the document that is in the frame, or that will be
-	statuses map[protocol.LoaderID]int
+	frame     protocol.FrameID
+	wanted    protocol.LoaderID // of the document that was asked for
+	committed bool              // that document was in the frame
+	loader    protocol.LoaderID // of the document that is in the frame, or that will be
+	before    protocol.LoaderID // of the document that the page had before
+	gap       bool              // events were lost: the document may be another one
+	statuses  map[protocol.LoaderID]int
 }
 
 func (l *loading) see(event cdp.EventMessage) (done bool, err error) {
@@ -144,7 +298,8 @@ func (l *loading) see(event cdp.EventMessage) (done bool, err error) {
 		if err := cdp.Decode(event.Params, &e); err != nil {
 			return false, err
 		}
-		return e.FrameID == l.frame && e.LoaderID == l.loader && e.Name == "load", nil
+		expected := e.LoaderID == l.loader || l.gap && l.before != "" && e.LoaderID != l.before
+		return e.FrameID == l.frame && expected && e.Name == "load", nil
 	case page.FrameNavigated.Method:
 		// A page that sends the browser on before it has loaded: its own load event will not come.
 		var e page.EventFrameNavigated
@@ -153,6 +308,7 @@ func (l *loading) see(event cdp.EventMessage) (done bool, err error) {
 		}
 		if e.Frame != nil && e.Frame.ID == l.frame {
 			l.loader = e.Frame.LoaderID
+			l.committed = l.committed || l.loader == l.wanted
 			if e.Frame.UnreachableURL != "" {
 				return false, failed(e.Frame.UnreachableURL, "the page went on to an address that could not be loaded", nil)
 			}
@@ -220,10 +376,3 @@ func blocked(text string) bool {
 
 // stopLoading leaves the page with what it has, after a deadline that is already over.
 func (p *Page) stopLoading() { p.quietly(page.StopLoading.Method) }
-
-// quietly sends a command that tidies up: its failure means that the page is gone, which the next one will say.
-func (p *Page) quietly(method string) {
-	ctx, cancel := context.WithTimeout(context.Background(), dialogTimeout)
-	defer cancel()
-	_ = p.session.Call(ctx, method, nil, nil)
-}

@@ -8,74 +8,111 @@ import (
 
 	protocol "github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/inspector"
+	runtimelog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/cdproto/target"
 
 	"github.com/clawjail/clawjail/internal/cdp"
 )
 
 const (
-	// maxDialogs bounds what is kept of a page that opens one dialog after another.
-	maxDialogs = 20
-	// dialogTimeout bounds the answer to one dialog, which takes a millisecond.
-	dialogTimeout = 5 * time.Second
+	// prepareGrace is how long a page may take to take up its events. It takes a millisecond or two; a page whose
+	// scripts never rest does not do it at all, and can still be navigated and closed.
+	prepareGrace = 2 * time.Second
+	// quietTimeout bounds a command that tidies up.
+	quietTimeout = 500 * time.Millisecond
 )
 
-// Dialog is a dialog that a page opened and that was answered for it: an alert, a question and a prompt are dismissed,
-// and the question whether to leave the page is answered with yes. A dialog stops everything else in a page.
-type Dialog struct {
-	Type    string `json:"type"` // alert, confirm, prompt or beforeunload
-	Message string `json:"message"`
-	URL     string `json:"url"`
-}
-
-// Page is one tab, controlled over a session of its own. One navigation and one screenshot run at a time; others wait.
+// Page is one tab, controlled over a session of its own. One steering operation and one screenshot run at a time;
+// others wait. What is known of the page (its console, its requests) is known from when it was attached.
 type Page struct {
+	b       *Browser
 	session cdp.Session
 	browser cdp.Session
 	id      target.ID
 
-	navigating   chan struct{} // holds a token while a navigation runs
+	steering     chan struct{} // holds a token while a steering operation runs
 	photographed chan struct{} // the same for a screenshot
 
 	events *cdp.Subscription
 	stop   context.CancelFunc
 	task   sync.WaitGroup
+	ready  chan struct{} // closed when the page sends all its events
 	gone   chan struct{} // closed when the session has ended
 
-	mu      sync.Mutex
-	dialogs []Dialog
+	view view // its worlds, frames and refs; see world.go
+
+	mu       sync.Mutex
+	failed   error             // why the page could not be prepared; written before ready is closed
+	document uint64            // the generation
+	current  protocol.LoaderID // of that document, empty when it is not known
+	dialogs  []Dialog
+	seen     int // dialogs, ever
+	armed    *dialogAnswer
+	chooser  *fileChooser
+	console  ring[ConsoleMessage]
+	faults   ring[ConsoleMessage]
+	requests ring[*Request]
+	byID     map[string]*Request // those of requests that have not ended
 }
 
-// attachPage takes control of a tab. The page answers dialogs until release is called.
-func attachPage(ctx context.Context, conn *cdp.Conn, id target.ID) (*Page, error) {
+// fileChooser is a file chooser that the page wanted to open.
+type fileChooser struct {
+	node int64 // of the input; zero for one that a script opened
+	mode string
+}
+
+// attachPage takes control of a tab. The page answers dialogs until release is called. A page that does not react is
+// attached all the same; its ready stays open then.
+func attachPage(ctx context.Context, b *Browser, id target.ID) (*Page, error) {
 	flatten := true
-	attached, err := cdp.Do(ctx, conn.Browser(), target.AttachToTarget,
+	attached, err := cdp.Do(ctx, b.conn.Browser(), target.AttachToTarget,
 		target.AttachToTargetParams{TargetID: id, Flatten: &flatten})
 	if err != nil {
 		return nil, err
 	}
 	p := &Page{
-		session: conn.Session(string(attached.SessionID)), browser: conn.Browser(), id: id,
-		navigating: make(chan struct{}, 1), photographed: make(chan struct{}, 1), gone: make(chan struct{}),
+		b: b, session: b.conn.Session(string(attached.SessionID)), browser: b.conn.Browser(), id: id,
+		steering: make(chan struct{}, 1), photographed: make(chan struct{}, 1),
+		ready: make(chan struct{}), gone: make(chan struct{}),
+		document: b.documents.Add(1),
+		console:  ring[ConsoleMessage]{most: maxConsole, mostBytes: maxConsoleBytes},
+		faults:   ring[ConsoleMessage]{most: maxConsole, mostBytes: maxConsoleBytes},
+		byID:     make(map[string]*Request),
 	}
-	if err := p.prepare(ctx); err != nil {
-		// ctx may be over, and the session must not stay behind.
-		tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialogTimeout)
-		defer cancel()
-		_, detachErr := cdp.Do(tidy, conn.Browser(), target.DetachFromTarget,
-			target.DetachFromTargetParams(attached))
-		return nil, errors.Join(err, detachErr)
+	p.requests = ring[*Request]{most: maxRequests, mostBytes: maxRequestBytes}
+	p.events, err = p.session.Subscribe(pageEvents()...)
+	if err != nil {
+		return nil, err
+	}
+	watching, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	p.task.Go(func() { p.watch(watching) })
+	p.task.Go(func() { p.prepare(watching) })
+	if err := p.await(ctx); err != nil {
+		p.release()
+		p.detach()
+		return nil, err
 	}
 	return p, nil
 }
 
-func (p *Page) prepare(ctx context.Context) error {
-	events, err := p.session.Subscribe(page.JavascriptDialogOpening.Method)
-	if err != nil {
-		return err
+// pageEvents are those that a page's goroutine reads.
+func pageEvents() []string {
+	return []string{
+		page.JavascriptDialogOpening.Method, page.FileChooserOpened.Method, page.FrameNavigated.Method,
+		runtime.ConsoleAPICalled.Method, runtime.ExceptionThrown.Method, runtimelog.EntryAdded.Method,
+		network.RequestWillBeSent.Method, network.ResponseReceived.Method, network.LoadingFinished.Method,
+		network.LoadingFailed.Method,
 	}
-	for _, step := range []func() error{
+}
+
+// prepare switches the page's events on. All commands are sent at once: it takes the time of one.
+func (p *Page) prepare(ctx context.Context) {
+	none := int64(0)
+	steps := []func() error{
 		func() error { _, err := cdp.Do(ctx, p.session, page.Enable, page.EnableParams{}); return err },
 		func() error { _, err := cdp.Do(ctx, p.session, inspector.Enable, protocol.Empty{}); return err },
 		func() error {
@@ -83,24 +120,115 @@ func (p *Page) prepare(ctx context.Context) error {
 				page.SetLifecycleEventsEnabledParams{Enabled: true})
 			return err
 		},
-	} {
-		if err := step(); err != nil {
-			events.Close()
+		func() error {
+			_, err := cdp.Do(ctx, p.session, page.SetInterceptFileChooserDialog,
+				page.SetInterceptFileChooserDialogParams{Enabled: true})
 			return err
-		}
+		},
+		func() error { _, err := cdp.Do(ctx, p.session, runtime.Enable, protocol.Empty{}); return err },
+		func() error { _, err := cdp.Do(ctx, p.session, runtimelog.Enable, protocol.Empty{}); return err },
+		func() error {
+			// Bodies are not kept.
+			_, err := cdp.Do(ctx, p.session, network.Enable,
+				network.EnableParams{MaxTotalBufferSize: &none, MaxResourceBufferSize: &none, MaxPostDataSize: &none})
+			return err
+		},
 	}
-	p.events = events
-	watching, stop := context.WithCancel(context.Background())
-	p.stop = stop
-	p.task.Go(func() { p.watch(watching) })
-	return nil
+	errs := make([]error, len(steps))
+	var sent sync.WaitGroup
+	for i, step := range steps {
+		sent.Go(func() { errs[i] = step() })
+	}
+	sent.Wait()
+	p.mu.Lock()
+	p.failed = errors.Join(errs...)
+	p.mu.Unlock()
+	close(p.ready)
 }
 
-// ID is the tab's id, as [Browser.Tabs] lists it.
+// await waits until the page sends its events, or has had its time for it.
+func (p *Page) await(ctx context.Context) error {
+	select {
+	case <-p.ready:
+		return p.preparation()
+	default:
+	}
+	grace := time.NewTimer(prepareGrace)
+	defer grace.Stop()
+	select {
+	case <-p.ready:
+		return p.preparation()
+	case <-grace.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p *Page) preparation() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
+}
+
+// ID is the tab's raw id, as [Browser.Tabs] lists it.
 func (p *Page) ID() string { return string(p.id) }
 
 // Session is the page's session, for what this package does not do.
 func (p *Page) Session() cdp.Session { return p.session }
+
+// handle is the tab's short name, such as t1. It is empty for a tab that is gone.
+func (p *Page) handle() string { return p.b.tabs.handleOf(p.id) }
+
+// info is where the page is and what it is called. The browser process knows both, so a page that hangs or lies in its
+// scripts does not matter.
+func (p *Page) info(ctx context.Context) (url, title string, err error) {
+	answer, err := cdp.Do(ctx, p.browser, target.GetTargetInfo, target.GetTargetInfoParams{TargetID: p.id})
+	if err != nil {
+		return "", "", err
+	}
+	if answer.TargetInfo == nil {
+		return "", "", nil
+	}
+	return bounded(answer.TargetInfo.URL, maxURL), bounded(answer.TargetInfo.Title, maxText), nil
+}
+
+// hold waits until no other steering operation runs in the tab, and keeps others out until release is called.
+func (p *Page) hold(ctx context.Context) (release func(), err error) { return hold(ctx, p.steering) }
+
+// generation grows with each new document of the main frame, and with each attachment. It is never the same for two
+// documents of one browser.
+func (p *Page) generation() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.document
+}
+
+// loader is the browser's name for the document of the main frame, empty when it is not known.
+func (p *Page) loader() protocol.LoaderID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.current
+}
+
+// takeFileChooser returns the file chooser that the page wanted to open last, once. It was not shown.
+func (p *Page) takeFileChooser() (backendNodeID int64, mode string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	taken := p.chooser
+	p.chooser = nil
+	if taken == nil {
+		return 0, "", false
+	}
+	return taken.node, taken.mode, true
+}
+
+// fileChooserWaits says whether the page wanted to open a file chooser that nobody has taken.
+func (p *Page) fileChooserWaits() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.chooser != nil
+}
 
 // open reports whether the tab is still there, as far as the browser has said.
 func (p *Page) open() bool {
@@ -112,63 +240,83 @@ func (p *Page) open() bool {
 	}
 }
 
-// release ends the goroutine of the page. It leaves the tab as it is.
+// release ends the goroutines of the page. It leaves the tab as it is.
 func (p *Page) release() {
 	p.stop()
 	p.task.Wait()
 	p.events.Close()
 }
 
-// watch answers dialogs until the session or the connection ends.
+// detach gives the tab back. It is no fault when the session has ended already.
+func (p *Page) detach() {
+	ctx, cancel := context.WithTimeout(context.Background(), quietTimeout)
+	defer cancel()
+	_, _ = cdp.Do(ctx, p.browser, target.DetachFromTarget,
+		target.DetachFromTargetParams{SessionID: target.SessionID(p.session.ID())})
+}
+
+// watch reads the page's events until the session or the connection ends.
 func (p *Page) watch(ctx context.Context) {
 	defer close(p.gone)
 	for {
 		event, err := p.events.Next(ctx)
 		var lost *cdp.LostError
 		if errors.As(err, &lost) {
-			// A dialog among the lost would still be open: answering when there is none is only refused.
-			p.answer(ctx, false)
+			p.lost(ctx)
 			continue
 		}
 		if err != nil {
 			return
 		}
-		var opening page.EventJavascriptDialogOpening
-		if err := cdp.Decode(event.Params, &opening); err != nil {
-			p.answer(ctx, false)
-			continue
+		p.see(ctx, event)
+	}
+}
+
+// lost is called after a gap in the events.
+func (p *Page) lost(ctx context.Context) {
+	p.mu.Lock()
+	p.console.cut, p.faults.cut, p.requests.cut = true, true, true
+	// A new document may be among what was lost.
+	p.document, p.current = p.b.documents.Add(1), ""
+	p.mu.Unlock()
+	// A dialog among the lost would still be open: answering when there is none is only refused.
+	p.reply(ctx, false, "")
+}
+
+// see takes one event. What cannot be decoded is of no use and no harm: the browser itself is trusted with its form.
+func (p *Page) see(ctx context.Context, event cdp.EventMessage) {
+	switch event.Method {
+	case page.JavascriptDialogOpening.Method:
+		p.seeDialog(ctx, event)
+	case page.FileChooserOpened.Method:
+		var e page.EventFileChooserOpened
+		if cdp.Decode(event.Params, &e) == nil {
+			p.mu.Lock()
+			p.chooser = &fileChooser{node: int64(e.BackendNodeID), mode: bounded(string(e.Mode), 40)}
+			p.mu.Unlock()
 		}
-		p.note(Dialog{
-			Type:    bounded(string(opening.Type), 40),
-			Message: bounded(opening.Message, maxText),
-			URL:     bounded(opening.URL, maxURL),
-		})
-		p.answer(ctx, opening.Type == page.DialogTypeBeforeunload)
+	case page.FrameNavigated.Method:
+		var e struct {
+			Frame struct {
+				ParentID protocol.FrameID  `json:"parentId"`
+				LoaderID protocol.LoaderID `json:"loaderId"`
+			} `json:"frame"`
+		}
+		if cdp.Decode(event.Params, &e) == nil && e.Frame.ParentID == "" {
+			p.mu.Lock()
+			p.document, p.current, p.chooser = p.b.documents.Add(1), e.Frame.LoaderID, nil
+			p.mu.Unlock()
+		}
+	default:
+		p.log(event)
 	}
 }
 
-func (p *Page) answer(ctx context.Context, accept bool) {
-	ctx, cancel := context.WithTimeout(ctx, dialogTimeout)
+// quietly sends a command that tidies up: its failure means that the page is gone, which the next one will say.
+func (p *Page) quietly(method string) {
+	ctx, cancel := context.WithTimeout(context.Background(), quietTimeout)
 	defer cancel()
-	// An error means that the dialog is not there any more: the page went on, or another client answered.
-	_, _ = cdp.Do(ctx, p.session, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: accept})
-}
-
-func (p *Page) note(dialog Dialog) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.dialogs) < maxDialogs {
-		p.dialogs = append(p.dialogs, dialog)
-	}
-}
-
-// takeDialogs returns the dialogs since the last call, the first twenty of them.
-func (p *Page) takeDialogs() []Dialog {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	taken := p.dialogs
-	p.dialogs = nil
-	return taken
+	_ = p.session.Call(ctx, method, nil, nil)
 }
 
 // hold waits for a token and returns what gives it back.

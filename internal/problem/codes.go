@@ -43,6 +43,26 @@ const (
 	NeedsRefresh = "needs_refresh"
 	AccountBusy  = "account_busy"
 
+	// Driving a browser. The act_ codes are those of the control contract, in lower case.
+	TabNotFound            = "tab_not_found"
+	TabAmbiguous           = "tab_ambiguous"
+	StaleRef               = "stale_ref"
+	ActKindRequired        = "act_kind_required"
+	ActInvalidRequest      = "act_invalid_request"
+	ActSelectorUnsupported = "act_selector_unsupported"
+	ActEvaluateDisabled    = "act_evaluate_disabled"
+	ActTargetIDMismatch    = "act_target_id_mismatch"
+	ActOperationFailed     = "act_operation_failed"
+	// MethodDenied is a command of the DevTools protocol that a client may not send.
+	MethodDenied = "method_denied"
+
+	// The browser of the host.
+	BrowserDisabled   = "browser_disabled"
+	BrowserNotRunning = "browser_not_running"
+	BrowserFailed     = "browser_failed"
+	BrowserMissing    = "browser_missing"
+	NoDisplay         = "no_display"
+
 	// The caller has enough already.
 	RateLimited     = "rate_limited"
 	TooManySessions = "too_many_sessions"
@@ -148,6 +168,23 @@ func Codes() []Info {
 
 		{NeedsRefresh, http.StatusConflict, "the stored login of a site no longer works; somebody has to log in again"},
 		{AccountBusy, http.StatusConflict, "another session uses the account, and no more may at the same time"},
+
+		{TabNotFound, http.StatusNotFound, "no tab has that handle, label or id"},
+		{TabAmbiguous, http.StatusConflict, "more than one tab has a handle, label or id that begins so"},
+		{StaleRef, http.StatusConflict, "the ref is of a page that is not shown any more; take a new snapshot"},
+		{ActKindRequired, http.StatusBadRequest, "an action does not say what it is"},
+		{ActInvalidRequest, http.StatusBadRequest, "an action is not valid"},
+		{ActSelectorUnsupported, http.StatusBadRequest, "an action of that kind takes a ref and no selector"},
+		{ActEvaluateDisabled, http.StatusForbidden, "JavaScript of the caller's is not run in this browser"},
+		{ActTargetIDMismatch, http.StatusForbidden, "an action within a batch names another tab"},
+		{ActOperationFailed, http.StatusInternalServerError, "the page did not let the action happen"},
+		{MethodDenied, http.StatusForbidden, "a command of the DevTools protocol that clients may not send"},
+
+		{BrowserDisabled, http.StatusForbidden, "the host browser is switched off in its settings"},
+		{BrowserNotRunning, http.StatusConflict, "the host browser does not run"},
+		{BrowserFailed, http.StatusInternalServerError, "the host browser could not be started"},
+		{BrowserMissing, http.StatusServiceUnavailable, "no browser that can be used is installed"},
+		{NoDisplay, http.StatusConflict, "a browser with a window was asked for, and there is no display"},
 
 		{RateLimited, http.StatusTooManyRequests, "too many requests; wait and try again"},
 		{TooManySessions, http.StatusTooManyRequests, "as many sessions are open as the configuration allows"},

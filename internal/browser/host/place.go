@@ -1,0 +1,132 @@
+package host
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// DataDir is where the browser of a user is kept. It is nobody else's folder, and no other browser's.
+func DataDir(e config.Environment) (string, error) {
+	base := e.Getenv("XDG_DATA_HOME")
+	switch {
+	case e.GOOS == "darwin" && filepath.IsAbs(e.Home):
+		base = filepath.Join(e.Home, "Library", "Application Support")
+	case filepath.IsAbs(base):
+	case filepath.IsAbs(e.Home):
+		base = filepath.Join(e.Home, ".local", "share")
+	default:
+		return "", noHome()
+	}
+	return filepath.Join(base, "clawjail", "browser", ProfileName), nil
+}
+
+// TokenPath is the file with the token that the control server wants to see.
+func TokenPath(e config.Environment) (string, error) {
+	base := e.Getenv("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(base) {
+		if !filepath.IsAbs(e.Home) {
+			return "", noHome()
+		}
+		base = filepath.Join(e.Home, ".config")
+	}
+	return filepath.Join(base, "clawjail", "browser.token"), nil
+}
+
+func noHome() error {
+	return problem.New(problem.BadConfig, "set HOME", "you have no home directory, so there is no place for a browser of yours")
+}
+
+// private makes a folder that only its owner can look into.
+func private(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the folder of the browser: %w", err)
+	}
+	// The profile may hold logins; a folder that was there may have been open.
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("close the folder of the browser to others: %w", err)
+	}
+	return nil
+}
+
+// Token is what a client of the control server shows. It prints as [redacted].
+type Token struct{ text string }
+
+// Reveal is the token itself.
+func (t Token) Reveal() string { return t.text }
+
+// Format implements fmt.Formatter.
+func (Token) Format(w fmt.State, _ rune) {
+	_, _ = io.WriteString(w, "[redacted]") // the writer is fmt's, which never fails
+}
+
+// MarshalText implements encoding.TextMarshaler, for logs.
+func (Token) MarshalText() ([]byte, error) { return []byte("[redacted]"), nil }
+
+const tokenPrefix = "cjbr_"
+
+// ReadToken reads the token. It refuses a file that others can read.
+func ReadToken(path string) (Token, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return Token{}, fmt.Errorf("read the token of the host browser: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return Token{}, problem.New(problem.BadConfig, "others may know it: delete the file and start `clawjail browser serve` again",
+			"the token of the host browser can be read by others: %s has the mode %04o", path, info.Mode().Perm())
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return Token{}, fmt.Errorf("read the token of the host browser: %w", err)
+	}
+	defer f.Close() // only read from
+	const most = 200
+	data, err := io.ReadAll(io.LimitReader(f, most))
+	if err != nil {
+		return Token{}, fmt.Errorf("read the token of the host browser: %w", err)
+	}
+	text := strings.TrimSpace(string(data))
+	if !strings.HasPrefix(text, tokenPrefix) || len(text) < len(tokenPrefix)+32 || strings.ContainsAny(text, " \n") {
+		return Token{}, problem.New(problem.BadConfig, "delete the file and start `clawjail browser serve` again",
+			"%s holds no token of a host browser", path)
+	}
+	return Token{text}, nil
+}
+
+// EnsureToken reads the token, and makes one where there is none. Two that do so at once get the same.
+func EnsureToken(path string) (Token, error) {
+	token, err := ReadToken(path)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return token, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return Token{}, fmt.Errorf("make the folder of the token: %w", err)
+	}
+	var random [32]byte
+	rand.Read(random[:]) // never fails
+	f, err := os.CreateTemp(filepath.Dir(path), ".browser.token-*")
+	if err != nil {
+		return Token{}, fmt.Errorf("make the token of the host browser: %w", err)
+	}
+	_, err = f.WriteString(tokenPrefix + hex.EncodeToString(random[:]) + "\n")
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		// A link and not a rename: whoever comes second must not replace the token of the first.
+		if err = os.Link(f.Name(), path); errors.Is(err, fs.ErrExist) {
+			err = nil
+		}
+	}
+	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
+		return Token{}, fmt.Errorf("make the token of the host browser: %w", err)
+	}
+	return ReadToken(path)
+}

@@ -1,0 +1,114 @@
+//go:build unix
+
+package browser
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// hostileSite are pages that do not want to be driven.
+func hostileSite() http.Handler {
+	mux := http.NewServeMux()
+	for path, html := range map[string]string{
+		"/plain":       `<title>Plain</title><p>calm</p>`,
+		"/alerts":      `<title>Alerts</title><script>onload = () => setTimeout(() => { for (;;) alert('again') }, 20)</script>`,
+		"/alertsNow":   `<title>Alerts</title><script>for (;;) alert('again')</script>`,
+		"/loop":        `<title>Loop</title><script>onload = () => setTimeout(() => { for (;;); }, 20)</script>`,
+		"/loopNow":     `<title>Loop</title><script>for (;;);</script>`,
+		"/windows":     `<title>Windows</title><script>onload = () => setInterval(() => { for (let i = 0; i < 20; i++) open('/plain?' + i) }, 1)</script>`,
+		"/onward":      `<title>Onward</title><script>location = '/onward?' + Math.random()</script>`,
+		"/onwardLater": `<title>Onward</title><script>onload = () => setTimeout(() => { location = '/onwardLater?' + Math.random() }, 1)</script>`,
+		"/stays":       `<title>Stays</title><body onclick="clicked = true" style="height:100vh"><script>onbeforeunload = e => { e.preventDefault(); e.returnValue = 'x'; for (let i = 0; i < 100; i++) try { alert(i) } catch {} }; onunload = () => { for (;;); }</script>`,
+		"/chatter":     `<title>Chatter</title><script>const say = () => { for (let i = 0; i < 500; i++) { console.log('x'.repeat(5000), {a: i}); fetch('/plain?' + i) } setTimeout(say, 1) }; say()</script>`,
+		"/hashes":      `<title>Hashes</title><script>let n = 0; setInterval(() => { location.hash = n++; document.title = n }, 1)</script>`,
+		"/popsAlert":   `<title>Pops</title><script>onload = () => open('/alertsNow')</script>`,
+		"/popsLoop":    `<title>Pops</title><script>onload = () => open('/loopNow', '', 'noopener')</script>`,
+	} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			io.WriteString(w, html)
+		})
+	}
+	return mux
+}
+
+// lookers are the operations that leave a page as it is; none of them may need the page's scripts.
+func lookers(tab string) []Operation {
+	return []Operation{
+		Status{}, Tabs{}, Console{TargetID: tab}, Errors{TargetID: tab}, Requests{TargetID: tab},
+		SetDialog{TargetID: tab, Accept: true}, TabAction{Action: "label", TargetID: tab, Label: "hostile"},
+		TabAction{Action: "list"},
+	}
+}
+
+func TestNoHostilePageHoldsUpAnOperation(t *testing.T) {
+	eachBuild(t, func(t *testing.T, build Build) {
+		b := open(t, build, newGateway(t, hostileSite()).URL)
+		for _, test := range []struct {
+			page string
+			ends bool // its load event comes, on a machine that has the time
+		}{
+			{"/alerts", true}, {"/alertsNow", false}, {"/loop", true}, {"/loopNow", false}, {"/windows", true},
+			{"/onward", false}, {"/onwardLater", true}, {"/stays", true}, {"/chatter", true}, {"/hashes", true},
+			{"/popsAlert", true}, {"/popsLoop", true},
+		} {
+			t.Run(strings.TrimPrefix(test.page, "/"), func(t *testing.T) {
+				opened, err := b.Do(t.Context(), OpenTab{URL: site + test.page, NewTab: true, TimeoutMS: 2000})
+				if !test.ends && err == nil {
+					t.Errorf("open: %+v", opened)
+				}
+				if err != nil && problem.CodeOf(err) != problem.Timeout {
+					t.Errorf("open: %v", err)
+				}
+				tab := b.tabs.currentTab().handle()
+				for _, op := range lookers(tab) {
+					if _, err := b.Do(t.Context(), op); err != nil {
+						t.Errorf("%s: %v", op.Tool(), err)
+					}
+				}
+				// It is left, and its tab is good for another page.
+				// Where it goes on by itself all the time, it may be quicker once.
+				out, err := b.Do(t.Context(), Navigate{URL: site + "/plain", TargetID: tab, TimeoutMS: 20000})
+				for again := 0; again < 5 && err == nil && out.(Result).Title == "Onward"; again++ {
+					out, err = b.Do(t.Context(), Navigate{URL: site + "/plain", TargetID: tab, TimeoutMS: 20000})
+				}
+				if result, _ := out.(Result); err != nil || result.Title != "Plain" {
+					t.Errorf("navigate away: %+v, %v", out, err)
+				}
+				// And back, to be closed from outside.
+				_, _ = b.Do(t.Context(), Navigate{URL: site + test.page, TargetID: tab, TimeoutMS: 1000})
+				if _, err := b.Do(t.Context(), CloseTab{TargetID: tab}); err != nil {
+					t.Errorf("close: %v", err)
+				}
+				// Whatever else it opened is driven as well.
+				for {
+					list, err := b.Do(t.Context(), Tabs{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					tabs := list.(TabsResult).Tabs
+					if len(tabs) > maxTabs+20 {
+						t.Errorf("%d tabs", len(tabs))
+					}
+					if len(tabs) == 1 {
+						break
+					}
+					last := tabs[len(tabs)-1].TabID
+					if len(tabs) < 4 {
+						if _, err := b.Do(t.Context(), Navigate{URL: site + "/plain", TargetID: last, TimeoutMS: 20000}); err != nil && problem.CodeOf(err) != problem.TabNotFound {
+							t.Errorf("navigate %+v: %v", tabs[len(tabs)-1], err)
+						}
+					}
+					if _, err := b.Do(t.Context(), CloseTab{TargetID: last}); err != nil && problem.CodeOf(err) != problem.TabNotFound {
+						t.Fatalf("close %s: %v", last, err)
+					}
+				}
+			})
+		}
+	})
+}

@@ -1,0 +1,397 @@
+package browser
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/chromedp/cdproto/target"
+
+	"github.com/clawjail/clawjail/internal/cdp"
+)
+
+const (
+	// maxTabs bounds the open pages. Beyond it, what a page opens is closed again, and nobody may open another.
+	maxTabs = 100
+	// maxAttached bounds the pages that are under control at the same time.
+	maxAttached = 50
+	// maxListed bounds a listing, and what is known of tabs.
+	maxListed = 1000
+	// registryEvents is after how many events somebody who asked is answered, also when more are waiting.
+	registryEvents = 4096
+	// popupTimeout bounds the closing of a tab that is too many.
+	popupTimeout = 5 * time.Second
+)
+
+// registry knows the tabs of a browser: what their handles are, in which order they appeared, which one is the current
+// one, and which are attached. One goroutine reads the browser's events; it starts with the first operation that needs
+// a tab.
+//
+// Beyond a hundred open pages it closes whatever is opened further, the newest first: a page that opens windows in a
+// loop gets no more of them. Of the pages that were open before it began, it closes only popups for that reason.
+type registry struct {
+	b        *Browser
+	starting chan struct{} // holds a token while the registry is being started
+
+	mu      sync.Mutex
+	started bool
+	events  *cdp.Subscription
+	task    sync.WaitGroup
+	stop    context.CancelFunc
+	done    chan struct{}      // closed when no more events come
+	wake    context.CancelFunc // wakes the goroutine while it waits
+	asked   []*question
+	excess  []target.ID // tabs that are too many, to be closed
+
+	last    uint64                 // number of the last handle
+	uses    uint64                 // counts, for what was used least recently
+	tabs    []*record              // in order of appearance
+	hidden  map[target.ID]struct{} // prerendered pages, which nobody sees yet
+	current *record
+}
+
+// question is somebody who waits until all events that have arrived were seen.
+type question struct {
+	seen chan struct{}
+	left int // events that may come before it is answered in any case
+}
+
+// record is one tab. The registry's mutex guards what is below id.
+type record struct {
+	number    uint64        // of the handle
+	attaching chan struct{} // holds a token while the tab is being attached
+	closed    chan struct{} // closed when the tab is gone
+
+	id      target.ID
+	label   string
+	url     string // as it was when the tab appeared
+	focused time.Time
+	used    uint64
+	page    *Page
+}
+
+func newRegistry(b *Browser) *registry {
+	return &registry{b: b, starting: make(chan struct{}, 1), hidden: make(map[target.ID]struct{})}
+}
+
+func (t *record) handle() string { return "t" + strconv.FormatUint(t.number, 10) }
+
+// suggested is the name by which a tab is best called.
+func (t *record) suggested() string {
+	if t.label != "" {
+		return t.label
+	}
+	return t.handle()
+}
+
+// pagesOnly asks for tabs and nothing else: no frames, no workers, no windows of the browser itself.
+func pagesOnly() target.Filter {
+	return target.Filter{{Type: "page"}, {Exclude: true}}
+}
+
+// begin makes sure that the registry knows the tabs that are open.
+func (r *registry) begin(ctx context.Context) error {
+	if r.isStarted() {
+		return nil
+	}
+	release, err := hold(ctx, r.starting)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if r.isStarted() {
+		return nil
+	}
+	root := r.b.conn.Browser()
+	events, err := root.Subscribe(target.TargetCreated.Method, target.TargetDestroyed.Method, target.TargetInfoChanged.Method)
+	if err != nil {
+		return err
+	}
+	reading, stop := context.WithCancel(context.Background())
+	r.mu.Lock()
+	r.events, r.stop, r.done = events, stop, make(chan struct{})
+	r.mu.Unlock()
+	r.task.Go(func() { r.read(reading) })
+	_, err = cdp.Do(ctx, root, target.SetDiscoverTargets,
+		target.SetDiscoverTargetsParams{Discover: true, Filter: pagesOnly()})
+	if err == nil {
+		err = r.settle(ctx)
+	}
+	if err != nil {
+		r.end()
+		// So that the next attempt is told of all tabs again.
+		tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), quietTimeout)
+		defer cancel()
+		_, _ = cdp.Do(tidy, root, target.SetDiscoverTargets, target.SetDiscoverTargetsParams{})
+		return err
+	}
+	r.mu.Lock()
+	r.started = true
+	r.mu.Unlock()
+	return nil
+}
+
+func (r *registry) isStarted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.started
+}
+
+// end ends the goroutines of the registry and of all pages.
+func (r *registry) end() {
+	r.mu.Lock()
+	stop, events := r.stop, r.events
+	r.mu.Unlock()
+	if stop == nil {
+		return
+	}
+	stop()
+	r.task.Wait()
+	events.Close()
+	r.mu.Lock()
+	tabs := r.tabs
+	r.tabs, r.current, r.started = nil, nil, false
+	clear(r.hidden)
+	for _, tab := range tabs {
+		close(tab.closed)
+	}
+	r.mu.Unlock()
+	for _, tab := range tabs {
+		r.drop(tab)
+	}
+}
+
+// drop ends the goroutines of a tab's page.
+func (r *registry) drop(tab *record) {
+	r.mu.Lock()
+	page := tab.page
+	tab.page = nil
+	r.mu.Unlock()
+	if page != nil {
+		page.release()
+	}
+}
+
+// read takes the browser's events until its context or the connection ends.
+func (r *registry) read(ctx context.Context) {
+	defer close(r.done)
+	for {
+		wait, wake := context.WithCancel(ctx)
+		r.mu.Lock()
+		r.wake = wake
+		if len(r.asked) > 0 {
+			wake()
+		}
+		r.mu.Unlock()
+		event, err := r.events.Next(wait)
+		wake()
+		var lost *cdp.LostError
+		switch {
+		case err == nil:
+			r.see(event)
+			r.closeExcess(ctx)
+			r.answer(false)
+		case errors.As(err, &lost):
+			r.resync(ctx)
+		case ctx.Err() == nil && errors.Is(err, context.Canceled):
+			r.answer(true)
+		default:
+			return
+		}
+	}
+}
+
+// settle waits until the goroutine has seen every event that has arrived until now.
+func (r *registry) settle(ctx context.Context) error {
+	q := &question{seen: make(chan struct{}), left: registryEvents}
+	r.mu.Lock()
+	r.asked = append(r.asked, q)
+	if r.wake != nil {
+		r.wake()
+	}
+	done := r.done
+	r.mu.Unlock()
+	select {
+	case <-q.seen:
+		return nil
+	case <-done:
+		if err := r.b.conn.Err(); err != nil {
+			return err
+		}
+		return cdp.ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// answer tells those who asked that everything was seen. While events are waiting it does so only after as many as the
+// subscription holds: what was there when they asked is among these.
+func (r *registry) answer(drained bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kept := r.asked[:0]
+	for _, q := range r.asked {
+		if q.left--; drained || q.left <= 0 {
+			close(q.seen)
+		} else {
+			kept = append(kept, q)
+		}
+	}
+	clear(r.asked[len(kept):])
+	r.asked = kept
+}
+
+// see takes one event. What cannot be decoded is passed over, as an event of no tab.
+func (r *registry) see(event cdp.EventMessage) {
+	switch event.Method {
+	case target.TargetCreated.Method:
+		var e target.EventTargetCreated
+		if cdp.Decode(event.Params, &e) == nil && e.TargetInfo != nil {
+			r.appeared(e.TargetInfo)
+		}
+	case target.TargetInfoChanged.Method:
+		var e struct {
+			TargetInfo struct {
+				TargetID target.ID `json:"targetId"`
+				Subtype  string    `json:"subtype"`
+			} `json:"targetInfo"`
+		}
+		if cdp.Decode(event.Params, &e) == nil && e.TargetInfo.Subtype == "" {
+			r.shown(e.TargetInfo.TargetID)
+		}
+	case target.TargetDestroyed.Method:
+		var e target.EventTargetDestroyed
+		if cdp.Decode(event.Params, &e) == nil {
+			r.vanished(e.TargetID)
+		}
+	}
+}
+
+// appeared takes a target that the browser has reported. One that is known already is left as it is.
+func (r *registry) appeared(info *target.Info) {
+	// A page of the browser's own errands is nobody's tab.
+	if info.Type != "page" || len(info.TargetID) > maxText || r.b.hiddenContext(string(info.BrowserContextID)) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.find(info.TargetID) != nil {
+		return
+	}
+	if info.Subtype != "" {
+		// A prerendered page has the type too; nobody sees it.
+		if len(r.hidden) < maxListed {
+			r.hidden[info.TargetID] = struct{}{}
+		}
+		return
+	}
+	if len(r.tabs) >= maxTabs && (r.started || info.OpenerID != "") || len(r.tabs) >= maxListed {
+		if len(r.excess) < maxListed {
+			r.excess = append(r.excess, info.TargetID)
+		}
+		return
+	}
+	r.add(info.TargetID, bounded(info.URL, maxURL))
+}
+
+// shown takes a prerendered page that became a tab.
+func (r *registry) shown(id target.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, was := r.hidden[id]; was && len(r.tabs) < maxListed {
+		delete(r.hidden, id)
+		r.add(id, "")
+	}
+}
+
+// add gives a tab the next handle. r.mu is held.
+func (r *registry) add(id target.ID, url string) {
+	r.last++
+	r.tabs = append(r.tabs, &record{
+		number: r.last, id: id, url: url, attaching: make(chan struct{}, 1), closed: make(chan struct{}),
+	})
+}
+
+func (r *registry) vanished(id target.ID) {
+	r.mu.Lock()
+	delete(r.hidden, id)
+	var gone *record
+	for i, tab := range r.tabs {
+		if tab.id == id {
+			gone = tab
+			r.tabs = append(r.tabs[:i:i], r.tabs[i+1:]...)
+			break
+		}
+	}
+	if gone != nil {
+		close(gone.closed)
+		if r.current == gone {
+			r.current = nil
+		}
+	}
+	r.mu.Unlock()
+	if gone != nil {
+		r.drop(gone)
+	}
+}
+
+// find returns a tab by its raw id. r.mu is held.
+func (r *registry) find(id target.ID) *record {
+	for _, tab := range r.tabs {
+		if tab.id == id {
+			return tab
+		}
+	}
+	return nil
+}
+
+// resync compares with what the browser has, after events were lost.
+func (r *registry) resync(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, popupTimeout)
+	defer cancel()
+	infos, err := r.b.targets(ctx)
+	if err != nil {
+		return // the browser is gone, which the next event will say
+	}
+	there := make(map[target.ID]bool, len(infos))
+	for _, info := range infos {
+		there[info.TargetID] = true
+		r.appeared(info)
+		if info.Subtype == "" {
+			r.shown(info.TargetID)
+		}
+	}
+	var gone []target.ID
+	r.mu.Lock()
+	for _, tab := range r.tabs {
+		if !there[tab.id] {
+			gone = append(gone, tab.id)
+		}
+	}
+	for id := range r.hidden {
+		if !there[id] {
+			gone = append(gone, id)
+		}
+	}
+	r.mu.Unlock()
+	for _, id := range gone {
+		r.vanished(id)
+	}
+	r.closeExcess(ctx)
+}
+
+// closeExcess closes the tabs that are too many.
+func (r *registry) closeExcess(ctx context.Context) {
+	r.mu.Lock()
+	excess := r.excess
+	r.excess = nil
+	r.mu.Unlock()
+	for _, id := range excess {
+		closing, cancel := context.WithTimeout(ctx, popupTimeout)
+		// An error means that it is gone already, as the browser may be.
+		_, _ = cdp.Do(closing, r.b.conn.Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: id})
+		cancel()
+	}
+}
