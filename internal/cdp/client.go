@@ -15,6 +15,7 @@ type Client struct {
 	conn     *Conn
 	options  ClientOptions
 	queue    *queue
+	acts     chan *Message // commands of its filter, nil when it has none
 	done     chan struct{} // closed when the client has ended
 	detached chan struct{} // closed when nothing of it is left in the browser
 
@@ -27,12 +28,16 @@ type Client struct {
 }
 
 func newClient(m *Mux, options ClientOptions) *Client {
-	return &Client{
+	c := &Client{
 		mux: m, conn: m.conn, options: options,
 		queue:    newQueue(options.MaxQueued, options.MaxQueuedBytes),
 		done:     make(chan struct{}),
 		detached: make(chan struct{}),
 	}
+	if _, acting := options.Filter.(ActingFilter); acting {
+		c.acts = make(chan *Message, maxActs)
+	}
+	return c
 }
 
 // Send gives one command of the client to the browser. Refusals (another client's session, a filter's no, too many
@@ -62,6 +67,7 @@ func (c *Client) Send(ctx context.Context, frame []byte) error {
 	session := command.SessionID
 	var held *Message // what a filter sees again with the reply
 	if filter := c.options.Filter; filter != nil {
+		command.SessionID = asked
 		if reply := filter.Command(command); reply != nil {
 			c.deliver(reply, id, asked)
 			return nil

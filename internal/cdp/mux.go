@@ -102,6 +102,11 @@ func (m *Mux) start(c *Client, attach func()) error {
 		return fmt.Errorf("multiplexer: %w", ErrClosed)
 	}
 	m.clients[c] = struct{}{}
+	filter, acting := c.options.Filter.(ActingFilter)
+	if acting {
+		filter.Started(c.act)
+		m.tasks.Go(c.sendActs)
+	}
 	m.tasks.Go(func() {
 		attach()
 		select {
@@ -110,6 +115,9 @@ func (m *Mux) start(c *Client, attach func()) error {
 			c.end(m.conn.Err())
 		}
 		c.detach()
+		if acting {
+			filter.Ended()
+		}
 		m.mu.Lock()
 		delete(m.clients, c)
 		m.mu.Unlock()

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -368,3 +370,75 @@ func (smuggler) Command(c *Message) *Message {
 }
 func (smuggler) Reply(_, _ *Message) {}
 func (smuggler) Event(*Message) bool { return true }
+
+// acting is a filter that answers one kind of event with a command of its own.
+type acting struct {
+	act   func(sessionID, method string, params jsontext.Value)
+	ended chan struct{}
+}
+
+func (a *acting) Started(act func(sessionID, method string, params jsontext.Value)) { a.act = act }
+func (a *acting) Ended()                                                            { close(a.ended) }
+func (a *acting) Command(command *Message) *Message {
+	if command.SessionID != "" {
+		return ErrorReply(CodeServerError, "the filter was shown the session %s", command.SessionID)
+	}
+	return nil
+}
+func (a *acting) Reply(_, _ *Message) {}
+func (a *acting) Event(event *Message) bool {
+	if event.Method != "A.secret" {
+		return true
+	}
+	a.act(event.SessionID, "A.letGo", event.Params)
+	return false
+}
+
+func TestAFilterSendsCommandsInTheNameOfItsClient(t *testing.T) {
+	b := newFake(t, Options{}, browserWithSessions(func(c *Message) []string {
+		if c.Method == "A.ask" {
+			return []string{fmt.Sprintf(`{"method":"A.secret","params":{"n":1},"sessionId":%q}`, c.SessionID), ok(c)}
+		}
+		return nil
+	}))
+	m := NewMux(b.conn)
+	filter := &acting{ended: make(chan struct{})}
+	c := attach(t, m, ClientOptions{Filter: filter})
+	send(t, c, `{"id":1,"method":"A.ask"}`)
+	expect(t, c, `{"id":1,"result":{}}`)
+	var own string
+	testenv.Eventually(t, 5*time.Second, func() bool {
+		for _, seen := range b.commands() {
+			if seen.Method == "A.ask" {
+				own = seen.SessionID
+			}
+			if seen.Method == "A.letGo" {
+				return seen.SessionID == own && string(seen.Params) == `{"n":1}`
+			}
+		}
+		return false
+	}, "the filter's own command")
+	// Its reply goes to nobody: the next thing that the client hears is the reply to its own.
+	send(t, c, `{"id":2,"method":"A.other"}`)
+	expect(t, c, `{"id":2,"result":{}}`)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-filter.ended
+}
+
+func TestAFilterThatSendsWithoutEndEndsItsClient(t *testing.T) {
+	b := newFake(t, Options{}, browserWithSessions(nil))
+	m := NewMux(b.conn)
+	filter := &acting{ended: make(chan struct{})}
+	c := attach(t, m, ClientOptions{Filter: filter})
+	for range 1000 * maxActs {
+		filter.act("", "A.letGo", nil)
+		if c.Err() != nil {
+			break
+		}
+	}
+	if !errors.Is(c.Err(), ErrSlowClient) {
+		t.Errorf("the client goes on: %v", c.Err())
+	}
+}
