@@ -3,6 +3,7 @@ package identity
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -20,7 +21,10 @@ const (
 	SessionOpenOperator Operation = "session.open_operator" // with accounts; a grant is needed besides
 	SessionList         Operation = "session.list"
 	SessionRead         Operation = "session.read"
-	SessionUse          Operation = "session.use" // steer its browser
+	SessionLook         Operation = "session.look"   // see what its browser shows
+	SessionUse          Operation = "session.use"    // steer its browser
+	SessionAttach       Operation = "session.attach" // with a DevTools client
+	SessionToken        Operation = "session.token"  // make a token for one session
 	SessionClose        Operation = "session.close"
 	SessionRecording    Operation = "session.recording" // see what was recorded
 	SessionWatch        Operation = "session.watch"     // see and steer it live, as a person
@@ -108,7 +112,10 @@ func Table() []Rule {
 		{SessionOpenOperator, RoleOperator, ReachTenant, AgentsOwn},
 		{SessionList, RoleViewer, ReachTenant, AgentsOwn},
 		{SessionRead, RoleViewer, ReachTenant, AgentsOwn},
+		{SessionLook, RoleOperator, ReachTenant, AgentsOwn},
 		{SessionUse, RoleOperator, ReachTenant, AgentsOwn},
+		{SessionAttach, RoleOperator, ReachTenant, AgentsOwn},
+		{SessionToken, RoleOperator, ReachTenant, AgentsOwn},
 		{SessionClose, RoleOperator, ReachTenant, AgentsOwn},
 		// A picture of a page can show what is in an account.
 		{SessionRecording, RoleOperator, ReachTenant, AgentsOwn},
@@ -160,12 +167,43 @@ func Table() []Rule {
 	}
 }
 
+// Scope is what a token for one session lets its holder do there; each lets do what those before it do.
+type Scope string
+
+// The scopes.
+const (
+	ScopeView    Scope = "view"    // see what the browser shows
+	ScopeControl Scope = "control" // and steer it
+	ScopeCDP     Scope = "cdp"     // and attach DevTools clients
+)
+
+// rank orders the scopes; an unknown one is below all.
+func (s Scope) rank() int { return slices.Index([]Scope{ScopeView, ScopeControl, ScopeCDP}, s) + 1 }
+
+// Valid says whether it is a scope.
+func (s Scope) Valid() bool { return s.rank() > 0 }
+
+// scopeOf is the least scope of an operation for the holder of a session's token; empty for what takes a key.
+func scopeOf(op Operation) Scope {
+	switch op {
+	case SessionRead, SessionLook, SessionRecording:
+		return ScopeView
+	case SessionUse:
+		return ScopeControl
+	case SessionAttach:
+		return ScopeCDP
+	}
+	return ""
+}
+
 // Object is what an operation is done to.
 type Object struct {
 	// Tenant is whose it is; empty for what is of all tenants, such as a list of everything.
 	Tenant string
 	// Agent is the id of the agent that has opened or made it; empty when no agent has.
 	Agent string
+	// Session is the id of the session that it is; empty for what is none.
+	Session string
 }
 
 // Can says whether a principal may do an operation with something of a tenant's; tenant is empty for what is of all
@@ -204,15 +242,29 @@ func (r Rule) decide(p Principal, object Object) error {
 	default:
 		return forbidden(r.Operation)
 	}
+	if p.Scope != "" {
+		// The holder of a token has what its maker has, for one session and within the scope.
+		least := scopeOf(r.Operation)
+		switch {
+		case !least.Valid() || p.Scope.rank() < least.rank() || p.Session == "":
+			return forbidden(r.Operation)
+		case object.Session != p.Session:
+			return nothing()
+		}
+	}
 	switch {
 	case p.Tenant == "":
 		return nil // an admin of the installation
 	case r.Reach != ReachTenant, object.Tenant == "":
 		return forbidden(r.Operation)
 	case object.Tenant != p.Tenant, p.Kind == KindAgent && r.Agents == AgentsOwn && (p.ID == "" || object.Agent != p.ID):
-		return problem.New(problem.NotFound, "look at what there is of your own", "there is nothing of that name")
+		return nothing()
 	}
 	return nil
+}
+
+func nothing() error {
+	return problem.New(problem.NotFound, "look at what there is of your own", "there is nothing of that name")
 }
 
 func forbidden(op Operation) error {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -277,6 +278,33 @@ func TestTenantOfARequest(t *testing.T) {
 	} {
 		if got := tt.p.TenantOr(tt.named); got != tt.want {
 			t.Errorf("%s names %q: got %s", tt.p.Actor(), tt.named, got)
+		}
+	}
+}
+
+// A token for a session opens nothing but that session, and there no more than its scope.
+func TestATokenForASessionIsGoodForNothingElse(t *testing.T) {
+	for _, maker := range callers {
+		for _, scope := range []Scope{ScopeView, ScopeControl, ScopeCDP, "unknown"} {
+			p := maker.p.Within("s_1", scope, time.Unix(1, 0))
+			for _, rule := range Table() {
+				own := Object{Tenant: "acme", Agent: "ag_1", Session: "s_1"}
+				got := problem.CodeOf(decide(Table(), p, rule.Operation, own))
+				may := problem.CodeOf(decide(Table(), maker.p, rule.Operation, own)) == ""
+				least := map[Operation]Scope{SessionRead: ScopeView, SessionLook: ScopeView, SessionRecording: ScopeView, SessionUse: ScopeControl,
+					SessionAttach: ScopeCDP}[rule.Operation]
+				want := may && least != "" && scope.rank() >= least.rank()
+				if (got == "") != want {
+					t.Errorf("%s with a token of scope %s: %s is %q", maker.name, scope, rule.Operation, got)
+				}
+				for _, session := range []string{"s_2", ""} {
+					other := own
+					other.Session = session
+					if decide(Table(), p, rule.Operation, other) == nil {
+						t.Errorf("%s with a token of scope %s may %s another session", maker.name, scope, rule.Operation)
+					}
+				}
+			}
 		}
 	}
 }

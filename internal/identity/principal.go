@@ -53,6 +53,19 @@ type Principal struct {
 	TokenID string
 	// ExpiresAt is when the key ends; zero for never.
 	ExpiresAt time.Time
+	// Scope and Session are of the holder of a token for one session, who is otherwise the one that made the token. Both
+	// are empty for the holder of a key.
+	Scope   Scope
+	Session string
+}
+
+// Within is the principal with a token for one session.
+func (p Principal) Within(session string, scope Scope, expires time.Time) Principal {
+	p.Session, p.Scope = session, scope
+	if p.ExpiresAt.IsZero() || expires.Before(p.ExpiresAt) {
+		p.ExpiresAt = expires
+	}
+	return p
 }
 
 // Actor names the principal in records: admin, operator:ID, agent:ID.

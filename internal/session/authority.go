@@ -29,7 +29,7 @@ func agentOf(by identity.Principal) string {
 
 // object is a session as the authority sees it.
 func (r *session) object() identity.Object {
-	return identity.Object{Tenant: r.plan.tenant, Agent: agentOf(r.by)}
+	return identity.Object{Tenant: r.plan.tenant, Agent: agentOf(r.by), Session: r.id}
 }
 
 // permitted returns a session that a principal may do something with. Of one that is not theirs they are told what they
@@ -39,7 +39,7 @@ func (s *Service) permitted(ctx context.Context, by identity.Principal, op ident
 	r := s.find(id)
 	s.mu.Unlock()
 	// Nobody may learn from the difference between "may not" and "is not" that it exists.
-	object := identity.Object{Tenant: by.TenantOr(""), Agent: agentOf(by)}
+	object := identity.Object{Tenant: by.TenantOr(""), Agent: agentOf(by), Session: id}
 	if r != nil {
 		object = r.object()
 	}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -9,16 +10,13 @@ import (
 )
 
 // captureLimit bounds reading a jar.
-const captureLimit = DefaultTimeout
+const captureLimit = 30 * time.Second
 
 // Capture gives the cookies that a session's browser has of some domains to a function, and wipes them after it. Only a
 // session that no agent ever touched is captured from: an agent could have logged in to an account of its own, and the
 // operator would then work in that one. What the function does is for its caller to record.
 func (s *Service) Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error {
-	ctx, cancel, err := bound(ctx, captureLimit, "the cookies were not read")
-	if err != nil {
-		return err
-	}
+	ctx, cancel := context.WithTimeoutCause(ctx, captureLimit, problem.New(problem.Timeout, "try again", "the cookies were not read within %s", captureLimit))
 	defer cancel()
 	r, b, done, err := s.use(ctx, by, identity.CookiesCapture, id)
 	if err != nil {

@@ -94,18 +94,18 @@ func TestSessionThatAnAgentTouchedIsNotCapturedFrom(t *testing.T) {
 	}{
 		"an agent has opened it": {agent, nil, true},
 		"an agent has navigated": {by, func(t *testing.T, a *accounts, id string) error {
-			_, err := a.s.Navigate(t.Context(), agent, id, "https://example.com/", 0)
+			_, err := visit(a.s, t.Context(), agent, id, "https://example.com/", 0)
 			return err
 		}, true},
 		"an agent has tried to navigate": {by, func(t *testing.T, a *accounts, id string) error {
 			a.failing("record session.use", problem.New(problem.AuditUnavailable, "", ""))
-			_, err := a.s.Navigate(t.Context(), agent, id, "https://example.com/", 0)
+			_, err := visit(a.s, t.Context(), agent, id, "https://example.com/", 0)
 			wantCode(t, err, problem.AuditUnavailable)
 			a.failing("record session.use", nil)
 			return nil
 		}, true},
 		"an agent has taken a picture": {by, func(t *testing.T, a *accounts, id string) error {
-			_, err := a.s.Screenshot(t.Context(), agent, id, pngOptions(), 0)
+			_, err := photograph(a.s, t.Context(), agent, id)
 			return err
 		}, true},
 		"an agent has looked that it is there": {by, func(t *testing.T, a *accounts, id string) error {
@@ -113,7 +113,7 @@ func TestSessionThatAnAgentTouchedIsNotCapturedFrom(t *testing.T) {
 			return err
 		}, false},
 		"another operator has navigated": {by, func(t *testing.T, a *accounts, id string) error {
-			_, err := a.s.Navigate(t.Context(), operatorOf(store.DefaultTenant, "o2"), id, "https://example.com/", 0)
+			_, err := visit(a.s, t.Context(), operatorOf(store.DefaultTenant, "o2"), id, "https://example.com/", 0)
 			return err
 		}, false},
 	}
@@ -174,11 +174,11 @@ func TestSessionOfSomebodyElseIsToldFromNoneByNothing(t *testing.T) {
 			return err
 		},
 		"Navigate": func(ctx context.Context, s *Service, by identity.Principal, id string) error {
-			_, err := s.Navigate(ctx, by, id, "https://example.com/", 0)
+			_, err := visit(s, ctx, by, id, "https://example.com/", 0)
 			return err
 		},
 		"Screenshot": func(ctx context.Context, s *Service, by identity.Principal, id string) error {
-			_, err := s.Screenshot(ctx, by, id, pngOptions(), 0)
+			_, err := photograph(s, ctx, by, id)
 			return err
 		},
 		"Recorded": func(ctx context.Context, s *Service, by identity.Principal, id string) error {
@@ -200,7 +200,7 @@ func TestSessionOfSomebodyElseIsToldFromNoneByNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.s.Screenshot(t.Context(), owner, out.ID, pngOptions(), 0); err != nil {
+		if _, err := photograph(a.s, t.Context(), owner, out.ID); err != nil {
 			t.Fatal(err)
 		}
 		const nobodys = "s_aaaaaaaaaaaaaaaa"

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
+	"github.com/clawjail/clawjail/internal/cdp/guard"
 	"github.com/clawjail/clawjail/internal/jail"
 )
+
+// reapplyLimit bounds telling a browser again where downloads go.
+const reapplyLimit = 5 * time.Second
 
 // Dial is the Connector for Chromium with --remote-debugging-pipe.
 func Dial(ctx context.Context, stdio *jail.Stdio) (Browser, error) {
@@ -20,20 +25,55 @@ func Dial(ctx context.Context, stdio *jail.Stdio) (Browser, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &piped{Browser: b, conn: conn}, nil
+	b.UseFolder(jail.KindBrowser.Home() + "/files")
+	return &piped{Browser: b, conn: conn, mux: cdp.NewMux(conn), registry: guard.NewRegistry()}, nil
 }
 
 // piped is a browser whose end is the end of its pipe. It is not asked to exit: its jail is thrown away, and a
 // browser that hangs would only take longer.
 type piped struct {
 	*browser.Browser
-	conn *cdp.Conn
+	conn     *cdp.Conn
+	mux      *cdp.Mux
+	registry *guard.Registry
 }
 
 func (p *piped) Version() string { return p.Browser.Version().Product }
 
+// Attach implements Browser.
+func (p *piped) Attach(ctx context.Context, o guard.Options) (Devtools, error) {
+	o.Registry, o.Hidden, o.DownloadsPath, o.File = p.registry, p.HiddenContext, p.DownloadsPath(), p.FilePath
+	filter, err := guard.New(o)
+	if err != nil {
+		return nil, err
+	}
+	client, err := p.mux.Attach(ctx, cdp.ClientOptions{Filter: filter})
+	if err != nil {
+		return nil, err
+	}
+	return &guarded{Client: client, browser: p.Browser}, nil
+}
+
+// guarded is a DevTools client of a piped browser.
+type guarded struct {
+	*cdp.Client
+	browser *browser.Browser
+}
+
+// Close implements Devtools.
+func (g *guarded) Close() error {
+	err := g.Client.Close()
+	// What a client said about downloads goes with it, and with it what everybody has said.
+	if g.browser.Conn().Err() != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reapplyLimit)
+	defer cancel()
+	return errors.Join(err, g.browser.ReapplyDownloads(ctx))
+}
+
 func (p *piped) Close() error {
-	err := p.conn.Close()
+	err := errors.Join(p.conn.Close(), p.mux.Close())
 	// With the connection closed this asks nobody and waits for nothing; it lets go of the page.
 	if closed := p.Browser.Close(context.Background()); closed != nil {
 		err = errors.Join(err, closed)

@@ -124,6 +124,9 @@ func (s *Service) idleUntil(r *session) time.Time {
 	if last := s.Gateway.LastActivity(r.addr); last.After(used) {
 		used = last
 	}
+	if last := time.Unix(0, r.driven.Load()); last.After(used) {
+		used = last
+	}
 	return used.Add(r.plan.idle)
 }
 

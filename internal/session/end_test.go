@@ -17,7 +17,7 @@ func TestSessionEndsWhenItsTimeIsUpHoweverBusyItIs(t *testing.T) {
 		out := mustOpen(t, s, Request{TTL: &ttl})
 		for range 19 {
 			time.Sleep(time.Minute)
-			if _, err := s.Navigate(t.Context(), admin, out.ID, "about:blank", 0); err != nil {
+			if _, err := visit(s, t.Context(), admin, out.ID, "about:blank", 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -33,7 +33,7 @@ func TestSessionEndsWhenItsTimeIsUpHoweverBusyItIs(t *testing.T) {
 			t.Errorf("it ended as %+v", got.Ended)
 		}
 		w.nothingLeft(t)
-		_, err := s.Navigate(t.Context(), admin, out.ID, "about:blank", 0)
+		_, err := visit(s, t.Context(), admin, out.ID, "about:blank", 0)
 		wantCode(t, err, problem.SessionClosed)
 	})
 }
@@ -46,7 +46,7 @@ func TestSessionThatNobodyUsesIsClosed(t *testing.T) {
 		"nothing":                  {func(*testing.T, *world, *Service, string) {}, false},
 		"looking at it is not use": {func(t *testing.T, _ *world, s *Service, id string) { mustGet(t, s, id) }, false},
 		"a request": {func(t *testing.T, _ *world, s *Service, id string) {
-			if _, err := s.Navigate(t.Context(), admin, id, "about:blank", 0); err != nil {
+			if _, err := visit(s, t.Context(), admin, id, "about:blank", 0); err != nil {
 				t.Error(err)
 			}
 		}, true},
@@ -90,7 +90,7 @@ func TestRequestInFlightIsUse(t *testing.T) {
 			time.Sleep(time.Minute)
 			w.all()[jail.Name(out.Jail)].browser.navigate <- nil
 		}()
-		if _, err := s.Navigate(t.Context(), admin, out.ID, "slow", 2*time.Minute); err != nil {
+		if _, err := visit(s, t.Context(), admin, out.ID, "slow", 2*time.Minute); err != nil {
 			t.Fatalf("it was cut off: %v", err)
 		}
 		time.Sleep(idle)
@@ -119,7 +119,7 @@ func TestBrowserThatEndsEndsItsSession(t *testing.T) {
 				out := mustOpen(t, s, Request{})
 				answer := make(chan error)
 				go func() {
-					_, err := s.Navigate(t.Context(), admin, out.ID, "slow", 0)
+					_, err := visit(s, t.Context(), admin, out.ID, "slow", 0)
 					answer <- err
 				}()
 				synctest.Wait()
@@ -133,7 +133,7 @@ func TestBrowserThatEndsEndsItsSession(t *testing.T) {
 					t.Errorf("it ended as %+v", got.Ended)
 				}
 				w.nothingLeft(t)
-				_, err := s.Screenshot(t.Context(), admin, out.ID, pngOptions(), 0)
+				_, err := photograph(s, t.Context(), admin, out.ID)
 				wantCode(t, err, test.code)
 			})
 		})
@@ -158,7 +158,7 @@ func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
 		if _, admitted := w.left(); admitted != 0 {
 			t.Error("the gateway still knows it")
 		}
-		_, err = s.Navigate(t.Context(), admin, out.ID, "about:blank", 0)
+		_, err = visit(s, t.Context(), admin, out.ID, "about:blank", 0)
 		wantCode(t, err, problem.SessionClosed)
 		// It is accounted for until it is gone.
 		if open, _ := s.List(t.Context(), admin, "", false); len(open) != 0 {
@@ -211,7 +211,7 @@ func TestSessionCanBeClosedWhileItOpens(t *testing.T) {
 		if len(open) != 1 || open[0].State != StateOpening {
 			t.Fatalf("the list is %+v", open)
 		}
-		_, err := s.Navigate(t.Context(), admin, open[0].ID, "about:blank", 0)
+		_, err := visit(s, t.Context(), admin, open[0].ID, "about:blank", 0)
 		wantCode(t, err, problem.Conflict)
 		if _, err := s.Close(t.Context(), admin, open[0].ID); err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/cdp/guard"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
@@ -78,6 +79,7 @@ type fakeBrowser struct {
 	// redirect is where a page leads to, visits where somebody went.
 	redirect map[string]string
 	visits   []string
+	guards   []guard.Options // of those who attached
 }
 
 func (b *fakeBrowser) Contexts(context.Context) ([]string, error) {
@@ -170,8 +172,91 @@ func (b *fakeBrowser) Navigate(ctx context.Context, url string) (browser.Result,
 	return browser.Result{URL: b.at, Status: 200}, nil
 }
 
-func (b *fakeBrowser) Screenshot(_ context.Context, o browser.ScreenshotOptions) ([]byte, error) {
-	return []byte("a picture in " + o.Format), nil
+// visiting is an operation that goes somewhere, photographing one that takes a picture. They are the fake's own.
+type visiting struct {
+	address string
+	limit   time.Duration
+	effect  browser.Effect
+}
+
+func (v visiting) Tool() string                                       { return "navigate" }
+func (v visiting) Target() string                                     { return v.address }
+func (v visiting) Effect() browser.Effect                             { return v.effect }
+func (v visiting) Validate() error                                    { return nil }
+func (v visiting) Limit() time.Duration                               { return v.limit }
+func (v visiting) Result() any                                        { return new(browser.Result) }
+func (v visiting) Run(context.Context, *browser.Browser) (any, error) { panic("the fake runs it") }
+
+type photographing struct{ visiting }
+
+func (photographing) Tool() string { return "screenshot" }
+
+// visitLimit is how long a visit may take that does not say.
+const visitLimit = 30 * time.Second
+
+func visit(s *Service, ctx context.Context, by identity.Principal, id, address string, limit time.Duration) (browser.Result, error) {
+	if limit == 0 {
+		limit = visitLimit
+	}
+	out, err := s.Drive(ctx, by, id, visiting{address, limit, browser.Steers})
+	result, _ := out.(browser.Result)
+	return result, err
+}
+
+func photograph(s *Service, ctx context.Context, by identity.Principal, id string) ([]byte, error) {
+	out, err := s.Drive(ctx, by, id, photographing{visiting{"", visitLimit, browser.Looks}})
+	picture, _ := out.(browser.Picture)
+	return picture.Data, err
+}
+
+func (b *fakeBrowser) Do(ctx context.Context, op browser.Operation) (any, error) {
+	switch op := op.(type) {
+	case photographing, browser.Screenshot:
+		return browser.Picture{ContentType: "image/png", Data: []byte("a picture in png")}, nil
+	case visiting:
+		return b.Navigate(ctx, op.address)
+	}
+	return nil, fmt.Errorf("the fake cannot %T", op)
+}
+
+// fakeDevtools is a client that is told what it said.
+type fakeDevtools struct {
+	said chan []byte
+	done chan struct{}
+	once sync.Once
+}
+
+func (d *fakeDevtools) Send(_ context.Context, frame []byte) error { d.said <- frame; return nil }
+func (d *fakeDevtools) Receive(ctx context.Context) ([]byte, error) {
+	select {
+	case frame := <-d.said:
+		return frame, nil
+	case <-d.done:
+		return nil, d.Err()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+func (d *fakeDevtools) Done() <-chan struct{} { return d.done }
+func (d *fakeDevtools) Err() error {
+	select {
+	case <-d.done:
+		return errors.New("it has ended")
+	default:
+		return nil
+	}
+}
+func (d *fakeDevtools) Close() error  { d.once.Do(func() { close(d.done) }); return nil }
+func (d *fakeDevtools) MaxFrame() int { return 1 << 20 }
+
+func (b *fakeBrowser) Attach(_ context.Context, o guard.Options) (Devtools, error) {
+	if err := b.step("attach"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.guards = append(b.guards, o)
+	return &fakeDevtools{said: make(chan []byte, 10), done: make(chan struct{})}, nil
 }
 
 func newWorld(t *testing.T) *world {

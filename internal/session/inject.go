@@ -9,6 +9,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -51,11 +52,20 @@ func (s *Service) injectAll(ctx context.Context, r *session) (count int, err err
 	if err != nil {
 		return 0, err
 	}
+	var values [][]byte
+	defer func() {
+		for _, v := range values {
+			clear(v)
+		}
+	}()
 	for _, domain := range r.plan.domains {
 		err := s.Accounts.Vault.UseCookies(ctx, r.plan.tenant, domain, func(list []cookies.Cookie) error {
 			good, expired, err := sift(list, domain, s.Now())
 			if err != nil {
 				return err
+			}
+			for _, c := range good {
+				values = append(values, c.Value.Append(nil))
 			}
 			for _, browserContext := range append([]string{""}, others...) {
 				if err := put(ctx, jar, browserContext, r.plan.domains, good, s.Now()); err != nil {
@@ -76,6 +86,10 @@ func (s *Service) injectAll(ctx context.Context, r *session) (count int, err err
 			s.Log.Warn("mark an account as used", "session", r.id, "domain", domain, "error", err)
 		}
 	}
+	scrub := redact.New(values...)
+	s.mu.Lock()
+	r.values = scrub
+	s.mu.Unlock()
 	return count, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -175,7 +176,7 @@ func TestCleanSessionAsksForNoAccount(t *testing.T) {
 func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {
 		a.set(t, store.DefaultTenant, "example.com", 1)
-		for _, record := range []string{"record session.open", "record session.open_operator", "record session.inject", "record session.use"} {
+		for _, record := range []string{"record session.open", "record session.open_operator", "record session.inject", "record session.use", "record session.look", "record session.attach", "record session.token"} {
 			a.failing(record, problem.New(problem.AuditUnavailable, "", "the audit log cannot be written"))
 		}
 		a.refused(t, admin, Request{}, problem.AuditUnavailable)
@@ -191,12 +192,24 @@ func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 		}
 		a.failing("record session.inject", nil)
 		out := a.mustOpenOperator(t)
-		_, err := a.s.Navigate(t.Context(), admin, out.ID, "https://example.com/", 0)
+		_, err := visit(a.s, t.Context(), admin, out.ID, "https://example.com/", 0)
 		wantCode(t, err, problem.AuditUnavailable)
-		_, err = a.s.Screenshot(t.Context(), admin, out.ID, pngOptions(), 0)
+		_, err = photograph(a.s, t.Context(), admin, out.ID)
 		wantCode(t, err, problem.AuditUnavailable)
 		if visits := a.browserOf(out).visits; len(visits) != 0 {
 			t.Errorf("the browser was at %q", visits)
+		}
+		_, err = a.s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, 0)
+		wantCode(t, err, problem.AuditUnavailable)
+		a.failing("record session.open", nil)
+		clean, err := a.s.Open(t.Context(), admin, Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = a.s.Attach(t.Context(), admin, clean.ID)
+		wantCode(t, err, problem.AuditUnavailable)
+		if guards := a.browserOf(clean).guards; len(guards) != 0 {
+			t.Error("a client was attached that nobody wrote down")
 		}
 		// Ending is exempt.
 		for _, step := range a.steps("record session.close") {

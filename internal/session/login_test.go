@@ -59,7 +59,7 @@ func TestPageThatAsksToLogInIsNoticed(t *testing.T) {
 					b.redirect = map[string]string{test.url: test.leads}
 				}
 				for range 2 { // it is said once
-					if _, err := a.s.Navigate(t.Context(), admin, out.ID, test.url, 0); err != nil {
+					if _, err := visit(a.s, t.Context(), admin, out.ID, test.url, 0); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -113,7 +113,7 @@ func TestLoginIsNoticedWithAScreenshot(t *testing.T) {
 		b.mu.Lock()
 		b.at = "https://www.example.com/login"
 		b.mu.Unlock()
-		if _, err := a.s.Screenshot(t.Context(), admin, out.ID, pngOptions(), 0); err != nil {
+		if _, err := photograph(a.s, t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
 		if asked := a.asked(t, out.ID); len(asked) != 1 {
@@ -130,7 +130,7 @@ func TestLoginIsNoticedAlsoWhenThePageDidNotLoad(t *testing.T) {
 		b.mu.Lock()
 		b.at = "https://www.example.com/login"
 		b.mu.Unlock()
-		_, err := a.s.Navigate(t.Context(), admin, out.ID, "slow", time.Second)
+		_, err := visit(a.s, t.Context(), admin, out.ID, "slow", time.Second)
 		wantCode(t, err, problem.Timeout)
 		if asked := a.asked(t, out.ID); len(asked) != 1 {
 			t.Errorf("it says %+v", asked)
@@ -145,7 +145,7 @@ func TestCleanSessionNeedsNoRefresh(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.browserOf(out).has = "form#login"
-		if _, err := a.s.Navigate(t.Context(), admin, out.ID, "https://www.example.com/login", 0); err != nil {
+		if _, err := visit(a.s, t.Context(), admin, out.ID, "https://www.example.com/login", 0); err != nil {
 			t.Fatal(err)
 		}
 		if asked := a.asked(t, out.ID); len(asked) != 0 || len(a.steps("event session.needs_refresh")) != 0 {
@@ -163,7 +163,7 @@ func TestLoginOfAnAccountThatTheSessionHasNotIsNotNoticed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.s.Navigate(t.Context(), admin, out.ID, "https://www.example.com/login", 0); err != nil {
+		if _, err := visit(a.s, t.Context(), admin, out.ID, "https://www.example.com/login", 0); err != nil {
 			t.Fatal(err)
 		}
 		if asked := a.asked(t, out.ID); len(asked) != 0 {

@@ -73,6 +73,9 @@ func (s *Service) open(ctx context.Context, r *session) (Record, error) {
 	if err != nil {
 		return record, err
 	}
+	if err := s.startTape(r); err != nil {
+		return record, err
+	}
 	if err := s.bring(ctx, r); err != nil {
 		return record, err
 	}
@@ -98,7 +101,7 @@ func (s *Service) enter(by identity.Principal, p plan, abort context.CancelCause
 	}
 	r := &session{
 		id: "s_" + strings.ToLower(rand.Text()[:16]), by: by, plan: p, created: s.Now(), state: StateOpening, abort: abort,
-		stop: make(chan struct{}), settled: make(chan struct{}), gone: make(chan struct{}), page: make(chan struct{}, 1),
+		stop: make(chan struct{}), settled: make(chan struct{}), gone: make(chan struct{}), attached: map[*attachment]struct{}{},
 		touched: agentOf(by) != "", unhold: func() {},
 	}
 	revoked, revoke := context.WithCancelCause(context.Background())
@@ -298,9 +301,7 @@ func publicText(err error) string {
 
 // bury moves a session, of which nothing is left, to those that can only be asked about.
 func (s *Service) bury(r *session, took time.Duration, err error) {
-	r.recording.Lock() // a screenshot that is being written is the last one: the session is not ready any more
-	shotsErr := s.shots.remove(r.id)
-	r.recording.Unlock()
+	s.endTape(r)
 	r.unhold()
 	r.revoke(nil) // lets go of its context
 	s.release(r)
@@ -319,10 +320,7 @@ func (s *Service) bury(r *session, took time.Duration, err error) {
 		ended.TeardownError = "the jail could not be removed; the host daemon tries again"
 		s.Log.Error("remove a session's jail", "session", r.id, "jail", r.jail, "error", err)
 	}
-	if shotsErr != nil {
-		s.Log.Error("remove a session's screenshots", "session", r.id, "error", shotsErr)
-	}
-	r.ended, r.instance, r.shots, r.abort = &ended, nil, nil, nil
+	r.ended, r.instance, r.values, r.abort = &ended, nil, nil, nil
 	delete(s.sessions, r.id)
 	s.ended = append(s.ended, r)
 	s.purge()

@@ -1,126 +1,140 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"regexp"
-	"strconv"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session/recording"
 )
 
 const (
-	// shotsMost and shotsBytes bound the screenshots that are kept of one session: the last ones.
-	shotsMost  = 50
-	shotsBytes = 64 << 20
+	// recordingsKept is how long recordings for audit are kept.
+	recordingsKept = 7 * 24 * time.Hour
+	// pictureLimit bounds the picture that a recording takes by itself.
+	pictureLimit = 5 * time.Second
+	// pictureQuality is that of such a picture.
+	pictureQuality = 60
 )
 
-// recordings is the folder of screenshots, one folder per session. It holds nothing of sessions that have ended, and
-// nothing of a control plane that has.
-type recordings struct{ dir string }
-
-// newRecordings makes the folder, or empties the one that an earlier control plane has left.
-func newRecordings(dir string) (*recordings, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of recordings: %w", err)
-	}
-	r := &recordings{dir: dir}
-	return r, r.removeAll()
-}
-
-// recorded is what a session's folder is called. Nothing else in the folder is ever touched.
-var recorded = regexp.MustCompile(`^s_[a-z0-9]{16}$`)
-
-func (r *recordings) removeAll() error {
-	entries, err := os.ReadDir(r.dir)
-	if errors.Is(err, fs.ErrNotExist) {
+// startTape begins the recording of a session. Of one that is not recorded there is none.
+func (s *Service) startTape(r *session) error {
+	if r.plan.record == RecordOff {
 		return nil
 	}
-	errs := []error{err}
-	for _, e := range entries {
-		if recorded.MatchString(e.Name()) {
-			errs = append(errs, r.remove(e.Name()))
-		}
+	tape, err := s.shelf.Start(recording.Meta{Session: r.id, Tenant: r.plan.tenant, Agent: agentOf(r.by), OpenedBy: r.by.Actor(), Label: r.plan.label,
+		Mode: r.plan.mode, Browser: string(r.plan.shape.build), Kind: recording.Kind(r.plan.record), Created: r.created})
+	if err != nil {
+		return fmt.Errorf("record the session: %w", err)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove recordings: %w", err)
-	}
+	s.mu.Lock()
+	r.tape = tape
+	s.mu.Unlock()
 	return nil
 }
 
-// in opens the folder and does something in it. Names cannot lead out of it.
-func (r *recordings) in(do func(*os.Root) error) error {
-	root, err := os.OpenRoot(r.dir)
-	if err != nil {
+// endTape ends the recording of a session of which nothing is left.
+func (s *Service) endTape(r *session) {
+	s.mu.Lock()
+	tape, cause := r.tape, ""
+	if r.ended != nil {
+		cause = string(r.ended.Cause)
+	}
+	s.mu.Unlock()
+	if tape != nil {
+		if err := tape.Close(s.Now(), cause); err != nil {
+			s.Log.Error("end a recording", "session", r.id, "error", err)
+		}
+	}
+	if err := s.shelf.Tidy(); err != nil {
+		s.Log.Error("remove old recordings", "error", err)
+	}
+}
+
+// taped does something that a caller asked for, and keeps that it was done. What a recording for audit cannot keep is not
+// done.
+func (s *Service) taped(ctx context.Context, r *session, by identity.Principal, b Browser, op browser.Operation, do func() (any, error)) error {
+	if r.tape == nil {
+		_, err := do()
 		return err
 	}
-	return errors.Join(do(root), root.Close())
-}
-
-func (r *recordings) remove(id string) error {
-	return r.in(func(root *os.Root) error { return root.RemoveAll(id) })
-}
-
-func (s Shot) path(id string) string { return id + "/" + strconv.Itoa(s.Number) + "." + s.Format }
-
-func (r *recordings) write(id string, shot Shot, data []byte) error {
-	return r.in(func(root *os.Root) error {
-		if err := root.Mkdir(id, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	began := s.Now()
+	number, err := r.tape.Begin(recording.Step{At: began, Actor: by.Actor(), Tool: op.Tool(), Target: op.Target()})
+	if err != nil && r.plan.record == RecordAudit {
+		return err
+	}
+	if err != nil {
+		s.Log.Warn("record a step", "session", r.id, "error", err) // this recording is a convenience
+	}
+	out, done := do()
+	if err != nil {
+		return done
+	}
+	o := recording.Outcome{OK: done == nil, TookMS: s.Now().Sub(began).Milliseconds()}
+	if done != nil {
+		o.Code, o.Error = problem.CodeOf(done), publicText(done)
+	}
+	s.picture(ctx, r, b, op, out, &o)
+	if err := r.tape.End(number, s.Now(), o); err != nil {
+		s.Log.Error("record a step", "session", r.id, "error", err)
+		if done == nil && r.plan.record == RecordAudit {
 			return err
 		}
-		err := root.WriteFile(shot.path(id), data, 0o600)
+	}
+	return done
+}
+
+// picture adds to a step what the page shows: the picture that the caller asked for, and in a recording for audit one
+// after everything that changes something.
+func (s *Service) picture(ctx context.Context, r *session, b Browser, op browser.Operation, out any, o *recording.Outcome) {
+	asked, isPicture := out.(browser.Picture)
+	if !isPicture && r.plan.record == RecordAudit && op.Effect() >= browser.Steers && !r.over() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), pictureLimit)
+		defer cancel()
+		taken, err := b.Do(within, browser.Screenshot{Type: browser.JPEG, Quality: pictureQuality})
 		if err != nil {
-			err = errors.Join(err, root.RemoveAll(shot.path(id))) // half a picture is none
+			s.Log.Warn("take the picture of a step", "session", r.id, "error", err)
+			return
 		}
-		return err
-	})
+		asked, isPicture = taken.(browser.Picture)
+	}
+	if format, found := strings.CutPrefix(asked.ContentType, "image/"); isPicture && found {
+		o.Picture, o.Format, o.URL = asked.Data, format, asked.URL
+	}
 }
 
-func (r *recordings) forget(id string, shot Shot) error {
-	return r.in(func(root *os.Root) error { return root.RemoveAll(shot.path(id)) })
+// shotsOf are the pictures that are kept of a session.
+func shotsOf(tape *recording.Tape) []Shot {
+	if tape == nil {
+		return nil
+	}
+	var out []Shot
+	for _, p := range tape.Pictures() {
+		out = append(out, Shot{Number: p.Number, At: p.At, Format: p.Format, Bytes: p.Bytes})
+	}
+	return out
 }
 
-func (r *recordings) read(id string, shot Shot) (data []byte, err error) {
-	err = r.in(func(root *os.Root) error {
-		data, err = root.ReadFile(shot.path(id))
-		return err
-	})
-	return data, err
-}
-
-// keepShot keeps a screenshot of a session. That it could not be kept, on a full disk, is no reason not to give it to
-// the caller who asked for it: this recording is a convenience.
-func (s *Service) keepShot(r *session, format string, data []byte) {
-	r.recording.Lock()
-	defer r.recording.Unlock()
-	s.mu.Lock()
-	kept := append([]Shot(nil), r.shots...)
-	open := r.state == StateReady
-	s.mu.Unlock()
-	if !open || len(data) > shotsBytes {
-		return
+// WriteRecording writes what was recorded of a session as one HTML page. It may be one that has ended, if it was recorded
+// for audit. The code is not_found when there is nothing.
+func (s *Service) WriteRecording(ctx context.Context, by identity.Principal, id string, w io.Writer) error {
+	meta, err := s.shelf.Find(id)
+	object := identity.Object{Tenant: by.TenantOr(""), Agent: agentOf(by), Session: id}
+	if err == nil {
+		object = identity.Object{Tenant: meta.Tenant, Agent: meta.Agent, Session: id}
 	}
-	r.lastShot++
-	shot := Shot{Number: r.lastShot, At: s.Now(), Format: format, Bytes: len(data)}
-	total := shot.Bytes
-	for _, k := range kept {
-		total += k.Bytes
+	// Nobody may learn from the difference between "may not" and "is not" that it exists.
+	if refused := s.Authority.AuthorizeWith(ctx, by, identity.SessionRecording, object); refused != nil && problem.CodeOf(refused) != problem.NotFound {
+		return refused
+	} else if refused != nil || err != nil {
+		return errors.Join(problem.New(problem.NotFound, "list sessions: clawjail session ls --all; only those with record audit are kept",
+			"there is no recording of session %s", quote(id)))
 	}
-	var errs []error
-	for len(kept) >= shotsMost || total > shotsBytes {
-		errs = append(errs, s.shots.forget(r.id, kept[0]))
-		total -= kept[0].Bytes
-		kept = kept[1:]
-	}
-	if err := s.shots.write(r.id, shot, data); err != nil {
-		errs = append(errs, err)
-	} else {
-		kept = append(kept, shot)
-	}
-	s.mu.Lock()
-	r.shots = kept
-	s.mu.Unlock()
-	if err := errors.Join(errs...); err != nil {
-		s.Log.Warn("keep a screenshot", "session", r.id, "error", err)
-	}
+	return s.shelf.WritePage(w, meta)
 }

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -24,7 +23,7 @@ const (
 
 	RecordOff       = "off"       // nothing is kept
 	RecordTransient = "transient" // the last screenshots are, until the session ends
-	RecordAudit     = "audit"
+	RecordAudit     = "audit"     // every step is, with a picture of what it did, for a week
 )
 
 // maxDomains is how many accounts one session may have.
@@ -40,14 +39,15 @@ type Request struct {
 	Tenant string
 	// CredentialMode is clean, which is the default, or operator: with accounts of the tenant's.
 	CredentialMode string
-	// Access is what the session will be steered with: tools, which is the default, or cdp.
+	// Access is what the session may be steered with: tools, or cdp, which is tools and JavaScript of the caller's and DevTools
+	// clients. The default is tools for an operator session, and cdp for a clean one.
 	Access string
 	// Domains are the registrable domains whose accounts an operator session has, and Grant what permits it.
 	Domains []string
 	Grant   grant.Token
 	// Origin is the session that the grant was issued for; the caller must have opened it.
 	Origin string
-	// Record is off or transient, which is the default.
+	// Record is off, audit, or transient, which is the default.
 	Record string
 	// Browser is shell, which is the default, or full.
 	Browser string
@@ -87,18 +87,14 @@ type plan struct {
 // plan validates a Request and fills in the defaults. Everything that is wrong is reported at once.
 func (s *Service) plan(r Request) (plan, error) {
 	flaws := problem.Many{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
-	var refused error
 	p := plan{tenant: r.Tenant, record: r.Record, label: r.Label, shape: shape{template: r.Template, build: config.Browser(r.Browser)}}
 	p.accounts(r, &flaws)
 	switch r.Record {
 	case "":
 		p.record = RecordTransient
-	case RecordOff, RecordTransient:
-	case RecordAudit:
-		refused = errors.Join(refused, problem.New(problem.Unsupported, "use transient or off",
-			"recording for audit is not available in this version"))
+	case RecordOff, RecordTransient, RecordAudit:
 	default:
-		flaws.Add("record", "%s is not a way of recording; they are off and transient", quote(r.Record))
+		flaws.Add("record", "%s is not a way of recording; they are off, transient and audit", quote(r.Record))
 	}
 	if r.Browser == "" {
 		p.shape.build = config.BrowserShell
@@ -131,9 +127,6 @@ func (s *Service) plan(r Request) (plan, error) {
 	if err := flaws.Err(); err != nil {
 		return plan{}, err
 	}
-	if refused != nil {
-		return plan{}, refused
-	}
 	return p, nil
 }
 
@@ -141,7 +134,11 @@ func (s *Service) plan(r Request) (plan, error) {
 func (p *plan) accounts(r Request, flaws *problem.Many) {
 	switch p.access = grant.Access(r.Access); p.access {
 	case "":
-		p.access = grant.AccessTools
+		// There is nothing in a clean session that its agent may not have.
+		p.access = grant.AccessCDP
+		if r.CredentialMode == ModeOperator {
+			p.access = grant.AccessTools
+		}
 	case grant.AccessTools, grant.AccessCDP:
 	default:
 		flaws.Add("access", "%s is not an access; they are tools and cdp", quote(r.Access))

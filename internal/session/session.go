@@ -22,20 +22,25 @@ package session
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/cdp/guard"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session/recording"
 )
 
 // Driver is the part of a jail.Driver that sessions use, with the same promises.
@@ -87,12 +92,29 @@ type Browser interface {
 	// Address is where the page is, and Has whether it has an element that a CSS selector matches.
 	Address(ctx context.Context) (string, error)
 	Has(ctx context.Context, selector string) (bool, error)
+	// Navigate opens an address in the current tab, for the session's own purposes.
 	Navigate(ctx context.Context, url string) (browser.Result, error)
-	Screenshot(ctx context.Context, o browser.ScreenshotOptions) ([]byte, error)
+	// Do runs an operation of the control contract.
+	Do(ctx context.Context, op browser.Operation) (any, error)
+	// Attach adds a DevTools client, every message of which passes a guard.
+	Attach(ctx context.Context, o guard.Options) (Devtools, error)
 	// Done is closed when the browser's pipe is.
 	Done() <-chan struct{}
 	// Close closes the pipe, which ends the browser, without waiting for the browser. It may be called twice.
 	Close() error
+}
+
+// Devtools is one DevTools client of a browser. Receive is called by one goroutine at a time; see [cdp.Client].
+type Devtools interface {
+	Send(ctx context.Context, frame []byte) error
+	Receive(ctx context.Context) ([]byte, error)
+	// Done is closed when the client has ended, and Err says why.
+	Done() <-chan struct{}
+	Err() error
+	// Close ends the client and detaches what it had attached. The session goes on.
+	Close() error
+	// MaxFrame is the largest message the client may send, in bytes.
+	MaxFrame() int
 }
 
 // Connector makes a Browser out of the stdin and stdout of a jail, which it owns from then on and closes on error. It
@@ -124,7 +146,7 @@ type Options struct {
 	Records   Records
 	// Accounts are for operator sessions.
 	Accounts Accounts
-	// Recordings is the folder for screenshots of sessions, which the Service makes, and empties when it starts.
+	// Recordings is the folder for recordings of sessions, which the Service makes; see [recording.Shelf].
 	Recordings string
 
 	Log *slog.Logger
@@ -175,14 +197,15 @@ type Service struct {
 	templates  templates
 	trust      *trust
 	pool       *pool
-	shots      *recordings
+	shelf      *recording.Shelf
 	logins     logins
 
 	mu       sync.Mutex
 	sessions map[string]*session // all that are not yet gone
-	ended    []*session          // gone ones that can still be asked about, oldest first
-	opening  int                 // opens in flight
-	unfreed  []string            // ended sessions whose leases on accounts could not be given back yet
+	tokens   map[[sha256.Size]byte]token
+	ended    []*session // gone ones that can still be asked about, oldest first
+	opening  int        // opens in flight
+	unfreed  []string   // ended sessions whose leases on accounts could not be given back yet
 	shutting bool
 }
 
@@ -191,11 +214,11 @@ func New(o Options) (*Service, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	shots, err := newRecordings(o.Recordings)
+	shelf, err := recording.Open(o.Recordings, recordingsKept, o.Now)
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{Options: o, sessions: map[string]*session{}, shots: shots}
+	s := &Service{Options: o, sessions: map[string]*session{}, tokens: map[[sha256.Size]byte]token{}, shelf: shelf}
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.logins = newLogins(o.Accounts.Logins)
 	s.templates = templates{source: o.Templates, now: s.Now, seen: map[string]seenTemplate{}}
@@ -223,11 +246,15 @@ type session struct {
 	// stop is closed when the session begins to end, settled when why it ended is known, and gone when nothing of it
 	// is left on the host.
 	stop, settled, gone chan struct{}
-	// page holds one token: one navigation at a time.
-	page chan struct{}
-	// recording is held by who writes a screenshot, and guards lastShot. It is taken before Service.mu.
-	recording sync.Mutex
-	lastShot  int
+	// values are those of the cookies that were injected, so that they can be taken out of what leaves. Nil when none were.
+	values *redact.Values
+	// attached are the DevTools clients.
+	attached map[*attachment]struct{}
+	// tape is the recording, nil when there is none; it is set before the session is ready.
+	tape *recording.Tape
+
+	// driven is when a DevTools client last sent something, in nanoseconds of Unix time; zero for never.
+	driven atomic.Int64
 
 	state    State
 	instance *instance // nil until there is one, and when it is gone
@@ -241,7 +268,6 @@ type session struct {
 	using    int       // requests in flight
 	timing   Timing
 	ended    *Ended
-	shots    []Shot
 	leased   bool      // it may have leases on accounts
 	touched  bool      // an agent has had its hands on it
 	injected int       // cookies
@@ -269,7 +295,7 @@ func (s *Service) Shutdown(ctx context.Context) error {
 	}()
 	select {
 	case <-done:
-		return s.shots.removeAll()
+		return s.shelf.Close()
 	case <-ctx.Done():
 		return fmt.Errorf("close all sessions: %w", context.Cause(ctx))
 	}

@@ -1,86 +1,105 @@
 package session
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session/recording"
 )
 
-// Bounds of what a caller may wait for.
-const (
-	DefaultTimeout = 30 * time.Second
-	MaxTimeout     = 5 * time.Minute
-)
+// driveLimit bounds everything that an operation may take, whatever its own limit is.
+const driveLimit = 5 * time.Minute
 
 // settleLimit bounds how long a request that failed with its browser waits to hear why. It is longer than exitLimit.
 const settleLimit = exitLimit + time.Second
 
-// Navigate loads a page and waits for it. A zero timeout is DefaultTimeout. One navigation runs at a time.
-func (s *Service) Navigate(ctx context.Context, by identity.Principal, id, url string, timeout time.Duration) (browser.Result, error) {
-	ctx, cancel, err := bound(ctx, timeout, "the page did not load")
-	if err != nil {
-		return browser.Result{}, err
+// Drive does something with the browser of a session. JavaScript of the caller's is not run in sessions whose access is
+// tools; the code is act_evaluate_disabled.
+func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, op browser.Operation) (any, error) {
+	may := identity.SessionUse
+	if op.Effect() == browser.Looks {
+		may = identity.SessionLook
 	}
-	defer cancel()
-	r, b, done, err := s.use(ctx, by, identity.SessionUse, id)
+	r, b, done, err := s.use(ctx, by, may, id)
 	if err != nil {
-		return browser.Result{}, err
+		return nil, err
 	}
 	defer done()
-	select {
-	case r.page <- struct{}{}:
-		defer func() { <-r.page }()
-	case <-r.stop:
-		return browser.Result{}, s.why(ctx, r, errors.New("navigate"))
-	case <-ctx.Done():
-		return browser.Result{}, fmt.Errorf("wait for another navigation: %w", context.Cause(ctx))
+	if err := op.Validate(); err != nil {
+		return nil, err
 	}
-	var result browser.Result
-	err = s.record(ctx, r, by, identity.SessionUse, url, audit.Fields{"tool": "navigate"}, func() error {
-		if result, err = b.Navigate(ctx, url); err != nil {
-			return s.why(ctx, r, fmt.Errorf("navigate: %w", err))
-		}
-		return nil
+	if op.Effect() >= browser.Evaluates && r.plan.access != grant.AccessCDP {
+		return nil, s.refuse(r, by, may, op.Tool(), problem.New(problem.ActEvaluateDisabled,
+			"use snapshot, query and act without JavaScript; a session opened with access cdp runs it",
+			"session %s does not run JavaScript of its caller", r.id))
+	}
+	limit := min(op.Limit(), driveLimit)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit,
+		problem.New(problem.Timeout, "give it more time with timeoutMs, or look at the page with a screenshot", "%s did not end within %s", op.Tool(), limit))
+	defer cancel()
+	var out any
+	err = s.record(ctx, r, by, may, op.Target(), audit.Fields{"tool": op.Tool()}, func() error {
+		return s.taped(ctx, r, by, b, op, func() (any, error) {
+			var err error
+			if out, err = b.Do(ctx, op); err != nil {
+				return nil, s.why(ctx, r, fmt.Errorf("%s: %w", op.Tool(), err))
+			}
+			return out, nil
+		})
 	})
 	if !r.over() {
 		s.look(ctx, r, b) // also after an error: a page that loads slowly may ask to log in
 	}
-	return result, err
+	if err != nil {
+		return nil, err
+	}
+	return s.scrubbed(r, op, out)
 }
 
-// Screenshot takes a picture of the page. With the record transient it is also kept until the session ends.
-func (s *Service) Screenshot(ctx context.Context, by identity.Principal, id string, o browser.ScreenshotOptions, timeout time.Duration) ([]byte, error) {
-	ctx, cancel, err := bound(ctx, timeout, "the screenshot was not taken")
+// scrubbed takes the values of injected cookies out of what an operation answers, where a site has shown them on a page
+// or a script has printed them. It catches accidents: a script that spells a value backwards is not one. Pictures and
+// files stay as they are.
+func (s *Service) scrubbed(r *session, op browser.Operation, out any) (any, error) {
+	switch out.(type) {
+	case browser.Picture, browser.FileContent:
+		return out, nil
+	}
+	s.mu.Lock()
+	values := r.values
+	s.mu.Unlock()
+	if values == nil {
+		return out, nil
+	}
+	raw, err := json.Marshal(out)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: look for values of cookies: %w", op.Tool(), err)
 	}
-	defer cancel()
-	r, b, done, err := s.use(ctx, by, identity.SessionUse, id)
-	if err != nil {
-		return nil, err
+	clean := values.JSON(raw)
+	if bytes.Equal(raw, clean) {
+		return out, nil
 	}
-	defer done()
-	var picture []byte
-	err = s.record(ctx, r, by, identity.SessionUse, "", audit.Fields{"tool": "screenshot"}, func() error {
-		if picture, err = b.Screenshot(ctx, o); err != nil {
-			return s.why(ctx, r, fmt.Errorf("take a screenshot: %w", err))
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
+	result := op.Result()
+	if err := json.Unmarshal(clean, result); err != nil {
+		return nil, fmt.Errorf("%s: take the values of cookies out: %w", op.Tool(), err)
 	}
-	s.look(ctx, r, b)
-	if r.plan.record == RecordTransient {
-		s.keepShot(r, string(o.Format), picture)
-	}
-	return picture, nil
+	return reflect.ValueOf(result).Elem().Interface(), nil
+}
+
+// refuse puts a refusal on record, and returns it.
+func (s *Service) refuse(r *session, by identity.Principal, op identity.Operation, tool string, why error) error {
+	i := s.intent(r, by.Actor(), string(op), "", nil)
+	s.Records.Note(audit.Event{Action: i.Action, Result: audit.Refused, Tenant: i.Tenant, Actor: i.Actor, Session: i.Session, Jail: i.Jail,
+		Detail: audit.NewDetail(audit.Fields{"tool": tool, "code": problem.CodeOf(why)})})
+	return why
 }
 
 // Recorded returns a screenshot that was kept, and its format. The code is not_found when it is not, or not any more.
@@ -89,39 +108,17 @@ func (s *Service) Recorded(ctx context.Context, by identity.Principal, id string
 	if err != nil {
 		return nil, "", err
 	}
-	var shot Shot
-	s.mu.Lock()
-	for _, kept := range r.shots {
-		if kept.Number == number {
-			shot = kept
-		}
-	}
-	s.mu.Unlock()
-	missing := problem.New(problem.NotFound, "the last "+fmt.Sprint(shotsMost)+" are kept, until the session ends: clawjail session show "+id,
+	missing := problem.New(problem.NotFound, "the last "+fmt.Sprint(recording.PicturesMost)+" are kept, until the session ends: clawjail session show "+id,
 		"session %s has no screenshot %d", id, number)
-	if shot.Number == 0 {
+	if r.tape == nil {
 		return nil, "", missing
 	}
-	data, err := s.shots.read(id, shot)
+	data, format, err := r.tape.Picture(number)
 	if err != nil {
 		missing.Err = err
 		return nil, "", missing
 	}
-	return data, shot.Format, nil
-}
-
-// bound puts a bound on a request.
-func bound(ctx context.Context, timeout time.Duration, what string) (context.Context, context.CancelFunc, error) {
-	if timeout == 0 {
-		timeout = DefaultTimeout
-	}
-	if timeout < 0 || timeout > MaxTimeout {
-		return nil, nil, problem.New(problem.BadRequest, "leave it out for "+DefaultTimeout.String(),
-			"a timeout of %s is not between 1ms and %s", timeout, MaxTimeout)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
-		problem.New(problem.Timeout, "give it more time, or look at the page with a screenshot", "%s within %s", what, timeout))
-	return ctx, cancel, nil
+	return data, format, nil
 }
 
 // use is the browser of a session that is ready, for somebody who may have it, until done is called.

@@ -39,7 +39,7 @@ type Session struct {
 	Grant          string    `json:"grant,omitempty" doc:"the id of the grant that it was opened with"`
 	Injected       int       `json:"injected,omitempty" doc:"cookies"`
 	NeedsRefresh   []Refresh `json:"needs_refresh,omitempty" doc:"accounts that somebody has to log in to again"`
-	Record         string    `json:"record" enum:"off,transient"`
+	Record         string    `json:"record" enum:"off,transient,audit"`
 	Template       string    `json:"template"`
 	Browser        string    `json:"browser" enum:"shell,full"`
 	BrowserVersion string    `json:"browser_version,omitempty"`
@@ -259,7 +259,7 @@ func (s *Service) view(r *session) Session {
 		CredentialMode: r.plan.mode, Access: string(r.plan.access), Domains: slices.Clone(r.plan.domains), Grant: r.grant.ID,
 		Injected: r.injected, NeedsRefresh: slices.Clone(r.refresh), Record: r.plan.record,
 		Template: r.plan.shape.template, Browser: string(r.plan.shape.build), BrowserVersion: r.version,
-		Jail: string(r.jail), Warm: r.warm, Created: r.created, Timing: r.timing, Screenshots: slices.Clone(r.shots),
+		Jail: string(r.jail), Warm: r.warm, Created: r.created, Timing: r.timing, Screenshots: shotsOf(r.tape),
 	}
 	if r.addr.IsValid() {
 		out.Address = r.addr.String()

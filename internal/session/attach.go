@@ -1,0 +1,205 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/cdp/guard"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// maxAttached is how many DevTools clients one session may have at a time.
+	maxAttached = 20
+	// refusedMost is how many refused commands of one client are put on record.
+	refusedMost = 50
+	// filmEvery is how often a recording for audit looks at what a client does.
+	filmEvery = time.Second
+)
+
+var errTokenEnded = problem.New(problem.Unauthorized, "make a new one", "the token has expired")
+
+// attachment is a DevTools client of a session, as its user has it.
+type attachment struct {
+	Devtools
+	s      *Service
+	r      *session
+	by     identity.Principal
+	record Record
+	expire *time.Timer // nil when nothing ends it but its user
+
+	sent, refused atomic.Int64
+	changed       atomic.Int64 // commands since the last picture that change what the page shows
+	expired       atomic.Bool
+	closed        atomic.Bool
+}
+
+// Attach adds a DevTools client to a session. Everything that it sends and receives passes the guard: it can drive the
+// browser and cannot read the accounts. It ends with ctx's principal's token, with the session, and with Close; the
+// session does not end with it.
+func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) (Devtools, error) {
+	r, b, done, err := s.use(ctx, by, identity.SessionAttach, id)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if err := s.mayAttach(r, by, identity.SessionAttach); err != nil {
+		return nil, err
+	}
+	record, err := s.Records.Begin(ctx, s.intent(r, by.Actor(), string(identity.SessionAttach), "", audit.Fields{"scope": string(by.Scope)}))
+	if err != nil {
+		return nil, err
+	}
+	a := &attachment{s: s, r: r, by: by, record: record}
+	if err := a.enter(); err != nil {
+		record.End(outcome(err, nil))
+		return nil, err
+	}
+	o := guard.Options{Mode: guard.Clean, Scrub: r.values, Refused: a.noteRefused, Seen: a.noteSeen}
+	if r.plan.mode == ModeOperator {
+		o.Mode = guard.Operator
+	}
+	client, err := b.Attach(ctx, o)
+	if err != nil {
+		err = s.why(ctx, r, err)
+		a.leave()
+		record.End(outcome(err, nil))
+		return nil, err
+	}
+	a.Devtools = client
+	if r.plan.record == RecordAudit {
+		s.tasks.Go(func() { a.film(b) }) // ends with the client
+	}
+	if !by.ExpiresAt.IsZero() {
+		a.expire = time.AfterFunc(by.ExpiresAt.Sub(s.Now()), func() {
+			a.expired.Store(true)
+			_ = a.Close() // its user is told by the end of the client
+		})
+	}
+	s.Log.Info("DevTools client attached", "session", id, "by", by.Actor())
+	return a, nil
+}
+
+// enter counts the client among the session's.
+func (a *attachment) enter() error {
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	switch {
+	case a.r.state != StateReady:
+		return problem.New(problem.SessionClosed, "open a new one", "session %s is ending", a.r.id)
+	case len(a.r.attached) >= maxAttached:
+		return problem.New(problem.RateLimited, "disconnect one", "session %s has %d DevTools clients, and more are not allowed", a.r.id, maxAttached)
+	}
+	a.r.attached[a] = struct{}{}
+	return nil
+}
+
+func (a *attachment) leave() {
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	delete(a.r.attached, a)
+}
+
+// Send implements Devtools. It is use of the session.
+func (a *attachment) Send(ctx context.Context, frame []byte) error {
+	a.sent.Add(1)
+	a.r.driven.Store(a.s.Now().UnixNano())
+	return a.Devtools.Send(ctx, frame)
+}
+
+// Err implements Devtools.
+func (a *attachment) Err() error {
+	err := a.Devtools.Err()
+	switch {
+	case err == nil:
+		return nil
+	case a.expired.Load():
+		return errTokenEnded
+	case a.r.over():
+		return a.s.why(context.Background(), a.r, err)
+	}
+	return err
+}
+
+// Close implements Devtools.
+func (a *attachment) Close() error {
+	err := a.Devtools.Close()
+	if a.closed.Swap(true) {
+		return err
+	}
+	if a.expire != nil {
+		a.expire.Stop()
+	}
+	a.leave()
+	a.record.End(outcome(nil, audit.Fields{"commands": a.sent.Load(), "refused": a.refused.Load()}))
+	if a.r.over() {
+		return nil // the browser does not answer any more, and need not
+	}
+	return err
+}
+
+// noteRefused puts a command on record that the guard has refused, or that was answered in the browser's place.
+func (a *attachment) noteRefused(method, reason string) {
+	if a.refused.Add(1) > refusedMost {
+		return
+	}
+	_ = a.s.refuse(a.r, a.by, identity.SessionAttach, method, problem.New(problem.MethodDenied, "", "%s", reason)) // it is noted
+}
+
+// noteSeen counts what changes the page. It runs in the way of every command.
+func (a *attachment) noteSeen(method string) {
+	if strings.HasPrefix(method, "Input.") {
+		a.changed.Add(1)
+		return
+	}
+	switch method {
+	case "Page.navigate", "Page.reload", "Page.navigateToHistoryEntry", "Page.close", "Target.createTarget", "Target.closeTarget",
+		"Runtime.evaluate", "Runtime.callFunctionOn", "DOM.setFileInputFiles":
+		a.changed.Add(1)
+	}
+}
+
+// film keeps a picture of what a client does, about one a second while it does something.
+func (a *attachment) film(b Browser) {
+	tick := time.NewTicker(filmEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-a.Devtools.Done():
+			return
+		case <-tick.C:
+		}
+		n := a.changed.Swap(0)
+		if n == 0 {
+			continue
+		}
+		step := filmed{commands: n}
+		if err := a.s.taped(context.Background(), a.r, a.by, b, step, func() (any, error) { return nil, nil }); err != nil {
+			// What cannot be recorded is not done: the client ends here.
+			a.s.Log.Error("record a DevTools client", "session", a.r.id, "error", err)
+			_ = a.Close() // it is told by its end
+			return
+		}
+	}
+}
+
+// filmed stands for what a client has done since the last picture.
+type filmed struct {
+	browser.Screenshot
+	commands int64
+}
+
+// Tool implements browser.Operation.
+func (filmed) Tool() string { return "cdp" }
+
+// Target implements browser.Operation.
+func (f filmed) Target() string { return fmt.Sprintf("%d commands", f.commands) }
+
+// Effect implements browser.Operation.
+func (filmed) Effect() browser.Effect { return browser.Steers }

@@ -1,0 +1,305 @@
+package session
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/cdp/guard"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+func attach(t *testing.T, s *Service, id string) Devtools {
+	t.Helper()
+	client, err := s.Attach(t.Context(), admin, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func TestADevtoolsClientIsGuardedCountedAndOnRecord(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		out := mustOpen(t, s, Request{})
+		b := w.all()[jail.Name(out.Jail)].browser
+		client := attach(t, s, out.ID)
+		if len(b.guards) != 1 || b.guards[0].Mode != guard.Clean {
+			t.Fatalf("the guards are %+v", b.guards)
+		}
+		if err := client.Send(t.Context(), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		b.guards[0].Refused("Tethering.bind", "it opens a port")
+		if err := client.Close(); err != nil {
+			t.Fatal(err)
+		}
+		trail := strings.Join(w.trail, "\n")
+		for _, want := range []string{"session.attach", "Tethering.bind"} {
+			if !strings.Contains(trail, want) {
+				t.Errorf("not on record: %s in\n%s", want, trail)
+			}
+		}
+		// Disconnecting is not closing.
+		if got := mustGet(t, s, out.ID); got.State != StateReady {
+			t.Errorf("the session is %s", got.State)
+		}
+	})
+}
+
+func TestSessionsWithToolsHaveNoDevtoolsAndRunNoScript(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		out := mustOpen(t, s, Request{Access: "tools"})
+		_, err := s.Attach(t.Context(), admin, out.ID)
+		wantCode(t, err, problem.Forbidden)
+		_, err = s.IssueToken(t.Context(), admin, out.ID, identity.ScopeCDP, 0)
+		wantCode(t, err, problem.Forbidden)
+		_, err = s.Drive(t.Context(), admin, out.ID, visiting{"about:blank", time.Second, browser.Evaluates})
+		wantCode(t, err, problem.ActEvaluateDisabled)
+		// With cdp all three are possible.
+		out = mustOpen(t, s, Request{Access: "cdp"})
+		if err := attach(t, s, out.ID).Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Drive(t.Context(), admin, out.ID, visiting{"about:blank", time.Second, browser.Evaluates}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTheNumberOfDevtoolsClientsIsBounded(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
+		out := mustOpen(t, s, Request{})
+		var all []Devtools
+		for range maxAttached {
+			all = append(all, attach(t, s, out.ID))
+		}
+		_, err := s.Attach(t.Context(), admin, out.ID)
+		wantCode(t, err, problem.RateLimited)
+		if err := all[0].Close(); err != nil {
+			t.Fatal(err)
+		}
+		all[0] = attach(t, s, out.ID)
+		for _, client := range all {
+			if err := client.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestATokenIsGoodForItsSessionItsScopeAndItsTime(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
+		out, other := mustOpen(t, s, Request{}), mustOpen(t, s, Request{})
+		redeem := func(scope Scope) identity.Principal {
+			t.Helper()
+			made, err := s.IssueToken(t.Context(), admin, out.ID, scope, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(made.Token, TokenPrefix) || len(made.Token) < 40 || made.Scope != scope || made.Session != out.ID {
+				t.Errorf("the token is %+v", made)
+			}
+			p, err := s.Redeem(t.Context(), made.Token)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		view, control, cdp := redeem(identity.ScopeView), redeem(identity.ScopeControl), redeem(identity.ScopeCDP)
+		look := visiting{"about:blank", time.Second, browser.Looks}
+		steer := visiting{"about:blank", time.Second, browser.Steers}
+		for _, test := range []struct {
+			by   identity.Principal
+			op   browser.Operation
+			want string
+		}{
+			{view, look, ""}, {view, steer, problem.Forbidden}, {control, look, ""}, {control, steer, ""}, {cdp, steer, ""},
+		} {
+			_, err := s.Drive(t.Context(), test.by, out.ID, test.op)
+			wantCode(t, err, test.want)
+			_, err = s.Drive(t.Context(), test.by, other.ID, test.op)
+			if test.want == "" {
+				test.want = problem.NotFound
+			}
+			wantCode(t, err, test.want)
+		}
+		for _, by := range []identity.Principal{view, control, cdp} {
+			_, err := s.Open(t.Context(), by, Request{})
+			wantCode(t, err, problem.Forbidden)
+			_, err = s.Close(t.Context(), by, out.ID)
+			wantCode(t, err, problem.Forbidden)
+			_, err = s.IssueToken(t.Context(), by, out.ID, identity.ScopeView, 0)
+			wantCode(t, err, problem.Forbidden)
+			_, err = s.List(t.Context(), by, "", true)
+			wantCode(t, err, problem.Forbidden)
+		}
+		_, err := s.Attach(t.Context(), control, out.ID)
+		wantCode(t, err, problem.Forbidden)
+		client, err := s.Attach(t.Context(), cdp, out.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// When its time is up, so is that of who came with it.
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		select {
+		case <-client.Done():
+			wantCode(t, client.Err(), problem.Unauthorized)
+		default:
+			t.Error("the client goes on after its token")
+			client.Close()
+		}
+	})
+}
+
+func TestTokensThatAreNotGoodAreRefused(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
+		out := mustOpen(t, s, Request{})
+		for _, life := range []time.Duration{-time.Second, time.Millisecond, MaxTokenLife + 1} {
+			_, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, life)
+			wantCode(t, err, problem.BadLimit)
+		}
+		_, err := s.IssueToken(t.Context(), admin, out.ID, "everything", 0)
+		wantCode(t, err, problem.BadRequest)
+		_, err = s.Redeem(t.Context(), TokenPrefix+"AAAA")
+		wantCode(t, err, problem.Unauthorized)
+		short, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		long, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		_, err = s.Redeem(t.Context(), short.Token)
+		wantCode(t, err, problem.Unauthorized)
+		if _, err := s.Redeem(t.Context(), long.Token); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Redeem(t.Context(), long.Token)
+		wantCode(t, err, problem.Unauthorized)
+	})
+}
+
+func TestTheNumberOfTokensIsBoundedByThoseThatAreGood(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
+		out := mustOpen(t, s, Request{Idle: ptr(time.Hour), TTL: ptr(time.Hour)})
+		for range maxTokens {
+			if _, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute)
+		wantCode(t, err, problem.RateLimited)
+		time.Sleep(time.Minute)
+		if _, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute); err != nil {
+			t.Error(err)
+		}
+		if len(s.tokens) != 1 {
+			t.Errorf("%d are kept", len(s.tokens))
+		}
+	})
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestAClientThatSendsKeepsTheSessionFromBeingIdle(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
+		out := mustOpen(t, s, Request{Idle: ptr(time.Minute)})
+		client := attach(t, s, out.ID)
+		for range 5 {
+			time.Sleep(40 * time.Second)
+			if err := client.Send(t.Context(), []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := client.Receive(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := mustGet(t, s, out.ID); got.State != StateReady {
+			t.Fatalf("while it was driven it became %s", got.State)
+		}
+		// One that is only there does not.
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		if got := mustGet(t, s, out.ID); got.Ended == nil || got.Ended.Cause != CauseIdle {
+			t.Errorf("it is %s, %+v", got.State, got.Ended)
+		}
+		client.Close()
+	})
+}
+
+func TestARecordingForAuditHasEveryStep(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
+		out := mustOpen(t, s, Request{Record: RecordAudit})
+		if _, err := visit(s, t.Context(), admin, out.ID, "https://example.com/", 0); err != nil {
+			t.Fatal(err)
+		}
+		client := attach(t, s, out.ID)
+		s.sessions[out.ID].attachedOnly().noteSeen("Input.dispatchKeyEvent")
+		time.Sleep(filmEvery + time.Millisecond)
+		synctest.Wait()
+		if err := client.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		var page strings.Builder
+		if err := s.WriteRecording(t.Context(), admin, out.ID, &page); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"navigate", "https://example.com/", "cdp", "1 commands", "data:image/png;base64,"} {
+			if !strings.Contains(page.String(), want) {
+				t.Errorf("the recording lacks %q", want)
+			}
+		}
+		// Others are told what they are told of a session that never was.
+		stranger := identity.Principal{Kind: identity.KindOperator, ID: "o1", Tenant: "rival", Role: identity.RoleAdmin}
+		for _, id := range []string{out.ID, "s_aaaaaaaaaaaaaaaa"} {
+			wantCode(t, s.WriteRecording(t.Context(), stranger, id, &page), problem.NotFound)
+		}
+	})
+}
+
+// attachedOnly is the one client that a session has.
+func (r *session) attachedOnly() *attachment {
+	for a := range r.attached {
+		return a
+	}
+	return nil
+}
+
+// A site that shows a cookie on a page does not give it to who steers the browser.
+func TestValuesOfInjectedCookiesAreTakenOutOfAnswers(t *testing.T) {
+	withAccounts(t, nil, func(t *testing.T, a *accounts) {
+		planted := cookie("sid", ".example.com")
+		value := string(planted.Value.Append(nil))
+		a.set(t, store.DefaultTenant, "example.com", 1, planted)
+		out := a.mustOpenOperator(t)
+		a.browserOf(out).redirect = map[string]string{"https://example.com/": "https://example.com/?echo=" + value}
+		got, err := visit(a.s, t.Context(), admin, out.ID, "https://example.com/", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(got.URL, value) || got.Status != 200 || !strings.HasPrefix(got.URL, "https://example.com/?echo=") {
+			t.Errorf("the answer is %+v", got)
+		}
+		// Without the values it would have gone through, so it was the scrub that stopped it.
+		a.s.sessions[out.ID].values = nil
+		if got, err = visit(a.s, t.Context(), admin, out.ID, "https://example.com/", 0); err != nil || !strings.Contains(got.URL, value) {
+			t.Errorf("the answer is %+v, %v", got, err)
+		}
+	})
+}
