@@ -17,7 +17,9 @@ type Caller struct {
 	// Jail is the jail's name; Session is the session that it belongs to, if any.
 	Jail    string
 	Session string
-	Policy  policy.Policy
+	// Agent is the id of the agent whose jail it is; empty for the jail of a session.
+	Agent  string
+	Policy policy.Policy
 }
 
 // Errors of Admit.

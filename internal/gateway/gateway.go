@@ -57,6 +57,9 @@ type Config struct {
 	// returns an error, the request is refused. It must honour its context. It
 	// is required: no action without a record.
 	Record func(context.Context, Decision) error
+	// Local answers requests to the gateway itself that come from an agent's jail; [CallerOf] says whose. Nil answers
+	// none. It has no part of the limits but the number of connections, and bounds bodies and time by itself.
+	Local http.Handler
 	// Logger gets one line per decision, at its end. Nil discards them.
 	Logger *slog.Logger
 	// Now is the clock; time.Now when nil.
@@ -128,6 +131,7 @@ func (l Limits) Validate() error {
 type Gateway struct {
 	resolver Resolver
 	record   func(context.Context, Decision) error
+	local    http.Handler
 	log      *slog.Logger
 	now      func() time.Time
 	limits   Limits
@@ -162,6 +166,7 @@ func New(c Config) (*Gateway, error) {
 	g := &Gateway{
 		resolver:  c.Resolver,
 		record:    c.Record,
+		local:     c.Local,
 		log:       c.Logger,
 		now:       c.Now,
 		limits:    c.Limits,

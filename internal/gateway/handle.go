@@ -40,6 +40,8 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(ctx)
 
 	switch {
+	case g.isLocal(r, c):
+		g.serveLocal(w, r, who)
 	case r.Method == http.MethodConnect && c.tunnel == nil:
 		g.connect(w, r, c)
 	case c.tunnel != nil:
