@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/inventory"
@@ -391,7 +392,7 @@ func (b *bench) growth(ctx context.Context, x *box) error {
 		if err != nil {
 			return err
 		}
-		if _, err := x.api.Navigate(ctx, s.ID, "about:blank", ""); err != nil {
+		if _, err := x.api.Navigate(ctx, s.ID, browser.Navigate{URL: "about:blank"}); err != nil {
 			return err
 		}
 		return x.api.Close(ctx, s.ID, true)

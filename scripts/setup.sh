@@ -41,6 +41,8 @@ nginx nginx-light               a proxy in front, for the tests
 caddy caddy?                    another one
 docker docker-cli?             the same, where it is a package of its own
 docker-registry docker-registry?  serves images to the tests
+node nodejs                    installs the clients of the tests
+npm npm                        the same
 chromium chromium?             the browser tests
 chromium-headless-shell chromium-headless-shell?  the browser tests
 '
@@ -252,3 +254,4 @@ if [ -n "$absent" ]; then
 	fi
 fi
 ensure_go
+[ "$1" = run ] || "$here/scripts/clients.sh"

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
@@ -162,7 +163,7 @@ func TestLogAnAgentInWithoutGivingItThePassword(t *testing.T) {
 	if _, err := cmd.Output(); err == nil || !strings.Contains(stderr(err), "has been used") {
 		t.Errorf("a second session with the same grant: %v %s", err, stderr(err))
 	}
-	if _, err := v.api.Navigate(t.Context(), opened.ID, "https://elsewhere.example/", "20s"); problem.CodeOf(err) != problem.NavigationFailed {
+	if _, err := v.api.Navigate(t.Context(), opened.ID, browser.Navigate{URL: "https://elsewhere.example/"}); problem.CodeOf(err) != problem.NavigationFailed {
 		t.Errorf("another host from an operator session: %v", err)
 	}
 	v.close(opened.ID)
@@ -174,7 +175,7 @@ func TestLogAnAgentInWithoutGivingItThePassword(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := v.api.Navigate(t.Context(), s.ID, v.site.URL("/account"), "20s"); err != nil {
+	if _, err := v.api.Navigate(t.Context(), s.ID, browser.Navigate{URL: v.site.URL("/account")}); err != nil {
 		t.Fatal(err)
 	}
 	if s, err = v.api.Get(t.Context(), s.ID); err != nil || len(s.NeedsRefresh) != 1 || s.NeedsRefresh[0].Reason != session.ReasonLogin {
@@ -243,7 +244,7 @@ func TestNoValueIsAnywhere(t *testing.T) {
 	}
 	// A captured jar replaces the imported one.
 	clean := v.open(api.OpenRequest{})
-	if _, err := v.api.Navigate(t.Context(), clean, v.site.URL("/welcome?user=bob"), "20s"); err != nil {
+	if _, err := v.api.Navigate(t.Context(), clean, browser.Navigate{URL: v.site.URL("/welcome?user=bob")}); err != nil {
 		t.Fatal(err)
 	}
 	say("cookies", "capture", clean, "--domain", website.Domain, "--json")
@@ -252,11 +253,11 @@ func TestNoValueIsAnywhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := v.api.Navigate(t.Context(), s.ID, v.site.URL("/account"), "20s")
+	page, err := v.api.Navigate(t.Context(), s.ID, browser.Navigate{URL: v.site.URL("/account")})
 	if err != nil || page.Title != website.TitleOf("bob") {
 		t.Fatalf("the site does not know the browser: %+v, %v", page, err)
 	}
-	if _, err := v.api.Screenshot(t.Context(), s.ID, nil); err != nil {
+	if _, err := v.api.Picture(t.Context(), s.ID, browser.Screenshot{}); err != nil {
 		t.Fatal(err)
 	}
 	say("cookies", "ls", website.Domain, "--json")

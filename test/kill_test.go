@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -195,7 +196,7 @@ func TestSessionsSurviveARestartOfTheHostDaemon(t *testing.T) {
 		}
 	}
 	b.ready()
-	if _, err := b.api.Screenshot(t.Context(), id, nil); err != nil {
+	if _, err := b.api.Picture(t.Context(), id, browser.Screenshot{}); err != nil {
 		t.Fatalf("the session does not work any more: %v\n%s", err, b.Log())
 	}
 	b.close(id)

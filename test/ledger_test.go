@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -122,7 +123,7 @@ func TestPostgreSQLIsAllThatChanges(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, v.Log())
 	}
-	page, err := v.api.Navigate(t.Context(), s.ID, v.site.URL("/account"), "20s")
+	page, err := v.api.Navigate(t.Context(), s.ID, browser.Navigate{URL: v.site.URL("/account")})
 	if err != nil || page.Title != website.TitleOf("carol") {
 		t.Errorf("the site does not know the browser: %+v, %v", page, err)
 	}

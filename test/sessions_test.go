@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/inventory"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -56,7 +57,7 @@ func TestTwentySessionsAtOnce(t *testing.T) {
 				t.Errorf("open: %v", err)
 				return
 			}
-			if p, err := b.api.Navigate(t.Context(), s.ID, address, "60s"); err != nil || p.Title != "hello" {
+			if p, err := b.api.Navigate(t.Context(), s.ID, browser.Navigate{URL: address, TimeoutMS: 60000}); err != nil || p.Title != "hello" {
 				t.Errorf("navigate: %+v, %v", p, err)
 			}
 			if err := b.api.Close(t.Context(), s.ID, true); err != nil {
@@ -111,7 +112,7 @@ const all = []; setInterval(() => { const a = new Uint8Array(16 << 20); for (let
 	b := start(t, instance.Options{Settings: noPool + settings})
 	neighbour := b.open(api.OpenRequest{})
 	hog := b.open(api.OpenRequest{Limits: &api.LimitsRequest{Memory: "256MiB", Disk: "32MiB", SHM: "32MiB"}})
-	_, _ = b.api.Navigate(t.Context(), hog, address, "5s") // its renderer may be gone before it has loaded
+	_, _ = b.api.Navigate(t.Context(), hog, browser.Navigate{URL: address, TimeoutMS: 5000}) // its renderer may be gone before it has loaded
 	testenv.Eventually(t, 60*time.Second, func() bool {
 		s, err := b.api.Get(t.Context(), hog)
 		if err != nil {
@@ -123,7 +124,7 @@ const all = []; setInterval(() => { const a = new Uint8Array(16 << 20); for (let
 		return s.Usage != nil && slices.Contains(s.Usage.LimitsHit, jail.LimitMemory) ||
 			s.Ended != nil && slices.Contains(s.Ended.LimitsHit, jail.LimitMemory)
 	}, "the limit was not hit, or not named")
-	if _, err := b.api.Screenshot(t.Context(), neighbour, nil); err != nil {
+	if _, err := b.api.Picture(t.Context(), neighbour, browser.Screenshot{}); err != nil {
 		t.Fatalf("the neighbour noticed: %v", err)
 	}
 	b.close(hog)
@@ -187,10 +188,10 @@ func TestBadInputIsRefusedBeforeAnythingIsMade(t *testing.T) {
 	_, err := b.api.Open(t.Context(), api.OpenRequest{})
 	expectCode(t, err, problem.TooManySessions)
 	for _, address := range []string{"file:///etc/passwd", "chrome://version", "javascript:1", "not a url", "http://", "ftp://x.test/"} {
-		_, err := b.api.Navigate(t.Context(), id, address, "")
+		_, err := b.api.Navigate(t.Context(), id, browser.Navigate{URL: address})
 		expectCode(t, err, problem.BadURL)
 	}
-	_, err = b.api.Navigate(t.Context(), "s_0000000000000000", "https://example.com/", "")
+	_, err = b.api.Navigate(t.Context(), "s_0000000000000000", browser.Navigate{URL: "https://example.com/"})
 	expectCode(t, err, problem.NotFound)
 	b.close(id)
 }
@@ -264,7 +265,7 @@ func TestTwoInstallationsDoNotTouchEachOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	picture, err := b.api.Screenshot(t.Context(), kept, nil)
+	picture, err := b.api.Picture(t.Context(), kept, browser.Screenshot{})
 	if err != nil {
 		t.Fatalf("the other installation's session does not work any more: %v", err)
 	}

@@ -20,6 +20,9 @@ type Principal struct {
 	Tenant    string        `json:"tenant,omitempty" doc:"missing for a principal of all tenants"`
 	Role      identity.Role `json:"role,omitempty" enum:"viewer,operator,admin" doc:"missing for agents"`
 	ExpiresAt time.Time     `json:"expires_at,omitzero" doc:"when the key ends; missing when it does not"`
+	// Scope and Session are there when it is a token for one session; the rest is of who made it.
+	Scope   identity.Scope `json:"scope,omitempty" enum:"view,control,cdp" doc:"of a token for one session"`
+	Session string         `json:"session,omitempty" doc:"the session that the token is for"`
 }
 
 // CookieSets is the answer to a listing, and to a capture.

@@ -5,11 +5,13 @@
 // who asks. What it adds is the door:
 //
 //   - Every request needs a key in Authorization: Bearer or in X-Admin-Key, also one for a path that does not exist. Only
-//     /v1/health and /openapi.json answer without it. A request ends with its key.
+//     /v1/health and /openapi.json answer without it. A request ends with its key. A token of one session does there
+//     what its scope says; DevTools clients may send it in the address.
 //   - A web page cannot use it: requests with a foreign Host, Origin or Sec-Fetch-Site are refused before the key is
 //     looked at, so DNS rebinding and cross-site requests end there.
-//   - Bodies are JSON of at most 1 MB; one with cookies may have 33 MB, from those who may store some. Unknown and doubled keys, and anything after the end, are errors with a
-//     position. Unknown query parameters are errors too.
+//   - Bodies are JSON of at most 1 MB; one with cookies may have 33 MB, from those who may store some, and a file 32 MB.
+//     Unknown and doubled keys, and anything after the end, are errors with a position. Unknown query parameters are
+//     errors too.
 //   - Errors are application/problem+json (RFC 9457) with the members code, hint, details and errors. What has no code
 //     is in the log only. What a body holds is in neither.
 //
@@ -20,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -28,6 +31,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -37,6 +41,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -52,9 +57,16 @@ type Sessions interface {
 	List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error)
 	Close(ctx context.Context, by identity.Principal, id string) (session.Session, error)
 	WaitGone(ctx context.Context, by identity.Principal, id string) (session.Session, error)
-	Navigate(ctx context.Context, by identity.Principal, id, url string, timeout time.Duration) (browser.Result, error)
-	Screenshot(ctx context.Context, by identity.Principal, id string, o browser.ScreenshotOptions, timeout time.Duration) ([]byte, error)
+	// Drive does something with a session's browser.
+	Drive(ctx context.Context, by identity.Principal, id string, op browser.Operation) (any, error)
+	// Attach adds a DevTools client to it.
+	Attach(ctx context.Context, by identity.Principal, id string) (session.Devtools, error)
+	// IssueToken makes a token that is good for one session, and Redeem says who holds one.
+	IssueToken(ctx context.Context, by identity.Principal, id string, scope session.Scope, life time.Duration) (session.Token, error)
+	Redeem(ctx context.Context, presented string) (identity.Principal, error)
 	Recorded(ctx context.Context, by identity.Principal, id string, number int) ([]byte, string, error)
+	// WriteRecording writes what was recorded as one page of HTML. Nothing is written when there is an error before it.
+	WriteRecording(ctx context.Context, by identity.Principal, id string, w io.Writer) error
 	Status() session.Status
 }
 
@@ -70,6 +82,8 @@ type Options struct {
 	Verify func(ctx context.Context) (audit.Report, error)
 	// Host returns what the host daemon says of itself, or an error while it does not answer.
 	Host func(ctx context.Context) (HostInfo, error)
+	// MCP serves /mcp, to callers whom [Caller] knows. Nil serves nothing there.
+	MCP http.Handler
 	// Version is that of the program.
 	Version string
 	// Listen is the configured address: a Host header with it is accepted, beside loopback names and addresses and the
@@ -95,7 +109,7 @@ type HostInfo struct {
 
 const (
 	// maxBody bounds a request's body, maxJar one with cookies from somebody who may store them.
-	maxBody = 1 << 20
+	maxBody = control.MaxBody
 	maxJar  = cookies.MaxBytes + maxBody
 	// maxHeader bounds a request's header.
 	maxHeader = 64 << 10
@@ -113,8 +127,18 @@ type API struct {
 	Options
 	door http.Handler // all of it, from the outside
 	api  huma.API
-	// jars are the routes, as patterns of the mux, whose bodies may have cookies.
-	jars map[string]identity.Operation
+	mux  *http.ServeMux
+	// large are the routes, as patterns of the mux, whose bodies may have more than others.
+	large map[string]large
+	// sockets are the connections that the server has handed over, and must wait for by itself.
+	sockets sync.WaitGroup
+}
+
+// large says how much a body may have, from whom, and whether it is bytes instead of JSON.
+type large struct {
+	most int64
+	may  identity.Operation
+	raw  bool
 }
 
 // New makes an API.
@@ -131,10 +155,13 @@ func New(o Options) (*API, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	a := &API{Options: o, jars: map[string]identity.Operation{}}
 	mux := http.NewServeMux()
+	a := &API{Options: o, mux: mux, large: map[string]large{}}
 	a.api = humago.New(mux, a.configuration())
 	a.routes()
+	if a.MCP != nil {
+		mux.Handle(mcpPath, a.MCP)
+	}
 	mux.HandleFunc("/", a.elsewhere(mux))
 	a.door = a.patient(a.guard(a.authenticate(a.bounded(mux, mux))))
 	return a, nil
@@ -198,6 +225,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener) error {
 		err = errors.Join(fmt.Errorf("wait for requests in flight: %w", err), server.Close())
 	}
 	<-ended // http.ErrServerClosed
+	a.sockets.Wait()
 	return err
 }
 
@@ -209,14 +237,14 @@ func (a *API) bounded(mux *http.ServeMux, next http.Handler) http.Handler {
 			a.refuse(w, r, problem.New(problem.BadRequest, "names are text without control characters", "the address is not a text"))
 			return
 		}
-		most := a.mostBody(mux, r)
+		most, raw := a.mostBody(mux, r)
 		if r.ContentLength > most {
 			a.refuse(w, r, tooLarge(most))
 			return
 		}
 		// What does not say its length may be too large all the same. huma stops one byte later.
 		r.Body = http.MaxBytesReader(w, r.Body, most+1)
-		if r.ContentLength != 0 && !jsonContent(r.Header.Get("Content-Type")) {
+		if r.ContentLength != 0 && !raw && !control.JSONContent(r.Header.Get("Content-Type")) {
 			a.refuse(w, r, problem.New(problem.BadRequest, "send Content-Type: application/json", "the body is not JSON"))
 			return
 		}
@@ -224,16 +252,19 @@ func (a *API) bounded(mux *http.ServeMux, next http.Handler) http.Handler {
 	})
 }
 
-// mostBody is how large the body of a request may be. Much is read only for somebody whom it may serve.
-func (a *API) mostBody(mux *http.ServeMux, r *http.Request) int64 {
+// mostBody is how large the body of a request may be, and whether it is no JSON. Much is read only for somebody whom it
+// may serve.
+func (a *API) mostBody(mux *http.ServeMux, r *http.Request) (most int64, raw bool) {
 	_, pattern := mux.Handler(r)
-	if op, ok := a.jars[pattern]; ok {
-		by := caller(r.Context())
-		if identity.Can(by, op, by.TenantOr("")) == nil {
-			return maxJar
-		}
+	body, ok := a.large[pattern]
+	if !ok {
+		return maxBody, false
 	}
-	return maxBody
+	by := caller(r.Context())
+	if identity.CanWith(by, body.may, identity.Object{Tenant: by.TenantOr(""), Agent: by.ID, Session: by.Session}) == nil {
+		return body.most, body.raw
+	}
+	return maxBody, body.raw
 }
 
 // plainAddress says whether a path and its query are texts that can be looked up and written down.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"maps"
 	"net/http"
 	"reflect"
 	"strings"
@@ -176,51 +177,58 @@ type endingKey struct{}
 // errEnding ends a stream, which would keep the server from ending.
 var errEnding = problem.New(problem.ShuttingDown, "try again when it is running", "clawjail is being stopped")
 
-// stream answers with lines. An error before the first of them is answered as every error is. After it, the connection
-// is broken off, so that nobody takes a part for the whole.
+// stream answers with lines, as pour does.
 func (a *API) stream(ctx context.Context, doing string, write func(context.Context, *lines) error) *huma.StreamResponse {
 	return &huma.StreamResponse{Body: func(c huma.Context) {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		if ending, ok := ctx.Value(endingKey{}).(context.Context); ok {
-			defer context.AfterFunc(ending, func() { cancel(errEnding) })()
-		}
 		r, w := humago.Unwrap(c)
-		out := &lines{w: w, control: http.NewResponseController(w)}
-		// A line that nobody takes does not keep a stream that is to end.
-		defer context.AfterFunc(ctx, func() {
-			if err := supported(out.control.SetWriteDeadline(time.Now().Add(endTimeout))); err != nil {
-				a.Log.Debug("end a stream", "error", err) // the connection is gone
-			}
-		})()
-		err := write(ctx, out)
-		if err == nil {
-			err = out.close()
-		}
-		switch {
-		case err == nil:
-		case !out.begun:
-			if p, ok := a.failed(ctx, doing, err).(*Problem); ok { // it is always one
-				a.write(w, r, p)
-			}
-		default:
-			a.Log.Debug("a stream ended early", "doing", doing, "error", err)
-			panic(http.ErrAbortHandler) // which net/http takes as it is meant
-		}
+		a.pour(ctx, w, r, doing, http.Header{"Content-Type": {linesType}}, write)
 	}}
+}
+
+// pour writes an answer whose length is not known. An error before the first of it is answered as every error is. After
+// it, the connection is broken off, so that nobody takes a part for the whole.
+func (a *API) pour(ctx context.Context, w http.ResponseWriter, r *http.Request, doing string, header http.Header,
+	write func(context.Context, *lines) error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if ending, ok := ctx.Value(endingKey{}).(context.Context); ok {
+		defer context.AfterFunc(ending, func() { cancel(errEnding) })()
+	}
+	out := &lines{w: w, control: http.NewResponseController(w), header: header}
+	// A line that nobody takes does not keep a stream that is to end.
+	defer context.AfterFunc(ctx, func() {
+		if err := supported(out.control.SetWriteDeadline(time.Now().Add(endTimeout))); err != nil {
+			a.Log.Debug("end a stream", "error", err) // the connection is gone
+		}
+	})()
+	err := write(ctx, out)
+	if err == nil {
+		err = out.close()
+	}
+	switch {
+	case err == nil:
+	case !out.begun:
+		if p, ok := a.failed(ctx, doing, err).(*Problem); ok { // it is always one
+			a.write(w, r, p)
+		}
+	default:
+		a.Log.Debug("a stream ended early", "doing", doing, "error", err)
+		panic(http.ErrAbortHandler) // which net/http takes as it is meant
+	}
 }
 
 // lines writes an answer whose length is not known.
 type lines struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
+	header  http.Header // of the answer, when it begins
 	begun   bool
 }
 
 func (l *lines) begin() error {
 	if !l.begun {
 		l.begun = true
-		l.w.Header().Set("Content-Type", linesType)
+		maps.Copy(l.w.Header(), l.header)
 		l.w.WriteHeader(http.StatusOK)
 	}
 	// By the system's clock, which is the connection's.

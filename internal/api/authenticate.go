@@ -9,6 +9,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
 )
 
 // KeyHeader is the header that may hold a key instead of Authorization.
@@ -69,21 +70,61 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 }
 
 func (a *API) identify(ctx context.Context, r *http.Request, cancel context.CancelCauseFunc) (identity.Principal, func(), error) {
-	key, err := presented(r.Header)
+	key, err := presented(r)
 	if err != nil {
 		return identity.Principal{}, nil, err
 	}
-	by, err := a.Identity.Authenticate(ctx, key, identity.ClientAddr(r, a.BehindProxy))
+	if !strings.HasPrefix(key, session.TokenPrefix) {
+		by, err := a.Identity.Authenticate(ctx, key, identity.ClientAddr(r, a.BehindProxy))
+		if err != nil {
+			return identity.Principal{}, nil, err
+		}
+		release, err := a.Identity.Hold(ctx, by, cancel)
+		return by, release, err
+	}
+	by, err := a.Sessions.Redeem(ctx, key)
 	if err != nil {
 		return identity.Principal{}, nil, err
 	}
+	// It ends with the key of who made it, and by itself.
 	release, err := a.Identity.Hold(ctx, by, cancel)
-	return by, release, err
+	if err != nil || by.ExpiresAt.IsZero() {
+		return by, release, err
+	}
+	end := time.AfterFunc(by.ExpiresAt.Sub(a.Now()), func() { cancel(errTokenEnded) })
+	return by, func() { end.Stop(); release() }, nil
+}
+
+// errTokenEnded ends what is done with a token.
+var errTokenEnded = problem.New(problem.Unauthorized, "make a new one", "the token has expired")
+
+// tokenParameter has the token of a session in an address: DevTools clients can send nothing else.
+const tokenParameter = "token"
+
+// inAddress is the token in the address of a request of a DevTools client. Nowhere else is one taken, and keys are taken
+// nowhere: addresses are written down by programs that know nothing of keys.
+func inAddress(r *http.Request) (token string, ok bool, err error) {
+	query := r.URL.Query()
+	if !query.Has(tokenParameter) {
+		return "", false, nil
+	}
+	rest, found := strings.CutPrefix(r.URL.EscapedPath(), "/v1/sessions/")
+	_, rest, _ = strings.Cut(rest, "/")
+	if !found || rest != "cdp" && !strings.HasPrefix(rest, "cdp/") {
+		return "", false, nil
+	}
+	tokens := query[tokenParameter]
+	if len(tokens) > 1 || !strings.HasPrefix(tokens[0], session.TokenPrefix) {
+		return "", false, problem.New(problem.Unauthorized, "make one: POST /v1/sessions/{id}/tokens; send a key as Authorization: Bearer KEY",
+			"what is in the address is not one token of a session")
+	}
+	return tokens[0], true, nil
 }
 
 // presented is the key of a request; empty when there is none. Which of two keys counts is not guessed.
-func presented(h http.Header) (string, error) {
+func presented(r *http.Request) (string, error) {
 	const hint = "send one key, as Authorization: Bearer KEY"
+	h := r.Header
 	credentials, plain := h.Values("Authorization"), h.Values(KeyHeader)
 	if len(credentials) > 1 || len(plain) > 1 {
 		return "", problem.New(problem.Unauthorized, hint, "more than one key was sent")
@@ -97,11 +138,20 @@ func presented(h http.Header) (string, error) {
 		keys = append(keys, strings.TrimSpace(key))
 	}
 	keys = append(keys, plain...)
-	switch {
-	case len(keys) == 0:
+	token, ok, err := inAddress(r)
+	if err != nil {
+		return "", err
+	}
+	if ok {
+		keys = append(keys, token)
+	}
+	if len(keys) == 0 {
 		return "", nil
-	case len(keys) == 2 && keys[0] != keys[1]: // both are the caller's own: nothing is learned from how long it takes
-		return "", problem.New(problem.Unauthorized, hint, "two keys were sent that differ")
+	}
+	for _, other := range keys[1:] {
+		if other != keys[0] { // all are the caller's own: nothing is learned from how long it takes
+			return "", problem.New(problem.Unauthorized, hint, "two keys were sent that differ")
+		}
 	}
 	return keys[0], nil
 }

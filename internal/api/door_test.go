@@ -43,7 +43,7 @@ func TestEveryRouteNeedsTheKey(t *testing.T) {
 	d := newDoor(t)
 	extra := [][2]string{{"GET", "/"}, {"GET", "/nothing"}, {"POST", "/v1/health"}, {"GET", "/openapi.yaml"}, {"GET", "/docs"},
 		{"GET", "/v1/health/"}, {"GET", "//v1/health/../sessions"}, {"OPTIONS", "/v1/sessions"}, {"HEAD", "/v1/sessions"}}
-	filled := strings.NewReplacer("{id}", someID, "{number}", "1", "{domain}", "example.com", "{service}", "github", "{name}", "writer")
+	filled := strings.NewReplacer("{id}", someID, "{number}", "1", "{domain}", "example.com", "{service}", "github", "{name}", "writer", "{targetId}", "t1", "{media}", "m1")
 	for _, route := range append(routes(t, d), extra...) {
 		method, path := route[0], filled.Replace(route[1])
 		if method == "GET" && path == "/v1/health" {

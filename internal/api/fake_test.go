@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -35,9 +36,14 @@ type fakeSessions struct {
 	calls   []string
 	by      identity.Principal
 	request session.Request
-	url     string
-	timeout time.Duration
-	picture browser.ScreenshotOptions
+	op      browser.Operation
+	result  any // of Drive; the zero result of the operation when it is nil
+	scope   session.Scope
+	life    time.Duration
+	clients []*fakeDevtools
+	refuse  bool                          // what its DevTools clients ask
+	holders map[string]identity.Principal // of tokens
+	page    []string                      // of a recording, as it is written
 	tenant  string
 	all     bool
 	fail    error
@@ -87,14 +93,52 @@ func (f *fakeSessions) WaitGone(_ context.Context, by identity.Principal, id str
 	return session.Session{ID: id, State: session.StateClosed}, f.called(by, "wait", id)
 }
 
-func (f *fakeSessions) Navigate(_ context.Context, by identity.Principal, id, url string, timeout time.Duration) (browser.Result, error) {
-	f.url, f.timeout = url, timeout
-	return browser.Result{URL: url, Status: 200}, f.called(by, "navigate", id)
+func (f *fakeSessions) Drive(_ context.Context, by identity.Principal, id string, op browser.Operation) (any, error) {
+	f.mu.Lock()
+	f.op = op
+	result := f.result
+	f.mu.Unlock()
+	if result == nil {
+		result = reflect.ValueOf(op.Result()).Elem().Interface()
+	}
+	return result, f.called(by, "drive", id)
 }
 
-func (f *fakeSessions) Screenshot(_ context.Context, by identity.Principal, id string, o browser.ScreenshotOptions, timeout time.Duration) ([]byte, error) {
-	f.picture, f.timeout = o, timeout
-	return []byte("picture"), f.called(by, "screenshot", id)
+func (f *fakeSessions) Attach(_ context.Context, by identity.Principal, id string) (session.Devtools, error) {
+	if err := f.called(by, "attach", id); err != nil {
+		return nil, err
+	}
+	client := newDevtools()
+	client.deny = f.refuse
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.clients = append(f.clients, client)
+	return client, nil
+}
+
+func (f *fakeSessions) IssueToken(_ context.Context, by identity.Principal, id string, scope session.Scope, life time.Duration) (session.Token, error) {
+	f.mu.Lock()
+	f.scope, f.life = scope, life
+	f.mu.Unlock()
+	return session.Token{Token: session.TokenPrefix + "issued", Scope: scope, Session: id, ExpiresAt: time.Unix(1e9, 0).UTC()}, f.called(by, "token", id)
+}
+
+func (f *fakeSessions) Redeem(_ context.Context, presented string) (identity.Principal, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if by, ok := f.holders[presented]; ok {
+		return by, nil
+	}
+	return identity.Principal{}, problem.New(problem.Unauthorized, "make a new one", "the token is not good")
+}
+
+func (f *fakeSessions) WriteRecording(_ context.Context, by identity.Principal, id string, w io.Writer) error {
+	for _, part := range f.page {
+		if _, err := io.WriteString(w, part); err != nil {
+			return err
+		}
+	}
+	return f.called(by, "recording", id)
 }
 
 func (f *fakeSessions) Recorded(_ context.Context, by identity.Principal, id string, _ int) ([]byte, string, error) {

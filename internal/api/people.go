@@ -98,7 +98,8 @@ func life(text string) (time.Duration, error) {
 }
 
 func (a *API) whoami(_ context.Context, by identity.Principal, _ *nothing) (*answer[Principal], error) {
-	return &answer[Principal]{Principal{Kind: by.Kind, ID: by.ID, Name: by.Name, Tenant: by.Tenant, Role: by.Role, ExpiresAt: by.ExpiresAt}}, nil
+	return &answer[Principal]{Principal{Kind: by.Kind, ID: by.ID, Name: by.Name, Tenant: by.Tenant, Role: by.Role, ExpiresAt: by.ExpiresAt,
+		Scope: by.Scope, Session: by.Session}}, nil
 }
 
 func tenantOf(t identity.Tenant) Tenant {

@@ -18,9 +18,9 @@ type OpenRequest struct {
 	Domains []string    `json:"domains,omitempty" doc:"registrable domains whose accounts the session has"`
 	Grant   grant.Token `json:"grant,omitzero" doc:"the token of the grant that permits it"`
 	Origin  string      `json:"origin,omitempty" doc:"the session that the grant was issued for; the caller must have opened it"`
-	Access  string      `json:"access,omitempty" enum:"tools,cdp" doc:"what the session will be steered with; tools is the default"`
+	Access  string      `json:"access,omitempty" enum:"tools,cdp" doc:"tools; or cdp, which is the tools, JavaScript of the caller's, and DevTools clients. tools is the default with accounts, cdp without"`
 
-	Record   string `json:"record,omitempty" enum:"off,transient" doc:"transient, the default, keeps the last 50 screenshots until the session ends"`
+	Record   string `json:"record,omitempty" enum:"off,transient,audit" doc:"transient, the default, keeps the last 50 screenshots until the session ends; audit keeps every step for a week"`
 	Browser  string `json:"browser,omitempty" enum:"shell,full" doc:"shell, the default, is small and fast; full is the whole Chromium"`
 	Template string `json:"template,omitempty" pattern:"^[a-z0-9]{1,20}$"`
 	Label    string `json:"label,omitempty" maxLength:"80" doc:"any text, to recognise the session by"`
@@ -40,10 +40,10 @@ type LimitsRequest struct {
 	Files  *int     `json:"files,omitempty" doc:"open files of one process"`
 }
 
-// NavigateRequest is the body that loads a page.
-type NavigateRequest struct {
-	URL     string `json:"url" doc:"http or https, or about:blank"`
-	Timeout string `json:"timeout,omitempty" doc:"such as 30s, which is the default; at most 5m"`
+// TokenRequest is the body that makes a token for one session.
+type TokenRequest struct {
+	Scope session.Scope `json:"scope" enum:"view,control,cdp" doc:"what its holder may: look, steer as well, attach DevTools clients as well"`
+	TTL   string        `json:"ttl,omitempty" doc:"how long it is good, such as 1h, which is the default; at most 24h"`
 }
 
 // ImportRequest is the body that stores cookies of one registrable domain, in the place of those that are stored.

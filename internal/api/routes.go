@@ -4,14 +4,10 @@ import (
 	"context"
 	"net/http"
 	"reflect"
-	"strconv"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/identity"
-	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
 
@@ -61,21 +57,6 @@ type (
 		Wait bool   `query:"wait" doc:"answer when nothing of the session is left"`
 	}
 
-	navigateInput struct {
-		ID      string `path:"id" maxLength:"64" doc:"the session's id"`
-		RawBody []byte `contentType:"application/json"`
-	}
-
-	screenshotInput struct {
-		ID       string `path:"id" maxLength:"64" doc:"the session's id"`
-		Format   string `query:"format" enum:"png,jpeg" default:"png"`
-		FullPage bool   `query:"full_page" doc:"the whole page instead of what is in view"`
-		Quality  int    `query:"quality" minimum:"0" maximum:"100" doc:"1 to 100, of a jpeg; 0 is 80"`
-		Width    int    `query:"width" minimum:"0" doc:"of the window, in pixels, together with height"`
-		Height   int    `query:"height" minimum:"0"`
-		Timeout  string `query:"timeout" doc:"such as 30s"`
-	}
-
 	recordedInput struct {
 		ID     string `path:"id" maxLength:"64" doc:"the session's id"`
 		Number int    `path:"number" minimum:"1"`
@@ -108,7 +89,7 @@ func (a *API) operation(r route) huma.Operation {
 	}
 	if r.jars != "" {
 		op.MaxBodyBytes, op.BodyReadTimeout = maxJar+1, jarTimeout
-		a.jars[r.method+" "+r.path] = r.jars
+		a.large[r.method+" "+r.path] = large{most: maxJar, may: r.jars}
 	}
 	if r.lines != nil {
 		op.Responses["200"] = &huma.Response{Description: "OK", Content: map[string]*huma.MediaType{
@@ -157,14 +138,10 @@ func (a *API) routes() {
 	add(a, route{method: http.MethodGet, path: "/v1/sessions/{id}", id: "get-session", summary: "Show a session"}, a.get)
 	add(a, route{method: http.MethodDelete, path: "/v1/sessions/{id}", id: "close-session", summary: "Close a session",
 		status: http.StatusOK}, a.close)
-	add(a, route{method: http.MethodPost, path: "/v1/sessions/{id}/navigate", id: "navigate", summary: "Load a page",
-		status: http.StatusOK, body: reflect.TypeFor[NavigateRequest]()}, a.navigate)
-	add(a, route{method: http.MethodGet, path: "/v1/sessions/{id}/screenshot", id: "screenshot",
-		summary: "Take a screenshot", images: true}, a.screenshot)
-	add(a, route{method: http.MethodPost, path: "/v1/sessions/{id}/screenshot", id: "take-screenshot",
-		summary: "Take a screenshot", status: http.StatusOK, images: true}, a.screenshot)
 	add(a, route{method: http.MethodGet, path: "/v1/sessions/{id}/screenshots/{number}", id: "recorded-screenshot",
 		summary: "A screenshot that was kept", images: true}, a.recorded)
+	a.driveRoutes()
+	a.devtoolsRoutes()
 	a.accountRoutes()
 	a.grantRoutes()
 	a.auditRoutes()
@@ -236,52 +213,10 @@ func (a *API) close(ctx context.Context, by identity.Principal, in *closeInput) 
 	return &answer[session.Session]{out}, nil
 }
 
-func (a *API) navigate(ctx context.Context, by identity.Principal, in *navigateInput) (*answer[browser.Result], error) {
-	body, err := decode[NavigateRequest](in.RawBody)
-	if err != nil {
-		return nil, err
-	}
-	timeout, err := waiting(body.Timeout)
-	if err != nil {
-		return nil, err
-	}
-	out, err := a.Sessions.Navigate(ctx, by, in.ID, body.URL, timeout)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[browser.Result]{out}, nil
-}
-
-func (a *API) screenshot(ctx context.Context, by identity.Principal, in *screenshotInput) (*picture, error) {
-	timeout, err := waiting(in.Timeout)
-	if err != nil {
-		return nil, err
-	}
-	options := browser.ScreenshotOptions{Format: in.Format, FullPage: in.FullPage, Quality: in.Quality, Width: in.Width, Height: in.Height}
-	data, err := a.Sessions.Screenshot(ctx, by, in.ID, options, timeout)
-	if err != nil {
-		return nil, err
-	}
-	return &picture{ContentType: "image/" + in.Format, Body: data}, nil
-}
-
 func (a *API) recorded(ctx context.Context, by identity.Principal, in *recordedInput) (*picture, error) {
 	data, format, err := a.Sessions.Recorded(ctx, by, in.ID, in.Number)
 	if err != nil {
 		return nil, err
 	}
 	return &picture{ContentType: "image/" + format, Body: data}, nil
-}
-
-// waiting reads how long a caller wants to wait; empty is the default.
-func waiting(text string) (time.Duration, error) {
-	if text == "" {
-		return 0, nil
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
-		return 0, problem.New(problem.BadRequest, "write a number with s or m, such as "+strconv.Itoa(30)+"s",
-			"the timeout %s is not a positive duration", quote(text))
-	}
-	return d, nil
 }

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -34,9 +33,7 @@ func TestRoutesReachTheirService(t *testing.T) {
 		{"GET", "/v1/sessions/" + someID, "", 200, "get " + someID, someID},
 		{"DELETE", "/v1/sessions/" + someID, "", 200, "close " + someID, `"closing"`},
 		{"DELETE", "/v1/sessions/" + someID + "?wait=true", "", 200, "wait " + someID, `"closed"`},
-		{"POST", "/v1/sessions/" + someID + "/navigate", `{"url":"https://example.com/"}`, 200, "navigate " + someID, `"status":200`},
-		{"GET", "/v1/sessions/" + someID + "/screenshot", "", 200, "screenshot " + someID, "picture"},
-		{"POST", "/v1/sessions/" + someID + "/screenshot?format=jpeg", "", 200, "screenshot " + someID, "picture"},
+		{"POST", "/v1/sessions/" + someID + "/tokens", `{"scope":"view"}`, 200, "token " + someID, `"token":"cjses_issued"`},
 		{"GET", "/v1/sessions/" + someID + "/screenshots/3", "", 200, "recorded " + someID, "old picture"},
 	} {
 		t.Run(test.method+" "+test.path, func(t *testing.T) {
@@ -69,19 +66,6 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 	if r := d.sessions.request; r.Limits.Tasks == nil || r.Limits.CPU == nil || r.Limits.Files != nil || r.TTL != nil {
 		t.Errorf("a zero that was given must not be the same as nothing: %+v", r.Limits)
 	}
-	d.ask(t, "POST", "/v1/sessions/"+someID+"/navigate", `{"url":"https://example.com/","timeout":"5s"}`)
-	if d.sessions.url != "https://example.com/" || d.sessions.timeout != 5*time.Second {
-		t.Errorf("navigate %s %s", d.sessions.url, d.sessions.timeout)
-	}
-	a := d.ask(t, "GET", "/v1/sessions/"+someID+"/screenshot?format=jpeg&full_page=true&quality=50&width=640&height=480&timeout=2s", "")
-	want := browser.ScreenshotOptions{Format: "jpeg", FullPage: true, Quality: 50, Width: 640, Height: 480}
-	if d.sessions.picture != want || d.sessions.timeout != 2*time.Second || a.Header.Get("Content-Type") != "image/jpeg" {
-		t.Errorf("screenshot %+v %s %s", d.sessions.picture, d.sessions.timeout, a.Header.Get("Content-Type"))
-	}
-	d.ask(t, "GET", "/v1/sessions/"+someID+"/screenshot", "")
-	if d.sessions.picture != (browser.ScreenshotOptions{Format: "png"}) || d.sessions.timeout != 0 {
-		t.Errorf("screenshot by default %+v", d.sessions.picture)
-	}
 	if d.ask(t, "GET", "/v1/sessions?all=true&tenant=acme", ""); !d.sessions.all || d.sessions.tenant != "acme" {
 		t.Error("all or the tenant did not arrive")
 	}
@@ -94,6 +78,7 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 
 func TestBadInputIsRefusedBeforeTheServiceHearsOfIt(t *testing.T) {
 	sessions, navigate, screenshot := "/v1/sessions", "/v1/sessions/"+someID+"/navigate", "/v1/sessions/"+someID+"/screenshot"
+	tokens := "/v1/sessions/" + someID + "/tokens"
 	large := `{"label":"` + strings.Repeat("x", maxBody) + `"}`
 	for name, test := range map[string]struct {
 		method, path, body string
@@ -118,11 +103,15 @@ func TestBadInputIsRefusedBeforeTheServiceHearsOfIt(t *testing.T) {
 		"no duration":             {"POST", sessions, `{"ttl":"soon"}`, 400, problem.BadRequest, []string{`"field":"ttl"`}},
 		"no size":                 {"POST", sessions, `{"limits":{"memory":"512MB"}}`, 400, problem.BadLimit, []string{`"field":"limits.memory"`}},
 		"two mistakes":            {"POST", sessions, `{"ttl":"soon","limits":{"memory":"lots"}}`, 400, problem.BadLimit, []string{`"field":"ttl"`, `"field":"limits.memory"`}},
-		"timeout zero":            {"POST", navigate, `{"url":"https://example.com/","timeout":"0s"}`, 400, problem.BadRequest, []string{"timeout"}},
-		"timeout that is none":    {"GET", screenshot + "?timeout=x", "", 400, problem.BadRequest, []string{"timeout"}},
+		"body that is not known":  {"POST", navigate, `{"url":"https://example.com/","timeout":"5s"}`, 400, problem.BadJSON, []string{"not known"}},
+		"number in a query":       {"GET", screenshot + "?quality=x", "", 400, problem.BadRequest, []string{"query.quality"}},
+		"parameter of no use":     {"GET", screenshot + "?format=png", "", 400, problem.BadRequest, []string{"query.format"}},
+		"long id of a browser":    {"GET", sessions + "/" + strings.Repeat("x", 65) + "/tabs", "", 400, problem.BadRequest, []string{"64 bytes"}},
+		"life that is none":       {"POST", tokens, `{"scope":"cdp","ttl":"soon"}`, 400, problem.BadLimit, []string{"soon"}},
+		"life of nothing":         {"POST", tokens, `{"scope":"cdp","ttl":"0s"}`, 400, problem.BadLimit, []string{"0s"}},
+		"unknown key of a token":  {"POST", tokens, `{"scopes":"cdp"}`, 400, problem.BadJSON, []string{"not known"}},
 		"unknown parameter":       {"GET", sessions + "?every=1", "", 422, problem.BadRequest, []string{"unknown query parameter"}},
 		"parameter of bad type":   {"GET", sessions + "?all=maybe", "", 422, problem.BadRequest, []string{"query.all"}},
-		"format that is none":     {"GET", screenshot + "?format=gif", "", 422, problem.BadRequest, []string{"query.format"}},
 		"number that is none":     {"GET", "/v1/sessions/" + someID + "/screenshots/x", "", 422, problem.BadRequest, []string{"path.number"}},
 		"nothing there":           {"GET", "/v1/nothing", "", 404, problem.NotFound, []string{"/v1/nothing"}},
 		"id that is far too long": {"GET", sessions + "/" + strings.Repeat("x", 65), "", 422, problem.BadRequest, []string{"path.id"}},
@@ -243,7 +232,7 @@ func TestDocumentDescribesBodiesErrorsAndTheKey(t *testing.T) {
 			}
 		}
 	}
-	for path, schema := range map[string]string{"/v1/sessions": "OpenRequest", "/v1/sessions/{id}/navigate": "NavigateRequest"} {
+	for path, schema := range map[string]string{"/v1/sessions": "OpenRequest", "/v1/sessions/{id}/navigate": "Navigate", "/v1/sessions/{id}/act": "Act", "/v1/sessions/{id}/tokens": "TokenRequest"} {
 		body := doc.Paths[path]["post"].RequestBody
 		if body == nil || len(body.Content) != 1 || body.Content["application/json"].Schema.Ref != "#/components/schemas/"+schema ||
 			doc.Components.Schemas[schema] == nil {

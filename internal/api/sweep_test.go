@@ -8,9 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
 )
 
 // owner is whose an object is.
@@ -38,7 +42,7 @@ type expectation struct {
 // whatEveryRouteDoes has every route of the API.
 func whatEveryRouteDoes() map[string]expectation {
 	const inTenant, ofTenant = "tenant=TENANT", `{"tenant":"TENANT"`
-	return map[string]expectation{
+	known := map[string]expectation{
 		"GET /v1/health": {free: true, status: 200},
 		"GET /v1/info":   {op: identity.InfoRead, of: ownTenants, status: 200},
 		"GET /v1/whoami": {of: needsNothing, status: 200},
@@ -47,9 +51,11 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/sessions":                           {op: identity.SessionList, of: callers, query: inTenant, status: 200},
 		"GET /v1/sessions/{id}":                      {op: identity.SessionRead, status: 200},
 		"DELETE /v1/sessions/{id}":                   {op: identity.SessionClose, status: 200},
-		"POST /v1/sessions/{id}/navigate":            {op: identity.SessionUse, body: `{"url":"https://example.com/"}`, status: 200},
-		"GET /v1/sessions/{id}/screenshot":           {op: identity.SessionUse, status: 200},
-		"POST /v1/sessions/{id}/screenshot":          {op: identity.SessionUse, status: 200},
+		"POST /v1/sessions/{id}/tokens":              {op: identity.SessionToken, body: `{"scope":"cdp","ttl":"1m"}`, status: 200},
+		"GET /v1/sessions/{id}/recording":            {op: identity.SessionRecording, status: 200},
+		"GET /v1/sessions/{id}/cdp":                  {op: identity.SessionAttach, status: 400}, // no WebSocket
+		"GET /v1/sessions/{id}/cdp/json/version":     {op: identity.SessionAttach, status: 200},
+		"GET /v1/sessions/{id}/cdp/json/list":        {op: identity.SessionAttach, status: 200},
 		"GET /v1/sessions/{id}/screenshots/{number}": {op: identity.SessionRecording, status: 200},
 		"POST /v1/sessions/{id}/capture":             {op: identity.CookiesCapture, body: `{"domains":["example.com"]}`, status: 200},
 
@@ -96,6 +102,17 @@ func whatEveryRouteDoes() map[string]expectation {
 		"POST /v1/agents/{name}/tokens":        {op: identity.TokenRotate, query: inTenant, body: `{"life":"1h"}`, status: 201},
 		"DELETE /v1/agents/{name}/tokens/{id}": {op: identity.TokenRevoke, query: inTenant, status: 204},
 	}
+	for _, r := range control.Routes() {
+		e := expectation{op: identity.SessionUse, status: 200}
+		if r.New().Effect() == browser.Looks {
+			e.op = identity.SessionLook
+		}
+		if r.HasBody() {
+			e.body = "{}"
+		}
+		known[r.Method+" "+ofSession+r.Path] = e
+	}
+	return known
 }
 
 // sweeper goes through all routes and collects complaints.
@@ -119,7 +136,7 @@ func (s *sweeper) things(path string, there bool) map[string]string {
 	}
 	out := map[string]string{
 		"{domain}": pick("example.com", "example.net"), "{service}": pick("github", "gitlab"), "{name}": pick("writer2", "writer9"),
-		"{number}": "1",
+		"{number}": "1", "{targetId}": pick("t1", "t9"), "{media}": pick("m1", "m9"),
 	}
 	switch {
 	case strings.HasPrefix(path, "/v1/sessions/"):
@@ -358,4 +375,42 @@ func TestTheSweepNoticesWhatIsPlanted(t *testing.T) {
 			t.Errorf("the sweep complained of what is right: %s", complaint)
 		}
 	}
+}
+
+// A token for a session does what its scope says with that session, and nothing with anything else.
+func TestATokenDoesWhatItsScopeSays(t *testing.T) {
+	w := newWorld(t)
+	w.sessions.holders = map[string]identity.Principal{}
+	s := &sweeper{world: w}
+	maker := s.principal("acme operator")
+	for _, scope := range []identity.Scope{identity.ScopeView, identity.ScopeControl, identity.ScopeCDP} {
+		token := session.TokenPrefix + string(scope)
+		by := maker.Within(w.session, scope, time.Now().Add(time.Hour))
+		w.sessions.holders[token] = by
+		allowed := 0
+		for route, e := range whatEveryRouteDoes() {
+			if e.free || e.of == needsNothing {
+				continue
+			}
+			want := e.status
+			if err := identity.CanWith(by, e.op, identity.Object{Tenant: "acme", Session: w.session}); err != nil {
+				want = problem.Status(problem.CodeOf(err))
+			} else if allowed++; !strings.Contains(route, "/v1/sessions/{id}") {
+				t.Errorf("%s may %s", scope, route)
+			}
+			if a := s.ask(token, route, e, true, "acme"); a.StatusCode != want {
+				t.Errorf("%s: %s gets %d and should get %d: %s", route, scope, a.StatusCode, want, a.body)
+			}
+			// Another session of the same tenant is none.
+			method, path, _ := strings.Cut(route, " ")
+			if strings.HasPrefix(path, "/v1/sessions/{id}") && want != http.StatusForbidden {
+				path = strings.NewReplacer("{id}", w.agents, "{number}", "1", "{name}", "a", "{media}", "m1", "{targetId}", "t1").Replace(path)
+				w.request(token, method, path, e.body).wantProblem(t, 404, problem.NotFound)
+			}
+		}
+		if allowed < 3 {
+			t.Errorf("%s may do %d things", scope, allowed)
+		}
+	}
+	w.request(session.TokenPrefix+"x", "GET", "/v1/sessions/"+w.session, "").wantProblem(t, 401, problem.Unauthorized)
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -211,6 +212,7 @@ func serve(t *testing.T, handler http.Handler) *httptest.Server {
 type ownedSessions struct {
 	authority *identity.Service
 	of        map[string]identity.Object
+	holders   map[string]identity.Principal // of tokens
 }
 
 func agentID(by identity.Principal) string {
@@ -225,6 +227,7 @@ func (s *ownedSessions) permit(ctx context.Context, by identity.Principal, op id
 	if !ok {
 		object = identity.Object{Tenant: by.TenantOr(""), Agent: agentID(by)}
 	}
+	object.Session = id
 	err := s.authority.AuthorizeWith(ctx, by, op, object)
 	if problem.CodeOf(err) == problem.NotFound || err == nil && !ok {
 		return problem.New(problem.NotFound, "list them: clawjail session ls", "there is no session %q", id)
@@ -267,12 +270,38 @@ func (s *ownedSessions) WaitGone(ctx context.Context, by identity.Principal, id 
 	return session.Session{ID: id}, s.permit(ctx, by, identity.SessionRead, id)
 }
 
-func (s *ownedSessions) Navigate(ctx context.Context, by identity.Principal, id, _ string, _ time.Duration) (browser.Result, error) {
-	return browser.Result{}, s.permit(ctx, by, identity.SessionUse, id)
+func (s *ownedSessions) Drive(ctx context.Context, by identity.Principal, id string, op browser.Operation) (any, error) {
+	may := identity.SessionUse
+	if op.Effect() == browser.Looks {
+		may = identity.SessionLook
+	}
+	return reflect.ValueOf(op.Result()).Elem().Interface(), s.permit(ctx, by, may, id)
 }
 
-func (s *ownedSessions) Screenshot(ctx context.Context, by identity.Principal, id string, _ browser.ScreenshotOptions, _ time.Duration) ([]byte, error) {
-	return []byte("picture"), s.permit(ctx, by, identity.SessionUse, id)
+func (s *ownedSessions) Attach(ctx context.Context, by identity.Principal, id string) (session.Devtools, error) {
+	if err := s.permit(ctx, by, identity.SessionAttach, id); err != nil {
+		return nil, err
+	}
+	return newDevtools(), nil
+}
+
+func (s *ownedSessions) IssueToken(ctx context.Context, by identity.Principal, id string, scope session.Scope, _ time.Duration) (session.Token, error) {
+	return session.Token{Token: session.TokenPrefix + "issued", Scope: scope, Session: id}, s.permit(ctx, by, identity.SessionToken, id)
+}
+
+func (s *ownedSessions) Redeem(_ context.Context, presented string) (identity.Principal, error) {
+	if by, ok := s.holders[presented]; ok {
+		return by, nil
+	}
+	return identity.Principal{}, problem.New(problem.Unauthorized, "make a new one", "the token is not good")
+}
+
+func (s *ownedSessions) WriteRecording(ctx context.Context, by identity.Principal, id string, w io.Writer) error {
+	if err := s.permit(ctx, by, identity.SessionRecording, id); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "<!doctype html>")
+	return err
 }
 
 func (s *ownedSessions) Recorded(ctx context.Context, by identity.Principal, id string, _ int) ([]byte, string, error) {

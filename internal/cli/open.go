@@ -64,7 +64,7 @@ func newSessionOpen(p *program) *cobra.Command {
 	f.StringVar(&request.CredentialMode, "mode", "", "clean (the default), or operator: with accounts")
 	f.StringSliceVar(&request.Domains, "domain", nil, "`domain` whose account the session has; may be repeated")
 	f.StringVar(&token, "grant", "", "`token` of the grant, - for standard input; better put it into $"+grantVariable)
-	f.StringVar(&request.Access, "access", "", "what the session may be steered with: tools (the default) or cdp")
+	f.StringVar(&request.Access, "access", "", "what the session may be steered with: tools, or cdp: DevTools clients too; tools is the default with accounts, cdp without")
 	f.StringVar(&request.Origin, "origin", "", "`session` that the grant was issued for")
 	p.tenantFlag(cmd, &request.Tenant)
 	f.StringVar(&request.Browser, "browser", "", "`build` of Chromium: shell (the default) or full")
@@ -72,7 +72,7 @@ func newSessionOpen(p *program) *cobra.Command {
 	f.StringVar(&request.Label, "label", "", "`text` to recognise the session by")
 	f.StringVar(&request.TTL, "ttl", "", "how long the session may live, such as 30m")
 	f.StringVar(&request.Idle, "idle", "", "how long nobody may use it, such as 10m")
-	f.StringVar(&request.Record, "record", "", "transient (the default) keeps the last screenshots until it ends, off keeps none")
+	f.StringVar(&request.Record, "record", "", "transient (the default) keeps the last screenshots until it ends, audit every step for a week, off nothing")
 	f.StringVar(&limits.Memory, "memory", "", "`size` of its memory, such as 512MiB")
 	f.Float64Var(&cpu, "cpu", 0, "`cores` that it may use, such as 1.5")
 	f.IntVar(&tasks, "tasks", 0, "`number` of its processes and threads")
@@ -87,7 +87,7 @@ func newSessionOpen(p *program) *cobra.Command {
 		panic(err) // there is no such flag: a mistake in this package
 	}
 	complete(cmd, "browser", "shell", "full")
-	complete(cmd, "record", "transient", "off")
+	complete(cmd, "record", "transient", "audit", "off")
 	return cmd
 }
 
@@ -126,7 +126,7 @@ func (p *program) openSession(cmd *cobra.Command, request api.OpenRequest, args 
 	}
 	var failed error
 	if len(args) == 1 {
-		page, err := c.Navigate(ctx, out.ID, args[0], "")
+		page, err := c.Navigate(ctx, out.ID, browser.Navigate{URL: args[0]})
 		if err != nil {
 			failed = err
 		} else {

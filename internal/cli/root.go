@@ -64,7 +64,7 @@ func New(version string) *cobra.Command {
 	root.AddCommand(
 		newUpCommand(p), newHostdCommand(p), newServeCommand(p),
 		newSessionCommand(p), newTemplateCommand(p), newReapCommand(p), newSelftestCommand(p), newDemoCommand(p),
-		newDoctorCommand(p),
+		newDoctorCommand(p), newBrowserCommand(p), newMCPCommand(p),
 		newCookiesCommand(p), newSecretCommand(p), newVaultCommand(p), newGrantCommand(p), newAuditCommand(p),
 		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newWhoAmICommand(p),
 		newVersionCommand(p),

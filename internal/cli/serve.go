@@ -22,6 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/mcp"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store/open"
@@ -124,8 +125,9 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	defer gatewayListener.Close() // likewise
 
 	reach.guard.Self = append(reach.guard.Self, o.config.Listen)
+	inside := new(lateHandler)
 	exit, err := gateway.New(gateway.Config{
-		Guard: reach.guard, Logger: o.log, Now: o.now, Limits: gateway.DefaultLimits(),
+		Guard: reach.guard, Logger: o.log, Now: o.now, Limits: gateway.DefaultLimits(), Local: inside,
 		// The canonical line of the log is the record of clean sessions. What the caller does not wait for is not done.
 		Record: func(ctx context.Context, _ gateway.Decision) error { return ctx.Err() },
 	})
@@ -151,15 +153,24 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	if err != nil {
 		return errors.Join(err, endSessions(ctx, sessions))
 	}
+	tools, err := mcp.New(mcp.Options{
+		Backend: ownBrowsers{sessions}, Principal: api.Caller, Version: o.version, Log: o.log, Now: o.now,
+		Sessions: mcp.Bounds{TTL: o.config.Sessions.TTL, MaxTTL: o.config.Sessions.MaxTTL, Idle: o.config.Sessions.Idle, Most: o.config.Sessions.Max},
+	})
+	if err != nil {
+		return errors.Join(err, endSessions(ctx, sessions))
+	}
 	door, err := api.New(api.Options{
 		Sessions: sessions, Identity: ring.identity, Credentials: accounts, Audit: ring.log, Rows: ring.store,
 		Verify: ring.verify(hostd.CheckpointsPath(o.config)), Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
-		BehindProxy: o.config.BehindProxy, Log: o.log, Now: o.now,
+		BehindProxy: o.config.BehindProxy, Log: o.log, Now: o.now, MCP: tools.Handler(),
 		Host: func(ctx context.Context) (api.HostInfo, error) { return hostInfo(ctx, host) },
 	})
 	if err != nil {
 		return errors.Join(err, endSessions(ctx, sessions))
 	}
+
+	inside.set(door.Inside(func(ctx context.Context) string { return gateway.CallerOf(ctx).Agent }, gateway.OwnName))
 
 	// The gateway serves until the sessions are closed: a page that is still loading then fails with its session, and
 	// not because the way out went first.

@@ -4,15 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/url"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -26,7 +23,9 @@ func newSessionCommand(p *program) *cobra.Command {
 		Long: "Open, use and close browser sessions. These commands talk to the control plane that `clawjail up` runs, or to the one at $" +
 			urlVariable + " with the key in $" + keyVariable + ".",
 	})
-	cmd.AddCommand(newSessionOpen(p), newSessionList(p), newSessionShow(p), newSessionNavigate(p), newSessionScreenshot(p), newSessionClose(p))
+	cmd.AddCommand(newSessionOpen(p), newSessionList(p), newSessionShow(p), newSessionClose(p))
+	cmd.AddCommand(newSessionOperations(p)...)
+	cmd.AddCommand(newSessionFiles(p), newSessionCDP(p), newSessionRecording(p))
 	return cmd
 }
 
@@ -189,110 +188,6 @@ func limitNames(hit []jail.LimitName) string {
 		names[n] = string(h)
 	}
 	return strings.Join(names, ", ")
-}
-
-func newSessionNavigate(p *program) *cobra.Command {
-	var asJSON bool
-	var timeout string
-	cmd := &cobra.Command{
-		Use:               "navigate ID URL",
-		Short:             "Load a page",
-		Args:              arguments(2, 2),
-		ValidArgsFunction: p.completeSessions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			page, err := c.Navigate(cmd.Context(), args[0], args[1], timeout)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), page)
-			}
-			status := ""
-			if page.Status > 0 {
-				status = strconv.Itoa(page.Status)
-			}
-			return fields(cmd.OutOrStdout(), [][2]string{
-				{"url", printable(page.URL)}, {"title", printable(page.Title)}, {"status", status}, {"loaded in", fmt.Sprintf("%d ms", page.LoadMS)},
-			})
-		},
-	}
-	cmd.Flags().StringVar(&timeout, "timeout", "", "how long it may take, such as 30s (the default)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
-}
-
-func newSessionScreenshot(p *program) *cobra.Command {
-	var file, format, timeout string
-	var quality, width, height int
-	var full bool
-	cmd := &cobra.Command{
-		Use:               "screenshot ID -o FILE",
-		Short:             "Take a picture of the page",
-		Long:              "Take a picture of the page. The format is that of the file's name, .png or .jpg, unless --format says another. - is standard output.",
-		Args:              arguments(1, 1),
-		ValidArgsFunction: p.completeSessions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if file == "" {
-				return usage(cmd, "where to write it is missing: -o FILE, or -o - for standard output")
-			}
-			if _, tty := terminal(cmd.OutOrStdout()); tty && file == "-" {
-				return usage(cmd, "a picture is not written to a terminal")
-			}
-			if format == "" {
-				format = formatOf(file)
-			}
-			query := url.Values{"format": {format}}
-			if full {
-				query.Set("full_page", "true")
-			}
-			for name, value := range map[string]int{"quality": quality, "width": width, "height": height} {
-				if cmd.Flags().Changed(name) {
-					query.Set(name, strconv.Itoa(value))
-				}
-			}
-			if timeout != "" {
-				query.Set("timeout", timeout)
-			}
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			picture, err := c.Screenshot(cmd.Context(), args[0], query)
-			if err != nil {
-				return err
-			}
-			if file == "-" {
-				_, err = cmd.OutOrStdout().Write(picture)
-				return err
-			}
-			return writeWhole(file, 0o644, func(w io.Writer) error {
-				_, err := w.Write(picture)
-				return err
-			})
-		},
-	}
-	f := cmd.Flags()
-	f.StringVarP(&file, "output", "o", "", "`file` to write")
-	f.StringVar(&format, "format", "", "png or jpeg")
-	f.BoolVar(&full, "full-page", false, "the whole page instead of what is in view")
-	f.IntVar(&quality, "quality", 0, "1 to 100, of a jpeg")
-	f.IntVar(&width, "width", 0, "`pixels` of the window for this picture, together with --height")
-	f.IntVar(&height, "height", 0, "`pixels` of the window for this picture")
-	f.StringVar(&timeout, "timeout", "", "how long it may take, such as 30s (the default)")
-	complete(cmd, "format", "png", "jpeg")
-	return cmd
-}
-
-func formatOf(file string) string {
-	switch strings.ToLower(filepath.Ext(file)) {
-	case ".jpg", ".jpeg":
-		return browser.JPEG
-	}
-	return browser.PNG
 }
 
 func newSessionClose(p *program) *cobra.Command {

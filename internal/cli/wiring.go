@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcp"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -31,6 +36,40 @@ func (w way) LastActivity(addr netip.Addr) time.Time {
 	a, _ := w.Gateway.Activity(addr)
 	return a.Last
 }
+
+// lateHandler is a handler that is made after what serves it. Until then it answers nobody.
+type lateHandler struct{ handler atomic.Pointer[http.Handler] }
+
+func (l *lateHandler) set(h http.Handler) { l.handler.Store(&h) }
+
+// ServeHTTP implements http.Handler.
+func (l *lateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := l.handler.Load(); h != nil {
+		(*h).ServeHTTP(w, r)
+		return
+	}
+	http.Error(w, "clawjail is starting", http.StatusServiceUnavailable)
+}
+
+// ownBrowsers are the sessions of this control plane as MCP sees browsers. There is no host browser here: that one is
+// the desktop user's.
+type ownBrowsers struct{ *session.Service }
+
+// List implements mcp.Backend.
+func (o ownBrowsers) List(ctx context.Context, by identity.Principal) ([]session.Session, error) {
+	return o.Service.List(ctx, by, "", false)
+}
+
+// Drive implements mcp.Backend.
+func (o ownBrowsers) Drive(ctx context.Context, by identity.Principal, t mcp.Target, op browser.Operation) (any, error) {
+	if t.Host {
+		return nil, problem.New(problem.Unsupported, "use the target session; `clawjail mcp` on a desktop has the host browser", "there is no host browser here")
+	}
+	return o.Service.Drive(ctx, by, t.Session, op)
+}
+
+// Host implements mcp.Backend.
+func (ownBrowsers) Host() bool { return false }
 
 // installed is the host daemon's list of templates as sessions see it.
 type installed struct{ host *hostd.Client }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -86,7 +88,7 @@ func start(data string) (w *world, end func() error, err error) {
 		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()}); err != nil {
 		return nil, nil, err
 	}
-	w = &world{sessions: &inMemory{all: map[string]*session.Session{}, grants: r.grants}}
+	w = &world{sessions: &inMemory{all: map[string]*session.Session{}, files: map[string][]byte{}, grants: r.grants}}
 	accounts, err := credential.New(credential.Options{Vault: r.vault, Grants: r.grants, Keyring: r.keyring, Identity: r.identity,
 		Audit: r.log, Sessions: w.sessions, Now: time.Now})
 	if err != nil {
@@ -174,6 +176,7 @@ type inMemory struct {
 
 	mu    sync.Mutex
 	all   map[string]*session.Session
+	files map[string][]byte
 	count int
 }
 
@@ -264,18 +267,73 @@ func (s *inMemory) WaitGone(_ context.Context, _ identity.Principal, id string) 
 	return *out, nil
 }
 
-func (s *inMemory) Navigate(_ context.Context, _ identity.Principal, _, url string, timeout time.Duration) (browser.Result, error) {
-	switch {
-	case strings.Contains(url, "blocked"):
-		return browser.Result{}, problem.New(problem.NavigationFailed, "ask the operator to allow the host", "the page could not be loaded")
-	case strings.Contains(url, "hostile"):
-		return browser.Result{URL: url, Title: "a\x1b[2Jb", Status: 200, LoadMS: 12}, nil
+// Drive answers as a browser with one page does, whose scripts are hostile.
+func (s *inMemory) Drive(_ context.Context, _ identity.Principal, id string, op browser.Operation) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.find(id); err != nil {
+		return nil, err
 	}
-	return browser.Result{URL: url, Title: "Example " + timeout.String(), Status: 200, LoadMS: 12}, nil
+	switch op := op.(type) {
+	case *browser.Navigate:
+		switch {
+		case strings.Contains(op.URL, "blocked"):
+			return nil, problem.New(problem.NavigationFailed, "ask the operator to allow the host", "the page could not be loaded")
+		case strings.Contains(op.URL, "hostile"):
+			return browser.Result{OK: true, TargetID: "t1", URL: op.URL + "\x1b[2Jb", Title: "a\x1b[2Jb", Status: 200}, nil
+		}
+		return browser.Result{OK: true, TargetID: "t1", URL: op.URL, Title: fmt.Sprint("Example ", op.TimeoutMS), Status: 200, LoadMS: 12}, nil
+	case *browser.Screenshot:
+		text := fmt.Appendf(nil, "%s full=%t %dx%d q%d", op.Type, op.FullPage, op.Width, op.Height, op.Quality)
+		return browser.Picture{OK: true, TargetID: "t1", Media: "m1", ContentType: "image/" + op.Type, Data: text}, nil
+	case *browser.Tabs:
+		return browser.TabsResult{Running: true, Tabs: []browser.Tab{{TabID: "t1", Title: "a\x1b[2Jb", URL: "https://example.com/"}}}, nil
+	case *browser.Eval:
+		return browser.EvalResult{Type: "string", Value: op.JS}, nil
+	case *browser.Act:
+		if op.Ref == "e9" {
+			return nil, problem.New(problem.StaleRef, "take a new snapshot", "the ref e9 is of a page that is gone")
+		}
+		return browser.ActResult{OK: true, TargetID: "t1", Value: op.Kind + " " + op.Ref}, nil
+	case *browser.Files:
+		out := browser.FilesResult{}
+		for name, data := range s.files {
+			out.Files = append(out.Files, browser.File{Name: name, Kind: "upload", State: "complete", Bytes: int64(len(data))})
+		}
+		return out, nil
+	case *browser.PutFile:
+		s.files[op.Name] = op.Data
+		return browser.File{Name: op.Name, Kind: "upload", State: "complete", Bytes: int64(len(op.Data))}, nil
+	case *browser.GetFile:
+		if data, ok := s.files[op.Name]; ok {
+			return browser.FileContent{Name: op.Name, ContentType: "text/plain", Data: data}, nil
+		}
+		return nil, problem.New(problem.NotFound, "list them", "there is no file %q", op.Name)
+	case *browser.DeleteFile:
+		delete(s.files, op.Name)
+		return browser.Done{OK: true}, nil
+	}
+	return reflect.ValueOf(op.Result()).Elem().Interface(), nil
 }
 
-func (s *inMemory) Screenshot(_ context.Context, _ identity.Principal, _ string, o browser.ScreenshotOptions, _ time.Duration) ([]byte, error) {
-	return fmt.Appendf(nil, "%s full=%t %dx%d q%d", o.Format, o.FullPage, o.Width, o.Height, o.Quality), nil
+func (s *inMemory) Attach(context.Context, identity.Principal, string) (session.Devtools, error) {
+	return nil, problem.New(problem.Forbidden, "", "there is no browser")
+}
+
+func (s *inMemory) IssueToken(_ context.Context, _ identity.Principal, id string, scope session.Scope, life time.Duration) (session.Token, error) {
+	if !scope.Valid() {
+		return session.Token{}, problem.New(problem.BadRequest, "they are view, control and cdp", "%q is not a scope", scope)
+	}
+	return session.Token{Token: session.TokenPrefix + "x", Scope: scope, Session: id, ExpiresAt: time.Unix(1e9, 0).Add(life).UTC()}, nil
+}
+
+func (s *inMemory) Redeem(context.Context, string) (identity.Principal, error) {
+	return identity.Principal{}, problem.New(problem.Unauthorized, "", "no token is good here")
+}
+
+func (s *inMemory) WriteRecording(_ context.Context, _ identity.Principal, id string, w io.Writer) error {
+	_, err := io.WriteString(w, "<!doctype html>"+id)
+	return err
 }
 
 func (s *inMemory) Recorded(context.Context, identity.Principal, string, int) ([]byte, string, error) {

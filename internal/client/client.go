@@ -17,7 +17,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/api"
-	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -68,18 +68,6 @@ func (c *Client) List(ctx context.Context, all bool) ([]session.Session, error) 
 	return out.Sessions, err
 }
 
-// Navigate loads a page. An empty timeout is the control plane's default.
-func (c *Client) Navigate(ctx context.Context, id, address, timeout string) (out browser.Result, err error) {
-	err = c.do(ctx, http.MethodPost, sessionPath(id, "navigate"), nil, api.NavigateRequest{URL: address, Timeout: timeout}, &out)
-	return out, err
-}
-
-// Screenshot takes a picture. The query is that of the API: format, full_page, quality, width, height, timeout.
-func (c *Client) Screenshot(ctx context.Context, id string, query url.Values) (out []byte, err error) {
-	err = c.do(ctx, http.MethodPost, sessionPath(id, "screenshot"), query, nil, &out)
-	return out, err
-}
-
 // Close closes a session; with wait it returns when nothing of it is left.
 func (c *Client) Close(ctx context.Context, id string, wait bool) error {
 	query := url.Values{}
@@ -116,7 +104,7 @@ func ofTenant(tenant string) url.Values {
 	return url.Values{"tenant": {tenant}}
 }
 
-// do makes a request. body is encoded unless it is nil. The answer is decoded into out, which may be a *[]byte.
+// do makes a request. body is encoded unless it is nil. The answer is decoded into out.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, body, out any) error {
 	var reader io.Reader
 	if body != nil {
@@ -130,23 +118,9 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close() // read to its end, or given up
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	if err != nil {
-		return brokeOff(ctx, err)
-	}
-	if len(data) > maxAnswer {
-		return fmt.Errorf("the answer of the control plane has more than %d bytes", maxAnswer)
-	}
-	if response.StatusCode/100 != 2 {
-		return refusal(response, data)
-	}
-	if raw, ok := out.(*[]byte); ok {
-		*raw = data
-		return nil
-	}
-	if out == nil {
-		return nil
+	data, err := whole(ctx, response)
+	if err != nil || out == nil {
+		return err
 	}
 	if err := json.Unmarshal(data, out); err != nil {
 		return fmt.Errorf("read the answer of the control plane: %w", err)
@@ -154,25 +128,55 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	return nil
 }
 
+// whole is an answer, read to its end. One that is a problem is an error.
+func whole(ctx context.Context, response *http.Response) ([]byte, error) {
+	defer response.Body.Close() // read to its end, or given up
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	if err != nil {
+		return nil, brokeOff(ctx, err)
+	}
+	if len(data) > maxAnswer {
+		return nil, fmt.Errorf("the answer of the control plane has more than %d bytes", maxAnswer)
+	}
+	if response.StatusCode/100 != 2 {
+		return nil, refusal(response, data)
+	}
+	return data, nil
+}
+
 // send makes a request, and returns the answer, whatever it is.
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, body io.Reader) (*http.Response, error) {
-	target := c.base.JoinPath(path)
-	if !strings.HasSuffix("/"+strings.TrimPrefix(target.EscapedPath(), "/"), path) {
-		// A name such as ".." would make it the path of something else, which may be deleted then.
-		return nil, problem.New(problem.NotFound, "look at what there is", "there is nothing of that name")
+	target, err := c.at(path)
+	if err != nil {
+		return nil, err
 	}
 	target.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, method, target.String(), body)
 	if err != nil {
 		return nil, fmt.Errorf("make the request: %w", err)
 	}
-	request.Header.Set("Authorization", "Bearer "+c.key)
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
+	return c.ask(request)
+}
+
+// at is an address of the control plane's.
+func (c *Client) at(path string) (*url.URL, error) {
+	target := c.base.JoinPath(path)
+	if !strings.HasSuffix("/"+strings.TrimPrefix(target.EscapedPath(), "/"), path) {
+		// A name such as ".." would make it the path of something else, which may be deleted then.
+		return nil, problem.New(problem.NotFound, "look at what there is", "there is nothing of that name")
+	}
+	return target, nil
+}
+
+// ask sends a request with the key.
+func (c *Client) ask(request *http.Request) (*http.Response, error) {
+	request.Header.Set("Authorization", "Bearer "+c.key)
 	response, err := c.http.Do(request)
 	if err != nil {
-		if ctx.Err() != nil {
+		if ctx := request.Context(); ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 		var inner *url.Error // repeats method and address, which the message has
@@ -204,18 +208,10 @@ func unreachableHint(err error) string {
 
 // refusal is an answer that is an error. One that is not a problem of ours comes from somebody else's server.
 func refusal(response *http.Response, data []byte) error {
-	var p api.Problem
-	if err := json.Unmarshal(data, &p); err != nil || p.Code == "" {
+	p, ok := control.ReadProblem(data)
+	if !ok {
 		return problem.New(problem.ControlPlaneUnreachable, notOurs,
 			"what answers at %s is not the control plane: it says %s", response.Request.URL.Host, response.Status)
 	}
-	out := problem.New(p.Code, p.Hint, "%s", p.Detail)
-	out.Details = p.Details
-	if len(p.Errors) > 0 {
-		out = out.With("errors", p.Errors) // as a problem.Many has them
-	}
-	if p.Code == problem.BadUsage {
-		out.Code = problem.BadRequest // usage is what was typed here
-	}
-	return out
+	return p
 }

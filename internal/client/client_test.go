@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -127,6 +128,24 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			return err
 		},
 		"DELETE /v1/agents/w/tokens/tk_1?tenant=acme": func() error { return c.RevokeToken(ctx, "acme", "w", "tk_1") },
+		`POST /v1/sessions/s_1/navigate {"url":"https://example.com/","timeoutMs":5000}`: func() error {
+			_, err := c.Navigate(ctx, "s_1", browser.Navigate{URL: "https://example.com/", TimeoutMS: 5000})
+			return err
+		},
+		"GET /v1/sessions/s_1/snapshot?mode=efficient": func() error {
+			_, err := c.Drive(ctx, "s_1", &browser.Snapshot{Mode: "efficient"})
+			return err
+		},
+		"DELETE /v1/sessions/s_1/files/a%2Fb%3Fc": func() error { _, err := c.Drive(ctx, "s_1", browser.DeleteFile{Name: "a/b?c"}); return err },
+		`POST /v1/sessions/s_1/screenshot {"fullPage":true}`: func() error {
+			_, err := c.Picture(ctx, "s_1", browser.Screenshot{FullPage: true})
+			return err
+		},
+		`POST /v1/sessions/s_1/tokens {"scope":"cdp","ttl":"1h"}`: func() error {
+			_, err := c.SessionToken(ctx, "s_1", api.TokenRequest{Scope: "cdp", TTL: "1h"})
+			return err
+		},
+		"GET /v1/sessions/s_1/recording": func() error { return c.Recording(ctx, io.Discard, "s_1") },
 		`POST /v1/sessions {"credential_mode":"operator","domains":["example.com"],"grant":"v4.public.x"}`: func() error {
 			_, err := c.Open(ctx, api.OpenRequest{CredentialMode: "operator", Domains: []string{"example.com"}, Grant: grant.ParseToken("v4.public.x")})
 			return err
@@ -147,6 +166,9 @@ func TestANameCannotMakeItTheRequestOfSomethingElse(t *testing.T) {
 		"dot":          func() error { return c.RevokeAgent(t.Context(), "", ".") },
 		"operator":     func() error { return c.RevokeOperator(t.Context(), "..") },
 		"session":      func() error { return c.Close(t.Context(), "..", false) },
+		"browser":      func() error { _, err := c.Drive(t.Context(), "..", browser.Tabs{}); return err },
+		"file":         func() error { _, err := c.Drive(t.Context(), "s_1", browser.DeleteFile{Name: ".."}); return err },
+		"recording":    func() error { return c.Recording(t.Context(), io.Discard, "..") },
 	} {
 		if err := call(); problem.CodeOf(err) != problem.NotFound || asked != "" {
 			t.Errorf("%s: %v, and %q was asked for", name, err, asked)
@@ -173,6 +195,11 @@ func TestARefusalKeepsWhatTheControlPlaneSaid(t *testing.T) {
 	}
 	_, err := c.WhoAmI(t.Context())
 	check(err)
+	_, err = c.Drive(t.Context(), "s_1", browser.Tabs{})
+	check(err)
+	_, err = c.Picture(t.Context(), "s_1", browser.PDF{})
+	check(err)
+	check(c.Recording(t.Context(), io.Discard, "s_1"))
 	check(c.AuditExport(t.Context(), io.Discard, ""))
 	for _, err := range c.AuditTail(t.Context(), api.AuditQuery{}) {
 		check(err)
@@ -248,5 +275,45 @@ func TestAPartOfAStreamIsNotTheWhole(t *testing.T) {
 				t.Errorf("%.80q, %v", out.String(), err)
 			}
 		})
+	}
+}
+
+func TestWhatAnOperationReturnsHasItsType(t *testing.T) {
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/files/a"):
+			w.Header().Set("Content-Disposition", "attachment; filename=a")
+			_, _ = w.Write([]byte("\x00\xff")) // a client that has gone is seen there
+		case strings.HasPrefix(r.Header.Get("Accept"), "image/"):
+			_, _ = w.Write([]byte("picture")) // as above
+		default:
+			_, _ = w.Write([]byte(`{"running":true,"tabs":[]}`)) // as above
+		}
+	})
+	tabs, err := As[browser.TabsResult](c.Drive(t.Context(), "s_1", browser.Tabs{}))
+	if err != nil || !tabs.Running {
+		t.Errorf("%+v, %v", tabs, err)
+	}
+	file, err := As[browser.FileContent](c.Drive(t.Context(), "s_1", browser.GetFile{Name: "a"}))
+	if err != nil || file.Name != "a" || string(file.Data) != "\x00\xff" {
+		t.Errorf("%+v, %v", file, err)
+	}
+	if data, err := c.Picture(t.Context(), "s_1", browser.Screenshot{}); err != nil || string(data) != "picture" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if _, err := As[browser.FileContent](c.Drive(t.Context(), "s_1", browser.Tabs{})); err == nil {
+		t.Error("tabs are taken for a file")
+	}
+}
+
+func TestAPartOfARecordingIsNotTheWhole(t *testing.T) {
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("<html>")) // a client that has gone is seen there
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	var out bytes.Buffer
+	if err := c.Recording(t.Context(), &out, "s_1"); problem.CodeOf(err) != problem.ControlPlaneUnreachable || out.String() != "<html>" {
+		t.Errorf("%q, %v", out.String(), err)
 	}
 }

@@ -60,6 +60,7 @@ type Config struct {
 	WarmPool     WarmPool
 	NetworkSlots NetworkSlots
 	Limits       Limits
+	HostBrowser  HostBrowser
 	Log          Log
 }
 
@@ -247,6 +248,7 @@ func base() Config {
 		WarmPool:     WarmPool{Size: 2, MaxAge: 10 * time.Minute, Browser: BrowserShell},
 		NetworkSlots: NetworkSlots{Ready: 4},
 		Limits:       Limits{Memory: 768 * MiB, CPU: 2, Tasks: 512, Tmp: 256 * MiB, SHM: 256 * MiB, Files: 8192},
+		HostBrowser:  defaultHostBrowser(),
 		Log:          Log{Level: "info", Format: "text"},
 	}
 }

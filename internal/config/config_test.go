@@ -80,6 +80,10 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 	if !got.TLS.Set() || len(got.BehindProxy) != 1 || len(got.ExtraCA) != 1 || len(got.Gateway.PrivateDestinations) != 1 {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
+	if got.HostBrowser.Executable == "" {
+		t.Errorf("a commented example was not switched on: %+v", got)
+	}
+	got.HostBrowser.Executable = ""
 	got.TLS, got.BehindProxy, got.ExtraCA, got.Gateway.PrivateDestinations = TLS{}, nil, nil, nil
 	if diff := cmp.Diff(linuxRoot().Default(), got, sameConfig); diff != "" {
 		t.Errorf("a commented path is not the default (-default +file):\n%s", diff)
@@ -129,6 +133,7 @@ sessions: {max: 7, ttl: 1m, max_ttl: 2m, idle: 3m, wall_clock: 1h30m}
 warm_pool: {size: 0, max_age: 4m, browser: full}
 network_slots: {ready: 5}
 limits: {memory: 1GiB, cpu: 0.5, tasks: 100, tmp: 2MiB, shm: 1024KiB, files: 65}
+browser: {enabled: false, control_url: "http://[::1]:9000", color: "#010203", headless: true, attach_only: true, executable: /opt/b}
 log: {level: debug, format: json}
 `
 	want := Config{
@@ -153,7 +158,9 @@ log: {level: debug, format: json}
 		WarmPool:     WarmPool{Size: 0, MaxAge: 4 * time.Minute, Browser: BrowserFull},
 		NetworkSlots: NetworkSlots{Ready: 5},
 		Limits:       Limits{Memory: GiB, CPU: 0.5, Tasks: 100, Tmp: 2 * MiB, SHM: MiB, Files: 65},
-		Log:          Log{Level: "debug", Format: "json"},
+		HostBrowser: HostBrowser{ControlURL: "http://[::1]:9000", Color: "#010203", Headless: HeadlessYes,
+			AttachOnly: true, Executable: "/opt/b"},
+		Log: Log{Level: "debug", Format: "json"},
 	}
 	got, err := linuxRoot().Parse("c.yml", []byte(text))
 	if err != nil {

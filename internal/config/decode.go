@@ -76,6 +76,7 @@ func (c *Config) decode(m *yamldoc.Map) {
 		m.Value("ready", whole(&c.NetworkSlots.Ready, math.MaxInt32))
 	})
 	m.Map("limits", c.Limits.decode)
+	m.Map("browser", c.HostBrowser.decode)
 	m.Map("log", func(m *yamldoc.Map) {
 		m.Value("level", word(&c.Log.Level, "debug", "info", "warn", "error"))
 		m.Value("format", word(&c.Log.Format, "text", "json"))
@@ -94,6 +95,15 @@ func (g *Gateway) decode(m *yamldoc.Map) {
 		})
 		g.PrivateDestinations = append(g.PrivateDestinations, d)
 	})
+}
+
+func (b *HostBrowser) decode(m *yamldoc.Map) {
+	m.Value("enabled", truth(&b.Enabled))
+	m.Value("control_url", text(&b.ControlURL))
+	m.Value("color", text(&b.Color))
+	m.Value("headless", word(&b.Headless, HeadlessAuto, HeadlessYes, HeadlessNo))
+	m.Value("attach_only", truth(&b.AttachOnly))
+	m.Value("executable", text(&b.Executable))
 }
 
 func (l *Limits) decode(m *yamldoc.Map) {
@@ -122,6 +132,16 @@ func text(into *string) func(yamldoc.Value) error {
 		}
 		*into = v.Text
 		return nil
+	}
+}
+
+func truth(into *bool) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error {
+		b, err := v.Bool()
+		if err == nil {
+			*into = b
+		}
+		return err
 	}
 }
 

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -71,7 +71,7 @@ func tour(ctx context.Context, c *client.Client, address, file string, say func(
 	}()
 	say(fmt.Sprintf("A jail and a browser in %.0f ms (clone %.1f, jail %.0f, browser %.0f):", s.Timing.Total, s.Timing.Clone, s.Timing.Start, s.Timing.Ready))
 	say(fmt.Sprintf("  %s in jail %s at %s, not root, read-only, its own sandbox on.", s.BrowserVersion, s.Jail, s.Address))
-	page, err := c.Navigate(ctx, s.ID, address, "30s")
+	page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: address, TimeoutMS: 30000})
 	if err != nil {
 		return err
 	}
@@ -83,10 +83,10 @@ func tour(ctx context.Context, c *client.Client, address, file string, say func(
 		}
 		say(fmt.Sprintf("It was refused %s:\n  %s", inside, said))
 	}
-	if _, err := c.Navigate(ctx, s.ID, address, "30s"); err != nil {
+	if _, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: address, TimeoutMS: 30000}); err != nil {
 		return err
 	}
-	picture, err := c.Screenshot(ctx, s.ID, url.Values{})
+	picture, err := c.Picture(ctx, s.ID, browser.Screenshot{})
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func tour(ctx context.Context, c *client.Client, address, file string, say func(
 // refusal asks for an address that the gateway must not let through, and returns what it said: the title of its page
 // for plain HTTP, the browser's error for a tunnel.
 func refusal(ctx context.Context, c *client.Client, id, address string) (string, error) {
-	page, err := c.Navigate(ctx, id, address, "10s")
+	page, err := c.Navigate(ctx, id, browser.Navigate{URL: address, TimeoutMS: 10000})
 	var refused *problem.Error
 	switch {
 	case errors.As(err, &refused):

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/instance"
@@ -212,7 +213,7 @@ func (r *run) cycle(ctx context.Context, c *client.Client, build string, counted
 	}()
 	visits := r.site.Visits()
 	began = r.Now()
-	page, err := c.Navigate(ctx, s.ID, r.site.URL("/"), "30s")
+	page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/"), TimeoutMS: 30000})
 	if err != nil {
 		return fmt.Errorf("navigate: %w", err)
 	}
@@ -220,7 +221,7 @@ func (r *run) cycle(ctx context.Context, c *client.Client, build string, counted
 	if page.Title != website.Title || r.site.Visits() == visits {
 		return fmt.Errorf("the page has the title %q and its server saw %d visits", page.Title, r.site.Visits()-visits)
 	}
-	picture, err := c.Screenshot(ctx, s.ID, nil)
+	picture, err := c.Picture(ctx, s.ID, browser.Screenshot{})
 	if err != nil {
 		return fmt.Errorf("screenshot: %w", err)
 	}

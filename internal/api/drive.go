@@ -1,0 +1,85 @@
+package api
+
+import (
+	"net/http"
+	"net/url"
+	"reflect"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/browser/control"
+	"github.com/clawjail/clawjail/internal/identity"
+)
+
+// ofSession is below what the control contract is served.
+const ofSession = "/v1/sessions/{id}"
+
+// driveRoutes are those of the control contract, for every session.
+func (a *API) driveRoutes() {
+	for _, r := range control.Routes() {
+		described := route{method: r.Method, path: ofSession + r.Path, id: r.ID, summary: r.Summary, status: http.StatusOK}
+		if r.HasBody() && !r.Raw {
+			described.body = reflect.TypeOf(r.New()).Elem()
+		}
+		parameters := []*huma.Param{sessionID()}
+		if wildcard, f, ok := r.InPath(); ok {
+			parameters = append(parameters, &huma.Param{Name: wildcard, In: "path", Required: true, Schema: a.schema(f.Type)})
+		}
+		for _, f := range r.InQuery() {
+			parameters = append(parameters, &huma.Param{Name: f.Name, In: "query", Schema: a.schema(f.Type)})
+		}
+		if r.Raw {
+			a.large[described.method+" "+described.path] = large{most: control.MaxFile, may: identity.SessionUse, raw: true}
+		}
+		a.plain(described, parameters, a.resultOf(r), a.drive(r))
+		if r.Raw {
+			a.describeBytes(described)
+		}
+	}
+}
+
+// resultOf describes what a route answers.
+func (a *API) resultOf(r control.Route) map[string]*huma.Schema {
+	switch result := reflect.TypeOf(r.New().Result()).Elem(); {
+	case result == reflect.TypeFor[browser.FileContent]():
+		return map[string]*huma.Schema{"application/octet-stream": binary()}
+	case result == reflect.TypeFor[browser.Picture]() && r.Method == http.MethodGet:
+		return map[string]*huma.Schema{"image/png": binary(), "image/jpeg": binary()}
+	case result == reflect.TypeFor[browser.Picture]():
+		return map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[control.Picture]())}
+	default:
+		return map[string]*huma.Schema{"application/json": a.schema(result)}
+	}
+}
+
+// describeBytes says that a route's body is bytes.
+func (a *API) describeBytes(r route) {
+	op := a.api.OpenAPI().Paths[r.path].Put
+	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/octet-stream": {Schema: binary()}}}
+}
+
+// drive makes the operation of a request, has it done, and writes its result.
+func (a *API) drive(r control.Route) func(http.ResponseWriter, *http.Request, identity.Principal) error {
+	return func(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+		id := req.PathValue("id")
+		if r.Raw {
+			// By the system's clock, which is the connection's.
+			if err := supported(http.NewResponseController(w).SetReadDeadline(time.Now().Add(jarTimeout))); err != nil {
+				return err
+			}
+		}
+		op, err := r.Decode(req)
+		if err != nil {
+			return err
+		}
+		result, err := a.Sessions.Drive(req.Context(), by, id, op)
+		if err != nil {
+			return err
+		}
+		return control.Write(w, req, result, func(media string) string {
+			return "/v1/sessions/" + url.PathEscape(id) + "/media/" + url.PathEscape(media)
+		})
+	}
+}

@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcp"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// Clients for which `clawjail mcp` prints a configuration.
+const (
+	clientClaude = "claude"
+	clientCursor = "cursor"
+	clientVSCode = "vscode"
+)
+
+func newMCPCommand(p *program) *cobra.Command {
+	var printed string
+	cmd := &cobra.Command{
+		Use:   "mcp",
+		Short: "Serve MCP on standard input and output, for an agent on this machine",
+		Long: "Serve the Model Context Protocol on standard input and output until the input ends. The tools open sessions at the control plane, " +
+			"with the key in $" + keyVariable + " as other commands have it, and drive the host browser. Either may be missing: its tools say so then. " +
+			"Sessions that the agent did not close end when their time is up.\n\nThe control plane serves the same tools over HTTP, at /mcp.",
+		Example: "  clawjail mcp --print-config claude",
+		Args:    arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("print-config") {
+				return p.printMCP(cmd, printed)
+			}
+			c, err := p.config()
+			if err != nil {
+				return err
+			}
+			log, err := logger(c.Log, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			o := mcp.Options{Backend: &mcpBackend{program: p}, Version: p.version, Log: log, Now: p.now}
+			if p.getenv(urlVariable) == "" { // else the bounds are those of another configuration
+				o.Sessions = mcp.Bounds{TTL: c.Sessions.TTL, MaxTTL: c.Sessions.MaxTTL, Idle: c.Sessions.Idle, Most: c.Sessions.Max}
+			}
+			server, err := mcp.New(o)
+			if err != nil {
+				return err
+			}
+			return server.Serve(cmd.Context(), io.NopCloser(cmd.InOrStdin()), unclosed{cmd.OutOrStdout()})
+		},
+	}
+	cmd.Flags().StringVar(&printed, "print-config", "", "print the JSON that makes a `client` start it: claude, cursor or vscode")
+	complete(cmd, "print-config", clientClaude, clientCursor, clientVSCode)
+	return cmd
+}
+
+// unclosed is a writer of the process's, which stays open.
+type unclosed struct{ io.Writer }
+
+func (unclosed) Close() error { return nil }
+
+// printMCP prints what a client's configuration needs. Keys are not in it: clients hand their environment on.
+func (p *program) printMCP(cmd *cobra.Command, name string) error {
+	type server struct {
+		Type    string            `json:"type,omitempty"`
+		Command string            `json:"command"`
+		Args    []string          `json:"args"`
+		Env     map[string]string `json:"env,omitempty"`
+	}
+	path, err := os.Executable()
+	if err != nil {
+		path = "clawjail"
+	}
+	s := server{Command: path, Args: []string{"mcp"}}
+	if p.file != "" {
+		s.Args = append(s.Args, "--config", p.file)
+	}
+	if at := p.getenv(urlVariable); at != "" {
+		if _, err := p.client(); err != nil {
+			return err
+		}
+		s.Env = map[string]string{urlVariable: at}
+	}
+	switch name {
+	case clientClaude, clientCursor:
+		return writeJSON(cmd.OutOrStdout(), map[string]any{"mcpServers": map[string]any{"clawjail": s}})
+	case clientVSCode:
+		s.Type = "stdio"
+		return writeJSON(cmd.OutOrStdout(), map[string]any{"servers": map[string]any{"clawjail": s}})
+	}
+	return usage(cmd, "there is no configuration for %q; there is one for claude, cursor and vscode", name)
+}
+
+// mcpBackend is the control plane and the host browser, as they can be reached from here. The principal is whoever has the
+// key: the control plane finds that out.
+type mcpBackend struct {
+	program *program
+
+	mu      sync.Mutex
+	control *client.Client
+}
+
+// sessions is the client of the control plane. That there is none yet may change while the agent works.
+func (b *mcpBackend) sessions() (*client.Client, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.control == nil {
+		c, err := b.program.client()
+		if err != nil {
+			return nil, err
+		}
+		b.control = c
+	}
+	return b.control, nil
+}
+
+// Open implements mcp.Backend.
+func (b *mcpBackend) Open(ctx context.Context, _ identity.Principal, r session.Request) (session.Session, error) {
+	c, err := b.sessions()
+	if err != nil {
+		return session.Session{}, err
+	}
+	o := api.OpenRequest{CredentialMode: r.CredentialMode, Domains: r.Domains, Grant: r.Grant, Origin: r.Origin, Access: r.Access,
+		Record: r.Record, Browser: r.Browser, Label: r.Label}
+	if r.TTL != nil {
+		o.TTL = r.TTL.String()
+	}
+	return c.Open(ctx, o)
+}
+
+// Close implements mcp.Backend.
+func (b *mcpBackend) Close(ctx context.Context, _ identity.Principal, id string) (session.Session, error) {
+	c, err := b.sessions()
+	if err != nil {
+		return session.Session{}, err
+	}
+	return session.Session{ID: id}, c.Close(ctx, id, false)
+}
+
+// List implements mcp.Backend.
+func (b *mcpBackend) List(ctx context.Context, _ identity.Principal) ([]session.Session, error) {
+	c, err := b.sessions()
+	if err != nil {
+		return nil, err
+	}
+	return c.List(ctx, false)
+}
+
+// Drive implements mcp.Backend.
+func (b *mcpBackend) Drive(ctx context.Context, _ identity.Principal, t mcp.Target, op browser.Operation) (any, error) {
+	if t.Host {
+		there, err := b.program.hostBrowser()
+		if err != nil {
+			return nil, err
+		}
+		return there.drive(ctx, op)
+	}
+	c, err := b.sessions()
+	if err != nil {
+		return nil, err
+	}
+	return c.Drive(ctx, t.Session, op)
+}
+
+// Host implements mcp.Backend. Root has no desktop, and can reach the browser of another machine only.
+func (b *mcpBackend) Host() bool {
+	there, err := b.program.hostBrowser()
+	return err == nil && there.settings.Enabled && (!there.local || !there.env.Root)
+}

@@ -1,0 +1,255 @@
+package mcp
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// where says whose browser a call is for.
+type where struct {
+	Target  string `json:"target"`
+	Session string `json:"session"`
+}
+
+// opening is what a caller may say about a new session. The grant is read by [grantOf] only.
+type opening struct {
+	CredentialMode string      `json:"credential_mode"`
+	Domains        []string    `json:"domains"`
+	Grant          grant.Token `json:"grant"`
+	Origin         string      `json:"origin"`
+	Access         string      `json:"access"`
+	Record         string      `json:"record"`
+	Browser        string      `json:"browser"`
+	TTL            string      `json:"ttl"`
+	Label          string      `json:"label"`
+}
+
+func (o opening) request() (session.Request, error) {
+	r := session.Request{CredentialMode: o.CredentialMode, Domains: o.Domains, Grant: o.Grant, Origin: o.Origin, Access: o.Access,
+		Record: o.Record, Browser: o.Browser, Label: o.Label}
+	if o.TTL != "" {
+		ttl, err := time.ParseDuration(o.TTL)
+		if err != nil {
+			return session.Request{}, problem.New(problem.BadRequest, "write it like 30m or 90s", "ttl is not a duration")
+		}
+		r.TTL = &ttl
+	}
+	return r, nil
+}
+
+// The arguments of the tools. Those of an operation are what the control contract calls them.
+type (
+	openArguments  struct{ opening }
+	closeArguments struct {
+		Session string `json:"session"`
+	}
+	tabsArguments struct {
+		where
+		browser.TabAction
+	}
+	navigateArguments struct {
+		where
+		browser.Navigate
+		Snapshot bool `json:"snapshot"`
+	}
+	snapshotArguments struct {
+		where
+		browser.Snapshot
+	}
+	actArguments struct {
+		where
+		browser.Act
+		Snapshot bool `json:"snapshot"`
+	}
+	screenshotArguments struct {
+		where
+		browser.Screenshot
+		MaxWidth int `json:"maxWidth"`
+	}
+	queryArguments struct {
+		where
+		browser.Query
+		MaxChars int `json:"maxChars"`
+	}
+	evalArguments struct {
+		where
+		browser.Eval
+		MaxChars int `json:"maxChars"`
+	}
+	taskArguments struct {
+		opening
+		Steps       []jsontext.Value `json:"steps"`
+		StopOnError *bool            `json:"stopOnError"`
+		Screenshot  *bool            `json:"screenshot"`
+		TimeoutMS   int              `json:"timeoutMs"`
+		MaxChars    int              `json:"maxChars"`
+	}
+	noArguments struct{}
+)
+
+// arguments reads what a client sent, strictly: what is not known is an error and not forgotten. An error names the
+// argument and never what was in it.
+func arguments[T any](raw []byte) (T, error) {
+	var out, none T
+	if len(bytes.TrimSpace(raw)) == 0 || string(raw) == "null" {
+		return out, nil
+	}
+	if jsontext.Value(bytes.TrimSpace(raw)).Kind() != '{' {
+		return none, problem.New(problem.BadRequest, "", "the arguments are not an object")
+	}
+	err := json.Unmarshal(raw, &out, json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(grantOf)))
+	if err == nil {
+		return out, nil
+	}
+	const hint = "the arguments of a tool are in tools/list"
+	var syntax *jsontext.SyntacticError
+	var meaning *json.SemanticError
+	switch {
+	case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
+		return none, problem.New(problem.BadRequest, "", "the argument %s is there twice", named(syntax.JSONPointer))
+	case errors.As(err, &meaning) && errors.Is(err, json.ErrUnknownName):
+		return none, problem.New(problem.BadRequest, hint, "there is no argument %s here", named(meaning.JSONPointer))
+	case errors.As(err, &meaning):
+		return none, problem.New(problem.BadRequest, hint, "the argument %s has the wrong type", named(meaning.JSONPointer))
+	}
+	return none, problem.New(problem.BadRequest, hint, "the arguments cannot be read")
+}
+
+// grantOf reads the token of a grant, which prints as [redacted] from then on.
+func grantOf(d *jsontext.Decoder, token *grant.Token) error {
+	value, err := d.ReadToken()
+	if err != nil {
+		return err
+	}
+	if value.Kind() != '"' {
+		return errors.New("it is not a text")
+	}
+	*token = grant.ParseToken(value.String())
+	return nil
+}
+
+// named is an argument as its writer knows it: steps.2.url.
+func named(p jsontext.Pointer) string {
+	var parts []string
+	for token := range p.Tokens() {
+		parts = append(parts, token)
+	}
+	return line(strings.Join(parts, "."), 60)
+}
+
+// step is one step of a task, with the word that the client has for it.
+type step struct {
+	do string
+	op browser.Operation
+}
+
+// stepOf reads one step of a task: what to do, and the arguments of that.
+func stepOf(raw jsontext.Value) (step, error) {
+	var head struct {
+		Do string `json:"do"`
+	}
+	if err := json.Unmarshal(raw, &head); err != nil {
+		return step{}, problem.New(problem.BadRequest, "", "the step is not an object with do")
+	}
+	type do struct {
+		Do string `json:"do"`
+	}
+	switch head.Do {
+	case "navigate":
+		a, err := arguments[struct {
+			do
+			browser.Navigate
+		}](raw)
+		return step{head.Do, a.Navigate}, err
+	case "open":
+		a, err := arguments[struct {
+			do
+			browser.OpenTab
+		}](raw)
+		return step{head.Do, a.OpenTab}, err
+	case "snapshot":
+		a, err := arguments[struct {
+			do
+			browser.Snapshot
+		}](raw)
+		return step{head.Do, efficient(a.Snapshot)}, err
+	case "screenshot":
+		a, err := arguments[struct {
+			do
+			browser.Screenshot
+		}](raw)
+		return step{head.Do, small(a.Screenshot)}, err
+	case "query":
+		a, err := arguments[struct {
+			do
+			browser.Query
+		}](raw)
+		return step{head.Do, a.Query}, err
+	case "eval":
+		a, err := arguments[struct {
+			do
+			browser.Eval
+		}](raw)
+		return step{head.Do, a.Eval}, err
+	case "text":
+		a, err := arguments[struct {
+			do
+			browser.DOM
+		}](raw)
+		if a.DOM.Format == "" {
+			a.DOM.Format = "text"
+		}
+		if a.DOM.MaxChars == 0 {
+			a.DOM.MaxChars = maxStepChars
+		}
+		return step{head.Do, a.DOM}, err
+	case "":
+		return step{}, problem.New(problem.BadRequest, stepHint, "the step does not say what to do")
+	}
+	a, err := arguments[struct {
+		do
+		browser.Act
+	}](raw)
+	if err != nil {
+		return step{}, err
+	}
+	if head.Do != "act" {
+		a.Act.Kind = head.Do
+	}
+	return step{a.Act.Kind, a.Act}, nil
+}
+
+const stepHint = `do is navigate, open, snapshot, screenshot, query, text, eval, or a kind of browser_act: {"do":"click","selector":"#go"}`
+
+// efficient makes a snapshot small, unless the caller says how it shall be.
+func efficient(o browser.Snapshot) browser.Snapshot {
+	plain := (o.Format == "" || o.Format == "ai") && o.Mode == "" && !o.Interactive && !o.Compact && o.Depth == 0
+	if plain {
+		o.Mode = "efficient"
+	}
+	if o.MaxChars == 0 && (o.Format == "" || o.Format == "ai") {
+		o.MaxChars = defaultChars
+	}
+	return o
+}
+
+// small makes a picture a JPEG of medium quality, unless the caller says how it shall be.
+func small(o browser.Screenshot) browser.Screenshot {
+	if o.Type == "" {
+		o.Type = browser.JPEG
+	}
+	if o.Type == browser.JPEG && o.Quality == 0 {
+		o.Quality = 70
+	}
+	return o
+}

@@ -1,0 +1,154 @@
+package mcp
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Bounds of what is remembered of clients.
+const (
+	maxConversations    = 4096
+	maxConversationsOf  = 64 // of one key; the one that was not used for longest goes for a new one
+	conversationIdle    = 12 * time.Hour
+	maxRememberedOfTalk = 64 // browser sessions of one conversation; the oldest is forgotten
+)
+
+// conversation is what one client has opened, so that it need not name the session in every call.
+type conversation struct {
+	mu       sync.Mutex
+	sessions []string
+}
+
+func (c *conversation) opened(id string) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sessions = append(c.sessions, id)
+	c.sessions = c.sessions[max(0, len(c.sessions)-maxRememberedOfTalk):]
+}
+
+func (c *conversation) closed(id string) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sessions = slices.DeleteFunc(c.sessions, func(s string) bool { return s == id })
+}
+
+func (c *conversation) open() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.sessions)
+}
+
+// conversations are those of the clients over HTTP, by the Mcp-Session-Id that each was given when it initialized. An id
+// is good with the key that it was given to, and with no other.
+type conversations struct {
+	now func() time.Time
+	mu  sync.Mutex
+	all map[string]*talking
+}
+
+type talking struct {
+	owner string
+	used  time.Time
+	conversation
+}
+
+func newConversations(now func() time.Time) *conversations {
+	return &conversations{now: now, all: map[string]*talking{}}
+}
+
+// keyOf names the key that a principal called with.
+func keyOf(by identity.Principal) string { return by.Actor() + "/" + by.TokenID }
+
+// begin makes a conversation. The code is rate_limited when there are too many.
+func (c *conversations) begin(owner string) (string, *conversation, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	var of int
+	var oldest string
+	for id, t := range c.all {
+		switch {
+		case now.Sub(t.used) >= conversationIdle:
+			delete(c.all, id)
+		case t.owner == owner:
+			if of++; oldest == "" || t.used.Before(c.all[oldest].used) {
+				oldest = id
+			}
+		}
+	}
+	if of >= maxConversationsOf {
+		delete(c.all, oldest)
+	}
+	if len(c.all) >= maxConversations {
+		return "", nil, problem.New(problem.RateLimited, "try again later", "too many MCP clients are connected")
+	}
+	id := rand.Text()
+	t := &talking{owner: owner, used: now}
+	c.all[id] = t
+	return id, &t.conversation, nil
+}
+
+// find returns a conversation, nil when there is none of that key.
+func (c *conversations) find(id, owner string) *conversation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.all[id]
+	now := c.now()
+	if t == nil || t.owner != owner || now.Sub(t.used) >= conversationIdle {
+		return nil
+	}
+	t.used = now
+	return &t.conversation
+}
+
+// end forgets a conversation that was found.
+func (c *conversations) end(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.all, id)
+}
+
+// turnstile bounds how much one principal does at the same time.
+type turnstile struct {
+	most int
+	mu   sync.Mutex
+	in   map[string]int
+}
+
+func newTurnstile(most int) *turnstile { return &turnstile{most: most, in: map[string]int{}} }
+
+// enter lets one more in, until leave. The code is rate_limited when there are too many.
+func (t *turnstile) enter(who string) (leave func(), err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.in[who] >= t.most {
+		return nil, problem.New(problem.RateLimited, "wait for answers before asking for more", "%d calls of yours are under way", t.most)
+	}
+	t.in[who]++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.in[who]--; t.in[who] == 0 {
+			delete(t.in, who)
+		}
+	}, nil
+}
+
+// until is a context that ends with another one as well.
+func until(ctx, other context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+	return ctx, func() { stop(); cancel(nil) }
+}

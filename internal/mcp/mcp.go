@@ -1,0 +1,138 @@
+// Package mcp is the face for agents that speak the Model Context Protocol: the tools with which they open sessions and
+// drive browsers, over HTTP and over standard input and output.
+//
+// What is promised:
+//
+//   - It decides nothing. Who may do what, what is recorded and what a browser does is for the [Backend].
+//   - A call acts as the principal of its own request, never as that of an earlier one.
+//   - An answer is small: a line for what was done, at most 8000 characters of a page unless more is asked for, pictures
+//     as JPEG of at most 1280 pixels. What is cut says so.
+//   - What went wrong is the result of a tool with a code, a sentence and a hint, so that a model understands it and does
+//     not try again what cannot work. Causes are for the log.
+//   - Arguments are in no log and in no error: a grant or a password may be among them.
+//   - A call ends with its client, except over a connection that the protocol lets a client leave.
+//
+// HTTP is stateless: every request carries its own key and makes a protocol session of its own, which ends with it.
+// Nothing can be taken over then, a key that is not good any more ends everything at once, and clients of all versions of
+// the protocol are served, those without sessions too. The one thing that a later call leans on, which browser session the
+// client has opened, is kept beside it in a bounded table: see [conversations].
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// Target is whose browser an operation is for: the host's, or a session's.
+type Target struct {
+	Host    bool
+	Session string
+}
+
+// Backend does what the tools ask for. Its errors are problems with a code.
+type Backend interface {
+	Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error)
+	Close(ctx context.Context, by identity.Principal, id string) (session.Session, error)
+	// List returns the open sessions that the principal may see.
+	List(ctx context.Context, by identity.Principal) ([]session.Session, error)
+	// Drive runs an operation, and returns what its Run does.
+	Drive(ctx context.Context, by identity.Principal, t Target, op browser.Operation) (any, error)
+	// Host says whether there is a browser of the host's to drive.
+	Host() bool
+}
+
+// Options configure a Server.
+type Options struct {
+	Backend Backend
+	// Principal is who made a request, from the request's context. It is needed for [Server.Handler].
+	Principal func(ctx context.Context) identity.Principal
+	// Version is that of the program.
+	Version string
+	// Sessions are bounds that the tool capabilities tells. What is zero is left out.
+	Sessions Bounds
+	Log      *slog.Logger
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+// Bounds are those of browser sessions.
+type Bounds struct {
+	TTL, MaxTTL, Idle time.Duration
+	Most              int // open at the same time
+}
+
+// Limits of what clients may do.
+const (
+	maxBody = 1 << 20 // bytes of a request
+	// maxAtOnce is how many requests, and how many calls, of one principal run at the same time.
+	maxAtOnce = 16
+)
+
+// Server serves the tools.
+type Server struct {
+	Options
+	sdk           *sdk.Server
+	conversations *conversations
+	requests      *turnstile
+	calls         *turnstile
+}
+
+// instructions are what a model is told once.
+const instructions = "Browsers in disposable jails. Open a session, navigate, take a snapshot (refs such as e12), act by ref, " +
+	"snapshot again when the page changed. Known steps: browser_run_task does them in one call. " +
+	"Errors with a hint do not go away by trying again."
+
+// New makes a Server.
+func New(o Options) (*Server, error) {
+	if o.Backend == nil || o.Log == nil {
+		return nil, errors.New("mcp: the backend or the log is missing")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Server{Options: o, conversations: newConversations(o.Now), requests: newTurnstile(maxAtOnce), calls: newTurnstile(maxAtOnce)}
+	// Its log would have parts of requests.
+	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "clawjail", Version: o.Version}, &sdk.ServerOptions{
+		Instructions: instructions,
+		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}},
+	})
+	for _, t := range tools() {
+		s.sdk.AddTool(t.declared(), s.handle(t))
+	}
+	return s, nil
+}
+
+// caller is who makes a call, and what it leans on.
+type caller struct {
+	by identity.Principal
+	// talk is nil for a client whose version of the protocol has no sessions.
+	talk *conversation
+	// gone is done when nobody waits for the answer any more.
+	gone context.Context
+}
+
+// callerKey finds the caller in a context. The protocol library keeps the values of a context and not its end.
+type callerKey struct{}
+
+// Serve serves one client over a pair of pipes until the input ends, ctx does, or the client breaks the protocol. Nothing
+// else may write to out. The principal of all calls is the zero one: the backend has a key of its own.
+func (s *Server) Serve(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
+	ctx = context.WithValue(ctx, callerKey{}, &caller{talk: new(conversation), gone: ctx})
+	if err := s.sdk.Run(ctx, &sdk.IOTransport{Reader: in, Writer: out, MaxLineLength: maxBody}); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("serve MCP: %w", err)
+	}
+	return nil
+}

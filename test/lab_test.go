@@ -1,0 +1,153 @@
+//go:build linux
+
+package test
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/coder/websocket"
+)
+
+// The name under which jails reach a lab, and the domain that it belongs to.
+const (
+	labHost   = "lab.example.net"
+	labDomain = "example.net"
+)
+
+// lab is a site with everything that clients of a browser try: a login, files both ways, frames, and pages that repeat
+// what they were sent. Two of its cookies can be read by no script.
+type lab struct {
+	server *httptest.Server
+	// secret is the session of alice, rotated what the site sets anew at every visit of /rotate.
+	secret, rotated string
+
+	mu       sync.Mutex
+	accounts int // visits of /account with the cookie
+	uploads  []string
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{secret: "labsecret" + rand.Text(), rotated: "labrotated" + rand.Text()}
+	mux := http.NewServeMux()
+	page := func(body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			fmt.Fprint(w, "<!doctype html><title>lab</title>", body)
+		}
+	}
+	mux.HandleFunc("GET /{$}", page("<h1>lab</h1>"))
+	mux.HandleFunc("GET /login", page(`<form method=post action=/login><input id=user name=user><input id=password name=password type=password><button>Log in</button></form>`))
+	mux.HandleFunc("POST /login", func(w http.ResponseWriter, r *http.Request) {
+		http.SetCookie(w, &http.Cookie{Name: "lab_session", Value: l.secret, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode})
+		http.Redirect(w, r, "/account", http.StatusSeeOther)
+	})
+	mux.HandleFunc("GET /account", func(w http.ResponseWriter, r *http.Request) {
+		if !l.knows(r) {
+			http.Redirect(w, r, "/login", http.StatusSeeOther)
+			return
+		}
+		l.mu.Lock()
+		l.accounts++
+		l.mu.Unlock()
+		page("<h1>Hello alice</h1><a href=/login>log in</a>")(w, r)
+	})
+	mux.HandleFunc("GET /api/answer", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"answer":0,"added":%q}`, r.Header.Get("X-Added"))
+	})
+	mux.HandleFunc("GET /upload", page(`<form method=post enctype=multipart/form-data action=/upload><input id=file type=file name=file multiple><button>Send</button></form>
+<script>addEventListener('dragover', e => e.preventDefault()); addEventListener('drop', e => { e.preventDefault(); const f = e.dataTransfer.files[0]; f && f.text().then(x => { window.dropped = x }) })</script>`))
+	mux.HandleFunc("POST /upload", func(w http.ResponseWriter, r *http.Request) {
+		file, header, err := r.FormFile("file")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		defer file.Close() // only read
+		content, err := io.ReadAll(io.LimitReader(file, 1<<20))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		l.mu.Lock()
+		l.uploads = append(l.uploads, string(content))
+		l.mu.Unlock()
+		page(fmt.Sprintf("<p id=got>%s %d</p>", header.Filename, len(content)))(w, r)
+	})
+	mux.HandleFunc("GET /downloads", page(`<a id=report href=/report.bin download>report</a>`))
+	mux.HandleFunc("GET /report.bin", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Disposition", `attachment; filename="report.bin"`)
+		content := make([]byte, 100_000)
+		for i := range content {
+			content[i] = byte(i % 251)
+		}
+		_, _ = w.Write(content) // the browser may have left
+	})
+	mux.HandleFunc("GET /frames", page(`<h1>frames</h1><iframe src=/inner></iframe>`))
+	mux.HandleFunc("GET /inner", page(`<p id=inner>inside</p><button onclick="document.querySelector('#inner').textContent='clicked'">press</button>`))
+	mux.HandleFunc("GET /echo", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("Cookie")) })
+	rotate := func(w http.ResponseWriter) {
+		http.SetCookie(w, &http.Cookie{Name: "lab_rotated", Value: l.rotated, Path: "/", HttpOnly: true})
+	}
+	mux.HandleFunc("GET /rotate", func(w http.ResponseWriter, r *http.Request) { rotate(w); page("<h1>rotated</h1>")(w, r) })
+	mux.HandleFunc("GET /redirect", func(w http.ResponseWriter, r *http.Request) {
+		rotate(w)
+		http.Redirect(w, r, "/account", http.StatusFound)
+	})
+	mux.HandleFunc("GET /ws", func(w http.ResponseWriter, r *http.Request) {
+		rotate(w)
+		if c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true}); err == nil {
+			_ = c.Close(websocket.StatusNormalClosure, "") // it was about the handshake
+		}
+	})
+	mux.HandleFunc("GET /sw.js", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "text/javascript") })
+	l.server = httptest.NewServer(mux)
+	t.Cleanup(l.server.Close)
+	return l
+}
+
+// knows says whether a request comes from alice.
+func (l *lab) knows(r *http.Request) bool {
+	c, err := r.Cookie("lab_session")
+	return err == nil && c.Value == l.secret
+}
+
+func (l *lab) port() int { return l.server.Listener.Addr().(*net.TCPAddr).Port }
+
+// url is an address of the lab as jails know it.
+func (l *lab) url(path string) string { return fmt.Sprintf("http://%s:%d%s", labHost, l.port(), path) }
+
+// settings let jails reach the lab.
+func (l *lab) settings() string {
+	return fmt.Sprintf("gateway:\n  private_destinations:\n    - {host: %s, address: 127.0.0.1, ports: [%d]}\n", labHost, l.port())
+}
+
+// state is alice's login as a storage state of Playwright.
+func (l *lab) state() string {
+	return fmt.Sprintf(`{"origins":[],"cookies":[{"name":"lab_session","value":%q,"domain":%q,"path":"/","expires":-1,"httpOnly":true,"secure":false,"sameSite":"Lax"}]}`,
+		l.secret, labHost)
+}
+
+// visits is how often alice's account was shown.
+func (l *lab) visits() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.accounts
+}
+
+// uploaded is everything that was sent to the lab, in one text.
+func (l *lab) uploaded() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.uploads, "\n")
+}
