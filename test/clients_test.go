@@ -25,6 +25,8 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/session"
@@ -161,6 +163,15 @@ func TestStockClientsWorkUnmodified(t *testing.T) {
 				// A client that has left leaves nothing attached.
 				if got, err := v.api.Get(t.Context(), s.ID); err != nil || got.State != session.StateReady {
 					t.Errorf("afterwards the session is %s, %v", got.State, err)
+				}
+				list, err := client.As[browser.TabsResult](v.api.Drive(t.Context(), s.ID, browser.Tabs{}))
+				if err != nil || len(list.Tabs) == 0 {
+					t.Errorf("the tabs are %+v, %v", list, err)
+				}
+				for _, tab := range list.Tabs {
+					if tab.Attached {
+						t.Errorf("somebody is still attached to %s", tab.URL)
+					}
 				}
 			})
 		}

@@ -39,6 +39,7 @@ func eachBuild(t *testing.T, test func(t *testing.T, build Build)) {
 // launch starts a browser with the launch line of this package, and returns the connection to it.
 func launch(t testing.TB, build Build, proxy string) (*cdp.Conn, *cdptest.Browser, Options) {
 	t.Helper()
+	testenv.Time(t)
 	home := cdptest.Dir(t)
 	o := Options{Build: build, Proxy: proxy, ProfileDir: home + "/profile", Home: home}
 	switch build {

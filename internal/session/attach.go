@@ -36,6 +36,7 @@ type attachment struct {
 
 	sent, refused atomic.Int64
 	changed       atomic.Int64 // commands since the last picture that change what the page shows
+	browser       Browser      // for pictures of what it does; nil when it is not filmed
 	expired       atomic.Bool
 	closed        atomic.Bool
 }
@@ -74,7 +75,8 @@ func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) 
 	}
 	a.Devtools = client
 	if r.plan.record == RecordAudit {
-		s.tasks.Go(func() { a.film(b) }) // ends with the client
+		a.browser = b
+		s.tasks.Go(a.film) // ends with the client
 	}
 	if !by.ExpiresAt.IsZero() {
 		a.expire = time.AfterFunc(by.ExpiresAt.Sub(s.Now()), func() {
@@ -129,6 +131,11 @@ func (a *attachment) Err() error {
 
 // Close implements Devtools.
 func (a *attachment) Close() error {
+	if a.browser != nil && !a.closed.Load() && !a.r.over() {
+		if err := a.frame(); err != nil {
+			a.s.Log.Error("record the end of a DevTools client", "session", a.r.id, "error", err)
+		}
+	}
 	err := a.Devtools.Close()
 	if a.closed.Swap(true) {
 		return err
@@ -152,21 +159,37 @@ func (a *attachment) noteRefused(method, reason string) {
 	_ = a.s.refuse(a.r, a.by, identity.SessionAttach, method, problem.New(problem.MethodDenied, "", "%s", reason)) // it is noted
 }
 
-// noteSeen counts what changes the page. It runs in the way of every command.
+// noteSeen counts what may change the page. It runs in the way of every command.
 func (a *attachment) noteSeen(method string) {
-	if strings.HasPrefix(method, "Input.") {
-		a.changed.Add(1)
-		return
-	}
-	switch method {
-	case "Page.navigate", "Page.reload", "Page.navigateToHistoryEntry", "Page.close", "Target.createTarget", "Target.closeTarget",
-		"Runtime.evaluate", "Runtime.callFunctionOn", "DOM.setFileInputFiles":
+	if !looks(method) {
 		a.changed.Add(1)
 	}
 }
 
+// looks says whether a command only looks, or says what is to be told. Every other one counts: scripts are run, and
+// pages changed, in more ways than a list of them would have.
+func looks(method string) bool {
+	domain, name, _ := strings.Cut(method, ".")
+	switch domain {
+	case "Accessibility", "DOMSnapshot", "IO", "Log", "Overlay", "Performance", "Profiler", "Tracing":
+		return true
+	}
+	for _, verb := range []string{"enable", "disable", "get", "describe", "capture", "query", "resolve", "request", "release"} {
+		if strings.HasPrefix(name, verb) {
+			return true
+		}
+	}
+	switch method {
+	case "Runtime.runIfWaitingForDebugger", "Runtime.addBinding", "Page.createIsolatedWorld", "Page.setLifecycleEventsEnabled",
+		"Page.screencastFrameAck", "Page.startScreencast", "Page.stopScreencast", "Page.printToPDF",
+		"Target.setAutoAttach", "Target.setDiscoverTargets", "Target.attachToTarget", "Target.attachToBrowserTarget", "Target.detachFromTarget":
+		return true
+	}
+	return false
+}
+
 // film keeps a picture of what a client does, about one a second while it does something.
-func (a *attachment) film(b Browser) {
+func (a *attachment) film() {
 	tick := time.NewTicker(filmEvery)
 	defer tick.Stop()
 	for {
@@ -175,18 +198,22 @@ func (a *attachment) film(b Browser) {
 			return
 		case <-tick.C:
 		}
-		n := a.changed.Swap(0)
-		if n == 0 {
-			continue
-		}
-		step := filmed{commands: n}
-		if err := a.s.taped(context.Background(), a.r, a.by, b, step, func() (any, error) { return nil, nil }); err != nil {
+		if err := a.frame(); err != nil {
 			// What cannot be recorded is not done: the client ends here.
 			a.s.Log.Error("record a DevTools client", "session", a.r.id, "error", err)
-			_ = a.Close() // it is told by its end
+			_ = a.Devtools.Close() // it is told by its end
 			return
 		}
 	}
+}
+
+// frame keeps a picture of what the client has done since the last one, if it has done anything.
+func (a *attachment) frame() error {
+	n := a.changed.Swap(0)
+	if n == 0 {
+		return nil
+	}
+	return a.s.taped(context.Background(), a.r, a.by, a.browser, filmed{commands: n}, func() (any, error) { return nil, nil })
 }
 
 // filmed stands for what a client has done since the last picture.

@@ -2,6 +2,8 @@ package session
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp/guard"
+	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -249,6 +252,9 @@ func TestARecordingForAuditHasEveryStep(t *testing.T) {
 		s.sessions[out.ID].attachedOnly().noteSeen("Input.dispatchKeyEvent")
 		time.Sleep(filmEvery + time.Millisecond)
 		synctest.Wait()
+		// Also what it does in its last moment.
+		s.sessions[out.ID].attachedOnly().noteSeen("Page.navigate")
+		s.sessions[out.ID].attachedOnly().noteSeen("Page.reload")
 		if err := client.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +266,7 @@ func TestARecordingForAuditHasEveryStep(t *testing.T) {
 		if err := s.WriteRecording(t.Context(), admin, out.ID, &page); err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"navigate", "https://example.com/", "cdp", "1 commands", "data:image/png;base64,"} {
+		for _, want := range []string{"navigate", "https://example.com/", "cdp", "1 commands", "2 commands", "data:image/png;base64,"} {
 			if !strings.Contains(page.String(), want) {
 				t.Errorf("the recording lacks %q", want)
 			}
@@ -302,4 +308,39 @@ func TestValuesOfInjectedCookiesAreTakenOutOfAnswers(t *testing.T) {
 			t.Errorf("the answer is %+v, %v", got, err)
 		}
 	})
+}
+
+// Scripts that were run otherwise than by Runtime.evaluate left no picture in a recording for audit.
+func TestEveryCommandThatMayChangeThePageIsFilmed(t *testing.T) {
+	for method, want := range map[string]bool{
+		"Runtime.evaluate": false, "Runtime.runScript": false, "Runtime.callFunctionOn": false, "Debugger.evaluateOnCallFrame": false,
+		"Page.setDocumentContent": false, "Page.addScriptToEvaluateOnNewDocument": false, "Page.handleJavaScriptDialog": false,
+		"DOM.setOuterHTML": false, "DOM.setAttributeValue": false, "WebMCP.invokeTool": false, "Input.insertText": false,
+		"Fetch.fulfillRequest": false, "Storage.setCookies": false, "Target.createTarget": false, "Something.new": false,
+		"Page.getFrameTree": true, "Page.captureScreenshot": true, "DOM.describeNode": true, "Runtime.enable": true, "IO.read": true,
+	} {
+		if looks(method) != want {
+			t.Errorf("%s: it only looks: %v", method, !want)
+		}
+	}
+}
+
+// A page that is quoted in an error, such as that of a script which threw, gave away what the answer would not have.
+func TestValuesOfInjectedCookiesAreTakenOutOfErrors(t *testing.T) {
+	const value = "a-long-value-of-a-cookie"
+	values := redact.New([]byte(value))
+	quoting := problem.New(problem.ActOperationFailed, "see "+value, "the script threw: Error: sid=%s", value).With("url", "https://example.com/?"+value)
+	quoting.Err = errors.New(value)
+	for _, given := range []error{fmt.Errorf("act: %w", quoting), fmt.Errorf("act: %w", errors.New(value)),
+		problem.New(problem.NavigationFailed, "", "it failed").With("url", value)} {
+		got := scrubbedError(values, given)
+		p, _ := problem.As(got)
+		if text := fmt.Sprintf("%v %+v", got, p); strings.Contains(text, value) || problem.CodeOf(got) != problem.CodeOf(given) {
+			t.Errorf("%v became %s", given, text)
+		}
+	}
+	plain := fmt.Errorf("act: %w", problem.New(problem.StaleRef, "take a new snapshot", "e1 is not there"))
+	if scrubbedError(values, plain) != plain || scrubbedError(nil, quoting) != error(quoting) {
+		t.Error("an error without a value, or without values to look for, was changed")
+	}
 }

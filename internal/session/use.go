@@ -10,6 +10,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -17,7 +18,7 @@ import (
 )
 
 // driveLimit bounds everything that an operation may take, whatever its own limit is.
-const driveLimit = 5 * time.Minute
+const driveLimit = 11 * time.Minute
 
 // settleLimit bounds how long a request that failed with its browser waits to hear why. It is longer than exitLimit.
 const settleLimit = exitLimit + time.Second
@@ -51,7 +52,7 @@ func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, o
 		return s.taped(ctx, r, by, b, op, func() (any, error) {
 			var err error
 			if out, err = b.Do(ctx, op); err != nil {
-				return nil, s.why(ctx, r, fmt.Errorf("%s: %w", op.Tool(), err))
+				return nil, s.why(ctx, r, scrubbedError(s.valuesOf(r), fmt.Errorf("%s: %w", op.Tool(), err)))
 			}
 			return out, nil
 		})
@@ -73,9 +74,7 @@ func (s *Service) scrubbed(r *session, op browser.Operation, out any) (any, erro
 	case browser.Picture, browser.FileContent:
 		return out, nil
 	}
-	s.mu.Lock()
-	values := r.values
-	s.mu.Unlock()
+	values := s.valuesOf(r)
 	if values == nil {
 		return out, nil
 	}
@@ -92,6 +91,42 @@ func (s *Service) scrubbed(r *session, op browser.Operation, out any) (any, erro
 		return nil, fmt.Errorf("%s: take the values of cookies out: %w", op.Tool(), err)
 	}
 	return reflect.ValueOf(result).Elem().Interface(), nil
+}
+
+func (s *Service) valuesOf(r *session) *redact.Values {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return r.values
+}
+
+// scrubbedError does the same for an error: a page may be quoted in one, and errors go to logs and recordings besides. One
+// with a value in it keeps its code, and not what it was made of.
+func scrubbedError(values *redact.Values, err error) error {
+	p, ok := problem.As(err)
+	if values == nil {
+		return err
+	}
+	details := []byte(nil)
+	if ok && len(p.Details) > 0 {
+		var marshalErr error
+		if details, marshalErr = json.Marshal(p.Details); marshalErr != nil {
+			return fmt.Errorf("look for values of cookies: %w", marshalErr)
+		}
+	}
+	clean := values.JSON(details)
+	if values.Text(err.Error()) == err.Error() && bytes.Equal(clean, details) && (!ok || values.Text(p.Hint) == p.Hint) {
+		return err
+	}
+	if !ok {
+		return problem.New(problem.CodeOf(err), "", "%s", values.Text(err.Error()))
+	}
+	out := problem.New(p.Code, values.Text(p.Hint), "%s", values.Text(p.Message))
+	if details != nil {
+		if unmarshalErr := json.Unmarshal(clean, &out.Details); unmarshalErr != nil {
+			return fmt.Errorf("take the values of cookies out: %w", unmarshalErr)
+		}
+	}
+	return out
 }
 
 // refuse puts a refusal on record, and returns it.

@@ -38,6 +38,14 @@ func Root(t testing.TB) {
 	}
 }
 
+// Time is for tests that take seconds, with a browser mostly, in packages that have many of them.
+func Time(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: -short leaves out what takes long; run `make test`")
+	}
+}
+
 // Tool returns the path of a program. The administrator's folders are searched too: they are not in everyone's PATH.
 func Tool(t testing.TB, name string) string {
 	t.Helper()

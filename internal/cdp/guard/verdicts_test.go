@@ -426,6 +426,9 @@ func useEverything(t *testing.T, p protocol, u *user, mode Mode) {
 				target, session = u.page("")
 			}
 		}
+		if d.Domain == "Debugger" {
+			u.call(session, "Debugger.disable", `{}`) // else it may stop at what was set a moment ago
+		}
 		u.call(session, "Runtime.evaluate", `{"expression":"1"}`) // the page has seen all of them
 		u.call("", "Target.closeTarget", fmt.Sprintf(`{"targetId":%q}`, target))
 	}

@@ -34,7 +34,7 @@ func within(t testing.TB) context.Context {
 
 // eachBuild runs a test with both programs.
 func eachBuild(t *testing.T, test func(t *testing.T, program string, flags ...string)) {
-	t.Run("shell", func(t *testing.T) { test(t, testenv.Chromium(t)) })
+	t.Run("shell", func(t *testing.T) { test(t, shell(t)) })
 	t.Run("full", func(t *testing.T) {
 		if testing.Short() {
 			t.Skip("SKIPPED: -short leaves full Chromium out, which starts four times as slowly; run `make test`")
@@ -306,4 +306,8 @@ func writable(t testing.TB, files ...string) string {
 }
 
 // shell is the build that starts fast, for tests of what is the same in both.
-func shell(t testing.TB) string { return testenv.Chromium(t) }
+func shell(t testing.TB) string {
+	t.Helper()
+	testenv.Time(t)
+	return testenv.Chromium(t)
+}
