@@ -25,8 +25,19 @@ import (
 type bench struct {
 	binary, templates string
 	runs, cycles      int
+	only              string      // the name of a part; empty is all
+	site              *site       // what browsers load
+	client            *playwright // nil when it is not installed
 	result            result
 }
+
+// parts are what can be measured alone, in their order.
+func parts() []string {
+	return []string{"starts", "arena", "injection", "identity", "memory", "sustained", "twenty", "growth", "driving", "snapshot"}
+}
+
+// part says whether a part is to be measured.
+func (b *bench) part(name string) bool { return b.only == "" || b.only == name }
 
 // box is a private instance with a client.
 type box struct {
@@ -58,24 +69,71 @@ func (x *box) end() error {
 
 // all measures everything, one thing after the other.
 func (b *bench) all(ctx context.Context) (err error) {
-	cold, err := b.start(ctx, 1_879_600_000, "warm_pool:\n  size: 0\n")
+	if b.site, err = startSite(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.site.end()) }()
+	if b.client, err = startPlaywright(ctx); err != nil {
+		return err
+	}
+	if b.client == nil {
+		b.result.note("without Playwright: it is not installed; run scripts/clients.sh")
+	} else {
+		defer func() { err = errors.Join(err, b.client.end()) }()
+	}
+	cold, err := b.start(ctx, 1_879_600_000, "warm_pool:\n  size: 0\n"+b.site.settings())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, cold.end()) }()
-	warm, err := b.start(ctx, 1_879_700_000, "warm_pool:\n  size: 2\n")
+	if err := b.warmed(ctx, cold); err != nil {
+		return err
+	}
+	for _, p := range []struct {
+		name    string
+		measure func(context.Context, *box) error
+	}{
+		{"identity", b.identity}, {"memory", b.memory}, {"sustained", b.sustained}, {"twenty", b.twenty}, {"growth", b.growth},
+		{"driving", b.driving}, {"snapshot", b.snapshot},
+	} {
+		if !b.part(p.name) {
+			continue
+		}
+		if err := p.measure(ctx, cold); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// warmed measures what has to do with a warm pool, beside the instance that has none.
+func (b *bench) warmed(ctx context.Context, cold *box) (err error) {
+	if !b.part("starts") && !b.part("injection") && !b.part("arena") {
+		return nil
+	}
+	warm, err := b.start(ctx, 1_879_700_000, "warm_pool:\n  size: 2\n"+b.site.settings())
 	if err != nil {
 		return err
 	}
-	warmEnded := false
-	endWarm := func() error {
-		if warmEnded {
-			return nil
+	defer func() { err = errors.Join(err, warm.end()) }()
+	if b.part("starts") {
+		if err := b.startsBeside(ctx, cold, warm); err != nil {
+			return err
 		}
-		warmEnded = true
-		return warm.end()
 	}
-	defer func() { err = errors.Join(err, endWarm()) }()
+	if b.part("arena") && b.client != nil {
+		if err := b.arena(ctx, cold, warm); err != nil {
+			return fmt.Errorf("arena: %w", err)
+		}
+	}
+	if b.part("injection") {
+		return b.warmInjection(ctx, warm)
+	}
+	return nil
+}
+
+// startsBeside measures starts next to those of Docker, where it is.
+func (b *bench) startsBeside(ctx context.Context, cold, warm *box) error {
 	engine, err := startDocker(ctx, filepath.Join(b.templates, "browser", "rootfs"))
 	if err != nil {
 		b.result.note("without Docker: %v", err)
@@ -86,18 +144,7 @@ func (b *bench) all(ctx context.Context) (err error) {
 	if engine != nil {
 		err = errors.Join(err, engine.stop())
 	}
-	if err == nil {
-		err = b.warmInjection(ctx, warm)
-	}
-	if err = errors.Join(err, endWarm()); err != nil {
-		return err
-	}
-	for _, measure := range []func(context.Context, *box) error{b.identity, b.memory, b.sustained, b.twenty, b.growth} {
-		if err := measure(ctx, cold); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // starts measures each way of getting a browser that answers, in turn, so that all see the same noise.

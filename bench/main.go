@@ -6,7 +6,8 @@
 //	make bench
 //
 // It prints a table and appends one JSON line to bench/results/bench.jsonl, so that figures can be compared over
-// time. It needs root and the template "browser"; without Docker it says so and leaves that column out.
+// time. It needs root and the template "browser"; without Docker, or without the packages of stock clients, it says so
+// and leaves out what is measured with them.
 package main
 
 import (
@@ -39,16 +40,20 @@ func run(ctx context.Context) error {
 	templates := flag.String("templates", "/var/lib/clawjail/templates", "folder of the templates")
 	runs := flag.Int("runs", 25, "rounds of each start")
 	cycles := flag.Int("cycles", 1000, "cycles of the growth test; 0 leaves it out")
+	only := flag.String("only", "", "measure one part: "+strings.Join(parts(), ", "))
 	out := flag.String("out", "bench/results/bench.jsonl", "file that the result is appended to")
 	flag.Parse()
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("it needs root: sudo bin/bench")
 	}
+	if *only != "" && !slices.Contains(parts(), *only) {
+		return fmt.Errorf("%q is none of the parts, which are %s", *only, strings.Join(parts(), ", "))
+	}
 	path, err := filepath.Abs(*binary)
 	if err != nil {
 		return err
 	}
-	b := &bench{binary: path, templates: *templates, runs: *runs, cycles: *cycles,
+	b := &bench{binary: path, templates: *templates, runs: *runs, cycles: *cycles, only: *only,
 		result: result{Time: time.Now().UTC().Truncate(time.Second), Host: host(), Figures: map[string]figure{}}}
 	if err := b.all(ctx); err != nil {
 		return err
@@ -134,7 +139,7 @@ func (r *result) print(w *os.File) error {
 		f := r.Figures[n]
 		floor, verdict := "", ""
 		if f.Floor != nil {
-			floor, verdict = fmt.Sprintf("%.1f", *f.Floor), "missed"
+			floor, verdict = digits(*f.Floor), "missed"
 			if *f.Met {
 				verdict = "met"
 			}

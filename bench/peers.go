@@ -17,7 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 )
 
-// answer waits for the first CDP reply of a browser whose pipe is given, and then ends it by closing the pipe.
+// answer waits for the first CDP reply of a browser whose pipe is given.
 func answer(in io.WriteCloser, out io.Reader) error {
 	if _, err := io.WriteString(in, `{"id":1,"method":"Browser.getVersion"}`+"\x00"); err != nil {
 		return err
@@ -33,53 +33,82 @@ func answer(in io.WriteCloser, out io.Reader) error {
 	}
 }
 
-// launch is the browser's own line, the same for all that are compared, without a proxy that the peers do not have.
-func launch(home string) ([]string, error) {
-	argv, err := browser.Command(browser.Options{Build: browser.Shell, Proxy: "http://127.0.0.1:9", Home: home, TempDir: "/tmp",
+// nowhere is a proxy that refuses: what loads no page needs none.
+const nowhere = "http://127.0.0.1:9"
+
+// launch is the browser's own line, the same for all that are compared.
+func launch(home, proxy string) ([]string, error) {
+	argv, err := browser.Command(browser.Options{Build: browser.Shell, Proxy: proxy, Home: home, TempDir: "/tmp",
 		ProfileDir: home + "/profile"})
 	return argv, err
 }
 
-// plain starts the browser of the template as an ordinary process of this host, as a user who is not root.
-func (b *bench) plain(ctx context.Context) (time.Duration, error) {
+// chromium is the browser of the template as an ordinary process of this host, as a user who is not root.
+type chromium struct {
+	home  string
+	began time.Time
+	cmd   *exec.Cmd
+	in    *os.File // what it reads
+	out   *os.File // what it writes
+}
+
+func startChromium(ctx context.Context, proxy string) (_ *chromium, err error) {
 	home, err := os.MkdirTemp("/dev/shm", "clawjail-bench-")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	defer os.RemoveAll(home)
-	const nobody = 65534
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(home))
+		}
+	}()
 	if err := os.Chown(home, nobody, nobody); err != nil {
-		return 0, err
+		return nil, err
 	}
-	argv, err := launch(home)
+	argv, err := launch(home, proxy)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	in, toBrowser, err := os.Pipe()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	fromBrowser, out, err := os.Pipe()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	defer fromBrowser.Close()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.ExtraFiles = []*os.File{in, out}
 	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "LANG=C.UTF-8", "PATH=/usr/bin:/bin"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	began := time.Now()
+	c := &chromium{home: home, cmd: cmd, in: toBrowser, out: fromBrowser, began: time.Now()}
 	err = cmd.Start()
 	_ = in.Close()
 	_ = out.Close()
 	if err != nil {
+		return nil, errors.Join(err, toBrowser.Close(), fromBrowser.Close())
+	}
+	return c, nil
+}
+
+// end closes the pipe, which ends the browser.
+func (c *chromium) end() error {
+	_, _ = c.in.Close(), c.out.Close() // whoever spoke with it may have closed them
+	late := time.AfterFunc(10*time.Second, func() { _ = c.cmd.Process.Kill() })
+	_ = c.cmd.Wait()
+	late.Stop()
+	return os.RemoveAll(c.home)
+}
+
+// plain is how long a browser takes to its first answer.
+func (b *bench) plain(ctx context.Context) (time.Duration, error) {
+	c, err := startChromium(ctx, nowhere)
+	if err != nil {
 		return 0, err
 	}
-	err = answer(toBrowser, fromBrowser)
-	took := time.Since(began)
-	_ = toBrowser.Close()
-	_ = cmd.Wait() // it ends with its pipe
-	return took, err
+	err = answer(c.in, c.out)
+	took := time.Since(c.began)
+	return took, errors.Join(err, c.end())
 }
 
 // docker is an engine of this run's own, with an image of the template's root filesystem.
@@ -149,7 +178,7 @@ func (d *docker) command(ctx context.Context, args ...string) *exec.Cmd {
 // run starts the browser in a container, hardened as far as its own sandbox allows, and waits for its first reply.
 func (d *docker) run(ctx context.Context) (time.Duration, error) {
 	const home = "/home/browser"
-	argv, err := launch(home)
+	argv, err := launch(home, nowhere)
 	if err != nil {
 		return 0, err
 	}

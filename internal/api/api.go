@@ -59,7 +59,8 @@ type Sessions interface {
 	WaitGone(ctx context.Context, by identity.Principal, id string) (session.Session, error)
 	// Drive does something with a session's browser.
 	Drive(ctx context.Context, by identity.Principal, id string, op browser.Operation) (any, error)
-	// Attach adds a DevTools client to it.
+	// Devtools says what browser a DevTools client would attach to, and Attach adds one.
+	Devtools(ctx context.Context, by identity.Principal, id string) (browser.Version, error)
 	Attach(ctx context.Context, by identity.Principal, id string) (session.Devtools, error)
 	// IssueToken makes a token that is good for one session, and Redeem says who holds one.
 	IssueToken(ctx context.Context, by identity.Principal, id string, scope session.Scope, life time.Duration) (session.Token, error)

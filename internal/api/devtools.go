@@ -40,8 +40,6 @@ type BrowserVersion struct {
 	Browser   string `json:"Browser"`
 	Protocol  string `json:"Protocol-Version"`
 	UserAgent string `json:"User-Agent"`
-	V8        string `json:"V8-Version"`
-	WebKit    string `json:"WebKit-Version"`
 	Endpoint  string `json:"webSocketDebuggerUrl" doc:"with the token that was sent in the address"`
 }
 
@@ -123,21 +121,12 @@ func (a *API) endpoint(req *http.Request, scheme, id, token string) string {
 
 // version says where the endpoint is, to whoever may use it.
 func (a *API) version(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
-	var said struct {
-		Product         string `json:"product"`
-		ProtocolVersion string `json:"protocolVersion"`
-		Revision        string `json:"revision"`
-		UserAgent       string `json:"userAgent"`
-		JSVersion       string `json:"jsVersion"`
-	}
-	if err := a.askBrowser(req.Context(), by, req.PathValue("id"), "Browser.getVersion", &said); err != nil {
+	said, err := a.Sessions.Devtools(req.Context(), by, req.PathValue("id"))
+	if err != nil {
 		return err
 	}
-	return control.Write(w, req, BrowserVersion{
-		Browser: said.Product, Protocol: said.ProtocolVersion, UserAgent: said.UserAgent, V8: said.JSVersion,
-		WebKit:   fmt.Sprintf("537.36 (%s)", said.Revision),
-		Endpoint: a.endpoint(req, "ws", req.PathValue("id"), req.URL.Query().Get(tokenParameter)),
-	}, nil)
+	return control.Write(w, req, BrowserVersion{Browser: said.Product, Protocol: said.Protocol, UserAgent: said.UserAgent,
+		Endpoint: a.endpoint(req, "ws", req.PathValue("id"), req.URL.Query().Get(tokenParameter))}, nil)
 }
 
 func (a *API) targets(w http.ResponseWriter, req *http.Request, by identity.Principal) error {

@@ -104,6 +104,13 @@ func (f *fakeSessions) Drive(_ context.Context, by identity.Principal, id string
 	return result, f.called(by, "drive", id)
 }
 
+func (f *fakeSessions) Devtools(_ context.Context, by identity.Principal, id string) (browser.Version, error) {
+	if err := f.called(by, "attach", id); err != nil {
+		return browser.Version{}, err
+	}
+	return browser.Version{Product: "Chrome/1", Protocol: "1.3", UserAgent: "agent"}, nil
+}
+
 func (f *fakeSessions) Attach(_ context.Context, by identity.Principal, id string) (session.Devtools, error) {
 	if err := f.called(by, "attach", id); err != nil {
 		return nil, err

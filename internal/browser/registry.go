@@ -34,6 +34,8 @@ const (
 type registry struct {
 	b        *Browser
 	starting chan struct{} // holds a token while the registry is being started
+	most     int           // open pages, and
+	attached int           // those of them that are under control at the same time
 
 	mu      sync.Mutex
 	started bool
@@ -73,7 +75,7 @@ type record struct {
 }
 
 func newRegistry(b *Browser) *registry {
-	return &registry{b: b, starting: make(chan struct{}, 1), hidden: make(map[target.ID]struct{})}
+	return &registry{b: b, starting: make(chan struct{}, 1), most: maxTabs, attached: maxAttached, hidden: make(map[target.ID]struct{})}
 }
 
 func (t *record) handle() string { return "t" + strconv.FormatUint(t.number, 10) }
@@ -287,7 +289,7 @@ func (r *registry) appeared(info *target.Info) {
 		}
 		return
 	}
-	if len(r.tabs) >= maxTabs && (r.started || info.OpenerID != "") || len(r.tabs) >= maxListed {
+	if len(r.tabs) >= r.most && (r.started || info.OpenerID != "") || len(r.tabs) >= maxListed {
 		if len(r.excess) < maxListed {
 			r.excess = append(r.excess, info.TargetID)
 		}

@@ -100,9 +100,6 @@ func (OpenTab) Effect() Effect { return Steers }
 // Validate reports a bad address, label or timeout.
 func (o OpenTab) Validate() error {
 	flaws := problem.Many{Code: problem.BadRequest}
-	if o.URL == "" {
-		flaws.Add("", "url is required")
-	}
 	checkLabel(&flaws, o.Label)
 	timeoutWithin(&flaws, o.TimeoutMS, leastNavigation, mostNavigation)
 	if err := flaws.Err(); err != nil {
@@ -154,8 +151,8 @@ func (o OpenTab) reuse(ctx context.Context, b *Browser, shown Tab) (any, error) 
 }
 
 func (o OpenTab) open(ctx context.Context, b *Browser, address string) (any, error) {
-	if b.tabs.count() >= maxTabs {
-		return nil, problem.New(problem.Conflict, "close some of them first", "%d tabs are open, and no more may be", maxTabs)
+	if b.tabs.count() >= b.tabs.most {
+		return nil, problem.New(problem.Conflict, "close some of them first", "%d tabs are open, and no more may be", b.tabs.most)
 	}
 	tab, err := b.create(ctx)
 	if err != nil {
@@ -310,6 +307,7 @@ func (o TabAction) Validate() error {
 			flaws.Add("", "targetId is required")
 		}
 	default:
+		flaws.Hint = "action is list, new, label, close or select"
 		flaws.Add("", "unknown tab action")
 	}
 	if o.Index != nil && *o.Index < 0 {

@@ -365,7 +365,7 @@ func (r *registry) idle(but *record) *Page {
 			oldest = tab
 		}
 	}
-	if attached <= maxAttached || oldest == nil {
+	if attached <= r.attached || oldest == nil {
 		return nil
 	}
 	page := oldest.page

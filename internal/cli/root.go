@@ -35,6 +35,7 @@ type program struct {
 	file    string // --config
 	getenv  func(string) string
 	now     func() time.Time
+	beside  []Beside
 }
 
 // configFile is the configuration file to use, empty when there is none.
@@ -43,9 +44,9 @@ func (p *program) configFile() string { return config.Find(p.file) }
 // config reads the configuration.
 func (p *program) config() (config.Config, error) { return config.Load(p.configFile()) }
 
-// New makes the command clawjail. version is what `clawjail version` prints.
-func New(version string) *cobra.Command {
-	p := &program{version: version, getenv: os.Getenv, now: time.Now}
+// New makes the command clawjail. version is what `clawjail version` prints; beside is attached to its control plane.
+func New(version string, beside ...Beside) *cobra.Command {
+	p := &program{version: version, getenv: os.Getenv, now: time.Now, beside: beside}
 	root := &cobra.Command{
 		Use:   "clawjail",
 		Short: "A jail keeper for AI agents",
@@ -73,8 +74,8 @@ func New(version string) *cobra.Command {
 }
 
 // Main runs the command line and returns the exit status.
-func Main(ctx context.Context, version string, args []string, out, errs io.Writer) int {
-	root := New(version)
+func Main(ctx context.Context, version string, args []string, out, errs io.Writer, beside ...Beside) int {
+	root := New(version, beside...)
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errs)

@@ -61,7 +61,8 @@ func newServeCommand(p *program) *cobra.Command {
 				return err
 			}
 			debug.SetGCPercent(serveGCPercent)
-			return serve(cmd.Context(), serveOptions{config: c, version: p.version, log: log, now: p.now, notify: hostd.Notifier(p.getenv("NOTIFY_SOCKET"))})
+			return serve(cmd.Context(), serveOptions{config: c, version: p.version, log: log, now: p.now,
+				notify: hostd.Notifier(p.getenv("NOTIFY_SOCKET")), beside: p.beside})
 		},
 	}
 }
@@ -73,6 +74,7 @@ type serveOptions struct {
 	log     *slog.Logger
 	now     func() time.Time
 	notify  func(state string) error
+	beside  []Beside
 }
 
 // serve runs a control plane until ctx ends. Then it closes every session, and returns when nothing of them is left.
@@ -196,6 +198,9 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		defer stopGateway()
 		return endSessions(ctx, sessions)
 	})
+	for _, run := range o.beside {
+		group.Go(func() error { return run(running, exit) })
+	}
 	o.log.Info("control plane is ready", "api", apiListener.Addr(), "gateway", gatewayListener.Addr(), "installation", info.Installation)
 	if err := o.notify("READY=1"); err != nil {
 		o.log.Warn("tell the service manager", "error", err)

@@ -316,6 +316,10 @@ func (s *inMemory) Drive(_ context.Context, _ identity.Principal, id string, op 
 	return reflect.ValueOf(op.Result()).Elem().Interface(), nil
 }
 
+func (s *inMemory) Devtools(context.Context, identity.Principal, string) (browser.Version, error) {
+	return browser.Version{}, problem.New(problem.Forbidden, "", "there is no browser")
+}
+
 func (s *inMemory) Attach(context.Context, identity.Principal, string) (session.Devtools, error) {
 	return nil, problem.New(problem.Forbidden, "", "there is no browser")
 }

@@ -88,6 +88,19 @@ func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) 
 	return a, nil
 }
 
+// Devtools says what browser a DevTools client would attach to, to who may attach.
+func (s *Service) Devtools(ctx context.Context, by identity.Principal, id string) (browser.Version, error) {
+	r, b, done, err := s.use(ctx, by, identity.SessionAttach, id)
+	if err != nil {
+		return browser.Version{}, err
+	}
+	defer done()
+	if err := s.mayAttach(r, by, identity.SessionAttach); err != nil {
+		return browser.Version{}, err
+	}
+	return b.Version(), nil
+}
+
 // enter counts the client among the session's.
 func (a *attachment) enter() error {
 	a.s.mu.Lock()

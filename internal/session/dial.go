@@ -38,8 +38,6 @@ type piped struct {
 	registry *guard.Registry
 }
 
-func (p *piped) Version() string { return p.Browser.Version().Product }
-
 // Attach implements Browser.
 func (p *piped) Attach(ctx context.Context, o guard.Options) (Devtools, error) {
 	o.Registry, o.Hidden, o.DownloadsPath, o.File = p.registry, p.HiddenContext, p.DownloadsPath(), p.FilePath

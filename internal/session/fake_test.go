@@ -145,7 +145,9 @@ func (b *fakeBrowser) Has(_ context.Context, selector string) (bool, error) {
 	return b.has == selector, nil
 }
 
-func (b *fakeBrowser) Version() string       { return "Fake/1" }
+func (b *fakeBrowser) Version() browser.Version {
+	return browser.Version{Product: "Fake/1", UserAgent: "Fake", Protocol: "1.3"}
+}
 func (b *fakeBrowser) Done() <-chan struct{} { return b.done }
 func (b *fakeBrowser) Close() error          { b.once.Do(func() { close(b.done) }); return nil }
 

@@ -223,7 +223,7 @@ func (s *Service) settle(r *session) (Session, bool) {
 	}
 	now := s.Now()
 	i := r.instance
-	r.state, r.ready, r.used, r.expires, r.version = StateReady, now, now, now.Add(r.plan.ttl), i.browser.Version()
+	r.state, r.ready, r.used, r.expires, r.version = StateReady, now, now, now.Add(r.plan.ttl), i.browser.Version().Product
 	r.timing.Total = milliseconds(now.Sub(r.created))
 	if !r.warm {
 		t := i.jail.Timing

@@ -15,6 +15,9 @@ const (
 	// poolPause is how long the pool waits after a failure, at first and at most. It is twice as long every time, until
 	// there was none for poolPeace.
 	poolPause, poolPauseMost, poolPeace = time.Second, time.Minute, 2 * time.Minute
+	// poolQuiet is how long the pool waits before it fills up while it still has a member: a browser that starts beside the
+	// one that was just taken takes the processor from its first page.
+	poolQuiet = 400 * time.Millisecond
 )
 
 // pool keeps browsers that were started and used by nobody. They run, and know nothing of the network: the gateway is
@@ -54,6 +57,18 @@ func (p *pool) size() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.ready)
+}
+
+// usable is how many members can be given to somebody.
+func (p *pool) usable() (count int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, i := range p.ready {
+		if p.fresh(i) {
+			count++
+		}
+	}
+	return count
 }
 
 // take takes a browser of that shape, or nil. It belongs to the caller then.
@@ -139,6 +154,7 @@ func (p *pool) run() {
 			}
 		}
 		timer.Reset(next)
+		quiet := false
 		for waiting := true; waiting; {
 			select {
 			case <-ctx.Done():
@@ -146,7 +162,14 @@ func (p *pool) run() {
 			case <-timer.C:
 				waiting = false
 			case <-p.wake:
-				waiting = err != nil // after a failure, only time helps
+				switch {
+				case err != nil: // after a failure, only time helps
+				case p.usable() == 0:
+					waiting = false
+				case !quiet:
+					quiet = true
+					timer.Reset(min(next, poolQuiet))
+				}
 			}
 		}
 	}

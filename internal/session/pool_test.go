@@ -37,6 +37,11 @@ func TestWarmBrowserIsGivenWithoutMakingOne(t *testing.T) {
 			t.Errorf("its jail is admitted as %+v", who)
 		}
 		synctest.Wait()
+		if w.count("create") != made {
+			t.Error("the pool takes the processor from the session that has just begun")
+		}
+		time.Sleep(poolQuiet)
+		synctest.Wait()
 		if st := s.Status(); st.WarmReady != 2 || w.count("create") != made+1 {
 			t.Errorf("the pool is not filled again: %+v", st)
 		}
@@ -197,6 +202,7 @@ func TestPoolIsFilledOneAtATimeAndNotBesideAnOpening(t *testing.T) {
 		}
 		release()
 		<-cold
+		time.Sleep(poolQuiet)
 		synctest.Wait()
 		if st := s.Status(); st.WarmReady != 3 {
 			t.Errorf("afterwards it is %+v", st)

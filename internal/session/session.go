@@ -87,7 +87,7 @@ type Template struct {
 
 // Browser is a browser that answered.
 type Browser interface {
-	Version() string
+	Version() browser.Version
 	Jar
 	// Address is where the page is, and Has whether it has an element that a CSS selector matches.
 	Address(ctx context.Context) (string, error)
