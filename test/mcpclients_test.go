@@ -24,8 +24,8 @@ func stockServer(t *testing.T, args ...string) *mcp.ClientSession {
 	dir, node := clients(t)
 	args[0] = filepath.Join(dir, "node_modules", args[0])
 	cmd := exec.Command(node, args...)
-	cmd.Dir = dir
 	home := t.TempDir()
+	cmd.Dir = home // they leave files where they run
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CACHE_HOME="+home, "CI=1")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

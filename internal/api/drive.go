@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -11,6 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // ofSession is below what the control contract is served.
@@ -62,8 +64,17 @@ func (a *API) describeBytes(r route) {
 
 // drive makes the operation of a request, has it done, and writes its result.
 func (a *API) drive(r control.Route) func(http.ResponseWriter, *http.Request, identity.Principal) error {
+	_, isFile := r.New().(*browser.GetFile)
+	var files underway
 	return func(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
 		id := req.PathValue("id")
+		if isFile {
+			leave, err := files.enter(by.Actor() + " " + id)
+			if err != nil {
+				return err
+			}
+			defer leave()
+		}
 		if r.Raw {
 			// By the system's clock, which is the connection's.
 			if err := supported(http.NewResponseController(w).SetReadDeadline(time.Now().Add(jarTimeout))); err != nil {
@@ -78,8 +89,44 @@ func (a *API) drive(r control.Route) func(http.ResponseWriter, *http.Request, id
 		if err != nil {
 			return err
 		}
+		if isFile {
+			out := http.NewResponseController(w)
+			if err := supported(out.SetWriteDeadline(time.Now().Add(jarTimeout))); err != nil {
+				return err
+			}
+			defer func() { _ = supported(out.SetWriteDeadline(time.Time{})) }() // a connection that is gone has none
+		}
 		return control.Write(w, req, result, func(media string) string {
 			return "/v1/sessions/" + url.PathEscape(id) + "/media/" + url.PathEscape(media)
 		})
 	}
+}
+
+// maxFilesUnderway is how many files of one session a caller may fetch at the same time.
+const maxFilesUnderway = 2
+
+// underway counts files that are being fetched. Each is in memory as a whole, until its client has read it.
+type underway struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+// enter counts one more until leave. The code is rate_limited when there are too many.
+func (u *underway) enter(who string) (leave func(), err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.of[who] >= maxFilesUnderway {
+		return nil, problem.New(problem.RateLimited, "wait until one has arrived", "%d files of this session are being fetched", maxFilesUnderway)
+	}
+	if u.of == nil {
+		u.of = map[string]int{}
+	}
+	u.of[who]++
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if u.of[who]--; u.of[who] == 0 {
+			delete(u.of, who)
+		}
+	}, nil
 }

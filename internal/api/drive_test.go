@@ -99,3 +99,29 @@ func TestAnErrorOfTheBrowserKeepsItsCode(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 }
+
+// Every file that a slow client fetched was in memory, as many at once as it had connections.
+func TestFilesThatAreFetchedAtOnceAreBounded(t *testing.T) {
+	var files underway
+	var leaves []func()
+	for range maxFilesUnderway {
+		leave, err := files.enter("agent:a s_1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaves = append(leaves, leave)
+	}
+	if _, err := files.enter("agent:a s_1"); problem.CodeOf(err) != problem.RateLimited {
+		t.Errorf("one more: %v", err)
+	}
+	other, err := files.enter("agent:b s_1")
+	if err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+	for _, leave := range append(leaves, other) {
+		leave()
+	}
+	if len(files.of) > 0 {
+		t.Errorf("afterwards there are %v", files.of)
+	}
+}

@@ -3,6 +3,7 @@ package browser
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
@@ -156,7 +157,35 @@ func dragged(ctx context.Context, taken *cdp.Subscription) (*input.DragData, err
 	if err := cdp.Decode(event.Params, &intercepted); err != nil {
 		return nil, err
 	}
-	return intercepted.Data, nil
+	return droppable(intercepted.Data), nil
+}
+
+// droppable is what of a page's data may be dropped. An address that nobody takes is opened by the browser, and that of a
+// file gets here from the shell; files are given by [ChooseFiles] only.
+func droppable(data *input.DragData) *input.DragData {
+	if data == nil {
+		return nil
+	}
+	out := &input.DragData{Items: []*input.DragDataItem{}, DragOperationsMask: data.DragOperationsMask}
+	for _, item := range data.Items {
+		if item == nil || strings.HasPrefix(strings.ToLower(item.MimeType), "text/uri-list") && !opens(item.Data) {
+			continue
+		}
+		item.BaseURL = ""
+		out.Items = append(out.Items, item)
+	}
+	return out
+}
+
+// opens says whether all addresses of a list may be opened, or are pictures that a page has made itself.
+func opens(list string) bool {
+	for _, address := range strings.FieldsFunc(list, func(r rune) bool { return r == '\r' || r == '\n' }) {
+		_, err := CheckURL(address)
+		if err != nil && !strings.HasPrefix(address, "data:image/") {
+			return false
+		}
+	}
+	return true
 }
 
 func (m *acting) drop(ctx context.Context, mouse *mouse, end point, data *input.DragData) error {

@@ -56,9 +56,6 @@ func (Navigate) Effect() Effect { return Steers }
 // Validate reports a bad address or timeout.
 func (o Navigate) Validate() error {
 	flaws := problem.Many{Code: problem.BadRequest}
-	if o.URL == "" {
-		flaws.Add("", "url is required")
-	}
 	timeoutWithin(&flaws, o.TimeoutMS, leastNavigation, mostNavigation)
 	if err := flaws.Err(); err != nil {
 		return err

@@ -18,7 +18,7 @@ const urlHint = "give a full address such as https://example.com/page"
 func CheckURL(raw string) (string, error) {
 	trimmed := strings.TrimSpace(raw)
 	if trimmed == "" {
-		return "", problem.New(problem.BadURL, urlHint, "the address is empty")
+		return "", problem.New(problem.BadURL, urlHint, "url is required")
 	}
 	if trimmed == blank {
 		return blank, nil

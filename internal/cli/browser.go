@@ -26,7 +26,7 @@ func newBrowserCommand(p *program) *cobra.Command {
 			"Commands start its server where that is missing. Settings are below `browser` in the configuration.",
 		Example: "  clawjail browser open https://example.com/\n  clawjail browser snapshot\n  clawjail browser act click e12",
 	})
-	cmd.AddCommand(newBrowserServe(p), newBrowserStatus(p), newBrowserStart(p), newBrowserStop(p), newBrowserDoctor(p), newBrowserCDP(p))
+	cmd.AddCommand(newBrowserServe(p), newBrowserStatus(p), newBrowserStart(p), newBrowserStop(p), newBrowserDoctor(p), newBrowserCDP(p), newBrowserFiles(p))
 	cmd.AddCommand(newBrowserOperations(p)...)
 	return cmd
 }
@@ -136,8 +136,15 @@ func showBrowser(cmd *cobra.Command, s host.Status) error {
 	if s.PID != 0 {
 		pid = strconv.Itoa(s.PID)
 	}
-	if s.Headless {
+	switch {
+	case s.Headless:
 		window = "no (" + s.HeadlessSource + ")"
+	case s.HeadlessSource == "": // it is another machine's, and does not answer
+		window = ""
+	}
+	profile := s.Profile
+	if s.UserDataDir != "" {
+		profile += " in " + s.UserDataDir
 	}
 	program := s.ChosenBrowser
 	if program == "" {
@@ -146,7 +153,7 @@ func showBrowser(cmd *cobra.Command, s host.Status) error {
 	return fields(cmd.OutOrStdout(), [][2]string{
 		{"browser", state}, {"server", map[bool]string{true: "running", false: "not running"}[s.ServerRunning]}, {"url", s.URL},
 		{"devtools", s.CDPURL}, {"pid", pid}, {"version", printable(s.Version)}, {"program", program}, {"path", s.DetectedPath},
-		{"problem", s.DetectError}, {"profile", s.Profile + " in " + s.UserDataDir}, {"colour", s.Color}, {"window", window},
+		{"problem", s.DetectError}, {"profile", profile}, {"colour", s.Color}, {"window", window},
 		{"attach only", map[bool]string{true: "yes"}[s.AttachOnly]}, {"ended by itself", printable(s.Ended)},
 	})
 }
@@ -300,6 +307,8 @@ func (b *hostBrowser) examine(ctx context.Context, deep bool) (host.Report, erro
 		return report, err
 	case up:
 		report.Add("server", "the control server", host.Pass, "it answers at "+b.settings.ControlURL, "")
+	case b.local && b.settings.AttachOnly:
+		report.Add("server", "the control server", host.Warn, "nothing answers at "+b.settings.ControlURL, "start it yourself: clawjail browser serve --start")
 	case b.local:
 		report.Add("server", "the control server", host.Warn, "nothing answers at "+b.settings.ControlURL, "the next command starts it, or: clawjail browser serve")
 	default:

@@ -47,11 +47,11 @@ func (c browserCommand) command(p *program) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if err := pictureFile(cmd, op, file, asJSON); err != nil {
+			return err
+		}
 		if err := op.Validate(); err != nil {
 			return err // before a server is started for it
-		}
-		if _, tty := terminal(cmd.OutOrStdout()); tty && file == standardInput {
-			return usage(cmd, "a picture is not written to a terminal")
 		}
 		b, err := p.hostBrowser()
 		if err != nil {
@@ -73,7 +73,24 @@ func (c browserCommand) command(p *program) *cobra.Command {
 	return cmd
 }
 
-// flag adds --tab, and the timeout.
+// pictureFile checks -o, whose name decides the format of a picture that has none.
+func pictureFile(cmd *cobra.Command, op browser.Operation, file string, asJSON bool) error {
+	if file == "" {
+		return nil
+	}
+	if asJSON {
+		return usage(cmd, "the picture is written with -o, or described with --json: give one of the two")
+	}
+	if _, tty := terminal(cmd.OutOrStdout()); tty && file == standardInput {
+		return usage(cmd, "a picture is not written to a terminal")
+	}
+	if picture, ok := op.(*browser.Screenshot); ok && picture.Type == "" {
+		picture.Type = formatOf(file)
+	}
+	return nil
+}
+
+// tabFlag adds --tab.
 func tabFlag(cmd *cobra.Command, p *program, tab *string) {
 	cmd.Flags().StringVar(tab, "tab", "", "`tab` to use: a handle (t1), a label or an id; default: the current one")
 	if err := cmd.RegisterFlagCompletionFunc("tab", p.completeTabs); err != nil {
@@ -108,7 +125,10 @@ func (m *milliseconds) Set(text string) error {
 func (*milliseconds) Type() string { return "duration" }
 
 // completeTabs asks the server that runs. A shell that completes starts none.
-func (p *program) completeTabs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (p *program) completeTabs(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if cmd.Parent().Name() == "session" { // a flag of the same command there
+		return p.completeSessionTabs(cmd, args, begun)
+	}
 	b, err := p.hostBrowser()
 	if err != nil || len(args) > 0 && cmd.Flag("tab") == nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -310,6 +330,41 @@ func browserActs() []browserCommand {
 				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 10s")
 				return func(args []string) (browser.Operation, error) { return op, actOf(cmd, op, args) }
 			}},
+		{use: "upload FILE…", least: 1, most: -1,
+			short: "Give the page files of the browser's folder",
+			long: "Gives the page files of the browser's folder, by their names there: to the element that is named, or to the file chooser that is " +
+				"open, or that the page opens next.",
+			example: "  clawjail browser upload photo.jpg --ref e7",
+			make: func(cmd *cobra.Command, p *program) build {
+				op := &browser.ChooseFiles{}
+				tabFlag(cmd, p, &op.TargetID)
+				cmd.Flags().StringVar(&op.Ref, "ref", "", "`ref` of the input, or of what opens the file chooser")
+				cmd.Flags().StringVar(&op.Element, "element", "", "CSS `selector` of the input")
+				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 30s")
+				return func(args []string) (browser.Operation, error) {
+					op.Paths = args
+					return op, nil
+				}
+			}},
+		{use: "dialog ANSWER", least: 1, most: 1,
+			short: "Say how the next dialog is answered: accept or dismiss",
+			long: "Says how the next dialog of the page is answered. Without it dialogs are dismissed, and told of by the command that they " +
+				"came from.",
+			example: "  clawjail browser dialog accept --prompt Ada",
+			words:   []string{"accept", "dismiss"},
+			make: func(cmd *cobra.Command, p *program) build {
+				op := &browser.SetDialog{}
+				tabFlag(cmd, p, &op.TargetID)
+				cmd.Flags().StringVar(&op.PromptText, "prompt", "", "`text` to answer a prompt with")
+				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long the answer is kept, such as 2m")
+				return func(args []string) (browser.Operation, error) {
+					if args[0] != "accept" && args[0] != "dismiss" {
+						return nil, usage(cmd, "the answer %q is neither accept nor dismiss", args[0])
+					}
+					op.Accept = args[0] == "accept"
+					return op, nil
+				}
+			}},
 		{use: "wait [SELECTOR]", short: "Wait for an element, a text, an address or a time", most: 1,
 			example: "  clawjail browser wait --text 'Thank you'\n  clawjail browser wait '#result' --timeout 30s",
 			make: func(cmd *cobra.Command, p *program) build {
@@ -352,7 +407,7 @@ func actOf(cmd *cobra.Command, op *browser.Act, args []string) error {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.DisallowUnknownFields()
 		if err := d.Decode(op); err != nil {
-			return problem.New(problem.BadJSON, "see: clawjail browser act --help", "the action is not the JSON of one: %s", printable(err.Error()))
+			return problem.New(problem.BadJSON, "see: "+cmd.CommandPath()+" --help", "the action is not the JSON of one: %s", printable(err.Error()))
 		}
 		return nil
 	}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -65,10 +67,30 @@ func (b *hostBrowser) send(request *http.Request) (*http.Response, error) {
 	}
 	request.Header.Set("Authorization", "Bearer "+token.Reveal())
 	client := &http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true},
+		Transport:     &http.Transport{DisableKeepAlives: true, DialContext: b.dial},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return client.Do(request)
+}
+
+// dial connects to the server. On this machine anybody may listen on the port before it does: whoever is not this user does
+// not get to see the token, which is good for longer than that. Root may read it in any case.
+func (b *hostBrowser) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, address)
+	if err != nil || !b.local {
+		return conn, err
+	}
+	// Looked up after connecting: a listener that was there then is there now.
+	at, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("find out who listens at %s: %w", address, err), conn.Close())
+	}
+	if uid, ok := hostserver.Owner(at); ok && uid != 0 && uid != os.Geteuid() {
+		return nil, errors.Join(problem.New(problem.Conflict, "set browser.control_url to a port of your own",
+			"another user listens at %s, so the token was not sent: it is the user with the id %d", address, uid), conn.Close())
+	}
+	return conn, nil
 }
 
 // health says whether the server answers. It is an error when somebody else does, or it does not know this user.

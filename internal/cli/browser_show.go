@@ -30,11 +30,7 @@ func (b *hostBrowser) save(cmd *cobra.Command, result any, file string) error {
 	if !ok {
 		return fmt.Errorf("the answer %T is no picture", answer)
 	}
-	if file == standardInput {
-		_, err = cmd.OutOrStdout().Write(content.Data)
-		return err
-	}
-	return writeWhole(file, 0o644, func(w io.Writer) error {
+	return output(cmd, file, func(w io.Writer) error {
 		_, err := w.Write(content.Data)
 		return err
 	})
@@ -54,10 +50,10 @@ func (b *hostBrowser) show(cmd *cobra.Command, result any, asJSON bool) error {
 	case browser.TabsResult:
 		return tabTable(w, r.Tabs)
 	case browser.OpenTabResult:
-		fmt.Fprintf(&text, "%s %s\n", r.SuggestedTargetID, printable(r.URL))
+		fmt.Fprintf(&text, "%s %s%s\n", r.SuggestedTargetID, printable(r.URL), refusal(r.Status))
 		dialogs(&text, r.Dialogs)
 	case browser.Result:
-		fmt.Fprintf(&text, "%s %s\n", r.TargetID, printable(r.URL))
+		fmt.Fprintf(&text, "%s %s%s\n", r.TargetID, printable(r.URL), refusal(r.Status))
 		dialogs(&text, r.Dialogs)
 	case browser.Done:
 		fmt.Fprintln(&text, strings.TrimSpace("done "+r.TargetID))
@@ -94,6 +90,15 @@ func (b *hostBrowser) show(cmd *cobra.Command, result any, asJSON bool) error {
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
+}
+
+// refusal says what the server, or the gateway in its place, thought of a request. It is empty when the page is the one
+// that was asked for.
+func refusal(status int) string {
+	if status < 400 {
+		return ""
+	}
+	return fmt.Sprintf(" (HTTP %d)", status)
 }
 
 func tabTable(w io.Writer, tabs []browser.Tab) error {

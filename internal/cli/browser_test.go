@@ -26,8 +26,11 @@ import (
 func TestBrowserScripts(t *testing.T) {
 	pages := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		if r.URL.Path == "/missing" {
+			w.WriteHeader(http.StatusNotFound)
+		}
 		io.WriteString(w, `<title>Page `+r.URL.Path[1:]+`</title><h1>hello</h1>
-<label>Name <input id="name"></label><button onclick="document.title = 'Hi ' + document.getElementById('name').value">Greet</button>
+<label>Name <input id="name"></label><input type="file" id="file"><button onclick="document.title = 'Hi ' + document.getElementById('name').value">Greet</button>
 <script>console.log("a line \x1b[31m")</script>`)
 	}))
 	t.Cleanup(pages.Close) // the scripts run after this function has returned

@@ -51,14 +51,14 @@ func (c browserCommand) ofSession(p *program) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if picture, ok := op.(*browser.Screenshot); ok && picture.Type == "" && file != "" {
-			picture.Type = formatOf(file)
+		if err := pictureFile(cmd, op, file, asJSON); err != nil {
+			return err
 		}
 		if err := op.Validate(); err != nil {
 			return err
 		}
 		if file != "" {
-			return p.savePicture(cmd, args[0], op, file, asJSON)
+			return p.savePicture(cmd, args[0], op, file)
 		}
 		return p.drive(cmd, args[0], op, asJSON)
 	}
@@ -87,13 +87,7 @@ func (p *program) drive(cmd *cobra.Command, id string, op browser.Operation, asJ
 }
 
 // savePicture writes the picture that an operation makes.
-func (p *program) savePicture(cmd *cobra.Command, id string, op browser.Operation, file string, asJSON bool) error {
-	if asJSON {
-		return usage(cmd, "the picture is written with -o, or described with --json: give one of the two")
-	}
-	if _, tty := terminal(cmd.OutOrStdout()); tty && file == standardInput {
-		return usage(cmd, "a picture is not written to a terminal")
-	}
+func (p *program) savePicture(cmd *cobra.Command, id string, op browser.Operation, file string) error {
 	c, err := p.client()
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,32 +16,68 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
+// folder is the folder of a browser, for the commands that use it.
+type folder struct {
+	use     string // what the arguments of a command begin with: "ID ", or nothing for the host browser
+	named   int    // how many arguments that is
+	example string // the same, in an example
+	drive   func(ctx context.Context, args []string, op browser.Operation) (any, error)
+	// complete completes what the arguments begin with.
+	complete cobra.CompletionFunc
+	// names completes the names of its files. It may be nil.
+	names cobra.CompletionFunc
+}
+
 // newSessionFiles are the commands for the folder of a session's browser.
 func newSessionFiles(p *program) *cobra.Command {
+	return newFiles("session", folder{use: "ID ", named: 1, example: "$id ", complete: p.completeSessions,
+		names: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			return p.completer(func(ctx context.Context, c *client.Client, _ string) ([]string, error) {
+				found, err := client.As[browser.FilesResult](c.Drive(ctx, args[0], browser.Files{}))
+				return namesOf(found.Files, err, func(f browser.File) (string, string) { return printable(f.Name), f.Kind })
+			})(cmd, args, begun)
+		},
+		drive: func(ctx context.Context, args []string, op browser.Operation) (any, error) {
+			c, err := p.client()
+			if err != nil {
+				return nil, err
+			}
+			return c.Drive(ctx, args[0], op)
+		}})
+}
+
+// newBrowserFiles are the commands for the folder of the host browser.
+func newBrowserFiles(p *program) *cobra.Command {
+	return newFiles("browser", folder{drive: func(ctx context.Context, _ []string, op browser.Operation) (any, error) {
+		b, err := p.hostBrowser()
+		if err != nil {
+			return nil, err
+		}
+		return b.drive(ctx, op)
+	}})
+}
+
+func newFiles(of string, f folder) *cobra.Command {
+	line := "  clawjail " + of + " files "
 	cmd := group(&cobra.Command{
-		Use:   "files",
-		Short: "List, fetch and remove downloads of a session, and put files there for uploads",
-		Example: "  clawjail session files ls $id\n  clawjail session files get $id report.pdf\n" +
-			"  clawjail session files put $id photo.jpg",
+		Use:     "files",
+		Short:   "List, fetch and remove downloads, and put files there for uploads",
+		Example: line + strings.TrimSpace("ls "+f.example) + "\n" + line + "get " + f.example + "report.pdf\n" + line + "put " + f.example + "photo.jpg",
 	})
-	cmd.AddCommand(newFilesList(p), newFilesGet(p), newFilesPut(p), newFilesRemove(p))
+	cmd.AddCommand(newFilesList(f), newFilesGet(f), newFilesPut(f), newFilesRemove(f))
 	return cmd
 }
 
-func newFilesList(p *program) *cobra.Command {
+func newFilesList(of folder) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:               "ls ID",
+		Use:               strings.TrimSpace("ls " + of.use),
 		Aliases:           []string{"list"},
-		Short:             "List the files of a session",
-		Args:              arguments(1, 1),
-		ValidArgsFunction: p.completeSessions,
+		Short:             "List the files of the browser",
+		Args:              arguments(of.named, of.named),
+		ValidArgsFunction: of.completeNothing,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			found, err := client.As[browser.FilesResult](c.Drive(cmd.Context(), args[0], browser.Files{}))
+			found, err := client.As[browser.FilesResult](of.drive(cmd.Context(), args, browser.Files{}))
 			if err != nil {
 				return err
 			}
@@ -58,23 +95,19 @@ func newFilesList(p *program) *cobra.Command {
 	return cmd
 }
 
-func newFilesGet(p *program) *cobra.Command {
+func newFilesGet(of folder) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use:               "get ID NAME",
-		Short:             "Fetch a file of a session",
-		Long:              "Fetch a file of a session, into one of the same name here, or into that of -o. A file that exists is only replaced with -o.",
-		Args:              arguments(2, 2),
-		ValidArgsFunction: p.completeFiles,
+		Use:               "get " + of.use + "NAME",
+		Short:             "Fetch a file of the browser",
+		Long:              "Fetch a file of the browser, into one of the same name here, or into that of -o. A file that exists is only replaced with -o.",
+		Args:              arguments(of.named+1, of.named+1),
+		ValidArgsFunction: of.completeFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, tty := terminal(cmd.OutOrStdout()); tty && file == standardInput {
 				return usage(cmd, "a file is not written to a terminal")
 			}
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			content, err := client.As[browser.FileContent](c.Drive(cmd.Context(), args[0], browser.GetFile{Name: args[1]}))
+			content, err := client.As[browser.FileContent](of.drive(cmd.Context(), args, browser.GetFile{Name: args[of.named]}))
 			if err != nil {
 				return err
 			}
@@ -95,23 +128,31 @@ func newFilesGet(p *program) *cobra.Command {
 	return cmd
 }
 
-func newFilesPut(p *program) *cobra.Command {
+func newFilesPut(of folder) *cobra.Command {
 	var name string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:               "put ID FILE",
-		Short:             "Put a file into the folder of a session, for uploads",
-		Args:              arguments(2, 2),
-		ValidArgsFunction: p.completeSessionThenFile,
+		Use:               "put " + of.use + "FILE",
+		Short:             "Put a file into the folder of the browser, for uploads",
+		Args:              arguments(of.named+1, of.named+1),
+		ValidArgsFunction: of.completeLocal,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			data, err := readFile(args[1])
+			data, err := readFile(args[of.named])
 			if err != nil {
 				return err
 			}
 			if name == "" {
-				name = filepath.Base(args[1])
+				name = filepath.Base(args[of.named])
 			}
-			return p.drive(cmd, args[0], browser.PutFile{Name: name, Data: data}, asJSON)
+			put, err := client.As[browser.File](of.drive(cmd.Context(), args, browser.PutFile{Name: name, Data: data}))
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), put)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), printable(put.Name))
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "`name` that it has there; that of the file when it is left out")
@@ -135,39 +176,44 @@ func readFile(path string) (data []byte, err error) {
 	return data, nil
 }
 
-func newFilesRemove(p *program) *cobra.Command {
+func newFilesRemove(of folder) *cobra.Command {
 	return &cobra.Command{
-		Use:               "rm ID NAME…",
-		Short:             "Remove files of a session",
-		Args:              arguments(2, -1),
-		ValidArgsFunction: p.completeFiles,
+		Use:               "rm " + of.use + "NAME…",
+		Short:             "Remove files of the browser",
+		Args:              arguments(of.named+1, -1),
+		ValidArgsFunction: of.completeFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			return each(cmd, args[1:], func(name string) error {
-				_, err := c.Drive(cmd.Context(), args[0], browser.DeleteFile{Name: name})
+			return each(cmd, args[of.named:], func(name string) error {
+				_, err := of.drive(cmd.Context(), args, browser.DeleteFile{Name: name})
 				return err
 			})
 		},
 	}
 }
 
-// completeFiles completes a session, and then the names of its files.
-func (p *program) completeFiles(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 0 {
-		return p.completeSessions(cmd, args, begun)
+// completeNothing completes what the arguments begin with, and nothing behind it.
+func (f folder) completeNothing(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) < f.named {
+		return f.complete(cmd, args, begun)
 	}
-	return p.completer(func(ctx context.Context, c *client.Client, _ string) ([]string, error) {
-		found, err := client.As[browser.FilesResult](c.Drive(ctx, args[0], browser.Files{}))
-		return namesOf(found.Files, err, func(f browser.File) (string, string) { return printable(f.Name), f.Kind })
-	})(cmd, args, begun)
+	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-func (p *program) completeSessionThenFile(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 0 {
-		return p.completeSessions(cmd, args, begun)
+// completeFiles completes the names of files of the browser.
+func (f folder) completeFiles(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) < f.named {
+		return f.complete(cmd, args, begun)
+	}
+	if f.names == nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return f.names(cmd, args, begun)
+}
+
+// completeLocal completes the names of files here.
+func (f folder) completeLocal(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) < f.named {
+		return f.complete(cmd, args, begun)
 	}
 	return nil, cobra.ShellCompDirectiveDefault
 }

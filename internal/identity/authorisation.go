@@ -246,8 +246,11 @@ func (r Rule) decide(p Principal, object Object) error {
 		// The holder of a token has what its maker has, for one session and within the scope.
 		least := scopeOf(r.Operation)
 		switch {
-		case !least.Valid() || p.Scope.rank() < least.rank() || p.Session == "":
-			return forbidden(r.Operation)
+		case !least.Valid() || p.Session == "":
+			return problem.New(problem.Forbidden, "use the key that the token was made with", "a token for a session may not do this: %s", r.Operation)
+		case p.Scope.rank() < least.rank():
+			return problem.New(problem.Forbidden, "ask who made the token for one with the scope "+string(least),
+				"a token with the scope %s may not do this: %s", p.Scope, r.Operation)
 		case object.Session != p.Session:
 			return nothing()
 		}

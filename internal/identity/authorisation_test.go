@@ -282,6 +282,16 @@ func TestTenantOfARequest(t *testing.T) {
 	}
 }
 
+func TestARefusalOfATokenNamesTheScopeThatWouldDo(t *testing.T) {
+	view := admin.Within("s_1", ScopeView, time.Unix(1, 0))
+	for op, want := range map[Operation]string{SessionUse: "the scope control", SessionAttach: "the scope cdp", SessionClose: "the key"} {
+		p, ok := problem.As(decide(Table(), view, op, Object{Session: "s_1"}))
+		if !ok || !strings.Contains(p.Hint, want) {
+			t.Errorf("%s: %+v", op, p)
+		}
+	}
+}
+
 // A token for a session opens nothing but that session, and there no more than its scope.
 func TestATokenForASessionIsGoodForNothingElse(t *testing.T) {
 	for _, maker := range callers {

@@ -68,8 +68,14 @@ func newConversations(now func() time.Time) *conversations {
 	return &conversations{now: now, all: map[string]*talking{}}
 }
 
-// keyOf names the key that a principal called with.
-func keyOf(by identity.Principal) string { return by.Actor() + "/" + by.TokenID }
+// keyOf names the key that a principal called with. The token of a session is another one than the key of who made it.
+func keyOf(by identity.Principal) string {
+	key := by.Actor() + "/" + by.TokenID
+	if by.Scope != "" {
+		key += "/" + by.Session + "/" + string(by.Scope)
+	}
+	return key
+}
 
 // begin makes a conversation. The code is rate_limited when there are too many.
 func (c *conversations) begin(owner string) (string, *conversation, error) {

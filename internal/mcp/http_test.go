@@ -332,3 +332,17 @@ func TestTaskOverHTTPClosesItsSessionWhenTheClientGoes(t *testing.T) {
 	<-done
 	testenv.Eventually(t, 10*time.Second, func() bool { return len(d.back.closedIDs()) == 1 }, "the session is still open")
 }
+
+// Whoever had a token for one session could go on with the conversations of who made it, and use up their calls.
+func TestTheTokenOfASessionIsAnotherKeyThanItsMakers(t *testing.T) {
+	maker := identity.Principal{Kind: identity.KindAgent, ID: "ann", Tenant: "acme", TokenID: "k1"}
+	keys := map[string]bool{keyOf(maker): true}
+	for _, session := range []string{"s_1", "s_2"} {
+		for _, scope := range []identity.Scope{identity.ScopeView, identity.ScopeCDP} {
+			keys[keyOf(maker.Within(session, scope, time.Time{}))] = true
+		}
+	}
+	if len(keys) != 5 {
+		t.Errorf("five keys are these: %v", keys)
+	}
+}

@@ -101,6 +101,9 @@ func stepsOf(a taskArguments) ([]step, error) {
 		if err == nil {
 			err = made.op.Validate()
 		}
+		if problem.CodeOf(err) == problem.ActKindRequired { // a step is more than an action
+			return nil, problem.New(problem.BadRequest, stepHint, "step %d: there is no such step", n+1)
+		}
 		if p, ok := problem.As(err); ok {
 			return nil, problem.New(p.Code, p.Hint, "step %d: %s", n+1, p.Message)
 		} else if err != nil {

@@ -142,6 +142,7 @@ func TestWrongArgumentsAreToolErrorsThatSayNothingSecret(t *testing.T) {
 		{"browser_run_task", "bad_request", `a task has 1 to 50 steps, not 51`, args{"steps": slices.Repeat([]any{args{"do": "snapshot"}}, 51)}},
 		{"browser_run_task", "bad_request", `step 2: there is no argument`, args{"steps": []any{args{"do": "snapshot"}, args{"do": "navigate", "nope": "HUSH"}}}},
 		{"browser_run_task", "bad_request", `step 1: the step does not say what to do`, args{"steps": []any{args{"kind": "click"}}}},
+		{"browser_run_task", "bad_request", `step 1: there is no such step`, args{"steps": []any{args{"do": "fly"}}}},
 		{"browser_run_task", "bad_request", `timeoutMs is not between`, args{"steps": []any{args{"do": "snapshot"}}, "timeoutMs": 300001}},
 		{"capabilities", "bad_request", `there is no argument`, args{"nope": "HUSH"}},
 	} {

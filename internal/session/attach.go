@@ -32,7 +32,7 @@ type attachment struct {
 	r      *session
 	by     identity.Principal
 	record Record
-	expire *time.Timer // nil when nothing ends it but its user
+	expire atomic.Pointer[time.Timer] // nil when nothing ends it but its user
 
 	sent, refused atomic.Int64
 	changed       atomic.Int64 // commands since the last picture that change what the page shows
@@ -79,10 +79,10 @@ func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) 
 		s.tasks.Go(a.film) // ends with the client
 	}
 	if !by.ExpiresAt.IsZero() {
-		a.expire = time.AfterFunc(by.ExpiresAt.Sub(s.Now()), func() {
+		a.expire.Store(time.AfterFunc(by.ExpiresAt.Sub(s.Now()), func() {
 			a.expired.Store(true)
 			_ = a.Close() // its user is told by the end of the client
-		})
+		}))
 	}
 	s.Log.Info("DevTools client attached", "session", id, "by", by.Actor())
 	return a, nil
@@ -153,8 +153,8 @@ func (a *attachment) Close() error {
 	if a.closed.Swap(true) {
 		return err
 	}
-	if a.expire != nil {
-		a.expire.Stop()
+	if expire := a.expire.Load(); expire != nil {
+		expire.Stop()
 	}
 	a.leave()
 	a.record.End(outcome(nil, audit.Fields{"commands": a.sent.Load(), "refused": a.refused.Load()}))

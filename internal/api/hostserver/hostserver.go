@@ -167,8 +167,7 @@ func (s *Server) drive(route control.Route, r *http.Request) (any, error) {
 
 // Started is the answer to a start.
 type Started struct {
-	OK      bool   `json:"ok"`
-	Profile string `json:"profile"`
+	OK bool `json:"ok"`
 	host.Status
 }
 
@@ -186,7 +185,7 @@ func (s *Server) start(r *http.Request) (any, error) {
 	if err := s.keeper.Start(r.Context(), headless); err != nil {
 		return nil, err
 	}
-	return Started{OK: true, Profile: host.ProfileName, Status: s.keeper.Status()}, nil
+	return Started{OK: true, Status: s.keeper.Status()}, nil
 }
 
 // Stopped is the answer to a stop.

@@ -187,6 +187,7 @@ func TestErrorsHaveTheShapeOfTheContract(t *testing.T) {
 		{"GET", "/?profile=other", "", 404, problem.NotFound, "", ""},
 		{"GET", "/nothing", "", 404, problem.NotFound, "", ""},
 		{"PATCH", "/tabs", "", 404, problem.NotFound, "", ""},
+		{"POST", "/tabs/open", `{}`, 400, problem.BadURL, "navigation_blocked", "url is required"},
 		{"POST", "/tabs/open", `{"url":"file:///etc/passwd"}`, 400, problem.BadURL, "navigation_blocked", ""},
 		{"POST", "/tabs/open", `{"url":"about:blank","url":"about:blank"}`, 400, problem.BadJSON, "", ""},
 		{"POST", "/tabs/open", `{"uri":"about:blank"}`, 400, problem.BadJSON, "", ""},

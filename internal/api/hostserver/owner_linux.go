@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -36,21 +37,47 @@ func portOwner(at netip.AddrPort) string {
 	return who
 }
 
-// listener finds a listening socket in the kernel's list (proc(5)).
+// Owner is the id of the user who listens on a port; ok is false where that cannot be seen.
+func Owner(at netip.AddrPort) (uid int, ok bool) {
+	text, _, ok := listener(at)
+	if !ok {
+		return 0, false
+	}
+	uid, err := strconv.Atoi(text)
+	return uid, err == nil
+}
+
+// listener finds a listening socket in the kernel's lists (proc(5)). The one that takes a connection to an address is on
+// that address, or on all: the latter also in the list of IPv6, whose sockets may take IPv4 besides.
 func listener(at netip.AddrPort) (uid, inode string, ok bool) {
-	path, text := "/proc/net/tcp", ""
-	if a := at.Addr(); a.Is4() {
-		b := a.As4()
-		text = fmt.Sprintf("%08X", binary.NativeEndian.Uint32(b[:]))
-	} else {
-		path = "/proc/net/tcp6"
-		b := a.As16()
-		for n := 0; n < len(b); n += 4 {
-			text += fmt.Sprintf("%08X", binary.NativeEndian.Uint32(b[n:]))
+	six := at.Addr().As16() // of IPv4 it is the mapped one
+	port := fmt.Sprintf(":%04X", at.Port())
+	all6 := strings.Repeat("0", 32) + port
+	if !at.Addr().Is4() {
+		return listed("/proc/net/tcp6", words(six[:])+port, all6)
+	}
+	four := at.Addr().As4()
+	for _, list := range []struct{ path, address string }{
+		{"/proc/net/tcp", words(four[:]) + port}, {"/proc/net/tcp6", words(six[:]) + port},
+		{"/proc/net/tcp", "00000000" + port}, {"/proc/net/tcp6", all6},
+	} {
+		if uid, inode, ok = listed(list.path, list.address); ok {
+			return uid, inode, true
 		}
 	}
-	text += ":" + fmt.Sprintf("%04X", at.Port())
-	any := strings.Repeat("0", strings.IndexByte(text, ':')) + text[strings.IndexByte(text, ':'):]
+	return "", "", false
+}
+
+// words is an address as the kernel lists it: in words of its own byte order.
+func words(address []byte) (text string) {
+	for n := 0; n < len(address); n += 4 {
+		text += fmt.Sprintf("%08X", binary.NativeEndian.Uint32(address[n:]))
+	}
+	return text
+}
+
+// listed looks a listening socket up in one list, by any of its addresses.
+func listed(path string, addresses ...string) (uid, inode string, ok bool) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", "", false
@@ -60,7 +87,7 @@ func listener(at netip.AddrPort) (uid, inode string, ok bool) {
 	lines := bufio.NewScanner(f)
 	for n := 0; n < most && lines.Scan(); n++ {
 		fields := strings.Fields(lines.Text())
-		if len(fields) > 9 && (fields[1] == text || fields[1] == any) && fields[3] == listening {
+		if len(fields) > 9 && slices.Contains(addresses, fields[1]) && fields[3] == listening {
 			if _, err := strconv.Atoi(fields[7]); err == nil {
 				return fields[7], fields[9], true
 			}

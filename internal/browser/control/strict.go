@@ -61,7 +61,7 @@ func bad(body []byte, offset int64, what string) error {
 	}
 	line := 1 + bytes.Count(before, []byte("\n"))
 	column := len(before) - bytes.LastIndexByte(before, '\n')
-	return problem.New(problem.BadJSON, "the fields of every body are in /openapi.json", "the body at line %d, column %d: %s", line, column, what).
+	return problem.New(problem.BadJSON, "the fields are in docs/browser.md, and in /openapi.json of a control plane", "the body at line %d, column %d: %s", line, column, what).
 		With("line", line).With("column", column)
 }
 

@@ -47,7 +47,8 @@ func (k *Keeper) Attach(ctx context.Context) (*Client, error) {
 	}
 	// Clients may have contexts and cookies of their own; files, ports and each other they do not reach.
 	filter, err := guard.New(guard.Options{
-		Mode: guard.Clean, Registry: r.contexts, DownloadsPath: r.browser.DownloadsPath(), File: r.browser.FilePath,
+		Mode: guard.Clean, Registry: r.contexts, Hidden: r.browser.HiddenContext,
+		DownloadsPath: r.browser.DownloadsPath(), File: r.browser.FilePath,
 		Refused: func(method, reason string) {
 			k.log.Debug("a DevTools command was refused", "method", method, "reason", reason)
 		},

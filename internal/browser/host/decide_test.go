@@ -178,11 +178,21 @@ func TestTheBrowserGetsNoKeys(t *testing.T) {
 	}
 }
 
+func TestABrowserOfAnotherMachineIsNotDescribedByThisOne(t *testing.T) {
+	s := Offline(config.HostBrowser{Enabled: true, ControlURL: "https://desk.example.com:18791", Color: "#FF4500"}, config.Environment{GOOS: "linux"}, "/data")
+	if s.URL == "" || s.UserDataDir+s.Detected+s.DetectError+s.CDPURL+s.HeadlessSource != "" {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestThereIsNoPortAndTheSandboxIsOn(t *testing.T) {
 	for _, goos := range []string{"linux", "darwin", "freebsd"} {
 		line := strings.Join(flags(goos, "/p", false), " ")
 		if strings.Contains(line, "debugging-port") || strings.Contains(line, "sandbox") || !strings.Contains(line, "--user-data-dir=/p ") {
 			t.Errorf("%s: %s", goos, line)
+		}
+		if line = strings.Join(flags(goos, "/p", true), " "); !strings.Contains(line, "--headless=new") || !strings.Contains(line, "--window-size=1280,800") {
+			t.Errorf("%s without a window: %s", goos, line)
 		}
 	}
 }

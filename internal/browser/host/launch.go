@@ -75,7 +75,7 @@ func flags(goos, profile string, headless bool) []string {
 		out = append(out, "--password-store=basic")
 	}
 	if headless {
-		out = append(out, "--headless=new", "--disable-gpu")
+		out = append(out, "--headless=new", "--disable-gpu", "--window-size=1280,800") // what sessions have; the default is narrow
 	}
 	return append(out, "about:blank")
 }

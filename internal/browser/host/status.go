@@ -51,13 +51,13 @@ type Ports struct {
 // Offline is the status without a server: what the settings and the machine say.
 func Offline(settings config.HostBrowser, e config.Environment, dir string) Status {
 	control, devtools, local := settings.Local()
+	if !local { // what this machine has is nothing to it
+		return Status{Enabled: settings.Enabled, Profile: ProfileName, Driver: "clawjail", Transport: "cdp", URL: settings.ControlURL, Color: settings.Color, AttachOnly: settings.AttachOnly}
+	}
 	s := Status{
 		Enabled: settings.Enabled, Profile: ProfileName, Driver: "clawjail", Transport: "cdp", URL: settings.ControlURL,
-		CDPPort: int(devtools.Port()), Ports: Ports{Control: int(control.Port()), CDP: int(devtools.Port())},
+		CDPPort: int(devtools.Port()), CDPURL: "http://" + devtools.String(), Ports: Ports{Control: int(control.Port()), CDP: int(devtools.Port())},
 		ExecutablePath: settings.Executable, UserDataDir: profileDir(dir), Color: settings.Color, AttachOnly: settings.AttachOnly,
-	}
-	if local {
-		s.CDPURL = "http://" + devtools.String()
 	}
 	if program, err := finderOf(e).find(settings.Executable); err == nil {
 		s.Detected, s.DetectedPath = program.Name, program.Path

@@ -127,6 +127,40 @@ func TestAFileIsGivenByItsNameAmongTheSessions(t *testing.T) {
 	})
 }
 
+// What no page took when it was dropped was opened in a new tab: in the shell, also a file.
+func TestADroppedAddressOpensNoFile(t *testing.T) {
+	eachBuild(t, func(t *testing.T, program string, flags ...string) {
+		_, mux := open(t, program, flags...)
+		s := newSite(t)
+		u, all := guarded(t, mux, Options{Mode: Clean}), join(t, mux, nil)
+		_, session := u.page("")
+		drop := func(kind, address string) {
+			for _, step := range []string{"dragEnter", "dragOver", "drop"} {
+				u.must(session, "Input.dispatchDragEvent", fmt.Sprintf(
+					`{"type":%q,"x":100,"y":100,"data":{"items":[{"mimeType":%q,"data":%s,"baseURL":"file:///"}],"dragOperationsMask":19}}`, step, kind, quoted(address)))
+			}
+		}
+		for _, address := range []string{"file:///etc/passwd", " FI\nLE:///etc/passwd", "view-source:file:///etc/passwd", "chrome://version",
+			"http://127.0.0.1:1/\r\nfile:///etc/passwd", "#\r\nfile:///etc/passwd", "javascript:1", "filesystem:file:///temporary/x"} {
+			for _, kind := range []string{"text/uri-list", "Text/URI-List", "text/uri-list;charset=utf-8", "text/plain", "URL", "text/x-moz-url"} {
+				drop(kind, address)
+			}
+		}
+		// What may be opened still is, after all the others.
+		drop("text/uri-list", s.URL+"/dropped")
+		targets := ""
+		testenv.Eventually(t, patience, func() bool {
+			targets = string(all.must("", "Target.getTargets", `{}`))
+			return strings.Contains(targets, s.URL+"/dropped")
+		}, "the page of the web in its tab")
+		for _, never := range []string{`"file:`, `"view-source:`, `"chrome://version`, "blocked"} {
+			if strings.Contains(targets, never) {
+				t.Errorf("there is %s in %s", never, targets)
+			}
+		}
+	})
+}
+
 func TestADownloadGoesToTheSessionsFolder(t *testing.T) {
 	eachBuild(t, func(t *testing.T, program string, flags ...string) {
 		_, mux := open(t, program, flags...)

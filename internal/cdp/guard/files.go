@@ -18,7 +18,7 @@ func fileCommands(commands map[string]rewritten) {
 		return members("nodeId", "backendNodeId", "objectId").with("files", g.files).command(m.Params)
 	}}
 	commands["Input.dispatchDragEvent"] = rewritten{command: func(g *Guard, m *cdp.Message) (jsontext.Value, error) {
-		data := members("items", "dragOperationsMask").with("files", g.files)
+		data := members("dragOperationsMask").with("items", droppedItems).with("files", g.files)
 		return members("type", "x", "y", "modifiers").with("data", data.command).command(m.Params)
 	}}
 	commands["Browser.setDownloadBehavior"] = rewritten{command: browserDownloads}
@@ -45,6 +45,35 @@ func (g *Guard) files(value jsontext.Value) (jsontext.Value, error) {
 		return nil, false, &refusal{fmt.Sprintf("the session has no file %.200q", name),
 			"Put it into the session's files first, and name it as it is listed there."}
 	})
+}
+
+// droppedItems leaves out addresses that are not of the web: where no page takes what is dropped, the browser opens it in
+// a new tab, and the shell opens local files too. Clients send back what a page let them drag, so the rest goes on.
+func droppedItems(value jsontext.Value) (jsontext.Value, error) {
+	item := members("mimeType", "data", "title").with("baseURL", func(value jsontext.Value) (jsontext.Value, error) {
+		if base, err := text(value); err != nil || !pageAddresses(base) {
+			return nil, nil
+		}
+		return value, nil
+	})
+	return elements(value, func(element jsontext.Value) (jsontext.Value, bool, error) {
+		element, err := item.command(element)
+		kind, _, _ := strings.Cut(findText(element, "mimeType"), ";")
+		if strings.EqualFold(strings.TrimSpace(kind), "text/uri-list") && !pageAddresses(findText(element, "data")) {
+			return nil, false, err
+		}
+		return element, true, err
+	})
+}
+
+// pageAddresses says whether a page may go to all addresses of a list (RFC 2483, section 5), also when it is read as one.
+func pageAddresses(list string) bool {
+	for _, line := range append(strings.FieldsFunc(list, func(r rune) bool { return r == '\r' || r == '\n' }), list) {
+		if _, err := pageAddress(quoted(line)); err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // browserDownloads is for a context, or for all pages of the default one.

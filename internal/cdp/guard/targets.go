@@ -27,11 +27,13 @@ func driven(kind string) bool {
 	return false
 }
 
-// privileged says whether an address is one of the browser's own pages, whose scripts may do what no web page may.
+// privileged says whether an address is one of the browser's own pages, whose scripts may do what no web page may, or a
+// local file.
 func privileged(url string) bool {
 	scheme, _, _ := strings.Cut(url, ":")
 	switch strings.ToLower(scheme) {
-	case "devtools", "chrome-devtools", "chrome", "chrome-untrusted", "chrome-extension", "chrome-search":
+	case "devtools", "chrome-devtools", "chrome", "chrome-untrusted", "chrome-extension", "chrome-search",
+		"file", "filesystem", "view-source":
 		return true
 	}
 	return false
