@@ -1,28 +1,16 @@
 package hostserver
 
 import (
-	"context"
-	"errors"
 	"net/http"
-	"time"
 
-	"github.com/coder/websocket"
-	"golang.org/x/sync/errgroup"
-
+	"github.com/clawjail/clawjail/internal/api/socket"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/browser/host"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-const (
-	// maxClients bounds how many DevTools clients there are at once.
-	maxClients = 32
-	// pingEvery finds clients that are gone without a word; writeLimit those that do not read.
-	pingEvery  = 30 * time.Second
-	writeLimit = 30 * time.Second
-	// maxReason is what fits into a close frame (RFC 6455, 5.5).
-	maxReason = 123
-)
+// maxClients bounds how many DevTools clients there are at once.
+const maxClients = 32
 
 // socketPath is the browser's own target. What follows has no meaning: a client that is connected has a target of its own.
 const socketPath = "/devtools/browser/" + host.ProfileName
@@ -74,7 +62,7 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) {
 	}
 	s.clients.Add(1)
 	defer s.clients.Done()
-	if r.Header.Get("Upgrade") == "" {
+	if !socket.Asked(r.Header) {
 		s.fail(w, r, problem.New(problem.BadRequest, "connect with a DevTools client, such as Playwright's connectOverCDP", "this is the address of a WebSocket"))
 		return
 	}
@@ -89,85 +77,7 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	// Where the request comes from, the guard has looked at.
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
-	if err != nil {
-		s.log.Debug("a DevTools client did not speak WebSocket", "error", err)
-		return
-	}
 	s.log.Debug("a DevTools client came")
-	err = bridge(r.Context(), conn, client)
+	err = socket.Serve(r.Context(), w, r, client)
 	s.log.Debug("a DevTools client left", "why", err)
-}
-
-// bridge carries messages both ways until one side ends, and tells the client why when that was ours.
-func bridge(ctx context.Context, conn *websocket.Conn, client *host.Client) error {
-	conn.SetReadLimit(int64(client.MaxFrame()) + 1)
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		for {
-			kind, frame, err := conn.Read(ctx)
-			if err != nil {
-				return err
-			}
-			if kind != websocket.MessageText {
-				return errors.New("a message is not text")
-			}
-			if err := client.Send(ctx, frame); err != nil {
-				return err
-			}
-		}
-	})
-	g.Go(func() error {
-		for {
-			frame, err := client.Receive(ctx)
-			if err != nil {
-				return err
-			}
-			writing, cancel := context.WithTimeout(ctx, writeLimit)
-			err = conn.Write(writing, websocket.MessageText, frame)
-			cancel()
-			if err != nil {
-				return err
-			}
-		}
-	})
-	g.Go(func() error {
-		tick := time.NewTicker(pingEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-tick.C:
-			}
-			waiting, cancel := context.WithTimeout(ctx, writeLimit)
-			err := conn.Ping(waiting)
-			cancel()
-			if err != nil {
-				return err
-			}
-		}
-	})
-	g.Go(func() error {
-		// A client that the browser ended, or that sent what is not the protocol, is told before the others give up.
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-client.Done():
-			err := client.Err()
-			_ = conn.Close(websocket.StatusPolicyViolation, reason(err))
-			return err
-		}
-	})
-	err := g.Wait()
-	_ = conn.Close(websocket.StatusGoingAway, reason(err)) // the other side may have gone first
-	return err
-}
-
-func reason(err error) string {
-	if err == nil {
-		return ""
-	}
-	text := err.Error()
-	return text[:min(len(text), maxReason)]
 }
