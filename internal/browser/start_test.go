@@ -90,7 +90,7 @@ func open(t testing.TB, build Build, proxy string) *Browser {
 }
 
 func within(t testing.TB, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience*d)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -138,7 +138,7 @@ func TestEventuallyAsksAgainUntilTrueAndGivesUp(t *testing.T) {
 		t.Errorf("asked %d times, want 3", calls)
 	}
 	r := record(func(tb testing.TB) { Eventually(tb, time.Millisecond, func() bool { return false }, "jail %d", 7) })
-	if r.failed != "not within 1ms: jail 7" {
+	if r.failed != "not within 4ms: jail 7" {
 		t.Errorf("got %q", r.failed)
 	}
 }
