@@ -106,6 +106,9 @@ func (s *Service) picture(ctx context.Context, r *session, b Browser, op browser
 	}
 	if format, found := strings.CutPrefix(asked.ContentType, "image/"); isPicture && found {
 		o.Picture, o.Format, o.URL = asked.Data, format, asked.URL
+		if values := s.valuesOf(r); values != nil {
+			o.URL = values.Text(o.URL) // it is kept for a week
+		}
 	}
 }
 
