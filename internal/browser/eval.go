@@ -52,9 +52,7 @@ func (o Eval) Validate() error {
 	if len(o.JS) > maxScript {
 		flaws.Add("js", "it has %d bytes; %d are allowed", len(o.JS), maxScript)
 	}
-	if err := boundTimeout(o.TimeoutMS, maxEvalTimeout); err != nil {
-		flaws.Add("timeoutMs", "%d is not between 500 and %d", o.TimeoutMS, maxEvalTimeout.Milliseconds())
-	}
+	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, int(maxEvalTimeout.Milliseconds()))
 	return flaws.Err()
 }
 

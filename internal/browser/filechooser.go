@@ -60,9 +60,7 @@ func (o ChooseFiles) Validate() error {
 	if named > 1 {
 		flaws.Add("ref", "ref, inputRef and element name an element each; give one of them")
 	}
-	if boundTimeout(o.TimeoutMS, maxChooseTimeout) != nil {
-		flaws.Add("timeoutMs", "%d is not between 500 and %d", o.TimeoutMS, maxChooseTimeout.Milliseconds())
-	}
+	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, int(maxChooseTimeout.Milliseconds()))
 	return flaws.Err()
 }
 

@@ -319,7 +319,9 @@ func (WaitDownload) Effect() Effect { return Looks }
 
 // Validate implements Operation.
 func (o WaitDownload) Validate() error {
-	return boundTimeout(o.TimeoutMS, maxWaitDownload)
+	flaws := problem.Many{Code: problem.BadRequest}
+	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, int(maxWaitDownload.Milliseconds()))
+	return flaws.Err()
 }
 
 // Limit implements Operation.
@@ -359,12 +361,4 @@ func (WaitDownload) Run(ctx context.Context, b *Browser) (any, error) {
 			"no download ended")
 	}
 	return out, nil
-}
-
-// boundTimeout checks a limit that a caller chose: 500 ms to the most.
-func boundTimeout(milliseconds int, most time.Duration) error {
-	if milliseconds != 0 && (milliseconds < 500 || time.Duration(milliseconds)*time.Millisecond > most) {
-		return problem.New(problem.BadRequest, "", "timeoutMs: %d is not between 500 and %d", milliseconds, most.Milliseconds())
-	}
-	return nil
 }

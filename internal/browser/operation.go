@@ -3,6 +3,8 @@ package browser
 import (
 	"context"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // Operation is one thing that somebody does with a browser, such as [Navigate] or [Act]. It is what every way in (HTTP,
@@ -66,10 +68,17 @@ func (b *Browser) Do(ctx context.Context, op Operation) (any, error) {
 	return out, nil
 }
 
-// within is a limit that a caller may choose, in milliseconds: its bounds, and what holds when it is zero.
+// limit is the timeout that a caller chose, in milliseconds, or what holds when that is zero.
 func limit(milliseconds int, fallback time.Duration) time.Duration {
 	if milliseconds == 0 {
 		return fallback
 	}
 	return time.Duration(milliseconds) * time.Millisecond
+}
+
+// timeoutWithin reports a timeout beyond its bounds, in milliseconds. Zero is none.
+func timeoutWithin(flaws *problem.Many, milliseconds, least, most int) {
+	if milliseconds != 0 && (milliseconds < least || milliseconds > most) {
+		flaws.Add("timeoutMs", "%d is not between %d and %d", milliseconds, least, most)
+	}
 }

@@ -35,9 +35,7 @@ func (o PDF) Validate() error {
 	if _, _, ok := o.paper(); !ok {
 		flaws.Add("paper", "%q is not one of a4, letter and legal", bounded(o.Paper, 40))
 	}
-	if boundTimeout(o.TimeoutMS, maxPDFTimeout) != nil {
-		flaws.Add("timeoutMs", "%d is not between 500 and %d", o.TimeoutMS, maxPDFTimeout.Milliseconds())
-	}
+	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, int(maxPDFTimeout.Milliseconds()))
 	return flaws.Err()
 }
 

@@ -77,9 +77,7 @@ func (o Screenshot) Validate() error {
 	if (o.Width == 0) != (o.Height == 0) {
 		flaws.Add("width", "width and height are given together")
 	}
-	if boundTimeout(o.TimeoutMS, maxScreenshotTimeout) != nil {
-		flaws.Add("timeoutMs", "%d is not between 500 and %d", o.TimeoutMS, maxScreenshotTimeout.Milliseconds())
-	}
+	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, int(maxScreenshotTimeout.Milliseconds()))
 	return flaws.Err()
 }
 

@@ -367,13 +367,6 @@ func checkLabel(flaws *problem.Many, label string) {
 	}
 }
 
-// timeoutWithin reports a timeout beyond its bounds, in milliseconds. Zero is none.
-func timeoutWithin(flaws *problem.Many, milliseconds, least, most int) {
-	if milliseconds != 0 && (milliseconds < least || milliseconds > most) {
-		flaws.Add("timeoutMs", "%d is not between %d and %d", milliseconds, least, most)
-	}
-}
-
 // recorded is an address for a record: none that could not be opened, because it may hold a password.
 func recorded(address string) string {
 	checked, err := CheckURL(address)
