@@ -17,9 +17,19 @@ type Caller struct {
 	// Jail is the jail's name; Session is the session that it belongs to, if any.
 	Jail    string
 	Session string
+	// Tenant is whose jail it is.
+	Tenant string
 	// Agent is the id of the agent whose jail it is; empty for the jail of a session.
-	Agent  string
+	Agent string
+	// Opener is the id of the agent that opened the session; empty when no agent did.
+	Opener string
+	// Actor is who answers for what the jail does, as the audit log names it: agent:ID, operator:ID, admin.
+	Actor string
+	// Policy is what the jail may reach before anything that operators decided later: the public web for a clean session, the
+	// grant's domains for one with accounts, nothing for an agent.
 	Policy policy.Policy
+	// Confined says that rules may only take away from Policy: it is that of a session with accounts.
+	Confined bool
 }
 
 // Errors of Admit.

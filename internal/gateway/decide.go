@@ -23,6 +23,12 @@ const (
 	SurfaceForward Surface = "forward"
 	// SurfaceConnect is a tunnel.
 	SurfaceConnect Surface = "connect"
+	// SurfaceExecute is one request that the gateway makes with a credential; see package gateway/execute.
+	SurfaceExecute Surface = "execute"
+	// SurfaceService is a reverse route for unmodified tools; see package gateway/service.
+	SurfaceService Surface = "service"
+	// SurfaceLLM is a request to a model; see package gateway/llm.
+	SurfaceLLM Surface = "llm"
 )
 
 // Codes of refusals that only the gateway knows; the others are those of the

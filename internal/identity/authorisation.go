@@ -67,6 +67,23 @@ const (
 	OperatorRotate Operation = "operator.rotate"
 	OperatorRevoke Operation = "operator.revoke"
 
+	RuleList    Operation = "rule.list"
+	RuleExplain Operation = "rule.explain"
+	RuleChange  Operation = "rule.change"
+	// EgressInside is a decision that leads into the private network of the host, or is for all tenants.
+	EgressInside   Operation = "egress.inside"
+	ServiceList    Operation = "service.list"
+	ServiceChange  Operation = "service.change"
+	ProviderList   Operation = "provider.list"
+	ProviderChange Operation = "provider.change"
+	SettingsRead   Operation = "settings.read"
+	SettingsChange Operation = "settings.change"
+	AccessAsk      Operation = "access.ask"
+	AccessList     Operation = "access.list"
+	AccessAnswer   Operation = "access.answer"
+	UsageRead      Operation = "usage.read"
+	MetricsRead    Operation = "metrics.read"
+
 	TenantRead       Operation = "tenant.read"
 	TenantCreate     Operation = "tenant.create"
 	TenantUpdate     Operation = "tenant.update"
@@ -158,6 +175,23 @@ func Table() []Rule {
 		{OperatorCreate, RoleAdmin, ReachTenant, AgentsNever},
 		{OperatorRotate, RoleAdmin, ReachTenant, AgentsNever},
 		{OperatorRevoke, RoleAdmin, ReachTenant, AgentsNever},
+
+		{RuleList, RoleViewer, ReachTenant, AgentsNever},
+		{RuleExplain, RoleViewer, ReachTenant, AgentsOwn},
+		{RuleChange, RoleOperator, ReachTenant, AgentsNever},
+		{EgressInside, RoleAdmin, ReachInstallation, AgentsNever},
+		{ServiceList, RoleViewer, ReachTenant, AgentsNever},
+		{ServiceChange, RoleOperator, ReachTenant, AgentsNever},
+		{ProviderList, RoleViewer, ReachTenant, AgentsNever},
+		{ProviderChange, RoleOperator, ReachTenant, AgentsNever},
+		{SettingsRead, RoleViewer, ReachTenant, AgentsOwn},
+		{SettingsChange, RoleOperator, ReachTenant, AgentsNever},
+		// Only an agent asks, for itself; package egress says so to others.
+		{AccessAsk, RoleOperator, ReachTenant, AgentsOwn},
+		{AccessList, RoleViewer, ReachTenant, AgentsOwn},
+		{AccessAnswer, RoleOperator, ReachTenant, AgentsNever},
+		{UsageRead, RoleViewer, ReachTenant, AgentsOwn},
+		{MetricsRead, RoleAdmin, ReachInstallation, AgentsNever},
 
 		{TenantRead, RoleViewer, ReachTenant, AgentsNever},
 		// What a tenant may is decided for it.

@@ -114,9 +114,20 @@ const (
 	SNIMismatch         = "sni_mismatch"
 	DNSFailed           = "dns_failed"
 	UpstreamUnreachable = "upstream_unreachable"
-	NavigationFailed    = "navigation_failed"
-	Timeout             = "timeout"
-	Canceled            = "canceled"
+	// What the gateway's own surfaces say.
+	PathDenied        = "path_denied"
+	ToolDenied        = "tool_denied"
+	CredentialMissing = "credential_missing"
+	ServiceUnknown    = "service_unknown"
+	ModelUnknown      = "model_unknown"
+	BudgetExceeded    = "budget_exceeded"
+	TokenMismatch     = "token_mismatch"
+	TooLarge          = "too_large"
+	ResponseBlocked   = "response_blocked"
+	UpstreamFailed    = "upstream_failed"
+	NavigationFailed  = "navigation_failed"
+	Timeout           = "timeout"
+	Canceled          = "canceled"
 
 	// Everything that nobody foresaw.
 	Internal = "internal"
@@ -231,6 +242,16 @@ func Codes() []Info {
 		{SNIMismatch, http.StatusForbidden, "the TLS server name is not the host that the tunnel was opened for"},
 		{DNSFailed, http.StatusBadGateway, "the host's name has no address"},
 		{UpstreamUnreachable, http.StatusBadGateway, "a server outside could not be reached"},
+		{PathDenied, http.StatusForbidden, "the policy does not let the jail reach that path, or the path can be read in two ways"},
+		{ToolDenied, http.StatusForbidden, "no tool of the agent allows this request"},
+		{CredentialMissing, http.StatusNotFound, "the vault has no secret of that name for the agent"},
+		{ServiceUnknown, http.StatusNotFound, "the agent has no service of that name"},
+		{ModelUnknown, http.StatusNotFound, "no provider of the agent has that model"},
+		{BudgetExceeded, http.StatusTooManyRequests, "the agent has used what it may use of models today"},
+		{TokenMismatch, http.StatusProxyAuthRequired, "the token is not one of the agent whose jail it came from"},
+		{TooLarge, http.StatusRequestEntityTooLarge, "a body is larger than the limit"},
+		{ResponseBlocked, http.StatusBadGateway, "the answer of a service was held back, because it has the credential in it or cannot be looked through"},
+		{UpstreamFailed, http.StatusBadGateway, "a server outside did not give a usable answer"},
 		{NavigationFailed, http.StatusBadGateway, "the page could not be loaded"},
 		{Timeout, http.StatusGatewayTimeout, "it took longer than it may"},
 		{Canceled, statusClientClosedRequest, "the caller left before the answer"},

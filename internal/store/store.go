@@ -304,3 +304,78 @@ type Audit interface {
 	// ErrInvalid. Nothing else removes or changes a row; the database refuses it.
 	TrimAudit(ctx context.Context, node string, upTo int64) (removed int, err error)
 }
+
+// Entry is one thing that operators decided about what agents may reach: a rule, a service, a model provider, settings,
+// a request for access. What it says is in Body, as JSON that package egress writes, reads and validates; the database
+// keeps it, and finds it by the columns.
+type Entry struct {
+	ID     string // random
+	Kind   string // rule, service, provider, settings, access: [a-z]{1,20}
+	Tenant string // empty: all tenants
+	Agent  string // its ID; empty: all agents of the tenant. An agent's entries go with it
+	Name   string // unique among entries of the same kind, tenant and agent, if it is not empty
+	Body   []byte // JSON, at most 64 KiB
+	// Version counts changes, from 1.
+	Version   int64
+	CreatedAt time.Time
+	UpdatedAt time.Time
+	ExpiresAt time.Time // zero: never
+}
+
+// Entries of all tenants.
+type Entries interface {
+	// CreateEntry makes an entry with version 1; the agent must be of the tenant: ErrNotFound.
+	CreateEntry(ctx context.Context, e Entry) error
+	Entry(ctx context.Context, id string) (Entry, error)
+	// ListEntries of a kind, or of all kinds when kind is empty, oldest first.
+	ListEntries(ctx context.Context, kind string) ([]Entry, error)
+	// UpdateEntry replaces name, body and expiry of the entry with e.ID if its version is still e.Version, sets UpdatedAt,
+	// and counts the version up. ErrExists when it has another version by now, ErrNotFound when it is gone.
+	UpdateEntry(ctx context.Context, e Entry) error
+	// DeleteEntry is ErrNotFound when it is not there.
+	DeleteEntry(ctx context.Context, id string) error
+	// DeleteEntriesBefore removes entries that expired before a time, and says how many.
+	DeleteEntriesBefore(ctx context.Context, expired time.Time) (int, error)
+	// EntriesRevision changes with every change of any entry, also one that another process makes, and also when an agent
+	// is deleted with its entries. It never has the same value for two different states.
+	EntriesRevision(ctx context.Context) (int64, error)
+}
+
+// UsageKey says whose use of models on which day.
+type UsageKey struct {
+	Tenant   string
+	Agent    string // its ID
+	Day      string // 2006-01-02, UTC
+	Provider string // empty: the sum over all, which budgets are about
+	Model    string // empty with Provider
+}
+
+// Usage is what was used, and reserved for what is under way.
+type Usage struct {
+	UsageKey
+	Requests     int64
+	InputTokens  int64
+	OutputTokens int64
+	// MicroCost is money, in millionths of the currency that prices are in.
+	MicroCost int64
+}
+
+// UsageLimit bounds a day. 0 is no bound here: package egress decides what zero means to people.
+type UsageLimit struct {
+	Tokens    int64 // input and output together
+	MicroCost int64
+}
+
+// Usages of all agents.
+type Usages interface {
+	// ChargeUsage adds an amount, which may be negative, to a row, making it where it is missing; no sum falls below 0. It
+	// adds nothing and returns charged false when a sum that the limit bounds, and that the amount does not lower, would
+	// be beyond the limit, or is at it already. One conditional change decides, whatever happens at the same time on
+	// whichever node. The row is as it is afterwards.
+	ChargeUsage(ctx context.Context, amount Usage, limit UsageLimit) (now Usage, charged bool, err error)
+	// ListUsage of a tenant, or of all when it is empty, from a day on, by day, agent, provider and model. An agent's
+	// usage stays when the agent is deleted.
+	ListUsage(ctx context.Context, tenant, fromDay string) ([]Usage, error)
+	// DeleteUsageBefore removes the rows of days before one, and says how many.
+	DeleteUsageBefore(ctx context.Context, day string) (int, error)
+}

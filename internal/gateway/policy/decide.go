@@ -20,6 +20,7 @@ func (p Policy) Decide(req Request) Decision {
 				Rule:    r.Name,
 				Exact:   r.Host.kind == exact,
 				Opaque:  r.Opaque,
+				Address: r.Address,
 				Reason:  fmt.Sprintf("rule %q allows %s", r.Name, req.target()),
 			}
 		}

@@ -15,6 +15,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -77,15 +78,32 @@ type Rule struct {
 	// a tunnel cannot be seen: there an allow rule with methods does not match,
 	// and a deny rule with methods does, because neither can be proven.
 	Methods []string
+	// Path is a condition when it is set. See [Path]. In a tunnel, and where the path of a request can be read in two
+	// ways, an allow rule with a path does not match, and a deny rule with one does.
+	Path Path
+	// Address makes the host of an allow rule a private destination: requests for it go to that address, without DNS.
+	// The host must be exact. See netguard.CheckPrivate for what an address may be.
+	Address netip.Addr
 	// Opaque lets a tunnel that this rule allows carry something that is neither
 	// TLS nor HTTP. Such a tunnel is not inspected, so nothing then ties what
 	// travels in it to the host's name; only its address is certain.
 	Opaque bool
 }
 
+// Mode says what becomes of refusals.
+type Mode string
+
+// The modes. The zero Mode enforces. In report mode a request that would be refused is allowed, and its Decision says
+// what would have happened; addresses are checked all the same.
+const (
+	Enforce Mode = "enforce"
+	Report  Mode = "report"
+)
+
 // Policy is an ordered list of rules; the first that matches decides.
 type Policy struct {
 	Rules []Rule
+	Mode  Mode
 	// Default applies when no rule matches. Even Allow does not cover requests
 	// to IP addresses.
 	Default Action
@@ -100,6 +118,8 @@ type Request struct {
 	Port   uint16
 	// Method is upper-case; [Connect] for a tunnel.
 	Method string
+	// Path is the path as it was sent, with its escapes; empty in a tunnel, where nobody sees it.
+	Path string
 }
 
 // Code says in one stable word why a request was refused.
@@ -111,6 +131,7 @@ const (
 	PortDenied   Code = "port_denied"
 	SchemeDenied Code = "scheme_denied"
 	MethodDenied Code = "method_denied"
+	PathDenied   Code = "path_denied"
 )
 
 // Decision is the answer to one Request.
@@ -123,6 +144,11 @@ type Decision struct {
 	Exact bool
 	// Opaque is copied from the rule that allowed the request.
 	Opaque bool
+	// Address is that of the private destination that the rule allowed; not valid for all others.
+	Address netip.Addr
+	// Reported is true when a request is allowed only because the policy is in report mode; Code, Reason and Hint are
+	// those of the refusal.
+	Reported bool
 	// Code is empty when the request is allowed.
 	Code Code
 	// Reason is one sentence that names the host and the rule.

@@ -1,0 +1,299 @@
+// Package egress is what operators decided about the way out: which hosts an agent may reach, which tools, services and
+// models it may use and how much of them, and what agents have asked for.
+//
+// What is decided stands in the database as entries, is held in memory in a form that is ready for decisions, and takes
+// effect on what is running the moment it is changed, also when another process changed it within [Options.Recheck].
+// Package gateway asks for a [View] with every request. What cannot be read denies: an entry that makes no sense to
+// this version, or a database that has not answered for long.
+//
+// Every method that changes or shows something first asks whether the caller may, then writes down what is about to be
+// done, then does it. No entry, record or answer holds the value of a credential: they name secrets of the vault.
+package egress
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// Meta is what every entry has.
+type Meta struct {
+	ID     string `json:"id"`
+	Tenant string `json:"tenant,omitempty"` // empty: all tenants
+	Agent  string `json:"agent,omitempty"`  // its id; empty: all of the tenant
+	// Note is for people.
+	Note      string    `json:"note,omitempty"`
+	CreatedBy string    `json:"created_by,omitempty"` // as the audit log names principals
+	CreatedAt time.Time `json:"created_at,omitzero"`
+	UpdatedAt time.Time `json:"updated_at,omitzero"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	Version   int64     `json:"version,omitempty"`
+}
+
+// Rule is a rule of the policy. Lower priorities come first; of equal ones, a rule that denies comes before one that allows,
+// and a narrower one (session, agent, tenant, all) before a wider one.
+//
+// A rule without Agent and Session is for all agents of the tenant and for clean sessions; one of an agent is for its
+// jail, and when it denies also for the sessions that the agent opens. Sessions with accounts are for the grant to widen:
+// of all rules they only obey those that deny.
+type Rule struct {
+	Meta
+	policy.Rule
+	// Session is the id of the session that it is for, if it is for one.
+	Session  string `json:"session,omitempty"`
+	Priority int    `json:"priority"` // 1 to 999; 100 when nobody says
+	// Once: the rule goes with its first use.
+	Once bool `json:"once,omitempty"`
+}
+
+// Injection is how a credential goes into a request.
+type Injection struct {
+	Type InjectionType `json:"type"`
+	// Name is that of the header or the query parameter, where there is one to choose.
+	Name string `json:"name,omitempty"`
+	// User is the user name of basic; the secret is the password. Without it the secret is "user:password".
+	User string `json:"user,omitempty"`
+}
+
+// InjectionType is one of the ways.
+type InjectionType string
+
+// The ways. InjectNone is for a service that needs no credential.
+const (
+	InjectNone   InjectionType = "none"
+	InjectBearer InjectionType = "bearer" // Authorization: Bearer SECRET
+	InjectBasic  InjectionType = "basic"  // Authorization: Basic base64(USER:SECRET)
+	InjectHeader InjectionType = "header" // NAME: SECRET
+	InjectQuery  InjectionType = "query"  // ?NAME=SECRET
+)
+
+// Scrub is what happens to an answer that has the credential in it.
+type Scrub string
+
+// The settings. Redact is the default.
+const (
+	ScrubRedact Scrub = "redact" // the value is replaced
+	ScrubBlock  Scrub = "block"  // the answer is cut off
+	ScrubOff    Scrub = "off"
+)
+
+// Compressed is what happens to an answer that is compressed although identity was asked for.
+type Compressed string
+
+// The settings. Decode is the default.
+const (
+	CompressedDecode Compressed = "decode" // gzip and deflate are decoded, others are refused
+	CompressedRefuse Compressed = "refuse"
+)
+
+// Upstream is where requests of a service or a provider go.
+type Upstream struct {
+	// BaseURL is absolute, http or https, without user name, query and fragment.
+	BaseURL string `json:"base_url"`
+	// Address is dialled instead of looking the name up, and may be private: only an admin of all tenants sets it.
+	Address netip.Addr `json:"address,omitzero"`
+	// Secret is the name of the secret in the vault (the agent's own, else the tenant's); the entry's name when it is empty.
+	Secret string `json:"secret,omitempty"`
+}
+
+// Allowance is a part of a service: methods (all when empty) and a path below the base URL ("" is all).
+type Allowance struct {
+	Methods []string `json:"methods,omitempty"`
+	Path    string   `json:"path,omitempty"`
+}
+
+// Service is an HTTP service that agents use through the reverse route /svc/NAME/, and by name in execute.
+type Service struct {
+	Meta
+	Name string `json:"name"` // [a-z0-9._-]{1,64}
+	Upstream
+	// Allow lists what may be done. Empty denies all.
+	Allow      []Allowance `json:"allow"`
+	Inject     Injection   `json:"inject"`
+	Scrub      Scrub       `json:"scrub,omitempty"`
+	Compressed Compressed  `json:"compressed,omitempty"`
+	// Git is the prefix of repository URLs that tools in jails are pointed away from, e.g. https://github.com/.
+	Git string `json:"git,omitempty"`
+	// Env are variables that tools in jails get; {url} stands for the service's route there.
+	Env map[string]string `json:"env,omitempty"`
+}
+
+// Wire is the language that a model provider speaks.
+type Wire string
+
+// The wires.
+const (
+	WireOpenAI    Wire = "openai"
+	WireAnthropic Wire = "anthropic"
+	WireOllama    Wire = "ollama"
+)
+
+// Price is money per million tokens. A model without a price costs nothing, and Usage says so.
+type Price struct {
+	Model  string  `json:"model"` // a pattern like those in Models
+	Input  float64 `json:"input"`
+	Output float64 `json:"output"`
+}
+
+// Provider is where requests for models go.
+type Provider struct {
+	Meta
+	Name string `json:"name"`
+	Upstream
+	Wire Wire `json:"wire"`
+	// Models are patterns in which * stands for any text. The first provider, by priority and then by age, that speaks the
+	// wire and has the model serves it; an agent's own come before its tenant's, and those before everybody's.
+	Models   []string `json:"models"`
+	Priority int      `json:"priority,omitempty"` // lower first; 100 when nobody says
+	// Inject is how the key goes in: without a Type, as the wire has it (bearer for openai, x-api-key for anthropic, and
+	// bearer for ollama if there is a secret).
+	Inject Injection `json:"inject,omitzero"`
+	Prices []Price   `json:"prices,omitempty"`
+}
+
+// Tool is something that an agent may do with execute: an absolute URL whose host and path may be patterns (see
+// policy.ParseURL), with methods.
+type Tool struct {
+	URL     string   `json:"url"`
+	Methods []string `json:"methods"`
+	// Services limits whose credentials may be used there; empty: any that the agent has.
+	Services []string `json:"services,omitempty"`
+}
+
+// Rates are requests per minute by surface; zero means the wider setting, at last the default.
+type Rates struct {
+	Proxy   int `json:"proxy,omitempty"`   // 3000
+	Execute int `json:"execute,omitempty"` // 60
+	Service int `json:"service,omitempty"` // 600
+	LLM     int `json:"llm,omitempty"`     // 120
+	Tunnels int `json:"tunnels,omitempty"` // at the same time; 128
+}
+
+// Budget bounds the use of models on one day (UTC). Zero means the wider setting, at last none.
+type Budget struct {
+	TokensPerDay int64   `json:"tokens_per_day,omitempty"`
+	CostPerDay   float64 `json:"cost_per_day,omitempty"`
+}
+
+// Settings are of one agent, of a tenant's agents, or of all. What an agent's do not say, its tenant's do, then those of all.
+type Settings struct {
+	Meta
+	// Mode: enforce, or report, in which refusals of the policy are only written down.
+	Mode policy.Mode `json:"mode,omitempty"`
+	// Tools of execute. Nil: the wider setting's; a list, also an empty one, is all there is. Nobody's list denies.
+	Tools  []Tool `json:"tools"`
+	Rates  Rates  `json:"rates,omitzero"`
+	Budget Budget `json:"budget,omitzero"`
+	// Hold is how long a request that no rule allows waits for an operator's answer, as text (10s, 5m); it becomes a
+	// request for access then. Empty or 0s does not wait and asks nobody.
+	Hold string `json:"hold,omitempty"`
+}
+
+// AccessKind is what is asked for.
+type AccessKind string
+
+// The kinds.
+const (
+	AccessHost    AccessKind = "host"    // target: host or host:port, or a URL
+	AccessTool    AccessKind = "tool"    // target: METHOD URL
+	AccessService AccessKind = "service" // target: the name of a service that exists for other agents
+)
+
+// AccessState is how far a request for access got.
+type AccessState string
+
+// The states.
+const (
+	AccessPending  AccessState = "pending"
+	AccessApproved AccessState = "approved"
+	AccessRefused  AccessState = "refused"
+	AccessExpired  AccessState = "expired"
+)
+
+// AccessRequest is an agent's question to the operator.
+type AccessRequest struct {
+	Meta
+	AgentName string      `json:"agent_name,omitempty"`
+	Kind      AccessKind  `json:"kind"`
+	Target    string      `json:"target"`
+	Reason    string      `json:"reason"`
+	State     AccessState `json:"state"`
+	// AnsweredBy and Answer are the operator's; Answer is shown to the agent.
+	AnsweredBy string    `json:"answered_by,omitempty"`
+	AnsweredAt time.Time `json:"answered_at,omitzero"`
+	Answer     string    `json:"answer,omitempty"`
+	// Made is the id of the entry that an approval made.
+	Made string `json:"made,omitempty"`
+}
+
+// AccessAnswer is what an operator says.
+type AccessAnswer struct {
+	Approve bool `json:"approve"`
+	// Once lets one request pass; For is how long (1h); neither: for good.
+	Once bool   `json:"once,omitempty"`
+	For  string `json:"for,omitempty"`
+	// Comment is shown to the agent.
+	Comment string `json:"comment,omitempty"`
+}
+
+// Usage of models by one agent on one day.
+type Usage struct {
+	Tenant       string  `json:"tenant"`
+	Agent        string  `json:"agent"`
+	Day          string  `json:"day"`
+	Provider     string  `json:"provider"`
+	Model        string  `json:"model"`
+	Requests     int64   `json:"requests"`
+	InputTokens  int64   `json:"input_tokens"`
+	OutputTokens int64   `json:"output_tokens"`
+	Cost         float64 `json:"cost"`
+}
+
+// Who asks the gateway for something.
+type Who struct {
+	Tenant string
+	// Agent is the agent whose jail, or whose token, it is.
+	Agent string
+	// Session is the session whose jail it is, and Opener the agent that opened it.
+	Session, Opener string
+	Base            policy.Policy // see gateway.Caller.Policy
+	Confined        bool          // see gateway.Caller.Confined
+}
+
+// Options of a Book. All are required.
+type Options struct {
+	Store    Store
+	Identity Authority
+	Audit    Records
+	Now      func() time.Time
+	// Recheck is how often the entries are compared with the store, for what other processes change.
+	Recheck time.Duration
+	// Fixed rules are those of the configuration. They come before all others of their priority.
+	Fixed []Rule
+}
+
+// Store is what a Book keeps.
+type Store interface {
+	store.Entries
+	store.Usages
+	AgentByID(ctx context.Context, id string) (store.Agent, error)
+	Agent(ctx context.Context, tenant, name string) (store.Agent, error)
+}
+
+// Authority decides who may do what. *identity.Service is one.
+type Authority interface {
+	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
+}
+
+// Records is the audit log. *audit.Log is one.
+type Records interface {
+	Begin(ctx context.Context, i audit.Intent) (*audit.Pending, error)
+	BeginEnding(i audit.Intent) *audit.Pending
+	Event(ctx context.Context, e audit.Event) error
+	Note(e audit.Event)
+}
