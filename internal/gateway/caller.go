@@ -48,6 +48,9 @@ type caller struct {
 	cancel   context.CancelFunc
 	work     sync.WaitGroup // requests and tunnels under way
 
+	base *policy.Compiled // of Caller.Policy
+	idle upstreams        // connections that wait for the next request
+
 	requests, bytesOut, bytesIn atomic.Int64
 	last                        atomic.Int64 // nanoseconds after the gateway's start
 
@@ -67,12 +70,13 @@ func (g *Gateway) Admit(addr netip.Addr, c Caller) error {
 	if c.Jail == "" {
 		errs = append(errs, errors.New("jail has no name"))
 	}
-	errs = append(errs, c.Policy.Validate())
+	base, err := policy.Compile(c.Policy)
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("admit %s: %w", addr, err)
 	}
 	c.Policy = c.Policy.Clone()
-	who := &caller{Caller: c, addr: addr, admitted: g.now(), conns: make(map[*conn]struct{})}
+	who := &caller{Caller: c, addr: addr, base: base, admitted: g.now(), conns: make(map[*conn]struct{})}
 	who.last.Store(int64(who.admitted.Sub(g.start)))
 
 	g.mu.Lock()
@@ -213,4 +217,13 @@ func (c *caller) cut() {
 		_ = conn.Close()
 	}
 	c.cancel()
+	c.idle.close()
+}
+
+// permit is what decides about a caller's proxy requests now.
+func (g *Gateway) permit(who *caller) *policy.Compiled {
+	if g.policy == nil {
+		return who.base
+	}
+	return g.policy(who.Caller)
 }

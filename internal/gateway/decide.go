@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
@@ -40,20 +41,27 @@ const (
 )
 
 // Decision is what the gateway decided about one request, and why. It holds no
-// path, no header and no body.
+// query, no header and no body.
 type Decision struct {
-	Time    time.Time
-	Source  netip.Addr
-	Jail    string
-	Session string
-	Surface Surface
-	Scheme  policy.Scheme
-	Method  string
-	Host    hostport.Host
-	Port    uint16
+	Time   time.Time
+	Source netip.Addr // not valid for an agent outside of all jails
+	// Jail, Session, Tenant, Agent and Actor are the caller's; see [Caller].
+	Jail, Session, Tenant, Agent, Actor string
+	Surface                             Surface
+	Scheme                              policy.Scheme
+	Method                              string
+	Host                                hostport.Host
+	Port                                uint16
+	// Path is as it was sent, at most [maxPath] bytes of it; empty for a tunnel.
+	Path    string
 	Allowed bool
+	// Reported says that the request is allowed only because nothing is enforced; Code says what would have happened.
+	Reported bool
 	// Rule is the policy's rule that decided; "" when none did.
 	Rule string
+	// Service is the service or the model provider that is used, and Credential says that its credential is put in.
+	Service    string
+	Credential bool
 	// Code, Reason and Hint say why a request was refused; see package problem.
 	Code   string
 	Reason string
@@ -62,47 +70,116 @@ type Decision struct {
 	Targets []netip.AddrPort
 }
 
+// maxPath bounds the path in a record.
+const maxPath = 512
+
 // exchange is one request on its way through the gateway.
 type exchange struct {
 	Decision
 	gateway *Gateway
 	who     *caller
+	permit  *policy.Compiled
 	meter   meter
-	private bool           // Targets is a private destination of the configuration
+	private netip.Addr     // where an operator leads the host, if somewhere
 	dialled netip.AddrPort // the target that answered
-	err     error          // the private half of a refusal; for the log
+	record  Record         // nil until the intent is written
+	reused  bool
+	status  int
+	failure string // the code of what went wrong with a request that was allowed
+	err     error  // the private half of a refusal; for the log
+	// finished keeps the end from being told twice.
+	finished atomic.Bool
 }
 
-func (g *Gateway) newExchange(who *caller, surface Surface, method string) *exchange {
+func (g *Gateway) newExchange(who *caller, surface Surface, method, path string) *exchange {
 	who.requests.Add(1)
 	x := &exchange{gateway: g, who: who}
 	x.Decision = Decision{
-		Time: g.now(), Source: who.addr, Jail: who.Jail, Session: who.Session, Surface: surface, Method: method,
+		Time: g.now(), Source: who.addr, Jail: who.Jail, Session: who.Session, Tenant: who.Tenant, Agent: who.Agent, Actor: who.Actor,
+		Surface: surface, Method: method, Path: path[:min(len(path), maxPath)],
 	}
 	x.meter = meter{gateway: g, who: who}
 	x.meter.touch()
 	return x
 }
 
-// open takes a request from its host to an open connection: policy, resolve,
-// netguard, record, dial. Several schemes are asked for when it is not known yet
-// what will travel; one that is allowed is enough.
-func (x *exchange) open(ctx context.Context, to hostport.Endpoint, schemes ...policy.Scheme) (net.Conn, *problem.Error) {
+// admit asks the policy and the rates. Several schemes are asked for when it is not known yet what will travel; one that is
+// allowed is enough. path is whole, unlike the one that is recorded.
+func (x *exchange) admit(ctx context.Context, to hostport.Endpoint, path string, schemes ...policy.Scheme) *problem.Error {
 	x.Host, x.Port = to.Host(), to.Port()
-	decided := x.ask(to, schemes)
-	x.Rule, x.Allowed = decided.Rule, decided.Allowed
-	if !decided.Allowed {
-		return nil, problem.New(string(decided.Code), decided.Hint, "%s", decided.Reason)
+	asks := x.gateway.ask != nil && (x.Surface == SurfaceForward || x.Surface == SurfaceConnect) && x.Agent != ""
+	// Each round has a rule less, or an answer more.
+	for range 4 {
+		decided := x.decideFirst(to, path, schemes)
+		x.Rule, x.Allowed, x.Reported = decided.Rule, decided.Allowed, decided.Reported
+		x.Code, x.Reason, x.Hint = string(decided.Code), decided.Reason, decided.Hint
+		if asks && (!decided.Allowed || decided.Reported) && decided.Rule == "" {
+			asks = false
+			if x.gateway.ask(ctx, x.who.Caller, to.String()) {
+				x.permit = x.gateway.permit(x.who)
+				continue
+			}
+		}
+		if x.Surface == SurfaceForward || x.Surface == SurfaceConnect {
+			// The other surfaces take one for all that they send.
+			if refusal := x.gateway.Take(x.who.Caller, x.Surface); refusal != nil {
+				return refusal
+			}
+		}
+		if !decided.Allowed {
+			return problem.New(string(decided.Code), decided.Hint, "%s", decided.Reason)
+		}
+		if decided.Rule != "" && x.gateway.used != nil && !x.gateway.used(ctx, decided.Rule) {
+			x.permit = x.gateway.permit(x.who)
+			continue
+		}
+		x.private = decided.Address
+		return nil
 	}
-	x.Reason = decided.Reason
-	targets, refusal := x.targets(ctx, to, decided)
+	return problem.New(problem.HostDenied, "Retry once.", "the rules for %s changed while the request was looked at", to)
+}
+
+// decideFirst returns the decision on the first scheme that is allowed, else that on the first scheme.
+func (x *exchange) decideFirst(to hostport.Endpoint, path string, schemes []policy.Scheme) policy.Decision {
+	var first policy.Decision
+	for i, scheme := range schemes {
+		d := x.decide(to, path, scheme)
+		if i == 0 {
+			first, x.Scheme = d, scheme
+		}
+		if d.Allowed && !d.Reported {
+			x.Scheme = scheme
+			return d
+		}
+	}
+	return first
+}
+
+func (x *exchange) decide(to hostport.Endpoint, path string, scheme policy.Scheme) policy.Decision {
+	return x.permit.Decide(policy.Request{Scheme: scheme, Host: to.Host(), Port: to.Port(), Method: x.Method, Path: path})
+}
+
+// intend writes down what is about to happen. Nothing leaves without it.
+func (x *exchange) intend(ctx context.Context) *problem.Error {
+	record, err := x.gateway.records.Begin(ctx, x.Decision)
+	if err != nil {
+		return problem.Wrap(err, codeAuditUnavailable, "Do not retry at once; tell the operator that the audit log cannot be written.",
+			"nothing may leave the jail because it cannot be recorded")
+	}
+	x.record = record
+	x.gateway.observer.Decided(x.Decision, x.gateway.now().Sub(x.Time))
+	return nil
+}
+
+// open takes an admitted request to an open connection: resolve, netguard, record, dial.
+func (x *exchange) open(ctx context.Context, to hostport.Endpoint) (net.Conn, *problem.Error) {
+	targets, refusal := x.targets(ctx, to)
 	if refusal != nil {
 		return nil, refusal
 	}
 	x.Targets = targets
-	if err := x.gateway.record(ctx, x.Decision); err != nil {
-		return nil, problem.Wrap(err, codeAuditUnavailable, "Do not retry at once; tell the operator that the audit log cannot be written.",
-			"nothing may leave the jail because it cannot be recorded")
+	if refusal := x.intend(ctx); refusal != nil {
+		return nil, refusal
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.gateway.limits.ConnectTimeout)
 	defer cancel()
@@ -115,38 +192,53 @@ func (x *exchange) open(ctx context.Context, to hostport.Endpoint, schemes ...po
 	return conn, nil
 }
 
-// ask returns the decision on the first scheme that is allowed, else that on the
-// first scheme.
-func (x *exchange) ask(to hostport.Endpoint, schemes []policy.Scheme) policy.Decision {
-	var first policy.Decision
-	for i, scheme := range schemes {
-		d := x.decide(to, scheme)
-		if i == 0 {
-			first, x.Scheme = d, scheme
-		}
-		if d.Allowed {
-			x.Scheme = scheme
-			return d
-		}
+// reach takes an admitted request to a connection that speaks HTTP: one that the caller has already, or a new one.
+func (x *exchange) reach(ctx context.Context, to hostport.Endpoint, scheme string, replayable bool) (*upstream, *problem.Error) {
+	key := upstreamKey{scheme: scheme, to: to, private: x.private}
+	now := x.gateway.now()
+	wait := idleUpstream
+	if !replayable {
+		wait = freshUpstream
 	}
-	return first
+	if u := x.who.idle.take(key, now.Add(-wait)); u != nil {
+		if x.check(u.addr) == nil {
+			x.Targets, x.reused = []netip.AddrPort{u.addr}, true
+			if refusal := x.intend(ctx); refusal != nil {
+				u.close()
+				return nil, refusal
+			}
+			x.dialled = u.addr
+			u.conn.meter.Store(&x.meter)
+			return u, nil
+		}
+		u.close() // the address was closed in between
+	}
+	return x.connect(ctx, to, key)
 }
 
-func (x *exchange) decide(to hostport.Endpoint, scheme policy.Scheme) policy.Decision {
-	return x.who.Policy.Decide(policy.Request{Scheme: scheme, Host: to.Host(), Port: to.Port(), Method: x.Method})
+func (x *exchange) connect(ctx context.Context, to hostport.Endpoint, key upstreamKey) (*upstream, *problem.Error) {
+	x.reused = false
+	conn, refusal := x.open(ctx, to)
+	if refusal != nil {
+		return nil, refusal
+	}
+	within, cancel := context.WithTimeout(ctx, x.gateway.limits.ConnectTimeout)
+	defer cancel()
+	u, err := x.gateway.speak(within, conn, x.dialled, key, &x.meter)
+	if err != nil {
+		return nil, problem.Wrap(err, problem.UpstreamFailed, "The gateway allows this host, but no connection could be made that it trusts. Tell the operator; retrying will not help.",
+			"%s is allowed, but TLS with it failed", to)
+	}
+	return u, nil
 }
 
 // targets finds the addresses of an allowed host and has them checked.
-func (x *exchange) targets(ctx context.Context, to hostport.Endpoint, decided policy.Decision) ([]netip.AddrPort, *problem.Error) {
+func (x *exchange) targets(ctx context.Context, to hostport.Endpoint) ([]netip.AddrPort, *problem.Error) {
 	guard := x.gateway.currentGuard()
-	if private, ok := guard.Lookup(to); ok {
-		x.private = true
-		if !decided.Exact {
-			return nil, problem.New(problem.HostDenied,
-				"Do not retry: private destinations need a rule that names the host exactly. Ask the operator for one if the task needs it.",
-				"%s is a private destination, and no rule names it", to)
-		}
-		if err := guard.CheckDestination(private); err != nil {
+	if x.private.IsValid() {
+		private := netip.AddrPortFrom(x.private.Unmap(), to.Port())
+		// Checked as it was written: unwrapping loses a zone.
+		if err := guard.CheckDestination(netip.AddrPortFrom(x.private, to.Port())); err != nil {
 			return nil, addressDenied(err, to)
 		}
 		return []netip.AddrPort{private}, nil
@@ -190,7 +282,7 @@ func (x *exchange) resolve(ctx context.Context, to hostport.Endpoint) ([]netip.A
 // check is asked by the dialer for the address that is about to be used.
 func (x *exchange) check(actual netip.AddrPort) error {
 	guard := x.gateway.currentGuard()
-	if x.private {
+	if x.private.IsValid() {
 		return guard.CheckDestination(actual)
 	}
 	return guard.CheckPublic(actual)
@@ -198,12 +290,17 @@ func (x *exchange) check(actual netip.AddrPort) error {
 
 // refused notes why the request ends, records it, and returns the same problem
 // with the details that its reader gets.
-func (x *exchange) refused(ctx context.Context, p *problem.Error) *problem.Error {
-	x.Allowed, x.Code, x.Reason, x.Hint, x.err = false, p.Code, p.Message, p.Hint, p.Err
-	// The request is refused in any case, so a record that cannot be written
-	// changes nothing for the caller; the log line says so.
-	if p.Code != codeAuditUnavailable {
-		x.err = errors.Join(x.err, x.gateway.record(context.WithoutCancel(ctx), x.Decision))
+func (x *exchange) refused(_ context.Context, p *problem.Error) *problem.Error {
+	x.Allowed, x.Reported, x.Code, x.Reason, x.Hint, x.err = false, false, p.Code, p.Message, p.Hint, p.Err
+	switch {
+	case x.record != nil:
+		// The intent stands, and its outcome says what became of it.
+	case p.Code == problem.RateLimited, p.Code == codeAuditUnavailable:
+		// Whoever asks too often would fill the log with it. The log line and the counters tell.
+		x.gateway.observer.Decided(x.Decision, x.gateway.now().Sub(x.Time))
+	default:
+		x.gateway.records.Refused(x.Decision)
+		x.gateway.observer.Decided(x.Decision, x.gateway.now().Sub(x.Time))
 	}
 	if !x.Host.IsZero() {
 		p = p.With("host", x.Host.String()).With("port", x.Port)

@@ -2,9 +2,15 @@ package gateway
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -28,16 +34,208 @@ type Errand struct {
 }
 
 // Send takes a request through every step of the gateway: policy, resolve, netguard, record, dial. It does not follow
-// redirects. r has an absolute http or https URL, and headers without hop-by-hop fields; Send sends its Host from its
-// URL. The caller closes the body of the answer, which also ends the record. What the gateway itself refuses is an
-// error whose problem code says why; what the upstream answers is none, whatever its status.
+// redirects, and takes nothing from the caller's rate: see [Gateway.Take]. r has an absolute http or https URL; its Host is
+// sent as the URL has it, and hop-by-hop fields are not sent. The caller closes the body of the answer, which also ends
+// the record. What the gateway itself refuses is an error whose problem code says why; what the upstream answers is none,
+// whatever its status.
 func (g *Gateway) Send(ctx context.Context, e Errand, r *http.Request) (*http.Response, *problem.Error) {
-	return nil, problem.New(problem.Unsupported, "", "not yet")
+	path := r.URL.EscapedPath()
+	x := g.newExchange(g.errandCaller(ctx, e.Caller), e.Surface, r.Method, path)
+	x.permit, x.Service, x.Credential = e.Permit, e.Service, e.Credential
+	resp, refusal := x.send(ctx, e.within(g.limits), r, path)
+	if refusal != nil {
+		x.finish(context.WithoutCancel(ctx))
+		return nil, refusal
+	}
+	return resp, nil
 }
 
-// Take takes one request of a surface from the caller's rate; rate_limited with the detail retry_after (seconds) when
-// none is left.
-func (g *Gateway) Take(c Caller, s Surface) *problem.Error { return nil }
+func (e Errand) within(l Limits) Errand {
+	if e.HeaderTimeout <= 0 {
+		e.HeaderTimeout = l.HeaderTimeout
+	}
+	if e.IdleTimeout <= 0 {
+		e.IdleTimeout = l.IdleTimeout
+	}
+	if e.Lifetime <= 0 {
+		e.Lifetime = l.Lifetime
+	}
+	return e
+}
+
+// errandCaller is the jail that the request came from, with its connections. An agent outside of all jails gets one for
+// this request, which keeps nothing.
+func (g *Gateway) errandCaller(ctx context.Context, c Caller) *caller {
+	if who, ok := ctx.Value(jailKey{}).(*caller); ok && who.Agent == c.Agent && who.Jail == c.Jail {
+		return who
+	}
+	who := &caller{Caller: c, admitted: g.now()}
+	who.idle.close()
+	return who
+}
+
+func (x *exchange) send(ctx context.Context, e Errand, r *http.Request, path string) (*http.Response, *problem.Error) {
+	to, err := hostport.FromURL(r.URL)
+	scheme := policy.Scheme(r.URL.Scheme)
+	if err == nil && scheme != policy.HTTP && scheme != policy.HTTPS {
+		err = hostport.ErrURL
+	}
+	if err != nil {
+		return nil, x.refused(ctx, badHost(err))
+	}
+	if refusal := x.admit(ctx, to, path, scheme); refusal != nil {
+		return nil, x.refused(ctx, refusal)
+	}
+	u, refusal := x.reach(ctx, to, r.URL.Scheme, replayable(r))
+	if refusal != nil {
+		return nil, x.refused(ctx, refusal)
+	}
+	within, cancel := context.WithCancel(ctx)
+	under := &underway{u: u}
+	stop := x.meter.watch(e.IdleTimeout, e.Lifetime, func() {
+		cancel()
+		under.close()
+	})
+	end := func(whole bool) {
+		stop()
+		if u := under.current(); whole && within.Err() == nil {
+			x.who.idle.put(u, x.gateway.now())
+		} else {
+			u.close()
+		}
+		cancel()
+		x.finish(context.WithoutCancel(ctx))
+	}
+	resp, err := x.exchange(within, e, r, to, under)
+	if err != nil {
+		p, ok := err.(*problem.Error)
+		if ok {
+			x.failure, x.err = p.Code, p.Err
+		} else {
+			p = x.broken(err, within.Err() != nil, ctx.Err() != nil)
+		}
+		end(false)
+		return nil, p
+	}
+	x.status = resp.StatusCode
+	dropHops(resp.Header)
+	dropOwn(resp.Header)
+	resp.Body = &errandBody{ReadCloser: resp.Body, end: end, whole: resp.Body == http.NoBody}
+	return resp, nil
+}
+
+// exchange sends the request, a second time where the connection was one that the server had closed.
+func (x *exchange) exchange(ctx context.Context, e Errand, r *http.Request, to hostport.Endpoint, under *underway) (*http.Response, error) {
+	u := under.current()
+	out, err := outgoing(ctx, e, r, to)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := u.within(e.HeaderTimeout, out)
+	if err == nil || !u.reused || !replayable(r) || ctx.Err() != nil {
+		return resp, err
+	}
+	next, refusal := x.again(ctx, to, u.key)
+	if refusal != nil {
+		return nil, refusal
+	}
+	under.use(next)
+	if out, err = outgoing(ctx, e, r, to); err != nil {
+		return nil, err
+	}
+	return next.within(e.HeaderTimeout, out)
+}
+
+// outgoing makes the request that leaves, with the credential in it.
+func outgoing(ctx context.Context, e Errand, r *http.Request, to hostport.Endpoint) (*http.Request, error) {
+	out := r.Clone(ctx)
+	out.URL.User, out.URL.Fragment, out.URL.RawFragment = nil, "", ""
+	out.URL.Host, out.Host = to.String(), to.HostHeader(r.URL.Scheme)
+	out.RequestURI, out.Close = "", false
+	dropHops(out.Header)
+	for name := range out.Header {
+		if strings.HasPrefix(name, "Proxy-") || strings.HasPrefix(name, "X-Forwarded-") {
+			delete(out.Header, name)
+		}
+	}
+	out.Header.Del("Forwarded")
+	out.Header.Del("Via")
+	if e.Inject != nil {
+		if err := e.Inject(out); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// dropHops removes the fields that are for one connection (RFC 9110 §7.6.1), also those that it names itself.
+func dropHops(h http.Header) {
+	for _, value := range h["Connection"] {
+		for name := range strings.SplitSeq(value, ",") {
+			if name = strings.TrimSpace(name); httpguts.ValidHeaderFieldName(name) {
+				h.Del(name)
+			}
+		}
+	}
+	for _, name := range []string{
+		"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	} {
+		h.Del(name)
+	}
+}
+
+// underway is the connection of an errand, which may be exchanged for another.
+type underway struct {
+	mu     sync.Mutex // guards what follows
+	u      *upstream
+	closed bool
+}
+
+func (w *underway) current() *upstream {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.u
+}
+
+func (w *underway) use(u *upstream) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.u = u
+	if w.closed {
+		u.close()
+	}
+}
+
+func (w *underway) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.u.close()
+}
+
+// errandBody ends an errand when it is closed.
+type errandBody struct {
+	io.ReadCloser
+	end   func(whole bool)
+	whole bool // read to its end
+	once  sync.Once
+}
+
+// Read implements io.Reader.
+func (b *errandBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		b.whole = true
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *errandBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.once.Do(func() { b.end(b.whole) })
+	return err
+}
 
 // RoundTripper is Send for packages that want one, such as httputil.ReverseProxy. Its errors are *problem.Error.
 func (g *Gateway) RoundTripper(e Errand) http.RoundTripper {
@@ -61,6 +259,6 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 }
 
 // Refuse answers with a problem: JSON (RFC 9457), or a small page for a browser that shows it to a person. A detail
-// retry_after in seconds becomes Retry-After. The header Clawjail-Refusal holds the code: no upstream's answer has it, so a status of
-// the gateway's and one of an upstream's cannot be confused.
+// retry_after in seconds becomes Retry-After. The header Clawjail-Refusal holds the code: no upstream's answer has it, so
+// a status of the gateway's and one of an upstream's cannot be confused.
 func Refuse(w http.ResponseWriter, r *http.Request, p *problem.Error) { refuse(w, r, p) }

@@ -3,12 +3,16 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/net/http/httpguts"
 
@@ -19,7 +23,8 @@ import (
 
 // forward passes one plain request on; err says why it has no target.
 func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, who *caller, to hostport.Endpoint, err error) {
-	x := g.newExchange(who, SurfaceForward, r.Method)
+	path := r.URL.EscapedPath()
+	x := g.newExchange(who, SurfaceForward, r.Method, path)
 	x.Scheme = policy.HTTP
 	if isWebSocket(r) {
 		x.Scheme = policy.WS
@@ -36,31 +41,72 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, who *caller, t
 			"Open a tunnel with CONNECT instead; most HTTP clients do so when https_proxy is set.", "the gateway does not open TLS itself")))
 		return
 	}
-	upstream, refusal := x.open(ctx, to, x.Scheme)
+	x.permit = g.permit(who)
+	if refusal := x.admit(ctx, to, path, x.Scheme); refusal != nil {
+		refuse(w, r, x.refused(ctx, refusal))
+		return
+	}
+	u, refusal := x.reach(ctx, to, "http", replayable(r))
 	if refusal != nil {
 		refuse(w, r, x.refused(ctx, refusal))
 		return
 	}
-	defer upstream.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := x.meter.watch(func() {
+	hop := &hop{exchange: x, to: to, client: r.Context()}
+	hop.use(u)
+	// What ends the request closes the connection; what ends well leaves it for the next.
+	defer func() {
+		if ctx.Err() != nil || !hop.ended || x.status == http.StatusSwitchingProtocols {
+			hop.current().close()
+			return
+		}
+		who.idle.put(hop.current(), g.now())
+	}()
+	stop := x.meter.watch(g.limits.IdleTimeout, g.limits.Lifetime, func() {
 		cancel()
 		// Ends reads and writes that the context does not reach.
-		_ = upstream.Close()
+		hop.current().close()
 	})
 	defer stop()
-	hop := &hop{exchange: x, to: to, conn: meteredConn{upstream, &x.meter}, client: r.Context()}
 	g.proxy.ServeHTTP(finalOnly{w}, r.WithContext(context.WithValue(ctx, hopKey{}, hop)))
+	hop.ended = true // ServeHTTP panics when the answer broke off
+}
+
+// replayable says whether a request may be sent a second time when a connection turns out to be closed before anything
+// came back (RFC 9110 §9.2.2).
+func replayable(r *http.Request) bool {
+	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
+		return false
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return !isWebSocket(r)
+	}
+	return false
 }
 
 // hop is the way of one forwarded request: where it goes, on which connection.
 type hop struct {
 	exchange *exchange
 	to       hostport.Endpoint
-	conn     net.Conn
 	client   context.Context // ends when the client or its admission is gone
-	used     atomic.Bool
+	ended    bool
+
+	mu sync.Mutex // guards what follows
+	u  *upstream
+}
+
+func (h *hop) use(u *upstream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.u = u
+}
+
+func (h *hop) current() *upstream {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.u
 }
 
 type hopKey struct{}
@@ -73,54 +119,93 @@ func hopOf(ctx context.Context) *hop {
 	return h
 }
 
-var errHopUsed = errors.New("a second connection for one request")
+// roundTrip sends a request on the connection that was made for it.
+func (h *hop) roundTrip(r *http.Request) (*http.Response, error) {
+	u := h.current()
+	resp, err := u.within(h.exchange.gateway.limits.HeaderTimeout, r)
+	if err == nil || !u.reused || !replayable(r) || r.Context().Err() != nil {
+		return resp, err
+	}
+	// The server had closed the connection. What goes out a second time has a record of its own.
+	next, refusal := h.exchange.again(r.Context(), h.to, u.key)
+	if refusal != nil {
+		return nil, errors.Join(err, refusal)
+	}
+	h.use(next)
+	return next.within(h.exchange.gateway.limits.HeaderTimeout, r)
+}
 
-// newProxy makes the one reverse proxy. Its transport cannot dial: it gets the
-// connection that was made for the request, and never keeps it for another.
+// again ends the record of a request that did not get through, and begins anew with a connection of its own.
+func (x *exchange) again(ctx context.Context, to hostport.Endpoint, key upstreamKey) (*upstream, *problem.Error) {
+	x.record.End(Outcome{Code: problem.UpstreamUnreachable, Address: x.dialled, Took: x.gateway.now().Sub(x.Time), Reused: true})
+	x.record = nil
+	return x.connect(ctx, to, key)
+}
+
+// errHeaderTimeout is a server that did not answer in time.
+var errHeaderTimeout = fmt.Errorf("no answer in time: %w", os.ErrDeadlineExceeded)
+
+// within sends a request, and waits for the header of the answer at most so long.
+func (u *upstream) within(wait time.Duration, r *http.Request) (*http.Response, error) {
+	var late atomic.Bool
+	timer := time.AfterFunc(wait, func() {
+		late.Store(true)
+		u.close()
+	})
+	defer timer.Stop()
+	resp, err := u.RoundTrip(r)
+	if err != nil {
+		u.close()
+		if late.Load() {
+			return nil, errHeaderTimeout
+		}
+	}
+	return resp, err
+}
+
+// newProxy makes the one reverse proxy.
 func (g *Gateway) newProxy() *httputil.ReverseProxy {
-	var protocols http.Protocols
-	protocols.SetHTTP1(true)
 	return &httputil.ReverseProxy{
-		Rewrite: rewrite,
-		Transport: &http.Transport{
-			Proxy: nil,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				h := hopOf(ctx)
-				if h.used.Swap(true) {
-					return nil, errHopUsed
-				}
-				return h.conn, nil
-			},
-			DisableKeepAlives:      true,
-			DisableCompression:     true,
-			ResponseHeaderTimeout:  g.limits.HeaderTimeout,
-			MaxResponseHeaderBytes: int64(g.limits.HeaderBytes) * 4,
-			Protocols:              &protocols,
-		},
+		Rewrite:       rewrite,
+		Transport:     roundTripper(func(r *http.Request) (*http.Response, error) { return hopOf(r.Context()).roundTrip(r) }),
 		FlushInterval: -1,
 		BufferPool:    g.buffers,
 		ErrorLog:      slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
-		// Proxy-Status is how this gateway speaks; nobody else speaks for it.
 		ModifyResponse: func(resp *http.Response) error {
-			resp.Header.Del("Proxy-Status")
+			hopOf(resp.Request.Context()).exchange.status = resp.StatusCode
+			dropOwn(resp.Header)
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			h := hopOf(r.Context())
-			x, code := h.exchange, problem.UpstreamUnreachable
-			var timeout net.Error
-			switch {
-			case h.client.Err() != nil:
-				code = problem.Canceled
-			case errors.As(err, &timeout) && timeout.Timeout() || r.Context().Err() != nil:
-				code = problem.Timeout
-			}
-			p := problem.Wrap(err, code, "The gateway allowed the request; the fault is with the host. One later retry is reasonable.",
-				"%s did not give a usable answer", x.Host)
-			// The decision to allow stands and is on record; only its outcome is bad.
-			x.Code, x.err = p.Code, err
-			refuse(w, r, p.With("host", x.Host.String()).With("port", x.Port))
+			p := h.exchange.broken(err, r.Context().Err() != nil, h.client.Err() != nil)
+			refuse(w, r, p)
 		},
+	}
+}
+
+// broken is a request that was allowed, and to which no usable answer came. The decision stands and is on record; only its
+// outcome is bad.
+func (x *exchange) broken(err error, ended, clientLeft bool) *problem.Error {
+	code := problem.UpstreamUnreachable
+	var timeout net.Error
+	switch {
+	case clientLeft:
+		code = problem.Canceled
+	case errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, os.ErrDeadlineExceeded) || ended:
+		code = problem.Timeout
+	}
+	x.failure, x.err = code, err
+	return problem.Wrap(err, code, "The gateway allowed the request; the fault is with the host. One later retry is reasonable.",
+		"%s did not give a usable answer", x.Host).With("host", x.Host.String()).With("port", x.Port)
+}
+
+// dropOwn removes from an answer how this gateway speaks; nobody else speaks for it.
+func dropOwn(h http.Header) {
+	for name := range h {
+		if name == "Proxy-Status" || strings.HasPrefix(name, "Clawjail-") {
+			delete(h, name)
+		}
 	}
 }
 

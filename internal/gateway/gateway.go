@@ -5,17 +5,21 @@
 // Every request goes through the same steps, in this order, and the first that
 // refuses ends it:
 //
-//	who             the source address belongs to an admitted [Caller]
+//	who             the source address belongs to an admitted [Caller], and a
+//	                token, where one is presented, to the same agent
 //	canonical host  package hostport; ambiguous spellings are refused
 //	policy          package policy; nothing is resolved for a refused name
+//	rate            requests a minute and open tunnels, by caller
 //	resolve         once, by the gateway; jails have no resolver
 //	netguard        every answer must pass
-//	record          an error of [Config.Record] refuses the request
+//	record          an error of [Records.Begin] refuses the request
 //	dial            exactly a checked address; the dialer compares again
 //	stream          bytes are counted; silence and age end the connection
+//	record          the outcome, for which nobody waits
 //
-// Plain requests arrive in absolute form and are forwarded one by one, each on
-// an upstream connection of its own, so that nothing is shared between jails.
+// Plain requests arrive in absolute form and are decided one by one. A connection
+// to an upstream serves one caller only: nothing is shared between jails. When it
+// is used again, its address is checked again, and every request has its record.
 // CONNECT opens a tunnel, whose first bytes must be TLS for the host that was
 // asked for, or plain HTTP, which is then treated as proxy requests to that
 // host. TLS is never opened: what happens inside of it is between the jail and
@@ -24,6 +28,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -36,6 +41,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/gateway/netguard"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
 )
 
 // Resolver turns names into addresses; *net.Resolver is one. The gateway asks
@@ -53,10 +59,25 @@ type Config struct {
 	Guard netguard.Guard
 	// Resolver is the system's own when nil.
 	Resolver Resolver
-	// Record is called with every decision, before anything is dialled. When it
-	// returns an error, the request is refused. It must honour its context. It
-	// is required: no action without a record.
-	Record func(context.Context, Decision) error
+	// Records is required: no action without a record.
+	Records Records
+	// Policy is what a caller may now; it is asked with every request. Nil stands for the policy that the caller was
+	// admitted with.
+	Policy func(Caller) *policy.Compiled
+	// Used says that a rule is about to let a request pass; false when it was for one use and has had it. Nil knows no
+	// such rules.
+	Used func(ctx context.Context, rule string) bool
+	// Ask has the operator asked about a host that no rule allows an agent, waits as long as was decided for the agent,
+	// and reports whether to decide again. Nil asks nobody.
+	Ask func(ctx context.Context, c Caller, target string) (again bool)
+	// Rates are those of a caller now; [DefaultRates] when nil.
+	Rates func(Caller) Rates
+	// Keys knows tokens. Without it a token is refused wherever one is presented.
+	Keys Keys
+	// Observer counts; nil counts nothing.
+	Observer Observer
+	// Roots are the authorities that are trusted when the gateway itself speaks TLS; the system's when nil.
+	Roots *x509.CertPool
 	// Local answers requests to the gateway itself that come from an agent's jail; [CallerOf] says whose. Nil answers
 	// none. It has no part of the limits but the number of connections, and bounds bodies and time by itself.
 	Local http.Handler
@@ -130,7 +151,14 @@ func (l Limits) Validate() error {
 // Gateway is the proxy. Its methods may be called from several goroutines.
 type Gateway struct {
 	resolver Resolver
-	record   func(context.Context, Decision) error
+	records  Records
+	policy   func(Caller) *policy.Compiled
+	used     func(ctx context.Context, rule string) bool
+	ask      func(ctx context.Context, c Caller, target string) bool
+	rates    func(Caller) Rates
+	keys     Keys
+	observer Observer
+	quotas   quotas
 	local    http.Handler
 	log      *slog.Logger
 	now      func() time.Time
@@ -139,7 +167,8 @@ type Gateway struct {
 
 	server   *http.Server
 	proxy    *httputil.ReverseProxy
-	tunnels  *handoff // plain HTTP found inside tunnels, on its way to server
+	client   *http.Transport // makes connections that speak HTTP; see upstream.go
+	tunnels  *handoff        // plain HTTP found inside tunnels, on its way to server
 	buffers  *bufferPool
 	serving  sync.WaitGroup // accept loops
 	serves   sync.WaitGroup // connections that server holds
@@ -157,15 +186,21 @@ type Gateway struct {
 // New makes a gateway that has admitted nobody and listens nowhere.
 func New(c Config) (*Gateway, error) {
 	errs := []error{c.Limits.Validate(), c.Guard.Validate()}
-	if c.Record == nil {
-		errs = append(errs, errors.New("record function is missing"))
+	if c.Records == nil {
+		errs = append(errs, errors.New("records are missing"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("configure gateway: %w", err)
 	}
 	g := &Gateway{
 		resolver:  c.Resolver,
-		record:    c.Record,
+		records:   c.Records,
+		policy:    c.Policy,
+		used:      c.Used,
+		ask:       c.Ask,
+		rates:     c.Rates,
+		keys:      c.Keys,
+		observer:  c.Observer,
 		local:     c.Local,
 		log:       c.Logger,
 		now:       c.Now,
@@ -186,7 +221,14 @@ func New(c Config) (*Gateway, error) {
 	if g.now == nil {
 		g.now = time.Now
 	}
+	if g.rates == nil {
+		g.rates = func(Caller) Rates { return DefaultRates() }
+	}
+	if g.observer == nil {
+		g.observer = nobody{}
+	}
 	g.start = g.now()
+	g.client = g.newClient(c.Roots)
 	g.tunnels = newHandoff()
 	g.proxy = g.newProxy()
 	var protocols http.Protocols

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -162,7 +161,7 @@ func TestBrowsersGetAPageThatEscapesItsText(t *testing.T) {
 func TestPrivateNamesAndRebindingNeverReachALocalListener(t *testing.T) {
 	w := newWorld(t)
 	victim := untouched(t)
-	s := web(t, func(http.ResponseWriter, *http.Request) {})
+	s := web(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") })
 	port := uint16(victim.Port)
 	anyPort := policy.Rule{Name: "any-port", Action: policy.Allow, Host: policy.AnyHost(), Ports: policy.AnyPort()}
 	literal := policy.Rule{Name: "literal", Action: policy.Allow, Host: policy.MustParsePattern("127.0.0.1"), Ports: policy.AnyPort()}
@@ -210,28 +209,28 @@ func TestPrivateNamesAndRebindingNeverReachALocalListener(t *testing.T) {
 func TestPrivateDestinationsNeedARuleThatNamesThem(t *testing.T) {
 	s := web(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "private") })
 	port := uint16(s.Listener.Addr().(*net.TCPAddr).Port)
-	d := netguard.Destination{Host: hostport.MustParseHost("wiki.corp"), Address: netip.MustParseAddr("127.0.0.1"), Ports: []uint16{port}}
-	w := newWorld(t, withPrivate(d))
-	w.admit(jailA, webOnly("wiki.corp", port))
+	w := newWorld(t)
+	w.names.answers["wiki.corp"] = [][]string{{"127.0.0.1"}}
+	w.admit(jailA, private("wiki.corp", "127.0.0.1", port))
 	w.admit(jailB, policy.Only(policy.Rule{Name: "all", Action: policy.Allow, Host: policy.AnyHost(), Ports: policy.AnyPort()}))
 	request := fmt.Sprintf("GET http://wiki.corp:%d/ HTTP/1.1\r\nHost: x\r\n\r\n", port)
 	if resp, body := w.raw(jailA, request); resp.StatusCode != 200 || body != "private" {
 		t.Errorf("named: %s %s", resp.Status, body)
 	}
-	resp, body := w.raw(jailB, request)
-	if code, _ := refusal(t, resp, body); code != problem.HostDenied {
-		t.Errorf("by a pattern: %s", body)
-	}
 	if q := w.names.questions(); len(q) != 0 {
 		t.Errorf("resolver was asked %q", q)
+	}
+	resp, body := w.raw(jailB, request)
+	if code, _ := refusal(t, resp, body); code != problem.AddressDenied {
+		t.Errorf("by a pattern: %s", body)
 	}
 }
 
 func TestTheGatewayIsNotReachedThroughItself(t *testing.T) {
 	ln := listenOn(t, "127.0.0.1:0")
 	port := uint16(ln.Addr().(*net.TCPAddr).Port)
-	w := newWorldOn(t, ln, withPrivate(netguard.Destination{Host: hostport.MustParseHost("gw.corp"), Address: netip.MustParseAddr("127.0.0.1"), Ports: []uint16{port}}))
-	w.admit(jailA, webOnly("gw.corp", port))
+	w := newWorldOn(t, ln)
+	w.admit(jailA, private("gw.corp", "127.0.0.1", port))
 	resp, body := w.raw(jailA, fmt.Sprintf("CONNECT gw.corp:%d HTTP/1.1\r\nHost: x\r\n\r\n", port))
 	if code, _ := refusal(t, resp, body); code != problem.AddressDenied {
 		t.Errorf("%s", body)
@@ -310,11 +309,11 @@ func TestOneLogLinePerDecision(t *testing.T) {
 }
 
 func TestNewReportsEverythingThatIsMissing(t *testing.T) {
-	_, err := New(Config{Guard: netguard.Guard{Private: []netguard.Destination{{}}}})
+	_, err := New(Config{Guard: netguard.Guard{Self: make([]netip.AddrPort, 1)}})
 	if err == nil {
 		t.Fatal("an empty configuration is accepted")
 	}
-	for _, want := range []string{"connections per caller", "header bytes", "header timeout", "first bytes timeout", "resolve timeout", "connect timeout", "idle timeout", "lifetime", "private destination 1", "record function"} {
+	for _, want := range []string{"connections per caller", "header bytes", "header timeout", "first bytes timeout", "resolve timeout", "connect timeout", "idle timeout", "lifetime", "own socket 1", "records"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not mention %q:\n%v", want, err)
 		}

@@ -39,6 +39,18 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 	defer context.AfterFunc(who.ctx, cancel)()
 	r = r.WithContext(ctx)
 
+	if refusal := g.stands(ctx, c); refusal != nil {
+		w.Header().Set("Connection", "close")
+		refuse(w, r, refusal)
+		return
+	}
+	if refusal := g.agrees(ctx, c, r.Header); refusal != nil {
+		g.log.LogAttrs(ctx, slog.LevelInfo, "gateway decision", slog.String("caller", c.remote.Addr().String()), slog.String("jail", who.Jail),
+			slog.Bool("allowed", false), slog.String("code", refusal.Code))
+		refuse(w, r, refusal)
+		return
+	}
+
 	switch {
 	case g.isLocal(r, c):
 		g.serveLocal(w, r, who)

@@ -28,6 +28,26 @@ type conn struct {
 	listener *listener
 	once     sync.Once
 	closeErr error
+
+	// held says that the agent's standing is watched, and token is the hash of the one that is. Requests of a connection
+	// come one after the other, so only one goroutine uses them.
+	held  bool
+	token [32]byte
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	onClosed []func()
+}
+
+// onClose has a function called when the connection closes; false when it is closed already.
+func (c *conn) onClose(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.onClosed = append(c.onClosed, f)
+	return true
 }
 
 // Close closes the connection and takes it out of the books.
@@ -42,6 +62,13 @@ func (c *conn) Close() error {
 		}
 		if c.tunnel != nil {
 			close(c.tunnel.done)
+		}
+		c.mu.Lock()
+		c.closed = true
+		ends := c.onClosed
+		c.mu.Unlock()
+		for _, end := range ends {
+			end()
 		}
 	})
 	return c.closeErr

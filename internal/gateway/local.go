@@ -15,6 +15,9 @@ func ownNames() []string { return []string{"gateway", "hermit_shell"} }
 // OwnName reports whether a host name is one that the gateway has inside a jail.
 func OwnName(host string) bool { return slices.Contains(ownNames(), strings.ToLower(host)) }
 
+// jailKey is under what it has the jail that the gateway has admitted.
+type jailKey struct{}
+
 // callerKey is under what the context of a request to the gateway itself has its caller.
 type callerKey struct{}
 
@@ -43,7 +46,7 @@ func (g *Gateway) isLocal(r *http.Request, c *conn) bool {
 func (g *Gateway) serveLocal(w http.ResponseWriter, r *http.Request, who *caller) {
 	who.requests.Add(1)
 	who.last.Store(int64(g.now().Sub(g.start)))
-	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, who.Caller))
+	r = r.WithContext(context.WithValue(WithCaller(r.Context(), who.Caller), jailKey{}, who))
 	r.URL.Scheme, r.URL.Host = "", ""
 	g.local.ServeHTTP(w, r)
 }

@@ -40,31 +40,34 @@ func (m *meter) received(n int) {
 	}
 }
 
-// meteredConn counts what passes through an upstream connection.
+// meteredConn counts what passes through an upstream connection, for the request that has it now.
 type meteredConn struct {
 	net.Conn
-	meter *meter
+	meter atomic.Pointer[meter]
 }
 
-func (c meteredConn) Read(b []byte) (int, error) {
+func (c *meteredConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.meter.received(n)
+	if m := c.meter.Load(); m != nil {
+		m.received(n)
+	}
 	return n, err
 }
 
-func (c meteredConn) Write(b []byte) (int, error) {
+func (c *meteredConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	c.meter.sent(n)
+	if m := c.meter.Load(); m != nil {
+		m.sent(n)
+	}
 	return n, err
 }
 
 // CloseWrite ends the sending half.
-func (c meteredConn) CloseWrite() error { return closeWrite(c.Conn) }
+func (c *meteredConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 // watch calls end once nothing has moved for the idle time, or the lifetime is
 // over. stop ends the watching; end is not called after stop has returned.
-func (m *meter) watch(end func()) (stop func()) {
-	limits := m.gateway.limits
+func (m *meter) watch(idle, lifetime time.Duration, end func()) (stop func()) {
 	born := m.gateway.now().Sub(m.gateway.start)
 	var (
 		mu      sync.Mutex
@@ -78,7 +81,7 @@ func (m *meter) watch(end func()) (stop func()) {
 			return
 		}
 		now := m.gateway.now().Sub(m.gateway.start)
-		left := min(limits.IdleTimeout-(now-time.Duration(m.lastMove.Load())), limits.Lifetime-(now-born))
+		left := min(idle-(now-time.Duration(m.lastMove.Load())), lifetime-(now-born))
 		if left <= 0 {
 			stopped = true
 			end()
@@ -87,7 +90,7 @@ func (m *meter) watch(end func()) (stop func()) {
 		timer.Reset(left)
 	}
 	mu.Lock()
-	timer = time.AfterFunc(min(limits.IdleTimeout, limits.Lifetime), look)
+	timer = time.AfterFunc(min(idle, lifetime), look)
 	mu.Unlock()
 	return func() {
 		mu.Lock()
@@ -97,8 +100,23 @@ func (m *meter) watch(end func()) (stop func()) {
 	}
 }
 
-// finish writes the one line that tells the whole exchange.
+// finish ends the record, and writes the one line that tells the whole exchange. It may be called again.
 func (x *exchange) finish(ctx context.Context) {
+	if x.finished.Swap(true) {
+		return
+	}
+	code := x.failure
+	if !x.Allowed {
+		code = x.Code
+	}
+	out := Outcome{
+		Code: code, Status: x.status, Address: x.dialled, BytesOut: x.meter.out.Load(), BytesIn: x.meter.in.Load(),
+		Took: x.gateway.now().Sub(x.Time), Reused: x.reused,
+	}
+	if x.record != nil {
+		x.record.End(out)
+		x.gateway.observer.Ended(x.Decision, out)
+	}
 	attrs := []slog.Attr{
 		slog.String("caller", x.Source.String()),
 		slog.String("jail", x.Jail),
@@ -110,15 +128,30 @@ func (x *exchange) finish(ctx context.Context) {
 		slog.Int("port", int(x.Port)),
 		slog.String("rule", x.Rule),
 		slog.Bool("allowed", x.Allowed),
-		slog.Int64("bytes_out", x.meter.out.Load()),
-		slog.Int64("bytes_in", x.meter.in.Load()),
-		slog.Int64("ms", x.gateway.now().Sub(x.Time).Milliseconds()),
+		slog.Int64("bytes_out", out.BytesOut),
+		slog.Int64("bytes_in", out.BytesIn),
+		slog.Int64("ms", out.Took.Milliseconds()),
+	}
+	if x.Agent != "" {
+		attrs = append(attrs, slog.String("agent", x.Agent))
+	}
+	if x.Service != "" {
+		attrs = append(attrs, slog.String("service", x.Service))
+	}
+	if x.Reported {
+		attrs = append(attrs, slog.Bool("reported", true))
+	}
+	if x.status != 0 {
+		attrs = append(attrs, slog.Int("status", x.status))
 	}
 	if x.dialled.IsValid() {
 		attrs = append(attrs, slog.String("address", x.dialled.String()))
 	}
-	if x.Code != "" {
-		attrs = append(attrs, slog.String("code", x.Code))
+	if code == "" {
+		code = x.Code // what would have happened, where nothing is enforced
+	}
+	if code != "" {
+		attrs = append(attrs, slog.String("code", code))
 	}
 	if x.err != nil {
 		attrs = append(attrs, slog.String("error", x.err.Error()))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/gateway/policy"
@@ -16,7 +17,7 @@ func statusOf(code string) int {
 	switch code {
 	case codeAuditUnavailable:
 		return http.StatusServiceUnavailable
-	case codeHostMismatch, codeProtocolDenied, string(policy.SchemeDenied), string(policy.MethodDenied):
+	case codeHostMismatch, codeProtocolDenied, string(policy.SchemeDenied), string(policy.MethodDenied), string(policy.PathDenied):
 		return http.StatusForbidden
 	}
 	return problem.Status(code)
@@ -30,6 +31,13 @@ func refuse(w http.ResponseWriter, r *http.Request, p *problem.Error) {
 	head := w.Header()
 	head.Set("Cache-Control", "no-store")
 	head.Set("Proxy-Status", fmt.Sprintf("clawjail; error=%s; details=%q", proxyError(p.Code), p.Code))
+	head.Set("Clawjail-Refusal", p.Code)
+	if after, ok := p.Details["retry_after"].(int64); ok {
+		head.Set("Retry-After", strconv.FormatInt(after, 10))
+	}
+	if status == http.StatusProxyAuthRequired {
+		head.Set("Proxy-Authenticate", "Bearer")
+	}
 	var body []byte
 	if r.Method != http.MethodConnect && strings.Contains(r.Header.Get("Accept"), "text/html") {
 		head.Set("Content-Type", "text/html; charset=utf-8")

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
-	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 )
 
@@ -114,15 +113,14 @@ func benchGateway(b *testing.B, upstream net.Listener) (*Gateway, string, uint16
 	port := uint16(upstream.Addr().(*net.TCPAddr).Port)
 	host := hostport.MustParseHost("bulk.corp")
 	g, err := New(Config{
-		Limits: DefaultLimits(),
-		Record: func(context.Context, Decision) error { return nil },
-		Guard:  netguard.Guard{Private: []netguard.Destination{{Host: host, Address: netip.MustParseAddr("127.0.0.1"), Ports: []uint16{port}}}},
+		Limits:  DefaultLimits(),
+		Records: nothing{},
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
 	err = g.Admit(netip.MustParseAddr("127.0.0.1"), Caller{Jail: "bench", Policy: policy.Only(policy.Rule{
-		Name: "bulk", Action: policy.Allow, Host: policy.ExactHost(host), Ports: policy.Ports(port), Opaque: true,
+		Name: "bulk", Action: policy.Allow, Host: policy.ExactHost(host), Ports: policy.Ports(port), Opaque: true, Address: netip.MustParseAddr("127.0.0.1"),
 	})})
 	if err != nil {
 		b.Fatal(err)
@@ -141,6 +139,13 @@ func benchGateway(b *testing.B, upstream net.Listener) (*Gateway, string, uint16
 	})
 	return g, ln.Addr().String(), port
 }
+
+// nothing writes nothing down.
+type nothing struct{}
+
+func (nothing) Begin(context.Context, Decision) (Record, error) { return nothing{}, nil }
+func (nothing) Refused(Decision)                                {}
+func (nothing) End(Outcome)                                     {}
 
 func openTunnel(b *testing.B, addr string, port uint16) (net.Conn, *bufio.Reader) {
 	c, err := net.Dial("tcp", addr)

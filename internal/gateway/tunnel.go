@@ -24,7 +24,7 @@ type inner struct {
 
 // connect opens a tunnel.
 func (g *Gateway) connect(w http.ResponseWriter, r *http.Request, c *conn) {
-	x := g.newExchange(c.caller, SurfaceConnect, policy.Connect)
+	x := g.newExchange(c.caller, SurfaceConnect, policy.Connect, "")
 	x.Scheme = policy.HTTPS
 	defer func() { x.finish(context.WithoutCancel(r.Context())) }()
 	ctx := r.Context()
@@ -34,12 +34,26 @@ func (g *Gateway) connect(w http.ResponseWriter, r *http.Request, c *conn) {
 		refuse(w, r, x.refused(ctx, badHost(err)))
 		return
 	}
-	upstream, refusal := x.open(ctx, to, policy.HTTPS, policy.HTTP, policy.WS)
+	x.permit = g.permit(c.caller)
+	if refusal := x.admit(ctx, to, "", policy.HTTPS, policy.HTTP, policy.WS); refusal != nil {
+		refuse(w, r, x.refused(ctx, refusal))
+		return
+	}
+	account := c.caller.account()
+	if most := g.rates(c.caller.Caller).Tunnels; !g.quotas.tunnel(account, most, g.now()) {
+		refuse(w, r, x.refused(ctx, problem.New(problem.RateLimited, "Close tunnels that are not needed, then retry.",
+			"more than %d tunnels are open", most).With("retry_after", int64(1))))
+		return
+	}
+	defer func() { g.quotas.endTunnel(account, g.now()) }()
+	upstream, refusal := x.open(ctx, to)
 	if refusal != nil {
 		refuse(w, r, x.refused(ctx, refusal))
 		return
 	}
 	defer upstream.Close()
+	g.observer.Tunnels(1)
+	defer g.observer.Tunnels(-1)
 	client, early, err := hijack(w)
 	if err != nil {
 		x.err = fmt.Errorf("take over the connection: %w", err)
@@ -53,7 +67,7 @@ func (g *Gateway) connect(w http.ResponseWriter, r *http.Request, c *conn) {
 		x.err = fmt.Errorf("answer the client: %w", err)
 		return
 	}
-	if x.decide(to, x.Scheme).Opaque {
+	if x.decide(to, "", x.Scheme).Opaque {
 		x.err = x.splice(client, upstream, early)
 		return
 	}
@@ -113,7 +127,7 @@ const opaqueHint = "Do not retry: other protocols need a rule that allows them f
 
 // judgeTLS decides about a tunnel whose ClientHello is known.
 func (x *exchange) judgeTLS(to hostport.Endpoint, hello opening) *problem.Error {
-	if d := x.decide(to, policy.HTTPS); !d.Allowed {
+	if d := x.decide(to, "", policy.HTTPS); !d.Allowed {
 		return problem.New(string(d.Code), d.Hint, "%s", d.Reason)
 	}
 	x.Scheme = policy.HTTPS
@@ -163,7 +177,7 @@ func (x *exchange) splice(client, upstream net.Conn, first []byte) error {
 		_ = client.Close()
 		_ = upstream.Close()
 	}
-	stop := x.meter.watch(both)
+	stop := x.meter.watch(x.gateway.limits.IdleTimeout, x.gateway.limits.Lifetime, both)
 	defer stop()
 	if len(first) > 0 {
 		n, err := upstream.Write(first)
@@ -216,7 +230,7 @@ func (g *Gateway) forwardInner(w http.ResponseWriter, r *http.Request, c *conn) 
 		g.forward(w, r, c.caller, to, nil)
 		return
 	}
-	x := g.newExchange(c.caller, SurfaceForward, r.Method)
+	x := g.newExchange(c.caller, SurfaceForward, r.Method, r.URL.EscapedPath())
 	x.Scheme, x.Host, x.Port = policy.HTTP, to.Host(), to.Port()
 	w.Header().Set("Connection", "close")
 	refuse(w, r, x.refused(r.Context(), problem.Wrap(err, codeHostMismatch,

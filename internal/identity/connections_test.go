@@ -471,3 +471,32 @@ func TestCloseWaits(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatAJailHoldsEndsWithItsAgentAndNotWithAToken(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Recheck = time.Second; o.Now = time.Now })
+	_, _, one := w.agent("acme", "one")
+	_, _, two := w.agent("acme", "two")
+	a, b := w.hold(OfJail(one.ID, "acme")), w.hold(OfJail(two.ID, "acme"))
+	if err := w.RevokeToken(t.Context(), admin, "acme", "one", one.TokenID); err != nil {
+		t.Fatal(err)
+	}
+	w.connections.compare(t.Context())
+	if a.cut() || b.cut() {
+		t.Error("a jail that shows no token ended with one")
+	}
+	if err := w.RevokeAgent(t.Context(), admin, "acme", "one"); err != nil {
+		t.Fatal(err)
+	}
+	w.connections.compare(t.Context())
+	if !a.cut() || b.cut() {
+		t.Errorf("cut: %v, the other agent's: %v", a.cut(), b.cut())
+	}
+	if _, err := w.Hold(t.Context(), OfJail(one.ID, "acme"), func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
+		t.Errorf("held for a revoked agent: %v", err)
+	}
+	if _, err := w.Hold(t.Context(), OfJail("nobody", "acme"), func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
+		t.Errorf("held for nobody: %v", err)
+	}
+	a.release()
+	b.release()
+}

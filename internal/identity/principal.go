@@ -68,6 +68,15 @@ func (p Principal) Within(session string, scope Scope, expires time.Time) Princi
 	return p
 }
 
+// OfJail is an agent as its own jail stands for it, which shows no token: it may be held, and is cut off with the agent
+// and its tenant, and not with one of its tokens.
+func OfJail(agent, tenant string) Principal {
+	return Principal{Kind: KindAgent, ID: agent, Tenant: tenant, TokenID: ofJail(agent)}
+}
+
+// ofJail is what stands in the place of a token's id, which has no colon.
+func ofJail(agent string) string { return "jail:" + agent }
+
 // Actor names the principal in records: admin, operator:ID, agent:ID.
 func (p Principal) Actor() string {
 	if p.Kind == KindAdmin {

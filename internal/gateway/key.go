@@ -1,0 +1,109 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Keys knows whose a token is, and ends what is open when it is not good any more. *identity.Service is one.
+type Keys interface {
+	Authenticate(ctx context.Context, presented string, remote netip.Addr) (identity.Principal, error)
+	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
+}
+
+// stands makes sure that the agent of a connection may still do anything, and that the connection ends when it may not.
+// It asks once per connection: what is cut later is closed.
+func (g *Gateway) stands(ctx context.Context, c *conn) *problem.Error {
+	if g.keys == nil || c.caller.Agent == "" || c.held || c.tunnel != nil {
+		return nil
+	}
+	err := g.hold(ctx, c, identity.OfJail(c.caller.Agent, c.caller.Tenant))
+	if err == nil {
+		c.held = true
+		return nil
+	}
+	if problem.CodeOf(err) != problem.Unauthorized {
+		return problem.Wrap(err, problem.DatabaseUnavailable, "One later retry is reasonable.", "it could not be found out whether the agent may use the gateway")
+	}
+	return problem.Wrap(err, problem.Forbidden, "Stop: an operator has revoked this agent, and retrying does not help.", "the agent of this jail has been revoked")
+}
+
+// agrees makes sure that a token, where one is presented, is the agent's whose jail it is. Address and token must agree.
+func (g *Gateway) agrees(ctx context.Context, c *conn, header http.Header) *problem.Error {
+	values := header.Values("Proxy-Authorization")
+	if len(values) == 0 || c.tunnel != nil {
+		// In a tunnel the header is for somebody else, and goes no further than here.
+		return nil
+	}
+	mismatch := func(err error) *problem.Error {
+		return problem.Wrap(err, problem.TokenMismatch,
+			"Send the token in /run/hermit/token of this jail, or none: the gateway knows the jail by its address.",
+			"the token is not one of this jail's agent")
+	}
+	token, ok := proxyToken(values)
+	if !ok || g.keys == nil || c.caller.Agent == "" {
+		return mismatch(nil)
+	}
+	hash := sha256.Sum256([]byte(token))
+	if c.token == hash {
+		return nil // it is held: the connection is closed when it ends
+	}
+	by, err := g.keys.Authenticate(ctx, token, c.remote.Addr())
+	if err != nil {
+		if code := problem.CodeOf(err); code == problem.RateLimited || code == problem.DatabaseUnavailable {
+			return problem.Wrap(err, code, "Wait before the next try.", "the token was not looked at")
+		}
+		return mismatch(err)
+	}
+	if by.Kind != identity.KindAgent || by.ID != c.caller.Agent {
+		return mismatch(nil)
+	}
+	if c.tunnel == nil {
+		if err := g.hold(ctx, c, by); err != nil {
+			return mismatch(err)
+		}
+		c.token = hash
+	}
+	return nil
+}
+
+// hold has a connection closed when the principal is cut off.
+func (g *Gateway) hold(ctx context.Context, c *conn, p identity.Principal) error {
+	release, err := g.keys.Hold(ctx, p, func(error) {
+		// However closing goes, what is open on it ends.
+		_ = c.Close()
+	})
+	if err != nil {
+		return err
+	}
+	if !c.onClose(release) {
+		release()
+	}
+	return nil
+}
+
+// proxyToken reads the one way in which a token may stand in Proxy-Authorization: as a bearer's, or as the password of a
+// user, which is all that many programs have for proxies.
+func proxyToken(values []string) (string, bool) {
+	if len(values) != 1 {
+		return "", false
+	}
+	scheme, rest, _ := strings.Cut(strings.TrimSpace(values[0]), " ")
+	rest = strings.TrimSpace(rest)
+	switch strings.ToLower(scheme) {
+	case "bearer":
+		return rest, rest != ""
+	case "basic":
+		text, err := base64.StdEncoding.DecodeString(rest)
+		_, password, found := strings.Cut(string(text), ":")
+		return password, err == nil && found && password != ""
+	}
+	return "", false
+}
