@@ -33,7 +33,7 @@ type bench struct {
 
 // parts are what can be measured alone, in their order.
 func parts() []string {
-	return []string{"starts", "arena", "injection", "identity", "memory", "sustained", "twenty", "growth", "driving", "snapshot"}
+	return []string{"starts", "arena", "injection", "identity", "memory", "sustained", "twenty", "growth", "driving", "snapshot", "gateway"}
 }
 
 // part says whether a part is to be measured.
@@ -69,6 +69,14 @@ func (x *box) end() error {
 
 // all measures everything, one thing after the other.
 func (b *bench) all(ctx context.Context) (err error) {
+	if b.part("gateway") {
+		if err := b.gatewayPart(ctx); err != nil {
+			return fmt.Errorf("gateway: %w", err)
+		}
+		if b.only != "" {
+			return nil
+		}
+	}
 	if b.site, err = startSite(); err != nil {
 		return err
 	}

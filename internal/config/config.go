@@ -61,7 +61,14 @@ type Config struct {
 	NetworkSlots NetworkSlots
 	Limits       Limits
 	HostBrowser  HostBrowser
+	Metrics      Metrics
 	Log          Log
+}
+
+// Metrics is about /metrics of the API.
+type Metrics struct {
+	// Open answers whoever can connect to the API, without a key.
+	Open bool
 }
 
 // TLS is the certificate of the API's listener.

@@ -134,6 +134,7 @@ warm_pool: {size: 0, max_age: 4m, browser: full}
 network_slots: {ready: 5}
 limits: {memory: 1GiB, cpu: 0.5, tasks: 100, tmp: 2MiB, shm: 1024KiB, files: 65}
 browser: {enabled: false, control_url: "http://[::1]:9000", color: "#010203", headless: true, attach_only: true, executable: /opt/b}
+metrics: {open: true}
 log: {level: debug, format: json}
 `
 	want := Config{
@@ -160,7 +161,8 @@ log: {level: debug, format: json}
 		Limits:       Limits{Memory: GiB, CPU: 0.5, Tasks: 100, Tmp: 2 * MiB, SHM: MiB, Files: 65},
 		HostBrowser: HostBrowser{ControlURL: "http://[::1]:9000", Color: "#010203", Headless: HeadlessYes,
 			AttachOnly: true, Executable: "/opt/b"},
-		Log: Log{Level: "debug", Format: "json"},
+		Metrics: Metrics{Open: true},
+		Log:     Log{Level: "debug", Format: "json"},
 	}
 	got, err := linuxRoot().Parse("c.yml", []byte(text))
 	if err != nil {

@@ -77,6 +77,7 @@ func (c *Config) decode(m *yamldoc.Map) {
 	})
 	m.Map("limits", c.Limits.decode)
 	m.Map("browser", c.HostBrowser.decode)
+	m.Map("metrics", func(m *yamldoc.Map) { m.Value("open", truth(&c.Metrics.Open)) })
 	m.Map("log", func(m *yamldoc.Map) {
 		m.Value("level", word(&c.Log.Level, "debug", "info", "warn", "error"))
 		m.Value("format", word(&c.Log.Format, "text", "json"))

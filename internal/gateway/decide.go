@@ -70,6 +70,11 @@ type Decision struct {
 	Targets []netip.AddrPort
 }
 
+// OwnCodes are the codes of refusals that only the gateway knows.
+func OwnCodes() []string {
+	return []string{codeHostMismatch, codeProtocolDenied, codeAuditUnavailable, string(policy.SchemeDenied)}
+}
+
 // maxPath bounds the path in a record.
 const maxPath = 512
 

@@ -70,6 +70,7 @@ func relay(client, upstream net.Conn, m *meter, buffers *bufferPool) error {
 // pipe copies src to dst until src ends, and then ends dst's sending half.
 func pipe(dst, src net.Conn, moved func(int), buffers *bufferPool) error {
 	read := reader(src, buffers)
+	kernel := newBulk(dst, src)
 	for {
 		buf, n, err := read()
 		if n > 0 {
@@ -81,6 +82,12 @@ func pipe(dst, src net.Conn, moved func(int), buffers *bufferPool) error {
 			moved(n)
 		} else if buf != nil {
 			buffers.Put(buf)
+		}
+		for slow := false; err == nil && kernel != nil && n == bufferSize && !slow; {
+			// The stream is faster than we read: the kernel carries it as long as that is so.
+			var m int64
+			m, slow, err = kernel.move()
+			moved(int(m))
 		}
 		switch {
 		case err == io.EOF:
@@ -100,13 +107,7 @@ type readBorrowed func() (buf []byte, n int, err error)
 
 // reader returns the way to read c that holds a buffer for the shortest time.
 func reader(c net.Conn, buffers *bufferPool) readBorrowed {
-	for {
-		wrapped, ok := c.(*conn)
-		if !ok {
-			break
-		}
-		c = wrapped.Conn
-	}
+	c = unwrapped(c)
 	if sc, ok := c.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
 			if read := readWhenReady(raw, buffers); read != nil {
@@ -118,6 +119,17 @@ func reader(c net.Conn, buffers *bufferPool) readBorrowed {
 		buf := buffers.Get()
 		n, err := c.Read(buf)
 		return buf, n, err
+	}
+}
+
+// unwrapped is the connection itself, without the books that are kept on it.
+func unwrapped(c net.Conn) net.Conn {
+	for {
+		wrapped, ok := c.(*conn)
+		if !ok {
+			return c
+		}
+		c = wrapped.Conn
 	}
 }
 

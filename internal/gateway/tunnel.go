@@ -26,52 +26,100 @@ type inner struct {
 func (g *Gateway) connect(w http.ResponseWriter, r *http.Request, c *conn) {
 	x := g.newExchange(c.caller, SurfaceConnect, policy.Connect, "")
 	x.Scheme = policy.HTTPS
-	defer func() { x.finish(context.WithoutCancel(r.Context())) }()
+	t := &tunnel{exchange: x, conn: c}
+	opened := false
+	defer func() {
+		if !opened {
+			t.end()
+		}
+	}()
 	ctx := r.Context()
 	// The request target as it was written; r.Host has been through a URL parser.
-	to, err := hostport.ParseAuthority(r.RequestURI)
-	if err != nil {
+	var err error
+	if t.to, err = hostport.ParseAuthority(r.RequestURI); err != nil {
 		refuse(w, r, x.refused(ctx, badHost(err)))
 		return
 	}
-	x.permit = g.permit(c.caller)
-	if refusal := x.admit(ctx, to, "", policy.HTTPS, policy.HTTP, policy.WS); refusal != nil {
+	if refusal := t.open(ctx); refusal != nil {
 		refuse(w, r, x.refused(ctx, refusal))
 		return
 	}
-	account := c.caller.account()
-	if most := g.rates(c.caller.Caller).Tunnels; !g.quotas.tunnel(account, most, g.now()) {
-		refuse(w, r, x.refused(ctx, problem.New(problem.RateLimited, "Close tunnels that are not needed, then retry.",
-			"more than %d tunnels are open", most).With("retry_after", int64(1))))
-		return
-	}
-	defer func() { g.quotas.endTunnel(account, g.now()) }()
-	upstream, refusal := x.open(ctx, to)
-	if refusal != nil {
-		refuse(w, r, x.refused(ctx, refusal))
-		return
-	}
-	defer upstream.Close()
-	g.observer.Tunnels(1)
-	defer g.observer.Tunnels(-1)
 	client, early, err := hijack(w)
 	if err != nil {
 		x.err = fmt.Errorf("take over the connection: %w", err)
 		return
 	}
-	defer client.Close()
-	// From here on the HTTP server no longer watches the connection. What ends
-	// the caller closes client, and this closes the other side.
-	defer context.AfterFunc(ctx, func() { _ = upstream.Close() })()
-	if _, err := io.WriteString(client, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
-		x.err = fmt.Errorf("answer the client: %w", err)
+	t.client, t.early = client, early
+	if !c.caller.begin() {
+		return // forgotten in between, and its connection is closed
+	}
+	opened = true
+	// In a goroutine of its own, so that what the HTTP server keeps for a request can go: a silent tunnel costs little.
+	go func() {
+		defer c.caller.work.Done()
+		defer t.end()
+		t.run(c.caller.ctx)
+	}()
+}
+
+// tunnel is what a CONNECT request has opened.
+type tunnel struct {
+	*exchange
+	conn             *conn
+	to               hostport.Endpoint
+	counted          bool
+	client, upstream net.Conn
+	early            []byte
+}
+
+// open takes it as far as a connection to the host.
+func (t *tunnel) open(ctx context.Context) *problem.Error {
+	g := t.gateway
+	t.permit = g.permit(t.who)
+	if refusal := t.admit(ctx, t.to, "", policy.HTTPS, policy.HTTP, policy.WS); refusal != nil {
+		return refusal
+	}
+	most := g.rates(t.who.Caller).Tunnels
+	if t.counted = g.quotas.tunnel(t.who.account(), most, g.now()); !t.counted {
+		return problem.New(problem.RateLimited, "Close tunnels that are not needed, then retry.", "more than %d tunnels are open", most).
+			With("retry_after", int64(1))
+	}
+	g.observer.Tunnels(1)
+	var refusal *problem.Error
+	t.upstream, refusal = t.exchange.open(ctx, t.to)
+	return refusal
+}
+
+// end gives everything back, however far the tunnel got.
+func (t *tunnel) end() {
+	for _, c := range []net.Conn{t.client, t.upstream} {
+		if c != nil {
+			_ = c.Close() // whatever it says, nothing more is expected of it
+		}
+	}
+	if t.counted {
+		t.gateway.quotas.endTunnel(t.who.account(), t.gateway.now())
+		t.gateway.observer.Tunnels(-1)
+	}
+	t.finish(context.Background())
+}
+
+// run carries the tunnel until it is over. ctx ends with its caller; then the client's connection is closed, and this closes
+// the other side.
+func (t *tunnel) run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() { _ = t.upstream.Close() })
+	defer stop()
+	if _, err := io.WriteString(t.client, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		t.err = fmt.Errorf("answer the client: %w", err)
 		return
 	}
-	if x.decide(to, "", x.Scheme).Opaque {
-		x.err = x.splice(client, upstream, early)
+	early := t.early
+	t.early = nil
+	if t.decide(t.to, "", t.Scheme).Opaque {
+		t.err = t.splice(t.client, t.upstream, early)
 		return
 	}
-	x.inspect(ctx, c, client, upstream, early, to)
+	t.inspect(ctx, t.conn, t.client, t.upstream, early, t.to)
 }
 
 // hijack takes the connection from the HTTP server, with what it has read ahead.

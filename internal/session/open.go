@@ -45,6 +45,7 @@ func (s *Service) Open(ctx context.Context, by identity.Principal, request Reque
 	if err == nil {
 		if out, ok := s.settle(r); ok {
 			record.End(audit.Outcome{Result: audit.OK, Session: out.ID, Jail: out.Jail})
+			s.observe(out, nil)
 			s.Log.Info("session opened", "session", out.ID, "tenant", out.Tenant, "by", out.OpenedBy, "mode", out.CredentialMode, "jail", out.Jail,
 				"address", out.Address, "browser", out.Browser, "warm", out.Warm, "total_ms", out.Timing.Total)
 			return out, nil
@@ -59,7 +60,14 @@ func (s *Service) Open(ctx context.Context, by identity.Principal, request Reque
 		record.End(outcome(err, nil))
 	}
 	s.giveUp(r, err)
+	s.observe(Session{}, err)
 	return Session{}, fmt.Errorf("open a session: %w", err)
+}
+
+func (s *Service) observe(out Session, err error) {
+	if s.Observe != nil {
+		s.Observe(out, err)
+	}
 }
 
 // open takes a session as far as ready. The record is nil when nothing was to be done.
@@ -188,7 +196,8 @@ func (s *Service) admit(r *session, i *instance) error {
 	if err := s.Gateway.Forget(i.addr()); err != nil {
 		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
 	}
-	err := s.Gateway.Admit(i.addr(), Caller{Jail: i.name(), Session: r.id, Policy: r.policy})
+	err := s.Gateway.Admit(i.addr(), Caller{Jail: i.name(), Session: r.id, Tenant: r.plan.tenant, Opener: agentOf(r.by),
+		Actor: r.by.Actor(), Policy: r.policy, Confined: r.plan.mode == ModeOperator})
 	if err != nil {
 		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
 	}

@@ -69,7 +69,14 @@ type Gateway interface {
 type Caller struct {
 	Jail    jail.Name
 	Session string
-	Policy  policy.Policy
+	Tenant  string
+	// Opener is the id of the agent that opened the session; empty when no agent did.
+	Opener string
+	// Actor is who opened it, as the audit log names principals.
+	Actor  string
+	Policy policy.Policy
+	// Confined: rules that operators make later may only take away from Policy.
+	Confined bool
 }
 
 // Templates knows what is installed.
@@ -148,6 +155,9 @@ type Options struct {
 	Accounts Accounts
 	// Recordings is the folder for recordings of sessions, which the Service makes; see [recording.Shelf].
 	Recordings string
+	// Observe is told of every session that was opened, and of every one that could not be, with why. It must return at
+	// once. May be nil.
+	Observe func(s Session, err error)
 
 	Log *slog.Logger
 	// Now is the clock. Default time.Now.

@@ -214,6 +214,17 @@ func (s *Service) Status() Status {
 		WarmSize: s.WarmPool.Size, WarmReady: s.pool.size()}
 }
 
+// States counts the sessions that are not gone, by state.
+func (s *Service) States() map[State]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[State]int)
+	for _, r := range s.sessions {
+		out[r.state]++
+	}
+	return out
+}
+
 // find looks a session up, also among those that have ended. The caller holds s.mu.
 func (s *Service) find(id string) *session {
 	s.purge()

@@ -24,3 +24,8 @@ func TooNew(found, known int64) error {
 	return problem.New(problem.DatabaseTooNew, "run the newer clawjail, or restore the backup that was made before the update",
 		"the database was changed by a newer clawjail: its schema is version %d, and this program knows up to %d", found, known)
 }
+
+// Outdated is ErrExists for an entry that somebody else has changed since it was read.
+func Outdated(found, known int64) error {
+	return fmt.Errorf("it has version %d by now, not %d: %w", found, known, ErrExists)
+}

@@ -45,6 +45,8 @@ type Store interface {
 	Secrets
 	Grants
 	Audit
+	Entries
+	Usages
 	// Ping returns nil when the database answers and can be written to.
 	Ping(ctx context.Context) error
 	Close() error
@@ -313,8 +315,8 @@ type Entry struct {
 	Kind   string // rule, service, provider, settings, access: [a-z]{1,20}
 	Tenant string // empty: all tenants
 	Agent  string // its ID; empty: all agents of the tenant. An agent's entries go with it
-	Name   string // unique among entries of the same kind, tenant and agent, if it is not empty
-	Body   []byte // JSON, at most 64 KiB
+	Name   string // unique among entries of the same kind, tenant and agent, if it is not empty; at most [LongestName] bytes
+	Body   []byte // JSON, at most [LongestBody] bytes; it comes back byte by byte
 	// Version counts changes, from 1.
 	Version   int64
 	CreatedAt time.Time
@@ -324,20 +326,23 @@ type Entry struct {
 
 // Entries of all tenants.
 type Entries interface {
-	// CreateEntry makes an entry with version 1; the agent must be of the tenant: ErrNotFound.
+	// CreateEntry makes an entry with version 1, whatever e.Version is. The agent must be of the tenant: ErrNotFound. An
+	// agent without a tenant is ErrInvalid.
 	CreateEntry(ctx context.Context, e Entry) error
 	Entry(ctx context.Context, id string) (Entry, error)
 	// ListEntries of a kind, or of all kinds when kind is empty, oldest first.
 	ListEntries(ctx context.Context, kind string) ([]Entry, error)
-	// UpdateEntry replaces name, body and expiry of the entry with e.ID if its version is still e.Version, sets UpdatedAt,
-	// and counts the version up. ErrExists when it has another version by now, ErrNotFound when it is gone.
+	// UpdateEntry replaces name, body, UpdatedAt and ExpiresAt of the entry with e.ID if its version is still e.Version, and
+	// counts the version up. What else e has is not looked at. ErrExists when the entry has another version by now, or
+	// another one has the name; ErrNotFound when it is gone.
 	UpdateEntry(ctx context.Context, e Entry) error
 	// DeleteEntry is ErrNotFound when it is not there.
 	DeleteEntry(ctx context.Context, id string) error
 	// DeleteEntriesBefore removes entries that expired before a time, and says how many.
 	DeleteEntriesBefore(ctx context.Context, expired time.Time) (int, error)
-	// EntriesRevision changes with every change of any entry, also one that another process makes, and also when an agent
-	// is deleted with its entries. It never has the same value for two different states.
+	// EntriesRevision grows with every change of any entry, also one that another process makes, and also when an agent
+	// is deleted with its entries. It never has the same value for two different states, and a state that is listed
+	// after it was read has all that it counts: who keeps entries in memory reads the revision first, and then lists.
 	EntriesRevision(ctx context.Context) (int64, error)
 }
 
@@ -349,6 +354,10 @@ type UsageKey struct {
 	Provider string // empty: the sum over all, which budgets are about
 	Model    string // empty with Provider
 }
+
+// MaxUsage is how much a sum says at most, and bounds amounts and limits as well: what is more counts as this much. Tokens
+// and costs come from other people's answers, and neither they nor their sums may overflow.
+const MaxUsage = 1 << 53
 
 // Usage is what was used, and reserved for what is under way.
 type Usage struct {
@@ -368,13 +377,15 @@ type UsageLimit struct {
 
 // Usages of all agents.
 type Usages interface {
-	// ChargeUsage adds an amount, which may be negative, to a row, making it where it is missing; no sum falls below 0. It
-	// adds nothing and returns charged false when a sum that the limit bounds, and that the amount does not lower, would
-	// be beyond the limit, or is at it already. One conditional change decides, whatever happens at the same time on
-	// whichever node. The row is as it is afterwards.
+	// ChargeUsage adds an amount, which may be negative, to a row, making it where it is missing, and returns charged true
+	// and the row as it is afterwards. No sum falls below 0 or rises above MaxUsage.
+	//
+	// It adds nothing and returns charged false when a sum that the limit bounds, and that the amount does not lower, would
+	// be beyond the limit, or is at it already; see [UsageLimit.Allows]. One conditional change decides, whatever happens
+	// at the same time on whichever node. The row is then as it is found, with zeros where there is none.
 	ChargeUsage(ctx context.Context, amount Usage, limit UsageLimit) (now Usage, charged bool, err error)
 	// ListUsage of a tenant, or of all when it is empty, from a day on, by day, agent, provider and model. An agent's
-	// usage stays when the agent is deleted.
+	// usage stays when the agent is deleted. A day that is none is ErrInvalid, here and below.
 	ListUsage(ctx context.Context, tenant, fromDay string) ([]Usage, error)
 	// DeleteUsageBefore removes the rows of days before one, and says how many.
 	DeleteUsageBefore(ctx context.Context, day string) (int, error)

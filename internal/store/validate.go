@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -138,6 +139,83 @@ func (f AuditFilter) Validate() error {
 	}
 	return errors.Join(limit, after, optionalMoment("since", f.Since), optionalMoment("until", f.Until),
 		Text(f.Node, f.Tenant, f.Actor, f.Action, f.Session, f.Jail, f.Phase, f.Result, f.Ref, f.ActionPrefix))
+}
+
+// Bounds of what entries and usages have, in bytes.
+const (
+	LongestBody = 64 << 10
+	LongestName = 512 // also of providers, models and agents in usages: they are parts of one index
+)
+
+// Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.
+func (e Entry) Validate() error {
+	var tenant error
+	switch {
+	case e.Tenant != "":
+		tenant = slug("tenant", e.Tenant)
+	case e.Agent != "":
+		tenant = fmt.Errorf("%w: an entry of an agent needs the agent's tenant", ErrInvalid)
+	}
+	return errors.Join(kind(e.Kind), tenant, Text(e.Agent), Moment("created_at", e.CreatedAt), optionalMoment("updated_at", e.UpdatedAt), e.changes())
+}
+
+// ValidateUpdate is Validate for what UpdateEntry looks at.
+func (e Entry) ValidateUpdate() error {
+	return errors.Join(Moment("updated_at", e.UpdatedAt), e.changes())
+}
+
+// changes is what creating and updating an entry have in common.
+func (e Entry) changes() error {
+	var body error
+	switch {
+	case len(e.Body) > LongestBody:
+		body = fmt.Errorf("%w: the body has %d bytes, and may have %d", ErrInvalid, len(e.Body), LongestBody)
+	case !utf8.Valid(e.Body) || !json.Valid(e.Body):
+		body = fmt.Errorf("%w: the body is not JSON", ErrInvalid)
+	}
+	return errors.Join(present("id", e.ID), Text(e.ID), name("name", e.Name), body, optionalMoment("expires_at", e.ExpiresAt))
+}
+
+// kind of an entry.
+func kind(value string) error {
+	if len(value) < 1 || len(value) > 20 || strings.Trim(value, "abcdefghijklmnopqrstuvwxyz") != "" {
+		return fmt.Errorf("%w: kind %.40q is not 1 to 20 of a-z", ErrInvalid, value)
+	}
+	return nil
+}
+
+// name is a text of LongestName bytes at most.
+func name(what, value string) error {
+	if len(value) > LongestName {
+		return fmt.Errorf("%w: %s has %d bytes, and may have %d", ErrInvalid, what, len(value), LongestName)
+	}
+	return Text(value)
+}
+
+// Day returns ErrInvalid for what is not a day like 2006-01-02.
+func Day(value string) error {
+	if day, err := time.Parse(time.DateOnly, value); err != nil || day.Format(time.DateOnly) != value || day.Year() < 1 {
+		return fmt.Errorf("%w: the day %.40q is not one like 2006-01-02", ErrInvalid, value)
+	}
+	return nil
+}
+
+// Validate returns everything that is wrong with the key, as ErrInvalid. Every Store asks before it writes.
+func (k UsageKey) Validate() error {
+	var model error
+	if k.Provider == "" && k.Model != "" {
+		model = fmt.Errorf("%w: a model without a provider", ErrInvalid)
+	}
+	return errors.Join(slug("tenant", k.Tenant), present("agent", k.Agent), name("agent", k.Agent), Day(k.Day),
+		name("provider", k.Provider), name("model", k.Model), model)
+}
+
+// Validate returns everything that is wrong with the limit, as ErrInvalid. Every Store asks before it writes.
+func (l UsageLimit) Validate() error {
+	if l.Tokens < 0 || l.MicroCost < 0 {
+		return fmt.Errorf("%w: a limit of usage is below 0", ErrInvalid)
+	}
+	return nil
 }
 
 func digest(name string, hash []byte) error {

@@ -22,7 +22,11 @@ func TestValidate(t *testing.T) {
 	grant := Grant{ID: "g", Tenant: "acme", IssuedAt: now, NotBefore: now, ExpiresAt: now}
 	audit := AuditRow{Node: "n", Seq: 1, Time: now, ID: "i", Phase: "event", PrevHash: hash, Hash: hash}
 	filter := AuditFilter{Limit: 1}
-	for _, good := range []row{tenant, operator, agent, token, set, lease, secret, grant, audit, filter,
+	entry := Entry{ID: "e", Kind: "rule", Body: []byte(`{}`), CreatedAt: now, UpdatedAt: now}
+	usage := UsageKey{Tenant: "acme", Agent: "a", Day: "2031-02-28"}
+	limit := UsageLimit{}
+	for _, good := range []row{tenant, operator, agent, token, set, lease, secret, grant, audit, filter, entry, usage, limit,
+		UsageKey{Tenant: "acme", Agent: "a", Day: "2032-02-29", Provider: "p", Model: "m"}, Entry{ID: "e", Kind: "rule", Tenant: "acme", Agent: "a", Body: []byte(`0`), CreatedAt: now},
 		Operator{ID: "o", Role: "admin", KeyHash: hash, CreatedAt: now}, AuditFilter{Limit: 1, Node: "n", AfterSeq: 5}} {
 		if err := good.Validate(); err != nil {
 			t.Errorf("%+v: %v", good, err)
@@ -67,6 +71,33 @@ func TestValidate(t *testing.T) {
 	change(bad, "filter without a limit", filter, func(r *AuditFilter) { r.Limit = 0 })
 	change(bad, "filter below zero", filter, func(r *AuditFilter) { r.Limit = -1 })
 	change(bad, "filter with a seq and no node", filter, func(r *AuditFilter) { r.AfterSeq = 1 })
+	change(bad, "entry without an ID", entry, func(r *Entry) { r.ID = "" })
+	change(bad, "entry without a kind", entry, func(r *Entry) { r.Kind = "" })
+	change(bad, "entry of a long kind", entry, func(r *Entry) { r.Kind = strings.Repeat("a", 21) })
+	change(bad, "entry of a kind in capitals", entry, func(r *Entry) { r.Kind = "Rule" })
+	change(bad, "entry of a tenant in capitals", entry, func(r *Entry) { r.Tenant = "A" })
+	change(bad, "entry of an agent without a tenant", entry, func(r *Entry) { r.Agent = "a" })
+	change(bad, "entry of a bad agent", entry, func(r *Entry) { r.Tenant, r.Agent = "acme", "\xff" })
+	change(bad, "entry of a long name", entry, func(r *Entry) { r.Name = strings.Repeat("a", LongestName+1) })
+	change(bad, "entry of a bad name", entry, func(r *Entry) { r.Name = "a\x00" })
+	change(bad, "entry without a body", entry, func(r *Entry) { r.Body = nil })
+	change(bad, "entry of a body that is no JSON", entry, func(r *Entry) { r.Body = []byte(`{"a":1,}`) })
+	change(bad, "entry of a body that is no text", entry, func(r *Entry) { r.Body = []byte("\"\xff\"") })
+	change(bad, "entry of a long body", entry, func(r *Entry) { r.Body = []byte(strings.Repeat(" ", LongestBody) + "0") })
+	change(bad, "entry of no time", entry, func(r *Entry) { r.CreatedAt = time.Time{} })
+	change(bad, "entry that changed late", entry, func(r *Entry) { r.UpdatedAt = late })
+	change(bad, "entry that expires late", entry, func(r *Entry) { r.ExpiresAt = late })
+	change(bad, "usage of no tenant", usage, func(r *UsageKey) { r.Tenant = "" })
+	change(bad, "usage of no agent", usage, func(r *UsageKey) { r.Agent = "" })
+	change(bad, "usage of a long agent", usage, func(r *UsageKey) { r.Agent = strings.Repeat("a", LongestName+1) })
+	change(bad, "usage of a model without a provider", usage, func(r *UsageKey) { r.Model = "m" })
+	change(bad, "usage of a long provider", usage, func(r *UsageKey) { r.Provider = strings.Repeat("a", LongestName+1) })
+	change(bad, "usage of a bad model", usage, func(r *UsageKey) { r.Provider, r.Model = "p", "\xff" })
+	for _, day := range []string{"", "2031-02-29", "2031-2-3", "0000-01-01", "12031-02-03", "2031-02-03 ", "+031-02-03", "2031-02-03T00:00:00Z"} {
+		change(bad, "usage of the day "+day, usage, func(r *UsageKey) { r.Day = day })
+	}
+	change(bad, "limit of tokens below 0", limit, func(r *UsageLimit) { r.Tokens = -1 })
+	change(bad, "limit of cost below 0", limit, func(r *UsageLimit) { r.MicroCost = -1 })
 	for name, r := range bad {
 		if err := r.Validate(); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: got %v", name, err)
@@ -76,6 +107,21 @@ func TestValidate(t *testing.T) {
 	audit.Seq, audit.ID, audit.Target = 0, "", "\xff"
 	if err := audit.Validate(); len(strings.Split(err.Error(), "\n")) != 3 {
 		t.Errorf("three flaws are reported as\n%v", err)
+	}
+}
+
+func TestValidateUpdateLooksAtWhatIsReplaced(t *testing.T) {
+	now := time.Date(2031, 2, 3, 12, 0, 0, 0, time.UTC)
+	if err := (Entry{ID: "e", Kind: "NONE", Agent: "a", Body: []byte(`0`), UpdatedAt: now}).ValidateUpdate(); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []Entry{
+		{Body: []byte(`0`), UpdatedAt: now}, {ID: "e", UpdatedAt: now}, {ID: "e", Body: []byte(`0`)},
+		{ID: "e", Body: []byte(`0`), UpdatedAt: now, Name: "\x00"}, {ID: "e", Body: []byte(`0`), UpdatedAt: now, ExpiresAt: now.AddDate(9000, 0, 0)},
+	} {
+		if err := bad.ValidateUpdate(); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: got %v", bad, err)
+		}
 	}
 }
 

@@ -95,7 +95,8 @@ func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, valu
 }
 
 // UseSecret decrypts the agent's secret of a service, or the tenant's if the agent has none of its own, and gives it to
-// a function. The value is overwritten when the function returns. Its error is returned as it is.
+// a function. The value is overwritten when the function returns. Its error is returned as it is. That the secret was
+// used is not written down by it: see MarkUsed, which writes to the database and need not be waited for.
 func (v *Vault) UseSecret(ctx context.Context, n SecretName, use func(secret.Value) error) error {
 	if err := n.check(); err != nil {
 		return err
@@ -117,6 +118,25 @@ func (v *Vault) UseSecret(ctx context.Context, n SecretName, use func(secret.Val
 	value := secret.Own(plaintext)
 	defer value.Wipe()
 	return use(value)
+}
+
+// MarkUsed says that the secret that UseSecret takes was used: the agent's own, or the tenant's if the agent has none.
+// An earlier time than the known one changes nothing.
+func (v *Vault) MarkUsed(ctx context.Context, n SecretName, at time.Time) error {
+	if err := n.check(); err != nil {
+		return err
+	}
+	err := v.store.MarkUsed(ctx, n.Tenant, n.Agent, n.Service, at)
+	if errors.Is(err, store.ErrNotFound) && n.Agent != "" {
+		err = v.store.MarkUsed(ctx, n.Tenant, "", n.Service, at)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return noSecret(n)
+	}
+	if err != nil {
+		return fmt.Errorf("mark secret %s as used: %w", n.Service, err)
+	}
+	return nil
 }
 
 // ListSecrets describes the secrets of a tenant and its agents, by service; of all tenants when tenant is empty.

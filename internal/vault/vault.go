@@ -42,6 +42,7 @@ type Rows interface {
 	Secret(ctx context.Context, tenant, agent, service string) (store.Secret, error)
 	ListSecrets(ctx context.Context, tenant string) ([]store.Secret, error)
 	DeleteSecret(ctx context.Context, tenant, agent, service string) error
+	MarkUsed(ctx context.Context, tenant, agent, service string, at time.Time) error
 }
 
 // Options of a vault. All must be set.

@@ -270,6 +270,56 @@ func TestSecretsOfAgentsComeBeforeTheTenants(t *testing.T) {
 	}
 }
 
+// TestMarkUsedMarksTheSecretThatUseSecretTakes, and no other one.
+func TestMarkUsedMarksTheSecretThatUseSecretTakes(t *testing.T) {
+	w := newWorld(t)
+	v := w.open()
+	tenants, agents := SecretName{Tenant: "default", Service: "mail"}, SecretName{Tenant: "default", Agent: w.agent, Service: "mail"}
+	marked := func(n SecretName, at time.Time, wantTenants, wantAgents time.Time) {
+		t.Helper()
+		if err := v.MarkUsed(t.Context(), n, at); err != nil {
+			t.Fatal(err)
+		}
+		list, err := v.ListSecrets(t.Context(), "default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range list {
+			want := wantTenants
+			if s.Agent != "" {
+				want = wantAgents
+			}
+			if !s.UsedAt.Equal(want) {
+				t.Errorf("the secret of agent %q was used at %v, want %v", s.Agent, s.UsedAt, want)
+			}
+		}
+	}
+	hour := func(n int) time.Time { return epoch.Add(time.Duration(n) * time.Hour) }
+	w.putSecret(v, tenants, "of the tenant")
+	marked(agents, hour(1), hour(1), time.Time{})
+	marked(agents, hour(0), hour(1), time.Time{})
+	w.putSecret(v, agents, "of the agent")
+	marked(agents, hour(2), hour(1), hour(2))
+	marked(tenants, hour(3), hour(3), hour(2))
+	w.putSecret(v, agents, "another")
+	marked(tenants, hour(3), hour(3), hour(2)) // a new value does not forget when the one before was used
+	if err := v.DeleteSecret(t.Context(), agents); err != nil {
+		t.Fatal(err)
+	}
+	marked(agents, hour(4), hour(4), time.Time{})
+	for name, n := range map[string]SecretName{"none": {Tenant: "default", Service: "bank"}, "another tenant's": {Tenant: "other", Service: "mail"}} {
+		if err := v.MarkUsed(t.Context(), n, hour(5)); problem.CodeOf(err) != problem.NotFound {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := v.MarkUsed(t.Context(), SecretName{Tenant: "default", Service: "../mail"}, hour(5)); problem.CodeOf(err) != problem.BadSecret {
+		t.Errorf("a name that is none: %v", err)
+	}
+	if err := v.MarkUsed(t.Context(), tenants, time.Time{}); !errors.Is(err, store.ErrInvalid) {
+		t.Errorf("at no time: %v", err)
+	}
+}
+
 func TestSecretsAndTheirNamesAreChecked(t *testing.T) {
 	w := newWorld(t)
 	v := w.open()

@@ -74,9 +74,5 @@ func (db *DB) DeleteGrantsBefore(ctx context.Context, expired time.Time) (int, e
 	if err := store.Moment("expired", expired); err != nil {
 		return 0, err
 	}
-	tag, err := db.pool.Exec(ctx, `DELETE FROM grants WHERE expires_at < $1`, stamp(expired))
-	if err != nil {
-		return 0, failure(ctx, "delete old grants", err)
-	}
-	return int(tag.RowsAffected()), nil
+	return db.remove(ctx, "delete old grants", `DELETE FROM grants WHERE expires_at < $1`, stamp(expired))
 }

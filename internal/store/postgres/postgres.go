@@ -95,6 +95,15 @@ func (db *DB) add(ctx context.Context, what, query string, args ...any) error {
 	return failure(ctx, what, err)
 }
 
+// remove runs a DELETE of any number of rows, and says how many they were.
+func (db *DB) remove(ctx context.Context, what, query string, args ...any) (int, error) {
+	tag, err := db.pool.Exec(ctx, query, args...)
+	if err != nil {
+		return 0, failure(ctx, what, err)
+	}
+	return int(tag.RowsAffected()), nil
+}
+
 // one reads one row.
 func one[T any](ctx context.Context, db *DB, what string, scan func(pgx.Row) (T, error), query string, args ...any) (T, error) {
 	v, err := scan(db.pool.QueryRow(ctx, query, args...))

@@ -1,10 +1,13 @@
 package sqlite_test
 
 import (
+	"database/sql"
 	"fmt"
+	"path/filepath"
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/sqlite"
 )
 
 func BenchmarkUseGrant(b *testing.B) {
@@ -89,4 +92,77 @@ func BenchmarkWalkAudit(b *testing.B) {
 		}
 	}
 	b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+}
+
+// BenchmarkChargeUsage: a charge that fits, of one row that all charge, beside a plain insert into another table.
+func BenchmarkChargeUsage(b *testing.B) {
+	dir := b.TempDir()
+	db := open(b, dir)
+	b.Run("charge", func(b *testing.B) {
+		for b.Loop() {
+			if _, charged, err := db.ChargeUsage(b.Context(), oneRequest(), store.UsageLimit{Tokens: 1 << 50}); err != nil || !charged {
+				b.Fatal(charged, err)
+			}
+		}
+	})
+	b.Run("refuse", func(b *testing.B) {
+		for b.Loop() {
+			if _, charged, err := db.ChargeUsage(b.Context(), oneRequest(), store.UsageLimit{Tokens: 1}); err != nil || charged {
+				b.Fatal(charged, err)
+			}
+		}
+	})
+	b.Run("plain insert", func(b *testing.B) {
+		plain, err := sql.Open("sqlite", "file:"+filepath.Join(dir, sqlite.FileName)+"?_txlock=immediate&_synchronous=FULL&_pragma=synchronous(FULL)")
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer plain.Close()
+		plain.SetMaxOpenConns(1)
+		if _, err := plain.ExecContext(b.Context(), `CREATE TABLE plain (day TEXT, agent TEXT, tokens INTEGER)`); err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			if _, err := plain.ExecContext(b.Context(), `INSERT INTO plain VALUES ($1, $2, $3)`, "2031-02-03", "a1", 9); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if _, err := plain.ExecContext(b.Context(), `DROP TABLE plain`); err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
+// BenchmarkEntries lists 10 000 entries, asks for their revision, and changes one of them.
+func BenchmarkEntries(b *testing.B) {
+	dir := b.TempDir()
+	db := open(b, dir)
+	e := store.Entry{ID: "entry77", Kind: "rule", Body: []byte(`{"host":"example.com","methods":["GET","POST"],"path":"/a/b/c"}`), UpdatedAt: noon}
+	err := file(dir).Exec(b.Context(), `WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10000)
+		INSERT INTO entries SELECT 'entry' || n, 'rule', NULL, NULL, '', CAST('`+string(e.Body)+`' AS BLOB), 1, 1, 1, NULL FROM numbers`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("list 10000", func(b *testing.B) {
+		for b.Loop() {
+			if list, err := db.ListEntries(b.Context(), ""); err != nil || len(list) != 10_000 {
+				b.Fatal(len(list), err)
+			}
+		}
+	})
+	b.Run("revision", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := db.EntriesRevision(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("update", func(b *testing.B) {
+		for b.Loop() {
+			e.Version++
+			if err := db.UpdateEntry(b.Context(), e); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

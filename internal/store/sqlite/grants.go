@@ -77,17 +77,5 @@ func (db *DB) DeleteGrantsBefore(ctx context.Context, expired time.Time) (int, e
 	if err := store.Moment("expired", expired); err != nil {
 		return 0, err
 	}
-	var removed int64
-	err := db.change(ctx, "delete old grants", func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, `DELETE FROM grants WHERE expires_at < $1`, stamp(expired))
-		if err != nil {
-			return err
-		}
-		removed, err = result.RowsAffected()
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return int(removed), nil
+	return db.remove(ctx, "delete old grants", `DELETE FROM grants WHERE expires_at < $1`, stamp(expired))
 }

@@ -36,8 +36,8 @@ type DB struct {
 	// walk is for readers that take their time: each has a connection of its own, so that they cannot keep the
 	// others from reading.
 	walk *sql.DB
-	// What an opening session waits for is prepared once, on the connection that writes.
-	insertAudit, useGrant *sql.Stmt
+	// What an opening session and every request to a model wait for is prepared once, on the connection that writes.
+	insertAudit, useGrant, chargeUsage *sql.Stmt
 }
 
 var _ store.Store = (*DB)(nil)
@@ -72,6 +72,9 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 		return nil, failure(ctx, "open the database", err)
 	}
 	if db.useGrant, err = db.write.PrepareContext(ctx, useGrant); err != nil {
+		return nil, failure(ctx, "open the database", err)
+	}
+	if db.chargeUsage, err = db.write.PrepareContext(ctx, chargeUsage); err != nil {
 		return nil, failure(ctx, "open the database", err)
 	}
 	if db.read, err = pool(path, true); err != nil {
@@ -121,7 +124,7 @@ func pool(path string, readOnly bool) (*sql.DB, error) {
 // Close waits for the methods that are running.
 func (db *DB) Close() error {
 	var errs []error
-	for _, statement := range []*sql.Stmt{db.insertAudit, db.useGrant} {
+	for _, statement := range []*sql.Stmt{db.insertAudit, db.useGrant, db.chargeUsage} {
 		if statement != nil {
 			errs = append(errs, statement.Close())
 		}
@@ -190,6 +193,23 @@ func (db *DB) add(ctx context.Context, what, query string, args ...any) error {
 		_, err := tx.ExecContext(ctx, query, args...)
 		return err
 	})
+}
+
+// remove runs a DELETE of any number of rows, and says how many they were.
+func (db *DB) remove(ctx context.Context, what, query string, args ...any) (int, error) {
+	var removed int64
+	err := db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		removed, err = result.RowsAffected()
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return int(removed), nil
 }
 
 // scanner is a *sql.Row or *sql.Rows.

@@ -30,6 +30,8 @@ func RunShared(t *testing.T, fresh func(t *testing.T) Database) {
 		{"LeasesOfTwoNodes", testLeasesOfTwoNodes}, {"GrantMachine", testGrantMachine}, {"Restart", testRestart},
 		{"ManyOpenAtOnce", testManyOpenAtOnce}, {"NewerSchema", testNewerSchema}, {"AuditRowsAreRefused", testAuditRowsAreRefused},
 		{"RowsAreRefusedAfterATrim", testRowsAreRefusedAfterATrim},
+		{"EntriesOfTwoNodes", testEntriesOfTwoNodes}, {"EntryMachine", testEntryMachine}, {"UsageRaceOfTwoNodes", testUsageRaceOfTwoNodes},
+		{"UsageMachine", testUsageMachine}, {"EntriesAndUsageAfterARestart", testEntriesAndUsageAfterARestart},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, fresh(t)) })
 	}

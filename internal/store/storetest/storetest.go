@@ -31,6 +31,9 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"AuditAppend", testAuditAppend}, {"AuditOrder", testAuditOrder}, {"AuditRace", testAuditRace}, {"AuditFilter", testAuditFilter},
 		{"AuditWalk", testAuditWalk}, {"AuditWalkSeesOneState", testAuditWalkSeesOneState}, {"AuditWalksStarveNobody", testAuditWalksStarveNobody},
 		{"OpenIntents", testOpenIntents}, {"AuditTrim", testAuditTrim},
+		{"Entries", testEntries}, {"EntryNames", testEntryNames}, {"EntriesOfAgents", testEntriesOfAgents}, {"EntryUpdates", testEntryUpdates},
+		{"EntriesExpire", testEntriesExpire}, {"EntriesRevision", testEntriesRevision}, {"InvalidEntries", testInvalidEntries},
+		{"Usage", testUsage}, {"UsageLimits", testUsageLimits}, {"UsageRace", testUsageRace}, {"InvalidUsage", testInvalidUsage},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
 	}

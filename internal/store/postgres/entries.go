@@ -1,0 +1,87 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+const entryColumns = `id, kind, tenant, agent, name, body, version, created_at, updated_at, expires_at`
+
+func scanEntry(row pgx.Row) (e store.Entry, err error) {
+	err = row.Scan(&e.ID, &e.Kind, optional{&e.Tenant}, optional{&e.Agent}, &e.Name, &e.Body, &e.Version,
+		moment{&e.CreatedAt}, moment{&e.UpdatedAt}, moment{&e.ExpiresAt})
+	return e, err
+}
+
+func scanNumber(row pgx.Row) (n int64, err error) {
+	err = row.Scan(&n)
+	return n, err
+}
+
+// CreateEntry is of store.Entries.
+func (db *DB) CreateEntry(ctx context.Context, e store.Entry) error {
+	if err := e.Validate(); err != nil {
+		return err
+	}
+	return db.add(ctx, "create entry", `INSERT INTO entries (`+entryColumns+`) VALUES ($1, $2, $3, $4, $5, $6, 1, $7, $8, $9)`,
+		e.ID, e.Kind, text(e.Tenant), text(e.Agent), e.Name, e.Body, stamp(e.CreatedAt), stamp(e.UpdatedAt), stamp(e.ExpiresAt))
+}
+
+// Entry is of store.Entries.
+func (db *DB) Entry(ctx context.Context, id string) (store.Entry, error) {
+	return one(ctx, db, "read entry", scanEntry, `SELECT `+entryColumns+` FROM entries WHERE id = $1`, id)
+}
+
+// ListEntries is of store.Entries.
+func (db *DB) ListEntries(ctx context.Context, kind string) ([]store.Entry, error) {
+	if err := store.Text(kind); err != nil {
+		return nil, err
+	}
+	return list(ctx, db, "list entries", scanEntry,
+		`SELECT `+entryColumns+` FROM entries WHERE $1 = '' OR kind = $1 ORDER BY created_at, id`, kind)
+}
+
+// UpdateEntry is of store.Entries. Of two updates at the same time the second waits for the first, and then looks at the
+// version again.
+func (db *DB) UpdateEntry(ctx context.Context, e store.Entry) error {
+	if err := e.ValidateUpdate(); err != nil {
+		return err
+	}
+	_, err := one(ctx, db, "update entry", scanNumber,
+		`UPDATE entries SET name = $3, body = $4, updated_at = $5, expires_at = $6, version = version + 1
+		WHERE id = $1 AND version = $2 RETURNING version`,
+		e.ID, e.Version, e.Name, e.Body, stamp(e.UpdatedAt), stamp(e.ExpiresAt))
+	if !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	// It was not this call, and cannot be any more: a version does not come back.
+	version, err := one(ctx, db, "update entry", scanNumber, `SELECT version FROM entries WHERE id = $1`, e.ID)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("update entry: %w", store.Outdated(version, e.Version))
+}
+
+// DeleteEntry is of store.Entries.
+func (db *DB) DeleteEntry(ctx context.Context, id string) error {
+	return db.changeOne(ctx, "delete entry", `DELETE FROM entries WHERE id = $1`, id)
+}
+
+// DeleteEntriesBefore is of store.Entries.
+func (db *DB) DeleteEntriesBefore(ctx context.Context, expired time.Time) (int, error) {
+	if err := store.Moment("expired", expired); err != nil {
+		return 0, err
+	}
+	return db.remove(ctx, "delete old entries", `DELETE FROM entries WHERE expires_at < $1`, stamp(expired))
+}
+
+// EntriesRevision is of store.Entries.
+func (db *DB) EntriesRevision(ctx context.Context) (int64, error) {
+	return one(ctx, db, "read the revision of the entries", scanNumber, `SELECT revision FROM entries_revision`)
+}

@@ -1,0 +1,56 @@
+package sqlite
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/pressly/goose/v3"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// TestOlderSchemaIsBroughtUpToDate: what is in a database of the first version stays, and the rest is added.
+func TestOlderSchemaIsBroughtUpToDate(t *testing.T) {
+	ctx := t.Context()
+	dir := t.TempDir()
+	old, err := pool(filepath.Join(dir, FileName), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, old, files, goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider.UpTo(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	agent := store.Agent{ID: "a1", Tenant: store.DefaultTenant, Name: "bea", CreatedAt: time.Date(2031, 2, 3, 12, 0, 0, 0, time.UTC)}
+	if err := errors.Join((&DB{write: old}).CreateAgent(ctx, agent), old.Close()); err != nil {
+		t.Fatal(err)
+	}
+
+	db, err := Open(ctx, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if got, err := db.AgentByID(ctx, "a1"); err != nil || got != agent {
+		t.Errorf("%+v, %v", got, err)
+	}
+	e := store.Entry{ID: "e1", Kind: "rule", Tenant: agent.Tenant, Agent: agent.ID, Body: []byte(`{}`), CreatedAt: agent.CreatedAt}
+	_, charged, err := db.ChargeUsage(ctx, store.Usage{UsageKey: store.UsageKey{Tenant: agent.Tenant, Agent: agent.ID, Day: "2031-02-03"}}, store.UsageLimit{})
+	if err := errors.Join(db.CreateEntry(ctx, e), err); err != nil || !charged {
+		t.Errorf("%v, %v", charged, err)
+	}
+}
