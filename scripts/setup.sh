@@ -35,6 +35,8 @@ ps procps                      shows processes
 test_needs='
 crun crun                      the second runtime
 jq jq                          reads JSON in scripts
+curl curl                      a client of the gateway
+python3 python3                another one
 dockerd docker.io              the peer of the benchmarks
 /usr/lib/postgresql postgresql  the second database of the tests
 nginx nginx-light               a proxy in front, for the tests

@@ -66,6 +66,11 @@ type (
 		Agent   string `query:"agent" maxLength:"64" doc:"the id of the agent whose it is"`
 	}
 
+	secretsInput struct {
+		Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own when it is left out; of a caller of all tenants, all"`
+		CrabID string `query:"crabId" maxLength:"64" doc:"alias: of the agent with this id only, answered as pearls"`
+	}
+
 	secretBody struct {
 		Service string `path:"service" maxLength:"64"`
 		RawBody []byte `contentType:"application/json"`
@@ -221,12 +226,15 @@ func (a *API) capture(ctx context.Context, by identity.Principal, in *captureInp
 	return &answer[CookieSets]{CookieSets{Sets: sets}}, nil
 }
 
-func (a *API) secrets(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[Secrets], error) {
+func (a *API) secrets(ctx context.Context, by identity.Principal, in *secretsInput) (*answer[Secrets], error) {
 	all, err := a.Credentials.Secrets(ctx, by, in.Tenant)
 	if err != nil {
 		return nil, err
 	}
-	return &answer[Secrets]{Secrets{Secrets: all}}, nil
+	if in.CrabID != "" {
+		return &answer[Secrets]{Secrets{Pearls: pearls(all, in.CrabID)}}, nil
+	}
+	return &answer[Secrets]{Secrets{Secrets: listed(all)}}, nil
 }
 
 func (a *API) putSecret(ctx context.Context, by identity.Principal, in *secretBody) (*nothing, error) {
@@ -243,6 +251,9 @@ func (a *API) putSecret(ctx context.Context, by identity.Principal, in *secretBo
 }
 
 func (a *API) deleteSecret(ctx context.Context, by identity.Principal, in *secretInput) (*nothing, error) {
+	if isPearlID(in.Service) {
+		return nil, a.deletePearl(ctx, by, in.Service)
+	}
 	return nil, a.Credentials.DeleteSecret(ctx, by, vault.SecretName{Tenant: in.Tenant, Agent: in.Agent, Service: in.Service})
 }
 

@@ -32,7 +32,8 @@ type CookieSets struct {
 
 // Secrets is the answer to a listing. No value is in it.
 type Secrets struct {
-	Secrets []vault.Secret `json:"secrets" nullable:"false"`
+	Secrets []vault.Secret `json:"secrets,omitzero" nullable:"false"`
+	Pearls  []Pearl        `json:"pearls,omitzero" nullable:"false" doc:"instead of secrets, where crabId was sent"`
 }
 
 // VaultStatus is the state of the vault, without anything secret.

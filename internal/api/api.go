@@ -71,11 +71,12 @@ type Sessions interface {
 	Status() session.Status
 }
 
-// Options configure an API. Sessions, Identity, Credentials, Audit, Rows, Verify and Host are required.
+// Options configure an API. Sessions, Identity, Credentials, Egress, Audit, Rows, Verify and Host are required.
 type Options struct {
 	Sessions    Sessions
 	Identity    Identity
 	Credentials Credentials
+	Egress      Egress
 	Audit       AuditLog
 	// Rows are the whole audit log, for an export. A store.Store has them.
 	Rows audit.Rows
@@ -85,6 +86,11 @@ type Options struct {
 	Host func(ctx context.Context) (HostInfo, error)
 	// MCP serves /mcp, to callers whom [Caller] knows. Nil serves nothing there.
 	MCP http.Handler
+	// Surfaces serve agents what the gateway does for them. Nil serves nothing.
+	Surfaces Surfaces
+	// Metrics serves /metrics, to admins of all tenants, and with OpenMetrics to everybody. Nil serves nothing there.
+	Metrics     http.Handler
+	OpenMetrics bool
 	// Version is that of the program.
 	Version string
 	// Listen is the configured address: a Host header with it is accepted, beside loopback names and addresses and the
@@ -147,6 +153,9 @@ func New(o Options) (*API, error) {
 	if o.Sessions == nil || o.Identity == nil || o.Credentials == nil || o.Host == nil {
 		return nil, errors.New("control API: sessions, identity, credentials and host are required")
 	}
+	if o.Egress == nil {
+		return nil, errors.New("control API: what is decided about the way out is required")
+	}
 	if o.Audit == nil || o.Rows == nil || o.Verify == nil {
 		return nil, errors.New("control API: the audit log, its rows and how to verify them are required")
 	}
@@ -163,8 +172,11 @@ func New(o Options) (*API, error) {
 	if a.MCP != nil {
 		mux.Handle(mcpPath, a.MCP)
 	}
+	if a.Metrics != nil {
+		mux.HandleFunc("GET "+metricsPath, a.scrape)
+	}
 	mux.HandleFunc("/", a.elsewhere(mux))
-	a.door = a.patient(a.guard(a.authenticate(a.bounded(mux, mux))))
+	a.door = a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)), a.patient(a.guard(a.authenticate(a.bounded(mux, mux)))))
 	return a, nil
 }
 

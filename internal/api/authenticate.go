@@ -53,7 +53,7 @@ func open(r *http.Request) bool {
 // with: its context is cancelled when the key is not good any more.
 func (a *API) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if open(r) {
+		if open(r) || a.OpenMetrics && r.Method == http.MethodGet && r.URL.Path == metricsPath {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -126,7 +126,8 @@ func presented(r *http.Request) (string, error) {
 	const hint = "send one key, as Authorization: Bearer KEY"
 	h := r.Header
 	credentials, plain := h.Values("Authorization"), h.Values(KeyHeader)
-	if len(credentials) > 1 || len(plain) > 1 {
+	old := h.Values(oldKeyHeader)
+	if len(credentials) > 1 || len(plain) > 1 || len(old) > 1 {
 		return "", problem.New(problem.Unauthorized, hint, "more than one key was sent")
 	}
 	var keys []string
@@ -137,7 +138,7 @@ func presented(r *http.Request) (string, error) {
 		}
 		keys = append(keys, strings.TrimSpace(key))
 	}
-	keys = append(keys, plain...)
+	keys = append(append(keys, plain...), old...)
 	token, ok, err := inAddress(r)
 	if err != nil {
 		return "", err

@@ -303,6 +303,7 @@ type door struct {
 	sessions    *fakeSessions
 	identity    *fakeIdentity
 	credentials *fakeCredentials
+	egress      *fakeEgress
 	clock       time.Time
 }
 
@@ -310,10 +311,10 @@ const goodKey = "a key that is good"
 
 func newDoor(t testing.TB, change ...func(*Options)) *door {
 	t.Helper()
-	d := &door{key: goodKey, sessions: &fakeSessions{}, credentials: &fakeCredentials{}, clock: time.Unix(1_700_000_000, 0)}
+	d := &door{key: goodKey, sessions: &fakeSessions{}, credentials: &fakeCredentials{}, egress: &fakeEgress{}, clock: time.Unix(1_700_000_000, 0)}
 	d.identity = &fakeIdentity{key: d.key, held: map[int]context.CancelCauseFunc{}}
 	o := Options{
-		Sessions: d.sessions, Identity: d.identity, Credentials: d.credentials, Audit: noLog{}, Rows: fakeRows{},
+		Sessions: d.sessions, Identity: d.identity, Credentials: d.credentials, Egress: d.egress, Audit: noLog{}, Rows: fakeRows{},
 		Verify:  func(context.Context) (audit.Report, error) { return audit.Report{}, nil },
 		Version: "v1.2.3", Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
 		Now:  func() time.Time { return d.clock },

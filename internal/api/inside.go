@@ -18,12 +18,12 @@ const mcpPath = "/mcp"
 func Caller(ctx context.Context) identity.Principal { return caller(ctx) }
 
 // Inside is the part of the API that agents have in their jails, through the gateway: sessions with their DevTools
-// endpoints, and MCP. agentOf says whose jail a request came from, by its address. Address and token must agree: an
-// agent's token is good in its own jail only, and no other key is good in any. ownName says which host names the server
+// endpoints, requests for access, and MCP. agentOf says whose jail a request came from, by its address. Address and
+// token must agree: an agent's token is good in its own jail only, and no other key is good in any. ownName says which host names the server
 // has there, beside its address.
 func (a *API) Inside(agentOf func(context.Context) string, ownName func(host string) bool) http.Handler {
 	next := a.authenticate(a.fromOwnJail(agentOf, a.bounded(a.mux, a.mux)))
-	return a.patient(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	rest := a.patient(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
 		switch {
@@ -32,17 +32,24 @@ func (a *API) Inside(agentOf func(context.Context) string, ownName func(host str
 		case !sameOrigin(r):
 			a.refuse(w, r, problem.New(problem.Forbidden, "call the API from a program, not from a web page", "requests of other web pages are refused"))
 		case !insidePath(r.URL.Path):
-			a.refuse(w, r, problem.New(problem.NotFound, "an agent has /mcp and /v1/sessions here; for the rest of the web, use this address as an HTTP proxy",
+			a.refuse(w, r, problem.New(problem.NotFound, "an agent has /mcp, /v1/sessions, /v1/access-requests, /v1/execute and /svc here; for the rest of the web, use this address as an HTTP proxy",
 				"the gateway has nothing at %s", quote(r.URL.Path)))
 		default:
 			next.ServeHTTP(w, r)
 		}
 	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a.Surfaces != nil && a.Surfaces.Serves(r.URL.Path) && insideHost(r, ownName) && sameOrigin(r) {
+			a.insideSurfaces(w, r)
+			return
+		}
+		rest.ServeHTTP(w, r)
+	})
 }
 
 // insidePath says whether agents have a path in their jails.
 func insidePath(path string) bool {
-	for _, part := range []string{mcpPath, "/v1/sessions"} {
+	for _, part := range []string{mcpPath, "/v1/sessions", "/v1/access-requests"} {
 		if path == part || strings.HasPrefix(path, part+"/") {
 			return true
 		}

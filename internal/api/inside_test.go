@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -171,7 +172,8 @@ func TestInsideAreTheSessionsAndNothingElse(t *testing.T) {
 	inside := 0
 	for _, route := range routes(t, &door{API: in.API, key: in.keys["admin"]}) {
 		method, path := route[0], filled.Replace(route[1])
-		if path == "/v1/sessions" || strings.HasPrefix(path, "/v1/sessions/") || path == "/v1/health" {
+		if path == "/v1/sessions" || strings.HasPrefix(path, "/v1/sessions/") || path == "/v1/health" ||
+			path == "/v1/access-requests" || strings.HasPrefix(path, "/v1/access-requests/") {
 			inside++
 			continue
 		}
@@ -186,7 +188,7 @@ func TestInsideAreTheSessionsAndNothingElse(t *testing.T) {
 	if inside < 20 {
 		t.Errorf("there are %d routes of sessions", inside)
 	}
-	for _, path := range []string{"/", "/nothing", "/mcpx", "/MCP", "/v1", "/v1/sessionsx", "/v1/health/", "/v1/health/x", "/openapi.json", "//v1/sessions"} {
+	for _, path := range []string{"/", "/nothing", "/mcpx", "/MCP", "/v1", "/v1/sessionsx", "/v1/access-requestsx", "/v1/rules/explain", "/v1/health/", "/v1/health/x", "/openapi.json", "//v1/sessions"} {
 		p := in.ask(agent, http.MethodGet, path).wantProblem(t, http.StatusNotFound, problem.NotFound)
 		if !strings.Contains(p.Detail, "the gateway has nothing at") {
 			t.Errorf("%s comes to the API: %s", path, p.Detail)
@@ -274,4 +276,30 @@ func TestInsideASocketEndsWithTheAgentsToken(t *testing.T) {
 	if _, _, err := conn.Read(ctx); websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
 		t.Errorf("the socket ends with %v", err)
 	}
+}
+
+// An agent asks from its jail and hears the answer there, and can give none.
+func TestInsideAnAgentAsksForAccess(t *testing.T) {
+	in := newInside(t)
+	agent := in.keys["acme agent"]
+	body := func(text string) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Body, r.ContentLength = io.NopCloser(strings.NewReader(text)), int64(len(text))
+			r.Header.Set("Content-Type", "application/json")
+		}
+	}
+	asked := read[object](t, in.ask(agent, http.MethodPost, "/v1/access-requests", body(`{"kind":"host","target":"docs.example.com","reason":"to read"}`)), 200)
+	id := fmt.Sprint(asked["id"])
+	if asked["state"] != "pending" || asked["agent"] != in.ids["acme"] {
+		t.Errorf("%v", asked)
+	}
+	in.ask(agent, http.MethodPost, "/v1/access-requests/"+id+"/answer", body(`{"approve":true}`)).wantProblem(t, http.StatusForbidden, problem.Forbidden)
+	if a := in.request("acme operator", http.MethodPost, "/v1/access-requests/"+id+"/answer", `{"approve":true,"comment":"go on"}`); a.StatusCode != 200 {
+		t.Fatalf("%d %s", a.StatusCode, a.body)
+	}
+	if heard := read[object](t, in.ask(agent, http.MethodGet, "/v1/access-requests/"+id), 200); heard["state"] != "approved" || heard["answer"] != "go on" {
+		t.Errorf("%v", heard)
+	}
+	in.jail = in.ids["beta"]
+	in.ask(in.keys["beta agent"], http.MethodGet, "/v1/access-requests/"+id).wantProblem(t, http.StatusNotFound, problem.NotFound)
 }

@@ -26,6 +26,8 @@ type Problem struct {
 	// Errors are there when several things are wrong.
 	Errors  []problem.Flaw `json:"errors,omitempty" doc:"everything that is wrong, when it is more than one thing"`
 	Details map[string]any `json:"details,omitempty" doc:"further facts"`
+	// Text is for clients of the aliases.
+	Text string `json:"error,omitempty" doc:"detail once more, in answers of the aliases"`
 }
 
 // Error implements error.
@@ -100,7 +102,7 @@ func (a *API) write(w http.ResponseWriter, r *http.Request, p *Problem) {
 	w.Header().Set("Content-Type", problemType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(p.Status)
-	if err := json.NewEncoder(w).Encode(p); err != nil {
+	if err := json.NewEncoder(w).Encode(forAlias(p, r.URL.Path)); err != nil {
 		a.Log.Debug("answer a refused request", "path", r.URL.Path, "error", err) // the caller has gone
 	}
 }
@@ -109,18 +111,25 @@ func retryAfter(w http.ResponseWriter, d time.Duration) {
 	w.Header().Set("Retry-After", strconv.Itoa(max(1, int(d.Round(time.Second)/time.Second))))
 }
 
-// transform turns huma's own errors (a parameter that is no number, say) into ours. Others pass.
+// transform turns huma's own errors (a parameter that is no number, say) into ours. Others pass, with what clients of
+// the aliases read.
 func (a *API) transform(ctx huma.Context, _ string, v any) (any, error) {
-	model, ok := v.(*huma.ErrorModel)
-	if !ok {
-		return v, nil
+	switch v := v.(type) {
+	case *huma.ErrorModel:
+		return forAlias(a.translated(ctx, v), ctx.Operation().Path), nil
+	case *Problem:
+		return forAlias(v, ctx.Operation().Path), nil
 	}
+	return v, nil
+}
+
+func (a *API) translated(ctx huma.Context, model *huma.ErrorModel) *Problem {
 	if model.Status == http.StatusRequestEntityTooLarge {
-		return document(tooLarge(ctx.Operation().MaxBodyBytes - 1)).withStatus(model.Status), nil
+		return document(tooLarge(ctx.Operation().MaxBodyBytes - 1)).withStatus(model.Status)
 	}
 	if model.Status >= http.StatusInternalServerError {
 		a.Log.Error("answer a request", "error", model.Detail)
-		return document(model), nil
+		return document(model)
 	}
 	many := problem.Many{Code: problem.BadRequest, Hint: "the parameters are in /openapi.json"}
 	for _, e := range model.Errors {
@@ -130,5 +139,5 @@ func (a *API) transform(ctx huma.Context, _ string, v any) (any, error) {
 	if err == nil {
 		err = problem.New(problem.BadRequest, many.Hint, "%s", model.Detail)
 	}
-	return document(err).withStatus(model.Status), nil
+	return document(err).withStatus(model.Status)
 }

@@ -146,6 +146,9 @@ func (a *API) routes() {
 	a.grantRoutes()
 	a.auditRoutes()
 	a.peopleRoutes()
+	a.egressRoutes()
+	a.accessRoutes()
+	a.aliasRoutes()
 }
 
 func (a *API) info(ctx context.Context, by identity.Principal, _ *nothing) (*answer[Info], error) {

@@ -26,6 +26,8 @@ const (
 	ownTenants                // the caller's tenant's, whoever it is
 	nobodys                   // the installation's
 	needsNothing              // no table says who may: everybody with a key
+	workers                   // acme's agent's, which is named worker
+	asker                     // an agent's, whoever it is; others are told so
 )
 
 // expectation is what the sweep knows of a route.
@@ -65,6 +67,35 @@ func whatEveryRouteDoes() map[string]expectation {
 			body: ofTenant + `,"cookies":[{"name":"a","value":"` + canary + `","domain":".DOMAIN","path":"/","expires":-1}]}`},
 		"PATCH /v1/cookies/{domain}":  {op: identity.CookiesUpdate, body: ofTenant + `,"scopes":["cdp"],"max_sessions":2}`, status: 200},
 		"DELETE /v1/cookies/{domain}": {op: identity.CookiesDelete, query: inTenant, status: 204},
+
+		"GET /v1/rules":          {op: identity.RuleList, query: inTenant, status: 200},
+		"POST /v1/rules":         {op: identity.RuleChange, body: ofTenant + `,"action":"deny","target":"example.org"}`, status: 201},
+		"DELETE /v1/rules/{id}":  {op: identity.RuleChange, status: 204},
+		"POST /v1/rules/explain": {op: identity.RuleExplain, of: callers, body: `{"questions":[{"tenant":"TENANT","method":"GET","url":"https://example.com/"}]}`, status: 200},
+		"GET /v1/services":       {op: identity.ServiceList, query: inTenant, status: 200},
+		"PUT /v1/services": {op: identity.ServiceChange, status: 200,
+			body: ofTenant + `,"name":"github","base_url":"https://example.com","allow":[{"path":"/**"}],"inject":{"type":"bearer"}}`},
+		"DELETE /v1/services/{id}": {op: identity.ServiceChange, status: 204},
+		"GET /v1/providers":        {op: identity.ProviderList, query: inTenant, status: 200},
+		"PUT /v1/providers": {op: identity.ProviderChange, status: 200,
+			body: ofTenant + `,"name":"models","base_url":"https://example.com","wire":"openai","models":["*"]}`},
+		"DELETE /v1/providers/{id}":      {op: identity.ProviderChange, status: 204},
+		"GET /v1/settings":               {op: identity.SettingsRead, of: callers, query: inTenant, status: 200},
+		"PUT /v1/settings":               {op: identity.SettingsChange, query: inTenant, body: `{"hold":"1m"}`, status: 200},
+		"GET /v1/agents/{name}/settings": {op: identity.SettingsRead, query: inTenant, status: 200},
+		"PUT /v1/agents/{name}/settings": {op: identity.SettingsChange, query: inTenant, body: `{"hold":"1m"}`, status: 200},
+		"GET /v1/usage":                  {op: identity.UsageRead, of: callers, query: inTenant, status: 200},
+
+		"POST /v1/access-requests":             {op: identity.AccessAsk, of: asker, body: `{"kind":"host","target":"example.net","reason":"to read"}`, status: 200},
+		"GET /v1/access-requests":              {op: identity.AccessList, of: callers, query: inTenant, status: 200},
+		"GET /v1/access-requests/{id}":         {op: identity.AccessList, of: workers, status: 200},
+		"POST /v1/access-requests/{id}/answer": {op: identity.AccessAnswer, of: workers, body: `{"approve":false}`, status: 200},
+
+		"POST /v1/crabs":              {op: identity.AgentCreate, of: ownTenants, body: `{"name":"NEW"}`, status: 201},
+		"GET /v1/crabs":               {op: identity.AgentList, of: ownTenants, status: 200},
+		"PATCH /v1/crabs/{id}/revoke": {op: identity.AgentRevoke, status: 200},
+		"POST /v1/secrets":            {op: identity.SecretPut, body: `{"crabId":"CRAB","service":"github","plaintext":"` + canary + `"}`, status: 201},
+		"GET /v1/tides":               {op: identity.AuditRead, of: ownTenants, status: 200},
 
 		"GET /v1/secrets":              {op: identity.SecretList, query: inTenant, status: 200},
 		"PUT /v1/secrets/{service}":    {op: identity.SecretPut, body: ofTenant + `,"value":"` + canary + `"}`, status: 204},
@@ -145,6 +176,16 @@ func (s *sweeper) things(path string, there bool) map[string]string {
 		out["{id}"] = pick(s.grant, "g_aaaaaaaaaaaaaaaaaaaa")
 	case strings.HasPrefix(path, "/v1/operators/"):
 		out["{id}"] = pick(s.operator, "op_aaaaaaaaaaaaaaaaaaaa")
+	case strings.HasPrefix(path, "/v1/rules/"):
+		out["{id}"] = pick(s.rule, "AAAAAAAAAAAAAAAAAAAAAAAAAA")
+	case strings.HasPrefix(path, "/v1/services/"):
+		out["{id}"] = pick(s.service, "AAAAAAAAAAAAAAAAAAAAAAAAAA")
+	case strings.HasPrefix(path, "/v1/providers/"):
+		out["{id}"] = pick(s.provider, "AAAAAAAAAAAAAAAAAAAAAAAAAA")
+	case strings.HasPrefix(path, "/v1/access-requests/"):
+		out["{id}"] = pick(s.access, "AAAAAAAAAAAAAAAAAAAAAAAAAA")
+	case strings.HasPrefix(path, "/v1/crabs/"), path == "/v1/secrets":
+		out["{id}"] = pick(s.writer, "ag_aaaaaaaaaaaaaaaaaaaa")
 	case strings.HasPrefix(path, "/v1/tenants/"):
 		out["{id}"] = pick("acme", "nosuch")
 	default:
@@ -161,7 +202,7 @@ func (s *sweeper) ask(who, route string, e expectation, there bool, tenant strin
 	for wildcard, name := range things {
 		path = strings.ReplaceAll(path, wildcard, name)
 	}
-	body := strings.NewReplacer("TENANT", tenant, "DOMAIN", things["{domain}"]).Replace(e.body)
+	body := strings.NewReplacer("TENANT", tenant, "DOMAIN", things["{domain}"], "CRAB", things["{id}"]).Replace(e.body)
 	if tenant == "" {
 		body = strings.Replace(body, `"tenant":"",`, "", 1)
 		body = strings.Replace(body, `"tenant":""`, "", 1)
@@ -241,6 +282,13 @@ func (s *sweeper) allowed(p identity.Principal, e expectation) error {
 		return identity.CanWith(p, e.op, identity.Object{})
 	case callers:
 		return identity.CanWith(p, e.op, identity.Object{Tenant: "acme", Agent: agentID(p)})
+	case workers:
+		return identity.CanWith(p, e.op, identity.Object{Tenant: "acme", Agent: s.worker})
+	case asker:
+		if p.Kind != identity.KindAgent {
+			return problem.New(problem.Forbidden, "", "only agents ask")
+		}
+		return identity.CanWith(p, e.op, identity.Object{Tenant: p.Tenant, Agent: p.ID})
 	case ownTenants:
 		return identity.CanWith(p, e.op, identity.Object{Tenant: p.TenantOr(""), Agent: agentID(p)})
 	}
@@ -278,7 +326,7 @@ func (s *sweeper) roles(route string, e expectation) {
 // of a tenant, and of both.
 func (s *sweeper) strangers(route string, e expectation) {
 	for _, who := range []string{"beta admin", "beta agent", "acme agent"} {
-		if e.of != acmes && e.of != nobodys || strings.HasPrefix(who, "acme") && !strings.Contains(route, "/sessions/") {
+		if e.of != acmes && e.of != nobodys && e.of != workers || strings.HasPrefix(who, "acme") && !strings.Contains(route, "/sessions/") {
 			continue
 		}
 		s.seed()

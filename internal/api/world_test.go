@@ -21,6 +21,8 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -51,6 +53,10 @@ type world struct {
 	session, agents string // acme's, of an operator's and of its agent's
 	grant, operator string // acme's; made anew before each use
 	token           string // of the agent writer2
+	writer, worker  string // the ids of writer2, and of the agent worker
+
+	book                            *egress.Book
+	rule, service, provider, access string // acme's
 }
 
 // noNotes keeps no checkpoint.
@@ -114,8 +120,11 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	w.accounts, err = credential.New(credential.Options{Vault: v, Grants: grants, Keyring: keyring, Identity: w.identity, Audit: w.log,
 		Sessions: w.sessions, Now: time.Now})
 	must(err)
+	w.book, err = egress.Open(ctx, egress.Options{Store: db, Identity: w.identity, Audit: w.log, Now: time.Now, Recheck: time.Hour})
+	must(err)
+	closing(func() error { w.book.Close(); return nil })
 	o := Options{
-		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Audit: w.log, Rows: db, Version: "v1.2.3",
+		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Egress: w.book, Audit: w.log, Rows: db, Version: "v1.2.3",
 		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },
 		Listen: netip.MustParseAddrPort("127.0.0.1:18780"), Log: logTo(w.written),
 		Host: func(context.Context) (HostInfo, error) { return HostInfo{Installation: "abcd"}, nil },
@@ -139,6 +148,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 		must(err)
 		w.keys[tenant+" agent"] = key.Reveal()
 		if tenant == "acme" {
+			w.worker = agent.ID
 			w.session, w.agents = "s_acmeaaaaaaaaaaaa", "s_agentaaaaaaaaaaa"
 			w.sessions.of[w.session] = identity.Object{Tenant: tenant}
 			w.sessions.of[w.agents] = identity.Object{Tenant: tenant, Agent: agent.ID}
@@ -174,6 +184,55 @@ func (w *world) seed() {
 	tokens, err := w.identity.Tokens(w.ctx, w.admin, "acme", "writer2")
 	must(err)
 	w.token = tokens[0].ID
+	agents, err := w.identity.Agents(w.ctx, w.admin, "acme")
+	must(err)
+	for _, a := range agents {
+		if a.Name == "writer2" {
+			w.writer = a.ID
+		}
+	}
+	w.decide(must)
+}
+
+// decide makes what acme has decided about the way out, and what its agent asks for, as far as it is not there.
+func (w *world) decide(must func(error)) {
+	w.t.Helper()
+	of := egress.Meta{Tenant: "acme"}
+	rules, err := w.book.Rules(w.ctx, w.admin, "acme")
+	must(err)
+	if !slices.ContainsFunc(rules, func(r egress.Rule) bool { return r.ID == w.rule }) {
+		target, err := policy.ParseURL("example.com")
+		must(err)
+		target.Action = policy.Allow
+		rule, err := w.book.AddRule(w.ctx, w.admin, egress.Rule{Meta: of, Rule: target})
+		must(err)
+		w.rule = rule.ID
+	}
+	services, err := w.book.ListServices(w.ctx, w.admin, "acme")
+	must(err)
+	if len(services) == 0 {
+		service, err := w.book.PutService(w.ctx, w.admin, egress.Service{Meta: of, Name: "github", Upstream: egress.Upstream{BaseURL: "https://example.com"},
+			Allow: []egress.Allowance{{Path: "/**"}}, Inject: egress.Injection{Type: egress.InjectBearer}})
+		must(err)
+		w.service = service.ID
+	}
+	providers, err := w.book.ListProviders(w.ctx, w.admin, "acme")
+	must(err)
+	if len(providers) == 0 {
+		provider, err := w.book.PutProvider(w.ctx, w.admin, egress.Provider{Meta: of, Name: "models", Upstream: egress.Upstream{BaseURL: "https://example.com"},
+			Wire: egress.WireOpenAI, Models: []string{"*"}})
+		must(err)
+		w.provider = provider.ID
+	}
+	pending, err := w.book.AccessRequests(w.ctx, w.admin, "acme", false)
+	must(err)
+	if !slices.ContainsFunc(pending, func(r egress.AccessRequest) bool { return r.ID == w.access }) {
+		worker, err := w.identity.Authenticate(w.ctx, w.keys["acme agent"], netip.Addr{})
+		must(err)
+		asked, err := w.book.Ask(w.ctx, worker, egress.AccessHost, "example.net", "to read", 0)
+		must(err)
+		w.access = asked.ID
+	}
 }
 
 func someCookies() []cookies.Cookie {

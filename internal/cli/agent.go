@@ -22,13 +22,35 @@ func newAgentCommand(p *program) *cobra.Command {
 	cmd.AddCommand(newAgentList(p), newAgentCreate(p),
 		newAgentChange(p, "revoke NAME…", "Revoke agents, and end what is open for them",
 			"Revokes agents: none of their tokens is good until `clawjail agent restore`.", (*client.Client).RevokeAgent),
-		newAgentChange(p, "restore NAME…", "Take the revocation of agents back",
-			"Takes the revocation of agents back. Their tokens are good again, unless those have expired or were revoked themselves.",
-			(*client.Client).RestoreAgent),
+		newAgentRestore(p),
 		newAgentChange(p, "rm NAME…", "Remove agents, with their tokens and secrets",
 			"Removes agents with their tokens and their own secrets, and ends what is open for them. Their names are free again.",
 			(*client.Client).DeleteAgent),
-		newAgentTokens(p), newAgentRotateToken(p), newAgentRevokeToken(p))
+		newAgentToken(p), newAgentEnv(p), newAgentTools(p), newAgentLimits(p),
+		older(newAgentTokens(p), "tokens NAME"), older(newAgentRotateToken(p), "rotate-token NAME"), older(newAgentRevokeToken(p), "revoke-token NAME ID"))
+	return cmd
+}
+
+// older makes a command one that still works and is not shown.
+func older(cmd *cobra.Command, use string) *cobra.Command {
+	cmd.Use, cmd.Hidden, cmd.Aliases = use, true, nil
+	return cmd
+}
+
+func newAgentRestore(p *program) *cobra.Command {
+	cmd := newAgentChange(p, "restore NAME…", "Take the revocation of agents back",
+		"Takes the revocation of agents back. Their tokens are good again, unless those have expired or were revoked themselves.",
+		(*client.Client).RestoreAgent)
+	cmd.Aliases = []string{"unrevoke"}
+	return cmd
+}
+
+func newAgentToken(p *program) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use:   "token",
+		Short: "Rotate, revoke and list the tokens of an agent",
+	})
+	cmd.AddCommand(newAgentTokens(p), newAgentRotateToken(p), newAgentRevokeToken(p))
 	return cmd
 }
 
@@ -129,7 +151,8 @@ func newAgentTokens(p *program) *cobra.Command {
 	var tenant string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:               "tokens NAME",
+		Use:               "ls NAME",
+		Aliases:           []string{"list"},
 		Short:             "List the tokens of an agent, without what they are",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: p.completeFirst(agentNames),
@@ -167,12 +190,12 @@ func newAgentRotateToken(p *program) *cobra.Command {
 	var request api.RotateRequest
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "rotate-token NAME",
+		Use:   "rotate NAME",
 		Short: "Give an agent a new token, and let the old ones end",
 		Long: "Gives an agent a new token, which alone is on standard output and is never shown again. Its old tokens are good " +
 			"for as long as --overlap says, so that the agent has time to change; 0s ends them, and what is open with them, " +
 			"now.",
-		Example:           "  clawjail agent rotate-token writer --overlap 10m > writer.token",
+		Example:           "  clawjail agent token rotate writer --overlap 10m > writer.token",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: p.completeFirst(agentNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -206,7 +229,7 @@ func newAgentRotateToken(p *program) *cobra.Command {
 func newAgentRevokeToken(p *program) *cobra.Command {
 	var tenant string
 	cmd := &cobra.Command{
-		Use:               "revoke-token NAME ID",
+		Use:               "revoke NAME ID",
 		Short:             "Revoke one token of an agent, and end what is open with it",
 		Args:              arguments(2, 2),
 		ValidArgsFunction: p.completeTokens(&tenant),

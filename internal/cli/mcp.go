@@ -5,12 +5,14 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/mcp"
 	"github.com/clawjail/clawjail/internal/session"
@@ -45,7 +47,8 @@ func newMCPCommand(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o := mcp.Options{Backend: &mcpBackend{program: p}, Version: p.version, Log: log, Now: p.now}
+			own := &mcpBackend{program: p}
+			o := mcp.Options{Backend: own, Access: own, Version: p.version, Log: log, Now: p.now}
 			if p.getenv(urlVariable) == "" { // else the bounds are those of another configuration
 				o.Sessions = mcp.Bounds{TTL: c.Sessions.TTL, MaxTTL: c.Sessions.MaxTTL, Idle: c.Sessions.Idle, Most: c.Sessions.Max}
 			}
@@ -151,6 +154,19 @@ func (b *mcpBackend) List(ctx context.Context, _ identity.Principal) ([]session.
 		return nil, err
 	}
 	return c.List(ctx, false)
+}
+
+// Ask implements mcp.Access.
+func (b *mcpBackend) Ask(ctx context.Context, _ identity.Principal, kind egress.AccessKind, target, reason string, wait time.Duration) (egress.AccessRequest, error) {
+	c, err := b.sessions()
+	if err != nil {
+		return egress.AccessRequest{}, err
+	}
+	q := api.AccessQuestion{Kind: kind, Target: target, Reason: reason}
+	if wait > 0 {
+		q.Wait = wait.String()
+	}
+	return c.Ask(ctx, q)
 }
 
 // Drive implements mcp.Backend.

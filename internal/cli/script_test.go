@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,7 +18,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/egress"
 )
 
 func TestMain(m *testing.M) {
@@ -44,6 +49,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("CLAWJAIL_CONFIG", filepath.Join(e.WorkDir, "clawjail.yml"))
 			e.Setenv("TZ", "UTC")
+			e.Values[worldKey{}] = new(world)
 			return writeSettings(filepath.Join(e.WorkDir, "clawjail.yml"), e.WorkDir)
 		},
 		Condition: func(name string) (bool, error) {
@@ -54,6 +60,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"controlplane": startControlPlane, "elsewhere": startElsewhere, "status": wantStatus, "pick": pick, "edit": edit, "noted": noted,
+			"tides": writeTides, "ask": askForAccess,
 		},
 	})
 }
@@ -127,6 +134,60 @@ func startControlPlane(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Defer(func() { ts.Check(end()) })
 	ts.Setenv("CLAWJAIL_URL", w.url)
 	ts.Setenv("CLAWJAIL_KEY", w.key)
+	*ts.Value(worldKey{}).(*world) = *w
+}
+
+// worldKey is under what a script has its control plane.
+type worldKey struct{}
+
+// writeTides is `tides`: the audit log gets what a gateway writes about some requests of the agent writer and of a session.
+func writeTides(ts *testscript.TestScript, _ bool, _ []string) {
+	w := ts.Value(worldKey{}).(*world)
+	ctx := context.Background()
+	c := client.New(must(url.Parse(w.url)), w.key)
+	defer c.CloseIdle()
+	agents, err := c.Agents(ctx, "")
+	ts.Check(err)
+	actor := "agent:" + agents[0].ID
+	for _, e := range []audit.Event{
+		{Action: "gateway.connect", Actor: actor, Target: "api.example.com:443", Result: audit.OK,
+			Detail: audit.NewDetail(audit.Fields{"method": "CONNECT", "scheme": "https", "allowed": true, "rule": "another", "agent": agents[0].ID})},
+		{Action: "gateway.connect", Actor: actor, Target: "api.example.com:443", Result: audit.OK,
+			Detail: audit.NewDetail(audit.Fields{"method": "CONNECT", "scheme": "https", "allowed": true, "rule": "another", "agent": agents[0].ID})},
+		{Action: "gateway.forward", Actor: actor, Target: "other.test:8080", Result: audit.Refused,
+			Detail: audit.NewDetail(audit.Fields{"method": "GET", "scheme": "http", "path": "/a", "allowed": false, "code": "host_denied"})},
+		{Action: "gateway.connect", Actor: "admin", Session: "s_1", Target: "2001:db8::1:8443", Result: audit.Refused,
+			Detail: audit.NewDetail(audit.Fields{"method": "CONNECT", "scheme": "https", "allowed": false, "code": "host_denied"})},
+		// What no policy decided, what is of nobody, and what is damaged.
+		{Action: "gateway.connect", Actor: actor, Target: "slow.test:443", Result: audit.Refused,
+			Detail: audit.NewDetail(audit.Fields{"method": "CONNECT", "scheme": "https", "allowed": false, "code": "rate_limited"})},
+		{Action: "gateway.connect", Actor: "agent:gone", Target: "gone.test:443", Result: audit.OK,
+			Detail: audit.NewDetail(audit.Fields{"method": "CONNECT", "scheme": "https", "allowed": true})},
+		{Action: "gateway.forward", Actor: actor, Target: "nowhere", Result: audit.OK, Detail: audit.NewDetail(audit.Fields{"allowed": "perhaps"})},
+		{Action: "gateway.llm", Actor: actor, Target: "models.test:443", Result: audit.OK, Detail: audit.NewDetail(audit.Fields{"allowed": true})},
+	} {
+		e.Tenant = "default"
+		ts.Check(w.log.Event(ctx, e))
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// askForAccess is `ask TOKEN KIND TARGET REASON`: an agent asks for access.
+func askForAccess(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 4 {
+		ts.Fatalf("usage: ask TOKEN KIND TARGET REASON")
+	}
+	w := ts.Value(worldKey{}).(*world)
+	c := client.New(must(url.Parse(w.url)), args[0])
+	defer c.CloseIdle()
+	_, err := c.Ask(context.Background(), api.AccessQuestion{Kind: egress.AccessKind(args[1]), Target: args[2], Reason: args[3]})
+	ts.Check(err)
 }
 
 // startElsewhere is `elsewhere`: a server that is not a control plane, and sends whoever asks it somewhere else. It

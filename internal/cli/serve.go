@@ -20,9 +20,12 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/mcp"
+	"github.com/clawjail/clawjail/internal/metrics"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store/open"
@@ -127,25 +130,43 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	defer gatewayListener.Close() // likewise
 
 	reach.guard.Self = append(reach.guard.Self, o.config.Listen)
+	trusted, err := roots(o.config.ExtraCA)
+	if err != nil {
+		return err
+	}
+	book, err := egress.Open(ctx, egress.Options{Store: ring.store, Identity: ring.identity, Audit: ring.log, Now: o.now, Recheck: egressRecheck, Log: o.log})
+	if err != nil {
+		return fmt.Errorf("read what was decided about the way out: %w", err)
+	}
+	defer book.Close()
+	// What counts is asked for what is made later; nobody asks before everything is there.
+	var sessions *session.Service
+	counted := metrics.New(metrics.Options{Version: o.version, Audit: ring.log.Status,
+		Sessions: func() session.Status { return sessions.Status() }, States: func() map[session.State]int { return sessions.States() }})
 	inside := new(lateHandler)
+	asked := decided{book}
 	exit, err := gateway.New(gateway.Config{
-		Guard: reach.guard, Logger: o.log, Now: o.now, Limits: gateway.DefaultLimits(), Local: inside,
-		// The canonical line of the log is the record of clean sessions. What the caller does not wait for is not done.
-		Record: func(ctx context.Context, _ gateway.Decision) error { return ctx.Err() },
+		Guard: reach.guard, Logger: o.log, Now: o.now, Limits: gateway.DefaultLimits(), Local: inside, Records: ledger.New(ring.log),
+		Policy: asked.policy, Used: book.Used, Ask: asked.ask, Rates: asked.rates, Keys: ring.identity, Observer: counted, Roots: trusted,
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, exit.Close()) }()
+	used := newSecretsUsed(ring.vault, o)
+	surfaces, err := newSurfaces(exit, asked, ring, used, o)
+	if err != nil {
+		return err
+	}
 
-	sessions, err := session.New(session.Options{
+	sessions, err = session.New(session.Options{
 		Driver: host, Gateway: way{exit}, Templates: installed{host}, Connect: session.Dial,
 		Sessions: o.config.Sessions, Limits: o.config.Limits, WarmPool: o.config.WarmPool,
 		Proxy: "http://" + gatewayListener.Addr().String(), Policy: reach.policy, ExtraCA: authorities,
 		Authority: ring.identity, Records: records{ring.log},
 		Accounts:   session.Accounts{Grants: ring.grants, Vault: ring.vault, Leases: ring.store, Node: ring.node, Logins: o.config.Logins},
-		Recordings: filepath.Join(hostd.ControlDir(o.config), "sessions"),
-		Log:        o.log, Now: o.now,
+		Recordings: filepath.Join(hostd.ControlDir(o.config), "sessions"), Observe: countOpened(counted.Opened),
+		Log: o.log, Now: o.now,
 	})
 	if err != nil {
 		return err
@@ -156,7 +177,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		return errors.Join(err, endSessions(ctx, sessions))
 	}
 	tools, err := mcp.New(mcp.Options{
-		Backend: ownBrowsers{sessions}, Principal: api.Caller, Version: o.version, Log: o.log, Now: o.now,
+		Backend: ownBrowsers{sessions}, Access: book, Principal: api.Caller, Version: o.version, Log: o.log, Now: o.now,
 		Sessions: mcp.Bounds{TTL: o.config.Sessions.TTL, MaxTTL: o.config.Sessions.MaxTTL, Idle: o.config.Sessions.Idle, Most: o.config.Sessions.Max},
 	})
 	if err != nil {
@@ -166,6 +187,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		Sessions: sessions, Identity: ring.identity, Credentials: accounts, Audit: ring.log, Rows: ring.store,
 		Verify: ring.verify(hostd.CheckpointsPath(o.config)), Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
 		BehindProxy: o.config.BehindProxy, Log: o.log, Now: o.now, MCP: tools.Handler(),
+		Egress: book, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.config.Metrics.Open,
 		Host: func(ctx context.Context) (api.HostInfo, error) { return hostInfo(ctx, host) },
 	})
 	if err != nil {
@@ -191,6 +213,14 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	})
 	group.Go(func() error {
 		ring.tidy(running, host, o.now, o.log)
+		return nil
+	})
+	group.Go(func() error {
+		used.run(running)
+		return nil
+	})
+	group.Go(func() error {
+		tidyBook(running, book, o.log)
 		return nil
 	})
 	group.Go(func() error {

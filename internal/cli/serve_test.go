@@ -19,12 +19,8 @@ func TestPrivateDestinationNeedsAndHasARuleAndAnAddress(t *testing.T) {
 	c := config.Default()
 	ask := func(r reach, host string, port uint16) (bool, bool) {
 		h := hostport.MustParseHost(host)
-		e, err := hostport.NewEndpoint(h, port)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, private := r.guard.Lookup(e)
-		return r.policy.Decide(policy.Request{Scheme: policy.HTTPS, Host: h, Port: port, Method: policy.Connect}).Allowed, private
+		d := r.policy.Decide(policy.Request{Scheme: policy.HTTPS, Host: h, Port: port, Method: policy.Connect})
+		return d.Allowed, d.Address.IsValid()
 	}
 	r, err := reachOf(c)
 	if err != nil {

@@ -27,7 +27,8 @@ type way struct{ *gateway.Gateway }
 
 // Admit implements session.Gateway.
 func (w way) Admit(addr netip.Addr, who session.Caller) error {
-	return w.Gateway.Admit(addr, gateway.Caller{Jail: string(who.Jail), Session: who.Session, Policy: who.Policy})
+	return w.Gateway.Admit(addr, gateway.Caller{Jail: string(who.Jail), Session: who.Session, Tenant: who.Tenant, Opener: who.Opener,
+		Actor: who.Actor, Policy: who.Policy, Confined: who.Confined})
 }
 
 // LastActivity implements session.Gateway.
@@ -100,12 +101,13 @@ type reach struct {
 	guard  netguard.Guard
 }
 
-// reachOf makes it of the configuration. A private destination needs both: a rule that lets its name and ports pass,
-// and an entry that says where they lead.
+// reachOf makes it of the configuration. A private destination is a rule that lets its name and ports pass, and says
+// where they lead.
 func reachOf(c config.Config) (reach, error) {
 	var out reach
 	var rules []policy.Rule
 	var errs []error
+	seen := make(map[hostport.Endpoint]bool)
 	for n, d := range c.Gateway.PrivateDestinations {
 		host, err := destinationHost(d.Host)
 		if err != nil {
@@ -113,8 +115,22 @@ func reachOf(c config.Config) (reach, error) {
 			continue
 		}
 		rules = append(rules, policy.Rule{Name: fmt.Sprintf("private-destination-%d", n+1), Action: policy.Allow,
-			Host: policy.ExactHost(host), Ports: policy.Ports(d.Ports...)})
-		out.guard.Private = append(out.guard.Private, netguard.Destination{Host: host, Address: d.Address, Ports: d.Ports})
+			Host: policy.ExactHost(host), Ports: policy.Ports(d.Ports...), Address: d.Address})
+		fail := func(err error) { errs = append(errs, fmt.Errorf("gateway.private_destinations[%d]: %w", n, err)) }
+		if err := netguard.CheckPrivate(d.Address); err != nil {
+			fail(err)
+		} else if host.IsAddr() && host.Addr() != d.Address.Unmap() {
+			fail(fmt.Errorf("the host is one address and the destination %s another", d.Address))
+		}
+		for _, port := range d.Ports {
+			e, err := hostport.NewEndpoint(host, port)
+			if err != nil {
+				fail(fmt.Errorf("port %d: %w", port, err))
+			} else if seen[e] {
+				fail(fmt.Errorf("port %d is listed twice for this host", port))
+			}
+			seen[e] = true
+		}
 	}
 	out.policy = policy.PublicWeb(rules...)
 	errs = append(errs, out.policy.Validate(), out.guard.Validate())

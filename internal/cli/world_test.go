@@ -21,6 +21,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -37,6 +38,8 @@ const node = "abcd"
 type world struct {
 	url, key string
 	sessions *inMemory
+	book     *egress.Book
+	log      *audit.Log
 }
 
 // start starts a control plane with its data in a folder, and returns what ends it.
@@ -94,7 +97,12 @@ func start(data string) (w *world, end func() error, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err := api.New(api.Options{Sessions: w.sessions, Identity: r.identity, Credentials: accounts, Audit: r.log,
+	book, err := egress.Open(ctx, egress.Options{Store: r.store, Identity: r.identity, Audit: r.log, Now: time.Now, Recheck: time.Hour})
+	if err != nil {
+		return nil, nil, err
+	}
+	w.book, w.log = book, r.log
+	a, err := api.New(api.Options{Sessions: w.sessions, Identity: r.identity, Credentials: accounts, Egress: book, Audit: r.log,
 		Rows: r.store, Version: "v1.2.3",
 		Verify: r.verify(kept.path), Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
 		Host: func(context.Context) (api.HostInfo, error) { return api.HostInfo{}, nil }})
@@ -114,7 +122,9 @@ func start(data string) (w *world, end func() error, err error) {
 	go func() { served <- a.Serve(ctx, listener) }()
 	return w, func() error {
 		cancel()
-		return errors.Join(<-served, r.close(context.Background()))
+		err := <-served
+		book.Close()
+		return errors.Join(err, r.close(context.Background()))
 	}, nil
 }
 

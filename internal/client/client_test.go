@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -145,6 +146,52 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			_, err := c.SessionToken(ctx, "s_1", api.TokenRequest{Scope: "cdp", TTL: "1h"})
 			return err
 		},
+		"GET /v1/rules?tenant=acme": func() error { _, err := c.Rules(ctx, "acme"); return err },
+		`POST /v1/rules {"tenant":"acme","agent":"w","action":"deny","target":"a.test","once":true}`: func() error {
+			_, err := c.AddRule(ctx, api.RuleRequest{Whose: api.Whose{Tenant: "acme", Agent: "w"}, Action: "deny", Target: "a.test", Once: true})
+			return err
+		},
+		"DELETE /v1/rules/a%2Fb": func() error { return c.RemoveRule(ctx, "a/b") },
+		`POST /v1/rules/explain {"questions":[{"method":"GET","url":"https://a.test/"}]}`: func() error {
+			_, err := c.Explain(ctx, []egress.Question{{Method: "GET", URL: "https://a.test/"}})
+			return err
+		},
+		"GET /v1/services": func() error { _, err := c.Services(ctx, ""); return err },
+		`PUT /v1/services {"name":"a","base_url":"https://a.test","allow":[{"path":"/b"}],"inject":{"type":"bearer"}}`: func() error {
+			_, err := c.PutService(ctx, api.ServiceRequest{Name: "a", BaseURL: "https://a.test", Allow: []egress.Allowance{{Path: "/b"}},
+				Inject: egress.Injection{Type: egress.InjectBearer}})
+			return err
+		},
+		"DELETE /v1/services/sv_1": func() error { return c.RemoveService(ctx, "sv_1") },
+		"GET /v1/providers":        func() error { _, err := c.Providers(ctx, ""); return err },
+		`PUT /v1/providers {"all_tenants":true,"name":"a","base_url":"https://a.test","wire":"ollama","models":["*"]}`: func() error {
+			_, err := c.PutProvider(ctx, api.ProviderRequest{Whose: api.Whose{AllTenants: true}, Name: "a", BaseURL: "https://a.test", Wire: "ollama", Models: []string{"*"}})
+			return err
+		},
+		"DELETE /v1/providers/pr_1":             func() error { return c.RemoveProvider(ctx, "pr_1") },
+		"GET /v1/agents/w/settings?tenant=acme": func() error { _, err := c.Settings(ctx, api.Whose{Tenant: "acme", Agent: "w"}); return err },
+		"GET /v1/settings?tenant=acme":          func() error { _, err := c.Settings(ctx, api.Whose{Tenant: "acme"}); return err },
+		"GET /v1/settings?all_tenants=true":     func() error { _, err := c.Settings(ctx, api.Whose{AllTenants: true}); return err },
+		`PUT /v1/settings {"tools":[]}`: func() error {
+			_, err := c.PutSettings(ctx, api.Whose{}, api.SettingsRequest{Tools: []egress.Tool{}})
+			return err
+		},
+		`PUT /v1/agents/w/settings {"version":3}`: func() error {
+			_, err := c.PutSettings(ctx, api.Whose{Agent: "w"}, api.SettingsRequest{Version: 3})
+			return err
+		},
+		"GET /v1/usage?from=2026-01-02": func() error { _, err := c.Usage(ctx, "", "2026-01-02"); return err },
+		`POST /v1/access-requests {"kind":"host","target":"a.test","reason":"x","wait":"1m"}`: func() error {
+			_, err := c.Ask(ctx, api.AccessQuestion{Kind: "host", Target: "a.test", Reason: "x", Wait: "1m"})
+			return err
+		},
+		"GET /v1/access-requests?all=true&tenant=acme": func() error { _, err := c.AccessRequests(ctx, "acme", true); return err },
+		"GET /v1/access-requests/ar_1?wait=30s":        func() error { _, err := c.AccessRequest(ctx, "ar_1", 30*time.Second); return err },
+		`POST /v1/access-requests/ar_1/answer {"approve":false,"comment":"no"}`: func() error {
+			approve := false
+			_, err := c.Answer(ctx, "ar_1", api.AccessAnswer{Approve: &approve, Comment: "no"})
+			return err
+		},
 		"GET /v1/sessions/s_1/recording": func() error { return c.Recording(ctx, io.Discard, "s_1") },
 		`POST /v1/sessions {"credential_mode":"operator","domains":["example.com"],"grant":"v4.public.x"}`: func() error {
 			_, err := c.Open(ctx, api.OpenRequest{CredentialMode: "operator", Domains: []string{"example.com"}, Grant: grant.ParseToken("v4.public.x")})
@@ -169,6 +216,8 @@ func TestANameCannotMakeItTheRequestOfSomethingElse(t *testing.T) {
 		"browser":      func() error { _, err := c.Drive(t.Context(), "..", browser.Tabs{}); return err },
 		"file":         func() error { _, err := c.Drive(t.Context(), "s_1", browser.DeleteFile{Name: ".."}); return err },
 		"recording":    func() error { return c.Recording(t.Context(), io.Discard, "..") },
+		"rule":         func() error { return c.RemoveRule(t.Context(), "..") },
+		"answer":       func() error { _, err := c.Answer(t.Context(), "..", api.AccessAnswer{}); return err },
 	} {
 		if err := call(); problem.CodeOf(err) != problem.NotFound || asked != "" {
 			t.Errorf("%s: %v, and %q was asked for", name, err, asked)

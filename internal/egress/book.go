@@ -2,182 +2,286 @@ package egress
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
 )
 
 // Book holds what was decided. All methods may be called at the same time.
-type Book struct{ Options }
+type Book struct {
+	o      Options
+	reader reader
+	state  atomic.Pointer[state]
+	// deaf says that nobody knows what is decided now: the store has not answered for long, or not after a change.
+	deaf   atomic.Bool
+	unread *View // what deaf gives
+	nobody *View // of who is no caller
+
+	loading  sync.Mutex // one at a time, so that no state takes the place of a later one
+	changing sync.Mutex // of changes that count before they add
+
+	waiting waiting
+	models  models
+
+	stop    context.CancelFunc
+	stopped <-chan struct{}
+	running sync.WaitGroup
+}
+
+const (
+	// patience is how many comparisons with the store in a row may fail.
+	patience = 10
+	// answerTime is how long the store may take for reading everything.
+	answerTime = 10 * time.Second
+)
 
 // Open reads the entries. Close must be called.
-func Open(ctx context.Context, o Options) (*Book, error) { return &Book{o}, nil }
-
-// Close stops comparing with the store.
-func (b *Book) Close() {}
-
-// View is what one caller may at one moment. It does not change.
-type View struct{}
-
-// View is what a caller may now. It is cheap: it is asked for with every request.
-func (b *Book) View(w Who) *View { return &View{} }
-
-// Proxy decides about tunnels and plain requests.
-func (v *View) Proxy() *policy.Compiled { return nil }
-
-// Tool decides about execute with the credential of a service: the tools, after all rules that deny.
-func (v *View) Tool(service string) *policy.Compiled { return nil }
-
-// Service finds a service by name, and what decides about requests to it: what it allows, after all rules that deny.
-func (v *View) Service(name string) (Service, *policy.Compiled, bool) { return Service{}, nil, false }
-
-// Services are all that the caller has, by name.
-func (v *View) Services() []Service { return nil }
-
-// Provider finds who serves a model on a wire, and what decides about requests to it.
-func (v *View) Provider(wire Wire, model string) (Provider, *policy.Compiled, bool) {
-	return Provider{}, nil, false
+func Open(ctx context.Context, o Options) (*Book, error) {
+	o.Fixed = slices.Clone(o.Fixed)
+	for i := range o.Fixed {
+		if o.Fixed[i].Priority == 0 {
+			o.Fixed[i].Priority = defaultPriority
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	b := &Book{o: o, reader: reader{seed: maphash.MakeSeed(), fixed: o.Fixed, log: o.Log}, unread: closedView("database-unavailable"),
+		nobody: closedView("caller-unknown")}
+	if err := b.load(ctx); err != nil {
+		return nil, fmt.Errorf("read what agents may reach: %w", err)
+	}
+	within, stop := context.WithCancel(context.WithoutCancel(ctx))
+	b.stop, b.stopped = stop, within.Done()
+	b.running.Go(func() { b.watch(within) })
+	return b, nil
 }
 
-// Providers are all that the caller has, in the order in which they are asked.
-func (v *View) Providers() []Provider { return nil }
-
-// Settings are what is decided for the caller, with every default filled in.
-func (v *View) Settings() Settings { return Settings{} }
-
-// Hold is how long a refused request waits for an operator; 0 for not at all.
-func (v *View) Hold() time.Duration { return 0 }
-
-// Tokens is an amount of tokens with its price.
-type Tokens struct {
-	Input, Output int64
-	MicroCost     int64
+// Close stops comparing with the store, and ends every wait.
+func (b *Book) Close() {
+	b.stop()
+	b.running.Wait()
 }
 
-// Charge is the one function of budgets: it checks an agent's budget of the day and debits it. Before a request it is called with an
-// estimate, and refuses with the code budget_exceeded when the budget does not allow that; afterwards with the
-// difference to what was used (requests 0), which is never refused.
-func (b *Book) Charge(ctx context.Context, w Who, provider, model string, requests int64, t Tokens) error {
+// watch reads what other processes change.
+func (b *Book) watch(ctx context.Context) {
+	every := time.NewTicker(b.o.Recheck)
+	defer every.Stop()
+	for failed := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+		within, cancel := context.WithTimeout(ctx, answerTime)
+		err := b.load(within)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			failed = 0
+			continue
+		}
+		if failed++; failed == 1 || failed == patience {
+			b.o.Log.Error("what agents may reach cannot be read", "failed", failed, "denies_all", failed >= patience, "error", err)
+		}
+		if failed >= patience {
+			b.deaf.Store(true)
+		}
+	}
+}
+
+// load reads the entries if they have changed.
+func (b *Book) load(ctx context.Context) error {
+	b.loading.Lock()
+	defer b.loading.Unlock()
+	// The number is read first: what changes in between has a later one, and is read again.
+	revision, err := b.o.Store.EntriesRevision(ctx)
+	if err != nil {
+		return err
+	}
+	before := b.state.Load()
+	if before == nil || before.revision != revision {
+		entries, err := b.o.Store.ListEntries(ctx, "")
+		if err != nil {
+			return err
+		}
+		b.state.Store(b.reader.next(before, revision, entries))
+		if before != nil {
+			close(before.changed)
+		}
+	}
+	b.deaf.Store(false)
 	return nil
 }
 
-// Used says that a rule was what let a request pass; one that was for one use goes, and the second of two requests that use
-// it at the same time is told false.
-func (b *Book) Used(ctx context.Context, rule string) (ok bool) { return true }
-
-// Hold asks the operator about a refused request to a host, waits for the answer at most as long as the caller's settings say, and
-// reports whether to decide again.
-func (b *Book) Hold(ctx context.Context, w Who, target string) (again bool) { return false }
-
-var errNotYet = problem.New(problem.Unsupported, "", "not yet")
-
-// Rules lists rules: of a tenant, or of all when it is empty.
-func (b *Book) Rules(ctx context.Context, by identity.Principal, tenant string) ([]Rule, error) {
-	return nil, errNotYet
+// reload puts into effect what this process has just changed. When it cannot, everything is denied until it can: what
+// was changed may have been something that is not allowed any more.
+func (b *Book) reload(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	if err := b.load(ctx); err != nil {
+		b.deaf.Store(true)
+		b.o.Log.Error("what agents may reach was changed and cannot be read", "denies_all", true, "error", err)
+	}
 }
 
-// AddRule makes a rule; its ID, version and times are set. Tenant "" needs a principal of all tenants, and so does Address.
-func (b *Book) AddRule(ctx context.Context, by identity.Principal, r Rule) (Rule, error) {
-	return Rule{}, errNotYet
+// may says whether somebody may do something with what is a tenant's, or an agent's.
+func (b *Book) may(ctx context.Context, by identity.Principal, op identity.Operation, of scope) error {
+	return b.o.Identity.AuthorizeWith(ctx, by, op, identity.Object{Tenant: of.tenant, Agent: of.agent})
 }
 
-// RemoveRule removes a rule.
-func (b *Book) RemoveRule(ctx context.Context, by identity.Principal, id string) error { return errNotYet }
-
-// Question is one request to be explained.
-type Question struct {
-	Tenant string `json:"tenant,omitempty"`
-	Agent  string `json:"agent,omitempty"` // its name; empty: a clean session
-	// Surface is proxy when it is empty; execute and service need Service.
-	Surface string `json:"surface,omitempty"`
-	Service string `json:"service,omitempty"`
-	Method  string `json:"method"` // CONNECT for a tunnel
-	URL     string `json:"url"`
+// mayWith is may for one thing, which a stranger is told that it does not exist.
+func (b *Book) mayWith(ctx context.Context, by identity.Principal, op identity.Operation, of scope, missing error) error {
+	err := b.may(ctx, by, op, of)
+	if problem.CodeOf(err) == problem.NotFound {
+		return missing
+	}
+	return err
 }
 
-// Explanation is a decision, and the rules that were looked at.
-type Explanation struct {
-	Question
-	Allowed  bool   `json:"allowed"`
-	Reported bool   `json:"reported,omitempty"`
-	Rule     string `json:"rule,omitempty"`
-	Code     string `json:"code,omitempty"`
-	Reason   string `json:"reason"`
-	Hint     string `json:"hint,omitempty"`
+// mayChange is may for a change, which needs more when it is for all tenants or leads inside.
+func (b *Book) mayChange(ctx context.Context, by identity.Principal, op identity.Operation, tenant string, inside bool) error {
+	if err := b.may(ctx, by, op, scope{tenant: tenant}); err != nil {
+		return err
+	}
+	if tenant == "" || inside {
+		return b.may(ctx, by, identity.EgressInside, scope{})
+	}
+	return nil
 }
 
-// Explain decides requests without doing them. At most 10 000 at once. An agent may ask about itself.
-func (b *Book) Explain(ctx context.Context, by identity.Principal, q []Question) ([]Explanation, error) {
-	return nil, errNotYet
+// step is one thing that is done and recorded.
+type step struct {
+	by     identity.Principal
+	op     identity.Operation
+	of     scope
+	target string
+	fields audit.Fields
+	// ends says that something is taken away, which no record holds up.
+	ends bool
 }
 
-// ListServices lists services.
-func (b *Book) ListServices(ctx context.Context, by identity.Principal, tenant string) ([]Service, error) {
-	return nil, errNotYet
+func (s step) intent() audit.Intent {
+	if s.fields == nil {
+		s.fields = audit.Fields{}
+	}
+	if s.of.agent != "" {
+		s.fields["agent_id"] = s.of.agent
+	}
+	return audit.Intent{Action: string(s.op), Tenant: s.of.tenant, Actor: s.by.Actor(), Target: clipTo(s.target, 900), Detail: audit.NewDetail(s.fields)}
 }
 
-// PutService makes a service, or replaces the one of the same tenant, agent and name.
-func (b *Book) PutService(ctx context.Context, by identity.Principal, s Service) (Service, error) {
-	return Service{}, errNotYet
+// change does something between its intent and its outcome, and puts it into effect.
+func (b *Book) change(ctx context.Context, s step, do func() error) error {
+	var pending *audit.Pending
+	if s.ends {
+		pending = b.o.Audit.BeginEnding(s.intent())
+	} else {
+		var err error
+		if pending, err = b.o.Audit.Begin(ctx, s.intent()); err != nil {
+			return err
+		}
+	}
+	err := do()
+	b.reload(ctx)
+	out := audit.Outcome{Result: audit.OK}
+	if err != nil {
+		out = audit.Outcome{Result: audit.Failed, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err)})}
+	}
+	pending.End(out)
+	return err
 }
 
-// RemoveService removes one.
-func (b *Book) RemoveService(ctx context.Context, by identity.Principal, id string) error {
-	return errNotYet
+// agentOf checks that an agent is one of a tenant.
+func (b *Book) agentOf(ctx context.Context, of scope) error {
+	if of.agent == "" {
+		return nil
+	}
+	a, err := b.o.Store.AgentByID(ctx, of.agent)
+	if errors.Is(err, store.ErrNotFound) || err == nil && a.Tenant != of.tenant {
+		return noAgent()
+	}
+	return err
 }
 
-// ListProviders lists providers.
-func (b *Book) ListProviders(ctx context.Context, by identity.Principal, tenant string) ([]Provider, error) {
-	return nil, errNotYet
+func noAgent() error {
+	return problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no such agent")
 }
 
-// PutProvider makes a provider, or replaces the one of the same tenant, agent and name.
-func (b *Book) PutProvider(ctx context.Context, by identity.Principal, p Provider) (Provider, error) {
-	return Provider{}, errNotYet
+// entry finds an entry of a kind, wherever it was made.
+func (b *Book) entry(ctx context.Context, kind, id string, missing error) (store.Entry, error) {
+	if id == "" || !clean(id, 128) {
+		return store.Entry{}, missing
+	}
+	e, err := b.o.Store.Entry(ctx, id)
+	if errors.Is(err, store.ErrNotFound) || err == nil && e.Kind != kind {
+		return store.Entry{}, missing
+	}
+	return e, err
 }
 
-// RemoveProvider removes one.
-func (b *Book) RemoveProvider(ctx context.Context, by identity.Principal, id string) error {
-	return errNotYet
+// removed deletes an entry.
+func (b *Book) removed(ctx context.Context, id string, missing error) error {
+	err := b.o.Store.DeleteEntry(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return missing
+	}
+	return err
 }
 
-// ShowSettings returns what is set for an agent by name, for a tenant (agent ""), or for all (both ""), and what is in effect.
-func (b *Book) ShowSettings(ctx context.Context, by identity.Principal, tenant, agent string) (set, effective Settings, err error) {
-	return Settings{}, Settings{}, errNotYet
+// create keeps a new entry. One that has expired does not keep its name from it.
+func (b *Book) create(ctx context.Context, e store.Entry, now time.Time) error {
+	err := b.o.Store.CreateEntry(ctx, e)
+	if !errors.Is(err, store.ErrExists) || e.Name == "" {
+		return failure(err)
+	}
+	old, _, findErr := b.find(ctx, e.Kind, e.Name, scope{e.Tenant, e.Agent})
+	if findErr != nil || old.ID == "" || !expired(old.ExpiresAt, now) {
+		return errors.Join(failure(err), findErr)
+	}
+	if err := b.o.Store.DeleteEntry(ctx, old.ID); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	return failure(b.o.Store.CreateEntry(ctx, e))
 }
 
-// PutSettings replaces what is set; Meta.Agent is the agent's id. With a Version it refuses (conflict) to replace another one.
-func (b *Book) PutSettings(ctx context.Context, by identity.Principal, s Settings) (Settings, error) {
-	return Settings{}, errNotYet
+// failure is what a caller is told about an entry that could not be kept.
+func failure(err error) error {
+	switch {
+	case errors.Is(err, store.ErrExists):
+		return problem.Wrap(err, problem.Conflict, "look at what there is now, and try again", "there is one already, or somebody changed it in between")
+	case errors.Is(err, store.ErrNotFound):
+		return problem.Wrap(err, problem.NotFound, "look at what there is now", "the tenant, the agent or the thing itself is not there")
+	}
+	return err
 }
 
-// Ask is an agent's request for access. The same question again is the same request, until it is answered. With wait it
-// returns when it is answered, or wait (at most 5 minutes) is over.
-func (b *Book) Ask(ctx context.Context, by identity.Principal, kind AccessKind, target, reason string, wait time.Duration) (AccessRequest, error) {
-	return AccessRequest{}, errNotYet
-}
+func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()[:20]) }
 
-// AccessRequests lists them: an agent its own, an operator those of the tenant.
-func (b *Book) AccessRequests(ctx context.Context, by identity.Principal, tenant string, all bool) ([]AccessRequest, error) {
-	return nil, errNotYet
-}
-
-// AccessRequest returns one, and waits for its answer if wait is not 0.
-func (b *Book) AccessRequest(ctx context.Context, by identity.Principal, id string, wait time.Duration) (AccessRequest, error) {
-	return AccessRequest{}, errNotYet
-}
-
-// Answer approves or refuses. An approval makes a rule, adds a tool, or gives the agent a service.
-func (b *Book) Answer(ctx context.Context, by identity.Principal, id string, a AccessAnswer) (AccessRequest, error) {
-	return AccessRequest{}, errNotYet
-}
-
-// Usage lists the use of models from a day on (2006-01-02).
-func (b *Book) Usage(ctx context.Context, by identity.Principal, tenant, from string) ([]Usage, error) {
-	return nil, errNotYet
-}
+func (b *Book) now() time.Time { return store.Microsecond(b.o.Now()) }
 
 // Tidy removes what has expired, and usage older than 400 days.
-func (b *Book) Tidy(ctx context.Context) error { return nil }
+func (b *Book) Tidy(ctx context.Context) error {
+	now := b.now()
+	_, expiredErr := b.o.Store.DeleteEntriesBefore(ctx, now)
+	_, usageErr := b.o.Store.DeleteUsageBefore(ctx, now.AddDate(0, 0, -keepUsage).Format(dayForm))
+	b.models.forget(now.Format(dayForm))
+	return errors.Join(expiredErr, usageErr, b.load(ctx))
+}

@@ -3,8 +3,9 @@
 //
 // What is decided stands in the database as entries, is held in memory in a form that is ready for decisions, and takes
 // effect on what is running the moment it is changed, also when another process changed it within [Options.Recheck].
-// Package gateway asks for a [View] with every request. What cannot be read denies: an entry that makes no sense to
-// this version, or a database that has not answered for long.
+// Package gateway asks for a [View] with every request. What cannot be read denies. An entry that makes no sense to this
+// version is left out when it allows; when it denies, nobody can say what, and its whole scope is denied. When the
+// database has not answered ten times in a row, every new View denies until it does; what is under way goes on.
 //
 // Every method that changes or shows something first asks whether the caller may, then writes down what is about to be
 // done, then does it. No entry, record or answer holds the value of a credential: they name secrets of the vault.
@@ -12,12 +13,15 @@ package egress
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -163,6 +167,11 @@ type Tool struct {
 	Methods []string `json:"methods"`
 	// Services limits whose credentials may be used there; empty: any that the agent has.
 	Services []string `json:"services,omitempty"`
+	// ExpiresAt and Once are of a tool that was approved for a time, or for one use.
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	Once      bool      `json:"once,omitempty"`
+	// ID is of a tool that was approved.
+	ID string `json:"id,omitempty"`
 }
 
 // Rates are requests per minute by surface; zero means the wider setting, at last the default.
@@ -265,7 +274,7 @@ type Who struct {
 	Confined        bool          // see gateway.Caller.Confined
 }
 
-// Options of a Book. All are required.
+// Options of a Book. All are required but Fixed and Log.
 type Options struct {
 	Store    Store
 	Identity Authority
@@ -273,8 +282,30 @@ type Options struct {
 	Now      func() time.Time
 	// Recheck is how often the entries are compared with the store, for what other processes change.
 	Recheck time.Duration
-	// Fixed rules are those of the configuration. They come before all others of their priority.
+	// Fixed rules are those of the configuration. They come before all others of their priority. They have names.
 	Fixed []Rule
+	// Log hears of entries that cannot be read and of a store that does not answer; nil is silence.
+	Log *slog.Logger
+}
+
+// Validate reports everything that is wrong.
+func (o Options) Validate() error {
+	f := &flaws{code: problem.BadConfig}
+	f.check(o.Store != nil, "store", "is missing")
+	f.check(o.Identity != nil, "identity", "is missing")
+	f.check(o.Audit != nil, "audit", "is missing")
+	f.check(o.Now != nil, "now", "is missing")
+	f.check(o.Recheck > 0, "recheck", "is %s, and must be above 0", o.Recheck)
+	f.check(len(o.Fixed) <= maxRules, "fixed", "has more than %d rules", maxRules)
+	names := map[string]bool{}
+	for i, r := range o.Fixed {
+		at := fmt.Sprintf("fixed.%d", i)
+		f.check(r.Name != "" && !names[r.Name], at, "has no name, or one that is there twice")
+		f.check(!r.Once, at, "a rule of the configuration cannot be for one use")
+		names[r.Name] = true
+		validRule(f.at(at), r)
+	}
+	return f.err()
 }
 
 // Store is what a Book keeps.

@@ -39,7 +39,7 @@ type Errand struct {
 // the record. What the gateway itself refuses is an error whose problem code says why; what the upstream answers is none,
 // whatever its status.
 func (g *Gateway) Send(ctx context.Context, e Errand, r *http.Request) (*http.Response, *problem.Error) {
-	path := r.URL.EscapedPath()
+	path := sentPath(r.URL)
 	x := g.newExchange(g.errandCaller(ctx, e.Caller), e.Surface, r.Method, path)
 	x.permit, x.Service, x.Credential = e.Permit, e.Service, e.Credential
 	resp, refusal := x.send(ctx, e.within(g.limits), r, path)
@@ -120,6 +120,7 @@ func (x *exchange) send(ctx context.Context, e Errand, r *http.Request, path str
 	x.status = resp.StatusCode
 	dropHops(resp.Header)
 	dropOwn(resp.Header)
+	withoutOwnTrailers(resp)
 	resp.Body = &errandBody{ReadCloser: resp.Body, end: end, whole: resp.Body == http.NoBody}
 	return resp, nil
 }

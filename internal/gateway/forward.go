@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -23,7 +25,7 @@ import (
 
 // forward passes one plain request on; err says why it has no target.
 func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, who *caller, to hostport.Endpoint, err error) {
-	path := r.URL.EscapedPath()
+	path := sentPath(r.URL)
 	x := g.newExchange(who, SurfaceForward, r.Method, path)
 	x.Scheme = policy.HTTP
 	if isWebSocket(r) {
@@ -71,6 +73,14 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, who *caller, t
 	defer stop()
 	g.proxy.ServeHTTP(finalOnly{w}, r.WithContext(context.WithValue(ctx, hopKey{}, hop)))
 	hop.ended = true // ServeHTTP panics when the answer broke off
+}
+
+// sentPath is the path that the host will see, with its escapes: of a URL without one it is "/" (RFC 9112 §3.2.1).
+func sentPath(u *url.URL) string {
+	if path := u.EscapedPath(); path != "" {
+		return path
+	}
+	return "/"
 }
 
 // replayable says whether a request may be sent a second time when a connection turns out to be closed before anything
@@ -174,6 +184,7 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 		ModifyResponse: func(resp *http.Response) error {
 			hopOf(resp.Request.Context()).exchange.status = resp.StatusCode
 			dropOwn(resp.Header)
+			withoutOwnTrailers(resp)
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -207,6 +218,41 @@ func dropOwn(h http.Header) {
 			delete(h, name)
 		}
 	}
+}
+
+// withoutOwnTrailers does the same with trailers, which are there when the body has ended.
+func withoutOwnTrailers(resp *http.Response) {
+	if len(resp.TransferEncoding) > 0 && resp.StatusCode != http.StatusSwitchingProtocols {
+		dropOwn(resp.Trailer) // those that are announced
+		resp.Body = &trailedBody{resp.Body, resp}
+	}
+}
+
+// trailedBody is a body that trailers may follow.
+type trailedBody struct {
+	io.ReadCloser
+	resp *http.Response
+}
+
+// Read implements io.Reader.
+func (b *trailedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.drop()
+	}
+	return n, err
+}
+
+// Close implements io.Closer. It may bring the trailers of a body that was not read to its end.
+func (b *trailedBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.drop()
+	return err
+}
+
+func (b *trailedBody) drop() {
+	dropOwn(b.resp.Trailer)
+	dropHops(b.resp.Trailer)
 }
 
 // rewrite makes the request that leaves. Hop-by-hop headers and the X-Forwarded

@@ -117,8 +117,12 @@ func (x *exchange) finish(ctx context.Context) {
 		x.record.End(out)
 		x.gateway.observer.Ended(x.Decision, out)
 	}
+	source := "" // an agent outside of all jails
+	if x.Source.IsValid() {
+		source = x.Source.String()
+	}
 	attrs := []slog.Attr{
-		slog.String("caller", x.Source.String()),
+		slog.String("caller", source),
 		slog.String("jail", x.Jail),
 		slog.String("session", x.Session),
 		slog.String("surface", string(x.Surface)),

@@ -138,8 +138,15 @@ func newServer(t *testing.T, o Options) (*Server, *logged) {
 
 func newWorld(t *testing.T, back *backend) *world {
 	t.Helper()
-	s, log := newServer(t, Options{Backend: back, Version: "1.2.3", Sessions: Bounds{TTL: 30 * time.Minute, MaxTTL: 4 * time.Hour, Idle: 10 * time.Minute, Most: 8}})
-	w := &world{t: t, server: s, back: back, log: log, said: make(chan string, 200)}
+	w := newWorldWith(t, Options{Backend: back, Version: "1.2.3", Sessions: Bounds{TTL: 30 * time.Minute, MaxTTL: 4 * time.Hour, Idle: 10 * time.Minute, Most: 8}})
+	w.back = back
+	return w
+}
+
+func newWorldWith(t *testing.T, o Options) *world {
+	t.Helper()
+	s, log := newServer(t, o)
+	w := &world{t: t, server: s, log: log, said: make(chan string, 200)}
 	toServer, fromClient := io.Pipe()
 	toClient, fromServer := io.Pipe()
 	w.hangUp = fromClient.Close

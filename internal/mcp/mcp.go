@@ -54,6 +54,8 @@ type Backend interface {
 // Options configure a Server.
 type Options struct {
 	Backend Backend
+	// Access takes what agents ask for. Nil: they cannot ask.
+	Access Access
 	// Principal is who made a request, from the request's context. It is needed for [Server.Handler].
 	Principal func(ctx context.Context) identity.Principal
 	// Version is that of the program.
@@ -106,7 +108,11 @@ func New(o Options) (*Server, error) {
 		Instructions: instructions,
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}},
 	})
-	for _, t := range tools() {
+	offered := tools()
+	if o.Access != nil {
+		offered = append(offered, accessTool())
+	}
+	for _, t := range offered {
 		s.sdk.AddTool(t.declared(), s.handle(t))
 	}
 	return s, nil

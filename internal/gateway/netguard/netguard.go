@@ -6,10 +6,10 @@
 // refused (all other forms), and addresses with a zone are refused, because
 // prefix comparisons never match them.
 //
-// A [Guard] adds what an installation knows: private destinations that its
-// configuration names, which need no DNS, and the gateway's own sockets, which
-// nobody reaches through it. Cloud metadata addresses stay closed even to the
-// configuration.
+// A [Guard] adds what an installation knows: the gateway's own sockets, which
+// nobody reaches through it. Private destinations are rules of package policy that
+// name an address; [CheckPrivate] says which may be. Cloud metadata addresses stay
+// closed even to them.
 //
 // The package does no I/O. A caller resolves once, passes every answer to
 // [Guard.Targets], and dials one of the addresses that it returns; it never
@@ -21,8 +21,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
 )
 
 // Reasons for which an address is refused. Test with errors.Is.
@@ -62,15 +60,7 @@ func plain(a netip.Addr) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// Destination is a private destination that the configuration allows: requests
-// for Host on one of Ports go to Address, without DNS.
-type Destination struct {
-	Host    hostport.Host
-	Address netip.Addr
-	Ports   []uint16
-}
-
-// CheckPrivate returns nil when a may be the address of a [Destination]: any
+// CheckPrivate returns nil when a may be the address of a private destination: any
 // address of one machine, loopback included, except metadata services.
 func CheckPrivate(a netip.Addr) error {
 	a, err := plain(a)
@@ -91,70 +81,23 @@ func CheckPrivate(a netip.Addr) error {
 
 // Guard is Check together with what one installation knows.
 type Guard struct {
-	// Private lists the destinations that are allowed although they may not be
-	// public. A host may stand in several entries with different ports.
-	Private []Destination
 	// Self lists the installation's own sockets. Port 0 stands for all ports of
-	// the address. Self wins over Private.
+	// the address. They are closed also to private destinations.
 	Self []netip.AddrPort
 }
 
 // Clone returns a copy that shares nothing with g.
-func (g Guard) Clone() Guard {
-	g.Self = slices.Clone(g.Self)
-	g.Private = slices.Clone(g.Private)
-	for i := range g.Private {
-		g.Private[i].Ports = slices.Clone(g.Private[i].Ports)
-	}
-	return g
-}
+func (g Guard) Clone() Guard { return Guard{Self: slices.Clone(g.Self)} }
 
 // Validate reports everything that is wrong with the guard at once.
 func (g Guard) Validate() error {
 	var errs []error
-	seen := make(map[hostport.Endpoint]bool)
-	for i, d := range g.Private {
-		fail := func(err error) {
-			errs = append(errs, fmt.Errorf("private destination %d (%s): %w", i+1, d.Host, err))
-		}
-		if d.Host.IsZero() {
-			fail(errors.New("host is missing"))
-		}
-		if err := CheckPrivate(d.Address); err != nil {
-			fail(err)
-		} else if d.Host.IsAddr() && d.Host.Addr() != d.Address.Unmap() {
-			fail(fmt.Errorf("host is one address and the destination %s another", d.Address))
-		}
-		if len(d.Ports) == 0 {
-			fail(errors.New("ports are missing"))
-		}
-		for _, port := range d.Ports {
-			e, err := hostport.NewEndpoint(d.Host, port)
-			if err != nil {
-				fail(fmt.Errorf("port %d: %w", port, err))
-			} else if seen[e] {
-				fail(fmt.Errorf("port %d is listed twice for this host", port))
-			}
-			seen[e] = true
-		}
-	}
 	for i, s := range g.Self {
 		if !s.Addr().IsValid() || s.Addr().Zone() != "" {
 			errs = append(errs, fmt.Errorf("own socket %d (%s): %w", i+1, s, ErrInvalid))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Lookup returns the address of a private destination for that host and port.
-// Such a request is not resolved.
-func (g Guard) Lookup(e hostport.Endpoint) (netip.AddrPort, bool) {
-	for _, d := range g.Private {
-		if d.Host == e.Host() && slices.Contains(d.Ports, e.Port()) && e.Port() != 0 {
-			return netip.AddrPortFrom(d.Address.Unmap(), e.Port()), true
-		}
-	}
-	return netip.AddrPort{}, false
 }
 
 // CheckPublic returns nil when a request that is not for a private destination

@@ -18,6 +18,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 )
@@ -45,49 +47,36 @@ const (
 // Connect is the method of a request that opens a tunnel.
 const Connect = "CONNECT"
 
-// PortRange is an inclusive range of ports.
-type PortRange struct {
-	First, Last uint16
-}
-
-// Ports returns the ranges that hold just these ports.
-func Ports(ports ...uint16) []PortRange {
-	ranges := make([]PortRange, len(ports))
-	for i, p := range ports {
-		ranges[i] = PortRange{p, p}
-	}
-	return ranges
-}
-
-// AnyPort returns the range of all ports. A rule without ports is an error, so
-// that "all" is always written down.
-func AnyPort() []PortRange { return []PortRange{{1, 65535}} }
-
 // Rule is one line of a policy. It matches a request when all its conditions do.
+//
+// What cannot be told about a request, because nobody sees it or because it can be read in two ways, does not meet a
+// condition of a rule that allows, and meets one of a rule that denies.
+//
+// In JSON the fields that are not set are left out, and ports are texts: see [PortRange].
 type Rule struct {
 	// Name is unique in its policy; logs and refusals show it.
-	Name   string
-	Action Action
+	Name   string `json:"name,omitempty"`
+	Action Action `json:"action,omitempty"`
 	// Host is required. See [Pattern].
-	Host Pattern
+	Host Pattern `json:"host,omitzero"`
 	// Ports is required: see [Ports] and [AnyPort].
-	Ports []PortRange
+	Ports []PortRange `json:"ports,omitempty"`
 	// Scheme is a condition when it is set.
-	Scheme Scheme
+	Scheme Scheme `json:"scheme,omitempty"`
 	// Methods, upper-case, is a condition when it is not empty. Requests inside
 	// a tunnel cannot be seen: there an allow rule with methods does not match,
 	// and a deny rule with methods does, because neither can be proven.
-	Methods []string
+	Methods []string `json:"methods,omitempty"`
 	// Path is a condition when it is set. See [Path]. In a tunnel, and where the path of a request can be read in two
 	// ways, an allow rule with a path does not match, and a deny rule with one does.
-	Path Path
+	Path Path `json:"path,omitzero"`
 	// Address makes the host of an allow rule a private destination: requests for it go to that address, without DNS.
 	// The host must be exact. See netguard.CheckPrivate for what an address may be.
-	Address netip.Addr
+	Address netip.Addr `json:"address,omitzero"`
 	// Opaque lets a tunnel that this rule allows carry something that is neither
 	// TLS nor HTTP. Such a tunnel is not inspected, so nothing then ties what
 	// travels in it to the host's name; only its address is certain.
-	Opaque bool
+	Opaque bool `json:"opaque,omitempty"`
 }
 
 // Mode says what becomes of refusals.
@@ -118,7 +107,8 @@ type Request struct {
 	Port   uint16
 	// Method is upper-case; [Connect] for a tunnel.
 	Method string
-	// Path is the path as it was sent, with its escapes; empty in a tunnel, where nobody sees it.
+	// Path is the path as it was sent, with its escapes; empty in a tunnel, where nobody sees it. Of an absolute URL
+	// without a path it is "/".
 	Path string
 }
 
@@ -183,52 +173,102 @@ func (p Policy) Clone() Policy {
 func (p Policy) Validate() error {
 	var errs []error
 	if p.Default != Allow && p.Default != Deny {
-		errs = append(errs, fmt.Errorf("default action %q: want %q or %q", p.Default, Allow, Deny))
+		errs = append(errs, fmt.Errorf("default action %q: want %q or %q", clip(string(p.Default)), Allow, Deny))
+	}
+	if p.Mode != "" && p.Mode != Enforce && p.Mode != Report {
+		errs = append(errs, fmt.Errorf("mode %q: want %q or %q", clip(string(p.Mode)), Enforce, Report))
+	}
+	if len(p.Rules) > maxRules {
+		return errors.Join(append(errs, fmt.Errorf("%d rules: at most %d", len(p.Rules), maxRules))...)
 	}
 	seen := make(map[string]bool, len(p.Rules))
 	for i, r := range p.Rules {
 		for _, err := range r.problems() {
-			errs = append(errs, fmt.Errorf("rule %d (%q): %w", i+1, r.Name, err))
+			errs = append(errs, fmt.Errorf("rule %d (%q): %w", i+1, clip(r.Name), err))
 		}
 		if r.Name != "" && seen[r.Name] {
-			errs = append(errs, fmt.Errorf("rule %d (%q): name is used twice", i+1, r.Name))
+			errs = append(errs, fmt.Errorf("rule %d (%q): name is used twice", i+1, clip(r.Name)))
 		}
 		seen[r.Name] = true
 	}
 	return errors.Join(errs...)
 }
 
-func (r Rule) problems() []error {
+// Limits of a policy and of one rule.
+const (
+	maxRules   = 100_000
+	maxName    = 200 // bytes
+	maxRanges  = 64
+	maxMethods = 32
+	maxMethod  = 32 // bytes
+)
+
+func (r *Rule) problems() []error {
 	var errs []error
-	if strings.TrimSpace(r.Name) == "" {
-		errs = append(errs, errors.New("name is missing"))
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch {
+	case strings.TrimSpace(r.Name) == "":
+		fail("name is missing")
+	case len(r.Name) > maxName:
+		fail("name is longer than %d bytes", maxName)
+	case strings.ContainsFunc(r.Name, unicode.IsControl) || !utf8.ValidString(r.Name):
+		fail("name has a control character, or is not UTF-8")
 	}
 	if r.Action != Allow && r.Action != Deny {
-		errs = append(errs, fmt.Errorf("action %q: want %q or %q", r.Action, Allow, Deny))
+		fail("action %q: want %q or %q", clip(string(r.Action)), Allow, Deny)
 	}
 	if r.Host == (Pattern{}) {
-		errs = append(errs, errors.New("host is missing"))
+		fail("host is missing")
 	}
-	if len(r.Ports) == 0 {
-		errs = append(errs, errors.New("ports are missing"))
-	}
-	for _, pr := range r.Ports {
-		if pr.First == 0 || pr.Last < pr.First {
-			errs = append(errs, fmt.Errorf("ports %d-%d: not a range from 1 to 65535", pr.First, pr.Last))
+	switch {
+	case len(r.Ports) == 0:
+		fail("ports are missing")
+	case len(r.Ports) > maxRanges:
+		fail("%d ranges of ports: at most %d", len(r.Ports), maxRanges)
+	default:
+		for _, pr := range r.Ports {
+			if !pr.valid() {
+				fail("ports %d-%d: not a range from 1 to 65535", pr.First, pr.Last)
+			}
 		}
 	}
 	switch r.Scheme {
 	case "", HTTP, HTTPS, WS:
 	default:
-		errs = append(errs, fmt.Errorf("scheme %q: want http, https or ws", r.Scheme))
+		fail("scheme %q: want http, https or ws", clip(string(r.Scheme)))
 	}
-	for _, m := range r.Methods {
-		if m == "" || strings.Trim(m, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
-			errs = append(errs, fmt.Errorf("method %q: want upper-case letters", m))
+	if len(r.Methods) > maxMethods {
+		fail("%d methods: at most %d", len(r.Methods), maxMethods)
+	} else {
+		for _, m := range r.Methods {
+			if m == "" || len(m) > maxMethod || strings.Trim(m, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+				fail("method %q: want upper-case letters", clip(m))
+			}
 		}
 	}
 	if r.Opaque && r.Action == Deny {
-		errs = append(errs, errors.New("opaque has no meaning in a deny rule"))
+		fail("opaque has no meaning in a deny rule")
+	}
+	return append(errs, r.addressProblems()...)
+}
+
+// addressProblems is about the form only; whether an address may be a destination is for netguard.CheckPrivate.
+func (r *Rule) addressProblems() []error {
+	if r.Address == (netip.Addr{}) {
+		return nil
+	}
+	var errs []error
+	if r.Action != Allow {
+		errs = append(errs, errors.New("address has a meaning only in an allow rule"))
+	}
+	if r.Address.Zone() != "" {
+		errs = append(errs, fmt.Errorf("address %s: zones are not allowed", r.Address))
+	}
+	switch {
+	case r.Host.kind != exact:
+		errs = append(errs, errors.New("address needs a host that is named exactly"))
+	case r.Host.host.IsAddr() && r.Host.host.Addr() != r.Address.WithZone("").Unmap():
+		errs = append(errs, fmt.Errorf("host is one address and the destination %s another", r.Address))
 	}
 	return errs
 }

@@ -1,21 +1,42 @@
 package redact
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"sort"
+)
 
 // finder looks for many patterns at once by the method of Wu and Manber: it looks at the last three bytes of a window
 // as long as the shortest pattern, and learns from them how far the window can move. Most bytes are never looked at.
 type finder struct {
 	window   int
+	longest  int
+	width    uint    // of a hash, in bits
 	shift    []uint8 // by the hash of three bytes
-	buckets  map[uint16][][]byte
+	tails    []tail  // in the order of their hashes
 	patterns [][]byte
+	first    [256]bool // whether a pattern starts with the byte
 }
 
-// hashBits keeps the table of shifts in the first cache of any processor.
-const hashBits = 15
+// tail is a pattern under the hash of the last three bytes of its window.
+type tail struct {
+	hash    uint32
+	pattern []byte
+}
 
-func hash(b []byte) uint16 {
-	return uint16((uint32(b[0])<<10 ^ uint32(b[1])<<5 ^ uint32(b[2])) * 2654435761 >> (32 - hashBits))
+// The table of shifts has a place for about every tenth hash, so that few bytes look like others. The largest is still
+// in the first cache of any processor; a small one is made faster than a short answer is read.
+const (
+	fewestBits = 10
+	mostBits   = 15
+	sparsity   = 10
+)
+
+// hash is that of the three bytes before end; there are four.
+func (f *finder) hash(text []byte, end int) uint32 {
+	return binary.LittleEndian.Uint32(text[end-4:]) >> 8 * 2654435761 >> (32 - f.width)
 }
 
 // newFinder makes a finder, or nil when there is nothing to find. No pattern is shorter than [Shortest].
@@ -23,40 +44,51 @@ func newFinder(patterns [][]byte) *finder {
 	if len(patterns) == 0 {
 		return nil
 	}
-	f := &finder{window: len(patterns[0]), buckets: make(map[uint16][][]byte)}
-	for _, p := range patterns {
+	f := &finder{window: min(len(patterns[0]), 64), patterns: unique(patterns)}
+	for _, p := range f.patterns {
 		f.window = min(f.window, len(p))
+		f.longest = max(f.longest, len(p))
+		f.first[p[0]] = true
 	}
-	f.window = min(f.window, 64)
-	f.shift = bytes.Repeat([]byte{uint8(f.window - 2)}, 1<<hashBits)
-	seen := make(map[string]bool, len(patterns))
-	for _, p := range patterns {
-		if seen[string(p)] {
-			continue
+	entries := len(f.patterns) * (f.window - 2)
+	f.width = uint(min(max(bits.Len(uint(entries*sparsity)), fewestBits), mostBits))
+	f.shift = bytes.Repeat([]byte{uint8(f.window - 2)}, 1<<f.width)
+	f.tails = make([]tail, 0, len(f.patterns))
+	for _, p := range f.patterns {
+		// The first three bytes have none before them.
+		h := (uint32(p[0]) | uint32(p[1])<<8 | uint32(p[2])<<16) * 2654435761 >> (32 - f.width)
+		f.shift[h] = min(f.shift[h], uint8(f.window-3))
+		for end := 4; end <= f.window; end++ {
+			h = f.hash(p, end)
+			f.shift[h] = min(f.shift[h], uint8(f.window-end))
 		}
-		seen[string(p)] = true
-		f.patterns = append(f.patterns, p)
-		for i := 0; i+3 <= f.window; i++ {
-			h := hash(p[i : i+3])
-			f.shift[h] = min(f.shift[h], uint8(f.window-3-i))
-		}
-		h := hash(p[f.window-3 : f.window])
-		f.buckets[h] = append(f.buckets[h], p)
+		f.tails = append(f.tails, tail{h, p})
 	}
+	slices.SortStableFunc(f.tails, func(a, b tail) int { return int(a.hash) - int(b.hash) })
 	return f
+}
+
+// ending are the patterns whose windows end in a hash.
+func (f *finder) ending(h uint32) []tail {
+	i := sort.Search(len(f.tails), func(i int) bool { return f.tails[i].hash >= h })
+	end := i
+	for end < len(f.tails) && f.tails[end].hash == h {
+		end++
+	}
+	return f.tails[i:end]
 }
 
 // next is the start of the first pattern in text that starts at from or later; -1 when there is none.
 func (f *finder) next(text []byte, from int) int {
 	for i := from + f.window; i <= len(text); {
-		h := hash(text[i-3 : i])
+		h := f.hash(text, i)
 		if move := int(f.shift[h]); move > 0 {
 			i += move
 			continue
 		}
 		start := i - f.window
-		for _, p := range f.buckets[h] {
-			if bytes.HasPrefix(text[start:], p) {
+		for _, t := range f.ending(h) {
+			if bytes.HasPrefix(text[start:], t.pattern) {
 				return start
 			}
 		}
@@ -65,18 +97,40 @@ func (f *finder) next(text []byte, from int) int {
 	return -1
 }
 
+// endOf is where the longest pattern ends that starts at start; start when none does.
+func (f *finder) endOf(text []byte, start int) int {
+	end := start
+	for _, t := range f.ending(f.hash(text, start+f.window)) {
+		if bytes.HasPrefix(text[start:], t.pattern) {
+			end = max(end, start+len(t.pattern))
+		}
+	}
+	return end
+}
+
+// undecided is the first index at from or later where a pattern could start that needs more than there is; the length of
+// text when there is none.
+func (f *finder) undecided(text []byte, from int) int {
+	for start := max(from, len(text)-f.longest+1); start < len(text); start++ {
+		if f.first[text[start]] && f.begins(text[start:]) {
+			return start
+		}
+	}
+	return len(text)
+}
+
+// begins says whether text is the beginning of a pattern, and not all of it.
+func (f *finder) begins(text []byte) bool {
+	// In their order, patterns that begin with text follow text.
+	i := sort.Search(len(f.patterns), func(i int) bool { return bytes.Compare(f.patterns[i], text) > 0 })
+	return i < len(f.patterns) && bytes.HasPrefix(f.patterns[i], text)
+}
+
 // all are the places of all patterns, joined where they overlap.
 func (f *finder) all(text []byte) []span {
 	var out []span
 	for start := f.next(text, 0); start >= 0; start = f.next(text, start+1) {
-		h := hash(text[start+f.window-3 : start+f.window])
-		end := start
-		for _, p := range f.buckets[h] {
-			if bytes.HasPrefix(text[start:], p) {
-				end = max(end, start+len(p))
-			}
-		}
-		out = append(out, span{start, end})
+		out = append(out, span{start, f.endOf(text, start)})
 	}
 	return merged(out)
 }
@@ -86,5 +140,6 @@ func (f *finder) wipe() {
 		clear(p)
 	}
 	clear(f.shift)
-	clear(f.buckets)
+	clear(f.tails)
+	clear(f.first[:])
 }

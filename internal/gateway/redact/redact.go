@@ -1,11 +1,12 @@
 // Package redact replaces secret values in what leaves, wherever they appear literally: as they are, and in the
-// encodings that programs use without anybody's intent (URLs, base64, hexadecimal, JSON within JSON).
+// encodings that programs use without anybody's intent (URLs, base64, hexadecimal, HTML, JSON within JSON).
 //
 // It catches accidents: a page that shows its cookie, a log line with a token. It does not stop somebody who has the
-// value and wants it out; turned around or cut in two it passes.
+// value and wants it out; cut in two or written in another way it passes.
 package redact
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"slices"
@@ -23,6 +24,7 @@ const Shortest = 8
 type Values struct {
 	mu      sync.RWMutex
 	skipped int
+	wiped   bool
 	finder  *finder // nil when there is nothing to find
 }
 
@@ -58,7 +60,7 @@ func (v *Values) Wipe() {
 	defer v.mu.Unlock()
 	if v.finder != nil {
 		v.finder.wipe()
-		v.finder = nil
+		v.finder, v.wiped = nil, true
 	}
 }
 
@@ -94,6 +96,42 @@ func (v *Values) Text(text string) string {
 		at = hit.end
 	}
 	return string(append(out, raw[at:]...))
+}
+
+// InName says whether a value is in a name in which the case of letters does not count, such as that of a header.
+func (v *Values) InName(name string) bool {
+	if v == nil || len(name) < Shortest {
+		return false
+	}
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if v.finder == nil || len(name) < v.finder.window {
+		return false
+	}
+	low := bytes.ToLower([]byte(name))
+	return slices.ContainsFunc(v.finder.patterns, func(p []byte) bool {
+		return len(p) <= len(low) && bytes.Contains(low, bytes.ToLower(p))
+	})
+}
+
+// Empty says whether there is nothing to look for, so that every text passes. Values that were wiped are not empty.
+func (v *Values) Empty() bool {
+	if v == nil {
+		return true
+	}
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.finder == nil && !v.wiped
+}
+
+// Wiped says whether there were values to look for, and are no more.
+func (v *Values) Wiped() bool {
+	if v == nil {
+		return false
+	}
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.wiped
 }
 
 // String is [Mark].

@@ -1,0 +1,178 @@
+package api
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Whose says for whom something is decided. Of all tenants only an admin of the installation decides.
+type Whose struct {
+	Tenant     string `json:"tenant,omitempty" doc:"the caller's own, or default, when it is left out"`
+	AllTenants bool   `json:"all_tenants,omitzero" doc:"for everybody, instead of one tenant"`
+	Agent      string `json:"agent,omitempty" doc:"the name of an agent of the tenant; for all of them when it is left out"`
+}
+
+// RuleRequest is the body that makes a rule.
+type RuleRequest struct {
+	Whose
+	Action   policy.Action `json:"action" enum:"allow,deny"`
+	Target   string        `json:"target" doc:"what it is about: example.com, *.example.com:8000-8080, https://example.com/repos/**"`
+	Methods  []string      `json:"methods,omitempty" nullable:"false" doc:"such as GET; all when it is left out"`
+	Session  string        `json:"session,omitempty" doc:"the id of the session that it is for"`
+	Priority int           `json:"priority,omitzero" doc:"1 to 999, lower first; 100 when it is left out"`
+	Address  netip.Addr    `json:"address,omitzero" doc:"of a private destination: requests go there without DNS"`
+	Opaque   bool          `json:"opaque,omitzero" doc:"let tunnels carry what is neither TLS nor HTTP"`
+	Once     bool          `json:"once,omitzero" doc:"it goes with its first use"`
+	For      string        `json:"for,omitempty" doc:"how long it holds, such as 1h; for good when it is left out"`
+	Name     string        `json:"name,omitempty" doc:"shown in refusals and logs; made from the id when it is left out"`
+	Note     string        `json:"note,omitempty" doc:"for people"`
+}
+
+// rule reads the texts. Whether their values are allowed is the service's to say.
+func (r RuleRequest) rule(now time.Time) (egress.Rule, error) {
+	if r.Target == "" {
+		return egress.Rule{}, problem.New(problem.BadRequest, "send target, such as https://example.com/repos/**", "the target is missing")
+	}
+	out := egress.Rule{Session: r.Session, Priority: r.Priority, Once: r.Once}
+	var err error
+	if out.Rule, err = policy.ParseURL(r.Target); err != nil {
+		return egress.Rule{}, problem.Wrap(err, problem.BadURL, "write it like example.com, *.example.com:8443 or https://example.com/repos/**",
+			"the target %s cannot be read: %v", quote(r.Target), err)
+	}
+	out.Name, out.Action, out.Methods, out.Address, out.Opaque = r.Name, r.Action, r.Methods, r.Address, r.Opaque
+	out.Note = r.Note
+	if r.For != "" {
+		d, err := time.ParseDuration(r.For)
+		if err != nil || d <= 0 {
+			return egress.Rule{}, problem.New(problem.BadLimit, "give a time such as 1h", "%s is not a positive duration", quote(r.For))
+		}
+		out.ExpiresAt = now.Add(d).UTC()
+	}
+	return out, nil
+}
+
+// Rule is a rule as it is answered.
+type Rule struct {
+	egress.Rule
+	AgentName string `json:"agent_name,omitempty"`
+}
+
+func ruleAnswer(r egress.Rule, agent string) Rule { return Rule{r, agent} }
+
+// Rules is the answer to a listing.
+type Rules struct {
+	Rules []Rule `json:"rules" nullable:"false"`
+}
+
+// ExplainRequest is the body that asks what would be decided.
+type ExplainRequest struct {
+	Questions []egress.Question `json:"questions" nullable:"false" doc:"at most 10000"`
+}
+
+// Explanations are the decisions, in the order of the questions.
+type Explanations struct {
+	Explanations []egress.Explanation `json:"explanations" nullable:"false"`
+}
+
+// ServiceRequest is the body that makes or replaces a service.
+type ServiceRequest struct {
+	Whose
+	Name       string             `json:"name" doc:"1 to 64 of a-z, 0-9, dots, - and _"`
+	BaseURL    string             `json:"base_url" doc:"where its requests go"`
+	Address    netip.Addr         `json:"address,omitzero" doc:"dialled instead of looking the name up; may be private"`
+	Secret     string             `json:"secret,omitempty" doc:"the name of the secret in the vault; the service's own name when it is left out"`
+	Allow      []egress.Allowance `json:"allow,omitempty" nullable:"false" doc:"what may be done; nothing when it is left out"`
+	Inject     egress.Injection   `json:"inject"`
+	Scrub      egress.Scrub       `json:"scrub,omitempty" enum:"redact,block,off" doc:"redact is the default"`
+	Compressed egress.Compressed  `json:"compressed,omitempty" enum:"decode,refuse" doc:"decode is the default"`
+	Git        string             `json:"git,omitempty" doc:"the prefix of repository URLs that tools in jails are pointed away from"`
+	Env        map[string]string  `json:"env,omitempty" doc:"variables that tools in jails get; {url} stands for the service's route"`
+	Note       string             `json:"note,omitempty" doc:"for people"`
+}
+
+func (r ServiceRequest) service() egress.Service {
+	return egress.Service{
+		Meta: egress.Meta{Note: r.Note}, Name: r.Name, Upstream: egress.Upstream{BaseURL: r.BaseURL, Address: r.Address, Secret: r.Secret},
+		Allow: r.Allow, Inject: r.Inject, Scrub: r.Scrub, Compressed: r.Compressed, Git: r.Git, Env: r.Env,
+	}
+}
+
+// Service is a service as it is answered. Its credential is in the vault alone.
+type Service struct {
+	egress.Service
+	AgentName string `json:"agent_name,omitempty"`
+}
+
+// Services is the answer to a listing.
+type Services struct {
+	Services []Service `json:"services" nullable:"false"`
+}
+
+// ProviderRequest is the body that makes or replaces a provider of models.
+type ProviderRequest struct {
+	Whose
+	Name     string           `json:"name" doc:"1 to 64 of a-z, 0-9, dots, - and _"`
+	BaseURL  string           `json:"base_url" doc:"where its requests go"`
+	Address  netip.Addr       `json:"address,omitzero" doc:"dialled instead of looking the name up; may be private"`
+	Secret   string           `json:"secret,omitempty" doc:"the name of the secret in the vault; the provider's own name when it is left out"`
+	Wire     egress.Wire      `json:"wire" enum:"openai,anthropic,ollama"`
+	Models   []string         `json:"models" nullable:"false" doc:"patterns, in which * stands for any text"`
+	Priority int              `json:"priority,omitzero" doc:"lower first; 100 when it is left out"`
+	Inject   egress.Injection `json:"inject,omitzero" doc:"as the wire has it when it is left out"`
+	Prices   []egress.Price   `json:"prices,omitempty" nullable:"false" doc:"per million tokens"`
+	Note     string           `json:"note,omitempty" doc:"for people"`
+}
+
+func (r ProviderRequest) provider() egress.Provider {
+	return egress.Provider{
+		Meta: egress.Meta{Note: r.Note}, Name: r.Name, Upstream: egress.Upstream{BaseURL: r.BaseURL, Address: r.Address, Secret: r.Secret},
+		Wire: r.Wire, Models: r.Models, Priority: r.Priority, Inject: r.Inject, Prices: r.Prices,
+	}
+}
+
+// Provider is a provider as it is answered. Its key is in the vault alone.
+type Provider struct {
+	egress.Provider
+	AgentName string `json:"agent_name,omitempty"`
+}
+
+// Providers is the answer to a listing.
+type Providers struct {
+	Providers []Provider `json:"providers" nullable:"false"`
+}
+
+// SettingsRequest is the body that replaces settings. What is left out is the wider setting's.
+type SettingsRequest struct {
+	Version int64         `json:"version,omitzero" doc:"of the settings that are to be replaced: others are not"`
+	Mode    policy.Mode   `json:"mode,omitempty" enum:"enforce,report" doc:"report only writes down what would be refused"`
+	Tools   []egress.Tool `json:"tools,omitzero" doc:"what execute may do; an empty list is nothing, none at all is the wider setting's"`
+	Rates   egress.Rates  `json:"rates,omitzero" doc:"requests a minute"`
+	Budget  egress.Budget `json:"budget,omitzero" doc:"of models, a day (UTC)"`
+	Hold    string        `json:"hold,omitempty" doc:"how long a request that no rule allows waits for an operator, such as 2m"`
+	Note    string        `json:"note,omitempty" doc:"for people"`
+}
+
+func (r SettingsRequest) settings() egress.Settings {
+	return egress.Settings{Meta: egress.Meta{Version: r.Version, Note: r.Note}, Mode: r.Mode, Tools: r.Tools, Rates: r.Rates, Budget: r.Budget, Hold: r.Hold}
+}
+
+// SettingsShown is what was set, and what is in effect with everything wider and every default.
+type SettingsShown struct {
+	Set       egress.Settings `json:"set"`
+	Effective egress.Settings `json:"effective"`
+}
+
+// ModelUsage is what an agent has used of a model on one day.
+type ModelUsage struct {
+	egress.Usage
+	AgentName string `json:"agent_name,omitempty"`
+}
+
+// ModelUsages is the answer to a listing.
+type ModelUsages struct {
+	Usage []ModelUsage `json:"usage" nullable:"false"`
+}

@@ -1,0 +1,320 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// settingsFlags say whose settings they are.
+type settingsFlags struct{ api.Whose }
+
+func (s *settingsFlags) add(p *program, cmd *cobra.Command) {
+	p.tenantFlag(cmd, &s.Tenant)
+	cmd.Flags().BoolVar(&s.AllTenants, "all-tenants", false, "what holds for all agents of all tenants; only an admin of the installation may")
+}
+
+// of are the settings of the agent that the command names; without a name, of all agents of the tenant.
+func (s settingsFlags) of(cmd *cobra.Command, args []string) (api.Whose, error) {
+	out := s.Whose
+	if err := exclusive(cmd, "tenant", "all-tenants"); err != nil {
+		return out, err
+	}
+	if len(args) > 0 {
+		if out.AllTenants {
+			return out, usage(cmd, "--all-tenants is for all agents, and %q is one", args[0])
+		}
+		out.Agent = args[0]
+	}
+	return out, nil
+}
+
+// change reads settings, changes them, and stores them, unless somebody else has stored others in between.
+func changeSettings(cmd *cobra.Command, c *client.Client, whose api.Whose, change func(*egress.Settings) error) error {
+	shown, err := c.Settings(cmd.Context(), whose)
+	if err != nil {
+		return err
+	}
+	s := shown.Set
+	if err := change(&s); err != nil {
+		return err
+	}
+	_, err = c.PutSettings(cmd.Context(), whose, api.SettingsRequest{Version: s.Version, Mode: s.Mode, Tools: s.Tools, Rates: s.Rates, Budget: s.Budget,
+		Hold: s.Hold, Note: s.Note})
+	return err
+}
+
+func newAgentTools(p *program) *cobra.Command {
+	var whose settingsFlags
+	var set string
+	var add, services []string
+	var clear, inherit, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "tools [NAME]",
+		Short: "Show or change what an agent may do with execute",
+		Long: "Shows what an agent may do with POST /v1/execute: methods and URLs, in which * stands for one segment of a path and ** at the end for " +
+			"any number. A tool with --service may only use the credential of that service. A list of an agent's own is all that it has; without one " +
+			"it has the tenant's, and without any it has nothing. Without NAME it is the list of all agents of the tenant that have no own.",
+		Example: "  clawjail agent tools writer --add 'GET,POST https://api.github.com/repos/**' --service github\n" +
+			"  clawjail agent tools writer --set tools.json\n  clawjail agent tools writer --clear",
+		Args:              arguments(0, 1),
+		ValidArgsFunction: p.completeFirst(agentNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			who, err := whose.of(cmd, args)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(exclusive(cmd, "set", "clear", "inherit"), exclusive(cmd, "add", "inherit")); err != nil {
+				return err
+			}
+			added, err := toolsOf(cmd, add, services)
+			if err != nil {
+				return err
+			}
+			var whole []egress.Tool
+			if set != "" {
+				if whole, err = readTools(cmd, set); err != nil {
+					return err
+				}
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			if set != "" || clear || inherit || len(added) > 0 {
+				err := changeSettings(cmd, c, who, func(s *egress.Settings) error {
+					switch {
+					case set != "":
+						s.Tools = whole
+					case clear:
+						s.Tools = []egress.Tool{}
+					case inherit:
+						s.Tools = nil
+					}
+					s.Tools = append(s.Tools, added...)
+					return nil
+				})
+				if err != nil {
+					return err
+				}
+			}
+			shown, err := c.Settings(cmd.Context(), who)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), map[string]any{"set": shown.Set.Tools, "effective": shown.Effective.Tools})
+			}
+			return table(cmd.OutOrStdout(), toolRows(shown))
+		},
+	}
+	whose.add(p, cmd)
+	f := cmd.Flags()
+	f.StringVar(&set, "set", "", "`file` with the whole list, as JSON: [{url, methods, services}]; - is standard input")
+	f.StringArrayVar(&add, "add", nil, "one more tool, as `'METHODS URL'`; may be repeated")
+	f.StringSliceVar(&services, "service", nil, "`names` of services whose credentials the tools of --add may use (default all that the agent has)")
+	f.BoolVar(&clear, "clear", false, "allow nothing")
+	f.BoolVar(&inherit, "inherit", false, "remove the list: what the tenant's agents may")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	p.completeFlag(cmd, "service", egressServiceNames)
+	return cmd
+}
+
+// toolsOf reads METHODS URL.
+func toolsOf(cmd *cobra.Command, texts, services []string) (out []egress.Tool, err error) {
+	if len(services) > 0 && len(texts) == 0 {
+		return nil, usage(cmd, "--service goes with --add")
+	}
+	for _, text := range texts {
+		words := strings.Fields(text)
+		if len(words) != 2 {
+			return nil, usage(cmd, "--add %q: write methods and a URL, such as 'GET https://api.github.com/**'", text)
+		}
+		out = append(out, egress.Tool{Methods: upper(strings.Split(words[0], ",")), URL: words[1], Services: services})
+	}
+	return out, nil
+}
+
+// maxTools bounds a file of tools, in bytes.
+const maxTools = 64 << 10
+
+// readTools reads a list of tools. It is never nil: an empty list is one.
+func readTools(cmd *cobra.Command, path string) ([]egress.Tool, error) {
+	var data []byte
+	var err error
+	if path == standardInput {
+		data, err = readInput(cmd, maxTools)
+	} else if data, err = os.ReadFile(path); err != nil {
+		err = fmt.Errorf("read the tools: %w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(strings.NewReader(string(data)))
+	d.DisallowUnknownFields()
+	var out []egress.Tool
+	if err := d.Decode(&out); err != nil || out == nil || d.More() {
+		return nil, problem.New(problem.BadJSON, `write it like [{"url": "https://api.github.com/**", "methods": ["GET"]}]`, "%s is not a list of tools", printable(path))
+	}
+	return out, nil
+}
+
+func toolRows(shown api.SettingsShown) [][]string {
+	rows := [][]string{{"METHODS", "URL", "CREDENTIALS"}}
+	for _, t := range shown.Effective.Tools {
+		services := strings.Join(t.Services, ",")
+		if services == "" {
+			services = "any"
+		}
+		rows = append(rows, []string{printable(strings.Join(t.Methods, ",")), printable(t.URL), printable(services)})
+	}
+	return rows
+}
+
+func newAgentLimits(p *program) *cobra.Command {
+	var whose settingsFlags
+	var new egress.Settings
+	var mode string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "limits [NAME]",
+		Short: "Show or change how much an agent may",
+		Long: "Shows how much an agent may: requests a minute by the way they come, tunnels at the same time, and what it may use of models a day (UTC). " +
+			"What an agent's own settings do not say, its tenant's do, then those of all; 0 leaves it to them. Without NAME they are the settings of " +
+			"all agents of the tenant. --mode report lets pass what the rules refuse, and only writes it down. --hold makes a request that no rule " +
+			"allows wait for an answer of `clawjail access`.",
+		Example:           "  clawjail agent limits writer --execute 30 --tokens-per-day 500000\n  clawjail agent limits writer --hold 2m",
+		Args:              arguments(0, 1),
+		ValidArgsFunction: p.completeFirst(agentNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			who, err := whose.of(cmd, args)
+			if err != nil {
+				return err
+			}
+			if err := checkLimits(cmd, new); err != nil {
+				return err
+			}
+			if mode != "" && mode != string(policy.Enforce) && mode != string(policy.Report) {
+				return usage(cmd, "--mode %q is neither enforce nor report", mode)
+			}
+			new.Mode = policy.Mode(mode)
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			changed := false
+			for _, l := range limits() {
+				changed = changed || cmd.Flags().Changed(l.flag)
+			}
+			if changed {
+				err := changeSettings(cmd, c, who, func(s *egress.Settings) error {
+					for _, l := range limits() {
+						if cmd.Flags().Changed(l.flag) {
+							l.copy(s, new)
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					return err
+				}
+			}
+			shown, err := c.Settings(cmd.Context(), who)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), shown)
+			}
+			rows := [][]string{{"LIMIT", "SET", "IN EFFECT"}}
+			for _, l := range limits() {
+				rows = append(rows, []string{l.flag, l.show(shown.Set, "-"), l.show(shown.Effective, "none")})
+			}
+			return table(cmd.OutOrStdout(), rows)
+		},
+	}
+	whose.add(p, cmd)
+	f := cmd.Flags()
+	f.IntVar(&new.Rates.Execute, "execute", 0, "requests a minute with POST /v1/execute")
+	f.IntVar(&new.Rates.Proxy, "proxy", 0, "requests and tunnels a minute through the proxy")
+	f.IntVar(&new.Rates.Service, "service", 0, "requests a minute to services")
+	f.IntVar(&new.Rates.LLM, "llm", 0, "requests a minute to models")
+	f.IntVar(&new.Rates.Tunnels, "tunnels", 0, "tunnels at the same time")
+	f.Int64Var(&new.Budget.TokensPerDay, "tokens-per-day", 0, "tokens of models a day")
+	f.Float64Var(&new.Budget.CostPerDay, "cost-per-day", 0, "cost of models a day, in the currency of their prices")
+	f.StringVar(&mode, "mode", "", "enforce, or report: only write down what would be refused; empty leaves it to the wider setting")
+	f.StringVar(&new.Hold, "hold", "", "how long a request that no rule allows waits for an operator, such as 2m; 0s does not")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	complete(cmd, "mode", string(policy.Enforce), string(policy.Report))
+	return cmd
+}
+
+// limit is one of them: its flag, how it is shown, and how it is copied.
+type limit struct {
+	flag string
+	show func(s egress.Settings, none string) string
+	copy func(to *egress.Settings, from egress.Settings)
+}
+
+func limits() []limit {
+	number := func(flag string, of func(*egress.Settings) *int) limit {
+		return limit{flag,
+			func(s egress.Settings, none string) string { return limitText(strconv.Itoa(*of(&s)), none) },
+			func(to *egress.Settings, from egress.Settings) { *of(to) = *of(&from) }}
+	}
+	return []limit{
+		number("execute", func(s *egress.Settings) *int { return &s.Rates.Execute }),
+		number("proxy", func(s *egress.Settings) *int { return &s.Rates.Proxy }),
+		number("service", func(s *egress.Settings) *int { return &s.Rates.Service }),
+		number("llm", func(s *egress.Settings) *int { return &s.Rates.LLM }),
+		number("tunnels", func(s *egress.Settings) *int { return &s.Rates.Tunnels }),
+		{"tokens-per-day",
+			func(s egress.Settings, none string) string {
+				return limitText(strconv.FormatInt(s.Budget.TokensPerDay, 10), none)
+			},
+			func(to *egress.Settings, from egress.Settings) { to.Budget.TokensPerDay = from.Budget.TokensPerDay }},
+		{"cost-per-day",
+			func(s egress.Settings, none string) string {
+				return limitText(strconv.FormatFloat(s.Budget.CostPerDay, 'f', -1, 64), none)
+			},
+			func(to *egress.Settings, from egress.Settings) { to.Budget.CostPerDay = from.Budget.CostPerDay }},
+		{"mode",
+			func(s egress.Settings, none string) string { return limitText(printable(string(s.Mode)), none) },
+			func(to *egress.Settings, from egress.Settings) { to.Mode = from.Mode }},
+		{"hold",
+			func(s egress.Settings, none string) string { return limitText(printable(s.Hold), none) },
+			func(to *egress.Settings, from egress.Settings) { to.Hold = from.Hold }},
+	}
+}
+
+// limitText is a limit as people read it.
+func limitText(text, none string) string {
+	if text == "" || text == "0" {
+		return none
+	}
+	return text
+}
+
+// checkLimits finds out what no limit can be before anything is asked.
+func checkLimits(cmd *cobra.Command, s egress.Settings) error {
+	for flag, n := range map[string]int{"execute": s.Rates.Execute, "proxy": s.Rates.Proxy, "service": s.Rates.Service, "llm": s.Rates.LLM, "tunnels": s.Rates.Tunnels} {
+		if n < 0 {
+			return usage(cmd, "--%s %d: it is at least 0", flag, n)
+		}
+	}
+	if s.Budget.TokensPerDay < 0 || !(s.Budget.CostPerDay >= 0) {
+		return usage(cmd, "a budget is at least 0")
+	}
+	return duration(cmd, "hold", s.Hold)
+}

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/execute"
+	"github.com/clawjail/clawjail/internal/gateway/llm"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/gateway/service"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+// whoOf is a caller of the gateway as package egress knows it.
+func whoOf(c gateway.Caller) egress.Who {
+	return egress.Who{Tenant: c.Tenant, Agent: c.Agent, Session: c.Session, Opener: c.Opener, Base: c.Policy, Confined: c.Confined}
+}
+
+// decided is the book of what operators decided, as the gateway asks it.
+type decided struct{ book *egress.Book }
+
+func (d decided) view(c gateway.Caller) *egress.View { return d.book.View(whoOf(c)) }
+
+// policy implements gateway.Config.Policy.
+func (d decided) policy(c gateway.Caller) *policy.Compiled { return d.view(c).Proxy() }
+
+// rates implements gateway.Config.Rates.
+func (d decided) rates(c gateway.Caller) gateway.Rates {
+	r := d.view(c).Settings().Rates
+	return gateway.Rates{Proxy: r.Proxy, Execute: r.Execute, Service: r.Service, LLM: r.LLM, Tunnels: r.Tunnels}
+}
+
+// ask implements gateway.Config.Ask.
+func (d decided) ask(ctx context.Context, c gateway.Caller, target string) bool {
+	if d.view(c).Hold() <= 0 {
+		return false
+	}
+	return d.book.Hold(ctx, whoOf(c), target)
+}
+
+// surfaces are what the gateway itself answers to agents, besides the API. Paths are not made canonical on the way: what
+// can be read in two ways is refused by who reads it.
+type surfaces struct{ execute, service, llm http.Handler }
+
+// of is who serves a path, or nil.
+func (s surfaces) of(path string) http.Handler {
+	switch {
+	case path == "/v1/execute":
+		return s.execute
+	case strings.HasPrefix(path, "/svc/"):
+		return s.service
+	}
+	for _, route := range llm.Routes() {
+		if path == route || strings.HasSuffix(route, "/") && strings.HasPrefix(path, route) {
+			return s.llm
+		}
+	}
+	return nil
+}
+
+// Serves implements api.Surfaces.
+func (s surfaces) Serves(path string) bool { return s.of(path) != nil }
+
+// ServeHTTP implements http.Handler.
+func (s surfaces) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := s.of(r.URL.Path); h != nil {
+		h.ServeHTTP(w, r)
+		return
+	}
+	http.NotFound(w, r)
+}
+
+func newSurfaces(exit *gateway.Gateway, d decided, keys *ring, used *secretsUsed, o serveOptions) (surfaces, error) {
+	run, err := execute.New(execute.Options{Gateway: exit, Views: d.view, Secrets: keys.vault, Used: used.note, Log: o.log, Now: o.now})
+	if err != nil {
+		return surfaces{}, err
+	}
+	routes, err := service.New(service.Options{Gateway: exit, Views: d.view, Secrets: keys.vault, Used: used.note, Log: o.log, Now: o.now})
+	if err != nil {
+		return surfaces{}, err
+	}
+	models, err := llm.New(llm.Options{Gateway: exit, Views: d.view, Book: d.book, Secrets: keys.vault, Used: used.note, Log: o.log, Now: o.now})
+	if err != nil {
+		return surfaces{}, err
+	}
+	return surfaces{run, routes, models}, nil
+}
+
+// secretsUsed says of secrets that they were used, for people who want to know which still are: each at most once a minute,
+// and by itself, so that no request waits for it.
+type secretsUsed struct {
+	vault *vault.Vault
+	log   *slog.Logger
+	now   func() time.Time
+	news  chan vault.SecretName
+}
+
+func newSecretsUsed(v *vault.Vault, o serveOptions) *secretsUsed {
+	return &secretsUsed{vault: v, log: o.log, now: o.now, news: make(chan vault.SecretName, 256)}
+}
+
+// note takes a name. When too many come at once, some are left out: they will come again.
+func (s *secretsUsed) note(n vault.SecretName) {
+	select {
+	case s.news <- n:
+	default:
+	}
+}
+
+func (s *secretsUsed) run(ctx context.Context) {
+	known := make(map[vault.SecretName]time.Time)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case n := <-s.news:
+			now := s.now()
+			if now.Sub(known[n]) < time.Minute {
+				continue
+			}
+			if len(known) > 10_000 {
+				clear(known)
+			}
+			known[n] = now
+			if err := s.vault.MarkUsed(ctx, n, now); err != nil && ctx.Err() == nil {
+				s.log.Warn("say that a secret was used", "service", n.Service, "error", err)
+			}
+		}
+	}
+}
+
+// roots are the authorities that the gateway trusts when it speaks TLS itself: the system's and those of the configuration.
+func roots(files []string) (*x509.CertPool, error) {
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fmt.Errorf("read the system's certificates: %w", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, problem.Wrap(err, problem.BadConfig, "correct extra_ca, and let the control plane's user read the file", "extra_ca: %s cannot be read", file)
+		}
+		if !pool.AppendCertsFromPEM(text) {
+			return nil, problem.New(problem.BadConfig, "give a PEM file", "extra_ca: %s has no certificate", file)
+		}
+	}
+	return pool, nil
+}
+
+// tidyBook removes now and then what has expired.
+func tidyBook(ctx context.Context, book *egress.Book, log *slog.Logger) {
+	every := time.NewTicker(time.Hour)
+	defer every.Stop()
+	for {
+		if err := book.Tidy(ctx); err != nil && ctx.Err() == nil {
+			log.Warn("remove what was decided and has expired", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+	}
+}
+
+// countOpened counts sessions.
+func countOpened(count func(code string, warm bool, t session.Timing)) func(session.Session, error) {
+	return func(s session.Session, err error) { count(problem.CodeOf(err), s.Warm, s.Timing) }
+}
+
+// egressRecheck is how soon what another control plane on the same database decided is known here.
+const egressRecheck = 2 * time.Second

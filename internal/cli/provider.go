@@ -1,0 +1,254 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/egress"
+)
+
+func newProviderCommand(p *program) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use:   "provider",
+		Short: "Let agents use models, with keys that they never see",
+		Long: "A provider is where requests for models go. Agents send them to the gateway, in the language of OpenAI, Anthropic or Ollama; the " +
+			"gateway finds the provider by language and model, puts the key in, and counts tokens. The key is a secret of the vault: " +
+			"clawjail secret set NAME.",
+	})
+	cmd.AddCommand(newProviderAdd(p), newProviderList(p), newProviderRemove(p))
+	return cmd
+}
+
+// providerPreset fills in what is known of a provider.
+func providerPreset(cmd *cobra.Command, name string, r *api.ProviderRequest) error {
+	switch egress.Wire(name) {
+	case "":
+	case egress.WireOpenAI:
+		r.BaseURL, r.Wire, r.Models = "https://api.openai.com", egress.WireOpenAI, []string{"gpt-*", "chatgpt-*", "o1*", "o3*", "o4*", "text-embedding-*"}
+	case egress.WireAnthropic:
+		r.BaseURL, r.Wire, r.Models = "https://api.anthropic.com", egress.WireAnthropic, []string{"claude-*"}
+	case egress.WireOllama:
+		// Where it is, nobody knows.
+		r.Wire, r.Models, r.Inject.Type = egress.WireOllama, []string{"*"}, egress.InjectNone
+	default:
+		return usage(cmd, "there is no preset %q; there are openai, anthropic and ollama", name)
+	}
+	return nil
+}
+
+func newProviderAdd(p *program) *cobra.Command {
+	var whose whoseFlags
+	var flags api.ProviderRequest // what was said on the command line
+	var preset, wire, inject, at string
+	var prices []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "add NAME",
+		Short: "Make a provider, or replace the one of the same name",
+		Long: "Makes a provider, or replaces the one of the same name, tenant and agent. A model is served by the first provider of its language that " +
+			"has it: an agent's own come before its tenant's, then by --priority, then by age. --price counts the cost, per million tokens; " +
+			"without one a model costs nothing.",
+		Example: "  clawjail secret set openai < key.txt\n  clawjail provider add openai --preset openai --price 'gpt-4o*=2.50/10'\n" +
+			"  clawjail provider add local --preset ollama --url http://models.internal:11434 --address 192.168.1.30",
+		Args: arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := whose.check(cmd); err != nil {
+				return err
+			}
+			request := api.ProviderRequest{Whose: whose.Whose, Name: args[0], Secret: flags.Secret, Note: flags.Note, Priority: flags.Priority}
+			if err := providerPreset(cmd, preset, &request); err != nil {
+				return err
+			}
+			changed := cmd.Flags().Changed
+			if changed("url") {
+				request.BaseURL = flags.BaseURL
+			}
+			if changed("wire") {
+				request.Wire = egress.Wire(wire)
+			}
+			if len(flags.Models) > 0 {
+				request.Models = flags.Models
+			}
+			if changed("inject") {
+				request.Inject = egress.Injection{Type: egress.InjectionType(inject)}
+			}
+			if changed("inject-name") {
+				request.Inject.Name = flags.Inject.Name
+			}
+			if changed("priority") && request.Priority < 1 {
+				return usage(cmd, "--priority %d: it is at least 1", request.Priority)
+			}
+			var err error
+			if request.Address, err = address(cmd, at); err != nil {
+				return err
+			}
+			if request.Prices, err = priceList(cmd, prices); err != nil {
+				return err
+			}
+			switch {
+			case request.Wire == "":
+				return usage(cmd, "the language is missing: --wire openai, anthropic or ollama; or --preset")
+			case request.BaseURL == "":
+				return usage(cmd, "where the provider is, is missing: --url https://models.example.com")
+			case len(request.Models) == 0:
+				return usage(cmd, "which models it has is missing: --model 'gpt-*', or --model '*' for all")
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			made, err := c.PutProvider(cmd.Context(), request)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), made)
+			}
+			return said(cmd, "provider %s: %s, %s", made.Name, made.BaseURL, strings.Join(made.Models, ", "))
+		},
+	}
+	whose.add(p, cmd)
+	f := cmd.Flags()
+	f.StringVar(&preset, "preset", "", "fill in what is known of a provider: openai, anthropic or ollama")
+	f.StringVar(&wire, "wire", "", "its language: openai, anthropic or ollama")
+	f.StringVar(&flags.BaseURL, "url", "", "base `URL`, before /v1 or /api")
+	f.StringArrayVar(&flags.Models, "model", nil, "`pattern` of models that it has, such as 'gpt-*'; may be repeated")
+	f.StringArrayVar(&prices, "price", nil, "cost of models, as `PATTERN=INPUT/OUTPUT` per million tokens; may be repeated")
+	f.StringVar(&flags.Secret, "secret", "", "`name` of the secret in the vault (default the name of the provider)")
+	f.StringVar(&inject, "inject", "", "how the key goes in: bearer, header, query or none (default as the language has it)")
+	f.StringVar(&flags.Inject.Name, "inject-name", "", "`name` of the header or the query parameter")
+	f.IntVar(&flags.Priority, "priority", 0, "lower first (default 100)")
+	f.StringVar(&at, "address", "", "private `address` to connect to; only an admin of the installation may")
+	f.StringVar(&flags.Note, "note", "", "a `text` for people")
+	f.BoolVar(&asJSON, "json", false, "print the provider as JSON")
+	p.completeFlag(cmd, "secret", serviceNames)
+	for _, flag := range []string{"preset", "wire"} {
+		complete(cmd, flag, string(egress.WireOpenAI), string(egress.WireAnthropic), string(egress.WireOllama))
+	}
+	complete(cmd, "inject", string(egress.InjectBearer), string(egress.InjectHeader), string(egress.InjectQuery), string(egress.InjectNone))
+	return cmd
+}
+
+// priceList reads PATTERN=INPUT/OUTPUT.
+func priceList(cmd *cobra.Command, texts []string) (out []egress.Price, err error) {
+	for _, text := range texts {
+		model, amounts, ok := strings.Cut(text, "=")
+		in, after, both := strings.Cut(amounts, "/")
+		input, err1 := strconv.ParseFloat(in, 64)
+		output, err2 := strconv.ParseFloat(after, 64)
+		if !ok || !both || model == "" || err1 != nil || err2 != nil || !(input >= 0) || !(output >= 0) {
+			return nil, usage(cmd, "--price %q: write models and two amounts, such as 'gpt-4o*=2.50/10'", text)
+		}
+		out = append(out, egress.Price{Model: model, Input: input, Output: output})
+	}
+	return out, nil
+}
+
+func newProviderList(p *program) *cobra.Command {
+	return listing(p, "List providers", "Lists providers in the order in which they are asked.", (*client.Client).Providers, providerRows)
+}
+
+func providerRows(all []api.Provider, _ time.Time) [][]string {
+	rows := [][]string{{"NAME", "WIRE", "URL", "TENANT", "AGENT", "PRIORITY", "SECRET", "MODELS", "PRICES"}}
+	for _, one := range all {
+		tenant, agent := forWhom(one.Meta, one.AgentName)
+		var prices []string
+		for _, price := range one.Prices {
+			prices = append(prices, fmt.Sprintf("%s=%g/%g", price.Model, price.Input, price.Output))
+		}
+		rows = append(rows, []string{printable(one.Name), printable(string(one.Wire)), printable(one.BaseURL), tenant, agent, strconv.Itoa(one.Priority),
+			dash(printable(one.Secret)), printable(strings.Join(one.Models, ", ")), dash(printable(strings.Join(prices, ", ")))})
+	}
+	return manyTenants(rows, 3)
+}
+
+func newProviderRemove(p *program) *cobra.Command {
+	var which entryFlags
+	cmd := &cobra.Command{
+		Use:               "rm NAME…",
+		Aliases:           []string{"remove"},
+		Short:             "Remove providers; their secrets stay",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: p.completeAll(providerNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			all, err := c.Providers(cmd.Context(), which.tenant)
+			if err != nil {
+				return err
+			}
+			return each(cmd, args, func(name string) error {
+				one, err := theOne(which, "provider", name, all, func(o api.Provider) (string, string, string) { return o.ID, o.Name, o.AgentName })
+				if err != nil {
+					return err
+				}
+				return c.RemoveProvider(cmd.Context(), one.ID)
+			})
+		},
+	}
+	which.add(p, cmd)
+	return cmd
+}
+
+func providerNames(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
+	all, err := c.Providers(ctx, tenant)
+	return namesOf(all, err, func(o api.Provider) (string, string) { return o.Name, string(o.Wire) + " " + o.BaseURL })
+}
+
+func newUsageCommand(p *program) *cobra.Command {
+	var tenant, from string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "usage",
+		Short:   "Show what agents have used of models",
+		Long:    "Shows what agents have used of models, by day (UTC). Without --from it is today. A model without a price costs nothing here.",
+		Example: "  clawjail usage --from 2026-01-01",
+		Args:    arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if from != "" {
+				if _, err := time.Parse(time.DateOnly, from); err != nil {
+					return usage(cmd, "--from %q is not a day: write it like 2026-01-31", from)
+				}
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			all, err := c.Usage(cmd.Context(), tenant, from)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), all)
+			}
+			return table(cmd.OutOrStdout(), usageRows(all))
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	cmd.Flags().StringVar(&from, "from", "", "the first `day`, such as 2026-01-31 (default today)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func usageRows(all []api.ModelUsage) [][]string {
+	rows := [][]string{{"DAY", "TENANT", "AGENT", "PROVIDER", "MODEL", "REQUESTS", "INPUT", "OUTPUT", "COST"}}
+	for _, u := range all {
+		agent := u.AgentName
+		if agent == "" {
+			agent = u.Agent // it has been removed
+		}
+		rows = append(rows, []string{printable(u.Day), u.Tenant, dash(printable(agent)), dash(printable(u.Provider)), dash(printable(u.Model)),
+			strconv.FormatInt(u.Requests, 10), strconv.FormatInt(u.InputTokens, 10), strconv.FormatInt(u.OutputTokens, 10),
+			strconv.FormatFloat(u.Cost, 'f', 4, 64)})
+	}
+	return manyTenants(rows, 1)
+}

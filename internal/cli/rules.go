@@ -1,0 +1,350 @@
+package cli
+
+import (
+	"context"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+func newRulesCommand(p *program) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use:   "rules",
+		Short: "Decide which hosts agents and browsers may reach",
+		Long: "Rules say what may leave a jail. Those of a lower priority come first; of equal ones, a rule that denies comes before " +
+			"one that allows. What no rule of an agent allows is denied; a clean browser session may also see the public web.",
+	})
+	cmd.AddCommand(newRulesList(p), newRulesAdd(p), newRulesRemove(p), newRulesExplain(p), newRulesTest(p), newRulesRecord(p))
+	return cmd
+}
+
+// whoseFlags say for whom something is decided.
+type whoseFlags struct{ api.Whose }
+
+func (w *whoseFlags) add(p *program, cmd *cobra.Command) {
+	p.tenantFlag(cmd, &w.Tenant)
+	cmd.Flags().BoolVar(&w.AllTenants, "all-tenants", false, "for all tenants; only an admin of the installation may")
+	cmd.Flags().StringVar(&w.Agent, "agent", "", "`name` of the agent whom it is for; without it, all agents of the tenant")
+	p.completeFlag(cmd, "agent", agentNames)
+}
+
+// check refuses what names two.
+func (w *whoseFlags) check(cmd *cobra.Command) error {
+	if err := exclusive(cmd, "tenant", "all-tenants"); err != nil {
+		return err
+	}
+	return exclusive(cmd, "agent", "all-tenants")
+}
+
+// exclusive refuses flags of which only one can be meant.
+func exclusive(cmd *cobra.Command, flags ...string) error {
+	var said []string
+	for _, flag := range flags {
+		if cmd.Flags().Changed(flag) {
+			said = append(said, "--"+flag)
+		}
+	}
+	if len(said) > 1 {
+		return usage(cmd, "%s: only one of them can be", strings.Join(said, " and "))
+	}
+	return nil
+}
+
+// address reads a flag that is an address.
+func address(cmd *cobra.Command, text string) (netip.Addr, error) {
+	if text == "" {
+		return netip.Addr{}, nil
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Addr{}, usage(cmd, "--address %q is not an address such as 192.168.1.20", text)
+	}
+	return addr, nil
+}
+
+// forWhom is whom an entry is for, in two columns.
+func forWhom(m egress.Meta, agent string) (tenant, name string) {
+	if tenant = m.Tenant; tenant == "" {
+		tenant = "(all)"
+	}
+	if agent == "" {
+		agent = m.Agent // it has been removed
+	}
+	return tenant, dash(printable(agent))
+}
+
+// listing makes a command that lists something of a tenant.
+func listing[T any](p *program, short, long string, list func(*client.Client, context.Context, string) ([]T, error), rows func([]T, time.Time) [][]string) *cobra.Command {
+	var tenant string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   short,
+		Long:    long,
+		Args:    arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			all, err := list(c, cmd.Context(), tenant)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), all)
+			}
+			return table(cmd.OutOrStdout(), rows(all, p.now()))
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func newRulesList(p *program) *cobra.Command {
+	return listing(p, "List rules", "Lists rules in the order in which they are looked at. Those of sessions with accounts are of the grant, and not here.",
+		(*client.Client).Rules, ruleRows)
+}
+
+func ruleRows(rules []api.Rule, now time.Time) [][]string {
+	rows := [][]string{{"PRIORITY", "ACTION", "TARGET", "METHODS", "TENANT", "AGENT", "SESSION", "ENDS", "NAME", "ID"}}
+	for _, r := range rules {
+		tenant, agent := forWhom(r.Meta, r.AgentName)
+		ends := until(r.ExpiresAt, now)
+		if r.Once {
+			ends = "once, " + ends
+		}
+		rows = append(rows, []string{strconv.Itoa(r.Priority), string(r.Action), printable(targetOf(r.Rule.Rule)), dash(printable(strings.Join(r.Methods, ","))),
+			tenant, agent, dash(printable(r.Session)), ends, dash(printable(r.Name)), r.ID})
+	}
+	return manyTenants(rows, 4)
+}
+
+// targetOf is what a rule is about, as `rules add` reads it.
+func targetOf(r policy.Rule) string {
+	scheme := ""
+	if r.Scheme != "" {
+		scheme = string(r.Scheme) + "://"
+	}
+	var ports []string
+	for _, pr := range r.Ports {
+		ports = append(ports, pr.String())
+	}
+	port := ":" + strings.Join(ports, ",")
+	if usual := map[policy.Scheme]string{policy.HTTP: ":80", policy.WS: ":80", policy.HTTPS: ":443", "": ":80,443"}; usual[r.Scheme] == port {
+		port = ""
+	}
+	out := scheme + r.Host.String() + port + r.Path.String()
+	if r.Address.IsValid() {
+		out += " at " + r.Address.String()
+	}
+	if r.Opaque {
+		out += " (opaque)"
+	}
+	return out
+}
+
+func newRulesAdd(p *program) *cobra.Command {
+	var whose whoseFlags
+	var request api.RuleRequest
+	var at string
+	var methods []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "add allow|deny TARGET",
+		Short: "Make a rule",
+		Long: "Makes a rule, which holds at once, also for tunnels that are open. TARGET is a host (example.com), all names below one " +
+			"(*.example.com), either with a port (example.com:8443, example.com:*), or a URL (https://example.com/repos/**), in whose path " +
+			"* stands for one segment and ** at the end for any number. Paths and methods can only be seen in what is not encrypted: inside a " +
+			"tunnel, a rule that allows some of them allows nothing. A private address needs --address.",
+		Example: "  clawjail rules add allow github.com --agent writer\n  clawjail rules add deny '*.example.com' --priority 10\n" +
+			"  clawjail rules add allow http://wiki.internal:8080 --address 192.168.1.20 --for 8h",
+		Args:              arguments(2, 2),
+		ValidArgsFunction: cobra.FixedCompletions([]string{"allow", "deny"}, cobra.ShellCompDirectiveNoFileComp),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			request.Action, request.Target = policy.Action(args[0]), args[1]
+			if request.Action != policy.Allow && request.Action != policy.Deny {
+				return usage(cmd, "%q is neither allow nor deny", args[0])
+			}
+			if cmd.Flags().Changed("priority") && request.Priority < 1 {
+				return usage(cmd, "--priority %d: it is at least 1", request.Priority)
+			}
+			if err := duration(cmd, "for", request.For); err != nil {
+				return err
+			}
+			err := whose.check(cmd)
+			if err != nil {
+				return err
+			}
+			if request.Address, err = address(cmd, at); err != nil {
+				return err
+			}
+			request.Whose, request.Methods = whose.Whose, upper(methods)
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			rule, err := c.AddRule(cmd.Context(), request)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), rule)
+			}
+			return said(cmd, "rule %s: %s %s", rule.ID, rule.Action, targetOf(rule.Rule.Rule))
+		},
+	}
+	whose.add(p, cmd)
+	f := cmd.Flags()
+	f.StringVar(&request.Session, "session", "", "`id` of the session that it is for")
+	f.StringSliceVar(&methods, "method", nil, "HTTP `methods` that it is about, such as GET,POST; without it, all")
+	f.IntVar(&request.Priority, "priority", 0, "1 to 999, lower first (default 100)")
+	f.StringVar(&at, "address", "", "private `address` that requests for the host go to, without DNS; only an admin of the installation may")
+	f.BoolVar(&request.Opaque, "opaque", false, "let tunnels carry what is neither TLS nor HTTP, such as SSH")
+	f.StringVar(&request.For, "for", "", "how long it holds, such as 1h (default for good)")
+	f.BoolVar(&request.Once, "once", false, "the rule goes with its first use")
+	f.StringVar(&request.Name, "name", "", "shown in refusals and logs")
+	f.StringVar(&request.Note, "note", "", "a `text` for people")
+	f.BoolVar(&asJSON, "json", false, "print the rule as JSON")
+	complete(cmd, "method", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT")
+	if err := cmd.RegisterFlagCompletionFunc("session", p.completeSessions); err != nil {
+		panic(err) // there is no such flag: a mistake in this package
+	}
+	return cmd
+}
+
+// upper makes methods of what was typed.
+func upper(methods []string) []string {
+	var out []string
+	for _, m := range methods {
+		if m = strings.ToUpper(strings.TrimSpace(m)); m != "" {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func newRulesRemove(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:               "rm ID…",
+		Aliases:           []string{"remove"},
+		Short:             "Remove rules",
+		Long:              "Removes rules. What only they allowed ends at once.",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: p.completeAll(ruleIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			return each(cmd, args, func(id string) error { return c.RemoveRule(cmd.Context(), id) })
+		},
+	}
+}
+
+func ruleIDs(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
+	rules, err := c.Rules(ctx, tenant)
+	return namesOf(rules, err, func(r api.Rule) (string, string) { return r.ID, string(r.Action) + " " + targetOf(r.Rule.Rule) })
+}
+
+func newRulesExplain(p *program) *cobra.Command {
+	var q egress.Question
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "explain URL",
+		Short: "Say what would become of a request, and which rule decides",
+		Long: "Decides a request without making it, and names the rule that decided. It ends with 0 when the request is allowed and with 1 " +
+			"when it is not. Without --agent it is the request of a clean browser session; an agent asks about itself. Addresses are not looked " +
+			"up: a host that is allowed is still refused when its name leads to a private address.",
+		Example: "  clawjail rules explain https://github.com/ --agent writer\n" +
+			"  clawjail rules explain https://api.github.com/user --agent writer --surface execute --service github",
+		Args: arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if q.Service == "" && q.Surface == surfaceService {
+				return usage(cmd, "the surface service needs --service")
+			}
+			q.URL, q.Method = args[0], strings.ToUpper(q.Method)
+			if q.Method == "" {
+				q.Method = usualMethod(q)
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			all, err := c.Explain(cmd.Context(), []egress.Question{q})
+			if err != nil {
+				return err
+			}
+			if len(all) != 1 {
+				return problem.New(problem.ControlPlaneUnreachable, notOurAnswer, "one question got %d answers", len(all))
+			}
+			return showExplanation(cmd, all[0], asJSON)
+		},
+	}
+	p.tenantFlag(cmd, &q.Tenant)
+	f := cmd.Flags()
+	f.StringVar(&q.Agent, "agent", "", "`name` of the agent that asks; without it, a clean browser session")
+	f.StringVar(&q.Method, "method", "", "HTTP `method` (default CONNECT for https through the proxy, else GET)")
+	f.StringVar(&q.Surface, "surface", "", "the way it comes: proxy, execute or service (default proxy)")
+	f.StringVar(&q.Service, "service", "", "`name` of the service whose credential it needs")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	p.completeFlag(cmd, "agent", agentNames)
+	p.completeFlag(cmd, "service", egressServiceNames)
+	complete(cmd, "surface", surfaceProxy, surfaceExecute, surfaceService)
+	return cmd
+}
+
+// notOurAnswer is the hint for an answer that no control plane gives.
+const notOurAnswer = "is the control plane of the same version? `clawjail version` says this one's"
+
+// The surfaces of a question.
+const (
+	surfaceProxy   = "proxy"
+	surfaceExecute = "execute"
+	surfaceService = "service"
+)
+
+// usualMethod is what a program would send: https goes through the proxy in a tunnel.
+func usualMethod(q egress.Question) string {
+	if (q.Surface == "" || q.Surface == surfaceProxy) && !strings.HasPrefix(strings.ToLower(q.URL), "http://") {
+		return policy.Connect
+	}
+	return "GET"
+}
+
+// showExplanation prints a decision. One that is no is also an error, so that a script sees it.
+func showExplanation(cmd *cobra.Command, e egress.Explanation, asJSON bool) error {
+	verdict := "denied"
+	if e.Allowed {
+		verdict = "allowed"
+	}
+	if e.Reported {
+		verdict = "allowed, because refusals are only reported"
+	}
+	rule := e.Rule
+	if rule == "" {
+		rule = "(no rule: the default)"
+	}
+	var err error
+	if asJSON {
+		err = writeJSON(cmd.OutOrStdout(), e)
+	} else {
+		err = fields(cmd.OutOrStdout(), [][2]string{{"verdict", verdict}, {"rule", printable(rule)}, {"code", printable(e.Code)},
+			{"reason", printable(e.Reason)}, {"hint", printable(e.Hint)}})
+	}
+	if err == nil && !e.Allowed {
+		return problem.New(problem.HostDenied, "allow it: clawjail rules add", "the request would be denied")
+	}
+	return err
+}

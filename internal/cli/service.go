@@ -1,0 +1,343 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+func newServiceCommand(p *program) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use:   "service",
+		Short: "Let agents use services with credentials that they never see",
+		Long: "A service is an HTTP server whose requests the gateway makes itself, at /svc/NAME/ in a jail: it puts the credential in on the way " +
+			"out, and takes it out of what comes back. The credential is a secret of the vault: clawjail secret set NAME.",
+	})
+	cmd.AddCommand(newServiceAdd(p), newServiceList(p), newServiceShow(p), newServiceRemove(p))
+	return cmd
+}
+
+// said prints a line about what was done.
+func said(cmd *cobra.Command, format string, args ...any) error {
+	for n, arg := range args {
+		args[n] = printable(fmt.Sprint(arg))
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), format+"\n", args...)
+	return err
+}
+
+const presetGitHub = "github"
+
+// servicePreset fills in what is known of a service, and says what else there is to know.
+func servicePreset(cmd *cobra.Command, name string, r *api.ServiceRequest) (note string, err error) {
+	switch name {
+	case "":
+		r.Inject.Type = egress.InjectBearer
+		return "", nil
+	case presetGitHub:
+		r.BaseURL, r.Git = "https://github.com", "https://github.com/"
+		r.Inject = egress.Injection{Type: egress.InjectBasic, User: "x-access-token"}
+		r.Allow = []egress.Allowance{
+			{Methods: []string{"GET"}, Path: "/*/*/info/refs"},
+			{Methods: []string{"POST"}, Path: "/*/*/git-upload-pack"},
+			{Methods: []string{"POST"}, Path: "/*/*/git-receive-pack"},
+		}
+		return "this is for git; the API of GitHub is a service of its own: " +
+			"clawjail service add github-api --url https://api.github.com --secret " + r.Secret + " --allow 'GET /**'", nil
+	}
+	return "", usage(cmd, "there is no preset %q; there is github", name)
+}
+
+func newServiceAdd(p *program) *cobra.Command {
+	var whose whoseFlags
+	var flags api.ServiceRequest // what was said on the command line
+	var preset, inject, at, scrub, compressed string
+	var allow, env []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "add NAME",
+		Short: "Make a service, or replace the one of the same name",
+		Long: "Makes a service, or replaces the one of the same name, tenant and agent. --allow says what may be done, as METHODS PATH: the path is " +
+			"below the URL of the service, * stands for one of its segments and ** at its end for any number; without methods it is all of them. " +
+			"--inject says how the credential goes in. --preset github fills in what git needs: then `git clone https://github.com/…` works in a " +
+			"jail as it is.",
+		Example: "  clawjail secret set github < token.txt\n  clawjail service add github --preset github --agent writer\n" +
+			"  clawjail service add tracker --url https://tracker.example.com/api --inject header --inject-name X-Api-Key --allow 'GET,POST /issues/**'",
+		Args: arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := whose.check(cmd); err != nil {
+				return err
+			}
+			request := api.ServiceRequest{Whose: whose.Whose, Name: args[0], Secret: flags.Secret, Note: flags.Note}
+			if request.Secret == "" {
+				request.Secret = args[0]
+			}
+			note, err := servicePreset(cmd, preset, &request)
+			if err != nil {
+				return err
+			}
+			changed := cmd.Flags().Changed
+			if changed("url") {
+				request.BaseURL = flags.BaseURL
+			}
+			if changed("git") {
+				request.Git = flags.Git
+			}
+			if changed("inject") {
+				request.Inject = egress.Injection{Type: egress.InjectionType(inject)}
+			}
+			if changed("inject-name") {
+				request.Inject.Name = flags.Inject.Name
+			}
+			if changed("user") {
+				request.Inject.User = flags.Inject.User
+			}
+			if len(allow) > 0 {
+				if request.Allow, err = allowances(cmd, allow); err != nil {
+					return err
+				}
+			}
+			request.Scrub, request.Compressed = egress.Scrub(scrub), egress.Compressed(compressed)
+			if request.Address, err = address(cmd, at); err != nil {
+				return err
+			}
+			if request.Env, err = variables(cmd, env); err != nil {
+				return err
+			}
+			switch {
+			case request.BaseURL == "":
+				return usage(cmd, "where the service is, is missing: --url https://api.example.com, or --preset github")
+			case len(request.Allow) == 0:
+				return usage(cmd, "what may be done is missing: --allow 'GET,POST /issues/**', or --allow '/**' for everything")
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			made, err := c.PutService(cmd.Context(), request)
+			if err != nil {
+				return err
+			}
+			if note != "" {
+				if _, err := fmt.Fprintln(cmd.ErrOrStderr(), note); err != nil {
+					return err
+				}
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), made)
+			}
+			return said(cmd, "service %s: %s", made.Name, made.BaseURL)
+		},
+	}
+	whose.add(p, cmd)
+	f := cmd.Flags()
+	f.StringVar(&preset, "preset", "", "fill in what is known of a service: github")
+	f.StringVar(&flags.BaseURL, "url", "", "base `URL`, such as https://api.example.com/v1")
+	f.StringVar(&inject, "inject", "", "how the credential goes in: bearer, basic, header, query or none (default bearer)")
+	f.StringVar(&flags.Inject.Name, "inject-name", "", "`name` of the header or the query parameter")
+	f.StringVar(&flags.Inject.User, "user", "", "user `name` of basic; without it the secret is user:password")
+	f.StringVar(&flags.Secret, "secret", "", "`name` of the secret in the vault (default the name of the service)")
+	f.StringArrayVar(&allow, "allow", nil, "what may be done, as `'METHODS PATH'`; may be repeated")
+	f.StringVar(&flags.Git, "git", "", "`prefix` of repository URLs that git in a jail takes to the service, such as https://git.example.com/")
+	f.StringArrayVar(&env, "env", nil, "variable of tools in jails, as `K=V`, in which {url} stands for the service there; may be repeated")
+	f.StringVar(&scrub, "scrub", "", "what becomes of an answer with the credential in it: redact, block or off (default redact)")
+	f.StringVar(&compressed, "compressed", "", "what becomes of an answer that is compressed: decode or refuse (default decode)")
+	f.StringVar(&at, "address", "", "private `address` to connect to; only an admin of the installation may")
+	f.StringVar(&flags.Note, "note", "", "a `text` for people")
+	f.BoolVar(&asJSON, "json", false, "print the service as JSON")
+	p.completeFlag(cmd, "secret", serviceNames)
+	complete(cmd, "preset", presetGitHub)
+	complete(cmd, "inject", string(egress.InjectBearer), string(egress.InjectBasic), string(egress.InjectHeader), string(egress.InjectQuery), string(egress.InjectNone))
+	complete(cmd, "scrub", string(egress.ScrubRedact), string(egress.ScrubBlock), string(egress.ScrubOff))
+	complete(cmd, "compressed", string(egress.CompressedDecode), string(egress.CompressedRefuse))
+	return cmd
+}
+
+// allowances reads what may be done: METHODS PATH, or a path alone.
+func allowances(cmd *cobra.Command, texts []string) (out []egress.Allowance, err error) {
+	for _, text := range texts {
+		words := strings.Fields(text)
+		var one egress.Allowance
+		switch {
+		case len(words) == 1 && strings.HasPrefix(words[0], "/"):
+			one.Path = words[0]
+		case len(words) == 2 && !strings.Contains(words[0], "/") && strings.HasPrefix(words[1], "/"):
+			one.Methods, one.Path = upper(strings.Split(words[0], ",")), words[1]
+		default:
+			return nil, usage(cmd, "--allow %q: write methods and a path, such as 'GET,POST /issues/**', or '/**' for everything", text)
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// variables reads K=V.
+func variables(cmd *cobra.Command, texts []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, text := range texts {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return nil, usage(cmd, "--env %q: write a name and a value, such as API_URL={url}", text)
+		}
+		out[name] = value
+	}
+	return out, nil
+}
+
+func newServiceList(p *program) *cobra.Command {
+	return listing(p, "List services", "", (*client.Client).Services, serviceRows)
+}
+
+func serviceRows(all []api.Service, _ time.Time) [][]string {
+	rows := [][]string{{"NAME", "URL", "TENANT", "AGENT", "CREDENTIAL", "SECRET", "ALLOWS"}}
+	for _, s := range all {
+		tenant, agent := forWhom(s.Meta, s.AgentName)
+		rows = append(rows, []string{printable(s.Name), printable(s.BaseURL), tenant, agent, printable(injected(s.Inject)),
+			dash(printable(s.Secret)), dash(printable(strings.Join(allowed(s.Allow), "; ")))})
+	}
+	return manyTenants(rows, 2)
+}
+
+// injected is how a credential goes in.
+func injected(i egress.Injection) string {
+	return strings.Join(slices.DeleteFunc([]string{string(i.Type), i.Name, i.User}, func(s string) bool { return s == "" }), " ")
+}
+
+// allowed is what may be done, as --allow reads it.
+func allowed(all []egress.Allowance) (out []string) {
+	for _, one := range all {
+		path := one.Path
+		if path == "" {
+			path = "/**"
+		}
+		out = append(out, strings.TrimSpace(strings.Join(one.Methods, ",")+" "+path))
+	}
+	return out
+}
+
+// entryFlags say which of several entries of a name it is.
+type entryFlags struct{ tenant, agent string }
+
+func (e *entryFlags) add(p *program, cmd *cobra.Command) {
+	p.tenantFlag(cmd, &e.tenant)
+	cmd.Flags().StringVar(&e.agent, "agent", "", "the one of the agent of this `name`")
+	p.completeFlag(cmd, "agent", agentNames)
+}
+
+// theOne finds the entry that a name, or an id, is of.
+func theOne[T any](e entryFlags, what, name string, all []T, about func(T) (id, name, agent string)) (T, error) {
+	var found []T
+	var ids []string
+	for _, one := range all {
+		id, called, agent := about(one)
+		if id == name || called == name && (e.agent == "" || agent == e.agent) {
+			found, ids = append(found, one), append(ids, id)
+		}
+	}
+	var none T
+	switch len(found) {
+	case 0:
+		return none, problem.New(problem.NotFound, "list them: clawjail "+what+" ls", "there is no %s %q", what, name)
+	case 1:
+		return found[0], nil
+	}
+	return none, problem.New(problem.Conflict, "say which, with --tenant or --agent, or by its id: "+strings.Join(ids, ", "),
+		"there are %d of the name %q", len(found), name)
+}
+
+func aboutService(s api.Service) (id, name, agent string) { return s.ID, s.Name, s.AgentName }
+
+func newServiceShow(p *program) *cobra.Command {
+	var which entryFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "show NAME",
+		Short:             "Show a service",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeFirst(egressServiceNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			all, err := c.Services(cmd.Context(), which.tenant)
+			if err != nil {
+				return err
+			}
+			s, err := theOne(which, "service", args[0], all, aboutService)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), s)
+			}
+			return fields(cmd.OutOrStdout(), serviceFields(s, p.now()))
+		},
+	}
+	which.add(p, cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func serviceFields(s api.Service, now time.Time) [][2]string {
+	tenant, agent := forWhom(s.Meta, s.AgentName)
+	at := ""
+	if s.Address.IsValid() {
+		at = s.Address.String()
+	}
+	out := [][2]string{{"name", printable(s.Name)}, {"id", s.ID}, {"tenant", tenant}, {"agent", agent}, {"url", printable(s.BaseURL)}, {"address", at},
+		{"credential", printable(injected(s.Inject))}, {"secret", printable(s.Secret)}, {"scrub", printable(string(s.Scrub))},
+		{"compressed", printable(string(s.Compressed))}, {"git", printable(s.Git)}}
+	for _, text := range allowed(s.Allow) {
+		out = append(out, [2]string{"allows", printable(text)})
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
+		out = append(out, [2]string{"env", printable(name + "=" + s.Env[name])})
+	}
+	return append(out, [2]string{"note", printable(s.Note)}, [2]string{"made", when(s.CreatedAt, now)}, [2]string{"by", printable(s.CreatedBy)})
+}
+
+func newServiceRemove(p *program) *cobra.Command {
+	var which entryFlags
+	cmd := &cobra.Command{
+		Use:               "rm NAME…",
+		Aliases:           []string{"remove"},
+		Short:             "Remove services; their secrets stay",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: p.completeAll(egressServiceNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			all, err := c.Services(cmd.Context(), which.tenant)
+			if err != nil {
+				return err
+			}
+			return each(cmd, args, func(name string) error {
+				s, err := theOne(which, "service", name, all, aboutService)
+				if err != nil {
+					return err
+				}
+				return c.RemoveService(cmd.Context(), s.ID)
+			})
+		},
+	}
+	which.add(p, cmd)
+	return cmd
+}
+
+func egressServiceNames(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
+	all, err := c.Services(ctx, tenant)
+	return namesOf(all, err, func(s api.Service) (string, string) { return s.Name, s.BaseURL })
+}

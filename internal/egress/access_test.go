@@ -1,0 +1,446 @@
+package egress
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+func (w *world) ask(by identity.Principal, kind AccessKind, target string) AccessRequest {
+	w.t.Helper()
+	out, err := w.Ask(w.ctx, by, kind, target, "the task needs it", 0)
+	w.must(err)
+	return out
+}
+
+func (w *world) answer(id string, a AccessAnswer) AccessRequest {
+	w.t.Helper()
+	out, err := w.Answer(w.ctx, w.operator, id, a)
+	w.must(err)
+	return out
+}
+
+func TestApprovalOfAHostBecomesARule(t *testing.T) {
+	w := newWorld(t)
+	bot := agent(w.bot)
+	for _, tt := range []struct {
+		name   string
+		answer AccessAnswer
+	}{{"good", AccessAnswer{Approve: true}}, {"once", AccessAnswer{Approve: true, Once: true}}, {"time", AccessAnswer{Approve: true, For: "1h"}}} {
+		host := tt.name + ".example"
+		asked := w.ask(w.bot, AccessHost, "https://"+strings.ToUpper(host)+"./path")
+		if asked.Target != host+":443" || asked.State != AccessPending || asked.AgentName != "bot" {
+			t.Errorf("asked for %+v", asked)
+		}
+		w.want(bot, host, false)
+		out := w.answer(asked.ID, tt.answer)
+		if out.State != AccessApproved || out.Made == "" || out.AnsweredBy != w.operator.Actor() || out.AnsweredAt.IsZero() {
+			t.Errorf("answered %+v", out)
+		}
+		w.want(bot, host, true)
+		w.want(agent(w.twin), host, false)
+		rules, err := w.Rules(w.ctx, w.operator, "")
+		w.must(err)
+		if !slices.ContainsFunc(rules, func(r Rule) bool { return r.ID == out.Made && r.Host.String() == host }) {
+			t.Errorf("the rule is not the one that was made: %+v", rules)
+		}
+	}
+	if !w.Used(w.ctx, w.View(bot).Proxy().Decide(ask("once.example", 443)).Rule) {
+		t.Error("the rule for one use cannot be used")
+	}
+	w.want(bot, "once.example", false)
+	w.clock.forward(time.Hour)
+	w.want(bot, "time.example", false)
+	w.want(bot, "good.example", true)
+}
+
+func TestRefusalGivesNothing(t *testing.T) {
+	w := newWorld(t)
+	asked := w.ask(w.bot, AccessHost, "a.example")
+	out := w.answer(asked.ID, AccessAnswer{Comment: "use the mirror"})
+	if out.State != AccessRefused || out.Made != "" || out.Answer != "use the mirror" {
+		t.Errorf("answered %+v", out)
+	}
+	w.want(agent(w.bot), "a.example", false)
+	got, err := w.AccessRequest(w.ctx, w.bot, asked.ID, time.Minute)
+	if err != nil || got.State != AccessRefused || got.Answer != "use the mirror" {
+		t.Errorf("the agent sees %+v, %v", got, err)
+	}
+	for _, again := range []AccessAnswer{{Approve: true}, {}} {
+		_, err := w.Answer(w.ctx, w.operator, asked.ID, again)
+		w.wantCode("a second answer", err, problem.Conflict)
+	}
+	w.want(agent(w.bot), "a.example", false)
+}
+
+func TestApprovalOfAToolJoinsTheList(t *testing.T) {
+	w := newWorld(t)
+	bot := agent(w.bot)
+	_, err := w.PutSettings(w.ctx, w.operator, Settings{Meta: Meta{Tenant: "acme"}, Tools: []Tool{{URL: "https://wide.example/**", Methods: []string{"GET"}}}})
+	w.must(err)
+	may := func(host string) policy.Decision { return w.View(bot).Tool("s").Decide(get(host, "/x")) }
+	asked := w.ask(w.bot, AccessTool, "get https://T.example:443/x/")
+	if asked.Target != "GET https://t.example/x" {
+		t.Errorf("asked for %q", asked.Target)
+	}
+	out := w.answer(asked.ID, AccessAnswer{Approve: true, Once: true})
+	if d := may("t.example"); !d.Allowed || !w.Used(w.ctx, d.Rule) || w.Used(w.ctx, d.Rule) {
+		t.Errorf("not for one use: %+v", d)
+	}
+	if may("t.example").Allowed || !may("wide.example").Allowed {
+		t.Error("the tool stays, or took the wider ones away")
+	}
+	if w.View(agent(w.twin)).Tool("s").Decide(get("t.example", "/x")).Allowed {
+		t.Error("others have the tool")
+	}
+	timed := w.answer(w.ask(w.bot, AccessTool, "GET https://u.example/x").ID, AccessAnswer{Approve: true, For: "10m"})
+	if timed.Made != out.Made || !may("u.example").Allowed {
+		t.Errorf("made %s and %s", out.Made, timed.Made)
+	}
+	w.clock.forward(10 * time.Minute)
+	if may("u.example").Allowed || !may("wide.example").Allowed {
+		t.Error("the tool does not expire, or all do")
+	}
+}
+
+func TestApprovalOfAServiceCopiesIt(t *testing.T) {
+	w := newWorld(t)
+	has := func(p identity.Principal) bool { _, _, found := w.View(agent(p)).Service("github"); return found }
+	asked := w.ask(w.bot, AccessService, "github")
+	_, err := w.Answer(w.ctx, w.operator, asked.ID, AccessAnswer{Approve: true})
+	w.wantCode("a service that nobody has", err, problem.NotFound)
+	foreign := service("github")
+	foreign.Tenant, foreign.Agent = "beta", w.spy.ID
+	_, err = w.PutService(w.ctx, w.admin, foreign)
+	w.must(err)
+	_, err = w.Answer(w.ctx, w.operator, asked.ID, AccessAnswer{Approve: true})
+	w.wantCode("a service of another tenant", err, problem.NotFound)
+	own := service("github")
+	own.Tenant, own.Agent, own.Address = "acme", w.twin.ID, netip.MustParseAddr("10.0.0.7")
+	_, err = w.PutService(w.ctx, w.admin, own)
+	w.must(err)
+	_, err = w.Answer(w.ctx, w.operator, asked.ID, AccessAnswer{Approve: true})
+	w.wantCode("a service that leads inside, by an operator of the tenant", err, problem.Forbidden)
+	_, err = w.Answer(w.ctx, w.admin, asked.ID, AccessAnswer{Approve: true, Once: true})
+	w.wantCode("a service for one use", err, problem.BadRequest)
+	if has(w.bot) {
+		t.Error("it was given all the same")
+	}
+	out, err := w.Answer(w.ctx, w.admin, asked.ID, AccessAnswer{Approve: true, For: "1h"})
+	w.must(err)
+	if !has(w.bot) || !w.state.Load().has(out.Made) || out.Made == "" {
+		t.Error("the agent does not have it")
+	}
+	w.clock.forward(time.Hour)
+	if has(w.bot) {
+		t.Error("it does not expire")
+	}
+	// What has expired is still in the database, and in nobody's way.
+	again, err := w.Answer(w.ctx, w.admin, w.ask(w.bot, AccessService, "github").ID, AccessAnswer{Approve: true})
+	if err != nil || !has(w.bot) {
+		t.Errorf("it cannot be given again: %+v, %v", again, err)
+	}
+}
+
+func TestTheSameQuestionIsTheSameRequest(t *testing.T) {
+	w := newWorld(t)
+	other := w.another()
+	first := w.ask(w.bot, AccessHost, "a.example")
+	if again := w.ask(w.bot, AccessHost, "A.EXAMPLE."); again.ID != first.ID {
+		t.Error("the same question is another request")
+	}
+	// Another process has not seen it yet.
+	from, err := other.Ask(w.ctx, w.bot, AccessHost, "a.example", "x", 0)
+	if err != nil || from.ID != first.ID {
+		t.Errorf("in another process it is %s, not %s: %v", from.ID, first.ID, err)
+	}
+	if twin := w.ask(w.twin, AccessHost, "a.example"); twin.ID == first.ID {
+		t.Error("another agent's question is the same request")
+	}
+	w.answer(first.ID, AccessAnswer{})
+	second := w.ask(w.bot, AccessHost, "a.example")
+	if second.ID == first.ID {
+		t.Error("an answered request is asked again")
+	}
+	w.clock.forward(askFor)
+	third := w.ask(w.bot, AccessHost, "a.example")
+	if third.ID == second.ID {
+		t.Error("an expired request is asked again")
+	}
+	_, err = w.Answer(w.ctx, w.operator, second.ID, AccessAnswer{Approve: true})
+	if code := problem.CodeOf(err); code != problem.Conflict && code != problem.NotFound {
+		t.Errorf("an expired request is approved: %v", err)
+	}
+	w.want(agent(w.bot), "a.example", false)
+}
+
+func TestAnAgentHasSoManyOpenQuestions(t *testing.T) {
+	w := newWorld(t)
+	var first AccessRequest
+	for i := range maxPending {
+		if a := w.ask(w.bot, AccessHost, fmt.Sprintf("h%d.example", i)); i == 0 {
+			first = a
+		}
+	}
+	_, err := w.Ask(w.ctx, w.bot, AccessHost, "more.example", "x", 0)
+	w.wantCode("one more", err, problem.RateLimited)
+	w.ask(w.twin, AccessHost, "more.example")
+	w.answer(first.ID, AccessAnswer{})
+	w.ask(w.bot, AccessHost, "more.example")
+}
+
+func TestWhatCannotBeAskedFor(t *testing.T) {
+	w := newWorld(t)
+	for _, tt := range []struct {
+		kind           AccessKind
+		target, reason string
+		wait           time.Duration
+	}{
+		{AccessHost, "", "x", 0}, {AccessHost, "*", "x", 0}, {AccessHost, "*.example", "x", 0}, {AccessHost, "a.example:1-9", "x", 0},
+		{AccessHost, "a.example:*", "x", 0}, {AccessHost, "user@a.example", "x", 0}, {AccessHost, "a.example\n", "x", 0},
+		{AccessTool, "https://a.example/", "x", 0}, {AccessTool, "GET a.example", "x", 0}, {AccessTool, "CONNECT https://a.example/", "x", 0},
+		{AccessTool, "GET https://*.example/", "x", 0}, {AccessTool, "GET https://*/", "x", 0}, {AccessService, "../x", "x", 0}, {"other", "a.example", "x", 0},
+		{AccessHost, "a.example", "", 0}, {AccessHost, "a.example", "x\x1b[2J", 0}, {AccessHost, "a.example", strings.Repeat("x", maxText+1), 0},
+		{AccessHost, "a.example", "x", maxWait + 1}, {AccessHost, "a.example", "x", -1},
+	} {
+		_, err := w.Ask(w.ctx, w.bot, tt.kind, tt.target, tt.reason, tt.wait)
+		w.wantCode(fmt.Sprintf("%s %q %.10q %s", tt.kind, tt.target, tt.reason, tt.wait), err, problem.BadRequest)
+	}
+	if list, err := w.AccessRequests(w.ctx, w.bot, "", true); err != nil || len(list) != 0 {
+		t.Errorf("something was asked: %v, %v", list, err)
+	}
+}
+
+// An agent chooses the text that is recorded with the operator's answer.
+func TestLongReasonsCanBeAnswered(t *testing.T) {
+	w := newWorld(t)
+	long := strings.Repeat(`"`, maxText)
+	asked, err := w.Ask(w.ctx, w.bot, AccessTool, "GET https://a.example/"+strings.Repeat("x", 900), long, 0)
+	w.must(err)
+	_, err = w.Answer(w.ctx, w.operator, asked.ID, AccessAnswer{Approve: true, Comment: long})
+	w.must(err)
+}
+
+func TestEveryStepIsAnEvent(t *testing.T) {
+	w := newWorld(t)
+	asked, err := w.Ask(w.ctx, w.bot, AccessHost, "a.example", "for the report", 0)
+	w.must(err)
+	w.answer(asked.ID, AccessAnswer{Approve: true, For: "1h"})
+	for action, want := range map[string][]string{
+		"access.ask":    {"agent:" + w.bot.ID, "a.example", "for the report", asked.ID},
+		"access.answer": {w.operator.Actor(), "a.example", "for the report", "approved", `"lasts":"1h"`},
+	} {
+		trail := strings.Join(w.trail(action), "\n")
+		for _, text := range want {
+			if !strings.Contains(trail, text) {
+				t.Errorf("%s is recorded without %q: %s", action, text, trail)
+			}
+		}
+	}
+	w.log.fail = errDown
+	if _, err := w.Ask(w.ctx, w.bot, AccessHost, "b.example", "x", 0); err == nil {
+		t.Error("asked without a record")
+	}
+	second := w.state.Load().asked
+	if len(second) != 1 {
+		t.Errorf("%d requests", len(second))
+	}
+}
+
+func TestWaitersAreWokenByTheAnswer(t *testing.T) {
+	w := newWorld(t)
+	other := w.another(func(o *Options) { o.Recheck = 5 * time.Millisecond })
+	asked := w.ask(w.bot, AccessHost, "a.example")
+	results := make(chan AccessRequest, 3)
+	wait := func(b *Book, by identity.Principal) {
+		out, err := b.AccessRequest(w.ctx, by, asked.ID, maxWait)
+		if err != nil {
+			t.Error(err)
+		}
+		results <- out
+	}
+	var all sync.WaitGroup
+	all.Go(func() { wait(w.Book, w.bot) })
+	all.Go(func() { wait(other, w.operator) })
+	all.Go(func() {
+		out, err := w.Ask(w.ctx, w.bot, AccessHost, "a.example", "x", maxWait)
+		if err != nil {
+			t.Error(err)
+		}
+		results <- out
+	})
+	testenv.Eventually(t, 5*time.Second, func() bool {
+		w.waiting.mu.Lock()
+		defer w.waiting.mu.Unlock()
+		return w.waiting.of[w.bot.Actor()] == 2
+	}, "nobody waits")
+	w.answer(asked.ID, AccessAnswer{Approve: true})
+	all.Wait()
+	for range 3 {
+		if out := <-results; out.State != AccessApproved {
+			t.Errorf("a waiter got %+v", out)
+		}
+	}
+	if !w.passes(other, agent(w.bot), "a.example") {
+		t.Error("the other process woke somebody before the rule was there")
+	}
+	if len(w.waiting.of) != 0 {
+		t.Errorf("somebody waits still: %v", w.waiting.of)
+	}
+}
+
+// Who is told that it was approved finds the rule there, also when another process answered.
+func TestNobodyIsWokenBeforeTheRuleIsThere(t *testing.T) {
+	w := newWorld(t)
+	other, hidden := w.another(), &shaky{Store: w.db}
+	hidden.alter = func(entries []store.Entry) []store.Entry {
+		return slices.DeleteFunc(entries, func(e store.Entry) bool { return e.Kind == kindRule })
+	}
+	slow := w.another(func(o *Options) { o.Store = hidden })
+	asked := w.ask(w.bot, AccessHost, "a.example")
+	w.answer(asked.ID, AccessAnswer{Approve: true})
+	w.must(other.load(w.ctx))
+	w.must(slow.load(w.ctx))
+	gone, cancel := context.WithCancel(w.ctx)
+	cancel()
+	if _, err := other.answered(gone, w.bot.Actor(), asked, maxWait); err != nil {
+		t.Errorf("the answer is there: %v", err)
+	}
+	if _, err := slow.answered(gone, w.bot.Actor(), asked, maxWait); err == nil {
+		t.Error("woken without the rule")
+	}
+}
+
+func TestCloseEndsWaits(t *testing.T) {
+	w := newWorld(t)
+	asked := w.ask(w.bot, AccessHost, "a.example")
+	b := w.another()
+	done := make(chan AccessRequest)
+	go func() {
+		out, _ := b.AccessRequest(w.ctx, w.bot, asked.ID, maxWait)
+		done <- out
+	}()
+	b.Close()
+	if out := <-done; out.State != AccessPending {
+		t.Errorf("%+v", out)
+	}
+	gone, cancel := context.WithCancel(w.ctx)
+	cancel()
+	if _, err := w.answered(gone, w.bot.Actor(), asked, maxWait); err == nil {
+		t.Error("somebody who left is waited for")
+	}
+}
+
+func TestRefusedRequestIsHeld(t *testing.T) {
+	w := newWorld(t)
+	bot := agent(w.bot)
+	hold := func(target string) bool { return w.Hold(w.ctx, bot, target) }
+	pending := func() []AccessRequest {
+		list, err := w.AccessRequests(w.ctx, w.operator, "", false)
+		w.must(err)
+		return list
+	}
+	if hold("a.example:443") || len(pending()) != 0 {
+		t.Error("somebody was asked without a setting")
+	}
+	_, err := w.PutSettings(w.ctx, w.operator, Settings{Meta: Meta{Tenant: "acme"}, Hold: "5m"})
+	w.must(err)
+	answers := func(a AccessAnswer) bool {
+		t.Helper()
+		done := make(chan bool)
+		go func() { done <- hold("a.example:443") }()
+		testenv.Eventually(t, 5*time.Second, func() bool { return len(pending()) == 1 }, "nobody was asked")
+		if p := pending()[0]; p.Reason != heldReason || p.Agent != w.bot.ID || p.CreatedBy != w.bot.Actor() {
+			t.Errorf("asked %+v", p)
+		}
+		w.answer(pending()[0].ID, a)
+		return <-done
+	}
+	if answers(AccessAnswer{}) {
+		t.Error("decide again after a refusal")
+	}
+	if hold("a.example:443") || len(pending()) != 0 {
+		t.Error("the operator is asked again at once")
+	}
+	w.clock.forward(askAgain)
+	if !answers(AccessAnswer{Approve: true}) {
+		t.Error("nothing happens after an approval")
+	}
+	w.want(bot, "a.example", true)
+	session := clean1("acme", "s_1", w.bot.ID)
+	if w.View(session).Hold() != 0 || w.View(bot).Hold() != 5*time.Minute {
+		t.Error("a session waits for an answer, or the agent does not")
+	}
+	if w.Hold(w.ctx, session, "b.example:443") || hold("*.example") || len(pending()) != 0 {
+		t.Error("somebody was asked for a session, or for a pattern")
+	}
+}
+
+func TestHeldRequestsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.PutSettings(w.ctx, w.operator, Settings{Meta: Meta{Tenant: "acme"}, Hold: "5m"})
+	w.must(err)
+	ctx, cancel := context.WithCancel(w.ctx)
+	var all sync.WaitGroup
+	for i := range maxWaitsOfAgent {
+		all.Go(func() { w.Hold(ctx, agent(w.bot), fmt.Sprintf("h%d.example:443", i)) })
+	}
+	testenv.Eventually(t, 5*time.Second, func() bool {
+		w.waiting.mu.Lock()
+		defer w.waiting.mu.Unlock()
+		return w.waiting.of[w.bot.Actor()] == maxWaitsOfAgent
+	}, "nobody waits")
+	if w.Hold(w.ctx, agent(w.bot), "more.example:443") { // returns at once
+		t.Error("held without an answer")
+	}
+	cancel()
+	all.Wait()
+}
+
+// An approval that cannot be carried out leaves the question open, and nothing given.
+func TestApprovalThatFailsIsNone(t *testing.T) {
+	w := newWorld(t)
+	asked := w.ask(w.bot, AccessHost, "a.example")
+	w.store.set("CreateEntry", errDown)
+	if _, err := w.Answer(w.ctx, w.operator, asked.ID, AccessAnswer{Approve: true}); err == nil {
+		t.Fatal("no error")
+	}
+	w.store.set("", nil)
+	got, err := w.AccessRequest(w.ctx, w.bot, asked.ID, 0)
+	if err != nil || got.State != AccessPending {
+		t.Errorf("it is %+v, %v", got, err)
+	}
+	w.want(agent(w.bot), "a.example", false)
+	w.answer(asked.ID, AccessAnswer{Approve: true})
+	w.want(agent(w.bot), "a.example", true)
+}
+
+func TestOfTwoAnswersOneCounts(t *testing.T) {
+	w := newWorld(t)
+	other := w.another()
+	for i := range 10 {
+		host := fmt.Sprintf("h%d.example", i)
+		asked := w.ask(w.bot, AccessHost, host)
+		errs := make([]error, 2)
+		var all sync.WaitGroup
+		all.Go(func() { _, errs[0] = w.Answer(w.ctx, w.operator, asked.ID, AccessAnswer{Approve: true}) })
+		all.Go(func() { _, errs[1] = other.Answer(w.ctx, w.operator, asked.ID, AccessAnswer{}) })
+		all.Wait()
+		if (errs[0] == nil) == (errs[1] == nil) {
+			t.Fatalf("approve: %v, refuse: %v", errs[0], errs[1])
+		}
+		w.must(w.load(w.ctx))
+		w.want(agent(w.bot), host, errs[0] == nil)
+	}
+}

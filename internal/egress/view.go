@@ -1,0 +1,396 @@
+package egress
+
+import (
+	"cmp"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Bounds of what is kept ready. What is beyond is made again.
+const (
+	maxViews  = 8192
+	maxWeight = 200_000 // rules
+	maxBases  = 8       // that one set of rules is compiled with
+)
+
+// viewKey is a Who without its base.
+type viewKey struct {
+	tenant, agent, session, opener string
+	confined                       bool
+}
+
+// View is what one caller may at one moment. It does not change.
+type View struct {
+	who   Who
+	until time.Time // when it is not right any more; zero for never
+	log   *slog.Logger
+
+	rules    *ruleset
+	proxied  *compiledBase // nil: unread
+	settings Settings
+	hold     time.Duration
+	// toolsFrom is the id of the settings that have the tools.
+	toolsFrom string
+
+	services  map[string]*served
+	names     []string // of services, sorted
+	providers []*provided
+	tools     []policy.Rule
+	toolFor   [][]string // the services of each tool
+
+	mu      sync.Mutex // guards what follows
+	toolsOf map[string]*policy.Compiled
+}
+
+// served is a service of one caller.
+type served struct {
+	Service
+	permit func() *policy.Compiled
+}
+
+// provided is a provider of one caller.
+type provided struct {
+	Provider
+	permit func() *policy.Compiled
+}
+
+// closedView denies everything, in the name of a rule that says why.
+func closedView(why string) *View {
+	closed, err := policy.Compile(policy.Only(denyAll(why)))
+	if err != nil {
+		closed = nil // which denies as well
+	}
+	return &View{
+		log: slog.New(slog.DiscardHandler), settings: defaults(), rules: &ruleset{damaged: true},
+		proxied: &compiledBase{compiled: func() *policy.Compiled { return closed }}, toolsOf: map[string]*policy.Compiled{"": closed},
+	}
+}
+
+// View is what a caller may now. It is cheap: it is asked for with every request. The rules of w.Base must not be
+// changed afterwards.
+func (b *Book) View(w Who) *View {
+	if b.deaf.Load() {
+		return b.unread
+	}
+	// A caller is a jail of an agent's, or of a session's. Who is neither or both is nobody.
+	if w.Tenant == "" || (w.Agent == "") == (w.Session == "") {
+		return b.nobody
+	}
+	d, now := b.state.Load().decisions, b.o.Now()
+	key := viewKey{w.Tenant, w.Agent, w.Session, w.Opener, w.Confined}
+	d.mu.RLock()
+	v := d.views[key]
+	d.mu.RUnlock()
+	if v != nil && !expired(v.until, now) && sameBase(v.who.Base, w.Base) {
+		return v
+	}
+	return d.make(key, w, now, b.o.Log)
+}
+
+// sameBase compares two policies, at once when they are the same in memory.
+func sameBase(a, b policy.Policy) bool {
+	if a.Default != b.Default || a.Advice != b.Advice || len(a.Rules) != len(b.Rules) {
+		return false
+	}
+	return len(a.Rules) == 0 || &a.Rules[0] == &b.Rules[0] || reflect.DeepEqual(a.Rules, b.Rules)
+}
+
+func (d *decisions) make(key viewKey, w Who, now time.Time, log *slog.Logger) *View {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.views) >= maxViews || d.weight > maxWeight {
+		clear(d.views)
+		clear(d.rulesets)
+		d.weight = 0
+	}
+	rules := d.ruleset(w, now)
+	v := &View{who: w, until: rules.until, log: log, rules: rules, toolsOf: map[string]*policy.Compiled{}}
+	v.decideSettings(d, now)
+	mode := v.settings.Mode
+	if rules.damaged {
+		mode = policy.Enforce
+	}
+	v.proxied = rules.with(d, w.Base, mode, log)
+	if w.Agent != "" {
+		v.findServices(d, now)
+		v.findProviders(d, now)
+		v.findTools(now)
+	}
+	d.views[key] = v
+	return v
+}
+
+// upTo shortens the time for which the view is right.
+func (v *View) upTo(at time.Time) { v.until = earlier(v.until, at) }
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// rulesetKey names what callers share: it is empty where a caller has no rules of its own.
+type rulesetKey struct {
+	tenant, agent, session, opener string
+	inSession, confined            bool
+}
+
+// ruleset are the rules that some callers have alike, with names that are unique.
+type ruleset struct {
+	rules   []policy.Rule
+	taken   map[string]bool
+	until   time.Time
+	damaged bool // one of them stands for what could not be read
+	bases   []*compiledBase
+}
+
+// compiledBase are the rules with a base, compiled when somebody asks.
+type compiledBase struct {
+	base     policy.Policy
+	mode     policy.Mode
+	compiled func() *policy.Compiled
+}
+
+func (d *decisions) ruleset(w Who, now time.Time) *ruleset {
+	key := rulesetKey{tenant: w.Tenant, inSession: w.Session != "", confined: w.Confined}
+	if d.agents[w.Agent] {
+		key.agent = w.Agent
+	}
+	if d.sessions[w.Session] {
+		key.session = w.Session
+	}
+	if d.denied[w.Opener] {
+		key.opener = w.Opener
+	}
+	if known := d.rulesets[key]; known != nil && !expired(known.until, now) {
+		return known
+	}
+	out := &ruleset{taken: map[string]bool{}}
+	for _, r := range d.rulesOf(w.Tenant) {
+		if !r.appliesTo(w) || expired(r.ExpiresAt, now) {
+			continue
+		}
+		out.until = earlier(out.until, r.ExpiresAt)
+		out.damaged = out.damaged || r.damaged
+		plain := r.Rule.Rule
+		plain.Name = unique(out.taken, r.policyName(), r.ID)
+		out.rules = append(out.rules, plain)
+	}
+	d.rulesets[key] = out
+	d.weight += len(out.rules)
+	return out
+}
+
+// policyName is what the rule is called in policies. A rule for one use has a name that finds it again.
+func (r *Rule) policyName() string {
+	switch {
+	case r.Once:
+		return prefixOnce + r.ID
+	case r.Name == "":
+		return prefixRule + r.ID
+	}
+	return r.Name
+}
+
+// unique makes a name one that no other rule has.
+func unique(taken map[string]bool, name, otherwise string) string {
+	out := name
+	for n := 1; taken[out]; n++ {
+		out = name + "-" + cmp.Or(otherwise, "fixed")
+		if n > 1 {
+			out += "-" + strconv.Itoa(n)
+		}
+	}
+	taken[out] = true
+	return out
+}
+
+// appliesTo says whether the rule is for a caller; see [Rule].
+func (r *Rule) appliesTo(w Who) bool {
+	switch {
+	case r.Tenant != "" && r.Tenant != w.Tenant:
+		return false
+	case w.Confined && r.Action != policy.Deny:
+		return false
+	case w.Session == "":
+		return r.Session == "" && (r.Agent == "" || r.Agent == w.Agent)
+	case r.Session != "":
+		return r.Session == w.Session
+	case r.Agent != "":
+		return r.Agent == w.Opener && r.Action == policy.Deny
+	}
+	return true
+}
+
+// with is what decides when a base stands behind the rules.
+func (s *ruleset) with(d *decisions, base policy.Policy, mode policy.Mode, log *slog.Logger) *compiledBase {
+	for _, known := range s.bases {
+		if known.mode == mode && sameBase(known.base, base) {
+			return known
+		}
+	}
+	out := &compiledBase{base: base, mode: mode, compiled: sync.OnceValue(func() *policy.Compiled {
+		p := policy.Policy{Rules: slices.Clone(s.rules), Mode: mode, Default: base.Default, Advice: base.Advice}
+		p.Rules = append(p.Rules, s.named("base-", base.Rules)...)
+		return compile(p, log)
+	})}
+	if len(s.bases) < maxBases {
+		s.bases = append(s.bases, out)
+	}
+	d.weight += len(s.rules) + len(base.Rules)
+	return out
+}
+
+// named returns rules with names that none of the set has, and that mean nothing to [Book.Used].
+func (s *ruleset) named(prefix string, rules []policy.Rule) []policy.Rule {
+	taken := make(map[string]bool, len(rules))
+	out := slices.Clone(rules)
+	for i := range out {
+		name := out[i].Name
+		for s.taken[name] || taken[name] || reserved(name) {
+			name = prefix + name
+		}
+		taken[name] = true
+		out[i].Name = name
+	}
+	return out
+}
+
+// allowing decides with the rules that deny, those of the base among them, and then with what is allowed.
+func (v *View) allowing(allow []policy.Rule) *policy.Compiled {
+	rules := onlyDeny(v.rules.rules)
+	rules = append(rules, v.rules.named("base-", onlyDeny(v.who.Base.Rules))...)
+	taken := make(map[string]bool, len(rules)+len(allow))
+	for _, r := range rules {
+		taken[r.Name] = true
+	}
+	for _, r := range allow {
+		r.Name = unique(taken, r.Name, "allowed")
+		rules = append(rules, r)
+	}
+	return compile(policy.Only(rules...), v.log)
+}
+
+func onlyDeny(rules []policy.Rule) []policy.Rule {
+	var out []policy.Rule
+	for _, r := range rules {
+		if r.Action == policy.Deny {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// compile returns nil, which denies, when that is no policy.
+func compile(p policy.Policy, log *slog.Logger) *policy.Compiled {
+	out, err := policy.Compile(p)
+	if err != nil {
+		log.Error("a policy cannot be used and denies all", "error", clipTo(err.Error(), 1000))
+		return nil
+	}
+	return out
+}
+
+// Proxy decides about tunnels and plain requests.
+func (v *View) Proxy() *policy.Compiled { return v.proxied.compiled() }
+
+// Tool decides about execute with the credential of a service: the tools, after all rules that deny.
+func (v *View) Tool(service string) *policy.Compiled {
+	// All services that no tool names have the same.
+	if !slices.ContainsFunc(v.toolFor, func(names []string) bool { return slices.Contains(names, service) }) {
+		service = ""
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	out, made := v.toolsOf[service]
+	if !made {
+		var allow []policy.Rule
+		for i, r := range v.tools {
+			if len(v.toolFor[i]) == 0 || service != "" && slices.Contains(v.toolFor[i], service) {
+				allow = append(allow, r)
+			}
+		}
+		out = v.allowing(allow)
+		v.toolsOf[service] = out
+	}
+	return out
+}
+
+// findTools makes rules of the tools.
+func (v *View) findTools(now time.Time) {
+	for i, t := range v.settings.Tools {
+		if expired(t.ExpiresAt, now) {
+			continue
+		}
+		v.upTo(t.ExpiresAt)
+		r, err := t.rule(t.policyName(v.toolsFrom, i))
+		if err != nil || len(t.Methods) == 0 {
+			continue // which validation has refused
+		}
+		v.tools = append(v.tools, r)
+		v.toolFor = append(v.toolFor, t.Services)
+	}
+}
+
+// Service finds a service by name, and what decides about requests to it: what it allows, after all rules that deny.
+func (v *View) Service(name string) (Service, *policy.Compiled, bool) {
+	s := v.services[name]
+	if s == nil {
+		return Service{}, nil, false
+	}
+	return s.Service, s.permit(), true
+}
+
+// Services are all that the caller has, by name.
+func (v *View) Services() []Service {
+	out := make([]Service, 0, len(v.names))
+	for _, name := range v.names {
+		out = append(out, v.services[name].Service)
+	}
+	return out
+}
+
+// Provider finds who serves a model on a wire, and what decides about requests to it.
+func (v *View) Provider(wire Wire, model string) (Provider, *policy.Compiled, bool) {
+	if !clean(model, maxPattern) {
+		return Provider{}, nil, false
+	}
+	for _, p := range v.providers {
+		if p.Wire == wire && slices.ContainsFunc(p.Models, func(pattern string) bool { return matchModel(pattern, model) }) {
+			return p.Provider, p.permit(), true
+		}
+	}
+	return Provider{}, nil, false
+}
+
+// Providers are all that the caller has, in the order in which they are asked.
+func (v *View) Providers() []Provider {
+	out := make([]Provider, len(v.providers))
+	for i, p := range v.providers {
+		out[i] = p.Provider
+	}
+	return out
+}
+
+// Settings are what is decided for the caller, with every default filled in.
+func (v *View) Settings() Settings { return v.settings }
+
+// Hold is how long a refused request waits for an operator; 0 for not at all.
+func (v *View) Hold() time.Duration { return v.hold }
+
+// budget is what the caller may use of models on one day, and whether that is known.
+func (v *View) budget() (Budget, error) {
+	if v.rules.damaged {
+		return Budget{}, problem.New(problem.BudgetExceeded, "Do not retry: tell the operator that clawjail's log names an entry that cannot be read.",
+			"what was decided for this agent cannot be read, so it may not use models")
+	}
+	return v.settings.Budget, nil
+}

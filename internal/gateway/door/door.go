@@ -1,0 +1,101 @@
+// Package door is what the surfaces of the gateway that use credentials have in common: who may come in, how a URL and
+// a method become ones that cannot be misread, how a secret goes into a request once it may, and how long a client is
+// waited for.
+package door
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+// Sender makes requests for callers. *gateway.Gateway is one.
+type Sender interface {
+	Send(ctx context.Context, e gateway.Errand, r *http.Request) (*http.Response, *problem.Error)
+	Take(c gateway.Caller, s gateway.Surface) *problem.Error
+}
+
+// Secrets gives out values. *vault.Vault is one.
+type Secrets interface {
+	UseSecret(ctx context.Context, n vault.SecretName, use func(secret.Value) error) error
+}
+
+// View is what a caller may. *egress.View is one.
+type View interface {
+	Tool(service string) *policy.Compiled
+	Service(name string) (egress.Service, *policy.Compiled, bool)
+}
+
+// Options of a surface. All are required, except Used.
+type Options struct {
+	Gateway Sender
+	Views   func(gateway.Caller) *egress.View
+	Secrets Secrets
+	// Used is told which secret has gone into a request. It must return at once.
+	Used func(vault.SecretName)
+	Log  *slog.Logger
+	Now  func() time.Time
+}
+
+// Validate reports everything that is missing at once.
+func (o Options) Validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name    string
+		missing bool
+	}{
+		{"gateway", o.Gateway == nil}, {"views", o.Views == nil}, {"secrets", o.Secrets == nil}, {"log", o.Log == nil}, {"clock", o.Now == nil},
+	} {
+		if f.missing {
+			errs = append(errs, fmt.Errorf("%s: is missing", f.name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Admit returns the agent whose jail a request came from. Web pages are kept out: a page that a browser in the jail
+// shows is not the agent.
+func Admit(r *http.Request) (gateway.Caller, *problem.Error) {
+	c := gateway.CallerOf(r.Context())
+	if c.Agent == "" {
+		return c, problem.New(problem.Unauthorized, "Do not retry: only the jail of an agent may use this.", "the request does not come from the jail of an agent")
+	}
+	if !sameOrigin(r) {
+		return c, problem.New(problem.Forbidden, "Call the gateway from a program, not from a web page.", "requests of web pages are refused")
+	}
+	return c, nil
+}
+
+// sameOrigin reports whether a request comes from a program or from a page of this server. Answers of upstreams are
+// sandboxed, see [Sandbox], so that their pages are not of this server.
+func sameOrigin(r *http.Request) bool {
+	if sites := r.Header.Values("Sec-Fetch-Site"); len(sites) > 1 || len(sites) == 1 && !slices.Contains([]string{"none", "same-origin"}, sites[0]) {
+		return false
+	}
+	origins := r.Header.Values("Origin")
+	if len(origins) == 0 {
+		return true
+	}
+	u, err := url.Parse(origins[0])
+	return len(origins) == 1 && err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, r.Host)
+}
+
+// Sandbox makes a browser show an answer as a page of nobody: it runs no script, and is not of the gateway's origin.
+func Sandbox(h http.Header) {
+	h.Add("Content-Security-Policy", "sandbox")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+}

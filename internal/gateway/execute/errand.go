@@ -1,0 +1,183 @@
+package execute
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/inject"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/gateway/scrub"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// errand is a request on its way, from hop to hop.
+type errand struct {
+	ctx     context.Context
+	gateway door.Sender
+	caller  gateway.Caller
+	service string
+	permit  *policy.Compiled
+
+	how        egress.Injection
+	credential *door.Credential
+	inject     bool // false once the origin has changed
+	scrub      scrub.Options
+
+	// What the next hop sends; without the credential.
+	method string
+	url    *url.URL
+	header http.Header
+	body   []byte
+
+	followed  bool
+	redirects int
+}
+
+// clear removes what the agent put where the credential goes.
+func (e *errand) clear() *problem.Error {
+	r := &http.Request{URL: e.url, Header: e.header}
+	if err := inject.Clear(r, e.how); err != nil {
+		p, _ := problem.As(err)
+		return p
+	}
+	e.url, e.header = r.URL, r.Header
+	scrub.PrepareRequest(e.header, e.scrub)
+	return nil
+}
+
+// follow sends the request, and what redirects make of it. The answer has been scrubbed; its body is the caller's to
+// close.
+func (e *errand) follow() (*http.Response, *problem.Error) {
+	for {
+		resp, refusal := e.send()
+		if refusal != nil {
+			return nil, refusal
+		}
+		to, refusal := e.redirect(resp)
+		if refusal == nil && to == nil {
+			return resp, nil
+		}
+		// Nobody reads the page of a redirect, or of one that is refused.
+		_ = resp.Body.Close()
+		if refusal != nil {
+			return nil, refusal
+		}
+		if e.redirects++; e.redirects > mostRedirects {
+			return nil, problem.New(problem.UpstreamFailed, `Set "follow": false to see the redirect itself.`, "the service redirected more than %d times", mostRedirects)
+		}
+		e.turn(resp.StatusCode, to)
+	}
+}
+
+// send sends one hop.
+func (e *errand) send() (*http.Response, *problem.Error) {
+	r, err := http.NewRequestWithContext(e.ctx, e.method, e.url.String(), nil)
+	if err != nil {
+		return nil, problem.Wrap(err, problem.BadURL, "Write an absolute URL.", "the URL is not valid")
+	}
+	target := *e.url
+	r.URL, r.Header = &target, e.header.Clone()
+	if e.body != nil {
+		body := e.body
+		r.ContentLength = int64(len(body))
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	out := gateway.Errand{
+		Caller: e.caller, Surface: gateway.SurfaceExecute, Permit: e.permit, Service: e.service,
+		HeaderTimeout: longestTime, IdleTimeout: longestTime, Lifetime: longestTime,
+	}
+	if e.inject {
+		out.Credential, out.Inject = true, e.credential.Into(e.ctx)
+	}
+	resp, refusal := e.gateway.Send(e.ctx, out, r)
+	if refusal != nil {
+		return nil, e.explained(refusal)
+	}
+	if err := scrub.Response(resp, e.credential.Values(), e.scrub); err != nil {
+		return nil, broken(errors.Join(err, resp.Body.Close()))
+	}
+	return resp, nil
+}
+
+// explained says what an agent can do about a refusal.
+func (e *errand) explained(p *problem.Error) *problem.Error {
+	if failure := e.credential.Failure(); failure != nil {
+		p = failure
+	}
+	if door.Decided(p) {
+		place := e.url.Scheme + "://" + e.url.Host + e.url.EscapedPath()
+		denied := problem.Wrap(p, problem.ToolDenied,
+			`Do not retry: this is policy, not an outage. If the task needs it, ask once: POST /v1/access-requests {"kind": "tool", "target": "`+
+				e.method+" "+place+`", "reason": "…"}.`,
+			"no tool of this agent allows %s %s with the credential of the service %s", e.method, place, e.service)
+		denied.Details = p.Details
+		p = denied
+	}
+	if e.redirects > 0 {
+		p = p.With("redirects", e.redirects)
+	}
+	return p
+}
+
+// inTime turns what a timeout looks like from below into one.
+func (e *errand) inTime(p *problem.Error) *problem.Error {
+	if !errors.Is(e.ctx.Err(), context.DeadlineExceeded) {
+		return p
+	}
+	switch p.Code {
+	case problem.UpstreamUnreachable, problem.UpstreamFailed, problem.DNSFailed, problem.Canceled, problem.Internal:
+		return problem.Wrap(p, problem.Timeout, "Ask the service for less, or try once more later.", "the service did not answer completely in time")
+	}
+	return p
+}
+
+// redirect returns where an answer leads; nil when it is the one that was asked for.
+func (e *errand) redirect(resp *http.Response) (*url.URL, *problem.Error) {
+	switch resp.StatusCode {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+	default:
+		return nil, nil
+	}
+	places := resp.Header.Values("Location")
+	if !e.followed || len(places) != 1 {
+		return nil, nil
+	}
+	place, err := e.url.Parse(places[0])
+	if err != nil {
+		return nil, problem.New(problem.UpstreamFailed, `Set "follow": false to see the redirect itself.`, "the service redirected to what is no URL")
+	}
+	to, refusal := door.Target(place.String())
+	if refusal != nil {
+		return nil, refusal.With("redirects", e.redirects+1)
+	}
+	if e.how.Type == egress.InjectQuery {
+		// A server that repeats the query repeats the credential, or what stands in its place now.
+		to.RawQuery = inject.WithoutParameter(to.RawQuery, e.how.Name)
+	}
+	return to, nil
+}
+
+// turn makes the next hop (RFC 9110 §15.4). The credential stays behind where the origin changes, for good: a server
+// that sends requests away and back again gets it once.
+func (e *errand) turn(status int, to *url.URL) {
+	if status == http.StatusSeeOther && e.method != http.MethodHead ||
+		(status == http.StatusMovedPermanently || status == http.StatusFound) && e.method == http.MethodPost {
+		e.method, e.body = http.MethodGet, nil
+		for _, name := range []string{"Content-Type", "Content-Encoding", "Content-Language", "Content-Location", "Digest", "Content-Digest", "Content-Md5"} {
+			e.header.Del(name)
+		}
+	}
+	if !door.SameOrigin(e.url, to) {
+		e.inject = false
+		inject.DropCredentials(e.header)
+	}
+	e.url = to
+}

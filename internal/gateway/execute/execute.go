@@ -1,0 +1,232 @@
+// Package execute makes one HTTP request for an agent, with a credential that the agent never sees: POST /v1/execute.
+//
+// What an agent may ask for are its tools: without a tool that allows the method, the host and the path, with the
+// credential of that service, nothing is looked up, resolved or dialled. Redirects are followed hop by hop, each under
+// the same rules, and the credential stays with the origin that it is for.
+//
+// Whatever the upstream answers is an answer with the status 200 of the gateway, and the upstream's status in it. Every
+// other status is the gateway's own refusal, a problem with the header Clawjail-Refusal.
+//
+// The names statusCode, authType and authParamName are those of programs written for HermitClaw.
+package execute
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Limits of one request.
+const (
+	// longestTime is how long it may take, from the end of the agent's request to the end of the answer.
+	longestTime = 30 * time.Second
+	// largestRequest and largestAnswer bound bodies in bytes; the answer's after it was decompressed.
+	largestRequest = 10 << 20
+	largestAnswer  = 10 << 20
+	// largestStream bounds an answer that is passed on as it comes, and not held.
+	largestStream = 100 << 20
+	// mostRedirects is how many are followed.
+	mostRedirects = 5
+	// atOnce is how many requests of one agent may be under way.
+	atOnce = 16
+)
+
+// Options of a Handler. All are required, except Used.
+type Options = door.Options
+
+// Handler answers POST /v1/execute.
+type Handler struct {
+	Options
+	views  func(gateway.Caller) door.View
+	limit  time.Duration // longestTime, but in tests
+	stream int           // largestStream, but in tests
+
+	mu    sync.Mutex // guards what follows
+	under map[string]int
+}
+
+// New makes a Handler.
+func New(o Options) (*Handler, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("configure execute: %w", err)
+	}
+	return &Handler{
+		Options: o, limit: longestTime, stream: largestStream, under: make(map[string]int),
+		views: func(c gateway.Caller) door.View { return o.Views(c) },
+	}, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w, done := door.Patient(w, r, h.Now)
+	defer done()
+	if refusal := h.serve(w, r); refusal != nil {
+		gateway.Refuse(w, r, refusal)
+	}
+}
+
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request) *problem.Error {
+	caller, refusal := door.Admit(r)
+	if refusal != nil {
+		return refusal
+	}
+	if r.Method != http.MethodPost {
+		return problem.New(problem.BadRequest, "Send POST with a JSON object.", "execute takes POST only")
+	}
+	if refusal := h.Gateway.Take(caller, gateway.SurfaceExecute); refusal != nil {
+		return refusal
+	}
+	if !h.begin(caller.Agent) {
+		return problem.New(problem.RateLimited, "Wait until one of them has ended.",
+			"%d requests of this agent are under way", atOnce).With("retry_after", 1)
+	}
+	defer h.end(caller.Agent)
+	asked, refusal := read(w, r)
+	if refusal != nil {
+		return refusal
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), min(h.limit, asked.timeout))
+	defer cancel()
+	e, refusal := h.prepare(ctx, caller, asked)
+	if refusal != nil {
+		return refusal
+	}
+	resp, refusal := e.follow()
+	if refusal != nil {
+		return e.inTime(refusal)
+	}
+	defer resp.Body.Close()
+	if asked.Stream {
+		stream(w, resp, e.method, h.stream)
+		return nil
+	}
+	body, refusal := whole(resp)
+	if refusal != nil {
+		return e.inTime(refusal)
+	}
+	return answer(w, e, resp, body)
+}
+
+func (h *Handler) begin(agent string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.under[agent] >= atOnce {
+		return false
+	}
+	h.under[agent]++
+	return true
+}
+
+func (h *Handler) end(agent string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.under[agent]--; h.under[agent] == 0 {
+		delete(h.under, agent)
+	}
+}
+
+// prepare makes the first hop of what was asked for. Nothing leaves yet.
+func (h *Handler) prepare(ctx context.Context, caller gateway.Caller, asked *wanted) (*errand, *problem.Error) {
+	view := h.views(caller)
+	service, _, known := view.Service(asked.Service)
+	how, refusal := asked.injection(service, known)
+	if refusal != nil {
+		return nil, refusal
+	}
+	name := asked.Service
+	if known && service.Secret != "" {
+		name = service.Secret
+	}
+	e := &errand{
+		ctx: ctx, gateway: h.Gateway, caller: caller, service: asked.Service, permit: view.Tool(asked.Service),
+		how: how, credential: door.NewCredential(h.Options, caller, name, how), inject: how.Type != egress.InjectNone,
+		method: asked.method, url: asked.url, header: asked.header, body: asked.body, followed: asked.Follow == nil || *asked.Follow,
+	}
+	e.scrub.Scrub, e.scrub.Compressed, e.scrub.MaxDecoded = egress.ScrubRedact, service.Compressed, largestAnswer+1
+	if service.Scrub == egress.ScrubBlock {
+		e.scrub.Scrub = egress.ScrubBlock
+	}
+	if asked.Stream {
+		e.scrub.MaxDecoded = largestStream + 1
+	}
+	return e, e.clear()
+}
+
+// whole reads an answer.
+func whole(resp *http.Response) ([]byte, *problem.Error) {
+	tooLarge := problem.New(problem.TooLarge, "Ask the service for less at once (a page, a range), or set \"stream\": true.",
+		"the answer is larger than %d bytes", largestAnswer)
+	if resp.ContentLength > largestAnswer {
+		return nil, tooLarge
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, largestAnswer+1))
+	if err != nil {
+		return nil, broken(err)
+	}
+	if len(body) > largestAnswer {
+		return nil, tooLarge
+	}
+	return body, nil
+}
+
+// broken is an answer that ended in its middle.
+func broken(err error) *problem.Error {
+	if p, ok := problem.As(err); ok {
+		return p
+	}
+	return problem.Wrap(err, problem.UpstreamFailed, "The gateway allowed the request; the fault is with the service. One later retry is reasonable.",
+		"the answer broke off")
+}
+
+// stream passes an answer on as it comes.
+func stream(w http.ResponseWriter, resp *http.Response, method string, most int) {
+	header := w.Header()
+	if kind := resp.Header.Get("Content-Type"); kind != "" {
+		header.Set("Content-Type", kind)
+	} else {
+		header.Set("Content-Type", "application/octet-stream")
+	}
+	header.Set("Cache-Control", "no-store")
+	header.Set("Clawjail-Upstream-Status", strconv.Itoa(resp.StatusCode))
+	door.Sandbox(header)
+	w.WriteHeader(http.StatusOK)
+	if method == http.MethodHead {
+		return
+	}
+	control := http.NewResponseController(w)
+	if err := control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		panic(http.ErrAbortHandler)
+	}
+	buffer := make([]byte, 32<<10)
+	for left := most; ; {
+		n, err := resp.Body.Read(buffer)
+		if left -= n; left < 0 {
+			// The status has been sent: only a broken transfer says that this is not all.
+			panic(http.ErrAbortHandler)
+		}
+		if n > 0 {
+			if _, err := w.Write(buffer[:n]); err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			if err := control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+				panic(http.ErrAbortHandler)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}

@@ -1,0 +1,280 @@
+package llm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// exchange is one request to a model, from its estimate to what it used.
+type exchange struct {
+	endpoint endpoint
+	ask      ask
+	caller   gateway.Caller
+	provider egress.Provider
+	reserved egress.Tokens
+	started  time.Time
+	status   int
+	counter  *counter
+}
+
+// serveModel answers a request that goes to a provider.
+func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint, c gateway.Caller, v view) {
+	body, taken, p := h.readBody(r, c.Agent)
+	returned := false
+	giveBack := func() {
+		if !returned {
+			returned = true
+			h.held.give(c.Agent, taken)
+		}
+	}
+	defer giveBack()
+	if p != nil {
+		h.refuse(w, e.wire, p)
+		return
+	}
+	a, p := readAsk(body, e)
+	if p != nil {
+		h.refuse(w, e.wire, p)
+		return
+	}
+	provider, permit, ok := v.Provider(e.wire, a.model)
+	if !ok {
+		h.refuse(w, e.wire, unknownModel(e, a.model, v))
+		return
+	}
+	key, p := h.key(r.Context(), c, provider)
+	if p != nil {
+		h.note(p, c, provider, nil)
+		h.refuse(w, e.wire, p)
+		return
+	}
+	defer func() { key.values.Wipe() }() // they are those of the last attempt
+	x := &exchange{endpoint: e, ask: a, caller: c, provider: provider, started: h.Now(), reserved: estimate(e, a, provider)}
+	if p := h.reserve(r.Context(), x); p != nil {
+		h.refuse(w, e.wire, p)
+		return
+	}
+	// From here on every way out settles what was reserved, also one through a panic of a writer.
+	settled := false
+	done := func(used egress.Tokens, estimated bool) {
+		if !settled {
+			settled = true
+			h.settle(x, used, estimated)
+		}
+	}
+	defer func() { done(x.reserved, true) }()
+
+	resp, sent, p := h.send(r.Context(), call{
+		provider: provider, permit: permit, caller: c, key: key, method: e.method, path: e.path, query: passedQuery(r.URL.Query()),
+		header: requestHeaders(r.Header), body: a.body,
+	})
+	x.ask.body = nil
+	giveBack()
+	if p != nil {
+		h.note(p, c, provider, key)
+		if !sent {
+			done(egress.Tokens{}, false)
+		}
+		h.refuse(w, e.wire, p)
+		return
+	}
+	x.status = resp.StatusCode
+	err := h.pass(w, resp, x, key)
+	switch {
+	case resp.StatusCode >= 300:
+		done(egress.Tokens{}, false)
+	case x.counter == nil:
+		// Nothing of the answer was looked at: the reservation stays.
+		done(x.reserved, true)
+	default:
+		done(settle(e, x.counter, provider, a.model, x.reserved, x.counter.complete(err)))
+	}
+	if err != nil {
+		// What has been sent cannot be taken back, but it must not look whole.
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func unknownModel(e endpoint, model string, v view) *problem.Error {
+	for _, other := range endpoints() {
+		if other.wire == e.wire || !other.answers {
+			continue
+		}
+		if _, _, ok := v.Provider(other.wire, model); ok {
+			return problem.New(problem.ModelUnknown, "use POST "+other.path+" for it", "the model %q is of another provider", model)
+		}
+	}
+	list := pathModels
+	if e.wire == egress.WireOllama {
+		list = pathTags
+	}
+	return problem.New(problem.ModelUnknown,
+		"do not retry: GET "+list+" lists the models of this agent, and an operator adds others with clawjail provider add",
+		"no provider of this agent has the model %q", model)
+}
+
+// reserve debits the estimate.
+func (h *Handler) reserve(ctx context.Context, x *exchange) *problem.Error {
+	if x.endpoint.free {
+		x.reserved = egress.Tokens{}
+		return nil
+	}
+	day := h.Book.Day()
+	err := h.Book.Charge(ctx, whoOf(x.caller), x.provider.Name, x.ask.model, 1, x.reserved)
+	if err == nil {
+		x.reserved.Day = day
+		return nil
+	}
+	if p, ok := problem.As(err); ok {
+		return p
+	}
+	return problem.Wrap(err, problem.DatabaseUnavailable, "try again later", "the budget of this agent cannot be looked up at the moment")
+}
+
+// settle debits the difference between the estimate and what was used, and writes the line of the log.
+func (h *Handler) settle(x *exchange, used egress.Tokens, estimated bool) {
+	if !x.endpoint.free {
+		// The agent may be gone; what it used is debited all the same.
+		ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+		defer cancel()
+		if rest := difference(used, x.reserved); rest.Input != 0 || rest.Output != 0 || rest.MicroCost != 0 {
+			if err := h.Book.Charge(ctx, whoOf(x.caller), x.provider.Name, x.ask.model, 0, rest); err != nil {
+				h.Log.Error("use of a model could not be debited", "agent", x.caller.Agent, "provider", x.provider.Name, "error", err)
+			}
+		}
+	}
+	h.Log.LogAttrs(context.Background(), slog.LevelInfo, "model", slog.String("jail", x.caller.Jail), slog.String("tenant", x.caller.Tenant),
+		slog.String("agent", x.caller.Agent), slog.String("provider", x.provider.Name), slog.String("model", x.ask.model),
+		slog.String("endpoint", x.endpoint.path), slog.Int("status", x.status), slog.Int64("input_tokens", used.Input),
+		slog.Int64("output_tokens", used.Output), slog.Int64("micro_cost", used.MicroCost), slog.Bool("estimated", estimated),
+		slog.Duration("took", h.Now().Sub(x.started)))
+}
+
+// note writes the private half of a refusal for the operator, without the key, wherever the text comes from.
+func (h *Handler) note(p *problem.Error, c gateway.Caller, provider egress.Provider, key *keyUse) {
+	text := p.Error()
+	if key != nil {
+		text = key.values.Text(text)
+	}
+	h.Log.Warn("request to a model was not answered",
+		"jail", c.Jail, "agent", c.Agent, "provider", provider.Name, "code", p.Code, "error", text)
+}
+
+// pass passes an answer on. An error means that one of the sides left before its end.
+func (h *Handler) pass(w http.ResponseWriter, resp *http.Response, x *exchange, key *keyUse) error {
+	defer func() {
+		// Closing ends the record; nothing more is read.
+		_ = resp.Body.Close()
+	}()
+	if p := h.unusable(resp, x.provider); p != nil {
+		h.note(p, x.caller, x.provider, key)
+		h.refuse(w, x.endpoint.wire, p)
+		return nil
+	}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	events := kind == "text/event-stream"
+	streams := events || kind == "application/x-ndjson" || x.ask.stream
+	x.counter = newCounter(x.endpoint.wire, events)
+	var hide *usageFilter
+	if events && x.ask.hidden {
+		hide = &usageFilter{}
+	}
+	head := w.Header()
+	for name, values := range answerHeaders(resp.Header) {
+		head[name] = values
+	}
+	if hide == nil && resp.ContentLength >= 0 && !events {
+		head.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
+	}
+	door.Sandbox(head)
+	// Every write and every flush has a time of its own; see door.Patient.
+	client := http.NewResponseController(w)
+	w.WriteHeader(resp.StatusCode)
+	if streams {
+		if err := client.Flush(); err != nil {
+			return fmt.Errorf("%w: %w", errClient, err)
+		}
+	}
+	err := copyAnswer(w, &bounded{Reader: resp.Body, left: longestAnswer}, x.counter, hide, func() error {
+		if !streams {
+			return nil
+		}
+		return client.Flush()
+	})
+	if err != nil {
+		h.Log.Warn("answer of a model was cut", "agent", x.caller.Agent, "provider", x.provider.Name, "error", key.values.Text(err.Error()))
+	}
+	return err
+}
+
+// unusable says why an answer is not for the agent: one about the operator's key, or one that leads elsewhere.
+func (h *Handler) unusable(resp *http.Response, p egress.Provider) *problem.Error {
+	switch {
+	case resp.StatusCode == http.StatusUnauthorized:
+		// The provider's own words may have parts of the key in them, masked in a way that no filter knows.
+		return problem.New(problem.CredentialMissing, "do not retry: an operator has to store a key that the provider takes",
+			"the provider %s did not take the key that the gateway has for it", p.Name)
+	case resp.StatusCode >= 300 && resp.StatusCode < 400, resp.StatusCode < 200:
+		return problem.New(problem.UpstreamFailed, "an operator has to correct the base URL of the provider",
+			"the provider %s answered with the status %d instead of an answer", p.Name, resp.StatusCode).With(detailRetry, false)
+	case resp.ContentLength > longestAnswer:
+		return problem.New(problem.UpstreamFailed, "ask for less at once", "the answer of the provider %s has more than %d MB", p.Name, longestAnswer>>20)
+	}
+	return nil
+}
+
+// errClient is a client that does not take the answer any more.
+var errClient = errors.New("the client left")
+
+// copyAnswer passes an answer on as it comes: every read is written, counted and flushed at once.
+func copyAnswer(w io.Writer, from io.Reader, c *counter, hide *usageFilter, flush func() error) error {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			piece := buf[:n]
+			// A counter takes everything.
+			_, _ = c.Write(piece)
+			if hide != nil {
+				piece = hide.pass(piece)
+			}
+			if werr := writeOut(w, piece, flush); werr != nil {
+				return werr
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			if hide != nil {
+				return writeOut(w, hide.rest(), flush)
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func writeOut(w io.Writer, piece []byte, flush func() error) error {
+	if len(piece) == 0 {
+		return nil
+	}
+	if _, err := w.Write(piece); err != nil {
+		return fmt.Errorf("%w: %w", errClient, err)
+	}
+	if err := flush(); err != nil {
+		return fmt.Errorf("%w: %w", errClient, err)
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package llm
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+func TestEstimates(t *testing.T) {
+	p := egress.Provider{Prices: []egress.Price{{Model: "cheap*", Input: 0.5, Output: 1}, {Model: "*", Input: 2, Output: 4}}}
+	for _, c := range []struct {
+		path, body string
+		want       egress.Tokens
+	}{
+		{pathChat, `{"model":"cheap-1"}`, egress.Tokens{Input: 5, Output: 4096, MicroCost: 4099}},
+		{pathChat, `{"model":"dear"}`, egress.Tokens{Input: 4, Output: 4096, MicroCost: 8 + 4*4096}},
+		{pathChat, `{"model":"dear","max_tokens":10,"n":3}`, egress.Tokens{Input: 10, Output: 30, MicroCost: 140}},
+		{pathChat, `{"model":"dear","n":1e300,"max_tokens":1e300}`, egress.Tokens{Input: 12, Output: mostTokens, MicroCost: 24 + 4*mostTokens}},
+		{"/v1/embeddings", `{"model":"dear"}`, egress.Tokens{Input: 4, MicroCost: 8}},
+	} {
+		e := endpointOf(t, c.path)
+		a, p2 := readAsk([]byte(c.body), e)
+		if p2 != nil {
+			t.Fatal(p2)
+		}
+		if got := estimate(e, a, p); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.body, got, c.want)
+		}
+	}
+}
+
+func TestPriceThatMakesNoSenseIsNotFree(t *testing.T) {
+	for _, price := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, 1e300} {
+		p := egress.Provider{Prices: []egress.Price{{Model: "*", Input: price, Output: price}}}
+		if got := priced(p, "m", 10, 10); got.MicroCost != mostMicroCost {
+			t.Errorf("%v: %+v", price, got)
+		}
+	}
+	if got := priced(egress.Provider{}, "m", 10, 10); got.MicroCost != 0 {
+		t.Errorf("a model without a price costs %d", got.MicroCost)
+	}
+}
+
+func TestBudgetIsAskedBeforeAnythingIsSent(t *testing.T) {
+	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w.book.limit = 4000 // less than the estimate
+	got := w.post(pathChat, chatBody("openai-1"))
+	if got.status != http.StatusTooManyRequests || got.header.Get(headerRefusal) != problem.BudgetExceeded || w.reached() != 0 {
+		t.Errorf("%d %s, %d reached", got.status, got.body, w.reached())
+	}
+	// The same agent may ask for a shorter answer.
+	if got := w.post(pathChat, `{"model":"openai-1","max_tokens":100}`); got.status != http.StatusOK {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}
+
+func TestEstimateIsGivenBackWhenNothingWasSent(t *testing.T) {
+	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w.refusal = problem.New(problem.HostDenied, "", "denied")
+	w.post(pathChat, chatBody("openai-1"))
+	if got := w.debited(); got != (egress.Tokens{}) || w.book.count() != 2 {
+		t.Errorf("debited %+v in %d steps", got, w.book.count())
+	}
+	// A connection that breaks when the request was on its way may have cost something.
+	w = newWorld(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	w.post(pathChat, `{"model":"openai-1","max_tokens":77}`)
+	if got := w.debited(); got.Output != 77 {
+		t.Errorf("debited %+v", got)
+	}
+}
+
+func TestWhatEndsAfterMidnightIsCorrectedOnItsDay(t *testing.T) {
+	w := newWorld(t, nil)
+	w.book.day = "2026-01-01"
+	w.answer = func(rw http.ResponseWriter, r *http.Request) {
+		w.book.mu.Lock()
+		w.book.day = "2026-01-02"
+		w.book.mu.Unlock()
+		jsonAnswer(http.StatusOK, chatAnswer)(rw, r)
+	}
+	w.post(pathChat, chatBody("openai-1"))
+	w.debited()
+	if w.book.count() != 2 || w.book.charges[0].Day != "" || w.book.charges[1].Day != "2026-01-01" {
+		t.Errorf("%+v", w.book.charges)
+	}
+}
+
+// TestBudgetsHold lets an agent ask for what it likes and models answer as long as they like: what is debited is never more
+// than the limit and one request, which is under way when the limit is reached; and it is what was used.
+func TestBudgetsHold(t *testing.T) {
+	w := newWorld(t, nil)
+	rapid.Check(t, func(t *rapid.T) {
+		w.book.mu.Lock()
+		limit := rapid.Int64Range(1, 20_000).Draw(t, "limit")
+		w.book.limit, w.book.sum, w.book.charges = limit, 0, nil
+		w.book.mu.Unlock()
+		var used, most int64
+		for range rapid.IntRange(1, 12).Draw(t, "requests") {
+			input, output := rapid.Int64Range(0, 5000).Draw(t, "input"), rapid.Int64Range(0, 8000).Draw(t, "output")
+			w.mu.Lock()
+			before := len(w.requests)
+			w.answer = jsonAnswer(http.StatusOK, fmt.Sprintf(`{"usage":{"prompt_tokens":%d,"completion_tokens":%d}}`, input, output))
+			w.mu.Unlock()
+			got := w.post(pathChat, fmt.Sprintf(`{"model":"openai-1","max_tokens":%d}`, rapid.Int64Range(0, 6000).Draw(t, "asked")))
+			if w.reached() == before {
+				if got.status != http.StatusTooManyRequests {
+					t.Fatalf("not sent, and answered %d %s", got.status, got.body)
+				}
+				continue
+			}
+			used, most = used+input+output, max(most, input+output)
+		}
+		w.front.CloseClientConnections()
+		total := w.book.total()
+		if total.Input+total.Output != used || used > limit+most {
+			t.Fatalf("limit %d, used %d, debited %+v, largest request %d", limit, used, total, most)
+		}
+	})
+}
+
+func TestErrorThatRepeatsTheKeyIsLoggedWithoutIt(t *testing.T) {
+	w := newWorld(t, nil)
+	w.fail = func(r *http.Request) *problem.Error {
+		return problem.Wrap(errors.New("cannot send "+r.Header.Get("Authorization")), problem.UpstreamFailed, "", "it broke")
+	}
+	got := w.post(pathChat, chatBody("openai-1"))
+	w.debited()
+	if got.status != http.StatusBadGateway || !strings.Contains(w.log.String(), "cannot send") || strings.Contains(got.body+w.log.String(), canary) {
+		t.Errorf("%d %s %s", got.status, got.body, w.log)
+	}
+}
+
+func TestLogHasNoKeyAndNoText(t *testing.T) {
+	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w.post(pathChat, `{"model":"openai-1","messages":[{"role":"user","content":"a private question"}]}`, "Authorization", "Bearer agents-own")
+	w.debited()
+	for _, word := range []string{canary, "private question", "agents-own", "Hello"} {
+		if strings.Contains(w.log.String(), word) {
+			t.Errorf("the log has %q: %s", word, w.log)
+		}
+	}
+	for _, word := range []string{"agent=agent-1", "provider=openai", "model=openai-1", "input_tokens=19", "output_tokens=10", "micro_cost=490", "status=200"} {
+		if !strings.Contains(w.log.String(), word) {
+			t.Errorf("the log lacks %q: %s", word, w.log)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package llm
+
+import (
+	"math"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/egress"
+)
+
+// defaultOutput is the length of an answer that the request does not bound, for the estimate.
+const defaultOutput = 4096
+
+// estimate is what a request may use.
+func estimate(e endpoint, a ask, p egress.Provider) egress.Tokens {
+	input := int64(len(a.body)+3) / 4
+	var output int64
+	if e.answers {
+		output = defaultOutput
+		if a.output > 0 {
+			output = a.output
+		}
+		output = min(output, mostTokens)
+		if a.choices > mostTokens/max(output, 1) {
+			output = mostTokens
+		} else {
+			output *= max(a.choices, 1)
+		}
+	}
+	return priced(p, a.model, input, output)
+}
+
+// priced puts the provider's price on a number of tokens. Prices are per million tokens, so a token costs as many
+// millionths.
+func priced(p egress.Provider, model string, input, output int64) egress.Tokens {
+	t := egress.Tokens{Input: input, Output: output}
+	for _, price := range p.Prices {
+		if matches(price.Model, model) {
+			t.MicroCost = micro(float64(input)*price.Input + float64(output)*price.Output)
+			break
+		}
+	}
+	return t
+}
+
+// mostMicroCost bounds the cost of one request.
+const mostMicroCost = 1_000_000_000_000
+
+// micro rounds up. A price that makes no sense is the highest there is, not none.
+func micro(cost float64) int64 {
+	if math.IsNaN(cost) || cost < 0 || cost > mostMicroCost {
+		return mostMicroCost
+	}
+	return int64(math.Ceil(cost))
+}
+
+// matches compares a model with a pattern in which * stands for any text.
+func matches(pattern, model string) bool {
+	parts := strings.Split(pattern, "*")
+	rest, ok := strings.CutPrefix(model, parts[0])
+	if !ok || len(parts) == 1 {
+		return ok && rest == ""
+	}
+	for _, part := range parts[1 : len(parts)-1] {
+		_, after, found := strings.Cut(rest, part)
+		if !found {
+			return false
+		}
+		rest = after
+	}
+	return strings.HasSuffix(rest, parts[len(parts)-1])
+}
+
+// difference is what has to be debited besides an estimate.
+func difference(used, estimated egress.Tokens) egress.Tokens {
+	return egress.Tokens{
+		Input: used.Input - estimated.Input, Output: used.Output - estimated.Output, MicroCost: used.MicroCost - estimated.MicroCost, Day: estimated.Day,
+	}
+}
+
+// settle says what an answer used: exactly, when it says so and is complete, otherwise as an estimate. complete is false
+// when one of the sides left before the end, and the upstream may bill for more than was seen.
+func settle(e endpoint, c *counter, p egress.Provider, model string, reserved egress.Tokens, complete bool) (used egress.Tokens, estimated bool) {
+	input, output, said := c.usage()
+	if complete && said {
+		return priced(p, model, input, output), false
+	}
+	if input == 0 {
+		input = reserved.Input
+	}
+	if e.answers {
+		output = max(output, c.guess())
+	}
+	if !complete {
+		input, output = max(input, reserved.Input), max(output, reserved.Output)
+	}
+	return priced(p, model, input, output), true
+}

@@ -1,0 +1,226 @@
+// Package llm is the gateway's model endpoints: the paths that the SDKs of OpenAI, Anthropic and Ollama ask, so that
+// an agent uses models with a base URL and without a key.
+//
+// A request names a model; the first provider of the agent that has it serves it. The provider's key comes from the
+// vault, goes into the request after everything else has been decided, and is taken out of the answer. The body goes
+// on as the agent wrote it, byte for byte, but for one field: a chat stream of OpenAI's wire that does not ask for its
+// usage is made to, and the event that this adds is kept from the agent. Answers pass as they come, event by event.
+//
+// # Counting
+//
+// Before a request an estimate is debited: a token for every four bytes of the body, and as many as the request allows
+// for the answer (4096 when it does not say, times the number of choices). Afterwards the difference to what the
+// answer says is: its usage, where tokens that were read from or written to a cache count as input. An answer that
+// says nothing is estimated, at a token for every four bytes of text or for every event, whichever is more. When
+// either side leaves before the end, the upstream may bill more than was seen: the greater of the estimate and the
+// count stays. A request that never left, and one that was answered with an error, costs nothing.
+//
+// Refusals have the shape of the wire's own errors, with the hint in the message and x-should-retry, so that SDKs show
+// them and do not repeat what cannot work. The header Clawjail-Refusal tells them from errors of a provider.
+package llm
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+// Bounds. Local models with long prompts take minutes to their first byte.
+const (
+	longestBody   = 32 << 20
+	longestAnswer = 64 << 20
+	longestModel  = 200
+
+	bodyTimeout   = 2 * time.Minute // for the agent's body to arrive
+	headerTimeout = 5 * time.Minute
+	// idleTimeout is no shorter: nothing moves while a model thinks about its first word.
+	idleTimeout   = 5 * time.Minute
+	lifetime      = 30 * time.Minute
+	settleTimeout = 10 * time.Second
+)
+
+// Book debits budgets. *egress.Book is one.
+type Book interface {
+	Charge(ctx context.Context, w egress.Who, provider, model string, requests int64, t egress.Tokens) error
+	// Day is that on which a charge counts; it is given with the correction, which may come after midnight.
+	Day() string
+}
+
+// Options of a Handler. All but Used are required.
+type Options struct {
+	Gateway door.Sender
+	// Views is what a caller may now. Nil means nothing.
+	Views   func(gateway.Caller) *egress.View
+	Book    Book
+	Secrets door.Secrets
+	// Used is told the name of every secret that went into a request. It must not wait. It may be nil.
+	Used func(vault.SecretName)
+	Log  *slog.Logger
+	// Now is the clock, also of the deadlines of connections.
+	Now func() time.Time
+}
+
+// Validate reports everything that is missing.
+func (o Options) Validate() error {
+	var errs []error
+	for _, field := range []struct {
+		name    string
+		missing bool
+	}{
+		{"gateway", o.Gateway == nil}, {"views", o.Views == nil}, {"book", o.Book == nil}, {"secrets", o.Secrets == nil},
+		{"log", o.Log == nil}, {"now", o.Now == nil},
+	} {
+		if field.missing {
+			errs = append(errs, errors.New("model endpoints: "+field.name+" is missing"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// view is the part of *egress.View that is asked here.
+type view interface {
+	Provider(wire egress.Wire, model string) (egress.Provider, *policy.Compiled, bool)
+	Providers() []egress.Provider
+}
+
+// Handler answers the model endpoints. It may be called from several goroutines, and has none of its own.
+type Handler struct {
+	Options
+	views func(gateway.Caller) view
+	held  *held
+	lists *lists
+}
+
+// New makes a handler.
+func New(o Options) (*Handler, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	views := func(c gateway.Caller) view {
+		if v := o.Views(c); v != nil {
+			return v
+		}
+		return nil
+	}
+	return &Handler{Options: o, views: views, held: newHeld(), lists: newLists()}, nil
+}
+
+// endpoint is one path that SDKs ask.
+type endpoint struct {
+	wire   egress.Wire
+	path   string // below the provider's base URL, as SDKs write it
+	method string
+	// answers says whether the model answers with text; embeddings do not. free requests are not billed.
+	answers, free bool
+	// streams is what a request gets that does not say whether it wants a stream.
+	streams bool
+}
+
+// endpoints are those that go to a provider; lists of models are answered here.
+func endpoints() []endpoint {
+	return []endpoint{
+		{wire: egress.WireOpenAI, path: pathChat, method: http.MethodPost, answers: true},
+		{wire: egress.WireOpenAI, path: pathResponses, method: http.MethodPost, answers: true},
+		{wire: egress.WireOpenAI, path: "/v1/embeddings", method: http.MethodPost},
+		{wire: egress.WireAnthropic, path: "/v1/messages", method: http.MethodPost, answers: true},
+		{wire: egress.WireAnthropic, path: "/v1/messages/count_tokens", method: http.MethodPost, free: true},
+		{wire: egress.WireOllama, path: "/api/chat", method: http.MethodPost, answers: true, streams: true},
+		{wire: egress.WireOllama, path: "/api/generate", method: http.MethodPost, answers: true, streams: true},
+	}
+}
+
+// The paths that are treated in a way of their own.
+const (
+	pathChat      = "/v1/chat/completions"
+	pathResponses = "/v1/responses"
+	pathModels    = "/v1/models"
+	pathTags      = "/api/tags"
+)
+
+// Routes are the paths that a Handler answers, for a mux. One that ends in a slash stands for everything below it.
+func Routes() []string {
+	var out []string
+	for _, e := range endpoints() {
+		out = append(out, e.path)
+	}
+	return append(out, pathModels, pathModels+"/", pathTags)
+}
+
+// route finds the endpoint of a request. The wire is right also for paths that are not known, for the shape of errors.
+func route(r *http.Request) (e endpoint, list, ok bool) {
+	path := r.URL.Path
+	for _, e := range endpoints() {
+		if path == e.path {
+			return e, false, true
+		}
+	}
+	models := endpoint{path: pathModels, method: http.MethodGet, wire: egress.WireOpenAI, free: true}
+	if r.Header.Get("Anthropic-Version") != "" {
+		models.wire = egress.WireAnthropic
+	}
+	switch {
+	case path == pathTags:
+		return endpoint{path: pathTags, method: http.MethodGet, wire: egress.WireOllama, free: true}, true, true
+	case path == pathModels, len(path) > len(pathModels)+1 && path[:len(pathModels)+1] == pathModels+"/":
+		return models, true, true
+	}
+	return models, false, false
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w, done := door.Patient(w, r, h.Now)
+	defer done()
+	e, list, ok := route(r)
+	caller, p := door.Admit(r)
+	if p == nil {
+		p = misdirected(r, e, ok)
+	}
+	if p != nil {
+		if p.Code == problem.Unsupported {
+			w.Header().Set("Allow", e.method)
+		}
+		h.refuse(w, e.wire, p)
+		return
+	}
+	if p := h.Gateway.Take(caller, gateway.SurfaceLLM); p != nil {
+		h.refuse(w, e.wire, p)
+		return
+	}
+	v := h.views(caller)
+	if v == nil {
+		h.refuse(w, e.wire, problem.New(problem.Forbidden, "an operator decides what this agent may use", "this agent may use no models"))
+		return
+	}
+	if list {
+		h.serveList(w, r, e, caller, v)
+		return
+	}
+	h.serveModel(w, r, e, caller, v)
+}
+
+// misdirected says what is wrong with the method or the path of a request.
+func misdirected(r *http.Request, e endpoint, known bool) *problem.Error {
+	switch {
+	case !known:
+		return problem.New(problem.NotFound, "the endpoints are those of OpenAI, Anthropic and Ollama for chats, embeddings and lists of models",
+			"the gateway has no model endpoint of that path")
+	case r.Method != e.method:
+		return problem.New(problem.Unsupported, "use "+e.method, "%s takes %s requests only", e.path, e.method)
+	}
+	return nil
+}
+
+// whoOf is the caller as the book of budgets knows it.
+func whoOf(c gateway.Caller) egress.Who {
+	return egress.Who{Tenant: c.Tenant, Agent: c.Agent, Session: c.Session, Opener: c.Opener, Base: c.Policy, Confined: c.Confined}
+}

@@ -1,0 +1,166 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestPathPatterns(t *testing.T) {
+	for in, want := range map[string]string{
+		"/": "/", "/a": "/a", "/a/": "/a", "/a/b": "/a/b", "/*": "/*", "/**": "/**", "/**/": "/**", "/a/*/b/**": "/a/*/b/**", "/.well-known/x": "/.well-known/x",
+		"/%61": "/a", "/a%20b": "/a%20b", "/a b%28": "", "/é": "/%C3%A9", "/%c3%a9": "/%C3%A9", "/%2A": "/%2A", "/%2a%2A": "/%2A%2A", "/...": "/...",
+		"/a;b=c": "/a;b=c", "/c%2b%2B": "/c%2B%2B", "/100%25": "/100%25", "/@scope/name": "/@scope/name", "/" + strings.Repeat("a/", 64): "/" + strings.TrimSuffix(strings.Repeat("a/", 64), "/"),
+		"": "", "a": "", "*": "", "a/b": "", "//": "", "/a//b": "", "//a": "", "/a//": "", "/./a": "", "/a/..": "", "/%2e%2e/a": "", "/..;/a": "", "/a%2fb": "", "/a%5Cb": "", `/a\b`: "",
+		"/**/a": "", "/a*": "", "/*a": "", "/a/***": "", "/%": "", "/%2": "", "/%zz": "", "/%252f": "", "/%25%32f": "", "/%00": "", "/a\nb": "", "/%7f": "", "/%ff": "", "/%c0%af": "",
+		"/a?b": "", "/a#b": "", "/a.*": "", "/a(b|c)": "", "/[a-z]": "", "/a$": "", "/^a": "", "/a{2}": "", "/.+": "", "https://a.example/x": "",
+		"/" + strings.Repeat("a/", 65): "", "/" + strings.Repeat("a", 2048): "",
+	} {
+		p, err := ParsePath(in)
+		if (err == nil) != (want != "") || p.String() != want {
+			t.Errorf("ParsePath(%.80q) = %.80q, %v; want %.80q", in, p, err, want)
+		}
+		if err != nil && len(err.Error()) > 300 {
+			t.Errorf("the error about %.20q has %d bytes", in, len(err.Error()))
+		}
+	}
+}
+
+func TestPathsMatchBySegments(t *testing.T) {
+	for _, c := range []struct {
+		pattern, path string
+		want          bool
+	}{
+		{"/", "/", true}, {"/", "/a", false},
+		{"/a", "/a", true}, {"/a", "/a/", true}, {"/a/", "/a", true}, {"/a", "/A", false}, {"/a", "/ab", false}, {"/a", "/a/b", false}, {"/a", "/", false},
+		{"/a", "/%61", true}, {"/%61", "/a", true}, {"/a%20b", "/a%20b", true}, {"/é", "/%c3%a9", true}, {"/%C3%A9", "/é", true},
+		{"/*", "/a", true}, {"/*", "/a/", true}, {"/*", "/", false}, {"/*", "/a/b", false}, {"/*", "/*", true}, {"/%2A", "/*", true}, {"/%2A", "/%2a", true}, {"/%2A", "/a", false},
+		{"/a/*", "/a/b", true}, {"/a/*", "/a", false}, {"/a/*", "/a/", false}, {"/a/*/c", "/a/b/c", true}, {"/a/*/c", "/a/c", false}, {"/a/*/c", "/a/b/b/c", false},
+		{"/**", "/", true}, {"/**", "/a/b/c", true}, {"/a/**", "/a", true}, {"/a/**", "/a/", true}, {"/a/**", "/a/b/c/d", true}, {"/a/**", "/ab", false}, {"/a/**", "/", false},
+		{"/a/*/**", "/a", false}, {"/a/*/**", "/a/b", true}, {"/a/*/**", "/a/b/c", true}, {"/%2A%2A", "/a", false}, {"/%2A%2A", "/**", true},
+		{"/repos/clawjail", "/repos/clawjail", true}, {"/100%25", "/100%25", true}, {"/a;b", "/a;b", true}, {"/a", "/a;b", false},
+	} {
+		r := allow("r", "a.example", 80)
+		r.Path = MustParsePath(c.pattern)
+		req := ask(HTTP, "a.example", 80, "GET")
+		req.Path = c.path
+		d := Only(r).Decide(req)
+		if d.Allowed != c.want || !d.Allowed && d.Code != PathDenied {
+			t.Errorf("%q allows %q: %+v, want %v", c.pattern, c.path, d, c.want)
+		}
+		r.Action = Deny
+		if d := (Policy{Default: Allow, Rules: []Rule{r}}).Decide(req); d.Allowed == c.want || !d.Allowed && d.Code != PathDenied {
+			t.Errorf("%q denies %q: %+v, want %v", c.pattern, c.path, d, c.want)
+		}
+	}
+}
+
+func ambiguousPaths() []string {
+	return []string{
+		"", "a", "*", "http://a.example/", `\a`, "//", "///", "//a", "/a//b", "/a//", "/.", "/..", "/./a", "/a/../b", "/a/.", "/a/..", "/a/../", "/%2e", "/%2E%2e/a", "/.%2e/a", "/%2e./a",
+		"/..;/a", "/.;x=1/a", "/..%3b/a", "/a/..;x", "/%2f", "/a%2Fb", "/a%5cb", "/a%5C", `/a\b`, `/\a`, "/%", "/a%", "/%2", "/%zz", "/%u002f", "/%252f", "/%255c", "/%252e%252e", "/%25%32f", "/%25%32%66",
+		"/%2561", "/%00", "/a%00b", "/a\x00", "/%0d%0a", "/\n", "/%7f", "/\x7f", "/%1f", "/%C2%85", "/%c0%af", "/%c0%ae%c0%ae/a", "/%e0%80%af", "/%ff", "/%E9", "/\xe9", "/a?b", "/a#b", "/a b",
+	}
+}
+
+func TestPathsThatCanBeReadInTwoWays(t *testing.T) {
+	for _, path := range ambiguousPaths() {
+		if !Ambiguous(path) {
+			t.Errorf("%q is not ambiguous", path)
+		}
+	}
+	for _, path := range []string{
+		"/", "/a", "/a/", "/a.b", "/.a", "/..a", "/a..", "/...", "/a%20b", "/%61", "/%C3%A9", "/é", "/100%25", "/50%25x", "/a;b", "/a;.", "/a;..", "/;", "/*", "/a:b@c", "/%3F", "/%23",
+		"/a|b", "/[x]", "/%5B", "/~a", "/a+b", "/" + strings.Repeat("a", 1<<16), strings.Repeat("/a", 1<<16),
+	} {
+		if Ambiguous(path) {
+			t.Errorf("%.40q is ambiguous", path)
+		}
+	}
+}
+
+func TestAmbiguousPathsMeetRulesThatDenyOnly(t *testing.T) {
+	everything := allow("all-paths", "a.example", 80)
+	everything.Path = MustParsePath("/**")
+	secret := deny("no-secret", "a.example")
+	secret.Path = MustParsePath("/secret")
+	for _, path := range ambiguousPaths() {
+		req := ask(HTTP, "a.example", 80, "GET")
+		req.Path = path
+		d := Only(everything).Decide(req)
+		if d.Allowed || d.Code != PathDenied || d.Hint == "" {
+			t.Errorf("allow rule, %q: %+v", path, d)
+		}
+		if path != "" && !strings.Contains(d.Reason, "two ways") {
+			t.Errorf("the reason does not say that %q is ambiguous: %s", path, d.Reason)
+		}
+		if d := (Policy{Default: Allow, Rules: []Rule{secret}}).Decide(req); d.Allowed || d.Code != PathDenied || d.Rule != "no-secret" {
+			t.Errorf("deny rule, %q: %+v", path, d)
+		}
+		if d := Only(allow("host", "a.example", 80)).Decide(req); !d.Allowed {
+			t.Errorf("a rule without a path looks at paths, %q: %+v", path, d)
+		}
+	}
+}
+
+func TestNobodySeesPathsInATunnel(t *testing.T) {
+	some, none := allow("some", "a.example", 443), deny("none", "a.example")
+	some.Path, none.Path = MustParsePath("/**"), MustParsePath("/secret")
+	// A path that a tunnel's request claims to have proves nothing.
+	for _, path := range []string{"", "/", "/a"} {
+		req := ask(HTTPS, "a.example", 443, Connect)
+		req.Path = path
+		if d := Only(some).Decide(req); d.Allowed || d.Code != PathDenied || !strings.Contains(d.Reason, "tunnel") {
+			t.Errorf("allow rule, %q: %+v", path, d)
+		}
+		if d := (Policy{Default: Allow, Rules: []Rule{none}}).Decide(req); d.Allowed || d.Rule != "none" || !strings.Contains(d.Reason, "tunnel") {
+			t.Errorf("deny rule, %q: %+v", path, d)
+		}
+	}
+}
+
+// What is accepted prints a form that is read back as the same, and matches what a regular expression made of it
+// matches, on the pattern's own text and on any other path.
+func FuzzParsePath(f *testing.F) {
+	for _, s := range append(ambiguousPaths(), "/", "/a/*/b/**", "/%2A/é", "/a%20b/", "/**", "/*", "/a;b/c.d") {
+		f.Add(s, "/a/x/b")
+		f.Add("/a/*/**", s)
+	}
+	f.Fuzz(func(t *testing.T, pattern, path string) {
+		_, ok := oraclePath(path)
+		if Ambiguous(path) == ok {
+			t.Fatalf("Ambiguous(%q) = %v", path, !ok)
+		}
+		canonical, _ := readPath(path)
+		if ok {
+			if again, why := readPath(canonical); why != "" || again != canonical {
+				t.Fatalf("%q → %q → %q, %s", path, canonical, again, why)
+			}
+		}
+		p, err := ParsePath(pattern)
+		if err != nil {
+			if p != (Path{}) {
+				t.Fatalf("%q: a path and an error", pattern)
+			}
+			return
+		}
+		if again, err := ParsePath(p.String()); err != nil || again != p {
+			t.Fatalf("%q → %q → %q, %v", pattern, p, again, err)
+		}
+		if p.IsZero() || strings.Contains(p.String(), "//") || strings.ContainsAny(p.String(), "\\?# \x00") {
+			t.Fatalf("%q accepted as %q", pattern, p)
+		}
+		tree := newPathNode()
+		tree.add(p, 7)
+		for _, s := range []string{path, pattern, p.String()} {
+			decoded, ok := oraclePath(s)
+			if !ok {
+				continue
+			}
+			canonical, _ := readPath(s)
+			want := oracleMatches(p.String(), decoded)
+			if p.matches(canonical) != want || (tree.find(strings.TrimPrefix(canonical, "/")) == 7) != want {
+				t.Fatalf("%q matches %q: want %v", p, s, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,291 @@
+// Package service is the reverse route of services for unmodified tools: a request to /svc/NAME/rest goes to the
+// service's base URL with /rest, and with the service's credential, which the tool and its jail never have.
+//
+// A service allows methods and paths. What a tool sends as a credential of its own is left out, and so are cookies in
+// both directions: all services share one address here, and what one of them sets the next one would get. Answers
+// stream, are scrubbed as the service says, and redirects within the service stay in it. Connections cannot be upgraded.
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/inject"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/gateway/scrub"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Prefix is where services are.
+const Prefix = "/svc/"
+
+const (
+	// largestBody bounds what a tool sends, in bytes: a push of a large repository.
+	largestBody = 2 << 30
+	// largestAnswer bounds an answer that had to be decompressed; others have no bound but time.
+	largestAnswer = 2 << 30
+	// longestQuery bounds the query, as the header bounds the rest.
+	longestQuery = 32 << 10
+)
+
+// Options of a Handler. All are required, except Used.
+type Options = door.Options
+
+// Handler answers everything below /svc/.
+type Handler struct {
+	Options
+	views   func(gateway.Caller) door.View
+	proxy   *httputil.ReverseProxy
+	largest int64 // largestBody, but in tests
+}
+
+// New makes a Handler.
+func New(o Options) (*Handler, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("configure services: %w", err)
+	}
+	h := &Handler{Options: o, largest: largestBody, views: func(c gateway.Caller) door.View { return o.Views(c) }}
+	h.proxy = &httputil.ReverseProxy{
+		Rewrite:        rewrite,
+		Transport:      sender{o.Gateway},
+		FlushInterval:  -1,
+		ModifyResponse: func(resp *http.Response) error { return tripOf(resp.Request.Context()).receive(resp) },
+		ErrorHandler:   h.fail,
+		// Of what is copied only that it broke off is worth a line.
+		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+	}
+	return h, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w, done := door.Patient(w, r, h.Now)
+	defer done()
+	t, refusal := h.plan(r)
+	if refusal != nil {
+		gateway.Refuse(w, r, refusal)
+		return
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &bounded{ReadCloser: http.MaxBytesReader(w, r.Body, h.largest), trip: t}
+	}
+	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, t)))
+}
+
+// trip is one request on its way through a service.
+type trip struct {
+	caller     gateway.Caller
+	service    egress.Service
+	permit     *policy.Compiled
+	credential *door.Credential
+	base, url  *url.URL // where the service is, and where the request goes
+	host       string   // how the tool calls the gateway
+	method     string
+	scrub      scrub.Options
+	tooLarge   atomic.Bool
+}
+
+type tripKey struct{}
+
+func tripOf(ctx context.Context) *trip {
+	t, ok := ctx.Value(tripKey{}).(*trip)
+	if !ok {
+		panic(http.ErrAbortHandler) // a request that did not come through ServeHTTP
+	}
+	return t
+}
+
+// plan decides everything that can be decided before anything leaves.
+func (h *Handler) plan(r *http.Request) (*trip, *problem.Error) {
+	caller, refusal := door.Admit(r)
+	if refusal != nil {
+		return nil, refusal
+	}
+	if refusal := h.Gateway.Take(caller, gateway.SurfaceService); refusal != nil {
+		return nil, refusal
+	}
+	name, rest, ok := split(r.URL.EscapedPath())
+	if !ok {
+		return nil, unknown("")
+	}
+	found, permit, ok := h.views(caller).Service(name)
+	if !ok {
+		return nil, unknown(name)
+	}
+	method, refusal := door.Method(r.Method)
+	if refusal != nil {
+		return nil, refusal
+	}
+	if r.Header["Upgrade"] != nil {
+		return nil, problem.New(problem.Unsupported, "Do not retry: use plain HTTP requests; WebSockets go through the proxy, without a credential.",
+			"connections to services cannot be upgraded")
+	}
+	if r.ContentLength > h.largest {
+		return nil, tooLarge(h.largest)
+	}
+	t := &trip{
+		caller: caller, service: found, permit: permit, host: r.Host, method: method,
+		scrub: scrub.Options{Scrub: found.Scrub, Compressed: found.Compressed, MaxDecoded: largestAnswer},
+	}
+	if found.Inject.Type == egress.InjectNone {
+		t.scrub.Scrub = egress.ScrubOff // there is nothing to find, and parts of answers may be asked for
+	}
+	if err := inject.Check(found.Inject); err != nil {
+		return nil, misconfigured(name, err)
+	}
+	secret := found.Secret
+	if secret == "" {
+		secret = found.Name
+	}
+	t.credential = door.NewCredential(h.Options, caller, secret, found.Inject)
+	if t.base, refusal = door.Target(found.BaseURL); refusal != nil {
+		return nil, misconfigured(name, refusal)
+	}
+	return t, t.aim(rest, r.URL.RawQuery)
+}
+
+// split cuts /svc/NAME/rest; rest has its slash, or is empty.
+func split(path string) (name, rest string, ok bool) {
+	path, ok = strings.CutPrefix(path, Prefix)
+	if !ok {
+		return "", "", false
+	}
+	if at := strings.IndexByte(path, '/'); at >= 0 {
+		path, rest = path[:at], path[at:]
+	}
+	return path, rest, door.ServiceName(path)
+}
+
+// aim finds the URL that a request goes to.
+func (t *trip) aim(rest, query string) *problem.Error {
+	if rest != "" {
+		if refusal := door.PlainPath(rest); refusal != nil {
+			return refusal
+		}
+	}
+	if len(query) > longestQuery {
+		return problem.New(problem.TooLarge, "Send a shorter query.", "the query is longer than %d bytes", longestQuery)
+	}
+	path := strings.TrimSuffix(t.base.EscapedPath(), "/") + rest
+	if path == "" {
+		path = "/"
+	}
+	plain, err := url.PathUnescape(path)
+	if err != nil {
+		return problem.New(problem.PathDenied, "Write every % as %25.", "the path of the URL can be read in two ways")
+	}
+	u := *t.base
+	u.Path, u.RawPath, u.RawQuery = plain, path, inject.PlainQuery(query)
+	if refusal := door.PlainPath(u.EscapedPath()); refusal != nil {
+		return refusal
+	}
+	t.url = &u
+	return nil
+}
+
+func unknown(name string) *problem.Error {
+	said := "the path names no service"
+	if name != "" {
+		said = fmt.Sprintf("this agent has no service of the name %s", name)
+	}
+	return problem.New(problem.ServiceUnknown,
+		`Do not retry: if the task needs it, ask once: POST /v1/access-requests {"kind": "service", "target": "NAME", "reason": "…"}.`, "%s", said)
+}
+
+func misconfigured(name string, err error) *problem.Error {
+	return problem.Wrap(err, problem.UpstreamFailed, "Do not retry: the operator has to correct the service.", "the service %s is not set up so that it can be used", name)
+}
+
+func tooLarge(most int64) *problem.Error {
+	return problem.New(problem.TooLarge, "Do not retry: send less at once.", "the request is larger than %d bytes", most)
+}
+
+// rewrite makes the request that leaves. Hop-by-hop headers are gone already.
+func rewrite(pr *httputil.ProxyRequest) {
+	t := tripOf(pr.In.Context())
+	out := pr.Out
+	target := *t.url
+	out.URL, out.Host, out.Method = &target, "", t.method
+	// Trailers of requests are not passed on: they would arrive after what was decided about headers.
+	out.Trailer = nil
+	inject.Hop(out.Header)
+	inject.DropCredentials(out.Header)
+	for _, name := range []string{"Origin", "Referer", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest", "Sec-Fetch-User"} {
+		out.Header.Del(name)
+	}
+	if err := inject.Clear(out, t.service.Inject); err != nil {
+		panic(http.ErrAbortHandler) // it was checked before
+	}
+	if _, named := out.Header["User-Agent"]; !named {
+		out.Header.Set("User-Agent", "clawjail")
+	}
+	scrub.PrepareRequest(out.Header, t.scrub)
+}
+
+// sender sends with the gateway.
+type sender struct{ gateway door.Sender }
+
+// RoundTrip implements http.RoundTripper.
+func (s sender) RoundTrip(r *http.Request) (*http.Response, error) {
+	t := tripOf(r.Context())
+	resp, refusal := s.gateway.Send(r.Context(), gateway.Errand{
+		Caller: t.caller, Surface: gateway.SurfaceService, Permit: t.permit, Service: t.service.Name,
+		Credential: t.credential.Needed(), Inject: t.credential.Into(r.Context()),
+	}, r)
+	if refusal != nil {
+		return nil, refusal
+	}
+	// The proxy asks the answer for its request, to find the trip. The one that was sent has the credential in it.
+	resp.Request = r
+	return resp, nil
+}
+
+// fail answers when nothing came back.
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	t := tripOf(r.Context())
+	p, ok := problem.As(err)
+	switch {
+	case t.tooLarge.Load():
+		p = tooLarge(h.largest)
+	case t.credential.Failure() != nil:
+		p = t.credential.Failure()
+	case r.Context().Err() != nil && (!ok || p.Code != problem.Timeout):
+		p = problem.Wrap(err, problem.Canceled, "", "the client left before the answer")
+	case !ok:
+		p = problem.Wrap(err, problem.UpstreamFailed, "The gateway allowed the request; the fault is with the service. One later retry is reasonable.",
+			"the service %s did not give a usable answer", t.service.Name)
+	case door.Decided(p):
+		denied := problem.Wrap(p, p.Code, "Do not retry: this is policy, not an outage. Ask the operator if the task needs it.",
+			"the service %s does not allow %s %s", t.service.Name, t.method, Prefix+t.service.Name+t.below(t.url.EscapedPath()))
+		denied.Details = p.Details
+		p = denied
+	}
+	gateway.Refuse(w, r, p)
+}
+
+// bounded remembers that a body was too large.
+type bounded struct {
+	io.ReadCloser
+	trip *trip
+}
+
+// Read implements io.Reader.
+func (b *bounded) Read(into []byte) (int, error) {
+	n, err := b.ReadCloser.Read(into)
+	var over *http.MaxBytesError
+	if errors.As(err, &over) {
+		b.trip.tooLarge.Store(true)
+	}
+	return n, err
+}

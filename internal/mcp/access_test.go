@@ -1,0 +1,87 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// operator answers what is asked, and keeps it.
+type operator struct {
+	asked  string
+	answer egress.AccessRequest
+	fail   error
+}
+
+func (o *operator) Ask(_ context.Context, by identity.Principal, kind egress.AccessKind, target, reason string, wait time.Duration) (egress.AccessRequest, error) {
+	o.asked = fmt.Sprintf("%q %s %s %q %s", by.ID, kind, target, reason, wait)
+	return o.answer, o.fail
+}
+
+func TestAccessIsAskedForInFewWords(t *testing.T) {
+	o := new(operator)
+	w := newWorldWith(t, Options{Backend: new(backend), Access: o})
+	for state, want := range map[egress.AccessState]string{
+		egress.AccessPending:  "not answered yet (ar_1); go on with something else, and ask the same again later to hear the answer",
+		egress.AccessApproved: "approved; try again now\noperator: for the docs only",
+		egress.AccessRefused:  "refused; do not ask for it again\noperator: for the docs only",
+		egress.AccessExpired:  "nobody answered; go on without it",
+	} {
+		o.answer = egress.AccessRequest{Meta: egress.Meta{ID: "ar_1"}, State: state}
+		if strings.Contains(want, "operator") {
+			o.answer.Answer = "for the\ndocs only"
+		}
+		got, out := w.tool("request_access", args{"kind": "host", "target": "example.com", "reason": "to read", "wait_seconds": 30})
+		if got != want || out.IsError {
+			t.Errorf("%s: %q", state, got)
+		}
+	}
+	if o.asked != `"" host example.com "to read" 30s` {
+		t.Errorf("asked for %s", o.asked)
+	}
+}
+
+func TestAccessThatCannotBeAskedFor(t *testing.T) {
+	o := &operator{fail: problem.New(problem.Forbidden, "use an agent's token", "only agents ask")}
+	w := newWorldWith(t, Options{Backend: new(backend), Access: o})
+	good := args{"kind": "tool", "target": "GET https://a.test/", "reason": "x"}
+	if got, out := w.tool("request_access", good); !out.IsError || got != "error forbidden: only agents ask\nhint: use an agent's token" {
+		t.Errorf("%q", got)
+	}
+	o.asked = ""
+	for _, wait := range []int{-1, maxAccessWait + 1} {
+		if got, out := w.tool("request_access", args{"kind": "host", "target": "a", "reason": "x", "wait_seconds": wait}); !out.IsError || !strings.Contains(got, "wait_seconds") {
+			t.Errorf("%d: %q", wait, got)
+		}
+	}
+	if got, out := w.tool("request_access", args{"kind": "host", "target": "a", "reason": "x", "tenant": "acme"}); !out.IsError || !strings.Contains(got, "tenant") {
+		t.Errorf("%q", got)
+	}
+	if o.asked != "" {
+		t.Errorf("it was asked for %s", o.asked)
+	}
+}
+
+// Where nobody takes questions, there is no tool to ask them with.
+func TestAccessIsOfferedWhereItIsTaken(t *testing.T) {
+	for _, o := range []Options{{Backend: new(backend)}, {Backend: new(backend), Access: new(operator)}} {
+		w := newWorldWith(t, o)
+		listed, err := w.ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, tool := range listed.Tools {
+			found = found || tool.Name == "request_access"
+		}
+		if found != (o.Access != nil) {
+			t.Errorf("offered: %t", found)
+		}
+	}
+}
