@@ -233,6 +233,7 @@ func TestEndingsGoOnAndJoinLater(t *testing.T) {
 		}
 		open.End(Outcome{Result: Failed})
 		l.Note(Event{Action: "host.denied", Result: Refused})
+		time.Sleep(linger)
 		synctest.Wait()
 		if s := l.Status(); !s.Down || s.Spilled != 8 || s.Lost != 0 {
 			t.Fatalf("status %+v", s)
@@ -595,4 +596,33 @@ func TestTheFileKeeperTakesWhatTheLogSigns(t *testing.T) {
 	if err != nil || !report.OK() || report.Nodes[0].Covered != 2 {
 		t.Errorf("%+v %v", report, err)
 	}
+}
+
+// An outcome for which nobody waits must not make the next intent wait for a transaction of its own.
+func TestOutcomesGoWithTheNextIntent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		l := w.open()
+		transactions := func() (n int) {
+			w.store.set(func(m *memory) { n = len(m.groups) })
+			return n
+		}
+		before := transactions()
+		for range 10 {
+			w.begin(l, "gateway.forward").End(Outcome{Result: OK})
+			synctest.Wait() // the writer has seen the outcome
+		}
+		if n := transactions() - before; n != 10 {
+			t.Errorf("10 intents took %d transactions", n)
+		}
+		if n := len(w.store.all()); n != 19 {
+			t.Errorf("%d rows", n)
+		}
+		time.Sleep(linger)
+		synctest.Wait()
+		if n := len(w.store.all()); n != 20 {
+			t.Errorf("%d rows after a moment: the last outcome waits for company", n)
+		}
+		w.close(l)
+	})
 }

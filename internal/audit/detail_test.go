@@ -1,10 +1,12 @@
 package audit
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +86,44 @@ func TestAURLIsRecordedWithoutWhatMayBeSecret(t *testing.T) {
 	} {
 		if got := bareTarget(in); strings.TrimSuffix(got, "/") != strings.TrimSuffix(want, "/") {
 			t.Errorf("%s: got %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestADetailIsTheJSONThatItWouldBeOtherwise(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		fields := Fields{}
+		for n := range rapid.IntRange(0, 8).Draw(t, "fields") {
+			name := fmt.Sprintf("field%d", n)
+			fields[name] = rapid.OneOf(
+				rapid.String().AsAny(), rapid.Bool().AsAny(), rapid.Int().AsAny(), rapid.Int64().AsAny(), rapid.Uint16().AsAny(), rapid.Float32().AsAny(),
+				rapid.SliceOfN(rapid.String(), 0, 3).AsAny(), rapid.SampledFrom([]string{`"`, `\\`, "<&>", "\u2028", "\x7f", "\n", ""}).AsAny(),
+			).Draw(t, name)
+		}
+		d := NewDetail(fields)
+		if d.Err() != nil || len(fields) == 0 {
+			return
+		}
+		var want bytes.Buffer
+		encoder := json.NewEncoder(&want)
+		encoder.SetEscapeHTML(false)
+		if err := encoder.Encode(fields); err != nil {
+			t.Fatal(err)
+		}
+		if got := d.String() + "\n"; got != want.String() {
+			t.Fatalf("%s, want %s", got, want.String())
+		}
+	})
+}
+
+func TestEveryDayNamesWouldPassAnyway(t *testing.T) {
+	for _, name := range []string{"method", "scheme", "allowed", "path", "rule", "service", "code", "agent", "injected", "bytes_out", "bytes_in", "ms", "address", "status", "reused"} {
+		if !everyDay(name) {
+			t.Errorf("%s is looked at in full", name)
+		}
+		words := strings.Split(name, "_")
+		if slices.ContainsFunc(words, secret) && !harmless(words[len(words)-1]) {
+			t.Errorf("%s is that of something secret", name)
 		}
 	}
 }

@@ -103,6 +103,13 @@ func (q *queue) put(e *entry) putResult {
 	return putDone
 }
 
+// urgent says whether somebody waits for a record, or there are so many that they are a transaction of their own.
+func (q *queue) urgent(many int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed || len(q.entries) > q.unwaited || len(q.entries) >= many
+}
+
 // poke wakes the writer.
 func (q *queue) poke() {
 	select {

@@ -16,6 +16,9 @@ const (
 	// skewTolerance is how far the clock may go back without a word: callers' times differ a little, because they
 	// take them before they queue.
 	skewTolerance = time.Second
+	// linger is how long records for which nobody waits may wait for company. An outcome that was written at once would
+	// make the next intent wait for a transaction that nobody needs.
+	linger = 10 * time.Millisecond
 )
 
 // writer is the one goroutine that writes the chain of a node. Its own fields need no lock.
@@ -73,9 +76,20 @@ func (w *writer) run() {
 	defer close(w.ended)
 	retry := time.NewTimer(w.options.RetryEvery)
 	defer retry.Stop()
+	var company <-chan time.Time // nil while nothing lingers
 	for {
 		select {
 		case <-w.queue.wake:
+			if !w.queue.urgent(groupRows) {
+				if company == nil {
+					company = time.After(linger)
+				}
+				continue
+			}
+			company = nil
+			w.drain()
+		case <-company:
+			company = nil
 			w.drain()
 		case <-retry.C:
 			w.retry = w.waiting()
@@ -94,9 +108,9 @@ func (w *writer) run() {
 // waiting says whether there is something to write that is not in the queue.
 func (w *writer) waiting() bool { return w.lost.Load() > 0 || w.spill.waiting() }
 
-// drain writes until nothing is queued.
+// drain writes what is queued, and what somebody waits for meanwhile.
 func (w *writer) drain() {
-	for {
+	for more := true; more; more = w.queue.urgent(groupRows) {
 		batch := w.queue.next(groupRows)
 		if len(batch) == 0 {
 			break

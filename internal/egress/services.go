@@ -162,6 +162,9 @@ func (b *Book) RemoveService(ctx context.Context, by identity.Principal, id stri
 
 // remove removes what only allows.
 func (b *Book) remove(ctx context.Context, by identity.Principal, op identity.Operation, kind, id string, missing error) error {
+	if err := b.may(ctx, by, op, scope{tenant: by.TenantOr("")}); err != nil {
+		return err
+	}
 	e, err := b.entry(ctx, kind, id, missing)
 	if err != nil {
 		return err

@@ -121,6 +121,9 @@ func (x *exchange) finish(ctx context.Context) {
 	if x.Source.IsValid() {
 		source = x.Source.String()
 	}
+	if !x.gateway.log.Enabled(ctx, slog.LevelInfo) {
+		return
+	}
 	attrs := []slog.Attr{
 		slog.String("caller", source),
 		slog.String("jail", x.Jail),

@@ -21,8 +21,18 @@ func scanAudit(row scanner) (r store.AuditRow, err error) {
 	return r, err
 }
 
-const insertAudit = `INSERT INTO audit (` + auditColumns + `)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`
+// auditGroups are how many rows one statement inserts: most of what a row costs is the statement.
+func auditGroups() [3]int { return [3]int{16, 4, 1} }
+
+func insertAudit(rows int) string {
+	return `INSERT INTO audit (` + auditColumns + `) VALUES ` +
+		strings.TrimSuffix(strings.Repeat(`(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?), `, rows), ", ")
+}
+
+func auditValues(to []any, r store.AuditRow) []any {
+	return append(to, r.Node, r.Seq, stamp(r.Time), r.ID, r.Ref, r.Phase, r.Action, r.Result, r.Tenant, r.Actor,
+		r.Session, r.Jail, r.Target, bytes(r.Detail), r.PrevHash, r.Hash)
+}
 
 // AppendAudit is of store.Audit. A trigger refuses a row that does not follow the newest one.
 func (db *DB) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
@@ -30,15 +40,36 @@ func (db *DB) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
 		return err
 	}
 	return db.change(ctx, "append to the audit log", func(ctx context.Context, tx *sql.Tx) error {
-		insert := tx.StmtContext(ctx, db.insertAudit)
-		for _, r := range rows {
-			if _, err := insert.ExecContext(ctx, r.Node, r.Seq, stamp(r.Time), r.ID, r.Ref, r.Phase, r.Action, r.Result, r.Tenant, r.Actor,
-				r.Session, r.Jail, r.Target, bytes(r.Detail), r.PrevHash, r.Hash); err != nil {
-				return refused(ctx, tx, r, err)
+		var values []any
+		for n, size := range auditGroups() {
+			for len(rows) >= size {
+				values = values[:0]
+				for _, r := range rows[:size] {
+					values = auditValues(values, r)
+				}
+				if _, err := tx.StmtContext(ctx, db.insertAudit[n]).ExecContext(ctx, values...); err != nil {
+					return db.whichRow(ctx, tx, rows[:size], err)
+				}
+				rows = rows[size:]
 			}
 		}
 		return nil
 	})
+}
+
+// whichRow says which of the rows of a statement was refused, and why. Nothing of the statement has happened.
+func (db *DB) whichRow(ctx context.Context, tx *sql.Tx, rows []store.AuditRow, cause error) error {
+	one := tx.StmtContext(ctx, db.insertAudit[len(db.insertAudit)-1])
+	for _, r := range rows {
+		why := cause
+		if len(rows) > 1 {
+			if _, why = one.ExecContext(ctx, auditValues(nil, r)...); why == nil {
+				continue
+			}
+		}
+		return refused(ctx, tx, r, why)
+	}
+	return fmt.Errorf("append %d rows that are taken one by one: %w", len(rows), cause)
 }
 
 // refused says why the trigger has refused a row, if it has. The transaction still sees the rows before it.

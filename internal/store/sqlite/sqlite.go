@@ -37,7 +37,8 @@ type DB struct {
 	// others from reading.
 	walk *sql.DB
 	// What an opening session and every request to a model wait for is prepared once, on the connection that writes.
-	insertAudit, useGrant, chargeUsage *sql.Stmt
+	insertAudit           [3]*sql.Stmt // by auditGroups
+	useGrant, chargeUsage *sql.Stmt
 }
 
 var _ store.Store = (*DB)(nil)
@@ -68,8 +69,10 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	if err := migrate(ctx, db.write); err != nil {
 		return nil, err
 	}
-	if db.insertAudit, err = db.write.PrepareContext(ctx, insertAudit); err != nil {
-		return nil, failure(ctx, "open the database", err)
+	for n, size := range auditGroups() {
+		if db.insertAudit[n], err = db.write.PrepareContext(ctx, insertAudit(size)); err != nil {
+			return nil, failure(ctx, "open the database", err)
+		}
 	}
 	if db.useGrant, err = db.write.PrepareContext(ctx, useGrant); err != nil {
 		return nil, failure(ctx, "open the database", err)
@@ -124,7 +127,7 @@ func pool(path string, readOnly bool) (*sql.DB, error) {
 // Close waits for the methods that are running.
 func (db *DB) Close() error {
 	var errs []error
-	for _, statement := range []*sql.Stmt{db.insertAudit, db.useGrant, db.chargeUsage} {
+	for _, statement := range append(db.insertAudit[:], db.useGrant, db.chargeUsage) {
 		if statement != nil {
 			errs = append(errs, statement.Close())
 		}
