@@ -174,7 +174,9 @@ func (x *exit) open(ca *x509.CertPool) {
 	mux := http.NewServeMux()
 	log := slog.New(slog.NewTextHandler(x.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	x.gateway, err = gateway.New(gateway.Config{
-		Records: ledger.New(records), Policy: func(c gateway.Caller) *policy.Compiled { return views(c).Proxy() }, Used: book.Used, Keys: people,
+		Records: ledger.New(records), Policy: func(c gateway.Caller) *policy.Compiled { return views(c).Proxy() }, Used: func(ctx context.Context, rule string) (bool, bool) {
+			return book.Used(ctx, rule), egress.ForOneUse(rule)
+		}, Keys: people,
 		Roots: ca, Local: mux, Logger: log, Limits: gateway.DefaultLimits(),
 	})
 	must(err)

@@ -40,6 +40,11 @@ func (d decided) rates(c gateway.Caller) gateway.Rates {
 	return gateway.Rates{Proxy: r.Proxy, Execute: r.Execute, Service: r.Service, LLM: r.LLM, Tunnels: r.Tunnels}
 }
 
+// used implements gateway.Config.Used.
+func (d decided) used(ctx context.Context, rule string) (ok, once bool) {
+	return d.book.Used(ctx, rule), egress.ForOneUse(rule)
+}
+
 // ask implements gateway.Config.Ask.
 func (d decided) ask(ctx context.Context, c gateway.Caller, target string) bool {
 	if d.view(c).Hold() <= 0 {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -164,7 +165,7 @@ func providerRows(all []api.Provider, _ time.Time) [][]string {
 			prices = append(prices, fmt.Sprintf("%s=%g/%g", price.Model, price.Input, price.Output))
 		}
 		rows = append(rows, []string{printable(one.Name), printable(string(one.Wire)), printable(one.BaseURL), tenant, agent, strconv.Itoa(one.Priority),
-			dash(printable(one.Secret)), printable(strings.Join(one.Models, ", ")), dash(printable(strings.Join(prices, ", ")))})
+			dash(printable(cmp.Or(one.Secret, one.Name))), printable(strings.Join(one.Models, ", ")), dash(printable(strings.Join(prices, ", ")))})
 	}
 	return manyTenants(rows, 3)
 }

@@ -147,7 +147,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	asked := decided{book}
 	exit, err := gateway.New(gateway.Config{
 		Guard: reach.guard, Logger: o.log, Now: o.now, Limits: gateway.DefaultLimits(), Local: inside, Records: ledger.New(ring.log),
-		Policy: asked.policy, Used: book.Used, Ask: asked.ask, Rates: asked.rates, Keys: ring.identity, Observer: counted, Roots: trusted,
+		Policy: asked.policy, Used: asked.used, Ask: asked.ask, Rates: asked.rates, Keys: ring.identity, Observer: counted, Roots: trusted,
 	})
 	if err != nil {
 		return err

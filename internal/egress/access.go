@@ -71,7 +71,7 @@ func readTarget(kind AccessKind, target string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return t.Methods[0] + " " + t.URL, nil
+		return strings.Join(append([]string{t.Methods[0], t.URL}, t.Services...), " "), nil
 	case AccessService:
 		if !validName(target) {
 			return "", errors.New("it is not the name of a service")
@@ -94,12 +94,16 @@ func hostRule(target string) (policy.Rule, error) {
 	return policy.Rule{Action: policy.Allow, Host: r.Host, Ports: r.Ports}, nil
 }
 
-// askedTool reads METHOD URL.
+// askedTool reads METHOD URL SERVICE; the service may be left out, see [View.livesAt].
 func askedTool(target string) (Tool, error) {
 	method, url, found := strings.Cut(target, " ")
+	url, service, named := strings.Cut(url, " ")
 	t := Tool{URL: url, Methods: []string{strings.ToUpper(method)}}
-	if !found || !made(t.Methods[0], 32, upper) || t.Methods[0] == policy.Connect {
-		return Tool{}, errors.New("write it as a method and a URL: GET https://api.example.com/v1/**")
+	if !found || !made(t.Methods[0], 32, upper) || t.Methods[0] == policy.Connect || named && !validName(service) {
+		return Tool{}, errors.New("write it as a method, a URL and the service whose credential is used: GET https://api.example.com/v1/** example")
+	}
+	if named {
+		t.Services = []string{service}
 	}
 	r, err := t.rule("it")
 	if err != nil {
@@ -116,6 +120,18 @@ func askedTool(target string) (Tool, error) {
 	return t, nil
 }
 
+// hasServiceFor says why a tool that was asked for would be of no use.
+func (v *View) hasServiceFor(target string) error {
+	t, err := askedTool(target)
+	if err != nil || len(t.Services) > 0 {
+		return err
+	}
+	if r, err := t.rule("it"); err != nil || len(v.livesAt(r)) == 0 {
+		return errors.New("name the service whose credential is used, behind the URL: " + clip(target) + " SERVICE")
+	}
+	return nil
+}
+
 // Ask is an agent's request for access. The same question again is the same request, until it is answered. With wait it
 // returns when it is answered, or wait (at most 5 minutes) is over.
 func (b *Book) Ask(ctx context.Context, by identity.Principal, kind AccessKind, target, reason string, wait time.Duration) (AccessRequest, error) {
@@ -129,6 +145,9 @@ func (b *Book) Ask(ctx context.Context, by identity.Principal, kind AccessKind, 
 	}
 	f := newFlaws()
 	canonical, err := readTarget(kind, target)
+	if err == nil && kind == AccessTool {
+		err = b.View(Who{Tenant: by.Tenant, Agent: by.ID}).hasServiceFor(canonical)
+	}
 	f.check(err == nil, "target", "%q cannot be asked for: %v", clip(target), err)
 	f.check(strings.TrimSpace(reason) != "", "reason", "is missing; say what the task needs it for")
 	f.check(clean(reason, maxText), "reason", "has more than %d bytes or control characters", maxText)

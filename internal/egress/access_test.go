@@ -90,8 +90,8 @@ func TestApprovalOfAToolJoinsTheList(t *testing.T) {
 	_, err := w.PutSettings(w.ctx, w.operator, Settings{Meta: Meta{Tenant: "acme"}, Tools: []Tool{{URL: "https://wide.example/**", Methods: []string{"GET"}}}})
 	w.must(err)
 	may := func(host string) policy.Decision { return w.View(bot).Tool("s").Decide(get(host, "/x")) }
-	asked := w.ask(w.bot, AccessTool, "get https://T.example:443/x/")
-	if asked.Target != "GET https://t.example/x" {
+	asked := w.ask(w.bot, AccessTool, "get https://T.example:443/x/ s")
+	if asked.Target != "GET https://t.example/x s" {
 		t.Errorf("asked for %q", asked.Target)
 	}
 	out := w.answer(asked.ID, AccessAnswer{Approve: true, Once: true})
@@ -104,13 +104,39 @@ func TestApprovalOfAToolJoinsTheList(t *testing.T) {
 	if w.View(agent(w.twin)).Tool("s").Decide(get("t.example", "/x")).Allowed {
 		t.Error("others have the tool")
 	}
-	timed := w.answer(w.ask(w.bot, AccessTool, "GET https://u.example/x").ID, AccessAnswer{Approve: true, For: "10m"})
+	timed := w.answer(w.ask(w.bot, AccessTool, "GET https://u.example/x s").ID, AccessAnswer{Approve: true, For: "10m"})
 	if timed.Made != out.Made || !may("u.example").Allowed {
 		t.Errorf("made %s and %s", out.Made, timed.Made)
 	}
 	w.clock.forward(10 * time.Minute)
 	if may("u.example").Allowed || !may("wide.example").Allowed {
 		t.Error("the tool does not expire, or all do")
+	}
+}
+
+// A URL that somebody approves is not a place to which every credential of the tenant may be sent.
+func TestAnApprovedToolIsForTheServiceThatWasShown(t *testing.T) {
+	w := newWorld(t)
+	may := func(service, host string) bool {
+		return w.View(agent(w.bot)).Tool(service).Decide(get(host, "/x")).Allowed
+	}
+	w.answer(w.ask(w.bot, AccessTool, "GET https://named.example/x one").ID, AccessAnswer{Approve: true})
+	if !may("one", "named.example") || may("github", "named.example") || may("", "named.example") {
+		t.Error("a tool for one service is not for that one alone")
+	}
+	_, err := w.Ask(w.ctx, w.bot, AccessTool, "GET https://there.example/x", "x", 0)
+	w.wantCode("a tool without a service, where none is", err, problem.BadRequest)
+	for name, base := range map[string]string{"there": "https://there.example/v1", "port": "https://there.example:8443", "plain": "http://there.example", "github": "https://api.github.example"} {
+		s := service(name)
+		s.Tenant, s.BaseURL = "acme", base
+		_, err := w.PutService(w.ctx, w.admin, s)
+		w.must(err)
+	}
+	w.answer(w.ask(w.bot, AccessTool, "GET https://there.example/x").ID, AccessAnswer{Approve: true})
+	for name, want := range map[string]bool{"there": true, "port": false, "plain": false, "github": false, "raw-secret": false, "": false} {
+		if may(name, "there.example") != want {
+			t.Errorf("with the credential of %q: %t", name, !want)
+		}
 	}
 }
 
@@ -226,7 +252,7 @@ func TestWhatCannotBeAskedFor(t *testing.T) {
 func TestLongReasonsCanBeAnswered(t *testing.T) {
 	w := newWorld(t)
 	long := strings.Repeat(`"`, maxText)
-	asked, err := w.Ask(w.ctx, w.bot, AccessTool, "GET https://a.example/"+strings.Repeat("x", 900), long, 0)
+	asked, err := w.Ask(w.ctx, w.bot, AccessTool, "GET https://a.example/"+strings.Repeat("x", 900)+" s", long, 0)
 	w.must(err)
 	_, err = w.Answer(w.ctx, w.operator, asked.ID, AccessAnswer{Approve: true, Comment: long})
 	w.must(err)

@@ -165,7 +165,8 @@ type Provider struct {
 type Tool struct {
 	URL     string   `json:"url"`
 	Methods []string `json:"methods"`
-	// Services limits whose credentials may be used there; empty: any that the agent has.
+	// Services limits whose credentials may be used there; empty: any that the agent has or, of a tool that was approved,
+	// those of the services whose base URL is there.
 	Services []string `json:"services,omitempty"`
 	// ExpiresAt and Once are of a tool that was approved for a time, or for one use.
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
@@ -209,7 +210,7 @@ type AccessKind string
 // The kinds.
 const (
 	AccessHost    AccessKind = "host"    // target: host or host:port, or a URL
-	AccessTool    AccessKind = "tool"    // target: METHOD URL
+	AccessTool    AccessKind = "tool"    // target: METHOD URL SERVICE; without it, the services whose base URL is there
 	AccessService AccessKind = "service" // target: the name of a service that exists for other agents
 )
 

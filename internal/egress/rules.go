@@ -152,6 +152,9 @@ func (b *Book) RemoveRule(ctx context.Context, by identity.Principal, id string)
 	return b.change(ctx, s, func() error { return b.removed(ctx, e.ID, missing) })
 }
 
+// ForOneUse says whether the rule of that name is one for one use.
+func ForOneUse(rule string) bool { return strings.HasPrefix(rule, prefixOnce) }
+
 // Used says that a rule was what let a request pass; one that was for one use goes, and the second of two requests that
 // use it at the same time is told false. It only asks the store about rules for one use, which their names tell.
 func (b *Book) Used(ctx context.Context, rule string) (ok bool) {

@@ -148,7 +148,7 @@ func validExpiry(f *flaws, at, now time.Time) {
 
 // Names that rules have in policies when operators did not name them; see [Rule.policyName].
 const (
-	prefixRule    = "rule-"
+	prefixRule    = "rule_" // of ids, which are the names of rules without one
 	prefixOnce    = "once-"
 	prefixDamaged = "damaged-"
 )
@@ -160,7 +160,7 @@ func reserved(name string) bool {
 func validRule(f *flaws, r Rule) {
 	validMeta(f, r.Meta)
 	if r.Name != "" && (!made(r.Name, 64, lower+upper+digits+"._-") || reserved(r.Name)) {
-		f.add(problem.BadName, "name", "1 to 64 letters, digits, dot, _ and -; rule-, once- and damaged- at the beginning are taken",
+		f.add(problem.BadName, "name", "1 to 64 letters, digits, dot, _ and -; rule_, once- and damaged- at the beginning are taken",
 			"%q is not a name for a rule", clip(r.Name))
 	}
 	f.check(r.Session == "" || r.Tenant != "", "session", "a session is one of a tenant; name the tenant")
@@ -168,6 +168,10 @@ func validRule(f *flaws, r Rule) {
 	f.check(r.Session == "" || made(r.Session, 128, lower+upper+digits+"_-"), "session", "is not the id of a session")
 	if r.Priority < 1 || r.Priority > 999 {
 		f.add(problem.BadLimit, "priority", "1 to 999; lower comes first", "is %d", r.Priority)
+	}
+	if r.Action == policy.Allow && r.Scheme == policy.HTTPS && (r.Path != policy.Path{} || len(r.Methods) > 0) {
+		f.add(problem.BadRequest, "path", "allow the host as a whole, or make it a tool (clawjail agent tools) or a service (clawjail service add): there the gateway speaks TLS itself",
+			"a rule that allows a part of an https server allows nothing: in a tunnel nobody sees methods and paths")
 	}
 	f.check(!r.Once || r.Action == policy.Allow, "once", "only a rule that allows can be for one use")
 	f.check(len(r.Ports) <= maxList && len(r.Methods) <= maxList, "ports", "a rule has at most %d ports and methods", maxList)

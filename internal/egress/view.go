@@ -195,7 +195,7 @@ func (r *Rule) policyName() string {
 	case r.Once:
 		return prefixOnce + r.ID
 	case r.Name == "":
-		return prefixRule + r.ID
+		return r.ID
 	}
 	return r.Name
 }
@@ -335,9 +335,28 @@ func (v *View) findTools(now time.Time) {
 		if err != nil || len(t.Methods) == 0 {
 			continue // which validation has refused
 		}
+		services := t.Services
+		if len(services) == 0 && t.ID != "" {
+			if services = v.livesAt(r); len(services) == 0 {
+				continue
+			}
+		}
 		v.tools = append(v.tools, r)
-		v.toolFor = append(v.toolFor, t.Services)
+		v.toolFor = append(v.toolFor, services)
 	}
+}
+
+// livesAt are the services of the caller that are where a tool leads to. An agent that asks for a tool and names no service
+// gets it with their credentials: whoever approves a URL has not said that all others may be sent there.
+func (v *View) livesAt(tool policy.Rule) []string {
+	var out []string
+	for _, name := range v.names {
+		base, err := parseBase(v.services[name].BaseURL)
+		if err == nil && base.scheme == tool.Scheme && tool.Host.Matches(base.to.Host()) && slices.Equal(tool.Ports, policy.Ports(base.to.Port())) {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // Service finds a service by name, and what decides about requests to it: what it allows, after all rules that deny.

@@ -57,6 +57,8 @@ type caller struct {
 	mu    sync.Mutex // guards what follows
 	gone  bool
 	conns map[*conn]struct{}
+	// tunnels are those that are open; see review.go.
+	tunnels map[*tunnel]struct{}
 }
 
 // Admit lets an address use the gateway as that caller. The address must not be

@@ -78,6 +78,9 @@ func OwnCodes() []string {
 // maxPath bounds the path in a record.
 const maxPath = 512
 
+// maxMethod bounds the method in a record. It is longer than any that a rule can have, so that what was cut is none of those.
+const maxMethod = 64
+
 // exchange is one request on its way through the gateway.
 type exchange struct {
 	Decision
@@ -88,7 +91,9 @@ type exchange struct {
 	private netip.Addr     // where an operator leads the host, if somewhere
 	dialled netip.AddrPort // the target that answered
 	record  Record         // nil until the intent is written
+	tunnel  *tunnel        // of a CONNECT request
 	reused  bool
+	once    bool // what allowed it was for one use, and is gone
 	status  int
 	failure string // the code of what went wrong with a request that was allowed
 	err     error  // the private half of a refusal; for the log
@@ -101,7 +106,7 @@ func (g *Gateway) newExchange(who *caller, surface Surface, method, path string)
 	x := &exchange{gateway: g, who: who}
 	x.Decision = Decision{
 		Time: g.now(), Source: who.addr, Jail: who.Jail, Session: who.Session, Tenant: who.Tenant, Agent: who.Agent, Actor: who.Actor,
-		Surface: surface, Method: method, Path: path[:min(len(path), maxPath)],
+		Surface: surface, Method: method[:min(len(method), maxMethod)], Path: path[:min(len(path), maxPath)],
 	}
 	x.meter = meter{gateway: g, who: who}
 	x.meter.touch()
@@ -112,12 +117,21 @@ func (g *Gateway) newExchange(who *caller, surface Surface, method, path string)
 // allowed is enough. path is whole, unlike the one that is recorded.
 func (x *exchange) admit(ctx context.Context, to hostport.Endpoint, path string, schemes ...policy.Scheme) *problem.Error {
 	x.Host, x.Port = to.Host(), to.Port()
-	asks := x.gateway.ask != nil && (x.Surface == SurfaceForward || x.Surface == SurfaceConnect) && x.Agent != ""
+	proxied := x.Surface == SurfaceForward || x.Surface == SurfaceConnect
+	asks := proxied && x.gateway.ask != nil && x.Agent != ""
+	taken := !proxied // the other surfaces take one for all that they send
 	// Each round has a rule less, or an answer more.
 	for range 4 {
 		decided := x.decideFirst(to, path, schemes)
 		x.Rule, x.Allowed, x.Reported = decided.Rule, decided.Allowed, decided.Reported
 		x.Code, x.Reason, x.Hint = string(decided.Code), decided.Reason, decided.Hint
+		if !taken {
+			// Before anybody is asked: that costs the operator and the database something.
+			if refusal := x.gateway.Take(x.who.Caller, x.Surface); refusal != nil {
+				return refusal
+			}
+			taken = true
+		}
 		if asks && (!decided.Allowed || decided.Reported) && decided.Rule == "" {
 			asks = false
 			if x.gateway.ask(ctx, x.who.Caller, to.String()) {
@@ -125,16 +139,19 @@ func (x *exchange) admit(ctx context.Context, to hostport.Endpoint, path string,
 				continue
 			}
 		}
-		if x.Surface == SurfaceForward || x.Surface == SurfaceConnect {
-			// The other surfaces take one for all that they send.
-			if refusal := x.gateway.Take(x.who.Caller, x.Surface); refusal != nil {
-				return refusal
-			}
-		}
 		if !decided.Allowed {
 			return problem.New(string(decided.Code), decided.Hint, "%s", decided.Reason)
 		}
-		if decided.Rule != "" && x.gateway.used != nil && !x.gateway.used(ctx, decided.Rule) {
+		ok := true
+		if decided.Rule != "" && x.gateway.used != nil {
+			ok, x.once = x.gateway.used(ctx, decided.Rule)
+		}
+		if !ok {
+			if !proxied {
+				// The rules of the proxy say nothing about what may be sent with a credential.
+				return problem.New(problem.HostDenied, "Do not retry: ask for it again if the task needs it once more.",
+					"what allowed this was for one use, and has been used")
+			}
 			x.permit = x.gateway.permit(x.who)
 			continue
 		}

@@ -64,9 +64,9 @@ type Config struct {
 	// Policy is what a caller may now; it is asked with every request. Nil stands for the policy that the caller was
 	// admitted with.
 	Policy func(Caller) *policy.Compiled
-	// Used says that a rule is about to let a request pass; false when it was for one use and has had it. Nil knows no
-	// such rules.
-	Used func(ctx context.Context, rule string) bool
+	// Used says that a rule is about to let a request pass; ok is false when it was for one use and has had it, and once
+	// says that it had that one use. Nil knows no such rules.
+	Used func(ctx context.Context, rule string) (ok, once bool)
 	// Ask has the operator asked about a host that no rule allows an agent, waits as long as was decided for the agent,
 	// and reports whether to decide again. Nil asks nobody.
 	Ask func(ctx context.Context, c Caller, target string) (again bool)
@@ -153,12 +153,14 @@ type Gateway struct {
 	resolver Resolver
 	records  Records
 	policy   func(Caller) *policy.Compiled
-	used     func(ctx context.Context, rule string) bool
+	used     func(ctx context.Context, rule string) (ok, once bool)
 	ask      func(ctx context.Context, c Caller, target string) bool
 	rates    func(Caller) Rates
 	keys     Keys
 	observer Observer
 	quotas   quotas
+	lives    context.Context // ends with Close
+	end      context.CancelFunc
 	local    http.Handler
 	log      *slog.Logger
 	now      func() time.Time
@@ -229,6 +231,7 @@ func New(c Config) (*Gateway, error) {
 	}
 	g.start = g.now()
 	g.client = g.newClient(c.Roots)
+	g.lives, g.end = context.WithCancel(context.Background())
 	g.tunnels = newHandoff()
 	g.proxy = g.newProxy()
 	var protocols http.Protocols
@@ -265,6 +268,7 @@ func (g *Gateway) Serve(ctx context.Context, ln net.Listener) error {
 			// Ends with http.ErrServerClosed, in Close; there is nothing to report.
 			_ = g.server.Serve(g.tunnels)
 		})
+		g.serving.Go(func() { g.review(g.lives) })
 	})
 	stop := context.AfterFunc(ctx, l.shut)
 	err := g.server.Serve(l)
@@ -324,6 +328,7 @@ func (g *Gateway) Close() error {
 		delete(g.callers, addr)
 	}
 	g.mu.Unlock()
+	g.end()
 	err := g.server.Close()
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // the listener was closed by the end of its Serve

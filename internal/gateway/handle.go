@@ -15,10 +15,13 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		panic(http.ErrAbortHandler) // not one of our connections
 	}
+	defer patient(c, r)()
 	who := c.caller
 	if who == nil {
-		g.log.LogAttrs(r.Context(), slog.LevelInfo, "gateway decision",
-			slog.String("caller", c.remote.Addr().String()), slog.Bool("allowed", false), slog.String("code", problem.UnknownCaller))
+		if g.quotas.line("nobody", g.now()) {
+			g.log.LogAttrs(r.Context(), slog.LevelInfo, "gateway decision",
+				slog.String("caller", c.remote.Addr().String()), slog.Bool("allowed", false), slog.String("code", problem.UnknownCaller))
+		}
 		w.Header().Set("Connection", "close")
 		refuse(w, r, problem.New(problem.UnknownCaller, "Only running jails may use the gateway.", "the address %s belongs to no jail", c.remote.Addr()))
 		return
@@ -45,8 +48,10 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if refusal := g.agrees(ctx, c, r.Header); refusal != nil {
-		g.log.LogAttrs(ctx, slog.LevelInfo, "gateway decision", slog.String("caller", c.remote.Addr().String()), slog.String("jail", who.Jail),
-			slog.Bool("allowed", false), slog.String("code", refusal.Code))
+		if g.quotas.line(who.account(), g.now()) {
+			g.log.LogAttrs(ctx, slog.LevelInfo, "gateway decision", slog.String("caller", c.remote.Addr().String()), slog.String("jail", who.Jail),
+				slog.Bool("allowed", false), slog.String("code", refusal.Code))
+		}
 		refuse(w, r, refusal)
 		return
 	}

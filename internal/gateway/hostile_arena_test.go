@@ -18,10 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // arena is a gateway for fuzzing: one process makes it once, and connections need no port of the machine. The Internet
-// is a function in it that notes what it is asked for.
+// is a function in it that notes what it is asked for. wait is how long anything is waited for.
 type arena struct {
 	g    *Gateway
 	who  *caller
@@ -34,14 +35,17 @@ type arena struct {
 	serving sync.WaitGroup
 }
 
+// brief is for arenas in which it makes no difference that something ends too soon.
+const brief = 20 * time.Millisecond
+
 // jailOfArena is not dialled and nobody is there: connections are made by hand.
 const jailOfArena = "127.0.0.9"
 
-func newArena(t testing.TB, p policy.Policy) *arena {
+func newArena(t testing.TB, p policy.Policy, wait time.Duration) *arena {
 	t.Helper()
 	a := &arena{begun: map[netip.AddrPort]int{}, logs: &lockedBuffer{}}
 	limits := DefaultLimits()
-	limits.HeaderTimeout, limits.FirstBytesTimeout, limits.IdleTimeout = time.Second, time.Second, time.Second
+	limits.HeaderTimeout, limits.FirstBytesTimeout, limits.IdleTimeout = wait, wait, wait
 	g, err := New(Config{Resolver: a, Records: a, Limits: limits, Rates: func(Caller) Rates {
 		return Rates{Proxy: 1 << 30, Execute: 1, Service: 1, LLM: 1, Tunnels: 1 << 20}
 	}, Logger: slog.New(slog.NewTextHandler(onlyTrouble{a.logs}, &slog.HandlerOptions{Level: slog.LevelDebug}))})
@@ -56,6 +60,7 @@ func newArena(t testing.TB, p policy.Policy) *arena {
 	}
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(context.Background(), ln) }()
+	testenv.Eventually(t, patience, func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.listeners) == 1 }, "the gateway does not serve")
 	addr := netip.MustParseAddr(jailOfArena)
 	if err := g.Admit(addr, Caller{Jail: "arena", Session: "s", Policy: p}); err != nil {
 		t.Fatal(err)
@@ -182,7 +187,7 @@ func (a *arena) open(t testing.TB) *net.UnixConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &conn{Conn: far, caller: a.who, remote: netip.AddrPortFrom(a.who.addr, 1)}
+	c := &conn{Conn: far, caller: a.who, remote: netip.AddrPortFrom(a.who.addr, 1), patience: a.g.limits.IdleTimeout}
 	a.who.add(c)
 	if !a.g.tunnels.offer(c) {
 		t.Fatal("the gateway is closed")

@@ -22,6 +22,8 @@ func FuzzRequestReader(f *testing.F) {
 		"POST http://example.com/ HTTP/1.1\r\nHost: example.com\r\nContent-Length: 3\r\n\r\nabcGET http://example.com/2 HTTP/1.1\r\nHost: x\r\n\r\n",
 		"POST http://example.com/ HTTP/1.1\r\nHost: example.com\r\nTransfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n0\r\nX: y\r\n\r\n",
 		"POST http://example.com/ HTTP/1.1\r\nHost: example.com\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\na",
+		// A body that never comes, which once held the connection.
+		"POST http://example.com/ HTTP/1.1\r\nHost: example.com\r\nExpect: 100-continue\r\nContent-Length:8100\r\n\r\na",
 		"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n" + string(hello),
 		"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n" + string(inRecords(hello, 30)),
 		"CONNECT example.com:80 HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: example.com\r\n\r\nCONNECT inside.example:80 HTTP/1.1\r\nHost: inside.example\r\n\r\n",
@@ -33,7 +35,7 @@ func FuzzRequestReader(f *testing.F) {
 		f.Add([]byte(seed), false)
 		f.Add([]byte(seed), true)
 	}
-	a := newArena(f, policy.PublicWeb())
+	a := newArena(f, policy.PublicWeb(), brief)
 	f.Fuzz(func(t *testing.T, data []byte, hurry bool) {
 		if len(data) > 64<<10 {
 			return
@@ -83,7 +85,7 @@ func FuzzClientHello(f *testing.F) {
 	}
 	f.Add("evil.example", []byte(nil), uint16(100), []byte{})
 	f.Add("", []byte(nil), uint16(3), []byte{1, 1, 1})
-	a := newArena(f, policy.PublicWeb())
+	a := newArena(f, policy.PublicWeb(), brief)
 	f.Fuzz(func(t *testing.T, name string, raw []byte, size uint16, sizes []byte) {
 		data := raw
 		if len(raw) == 0 {

@@ -100,7 +100,7 @@ func tryPath(t *testing.T, a *arena, spelling string) {
 }
 
 func TestPathRulesHoldForEverySpelling(t *testing.T) {
-	a := newArena(t, pathRules())
+	a := newArena(t, pathRules(), patience)
 	for _, spelling := range spellings() {
 		tryPath(t, a, spelling)
 	}
@@ -113,7 +113,7 @@ func TestPathRulesHoldForEverySpelling(t *testing.T) {
 		}
 	}
 	// Without the rule, the readings would say so.
-	open := newArena(t, policy.PublicWeb())
+	open := newArena(t, policy.PublicWeb(), patience)
 	reached := 0
 	for _, spelling := range spellings() {
 		open.send(t, []byte("GET http://denies.example"+spelling+" HTTP/1.1\r\nHost: x\r\n\r\n"), false)
@@ -136,6 +136,6 @@ func FuzzNoSpellingPassesADenyRule(f *testing.F) {
 	for _, spelling := range spellings() {
 		f.Add(spelling)
 	}
-	a := newArena(f, pathRules())
+	a := newArena(f, pathRules(), patience/10)
 	f.Fuzz(func(t *testing.T, spelling string) { tryPath(t, a, spelling) })
 }

@@ -24,7 +24,7 @@ func (g *Gateway) stands(ctx context.Context, c *conn) *problem.Error {
 	if g.keys == nil || c.caller.Agent == "" || c.held || c.tunnel != nil {
 		return nil
 	}
-	err := g.hold(ctx, c, identity.OfJail(c.caller.Agent, c.caller.Tenant))
+	err := g.hold(ctx, c, holdsAgent, identity.OfJail(c.caller.Agent, c.caller.Tenant))
 	if err == nil {
 		c.held = true
 		return nil
@@ -65,17 +65,15 @@ func (g *Gateway) agrees(ctx context.Context, c *conn, header http.Header) *prob
 	if by.Kind != identity.KindAgent || by.ID != c.caller.Agent {
 		return mismatch(nil)
 	}
-	if c.tunnel == nil {
-		if err := g.hold(ctx, c, by); err != nil {
-			return mismatch(err)
-		}
-		c.token = hash
+	if err := g.hold(ctx, c, holdsToken, by); err != nil {
+		return mismatch(err)
 	}
+	c.token = hash
 	return nil
 }
 
 // hold has a connection closed when the principal is cut off.
-func (g *Gateway) hold(ctx context.Context, c *conn, p identity.Principal) error {
+func (g *Gateway) hold(ctx context.Context, c *conn, what int, p identity.Principal) error {
 	release, err := g.keys.Hold(ctx, p, func(error) {
 		// However closing goes, what is open on it ends.
 		_ = c.Close()
@@ -83,9 +81,7 @@ func (g *Gateway) hold(ctx context.Context, c *conn, p identity.Principal) error
 	if err != nil {
 		return err
 	}
-	if !c.onClose(release) {
-		release()
-	}
+	c.keep(what, release)
 	return nil
 }
 

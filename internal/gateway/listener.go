@@ -28,26 +28,38 @@ type conn struct {
 	listener *listener
 	once     sync.Once
 	closeErr error
+	// patience bounds the wait for a peer that does not read an answer, or does not send a body. It is 0 in a tunnel,
+	// which has limits of its own.
+	patience time.Duration
 
 	// held says that the agent's standing is watched, and token is the hash of the one that is. Requests of a connection
 	// come one after the other, so only one goroutine uses them.
 	held  bool
 	token [32]byte
 
-	mu       sync.Mutex // guards what follows
-	closed   bool
-	onClosed []func()
+	mu     sync.Mutex // guards what follows
+	closed bool
+	ends   [holds]func() // give back what is held for the connection
 }
 
-// onClose has a function called when the connection closes; false when it is closed already.
-func (c *conn) onClose(f func()) bool {
+// What is held for a connection, one of each.
+const (
+	holdsAgent = iota
+	holdsToken
+	holds
+)
+
+// keep takes what gives back something that is held, and calls it when the connection closes, or when another one takes
+// its place.
+func (c *conn) keep(what int, end func()) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
+	if !c.closed {
+		end, c.ends[what] = c.ends[what], end
 	}
-	c.onClosed = append(c.onClosed, f)
-	return true
+	c.mu.Unlock()
+	if end != nil {
+		end()
+	}
 }
 
 // Close closes the connection and takes it out of the books.
@@ -65,10 +77,12 @@ func (c *conn) Close() error {
 		}
 		c.mu.Lock()
 		c.closed = true
-		ends := c.onClosed
+		ends := c.ends
 		c.mu.Unlock()
 		for _, end := range ends {
-			end()
+			if end != nil {
+				end()
+			}
 		}
 	})
 	return c.closeErr
@@ -130,7 +144,7 @@ func (l *listener) welcome(nc net.Conn) *conn {
 		return nil
 	}
 	remote := unmapped(tcp)
-	c := &conn{Conn: nc, remote: remote, listener: l}
+	c := &conn{Conn: nc, remote: remote, listener: l, patience: l.gateway.limits.IdleTimeout}
 
 	// The gateway's lock is held to the end: Forget must find every connection
 	// that saw the admission, either in the books or not bound to it.

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // meter counts the bytes of one exchange, seen from the jail, and remembers when
@@ -116,6 +118,9 @@ func (x *exchange) finish(ctx context.Context) {
 	if x.record != nil {
 		x.record.End(out)
 		x.gateway.observer.Ended(x.Decision, out)
+	}
+	if code == problem.RateLimited && !x.gateway.quotas.line(x.who.account(), x.gateway.now()) {
+		return
 	}
 	source := "" // an agent outside of all jails
 	if x.Source.IsValid() {

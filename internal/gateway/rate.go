@@ -55,6 +55,7 @@ func (r Rates) of(s Surface) int {
 // usage is what one caller has asked for lately.
 type usage struct {
 	buckets map[Surface]*rate.Limiter
+	lines   *rate.Limiter
 	tunnels int
 	last    time.Time
 }
@@ -125,6 +126,21 @@ func (q *quotas) take(account string, s Surface, perMinute int, now time.Time) (
 		reserved.CancelAt(now)
 	}
 	return wait
+}
+
+// What no rate bounds is logged so often: linesAtOnce, and then one a second.
+const linesAtOnce = 60
+
+// line says whether something is worth a line in the log that somebody can do as often as he likes: to be refused because
+// it is too often, or because nobody knows who it is.
+func (q *quotas) line(account string, now time.Time) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	u := q.user(account, now)
+	if u.lines == nil {
+		u.lines = rate.NewLimiter(1, linesAtOnce)
+	}
+	return u.lines.AllowN(now, 1)
 }
 
 // tunnel takes one of the tunnels that may be open; every true is followed by endTunnel.

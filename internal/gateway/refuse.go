@@ -32,7 +32,10 @@ func refuse(w http.ResponseWriter, r *http.Request, p *problem.Error) {
 	head.Set("Cache-Control", "no-store")
 	head.Set("Proxy-Status", fmt.Sprintf("clawjail; error=%s; details=%q", proxyError(p.Code), p.Code))
 	head.Set("Clawjail-Refusal", p.Code)
-	if after, ok := p.Details["retry_after"].(int64); ok {
+	switch after := p.Details["retry_after"].(type) {
+	case int:
+		head.Set("Retry-After", strconv.Itoa(after))
+	case int64:
 		head.Set("Retry-After", strconv.FormatInt(after, 10))
 	}
 	if status == http.StatusProxyAuthRequired {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
@@ -27,6 +28,7 @@ func (g *Gateway) connect(w http.ResponseWriter, r *http.Request, c *conn) {
 	x := g.newExchange(c.caller, SurfaceConnect, policy.Connect, "")
 	x.Scheme = policy.HTTPS
 	t := &tunnel{exchange: x, conn: c}
+	x.tunnel = t
 	opened := false
 	defer func() {
 		if !opened {
@@ -44,6 +46,7 @@ func (g *Gateway) connect(w http.ResponseWriter, r *http.Request, c *conn) {
 		refuse(w, r, x.refused(ctx, refusal))
 		return
 	}
+	c.patience = 0
 	client, early, err := hijack(w)
 	if err != nil {
 		x.err = fmt.Errorf("take over the connection: %w", err)
@@ -70,6 +73,11 @@ type tunnel struct {
 	counted          bool
 	client, upstream net.Conn
 	early            []byte
+	// entered and opaque are of the decision that opened the tunnel; they do not change while it is reviewed.
+	entered policy.Scheme
+	opaque  bool
+	// denied is why a review ended the tunnel.
+	denied atomic.Pointer[policy.Decision]
 }
 
 // open takes it as far as a connection to the host.
@@ -100,6 +108,9 @@ func (t *tunnel) end() {
 	if t.counted {
 		t.gateway.quotas.endTunnel(t.who.account(), t.gateway.now())
 		t.gateway.observer.Tunnels(-1)
+	}
+	if d := t.denied.Load(); d != nil {
+		t.failure, t.err = string(d.Code), errors.New(d.Reason)
 	}
 	t.finish(context.Background())
 }
@@ -220,6 +231,9 @@ func (x *exchange) firstBytes(client net.Conn, early []byte) ([]byte, opening, e
 
 // splice sends what was read already, then moves bytes both ways to the end.
 func (x *exchange) splice(client, upstream net.Conn, first []byte) error {
+	// From here on nothing in the tunnel is decided, so the tunnel itself is, again and again.
+	x.tunnel.enter()
+	defer x.tunnel.leave()
 	both := func() {
 		// Whatever closing says, reads and writes on both end now.
 		_ = client.Close()
@@ -243,7 +257,7 @@ func (x *exchange) serveInner(c *conn, client net.Conn, first []byte, to hostpor
 	tunnel := &inner{to: to, done: make(chan struct{})}
 	replayed := &conn{
 		Conn:   &replayConn{Conn: client, first: first},
-		caller: c.caller, remote: c.remote, tunnel: tunnel,
+		caller: c.caller, remote: c.remote, tunnel: tunnel, patience: x.gateway.limits.IdleTimeout,
 	}
 	if !x.gateway.tunnels.offer(replayed) {
 		return // the gateway is being closed

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-
 )
 
 func TestOnlyThePublicInternetIsReachable(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/test/injail"
 )
 
@@ -71,7 +72,7 @@ func serve(conn net.Conn, exit *gateway.Gateway) error {
 		return err
 	}
 	// The policy allows nothing: all that the jail has is what the gateway itself answers.
-	err := exit.Admit(order.Address, gateway.Caller{Jail: order.Jail, Agent: order.Agent, Policy: policy.Only()})
+	err := exit.Admit(order.Address, gateway.Caller{Jail: order.Jail, Tenant: store.DefaultTenant, Agent: order.Agent, Actor: "agent:" + order.Agent, Policy: policy.Only()})
 	answer := injail.Admitted{}
 	if err != nil {
 		answer.Error = err.Error()
