@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
@@ -19,5 +20,6 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	log.SetOutput(cli.Unquoted(os.Stderr))
 	return cli.Main(ctx, version, os.Args[1:], os.Stdout, os.Stderr)
 }

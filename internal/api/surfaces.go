@@ -57,6 +57,13 @@ func (a *API) turnAway(w http.ResponseWriter, r *http.Request, err error) {
 			a.Log.Debug("bound the body of a request", "error", err) // the connection is gone
 		}
 	}
+	if strings.HasPrefix(r.UserAgent(), "git/") {
+		// It would ask for a password, and say that nobody is there to type one. This it shows.
+		if p, ok := problem.As(err); ok {
+			gateway.Refuse(w, r, problem.New(problem.Forbidden, p.Hint, "%s", p.Message))
+			return
+		}
+	}
 	a.unauthorized(w, r, err)
 }
 

@@ -98,7 +98,9 @@ func newSurfaces(exit *gateway.Gateway, d decided, keys *ring, used *secretsUsed
 	if err != nil {
 		return surfaces{}, err
 	}
-	return surfaces{run, routes, models}, nil
+	return surfaces{
+		exit.Watched(gateway.SurfaceExecute, run), exit.Watched(gateway.SurfaceService, routes), exit.Watched(gateway.SurfaceLLM, models),
+	}, nil
 }
 
 // secretsUsed says of secrets that they were used, for people who want to know which still are: each at most once a minute,

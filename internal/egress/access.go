@@ -51,11 +51,20 @@ func validAccess(f *flaws, a AccessRequest) {
 	f.check(slices.Contains([]AccessState{AccessPending, AccessApproved, AccessRefused}, a.State), "state", "%q is none", clip(string(a.State)))
 }
 
-// readTarget returns the one form of what is asked for.
+// readTarget returns the one form of what is asked for. Read again it is the same.
 func readTarget(kind AccessKind, target string) (string, error) {
+	tooLong := errors.New("it has more than 1000 bytes or control characters")
 	if !clean(target, maxText) {
-		return "", errors.New("it has more than 1000 bytes or control characters")
+		return "", tooLong
 	}
+	out, err := oneForm(kind, target)
+	if err == nil && len(out) > maxText { // what is not ASCII is longer there
+		return "", tooLong
+	}
+	return out, err
+}
+
+func oneForm(kind AccessKind, target string) (string, error) {
 	switch kind {
 	case AccessHost:
 		r, err := hostRule(target)

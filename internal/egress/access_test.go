@@ -470,3 +470,33 @@ func TestOfTwoAnswersOneCounts(t *testing.T) {
 		w.want(agent(w.bot), host, errs[0] == nil)
 	}
 }
+
+// A question whose one form is longer than what was asked would be kept, be unreadable, and count for nothing: an agent could
+// fill the database with them.
+func TestAQuestionIsMeasuredInTheFormInWhichItIsKept(t *testing.T) {
+	w := newWorld(t)
+	for _, letter := range []string{"é", "x"} {
+		for n := range maxPending + 5 {
+			target := fmt.Sprintf("GET https://a.example/%d%s s", n, strings.Repeat(letter, 200))
+			_, err := w.Ask(w.ctx, w.bot, AccessTool, target, "x", 0)
+			if letter == "é" || n < maxPending {
+				want := ""
+				if letter == "é" {
+					want = problem.BadRequest
+				}
+				if problem.CodeOf(err) != want && (err != nil || want != "") {
+					t.Fatalf("%d of %s: %v", n, letter, err)
+				}
+			} else {
+				w.wantCode("one too many", err, problem.RateLimited)
+			}
+		}
+	}
+	entries, err := w.o.Store.ListEntries(w.ctx, kindAccess)
+	w.must(err)
+	for _, e := range entries {
+		if i := read(e, w.reader.seed); i.damaged != nil {
+			t.Fatalf("an entry that cannot be read was kept: %v", i.damaged)
+		}
+	}
+}

@@ -17,7 +17,7 @@ import (
 )
 
 func (v *View) findProviders(d *decisions, now time.Time) {
-	found := v.nearest(d.provided, now)
+	found, _ := v.nearest(d.provided, now)
 	slices.SortFunc(found, func(a, b *item) int {
 		return cmp.Or(cmp.Compare(a.width(), b.width()), comparePriority(*a.provider, *b.provider))
 	})

@@ -18,8 +18,8 @@ import (
 )
 
 // nearest are the entries of one kind that an agent has: of those with one name, the one of the narrowest scope. One
-// that cannot be read takes its name away from the wider ones too.
-func (v *View) nearest(of map[string][]*item, now time.Time) []*item {
+// that cannot be read takes its name away from the wider ones too, and is among the damaged.
+func (v *View) nearest(of map[string][]*item, now time.Time) (out, damaged []*item) {
 	chosen := map[string]*item{}
 	for _, tenant := range []string{v.who.Tenant, ""} {
 		for _, i := range of[tenant] {
@@ -32,13 +32,14 @@ func (v *View) nearest(of map[string][]*item, now time.Time) []*item {
 			}
 		}
 	}
-	out := make([]*item, 0, len(chosen))
 	for _, i := range chosen {
 		if i.damaged == nil {
 			out = append(out, i)
+		} else {
+			damaged = append(damaged, i)
 		}
 	}
-	return out
+	return out, damaged
 }
 
 // width is how many an entry is for: an agent, a tenant, all.
@@ -53,8 +54,12 @@ func (i *item) width() int {
 }
 
 func (v *View) findServices(d *decisions, now time.Time) {
-	v.services = map[string]*served{}
-	for _, i := range v.nearest(d.services, now) {
+	v.services, v.unreadable = map[string]*served{}, map[string]bool{}
+	found, damaged := v.nearest(d.services, now)
+	for _, i := range damaged {
+		v.unreadable[i.entry.Name] = true
+	}
+	for _, i := range found {
 		s := *i.service
 		v.services[s.Name] = &served{Service: s, permit: sync.OnceValue(func() *policy.Compiled { return v.permitService(s) })}
 		v.names = append(v.names, s.Name)

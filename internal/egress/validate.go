@@ -241,6 +241,9 @@ func parseBase(text string) (endpoint, error) {
 		}
 		out.path = strings.TrimSuffix(read.String(), "/")
 	}
+	if len(out.String()) > maxURL {
+		return endpoint{}, errors.New("a base URL has at most 2048 bytes, also with its escapes")
+	}
 	return out, nil
 }
 

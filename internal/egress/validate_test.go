@@ -298,7 +298,8 @@ func FuzzReadEntry(f *testing.F) {
 
 // The one form of a target is its own one form, and a rule that allows nothing but one host.
 func FuzzReadTarget(f *testing.F) {
-	for _, target := range []string{"a.example", "a.example:8443", "https://A.example./x", "[2001:db8::1]:443", "GET https://a.example/x/**", "get http://a.example:8080", "github"} {
+	for _, target := range []string{"a.example", "a.example:8443", "https://A.example./x", "[2001:db8::1]:443", "GET https://a.example/x/**", "get http://a.example:8080", "github",
+		"GET https://a.example/" + strings.Repeat("é", 200)} {
 		for _, kind := range []AccessKind{AccessHost, AccessTool, AccessService} {
 			f.Add(string(kind), target)
 		}
@@ -321,7 +322,7 @@ func FuzzReadTarget(f *testing.F) {
 }
 
 func FuzzParseBase(f *testing.F) {
-	for _, text := range []string{"https://a.example", "http://a.example:8080/v1/", "https://A.example./%61", "https://[2001:db8::1]/x"} {
+	for _, text := range []string{"https://a.example", "http://a.example:8080/v1/", "https://A.example./%61", "https://[2001:db8::1]/x", "https://a.example/" + strings.Repeat("é", 500)} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -3,12 +3,15 @@ package egress
 import (
 	"cmp"
 	"log/slog"
+	"net/netip"
+	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -39,11 +42,13 @@ type View struct {
 	// toolsFrom is the id of the settings that have the tools.
 	toolsFrom string
 
-	services  map[string]*served
-	names     []string // of services, sorted
-	providers []*provided
-	tools     []policy.Rule
-	toolFor   [][]string // the services of each tool
+	services map[string]*served
+	names    []string // of services, sorted
+	// unreadable are names of services that nobody knows the meaning of.
+	unreadable map[string]bool
+	providers  []*provided
+	tools      []policy.Rule
+	toolFor    [][]string // the services of each tool
 
 	mu      sync.Mutex // guards what follows
 	toolsOf map[string]*policy.Compiled
@@ -302,10 +307,14 @@ func compile(p policy.Policy, log *slog.Logger) *policy.Compiled {
 // Proxy decides about tunnels and plain requests.
 func (v *View) Proxy() *policy.Compiled { return v.proxied.compiled() }
 
-// Tool decides about execute with the credential of a service: the tools, after all rules that deny.
+// Tool decides about execute with the credential of a service: the tools, after all rules that deny. Nil denies.
 func (v *View) Tool(service string) *policy.Compiled {
-	// All services that no tool names have the same.
-	if !slices.ContainsFunc(v.toolFor, func(names []string) bool { return slices.Contains(names, service) }) {
+	if v.unreadable[service] {
+		return nil // without the service nobody knows where its credential goes in
+	}
+	leads := v.leads(service)
+	// All services that no tool names have the same, unless they are at a private address.
+	if leads == nil && !slices.ContainsFunc(v.toolFor, func(names []string) bool { return slices.Contains(names, service) }) {
 		service = ""
 	}
 	v.mu.Lock()
@@ -315,6 +324,9 @@ func (v *View) Tool(service string) *policy.Compiled {
 		var allow []policy.Rule
 		for i, r := range v.tools {
 			if len(v.toolFor[i]) == 0 || service != "" && slices.Contains(v.toolFor[i], service) {
+				if leads != nil && r.Host.String() == leads.host && len(r.Ports) == 1 && r.Ports[0] == (policy.PortRange{First: leads.port, Last: leads.port}) {
+					r.Address = leads.address
+				}
 				allow = append(allow, r)
 			}
 		}
@@ -322,6 +334,31 @@ func (v *View) Tool(service string) *policy.Compiled {
 		v.toolsOf[service] = out
 	}
 	return out
+}
+
+// destination is where an operator leads a host.
+type destination struct {
+	host    string
+	port    uint16
+	address netip.Addr
+}
+
+// leads is where the operator leads the host of a service: what execute does with its credential goes there too. Nil
+// when the host is looked up.
+func (v *View) leads(service string) *destination {
+	s := v.services[service]
+	if s == nil || !s.Address.IsValid() {
+		return nil
+	}
+	u, err := url.Parse(s.BaseURL)
+	if err != nil {
+		return nil // which validation has refused
+	}
+	e, err := hostport.FromURL(u)
+	if err != nil {
+		return nil
+	}
+	return &destination{e.Host().String(), e.Port(), s.Address}
 }
 
 // findTools makes rules of the tools.

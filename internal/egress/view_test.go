@@ -431,6 +431,25 @@ func TestDamagedRows(t *testing.T) {
 	}
 }
 
+// A service says where its credential goes in. When it cannot be read, its name is not that of a mere secret, which agents put
+// where they say.
+func TestTheCredentialOfAServiceThatCannotBeReadIsNotUsed(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.PutSettings(w.ctx, w.admin, Settings{Meta: Meta{Tenant: "acme"}, Tools: []Tool{{URL: "https://t.example/**", Methods: []string{"GET"}}}})
+	w.must(err)
+	e := store.Entry{ID: "bad_1", Kind: kindService, Tenant: "acme", Agent: w.bot.ID, Name: "bad", Body: []byte(`{"more":1}`), CreatedAt: w.clock.Now()}
+	w.must(w.db.CreateEntry(w.ctx, e))
+	w.must(w.load(w.ctx))
+	for name, want := range map[string]bool{"bad": false, "other": true} {
+		if got := w.View(agent(w.bot)).Tool(name).Decide(get("t.example", "/")).Allowed; got != want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if !w.View(agent(w.twin)).Tool("bad").Decide(get("t.example", "/")).Allowed {
+		t.Error("another agent has lost the name")
+	}
+}
+
 // Whoever repairs a row by hand does not count its version up.
 func TestBodyThatChangesUnderItsVersionIsSeen(t *testing.T) {
 	w := newWorld(t)

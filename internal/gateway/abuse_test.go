@@ -195,3 +195,117 @@ func TestAnOpenTunnelEndsWhenItsRuleLeadsElsewhereOrLooksCloser(t *testing.T) {
 		})
 	}
 }
+
+// A server that does not read the bodies of some requests takes them for the beginning of the next one. An agent that has put
+// the beginning of a request of its own there would get what follows, and with it the credential. So what carries a credential
+// goes over a connection on which nothing was sent whose end the server and the agent may see differently.
+func TestCredentialsDoNotFollowWhatAnAgentSentOnTheSameConnection(t *testing.T) {
+	still := time.Now()
+	w := newWorld(t, func(c *Config) { c.Now = func() time.Time { return still } })
+	var connections atomic.Int64
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	s.Start()
+	defer s.Close()
+	may, _ := leading(t, "api.corp", s.Listener.Addr())
+	base := "http://api.corp:" + port(s.Listener.Addr()) + "/"
+	w.admitAgent(jailA, "one", private("api.corp", "127.0.0.1", uint16(s.Listener.Addr().(*net.TCPAddr).Port)))
+	send := func(service string, surface Surface, method, body string) {
+		t.Helper()
+		if service == "" {
+			resp, text := w.raw(jailA, fmt.Sprintf("%s %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", method, base, len(body), body))
+			if resp.StatusCode != 200 {
+				t.Fatal(resp.Status, text)
+			}
+			return
+		}
+		resp, refusal := w.g.Send(w.jailed(jailA), Errand{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: surface, Permit: may,
+			Service: service, Credential: true}, request(t, method, base, body))
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		finish(t, resp)
+	}
+	idle := func() int {
+		who := w.jailed(jailA).Value(jailKey{}).(*caller)
+		who.idle.mu.Lock()
+		defer who.idle.mu.Unlock()
+		return who.idle.count
+	}
+	for n, step := range []struct {
+		service string
+		surface Surface
+		method  string
+		body    string
+		fresh   bool
+		kept    int // connections that wait afterwards
+	}{
+		{"", SurfaceForward, "POST", "GET /sink?text=", true, 1},
+		{"corp", SurfaceService, "GET", "", true, 2},
+		{"corp", SurfaceService, "GET", "", false, 2},
+		{"other", SurfaceService, "GET", "", true, 3},
+		{"corp", SurfaceService, "POST", "GET /sink?text=", false, 2},
+		{"corp", SurfaceExecute, "GET", "", true, 3},
+		// The body of a request to a model is a JSON object, with which no request begins.
+		{"model", SurfaceLLM, "POST", "{}", true, 4},
+		{"model", SurfaceLLM, "POST", "{}", false, 4},
+	} {
+		before := connections.Load()
+		send(step.service, step.surface, step.method, step.body)
+		eventually(t, func() bool { return idle() == step.kept }, fmt.Sprintf("step %d: not %d connections wait", n, step.kept))
+		if fresh := connections.Load() > before; fresh != step.fresh {
+			t.Errorf("step %d: a new connection: %t", n, fresh)
+		}
+	}
+}
+
+// What Go says about an answer that is no HTTP quotes it, and a server that repeats what it is sent puts the credential there.
+func TestTheLogQuotesNoAnswerToARequestWithACredential(t *testing.T) {
+	for name, inject := range map[string]func(*http.Request){
+		"in the query": func(r *http.Request) { r.URL.RawQuery = "key=sk-canary-1234" },
+		"in a header":  func(r *http.Request) { r.Header.Set("A", "sk-canary-1234") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			s := server(t, func(c *net.TCPConn) {
+				r, err := http.ReadRequest(bufio.NewReader(c))
+				if err != nil {
+					return
+				}
+				said := r.Header.Get("A") + "?" + r.URL.RawQuery
+				if r.URL.Path == "/trailer" {
+					said = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + said
+				}
+				io.WriteString(c, said+"\r\n\r\n")
+			})
+			may, _ := leading(t, "api.corp", s.Addr())
+			e := Errand{
+				Caller: Caller{Agent: "one", Tenant: "default", Actor: "agent:one"}, Surface: SurfaceService, Permit: may, Service: "corp", Credential: true,
+				Inject: func(r *http.Request) error { inject(r); return nil },
+			}
+			base := "http://api.corp:" + port(s.Addr())
+			resp, refusal := w.g.Send(t.Context(), e, request(t, "GET", base+"/trailer", ""))
+			if refusal != nil {
+				t.Fatal(refusal)
+			}
+			if _, err := io.ReadAll(resp.Body); err == nil || strings.Contains(err.Error(), "canary") {
+				t.Errorf("the end of the answer: %v", err)
+			}
+			resp.Body.Close()
+			_, refusal = w.g.Send(t.Context(), e, request(t, "GET", base+"/", ""))
+			if refusal == nil || refusal.Code != problem.UpstreamUnreachable {
+				t.Errorf("%v", refusal)
+			}
+			if strings.Contains(refusal.Error(), "canary") {
+				t.Errorf("the refusal says %v", refusal)
+			}
+			if log := w.logs.String(); strings.Contains(log, "canary") || !strings.Contains(log, `"error"`) {
+				t.Errorf("the log says %s", log)
+			}
+		})
+	}
+}

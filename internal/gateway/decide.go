@@ -217,6 +217,9 @@ func (x *exchange) open(ctx context.Context, to hostport.Endpoint) (net.Conn, *p
 // reach takes an admitted request to a connection that speaks HTTP: one that the caller has already, or a new one.
 func (x *exchange) reach(ctx context.Context, to hostport.Endpoint, scheme string, replayable bool) (*upstream, *problem.Error) {
 	key := upstreamKey{scheme: scheme, to: to, private: x.private}
+	if x.Credential {
+		key.credential = x.Service
+	}
 	now := x.gateway.now()
 	wait := idleUpstream
 	if !replayable {

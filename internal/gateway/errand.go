@@ -2,8 +2,11 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -39,6 +42,7 @@ type Errand struct {
 // the record. What the gateway itself refuses is an error whose problem code says why; what the upstream answers is none,
 // whatever its status.
 func (g *Gateway) Send(ctx context.Context, e Errand, r *http.Request) (*http.Response, *problem.Error) {
+	onRecord(ctx)
 	path := sentPath(r.URL)
 	x := g.newExchange(g.errandCaller(ctx, e.Caller), e.Surface, r.Method, path)
 	x.permit, x.Service, x.Credential = e.Permit, e.Service, e.Credential
@@ -61,6 +65,13 @@ func (e Errand) within(l Limits) Errand {
 		e.Lifetime = l.Lifetime
 	}
 	return e
+}
+
+// soils says whether a connection that a request was sent on is good for no other one: the agent wrote its body, which a
+// server that does not read bodies takes for the beginning of the next request, and that one will have a credential. The
+// bodies of requests to models are JSON objects, with which no request begins.
+func (e Errand) soils(r *http.Request) bool {
+	return e.Credential && e.Surface != SurfaceLLM && r.Body != nil && r.Body != http.NoBody
 }
 
 // errandCaller is the jail that the request came from, with its connections. An agent outside of all jails gets one for
@@ -98,7 +109,7 @@ func (x *exchange) send(ctx context.Context, e Errand, r *http.Request, path str
 	})
 	end := func(whole bool) {
 		stop()
-		if u := under.current(); whole && within.Err() == nil {
+		if u := under.current(); whole && within.Err() == nil && !e.soils(r) {
 			x.who.idle.put(u, x.gateway.now())
 		} else {
 			u.close()
@@ -121,7 +132,7 @@ func (x *exchange) send(ctx context.Context, e Errand, r *http.Request, path str
 	dropHops(resp.Header)
 	dropOwn(resp.Header)
 	withoutOwnTrailers(resp)
-	resp.Body = &errandBody{ReadCloser: resp.Body, end: end, whole: resp.Body == http.NoBody}
+	resp.Body = &errandBody{ReadCloser: resp.Body, end: end, whole: resp.Body == http.NoBody, quiet: x.Credential}
 	return resp, nil
 }
 
@@ -219,14 +230,18 @@ type errandBody struct {
 	io.ReadCloser
 	end   func(whole bool)
 	whole bool // read to its end
+	quiet bool // errors quote nothing of it
 	once  sync.Once
 }
 
 // Read implements io.Reader.
 func (b *errandBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF {
+	switch {
+	case err == io.EOF:
 		b.whole = true
+	case err != nil && b.quiet:
+		err = quiet{err}
 	}
 	return n, err
 }
@@ -237,6 +252,27 @@ func (b *errandBody) Close() error {
 	b.once.Do(func() { b.end(b.whole) })
 	return err
 }
+
+// quiet is an error about an answer to a request with a credential. What Go says about one that is no HTTP quotes it, and it
+// may repeat the request.
+type quiet struct{ error }
+
+// Error says what can be said without the answer.
+func (q quiet) Error() string {
+	var network *net.OpError
+	if errors.As(q.error, &network) {
+		return network.Error()
+	}
+	for _, known := range []error{io.ErrUnexpectedEOF, io.EOF, os.ErrDeadlineExceeded, context.Canceled, context.DeadlineExceeded, net.ErrClosed} {
+		if errors.Is(q.error, known) {
+			return known.Error()
+		}
+	}
+	return "the answer is no HTTP"
+}
+
+// Unwrap returns what Go says, for those who look at its kind.
+func (q quiet) Unwrap() error { return q.error }
 
 // RoundTripper is Send for packages that want one, such as httputil.ReverseProxy. Its errors are *problem.Error.
 func (g *Gateway) RoundTripper(e Errand) http.RoundTripper {
@@ -262,4 +298,7 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 // Refuse answers with a problem: JSON (RFC 9457), or a small page for a browser that shows it to a person. A detail
 // retry_after in seconds becomes Retry-After. The header Clawjail-Refusal holds the code: no upstream's answer has it, so
 // a status of the gateway's and one of an upstream's cannot be confused.
-func Refuse(w http.ResponseWriter, r *http.Request, p *problem.Error) { refuse(w, r, p) }
+func Refuse(w http.ResponseWriter, r *http.Request, p *problem.Error) {
+	NoteRefusal(r.Context(), p)
+	refuse(w, r, p)
+}

@@ -198,6 +198,9 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 // broken is a request that was allowed, and to which no usable answer came. The decision stands and is on record; only its
 // outcome is bad.
 func (x *exchange) broken(err error, ended, clientLeft bool) *problem.Error {
+	if x.Credential {
+		err = quiet{err}
+	}
 	code := problem.UpstreamUnreachable
 	var timeout net.Error
 	switch {

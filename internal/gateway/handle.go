@@ -51,6 +51,8 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 		if g.quotas.line(who.account(), g.now()) {
 			g.log.LogAttrs(ctx, slog.LevelInfo, "gateway decision", slog.String("caller", c.remote.Addr().String()), slog.String("jail", who.Jail),
 				slog.Bool("allowed", false), slog.String("code", refusal.Code))
+			g.records.Refused(Decision{Time: g.now(), Source: who.addr, Jail: who.Jail, Session: who.Session, Tenant: who.Tenant, Agent: who.Agent,
+				Actor: who.Actor, Surface: SurfaceForward, Method: r.Method[:min(len(r.Method), maxMethod)], Code: refusal.Code, Reason: refusal.Message})
 		}
 		refuse(w, r, refusal)
 		return

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -43,7 +44,7 @@ func denied(host string) policy.Rule {
 // requests. What it does not name goes on.
 func TestRegressionARuleTakesEffectOnWhatRuns(t *testing.T) {
 	o, change := changing(t, policy.PublicWeb())
-	w := newWorld(t, o)
+	w := newWorld(t, o, withLimits(func(l *Limits) { l.FirstBytesTimeout = time.Second }))
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	echoes := server(t, echo)

@@ -219,7 +219,7 @@ func (c *counting) seen() (total int) {
 }
 
 // hammer asks for everything until the gateway is gone.
-func hammer(addr string, worker int, next *atomic.Int64) {
+func hammer(addr string, next *atomic.Int64) {
 	for {
 		id := next.Add(1)
 		var request, method string
@@ -281,8 +281,8 @@ func killed(t *testing.T, mode, dir string, c *counting, next *atomic.Int64) {
 		t.Fatalf("the gateway does not start: %v: %s", err, said.String())
 	}
 	var clients sync.WaitGroup
-	for worker := range 8 {
-		clients.Go(func() { hammer(strings.TrimSpace(addr), worker, next) })
+	for range 8 {
+		clients.Go(func() { hammer(strings.TrimSpace(addr), next) })
 	}
 	enough := c.seen() + 1 + rand.IntN(150)
 	testenv.Eventually(t, patience, func() bool { return c.seen() >= enough }, "the gateway lets too little through")

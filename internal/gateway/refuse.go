@@ -42,11 +42,16 @@ func refuse(w http.ResponseWriter, r *http.Request, p *problem.Error) {
 		head.Set("Proxy-Authenticate", "Bearer")
 	}
 	var body []byte
-	if r.Method != http.MethodConnect && strings.Contains(r.Header.Get("Accept"), "text/html") {
+	switch {
+	case strings.HasPrefix(r.Header.Get("User-Agent"), "git/"):
+		// It shows people a text, and nothing else.
+		head.Set("Content-Type", "text/plain; charset=utf-8")
+		body = fmt.Appendf(nil, "clawjail: %s\nclawjail: %s\n", p.Message, p.Hint)
+	case r.Method != http.MethodConnect && strings.Contains(r.Header.Get("Accept"), "text/html"):
 		head.Set("Content-Type", "text/html; charset=utf-8")
 		head.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 		body = page(p)
-	} else {
+	default:
 		head.Set("Content-Type", "application/problem+json")
 		body = problemJSON(p, status)
 	}

@@ -39,11 +39,13 @@ type upstream struct {
 }
 
 // upstreamKey says what a connection is good for. A name that operators lead to a private address is another one than
-// the same name in DNS.
+// the same name in DNS. What carries a credential has connections of its own: a server that loses count of where a
+// request ends must not take one with a credential for the rest of another.
 type upstreamKey struct {
-	scheme  string // http or https
-	to      hostport.Endpoint
-	private netip.Addr
+	scheme     string // http or https
+	to         hostport.Endpoint
+	private    netip.Addr
+	credential string // the service whose credential goes over it
 }
 
 // close ends the connection, whatever is under way on it.

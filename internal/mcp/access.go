@@ -31,7 +31,7 @@ type accessArguments struct {
 func accessTool() tool {
 	return tool{name: "request_access", about: "Ask the operator for a host, tool or service that was refused. Say why.",
 		takes: []string{`"kind":{"enum":["host","tool","service"]}`,
-			`"target":{"type":"string","description":"host: example.com or a URL; tool: GET https://…; service: its name"}`,
+			`"target":{"type":"string","description":"host: example.com or a URL; tool: GET https://… SERVICE; service: its name"}`,
 			`"reason":{"type":"string"}`,
 			`"wait_seconds":{"type":"integer","description":"for the answer, at most 300; default 0"}`},
 		needs: []string{"kind", "target", "reason"}, run: (*Server).requestAccess}

@@ -13,7 +13,9 @@ type asked struct {
 }
 
 func newAsked(o Options) asked {
-	desc := func(name, help string, labels ...string) *prometheus.Desc { return prometheus.NewDesc(name, help, labels, nil) }
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
 	return asked{
 		Options:  o,
 		sessions: desc("clawjail_sessions", "Sessions by state.", "state"),

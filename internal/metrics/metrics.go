@@ -140,4 +140,3 @@ func known(code string) string {
 	}
 	return "other"
 }
-

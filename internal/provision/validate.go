@@ -129,17 +129,19 @@ func conflicts(gateway *url.URL, services []egress.Service, providers []egress.P
 }
 
 // reserved says whether a variable decides over more than one tool: what is made here, and what makes programs run
-// something else.
+// something else. The shells that evaluate the script, and what is run in them next, are such programs.
 func reserved(name string) bool {
 	upper := strings.ToUpper(name)
-	for _, prefix := range []string{"GIT_", "NODE_", "LD_", "DYLD_", "BASH_FUNC_", "AGENT_", "CLAWJAIL_"} {
+	for _, prefix := range []string{
+		"GIT_", "NODE_", "LD_", "DYLD_", "BASH", "AGENT_", "CLAWJAIL_", "PYTHON", "PERL5", "RUBY", "LUA_", "SSH_", "SUDO_", "XDG_", "OPENSSL_", "LESS", "HIST",
+	} {
 		if strings.HasPrefix(upper, prefix) {
 			return true
 		}
 	}
-	return strings.HasSuffix(upper, "_PROXY") || slices.Contains(trustNames(), upper) || slices.Contains([]string{
-		EnvGateway, "PATH", "HOME", "USER", "SHELL", "ENV", "BASH_ENV", "IFS", "PS4", "TMPDIR",
-		"PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "PERL5OPT", "PERL5LIB", "RUBYOPT", "RUBYLIB", "JAVA_TOOL_OPTIONS",
+	return strings.HasSuffix(upper, "_PROXY") || strings.HasSuffix(upper, "_OPTIONS") || strings.HasSuffix(upper, "PAGER") || slices.Contains(trustNames(), upper) || slices.Contains([]string{
+		EnvGateway, "PATH", "HOME", "USER", "SHELL", "ENV", "IFS", "TMPDIR", "PWD", "OLDPWD", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS3", "PS4", "SHELLOPTS", "CDPATH", "FIGNORE", "ZDOTDIR", "FPATH",
+		"EDITOR", "VISUAL", "BROWSER", "CURL_HOME", "WGETRC", "GCONV_PATH", "MAVEN_OPTS",
 	}, upper)
 }
 

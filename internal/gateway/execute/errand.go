@@ -116,7 +116,7 @@ func (e *errand) explained(p *problem.Error) *problem.Error {
 		place := e.url.Scheme + "://" + e.url.Host + e.url.EscapedPath()
 		denied := problem.Wrap(p, problem.ToolDenied,
 			`Do not retry: this is policy, not an outage. If the task needs it, ask once: POST /v1/access-requests {"kind": "tool", "target": "`+
-				e.method+" "+place+`", "reason": "…"}.`,
+				e.method+" "+place+" "+e.service+`", "reason": "…"}.`,
 			"no tool of this agent allows %s %s with the credential of the service %s", e.method, place, e.service)
 		denied.Details = p.Details
 		p = denied

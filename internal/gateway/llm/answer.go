@@ -41,29 +41,29 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 	}
 	defer giveBack()
 	if p != nil {
-		h.refuse(w, e.wire, p)
+		h.refuse(w, r, e.wire, p)
 		return
 	}
 	a, p := readAsk(body, e)
 	if p != nil {
-		h.refuse(w, e.wire, p)
+		h.refuse(w, r, e.wire, p)
 		return
 	}
 	provider, permit, ok := v.Provider(e.wire, a.model)
 	if !ok {
-		h.refuse(w, e.wire, unknownModel(e, a.model, v))
+		h.refuse(w, r, e.wire, unknownModel(e, a.model, v))
 		return
 	}
 	key, p := h.key(r.Context(), c, provider)
 	if p != nil {
 		h.note(p, c, provider, nil)
-		h.refuse(w, e.wire, p)
+		h.refuse(w, r, e.wire, p)
 		return
 	}
 	defer func() { key.values.Wipe() }() // they are those of the last attempt
 	x := &exchange{endpoint: e, ask: a, caller: c, provider: provider, started: h.Now(), reserved: estimate(e, a, provider)}
 	if p := h.reserve(r.Context(), x); p != nil {
-		h.refuse(w, e.wire, p)
+		h.refuse(w, r, e.wire, p)
 		return
 	}
 	// From here on every way out settles what was reserved, also one through a panic of a writer.
@@ -87,11 +87,11 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 		if !sent {
 			done(egress.Tokens{}, false)
 		}
-		h.refuse(w, e.wire, p)
+		h.refuse(w, r, e.wire, p)
 		return
 	}
 	x.status = resp.StatusCode
-	err := h.pass(w, resp, x, key)
+	err := h.pass(w, r, resp, x, key)
 	switch {
 	case resp.StatusCode >= 300:
 		done(egress.Tokens{}, false)
@@ -173,14 +173,14 @@ func (h *Handler) note(p *problem.Error, c gateway.Caller, provider egress.Provi
 }
 
 // pass passes an answer on. An error means that one of the sides left before its end.
-func (h *Handler) pass(w http.ResponseWriter, resp *http.Response, x *exchange, key *keyUse) error {
+func (h *Handler) pass(w http.ResponseWriter, r *http.Request, resp *http.Response, x *exchange, key *keyUse) error {
 	defer func() {
 		// Closing ends the record; nothing more is read.
 		_ = resp.Body.Close()
 	}()
 	if p := h.unusable(resp, x.provider); p != nil {
 		h.note(p, x.caller, x.provider, key)
-		h.refuse(w, x.endpoint.wire, p)
+		h.refuse(w, r, x.endpoint.wire, p)
 		return nil
 	}
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))

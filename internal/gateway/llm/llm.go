@@ -189,16 +189,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if p.Code == problem.Unsupported {
 			w.Header().Set("Allow", e.method)
 		}
-		h.refuse(w, e.wire, p)
+		h.refuse(w, r, e.wire, p)
 		return
 	}
 	if p := h.Gateway.Take(caller, gateway.SurfaceLLM); p != nil {
-		h.refuse(w, e.wire, p)
+		h.refuse(w, r, e.wire, p)
 		return
 	}
 	v := h.views(caller)
 	if v == nil {
-		h.refuse(w, e.wire, problem.New(problem.Forbidden, "an operator decides what this agent may use", "this agent may use no models"))
+		h.refuse(w, r, e.wire, problem.New(problem.Forbidden, "an operator decides what this agent may use", "this agent may use no models"))
 		return
 	}
 	if list {

@@ -50,7 +50,7 @@ func TestKeyGoesInWhereTheProviderWantsIt(t *testing.T) {
 		body := chatBody(c.model)
 		got := w.post(c.path, body, "Authorization", "Bearer jail", "X-Api-Key", "jail", "Api-Key", "jail", "X-Goog-Api-Key", "jail", "Cookie", "jail=1",
 			"Proxy-Authorization", "jail", "Anthropic-Version", "2023-06-01", "Anthropic-Beta", "tools", "OpenAI-Beta", "assistants=v2",
-			"X-Forwarded-For", "jail", "Connection", "Anthropic-Beta", "X-Secret", "jail")
+			"X-Forwarded-For", "jail", "Connection", "Anthropic-Beta", "X-Secret", "jail", "OpenAI-Organization", "jail", "OpenAI-Project", "jail")
 		if got.status != http.StatusOK || got.body != c.answer {
 			t.Fatalf("%s: %d %s %v", c.path, got.status, got.body, got.err)
 		}

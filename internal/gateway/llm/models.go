@@ -93,14 +93,14 @@ func (h *Handler) serveList(w http.ResponseWriter, r *http.Request, e endpoint, 
 		return
 	}
 	if p := checkModel(id); p != nil {
-		h.refuse(w, e.wire, problem.New(problem.ModelUnknown, "do not retry: GET "+pathModels+" lists the models of this agent", "that is no name of a model"))
+		h.refuse(w, r, e.wire, problem.New(problem.ModelUnknown, "do not retry: GET "+pathModels+" lists the models of this agent", "that is no name of a model"))
 		return
 	}
 	if m, ok := h.oneModel(ctx, c, v, e.wire, id); ok {
 		h.answerJSON(w, m.raw)
 		return
 	}
-	h.refuse(w, e.wire, unknownModel(e, id, v))
+	h.refuse(w, r, e.wire, unknownModel(e, id, v))
 }
 
 func (h *Handler) answerJSON(w http.ResponseWriter, body []byte) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -15,7 +16,8 @@ import (
 const headerRefusal = "Clawjail-Refusal"
 
 // refuse answers with a problem in the shape of the wire's own errors.
-func (h *Handler) refuse(w http.ResponseWriter, wire egress.Wire, p *problem.Error) {
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, wire egress.Wire, p *problem.Error) {
+	gateway.NoteRefusal(r.Context(), p)
 	status := statusOf(p.Code)
 	head := w.Header()
 	head.Set("Content-Type", "application/json")

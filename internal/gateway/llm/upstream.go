@@ -49,8 +49,8 @@ func upstreamURL(p egress.Provider, path string) (*url.URL, *problem.Error) {
 	return out, nil
 }
 
-// passedHeaders go from the agent to the provider; OpenAI-* does too. Nothing else does: no credential of the agent's, no
-// hop-by-hop field and nothing that a field could be nominated by.
+// passedHeaders go from the agent to the provider; OpenAI-* does too, but for what chooses among the operator's accounts.
+// Nothing else does: no credential of the agent's, no hop-by-hop field and nothing that a field could be nominated by.
 func passedHeaders() []string {
 	return []string{
 		"Accept", "User-Agent", "Anthropic-Version", "Anthropic-Beta", "Idempotency-Key", "X-Client-Request-Id",
@@ -66,7 +66,7 @@ func requestHeaders(from http.Header) http.Header {
 		}
 	}
 	for name, values := range from {
-		if strings.HasPrefix(name, "Openai-") {
+		if strings.HasPrefix(name, "Openai-") && name != "Openai-Organization" && name != "Openai-Project" {
 			out[name] = values
 		}
 	}

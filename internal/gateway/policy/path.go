@@ -89,7 +89,12 @@ func parsePath(s string) (Path, error) {
 			segments[i] = plain
 		}
 	}
-	return Path{text: "/" + strings.Join(segments, "/")}, nil
+	text = "/" + strings.Join(segments, "/")
+	if len(text) > maxPathText {
+		// It could not be read back.
+		return Path{}, fmt.Errorf("it is longer than %d bytes with its escapes", maxPathText)
+	}
+	return Path{text: text}, nil
 }
 
 // The wildcards. As characters of a path they are escaped in the canonical form, and so cannot be mistaken.
