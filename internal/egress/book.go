@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -61,7 +62,7 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	b := &Book{o: o, reader: reader{seed: maphash.MakeSeed(), fixed: o.Fixed, log: o.Log}, unread: closedView("database-unavailable"),
+	b := &Book{o: o, reader: reader{seed: maphash.MakeSeed(), fixed: o.Fixed, log: o.Log}, unread: closedView(policy.RuleUnknown),
 		nobody: closedView("caller-unknown")}
 	if err := b.load(ctx); err != nil {
 		return nil, fmt.Errorf("read what agents may reach: %w", err)

@@ -154,7 +154,7 @@ const (
 )
 
 func reserved(name string) bool {
-	return strings.HasPrefix(name, prefixRule) || strings.HasPrefix(name, prefixOnce) || strings.HasPrefix(name, prefixDamaged)
+	return name == policy.RuleUnknown || strings.HasPrefix(name, prefixRule) || strings.HasPrefix(name, prefixOnce) || strings.HasPrefix(name, prefixDamaged)
 }
 
 func validRule(f *flaws, r Rule) {

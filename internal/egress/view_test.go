@@ -343,7 +343,7 @@ func TestNamesOfRulesAreUniqueInAPolicy(t *testing.T) {
 	if len(names) != 5 || !names["same"] {
 		t.Errorf("names %v", names)
 	}
-	for _, name := range []string{"once-x", "rule_x", "damaged-x", "a b", strings.Repeat("x", 65)} {
+	for _, name := range []string{policy.RuleUnknown, "once-x", "rule_x", "damaged-x", "a b", strings.Repeat("x", 65)} {
 		r := rule(policy.Allow, "a.example").of("acme", "")
 		r.Name = name
 		_, err := w.AddRule(w.ctx, w.operator, r)

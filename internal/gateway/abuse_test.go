@@ -309,3 +309,24 @@ func TestTheLogQuotesNoAnswerToARequestWithACredential(t *testing.T) {
 		})
 	}
 }
+
+// What a surface refuses before it takes from the rate does not fill the audit log either.
+func TestRefusalsBeforeTheRateDoNotFillTheAuditLog(t *testing.T) {
+	still := time.Now()
+	w := newWorld(t, func(c *Config) { c.Now = func() time.Time { return still } })
+	h := w.g.Watched(SurfaceLLM, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		p := problem.New(r.URL.Query().Get("code"), "Do not.", "no")
+		NoteRefusal(r.Context(), p)
+		Refuse(rw, r, p)
+	}))
+	for _, code := range []string{problem.Unsupported, problem.Forbidden, problem.NotFound, problem.BadRequest, problem.Unauthorized} {
+		before := len(w.recorded())
+		for range 3 * linesAtOnce {
+			r := httptest.NewRequest("GET", "/v1/chat/completions?code="+code, nil)
+			h.ServeHTTP(httptest.NewRecorder(), r.WithContext(WithCaller(r.Context(), Caller{Agent: code, Tenant: "default"})))
+		}
+		if n := len(w.recorded()) - before; n != linesAtOnce {
+			t.Errorf("%s: %d records", code, n)
+		}
+	}
+}

@@ -49,7 +49,7 @@ func (g *Gateway) reviewTunnels() {
 func (t *tunnel) review(permit *policy.Compiled) {
 	d := permit.Decide(policy.Request{Scheme: t.entered, Host: t.to.Host(), Port: t.to.Port(), Method: policy.Connect})
 	switch {
-	case t.once && d.Rule == "":
+	case t.once && d.Rule == "", d.Rule == policy.RuleUnknown:
 		return
 	case d.Allowed && d.Address == t.private && (d.Opaque || !t.opaque):
 		return

@@ -22,6 +22,7 @@ func TestOpenTunnelsEndWhenTheirRuleDoes(t *testing.T) {
 	}{
 		"nothing changed":                {[]policy.Rule{all}, false, false},
 		"another rule allows it":         {[]policy.Rule{{Name: "other", Action: policy.Allow, Host: policy.MustParsePattern("example.com"), Ports: policy.Ports(443), Opaque: true}}, false, false},
+		"nobody knows the rules":         {[]policy.Rule{{Name: policy.RuleUnknown, Action: policy.Deny, Host: policy.AnyHost(), Ports: policy.AnyPort()}}, false, false},
 		"the rule is gone":               {nil, false, true},
 		"the rule was for one use":       {nil, true, false},
 		"a rule denies it":               {[]policy.Rule{no, all}, false, true},

@@ -42,6 +42,13 @@ func NoteRefusal(ctx context.Context, p *problem.Error) {
 		return
 	}
 	g := o.gateway
+	switch p.Code {
+	case problem.Unauthorized, problem.Forbidden, problem.Unsupported, problem.NotFound, problem.BadRequest:
+		// Some of these come before the rate, and somebody could fill the audit log with them.
+		if !g.quotas.line(CallerOf(ctx).account(), g.now()) {
+			return
+		}
+	}
 	x := g.newExchange(g.errandCaller(ctx, CallerOf(ctx)), o.surface, o.request.Method, o.request.URL.EscapedPath())
 	x.refused(ctx, p)
 	x.finish(context.WithoutCancel(ctx))

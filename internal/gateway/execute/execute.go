@@ -51,6 +51,8 @@ type Handler struct {
 	limit  time.Duration // longestTime, but in tests
 	stream int           // largestStream, but in tests
 
+	room room
+
 	mu    sync.Mutex // guards what follows
 	under map[string]int
 }
@@ -61,7 +63,7 @@ func New(o Options) (*Handler, error) {
 		return nil, fmt.Errorf("configure execute: %w", err)
 	}
 	return &Handler{
-		Options: o, limit: longestTime, stream: largestStream, under: make(map[string]int),
+		Options: o, limit: longestTime, stream: largestStream, under: make(map[string]int), room: room{agent: make(map[string]int64)},
 		views: func(c gateway.Caller) door.View { return o.Views(c) },
 	}, nil
 }
@@ -91,7 +93,10 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) *problem.Error {
 			"%d requests of this agent are under way", atOnce).With("retry_after", 1)
 	}
 	defer h.end(caller.Agent)
-	asked, refusal := read(w, r)
+	held := &share{room: &h.room, agent: caller.Agent}
+	defer held.end()
+	until := h.Now().Add(bodyTimeout)
+	asked, refusal := read(r, held, func() bool { return h.Now().After(until) })
 	if refusal != nil {
 		return refusal
 	}
@@ -110,7 +115,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) *problem.Error {
 		stream(w, resp, e.method, h.stream)
 		return nil
 	}
-	body, refusal := whole(resp)
+	body, refusal := whole(resp, held)
 	if refusal != nil {
 		return e.inTime(refusal)
 	}
@@ -162,14 +167,24 @@ func (h *Handler) prepare(ctx context.Context, caller gateway.Caller, asked *wan
 	return e, e.clear()
 }
 
+// noRoom is for an agent whose requests hold too much memory, or one among many that do.
+func noRoom() *problem.Error {
+	return problem.New(problem.RateLimited, "Wait until the large requests that are under way have ended, or ask for less at once.",
+		"too many large requests are under way").With("retry_after", 5)
+}
+
 // whole reads an answer.
-func whole(resp *http.Response) ([]byte, *problem.Error) {
+func whole(resp *http.Response, held *share) ([]byte, *problem.Error) {
 	tooLarge := problem.New(problem.TooLarge, "Ask the service for less at once (a page, a range), or set \"stream\": true.",
 		"the answer is larger than %d bytes", largestAnswer)
 	if resp.ContentLength > largestAnswer {
 		return nil, tooLarge
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, largestAnswer+1))
+	// The request's own time bounds how long it takes.
+	body, err := held.read(resp.Body, largestAnswer, func() bool { return false })
+	if errors.Is(err, errNoRoom) {
+		return nil, noRoom()
+	}
 	if err != nil {
 		return nil, broken(err)
 	}

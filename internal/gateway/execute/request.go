@@ -2,7 +2,6 @@ package execute
 
 import (
 	"errors"
-	"io"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -64,18 +63,21 @@ type wanted struct {
 }
 
 // read reads a request, and says what is wrong with it.
-func read(w http.ResponseWriter, r *http.Request) (*wanted, *problem.Error) {
+func read(r *http.Request, held *share, late func() bool) (*wanted, *problem.Error) {
 	if !control.JSONContent(r.Header.Get("Content-Type")) {
 		return nil, problem.New(problem.BadJSON, "Send the header Content-Type: application/json.", "the request is not JSON")
 	}
 	if r.ContentLength > largestRequest {
 		return nil, requestTooLarge()
 	}
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, largestRequest))
-	var tooLarge *http.MaxBytesError
+	raw, err := held.read(r.Body, largestRequest, late)
 	switch {
-	case errors.As(err, &tooLarge):
+	case len(raw) > largestRequest:
 		return nil, requestTooLarge()
+	case errors.Is(err, errNoRoom):
+		return nil, noRoom()
+	case errors.Is(err, errTooLate):
+		return nil, problem.New(problem.BadRequest, "Send it faster.", "the request did not arrive within %s", bodyTimeout)
 	case err != nil:
 		return nil, problem.Wrap(err, problem.BadRequest, "Send the request again, in one piece.", "the request did not arrive whole")
 	}

@@ -40,10 +40,10 @@ func Check(a netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	if a.Is6() && !globalUnicast().Contains(a) {
+	if a.Is6() && !globalUnicast.Contains(a) {
 		return fmt.Errorf("%s: %w: outside 2000::/3 (RFC 4291)", a, ErrNotPublic)
 	}
-	if what, found := find(specialTable(), a); found {
+	if what, found := find(specialRanges, a); found {
 		return fmt.Errorf("%s: %w: %s", a, ErrNotPublic, what)
 	}
 	return nil
@@ -67,13 +67,13 @@ func CheckPrivate(a netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	if what, found := find(metadataTable(), a); found {
+	if what, found := find(metadataRanges, a); found {
 		return fmt.Errorf("%s: %w: %s", a, ErrMetadata, what)
 	}
-	if what, found := find(unusableTable(), a); found {
+	if what, found := find(unusableRanges, a); found {
 		return fmt.Errorf("%s: %w: %s", a, ErrUnusable, what)
 	}
-	if compatible().Contains(a) && a != netip.IPv6Loopback() {
+	if compatible.Contains(a) && a != netip.IPv6Loopback() {
 		return fmt.Errorf("%s: %w: IPv4 inside IPv6 (RFC 4291)", a, ErrUnusable)
 	}
 	return nil

@@ -48,7 +48,7 @@ func TestOnlyThePublicInternetIsReachable(t *testing.T) {
 // A row without effect would be a row that nobody would miss: every prefix of
 // the table must be the reason for which some address is refused.
 func TestEveryRowOfTheTableIsNeeded(t *testing.T) {
-	for _, s := range specialTable() {
+	for _, s := range specialRanges {
 		err := Check(s.prefix.Addr())
 		if !errors.Is(err, ErrNotPublic) || !strings.Contains(err.Error(), s.what) {
 			t.Errorf("%s (%s): %v", s.prefix, s.what, err)
@@ -56,7 +56,7 @@ func TestEveryRowOfTheTableIsNeeded(t *testing.T) {
 		if s.prefix != s.prefix.Masked() {
 			t.Errorf("%s has host bits", s.prefix)
 		}
-		if s.prefix.Addr().Is6() && !globalUnicast().Overlaps(s.prefix) {
+		if s.prefix.Addr().Is6() && !globalUnicast.Overlaps(s.prefix) {
 			t.Errorf("%s is outside 2000::/3 and refused anyway", s.prefix)
 		}
 	}

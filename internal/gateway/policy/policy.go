@@ -44,6 +44,10 @@ const (
 	WS    Scheme = "ws"
 )
 
+// RuleUnknown is the name of the rule by which everything is denied while nobody knows the rules, because the database does
+// not answer. Nothing new begins then; what is open is not ended by it.
+const RuleUnknown = "database-unavailable"
+
 // Connect is the method of a request that opens a tunnel.
 const Connect = "CONNECT"
 

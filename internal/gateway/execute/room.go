@@ -1,0 +1,93 @@
+package execute
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"time"
+)
+
+// What requests and answers that are under way may hold, in bytes: those of all agents, and those of one. Of a byte that was
+// read there are up to copies at once: it is decoded, and encoded again.
+const (
+	mostHeld        = 512 << 20
+	mostHeldByAgent = 128 << 20
+	copies          = 3
+
+	// bodyTimeout is how long an agent's request may take to arrive. One silence is bounded by the reader; this bounds many short
+	// ones.
+	bodyTimeout = 2 * time.Minute
+)
+
+// room bounds the memory of requests.
+type room struct {
+	mu    sync.Mutex // guards what follows
+	all   int64
+	agent map[string]int64
+}
+
+// share is what one request holds.
+type share struct {
+	room  *room
+	agent string
+	n     int64
+}
+
+func (s *share) take(n int64) bool {
+	s.room.mu.Lock()
+	defer s.room.mu.Unlock()
+	if s.room.all+n > mostHeld || s.room.agent[s.agent]+n > mostHeldByAgent {
+		return false
+	}
+	s.room.all += n
+	s.room.agent[s.agent] += n
+	s.n += n
+	return true
+}
+
+// end gives everything back.
+func (s *share) end() {
+	s.room.mu.Lock()
+	defer s.room.mu.Unlock()
+	s.room.all -= s.n
+	if s.room.agent[s.agent] -= s.n; s.room.agent[s.agent] <= 0 {
+		delete(s.room.agent, s.agent)
+	}
+	s.n = 0
+}
+
+var (
+	errNoRoom  = errors.New("too much is held already")
+	errTooLate = errors.New("it took too long to arrive")
+)
+
+// read reads to the end, or one byte more than most. Room is taken as bytes arrive, not as they are announced.
+func (s *share) read(from io.Reader, most int, late func() bool) ([]byte, error) {
+	size := min(32<<10, most+1)
+	if !s.take(int64(size) * copies) {
+		return nil, errNoRoom
+	}
+	buf := make([]byte, 0, size)
+	for {
+		n, err := from.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case errors.Is(err, io.EOF) || len(buf) > most:
+			return buf, nil
+		case err != nil:
+			return nil, err
+		case late():
+			return nil, errTooLate
+		}
+		if len(buf) < cap(buf) {
+			continue
+		}
+		more := min(cap(buf), most+1-cap(buf))
+		if !s.take(int64(more) * copies) {
+			return nil, errNoRoom
+		}
+		next := make([]byte, len(buf), cap(buf)+more)
+		copy(next, buf)
+		buf = next
+	}
+}

@@ -1,0 +1,107 @@
+package execute
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// An agent needs no tool to send large bodies that never end: what they hold is bounded, and is given back.
+func TestBodiesThatDoNotEndHoldABoundedAmount(t *testing.T) {
+	w := newWorld(t, func(http.ResponseWriter, *http.Request) {})
+	held := func() int64 {
+		w.handler.room.mu.Lock()
+		defer w.handler.room.mu.Unlock()
+		return w.handler.room.all
+	}
+	const large = 9 << 20
+	var group sync.WaitGroup
+	codes := make(chan string, atOnce)
+	var ends []*io.PipeWriter
+	for range 6 {
+		reader, writer := io.Pipe()
+		ends = append(ends, writer)
+		group.Go(func() {
+			// Whoever is refused does not take all of it.
+			_, _ = writer.Write(bytes.Repeat([]byte(" "), large))
+		})
+		group.Go(func() {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.server.URL+"/v1/execute", reader)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Header.Set("Content-Type", "application/json")
+			resp, err := w.server.Client().Do(r)
+			reader.CloseWithError(io.ErrClosedPipe)
+			if err != nil {
+				codes <- "" // broken off while it was written
+				return
+			}
+			codes <- resp.Header.Get("Clawjail-Refusal") + resp.Header.Get("Retry-After")
+			resp.Body.Close()
+		})
+	}
+	first := <-codes // while the others wait
+	if first != "" && first != problem.RateLimited+"5" {
+		t.Errorf("%q", first)
+	}
+	if n := held(); n > mostHeldByAgent || n == 0 {
+		t.Errorf("%d bytes are held", n)
+	}
+	for _, end := range ends {
+		end.CloseWithError(io.ErrUnexpectedEOF)
+	}
+	group.Wait()
+	testenv.Eventually(t, 10*time.Second, func() bool { return held() == 0 }, "something is held by nobody")
+}
+
+func TestRoomIsBoundedForOneAndForAll(t *testing.T) {
+	r := room{agent: map[string]int64{}}
+	var shares []*share
+	for n := range 10 {
+		s := &share{room: &r, agent: string(rune('a' + n))}
+		shares = append(shares, s)
+		if s.take(mostHeldByAgent + 1) {
+			t.Fatal("an agent holds more than it may")
+		}
+		if got, want := s.take(mostHeldByAgent), n < mostHeld/mostHeldByAgent; got != want {
+			t.Errorf("agent %d: %t", n, got)
+		}
+	}
+	for _, s := range shares {
+		s.end()
+		s.end()
+	}
+	if r.all != 0 || len(r.agent) != 0 {
+		t.Errorf("%d bytes of %d agents are left", r.all, len(r.agent))
+	}
+}
+
+func TestShareReadsWhatThereIs(t *testing.T) {
+	never := func() bool { return false }
+	for _, size := range []int{0, 1, 32<<10 - 1, 32 << 10, 32<<10 + 1, 100_000, 100_001, 300_000} {
+		r := room{agent: map[string]int64{}}
+		s := &share{room: &r, agent: "a"}
+		got, err := s.read(strings.NewReader(strings.Repeat("x", size)), 100_000, never)
+		if err != nil || len(got) != min(size, 100_001) || cap(got) > 100_001 || s.n != int64(cap(got))*copies {
+			t.Errorf("%d bytes: %d of %d, %v", size, len(got), s.n, err)
+		}
+	}
+	s := &share{room: &room{agent: map[string]int64{}}, agent: "a"}
+	if _, err := s.read(io.LimitReader(neverEnding{}, 1<<30), 1<<20, func() bool { return true }); !errors.Is(err, errTooLate) {
+		t.Error(err)
+	}
+}
+
+type neverEnding struct{}
+
+func (neverEnding) Read(p []byte) (int, error) { return min(len(p), 10), nil }
