@@ -11,7 +11,7 @@ import (
 // read there are up to copies at once: it is decoded, and encoded again.
 const (
 	mostHeld        = 512 << 20
-	mostHeldByAgent = 512 << 20
+	mostHeldByAgent = 128 << 20
 	copies          = 3
 
 	// bodyTimeout is how long an agent's request may take to arrive. One silence is bounded by the reader; this bounds many short
