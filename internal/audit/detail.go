@@ -44,6 +44,75 @@ func NewDetail(fields Fields) Detail {
 	return encodeDetail(fields)
 }
 
+// Field is one field of a detail that is made without a map.
+type Field struct {
+	name string
+	kind fieldKind
+	text string
+	num  int64
+}
+
+type fieldKind uint8
+
+const (
+	textField fieldKind = iota
+	numberField
+	truthField
+)
+
+// Text is a field with a text.
+func Text(name, text string) Field { return Field{name: name, text: text} }
+
+// Number is a field with a whole number.
+func Number(name string, n int64) Field { return Field{name: name, kind: numberField, num: n} }
+
+// True is a field that is true. One that is false is left out by its caller.
+func True(name string) Field { return Field{name: name, kind: truthField, num: 1} }
+
+// False is a field that is false.
+func False(name string) Field { return Field{name: name, kind: truthField} }
+
+// NewDetailOf is [NewDetail] for what is recorded with every request: its fields come in the order of their names, each once.
+func NewDetailOf(fields ...Field) Detail {
+	if len(fields) == 0 {
+		return Detail{}
+	}
+	data := make([]byte, 0, 64+24*len(fields))
+	last := ""
+	for n, f := range fields {
+		err := checkFieldName(f.name)
+		switch {
+		case err == nil && f.name <= last:
+			err = fmt.Errorf("the detail %s comes after %s", f.name, last)
+		case err == nil && f.kind == textField:
+			err = checkFieldText(f.name, f.text)
+		}
+		if err != nil {
+			return Detail{err: err}
+		}
+		last = f.name
+		data = append(append(append(data, "{,"[min(n, 1)], '"'), f.name...), '"', ':')
+		switch f.kind {
+		case textField:
+			if data, err = appendText(data, f.text); err != nil {
+				return Detail{err: err}
+			}
+		case numberField:
+			data = strconv.AppendInt(data, f.num, 10)
+		default:
+			data = strconv.AppendBool(data, f.num != 0)
+		}
+	}
+	return bounded(append(data, '}'))
+}
+
+func bounded(data []byte) Detail {
+	if len(data) > MaxDetail {
+		return Detail{err: fmt.Errorf("the detail has %d bytes, more than %d", len(data), MaxDetail)}
+	}
+	return Detail{json: data}
+}
+
 // encodeDetail writes canonical JSON: sorted names, no white space. It is written with every request that leaves a jail,
 // and does without reflection where it can.
 func encodeDetail(fields map[string]any) Detail {
@@ -65,11 +134,24 @@ func encodeDetail(fields map[string]any) Detail {
 			return Detail{err: fmt.Errorf("encode the detail: %w", err)}
 		}
 	}
-	data = append(data, '}')
-	if len(data) > MaxDetail {
-		return Detail{err: fmt.Errorf("the detail has %d bytes, more than %d", len(data), MaxDetail)}
+	return bounded(append(data, '}'))
+}
+
+func appendText(data []byte, text string) ([]byte, error) {
+	if plainText(text) {
+		return append(append(append(data, '"'), text...), '"'), nil
 	}
-	return Detail{json: data}
+	return appendJSON(data, text)
+}
+
+func appendJSON(data []byte, value any) ([]byte, error) {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return nil, err
+	}
+	return append(data, bytes.TrimSuffix(out.Bytes(), []byte("\n"))...), nil
 }
 
 func appendValue(data []byte, value any) ([]byte, error) {
@@ -81,17 +163,9 @@ func appendValue(data []byte, value any) ([]byte, error) {
 	case int64:
 		return strconv.AppendInt(data, v, 10), nil
 	case string:
-		if plainText(v) {
-			return append(append(append(data, '"'), v...), '"'), nil
-		}
+		return appendText(data, v)
 	}
-	var out bytes.Buffer
-	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(value); err != nil {
-		return nil, err
-	}
-	return append(data, bytes.TrimSuffix(out.Bytes(), []byte("\n"))...), nil
+	return appendJSON(data, value)
 }
 
 // plainText says whether a text stands in JSON as it is.

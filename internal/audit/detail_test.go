@@ -127,3 +127,22 @@ func TestEveryDayNamesWouldPassAnyway(t *testing.T) {
 		}
 	}
 }
+
+func TestADetailOfFieldsIsThatOfAMap(t *testing.T) {
+	got := NewDetailOf(Text("agent", "a\"\u2028"), False("allowed"), Number("ms", -3), True("reused"))
+	want := NewDetail(Fields{"agent": "a\"\u2028", "allowed": false, "ms": int64(-3), "reused": true})
+	if got.Err() != nil || got.String() != want.String() {
+		t.Errorf("%s %v, want %s", got, got.Err(), want)
+	}
+	for name, d := range map[string]Detail{
+		"out of order": NewDetailOf(Text("b", ""), Text("a", "")), "twice": NewDetailOf(Text("a", ""), Text("a", "")),
+		"secret": NewDetailOf(Text("api_key", "x")), "no UTF-8": NewDetailOf(Text("a", "\xff")), "too long": NewDetailOf(Text("a", strings.Repeat("x", MaxDetail))),
+	} {
+		if d.Err() == nil {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+	if d := NewDetailOf(); d.Err() != nil || d.String() != "{}" {
+		t.Errorf("of nothing: %s", d)
+	}
+}

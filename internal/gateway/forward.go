@@ -53,25 +53,26 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, who *caller, t
 		refuse(w, r, x.refused(ctx, refusal))
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	hop := &hop{exchange: x, to: to, client: r.Context()}
+	hop := &hop{exchange: x, to: to, client: ctx}
 	hop.use(u)
+	c := ctx.Value(connKey{}).(*conn) // handle has looked
+	c.hop = hop
 	// What ends the request closes the connection; what ends well leaves it for the next.
 	defer func() {
-		if ctx.Err() != nil || !hop.ended || x.status == http.StatusSwitchingProtocols {
+		c.hop = nil
+		if ctx.Err() != nil || !hop.ended || hop.late.Load() || x.status == http.StatusSwitchingProtocols {
 			hop.current().close()
 			return
 		}
 		who.idle.put(hop.current(), g.now())
 	}()
 	stop := x.meter.watch(g.limits.IdleTimeout, g.limits.Lifetime, func() {
-		cancel()
-		// Ends reads and writes that the context does not reach.
+		hop.late.Store(true)
+		// Ends the reads and writes that it waits for.
 		hop.current().close()
 	})
 	defer stop()
-	g.proxy.ServeHTTP(finalOnly{w}, r.WithContext(context.WithValue(ctx, hopKey{}, hop)))
+	g.proxy.ServeHTTP(finalOnly{w}, r)
 	hop.ended = true // ServeHTTP panics when the answer broke off
 }
 
@@ -102,6 +103,7 @@ type hop struct {
 	to       hostport.Endpoint
 	client   context.Context // ends when the client or its admission is gone
 	ended    bool
+	late     atomic.Bool // it was silent, or open, for too long
 
 	mu sync.Mutex // guards what follows
 	u  *upstream
@@ -119,14 +121,13 @@ func (h *hop) current() *upstream {
 	return h.u
 }
 
-type hopKey struct{}
-
+// hopOf is that of the request which the client's connection carries now.
 func hopOf(ctx context.Context) *hop {
-	h, ok := ctx.Value(hopKey{}).(*hop)
-	if !ok {
+	c, ok := ctx.Value(connKey{}).(*conn)
+	if !ok || c.hop == nil {
 		panic(http.ErrAbortHandler) // a request that did not come through forward
 	}
-	return h
+	return c.hop
 }
 
 // roundTrip sends a request on the connection that was made for it.
@@ -189,7 +190,7 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			h := hopOf(r.Context())
-			p := h.exchange.broken(err, r.Context().Err() != nil, h.client.Err() != nil)
+			p := h.exchange.broken(err, h.late.Load() || r.Context().Err() != nil, h.client.Err() != nil)
 			refuse(w, r, p)
 		},
 	}

@@ -36,6 +36,8 @@ type conn struct {
 	// come one after the other, so only one goroutine uses them.
 	held  bool
 	token [32]byte
+	// hop is the way of the request that is being forwarded.
+	hop *hop
 
 	mu     sync.Mutex // guards what follows
 	closed bool

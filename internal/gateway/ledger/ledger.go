@@ -8,8 +8,8 @@ package ledger
 
 import (
 	"context"
-	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/audit"
@@ -34,27 +34,40 @@ var _ gateway.Records = Ledger{}
 func intent(d gateway.Decision) audit.Intent {
 	target := d.Host.String()
 	if target != "" {
-		target = fmt.Sprintf("%s:%d", target, d.Port)
+		target += ":" + strconv.Itoa(int(d.Port))
 	}
 	return audit.Intent{Action: "gateway." + string(d.Surface), Tenant: d.Tenant, Actor: d.Actor, Session: d.Session, Jail: d.Jail, Target: target,
-		Detail: audit.NewDetail(fieldsOf(d))}
+		Detail: detail(d)}
 }
 
-// fieldsOf are what is recorded of a decision: enough to decide it again, and nothing of a query, a header or a body.
-func fieldsOf(d gateway.Decision) audit.Fields {
-	fields := audit.Fields{"method": printable(d.Method), "scheme": string(d.Scheme), "allowed": d.Allowed}
-	for name, text := range map[string]string{"path": d.Path, "rule": d.Rule, "service": d.Service, "code": d.Code, "agent": d.Agent} {
-		if text != "" {
-			fields[name] = printable(text)
+// detail is what is recorded of a decision: enough to decide it again, and nothing of a query, a header or a body. It is
+// made with every request, so without a map; the names are in order.
+func detail(d gateway.Decision) audit.Detail {
+	fields := make([]audit.Field, 0, 10)
+	text := func(name, value string) {
+		if value != "" {
+			fields = append(fields, audit.Text(name, printable(value)))
 		}
 	}
+	text("agent", d.Agent)
+	if d.Allowed {
+		fields = append(fields, audit.True("allowed"))
+	} else {
+		fields = append(fields, audit.False("allowed"))
+	}
+	text("code", d.Code)
 	if d.Credential {
-		fields["injected"] = true
+		fields = append(fields, audit.True("injected"))
 	}
+	fields = append(fields, audit.Text("method", printable(d.Method)))
+	text("path", d.Path)
 	if d.Reported {
-		fields["reported"] = true
+		fields = append(fields, audit.True("reported"))
 	}
-	return fields
+	text("rule", d.Rule)
+	fields = append(fields, audit.Text("scheme", string(d.Scheme)))
+	text("service", d.Service)
+	return audit.NewDetailOf(fields...)
 }
 
 // printable is a text that every database keeps: a jail may put any bytes into a path.
@@ -87,25 +100,27 @@ type entry struct{ pending *audit.Pending }
 
 // End implements gateway.Record.
 func (e entry) End(o gateway.Outcome) {
-	fields := audit.Fields{"bytes_out": o.BytesOut, "bytes_in": o.BytesIn, "ms": o.Took.Milliseconds()}
+	fields := make([]audit.Field, 0, 7)
 	if o.Address.IsValid() {
-		fields["address"] = o.Address.String()
+		fields = append(fields, audit.Text("address", o.Address.String()))
 	}
-	if o.Status != 0 {
-		fields["status"] = o.Status
-	}
-	if o.Reused {
-		fields["reused"] = true
-	}
+	fields = append(fields, audit.Number("bytes_in", o.BytesIn), audit.Number("bytes_out", o.BytesOut))
 	result := audit.OK
 	if o.Code != "" {
-		fields["code"] = o.Code
+		fields = append(fields, audit.Text("code", o.Code))
 		result = audit.Failed
 		if refusalCode(o.Code) {
 			result = audit.Refused
 		}
 	}
-	e.pending.End(audit.Outcome{Result: result, Detail: audit.NewDetail(fields)})
+	fields = append(fields, audit.Number("ms", o.Took.Milliseconds()))
+	if o.Reused {
+		fields = append(fields, audit.True("reused"))
+	}
+	if o.Status != 0 {
+		fields = append(fields, audit.Number("status", int64(o.Status)))
+	}
+	e.pending.End(audit.Outcome{Result: result, Detail: audit.NewDetailOf(fields...)})
 }
 
 // refusalCode says whether a code is that of something that was not let through, unlike one of something that went wrong.
