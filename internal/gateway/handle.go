@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 
@@ -36,12 +35,7 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 			"the jail has more than %d open connections", g.limits.ConnectionsPerCaller))
 		return
 	}
-	// Work for a caller ends with its admission, not only with its connection.
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	defer context.AfterFunc(who.ctx, cancel)()
-	r = r.WithContext(ctx)
-
+	ctx := r.Context()
 	if refusal := g.stands(ctx, c); refusal != nil {
 		w.Header().Set("Connection", "close")
 		refuse(w, r, refusal)

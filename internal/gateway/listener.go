@@ -48,6 +48,7 @@ type conn struct {
 const (
 	holdsAgent = iota
 	holdsToken
+	holdsContext
 	holds
 )
 
@@ -95,8 +96,20 @@ func (c *conn) CloseWrite() error { return closeWrite(c.Conn) }
 
 type connKey struct{}
 
-func withConn(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, c)
+// withConn makes the context of a connection's requests. Work for a caller ends with its admission, not only with its
+// connection.
+func withConn(ctx context.Context, nc net.Conn) context.Context {
+	c, ok := nc.(*conn)
+	if !ok || c.caller == nil {
+		return context.WithValue(ctx, connKey{}, nc)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.caller.ctx, cancel)
+	c.keep(holdsContext, func() {
+		stop()
+		cancel()
+	})
+	return context.WithValue(ctx, connKey{}, nc)
 }
 
 // listener hands connections to the HTTP server and keeps the books on them.
