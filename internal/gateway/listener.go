@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,6 +32,8 @@ type conn struct {
 	// patience bounds the wait for a peer that does not read an answer, or does not send a body. It is 0 in a tunnel,
 	// which has limits of its own.
 	patience time.Duration
+	// writeUntil is the deadline of writing, in nanoseconds of Unix time.
+	writeUntil atomic.Int64
 
 	// held says that the agent's standing is watched, and token is the hash of the one that is. Requests of a connection
 	// come one after the other, so only one goroutine uses them.

@@ -7,11 +7,16 @@ import (
 	"time"
 )
 
-// Write waits for a peer that does not read no longer than for anything else that does not move.
+// Write waits for a peer that does not read no longer than for anything else that does not move. The deadline is moved when
+// an eighth of the time is over, and not with every answer.
 func (c *conn) Write(b []byte) (int, error) {
 	if c.patience > 0 {
-		if err := c.SetWriteDeadline(c.soon()); err != nil {
-			return 0, err
+		until := c.soon()
+		if moved := until.UnixNano(); moved-c.writeUntil.Load() > int64(c.patience/8) {
+			if err := c.SetWriteDeadline(until); err != nil {
+				return 0, err
+			}
+			c.writeUntil.Store(moved)
 		}
 	}
 	return c.Conn.Write(b)
