@@ -236,7 +236,7 @@ func (b *bench) exitLatency(ctx context.Context, x *exit) error {
 
 func (b *bench) exitThroughput(ctx context.Context, x *exit) error {
 	rate := map[bool][]float64{}
-	for range 3 {
+	for range 5 {
 		for _, bare := range []bool{true, false} {
 			c, at := x.client(bare)
 			n, err := hammer(ctx, func() error { return ask(c, at) })

@@ -73,7 +73,8 @@ func (a *API) insideSurfaces(w http.ResponseWriter, r *http.Request) {
 	own := gateway.CallerOf(r.Context())
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	if token, presented := surfaceToken(r); presented {
+	token, shown := surfaceToken(r)
+	if shown {
 		by, release, err := a.holder(ctx, r, token, cancel)
 		if err != nil {
 			a.turnAway(w, r, err)
@@ -85,6 +86,15 @@ func (a *API) insideSurfaces(w http.ResponseWriter, r *http.Request) {
 				"the token is not one of this jail's agent"))
 			return
 		}
+	}
+	if own.Agent != "" && !shown {
+		// It ends with the agent all the same.
+		release, err := a.Identity.Hold(ctx, identity.OfJail(own.Agent, own.Tenant), cancel)
+		if err != nil {
+			a.turnAway(w, r, err)
+			return
+		}
+		defer release()
 	}
 	if own.Agent == "" {
 		a.turnAway(w, r, problem.New(problem.Unauthorized, "only agents have something here", "the request came from no agent's jail"))

@@ -209,3 +209,30 @@ func TestMetricsAreForAdminsUnlessTheyAreOpen(t *testing.T) {
 		}
 	}
 }
+
+func TestARevokedAgentsRequestFromItsJailEndsWithoutATokenToo(t *testing.T) {
+	in, spy := newSurfaces(t)
+	spy.hold, spy.ended = make(chan struct{}), make(chan error, 1)
+	r := httptest.NewRequest("GET", "/svc/git/x", nil)
+	r.Host = "gateway:3000"
+	ctx := context.WithValue(r.Context(), http.LocalAddrContextKey, insideAddr)
+	r = r.WithContext(gateway.WithCaller(ctx, gateway.Caller{Agent: in.jail, Jail: "a1", Tenant: "acme"}))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		in.handler.ServeHTTP(httptest.NewRecorder(), r)
+	}()
+	<-spy.hold
+	if err := in.identity.RevokeAgent(in.ctx, in.admin, "acme", "worker"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-spy.ended; err == nil {
+		t.Error("the request ended without a reason")
+	}
+	<-done
+	again := httptest.NewRecorder()
+	in.handler.ServeHTTP(again, r)
+	if again.Code != http.StatusUnauthorized {
+		t.Errorf("a revoked agent is answered %d", again.Code)
+	}
+}

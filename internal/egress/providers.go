@@ -92,23 +92,14 @@ func (b *Book) PutProvider(ctx context.Context, by identity.Principal, p Provide
 	p.Priority = cmp.Or(p.Priority, defaultPriority)
 	f := newFlaws()
 	validProvider(f, p)
-	validExpiry(f, p.ExpiresAt, b.o.Now())
-	if err := f.err(); err != nil {
+	if err := b.sound(ctx, f, p.Meta, &p.Upstream); err != nil {
 		return Provider{}, err
 	}
-	if err := b.agentOf(ctx, scope{p.Tenant, p.Agent}); err != nil {
-		return Provider{}, err
-	}
-	base, err := parseBase(p.BaseURL)
-	if err != nil {
-		return Provider{}, err
-	}
-	p.BaseURL = base.String()
 	b.changing.Lock()
 	defer b.changing.Unlock()
 	s := step{by: by, op: identity.ProviderChange, of: scope{p.Tenant, p.Agent}, target: p.Name,
 		fields: audit.Fields{"base_url": clipTo(p.BaseURL, 500), "wire": string(p.Wire), "models": audit.Names(p.Models), "model_count": len(p.Models)}}
-	err = b.change(ctx, s, func() error {
+	err := b.change(ctx, s, func() error {
 		e, err := b.put(ctx, kindProvider, p.Name, &p.Meta, "prv_", func() (store.Entry, error) { return p.entry() }, maxProviders)
 		p.Meta = metaOf(e, p.Meta)
 		return err

@@ -129,21 +129,12 @@ func (b *Book) PutService(ctx context.Context, by identity.Principal, s Service)
 	}
 	f := newFlaws()
 	validService(f, s)
-	validExpiry(f, s.ExpiresAt, b.o.Now())
-	if err := f.err(); err != nil {
+	if err := b.sound(ctx, f, s.Meta, &s.Upstream); err != nil {
 		return Service{}, err
 	}
-	if err := b.agentOf(ctx, scope{s.Tenant, s.Agent}); err != nil {
-		return Service{}, err
-	}
-	base, err := parseBase(s.BaseURL)
-	if err != nil {
-		return Service{}, err
-	}
-	s.BaseURL = base.String()
 	b.changing.Lock()
 	defer b.changing.Unlock()
-	err = b.change(ctx, serviceStep(by, s), func() error {
+	err := b.change(ctx, serviceStep(by, s), func() error {
 		e, err := b.put(ctx, kindService, s.Name, &s.Meta, "svc_", func() (store.Entry, error) { return s.entry() }, maxServices)
 		s.Meta = metaOf(e, s.Meta)
 		return err
@@ -152,6 +143,24 @@ func (b *Book) PutService(ctx context.Context, by identity.Principal, s Service)
 		return Service{}, err
 	}
 	return s, nil
+}
+
+// sound is what services and providers have in common before they are kept: no flaws, an agent of the tenant, and a base
+// URL in its canonical form.
+func (b *Book) sound(ctx context.Context, f *flaws, m Meta, u *Upstream) error {
+	validExpiry(f, m.ExpiresAt, b.o.Now())
+	if err := f.err(); err != nil {
+		return err
+	}
+	if err := b.agentOf(ctx, scope{m.Tenant, m.Agent}); err != nil {
+		return err
+	}
+	base, err := parseBase(u.BaseURL)
+	if err != nil {
+		return err
+	}
+	u.BaseURL = base.String()
+	return nil
 }
 
 func serviceStep(by identity.Principal, s Service) step {

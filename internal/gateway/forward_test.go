@@ -224,7 +224,17 @@ func TestUpstreamConnectionsAreNotShared(t *testing.T) {
 		}
 		return ""
 	}
-	first, other, again := of(jailA), of(jailB), of(jailA)
+	first, other := of(jailA), of(jailB)
+	// The answer is there a moment before its connection waits for the next request.
+	eventually(t, func() bool {
+		w.g.mu.Lock()
+		who := w.g.callers[netip.MustParseAddr(jailA)]
+		w.g.mu.Unlock()
+		who.idle.mu.Lock()
+		defer who.idle.mu.Unlock()
+		return who.idle.count == 1
+	}, "no connection waits")
+	again := of(jailA)
 	if first == other {
 		t.Error("two jails share a connection")
 	}

@@ -54,6 +54,8 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 
 	switch {
 	case g.isLocal(r, c):
+		c.local.Store(true)
+		defer c.local.Store(false)
 		g.serveLocal(w, r, who)
 	case r.Method == http.MethodConnect && c.tunnel == nil:
 		g.connect(w, r, c)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -17,6 +18,9 @@ type Keys interface {
 	Authenticate(ctx context.Context, presented string, remote netip.Addr) (identity.Principal, error)
 	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 }
+
+// farewell is how long an answer of the gateway's own may take that tells an agent that it was cut off.
+const farewell = time.Second
 
 // stands makes sure that the agent of a connection may still do anything, and that the connection ends when it may not.
 // It asks once per connection: what is cut later is closed.
@@ -75,8 +79,16 @@ func (g *Gateway) agrees(ctx context.Context, c *conn, header http.Header) *prob
 // hold has a connection closed when the principal is cut off.
 func (g *Gateway) hold(ctx context.Context, c *conn, what int, p identity.Principal) error {
 	release, err := g.keys.Hold(ctx, p, func(error) {
-		// However closing goes, what is open on it ends.
-		_ = c.Close()
+		end := func() {
+			// However closing goes, what is open on it ends.
+			_ = c.Close()
+		}
+		if c.local.Load() {
+			// Who answers the request has been told as well, and may say so.
+			time.AfterFunc(farewell, end)
+			return
+		}
+		end()
 	})
 	if err != nil {
 		return err

@@ -39,6 +39,8 @@ type conn struct {
 	// come one after the other, so only one goroutine uses them.
 	held  bool
 	token [32]byte
+	// local says that the request is for the gateway itself.
+	local atomic.Bool
 	// hop is the way of the request that is being forwarded.
 	hop *hop
 
