@@ -75,19 +75,18 @@ func fit(row store.AuditRow, detail Detail) (store.AuditRow, error) {
 		errs = append(errs, err)
 		row.Action = "audit.unnamed"
 	}
-	for _, field := range []struct {
-		name string
-		text *string
-		most int
-	}{
-		{"tenant", &row.Tenant, maxName}, {"actor", &row.Actor, maxName}, {"session", &row.Session, maxName},
-		{"jail", &row.Jail, maxName}, {"target", &row.Target, maxTarget},
-	} {
-		if err := checkText(field.name, *field.text, field.most); err != nil {
+	checked := func(name, text string, most int) string {
+		if err := checkText(name, text, most); err != nil {
 			errs = append(errs, err)
-			*field.text = ""
+			return ""
 		}
+		return text
 	}
+	row.Tenant = checked("tenant", row.Tenant, maxName)
+	row.Actor = checked("actor", row.Actor, maxName)
+	row.Session = checked("session", row.Session, maxName)
+	row.Jail = checked("jail", row.Jail, maxName)
+	row.Target = checked("target", row.Target, maxTarget)
 	if err := detail.Err(); err != nil {
 		errs = append(errs, err)
 		row.Detail = Detail{}.bytes()

@@ -37,6 +37,7 @@ type writer struct {
 	skewed     bool       // the clock is behind the newest row, which has been recorded
 	retry      bool       // the time to try again has come
 	scratch    []byte
+	rows       []store.AuditRow
 
 	ctx      context.Context // ends when Close has waited long enough
 	cancel   context.CancelFunc
@@ -144,8 +145,7 @@ func (w *writer) write(batch []*entry) {
 	err := w.join()
 	lost := w.lost.Load()
 	if err == nil {
-		rows := make([]store.AuditRow, 0, len(live)+2)
-		rows = w.clock(rows)
+		rows := w.clock(w.rows[:0])
 		for _, e := range live {
 			rows = append(rows, e.row)
 		}
@@ -153,6 +153,8 @@ func (w *writer) write(batch []*entry) {
 			rows = append(rows, w.lostRow(lost))
 		}
 		err = w.commit(rows, live)
+		clear(rows)
+		w.rows = rows // its room, for the next batch
 	}
 	w.setFailure(err)
 	if err != nil {
