@@ -12,6 +12,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/gateway/execute"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
@@ -21,15 +22,10 @@ import (
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
-// whoOf is a caller of the gateway as package egress knows it.
-func whoOf(c gateway.Caller) egress.Who {
-	return egress.Who{Tenant: c.Tenant, Agent: c.Agent, Session: c.Session, Opener: c.Opener, Base: c.Policy, Confined: c.Confined}
-}
-
 // decided is the book of what operators decided, as the gateway asks it.
 type decided struct{ book *egress.Book }
 
-func (d decided) view(c gateway.Caller) *egress.View { return d.book.View(whoOf(c)) }
+func (d decided) view(c gateway.Caller) *egress.View { return d.book.View(door.Who(c)) }
 
 // policy implements gateway.Config.Policy.
 func (d decided) policy(c gateway.Caller) *policy.Compiled { return d.view(c).Proxy() }
@@ -50,7 +46,7 @@ func (d decided) ask(ctx context.Context, c gateway.Caller, target string) bool 
 	if d.view(c).Hold() <= 0 {
 		return false
 	}
-	return d.book.Hold(ctx, whoOf(c), target)
+	return d.book.Hold(ctx, door.Who(c), target)
 }
 
 // surfaces are what the gateway itself answers to agents, besides the API. Paths are not made canonical on the way: what

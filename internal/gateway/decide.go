@@ -35,9 +35,8 @@ const (
 // Codes of refusals that only the gateway knows; the others are those of the
 // packages policy and problem.
 const (
-	codeHostMismatch     = "host_mismatch"
-	codeProtocolDenied   = "protocol_denied"
-	codeAuditUnavailable = "audit_unavailable"
+	codeHostMismatch   = "host_mismatch"
+	codeProtocolDenied = "protocol_denied"
 )
 
 // Decision is what the gateway decided about one request, and why. It holds no
@@ -72,7 +71,7 @@ type Decision struct {
 
 // OwnCodes are the codes of refusals that only the gateway knows.
 func OwnCodes() []string {
-	return []string{codeHostMismatch, codeProtocolDenied, codeAuditUnavailable, string(policy.SchemeDenied)}
+	return []string{codeHostMismatch, codeProtocolDenied, problem.AuditUnavailable, string(policy.SchemeDenied)}
 }
 
 // maxPath bounds the path in a record.
@@ -185,7 +184,7 @@ func (x *exchange) decide(to hostport.Endpoint, path string, scheme policy.Schem
 func (x *exchange) intend(ctx context.Context) *problem.Error {
 	record, err := x.gateway.records.Begin(ctx, x.Decision)
 	if err != nil {
-		return problem.Wrap(err, codeAuditUnavailable, "Do not retry at once; tell the operator that the audit log cannot be written.",
+		return problem.Wrap(err, problem.AuditUnavailable, "Do not retry at once; tell the operator that the audit log cannot be written.",
 			"nothing may leave the jail because it cannot be recorded")
 	}
 	x.record = record
@@ -320,7 +319,7 @@ func (x *exchange) refused(_ context.Context, p *problem.Error) *problem.Error {
 	switch {
 	case x.record != nil:
 		// The intent stands, and its outcome says what became of it.
-	case p.Code == problem.RateLimited, p.Code == codeAuditUnavailable:
+	case p.Code == problem.RateLimited, p.Code == problem.AuditUnavailable:
 		// Whoever asks too often would fill the log with it. The log line and the counters tell.
 		x.gateway.observer.Decided(x.Decision, x.gateway.now().Sub(x.Time))
 	default:

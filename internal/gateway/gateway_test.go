@@ -248,7 +248,7 @@ func TestNothingIsDialledWithoutARecord(t *testing.T) {
 		"CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		resp, body := w.raw(jailA, request)
-		if code, _ := refusal(t, resp, body); code != codeAuditUnavailable || resp.StatusCode != 503 || strings.Contains(body, "disk full") {
+		if code, _ := refusal(t, resp, body); code != problem.AuditUnavailable || resp.StatusCode != 503 || strings.Contains(body, "disk full") {
 			t.Errorf("%s %s", resp.Status, body)
 		}
 	}

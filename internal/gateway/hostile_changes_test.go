@@ -157,7 +157,7 @@ func TestRegressionWhatIsMissingDenies(t *testing.T) {
 		"an empty policy":               {func(c *Config) { c.Policy = func(Caller) *policy.Compiled { return new(policy.Compiled) } }, "", problem.HostDenied, 403},
 		"nobody knows the rates":        {func(c *Config) { c.Rates = func(Caller) Rates { return Rates{} } }, "", problem.RateLimited, 429},
 		"nobody knows tokens":           {func(*Config) {}, "Proxy-Authorization: Bearer x\r\n", problem.TokenMismatch, 407},
-		"the log cannot be written":     {func(c *Config) { c.Records = full{} }, "", codeAuditUnavailable, 503},
+		"the log cannot be written":     {func(c *Config) { c.Records = full{} }, "", problem.AuditUnavailable, 503},
 		"the rule has been used up":     {func(c *Config) { c.Used = func(context.Context, string) (bool, bool) { return false, false } }, "", problem.HostDenied, 403},
 		"the name server does not work": {func(c *Config) { c.Resolver = &names{err: errors.New("no answer")} }, "", problem.DNSFailed, 502},
 	} {

@@ -15,9 +15,7 @@ import (
 // statusOf is problem.Status with the codes that only the gateway knows.
 func statusOf(code string) int {
 	switch code {
-	case codeAuditUnavailable:
-		return http.StatusServiceUnavailable
-	case codeHostMismatch, codeProtocolDenied, string(policy.SchemeDenied), string(policy.MethodDenied), string(policy.PathDenied):
+	case codeHostMismatch, codeProtocolDenied, string(policy.SchemeDenied):
 		return http.StatusForbidden
 	}
 	return problem.Status(code)

@@ -66,6 +66,11 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
+// Who is a caller of the gateway as package egress knows it.
+func Who(c gateway.Caller) egress.Who {
+	return egress.Who{Tenant: c.Tenant, Agent: c.Agent, Session: c.Session, Opener: c.Opener, Base: c.Policy, Confined: c.Confined}
+}
+
 // Admit returns the agent whose jail a request came from. Web pages are kept out: a page that a browser in the jail
 // shows is not the agent.
 func Admit(r *http.Request) (gateway.Caller, *problem.Error) {

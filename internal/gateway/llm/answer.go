@@ -132,7 +132,7 @@ func (h *Handler) reserve(ctx context.Context, x *exchange) *problem.Error {
 		return nil
 	}
 	day := h.Book.Day()
-	err := h.Book.Charge(ctx, whoOf(x.caller), x.provider.Name, x.ask.model, 1, x.reserved)
+	err := h.Book.Charge(ctx, door.Who(x.caller), x.provider.Name, x.ask.model, 1, x.reserved)
 	if err == nil {
 		x.reserved.Day = day
 		return nil
@@ -150,7 +150,7 @@ func (h *Handler) settle(x *exchange, used egress.Tokens, estimated bool) {
 		ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 		defer cancel()
 		if rest := difference(used, x.reserved); rest.Input != 0 || rest.Output != 0 || rest.MicroCost != 0 {
-			if err := h.Book.Charge(ctx, whoOf(x.caller), x.provider.Name, x.ask.model, 0, rest); err != nil {
+			if err := h.Book.Charge(ctx, door.Who(x.caller), x.provider.Name, x.ask.model, 0, rest); err != nil {
 				h.Log.Error("use of a model could not be debited", "agent", x.caller.Agent, "provider", x.provider.Name, "error", err)
 			}
 		}

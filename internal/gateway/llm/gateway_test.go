@@ -17,6 +17,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
@@ -110,7 +111,7 @@ func newWhole(t *testing.T, answer http.HandlerFunc) *whole {
 	})
 	must(t, err)
 	handler, err = New(Options{
-		Gateway: g, Views: func(c gateway.Caller) *egress.View { return w.book.View(whoOf(c)) }, Book: w.book, Secrets: w.world,
+		Gateway: g, Views: func(c gateway.Caller) *egress.View { return w.book.View(door.Who(c)) }, Book: w.book, Secrets: w.world,
 		Log: slog.New(slog.NewTextHandler(w.log, nil)), Now: time.Now,
 	})
 	must(t, err)

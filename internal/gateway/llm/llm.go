@@ -219,8 +219,3 @@ func misdirected(r *http.Request, e endpoint, known bool) *problem.Error {
 	}
 	return nil
 }
-
-// whoOf is the caller as the book of budgets knows it.
-func whoOf(c gateway.Caller) egress.Who {
-	return egress.Who{Tenant: c.Tenant, Agent: c.Agent, Session: c.Session, Opener: c.Opener, Base: c.Policy, Confined: c.Confined}
-}
