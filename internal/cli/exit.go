@@ -51,7 +51,10 @@ func (d decided) ask(ctx context.Context, c gateway.Caller, target string) bool 
 
 // surfaces are what the gateway itself answers to agents, besides the API. Paths are not made canonical on the way: what
 // can be read in two ways is refused by who reads it.
-type surfaces struct{ execute, service, llm http.Handler }
+type surfaces struct {
+	execute, service, llm http.Handler
+	models                []string // the paths of llm; one that ends in a slash stands for everything below it
+}
 
 // of is who serves a path, or nil.
 func (s surfaces) of(path string) http.Handler {
@@ -61,7 +64,7 @@ func (s surfaces) of(path string) http.Handler {
 	case strings.HasPrefix(path, "/svc/"):
 		return s.service
 	}
-	for _, route := range llm.Routes() {
+	for _, route := range s.models {
 		if path == route || strings.HasSuffix(route, "/") && strings.HasPrefix(path, route) {
 			return s.llm
 		}
@@ -95,7 +98,8 @@ func newSurfaces(exit *gateway.Gateway, d decided, keys *ring, used *secretsUsed
 		return surfaces{}, err
 	}
 	return surfaces{
-		exit.Watched(gateway.SurfaceExecute, run), exit.Watched(gateway.SurfaceService, routes), exit.Watched(gateway.SurfaceLLM, models),
+		execute: exit.Watched(gateway.SurfaceExecute, run), service: exit.Watched(gateway.SurfaceService, routes),
+		llm: exit.Watched(gateway.SurfaceLLM, models), models: llm.Routes(),
 	}, nil
 }
 

@@ -7,7 +7,6 @@ package metrics
 
 import (
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -35,6 +34,7 @@ type Options struct {
 type Metrics struct {
 	registry *prometheus.Registry
 	handler  http.Handler
+	codes    map[string]bool // those that a label may have
 
 	decisions *prometheus.CounterVec
 	deciding  *prometheus.HistogramVec
@@ -52,6 +52,7 @@ func New(o Options) *Metrics {
 	fast := []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 10}
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
+		codes:    map[string]bool{"": true},
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "clawjail_gateway_decisions_total",
 			Help: "Requests that the gateway decided about, by surface, decision (allowed, reported, refused) and code of the refusal."},
 			[]string{"surface", "decision", "code"}),
@@ -73,6 +74,12 @@ func New(o Options) *Metrics {
 		opened: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "clawjail_sessions_opened_total",
 			Help: "Sessions that were asked for, by result: ok, or the code of why not."}, []string{"result"}),
 	}
+	for _, i := range problem.Codes() {
+		m.codes[i.Code] = true
+	}
+	for _, code := range gateway.OwnCodes() {
+		m.codes[code] = true
+	}
 	m.registry.MustRegister(m.decisions, m.deciding, m.requests, m.took, m.bytes, m.tunnels, m.reused, m.stages, m.opened,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newAsked(o))
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 2, Timeout: 10 * time.Second})
@@ -91,7 +98,7 @@ func (m *Metrics) Decided(d gateway.Decision, took time.Duration) {
 	case d.Allowed:
 		decision = "allowed"
 	}
-	m.decisions.WithLabelValues(string(d.Surface), decision, known(d.Code)).Inc()
+	m.decisions.WithLabelValues(string(d.Surface), decision, m.known(d.Code)).Inc()
 	m.deciding.WithLabelValues(string(d.Surface)).Observe(took.Seconds())
 }
 
@@ -100,7 +107,7 @@ func (m *Metrics) Ended(d gateway.Decision, o gateway.Outcome) {
 	outcome := "none"
 	switch {
 	case o.Code != "":
-		outcome = known(o.Code)
+		outcome = m.known(o.Code)
 	case o.Status >= 100 && o.Status < 600:
 		outcome = strconv.Itoa(o.Status/100) + "xx"
 	}
@@ -120,7 +127,7 @@ func (m *Metrics) Tunnels(change int) { m.tunnels.Add(float64(change)) }
 // Opened counts a session that was asked for. The code is empty when it was opened.
 func (m *Metrics) Opened(code string, warm bool, t session.Timing) {
 	if code != "" {
-		m.opened.WithLabelValues(known(code)).Inc()
+		m.opened.WithLabelValues(m.known(code)).Inc()
 		return
 	}
 	m.opened.WithLabelValues("ok").Inc()
@@ -134,8 +141,8 @@ func (m *Metrics) Opened(code string, warm bool, t session.Timing) {
 }
 
 // known keeps to the table of codes, so that there are only so many series.
-func known(code string) string {
-	if code == "" || slices.ContainsFunc(problem.Codes(), func(i problem.Info) bool { return i.Code == code }) || slices.Contains(gateway.OwnCodes(), code) {
+func (m *Metrics) known(code string) string {
+	if m.codes[code] {
 		return code
 	}
 	return "other"
