@@ -328,13 +328,15 @@ func (r *reader) searches(env []string) {
 
 // tokenIn is the form in which a text has the token of the server; empty when it does not.
 func tokenIn(text []byte) string {
-	for form, value := range map[string]string{
-		"itself": readmeToken, "hexadecimal": hex.EncodeToString([]byte(readmeToken)),
-		"what goes over the wire": base64.StdEncoding.EncodeToString([]byte("x-access-token:" + readmeToken)),
-		"base64":                  base64.RawStdEncoding.EncodeToString([]byte(readmeToken)),
+	// In this order: 15 bytes stand before the token on the wire, so that its own base64 is a part of that form.
+	for _, form := range []struct{ name, value string }{
+		{"itself", readmeToken},
+		{"hexadecimal", hex.EncodeToString([]byte(readmeToken))},
+		{"what goes over the wire", base64.StdEncoding.EncodeToString([]byte("x-access-token:" + readmeToken))},
+		{"base64", base64.RawStdEncoding.EncodeToString([]byte(readmeToken))},
 	} {
-		if bytes.Contains(text, []byte(value)) {
-			return form
+		if bytes.Contains(text, []byte(form.value)) {
+			return form.name
 		}
 	}
 	return ""

@@ -229,8 +229,9 @@ func TestClickGoesIntoFrames(t *testing.T) {
 			})
 			s.visit("/")
 			ref := s.ref("Inside")
-			s.says("overlay.style.display = ''")
 			// A frame in a frame of another site is scrolled to by three processes, one after the other.
+			s.do(Act{Kind: "hover", Ref: ref})
+			s.says("overlay.style.display = ''")
 			e := s.fails(Act{Kind: "click", Ref: ref, TimeoutMS: 4000}, "hit")
 			if e.Details["covered_by"] != "<div id=overlay>" {
 				t.Fatalf("%+v", e.Details)

@@ -69,10 +69,21 @@ func (m *acting) ready(ctx context.Context, where Where, wants needs) (*element,
 		if problem.CodeOf(err) != problem.ActOperationFailed {
 			return nil, point{}, err
 		}
-		last = err
+		if last == nil || !passing(err) {
+			last = err
+		}
 		pause(ctx, retryPause(attempt))
 	}
 }
+
+// passing tells a look that came while frames were still being scrolled: what a look before found says more.
+func passing(err error) bool {
+	e, is := problem.As(err)
+	return is && e.Details["covered_by"] == nothingToHit
+}
+
+// nothingToHit is what actionable.js says of a point outside the document.
+const nothingToHit = "nothing that can be hit"
 
 func (m *acting) tryReady(ctx context.Context, where Where, wants needs, attempt int) (*element, point, error) {
 	e, err := m.page.find(ctx, where)
