@@ -60,9 +60,55 @@ type Config struct {
 	WarmPool     WarmPool
 	NetworkSlots NetworkSlots
 	Limits       Limits
+	Agents       Agents
+	Docker       Docker
 	HostBrowser  HostBrowser
 	Metrics      Metrics
 	Log          Log
+}
+
+// Agents are the jails of agents that are kept, and of programs that are run for them.
+type Agents struct {
+	// Driver makes jails of agents that name neither image nor template.
+	Driver AgentDriver
+	// WorkspaceRoots are the folders beneath which agents may be given folders of the host. There are none by default.
+	WorkspaceRoots []string
+	// JailRoots are the folders beneath which there may be roots for jails that are no template's. There are none by default.
+	JailRoots []string
+	// Limits of what does not say its own. Tmp is /tmp, and State the volume at /state.
+	Limits AgentLimits
+	// Log is how much of what an agent prints is kept, of each stream.
+	Log Bytes
+}
+
+// AgentLimits are the limits of one agent's jail.
+type AgentLimits struct {
+	Memory     Bytes
+	CPU        float64
+	Tasks      int
+	Tmp, State Bytes
+	Files      int
+}
+
+// AgentDriver is a way to make the jails of agents.
+type AgentDriver string
+
+// The drivers. Auto is the host's own where clawjail makes jails there, and docker elsewhere.
+const (
+	AgentDriverAuto   AgentDriver = "auto"
+	AgentDriverLinux  AgentDriver = "linux"
+	AgentDriverDocker AgentDriver = "docker"
+)
+
+// Docker is the engine for agents in containers.
+type Docker struct {
+	// Socket is that of the engine: a path.
+	Socket string
+	// Subnet is the network of the containers, IPv4 and private, /16 to /24; it must not be that of the jails. The zero Prefix
+	// is "auto": the first /24 that the host has no route for.
+	Subnet netip.Prefix
+	// Image is that of agents that name neither image nor template.
+	Image string
 }
 
 // Metrics is about /metrics of the API.
@@ -255,7 +301,10 @@ func base() Config {
 		WarmPool:     WarmPool{Size: 2, MaxAge: 10 * time.Minute, Browser: BrowserShell},
 		NetworkSlots: NetworkSlots{Ready: 4},
 		Limits:       Limits{Memory: 768 * MiB, CPU: 2, Tasks: 512, Tmp: 256 * MiB, SHM: 256 * MiB, Files: 8192},
-		HostBrowser:  defaultHostBrowser(),
-		Log:          Log{Level: "info", Format: "text"},
+		Agents: Agents{Driver: AgentDriverAuto, Log: 8 * MiB,
+			Limits: AgentLimits{Memory: 512 * MiB, CPU: 0.5, Tasks: 64, Tmp: 100 * MiB, State: GiB, Files: 4096}},
+		Docker:      Docker{Socket: "/var/run/docker.sock", Image: "clawjail/clawbot:latest"},
+		HostBrowser: defaultHostBrowser(),
+		Log:         Log{Level: "info", Format: "text"},
 	}
 }

@@ -84,6 +84,10 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
 	got.HostBrowser.Executable = ""
+	if len(got.Agents.WorkspaceRoots) != 1 || len(got.Agents.JailRoots) != 1 {
+		t.Errorf("a commented example was not switched on: %+v", got)
+	}
+	got.Agents.WorkspaceRoots, got.Agents.JailRoots = nil, nil
 	got.TLS, got.BehindProxy, got.ExtraCA, got.Gateway.PrivateDestinations = TLS{}, nil, nil, nil
 	if diff := cmp.Diff(linuxRoot().Default(), got, sameConfig); diff != "" {
 		t.Errorf("a commented path is not the default (-default +file):\n%s", diff)
@@ -132,6 +136,10 @@ gateway: {port: 3001, private_destinations: [{host: a.example, address: 10.0.0.1
 sessions: {max: 7, ttl: 1m, max_ttl: 2m, idle: 3m, wall_clock: 1h30m}
 warm_pool: {size: 0, max_age: 4m, browser: full}
 network_slots: {ready: 5}
+workspace_roots: [/w, /x]
+jail_roots: [/j]
+agents: {driver: docker, log: 2MiB, limits: {memory: 64MiB, cpu: 2, tasks: 9, tmp: 2MiB, state: 16MiB, files: 99}}
+docker: {socket: /s, subnet: 10.91.0.0/24, image: i}
 limits: {memory: 1GiB, cpu: 0.5, tasks: 100, tmp: 2MiB, shm: 1024KiB, files: 65}
 browser: {enabled: false, control_url: "http://[::1]:9000", color: "#010203", headless: true, attach_only: true, executable: /opt/b}
 metrics: {open: true}
@@ -159,6 +167,9 @@ log: {level: debug, format: json}
 		WarmPool:     WarmPool{Size: 0, MaxAge: 4 * time.Minute, Browser: BrowserFull},
 		NetworkSlots: NetworkSlots{Ready: 5},
 		Limits:       Limits{Memory: GiB, CPU: 0.5, Tasks: 100, Tmp: 2 * MiB, SHM: MiB, Files: 65},
+		Agents: Agents{Driver: AgentDriverDocker, WorkspaceRoots: []string{"/w", "/x"}, JailRoots: []string{"/j"}, Log: 2 * MiB,
+			Limits: AgentLimits{Memory: 64 * MiB, CPU: 2, Tasks: 9, Tmp: 2 * MiB, State: 16 * MiB, Files: 99}},
+		Docker: Docker{Socket: "/s", Subnet: netip.MustParsePrefix("10.91.0.0/24"), Image: "i"},
 		HostBrowser: HostBrowser{ControlURL: "http://[::1]:9000", Color: "#010203", Headless: HeadlessYes,
 			AttachOnly: true, Executable: "/opt/b"},
 		Metrics: Metrics{Open: true},

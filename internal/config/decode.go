@@ -38,10 +38,7 @@ func (c *Config) decode(m *yamldoc.Map) {
 	m.Value("uid_base", whole(&c.UIDBase, math.MaxUint32))
 	m.Value("runtime", text(&c.Runtime))
 	m.Value("storage", word(&c.Storage, StorageAuto, StorageOverlay, StorageBtrfs))
-	m.Values("extra_ca", func(v yamldoc.Value) error {
-		c.ExtraCA = append(c.ExtraCA, "")
-		return text(&c.ExtraCA[len(c.ExtraCA)-1])(v)
-	})
+	m.Values("extra_ca", texts(&c.ExtraCA))
 	m.Map("vault", func(m *yamldoc.Map) { m.Value("key_file", text(&c.Vault.KeyFile)) })
 	m.Map("grants", func(m *yamldoc.Map) {
 		m.Value("ttl", duration(&c.Grants.TTL))
@@ -76,6 +73,19 @@ func (c *Config) decode(m *yamldoc.Map) {
 		m.Value("ready", whole(&c.NetworkSlots.Ready, math.MaxInt32))
 	})
 	m.Map("limits", c.Limits.decode)
+	m.Values("workspace_roots", texts(&c.Agents.WorkspaceRoots))
+	m.Values("jail_roots", texts(&c.Agents.JailRoots))
+	m.Map("agents", c.Agents.decode)
+	m.Map("docker", func(m *yamldoc.Map) {
+		m.Value("socket", text(&c.Docker.Socket))
+		m.Value("subnet", func(v yamldoc.Value) error {
+			if v.Text == "auto" {
+				return nil
+			}
+			return parseInto(&c.Docker.Subnet, v, parsePrefix)
+		})
+		m.Value("image", text(&c.Docker.Image))
+	})
 	m.Map("browser", c.HostBrowser.decode)
 	m.Map("metrics", func(m *yamldoc.Map) { m.Value("open", truth(&c.Metrics.Open)) })
 	m.Map("log", func(m *yamldoc.Map) {
@@ -107,18 +117,44 @@ func (b *HostBrowser) decode(m *yamldoc.Map) {
 	m.Value("executable", text(&b.Executable))
 }
 
-func (l *Limits) decode(m *yamldoc.Map) {
-	size := func(into *Bytes) func(yamldoc.Value) error {
-		return func(v yamldoc.Value) error { return parseInto(into, v, ParseBytes) }
+func (a *Agents) decode(m *yamldoc.Map) {
+	m.Value("driver", word(&a.Driver, AgentDriverAuto, AgentDriverLinux, AgentDriverDocker))
+	m.Value("log", size(&a.Log))
+	m.Map("limits", func(m *yamldoc.Map) {
+		l := &a.Limits
+		m.Value("memory", size(&l.Memory))
+		m.Value("cpu", number(&l.CPU))
+		m.Value("tasks", whole(&l.Tasks, math.MaxInt32))
+		m.Value("tmp", size(&l.Tmp))
+		m.Value("state", size(&l.State))
+		m.Value("files", whole(&l.Files, math.MaxInt32))
+	})
+}
+
+func texts(into *[]string) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error {
+		*into = append(*into, "")
+		return text(&(*into)[len(*into)-1])(v)
 	}
-	m.Value("memory", size(&l.Memory))
-	m.Value("cpu", func(v yamldoc.Value) error {
+}
+
+func size(into *Bytes) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error { return parseInto(into, v, ParseBytes) }
+}
+
+func number(into *float64) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error {
 		n, err := v.Number()
 		if err == nil {
-			l.CPU = n
+			*into = n
 		}
 		return err
-	})
+	}
+}
+
+func (l *Limits) decode(m *yamldoc.Map) {
+	m.Value("memory", size(&l.Memory))
+	m.Value("cpu", number(&l.CPU))
 	m.Value("tasks", whole(&l.Tasks, math.MaxInt32))
 	m.Value("tmp", size(&l.Tmp))
 	m.Value("shm", size(&l.SHM))

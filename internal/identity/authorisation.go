@@ -58,6 +58,20 @@ const (
 	AgentRevoke  Operation = "agent.revoke"
 	AgentRestore Operation = "agent.restore"
 	AgentDelete  Operation = "agent.delete"
+	// An agent's jail: what it prints, and what is done with it.
+	AgentSync    Operation = "agent.sync"
+	AgentRestart Operation = "agent.restart"
+	AgentLog     Operation = "agent.log"
+	AgentType    Operation = "agent.type"
+	AgentExec    Operation = "agent.exec"
+	AgentWebhook Operation = "agent.webhook"
+	ProcessList  Operation = "process.list"
+	ProcessStart Operation = "process.start"
+	ProcessEnd   Operation = "process.end"
+	// ServerList and the others are about MCP servers in jails; ServerCall is a call of one of their tools.
+	ServerList   Operation = "mcp_server.list"
+	ServerChange Operation = "mcp_server.change"
+	ServerCall   Operation = "mcp_server.call"
 	TokenList    Operation = "token.list"
 	TokenRotate  Operation = "token.rotate"
 	TokenRevoke  Operation = "token.revoke"
@@ -167,6 +181,19 @@ func Table() []Rule {
 		{AgentRevoke, RoleOperator, ReachTenant, AgentsNever},
 		{AgentRestore, RoleOperator, ReachTenant, AgentsNever},
 		{AgentDelete, RoleOperator, ReachTenant, AgentsNever},
+		{AgentSync, RoleOperator, ReachTenant, AgentsNever},
+		{AgentRestart, RoleOperator, ReachTenant, AgentsNever},
+		// What an agent prints may be what it saw of an account.
+		{AgentLog, RoleOperator, ReachTenant, AgentsNever},
+		{AgentType, RoleOperator, ReachTenant, AgentsNever},
+		{AgentExec, RoleOperator, ReachTenant, AgentsNever},
+		{AgentWebhook, RoleOperator, ReachTenant, AgentsNever},
+		{ProcessList, RoleViewer, ReachTenant, AgentsNever},
+		{ProcessStart, RoleOperator, ReachTenant, AgentsNever},
+		{ProcessEnd, RoleOperator, ReachTenant, AgentsNever},
+		{ServerList, RoleViewer, ReachTenant, AgentsNever},
+		{ServerChange, RoleAdmin, ReachInstallation, AgentsNever},
+		{ServerCall, RoleOperator, ReachTenant, AgentsOwn},
 		{TokenList, RoleViewer, ReachTenant, AgentsNever},
 		{TokenRotate, RoleOperator, ReachTenant, AgentsNever},
 		{TokenRevoke, RoleOperator, ReachTenant, AgentsNever},

@@ -25,6 +25,12 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deli
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
+	if spec.Image != "" {
+		return nil, problem.New(problem.BadRequest, "name a template", "this driver makes no containers")
+	}
+	if spec.Lifetime == LifetimeKeep && l.Console == nil {
+		return nil, problem.New(problem.BadRequest, "", "no jails are kept here")
+	}
 	l.Barrier(StepReserve)
 	lease, err := l.Parts.Network.Reserve(ctx)
 	if err != nil {
@@ -91,6 +97,15 @@ func (m *making) jail() *Jail {
 	return &Jail{Name: m.place.Name, Lease: m.place.Lease, Stdio: m.stdio, Timing: m.timing}
 }
 
+// connect makes the stdio: pipes for the owner, or those of the console for a jail that has none.
+func (l *Lifecycle) connect(ctx context.Context, m *making) (err error) {
+	if m.place.Spec.Lifetime != LifetimeKeep {
+		return m.openPipes()
+	}
+	m.jailEnds, err = l.Console.Open(ctx, m.place.Name, *m.place.Spec.Agent)
+	return err
+}
+
 func (m *making) openPipes() error {
 	m.stdio = &Stdio{}
 	var err error
@@ -121,6 +136,7 @@ var creation = []struct {
 	do   func(*Lifecycle, context.Context, *entry, *making) error
 }{
 	{StepClone, StateCloned, func(t *Timing) *time.Duration { return &t.Clone }, (*Lifecycle).clone},
+	{StepMount, "", func(t *Timing) *time.Duration { return &t.Clone }, (*Lifecycle).mount},
 	{StepAttach, StateAttached, func(t *Timing) *time.Duration { return &t.Attach }, (*Lifecycle).attach},
 	{StepLimit, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).limit},
 	{StepStart, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).start},
@@ -130,9 +146,16 @@ var creation = []struct {
 }
 
 func (l *Lifecycle) clone(ctx context.Context, e *entry, m *making) (err error) {
-	m.place.Root, err = l.Parts.Storage.Clone(ctx, m.place.Name, m.place.Spec.Template)
+	m.place.Root, err = l.Parts.Storage.Clone(ctx, m.place.Name, m.place.Spec)
 	l.change(e, func(r *Record) { r.Root = m.place.Root })
 	return err
+}
+
+func (l *Lifecycle) mount(ctx context.Context, _ *entry, m *making) error {
+	if m.place.Spec.Agent == nil {
+		return nil
+	}
+	return l.Parts.Storage.Mount(ctx, m.place)
 }
 
 func (l *Lifecycle) attach(ctx context.Context, e *entry, m *making) (err error) {
@@ -146,7 +169,7 @@ func (l *Lifecycle) limit(ctx context.Context, _ *entry, m *making) error {
 }
 
 func (l *Lifecycle) start(ctx context.Context, e *entry, m *making) error {
-	if err := m.openPipes(); err != nil {
+	if err := l.connect(ctx, m); err != nil {
 		return fmt.Errorf("make pipes: %w", err)
 	}
 	proc, err := l.Parts.Runtime.Start(ctx, m.place, m.jailEnds)

@@ -57,17 +57,55 @@ const (
 type Spec struct {
 	Kind     Kind     `json:"kind"`
 	Lifetime Lifetime `json:"lifetime"`
-	Template string   `json:"template"`
-	Program  Program  `json:"program"`
-	Limits   Limits   `json:"limits"`
+	// Template names what the jail is a clone of. A jail of a driver that makes containers has an Image instead, and one
+	// that runs in a folder of the operator's has a Root.
+	Template string  `json:"template,omitempty"`
+	Image    string  `json:"image,omitempty"`
+	Root     string  `json:"root,omitempty"`
+	Program  Program `json:"program"`
+	Limits   Limits  `json:"limits"`
+	// Agent says whose jail it is. Jails of LifetimeKeep are always somebody's.
+	Agent *Agent `json:"agent,omitempty"`
+	// Mounts are folders of the operator's that the jail sees.
+	Mounts []Mount `json:"mounts,omitempty"`
 	// HomeFiles are copied into the home directory before the program starts, for what a program insists
 	// on reading from there (an NSS database with extra CAs). Total at most MaxHomeFiles bytes.
 	HomeFiles []File `json:"home_files,omitempty"`
 }
 
+// Agent is whose jail it is, and what of it outlives the jail. Tenant and Name match [a-z0-9-]{1,40}.
+type Agent struct {
+	Tenant string `json:"tenant"`
+	Name   string `json:"name"`
+	// State is the size in bytes of the volume at /state. Zero is a jail without one: its /state is a tmpfs, and goes with it.
+	State int64 `json:"state,omitempty"`
+	// Token mounts the folder of the token at TokenDir. There is nothing in it until a Maker's Token.
+	Token bool `json:"token,omitempty"`
+}
+
+// Key names the agent in paths and volumes: the name alone in the tenant default, which has no dot, and tenant.name
+// elsewhere.
+func (a Agent) Key() string {
+	if a.Tenant == "default" {
+		return a.Name
+	}
+	return a.Tenant + "." + a.Name
+}
+
+// Mount is a folder of the host that a jail sees. The host daemon opens it beneath one of the folders that its own
+// configuration names, follows no link out of that, and makes what is missing.
+type Mount struct {
+	Source   string `json:"source"` // absolute and clean
+	Target   string `json:"target"` // inside the jail: /workspace, or below /workspace or /mnt
+	ReadOnly bool   `json:"read_only,omitempty"`
+	// Make are folders that are made in it, for the jail's user: names of agents.
+	Make []string `json:"make,omitempty"`
+}
+
 // Program is what runs in a jail. It is started inside the jail only, so its text needs no trust.
 type Program struct {
-	Argv []string          `json:"argv"` // Argv[0] is an absolute path inside the jail
+	// Argv[0] is an absolute path inside the jail. A container without arguments runs what its image says.
+	Argv []string          `json:"argv,omitempty"`
 	Env  map[string]string `json:"env,omitempty"`
 	Dir  string            `json:"dir,omitempty"` // absolute inside the jail; empty is the home directory
 	Wire Wire              `json:"wire"`
@@ -165,6 +203,46 @@ const (
 	CauseDestroyed Cause = "destroyed"  // its owner ended it
 	CauseOwnerLost Cause = "owner_lost" // its owner was gone for too long
 )
+
+// Maker is a Driver that jails can be kept with.
+type Maker interface {
+	Driver
+	// CreateFor makes a jail for an owner. deliver is called when the jail has been seen to be confined as declared, and
+	// before its program begins; an error of it ends the jail. The stdio of a jail of LifetimeKeep is the Console's, and
+	// nil here.
+	CreateFor(ctx context.Context, owner string, spec Spec, deliver func(context.Context, *Jail) error) (*Jail, error)
+	// Token puts the token into the folder at TokenDir, in one step: whoever reads sees the one before or this one.
+	Token(ctx context.Context, name Name, token []byte) error
+	// Exec starts a program in a jail that runs, as the jail's user and confined like it, with the given stdio. The
+	// process and everything that it started, re-parented or not, end with Execution.End.
+	Exec(ctx context.Context, name Name, p Program, stdio [3]*os.File) (Execution, error)
+	// Dial connects to a port on the loopback of a jail's own network.
+	Dial(ctx context.Context, name Name, port uint16) (*os.File, error)
+	// Check says what would keep Create from working, before anything is made: a template or an image that is missing, a
+	// mount outside the allowed folders, an engine that does not answer.
+	Check(ctx context.Context, spec Spec) error
+	// RemoveState removes the volume at /state of an agent that has no jail. What is not there is removed already.
+	RemoveState(ctx context.Context, a Agent) error
+}
+
+// Execution is a program that Exec started.
+type Execution interface {
+	// Wait blocks until the program has ended. Processes that it left are ended before Wait returns.
+	Wait(ctx context.Context) (Exit, error)
+	// End ends the program and everything that it started, removes what was staged, and returns when it is seen to be so.
+	End(ctx context.Context) error
+}
+
+// Console keeps what jails of LifetimeKeep print, and takes what is typed to them.
+type Console interface {
+	// Open returns the jail's ends of stdin, stdout and stderr, and begins to keep what comes.
+	Open(ctx context.Context, name Name, a Agent) ([3]*os.File, error)
+	// Resume goes on with a jail that an earlier process opened.
+	Resume(ctx context.Context, name Name, a Agent) error
+	// Finish keeps what is left in the pipes and removes them. What was kept stays. It may be repeated.
+	Finish(ctx context.Context, name Name) error
+	List(ctx context.Context) ([]Trace, error)
+}
 
 // Driver makes jails on one substrate.
 //

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -37,6 +38,8 @@ type Options struct {
 	ScanEvery time.Duration
 	// Barrier is called before every step, for tests that kill the process there. May be nil.
 	Barrier func(Step)
+	// Console keeps what jails of LifetimeKeep print. Without one there are none.
+	Console Console
 }
 
 func (o *Options) defaults() error {
@@ -123,6 +126,7 @@ func NewLifecycle(ctx context.Context, o Options) (*Lifecycle, error) {
 			close(e.ended)
 		} else if r.Process.PID != 0 {
 			l.watch(e)
+			l.resume(ctx, r)
 		}
 		l.jails[r.Name] = e
 		if r.Owner != "" {
@@ -130,6 +134,17 @@ func NewLifecycle(ctx context.Context, o Options) (*Lifecycle, error) {
 		}
 	}
 	return l, nil
+}
+
+// resume takes the stdio of a jail over that an earlier process made. One that cannot be taken over runs on: what it
+// prints stays in its pipes.
+func (l *Lifecycle) resume(ctx context.Context, r Record) {
+	if r.Spec.Lifetime != LifetimeKeep || l.Console == nil || r.Spec.Agent == nil {
+		return
+	}
+	if err := l.Console.Resume(ctx, r.Name, *r.Spec.Agent); err != nil {
+		l.Log.Error("take the stdio of a jail over", "jail", r.Name, "error", err)
+	}
 }
 
 func newEntry(r Record) *entry {
@@ -158,6 +173,74 @@ func (l *Lifecycle) Admit(ctx context.Context, name Name) error {
 		return fmt.Errorf("admit jail %s: %w", name, err)
 	}
 	return l.put(ctx, e, StateReady)
+}
+
+// Token implements Maker.
+func (l *Lifecycle) Token(ctx context.Context, name Name, token []byte) error {
+	e, err := l.lookup(name)
+	if err != nil {
+		return err
+	}
+	r := l.snapshot(e)
+	if r.Spec.Agent == nil || !r.Spec.Agent.Token {
+		return problem.New(problem.Conflict, "", "jail %s has no place for a token", name)
+	}
+	return l.Parts.Storage.Token(ctx, name, ProfileFor(r.Spec, r.Lease).UID, token)
+}
+
+// Exec implements Maker.
+func (l *Lifecycle) Exec(ctx context.Context, name Name, p Program, stdio [3]*os.File) (Execution, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	place, proc, err := l.running(name)
+	if err != nil {
+		return nil, err
+	}
+	return l.Parts.Runtime.Exec(ctx, place, proc, p, stdio)
+}
+
+// Dial implements Maker.
+func (l *Lifecycle) Dial(ctx context.Context, name Name, port uint16) (*os.File, error) {
+	place, proc, err := l.running(name)
+	if err != nil {
+		return nil, err
+	}
+	return l.Parts.Runtime.Dial(ctx, place, proc, port)
+}
+
+// Check implements Maker.
+func (l *Lifecycle) Check(ctx context.Context, spec Spec) error {
+	return errors.Join(spec.Validate(), l.Parts.Storage.Check(ctx, spec))
+}
+
+// RemoveState implements Maker.
+func (l *Lifecycle) RemoveState(ctx context.Context, a Agent) error {
+	if err := errors.Join(ValidAgentName(a.Tenant), ValidAgentName(a.Name)); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	for _, e := range l.jails {
+		if own := e.rec.Spec.Agent; own != nil && own.Tenant == a.Tenant && own.Name == a.Name && own.State > 0 {
+			l.mu.Unlock()
+			return problem.New(problem.Conflict, "end its jail first", "the state of %s is in use by jail %s", a.Name, e.rec.Name)
+		}
+	}
+	l.mu.Unlock()
+	return l.Parts.Storage.RemoveState(ctx, a)
+}
+
+// running is a jail whose program has begun and has not ended.
+func (l *Lifecycle) running(name Name) (Placement, Process, error) {
+	e, err := l.lookup(name)
+	if err != nil {
+		return Placement{}, Process{}, err
+	}
+	r := l.snapshot(e)
+	if r.Exit != nil || r.State != StateStarted && r.State != StateReady {
+		return Placement{}, Process{}, problem.New(problem.Conflict, "start it first", "jail %s does not run", name)
+	}
+	return Placement{Name: r.Name, Spec: r.Spec, Lease: r.Lease, Profile: ProfileFor(r.Spec, r.Lease), Root: r.Root, NetNS: r.NetNS}, r.Process, nil
 }
 
 // Wait blocks until the jail's program has ended.

@@ -58,7 +58,7 @@ func NewName(k Kind, id Installation, n int) (Name, error) {
 func ParseName(s string, id Installation) (Name, error) {
 	bad := problem.New(problem.BadName, "names are listed by `clawjail session ls`",
 		"%q is not the name of a jail of this installation", clip(s, 40))
-	if len(s) != 10 || (s[0] != 'a' && s[0] != 'b') || s[1:5] != string(id) {
+	if len(s) != 10 || (s[0] != 'a' && s[0] != 'b' && s[0] != 'c') || s[1:5] != string(id) {
 		return "", bad
 	}
 	for _, c := range []byte(s[5:]) {
@@ -71,10 +71,21 @@ func ParseName(s string, id Installation) (Name, error) {
 
 // Kind is the kind that the name's first letter stands for.
 func (n Name) Kind() Kind {
-	if n != "" && n[0] == 'a' {
-		return KindAgent
+	if n != "" && n[0] == 'b' {
+		return KindBrowser
 	}
-	return KindBrowser
+	return KindAgent
+}
+
+// InContainer says whether the name is that of an agent's container: those are an engine's, and not in the journal.
+func (n Name) InContainer() bool { return n != "" && n[0] == 'c' }
+
+// NewContainerName makes the name of an agent's container.
+func NewContainerName(id Installation, n int) (Name, error) {
+	if n < 0 || n > maxNumber {
+		return "", fmt.Errorf("jail number %d is not between 0 and %d", n, maxNumber)
+	}
+	return Name(fmt.Sprintf("c%s%05d", id, n)), nil
 }
 
 // Number is the number at the end of the name.

@@ -20,8 +20,18 @@ var (
 
 // Storage makes the root file system of a jail out of a template.
 type Storage interface {
-	// Clone returns the path of a new root file system. It fails when one of that name exists.
-	Clone(ctx context.Context, name Name, template string) (root string, err error)
+	// Clone returns the path of a new root file system, made of the Spec's Template or Root. It fails when one of that name
+	// exists.
+	Clone(ctx context.Context, name Name, s Spec) (root string, err error)
+	// Mount mounts into the clone what the placement's jail has of the host: folders of the operator, the volume of its
+	// state and the folder of its token. Nothing of an earlier jail is in the latter.
+	Mount(ctx context.Context, p Placement) error
+	// Token puts a file with the token into the folder of the token, in one step.
+	Token(ctx context.Context, name Name, uid uint32, token []byte) error
+	// Check says what would keep Clone and Mount from working, and makes nothing.
+	Check(ctx context.Context, s Spec) error
+	// RemoveState removes the volume of an agent's state.
+	RemoveState(ctx context.Context, a Agent) error
 	// Unmount releases the clone, and whatever is mounted beneath it, deepest first. force detaches what is
 	// still held. ErrBusy when not forced and held.
 	Unmount(ctx context.Context, name Name, force bool) error
@@ -111,6 +121,10 @@ type Runtime interface {
 	Observe(ctx context.Context, p Placement, proc Process) (Observed, error)
 	// Begin lets the program begin. A process that has ended is no error.
 	Begin(ctx context.Context, p Placement, proc Process) error
+	// Exec starts a program beside the first process; see Maker.Exec.
+	Exec(ctx context.Context, p Placement, proc Process, prog Program, stdio [3]*os.File) (Execution, error)
+	// Dial connects to a port on the loopback of the jail's network; see Maker.Dial.
+	Dial(ctx context.Context, p Placement, proc Process, port uint16) (*os.File, error)
 	// Wait blocks until the process has ended. code is -1 when it cannot be known (the process was adopted
 	// after a restart).
 	Wait(ctx context.Context, name Name, proc Process) (code int, signal string, err error)

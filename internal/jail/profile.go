@@ -15,7 +15,16 @@ type Profile struct {
 	ReadOnlyRoot    bool
 	Seccomp         SeccompProfile
 	Tmpfs           []Tmpfs
+	Binds           []Bind
 	Limits          Limits
+}
+
+// Bind is a folder in a jail that is not its own: of the operator, or one that outlives the jail. Neither devices nor
+// setuid programs work in any.
+type Bind struct {
+	Path     string
+	ReadOnly bool
+	NoExec   bool
 }
 
 // SeccompProfile names one of the two system-call filters.
@@ -45,12 +54,17 @@ const AgentUID = 1000
 const (
 	HomeDir  = "/home/browser" // of browser jails
 	StageDir = "/run/clawjail" // launch.sh, env.sh and staged files, read-only
+
+	StateDir     = "/state"      // of agents: kept when the jail is not, where there is a volume
+	WorkspaceDir = "/workspace"  // of agents: the operator's folder, where there is one
+	TokenDir     = "/run/hermit" // of agents: the folder of the token, read-only
+	TokenName    = "token"       // the token's file in it, 0600 and of the jail's user
 )
 
 // Home is the home directory inside a jail of this kind.
 func (k Kind) Home() string {
 	if k == KindAgent {
-		return "/state"
+		return StateDir
 	}
 	return HomeDir
 }
@@ -73,6 +87,18 @@ func ProfileFor(s Spec, l Lease) Profile {
 		p.UID, p.GID = AgentUID, AgentUID
 		p.Seccomp = SeccompAgent
 	}
+	if s.Agent != nil {
+		if s.Agent.State > 0 {
+			p.Tmpfs = slices.DeleteFunc(p.Tmpfs, func(t Tmpfs) bool { return t.Path == StateDir })
+			p.Binds = append(p.Binds, Bind{Path: StateDir})
+		}
+		if s.Agent.Token {
+			p.Binds = append(p.Binds, Bind{Path: TokenDir, ReadOnly: true, NoExec: true})
+		}
+	}
+	for _, m := range s.Mounts {
+		p.Binds = append(p.Binds, Bind{Path: m.Target, ReadOnly: m.ReadOnly})
+	}
 	return p
 }
 
@@ -87,11 +113,12 @@ type Observed struct {
 	// SharedNamespaces are the kinds of namespaces that the jail has in common with the host.
 	SharedNamespaces []string
 	Tmpfs            []Tmpfs // Owned is not read back
+	Binds            []Bind  // what is mounted at the declared places
 	Memory           int64
 	MilliCPU         int
 	Tasks            int
 	Files            int
-	// Writable lists mount points outside Tmpfs that are writable.
+	// Writable lists mount points outside Tmpfs and Binds that are writable.
 	Writable []string
 	// NotPivoted is set when the jail's root is not the root of its mount tree.
 	NotPivoted bool
@@ -154,6 +181,17 @@ func (p Profile) Compare(o Observed) []string {
 			say("tmpfs %s has mode %04o, declared %04o", want.Path, o.Tmpfs[i].Mode, want.Mode)
 		case want.NoExec && !o.Tmpfs[i].NoExec:
 			say("tmpfs %s allows programs to be run", want.Path)
+		}
+	}
+	for _, want := range p.Binds {
+		i := slices.IndexFunc(o.Binds, func(b Bind) bool { return b.Path == want.Path })
+		switch {
+		case i < 0:
+			say("%s is not mounted", want.Path)
+		case want.ReadOnly && !o.Binds[i].ReadOnly:
+			say("%s is writable, declared read-only", want.Path)
+		case want.NoExec && !o.Binds[i].NoExec:
+			say("%s allows programs to be run", want.Path)
 		}
 	}
 	limit := func(what string, got, want int64) {

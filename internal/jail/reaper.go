@@ -98,9 +98,13 @@ func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
 func (l *Lifecycle) Traces(ctx context.Context) ([]Trace, error) {
 	var all []Trace
 	var errs []error
-	for _, list := range []func(context.Context) ([]Trace, error){
+	lists := []func(context.Context) ([]Trace, error){
 		l.Parts.Runtime.List, l.Parts.Limiter.List, l.Parts.Storage.List, l.Parts.Network.List, l.Parts.Firewall.List,
-	} {
+	}
+	if l.Console != nil {
+		lists = append(lists, l.Console.List)
+	}
+	for _, list := range lists {
 		t, err := list(ctx)
 		all = append(all, t...)
 		errs = append(errs, err)

@@ -28,10 +28,9 @@ func (s Spec) Validate() error {
 	if s.Lifetime != LifetimeOwner && s.Lifetime != LifetimeKeep {
 		bad("the lifetimes are owner and keep", "%q is not a lifetime", clip(string(s.Lifetime), 40))
 	}
-	if err := ValidTemplateName(s.Template); err != nil {
-		errs = append(errs, err)
-	}
-	errs = append(errs, s.Program.validate()...)
+	errs = append(errs, s.validateSource()...)
+	errs = append(errs, s.validateAgent()...)
+	errs = append(errs, s.Program.validate(s.Image != "")...)
 	total := 0
 	for _, f := range s.HomeFiles {
 		total += len(f.Data)
@@ -62,13 +61,15 @@ func ValidTemplateName(s string) error {
 	return nil
 }
 
-func (p Program) validate() (errs []error) {
+func (p Program) validate(image bool) (errs []error) {
 	bad := func(hint, format string, a ...any) {
 		errs = append(errs, problem.New(problem.BadRequest, hint, format, a...))
 	}
-	if len(p.Argv) == 0 || len(p.Argv) > maxArguments {
+	if len(p.Argv) == 0 && image {
+		// The image says what runs.
+	} else if len(p.Argv) == 0 || len(p.Argv) > maxArguments {
 		bad("name a program", "a program needs 1 to %d arguments, not %d", maxArguments, len(p.Argv))
-	} else if !path.IsAbs(p.Argv[0]) {
+	} else if !path.IsAbs(p.Argv[0]) && !image {
 		bad("give the absolute path of the program inside the jail", "%q is not an absolute path", clip(p.Argv[0], 80))
 	}
 	if p.Dir != "" && !path.IsAbs(p.Dir) {
@@ -98,6 +99,9 @@ func (p Program) validate() (errs []error) {
 	}
 	return errs
 }
+
+// Program.Validate is what Spec.Validate says of a program in a jail that is not a container.
+func (p Program) Validate() error { return errors.Join(p.validate(false)...) }
 
 func validEnvName(s string) bool {
 	for i, c := range []byte(s) {

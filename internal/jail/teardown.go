@@ -15,6 +15,7 @@ type Step string
 const (
 	StepReserve Step = "reserve"
 	StepClone   Step = "clone"
+	StepMount   Step = "mount"
 	StepAttach  Step = "attach"
 	StepLimit   Step = "limit"
 	StepStart   Step = "start"
@@ -77,7 +78,11 @@ var ending = []struct {
 		return nil // forced when the clone is destroyed
 	}},
 	{StepStop, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
-		return l.Parts.Runtime.Stop(ctx, r.Name)
+		err := l.Parts.Runtime.Stop(ctx, r.Name)
+		if err == nil && l.Console != nil {
+			err = l.Console.Finish(ctx, r.Name)
+		}
+		return err
 	}},
 	{StepDetach, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
 		if r.Lease.Index < 0 {

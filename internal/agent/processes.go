@@ -1,0 +1,4 @@
+package agent
+
+// processes are the programs that run for agents.
+type processes struct{}
