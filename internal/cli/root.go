@@ -69,7 +69,7 @@ func New(version string, beside ...Beside) *cobra.Command {
 		newCookiesCommand(p), newSecretCommand(p), newVaultCommand(p), newGrantCommand(p), newAuditCommand(p),
 		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newWhoAmICommand(p),
 		newRulesCommand(p), newServiceCommand(p), newProviderCommand(p), newAccessCommand(p), newUsageCommand(p),
-		newVersionCommand(p),
+		newRelayCommand(p), newVersionCommand(p),
 	)
 	return root
 }

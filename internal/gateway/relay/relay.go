@@ -1,0 +1,333 @@
+// Package relay brings the connections of containers to a gateway that is not on their network: on a host whose
+// containers run under another kernel, or whose engine keeps its networks to itself.
+//
+// A relay runs as a container between the agents' internal network and an outside one. It understands nothing of what
+// passes through it and holds no key but its own: for each connection it says from which address it came, proves that it
+// may say so, and then copies bytes both ways. Who the address is, and what it may do, is the gateway's to decide.
+//
+// The proof is HMAC-SHA256 over a nonce of the gateway's and the address, with a key that the relay has from a file. What
+// is relayed is not encrypted: both ends are on one machine.
+package relay
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// greeting begins what the gateway says; it changes with what follows it.
+	greeting  = "clawjail-relay/1\n"
+	nonceSize = 32
+	addrSize  = 16 + 2 // an address as IPv6, and a port
+	macSize   = sha256.Size
+	// patience bounds how long either end may take to introduce itself.
+	patience = 5 * time.Second
+	// most connections at a time, on either end.
+	most = 4096
+)
+
+// Key is what a relay proves itself with.
+type Key [32]byte
+
+// LogValue implements slog.LogValuer.
+func (Key) LogValue() slog.Value { return slog.StringValue("[redacted]") }
+
+// Format implements fmt.Formatter.
+func (Key) Format(w fmt.State, _ rune) { _, _ = io.WriteString(w, "[redacted]") } // the writer is fmt's, which never fails
+
+// NewKey makes one.
+func NewKey() (k Key) {
+	rand.Read(k[:]) // never fails, see its documentation
+	return k
+}
+
+// ReadKey reads the file of a key.
+func ReadKey(path string) (k Key, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return k, problem.Wrap(err, problem.BadConfig, "the host daemon makes it, and mounts it into the container", "the key of the relay cannot be read")
+	}
+	defer f.Close() // only read from
+	text, err := io.ReadAll(io.LimitReader(f, int64(len(k))+1))
+	if err != nil {
+		return k, fmt.Errorf("read the key of the relay: %w", err)
+	}
+	if len(text) != len(k) {
+		return k, problem.New(problem.BadConfig, "the host daemon makes it anew when it is removed", "the key of the relay has not %d bytes", len(k))
+	}
+	return Key(text), nil
+}
+
+// proof is what a relay answers a nonce with.
+func (k Key) proof(nonce, addr []byte) []byte {
+	mac := hmac.New(sha256.New, k[:])
+	mac.Write([]byte(greeting)) // a hash never fails
+	mac.Write(nonce)
+	mac.Write(addr)
+	return mac.Sum(nil)
+}
+
+// Listen makes a listener of the connections that relays bring. RemoteAddr of a connection is the address that the relay
+// says. Who does not prove itself is hung up on. Closing it closes inner.
+func Listen(inner net.Listener, key Key, log *slog.Logger) net.Listener {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	l := &listener{Listener: inner, key: key, log: log, ready: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, most)}
+	l.running.Go(l.accept)
+	return l
+}
+
+type listener struct {
+	net.Listener
+	key     Key
+	log     *slog.Logger
+	ready   chan net.Conn
+	slots   chan struct{}
+	running sync.WaitGroup
+
+	once sync.Once
+	done chan struct{} // closed by Close, and when inner fails
+	err  error         // why inner failed; written before done is closed
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.ready:
+		return c, nil
+	case <-l.done:
+		return nil, l.err
+	}
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	err := l.Listener.Close()
+	l.end(net.ErrClosed)
+	l.running.Wait()
+	return err
+}
+
+func (l *listener) end(err error) {
+	l.once.Do(func() {
+		l.err = err
+		close(l.done)
+	})
+}
+
+func (l *listener) accept() {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			l.end(err)
+			return
+		}
+		select {
+		case l.slots <- struct{}{}:
+		default:
+			_ = c.Close() // too many introduce themselves at once; the relay tries again for its next connection
+			continue
+		}
+		l.running.Go(func() {
+			defer func() { <-l.slots }()
+			l.introduce(c)
+		})
+	}
+}
+
+// introduce hears who a connection is from, and gives it to Accept.
+func (l *listener) introduce(c net.Conn) {
+	addr, err := l.hear(c)
+	if err == nil {
+		select {
+		case l.ready <- &conn{Conn: c, remote: net.TCPAddrFromAddrPort(addr)}:
+			return
+		case <-l.done:
+		}
+	} else {
+		l.log.Debug("refused a relay", "from", c.RemoteAddr(), "error", err)
+	}
+	_ = c.Close() // nothing was promised
+}
+
+func (l *listener) hear(c net.Conn) (netip.AddrPort, error) {
+	var none netip.AddrPort
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() { // ends with the introduction
+		select {
+		case <-l.done:
+			_ = c.SetDeadline(time.Unix(1, 0)) // ends what waits below
+		case <-stop:
+		}
+	}()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return none, err
+	}
+	hello := make([]byte, len(greeting)+nonceSize)
+	copy(hello, greeting)
+	nonce := hello[len(greeting):]
+	rand.Read(nonce) // never fails, see its documentation
+	if _, err := c.Write(hello); err != nil {
+		return none, err
+	}
+	answer := make([]byte, addrSize+macSize)
+	if _, err := io.ReadFull(c, answer); err != nil {
+		return none, err
+	}
+	addr := answer[:addrSize]
+	if !hmac.Equal(answer[addrSize:], l.key.proof(nonce, addr)) {
+		return none, errors.New("its proof is wrong")
+	}
+	select {
+	case <-l.done:
+		return none, net.ErrClosed
+	default:
+	}
+	from := netip.AddrPortFrom(netip.AddrFrom16([16]byte(addr[:16])).Unmap(), uint16(addr[16])<<8|uint16(addr[17]))
+	return from, c.SetDeadline(time.Time{})
+}
+
+// conn is a connection that a relay brought.
+type conn struct {
+	net.Conn
+	remote net.Addr
+}
+
+// RemoteAddr is the address that the relay said.
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+// CloseWrite lets an end be half closed, as a TCP connection can be.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// Options are what a relay needs. All but Log are required.
+type Options struct {
+	// Listener is on the agents' network.
+	Listener net.Listener
+	// Dial connects to the gateway's end.
+	Dial func(ctx context.Context) (net.Conn, error)
+	Key  Key
+	Log  *slog.Logger
+}
+
+// Run relays until ctx ends, and closes the listener. It returns when every connection is closed.
+func Run(ctx context.Context, o Options) error {
+	if o.Listener == nil || o.Dial == nil || o.Key == (Key{}) {
+		return errors.New("relay: an option is missing")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = o.Listener.Close() })()
+	slots := make(chan struct{}, most)
+	for {
+		c, err := o.Listener.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		if err != nil {
+			o.Log.Warn("accept a connection", "error", err)
+			select {
+			case <-time.After(50 * time.Millisecond): // when there are no descriptors left, asking at once does not help
+			case <-ctx.Done():
+			}
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			_ = c.Close() // as many as may be
+			continue
+		}
+		running.Go(func() {
+			defer func() { <-slots }()
+			if err := o.bring(ctx, c); err != nil && ctx.Err() == nil {
+				o.Log.Warn("relay a connection", "error", err)
+			}
+		})
+	}
+}
+
+// bring introduces a connection to the gateway and copies until both directions have ended.
+func (o Options) bring(ctx context.Context, c net.Conn) error {
+	defer c.Close() // both directions have ended, or are given up
+	up, err := o.introduced(ctx, c.RemoteAddr())
+	if err != nil {
+		return fmt.Errorf("reach the gateway: %w", err)
+	}
+	defer up.Close() // likewise
+	defer context.AfterFunc(ctx, func() { _, _ = c.Close(), up.Close() })()
+	var both sync.WaitGroup
+	both.Go(func() { pass(up, c) })
+	pass(c, up)
+	both.Wait()
+	return nil
+}
+
+// pass copies one direction, and passes its end on.
+func pass(to, from net.Conn) {
+	_, err := io.Copy(to, from)
+	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
+		_ = half.CloseWrite() // one that is closed by now has ended too
+		return
+	}
+	_, _ = to.Close(), from.Close() // a direction that failed ends both
+}
+
+func (o Options) introduced(ctx context.Context, from net.Addr) (net.Conn, error) {
+	tcp, ok := from.(*net.TCPAddr)
+	if !ok {
+		return nil, fmt.Errorf("%v is not an address", from)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	up, err := o.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fail := func(err error) (net.Conn, error) { return nil, errors.Join(err, up.Close()) }
+	if err := up.SetDeadline(time.Now().Add(patience)); err != nil {
+		return fail(err)
+	}
+	hello := make([]byte, len(greeting)+nonceSize)
+	if _, err := io.ReadFull(up, hello); err != nil {
+		return fail(err)
+	}
+	if !bytes.HasPrefix(hello, []byte(greeting)) {
+		return fail(errors.New("there is something else at its address"))
+	}
+	ap := tcp.AddrPort()
+	addr16 := ap.Addr().As16()
+	addr := append(addr16[:], byte(ap.Port()>>8), byte(ap.Port()))
+	if _, err := up.Write(append(addr, o.Key.proof(hello[len(greeting):], addr)...)); err != nil {
+		return fail(err)
+	}
+	return up, up.SetDeadline(time.Time{})
+}

@@ -1,0 +1,190 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func local(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// chain is a gateway's end and a relay before it.
+func chain(t *testing.T, gatewayKey, relayKey Key) (gateway, front net.Listener) {
+	t.Helper()
+	inner, front := local(t), local(t)
+	gateway = Listen(inner, gatewayKey, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- Run(ctx, Options{Listener: front, Key: relayKey, Dial: func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", inner.Addr().String())
+		}})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		_ = gateway.Close()
+	})
+	return gateway, front
+}
+
+func TestBytesAndAddressArrive(t *testing.T) {
+	key := NewKey()
+	gateway, front := chain(t, key, key)
+	c, err := net.Dial("tcp", front.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	got, err := gateway.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	if got.RemoteAddr().String() != c.LocalAddr().String() {
+		t.Errorf("it came from %s, and is said to have come from %s", c.LocalAddr(), got.RemoteAddr())
+	}
+	want := bytes.Repeat([]byte("\x00\xffabc"), 200_000)
+	go func() {
+		_, _ = c.Write(want) // a failure shows as a short read
+		_ = c.(*net.TCPConn).CloseWrite()
+	}()
+	all, err := io.ReadAll(got)
+	if err != nil || !bytes.Equal(all, want) {
+		t.Fatalf("%d bytes came, %v", len(all), err)
+	}
+	// The other direction is open yet.
+	if _, err := got.Write([]byte("answer")); err != nil {
+		t.Fatal(err)
+	}
+	if err := got.(*conn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := io.ReadAll(c); string(all) != "answer" || err != nil {
+		t.Fatalf("%q, %v", all, err)
+	}
+}
+
+func TestOnlyWhoHasTheKeyIsHeard(t *testing.T) {
+	gateway, front := chain(t, NewKey(), NewKey())
+	c, err := net.Dial("tcp", front.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("read %d bytes, %v", n, err)
+	}
+	accepted := make(chan error, 1)
+	go func() {
+		_, err := gateway.Accept()
+		accepted <- err
+	}()
+	// Neither who says nothing, nor who says less, nor who repeats what somebody proved before.
+	for _, say := range []string{"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("x", addrSize+macSize)} {
+		d, err := net.Dial("tcp", gateway.(*listener).Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(d, say); err != nil {
+			t.Fatal(err)
+		}
+		_ = d.(*net.TCPConn).CloseWrite()
+		_, _ = io.Copy(io.Discard, d) // until it hangs up
+		_ = d.Close()
+	}
+	if err := gateway.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a connection without proof was accepted: %v", err)
+	}
+}
+
+func TestProofIsOfNonceAndAddress(t *testing.T) {
+	key := NewKey()
+	a := key.proof([]byte("nonce one"), []byte("address"))
+	for what, b := range map[string][]byte{
+		"nonce": key.proof([]byte("nonce two"), []byte("address")), "address": key.proof([]byte("nonce one"), []byte("another")),
+		"key": NewKey().proof([]byte("nonce one"), []byte("address")),
+	} {
+		if bytes.Equal(a, b) {
+			t.Errorf("the proof does not depend on the %s", what)
+		}
+	}
+}
+
+func TestSilentRelayDoesNotKeepTheOthers(t *testing.T) {
+	key := NewKey()
+	gateway, front := chain(t, key, key)
+	silent, err := net.Dial("tcp", gateway.(*listener).Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	c, err := net.Dial("tcp", front.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	got, err := gateway.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = got.Close()
+	// And Close does not wait for it.
+	began := make(chan struct{})
+	go func() {
+		_ = gateway.Close()
+		close(began)
+	}()
+	select {
+	case <-began:
+	case <-time.After(patience - time.Second):
+		t.Error("a silent connection keeps the listener open")
+	}
+}
+
+func TestKeyIsReadWholeAndNeverShown(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	key := NewKey()
+	for _, bad := range [][]byte{nil, key[:31], append(key[:], 'x')} {
+		if err := os.WriteFile(path, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadKey(path); err == nil {
+			t.Errorf("%d bytes are a key", len(bad))
+		}
+	}
+	if err := os.WriteFile(path, key[:], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadKey(path); err != nil || got != key {
+		t.Errorf("%v", err)
+	}
+	if s := fmt.Sprintf("%v %+v %x %s", key, key, key, key); strings.ReplaceAll(strings.ReplaceAll(s, "[redacted]", ""), " ", "") != "" {
+		t.Errorf("printed as %s", s)
+	}
+}
