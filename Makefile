@@ -32,12 +32,16 @@ check: ## format, vet, staticcheck and the tests that need no root; under a minu
 template: build ## the template "browser", unless it is there already
 	@scripts/template.sh
 
+.PHONY: templates
+templates: build ## that, and the template "clawbot" of agents
+	@scripts/template.sh browser clawbot
+
 .PHONY: test
-test: setup template ## every test, as root
+test: setup templates ## every test, as root
 	@scripts/test.sh
 
 .PHONY: bench
-bench: setup template ## measure, next to docker run and plain Chromium; appends to bench/results
+bench: setup templates ## measure, next to docker run and plain Chromium; appends to bench/results
 	go build -trimpath -o bin/bench ./bench
 	$(ROOT) bin/bench
 

@@ -33,7 +33,7 @@ type bench struct {
 
 // parts are what can be measured alone, in their order.
 func parts() []string {
-	return []string{"starts", "arena", "injection", "identity", "memory", "sustained", "twenty", "growth", "driving", "snapshot", "gateway"}
+	return []string{"starts", "arena", "injection", "identity", "memory", "sustained", "twenty", "growth", "driving", "snapshot", "gateway", "agents"}
 }
 
 // part says whether a part is to be measured.
@@ -72,6 +72,16 @@ func (b *bench) all(ctx context.Context) (err error) {
 	if b.part("gateway") {
 		if err := b.gatewayPart(ctx); err != nil {
 			return fmt.Errorf("gateway: %w", err)
+		}
+		if b.only != "" {
+			return nil
+		}
+	}
+	if b.part("agents") {
+		if !b.hasTemplate("clawbot") {
+			b.result.note("without agents: there is no template clawbot; run make templates")
+		} else if err := b.agentsPart(ctx); err != nil {
+			return fmt.Errorf("agents: %w", err)
 		}
 		if b.only != "" {
 			return nil

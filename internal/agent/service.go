@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
@@ -12,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -24,7 +26,7 @@ type Options struct {
 	Gateway  Gateway
 	Identity *identity.Service
 	Book     *egress.Book
-	Store    store.Entries
+	Store    Store
 	Audit    Records
 	// Agents and Docker are of the configuration.
 	Agents config.Agents
@@ -41,6 +43,19 @@ type Options struct {
 	Now func() time.Time
 }
 
+// The drivers of agents' jails.
+const (
+	DriverLinux  = "linux"
+	DriverDocker = "docker"
+)
+
+// Store is what a Service keeps, and where it looks agents up.
+type Store interface {
+	store.Entries
+	Agent(ctx context.Context, tenant, name string) (store.Agent, error)
+	ListAgents(ctx context.Context, tenant string) ([]store.Agent, error)
+}
+
 // Gateway admits addresses. *gateway.Gateway is one.
 type Gateway interface {
 	Admit(addr netip.Addr, who gateway.Caller) error
@@ -53,8 +68,97 @@ type Records interface {
 	BeginEnding(in audit.Intent) *audit.Pending
 }
 
-// Service implements Agents.
+// Validate reports everything that is wrong.
+func (o Options) Validate() error {
+	m := &problem.Many{Code: problem.BadConfig}
+	for _, part := range []struct {
+		name  string
+		there bool
+	}{
+		{"keeper", o.Keeper != nil}, {"driver", o.Driver != nil}, {"gateway", o.Gateway != nil}, {"identity", o.Identity != nil},
+		{"book", o.Book != nil}, {"store", o.Store != nil}, {"audit", o.Audit != nil}, {"servers", o.Servers != nil},
+		{"dir", o.Dir != ""}, {"now", o.Now != nil}, {"gateway_url", o.GatewayURL != ""},
+	} {
+		if !part.there {
+			m.Add(part.name, "is missing")
+		}
+	}
+	if o.Default != DriverLinux && o.Default != DriverDocker {
+		m.Add("default", "%q is neither %s nor %s", o.Default, DriverLinux, DriverDocker)
+	}
+	if err := (jail.Limits{
+		Memory: int64(o.Agents.Limits.Memory), MilliCPU: milli(o.Agents.Limits.CPU), Tasks: o.Agents.Limits.Tasks, Disk: int64(o.Agents.Limits.Tmp),
+		SharedMemory: int64(o.Agents.Limits.Tmp), Files: o.Agents.Limits.Files, WallClock: jail.MaxWallClock,
+	}).Validate(); err != nil {
+		m.Add("agents.limits", "%s", err)
+	}
+	if o.Agents.Limits.State < jail.MinState || o.Agents.Limits.State > jail.MaxState {
+		m.Add("agents.limits.state", "is %s, not between 1MiB and 1TiB", o.Agents.Limits.State)
+	}
+	return m.Err()
+}
+
+// Service implements Agents. Follow must be called for jails to reach the gateway; Close ends what it has started.
 type Service struct {
 	o Options
+	// changing is held by whoever changes what is declared or kept: one at a time, so that each finds the world as the one
+	// before has left it.
+	changing lock
+	door     door
+	// servers are the MCP servers that are declared for each agent, by its id.
+	servers atomic.Pointer[map[string]declaredServers]
 	processes
+}
+
+var _ Agents = (*Service)(nil)
+
+// New makes a Service. Close must be called.
+func New(o Options) (*Service, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Service{o: o, changing: newLock(), door: newDoor()}
+	if err := s.open(o); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close ends what the service has started but jails that are kept, which run on.
+func (s *Service) Close(ctx context.Context) error { return s.close(ctx) }
+
+// lock is a mutex that can be waited for with a context.
+type lock chan struct{}
+
+func newLock() lock { return make(lock, 1) }
+
+func (l lock) lock(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l lock) unlock() { <-l }
+
+// may says whether somebody may do something with what is a tenant's.
+func (s *Service) may(ctx context.Context, by identity.Principal, op identity.Operation, tenant string) error {
+	return s.o.Identity.Authorize(ctx, by, op, tenant)
+}
+
+// noAgent is what everybody is told about an agent that does not exist for them.
+func noAgent(name string) error {
+	return problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", clip(name, 60))
+}
+
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
 }

@@ -130,11 +130,17 @@ type Agent struct {
 	Tenant    string    `json:"tenant"`
 	CreatedAt time.Time `json:"created_at"`
 	RevokedAt time.Time `json:"revoked_at,omitzero"`
+	// The rest is there where a jail is declared for it.
+	Declares  bool       `json:"is_declared,omitempty" doc:"whether a jail is declared for it; without one it is an identity alone"`
+	Jail      *AgentJail `json:"jail,omitempty" doc:"the jail that is kept for it"`
+	Processes int        `json:"processes,omitempty" doc:"programs that were started for it and have not ended"`
 }
 
 // Agents is the answer to a listing.
 type Agents struct {
 	Agents []Agent `json:"agents" nullable:"false"`
+	// JailsUnknown is there when nobody could say what jails there are.
+	JailsUnknown *Problem `json:"jails_unknown,omitempty" doc:"why it is not known what jails are kept; missing when it is"`
 }
 
 // IssuedAgent is a new agent with its first token, which is told once. It prints without the token.
@@ -161,8 +167,10 @@ type Tokens struct {
 
 // IssuedToken is a new token of an agent's, which is told once. It prints without what it is.
 type IssuedToken struct {
-	Key   string `json:"key" doc:"the token; it is told once"`
+	Key   string `json:"key,omitempty" doc:"the token; it is told once, and not at all when it was delivered"`
 	Token Token  `json:"token"`
+	// Delivered tokens are for nobody but the program in the jail.
+	Delivered bool `json:"delivered,omitempty" doc:"it was put into the jail that is kept for the agent"`
 }
 
 // AuditRow is one record of the audit log.

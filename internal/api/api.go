@@ -39,6 +39,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/browser/control"
@@ -78,6 +79,10 @@ type Options struct {
 	Credentials Credentials
 	Egress      Egress
 	Audit       AuditLog
+	// Agents keeps the jails of agents. Nil serves nothing about them; agents are identities alone then.
+	Agents agent.Agents
+	// Servers are the MCP servers in jails. Nil serves nothing about them.
+	Servers Servers
 	// Rows are the whole audit log, for an export. A store.Store has them.
 	Rows audit.Rows
 	// Verify compares the audit log with its checkpoints.

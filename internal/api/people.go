@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -224,11 +225,7 @@ func (a *API) agents(ctx context.Context, by identity.Principal, in *ofTenantInp
 	if err != nil {
 		return nil, err
 	}
-	out := Agents{Agents: make([]Agent, len(all))}
-	for n, g := range all {
-		out.Agents[n] = agentOf(g)
-	}
-	return &answer[Agents]{out}, nil
+	return &answer[Agents]{a.agentsAndJails(ctx, by, by.Among(in.Tenant), all)}, nil
 }
 
 func (a *API) createAgent(ctx context.Context, by identity.Principal, in *jsonBody) (*answer[IssuedAgent], error) {
@@ -254,7 +251,10 @@ func (a *API) createAgent(ctx context.Context, by identity.Principal, in *jsonBo
 	return &answer[IssuedAgent]{out}, nil
 }
 
-func (a *API) deleteAgent(ctx context.Context, by identity.Principal, in *agentInput) (*nothing, error) {
+func (a *API) deleteAgent(ctx context.Context, by identity.Principal, in *agentRemoval) (*nothing, error) {
+	if a.Agents != nil {
+		return nil, a.Agents.RemoveAgent(ctx, by, by.TenantOr(in.Tenant), in.Name, agent.RemoveOptions{KeepState: in.KeepState, KeepWorkspace: in.KeepWorkspace})
+	}
 	return nil, a.Identity.DeleteAgent(ctx, by, by.TenantOr(in.Tenant), in.Name)
 }
 
@@ -296,6 +296,9 @@ func (a *API) rotateToken(ctx context.Context, by identity.Principal, in *agentT
 		if overlap, err = time.ParseDuration(body.Overlap); err != nil {
 			return nil, problem.New(problem.BadLimit, "give a time such as 10m", "the overlap %s is not a duration", quote(body.Overlap))
 		}
+	}
+	if issued, done, err := a.rotateKept(ctx, by, by.TenantOr(in.Tenant), in.Name, body, overlap); err != nil || done {
+		return &answer[IssuedToken]{issued}, err
 	}
 	key, t, err := a.Identity.RotateToken(ctx, by, by.TenantOr(in.Tenant), in.Name, long, overlap)
 	if err != nil {

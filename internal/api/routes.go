@@ -146,6 +146,12 @@ func (a *API) routes() {
 	a.grantRoutes()
 	a.auditRoutes()
 	a.peopleRoutes()
+	if a.Agents != nil {
+		a.agentRoutes()
+	}
+	if a.Servers != nil {
+		a.addServers()
+	}
 	a.egressRoutes()
 	a.accessRoutes()
 	a.aliasRoutes()

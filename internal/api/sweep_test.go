@@ -132,6 +132,27 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/agents/{name}/tokens":         {op: identity.TokenList, query: inTenant, status: 200},
 		"POST /v1/agents/{name}/tokens":        {op: identity.TokenRotate, query: inTenant, body: `{"life":"1h"}`, status: 201},
 		"DELETE /v1/agents/{name}/tokens/{id}": {op: identity.TokenRevoke, query: inTenant, status: 204},
+
+		"POST /v1/agents/sync":           {op: identity.AgentSync, body: ofTenant + `,"source":"clawbots.yml","text":"clawbots: []","dry_run":true}`, status: 200},
+		"POST /v1/agents/{name}/declare": {op: identity.AgentSync, body: ofTenant + `,"agent":{}}`, status: 200},
+		"GET /v1/agents/{name}":          {op: identity.AgentList, query: inTenant, status: 200},
+		"POST /v1/agents/{name}/restart": {op: identity.AgentRestart, query: inTenant, status: 204},
+		"GET /v1/agents/{name}/log":      {op: identity.AgentLog, query: inTenant, status: 200},
+		"POST /v1/agents/{name}/stdin":   {op: identity.AgentType, query: inTenant, body: "{}", status: 200},
+		"POST /v1/agents/{name}/webhook": {op: identity.AgentWebhook, query: inTenant, body: "{}", status: 200},
+
+		"POST /v1/agents/{name}/processes":            {op: identity.ProcessStart, body: ofTenant + `,"argv":["/bin/true"]}`, status: 201},
+		"GET /v1/agents/{name}/processes":             {op: identity.ProcessList, query: inTenant, status: 200},
+		"DELETE /v1/agents/{name}/processes/{id}":     {op: identity.ProcessEnd, query: inTenant, status: 204},
+		"POST /v1/agents/{name}/processes/{id}/stdin": {op: identity.AgentType, query: inTenant, body: "{}", status: 200},
+		"GET /v1/agents/{name}/processes/{id}/events": {op: identity.AgentLog, query: inTenant, status: 200},
+		"GET /v1/agents/{name}/events":                {op: identity.AgentLog, query: inTenant, status: 200},
+		"GET /v1/agents/{name}/attach":                {op: identity.ProcessStart, query: inTenant, status: 400}, // no WebSocket
+
+		"GET /v1/mcp-servers":              {op: identity.ServerList, query: inTenant, status: 200},
+		"PUT /v1/mcp-servers":              {op: identity.ServerChange, of: nobodys, body: `{"name":"files","command":["/bin/true"]}`, status: 200},
+		"POST /v1/mcp-servers/{name}/test": {op: identity.ServerChange, of: nobodys, query: inTenant, status: 200},
+		"DELETE /v1/mcp-servers/{name}":    {op: identity.ServerChange, of: nobodys, status: 204},
 	}
 	for _, r := range control.Routes() {
 		e := expectation{op: identity.SessionUse, status: 200}
@@ -338,7 +359,7 @@ func (s *sweeper) strangers(route string, e expectation) {
 		if strings.HasPrefix(who, "beta") {
 			others["of no tenant"] = s.ask(who, route, e, true, "nosuch")
 			others["of nobody and no tenant"] = s.ask(who, route, e, false, "nosuch")
-			if strings.Contains(route, "{") && e.status != http.StatusCreated && !strings.HasPrefix(route, "PUT ") {
+			if strings.Contains(route, "{") && e.status != http.StatusCreated && !strings.HasPrefix(route, "PUT ") && !strings.HasSuffix(route, "/declare") && !strings.HasSuffix(route, "/attach") {
 				// What is not named in a tenant is looked for in one's own, where there is nothing of the name.
 				others["in one's own tenant"] = s.ask(who, route, e, true, "")
 				others["of nobody in one's own tenant"] = s.ask(who, route, e, false, "")

@@ -25,6 +25,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
@@ -44,6 +45,7 @@ type world struct {
 	identity *identity.Service
 	accounts *credential.Service
 	sessions *ownedSessions
+	jails    *ownedAgents
 	log      *audit.Log
 	written  *strings.Builder // the operator's log
 	keys     map[string]string
@@ -123,7 +125,9 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	w.book, err = egress.Open(ctx, egress.Options{Store: db, Identity: w.identity, Audit: w.log, Now: time.Now, Recheck: time.Hour})
 	must(err)
 	closing(func() error { w.book.Close(); return nil })
+	w.jails = &ownedAgents{authority: w.identity, kept: map[string]jail.KeptStatus{}}
 	o := Options{
+		Agents: w.jails, Servers: ownedServers{w.identity},
 		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Egress: w.book, Audit: w.log, Rows: db, Version: "v1.2.3",
 		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },
 		Listen: netip.MustParseAddrPort("127.0.0.1:18780"), Log: logTo(w.written),

@@ -49,10 +49,11 @@ type Agent struct {
 
 	// Allow are rules of the policy for the agent's jail, in the file's order.
 	Allow []Rule `json:"allow,omitempty"`
-	// Services are names of services that the agent may use. Nil: what its tenant's settings say.
-	Services []string `json:"services,omitempty"`
+	// Services are names of services that the agent may use. Nil: what its tenant's settings say; an empty list is none, and
+	// JSON keeps the two apart.
+	Services []string `json:"services,omitzero"`
 	// Tools of execute. Nil: its tenant's; an empty list is none.
-	Tools []Tool `json:"tools,omitempty"`
+	Tools []Tool `json:"tools,omitzero"`
 	Rate  Rate   `json:"rate,omitzero"`
 	// MCP are the servers of the configuration whose tools the agent is offered.
 	MCP []string `json:"mcp,omitempty"`
@@ -60,6 +61,8 @@ type Agent struct {
 
 	// Line of the file where it begins, for messages.
 	Line int `json:"-"`
+	// Siblings are the other agents of the file that share its workspace, for messages.
+	Siblings []string `json:"-"`
 }
 
 // Mode is how a workspace is mounted.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,17 +16,16 @@ import (
 func newAgentCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "agent",
-		Short: "Give programs keys, and take them away",
-		Long: "An agent is a program that uses clawjail with a token. It may open sessions, and sees those that it has opened " +
-			"itself. During a rotation it has two tokens.",
+		Short: "Keep programs in jails, and give them keys",
+		Long: "An agent is a program that uses clawjail with a token. Agents that are declared, in clawbots.yml or with `clawjail agent add`, " +
+			"run in jails that are kept; those made with `clawjail agent create` have a token, and run wherever somebody starts them. An agent " +
+			"may open sessions, and sees those that it has opened itself. During a rotation it has two tokens.",
 	})
-	cmd.AddCommand(newAgentList(p), newAgentCreate(p),
+	cmd.AddCommand(newAgentSync(p), newAgentAdd(p), newAgentRemove(p), newAgentList(p), newAgentShow(p), newAgentLogs(p), newAgentRestart(p),
+		newAgentExec(p), newAgentType(p), newAgentCreate(p), newAgentCompose(p),
 		newAgentChange(p, "revoke NAME…", "Revoke agents, and end what is open for them",
 			"Revokes agents: none of their tokens is good until `clawjail agent restore`.", (*client.Client).RevokeAgent),
 		newAgentRestore(p),
-		newAgentChange(p, "rm NAME…", "Remove agents, with their tokens and secrets",
-			"Removes agents with their tokens and their own secrets, and ends what is open for them. Their names are free again.",
-			(*client.Client).DeleteAgent),
 		newAgentToken(p), newAgentEnv(p), newAgentTools(p), newAgentLimits(p),
 		older(newAgentTokens(p), "tokens NAME"), older(newAgentRotateToken(p), "rotate-token NAME"), older(newAgentRevokeToken(p), "revoke-token NAME ID"))
 	return cmd
@@ -52,42 +52,6 @@ func newAgentToken(p *program) *cobra.Command {
 	})
 	cmd.AddCommand(newAgentTokens(p), newAgentRotateToken(p), newAgentRevokeToken(p))
 	return cmd
-}
-
-func newAgentList(p *program) *cobra.Command {
-	var tenant string
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
-		Short:   "List agents",
-		Args:    arguments(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			agents, err := c.Agents(cmd.Context(), tenant)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), agents)
-			}
-			return table(cmd.OutOrStdout(), agentRows(agents, p.now()))
-		},
-	}
-	p.tenantFlag(cmd, &tenant)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
-}
-
-func agentRows(agents []api.Agent, now time.Time) [][]string {
-	rows := [][]string{{"NAME", "TENANT", "STATE", "MADE", "ID"}}
-	for _, a := range agents {
-		rows = append(rows, []string{printable(a.Name), a.Tenant, keyState(a.RevokedAt, time.Time{}, now), when(a.CreatedAt, now), a.ID})
-	}
-	return manyTenants(rows, 1)
 }
 
 func newAgentCreate(p *program) *cobra.Command {
@@ -192,7 +156,8 @@ func newAgentRotateToken(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate NAME",
 		Short: "Give an agent a new token, and let the old ones end",
-		Long: "Gives an agent a new token, which alone is on standard output and is never shown again. Its old tokens are good " +
+		Long: "Gives an agent a new token, which alone is on standard output and is never shown again. An agent in a jail that is kept " +
+			"finds it at /run/hermit/token, without a restart, and nobody is shown it. Its old tokens are good " +
 			"for as long as --overlap says, so that the agent has time to change; 0s ends them, and what is open with them, " +
 			"now.",
 		Example:           "  clawjail agent token rotate writer --overlap 10m > writer.token",
@@ -215,6 +180,10 @@ func newAgentRotateToken(p *program) *cobra.Command {
 			}
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), issued)
+			}
+			if issued.Delivered {
+				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "the new token is in the jail of %s, at /run/hermit/token; nobody is shown it\n", printable(args[0]))
+				return err
 			}
 			return showKey(cmd, issued.Key, "the agent "+args[0], issued.Token.ExpiresAt, p.now())
 		},

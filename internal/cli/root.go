@@ -3,12 +3,14 @@
 // What every command promises: it exits with 0 when it did what was asked, 1 when it did not, and 2 when the command
 // line was not valid. Results go to standard output and nothing else does. What went wrong is on standard error, in
 // lines that begin with "clawjail: error:", followed by one with "clawjail: hint:" where something can be done about
-// it. Listings have --json. Nothing asks a question, except for what must not be seen, where standard input is a
-// terminal: `secret set` and `session open --grant -`.
+// it. Listings have --json. A program that is run for the user ends the command with its own status. Nothing asks a
+// question where standard input is no terminal. Where it is one, what must not be seen is asked for (`secret set`,
+// `session open --grant -`), and what cannot be undone is asked about; elsewhere that needs --yes.
 package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -65,9 +67,9 @@ func New(version string, beside ...Beside) *cobra.Command {
 	root.AddCommand(
 		newUpCommand(p), newHostdCommand(p), newServeCommand(p),
 		newSessionCommand(p), newTemplateCommand(p), newReapCommand(p), newSelftestCommand(p), newDemoCommand(p),
-		newDoctorCommand(p), newBrowserCommand(p), newMCPCommand(p),
+		newDoctorCommand(p), newBrowserCommand(p), newMCPCommand(p), newMCPServerCommand(p),
 		newCookiesCommand(p), newSecretCommand(p), newVaultCommand(p), newGrantCommand(p), newAuditCommand(p),
-		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newWhoAmICommand(p),
+		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newSpawnCommand(p), newWhoAmICommand(p),
 		newRulesCommand(p), newServiceCommand(p), newProviderCommand(p), newAccessCommand(p), newUsageCommand(p),
 		newRelayCommand(p), newVersionCommand(p),
 	)
@@ -87,6 +89,10 @@ func Main(ctx context.Context, version string, args []string, out, errs io.Write
 func exitStatus(errs io.Writer, err error) int {
 	if err == nil {
 		return exitDone
+	}
+	var status ExitStatus
+	if errors.As(err, &status) {
+		return int(status)
 	}
 	report(errs, err)
 	if problem.CodeOf(err) == problem.BadUsage {

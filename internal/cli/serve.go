@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/credential"
@@ -29,6 +30,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store/open"
+	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 const (
@@ -141,6 +143,8 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	defer book.Close()
 	// What counts is asked for what is made later; nobody asks before everything is there.
 	var sessions *session.Service
+	var agents *agent.Service
+	var servers *toolserver.Service
 	counted := metrics.New(metrics.Options{Version: o.version, Audit: ring.log.Status,
 		Sessions: func() session.Status { return sessions.Status() }, States: func() map[session.State]int { return sessions.States() }})
 	inside := new(lateHandler)
@@ -148,6 +152,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	exit, err := gateway.New(gateway.Config{
 		Guard: reach.guard, Logger: o.log, Now: o.now, Limits: gateway.DefaultLimits(), Local: inside, Records: ledger.New(ring.log),
 		Policy: asked.policy, Used: asked.used, Ask: asked.ask, Rates: asked.rates, Keys: ring.identity, Observer: counted, Roots: trusted,
+		Unknown: func(ctx context.Context, addr netip.Addr) bool { return agents.Unknown(ctx, addr) },
 	})
 	if err != nil {
 		return err
@@ -176,22 +181,38 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	if err != nil {
 		return errors.Join(err, endSessions(ctx, sessions))
 	}
+	agents, err = newAgents(o, host, exit, book, ring, func(ctx context.Context) ([]string, error) { return servers.Names(ctx) })
+	if err != nil {
+		return errors.Join(err, endSessions(ctx, sessions))
+	}
+	end := func() error { return errors.Join(endAgents(ctx, agents), endSessions(ctx, sessions)) }
+	servers, err = newToolServers(o, host, host, exit, ring, "http://"+gatewayListener.Addr().String(), agents.ServersOf)
+	if err != nil {
+		return errors.Join(err, end())
+	}
+	end = func() error {
+		// Beside each other: each has its own time for it.
+		var group errgroup.Group
+		group.Go(func() error { return endAgents(ctx, agents) })
+		group.Go(func() error { return endToolServers(ctx, servers) })
+		return errors.Join(endSessions(ctx, sessions), group.Wait())
+	}
 	tools, err := mcp.New(mcp.Options{
-		Backend: ownBrowsers{sessions}, Access: book, Principal: api.Caller, Version: o.version, Log: o.log, Now: o.now,
+		Backend: ownBrowsers{sessions}, Access: book, Foreign: servers, Principal: api.Caller, Version: o.version, Log: o.log, Now: o.now,
 		Sessions: mcp.Bounds{TTL: o.config.Sessions.TTL, MaxTTL: o.config.Sessions.MaxTTL, Idle: o.config.Sessions.Idle, Most: o.config.Sessions.Max},
 	})
 	if err != nil {
-		return errors.Join(err, endSessions(ctx, sessions))
+		return errors.Join(err, end())
 	}
 	door, err := api.New(api.Options{
 		Sessions: sessions, Identity: ring.identity, Credentials: accounts, Audit: ring.log, Rows: ring.store,
 		Verify: ring.verify(hostd.CheckpointsPath(o.config)), Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
 		BehindProxy: o.config.BehindProxy, Log: o.log, Now: o.now, MCP: tools.Handler(),
-		Egress: book, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.config.Metrics.Open,
+		Agents: agents, Servers: servers, Egress: book, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.config.Metrics.Open,
 		Host: func(ctx context.Context) (api.HostInfo, error) { return hostInfo(ctx, host) },
 	})
 	if err != nil {
-		return errors.Join(err, endSessions(ctx, sessions))
+		return errors.Join(err, end())
 	}
 
 	inside.set(door.Inside(func(ctx context.Context) string { return gateway.CallerOf(ctx).Agent }, gateway.OwnName))
@@ -226,7 +247,14 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	group.Go(func() error {
 		<-running.Done()
 		defer stopGateway()
-		return endSessions(ctx, sessions)
+		return end()
+	})
+	group.Go(func() error { return agents.Follow(running) })
+	group.Go(func() error {
+		own := containers{port: o.config.Gateway.Port, serve: exit.Serve, log: o.log,
+			gateway: func(ctx context.Context) (netip.Addr, error) { return containerGateway(ctx, host) }}
+		own.run(serving)
+		return nil
 	})
 	for _, run := range o.beside {
 		group.Go(func() error { return run(running, exit) })

@@ -25,7 +25,7 @@ func newTemplateCommand(p *program) *cobra.Command {
 		Long: "A template is a read-only root filesystem without any credential. Jails are clones of it. These commands need root: " +
 			"building runs the scripts of packages.",
 	})
-	cmd.AddCommand(newTemplateBuild(p), newTemplateList(p), newTemplateVerify(p), newTemplateRemove(p))
+	cmd.AddCommand(newTemplateBuild(p), newTemplateList(p), newTemplateVerify(p), newTemplateImage(p), newTemplateRemove(p))
 	return cmd
 }
 
@@ -80,7 +80,7 @@ func newTemplateBuild(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build NAME",
 		Short: "Build a template",
-		Long: "Build a template: from Debian packages (the template \"browser\"), an image, or a folder. An interrupted build leaves nothing. " +
+		Long: "Build a template: from Debian packages (the templates \"browser\" and \"clawbot\"), an image, or a folder. An interrupted build leaves nothing. " +
 			"Sources are trusted: take images and folders from people you would let run programs as root.",
 		Example: "  sudo clawjail template build browser\n  sudo clawjail template build mine --from oci:registry.example.com/image:tag",
 		Args:    arguments(1, 1),

@@ -24,6 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store/open"
@@ -38,6 +39,7 @@ const node = "abcd"
 type world struct {
 	url, key string
 	sessions *inMemory
+	agents   *keptAgents
 	book     *egress.Book
 	log      *audit.Log
 }
@@ -102,7 +104,8 @@ func start(data string) (w *world, end func() error, err error) {
 		return nil, nil, err
 	}
 	w.book, w.log = book, r.log
-	a, err := api.New(api.Options{Sessions: w.sessions, Identity: r.identity, Credentials: accounts, Egress: book, Audit: r.log,
+	w.agents = &keptAgents{identity: r.identity, restarts: map[string]int{}, log: map[jail.Stream]string{}}
+	a, err := api.New(api.Options{Agents: w.agents, Sessions: w.sessions, Identity: r.identity, Credentials: accounts, Egress: book, Audit: r.log,
 		Rows: r.store, Version: "v1.2.3",
 		Verify: r.verify(kept.path), Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
 		Host: func(context.Context) (api.HostInfo, error) { return api.HostInfo{}, nil }})

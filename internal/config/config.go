@@ -62,9 +62,11 @@ type Config struct {
 	Limits       Limits
 	Agents       Agents
 	Docker       Docker
-	HostBrowser  HostBrowser
-	Metrics      Metrics
-	Log          Log
+	// MCPServers are those of the file, in its order.
+	MCPServers  []MCPServer
+	HostBrowser HostBrowser
+	Metrics     Metrics
+	Log         Log
 }
 
 // Agents are the jails of agents that are kept, and of programs that are run for them.
@@ -83,11 +85,12 @@ type Agents struct {
 
 // AgentLimits are the limits of one agent's jail.
 type AgentLimits struct {
-	Memory     Bytes
-	CPU        float64
-	Tasks      int
-	Tmp, State Bytes
-	Files      int
+	Memory Bytes   `json:"memory,omitempty"`
+	CPU    float64 `json:"cpu,omitempty"`
+	Tasks  int     `json:"tasks,omitempty"`
+	Tmp    Bytes   `json:"tmp,omitempty"`
+	State  Bytes   `json:"state,omitempty"`
+	Files  int     `json:"files,omitempty"`
 }
 
 // AgentDriver is a way to make the jails of agents.

@@ -88,6 +88,10 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
 	got.Agents.WorkspaceRoots, got.Agents.JailRoots = nil, nil
+	if len(got.MCPServers) != 1 || len(got.MCPServers[0].Secrets) != 1 || len(got.MCPServers[0].Mounts) != 1 {
+		t.Errorf("a commented example was not switched on: %+v", got)
+	}
+	got.MCPServers = nil
 	got.TLS, got.BehindProxy, got.ExtraCA, got.Gateway.PrivateDestinations = TLS{}, nil, nil, nil
 	if diff := cmp.Diff(linuxRoot().Default(), got, sameConfig); diff != "" {
 		t.Errorf("a commented path is not the default (-default +file):\n%s", diff)
@@ -140,6 +144,10 @@ workspace_roots: [/w, /x]
 jail_roots: [/j]
 agents: {driver: docker, log: 2MiB, limits: {memory: 64MiB, cpu: 2, tasks: 9, tmp: 2MiB, state: 16MiB, files: 99}}
 docker: {socket: /s, subnet: 10.91.0.0/24, image: i}
+mcp_servers:
+  one: {command: [/a, b], tenants: [t, "*"], template: x, env: {A: b}, secrets: {F: {secret: s}, E: {secret: u, as: env}}, tools: [r*], limits: {memory: 32MiB,
+    cpu: 1, tasks: 8, tmp: 2MiB, files: 70}, network: gateway, allow: [a.example], idle: 1m, mounts: [{source: /s, target: /mnt/t, read_only: true}]}
+  two: {command: [/c], agent: bot, tools: []}
 limits: {memory: 1GiB, cpu: 0.5, tasks: 100, tmp: 2MiB, shm: 1024KiB, files: 65}
 browser: {enabled: false, control_url: "http://[::1]:9000", color: "#010203", headless: true, attach_only: true, executable: /opt/b}
 metrics: {open: true}
@@ -170,6 +178,13 @@ log: {level: debug, format: json}
 		Agents: Agents{Driver: AgentDriverDocker, WorkspaceRoots: []string{"/w", "/x"}, JailRoots: []string{"/j"}, Log: 2 * MiB,
 			Limits: AgentLimits{Memory: 64 * MiB, CPU: 2, Tasks: 9, Tmp: 2 * MiB, State: 16 * MiB, Files: 99}},
 		Docker: Docker{Socket: "/s", Subnet: netip.MustParsePrefix("10.91.0.0/24"), Image: "i"},
+		MCPServers: []MCPServer{
+			{Name: "one", Command: []string{"/a", "b"}, Tenants: []string{"t", "*"}, Template: "x", Env: map[string]string{"A": "b"},
+				Secrets: []ServerSecret{{Name: "F", Secret: "s"}, {Name: "E", Secret: "u", Env: true}}, Tools: []string{"r*"},
+				Limits:  AgentLimits{Memory: 32 * MiB, CPU: 1, Tasks: 8, Tmp: 2 * MiB, Files: 70},
+				Network: ServerNetworkGateway, Allow: []string{"a.example"}, Idle: time.Minute, Mounts: []ServerMount{{Source: "/s", Target: "/mnt/t", ReadOnly: true}}},
+			{Name: "two", Command: []string{"/c"}, Agent: "bot", Tools: []string{}},
+		},
 		HostBrowser: HostBrowser{ControlURL: "http://[::1]:9000", Color: "#010203", Headless: HeadlessYes,
 			AttachOnly: true, Executable: "/opt/b"},
 		Metrics: Metrics{Open: true},

@@ -86,6 +86,7 @@ func (c *Config) decode(m *yamldoc.Map) {
 		})
 		m.Value("image", text(&c.Docker.Image))
 	})
+	m.Map("mcp_servers", c.decodeServers)
 	m.Map("browser", c.HostBrowser.decode)
 	m.Map("metrics", func(m *yamldoc.Map) { m.Value("open", truth(&c.Metrics.Open)) })
 	m.Map("log", func(m *yamldoc.Map) {
@@ -120,15 +121,16 @@ func (b *HostBrowser) decode(m *yamldoc.Map) {
 func (a *Agents) decode(m *yamldoc.Map) {
 	m.Value("driver", word(&a.Driver, AgentDriverAuto, AgentDriverLinux, AgentDriverDocker))
 	m.Value("log", size(&a.Log))
-	m.Map("limits", func(m *yamldoc.Map) {
-		l := &a.Limits
-		m.Value("memory", size(&l.Memory))
-		m.Value("cpu", number(&l.CPU))
-		m.Value("tasks", whole(&l.Tasks, math.MaxInt32))
-		m.Value("tmp", size(&l.Tmp))
-		m.Value("state", size(&l.State))
-		m.Value("files", whole(&l.Files, math.MaxInt32))
-	})
+	m.Map("limits", a.Limits.decode)
+}
+
+func (l *AgentLimits) decode(m *yamldoc.Map) {
+	m.Value("memory", size(&l.Memory))
+	m.Value("cpu", number(&l.CPU))
+	m.Value("tasks", whole(&l.Tasks, math.MaxInt32))
+	m.Value("tmp", size(&l.Tmp))
+	m.Value("state", size(&l.State))
+	m.Value("files", whole(&l.Files, math.MaxInt32))
 }
 
 func texts(into *[]string) func(yamldoc.Value) error {

@@ -37,6 +37,7 @@ func (c Config) Validate() error {
 	c.validateIdentity(v)
 	c.Limits.validate(v)
 	c.validateAgents(v)
+	c.validateServers(v)
 	c.HostBrowser.validate(v)
 	oneOf(v, "storage", c.Storage, StorageAuto, StorageOverlay, StorageBtrfs)
 	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")

@@ -359,7 +359,7 @@ func TestTheNextDoctorClearsUpAfterOneThatWasKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, _ := killed.storage.get()
-	if _, err := s.Clone(ctx, name, tiny); err != nil {
+	if _, err := s.Clone(ctx, name, jail.Spec{Template: tiny}); err != nil {
 		t.Fatal(err)
 	}
 	l, err := killed.limiter.get()

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/clawjail/clawjail/internal/jail"
 )
 
 // tryStorage clones a template of one file.
@@ -31,7 +33,7 @@ func (t *trial) tryStorage(ctx context.Context) (_ Facts, err error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := s.Clone(ctx, name, tiny)
+	root, err := s.Clone(ctx, name, jail.Spec{Template: tiny})
 	if err != nil {
 		return nil, err
 	}

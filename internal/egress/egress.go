@@ -196,9 +196,13 @@ type Settings struct {
 	// Mode: enforce, or report, in which refusals of the policy are only written down.
 	Mode policy.Mode `json:"mode,omitempty"`
 	// Tools of execute. Nil: the wider setting's; a list, also an empty one, is all there is. Nobody's list denies.
-	Tools  []Tool `json:"tools"`
-	Rates  Rates  `json:"rates,omitzero"`
-	Budget Budget `json:"budget,omitzero"`
+	Tools []Tool `json:"tools"`
+	// Services are the names of the services of the tenant, and of all tenants, that may be used. Nil: the wider setting's,
+	// at last all of them; a list, also an empty one, is all there is. A service that is an agent's own is there anyway:
+	// whoever made it, or approved it, said so for this agent.
+	Services []string `json:"services,omitzero"`
+	Rates    Rates    `json:"rates,omitzero"`
+	Budget   Budget   `json:"budget,omitzero"`
 	// Hold is how long a request that no rule allows waits for an operator's answer, as text (10s, 5m); it becomes a
 	// request for access then. Empty or 0s does not wait and asks nobody.
 	Hold string `json:"hold,omitempty"`

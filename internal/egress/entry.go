@@ -23,6 +23,15 @@ const (
 	kindAccess   = "access"
 )
 
+// KindDeclaration is the kind of entries that package agent keeps beside these, and kindServer that of package toolserver.
+// They decide nothing here.
+const (
+	KindDeclaration = "declaration"
+	kindServer      = "mcpserver"
+)
+
+func ofOthers(kind string) bool { return kind == KindDeclaration || kind == kindServer }
+
 // theSettings is the name of every entry with settings, so that the database keeps no two of one scope.
 const theSettings = "settings"
 

@@ -61,10 +61,18 @@ func (v *View) findServices(d *decisions, now time.Time) {
 	}
 	for _, i := range found {
 		s := *i.service
+		if i.entry.Agent == "" && !v.mayUse(s.Name) {
+			continue
+		}
 		v.services[s.Name] = &served{Service: s, permit: sync.OnceValue(func() *policy.Compiled { return v.permitService(s) })}
 		v.names = append(v.names, s.Name)
 	}
 	slices.Sort(v.names)
+}
+
+// mayUse says whether the settings leave a service of the tenant, or of all, to the caller.
+func (v *View) mayUse(service string) bool {
+	return v.settings.Services == nil || slices.Contains(v.settings.Services, service)
 }
 
 func (v *View) permitService(s Service) *policy.Compiled {

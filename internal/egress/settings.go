@@ -30,6 +30,9 @@ func (s Settings) over(wider Settings) Settings {
 	if s.Tools == nil {
 		s.Tools = wider.Tools
 	}
+	if s.Services == nil {
+		s.Services = wider.Services
+	}
 	s.Rates = Rates{
 		Proxy: cmp.Or(s.Rates.Proxy, wider.Rates.Proxy), Execute: cmp.Or(s.Rates.Execute, wider.Rates.Execute),
 		Service: cmp.Or(s.Rates.Service, wider.Rates.Service), LLM: cmp.Or(s.Rates.LLM, wider.Rates.LLM),
@@ -152,8 +155,17 @@ func (b *Book) scopeOf(ctx context.Context, by identity.Principal, op identity.O
 }
 
 // PutSettings replaces what is set; Meta.Agent is the agent's id. With a Version it refuses (conflict) to replace
-// another one.
+// another one. Services that nobody names are left as they are; see [Book.DeclareSettings].
 func (b *Book) PutSettings(ctx context.Context, by identity.Principal, s Settings) (Settings, error) {
+	return b.putSettings(ctx, by, s, s.Services == nil)
+}
+
+// DeclareSettings is PutSettings for who knows all that is set: nil Services are the wider setting's again.
+func (b *Book) DeclareSettings(ctx context.Context, by identity.Principal, s Settings) (Settings, error) {
+	return b.putSettings(ctx, by, s, false)
+}
+
+func (b *Book) putSettings(ctx context.Context, by identity.Principal, s Settings, keepServices bool) (Settings, error) {
 	if err := b.mayChange(ctx, by, identity.SettingsChange, s.Tenant, false); err != nil {
 		return Settings{}, err
 	}
@@ -174,7 +186,15 @@ func (b *Book) PutSettings(ctx context.Context, by identity.Principal, s Setting
 	}
 	b.changing.Lock()
 	defer b.changing.Unlock()
-	fields := audit.Fields{"mode": string(s.Mode), "hold": s.Hold, "tools": len(s.Tools), "tools_set": s.Tools != nil,
+	if keepServices {
+		// Another process may have set them a moment ago.
+		if err := b.load(ctx); err != nil {
+			return Settings{}, failure(err)
+		}
+		set, _ := b.state.Load().setting(of, b.o.Now())
+		s.Services = set.Services
+	}
+	fields := audit.Fields{"services": len(s.Services), "services_set": s.Services != nil, "mode": string(s.Mode), "hold": s.Hold, "tools": len(s.Tools), "tools_set": s.Tools != nil,
 		"budget_units_per_day": s.Budget.TokensPerDay, "cost_per_day": s.Budget.CostPerDay}
 	err := b.change(ctx, step{by: by, op: identity.SettingsChange, of: of, target: theSettings, fields: fields}, func() error {
 		e, err := b.put(ctx, kindSettings, theSettings, &s.Meta, "set_", func() (store.Entry, error) { return s.entry() }, 0)

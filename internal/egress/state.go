@@ -94,6 +94,9 @@ func (r *reader) next(before *state, revision int64, entries []store.Entry) *sta
 	s := &state{revision: revision, items: make(map[string]*item, len(entries)), changed: make(chan struct{})}
 	from := make([]*item, 0, len(entries))
 	for _, e := range entries {
+		if ofOthers(e.Kind) {
+			continue
+		}
 		i := r.read(before, e)
 		s.items[e.ID] = i
 		switch {

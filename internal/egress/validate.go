@@ -413,6 +413,10 @@ func validSettings(f *flaws, s Settings) {
 	validMeta(f, s.Meta)
 	f.check(s.Mode == "" || s.Mode == policy.Enforce || s.Mode == policy.Report, "mode", "%q is neither enforce nor report", clip(string(s.Mode)))
 	f.check(len(s.Tools) <= maxTools, "tools", "are more than %d", maxTools)
+	f.check(len(s.Services) <= maxServices, "services", "are more than %d", maxServices)
+	for _, name := range s.Services[:min(len(s.Services), maxServices)] {
+		f.name("services", name)
+	}
 	ids := map[string]bool{}
 	for i, t := range s.Tools[:min(len(s.Tools), maxTools)] {
 		validTool(f.at(fmt.Sprintf("tools.%d", i)), t)

@@ -312,6 +312,9 @@ func (v *View) Tool(service string) *policy.Compiled {
 	if v.unreadable[service] {
 		return nil // without the service nobody knows where its credential goes in
 	}
+	if v.services[service] == nil && service != "" && !v.mayUse(service) {
+		return nil
+	}
 	leads := v.leads(service)
 	// All services that no tool names have the same, unless they are at a private address.
 	if leads == nil && !slices.ContainsFunc(v.toolFor, func(names []string) bool { return slices.Contains(names, service) }) {

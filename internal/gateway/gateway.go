@@ -81,6 +81,10 @@ type Config struct {
 	// Local answers requests to the gateway itself that come from an agent's jail; [CallerOf] says whose. Nil answers
 	// none. It has no part of the limits but the number of connections, and bounds bodies and time by itself.
 	Local http.Handler
+	// Unknown is asked about an address that nobody has admitted, before it is refused: it may be that of a jail that has
+	// just been started. It admits the address if it is, says whether it is admitted now, and must return soon after its
+	// context ends. Nil refuses at once.
+	Unknown func(ctx context.Context, addr netip.Addr) bool
 	// Logger gets one line per decision, at its end. Nil discards them.
 	Logger *slog.Logger
 	// Now is the clock; time.Now when nil.
@@ -167,16 +171,17 @@ type Gateway struct {
 	limits   Limits
 	dial     dialFunc
 
-	server   *http.Server
-	proxy    *httputil.ReverseProxy
-	client   *http.Transport // makes connections that speak HTTP; see upstream.go
-	tunnels  *handoff        // plain HTTP found inside tunnels, on its way to server
-	buffers  *bufferPool
-	serving  sync.WaitGroup // accept loops
-	serves   sync.WaitGroup // connections that server holds
-	start    time.Time
-	handover sync.Once
-	base     netguard.Guard // the configuration's; never changed
+	server    *http.Server
+	proxy     *httputil.ReverseProxy
+	client    *http.Transport // makes connections that speak HTTP; see upstream.go
+	strangers *strangers      // who is not admitted, and is asked about; nil asks about nobody
+	tunnels   *handoff        // plain HTTP found inside tunnels, on its way to server
+	buffers   *bufferPool
+	serving   sync.WaitGroup // accept loops
+	serves    sync.WaitGroup // connections that server holds
+	start     time.Time
+	handover  sync.Once
+	base      netguard.Guard // the configuration's; never changed
 
 	mu        sync.Mutex     // guards what follows
 	guard     netguard.Guard // base, with the sockets that are served now
@@ -228,6 +233,9 @@ func New(c Config) (*Gateway, error) {
 	}
 	if g.observer == nil {
 		g.observer = nobody{}
+	}
+	if c.Unknown != nil {
+		g.strangers = newStrangers(c.Unknown, g.now)
 	}
 	g.start = g.now()
 	g.client = g.newClient(c.Roots)

@@ -17,6 +17,14 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 	defer patient(c, r)()
 	who := c.caller
 	if who == nil {
+		var done func()
+		if who, r, done = g.introduce(c, r); who != nil {
+			defer done()
+			// The connection was made before anybody knew whose it is. The next one is bound to the jail from its beginning on.
+			w.Header().Set("Connection", "close")
+		}
+	}
+	if who == nil {
 		if g.quotas.line("nobody", g.now()) {
 			g.log.LogAttrs(r.Context(), slog.LevelInfo, "gateway decision",
 				slog.String("caller", c.remote.Addr().String()), slog.Bool("allowed", false), slog.String("code", problem.UnknownCaller))

@@ -19,10 +19,11 @@ const maxStrangers = 64
 const drainTimeout = 2 * time.Second
 
 // conn is a client's connection, bound to its caller when it is accepted. The
-// binding never changes: a connection made before an admission stays a stranger.
+// binding never changes, but that of a stranger, once, when [Config.Unknown] says
+// whose address it is: see introduce.
 type conn struct {
 	net.Conn
-	caller   *caller // nil for a stranger
+	caller   *caller // nil for a stranger; see boundTo
 	remote   netip.AddrPort
 	tooMany  bool   // over the caller's limit: it is told so, and closed
 	tunnel   *inner // set when the connection is plain HTTP inside a tunnel
@@ -74,11 +75,12 @@ func (c *conn) keep(what int, end func()) {
 func (c *conn) Close() error {
 	c.once.Do(func() {
 		c.closeErr = c.Conn.Close()
-		if c.caller != nil && c.tunnel == nil {
-			c.caller.remove(c)
-		}
+		// Out of the listener's books first: a stranger's connection that is not in them is not bound to anybody any more.
 		if c.listener != nil {
 			c.listener.remove(c)
+		}
+		if who := c.boundTo(); who != nil && c.tunnel == nil {
+			who.remove(c)
 		}
 		if c.tunnel != nil {
 			close(c.tunnel.done)

@@ -8,14 +8,19 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// boundedJournal refuses the record of one jail too many. The journal is where to count: a jail's record is the
-// first thing of it and the last, so the number is exact however many are made and ended at the same time.
-type boundedJournal struct {
-	jail.Journal
+// bound counts the jails of an installation, of all drivers.
+type bound struct {
 	most int
 
 	mu    sync.Mutex
 	names map[jail.Name]bool
+}
+
+// boundedJournal refuses the record of one jail too many. The journal is where to count: a jail's record is the
+// first thing of it and the last, so the number is exact however many are made and ended at the same time.
+type boundedJournal struct {
+	jail.Journal
+	*bound
 }
 
 // Load implements jail.Journal.
@@ -23,7 +28,6 @@ func (b *boundedJournal) Load(ctx context.Context) ([]jail.Record, []jail.Name, 
 	records, damaged, err := b.Journal.Load(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.names = map[jail.Name]bool{}
 	for _, r := range records {
 		b.names[r.Name] = true
 	}
@@ -58,20 +62,20 @@ func (b *boundedJournal) Delete(ctx context.Context, name jail.Name) error {
 }
 
 // room returns the error that a further jail would be refused with, so that nothing is begun in vain.
-func (b *boundedJournal) room() error {
+func (b *bound) room() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.full()
 }
 
-func (b *boundedJournal) full() error {
+func (b *bound) full() error {
 	if len(b.names) >= b.most {
 		return problem.New(problem.PoolExhausted, "close sessions", "there are %d jails, as many as this installation may have", b.most)
 	}
 	return nil
 }
 
-func (b *boundedJournal) enter(n jail.Name) error {
+func (b *bound) enter(n jail.Name) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.full(); err != nil {
@@ -81,7 +85,7 @@ func (b *boundedJournal) enter(n jail.Name) error {
 	return nil
 }
 
-func (b *boundedJournal) leave(n jail.Name) {
+func (b *bound) leave(n jail.Name) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.names, n)

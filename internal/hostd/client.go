@@ -19,7 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Client is a jail.Driver that asks a host daemon. Before Create it must Hold.
+// Client is a jail.Driver and a jail.Keeper that asks a host daemon. Before Create it must Hold.
 //
 // When the host daemon cannot be reached the code is hostd_unreachable. A Client survives its restart: the hold is
 // taken again, Wait goes on waiting, and jails that were there still are.
@@ -308,6 +308,12 @@ func exchangeWith[R any](ctx context.Context, conn *net.UnixConn, op Operation, 
 	// The host daemon may answer before it has read everything, when there are too many calls: what it has to
 	// say is worth more than the error of the write.
 	_, writeErr := conn.Write(frame)
+	return readAnswer[R](ctx, op, read, writeErr)
+}
+
+// readAnswer reads one answer. writeErr is what became of the request.
+func readAnswer[R any](ctx context.Context, op Operation, read func() ([]byte, error), writeErr error) (R, error) {
+	var none R
 	body, err := read()
 	if err != nil {
 		if ctx.Err() != nil {

@@ -9,23 +9,21 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/clawjail/clawjail/internal/jail"
 )
 
 // stdioCount is the number of descriptors of a jail's stdio.
 const stdioCount = 3
 
-// sendWithStdio writes a frame and the caller's ends of a jail's pipes. The descriptors travel with the header,
-// which is small enough never to be split. They stay open here: closing them is up to who called.
-func sendWithStdio(conn *net.UnixConn, frame []byte, stdio *jail.Stdio) error {
-	var fds [stdioCount]int
-	release, err := borrow(fds[:], stdio.In, stdio.Out, stdio.Err)
+// sendWithFiles writes a frame and some descriptors, for example the caller's ends of a jail's pipes. The descriptors travel
+// with the header, which is small enough never to be split. They stay open here: closing them is up to who called.
+func sendWithFiles(conn *net.UnixConn, frame []byte, files ...*os.File) error {
+	fds := make([]int, len(files))
+	release, err := borrow(fds, files...)
 	if err != nil {
 		return err
 	}
 	defer release()
-	n, _, err := conn.WriteMsgUnix(frame[:headerSize], unix.UnixRights(fds[:]...), nil)
+	n, _, err := conn.WriteMsgUnix(frame[:headerSize], unix.UnixRights(fds...), nil)
 	if err == nil && n != headerSize {
 		err = io.ErrShortWrite
 	}
@@ -112,6 +110,8 @@ func parseFiles(oob []byte) (files []*os.File, err error) {
 
 func closeFiles(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // nobody has written to it
+		if f != nil {
+			_ = f.Close() // nobody has written to it
+		}
 	}
 }

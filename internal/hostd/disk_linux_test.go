@@ -71,7 +71,7 @@ func (d disk) list(kinds ...jail.TraceKind) (out []jail.Trace, err error) {
 
 type diskStorage struct{ disk }
 
-func (s diskStorage) Clone(_ context.Context, n jail.Name, _ string) (string, error) {
+func (s diskStorage) Clone(_ context.Context, n jail.Name, _ jail.Spec) (string, error) {
 	return "/", errors.Join(s.put(jail.TraceClone, string(n), ""), s.put(jail.TraceMount, string(n), ""))
 }
 func (s diskStorage) Unmount(_ context.Context, n jail.Name, _ bool) error {
@@ -82,6 +82,20 @@ func (s diskStorage) Destroy(_ context.Context, n jail.Name) error {
 }
 func (s diskStorage) List(context.Context) ([]jail.Trace, error) {
 	return s.list(jail.TraceClone, jail.TraceMount)
+}
+
+func (s diskStorage) Mount(_ context.Context, p jail.Placement) error {
+	if p.Spec.Agent.State == 0 {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(s.dir, "state-"+p.Spec.Agent.Key()), nil, 0o600)
+}
+func (s diskStorage) Token(_ context.Context, n jail.Name, _ uint32, token []byte) error {
+	return os.WriteFile(filepath.Join(s.dir, "token-"+string(n)), token, 0o600)
+}
+func (s diskStorage) Check(context.Context, jail.Spec) error { return nil }
+func (s diskStorage) RemoveState(_ context.Context, a jail.Agent) error {
+	return absent(os.Remove(filepath.Join(s.dir, "state-"+a.Key())))
 }
 
 type diskNetwork struct{ disk }
@@ -222,6 +236,13 @@ func alive(p jail.Process) bool {
 	}
 	started, ok := startTime(p.PID)
 	return ok && started == p.Started
+}
+
+func (diskRuntime) Exec(context.Context, jail.Placement, jail.Process, jail.Program, [3]*os.File) (jail.Execution, error) {
+	return nil, errors.New("nothing is executed here")
+}
+func (diskRuntime) Dial(context.Context, jail.Placement, jail.Process, uint16) (*os.File, error) {
+	return nil, errors.New("nothing is dialled here")
 }
 
 func (diskRuntime) Begin(context.Context, jail.Placement, jail.Process) error { return nil }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/docker"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 )
 
@@ -19,6 +20,7 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 	o := linux.Options{
 		Installation: id, RunDir: c.RunDir, DataDir: c.DataDir, Templates: c.TemplatesDir,
 		Storage: string(c.Storage), Runtime: c.Runtime, Gateway: pool.Gateway(), Log: log,
+		WorkspaceRoots: c.Agents.WorkspaceRoots, JailRoots: c.Agents.JailRoots,
 	}
 	var closers []func(context.Context) error
 	closeAll := func(ctx context.Context) error {
@@ -68,6 +70,16 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 		},
 		Close: closeAll,
 	}, nil
+}
+
+// OpenContainers makes the driver of containers. It asks the engine for nothing before there is something to do.
+func OpenContainers(c config.Config, id jail.Installation, o ContainerOptions) (Containers, error) {
+	return docker.New(docker.Options{
+		Installation: id, Socket: c.Docker.Socket, Subnet: c.Docker.Subnet, Port: c.Gateway.Port,
+		RunDir: c.RunDir, DataDir: c.DataDir, WorkspaceRoots: c.Agents.WorkspaceRoots, Journal: o.Journal,
+		Output: func(a jail.Agent, s jail.Stream) (docker.Output, error) { return o.Output(a, s) },
+		Grace:  o.Grace, Log: o.Log, Now: o.Now, Barrier: o.Barrier,
+	})
 }
 
 // Uninstall removes what all jails of an installation share. It refuses while there are jails.

@@ -52,7 +52,7 @@ func startServer(t testing.TB, host *jailtest.Host, socket string, change func(*
 	o := Options{
 		Socket: socket, Group: -1, ControlUID: uint32(os.Geteuid()),
 		Installation: lo.Installation, Pool: lo.Pool, Parts: Parts{Parts: lo.Parts}, Journal: lo.Journal,
-		Checkpoints: filepath.Join(filepath.Dir(socket), "checkpoints"),
+		Checkpoints: filepath.Join(filepath.Dir(socket), "checkpoints"), Keep: keepIn(filepath.Dir(socket)),
 		HasTemplate: func(_ context.Context, name string) error {
 			if !slices.Contains(host.Templates, name) {
 				return problem.New(problem.TemplateMissing, "build it", "there is no template %s", name)
@@ -96,6 +96,12 @@ func startServer(t testing.TB, host *jailtest.Host, socket string, change func(*
 		t.Fatal("the host daemon is not ready")
 	}
 	return f
+}
+
+// keepIn keeps agents in a folder.
+func keepIn(dir string) KeepOptions {
+	return KeepOptions{Agents: filepath.Join(dir, "agents"), Logs: filepath.Join(dir, "logs"), Consoles: filepath.Join(dir, "console"),
+		LogBytes: 1 << 20, FirstPause: 5 * time.Millisecond}
 }
 
 // newSocket is in a short folder of its own: the path of a socket has little room.
@@ -216,4 +222,9 @@ func (f *fixture) code(t *testing.T, body string) string {
 func hasCode(err error, code string) bool {
 	var p *problem.Error
 	return errors.As(err, &p) && p.Code == code
+}
+
+// debugLog says everything.
+func debugLog(to io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -17,18 +18,18 @@ type handler func(s *server, ctx context.Context, c *call) error
 
 // newHandlers makes all there are: one per operation.
 func newHandlers() map[Operation]handler {
-	return map[Operation]handler{
+	all := map[Operation]handler{
 		OpInfo:   plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.info(ctx) }),
 		OpHold:   (*server).hold,
 		OpCreate: (*server).create,
-		OpAdmit: named(func(s *server, ctx context.Context, n jail.Name) (any, error) {
-			return noResult{}, s.life.Admit(ctx, n)
+		OpAdmit: named(func(m jail.Maker, ctx context.Context, n jail.Name) (any, error) {
+			return noResult{}, m.Admit(ctx, n)
 		}),
-		OpWait:    named(func(s *server, ctx context.Context, n jail.Name) (any, error) { return s.life.Wait(ctx, n) }),
-		OpInspect: named(func(s *server, ctx context.Context, n jail.Name) (any, error) { return s.life.Inspect(ctx, n) }),
-		OpList:    plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.life.List(ctx) }),
-		OpDestroy: named(func(s *server, ctx context.Context, n jail.Name) (any, error) {
-			return noResult{}, s.life.Destroy(ctx, n)
+		OpWait:    named(func(m jail.Maker, ctx context.Context, n jail.Name) (any, error) { return m.Wait(ctx, n) }),
+		OpInspect: named(func(m jail.Maker, ctx context.Context, n jail.Name) (any, error) { return m.Inspect(ctx, n) }),
+		OpList:    plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.makers.list(ctx) }),
+		OpDestroy: named(func(m jail.Maker, ctx context.Context, n jail.Name) (any, error) {
+			return noResult{}, m.Destroy(ctx, n)
 		}),
 		OpReap:       (*server).reap,
 		OpTemplates:  plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.Templates(ctx) }),
@@ -38,6 +39,8 @@ func newHandlers() map[Operation]handler {
 			return s.reaped.behind(a.After), nil
 		}),
 	}
+	maps.Copy(all, keeperHandlers())
+	return all
 }
 
 // plain makes the handler of an operation that takes arguments and gives a result.
@@ -56,22 +59,30 @@ func plain[A any](f func(*server, context.Context, A) (any, error)) handler {
 }
 
 // named makes the handler of an operation on one jail of this installation.
-func named(f func(*server, context.Context, jail.Name) (any, error)) handler {
+func named(f func(jail.Maker, context.Context, jail.Name) (any, error)) handler {
 	return plain(func(s *server, ctx context.Context, a nameArguments) (any, error) {
 		name, err := jail.ParseName(a.Name, s.Installation)
 		if err != nil {
 			return nil, err
 		}
-		return f(s, ctx, name)
+		m, err := s.makers.named(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return f(m, ctx, name)
 	})
 }
 
 func (s *server) info(ctx context.Context) (any, error) {
-	all, err := s.life.List(ctx)
-	return Info{
+	all, err := s.makers.list(ctx)
+	i := Info{
 		Version: s.Version, PID: os.Getpid(), Started: s.started, Installation: s.Installation,
 		Subnet: s.Pool.Subnet(), Gateway: s.Pool.Gateway(), Jails: len(all), MaxJails: s.MaxJails,
-	}, err
+	}
+	if s.makers.containers != nil {
+		i.ContainerGateway = s.makers.containers.Gateway()
+	}
+	return i, err
 }
 
 // hold keeps an owner here for as long as its connection is open and its process lives.
@@ -120,10 +131,15 @@ func (s *server) create(ctx context.Context, c *call) error {
 	if err := errors.Join(s.owners.has(a.Owner, c.peer), a.Spec.Validate()); err != nil {
 		return err
 	}
-	if err := s.HasTemplate(ctx, a.Spec.Template); err != nil {
-		return err
+	if a.Spec.Lifetime == jail.LifetimeKeep {
+		return problem.New(problem.BadRequest, "declare it with the operation keep", "a jail that is kept has no owner")
 	}
-	if err := s.journal.room(); err != nil {
+	if a.Spec.Template != "" {
+		if err := s.HasTemplate(ctx, a.Spec.Template); err != nil {
+			return err
+		}
+	}
+	if err := s.bound.room(); err != nil {
 		return err
 	}
 	j, err := s.make(ctx, a, func(ctx context.Context, j *jail.Jail) error { return s.handOver(ctx, c, j) })
@@ -142,7 +158,11 @@ func (s *server) make(ctx context.Context, a createArguments, deliver func(conte
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return s.life.CreateFor(ctx, a.Owner, a.Spec, deliver)
+	m, err := s.makers.of(ctx, a.Spec.Image != "")
+	if err != nil {
+		return nil, err
+	}
+	return m.CreateFor(ctx, a.Owner, a.Spec, deliver)
 }
 
 // handOver sends a jail's stdio to its creator and waits until the creator says that it has it. A caller can
@@ -150,7 +170,7 @@ func (s *server) make(ctx context.Context, a createArguments, deliver func(conte
 func (s *server) handOver(ctx context.Context, c *call, j *jail.Jail) error {
 	err := ctx.Err()
 	if err == nil {
-		err = c.answerWithStdio(created{Name: j.Name, Lease: j.Lease, Timing: j.Timing}, j.Stdio)
+		err = c.answerWithFiles(created{Name: j.Name, Lease: j.Lease, Timing: j.Timing}, j.Stdio.In, j.Stdio.Out, j.Stdio.Err)
 	}
 	j.Stdio.Close()
 	if err != nil {
@@ -175,6 +195,12 @@ func (s *server) reap(ctx context.Context, c *call) error {
 	report, err := s.life.Reap(asReaper(ctx), o)
 	if !o.DryRun {
 		s.reaped.note(report)
+	}
+	if s.makers.containers != nil {
+		more, moreErr := s.makers.containers.Reap(asReaper(ctx), o)
+		report.Jails += more.Jails
+		report.Findings = append(report.Findings, more.Findings...)
+		err = errors.Join(err, moreErr)
 	}
 	r := reapResult{Report: report}
 	if err != nil {
@@ -204,6 +230,10 @@ func (s *server) traces(ctx context.Context) (any, error) {
 	}
 	for _, n := range damaged {
 		all = append(all, jail.Trace{Kind: jail.TraceRecord, Name: n, Index: -1, ID: string(n)})
+	}
+	if s.makers.containers != nil {
+		more, err := s.makers.containers.Traces(ctx)
+		return append(all, more...), err
 	}
 	return all, nil
 }

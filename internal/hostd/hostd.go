@@ -4,18 +4,22 @@
 // What it promises:
 //
 //   - It trusts its caller with jails, not with the host. The kernel says who calls: the control plane's user or
-//     root, nobody else gets an answer. There are thirteen operations with typed arguments; a name is a name of
-//     this installation, an unknown or doubled member of a request is an error, and no operation takes a path
-//     of the host or a command for it.
+//     root, nobody else gets an answer. There are two dozen operations with typed arguments; a name is a name of
+//     this installation, an unknown or doubled member of a request is an error, and no operation takes a command
+//     for the host. The folders of the host that a jail is to see, or is made of, are opened by descriptor beneath
+//     workspace_roots and jail_roots of the configuration, which is root's; there are none by default.
 //   - The stdio of a jail goes to its caller as descriptors and is closed here at once. A jail whose stdio nobody
 //     received is destroyed.
 //   - Jails belong to an owner: whoever holds a connection open under a random token. When the connection drops
 //     or its process dies, the owner's jails end after a grace period, also when nobody says goodbye.
+//   - Jails of agents are kept: what is declared of them stands on the disk, they are started again when they end
+//     and when the host does, and they outlive both daemons. See the packages keeper and console.
 //   - Before anything of a jail exists on the host, a file of the journal names it. A host daemon that starts
 //     reads the journal and the host, and removes what should not be there, before it takes the first call.
 //
 // One connection carries one call. The caller sends one frame, the host daemon answers with one and closes;
-// a caller that closes first has changed its mind, and the call is cancelled.
+// a caller that closes first has changed its mind, and the call is cancelled. A program that is started in a jail has a
+// second answer: when it has ended.
 package hostd
 
 import (
@@ -28,6 +32,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/hostd/console"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -56,6 +61,11 @@ type Options struct {
 	Pool         *jail.Pool
 	Parts        Parts
 	Journal      jail.Journal
+	// Keep is about the jails of agents.
+	Keep KeepOptions
+	// Containers makes the driver of containers, with ContainerJournal. Without both there are none.
+	Containers       func(ContainerOptions) (Containers, error)
+	ContainerJournal jail.Journal
 	// Checkpoints is the path of the file that keeps the audit log's notes, in a folder that only this process's user
 	// can write. It is made when it is missing.
 	Checkpoints string
@@ -102,6 +112,7 @@ func (o *Options) defaults() error {
 	need(o.Pool != nil, "the address pool")
 	need(o.Journal != nil, "the journal")
 	need(o.Checkpoints != "", "the path of the checkpoints")
+	errs = append(errs, o.Keep.defaults())
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -144,10 +155,19 @@ func Serve(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	reaped := newReapings(o.Now)
-	journal := &boundedJournal{Journal: &reapJournal{Journal: o.Journal, reaped: reaped}, most: o.MaxJails}
+	count := &bound{most: o.MaxJails, names: map[jail.Name]bool{}}
+	counted := func(j jail.Journal) jail.Journal {
+		return &boundedJournal{Journal: &reapJournal{Journal: j, reaped: reaped}, bound: count}
+	}
+	consoles, err := console.New(console.Options{
+		Installation: o.Installation, Dir: o.Keep.Consoles, Logs: o.Keep.Logs, Keep: o.Keep.LogBytes, Log: o.Log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, consoles.Close()) }()
 	life, err := jail.NewLifecycle(ctx, jail.Options{
-		Installation: o.Installation, Parts: o.Parts.Parts, Pool: o.Pool, Journal: journal, Log: o.Log, Now: o.Now,
-		Grace: o.Grace, ScanEvery: never, Barrier: o.Barrier,
+		Installation: o.Installation, Parts: o.Parts.Parts, Pool: o.Pool, Journal: counted(o.Journal), Log: o.Log,
+		Now: o.Now, Grace: o.Grace, ScanEvery: never, Barrier: o.Barrier, Console: consoles,
 	})
 	if err != nil {
 		return err
@@ -160,6 +180,13 @@ func Serve(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, fmt.Errorf("end the driver: %w", closeErr))
 		}
 	}()
+	m := makers{life: life}
+	if m.containers, err = o.openContainers(counted(o.ContainerJournal), consoles); err != nil {
+		return err
+	}
+	if m.containers != nil {
+		defer func() { err = errors.Join(err, m.containers.Close(context.WithoutCancel(ctx))) }()
+	}
 	report, err := life.Reap(asReaper(ctx), jail.ReapOptions{})
 	reaped.note(report)
 	if err != nil {
@@ -177,15 +204,27 @@ func Serve(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, notes.close()) }()
-	listener, err := listen(o.Socket, o.Group)
+	keeping, err := o.openKeeper(m, consoles, count.room)
 	if err != nil {
 		return err
 	}
-	s := newServer(o, life, journal, notes, reaped)
+	listener, err := listen(o.Socket, o.Group)
+	if err != nil {
+		return errors.Join(err, keeping.Close())
+	}
+	s := newServer(o, m, keeping, count, notes, reaped)
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
 	var owned sync.WaitGroup
 	owned.Go(func() { life.Run(asReaper(background)) })
 	owned.Go(func() { scan(background, life, o.ScanEvery, reaped, o.Log) })
+	if m.containers != nil {
+		owned.Go(func() {
+			if err := m.containers.Run(asReaper(background)); err != nil {
+				o.Log.Error("look after the containers", "error", err)
+			}
+		})
+	}
+	keeping.Start()
 	owned.Go(func() { s.accept(background, listener) })
 	o.Log.Info("host daemon is ready", "socket", o.Socket, "installation", o.Installation, "subnet", o.Pool.Subnet())
 	s.notify("READY=1")
@@ -194,19 +233,20 @@ func Serve(ctx context.Context, o Options) (err error) {
 	s.notify("STOPPING=1")
 	err = listener.Close() // removes the socket: who connects from now on is told at once that nobody is there
 	s.drain()
+	err = errors.Join(err, keeping.Close())
 	if o.EndJails {
-		err = errors.Join(err, endJails(background, life, o.Log))
+		err = errors.Join(err, endJails(background, m, o.Log))
 	}
 	endBackground()
 	owned.Wait()
 	return err
 }
 
-// endJails ends every jail there is.
-func endJails(ctx context.Context, life *jail.Lifecycle, log *slog.Logger) error {
+// endJails ends every jail there is, those of agents too: they are started again with the next host daemon.
+func endJails(ctx context.Context, m makers, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, endLimit)
 	defer cancel()
-	all, err := life.List(ctx)
+	all, err := m.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -218,9 +258,16 @@ func endJails(ctx context.Context, life *jail.Lifecycle, log *slog.Logger) error
 		atOnce <- struct{}{}
 		working.Go(func() {
 			defer func() { <-atOnce }()
-			errs[i] = life.Destroy(ctx, st.Name)
+			maker, err := m.named(ctx, st.Name)
+			if err == nil {
+				err = maker.Destroy(ctx, st.Name)
+			}
+			errs[i] = err
 		})
 	}
 	working.Wait()
+	if m.containers != nil && m.containers.Gateway().IsValid() {
+		errs = append(errs, m.containers.RemoveNetwork(ctx))
+	}
 	return errors.Join(errs...)
 }

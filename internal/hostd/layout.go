@@ -29,6 +29,17 @@ func DatabaseDir(c config.Config) string { return filepath.Join(c.DataDir, "data
 // CheckpointsPath is the file of the audit log's signed notes, which everybody may read.
 func CheckpointsPath(c config.Config) string { return filepath.Join(auditDir(c), "checkpoints") }
 
+// AgentsDir is the folder of what is declared of agents, with their tokens.
+func AgentsDir(c config.Config) string { return filepath.Join(c.DataDir, "agents") }
+
+// LogsDir is the folder of what agents printed.
+func LogsDir(c config.Config) string { return filepath.Join(c.DataDir, "logs") }
+
+func consolesDir(c config.Config) string { return filepath.Join(c.RunDir, "console") }
+func containerJournalPath(c config.Config) string {
+	return filepath.Join(c.DataDir, "container-journal")
+}
+
 func auditDir(c config.Config) string { return filepath.Join(c.DataDir, "audit") }
 
 func lockPath(c config.Config) string    { return filepath.Join(c.RunDir, "hostd.lock") }
@@ -51,8 +62,12 @@ func makeFolders(c config.Config, control account) error {
 		{DatabaseDir(c), 0o700, control.uid, control.gid},
 		{auditDir(c), 0o755, self, -1},
 		{journalPath(c), 0o700, self, -1},
+		{containerJournalPath(c), 0o700, self, -1},
+		{AgentsDir(c), 0o700, self, -1},
+		{LogsDir(c), 0o700, self, -1},
 		{c.TemplatesDir, 0o700, self, -1},
 		{c.RunDir, 0o750, self, control.gid},
+		{consolesDir(c), 0o700, self, -1},
 	} {
 		if err := f.make(); err != nil {
 			return err

@@ -9,10 +9,11 @@ import (
 
 // protocolVersion is raised with every change of a request or an answer. Both halves are the same program, so
 // there is nothing to be compatible with: a difference means that one of them was not restarted.
-const protocolVersion = 2
+const protocolVersion = 3
 
 // Operation is one of the things that the host daemon does for its caller. There are no others, and none of
-// them takes a path, a command for the host or a number of a process.
+// them takes a command for the host or a number of a process. The only paths of the host are those of folders that a jail is
+// to see: they are opened beneath folders of the host daemon's own configuration.
 type Operation string
 
 // The operations.
@@ -32,17 +33,32 @@ const (
 	OpCheckpoint Operation = "checkpoint"
 	// OpReaped says what was removed that no owner asked to remove.
 	OpReaped Operation = "reaped"
+
+	// What follows is jail.Keeper.
+	OpKeep     Operation = "keep"      // declare a jail that is kept running
+	OpDrop     Operation = "drop"      // end it and forget it
+	OpKept     Operation = "kept"      // what is declared, when it has changed
+	OpCheck    Operation = "check"     // what would keep jails from being made
+	OpSetToken Operation = "set_token" // replace the token of an agent
+	OpHasToken Operation = "has_token" // whether there is one, and is in its jail
+	OpRestart  Operation = "restart"   // make a new jail of an agent
+	OpReadLog  Operation = "read_log"  // what an agent's jails have printed
+	OpType     Operation = "type"      // write to the stdin of an agent
+	OpExec     Operation = "exec"      // start a program in a jail; its stdio comes back as descriptors
+	OpDial     Operation = "dial"      // connect to a port in a jail; the connection comes back as a descriptor
 )
 
 // Operations lists every operation.
 func Operations() []Operation {
 	return []Operation{OpInfo, OpHold, OpCreate, OpAdmit, OpWait, OpInspect, OpList, OpDestroy, OpReap, OpTemplates, OpTraces,
-		OpCheckpoint, OpReaped}
+		OpCheckpoint, OpReaped, OpKeep, OpDrop, OpKept, OpCheck, OpSetToken, OpHasToken, OpRestart, OpReadLog, OpType, OpExec, OpDial}
 }
 
-// lasts says whether a call may take as long as a jail lives. Such calls leave a part of a caller's connections
-// to the others, so that a jail can always be ended.
-func (o Operation) lasts() bool { return o == OpHold || o == OpWait }
+// lasts says whether a call may take as long as a jail lives, or waits for news. Such calls leave a part of a caller's
+// connections to the others, so that a jail can always be ended.
+func (o Operation) lasts() bool {
+	return o == OpHold || o == OpWait || o == OpKept || o == OpReadLog || o == OpExec
+}
 
 // The arguments of the operations. Those that take none take an empty object.
 type (
@@ -63,6 +79,41 @@ type (
 	reapedArguments struct {
 		After uint64 `json:"after"`
 	}
+	keepArguments struct {
+		Kept  jail.Kept `json:"kept"`
+		Token string    `json:"token,omitempty"`
+	}
+	agentArguments struct {
+		Tenant string `json:"tenant"`
+		Name   string `json:"name"`
+	}
+	dropArguments struct {
+		agentArguments
+		Options jail.DropOptions `json:"options"`
+	}
+	keptArguments struct {
+		After uint64 `json:"after"`
+		Usage bool   `json:"usage,omitempty"`
+	}
+	checkArguments struct {
+		All []jail.Kept `json:"all"`
+	}
+	tokenArguments struct {
+		agentArguments
+		Token string `json:"token"`
+	}
+	typeArguments struct {
+		agentArguments
+		Data []byte `json:"data"`
+	}
+	execArguments struct {
+		Name    string       `json:"name"`
+		Program jail.Program `json:"program"`
+	}
+	dialArguments struct {
+		Name string `json:"name"`
+		Port uint16 `json:"port"`
+	}
 )
 
 // noResult is the result of an operation that only succeeds.
@@ -74,6 +125,29 @@ type created struct {
 	Lease  jail.Lease  `json:"lease"`
 	Timing jail.Timing `json:"timing"`
 }
+
+// The results of the operations of jail.Keeper.
+type (
+	keptResult struct {
+		Version uint64            `json:"version"`
+		All     []jail.KeptStatus `json:"all"`
+	}
+	checkResult struct {
+		Errors []*wireError `json:"errors"` // null where nothing is in the way
+	}
+	hasTokenResult struct {
+		Has bool `json:"has"`
+	}
+	// typeResult says how much fit, also beside an error.
+	typeResult struct {
+		Written int        `json:"written"`
+		Error   *wireError `json:"error,omitzero"`
+	}
+	// execResult is the second answer to OpExec: the first has the descriptors.
+	execResult struct {
+		Exit jail.Exit `json:"exit"`
+	}
+)
 
 // accepted is the byte that the client answers a created jail with, once it has the descriptors. Without it the
 // jail is destroyed: nobody has its stdio, so nobody could end it.
@@ -90,6 +164,8 @@ type Info struct {
 	Gateway  netip.Addr `json:"gateway"`
 	Jails    int        `json:"jails"`
 	MaxJails int        `json:"max_jails"`
+	// ContainerGateway is what Gateway is for agents in containers; it is not there while no container was asked for.
+	ContainerGateway netip.Addr `json:"container_gateway,omitzero"`
 }
 
 // Template is a template that jails can be made from, as much of it as shapes them.

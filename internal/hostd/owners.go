@@ -25,7 +25,8 @@ func validOwner(token string) error {
 
 // owners are the owners that are here: those with an open hold.
 type owners struct {
-	life *jail.Lifecycle
+	life       *jail.Lifecycle
+	containers Containers // may be nil
 
 	mu   sync.Mutex
 	held map[string]*holding
@@ -45,6 +46,9 @@ func (o *owners) hold(token string, p peer) (release func(), err error) {
 		h = &holding{uid: p.uid}
 		o.held[token] = h
 		o.life.Found(token)
+		if o.containers != nil {
+			o.containers.Found(token)
+		}
 	}
 	if h.uid != p.uid {
 		return nil, problem.New(problem.Forbidden, "use a token of your own", "the owner belongs to another user")
@@ -62,6 +66,9 @@ func (o *owners) drop(token string, h *holding) {
 	}
 	delete(o.held, token)
 	o.life.Lost(token)
+	if o.containers != nil {
+		o.containers.Lost(token)
+	}
 }
 
 // isHere says whether somebody holds an owner.

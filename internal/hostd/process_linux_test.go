@@ -102,7 +102,7 @@ func helperHostd(args []string) error {
 	return Serve(ctx, Options{
 		Socket: args[1], Group: -1, ControlUID: uint32(os.Geteuid()), Installation: "test", Pool: d.pool,
 		Parts: Parts{Parts: d.parts()}, Journal: journal, Checkpoints: filepath.Join(args[0], "checkpoints"),
-		Grace:       20 * time.Millisecond,
+		Keep: keepIn(args[0]), Grace: 20 * time.Millisecond,
 		HasTemplate: func(context.Context, string) error { return nil },
 		Templates:   func(context.Context) ([]Template, error) { return nil, nil },
 		Barrier: func(s jail.Step) {
@@ -200,6 +200,60 @@ func TestNothingIsLeftWhereverTheHostDaemonIsKilled(t *testing.T) {
 			}, "left on the host")
 			if rest := left(t, dir); len(rest) > 0 {
 				t.Errorf("left on the host: %v", rest)
+			}
+		})
+	}
+}
+
+// The host daemon is killed at every step of a kept jail's life: the next one brings about what is declared, once, and what
+// is dropped is gone.
+func TestAgentsConvergeWhereverTheHostDaemonIsKilled(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range jail.Steps() {
+		t.Run(string(step), func(t *testing.T) {
+			t.Parallel()
+			socket := newSocket(t)
+			dir := filepath.Dir(socket)
+			victim := startHelper(t, self, "hostd", nil, dir, socket, string(step))
+			victim.expect(t, "READY=1")
+			c := NewClient(socket, nil)
+			k := keptSpec("bot", "while :; do sleep 1; done # program-of-"+filepath.Base(dir))
+			done := make(chan struct{})
+			go func() { // errors are expected: its host daemon is killed under it
+				defer close(done)
+				if c.Keep(t.Context(), k, agentToken) == nil {
+					_ = c.RestartKept(t.Context(), "default", "bot")
+				}
+			}()
+			if got := victim.expect(t, "at "); got != string(step) {
+				t.Fatalf("stopped at %s", got)
+			}
+			victim.kill()
+			<-done
+			next := startHelper(t, self, "hostd", nil, dir, socket, "-")
+			next.expect(t, "READY=1")
+			testenv.Eventually(t, patience, func() bool {
+				s := keptStatus(t, c, "bot")
+				all, err := c.List(t.Context())
+				return err == nil && s.Phase == jail.PhaseRunning && len(all) == 1 && all[0].Name == s.Jail
+			}, "there is not one jail")
+			s := keptStatus(t, c, "bot")
+			if data, err := os.ReadFile(filepath.Join(dir, "token-"+string(s.Jail))); err != nil || string(data) != agentToken {
+				t.Errorf("its token is %q, %v", data, err)
+			}
+			if err := c.Drop(t.Context(), "default", "bot", jail.DropOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if rest := left(t, dir); len(rest) > 0 {
+				t.Errorf("left on the host: %v", rest)
+			}
+			for _, pattern := range []string{"state-*", "agents/*", "logs/*", "console/*"} {
+				if rest, err := filepath.Glob(filepath.Join(dir, pattern)); err != nil || len(rest) > 0 {
+					t.Errorf("left are %v, %v", rest, err)
+				}
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/hostd/console"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -31,7 +32,14 @@ func ReapWithout(ctx context.Context, o RunOptions, how jail.ReapOptions) (repor
 	}
 	err = o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) (err error) {
 		defer func() { err = errors.Join(err, parts.Close(context.WithoutCancel(ctx))) }()
-		life, err := jail.NewLifecycle(ctx, jail.Options{Installation: in.ID, Parts: parts.Parts, Pool: pool, Journal: journal, Log: o.Log, Now: o.Now})
+		consoles, err := console.New(console.Options{Installation: in.ID, Dir: consolesDir(o.Config), Logs: LogsDir(o.Config),
+			Keep: int64(o.Config.Agents.Log), Log: o.Log})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, consoles.Close()) }()
+		life, err := jail.NewLifecycle(ctx, jail.Options{Installation: in.ID, Parts: parts.Parts, Pool: pool, Journal: journal, Log: o.Log,
+			Now: o.Now, Console: consoles})
 		if err != nil {
 			return err
 		}

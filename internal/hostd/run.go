@@ -24,6 +24,8 @@ type Substrate struct {
 	FreeSubnet func(ctx context.Context, id jail.Installation) (netip.Prefix, error)
 	// Assemble makes the five parts.
 	Assemble func(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (Parts, error)
+	// Containers makes the driver of containers. May be nil: there are none on this operating system.
+	Containers func(c config.Config, id jail.Installation, o ContainerOptions) (Containers, error)
 	// Uninstall removes what all jails share, when there are none. May be nil.
 	Uninstall func(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool) error
 }
@@ -67,7 +69,7 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 			return err
 		}
 	}
-	return o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) error {
+	return o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) (err error) {
 		// Every session has a Wait, and the warm pool's browsers have one too.
 		sessions := o.Config.Sessions.Max + o.Config.WarmPool.Size
 		dog := &watchdog{list: o.Templates, verify: o.VerifyTemplate, every: watchEvery, log: o.Log, bad: map[string]error{}}
@@ -79,9 +81,24 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 			},
 			Templates: o.Templates,
 			Version:   o.Version, Log: o.Log, Now: o.Now, Barrier: o.Barrier, Notify: o.Notify,
-			MaxJails:       max(2*sessions, 64),
-			MaxConnections: max(3*sessions, 256),
+			Keep: KeepOptions{Agents: AgentsDir(o.Config), Logs: LogsDir(o.Config), Consoles: consolesDir(o.Config),
+				LogBytes: int64(o.Config.Agents.Log)},
+			// Beside the sessions there are agents, the programs that are run for them and the tool servers, and whoever reads
+			// what they print.
+			MaxJails:       2*sessions + agentJails,
+			MaxConnections: 3*sessions + 2*agentJails,
 			EndJails:       o.EndJails,
+		}
+		if o.Substrate.Containers != nil {
+			records, err := OpenJournal(containerJournalPath(o.Config), in.ID, o.Log)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, records.Close()) }()
+			options.ContainerJournal = records
+			options.Containers = func(co ContainerOptions) (Containers, error) {
+				return o.Substrate.Containers(o.Config, in.ID, co)
+			}
 		}
 		serve := func() error { return Serve(ctx, options) }
 		if o.VerifyTemplate != nil {
@@ -96,6 +113,9 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 		return o.Substrate.Uninstall(end, o.Config, in.ID, pool)
 	})
 }
+
+// agentJails is how many jails there may be beside those of sessions.
+const agentJails = 512
 
 // account is a user of the system.
 type account struct{ uid, gid int }

@@ -7,11 +7,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 
+	"github.com/clawjail/clawjail/internal/hostd/keeper"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -20,7 +22,9 @@ import (
 type server struct {
 	Options
 	life        *jail.Lifecycle
-	journal     *boundedJournal
+	makers      makers
+	keeper      *keeper.Keeper
+	bound       *bound
 	checkpoints *checkpoints
 	reaped      *reapings
 	owners      *owners
@@ -42,10 +46,10 @@ var (
 	errStopping   = problem.New(problem.ShuttingDown, "start it again: sudo clawjail up", "the host daemon is being stopped")
 )
 
-func newServer(o Options, life *jail.Lifecycle, journal *boundedJournal, notes *checkpoints, reaped *reapings) *server {
+func newServer(o Options, m makers, k *keeper.Keeper, b *bound, notes *checkpoints, reaped *reapings) *server {
 	s := &server{
-		Options: o, life: life, journal: journal, checkpoints: notes, reaped: reaped,
-		owners:    &owners{life: life, held: map[string]*holding{}},
+		Options: o, life: m.life, makers: m, keeper: k, bound: b, checkpoints: notes, reaped: reaped,
+		owners:    &owners{life: m.life, containers: m.containers, held: map[string]*holding{}},
 		admission: &admission{most: o.MaxConnections, users: map[uint32]*connections{}},
 		creates:   make(chan struct{}, o.MaxCreates),
 		handlers:  newHandlers(),
@@ -215,9 +219,15 @@ func (c *call) answer(result any) error {
 	})
 }
 
-// answerWithStdio sends a result and the stdio of a jail.
-func (c *call) answerWithStdio(result any, stdio *jail.Stdio) error {
-	return c.write(func() error { return sendWithStdio(c.conn, encodeAnswer(result, nil), stdio) })
+// answerWithFiles sends a result and some descriptors.
+func (c *call) answerWithFiles(result any, files ...*os.File) error {
+	return c.write(func() error { return sendWithFiles(c.conn, encodeAnswer(result, nil), files...) })
+}
+
+// answerAgain sends a second result.
+func (c *call) answerAgain(result any) error {
+	c.answered = false
+	return c.answer(result)
 }
 
 // fail sends an error, when nothing has been sent. A caller that is gone misses nothing.

@@ -100,7 +100,7 @@ func createRequest(t *testing.T, owner string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf(`{"protocol":2,"op":"create","args":%s}`, args)
+	return fmt.Sprintf(`{"protocol":3,"op":"create","args":%s}`, args)
 }
 
 func TestAJailWhoseStdioNobodyTookIsDestroyed(t *testing.T) {
@@ -161,9 +161,6 @@ func TestOwnerJailsEndWithTheirOwner(t *testing.T) {
 	f := newFixture(t, nil)
 	leaves, stays := f.client(t), f.client(t)
 	gone, there := create(t, leaves, spec("exec sleep 1000")), create(t, stays, spec("exec cat"))
-	kept := spec("exec sleep 1000")
-	kept.Lifetime = jail.LifetimeKeep
-	keeps := create(t, leaves, kept)
 	leaves.Close()
 	exit, err := stays.Wait(t.Context(), gone.Name)
 	if err != nil && !errors.Is(err, jail.ErrNotFound) {
@@ -173,13 +170,11 @@ func TestOwnerJailsEndWithTheirOwner(t *testing.T) {
 		t.Errorf("the cause is %s, want %s", exit.Cause, jail.CauseOwnerLost)
 	}
 	testenv.Eventually(t, patience, func() bool { return !f.host.Runs(gone.Name) }, "the jail outlives its owner")
-	for _, j := range []*jail.Jail{there, keeps} {
-		if !f.host.Runs(j.Name) {
-			t.Errorf("jail %s ended, which is another owner's or is kept", j.Name)
-		}
-		if err := stays.Destroy(t.Context(), j.Name); err != nil {
-			t.Error(err)
-		}
+	if !f.host.Runs(there.Name) {
+		t.Errorf("jail %s ended, which is another owner's", there.Name)
+	}
+	if err := stays.Destroy(t.Context(), there.Name); err != nil {
+		t.Error(err)
 	}
 	f.empty(t)
 }
@@ -334,7 +329,7 @@ func TestStoppingTellsThoseWhoWait(t *testing.T) {
 	f := newFixture(t, func(o *Options) { o.EndJails = true })
 	c := f.client(t)
 	j := create(t, c, spec("exec cat"))
-	conn := f.raw(t, fmt.Sprintf(`{"protocol":2,"op":"wait","args":{"name":%q}}`, j.Name))
+	conn := f.raw(t, fmt.Sprintf(`{"protocol":3,"op":"wait","args":{"name":%q}}`, j.Name))
 	testenv.Eventually(t, patience, func() bool { return f.busy(t) }, "the wait has not begun")
 	if err := f.stop(); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,8 @@ func ThisHost() Substrate {
 		FreeSubnet: func(ctx context.Context, id jail.Installation) (netip.Prefix, error) {
 			return linux.FreeSubnet(ctx, id, linux.DefaultSubnets())
 		},
-		Assemble:  Assemble,
-		Uninstall: Uninstall,
+		Assemble:   Assemble,
+		Containers: OpenContainers,
+		Uninstall:  Uninstall,
 	}
 }

@@ -27,10 +27,18 @@ type whoKey struct{}
 
 func newDoor(t *testing.T, back *backend, now func() time.Time) *door {
 	t.Helper()
-	s, log := newServer(t, Options{Backend: back, Now: now, Principal: func(ctx context.Context) identity.Principal {
+	d := newDoorWith(t, Options{Backend: back, Now: now})
+	d.back = back
+	return d
+}
+
+func newDoorWith(t *testing.T, o Options) *door {
+	t.Helper()
+	o.Principal = func(ctx context.Context) identity.Principal {
 		by, _ := ctx.Value(whoKey{}).(identity.Principal)
 		return by
-	}})
+	}
+	s, log := newServer(t, o)
 	inner := s.Handler()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -40,7 +48,7 @@ func newDoor(t *testing.T, back *backend, now func() time.Time) *door {
 		inner.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	return &door{URL: server.URL, Server: s, back: back, log: log}
+	return &door{URL: server.URL, Server: s, log: log}
 }
 
 // keyed sends a key with every request.

@@ -56,6 +56,8 @@ type Options struct {
 	Backend Backend
 	// Access takes what agents ask for. Nil: they cannot ask.
 	Access Access
+	// Foreign has the tools of MCP servers of others. Nil: there are none.
+	Foreign Foreign
 	// Principal is who made a request, from the request's context. It is needed for [Server.Handler].
 	Principal func(ctx context.Context) identity.Principal
 	// Version is that of the program.
@@ -114,6 +116,9 @@ func New(o Options) (*Server, error) {
 	}
 	for _, t := range offered {
 		s.sdk.AddTool(t.declared(), s.handle(t))
+	}
+	if o.Foreign != nil {
+		s.sdk.AddReceivingMiddleware(s.withForeign)
 	}
 	return s, nil
 }

@@ -118,7 +118,7 @@ func stepsOf(a taskArguments) ([]step, error) {
 func (k *task) all(ctx context.Context, stopOnError bool) {
 	for n, next := range k.steps {
 		name := next.name()
-		k.c.progress(ctx, n, len(k.steps), name)
+		k.c.progress(ctx, float64(n), float64(len(k.steps)), name)
 		text, failed, err := k.step(ctx, next.op)
 		k.done++
 		if err != nil {
@@ -135,7 +135,7 @@ func (k *task) all(ctx context.Context, stopOnError bool) {
 			break
 		}
 	}
-	k.c.progress(ctx, k.done, len(k.steps), "done")
+	k.c.progress(ctx, float64(k.done), float64(len(k.steps)), "done")
 }
 
 // reason is why a step did not happen, in a line.

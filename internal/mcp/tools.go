@@ -73,7 +73,7 @@ type call struct {
 	*caller
 	raw []byte
 	// progress tells a client that wants to know how far a long call is.
-	progress func(ctx context.Context, done, of int, what string)
+	progress func(ctx context.Context, done, of float64, what string)
 }
 
 // handle makes a tool out of its row: it finds out who calls, and turns errors into results.
@@ -97,12 +97,12 @@ func (s *Server) handle(t tool) sdk.ToolHandler {
 				out, err = s.failure(t.name, problem.New(problem.Internal, "", "something went wrong inside clawjail")), nil
 			}
 		}()
-		c := &call{caller: who, raw: request.Params.Arguments, progress: func(context.Context, int, int, string) {}}
+		c := &call{caller: who, raw: request.Params.Arguments, progress: func(context.Context, float64, float64, string) {}}
 		if token := request.Params.GetProgressToken(); token != nil {
-			c.progress = func(ctx context.Context, done, of int, what string) {
+			c.progress = func(ctx context.Context, done, of float64, what string) {
 				// Whoever does not read it hears of the end all the same.
 				_ = request.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
-					ProgressToken: token, Progress: float64(done), Total: float64(of), Message: what})
+					ProgressToken: token, Progress: done, Total: of, Message: what})
 			}
 		}
 		out, err = t.run(s, ctx, c)
@@ -216,6 +216,9 @@ func (s *Server) failure(tool string, err error) *sdk.CallToolResult {
 	if hint != "" {
 		said["hint"] = clip(hint, maxError)
 		text += "\nhint: " + said["hint"]
+	}
+	if ok {
+		text += printedBy(p)
 	}
 	out := answer(text)
 	out.IsError, out.StructuredContent = true, said

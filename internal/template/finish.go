@@ -69,6 +69,7 @@ func (b *build) finish(ctx context.Context) error {
 		{"make mount points", func() error { return mountPoints(root) }},
 		{"remove what is of no use", func() error { return trim(root) }},
 		{"write system files", func() error { return b.systemFiles(root) }},
+		{"write the recipe's files", func() error { return b.recipeFiles(root) }},
 		{"remove privileges", func() error { return stripTree(ctx, b.rootfs) }},
 		{"warm the font cache", func() error { return b.warmFonts(ctx, root) }},
 		{"find programs", func() error { return b.findPrograms(ctx, root) }},
@@ -269,6 +270,26 @@ func (b *build) systemFiles(root *os.Root) error {
 		}
 	}
 	return accounts(root)
+}
+
+// recipeFiles writes the files of a recipe that is known. What the source has at such a place stays, unless it is no file.
+func (b *build) recipeFiles(root *os.Root) error {
+	if !b.known {
+		return nil
+	}
+	for _, f := range b.recipe.Files {
+		name := strings.TrimPrefix(path.Clean(f.Path), "/")
+		if b.source.kind != sourceDebian && isProgram(root, f.Path) {
+			continue
+		}
+		if err := writeFile(root, name, f.Content, f.Mode); err != nil {
+			return err
+		}
+		if err := root.Chown(name, 0, 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // accounts makes the jail's user known, and takes every password away.

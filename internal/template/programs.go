@@ -69,13 +69,30 @@ func (b *build) findPrograms(ctx context.Context, root *os.Root) error {
 	if !b.known {
 		return nil
 	}
-	for _, name := range b.recipe.Programs {
-		if _, ok := b.template.Programs[name]; ok {
-			return nil
+	return b.recipePrograms(root)
+}
+
+// recipePrograms holds a template to what its recipe promises.
+func (b *build) recipePrograms(root *os.Root) error {
+	if main := b.recipe.Main; main != "" && isProgram(root, main) {
+		if _, ok := b.template.Programs[ProgramMain]; !ok {
+			b.template.Programs[ProgramMain] = Program{Path: main}
+		}
+	}
+	if b.source.kind == sourceDebian {
+		for _, file := range b.recipe.Needs {
+			if !isProgram(root, file) {
+				return fmt.Errorf("the packages of template %s have no program %s", b.options.Name, file)
+			}
 		}
 	}
 	if len(b.recipe.Programs) == 0 {
 		return nil
+	}
+	for _, name := range b.recipe.Programs {
+		if _, ok := b.template.Programs[name]; ok || path.IsAbs(name) && isProgram(root, name) {
+			return nil
+		}
 	}
 	return problem.New(problem.BadTemplate, "use a source that has one, or another name for the template",
 		"a template %s needs one of these programs, and the source has none: %s", b.options.Name, strings.Join(b.recipe.Programs, ", "))

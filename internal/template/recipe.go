@@ -1,6 +1,7 @@
 package template
 
 import (
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -17,12 +18,26 @@ type Recipe struct {
 	Packages []string
 	// Extras are what `--with NAME` adds.
 	Extras map[string][]string
-	// Programs must be in the finished template: at least one of them. Images and folders are held to it too.
+	// Programs must be in the finished template: at least one of them. Images and folders are held to it too. A name is one of
+	// the constants, or the absolute path of any other program.
 	Programs []string
+	// Needs are absolute paths of programs that must all be there when it is built from packages.
+	Needs []string
+	// Files are written into the finished template. What an image or a folder has at such a place stays.
+	Files []RecipeFile
+	// Main is the path of what a jail of it runs when nobody says otherwise; empty is nothing.
+	Main string
 	// TaskLimit is the default limit of tasks of its jails.
 	TaskLimit int
 	// NeedBytes is the free disk that a build from packages needs, downloads included.
 	NeedBytes int64
+}
+
+// RecipeFile is one file of a recipe, owned by root.
+type RecipeFile struct {
+	Path    string // absolute, inside the template
+	Mode    fs.FileMode
+	Content string
 }
 
 // defaultTaskLimit is for templates from images and folders that have no recipe.
@@ -45,6 +60,21 @@ func Recipes() map[string]Recipe {
 			Programs:  []string{ProgramShell, ProgramFull},
 			TaskLimit: 512, // tasks are threads as well, and one page of Chromium has a hundred
 			NeedBytes: 2 << 30,
+		},
+		"clawbot": {
+			Suite: "bookworm",
+			Packages: []string{
+				"ca-certificates", "curl", "git", "jq",
+				"python3", // the smaller python3-minimal has neither json nor urllib
+				"procps",  // ps, and what agents look at their own processes with
+			},
+			Extras:    map[string][]string{"node": {"nodejs"}},
+			Programs:  []string{ProgramSh},
+			Needs:     []string{"/bin/sh", "/usr/bin/curl", "/usr/bin/git", "/usr/bin/jq", "/usr/bin/python3", "/usr/bin/ps"},
+			Files:     []RecipeFile{{Path: clawbotPath, Mode: 0o755, Content: clawbotScript}},
+			Main:      clawbotPath,
+			TaskLimit: defaultTaskLimit,
+			NeedBytes: 1 << 30,
 		},
 	}
 }

@@ -99,14 +99,20 @@ func browser(t testing.TB, what, variable string, candidates ...string) string {
 // else in /var/lib/clawjail/templates.
 func Template(t testing.TB) string {
 	t.Helper()
+	return TemplateNamed(t, "browser")
+}
+
+// TemplateNamed is [Template] for another one.
+func TemplateNamed(t testing.TB, name string) string {
+	t.Helper()
 	if testing.Short() {
-		t.Skip("SKIPPED: needs the template browser, and -short leaves those tests out; run `make test`")
+		t.Skip("SKIPPED: needs the template " + name + ", and -short leaves those tests out; run `make test`")
 	}
 	dir := os.Getenv("CLAWJAIL_TEST_TEMPLATES")
 	if dir == "" {
 		dir = "/var/lib/clawjail/templates"
 	}
-	path := filepath.Join(dir, "browser")
+	path := filepath.Join(dir, name)
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
 		Missing(t, "the template "+path, "run `make template`, or set CLAWJAIL_TEST_TEMPLATES")

@@ -1,7 +1,268 @@
-// Package docker makes the jails of agents as containers of a Docker engine.
+//go:build linux
+
 package docker
 
 import (
-	_ "github.com/moby/moby/api/types/container" // pinned here until the driver uses them
-	_ "github.com/moby/moby/client"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/hostpath"
+	"github.com/clawjail/clawjail/internal/jail/linux"
+	"github.com/clawjail/clawjail/internal/problem"
 )
+
+// Options configure a Driver. They come from the root-owned configuration.
+type Options struct {
+	Installation jail.Installation
+	// Socket is the path of the engine's socket.
+	Socket string
+	// Subnet is the network of the containers. None is the first of Subnets that the host does not use.
+	Subnet netip.Prefix
+	// Network is the name of the engine's network when it is free, or the installation's. Default sand_bed.
+	Network string
+	// Port is the gateway's.
+	Port uint16
+	// RunDir holds what does not outlive the host. Made when missing.
+	RunDir string
+	// DataDir holds what does: where in a container's output was read to. Made when missing.
+	DataDir string
+	// WorkspaceRoots are the folders beneath which jails may see something.
+	WorkspaceRoots []string
+	// Journal keeps the records of containers, and of nothing else.
+	Journal jail.Journal
+	// Output takes what an agent's containers print. Without it no containers are kept.
+	Output func(jail.Agent, jail.Stream) (Output, error)
+	// Grace is how long owner jails outlive their owner, and how long things without a record are left alone. Default 30 s.
+	Grace time.Duration
+	// ScanEvery is how often the engine is compared with the journal. Default 10 s.
+	ScanEvery time.Duration
+	Log       *slog.Logger     // default: discarded
+	Now       func() time.Time // default time.Now
+	// Barrier is called before every step of a creation, for tests that kill something there.
+	Barrier func(jail.Step)
+}
+
+// Output keeps one stream of an agent. Package ringlog has one.
+type Output interface {
+	io.Writer
+	// End is how many bytes were ever written.
+	End() int64
+}
+
+// Subnets are the networks that containers get the first free one of. They stay clear of those of the other drivers and
+// of what engines choose themselves.
+func Subnets() []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range []string{"10.214.16.0/20", "10.187.16.0/20", "10.91.16.0/20", "172.30.224.0/20", "192.168.224.0/20"} {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+// Validate fills in defaults and reports everything that is wrong at once.
+func (o *Options) Validate() error {
+	bad := problem.Many{Code: problem.BadConfig}
+	if _, err := jail.ParseInstallation(string(o.Installation)); err != nil {
+		bad.Add("installation", "%v", err)
+	}
+	for name, dir := range map[string]string{"docker.socket": o.Socket, "run_dir": o.RunDir, "data_dir": o.DataDir} {
+		if !filepath.IsAbs(dir) {
+			bad.Add(name, "%q is not an absolute path", dir)
+		}
+	}
+	for _, dir := range o.WorkspaceRoots {
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
+			bad.Add("agents.workspace_roots", "%q is not an absolute, clean path of a folder", dir)
+		}
+	}
+	if o.Port == 0 {
+		bad.Add("port", "the gateway's port is missing")
+	}
+	if o.Journal == nil {
+		bad.Add("journal", "is missing")
+	}
+	if o.Subnet.IsValid() {
+		if _, err := jail.NewPool(o.Subnet, jail.AgentUID); err != nil {
+			bad.Add("docker.subnet", "%v", err)
+		}
+	}
+	if o.Network == "" {
+		o.Network = NetworkName
+	}
+	if o.Grace <= 0 {
+		o.Grace = 30 * time.Second
+	}
+	if o.ScanEvery <= 0 {
+		o.ScanEvery = 10 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Barrier == nil {
+		o.Barrier = func(jail.Step) {}
+	}
+	return bad.Err()
+}
+
+// Driver is a jail.Maker of containers. It speaks with the engine when there is something to do, and not before.
+type Driver struct {
+	o      Options
+	roots  hostpath.Roots
+	engine *client.Client
+
+	background context.Context // ends the watchers
+	stop       context.CancelFunc
+	watchers   sync.WaitGroup
+	reaping    chan struct{} // one token: single flight
+	preparing  chan struct{} // one token
+
+	mu       sync.Mutex
+	jails    map[jail.Name]*entry
+	number   int
+	lost     map[string]time.Time
+	network  network // zero until it was needed
+	pool     *jail.Pool
+	firewall *linux.Firewall
+}
+
+var _ jail.Maker = (*Driver)(nil)
+
+// New reads the journal. Containers that it names are taken over by Run.
+func New(o Options) (*Driver, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	engine, err := client.New(client.WithHost("unix://"+o.Socket), client.WithUserAgent("clawjail"))
+	if err != nil {
+		return nil, err
+	}
+	d := &Driver{
+		o: o, roots: o.WorkspaceRoots, engine: engine, reaping: make(chan struct{}, 1), preparing: make(chan struct{}, 1),
+		jails: map[jail.Name]*entry{}, lost: map[string]time.Time{},
+		// Numbers go on from the clock, so that a name is not soon used again after a restart.
+		number: int(o.Now().Unix() % 100_000),
+	}
+	d.background, d.stop = context.WithCancel(context.Background())
+	records, damaged, err := o.Journal.Load(d.background)
+	if err != nil {
+		return nil, errors.Join(err, d.Close(d.background))
+	}
+	for _, n := range damaged {
+		o.Log.Error("damaged journal record", "jail", n)
+		records = append(records, jail.Record{Version: recordVersion, Name: n, State: jail.StateStopping, Lease: jail.Lease{Index: -1}})
+	}
+	for _, r := range records {
+		e := newEntry(r)
+		if r.Exit != nil {
+			close(e.ended)
+		}
+		d.jails[r.Name] = e
+		if r.Owner != "" {
+			d.lost[r.Owner] = o.Now()
+		}
+		if r.Exit == nil && r.Process.PID != 0 {
+			if err := d.endExecutions(r); err != nil {
+				o.Log.Error("end what an earlier process started in a container", "jail", r.Name, "error", err)
+			}
+			d.watch(e)
+			d.follow(e)
+		}
+	}
+	return d, nil
+}
+
+// Gateway is the address of the containers' bridge, where the gateway listens. It is zero until a container was wanted.
+func (d *Driver) Gateway() netip.Addr {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pool == nil {
+		return netip.Addr{}
+	}
+	return d.pool.Gateway()
+}
+
+// Close stops watching. Containers run on; the next Driver takes them over.
+func (d *Driver) Close(context.Context) error {
+	d.stop()
+	d.watchers.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	if d.firewall != nil {
+		errs = append(errs, d.firewall.Close())
+		d.firewall = nil
+	}
+	return errors.Join(append(errs, d.engine.Close())...)
+}
+
+// Lost says that an owner is gone. Its owner jails are ended after the grace period, unless it is Found.
+func (d *Driver) Lost(owner string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, ok := d.lost[owner]; !ok && owner != "" {
+		d.lost[owner] = d.o.Now()
+	}
+}
+
+// Found says that an owner is there.
+func (d *Driver) Found(owner string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.lost, owner)
+}
+
+// Run looks after the rules every second, enforces wall clocks and grace periods, and compares the engine with the
+// journal now and then, until the context ends. While no container was ever wanted it does nothing.
+func (d *Driver) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var scanned time.Time
+	for {
+		if err := d.look(ctx, &scanned); err != nil && ctx.Err() == nil {
+			d.o.Log.Error("look after the containers", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (d *Driver) look(ctx context.Context, scanned *time.Time) error {
+	if !d.wanted() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, teardownLimit)
+	defer cancel()
+	errs := []error{d.guard(ctx)}
+	if d.o.Now().Sub(*scanned) >= d.o.ScanEvery {
+		*scanned = d.o.Now()
+		_, err := d.Reap(ctx, jail.ReapOptions{})
+		return errors.Join(append(errs, err)...)
+	}
+	for name, why := range d.overdue() {
+		d.o.Log.Info("end a container", "jail", name, "reason", why.text)
+		errs = append(errs, d.end(ctx, name, why.cause))
+	}
+	return errors.Join(errs...)
+}
+
+// wanted says whether there is, or was, a container since the driver was made.
+func (d *Driver) wanted() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pool != nil || len(d.jails) > 0
+}

@@ -14,7 +14,6 @@ import (
 	"syscall"
 
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // ErrCrashed is what every operation of a crashed Memory view returns.
@@ -28,6 +27,8 @@ type Host struct {
 	records map[jail.Name]jail.Record
 	procs   map[jail.Name]*process
 	busy    map[jail.Name]int // how many times Destroy still answers ErrBusy
+	tokens  map[jail.Name]string
+	states  map[string]int64 // bytes, by the agent's key
 	// Templates that exist. Set before use.
 	Templates []string
 }
@@ -43,7 +44,8 @@ type process struct {
 // NewHost makes a host that knows the template "tiny".
 func NewHost() *Host {
 	return &Host{things: map[jail.Trace]bool{}, records: map[jail.Name]jail.Record{},
-		procs: map[jail.Name]*process{}, busy: map[jail.Name]int{}, Templates: []string{"tiny"}}
+		procs: map[jail.Name]*process{}, busy: map[jail.Name]int{},
+		tokens: map[jail.Name]string{}, states: map[string]int64{}, Templates: []string{"tiny"}}
 }
 
 // Plant puts something on the host that nobody will remove but a reaper.
@@ -196,9 +198,9 @@ func indexed(k jail.TraceKind, l jail.Lease) jail.Trace {
 
 type storage struct{ *Memory }
 
-func (s storage) Clone(_ context.Context, n jail.Name, template string) (string, error) {
-	if !slices.Contains(s.Host.Templates, template) {
-		return "", problem.New(problem.TemplateMissing, "build it", "there is no template %s", template)
+func (s storage) Clone(_ context.Context, n jail.Name, spec jail.Spec) (string, error) {
+	if err := s.Check(context.Background(), spec); err != nil {
+		return "", err
 	}
 	if err := s.change("storage.clone", named(jail.TraceClone, n), true); err != nil {
 		return "", err
@@ -348,7 +350,7 @@ func Confined(p jail.Profile) jail.Observed {
 	return jail.Observed{
 		UIDs: []uint32{p.UID, p.UID, p.UID, p.UID}, GIDs: []uint32{p.GID, p.GID, p.GID, p.GID},
 		NoNewPrivileges: p.NoNewPrivileges, SeccompFilter: true, ReadOnlyRoot: p.ReadOnlyRoot,
-		Tmpfs: slices.Clone(p.Tmpfs), Memory: p.Limits.Memory, MilliCPU: p.Limits.MilliCPU,
+		Tmpfs: slices.Clone(p.Tmpfs), Binds: slices.Clone(p.Binds), Memory: p.Limits.Memory, MilliCPU: p.Limits.MilliCPU,
 		Tasks: p.Limits.Tasks, Files: p.Limits.Files,
 	}
 }

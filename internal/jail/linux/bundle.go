@@ -38,28 +38,14 @@ func (r *Runtime) spec(p jail.Placement, bundle string) (*specs.Spec, error) {
 	if !ok {
 		return nil, fmt.Errorf("%q is not a system-call filter", prof.Seccomp)
 	}
-	files, oom, umask := fileLimit(prof.Limits.Files), oomScore, uint32(0o077)
 	netns := specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: p.NetNS} // an empty path makes a new one
 	return &specs.Spec{
 		Version: "1.0.2", // what the oldest supported runtimes know; nothing newer is used
 		Root:    &specs.Root{Path: p.Root, Readonly: prof.ReadOnlyRoot},
 		// Names beginning with a letter and of letters and digits are valid host names.
 		Hostname: string(p.Name),
-		Process: &specs.Process{
-			User:            specs.User{UID: prof.UID, GID: prof.GID, Umask: &umask},
-			Args:            []string{"/bin/sh", path.Join(jail.StageDir, jail.StageLaunch)},
-			Env:             []string{"PATH=/usr/local/bin:/usr/bin:/bin"},
-			Cwd:             "/",
-			Capabilities:    &specs.LinuxCapabilities{Bounding: prof.Capabilities},
-			NoNewPrivileges: prof.NoNewPrivileges,
-			OOMScoreAdj:     &oom,
-			ApparmorProfile: r.apparmor,
-			Rlimits: []specs.POSIXRlimit{
-				{Type: "RLIMIT_NOFILE", Hard: files, Soft: files},
-				{Type: "RLIMIT_CORE", Hard: 0, Soft: 0},
-			},
-		},
-		Mounts: mounts(prof, bundle),
+		Process:  r.process(prof, path.Join(jail.StageDir, jail.StageLaunch)),
+		Mounts:   mounts(prof, bundle),
 		Linux: &specs.Linux{
 			CgroupsPath: filepath.Join(r.limits.base(), string(p.Name)),
 			Resources:   &specs.LinuxResources{Devices: devices()},

@@ -103,7 +103,7 @@ func (c *counters) read() jail.Usage {
 	if killed > 0 {
 		u.Hit = append(u.Hit, jail.LimitMemory)
 	}
-	if c.key(l.pids, "pids.events", "max") > 0 {
+	if l.refusals(c.name) > 0 {
 		u.Hit = append(u.Hit, jail.LimitTasks)
 	}
 	return u
@@ -127,14 +127,15 @@ func openFiles(pids []int) (most int, full bool) {
 	return most, full
 }
 
-// diskUsage adds up what is in the writable tmpfs of a jail, and reports whether one of them is full.
+// diskUsage adds up what is in the writable tmpfs of a jail and in the volume of its state, and reports whether one of them
+// is full.
 func (p *process) diskUsage() (used int64, full bool, err error) {
 	mounts, err := p.mounts()
 	if err != nil {
 		return 0, false, err
 	}
 	for _, m := range mounts {
-		if m.FSType != "tmpfs" || m.readOnly() {
+		if m.FSType != "tmpfs" && m.Point != jail.StateDir || m.readOnly() {
 			continue
 		}
 		st, err := p.statfs(m.Point)

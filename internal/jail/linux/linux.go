@@ -39,7 +39,13 @@ type Options struct {
 	// CgroupParent is the control group, below the root of the hierarchy, that the installation's own is made in.
 	// Default the root itself.
 	CgroupParent string
-	Log          *slog.Logger // default: discarded
+	// WorkspaceRoots are the folders beneath which agents' jails may have folders of the host, JailRoots those beneath
+	// which there may be root file systems that are no template's. Both are absolute paths without links. None by default.
+	WorkspaceRoots, JailRoots []string
+	// StageDir is where programs that are started in running jails find their launch.sh: an absolute path inside the jail.
+	// Default .cache/clawjail/stage in the home directory of the jail's user.
+	StageDir string
+	Log      *slog.Logger // default: discarded
 }
 
 // The values of Options.Storage.
@@ -59,10 +65,11 @@ const (
 
 // Folders below RunDir and DataDir. What the reaper may remove in them has a jail's name.
 const (
-	jailsFolder   = "jails"   // <name>/{rw,root}: mount points of the clones
+	jailsFolder   = "jails"   // <name>/{rw,root}: mount points of the clones; <name>/token
 	bundlesFolder = "bundles" // <name>/: what the runtime and the program read
 	stateFolder   = "runtime" // <name>/: the runtime's own state
 	clonesFolder  = "clones"  // <name>: snapshots, below DataDir
+	volumesFolder = "state"   // <agent>.img: what agents keep, below DataDir
 	rootfsFolder  = "rootfs"  // of a template
 )
 
@@ -96,6 +103,16 @@ func (o *Options) Validate() error {
 	}
 	if o.CgroupParent != "" && (strings.Contains(o.CgroupParent, "..") || path.IsAbs(o.CgroupParent)) {
 		bad("name it relative to the root of the hierarchy, for example clawjail.slice", "cgroup_parent is %q", o.CgroupParent)
+	}
+	for what, roots := range map[string][]string{"workspace_roots": o.WorkspaceRoots, "jail_roots": o.JailRoots} {
+		for _, dir := range roots {
+			if !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" {
+				bad("give an absolute path without dot elements, and not /", "%s names %q", what, dir)
+			}
+		}
+	}
+	if o.StageDir != "" && (!path.IsAbs(o.StageDir) || path.Clean(o.StageDir) != o.StageDir || o.StageDir == "/") {
+		bad("give an absolute path without dot elements, as the jail sees it", "CLAWJAIL_STAGE_DIR is %q", o.StageDir)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -45,7 +45,7 @@ func (r *Runtime) Observe(ctx context.Context, p jail.Placement, proc jail.Proce
 		return fail(err)
 	}
 	var o jail.Observed
-	if err := errors.Join(pr.identity(&o), pr.namespaces(&o), pr.files(&o, p.Profile), pr.openFileLimit(&o)); err != nil {
+	if err := errors.Join(pr.identity(&o), pr.namespaces(&o), pr.files(&o, p.Profile), pr.placed(&o, p.Root), pr.openFileLimit(&o)); err != nil {
 		return fail(err)
 	}
 	if o.Memory, o.MilliCPU, o.Tasks, err = r.limits.enforced(string(p.Name), proc.PID); err != nil {
@@ -163,6 +163,8 @@ func (p *process) files(o *jail.Observed, declared jail.Profile) error {
 				return err
 			}
 			o.Tmpfs = append(o.Tmpfs, t)
+		case slices.ContainsFunc(declared.Binds, func(b jail.Bind) bool { return b.Path == m.Point }):
+			o.Binds = append(o.Binds, jail.Bind{Path: m.Point, ReadOnly: m.readOnly(), NoExec: slices.Contains(m.Options, "noexec")})
 		case m.readOnly():
 		case m.FSType == "proc" && m.Root == "/" && m.Point == "/proc":
 			// What may be written in proc is decided by the user and by the paths that are mounted over.
@@ -173,6 +175,44 @@ func (p *process) files(o *jail.Observed, declared jail.Profile) error {
 		}
 	}
 	return nil
+}
+
+// placed leaves of the binds those that are what Mount has put there on the clone, and nothing else, and in which neither
+// devices nor setuid programs work.
+func (p *process) placed(o *jail.Observed, clone string) error {
+	if len(o.Binds) == 0 {
+		return nil
+	}
+	mounts, err := p.mounts()
+	if err != nil {
+		return err
+	}
+	mounts = visible(mounts)
+	o.Binds = slices.DeleteFunc(o.Binds, func(b jail.Bind) bool {
+		i := slices.IndexFunc(mounts, func(m mount) bool { return m.Point == b.Path })
+		if i >= 0 && slices.Contains(mounts[i].Options, "nosuid") && slices.Contains(mounts[i].Options, "nodev") && p.sees(b.Path, clone+b.Path) {
+			return false
+		}
+		o.Writable = append(o.Writable, b.Path+" (another folder than was put there, or one with devices or setuid programs)")
+		return true
+	})
+	return nil
+}
+
+// sees reports whether a path of the process is a folder of the host.
+func (p *process) sees(path, host string) bool {
+	inside, err := p.openInside(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(inside) }() // opened for nothing but its identity
+	outside, err := unix.Openat2(unix.AT_FDCWD, host, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(outside) }()
+	var a, b unix.Stat_t
+	return unix.Fstat(inside, &a) == nil && unix.Fstat(outside, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
 // tmpfs reads one that the process sees.

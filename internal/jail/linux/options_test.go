@@ -16,12 +16,13 @@ import (
 )
 
 func TestOptionsReportEverythingWrongAtOnce(t *testing.T) {
-	o := Options{Installation: "TOO LONG", RunDir: "run", DataDir: "", Storage: "zfs", Runtime: "podman", CgroupParent: "../x"}
+	o := Options{Installation: "TOO LONG", RunDir: "run", DataDir: "", Storage: "zfs", Runtime: "podman", CgroupParent: "../x",
+		WorkspaceRoots: []string{"/ok", "/srv/.."}, JailRoots: []string{"jails"}, StageDir: "stage"}
 	err := o.Validate()
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"installation id", "run_dir", "data_dir", "storage", "runtime", "gateway", "cgroup_parent"} {
+	for _, want := range []string{"installation id", "run_dir", "data_dir", "storage", "runtime", "gateway", "cgroup_parent", "workspace_roots", "jail_roots", "CLAWJAIL_STAGE_DIR"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not in %q", want, err)
 		}

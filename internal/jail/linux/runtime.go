@@ -34,6 +34,10 @@ type Runtime struct {
 	filters  map[jail.SeccompProfile]*specs.LinuxSeccomp
 	apparmor string            // the profile of jails, where AppArmor has it
 	amend    func(*specs.Spec) // tests take a control away with it
+	// Of programs that join a jail: the names of what is staged, and what tests take away.
+	newID     func() string
+	amendExec func(*specs.Process)
+	now       func() time.Time
 
 	choosing sync.Mutex
 	chosen   *program // guarded by choosing
@@ -42,6 +46,7 @@ type Runtime struct {
 	children map[jail.Name]*child
 	starting map[jail.Name]bool
 	running  map[int]bool // processes of the runtime itself
+	execs    map[*execution]bool
 }
 
 // child is a jail's first process while it is a child of this one.
@@ -62,6 +67,7 @@ func NewRuntime(o Options, limits *Limiter) (_ *Runtime, err error) {
 		return nil, err
 	}
 	r := &Runtime{o: o, limits: limits, children: map[jail.Name]*child{}, starting: map[jail.Name]bool{}, running: map[int]bool{},
+		execs: map[*execution]bool{}, newID: newStageID, now: time.Now,
 		filters: map[jail.SeccompProfile]*specs.LinuxSeccomp{}, apparmor: appArmorProfile("/")}
 	defer func() {
 		if err != nil {
@@ -79,13 +85,17 @@ func NewRuntime(o Options, limits *Limiter) (_ *Runtime, err error) {
 	if r.bundles, err = r.run.sub(bundlesFolder, 0o700); err != nil {
 		return nil, err
 	}
-	r.state, err = r.run.sub(stateFolder, 0o700)
-	return r, err
+	if r.state, err = r.run.sub(stateFolder, 0o700); err != nil {
+		return nil, err
+	}
+	return r, r.endStale()
 }
 
-// Close closes the folders. Jails run on.
+// Close ends the programs that joined jails, whose stdio goes with this process, and closes the folders. Jails run on.
 func (r *Runtime) Close() error {
-	var errs []error
+	ctx, cancel := context.WithTimeout(context.Background(), execGrace+execCleanup)
+	defer cancel()
+	errs := []error{r.endExecutions(ctx, "")}
 	for _, f := range []*folder{r.state, r.bundles, r.run} {
 		if f != nil {
 			errs = append(errs, f.Close())
@@ -118,6 +128,9 @@ func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File
 		if err := alignMountPoints(p); err != nil {
 			return jail.Process{}, err
 		}
+	}
+	if err := bundle.create(bundleRuntime, []byte(prog.path), 0o400, -1, -1); err != nil {
+		return jail.Process{}, err
 	}
 	if prog.ownDelete {
 		if err := bundle.create(bundleDelete, []byte(prog.path), 0o400, -1, -1); err != nil {
@@ -380,6 +393,9 @@ func (r *Runtime) Stop(ctx context.Context, name jail.Name) error {
 	}
 	if len(pids) > 0 {
 		return fmt.Errorf("stop jail %s: process %d is left: %w", name, pids[0], jail.ErrBusy)
+	}
+	if err := r.endExecutions(ctx, name); err != nil {
+		return fmt.Errorf("stop jail %s: %w", name, err)
 	}
 	r.mu.Lock()
 	c := r.children[name]

@@ -41,8 +41,8 @@ func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args 
 			defer func() { err = errors.Join(err, unix.Close(group)) }()
 		} else {
 			join := []string{"/bin/sh", "-c", joinScript, "join"}
-			for _, h := range r.limits.used() {
-				join = append(join, filepath.Join(r.limits.group(h, string(name)), "tasks"))
+			for _, dir := range r.limits.joinable(string(name)) {
+				join = append(join, filepath.Join(dir, "tasks"))
 			}
 			args = append(append(join, "--"), args...)
 		}

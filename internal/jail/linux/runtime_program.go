@@ -56,6 +56,19 @@ func (p *program) start(state, bundle, name string) []string {
 		"--pid-file", filepath.Join(bundle, bundlePID), name)
 }
 
+// exec lets a program join a jail, in a group inside the jail's. Of version 1 only the controller that counts tasks has one.
+func (p *program) exec(state, bundle, name, group string, version int) []string {
+	args := append(p.options(state, bundle), "exec", "--detach", "--process", filepath.Join(bundle, execProcess),
+		"--pid-file", filepath.Join(bundle, bundlePID))
+	if !p.joins {
+		if version == 1 {
+			group = "pids:" + group
+		}
+		args = append(args, "--cgroup", group)
+	}
+	return append(args, name)
+}
+
 func (p *program) delete(state, bundle, name string) []string {
 	return append(p.options(state, bundle), "delete", "--force", name)
 }

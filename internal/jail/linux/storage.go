@@ -3,6 +3,7 @@
 package linux
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,8 @@ type Storage struct {
 	data      *folder
 	templates *folder
 	clones    *folder // nil with overlays
+	volumes   *folder // of agents' states
+	locks     locks
 }
 
 // NewStorage opens the folders and decides between overlay and btrfs.
@@ -60,6 +63,9 @@ func NewStorage(o Options) (_ *Storage, err error) {
 	if s.jails, err = s.run.sub(jailsFolder, 0o700); err != nil {
 		return nil, err
 	}
+	if s.volumes, err = s.data.sub(volumesFolder, 0o700); err != nil {
+		return nil, err
+	}
 	if err = s.isolate(); err != nil {
 		return nil, err
 	}
@@ -80,7 +86,7 @@ func NewStorage(o Options) (_ *Storage, err error) {
 // Close closes the folders. Clones stay.
 func (s *Storage) Close() error {
 	var errs []error
-	for _, f := range []*folder{s.clones, s.jails, s.templates, s.data, s.run} {
+	for _, f := range []*folder{s.clones, s.volumes, s.jails, s.templates, s.data, s.run} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -161,22 +167,19 @@ func UninstallStorage(runDir string) error {
 	return nil
 }
 
-// Clone makes the root file system of a jail.
-func (s *Storage) Clone(ctx context.Context, name jail.Name, template string) (root string, err error) {
-	if err := errors.Join(s.o.check(name), jail.ValidTemplateName(template), ctx.Err()); err != nil {
+// Clone makes the root file system of a jail, of a template or of a folder of the operator's.
+func (s *Storage) Clone(ctx context.Context, name jail.Name, spec jail.Spec) (root string, err error) {
+	if err := errors.Join(s.o.check(name), ctx.Err()); err != nil {
 		return "", err
 	}
-	tree, err := s.templates.open(filepath.Join(template, rootfsFolder), unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", problem.Wrap(err, problem.TemplateMissing, "run `clawjail template build "+template+"`",
-			"there is no template %s", template)
-	}
+	tree, err := s.source(spec)
 	if err != nil {
-		return "", fmt.Errorf("open template %s: %w", template, err)
+		return "", err
 	}
+	template := cmp.Or(spec.Root, spec.Template)
 	defer func() { _ = unix.Close(tree) }() // opened for reading
 	if err := s.jails.mkdir(string(name), 0o700); err != nil {
-		return "", fmt.Errorf("clone template %s: %w", template, err)
+		return "", fmt.Errorf("clone %s: %w", template, err)
 	}
 	place, err := s.jails.folder(string(name))
 	if err != nil {
@@ -186,13 +189,13 @@ func (s *Storage) Clone(ctx context.Context, name jail.Name, template string) (r
 		err = errors.Join(err, place.Close())
 		if err != nil {
 			undo := context.WithoutCancel(ctx)
-			root, err = "", errors.Join(fmt.Errorf("clone template %s: %w", template, err), s.Unmount(undo, name, true), s.Destroy(undo, name))
+			root, err = "", errors.Join(fmt.Errorf("clone %s: %w", template, err), s.Unmount(undo, name, true), s.Destroy(undo, name))
 		}
 	}()
 	if err := place.mkdir(rootMount, 0o700); err != nil {
 		return "", err
 	}
-	if s.clones != nil {
+	if s.clones != nil && spec.Root == "" {
 		err = s.snapshot(place, name, tree)
 	} else {
 		err = overlay(place, tree)
@@ -266,7 +269,7 @@ func (s *Storage) Destroy(_ context.Context, name jail.Name) error {
 	place, err := s.jails.folder(string(name))
 	switch {
 	case err == nil:
-		err = errors.Join(place.rmdir(rootMount), place.rmdir(writeMount), place.Close(), s.jails.rmdir(string(name)))
+		err = errors.Join(place.rmdir(rootMount), place.rmdir(writeMount), place.removeAll(tokenFolder), place.Close(), s.jails.rmdir(string(name)))
 	case errors.Is(err, os.ErrNotExist):
 		err = nil
 	}

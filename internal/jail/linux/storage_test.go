@@ -83,7 +83,7 @@ func nameOf(t testing.TB, h *testHost, n int) jail.Name {
 func TestCloneIsTheTemplateAndNeverChangesIt(t *testing.T) {
 	onEachStorage(t, func(t *testing.T, h *testHost) {
 		ctx, name := context.Background(), nameOf(t, h, 1)
-		root, err := h.storage.Clone(ctx, name, "tiny")
+		root, err := h.storage.Clone(ctx, name, jail.Spec{Template: "tiny"})
 		must(t, err)
 		template := filepath.Join(h.storage.templates.path, "tiny", rootfsFolder)
 		want, err := os.ReadFile(filepath.Join(template, "bin/sh"))
@@ -115,9 +115,9 @@ func TestCloneIsTheTemplateAndNeverChangesIt(t *testing.T) {
 func TestCloneFailsWhenOneExists(t *testing.T) {
 	onEachStorage(t, func(t *testing.T, h *testHost) {
 		ctx, name := context.Background(), nameOf(t, h, 1)
-		root, err := h.storage.Clone(ctx, name, "tiny")
+		root, err := h.storage.Clone(ctx, name, jail.Spec{Template: "tiny"})
 		must(t, err)
-		if _, err := h.storage.Clone(ctx, name, "tiny"); !errors.Is(err, fs.ErrExist) {
+		if _, err := h.storage.Clone(ctx, name, jail.Spec{Template: "tiny"}); !errors.Is(err, fs.ErrExist) {
 			t.Errorf("a second clone of one name: %v, want that it exists", err)
 		}
 		if _, err := os.Stat(filepath.Join(root, "bin/sh")); err != nil {
@@ -131,7 +131,7 @@ func TestCloneFailsWhenOneExists(t *testing.T) {
 func TestBusyCloneIsToldAndForced(t *testing.T) {
 	onEachStorage(t, func(t *testing.T, h *testHost) {
 		ctx, name := context.Background(), nameOf(t, h, 1)
-		root, err := h.storage.Clone(ctx, name, "tiny")
+		root, err := h.storage.Clone(ctx, name, jail.Spec{Template: "tiny"})
 		must(t, err)
 		if err := h.storage.Destroy(ctx, name); !errors.Is(err, jail.ErrBusy) {
 			t.Errorf("destroy while mounted: %v, want busy", err)
@@ -153,7 +153,7 @@ func TestBusyCloneIsToldAndForced(t *testing.T) {
 func TestUnmountTakesWhatIsMountedIntoTheCloneFirst(t *testing.T) {
 	onEachStorage(t, func(t *testing.T, h *testHost) {
 		ctx, name := context.Background(), nameOf(t, h, 1)
-		root, err := h.storage.Clone(ctx, name, "tiny")
+		root, err := h.storage.Clone(ctx, name, jail.Spec{Template: "tiny"})
 		must(t, err)
 		for _, d := range []string{"tmp", "tmp/a b", "tmp", "home"} { // the third covers the first two
 			must(t, os.MkdirAll(filepath.Join(root, d), 0o755))
@@ -192,7 +192,7 @@ func TestCloneRefusesWhatIsNoTemplate(t *testing.T) {
 			must(t, os.Mkdir(filepath.Join(dir, name), 0o755))
 			must(t, make(filepath.Join(dir, name, rootfsFolder)))
 			defer func() { must(t, os.RemoveAll(filepath.Join(dir, name))) }()
-			if _, err := h.storage.Clone(ctx, nameOf(t, h, 1), name); err == nil {
+			if _, err := h.storage.Clone(ctx, nameOf(t, h, 1), jail.Spec{Template: name}); err == nil {
 				t.Errorf("a template whose root file system is a %s was cloned", name)
 			}
 		}
@@ -203,7 +203,7 @@ func TestCloneRefusesWhatIsNoTemplate(t *testing.T) {
 			{"../x", "tiny", problem.BadName},
 			{"bzzzz00001", "tiny", problem.BadName},
 		} {
-			if _, err := h.storage.Clone(ctx, jail.Name(tt.name), tt.template); problem.CodeOf(err) != tt.code {
+			if _, err := h.storage.Clone(ctx, jail.Name(tt.name), jail.Spec{Template: tt.template}); problem.CodeOf(err) != tt.code {
 				t.Errorf("clone %q of %q: %v, want code %s", tt.name, tt.template, err, tt.code)
 			}
 		}
@@ -232,7 +232,7 @@ func TestStorageSeesItsOwnInstallationOnly(t *testing.T) {
 func TestSnapshotWithSubvolumesInsideHasDependents(t *testing.T) {
 	h := newBtrfsHost(t)
 	ctx, name := context.Background(), nameOf(t, h, 1)
-	_, err := h.storage.Clone(ctx, name, "tiny")
+	_, err := h.storage.Clone(ctx, name, jail.Spec{Template: "tiny"})
 	must(t, err)
 	nested := filepath.Join(h.storage.clones.path, string(name), "nested")
 	must(t, h.storage.Trees().Make(nested))
@@ -271,7 +271,7 @@ func TestClonesOfASharedHostAreNotShared(t *testing.T) {
 	for range 2 { // the second finds the folder as the first has left it
 		s, err := NewStorage(h.o)
 		must(t, err)
-		_, err = s.Clone(ctx, nameOf(t, h, 1), "tiny")
+		_, err = s.Clone(ctx, nameOf(t, h, 1), jail.Spec{Template: "tiny"})
 		must(t, err)
 		if seen, err := mountsBelow(filepath.Join(peer, "run", jailsFolder, string(nameOf(t, h, 1)))); err != nil || len(seen) > 0 {
 			t.Errorf("the clone is seen elsewhere: %+v (%v)", seen, err)

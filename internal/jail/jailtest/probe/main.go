@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -112,8 +113,39 @@ func probes() map[string]func([]string) (answer, error) {
 			_, err := fmt.Fprint(os.Stderr, strings.Join(a, " "))
 			return answer{}, err
 		},
-		"wait": func([]string) (answer, error) { select {} },
+		"sleep":   func([]string) (answer, error) { time.Sleep(time.Hour); return answer{}, nil },
+		"setsid":  leaveSession,
+		"runcopy": runCopy,
+		"wait":    func([]string) (answer, error) { select {} },
 	}
+}
+
+// leaveSession becomes another program in a session of its own. It must not lead a process group, as is so after a fork.
+func leaveSession(args []string) (answer, error) {
+	if _, err := syscall.Setsid(); err != nil {
+		return answer{}, err
+	}
+	return answer{}, syscall.Exec(args[0], args, os.Environ())
+}
+
+// runCopy copies this program to a path and runs it there.
+func runCopy(args []string) (answer, error) {
+	text, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(args[0], text, 0o700)
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	p, err := os.StartProcess(args[0], []string{"probe", "exit", "0"}, &os.ProcAttr{})
+	if err != nil {
+		return answer{}, err
+	}
+	st, err := p.Wait()
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{Number: int64(st.ExitCode())}, nil
 }
 
 func number(s string) int {

@@ -1,0 +1,3 @@
+module clawbot
+
+go 1.24

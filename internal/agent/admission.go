@@ -1,0 +1,344 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+const (
+	// standingEvery is how often the agents are compared with their jails, for what is revoked or restored elsewhere. The
+	// gateway refuses an agent that is revoked at once; this ends its jail.
+	standingEvery = 5 * time.Second
+	// awayLeast and awayLongest are between questions to a host daemon that does not answer.
+	awayLeast, awayLongest = 100 * time.Millisecond, 5 * time.Second
+	// tryAgain is how long an agent's jail that could not be stopped or started again is left alone.
+	tryAgain = 30 * time.Second
+	// pollLongest bounds one question for what is kept, which waits for a change for up to a minute.
+	pollLongest = 90 * time.Second
+)
+
+// actorSelf is who does what nobody asked for.
+const actorSelf = "system"
+
+// door is what the gateway was told.
+type door struct {
+	one lock // admitting, which looks first and then acts, is done by one at a time
+
+	mu       sync.Mutex // guards what follows
+	admitted map[netip.Addr]visitor
+
+	// rung says that jails and agents are to be compared.
+	rung chan struct{}
+}
+
+// visitor is whose an address is.
+type visitor struct {
+	jail   jail.Name
+	tenant string
+	agent  string // its id
+}
+
+func newDoor() door {
+	return door{one: newLock(), admitted: map[netip.Addr]visitor{}, rung: make(chan struct{}, 1)}
+}
+
+// knock asks for a comparison. It does not wait for it.
+func (d *door) knock() {
+	select {
+	case d.rung <- struct{}{}:
+	default: // one is asked for already
+	}
+}
+
+// Follow lets the jails of agents through the gateway, and ends those of agents that were revoked or deleted. It returns when
+// ctx ends.
+func (s *Service) Follow(ctx context.Context) error {
+	var running sync.WaitGroup
+	running.Go(func() { s.follow(ctx) })
+	running.Go(func() { s.watchStanding(ctx) })
+	running.Wait()
+	return nil
+}
+
+// follow admits what is kept, whenever that changes.
+func (s *Service) follow(ctx context.Context) {
+	pause := awayLeast
+	for version := uint64(0); ctx.Err() == nil; {
+		next, err := s.nextVersion(ctx, version)
+		if err == nil && (next != version || version == 0) {
+			err = s.admit(ctx)
+			s.door.knock()
+		}
+		if err == nil {
+			version, pause = next, awayLeast
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		s.o.Log.Warn("the addresses of agents are not known", "error", err, "again_in", pause)
+		version = 0
+		if !sleep(ctx, pause) {
+			return
+		}
+		pause = min(2*pause, awayLongest)
+	}
+}
+
+// nextVersion waits for a change of what is kept.
+func (s *Service) nextVersion(ctx context.Context, after uint64) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, pollLongest)
+	defer cancel()
+	version, _, err := s.o.Keeper.Kept(ctx, after, false)
+	if err != nil {
+		return 0, fmt.Errorf("ask which jails are kept: %w", err)
+	}
+	return version, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Unknown is asked by the gateway about an address that it does not know: it may be that of a jail that has just been
+// started. It says whether the address is admitted now.
+func (s *Service) Unknown(ctx context.Context, addr netip.Addr) bool {
+	if err := s.admit(ctx); err != nil {
+		return false
+	}
+	s.door.mu.Lock()
+	defer s.door.mu.Unlock()
+	_, is := s.door.admitted[addr.Unmap()]
+	return is
+}
+
+// admit tells the gateway whose addresses are whose, as it is now.
+func (s *Service) admit(ctx context.Context) error {
+	if err := s.door.one.lock(ctx); err != nil {
+		return err
+	}
+	defer s.door.one.unlock()
+	_, kept, err := s.o.Keeper.Kept(ctx, 0, false)
+	if err != nil {
+		return fmt.Errorf("ask which jails are kept: %w", err)
+	}
+	agents, err := s.byName(ctx)
+	if err != nil {
+		return err
+	}
+	are := map[netip.Addr]visitor{}
+	for _, k := range kept {
+		own := k.Spec.Agent
+		if own == nil || !k.Addr.IsValid() || k.Jail == "" {
+			continue
+		}
+		a, is := agents[whose{own.Tenant, own.Name}]
+		if is && a.RevokedAt.IsZero() {
+			are[k.Addr.Unmap()] = visitor{jail: k.Jail, tenant: own.Tenant, agent: a.ID}
+		}
+	}
+	var errs []error
+	for addr, was := range s.visitors() {
+		if are[addr] == was {
+			continue
+		}
+		if err := s.o.Gateway.Forget(addr); err != nil {
+			// It stays in the list, and is tried again; nobody else is let in at that address.
+			errs = append(errs, fmt.Errorf("end what %s has open: %w", was.jail, err))
+			continue
+		}
+		s.setVisitor(addr, visitor{})
+	}
+	there := s.visitors()
+	for addr, who := range are {
+		if _, taken := there[addr]; taken {
+			continue
+		}
+		err := s.o.Gateway.Admit(addr, gateway.Caller{Jail: string(who.jail), Tenant: who.tenant, Agent: who.agent, Actor: "agent:" + who.agent, Policy: policy.Only()})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("let %s through: %w", who.jail, err))
+			continue
+		}
+		s.setVisitor(addr, who)
+	}
+	return errors.Join(errs...)
+}
+
+// visitors are a copy of what the gateway was told.
+func (s *Service) visitors() map[netip.Addr]visitor {
+	s.door.mu.Lock()
+	defer s.door.mu.Unlock()
+	out := make(map[netip.Addr]visitor, len(s.door.admitted))
+	for addr, who := range s.door.admitted {
+		out[addr] = who
+	}
+	return out
+}
+
+func (s *Service) setVisitor(addr netip.Addr, who visitor) {
+	s.door.mu.Lock()
+	defer s.door.mu.Unlock()
+	if who == (visitor{}) {
+		delete(s.door.admitted, addr)
+		return
+	}
+	s.door.admitted[addr] = who
+}
+
+// whose is a tenant and a name.
+type whose struct{ tenant, name string }
+
+// byName are all agents.
+func (s *Service) byName(ctx context.Context) (map[whose]store.Agent, error) {
+	all, err := s.o.Store.ListAgents(ctx, "")
+	if err != nil {
+		return nil, fmt.Errorf("list agents: %w", err)
+	}
+	out := make(map[whose]store.Agent, len(all))
+	for _, a := range all {
+		out[whose{a.Tenant, a.Name}] = a
+	}
+	return out, nil
+}
+
+// watchStanding compares agents and jails, now and then and when somebody knocks.
+func (s *Service) watchStanding(ctx context.Context) {
+	every := time.NewTicker(standingEvery)
+	defer every.Stop()
+	waits := map[whose]time.Time{}
+	for {
+		if err := errors.Join(s.stand(ctx, waits), s.readServers(ctx)); err != nil && ctx.Err() == nil {
+			s.o.Log.Warn("agents could not be compared with their jails", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		case <-s.door.rung:
+		}
+	}
+}
+
+// stand stops the jails of agents that may not run, and starts those that may again. waits says until when a jail that did
+// not obey is left alone.
+func (s *Service) stand(ctx context.Context, waits map[whose]time.Time) error {
+	// Without the lock first: mostly nothing is to be done, and a sync may take its time.
+	todo, err := s.outOfStanding(ctx, waits)
+	if err != nil || len(todo) == 0 {
+		return err
+	}
+	if err := s.changing.lock(ctx); err != nil {
+		return err
+	}
+	defer s.changing.unlock()
+	// What is to be done is looked at again: with the lock, it is still so when it is done.
+	if todo, err = s.outOfStanding(ctx, waits); err != nil {
+		return err
+	}
+	var errs []error
+	for _, t := range todo {
+		at := whose{t.tenant, t.step.Name}
+		if err := s.setRunning(ctx, t); err != nil {
+			waits[at] = s.o.Now().Add(tryAgain)
+			errs = append(errs, fmt.Errorf("%s: %w", t.step.Name, err))
+			continue
+		}
+		delete(waits, at)
+	}
+	errs = append(errs, s.admit(ctx))
+	return errors.Join(errs...)
+}
+
+// outOfStanding are the agents whose jail runs and may not, or may run and is stopped.
+func (s *Service) outOfStanding(ctx context.Context, waits map[whose]time.Time) ([]*task, error) {
+	_, kept, err := s.o.Keeper.Kept(ctx, 0, false)
+	if err != nil {
+		return nil, fmt.Errorf("ask which jails are kept: %w", err)
+	}
+	agents, err := s.byName(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byTenant := map[string]map[string]*declaration{}
+	now := s.o.Now()
+	var out []*task
+	for _, k := range kept {
+		own := k.Spec.Agent
+		if own == nil || now.Before(waits[whose{own.Tenant, own.Name}]) {
+			continue
+		}
+		if byTenant[own.Tenant] == nil {
+			if byTenant[own.Tenant], err = s.declarations(ctx, own.Tenant); err != nil {
+				return nil, err
+			}
+		}
+		a, is := agents[whose{own.Tenant, own.Name}]
+		d := byTenant[own.Tenant][own.Name]
+		idle := !is || !a.RevokedAt.IsZero() || d != nil && !d.damaged && timeIsOver(d.Agent, a.CreatedAt, now)
+		// What was begun and not finished is for the next sync to start.
+		if idle == k.Stopped || k.Stopped && (d == nil || d.damaged || !d.Done) {
+			continue
+		}
+		t := &task{tenant: own.Tenant, identity: a, declared: d, kept: k, isKept: true, idle: idle}
+		t.step.Name = own.Name
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// setRunning stops the jail of an agent, or starts it again.
+func (s *Service) setRunning(ctx context.Context, t *task) error {
+	in := audit.Intent{Action: string(identity.AgentRestart), Tenant: t.tenant, Actor: actorSelf, Target: t.step.Name,
+		Detail: audit.NewDetail(audit.Fields{"stopped": t.idle, "agent_id": t.identity.ID})}
+	if t.idle {
+		kept := t.kept.Kept
+		kept.Stopped = true
+		pending := s.o.Audit.BeginEnding(in)
+		err := s.o.Keeper.Keep(ctx, kept, "")
+		pending.End(outcome(err))
+		return err
+	}
+	// It is started as it is declared, and not as the keeper shows it, which may leave out what is long.
+	from, err := s.surfacesOf(ctx, self(), t.tenant)
+	if err != nil {
+		return err
+	}
+	want, err := s.want(t.tenant, t.identity.ID, t.declared.Agent, driverOfKept(t.kept.Kept), from)
+	if err != nil {
+		return err
+	}
+	pending, err := s.o.Audit.Begin(ctx, in)
+	if err != nil {
+		return err
+	}
+	err = s.o.Keeper.Keep(ctx, want.kept, "")
+	if problem.CodeOf(err) == problem.NotFound {
+		err = fmt.Errorf("sync its file again: %w", err)
+	}
+	pending.End(outcome(err))
+	return err
+}
+
+// self looks at what there is of all tenants. It changes nothing that package identity or egress keeps.
+func self() identity.Principal {
+	return identity.Principal{Kind: identity.KindAdmin, ID: actorSelf, Role: identity.RoleAdmin}
+}

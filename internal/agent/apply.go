@@ -1,0 +1,137 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// apply does what is to be done with one agent. The order is such that whatever step is the last one that is done, the
+// next sync finds the rest: the declaration says that something was begun before anything is, and is marked as done when
+// everything is; nothing is allowed before the agent's own rules and settings are there; and a token that never came to its
+// jail is replaced.
+func (s *Service) apply(ctx context.Context, by identity.Principal, t *task) error {
+	if t.step.Verb == Remove {
+		return s.remove(ctx, by, t)
+	}
+	pending, err := s.o.Audit.Begin(ctx, audit.Intent{Action: string(identity.AgentSync), Tenant: t.tenant, Actor: by.Actor(), Target: t.step.Name,
+		Detail: audit.NewDetail(audit.Fields{"verb": string(t.step.Verb), "driver": t.step.Driver, "source": t.step.Source, "workspace": clip(t.step.Workspace, 500),
+			"workspace_mode": string(t.step.Mode), "sharing": string(t.step.Sharing)})})
+	if err != nil {
+		return err
+	}
+	err = s.make(ctx, by, t)
+	pending.End(outcome(err))
+	return err
+}
+
+func outcome(err error) audit.Outcome {
+	if err == nil {
+		return audit.Outcome{Result: audit.OK}
+	}
+	return audit.Outcome{Result: audit.Failed, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err)})}
+}
+
+// make makes an agent what it is declared to be.
+func (s *Service) make(ctx context.Context, by identity.Principal, t *task) error {
+	a := t.want.agent
+	d := &declaration{Agent: a, ID: t.identity.ID, Owns: partsOf(a)}
+	if t.declared != nil {
+		d.entry, d.Owns = t.declared.entry, union(t.declared.Owns, d.Owns)
+	}
+	if err := s.put(ctx, t.tenant, d); err != nil {
+		return err
+	}
+	token := ""
+	if t.identity.ID == "" {
+		key, made, err := s.o.Identity.CreateAgent(ctx, by, t.tenant, a.Name, orElse(a.TTL, identity.NeverExpires))
+		if err != nil {
+			return err
+		}
+		token, t.identity = key.Reveal(), made
+	}
+	if err := s.applyRules(ctx, by, t.tenant, t.identity.ID, t.rules); err != nil {
+		return err
+	}
+	if t.settings != nil {
+		set := *t.settings
+		set.Tenant, set.Agent = t.tenant, t.identity.ID
+		if _, err := s.o.Book.DeclareSettings(ctx, by, set); err != nil {
+			return fmt.Errorf("set its settings: %w", err)
+		}
+	}
+	if token == "" && t.rotate {
+		key, _, err := s.o.Identity.RotateToken(ctx, by, t.tenant, a.Name, s.rest(a.TTL, t.identity), identity.DefaultOverlap)
+		if err != nil {
+			return err
+		}
+		token = key.Reveal()
+	}
+	if err := s.start(ctx, t, token); err != nil {
+		return err
+	}
+	d.ID, d.Owns, d.Done = t.identity.ID, partsOf(a), true
+	return s.put(ctx, t.tenant, d)
+}
+
+// rest is how long a token is good that an agent gets now.
+func (s *Service) rest(ttl time.Duration, a store.Agent) time.Duration {
+	if ttl == 0 {
+		return identity.NeverExpires
+	}
+	return a.CreatedAt.Add(ttl).Sub(s.o.Now())
+}
+
+// start gives the keeper what is declared, and the jail its token.
+func (s *Service) start(ctx context.Context, t *task, token string) error {
+	kept := t.want.kept
+	kept.Stopped = t.idle
+	switch {
+	case t.deliver && (t.isKept || !t.idle):
+		if err := s.o.Keeper.Keep(ctx, kept, token); err != nil {
+			return err
+		}
+		return nil
+	case token != "" && t.isKept:
+		if err := s.o.Keeper.SetToken(ctx, t.tenant, t.step.Name, token); err != nil {
+			return fmt.Errorf("give it its token: %w", err)
+		}
+	}
+	if t.retry {
+		return s.o.Keeper.RestartKept(ctx, t.tenant, t.step.Name)
+	}
+	return nil
+}
+
+// remove takes an agent away, in the reverse order. Ending is not held up by what cannot be recorded.
+func (s *Service) remove(ctx context.Context, by identity.Principal, t *task) error {
+	pending := s.o.Audit.BeginEnding(audit.Intent{Action: string(identity.AgentSync), Tenant: t.tenant, Actor: by.Actor(), Target: t.step.Name,
+		Detail: audit.NewDetail(audit.Fields{"verb": string(Remove), "keep_state": t.keep.KeepState})})
+	err := s.unmake(ctx, by, t)
+	pending.End(outcome(err))
+	return err
+}
+
+func (s *Service) unmake(ctx context.Context, by identity.Principal, t *task) error {
+	if err := s.o.Keeper.Drop(ctx, t.tenant, t.step.Name, jail.DropOptions{KeepState: t.keep.KeepState}); err != nil {
+		return fmt.Errorf("end its jail: %w", err)
+	}
+	if t.identity.ID != "" {
+		// Its rules, settings and secrets go with it, and programs that run for it end.
+		if err := s.o.Identity.DeleteAgent(ctx, by, t.tenant, t.step.Name); err != nil && !isNotFound(err) {
+			return err
+		}
+	}
+	return s.forget(ctx, t.declared)
+}
+
+func isNotFound(err error) bool {
+	return errors.Is(err, store.ErrNotFound) || problem.CodeOf(err) == problem.NotFound
+}

@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/clawbots"
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// declaration is what was declared last of one agent. It is written before anything is done for the agent, and again when
+// everything is done, so that whatever was begun is found. It is removed when nothing of the agent is left.
+//
+// It is an entry of the tenant's with the agent's name, and not one of the agent's: it is there before the agent is, and
+// after.
+type declaration struct {
+	Agent clawbots.Agent `json:"agent"`
+	// ID is the agent's, once it has one.
+	ID string `json:"id,omitempty"`
+	// Done says that everything was done.
+	Done bool `json:"done"`
+	// Owns names the parts of the agent's settings that a declaration has set: what a later one does not say any more is
+	// taken back, and what others have set is left alone.
+	Owns []part `json:"owns,omitempty"`
+
+	entry   store.Entry
+	damaged bool
+}
+
+// part is a part of an agent's settings.
+type part string
+
+// The parts.
+const (
+	partTools    part = "tools"
+	partServices part = "services"
+	partRates    part = "rates"
+	partBudget   part = "budget"
+)
+
+// declaredServers are the MCP servers of one agent.
+type declaredServers struct {
+	tenant  string
+	servers []string
+}
+
+// readDeclaration never fails: what cannot be read is written anew by the next sync.
+func readDeclaration(e store.Entry) *declaration {
+	d := &declaration{}
+	if err := json.Unmarshal(e.Body, d); err != nil || d.Agent.Name != e.Name {
+		d = &declaration{damaged: true, Owns: []part{partTools, partServices, partRates, partBudget}}
+		d.Agent.Name = e.Name
+	}
+	d.entry = e
+	return d
+}
+
+// declarations of a tenant, by name.
+func (s *Service) declarations(ctx context.Context, tenant string) (map[string]*declaration, error) {
+	entries, err := s.o.Store.ListEntries(ctx, egress.KindDeclaration)
+	if err != nil {
+		return nil, fmt.Errorf("read what is declared: %w", err)
+	}
+	out := map[string]*declaration{}
+	for _, e := range entries {
+		if e.Tenant == tenant && jailName(e.Name) {
+			out[e.Name] = readDeclaration(e)
+		}
+	}
+	return out, nil
+}
+
+// put writes a declaration down, and remembers its new version.
+func (s *Service) put(ctx context.Context, tenant string, d *declaration) error {
+	body, err := d.body()
+	if err != nil {
+		return err
+	}
+	now := store.Microsecond(s.o.Now())
+	e := d.entry
+	e.Body, e.UpdatedAt = body, now
+	if e.ID != "" {
+		if err := s.o.Store.UpdateEntry(ctx, e); err != nil {
+			return fmt.Errorf("write down what is declared of %s: %w", d.Agent.Name, changedMeanwhile(err))
+		}
+		e.Version++
+		d.entry = e
+		return nil
+	}
+	e.ID, e.Kind, e.Tenant, e.Name = "dec_"+strings.ToLower(rand.Text()[:20]), egress.KindDeclaration, tenant, d.Agent.Name
+	e.Version, e.CreatedAt = 1, now
+	if err := s.o.Store.CreateEntry(ctx, e); err != nil {
+		return fmt.Errorf("write down what is declared of %s: %w", d.Agent.Name, changedMeanwhile(err))
+	}
+	d.entry = e
+	return nil
+}
+
+func (d *declaration) body() ([]byte, error) {
+	body, err := json.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("write down what is declared of %s: %w", d.Agent.Name, err)
+	}
+	if len(body) > store.LongestBody {
+		return nil, problem.New(problem.BadLimit, "leave something out: rules for a host and all below it, *.example.com, are shorter",
+			"what is declared of %s has %d bytes, more than %d", d.Agent.Name, len(body), store.LongestBody)
+	}
+	return body, nil
+}
+
+// changedMeanwhile is what is said when another control plane did the same at the same moment.
+func changedMeanwhile(err error) error {
+	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrNotFound) {
+		return problem.Wrap(err, problem.Conflict, "run the sync again", "somebody else changed it at the same moment")
+	}
+	return err
+}
+
+// forget removes a declaration. One that is gone already is removed.
+func (s *Service) forget(ctx context.Context, d *declaration) error {
+	if d == nil || d.entry.ID == "" {
+		return nil
+	}
+	if err := s.o.Store.DeleteEntry(ctx, d.entry.ID); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("forget what was declared of %s: %w", d.Agent.Name, err)
+	}
+	return nil
+}
+
+// ServersOf are the MCP servers whose tools an agent is offered. It is asked with every request, and asks nobody itself.
+func (s *Service) ServersOf(tenant, agentID string) []string {
+	all := s.servers.Load()
+	if all == nil || agentID == "" {
+		return nil
+	}
+	if of := (*all)[agentID]; of.tenant == tenant {
+		return slices.Clone(of.servers)
+	}
+	return nil
+}
+
+// readServers looks up what ServersOf answers.
+func (s *Service) readServers(ctx context.Context) error {
+	entries, err := s.o.Store.ListEntries(ctx, egress.KindDeclaration)
+	if err != nil {
+		return fmt.Errorf("read what is declared: %w", err)
+	}
+	all := map[string]declaredServers{}
+	for _, e := range entries {
+		if d := readDeclaration(e); d.ID != "" && len(d.Agent.MCP) > 0 {
+			all[d.ID] = declaredServers{e.Tenant, d.Agent.MCP}
+		}
+	}
+	s.servers.Store(&all)
+	return nil
+}

@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/ringlog"
+)
+
+// source finds what somebody wants the events of: the jail of an agent, or one of its programs.
+func (s *Service) source(ctx context.Context, by identity.Principal, tenant, name, of string) (source, error) {
+	a, err := s.whose(ctx, by, identity.AgentLog, tenant, name)
+	if err != nil {
+		return nil, err
+	}
+	if of != "" {
+		pr, err := s.processes.find(a, of)
+		if err != nil {
+			return nil, err
+		}
+		return processSource{&s.processes, pr}, nil
+	}
+	if _, err := s.processes.kept(ctx, a); err != nil {
+		return nil, err
+	}
+	return keptSource{&s.processes, a}, nil
+}
+
+// keptSource is the jail of an agent. Its log goes on over all of its restarts.
+type keptSource struct {
+	p     *processes
+	agent identity.Agent
+}
+
+func (k keptSource) read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (ringlog.Chunk, error) {
+	c, err := k.p.with.Keeper.ReadLog(ctx, jail.LogRequest{Tenant: k.agent.Tenant, Name: k.agent.Name, Stream: stream, Offset: offset, Limit: limit, Wait: wait})
+	return ringlog.Chunk(c), err
+}
+
+func (k keptSource) life(ctx context.Context, after uint64) (life, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute+pollWait)
+	defer cancel()
+	version, all, err := k.p.with.Keeper.Kept(ctx, after, false)
+	if err != nil {
+		return life{}, err
+	}
+	for _, s := range all {
+		own := s.Spec.Agent
+		if own == nil || own.Tenant != k.agent.Tenant || own.Name != k.agent.Name {
+			continue
+		}
+		l := life{version: version, running: s.Phase == jail.PhaseRunning, exit: s.Exit}
+		if l.running {
+			l.began = s.Since
+		}
+		return l, nil
+	}
+	if version == after {
+		return life{version: version}, nil // nothing has changed
+	}
+	return life{}, noJail(k.agent)
+}
+
+// processSource is a program.
+type processSource struct {
+	p  *processes
+	pr *process
+}
+
+func (s processSource) read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (ringlog.Chunk, error) {
+	log := s.pr.logs[0]
+	if stream == jail.Stderr {
+		log = s.pr.logs[1]
+	}
+	if log != nil {
+		return log.Read(ctx, offset, limit, wait)
+	}
+	if wait > 0 { // the lines are with whoever started it
+		s.wait(ctx, wait)
+	}
+	return ringlog.Chunk{}, ctx.Err()
+}
+
+func (s processSource) wait(ctx context.Context, most time.Duration) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-s.pr.done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// The versions of a program's life.
+const (
+	programRuns  = 1
+	programEnded = 2
+)
+
+func (s processSource) life(ctx context.Context, after uint64) (life, error) {
+	if after == programRuns {
+		s.wait(ctx, pollWait)
+	}
+	if err := ctx.Err(); err != nil {
+		return life{}, err
+	}
+	v := s.p.viewOf(s.pr)
+	// Not before nothing of it is left: what it printed is whole then.
+	if v.Exit != nil && isClosed(s.pr.done) {
+		return life{version: programEnded, began: v.StartedAt, exit: v.Exit, over: true}, nil
+	}
+	return life{version: programRuns, running: true, began: v.StartedAt}, nil
+}

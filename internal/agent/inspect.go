@@ -1,0 +1,196 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// maxTypedAtOnce bounds what is typed to a jail at once, in bytes.
+const maxTypedAtOnce = 1 << 20
+
+// List implements Agents.
+func (s *Service) List(ctx context.Context, by identity.Principal, tenant string) ([]Status, error) {
+	tenant = by.TenantOr(tenant)
+	agents, err := s.o.Identity.Agents(ctx, by, tenant)
+	if err != nil {
+		return nil, err
+	}
+	return s.statuses(ctx, tenant, agents, "", false)
+}
+
+// Get implements Agents.
+func (s *Service) Get(ctx context.Context, by identity.Principal, tenant, name string) (Status, error) {
+	tenant = by.TenantOr(tenant)
+	agents, err := s.o.Identity.Agents(ctx, by, tenant)
+	if problem.CodeOf(err) == problem.NotFound {
+		return Status{}, noAgent(name)
+	}
+	if err != nil {
+		return Status{}, err
+	}
+	all, err := s.statuses(ctx, tenant, agents, name, true)
+	if err != nil {
+		return Status{}, err
+	}
+	if len(all) == 0 {
+		return Status{}, noAgent(name)
+	}
+	return all[0], nil
+}
+
+// statuses are those of all agents of a tenant, or of one, by name. What is half made, or half removed, is among them.
+func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Agent, name string, usage bool) ([]Status, error) {
+	declared, err := s.declarations(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
+	_, all, err := s.o.Keeper.Kept(ctx, 0, usage)
+	if err != nil {
+		return nil, fmt.Errorf("ask which jails are kept: %w", err)
+	}
+	out := map[string]*Status{}
+	of := func(n string) *Status {
+		if out[n] == nil {
+			out[n] = &Status{Tenant: tenant, Name: n}
+		}
+		return out[n]
+	}
+	for _, a := range agents {
+		st := of(a.Name)
+		st.ID, st.CreatedAt, st.RevokedAt, st.Processes = a.ID, a.CreatedAt, a.RevokedAt, s.running(a.ID)
+	}
+	for n, d := range declared {
+		st := of(n)
+		st.Declared = &d.Agent
+		if st.ID == "" {
+			st.CreatedAt = d.entry.CreatedAt
+		}
+	}
+	for i := range all {
+		if a := all[i].Spec.Agent; a != nil && a.Tenant == tenant {
+			of(a.Name).Jail = &all[i]
+		}
+	}
+	var list []Status
+	for _, n := range slices.Sorted(maps.Keys(out)) {
+		if name == "" || n == name {
+			list = append(list, *out[n])
+		}
+	}
+	return list, nil
+}
+
+// RestartAgent implements Agents.
+func (s *Service) RestartAgent(ctx context.Context, by identity.Principal, tenant, name string) error {
+	a, err := s.whose(ctx, by, identity.AgentRestart, tenant, name)
+	if err != nil {
+		return err
+	}
+	if err := s.changing.lock(ctx); err != nil {
+		return err
+	}
+	defer s.changing.unlock()
+	kept, err := s.keptOf(ctx, a.Tenant)
+	if err != nil {
+		return err
+	}
+	k, is := kept[a.Name]
+	switch {
+	case !is:
+		return noJail(a)
+	case !a.RevokedAt.IsZero():
+		return problem.New(problem.Conflict, "restore it first: clawjail agent restore "+a.Name, "the agent %s is revoked", a.Name)
+	case k.Stopped:
+		return problem.New(problem.Conflict, "sync its file again: clawjail agent sync", "the jail of %s is stopped", a.Name)
+	}
+	return s.recorded(ctx, by, identity.AgentRestart, a, nil, func() error { return s.o.Keeper.RestartKept(ctx, a.Tenant, a.Name) })
+}
+
+// RotateToken implements Agents.
+func (s *Service) RotateToken(ctx context.Context, by identity.Principal, tenant, name string, overlap time.Duration) error {
+	a, err := s.whose(ctx, by, identity.TokenRotate, tenant, name)
+	if err != nil {
+		return err
+	}
+	if err := s.changing.lock(ctx); err != nil {
+		return err
+	}
+	defer s.changing.unlock()
+	kept, err := s.keptOf(ctx, a.Tenant)
+	if err != nil {
+		return err
+	}
+	if _, is := kept[a.Name]; !is {
+		return noJail(a) // nobody would have the new one
+	}
+	declared, err := s.declarations(ctx, a.Tenant)
+	if err != nil {
+		return err
+	}
+	life := identity.NeverExpires
+	if d := declared[a.Name]; d != nil {
+		life = s.rest(d.Agent.TTL, a)
+	}
+	key, _, err := s.o.Identity.RotateToken(ctx, by, a.Tenant, a.Name, life, overlap)
+	if err != nil {
+		return err
+	}
+	if err := s.o.Keeper.SetToken(ctx, a.Tenant, a.Name, key.Reveal()); err != nil {
+		return fmt.Errorf("the agent has a new token, and its jail could not be given it; rotate again, or sync: %w", err)
+	}
+	return nil
+}
+
+// ReadLog implements Agents.
+func (s *Service) ReadLog(ctx context.Context, by identity.Principal, r jail.LogRequest) (jail.LogChunk, error) {
+	a, err := s.whose(ctx, by, identity.AgentLog, r.Tenant, r.Name)
+	if err != nil {
+		return jail.LogChunk{}, err
+	}
+	r.Tenant, r.Name = a.Tenant, a.Name
+	return s.o.Keeper.ReadLog(ctx, r)
+}
+
+// Type implements Agents.
+func (s *Service) Type(ctx context.Context, by identity.Principal, tenant, name, of string, data []byte) (int, error) {
+	if len(data) > maxTypedAtOnce {
+		return 0, problem.New(problem.TooLarge, "send it in pieces", "%d bytes are more than %d, which is what can be typed at once", len(data), maxTypedAtOnce)
+	}
+	if of != "" {
+		return s.typeTo(ctx, by, tenant, name, of, data)
+	}
+	a, err := s.whose(ctx, by, identity.AgentType, tenant, name)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	err = s.recorded(ctx, by, identity.AgentType, a, audit.Fields{"bytes": len(data)}, func() (err error) {
+		n, err = s.o.Keeper.Type(ctx, a.Tenant, a.Name, data)
+		return err
+	})
+	return n, err
+}
+
+// recorded does something with an agent between its intent and its outcome.
+func (s *Service) recorded(ctx context.Context, by identity.Principal, op identity.Operation, a identity.Agent, fields audit.Fields, do func() error) error {
+	if fields == nil {
+		fields = audit.Fields{}
+	}
+	fields["agent_id"] = a.ID
+	pending, err := s.o.Audit.Begin(ctx, audit.Intent{Action: string(op), Tenant: a.Tenant, Actor: by.Actor(), Target: a.Name, Detail: audit.NewDetail(fields)})
+	if err != nil {
+		return err
+	}
+	err = do()
+	pending.End(outcome(err))
+	return err
+}

@@ -1,0 +1,141 @@
+package agent
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/clawbots"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// defaultTTL is how long a program may run when nobody says, maxTTL the most that may be said.
+	defaultTTL, minTTL, maxTTL = time.Hour, time.Second, 7 * 24 * time.Hour
+	// programTemplate is that of the jail of a program.
+	programTemplate = "clawbot"
+	// searcher finds a program that is named without a path, in a jail as everywhere.
+	searcher = "/usr/bin/env"
+)
+
+// ErrBareHost refuses to run a program outside a jail, whoever asks: there is no code that could.
+var errBareHost = problem.New(problem.Forbidden, "leave the jail out for a new one, name an agent whose jail runs, or give a folder beneath jail_roots",
+	"programs run in jails; none is ever started on the bare host, nor with its network or its root")
+
+// BareHost is what is said to whoever asks for a program outside a jail.
+func BareHost() error { return errBareHost }
+
+// placing is where a program is to run.
+type placing struct {
+	inAgent bool // in the jail of the agent, which runs
+	spec    jail.Spec
+	ttl     time.Duration
+}
+
+// place reads a request. Everything that is wrong with it is said at once. What depends on the agent's environment is added
+// later.
+func (p *processes) place(a identity.Agent, r ProcessRequest) (placing, error) {
+	var errs []error
+	bad := func(hint, format string, args ...any) {
+		errs = append(errs, problem.New(problem.BadRequest, hint, format, args...))
+	}
+	j := JailConfig{}
+	if r.Jail != nil {
+		j = *r.Jail
+	}
+	if j.Path == "/" || j.RootPath == "/" || j.User == "root" || j.User == "0" {
+		return placing{}, errBareHost
+	}
+	out := placing{ttl: r.TTL, inAgent: j.Name != ""}
+	if out.ttl == 0 {
+		out.ttl = defaultTTL
+	}
+	if out.ttl < minTTL || out.ttl > maxTTL {
+		errs = append(errs, problem.New(problem.BadLimit, "leave it out for "+defaultTTL.String(), "a ttl of %s is not between %s and %s", out.ttl, minTTL, maxTTL))
+	}
+	if j.User != "" && j.User != "agent" {
+		bad("leave it out", "programs run as the user agent, not as %q", clipText(j.User, 40))
+	}
+	program := jail.Program{Argv: searched(r.Argv), Env: r.Env, Dir: r.Dir, Wire: jail.WireStdio}
+	if out.inAgent {
+		// The program acts as the agent whose jail it is in: under another's name nobody would know who did it.
+		if j.Name != a.Name {
+			bad("start it for the agent "+clipText(j.Name, 40), "a program in the jail of %s is one of %s, not of %s", clipText(j.Name, 40), clipText(j.Name, 40), a.Name)
+		}
+		if r.Template != "" || len(j.Mounts) > 0 || r.Limits != (clawbots.Limits{}) {
+			bad("leave the jail out for a new one", "a jail that runs has its template, mounts and limits already")
+		}
+		out.spec.Program = program
+		return out, errors.Join(append(errs, program.Validate())...)
+	}
+	if j.RootPath != "" && j.RootPath != j.Path {
+		bad("leave root_path out", "the root of a jail on this host is its path")
+	}
+	if j.Path != "" && r.Template != "" {
+		bad("name one of them", "a jail is made of a template or of a folder, not of both")
+	}
+	if r.Limits.State != 0 {
+		bad("leave it out: what the program writes to /state is in memory, and goes with its jail", "the jail of one program has no volume")
+	}
+	out.spec = jail.Spec{
+		Kind: jail.KindAgent, Lifetime: jail.LifetimeOwner, Root: j.Path, Mounts: j.Mounts,
+		Agent: &jail.Agent{Tenant: a.Tenant, Name: a.Name}, Program: program, Limits: limitsOfProgram(p.with.Agents.Limits, r.Limits, out.ttl),
+	}
+	if j.Path == "" {
+		if out.spec.Template = r.Template; out.spec.Template == "" {
+			out.spec.Template = programTemplate
+		}
+	}
+	return out, errors.Join(append(errs, out.spec.Validate())...)
+}
+
+// searched is a command line whose program is found where programs are, when it is a plain name. A name with an equals sign
+// would be a variable to who finds it.
+func searched(argv []string) []string {
+	if len(argv) == 0 || argv[0] == "" || strings.ContainsAny(argv[0], "/=") || argv[0][0] == '-' {
+		return argv
+	}
+	return append([]string{searcher}, argv...)
+}
+
+// limitsOfProgram are the configured limits with what a request says in their place.
+func limitsOfProgram(usual config.AgentLimits, l clawbots.Limits, ttl time.Duration) jail.Limits {
+	or := func(value, otherwise config.Bytes) int64 {
+		if value != 0 {
+			return int64(value)
+		}
+		return int64(otherwise)
+	}
+	whole := func(value, otherwise int) int {
+		if value != 0 {
+			return value
+		}
+		return otherwise
+	}
+	cpu := l.CPU
+	if cpu == 0 {
+		cpu = usual.CPU
+	}
+	milli := -1 // what is no number is out of bounds
+	if cpu > 0 && cpu < jail.MaxMilliCPU {
+		milli = int(math.Round(cpu * 1000))
+	}
+	tmp := or(l.Tmp, usual.Tmp)
+	return jail.Limits{
+		Memory: or(l.Memory, usual.Memory), MilliCPU: milli, Tasks: whole(l.Tasks, usual.Tasks), Disk: tmp, SharedMemory: tmp,
+		Files: whole(l.Files, usual.Files), WallClock: ttl,
+	}
+}
+
+// merged is a copy of usual with what is in own in its place.
+func merged(usual, own map[string]string) map[string]string {
+	out := make(map[string]string, len(usual)+len(own))
+	maps.Copy(out, usual)
+	maps.Copy(out, own)
+	return out
+}

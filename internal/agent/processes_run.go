@@ -1,0 +1,326 @@
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/ringlog"
+)
+
+const (
+	// removeLimit bounds the removal of a program's jail. The host daemon has its own bounds below it, and its reaper goes on
+	// after it.
+	removeLimit = 60 * time.Second
+	// learnLimit bounds how long it takes to learn how a program ended that was ended.
+	learnLimit = 5 * time.Second
+	// spliceMost is how much is moved at once from a program to its log.
+	spliceMost = 256 << 10
+
+	actorSystem = "system"
+)
+
+// ended is why a program is ended, and by whom.
+type ended struct {
+	actor string
+	cause jail.Cause
+}
+
+// Error implements error, so that it can be the cause of the end of a context.
+func (e ended) Error() string { return "ended by " + e.actor }
+
+// Start implements Agents.
+func (s *Service) Start(ctx context.Context, by identity.Principal, tenant, name string, r ProcessRequest) (Process, error) {
+	pr, err := s.launch(ctx, by, identity.ProcessStart, tenant, name, r, true)
+	if err != nil {
+		return Process{}, err
+	}
+	return s.viewOf(pr), nil
+}
+
+// Run implements Agents. The program ends with ctx.
+func (s *Service) Run(ctx context.Context, by identity.Principal, tenant, name string, r ProcessRequest) (Process, *jail.Running, error) {
+	pr, err := s.launch(ctx, by, identity.ProcessStart, tenant, name, r, false)
+	if err != nil {
+		return Process{}, nil, err
+	}
+	return s.viewOf(pr), s.handOver(ctx, by, pr), nil
+}
+
+// Exec implements Agents. The program ends with ctx.
+func (s *Service) Exec(ctx context.Context, by identity.Principal, tenant, name string, p jail.Program) (*jail.Running, error) {
+	r := ProcessRequest{Jail: &JailConfig{Name: name}, Argv: p.Argv, Env: p.Env, Dir: p.Dir, TTL: maxTTL}
+	pr, err := s.launch(ctx, by, identity.AgentExec, tenant, name, r, false)
+	if err != nil {
+		return nil, err
+	}
+	return s.handOver(ctx, by, pr), nil
+}
+
+// handOver gives the stdio of a program to its caller.
+func (s *Service) handOver(ctx context.Context, by identity.Principal, pr *process) *jail.Running {
+	end := func() { pr.end(ended{actor: by.Actor(), cause: jail.CauseDestroyed}) }
+	alone := context.AfterFunc(ctx, end)
+	return &jail.Running{
+		Stdio: pr.stdio(),
+		Wait: func() (jail.Exit, error) {
+			<-pr.done // which has bounds
+			alone()
+			return *s.viewOf(pr).Exit, nil
+		},
+		End: end,
+	}
+}
+
+// launch starts a program, as far as it runs. On error nothing of it is left.
+func (s *Service) launch(ctx context.Context, by identity.Principal, op identity.Operation, tenant, name string, r ProcessRequest, keep bool) (*process, error) {
+	p := &s.processes
+	a, err := s.whose(ctx, by, op, tenant, name)
+	if err != nil {
+		return nil, err
+	}
+	if !a.RevokedAt.IsZero() {
+		return nil, problem.New(problem.Conflict, "take it back: clawjail agent restore "+a.Name, "the agent %s is revoked", a.Name)
+	}
+	where, err := p.place(a, r)
+	if err != nil {
+		return nil, err
+	}
+	p.tidy()
+	pr := &process{agent: a, limit: where.ttl, done: make(chan struct{})}
+	pr.ending, pr.end = context.WithCancelCause(context.Background())
+	pr.view = Process{ID: processPrefix + strings.ToLower(rand.Text()[:16]), Tenant: a.Tenant, Agent: a.Name, Argv: r.Argv,
+		OwnJail: !where.inAgent, StartedBy: by.Actor()}
+	if keep {
+		pr.dir = filepath.Join(p.with.Dir, pr.view.ID)
+	}
+	if err := p.enter(pr); err != nil {
+		return nil, err
+	}
+	record, err := p.with.Audit.Begin(ctx, pr.intent(op, by.Actor(), audit.Fields{"agent_id": a.ID, "process": pr.view.ID, "program": clipText(safeText([]byte(r.Argv[0])), 200),
+		"arguments": len(r.Argv) - 1, "own_jail": pr.view.OwnJail}))
+	if err != nil {
+		p.leave(pr)
+		return nil, err
+	}
+	if err := s.bring(ctx, pr, where); err != nil {
+		record.End(outcomeOf(err, nil))
+		err = errors.Join(err, s.undo(ctx, pr))
+		p.leave(pr)
+		return nil, fmt.Errorf("start a program for %s: %w", a.Name, err)
+	}
+	record.End(audit.Outcome{Result: audit.OK, Jail: string(pr.jail())})
+	go func() { // owned by p.tasks, which enter added to
+		defer p.tasks.Done()
+		p.keep(pr)
+	}()
+	return pr, nil
+}
+
+// bring takes a program as far as running.
+func (s *Service) bring(ctx context.Context, pr *process, where placing) (err error) {
+	p := &s.processes
+	// When it ends because its agent may do nothing any more, that is nobody's wish in particular.
+	cut := func(error) { pr.end(ended{actor: actorSystem, cause: jail.CauseDestroyed}) }
+	if pr.held, err = p.with.Identity.Hold(ctx, identity.OfJail(pr.agent.ID, pr.agent.Tenant), cut); err != nil {
+		return err
+	}
+	if pr.dir != "" {
+		if err := p.openLogs(pr); err != nil {
+			return err
+		}
+	}
+	name := jail.Name("")
+	if where.inAgent {
+		name, err = p.enterJail(ctx, pr, where.spec.Program)
+	} else {
+		name, err = s.makeJail(ctx, pr, where.spec)
+	}
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	if pr.ending.Err() != nil {
+		return problem.New(problem.Conflict, "look at what the agent may do: clawjail agent ls", "the program was ended while it was started")
+	}
+	pr.stdin.file = pr.stdio().In
+	p.mu.Lock()
+	pr.view.Jail, pr.view.StartedAt = name, p.with.Now().UTC()
+	p.mu.Unlock()
+	if pr.dir != "" {
+		for n, from := range []*os.File{pr.stdio().Out, pr.stdio().Err} {
+			pr.pumps.Go(func() { p.pump(pr, pr.logs[n], from) })
+		}
+	}
+	return nil
+}
+
+// makeJail starts a program in a jail of its own, which may reach what its agent may.
+func (s *Service) makeJail(ctx context.Context, pr *process, spec jail.Spec) (jail.Name, error) {
+	p := &s.processes
+	env, files, err := s.envOf(ctx, pr.agent, jail.StateDir)
+	if err != nil {
+		return "", err
+	}
+	spec.Program.Env, spec.HomeFiles = merged(env, spec.Program.Env), files
+	if pr.own, err = p.with.Driver.Create(ctx, spec); err != nil {
+		return "", err
+	}
+	addr := pr.own.Lease.Addr
+	// Nobody but the new jail has the address: what is left of an earlier one ends here, or keeps this one out.
+	if err := p.with.Gateway.Forget(addr); err != nil {
+		return "", fmt.Errorf("make %s known to the gateway: %w", pr.own.Name, err)
+	}
+	group, within := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.with.Driver.Admit(within, pr.own.Name) })
+	group.Go(func() error {
+		return p.with.Gateway.Admit(addr, gateway.Caller{Jail: string(pr.own.Name), Tenant: pr.agent.Tenant, Agent: pr.agent.ID,
+			Actor: "agent:" + pr.agent.ID, Policy: policy.Only()})
+	})
+	if err := group.Wait(); err != nil && !p.hasEnded(pr) {
+		return "", fmt.Errorf("open the gateway to jail %s: %w", pr.own.Name, err)
+	}
+	return pr.own.Name, nil
+}
+
+// hasEnded says whether a program that was just started is over already: a short one may be, and its jail is not admitted then.
+func (p *processes) hasEnded(pr *process) bool {
+	ctx, cancel := context.WithTimeout(p.background, learnLimit)
+	defer cancel()
+	status, err := p.with.Driver.Inspect(ctx, pr.own.Name)
+	return err == nil && status.Exit != nil
+}
+
+// enterJail starts a program in the jail of its agent.
+func (p *processes) enterJail(ctx context.Context, pr *process, program jail.Program) (jail.Name, error) {
+	status, err := p.kept(ctx, pr.agent)
+	if err != nil {
+		return "", err
+	}
+	if status.Phase != jail.PhaseRunning || status.Jail == "" {
+		return "", problem.New(problem.Conflict, "start it: clawjail agent restart "+pr.agent.Name+"; or leave the jail out for a new one",
+			"the jail of %s does not run: it is %s", pr.agent.Name, status.Phase)
+	}
+	program.Env = merged(status.Spec.Program.Env, program.Env)
+	if program.Dir == "" {
+		program.Dir = status.Spec.Program.Dir
+	}
+	if err := program.Validate(); err != nil {
+		return "", err
+	}
+	// It lives longer than the request that started it; pr.ending ends it.
+	started := make(chan struct{})
+	defer close(started)
+	life, cancel := context.WithCancel(pr.ending)
+	go func() { // ends with the start, or with the caller
+		select {
+		case <-started:
+		case <-ctx.Done():
+			cancel()
+		}
+	}()
+	if pr.in, err = p.with.Keeper.ExecIn(life, status.Jail, program); err != nil {
+		cancel()
+		return "", err
+	}
+	return status.Jail, nil
+}
+
+// kept is the jail of an agent.
+func (p *processes) kept(ctx context.Context, a identity.Agent) (jail.KeptStatus, error) {
+	_, all, err := p.with.Keeper.Kept(ctx, 0, false)
+	if err != nil {
+		return jail.KeptStatus{}, err
+	}
+	for _, k := range all {
+		if own := k.Spec.Agent; own != nil && own.Tenant == a.Tenant && own.Name == a.Name {
+			return k, nil
+		}
+	}
+	return jail.KeptStatus{}, noJail(a)
+}
+
+func noJail(a identity.Agent) error {
+	return problem.New(problem.NotFound, "declare it: clawjail agent add "+a.Name+", or in clawbots.yml", "the agent %s has no jail", a.Name)
+}
+
+// openLogs makes the files for what a program prints.
+func (p *processes) openLogs(pr *process) error {
+	if err := os.Mkdir(pr.dir, 0o700); err != nil {
+		return fmt.Errorf("make the folder for what a program prints: %w", err)
+	}
+	for n := range pr.logs {
+		log, err := ringlog.Open(filepath.Join(pr.dir, string(streamOf(n))), ringlog.Options{Keep: min(maxProcessLog, int64(p.with.Agents.Log))})
+		if err != nil {
+			return err
+		}
+		pr.logs[n] = log
+	}
+	return nil
+}
+
+// pump moves what a program prints into its log until nobody can print any more.
+func (p *processes) pump(pr *process, to *ringlog.Log, from *os.File) {
+	for {
+		_, err := to.Splice(from, spliceMost)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, io.EOF) && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
+			p.with.Log.Warn("keep what a program prints", "process", pr.view.ID, "error", err)
+		}
+		return
+	}
+}
+
+// stdio is the caller's end of a program's pipes, nil when there are none.
+func (pr *process) stdio() *jail.Stdio {
+	switch {
+	case pr.own != nil:
+		return pr.own.Stdio
+	case pr.in != nil:
+		return pr.in.Stdio
+	}
+	return nil
+}
+
+// jail is where it runs.
+func (pr *process) jail() jail.Name {
+	if pr.own != nil {
+		return pr.own.Name
+	}
+	return pr.view.Jail
+}
+
+// intent is the beginning of what is done with a program. What it is called with stays out: there may be secrets in it.
+func (pr *process) intent(op identity.Operation, actor string, fields audit.Fields) audit.Intent {
+	return audit.Intent{Action: string(op), Tenant: pr.agent.Tenant, Actor: actor, Jail: string(pr.jail()), Target: pr.agent.Name, Detail: audit.NewDetail(fields)}
+}
+
+// outcomeOf is how something went.
+func outcomeOf(err error, fields audit.Fields) audit.Outcome {
+	if err == nil {
+		return audit.Outcome{Result: audit.OK, Detail: audit.NewDetail(fields)}
+	}
+	all := audit.Fields{"code": problem.CodeOf(err)}
+	maps.Copy(all, fields)
+	return audit.Outcome{Result: audit.Failed, Detail: audit.NewDetail(all)}
+}

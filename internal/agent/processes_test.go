@@ -1,0 +1,392 @@
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/clawbots"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+func noLimits() clawbots.Limits { return clawbots.Limits{} }
+
+func script(text string) ProcessRequest { return ProcessRequest{Argv: []string{"/bin/sh", "-c", text}} }
+
+// told is what a program did, to its end.
+func (l *land) told(id string) []string {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
+	defer cancel()
+	var out []string
+	l.must(l.Events(ctx, l.admin, "default", "writer", id, "", true, func(e Event) error {
+		out = append(out, brief(e))
+		return nil
+	}))
+	return out
+}
+
+func TestAProgramRunsInAJailOfItsOwn(t *testing.T) {
+	l, d := newPrograms(t)
+	p, err := l.Start(l.ctx, l.admin, "", "writer", script(`printf 'a\n{"type":"b"}\n'; echo "$SHELL_URL $MINE" >&2; exit 3`))
+	l.must(err)
+	got := l.told(p.ID)
+	slices.Sort(got[1 : len(got)-1])
+	if diff := cmp.Diff([]string{"started", "stderr http://gateway:3000 ", "stdout a", `stdout {"type":"b"}`, "exit"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if left := d.left(); len(left) > 0 {
+		t.Errorf("%q are left", left)
+	}
+	spec := d.specs[0]
+	if spec.Template != "clawbot" || spec.Kind != jail.KindAgent || spec.Lifetime != jail.LifetimeOwner || spec.Agent == nil || spec.Agent.Name != "writer" ||
+		spec.Agent.State != 0 || spec.Agent.Token || spec.Limits.Tasks != 64 || spec.Limits.WallClock != time.Hour {
+		t.Errorf("%+v", spec)
+	}
+	all, err := l.Processes(l.ctx, l.admin, "", "writer")
+	if err != nil || len(all) != 1 || all[0].ID != p.ID || all[0].Exit == nil || all[0].Exit.Code != 3 || !all[0].OwnJail || all[0].StartedBy != "admin" {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if other, err := l.Processes(l.ctx, l.admin, "", "other"); err != nil || len(other) > 0 {
+		t.Errorf("%+v, %v", other, err)
+	}
+	rows, err := l.log.List(l.ctx, audit.Filter{ActionPrefix: "process."})
+	l.must(err)
+	var said []string
+	for _, r := range rows {
+		said = append(said, r.Action+" "+r.Phase+" "+r.Result)
+		if strings.Contains(string(r.Detail), "printf") {
+			t.Errorf("the arguments are on record: %s", r.Detail)
+		}
+	}
+	if len(said) < 3 || said[0] != "process.start intent " || said[1] != "process.start outcome ok" {
+		t.Errorf("%q", said)
+	}
+}
+
+// While it runs, its address is its agent's and nobody else's.
+func TestAProgramReachesWhatItsAgentMay(t *testing.T) {
+	l, d := newPrograms(t)
+	p, err := l.Start(l.ctx, l.admin, "", "writer", script("sleep 1000 & sleep 1000"))
+	l.must(err)
+	agents, err := l.who.Agents(l.ctx, l.admin, "default")
+	l.must(err)
+	at := slices.IndexFunc(agents, func(a identity.Agent) bool { return a.Name == "writer" })
+	who, ok := l.gate.at(d.find(p.Jail).addr)
+	if !ok || who.Agent != agents[at].ID || who.Tenant != "default" || who.Jail != string(p.Jail) || who.Actor != "agent:"+agents[at].ID || len(who.Policy.Rules) > 0 {
+		t.Errorf("%+v, %v", who, ok)
+	}
+	if st, err := l.Get(l.ctx, l.admin, "", "writer"); err != nil || st.Processes != 1 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	l.must(l.EndProcess(l.ctx, l.admin, "", "writer", p.ID))
+	if left := d.left(); len(left) > 0 {
+		t.Errorf("%q are left", left)
+	}
+	all, err := l.Processes(l.ctx, l.admin, "", "writer")
+	if err != nil || all[0].Exit == nil || all[0].Exit.Cause != jail.CauseDestroyed {
+		t.Errorf("%+v, %v", all, err)
+	}
+	l.must(l.EndProcess(l.ctx, l.admin, "", "writer", p.ID)) // once more
+	l.wantCode("another's", l.EndProcess(l.ctx, l.admin, "", "other", p.ID), problem.NotFound)
+}
+
+func TestAProgramEndsWithItsAgentItsTimeAndTheService(t *testing.T) {
+	l, d := newPrograms(t)
+	sleeps := script("sleep 1000")
+	ends := func(id string, want jail.Cause) {
+		t.Helper()
+		testenv.Eventually(t, 20*time.Second, func() bool {
+			pr := l.processes.all[id]
+			return isClosed(pr.done)
+		}, "it runs on")
+		if x := l.viewOf(l.processes.all[id]).Exit; x.Cause != want {
+			t.Errorf("%+v", x)
+		}
+		if left := d.left(); len(left) > 0 {
+			t.Errorf("%q are left", left)
+		}
+	}
+	p, err := l.Start(l.ctx, l.admin, "", "writer", sleeps)
+	l.must(err)
+	l.must(l.who.RevokeAgent(l.ctx, l.admin, "default", "writer"))
+	ends(p.ID, jail.CauseDestroyed)
+	_, err = l.Start(l.ctx, l.admin, "", "writer", sleeps)
+	l.wantCode("revoked", err, problem.Conflict)
+	sleeps.TTL = time.Second
+	p, err = l.Start(l.ctx, l.admin, "", "other", sleeps)
+	l.must(err)
+	ends(p.ID, jail.CauseWallClock)
+	ctx, leave := context.WithCancel(l.ctx)
+	sleeps.TTL = 0
+	p, running, err := l.Run(ctx, l.admin, "", "other", sleeps)
+	l.must(err)
+	leave()
+	exit, err := running.Wait()
+	if err != nil || exit.Cause != jail.CauseDestroyed {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	ends(p.ID, jail.CauseDestroyed)
+	running.Stdio.Close()
+	_, err = l.Start(l.ctx, l.admin, "", "other", sleeps)
+	l.must(err)
+	l.must(l.Service.Close(l.ctx))
+	if left := d.left(); len(left) > 0 {
+		t.Errorf("%q are left", left)
+	}
+	_, err = l.Start(l.ctx, l.admin, "", "other", sleeps)
+	l.wantCode("closed", err, problem.ShuttingDown)
+}
+
+func TestStdioIsUntouched(t *testing.T) {
+	l, _ := newPrograms(t)
+	l.keepOne("writer", map[string]string{"OF_THE_JAIL": "yes"})
+	data := make([]byte, 1<<20)
+	for n := range data {
+		data[n] = byte(n * 7)
+	}
+	run := map[string]func() (*jail.Running, error){
+		"own jail": func() (*jail.Running, error) {
+			_, r, err := l.Run(l.ctx, l.admin, "", "writer", script("cat; echo end >&2; kill -9 $$"))
+			return r, err
+		},
+		"jail of the agent": func() (*jail.Running, error) {
+			r := script("cat; echo end >&2; kill -9 $$")
+			r.Jail = &JailConfig{Name: "writer"}
+			_, running, err := l.Run(l.ctx, l.admin, "", "writer", r)
+			return running, err
+		},
+		"exec": func() (*jail.Running, error) {
+			return l.Exec(l.ctx, l.admin, "", "writer", jail.Program{Argv: []string{"/bin/sh", "-c", `[ "$OF_THE_JAIL" = yes ] && cat; echo end >&2; kill -9 $$`}})
+		},
+	}
+	for name, start := range run {
+		t.Run(name, func(t *testing.T) {
+			r, err := start()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Stdio.Close()
+			go func() {
+				_, _ = r.Stdio.In.Write(data) // compared below
+				_ = r.Stdio.In.Close()
+			}()
+			out, err := io.ReadAll(r.Stdio.Out)
+			if err != nil || !slices.Equal(out, data) {
+				t.Errorf("%d bytes, %v", len(out), err)
+			}
+			text, err := io.ReadAll(r.Stdio.Err)
+			if err != nil || string(text) != "end\n" {
+				t.Errorf("%q, %v", text, err)
+			}
+			exit, err := r.Wait()
+			if err != nil || exit.Signal != "killed" || exit.Cause != jail.CauseExited {
+				t.Errorf("%+v, %v", exit, err)
+			}
+		})
+	}
+}
+
+func TestWhatIsTypedReachesAProgram(t *testing.T) {
+	l, _ := newPrograms(t)
+	p, err := l.Start(l.ctx, l.admin, "", "writer", script("cat"))
+	l.must(err)
+	n, err := l.Type(l.ctx, l.admin, "", "writer", p.ID, []byte("hello\n"))
+	if err != nil || n != 6 {
+		t.Errorf("%d, %v", n, err)
+	}
+	_, err = l.Type(l.ctx, l.admin, "", "writer", p.ID, nil) // the end of it
+	l.must(err)
+	if diff := cmp.Diff([]string{"started", "stdout hello", "exit"}, l.told(p.ID)); diff != "" {
+		t.Error(diff)
+	}
+	_, err = l.Type(l.ctx, l.admin, "", "writer", p.ID, []byte("x"))
+	l.wantCode("after its end", err, problem.Conflict)
+}
+
+func TestNothingIsLeftOfAProgramThatCouldNotBeStarted(t *testing.T) {
+	for _, step := range []string{"create", "admit", "exec"} {
+		l, d := newPrograms(t)
+		l.keepOne("writer", nil)
+		d.refuse[step] = problem.New(problem.DiskFull, "", "no room")
+		r := script("sleep 1000")
+		if step == "exec" {
+			r.Jail = &JailConfig{Name: "writer"}
+		}
+		_, err := l.Start(l.ctx, l.admin, "", "writer", r)
+		l.wantCode(step, err, problem.DiskFull)
+		if left := d.left(); len(left) > 0 {
+			t.Errorf("%s: %q are left", step, left)
+		}
+		entries, err := os.ReadDir(filepath.Join(l.dir, "programs"))
+		if err != nil || len(entries) > 0 {
+			t.Errorf("%s: %v, %v", step, entries, err)
+		}
+		if all, err := l.Processes(l.ctx, l.admin, "", "writer"); err != nil || len(all) > 0 {
+			t.Errorf("%s: %+v, %v", step, all, err)
+		}
+	}
+}
+
+func TestWhatCannotBeRunIsRefusedBeforeAnythingIsDone(t *testing.T) {
+	l, d := newPrograms(t)
+	l.keepOne("other", nil)
+	viewer, stranger := l.operator("default", identity.RoleViewer), l.operator("beta", identity.RoleAdmin)
+	with := func(change func(*ProcessRequest)) ProcessRequest {
+		r := script("true")
+		change(&r)
+		return r
+	}
+	for name, test := range map[string]struct {
+		by    identity.Principal
+		agent string
+		r     ProcessRequest
+		code  string
+	}{
+		"a viewer":            {viewer, "writer", script("true"), problem.Forbidden},
+		"another tenant":      {stranger, "writer", script("true"), problem.NotFound},
+		"no agent":            {l.admin, "nobody", script("true"), problem.NotFound},
+		"no program":          {l.admin, "writer", ProcessRequest{}, problem.BadRequest},
+		"the root of host":    {l.admin, "writer", with(func(r *ProcessRequest) { r.Jail = &JailConfig{Path: "/"} }), problem.Forbidden},
+		"as root":             {l.admin, "writer", with(func(r *ProcessRequest) { r.Jail = &JailConfig{User: "root"} }), problem.Forbidden},
+		"another user":        {l.admin, "writer", with(func(r *ProcessRequest) { r.Jail = &JailConfig{User: "me"} }), problem.BadRequest},
+		"another root":        {l.admin, "writer", with(func(r *ProcessRequest) { r.Jail = &JailConfig{Path: "/srv/a", RootPath: "/srv/b"} }), problem.BadRequest},
+		"another's jail":      {l.admin, "writer", with(func(r *ProcessRequest) { r.Jail = &JailConfig{Name: "other"} }), problem.BadRequest},
+		"no jail of its own":  {l.admin, "writer", with(func(r *ProcessRequest) { r.Jail = &JailConfig{Name: "writer"} }), problem.NotFound},
+		"mounts there":        {l.admin, "other", with(func(r *ProcessRequest) { r.Jail = &JailConfig{Name: "other", Mounts: []jail.Mount{{}}} }), problem.BadRequest},
+		"a path and template": {l.admin, "writer", with(func(r *ProcessRequest) { r.Jail, r.Template = &JailConfig{Path: "/srv/a"}, "clawbot" }), problem.BadRequest},
+		"a mount over /etc": {l.admin, "writer", with(func(r *ProcessRequest) {
+			r.Jail = &JailConfig{Mounts: []jail.Mount{{Source: "/srv/a", Target: "/etc"}}}
+		}), problem.BadRequest},
+		"too long":            {l.admin, "writer", with(func(r *ProcessRequest) { r.TTL = 8 * 24 * time.Hour }), problem.BadLimit},
+		"no time":             {l.admin, "writer", with(func(r *ProcessRequest) { r.TTL = -1 }), problem.BadLimit},
+		"a template's name":   {l.admin, "writer", with(func(r *ProcessRequest) { r.Template = "../x" }), problem.BadTemplate},
+		"negative tasks":      {l.admin, "writer", with(func(r *ProcessRequest) { r.Limits.Tasks = -1 }), problem.BadLimit},
+		"no processor":        {l.admin, "writer", with(func(r *ProcessRequest) { r.Limits.CPU = -1 }), problem.BadLimit},
+		"a volume":            {l.admin, "writer", with(func(r *ProcessRequest) { r.Limits.State = 1 << 20 }), problem.BadRequest},
+		"a long command line": {l.admin, "writer", with(func(r *ProcessRequest) { r.Argv = append(r.Argv, strings.Repeat("x", 65<<10)) }), problem.BadRequest},
+	} {
+		_, err := l.Start(l.ctx, test.by, "default", test.agent, test.r)
+		l.wantCode(name, err, test.code)
+		_, running, err := l.Run(l.ctx, test.by, "default", test.agent, test.r)
+		if l.wantCode(name, err, test.code); running != nil {
+			t.Errorf("%s: it runs", name)
+		}
+	}
+	if len(d.specs)+len(d.entered) > 0 {
+		t.Errorf("%+v, %v", d.specs, d.entered)
+	}
+}
+
+// A plain name is searched for in the jail, not here.
+func TestAPlainNameIsSearchedForInTheJail(t *testing.T) {
+	for in, want := range map[string][]string{
+		"python3 -c x": {"/usr/bin/env", "python3", "-c", "x"}, "/bin/sh": {"/bin/sh"}, "./a": {"./a"}, "A=b": {"A=b"}, "-x": {"-x"},
+	} {
+		if diff := cmp.Diff(want, searched(strings.Fields(in))); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func TestProgramsAreBounded(t *testing.T) {
+	l, _ := newPrograms(t)
+	p := &l.processes
+	entered := func(tenant string) (*process, error) {
+		pr := &process{done: make(chan struct{}), view: Process{ID: rnd(), Tenant: tenant}}
+		pr.ending, pr.end = context.WithCancelCause(context.Background())
+		return pr, p.enter(pr)
+	}
+	var all []*process
+	for n := range maxProcesses {
+		pr, err := entered([]string{"a", "b", "c", "d"}[n/maxProcessesOfTenant])
+		l.must(err)
+		all = append(all, pr)
+		if n == maxProcessesOfTenant-1 {
+			_, err := entered("a")
+			l.wantCode("one more of a tenant", err, problem.RateLimited)
+		}
+	}
+	_, err := entered("e")
+	l.wantCode("one more", err, problem.RateLimited)
+	p.leave(all[0])
+	pr, err := entered("e")
+	l.must(err)
+	for _, pr := range append(all[1:], pr) {
+		p.leave(pr)
+	}
+}
+
+func rnd() string { return processPrefix + rand.Text() }
+
+// What was printed by programs that have ended is kept for a while, of so many.
+func TestWhatProgramsPrintedGoes(t *testing.T) {
+	l, _ := newPrograms(t)
+	p := &l.processes
+	at := time.Now()
+	p.with.Now = func() time.Time { return at }
+	for range 2 {
+		pr, err := l.Start(l.ctx, l.admin, "", "writer", script("echo x"))
+		l.must(err)
+		l.told(pr.ID)
+	}
+	at = at.Add(endedFor + time.Minute)
+	all, err := l.Processes(l.ctx, l.admin, "", "writer")
+	if err != nil || len(all) > 0 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	entries, err := os.ReadDir(filepath.Join(l.dir, "programs"))
+	if err != nil || len(entries) > 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+	// And what an earlier control plane left.
+	l.must(os.MkdirAll(filepath.Join(l.dir, "programs", processPrefix+"x", "stdout"), 0o700))
+	l.begin()
+	if entries, err := os.ReadDir(filepath.Join(l.dir, "programs")); err != nil || len(entries) > 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+func TestAnEndThatFailsIsSaid(t *testing.T) {
+	l, d := newPrograms(t)
+	p, err := l.Start(l.ctx, l.admin, "", "writer", script("sleep 1000"))
+	l.must(err)
+	d.mu.Lock()
+	d.refuse["destroy"] = errors.New("busy")
+	d.mu.Unlock()
+	go d.find(p.Jail).kill() // the host daemon's reaper
+	l.must(l.EndProcess(l.ctx, l.admin, "", "writer", p.ID))
+	testenv.Eventually(t, 20*time.Second, func() bool {
+		rows, err := l.log.List(l.ctx, audit.Filter{Action: "process.end", Phase: "outcome"})
+		return err == nil && len(rows) == 1 && rows[0].Result == "failed"
+	}, "it is not on record")
+}
+
+func BenchmarkSpawn(b *testing.B) {
+	l, _ := newPrograms(b)
+	buffer := make([]byte, 16)
+	for b.Loop() {
+		_, r, err := l.Run(l.ctx, l.admin, "", "writer", ProcessRequest{Argv: []string{"/bin/echo", "x"}})
+		l.must(err)
+		_, err = r.Stdio.Out.Read(buffer)
+		l.must(err)
+		b.StopTimer()
+		_, err = r.Wait()
+		l.must(err)
+		r.Stdio.Close()
+		b.StartTimer()
+	}
+}

@@ -1,0 +1,356 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/clawjail/clawjail/internal/clawbots"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Sync implements Agents.
+func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest, progress func(Step)) (Plan, error) {
+	tenant := by.TenantOr(r.Tenant)
+	if err := s.may(ctx, by, identity.AgentSync, tenant); err != nil {
+		return Plan{}, err
+	}
+	driver := orElse(r.Driver, s.o.Default)
+	if driver != DriverLinux && driver != DriverDocker {
+		return Plan{}, problem.New(problem.BadRequest, "the drivers are linux and docker", "%q is no driver", clip(r.Driver, 40))
+	}
+	file, err := clawbots.Parse(r.Source, []byte(r.Text), r.Dir)
+	if err != nil {
+		return Plan{}, err
+	}
+	wanted, err := only(file.Agents, r.Only)
+	if err != nil {
+		return Plan{}, err
+	}
+	if err := s.changing.lock(ctx); err != nil {
+		return Plan{}, err
+	}
+	defer s.changing.unlock()
+	w, err := s.read(ctx, by, tenant)
+	if err != nil {
+		return Plan{}, err
+	}
+	tasks, err := s.plan(ctx, w, wanted, func(clawbots.Agent) string { return driver })
+	if err != nil {
+		return Plan{}, err
+	}
+	if len(r.Only) == 0 {
+		tasks = append(tasks, w.leftovers(file.Agents, r.Prune, RemoveOptions{KeepState: r.KeepState, KeepWorkspace: true})...)
+	}
+	plan := Plan{Steps: stepsOf(tasks), Warnings: warnings(tasks)}
+	if err := s.check(ctx, w, tasks, r.Source, func(a clawbots.Agent) error { return s.mayMount(by, tenant, a) }); err != nil || r.DryRun {
+		return plan, err
+	}
+	return s.carryOut(ctx, by, plan, tasks, progress)
+}
+
+// only picks agents of a file.
+func only(all []clawbots.Agent, names []string) ([]clawbots.Agent, error) {
+	if len(names) == 0 {
+		return all, nil
+	}
+	var out []clawbots.Agent
+	for _, a := range all {
+		if slices.Contains(names, a.Name) {
+			out = append(out, a)
+		}
+	}
+	m := &problem.Many{Code: problem.NotFound}
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(a clawbots.Agent) bool { return a.Name == name }) {
+			m.Add(clip(name, 60), "is not declared in the file")
+		}
+	}
+	return out, m.Err()
+}
+
+// Declare implements Agents.
+func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent, progress func(Step)) (Plan, error) {
+	tenant = by.TenantOr(tenant)
+	if err := s.may(ctx, by, identity.AgentSync, tenant); err != nil {
+		return Plan{}, err
+	}
+	if err := s.changing.lock(ctx); err != nil {
+		return Plan{}, err
+	}
+	defer s.changing.unlock()
+	w, err := s.read(ctx, by, tenant)
+	if err != nil {
+		return Plan{}, err
+	}
+	before := make([]clawbots.Agent, 0, len(w.declared)+1)
+	for _, d := range w.declared {
+		if d.Agent.Name != a.Name && !d.damaged {
+			before = append(before, d.Agent)
+		}
+	}
+	slices.SortFunc(before, func(a, b clawbots.Agent) int { return strings.Compare(a.Name, b.Name) })
+	all, err := together(a, before)
+	if err != nil {
+		return Plan{}, err
+	}
+	// Who shares the folder of the new one from now on sees more than before, and takes part.
+	wanted := slices.DeleteFunc(all, func(other clawbots.Agent) bool {
+		return other.Name != a.Name && other.Sharing == w.declared[other.Name].Agent.Sharing
+	})
+	tasks, err := s.plan(ctx, w, wanted, func(of clawbots.Agent) string {
+		if k, is := w.kept[of.Name]; is {
+			return driverOfKept(k.Kept)
+		}
+		return s.o.Default
+	})
+	if err != nil {
+		return Plan{}, err
+	}
+	plan := Plan{Steps: stepsOf(tasks), Warnings: warnings(tasks)}
+	if err := s.check(ctx, w, tasks, "", func(a clawbots.Agent) error { return s.mayMount(by, tenant, a) }); err != nil {
+		return plan, err
+	}
+	return s.carryOut(ctx, by, plan, tasks, progress)
+}
+
+// together decides what an agent and those that were declared before are to each other, with the rules that a file of all
+// of them would be held to. The agent comes first.
+func together(a clawbots.Agent, before []clawbots.Agent) ([]clawbots.Agent, error) {
+	entries := make([]any, 0, len(before)+1)
+	for _, one := range append([]clawbots.Agent{a}, before...) {
+		entries = append(entries, inFile(one))
+	}
+	text, err := json.Marshal(map[string]any{"clawbots": entries})
+	if err != nil {
+		return nil, fmt.Errorf("write down what is declared: %w", err)
+	}
+	file, err := clawbots.Parse("", text, "/")
+	if err != nil {
+		var many *problem.Many
+		if errors.As(err, &many) {
+			// It is nobody's file: there are no places in it.
+			for i := range many.Flaws {
+				many.Flaws[i].Line, many.Flaws[i].Column = 0, 0
+				many.Flaws[i].Field = strings.TrimPrefix(strings.TrimPrefix(many.Flaws[i].Field, "clawbots[0]"), ".")
+			}
+		}
+		return nil, err
+	}
+	return file.Agents, nil
+}
+
+// inFile is a declaration with the keys and the words of a file.
+func inFile(a clawbots.Agent) map[string]any {
+	out := map[string]any{"name": a.Name}
+	put := func(key string, there bool, value any) {
+		if there {
+			out[key] = value
+		}
+	}
+	put("template", a.Template != "", a.Template)
+	put("image", a.Image != "", a.Image)
+	put("command", len(a.Command) > 0, a.Command)
+	put("workspace", a.Workspace != "", a.Workspace)
+	put("workspace_mode", a.Workspace != "" && a.WorkspaceMode != "", a.WorkspaceMode)
+	limits := map[string]any{}
+	for key, size := range map[string]int64{"memory": int64(a.Limits.Memory), "tmp": int64(a.Limits.Tmp), "state": int64(a.Limits.State)} {
+		if size != 0 {
+			limits[key] = sizeInFile(size)
+		}
+	}
+	for key, n := range map[string]int{"tasks": a.Limits.Tasks, "files": a.Limits.Files} {
+		if n != 0 {
+			limits[key] = n
+		}
+	}
+	if a.Limits.CPU != 0 {
+		limits["cpu"] = a.Limits.CPU
+	}
+	put("limits", len(limits) > 0, limits)
+	put("restart", a.Restart != "", a.Restart)
+	put("ttl", a.TTL != 0, a.TTL.String())
+	put("env", len(a.Env) > 0, a.Env)
+	put("webhook", a.Webhook, true)
+	var rules []string
+	for _, r := range a.Allow {
+		rules = append(rules, r.String())
+	}
+	put("allow", len(rules) > 0, rules)
+	put("services", a.Services != nil, a.Services)
+	put("tools", a.Tools != nil, a.Tools)
+	put("rate", a.Rate != clawbots.Rate{}, a.Rate)
+	put("mcp", len(a.MCP) > 0, a.MCP)
+	put("llm", a.LLM != clawbots.LLM{}, a.LLM)
+	return out
+}
+
+// sizeInFile is a size with the largest unit that it is a whole number of. One that is none of any is refused by Parse.
+func sizeInFile(n int64) string {
+	for _, unit := range []struct {
+		name string
+		size int64
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n%unit.size == 0 {
+			return fmt.Sprintf("%d%s", n/unit.size, unit.name)
+		}
+	}
+	return fmt.Sprint(n)
+}
+
+// mayMount says whether a principal may give an agent that folder of the host. The host's folders are nobody's: who works for
+// one tenant only has those beneath a folder of the tenant's name.
+func (s *Service) mayMount(by identity.Principal, tenant string, a clawbots.Agent) error {
+	if a.Workspace == "" || by.Tenant == "" {
+		return nil
+	}
+	for _, root := range s.o.Agents.WorkspaceRoots {
+		own := filepath.Join(root, tenant)
+		if a.Workspace == own || strings.HasPrefix(a.Workspace, own+"/") {
+			return nil
+		}
+	}
+	return problem.New(problem.Forbidden, "ask an admin of the installation to declare it, or use a folder named "+tenant+" in one of the workspace_roots",
+		"you may not give an agent the folder %s", clip(a.Workspace, 200))
+}
+
+func stepsOf(tasks []*task) []Step {
+	out := make([]Step, len(tasks))
+	for i, t := range tasks {
+		out[i] = t.step
+	}
+	return out
+}
+
+// warnings are about agents that stay although nothing declares them any more, and see folders of those that are declared.
+func warnings(tasks []*task) (out []string) {
+	for _, extra := range tasks {
+		if extra.step.Verb != Extra || extra.step.Workspace == "" {
+			continue
+		}
+		for _, t := range tasks {
+			if t.want == nil || t.step.Workspace == "" {
+				continue
+			}
+			if within(t.step.Workspace, extra.step.Workspace) || within(extra.step.Workspace, t.step.Workspace) {
+				out = append(out, fmt.Sprintf("%s is not declared any more and still has %s, which overlaps the workspace of %s", extra.step.Name,
+					extra.step.Workspace, t.step.Name))
+			}
+		}
+	}
+	const most = 50
+	return out[:min(len(out), most)]
+}
+
+func within(inner, outer string) bool { return inner == outer || strings.HasPrefix(inner, outer+"/") }
+
+// carryOut does what is planned: first what is removed, which makes room, then the rest.
+func (s *Service) carryOut(ctx context.Context, by identity.Principal, plan Plan, tasks []*task, progress func(Step)) (Plan, error) {
+	var mu sync.Mutex // guards plan, and lets one goroutine at a time tell of progress
+	failed := make([]error, len(tasks))
+	tell := func(i int, step Step) {
+		mu.Lock()
+		defer mu.Unlock()
+		plan.Steps[i] = step
+		if progress != nil {
+			progress(step)
+		}
+	}
+	changed := false
+	for _, removing := range []bool{true, false} {
+		var group errgroup.Group
+		group.SetLimit(atOnce)
+		for i, t := range tasks {
+			if !t.changes() || (t.step.Verb == Remove) != removing {
+				continue
+			}
+			changed = true
+			group.Go(func() error {
+				step := t.step
+				if err := ctx.Err(); err != nil {
+					failed[i] = fmt.Errorf("%s: %w", t.step.Name, err)
+					step.fail(err)
+					tell(i, step)
+					return nil
+				}
+				tell(i, step)
+				begun := time.Now() // how long it takes is no matter of the clock that decides
+				err := s.apply(ctx, by, t)
+				step.Took = time.Since(begun).Milliseconds()
+				if err != nil {
+					failed[i] = fmt.Errorf("%s: %w", t.step.Name, err)
+					step.fail(err)
+				} else {
+					step.Done = true
+				}
+				tell(i, step)
+				return nil
+			})
+		}
+		// What failed is with its step; one agent does not keep the others from being made.
+		_ = group.Wait()
+	}
+	if changed {
+		failed = append(failed, s.readServers(context.WithoutCancel(ctx)))
+		s.door.knock()
+	}
+	return plan, errors.Join(failed...)
+}
+
+// fail says in a step why it could not be done.
+func (s *Step) fail(err error) {
+	s.Code, s.Problem = problem.CodeOf(err), err.Error()
+	if p, ok := problem.As(err); ok {
+		s.Problem, s.Hint = p.Message, p.Hint
+	}
+}
+
+// RemoveAgent implements Agents. A workspace is the operator's folder, and stays in any case.
+func (s *Service) RemoveAgent(ctx context.Context, by identity.Principal, tenant, name string, o RemoveOptions) error {
+	tenant = by.TenantOr(tenant)
+	if err := s.may(ctx, by, identity.AgentDelete, tenant); err != nil {
+		if problem.CodeOf(err) == problem.NotFound {
+			return noAgent(name)
+		}
+		return err
+	}
+	if !jailName(name) {
+		return noAgent(name)
+	}
+	if err := s.changing.lock(ctx); err != nil {
+		return err
+	}
+	defer s.changing.unlock()
+	t := &task{tenant: tenant, keep: o, step: Step{Tenant: tenant, Name: name, Verb: Remove}}
+	agents, err := s.o.Store.ListAgents(ctx, tenant)
+	if err != nil {
+		return fmt.Errorf("list agents: %w", err)
+	}
+	if at := slices.IndexFunc(agents, func(a identity.Agent) bool { return a.Name == name }); at >= 0 {
+		t.identity = agents[at]
+	}
+	declared, err := s.declarations(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	kept, err := s.keptOf(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	t.declared = declared[name]
+	if _, t.isKept = kept[name]; t.identity.ID == "" && t.declared == nil && !t.isKept {
+		return noAgent(name)
+	}
+	err = s.remove(ctx, by, t)
+	s.door.knock()
+	return errors.Join(err, s.readServers(context.WithoutCancel(ctx)))
+}

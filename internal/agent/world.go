@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// world is a tenant as it is: everything that a declaration joins, asked of who has it. It is read once for a plan.
+type world struct {
+	tenant     string
+	identities map[string]store.Agent
+	declared   map[string]*declaration
+	kept       map[string]jail.KeptStatus
+	// rules and settings are those of agents, by their ids. Of rules there are only those that a declaration made.
+	rules    map[string][]egress.Rule
+	settings map[string]egress.Settings
+	surfaces surfaces
+}
+
+// surfaces are what a tenant's agents may have of services and models.
+type surfaces struct {
+	services  []egress.Service
+	providers []egress.Provider
+}
+
+// read looks at a tenant.
+func (s *Service) read(ctx context.Context, by identity.Principal, tenant string) (*world, error) {
+	w := &world{tenant: tenant, identities: map[string]store.Agent{}, rules: map[string][]egress.Rule{}, settings: map[string]egress.Settings{}}
+	agents, err := s.o.Identity.Agents(ctx, by, tenant)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range agents {
+		w.identities[a.Name] = a
+	}
+	if w.declared, err = s.declarations(ctx, tenant); err != nil {
+		return nil, err
+	}
+	if w.kept, err = s.keptOf(ctx, tenant); err != nil {
+		return nil, err
+	}
+	rules, err := s.o.Book.Rules(ctx, by, tenant)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rules {
+		if r.Tenant == tenant && r.Agent != "" && declaredRule(r) {
+			w.rules[r.Agent] = append(w.rules[r.Agent], r)
+		}
+	}
+	settings, err := s.o.Book.AllSettings(ctx, by, tenant)
+	if err != nil {
+		return nil, err
+	}
+	for _, set := range settings {
+		if set.Agent != "" {
+			w.settings[set.Agent] = set
+		}
+	}
+	w.surfaces, err = s.surfacesOf(ctx, by, tenant)
+	return w, err
+}
+
+func (s *Service) surfacesOf(ctx context.Context, by identity.Principal, tenant string) (out surfaces, err error) {
+	if out.services, err = s.o.Book.ListServices(ctx, by, tenant); err != nil {
+		return surfaces{}, err
+	}
+	out.providers, err = s.o.Book.ListProviders(ctx, by, tenant)
+	return out, err
+}
+
+// keptOf are the jails that are kept for a tenant, by the agent's name.
+func (s *Service) keptOf(ctx context.Context, tenant string) (map[string]jail.KeptStatus, error) {
+	_, all, err := s.o.Keeper.Kept(ctx, 0, false)
+	if err != nil {
+		return nil, fmt.Errorf("ask which jails are kept: %w", err)
+	}
+	out := map[string]jail.KeptStatus{}
+	for _, k := range all {
+		if a := k.Spec.Agent; a != nil && a.Tenant == tenant {
+			out[a.Name] = k
+		}
+	}
+	return out, nil
+}
+
+// declaredRule says whether a rule is one that a declaration made, and nobody else.
+func declaredRule(r egress.Rule) bool {
+	return strings.HasPrefix(r.Name, rulePrefix) && strings.HasPrefix(r.Note, ruleNote)
+}
+
+func jailName(name string) bool { return jail.ValidAgentName(name) == nil }

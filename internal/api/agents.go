@@ -1,0 +1,344 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/browser/control"
+	"github.com/clawjail/clawjail/internal/clawbots"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// ofAgent is below what is about one agent.
+	ofAgent = "/v1/agents/{name}"
+	// maxSync bounds the body with a file: a text of a megabyte, as JSON writes it.
+	maxSync = 4 << 20
+	// maxAgentName bounds the name of an agent in an address.
+	maxAgentName = 64
+)
+
+type agentRemoval struct {
+	Name          string `path:"name" maxLength:"64" doc:"the agent's name"`
+	Tenant        string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out"`
+	KeepState     bool   `query:"keep_state" doc:"keep the volume of its /state"`
+	KeepWorkspace bool   `query:"keep_workspace" doc:"keep the folder that was made for it in a shared workspace"`
+}
+
+// agentRoutes are those about the jails of agents.
+func (a *API) agentRoutes() {
+	sync := route{method: http.MethodPost, path: "/v1/agents/sync", id: "sync-agents", summary: "Make the machine match a file",
+		status: http.StatusOK, body: reflect.TypeFor[SyncRequest]()}
+	a.large[sync.method+" "+sync.path] = large{most: maxSync, may: identity.AgentSync}
+	a.plain(sync, []*huma.Param{progressParam()}, a.planAnswers(), a.syncAgents)
+	a.plain(route{method: http.MethodPost, path: ofAgent + "/declare", id: "declare-agent", summary: "Declare one agent, beside what is declared",
+		status: http.StatusOK, body: reflect.TypeFor[DeclareRequest]()}, []*huma.Param{agentNameParam(), progressParam()}, a.planAnswers(), a.declareAgent)
+	add(a, route{method: http.MethodGet, path: ofAgent, id: "get-agent", summary: "Show an agent and its jail"}, a.agentDetails)
+	add(a, route{method: http.MethodPost, path: ofAgent + "/restart", id: "restart-agent", summary: "End an agent's jail, and make a new one",
+		status: http.StatusNoContent}, a.restartAgent)
+	a.agentLogRoutes()
+	a.addProcesses()
+}
+
+// planAnswers describes the two forms of a plan.
+func (a *API) planAnswers() map[string]*huma.Schema {
+	return map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[agent.Plan]()), linesType: a.schema(reflect.TypeFor[SyncLine]())}
+}
+
+func progressParam() *huma.Param {
+	return &huma.Param{Name: "progress", In: "query", Schema: &huma.Schema{Type: huma.TypeBoolean},
+		Description: "answer line by line, as steps are done; so does Accept: " + linesType}
+}
+
+func agentNameParam() *huma.Param {
+	most := maxAgentName
+	return &huma.Param{Name: "name", In: "path", Required: true, Description: "the agent's name", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &most}}
+}
+
+func tenantParam() *huma.Param {
+	return &huma.Param{Name: "tenant", In: "query", Schema: &huma.Schema{Type: huma.TypeString, Pattern: "^[a-z0-9-]{1,40}$"},
+		Description: "the caller's own, or default, when it is left out"}
+}
+
+func (a *API) syncAgents(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+	lined, err := wantsLines(req)
+	if err != nil {
+		return err
+	}
+	text, err := bodyOf(req)
+	if err != nil {
+		return err
+	}
+	body, err := decode[SyncRequest](text)
+	if err != nil {
+		return err
+	}
+	if err := checkTenant(body.Tenant); err != nil {
+		return err
+	}
+	request := agent.SyncRequest{
+		Tenant: by.TenantOr(body.Tenant), Source: body.Source, Text: body.Text, Dir: body.Dir, Driver: body.Driver, DryRun: body.DryRun,
+		Prune: body.Prune, Only: body.Only, KeepState: body.KeepState,
+	}
+	return a.planned(w, req, "Make the machine match a file", lined, func(ctx context.Context, progress func(agent.Step)) (agent.Plan, error) {
+		return a.Agents.Sync(ctx, by, request, progress)
+	})
+}
+
+func (a *API) declareAgent(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+	lined, err := wantsLines(req)
+	if err != nil {
+		return err
+	}
+	text, err := bodyOf(req)
+	if err != nil {
+		return err
+	}
+	body, err := decode[DeclareRequest](text)
+	if err != nil {
+		return err
+	}
+	if err := checkTenant(body.Tenant); err != nil {
+		return err
+	}
+	tenant := by.TenantOr(body.Tenant)
+	one, err := body.read(req.PathValue("name"))
+	if err != nil {
+		// What is wrong with it is told to whoever might declare it.
+		if refused := a.Identity.Authorize(req.Context(), by, identity.AgentSync, tenant); refused != nil {
+			err = refused
+		}
+		return err
+	}
+	return a.planned(w, req, "Declare an agent", lined, func(ctx context.Context, progress func(agent.Step)) (agent.Plan, error) {
+		return a.Agents.Declare(ctx, by, tenant, one, progress)
+	})
+}
+
+// read makes the declaration of an agent, as the reader of files does.
+func (r DeclareRequest) read(name string) (clawbots.Agent, error) {
+	text, err := r.entry(name)
+	if err != nil {
+		return clawbots.Agent{}, err
+	}
+	dir := r.Dir
+	if dir == "" {
+		if at, ok := r.Agent["workspace"].(string); ok && !path.IsAbs(at) {
+			return clawbots.Agent{}, problem.New(problem.BadRequest, "give an absolute path, or say in dir where it starts", "the workspace %s is relative", quote(at))
+		}
+		dir = "/" // nothing starts there
+	}
+	file, err := clawbots.Parse("the declaration", text, dir)
+	if err != nil {
+		return clawbots.Agent{}, err
+	}
+	if len(file.Agents) != 1 {
+		return clawbots.Agent{}, problem.New(problem.BadRequest, "declare one agent", "the declaration is of %d agents", len(file.Agents))
+	}
+	return file.Agents[0], nil
+}
+
+// wantsLines says whether the answer is to come line by line.
+func wantsLines(req *http.Request) (bool, error) {
+	for name := range req.URL.Query() {
+		if name != "progress" {
+			return false, problem.New(problem.BadRequest, "the parameters are in /openapi.json", "the parameter %s is not known", quote(name))
+		}
+	}
+	switch text := req.URL.Query().Get("progress"); text {
+	case "true":
+		return true, nil
+	case "", "false":
+	default:
+		return false, problem.New(problem.BadRequest, "write true or false", "progress cannot be %s", quote(text))
+	}
+	for _, accepted := range req.Header.Values("Accept") {
+		for kind := range strings.SplitSeq(accepted, ",") {
+			if kind, _, _ = strings.Cut(kind, ";"); strings.EqualFold(strings.TrimSpace(kind), linesType) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// bodyOf reads a body that was bounded before.
+func bodyOf(req *http.Request) ([]byte, error) {
+	text, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, problem.Wrap(err, problem.BadRequest, "send it again", "the body did not arrive")
+	}
+	return text, nil
+}
+
+// planned answers with a plan, and with its steps as they are done when lines are wanted. A step that failed says so itself;
+// an error is of what kept all of it from being done.
+func (a *API) planned(w http.ResponseWriter, req *http.Request, doing string, lined bool,
+	do func(context.Context, func(agent.Step)) (agent.Plan, error)) error {
+	if !lined {
+		plan, err := do(req.Context(), nil)
+		if err != nil && !hasFailed(plan) {
+			return err
+		}
+		return control.Write(w, req, whole(plan), nil)
+	}
+	a.pour(req.Context(), w, req, doing, http.Header{"Content-Type": {linesType}}, func(ctx context.Context, out *lines) error {
+		var lost error // nobody reads any more; what was begun is done all the same
+		say := func(line SyncLine) {
+			if lost == nil {
+				lost = out.line(line)
+			}
+		}
+		plan, err := do(ctx, func(s agent.Step) { say(SyncLine{Step: &s}) })
+		switch {
+		case err == nil || hasFailed(plan):
+			plan = whole(plan)
+			say(SyncLine{Plan: &plan})
+		case !out.begun:
+			return err
+		default:
+			p, _ := a.failed(ctx, doing, err).(*Problem) // it is always one
+			say(SyncLine{Problem: p})
+		}
+		return lost
+	})
+	return nil
+}
+
+// line writes one JSON value, which the client has at once.
+func (l *lines) line(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if _, err := l.Write(append(text, '\n')); err != nil {
+		return err
+	}
+	return l.flush()
+}
+
+// hasFailed says whether a step of a plan was not done.
+func hasFailed(p agent.Plan) bool {
+	for _, s := range p.Steps {
+		if s.Code != "" || s.Problem != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// whole is a plan whose list is there.
+func whole(p agent.Plan) agent.Plan {
+	p.Steps = list(p.Steps)
+	return p
+}
+
+func (a *API) agentDetails(ctx context.Context, by identity.Principal, in *agentInput) (*answer[AgentDetails], error) {
+	s, err := a.Agents.Get(ctx, by, by.TenantOr(in.Tenant), in.Name)
+	if err != nil {
+		return nil, err
+	}
+	out := AgentDetails{Agent: statusOf(s)}
+	if s.Declared != nil {
+		out.Declared, out.Exposes = declarationOf(*s.Declared), clawbots.Exposes(*s.Declared)
+	}
+	return &answer[AgentDetails]{out}, nil
+}
+
+func (a *API) restartAgent(ctx context.Context, by identity.Principal, in *agentInput) (*nothing, error) {
+	return nil, a.Agents.RestartAgent(ctx, by, by.TenantOr(in.Tenant), in.Name)
+}
+
+// agentsAndJails lists agents with what is kept for them. When nobody can say that, the agents are listed all the same.
+func (a *API) agentsAndJails(ctx context.Context, by identity.Principal, tenant string, all []identity.Agent) Agents {
+	out := Agents{Agents: make([]Agent, len(all))}
+	for n, g := range all {
+		out.Agents[n] = agentOf(g)
+	}
+	if a.Agents == nil {
+		return out
+	}
+	var statuses []agent.Status
+	for _, t := range tenantsOf(by, tenant, all) {
+		some, err := a.Agents.List(ctx, by, t)
+		if err != nil {
+			p, _ := a.failed(ctx, "List the jails of agents", err).(*Problem) // it is always one
+			out.JailsUnknown = p
+			return out
+		}
+		statuses = append(statuses, some...)
+	}
+	type key struct{ tenant, name string }
+	at := make(map[key]int, len(all))
+	for n, g := range all {
+		at[key{g.Tenant, g.Name}] = n
+	}
+	for _, s := range statuses {
+		if n, ok := at[key{s.Tenant, s.Name}]; ok {
+			was := out.Agents[n]
+			out.Agents[n] = statusOf(s)
+			out.Agents[n].ID, out.Agents[n].CreatedAt, out.Agents[n].RevokedAt = was.ID, was.CreatedAt, was.RevokedAt
+			continue
+		}
+		// A jail whose agent is gone: an end that did not come to its end.
+		out.Agents = append(out.Agents, statusOf(s))
+	}
+	return out
+}
+
+// tenantsOf are those whose jails belong to a listing: of all tenants, for a caller of all who names none.
+func tenantsOf(by identity.Principal, tenant string, all []identity.Agent) []string {
+	if tenant != "" || by.Tenant != "" {
+		return []string{by.TenantOr(tenant)}
+	}
+	out := []string{by.TenantOr("")}
+	for _, g := range all {
+		out = append(out, g.Tenant)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// rotateKept gives the agent of a jail a new token, where the program in the jail finds it; nobody else is told. done is false for
+// an agent that has no jail, and for whoever may not.
+func (a *API) rotateKept(ctx context.Context, by identity.Principal, tenant, name string, body RotateRequest, overlap time.Duration) (_ IssuedToken, done bool, _ error) {
+	if a.Agents == nil || identity.Can(by, identity.TokenRotate, tenant) != nil {
+		return IssuedToken{}, false, nil
+	}
+	s, err := a.Agents.Get(ctx, by, tenant, name)
+	switch {
+	case problem.CodeOf(err) == problem.NotFound:
+		return IssuedToken{}, false, nil
+	case err != nil:
+		return IssuedToken{}, false, err
+	case s.Declared == nil && s.Jail == nil:
+		return IssuedToken{}, false, nil
+	case body.Life != "":
+		return IssuedToken{}, false, problem.New(problem.BadRequest, "leave the life out; a declaration has ttl", "the token of a jail that is kept ends with the jail")
+	}
+	if err := a.Agents.RotateToken(ctx, by, tenant, name, overlap); err != nil {
+		return IssuedToken{}, false, err
+	}
+	tokens, err := a.Identity.Tokens(ctx, by, tenant, name)
+	if err != nil {
+		return IssuedToken{}, false, err
+	}
+	out := IssuedToken{Delivered: true}
+	for _, t := range tokens {
+		if t.RevokedAt.IsZero() && !t.CreatedAt.Before(out.Token.CreatedAt) {
+			out.Token = tokenOf(t)
+		}
+	}
+	return out, true, nil
+}

@@ -1,0 +1,189 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/browser/control"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// maxTyped bounds what is typed to an agent at once, and maxHook the body of a webhook.
+	maxTyped = 1 << 20
+	maxHook  = 1 << 20
+	// maxLog bounds a piece of a log, and maxLogWait the wait for one.
+	maxLog     = 4 << 20
+	maxLogWait = time.Minute
+	// bytesType is a body of any bytes.
+	bytesType = "application/octet-stream"
+)
+
+// Headers of an answer with a piece of a log. They count bytes since the agent was declared first.
+const (
+	LogOffsetHeader = "Clawjail-Log-Offset" // of the first byte of the answer
+	LogFirstHeader  = "Clawjail-Log-First"  // of the oldest byte that is kept
+	LogEndHeader    = "Clawjail-Log-End"    // behind the newest
+	// AnsweredByHeader says that an answer is the agent's own, and not one of the control plane's.
+	AnsweredByHeader = "Clawjail-Answered-By"
+)
+
+type (
+	agentLogInput struct {
+		Name   string `path:"name" maxLength:"64" doc:"the agent's name"`
+		Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out"`
+		Stream string `query:"stream" enum:"stdout,stderr" default:"stdout"`
+		Offset int64  `query:"offset" doc:"where to begin; a negative one counts from the end"`
+		Limit  int    `query:"limit" minimum:"0" maximum:"4194304" doc:"how many bytes at most; 256 KiB when it is left out"`
+		Wait   string `query:"wait" maxLength:"20" doc:"how long to wait for something to be there, such as 30s; at most 1m"`
+	}
+
+	agentLog struct {
+		ContentType string `header:"Content-Type"`
+		Offset      int64  `header:"Clawjail-Log-Offset" doc:"of the first byte, since the agent was declared first"`
+		First       int64  `header:"Clawjail-Log-First" doc:"of the oldest byte that is kept"`
+		End         int64  `header:"Clawjail-Log-End" doc:"behind the newest byte"`
+		Body        []byte
+	}
+)
+
+func (a *API) agentLogRoutes() {
+	add(a, route{method: http.MethodGet, path: ofAgent + "/log", id: "agent-log", summary: "What an agent's jails have printed"}, a.agentLog)
+	stdin := route{method: http.MethodPost, path: ofAgent + "/stdin", id: "type-to-agent", summary: "Write to the stdin of an agent's jail", status: http.StatusOK}
+	a.large[stdin.method+" "+stdin.path] = large{most: maxTyped, may: identity.AgentType, raw: true}
+	a.plain(stdin, []*huma.Param{agentNameParam(), tenantParam()}, map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[Written]())}, a.typeToAgent)
+	hook := route{method: http.MethodPost, path: ofAgent + "/webhook", id: "agent-webhook", summary: "Send a request to port 8000 of an agent's jail", status: http.StatusOK}
+	a.large[hook.method+" "+hook.path] = large{most: maxHook, may: identity.AgentWebhook, raw: true}
+	a.plain(hook, []*huma.Param{agentNameParam(), tenantParam()}, map[string]*huma.Schema{bytesType: binary()}, a.agentWebhook)
+	for _, r := range []route{stdin, hook} {
+		a.api.OpenAPI().Paths[r.path].Post.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{bytesType: {Schema: binary()}}}
+	}
+}
+
+func (a *API) agentLog(ctx context.Context, by identity.Principal, in *agentLogInput) (*agentLog, error) {
+	wait := time.Duration(0)
+	if in.Wait != "" {
+		var err error
+		if wait, err = time.ParseDuration(in.Wait); err != nil || wait < 0 || wait > maxLogWait {
+			return nil, problem.New(problem.BadLimit, "give a time such as 30s, at most 1m", "the wait %s is not possible", quote(in.Wait))
+		}
+	}
+	ctx, release := untilTheEnd(ctx)
+	defer release()
+	chunk, err := a.Agents.ReadLog(ctx, by, jail.LogRequest{
+		Tenant: by.TenantOr(in.Tenant), Name: in.Name, Stream: jail.Stream(in.Stream), Offset: in.Offset, Limit: in.Limit, Wait: wait})
+	if err != nil {
+		return nil, err
+	}
+	// Nobody is to take it for a page, or for anything that is run.
+	return &agentLog{ContentType: bytesType, Offset: chunk.Offset, First: chunk.First, End: chunk.End, Body: list(chunk.Data)}, nil
+}
+
+// untilTheEnd is a context that ends as well when the server is to end, for what waits.
+func untilTheEnd(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := func() bool { return true }
+	if ending, ok := ctx.Value(endingKey{}).(context.Context); ok {
+		stop = context.AfterFunc(ending, func() { cancel(errEnding) })
+	}
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// ofOneAgent reads the address of a route that is served plainly.
+func ofOneAgent(req *http.Request, by identity.Principal) (tenant, name string, err error) {
+	query := req.URL.Query()
+	for key, values := range query {
+		if key != "tenant" || len(values) > 1 {
+			return "", "", problem.New(problem.BadRequest, "the parameters are in /openapi.json", "the parameter %s is not known, or is there twice", quote(key))
+		}
+	}
+	if len(req.PathValue("name")) > maxAgentName {
+		return "", "", problem.New(problem.BadRequest, "list them: clawjail agent ls", "no agent has a name of more than %d bytes", maxAgentName)
+	}
+	if err := checkTenant(query.Get("tenant")); err != nil {
+		return "", "", err
+	}
+	return by.TenantOr(query.Get("tenant")), req.PathValue("name"), nil
+}
+
+func (a *API) typeToAgent(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+	tenant, name, err := ofOneAgent(req, by)
+	if err != nil {
+		return err
+	}
+	data, err := rawBody(req, maxTyped)
+	if err != nil {
+		return err
+	}
+	n, err := a.Agents.Type(req.Context(), by, tenant, name, "", data)
+	if err != nil {
+		if p, ok := problem.As(err); ok && n > 0 {
+			err = p.With("written", n)
+		}
+		return err
+	}
+	return control.Write(w, req, Written{Bytes: n}, nil)
+}
+
+// rawBody reads a body of bytes.
+func rawBody(req *http.Request, most int) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(req.Body, int64(most)+1))
+	if err != nil {
+		return nil, problem.Wrap(err, problem.BadRequest, "send it again", "the body did not arrive")
+	}
+	if len(data) > most {
+		return nil, tooLarge(int64(most))
+	}
+	return data, nil
+}
+
+func (a *API) agentWebhook(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+	tenant, name, err := ofOneAgent(req, by)
+	if err != nil {
+		return err
+	}
+	data, err := rawBody(req, maxHook)
+	if err != nil {
+		return err
+	}
+	out, err := a.Agents.Webhook(req.Context(), by, tenant, name, agent.WebhookCall{ContentType: req.Header.Get("Content-Type"), Body: data})
+	if err != nil {
+		return err
+	}
+	if out.Status < http.StatusOK || out.Status > 599 {
+		return problem.New(problem.UpstreamFailed, "look at what the agent prints: clawjail agent logs NAME", "the agent answered with the status %d, which is none", out.Status)
+	}
+	h := w.Header()
+	h.Set(AnsweredByHeader, "agent")
+	h.Set("Content-Type", harmlessType(out.ContentType))
+	// An agent wrote it. No browser is to run it under the name of this server.
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
+	h.Set("Content-Disposition", "attachment")
+	w.WriteHeader(out.Status)
+	if out.Status == http.StatusNoContent || out.Status == http.StatusNotModified {
+		return nil
+	}
+	if _, err := w.Write(out.Body); err != nil {
+		a.Log.Debug("answer a webhook", "error", err) // the caller has gone
+	}
+	return nil
+}
+
+// harmlessType is a kind of content that no browser runs.
+func harmlessType(said string) string {
+	kind, _, _ := strings.Cut(said, ";")
+	switch kind = strings.ToLower(strings.TrimSpace(kind)); kind {
+	case "application/json", "text/plain":
+		return kind
+	}
+	return bytesType
+}

@@ -1,0 +1,238 @@
+package api
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/toolserver"
+)
+
+// Servers are the MCP servers of others that run in jails. *toolserver.Service is one.
+type Servers interface {
+	List(ctx context.Context, by identity.Principal, tenant string) ([]toolserver.Status, error)
+	Add(ctx context.Context, by identity.Principal, server config.MCPServer) (toolserver.Status, error)
+	Remove(ctx context.Context, by identity.Principal, name string) error
+	Test(ctx context.Context, by identity.Principal, tenant, name string) (toolserver.Report, error)
+}
+
+// MCPServerRequest is the body that adds an MCP server, in the words of the configuration.
+type MCPServerRequest struct {
+	Name    string                     `json:"name" doc:"1 to 20 of a-z, 0-9 and -"`
+	Command []string                   `json:"command" nullable:"false" doc:"the program, by its absolute path in the jail, and its arguments"`
+	Tenants []string                   `json:"tenants,omitempty" nullable:"false" doc:"who may use it; default alone when it is left out, * is all"`
+	Place   string                     `json:"template,omitempty" doc:"of its jail; clawbot when it is left out"`
+	Agent   string                     `json:"agent,omitempty" doc:"in whose jail it runs, instead of in one of its own"`
+	Env     map[string]string          `json:"env,omitempty"`
+	Secrets map[string]MCPServerSecret `json:"secrets,omitempty" doc:"by the name of the variable"`
+	Tools   []string                   `json:"tools,omitzero" doc:"names and patterns of tools that are offered; all when it is left out, none when it is empty"`
+	Limits  MCPServerLimits            `json:"limits,omitzero"`
+	Network string                     `json:"network,omitempty" enum:"none,gateway"`
+	Allow   []string                   `json:"allow,omitempty" nullable:"false" doc:"hosts that it may reach through the gateway"`
+	Idle    string                     `json:"idle,omitempty" doc:"how long it stays when nobody calls it, such as 10m"`
+	Mounts  []config.ServerMount       `json:"mounts,omitempty" nullable:"false" doc:"folders of the host beneath workspace_roots"`
+}
+
+// MCPServerSecret is a secret of the vault for an MCP server.
+type MCPServerSecret struct {
+	Secret string `json:"secret" doc:"its name in the vault"`
+	As     string `json:"as,omitempty" enum:"file,env" doc:"file (the default): NAME_FILE has the path of a file with it; env: NAME is the secret"`
+}
+
+// MCPServerLimits are those of the jail of an MCP server; what is left out is as the configuration has it for agents.
+type MCPServerLimits struct {
+	Memory string  `json:"memory,omitempty" doc:"such as 256MiB"`
+	CPU    float64 `json:"cpu,omitempty" doc:"in cores"`
+	Tasks  int     `json:"tasks,omitempty"`
+	Tmp    string  `json:"tmp,omitempty" doc:"of /tmp and of the home directory"`
+	Files  int     `json:"files,omitempty"`
+}
+
+// MCPServer is an MCP server as it is answered. Of its environment there are names only.
+type MCPServer struct {
+	Name     string                     `json:"name"`
+	Source   toolserver.Source          `json:"source" enum:"file,added"`
+	State    toolserver.State           `json:"state" enum:"stopped,starting,running,paused"`
+	Since    time.Time                  `json:"since,omitzero"`
+	Command  []string                   `json:"command" nullable:"false"`
+	Tenants  []string                   `json:"tenants" nullable:"false"`
+	Template string                     `json:"template,omitempty"`
+	Agent    string                     `json:"agent,omitempty"`
+	Env      []string                   `json:"env,omitempty"`
+	Secrets  map[string]MCPServerSecret `json:"secrets,omitempty"`
+	Offers   []string                   `json:"offers,omitzero" doc:"names and patterns of tools that are offered; all when it is missing"`
+	Limits   MCPServerLimits            `json:"limits"`
+	Network  string                     `json:"network,omitempty"`
+	Allow    []string                   `json:"allow,omitempty"`
+	Idle     string                     `json:"idle"`
+	Mounts   []config.ServerMount       `json:"mounts,omitempty"`
+	Tools    int                        `json:"tools" doc:"how many are offered; -1 when it is not known yet"`
+	Calls    int                        `json:"calls" doc:"under way"`
+	Problem  string                     `json:"problem,omitempty" doc:"the last thing that went wrong, unless something went well after it"`
+}
+
+// MCPServers is the answer to a listing.
+type MCPServers struct {
+	Servers []MCPServer `json:"servers" nullable:"false"`
+}
+
+// MCPServerReport is what a test of an MCP server found.
+type MCPServerReport struct {
+	Name         string          `json:"name"`
+	OK           bool            `json:"ok"`
+	Title        string          `json:"title,omitempty" doc:"what it says of itself"`
+	Version      string          `json:"version,omitempty"`
+	Protocol     string          `json:"protocol,omitempty"`
+	Instructions string          `json:"instructions,omitempty"`
+	Tools        []MCPServerTool `json:"tools" nullable:"false"`
+	Left         int             `json:"left_out,omitempty" doc:"tools that are not offered"`
+	JailMS       float64         `json:"jail_ms"`
+	InitializeMS float64         `json:"initialize_ms"`
+	ListMS       float64         `json:"list_ms"`
+	Stderr       string          `json:"stderr,omitempty" doc:"what it printed beside its messages"`
+	Code         string          `json:"code,omitempty"`
+	Problem      string          `json:"problem,omitempty"`
+	Hint         string          `json:"hint,omitempty"`
+}
+
+// MCPServerTool is a tool as it is offered.
+type MCPServerTool struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+}
+
+type (
+	serverInput struct {
+		Name string `path:"name" maxLength:"64" doc:"the server's name"`
+	}
+
+	serverTestInput struct {
+		Name   string `path:"name" maxLength:"64" doc:"the server's name"`
+		Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out"`
+	}
+)
+
+// addServers serves what is about MCP servers.
+func (a *API) addServers() {
+	add(a, route{method: http.MethodGet, path: "/v1/mcp-servers", id: "list-mcp-servers", summary: "List MCP servers"}, a.mcpServers)
+	add(a, route{method: http.MethodPut, path: "/v1/mcp-servers", id: "put-mcp-server", summary: "Add an MCP server, or replace the one of the same name",
+		status: http.StatusOK, body: reflect.TypeFor[MCPServerRequest]()}, a.putMCPServer)
+	add(a, route{method: http.MethodPost, path: "/v1/mcp-servers/{name}/test", id: "test-mcp-server", summary: "Start an MCP server, ask for its tools, and end it",
+		status: http.StatusOK}, a.testMCPServer)
+	add(a, route{method: http.MethodDelete, path: "/v1/mcp-servers/{name}", id: "remove-mcp-server", summary: "Remove an MCP server",
+		status: http.StatusNoContent}, a.removeMCPServer)
+}
+
+func (a *API) mcpServers(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[MCPServers], error) {
+	all, err := a.Servers.List(ctx, by, in.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	out := MCPServers{Servers: make([]MCPServer, len(all))}
+	for n, s := range all {
+		out.Servers[n] = serverOf(s)
+	}
+	return &answer[MCPServers]{out}, nil
+}
+
+func (a *API) putMCPServer(ctx context.Context, by identity.Principal, in *jsonBody) (*answer[MCPServer], error) {
+	r, err := decode[MCPServerRequest](in.RawBody)
+	if err != nil {
+		return nil, err
+	}
+	server, err := r.server()
+	if err != nil {
+		return nil, err
+	}
+	made, err := a.Servers.Add(ctx, by, server)
+	if err != nil {
+		return nil, err
+	}
+	return &answer[MCPServer]{serverOf(made)}, nil
+}
+
+func (a *API) removeMCPServer(ctx context.Context, by identity.Principal, in *serverInput) (*nothing, error) {
+	return nil, a.Servers.Remove(ctx, by, in.Name)
+}
+
+func (a *API) testMCPServer(ctx context.Context, by identity.Principal, in *serverTestInput) (*answer[MCPServerReport], error) {
+	r, err := a.Servers.Test(ctx, by, in.Tenant, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	out := MCPServerReport{Name: r.Name, OK: r.Problem == "", Title: r.Title, Version: r.Version, Protocol: r.Protocol, Instructions: r.Instructions,
+		Left: r.Left, JailMS: milliseconds(r.Timing.Jail), InitializeMS: milliseconds(r.Timing.Initialize), ListMS: milliseconds(r.Timing.List),
+		Stderr: r.Stderr, Code: r.Code, Problem: r.Problem, Hint: r.Hint, Tools: make([]MCPServerTool, len(r.Tools))}
+	for n, tool := range r.Tools {
+		out.Tools[n] = toolOf(tool)
+	}
+	return &answer[MCPServerReport]{out}, nil
+}
+
+func toolOf(t *sdk.Tool) MCPServerTool {
+	return MCPServerTool{Name: t.Name, Description: t.Description}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// server is what the body says, read as the configuration is. The service checks it.
+func (r MCPServerRequest) server() (config.MCPServer, error) {
+	out := config.MCPServer{Name: r.Name, Command: r.Command, Tenants: r.Tenants, Template: r.Place, Agent: r.Agent, Env: r.Env, Tools: r.Tools,
+		Network: config.ServerNetwork(r.Network), Allow: r.Allow, Mounts: r.Mounts,
+		Limits: config.AgentLimits{CPU: r.Limits.CPU, Tasks: r.Limits.Tasks, Files: r.Limits.Files}}
+	wrong := &problem.Many{Code: problem.BadRequest}
+	for field, size := range map[string]struct {
+		text string
+		into *config.Bytes
+	}{"limits.memory": {r.Limits.Memory, &out.Limits.Memory}, "limits.tmp": {r.Limits.Tmp, &out.Limits.Tmp}} {
+		if size.text == "" {
+			continue
+		}
+		n, err := config.ParseBytes(size.text)
+		if err != nil {
+			wrong.Add(field, "%s", err.Error())
+		}
+		*size.into = n
+	}
+	if r.Idle != "" {
+		d, err := time.ParseDuration(r.Idle)
+		if err != nil {
+			wrong.Add("idle", "is not a duration such as 10m")
+		}
+		out.Idle = d
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Secrets)) {
+		one := r.Secrets[name]
+		if one.As != "" && one.As != "file" && one.As != "env" {
+			wrong.Add("secrets."+name+".as", "is file or env")
+		}
+		out.Secrets = append(out.Secrets, config.ServerSecret{Name: name, Secret: one.Secret, Env: one.As == "env"})
+	}
+	return out, wrong.Err()
+}
+
+func serverOf(s toolserver.Status) MCPServer {
+	out := MCPServer{Name: s.Name, Source: s.Source, State: s.State, Since: s.Since, Command: s.Command, Tenants: s.Tenants, Template: s.Template, Agent: s.Agent,
+		Env: slices.Sorted(maps.Keys(s.Env)), Offers: s.MCPServer.Tools, Network: string(s.Network), Allow: s.Allow, Idle: s.Idle.String(), Mounts: s.Mounts,
+		Tools: s.Tools, Calls: s.Calls, Problem: s.Problem,
+		Limits: MCPServerLimits{Memory: s.Limits.Memory.String(), CPU: s.Limits.CPU, Tasks: s.Limits.Tasks, Tmp: s.Limits.Tmp.String(), Files: s.Limits.Files}}
+	for _, one := range s.Secrets {
+		if out.Secrets == nil {
+			out.Secrets = map[string]MCPServerSecret{}
+		}
+		as := "file"
+		if one.Env {
+			as = "env"
+		}
+		out.Secrets[one.Name] = MCPServerSecret{Secret: one.Secret, As: as}
+	}
+	return out
+}

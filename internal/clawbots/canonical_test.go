@@ -1,0 +1,124 @@
+package clawbots
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func decoded(t testing.TB, data []byte) Agent {
+	t.Helper()
+	var a Agent
+	if err := json.Unmarshal(data, &a); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestWhatIsADefaultMakesNoDifference(t *testing.T) {
+	for _, pair := range [][2]string{
+		{"", "    restart: always\n"},
+		{"    workspace: /w\n", "    workspace: /w/./\n    workspace_mode: rw\n"},
+		{"    allow: [\"get http://a.example/\"]\n", "    allow: [{url: \"http://a.example/\", methods: [GET]}]\n"},
+		{"    command: /bin/sh -c 'x y'\n", "    command: [/bin/sh, -c, x y]\n"},
+		{"", "    env: {}\n    allow: []\n    mcp: []\n    limits: {}\n"},
+		{"    limits: {memory: 1GiB}\n", "    limits: {memory: 1024MiB}\n"},
+	} {
+		a, b := one(t, pair[0]), one(t, pair[1])
+		if string(Canonical(a)) != string(Canonical(b)) {
+			t.Errorf("%q and %q:\n%s\n%s", pair[0], pair[1], Canonical(a), Canonical(b))
+		}
+		if d := Differences(a, b); len(d) > 0 || NeedsNewJail(a, b) {
+			t.Errorf("%q and %q differ: %v", pair[0], pair[1], d)
+		}
+	}
+}
+
+func TestCanonicalKeepsNothingSaidApartFromNothingAllowed(t *testing.T) {
+	for _, text := range []string{"", "    services: []\n    tools: []\n"} {
+		a := one(t, text)
+		again := decoded(t, Canonical(a))
+		if (a.Services == nil) != (again.Services == nil) || (a.Tools == nil) != (again.Tools == nil) {
+			t.Errorf("%q became %s", text, Canonical(a))
+		}
+	}
+	if d := Differences(one(t, ""), one(t, "    services: []\n    tools: []\n")); !slices.Equal(d, []string{"services: default → none", "tools: default → none"}) {
+		t.Errorf("the difference is %q", d)
+	}
+}
+
+// Every single change is seen, said in words, and known to need a new jail or not.
+func TestDifferences(t *testing.T) {
+	for _, test := range []struct {
+		old, new string
+		want     string
+		newJail  bool
+	}{
+		{"", "    template: mine\n", "template: default → mine", true},
+		{"", "    image: x:1\n", "image: default → x:1", true},
+		{"", "    command: /bin/sh -c 'a b'\n", `command: default → /bin/sh -c "a b"`, true},
+		{"", "    limits: {memory: 1GiB}\n", "limits.memory: default → 1GiB", true},
+		{"    limits: {memory: 512MiB}\n", "    limits: {memory: 1GiB}\n", "limits.memory: 512MiB → 1GiB", true},
+		{"", "    limits: {cpu: 0.5}\n", "limits.cpu: default → 0.5", true},
+		{"", "    limits: {tasks: 9}\n", "limits.tasks: default → 9", true},
+		{"", "    limits: {tmp: 1MiB}\n", "limits.tmp: default → 1MiB", true},
+		{"", "    limits: {state: 1MiB}\n", "limits.state: default → 1MiB", true},
+		{"", "    limits: {files: 100}\n", "limits.files: default → 100", true},
+		{"", "    ttl: 8h\n", "ttl: none → 8h0m0s", true},
+		{"", "    services: [a, b]\n", "services: default → a, b", true},
+		{"    workspace: /w\n", "    workspace: /v\n", "workspace: /w → /v", true},
+		{"    workspace: /w\n", "    workspace: /w\n    workspace_mode: ro\n", "workspace_mode: rw → ro", true},
+		{"    env: {A: hidden-old, B: x}\n", "    env: {A: hidden-new, C: y}\n", "env.A: changed|env.B: removed|env.C: added", true},
+		{"", "    restart: never\n", "restart: default → never", false},
+		{"", "    webhook: true\n", "webhook: false → true", false},
+		{"", "    allow: [a.example, \"deny: GET http://b.example\"]\n", "allow: none → a.example, deny: GET http://b.example", false},
+		{"", "    tools: [{url: \"https://a.example/**\", methods: [GET], services: [s]}]\n", "tools: default → GET https://a.example/** (s)", false},
+		{"", "    rate: {proxy: 1}\n", "rate.proxy: default → 1", false},
+		{"", "    rate: {execute: 1}\n", "rate.execute: default → 1", false},
+		{"", "    rate: {services: 1}\n", "rate.services: default → 1", false},
+		{"", "    rate: {llm: 1}\n", "rate.llm: default → 1", false},
+		{"", "    mcp: [a]\n", "mcp: none → a", false},
+		{"", "    llm: {tokens_per_day: 5}\n", "llm.tokens_per_day: default → 5", false},
+		{"", "    llm: {cost_per_day: 0.25}\n", "llm.cost_per_day: default → 0.25", false},
+	} {
+		old, new := one(t, test.old), one(t, test.new)
+		if got := strings.Join(Differences(old, new), "|"); got != test.want {
+			t.Errorf("%q: got %q, want %q", test.new, got, test.want)
+		}
+		if got := NeedsNewJail(old, new); got != test.newJail || NeedsNewJail(new, old) != got {
+			t.Errorf("%q: a new jail is needed: %v", test.new, got)
+		}
+		if string(Canonical(old)) == string(Canonical(new)) {
+			t.Errorf("%q: the canonical forms are the same", test.new)
+		}
+	}
+}
+
+// A field that is added to Agent must be compared too.
+func TestNoFieldIsForgotten(t *testing.T) {
+	names := []string{}
+	collect := func(typ reflect.Type) {
+		for i := range typ.NumField() {
+			if f := typ.Field(i); f.Tag.Get("json") != "-" {
+				names = append(names, typ.Name()+"."+f.Name)
+			}
+		}
+	}
+	collect(reflect.TypeFor[Agent]())
+	collect(reflect.TypeFor[Limits]())
+	collect(reflect.TypeFor[Rate]())
+	collect(reflect.TypeFor[LLM]())
+	want := []string{
+		"Agent.Name", "Agent.Template", "Agent.Image", "Agent.Command", "Agent.Workspace", "Agent.WorkspaceMode", "Agent.Sharing", "Agent.Limits",
+		"Agent.Restart", "Agent.TTL", "Agent.Env", "Agent.Webhook", "Agent.Allow", "Agent.Services", "Agent.Tools", "Agent.Rate", "Agent.MCP", "Agent.LLM",
+		"Limits.Memory", "Limits.CPU", "Limits.Tasks", "Limits.Tmp", "Limits.State", "Limits.Files",
+		"Rate.Proxy", "Rate.Execute", "Rate.Service", "Rate.LLM", "LLM.TokensPerDay", "LLM.CostPerDay",
+	}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("compare it in canonical.go, and add it to TestDifferences (-known +there):\n%s", diff)
+	}
+}

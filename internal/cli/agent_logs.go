@@ -1,0 +1,328 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// logPiece is how much of a log is asked for at once, and logWait how long an answer is waited for.
+	logPiece = 1 << 20
+	logWait  = 30 * time.Second
+	// tailPiece is how much of the end of a log is looked at for its last lines.
+	tailPiece = 4 << 20
+	// typePiece is how much is typed at once.
+	typePiece = 64 << 10
+)
+
+// logOptions are what of a log was asked for.
+type logOptions struct {
+	tenant         string
+	follow         bool
+	stdout, stderr bool
+	tail           int
+	asJSON         bool
+}
+
+// streams are those that are shown.
+func (o logOptions) streams() []jail.Stream {
+	switch {
+	case o.stdout && !o.stderr:
+		return []jail.Stream{jail.Stdout}
+	case o.stderr && !o.stdout:
+		return []jail.Stream{jail.Stderr}
+	}
+	return []jail.Stream{jail.Stdout, jail.Stderr}
+}
+
+func newAgentLogs(p *program) *cobra.Command {
+	var o logOptions
+	cmd := &cobra.Command{
+		Use:     "logs NAME",
+		Aliases: []string{"log"},
+		Short:   "Show what an agent has printed",
+		Long: "Shows what the jails of an agent have printed, also those that it had before: what went to their standard output on standard " +
+			"output, and what went to their standard error on standard error. What is shown on a terminal has no control characters.",
+		Example:           "  clawjail agent logs dev-bot --tail 20 -f\n  clawjail agent logs dev-bot --stderr > dev-bot.err",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeFirst(agentNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.tail < -1 {
+				return usage(cmd, "--tail %d is not a number of lines", o.tail)
+			}
+			if o.asJSON && o.tail != -1 {
+				return usage(cmd, "--tail counts lines, and --json prints events: give one of them")
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			if o.asJSON {
+				return showEvents(cmd, c, args[0], o)
+			}
+			return showLogs(cmd, c, args[0], o)
+		},
+	}
+	p.tenantFlag(cmd, &o.tenant)
+	f := cmd.Flags()
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what is printed, until it is interrupted")
+	f.BoolVar(&o.stdout, "stdout", false, "only what went to standard output")
+	f.BoolVar(&o.stderr, "stderr", false, "only what went to standard error")
+	f.IntVar(&o.tail, "tail", -1, "only the last `lines` of each; -1 is all that is kept")
+	f.BoolVar(&o.asJSON, "json", false, "print events as JSON, one a line: lines that were printed, starts and ends")
+	return cmd
+}
+
+// showEvents writes what an agent does, one event a line.
+func showEvents(cmd *cobra.Command, c *client.Client, name string, o logOptions) error {
+	wanted := o.streams()
+	out := json.NewEncoder(cmd.OutOrStdout())
+	out.SetEscapeHTML(false)
+	return c.Events(cmd.Context(), client.EventsQuery{Tenant: o.tenant, Agent: name, Follow: o.follow}, func(e agent.Event) error {
+		if e.Stream != "" && !slices.Contains(wanted, e.Stream) {
+			return nil
+		}
+		return out.Encode(e)
+	})
+}
+
+// showLogs writes each stream where it belongs, both at the same time when it follows.
+func showLogs(cmd *cobra.Command, c *client.Client, name string, o logOptions) error {
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	var mu sync.Mutex // what both write comes whole
+	streams := o.streams()
+	errs := make([]error, len(streams))
+	show := func(n int) {
+		w := cmd.OutOrStdout()
+		if streams[n] == jail.Stderr && len(streams) > 1 {
+			w = cmd.ErrOrStderr()
+		}
+		out := &logWriter{w: w, mu: &mu}
+		_, out.terminal = terminal(w)
+		errs[n] = (&logReader{client: c, request: jail.LogRequest{Tenant: o.tenant, Name: name, Stream: streams[n]}, follow: o.follow, tail: o.tail}).copy(ctx, out)
+	}
+	if !o.follow {
+		for n := range streams {
+			if show(n); errs[n] != nil {
+				return errs[n]
+			}
+		}
+		return nil
+	}
+	var all sync.WaitGroup
+	for n := range streams {
+		all.Go(func() {
+			defer cancel() // one alone would look like both
+			show(n)
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, context.Canceled) {
+			return err
+		}
+	}
+	return cmd.Context().Err()
+}
+
+// logReader copies a log.
+type logReader struct {
+	client  *client.Client
+	request jail.LogRequest
+	follow  bool
+	tail    int
+}
+
+func (r *logReader) copy(ctx context.Context, out *logWriter) error {
+	at := int64(0)
+	if r.tail >= 0 {
+		var err error
+		if at, err = r.last(ctx); err != nil {
+			return err
+		}
+	}
+	for first := true; ; first = false {
+		request := r.request
+		request.Offset, request.Limit = at, logPiece
+		if r.follow && !first {
+			request.Wait = logWait
+		}
+		piece, err := r.client.AgentLog(ctx, request)
+		if err != nil {
+			return err
+		}
+		if missed := piece.Offset - at; missed > 0 && !(first && at == 0) {
+			if err := out.missed(missed); err != nil {
+				return err
+			}
+		}
+		if err := out.show(piece.Data); err != nil {
+			return err
+		}
+		if len(piece.Data) > 0 || piece.Offset > at {
+			at = piece.Offset + int64(len(piece.Data))
+		}
+		if len(piece.Data) == 0 && !r.follow {
+			return out.end()
+		}
+		if at > piece.End { // an answer of nobody's
+			return problem.New(problem.ControlPlaneUnreachable, "is it clawjail that listens there?", "the log ends before where it is read")
+		}
+	}
+}
+
+// last is where the last lines begin.
+func (r *logReader) last(ctx context.Context) (int64, error) {
+	request := r.request
+	request.Offset, request.Limit = -tailPiece, tailPiece
+	piece, err := r.client.AgentLog(ctx, request)
+	if err != nil {
+		return 0, err
+	}
+	return piece.Offset + int64(lastLines(piece.Data, r.tail)), nil
+}
+
+// lastLines is where the last n lines of a text begin. A line without an end is one.
+func lastLines(data []byte, n int) int {
+	if n == 0 {
+		return len(data)
+	}
+	at := len(bytes.TrimSuffix(data, []byte("\n")))
+	for range n {
+		if at = bytes.LastIndexByte(data[:at], '\n'); at < 0 {
+			return 0
+		}
+	}
+	return at + 1
+}
+
+// logWriter shows a log. A jail chose every byte of it.
+type logWriter struct {
+	w        io.Writer
+	mu       *sync.Mutex
+	terminal bool
+	rest     []byte // of a line, for a terminal
+}
+
+func (l *logWriter) show(data []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.terminal {
+		_, err := l.w.Write(data)
+		return err
+	}
+	for len(data) > 0 {
+		end := bytes.IndexByte(data, '\n')
+		if end < 0 {
+			l.rest = append(l.rest, data...)
+			if len(l.rest) < logPiece {
+				return nil
+			}
+			return l.flush()
+		}
+		l.rest = append(l.rest, data[:end]...)
+		data = data[end+1:]
+		if err := l.flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flush writes a line that a terminal can be shown.
+func (l *logWriter) flush() error {
+	_, err := fmt.Fprintln(l.w, printable(strings.ReplaceAll(strings.ToValidUTF8(string(l.rest), "\ufffd"), "\t", "    ")))
+	l.rest = l.rest[:0]
+	return err
+}
+
+func (l *logWriter) end() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.rest) == 0 {
+		return nil
+	}
+	return l.flush()
+}
+
+// missed says that something is not kept any more.
+func (l *logWriter) missed(n int64) error {
+	if !l.terminal {
+		return nil // it is for a program, and not part of what was printed
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := fmt.Fprintf(l.w, "… %s are not kept any more …\n", size(n))
+	return err
+}
+
+func newAgentType(p *program) *cobra.Command {
+	var tenant string
+	cmd := &cobra.Command{
+		Use:   "type NAME",
+		Short: "Write standard input to the standard input of an agent",
+		Long: "Writes standard input to the standard input of an agent's jail, byte by byte, until it ends. The agent's own standard input " +
+			"does not end with it.",
+		Example:           "  echo '{\"type\":\"prompt\",\"message\":\"hello\"}' | clawjail agent type dev-bot",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeFirst(agentNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			return typeTo(cmd.Context(), c, tenant, args[0], cmd.InOrStdin())
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	return cmd
+}
+
+// typeTo writes what comes to the agent, as it comes.
+func typeTo(ctx context.Context, c *client.Client, tenant, name string, in io.Reader) error {
+	buffer := make([]byte, typePiece)
+	total := int64(0)
+	for {
+		n, err := in.Read(buffer)
+		if n > 0 {
+			written, failed := c.TypeToAgent(ctx, tenant, name, buffer[:n])
+			total += int64(written)
+			if failed != nil {
+				return partly(failed, total)
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read standard input: %w", err)
+		}
+	}
+}
+
+// partly says how much of what was typed the agent has.
+func partly(err error, written int64) error {
+	p, ok := problem.As(err)
+	if !ok || written == 0 {
+		return err
+	}
+	out := *p
+	out.Message = fmt.Sprintf("%s (the agent has the first %d bytes)", p.Message, written)
+	return &out
+}

@@ -1,0 +1,254 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+func newMCPServerCommand(p *program) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use:   "mcp-server",
+		Short: "Run MCP servers of others in jails, and offer their tools to agents",
+		Long: "An MCP server is a program with tools. It is started in a jail of its own when an agent calls one of them, and ended when nobody has " +
+			"for a while. Agents that name it (mcp: in clawbots.yml) find its tools at /mcp, as NAME__TOOL. Servers are declared in the " +
+			"configuration (mcp_servers), or added here.",
+	})
+	cmd.AddCommand(newMCPServerAdd(p), newMCPServerList(p), newMCPServerTest(p), newMCPServerRemove(p))
+	return cmd
+}
+
+func newMCPServerAdd(p *program) *cobra.Command {
+	var r api.MCPServerRequest
+	var env, secrets, tools, mounts []string
+	var noTools, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "add NAME [flags] -- COMMAND…",
+		Short: "Add an MCP server, or replace the one of the same name",
+		Long: "Adds an MCP server, or replaces the one of the same name that was added before. The command is a program in the template, by its " +
+			"absolute path. Without --network gateway there is nothing that the server can reach. A secret is one of the vault: --secret " +
+			"API_KEY=github puts it into a file, and API_KEY_FILE in the server's environment has its path; --secret env:API_KEY=github puts " +
+			"the secret itself into its environment, for programs that read no files.",
+		Example: "  clawjail mcp-server add files --mount /srv/docs=/mnt/docs:ro -- /usr/bin/mcp-server-filesystem /mnt/docs\n" +
+			"  clawjail mcp-server add github --network gateway --allow api.github.com --secret TOKEN=github -- /usr/bin/github-mcp",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if at := cmd.ArgsLenAtDash(); at != 1 || len(args) < 2 {
+				return usage(cmd, "write the name, then --, then the command: clawjail mcp-server add files -- /usr/bin/server")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r.Name, r.Command = args[0], args[1:]
+			if err := mcpServerWords(cmd, &r, env, secrets, mounts); err != nil {
+				return err
+			}
+			switch {
+			case noTools && len(tools) > 0:
+				return usage(cmd, "--tool and --no-tools exclude each other")
+			case noTools:
+				r.Tools = []string{}
+			case len(tools) > 0:
+				r.Tools = tools
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			made, err := c.PutMCPServer(cmd.Context(), r)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), made)
+			}
+			return said(cmd, "added %s; try it: clawjail mcp-server test %s", made.Name, made.Name)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&r.Place, "template", "", "`template` of its jail (default clawbot)")
+	f.StringVar(&r.Agent, "agent", "", "run it in the jail of this `agent` instead of one of its own")
+	f.StringSliceVar(&r.Tenants, "tenant", nil, "`tenant` that may use it, * for all; may be repeated (default default)")
+	f.StringArrayVar(&env, "env", nil, "variable of its environment, as `NAME=VALUE`; may be repeated")
+	f.StringArrayVar(&secrets, "secret", nil, "secret of the vault, as `[env:]NAME=SECRET`; may be repeated")
+	f.StringArrayVar(&tools, "tool", nil, "`name` or pattern of tools that are offered, such as 'read_*'; may be repeated (default all)")
+	f.BoolVar(&noTools, "no-tools", false, "offer none of its tools")
+	f.StringVar(&r.Network, "network", "", "none, or gateway to let it reach the hosts of --allow (default none)")
+	f.StringArrayVar(&r.Allow, "allow", nil, "`host` that it may reach: example.com, *.example.com, example.com:8443; may be repeated")
+	f.StringArrayVar(&mounts, "mount", nil, "folder of the host, as `SOURCE=TARGET[:ro]`; may be repeated")
+	f.StringVar(&r.Idle, "idle", "", "how `long` it stays when nobody calls it (default 10m)")
+	f.StringVar(&r.Limits.Memory, "memory", "", "`size` of its memory, such as 256MiB")
+	f.Float64Var(&r.Limits.CPU, "cpu", 0, "processors, such as 0.5")
+	f.IntVar(&r.Limits.Tasks, "tasks", 0, "processes and threads")
+	f.StringVar(&r.Limits.Tmp, "tmp", "", "`size` of /tmp and of its home directory")
+	f.BoolVar(&asJSON, "json", false, "print the server as JSON")
+	complete(cmd, "network", string(config.ServerNetworkNone), string(config.ServerNetworkGateway))
+	p.completeFlag(cmd, "tenant", tenantNames)
+	return cmd
+}
+
+// mcpServerWords reads the flags that have a form of their own.
+func mcpServerWords(cmd *cobra.Command, r *api.MCPServerRequest, env, secrets, mounts []string) error {
+	for _, text := range env {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return usage(cmd, "--env needs NAME=VALUE") // the value is not shown: it may be a secret after all
+		}
+		if r.Env == nil {
+			r.Env = map[string]string{}
+		}
+		r.Env[name] = value
+	}
+	for _, text := range secrets {
+		as := "file"
+		if rest, found := strings.CutPrefix(text, "env:"); found {
+			as, text = "env", rest
+		}
+		name, secret, ok := strings.Cut(text, "=")
+		if !ok || name == "" || secret == "" {
+			return usage(cmd, "--secret needs NAME=SECRET, with the name of a secret of the vault")
+		}
+		if r.Secrets == nil {
+			r.Secrets = map[string]api.MCPServerSecret{}
+		}
+		r.Secrets[name] = api.MCPServerSecret{Secret: secret, As: as}
+	}
+	for _, text := range mounts {
+		text, readOnly := strings.CutSuffix(text, ":ro")
+		source, target, ok := strings.Cut(text, "=")
+		if !ok || source == "" || target == "" {
+			return usage(cmd, "--mount %q: write SOURCE=TARGET or SOURCE=TARGET:ro", text)
+		}
+		r.Mounts = append(r.Mounts, config.ServerMount{Source: source, Target: target, ReadOnly: readOnly})
+	}
+	return nil
+}
+
+func newMCPServerList(p *program) *cobra.Command {
+	return listing(p, "List MCP servers", "Lists the MCP servers that a tenant may use, and what they do. TOOLS is - until they have been asked for.",
+		(*client.Client).MCPServers, mcpServerRows)
+}
+
+func mcpServerRows(all []api.MCPServer, _ time.Time) [][]string {
+	rows := [][]string{{"NAME", "STATE", "TOOLS", "JAIL", "NETWORK", "SOURCE", "COMMAND", "PROBLEM"}}
+	for _, s := range all {
+		tools := "-"
+		if s.Tools >= 0 {
+			tools = strconv.Itoa(s.Tools)
+		}
+		in := s.Template
+		if s.Agent != "" {
+			in = "agent " + s.Agent
+		}
+		network := s.Network
+		if len(s.Allow) > 0 {
+			network += ": " + strings.Join(s.Allow, ", ")
+		}
+		rows = append(rows, []string{printable(s.Name), string(s.State), tools, printable(in), dash(printable(network)), string(s.Source),
+			printable(shortened(strings.Join(s.Command, " "), 60)), dash(printable(shortened(s.Problem, 80)))})
+	}
+	return rows
+}
+
+func shortened(s string, most int) string {
+	if runes := []rune(s); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return s
+}
+
+func newMCPServerTest(p *program) *cobra.Command {
+	var tenant string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "test NAME",
+		Short: "Start an MCP server, ask for its tools, and end it",
+		Long: "Starts an MCP server in a jail of its own beside those that run, says hello, asks for its tools, and ends it. It prints how long that " +
+			"took, and what the server printed. When something went wrong it fails.",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeAll(mcpServerNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			r, err := c.TestMCPServer(cmd.Context(), tenant, args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				err = writeJSON(cmd.OutOrStdout(), r)
+			} else {
+				err = mcpServerReport(cmd, r)
+			}
+			if err != nil || r.OK {
+				return err
+			}
+			return problem.New(r.Code, r.Hint, "%s", r.Problem)
+		},
+	}
+	p.tenantFlag(cmd, &tenant)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func mcpServerReport(cmd *cobra.Command, r api.MCPServerReport) error {
+	out := cmd.OutOrStdout()
+	var b strings.Builder
+	if r.Protocol != "" {
+		fmt.Fprintf(&b, "%s %s, protocol %s\n", printable(r.Title), printable(r.Version), printable(r.Protocol))
+		fmt.Fprintf(&b, "jail %.0f ms, initialize %.0f ms, tools %.0f ms\n", r.JailMS, r.InitializeMS, r.ListMS)
+	}
+	if r.Left > 0 {
+		fmt.Fprintf(&b, "%d tools are not offered\n", r.Left)
+	}
+	if r.Stderr != "" {
+		b.WriteString("it printed:\n")
+		for line := range strings.Lines(r.Stderr) {
+			b.WriteString("  " + printable(strings.TrimRight(line, "\n")) + "\n")
+		}
+	}
+	if _, err := fmt.Fprint(out, b.String()); err != nil {
+		return err
+	}
+	if len(r.Tools) == 0 {
+		return nil
+	}
+	rows := [][]string{{"TOOL", "DESCRIPTION"}}
+	for _, t := range r.Tools {
+		first, _, _ := strings.Cut(t.Description, "\n")
+		rows = append(rows, []string{printable(t.Name), dash(printable(shortened(first, 100)))})
+	}
+	return table(out, rows)
+}
+
+func newMCPServerRemove(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:               "rm NAME…",
+		Aliases:           []string{"remove"},
+		Short:             "Remove MCP servers that were added",
+		Long:              "Removes MCP servers that were added, and ends them. Those of the configuration are removed there.",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: p.completeAll(mcpServerNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			return each(cmd, args, func(name string) error { return c.RemoveMCPServer(cmd.Context(), name) })
+		},
+	}
+}
+
+func mcpServerNames(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
+	all, err := c.MCPServers(ctx, tenant)
+	return namesOf(all, err, func(s api.MCPServer) (string, string) { return s.Name, string(s.State) })
+}

@@ -1,0 +1,174 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// maxPlan bounds a plan: that of the largest file, and some.
+const maxPlan = 16 << 20
+
+// SyncAgents makes the machine match a file. progress, which may be nil, is told of steps as they begin and are done. Steps that
+// failed say so in the plan, and are no error.
+func (c *Client) SyncAgents(ctx context.Context, r api.SyncRequest, progress func(agent.Step)) (agent.Plan, error) {
+	return c.planned(ctx, pathOf("agents", "sync"), r, progress)
+}
+
+// DeclareAgent declares one agent, beside what is declared.
+func (c *Client) DeclareAgent(ctx context.Context, name string, r api.DeclareRequest, progress func(agent.Step)) (agent.Plan, error) {
+	return c.planned(ctx, pathOf("agents", name, "declare"), r, progress)
+}
+
+// planned asks for a plan line by line.
+func (c *Client) planned(ctx context.Context, path string, body any, progress func(agent.Step)) (agent.Plan, error) {
+	text, err := api.Encode(body)
+	if err != nil {
+		return agent.Plan{}, err
+	}
+	response, err := c.send(ctx, http.MethodPost, path, url.Values{"progress": {"true"}}, bytes.NewReader(text))
+	if err != nil {
+		return agent.Plan{}, err
+	}
+	if response.StatusCode/100 != 2 {
+		_, err := whole(ctx, response)
+		return agent.Plan{}, err
+	}
+	defer response.Body.Close() // read to its end, or given up
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(make([]byte, 4<<10), maxPlan)
+	for lines.Scan() {
+		var line struct {
+			Step    *agent.Step     `json:"step"`
+			Plan    *agent.Plan     `json:"plan"`
+			Problem json.RawMessage `json:"problem"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			return agent.Plan{}, fmt.Errorf("read the answer of the control plane: %w", err)
+		}
+		switch {
+		case line.Problem != nil:
+			return agent.Plan{}, refusal(response, line.Problem)
+		case line.Plan != nil:
+			return *line.Plan, nil
+		case line.Step != nil && progress != nil:
+			progress(*line.Step)
+		}
+	}
+	err = lines.Err()
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return agent.Plan{}, brokeOff(ctx, err)
+}
+
+// AgentsAndJails lists agents with their jails, and says why it is not known which there are.
+func (c *Client) AgentsAndJails(ctx context.Context, tenant string) (out api.Agents, err error) {
+	err = c.do(ctx, http.MethodGet, pathOf("agents"), ofTenant(tenant), nil, &out)
+	return out, err
+}
+
+// Agent describes an agent and its jail.
+func (c *Client) Agent(ctx context.Context, tenant, name string) (out api.AgentDetails, err error) {
+	err = c.do(ctx, http.MethodGet, pathOf("agents", name), ofTenant(tenant), nil, &out)
+	return out, err
+}
+
+// RemoveAgent ends an agent's jail and removes the agent, with its tokens and its own secrets.
+func (c *Client) RemoveAgent(ctx context.Context, tenant, name string, o agent.RemoveOptions) error {
+	query := url.Values{}
+	if tenant != "" {
+		query.Set("tenant", tenant)
+	}
+	if o.KeepState {
+		query.Set("keep_state", "true")
+	}
+	if o.KeepWorkspace {
+		query.Set("keep_workspace", "true")
+	}
+	return c.do(ctx, http.MethodDelete, pathOf("agents", name), query, nil, nil)
+}
+
+// RestartAgent ends an agent's jail and makes a new one.
+func (c *Client) RestartAgent(ctx context.Context, tenant, name string) error {
+	return c.do(ctx, http.MethodPost, pathOf("agents", name, "restart"), ofTenant(tenant), nil, nil)
+}
+
+// AgentLog returns a piece of what an agent's jails have printed.
+func (c *Client) AgentLog(ctx context.Context, r jail.LogRequest) (jail.LogChunk, error) {
+	query := url.Values{"stream": {string(r.Stream)}, "offset": {strconv.FormatInt(r.Offset, 10)}}
+	if r.Tenant != "" {
+		query.Set("tenant", r.Tenant)
+	}
+	if r.Limit > 0 {
+		query.Set("limit", strconv.Itoa(r.Limit))
+	}
+	if r.Wait > 0 {
+		query.Set("wait", r.Wait.Round(time.Millisecond).String())
+	}
+	response, err := c.send(ctx, http.MethodGet, pathOf("agents", r.Name, "log"), query, nil)
+	if err != nil {
+		return jail.LogChunk{}, err
+	}
+	data, err := whole(ctx, response)
+	if err != nil {
+		return jail.LogChunk{}, err
+	}
+	out := jail.LogChunk{Data: data}
+	for header, n := range map[string]*int64{api.LogOffsetHeader: &out.Offset, api.LogFirstHeader: &out.First, api.LogEndHeader: &out.End} {
+		if *n, err = strconv.ParseInt(response.Header.Get(header), 10, 64); err != nil || *n < 0 {
+			return jail.LogChunk{}, problem.New(problem.ControlPlaneUnreachable, notOurs, "the answer has no offset in %s", header)
+		}
+	}
+	return out, nil
+}
+
+// TypeToAgent writes to the stdin of an agent's jail, at most a megabyte, and says how much was taken.
+func (c *Client) TypeToAgent(ctx context.Context, tenant, name string, data []byte) (int, error) {
+	response, err := c.sendBytes(ctx, pathOf("agents", name, "stdin"), ofTenant(tenant), "application/octet-stream", data)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := whole(ctx, response)
+	if err != nil {
+		written := 0
+		if p, ok := problem.As(err); ok {
+			if n, ok := p.Details["written"].(float64); ok {
+				written = max(0, min(int(n), len(data)))
+			}
+		}
+		return written, err
+	}
+	var out api.Written
+	if err := json.Unmarshal(answer, &out); err != nil || out.Bytes < 0 || out.Bytes > len(data) {
+		return 0, fmt.Errorf("the control plane has taken %d bytes of %d: %w", out.Bytes, len(data), io.ErrUnexpectedEOF)
+	}
+	return out.Bytes, nil
+}
+
+// sendBytes sends a body of any bytes.
+func (c *Client) sendBytes(ctx context.Context, path string, query url.Values, kind string, data []byte) (*http.Response, error) {
+	target, err := c.at(path)
+	if err != nil {
+		return nil, err
+	}
+	target.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("make the request: %w", err)
+	}
+	request.Header.Set("Content-Type", kind)
+	return c.ask(request)
+}

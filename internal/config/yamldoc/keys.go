@@ -1,0 +1,7 @@
+package yamldoc
+
+import "slices"
+
+// Keys are the keys of the map in the file's order, for maps whose keys are names that the file chooses. Each has to be
+// taken by one of the other methods all the same: what is not is reported.
+func (m *Map) Keys() []string { return slices.Clone(m.order) }

@@ -1,0 +1,61 @@
+package yamldoc
+
+import (
+	"slices"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// Has says whether the file has the key, whatever its value is. It does not make it known.
+func (m *Map) Has(key string) bool {
+	_, ok := m.entries[key]
+	return ok
+}
+
+// IsList says whether the value of a key is a list. It does not make the key known.
+func (m *Map) IsList(key string) bool {
+	e, ok := m.entries[key]
+	return ok && e.value.Kind == yaml.SequenceNode
+}
+
+// Line is where the map is in the file; 0 is the root, and what is not there.
+func (m *Map) Line() int { return m.doc.positions[m.field].line }
+
+// Length is how many items the list of a key has; 0 when it is no list. It does not make the key known.
+func (m *Map) Length(key string) int {
+	if !m.IsList(key) {
+		return 0
+	}
+	return len(m.entries[key].value.Content)
+}
+
+// Mixed reads a list whose items are scalars or mappings, in order.
+func (m *Map) Mixed(key string, scalar func(field string, v Value) error, mapping func(*Map)) {
+	m.list(key, func(field string, n *yaml.Node) {
+		if n.Kind == yaml.MappingNode {
+			m.doc.openMap(field, n, mapping)
+			return
+		}
+		m.doc.readValue(field, n, func(v Value) error { return scalar(field, v) })
+	})
+}
+
+// Rest reads all keys that nobody has asked for, as scalars, in order: for maps whose keys are the writer's to choose.
+// When there are more than most, that is a flaw and none of them is read.
+func (m *Map) Rest(most int, read func(key string, v Value) error) {
+	left := slices.DeleteFunc(m.order, func(key string) bool { return slices.Contains(m.known, key) })
+	m.order = nil // so that none of them is unknown
+	if len(left) > most {
+		m.doc.flawAt(m.entries[left[most]].key, m.field, "", "has %d keys, more than %d", len(left), most)
+		return
+	}
+	for _, key := range left {
+		e := m.entries[key]
+		if m.doc.plain(m.path(key), e.value) {
+			m.doc.readValue(m.path(key), e.value, func(v Value) error { return read(key, v) })
+		}
+	}
+}
+
+// Skip makes every key known without reading it, for what a reader is not going to look at.
+func (m *Map) Skip() { m.order = nil }

@@ -1,0 +1,141 @@
+package hostd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/hostd/console"
+	"github.com/clawjail/clawjail/internal/hostd/keeper"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// KeepOptions say where the jails of agents are kept. Those without a default are required.
+type KeepOptions struct {
+	// Agents is the folder of the declarations and tokens, Logs that of what was printed.
+	Agents, Logs string
+	// Consoles is the folder of the pipes, on a file system that does not outlive the host.
+	Consoles string
+	// LogBytes is how much of each stream is kept. Default 8 MiB.
+	LogBytes int64
+	// Boot names this run of the host. Default what the kernel says.
+	Boot string
+	// MaxStarts and FirstPause are those of keeper.Options.
+	MaxStarts  int
+	FirstPause time.Duration
+}
+
+func (k *KeepOptions) defaults() (err error) {
+	if k.Agents == "" || k.Logs == "" || k.Consoles == "" {
+		err = errors.New("host daemon: a folder of what is kept is missing")
+	}
+	k.LogBytes = cmp.Or(k.LogBytes, 8<<20)
+	if k.Boot == "" {
+		var bootErr error
+		k.Boot, bootErr = keeper.BootOf()
+		err = errors.Join(err, bootErr)
+	}
+	return err
+}
+
+// Containers is the driver that makes the jails of agents as containers of an engine. It asks the engine for nothing before
+// there is something to do.
+type Containers interface {
+	jail.Maker
+	// Lost and Found are those of jail.Lifecycle.
+	Lost(owner string)
+	Found(owner string)
+	// Run looks after the network, the rules and the containers until the context ends.
+	Run(ctx context.Context) error
+	// Gateway is the address of the gateway for containers; zero while no container was wanted.
+	Gateway() netip.Addr
+	// Traces lists what the installation has at the engine.
+	Traces(ctx context.Context) ([]jail.Trace, error)
+	// RemoveNetwork removes what all containers share, when there are none.
+	RemoveNetwork(ctx context.Context) error
+	Close(ctx context.Context) error
+}
+
+// ContainerOptions are what a driver of containers gets from the host daemon.
+type ContainerOptions struct {
+	// Journal is for the records of containers alone.
+	Journal jail.Journal
+	// Output keeps what containers print.
+	Output  func(jail.Agent, jail.Stream) (LogWriter, error)
+	Grace   time.Duration
+	Log     *slog.Logger
+	Now     func() time.Time
+	Barrier func(jail.Step)
+}
+
+// LogWriter keeps one stream of an agent.
+type LogWriter interface {
+	io.Writer
+	// End is how many bytes were ever written.
+	End() int64
+}
+
+// makers are the drivers of this host.
+type makers struct {
+	life       *jail.Lifecycle
+	containers Containers // nil where there is no engine
+}
+
+// of is the driver that a jail of that name is, or would be, of.
+func (m makers) of(_ context.Context, inContainer bool) (jail.Maker, error) {
+	if !inContainer {
+		return m.life, nil
+	}
+	if m.containers == nil {
+		return nil, problem.New(problem.Unsupported, "name a template instead of an image", "this host daemon makes no containers")
+	}
+	return m.containers, nil
+}
+
+// named is the driver of a jail.
+func (m makers) named(ctx context.Context, n jail.Name) (jail.Maker, error) {
+	return m.of(ctx, n.InContainer())
+}
+
+// list lists the jails of all drivers.
+func (m makers) list(ctx context.Context) ([]jail.Status, error) {
+	all, err := m.life.List(ctx)
+	if err != nil || m.containers == nil {
+		return all, err
+	}
+	more, err := m.containers.List(ctx)
+	return append(all, more...), err
+}
+
+// openContainers makes the driver of containers, where there is one.
+func (o *Options) openContainers(journal jail.Journal, c *console.Console) (Containers, error) {
+	if o.Containers == nil || o.ContainerJournal == nil {
+		return nil, nil
+	}
+	d, err := o.Containers(ContainerOptions{
+		Journal: journal, Grace: o.Grace, Log: o.Log, Now: o.Now, Barrier: o.Barrier,
+		Output: func(a jail.Agent, s jail.Stream) (LogWriter, error) { return c.Writer(a, s) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare containers: %w", err)
+	}
+	return d, nil
+}
+
+// openKeeper reads what is declared.
+func (o *Options) openKeeper(m makers, c *console.Console, room func() error) (*keeper.Keeper, error) {
+	k, err := keeper.Open(keeper.Options{
+		Dir: o.Keep.Agents, Maker: m.of, Console: c, Boot: o.Keep.Boot, Log: o.Log, Now: o.Now, Room: room,
+		MaxAgents: o.MaxJails, MaxStarts: o.Keep.MaxStarts, FirstPause: o.Keep.FirstPause,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the agents: %w", err)
+	}
+	return k, nil
+}

@@ -1,0 +1,155 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+var _ jail.Keeper = (*Client)(nil)
+
+// Keep implements jail.Keeper.
+func (c *Client) Keep(ctx context.Context, k jail.Kept, token string) error {
+	_, err := ask[noResult](ctx, c, OpKeep, keepArguments{Kept: k, Token: token})
+	return err
+}
+
+// Drop implements jail.Keeper.
+func (c *Client) Drop(ctx context.Context, tenant, name string, o jail.DropOptions) error {
+	_, err := ask[noResult](ctx, c, OpDrop, dropArguments{agentArguments{tenant, name}, o})
+	return err
+}
+
+// Kept implements jail.Keeper.
+func (c *Client) Kept(ctx context.Context, after uint64, usage bool) (uint64, []jail.KeptStatus, error) {
+	r, err := ask[keptResult](ctx, c, OpKept, keptArguments{After: after, Usage: usage})
+	return r.Version, r.All, err
+}
+
+// checkBytes bounds the declarations of one request. One is always sent, and fits.
+const checkBytes = maxRequest / 2
+
+// CheckKept implements jail.Keeper. It asks as often as the declarations need requests.
+func (c *Client) CheckKept(ctx context.Context, all []jail.Kept) ([]error, error) {
+	errs := make([]error, 0, len(all))
+	for len(all) > 0 {
+		n, size := 0, 0
+		for n < len(all) && n < maxChecks {
+			data, err := json.Marshal(all[n], durations())
+			if err != nil {
+				return nil, fmt.Errorf("encode a declaration: %w", err)
+			}
+			if size += len(data); n > 0 && size > checkBytes {
+				break
+			}
+			n++
+		}
+		r, err := ask[checkResult](ctx, c, OpCheck, checkArguments{All: all[:n]})
+		if err != nil {
+			return nil, err
+		}
+		if len(r.Errors) != n {
+			return nil, fmt.Errorf("check: %d answers came for %d questions", len(r.Errors), n)
+		}
+		for _, w := range r.Errors {
+			var err error
+			if w != nil {
+				err = fromWire(w)
+			}
+			errs = append(errs, err)
+		}
+		all = all[n:]
+	}
+	return errs, nil
+}
+
+// SetToken implements jail.Keeper.
+func (c *Client) SetToken(ctx context.Context, tenant, name, token string) error {
+	_, err := ask[noResult](ctx, c, OpSetToken, tokenArguments{agentArguments{tenant, name}, token})
+	return err
+}
+
+// HasToken implements jail.Keeper.
+func (c *Client) HasToken(ctx context.Context, tenant, name string) (bool, error) {
+	r, err := ask[hasTokenResult](ctx, c, OpHasToken, agentArguments{tenant, name})
+	return r.Has, err
+}
+
+// RestartKept implements jail.Keeper.
+func (c *Client) RestartKept(ctx context.Context, tenant, name string) error {
+	_, err := ask[noResult](ctx, c, OpRestart, agentArguments{tenant, name})
+	return err
+}
+
+// ReadLog implements jail.Keeper.
+func (c *Client) ReadLog(ctx context.Context, r jail.LogRequest) (jail.LogChunk, error) {
+	return ask[jail.LogChunk](ctx, c, OpReadLog, r)
+}
+
+// Type implements jail.Keeper.
+func (c *Client) Type(ctx context.Context, tenant, name string, data []byte) (int, error) {
+	r, err := ask[typeResult](ctx, c, OpType, typeArguments{agentArguments{tenant, name}, data})
+	if err == nil && r.Error != nil {
+		err = fromWire(r.Error)
+	}
+	return r.Written, err
+}
+
+// ExecIn implements jail.Keeper.
+func (c *Client) ExecIn(ctx context.Context, name jail.Name, p jail.Program) (*jail.Running, error) {
+	conn, files, err := askForFiles(ctx, c, OpExec, execArguments{Name: string(name), Program: p}, stdioCount)
+	if err != nil {
+		return nil, err
+	}
+	end := sync.OnceFunc(func() { _ = conn.Close() }) // the host daemon ends the program when it sees this
+	stop := context.AfterFunc(ctx, end)
+	return &jail.Running{
+		Stdio: &jail.Stdio{In: files[0], Out: files[1], Err: files[2]},
+		Wait: func() (jail.Exit, error) {
+			defer stop()
+			defer end()
+			r, err := readAnswer[execResult](ctx, OpExec, func() ([]byte, error) { return readFrame(conn, maxAnswer) }, nil)
+			if errors.Is(err, net.ErrClosed) {
+				err = context.Canceled // by End
+			}
+			return r.Exit, err
+		},
+		End: end,
+	}, nil
+}
+
+// DialIn implements jail.Keeper.
+func (c *Client) DialIn(ctx context.Context, name jail.Name, port uint16) (*os.File, error) {
+	conn, files, err := askForFiles(ctx, c, OpDial, dialArguments{Name: string(name), Port: port}, 1)
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.Close() // the answer is complete
+	return files[0], nil
+}
+
+// askForFiles makes a call whose result is a number of descriptors. The connection stays open.
+func askForFiles(ctx context.Context, c *Client, op Operation, arguments any, want int) (conn *net.UnixConn, files []*os.File, err error) {
+	if conn, err = c.dial(ctx); err != nil {
+		return nil, nil, err
+	}
+	_, err = exchangeWith[noResult](ctx, conn, op, arguments, func() (body []byte, err error) {
+		body, files, err = readFrameWithFiles(conn, maxAnswer)
+		return body, err
+	})
+	if err == nil && len(files) != want {
+		err = fmt.Errorf("%s: %d descriptors came instead of %d", op, len(files), want)
+	}
+	if err != nil {
+		closeFiles(files)
+		return nil, nil, errors.Join(err, closed(conn.Close()))
+	}
+	return conn, files, nil
+}

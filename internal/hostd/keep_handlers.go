@@ -1,0 +1,159 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// maxChecks bounds one OpCheck.
+const maxChecks = 256
+
+// keeperHandlers are those of the operations of jail.Keeper.
+func keeperHandlers() map[Operation]handler {
+	return map[Operation]handler{
+		OpKeep: plain(func(s *server, ctx context.Context, a keepArguments) (any, error) {
+			return noResult{}, s.keeper.Keep(ctx, a.Kept, a.Token)
+		}),
+		OpDrop: plain(func(s *server, ctx context.Context, a dropArguments) (any, error) {
+			return noResult{}, s.keeper.Drop(ctx, a.Tenant, a.Name, a.Options)
+		}),
+		OpKept: plain(func(s *server, ctx context.Context, a keptArguments) (any, error) {
+			version, all, err := s.keeper.Kept(ctx, a.After, a.Usage)
+			return keptResult{Version: version, All: all}, err
+		}),
+		OpCheck: plain((*server).check),
+		OpSetToken: plain(func(s *server, ctx context.Context, a tokenArguments) (any, error) {
+			return noResult{}, s.keeper.SetToken(ctx, a.Tenant, a.Name, a.Token)
+		}),
+		OpHasToken: plain(func(s *server, ctx context.Context, a agentArguments) (any, error) {
+			has, err := s.keeper.HasToken(ctx, a.Tenant, a.Name)
+			return hasTokenResult{Has: has}, err
+		}),
+		OpRestart: plain(func(s *server, ctx context.Context, a agentArguments) (any, error) {
+			return noResult{}, s.keeper.RestartKept(ctx, a.Tenant, a.Name)
+		}),
+		OpReadLog: plain(func(s *server, ctx context.Context, r jail.LogRequest) (any, error) { return s.keeper.ReadLog(ctx, r) }),
+		OpType: plain(func(s *server, ctx context.Context, a typeArguments) (any, error) {
+			n, err := s.keeper.Type(ctx, a.Tenant, a.Name, a.Data)
+			r := typeResult{Written: n}
+			if err != nil {
+				r.Error = toWire(err)
+			}
+			return r, nil
+		}),
+		OpExec: (*server).exec,
+		OpDial: (*server).dialIn,
+	}
+}
+
+func (s *server) check(ctx context.Context, a checkArguments) (any, error) {
+	if len(a.All) > maxChecks {
+		return nil, problem.New(problem.BadRequest, "ask for fewer at once", "%d are more than %d", len(a.All), maxChecks)
+	}
+	errs, err := s.keeper.CheckKept(ctx, a.All)
+	if err != nil {
+		return nil, err
+	}
+	r := checkResult{Errors: make([]*wireError, len(errs))}
+	for i, e := range errs {
+		if e != nil {
+			r.Errors[i] = toWire(e)
+		}
+	}
+	return r, nil
+}
+
+// exec starts a program in a jail, hands its stdio over, and says how it ended. A caller that closes the connection ends it.
+func (s *server) exec(ctx context.Context, c *call) (err error) {
+	a, err := decodeArguments[execArguments](c.request)
+	if err != nil {
+		return err
+	}
+	name, err := jail.ParseName(a.Name, s.Installation)
+	if err := errors.Join(err, a.Program.Validate()); err != nil {
+		return err
+	}
+	m, err := s.makers.named(ctx, name)
+	if err != nil {
+		return err
+	}
+	ends, stdio, err := pipes()
+	if err != nil {
+		return err
+	}
+	x, err := m.Exec(ctx, name, a.Program, ends)
+	closeFiles(ends[:])
+	if err != nil {
+		stdio.Close()
+		return err
+	}
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
+		defer cancel()
+		if endErr := x.End(end); endErr != nil {
+			s.Log.Error("end a program in a jail", "jail", name, "error", endErr)
+		}
+	}()
+	err = c.answerWithFiles(noResult{}, stdio.In, stdio.Out, stdio.Err)
+	stdio.Close()
+	if err != nil {
+		return err
+	}
+	exit, err := x.Wait(ctx)
+	if err != nil {
+		return err // the caller is gone, or the connection is what tells it
+	}
+	return c.answerAgain(execResult{Exit: exit})
+}
+
+// pipes makes the stdio of a program: its ends, and those of the caller.
+func pipes() (ends [3]*os.File, stdio *jail.Stdio, err error) {
+	stdio = &jail.Stdio{}
+	for i, make := range []func() error{
+		func() (err error) { ends[0], stdio.In, err = os.Pipe(); return err },
+		func() (err error) { stdio.Out, ends[1], err = os.Pipe(); return err },
+		func() (err error) { stdio.Err, ends[2], err = os.Pipe(); return err },
+	} {
+		if err := make(); err != nil {
+			closeFiles(ends[:i])
+			stdio.Close()
+			return ends, nil, err
+		}
+	}
+	return ends, stdio, nil
+}
+
+// dialLimit bounds a connection into a jail.
+const dialLimit = 10 * time.Second
+
+// dialIn connects to a port in a jail and hands the connection over.
+func (s *server) dialIn(ctx context.Context, c *call) error {
+	a, err := decodeArguments[dialArguments](c.request)
+	if err != nil {
+		return err
+	}
+	name, err := jail.ParseName(a.Name, s.Installation)
+	if err != nil {
+		return err
+	}
+	if a.Port == 0 {
+		return problem.New(problem.BadRequest, "name a port", "0 is not a port")
+	}
+	m, err := s.makers.named(ctx, name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	conn, err := m.Dial(ctx, name, a.Port)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() // the caller has its own
+	return c.answerWithFiles(noResult{}, conn)
+}

@@ -1,0 +1,17 @@
+//go:build !linux
+
+package keeper
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+func bootTime() (string, error) {
+	tv, err := unix.SysctlTimeval("kern.boottime")
+	if err != nil {
+		return "", fmt.Errorf("ask when the host was started: %w", err)
+	}
+	return fmt.Sprintf("%d", tv.Sec), nil
+}

@@ -1,0 +1,242 @@
+//go:build linux
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/linux"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// recordVersion is that of package jail's records.
+const recordVersion = 1
+
+// making is what a creation carries from step to step.
+type making struct {
+	name      jail.Name
+	spec      jail.Spec
+	argv      []string // what runs, by the spec or the image
+	ungated   bool     // the image has no shell to wait in
+	lease     jail.Lease
+	profile   jail.Profile
+	folders   *folders
+	volume    string
+	network   network
+	gateway   string
+	proc      jail.Process
+	stdio     *jail.Stdio // the owner's ends
+	deliver   func(context.Context, *jail.Jail) error
+	delivered bool
+	timing    jail.Timing
+}
+
+func (m *making) jail() *jail.Jail {
+	return &jail.Jail{Name: m.name, Lease: m.lease, Stdio: m.stdio, Timing: m.timing}
+}
+
+// creation is the order in which a container comes to be. Each step is journalled as done before the next begins.
+var creation = []struct {
+	step jail.Step
+	then jail.State
+	took func(*jail.Timing) *time.Duration
+	do   func(*Driver, context.Context, *entry, *making) error
+}{
+	{jail.StepMount, "", func(t *jail.Timing) *time.Duration { return &t.Clone }, (*Driver).mount},
+	{jail.StepClone, jail.StateCloned, func(t *jail.Timing) *time.Duration { return &t.Clone }, (*Driver).make},
+	{jail.StepStart, jail.StateAttached, func(t *jail.Timing) *time.Duration { return &t.Start }, (*Driver).start},
+	{jail.StepVerify, "", func(t *jail.Timing) *time.Duration { return &t.Verify }, (*Driver).verify},
+	{jail.StepDeliver, "", nil, (*Driver).hand},
+	{jail.StepBegin, jail.StateStarted, func(t *jail.Timing) *time.Duration { return &t.Start }, (*Driver).begin},
+}
+
+// Steps lists the steps that a creation passes a Barrier at.
+func Steps() []jail.Step {
+	out := []jail.Step{jail.StepReserve}
+	for _, s := range creation {
+		out = append(out, s.step)
+	}
+	return out
+}
+
+// Create makes a container without an owner.
+func (d *Driver) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error) {
+	return d.CreateFor(ctx, "", spec, func(context.Context, *jail.Jail) error { return nil })
+}
+
+// CreateFor implements jail.Maker. The program of an image without /bin/sh has begun by the time that deliver is called.
+func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, deliver func(context.Context, *jail.Jail) error) (_ *jail.Jail, err error) {
+	if err := d.accept(spec); err != nil {
+		return nil, err
+	}
+	argv, err := d.image(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	n, err := d.prepare(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d.o.Barrier(jail.StepReserve)
+	e, err := d.enter(owner, spec)
+	if err != nil {
+		return nil, err
+	}
+	r := d.snapshot(e)
+	m := &making{name: r.Name, spec: spec, argv: argv, lease: r.Lease, profile: jail.ProfileFor(spec, r.Lease), network: n,
+		gateway: n.subnet.Addr().Next().String(), deliver: deliver}
+	defer func() {
+		if err == nil {
+			d.leave(e)
+			return
+		}
+		m.stdio.Close()
+		d.setCause(e, jail.CauseDestroyed)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+		defer cancel()
+		err = errors.Join(fmt.Errorf("make container %s: %w", r.Name, d.engineError(err)), d.teardown(undo, e))
+	}()
+	if err := d.put(ctx, e, jail.StateReserved); err != nil {
+		return nil, err
+	}
+	for _, s := range creation {
+		d.o.Barrier(s.step)
+		if m.delivered {
+			ctx = context.WithoutCancel(ctx)
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		began := d.o.Now()
+		if err := s.do(d, ctx, e, m); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.step, err)
+		}
+		if s.took != nil {
+			*s.took(&m.timing) += d.o.Now().Sub(began)
+		}
+		if s.then != "" {
+			if err := d.put(context.WithoutCancel(ctx), e, s.then); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return m.jail(), nil
+}
+
+// mount opens what the container sees of the host, and makes the volume of the agent's state.
+func (d *Driver) mount(ctx context.Context, _ *entry, m *making) (err error) {
+	if m.folders, err = d.stage(m.name, m.spec, m.profile); err != nil || m.spec.Agent == nil || m.spec.Agent.State == 0 {
+		return err
+	}
+	m.volume, err = d.makeVolume(ctx, *m.spec.Agent)
+	return err
+}
+
+// make has the engine make the container.
+func (d *Driver) make(ctx context.Context, _ *entry, m *making) error {
+	options, err := m.container(d.o.Installation)
+	if err != nil {
+		return err
+	}
+	_, err = d.engine.ContainerCreate(ctx, options)
+	return err
+}
+
+// start starts the container and finds its first process.
+func (d *Driver) start(ctx context.Context, e *entry, m *making) (err error) {
+	if m.spec.Lifetime == jail.LifetimeKeep {
+		if err := d.mark(m.name, *m.spec.Agent); err != nil {
+			return err
+		}
+	} else if m.stdio, err = d.attach(ctx, m.name); err != nil {
+		return err
+	}
+	_, err = d.engine.ContainerStart(ctx, string(m.name), client.ContainerStartOptions{})
+	if err != nil && !m.ungated && noShell(err) {
+		// Such an image has one program, which is looked at as soon as it runs.
+		m.stdio.Close()
+		m.ungated = true
+		if err := errors.Join(d.remove(ctx, m.name), d.make(ctx, e, m)); err != nil {
+			return err
+		}
+		return d.start(ctx, e, m)
+	}
+	if err != nil {
+		return startError(err)
+	}
+	got, err := d.engine.ContainerInspect(ctx, string(m.name), client.ContainerInspectOptions{})
+	if err != nil {
+		return err
+	}
+	state := got.Container.State
+	if state == nil || state.Pid <= 0 {
+		if state != nil && !state.Running {
+			return problem.New(problem.JailFailed, "try the command with `docker run`", "the container's program ended at once, with status %d", state.ExitCode)
+		}
+		return errors.New("the engine does not say which process the container is")
+	}
+	m.proc, err = linux.FindProcess(state.Pid)
+	if err != nil {
+		return problem.Wrap(err, problem.JailFailed, "try the command with `docker run`", "the container's program ended at once")
+	}
+	d.change(e, func(r *jail.Record) { r.Process = m.proc })
+	d.watch(e)
+	d.follow(e)
+	return nil
+}
+
+// startError tells a program that is not there from what else can go wrong. The text is runc's and crun's.
+func startError(err error) error {
+	if text := err.Error(); strings.Contains(text, "executable file not found") || strings.Contains(text, "no such file or directory") ||
+		strings.Contains(text, "permission denied") {
+		return problem.Wrap(err, problem.JailFailed, "look whether the image has the program", "the container's program cannot be started")
+	}
+	return err
+}
+
+// noShell says whether it is the gate's shell that is not there.
+func noShell(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, shellPath) && (strings.Contains(text, "no such file or directory") || strings.Contains(text, "not found"))
+}
+
+// verify compares the container with its profile, as the kernel shows it. A difference ends it.
+func (d *Driver) verify(ctx context.Context, _ *entry, m *making) error {
+	diff, err := d.differences(ctx, m.proc, m.profile, m.lease)
+	if err != nil {
+		return err
+	}
+	diff = append(diff, m.folders.differences(m.proc)...)
+	if len(diff) > 0 {
+		return unconfined(diff)
+	}
+	return nil
+}
+
+func unconfined(diff []string) error {
+	return problem.New(problem.JailUnconfined, "`clawjail doctor` shows what this host can enforce; an engine that leaves out what it is told is not used",
+		"the container is not confined as declared: %s", strings.Join(diff, "; "))
+}
+
+func (d *Driver) hand(ctx context.Context, _ *entry, m *making) error {
+	if err := m.deliver(ctx, m.jail()); err != nil {
+		return err
+	}
+	m.delivered = true
+	return nil
+}
+
+// begin lets the program begin.
+func (d *Driver) begin(ctx context.Context, e *entry, m *making) error {
+	if m.ungated {
+		return nil
+	}
+	return d.openGate(ctx, m.name, e.ended)
+}

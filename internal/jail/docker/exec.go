@@ -1,0 +1,296 @@
+//go:build linux
+
+package docker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/linux"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	endGrace  = time.Second
+	killLimit = 10 * time.Second
+)
+
+// Exec implements jail.Maker. The image needs /bin/sh.
+func (d *Driver) Exec(ctx context.Context, name jail.Name, p jail.Program, stdio [3]*os.File) (_ jail.Execution, err error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if p.Wire != jail.WireStdio {
+		return nil, problem.New(problem.BadRequest, "", "a container's wire is %s", jail.WireStdio)
+	}
+	r, err := d.running(name)
+	if err != nil {
+		return nil, err
+	}
+	profile := jail.ProfileFor(r.Spec, r.Lease)
+	dir := p.Dir
+	if dir == "" {
+		dir = r.Spec.Kind.Home()
+	}
+	made, err := d.engine.ExecCreate(ctx, string(name), client.ExecCreateOptions{
+		User: fmt.Sprintf("%d:%d", profile.UID, profile.GID), AttachStdin: true, AttachStdout: true, AttachStderr: true,
+		Env: environment(p.Env, r.Spec.Kind.Home()), WorkingDir: dir, Cmd: append([]string{shellPath, "-c", execGate, "gate"}, p.Argv...)})
+	if err != nil {
+		if cerrdefs.IsNotFound(err) || isConflict(err) {
+			return nil, problem.Wrap(err, problem.Conflict, "start it first", "container %s does not run", name)
+		}
+		return nil, d.engineError(err)
+	}
+	conn, err := d.engine.ExecAttach(ctx, made.ID, client.ExecAttachOptions{})
+	if err != nil {
+		return nil, d.engineError(err)
+	}
+	x := &execution{driver: d, id: made.ID, ended: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			conn.Close()
+			err = errors.Join(err, x.sweep())
+		}
+	}()
+	if err := x.hold(ctx, r.Process, profile); err != nil {
+		return nil, err
+	}
+	ends, err := own(stdio)
+	if err != nil {
+		return nil, err
+	}
+	if err := linux.Signal(x.proc, syscall.SIGCONT); err != nil {
+		closeAll(ends)
+		return nil, err
+	}
+	d.watchers.Add(1)
+	go func() {
+		defer d.watchers.Done()
+		x.run(conn.HijackedResponse, ends)
+	}()
+	return x, nil
+}
+
+// execution is a program beside the first process of a container.
+type execution struct {
+	driver *Driver
+	id     string // the engine's
+	proc   jail.Process
+	fence  *fence
+
+	mu    sync.Mutex
+	exit  jail.Exit
+	err   error
+	ended chan struct{}
+}
+
+// hold waits until the gate has stopped, puts it into its fence, and compares it with the profile.
+func (x *execution) hold(ctx context.Context, container jail.Process, declared jail.Profile) error {
+	ctx, cancel := context.WithTimeout(ctx, gateLimit)
+	defer cancel()
+	for {
+		got, err := x.driver.engine.ExecInspect(ctx, x.id, client.ExecInspectOptions{})
+		if err != nil {
+			return x.driver.engineError(err)
+		}
+		if !got.Running && got.PID == 0 && got.ExitCode != 0 || !got.Running && got.PID != 0 {
+			return problem.New(problem.JailFailed, "the image needs /bin/sh", "the program could not be started in the container, status %d", got.ExitCode)
+		}
+		if got.PID > 0 {
+			if x.proc, err = linux.FindProcess(got.PID); err != nil {
+				return problem.Wrap(err, problem.JailFailed, "the image needs /bin/sh", "the program could not be started in the container")
+			}
+			state, err := linux.StatusField(x.proc, "State")
+			if err == nil && strings.HasPrefix(state, "T") {
+				break
+			}
+		}
+		x.driver.pause(ctx, 2*time.Millisecond)
+		if ctx.Err() != nil {
+			return problem.Wrap(ctx.Err(), problem.Timeout, "look at the engine's log", "the program did not start in the container")
+		}
+	}
+	var err error
+	if x.fence, err = makeFence(container, rand.Text()); err != nil {
+		return fmt.Errorf("fence the program in: %w", err)
+	}
+	if err := x.fence.add(x.proc.PID); err != nil {
+		return fmt.Errorf("fence the program in: %w", err)
+	}
+	seen, err := linux.ObserveProcess(ctx, x.proc, declared)
+	if err != nil {
+		return fmt.Errorf("observe the program: %w", err)
+	}
+	// The limits of the container's groups hold: the fence is in the one that counts tasks, and the engine put it into the rest.
+	groups, err := groupsOf(x.proc)
+	if err != nil {
+		return fmt.Errorf("observe the program: %w", err)
+	}
+	seen.Memory, seen.MilliCPU, _ = groups.limits()
+	seen.Tasks = declared.Limits.Tasks
+	if diff := declared.Compare(seen); len(diff) > 0 {
+		return unconfined(diff)
+	}
+	return nil
+}
+
+// run copies until the program has ended, ends what it left, and records how it ended.
+func (x *execution) run(conn client.HijackedResponse, ends [3]*os.File) {
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		pump(x.driver.background, conn, ends)
+	}()
+	err := linux.AwaitEnd(x.driver.background, x.proc)
+	err = errors.Join(err, x.sweep())
+	<-copied
+	exit, errExit := x.result()
+	x.mu.Lock()
+	x.exit, x.err = exit, errors.Join(err, errExit)
+	x.mu.Unlock()
+	close(x.ended)
+}
+
+// result asks the engine how the program ended. It learns that a moment later than the kernel.
+func (x *execution) result() (jail.Exit, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.driver.background), gateLimit)
+	defer cancel()
+	exit := jail.Exit{Code: -1, Cause: jail.CauseExited, At: x.driver.o.Now()}
+	for {
+		got, err := x.driver.engine.ExecInspect(ctx, x.id, client.ExecInspectOptions{})
+		if err != nil {
+			if cerrdefs.IsNotFound(err) || away(err) {
+				return exit, nil // its container is gone, or the engine: how it ended is not known
+			}
+			return exit, x.driver.engineError(err)
+		}
+		if !got.Running {
+			exit.Code, exit.Signal = got.ExitCode, signalOf(got.ExitCode)
+			return exit, nil
+		}
+		x.driver.pause(ctx, 5*time.Millisecond)
+		if ctx.Err() != nil {
+			return exit, nil
+		}
+	}
+}
+
+// sweep ends everything in the fence.
+func (x *execution) sweep() error {
+	if x.fence == nil {
+		if x.proc.PID != 0 {
+			return linux.Signal(x.proc, syscall.SIGKILL) // it is at the gate still
+		}
+		return nil
+	}
+	return x.driver.sweep(x.fence)
+}
+
+// sweep ends everything in a fence, and returns when it is seen to be so.
+func (d *Driver) sweep(f *fence) error {
+	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
+	defer cancel()
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		busy, err := f.kill()
+		if err != nil || !busy {
+			return err
+		}
+		d.pause(ctx, pause)
+		if ctx.Err() != nil {
+			return fmt.Errorf("end what runs in %s: %w", f.dir, jail.ErrBusy)
+		}
+	}
+}
+
+// Wait implements jail.Execution.
+func (x *execution) Wait(ctx context.Context) (jail.Exit, error) {
+	select {
+	case <-x.ended:
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.exit, x.err
+	case <-ctx.Done():
+		return jail.Exit{}, ctx.Err()
+	}
+}
+
+// End implements jail.Execution.
+func (x *execution) End(ctx context.Context) error {
+	select {
+	case <-x.ended:
+		return nil
+	default:
+	}
+	if err := linux.Signal(x.proc, syscall.SIGTERM); err != nil {
+		return err
+	}
+	timer := time.NewTimer(endGrace)
+	defer timer.Stop()
+	select {
+	case <-x.ended:
+		return nil
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	if err := x.sweep(); err != nil {
+		return err
+	}
+	select {
+	case <-x.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+const dialLimit = 5 * time.Second
+
+// Dial implements jail.Maker: first to the loopback of the container's network, then to its address.
+func (d *Driver) Dial(ctx context.Context, name jail.Name, port uint16) (*os.File, error) {
+	r, err := d.running(name)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	var errs []error
+	for _, addr := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), r.Lease.Addr} {
+		f, err := dialIn(ctx, r.Process, netip.AddrPortFrom(addr, port))
+		if err == nil {
+			return f, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, problem.Wrap(errors.Join(errs...), problem.UpstreamUnreachable, "let the program listen on that port", "nothing answers on port %d in container %s", port, name)
+}
+
+// dialIn makes the socket on a thread in the network; what is done with it later needs no thread there.
+func dialIn(ctx context.Context, proc jail.Process, to netip.AddrPort) (f *os.File, err error) {
+	err = linux.InNetworkOf(proc, func() error {
+		// One literal address is dialled in the goroutine that asks, and so on this thread.
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp4", to.String())
+		if err != nil {
+			return err
+		}
+		tcp, ok := conn.(*net.TCPConn)
+		if !ok {
+			return errors.Join(errors.New("not a TCP connection"), conn.Close())
+		}
+		f, err = tcp.File()
+		return errors.Join(err, conn.Close())
+	})
+	return f, err
+}

@@ -1,0 +1,261 @@
+//go:build linux
+
+package docker
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+// What a kept container prints is kept by the engine, with a time for each piece, and followed from there into the agent's
+// log. So that no line is lost or there twice, however this process ends, a mark says up to where the engine's record was
+// read and how long the agent's logs were then: what the logs have beyond that was read after the mark, and is skipped.
+
+// mark is written now and then.
+type mark struct {
+	// Since is the time of the newest piece that was read, and Same how many pieces of that time were.
+	Since time.Time `json:"since,omitzero"`
+	Same  int       `json:"same,omitempty"`
+	// Ends are the lengths of stdout's log and of stderr's.
+	Ends [2]int64 `json:"ends"`
+}
+
+const (
+	marksFolder = "containers" // below DataDir
+	// markEvery is how many bytes are read between two marks. What was read since the last is skipped byte by byte.
+	markEvery = 1 << 20
+	// maxPiece is more than an engine makes of one.
+	maxPiece = 1 << 20
+)
+
+// timeFormat is that of the engine's pieces: always nine digits, so that it has a fixed length.
+const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
+
+func (d *Driver) markPath(name jail.Name) string {
+	return filepath.Join(d.o.DataDir, marksFolder, string(name)+".mark")
+}
+
+// mark writes the first mark of a container, before it is started.
+func (d *Driver) mark(name jail.Name, a jail.Agent) error {
+	if err := d.trusted(filepath.Join(d.o.DataDir, marksFolder)); err != nil {
+		return err
+	}
+	outs, err := d.outputs(a)
+	if err != nil {
+		return err
+	}
+	return d.writeMark(name, mark{Ends: [2]int64{outs[0].End(), outs[1].End()}})
+}
+
+func (d *Driver) writeMark(name jail.Name, m mark) error {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	path := d.markPath(name)
+	if err := os.WriteFile(path+".next", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".next", path)
+}
+
+func (d *Driver) readMark(name jail.Name) (m mark, err error) {
+	text, err := os.ReadFile(d.markPath(name))
+	if err != nil {
+		return m, err
+	}
+	err = json.Unmarshal(text, &m)
+	return m, err
+}
+
+func (d *Driver) unmark(name jail.Name) error {
+	var errs []error
+	for _, path := range []string{d.markPath(name), d.markPath(name) + ".next"} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Driver) outputs(a jail.Agent) (out [2]Output, err error) {
+	for i, s := range []jail.Stream{jail.Stdout, jail.Stderr} {
+		if out[i], err = d.o.Output(a, s); err != nil {
+			return out, fmt.Errorf("open the log of %s: %w", a.Key(), err)
+		}
+	}
+	return out, nil
+}
+
+// follow reads what a kept container prints, until it has ended and everything was read.
+func (d *Driver) follow(e *entry) {
+	r := d.snapshot(e)
+	if r.Spec.Lifetime != jail.LifetimeKeep || r.Spec.Agent == nil || d.o.Output == nil {
+		return
+	}
+	d.mu.Lock()
+	began := e.drained != nil
+	if !began {
+		e.drained = make(chan struct{})
+	}
+	d.mu.Unlock()
+	if began {
+		return
+	}
+	d.watchers.Add(1)
+	go func() {
+		defer d.watchers.Done()
+		defer close(e.drained)
+		if err := d.read(d.background, e, r); err != nil && d.background.Err() == nil {
+			d.o.Log.Error("read what a container prints", "jail", r.Name, "error", err)
+		}
+	}()
+}
+
+func (d *Driver) read(ctx context.Context, e *entry, r jail.Record) error {
+	outs, err := d.outputs(*r.Spec.Agent)
+	if err != nil {
+		return err
+	}
+	m, err := d.readMark(r.Name)
+	if err != nil {
+		// Without a mark nothing is known to be there already; what was there is there twice rather than lost.
+		d.o.Log.Error("the mark of a container's output cannot be read", "jail", r.Name, "error", err)
+		m = mark{Ends: [2]int64{outs[0].End(), outs[1].End()}}
+	}
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		f := &follower{outs: outs, mark: m, skipPieces: m.Same, save: func(m mark) error { return d.writeMark(r.Name, m) }}
+		for i := range outs {
+			f.skipBytes[i] = outs[i].End() - m.Ends[i]
+		}
+		began := m
+		err := d.readOnce(ctx, r.Name, f)
+		m = f.mark
+		if saveErr := d.writeMark(r.Name, m); saveErr != nil {
+			err = errors.Join(err, saveErr)
+		}
+		if ctx.Err() != nil || cerrdefs.IsNotFound(err) {
+			return nil
+		}
+		select {
+		case <-e.ended:
+			if err == nil && m == began { // read once more after its end, and there was nothing
+				return nil
+			}
+			pause = time.Millisecond
+		default:
+		}
+		if m != began {
+			pause = 50 * time.Millisecond
+		}
+		d.pause(ctx, pause)
+	}
+}
+
+func (d *Driver) readOnce(ctx context.Context, name jail.Name, f *follower) error {
+	since := ""
+	if !f.mark.Since.IsZero() {
+		since = strconv.FormatInt(f.mark.Since.Unix(), 10) + fmt.Sprintf(".%09d", f.mark.Since.Nanosecond())
+	}
+	logs, err := d.engine.ContainerLogs(ctx, string(name), client.ContainerLogsOptions{
+		ShowStdout: true, ShowStderr: true, Timestamps: true, Follow: true, Since: since})
+	if err != nil {
+		return err
+	}
+	err = f.copy(logs)
+	return errors.Join(err, logs.Close())
+}
+
+// follower copies the engine's pieces into two logs.
+type follower struct {
+	outs       [2]Output
+	mark       mark
+	skipPieces int      // of the mark's time, that were read before it
+	skipBytes  [2]int64 // that were read after it
+	unsaved    int
+	save       func(mark) error
+}
+
+// copy reads pieces until the stream ends: eight bytes that say which stream and how many bytes, then a time, a space and
+// what was printed.
+func (f *follower) copy(from io.Reader) error {
+	in := bufio.NewReaderSize(from, 64<<10)
+	var header [8]byte
+	for {
+		if _, err := io.ReadFull(in, header[:]); err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				return nil
+			}
+			return err
+		}
+		size := binary.BigEndian.Uint32(header[4:])
+		if size > maxPiece {
+			return fmt.Errorf("the engine sent a piece of %d bytes", size)
+		}
+		piece := make([]byte, size)
+		if _, err := io.ReadFull(in, piece); err != nil {
+			return nil // read again, from the mark
+		}
+		switch header[0] {
+		case 1, 2:
+			if err := f.piece(int(header[0])-1, piece); err != nil {
+				return err
+			}
+		case 3:
+			return fmt.Errorf("the engine says: %q", piece[:min(len(piece), 200)])
+		default:
+			return fmt.Errorf("the engine sent a piece of the unknown stream %d", header[0])
+		}
+	}
+}
+
+func (f *follower) piece(stream int, piece []byte) error {
+	stamp, data, ok := bytes.Cut(piece, []byte(" "))
+	at, err := time.Parse(timeFormat, string(stamp))
+	if !ok || err != nil {
+		return errors.New("the engine sent a piece without a time")
+	}
+	if at.Equal(f.mark.Since) && f.skipPieces > 0 {
+		f.skipPieces--
+		return nil
+	}
+	if skip := min(f.skipBytes[stream], int64(len(data))); skip > 0 {
+		f.skipBytes[stream] -= skip
+		data = data[skip:]
+	}
+	if len(data) > 0 {
+		if _, err := f.outs[stream].Write(data); err != nil {
+			return err
+		}
+	}
+	if at.Equal(f.mark.Since) {
+		f.mark.Same++
+	} else {
+		f.mark.Since, f.mark.Same = at, 1
+		f.skipPieces = 0
+	}
+	for i := range f.outs {
+		f.mark.Ends[i] = f.outs[i].End() - f.skipBytes[i]
+	}
+	if f.unsaved += len(piece); f.unsaved < markEvery {
+		return nil
+	}
+	f.unsaved = 0
+	return f.save(f.mark)
+}

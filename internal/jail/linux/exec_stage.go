@@ -1,0 +1,150 @@
+//go:build linux
+
+package linux
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// A program that joins a jail is started by two files in the jail, in a folder of a name that cannot be guessed. The jail's
+// own programs may have put anything on the way there, and may change what lies there: so it is worked in by descriptor
+// alone, nothing that exists is opened for writing, and no link is followed.
+
+// maxStaged is how many leftovers are looked at in one go.
+const maxStaged = 4096
+
+// stageDirOf is the folder that programs are staged in, inside a jail.
+func stageDirOf(configured string, k jail.Kind) string {
+	if configured != "" {
+		return configured
+	}
+	return path.Join(k.Home(), ".cache/clawjail/stage")
+}
+
+// newStageID is 128 random bits: no name that could be waited for.
+func newStageID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
+}
+
+func validStageID(s string) bool {
+	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// stageProgram writes what the program is started by, into a folder that nobody else has made.
+func (x *execution) stageProgram(prog jail.Program, at, home string, uid int) error {
+	err := unix.Mkdirat(x.stage.fd, x.id, unfinished)
+	if errors.Is(err, unix.EEXIST) {
+		return problem.Wrap(err, problem.Conflict, "try again", "something lies in the jail where the program was to be staged")
+	}
+	if err != nil {
+		return full(planted(&os.PathError{Op: "mkdir", Path: at, Err: err}, x.id, "the stage of the jail"))
+	}
+	x.staged = true
+	dir, err := x.stage.ensure(x.id, uid, 0o700)
+	if err != nil {
+		return planted(err, x.id, "the stage of the jail")
+	}
+	err = errors.Join(
+		dir.create(jail.StageEnv, prog.EnvScript(), 0o600, uid, uid),
+		dir.create(jail.StageLaunch, prog.ExecScript(at, home), 0o700, uid, uid),
+		dir.Close())
+	return full(err)
+}
+
+// full says that it is the jail's disk that is full, not the host's.
+func full(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return problem.Wrap(err, problem.LimitDisk, "remove something there, or give the agent more", "the home directory of the jail is full")
+	}
+	return err
+}
+
+// openStage opens the folder that programs are staged in, as the jail sees it, and makes it for the jail's user. No link
+// is followed: the jail's programs may have put anything there.
+func openStage(proc jail.Process, dir string, uid int) (*folder, error) {
+	running, err := openProcess(proc)
+	if gone(err) {
+		return nil, problem.Wrap(err, problem.Conflict, "start it first", "the jail does not run any more")
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer running.Close()
+	root, err := running.rootFolder()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }() // opened for reading
+	rel := strings.TrimPrefix(dir, "/")
+	stage, err := root.ensureAll(rel, uid, 0o700)
+	return stage, full(planted(err, rel, "the root of the jail"))
+}
+
+// rootFolder opens the root of a process, from which no name leads into the host.
+func (p *process) rootFolder() (*folder, error) {
+	fd, err := unix.Openat(int(p.dir.Fd()), "root", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, p.failed("root", err)
+	}
+	return &folder{fd: fd, path: "/"}, nil
+}
+
+// unstage removes what stageProgram made. The jail's programs may have changed it: no link is followed, and what they put
+// there themselves is left to them.
+func unstage(stage *folder, id string) error {
+	dir, err := stage.folder(id)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
+		return stage.remove(id)
+	case err != nil:
+		return err
+	}
+	var errs []error
+	for _, name := range []string{jail.StageEnv, jail.StageLaunch} {
+		if err := dir.remove(name); err != nil && !errors.Is(err, unix.EISDIR) {
+			errs = append(errs, err)
+		}
+	}
+	errs = append(errs, dir.Close())
+	if err := stage.rmdir(id); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.ENOTDIR) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// forgetStaged removes what a killed host daemon staged for programs in an earlier jail. No program is started in one that
+// does not run yet, so all that is there is left over.
+func (s *Storage) forgetStaged(state *folder) {
+	rel, ok := strings.CutPrefix(stageDirOf(s.o.StageDir, jail.KindAgent), jail.StateDir+"/")
+	if !ok {
+		return
+	}
+	stage, err := state.folder(rel)
+	if err != nil {
+		return // never used, or no folder of ours: nothing is staged in it
+	}
+	defer func() { _ = stage.Close() }() // opened for reading
+	names, err := stage.some(maxStaged)
+	for _, n := range names {
+		if validStageID(n) {
+			err = errors.Join(err, unstage(stage, n))
+		}
+	}
+	if err != nil {
+		s.o.Log.Warn("remove what was staged for an earlier jail", "error", err)
+	}
+}

@@ -1,0 +1,97 @@
+//go:build linux
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+// endStale ends the programs that a host daemon had started in jails and that it did not live to end: nobody holds their
+// stdio any more. Called before there are others. What cannot be ended keeps its mark, and ends with its jail.
+func (r *Runtime) endStale() error {
+	jails, err := r.bundles.traces(jail.TraceStaged, r.o.Installation)
+	if err != nil {
+		return err
+	}
+	for _, t := range jails {
+		all, err := r.bundles.folder(filepath.Join(string(t.Name), bundleExecs))
+		if gone(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		ids, err := all.some(maxStaged)
+		if err := errors.Join(err, all.Close()); err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if !validStageID(id) {
+				continue
+			}
+			if err := r.endOne(t.Name, id); err != nil {
+				r.o.Log.Error("end a program that an earlier host daemon has started", "jail", t.Name, "error", err)
+			} else {
+				r.o.Log.Info("ended a program that an earlier host daemon has started", "jail", t.Name)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Runtime) endOne(name jail.Name, id string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), execCleanup)
+	defer cancel()
+	x := &execution{r: r, name: name, id: id, group: name + "/" + jail.Name(execGroup+id)}
+	x.stage, x.staged = r.stageOf(name), true
+	return x.clean(ctx)
+}
+
+// stageOf opens the stage of a jail that runs, or returns nil: of one that has ended, the next mount of its state removes
+// what is left.
+func (r *Runtime) stageOf(name jail.Name) *folder {
+	fd, err := r.bundles.open(filepath.Join(string(name), bundlePID), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil
+	}
+	file := os.NewFile(uintptr(fd), bundlePID)
+	defer func() { _ = file.Close() }() // opened for reading
+	var text [32]byte
+	n, err := file.Read(text[:])
+	if err != nil {
+		return nil
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
+	if err != nil || pid <= 1 {
+		return nil
+	}
+	p, err := openProcess(jail.Process{PID: pid})
+	if err != nil {
+		return nil
+	}
+	defer p.Close()
+	// Only now that it is open: the number may be another process's since.
+	if pids, err := r.limits.processes(string(name)); err != nil || !slices.Contains(pids, pid) || p.ended() {
+		return nil
+	}
+	root, err := p.rootFolder()
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = root.Close() }() // opened for reading
+	stage, err := root.folder(strings.TrimPrefix(stageDirOf(r.o.StageDir, name.Kind()), "/"))
+	if err != nil {
+		return nil
+	}
+	return stage
+}

@@ -1,0 +1,270 @@
+//go:build linux
+
+package linux
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// tokenFolder is the folder of the token, in the clone's.
+const tokenFolder = "token"
+
+// Mount mounts what the jail of an agent has of the host onto its clone. The runtime binds the clone with everything that
+// is mounted there, so the jail's view of it begins with the jail and ends with it, and Unmount finds all of it.
+func (s *Storage) Mount(ctx context.Context, p jail.Placement) error {
+	if err := errors.Join(s.o.check(p.Name), ctx.Err()); err != nil {
+		return err
+	}
+	a := p.Spec.Agent
+	if a == nil {
+		return nil
+	}
+	place, err := s.jails.folder(string(p.Name))
+	if err != nil {
+		return fmt.Errorf("mount into jail %s: %w", p.Name, err)
+	}
+	defer func() { _ = place.Close() }() // opened for reading
+	root, err := place.folder(rootMount)
+	if err != nil {
+		return fmt.Errorf("mount into jail %s: %w", p.Name, err)
+	}
+	defer func() { _ = root.Close() }()
+	if a.Token {
+		if err := s.mountToken(place, root); err != nil {
+			return fmt.Errorf("mount the folder of the token: %w", err)
+		}
+	}
+	if a.State > 0 {
+		if err := s.mountState(ctx, root, *a, int(p.Profile.UID)); err != nil {
+			return fmt.Errorf("mount the state of %s: %w", a.Name, err)
+		}
+	}
+	return s.mountFolders(root, p.Spec.Mounts, int(p.Profile.UID))
+}
+
+// mountToken makes an empty folder: no token of an earlier jail is ever in it.
+func (s *Storage) mountToken(place, root *folder) error {
+	if err := place.mkdir(tokenFolder, 0o755); err != nil {
+		return err
+	}
+	dir, err := place.folder(tokenFolder)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }() // opened for reading
+	point, err := mountPoint(root, jail.TokenDir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = point.Close() }()
+	return bind(dir, point, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOEXEC)
+}
+
+// mountFolders mounts folders of the operator, those that others are mounted in first.
+func (s *Storage) mountFolders(root *folder, mounts []jail.Mount, uid int) (err error) {
+	mounts = slices.SortedFunc(slices.Values(mounts), func(a, b jail.Mount) int { return cmp.Compare(a.Target, b.Target) })
+	sources := map[string]*folder{} // by target
+	defer func() {
+		for _, f := range sources {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	for _, m := range mounts {
+		if sources[m.Target], err = openMount(s.o.WorkspaceRoots, m, uid); err != nil {
+			delete(sources, m.Target)
+			return err
+		}
+		var attributes uint64
+		if m.ReadOnly {
+			attributes = unix.MOUNT_ATTR_RDONLY
+		}
+		point, err := pointIn(root, sources, m.Target, uid)
+		if err != nil {
+			return err
+		}
+		err = bind(sources[m.Target], point, attributes)
+		if err := errors.Join(err, point.Close()); err != nil {
+			return fmt.Errorf("mount %s: %w", m.Source, err)
+		}
+	}
+	return nil
+}
+
+// pointIn opens the place that something is to be mounted on. One that lies in another folder of the operator's is made
+// there, by its own descriptor: the mount of it may be read-only.
+func pointIn(root *folder, sources map[string]*folder, target string, uid int) (*folder, error) {
+	for over := filepath.Dir(target); over != "/"; over = filepath.Dir(over) {
+		source := sources[over]
+		if source == nil {
+			continue
+		}
+		rel := strings.TrimPrefix(target, over+"/")
+		made, err := source.ensureAll(rel, uid, 0o755)
+		if err == nil {
+			err = made.Close()
+		}
+		if err != nil {
+			return nil, planted(err, rel, source.path)
+		}
+		point, err := root.folder(strings.TrimPrefix(target, "/"))
+		return point, planted(err, rel, source.path)
+	}
+	return mountPoint(root, target)
+}
+
+// ensureAll is ensure for a path of several elements, none of them a link.
+func (f *folder) ensureAll(rel string, uid int, mode os.FileMode) (*folder, error) {
+	at := f
+	for name := range strings.SplitSeq(rel, "/") {
+		next, err := at.ensure(name, uid, mode)
+		if at != f {
+			err = errors.Join(err, at.Close())
+		}
+		if err != nil {
+			return nil, err
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// mountPoint opens a folder of the clone, and makes it when it is missing. Links of the template are not followed.
+func mountPoint(root *folder, target string) (*folder, error) {
+	at := root
+	for name := range strings.SplitSeq(strings.TrimPrefix(target, "/"), "/") {
+		next, err := at.sub(name, 0o755)
+		if at != root {
+			err = errors.Join(err, at.Close())
+		}
+		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+			return nil, problem.Wrap(err, problem.BadTemplate, "make it a folder in the template, or leave it out",
+				"nothing can be mounted at %s: %s is not a folder there", target, name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("make a place for %s: %w", target, err)
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// bind mounts a folder, and nothing that is mounted beneath it, onto another. There are neither devices nor setuid
+// programs through it.
+func bind(from, onto *folder, attributes uint64) error {
+	tree, err := unix.OpenTree(from.fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return &os.PathError{Op: "bind", Path: from.path, Err: err}
+	}
+	defer func() { _ = unix.Close(tree) }() // the mount stays, or was never attached
+	attr := unix.MountAttr{Attr_set: attributes | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return &os.PathError{Op: "restrict the bind of", Path: from.path, Err: err}
+	}
+	if err := attach(tree, onto); err != nil {
+		return fmt.Errorf("bind %s: %w", from.path, err)
+	}
+	return nil
+}
+
+// attach puts a mount onto an open folder.
+func attach(tree int, onto *folder) error {
+	if err := unix.MoveMount(tree, "", onto.fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return &os.PathError{Op: "mount onto", Path: onto.path, Err: err}
+	}
+	return nil
+}
+
+// Token puts the token into its folder. Whoever reads sees the one before or this one.
+func (s *Storage) Token(ctx context.Context, name jail.Name, uid uint32, token []byte) error {
+	if err := errors.Join(s.o.check(name), ctx.Err()); err != nil {
+		return err
+	}
+	unlock := s.locks.lock("token " + string(name))
+	defer unlock()
+	dir, err := s.jails.folder(filepath.Join(string(name), tokenFolder))
+	if errors.Is(err, os.ErrNotExist) {
+		return problem.Wrap(err, problem.Conflict, "start the jail again", "jail %s has no place for a token", name)
+	}
+	if err != nil {
+		return fmt.Errorf("deliver the token of jail %s: %w", name, err)
+	}
+	const fresh = ".new" // a killed process may have left one
+	err = errors.Join(dir.remove(fresh), dir.create(fresh, token, 0o600, int(uid), int(uid)))
+	if err == nil {
+		err = unix.Renameat(dir.fd, fresh, dir.fd, jail.TokenName)
+	}
+	if err != nil {
+		err = errors.Join(err, dir.remove(fresh))
+	}
+	if err := errors.Join(err, dir.Close()); err != nil {
+		return fmt.Errorf("deliver the token of jail %s: %w", name, err)
+	}
+	return nil
+}
+
+// remove removes a file; that there is none is fine.
+func (f *folder) remove(name string) error {
+	if err := unix.Unlinkat(f.fd, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "remove", Path: filepath.Join(f.path, name), Err: err}
+	}
+	return nil
+}
+
+// Check says what would keep Clone and Mount from working, and makes nothing.
+func (s *Storage) Check(ctx context.Context, spec jail.Spec) error {
+	if spec.Image != "" {
+		return problem.New(problem.BadRequest, "name a template", "this driver makes no containers")
+	}
+	var errs []error
+	if tree, err := s.source(spec); err != nil {
+		errs = append(errs, err)
+	} else {
+		errs = append(errs, unix.Close(tree))
+	}
+	for _, m := range spec.Mounts {
+		errs = append(errs, CheckMount(s.o.WorkspaceRoots, m))
+	}
+	if spec.Agent != nil && spec.Agent.State > 0 {
+		errs = append(errs, s.checkState(*spec.Agent))
+	}
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// source opens what a clone is made of: the folder of a template, or one of the operator's.
+func (s *Storage) source(spec jail.Spec) (int, error) {
+	if spec.Root != "" {
+		g, err := grantFor("jail_roots", s.o.JailRoots, spec.Root)
+		if err != nil {
+			return -1, err
+		}
+		dir, err := g.open(-1)
+		if err != nil {
+			return -1, err
+		}
+		return dir.fd, nil
+	}
+	if err := jail.ValidTemplateName(spec.Template); err != nil {
+		return -1, err
+	}
+	tree, err := s.templates.open(filepath.Join(spec.Template, rootfsFolder), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return -1, problem.Wrap(err, problem.TemplateMissing, "run `clawjail template build "+spec.Template+"`",
+			"there is no template %s", spec.Template)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("open template %s: %w", spec.Template, err)
+	}
+	return tree, nil
+}

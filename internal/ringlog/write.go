@@ -1,0 +1,134 @@
+package ringlog
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Write appends. What the disk does not take is dropped and counted, because whoever prints must not hang on a full disk:
+// the only error is that the log is closed.
+func (l *Log) Write(p []byte) (int, error) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	total := len(p)
+	for len(p) > 0 {
+		if l.isClosed() {
+			return total - len(p), fs.ErrClosed
+		}
+		n, err := 0, l.prepare()
+		if err == nil {
+			n, err = l.current.WriteAt(p[:min(int64(len(p)), l.room)], l.at())
+			l.grew(int64(n))
+			p = p[n:]
+		}
+		if err != nil {
+			l.drop(int64(len(p)))
+			break
+		}
+	}
+	return total, nil
+}
+
+func (l *Log) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+// prepare makes the newest segment have room. l.writing is held, as for all that follow.
+func (l *Log) prepare() error {
+	if l.current != nil && l.room > 0 {
+		return nil
+	}
+	s := segment{start: l.End()}
+	f, err := l.root.OpenFile(s.name(), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return err
+	}
+	l.leave()
+	l.current, l.room = f, l.options.Segment
+	l.mu.Lock()
+	l.pieces = append(l.pieces, s)
+	l.mu.Unlock()
+	return nil
+}
+
+// at is where the next byte goes in the newest segment's file.
+func (l *Log) at() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.end - l.pieces[len(l.pieces)-1].start
+}
+
+// grew says that n bytes were appended to the newest segment, and lets go what need not be kept.
+func (l *Log) grew(n int64) {
+	if n <= 0 {
+		return
+	}
+	l.room -= n
+	var old []segment
+	l.mu.Lock()
+	l.pieces[len(l.pieces)-1].size += n
+	l.end += n
+	have := int64(0)
+	for _, s := range l.pieces {
+		have += s.size
+	}
+	for len(l.pieces) > 1 && have-l.pieces[0].size >= l.options.Keep {
+		have -= l.pieces[0].size
+		old = append(old, l.pieces[0])
+		l.pieces = l.pieces[1:]
+	}
+	l.announce()
+	l.mu.Unlock()
+	for _, s := range old {
+		_ = l.root.Remove(s.name()) // one that stays is taken for the oldest by the next Open, and goes then
+	}
+}
+
+// drop leaves n bytes out. What comes next begins a segment, whose name says where it is.
+func (l *Log) drop(n int64) {
+	if n <= 0 {
+		return
+	}
+	l.leave()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end += n
+	l.dropped += n
+	l.announce()
+}
+
+// leave is done with the newest segment. One that nothing was written to goes: its name is not that of what comes next.
+func (l *Log) leave() {
+	if l.current == nil {
+		return
+	}
+	_ = l.current.Close() // everything is with the kernel, and is not forced to the disk
+	l.current, l.room = nil, 0
+	l.mu.Lock()
+	last := l.pieces[len(l.pieces)-1]
+	if last.size == 0 {
+		l.pieces = l.pieces[:len(l.pieces)-1]
+	}
+	l.mu.Unlock()
+	if last.size == 0 {
+		_ = l.root.Remove(last.name()) // an empty file of a log is no harm
+	}
+}
+
+// discard reads what the disk does not take. It does not wait.
+func (l *Log) discard(fd int, most int) (int64, error) {
+	waste := make([]byte, min(most, 64<<10))
+	n, err := unix.Read(fd, waste)
+	if n > 0 {
+		l.drop(int64(n))
+	}
+	if errors.Is(err, unix.EINTR) {
+		return 0, nil
+	}
+	return int64(max(n, 0)), err
+}

@@ -1,0 +1,265 @@
+package toolserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+const (
+	// secretsDir is the folder of the secrets, in the home directory of the jail.
+	secretsDir = ".secrets"
+	// maxLife ends a jail however much it is used. The next call makes a new one.
+	maxLife = 24 * time.Hour
+)
+
+// place is where a server runs: its pipes, and how it is ended.
+type place struct {
+	name  jail.Name
+	stdio *jail.Stdio
+	// exit says how the program ended, once it has, and waits for that.
+	exit func(ctx context.Context) (jail.Exit, error)
+	// end ends it, and returns when nothing of it is left.
+	end func(ctx context.Context) error
+}
+
+// open makes the place of a server for a tenant. On error nothing is left.
+func (s *Service) open(ctx context.Context, server config.MCPServer, tenant string) (*place, error) {
+	if server.Agent != "" {
+		return s.openBeside(ctx, server, tenant)
+	}
+	spec, wipe, err := s.spec(ctx, server, tenant)
+	if err != nil {
+		return nil, err
+	}
+	made, err := s.o.Driver.Create(ctx, spec)
+	wipe()
+	if err != nil {
+		return nil, err
+	}
+	addr, admitted := made.Lease.Addr, server.Network == config.ServerNetworkGateway
+	p := &place{name: made.Name, stdio: made.Stdio,
+		exit: func(ctx context.Context) (jail.Exit, error) { return s.o.Driver.Wait(ctx, made.Name) },
+		end: func(ctx context.Context) error {
+			var cut error
+			if admitted {
+				cut = s.o.Gateway.Forget(addr)
+			}
+			made.Stdio.Close()
+			return errors.Join(cut, s.destroy(ctx, made.Name))
+		}}
+	if admitted {
+		if err := s.admit(ctx, server, tenant, made.Name, addr); err != nil {
+			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.pace.destroy)
+			defer cancel()
+			return nil, errors.Join(err, p.end(ending))
+		}
+	}
+	return p, nil
+}
+
+// admit lets a jail reach what its declaration allows, through the gateway.
+func (s *Service) admit(ctx context.Context, server config.MCPServer, tenant string, name jail.Name, addr netip.Addr) error {
+	rules := make([]policy.Rule, 0, len(server.Allow))
+	for n, target := range server.Allow {
+		host, ports, err := config.AllowedHost(target)
+		if err != nil {
+			return fmt.Errorf("allow %q: %w", target, err)
+		}
+		rules = append(rules, policy.Rule{Name: fmt.Sprintf("mcp-%s-%d", server.Name, n+1), Action: policy.Allow, Host: host, Ports: ports})
+	}
+	// Whoever had the address before is gone; what of it may not be is cut off here.
+	if err := s.o.Gateway.Forget(addr); err != nil {
+		return err
+	}
+	// A name as of a session: operators' rules for all sessions may take away from what is declared here, and none adds to it.
+	err := s.o.Gateway.Admit(addr, gateway.Caller{Jail: string(name), Session: "mcp_" + string(name), Tenant: tenant, Actor: actor(server.Name),
+		Policy: policy.Only(rules...), Confined: true})
+	if err != nil {
+		return err
+	}
+	return s.o.Driver.Admit(ctx, name)
+}
+
+// actor names a server in records of what its jail does.
+func actor(server string) string { return "mcp_server:" + server }
+
+// destroy asks for the end of a jail until the host daemon is there to hear it. It ends it by itself when clawjail is gone.
+func (s *Service) destroy(ctx context.Context, name jail.Name) error {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err := s.o.Driver.Destroy(ctx, name)
+		if problem.CodeOf(err) != problem.HostdUnreachable {
+			return err
+		}
+		again := time.NewTimer(pause)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return err
+		}
+	}
+}
+
+// openBeside starts a server in the jail of an agent of the tenant.
+func (s *Service) openBeside(ctx context.Context, server config.MCPServer, tenant string) (*place, error) {
+	if s.o.Keeper == nil {
+		return nil, problem.New(problem.Unsupported, "give the server a jail of its own: leave agent out", "there are no jails of agents here")
+	}
+	_, all, err := s.o.Keeper.Kept(ctx, 0, false)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range all {
+		if k.Spec.Agent == nil || k.Spec.Agent.Tenant != tenant || k.Spec.Agent.Name != server.Agent {
+			continue
+		}
+		if k.Jail == "" || k.Phase != jail.PhaseRunning {
+			break
+		}
+		running, err := s.o.Keeper.ExecIn(ctx, k.Jail, jail.Program{Argv: server.Command, Env: server.Env, Wire: jail.WireStdio})
+		if err != nil {
+			return nil, err
+		}
+		return besidePlace(k.Jail, running), nil
+	}
+	return nil, problem.New(problem.Conflict, "clawjail agent ls shows what runs", "the MCP server %s runs in the jail of the agent %s, which does not run",
+		server.Name, server.Agent)
+}
+
+func besidePlace(name jail.Name, running *jail.Running) *place {
+	type ended struct {
+		exit jail.Exit
+		err  error
+	}
+	done := make(chan struct{})
+	var how ended
+	go func() {
+		defer close(done)
+		how.exit, how.err = running.Wait()
+	}()
+	exit := func(ctx context.Context) (jail.Exit, error) {
+		select {
+		case <-done:
+			return how.exit, how.err
+		case <-ctx.Done():
+			return jail.Exit{}, ctx.Err()
+		}
+	}
+	return &place{name: name, stdio: running.Stdio, exit: exit, end: func(ctx context.Context) error {
+		running.End()
+		running.Stdio.Close()
+		_, err := exit(ctx)
+		if ctx.Err() == nil {
+			err = nil // how a program ended that was told to is of no interest
+		}
+		return err
+	}}
+}
+
+// spec describes the jail of a server. wipe overwrites the secrets in it, once the jail was made.
+func (s *Service) spec(ctx context.Context, server config.MCPServer, tenant string) (spec jail.Spec, wipe func(), err error) {
+	l := server.Limits
+	spec = jail.Spec{
+		Kind: jail.KindAgent, Lifetime: jail.LifetimeOwner, Template: server.Template,
+		Agent: &jail.Agent{Tenant: tenant, Name: "mcp-" + server.Name},
+		Limits: jail.Limits{Memory: int64(l.Memory), MilliCPU: max(int(l.CPU*1000), jail.MinMilliCPU), Tasks: l.Tasks, Disk: int64(l.Tmp),
+			SharedMemory: int64(l.Tmp), Files: l.Files, WallClock: maxLife},
+	}
+	for _, m := range server.Mounts {
+		spec.Mounts = append(spec.Mounts, jail.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+	}
+	env := map[string]string{}
+	if server.Network == config.ServerNetworkGateway {
+		for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
+			env[name] = s.o.Proxy
+		}
+		env["NO_PROXY"], env["no_proxy"] = "localhost,127.0.0.1", "localhost,127.0.0.1"
+		env["NODE_USE_ENV_PROXY"] = "1" // or Node asks nobody
+	}
+	maps.Copy(env, server.Env)
+	wipe = func() {
+		for _, f := range spec.HomeFiles {
+			clear(f.Data)
+		}
+	}
+	for _, one := range server.Secrets {
+		data, err := s.secret(ctx, tenant, one)
+		if err != nil {
+			wipe()
+			return jail.Spec{}, nil, err
+		}
+		spec.HomeFiles = append(spec.HomeFiles, jail.File{Path: secretsDir + "/" + one.Name, Data: data})
+		if !one.Env {
+			env[one.Name+"_FILE"] = jail.KindAgent.Home() + "/" + secretsDir + "/" + one.Name
+		}
+	}
+	spec.Program = jail.Program{Argv: withSecrets(server), Env: env, Wire: jail.WireStdio}
+	return spec, wipe, nil
+}
+
+func (s *Service) secret(ctx context.Context, tenant string, one config.ServerSecret) (data []byte, err error) {
+	name := vault.SecretName{Tenant: tenant, Service: one.Secret}
+	err = s.o.Vault.UseSecret(ctx, name, func(v secret.Value) error {
+		data = v.Append(nil)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if one.Env && strings.IndexByte(string(data), 0) >= 0 {
+		clear(data)
+		return nil, problem.New(problem.BadSecret, "deliver it as a file: leave `as: env` out", "the secret %s has a NUL byte, which no variable can have", one.Secret)
+	}
+	if err := s.o.Vault.MarkUsed(ctx, name, s.o.Now()); err != nil {
+		s.o.Log.Warn("mark a secret as used", "secret", one.Secret, "error", err)
+	}
+	return data, nil
+}
+
+// withSecrets is the command of a server behind a script that makes its secrets its own alone, and puts into its
+// environment those that it wants there. The jail's description has the names only. Names are variables', so that nothing of
+// them means anything to a shell.
+func withSecrets(server config.MCPServer) []string {
+	if len(server.Secrets) == 0 {
+		return server.Command
+	}
+	var b strings.Builder
+	b.WriteString("set -eu\nd=\"$HOME/" + secretsDir + "\"\nchmod 0400 \"$d\"/*\n")
+	for _, one := range server.Secrets {
+		if one.Env {
+			// The x keeps line ends at the end of the secret, which the shell would take away.
+			b.WriteString("v=$(cat \"$d/" + one.Name + "\" && printf x)\nexport " + one.Name + "=\"${v%x}\"\nrm -f \"$d/" + one.Name + "\"\n")
+		}
+	}
+	b.WriteString("unset v d\nexec \"$@\"\n")
+	return append([]string{"/bin/sh", "-c", b.String(), "sh"}, server.Command...)
+}
+
+// exitText says how a program ended, as a part of a sentence.
+func exitText(x jail.Exit) string {
+	text := fmt.Sprintf("ended with status %d", x.Code)
+	if x.Signal != "" {
+		text = "ended with the signal " + x.Signal
+	}
+	if x.Cause == jail.CauseMemory {
+		text = "needed more memory than its limit"
+	}
+	if x.Cause == jail.CauseWallClock {
+		text = "had run for as long as it may"
+	}
+	return cmp.Or(text, "ended")
+}

@@ -1,0 +1,389 @@
+package toolserver
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// kindServer is the kind of entries that are servers, added at run time.
+const kindServer = "mcpserver"
+
+// Source says where a server was declared.
+type Source string
+
+// The sources. What is of the file is changed there.
+const (
+	SourceFile  Source = "file"
+	SourceAdded Source = "added"
+)
+
+// State is what a server is doing for a tenant.
+type State string
+
+// The states.
+const (
+	StateStopped  State = "stopped" // until somebody calls it
+	StateStarting State = "starting"
+	StateRunning  State = "running"
+	StatePaused   State = "paused" // it went wrong too often
+)
+
+// Status is a server as it is for one tenant.
+type Status struct {
+	config.MCPServer
+	Source Source
+	State  State
+	Since  time.Time // of running
+	// Tools is how many are offered, -1 when it is not known yet.
+	Tools int
+	Calls int // under way
+	// Problem is the last thing that went wrong, unless something went well after it.
+	Problem string
+}
+
+// Report is what a test of a server found.
+type Report struct {
+	Name           string
+	Title, Version string // what it says of itself
+	Protocol       string
+	Timing         Timing
+	Tools          []*sdk.Tool
+	Left           int    // tools that are not offered
+	Stderr         string // what it printed
+	Problem        string
+	Hint           string
+	Code           string
+	Instructions   string
+}
+
+// storedServers are the entries of the database, as they were read last.
+type storedServers struct {
+	revision int64
+	read     bool
+	all      []config.MCPServer
+	ids      map[string]string // of entries, by name
+}
+
+// servers are those that there are, of the file first. The caller may change the slice.
+func (s *Service) servers(ctx context.Context) ([]config.MCPServer, error) {
+	stored, err := s.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]config.MCPServer, 0, len(s.o.Servers)+len(stored.all))
+	for _, server := range s.o.Servers {
+		out = append(out, server.WithDefaults(s.o.Limits))
+	}
+	for _, server := range stored.all {
+		if !s.ofFile(server.Name) { // what the file says by now goes before
+			out = append(out, server.WithDefaults(s.o.Limits))
+		}
+	}
+	return out, nil
+}
+
+func (s *Service) ofFile(name string) bool {
+	return slices.ContainsFunc(s.o.Servers, func(server config.MCPServer) bool { return server.Name == name })
+}
+
+// load reads the entries if any has changed.
+func (s *Service) load(ctx context.Context) (storedServers, error) {
+	revision, err := s.o.Store.EntriesRevision(ctx)
+	if err != nil {
+		return storedServers{}, fmt.Errorf("read the MCP servers: %w", err)
+	}
+	s.mu.Lock()
+	known := s.stored
+	s.mu.Unlock()
+	if known.read && known.revision == revision {
+		return known, nil
+	}
+	rows, err := s.o.Store.ListEntries(ctx, kindServer)
+	if err != nil {
+		return storedServers{}, fmt.Errorf("read the MCP servers: %w", err)
+	}
+	next := storedServers{revision: revision, read: true, ids: map[string]string{}}
+	for _, row := range rows {
+		server, err := decodeStored(row)
+		if err != nil {
+			s.o.Log.Error("an MCP server in the database cannot be read, and is left out", "entry", row.ID, "error", err)
+			continue
+		}
+		if len(next.all) < config.MaxMCPServers {
+			next.all, next.ids[server.Name] = append(next.all, server), row.ID
+		}
+	}
+	s.mu.Lock()
+	s.stored = next
+	s.mu.Unlock()
+	return next, nil
+}
+
+// decodeStored reads an entry. What the database has is checked like what anybody else says.
+func decodeStored(row store.Entry) (config.MCPServer, error) {
+	var server config.MCPServer
+	if err := json.Unmarshal(row.Body, &server); err != nil {
+		return config.MCPServer{}, err
+	}
+	if server.Name != row.Name {
+		return config.MCPServer{}, errors.New("its name is another one than that of the entry")
+	}
+	return server, server.Validate()
+}
+
+// Names are the names of all servers, for those who declare agents.
+func (s *Service) Names(ctx context.Context) ([]string, error) {
+	all, err := s.servers(ctx)
+	out := make([]string, len(all))
+	for n, server := range all {
+		out[n] = server.Name
+	}
+	return out, err
+}
+
+// List describes the servers that a tenant may use; an admin of the installation sees all.
+func (s *Service) List(ctx context.Context, by identity.Principal, tenant string) ([]Status, error) {
+	tenant = by.TenantOr(tenant)
+	if err := s.o.Identity.AuthorizeWith(ctx, by, identity.ServerList, identity.Object{Tenant: tenant}); err != nil {
+		return nil, err
+	}
+	all, err := s.servers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []Status
+	for _, server := range all {
+		if by.Tenant == "" || server.Serves(tenant) {
+			out = append(out, s.status(server, tenant))
+		}
+	}
+	slices.SortFunc(out, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+func (s *Service) status(server config.MCPServer, tenant string) Status {
+	out := Status{MCPServer: server, Source: SourceAdded, State: StateStopped, Tools: -1}
+	if s.ofFile(server.Name) {
+		out.Source = SourceFile
+	}
+	s.mu.Lock()
+	i := s.instances[instanceKey{tenant, server.Name}]
+	s.mu.Unlock()
+	if i == nil || i.mark != fingerprint(server) {
+		return out
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	_, paused := i.starts.next(s.o.Now())
+	switch {
+	case i.run != nil && i.run.alive():
+		out.State, out.Since, out.Calls = StateRunning, i.since, i.inUse
+	case i.attempt != nil:
+		out.State = StateStarting
+	case s.o.Now().Before(paused):
+		out.State = StatePaused
+	}
+	if i.known != nil {
+		out.Tools = len(i.known.tools)
+	}
+	if i.last != nil {
+		out.Problem = bare(i.last)
+	}
+	return out
+}
+
+// Add makes a server, or replaces the one of the same name that was added before.
+func (s *Service) Add(ctx context.Context, by identity.Principal, server config.MCPServer) (Status, error) {
+	err := s.change(ctx, by, server.Name, func(stored storedServers) error {
+		if err := server.Validate(); err != nil {
+			return ofRequest(err)
+		}
+		if s.ofFile(server.Name) {
+			return ofFileProblem(server.Name)
+		}
+		body, err := json.Marshal(server)
+		if err != nil {
+			return err
+		}
+		now := s.o.Now()
+		id, exists := stored.ids[server.Name]
+		if !exists {
+			if len(stored.all) >= config.MaxMCPServers {
+				return problem.New(problem.Conflict, "remove some: clawjail mcp-server rm NAME", "there are %d MCP servers already", len(stored.all))
+			}
+			err := s.o.Store.CreateEntry(ctx, store.Entry{ID: newID(), Kind: kindServer, Name: server.Name, Body: body, CreatedAt: now, UpdatedAt: now})
+			return changed(err, server.Name)
+		}
+		row, err := s.o.Store.Entry(ctx, id)
+		if err != nil {
+			return changed(err, server.Name)
+		}
+		row.Body, row.UpdatedAt = body, now
+		return changed(s.o.Store.UpdateEntry(ctx, row), server.Name)
+	})
+	if err != nil {
+		return Status{}, err
+	}
+	s.retireAll(server.Name)
+	return s.status(server.WithDefaults(s.o.Limits), by.TenantOr("")), nil
+}
+
+// Remove removes a server that was added, and ends it.
+func (s *Service) Remove(ctx context.Context, by identity.Principal, name string) error {
+	err := s.change(ctx, by, name, func(stored storedServers) error {
+		if s.ofFile(name) {
+			return ofFileProblem(name)
+		}
+		id, exists := stored.ids[name]
+		if !exists {
+			return noServer(name)
+		}
+		return changed(s.o.Store.DeleteEntry(ctx, id), name)
+	})
+	if err != nil {
+		return err
+	}
+	s.retireAll(name)
+	return nil
+}
+
+// change does something to what is declared, on the record.
+func (s *Service) change(ctx context.Context, by identity.Principal, name string, do func(storedServers) error) error {
+	if err := s.o.Identity.AuthorizeWith(ctx, by, identity.ServerChange, identity.Object{}); err != nil {
+		return err
+	}
+	stored, err := s.load(ctx)
+	if err != nil {
+		return err
+	}
+	end, err := s.o.Audit(ctx, audit.Intent{Action: string(identity.ServerChange), Actor: by.Actor(), Target: visible(name, 64)})
+	if err != nil {
+		return err
+	}
+	if err := do(stored); err != nil {
+		end(audit.Outcome{Result: audit.Failed})
+		return err
+	}
+	end(audit.Outcome{Result: audit.OK})
+	return nil
+}
+
+// ofRequest is what is wrong with a declaration, as the mistake of a request and not of the configuration.
+func ofRequest(err error) error {
+	var many *problem.Many
+	if !errors.As(err, &many) {
+		return err
+	}
+	return &problem.Many{Code: problem.BadRequest, Flaws: many.Flaws}
+}
+
+func changed(err error, name string) error {
+	switch {
+	case errors.Is(err, store.ErrExists):
+		return problem.New(problem.Conflict, "try again", "the MCP server %s was changed by somebody else meanwhile", name)
+	case errors.Is(err, store.ErrNotFound):
+		return noServer(name)
+	case err != nil:
+		return fmt.Errorf("change the MCP server %s: %w", name, err)
+	}
+	return nil
+}
+
+func ofFileProblem(name string) error {
+	return problem.New(problem.Conflict, "change mcp_servers in the configuration, and restart clawjail", "the MCP server %s is of the configuration file", name)
+}
+
+func noServer(name string) error {
+	return problem.New(problem.NotFound, "list them: clawjail mcp-server ls", "there is no MCP server %q", visible(name, 60))
+}
+
+// Test starts a server for a tenant, beside those that run, asks for its tools, and ends it. What went wrong is in the
+// report.
+func (s *Service) Test(ctx context.Context, by identity.Principal, tenant, name string) (Report, error) {
+	if err := s.o.Identity.AuthorizeWith(ctx, by, identity.ServerChange, identity.Object{}); err != nil {
+		return Report{}, err
+	}
+	tenant = by.TenantOr(tenant)
+	all, err := s.servers(ctx)
+	if err != nil {
+		return Report{}, err
+	}
+	at := slices.IndexFunc(all, func(server config.MCPServer) bool { return server.Name == name })
+	if at < 0 {
+		return Report{}, noServer(name)
+	}
+	if !all[at].Serves(tenant) {
+		return Report{}, problem.New(problem.Conflict, "name one of its tenants with --tenant", "the MCP server %s is not for the tenant %s", name, visible(tenant, 60))
+	}
+	if !s.begin() {
+		return Report{}, errClosing()
+	}
+	defer s.tasks.Done()
+	if err := s.reserve(); err != nil {
+		return Report{}, err
+	}
+	defer s.unreserve()
+	end, err := s.o.Audit(ctx, audit.Intent{Action: "mcp_server.start", Tenant: tenant, Actor: by.Actor(), Target: name})
+	if err != nil {
+		return Report{}, err
+	}
+	report, jailed, err := s.try(ctx, all[at], tenant)
+	outcome := audit.Outcome{Result: audit.OK, Jail: jailed}
+	if err != nil {
+		outcome.Result = audit.Failed
+		report.Code, report.Problem = problem.CodeOf(err), err.Error()
+		if p, ok := problem.As(err); ok {
+			report.Problem, report.Hint = p.Message, p.Hint
+			if text, ok := p.Details[detailStderr].(string); ok && report.Stderr == "" {
+				report.Stderr = text
+			}
+		}
+	}
+	end(outcome)
+	return report, nil
+}
+
+func (s *Service) try(ctx context.Context, server config.MCPServer, tenant string) (report Report, jailed string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	report.Name = server.Name
+	r, err := s.start(ctx, server, tenant)
+	if err != nil {
+		return report, "", err
+	}
+	defer func() {
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.pace.destroy)
+		defer cancel()
+		err = errors.Join(err, r.end(ending))
+		report.Stderr = r.stderr.text(maxTail)
+	}()
+	report.Timing = r.took
+	if hello := r.session.InitializeResult(); hello != nil {
+		report.Protocol, report.Instructions = visible(hello.ProtocolVersion, 40), visible(hello.Instructions, maxDescription)
+		if hello.ServerInfo != nil {
+			report.Title, report.Version = visible(cmp.Or(hello.ServerInfo.Title, hello.ServerInfo.Name), maxTitle), visible(hello.ServerInfo.Version, maxTitle)
+		}
+	}
+	began := s.o.Now()
+	list, err := r.list(ctx)
+	if err != nil {
+		return report, string(r.place.name), r.explain(ctx, err)
+	}
+	report.Timing.List = s.o.Now().Sub(began)
+	report.Tools, report.Left = list.tools, list.left
+	return report, string(r.place.name), nil
+}

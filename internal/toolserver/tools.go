@@ -1,0 +1,197 @@
+package toolserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/clawjail/clawjail/internal/config"
+)
+
+// Bounds of what is told of tools.
+const (
+	maxTools       = 128
+	maxPages       = 16
+	maxToolName    = 256
+	maxOffered     = 64
+	maxDescription = 2 << 10  // bytes
+	maxSchema      = 32 << 10 // bytes
+	maxTitle       = 200      // bytes
+	separator      = "__"
+)
+
+// offeredName is how a tool is called by those who are offered it: server__tool, of letters, digits, _ and - and at most 64
+// characters, which is what clients take. What had to be changed for that ends with a mark that keeps names apart. The name
+// of a server has no _, so that everything before the first separator is the server.
+func offeredName(server, tool string) string {
+	plain := strings.Map(func(r rune) rune {
+		if r < 0x80 && (r == '_' || r == '-' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z') {
+			return r
+		}
+		return '_'
+	}, tool)
+	name := server + separator + plain
+	if plain == tool && len(name) <= maxOffered {
+		return name
+	}
+	sum := sha256.Sum256([]byte(server + "\x00" + tool))
+	mark := "_" + hex.EncodeToString(sum[:4])
+	return name[:min(len(name), maxOffered-len(mark))] + mark
+}
+
+// serverOf is the server that an offered name belongs to, empty when it is not one.
+func serverOf(offered string) string {
+	server, _, found := strings.Cut(offered, separator)
+	if !found {
+		return ""
+	}
+	return server
+}
+
+// catalog is what a server offers. It is not changed once it was made.
+type catalog struct {
+	tools    []*sdk.Tool       // as they are offered
+	original map[string]string // what the server calls them, by the name under which they are offered
+	// left counts tools that were left out: by the declaration, because their name is none, or because there are too many.
+	left int
+}
+
+// newCatalog makes one of a server's own list.
+func newCatalog(server config.MCPServer, listed []*sdk.Tool) *catalog {
+	c := &catalog{original: map[string]string{}}
+	for _, tool := range listed {
+		if tool == nil || !properName(tool.Name) || !server.Offers(tool.Name) || len(c.tools) >= maxTools {
+			c.left++
+			continue
+		}
+		name := offeredName(server.Name, tool.Name)
+		if _, taken := c.original[name]; taken {
+			c.left++
+			continue
+		}
+		c.original[name] = tool.Name
+		c.tools = append(c.tools, offered(name, tool))
+	}
+	return c
+}
+
+func properName(s string) bool {
+	return s != "" && len(s) <= maxToolName && utf8.ValidString(s) && !strings.ContainsFunc(s, invisible)
+}
+
+// offered is a tool in our words where they are ours, and in bounded, visible text where they are the server's.
+func offered(name string, t *sdk.Tool) *sdk.Tool {
+	out := &sdk.Tool{Name: name, Title: visible(t.Title, maxTitle), Description: visible(t.Description, maxDescription)}
+	schema, ok := properSchema(t.InputSchema)
+	if !ok {
+		schema = json.RawMessage(`{"type":"object"}`)
+		out.Description = strings.TrimSpace(out.Description + "\n[the schema of its arguments was left out]")
+	}
+	out.InputSchema = schema
+	if t.OutputSchema != nil {
+		if schema, ok := properSchema(t.OutputSchema); ok {
+			out.OutputSchema = schema
+		}
+	}
+	if a := t.Annotations; a != nil {
+		out.Annotations = &sdk.ToolAnnotations{Title: visible(a.Title, maxTitle), ReadOnlyHint: a.ReadOnlyHint, IdempotentHint: a.IdempotentHint,
+			DestructiveHint: a.DestructiveHint, OpenWorldHint: a.OpenWorldHint}
+	}
+	return out
+}
+
+// properSchema is a schema of an object with visible texts only, or false when it is none or too large. References to
+// elsewhere are left out, so that nobody fetches them, and so are members that tell clients which headers to send.
+func properSchema(schema any) (json.RawMessage, bool) {
+	m, ok := schema.(map[string]any)
+	if !ok || m["type"] != "object" {
+		return nil, false
+	}
+	text, err := json.Marshal(cleanSchema(m))
+	if err != nil || len(text) > maxSchema {
+		return nil, false
+	}
+	return text, true
+}
+
+func cleanSchema(v any) any {
+	switch v := v.(type) {
+	case string:
+		return visible(v, maxSchema)
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = cleanSchema(v[i])
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key, value := range v {
+			name := visible(key, maxSchema)
+			if strings.HasPrefix(strings.ToLower(name), "x-mcp-") {
+				continue
+			}
+			if ref, ok := value.(string); ok && (name == "$ref" || name == "$dynamicRef") && !strings.HasPrefix(ref, "#") {
+				continue
+			}
+			out[name] = cleanSchema(value)
+		}
+		return out
+	}
+	return v
+}
+
+// visible is a text without characters that people do not see and models do, at most so many bytes long.
+func visible(s string, most int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	s = strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && invisible(r) {
+			return -1
+		}
+		return r
+	}, s)
+	return cut(s, most, "…")
+}
+
+// invisible are control characters, those that change the direction of text or are not shown at all, and those that nobody
+// has given a meaning.
+func invisible(r rune) bool {
+	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Cs, unicode.Zl, unicode.Zp) || r >= 0xE0000 && r <= 0xE0FFF
+}
+
+// cut shortens a text to a number of bytes, and ends it with a mark then.
+func cut(s string, most int, mark string) string {
+	if len(s) <= most {
+		return s
+	}
+	end := max(0, most-len(mark))
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + mark
+}
+
+// listTools asks a server for its tools.
+func listTools(ctx context.Context, session *sdk.ClientSession) ([]*sdk.Tool, error) {
+	var out []*sdk.Tool
+	params := &sdk.ListToolsParams{}
+	for range maxPages {
+		page, err := session.ListTools(ctx, params)
+		if err != nil {
+			return nil, fmt.Errorf("list its tools: %w", err)
+		}
+		out = append(out, page.Tools...)
+		if page.NextCursor == "" || page.NextCursor == params.Cursor || len(out) > 8*maxTools {
+			break
+		}
+		params = &sdk.ListToolsParams{Cursor: page.NextCursor}
+	}
+	return out, nil
+}

@@ -1,0 +1,273 @@
+// Package toolserver runs MCP servers of others in jails, and offers their tools to agents.
+//
+// A server is a program that speaks the Model Context Protocol over its standard input and output. It is started when one
+// of its tools is called, in a jail of its own that nothing but its own pipes leads out of, unless its declaration says more;
+// it is ended when nobody has called it for a while. There is one of each server and tenant.
+//
+// What is promised:
+//
+//   - Everything that a server says is hostile text: messages, lists, descriptions, schemas and answers are bounded before
+//     they are kept, and control characters are gone from what a model is told of a tool.
+//   - A server that crashes, hangs or floods costs its own callers an error, and nobody else anything. After a few crashes
+//     within a minute it is left alone for another minute.
+//   - A call is recorded before it is made, without its arguments. It is never made twice: what it did before an answer was
+//     lost is not known.
+//   - What a server asks of its client (sampling, elicitation, roots) is refused.
+//   - Secrets are in files of the jail, and in nothing that describes it.
+package toolserver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+// Driver makes the jails. A jail.Driver is one.
+type Driver interface {
+	Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error)
+	Admit(ctx context.Context, name jail.Name) error
+	Wait(ctx context.Context, name jail.Name) (jail.Exit, error)
+	Destroy(ctx context.Context, name jail.Name) error
+}
+
+// Keeper has the jails of agents. A jail.Keeper is one.
+type Keeper interface {
+	Kept(ctx context.Context, after uint64, usage bool) (uint64, []jail.KeptStatus, error)
+	ExecIn(ctx context.Context, name jail.Name, p jail.Program) (*jail.Running, error)
+}
+
+// Gateway admits addresses. *gateway.Gateway is one.
+type Gateway interface {
+	Admit(addr netip.Addr, who gateway.Caller) error
+	Forget(addr netip.Addr) error
+}
+
+// Vault has the secrets. *vault.Vault is one.
+type Vault interface {
+	UseSecret(ctx context.Context, n vault.SecretName, use func(secret.Value) error) error
+	MarkUsed(ctx context.Context, n vault.SecretName, at time.Time) error
+}
+
+// Authority decides who may do what, and writes refusals down. *identity.Service is one.
+type Authority interface {
+	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
+}
+
+// Begin records an intent. When it returns an error, the action must not be done; else end is called once with its outcome.
+type Begin func(ctx context.Context, in audit.Intent) (end func(audit.Outcome), err error)
+
+// Options are what a Service is made from. Everything is required but Servers, Keeper, Now and what is said to be optional.
+type Options struct {
+	Driver Driver
+	// Keeper may be nil: then no server runs in the jail of an agent.
+	Keeper   Keeper
+	Gateway  Gateway
+	Vault    Vault
+	Store    store.Entries
+	Identity Authority
+	Audit    Begin
+	// ServersOf are the names of the servers whose tools an agent may use.
+	ServersOf func(tenant, agentID string) []string
+	// Servers are those of the configuration.
+	Servers []config.MCPServer
+	// Limits of jails whose server does not say its own.
+	Limits config.AgentLimits
+	// Proxy is the gateway's URL as jails see it.
+	Proxy   string
+	Version string
+	Log     *slog.Logger
+	Now     func() time.Time
+}
+
+// Validate reports everything that is missing at once.
+func (o Options) Validate() error {
+	var errs []error
+	for _, need := range []struct {
+		what    string
+		missing bool
+	}{{"driver", o.Driver == nil}, {"gateway", o.Gateway == nil}, {"vault", o.Vault == nil}, {"store", o.Store == nil}, {"identity", o.Identity == nil},
+		{"audit log", o.Audit == nil}, {"list of what agents may use", o.ServersOf == nil}, {"gateway's URL", o.Proxy == ""}, {"log", o.Log == nil}} {
+		if need.missing {
+			errs = append(errs, errors.New("toolserver: the "+need.what+" is missing"))
+		}
+	}
+	for _, s := range o.Servers {
+		errs = append(errs, s.Validate())
+	}
+	return errors.Join(errs...)
+}
+
+// Bounds of what servers and their callers may do.
+const (
+	callsOfServer = 16 // at the same time
+	callsOfCaller = 4  // at the same time
+	maxRunning    = 64 // servers of all tenants together
+	// listPatience is how long a listing waits for servers whose tools are not known yet.
+	listPatience = 2 * time.Second
+)
+
+// pace has the times that tests shorten.
+type pace struct {
+	start    time.Duration // until a server has answered its first message
+	call     time.Duration // of a call without progress
+	callMost time.Duration // of a call with it
+	ping     time.Duration // between two looks whether it still answers
+	pong     time.Duration // until the answer to that
+	write    time.Duration // until it has read a message
+	list     time.Duration // of a listing of its tools
+	listGap  time.Duration // between two that it asks for
+	destroy  time.Duration // of its jail, once
+	exit     time.Duration // until it is known how it ended
+	first    time.Duration // pause after its first crash
+	window   time.Duration // in which crashes are counted, and the pause after too many
+}
+
+func usualPace() pace {
+	return pace{start: 60 * time.Second, call: 60 * time.Second, callMost: 10 * time.Minute, ping: 30 * time.Second, pong: 10 * time.Second,
+		write: 30 * time.Second, list: 20 * time.Second, listGap: time.Second, destroy: 60 * time.Second, exit: 2 * time.Second,
+		first: time.Second, window: time.Minute}
+}
+
+// Service runs the servers. All methods may be called concurrently.
+type Service struct {
+	o    Options
+	pace pace
+
+	// ctx ends with the service; tasks are what has to be waited for then.
+	ctx    context.Context
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+
+	mu        sync.Mutex
+	closed    bool
+	instances map[instanceKey]*instance
+	running   int
+	callers   map[string]int
+	stored    storedServers
+}
+
+// instanceKey is which server of which tenant.
+type instanceKey struct{ tenant, name string }
+
+// New makes a Service. It starts nothing.
+func New(o Options) (*Service, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Service{o: o, pace: usualPace(), instances: map[instanceKey]*instance{}, callers: map[string]int{}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Close ends every server, and returns when nothing of them is left, or ctx ends.
+func (s *Service) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	done := make(chan struct{})
+	go func() { s.tasks.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// begin counts a task in, unless the service is closed. Every true is followed by tasks.Done.
+func (s *Service) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.tasks.Add(1)
+	return true
+}
+
+// instanceOf finds the instance of a server, or makes one. One that was made of another declaration is ended.
+func (s *Service) instanceOf(server config.MCPServer, tenant string) (*instance, error) {
+	mark := fingerprint(server)
+	key := instanceKey{tenant, server.Name}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errClosing()
+	}
+	if i := s.instances[key]; i != nil {
+		if i.mark == mark {
+			return i, nil
+		}
+		i.retire()
+	}
+	i := &instance{s: s, key: key, mark: mark, server: server, slots: make(chan struct{}, callsOfServer), retired: make(chan struct{})}
+	s.instances[key] = i
+	return i, nil
+}
+
+// retireAll ends every instance of a server: its declaration was changed or removed.
+func (s *Service) retireAll(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, i := range s.instances {
+		if key.name == name {
+			i.retire()
+			delete(s.instances, key)
+		}
+	}
+}
+
+func errClosing() error {
+	return problem.New(problem.ShuttingDown, "try again when clawjail has started again", "clawjail is being stopped")
+}
+
+// enter lets a caller do one more call, until leave.
+func (s *Service) enter(who string) (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.callers[who] >= callsOfCaller {
+		return nil, problem.New(problem.RateLimited, "wait for answers before asking for more", "%d calls of yours to MCP servers are under way", callsOfCaller)
+	}
+	s.callers[who]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.callers[who]--; s.callers[who] == 0 {
+			delete(s.callers, who)
+		}
+	}, nil
+}
+
+// reserve counts one more running server.
+func (s *Service) reserve() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running >= maxRunning {
+		return problem.New(problem.PoolExhausted, "wait until some have ended by themselves, or lower idle", "%d MCP servers run already", maxRunning)
+	}
+	s.running++
+	return nil
+}
+
+func (s *Service) unreserve() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running--
+}
