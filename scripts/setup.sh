@@ -37,11 +37,12 @@ crun crun                      the second runtime
 jq jq                          reads JSON in scripts
 curl curl                      a client of the gateway
 python3 python3                another one
-dockerd docker.io              the peer of the benchmarks
+dockerd docker.io              the driver of containers, and the peer of the benchmarks
 /usr/lib/postgresql postgresql  the second database of the tests
 nginx nginx-light               a proxy in front, for the tests
 caddy caddy?                    another one
 docker docker-cli?             the same, where it is a package of its own
+docker-compose docker-compose?  reads the files that agents are written to
 docker-registry docker-registry?  serves images to the tests
 node nodejs                    installs the clients of the tests
 npm npm                        the same

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	agents "github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -82,7 +83,7 @@ func verbs(p agents.Plan) string {
 	return strings.Join(out, ", ")
 }
 
-func (e *estate) show(name string) (s agents.Status) {
+func (e *estate) show(name string) (s api.AgentDetails) {
 	e.t.Helper()
 	out, err := e.Run(e.t.Context(), "agent", "show", name, "--json")
 	if err != nil {
@@ -95,9 +96,9 @@ func (e *estate) show(name string) (s agents.Status) {
 }
 
 // running waits until an agent's jail runs, and returns it.
-func (e *estate) running(name string) agents.Status {
+func (e *estate) running(name string) api.AgentDetails {
 	e.t.Helper()
-	var s agents.Status
+	var s api.AgentDetails
 	testenv.Eventually(e.t, 30*time.Second, func() bool {
 		s = e.show(name)
 		return s.Jail != nil && s.Jail.Phase == jail.PhaseRunning
@@ -173,15 +174,15 @@ func TestSyncMakesTheMachineMatchTheFile(t *testing.T) {
 
 	// A change of what shapes the jail makes a new one, with the state of the old; others are left alone.
 	e.mustIn("alone", "echo kept > /state/file")
-	before, other := e.running("alone").Jail.Jail, e.running("own").Jail.Jail
+	before, other := e.running("alone").Jail.Name, e.running("own").Jail.Name
 	changed := strings.Replace(family, "- name: alone", "- name: alone\n    limits: {memory: 300MiB}", 1)
 	if got := verbs(e.sync(changed)); got != "restart alone, unchanged own, unchanged first, unchanged second" {
 		t.Errorf("a change of a limit does %q", got)
 	}
-	if after := e.running("alone").Jail.Jail; after == before {
+	if after := e.running("alone").Jail.Name; after == before {
 		t.Error("the jail is the one before")
 	}
-	if e.running("own").Jail.Jail != other {
+	if e.running("own").Jail.Name != other {
 		t.Error("the jail of another agent is a new one")
 	}
 	if got := e.mustIn("alone", "cat /state/file"); got != "kept\n" {
@@ -192,7 +193,7 @@ func TestSyncMakesTheMachineMatchTheFile(t *testing.T) {
 	if got := verbs(e.sync(ruled)); got != "unchanged alone, change own, unchanged first, unchanged second" {
 		t.Errorf("a rule does %q", got)
 	}
-	if e.running("own").Jail.Jail != other {
+	if e.running("own").Jail.Name != other {
 		t.Error("a rule made a new jail")
 	}
 
@@ -252,12 +253,12 @@ func TestAgentsAreConfined(t *testing.T) {
 		"1000\n1000\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n" {
 		t.Errorf("an agent is %q", got)
 	}
-	other := e.running("alone").Jail.Addr
+	other := e.running("alone").Jail.Address
 	for what, command := range map[string]string{
 		"writing to the root":     "echo x > /etc/x",
 		"writing to /usr":         "echo x > /usr/x",
 		"running from /tmp":       "cp /bin/true /tmp/x && chmod +x /tmp/x && /tmp/x",
-		"another agent":           "curl -s --noproxy '*' --max-time 3 http://" + other.String() + ":8000/",
+		"another agent":           "curl -s --noproxy '*' --max-time 3 http://" + other + ":8000/",
 		"a port of the host":      "curl -s --noproxy '*' --max-time 3 http://gateway:22/",
 		"the Internet by itself":  "curl -s --noproxy '*' --max-time 3 http://192.0.2.1/",
 		"the Internet by a proxy": "curl -sf --max-time 5 http://example.com/",
@@ -298,8 +299,8 @@ clawbots:
 		t.Fatal(err)
 	}
 	is := e.running("counter").Jail
-	if is.Jail != was.Jail || is.PID != was.PID {
-		t.Errorf("it was %s with process %d, and is %s with process %d", was.Jail, was.PID, is.Jail, is.PID)
+	if is.Name != was.Name || is.PID != was.PID {
+		t.Errorf("it was %s with process %d, and is %s with process %d", was.Name, was.PID, is.Name, is.PID)
 	}
 	// No line is lost, and none comes twice.
 	out, err := e.Run(t.Context(), "agent", "logs", "counter", "--stdout")
@@ -316,8 +317,8 @@ clawbots:
 		t.Errorf("there are %d lines", len(lines))
 	}
 	// It goes on.
-	if out := e.mustIn("counter", "cat /run/hermit/token"); !strings.HasPrefix(out, "claw") {
-		t.Errorf("the token is %q", strings.TrimSpace(out)[:4])
+	if out := e.mustIn("counter", "cat /run/hermit/token"); !strings.HasPrefix(out, "cjagt_") {
+		t.Errorf("the token is %q", out[:min(4, len(out))])
 	}
 }
 
@@ -333,7 +334,7 @@ func TestRotationReplacesTheTokenWithoutARestart(t *testing.T) {
 	if after == before || len(after) < 20 {
 		t.Errorf("the token is %d characters, and the same: %v", len(after), after == before)
 	}
-	if is := e.running("bot").Jail; is.Jail != was.Jail || is.PID != was.PID {
+	if is := e.running("bot").Jail; is.Name != was.Name || is.PID != was.PID {
 		t.Error("the jail is another one")
 	}
 	e.mustIn("bot", "curl -sf --noproxy '*' -H \"Authorization: Bearer $(cat /run/hermit/token)\" \"$SHELL_URL/v1/sessions\"")

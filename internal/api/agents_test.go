@@ -319,6 +319,9 @@ func TestWhatIsTypedArrives(t *testing.T) {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
 	d.ask(t, "POST", "/v1/agents/writer2/stdin?tenant=acme", text+"1234", key(w.keys["admin"]), bytes).wantProblem(t, 400, problem.BadRequest)
+	// One byte more, of a body that does not say its length.
+	d.ask(t, "POST", "/v1/agents/writer2/stdin?tenant=acme", text+"12", key(w.keys["admin"]), bytes, func(r *http.Request) { r.ContentLength = -1 }).
+		wantProblem(t, 400, problem.BadRequest)
 	d.ask(t, "POST", "/v1/agents/writer2/stdin?tenant=acme&name=x", "x", key(w.keys["admin"]), bytes).wantProblem(t, 400, problem.BadRequest)
 	d.ask(t, "POST", "/v1/agents/"+strings.Repeat("x", 65)+"/stdin", "x", key(w.keys["admin"]), bytes).wantProblem(t, 400, problem.BadRequest)
 	w.jails.fail = problem.New(problem.Timeout, "let the agent read", "the agent does not read")

@@ -108,8 +108,8 @@ func (t *attachment) serve(ctx context.Context) {
 		quit(err)
 	})
 	out, err := t.run(running, work, ends, body)
-	if errors.Is(err, pipes.ErrLeft) {
-		return // nobody is there to be told
+	if errors.Is(err, pipes.ErrLeft) || errors.Is(err, pipes.ErrProtocol) {
+		return // nobody is there to be told, or nobody who listens
 	}
 	t.last(work, ends, out, err)
 }

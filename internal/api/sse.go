@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -105,25 +106,22 @@ func (a *API) events(w http.ResponseWriter, req *http.Request, by identity.Princ
 type eventStream struct {
 	mu   sync.Mutex // held while something is written
 	out  *lines
-	text []byte
+	text bytes.Buffer
 }
 
 // event writes one.
 func (s *eventStream) event(e agent.Event) error {
-	data, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.text = append(s.text[:0], "id: "...)
-	s.text = append(s.text, e.ID...)
-	s.text = append(s.text, "\nevent: "...)
-	s.text = append(s.text, e.Type...)
-	s.text = append(s.text, "\ndata: "...)
-	s.text = append(s.text, data...) // JSON has no end of a line
-	s.text = append(s.text, "\n\n"...)
-	if _, err := s.out.Write(s.text); err != nil {
+	s.text.Reset()
+	s.text.WriteString("id: " + e.ID + "\nevent: " + string(e.Type) + "\ndata: ")
+	encoder := json.NewEncoder(&s.text)
+	encoder.SetEscapeHTML(false)              // a line stays as it was printed
+	if err := encoder.Encode(e); err != nil { // in one line, with its end
+		return err
+	}
+	s.text.WriteByte('\n')
+	if _, err := s.out.Write(s.text.Bytes()); err != nil {
 		return err
 	}
 	return s.out.flush()

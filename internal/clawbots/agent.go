@@ -160,6 +160,7 @@ func (l *LLM) read(m *yamldoc.Map) {
 func (f *file) names(m *yamldoc.Map, key string, most int, valid func(string) error) []string {
 	if n := m.Length(key); n > most {
 		f.flaw(m.Field()+"."+key, "", "has %d names, more than %d", n, most)
+		m.Ignore(key)
 		return nil
 	}
 	out := []string{}

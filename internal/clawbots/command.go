@@ -23,7 +23,7 @@ func (f *file) command(m *yamldoc.Map) []string {
 	if m.IsList(key) {
 		if n := m.Length(key); n > maxWords {
 			f.flaw(field, "put it into a script", "has %d words, more than %d", n, maxWords)
-			m.Values(key, func(yamldoc.Value) error { return nil })
+			m.Ignore(key)
 			return nil
 		}
 		m.Values(key, func(v yamldoc.Value) error {

@@ -19,6 +19,7 @@ func (f *file) rules(m *yamldoc.Map) []Rule {
 	const key = "allow"
 	if n := m.Length(key); n > maxRules {
 		f.flaw(m.Field()+"."+key, "", "has %d rules, more than %d", n, maxRules)
+		m.Ignore(key)
 		return nil
 	}
 	var out []Rule
@@ -90,7 +91,7 @@ func (f *file) methods(m *yamldoc.Map) (out []string, ok bool) {
 	const key = "methods"
 	if n := m.Length(key); n > maxMethods {
 		f.flaw(m.Field()+"."+key, "", "has %d methods, more than %d", n, maxMethods)
-		m.Values(key, func(yamldoc.Value) error { return nil })
+		m.Ignore(key)
 		return nil, false
 	}
 	ok = true
@@ -205,6 +206,7 @@ func (f *file) tools(m *yamldoc.Map) []Tool {
 	}
 	if n := m.Length(key); n > maxTools {
 		f.flaw(m.Field()+"."+key, "", "has %d tools, more than %d", n, maxTools)
+		m.Ignore(key)
 		return nil
 	}
 	out := []Tool{}

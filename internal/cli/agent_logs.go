@@ -182,7 +182,7 @@ func (r *logReader) copy(ctx context.Context, out *logWriter) error {
 			return out.end()
 		}
 		if at > piece.End { // an answer of nobody's
-			return problem.New(problem.ControlPlaneUnreachable, "is it clawjail that listens there?", "the log ends before where it is read")
+			return problem.New(problem.ControlPlaneUnreachable, "is it clawjail that listens there?", "the log ends at %d, before %d, where it is read", piece.End, at)
 		}
 	}
 }

@@ -47,6 +47,18 @@ func newKeeperWorld(t *testing.T, known map[string]policy.Policy, options ...opt
 	return k.w, k
 }
 
+// strangers is how many connections of addresses that are not admitted are counted.
+func (w *world) strangers() (n int) {
+	w.g.mu.Lock()
+	defer w.g.mu.Unlock()
+	for l := range w.g.listeners {
+		l.mu.Lock()
+		n += l.strangers
+		l.mu.Unlock()
+	}
+	return n
+}
+
 func TestAnAddressThatIsNotKnownIsAskedAboutBeforeItIsRefused(t *testing.T) {
 	needLoopbacks(t)
 	s := web(t, func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "hello") })
@@ -66,6 +78,7 @@ func TestAnAddressThatIsNotKnownIsAskedAboutBeforeItIsRefused(t *testing.T) {
 		t.Errorf("activity %+v, %t: both requests are the jail's", a, ok)
 	}
 	testenv.Eventually(t, patience, func() bool { a, _ := w.g.Activity(netip.MustParseAddr(jailA)); return a.Open == 0 }, "a connection stays in the books")
+	testenv.Eventually(t, patience, func() bool { return w.strangers() == 0 }, "it is counted among the strangers for good")
 }
 
 func TestAStrangerThatNobodyKnowsIsRefusedAndNotAskedAboutAgainAtOnce(t *testing.T) {

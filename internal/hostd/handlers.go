@@ -196,7 +196,7 @@ func (s *server) reap(ctx context.Context, c *call) error {
 	if !o.DryRun {
 		s.reaped.note(report)
 	}
-	if s.makers.containers != nil {
+	if s.makers.hasContainers(ctx) {
 		more, moreErr := s.makers.containers.Reap(asReaper(ctx), o)
 		report.Jails += more.Jails
 		report.Findings = append(report.Findings, more.Findings...)
@@ -231,7 +231,7 @@ func (s *server) traces(ctx context.Context) (any, error) {
 	for _, n := range damaged {
 		all = append(all, jail.Trace{Kind: jail.TraceRecord, Name: n, Index: -1, ID: string(n)})
 	}
-	if s.makers.containers != nil {
+	if s.makers.hasContainers(ctx) {
 		more, err := s.makers.containers.Traces(ctx)
 		return append(all, more...), err
 	}

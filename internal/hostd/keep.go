@@ -113,6 +113,15 @@ func (m makers) list(ctx context.Context) ([]jail.Status, error) {
 	return append(all, more...), err
 }
 
+// hasContainers says whether there is anything to be asked of the engine: who has no containers may have no engine.
+func (m makers) hasContainers(ctx context.Context) bool {
+	if m.containers == nil {
+		return false
+	}
+	all, err := m.containers.List(ctx)
+	return err != nil || len(all) > 0 || m.containers.Gateway().IsValid()
+}
+
 // openContainers makes the driver of containers, where there is one.
 func (o *Options) openContainers(journal jail.Journal, c *console.Console) (Containers, error) {
 	if o.Containers == nil || o.ContainerJournal == nil {

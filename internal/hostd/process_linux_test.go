@@ -28,7 +28,7 @@ import (
 // arguments after the first.
 func runHelper(name string) int {
 	helpers := map[string]func(args []string) error{
-		"hostd": helperHostd, "run": helperRun, "info": helperInfo, "note": helperNote, "heir": helperHeir, "journal": helperJournal, "hardened": helperHardened,
+		"hostd": helperHostd, "agents": helperAgents, "run": helperRun, "info": helperInfo, "note": helperNote, "heir": helperHeir, "journal": helperJournal, "hardened": helperHardened,
 	}
 	if err := helpers[name](os.Args[1:]); err != nil {
 		fmt.Println("error:", err)

@@ -353,6 +353,31 @@ func TestAnIdleServerEndsAndItsToolsAreStillListed(t *testing.T) {
 	}
 }
 
+func TestAServerThatIsUsedIsNotIdle(t *testing.T) {
+	server := files()
+	w := newWorld(t, server)
+	idle := server.WithDefaults(w.o.Limits)
+	idle.Idle = 20 * time.Millisecond // less than a declaration may say
+	i, err := w.instanceOf(idle, "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.mark = fingerprint(server.WithDefaults(w.o.Limits))
+	arrived, release := blocking(w)
+	failed := make(chan error, 1)
+	go func() { failed <- second(w.call(agent(), "files__echo")) }()
+	<-arrived
+	select {
+	case err := <-failed:
+		t.Fatalf("the call ended: %v", err)
+	case <-time.After(10 * idle.Idle): // the promise is about time
+	}
+	close(release)
+	if err := <-failed; err != nil || w.started() != 1 {
+		t.Errorf("%v, with %d jails", err, w.started())
+	}
+}
+
 func TestASlowStartDelaysNobodyElsesList(t *testing.T) {
 	w := newWorld(t, files(), config.MCPServer{Name: "slow", Command: []string{"/s"}})
 	hold := make(chan struct{})

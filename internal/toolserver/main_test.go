@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -391,5 +390,3 @@ func textOf(out *sdk.CallToolResult) string {
 	}
 	return strings.Join(texts, "\n")
 }
-
-var errTest = errors.New("of the test")

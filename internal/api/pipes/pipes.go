@@ -124,6 +124,9 @@ func (p *Pipes) took(channel byte, data []byte) (done bool, err error) {
 			break // only the server knows
 		}
 		p.exit <- data // there is room: it is the last
+		// Nothing more comes, also of a program that was never there and so has said nothing about its streams.
+		p.streams[Stdout].finish()
+		p.streams[Stderr].finish()
 		return true, nil
 	}
 	return false, ErrProtocol
@@ -140,6 +143,14 @@ func (s *stream) push(data []byte) error {
 	s.queue = append(s.queue, data...)
 	s.poke()
 	return nil
+}
+
+// finish says that nothing more comes.
+func (s *stream) finish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	s.poke()
 }
 
 // grant lets more be sent.

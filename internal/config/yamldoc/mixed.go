@@ -57,5 +57,8 @@ func (m *Map) Rest(most int, read func(key string, v Value) error) {
 	}
 }
 
+// Ignore makes a key known without reading it, for what has a flaw already.
+func (m *Map) Ignore(key string) { m.known = append(m.known, key) }
+
 // Skip makes every key known without reading it, for what a reader is not going to look at.
 func (m *Map) Skip() { m.order = nil }

@@ -131,7 +131,11 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 }
 
 // mount opens what the container sees of the host, and makes the volume of the agent's state.
-func (d *Driver) mount(ctx context.Context, _ *entry, m *making) (err error) {
+func (d *Driver) mount(ctx context.Context, e *entry, m *making) (err error) {
+	// A container of an earlier process may have had the address, and may have ended while nobody looked after the rules.
+	if err := d.refuse(ctx, e); err != nil {
+		return err
+	}
 	if m.folders, err = d.stage(m.name, m.spec, m.profile); err != nil || m.spec.Agent == nil || m.spec.Agent.State == 0 {
 		return err
 	}

@@ -98,7 +98,7 @@ func TestAnEngineThatIgnoresAControlIsNoticed(t *testing.T) {
 		"message queues": {func(h map[string]any) { h["Tmpfs"] = nil }, "/dev/mqueue is writable"},
 		"control groups": {func(h map[string]any) { h["CgroupnsMode"] = "host" }, "namespaces shared with the host: cgroup"},
 		"processes":      {func(h map[string]any) { h["PidMode"] = "host" }, "namespaces shared with the host: pid"},
-		"network":        {func(h map[string]any) {
+		"network": {func(h map[string]any) {
 			h["NetworkMode"] = "none"
 			delete(h["body"].(map[string]any), "NetworkingConfig")
 		}, "it has no address"},

@@ -133,7 +133,8 @@ func TestExecutionsOfAnEarlierProcessAreEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { h.destroy(t, j.Name) }()
-	before := tasks(t, h, j.Name)
+	testenv.Eventually(t, 5*time.Second, func() bool { return tasks(t, h, j.Name) == 2 }, "the container does not come to rest")
+	const before = 2
 	_, _ = h.exec(t, j.Name, `while :; do /bin/probe sleep; done`)
 	testenv.Eventually(t, 5*time.Second, func() bool { return tasks(t, h, j.Name) > before }, "it does not start")
 	first := h.Driver

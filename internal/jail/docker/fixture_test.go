@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest/inside"
+	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -171,7 +171,7 @@ func newHostOn(t testing.TB, engine *testenv.Docker, change ...func(*Options)) *
 		// Two runs of the tests at the same time do not meet.
 		Installation: jail.Installation(fmt.Sprintf("d%03x", number&0xfff)),
 		Socket:       engine.Socket,
-		Subnet:       netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 201, byte(number), 0}), 24),
+		Subnet:       freeSubnet(t, byte(number)),
 		Network:      fmt.Sprintf("sand_bed_test_%03x", number&0xfff),
 		Port:         3000,
 		RunDir:       filepath.Join(dir, "run"), DataDir: filepath.Join(dir, "data"),
@@ -199,6 +199,20 @@ func newHostOn(t testing.TB, engine *testenv.Docker, change ...func(*Options)) *
 		}
 	})
 	return h
+}
+
+// freeSubnet is a network that nothing on the host uses now.
+func freeSubnet(t testing.TB, first byte) netip.Prefix {
+	t.Helper()
+	var err error
+	for n := range 256 {
+		subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 201, first + byte(n), 0}), 24)
+		if err = linux.CheckSubnet(t.Context(), "dnone", subnet); err == nil {
+			return subnet
+		}
+	}
+	t.Fatalf("no network is free: %v", err)
+	return netip.Prefix{}
 }
 
 // open makes the driver, as a process that starts does.
@@ -278,5 +292,3 @@ func named(name string) func(*jail.Spec) {
 		s.Agent = &a
 	}
 }
-
-func contains(list []string, want string) bool { return slices.Contains(list, want) }

@@ -227,6 +227,29 @@ func TestAContainerReachesTheGatewaysPortAndNothingElse(t *testing.T) {
 	}
 }
 
+// An address that was left in the table by a container before opens nothing to the next one that has it.
+func TestAnAddressThatWasLeftInTheTableOpensNothing(t *testing.T) {
+	h := newHost(t)
+	if _, err := h.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left, err := h.pool.Lease(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.firewall.Add(t.Context(), jail.TableAgents, left); err != nil {
+		t.Fatal(err)
+	}
+	j, p := h.probe(t)
+	if j.Lease.Addr != left.Addr {
+		t.Fatalf("the container has %s, not %s", j.Lease.Addr, left.Addr)
+	}
+	_, _ = listener(t, h.Gateway().String()+":3000")
+	if a := p.Ask("dial", "tcp4", h.Gateway().String()+":3000", "3000"); a.OK {
+		t.Error("the gateway is open before Admit")
+	}
+}
+
 func hostAddress(t *testing.T) string {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()

@@ -175,6 +175,10 @@ func (d *Driver) RemoveNetwork(ctx context.Context) error {
 		return err
 	}
 	if have != nil {
+		// The rules of an earlier process are this one's to remove.
+		if err := d.furnish(ctx, have.subnet); err != nil {
+			return err
+		}
 		if _, err := d.engine.NetworkRemove(ctx, have.id, client.NetworkRemoveOptions{}); err != nil && !cerrdefs.IsNotFound(err) {
 			return d.engineError(err)
 		}

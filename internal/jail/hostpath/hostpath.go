@@ -62,19 +62,48 @@ func (r Roots) Check(m jail.Mount) error {
 	}
 	dir := os.NewFile(uintptr(fd), root)
 	defer func() { _ = dir.Close() }() // opened for its identity
-	for n := range strings.Count(rel, "/") + 1 {
-		f, err := beneath(dir, strings.Join(strings.Split(rel, "/")[:n+1], "/"))
+	parts := strings.Split(rel, "/")
+	parent, err := dup(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = parent.Close() }() // the same
+	for n, name := range parts {
+		next, err := beneath(dir, strings.Join(parts[:n+1], "/"))
 		if errors.Is(err, unix.ENOENT) {
+			if isLink(parent, name) {
+				return refused(unix.ELOOP, m.Source, root)
+			}
 			return nil // it is made
 		}
 		if err != nil {
 			return refused(err, m.Source, root)
 		}
-		if err := f.Close(); err != nil {
+		parent, next = next, parent
+		if err := next.Close(); err != nil {
 			return err
 		}
 	}
+	for _, name := range m.Make {
+		var st unix.Stat_t
+		err := unix.Fstatat(int(parent.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+		case err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK:
+			return refused(unix.ELOOP, filepath.Join(m.Source, name), root)
+		case err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR:
+			return refused(unix.ENOTDIR, filepath.Join(m.Source, name), root)
+		case err != nil:
+			return refused(err, filepath.Join(m.Source, name), root)
+		}
+	}
 	return nil
+}
+
+// isLink says whether a name in a folder is a link.
+func isLink(parent *os.File, name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(int(parent.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
 // split finds the longest root that a path is beneath. The comparison is of text: what links make of it is seen when it
@@ -135,6 +164,9 @@ func enter(parent *os.File, name string, uid int) (*os.File, error) {
 	}
 	fd, err := unix.Openat2(int(parent.Fd()), name, &unix.OpenHow{Flags: flags | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOFOLLOW,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
+	if errors.Is(err, unix.ENOTDIR) && isLink(parent, name) {
+		err = unix.ELOOP
+	}
 	if err != nil {
 		return nil, err
 	}

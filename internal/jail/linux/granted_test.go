@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -210,6 +212,16 @@ func TestObserveSeesEveryBindThatIsNotAsPlaced(t *testing.T) {
 				t.Errorf("%s: not seen", what)
 			}
 			h.end(t, p.Name, j.proc)
+		}
+		p := h.placeAgent(t, agentSpec("one"))
+		j, err := h.hold(t, p, func(s *specs.Spec) {
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: jail.StateDir, Type: "bind", Source: root, Options: []string{"bind", "nosuid", "nodev"}})
+		})
+		must(t, err)
+		o, err := h.runtime.Observe(ctx, p, j.proc)
+		must(t, err)
+		if diff := p.Profile.Compare(o); len(diff) == 0 {
+			t.Error("another folder in the place of the state: not seen")
 		}
 	})
 }

@@ -86,8 +86,8 @@ func (s *Storage) mountState(ctx context.Context, root *folder, a jail.Agent, ui
 			return err
 		}
 	}
-	if v.fresh {
-		if err := dir.rmdir("lost+found"); err != nil { // nobody expects it there, and a check makes it again
+	if v.fresh || v.short() { // made by the format and by a check; nobody expects it there
+		if err := dir.rmdir("lost+found"); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
 			return err
 		}
 	}
