@@ -28,7 +28,7 @@ type keptAgents struct {
 	lost     bool // nobody knows which jails there are
 }
 
-// missingImage is one that cannot be used, and madeLate one that is found to be so when the jail is made.
+// missingImage is one that is found to be missing when the jail is to be made.
 const missingImage = "missing:1"
 
 func (k *keptAgents) plan(file clawbots.File, r agent.SyncRequest) (plan agent.Plan) {

@@ -2,6 +2,7 @@ package hostd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -38,7 +39,8 @@ func (f *fakeContainers) was(what string) bool {
 
 func (f *fakeContainers) CreateFor(ctx context.Context, _ string, s jail.Spec, _ func(context.Context, *jail.Jail) error) (*jail.Jail, error) {
 	f.note("create %s", s.Image)
-	return nil, f.o.Journal.Put(ctx, jail.Record{Version: 1, Name: "ctest00001", State: jail.StateReserved, Spec: s})
+	err := f.o.Journal.Put(ctx, jail.Record{Version: 1, Name: "ctest00001", State: jail.StateReserved, Spec: s})
+	return nil, errors.Join(err, errors.New("the fake makes nothing"))
 }
 func (f *fakeContainers) Admit(_ context.Context, n jail.Name) error {
 	f.note("admit %s", n)

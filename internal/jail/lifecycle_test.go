@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -333,6 +334,22 @@ func TestBusyIsRetriedAndDependentsAreFinal(t *testing.T) {
 	expectEmpty(t, h, m)
 }
 
+// nowhere is a console that keeps nothing.
+type nowhere struct{}
+
+func (nowhere) Open(context.Context, jail.Name, jail.Agent) (ends [3]*os.File, err error) {
+	for i := range ends {
+		if ends[i], err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+			return ends, err
+		}
+	}
+	return ends, nil
+}
+
+func (nowhere) Resume(context.Context, jail.Name, jail.Agent) error { return nil }
+func (nowhere) Finish(context.Context, jail.Name) error             { return nil }
+func (nowhere) List(context.Context) ([]jail.Trace, error)          { return nil, nil }
+
 func TestOwnerJailsEndWhenTheirOwnerIsGoneAndKeepJailsDoNot(t *testing.T) {
 	h := jailtest.NewHost()
 	m := jailtest.NewMemory(h)
@@ -340,18 +357,20 @@ func TestOwnerJailsEndWhenTheirOwnerIsGoneAndKeepJailsDoNot(t *testing.T) {
 	var mu sync.Mutex
 	clock := func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
 	pass := func(d time.Duration) { mu.Lock(); defer mu.Unlock(); now = now.Add(d) }
-	l := newLifecycle(t, m, func(o *jail.Options) { o.Now, o.Grace = clock, 30*time.Second })
+	l := newLifecycle(t, m, func(o *jail.Options) { o.Now, o.Grace, o.Console = clock, 30*time.Second, nowhere{} })
 	long := spec()
 	long.Limits.WallClock = time.Hour
 	keep := long
-	keep.Lifetime = jail.LifetimeKeep
+	keep.Kind, keep.Lifetime, keep.Agent = jail.KindAgent, jail.LifetimeKeep, &jail.Agent{Tenant: "default", Name: "bot"}
+	if _, err := newLifecycle(t, jailtest.NewMemory(jailtest.NewHost())).CreateFor(t.Context(), "", keep, delivered); err == nil {
+		t.Error("a jail is kept without a console")
+	}
 	owned, err1 := l.CreateFor(t.Context(), "me", long, delivered)
 	kept, err2 := l.CreateFor(t.Context(), "me", keep, delivered)
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
 	defer owned.Stdio.Close()
-	defer kept.Stdio.Close()
 	names := func() (out []jail.Name) {
 		if _, err := l.Reap(t.Context(), jail.ReapOptions{}); err != nil {
 			t.Fatal(err)
@@ -377,7 +396,6 @@ func TestOwnerJailsEndWhenTheirOwnerIsGoneAndKeepJailsDoNot(t *testing.T) {
 	if got := names(); !slices.Equal(got, []jail.Name{kept.Name}) {
 		t.Fatalf("left: %v, want only the jail that is kept", got)
 	}
-	kept.Stdio.Close()
 	if err := l.Destroy(t.Context(), kept.Name); err != nil {
 		t.Fatal(err)
 	}

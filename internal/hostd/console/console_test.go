@@ -194,7 +194,8 @@ func TestPlantedThingsAreNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	c := newConsole(t, dir, nil)
 	outside := filepath.Join(dir, "outside")
-	if err := errors.Join(os.Mkdir(outside, 0o700), os.WriteFile(filepath.Join(outside, "out"), []byte("mine"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(outside, 0o700), os.WriteFile(filepath.Join(outside, "out"), []byte("mine"), 0o600),
+		unix.Mkfifo(filepath.Join(outside, "pipe"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	folder := filepath.Join(dir, "console", string(name))
@@ -214,10 +215,11 @@ func TestPlantedThingsAreNotFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, plant := range map[string]func(path string) error{
-		"link":      func(path string) error { return os.Symlink(filepath.Join(outside, "out"), path) },
-		"hard link": func(path string) error { return os.Link(filepath.Join(outside, "out"), path) },
-		"folder":    func(path string) error { return os.Mkdir(path, 0o700) },
-		"nothing":   func(string) error { return nil },
+		"link":           func(path string) error { return os.Symlink(filepath.Join(outside, "out"), path) },
+		"link to a pipe": func(path string) error { return os.Symlink(filepath.Join(outside, "pipe"), path) },
+		"hard link":      func(path string) error { return os.Link(filepath.Join(outside, "out"), path) },
+		"folder":         func(path string) error { return os.Mkdir(path, 0o700) },
+		"nothing":        func(string) error { return nil },
 	} {
 		for _, pipe := range []string{"out", "err", "in"} {
 			if err := os.Mkdir(folder, 0o700); err != nil {

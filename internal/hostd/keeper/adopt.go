@@ -187,7 +187,7 @@ func (k *Keeper) isStray(key string, st jail.Status) bool {
 	}
 	a := k.agents[key]
 	if a == nil {
-		return false
+		return true
 	}
 	return a.adopted && a.status.Jail != st.Name
 }
