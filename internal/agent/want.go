@@ -66,6 +66,7 @@ func (s *Service) want(tenant, id string, a clawbots.Agent, driver string, from 
 	spec := jail.Spec{
 		Kind: jail.KindAgent, Lifetime: jail.LifetimeKeep, Template: a.Template, Image: a.Image, Limits: s.limits(a),
 		Program: jail.Program{Argv: slices.Clone(a.Command), Wire: jail.WireStdio},
+		Admit:   true,
 		Agent:   &jail.Agent{Tenant: tenant, Name: a.Name, State: int64(orElse(a.Limits.State, s.o.Agents.Limits.State)), Token: true},
 	}
 	switch {

@@ -74,8 +74,12 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deli
 		if s.took != nil {
 			*s.took(&m.timing) += l.Now().Sub(began)
 		}
-		if s.then != "" {
-			if err := l.put(ctx, e, s.then); err != nil {
+		then := s.then
+		if s.step == StepBegin && spec.Admit {
+			then = StateReady
+		}
+		if then != "" {
+			if err := l.put(ctx, e, then); err != nil {
 				return nil, err
 			}
 		}
@@ -208,5 +212,11 @@ func (l *Lifecycle) deliver(ctx context.Context, _ *entry, m *making) error {
 
 // begin lets the program begin: nothing of it ran before the jail was seen to be confined.
 func (l *Lifecycle) begin(ctx context.Context, e *entry, m *making) error {
+	if m.place.Spec.Admit {
+		l.Barrier(StepAdmit)
+		if err := l.Parts.Firewall.Add(ctx, m.place.Spec.Kind.Table(), m.place.Lease); err != nil {
+			return fmt.Errorf("admit: %w", err)
+		}
+	}
 	return l.Parts.Runtime.Begin(ctx, m.place, l.snapshot(e).Process)
 }

@@ -66,6 +66,9 @@ type Spec struct {
 	Limits   Limits  `json:"limits"`
 	// Agent says whose jail it is. Jails of LifetimeKeep are always somebody's.
 	Agent *Agent `json:"agent,omitempty"`
+	// Admit opens the gateway's port to the jail before its program begins, so that not even its first request is refused.
+	// Without it that is for Driver.Admit.
+	Admit bool `json:"admit,omitempty"`
 	// Mounts are folders of the operator's that the jail sees.
 	Mounts []Mount `json:"mounts,omitempty"`
 	// HomeFiles are copied into the home directory before the program starts, for what a program insists

@@ -121,8 +121,12 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 		if s.took != nil {
 			*s.took(&m.timing) += d.o.Now().Sub(began)
 		}
-		if s.then != "" {
-			if err := d.put(context.WithoutCancel(ctx), e, s.then); err != nil {
+		then := s.then
+		if s.step == jail.StepBegin && spec.Admit {
+			then = jail.StateReady
+		}
+		if then != "" {
+			if err := d.put(context.WithoutCancel(ctx), e, then); err != nil {
 				return nil, err
 			}
 		}
@@ -239,6 +243,12 @@ func (d *Driver) hand(ctx context.Context, _ *entry, m *making) error {
 
 // begin lets the program begin.
 func (d *Driver) begin(ctx context.Context, e *entry, m *making) error {
+	if m.spec.Admit {
+		d.o.Barrier(jail.StepAdmit)
+		if err := d.open(ctx, m.lease); err != nil {
+			return fmt.Errorf("admit: %w", err)
+		}
+	}
 	if m.ungated {
 		return nil
 	}

@@ -196,16 +196,21 @@ func (d *Driver) Admit(ctx context.Context, name jail.Name) error {
 	case r.State != jail.StateStarted || r.Exit != nil || r.Lease.Index < 0:
 		return problem.New(problem.Conflict, "start it again", "container %s is %s and cannot be admitted to the gateway", name, r.State)
 	}
+	if err := d.open(ctx, r.Lease); err != nil {
+		return fmt.Errorf("admit container %s: %w", name, err)
+	}
+	return d.put(ctx, e, jail.StateReady)
+}
+
+// open opens the gateway to an address.
+func (d *Driver) open(ctx context.Context, l jail.Lease) error {
 	if _, err := d.prepare(ctx); err != nil {
 		return err
 	}
 	d.mu.Lock()
 	firewall := d.firewall
 	d.mu.Unlock()
-	if err := firewall.Add(ctx, jail.TableAgents, r.Lease); err != nil {
-		return fmt.Errorf("admit container %s: %w", name, err)
-	}
-	return d.put(ctx, e, jail.StateReady)
+	return firewall.Add(ctx, jail.TableAgents, l)
 }
 
 // pause is how long to wait before the engine is asked again.
