@@ -117,7 +117,7 @@ func (l *land) inJail(answer func(r *http.Request, to io.Writer)) {
 		if k, _ := l.keeper.status("bot"); name != k.Jail || port != 8000 {
 			return nil, errors.New("another jail, or port")
 		}
-		pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 		if err != nil {
 			return nil, err
 		}
