@@ -146,12 +146,8 @@ func newToolBox(t *testing.T) *toolBox {
 		server("crashes", `-e, "process.stderr.write('no module\\n'); process.exit(7)"`) +
 		server("secrets", `-e, "setTimeout(() => process.exit(9), 60000); process.stderr.write(JSON.stringify([process.env.A_FILE, require('fs').readFileSync(process.env.A_FILE, 'utf8'), (require('fs').statSync(process.env.A_FILE).mode & 0o777).toString(8), process.env.B])); process.exit(1)"`) +
 		"    secrets: {A: {secret: one}, B: {secret: two, as: env}}\n"
-	b := prepareWith(t, instance.Options{Settings: settings}, func(o *instance.Options, dir string) { o.Templates = filepath.Join(dir, "templates") })
-	root := filepath.Join(t.TempDir(), "root")
-	nodeTemplate(t, root, "@modelcontextprotocol/server-everything", "@modelcontextprotocol/server-filesystem")
-	if out, err := b.Run(t.Context(), "template", "build", "node", "--from", "dir:"+root); err != nil {
-		t.Fatalf("build the template: %v\n%s", err, out)
-	}
+	templates := testenv.Templates(t, cachedNode(t))
+	b := prepareWith(t, instance.Options{Settings: settings}, func(o *instance.Options, _ string) { o.Templates = templates })
 	b.up()
 	k := &toolBox{box: b, key: adminKey(t, b)}
 	transport := &http.Transport{}

@@ -4,13 +4,10 @@ package test
 
 import (
 	"bytes"
-	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"net"
 	"net/http"
@@ -36,21 +33,27 @@ const (
 	readmeToken   = "ghp_4kQ7mX2vT9sW8nB3zR6c"
 )
 
-// shellBlocks are the shell commands of a section of README.md, block by block.
-func shellBlocks(t *testing.T, section string) []string {
+// shellBlocks are the shell commands of a section of a README, block by block.
+func shellBlocks(t *testing.T, file, section string) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(testenv.Repository(t), "README.md"))
+	return blocksOf(t, file, section, "sh")
+}
+
+// blocksOf are the blocks of a section that are written in one language.
+func blocksOf(t *testing.T, file, section, language string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(testenv.Repository(t), file))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, found := strings.Cut(string(text), "\n## "+section+"\n")
 	if !found {
-		t.Fatalf("README.md has no section %q", section)
+		t.Fatalf("%s has no section %q", file, section)
 	}
 	rest, _, _ = strings.Cut(rest, "\n## ")
 	var blocks []string
 	for {
-		_, after, found := strings.Cut(rest, "```sh\n")
+		_, after, found := strings.Cut(rest, "```"+language+"\n")
 		if !found {
 			return blocks
 		}
@@ -78,7 +81,7 @@ func newReader(t *testing.T) *reader {
 		o.Templates = filepath.Join(dir, "templates")
 	})
 	b.up()
-	blocks := shellBlocks(t, gitHubSection)
+	blocks := shellBlocks(t, "README.md", gitHubSection)
 	if len(blocks) != 4 {
 		t.Fatalf("the section has %d blocks; this knows server, operator, agent and end", len(blocks))
 	}
@@ -86,6 +89,14 @@ func newReader(t *testing.T) *reader {
 	if err := os.WriteFile(filepath.Join(r.home, "greeting"), []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	r.furnish()
+	return r
+}
+
+// furnish puts into the reader's folder what the commands of READMEs find in a checkout.
+func (r *reader) furnish() {
+	t := r.t
+	t.Helper()
 	goTool := testenv.Tool(t, "go")
 	for _, f := range []struct{ name, text string }{
 		{"sudo", "#!/bin/sh\nexec \"$@\"\n"},
@@ -98,10 +109,9 @@ func newReader(t *testing.T) *reader {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.Mkdir(filepath.Join(r.dir, "bin"), 0o755), os.Symlink(b.Binary, filepath.Join(r.dir, "bin", "clawjail"))); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(r.dir, "bin"), 0o755), os.Symlink(r.Binary, filepath.Join(r.dir, "bin", "clawjail"))); err != nil {
 		t.Fatal(err)
 	}
-	return r
 }
 
 func unusedPort(t *testing.T) string {
@@ -156,9 +166,17 @@ func (r *reader) must(commands string, env []string) string {
 // server starts the git server in a terminal of its own.
 func (r *reader) server() *transcript {
 	r.t.Helper()
+	said := r.terminal(r.blocks[0])
+	testenv.Eventually(r.t, 2*time.Minute, func() bool { return bytes.Contains(said.Bytes(), []byte("serving http://")) }, "the git server does not begin")
+	return said
+}
+
+// terminal runs commands in a terminal of their own until the test ends.
+func (r *reader) terminal(commands string) *transcript {
+	r.t.Helper()
 	said := &transcript{}
-	// The tools that it is built with are the test's own.
-	cmd := r.shell(r.blocks[0], append(os.Environ(), "PATH="+filepath.Join(r.dir, "tools")+":"+os.Getenv("PATH")))
+	// The tools that a server is built with are the test's own.
+	cmd := r.shell(commands, append(os.Environ(), "PATH="+filepath.Join(r.dir, "tools")+":"+os.Getenv("PATH")))
 	cmd.Stdout, cmd.Stderr = said, said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	group := func(s syscall.Signal) error {
@@ -177,7 +195,6 @@ func (r *reader) server() *transcript {
 		}
 		_ = cmd.Wait() // it says that it was interrupted
 	})
-	testenv.Eventually(r.t, 2*time.Minute, func() bool { return bytes.Contains(said.Bytes(), []byte("serving http://")) }, "the git server does not begin")
 	return said
 }
 
@@ -323,66 +340,6 @@ func (r *reader) searches(env []string) {
 		if !slices.ContainsFunc(slices.Collect(maps.Values(files)), func(text []byte) bool { return bytes.Contains(text, []byte(folder.known)) }) {
 			t.Errorf("%s: the search of %d files does not find %q, which is there", folder.name, len(files), folder.known)
 		}
-	}
-}
-
-// tokenIn is the form in which a text has the token of the server; empty when it does not.
-func tokenIn(text []byte) string {
-	// In this order: 15 bytes stand before the token on the wire, so that its own base64 is a part of that form.
-	for _, form := range []struct{ name, value string }{
-		{"itself", readmeToken},
-		{"hexadecimal", hex.EncodeToString([]byte(readmeToken))},
-		{"what goes over the wire", base64.StdEncoding.EncodeToString([]byte("x-access-token:" + readmeToken))},
-		{"base64", base64.RawStdEncoding.EncodeToString([]byte(readmeToken))},
-	} {
-		if bytes.Contains(text, []byte(form.value)) {
-			return form.name
-		}
-	}
-	return ""
-}
-
-// filesBelow reads all files below a folder.
-func filesBelow(t *testing.T, dir string) map[string][]byte {
-	t.Helper()
-	out := map[string][]byte{}
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // it was a moment's
-		}
-		out[path] = text
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-// TestTheSearchForTheTokenFindsIt plants the token in every form where the agent could have it.
-func TestTheSearchForTheTokenFindsIt(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"itself": readmeToken, "hexadecimal": hex.EncodeToString([]byte(readmeToken)),
-		"what goes over the wire": base64.StdEncoding.EncodeToString([]byte("x-access-token:" + readmeToken)),
-		"base64":                  base64.StdEncoding.EncodeToString([]byte(readmeToken)),
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("before "+text+" after"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	files := filesBelow(t, dir)
-	for path, text := range files {
-		if form := tokenIn(text); form != filepath.Base(path) {
-			t.Errorf("%s is found as %q", filepath.Base(path), form)
-		}
-	}
-	if len(files) != 4 || tokenIn([]byte("ghp_another")) != "" {
-		t.Errorf("%d files", len(files))
 	}
 }
 

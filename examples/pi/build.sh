@@ -1,9 +1,9 @@
 #!/bin/sh
 # Builds the template pi: the template clawbot, and the pi coding agent with the Node that it wants in /opt/pi.
-# Needs root, npm, jq, and the template clawbot (sudo clawjail template build clawbot). CLAWJAIL names the program.
+# Needs root, npm, jq, and the template clawbot (sudo bin/clawjail template build clawbot). CLAWJAIL names another program.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-clawjail=${CLAWJAIL:-clawjail}
+clawjail=${CLAWJAIL:-$here/../../bin/clawjail}
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/pi.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP

@@ -128,7 +128,7 @@ func (s *Service) decide(w *world, t *task, tokenMissing bool) {
 	said := false // what was declared differs, and the differences are among the reasons
 	switch {
 	case t.identity.ID == "" && d == nil && !t.isKept:
-		verb(Create, "")
+		verb(Create, "it is new")
 	case t.identity.ID == "":
 		verb(Create, "its identity is gone")
 	case d == nil && !t.isKept:

@@ -8,12 +8,11 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/gateway"
@@ -181,32 +180,36 @@ func (s *Service) makeJail(ctx context.Context, pr *process, spec jail.Spec) (ja
 		return "", err
 	}
 	spec.Program.Env, spec.HomeFiles = merged(env, spec.Program.Env), files
-	if pr.own, err = p.with.Driver.Create(ctx, spec); err != nil {
-		return "", err
-	}
-	addr := pr.own.Lease.Addr
-	// Nobody but the new jail has the address: what is left of an earlier one ends here, or keeps this one out.
-	if err := p.with.Gateway.Forget(addr); err != nil {
-		return "", fmt.Errorf("make %s known to the gateway: %w", pr.own.Name, err)
-	}
-	group, within := errgroup.WithContext(ctx)
-	group.Go(func() error { return p.with.Driver.Admit(within, pr.own.Name) })
-	group.Go(func() error {
-		return p.with.Gateway.Admit(addr, gateway.Caller{Jail: string(pr.own.Name), Tenant: pr.agent.Tenant, Agent: pr.agent.ID,
-			Actor: "agent:" + pr.agent.ID, Policy: policy.Only()})
+	// The gateway and the firewall let it through before its program begins, which may ask for something at once.
+	spec.Admit = true
+	known := netip.Addr{}
+	pr.own, err = p.with.Driver.CreateWith(ctx, spec, func(name jail.Name, lease jail.Lease) error {
+		err := p.admit(pr.agent, name, lease)
+		if err == nil {
+			known = lease.Addr
+		}
+		return err
 	})
-	if err := group.Wait(); err != nil && !p.hasEnded(pr) {
-		return "", fmt.Errorf("open the gateway to jail %s: %w", pr.own.Name, err)
+	if err != nil {
+		if known.IsValid() { // and nobody else could be let in at it since
+			err = errors.Join(err, p.with.Gateway.Forget(known))
+		}
+		return "", err
 	}
 	return pr.own.Name, nil
 }
 
-// hasEnded says whether a program that was just started is over already: a short one may be, and its jail is not admitted then.
-func (p *processes) hasEnded(pr *process) bool {
-	ctx, cancel := context.WithTimeout(p.background, learnLimit)
-	defer cancel()
-	status, err := p.with.Driver.Inspect(ctx, pr.own.Name)
-	return err == nil && status.Exit != nil
+// admit makes the gateway know whose the jail of a program is.
+func (p *processes) admit(a identity.Agent, name jail.Name, lease jail.Lease) error {
+	// Nobody but the new jail has the address: what is left of an earlier one ends here, or keeps this one out.
+	err := p.with.Gateway.Forget(lease.Addr)
+	if err == nil {
+		err = p.with.Gateway.Admit(lease.Addr, gateway.Caller{Jail: string(name), Tenant: a.Tenant, Agent: a.ID, Actor: "agent:" + a.ID, Policy: policy.Only()})
+	}
+	if err != nil {
+		return fmt.Errorf("make %s known to the gateway: %w", name, err)
+	}
+	return nil
 }
 
 // enterJail starts a program in the jail of its agent.

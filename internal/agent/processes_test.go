@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/clawbots"
+	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -102,6 +104,29 @@ func TestAProgramReachesWhatItsAgentMay(t *testing.T) {
 	}
 	l.must(l.EndProcess(l.ctx, l.admin, "", "writer", p.ID)) // once more
 	l.wantCode("another's", l.EndProcess(l.ctx, l.admin, "", "other", p.ID), problem.NotFound)
+}
+
+// A program may ask for something with its first instruction.
+func TestAProgramIsKnownToTheGatewayBeforeItBegins(t *testing.T) {
+	l, d := newPrograms(t)
+	known := false
+	d.begins = func(addr netip.Addr) { _, known = l.gate.at(addr) }
+	l.gate.callers[netip.AddrFrom4([4]byte{10, 9, 0, 1})] = gateway.Caller{Agent: "who had the address before"}
+	p, err := l.Start(l.ctx, l.admin, "", "writer", script("sleep 1000"))
+	l.must(err)
+	if !known || !d.specs[0].Admit {
+		t.Errorf("the gateway knows it: %v, the firewall is to let it through: %v", known, d.specs[0].Admit)
+	}
+	if who, _ := l.gate.at(d.find(p.Jail).addr); who.Jail != string(p.Jail) {
+		t.Errorf("it is let through as %+v", who)
+	}
+	l.must(l.EndProcess(l.ctx, l.admin, "", "writer", p.ID))
+	// With an address of which the gateway cannot forget who had it, no program begins.
+	l.gate.stuck, d.begins = true, func(netip.Addr) { t.Error("a program begins that the gateway does not know") }
+	if _, err := l.Start(l.ctx, l.admin, "", "writer", script("exit 0")); err == nil {
+		t.Error("it was started")
+	}
+	l.gate.stuck = false
 }
 
 func TestAProgramEndsWithItsAgentItsTimeAndTheService(t *testing.T) {
@@ -218,7 +243,7 @@ func TestWhatIsTypedReachesAProgram(t *testing.T) {
 }
 
 func TestNothingIsLeftOfAProgramThatCouldNotBeStarted(t *testing.T) {
-	for _, step := range []string{"create", "admit", "exec"} {
+	for _, step := range []string{"create", "begin", "exec"} {
 		l, d := newPrograms(t)
 		l.keepOne("writer", nil)
 		d.refuse[step] = problem.New(problem.DiskFull, "", "no room")

@@ -19,7 +19,6 @@ import (
 // shells is a driver, and the part of a keeper that starts programs. Its jails are process groups of this machine, which do for
 // pipes, ends and what is left behind.
 type shells struct {
-	jail.Driver
 	jail.Keeper
 
 	gate *gate
@@ -31,6 +30,7 @@ type shells struct {
 	entered []jail.Name // of ExecIn
 	order   []string
 	refuse  map[string]error // by step
+	begins  func(netip.Addr) // when a program is about to begin
 }
 
 type shell struct {
@@ -87,40 +87,36 @@ func (s *shell) kill() {
 	<-s.done
 }
 
-func (d *shells) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error) {
+func (d *shells) CreateWith(ctx context.Context, spec jail.Spec, ready func(jail.Name, jail.Lease) error) (*jail.Jail, error) {
 	if err := errors.Join(ctx.Err(), spec.Validate(), d.fails("create")); err != nil {
 		return nil, err
+	}
+	d.mu.Lock()
+	d.number++
+	name := jail.Name(fmt.Sprintf("atest%05d", 90000+d.number))
+	lease := jail.Lease{Addr: netip.AddrFrom4([4]byte{10, 9, 0, byte(d.number)})}
+	d.mu.Unlock()
+	if err := errors.Join(ready(name, lease), d.fails("begin")); err != nil {
+		return nil, err
+	}
+	if d.begins != nil {
+		d.begins(lease.Addr)
 	}
 	s, stdio, err := start(spec.Program)
 	if err != nil {
 		return nil, err
 	}
+	s.addr = lease.Addr
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.number++
-	name := jail.Name(fmt.Sprintf("atest%05d", 90000+d.number))
-	s.addr = netip.AddrFrom4([4]byte{10, 9, 0, byte(d.number)})
 	d.all[name], d.specs = s, append(d.specs, spec)
-	return &jail.Jail{Name: name, Lease: jail.Lease{Addr: s.addr}, Stdio: stdio}, nil
+	return &jail.Jail{Name: name, Lease: lease, Stdio: stdio}, nil
 }
 
 func (d *shells) find(name jail.Name) *shell {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.all[name]
-}
-
-func (d *shells) Admit(context.Context, jail.Name) error { return d.fails("admit") }
-
-func (d *shells) Inspect(_ context.Context, name jail.Name) (jail.Status, error) {
-	s := d.find(name)
-	if s == nil {
-		return jail.Status{}, jail.ErrNotFound
-	}
-	if isClosed(s.done) {
-		return jail.Status{Exit: &s.exit}, nil
-	}
-	return jail.Status{}, nil
 }
 
 func (d *shells) Wait(ctx context.Context, name jail.Name) (jail.Exit, error) {

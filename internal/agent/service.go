@@ -21,7 +21,7 @@ import (
 type Options struct {
 	// Keeper keeps jails, and Driver makes those of single programs. The host daemon's client is both.
 	Keeper jail.Keeper
-	Driver jail.Driver
+	Driver Driver
 	// Gateway is told which address is whose.
 	Gateway  Gateway
 	Identity *identity.Service
@@ -48,6 +48,15 @@ const (
 	DriverLinux  = "linux"
 	DriverDocker = "docker"
 )
+
+// Driver makes the jails of programs. The host daemon's client is one.
+type Driver interface {
+	// CreateWith makes a jail, as [jail.Driver] does. ready is called when nothing of its program has run yet; an error of it
+	// ends the jail.
+	CreateWith(ctx context.Context, spec jail.Spec, ready func(jail.Name, jail.Lease) error) (*jail.Jail, error)
+	Wait(ctx context.Context, name jail.Name) (jail.Exit, error)
+	Destroy(ctx context.Context, name jail.Name) error
+}
 
 // Store is what a Service keeps, and where it looks agents up.
 type Store interface {

@@ -18,7 +18,6 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/identity"
-	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
@@ -107,7 +106,7 @@ type noCheckpoints struct{}
 func (noCheckpoints) Append(context.Context, []byte) error { return nil }
 
 // noDriver makes no jails.
-type noDriver struct{ jail.Driver }
+type noDriver struct{ Driver }
 
 // land is an installation with everything but jails.
 type land struct {

@@ -32,6 +32,7 @@ func newAgentAdd(p *program) *cobra.Command {
 	}
 	p.tenantFlag(cmd, &o.tenant)
 	o.flags(cmd)
+	p.templateFlag(cmd)
 	return cmd
 }
 

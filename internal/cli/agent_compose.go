@@ -94,6 +94,11 @@ func (p *program) compose(cmd *cobra.Command, o composeOptions) error {
 			return usage(cmd, "--subnet %q is not a network such as %s", o.subnet, composeSubnet)
 		}
 	}
+	if strings.HasPrefix(o.compose.Tokens, "./") { // beside the file
+		if o.compose.Tokens, err = filepath.Abs(filepath.Join(filepath.Dir(o.output), o.compose.Tokens)); err != nil {
+			return fmt.Errorf("find the folder of the tokens: %w", err)
+		}
+	}
 	if o.output == standardInput {
 		return compose.Write(cmd.OutOrStdout(), file, o.compose)
 	}

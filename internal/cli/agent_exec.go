@@ -12,7 +12,7 @@ func newAgentExec(p *program) *cobra.Command {
 	var request api.ProcessRequest
 	var env []string
 	cmd := &cobra.Command{
-		Use:   "exec NAME -- PROGRAM [ARGUMENT…]",
+		Use:   "exec NAME [flags] -- PROGRAM [ARGUMENT…]",
 		Short: "Run a program in the jail of an agent, beside what runs there",
 		Long: "Runs a program in the jail of an agent that runs, confined like it, with stdin, stdout and stderr here. Bytes pass through " +
 			"untouched; there is no terminal. The command's status is the program's, or 128 and the number of the signal that ended it. Ctrl-C " +

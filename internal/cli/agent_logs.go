@@ -187,15 +187,30 @@ func (r *logReader) copy(ctx context.Context, out *logWriter) error {
 	}
 }
 
-// last is where the last lines begin.
+// last is where the last lines begin. An answer may be shorter than what was asked for, so it is asked until the end that
+// there was at first.
 func (r *logReader) last(ctx context.Context) (int64, error) {
 	request := r.request
 	request.Offset, request.Limit = -tailPiece, tailPiece
-	piece, err := r.client.AgentLog(ctx, request)
-	if err != nil {
-		return 0, err
+	var text []byte
+	var from, end int64
+	for {
+		piece, err := r.client.AgentLog(ctx, request)
+		if err != nil {
+			return 0, err
+		}
+		if end == 0 {
+			end = piece.End
+		}
+		if piece.Offset != from+int64(len(text)) { // what was in between is not kept any more
+			from, text = piece.Offset, nil
+		}
+		text = append(text, piece.Data...)
+		request.Offset = from + int64(len(text))
+		if len(piece.Data) == 0 || request.Offset >= end || len(text) >= 2*tailPiece {
+			return from + int64(lastLines(text, r.tail)), nil
+		}
 	}
-	return piece.Offset + int64(lastLines(piece.Data, r.tail)), nil
 }
 
 // lastLines is where the last n lines of a text begin. A line without an end is one.

@@ -196,7 +196,7 @@ func (k *keptAgents) ReadLog(ctx context.Context, by identity.Principal, r jail.
 	at = min(max(at, first), end)
 	stop := min(end, at+7) // little at a time
 	if r.Limit > 0 {
-		stop = min(end, at+int64(r.Limit))
+		stop = min(stop, at+int64(r.Limit)) // and seldom as much as was asked for
 	}
 	return jail.LogChunk{Data: []byte(text[at-first : stop-first]), Offset: at, First: first, End: end}, nil
 }

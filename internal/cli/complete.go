@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/template"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -55,6 +58,28 @@ func (p *program) completeAll(list names) cobra.CompletionFunc { return p.comple
 // completeFlag gives a flag the words of a list.
 func (p *program) completeFlag(cmd *cobra.Command, flag string, list names) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, p.completer(list)); err != nil {
+		panic(err) // there is no such flag: a mistake in this package
+	}
+}
+
+// completeTemplates lists the templates that are on this host, of which everybody may know the names.
+func (p *program) completeTemplates(_ *cobra.Command, args []string, _ string) (out []string, _ cobra.ShellCompDirective) {
+	c, err := p.config()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	entries, _ := os.ReadDir(c.TemplatesDir) // a shell that completes has nowhere to show an error
+	for _, e := range entries {
+		if e.IsDir() && template.CheckName(e.Name()) == nil && !slices.Contains(args, e.Name()) {
+			out = append(out, e.Name())
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// templateFlag completes the flag --template.
+func (p *program) templateFlag(cmd *cobra.Command) {
+	if err := cmd.RegisterFlagCompletionFunc("template", p.completeTemplates); err != nil {
 		panic(err) // there is no such flag: a mistake in this package
 	}
 }

@@ -38,7 +38,7 @@ func newMCPServerAdd(p *program) *cobra.Command {
 			"absolute path. Without --network gateway there is nothing that the server can reach. A secret is one of the vault: --secret " +
 			"API_KEY=github puts it into a file, and API_KEY_FILE in the server's environment has its path; --secret env:API_KEY=github puts " +
 			"the secret itself into its environment, for programs that read no files.",
-		Example: "  clawjail mcp-server add files --mount /srv/docs=/mnt/docs:ro -- /usr/bin/mcp-server-filesystem /mnt/docs\n" +
+		Example: "  clawjail mcp-server add files --mount /srv/docs:/mnt/docs:ro -- /usr/bin/mcp-server-filesystem /mnt/docs\n" +
 			"  clawjail mcp-server add github --network gateway --allow api.github.com --secret TOKEN=github -- /usr/bin/github-mcp",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if at := cmd.ArgsLenAtDash(); at != 1 || len(args) < 2 {
@@ -75,6 +75,7 @@ func newMCPServerAdd(p *program) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&r.Place, "template", "", "`template` of its jail (default clawbot)")
+	p.templateFlag(cmd)
 	f.StringVar(&r.Agent, "agent", "", "run it in the jail of this `agent` instead of one of its own")
 	f.StringSliceVar(&r.Tenants, "tenant", nil, "`tenant` that may use it, * for all; may be repeated (default default)")
 	f.StringArrayVar(&env, "env", nil, "variable of its environment, as `NAME=VALUE`; may be repeated")
@@ -83,8 +84,8 @@ func newMCPServerAdd(p *program) *cobra.Command {
 	f.BoolVar(&noTools, "no-tools", false, "offer none of its tools")
 	f.StringVar(&r.Network, "network", "", "none, or gateway to let it reach the hosts of --allow (default none)")
 	f.StringArrayVar(&r.Allow, "allow", nil, "`host` that it may reach: example.com, *.example.com, example.com:8443; may be repeated")
-	f.StringArrayVar(&mounts, "mount", nil, "folder of the host, as `SOURCE=TARGET[:ro]`; may be repeated")
-	f.StringVar(&r.Idle, "idle", "", "how `long` it stays when nobody calls it (default 10m)")
+	f.StringArrayVar(&mounts, "mount", nil, "folder of the host, beneath workspace_roots, as `SOURCE:TARGET[:ro]`; may be repeated")
+	f.StringVar(&r.Idle, "idle", "", "how long it stays when nobody calls it, such as 1h (default 10m)")
 	f.StringVar(&r.Limits.Memory, "memory", "", "`size` of its memory, such as 256MiB")
 	f.Float64Var(&r.Limits.CPU, "cpu", 0, "processors, such as 0.5")
 	f.IntVar(&r.Limits.Tasks, "tasks", 0, "processes and threads")
@@ -122,12 +123,11 @@ func mcpServerWords(cmd *cobra.Command, r *api.MCPServerRequest, env, secrets, m
 		r.Secrets[name] = api.MCPServerSecret{Secret: secret, As: as}
 	}
 	for _, text := range mounts {
-		text, readOnly := strings.CutSuffix(text, ":ro")
-		source, target, ok := strings.Cut(text, "=")
-		if !ok || source == "" || target == "" {
-			return usage(cmd, "--mount %q: write SOURCE=TARGET or SOURCE=TARGET:ro", text)
+		m, ok := mountOf(text)
+		if !ok {
+			return usage(cmd, "--mount %q: write SOURCE:TARGET or SOURCE:TARGET:ro, both absolute", text)
 		}
-		r.Mounts = append(r.Mounts, config.ServerMount{Source: source, Target: target, ReadOnly: readOnly})
+		r.Mounts = append(r.Mounts, config.ServerMount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 
 func TestFlagsOfMCPServersAreRead(t *testing.T) {
 	var r api.MCPServerRequest
-	err := mcpServerWords(new(cobra.Command), &r, []string{"A=b=c", "E="}, []string{"K=s", "env:T=u"}, []string{"/a=/mnt/a:ro", "/b=/mnt/b"})
+	err := mcpServerWords(new(cobra.Command), &r, []string{"A=b=c", "E="}, []string{"K=s", "env:T=u"}, []string{"/a:/mnt/a:ro", "/b:/mnt/b"})
 	if err != nil {
 		t.Fatal(err)
 	}

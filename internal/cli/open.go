@@ -69,6 +69,7 @@ func newSessionOpen(p *program) *cobra.Command {
 	p.tenantFlag(cmd, &request.Tenant)
 	f.StringVar(&request.Browser, "browser", "", "`build` of Chromium: shell (the default) or full")
 	f.StringVar(&request.Template, "template", "", "`name` of the template")
+	p.templateFlag(cmd)
 	f.StringVar(&request.Label, "label", "", "`text` to recognise the session by")
 	f.StringVar(&request.TTL, "ttl", "", "how long the session may live, such as 30m")
 	f.StringVar(&request.Idle, "idle", "", "how long nobody may use it, such as 10m")

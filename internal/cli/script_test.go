@@ -61,6 +61,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"controlplane": startControlPlane, "elsewhere": startElsewhere, "status": wantStatus, "pick": pick, "edit": edit, "noted": noted,
 			"tides": writeTides, "ask": askForAccess, "printed": agentPrinted, "typed": wantTyped, "losehost": loseHost,
+			"began": programBegan, "gone": programGone,
 		},
 	})
 }

@@ -39,7 +39,7 @@ type spawning struct {
 func newSpawnCommand(p *program) *cobra.Command {
 	var s spawning
 	cmd := &cobra.Command{
-		Use:   "spawn [--agent NAME] -- PROGRAM [ARGUMENT…]",
+		Use:   "spawn [flags] -- PROGRAM [ARGUMENT…]",
 		Short: "Run a program in a jail, with its stdin, stdout and stderr here",
 		Long: "Runs a program in a jail for an agent: in a new one of a template, in one whose root is a folder of the host, or in the agent's " +
 			"own. Bytes pass through untouched. The command's status is the program's, or 128 and the number of the signal that ended it. Ctrl-C ends " +
@@ -82,6 +82,7 @@ func newSpawnCommand(p *program) *cobra.Command {
 	f.StringVar(&s.jail, "jail", "", "run it in the jail of this `agent`, which runs")
 	f.StringVar(&s.root, "root", "", "make a jail whose root is this `folder`, beneath jail_roots of the configuration")
 	f.StringVar(&s.request.Template, "template", "", "make a jail of this `template` (default clawbot)")
+	p.templateFlag(cmd)
 	f.StringArrayVar(&s.env, "env", nil, "a variable for it, `NAME=VALUE`; may be repeated")
 	f.StringVar(&s.request.Dir, "dir", "", "the working `directory`, inside the jail (default /state)")
 	f.StringArrayVar(&s.mounts, "mount", nil, "a folder beneath workspace_roots that it sees, `SOURCE:TARGET[:ro]`; may be repeated")

@@ -187,6 +187,8 @@ func newTemplateVerify(p *program) *cobra.Command {
 		Use:   "verify [NAME]",
 		Short: "Prove that a template is as it was built, and free of credentials",
 		Args:  arguments(0, 1),
+
+		ValidArgsFunction: p.completeTemplates,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, _, err := p.templates(cmd)
 			if err != nil {
@@ -222,6 +224,8 @@ func newTemplateRemove(p *program) *cobra.Command {
 		Aliases: []string{"remove"},
 		Short:   "Remove templates",
 		Args:    arguments(1, -1),
+
+		ValidArgsFunction: p.completeTemplates,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, _, err := p.templates(cmd)
 			if err != nil {

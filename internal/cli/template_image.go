@@ -25,6 +25,8 @@ func newTemplateImage(p *program) *cobra.Command {
 			"`docker load` and `podman load` read. The image runs as 1000:1000 and starts the template's own program.",
 		Example: "  sudo clawjail template image clawbot\n  sudo clawjail template image clawbot --output clawbot.tar",
 		Args:    arguments(0, 1),
+
+		ValidArgsFunction: p.completeTemplates,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := "clawbot"
 			if len(args) == 1 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // validateAgents looks at what agents' jails are made from.
@@ -15,10 +16,12 @@ func (c Config) validateAgents(v *validation) {
 			v.path(field, path)
 			if path == "/" {
 				v.flaw(field, "name a folder of its own", "must not be the root of the file system")
+				continue
 			}
 			if slices.Index(roots, path) < i {
 				v.flaw(field, "name it once", "%s is there already", path)
 			}
+			c.validateRoot(v, field, path)
 		}
 	}
 	l := c.Agents.Limits
@@ -44,6 +47,29 @@ func (c Config) validateAgents(v *validation) {
 			v.flaw("docker.subnet", "use another network", "%s overlaps the subnet of the jails", n)
 		}
 	}
+}
+
+// validateRoot keeps what agents can write to apart from what clawjail and other jails are made of: from within data_dir the
+// control plane could give an agent the volumes, templates and declarations of all.
+func (c Config) validateRoot(v *validation, field, root string) {
+	for _, dir := range []string{c.DataDir, c.RunDir, c.TemplatesDir} {
+		if dir != "" && (within(dir, root) || within(root, dir)) {
+			v.flaw(field, "name another folder", "%s is, holds or lies in %s, which is clawjail's own", root, dir)
+			return
+		}
+	}
+	if strings.HasPrefix(field, "jail_roots") {
+		for _, shared := range c.Agents.WorkspaceRoots {
+			if within(shared, root) || within(root, shared) {
+				v.flaw(field, "name another folder", "%s and %s of workspace_roots overlap: an agent could change what jails are made of", root, shared)
+			}
+		}
+	}
+}
+
+// within reports whether a path is another one or lies beneath it.
+func within(path, above string) bool {
+	return path == above || strings.HasPrefix(path, strings.TrimSuffix(above, "/")+"/")
 }
 
 func atLeast(v *validation, field string, is, least Bytes) {

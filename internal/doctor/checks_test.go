@@ -6,12 +6,15 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/inventory"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/docker"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -160,7 +163,51 @@ func takenAway() []struct {
 			fail(&f.Renderer, problem.New(problem.TemplateMissing, "build it", "there is no template"))
 		}, Skip, "no template", "sudo clawjail template build browser"},
 		{"sandboxed_renderer", "the sandbox", func(f *fake) { fail(&f.Renderer, errPlain) }, Fail, "says no", "user_namespaces"},
-		{"container_engine", "nothing", func(f *fake) { f.write("run/docker.sock", "") }, OK, "a container engine is here", ""},
+		{"agent_state", "the tool", func(f *fake) { fail(&f.State, problem.New(problem.ToolMissing, "install it", "there is no mkfs.ext4")) }, Fail, "mkfs.ext4", "sudo apt install e2fsprogs"},
+		{"agent_state", "loop devices", func(f *fake) {
+			fail(&f.State, problem.New(problem.Unsupported, "load it", "there are no loop devices"))
+		}, Fail, "loop devices", "modprobe loop"},
+		{"agent_state", "the bound", func(f *fake) { fail(&f.State, errPlain) }, Fail, "says no", ""},
+		{"agent_state", "what enlarges", func(f *fake) { f.Root = f.t.TempDir() }, Warn, "without e2fsck and resize2fs", "e2fsprogs"},
+		{"workspace_roots", "a folder", func(f *fake) { f.Config.Agents.WorkspaceRoots = []string{"/srv/agents"} }, Warn, "/srv/agents of workspace_roots is not there", "sudo mkdir -p /srv/agents"},
+		{"workspace_roots", "the folder itself", func(f *fake) { f.link("/srv/agents", "/etc"); f.Config.Agents.WorkspaceRoots = []string{"/srv/agents"} }, Fail, "is a link", "write /etc into workspace_roots"},
+		{"workspace_roots", "the folders above", func(f *fake) {
+			f.link("/srv", "/etc")
+			f.write("etc/agents/x", "")
+			f.Config.Agents.WorkspaceRoots = []string{"/srv/agents"}
+		}, Fail, "leads through one", "write /etc/agents into"},
+		{"workspace_roots", "a folder (a file)", func(f *fake) { f.write("srv/agents", ""); f.Config.Agents.WorkspaceRoots = []string{"/srv/agents"} }, Fail, "is not a folder", "workspace_roots"},
+		{"workspace_roots", "root's ownership", func(f *fake) {
+			f.write("home/anna/agents/x", "")
+			f.Config.Agents.WorkspaceRoots = []string{"/home/anna/agents"}
+			f.Ownership = func(path string) error {
+				if path != "/home/anna" {
+					return nil
+				}
+				return problem.New(problem.BadConfig, "sudo chown root /home/anna", "/home/anna belongs to user 5")
+			}
+		}, Fail, "somebody else than root can replace the folder /home/anna/agents", "chown root"},
+		{"workspace_roots", "a root of jails", func(f *fake) { f.Config.Agents.JailRoots = []string{"/srv/jails"} }, Warn, "/srv/jails of jail_roots", "mkdir"},
+		{"workspace_roots", "nothing", func(f *fake) { f.write("srv/agents/x", ""); f.Config.Agents.WorkspaceRoots = []string{"/srv/agents"} }, OK, "nobody but root can replace them", ""},
+		{"container_engine", "nothing", func(f *fake) { f.write("var/run/docker.sock", "") }, OK, "20.10.24 answers", ""},
+		{"container_engine", "an answer", func(f *fake) { f.engine(docker.Engine{}, errPlain) }, Warn, "does not answer", "systemctl start docker"},
+		{"container_engine", "an answer, which is needed", func(f *fake) {
+			f.engine(docker.Engine{}, errPlain)
+			f.Config.Agents.Driver = config.AgentDriverDocker
+		}, Fail, "does not answer", "systemctl start docker"},
+		{"container_engine", "the engine, which is needed", func(f *fake) { f.Config.Agents.Driver = config.AgentDriverDocker }, Fail, "there is no engine", "docker.io"},
+		{"container_engine", "users of the host's", func(f *fake) { f.engine(docker.Engine{Version: "27", Mapped: "rootless", Seccomp: true}, nil) }, Warn, "maps users (rootless)", "root"},
+		{"container_engine", "seccomp", func(f *fake) { f.engine(docker.Engine{Version: "27"}, nil) }, Warn, "no seccomp", "seccomp"},
+		{"container_engine", "its walls", func(f *fake) {
+			f.engine(docker.Engine{Seccomp: true}, nil)
+			if err := os.Chmod(filepath.Join(f.Root, "var/run/docker.sock"), 0o666); err != nil {
+				f.t.Fatal(err)
+			}
+		}, Fail, "everybody on this host", "chmod o-rw"},
+		{"container_engine", "root", func(f *fake) {
+			f.engine(docker.Engine{Seccomp: true}, nil)
+			f.UID = 1001
+		}, Skip, "asked as root", "sudo clawjail doctor"},
 		{"host_daemon", "the daemon", func(f *fake) { f.noDaemon() }, Warn, "does not answer", "sudo clawjail up"},
 		{"host_daemon", "root", func(f *fake) {
 			f.UID = 1001
@@ -186,7 +233,7 @@ func TestEveryCheckNoticesWhatIsTakenAway(t *testing.T) {
 				t.Errorf("got %+v\nwant %s, a message with %q and a hint with %q", r, tt.want, tt.says, tt.advises)
 			}
 		})
-		covered[tt.check] = covered[tt.check] || tt.want != OK || tt.check == "container_engine" // which only tells
+		covered[tt.check] = covered[tt.check] || tt.want != OK
 	}
 	for _, name := range Names() {
 		if !covered[name] {
@@ -198,7 +245,7 @@ func TestEveryCheckNoticesWhatIsTakenAway(t *testing.T) {
 func TestOtherSystemsHaveNothingToTry(t *testing.T) {
 	f := newFake(t)
 	f.Trials = Trials{}
-	for _, name := range []string{"runtime", "storage", "user_namespaces", "subnet", "gateway_port", "network", "nft", "other_firewall", "sandboxed_renderer"} {
+	for _, name := range []string{"runtime", "storage", "agent_state", "user_namespaces", "subnet", "gateway_port", "network", "nft", "other_firewall", "sandboxed_renderer"} {
 		if r := f.check(name); r.Status != Skip {
 			t.Errorf("%s: %+v", name, r)
 		}

@@ -117,6 +117,8 @@ func table() []check {
 		{"runtime", true, runtimeRuns},
 		{"runtime_version", false, runtimeVersion},
 		{"storage", true, storage},
+		{"agent_state", true, agentState},
+		{"workspace_roots", false, workspaceRoots},
 		{"cgroups", false, cgroups},
 		{"seccomp", false, seccomp},
 		{"user_namespaces", false, userNamespaces},

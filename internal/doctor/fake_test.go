@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/inventory"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/docker"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -62,6 +63,10 @@ func newFake(t *testing.T) *fake {
 		Trials: Trials{
 			Storage: facts(Facts{"kind": "overlay"}),
 			Limits:  facts(nil),
+			State:   facts(Facts{"bytes": 8 << 20}),
+			Engine: func(context.Context) (docker.Engine, error) {
+				return docker.Engine{Version: "20.10.24", Seccomp: true}, nil
+			},
 			Runtime: func(context.Context) (string, error) { return "/usr/bin/crun", nil },
 			Subnet: func(_ context.Context, _ jail.Installation, c netip.Prefix) (netip.Prefix, error) {
 				if c.IsValid() {
@@ -91,6 +96,8 @@ func newFake(t *testing.T) *fake {
 		"etc/group":                             "root:x:0:\ndocker:x:100:anna\n",
 		"etc/subuid":                            "anna:100000:65536\n",
 		"usr/bin/crun":                          "",
+		"usr/sbin/e2fsck":                       "",
+		"usr/sbin/resize2fs":                    "",
 		"usr/share/doc/other/changelog.txt":     "",
 	} {
 		f.write(path, text)
@@ -114,6 +121,21 @@ func (f *fake) add(path, text string) {
 		f.t.Fatal(err)
 	}
 	f.write(path, string(old)+text)
+}
+
+// link makes a link, and the folder that it leads to.
+func (f *fake) link(at, to string) {
+	f.t.Helper()
+	at, to = filepath.Join(f.Root, at), filepath.Join(f.Root, to)
+	if err := errors.Join(os.MkdirAll(to, 0o755), os.MkdirAll(filepath.Dir(at), 0o755), os.Symlink(to, at)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// engine puts a container engine there, which says that of itself.
+func (f *fake) engine(e docker.Engine, err error) {
+	f.write("var/run/docker.sock", "")
+	f.Engine = func(context.Context) (docker.Engine, error) { return e, err }
 }
 
 func (f *fake) install() {

@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/inventory"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/docker"
 )
 
 // Facts are details of a result, for programs.
@@ -59,6 +60,10 @@ type Space struct {
 type Trials struct {
 	// Storage clones a template and looks that the template stays as it was.
 	Storage func(context.Context) (Facts, error)
+	// State makes a volume for what an agent keeps, and looks that it is bounded.
+	State func(context.Context) (Facts, error)
+	// Engine asks the container engine of the configuration what it is.
+	Engine func(context.Context) (docker.Engine, error)
 	// Limits has programs run into the limits of a cgroup.
 	Limits func(context.Context) (Facts, error)
 	// Runtime finds an OCI runtime that runs a container here, and returns its path.

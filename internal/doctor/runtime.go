@@ -42,13 +42,21 @@ func (e *exam) runtimeFile(ctx context.Context) (string, error) {
 		if path.IsAbs(c) {
 			return c, nil
 		}
-		for _, dir := range []string{"usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin"} {
-			if rel := filepath.Join(dir, c); e.exists(rel) {
-				return "/" + rel, nil
-			}
+		if file, ok := e.program(c); ok {
+			return file, nil
 		}
 	}
 	return "", problem.New(problem.RuntimeMissing, "sudo apt install crun runc", "there is no OCI runtime")
+}
+
+// program finds a program of the host where administrators' programs are.
+func (e *exam) program(name string) (string, bool) {
+	for _, dir := range []string{"usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin"} {
+		if rel := filepath.Join(dir, name); e.exists(rel) {
+			return "/" + rel, true
+		}
+	}
+	return "", false
 }
 
 // runtimeVersion compares the runtime's version with those that have known holes.

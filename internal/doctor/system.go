@@ -187,13 +187,3 @@ func human(n uint64) string {
 	}
 	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
-
-// containerEngine only tells: clawjail neither needs nor uses an engine.
-func containerEngine(_ context.Context, e *exam) Result {
-	for _, socket := range []string{"run/docker.sock", "var/run/docker.sock", "run/podman/podman.sock"} {
-		if e.exists(socket) {
-			return fine("a container engine is here (/%s); it is neither needed nor used", socket).fact("socket", "/"+socket)
-		}
-	}
-	return fine("no container engine is here; none is needed")
-}

@@ -79,6 +79,7 @@ type trial struct {
 	folders  part[jail.Installation]
 	pool     part[*jail.Pool]
 	storage  part[*linux.Storage] // with the template tiny
+	sample   part[string]         // the tree of that
 	browsers part[*linux.Storage] // with the templates of the configuration
 	limiter  part[*linux.Limiter]
 	runtime  part[*linux.Runtime]
@@ -99,6 +100,7 @@ func (t *trial) wire() {
 	t.ctx, t.end = context.WithCancel(context.Background())
 	t.pool.open = t.openPool
 	t.storage.open = func() (*linux.Storage, error) { return t.openStorage("") }
+	t.sample.open = t.openSample
 	t.browsers.open = func() (*linux.Storage, error) { return t.openStorage(t.c.TemplatesDir) }
 	t.limiter.open = func() (*linux.Limiter, error) {
 		o, err := t.options()

@@ -19,6 +19,8 @@ func trials(o Options) Trials { return newTrial(o.Config, o.Log).trials() }
 func (t *trial) trials() Trials {
 	return Trials{
 		Storage:       t.tryStorage,
+		State:         t.tryState,
+		Engine:        tryEngine(t.c),
 		Limits:        t.tryLimits,
 		Runtime:       t.tryRuntime,
 		Subnet:        trySubnet,

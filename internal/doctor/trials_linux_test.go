@@ -51,7 +51,7 @@ func TestTheTrialsWorkHereAndLeaveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("in %s:\n%s", time.Since(began), &text)
-	for _, name := range []string{"privileges", "kernel", "runtime", "storage", "cgroups", "seccomp", "user_namespaces", "subnet",
+	for _, name := range []string{"privileges", "kernel", "runtime", "storage", "agent_state", "cgroups", "seccomp", "user_namespaces", "subnet",
 		"gateway_port", "network", "nft", "other_firewall", "sandboxed_renderer"} {
 		if c := statusOf(r, name); c.Status != OK {
 			t.Errorf("%s: %+v", name, c)

@@ -11,23 +11,38 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
-// tryStorage clones a template of one file.
-func (t *trial) tryStorage(ctx context.Context) (_ Facts, err error) {
+// The file of the template tiny.
+const sampleFile, sampleText = "was-here", "as it was built\n"
+
+// openSample makes a template of one file, and returns its tree.
+func (t *trial) openSample() (string, error) {
 	s, err := t.storage.get()
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	templates := filepath.Join(t.data, "templates", tiny)
 	tree := filepath.Join(templates, "rootfs")
 	if err := os.Mkdir(templates, 0o755); err != nil {
-		return nil, fmt.Errorf("make a template: %w", err)
+		return "", fmt.Errorf("make a template: %w", err)
 	}
 	if err := s.Trees().Make(tree); err != nil {
-		return nil, fmt.Errorf("make a template: %w", err)
+		return "", fmt.Errorf("make a template: %w", err)
 	}
-	const was, word = "was-here", "as it was built\n"
-	if err := os.WriteFile(filepath.Join(tree, was), []byte(word), 0o644); err != nil {
-		return nil, fmt.Errorf("make a template: %w", err)
+	if err := os.WriteFile(filepath.Join(tree, sampleFile), []byte(sampleText), 0o644); err != nil {
+		return "", fmt.Errorf("make a template: %w", err)
+	}
+	return tree, nil
+}
+
+// tryStorage clones a template of one file.
+func (t *trial) tryStorage(ctx context.Context) (_ Facts, err error) {
+	tree, err := t.sample.get()
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.storage.get()
+	if err != nil {
+		return nil, err
 	}
 	name, err := t.name(1)
 	if err != nil {
@@ -41,7 +56,7 @@ func (t *trial) tryStorage(ctx context.Context) (_ Facts, err error) {
 		undo := context.WithoutCancel(ctx)
 		err = errors.Join(err, s.Unmount(undo, name, true), s.Destroy(undo, name))
 	}()
-	if text, err := os.ReadFile(filepath.Join(root, was)); err != nil || string(text) != word {
+	if text, err := os.ReadFile(filepath.Join(root, sampleFile)); err != nil || string(text) != sampleText {
 		return nil, fmt.Errorf("read the clone's copy of a file: %q, %w", text, err)
 	}
 	const new = "written"

@@ -173,6 +173,12 @@ func (c *Client) awaitHold(ctx context.Context) error {
 
 // Create implements jail.Driver.
 func (c *Client) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error) {
+	return c.CreateWith(ctx, spec, func(jail.Name, jail.Lease) error { return nil })
+}
+
+// CreateWith is Create for who must know of the jail before its program begins. ready is called when the jail has been seen to
+// be confined as declared, and nobody else has its address any more; an error of it ends the jail. It has seconds.
+func (c *Client) CreateWith(ctx context.Context, spec jail.Spec, ready func(jail.Name, jail.Lease) error) (*jail.Jail, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -192,6 +198,9 @@ func (c *Client) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error)
 		})
 	if err == nil && len(files) != stdioCount {
 		err = fmt.Errorf("create: %d descriptors came instead of %d", len(files), stdioCount)
+	}
+	if err == nil {
+		err = ready(made.Name, made.Lease)
 	}
 	if err == nil {
 		// From here on the jail is the caller's, whatever becomes of the context.

@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/docker"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 )
+
+// stageDirVariable says where programs that join a running jail are staged: an absolute path inside the jail. It is root's
+// environment that counts, not that of whoever starts the program.
+const stageDirVariable = "CLAWJAIL_STAGE_DIR"
 
 // Assemble makes this host's driver out of its five parts. The records of the journal have claimed their leases
 // in the pool before Parts.Start is called.
@@ -20,7 +25,7 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 	o := linux.Options{
 		Installation: id, RunDir: c.RunDir, DataDir: c.DataDir, Templates: c.TemplatesDir,
 		Storage: string(c.Storage), Runtime: c.Runtime, Gateway: pool.Gateway(), Log: log,
-		WorkspaceRoots: c.Agents.WorkspaceRoots, JailRoots: c.Agents.JailRoots,
+		WorkspaceRoots: c.Agents.WorkspaceRoots, JailRoots: c.Agents.JailRoots, StageDir: os.Getenv(stageDirVariable),
 	}
 	var closers []func(context.Context) error
 	closeAll := func(ctx context.Context) error {

@@ -134,11 +134,6 @@ func (s *server) create(ctx context.Context, c *call) error {
 	if a.Spec.Lifetime == jail.LifetimeKeep {
 		return problem.New(problem.BadRequest, "declare it with the operation keep", "a jail that is kept has no owner")
 	}
-	if a.Spec.Template != "" {
-		if err := s.HasTemplate(ctx, a.Spec.Template); err != nil {
-			return err
-		}
-	}
 	if err := s.bound.room(); err != nil {
 		return err
 	}

@@ -111,7 +111,8 @@ func (j *FileJournal) Put(ctx context.Context, r jail.Record) (err error) {
 	if !r.Name.Belongs(j.id) {
 		return fmt.Errorf("journal: %q is not a jail of installation %s", r.Name, j.id)
 	}
-	r.Spec.HomeFiles = nil
+	// Nothing of a jail that runs is done with these, and there may be secrets in them.
+	r.Spec.HomeFiles, r.Spec.Program.Env = nil, nil
 	data, err := json.Marshal(r, durations())
 	if err != nil {
 		return fmt.Errorf("encode the record: %w", err)

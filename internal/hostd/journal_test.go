@@ -61,13 +61,14 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	kept.Spec.Lifetime = jail.LifetimeKeep
 	with := record("btest00001")
 	with.Spec.HomeFiles = []jail.File{{Path: "cert9.db", Data: bytes.Repeat([]byte("secret"), 1000)}}
+	with.Spec.Program.Env = map[string]string{"PASSWORD": "secret"}
 	for _, r := range []jail.Record{with, kept} {
 		if err := j.Put(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	without := with
-	without.Spec.HomeFiles = nil
+	without.Spec.HomeFiles, without.Spec.Program.Env = nil, nil
 	records, damaged := load(t, j)
 	if diff := cmp.Diff([]jail.Record{kept, without}, records, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.EquateEmpty()); diff != "" || len(damaged) > 0 {
 		t.Errorf("records (-want +got):\n%s\ndamaged %v", diff, damaged)

@@ -85,17 +85,49 @@ type LogWriter interface {
 type makers struct {
 	life       *jail.Lifecycle
 	containers Containers // nil where there is no engine
+	// template says whether jails may be made of one.
+	template func(ctx context.Context, name string) error
 }
 
 // of is the driver that a jail of that name is, or would be, of.
 func (m makers) of(_ context.Context, inContainer bool) (jail.Maker, error) {
 	if !inContainer {
-		return m.life, nil
+		return ofTemplates{m.life, m.template}, nil
 	}
 	if m.containers == nil {
 		return nil, problem.New(problem.Unsupported, "name a template instead of an image", "this host daemon makes no containers")
 	}
 	return m.containers, nil
+}
+
+// ofTemplates makes no jail of a template that is missing, or not as it was built, whoever asks and however long ago the jail
+// was declared.
+type ofTemplates struct {
+	jail.Maker
+	template func(ctx context.Context, name string) error
+}
+
+// CreateFor implements jail.Maker.
+func (o ofTemplates) CreateFor(ctx context.Context, owner string, spec jail.Spec, deliver func(context.Context, *jail.Jail) error) (*jail.Jail, error) {
+	if err := errors.Join(spec.Validate(), o.good(ctx, spec)); err != nil {
+		return nil, err
+	}
+	return o.Maker.CreateFor(ctx, owner, spec, deliver)
+}
+
+// Check implements jail.Maker.
+func (o ofTemplates) Check(ctx context.Context, spec jail.Spec) error {
+	if err := o.Maker.Check(ctx, spec); err != nil {
+		return err
+	}
+	return o.good(ctx, spec)
+}
+
+func (o ofTemplates) good(ctx context.Context, spec jail.Spec) error {
+	if spec.Template == "" || jail.ValidTemplateName(spec.Template) != nil {
+		return nil // of something else, or refused by name
+	}
+	return o.template(ctx, spec.Template)
 }
 
 // named is the driver of a jail.

@@ -37,7 +37,7 @@ func keeperHandlers() map[Operation]handler {
 		OpRestart: plain(func(s *server, ctx context.Context, a agentArguments) (any, error) {
 			return noResult{}, s.keeper.RestartKept(ctx, a.Tenant, a.Name)
 		}),
-		OpReadLog: plain(func(s *server, ctx context.Context, r jail.LogRequest) (any, error) { return s.keeper.ReadLog(ctx, r) }),
+		OpReadLog: (*server).readLog,
 		OpType: plain(func(s *server, ctx context.Context, a typeArguments) (any, error) {
 			n, err := s.keeper.Type(ctx, a.Tenant, a.Name, a.Data)
 			r := typeResult{Written: n}
@@ -49,6 +49,39 @@ func keeperHandlers() map[Operation]handler {
 		OpExec: (*server).exec,
 		OpDial: (*server).dialIn,
 	}
+}
+
+// maxReads bounds how many pieces of logs are in memory: each has up to 4 MiB, and a caller may be slow to take it.
+const maxReads = 8
+
+// readLog waits for something to be there, and answers with it when it is its turn.
+func (s *server) readLog(ctx context.Context, c *call) error {
+	r, err := decodeArguments[jail.LogRequest](c.request)
+	if err != nil {
+		return err
+	}
+	if r.Wait > 0 {
+		first := r
+		if r.Limit >= 0 { // what is no limit is refused
+			first.Limit = 1
+		}
+		chunk, err := s.keeper.ReadLog(ctx, first)
+		if err != nil {
+			return err
+		}
+		r.Offset, r.Wait = chunk.Offset, 0 // one that counts from the end has a place now
+	}
+	select {
+	case s.reads <- struct{}{}:
+		defer func() { <-s.reads }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	chunk, err := s.keeper.ReadLog(ctx, r)
+	if err != nil {
+		return err
+	}
+	return c.answer(chunk)
 }
 
 func (s *server) check(ctx context.Context, a checkArguments) (any, error) {

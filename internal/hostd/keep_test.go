@@ -257,6 +257,8 @@ func TestKeptJailsRunOnWhenTheHostDaemonEnds(t *testing.T) {
 	testenv.Eventually(t, patience, func() bool { return keptStatus(t, c, "bot").Phase == jail.PhaseRunning }, "it does not run")
 	if got := keptStatus(t, c, "bot"); got.Jail != s.Jail {
 		t.Errorf("jail %s became %s", s.Jail, got.Jail)
+	} else if got.Since.After(s.Since) {
+		t.Errorf("it ran since %s, and says %s", s.Since, got.Since)
 	}
 }
 

@@ -30,6 +30,7 @@ type server struct {
 	owners      *owners
 	admission   *admission
 	creates     chan struct{} // one token per create that works
+	reads       chan struct{} // one token per piece of a log that is in memory
 	handlers    map[Operation]handler
 	started     time.Time
 	refusals    rate.Sometimes // keeps strangers from filling the log
@@ -52,6 +53,7 @@ func newServer(o Options, m makers, k *keeper.Keeper, b *bound, notes *checkpoin
 		owners:    &owners{life: m.life, containers: m.containers, held: map[string]*holding{}},
 		admission: &admission{most: o.MaxConnections, users: map[uint32]*connections{}},
 		creates:   make(chan struct{}, o.MaxCreates),
+		reads:     make(chan struct{}, maxReads),
 		handlers:  newHandlers(),
 		started:   o.Now(),
 		refusals:  rate.Sometimes{First: 10, Interval: time.Second},

@@ -9,9 +9,9 @@ import (
 // The layers, from the top. A path stands for the package and everything below it.
 var (
 	faces    = []string{"internal/cli", "internal/api", "internal/mcp", "internal/console"}
-	services = []string{"internal/session", "internal/credential", "internal/egress", "internal/agent", "internal/provision", "internal/gateway", "internal/metrics"}
+	services = []string{"internal/session", "internal/credential", "internal/egress", "internal/agent", "internal/provision", "internal/gateway", "internal/toolserver", "internal/metrics"}
 	identity = []string{"internal/identity", "internal/vault", "internal/grant", "internal/audit", "internal/cookies"}
-	ground   = []string{"internal/jail", "internal/cdp", "internal/store"}
+	ground   = []string{"internal/jail", "internal/cdp", "internal/store", "internal/ringlog"}
 	// drivers are named, because the domain and its conformance suite live beside them.
 	drivers = []string{
 		"internal/jail/linux", "internal/jail/freebsd", "internal/jail/docker", "internal/jail/kubernetes", "internal/jail/zfs",
@@ -49,7 +49,7 @@ var rules = []rule{
 		example: [2]string{"internal/vault", "internal/session"},
 	}, {
 		from: ground, never: join(identity, []string{"internal/browser"}),
-		why:     "jails, CDP and the store know nothing of who uses them",
+		why:     "jails, CDP, logs and the store know nothing of who uses them",
 		example: [2]string{"internal/jail", "internal/vault"},
 	}, {
 		from: []string{"internal/jail"}, fromBut: drivers, never: drivers,
@@ -163,11 +163,27 @@ func TestEveryRuleObjectsToItsExample(t *testing.T) {
 	}
 }
 
+func TestWhatIsUsedByLayersBelowIsForbidden(t *testing.T) {
+	for _, forbidden := range [][2]string{
+		{"internal/toolserver", "internal/mcp"}, {"internal/toolserver", "internal/client"}, {"internal/vault", "internal/toolserver"}, {"internal/jail", "internal/agent/compose"},
+		{"internal/ringlog", "internal/agent"}, {"internal/ringlog", "internal/audit"}, {"internal/hostd/console", "internal/agent"}, {"internal/hostd/keeper", "internal/vault"},
+		{"internal/gateway/relay", "internal/api"}, {"internal/agent/compose", "internal/cli"}, {"internal/agent", "internal/api/pipes"}, {"internal/hostd", "internal/toolserver"},
+		{"internal/jail/docker", "internal/gateway/relay"},
+	} {
+		if !slices.ContainsFunc(rules, func(r rule) bool { return r.forbids(forbidden[0], forbidden[1]) }) {
+			t.Errorf("%s may import %s", forbidden[0], forbidden[1])
+		}
+	}
+}
+
 func TestWhatTheLayersAreForIsAllowed(t *testing.T) {
 	for _, allowed := range [][2]string{
 		{"internal/cli", "internal/session"}, {"internal/cli", "internal/api"}, {"internal/api", "internal/vault"},
 		{"internal/api", "internal/credential"}, {"internal/credential", "internal/vault"}, {"internal/credential", "internal/session"},
 		{"internal/session", "internal/gateway/policy"}, {"internal/session", "internal/jail"}, {"internal/agent", "internal/gateway"},
+		{"internal/agent", "internal/ringlog"}, {"internal/hostd/console", "internal/ringlog"}, {"internal/hostd/keeper", "internal/jail"},
+		{"internal/mcp", "internal/toolserver"}, {"internal/toolserver", "internal/vault"}, {"internal/toolserver", "internal/gateway"},
+		{"internal/client", "internal/api/pipes"}, {"internal/cli", "internal/gateway/relay"}, {"internal/agent/compose", "internal/jail"},
 		{"internal/hostd", "internal/jail/linux"}, {"internal/jail/linux", "internal/jail"}, {"internal/jail/freebsd", "internal/jail/freebsd/pf"},
 		{"internal/gateway/policy", "net/netip"}, {"internal/gateway/policy", "net/url"}, {"internal/gateway/policy", "internal/gateway/hostport"},
 		{"internal/gateway", "net/http"}, {"internal/config/yamldoc", "go.yaml.in/yaml/v4"}, {"cmd/clawjail", "internal/cli"},

@@ -50,6 +50,7 @@ func TestUnitsSayWhatTheyMust(t *testing.T) {
 			"Service.User":             "root",
 			"Service.KillMode":         "process", // agents outlive the daemon
 			"Service.Delegate":         "yes",
+			"Service.OOMPolicy":        "continue", // what a jail's memory limit ends is not the daemon
 			"Service.RuntimeDirectory": "clawjail",
 			"Install.WantedBy":         "multi-user.target",
 		},

@@ -11,8 +11,10 @@ import (
 // Bounds of a Spec.
 const (
 	MaxHomeFiles = 1 << 20 // bytes of all staged home files together
-	maxArguments = 1024
-	maxArgBytes  = 64 << 10 // of all arguments and the environment together
+	// MaxHomeFileCount bounds how many they are: also an empty one takes memory of the host.
+	MaxHomeFileCount = 256
+	maxArguments     = 1024
+	maxArgBytes      = 64 << 10 // of all arguments and the environment together
 )
 
 // Validate reports everything that is wrong with a Spec at once. It looks at the Spec alone: whether the
@@ -38,6 +40,9 @@ func (s Spec) Validate() error {
 			bad("use a relative path of letters, digits, dots, dashes and slashes, without dot elements",
 				"%q is not a path that can be staged", clip(f.Path, 80))
 		}
+	}
+	if len(s.HomeFiles) > MaxHomeFileCount {
+		bad("stage fewer", "there are %d staged files, more than %d", len(s.HomeFiles), MaxHomeFileCount)
 	}
 	if total > MaxHomeFiles {
 		bad("stage less", "the staged files have %d bytes, more than %d", total, MaxHomeFiles)

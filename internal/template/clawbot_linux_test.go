@@ -107,6 +107,26 @@ func TestASourceKeepsItsOwnProgram(t *testing.T) {
 	}
 }
 
+// What runs in a jail is called what it is: an agent is no browser.
+func TestTheUserOfATemplateIsNamedByItsRecipe(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	source := sourceTree(t)
+	for name, want := range map[string]string{"clawbot": "agent:x:1000:1000::/state:/bin/sh\n", "browser": "browser:x:1000:1000::/home/browser:/bin/sh\n"} {
+		s := testStore(t, func(c *Config) {
+			c.Recipes = map[string]Recipe{name: {User: Recipes()[name].User, Home: Recipes()[name].Home, Programs: []string{ProgramSh}}}
+		})
+		built, err := s.Build(context.Background(), BuildOptions{Name: name, From: "dir:" + source})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantFinished(t, built.RootFS())
+		text, err := os.ReadFile(filepath.Join(built.RootFS(), "etc/passwd"))
+		if err != nil || !strings.HasSuffix(string(text), want) || strings.Count(string(text), ":1000:") != 1 {
+			t.Errorf("in %s: %q, %v, want one user 1000, %q", name, text, err, want)
+		}
+	}
+}
+
 // The program of agents that name none: it waits for its token, uses it where no list of processes shows it, follows its
 // rotation, prints JSON, and ends when it is asked to.
 func TestTheClawbotProgram(t *testing.T) {

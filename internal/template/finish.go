@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// jailUser is the user and the group of what runs in a jail, as the template's own files know it.
+// jailUser is the user and the group of what runs in a jail, as the template's own files know it, with its name where a recipe
+// has no other.
 const (
 	jailUser     = 1000
 	jailUserName = "browser"
@@ -269,7 +270,11 @@ func (b *build) systemFiles(root *os.Root) error {
 			return err
 		}
 	}
-	return accounts(root)
+	user, home := jailUserName, "/home/"+jailUserName
+	if b.recipe.User != "" {
+		user, home = b.recipe.User, b.recipe.Home
+	}
+	return accounts(root, user, home)
 }
 
 // recipeFiles writes the files of a recipe that is known. What the source has at such a place stays, unless it is no file.
@@ -293,13 +298,13 @@ func (b *build) recipeFiles(root *os.Root) error {
 }
 
 // accounts makes the jail's user known, and takes every password away.
-func accounts(root *os.Root) error {
+func accounts(root *os.Root, user, home string) error {
 	for _, file := range []struct {
 		name, line, first string
 		mode              fs.FileMode
 	}{
-		{"etc/passwd", fmt.Sprintf("%s:x:%d:%d::/home/%s:/bin/sh", jailUserName, jailUser, jailUser, jailUserName), "root:x:0:0:root:/root:/bin/sh", 0o644},
-		{"etc/group", fmt.Sprintf("%s:x:%d:", jailUserName, jailUser), "root:x:0:", 0o644},
+		{"etc/passwd", fmt.Sprintf("%s:x:%d:%d::%s:/bin/sh", user, jailUser, jailUser, home), "root:x:0:0:root:/root:/bin/sh", 0o644},
+		{"etc/group", fmt.Sprintf("%s:x:%d:", user, jailUser), "root:x:0:", 0o644},
 	} {
 		text, err := readText(root, file.name)
 		if err != nil {
@@ -311,7 +316,7 @@ func accounts(root *os.Root) error {
 		var lines []string
 		for line := range strings.Lines(text) {
 			fields := strings.Split(strings.TrimSuffix(line, "\n"), ":")
-			if len(fields) < 3 || fields[0] == jailUserName || fields[2] == fmt.Sprint(jailUser) {
+			if len(fields) < 3 || fields[0] == user || fields[2] == fmt.Sprint(jailUser) {
 				continue
 			}
 			fields[1] = "x" // a password can stand here too
@@ -330,16 +335,16 @@ func accounts(root *os.Root) error {
 		var lines []string
 		for line := range strings.Lines(text) {
 			fields := strings.Split(strings.TrimSuffix(line, "\n"), ":")
-			if len(fields) < 2 || fields[0] == jailUserName {
+			if len(fields) < 2 || fields[0] == user {
 				continue
 			}
 			fields[1] = "*"
 			lines = append(lines, strings.Join(fields, ":"))
 		}
 		if name == "etc/shadow" {
-			lines = append(lines, jailUserName+":*:19000:0:99999:7:::")
+			lines = append(lines, user+":*:19000:0:99999:7:::")
 		} else {
-			lines = append(lines, jailUserName+":*::")
+			lines = append(lines, user+":*::")
 		}
 		if err := writeFile(root, name, strings.Join(lines, "\n")+"\n", 0o600); err != nil {
 			return err

@@ -27,6 +27,8 @@ type Recipe struct {
 	Files []RecipeFile
 	// Main is the path of what a jail of it runs when nobody says otherwise; empty is nothing.
 	Main string
+	// User is the name of the jail's user, and Home the home directory. Default: those of browsers' jails.
+	User, Home string
 	// TaskLimit is the default limit of tasks of its jails.
 	TaskLimit int
 	// NeedBytes is the free disk that a build from packages needs, downloads included.
@@ -73,6 +75,8 @@ func Recipes() map[string]Recipe {
 			Needs:     []string{"/bin/sh", "/usr/bin/curl", "/usr/bin/git", "/usr/bin/jq", "/usr/bin/python3", "/usr/bin/ps"},
 			Files:     []RecipeFile{{Path: clawbotPath, Mode: 0o755, Content: clawbotScript}},
 			Main:      clawbotPath,
+			User:      "agent",
+			Home:      "/state",
 			TaskLimit: defaultTaskLimit,
 			NeedBytes: 1 << 30,
 		},

@@ -25,14 +25,15 @@ import (
 type Docker struct {
 	Socket string
 	dir    string
+	more   []string // arguments
 	daemon *exec.Cmd
 }
 
 // engineStart is how long an engine may take to answer on a busy machine.
 const engineStart = time.Minute
 
-// StartDocker starts an engine. The caller stops it; StopDocker does when the test ends.
-func StartDocker(t testing.TB) *Docker {
+// StartDocker starts an engine, with more arguments for its daemon. The caller stops it.
+func StartDocker(t testing.TB, more ...string) *Docker {
 	t.Helper()
 	Need(t, Root)
 	Tool(t, "dockerd")
@@ -41,7 +42,7 @@ func StartDocker(t testing.TB) *Docker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Docker{Socket: filepath.Join(dir, "s.sock"), dir: dir}
+	d := &Docker{Socket: filepath.Join(dir, "s.sock"), dir: dir, more: more}
 	if err := d.Start(); err != nil {
 		_ = d.Stop() // the reason is the first error
 		t.Fatalf("start an engine: %v", err)
@@ -68,9 +69,9 @@ func (d *Docker) Start() error {
 			}
 		}
 	}
-	d.daemon = exec.Command(path, "--data-root", filepath.Join(d.dir, "data"), "--exec-root", filepath.Join(d.dir, "exec"),
-		"--pidfile", filepath.Join(d.dir, "pid"), "-H", "unix://"+d.Socket, "--bridge=none", "--iptables=false", "--ip6tables=false",
-		"--ip-forward=false", "--ip-masq=false", "--userland-proxy=false")
+	d.daemon = exec.Command(path, append([]string{"--data-root", filepath.Join(d.dir, "data"), "--exec-root", filepath.Join(d.dir, "exec"),
+		"--pidfile", filepath.Join(d.dir, "pid"), "-H", "unix://" + d.Socket, "--bridge=none", "--iptables=false", "--ip6tables=false",
+		"--ip-forward=false", "--ip-masq=false", "--userland-proxy=false"}, d.more...)...)
 	d.daemon.Stdout, d.daemon.Stderr = log, log
 	d.daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a ^C at the terminal is for the test, which stops it
 	if err := d.daemon.Start(); err != nil {
@@ -157,6 +158,26 @@ func unmountBelow(dir string) {
 			unmount(f[1])
 		}
 	}
+}
+
+// Ask sends the engine a request without a body, and returns its answer. One that is not of the 200s is an error.
+func (d *Docker) Ask(method, path string) (string, error) {
+	request, err := http.NewRequest(method, "http://docker"+path, nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := d.client().Do(request)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 8<<20))
+	if err := errors.Join(err, answer.Body.Close()); err != nil {
+		return "", err
+	}
+	if answer.StatusCode/100 != 2 {
+		return "", fmt.Errorf("%s %s: %s: %.500s", method, path, answer.Status, text)
+	}
+	return string(text), nil
 }
 
 // Import makes an image of a folder. changes are lines as in a Dockerfile.

@@ -136,18 +136,21 @@ type world struct {
 	*Service
 	t *testing.T
 
-	mu      sync.Mutex
-	peers   []*peer
-	specs   []jail.Spec
-	jails   map[jail.Name]*peer
-	ended   []jail.Name
-	intents []audit.Intent
-	results []audit.Result
-	noAudit error
-	admits  map[netip.Addr]gateway.Caller
-	opened  []jail.Name // admitted by the driver
-	given   []string    // what agents may use
-	noJail  error
+	mu    sync.Mutex
+	peers []*peer
+	made  int
+	specs []jail.Spec
+	// knownFirst counts the jails that the gateway knew before anything ran in them.
+	knownFirst int
+	jails      map[jail.Name]*peer
+	ended      []jail.Name
+	intents    []audit.Intent
+	results    []audit.Result
+	noAudit    error
+	admits     map[netip.Addr]gateway.Caller
+	opened     []jail.Name // admitted by the driver
+	given      []string    // what agents may use
+	noJail     error
 	// behave is what a server does after it was started; nil is (*peer).serve with echo.
 	behave func(p *peer)
 }
@@ -212,8 +215,8 @@ func (w *world) UseSecret(_ context.Context, n vault.SecretName, use func(secret
 // MarkUsed implements Vault.
 func (w *world) MarkUsed(context.Context, vault.SecretName, time.Time) error { return nil }
 
-// Create implements Driver.
-func (w *world) Create(_ context.Context, spec jail.Spec) (*jail.Jail, error) {
+// CreateWith implements Driver.
+func (w *world) CreateWith(_ context.Context, spec jail.Spec, ready func(jail.Name, jail.Lease) error) (*jail.Jail, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -237,10 +240,24 @@ func (w *world) Create(_ context.Context, spec jail.Spec) (*jail.Jail, error) {
 		}
 		ends[n], ends[n+1] = r, wr
 	}
-	n := len(w.peers)
+	n := w.made
+	w.made++
 	name, err := jail.NewName(jail.KindAgent, "test", n)
 	if err != nil {
 		return nil, err
+	}
+	lease := jail.Lease{Index: n, Addr: netip.AddrFrom4([4]byte{10, 9, 0, byte(n + 1)})}
+	w.mu.Unlock()
+	err = ready(name, lease)
+	w.mu.Lock()
+	if err != nil {
+		return nil, err
+	}
+	if _, known := w.admits[lease.Addr]; known {
+		w.knownFirst++
+	}
+	if spec.Admit {
+		w.opened = append(w.opened, name)
 	}
 	p := &peer{t: w.t, in: bufio.NewScanner(ends[0]), out: ends[3], err: ends[5], killed: make(chan struct{}), files: []*os.File{ends[0], ends[3], ends[5]}, tools: someTools}
 	p.in.Buffer(nil, 8<<20)
@@ -261,7 +278,7 @@ func (w *world) Create(_ context.Context, spec jail.Spec) (*jail.Jail, error) {
 	}()
 	w.peers = append(w.peers, p)
 	w.jails[name] = p
-	return &jail.Jail{Name: name, Lease: jail.Lease{Index: n, Addr: netip.AddrFrom4([4]byte{10, 9, 0, byte(n + 1)})},
+	return &jail.Jail{Name: name, Lease: lease,
 		Stdio: &jail.Stdio{In: ends[1], Out: ends[2], Err: ends[4]}}, nil
 }
 
@@ -297,14 +314,6 @@ func (w *world) Destroy(_ context.Context, name jail.Name) error {
 	if p != nil {
 		p.exit()
 	}
-	return nil
-}
-
-// Admit implements Driver.
-func (w *world) Admit(_ context.Context, name jail.Name) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.opened = append(w.opened, name)
 	return nil
 }
 

@@ -45,34 +45,40 @@ func (s *Service) open(ctx context.Context, server config.MCPServer, tenant stri
 	if err != nil {
 		return nil, err
 	}
-	made, err := s.o.Driver.Create(ctx, spec)
+	// The gateway and the firewall let it through before it begins, when they do at all: it may ask for something at once.
+	known := netip.Addr{}
+	spec.Admit = server.Network == config.ServerNetworkGateway
+	made, err := s.o.Driver.CreateWith(ctx, spec, func(name jail.Name, lease jail.Lease) error {
+		if !spec.Admit {
+			return nil
+		}
+		err := s.admit(server, tenant, name, lease.Addr)
+		if err == nil {
+			known = lease.Addr
+		}
+		return err
+	})
 	wipe()
 	if err != nil {
+		if known.IsValid() {
+			err = errors.Join(err, s.o.Gateway.Forget(known))
+		}
 		return nil, err
 	}
-	addr, admitted := made.Lease.Addr, server.Network == config.ServerNetworkGateway
-	p := &place{name: made.Name, stdio: made.Stdio,
+	return &place{name: made.Name, stdio: made.Stdio,
 		exit: func(ctx context.Context) (jail.Exit, error) { return s.o.Driver.Wait(ctx, made.Name) },
 		end: func(ctx context.Context) error {
 			var cut error
-			if admitted {
-				cut = s.o.Gateway.Forget(addr)
+			if known.IsValid() {
+				cut = s.o.Gateway.Forget(known)
 			}
 			made.Stdio.Close()
 			return errors.Join(cut, s.destroy(ctx, made.Name))
-		}}
-	if admitted {
-		if err := s.admit(ctx, server, tenant, made.Name, addr); err != nil {
-			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.pace.destroy)
-			defer cancel()
-			return nil, errors.Join(err, p.end(ending))
-		}
-	}
-	return p, nil
+		}}, nil
 }
 
 // admit lets a jail reach what its declaration allows, through the gateway.
-func (s *Service) admit(ctx context.Context, server config.MCPServer, tenant string, name jail.Name, addr netip.Addr) error {
+func (s *Service) admit(server config.MCPServer, tenant string, name jail.Name, addr netip.Addr) error {
 	rules := make([]policy.Rule, 0, len(server.Allow))
 	for n, target := range server.Allow {
 		host, ports, err := config.AllowedHost(target)
@@ -86,12 +92,8 @@ func (s *Service) admit(ctx context.Context, server config.MCPServer, tenant str
 		return err
 	}
 	// A name as of a session: operators' rules for all sessions may take away from what is declared here, and none adds to it.
-	err := s.o.Gateway.Admit(addr, gateway.Caller{Jail: string(name), Session: "mcp_" + string(name), Tenant: tenant, Actor: actor(server.Name),
+	return s.o.Gateway.Admit(addr, gateway.Caller{Jail: string(name), Session: "mcp_" + string(name), Tenant: tenant, Actor: actor(server.Name),
 		Policy: policy.Only(rules...), Confined: true})
-	if err != nil {
-		return err
-	}
-	return s.o.Driver.Admit(ctx, name)
 }
 
 // actor names a server in records of what its jail does.

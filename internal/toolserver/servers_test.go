@@ -155,7 +155,7 @@ func TestAServerReachesWhatIsAllowed(t *testing.T) {
 	if _, err := w.call(operator(), "net__echo"); err != nil {
 		t.Fatal(err)
 	}
-	if len(w.admits) != 1 || len(w.admitted()) != 1 {
+	if len(w.admits) != 1 || len(w.admitted()) != 1 || w.knownFirst != 1 {
 		t.Fatalf("admitted are %v and %v", w.admits, w.admitted())
 	}
 	if w.specs[0].Program.Env["HTTPS_PROXY"] != "http://gateway:3000" {

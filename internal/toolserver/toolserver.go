@@ -35,10 +35,11 @@ import (
 	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
-// Driver makes the jails. A jail.Driver is one.
+// Driver makes the jails. The host daemon's client is one.
 type Driver interface {
-	Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error)
-	Admit(ctx context.Context, name jail.Name) error
+	// CreateWith makes a jail, as [jail.Driver] does. ready is called when nothing of its program has run yet; an error of it
+	// ends the jail.
+	CreateWith(ctx context.Context, spec jail.Spec, ready func(jail.Name, jail.Lease) error) (*jail.Jail, error)
 	Wait(ctx context.Context, name jail.Name) (jail.Exit, error)
 	Destroy(ctx context.Context, name jail.Name) error
 }

@@ -1,6 +1,6 @@
 // Command model is a server with the API of OpenAI's chat completions, and a model that always does the same: asked for
-// anything, it writes a file, opens a browser session in a jail, reads a page, closes the session and says that it is
-// done. It stands in for a real model, so that the example needs none and always ends the same way.
+// anything, it writes a file, opens a browser session in a jail, reads a page, closes the session and says how that went.
+// It stands in for a real model, so that the example needs none and always ends the same way. The page is its own too.
 package main
 
 import (
@@ -8,7 +8,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -22,6 +24,22 @@ type message struct {
 	Content json.RawMessage `json:"content"`
 }
 
+// text is what a message says: its content is a text, or parts that have one each.
+func (m message) text() string {
+	var whole string
+	if json.Unmarshal(m.Content, &whole) == nil {
+		return whole
+	}
+	var parts []struct{ Text string }
+	if json.Unmarshal(m.Content, &parts) != nil {
+		return ""
+	}
+	for _, p := range parts {
+		whole += p.Text + "\n"
+	}
+	return whole
+}
+
 // call is a call of a tool.
 type call struct {
 	name      string
@@ -30,9 +48,16 @@ type call struct {
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8090", "where to answer")
-	page := flag.String("page", "data:text/html,<title>hello</title>", "the page that the browser opens")
+	page := flag.String("page", "", "the page that the browser opens (default /page of this server, as http://page.internal)")
 	key := flag.String("key", "", "the key that requests must have; empty is any")
 	flag.Parse()
+	if _, port, err := net.SplitHostPort(*listen); err == nil && *page == "" {
+		*page = "http://page.internal:" + port + "/page"
+	}
+	http.HandleFunc("GET /page", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, "<!doctype html><title>A page for pi</title><h1>Hello from the host</h1>") // the browser may have left
+	})
 	http.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
 		if *key != "" && r.Header.Get("Authorization") != "Bearer "+*key {
 			http.Error(w, `{"error":{"message":"the key is wrong"}}`, http.StatusUnauthorized)
@@ -75,19 +100,30 @@ func answer(w http.ResponseWriter, r *http.Request, page string) error {
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&request); err != nil {
 		return err
 	}
-	done, session := 0, ""
+	done, session, title, problem := 0, "", "", ""
 	for _, m := range request.Messages {
 		switch m.Role {
 		case "user":
-			done = 0
+			done, title, problem = 0, "", ""
 		case "tool":
 			done++
-			if id := regexp.MustCompile(`session (s_[a-z0-9]+) is open`).FindSubmatch(m.Content); id != nil {
-				session = string(id[1])
+			text := m.text()
+			if failed := regexp.MustCompile(`^(?:error|[45][0-9][0-9]) .*`).FindString(text); failed != "" && problem == "" {
+				problem = failed
+			}
+			if read := regexp.MustCompile(`^200 \S+ "(.*)" in `).FindStringSubmatch(text); read != nil {
+				title = read[1]
+			}
+			if id := regexp.MustCompile(`session (s_[a-z0-9]+) is open`).FindStringSubmatch(text); id != nil {
+				session = id[1]
 			}
 		}
 	}
-	reply := map[string]any{"role": "assistant", "content": "Done: hello.txt is written, and a page was read in a browser of its own."}
+	said := fmt.Sprintf("Done: hello.txt is written, and a browser of its own has read the page %q.", title)
+	if problem != "" {
+		said = "Not all of it is done: " + problem
+	}
+	reply := map[string]any{"role": "assistant", "content": said}
 	reason := "stop"
 	if c := next(done, session, page); c != nil {
 		arguments, err := json.Marshal(c.arguments)

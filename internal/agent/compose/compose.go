@@ -40,7 +40,8 @@ type Options struct {
 	Port   uint16
 	// External uses a network that is there, instead of one of the file's own.
 	External bool
-	// Tokens is the folder with a folder for each agent, in which there is its token: absolute, or beginning with a dot.
+	// Tokens is the folder with a folder for each agent, in which there is its token: absolute, or beginning with a dot. In an
+	// absolute one programs cannot be run, as in what a sync makes; docker-compose cannot mount a relative one so.
 	Tokens string
 }
 
@@ -77,6 +78,7 @@ type service struct {
 	profile jail.Profile
 	env     map[string]string
 	volume  string
+	tokens  string // a volume, where there is one
 }
 
 // Write writes the file. Equal agents and options give equal bytes.
@@ -109,6 +111,16 @@ func Write(w io.Writer, f clawbots.File, o Options) error {
 	for _, s := range services {
 		out.line(1, s.volume+":")
 		out.pair(2, "name", s.volume)
+		if s.tokens == "" {
+			continue
+		}
+		out.line(1, s.tokens+":")
+		out.pair(2, "name", s.tokens)
+		out.pair(2, "driver", "local")
+		out.line(2, "driver_opts:")
+		out.pair(3, "type", "none")
+		out.pair(3, "o", "bind,ro,noexec,nosuid,nodev")
+		out.pair(3, "device", o.Tokens+"/"+s.Name)
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
@@ -138,6 +150,9 @@ func (o Options) service(a clawbots.Agent) (service, error) {
 	}
 	s.profile = jail.ProfileFor(s.spec, jail.Lease{UID: jail.AgentUID})
 	s.volume = "hermit_state_" + s.spec.Agent.Key()
+	if path.IsAbs(o.Tokens) {
+		s.tokens = "hermit_token_" + s.spec.Agent.Key()
+	}
 	payload, err := provision.For(provision.Options{Gateway: o.gatewayURL(), AgentName: a.Name, Home: clawbots.AgentHome(a), Dir: provision.Dir})
 	if err != nil {
 		return service{}, err
@@ -191,7 +206,8 @@ func (o Options) head(out *document, f clawbots.File, services []service) {
 	out.comment("")
 	out.comment("What is different from clawjail agent sync: the engine is trusted to confine the containers as they are declared, /state has no size")
 	out.comment("limit, system calls are filtered by the engine's own list, and rules (allow, services, tools, rate, llm, ttl) are made with clawjail rules,")
-	out.comment("service and agent limits.")
+	out.comment("service and agent limits. On a host with control groups of version 1 the containers share the host's view of them, unless the engine's")
+	out.comment("daemon.json has \"default-cgroupns-mode\": \"private\".")
 	if !o.External {
 		out.comment("The host must let these containers reach its port " + strconv.Itoa(int(o.Port)) + " only: --external uses the network of clawjail, which does so.")
 	}
@@ -235,7 +251,13 @@ func (o Options) write(out *document, s service) {
 	out.list(2, "tmpfs", tmpfs...)
 	out.line(2, "volumes:")
 	out.mount("volume", s.volume, jail.StateDir, false)
-	out.mount("bind", o.Tokens+"/"+s.Name, jail.TokenDir, true)
+	if s.tokens != "" {
+		// The volume is read-only by itself. Were it said here as well, the engine would set it anew, without what else the volume
+		// is mounted with.
+		out.mount("volume", s.tokens, jail.TokenDir, false)
+	} else {
+		out.mount("bind", o.Tokens+"/"+s.Name, jail.TokenDir, true)
+	}
 	for _, m := range s.spec.Mounts {
 		out.mount("bind", m.Source, m.Target, m.ReadOnly)
 	}

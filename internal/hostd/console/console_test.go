@@ -422,3 +422,28 @@ func TestKilledOwnerLosesNoLine(t *testing.T) {
 		t.Errorf("it complained: %s", stderr)
 	}
 }
+
+// What agents that are gone have left does not grow without an end.
+func TestLogsOfAgentsAreBounded(t *testing.T) {
+	c := newConsole(t, t.TempDir(), nil)
+	for i := range 4096 {
+		if err := os.Mkdir(filepath.Join(c.Logs, fmt.Sprintf("gone-%d", i)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Writer(bot(), jail.Stdout); problem.CodeOf(err) != problem.PoolExhausted {
+		t.Errorf("one more: %v", err)
+	}
+	if _, err := os.Lstat(filepath.Join(c.Logs, bot().Key())); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its folder is left: %v", err)
+	}
+	if _, err := c.Writer(jail.Agent{Tenant: "default", Name: "gone-7"}, jail.Stdout); err != nil {
+		t.Errorf("one that is there: %v", err)
+	}
+	if err := c.RemoveLog(t.Context(), jail.Agent{Tenant: "default", Name: "gone-8"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Writer(bot(), jail.Stdout); err != nil {
+		t.Errorf("when one was removed: %v", err)
+	}
+}

@@ -32,6 +32,9 @@ func (l *logs) close() error {
 	return errors.Join(errs...)
 }
 
+// maxLogs bounds the agents that there are logs of: also those that are gone may have left theirs.
+const maxLogs = 4096
+
 // The bounds of one read.
 const (
 	readDefault = 256 << 10
@@ -57,7 +60,7 @@ func (c *Console) open(a jail.Agent) (_ *logs, err error) {
 		return l, nil
 	}
 	dir := c.logFolder(a)
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := c.makeFolder(dir); err != nil {
 		return nil, fmt.Errorf("make the logs of %s: %w", a.Key(), err)
 	}
 	l := &logs{}
@@ -75,6 +78,30 @@ func (c *Console) open(a jail.Agent) (_ *logs, err error) {
 	}
 	c.logs[a.Key()] = l
 	return l, nil
+}
+
+// makeFolder makes the folder of an agent's logs where it is missing, when there are not too many. c.mu is held.
+func (c *Console) makeFolder(dir string) error {
+	err := os.Mkdir(dir, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	all, err := os.Open(c.Logs)
+	if err == nil {
+		var names []string
+		names, err = all.Readdirnames(maxLogs + 1)
+		_ = all.Close() // only read from
+		if err == nil && len(names) > maxLogs {
+			err = problem.New(problem.PoolExhausted, "remove what agents have left: clawjail agent remove", "there are the logs of %d agents, as many as may be kept", maxLogs)
+		}
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(dir))
+	}
+	return nil
 }
 
 // release says that a jail is done with the logs of its agent.

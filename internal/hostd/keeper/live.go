@@ -114,8 +114,8 @@ func (a *agent) enter(seq uint64, p jail.Phase, next time.Time) {
 	if a.status.Phase == p && a.status.Next.Equal(next) {
 		return
 	}
-	if a.status.Phase != p {
-		a.status.Since = a.k.Now()
+	if a.status.Phase != p && (a.status.Phase != jail.PhaseStarting || p != jail.PhaseRunning) {
+		a.status.Since = a.k.Now() // one that was started, or taken over, has the time of that
 	}
 	a.status.Phase, a.status.Next = p, next
 	if p == jail.PhaseRunning || p == jail.PhaseStopped {

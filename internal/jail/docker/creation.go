@@ -217,7 +217,7 @@ func noShell(err error) bool {
 
 // verify compares the container with its profile, as the kernel shows it. A difference ends it.
 func (d *Driver) verify(ctx context.Context, _ *entry, m *making) error {
-	diff, err := d.differences(ctx, m.proc, m.profile, m.lease)
+	diff, err := Differences(ctx, m.proc, m.profile, m.lease)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/jail/hostpath"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -119,7 +118,6 @@ func (o *Options) Validate() error {
 // Driver is a jail.Maker of containers. It speaks with the engine when there is something to do, and not before.
 type Driver struct {
 	o      Options
-	roots  hostpath.Roots
 	engine *client.Client
 
 	background context.Context // ends the watchers
@@ -149,7 +147,7 @@ func New(o Options) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{
-		o: o, roots: o.WorkspaceRoots, engine: engine, reaping: make(chan struct{}, 1), preparing: make(chan struct{}, 1),
+		o: o, engine: engine, reaping: make(chan struct{}, 1), preparing: make(chan struct{}, 1),
 		jails: map[jail.Name]*entry{}, lost: map[string]time.Time{},
 		// Numbers go on from the clock, so that a name is not soon used again after a restart.
 		number: int(o.Now().Unix() % 100_000),

@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -84,7 +85,7 @@ func (d *Driver) image(ctx context.Context, spec jail.Spec) (argv []string, err 
 func (d *Driver) Check(ctx context.Context, spec jail.Spec) error {
 	errs := []error{d.accept(spec)}
 	for _, m := range spec.Mounts {
-		errs = append(errs, d.roots.Check(m))
+		errs = append(errs, linux.CheckMount(d.o.WorkspaceRoots, m))
 	}
 	if errs[0] == nil {
 		_, err := d.image(ctx, spec)

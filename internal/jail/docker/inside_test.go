@@ -250,6 +250,37 @@ func TestAnAddressThatWasLeftInTheTableOpensNothing(t *testing.T) {
 	}
 }
 
+// A container that ended while there was no firewall yet, right after a restart, left its address in the table: the rules
+// can be removed all the same.
+func TestAnAddressThatWasLeftDoesNotKeepTheRulesFromBeingRemoved(t *testing.T) {
+	h := newHost(t)
+	if _, err := h.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left, err := h.pool.Lease(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.firewall.Add(t.Context(), jail.TableAgents, left); err != nil {
+		t.Fatal(err)
+	}
+	h.pool.Release(left.Index)
+	if err := h.RemoveNetwork(t.Context()); err != nil {
+		t.Errorf("the rules stay: %v", err)
+	}
+	// One that a container has is not touched.
+	j, _ := h.probe(t)
+	if err := h.Admit(t.Context(), j.Name); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.RemoveNetwork(t.Context()); err == nil {
+		t.Error("the network of a container was removed")
+	}
+	if members, err := h.firewall.List(t.Context()); err != nil || len(members) != 1 {
+		t.Errorf("the table has %+v, %v", members, err)
+	}
+}
+
 func hostAddress(t *testing.T) string {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()

@@ -183,6 +183,12 @@ func (d *Driver) RemoveNetwork(ctx context.Context) error {
 			return d.engineError(err)
 		}
 	}
+	// A killed process may have left addresses in the table whose containers were ended before there was a firewall again.
+	var errs []error
+	err = d.reapMembers(ctx, func(_ jail.Finding, remove func() error) { errs = append(errs, remove()) })
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.network = network{}

@@ -10,9 +10,9 @@ import (
 	"github.com/clawjail/clawjail/internal/jail/linux"
 )
 
-// differences compares a container with its profile. Nothing in it is the engine's word: the process, its file systems,
-// its control groups and its network are read from the kernel.
-func (d *Driver) differences(ctx context.Context, proc jail.Process, declared jail.Profile, lease jail.Lease) ([]string, error) {
+// Differences compares a container with its profile. Nothing in it is the engine's word: the process, its file systems,
+// its control groups and its network are read from the kernel. An empty answer is a container that is confined as declared.
+func Differences(ctx context.Context, proc jail.Process, declared jail.Profile, lease jail.Lease) ([]string, error) {
 	seen, err := linux.ObserveProcess(ctx, proc, declared)
 	if err != nil {
 		return nil, fmt.Errorf("observe the container: %w", err)

@@ -263,15 +263,6 @@ func (r *Runtime) Wait(ctx context.Context, name jail.Name, proc jail.Process) (
 	return -1, "", nil
 }
 
-// Terminate asks every process of the jail to end.
-func (r *Runtime) Terminate(ctx context.Context, name jail.Name, proc jail.Process) error {
-	if err := errors.Join(r.o.check(name), ctx.Err()); err != nil {
-		return err
-	}
-	_, err := r.signalAll(name, proc, syscall.SIGTERM)
-	return err
-}
-
 // signalAll signals every process of a jail and returns their numbers. A process that left the jail's groups while
 // its descriptor was being opened is another one by now, and is spared.
 func (r *Runtime) signalAll(name jail.Name, proc jail.Process, sig syscall.Signal) ([]int, error) {

@@ -35,6 +35,8 @@ const (
 	spare = 8 << 20
 	// journaled is the size from which a volume has a journal, which takes 4 MiB of it.
 	journaled = 16 << 20
+	// maxVolumes bounds them: also agents that are gone may have left theirs.
+	maxVolumes = 4096
 )
 
 // volume is the image of an agent's state.
@@ -150,6 +152,10 @@ func (s *Storage) makeVolume(ctx context.Context, name string, size int64, uid i
 	mkfs, err := findProgram("mkfs.ext4")
 	if err != nil {
 		return problem.Wrap(err, problem.ToolMissing, "install e2fsprogs", "volumes for agents need mkfs.ext4")
+	}
+	if some, err := s.volumes.some(maxVolumes); err != nil || len(some) >= maxVolumes {
+		return errors.Join(err, problem.New(problem.PoolExhausted, "remove what agents have left: clawjail agent remove",
+			"there are %d volumes, as many as may be kept", maxVolumes))
 	}
 	fresh := "." + name + volumeFresh
 	if err := errors.Join(s.volumes.remove(fresh), s.volumes.create(fresh, nil, 0o600, -1, -1)); err != nil {

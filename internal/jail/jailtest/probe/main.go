@@ -104,6 +104,7 @@ func probes() map[string]func([]string) (answer, error) {
 		"call":    rawCall,
 		"memory":  eatMemory,
 		"fork":    forkMany,
+		"bomb":    bomb,
 		"files":   openMany,
 		"dial":    dial,
 		"listen":  listen,

@@ -1,0 +1,188 @@
+package testenv
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// piCache keeps the template pi from one run to the next: to build it takes a minute, and the packages of npm.
+const piCache = "/var/cache/clawjail-test"
+
+// PiTemplates returns a folder with the machine's templates browser and clawbot, and with the template pi of examples/pi. The
+// templates in it cannot be written to, and the folder is there for this test alone. clawjail is the program that builds pi, by
+// examples/pi/build.sh; what it has built is kept in /var/cache/clawjail-test until something that went into it changes.
+func PiTemplates(t testing.TB, clawjail string) string {
+	t.Helper()
+	Root(t)
+	machine := filepath.Dir(TemplateNamed(t, "browser"))
+	TemplateNamed(t, "clawbot")
+	Tool(t, "npm")
+	Tool(t, "jq")
+	c := piBuild{clawjail: clawjail, machine: machine, example: filepath.Join(Repository(t), "examples/pi")}
+	if err := os.MkdirAll(filepath.Join(piCache, "templates"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.OpenFile(filepath.Join(piCache, "pi.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It is held until the test ends: another run builds no other template in this one's place.
+	t.Cleanup(func() {
+		if err := lock.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := c.ready(t, lock); err != nil {
+		t.Fatalf("build the template pi: %v", err)
+	}
+	return together(t, filepath.Join(machine, "browser"), filepath.Join(machine, "clawbot"), filepath.Join(piCache, "templates/pi"))
+}
+
+// piBuild is how the template is built.
+type piBuild struct{ clawjail, machine, example string }
+
+// ready sees to it that the template is there and is what the example says, and leaves it locked for reading.
+func (c piBuild) ready(t testing.TB, lock *os.File) error {
+	for range 3 {
+		if err := flock(lock, unix.LOCK_SH); err != nil {
+			return err
+		}
+		key, err := c.key()
+		if err != nil {
+			return err
+		}
+		if c.current(key) {
+			return nil
+		}
+		// Between the two locks somebody else may have built it.
+		if err := errors.Join(flock(lock, unix.LOCK_UN), flock(lock, unix.LOCK_EX)); err != nil {
+			return err
+		}
+		if !c.current(key) {
+			if err := c.build(t, key); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.New("others keep building another one")
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// key stands for all that goes into the template.
+func (c piBuild) key() (string, error) {
+	sum := sha256.New()
+	add := func(path string) error {
+		text, err := os.ReadFile(path)
+		fmt.Fprintf(sum, "%s %d\n%s", filepath.Base(path), len(text), text)
+		return err
+	}
+	err := filepath.WalkDir(filepath.Join(c.example, "agent"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		return add(path)
+	})
+	err = errors.Join(err, add(filepath.Join(c.example, "build.sh")), add(filepath.Join(c.machine, "clawbot/template.json")))
+	return hex.EncodeToString(sum.Sum(nil)), err
+}
+
+func piKey() string    { return filepath.Join(piCache, "pi.key") }
+func piConfig() string { return filepath.Join(piCache, "clawjail.yml") }
+
+// current says whether the template that is kept has this key, and is as it was built.
+func (c piBuild) current(key string) bool {
+	kept, err := os.ReadFile(piKey())
+	if err != nil || string(kept) != key {
+		return false
+	}
+	return exec.Command(c.clawjail, "--config", piConfig(), "template", "verify", "--quick", "pi").Run() == nil
+}
+
+func (c piBuild) build(t testing.TB, key string) error {
+	t.Log("building the template pi, which takes about a minute")
+	configuration := func(templates string) string {
+		return "data_dir: " + filepath.Join(piCache, "data") + "\ntemplates_dir: " + templates + "\n"
+	}
+	machine, program := filepath.Join(piCache, "machine.yml"), filepath.Join(piCache, "clawjail")
+	// What pi is made from is the machine's; pi itself is not to be among the machine's templates.
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$1 $2\" in 'template image') config='%s' ;; *) config='%s' ;; esac\nexec '%s' --config \"$config\" \"$@\"\n",
+		machine, piConfig(), c.clawjail)
+	err := errors.Join(
+		os.WriteFile(machine, []byte(configuration(c.machine)), 0o644),
+		os.WriteFile(piConfig(), []byte(configuration(filepath.Join(piCache, "templates"))), 0o644),
+		os.WriteFile(program, []byte(script), 0o755))
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", filepath.Join(c.example, "build.sh"))
+	cmd.Env = append(os.Environ(), "CLAWJAIL="+program)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return os.WriteFile(piKey(), []byte(key), 0o644)
+}
+
+// together mounts templates side by side in one folder. Nothing can be written through it, not for a moment: what is there is
+// the machine's own, and a removal that goes wrong must find no way to it.
+func together(t testing.TB, templates ...string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/run", "clawjail-test-templates-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(filepath.Join(dir, ".lock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, template := range templates {
+		place := filepath.Join(dir, filepath.Base(template))
+		if err := os.Mkdir(place, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			unmount(place)
+			if err := syscall.Rmdir(place); err != nil {
+				t.Errorf("remove %s: %v", place, err)
+			}
+		})
+		if err := show(template, place); err != nil {
+			t.Fatalf("mount %s: %v", template, err)
+		}
+	}
+	return dir
+}
+
+// show mounts a folder at another place, read-only.
+func show(from, to string) (err error) {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	defer func() { err = errors.Join(err, unix.Close(tree)) }()
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return fmt.Errorf("make it read-only: %w", err)
+	}
+	return unix.MoveMount(tree, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}

@@ -1,0 +1,179 @@
+//go:build linux
+
+package test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/clawjail/clawjail/internal/clawbots"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/docker"
+	"github.com/clawjail/clawjail/internal/jail/linux"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// What docker-compose makes of the file that we write for it is confined as what a sync makes, by the same comparison.
+func TestTheFileForDockerComposeIsConfinedInTheSameWay(t *testing.T) {
+	testenv.Root(t)
+	tool := testenv.Tool(t, "docker-compose")
+	d := newDock(t, "--default-cgroupns-mode=private") // as the head of the file says
+	const agents = `
+clawbots:
+  - name: alone
+    command: [/bin/sh, -c, 'trap "exit 0" TERM; echo "a $ sign"; while :; do sleep 1 & wait $!; done']
+    limits: {memory: 64MiB, cpu: 0.2, tasks: 16}
+    env: {PRICE: "$5", GREETING: "it's"}
+  - name: reader
+    workspace: ./workspaces/read
+    workspace_mode: ro
+  - name: writer
+    workspace: ./workspaces/write
+`
+	path := d.file(agents)
+	file := filepath.Join(d.dir, "docker-compose.clawbots.yml")
+	subnet := freeNetwork(t)
+	if out, err := d.Run(t.Context(), "agent", "compose", "-f", path, "-o", file, "--subnet", subnet.String()); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	declared, err := clawbots.Parse(path, []byte(agents), d.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What the head of the file says is to be done by hand.
+	for _, a := range declared.Agents {
+		token := filepath.Join(d.dir, ".clawbots", a.Name, "token")
+		err := errors.Join(os.MkdirAll(filepath.Dir(token), 0o755), os.WriteFile(token, []byte("not-a-token"), 0o600), os.Chown(token, 1000, 1000))
+		if a.Workspace != "" {
+			err = errors.Join(err, os.MkdirAll(a.Workspace, 0o755), os.Chown(a.Workspace, 1000, 1000))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	compose := func(args ...string) (string, error) {
+		cmd := exec.Command(tool, append([]string{"-f", file, "-p", "clawbots"}, args...)...)
+		cmd.Dir = d.dir
+		cmd.Env = append(os.Environ(), "DOCKER_HOST=unix://"+d.engine.Socket)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := compose("up", "-d"); err != nil {
+		t.Fatalf("bring it up: %v\n%s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := compose("down", "-v", "-t", "2"); err != nil {
+			t.Errorf("take it down: %v\n%s", err, out)
+		}
+		if got := d.containers(); len(got) > 0 {
+			t.Errorf("it left %v", got)
+		}
+	})
+	for _, a := range declared.Agents {
+		t.Run(a.Name, func(t *testing.T) {
+			c := d.composed(a.Name)
+			if c.Config.User != "1000:1000" || c.HostConfig.Privileged || len(c.Mounts) == 0 || c.Config.Labels["clawjail.agent"] != a.Name {
+				t.Errorf("it is %+v", c)
+			}
+			proc, err := linux.FindProcess(c.State.Pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			profile := jail.ProfileFor(specOf(a), jail.Lease{UID: jail.AgentUID})
+			diff, err := docker.Differences(t.Context(), proc, profile, jail.Lease{Addr: netip.MustParseAddr(c.address())})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(diff) > 0 {
+				t.Errorf("it is not confined as declared: %s", strings.Join(diff, "; "))
+			}
+			// The comparison sees more than nothing.
+			profile.Limits.Tasks, profile.Limits.Memory = 1, 1<<20
+			if diff, err := docker.Differences(t.Context(), proc, profile, jail.Lease{Addr: netip.MustParseAddr(c.address())}); err != nil || len(diff) < 2 {
+				t.Errorf("of a profile that it has not, the comparison says %q, %v", diff, err)
+			}
+		})
+	}
+	if out, err := compose("exec", "-T", "alone", "/bin/sh", "-c", `echo "$PRICE $GREETING"; cat /run/hermit/token; echo; id -u`); err != nil || out != "$5 it's\nnot-a-token\n1000\n" {
+		t.Errorf("in the container: %q, %v", out, err)
+	}
+	if out, err := compose("logs", "--no-color", "alone"); err != nil || !strings.Contains(out, "a $ sign") {
+		t.Errorf("its log is %q, %v", out, err)
+	}
+	for _, command := range []string{"echo x > /workspace/x", "echo x > /etc/x", "echo x > /run/hermit/token", "cp /bin/true /tmp/x && /tmp/x"} {
+		if out, err := compose("exec", "-T", "reader", "/bin/sh", "-c", command); err == nil {
+			t.Errorf("%s succeeds: %s", command, out)
+		}
+	}
+	if out, err := compose("exec", "-T", "writer", "/bin/sh", "-c", "echo x > /workspace/x && echo x > /state/x"); err != nil {
+		t.Errorf("a writer does not write: %v\n%s", err, out)
+	}
+}
+
+// specOf is the jail that a sync would make of an agent, as far as its confinement goes.
+func specOf(a clawbots.Agent) jail.Spec {
+	limits := jail.Limits{Memory: 512 << 20, MilliCPU: 500, Tasks: 64, Disk: 100 << 20, SharedMemory: 100 << 20, Files: 4096, WallClock: jail.MaxWallClock}
+	if a.Limits.Memory != 0 {
+		limits.Memory, limits.MilliCPU, limits.Tasks = int64(a.Limits.Memory), int(a.Limits.CPU*1000), a.Limits.Tasks
+	}
+	s := jail.Spec{Kind: jail.KindAgent, Limits: limits, Agent: &jail.Agent{Tenant: "default", Name: a.Name, State: 1 << 30, Token: true}}
+	if a.Workspace != "" {
+		s.Mounts = []jail.Mount{{Source: a.Workspace, Target: jail.WorkspaceDir, ReadOnly: a.WorkspaceMode == clawbots.ReadOnly}}
+	}
+	return s
+}
+
+// composed is a container as the engine shows it.
+type composed struct {
+	State  struct{ Pid int }
+	Config struct {
+		User   string
+		Labels map[string]string
+	}
+	HostConfig      struct{ Privileged bool }
+	Mounts          []struct{ Destination string }
+	NetworkSettings struct {
+		Networks map[string]struct{ IPAddress string }
+	}
+}
+
+func (c composed) address() string {
+	for _, n := range c.NetworkSettings.Networks {
+		return n.IPAddress
+	}
+	return ""
+}
+
+func (d *dock) composed(agent string) (c composed) {
+	d.t.Helper()
+	text, err := d.engine.Ask(http.MethodGet, "/containers/clawbots_"+agent+"_1/json")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &c)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return c
+}
+
+// freeNetwork is one that nothing on the host uses now.
+func freeNetwork(t *testing.T) netip.Prefix {
+	t.Helper()
+	var last error
+	for n := range 200 {
+		p := netip.MustParsePrefix(fmt.Sprintf("10.203.%d.0/24", (os.Getpid()+n)%256))
+		if last = linux.CheckSubnet(t.Context(), "none", p); last == nil {
+			return p
+		}
+	}
+	t.Fatalf("no network is free: %v", last)
+	return netip.Prefix{}
+}
