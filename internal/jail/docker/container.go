@@ -53,6 +53,10 @@ func (m *making) container(id jail.Installation) (client.ContainerCreateOptions,
 		argv = append([]string{shellPath, "-c", startGate, "gate"}, argv...)
 	}
 	limits, tasks, no := m.profile.Limits, int64(m.profile.Limits.Tasks), false
+	patience := 1 // seconds that an engine which ends waits, or one that comes back and finds the container running
+	if keep {
+		patience = int(keepGrace.Seconds())
+	}
 	logs := container.LogConfig{Type: "none"}
 	if keep {
 		logs = container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": keptLogSize, "max-file": keptLogFiles}}
@@ -66,7 +70,7 @@ func (m *making) container(id jail.Installation) (client.ContainerCreateOptions,
 		Name: string(m.name),
 		Config: &container.Config{
 			Image: m.spec.Image, Hostname: hostname, User: user, Env: environment(m.spec.Program.Env, m.spec.Kind.Home()),
-			Entrypoint: argv, WorkingDir: dir, Labels: labels,
+			Entrypoint: argv, WorkingDir: dir, Labels: labels, StopTimeout: &patience,
 			OpenStdin: true, AttachStdin: !keep, StdinOnce: !keep, AttachStdout: !keep, AttachStderr: !keep,
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}, // it would be run beside the program, unasked
 		},

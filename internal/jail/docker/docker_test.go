@@ -99,7 +99,7 @@ func TestWhatCannotBeAContainerIsRefusedBeforeAnythingIsMade(t *testing.T) {
 		"nothing to run":     {func(s *jail.Spec) { s.Image, s.Program.Argv = testImage+"-empty", nil }, problem.BadTemplate, "says no program"},
 		"a folder elsewhere": {func(s *jail.Spec) {
 			s.Mounts = []jail.Mount{{Source: "/etc", Target: jail.WorkspaceDir}}
-		}, problem.Forbidden, "/etc is beneath none"},
+		}, problem.Forbidden, "/etc does not lie beneath"},
 		"home files":  {func(s *jail.Spec) { s.HomeFiles = []jail.File{{Path: "x"}} }, problem.BadRequest, "staged"},
 		"a pipe":      {func(s *jail.Spec) { s.Program.Wire = jail.WirePipe34 }, problem.BadRequest, "wire"},
 		"zero limits": {func(s *jail.Spec) { s.Limits.Memory = 0 }, problem.BadLimit, "memory"},

@@ -27,13 +27,33 @@ import (
 // log. So that no line is lost or there twice, however this process ends, a mark says up to where the engine's record was
 // read and how long the agent's logs were then: what the logs have beyond that was read after the mark, and is skipped.
 
-// mark is written now and then.
-type mark struct {
+// mark is written now and then. It has a position for each stream: in the engine's record those of one stream are in the
+// order of their times, but those of both are not, as the engine stamps a piece before it waits for its turn to write it.
+type mark [2]position
+
+// position says where in a stream.
+type position struct {
 	// Since is the time of the newest piece that was read, and Same how many pieces of that time were.
 	Since time.Time `json:"since,omitzero"`
 	Same  int       `json:"same,omitempty"`
-	// Ends are the lengths of stdout's log and of stderr's.
-	Ends [2]int64 `json:"ends"`
+	// End is the length of the stream's log.
+	End int64 `json:"end"`
+}
+
+// overlap is more than a piece may be stamped before it is written.
+const overlap = 10 * time.Second
+
+// since is from when on the engine is asked for pieces: all that were not read, and some that were. It is zero when nothing
+// was read.
+func (m mark) since() time.Time {
+	newest := m[0].Since
+	if m[1].Since.After(newest) {
+		newest = m[1].Since
+	}
+	if newest.IsZero() {
+		return newest
+	}
+	return newest.Add(-overlap)
 }
 
 const (
@@ -60,8 +80,11 @@ func (d *Driver) mark(name jail.Name, a jail.Agent) error {
 	if err != nil {
 		return err
 	}
-	return d.writeMark(name, mark{Ends: [2]int64{outs[0].End(), outs[1].End()}})
+	return d.writeMark(name, markAt(outs))
 }
+
+// markAt is that of a container of which nothing was read.
+func markAt(outs [2]Output) mark { return mark{{End: outs[0].End()}, {End: outs[1].End()}} }
 
 func (d *Driver) writeMark(name jail.Name, m mark) error {
 	text, err := json.Marshal(m)
@@ -137,13 +160,10 @@ func (d *Driver) read(ctx context.Context, e *entry, r jail.Record) error {
 	if err != nil {
 		// Without a mark nothing is known to be there already; what was there is there twice rather than lost.
 		d.o.Log.Error("the mark of a container's output cannot be read", "jail", r.Name, "error", err)
-		m = mark{Ends: [2]int64{outs[0].End(), outs[1].End()}}
+		m = markAt(outs)
 	}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		f := &follower{outs: outs, mark: m, skipPieces: m.Same, save: func(m mark) error { return d.writeMark(r.Name, m) }}
-		for i := range outs {
-			f.skipBytes[i] = outs[i].End() - m.Ends[i]
-		}
+		f := newFollower(outs, m, func(m mark) error { return d.writeMark(r.Name, m) })
 		began := m
 		err := d.readOnce(ctx, r.Name, f)
 		m = f.mark
@@ -170,8 +190,8 @@ func (d *Driver) read(ctx context.Context, e *entry, r jail.Record) error {
 
 func (d *Driver) readOnce(ctx context.Context, name jail.Name, f *follower) error {
 	since := ""
-	if !f.mark.Since.IsZero() {
-		since = strconv.FormatInt(f.mark.Since.Unix(), 10) + fmt.Sprintf(".%09d", f.mark.Since.Nanosecond())
+	if t := f.mark.since(); !t.IsZero() {
+		since = strconv.FormatInt(t.Unix(), 10) + fmt.Sprintf(".%09d", t.Nanosecond())
 	}
 	logs, err := d.engine.ContainerLogs(ctx, string(name), client.ContainerLogsOptions{
 		ShowStdout: true, ShowStderr: true, Timestamps: true, Follow: true, Since: since})
@@ -184,12 +204,42 @@ func (d *Driver) readOnce(ctx context.Context, name jail.Name, f *follower) erro
 
 // follower copies the engine's pieces into two logs.
 type follower struct {
-	outs       [2]Output
-	mark       mark
-	skipPieces int      // of the mark's time, that were read before it
-	skipBytes  [2]int64 // that were read after it
-	unsaved    int
-	save       func(mark) error
+	outs    [2]Output
+	mark    mark
+	streams [2]replay
+	unsaved int
+	save    func(mark) error
+}
+
+// replay is what of a stream comes again.
+type replay struct {
+	from   position // pieces before it, and so many of its time
+	done   bool     // nothing comes again any more
+	pieces int      // of that time, that came
+	bytes  int64    // that were read after the mark
+}
+
+func newFollower(outs [2]Output, m mark, save func(mark) error) *follower {
+	f := &follower{outs: outs, mark: m, save: save}
+	for i := range outs {
+		f.streams[i] = replay{from: m[i], bytes: outs[i].End() - m[i].End}
+	}
+	return f
+}
+
+// again says whether a piece was read before the mark.
+func (r *replay) again(at time.Time) bool {
+	switch {
+	case r.done:
+		return false
+	case at.Before(r.from.Since):
+		return true
+	case at.Equal(r.from.Since) && r.pieces < r.from.Same:
+		r.pieces++
+		return true
+	}
+	r.done = true
+	return false
 }
 
 // copy reads pieces until the stream ends: eight bytes that say which stream and how many bytes, then a time, a space and
@@ -231,12 +281,12 @@ func (f *follower) piece(stream int, piece []byte) error {
 	if !ok || err != nil {
 		return errors.New("the engine sent a piece without a time")
 	}
-	if at.Equal(f.mark.Since) && f.skipPieces > 0 {
-		f.skipPieces--
+	r, m := &f.streams[stream], &f.mark[stream]
+	if r.again(at) {
 		return nil
 	}
-	if skip := min(f.skipBytes[stream], int64(len(data))); skip > 0 {
-		f.skipBytes[stream] -= skip
+	if skip := min(r.bytes, int64(len(data))); skip > 0 {
+		r.bytes -= skip
 		data = data[skip:]
 	}
 	if len(data) > 0 {
@@ -244,15 +294,12 @@ func (f *follower) piece(stream int, piece []byte) error {
 			return err
 		}
 	}
-	if at.Equal(f.mark.Since) {
-		f.mark.Same++
+	if at.Equal(m.Since) {
+		m.Same++
 	} else {
-		f.mark.Since, f.mark.Same = at, 1
-		f.skipPieces = 0
+		m.Since, m.Same = at, 1
 	}
-	for i := range f.outs {
-		f.mark.Ends[i] = f.outs[i].End() - f.skipBytes[i]
-	}
+	m.End = f.outs[stream].End() - r.bytes
 	if f.unsaved += len(piece); f.unsaved < markEvery {
 		return nil
 	}
