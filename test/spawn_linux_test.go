@@ -122,6 +122,20 @@ func TestSpawnedProgramsHaveTheirStdio(t *testing.T) {
 	}
 }
 
+// A program may ask for something with its first instruction: it is not refused because nobody knows it yet.
+func TestTheFirstRequestOfAProgramIsAnswered(t *testing.T) {
+	e := newEstate(t, "")
+	e.identities("writer")
+	for range 5 {
+		out, errs, status := e.spawned(nil, "--agent", "writer", "--", "/usr/bin/curl", "-sS", "--noproxy", "*", "--max-time", "10", "http://gateway:3000/v1/sessions")
+		// It has no token, and that is what it is told.
+		if status != 0 || !strings.Contains(out, problem.Unauthorized) {
+			t.Errorf("%q, %q, %d", out, errs, status)
+		}
+	}
+	e.clean(20 * time.Second)
+}
+
 // Whatever a program has started ends with it, also what has left its session and its parents.
 func TestNothingThatAProgramStartedIsLeft(t *testing.T) {
 	e := newEstate(t, "")

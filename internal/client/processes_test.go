@@ -63,6 +63,7 @@ type programs struct {
 	agent.Agents
 	fail   error
 	exec   atomic.Bool
+	begun  atomic.Int32
 	ended  atomic.Int32
 	events func(ctx context.Context, of, after string, follow bool, emit func(agent.Event) error) error
 }
@@ -83,6 +84,7 @@ func (p *programs) Run(ctx context.Context, _ identity.Principal, tenant, name s
 	for _, f := range []*os.File{ends[0], ends[3], ends[5]} {
 		_ = f.Close() // the program has it
 	}
+	p.begun.Add(1)
 	return agent.Process{ID: "pr_1", Tenant: tenant, Agent: name}, &jail.Running{
 		Stdio: &jail.Stdio{In: ends[1], Out: ends[2], Err: ends[4]},
 		Wait: func() (jail.Exit, error) {
@@ -275,6 +277,8 @@ func TestWhoBreaksTheProtocolIsCutOff(t *testing.T) {
 			if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["/bin/sleep","1000"]}`)); err != nil {
 				t.Fatal(err)
 			}
+			// Who is cut off before has no program that could end.
+			testenv.Eventually(t, 20*time.Second, func() bool { return run.begun.Load() == 1 }, "the program does not begin")
 			for _, m := range messages {
 				_ = conn.Write(t.Context(), websocket.MessageBinary, m) // it may be cut off already
 			}

@@ -110,12 +110,8 @@ func (d *Docker) Stop() error {
 		_ = d.daemon.Process.Signal(syscall.SIGTERM) // it may have ended
 		_ = d.daemon.Wait()                          // its status says nothing
 	}
-	// After a kill containerd is its own: it is ended by the number that it wrote down.
-	if text, err := os.ReadFile(filepath.Join(d.dir, "exec", "containerd", "containerd.pid")); err == nil {
-		if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && pid > 1 && d.owns(pid) {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
-		}
-	}
+	// After a kill containerd, and what looks after a container, are their own.
+	d.endOrphans()
 	var errs []error
 	for n := 0; n < 100; n++ { // mounts of containers that are just ending
 		unmountBelow(d.dir)
@@ -142,10 +138,52 @@ func (d *Docker) ended(file string) bool {
 	return waitFor(time.Second, gone) // it is killed with its parent, a moment later
 }
 
+// endOrphans kills what was started with this engine's folder as an argument, containerd first, which could start more, and
+// the children of that: a container that was just being made has no program yet, and nobody else ends it.
+func (d *Docker) endOrphans() {
+	if text, err := os.ReadFile(filepath.Join(d.dir, "exec", "containerd", "containerd.pid")); err == nil {
+		if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && pid > 1 && d.owns(pid) {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+	}
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		return
+	}
+	var doomed []int
+	for _, p := range all {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid <= 1 || pid == os.Getpid() {
+			continue
+		}
+		if parent := parentOf(pid); d.owns(pid) || parent > 1 && parent != os.Getpid() && d.owns(parent) {
+			doomed = append(doomed, pid)
+		}
+	}
+	for _, pid := range doomed {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // likewise
+	}
+}
+
 // owns says whether a process was started with this engine's folder as an argument.
 func (d *Docker) owns(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && strings.Contains(string(text), d.dir)
+	return err == nil && strings.Contains(string(text), d.dir+"/")
+}
+
+// parentOf is the process that a process is a child of, or 0.
+func parentOf(pid int) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(text), "\nPPid:")
+	line, _, _ := strings.Cut(after, "\n")
+	parent, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		return 0
+	}
+	return parent
 }
 
 func unmountBelow(dir string) {

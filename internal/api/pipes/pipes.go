@@ -62,7 +62,7 @@ type stream struct {
 	outgoing bool
 
 	mu      sync.Mutex
-	credit  int           // outgoing: how much more may be sent
+	credit  int           // how much more may be sent, by this end or by the other
 	queue   []byte        // incoming: what came and was not taken
 	over    bool          // incoming: nothing more will come
 	changed chan struct{} // holds at most one reason to look again
@@ -136,10 +136,11 @@ func (p *Pipes) took(channel byte, data []byte) (done bool, err error) {
 func (s *stream) push(data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || len(s.queue)+len(data) > Window {
+	if s.over || len(data) > s.credit {
 		return ErrProtocol
 	}
 	s.over = len(data) == 0
+	s.credit -= len(data)
 	s.queue = append(s.queue, data...)
 	s.poke()
 	return nil
@@ -223,6 +224,7 @@ func (p *Pipes) Receive(ctx context.Context, channel byte, to io.Writer) error {
 		}
 		s.mu.Lock()
 		over := s.over
+		s.credit += len(data) // before the other end hears of it
 		s.mu.Unlock()
 		if over {
 			continue // nobody waits for credit, and perhaps nobody is there any more
