@@ -104,7 +104,7 @@ func buildNode(t *testing.T, clawjail, key string) {
 	if err := os.WriteFile(nodeConfig(), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), clawjail, "--config", nodeConfig(), "template", "build", "node", "--from", "dir:"+root)
+	cmd := exec.CommandContext(t.Context(), clawjail, "--config", nodeConfig(), "template", "build", "node", "--from", "dir:"+root, "--replace")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the template node: %v\n%s", err, out)
 	}

@@ -53,6 +53,15 @@ func (b *Browser) hiddenContext(id string) bool {
 // HiddenContext says whether a browser context is one of the browser's own errands, and nobody's business.
 func (b *Browser) HiddenContext(id string) bool { return b.hiddenContext(id) }
 
+func (b *Browser) hide(id string) {
+	b.folder.mu.Lock()
+	defer b.folder.mu.Unlock()
+	b.folder.hidden = append(b.folder.hidden, id)
+	if extra := len(b.folder.hidden) - hiddenKept; extra > 0 {
+		b.folder.hidden = slices.Delete(b.folder.hidden, 0, extra)
+	}
+}
+
 // withHidden runs something with a hidden page. One is open at a time.
 func (b *Browser) withHidden(ctx context.Context, run func(ctx context.Context, h *hiddenPage) error) (err error) {
 	b.folder.mu.Lock()
@@ -66,17 +75,13 @@ func (b *Browser) withHidden(ctx context.Context, run func(ctx context.Context, 
 		return err
 	}
 	defer release()
-	made, err := cdp.Do(ctx, b.conn.Browser(), target.CreateBrowserContext, target.CreateBrowserContextParams{})
+	// It is known as hidden before any client can be told of it.
+	made, err := cdp.DoSeen(ctx, b.conn.Browser(), target.CreateBrowserContext, target.CreateBrowserContextParams{},
+		func(made target.CreateBrowserContextResult) { b.hide(string(made.BrowserContextID)) })
 	if err != nil {
 		return err
 	}
 	id := string(made.BrowserContextID)
-	b.folder.mu.Lock()
-	b.folder.hidden = append(b.folder.hidden, id)
-	if extra := len(b.folder.hidden) - hiddenKept; extra > 0 {
-		b.folder.hidden = slices.Delete(b.folder.hidden, 0, extra)
-	}
-	b.folder.mu.Unlock()
 	defer func() {
 		tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), disposeTimeout)
 		defer cancel()

@@ -13,6 +13,12 @@ import (
 // object and may be nil; the reply is decoded into result unless that is nil. What the browser says about the command
 // comes back as an [*Error]. When ctx ends, the command may still run; its reply is thrown away.
 func (c *Conn) Call(ctx context.Context, session, method string, params, result any) error {
+	return c.call(ctx, session, method, params, result, nil)
+}
+
+// call is Call. seen, which may be nil, is called when the result is decoded and before anything that the browser said later
+// is looked at by anybody; it must neither wait nor call.
+func (c *Conn) call(ctx context.Context, session, method string, params, result any, seen func()) error {
 	m := &Message{Kind: Command, SessionID: session, Method: method}
 	if params != nil {
 		raw, err := json.Marshal(params, jsontext.AllowInvalidUTF8(true))
@@ -28,8 +34,27 @@ func (c *Conn) Call(ctx context.Context, session, method string, params, result 
 		reply *Message
 		err   error
 	}
+	decode := func(out outcome) error {
+		switch {
+		case out.err != nil:
+			return fmt.Errorf("%s: %w", method, out.err)
+		case out.reply.Error != nil:
+			return fmt.Errorf("%s: %w", method, out.reply.Error)
+		case result == nil:
+			return nil
+		}
+		if err := Decode(out.reply.Result, result); err != nil {
+			return fmt.Errorf("%s: decode result: %w", method, err)
+		}
+		return nil
+	}
 	answered := make(chan outcome, 1)
-	err := c.submit(ctx, nil, m, func(reply *Message, err error) { answered <- outcome{reply, err} })
+	err := c.submit(ctx, nil, m, func(reply *Message, err error) {
+		if seen != nil && err == nil && decode(outcome{reply, nil}) == nil {
+			seen()
+		}
+		answered <- outcome{reply, err}
+	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", method, err)
 	}
@@ -42,18 +67,7 @@ func (c *Conn) Call(ctx context.Context, session, method string, params, result 
 		}
 		out = <-answered
 	}
-	switch {
-	case out.err != nil:
-		return fmt.Errorf("%s: %w", method, out.err)
-	case out.reply.Error != nil:
-		return fmt.Errorf("%s: %w", method, out.reply.Error)
-	case result == nil:
-		return nil
-	}
-	if err := Decode(out.reply.Result, result); err != nil {
-		return fmt.Errorf("%s: decode result: %w", method, err)
-	}
-	return nil
+	return decode(out)
 }
 
 // Session is one attached session of a connection, or the browser itself.
@@ -86,6 +100,16 @@ func Do[P, R any](ctx context.Context, s Session, command protocol.Command[P, R]
 	var result R
 	if err := s.Call(ctx, command.Method, params, &result); err != nil {
 		var none R
+		return none, err
+	}
+	return result, nil
+}
+
+// DoSeen is [Do], but that seen is called with the result before anything that the browser said later is looked at by anybody.
+// It is called by who reads the pipe, and must neither wait nor call.
+func DoSeen[P, R any](ctx context.Context, s Session, command protocol.Command[P, R], params P, seen func(R)) (R, error) {
+	var result, none R
+	if err := s.conn.call(ctx, s.id, command.Method, params, &result, func() { seen(result) }); err != nil {
 		return none, err
 	}
 	return result, nil
