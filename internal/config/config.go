@@ -13,8 +13,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"time"
 )
 
@@ -205,8 +207,38 @@ const (
 type Gateway struct {
 	// Port is the gateway's port on the bridge of the jails.
 	Port uint16
+	// Placement is how agents in containers reach the gateway.
+	Placement Placement
+	// Relay is where the control plane waits for the relay, and RelayTo, HOST:PORT, how the relay reaches that. Both are
+	// used with PlacementContainer alone. An empty RelayTo is Relay, or engineHost when that is a loopback address.
+	Relay   netip.AddrPort
+	RelayTo string
 	// PrivateDestinations are the private addresses that jails may reach through the gateway. There are none by default.
 	PrivateDestinations []PrivateDestination
+}
+
+// Placement is how agents in containers reach the gateway.
+type Placement string
+
+// With host the gateway is at the address of their bridge. With container a relay is on their network, for engines whose
+// bridges are not this host's.
+const (
+	PlacementHost      Placement = "host"
+	PlacementContainer Placement = "container"
+)
+
+// engineHost is the host as containers of engines with a machine of their own know it.
+const engineHost = "host.docker.internal"
+
+// RelayTarget is how the relay reaches the control plane, HOST:PORT.
+func (g Gateway) RelayTarget() string {
+	switch {
+	case g.RelayTo != "":
+		return g.RelayTo
+	case g.Relay.Addr().IsLoopback():
+		return net.JoinHostPort(engineHost, strconv.Itoa(int(g.Relay.Port())))
+	}
+	return g.Relay.String()
 }
 
 // PrivateDestination lets jails reach one host at one private address. The name is not looked up: the address is
@@ -297,7 +329,7 @@ func base() Config {
 		Storage: StorageAuto,
 		Grants:  Grants{TTL: 10 * time.Minute, MaxTTL: 24 * time.Hour},
 		Audit:   Audit{Keep: 365 * 24 * time.Hour},
-		Gateway: Gateway{Port: 3000},
+		Gateway: Gateway{Port: 3000, Placement: PlacementHost, Relay: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 18793)},
 		Sessions: Sessions{
 			Max: 64, TTL: 30 * time.Minute, MaxTTL: 8 * time.Hour, Idle: 10 * time.Minute, WallClock: 9 * time.Hour,
 		},

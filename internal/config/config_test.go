@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,10 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
 	got.HostBrowser.Executable = ""
+	if got.Gateway.RelayTo == "" {
+		t.Errorf("a commented example was not switched on: %+v", got)
+	}
+	got.Gateway.RelayTo = ""
 	if len(got.Agents.WorkspaceRoots) != 1 || len(got.Agents.JailRoots) != 1 {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
@@ -136,7 +141,7 @@ uid_base: 200000
 runtime: /opt/runc
 storage: btrfs
 extra_ca: [/a.pem, /b.pem]
-gateway: {port: 3001, private_destinations: [{host: a.example, address: 10.0.0.1, ports: [80, 443]}]}
+gateway: {port: 3001, placement: container, relay: 10.9.0.1:77, relay_to: "h:78", private_destinations: [{host: a.example, address: 10.0.0.1, ports: [80, 443]}]}
 sessions: {max: 7, ttl: 1m, max_ttl: 2m, idle: 3m, wall_clock: 1h30m}
 warm_pool: {size: 0, max_age: 4m, browser: full}
 network_slots: {ready: 5}
@@ -168,7 +173,7 @@ log: {level: debug, format: json}
 		Runtime:     "/opt/runc",
 		Storage:     StorageBtrfs,
 		ExtraCA:     []string{"/a.pem", "/b.pem"},
-		Gateway: Gateway{Port: 3001, PrivateDestinations: []PrivateDestination{
+		Gateway: Gateway{Port: 3001, Placement: PlacementContainer, Relay: netip.MustParseAddrPort("10.9.0.1:77"), RelayTo: "h:78", PrivateDestinations: []PrivateDestination{
 			{Host: "a.example", Address: netip.MustParseAddr("10.0.0.1"), Ports: []uint16{80, 443}},
 		}},
 		Sessions:     Sessions{Max: 7, TTL: time.Minute, MaxTTL: 2 * time.Minute, Idle: 3 * time.Minute, WallClock: 90 * time.Minute},
@@ -294,6 +299,33 @@ func TestPrivateDestinationIsNeverMetadata(t *testing.T) {
 		}
 		if _, err := linuxRoot().Parse("c.yml", []byte(text)); (err == nil) != ok {
 			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+func TestTheRelayHasAPlaceThatContainersReach(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "host.docker.internal:18793",
+		"placement: container, relay: '10.215.0.1:18793'":    "10.215.0.1:18793",
+		"placement: container, relay_to: 'a.example:9'":      "a.example:9",
+		"relay: '[fd00::1]:1'":                               "[fd00::1]:1",
+		"placement: jail":                                    "",
+		"placement: container, relay: '10.215.0.1:0'":        "",
+		"placement: container, relay: '0.0.0.0:18793'":       "",
+		"placement: container, relay: '192.0.2.1:18793'":     "",
+		"placement: container, relay: '[::ffff:10.0.0.1]:1'": "",
+		"relay_to: 'a.example'":                              "",
+		"relay_to: 'a.example:0'":                            "",
+		"relay_to: 'a b:1'":                                  "",
+	} {
+		c, err := linuxRoot().Parse("c.yml", []byte("gateway: {"+text+"}"))
+		if (err == nil) != (want != "") || err == nil && c.Gateway.RelayTarget() != want {
+			t.Errorf("%q: %s, %v", text, c.Gateway.RelayTarget(), err)
+		}
+	}
+	if runtime.GOOS == "linux" {
+		if _, err := linuxRoot().Parse("c.yml", []byte("gateway: {placement: container}")); err == nil {
+			t.Error("an address that containers do not reach is accepted")
 		}
 	}
 }

@@ -97,6 +97,9 @@ func (c *Config) decode(m *yamldoc.Map) {
 
 func (g *Gateway) decode(m *yamldoc.Map) {
 	m.Value("port", whole(&g.Port, math.MaxUint16))
+	m.Value("placement", word(&g.Placement, PlacementHost, PlacementContainer))
+	m.Value("relay", func(v yamldoc.Value) error { return parseInto(&g.Relay, v, parseListen) })
+	m.Value("relay_to", text(&g.RelayTo))
 	m.Maps("private_destinations", func(m *yamldoc.Map) {
 		var d PrivateDestination
 		m.Value("host", text(&d.Host))

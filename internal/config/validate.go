@@ -225,6 +225,7 @@ func (v *validation) within(field string, size, memory Bytes) {
 
 func (g Gateway) validate(v *validation) {
 	between(v, "gateway.port", int(g.Port), 1, math.MaxUint16)
+	g.validateRelay(v)
 	seen := map[string]bool{}
 	for i, d := range g.PrivateDestinations {
 		field := fmt.Sprintf("gateway.private_destinations[%d]", i)
