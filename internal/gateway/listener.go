@@ -124,6 +124,7 @@ type listener struct {
 	net.Listener
 	gateway *Gateway
 	own     netip.AddrPort
+	port    uint16 // at which jails reach it
 	once    sync.Once
 
 	mu        sync.Mutex // guards what follows
@@ -134,11 +135,23 @@ type listener struct {
 	awaited   map[netip.AddrPort]chan struct{}
 }
 
+// relayed is a listener of connections that somebody else brings, such as package relay's: jails reach it at another port,
+// and nobody gets through who only dials.
+type relayed interface {
+	Front() uint16
+	Probe(ctx context.Context) (net.Conn, error)
+}
+
 func newListener(g *Gateway, ln net.Listener, own netip.AddrPort) *listener {
+	port := own.Port()
+	if r, ok := ln.(relayed); ok {
+		port = r.Front()
+	}
 	return &listener{
 		Listener: ln,
 		gateway:  g,
 		own:      own,
+		port:     port,
 		conns:    make(map[*conn]struct{}),
 		awaited:  make(map[netip.AddrPort]chan struct{}),
 	}
@@ -266,8 +279,7 @@ func (l *listener) drain() error {
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
-	var dialer net.Dialer
-	probe, err := dialer.DialContext(ctx, "tcp", l.Addr().String())
+	probe, err := l.probe(ctx)
 	if err != nil {
 		if l.isClosed() {
 			return nil // what was queued went with the listener
@@ -294,6 +306,13 @@ func (l *listener) drain() error {
 			}
 		}
 	}
+}
+
+func (l *listener) probe(ctx context.Context) (net.Conn, error) {
+	if r, ok := l.Listener.(relayed); ok {
+		return r.Probe(ctx)
+	}
+	return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
 }
 
 // await returns a channel that is closed when the connection from that address

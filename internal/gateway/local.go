@@ -39,7 +39,7 @@ func (g *Gateway) isLocal(r *http.Request, c *conn) bool {
 	}
 	own := c.listener.own
 	host, port, err := net.SplitHostPort(r.URL.Host)
-	return err == nil && r.URL.Scheme == "http" && port == strconv.Itoa(int(own.Port())) && (OwnName(host) || host == own.Addr().String())
+	return err == nil && r.URL.Scheme == "http" && port == strconv.Itoa(int(c.listener.port)) && (OwnName(host) || host == own.Addr().String())
 }
 
 // serveLocal answers a request to the gateway itself. What is open for an agent ends with its jail's admission.

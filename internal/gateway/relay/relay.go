@@ -82,19 +82,24 @@ func (k Key) proof(nonce, addr []byte) []byte {
 }
 
 // Listen makes a listener of the connections that relays bring. RemoteAddr of a connection is the address that the relay
-// says. Who does not prove itself is hung up on. Closing it closes inner.
-func Listen(inner net.Listener, key Key, log *slog.Logger) net.Listener {
+// says. Who does not prove itself is hung up on. Closing it closes inner. front is the port at which the relay is reached.
+//
+// Connections introduce themselves beside each other, so that they do not come out in the order of the kernel's queue: one
+// may come out as long after its client has ended as an introduction takes, which is seconds at most.
+func Listen(inner net.Listener, key Key, front uint16, log *slog.Logger) *Listener {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	l := &listener{Listener: inner, key: key, log: log, ready: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, most)}
+	l := &Listener{Listener: inner, key: key, front: front, log: log, ready: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, most)}
 	l.running.Go(l.accept)
 	return l
 }
 
-type listener struct {
+// Listener is a listener of what relays bring.
+type Listener struct {
 	net.Listener
 	key     Key
+	front   uint16
 	log     *slog.Logger
 	ready   chan net.Conn
 	slots   chan struct{}
@@ -106,7 +111,7 @@ type listener struct {
 }
 
 // Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
+func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.ready:
 		return c, nil
@@ -116,21 +121,36 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener.
-func (l *listener) Close() error {
+func (l *Listener) Close() error {
 	err := l.Listener.Close()
 	l.end(net.ErrClosed)
 	l.running.Wait()
 	return err
 }
 
-func (l *listener) end(err error) {
+// Front is the port at which the relay is reached.
+func (l *Listener) Front() uint16 { return l.front }
+
+// Probe connects to the listener as a relay does, and says that it comes from where it does.
+func (l *Listener) Probe(ctx context.Context) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	if err := l.key.introduce(c, c.LocalAddr()); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (l *Listener) end(err error) {
 	l.once.Do(func() {
 		l.err = err
 		close(l.done)
 	})
 }
 
-func (l *listener) accept() {
+func (l *Listener) accept() {
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
@@ -151,7 +171,7 @@ func (l *listener) accept() {
 }
 
 // introduce hears who a connection is from, and gives it to Accept.
-func (l *listener) introduce(c net.Conn) {
+func (l *Listener) introduce(c net.Conn) {
 	addr, err := l.hear(c)
 	if err == nil {
 		select {
@@ -165,7 +185,7 @@ func (l *listener) introduce(c net.Conn) {
 	_ = c.Close() // nothing was promised
 }
 
-func (l *listener) hear(c net.Conn) (netip.AddrPort, error) {
+func (l *Listener) hear(c net.Conn) (netip.AddrPort, error) {
 	var none netip.AddrPort
 	stop := make(chan struct{})
 	defer close(stop)
@@ -302,32 +322,39 @@ func pass(to, from net.Conn) {
 }
 
 func (o Options) introduced(ctx context.Context, from net.Addr) (net.Conn, error) {
-	tcp, ok := from.(*net.TCPAddr)
-	if !ok {
-		return nil, fmt.Errorf("%v is not an address", from)
-	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	up, err := o.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	fail := func(err error) (net.Conn, error) { return nil, errors.Join(err, up.Close()) }
+	if err := o.Key.introduce(up, from); err != nil {
+		return nil, errors.Join(err, up.Close())
+	}
+	return up, nil
+}
+
+// introduce says at the gateway's end whom a connection is from, with the proof.
+func (k Key) introduce(up net.Conn, from net.Addr) error {
+	tcp, ok := from.(*net.TCPAddr)
+	if !ok {
+		return fmt.Errorf("%v is not an address", from)
+	}
 	if err := up.SetDeadline(time.Now().Add(patience)); err != nil {
-		return fail(err)
+		return err
 	}
 	hello := make([]byte, len(greeting)+nonceSize)
 	if _, err := io.ReadFull(up, hello); err != nil {
-		return fail(err)
+		return err
 	}
 	if !bytes.HasPrefix(hello, []byte(greeting)) {
-		return fail(errors.New("there is something else at its address"))
+		return errors.New("there is something else at its address")
 	}
 	ap := tcp.AddrPort()
 	addr16 := ap.Addr().As16()
 	addr := append(addr16[:], byte(ap.Port()>>8), byte(ap.Port()))
-	if _, err := up.Write(append(addr, o.Key.proof(hello[len(greeting):], addr)...)); err != nil {
-		return fail(err)
+	if _, err := up.Write(append(addr, k.proof(hello[len(greeting):], addr)...)); err != nil {
+		return err
 	}
-	return up, up.SetDeadline(time.Time{})
+	return up.SetDeadline(time.Time{})
 }

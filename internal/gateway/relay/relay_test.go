@@ -29,10 +29,10 @@ func local(t *testing.T) net.Listener {
 }
 
 // chain is a gateway's end and a relay before it.
-func chain(t *testing.T, gatewayKey, relayKey Key) (gateway, front net.Listener) {
+func chain(t *testing.T, gatewayKey, relayKey Key) (gateway *Listener, front net.Listener) {
 	t.Helper()
 	inner, front := local(t), local(t)
-	gateway = Listen(inner, gatewayKey, nil)
+	gateway = Listen(inner, gatewayKey, 3000, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -104,7 +104,7 @@ func TestOnlyWhoHasTheKeyIsHeard(t *testing.T) {
 	}()
 	// Neither who says nothing, nor who says less, nor who repeats what somebody proved before.
 	for _, say := range []string{"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("x", addrSize+macSize)} {
-		d, err := net.Dial("tcp", gateway.(*listener).Listener.Addr().String())
+		d, err := net.Dial("tcp", gateway.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,6 +120,25 @@ func TestOnlyWhoHasTheKeyIsHeard(t *testing.T) {
 	}
 	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a connection without proof was accepted: %v", err)
+	}
+}
+
+// Whoever has the listener can see how far its queue is.
+func TestAProbeComesOutAsItself(t *testing.T) {
+	key := NewKey()
+	gateway, _ := chain(t, key, key)
+	c, err := gateway.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	got, err := gateway.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	if got.RemoteAddr().String() != c.LocalAddr().String() || gateway.Front() != 3000 {
+		t.Errorf("the probe from %s comes out as %s", c.LocalAddr(), got.RemoteAddr())
 	}
 }
 
@@ -139,7 +158,7 @@ func TestProofIsOfNonceAndAddress(t *testing.T) {
 func TestSilentRelayDoesNotKeepTheOthers(t *testing.T) {
 	key := NewKey()
 	gateway, front := chain(t, key, key)
-	silent, err := net.Dial("tcp", gateway.(*listener).Listener.Addr().String())
+	silent, err := net.Dial("tcp", gateway.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
