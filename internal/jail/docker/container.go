@@ -44,10 +44,6 @@ func (m *making) container(id jail.Installation) (client.ContainerCreateOptions,
 	if dir == "" {
 		dir = m.spec.Kind.Home()
 	}
-	gateway, err := netip.ParseAddr(m.gateway)
-	if err != nil {
-		return client.ContainerCreateOptions{}, err
-	}
 	argv := m.argv
 	if !m.ungated {
 		argv = append([]string{shellPath, "-c", startGate, "gate"}, argv...)
@@ -82,10 +78,10 @@ func (m *making) container(id jail.Installation) (client.ContainerCreateOptions,
 			// The message queues that the engine mounts for every container are a place to write that nobody declared.
 			Tmpfs:          map[string]string{"/dev/mqueue": "ro,noexec,nosuid,nodev,size=4096,mode=555"},
 			ReadonlyRootfs: m.profile.ReadOnlyRoot, Mounts: mounts, ShmSize: limits.SharedMemory,
-			ExtraHosts: []string{"gateway:" + m.gateway, "hermit_shell:" + m.gateway},
+			ExtraHosts: []string{"gateway:" + m.gateway.String(), relayName + ":" + m.gateway.String()},
 			// The engine's resolver knows the containers, and asks others from within the container's network; here it is told to
 			// ask the bridge, which refuses at once. Without an address it would take the host's, and may ask those itself.
-			DNS: []netip.Addr{gateway}, DNSOptions: []string{"attempts:1", "timeout:1"}, DNSSearch: []string{"."},
+			DNS: []netip.Addr{m.bridge}, DNSOptions: []string{"attempts:1", "timeout:1"}, DNSSearch: []string{"."},
 			Init: &no,
 			Resources: container.Resources{
 				Memory: limits.Memory, MemorySwap: limits.Memory, PidsLimit: &tasks,

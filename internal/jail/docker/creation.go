@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -30,7 +31,8 @@ type making struct {
 	folders   *folders
 	volume    string
 	network   network
-	gateway   string
+	bridge    netip.Addr // the host's address on the network
+	gateway   netip.Addr
 	proc      jail.Process
 	stdio     *jail.Stdio // the owner's ends
 	deliver   func(context.Context, *jail.Jail) error
@@ -91,7 +93,7 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 	}
 	r := d.snapshot(e)
 	m := &making{name: r.Name, spec: spec, argv: argv, lease: r.Lease, profile: jail.ProfileFor(spec, r.Lease), network: n,
-		gateway: n.subnet.Addr().Next().String(), deliver: deliver}
+		bridge: n.subnet.Addr().Next(), gateway: d.Gateway(), deliver: deliver}
 	defer func() {
 		if err == nil {
 			d.leave(e)

@@ -40,6 +40,9 @@ type Options struct {
 	Journal jail.Journal
 	// Output takes what an agent's containers print. Without it no containers are kept.
 	Output func(jail.Agent, jail.Stream) (Output, error)
+	// Relay, when it is there, brings the containers' connections to the gateway. Without one the gateway is at the address of
+	// their bridge.
+	Relay *Relay
 	// Grace is how long owner jails outlive their owner, and how long things without a record are left alone. Default 30 s.
 	Grace time.Duration
 	// ScanEvery is how often the engine is compared with the journal. Default 10 s.
@@ -94,6 +97,9 @@ func (o *Options) Validate() error {
 			bad.Add("docker.subnet", "%v", err)
 		}
 	}
+	if o.Relay != nil {
+		o.Relay.validate(&bad)
+	}
 	if o.Network == "" {
 		o.Network = NetworkName
 	}
@@ -133,6 +139,7 @@ type Driver struct {
 	network  network // zero until it was needed
 	pool     *jail.Pool
 	firewall *linux.Firewall
+	relay    jail.Process // zero until one was made or found
 }
 
 var _ jail.Maker = (*Driver)(nil)
@@ -181,14 +188,15 @@ func New(o Options) (*Driver, error) {
 	return d, nil
 }
 
-// Gateway is the address of the containers' bridge, where the gateway listens. It is zero until a container was wanted.
+// Gateway is the address at which containers find the gateway: that of their bridge, where it is to listen, or the relay's.
+// It is zero until a container was wanted.
 func (d *Driver) Gateway() netip.Addr {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.pool == nil {
 		return netip.Addr{}
 	}
-	return d.pool.Gateway()
+	return d.gatewayAddr(d.pool)
 }
 
 // Close stops watching. Containers run on; the next Driver takes them over.
@@ -245,7 +253,7 @@ func (d *Driver) look(ctx context.Context, scanned *time.Time) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, teardownLimit)
 	defer cancel()
-	errs := []error{d.guard(ctx)}
+	errs := []error{d.guard(ctx), d.guardRelay(ctx)}
 	if d.o.Now().Sub(*scanned) >= d.o.ScanEvery {
 		*scanned = d.o.Now()
 		_, err := d.Reap(ctx, jail.ReapOptions{})

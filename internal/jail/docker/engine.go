@@ -24,6 +24,10 @@ const (
 	labelTenant       = "clawjail.tenant"
 	labelAgent        = "clawjail.agent"
 	labelJail         = "clawjail.jail"
+	labelRole         = "clawjail.role"  // of what is no jail
+	labelRelay        = "clawjail.relay" // what a relay was made from
+	roleRelay         = "relay"
+	roleOutside       = "outside"
 )
 
 // engineError gives an error of the engine's the code that a user can act on.

@@ -32,6 +32,9 @@ var shared struct {
 const testImage = "clawjail-test"
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "relay" { // in a container, in place of the program's own
+		playRelay(os.Args[2:])
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if shared.engine != nil {
 			if err := shared.engine.Stop(); err != nil {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
 
 	cerrdefs "github.com/containerd/errdefs"
 	apinetwork "github.com/moby/moby/api/types/network"
@@ -63,7 +65,7 @@ func (d *Driver) prepare(ctx context.Context) (network, error) {
 	d.mu.Lock()
 	d.network = *have
 	d.mu.Unlock()
-	return *have, nil
+	return *have, d.keepRelay(ctx, *have)
 }
 
 // furnish makes the pool and the firewall of a subnet, once.
@@ -78,7 +80,7 @@ func (d *Driver) furnish(ctx context.Context, subnet netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	made, err := linux.OpenContainerFirewall(ctx, linux.FirewallConfig{
+	made, err := d.openFirewall(ctx, linux.FirewallConfig{
 		Installation: d.o.Installation, Pool: pool, Port: d.o.Port, Log: d.o.Log})
 	if err != nil {
 		return err
@@ -98,6 +100,19 @@ func (d *Driver) furnish(ctx context.Context, subnet netip.Prefix) error {
 	return nil
 }
 
+func (d *Driver) openFirewall(ctx context.Context, c linux.FirewallConfig) (*linux.Firewall, error) {
+	if d.o.Relay != nil {
+		return linux.OpenRelayFirewall(ctx, c, d.gatewayAddr(c.Pool))
+	}
+	return linux.OpenContainerFirewall(ctx, c)
+}
+
+// betweenContainers is the engine's setting of whether containers reach each other. With a relay they must, as far as the engine
+// knows: the rules on the bridge let nothing but the relay through.
+func (d *Driver) betweenContainers() string {
+	return strconv.FormatBool(d.o.Relay != nil)
+}
+
 // findNetwork is the installation's network, or nil. One that is not as declared is an error: containers may hang on it.
 func (d *Driver) findNetwork(ctx context.Context) (*network, error) {
 	list, err := d.engine.NetworkList(ctx, client.NetworkListOptions{
@@ -105,6 +120,7 @@ func (d *Driver) findNetwork(ctx context.Context) (*network, error) {
 	if err != nil {
 		return nil, d.engineError(err)
 	}
+	list.Items = slices.DeleteFunc(list.Items, func(n apinetwork.Summary) bool { return n.Labels[labelRole] != "" })
 	if len(list.Items) == 0 {
 		return nil, nil
 	}
@@ -119,8 +135,8 @@ func (d *Driver) findNetwork(ctx context.Context) (*network, error) {
 		wrong = "it has IPv6"
 	case n.Options[optionBridge] != linux.ContainerBridge(d.o.Installation):
 		wrong = "its bridge has another name"
-	case n.Options[optionICC] != "false":
-		wrong = "its containers reach each other"
+	case n.Options[optionICC] != d.betweenContainers():
+		wrong = "whether its containers reach each other is set otherwise, as for another gateway.placement"
 	case len(n.IPAM.Config) != 1:
 		wrong = "it has several subnets"
 	case d.o.Subnet.IsValid() && n.IPAM.Config[0].Subnet != d.o.Subnet.Masked():
@@ -155,7 +171,7 @@ func (d *Driver) makeNetwork(ctx context.Context, subnet netip.Prefix) (network,
 			Driver: "bridge", Internal: true, EnableIPv6: &no,
 			IPAM: &apinetwork.IPAM{Driver: "default", Config: []apinetwork.IPAMConfig{{Subnet: subnet, Gateway: subnet.Addr().Next()}}},
 			Options: map[string]string{
-				optionBridge: linux.ContainerBridge(d.o.Installation), optionICC: "false",
+				optionBridge: linux.ContainerBridge(d.o.Installation), optionICC: d.betweenContainers(),
 				"com.docker.network.bridge.enable_ip_masquerade": "false",
 			},
 			Labels: map[string]string{labelInstallation: string(d.o.Installation)},
@@ -170,8 +186,17 @@ func (d *Driver) makeNetwork(ctx context.Context, subnet netip.Prefix) (network,
 
 // RemoveNetwork removes the network and the rules, when no container is left. It is for uninstalling.
 func (d *Driver) RemoveNetwork(ctx context.Context) error {
+	select {
+	case d.preparing <- struct{}{}: // so that nothing of it is brought back meanwhile
+		defer func() { <-d.preparing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	have, err := d.findNetwork(ctx)
 	if err != nil {
+		return err
+	}
+	if err := d.removeRelay(ctx); err != nil {
 		return err
 	}
 	if have != nil {
