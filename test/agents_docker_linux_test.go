@@ -27,6 +27,12 @@ type dock struct {
 
 func newDock(t *testing.T, daemon ...string) *dock {
 	t.Helper()
+	return newDockWith(t, "", daemon...)
+}
+
+// newDockWith is newDock with more settings.
+func newDockWith(t *testing.T, settings string, daemon ...string) *dock {
+	t.Helper()
 	testenv.Root(t)
 	testenv.Tool(t, "dockerd")
 	engine := testenv.StartDocker(t, daemon...)
@@ -35,7 +41,7 @@ func newDock(t *testing.T, daemon ...string) *dock {
 			t.Errorf("stop the engine: %v", err)
 		}
 	})
-	d := &dock{newEstate(t, "docker: {socket: "+engine.Socket+"}\n"), engine}
+	d := &dock{newEstate(t, "docker: {socket: "+engine.Socket+"}\n"+settings), engine}
 	if out, err := d.Run(t.Context(), "template", "image", "clawbot"); err != nil {
 		t.Fatalf("make the image: %v\n%s", err, out)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/relay"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/provision"
 )
@@ -52,9 +53,32 @@ func endAgents(ctx context.Context, agents *agent.Service) error {
 	return agents.Close(ctx)
 }
 
+// readRelayKey reads what relays prove themselves with, where there is one; the host daemon has made it by now.
+func readRelayKey(c config.Config) (key relay.Key, err error) {
+	if c.Gateway.Placement == config.PlacementContainer {
+		key, err = relay.ReadKey(hostd.RelayKeyPath(c))
+	}
+	return key, err
+}
+
+// wayOfContainers is where agents in containers reach the gateway: on their bridge, or where a relay brings their connections.
+func wayOfContainers(o serveOptions, host *hostd.Client, exit *gateway.Gateway, key relay.Key) containers {
+	own := containers{port: o.config.Gateway.Port, serve: exit.Serve, log: o.log,
+		gateway: func(ctx context.Context) (netip.Addr, error) { return containerGateway(ctx, host) }}
+	if g := o.config.Gateway; g.Placement == config.PlacementContainer {
+		own.port = g.Relay.Port()
+		own.gateway = func(context.Context) (netip.Addr, error) { return g.Relay.Addr(), nil }
+		own.serve = func(ctx context.Context, l net.Listener) error {
+			return exit.Serve(ctx, relay.Listen(l, key, g.Port, o.log))
+		}
+	}
+	return own
+}
+
 // containers is a gateway for agents in containers, which have a network of their own.
 type containers struct {
-	// gateway is where it is to listen; the zero Addr while there is no such network.
+	// gateway is where it is to listen; the zero Addr while there is no such network. With a relay it is where that comes to,
+	// which may be the address of a network that is not there yet.
 	gateway func(ctx context.Context) (netip.Addr, error)
 	port    uint16
 	// serve serves until ctx ends.
@@ -100,7 +124,7 @@ func (c containers) run(ctx context.Context) {
 
 // listen serves at an address until the answer is called, which returns when nothing is served any more.
 func (c containers) listen(ctx context.Context, at netip.AddrPort) (stop func(), err error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp4", at.String())
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", at.String())
 	if err != nil {
 		return nil, err
 	}

@@ -130,6 +130,10 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		return err
 	}
 	defer gatewayListener.Close() // likewise
+	relayKey, err := readRelayKey(o.config)
+	if err != nil {
+		return err
+	}
 
 	reach.guard.Self = append(reach.guard.Self, o.config.Listen)
 	trusted, err := roots(o.config.ExtraCA)
@@ -251,9 +255,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	})
 	group.Go(func() error { return agents.Follow(running) })
 	group.Go(func() error {
-		own := containers{port: o.config.Gateway.Port, serve: exit.Serve, log: o.log,
-			gateway: func(ctx context.Context) (netip.Addr, error) { return containerGateway(ctx, host) }}
-		own.run(serving)
+		wayOfContainers(o, host, exit, relayKey).run(serving)
 		return nil
 	})
 	for _, run := range o.beside {

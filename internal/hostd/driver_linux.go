@@ -79,10 +79,15 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 
 // OpenContainers makes the driver of containers. It asks the engine for nothing before there is something to do.
 func OpenContainers(c config.Config, id jail.Installation, o ContainerOptions) (Containers, error) {
+	relay, err := relayOf(c, o)
+	if err != nil {
+		return nil, err
+	}
 	return docker.New(docker.Options{
 		Installation: id, Socket: c.Docker.Socket, Subnet: c.Docker.Subnet, Port: c.Gateway.Port,
 		RunDir: c.RunDir, DataDir: c.DataDir, WorkspaceRoots: c.Agents.WorkspaceRoots, Journal: o.Journal,
 		Output: func(a jail.Agent, s jail.Stream) (docker.Output, error) { return o.Output(a, s) },
+		Relay:  relay,
 		Grace:  o.Grace, Log: o.Log, Now: o.Now, Barrier: o.Barrier,
 	})
 }

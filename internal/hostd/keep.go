@@ -72,6 +72,8 @@ type ContainerOptions struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 	Barrier func(jail.Step)
+	// UID and GID are the control plane's.
+	UID, GID int
 }
 
 // LogWriter keeps one stream of an agent.

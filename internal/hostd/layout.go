@@ -22,6 +22,11 @@ func ControlDir(c config.Config) string { return filepath.Join(c.DataDir, "contr
 // AdminKeyPath is the file of the key that the control plane makes for the administrator.
 func AdminKeyPath(c config.Config) string { return filepath.Join(ControlDir(c), "admin.key") }
 
+const relayKeyName = "relay.key"
+
+// RelayKeyPath is the file of the key with which the relay of containers proves itself to the control plane.
+func RelayKeyPath(c config.Config) string { return filepath.Join(ControlDir(c), relayKeyName) }
+
 // DatabaseDir is the folder of the SQLite database. It is not in ControlDir, so that a backup of the one does not hold
 // the other: the keys open what the database keeps encrypted.
 func DatabaseDir(c config.Config) string { return filepath.Join(c.DataDir, "database") }

@@ -97,6 +97,7 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 			defer func() { err = errors.Join(err, records.Close()) }()
 			options.ContainerJournal = records
 			options.Containers = func(co ContainerOptions) (Containers, error) {
+				co.UID, co.GID = control.uid, control.gid
 				return o.Substrate.Containers(o.Config, in.ID, co)
 			}
 		}

@@ -2,7 +2,9 @@ package testenv
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -199,11 +201,23 @@ func unmountBelow(dir string) {
 }
 
 // Ask sends the engine a request without a body, and returns its answer. One that is not of the 200s is an error.
-func (d *Docker) Ask(method, path string) (string, error) {
-	request, err := http.NewRequest(method, "http://docker"+path, nil)
+func (d *Docker) Ask(method, path string) (string, error) { return d.send(method, path, nil) }
+
+// Post sends the engine a request with a body of JSON, and returns its answer, as Ask does.
+func (d *Docker) Post(path string, body any) (string, error) {
+	text, err := json.Marshal(body)
 	if err != nil {
 		return "", err
 	}
+	return d.send(http.MethodPost, path, bytes.NewReader(text))
+}
+
+func (d *Docker) send(method, path string, body io.Reader) (string, error) {
+	request, err := http.NewRequest(method, "http://docker"+path, body)
+	if err != nil {
+		return "", err
+	}
+	request.Header.Set("Content-Type", "application/json")
 	answer, err := d.client().Do(request)
 	if err != nil {
 		return "", err
