@@ -71,16 +71,21 @@ func tenantParam() *huma.Param {
 		Description: "the caller's own, or default, when it is left out"}
 }
 
-func (a *API) syncAgents(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
-	lined, err := wantsLines(req)
-	if err != nil {
-		return err
+// planBody reads a request that is answered with a plan, and whether it is to be told line by line.
+func planBody[T any](req *http.Request) (body T, lined bool, err error) {
+	if lined, err = wantsLines(req); err != nil {
+		return body, lined, err
 	}
 	text, err := bodyOf(req)
 	if err != nil {
-		return err
+		return body, lined, err
 	}
-	body, err := decode[SyncRequest](text)
+	body, err = decode[T](text)
+	return body, lined, err
+}
+
+func (a *API) syncAgents(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+	body, lined, err := planBody[SyncRequest](req)
 	if err != nil {
 		return err
 	}
@@ -97,15 +102,7 @@ func (a *API) syncAgents(w http.ResponseWriter, req *http.Request, by identity.P
 }
 
 func (a *API) declareAgent(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
-	lined, err := wantsLines(req)
-	if err != nil {
-		return err
-	}
-	text, err := bodyOf(req)
-	if err != nil {
-		return err
-	}
-	body, err := decode[DeclareRequest](text)
+	body, lined, err := planBody[DeclareRequest](req)
 	if err != nil {
 		return err
 	}
