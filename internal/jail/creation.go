@@ -50,7 +50,7 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deli
 		}
 		m.stdio.Close()
 		l.setCause(e, CauseDestroyed)
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), TeardownLimit)
 		defer cancel()
 		err = errors.Join(fmt.Errorf("make jail %s: %w", e.rec.Name, err), l.teardown(undo, e))
 	}()
@@ -61,7 +61,7 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deli
 		l.Barrier(s.step)
 		if m.delivered {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), TeardownLimit)
 			defer cancel()
 		}
 		if err := ctx.Err(); err != nil {

@@ -49,16 +49,19 @@ func Steps() []Step {
 	return out
 }
 
+// How long ends may take, on every substrate.
 const (
-	// teardownLimit bounds one attempt at a teardown. What is left is tried again by the reaper.
-	teardownLimit = 30 * time.Second
-	// busyLimit is how long one step waits for something that is busy.
-	busyLimit = 5 * time.Second
-	// ownerGrace is how long the program of an owner jail may take to end by itself. Its state is thrown
+	// TeardownLimit bounds one attempt at a teardown. What is left is tried again by the reaper.
+	TeardownLimit = 30 * time.Second
+	// OwnerGrace is how long the program of an owner jail may take to end by itself. Its state is thrown
 	// away, so there is little for it to do.
-	ownerGrace = 100 * time.Millisecond
-	keepGrace  = 10 * time.Second
+	OwnerGrace = 100 * time.Millisecond
+	// KeepGrace is the same for a jail that is kept.
+	KeepGrace = 10 * time.Second
 )
+
+// busyLimit is how long one step waits for something that is busy.
+const busyLimit = 5 * time.Second
 
 // ending is the teardown: the same list for close, failure and reaper. Every step is idempotent and has looked
 // at the host when it returns nil. The steps marked last need all before them to have succeeded: an address
@@ -130,7 +133,7 @@ func (l *Lifecycle) end(ctx context.Context, name Name, why Cause) error {
 		return err
 	}
 	// From here on the caller's patience does not count: half a teardown helps nobody.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), TeardownLimit)
 	defer cancel()
 	return l.teardown(ctx, e)
 }
@@ -194,9 +197,9 @@ func (l *Lifecycle) terminate(ctx context.Context, e *entry, r Record) error {
 	if err := l.Parts.Runtime.Terminate(ctx, r.Name, r.Process); err != nil {
 		return err
 	}
-	grace := ownerGrace
+	grace := OwnerGrace
 	if r.Spec.Lifetime == LifetimeKeep {
-		grace = keepGrace
+		grace = KeepGrace
 	}
 	select {
 	case <-e.ended:

@@ -51,7 +51,7 @@ func (m *making) container(id jail.Installation) (client.ContainerCreateOptions,
 	limits, tasks, no := m.profile.Limits, int64(m.profile.Limits.Tasks), false
 	patience := 1 // seconds that an engine which ends waits, or one that comes back and finds the container running
 	if keep {
-		patience = int(keepGrace.Seconds())
+		patience = int(jail.KeepGrace.Seconds())
 	}
 	logs := container.LogConfig{Type: "none"}
 	if keep {

@@ -101,7 +101,7 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 		}
 		m.stdio.Close()
 		d.setCause(e, jail.CauseDestroyed)
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), jail.TeardownLimit)
 		defer cancel()
 		err = errors.Join(fmt.Errorf("make container %s: %w", r.Name, d.engineError(err)), d.teardown(undo, e))
 	}()

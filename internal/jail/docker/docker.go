@@ -251,7 +251,7 @@ func (d *Driver) look(ctx context.Context, scanned *time.Time) error {
 	if !d.wanted() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, teardownLimit)
+	ctx, cancel := context.WithTimeout(ctx, jail.TeardownLimit)
 	defer cancel()
 	errs := []error{d.guard(ctx), d.guardRelay(ctx)}
 	if d.o.Now().Sub(*scanned) >= d.o.ScanEvery {

@@ -22,12 +22,8 @@ import (
 )
 
 const (
-	// teardownLimit bounds one attempt at a teardown. What is left is tried again.
-	teardownLimit = 30 * time.Second
 	// goneLimit is how long the engine may take to remove what it was told to.
-	goneLimit  = 10 * time.Second
-	ownerGrace = 100 * time.Millisecond
-	keepGrace  = 10 * time.Second
+	goneLimit = 10 * time.Second
 	// drainLimit is how long what was printed last may take to be read.
 	drainLimit = 5 * time.Second
 )
@@ -129,7 +125,7 @@ func (d *Driver) end(ctx context.Context, name jail.Name, why jail.Cause) error 
 		return err
 	}
 	// From here on the caller's patience does not count: half a teardown helps nobody.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), jail.TeardownLimit)
 	defer cancel()
 	return d.teardown(ctx, e)
 }
@@ -208,9 +204,9 @@ func (d *Driver) terminate(ctx context.Context, e *entry) error {
 	if err := linux.Signal(r.Process, syscall.SIGTERM); err != nil {
 		return err
 	}
-	grace := ownerGrace
+	grace := jail.OwnerGrace
 	if r.Spec.Lifetime == jail.LifetimeKeep {
-		grace = keepGrace
+		grace = jail.KeepGrace
 	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()

@@ -179,7 +179,7 @@ func (d *Driver) makeRelay(ctx context.Context, n network) error {
 		err = d.adoptRelay(ctx, id)
 	}
 	if err != nil && id != "" {
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownLimit)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), jail.TeardownLimit)
 		defer cancel()
 		err = errors.Join(err, d.removeContainer(undo, id))
 	}
