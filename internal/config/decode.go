@@ -88,6 +88,12 @@ func (c *Config) decode(m *yamldoc.Map) {
 	})
 	m.Map("mcp_servers", c.decodeServers)
 	m.Map("browser", c.HostBrowser.decode)
+	m.Map("console", func(m *yamldoc.Map) {
+		m.Value("enabled", truth(&c.Console.Enabled))
+		m.Value("accent", text(&c.Console.Accent))
+		m.Value("idle", duration(&c.Console.Idle))
+		m.Value("life", duration(&c.Console.Life))
+	})
 	m.Map("metrics", func(m *yamldoc.Map) { m.Value("open", truth(&c.Metrics.Open)) })
 	m.Map("log", func(m *yamldoc.Map) {
 		m.Value("level", word(&c.Log.Level, "debug", "info", "warn", "error"))

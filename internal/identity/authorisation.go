@@ -27,7 +27,8 @@ const (
 	SessionToken        Operation = "session.token"  // make a token for one session
 	SessionClose        Operation = "session.close"
 	SessionRecording    Operation = "session.recording" // see what was recorded
-	SessionWatch        Operation = "session.watch"     // see and steer it live, as a person
+	SessionWatch        Operation = "session.watch"     // see it live, as a person
+	SessionControl      Operation = "session.control"   // take it over, and steer it as a person
 	SessionRefresh      Operation = "session.refresh"   // log in, for cookies to be kept
 
 	CookiesList    Operation = "cookies.list" // names, never values
@@ -80,6 +81,14 @@ const (
 	OperatorCreate Operation = "operator.create"
 	OperatorRotate Operation = "operator.rotate"
 	OperatorRevoke Operation = "operator.revoke"
+
+	// SignIn and the others are about people in the console.
+	SignIn        Operation = "console.sign_in"
+	SignInList    Operation = "console.list"
+	SignInEnd     Operation = "console.end"
+	PasskeyAdd    Operation = "passkey.add"
+	PasskeyList   Operation = "passkey.list"
+	PasskeyRemove Operation = "passkey.remove"
 
 	RuleList    Operation = "rule.list"
 	RuleExplain Operation = "rule.explain"
@@ -151,6 +160,7 @@ func Table() []Rule {
 		// A picture of a page can show what is in an account.
 		{SessionRecording, RoleOperator, ReachTenant, AgentsOwn},
 		{SessionWatch, RoleOperator, ReachTenant, AgentsNever},
+		{SessionControl, RoleOperator, ReachTenant, AgentsNever},
 		{SessionRefresh, RoleOperator, ReachTenant, AgentsNever},
 
 		{CookiesList, RoleViewer, ReachTenant, AgentsNever},
@@ -203,6 +213,14 @@ func Table() []Rule {
 		{OperatorRotate, RoleAdmin, ReachTenant, AgentsNever},
 		{OperatorRevoke, RoleAdmin, ReachTenant, AgentsNever},
 
+		// Of one's own. Those of others are an admin's; package signin says whose are whose.
+		{SignIn, RoleViewer, ReachTenant, AgentsNever},
+		{SignInList, RoleViewer, ReachTenant, AgentsNever},
+		{SignInEnd, RoleViewer, ReachTenant, AgentsNever},
+		{PasskeyAdd, RoleViewer, ReachTenant, AgentsNever},
+		{PasskeyList, RoleViewer, ReachTenant, AgentsNever},
+		{PasskeyRemove, RoleViewer, ReachTenant, AgentsNever},
+
 		{RuleList, RoleViewer, ReachTenant, AgentsNever},
 		{RuleExplain, RoleViewer, ReachTenant, AgentsOwn},
 		{RuleChange, RoleOperator, ReachTenant, AgentsNever},
@@ -247,9 +265,9 @@ func (s Scope) Valid() bool { return s.rank() > 0 }
 // scopeOf is the least scope of an operation for the holder of a session's token; empty for what takes a key.
 func scopeOf(op Operation) Scope {
 	switch op {
-	case SessionRead, SessionLook, SessionRecording:
+	case SessionRead, SessionLook, SessionRecording, SessionWatch:
 		return ScopeView
-	case SessionUse:
+	case SessionUse, SessionControl:
 		return ScopeControl
 	case SessionAttach:
 		return ScopeCDP

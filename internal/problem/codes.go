@@ -39,6 +39,8 @@ const (
 	Conflict      = "conflict"
 	SessionClosed = "session_closed"
 	BrowserExited = "browser_exited"
+	// TakenOver is a session that a person has in hand.
+	TakenOver = "taken_over"
 	// NeedsRefresh and AccountBusy are about the stored login of a site.
 	NeedsRefresh = "needs_refresh"
 	AccountBusy  = "account_busy"
@@ -176,6 +178,7 @@ func Codes() []Info {
 		{Conflict, http.StatusConflict, "the thing exists already, or is in a state that does not allow this"},
 		{SessionClosed, http.StatusGone, "the session has been closed"},
 		{BrowserExited, http.StatusGone, "the browser of the session has ended"},
+		{TakenOver, http.StatusConflict, "a person has the session's browser in hand"},
 
 		{NeedsRefresh, http.StatusConflict, "the stored login of a site no longer works; somebody has to log in again"},
 		{AccountBusy, http.StatusConflict, "another session uses the account, and no more may at the same time"},
