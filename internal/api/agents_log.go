@@ -92,7 +92,7 @@ func (a *API) agentLog(ctx context.Context, by identity.Principal, in *agentLogI
 func untilTheEnd(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := func() bool { return true }
-	if ending, ok := ctx.Value(endingKey{}).(context.Context); ok {
+	if ending, ok := Ending(ctx); ok {
 		stop = context.AfterFunc(ending, func() { cancel(errEnding) })
 	}
 	return ctx, func() { stop(); cancel(nil) }

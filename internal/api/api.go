@@ -5,8 +5,8 @@
 // who asks. What it adds is the door:
 //
 //   - Every request needs a key in Authorization: Bearer or in X-Admin-Key, also one for a path that does not exist. Only
-//     /v1/health and /openapi.json answer without it. A request ends with its key. A token of one session does there
-//     what its scope says; DevTools clients may send it in the address.
+//     /v1/health and /openapi.json answer without it, and the console, which asks by itself. A request ends with its key. A token of one session does there
+//     what its scope says; DevTools clients and live views may send it in the address.
 //   - A web page cannot use it: requests with a foreign Host, Origin or Sec-Fetch-Site are refused before the key is
 //     looked at, so DNS rebinding and cross-site requests end there.
 //   - Bodies are JSON of at most 1 MB; one with cookies may have 33 MB, from those who may store some, and a file 32 MB.
@@ -66,6 +66,16 @@ type Sessions interface {
 	// IssueToken makes a token that is good for one session, and Redeem says who holds one.
 	IssueToken(ctx context.Context, by identity.Principal, id string, scope session.Scope, life time.Duration) (session.Token, error)
 	Redeem(ctx context.Context, presented string) (identity.Principal, error)
+	Tokens(ctx context.Context, by identity.Principal, id string) ([]session.IssuedToken, error)
+	RevokeToken(ctx context.Context, by identity.Principal, id, token string) error
+	// Watch adds somebody who sees a session live, and steers it while they have it in hand.
+	Watch(ctx context.Context, by identity.Principal, id string) (*session.Live, error)
+	TakeOver(ctx context.Context, by identity.Principal, id string, force bool) (session.Session, error)
+	HandBack(ctx context.Context, by identity.Principal, id string, anyway bool) (session.Session, error)
+	Thumbnail(ctx context.Context, by identity.Principal, id string) ([]byte, time.Time, error)
+	// OpenRefresh opens a session in which a person logs in to a site, and Seen says what it has seen.
+	OpenRefresh(ctx context.Context, by identity.Principal, r session.RefreshRequest) (session.Session, error)
+	Seen(ctx context.Context, by identity.Principal, id string) (session.Seen, error)
 	Recorded(ctx context.Context, by identity.Principal, id string, number int) ([]byte, string, error)
 	// WriteRecording writes what was recorded as one page of HTML. Nothing is written when there is an error before it.
 	WriteRecording(ctx context.Context, by identity.Principal, id string, w io.Writer) error
@@ -91,6 +101,9 @@ type Options struct {
 	Host func(ctx context.Context) (HostInfo, error)
 	// MCP serves /mcp, to callers whom [Caller] knows. Nil serves nothing there.
 	MCP http.Handler
+	// Console serves people: /, /console and everything below it. It knows them by itself. The contexts of its WebSockets and
+	// streams of events end with the server. Nil serves nothing there.
+	Console http.Handler
 	// Surfaces serve agents what the gateway does for them. Nil serves nothing.
 	Surfaces Surfaces
 	// Metrics serves /metrics, to admins of all tenants, and with OpenMetrics to everybody. Nil serves nothing there.
@@ -142,6 +155,8 @@ type API struct {
 	mux  *http.ServeMux
 	// large are the routes, as patterns of the mux, whose bodies may have more than others.
 	large map[string]large
+	// watching adds a viewer to a session; tests have their own.
+	watching func(ctx context.Context, by identity.Principal, id string) (viewing, error)
 	// sockets are the connections that the server has handed over, and must wait for by itself.
 	sockets sync.WaitGroup
 }
@@ -172,6 +187,7 @@ func New(o Options) (*API, error) {
 	}
 	mux := http.NewServeMux()
 	a := &API{Options: o, mux: mux, large: map[string]large{}}
+	a.watching = a.watch
 	a.api = humago.New(mux, a.configuration())
 	a.routes()
 	if a.MCP != nil {
@@ -181,7 +197,8 @@ func New(o Options) (*API, error) {
 		mux.HandleFunc("GET "+metricsPath, a.scrape)
 	}
 	mux.HandleFunc("/", a.elsewhere(mux))
-	a.door = a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)), a.patient(a.guard(a.authenticate(a.bounded(mux, mux)))))
+	a.door = a.byConsole(a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)),
+		a.patient(bodyTimeout, a.guard(a.authenticate(a.bounded(mux, mux))))))
 	return a, nil
 }
 

@@ -191,7 +191,7 @@ func (a *API) pour(ctx context.Context, w http.ResponseWriter, r *http.Request, 
 	write func(context.Context, *lines) error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if ending, ok := ctx.Value(endingKey{}).(context.Context); ok {
+	if ending, ok := Ending(ctx); ok {
 		defer context.AfterFunc(ending, func() { cancel(errEnding) })()
 	}
 	out := &lines{w: w, control: http.NewResponseController(w), header: header}

@@ -98,10 +98,10 @@ func (a *API) identify(ctx context.Context, r *http.Request, cancel context.Canc
 // errTokenEnded ends what is done with a token.
 var errTokenEnded = problem.New(problem.Unauthorized, "make a new one", "the token has expired")
 
-// tokenParameter has the token of a session in an address: DevTools clients can send nothing else.
+// tokenParameter has the token of a session in an address: DevTools clients, and web pages that open a WebSocket, can send nothing else.
 const tokenParameter = "token"
 
-// inAddress is the token in the address of a request of a DevTools client. Nowhere else is one taken, and keys are taken
+// inAddress is the token in the address of a request of a DevTools client, or of a live view. Nowhere else is one taken, and keys are taken
 // nowhere: addresses are written down by programs that know nothing of keys.
 func inAddress(r *http.Request) (token string, ok bool, err error) {
 	query := r.URL.Query()
@@ -110,7 +110,7 @@ func inAddress(r *http.Request) (token string, ok bool, err error) {
 	}
 	rest, found := strings.CutPrefix(r.URL.EscapedPath(), "/v1/sessions/")
 	_, rest, _ = strings.Cut(rest, "/")
-	if !found || rest != "cdp" && !strings.HasPrefix(rest, "cdp/") {
+	if !found || rest != "live" && rest != "cdp" && !strings.HasPrefix(rest, "cdp/") {
 		return "", false, nil
 	}
 	tokens := query[tokenParameter]

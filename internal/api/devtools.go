@@ -107,12 +107,17 @@ func (a *API) issueSessionToken(w http.ResponseWriter, req *http.Request, by ide
 	return control.Write(w, req, out, nil)
 }
 
-// endpoint is the address of a session's DevTools endpoint, by the name under which the caller knows this server.
-func (a *API) endpoint(req *http.Request, scheme, id, token string) string {
+// origin is the name under which a caller knows this server, with the scheme, http or ws, as it is with TLS.
+func (a *API) origin(req *http.Request, scheme string) string {
 	if req.TLS != nil || a.trusted(peer(req)) && strings.EqualFold(req.Header.Get("X-Forwarded-Proto"), "https") {
 		scheme += "s"
 	}
-	out := scheme + "://" + req.Host + "/v1/sessions/" + url.PathEscape(id) + "/cdp"
+	return scheme + "://" + req.Host
+}
+
+// endpoint is the address of a session's DevTools endpoint.
+func (a *API) endpoint(req *http.Request, scheme, id, token string) string {
+	out := a.origin(req, scheme) + "/v1/sessions/" + url.PathEscape(id) + "/cdp"
 	if token != "" {
 		out += "?" + url.Values{tokenParameter: {token}}.Encode()
 	}

@@ -21,8 +21,7 @@ func (a *API) guard(next http.Handler) http.Handler {
 		w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
 		switch {
 		case !a.ownHost(r):
-			a.refuse(w, r, problem.New(problem.Forbidden, "use 127.0.0.1, or the address of listen in the configuration",
-				"the host %s is not this server", quote(r.Host)))
+			a.refuse(w, r, notThisHost(r))
 		case !sameOrigin(r):
 			a.refuse(w, r, problem.New(problem.Forbidden, "call the API from a program, not from a web page", "requests of other web pages are refused"))
 		default:

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// patient waits for a body only as long as bodies may take, and not at all for one that nobody reads: a request that
+// patient waits for a body only as long as one may take, and not at all for one that nobody reads: a request that
 // announces a body and never sends it would otherwise be answered never, and keep the server from ending.
-func (a *API) patient(next http.Handler) http.Handler {
+func (a *API) patient(most time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer a.panicked(r)
 		if r.ContentLength == 0 {
@@ -23,7 +23,7 @@ func (a *API) patient(next http.Handler) http.Handler {
 				a.Log.Debug("bound the body of a request", "error", err) // the connection is gone
 			}
 		}
-		until(time.Now().Add(bodyTimeout)) // by the system's clock, which is the connection's
+		until(time.Now().Add(most)) // by the system's clock, which is the connection's
 		body := &timedBody{ReadCloser: r.Body, ended: func() { until(time.Time{}) }}
 		r.Body = body
 		next.ServeHTTP(w, r)

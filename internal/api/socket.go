@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/clawjail/clawjail/internal/api/socket"
@@ -15,13 +14,10 @@ var errNotSocket = problem.New(problem.BadRequest, "connect with a WebSocket; De
 // devtools hands a WebSocket to a DevTools client of the session. It returns when that has ended; whoever is refused is
 // answered like everybody, before there is a WebSocket.
 func (a *API) devtools(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
-	ctx, cancel := context.WithCancelCause(req.Context())
-	defer cancel(nil)
 	a.sockets.Add(1)
 	defer a.sockets.Done()
-	if ending, ok := ctx.Value(endingKey{}).(context.Context); ok {
-		defer context.AfterFunc(ending, func() { cancel(errEnding) })()
-	}
+	ctx, release := untilTheEnd(req.Context())
+	defer release()
 	client, err := a.Sessions.Attach(ctx, by, req.PathValue("id"))
 	if err != nil {
 		return err

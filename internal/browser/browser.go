@@ -45,6 +45,7 @@ type Browser struct {
 	documents atomic.Uint64 // counts the documents of all tabs
 	folder    folder
 	media     media
+	live      *Live
 }
 
 // Open waits for a browser's first reply, which says that it is ready. The Browser uses the connection from then on,
@@ -60,6 +61,7 @@ func Open(ctx context.Context, conn *cdp.Conn) (*Browser, error) {
 		Protocol:  bounded(version.ProtocolVersion, maxText),
 	}}
 	b.tabs = newRegistry(b)
+	b.live = newLive(b)
 	return b, nil
 }
 
@@ -121,6 +123,7 @@ func (b *Browser) Close(ctx context.Context) error {
 		late = asked
 	}
 	closed := b.conn.Close()
+	b.live.end()
 	b.tabs.end()
 	b.folder.task.Wait()
 	if late != nil {

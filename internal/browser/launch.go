@@ -195,7 +195,8 @@ func commonFlags() []string {
 	}
 }
 
-// disabledFeatures are parts of Chromium that reach for the network by themselves, or for devices around it.
+// disabledFeatures are parts of Chromium that reach for the network by themselves, or for devices around it, or that
+// keep what should be gone.
 func disabledFeatures() []string {
 	return []string{
 		"MediaRouter",                 // looks for screens on the local network
@@ -203,5 +204,6 @@ func disabledFeatures() []string {
 		"Translate",                   // asks a server for models
 		"NetworkTimeServiceQuerying",  // asks a server for the time
 		"AutofillServerCommunication", // asks a server about forms
+		"BackForwardCache",            // keeps documents alive that were left, with the scripts in them
 	}
 }

@@ -2,12 +2,49 @@ package browser
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/cdp"
 )
 
 // Live is the picture of a browser as it changes, and the hands of a person in it. There is one for each browser: however
 // many watch, the browser makes one picture.
-type Live struct{ b *Browser }
+//
+// One goroutine follows the current tab; it begins with the first viewer, or the first Hold, and ends with the browser.
+type Live struct {
+	b    *Browser
+	wake chan struct{} // holds a token while there may be something new
+	lane chan struct{} // holds a token while an input is being done
+	turn chan struct{} // holds a token while Hold, LetGo or Renew runs
+	held atomic.Bool   // a person steers
+	// renewing says that dialogs are answered so that pages can be left.
+	renewing atomic.Bool
+	casts    atomic.Int64 // screencasts that were started, ever
+
+	task sync.WaitGroup
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	begun   bool
+	ended   error // why there will be nothing more
+	viewers map[*Viewer]struct{}
+	cast    *cast
+	frame   *Frame
+	frames  uint64 // number of the last frame
+	state   *LiveState
+	states  uint64 // number of the last state
+
+	holding *holding
+	popups  []*popup
+	asked   uint64 // number of the last popup
+	hands   hands
+}
 
 // Frame is one picture of the current tab. It is as large as the page's window.
 type Frame struct {
@@ -112,46 +149,77 @@ type LiveInput struct {
 	Options  []int    `json:"options,omitempty"` // indexes in the popup's options
 }
 
-// Viewer is one who watches. Next is called by one goroutine at a time.
-type Viewer struct{ l *Live }
+// inputTypes are those of [LiveInput].
+func inputTypes() []string {
+	return []string{"move", "down", "up", "wheel", "keydown", "keyup", "text", "compose", "go", "back", "forward", "reload",
+		"stop", "tab", "open", "close", "size", "copy", "answer"}
+}
+
+// named is the input's type, if it is one.
+func (in LiveInput) named() string {
+	if slices.Contains(inputTypes(), in.Type) {
+		return in.Type
+	}
+	return "unknown"
+}
+
+// Format prints the type and nothing else, whatever the verb.
+func (in LiveInput) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, "input "+in.named()) }
+
+// LogValue is the type.
+func (in LiveInput) LogValue() slog.Value { return slog.StringValue("input " + in.named()) }
+
+func newLive(b *Browser) *Live {
+	return &Live{b: b, wake: make(chan struct{}, 1), lane: make(chan struct{}, 1), turn: make(chan struct{}, 1),
+		viewers: make(map[*Viewer]struct{})}
+}
 
 // Live returns the browser's.
-func (b *Browser) Live() *Live { panic("contract") }
+func (b *Browser) Live() *Live { return b.live }
 
-// Watch adds a viewer, which is visible. The screencast begins with the first visible one, and ends with the last.
-func (l *Live) Watch() *Viewer { panic("contract") }
+// poke says that something may be new. It may be called with any lock held.
+func (l *Live) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
 
-// Next waits for something new to show: a frame, which is always the latest, or a state; one of them is nil. After a frame
-// there is no other before [Viewer.Shown]. The error is why there will be nothing more, or ctx's.
-func (v *Viewer) Next(ctx context.Context) (*Frame, *LiveState, error) { panic("contract") }
+// begin starts the goroutine that follows the browser, unless it runs or has ended.
+func (l *Live) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.begun || l.ended != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	l.begun, l.stop = true, stop
+	l.task.Go(func() { l.follow(ctx) })
+}
 
-// Shown says that the last frame was drawn, so that the next may come.
-func (v *Viewer) Shown() {}
+// end ends all goroutines, after the connection.
+func (l *Live) end() {
+	l.mu.Lock()
+	stop := l.stop
+	if l.ended == nil {
+		l.ended = l.gone()
+	}
+	l.tellLocked()
+	l.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	l.task.Wait()
+}
 
-// Visible says whether anybody looks. While nobody of all viewers does, no picture is made.
-func (v *Viewer) Visible(visible bool) {}
+// gone is why there is nothing to see any more.
+func (l *Live) gone() error {
+	err := l.b.conn.Err()
+	if err == nil {
+		err = cdp.ErrClosed
+	}
+	return explain(err, "watch the browser")
+}
 
-// Close ends it. It may be called twice.
-func (v *Viewer) Close() {}
-
-// Hold gives the browser's own popups to a person, until LetGo: dialogs wait, file choosers wait, and sites that ask for a
-// password wait. Before it, dialogs are answered as [SetDialog] says.
-func (l *Live) Hold(ctx context.Context) error { panic("contract") }
-
-// LetGo ends Hold. What waits is dismissed; keys and buttons that are down go up. What the pages' logs (console, requests, dialogs) have from
-// the time in between is forgotten, so that nobody reads there what the person did.
-func (l *Live) LetGo(ctx context.Context) error { panic("contract") }
-
-// Renew replaces every document of every tab by a fresh one of the same address, without anything that a script had put
-// there: listeners, bindings, workers (service workers are unregistered). What was typed into pages is lost. Tabs and their handles stay.
-func (l *Live) Renew(ctx context.Context) error { panic("contract") }
-
-// Secrets says in which tabs a password field has text in it, by their handles.
-func (l *Live) Secrets(ctx context.Context) ([]string, error) { panic("contract") }
-
-// Do does one thing, in the order in which it is called. The answer is text that was copied, of the type copy; otherwise it is empty.
-// The code is bad_request for what cannot be done.
-func (l *Live) Do(ctx context.Context, in LiveInput) (copied string, err error) { panic("contract") }
-
-// Thumbnail is a small JPEG of the current tab, 320 pixels wide. It does not disturb who uses the tab.
-func (l *Live) Thumbnail(ctx context.Context) ([]byte, error) { panic("contract") }
+// Casts counts the screencasts that were ever started.
+func (l *Live) Casts() int64 { return l.casts.Load() }

@@ -52,6 +52,7 @@ type Page struct {
 	seen     int // dialogs, ever
 	armed    *dialogAnswer
 	chooser  *fileChooser
+	loading  bool // a document of the main frame is on its way
 	console  ring[ConsoleMessage]
 	faults   ring[ConsoleMessage]
 	requests ring[*Request]
@@ -102,7 +103,8 @@ func attachPage(ctx context.Context, b *Browser, id target.ID) (*Page, error) {
 // pageEvents are those that a page's goroutine reads.
 func pageEvents() []string {
 	return []string{
-		page.JavascriptDialogOpening.Method, page.FileChooserOpened.Method, page.FrameNavigated.Method,
+		page.JavascriptDialogOpening.Method, page.JavascriptDialogClosed.Method, page.FileChooserOpened.Method,
+		page.FrameNavigated.Method, page.FrameStartedLoading.Method, page.FrameStoppedLoading.Method,
 		runtime.ConsoleAPICalled.Method, runtime.ExceptionThrown.Method, runtimelog.EntryAdded.Method,
 		network.RequestWillBeSent.Method, network.ResponseReceived.Method, network.LoadingFinished.Method,
 		network.LoadingFailed.Method,

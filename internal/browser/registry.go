@@ -262,6 +262,7 @@ func (r *registry) see(event cdp.EventMessage) {
 		}
 		if cdp.Decode(event.Params, &e) == nil && e.TargetInfo.Subtype == "" {
 			r.shown(e.TargetInfo.TargetID)
+			r.b.live.poke() // it has another title, or another address
 		}
 	case target.TargetDestroyed.Method:
 		var e target.EventTargetDestroyed
@@ -296,6 +297,10 @@ func (r *registry) appeared(info *target.Info) {
 		return
 	}
 	r.add(info.TargetID, bounded(info.URL, maxURL))
+	if added := r.tabs[len(r.tabs)-1]; info.OpenerID != "" && r.b.live.held.Load() {
+		// What a person's click opens is what they look at next.
+		r.current, added.focused = added, r.b.now()
+	}
 }
 
 // shown takes a prerendered page that became a tab.
@@ -314,6 +319,7 @@ func (r *registry) add(id target.ID, url string) {
 	r.tabs = append(r.tabs, &record{
 		number: r.last, id: id, url: url, attaching: make(chan struct{}, 1), closed: make(chan struct{}),
 	})
+	r.b.live.poke()
 }
 
 func (r *registry) vanished(id target.ID) {
@@ -336,6 +342,7 @@ func (r *registry) vanished(id target.ID) {
 	r.mu.Unlock()
 	if gone != nil {
 		r.drop(gone)
+		r.b.live.poke()
 	}
 }
 

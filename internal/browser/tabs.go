@@ -225,6 +225,7 @@ func (r *registry) focus(tab *record) {
 	case <-tab.closed:
 	default:
 		r.current, tab.focused = tab, r.b.now()
+		r.b.live.poke()
 	}
 }
 
@@ -397,7 +398,11 @@ func (b *Browser) replace(ctx context.Context, page *Page) (*Page, error) {
 	tab.id = fresh.id
 	r.tabs = slices.DeleteFunc(r.tabs, func(t *record) bool { return t == fresh })
 	close(fresh.closed)
+	if r.current == fresh {
+		r.current = tab
+	}
 	r.mu.Unlock()
+	r.b.live.poke()
 	r.drop(tab)
 	release()
 	closing, cancel := context.WithTimeout(ctx, quietTimeout)

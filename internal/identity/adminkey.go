@@ -20,22 +20,32 @@ const longestAdminFile = 256
 // LoadAdminKey reads the admin key of a file, and makes both when there is none. A file that others can read is
 // refused: it is not known who has read it. So is a text that was not made here, because people choose weak keys.
 func LoadAdminKey(path string) (AdminKey, error) {
-	text, err := readAdminFile(path)
+	key, err := ReadAdminKey(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := writeAdminFile(path, newKey(PrefixAdmin)); err != nil && !errors.Is(err, fs.ErrExist) {
 			return AdminKey{}, fmt.Errorf("make the admin key: %w", err)
 		}
-		text, err = readAdminFile(path)
+		key, err = ReadAdminKey(path)
 	}
 	if err != nil {
-		return AdminKey{}, fmt.Errorf("read the admin key: %w", err)
+		return AdminKey{}, err
+	}
+	return AdminKey{sum: key.Hash()}, nil
+}
+
+// ReadAdminKey reads the admin key of a file, for who presents it. What is no admin key, or no file of its own, is not
+// read: the folder is not root's, and root must not send other people's files to whom it has been led to.
+func ReadAdminKey(path string) (Key, error) {
+	text, err := readAdminFile(path)
+	if err != nil {
+		return Key{}, fmt.Errorf("read the admin key: %w", err)
 	}
 	key, prefix, err := parseKey(strings.TrimSuffix(text, "\n"))
 	if err != nil || prefix != PrefixAdmin {
-		return AdminKey{}, problem.New(problem.BadConfig, "remove the file, and a new key is made on the next start",
+		return Key{}, problem.New(problem.BadConfig, "remove the file, and a new key is made on the next start",
 			"the admin key in %s is not one that clawjail has made, or is not whole", path)
 	}
-	return AdminKey{sum: key.Hash()}, nil
+	return key, nil
 }
 
 // readAdminFile reads through one descriptor, so that what is checked is what is read.

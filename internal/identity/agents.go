@@ -38,7 +38,7 @@ func (s *Service) CreateAgent(ctx context.Context, by Principal, tenant, name st
 	}
 	a := Agent{ID: newID("ag_"), Tenant: tenant, Name: name, CreatedAt: s.now()}
 	var key Key
-	err := s.record(ctx, agentEvent(AgentCreate, by, a, a.ID), func() (err error) {
+	err := s.Record(ctx, agentEvent(AgentCreate, by, a, a.ID), func() (err error) {
 		if err := s.o.Store.CreateAgent(ctx, a); err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func (s *Service) endAgent(ctx context.Context, by Principal, op Operation, tena
 	if err != nil {
 		return err
 	}
-	err = s.ending(ctx, agentEvent(op, by, a, a.ID), func() error {
+	err = s.Ending(ctx, agentEvent(op, by, a, a.ID), func() error {
 		return s.cutOff(a.ID, func(p Principal) bool { return p.Kind == KindAgent && p.ID == a.ID }, func() error { return write(a) })
 	})
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *Service) RestoreAgent(ctx context.Context, by Principal, tenant, name s
 	if err != nil {
 		return err
 	}
-	err = s.record(ctx, agentEvent(AgentRestore, by, a, a.ID), func() error { return s.o.Store.RevokeAgent(ctx, a.ID, time.Time{}) })
+	err = s.Record(ctx, agentEvent(AgentRestore, by, a, a.ID), func() error { return s.o.Store.RevokeAgent(ctx, a.ID, time.Time{}) })
 	if err == nil {
 		s.denied.set(a.ID, false)
 	}
@@ -141,7 +141,7 @@ func (s *Service) RotateToken(ctx context.Context, by Principal, tenant, name st
 	}
 	var key Key
 	var fresh Token
-	err = s.record(ctx, agentEvent(TokenRotate, by, a, a.ID), func() (err error) {
+	err = s.Record(ctx, agentEvent(TokenRotate, by, a, a.ID), func() (err error) {
 		old, err := s.o.Store.ListTokens(ctx, a.ID)
 		if err != nil {
 			return err
@@ -194,7 +194,7 @@ func (s *Service) RevokeToken(ctx context.Context, by Principal, tenant, name, i
 		}
 		e := agentEvent(TokenRevoke, by, a, t.ID)
 		e.KeyHint = t.Hint
-		err := s.ending(ctx, e, func() error {
+		err := s.Ending(ctx, e, func() error {
 			return s.cutOff(t.ID, func(p Principal) bool { return p.TokenID == t.ID },
 				func() error { return s.o.Store.RevokeToken(ctx, t.ID, s.now()) })
 		})
@@ -203,7 +203,7 @@ func (s *Service) RevokeToken(ctx context.Context, by Principal, tenant, name, i
 		}
 		return nil
 	}
-	return s.refused(ctx, by, TokenRevoke, id,
+	return s.Refuse(ctx, by, TokenRevoke, id,
 		problem.New(problem.NotFound, "list them: clawjail agent tokens "+name, "the agent %s has no token %q", name, clip(id)))
 }
 

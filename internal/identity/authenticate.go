@@ -34,13 +34,8 @@ const retryAfter = "retry_after_seconds"
 // long). A key that is malformed, unknown, expired or revoked is unauthorized, in the same words; which of them it
 // was is in the audit log. An error that is neither means that the store could not be asked.
 func (s *Service) Authenticate(ctx context.Context, presented string, remote netip.Addr) (Principal, error) {
-	if wait, first := s.brake.blocked(remote); wait > 0 {
-		err := problem.New(problem.RateLimited, "wait, and then present a key that is good", "too many wrong keys came from your address").
-			With(retryAfter, int(math.Ceil(wait.Seconds())))
-		if !first {
-			return Principal{}, err
-		}
-		return Principal{}, s.unauthenticated(ctx, err, reasonBraked, "", remote)
+	if err := s.Braked(ctx, remote); err != nil {
+		return Principal{}, err
 	}
 	if presented == "" {
 		return Principal{}, problem.New(problem.Unauthorized, "send a key: the content of admin.key, an operator's key or an agent's token",
@@ -59,11 +54,29 @@ func (s *Service) Authenticate(ctx context.Context, presented string, remote net
 		}
 	}
 	if reason != "" {
-		s.brake.wrong(remote)
+		s.Wrong(remote)
 		return Principal{}, s.unauthenticated(ctx, notGood(), reason, hint, remote)
 	}
 	return p, nil
 }
+
+// Braked says whether a place has presented too much that was wrong, and must wait (rate_limited; [RetryAfter] says how
+// long). Whoever takes something else than a key that lets people in asks it first.
+func (s *Service) Braked(ctx context.Context, remote netip.Addr) error {
+	wait, first := s.brake.blocked(remote)
+	if wait <= 0 {
+		return nil
+	}
+	err := problem.New(problem.RateLimited, "wait, and then present a key that is good", "too many wrong keys came from your address").
+		With(retryAfter, int(math.Ceil(wait.Seconds())))
+	if !first {
+		return err
+	}
+	return s.unauthenticated(ctx, err, reasonBraked, "", remote)
+}
+
+// Wrong counts something wrong that a place has presented. See [Service.Braked].
+func (s *Service) Wrong(remote netip.Addr) { s.brake.wrong(remote) }
 
 // notGood is the one answer to every key that is not good, and the reason that cut connections are given.
 func notGood() *problem.Error {
@@ -96,7 +109,7 @@ func (s *Service) identify(ctx context.Context, key Key, prefix string) (p Princ
 		if !s.o.Admin.matches(key) {
 			return Principal{}, reasonUnknown, nil
 		}
-		return Principal{Kind: KindAdmin, ID: "admin", Name: "admin", Role: RoleAdmin, TokenID: "admin"}, "", nil
+		return theAdmin(), "", nil
 	case PrefixOperator:
 		return s.operatorOf(ctx, key)
 	case PrefixAgent:
@@ -116,14 +129,20 @@ func (s *Service) operatorOf(ctx context.Context, key Key) (Principal, string, e
 	case subtle.ConstantTimeCompare(o.KeyHash, key.Hash()) != 1:
 		return Principal{}, reasonUnknown, nil
 	}
+	p, reason := s.operatorNow(o)
+	return p, reason, nil
+}
+
+// operatorNow is an operator as its row says. The reason is empty when the key is good.
+func (s *Service) operatorNow(o Operator) (p Principal, reason string) {
 	if reason := s.over(o.ExpiresAt, o.RevokedAt); reason != "" {
-		return Principal{}, reason, nil
+		return Principal{}, reason
 	}
-	p := Principal{Kind: KindOperator, ID: o.ID, Name: o.Name, Tenant: o.Tenant, Role: Role(o.Role), TokenID: o.ID, ExpiresAt: o.ExpiresAt}
-	if p.Tenant == "" && p.Role != RoleAdmin {
-		return Principal{}, reasonUnknown, nil // no row of ours
+	p = Principal{Kind: KindOperator, ID: o.ID, Name: o.Name, Tenant: o.Tenant, Role: Role(o.Role), TokenID: o.ID, ExpiresAt: o.ExpiresAt}
+	if p.ID == "" || p.Tenant == "" && p.Role != RoleAdmin {
+		return Principal{}, reasonUnknown // no row of ours
 	}
-	return p, "", nil
+	return p, ""
 }
 
 func (s *Service) agentOf(ctx context.Context, key Key) (Principal, string, error) {

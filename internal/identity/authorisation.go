@@ -356,17 +356,17 @@ func forbidden(op Operation) error {
 
 // Authorize is [Can], with a refusal written down.
 func (s *Service) Authorize(ctx context.Context, p Principal, op Operation, tenant string) error {
-	return s.refused(ctx, p, op, tenant, Can(p, op, tenant))
+	return s.Refuse(ctx, p, op, tenant, Can(p, op, tenant))
 }
 
 // AuthorizeWith is [CanWith], with a refusal written down.
 func (s *Service) AuthorizeWith(ctx context.Context, p Principal, op Operation, object Object) error {
-	return s.refused(ctx, p, op, object.Tenant, CanWith(p, op, object))
+	return s.Refuse(ctx, p, op, object.Tenant, CanWith(p, op, object))
 }
 
-// refused writes a refusal down. It is one of the principal's tenant, whatever tenant was asked for: nobody else's log
+// Refuse writes a refusal down, if err is one: nil stays nil. It is one of the principal's tenant, whatever tenant was asked for: nobody else's log
 // is for strangers to fill.
-func (s *Service) refused(ctx context.Context, p Principal, op Operation, target string, err error) error {
+func (s *Service) Refuse(ctx context.Context, p Principal, op Operation, target string, err error) error {
 	if err == nil {
 		return nil
 	}

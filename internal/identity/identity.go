@@ -132,45 +132,6 @@ func (s *Service) Close() {
 	s.running.Wait()
 }
 
-// record writes an event down and then does it; when that fails, a second event says so.
-func (s *Service) record(ctx context.Context, e Event, do func() error) error {
-	if s.o.Begin != nil {
-		end, err := s.o.Begin(ctx, e)
-		if err != nil {
-			return fmt.Errorf("record %s: %w", e.Action, err)
-		}
-		if err := do(); err != nil {
-			end(resultFailed)
-			return err
-		}
-		end(resultOK)
-		return nil
-	}
-	e.Result = resultOK
-	if err := s.o.Audit(ctx, e); err != nil {
-		return fmt.Errorf("record %s: %w", e.Action, err)
-	}
-	err := do()
-	if err == nil {
-		return nil
-	}
-	e.Result = resultFailed
-	return errors.Join(err, s.o.Audit(context.WithoutCancel(ctx), e))
-}
-
-// ending does something that must not wait for its record.
-func (s *Service) ending(ctx context.Context, e Event, do func() error) error {
-	e.Result, e.Ending = resultOK, true
-	err := do()
-	if err != nil {
-		e.Result = resultFailed
-	}
-	if auditErr := s.o.Audit(ctx, e); auditErr != nil {
-		err = errors.Join(err, fmt.Errorf("%s is done and could not be recorded: %w", e.Action, auditErr))
-	}
-	return err
-}
-
 // newID is a random id of a kind.
 func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()[:20]) }
 

@@ -46,7 +46,7 @@ func (s *Service) CreateOperator(ctx context.Context, by Principal, n NewOperato
 		ID: newID("op_"), Name: n.Name, Tenant: n.Tenant, Role: string(n.Role),
 		KeyHash: key.Hash(), KeyHint: key.Hint(), CreatedAt: s.now(), ExpiresAt: expires,
 	}
-	err := s.record(ctx, operatorEvent(OperatorCreate, by, o), func() error { return s.o.Store.CreateOperator(ctx, o) })
+	err := s.Record(ctx, operatorEvent(OperatorCreate, by, o), func() error { return s.o.Store.CreateOperator(ctx, o) })
 	if err != nil {
 		return Key{}, Operator{}, fmt.Errorf("create operator %s: %w", n.Name, err)
 	}
@@ -71,7 +71,7 @@ func (s *Service) RotateOperator(ctx context.Context, by Principal, id string, l
 	fresh := old
 	fresh.ID, fresh.KeyHash, fresh.KeyHint = newID("op_"), key.Hash(), key.Hint()
 	fresh.CreatedAt, fresh.ExpiresAt, fresh.RevokedAt = s.now(), expires, time.Time{}
-	err = s.record(ctx, operatorEvent(OperatorRotate, by, old), func() error {
+	err = s.Record(ctx, operatorEvent(OperatorRotate, by, old), func() error {
 		if err := s.o.Store.CreateOperator(ctx, fresh); err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func (s *Service) RevokeOperator(ctx context.Context, by Principal, id string) e
 	if err != nil {
 		return err
 	}
-	err = s.ending(ctx, operatorEvent(OperatorRevoke, by, o), func() error { return s.endOperator(ctx, id) })
+	err = s.Ending(ctx, operatorEvent(OperatorRevoke, by, o), func() error { return s.endOperator(ctx, id) })
 	if err != nil {
 		return fmt.Errorf("revoke operator %s: %w", id, err)
 	}
@@ -127,7 +127,7 @@ func (s *Service) operator(ctx context.Context, by Principal, op Operation, id s
 	o, err := s.o.Store.Operator(ctx, id)
 	switch {
 	case errors.Is(err, store.ErrNotFound), err == nil && !by.of(o.Tenant):
-		return Operator{}, s.refused(ctx, by, op, id,
+		return Operator{}, s.Refuse(ctx, by, op, id,
 			problem.New(problem.NotFound, "list them: clawjail operator ls", "there is no operator %q", clip(id)))
 	case err != nil:
 		return Operator{}, fmt.Errorf("look up an operator: %w", err)

@@ -57,6 +57,8 @@ type Principal struct {
 	// are empty for the holder of a key.
 	Scope   Scope
 	Session string
+	// SessionToken is the id of that token.
+	SessionToken string
 }
 
 // Within is the principal with a token for one session.

@@ -28,7 +28,7 @@ func (s *Service) CreateTenant(ctx context.Context, by Principal, id string, pol
 		return Tenant{}, err
 	}
 	t := Tenant{ID: id, CreatedAt: s.now(), ForbidOperatorMode: policy.ForbidOperatorMode}
-	err := s.record(ctx, Event{Action: string(TenantCreate), Tenant: id, Actor: by.Actor(), Target: id, Facts: policy.facts()}, func() error {
+	err := s.Record(ctx, Event{Action: string(TenantCreate), Tenant: id, Actor: by.Actor(), Target: id, Facts: policy.facts()}, func() error {
 		return s.o.Store.CreateTenant(ctx, t)
 	})
 	if errors.Is(err, store.ErrExists) {
@@ -70,7 +70,7 @@ func (s *Service) SetPolicy(ctx context.Context, by Principal, id string, policy
 		return Tenant{}, err
 	}
 	t.ForbidOperatorMode = policy.ForbidOperatorMode
-	err = s.record(ctx, Event{Action: string(TenantUpdate), Tenant: id, Actor: by.Actor(), Target: id, Facts: policy.facts()}, func() error {
+	err = s.Record(ctx, Event{Action: string(TenantUpdate), Tenant: id, Actor: by.Actor(), Target: id, Facts: policy.facts()}, func() error {
 		return s.o.Store.UpdateTenant(ctx, t)
 	})
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Service) DisconnectTenant(ctx context.Context, by Principal, id string)
 		return 0, err
 	}
 	ended := 0
-	err := s.ending(ctx, Event{Action: string(TenantDisconnect), Tenant: id, Actor: by.Actor(), Target: id}, func() error {
+	err := s.Ending(ctx, Event{Action: string(TenantDisconnect), Tenant: id, Actor: by.Actor(), Target: id}, func() error {
 		ended = s.connections.cut(func(p Principal) bool { return p.Tenant == id })
 		return nil
 	})

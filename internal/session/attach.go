@@ -37,15 +37,17 @@ type attachment struct {
 	sent, refused atomic.Int64
 	changed       atomic.Int64 // commands since the last picture that change what the page shows
 	browser       Browser      // for pictures of what it does; nil when it is not filmed
-	expired       atomic.Bool
+	filmed        chan struct{} // closed when no more pictures of what it did are taken by themselves
 	closed        atomic.Bool
+	// cutFor is why it was ended by neither its user nor its browser; nil while it was not.
+	cutFor atomic.Pointer[error]
 }
 
 // Attach adds a DevTools client to a session. Everything that it sends and receives passes the guard: it can drive the
 // browser and cannot read the accounts. It ends with ctx's principal's token, with the session, and with Close; the
 // session does not end with it.
 func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) (Devtools, error) {
-	r, b, done, err := s.use(ctx, by, identity.SessionAttach, id)
+	ctx, r, b, done, err := s.use(ctx, by, identity.SessionAttach, id)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +59,7 @@ func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) 
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{s: s, r: r, by: by, record: record}
+	a := &attachment{s: s, r: r, by: by, record: record, filmed: make(chan struct{})}
 	if err := a.enter(); err != nil {
 		record.End(outcome(err, nil))
 		return nil, err
@@ -74,14 +76,10 @@ func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) 
 		return nil, err
 	}
 	a.Devtools = client
-	if r.plan.record == RecordAudit {
-		a.browser = b
-		s.tasks.Go(a.film) // ends with the client
-	}
+	a.filming(b)
 	if !by.ExpiresAt.IsZero() {
 		a.expire.Store(time.AfterFunc(by.ExpiresAt.Sub(s.Now()), func() {
-			a.expired.Store(true)
-			_ = a.Close() // its user is told by the end of the client
+			a.cut(errTokenEnded)
 		}))
 	}
 	s.Log.Info("DevTools client attached", "session", id, "by", by.Actor())
@@ -90,7 +88,7 @@ func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) 
 
 // Devtools says what browser a DevTools client would attach to, to who may attach.
 func (s *Service) Devtools(ctx context.Context, by identity.Principal, id string) (browser.Version, error) {
-	r, b, done, err := s.use(ctx, by, identity.SessionAttach, id)
+	_, r, b, done, err := s.use(ctx, by, identity.SessionAttach, id)
 	if err != nil {
 		return browser.Version{}, err
 	}
@@ -108,10 +106,14 @@ func (a *attachment) enter() error {
 	switch {
 	case a.r.state != StateReady:
 		return problem.New(problem.SessionClosed, "open a new one", "session %s is ending", a.r.id)
+	case a.r.grip != nil:
+		// Not the person either: what is attached sees every key.
+		return takenOver(a.r)
 	case len(a.r.attached) >= maxAttached:
 		return problem.New(problem.RateLimited, "disconnect one", "session %s has %d DevTools clients, and more are not allowed", a.r.id, maxAttached)
 	}
 	a.r.attached[a] = struct{}{}
+	a.r.scripted = true
 	return nil
 }
 
@@ -134,8 +136,8 @@ func (a *attachment) Err() error {
 	switch {
 	case err == nil:
 		return nil
-	case a.expired.Load():
-		return errTokenEnded
+	case a.cutFor.Load() != nil:
+		return *a.cutFor.Load()
 	case a.r.over():
 		return a.s.why(context.Background(), a.r, err)
 	}
@@ -162,6 +164,17 @@ func (a *attachment) Close() error {
 		return nil // the browser does not answer any more, and need not
 	}
 	return err
+}
+
+// cut ends a client whose user has not asked for it, and returns when nothing of it is done any more. Its user is told why
+// by the end of the client.
+func (a *attachment) cut(why error) {
+	a.cutFor.CompareAndSwap(nil, &why)
+	if err := a.Devtools.Close(); err != nil && !a.r.over() {
+		a.s.Log.Error("detach a DevTools client", "session", a.r.id, "error", err)
+	}
+	_ = a.Close() // which has the same error again
+	<-a.filmed
 }
 
 // noteRefused puts a command on record that the guard has refused, or that was answered in the browser's place.
@@ -199,6 +212,19 @@ func looks(method string) bool {
 		return true
 	}
 	return false
+}
+
+// filming begins the pictures of what a client does, in a session that is recorded for audit.
+func (a *attachment) filming(b Browser) {
+	if a.r.plan.record != RecordAudit {
+		close(a.filmed)
+		return
+	}
+	a.browser = b
+	a.s.tasks.Go(func() { // ends with the client
+		defer close(a.filmed)
+		a.film()
+	})
 }
 
 // film keeps a picture of what a client does, about one a second while it does something.

@@ -18,7 +18,7 @@ const captureLimit = 30 * time.Second
 func (s *Service) Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, captureLimit, problem.New(problem.Timeout, "try again", "the cookies were not read within %s", captureLimit))
 	defer cancel()
-	r, b, done, err := s.use(ctx, by, identity.CookiesCapture, id)
+	ctx, r, b, done, err := s.use(ctx, by, identity.CookiesCapture, id)
 	if err != nil {
 		return err
 	}

@@ -52,6 +52,15 @@ func (p *piped) Attach(ctx context.Context, o guard.Options) (Devtools, error) {
 	return &guarded{Client: client, browser: p.Browser}, nil
 }
 
+// Live implements Browser.
+func (p *piped) Live() LiveBrowser { return live{p.Browser.Live()} }
+
+// live is a browser's live view, with an interface for who watches.
+type live struct{ *browser.Live }
+
+// Watch implements LiveBrowser.
+func (l live) Watch() LiveViewer { return l.Live.Watch() }
+
 // guarded is a DevTools client of a piped browser.
 type guarded struct {
 	*cdp.Client

@@ -60,6 +60,7 @@ func (s *Service) begin(r *session, e Ended) bool {
 	s.mu.Unlock()
 	s.Log.Info("session ends", "session", r.id, "jail", name, "cause", e.Cause)
 	if was == StateOpening {
+		r.die()
 		return true
 	}
 	if err := i.hangUp(); err != nil {
@@ -67,6 +68,7 @@ func (s *Service) begin(r *session, e Ended) bool {
 	}
 	s.forget(i)
 	close(r.stop)
+	r.die()
 	return true
 }
 

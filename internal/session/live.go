@@ -2,141 +2,264 @@ package session
 
 import (
 	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/identity"
-	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// ModeRefresh is the mode of a session in which a person logs in, for cookies to be kept.
-const ModeRefresh = "refresh"
+// maxLives is how many may watch one session at a time.
+const maxLives = 20
 
-// RefreshLife is how long a refresh session lives.
-const RefreshLife = 30 * time.Minute
+var (
+	errLiveClosed   = errors.New("the live view was closed")
+	errTokenRevoked = problem.New(problem.Unauthorized, "ask for a new one", "the token was revoked")
+)
 
-// Control says that a person has a session's browser in hand. Nobody else uses it meanwhile.
-type Control struct {
-	By    string    `json:"by" doc:"as the audit log names principals"`
-	Name  string    `json:"name,omitempty"`
-	Since time.Time `json:"since"`
-}
-
-// LiveBrowser is the part of a browser that is watched. *browser.Live is one.
-type LiveBrowser interface {
-	Watch() *browser.Viewer
-	Hold(ctx context.Context) error
-	LetGo(ctx context.Context) error
-	Renew(ctx context.Context) error
-	Secrets(ctx context.Context) ([]string, error)
-	Do(ctx context.Context, in browser.LiveInput) (copied string, err error)
-	Thumbnail(ctx context.Context) ([]byte, error)
-}
-
-// Sight is something new to show. One of Frame, State and Control is new; Controlled goes with Control.
+// Sight is something new to show. One of Frame, State and Changed is set.
 type Sight struct {
 	Frame *browser.Frame
 	State *browser.LiveState
-	// Changed says that who is in control has changed: to Control, nil for nobody. Mine says that it is this viewer's principal.
+	// Changed says that who is in control has changed: to Control, nil for nobody. Mine says that it is this viewer's
+	// principal. The first sight of all says who is in control.
 	Changed bool
 	Control *Control
 	Mine    bool
 }
 
 // Live is one who watches a session live, and may steer it while their principal is in control. It ends with the session,
-// with its principal's key or token, and with Close.
-type Live struct{}
+// with its principal's token, and with Close. Whoever has it holds the principal's key; see [Authority].
+type Live struct {
+	s      *Service
+	r      *session
+	by     identity.Principal
+	live   LiveBrowser
+	viewer LiveViewer
+	record Record
+	expire *time.Timer // nil when nothing ends it by its time
 
-// Watch adds a viewer to a session: of a refresh session only who has opened it.
+	ctx    context.Context // ends with the session, or with a cause of this viewer's
+	end    context.CancelCauseFunc
+	inputs atomic.Int64
+	closed atomic.Bool
+
+	mu   sync.Mutex
+	news bool               // who is in control has changed
+	wake context.CancelFunc // interrupts Next for it; nil when Next does not wait
+}
+
+// Watch adds a viewer to a session: of a refresh session only who has opened it. At most twenty may watch one session.
+// Watching is no use of a session: it does not keep it from ending idle.
 func (s *Service) Watch(ctx context.Context, by identity.Principal, id string) (*Live, error) {
-	panic("contract")
+	r, b, err := s.ready(ctx, by, identity.SessionWatch, id)
+	if err != nil {
+		return nil, err
+	}
+	if r.plan.mode == ModeRefresh && !samePerson(r.by, by) {
+		return nil, s.refuse(r, by, identity.SessionWatch, "live", problem.New(problem.Forbidden, "open one of your own",
+			"only who has opened the refresh session %s sees it", r.id))
+	}
+	record, err := s.Records.Begin(ctx, s.intent(r, by.Actor(), string(identity.SessionWatch), "", audit.Fields{"scope": string(by.Scope)}))
+	if err != nil {
+		return nil, err
+	}
+	l := &Live{s: s, r: r, by: by, live: b.Live(), record: record, news: true}
+	l.ctx, l.end = context.WithCancelCause(r.life)
+	if err := l.enter(); err != nil {
+		l.end(err)
+		record.End(outcome(err, nil))
+		return nil, err
+	}
+	return l, nil
+}
+
+// enter counts the viewer among the session's.
+func (l *Live) enter() error {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	switch {
+	case l.r.state != StateReady:
+		return l.s.endedSoon(l.r)
+	case len(l.r.lives) >= maxLives:
+		return problem.New(problem.RateLimited, "close one", "%d watch session %s, and more may not", maxLives, l.r.id)
+	}
+	l.viewer = l.live.Watch()
+	l.r.lives[l] = struct{}{}
+	if !l.by.ExpiresAt.IsZero() {
+		l.expire = time.AfterFunc(l.by.ExpiresAt.Sub(l.s.Now()), func() { l.end(errTokenEnded) })
+	}
+	return nil
 }
 
 // Next waits for something new to show. One goroutine calls it. See [browser.Viewer.Next].
-func (l *Live) Next(ctx context.Context) (Sight, error) { panic("contract") }
+func (l *Live) Next(ctx context.Context) (Sight, error) {
+	both, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })()
+	for {
+		if both.Err() != nil {
+			return Sight{}, l.why(ctx, context.Cause(both))
+		}
+		if l.tookNews() {
+			if sight, settled := l.control(); settled {
+				return sight, nil
+			}
+		}
+		within, wake := context.WithCancel(both)
+		if !l.wakeWith(wake) {
+			wake()
+			continue
+		}
+		frame, state, err := l.viewer.Next(within)
+		l.wakeWith(nil)
+		woken := within.Err() != nil && both.Err() == nil
+		wake()
+		switch {
+		case err == nil:
+			return Sight{Frame: frame, State: state}, nil
+		case !woken:
+			return Sight{}, l.why(ctx, err)
+		}
+	}
+}
+
+// tookNews says, once, that who is in control has changed.
+func (l *Live) tookNews() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	news := l.news
+	l.news = false
+	return news
+}
+
+// wakeWith says how to interrupt Next. It reports false when there are news already.
+func (l *Live) wakeWith(wake context.CancelFunc) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.wake = wake
+	if l.news {
+		l.wake = nil
+		return false
+	}
+	return true
+}
+
+// tell says that who is in control has changed.
+func (l *Live) tell() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.news = true
+	if l.wake != nil {
+		l.wake()
+	}
+}
+
+// control is who is in control. It is not settled while that changes; its end is told again.
+func (l *Live) control() (Sight, bool) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	g := l.r.grip
+	return Sight{Changed: true, Control: controlOf(g), Mine: g.of(l.by)}, g == nil || g.firm
+}
+
+// tellOfControl tells everybody who watches a session who is in control. The caller holds no lock.
+func (s *Service) tellOfControl(r *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range r.lives {
+		l.tell() // which waits for nobody
+	}
+}
+
+// why is what somebody is told whose live view ended.
+func (l *Live) why(ctx context.Context, err error) error {
+	if cause := context.Cause(l.ctx); cause != nil && !l.r.over() {
+		return cause
+	}
+	return l.s.why(ctx, l.r, err)
+}
 
 // Shown says that the last frame was drawn.
-func (l *Live) Shown() {}
+func (l *Live) Shown() { l.viewer.Shown() }
 
 // Visible says whether anybody looks.
-func (l *Live) Visible(visible bool) {}
+func (l *Live) Visible(visible bool) { l.viewer.Visible(visible) }
 
 // Input does one thing. The code is taken_over when another is in control, and conflict when nobody is. Nothing of it is
-// logged or recorded.
+// logged or recorded but that it was one. It is use of the session.
 func (l *Live) Input(ctx context.Context, in browser.LiveInput) (copied string, err error) {
-	panic("contract")
+	if l.ctx.Err() != nil {
+		return "", l.why(ctx, context.Cause(l.ctx))
+	}
+	// Who is not in control is told so without a word in the audit log: there may be an input every few milliseconds.
+	within, done, err := l.s.steer(ctx, l.r, l.by)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	if err := l.s.Authority.AuthorizeWith(ctx, l.by, identity.SessionControl, l.r.object()); err != nil {
+		return "", err
+	}
+	l.inputs.Add(1)
+	if copied, err = l.live.Do(within, in); err != nil {
+		return "", l.s.why(within, l.r, err)
+	}
+	return copied, nil
+}
+
+// steer is use of a session by who has it in hand, until done is called.
+func (s *Service) steer(ctx context.Context, r *session, by identity.Principal) (within context.Context, done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch g := r.grip; {
+	case r.state != StateReady:
+		return nil, nil, s.endedSoon(r)
+	case g == nil:
+		return nil, nil, problem.New(problem.Conflict, "take it over first", "nobody has session %s in hand", r.id)
+	case !g.of(by):
+		return nil, nil, problem.Wrap(errTurn, problem.TakenOver, "take it over with force, or wait until it is handed back", "%s has session %s in hand", whoHas(g), r.id)
+	case !g.firm:
+		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands", r.id)
+	}
+	within, done = s.occupy(ctx, r)
+	return within, done, nil
+}
+
+// occupy counts a use of a session, in its present turn. The caller holds s.mu; done takes it.
+func (s *Service) occupy(ctx context.Context, r *session) (within context.Context, done func()) {
+	t := r.turn
+	r.using++
+	t.using++
+	r.used = s.Now()
+	within, leave := t.within(ctx)
+	return within, func() {
+		leave()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r.using--
+		r.used = s.Now()
+		t.leave()
+	}
 }
 
 // Close ends it. It may be called twice.
-func (l *Live) Close() error { panic("contract") }
-
-// TakeOver gives a session's browser to a person. DevTools clients are cut and requests in flight end, both with the code
-// taken_over, as everything does that they ask until the browser is handed back; the recording pauses; pages in which a script of
-// theirs may be are loaded anew. Somebody who has it already is a conflict, unless force.
-func (s *Service) TakeOver(ctx context.Context, by identity.Principal, id string, force bool) (Session, error) {
-	panic("contract")
-}
-
-// HandBack ends it. While a password field has text in it the code is conflict, unless anyway: whoever used the session
-// before could read it.
-func (s *Service) HandBack(ctx context.Context, by identity.Principal, id string, anyway bool) (Session, error) {
-	panic("contract")
-}
-
-// Thumbnail is a small picture (JPEG) of a session that is ready, at most some seconds old. The code is not_found while a person has it.
-func (s *Service) Thumbnail(ctx context.Context, by identity.Principal, id string) ([]byte, time.Time, error) {
-	panic("contract")
-}
-
-// RefreshRequest asks for a session to log in with.
-type RefreshRequest struct {
-	Tenant string
-	// Domain is the registrable domain to log in to; URL is where to begin, https://DOMAIN/ when it is left out.
-	Domain, URL string
-}
-
-// OpenRefresh opens a session in which a person logs in to a site: the full browser, the public web, never recorded, steered by
-// nobody but who opened it, and gone after RefreshLife.
-func (s *Service) OpenRefresh(ctx context.Context, by identity.Principal, r RefreshRequest) (Session, error) {
-	panic("contract")
-}
-
-// Seen is what a refresh session has seen of the web so far.
-type Seen struct {
-	// Sites are the registrable domains that have set cookies, those that were logged in to first.
-	Sites []SeenSite `json:"sites" nullable:"false"`
-	// Hosts are other hosts that the pages used, which have set none: they are proposed as egress_domains.
-	Hosts []string `json:"hosts" nullable:"false"`
-}
-
-// SeenSite is one domain with its cookies, which have no values here.
-type SeenSite struct {
-	Domain  string             `json:"domain"`
-	Cookies []vault.CookieInfo `json:"cookies" nullable:"false"`
-	// Stored says that there is an account of that domain already.
-	Stored bool `json:"stored"`
-}
-
-// Seen says what a refresh session has seen. Who may refresh may ask.
-func (s *Service) Seen(ctx context.Context, by identity.Principal, id string) (Seen, error) {
-	panic("contract")
-}
-
-// IssuedToken is a token for a session without the token.
-type IssuedToken struct {
-	ID        string    `json:"id"`
-	Scope     Scope     `json:"scope" enum:"view,control,cdp"`
-	By        string    `json:"by"`
-	CreatedAt time.Time `json:"created_at"`
-	ExpiresAt time.Time `json:"expires_at"`
-}
-
-// Tokens lists the tokens of a session that are good.
-func (s *Service) Tokens(ctx context.Context, by identity.Principal, id string) ([]IssuedToken, error) {
-	panic("contract")
-}
-
-// RevokeToken ends one, and what is open with it.
-func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, token string) error {
-	panic("contract")
+func (l *Live) Close() error {
+	if l.closed.Swap(true) {
+		return nil
+	}
+	l.end(errLiveClosed)
+	if l.expire != nil {
+		l.expire.Stop()
+	}
+	l.viewer.Close()
+	l.s.mu.Lock()
+	delete(l.r.lives, l)
+	l.s.mu.Unlock()
+	l.record.End(outcome(nil, audit.Fields{"inputs": l.inputs.Load()}))
+	return nil
 }

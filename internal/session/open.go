@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -29,6 +30,11 @@ func (s *Service) Open(ctx context.Context, by identity.Principal, request Reque
 	if err != nil {
 		return Session{}, err
 	}
+	return s.openPlan(ctx, by, p)
+}
+
+// openPlan opens a session of somebody who may.
+func (s *Service) openPlan(ctx context.Context, by identity.Principal, p plan) (Session, error) {
 	// Whoever makes the tenant later would find sessions of strangers in it.
 	if err := s.Authority.HasTenant(ctx, p.tenant); err != nil {
 		return Session{}, err
@@ -87,7 +93,10 @@ func (s *Service) open(ctx context.Context, r *session) (Record, error) {
 	if err := s.bring(ctx, r); err != nil {
 		return record, err
 	}
-	return record, s.inject(ctx, r)
+	if err := s.inject(ctx, r); err != nil {
+		return record, err
+	}
+	return record, s.giveHand(ctx, r)
 }
 
 // enter gives a session its place. The task that it adds is the opening's own.
@@ -96,6 +105,9 @@ func (s *Service) enter(by identity.Principal, p plan, abort context.CancelCause
 	defer s.mu.Unlock()
 	if s.shutting {
 		return nil, problem.New(problem.ShuttingDown, "try again when clawjail runs again", "clawjail is being stopped")
+	}
+	if err := s.refreshing(p); err != nil {
+		return nil, err
 	}
 	open, closing := s.count()
 	if open >= s.Sessions.Max {
@@ -110,7 +122,13 @@ func (s *Service) enter(by identity.Principal, p plan, abort context.CancelCause
 	r := &session{
 		id: "s_" + strings.ToLower(rand.Text()[:16]), by: by, plan: p, created: s.Now(), state: StateOpening, abort: abort,
 		stop: make(chan struct{}), settled: make(chan struct{}), gone: make(chan struct{}), attached: map[*attachment]struct{}{},
-		touched: agentOf(by) != "", unhold: func() {},
+		touched: agentOf(by) != "", unhold: func() {}, lives: map[*Live]struct{}{}, turn: newTurn(),
+		// An agent with DevTools clients is trusted with nothing that was there before them either.
+		scripted: agentOf(by) != "" && p.access == grant.AccessCDP,
+	}
+	r.life, r.die = context.WithCancel(context.Background())
+	if p.mode == ModeRefresh {
+		r.grip = &grip{by: by, since: r.created, firm: true}
 	}
 	revoked, revoke := context.WithCancelCause(context.Background())
 	r.revoked = revoked
@@ -259,6 +277,7 @@ func (s *Service) giveUp(r *session, why error) {
 		close(r.settled)
 	}
 	s.mu.Unlock()
+	r.die()
 	if i == nil {
 		s.Log.Warn("session not opened", "session", r.id, "error", why)
 		s.mu.Lock()

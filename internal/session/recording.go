@@ -58,9 +58,9 @@ func (s *Service) endTape(r *session) {
 }
 
 // taped does something that a caller asked for, and keeps that it was done. What a recording for audit cannot keep is not
-// done.
+// done. What a person does who has the session in hand is not kept.
 func (s *Service) taped(ctx context.Context, r *session, by identity.Principal, b Browser, op browser.Operation, do func() (any, error)) error {
-	if r.tape == nil {
+	if r.tape == nil || s.held(r) {
 		_, err := do()
 		return err
 	}
@@ -94,7 +94,7 @@ func (s *Service) taped(ctx context.Context, r *session, by identity.Principal, 
 // after everything that changes something.
 func (s *Service) picture(ctx context.Context, r *session, b Browser, op browser.Operation, out any, o *recording.Outcome) {
 	asked, isPicture := out.(browser.Picture)
-	if !isPicture && r.plan.record == RecordAudit && op.Effect() >= browser.Steers && !r.over() {
+	if !isPicture && r.plan.record == RecordAudit && op.Effect() >= browser.Steers && !r.over() && !seized(ctx) {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), pictureLimit)
 		defer cancel()
 		taken, err := b.Do(within, browser.Screenshot{Type: browser.JPEG, Quality: pictureQuality})

@@ -72,6 +72,8 @@ type plan struct {
 	tenant string
 	mode   string
 	access grant.Access
+	// refresh and first are of a refresh session: the domain to log in to, and the page to begin with.
+	refresh, first string
 	// The next three are of an operator session.
 	domains []string
 	token   grant.Token

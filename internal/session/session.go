@@ -16,6 +16,9 @@
 //     other domains; see [Accounts]. It reaches what its grant names and nothing else. Nothing is saved back from it.
 //   - A session ends with the key that opened it.
 //   - What a browser prints is kept in a bounded tail, and never logged.
+//   - While a person has a session's browser in hand, nobody else uses it, nothing of what they do is recorded but that
+//     they had it, and no script of whoever used it before is in its pages.
+//   - In a refresh session only who opened it sees and steers the browser.
 //
 // All methods of a Service may be called at the same time.
 package session
@@ -63,6 +66,8 @@ type Gateway interface {
 	Forget(addr netip.Addr) error
 	// LastActivity is when the address last sent or received anything; zero when it did not.
 	LastActivity(addr netip.Addr) time.Time
+	// Hosts are those that the address was let connect to, in the order of the first time. There may be more than are kept.
+	Hosts(addr netip.Addr) []string
 }
 
 // Caller is who is behind an address.
@@ -105,6 +110,8 @@ type Browser interface {
 	Do(ctx context.Context, op browser.Operation) (any, error)
 	// Attach adds a DevTools client, every message of which passes a guard.
 	Attach(ctx context.Context, o guard.Options) (Devtools, error)
+	// Live is the browser as people watch and steer it.
+	Live() LiveBrowser
 	// Done is closed when the browser's pipe is.
 	Done() <-chan struct{}
 	// Close closes the pipe, which ends the browser, without waiting for the browser. It may be called twice.
@@ -212,6 +219,7 @@ type Service struct {
 
 	mu       sync.Mutex
 	sessions map[string]*session // all that are not yet gone
+	reported map[account]Reported
 	tokens   map[[sha256.Size]byte]token
 	ended    []*session // gone ones that can still be asked about, oldest first
 	opening  int        // opens in flight
@@ -228,7 +236,7 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{Options: o, sessions: map[string]*session{}, tokens: map[[sha256.Size]byte]token{}, shelf: shelf}
+	s := &Service{Options: o, sessions: map[string]*session{}, reported: map[account]Reported{}, tokens: map[[sha256.Size]byte]token{}, shelf: shelf}
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.logins = newLogins(o.Accounts.Logins)
 	s.templates = templates{source: o.Templates, now: s.Now, seen: map[string]seenTemplate{}}
@@ -260,8 +268,13 @@ type session struct {
 	values *redact.Values
 	// attached are the DevTools clients.
 	attached map[*attachment]struct{}
+	// lives are those who watch.
+	lives map[*Live]struct{}
 	// tape is the recording, nil when there is none; it is set before the session is ready.
 	tape *recording.Tape
+	// life ends when the session begins to end.
+	life context.Context
+	die  context.CancelFunc
 
 	// driven is when a DevTools client last sent something, in nanoseconds of Unix time; zero for never.
 	driven atomic.Int64
@@ -282,6 +295,12 @@ type session struct {
 	touched  bool      // an agent has had its hands on it
 	injected int       // cookies
 	refresh  []Refresh // accounts that somebody has to log in to again
+
+	grip *grip // who has its browser in hand; nil for nobody
+	turn *turn // in which it is used
+	// scripted says that a script of somebody's may be in its pages: one was run, or a DevTools client was there.
+	scripted  bool
+	thumbnail thumbnail
 }
 
 // Shutdown closes every session, empties the pool, and returns when nothing is left or when ctx ends. No session can be

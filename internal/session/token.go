@@ -1,10 +1,13 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
@@ -19,6 +22,7 @@ type Scope = identity.Scope
 // Token is good for one session, for a while, and within its scope. It ends with the session, and with the key of who
 // made it.
 type Token struct {
+	ID        string    `json:"id" doc:"names it where it is listed and revoked"`
 	Token     string    `json:"token" doc:"shown once"`
 	Scope     Scope     `json:"scope" enum:"view,control,cdp"`
 	Session   string    `json:"session"`
@@ -39,6 +43,16 @@ const (
 type token struct {
 	session string
 	by      identity.Principal // who made it, within its scope
+	created time.Time
+}
+
+// IssuedToken is a token for a session without the token.
+type IssuedToken struct {
+	ID        string    `json:"id"`
+	Scope     Scope     `json:"scope" enum:"view,control,cdp"`
+	By        string    `json:"by" doc:"who made it, as the audit log names principals"`
+	CreatedAt time.Time `json:"created_at"`
+	ExpiresAt time.Time `json:"expires_at"`
 }
 
 // IssueToken makes a token for a session. A zero life is DefaultTokenLife.
@@ -52,27 +66,35 @@ func (s *Service) IssueToken(ctx context.Context, by identity.Principal, id stri
 	if life < time.Second || life > MaxTokenLife {
 		return Token{}, problem.New(problem.BadLimit, "leave it out for "+DefaultTokenLife.String(), "a life of %s is not between 1s and %s", life, MaxTokenLife)
 	}
-	r, _, done, err := s.use(ctx, by, identity.SessionToken, id)
+	r, _, err := s.ready(ctx, by, identity.SessionToken, id)
 	if err != nil {
 		return Token{}, err
 	}
-	defer done()
+	if err := s.notRefresh(r, by, identity.SessionToken, "token"); err != nil {
+		return Token{}, err
+	}
 	if scope == identity.ScopeCDP {
 		if err := s.mayAttach(r, by, identity.SessionToken); err != nil {
 			return Token{}, err
 		}
 	}
-	out := Token{Token: TokenPrefix + rand.Text() + rand.Text(), Scope: scope, Session: id, ExpiresAt: s.Now().Add(life).UTC()}
-	err = s.record(ctx, r, by, identity.SessionToken, "", audit.Fields{"scope": string(scope), "ttl_s": int(life.Seconds())}, func() error {
+	out := Token{ID: "st_" + strings.ToLower(rand.Text()[:16]), Token: TokenPrefix + rand.Text() + rand.Text(), Scope: scope, Session: id, ExpiresAt: s.Now().Add(life).UTC()}
+	err = s.record(ctx, r, by, identity.SessionToken, "", audit.Fields{"token_id": out.ID, "scope": string(scope), "ttl_s": int(life.Seconds())}, func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if r.state != StateReady {
 			return problem.New(problem.SessionClosed, "open a new one", "session %s is ending", id)
 		}
+		if scope == identity.ScopeCDP && r.grip != nil {
+			return takenOver(r)
+		}
 		if s.expireTokens(id) >= maxTokens {
 			return problem.New(problem.RateLimited, "use one that you have, or give them a shorter life", "session %s has %d tokens that are good", id, maxTokens)
 		}
-		s.tokens[sha256.Sum256([]byte(out.Token))] = token{session: id, by: by.Within(id, scope, out.ExpiresAt)}
+		within := by.Within(id, scope, out.ExpiresAt)
+		within.SessionToken = out.ID
+		s.tokens[sha256.Sum256([]byte(out.Token))] = token{session: id, by: within, created: s.Now().UTC()}
+		r.used = s.Now()
 		return nil
 	})
 	if err != nil {
@@ -94,6 +116,67 @@ func (s *Service) Redeem(_ context.Context, presented string) (identity.Principa
 			"the token for a session is not good, or not any more")
 	}
 	return t.by, nil
+}
+
+// Tokens lists the tokens of a session that are good, oldest first.
+func (s *Service) Tokens(ctx context.Context, by identity.Principal, id string) ([]IssuedToken, error) {
+	r, err := s.permitted(ctx, by, identity.SessionToken, id)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expireTokens(r.id)
+	out := []IssuedToken{}
+	for _, t := range s.tokens {
+		if t.session == r.id {
+			out = append(out, IssuedToken{ID: t.by.SessionToken, Scope: t.by.Scope, By: t.by.Actor(), CreatedAt: t.created, ExpiresAt: t.by.ExpiresAt.UTC()})
+		}
+	}
+	slices.SortFunc(out, func(a, b IssuedToken) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)) })
+	return out, nil
+}
+
+// RevokeToken ends a token, and returns when nothing is open with it. A session that its holder has in hand stays so, until
+// somebody takes it over with force or hands it back anyway.
+func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, named string) error {
+	r, err := s.permitted(ctx, by, identity.SessionToken, id)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.expireTokens(r.id)
+	var revoked *[sha256.Size]byte
+	for sum, t := range s.tokens {
+		if t.session == r.id && t.by.SessionToken == named {
+			revoked = &sum
+		}
+	}
+	s.mu.Unlock()
+	if revoked == nil {
+		return problem.New(problem.NotFound, "list them", "session %s has no token %s that is good", r.id, quote(named))
+	}
+	// Nothing may stop an ending.
+	record := s.Records.BeginEnding(s.intent(r, by.Actor(), string(identity.SessionToken), "", audit.Fields{"tool": "revoke", "token_id": named}))
+	s.mu.Lock()
+	delete(s.tokens, *revoked)
+	var clients []*attachment
+	for a := range r.attached {
+		if a.by.SessionToken == named {
+			clients = append(clients, a)
+		}
+	}
+	for l := range r.lives {
+		if l.by.SessionToken == named {
+			l.end(errTokenRevoked)
+		}
+	}
+	s.mu.Unlock()
+	for _, a := range clients {
+		a.cut(errTokenRevoked)
+	}
+	record.End(outcome(nil, nil))
+	return nil
 }
 
 // expireTokens forgets the tokens that are not good any more, and says how many a session has. The caller holds s.mu.

@@ -30,11 +30,14 @@ func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, o
 	if op.Effect() == browser.Looks {
 		may = identity.SessionLook
 	}
-	r, b, done, err := s.use(ctx, by, may, id)
+	ctx, r, b, done, err := s.use(ctx, by, may, id)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
+	if r.plan.mode == ModeRefresh && !ofFiles(op) {
+		return nil, s.refuse(r, by, may, op.Tool(), onlyInConsole(r))
+	}
 	if err := op.Validate(); err != nil {
 		return nil, err
 	}
@@ -42,6 +45,9 @@ func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, o
 		return nil, s.refuse(r, by, may, op.Tool(), problem.New(problem.ActEvaluateDisabled,
 			"use snapshot, query and act without JavaScript; a session opened with access cdp runs it",
 			"session %s does not run JavaScript of its caller", r.id))
+	}
+	if op.Effect() >= browser.Evaluates {
+		s.noteScript(r)
 	}
 	limit := min(op.Limit(), driveLimit)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
@@ -57,7 +63,7 @@ func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, o
 			return out, nil
 		})
 	})
-	if !r.over() {
+	if !r.over() && !seized(ctx) {
 		s.look(ctx, r, b) // also after an error: a page that loads slowly may ask to log in
 	}
 	if err != nil {
@@ -91,6 +97,13 @@ func (s *Service) scrubbed(r *session, op browser.Operation, out any) (any, erro
 		return nil, fmt.Errorf("%s: take the values of cookies out: %w", op.Tool(), err)
 	}
 	return reflect.ValueOf(result).Elem().Interface(), nil
+}
+
+// noteScript notes that a script of somebody's may be in the pages from now on.
+func (s *Service) noteScript(r *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.scripted = true
 }
 
 func (s *Service) valuesOf(r *session) *redact.Values {
@@ -156,30 +169,29 @@ func (s *Service) Recorded(ctx context.Context, by identity.Principal, id string
 	return data, format, nil
 }
 
-// use is the browser of a session that is ready, for somebody who may have it, until done is called.
-func (s *Service) use(ctx context.Context, by identity.Principal, op identity.Operation, id string) (r *session, b Browser, done func(), err error) {
-	if r, err = s.permitted(ctx, by, op, id); err != nil {
-		return nil, nil, nil, err
+// use is the browser of a session that is ready, for somebody who may have it, until done is called. The context ends when
+// somebody takes the session over.
+func (s *Service) use(ctx context.Context, by identity.Principal, op identity.Operation, id string) (
+	within context.Context, r *session, b Browser, done func(), err error,
+) {
+	if r, b, err = s.ready(ctx, by, op, id); err != nil {
+		return nil, nil, nil, nil, err
+	}
+	if err := s.notRefresh(r, by, op, ""); err != nil {
+		return nil, nil, nil, nil, err
 	}
 	s.mu.Lock()
-	switch {
-	case r.state == StateOpening:
+	if r.state != StateReady {
 		s.mu.Unlock()
-		return nil, nil, nil, problem.New(problem.Conflict, "wait until it is ready", "session %s is still being opened", id)
-	case r.state != StateReady:
-		s.mu.Unlock()
-		return nil, nil, nil, s.endedProblem(r)
+		return nil, nil, nil, nil, s.endedProblem(r)
 	}
 	defer s.mu.Unlock()
-	r.using++
-	r.used = s.Now()
+	if g := r.grip; g != nil && (!g.of(by) || !g.firm) {
+		return nil, nil, nil, nil, takenOver(r)
+	}
+	within, done = s.occupy(ctx, r)
 	r.touched = r.touched || agentOf(by) != ""
-	return r, r.instance.browser, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		r.using--
-		r.used = s.Now()
-	}, nil
+	return within, r, b, done, nil
 }
 
 // why turns the failure of a request into what its caller can act on: when the session has ended meanwhile, that is

@@ -32,10 +32,10 @@ type Session struct {
 	State          State  `json:"state" enum:"opening,ready,closing,closed,failed"`
 	Tenant         string `json:"tenant"`
 	OpenedBy       string `json:"opened_by" doc:"admin, operator:ID or agent:ID"`
-	CredentialMode string `json:"credential_mode" enum:"clean,operator"`
+	CredentialMode string `json:"credential_mode" enum:"clean,operator,refresh"`
 	Access         string `json:"access" enum:"tools,cdp"`
-	// Domains, Grant, Injected and NeedsRefresh are of operator sessions.
-	Domains        []string  `json:"domains,omitempty" doc:"whose accounts it has"`
+	// Grant, Injected and NeedsRefresh are of operator sessions.
+	Domains        []string  `json:"domains,omitempty" doc:"whose accounts it has; of a refresh session: where somebody logs in"`
 	Grant          string    `json:"grant,omitempty" doc:"the id of the grant that it was opened with"`
 	Injected       int       `json:"injected,omitempty" doc:"cookies"`
 	NeedsRefresh   []Refresh `json:"needs_refresh,omitempty" doc:"accounts that somebody has to log in to again"`
@@ -52,6 +52,8 @@ type Session struct {
 	Ready     *time.Time `json:"ready_at,omitempty"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"when its time is up"`
 	IdleUntil *time.Time `json:"idle_until,omitempty" doc:"when it is closed unless somebody uses it"`
+
+	Control *Control `json:"control,omitempty" doc:"the person who has its browser in hand; everybody else gets taken_over meanwhile"`
 
 	Timing Timing `json:"timing"`
 	// Usage is there when one session is asked for, while it is ready.
@@ -270,7 +272,10 @@ func (s *Service) view(r *session) Session {
 		CredentialMode: r.plan.mode, Access: string(r.plan.access), Domains: slices.Clone(r.plan.domains), Grant: r.grant.ID,
 		Injected: r.injected, NeedsRefresh: slices.Clone(r.refresh), Record: r.plan.record,
 		Template: r.plan.shape.template, Browser: string(r.plan.shape.build), BrowserVersion: r.version,
-		Jail: string(r.jail), Warm: r.warm, Created: r.created, Timing: r.timing, Screenshots: shotsOf(r.tape),
+		Control: controlOf(r.grip), Jail: string(r.jail), Warm: r.warm, Created: r.created, Timing: r.timing, Screenshots: shotsOf(r.tape),
+	}
+	if r.plan.mode == ModeRefresh {
+		out.Domains = []string{r.plan.refresh}
 	}
 	if r.addr.IsValid() {
 		out.Address = r.addr.String()

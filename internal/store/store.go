@@ -47,6 +47,8 @@ type Store interface {
 	Audit
 	Entries
 	Usages
+	SignIns
+	Passkeys
 	// Ping returns nil when the database answers and can be written to.
 	Ping(ctx context.Context) error
 	Close() error

@@ -25,7 +25,9 @@ func TestValidate(t *testing.T) {
 	entry := Entry{ID: "e", Kind: "rule", Body: []byte(`{}`), CreatedAt: now, UpdatedAt: now}
 	usage := UsageKey{Tenant: "acme", Agent: "a", Day: "2031-02-28"}
 	limit := UsageLimit{}
-	for _, good := range []row{tenant, operator, agent, token, set, lease, secret, grant, audit, filter, entry, usage, limit,
+	signIn := SignIn{ID: "i", Hash: hash, Owner: Owner{Operator: "o"}, Method: "key", CreatedAt: now, UsedAt: now, ExpiresAt: now}
+	passkey := Passkey{ID: "p", Owner: Owner{AdminKey: "k"}, Name: "n", Host: "h", Credential: []byte("c"), Handle: []byte("h"), Record: []byte("r"), CreatedAt: now}
+	for _, good := range []row{tenant, operator, agent, token, set, lease, secret, grant, audit, filter, entry, usage, limit, signIn, passkey,
 		UsageKey{Tenant: "acme", Agent: "a", Day: "2032-02-29", Provider: "p", Model: "m"}, Entry{ID: "e", Kind: "rule", Tenant: "acme", Agent: "a", Body: []byte(`0`), CreatedAt: now},
 		Operator{ID: "o", Role: "admin", KeyHash: hash, CreatedAt: now}, AuditFilter{Limit: 1, Node: "n", AfterSeq: 5}} {
 		if err := good.Validate(); err != nil {
@@ -98,6 +100,24 @@ func TestValidate(t *testing.T) {
 	}
 	change(bad, "limit of tokens below 0", limit, func(r *UsageLimit) { r.Tokens = -1 })
 	change(bad, "limit of cost below 0", limit, func(r *UsageLimit) { r.MicroCost = -1 })
+	change(bad, "sign-in without an ID", signIn, func(r *SignIn) { r.ID = "" })
+	change(bad, "sign-in of nobody", signIn, func(r *SignIn) { r.Owner = Owner{} })
+	change(bad, "sign-in of two", signIn, func(r *SignIn) { r.Owner.AdminKey = "k" })
+	change(bad, "sign-in without a method", signIn, func(r *SignIn) { r.Method = "" })
+	change(bad, "sign-in with a short hash", signIn, func(r *SignIn) { r.Hash = hash[:31] })
+	change(bad, "sign-in with a bad browser", signIn, func(r *SignIn) { r.UserAgent = "\xff" })
+	change(bad, "sign-in without an end", signIn, func(r *SignIn) { r.ExpiresAt = time.Time{} })
+	change(bad, "sign-in that was never used", signIn, func(r *SignIn) { r.UsedAt = time.Time{} })
+	change(bad, "passkey without an ID", passkey, func(r *Passkey) { r.ID = "" })
+	change(bad, "passkey of nobody", passkey, func(r *Passkey) { r.Owner = Owner{} })
+	change(bad, "passkey without a name", passkey, func(r *Passkey) { r.Name = "" })
+	change(bad, "passkey with a bad name", passkey, func(r *Passkey) { r.Name = "a\x00" })
+	change(bad, "passkey of no host", passkey, func(r *Passkey) { r.Host = "" })
+	change(bad, "passkey without a credential", passkey, func(r *Passkey) { r.Credential = nil })
+	change(bad, "passkey with a long credential", passkey, func(r *Passkey) { r.Credential = make([]byte, longestPasskey+1) })
+	change(bad, "passkey without a handle", passkey, func(r *Passkey) { r.Handle = nil })
+	change(bad, "passkey without a record", passkey, func(r *Passkey) { r.Record = nil })
+	change(bad, "passkey of no time", passkey, func(r *Passkey) { r.CreatedAt = time.Time{} })
 	for name, r := range bad {
 		if err := r.Validate(); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: got %v", name, err)

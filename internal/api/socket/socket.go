@@ -184,14 +184,14 @@ func closing(why error) (websocket.StatusCode, string) {
 		return websocket.StatusGoingAway, "the session has ended"
 	case !ok:
 		return websocket.StatusInternalError, "something went wrong that nobody foresaw"
-	case p.Code == problem.Unauthorized, p.Code == problem.Forbidden:
-		return websocket.StatusPolicyViolation, reason(p)
+	case p.Code == problem.Unauthorized, p.Code == problem.Forbidden, p.Code == problem.TakenOver:
+		return websocket.StatusPolicyViolation, Reason(p)
 	}
-	return websocket.StatusGoingAway, reason(p)
+	return websocket.StatusGoingAway, Reason(p)
 }
 
-// reason is a problem as short as a close frame has it.
-func reason(p *problem.Error) string {
+// Reason is a problem as short as a close frame has it (RFC 6455, 5.5): its code and its sentence.
+func Reason(p *problem.Error) string {
 	text := strings.ToValidUTF8(p.Code+": "+p.Message, "?")
 	if len(text) <= maxReason {
 		return text

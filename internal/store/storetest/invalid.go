@@ -26,6 +26,8 @@ func testInvalidRows(t *testing.T, s store.Store) {
 		"cookie set": s.PutCookieSet(ctx, store.CookieSet{ID: "c1", Tenant: "default", Domain: "a.example", CreatedAt: at(0)}),
 		"secret":     s.PutSecret(ctx, store.Secret{ID: "x1", Tenant: "default", Service: "\xff", CreatedAt: at(0)}),
 		"grant":      s.CreateGrant(ctx, g),
+		"sign-in":    s.CreateSignIn(ctx, store.SignIn{ID: "i1", Hash: hash("c"), Method: "key", CreatedAt: at(0), UsedAt: at(0), ExpiresAt: at(1)}),
+		"passkey":    s.CreatePasskey(ctx, store.Passkey{ID: "p1", Owner: admin, Name: "n", Host: "h", Credential: []byte("c"), Handle: []byte("h"), CreatedAt: at(0)}),
 		"audit row":  s.AppendAudit(ctx, []store.AuditRow{row}),
 		"audit text": s.AppendAudit(ctx, []store.AuditRow{row2}),
 	} {
@@ -33,5 +35,7 @@ func testInvalidRows(t *testing.T, s store.Store) {
 	}
 	check(t, "grants", []store.Grant(nil))(s.ListGrants(ctx, ""))
 	check(t, "nodes", []string(nil))(s.AuditNodes(ctx))
+	check(t, "sign-ins", []store.SignIn(nil))(s.ListSignIns(ctx))
+	check(t, "passkeys", []store.Passkey(nil))(s.ListPasskeys(ctx, admin))
 	check(t, "cookies", []store.CookieSet(nil))(s.ListCookieSets(ctx, ""))
 }

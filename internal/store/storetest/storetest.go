@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Entries", testEntries}, {"EntryNames", testEntryNames}, {"EntriesOfAgents", testEntriesOfAgents}, {"EntryUpdates", testEntryUpdates},
 		{"EntriesExpire", testEntriesExpire}, {"EntriesRevision", testEntriesRevision}, {"InvalidEntries", testInvalidEntries},
 		{"Usage", testUsage}, {"UsageLimits", testUsageLimits}, {"UsageRace", testUsageRace}, {"InvalidUsage", testInvalidUsage},
+		{"SignIns", testSignIns}, {"Passkeys", testPasskeys}, {"PasskeyCounts", testPasskeyCounts}, {"PasskeyRace", testPasskeyRace},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
 	}

@@ -1,0 +1,81 @@
+package live
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// maxQueue is how many inputs may wait.
+const maxQueue = 256
+
+// queue has the inputs that wait for those before them.
+type queue struct {
+	mu      sync.Mutex
+	waiting []browser.LiveInput
+	changed chan struct{} // holds at most one reason to look again
+}
+
+func newQueue() *queue { return &queue{changed: make(chan struct{}, 1)} }
+
+// push adds an input. A move takes the place of the move before it, which nobody needs any more. When too many wait, the oldest
+// goes that is missed least; the code is rate_limited when all would be missed: a key that never goes up, say.
+func (q *queue) push(in browser.LiveInput) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if n := len(q.waiting); n > 0 && follows(q.waiting[n-1], in) {
+		q.waiting[n-1] = in
+		return nil
+	}
+	if len(q.waiting) >= maxQueue && !q.shed() {
+		return problem.New(problem.RateLimited, "connect again, and wait until the page takes what is done",
+			"more than %d inputs wait for the page", maxQueue)
+	}
+	q.waiting = append(q.waiting, in)
+	select {
+	case q.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// follows says whether a move leads on from another, with the same buttons.
+func follows(before, in browser.LiveInput) bool {
+	return before.Type == typeMove && in.Type == typeMove && before.Buttons == in.Buttons && before.Button == in.Button && before.Modifiers == in.Modifiers
+}
+
+// shed leaves out one input, and says whether there was one that can be. The caller holds q.mu.
+func (q *queue) shed() bool {
+	for _, spare := range []func(browser.LiveInput) bool{
+		func(in browser.LiveInput) bool { return in.Type == typeMove },
+		func(in browser.LiveInput) bool { return in.Type == typeWheel || in.Type == typeKeyDown && in.Repeat },
+	} {
+		if n := slices.IndexFunc(q.waiting, spare); n >= 0 {
+			q.waiting = slices.Delete(q.waiting, n, n+1)
+			return true
+		}
+	}
+	return false
+}
+
+// take waits for the next one.
+func (q *queue) take(ctx context.Context) (browser.LiveInput, error) {
+	for {
+		q.mu.Lock()
+		if len(q.waiting) > 0 {
+			in := q.waiting[0]
+			q.waiting = slices.Delete(q.waiting, 0, 1) // what was typed does not stay in memory behind it
+			q.mu.Unlock()
+			return in, nil
+		}
+		q.mu.Unlock()
+		select {
+		case <-q.changed:
+		case <-ctx.Done():
+			return browser.LiveInput{}, ctx.Err()
+		}
+	}
+}

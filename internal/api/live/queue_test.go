@@ -1,0 +1,93 @@
+package live
+
+import (
+	"context"
+	"testing"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+func (q *queue) types(t *testing.T) (out map[string]int) {
+	t.Helper()
+	out = map[string]int{}
+	for len(q.waiting) > 0 {
+		in, err := q.take(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[in.Type]++
+	}
+	return out
+}
+
+func fill(t *testing.T, q *queue, inputs ...browser.LiveInput) {
+	t.Helper()
+	for _, in := range inputs {
+		if err := q.push(in); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAMoveTakesThePlaceOfTheMoveBeforeIt(t *testing.T) {
+	q := newQueue()
+	fill(t, q, browser.LiveInput{Type: "move", X: 1}, browser.LiveInput{Type: "move", X: 2},
+		browser.LiveInput{Type: "move", X: 3, Buttons: 1}, browser.LiveInput{Type: "up"}, browser.LiveInput{Type: "move", X: 4})
+	for _, want := range []float64{2, 3, 0, 4} {
+		if in, err := q.take(t.Context()); err != nil || in.X != want {
+			t.Errorf("%v at %v, want %v", in.Type, in.X, want)
+		}
+	}
+}
+
+// What is missed least goes first, and a key that would never go up is not left out.
+func TestAFullQueueLeavesOutWhatIsMissedLeast(t *testing.T) {
+	q := newQueue()
+	keys := func(kind string, repeat bool, n int) {
+		for range n {
+			fill(t, q, browser.LiveInput{Type: kind, Repeat: repeat})
+		}
+	}
+	fill(t, q, browser.LiveInput{Type: "move"})
+	keys("wheel", false, 1)
+	keys("keydown", true, 1)
+	keys("keydown", false, maxQueue-3)
+	keys("keyup", false, 1)
+	if len(q.waiting) != maxQueue || q.waiting[0].Type != "wheel" {
+		t.Fatalf("%d wait, the first is %s", len(q.waiting), q.waiting[0].Type)
+	}
+	keys("keyup", false, 2)
+	if err := q.push(browser.LiveInput{Type: "keyup"}); problem.CodeOf(err) != problem.RateLimited {
+		t.Errorf("one too many: %v", err)
+	}
+	if got := q.types(t); got["keydown"] != maxQueue-3 || got["keyup"] != 3 || len(got) != 2 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestWaitingForAnInputEndsWithTheContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := newQueue().take(ctx); err == nil {
+		t.Error("there was one")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{`{"type":"shown"}`, `{"type":"visible","visible":true}`, `{"type":"move","x":1}`, `{"type":"shown","type":"move"}`, `[]`, ``, `{"Type":"shown"}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		said, err := parse(text)
+		kinds := 0
+		for _, is := range []bool{said.shown, said.visible != nil, said.input.Type != ""} {
+			if is {
+				kinds++
+			}
+		}
+		if _, coded := problem.As(err); err != nil && !coded || err == nil && kinds != 1 || err != nil && kinds != 0 {
+			t.Errorf("%q is %+v, %v", text, kinds, err)
+		}
+	})
+}

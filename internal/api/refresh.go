@@ -1,0 +1,82 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// RefreshRequest is the body that opens a session to log in with.
+type RefreshRequest struct {
+	Tenant string `json:"tenant,omitempty" doc:"whose account it will be; the caller's own, or default, when it is left out"`
+	Domain string `json:"domain" doc:"the registrable domain to log in to"`
+	URL    string `json:"url,omitempty" doc:"where to begin; https://DOMAIN/ when it is left out"`
+}
+
+// RefreshSession is a session to log in with.
+type RefreshSession struct {
+	Session session.Session `json:"session"`
+	// ConsoleURL is by the name under which the caller knows this server.
+	ConsoleURL string `json:"console_url,omitempty" doc:"the page on which its opener logs in; missing when there is no console"`
+}
+
+func (a *API) refreshRoutes() {
+	a.plain(route{method: http.MethodPost, path: "/v1/refreshes", id: "open-refresh", summary: "Open a session to log in with",
+		status: http.StatusCreated, body: reflect.TypeFor[RefreshRequest]()}, nil,
+		map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[RefreshSession]())}, a.openRefresh)
+	add(a, route{method: http.MethodGet, path: ofSession + "/seen", id: "seen", summary: "What a session to log in with has seen"}, a.seen)
+}
+
+func (a *API) openRefresh(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+	text, err := io.ReadAll(req.Body) // bounded before
+	if err != nil {
+		return problem.Wrap(err, problem.BadRequest, "send it again", "the body did not arrive")
+	}
+	body, err := decode[RefreshRequest](text)
+	if err != nil {
+		return err
+	}
+	if err := checkTenant(body.Tenant); err != nil {
+		return err
+	}
+	opened, err := a.Sessions.OpenRefresh(req.Context(), by, session.RefreshRequest{Tenant: body.Tenant, Domain: body.Domain, URL: body.URL})
+	if err != nil {
+		return err
+	}
+	out := RefreshSession{Session: opened}
+	if a.Console != nil {
+		out.ConsoleURL = a.origin(req, "http") + consolePath + "/refresh/" + url.PathEscape(opened.ID)
+	}
+	answer, err := json.Marshal(out)
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	if _, err := w.Write(answer); err != nil {
+		a.Log.Debug("answer a request", "error", err) // the caller has gone
+	}
+	return nil
+}
+
+func (a *API) seen(ctx context.Context, by identity.Principal, in *getInput) (*answer[session.Seen], error) {
+	out, err := a.Sessions.Seen(ctx, by, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	out.Sites, out.Hosts = list(out.Sites), list(out.Hosts)
+	for n := range out.Sites {
+		out.Sites[n].Cookies = list(out.Sites[n].Cookies)
+	}
+	return &answer[session.Seen]{out}, nil
+}

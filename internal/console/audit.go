@@ -1,0 +1,3 @@
+package console
+
+func (c *Console) auditRoutes() {}

@@ -1,0 +1,117 @@
+// Package console is the web console: what every agent and browser is doing, live, and the hands of an operator in it.
+//
+// It is a face. Its pages are made here, on the server, of what the services answer, and every action is one call of a
+// service, which decides, as for the API, who may. What it adds is its door:
+//
+//   - Everybody signs in: with a key, a link that is good once, or a passkey. The cookie is for this path alone, SameSite=Strict
+//     and HttpOnly. A request, and whatever stays open, ends with the sign-in and with the key behind it.
+//   - Requests that change something come from the console's own pages ([net/http.CrossOriginProtection]).
+//   - Pages run no code but the console's own files and are never in a frame (Content-Security-Policy). What agents, pages and
+//     logs say is text wherever it is shown.
+//
+// Pages work without JavaScript, except what is live. What a person types into a browser in a jail is never logged.
+package console
+
+import (
+	"context"
+	"errors"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/config"
+)
+
+// Prefix is where the console is.
+const Prefix = "/console"
+
+// Options configure a Console. Everything is required that does not say otherwise.
+type Options struct {
+	Sessions    Sessions
+	Identity    api.Identity
+	Credentials Credentials
+	Egress      Egress
+	// Agents keeps the jails of agents, and Servers are the MCP servers in jails. May be nil.
+	Agents  agent.Agents
+	Servers api.Servers
+	Audit   api.AuditLog
+	Rows    audit.Rows
+	Verify  func(ctx context.Context) (audit.Report, error)
+	SignIn  SignIns
+	// Machine says how the host is doing.
+	Machine func(ctx context.Context) (Machine, error)
+	// Config is the configuration, of which the pages show what is no secret.
+	Config config.Config
+	// BehindProxy are the proxies that may speak for their clients.
+	BehindProxy []netip.Prefix
+	Version     string
+
+	Log *slog.Logger
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+// Console is an http.Handler for / and everything below [Prefix].
+type Console struct {
+	Options
+	mux   *http.ServeMux
+	door  http.Handler
+	pages map[string]*template.Template
+	files *assets
+}
+
+// New makes a Console.
+func New(o Options) (*Console, error) {
+	if o.Sessions == nil || o.Identity == nil || o.Credentials == nil || o.Egress == nil || o.SignIn == nil || o.Machine == nil {
+		return nil, errors.New("console: sessions, identity, credentials, the way out, sign-ins and the machine are required")
+	}
+	if o.Audit == nil || o.Rows == nil || o.Verify == nil {
+		return nil, errors.New("console: the audit log, its rows and how to verify them are required")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	c := &Console{Options: o, mux: http.NewServeMux()}
+	var err error
+	if c.files, err = newAssets(themeOf(o.Config.Console.Accent)); err != nil {
+		return nil, err
+	}
+	if c.pages, err = c.parse(); err != nil {
+		return nil, err
+	}
+	c.mux.Handle("GET "+Prefix+"/static/", c.files)
+	c.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, Prefix+"/", http.StatusSeeOther) })
+	c.mux.HandleFunc("GET "+Prefix+"/{$}", c.signedIn(c.overview))
+	c.signInRoutes()
+	c.overviewRoutes()
+	c.sessionRoutes()
+	c.refreshRoutes()
+	c.agentRoutes()
+	c.credentialRoutes()
+	c.networkRoutes()
+	c.auditRoutes()
+	c.settingsRoutes()
+	c.mux.HandleFunc(Prefix+"/", c.signedIn(nothingHere))
+	c.door = c.guard(c.mux)
+	return c, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.door.ServeHTTP(w, r) }
+
+// get and post register a page for who is signed in.
+func (c *Console) get(path string, handle handler) {
+	c.mux.HandleFunc("GET "+Prefix+path, c.signedIn(handle))
+}
+
+func (c *Console) post(path string, handle handler) {
+	c.mux.HandleFunc("POST "+Prefix+path, c.signedIn(handle))
+}

@@ -1,0 +1,184 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/identity/signin"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// policy is the Content-Security-Policy of every page. Pictures of pages come as files of ours or as blobs that our
+// script has made of them.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; " +
+	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+// maxForm bounds the body of a form that has no files.
+const maxForm = 1 << 20
+
+// handler makes one page, or does one thing, for somebody who is signed in.
+type handler func(q *request) error
+
+// guard is what every request passes.
+func (c *Console) guard(next http.Handler) http.Handler {
+	protection := http.NewCrossOriginProtection()
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.fail(&request{c: c, w: w, r: r}, problem.New(problem.Forbidden, "open the console and do it there", "this came from a page of somebody else's"))
+	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
+		h.Set("Cache-Control", "no-store")
+		protection.Handler(next).ServeHTTP(w, r)
+	})
+}
+
+// signedIn lets who is signed in pass. Everybody else is asked to sign in, and comes back to where they wanted to go.
+func (c *Console) signedIn(handle handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		q := &request{c: c, w: w, r: r}
+		cookie, err := r.Cookie(cookieName(r))
+		if err != nil {
+			c.askToSignIn(q)
+			return
+		}
+		q.by, q.in, err = c.SignIn.Who(r.Context(), cookie.Value)
+		if err != nil {
+			if problem.CodeOf(err) == problem.Unauthorized {
+				c.askToSignIn(q)
+				return
+			}
+			c.fail(q, err)
+			return
+		}
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		release, err := c.SignIn.Hold(ctx, q.by, q.in, cancel)
+		if err != nil {
+			c.askToSignIn(q)
+			return
+		}
+		defer release()
+		q.r = r.WithContext(ctx)
+		if err := handle(q); err != nil {
+			c.fail(q, err)
+		}
+	}
+}
+
+// askToSignIn sends somebody to the page where they can. A browser that came here from another site has not sent the
+// cookie: it is asked to come again, from here.
+func (c *Console) askToSignIn(q *request) {
+	switch {
+	case q.fragment():
+		q.w.Header().Set("HX-Redirect", signInPath)
+		q.w.WriteHeader(http.StatusUnauthorized)
+	case q.r.Method != http.MethodGet || !strings.Contains(q.r.Header.Get("Accept"), "text/html"):
+		c.fail(q, problem.New(problem.Unauthorized, "sign in at "+signInPath, "nobody is signed in here"))
+	case q.r.Header.Get("Sec-Fetch-Site") == "cross-site" && q.r.Header.Get("Sec-Fetch-Mode") == "navigate":
+		q.w.Header().Set("Refresh", "0")
+		_ = q.show("bounce", "One moment", nil) // whoever does not get it comes again
+	default:
+		http.Redirect(q.w, q.r, signInPath+"?next="+url.QueryEscape(q.r.URL.RequestURI()), http.StatusSeeOther)
+	}
+}
+
+// cookieName is under what the sign-in is kept. Cookies do not know ports: each has a name of its own.
+func cookieName(r *http.Request) string {
+	_, port, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		port = "default"
+	}
+	return "clawjail-" + port
+}
+
+// setCookie keeps a sign-in in the browser, or takes it away.
+func (c *Console) setCookie(q *request, text string, in signin.SignIn) {
+	cookie := &http.Cookie{Name: cookieName(q.r), Value: text, Path: Prefix, HttpOnly: true, Secure: c.secure(q.r), SameSite: http.SameSiteStrictMode}
+	if text == "" {
+		cookie.MaxAge = -1
+	} else {
+		cookie.Expires = in.ExpiresAt
+	}
+	http.SetCookie(q.w, cookie)
+}
+
+// secure says whether the browser has reached us by TLS.
+func (c *Console) secure(r *http.Request) bool {
+	return r.TLS != nil || c.fromProxy(r) && strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
+}
+
+// fromProxy says whether a proxy that may speak for its clients has sent a request.
+func (c *Console) fromProxy(r *http.Request) bool {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && slices.ContainsFunc(c.BehindProxy, func(p netip.Prefix) bool { return p.Contains(at.Addr().Unmap()) })
+}
+
+// origin is that of the console, as the browser has it.
+func (c *Console) origin(r *http.Request) string {
+	if c.secure(r) {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
+}
+
+// from is where a request comes from.
+func (c *Console) from(r *http.Request) signin.From {
+	return signin.From{Remote: identity.ClientAddr(r, c.BehindProxy), UserAgent: r.UserAgent(), Origin: c.origin(r)}
+}
+
+// local is a path of the console to go to; the overview for anything else. No other site is ever gone to.
+func local(path string) string {
+	u, err := url.Parse(path)
+	if err != nil || u.IsAbs() || u.Host != "" || u.User != nil || strings.ContainsAny(path, "\\\r\n\t") ||
+		u.Path != Prefix && !strings.HasPrefix(u.Path, Prefix+"/") || strings.HasPrefix(u.Path, signInPath) {
+		return Prefix + "/"
+	}
+	return u.RequestURI()
+}
+
+func nothingHere(q *request) error {
+	if q.r.Method != http.MethodGet {
+		return problem.New(problem.BadRequest, "go back, and use what the page offers", "this cannot be done here")
+	}
+	return problem.New(problem.NotFound, "choose something of what is at the side", "there is nothing at this address")
+}
+
+// fail shows an error. What has no code is in the log only.
+func (c *Console) fail(q *request, err error) {
+	if q.r.Context().Err() != nil && errors.Is(err, q.r.Context().Err()) {
+		if cause := context.Cause(q.r.Context()); problem.CodeOf(cause) != problem.Internal {
+			err = cause
+		}
+	}
+	shown := sayProblem(err)
+	if shown.Status >= http.StatusInternalServerError {
+		c.Log.Error("serve a page of the console", "path", q.r.URL.Path, "code", shown.Code, "error", err)
+	}
+	if q.started {
+		return
+	}
+	if q.fragment() {
+		q.w.Header().Set("HX-Reswap", "none")
+		q.w.Header().Set("HX-Trigger", `{"problem":`+asJSON(shown.Message)+`}`)
+		q.w.WriteHeader(shown.Status)
+		return
+	}
+	q.status = shown.Status
+	if err := q.show("problem", shown.Title, shown); err != nil {
+		c.Log.Error("show a problem", "error", err)
+	}
+}

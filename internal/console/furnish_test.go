@@ -1,0 +1,4 @@
+package console
+
+// furnish puts something of everything into a world.
+func furnish(w *world) {}

@@ -1,0 +1,77 @@
+package console
+
+import (
+	"context"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/identity/signin"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// Sessions opens, shows and steers browsers. *session.Service is one.
+type Sessions interface {
+	api.Sessions
+	Watch(ctx context.Context, by identity.Principal, id string) (*session.Live, error)
+	TakeOver(ctx context.Context, by identity.Principal, id string, force bool) (session.Session, error)
+	HandBack(ctx context.Context, by identity.Principal, id string, anyway bool) (session.Session, error)
+	Thumbnail(ctx context.Context, by identity.Principal, id string) ([]byte, time.Time, error)
+	OpenRefresh(ctx context.Context, by identity.Principal, r session.RefreshRequest) (session.Session, error)
+	Seen(ctx context.Context, by identity.Principal, id string) (session.Seen, error)
+	Tokens(ctx context.Context, by identity.Principal, id string) ([]session.IssuedToken, error)
+	RevokeToken(ctx context.Context, by identity.Principal, id, token string) error
+	Drive(ctx context.Context, by identity.Principal, id string, op browser.Operation) (any, error)
+}
+
+// Credentials manages accounts, secrets and grants. *credential.Service is one.
+type Credentials interface {
+	api.Credentials
+}
+
+// Egress is what was decided about the way out. *egress.Book is one.
+type Egress interface {
+	api.Egress
+	AllSettings(ctx context.Context, by identity.Principal, tenant string) ([]egress.Settings, error)
+}
+
+// SignIns knows who is signed in. *signin.Service is one.
+type SignIns interface {
+	WithKey(ctx context.Context, key string, from signin.From) (cookie string, in signin.SignIn, err error)
+	WithLink(ctx context.Context, code string, from signin.From) (cookie string, in signin.SignIn, err error)
+	Who(ctx context.Context, cookie string) (identity.Principal, signin.SignIn, error)
+	List(ctx context.Context, by identity.Principal, in signin.SignIn) ([]signin.SignIn, error)
+	End(ctx context.Context, by identity.Principal, id string) error
+	Hold(ctx context.Context, by identity.Principal, in signin.SignIn, cancel context.CancelCauseFunc) (release func(), err error)
+	BeginPasskey(ctx context.Context, by identity.Principal, from signin.From) (options []byte, challenge string, err error)
+	FinishPasskey(ctx context.Context, by identity.Principal, challenge, name string, response []byte, from signin.From) (signin.Passkey, error)
+	BeginSignIn(ctx context.Context, from signin.From) (options []byte, challenge string, err error)
+	WithPasskey(ctx context.Context, challenge string, response []byte, from signin.From) (cookie string, in signin.SignIn, err error)
+	Passkeys(ctx context.Context, by identity.Principal) ([]signin.Passkey, error)
+	RemovePasskey(ctx context.Context, by identity.Principal, id string) error
+}
+
+// Machine is how the host is doing.
+type Machine struct {
+	// Reachable says that the host daemon answers; without it only the numbers of this process's own view are there.
+	Reachable bool
+	Jails     int
+	Load      float64 // of the last minute
+	Cores     int
+	// MemoryTotal and MemoryFree are in bytes; zero when the system does not say.
+	MemoryTotal, MemoryFree int64
+	// DiskTotal and DiskFree are of the data folder.
+	DiskTotal, DiskFree int64
+	Templates           []MachineTemplate
+	// Orphans are traces of jails that should not be there: `clawjail reap` removes them.
+	Orphans []string
+}
+
+// MachineTemplate is a template as the host has it.
+type MachineTemplate struct {
+	Name, Digest string
+	BuiltAt      time.Time
+	Problem      string // why it cannot be used; empty for a good one
+}

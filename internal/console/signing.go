@@ -1,0 +1,6 @@
+package console
+
+// signInPath is where people sign in.
+const signInPath = Prefix + "/sign-in"
+
+func (c *Console) signInRoutes() {}

@@ -1,0 +1,219 @@
+package console
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/identity/signin"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// hostile is in every name and text that somebody else chooses.
+const hostile = `<img src=x onerror="document.title='got'">`
+
+// world is a console on the real services and a database, with two tenants. Of sessions and agents there are fakes.
+type world struct {
+	*Console
+	t        testing.TB
+	ctx      context.Context
+	identity *identity.Service
+	accounts *credential.Service
+	book     *egress.Book
+	log      *audit.Log
+	sessions *fakeSessions
+	agents   *fakeAgents
+	signIns  *fakeSignIns
+	machine  Machine
+	written  *strings.Builder              // the operator's log
+	keys     map[string]string             // admin, acme admin, acme operator, acme viewer, beta admin, …
+	who      map[string]identity.Principal // the same
+	admin    identity.Principal
+}
+
+type noNotes struct{}
+
+func (noNotes) Append(context.Context, []byte) error { return nil }
+
+func newWorld(t testing.TB, change ...func(*Options)) *world {
+	t.Helper()
+	ctx := t.Context()
+	w := &world{t: t, ctx: ctx, keys: map[string]string{}, who: map[string]identity.Principal{}, written: &strings.Builder{}}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	closing := func(end func() error) {
+		t.Cleanup(func() {
+			if err := end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	dir := t.TempDir()
+	own := func(name string) string { return filepath.Join(dir, "keys", name) }
+	must(os.Mkdir(filepath.Join(dir, "keys"), 0o700))
+	must(os.Mkdir(filepath.Join(dir, "db"), 0o700))
+	db, err := sqlite.Open(ctx, filepath.Join(dir, "db"))
+	must(err)
+	closing(db.Close)
+	key, err := checkpoint.LoadKey(own("audit.key"))
+	must(err)
+	w.log, err = audit.Open(ctx, audit.Options{Store: db, Node: "n1", SpillPath: own("spill"), Key: key, Checkpoints: noNotes{}})
+	must(err)
+	closing(func() error { return w.log.Close(context.Background()) })
+	v, err := vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: time.Now})
+	must(err)
+	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)
+	must(err)
+	grants, err := grant.New(grant.Options{Store: db, Keys: keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
+		Limits: grant.DefaultLimits(), Now: time.Now, Audit: func(ctx context.Context, e grant.Event) error {
+			return w.log.Event(ctx, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant, Actor: e.Actor, Target: e.Grant})
+		}})
+	must(err)
+	admin, err := identity.LoadAdminKey(own("admin.key"))
+	must(err)
+	text, err := os.ReadFile(own("admin.key"))
+	must(err)
+	w.keys["admin"] = strings.TrimSpace(string(text))
+	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Recheck: time.Hour, Brake: identity.DefaultBrake(),
+		Audit: func(ctx context.Context, e identity.Event) error {
+			return w.log.Event(ctx, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant, Actor: e.Actor, Target: e.Target})
+		}})
+	must(err)
+	closing(func() error { w.identity.Close(); return nil })
+	w.admin, err = w.identity.Authenticate(ctx, w.keys["admin"], netip.Addr{})
+	must(err)
+	w.who["admin"] = w.admin
+	w.sessions = &fakeSessions{authority: w.identity}
+	w.agents = &fakeAgents{authority: w.identity}
+	w.accounts, err = credential.New(credential.Options{Vault: v, Grants: grants, Keyring: keyring, Identity: w.identity, Audit: w.log,
+		Sessions: w.sessions, Now: time.Now})
+	must(err)
+	w.book, err = egress.Open(ctx, egress.Options{Store: db, Identity: w.identity, Audit: w.log, Now: time.Now, Recheck: time.Hour})
+	must(err)
+	closing(func() error { w.book.Close(); return nil })
+	for _, tenant := range []string{"acme", "beta"} {
+		_, err := w.identity.CreateTenant(ctx, w.admin, tenant, identity.Policy{})
+		must(err)
+		for _, role := range []identity.Role{identity.RoleViewer, identity.RoleOperator, identity.RoleAdmin} {
+			key, _, err := w.identity.CreateOperator(ctx, w.admin, identity.NewOperator{Name: string(role), Tenant: tenant, Role: role, Life: identity.NeverExpires})
+			must(err)
+			name := tenant + " " + string(role)
+			w.keys[name] = key.Reveal()
+			w.who[name], err = w.identity.Authenticate(ctx, key.Reveal(), netip.Addr{})
+			must(err)
+		}
+	}
+	w.signIns = &fakeSignIns{w: w}
+	w.machine = Machine{Reachable: true, Jails: 3, Load: 0.42, Cores: 2, MemoryTotal: 24 << 30, MemoryFree: 20 << 30, DiskTotal: 100 << 30, DiskFree: 60 << 30,
+		Templates: []MachineTemplate{{Name: "browser", Digest: "sha256:abcdef", BuiltAt: time.Now().Add(-time.Hour)}}}
+	o := Options{
+		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Egress: w.book, Agents: w.agents, Audit: w.log, Rows: db,
+		Verify:  func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },
+		SignIn:  w.signIns,
+		Machine: func(context.Context) (Machine, error) { return w.machine, nil },
+		Config:  config.Default(), Version: "v1.2.3",
+		Log: slog.New(slog.NewTextHandler(w.written, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	w.Console, err = New(o)
+	must(err)
+	return w
+}
+
+// page is what a request by somebody (a name in w.who; empty is nobody) is answered: its status, its body, and where it leads to.
+type page struct {
+	status   int
+	body     string
+	header   http.Header
+	location string
+}
+
+func (w *world) get(who, path string) page { return w.send(who, http.MethodGet, path, nil) }
+
+// post sends a form as a page of the console does.
+func (w *world) post(who, path string, pairs ...string) page {
+	return w.send(who, http.MethodPost, path, blank(pairs...).Values)
+}
+
+func (w *world) send(who, method, path string, values url.Values, change ...func(*http.Request)) page {
+	w.t.Helper()
+	r := httptest.NewRequest(method, "http://localhost:18780"+path, strings.NewReader(values.Encode()))
+	r.Header.Set("Accept", "text/html")
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	if who != "" {
+		r.AddCookie(&http.Cookie{Name: cookieName(r), Value: who})
+	}
+	for _, f := range change {
+		f(r)
+	}
+	out := httptest.NewRecorder()
+	w.ServeHTTP(out, r)
+	return page{status: out.Code, body: out.Body.String(), header: out.Header(), location: out.Header().Get("Location")}
+}
+
+// follow is get of where a page leads to, with what it left to be said.
+func (w *world) follow(who string, p page) page {
+	return w.send(who, http.MethodGet, p.location, nil, func(r *http.Request) {
+		for _, c := range (&http.Response{Header: p.header}).Cookies() {
+			r.AddCookie(c)
+		}
+	})
+}
+
+// fakeSignIns takes the name of a principal as its cookie.
+type fakeSignIns struct {
+	SignIns
+	w *world
+}
+
+func (f *fakeSignIns) Who(_ context.Context, cookie string) (identity.Principal, signin.SignIn, error) {
+	by, ok := f.w.who[cookie]
+	if !ok {
+		return identity.Principal{}, signin.SignIn{}, problem.New(problem.Unauthorized, "sign in", "nobody is signed in")
+	}
+	return by, signin.SignIn{ID: "si_" + cookie, Actor: by.Actor(), Name: by.Name, Tenant: by.Tenant, Method: "key", CreatedAt: time.Now(), UsedAt: time.Now(),
+		ExpiresAt: time.Now().Add(time.Hour), Current: true}, nil
+}
+
+func (f *fakeSignIns) Hold(ctx context.Context, by identity.Principal, _ signin.SignIn, cancel context.CancelCauseFunc) (func(), error) {
+	return f.w.identity.Hold(ctx, by, cancel)
+}
+
+func (f *fakeSignIns) List(_ context.Context, _ identity.Principal, in signin.SignIn) ([]signin.SignIn, error) {
+	return []signin.SignIn{in}, nil
+}
+
+func (f *fakeSignIns) Passkeys(context.Context, identity.Principal) ([]signin.Passkey, error) {
+	return nil, nil
+}

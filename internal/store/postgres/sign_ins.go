@@ -1,0 +1,81 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+const signInColumns = `sign_ins.id, sign_ins.hash, sign_ins.operator, sign_ins.admin_key, sign_ins.method, sign_ins.remote, sign_ins.user_agent,
+	sign_ins.created_at, sign_ins.used_at, sign_ins.expires_at`
+
+func signInFields(s *store.SignIn) []any {
+	return []any{&s.ID, &s.Hash, optional{&s.Owner.Operator}, optional{&s.Owner.AdminKey}, &s.Method, &s.Remote, &s.UserAgent,
+		moment{&s.CreatedAt}, moment{&s.UsedAt}, moment{&s.ExpiresAt}}
+}
+
+func scanSignIn(row pgx.Row) (s store.SignIn, err error) {
+	err = row.Scan(signInFields(&s)...)
+	return s, err
+}
+
+// CreateSignIn is of store.SignIns.
+func (db *DB) CreateSignIn(ctx context.Context, s store.SignIn) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	return db.add(ctx, "create sign-in", `INSERT INTO sign_ins (id, hash, operator, admin_key, method, remote, user_agent, created_at, used_at, expires_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, s.ID, s.Hash, text(s.Owner.Operator), text(s.Owner.AdminKey), s.Method, s.Remote, s.UserAgent,
+		stamp(s.CreatedAt), stamp(s.UsedAt), stamp(s.ExpiresAt))
+}
+
+// SignIn is of store.SignIns.
+func (db *DB) SignIn(ctx context.Context, id string) (store.SignIn, error) {
+	return one(ctx, db, "read sign-in", scanSignIn, `SELECT `+signInColumns+` FROM sign_ins WHERE id = $1`, id)
+}
+
+// SignInByHash is of store.SignIns.
+func (db *DB) SignInByHash(ctx context.Context, hash []byte) (store.SignIn, store.Operator, error) {
+	type both struct {
+		signIn   store.SignIn
+		operator store.Operator
+	}
+	v, err := one(ctx, db, "read sign-in", func(row pgx.Row) (b both, err error) {
+		o := &b.operator
+		err = row.Scan(append(signInFields(&b.signIn), optional{&o.ID}, optional{&o.Name}, optional{&o.Tenant}, optional{&o.Role}, &o.KeyHash, optional{&o.KeyHint},
+			moment{&o.CreatedAt}, moment{&o.ExpiresAt}, moment{&o.RevokedAt})...)
+		return b, err
+	}, `SELECT `+signInColumns+`, o.id, o.name, o.tenant, o.role, o.key_hash, o.key_hint, o.created_at, o.expires_at, o.revoked_at
+		FROM sign_ins LEFT JOIN operators o ON o.id = sign_ins.operator WHERE sign_ins.hash = $1`, filled(hash))
+	return v.signIn, v.operator, err
+}
+
+// ListSignIns is of store.SignIns.
+func (db *DB) ListSignIns(ctx context.Context) ([]store.SignIn, error) {
+	return list(ctx, db, "list sign-ins", scanSignIn, `SELECT `+signInColumns+` FROM sign_ins ORDER BY created_at DESC, id DESC`)
+}
+
+// TouchSignIn is of store.SignIns.
+func (db *DB) TouchSignIn(ctx context.Context, id string, at time.Time) error {
+	if err := store.Moment("used_at", at); err != nil {
+		return err
+	}
+	return db.changeOne(ctx, "touch sign-in", `UPDATE sign_ins SET used_at = greatest(used_at, $2) WHERE id = $1`, id, stamp(at))
+}
+
+// DeleteSignIn is of store.SignIns.
+func (db *DB) DeleteSignIn(ctx context.Context, id string) error {
+	return db.changeOne(ctx, "delete sign-in", `DELETE FROM sign_ins WHERE id = $1`, id)
+}
+
+// DeleteSignInsBefore is of store.SignIns.
+func (db *DB) DeleteSignInsBefore(ctx context.Context, expired, used time.Time) (int, error) {
+	if err := errors.Join(store.Moment("expired", expired), store.Moment("used", used)); err != nil {
+		return 0, err
+	}
+	return db.remove(ctx, "delete old sign-ins", `DELETE FROM sign_ins WHERE expires_at < $1 OR used_at < $2`, stamp(expired), stamp(used))
+}
