@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -214,6 +215,16 @@ func (p place) append(b []byte) []byte {
 
 // Newest in the place of an event's id is behind everything that is there.
 const Newest = "newest"
+
+// After is the place of an event's id for who begins at these offsets of the two streams, each of which is the beginning
+// of a line: with what was printed from there on, and with no beginning or end of a program before since.
+func After(stdout, stderr int64, since time.Time) string {
+	p := position{out: place{offset: max(0, stdout)}, err: place{offset: max(0, stderr)}}
+	if !since.IsZero() {
+		p.mark = max(0, since.UnixNano())
+	}
+	return p.String()
+}
 
 // parsePosition reads the id of an event.
 func parsePosition(id string) (position, error) {

@@ -24,6 +24,9 @@ type Credentials interface {
 	SetRules(ctx context.Context, by identity.Principal, tenant, domain string, r vault.Rules) (vault.CookieSet, error)
 	DeleteCookies(ctx context.Context, by identity.Principal, tenant, domain string) error
 	Capture(ctx context.Context, by identity.Principal, session string, domains []string, change func(*vault.Rules)) ([]vault.CookieSet, error)
+	// FinishRefresh keeps what somebody has logged in to, and ends the session; NeedsRefresh lists what somebody has to log in to.
+	FinishRefresh(ctx context.Context, by identity.Principal, f credential.FinishRefresh) ([]vault.CookieSet, error)
+	NeedsRefresh(ctx context.Context, by identity.Principal, tenant string) ([]credential.Alert, error)
 
 	Secrets(ctx context.Context, by identity.Principal, tenant string) ([]vault.Secret, error)
 	PutSecret(ctx context.Context, by identity.Principal, name vault.SecretName, value secret.Value) error

@@ -110,7 +110,7 @@ func (a *API) declareAgent(w http.ResponseWriter, req *http.Request, by identity
 		return err
 	}
 	tenant := by.TenantOr(body.Tenant)
-	one, err := body.read(req.PathValue("name"))
+	one, err := body.Read(req.PathValue("name"))
 	if err != nil {
 		// What is wrong with it is told to whoever might declare it.
 		if refused := a.Identity.Authorize(req.Context(), by, identity.AgentSync, tenant); refused != nil {
@@ -123,8 +123,8 @@ func (a *API) declareAgent(w http.ResponseWriter, req *http.Request, by identity
 	})
 }
 
-// read makes the declaration of an agent, as the reader of files does.
-func (r DeclareRequest) read(name string) (clawbots.Agent, error) {
+// Read makes the declaration of an agent, as the reader of files does.
+func (r DeclareRequest) Read(name string) (clawbots.Agent, error) {
 	text, err := r.entry(name)
 	if err != nil {
 		return clawbots.Agent{}, err
@@ -248,7 +248,7 @@ func (a *API) agentDetails(ctx context.Context, by identity.Principal, in *agent
 	}
 	out := AgentDetails{Agent: statusOf(s)}
 	if s.Declared != nil {
-		out.Declared, out.Exposes = declarationOf(*s.Declared), clawbots.Exposes(*s.Declared)
+		out.Declared, out.Exposes = DeclarationOf(*s.Declared), clawbots.Exposes(*s.Declared)
 	}
 	return &answer[AgentDetails]{out}, nil
 }

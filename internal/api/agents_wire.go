@@ -146,13 +146,14 @@ type Written struct {
 func statusOf(s agent.Status) Agent {
 	out := Agent{ID: s.ID, Name: s.Name, Tenant: s.Tenant, CreatedAt: s.CreatedAt, RevokedAt: s.RevokedAt, Declares: s.Declared != nil, Processes: s.Processes}
 	if s.Jail != nil {
-		kept := jailOf(*s.Jail)
+		kept := JailOf(*s.Jail)
 		out.Jail = &kept
 	}
 	return out
 }
 
-func jailOf(k jail.KeptStatus) AgentJail {
+// JailOf is a jail that is kept as it is answered.
+func JailOf(k jail.KeptStatus) AgentJail {
 	out := AgentJail{
 		Driver: "linux", Source: k.Spec.Template, Phase: k.Phase, Name: string(k.Jail), PID: k.PID, Since: k.Since, Restarts: k.Restarts,
 		Restart: string(k.Restart), Next: k.Next, Code: k.Code, Problem: k.Problem, Hint: k.Hint,
@@ -178,7 +179,8 @@ func jailOf(k jail.KeptStatus) AgentJail {
 	return out
 }
 
-func declarationOf(a clawbots.Agent) *Declaration {
+// DeclarationOf is what is declared of an agent as it is answered.
+func DeclarationOf(a clawbots.Agent) *Declaration {
 	out := &Declaration{
 		Template: a.Template, Image: a.Image, Command: a.Command, Workspace: a.Workspace, WorkspaceMode: string(a.WorkspaceMode),
 		Sharing: string(a.Sharing), Restart: string(a.Restart), Env: slices.Sorted(maps.Keys(a.Env)), Webhook: a.Webhook,

@@ -17,6 +17,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/audit/auditor"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -52,14 +53,16 @@ func (a *API) auditRoutes() {
 		status: http.StatusOK}, a.verify)
 }
 
+// auditor reads the log for callers.
+func (a *API) auditor() auditor.Auditor {
+	return auditor.Auditor{Identity: a.Identity, Records: a.Audit, Rows: a.Rows, Check: a.Verify}
+}
+
 // selection is what a query selects for somebody: of the records of one tenant, for whoever is of one.
 func (a *API) selection(ctx context.Context, by identity.Principal, q *AuditQuery) (audit.Filter, error) {
-	tenant := by.Among(q.Tenant)
-	if err := a.Identity.Authorize(ctx, by, identity.AuditRead, tenant); err != nil {
+	tenant, err := a.auditor().Selection(ctx, by, q.Tenant)
+	if err != nil {
 		return audit.Filter{}, err
-	}
-	if by.Tenant != "" {
-		tenant = by.Tenant
 	}
 	if q.AfterSeq > 0 && q.Node == "" {
 		return audit.Filter{}, problem.New(problem.BadRequest, "name the node: every node has numbers of its own", "after_seq is there without node")
@@ -141,29 +144,15 @@ func (a *API) tail(ctx context.Context, by identity.Principal, q *AuditQuery) (*
 }
 
 func (a *API) export(ctx context.Context, by identity.Principal, in *exportInput) (*huma.StreamResponse, error) {
-	// A chain has the records of all tenants: without some it would not hold together.
-	if err := a.Identity.Authorize(ctx, by, identity.AuditExport, ""); err != nil {
+	write, err := a.auditor().Export(ctx, by, in.Node)
+	if err != nil {
 		return nil, err
 	}
-	if err := a.Audit.Event(ctx, audit.Event{Action: string(identity.AuditExport), Actor: by.Actor(), Target: in.Node}); err != nil {
-		return nil, err
-	}
-	return a.stream(ctx, "Export the audit log", func(ctx context.Context, out *lines) error {
-		written, err := audit.WriteExport(ctx, out, a.Rows, in.Node)
-		if err == nil && written == 0 && in.Node != "" {
-			err = problem.New(problem.NotFound, "leave the node out for all of them", "the audit log has nothing of the node %s", quote(in.Node))
-		}
-		return err
-	}), nil
+	return a.stream(ctx, "Export the audit log", func(ctx context.Context, out *lines) error { return write(ctx, out) }), nil
 }
 
 func (a *API) verify(ctx context.Context, by identity.Principal, _ *nothing) (*answer[audit.Report], error) {
-	if err := a.Identity.Authorize(ctx, by, identity.AuditVerify, ""); err != nil {
-		return nil, err
-	}
-	// Nobody waits for the record: a log that cannot be written to is one that somebody has to look at.
-	a.Audit.Note(audit.Event{Action: string(identity.AuditVerify), Actor: by.Actor()})
-	report, err := a.Verify(ctx)
+	report, err := a.auditor().Verify(ctx, by)
 	if err != nil {
 		return nil, err
 	}

@@ -107,21 +107,21 @@ func (a *API) issueSessionToken(w http.ResponseWriter, req *http.Request, by ide
 	return control.Write(w, req, out, nil)
 }
 
-// origin is the name under which a caller knows this server, with the scheme, http or ws, as it is with TLS.
-func (a *API) origin(req *http.Request, scheme string) string {
-	if req.TLS != nil || a.trusted(peer(req)) && strings.EqualFold(req.Header.Get("X-Forwarded-Proto"), "https") {
-		scheme += "s"
-	}
-	return scheme + "://" + req.Host
-}
-
 // endpoint is the address of a session's DevTools endpoint.
 func (a *API) endpoint(req *http.Request, scheme, id, token string) string {
-	out := a.origin(req, scheme) + "/v1/sessions/" + url.PathEscape(id) + "/cdp"
+	out := a.ownURL(req, scheme) + "/v1/sessions/" + url.PathEscape(id) + "/cdp"
 	if token != "" {
 		out += "?" + url.Values{tokenParameter: {token}}.Encode()
 	}
 	return out
+}
+
+// ownURL is the address of this server by the name under which the caller knows it; scheme is http or ws, and gets its s.
+func (a *API) ownURL(req *http.Request, scheme string) string {
+	if req.TLS != nil || a.trusted(peer(req)) && strings.EqualFold(req.Header.Get("X-Forwarded-Proto"), "https") {
+		scheme += "s"
+	}
+	return scheme + "://" + req.Host
 }
 
 // version says where the endpoint is, to whoever may use it.

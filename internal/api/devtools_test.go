@@ -268,6 +268,9 @@ func TestATokenIsTakenFromTheAddressOfTheEndpointAlone(t *testing.T) {
 		"another":                  {path + "/cdp/json/version?token=" + session.TokenPrefix + "x", []func(*http.Request){anonymous}, 401},
 		"empty":                    {path + "/cdp/json/version?token=", []func(*http.Request){anonymous}, 401},
 		"a key":                    {path + "/cdp/json/version?token=" + strings.ReplaceAll(goodKey, " ", "+"), []func(*http.Request){anonymous}, 401},
+		"a live view":              {path + "/live?token=" + goodToken, []func(*http.Request){anonymous}, 400}, // no WebSocket
+		"below a live view":        {path + "/live/x?token=" + goodToken, []func(*http.Request){anonymous}, 401},
+		"a path that begins so":    {path + "/liver?token=" + goodToken, []func(*http.Request){anonymous}, 401},
 		"elsewhere":                {path + "/tabs?token=" + goodToken, []func(*http.Request){anonymous}, 401},
 		"elsewhere with a key":     {path + "/tabs?token=" + goodToken, nil, 400},
 		"a path that looks so":     {"/v1/sessions/x%2Fcdp?token=" + goodToken, []func(*http.Request){anonymous}, 401},
@@ -382,6 +385,9 @@ func TestASocketEndsWithItsReason(t *testing.T) {
 			websocket.StatusPolicyViolation, "unauthorized: the key was revoked"},
 		"the session ends": {func(_ *door, c *fakeDevtools) { c.end(problem.New(problem.SessionClosed, "", "it was closed")) },
 			websocket.StatusGoingAway, "session_closed: it was closed"},
+		"a person takes over": {func(_ *door, c *fakeDevtools) {
+			c.end(problem.New(problem.TakenOver, "wait", "ann has the session's browser in hand"))
+		}, websocket.StatusPolicyViolation, "taken_over: ann has the session's browser in hand"},
 		"the token ends": {func(_ *door, c *fakeDevtools) { c.end(problem.New(problem.Unauthorized, "", "the token has expired")) },
 			websocket.StatusPolicyViolation, "unauthorized: the token has expired"},
 		"the browser is gone": {func(_ *door, c *fakeDevtools) { c.end(cdp.ErrBrowserGone) }, websocket.StatusGoingAway, "the session has ended"},

@@ -98,8 +98,12 @@ func (a *API) egressRoutes() {
 	add(a, route{method: http.MethodGet, path: "/v1/usage", id: "list-usage", summary: "What agents have used of models"}, a.usage)
 }
 
-// whose is whom an entry is for, as a body names them: the tenant, empty for all of them, and the id of the agent.
 func (a *API) whose(ctx context.Context, by identity.Principal, op identity.Operation, w Whose) (tenant, agent string, err error) {
+	return w.Of(ctx, a.Identity, by, op)
+}
+
+// Of is whom an entry is for: the tenant, empty for all of them, and the id of the agent.
+func (w Whose) Of(ctx context.Context, people Identity, by identity.Principal, op identity.Operation) (tenant, agent string, err error) {
 	if err := errors.Join(checkTenant(w.Tenant), checkText("agent", w.Agent)); err != nil {
 		return "", "", err
 	}
@@ -113,17 +117,21 @@ func (a *API) whose(ctx context.Context, by identity.Principal, op identity.Oper
 	if w.Agent == "" {
 		return tenant, "", nil
 	}
-	found, err := a.agentNamed(ctx, by, op, tenant, w.Agent)
+	found, err := AgentNamed(ctx, people, by, op, tenant, w.Agent)
 	return tenant, found.ID, err
 }
 
-// agentNamed finds an agent by its name, for somebody who may do the operation with what is its tenant's: others are told
-// that they may not, before they are told whether it exists.
 func (a *API) agentNamed(ctx context.Context, by identity.Principal, op identity.Operation, tenant, name string) (identity.Agent, error) {
-	if err := a.Identity.Authorize(ctx, by, op, tenant); err != nil {
+	return AgentNamed(ctx, a.Identity, by, op, tenant, name)
+}
+
+// AgentNamed finds an agent by its name, for somebody who may do the operation with what is its tenant's: others are told
+// that they may not, before they are told whether it exists.
+func AgentNamed(ctx context.Context, people Identity, by identity.Principal, op identity.Operation, tenant, name string) (identity.Agent, error) {
+	if err := people.Authorize(ctx, by, op, tenant); err != nil {
 		return identity.Agent{}, err
 	}
-	all, err := a.Identity.Agents(ctx, by, tenant)
+	all, err := people.Agents(ctx, by, tenant)
 	if err != nil {
 		return identity.Agent{}, err
 	}
@@ -173,7 +181,7 @@ func (a *API) addRule(ctx context.Context, by identity.Principal, in *jsonBody) 
 	if err != nil {
 		return nil, err
 	}
-	rule, err := body.rule(a.Now())
+	rule, err := body.Rule(a.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +249,7 @@ func (a *API) putService(ctx context.Context, by identity.Principal, in *jsonBod
 	if err != nil {
 		return nil, err
 	}
-	service := body.service()
+	service := body.Service()
 	if service.Tenant, service.Agent, err = a.whose(ctx, by, identity.ServiceChange, body.Whose); err != nil {
 		return nil, err
 	}
@@ -278,7 +286,7 @@ func (a *API) putProvider(ctx context.Context, by identity.Principal, in *jsonBo
 	if err != nil {
 		return nil, err
 	}
-	provider := body.provider()
+	provider := body.Provider()
 	if provider.Tenant, provider.Agent, err = a.whose(ctx, by, identity.ProviderChange, body.Whose); err != nil {
 		return nil, err
 	}

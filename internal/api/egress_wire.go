@@ -32,8 +32,8 @@ type RuleRequest struct {
 	Note     string        `json:"note,omitempty" doc:"for people"`
 }
 
-// rule reads the texts. Whether their values are allowed is the service's to say.
-func (r RuleRequest) rule(now time.Time) (egress.Rule, error) {
+// Rule reads the texts. Whether their values are allowed is the service's to say.
+func (r RuleRequest) Rule(now time.Time) (egress.Rule, error) {
 	if r.Target == "" {
 		return egress.Rule{}, problem.New(problem.BadRequest, "send target, such as https://example.com/repos/**", "the target is missing")
 	}
@@ -94,7 +94,8 @@ type ServiceRequest struct {
 	Note       string             `json:"note,omitempty" doc:"for people"`
 }
 
-func (r ServiceRequest) service() egress.Service {
+// Service is the entry that the request is for, without whose it is.
+func (r ServiceRequest) Service() egress.Service {
 	return egress.Service{
 		Meta: egress.Meta{Note: r.Note}, Name: r.Name, Upstream: egress.Upstream{BaseURL: r.BaseURL, Address: r.Address, Secret: r.Secret},
 		Allow: r.Allow, Inject: r.Inject, Scrub: r.Scrub, Compressed: r.Compressed, Git: r.Git, Env: r.Env,
@@ -127,7 +128,8 @@ type ProviderRequest struct {
 	Note     string           `json:"note,omitempty" doc:"for people"`
 }
 
-func (r ProviderRequest) provider() egress.Provider {
+// Provider is the entry that the request is for, without whose it is.
+func (r ProviderRequest) Provider() egress.Provider {
 	return egress.Provider{
 		Meta: egress.Meta{Note: r.Note}, Name: r.Name, Upstream: egress.Upstream{BaseURL: r.BaseURL, Address: r.Address, Secret: r.Secret},
 		Wire: r.Wire, Models: r.Models, Priority: r.Priority, Inject: r.Inject, Prices: r.Prices,

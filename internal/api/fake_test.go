@@ -41,6 +41,9 @@ type fakeSessions struct {
 	scope   session.Scope
 	life    time.Duration
 	clients []*fakeDevtools
+	viewers []*fakeViewing
+	forced  bool // of a take-over, or anyway of its end
+	refresh session.RefreshRequest
 	refuse  bool                          // what its DevTools clients ask
 	holders map[string]identity.Principal // of tokens
 	page    []string                      // of a recording, as it is written
@@ -206,6 +209,7 @@ type fakeCredentials struct {
 	imported credential.Import
 	rules    vault.Rules
 	captured *vault.Rules
+	finished credential.FinishRefresh
 	set      vault.CookieSet // what is stored
 	fail     error
 	value    []byte // of the secret
@@ -327,6 +331,7 @@ func newDoor(t testing.TB, change ...func(*Options)) *door {
 	if d.API, err = New(o); err != nil {
 		t.Fatal(err)
 	}
+	d.watching = d.sessions.watch
 	return d
 }
 

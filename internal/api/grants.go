@@ -53,20 +53,26 @@ func (a *API) issueGrant(ctx context.Context, by identity.Principal, in *jsonBod
 	if err != nil {
 		return nil, err
 	}
-	if err := checkTenant(body.Tenant); err != nil {
-		return nil, err
-	}
-	ttl, err := positive("ttl", body.TTL)
+	request, err := body.Request()
 	if err != nil {
 		return nil, err
 	}
-	token, row, err := a.Credentials.IssueGrant(ctx, by, grant.Request{
-		Tenant: body.Tenant, Domains: body.Domains, EgressDomains: body.EgressDomains, Access: grant.Access(body.Access), TTL: ttl, Origin: body.Origin,
-	})
+	token, row, err := a.Credentials.IssueGrant(ctx, by, request)
 	if err != nil {
 		return nil, err
 	}
 	return &answer[IssuedGrant]{IssuedGrant{Token: token.Reveal(), Grant: a.grantOf(row)}}, nil
+}
+
+// Request reads the texts. Whether their values are allowed is the service's to say.
+func (r GrantRequest) Request() (grant.Request, error) {
+	if err := checkTenant(r.Tenant); err != nil {
+		return grant.Request{}, err
+	}
+	ttl, err := positive("ttl", r.TTL)
+	return grant.Request{
+		Tenant: r.Tenant, Domains: r.Domains, EgressDomains: r.EgressDomains, Access: grant.Access(r.Access), TTL: ttl, Origin: r.Origin,
+	}, err
 }
 
 // positive reads a duration; empty is zero, which is the default of whoever gets it, so that a zero that was written is

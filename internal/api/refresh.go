@@ -11,6 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
@@ -30,11 +31,26 @@ type RefreshSession struct {
 	ConsoleURL string `json:"console_url,omitempty" doc:"the page on which its opener logs in; missing when there is no console"`
 }
 
+// FinishRequest is the body that keeps what somebody has logged in to.
+type FinishRequest struct {
+	Domains       []string `json:"domains" nullable:"false" doc:"registrable domains whose cookies are kept, one account for each"`
+	EgressDomains []string `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that the site needs; they are proposed for grants"`
+}
+
+// NeedsRefresh is the answer to a listing.
+type NeedsRefresh struct {
+	Accounts []credential.Alert `json:"accounts" nullable:"false"`
+}
+
 func (a *API) refreshRoutes() {
 	a.plain(route{method: http.MethodPost, path: "/v1/refreshes", id: "open-refresh", summary: "Open a session to log in with",
 		status: http.StatusCreated, body: reflect.TypeFor[RefreshRequest]()}, nil,
 		map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[RefreshSession]())}, a.openRefresh)
 	add(a, route{method: http.MethodGet, path: ofSession + "/seen", id: "seen", summary: "What a session to log in with has seen"}, a.seen)
+	add(a, route{method: http.MethodPost, path: ofSession + "/refresh", id: "finish-refresh", summary: "Keep what was logged in to, and end the session",
+		status: http.StatusOK, body: reflect.TypeFor[FinishRequest]()}, a.finishRefresh)
+	add(a, route{method: http.MethodGet, path: "/v1/accounts/needs-refresh", id: "needs-refresh", summary: "List the accounts that somebody has to log in to again"},
+		a.needsRefresh)
 }
 
 func (a *API) openRefresh(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
@@ -55,7 +71,7 @@ func (a *API) openRefresh(w http.ResponseWriter, req *http.Request, by identity.
 	}
 	out := RefreshSession{Session: opened}
 	if a.Console != nil {
-		out.ConsoleURL = a.origin(req, "http") + consolePath + "/refresh/" + url.PathEscape(opened.ID)
+		out.ConsoleURL = a.ownURL(req, "http") + consolePath + "/refresh/" + url.PathEscape(opened.ID)
 	}
 	answer, err := json.Marshal(out)
 	if err != nil {
@@ -79,4 +95,24 @@ func (a *API) seen(ctx context.Context, by identity.Principal, in *getInput) (*a
 		out.Sites[n].Cookies = list(out.Sites[n].Cookies)
 	}
 	return &answer[session.Seen]{out}, nil
+}
+
+func (a *API) finishRefresh(ctx context.Context, by identity.Principal, in *sessionBody) (*answer[CookieSets], error) {
+	body, err := decode[FinishRequest](in.RawBody)
+	if err != nil {
+		return nil, err
+	}
+	sets, err := a.Credentials.FinishRefresh(ctx, by, credential.FinishRefresh{Session: in.ID, Domains: body.Domains, EgressDomains: body.EgressDomains})
+	if err != nil {
+		return nil, err
+	}
+	return &answer[CookieSets]{CookieSets{Sets: listed(sets)}}, nil
+}
+
+func (a *API) needsRefresh(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[NeedsRefresh], error) {
+	accounts, err := a.Credentials.NeedsRefresh(ctx, by, in.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	return &answer[NeedsRefresh]{NeedsRefresh{Accounts: listed(accounts)}}, nil
 }

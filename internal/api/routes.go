@@ -156,6 +156,9 @@ func (a *API) routes() {
 	if a.Servers != nil {
 		a.addServers()
 	}
+	if a.SignIn != nil {
+		a.signInRoutes()
+	}
 	a.egressRoutes()
 	a.accessRoutes()
 	a.aliasRoutes()

@@ -34,6 +34,13 @@ func TestRoutesReachTheirService(t *testing.T) {
 		{"DELETE", "/v1/sessions/" + someID, "", 200, "close " + someID, `"closing"`},
 		{"DELETE", "/v1/sessions/" + someID + "?wait=true", "", 200, "wait " + someID, `"closed"`},
 		{"POST", "/v1/sessions/" + someID + "/tokens", `{"scope":"view"}`, 200, "token " + someID, `"token":"cjses_issued"`},
+		{"GET", "/v1/sessions/" + someID + "/tokens", "", 200, "tokens " + someID, `{"id":"st_1","scope":"view","by":"admin","created_at":"2001-09-09T01:46:40Z","expires_at":"2001-09-09T02:46:40Z"}`},
+		{"DELETE", "/v1/sessions/" + someID + "/tokens/st_1", "", 204, "revoke st_1 " + someID, ""},
+		{"GET", "/v1/sessions/" + someID + "/thumbnail", "", 200, "thumbnail " + someID, "small picture"},
+		{"POST", "/v1/sessions/" + someID + "/take-over", "", 200, "take-over " + someID, someID},
+		{"POST", "/v1/sessions/" + someID + "/hand-back", "{}", 200, "hand-back " + someID, someID},
+		{"POST", "/v1/refreshes", `{"domain":"example.com"}`, 201, "refresh", someID},
+		{"GET", "/v1/sessions/" + someID + "/seen", "", 200, "seen " + someID, `"domain":"example.com"`},
 		{"GET", "/v1/sessions/" + someID + "/screenshots/3", "", 200, "recorded " + someID, "old picture"},
 	} {
 		t.Run(test.method+" "+test.path, func(t *testing.T) {

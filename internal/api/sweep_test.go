@@ -28,6 +28,7 @@ const (
 	needsNothing              // no table says who may: everybody with a key
 	workers                   // acme's agent's, which is named worker
 	asker                     // an agent's, whoever it is; others are told so
+	operators                 // acme's operator's, and its admins'
 )
 
 // expectation is what the sweep knows of a route.
@@ -59,6 +60,16 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/sessions/{id}/cdp/json/version":     {op: identity.SessionAttach, status: 200},
 		"GET /v1/sessions/{id}/cdp/json/list":        {op: identity.SessionAttach, status: 200},
 		"GET /v1/sessions/{id}/screenshots/{number}": {op: identity.SessionRecording, status: 200},
+		"GET /v1/sessions/{id}/tokens":               {op: identity.SessionToken, status: 200},
+		"DELETE /v1/sessions/{id}/tokens/{token}":    {op: identity.SessionToken, status: 204},
+		"GET /v1/sessions/{id}/live":                 {op: identity.SessionWatch, status: 400}, // no WebSocket
+		"GET /v1/sessions/{id}/thumbnail":            {op: identity.SessionLook, status: 200},
+		"POST /v1/sessions/{id}/take-over":           {op: identity.SessionControl, body: `{"force":true}`, status: 200},
+		"POST /v1/sessions/{id}/hand-back":           {op: identity.SessionControl, body: `{"anyway":true}`, status: 200},
+		"POST /v1/refreshes":                         {op: identity.SessionRefresh, of: callers, body: ofTenant + `,"domain":"example.com"}`, status: 201},
+		"GET /v1/sessions/{id}/seen":                 {op: identity.SessionRefresh, status: 200},
+		"POST /v1/sessions/{id}/refresh":             {op: identity.SessionRefresh, body: `{"domains":["example.com"]}`, status: 200},
+		"GET /v1/accounts/needs-refresh":             {op: identity.CookiesList, query: inTenant, status: 200},
 		"POST /v1/sessions/{id}/capture":             {op: identity.CookiesCapture, body: `{"domains":["example.com"]}`, status: 200},
 
 		"GET /v1/cookies":          {op: identity.CookiesList, query: inTenant, status: 200},
@@ -124,6 +135,10 @@ func whatEveryRouteDoes() map[string]expectation {
 		"POST /v1/operators/{id}/rotate": {op: identity.OperatorRotate, body: `{"life":"1h"}`, status: 201},
 		"DELETE /v1/operators/{id}":      {op: identity.OperatorRevoke, status: 204},
 
+		"POST /v1/console/links":           {op: identity.SignIn, of: ownTenants, status: 200},
+		"GET /v1/console/sign-ins":         {op: identity.SignInList, of: ownTenants, status: 200},
+		"DELETE /v1/console/sign-ins/{id}": {op: identity.SignInEnd, of: operators, status: 204},
+
 		"GET /v1/agents":                       {op: identity.AgentList, query: inTenant, status: 200},
 		"POST /v1/agents":                      {op: identity.AgentCreate, body: ofTenant + `,"name":"NEW"}`, status: 201},
 		"DELETE /v1/agents/{name}":             {op: identity.AgentDelete, query: inTenant, status: 204},
@@ -188,7 +203,7 @@ func (s *sweeper) things(path string, there bool) map[string]string {
 	}
 	out := map[string]string{
 		"{domain}": pick("example.com", "example.net"), "{service}": pick("github", "gitlab"), "{name}": pick("writer2", "writer9"),
-		"{number}": "1", "{targetId}": pick("t1", "t9"), "{media}": pick("m1", "m9"),
+		"{number}": "1", "{targetId}": pick("t1", "t9"), "{media}": pick("m1", "m9"), "{token}": pick("st_1", "st_9"),
 	}
 	switch {
 	case strings.HasPrefix(path, "/v1/sessions/"):
@@ -197,6 +212,8 @@ func (s *sweeper) things(path string, there bool) map[string]string {
 		out["{id}"] = pick(s.grant, "g_aaaaaaaaaaaaaaaaaaaa")
 	case strings.HasPrefix(path, "/v1/operators/"):
 		out["{id}"] = pick(s.operator, "op_aaaaaaaaaaaaaaaaaaaa")
+	case strings.HasPrefix(path, "/v1/console/sign-ins/"):
+		out["{id}"] = pick(s.signIn, "si_aaaaaaaaaaaaaaaaaaaa")
 	case strings.HasPrefix(path, "/v1/rules/"):
 		out["{id}"] = pick(s.rule, "AAAAAAAAAAAAAAAAAAAAAAAAAA")
 	case strings.HasPrefix(path, "/v1/services/"):
@@ -310,6 +327,12 @@ func (s *sweeper) allowed(p identity.Principal, e expectation) error {
 			return problem.New(problem.Forbidden, "", "only agents ask")
 		}
 		return identity.CanWith(p, e.op, identity.Object{Tenant: p.Tenant, Agent: p.ID})
+	case operators:
+		err := identity.CanWith(p, e.op, identity.Object{Tenant: "acme"})
+		if err == nil && p.Role == identity.RoleViewer {
+			return problem.New(problem.NotFound, "", "it is another's")
+		}
+		return err
 	case ownTenants:
 		return identity.CanWith(p, e.op, identity.Object{Tenant: p.TenantOr(""), Agent: agentID(p)})
 	}
@@ -347,7 +370,7 @@ func (s *sweeper) roles(route string, e expectation) {
 // of a tenant, and of both.
 func (s *sweeper) strangers(route string, e expectation) {
 	for _, who := range []string{"beta admin", "beta agent", "acme agent"} {
-		if e.of != acmes && e.of != nobodys && e.of != workers || strings.HasPrefix(who, "acme") && !strings.Contains(route, "/sessions/") {
+		if e.of != acmes && e.of != nobodys && e.of != workers && e.of != operators || strings.HasPrefix(who, "acme") && !strings.Contains(route, "/sessions/") {
 			continue
 		}
 		s.seed()
@@ -473,7 +496,7 @@ func TestATokenDoesWhatItsScopeSays(t *testing.T) {
 			// Another session of the same tenant is none.
 			method, path, _ := strings.Cut(route, " ")
 			if strings.HasPrefix(path, "/v1/sessions/{id}") && want != http.StatusForbidden {
-				path = strings.NewReplacer("{id}", w.agents, "{number}", "1", "{name}", "a", "{media}", "m1", "{targetId}", "t1").Replace(path)
+				path = strings.NewReplacer("{id}", w.agents, "{number}", "1", "{name}", "a", "{media}", "m1", "{targetId}", "t1", "{token}", "st_1").Replace(path)
 				w.request(token, method, path, e.body).wantProblem(t, 404, problem.NotFound)
 			}
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
@@ -56,6 +57,9 @@ type world struct {
 	grant, operator string // acme's; made anew before each use
 	token           string // of the agent writer2
 	writer, worker  string // the ids of writer2, and of the agent worker
+
+	signIns *signin.Service
+	signIn  string // of acme's operator
 
 	book                            *egress.Book
 	rule, service, provider, access string // acme's
@@ -117,6 +121,9 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	closing(func() error { w.identity.Close(); return nil })
 	w.admin, err = w.identity.Authenticate(ctx, w.keys["admin"], netip.Addr{})
 	must(err)
+	w.signIns, err = signin.Open(ctx, signin.Options{Store: db, Identity: w.identity, Idle: time.Hour, Life: time.Hour, Now: time.Now})
+	must(err)
+	closing(func() error { w.signIns.Close(); return nil })
 
 	w.sessions = &ownedSessions{authority: w.identity, of: map[string]identity.Object{}}
 	w.accounts, err = credential.New(credential.Options{Vault: v, Grants: grants, Keyring: keyring, Identity: w.identity, Audit: w.log,
@@ -127,7 +134,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	closing(func() error { w.book.Close(); return nil })
 	w.jails = &ownedAgents{authority: w.identity, kept: map[string]jail.KeptStatus{}}
 	o := Options{
-		Agents: w.jails, Servers: ownedServers{w.identity},
+		Agents: w.jails, Servers: ownedServers{w.identity}, SignIn: w.signIns,
 		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Egress: w.book, Audit: w.log, Rows: db, Version: "v1.2.3",
 		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },
 		Listen: netip.MustParseAddrPort("127.0.0.1:18780"), Log: logTo(w.written),
@@ -138,6 +145,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	}
 	w.API, err = New(o)
 	must(err)
+	w.watching = w.sessions.watch
 
 	for _, tenant := range []string{"acme", "beta"} {
 		_, err := w.identity.CreateTenant(ctx, w.admin, tenant, identity.Policy{})
@@ -180,6 +188,13 @@ func (w *world) seed() {
 	_, o, err := w.identity.CreateOperator(w.ctx, w.admin, identity.NewOperator{Name: "victim", Tenant: "acme", Role: identity.RoleViewer, Life: time.Hour})
 	must(err)
 	w.operator = o.ID
+	signIns, err := w.signIns.List(w.ctx, w.admin, signin.SignIn{})
+	must(err)
+	if !slices.ContainsFunc(signIns, func(in signin.SignIn) bool { return in.ID == w.signIn }) {
+		_, in, err := w.signIns.WithKey(w.ctx, w.keys["acme operator"], signin.From{})
+		must(err)
+		w.signIn = in.ID
+	}
 	_, _, err = w.identity.CreateAgent(w.ctx, w.admin, "acme", "writer2", time.Hour)
 	if problem.CodeOf(err) == problem.Conflict {
 		err = w.identity.RestoreAgent(w.ctx, w.admin, "acme", "writer2")
@@ -308,7 +323,8 @@ func (s *ownedSessions) Open(ctx context.Context, by identity.Principal, r sessi
 }
 
 func (s *ownedSessions) Get(ctx context.Context, by identity.Principal, id string) (session.Session, error) {
-	return session.Session{ID: id, Tenant: s.of[id].Tenant}, s.permit(ctx, by, identity.SessionRead, id)
+	// All are of a kind that a refresh can be finished of.
+	return session.Session{ID: id, Tenant: s.of[id].Tenant, CredentialMode: session.ModeRefresh}, s.permit(ctx, by, identity.SessionRead, id)
 }
 
 func (s *ownedSessions) List(ctx context.Context, by identity.Principal, tenant string, _ bool) ([]session.Session, error) {

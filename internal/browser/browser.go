@@ -46,6 +46,7 @@ type Browser struct {
 	folder    folder
 	media     media
 	live      *Live
+	seekers   atomic.Uint64 // counts, for the names of their handles
 }
 
 // Open waits for a browser's first reply, which says that it is ready. The Browser uses the connection from then on,

@@ -83,6 +83,9 @@ func (p *Page) seeDialog(ctx context.Context, event cdp.EventMessage) {
 		p.reply(ctx, false, "")
 		return
 	}
+	if p.b.live.offerDialog(p, opening) {
+		return
+	}
 	accept, text := p.decide(opening.Type)
 	p.note(Dialog{
 		Type:     bounded(string(opening.Type), 40),

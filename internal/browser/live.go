@@ -28,6 +28,7 @@ type Live struct {
 	casts    atomic.Int64 // screencasts that were started, ever
 
 	task sync.WaitGroup
+	ctx  context.Context // of what belongs to the browser and to no caller
 	stop context.CancelFunc
 
 	mu      sync.Mutex
@@ -193,7 +194,7 @@ func (l *Live) begin() {
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	l.begun, l.stop = true, stop
+	l.begun, l.ctx, l.stop = true, ctx, stop
 	l.task.Go(func() { l.follow(ctx) })
 }
 
@@ -209,7 +210,21 @@ func (l *Live) end() {
 	if stop != nil {
 		stop()
 	}
+	l.endHolding()
 	l.task.Wait()
+}
+
+// launch runs something that goes on after its caller has left. It is false when the browser is gone.
+func (l *Live) launch(run func(ctx context.Context)) bool {
+	l.begin()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended != nil {
+		return false
+	}
+	ctx := l.ctx
+	l.task.Go(func() { run(ctx) })
+	return true
 }
 
 // gone is why there is nothing to see any more.

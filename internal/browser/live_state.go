@@ -3,11 +3,6 @@ package browser
 import (
 	"context"
 	"reflect"
-
-	protocol "github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/page"
-
-	"github.com/clawjail/clawjail/internal/cdp"
 )
 
 const (
@@ -41,7 +36,7 @@ func (l *Live) describe(ctx context.Context) {
 		l.b.tabs.mu.Unlock()
 		if p != nil {
 			state.Loading = p.isLoading()
-			if history, err := cdp.Do(ctx, p.session, page.GetNavigationHistory, protocol.Empty{}); err == nil {
+			if history, err := p.history(ctx); err == nil {
 				state.Back = history.CurrentIndex > 0
 				state.Forward = history.CurrentIndex+1 < int64(len(history.Entries))
 			}

@@ -80,8 +80,11 @@ func level(word string) string {
 	return "info"
 }
 
-// log keeps an event of the page's console or network.
+// log keeps an event of the page's console or network: none of what happens while a person steers.
 func (p *Page) log(event cdp.EventMessage) {
+	if p.b.live.held.Load() {
+		return
+	}
 	switch event.Method {
 	case runtime.ConsoleAPICalled.Method:
 		p.seeConsole(event)

@@ -53,6 +53,9 @@ type Page struct {
 	armed    *dialogAnswer
 	chooser  *fileChooser
 	loading  bool // a document of the main frame is on its way
+	top      protocol.FrameID
+	asked    []chan struct{} // each is closed when all events that have arrived were seen
+	wake     context.CancelFunc
 	console  ring[ConsoleMessage]
 	faults   ring[ConsoleMessage]
 	requests ring[*Request]
@@ -78,10 +81,10 @@ func attachPage(ctx context.Context, b *Browser, id target.ID) (*Page, error) {
 		b: b, session: b.conn.Session(string(attached.SessionID)), browser: b.conn.Browser(), id: id,
 		steering: make(chan struct{}, 1), photographed: make(chan struct{}, 1),
 		ready: make(chan struct{}), gone: make(chan struct{}),
-		document: b.documents.Add(1),
-		console:  ring[ConsoleMessage]{most: maxConsole, mostBytes: maxConsoleBytes},
-		faults:   ring[ConsoleMessage]{most: maxConsole, mostBytes: maxConsoleBytes},
-		byID:     make(map[string]*Request),
+		document: b.documents.Add(1), top: protocol.FrameID(id),
+		console: ring[ConsoleMessage]{most: maxConsole, mostBytes: maxConsoleBytes},
+		faults:  ring[ConsoleMessage]{most: maxConsole, mostBytes: maxConsoleBytes},
+		byID:    make(map[string]*Request),
 	}
 	p.requests = ring[*Request]{most: maxRequests, mostBytes: maxRequestBytes}
 	p.events, err = p.session.Subscribe(pageEvents()...)
@@ -260,17 +263,70 @@ func (p *Page) detach() {
 // watch reads the page's events until the session or the connection ends.
 func (p *Page) watch(ctx context.Context) {
 	defer close(p.gone)
+	defer p.b.live.forget(p)
+	var waiting context.Context
 	for {
-		event, err := p.events.Next(ctx)
-		var lost *cdp.LostError
-		if errors.As(err, &lost) {
-			p.lost(ctx)
-			continue
+		if waiting == nil || waiting.Err() != nil {
+			waiting = p.interruptible(ctx)
 		}
-		if err != nil {
+		event, err := p.events.Next(waiting)
+		var lost *cdp.LostError
+		switch {
+		case err == nil:
+			p.see(ctx, event)
+		case errors.As(err, &lost):
+			p.lost(ctx)
+		case ctx.Err() == nil && errors.Is(err, context.Canceled):
+			p.answer()
+		default:
+			p.answer()
+			p.interrupt()
 			return
 		}
-		p.see(ctx, event)
+	}
+}
+
+// interruptible is a context that [Page.settle] ends.
+func (p *Page) interruptible(ctx context.Context) context.Context {
+	waiting, wake := context.WithCancel(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wake = wake
+	if len(p.asked) > 0 {
+		wake()
+	}
+	return waiting
+}
+
+func (p *Page) interrupt() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wake != nil {
+		p.wake()
+	}
+}
+
+// answer tells those who asked that everything was seen.
+func (p *Page) answer() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, seen := range p.asked {
+		close(seen)
+	}
+	p.asked = nil
+}
+
+// settle waits until every event of the page that has arrived until now was seen.
+func (p *Page) settle(ctx context.Context) {
+	seen := make(chan struct{})
+	p.mu.Lock()
+	p.asked = append(p.asked, seen)
+	p.mu.Unlock()
+	p.interrupt()
+	select {
+	case <-seen:
+	case <-p.gone:
+	case <-ctx.Done():
 	}
 }
 
@@ -292,7 +348,7 @@ func (p *Page) see(ctx context.Context, event cdp.EventMessage) {
 		p.seeDialog(ctx, event)
 	case page.FileChooserOpened.Method:
 		var e page.EventFileChooserOpened
-		if cdp.Decode(event.Params, &e) == nil {
+		if cdp.Decode(event.Params, &e) == nil && !p.b.live.offerFiles(p, p.session, e) {
 			p.mu.Lock()
 			p.chooser = &fileChooser{node: int64(e.BackendNodeID), mode: bounded(string(e.Mode), 40)}
 			p.mu.Unlock()
@@ -300,6 +356,7 @@ func (p *Page) see(ctx context.Context, event cdp.EventMessage) {
 	case page.FrameNavigated.Method:
 		var e struct {
 			Frame struct {
+				ID       protocol.FrameID  `json:"id"`
 				ParentID protocol.FrameID  `json:"parentId"`
 				LoaderID protocol.LoaderID `json:"loaderId"`
 			} `json:"frame"`
@@ -307,10 +364,35 @@ func (p *Page) see(ctx context.Context, event cdp.EventMessage) {
 		if cdp.Decode(event.Params, &e) == nil && e.Frame.ParentID == "" {
 			p.mu.Lock()
 			p.document, p.current, p.chooser = p.b.documents.Add(1), e.Frame.LoaderID, nil
+			p.top = e.Frame.ID
 			p.mu.Unlock()
+			p.b.live.left(p)
 		}
+	case page.FrameStartedLoading.Method:
+		p.seeLoading(event, true)
+	case page.FrameStoppedLoading.Method:
+		p.seeLoading(event, false)
+	case page.JavascriptDialogClosed.Method:
+		p.b.live.dialogClosed(p)
 	default:
 		p.log(event)
+	}
+}
+
+// seeLoading keeps whether the main frame loads.
+func (p *Page) seeLoading(event cdp.EventMessage, loading bool) {
+	var e page.EventFrameStartedLoading
+	if cdp.Decode(event.Params, &e) != nil {
+		return
+	}
+	p.mu.Lock()
+	changed := e.FrameID == p.top && p.loading != loading
+	if changed {
+		p.loading = loading
+	}
+	p.mu.Unlock()
+	if changed {
+		p.b.live.poke()
 	}
 }
 

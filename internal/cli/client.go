@@ -52,19 +52,7 @@ func (p *program) client() (*client.Client, error) {
 func (p *program) controlURL(c config.Config) (*url.URL, error) {
 	text := p.getenv(urlVariable)
 	if text == "" {
-		scheme := "http"
-		if c.TLS.Set() {
-			scheme = "https"
-		}
-		listen := c.Listen
-		if listen.Addr().IsUnspecified() {
-			loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-			if listen.Addr().Is6() {
-				loopback = netip.IPv6Loopback()
-			}
-			listen = netip.AddrPortFrom(loopback, listen.Port())
-		}
-		return &url.URL{Scheme: scheme, Host: listen.String()}, nil
+		return listening(c), nil
 	}
 	hint := "set it to something like http://127.0.0.1:18780, or unset it"
 	u, err := url.Parse(text)
@@ -76,6 +64,23 @@ func (p *program) controlURL(c config.Config) (*url.URL, error) {
 			"%s is not encrypted and not on this machine: the key would cross the network in the clear", urlVariable)
 	}
 	return &url.URL{Scheme: u.Scheme, Host: u.Host}, nil
+}
+
+// listening is where the control plane of a configuration is reached from this machine.
+func listening(c config.Config) *url.URL {
+	scheme := "http"
+	if c.TLS.Set() {
+		scheme = "https"
+	}
+	listen := c.Listen
+	if listen.Addr().IsUnspecified() {
+		loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		if listen.Addr().Is6() {
+			loopback = netip.IPv6Loopback()
+		}
+		listen = netip.AddrPortFrom(loopback, listen.Port())
+	}
+	return &url.URL{Scheme: scheme, Host: listen.String()}
 }
 
 func loopbackHost(host string) bool {

@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/open"
@@ -46,6 +47,7 @@ type ring struct {
 	keyring  *grant.Keyring
 	grants   *grant.Issuer
 	identity *identity.Service
+	signin   *signin.Service
 }
 
 // openRing opens everything that the control plane has of identity. The audit log comes first, so that nothing is done
@@ -100,6 +102,10 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 	if err != nil {
 		return nil, fmt.Errorf("open what is known of operators and agents: %w", err)
 	}
+	r.signin, err = signin.Open(ctx, signin.Options{Store: r.store, Identity: r.identity, Idle: o.config.Console.Idle, Life: o.config.Console.Life, Now: o.now})
+	if err != nil {
+		return nil, fmt.Errorf("open what is known of who is signed in: %w", err)
+	}
 	return r, nil
 }
 
@@ -116,6 +122,9 @@ func (r *ring) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
 	defer cancel()
 	var errs []error
+	if r.signin != nil {
+		r.signin.Close()
+	}
 	if r.identity != nil {
 		r.identity.Close()
 	}
@@ -238,12 +247,17 @@ func (r *ring) tidy(ctx context.Context, host *hostd.Client, now func() time.Tim
 	}
 }
 
-// removeOld removes grants that expired long ago, and audit rows that need not be kept.
+// removeOld removes grants that expired long ago, sign-ins that are over, and audit rows that need not be kept.
 func (r *ring) removeOld(ctx context.Context, now time.Time, log *slog.Logger) {
 	if n, err := r.grants.Purge(ctx); err != nil {
 		log.Warn("remove old grants", "error", err)
 	} else if n > 0 {
 		log.Info("old grants removed", "grants", n)
+	}
+	if n, err := r.signin.Purge(ctx); err != nil {
+		log.Warn("remove old sign-ins", "error", err)
+	} else if n > 0 {
+		log.Info("old sign-ins removed", "sign_ins", n)
 	}
 	gone, err := r.log.Trim(ctx, audit.Retention{OlderThan: now.Add(-r.keep), Actor: system, Why: "audit.keep"})
 	if err != nil {

@@ -25,7 +25,7 @@ func newCookiesCommand(p *program) *cobra.Command {
 		Long: "A cookie set is the login of a tenant at one domain: its cookies, encrypted. Nothing ever shows their values. A " +
 			"session gets them with a grant, see `clawjail grant`.",
 	})
-	cmd.AddCommand(newCookiesImport(p), newCookiesCapture(p), newCookiesList(p), newCookiesSet(p), newCookiesRemove(p))
+	cmd.AddCommand(newCookiesImport(p), newCookiesRefresh(p), newCookiesCapture(p), newCookiesList(p), newCookiesSet(p), newCookiesRemove(p))
 	return cmd
 }
 
@@ -159,7 +159,7 @@ func newCookiesList(p *program) *cobra.Command {
 			}
 			out := cmd.OutOrStdout()
 			if len(args) == 0 {
-				sets, err := c.Cookies(cmd.Context(), tenant)
+				sets, err := listSets(cmd.Context(), c, tenant)
 				if err != nil {
 					return err
 				}
@@ -183,11 +183,49 @@ func newCookiesList(p *program) *cobra.Command {
 	return cmd
 }
 
-func setRows(sets []vault.CookieSet, now time.Time) [][]string {
+// listedSet is a cookie set as a listing has it.
+type listedSet struct {
+	vault.CookieSet
+	// NeedsRefresh is why somebody has to log in again.
+	NeedsRefresh string `json:"needs_refresh,omitempty"`
+}
+
+// listSets lists the cookie sets, with those marked that somebody has to log in to again.
+func listSets(ctx context.Context, c *client.Client, tenant string) ([]listedSet, error) {
+	sets, err := c.Cookies(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
+	alerts, err := c.NeedsRefresh(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
+	out := []listedSet{}
+	for _, s := range sets {
+		one := listedSet{CookieSet: s}
+		for _, a := range alerts {
+			if a.Tenant == s.Tenant && a.Domain == s.Domain {
+				one.NeedsRefresh = a.Reason
+			}
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// problemOf is what somebody has to do something about.
+func problemOf(s listedSet) string {
+	if s.Problem == "" && s.NeedsRefresh != "" {
+		return problem.NeedsRefresh + " (" + printable(s.NeedsRefresh) + ")"
+	}
+	return dash(s.Problem)
+}
+
+func setRows(sets []listedSet, now time.Time) [][]string {
 	rows := [][]string{{"DOMAIN", "TENANT", "COOKIES", "SCOPES", "SESSIONS", "STORED", "USED", "EXPIRES", "PROBLEM"}}
 	for _, s := range sets {
 		rows = append(rows, []string{printable(s.Domain), s.Tenant, strconv.Itoa(s.Count), dash(printable(strings.Join(s.Scopes, ","))),
-			strconv.Itoa(s.MaxLeases), when(s.LastRefreshedAt, now), when(s.LastInjectedAt, now), when(s.ExpiresAt, now), dash(s.Problem)})
+			strconv.Itoa(s.MaxLeases), when(s.LastRefreshedAt, now), when(s.LastInjectedAt, now), when(s.ExpiresAt, now), problemOf(s)})
 	}
 	return manyTenants(rows, 1)
 }

@@ -39,11 +39,17 @@ everything, every jail included, with Ctrl-C or SIGTERM. It must be run as root.
 			if err != nil {
 				return fmt.Errorf("find this program: %w", err)
 			}
+			manager := os.Getenv("NOTIFY_SOCKET")
+			link := consoleLink(c)
+			if manager != "" {
+				link = nil // what it prints is kept, for others to read
+			}
 			return supervisor.Up(cmd.Context(), supervisor.UpOptions{
 				Config: c, ConfigPath: path, Executable: executable,
 				Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
-				Log:    log,
-				Notify: hostd.Notifier(os.Getenv("NOTIFY_SOCKET")),
+				Log:         log,
+				ConsoleLink: link,
+				Notify:      hostd.Notifier(manager),
 			})
 		},
 	}

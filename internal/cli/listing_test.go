@@ -46,11 +46,13 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 			{Node: "a", Seq: 3, Time: at(time.Minute), Phase: audit.PhaseEvent, Action: hostile, Result: hostile, Actor: hostile, Tenant: hostile,
 				Session: hostile, Target: hostile, Detail: json.RawMessage(`"` + hostile + `"`)},
 		}, now)},
-		{"cookie sets", setRows([]vault.CookieSet{
-			{Domain: "example.com", Tenant: "default", Count: 3, Scopes: []string{"tools"}, MaxLeases: 1,
-				LastRefreshedAt: at(-time.Hour), ExpiresAt: at(time.Hour)},
-			{Domain: "example.org", Tenant: "default", Count: 3, MaxLeases: 2, LastRefreshedAt: at(-time.Hour), LastInjectedAt: at(0),
-				Problem: problem.VaultRowDamaged},
+		{"cookie sets", setRows([]listedSet{
+			{CookieSet: vault.CookieSet{Domain: "example.com", Tenant: "default", Count: 3, Scopes: []string{"tools"}, MaxLeases: 1,
+				LastRefreshedAt: at(-time.Hour), ExpiresAt: at(time.Hour)}},
+			{CookieSet: vault.CookieSet{Domain: "example.org", Tenant: "default", Count: 3, MaxLeases: 2, LastRefreshedAt: at(-time.Hour),
+				LastInjectedAt: at(0), Problem: problem.VaultRowDamaged}, NeedsRefresh: "login_page"},
+			{CookieSet: vault.CookieSet{Domain: "example.net", Tenant: "default", Count: 1, MaxLeases: 1, LastRefreshedAt: at(-time.Hour),
+				ExpiresAt: at(-time.Minute)}, NeedsRefresh: "expired_cookies"},
 		}, now)},
 		{"secrets", secretRows([]vault.Secret{
 			{Service: "github", Tenant: "default", UpdatedAt: at(0)},

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -140,14 +139,11 @@ func newProviderAdd(p *program) *cobra.Command {
 // priceList reads PATTERN=INPUT/OUTPUT.
 func priceList(cmd *cobra.Command, texts []string) (out []egress.Price, err error) {
 	for _, text := range texts {
-		model, amounts, ok := strings.Cut(text, "=")
-		in, after, both := strings.Cut(amounts, "/")
-		input, err1 := strconv.ParseFloat(in, 64)
-		output, err2 := strconv.ParseFloat(after, 64)
-		if !ok || !both || model == "" || err1 != nil || err2 != nil || !(input >= 0) || !(output >= 0) {
+		one, err := egress.ParsePrice(text)
+		if err != nil {
 			return nil, usage(cmd, "--price %q: write models and two amounts, such as 'gpt-4o*=2.50/10'", text)
 		}
-		out = append(out, egress.Price{Model: model, Input: input, Output: output})
+		out = append(out, one)
 	}
 	return out, nil
 }
@@ -162,7 +158,7 @@ func providerRows(all []api.Provider, _ time.Time) [][]string {
 		tenant, agent := forWhom(one.Meta, one.AgentName)
 		var prices []string
 		for _, price := range one.Prices {
-			prices = append(prices, fmt.Sprintf("%s=%g/%g", price.Model, price.Input, price.Output))
+			prices = append(prices, price.String())
 		}
 		rows = append(rows, []string{printable(one.Name), printable(string(one.Wire)), printable(one.BaseURL), tenant, agent, strconv.Itoa(one.Priority),
 			dash(printable(cmp.Or(one.Secret, one.Name))), printable(strings.Join(one.Models, ", ")), dash(printable(strings.Join(prices, ", ")))})

@@ -65,7 +65,7 @@ func New(version string, beside ...Beside) *cobra.Command {
 		return usage(cmd, "%s", err)
 	})
 	root.AddCommand(
-		newUpCommand(p), newHostdCommand(p), newServeCommand(p),
+		newUpCommand(p), newHostdCommand(p), newServeCommand(p), newConsoleCommand(p),
 		newSessionCommand(p), newTemplateCommand(p), newReapCommand(p), newSelftestCommand(p), newDemoCommand(p),
 		newDoctorCommand(p), newBrowserCommand(p), newMCPCommand(p), newMCPServerCommand(p),
 		newCookiesCommand(p), newSecretCommand(p), newVaultCommand(p), newGrantCommand(p), newAuditCommand(p),

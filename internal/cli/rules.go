@@ -133,19 +133,7 @@ func ruleRows(rules []api.Rule, now time.Time) [][]string {
 
 // targetOf is what a rule is about, as `rules add` reads it.
 func targetOf(r policy.Rule) string {
-	scheme := ""
-	if r.Scheme != "" {
-		scheme = string(r.Scheme) + "://"
-	}
-	var ports []string
-	for _, pr := range r.Ports {
-		ports = append(ports, pr.String())
-	}
-	port := ":" + strings.Join(ports, ",")
-	if usual := map[policy.Scheme]string{policy.HTTP: ":80", policy.WS: ":80", policy.HTTPS: ":443", "": ":80,443"}; usual[r.Scheme] == port {
-		port = ""
-	}
-	out := scheme + r.Host.String() + port + r.Path.String()
+	out := r.Target()
 	if r.Address.IsValid() {
 		out += " at " + r.Address.String()
 	}

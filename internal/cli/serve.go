@@ -208,7 +208,16 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	if err != nil {
 		return errors.Join(err, end())
 	}
+	var signedIn api.SignIn // nil without a console
+	if o.config.Console.Enabled {
+		signedIn = ring.signin
+	}
+	people, err := newConsole(o, host, ring, consoleParts{sessions: sessions, accounts: accounts, book: book, agents: agents, servers: servers})
+	if err != nil {
+		return errors.Join(err, end())
+	}
 	door, err := api.New(api.Options{
+		SignIn: signedIn, Console: people,
 		Sessions: sessions, Identity: ring.identity, Credentials: accounts, Audit: ring.log, Rows: ring.store,
 		Verify: ring.verify(hostd.CheckpointsPath(o.config)), Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
 		BehindProxy: o.config.BehindProxy, Log: o.log, Now: o.now, MCP: tools.Handler(),

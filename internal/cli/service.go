@@ -166,14 +166,8 @@ func newServiceAdd(p *program) *cobra.Command {
 // allowances reads what may be done: METHODS PATH, or a path alone.
 func allowances(cmd *cobra.Command, texts []string) (out []egress.Allowance, err error) {
 	for _, text := range texts {
-		words := strings.Fields(text)
-		var one egress.Allowance
-		switch {
-		case len(words) == 1 && strings.HasPrefix(words[0], "/"):
-			one.Path = words[0]
-		case len(words) == 2 && !strings.Contains(words[0], "/") && strings.HasPrefix(words[1], "/"):
-			one.Methods, one.Path = upper(strings.Split(words[0], ",")), words[1]
-		default:
+		one, err := egress.ParseAllowance(text)
+		if err != nil {
 			return nil, usage(cmd, "--allow %q: write methods and a path, such as 'GET,POST /issues/**', or '/**' for everything", text)
 		}
 		out = append(out, one)
@@ -216,11 +210,7 @@ func injected(i egress.Injection) string {
 // allowed is what may be done, as --allow reads it.
 func allowed(all []egress.Allowance) (out []string) {
 	for _, one := range all {
-		path := one.Path
-		if path == "" {
-			path = "/**"
-		}
-		out = append(out, strings.TrimSpace(strings.Join(one.Methods, ",")+" "+path))
+		out = append(out, one.String())
 	}
 	return out
 }

@@ -25,7 +25,8 @@ func newSessionCommand(p *program) *cobra.Command {
 	})
 	cmd.AddCommand(newSessionOpen(p), newSessionList(p), newSessionShow(p), newSessionClose(p))
 	cmd.AddCommand(newSessionOperations(p)...)
-	cmd.AddCommand(newSessionFiles(p), newSessionCDP(p), newSessionRecording(p))
+	cmd.AddCommand(newSessionFiles(p), newSessionCDP(p), newSessionTokens(p), newSessionRevokeToken(p), newSessionRecording(p))
+	cmd.AddCommand(newSessionWatch(p), newSessionTakeOver(p), newSessionHandBack(p))
 	return cmd
 }
 
@@ -69,6 +70,9 @@ func sessionTable(w io.Writer, sessions []session.Session, now time.Time) error 
 		}
 		if s.Ended == nil && len(s.NeedsRefresh) > 0 {
 			state += " (needs refresh)"
+		}
+		if s.Ended == nil && s.Control != nil {
+			state += " (in hand)"
 		}
 		rows = append(rows, []string{s.ID, s.Tenant, state, age(now.Sub(s.Created)), s.CredentialMode, s.Browser, dash(s.Jail), dash(s.Address),
 			yesNo(s.Warm), printable(s.Label)})
@@ -123,6 +127,9 @@ func showSession(w io.Writer, s session.Session, now time.Time) error {
 		{"jail", s.Jail}, {"address", s.Address}, {"warm", yesNo(s.Warm)},
 		{"age", age(now.Sub(s.Created))}, {"idle until", at(s.IdleUntil)}, {"expires", at(s.ExpiresAt)},
 	}
+	if s.Control != nil {
+		pairs = append(pairs, [2]string{"in hand of", inHandOf(*s.Control)})
+	}
 	for _, r := range s.NeedsRefresh {
 		pairs = append(pairs, [2]string{"needs refresh", needsRefresh(r)})
 	}
@@ -167,6 +174,15 @@ func accessOf(s session.Session) string {
 		return ""
 	}
 	return s.Access
+}
+
+// inHandOf says which person has a session's browser.
+func inHandOf(c session.Control) string {
+	who := c.By
+	if c.Name != "" && c.Name != c.By {
+		who = c.Name + " (" + c.By + ")"
+	}
+	return printable(who) + " since " + c.Since.UTC().Format(time.RFC3339)
 }
 
 // needsRefresh says which account somebody has to log in to again, and why.

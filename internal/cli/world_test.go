@@ -24,6 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
@@ -42,6 +43,7 @@ type world struct {
 	agents   *keptAgents
 	book     *egress.Book
 	log      *audit.Log
+	accounts *credential.Service
 }
 
 // start starts a control plane with its data in a folder, and returns what ends it.
@@ -93,6 +95,9 @@ func start(data string) (w *world, end func() error, err error) {
 		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()}); err != nil {
 		return nil, nil, err
 	}
+	if r.signin, err = signin.Open(ctx, signin.Options{Store: r.store, Identity: r.identity, Idle: time.Hour, Life: time.Hour, Now: time.Now}); err != nil {
+		return nil, nil, err
+	}
 	w = &world{sessions: &inMemory{all: map[string]*session.Session{}, files: map[string][]byte{}, grants: r.grants}}
 	accounts, err := credential.New(credential.Options{Vault: r.vault, Grants: r.grants, Keyring: r.keyring, Identity: r.identity,
 		Audit: r.log, Sessions: w.sessions, Now: time.Now})
@@ -103,10 +108,10 @@ func start(data string) (w *world, end func() error, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	w.book, w.log = book, r.log
+	w.book, w.log, w.accounts = book, r.log, accounts
 	w.agents = &keptAgents{identity: r.identity, restarts: map[string]int{}, log: map[jail.Stream]string{}}
 	a, err := api.New(api.Options{Agents: w.agents, Sessions: w.sessions, Identity: r.identity, Credentials: accounts, Egress: book, Audit: r.log,
-		Rows: r.store, Version: "v1.2.3",
+		Rows: r.store, Version: "v1.2.3", SignIn: r.signin,
 		Verify: r.verify(kept.path), Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
 		Host: func(context.Context) (api.HostInfo, error) { return api.HostInfo{}, nil }})
 	if err != nil {

@@ -117,16 +117,6 @@ type Docker struct {
 	Image string
 }
 
-// Console is the web console, which the API's listener serves.
-type Console struct {
-	// Enabled is off for no console at all.
-	Enabled bool
-	// Accent is #RRGGBB: the colour of what is current, and of what is pressed.
-	Accent string
-	// Idle is how long a sign-in may go unused, and Life how long it may last.
-	Idle, Life time.Duration
-}
-
 // Metrics is about /metrics of the API.
 type Metrics struct {
 	// Open answers whoever can connect to the API, without a key.
@@ -351,7 +341,7 @@ func base() Config {
 			Limits: AgentLimits{Memory: 512 * MiB, CPU: 0.5, Tasks: 64, Tmp: 100 * MiB, State: GiB, Files: 4096}},
 		Docker:      Docker{Socket: "/var/run/docker.sock", Image: "clawjail/clawbot:latest"},
 		HostBrowser: defaultHostBrowser(),
-		Console:     Console{Enabled: true, Accent: "#C2410C", Idle: 2 * time.Hour, Life: 12 * time.Hour},
+		Console:     defaultConsole(),
 		Log:         Log{Level: "info", Format: "text"},
 	}
 }

@@ -155,6 +155,7 @@ mcp_servers:
   two: {command: [/c], agent: bot, tools: []}
 limits: {memory: 1GiB, cpu: 0.5, tasks: 100, tmp: 2MiB, shm: 1024KiB, files: 65}
 browser: {enabled: false, control_url: "http://[::1]:9000", color: "#010203", headless: true, attach_only: true, executable: /opt/b}
+console: {enabled: false, accent: "#010204", idle: 3m, life: 4h}
 metrics: {open: true}
 log: {level: debug, format: json}
 `
@@ -190,6 +191,7 @@ log: {level: debug, format: json}
 				Network: ServerNetworkGateway, Allow: []string{"a.example"}, Idle: time.Minute, Mounts: []ServerMount{{Source: "/s", Target: "/mnt/t", ReadOnly: true}}},
 			{Name: "two", Command: []string{"/c"}, Agent: "bot", Tools: []string{}},
 		},
+		Console: Console{Accent: "#010204", Idle: 3 * time.Minute, Life: 4 * time.Hour},
 		HostBrowser: HostBrowser{ControlURL: "http://[::1]:9000", Color: "#010203", Headless: HeadlessYes,
 			AttachOnly: true, Executable: "/opt/b"},
 		Metrics: Metrics{Open: true},

@@ -82,11 +82,7 @@ func (b HostBrowser) Local() (control, devtools netip.AddrPort, ok bool) {
 }
 
 // RGB is Color as a number, 0xRRGGBB.
-func (b HostBrowser) RGB() (uint32, bool) {
-	digits, ok := strings.CutPrefix(b.Color, "#")
-	n, err := strconv.ParseUint(digits, 16, 24)
-	return uint32(n), ok && err == nil && len(digits) == len("RRGGBB")
-}
+func (b HostBrowser) RGB() (uint32, bool) { return parseRGB(b.Color) }
 
 // Validate reports everything that is wrong, with the code bad_config.
 func (b HostBrowser) Validate() error {

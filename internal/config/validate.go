@@ -39,6 +39,7 @@ func (c Config) Validate() error {
 	c.validateAgents(v)
 	c.validateServers(v)
 	c.HostBrowser.validate(v)
+	c.Console.validate(v)
 	oneOf(v, "storage", c.Storage, StorageAuto, StorageOverlay, StorageBtrfs)
 	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf(v, "log.format", c.Log.Format, "text", "json")

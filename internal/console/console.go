@@ -33,14 +33,14 @@ const Prefix = "/console"
 // Options configure a Console. Everything is required that does not say otherwise.
 type Options struct {
 	Sessions    Sessions
-	Identity    api.Identity
+	Identity    Identity
 	Credentials Credentials
 	Egress      Egress
 	// Agents keeps the jails of agents, and Servers are the MCP servers in jails. May be nil.
 	Agents  agent.Agents
 	Servers api.Servers
 	Audit   api.AuditLog
-	Rows    audit.Rows
+	Rows    Rows
 	Verify  func(ctx context.Context) (audit.Report, error)
 	SignIn  SignIns
 	// Machine says how the host is doing.
@@ -81,7 +81,7 @@ func New(o Options) (*Console, error) {
 	}
 	c := &Console{Options: o, mux: http.NewServeMux()}
 	var err error
-	if c.files, err = newAssets(themeOf(o.Config.Console.Accent)); err != nil {
+	if c.files, err = newAssets(themeOf(o.Config.Console.Accent, o.Config.HostBrowser.Color)); err != nil {
 		return nil, err
 	}
 	if c.pages, err = c.parse(); err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// policy is the Content-Security-Policy of every page. Pictures of pages come as files of ours or as blobs that our
+// contentPolicy is the Content-Security-Policy of every page. Pictures of pages come as files of ours or as blobs that our
 // script has made of them.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; " +
+const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 // maxForm bounds the body of a form that has no files.
@@ -34,7 +34,7 @@ func (c *Console) guard(next http.Handler) http.Handler {
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		h.Set("Content-Security-Policy", policy)
+		h.Set("Content-Security-Policy", contentPolicy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("X-Frame-Options", "DENY")
 		h.Set("Referrer-Policy", "same-origin")
@@ -144,7 +144,8 @@ func (c *Console) from(r *http.Request) signin.From {
 func local(path string) string {
 	u, err := url.Parse(path)
 	if err != nil || u.IsAbs() || u.Host != "" || u.User != nil || strings.ContainsAny(path, "\\\r\n\t") ||
-		u.Path != Prefix && !strings.HasPrefix(u.Path, Prefix+"/") || strings.HasPrefix(u.Path, signInPath) {
+		u.Path != Prefix && !strings.HasPrefix(u.Path, Prefix+"/") || strings.HasPrefix(u.Path, signInPath) ||
+		slices.Contains(strings.Split(u.Path, "/"), "..") {
 		return Prefix + "/"
 	}
 	return u.RequestURI()

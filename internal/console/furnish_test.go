@@ -1,4 +1,9 @@
 package console
 
 // furnish puts something of everything into a world.
-func furnish(w *world) {}
+func furnish(w *world) {
+	furnishAgents(w)
+	furnishSessions(w)
+	furnishRefresh(w)
+	furnishNetwork(w)
+}

@@ -182,9 +182,12 @@ func (q *request) takeTold() *told {
 	return &out
 }
 
+// themeCookie is under what the colours that were chosen are kept.
+const themeCookie = "clawjail-theme"
+
 // theme is the one that was chosen: light or dark; empty is what the system has.
 func theme(r *http.Request) string {
-	if cookie, err := r.Cookie("clawjail-theme"); err == nil && (cookie.Value == "light" || cookie.Value == "dark") {
+	if cookie, err := r.Cookie(themeCookie); err == nil && (cookie.Value == "light" || cookie.Value == "dark") {
 		return cookie.Value
 	}
 	return ""

@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
@@ -26,14 +28,29 @@ type Sessions interface {
 	Drive(ctx context.Context, by identity.Principal, id string, op browser.Operation) (any, error)
 }
 
+// Identity knows principals and tenants. *identity.Service is one.
+type Identity interface {
+	api.Identity
+	TenantTokens(ctx context.Context, by identity.Principal, tenant string) ([]identity.Token, error)
+}
+
+// Rows are the whole audit log. A store.Store has them.
+type Rows interface {
+	audit.Rows
+	// FindAudit is one record; [store.ErrNotFound] when there is none.
+	FindAudit(ctx context.Context, id string) (audit.Row, error)
+}
+
 // Credentials manages accounts, secrets and grants. *credential.Service is one.
 type Credentials interface {
 	api.Credentials
+	ExpiringSoon(ctx context.Context, by identity.Principal, tenant string) ([]credential.Alert, error)
 }
 
 // Egress is what was decided about the way out. *egress.Book is one.
 type Egress interface {
 	api.Egress
+	DeclareSettings(ctx context.Context, by identity.Principal, s egress.Settings) (egress.Settings, error)
 	AllSettings(ctx context.Context, by identity.Principal, tenant string) ([]egress.Settings, error)
 }
 

@@ -18,12 +18,20 @@ const (
 // readable is the contrast that text needs with what is behind it (WCAG 2.2, AA).
 const readable = 4.5
 
-// themeOf is the style sheet with the accent of the configuration: as it is for what is filled, and as much darker or lighter as
-// text of it needs to be read.
-func themeOf(accent string) []byte {
-	fill, ok := parseColor(accent)
+// themeOf is the style sheet with the colours of the configuration: the accent, and that of the host browser. Each is there as it
+// is, for what is filled, with what can be read on it, and as much darker or lighter as text of it needs to be read.
+func themeOf(accent, hostBrowser string) []byte {
+	out := []byte(":root{")
+	out = appendColor(out, "accent", accent, "#C2410C")
+	out = appendColor(out, "host-browser", hostBrowser, "#FF4500")
+	return append(out, "}\n"...)
+}
+
+// appendColor adds the variables of a colour; otherwise is what it is when the text is none.
+func appendColor(out []byte, name, text, otherwise string) []byte {
+	fill, ok := parseColor(text)
 	if !ok {
-		fill, _ = parseColor("#C2410C")
+		fill, _ = parseColor(otherwise)
 	}
 	light, _ := parseColor(lightGround)
 	dark, _ := parseColor(darkGround)
@@ -31,7 +39,7 @@ func themeOf(accent string) []byte {
 	if contrast(fill, on) < readable {
 		on = color{0, 0, 0}
 	}
-	return fmt.Appendf(nil, ":root{--accent:%s;--on-accent:%s;--accent-light:%s;--accent-dark:%s}\n", fill, on, toward(fill, light), toward(fill, dark))
+	return fmt.Appendf(out, "--%s:%s;--on-%s:%s;--%s-light:%s;--%s-dark:%s;", name, fill, name, on, name, toward(fill, light), name, toward(fill, dark))
 }
 
 type color [3]float64

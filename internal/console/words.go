@@ -5,6 +5,8 @@ import (
 	"html/template"
 	"strings"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
 )
 
 // words are what templates can say.
@@ -13,7 +15,7 @@ func (c *Console) words() template.FuncMap {
 		"ago": c.ago, "when": c.when, "exact": exact, "stamp": stamp, "bytes": sayBytes, "plural": plural, "short": short, "lower": strings.ToLower,
 		"join": strings.Join, "percent": percent, "took": took, "add": func(a, b int) int { return a + b }, "file": c.files.path,
 		"field": newField, "as": as, "must": must, "placeholder": placeholder, "autocomplete": autocomplete, "rows": rows, "of": of, "withid": withID,
-		"list": func(items ...any) []any { return items }, "pair": pair, "state": stateTone,
+		"list": func(items ...any) []any { return items }, "pair": pair, "state": stateTone, "worded": worded, "taken": taken, "phase": sayPhase,
 	}
 }
 
@@ -146,10 +148,29 @@ func stateTone(state any) string {
 		return "good"
 	case "opening", "starting", "closing", "stopping", "pending", "queued":
 		return "busy"
-	case "expiring", "warn", "waiting", "report", "needs_refresh":
+	case "expiring", "warn", "waiting", "report", "needs_refresh", "needs refresh":
 		return "warn"
 	case "failed", "bad", "refused", "deny", "denied", "revoked", "expired", "error", "oom":
 		return "bad"
 	}
 	return "quiet"
+}
+
+// worded is a state with its words apart: needs refresh.
+func worded(state any) string { return strings.ReplaceAll(fmt.Sprint(state), "_", " ") }
+
+// taken is what is not free of a whole, from 0 to 100.
+func taken(free, whole int64) int { return percent(whole-free, whole) }
+
+// sayPhase says what a record of the audit log is.
+func sayPhase(phase string) string {
+	switch phase {
+	case audit.PhaseIntent:
+		return "It was about to be done."
+	case audit.PhaseOutcome:
+		return "It was done, and this is what came of it."
+	case audit.PhaseTombstone:
+		return "It stands for records that were removed because of their age."
+	}
+	return "It happened."
 }

@@ -22,6 +22,8 @@ type Import struct {
 	Cookies []cookies.Cookie
 	// Rules are set too; without them those of the account stay, or are [DefaultRules].
 	Rules *vault.Rules
+
+	egress []string // nil keeps what the account has
 }
 
 // Import stores an account. What it had before is gone: the jar is the whole of it. The caller wipes the cookies.
@@ -49,7 +51,7 @@ func (s *Service) put(ctx context.Context, i Import) (vault.CookieSet, error) {
 			i.Rules = &rules
 		}
 	}
-	return s.Vault.PutCookies(ctx, vault.NewCookies{Tenant: i.Tenant, Domain: i.Domain, Cookies: i.Cookies, Rules: i.Rules})
+	return s.Vault.PutCookies(ctx, vault.NewCookies{Tenant: i.Tenant, Domain: i.Domain, Cookies: i.Cookies, Rules: i.Rules, EgressDomains: i.egress})
 }
 
 // rules are those of an account, or of a new one.
@@ -139,18 +141,26 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 	// Recorded before the jar is read, and so that a refusal is on record too.
 	err = s.record(ctx, by, identity.CookiesCapture, from.Tenant, id, wanted[0], fields, func() error {
 		return s.Sessions.Capture(ctx, by, id, wanted, func(list []cookies.Cookie) error {
-			out, err = s.keep(ctx, from.Tenant, wanted, list, change)
+			out, err = s.keep(ctx, keeping{tenant: from.Tenant, domains: wanted, change: change}, list)
 			return err
 		})
 	})
 	return out, err
 }
 
+// keeping says what of a jar is kept.
+type keeping struct {
+	tenant  string
+	domains []string
+	change  func(*vault.Rules) // may be nil
+	egress  []string           // nil keeps what the accounts have
+}
+
 // keep stores what a jar has of some domains, each as an account of its own.
-func (s *Service) keep(ctx context.Context, tenant string, wanted []string, list []cookies.Cookie, change func(*vault.Rules)) (out []vault.CookieSet, err error) {
+func (s *Service) keep(ctx context.Context, k keeping, list []cookies.Cookie) (out []vault.CookieSet, err error) {
 	jars := map[string][]cookies.Cookie{}
 	var none []string
-	for _, domain := range wanted {
+	for _, domain := range k.domains {
 		// What has expired, the browser has forgotten already or is about to.
 		for _, c := range list {
 			if cookies.Matches(c, []string{domain}) && !c.Expired(s.Now()) {
@@ -168,11 +178,11 @@ func (s *Service) keep(ctx context.Context, tenant string, wanted []string, list
 	if err := sound(jars); err != nil {
 		return nil, err
 	}
-	for _, domain := range wanted {
-		i := Import{Tenant: tenant, Domain: domain, Cookies: jars[domain]}
-		if change != nil {
-			rules, _ := s.rules(ctx, tenant, domain)
-			change(&rules)
+	for _, domain := range k.domains {
+		i := Import{Tenant: k.tenant, Domain: domain, Cookies: jars[domain], egress: k.egress}
+		if k.change != nil {
+			rules, _ := s.rules(ctx, k.tenant, domain)
+			k.change(&rules)
 			i.Rules = &rules
 		}
 		set, err := s.put(ctx, i)

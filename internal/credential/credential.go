@@ -40,6 +40,11 @@ type Sessions interface {
 	// Capture gives the cookies that a session's browser has of some domains to a function, if the caller may have them
 	// and no agent ever touched the session.
 	Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error
+	Close(ctx context.Context, by identity.Principal, id string) (session.Session, error)
+	// WaitGone waits until nothing of a session that is ending is left.
+	WaitGone(ctx context.Context, by identity.Principal, id string) (session.Session, error)
+	// Reported are the accounts whose sites have asked sessions to log in.
+	Reported(tenant string) []session.Reported
 }
 
 // Options of a Service. All are required but Log.

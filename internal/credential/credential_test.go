@@ -45,13 +45,30 @@ func (r *records) Begin(ctx context.Context, i audit.Intent) (*audit.Pending, er
 }
 
 // oneSession is a session of acme's whose browser has some cookies.
-type oneSession struct{ jar []cookies.Cookie }
+type oneSession struct {
+	jar      []cookies.Cookie
+	mode     string
+	closed   int
+	gone     error // of WaitGone
+	reported []session.Reported
+}
+
+func (o *oneSession) Close(context.Context, identity.Principal, string) (session.Session, error) {
+	o.closed++
+	return session.Session{}, nil
+}
+
+func (o *oneSession) WaitGone(context.Context, identity.Principal, string) (session.Session, error) {
+	return session.Session{}, o.gone
+}
+
+func (o *oneSession) Reported(string) []session.Reported { return o.reported }
 
 func (o *oneSession) Get(_ context.Context, by identity.Principal, id string) (session.Session, error) {
 	if id != "s_1" || by.Tenant != "" && by.Tenant != "acme" {
 		return session.Session{}, problem.New(problem.NotFound, "", "there is no session %q", id)
 	}
-	return session.Session{ID: id, Tenant: "acme"}, nil
+	return session.Session{ID: id, Tenant: "acme", CredentialMode: o.mode}, nil
 }
 
 func (o *oneSession) Capture(_ context.Context, _ identity.Principal, _ string, domains []string, use func([]cookies.Cookie) error) error {

@@ -59,6 +59,7 @@ type caller struct {
 	conns map[*conn]struct{}
 	// tunnels are those that are open; see review.go.
 	tunnels map[*tunnel]struct{}
+	hosts   hosts
 }
 
 // Admit lets an address use the gateway as that caller. The address must not be

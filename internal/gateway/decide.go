@@ -188,6 +188,7 @@ func (x *exchange) intend(ctx context.Context) *problem.Error {
 			"nothing may leave the jail because it cannot be recorded")
 	}
 	x.record = record
+	x.who.reaches(x.Host)
 	x.gateway.observer.Decided(x.Decision, x.gateway.now().Sub(x.Time))
 	return nil
 }

@@ -65,3 +65,13 @@ func quote(text string) string {
 	}
 	return `"` + strings.ToValidUTF8(text, "\uFFFD") + `"`
 }
+
+// EgressDomains checks domains that are to be proposed for grants, as those of a grant are: sorted, each once.
+func (i *Issuer) EgressDomains(list []string) ([]string, error) {
+	flaws := &problem.Many{Code: problem.BadDomain}
+	out := i.domains(flaws, "egress_domains", list, i.o.Limits.MaxEgressDomains, true)
+	if err := flaws.Err(); err != nil {
+		return nil, err
+	}
+	return out, nil
+}

@@ -176,6 +176,8 @@ type Template struct {
 	// TaskLimit is how many tasks a jail of this template gets when nothing else is said.
 	TaskLimit int                        `json:"task_limit"`
 	Programs  map[string]TemplateProgram `json:"programs"`
+	// Problem is why no jails are made of it: it is not as it was built. Empty for a good one.
+	Problem string `json:"problem,omitempty"`
 }
 
 // TemplateProgram is something that can be started in a template.

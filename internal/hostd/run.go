@@ -79,7 +79,7 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 			HasTemplate: func(ctx context.Context, name string) error {
 				return errors.Join(hasTemplate(o.Config.TemplatesDir, name), dog.check(ctx, name))
 			},
-			Templates: o.Templates,
+			Templates: dog.templates,
 			Version:   o.Version, Log: o.Log, Now: o.Now, Barrier: o.Barrier, Notify: o.Notify,
 			Keep: KeepOptions{Agents: AgentsDir(o.Config), Logs: LogsDir(o.Config), Consoles: consolesDir(o.Config),
 				LogBytes: int64(o.Config.Agents.Log)},

@@ -72,6 +72,19 @@ func (w *watchdog) look(ctx context.Context, name string) error {
 	return err
 }
 
+// templates are all of them, with what is wrong with each.
+func (w *watchdog) templates(ctx context.Context) ([]Template, error) {
+	all, err := w.list(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for n := range all {
+		if bad := w.bad[all[n].Name]; bad != nil {
+			all[n].Problem = bad.Error()
+		}
+	}
+	return all, err
+}
+
 // check returns nil when jails may be made of a template. One that was bad is looked at again, so that building it anew
 // is enough.
 func (w *watchdog) check(ctx context.Context, name string) error {

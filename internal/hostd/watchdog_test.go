@@ -52,3 +52,28 @@ func TestAnInterruptedLookSaysNothingAboutATemplate(t *testing.T) {
 		t.Fatalf("%v, bad: %v", err, w.bad)
 	}
 }
+
+func TestATemplateThatWasChangedIsListedWithWhatIsWrong(t *testing.T) {
+	var state error
+	w := &watchdog{
+		list: func(context.Context) ([]Template, error) { return []Template{{Name: "browser"}, {Name: "agent"}}, nil },
+		verify: func(_ context.Context, name string) error {
+			if name == "browser" {
+				return state
+			}
+			return nil
+		},
+		log: slog.New(slog.DiscardHandler), bad: map[string]error{},
+	}
+	for _, wrong := range []string{"", "/bin/sh was changed", ""} {
+		state = nil
+		if wrong != "" {
+			state = errors.New(wrong)
+		}
+		w.lookAtAll(t.Context())
+		all, err := w.templates(t.Context())
+		if err != nil || len(all) != 2 || all[0].Problem != wrong || all[1].Problem != "" {
+			t.Errorf("%+v, %v; want %q", all, err, wrong)
+		}
+	}
+}

@@ -123,6 +123,18 @@ func (s *Service) Tokens(ctx context.Context, by Principal, tenant, name string)
 	return list, nil
 }
 
+// TenantTokens lists the tokens of all agents of a tenant, by the agents' ids; those of all tenants when tenant is empty.
+func (s *Service) TenantTokens(ctx context.Context, by Principal, tenant string) ([]Token, error) {
+	if err := s.Authorize(ctx, by, TokenList, tenant); err != nil {
+		return nil, err
+	}
+	list, err := s.o.Store.ListTenantTokens(ctx, tenant)
+	if err != nil {
+		return nil, fmt.Errorf("list the tokens of agents: %w", err)
+	}
+	return list, nil
+}
+
 // RotateToken makes a new token for an agent, good for life or [NeverExpires]. Those it has end after overlap, with
 // what is open with them; an overlap of 0 ends them now. The key is returned here and never again.
 func (s *Service) RotateToken(ctx context.Context, by Principal, tenant, name string, life, overlap time.Duration) (Key, Token, error) {

@@ -302,7 +302,7 @@ func TestATokenForASessionIsGoodForNothingElse(t *testing.T) {
 				got := problem.CodeOf(decide(Table(), p, rule.Operation, own))
 				may := problem.CodeOf(decide(Table(), maker.p, rule.Operation, own)) == ""
 				least := map[Operation]Scope{SessionRead: ScopeView, SessionLook: ScopeView, SessionRecording: ScopeView, SessionUse: ScopeControl,
-					SessionAttach: ScopeCDP}[rule.Operation]
+					SessionWatch: ScopeView, SessionControl: ScopeControl, SessionAttach: ScopeCDP}[rule.Operation]
 				want := may && least != "" && scope.rank() >= least.rank()
 				if (got == "") != want {
 					t.Errorf("%s with a token of scope %s: %s is %q", maker.name, scope, rule.Operation, got)

@@ -62,6 +62,9 @@ const releaseLimit = 5 * time.Second
 // permit does everything that comes before the jail: the record, and in an operator session grant and leases. What can
 // be refused without changing anything is refused first.
 func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
+	if r.plan.mode == ModeRefresh {
+		return s.permitRefresh(ctx, r)
+	}
 	fields := audit.Fields{"mode": r.plan.mode, "access": string(r.plan.access), "browser": string(r.plan.shape.build)}
 	if r.plan.mode == ModeClean {
 		r.policy = s.Policy

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -35,8 +36,8 @@ type attachment struct {
 	expire atomic.Pointer[time.Timer] // nil when nothing ends it but its user
 
 	sent, refused atomic.Int64
-	changed       atomic.Int64 // commands since the last picture that change what the page shows
-	browser       Browser      // for pictures of what it does; nil when it is not filmed
+	changed       atomic.Int64  // commands since the last picture that change what the page shows
+	browser       Browser       // for pictures of what it does; nil when it is not filmed
 	filmed        chan struct{} // closed when no more pictures of what it did are taken by themselves
 	closed        atomic.Bool
 	// cutFor is why it was ended by neither its user nor its browser; nil while it was not.
@@ -75,8 +76,10 @@ func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) 
 		record.End(outcome(err, nil))
 		return nil, err
 	}
-	a.Devtools = client
-	a.filming(b)
+	if err := a.begin(b, client); err != nil {
+		record.End(outcome(err, nil))
+		return nil, err
+	}
 	if !by.ExpiresAt.IsZero() {
 		a.expire.Store(time.AfterFunc(by.ExpiresAt.Sub(s.Now()), func() {
 			a.cut(errTokenEnded)
@@ -109,12 +112,30 @@ func (a *attachment) enter() error {
 	case a.r.grip != nil:
 		// Not the person either: what is attached sees every key.
 		return takenOver(a.r)
+	case !a.s.tokenGood(a.by):
+		return errTokenRevoked
 	case len(a.r.attached) >= maxAttached:
 		return problem.New(problem.RateLimited, "disconnect one", "session %s has %d DevTools clients, and more are not allowed", a.r.id, maxAttached)
 	}
 	a.r.attached[a] = struct{}{}
 	a.r.scripted = true
 	return nil
+}
+
+// begin makes it the user's, unless its end was asked for while it was being made.
+func (a *attachment) begin(b Browser, client Devtools) error {
+	a.s.mu.Lock()
+	why := a.cutFor.Load()
+	if why == nil {
+		a.Devtools = client
+		a.filming(b)
+	}
+	a.s.mu.Unlock()
+	if why == nil {
+		return nil
+	}
+	a.leave()
+	return errors.Join(*why, client.Close())
 }
 
 func (a *attachment) leave() {

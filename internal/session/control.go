@@ -100,7 +100,7 @@ func (t *turn) within(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// ended says whether a context ended because somebody took the session over.
+// seized says whether a context ended because somebody took the session over.
 func seized(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errTurn) }
 
 // takenOver is what everybody gets who uses a session that a person has in hand.

@@ -33,6 +33,7 @@ type world struct {
 	jails    map[jail.Name]*fakeJail
 	admitted map[netip.Addr]Caller
 	activity map[netip.Addr]time.Time
+	hosts    []string // that every address connected to
 	digest   string
 	number   int
 	most     int // jails at the same time
@@ -65,7 +66,9 @@ type fakeBrowser struct {
 	once sync.Once
 	// step is what the world has to say about a step of this browser.
 	step func(name string) error
-	done chan struct{}
+	// within is step for what honours its context.
+	within func(ctx context.Context, name string) error
+	done   chan struct{}
 	// navigate waits for what it gets, or for the end.
 	navigate chan error
 
@@ -80,6 +83,9 @@ type fakeBrowser struct {
 	redirect map[string]string
 	visits   []string
 	guards   []guard.Options // of those who attached
+	viewers  []*fakeViewer
+	secrets  []string // tabs with a password
+	typed    []string // by a person
 }
 
 func (b *fakeBrowser) Contexts(context.Context) ([]string, error) {
@@ -319,7 +325,7 @@ func (w *world) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error) 
 	name := jail.Name(fmt.Sprintf("bfake%05d", w.number))
 	j := &fakeJail{spec: spec, addr: netip.AddrFrom4([4]byte{10, 9, 0, byte(w.number)}), exit: make(chan struct{}),
 		browser: &fakeBrowser{done: make(chan struct{}), navigate: make(chan error),
-			step: func(name string) error { return w.step(context.Background(), name) }}}
+			step: func(name string) error { return w.step(context.Background(), name) }, within: w.step}}
 	if w.prepare != nil {
 		w.prepare(j.browser)
 	}

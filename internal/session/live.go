@@ -85,6 +85,8 @@ func (l *Live) enter() error {
 	switch {
 	case l.r.state != StateReady:
 		return l.s.endedSoon(l.r)
+	case !l.s.tokenGood(l.by):
+		return errTokenRevoked
 	case len(l.r.lives) >= maxLives:
 		return problem.New(problem.RateLimited, "close one", "%d watch session %s, and more may not", maxLives, l.r.id)
 	}

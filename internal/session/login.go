@@ -157,6 +157,9 @@ func (s *Service) needsRefresh(r *session, f Refresh) {
 	if !known {
 		f.At = s.Now()
 		r.refresh = append(r.refresh, f)
+		if f.Reason == ReasonLogin {
+			s.report(r, f.Domain, f.At)
+		}
 	}
 	s.mu.Unlock()
 	if known {

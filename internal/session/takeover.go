@@ -2,8 +2,9 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,8 +20,9 @@ const (
 	handOverLimit = 20 * time.Second
 	// undoLimit bounds giving a browser back after a take-over that did not work.
 	undoLimit = 5 * time.Second
-	// The tools that a recording names.
-	tapeTakeOver = "take_over"
+	// toolTakeOver and toolHandBack are how records and recordings name the two.
+	toolTakeOver = "take_over"
+	toolHandBack = "hand_back"
 )
 
 // TakeOver gives a session's browser to a person. DevTools clients are cut and requests in flight end, both with the code
@@ -34,7 +36,7 @@ func (s *Service) TakeOver(ctx context.Context, by identity.Principal, id string
 	if err != nil {
 		return Session{}, err
 	}
-	if err := s.notRefresh(r, by, identity.SessionControl, tapeTakeOver); err != nil {
+	if err := s.notRefresh(r, by, identity.SessionControl, toolTakeOver); err != nil {
 		return Session{}, err
 	}
 	if out, mine := s.hasAlready(r, by); mine {
@@ -43,7 +45,7 @@ func (s *Service) TakeOver(ctx context.Context, by identity.Principal, id string
 	ctx, cancel := context.WithTimeoutCause(ctx, handOverLimit,
 		problem.New(problem.Timeout, "try again", "session %s could not be taken over within %s", id, handOverLimit))
 	defer cancel()
-	err = s.record(ctx, r, by, identity.SessionControl, "", audit.Fields{"tool": tapeTakeOver, "force": force}, func() error {
+	err = s.record(ctx, r, by, identity.SessionControl, "", audit.Fields{"tool": toolTakeOver, "force": force}, func() error {
 		return s.takeOver(ctx, r, b, by, force)
 	})
 	if err != nil {
@@ -122,12 +124,12 @@ func (s *Service) clear(ctx context.Context, r *session, last *turn) error {
 		return context.Cause(ctx)
 	}
 	s.mu.Lock()
-	clients := make([]*attachment, 0, len(r.attached))
-	for a := range r.attached {
-		clients = append(clients, a)
+	if r.state != StateReady {
+		s.mu.Unlock()
+		return s.endedSoon(r)
 	}
-	s.mu.Unlock()
 	done := make(chan struct{})
+	clients := slices.Collect(maps.Keys(r.attached))
 	s.tasks.Go(func() { // its steps have bounds of their own
 		defer close(done)
 		var all sync.WaitGroup
@@ -136,6 +138,7 @@ func (s *Service) clear(ctx context.Context, r *session, last *turn) error {
 		}
 		all.Wait()
 	})
+	s.mu.Unlock()
 	select {
 	case <-done:
 		return nil
@@ -195,13 +198,13 @@ func (s *Service) HandBack(ctx context.Context, by identity.Principal, id string
 	if err != nil {
 		return Session{}, err
 	}
-	if err := s.notRefresh(r, by, identity.SessionControl, "hand_back"); err != nil {
+	if err := s.notRefresh(r, by, identity.SessionControl, toolHandBack); err != nil {
 		return Session{}, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, handOverLimit,
 		problem.New(problem.Timeout, "try again", "session %s could not be handed back within %s", id, handOverLimit))
 	defer cancel()
-	err = s.record(ctx, r, by, identity.SessionControl, "", audit.Fields{"tool": "hand_back", "anyway": anyway}, func() error {
+	err = s.record(ctx, r, by, identity.SessionControl, "", audit.Fields{"tool": toolHandBack, "anyway": anyway}, func() error {
 		return s.handBack(ctx, r, b, by, anyway)
 	})
 	if err != nil {
@@ -282,7 +285,7 @@ func (s *Service) pauseTape(r *session, by identity.Principal) (step int, err er
 	if r.tape == nil {
 		return 0, nil
 	}
-	step, err = r.tape.Begin(recording.Step{At: s.Now(), Actor: by.Actor(), Tool: tapeTakeOver})
+	step, err = r.tape.Begin(recording.Step{At: s.Now(), Actor: by.Actor(), Tool: toolTakeOver})
 	if err != nil && r.plan.record != RecordAudit {
 		s.Log.Warn("record a take-over", "session", r.id, "error", err) // this recording is a convenience
 		return 0, nil
@@ -318,4 +321,3 @@ func (s *Service) ready(ctx context.Context, by identity.Principal, op identity.
 	}
 	return nil, nil, s.endedProblem(r)
 }
-

@@ -19,11 +19,11 @@ const (
 type thumbnail struct {
 	jpeg   []byte
 	at     time.Time
-	making *making
+	making *exposure
 }
 
-// making is a thumbnail for everybody who waits for it. jpeg and err are set before done is closed.
-type making struct {
+// exposure is a thumbnail for everybody who waits for it. jpeg and err are set before done is closed.
+type exposure struct {
 	done chan struct{}
 	jpeg []byte
 	at   time.Time
@@ -38,7 +38,7 @@ func (s *Service) Thumbnail(ctx context.Context, by identity.Principal, id strin
 		return nil, time.Time{}, err
 	}
 	s.mu.Lock()
-	if r.grip != nil {
+	if r.grip != nil || r.state != StateReady {
 		s.mu.Unlock()
 		return nil, time.Time{}, noThumbnail(r)
 	}
@@ -48,7 +48,7 @@ func (s *Service) Thumbnail(ctx context.Context, by identity.Principal, id strin
 	}
 	m := r.thumbnail.making
 	if m == nil {
-		m = &making{done: make(chan struct{})}
+		m = &exposure{done: make(chan struct{})}
 		r.thumbnail.making = m
 		s.tasks.Go(func() { s.makeThumbnail(r.life, r, b, m) })
 	}
@@ -65,11 +65,11 @@ func (s *Service) Thumbnail(ctx context.Context, by identity.Principal, id strin
 }
 
 func noThumbnail(r *session) error {
-	return problem.New(problem.NotFound, "there is one again when it is handed back", "there is no picture of session %s while a person has it in hand", r.id)
+	return problem.New(problem.NotFound, "there is one while it is ready, and in nobody's hand", "there is no picture of session %s now", r.id)
 }
 
 // makeThumbnail makes one. What shows the page after somebody took it over is thrown away.
-func (s *Service) makeThumbnail(ctx context.Context, r *session, b Browser, m *making) {
+func (s *Service) makeThumbnail(ctx context.Context, r *session, b Browser, m *exposure) {
 	defer close(m.done)
 	ctx, cancel := context.WithTimeout(ctx, thumbnailLimit)
 	defer cancel()

@@ -162,9 +162,15 @@ func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, na
 	delete(s.tokens, *revoked)
 	var clients []*attachment
 	for a := range r.attached {
-		if a.by.SessionToken == named {
-			clients = append(clients, a)
+		if a.by.SessionToken != named {
+			continue
 		}
+		if a.Devtools == nil { // it is just attaching, and will see
+			why := error(errTokenRevoked)
+			a.cutFor.Store(&why)
+			continue
+		}
+		clients = append(clients, a)
 	}
 	for l := range r.lives {
 		if l.by.SessionToken == named {
@@ -177,6 +183,19 @@ func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, na
 	}
 	record.End(outcome(nil, nil))
 	return nil
+}
+
+// tokenGood says whether a principal's token for a session was not revoked since it was looked at. The caller holds s.mu.
+func (s *Service) tokenGood(by identity.Principal) bool {
+	if by.SessionToken == "" {
+		return true
+	}
+	for _, t := range s.tokens {
+		if t.by.SessionToken == by.SessionToken {
+			return true
+		}
+	}
+	return false
 }
 
 // expireTokens forgets the tokens that are not good any more, and says how many a session has. The caller holds s.mu.

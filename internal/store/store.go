@@ -136,6 +136,8 @@ type Agents interface {
 	TokenByHash(ctx context.Context, hash []byte) (Token, Agent, error)
 	// ListTokens of an agent, oldest first.
 	ListTokens(ctx context.Context, agent string) ([]Token, error)
+	// ListTenantTokens of all agents of a tenant, by agent, oldest first; of all tenants when tenant is empty.
+	ListTenantTokens(ctx context.Context, tenant string) ([]Token, error)
 	// RevokeToken is idempotent; the first time stays.
 	RevokeToken(ctx context.Context, id string, at time.Time) error
 	// ExpireToken shortens a token's life to at; it never lengthens it.
@@ -160,6 +162,8 @@ type CookieSet struct {
 	LastInjectedAt  time.Time // zero: never
 	// ExpiresAt is when the first of its persistent cookies expires; zero when it has none.
 	ExpiresAt time.Time
+	// EgressDomains are other domains that its site needs; they are proposed for grants.
+	EgressDomains []string
 }
 
 // CookieSets of all tenants.

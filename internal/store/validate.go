@@ -92,7 +92,7 @@ func (s CookieSet) Validate() error {
 	if s.MaxLeases < 1 {
 		leases = fmt.Errorf("%w: max_leases is %d", ErrInvalid, s.MaxLeases)
 	}
-	return errors.Join(present("id", s.ID), slug("tenant", s.Tenant), present("domain", s.Domain), Text(s.ID, s.Domain), Text(s.Scopes...), leases,
+	return errors.Join(present("id", s.ID), slug("tenant", s.Tenant), present("domain", s.Domain), Text(s.ID, s.Domain), Text(s.Scopes...), Text(s.EgressDomains...), leases,
 		Moment("created_at", s.CreatedAt), optionalMoment("last_refreshed_at", s.LastRefreshedAt),
 		optionalMoment("last_injected_at", s.LastInjectedAt), optionalMoment("expires_at", s.ExpiresAt))
 }

@@ -54,6 +54,7 @@ func TestValidate(t *testing.T) {
 	change(bad, "set without leases", set, func(r *CookieSet) { r.MaxLeases = 0 })
 	change(bad, "set without a domain", set, func(r *CookieSet) { r.Domain = "" })
 	change(bad, "set with a bad scope", set, func(r *CookieSet) { r.Scopes = []string{"ok", "a\x00"} })
+	change(bad, "set with a bad domain of egress", set, func(r *CookieSet) { r.EgressDomains = []string{"a\x00"} })
 	change(bad, "set that expires late", set, func(r *CookieSet) { r.ExpiresAt = late })
 	change(bad, "lease of no session", lease, func(r *Lease) { r.Session = "" })
 	change(bad, "lease of no node", lease, func(r *Lease) { r.Node = "" })

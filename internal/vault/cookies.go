@@ -16,6 +16,7 @@ import (
 const (
 	maxLeases = 1000
 	maxScopes = 64
+	maxEgress = 200
 	longScope = 100
 	// attempts is how often a change starts again because somebody else made the row in between.
 	attempts = 5
@@ -30,6 +31,8 @@ type NewCookies struct {
 	Cookies []cookies.Cookie
 	// Rules are set too; nil keeps those of the set that is there, or starts with no scopes and one lease.
 	Rules *Rules
+	// EgressDomains are other domains that the site needs, to be proposed for grants; nil keeps those of the set that is there.
+	EgressDomains []string
 }
 
 // Rules are what an operator decides about a cookie set.
@@ -72,6 +75,8 @@ type CookieSet struct {
 	LastInjectedAt  time.Time `json:"last_injected_at,omitzero"`
 	// ExpiresAt is when the first persistent cookie expires; zero when there is none.
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	// EgressDomains are other domains that the site needs, as who logged in to it has chosen: they are proposed for grants.
+	EgressDomains []string `json:"egress_domains,omitempty"`
 	// Cookies are sorted by domain and name.
 	Cookies []CookieInfo `json:"cookies,omitempty"`
 	// Problem is the code for which the set cannot be opened; it has no Cookies then.
@@ -151,6 +156,9 @@ func (v *Vault) nextSet(ctx context.Context, n NewCookies) (store.CookieSet, err
 	if n.Rules != nil {
 		s.Scopes, s.MaxLeases = n.Rules.Scopes, n.Rules.MaxLeases
 	}
+	if n.EgressDomains != nil {
+		s.EgressDomains = n.EgressDomains
+	}
 	s.Count, s.LastRefreshedAt, s.ExpiresAt = len(n.Cookies), now, cookies.FirstExpiry(n.Cookies)
 	return s, nil
 }
@@ -173,6 +181,9 @@ func (v *Vault) check(n NewCookies) error {
 	}
 	if n.Rules != nil {
 		n.Rules.check(wrong)
+	}
+	if len(n.EgressDomains) > maxEgress {
+		wrong.Add("egress_domains", "are more than %d", maxEgress)
 	}
 	seen := map[cookies.ID]bool{}
 	for _, c := range n.Cookies {
@@ -277,6 +288,7 @@ func (v *Vault) describe(s store.CookieSet, list []cookies.Cookie) CookieSet {
 	out := CookieSet{
 		ID: s.ID, Tenant: s.Tenant, Domain: s.Domain, Count: s.Count, Scopes: s.Scopes, MaxLeases: s.MaxLeases, CreatedAt: s.CreatedAt,
 		LastRefreshedAt: s.LastRefreshedAt, LastInjectedAt: s.LastInjectedAt, ExpiresAt: s.ExpiresAt,
+		EgressDomains: s.EgressDomains,
 	}
 	if out.Scopes == nil {
 		out.Scopes = []string{}
@@ -284,12 +296,17 @@ func (v *Vault) describe(s store.CookieSet, list []cookies.Cookie) CookieSet {
 	list = slices.Clone(list)
 	cookies.Sort(list)
 	for _, c := range list {
-		out.Cookies = append(out.Cookies, CookieInfo{
-			ID: c.ID(), ExpiresAt: c.ExpiresAt(), Session: !c.Persistent(), HTTPOnly: c.HTTPOnly, Secure: c.Secure, SameSite: c.SameSite,
-			DeviceBound: cookies.DeviceBound(c), Expired: c.Expired(v.now()),
-		})
+		out.Cookies = append(out.Cookies, Describe(c, v.now()))
 	}
 	return out
+}
+
+// Describe is a cookie without its value.
+func Describe(c cookies.Cookie, now time.Time) CookieInfo {
+	return CookieInfo{
+		ID: c.ID(), ExpiresAt: c.ExpiresAt(), Session: !c.Persistent(), HTTPOnly: c.HTTPOnly, Secure: c.Secure, SameSite: c.SameSite,
+		DeviceBound: cookies.DeviceBound(c), Expired: c.Expired(now),
+	}
 }
 
 // DeleteCookies removes a set.

@@ -91,3 +91,20 @@ func parseScheme(name string) (Scheme, error) {
 		return "", fmt.Errorf("scheme %q: want http, https or ws", clip(name))
 	}
 }
+
+// Target is what the rule is about, in the form that [ParseURL] reads.
+func (r Rule) Target() string {
+	scheme := ""
+	if r.Scheme != "" {
+		scheme = string(r.Scheme) + "://"
+	}
+	ports := make([]string, len(r.Ports))
+	for n, p := range r.Ports {
+		ports[n] = p.String()
+	}
+	port := ":" + strings.Join(ports, ",")
+	if usual := map[Scheme]string{HTTP: ":80", WS: ":80", HTTPS: ":443", "": ":80,443"}; usual[r.Scheme] == port {
+		port = ""
+	}
+	return scheme + r.Host.String() + port + r.Path.String()
+}

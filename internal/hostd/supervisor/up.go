@@ -34,6 +34,8 @@ type UpOptions struct {
 	Stdout     io.Writer // for people: where things are, what to do next
 	Stderr     io.Writer // for the lines of both halves
 	Log        *slog.Logger
+	// ConsoleLink makes a link that signs in to the console, for who has started this. May be nil.
+	ConsoleLink func(ctx context.Context) (string, error)
 	// Notify tells a service manager when both halves are ready. May be nil.
 	Notify func(state string) error
 }
@@ -88,7 +90,7 @@ func Up(ctx context.Context, o UpOptions) error {
 	return Run(ctx, Options{
 		Children: children, Output: o.Stderr, Log: o.Log,
 		Up: func() {
-			fmt.Fprint(o.Stdout, welcome(o.Config, nextStep(ctx, client)))
+			fmt.Fprint(o.Stdout, welcome(o.Config, o.console(ctx), nextStep(ctx, client)))
 			if o.Notify != nil {
 				if err := o.Notify("READY=1"); err != nil {
 					o.Log.Warn("tell the service manager", "error", err)
@@ -236,11 +238,27 @@ func nextStep(ctx context.Context, client *hostd.Client) string {
 	return "sudo clawjail session open https://example.com"
 }
 
-func welcome(c config.Config, next string) string {
+// console is where the console is, and how to get in.
+func (o UpOptions) console(ctx context.Context) string {
+	if !o.Config.Console.Enabled {
+		return "switched off"
+	}
+	if o.ConsoleLink != nil {
+		link, err := o.ConsoleLink(ctx)
+		if err == nil {
+			return link + "\n             (signs you in once, within ten minutes; another: sudo clawjail console)"
+		}
+		o.Log.Warn("make a link to the console", "error", err)
+	}
+	return apiURL(o.Config, o.Config.Listen) + "/console/ (sign in: sudo clawjail console)"
+}
+
+func welcome(c config.Config, console, next string) string {
 	return fmt.Sprintf(`clawjail is up.
   API        %s
+  console    %s
   admin key  %s
   next       %s
 Ctrl-C ends it, with every jail.
-`, apiURL(c, c.Listen), hostd.AdminKeyPath(c), next)
+`, apiURL(c, c.Listen), console, hostd.AdminKeyPath(c), next)
 }

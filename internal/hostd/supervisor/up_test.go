@@ -196,7 +196,7 @@ func TestUpRunsBothHalvesAndEndsThem(t *testing.T) {
 			t.Errorf("%q is not in the output:\n%s", want, said)
 		}
 	}
-	if want := welcome(o.Config, "sudo clawjail template build browser"); stdout.String() != want {
+	if want := welcome(o.Config, o.console(t.Context()), "sudo clawjail template build browser"); stdout.String() != want {
 		t.Errorf("it says %q, want %q", stdout, want)
 	}
 	if _, err := os.Lstat(hostd.SocketPath(o.Config)); !os.IsNotExist(err) {
@@ -232,16 +232,37 @@ func TestWelcomeSaysWhereEverythingIs(t *testing.T) {
 	c.DataDir = "/var/lib/clawjail"
 	want := `clawjail is up.
   API        http://127.0.0.1:18780
+  console    it is there
   admin key  /var/lib/clawjail/control/admin.key
   next       do this
 Ctrl-C ends it, with every jail.
 `
-	if diff := cmp.Diff(want, welcome(c, "do this")); diff != "" {
+	if diff := cmp.Diff(want, welcome(c, "it is there", "do this")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	c.TLS = config.TLS{Cert: "/a", Key: "/b"}
-	if got := welcome(c, ""); !strings.Contains(got, "https://127.0.0.1:18780") {
+	if got := welcome(c, "", ""); !strings.Contains(got, "https://127.0.0.1:18780") {
 		t.Errorf("with TLS: %s", got)
+	}
+}
+
+func TestUpSaysHowToGetIntoTheConsole(t *testing.T) {
+	o := UpOptions{Config: config.Default(), Log: slog.New(slog.DiscardHandler)}
+	const plain = "http://127.0.0.1:18780/console/ (sign in: sudo clawjail console)"
+	if got := o.console(t.Context()); got != plain {
+		t.Errorf("without links: %s", got)
+	}
+	o.ConsoleLink = func(context.Context) (string, error) { return "http://link", nil }
+	if got := o.console(t.Context()); !strings.HasPrefix(got, "http://link\n") {
+		t.Errorf("with a link: %s", got)
+	}
+	o.ConsoleLink = func(context.Context) (string, error) { return "", errors.New("no") }
+	if got := o.console(t.Context()); got != plain {
+		t.Errorf("when none can be made: %s", got)
+	}
+	o.Config.Console.Enabled = false
+	if got := o.console(t.Context()); got != "switched off" {
+		t.Errorf("without a console: %s", got)
 	}
 }
 

@@ -4,15 +4,28 @@
 // bits in a cookie; the store has their SHA-256. A sign-in ends when nobody used it for its idle time, after its life,
 // when it is ended, and with the key or the operator it stands for: who it is is looked up at every request.
 //
+// What is open when nobody clicks counts as use: whoever watches a browser is not signed out while they do.
+//
+// A passkey is its owner's as a key is: it ends with the operator, also when the operator is given a new key, and with
+// the admin key that was there when it was added. Links, and what is under way with a passkey, are kept in memory: a
+// restart ends them.
+//
 // Agents have no console.
 package signin
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/identity/redacted"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
 )
 
 // From is where somebody signs in from.
@@ -44,6 +57,11 @@ type Link struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
+// Format implements fmt.Formatter, for every verb: a link prints without its code.
+func (l Link) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, redacted.Placeholder) // fmt has no way to hand on an error of its writer here
+}
+
 // Passkey is one without its key.
 type Passkey struct {
 	ID        string    `json:"id"`
@@ -53,68 +71,121 @@ type Passkey struct {
 	UsedAt    time.Time `json:"used_at,omitzero"`
 }
 
+// Store is what is kept of who is signed in.
+type Store interface {
+	store.SignIns
+	store.Passkeys
+	Operator(ctx context.Context, id string) (store.Operator, error)
+	ListOperators(ctx context.Context, tenant string) ([]store.Operator, error)
+}
+
+// Options are what a Service needs.
+type Options struct {
+	Store    Store
+	Identity *identity.Service
+	// Idle is how long a sign-in may go unused, Life how long it may last.
+	Idle, Life time.Duration
+	Now        func() time.Time
+}
+
+// The bounds of Idle and Life.
+const (
+	LeastIdle   = time.Minute
+	LongestLife = 30 * 24 * time.Hour
+)
+
+// Validate reports everything that is wrong.
+func (o Options) Validate() error {
+	m := &problem.Many{Code: problem.BadConfig}
+	if o.Store == nil {
+		m.Add("store", "is missing")
+	}
+	if o.Identity == nil {
+		m.Add("identity", "is missing")
+	}
+	if o.Now == nil {
+		m.Add("now", "is missing")
+	}
+	if o.Idle < LeastIdle || o.Idle > o.Life || o.Life > LongestLife {
+		m.Add("idle", "and life are %s and %s; they must be %s or more, idle not more than life, and life not more than %s", o.Idle, o.Life, LeastIdle, LongestLife)
+	}
+	return m.Err()
+}
+
 // Service signs people in. All methods may be called at the same time.
-type Service struct{}
+type Service struct {
+	o        Options
+	uses     uses
+	held     held
+	links    links
+	attempts attempts
 
-// WithKey signs in with a key: the admin's or an operator's. Wrong keys are braked as everywhere. The cookie's text is returned here and never again.
-func (s *Service) WithKey(ctx context.Context, key string, from From) (cookie string, in SignIn, err error) {
-	panic("contract")
+	stop    context.CancelFunc
+	running sync.WaitGroup
 }
 
-// NewLink makes a link with which the caller signs in, once.
-func (s *Service) NewLink(ctx context.Context, by identity.Principal) (Link, error) {
-	panic("contract")
+// Open makes a Service. Close must be called.
+func Open(ctx context.Context, o Options) (*Service, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Service{o: o, attempts: newAttempts()}
+	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	s.running.Go(func() { s.watch(ctx) })
+	return s, nil
 }
 
-// WithLink signs in with a link's code.
-func (s *Service) WithLink(ctx context.Context, code string, from From) (cookie string, in SignIn, err error) {
-	panic("contract")
+// Close stops watching over what is held, and waits until that is done. It cuts nothing: it belongs to those who hold it.
+func (s *Service) Close() {
+	s.stop()
+	s.running.Wait()
 }
 
-// Who is behind a cookie. It counts as use. The code is unauthorized when it is not good, or not any more.
-func (s *Service) Who(ctx context.Context, cookie string) (identity.Principal, SignIn, error) {
-	panic("contract")
+// Purge removes sign-ins that are over, and says how many.
+func (s *Service) Purge(ctx context.Context) (int, error) {
+	now := s.now()
+	s.uses.forget(now.Add(-s.o.Idle))
+	s.links.forget(now)
+	s.attempts.forget(now)
+	n, err := s.o.Store.DeleteSignInsBefore(ctx, now, now.Add(-s.o.Idle))
+	if err != nil {
+		return 0, fmt.Errorf("remove old sign-ins: %w", err)
+	}
+	return n, nil
 }
 
-// List lists the sign-ins of the caller; of an admin of the installation everybody's, or those of its tenant of an admin of one. in is the caller's own.
-func (s *Service) List(ctx context.Context, by identity.Principal, in SignIn) ([]SignIn, error) {
-	panic("contract")
+// now is the time as the store keeps it.
+func (s *Service) now() time.Time { return store.Microsecond(s.o.Now()) }
+
+// owner is a principal as rows name it.
+func (s *Service) owner(p identity.Principal) store.Owner {
+	if p.Kind == identity.KindAdmin {
+		return store.Owner{AdminKey: s.o.Identity.AdminFingerprint()}
+	}
+	return store.Owner{Operator: p.ID}
 }
 
-// End ends one, and what is open with it: one's own, or as an admin any that List shows.
-func (s *Service) End(ctx context.Context, by identity.Principal, id string) error { panic("contract") }
-
-// Hold is [identity.Service.Hold] for a sign-in: cancel is called when the sign-in ends too.
-func (s *Service) Hold(ctx context.Context, by identity.Principal, in SignIn, cancel context.CancelCauseFunc) (release func(), err error) {
-	panic("contract")
+// standing is an owner as it is now.
+func (s *Service) standing(ctx context.Context, owner store.Owner) (identity.Principal, error) {
+	switch {
+	case owner.Operator != "":
+		return s.o.Identity.Standing(ctx, identity.KindOperator, owner.Operator)
+	case owner.AdminKey != "" && owner.AdminKey == s.o.Identity.AdminFingerprint():
+		return s.o.Identity.Standing(ctx, identity.KindAdmin, string(identity.KindAdmin))
+	}
+	return identity.Principal{}, notSignedIn() // with another admin key
 }
 
-// BeginPasskey begins adding one. options are JSON for navigator.credentials.create, and challenge names this attempt for five minutes.
-func (s *Service) BeginPasskey(ctx context.Context, by identity.Principal, from From) (options []byte, challenge string, err error) {
-	panic("contract")
+// notSignedIn is the one answer to every cookie that is not good.
+func notSignedIn() error {
+	return problem.New(problem.Unauthorized, "sign in again", "nobody is signed in with this, or not any more")
 }
 
-// FinishPasskey keeps the passkey that the browser made; response is its JSON.
-func (s *Service) FinishPasskey(ctx context.Context, by identity.Principal, challenge, name string, response []byte, from From) (Passkey, error) {
-	panic("contract")
+// agentsHaveNone is what agents are told.
+func agentsHaveNone() error {
+	return problem.New(problem.Forbidden, "sign in with an operator's key: an admin makes one with `clawjail operator create`",
+		"the console is for people, and this is an agent's token")
 }
 
-// BeginSignIn begins signing in with a passkey, before it is known who.
-func (s *Service) BeginSignIn(ctx context.Context, from From) (options []byte, challenge string, err error) {
-	panic("contract")
-}
-
-// WithPasskey signs in with what the browser answered.
-func (s *Service) WithPasskey(ctx context.Context, challenge string, response []byte, from From) (cookie string, in SignIn, err error) {
-	panic("contract")
-}
-
-// Passkeys lists the caller's own.
-func (s *Service) Passkeys(ctx context.Context, by identity.Principal) ([]Passkey, error) {
-	panic("contract")
-}
-
-// RemovePasskey removes one of the caller's own.
-func (s *Service) RemovePasskey(ctx context.Context, by identity.Principal, id string) error {
-	panic("contract")
-}
+// notThere is an error of the store's that says so.
+func notThere(err error) bool { return errors.Is(err, store.ErrNotFound) }

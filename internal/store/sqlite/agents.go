@@ -93,6 +93,12 @@ func (db *DB) ListTokens(ctx context.Context, agent string) ([]store.Token, erro
 	return list(ctx, db, "list tokens", scanToken, `SELECT `+tokenColumns+` FROM tokens WHERE agent = $1 ORDER BY created_at, id`, agent)
 }
 
+// ListTenantTokens is of store.Agents.
+func (db *DB) ListTenantTokens(ctx context.Context, tenant string) ([]store.Token, error) {
+	return list(ctx, db, "list the tokens of a tenant", scanToken, `SELECT `+tokenColumns+` FROM tokens WHERE $1 = '' OR agent IN
+		(SELECT id FROM agents WHERE tenant = $1) ORDER BY agent, created_at, id`, tenant)
+}
+
 // RevokeToken is of store.Agents.
 func (db *DB) RevokeToken(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("revoked_at", at); err != nil {

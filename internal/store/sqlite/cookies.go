@@ -11,11 +11,11 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-const cookieSetColumns = `id, tenant, domain, ciphertext, count, scopes, max_leases, created_at, last_refreshed_at, last_injected_at, expires_at`
+const cookieSetColumns = `id, tenant, domain, ciphertext, count, scopes, max_leases, created_at, last_refreshed_at, last_injected_at, expires_at, egress_domains`
 
 func scanCookieSet(row scanner) (s store.CookieSet, err error) {
 	err = row.Scan(&s.ID, &s.Tenant, &s.Domain, blob{&s.Ciphertext}, &s.Count, listing{&s.Scopes}, &s.MaxLeases,
-		moment{&s.CreatedAt}, moment{&s.LastRefreshedAt}, moment{&s.LastInjectedAt}, moment{&s.ExpiresAt})
+		moment{&s.CreatedAt}, moment{&s.LastRefreshedAt}, moment{&s.LastInjectedAt}, moment{&s.ExpiresAt}, listing{&s.EgressDomains})
 	return s, err
 }
 
@@ -25,14 +25,14 @@ func (db *DB) PutCookieSet(ctx context.Context, s store.CookieSet) error {
 		return err
 	}
 	return db.changeOr(ctx, errOccupied, "put cookie set", `INSERT INTO cookie_sets (`+cookieSetColumns+`)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 		ON CONFLICT (tenant, domain) DO UPDATE SET
 			ciphertext = excluded.ciphertext, count = excluded.count, scopes = excluded.scopes, max_leases = excluded.max_leases,
-			last_refreshed_at = excluded.last_refreshed_at, expires_at = excluded.expires_at,
+			last_refreshed_at = excluded.last_refreshed_at, expires_at = excluded.expires_at, egress_domains = excluded.egress_domains,
 			last_injected_at = coalesce(max(last_injected_at, excluded.last_injected_at), last_injected_at, excluded.last_injected_at)
 		WHERE id = excluded.id`,
 		s.ID, s.Tenant, s.Domain, bytes(s.Ciphertext), s.Count, texts(s.Scopes), s.MaxLeases,
-		stamp(s.CreatedAt), stamp(s.LastRefreshedAt), stamp(s.LastInjectedAt), stamp(s.ExpiresAt))
+		stamp(s.CreatedAt), stamp(s.LastRefreshedAt), stamp(s.LastInjectedAt), stamp(s.ExpiresAt), texts(s.EgressDomains))
 }
 
 // errOccupied is what an upsert that changed nothing means: the place is taken by a row with another ID.

@@ -49,6 +49,7 @@ func testReplacedCookieSets(t *testing.T, s store.Store) {
 	fresh := store.CookieSet{
 		ID: "c1", Tenant: "default", Domain: "a.example", Ciphertext: []byte("new"), Count: 9, Scopes: []string{"new"}, MaxLeases: 1,
 		CreatedAt: at(60), LastRefreshedAt: at(60), ExpiresAt: at(99), LastInjectedAt: at(40),
+		EgressDomains: []string{"other.example"},
 	}
 	must(t, s.PutCookieSet(ctx, fresh))
 	must(t, s.PutCookieSet(ctx, fresh))

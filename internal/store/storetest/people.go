@@ -112,6 +112,9 @@ func testTokens(t *testing.T, s store.Store) {
 	must(t, s.CreateToken(ctx, old))
 	check(t, "tokens, the oldest first", []store.Token{old, fresh})(s.ListTokens(ctx, "a1"))
 	check(t, "tokens of nobody", []store.Token(nil))(s.ListTokens(ctx, "a9"))
+	check(t, "tokens of all tenants", []store.Token{old, fresh})(s.ListTenantTokens(ctx, ""))
+	check(t, "tokens of a tenant", []store.Token{old, fresh})(s.ListTenantTokens(ctx, "default"))
+	check(t, "tokens of another tenant", []store.Token(nil))(s.ListTenantTokens(ctx, "other"))
 	again := old
 	again.ID = "t3"
 	wantError(t, "the same hash", s.CreateToken(ctx, again), store.ErrExists)

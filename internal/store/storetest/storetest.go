@@ -129,6 +129,7 @@ func cookieSet(id, tenant, domain string) store.CookieSet {
 	return store.CookieSet{
 		ID: id, Tenant: tenant, Domain: domain, Ciphertext: []byte("sealed " + id), Count: 3, Scopes: []string{"tools", "cdp"},
 		MaxLeases: 1, CreatedAt: at(1), LastRefreshedAt: at(2), ExpiresAt: at(1000),
+		EgressDomains: []string{"cdn.example", "login.example"},
 	}
 }
 

@@ -1,0 +1,74 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"reflect"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/clawjail/clawjail/internal/browser/control"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/identity/signin"
+)
+
+// SignIn knows who is signed in to the console. *signin.Service is one.
+type SignIn interface {
+	NewLink(ctx context.Context, by identity.Principal) (signin.Link, error)
+	List(ctx context.Context, by identity.Principal, in signin.SignIn) ([]signin.SignIn, error)
+	End(ctx context.Context, by identity.Principal, id string) error
+}
+
+// ConsoleSignIn is where the console takes a link's code, as the parameter code.
+const ConsoleSignIn = "/console/sign-in"
+
+// ConsoleLink signs its maker in to the console, once. It prints without the code.
+type ConsoleLink struct {
+	Code      string    `json:"code" doc:"it is told once"`
+	URL       string    `json:"url" doc:"where it is used, with the code in it"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// Format implements fmt.Formatter, for every verb.
+func (l ConsoleLink) Format(f fmt.State, _ rune) { withoutKey(f, "link to the console") }
+
+// SignIns is the answer to a listing.
+type SignIns struct {
+	SignIns []signin.SignIn `json:"sign_ins" nullable:"false"`
+}
+
+type signInInput struct {
+	ID string `path:"id" maxLength:"64" doc:"the sign-in's id"`
+}
+
+func (a *API) signInRoutes() {
+	a.plain(route{method: http.MethodPost, path: "/v1/console/links", id: "make-console-link", summary: "Make a link with which one signs in to the console, once",
+		status: http.StatusOK}, nil, map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[ConsoleLink]())}, a.makeConsoleLink)
+	add(a, route{method: http.MethodGet, path: "/v1/console/sign-ins", id: "list-sign-ins", summary: "List who is signed in to the console"}, a.signIns)
+	add(a, route{method: http.MethodDelete, path: "/v1/console/sign-ins/{id}", id: "end-sign-in", summary: "Sign somebody out of the console",
+		status: http.StatusNoContent}, a.endSignIn)
+}
+
+func (a *API) makeConsoleLink(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+	link, err := a.SignIn.NewLink(req.Context(), by)
+	if err != nil {
+		return err
+	}
+	return control.Write(w, req, ConsoleLink{Code: link.Code, ExpiresAt: link.ExpiresAt,
+		URL: a.ownURL(req, "http") + ConsoleSignIn + "?" + url.Values{"code": {link.Code}}.Encode()}, nil)
+}
+
+func (a *API) signIns(ctx context.Context, by identity.Principal, _ *nothing) (*answer[SignIns], error) {
+	all, err := a.SignIn.List(ctx, by, signin.SignIn{})
+	if err != nil {
+		return nil, err
+	}
+	return &answer[SignIns]{SignIns{SignIns: listed(all)}}, nil
+}
+
+func (a *API) endSignIn(ctx context.Context, by identity.Principal, in *signInInput) (*nothing, error) {
+	return nil, a.SignIn.End(ctx, by, in.ID)
+}

@@ -1,0 +1,333 @@
+package browser
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	protocol "github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
+
+	"github.com/clawjail/clawjail/internal/cdp"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// renewTimeout bounds it all.
+	renewTimeout = 30 * time.Second
+	// emptyTimeout is how long a tab may take to show an empty document, before it is replaced.
+	emptyTimeout = 3 * time.Second
+	// arriveTimeout is how long a fresh document is waited for. One that comes later is as fresh.
+	arriveTimeout = 5 * time.Second
+	// maxRounds bounds how often pages may open further ones while all are emptied.
+	maxRounds = 5
+)
+
+// renewed is a tab that is renewed.
+type renewed struct {
+	tab   *record
+	page  *Page
+	entry int64  // of its history
+	url   string // empty when there is nothing to go back to
+}
+
+// Renew replaces every document of every tab by a fresh one of the same address, without anything that a script had put
+// there: listeners, bindings, workers (service workers are unregistered). What was typed into pages is lost. Tabs and their handles stay.
+//
+// First all tabs show an empty document at the same time: no old one is left that could reach into a new one. Then each goes back
+// to where it was, and loads that anew past all caches. What is not on the web (data: and blob: addresses) stays empty: a script
+// may have made it. The pages that a tab could go forward to are lost.
+func (l *Live) Renew(ctx context.Context) error {
+	release, err := hold(ctx, l.turn)
+	if err != nil {
+		return explain(err, "renew the pages")
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	l.begin()
+	l.renewing.Store(true)
+	defer l.renewing.Store(false)
+	l.dismiss(ctx, nil)
+	return explain(l.renew(ctx), "renew the pages")
+}
+
+func (l *Live) renew(ctx context.Context) error {
+	tabs := make(map[*record]*renewed)
+	empty := func() error {
+		for range maxRounds {
+			done, err := l.emptyAll(ctx, tabs)
+			if done || err != nil {
+				return err
+			}
+		}
+		return problem.New(problem.Conflict, "close tabs, and try again", "pages open further pages all the time")
+	}
+	if err := empty(); err != nil {
+		return err
+	}
+	if err := l.endWorkers(ctx, tabs); err != nil {
+		return err
+	}
+	// A worker may have opened or steered a page until its end.
+	if err := empty(); err != nil {
+		return err
+	}
+	errs := make([]error, 0, len(tabs))
+	var mu sync.Mutex
+	var returned sync.WaitGroup
+	for _, r := range tabs {
+		returned.Go(func() {
+			err := l.comeBack(ctx, r)
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		})
+	}
+	returned.Wait()
+	return errors.Join(errs...)
+}
+
+// emptyAll gives every tab an empty document. It is done when all of them had one at the same time.
+func (l *Live) emptyAll(ctx context.Context, known map[*record]*renewed) (done bool, err error) {
+	r := l.b.tabs
+	if err := r.begin(ctx); err != nil {
+		return false, err
+	}
+	if err := r.settle(ctx); err != nil {
+		return false, err
+	}
+	r.mu.Lock()
+	tabs := slices.Clone(r.tabs)
+	r.mu.Unlock()
+	for tab := range known {
+		if !slices.Contains(tabs, tab) {
+			delete(known, tab)
+		}
+	}
+	errs, fresh := make([]error, len(tabs)), make([]*renewed, len(tabs))
+	var emptied sync.WaitGroup
+	for i, tab := range tabs {
+		emptied.Go(func() { fresh[i], errs[i] = l.empty(ctx, tab, known[tab]) })
+	}
+	emptied.Wait()
+	done = true
+	for i, tab := range tabs {
+		select {
+		case <-tab.closed:
+			delete(known, tab)
+			continue
+		default:
+		}
+		if errs[i] != nil {
+			return false, errs[i]
+		}
+		done = done && fresh[i] == known[tab]
+		known[tab] = fresh[i]
+	}
+	return done, nil
+}
+
+// empty gives a tab an empty document, unless it has had one since before. What it returns is before itself in that case.
+func (l *Live) empty(ctx context.Context, tab *record, before *renewed) (*renewed, error) {
+	p, err := l.attached(ctx, tab)
+	if err != nil {
+		return nil, err
+	}
+	history, err := p.history(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var now *page.NavigationEntry
+	if i := history.CurrentIndex; i >= 0 && i < int64(len(history.Entries)) {
+		now = history.Entries[i]
+	}
+	if before != nil && before.page == p && (now == nil || now.URL == blank) {
+		return before, nil
+	}
+	out := &renewed{tab: tab, page: p}
+	switch {
+	case before != nil:
+		// A script that is gone by now sent it elsewhere.
+		out.entry, out.url = before.entry, before.url
+	case now != nil && now.URL != blank && onTheWeb(now.URL):
+		out.entry, out.url = now.ID, now.URL
+	}
+	if err := p.visitEmpty(ctx); err == nil {
+		return out, nil
+	} else if ctx.Err() != nil || !p.open() {
+		return nil, err
+	}
+	// Its scripts never rest, or it will not be left: the tab gets another page.
+	p.quietly(runtime.TerminateExecution.Method)
+	if p.visitEmpty(ctx) == nil {
+		return out, nil
+	}
+	out.entry = 0
+	old := p.id
+	if out.page, err = l.b.replace(ctx, p); err != nil {
+		return nil, err
+	}
+	return out, l.awaitEnd(ctx, old)
+}
+
+// onTheWeb says whether an address is one that its server answers for.
+func onTheWeb(address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https")
+}
+
+// visitEmpty shows an empty document, and waits until the one before is gone.
+func (p *Page) visitEmpty(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, emptyTimeout)
+	defer cancel()
+	arrived, err := p.arrival()
+	if err != nil {
+		return err
+	}
+	defer arrived.events.Close()
+	started, err := cdp.Do(ctx, p.session, page.Navigate, page.NavigateParams{URL: blank})
+	if err != nil {
+		return err
+	}
+	return arrived.wait(ctx, func(f *protocol.Frame) bool { return f.LoaderID == started.LoaderID })
+}
+
+// arrival are the documents of a page's main frame that come from now on.
+type arrival struct {
+	events *cdp.Subscription
+	posted map[protocol.LoaderID]bool // those that were asked for with POST
+}
+
+func (p *Page) arrival() (*arrival, error) {
+	events, err := p.session.Subscribe(page.FrameNavigated.Method, network.RequestWillBeSent.Method)
+	return &arrival{events: events, posted: make(map[protocol.LoaderID]bool)}, err
+}
+
+// wait waits for the document that is meant.
+func (a *arrival) wait(ctx context.Context, meant func(*protocol.Frame) bool) error {
+	for {
+		event, err := a.events.Next(ctx)
+		var lost *cdp.LostError
+		switch {
+		case errors.As(err, &lost):
+			continue
+		case err != nil:
+			return err
+		case event.Method == network.RequestWillBeSent.Method:
+			var e struct {
+				LoaderID  protocol.LoaderID `json:"loaderId"`
+				RequestID protocol.LoaderID `json:"requestId"`
+				Request   struct {
+					Method string `json:"method"`
+				} `json:"request"`
+			}
+			if cdp.Decode(event.Params, &e) == nil && e.LoaderID == e.RequestID && e.Request.Method == "POST" && len(a.posted) < maxListed {
+				a.posted[e.LoaderID] = true
+			}
+			continue
+		}
+		var e page.EventFrameNavigated
+		if cdp.Decode(event.Params, &e) == nil && e.Frame != nil && e.Frame.ParentID == "" && meant(e.Frame) {
+			return nil
+		}
+	}
+}
+
+// comeBack shows a tab's address again. That it cannot be loaded shows in the tab, and is no error here.
+func (l *Live) comeBack(ctx context.Context, r *renewed) error {
+	if r.url == "" {
+		return nil
+	}
+	arriving, cancel := context.WithTimeout(ctx, arriveTimeout)
+	defer cancel()
+	arrived, err := r.page.arrival()
+	if err != nil {
+		return err
+	}
+	defer arrived.events.Close()
+	if r.entry != 0 {
+		_, err = cdp.Do(arriving, r.page.session, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: r.entry})
+	}
+	var refused *cdp.Error
+	if r.entry == 0 || errors.As(err, &refused) {
+		return unlessGone(ctx, r.page.visit(arriving, r.url))
+	}
+	var document protocol.LoaderID
+	if err == nil {
+		err = arrived.wait(arriving, func(f *protocol.Frame) bool { document = f.LoaderID; println("DBG1", f.LoaderID, f.URL); return f.URL != blank })
+	}
+	switch {
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		// Its server is slow. An address that is opened anew brings nothing else back, whenever it comes.
+		going, cancel := context.WithTimeout(ctx, quietTimeout)
+		defer cancel()
+		return unlessGone(ctx, r.page.visit(going, r.url))
+	case err != nil, arrived.posted[document]:
+		// What a form has sent is not sent again.
+		return unlessGone(ctx, err)
+	}
+	// The history brings back what was in frames, where a script may have put it, and caches what it may have answered.
+	past := true
+	if _, err = cdp.Do(arriving, r.page.session, page.Reload, page.ReloadParams{IgnoreCache: &past}); err == nil {
+		err = arrived.wait(arriving, func(f *protocol.Frame) bool { println("DBG2", f.LoaderID, f.URL); return f.LoaderID != document })
+	}
+	return unlessGone(ctx, err)
+}
+
+// unlessGone is the error when it is the browser's end or the caller's, and not the page's.
+func unlessGone(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, cdp.ErrBrowserGone), errors.Is(err, cdp.ErrClosed), ctx.Err() != nil:
+		return err
+	}
+	return nil
+}
+
+// awaitEnd waits until a target is gone, with all that ran in it.
+func (l *Live) awaitEnd(ctx context.Context, id target.ID) error {
+	tick := time.NewTicker(closeAgain / 10)
+	defer tick.Stop()
+	for {
+		infos, err := cdp.Do(ctx, l.b.conn.Browser(), target.GetTargets, target.GetTargetsParams{})
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(infos.TargetInfos, func(info *target.Info) bool { return info != nil && info.TargetID == id }) {
+			return nil
+		}
+		// A page that is changing to another one at that moment forgets that it is to close.
+		_, _ = cdp.Do(ctx, l.b.conn.Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: id})
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// history is the tab's. A tab whose documents are changing places has none for a moment.
+func (p *Page) history(ctx context.Context) (page.GetNavigationHistoryResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, liveCommand)
+	defer cancel()
+	tick := time.NewTicker(workersPoll)
+	defer tick.Stop()
+	for {
+		history, err := cdp.Do(ctx, p.session, page.GetNavigationHistory, protocol.Empty{})
+		var refused *cdp.Error
+		if !errors.As(err, &refused) {
+			return history, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return history, err
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package browser
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	protocol "github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/serviceworker"
+	"github.com/chromedp/cdproto/storage"
+	"github.com/chromedp/cdproto/target"
+
+	"github.com/clawjail/clawjail/internal/cdp"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// everyOrigin is how Chromium is asked for the data of all.
+	everyOrigin = "*"
+	// workersTimeout is how long workers may take to end, which they do in some milliseconds.
+	workersTimeout = 5 * time.Second
+	workersPoll    = 20 * time.Millisecond
+)
+
+// endWorkers unregisters all service workers, with what they keep in caches, ends all shared workers, and waits until they are
+// gone. All tabs are empty: nobody keeps them.
+func (l *Live) endWorkers(ctx context.Context, tabs map[*record]*renewed) error {
+	ctx, cancel := context.WithTimeout(ctx, workersTimeout)
+	defer cancel()
+	for _, r := range tabs {
+		_, err := cdp.Do(ctx, r.page.session, storage.ClearDataForOrigin,
+			storage.ClearDataForOriginParams{Origin: everyOrigin, StorageTypes: "service_workers,cache_storage"})
+		if err != nil {
+			return err
+		}
+		// What a worker or a client's interception has answered may be in the cache of the network, too.
+		if _, err := cdp.Do(ctx, r.page.session, network.ClearBrowserCache, protocol.Empty{}); err != nil {
+			return err
+		}
+		if _, err := cdp.Do(ctx, r.page.session, serviceworker.Enable, protocol.Empty{}); err != nil {
+			return err
+		}
+		_, err = cdp.Do(ctx, r.page.session, serviceworker.StopAllWorkers, protocol.Empty{})
+		// It is only for this: what it tells of is nobody's.
+		_, _ = cdp.Do(ctx, r.page.session, serviceworker.Disable, protocol.Empty{})
+		if err != nil {
+			return err
+		}
+		break // they are the browser's, and no tab's
+	}
+	tick := time.NewTicker(workersPoll)
+	defer tick.Stop()
+	for {
+		left, err := l.closeWorkers(ctx)
+		if err != nil || left == 0 {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return problem.Wrap(context.Cause(ctx), problem.Conflict, "try again, or open a new session", "%d workers do not end", left)
+		}
+	}
+}
+
+// closeWorkers ends the workers that run without a page, and counts them.
+func (l *Live) closeWorkers(ctx context.Context) (left int, err error) {
+	infos, err := cdp.Do(ctx, l.b.conn.Browser(), target.GetTargets, target.GetTargetsParams{
+		Filter: target.Filter{{Type: "service_worker"}, {Type: "shared_worker"}, {Exclude: true}}})
+	if err != nil {
+		return 0, err
+	}
+	for _, info := range infos.TargetInfos {
+		// Those of the browser's own parts are not of the web.
+		if info == nil || strings.HasPrefix(info.URL, "chrome") {
+			continue
+		}
+		left++
+		// It may end by itself meanwhile.
+		_, _ = cdp.Do(ctx, l.b.conn.Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: info.TargetID})
+	}
+	return left, nil
+}

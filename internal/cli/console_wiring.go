@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/console"
+	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/toolserver"
+)
+
+// consoleParts are the services that a console shows.
+type consoleParts struct {
+	sessions *session.Service
+	accounts *credential.Service
+	book     *egress.Book
+	agents   *agent.Service
+	servers  *toolserver.Service
+}
+
+// newConsole makes the web console, or none where the configuration has none.
+func newConsole(o serveOptions, host *hostd.Client, r *ring, parts consoleParts) (http.Handler, error) {
+	if !o.config.Console.Enabled {
+		return nil, nil
+	}
+	c, err := console.New(console.Options{
+		Sessions: parts.sessions, Identity: r.identity, Credentials: parts.accounts, Egress: parts.book, Agents: parts.agents, Servers: parts.servers,
+		Audit: r.log, Rows: r.store, Verify: r.verify(hostd.CheckpointsPath(o.config)), SignIn: r.signin,
+		Machine: newMachine(host, o.config.DataDir, o.now, o.log).look, Config: o.config, BehindProxy: o.config.BehindProxy, Version: o.version,
+		Log: o.log, Now: o.now,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the console: %w", err)
+	}
+	return c, nil
+}

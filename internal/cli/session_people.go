@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// consoleAt is a link that signs the caller in to the console, and leads to one of its pages.
+func consoleAt(ctx context.Context, c *client.Client, page string) (api.ConsoleLink, error) {
+	link, err := c.ConsoleLink(ctx)
+	if problem.CodeOf(err) == problem.NotFound {
+		return link, problem.Wrap(err, problem.NotFound, "set console.enabled to true in the configuration, and start clawjail again", "the console is switched off")
+	}
+	if err != nil {
+		return link, err
+	}
+	at, err := url.Parse(link.URL)
+	if err != nil {
+		return link, fmt.Errorf("read the link of the control plane: %w", err)
+	}
+	query := at.Query()
+	query.Set("next", page)
+	at.RawQuery = query.Encode()
+	link.URL = at.String()
+	return link, nil
+}
+
+func newSessionWatch(p *program) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "watch ID",
+		Short: "Print a link to the console's page of a session",
+		Long: "Prints a link to the page of the console that shows a session live, and on which it can be taken over. The link signs you in, " +
+			"as `clawjail console` does: it is good once, for ten minutes.",
+		Example:           "  sudo clawjail session watch s_abcdefgh23456789",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			s, err := c.Get(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			link, err := consoleAt(cmd.Context(), c, "/console/sessions/"+url.PathEscape(s.ID))
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), link)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), link.URL)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func newSessionTakeOver(p *program) *cobra.Command {
+	var force, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "take-over ID",
+		Short: "Take a session's browser over, as a person",
+		Long: "Takes the browser of a session over. Whoever used it is cut off and told so, the recording pauses, and pages in which a script " +
+			"of theirs may be are loaded anew: what was typed there is lost. Only you use it then, on the page that `clawjail session watch` " +
+			"leads to, until `clawjail session hand-back`.",
+		Example:           "  clawjail session take-over s_abcdefgh23456789",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			s, err := c.TakeOver(cmd.Context(), args[0], force)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), s)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "session %s is yours; steer it where clawjail session watch %s leads to\n", s.ID, s.ID)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "also when another person has it")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the session as JSON")
+	return cmd
+}
+
+func newSessionHandBack(p *program) *cobra.Command {
+	var anyway, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "hand-back ID",
+		Short: "Hand a session's browser back",
+		Long: "Hands back the browser of a session that was taken over. While a password stands in a page it is refused: whoever uses the session " +
+			"could read it. Send the form, or clear it; or give --anyway.",
+		Example:           "  clawjail session hand-back s_abcdefgh23456789",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			s, err := c.HandBack(cmd.Context(), args[0], anyway)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), s)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "session %s is handed back\n", s.ID)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&anyway, "anyway", false, "also while a password stands in a page")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the session as JSON")
+	return cmd
+}

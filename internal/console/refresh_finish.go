@@ -1,0 +1,71 @@
+package console
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// needed are the accounts that somebody has to log in to again, and may.
+func (c *Console) needed(q *request) ([]neededRow, error) {
+	if identity.Can(q.by, identity.CookiesList, q.by.TenantOr("")) != nil {
+		return nil, nil
+	}
+	alerts, err := c.Credentials.NeedsRefresh(q.ctx(), q.by, "")
+	if err != nil {
+		return nil, err
+	}
+	var out []neededRow
+	for _, a := range alerts {
+		if identity.Can(q.by, identity.SessionRefresh, a.Tenant) == nil {
+			why := cmp.Or(map[string]string{session.ReasonExpired: "its cookies have expired", session.ReasonLogin: "a session was asked to log in"}[a.Reason], a.Reason)
+			out = append(out, neededRow{Tenant: a.Tenant, Domain: a.Domain, Why: why})
+		}
+	}
+	return out, nil
+}
+
+// finishRefresh keeps what the person has chosen, and ends the session.
+func (c *Console) finishRefresh(q *request) error {
+	f, err := q.form()
+	if err != nil {
+		return err
+	}
+	if len(f.Values["domain"]) == 0 {
+		f.Problem = &said{Message: "nothing is chosen to be kept", Hint: "tick the site that you have logged in to"}
+	} else {
+		sets, err := c.Credentials.FinishRefresh(q.ctx(), q.by, credential.FinishRefresh{Session: q.value("id"), Domains: f.Values["domain"],
+			EgressDomains: f.Values["host"]})
+		if len(sets) > 0 && err == nil {
+			var kept []string
+			for _, set := range sets {
+				kept = append(kept, set.Domain+" ("+plural(set.Count, "cookie")+")")
+			}
+			return q.done(credentialsPath, "Kept: %s. The next step is a grant, which lets an agent use it.", strings.Join(kept, ", "))
+		}
+		if err == nil {
+			return problem.New(problem.Internal, "", "a refresh kept nothing")
+		}
+		if !f.refuse(err, nil) {
+			return err
+		}
+	}
+	page, err := c.refreshPage(q, f)
+	if err != nil {
+		return err
+	}
+	return q.again("refresh-session", "Log in to "+page.Domain(), page)
+}
+
+// chosen says whether a box is ticked: as the person left it, or as it is at first.
+func chosen(f *form, field, value string, first bool) bool {
+	if !slices.Contains(f.Values["known"], field+" "+value) {
+		return first
+	}
+	return slices.Contains(f.Values[field], value)
+}

@@ -1,0 +1,151 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+// furnishRefresh puts a session to log in with into a world, the admin's, and what its browser has seen.
+func furnishRefresh(w *world) {
+	w.sessions.all = append(w.sessions.all, aRefresh("s_login", "acme", "example.com", w.admin))
+	info := func(domain, name string, change func(*vault.CookieInfo)) vault.CookieInfo {
+		out := vault.CookieInfo{ID: cookies.ID{Name: name, Domain: domain, Path: "/"}, Secure: true, ExpiresAt: time.Now().Add(20 * 24 * time.Hour)}
+		change(&out)
+		return out
+	}
+	w.sessions.seen = session.Seen{
+		Sites: []session.SeenSite{
+			{Domain: "example.com", Stored: true, Cookies: []vault.CookieInfo{
+				info(".example.com", "sid", func(c *vault.CookieInfo) { c.HTTPOnly, c.SameSite = true, "Lax" }),
+				info(".example.com", "bound", func(c *vault.CookieInfo) { c.HTTPOnly, c.DeviceBound = true, true }),
+				info("www.example.com", hostile, func(c *vault.CookieInfo) { c.Session, c.ExpiresAt = true, time.Time{} })}},
+			{Domain: "tracker.test", Cookies: []vault.CookieInfo{info(".tracker.test", "id", func(*vault.CookieInfo) {})}}},
+		Hosts: []string{"cdn.example.net", "fonts.example.org"},
+	}
+}
+
+func TestRefreshPageSaysHowToBegin(t *testing.T) {
+	w := newWorld(t)
+	w.get("admin", "/console/refresh?domain=example.com").holds(t, http.StatusOK, "<h1>Log in to a site for your agents</h1>", `value="example.com"`, `name="tenant"`)
+	p := w.get("acme operator", "/console/refresh")
+	p.holds(t, http.StatusOK, "Which site?")
+	p.lacks(t, `name="tenant"`)
+	p = w.get("acme viewer", "/console/refresh")
+	p.holds(t, http.StatusOK, "Your role may not")
+	p.lacks(t, "Which site?", "<button class=\"primary\"")
+}
+
+func TestRefreshIsOpenedByForm(t *testing.T) {
+	w := newWorld(t)
+	p := w.post("acme operator", "/console/refresh", "domain", "Example.com", "url", "https://example.com/login")
+	if p.status != http.StatusSeeOther || p.location != "/console/refresh/s_refresh" {
+		t.Fatalf("%d to %q\n%s", p.status, p.location, p.body)
+	}
+	if w.sessions.asked[0] != "refresh acme example.com https://example.com/login" {
+		t.Error(w.sessions.asked)
+	}
+	w.post("acme operator", "/console/refresh", "domain", "").holds(t, http.StatusUnprocessableEntity, "a site is needed")
+	w.post("acme operator", "/console/refresh", "domain", "www.example.com").holds(t, http.StatusUnprocessableEntity,
+		"write example.com", `value="www.example.com"`, `id="f-domain-wrong"`)
+	if p := w.post("acme viewer", "/console/refresh", "domain", "example.com"); p.status == http.StatusSeeOther || len(w.sessions.asked) != 1 {
+		t.Errorf("a viewer: %d, %v", p.status, w.sessions.asked)
+	}
+	w.get("acme operator", "/console/refresh").holds(t, http.StatusOK, "Going on now", `href="/console/refresh/s_refresh"`)
+}
+
+func TestRefreshShowsWhatTheBrowserHasSeen(t *testing.T) {
+	w := newWorld(t)
+	furnishRefresh(w)
+	p := w.get("admin", "/console/refresh/s_login")
+	p.holds(t, http.StatusOK, "<h1>Log in to example.com</h1>", `data-live="/console/sessions/s_login"`, `data-always="yes"`, "You are steering", escaped,
+		`name="domain" value="example.com" checked`, `name="domain" value="tracker.test">`, `name="host" value="cdn.example.net">`, "1 bound to this device",
+		"HttpOnly", "SameSite=Lax", "replaces the account", "when the browser ends")
+	p.lacks(t, "looks like a login", "SECRETVALUE", "Take over", "Hand back")
+	w.sessions.seen.Sites = w.sessions.seen.Sites[1:]
+	w.get("admin", "/console/refresh/s_login").holds(t, http.StatusOK, "Nothing here looks like a login to example.com yet")
+}
+
+func TestRefreshKeepsWhatWasChosenWhenTheListIsRenewed(t *testing.T) {
+	w := newWorld(t)
+	furnishRefresh(w)
+	p := w.get("admin", "/console/refresh/s_login/seen?known=domain+example.com&known=domain+tracker.test&domain=tracker.test&known=host+cdn.example.net&host=cdn.example.net")
+	p.holds(t, http.StatusOK, `name="domain" value="example.com">`, `name="domain" value="tracker.test" checked`, `name="host" value="cdn.example.net" checked`,
+		`name="host" value="fonts.example.org">`)
+	if strings.Contains(p.body, "<html") {
+		t.Error("a part is a whole page")
+	}
+}
+
+func TestRefreshIsOnlyForWhoOpenedIt(t *testing.T) {
+	w := newWorld(t)
+	furnishRefresh(w)
+	p := w.get("acme operator", "/console/refresh/s_login")
+	p.holds(t, http.StatusOK, "admin is logging in")
+	p.lacks(t, "data-live=", "What clawjail sees", "Done")
+	w.get("beta operator", "/console/refresh/s_login").holds(t, http.StatusNotFound)
+	// A session of another kind is none to log in with, and the page of this one is here.
+	w.sessions.all = append(w.sessions.all, aSession("s_clean", "acme"))
+	w.get("admin", "/console/refresh/s_clean").holds(t, http.StatusNotFound, "not one to log in with")
+	if p := w.get("admin", "/console/sessions/s_login"); p.location != "/console/refresh/s_login" {
+		t.Errorf("%d to %q", p.status, p.location)
+	}
+}
+
+// refreshed are credentials whose refreshes are only noted.
+type refreshed struct {
+	Credentials
+	got   *credential.FinishRefresh
+	wrong error
+}
+
+func (r *refreshed) FinishRefresh(_ context.Context, _ identity.Principal, f credential.FinishRefresh) ([]vault.CookieSet, error) {
+	if r.wrong != nil {
+		return nil, r.wrong
+	}
+	r.got = &f
+	return []vault.CookieSet{{Domain: f.Domains[0], Count: 2}}, nil
+}
+
+func TestRefreshIsFinished(t *testing.T) {
+	credentials := &refreshed{}
+	w := newWorld(t, func(o *Options) { credentials.Credentials, o.Credentials = o.Credentials, credentials })
+	furnishRefresh(w)
+	finish := func(pairs ...string) page { return w.post("admin", "/console/refresh/s_login/finish", pairs...) }
+	finish("known", "domain example.com").holds(t, http.StatusUnprocessableEntity, "nothing is chosen", `name="domain" value="example.com">`)
+	if credentials.got != nil {
+		t.Fatalf("nothing was chosen, and it kept %+v", credentials.got)
+	}
+	p := finish("domain", "example.com", "host", "cdn.example.net")
+	if p.status != http.StatusSeeOther || !strings.HasPrefix(p.location, credentialsPath) {
+		t.Fatalf("%d to %q\n%s", p.status, p.location, p.body)
+	}
+	if got := credentials.got; got.Session != "s_login" || len(got.Domains) != 1 || got.Domains[0] != "example.com" || len(got.EgressDomains) != 1 {
+		t.Errorf("it kept %+v", got)
+	}
+	w.follow("admin", p).holds(t, http.StatusOK, "Kept: example.com (2 cookies)", "grant")
+	// What goes wrong leaves the choice, and the browser.
+	credentials.wrong = problem.New(problem.BadCookie, "log in again", "the cookie %s cannot be kept", hostile)
+	values := url.Values{"domain": {"tracker.test"}, "known": {"domain tracker.test", "domain example.com"}}
+	w.send("admin", http.MethodPost, "/console/refresh/s_login/finish", values).holds(t, http.StatusUnprocessableEntity, "cannot be kept", "log in again",
+		`name="domain" value="tracker.test" checked`, `name="domain" value="example.com">`)
+}
+
+func TestRefreshIsCancelled(t *testing.T) {
+	w := newWorld(t)
+	furnishRefresh(w)
+	w.get("admin", "/console/refresh/s_login").holds(t, http.StatusOK, "Nothing is kept.")
+	p := w.post("admin", "/console/refresh/s_login/cancel")
+	w.follow("admin", p).holds(t, http.StatusOK, "Cancelled. Nothing of example.com was kept.")
+	w.get("admin", "/console/refresh/s_login").holds(t, http.StatusOK, "It is over: it was closed")
+}

@@ -1,0 +1,137 @@
+package credential
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+func TestARefreshKeepsWhatWasChosenAndEndsTheSession(t *testing.T) {
+	w := newWorld(t)
+	w.sessions.mode = session.ModeRefresh
+	w.sessions.jar = []cookies.Cookie{cookie("a", ".example.com"), cookie("b", "login.example.net"), cookie("c", "ads.example.org")}
+	w.sessions.gone = errors.New("it is still being removed") // which is no failure of the refresh
+	sets, err := w.FinishRefresh(w.ctx, w.operator, FinishRefresh{Session: "s_1", Domains: []string{"example.com", "example.net"},
+		EgressDomains: []string{"cdn.example.edu", "Fonts.example.edu", "cdn.example.edu"}})
+	if err != nil || len(sets) != 2 {
+		t.Fatalf("%+v, %v", sets, err)
+	}
+	want := []string{"cdn.example.edu", "fonts.example.edu"}
+	for _, set := range sets {
+		if set.Tenant != "acme" || set.Count != 1 || !slices.Equal(set.EgressDomains, want) || set.MaxLeases != 1 {
+			t.Errorf("stored %+v", set)
+		}
+	}
+	if w.sessions.closed != 1 {
+		t.Errorf("the session was closed %d times", w.sessions.closed)
+	}
+	w.rows(t, "cookies.capture", 2)
+	// A later import does not undo what was chosen; a later refresh does.
+	if _, err := w.Import(w.ctx, w.operator, w.jar()); err != nil {
+		t.Fatal(err)
+	}
+	if set, err := w.CookieSet(w.ctx, w.operator, "", "example.com"); err != nil || !slices.Equal(set.EgressDomains, want) {
+		t.Errorf("after an import: %+v, %v", set, err)
+	}
+	if _, err := w.FinishRefresh(w.ctx, w.operator, FinishRefresh{Session: "s_1", Domains: []string{"example.com"}}); err != nil {
+		t.Fatal(err)
+	}
+	if set, err := w.CookieSet(w.ctx, w.operator, "", "example.com"); err != nil || len(set.EgressDomains) != 0 {
+		t.Errorf("after another refresh: %+v, %v", set, err)
+	}
+}
+
+func TestARefreshThatCannotBeKeptLeavesTheSessionOpen(t *testing.T) {
+	w := newWorld(t)
+	w.sessions.mode = session.ModeRefresh
+	unsound := cookie("bent", "example.edu")
+	unsound.Path = "/a b"
+	w.sessions.jar = []cookies.Cookie{cookie("a", "example.com"), unsound}
+	for name, test := range map[string]struct {
+		by   identity.Principal
+		f    FinishRefresh
+		code string
+	}{
+		"no domain":               {w.operator, FinishRefresh{}, problem.BadDomain},
+		"one without cookies":     {w.operator, FinishRefresh{Domains: []string{"example.com", "example.net"}}, problem.NotFound},
+		"one nobody takes":        {w.operator, FinishRefresh{Domains: []string{"example.com", "example.edu"}}, problem.BadCookie},
+		"egress to an address":    {w.operator, FinishRefresh{Domains: []string{"example.com"}, EgressDomains: []string{"10.0.0.1"}}, problem.BadDomain},
+		"a viewer":                {w.viewer, FinishRefresh{Domains: []string{"example.com"}}, problem.Forbidden},
+		"somebody of another one": {w.stranger, FinishRefresh{Domains: []string{"example.com"}}, problem.NotFound},
+	} {
+		test.f.Session = "s_1"
+		if _, err := w.FinishRefresh(w.ctx, test.by, test.f); problem.CodeOf(err) != test.code {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	w.log.fail = problem.New(problem.AuditUnavailable, "", "it is down")
+	_, err := w.FinishRefresh(w.ctx, w.operator, FinishRefresh{Session: "s_1", Domains: []string{"example.com"}})
+	if problem.CodeOf(err) != problem.AuditUnavailable {
+		t.Error(err)
+	}
+	w.log.fail = nil
+	if sets, err := w.Cookies(w.ctx, w.admin, ""); err != nil || len(sets) != 0 || w.sessions.closed != 0 {
+		t.Errorf("stored %+v, closed %d times, %v", sets, w.sessions.closed, err)
+	}
+	// Any other session stays open after a capture, and is not finished like this.
+	w.sessions.mode = session.ModeClean
+	_, err = w.FinishRefresh(w.ctx, w.operator, FinishRefresh{Session: "s_1", Domains: []string{"example.com"}})
+	if problem.CodeOf(err) != problem.BadRequest || w.sessions.closed != 0 {
+		t.Errorf("closed %d times, %v", w.sessions.closed, err)
+	}
+}
+
+func TestAccountsThatNeedARefreshAreListed(t *testing.T) {
+	w := newWorld(t)
+	now := time.Now()
+	w.Now = func() time.Time { return now }
+	expiring := func(domain string, in time.Duration) {
+		t.Helper()
+		c := cookie("a", domain)
+		c.Expires = float64(now.Add(in).Unix())
+		if _, err := w.Import(w.ctx, w.operator, Import{Domain: domain, Cookies: []cookies.Cookie{c}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expiring("later.com", 100*24*time.Hour)
+	expiring("soon.com", 24*time.Hour)
+	expiring("asked.com", 90*24*time.Hour)
+	w.sessions.reported = []session.Reported{
+		{Tenant: "acme", Domain: "asked.com", At: now, Opened: now.Add(time.Minute)},
+		{Tenant: "acme", Domain: "later.com", At: now, Opened: now.Add(-time.Hour)}, // refreshed since
+		{Tenant: "acme", Domain: "removed.com", At: now, Opened: now.Add(time.Minute)},
+		{Tenant: "beta", Domain: "soon.com", At: now, Opened: now.Add(time.Minute)},
+	}
+	domains := func(list []Alert, err error) (out []string) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range list {
+			out = append(out, a.Domain+" "+a.Reason)
+		}
+		return out
+	}
+	if got := domains(w.NeedsRefresh(w.ctx, w.viewer, "")); !slices.Equal(got, []string{"asked.com login_page"}) {
+		t.Errorf("need a refresh: %q", got)
+	}
+	if got := domains(w.ExpiringSoon(w.ctx, w.viewer, "")); !slices.Equal(got, []string{"soon.com expiring"}) {
+		t.Errorf("expire soon: %q", got)
+	}
+	now = now.Add(48 * time.Hour)
+	if got := domains(w.NeedsRefresh(w.ctx, w.viewer, "")); !slices.Equal(got, []string{"asked.com login_page", "soon.com expired_cookies"}) {
+		t.Errorf("need a refresh two days later: %q", got)
+	}
+	if got := domains(w.ExpiringSoon(w.ctx, w.viewer, "")); len(got) != 0 {
+		t.Errorf("expire soon two days later: %q", got)
+	}
+	if _, err := w.NeedsRefresh(w.ctx, w.stranger, "acme"); problem.CodeOf(err) != problem.NotFound {
+		t.Errorf("a stranger: %v", err)
+	}
+}

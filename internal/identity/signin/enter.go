@@ -1,0 +1,113 @@
+package signin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// How people sign in.
+const (
+	methodKey     = "key"
+	methodLink    = "link"
+	methodPasskey = "passkey"
+)
+
+// longestUserAgent is how many letters are kept of what a browser says of itself.
+const longestUserAgent = 160
+
+// WithKey signs in with a key: the admin's or an operator's. Wrong keys are braked as everywhere. The cookie's text is
+// returned here and never again.
+func (s *Service) WithKey(ctx context.Context, key string, from From) (cookie string, in SignIn, err error) {
+	p, err := s.o.Identity.Authenticate(ctx, key, from.Remote)
+	if err != nil {
+		if key != "" && problem.CodeOf(err) == problem.Unauthorized {
+			err = s.refuse(ctx, methodKey, identity.Principal{}, from, err)
+		}
+		return "", SignIn{}, err
+	}
+	return s.enter(ctx, p, methodKey, from, nil)
+}
+
+// enter signs a principal in who has shown who they are. before is done first, as part of it.
+func (s *Service) enter(ctx context.Context, p identity.Principal, method string, from From, before func() error) (cookie string, in SignIn, err error) {
+	if p.Kind == identity.KindAgent {
+		return "", SignIn{}, s.refuse(ctx, method, p, from, agentsHaveNone())
+	}
+	if err := s.o.Identity.Authorize(ctx, p, identity.SignIn, p.Tenant); err != nil {
+		return "", SignIn{}, err
+	}
+	cookie, sum := newToken(PrefixCookie)
+	now := s.now()
+	row := store.SignIn{ID: newID("si_"), Hash: sum[:], Owner: s.owner(p), Method: method, UserAgent: plain(from.UserAgent, longestUserAgent),
+		CreatedAt: now, UsedAt: now, ExpiresAt: now.Add(s.o.Life)}
+	if from.Remote.IsValid() {
+		row.Remote = from.Remote.Unmap().WithZone("").String()
+	}
+	if !p.ExpiresAt.IsZero() && p.ExpiresAt.Before(row.ExpiresAt) {
+		row.ExpiresAt = store.Microsecond(p.ExpiresAt)
+	}
+	e := identity.Event{Action: string(identity.SignIn), Tenant: p.Tenant, Actor: p.Actor(), Target: row.ID, Remote: from.Remote, Facts: map[string]string{"method": method}}
+	err = s.o.Identity.Record(ctx, e, func() error {
+		if before != nil {
+			if err := before(); err != nil {
+				return err
+			}
+		}
+		return s.o.Store.CreateSignIn(ctx, row)
+	})
+	if err != nil {
+		return "", SignIn{}, fmt.Errorf("sign in: %w", err)
+	}
+	return cookie, s.shown(row, p, true), nil
+}
+
+// refuse writes down that somebody was not signed in. p is the zero Principal when nobody knows who it was.
+func (s *Service) refuse(ctx context.Context, method string, p identity.Principal, from From, err error) error {
+	e := identity.Event{Action: string(identity.SignIn), Tenant: p.Tenant, Remote: from.Remote, Reason: problem.CodeOf(err), Facts: map[string]string{"method": method}}
+	if p.Kind != "" {
+		e.Actor = p.Actor()
+	}
+	return errors.Join(err, s.o.Identity.Note(ctx, e))
+}
+
+// guessed is refuse for what may have been a guess.
+func (s *Service) guessed(ctx context.Context, method string, from From, err error) error {
+	s.o.Identity.Wrong(from.Remote)
+	return s.refuse(ctx, method, identity.Principal{}, from, err)
+}
+
+// shown is a row for people. p is whose it is.
+func (s *Service) shown(row store.SignIn, p identity.Principal, current bool) SignIn {
+	return SignIn{ID: row.ID, Actor: p.Actor(), Name: p.Name, Tenant: p.Tenant, Method: row.Method, Remote: row.Remote, UserAgent: row.UserAgent,
+		CreatedAt: row.CreatedAt, UsedAt: s.uses.last(row), ExpiresAt: s.end(row), Current: current}
+}
+
+// end is when a sign-in is over at the latest: a life that was made shorter counts at once.
+func (s *Service) end(row store.SignIn) time.Time {
+	if end := row.CreatedAt.Add(s.o.Life); end.Before(row.ExpiresAt) {
+		return end
+	}
+	return row.ExpiresAt
+}
+
+// plain is a text of somebody else's in one line, with so many letters at most.
+func plain(text string, most int) string {
+	letters := []rune(strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(text, ""))))
+	if len(letters) > most {
+		letters = append(letters[:most-1], '…')
+	}
+	return string(letters)
+}

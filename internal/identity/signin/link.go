@@ -1,0 +1,113 @@
+package signin
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+const (
+	// linkLife is how long a link is good.
+	linkLife = 10 * time.Minute
+	// mostLinks is how many of one owner's are good at a time. The oldest is forgotten first.
+	mostLinks = 16
+	// linkMake is what making one is called in the audit log. Who may sign in may make one.
+	linkMake = "console.link"
+)
+
+// NewLink makes a link with which the caller signs in, once.
+func (s *Service) NewLink(ctx context.Context, by identity.Principal) (Link, error) {
+	if by.Kind == identity.KindAgent {
+		return Link{}, s.o.Identity.Refuse(ctx, by, identity.SignIn, "", agentsHaveNone())
+	}
+	if err := s.o.Identity.Authorize(ctx, by, identity.SignIn, by.Tenant); err != nil {
+		return Link{}, err
+	}
+	code, sum := newToken(PrefixLink)
+	out := Link{Code: code, ExpiresAt: s.now().Add(linkLife)}
+	e := identity.Event{Action: linkMake, Tenant: by.Tenant, Actor: by.Actor()}
+	err := s.o.Identity.Record(ctx, e, func() error {
+		s.links.add(sum, link{owner: s.owner(by), expires: out.ExpiresAt})
+		return nil
+	})
+	if err != nil {
+		return Link{}, fmt.Errorf("make a link: %w", err)
+	}
+	return out, nil
+}
+
+// WithLink signs in with a link's code.
+func (s *Service) WithLink(ctx context.Context, code string, from From) (cookie string, in SignIn, err error) {
+	if err := s.o.Identity.Braked(ctx, from.Remote); err != nil {
+		return "", SignIn{}, err
+	}
+	sum, ok := hashOf(PrefixLink, code)
+	one, found := s.links.take(sum)
+	if !ok || !found || !s.o.Now().Before(one.expires) {
+		return "", SignIn{}, s.guessed(ctx, methodLink, from, problem.New(problem.Unauthorized, "make a new one: clawjail console",
+			"the link is not good, or not any more; a link is good once, for %s", linkLife))
+	}
+	p, err := s.standing(ctx, one.owner)
+	if err != nil {
+		return "", SignIn{}, s.refuse(ctx, methodLink, identity.Principal{}, from, err)
+	}
+	return s.enter(ctx, p, methodLink, from, nil)
+}
+
+// links are those that nobody has used, by their hashes.
+type links struct {
+	mu     sync.Mutex
+	unused map[[sha256.Size]byte]link
+}
+
+type link struct {
+	owner   store.Owner
+	expires time.Time
+}
+
+func (l *links) add(sum [sha256.Size]byte, one link) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unused == nil {
+		l.unused = map[[sha256.Size]byte]link{}
+	}
+	count, oldest, found := 0, sum, false
+	for sum, other := range l.unused {
+		if other.owner != one.owner {
+			continue
+		}
+		if count++; !found || other.expires.Before(l.unused[oldest].expires) {
+			oldest, found = sum, true
+		}
+	}
+	if count >= mostLinks {
+		delete(l.unused, oldest)
+	}
+	l.unused[sum] = one
+}
+
+// take finds one, and makes sure that nobody else does.
+func (l *links) take(sum [sha256.Size]byte) (link, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one, ok := l.unused[sum]
+	delete(l.unused, sum)
+	return one, ok
+}
+
+// forget forgets those that have expired.
+func (l *links) forget(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for sum, one := range l.unused {
+		if !now.Before(one.expires) {
+			delete(l.unused, sum)
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+// ModeRefresh is the mode of a session in which a person logs in, for cookies to be kept.
+const ModeRefresh = "refresh"
+
+const (
+	// RefreshLife is how long a refresh session lives.
+	RefreshLife = 30 * time.Minute
+	// firstPageLimit bounds opening the page that a refresh session begins with.
+	firstPageLimit = 30 * time.Second
+	// seenLimit bounds asking a browser what it has.
+	seenLimit = 10 * time.Second
+	// maxAddress bounds the address to begin with, in bytes.
+	maxAddress = 2000
+)
+
+// RefreshRequest asks for a session to log in with.
+type RefreshRequest struct {
+	Tenant string
+	// Domain is the registrable domain to log in to; URL is where to begin, https://DOMAIN/ when it is left out.
+	Domain, URL string
+}
+
+// OpenRefresh opens a session in which a person logs in to a site: the full browser, the public web, never recorded,
+// steered by nobody but who opened it, and gone after RefreshLife. There is one of a domain at a time. That its first page
+// does not load is no error; who watches sees it.
+func (s *Service) OpenRefresh(ctx context.Context, by identity.Principal, r RefreshRequest) (Session, error) {
+	r.Tenant = by.TenantOr(r.Tenant)
+	if err := s.Authority.AuthorizeWith(ctx, by, identity.SessionRefresh, identity.Object{Tenant: r.Tenant, Agent: agentOf(by)}); err != nil {
+		return Session{}, err
+	}
+	domain, first, err := r.place()
+	if err != nil {
+		return Session{}, err
+	}
+	p, err := s.plan(Request{Tenant: r.Tenant, Access: string(grant.AccessTools), Record: RecordOff, Browser: string(config.BrowserFull)})
+	if err != nil {
+		return Session{}, err
+	}
+	p.mode, p.refresh, p.first, p.ttl, p.idle = ModeRefresh, domain, first, RefreshLife, RefreshLife
+	out, err := s.openPlan(ctx, by, p)
+	if err != nil {
+		return Session{}, err
+	}
+	s.openFirst(out.ID)
+	return out, nil
+}
+
+// place is where somebody logs in: the domain, and the page to begin with.
+func (r RefreshRequest) place() (domain, first string, err error) {
+	domain, err = cookies.RegistrableDomain(r.Domain)
+	switch {
+	case err != nil:
+		return "", "", problem.Wrap(err, problem.BadDomain, "write one such as example.com", "%s is not a domain that somebody can register", quote(r.Domain))
+	case !strings.EqualFold(domain, r.Domain):
+		return "", "", problem.New(problem.BadDomain, "accounts belong to whole domains: write "+domain, "%s is a part of a domain", quote(r.Domain))
+	case r.URL == "":
+		return domain, "https://" + domain + "/", nil
+	}
+	page, err := url.Parse(r.URL)
+	if err != nil || page.Scheme != "https" && page.Scheme != "http" || page.Host == "" || page.User != nil || len(r.URL) > maxAddress {
+		return "", "", problem.New(problem.BadRequest, "write one such as https://"+domain+"/login", "%s is not the address of a page", quote(r.URL))
+	}
+	return domain, page.String(), nil
+}
+
+// openFirst opens the page that a refresh session begins with, behind the caller.
+func (s *Service) openFirst(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.sessions[id]
+	if r == nil || r.state != StateReady {
+		return
+	}
+	b := r.instance.browser
+	s.tasks.Go(func() { // ends with the session
+		ctx, cancel := context.WithTimeout(r.life, firstPageLimit)
+		defer cancel()
+		if _, err := b.Navigate(ctx, r.plan.first); err != nil && !r.over() {
+			s.Log.Info("the first page of a refresh session did not load", "session", r.id, "domain", r.plan.refresh, "error", err)
+		}
+	})
+}
+
+// refreshing refuses a second refresh session of a domain. The caller holds s.mu.
+func (s *Service) refreshing(p plan) error {
+	if p.mode != ModeRefresh {
+		return nil
+	}
+	for _, r := range s.sessions {
+		if r.plan.mode == ModeRefresh && r.plan.tenant == p.tenant && r.plan.refresh == p.refresh && (r.state == StateOpening || r.state == StateReady) {
+			return problem.New(problem.Conflict, "use that one, or close it: clawjail session close "+r.id,
+				"%s is logging in to %s already, in session %s", whoHas(r.grip), p.refresh, r.id).With("session", r.id)
+		}
+	}
+	return nil
+}
+
+// giveHand gives the browser of a refresh session to who opens it.
+func (s *Service) giveHand(ctx context.Context, r *session) error {
+	if r.plan.mode != ModeRefresh {
+		return nil
+	}
+	if err := r.instance.browser.Live().Hold(ctx); err != nil {
+		return fmt.Errorf("hold the browser's dialogs: %w", err)
+	}
+	return nil
+}
+
+// notRefresh refuses in a refresh session everything but what its opener does in the console: looking, files, and keeping
+// the cookies.
+func (s *Service) notRefresh(r *session, by identity.Principal, op identity.Operation, tool string) error {
+	if r.plan.mode != ModeRefresh {
+		return nil
+	}
+	switch op {
+	case identity.SessionUse, identity.SessionLook, identity.CookiesCapture, identity.SessionRefresh:
+		if samePerson(r.by, by) {
+			return nil
+		}
+	}
+	return s.refuse(r, by, op, tool, onlyInConsole(r))
+}
+
+func onlyInConsole(r *session) error {
+	return problem.New(problem.Forbidden, "it is steered in the console only, by who has opened it", "session %s is for logging in to %s, and nothing else", r.id, r.plan.refresh)
+}
+
+// ofFiles says whether an operation is about files that were downloaded, or are to be uploaded.
+func ofFiles(op browser.Operation) bool {
+	switch op.(type) {
+	case browser.Files, browser.GetFile, browser.PutFile, browser.DeleteFile, browser.WaitDownload:
+		return true
+	}
+	return false
+}
+
+// Seen is what a refresh session has seen of the web so far.
+type Seen struct {
+	// Sites are the registrable domains that have set cookies: the one that is logged in to, then the others in the order in
+	// which the pages first used them.
+	Sites []SeenSite `json:"sites" nullable:"false"`
+	// Hosts are other hosts that the pages used, which have set none: they are proposed as egress_domains.
+	Hosts []string `json:"hosts" nullable:"false"`
+}
+
+// SeenSite is one domain with its cookies, which have no values here.
+type SeenSite struct {
+	Domain  string             `json:"domain"`
+	Cookies []vault.CookieInfo `json:"cookies" nullable:"false"`
+	// Stored says that there is an account of that domain already.
+	Stored bool `json:"stored"`
+}
+
+// Seen says what a refresh session has seen, to who has opened it. Asking is no use of the session.
+func (s *Service) Seen(ctx context.Context, by identity.Principal, id string) (Seen, error) {
+	r, b, err := s.ready(ctx, by, identity.SessionRefresh, id)
+	if err != nil {
+		return Seen{}, err
+	}
+	if r.plan.mode != ModeRefresh {
+		return Seen{}, problem.New(problem.BadRequest, "open one: clawjail cookies refresh DOMAIN", "session %s is not one to log in with", id)
+	}
+	if err := s.notRefresh(r, by, identity.SessionRefresh, "seen"); err != nil {
+		return Seen{}, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, seenLimit, problem.New(problem.Timeout, "try again", "the browser did not answer within %s", seenLimit))
+	defer cancel()
+	jar, err := b.Cookies(ctx, "")
+	if err != nil {
+		return Seen{}, s.why(ctx, r, fmt.Errorf("look at the cookies: %w", err))
+	}
+	defer cookies.Wipe(jar)
+	s.mu.Lock()
+	addr := r.addr
+	s.mu.Unlock()
+	return s.seen(ctx, r, jar, s.Gateway.Hosts(addr))
+}
+
+func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, hosts []string) (Seen, error) {
+	out := Seen{Sites: []SeenSite{}, Hosts: []string{}}
+	order := []string{r.plan.refresh}
+	for _, host := range hosts {
+		if domain, err := cookies.RegistrableDomain(host); err == nil {
+			order = append(order, domain)
+		}
+	}
+	now := s.Now()
+	sites := map[string]*SeenSite{}
+	cookies.Sort(jar)
+	for _, c := range jar {
+		domain, err := cookies.RegistrableDomain(c.Host())
+		if err != nil || c.Expired(now) {
+			continue // such as those of an address: there can be no account of it
+		}
+		if sites[domain] == nil {
+			sites[domain] = &SeenSite{Domain: domain}
+			order = append(order, domain)
+		}
+		sites[domain].Cookies = append(sites[domain].Cookies, vault.Describe(c, now))
+	}
+	for _, domain := range order {
+		site := sites[domain]
+		if site == nil || slices.ContainsFunc(out.Sites, func(o SeenSite) bool { return o.Domain == domain }) {
+			continue
+		}
+		switch _, err := s.Accounts.Vault.Cookies(ctx, r.plan.tenant, domain); {
+		case err == nil:
+			site.Stored = true
+		case problem.CodeOf(err) != problem.NotFound:
+			return Seen{}, fmt.Errorf("look for the account of %s: %w", domain, err)
+		}
+		out.Sites = append(out.Sites, *site)
+	}
+	for _, name := range hosts {
+		host, err := hostport.ParseHost(name)
+		if err != nil || host.IsAddr() {
+			continue
+		}
+		// What nobody can register cannot be in a grant either.
+		domain, err := cookies.RegistrableDomain(name)
+		if err == nil && sites[domain] == nil && !slices.Contains(out.Hosts, name) {
+			out.Hosts = append(out.Hosts, name)
+		}
+	}
+	return out, nil
+}
+
+// permitRefresh records that somebody is about to log in.
+func (s *Service) permitRefresh(ctx context.Context, r *session) (Record, error) {
+	r.policy = s.Policy
+	return s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionRefresh), r.plan.refresh, audit.Fields{"browser": string(r.plan.shape.build)}))
+}
