@@ -20,11 +20,11 @@ import (
 
 const (
 	// renewTimeout bounds it all.
-	renewTimeout = 30 * time.Second
+	renewTimeout = 45 * time.Second
 	// emptyTimeout is how long a tab may take to show an empty document, before it is replaced.
 	emptyTimeout = 3 * time.Second
 	// arriveTimeout is how long a fresh document is waited for. One that comes later is as fresh.
-	arriveTimeout = 5 * time.Second
+	arriveTimeout = 10 * time.Second
 	// maxRounds bounds how often pages may open further ones while all are emptied.
 	maxRounds = 5
 )
@@ -192,7 +192,11 @@ func (p *Page) visitEmpty(ctx context.Context) error {
 		return err
 	}
 	defer arrived.events.Close()
-	started, err := cdp.Do(ctx, p.session, page.Navigate, page.NavigateParams{URL: blank})
+	var started page.NavigateResult
+	err = unlessChanging(ctx, func(ctx context.Context) (err error) {
+		started, err = cdp.Do(ctx, p.session, page.Navigate, page.NavigateParams{URL: blank})
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -261,7 +265,7 @@ func (l *Live) comeBack(ctx context.Context, r *renewed) error {
 	}
 	var document protocol.LoaderID
 	if err == nil {
-		err = arrived.wait(arriving, func(f *protocol.Frame) bool { document = f.LoaderID; println("DBG1", f.LoaderID, f.URL); return f.URL != blank })
+		err = arrived.wait(arriving, func(f *protocol.Frame) bool { document = f.LoaderID; return f.URL != blank })
 	}
 	switch {
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
@@ -275,8 +279,12 @@ func (l *Live) comeBack(ctx context.Context, r *renewed) error {
 	}
 	// The history brings back what was in frames, where a script may have put it, and caches what it may have answered.
 	past := true
-	if _, err = cdp.Do(arriving, r.page.session, page.Reload, page.ReloadParams{IgnoreCache: &past}); err == nil {
-		err = arrived.wait(arriving, func(f *protocol.Frame) bool { println("DBG2", f.LoaderID, f.URL); return f.LoaderID != document })
+	reload := func(ctx context.Context) error {
+		_, err := cdp.Do(ctx, r.page.session, page.Reload, page.ReloadParams{IgnoreCache: &past})
+		return err
+	}
+	if err = unlessChanging(arriving, reload); err == nil {
+		err = arrived.wait(arriving, func(f *protocol.Frame) bool { return f.LoaderID != document })
 	}
 	return unlessGone(ctx, err)
 }
@@ -312,22 +320,31 @@ func (l *Live) awaitEnd(ctx context.Context, id target.ID) error {
 	}
 }
 
-// history is the tab's. A tab whose documents are changing places has none for a moment.
-func (p *Page) history(ctx context.Context) (page.GetNavigationHistoryResult, error) {
+// history is the tab's.
+func (p *Page) history(ctx context.Context) (history page.GetNavigationHistoryResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, liveCommand)
 	defer cancel()
+	err = unlessChanging(ctx, func(ctx context.Context) (err error) {
+		history, err = cdp.Do(ctx, p.session, page.GetNavigationHistory, protocol.Empty{})
+		return err
+	})
+	return history, err
+}
+
+// unlessChanging asks the browser again while it refuses: a tab whose documents are changing places takes nothing for a moment.
+func unlessChanging(ctx context.Context, ask func(context.Context) error) error {
 	tick := time.NewTicker(workersPoll)
 	defer tick.Stop()
 	for {
-		history, err := cdp.Do(ctx, p.session, page.GetNavigationHistory, protocol.Empty{})
+		err := ask(ctx)
 		var refused *cdp.Error
 		if !errors.As(err, &refused) {
-			return history, err
+			return err
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return history, err
+			return err
 		}
 	}
 }

@@ -247,7 +247,7 @@ func TestSettingsOfAnAgentAreChanged(t *testing.T) {
 	furnishAgents(w)
 	const path = "/console/agents/acme/writer/network"
 	p := w.get("acme operator", path)
-	shows(t, p, http.StatusOK, "docs.example.com", "all agents of acme", "no limit", `placeholder="as its tenant has it"`, "It has asked no model today")
+	shows(t, p, http.StatusOK, "docs.example.com", "all agents of acme", "0, no limit", `placeholder="as its tenant has it"`, "It has asked no model today")
 	viewer := w.get("acme viewer", path)
 	shows(t, viewer, http.StatusOK, "docs.example.com")
 	hides(t, viewer, `method="post" action="/console/agents`)

@@ -29,6 +29,7 @@ type chart struct {
 	Lined bool // there is such a line
 	// Most is the value at the top, First and Last are the days at the ends, and Sum is all of it.
 	Most, First, Last, Sum string
+	Legend                 string // what the two series are, where there are two
 	Said                   string // for those who cannot see it
 	Empty                  bool   // there is nothing to show
 }

@@ -6,4 +6,5 @@ func furnish(w *world) {
 	furnishSessions(w)
 	furnishRefresh(w)
 	furnishNetwork(w)
+	furnishOverview(w)
 }

@@ -68,7 +68,7 @@ func (c *Console) showGrant(q *request, f *form, again bool) error {
 	if err != nil {
 		return err
 	}
-	page := grantPage{Form: f, Tenant: f.Get("tenant"), Access: options(grant.AccessTools, grant.AccessCDP), Default: grant.DefaultLimits().DefaultTTL.String()}
+	page := grantPage{Form: f, Tenant: f.Get("tenant"), Access: options(grant.AccessTools, grant.AccessCDP), Default: strings.TrimSuffix(c.Config.Grants.TTL.String(), "0s")}
 	if q.by.Tenant == "" {
 		if page.Tenants, err = c.tenantOptions(q); err != nil {
 			return err

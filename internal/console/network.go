@@ -127,16 +127,16 @@ func (c *Console) whoseOptions(q *request, agents map[string]identity.Agent) ([]
 		}
 	}
 	for _, t := range tenants {
-		label := "All agents and clean sessions"
+		label := "All agents"
 		if q.by.Tenant == "" {
-			label += " of " + t.Value
+			label = "All of " + t.Value
 		}
 		out = append(out, option{Value: t.Value, Label: label})
 		slices.Sort(of[t.Value])
 		for _, name := range of[t.Value] {
 			label := "Agent " + name
 			if q.by.Tenant == "" {
-				label += " of " + t.Value
+				label = name + " of " + t.Value
 			}
 			out = append(out, option{Value: t.Value + "/" + name, Label: label})
 		}

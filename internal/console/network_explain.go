@@ -38,8 +38,8 @@ func (c *Console) explain(q *request) error {
 	if f.Get("whose") == "" {
 		f.Values.Set("whose", askedBy(q, agents))
 	}
-	page := &explainPage{Tabs: tabs, Form: f, Surface: []option{{Value: "proxy", Label: "its proxy, or the browser"},
-		{Value: "execute", Label: "the tool execute"}, {Value: "service", Label: "a service's route"}}}
+	page := &explainPage{Tabs: tabs, Form: f, Surface: []option{{Value: "proxy", Label: "proxy or browser"},
+		{Value: "execute", Label: "execute"}, {Value: "service", Label: "service route"}}}
 	if page.Whose, err = c.askers(q, agents); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (c *Console) askers(q *request, agents map[string]identity.Agent) ([]option
 		case o.Value == allTenants:
 			continue
 		case !strings.Contains(o.Value, "/"):
-			o.Label = "A clean browser session"
+			o.Label = "A clean session"
 			if q.by.Tenant == "" {
 				o.Label += " of " + o.Value
 			}

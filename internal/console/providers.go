@@ -62,8 +62,8 @@ func (c *Console) showProvider(q *request, f *form, again bool) error {
 	if err != nil {
 		return err
 	}
-	page.Inject = []option{{Label: "as its language has it"}, {Value: "bearer", Label: "bearer: Authorization: Bearer KEY"}, {Value: "header", Label: "header: a header of its own"},
-		{Value: "query", Label: "query: a parameter of the address"}, {Value: "none", Label: "none: it needs no key"}}
+	page.Inject = []option{{Label: "as its language has it"}, {Value: "bearer", Label: "a bearer token"}, {Value: "header", Label: "a header"},
+		{Value: "query", Label: "a query parameter"}, {Value: "none", Label: "nothing"}}
 	title := "Add a provider"
 	if f.Has("kept") {
 		title = "Provider " + f.Get("name")

@@ -71,11 +71,8 @@ func (c *Console) showSecret(q *request, f *form, again bool) error {
 	if page.Whose, err = c.whoseOptions(q, agents); err != nil {
 		return err
 	}
-	// A secret is always of one tenant, and sessions have no use for it.
+	// A secret is always of one tenant.
 	page.Whose = slices.DeleteFunc(page.Whose, func(o option) bool { return o.Value == allTenants })
-	for n, o := range page.Whose {
-		page.Whose[n].Label = strings.Replace(o.Label, "All agents and clean sessions", "All agents", 1)
-	}
 	// Nothing secret goes back.
 	f.Values.Set("value", "")
 	f.Values.Set("lines", "")

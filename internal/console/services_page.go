@@ -75,10 +75,10 @@ func (c *Console) entryPage(q *request, f *form, rare ...string) (*entryPage, er
 		return nil, err
 	}
 	page := &entryPage{Form: f, Inside: identity.Can(q.by, identity.EgressInside, "") == nil,
-		Inject: []option{{Value: "bearer", Label: "bearer: Authorization: Bearer SECRET"}, {Value: "basic", Label: "basic: user name and password"},
-			{Value: "header", Label: "header: a header of its own"}, {Value: "query", Label: "query: a parameter of the address"}, {Value: "none", Label: "none: it needs no credential"}},
-		Scrub:      []option{{Value: "redact", Label: "redact: replace it"}, {Value: "block", Label: "block: cut the answer off"}, {Value: "off", Label: "off: let it pass"}},
-		Compressed: []option{{Value: "decode", Label: "decode it"}, {Value: "refuse", Label: "refuse it"}},
+		Inject: []option{{Value: "bearer", Label: "a bearer token"}, {Value: "basic", Label: "a user and a password"},
+			{Value: "header", Label: "a header"}, {Value: "query", Label: "a query parameter"}, {Value: "none", Label: "nothing"}},
+		Scrub:      []option{{Value: "redact", Label: "is redacted"}, {Value: "block", Label: "is cut off"}, {Value: "off", Label: "passes as it is"}},
+		Compressed: []option{{Value: "decode", Label: "is decoded"}, {Value: "refuse", Label: "is refused"}},
 		Wire:       options(egress.WireOpenAI, egress.WireAnthropic, egress.WireOllama)}
 	for _, name := range rare {
 		page.More = page.More || f.Get(name) != ""

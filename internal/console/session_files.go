@@ -94,26 +94,31 @@ func (c *Console) putSessionFile(q *request) error {
 	if err != nil {
 		return problem.Wrap(err, problem.BadRequest, "choose a file", "no file was sent")
 	}
-	for {
+	var file *browser.PutFile
+	for { // to the end: a client that still sends hears no answer
 		part, err := parts.NextPart()
 		if errors.Is(err, io.EOF) {
-			return problem.New(problem.BadRequest, "choose a file", "no file was sent")
+			break
 		}
 		if err != nil {
-			return problem.Wrap(err, problem.BadRequest, "send it again", "the file did not arrive")
+			return problem.Wrap(err, problem.BadRequest, "send it again, or a smaller one", "the file did not arrive")
 		}
-		if part.FormName() != "file" {
+		if part.FormName() != "file" || file != nil {
 			continue
 		}
 		data, err := io.ReadAll(io.LimitReader(part, maxUpload+1))
 		switch {
 		case err != nil:
-			return problem.Wrap(err, problem.BadRequest, "send it again", "the file did not arrive")
+			return problem.Wrap(err, problem.BadRequest, "send it again, or a smaller one", "the file did not arrive")
 		case len(data) > maxUpload:
 			return problem.New(problem.BadRequest, "choose a smaller one", "the file has more than %d MB", maxUpload>>20)
 		}
-		return c.put(q, browser.PutFile{Name: plainName(part.FileName()), Data: data})
+		file = &browser.PutFile{Name: plainName(part.FileName()), Data: data}
 	}
+	if file == nil {
+		return problem.New(problem.BadRequest, "choose a file", "no file was sent")
+	}
+	return c.put(q, *file)
 }
 
 func (c *Console) put(q *request, file browser.PutFile) error {

@@ -26,14 +26,17 @@ type settingsShown struct {
 	Wider     string        // whose the settings are that nothing is said of here
 	Modes     []option
 	// TokensNow and the others are what holds, in words.
-	TokensNow, CostNow, ServicesNow string
+	ModeNow, TokensNow, CostNow, ServicesNow string
 }
 
 // showSettings prepares the fields; f is the form when it was sent.
 func showSettings(f *form, set, effective egress.Settings, wider string) settingsShown {
 	out := settingsShown{Form: f, Effective: effective, Approved: approvedTools(set.Tools), Wider: wider, TokensNow: "no limit", CostNow: "no limit",
-		ServicesNow: "all that there are",
-		Modes:       []option{{Value: "", Label: wider}, {Value: "enforce", Label: "is refused"}, {Value: "report", Label: "passes, and is written down"}}}
+		ServicesNow: "all that there are", ModeNow: "is refused",
+		Modes: []option{{Value: "", Label: wider}, {Value: "enforce", Label: "is refused"}, {Value: "report", Label: "passes, and is written down"}}}
+	if effective.Mode == policy.Report {
+		out.ModeNow = "passes, and is written down"
+	}
 	if f == nil {
 		out.Form = settingsForm(set)
 	}

@@ -76,19 +76,10 @@ func (c *Console) addServer(q *request) error {
 	if _, err = c.Servers.Add(q.ctx(), q.by, s); err == nil {
 		return q.done(serversPath, "%s is there. Test it to see its tools.", s.Name)
 	}
-	if problem.CodeOf(err) == problem.Forbidden || !f.refuse(err, serverFields(s.Name)) {
+	if problem.CodeOf(err) == problem.Forbidden || !f.refuse(err, map[string]string{"command[0]": "command", "tools[0]": "tools", "allow[0]": "allow", "tenants[0]": "tenants"}) {
 		return err
 	}
 	return c.showServers(q, f, nil)
-}
-
-// serverFields are the fields of the form by what the configuration calls them.
-func serverFields(name string) map[string]string {
-	out := map[string]string{}
-	for _, field := range []string{"name", "command", "tenants", "allow", "tools"} {
-		out["mcp_servers."+name+"."+field] = field
-	}
-	return out
 }
 
 // testServer starts one, and shows what it offers. It takes as long as the server does.

@@ -232,6 +232,7 @@ func (p *usagePage) draw(limit egress.Budget) {
 		newChart("Tokens a day", points(func(u used) (float64, float64) { return float64(u.Input), float64(u.Output) }), float64(limit.TokensPerDay), whole),
 		newChart("Cost a day", points(func(u used) (float64, float64) { return u.Cost, 0 }), limit.CostPerDay, money),
 	}
+	p.Charts[1].Legend = "below what was put in, above what came out"
 }
 
 // grouped writes a number with its thousands apart: 12,345.

@@ -7,7 +7,6 @@ const shown = document.getElementById('log-state');
 const pause = document.getElementById('log-pause');
 const find = document.getElementById('log-find');
 
-let following = true;
 let paused = false;
 let waiting = [];
 let left = 0;
@@ -88,7 +87,13 @@ function wanted(row) {
   return !text || row.textContent.toLowerCase().includes(text) || (row.data ?? '').includes(text);
 }
 
+// Whoever has scrolled up reads: the log stays where it is.
+function atTheEnd() {
+  return log.scrollHeight - log.scrollTop - log.clientHeight < 24;
+}
+
 function put(events) {
+  const following = atTheEnd();
   document.getElementById('log-none')?.remove();
   const rows = document.createDocumentFragment();
   for (const event of events.slice(-most)) {
@@ -165,7 +170,6 @@ function listen() {
 if (log && tools) {
   tools.hidden = false;
   log.scrollTop = log.scrollHeight;
-  log.addEventListener('scroll', () => { following = log.scrollHeight - log.scrollTop - log.clientHeight < 24; });
   pause.addEventListener('click', () => {
     paused = !paused;
     pause.setAttribute('aria-pressed', String(paused));
@@ -174,6 +178,7 @@ if (log && tools) {
     state();
   });
   find.addEventListener('input', () => {
+    const following = atTheEnd();
     for (const row of log.children) row.hidden = !wanted(row);
     if (following) log.scrollTop = log.scrollHeight;
   });

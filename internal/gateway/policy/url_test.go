@@ -117,3 +117,18 @@ func FuzzParseURL(f *testing.F) {
 		}
 	})
 }
+
+func TestTargetsAreReadAgain(t *testing.T) {
+	for _, text := range []string{
+		"example.com", "*.example.com", "*", "example.com:8443", "example.com:8000-8080", "example.com:*", "https://example.com", "https://example.com:8443/repos/**",
+		"http://example.com", "http://example.com:443/x", "ws://example.com/x", "192.0.2.1", "[2001:db8::1]:8080",
+	} {
+		r, err := ParseURL(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Target(); got != text {
+			t.Errorf("%q is written as %q", text, got)
+		}
+	}
+}

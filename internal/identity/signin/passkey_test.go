@@ -322,7 +322,17 @@ func TestWhatIsNoPasskeyOfOurs(t *testing.T) {
 		w.refusedPasskey(what, in, err)
 	}
 	w.pass()
+	// A passkey is of the host that it was added at, also where its key signs for another.
+	_, in, err = w.with(a, browser{"https://jail.example", "jail.example"})
+	w.refusedPasskey("at another host", in, err)
 	// The attempt is good until somebody has signed it.
+	options, challenge, err = w.BeginSignIn(ctx, here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = w.WithPasskey(ctx, challenge, nil, here)
+	w.refusedPasskey("nothing, to a new attempt", SignIn{}, err)
+	answer = a.get(local, options)
 	if _, _, err := w.WithPasskey(ctx, challenge, answer, here); err != nil {
 		t.Fatal(err)
 	}
