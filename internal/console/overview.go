@@ -51,7 +51,8 @@ type agentTile struct {
 	Name, Tenant, Path string
 	State, Problem     string
 	Restarts, Sessions int
-	Picture            string
+	// Picture is that of its newest session that has one, and Of the id of that.
+	Picture, Of string
 }
 
 // overview is the first page.
@@ -94,20 +95,20 @@ func (c *Console) overviewOf(q *request) (overviewData, error) {
 		out.Status = c.Sessions.Status()
 		out.machine(q)
 	}
-	pictures := map[string]string{} // of agents, by who opened the session
+	newest := map[string]sessionTile{} // those with a picture, by who opened them
 	names := c.names(q.ctx(), q.by)
 	slices.SortStableFunc(sessions, func(a, b session.Session) int { return b.Created.Compare(a.Created) })
 	for _, s := range sessions {
 		tile := tileOf(q.by, s, names.of(s.OpenedBy))
-		if pictures[s.OpenedBy] == "" {
-			pictures[s.OpenedBy] = tile.Picture
+		if newest[s.OpenedBy].Picture == "" {
+			newest[s.OpenedBy] = tile
 		}
 		if len(out.Sessions) < tilesShown {
 			out.Sessions = append(out.Sessions, tile)
 		}
 	}
 	out.MoreSessions = len(sessions) - len(out.Sessions)
-	out.agentTiles(agents, pictures)
+	out.agentTiles(agents, newest)
 	if out.Attention, err = c.attention(q, out.Machine, agents); err != nil {
 		return out, err
 	}
@@ -143,7 +144,7 @@ func tileOf(by identity.Principal, s session.Session, opener string) sessionTile
 }
 
 // agentTiles are the agents, those first that somebody should look at.
-func (d *overviewData) agentTiles(rows []agentRow, pictures map[string]string) {
+func (d *overviewData) agentTiles(rows []agentRow, newest map[string]sessionTile) {
 	for _, r := range rows {
 		if r.State == "running" {
 			d.Running++
@@ -168,8 +169,9 @@ func (d *overviewData) agentTiles(rows []agentRow, pictures map[string]string) {
 	rows = slices.Clone(rows)
 	slices.SortStableFunc(rows, func(a, b agentRow) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, r := range rows[:min(len(rows), tilesShown)] {
+		shown := newest["agent:"+r.ID] // none is a tile without a picture
 		d.Agents = append(d.Agents, agentTile{Name: r.Name, Tenant: r.Tenant, Path: r.Path, State: r.State, Problem: r.Problem, Restarts: r.Restarts,
-			Sessions: r.Sessions, Picture: pictures["agent:"+r.ID]})
+			Sessions: r.Sessions, Picture: shown.Picture, Of: shown.ID})
 	}
 	d.MoreAgents = len(rows) - len(d.Agents)
 }

@@ -63,7 +63,8 @@ func TestOverviewShowsSessionsWithPicturesAndWhoHasThem(t *testing.T) {
 		{ID: "s_login", State: session.StateReady, Tenant: "beta", OpenedBy: "admin", CredentialMode: "refresh", Created: time.Now()},
 	}
 	p := w.get("acme operator", "/console/")
-	has(t, p, `src="/console/sessions/s_open/thumbnail"`, "Ada &lt;img", "has it in hand", `data-every="5"`)
+	// htmx looks for what it leaves in its place by a selector of the id.
+	has(t, p, `id="picture-s_open" hx-preserve src="/console/sessions/s_open/thumbnail"`, "Ada &lt;img", "has it in hand", `data-every="5"`)
 	hasNot(t, p, hostile, "s_held/thumbnail", "s_login")
 	has(t, w.get("admin", "/console/"), `href="/console/refresh/s_login"`, "beta")
 	hasNot(t, w.get("admin", "/console/"), "s_login/thumbnail")

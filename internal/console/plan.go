@@ -108,7 +108,9 @@ func (q *request) planForm() (*form, error) {
 func syncOf(q *request, f *form) agent.SyncRequest {
 	text := strings.ReplaceAll(f.Values.Get("text"), "\r\n", "\n")
 	f.Values.Set("text", text)
-	return agent.SyncRequest{Tenant: q.by.TenantOr(f.Get("tenant")), Source: "clawbots.yml", Text: text, Dir: cmp.Or(f.Get("dir"), "/"),
+	tenant := q.by.TenantOr(f.Get("tenant"))
+	f.Values.Set("tenant", tenant)
+	return agent.SyncRequest{Tenant: tenant, Source: "clawbots.yml", Text: text, Dir: cmp.Or(f.Get("dir"), "/"),
 		Prune: f.Has("prune"), KeepState: f.Has("keep_state")}
 }
 

@@ -41,7 +41,10 @@ func (c *Console) finishRefresh(q *request) error {
 	} else {
 		sets, err := c.Credentials.FinishRefresh(q.ctx(), q.by, credential.FinishRefresh{Session: q.value("id"), Domains: f.Values["domain"],
 			EgressDomains: f.Values["host"]})
-		if len(sets) > 0 && err == nil {
+		if len(sets) > 0 {
+			if err != nil { // it ends by itself, within half an hour
+				c.Log.Warn("end a refresh session whose accounts are kept", "session", q.value("id"), "error", err)
+			}
 			var kept []string
 			for _, set := range sets {
 				kept = append(kept, set.Domain+" ("+plural(set.Count, "cookie")+")")

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -107,6 +108,7 @@ type refreshed struct {
 	Credentials
 	got   *credential.FinishRefresh
 	wrong error
+	late  error // after the cookies were kept
 }
 
 func (r *refreshed) FinishRefresh(_ context.Context, _ identity.Principal, f credential.FinishRefresh) ([]vault.CookieSet, error) {
@@ -114,7 +116,7 @@ func (r *refreshed) FinishRefresh(_ context.Context, _ identity.Principal, f cre
 		return nil, r.wrong
 	}
 	r.got = &f
-	return []vault.CookieSet{{Domain: f.Domains[0], Count: 2}}, nil
+	return []vault.CookieSet{{Domain: f.Domains[0], Count: 2}}, r.late
 }
 
 func TestRefreshIsFinished(t *testing.T) {
@@ -134,6 +136,8 @@ func TestRefreshIsFinished(t *testing.T) {
 		t.Errorf("it kept %+v", got)
 	}
 	w.follow("admin", p).holds(t, http.StatusOK, "Kept: example.com (2 cookies)", "grant")
+	credentials.late = errors.New("the session does not close")
+	w.follow("admin", finish("domain", "example.com")).holds(t, http.StatusOK, "Kept: example.com (2 cookies)")
 	// What goes wrong leaves the choice, and the browser.
 	credentials.wrong = problem.New(problem.BadCookie, "log in again", "the cookie %s cannot be kept", hostile)
 	values := url.Values{"domain": {"tracker.test"}, "known": {"domain tracker.test", "domain example.com"}}

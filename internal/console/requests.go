@@ -92,8 +92,6 @@ func (c *Console) answerRequest(q *request) error {
 		answer.Once = true
 	case "hour":
 		answer.For = "1h"
-	case "day":
-		answer.For = "24h"
 	case "always":
 	default:
 		answer.Approve = false

@@ -114,9 +114,9 @@ func (c *Console) putSecret(q *request) error {
 	}
 	kept := secret.Own([]byte(value))
 	defer kept.Wipe()
-	body := api.Whose(whoseOf(f.Get("whose")))
+	whose := whoseOf(f.Get("whose"))
 	if f.ok() {
-		err = c.keepSecret(q, body, f.Get("service"), kept)
+		err = c.keepSecret(q, whose, f.Get("service"), kept)
 		if err := f.settle(err, map[string]string{"tenant": "whose", "agent": "whose"}); err != nil {
 			return err
 		}

@@ -28,7 +28,8 @@ func (h happening) Bad() bool {
 	return h.Result == string(audit.Failed) || h.Result == string(audit.Refused)
 }
 
-// timeline is what was done with a session, newest first; nothing for who may not read the audit log.
+// timeline is what was done with a session, newest first; nothing for who may not read the audit log. What its jail connected
+// to is in the audit log alone: a page has hundreds of those.
 func (c *Console) timeline(q *request, s session.Session, names actorNames) ([]happening, error) {
 	if identity.Can(q.by, identity.AuditRead, s.Tenant) != nil {
 		return nil, nil
@@ -36,7 +37,7 @@ func (c *Console) timeline(q *request, s session.Session, names actorNames) ([]h
 	if err := c.Identity.Authorize(q.ctx(), q.by, identity.AuditRead, s.Tenant); err != nil {
 		return nil, err
 	}
-	rows, err := c.Audit.List(q.ctx(), audit.Filter{Session: s.ID, Tenant: s.Tenant, Limit: timelineRows, Newest: true})
+	rows, err := c.Audit.List(q.ctx(), audit.Filter{Session: s.ID, Tenant: s.Tenant, ActionPrefix: "session.", Limit: timelineRows, Newest: true})
 	if err != nil {
 		return nil, fmt.Errorf("read what was done with a session: %w", err)
 	}
@@ -99,8 +100,6 @@ func inWords(action string, d deed) string {
 		return "took it over"
 	case identity.SessionRefresh:
 		return "began to log in"
-	case identity.CookiesCapture:
-		return "kept its cookies"
 	case identity.SessionRecording:
 		return "looked at the recording"
 	case identity.SessionUse, identity.SessionLook:

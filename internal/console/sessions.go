@@ -3,7 +3,9 @@ package console
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -59,7 +61,9 @@ type sessionsPage struct {
 	Open, Ended []sessionRow
 	Opening     bool // the form is shown
 	Tenants     []option
-	More        int // that are not shown
+	Count       int    // of all that are open
+	Before      string // and After are the pages beside this one
+	After       string
 	Most        int
 	DefaultLife string
 }
@@ -82,7 +86,7 @@ func (sessionsPage) Choices(field string) []option {
 // endedShown is how many ended sessions a page has at most, openShown how many others.
 const (
 	endedShown = 30
-	openShown  = 200
+	openShown  = 100
 )
 
 func (c *Console) listSessions(q *request) error {
@@ -102,16 +106,26 @@ func (c *Console) sessionsPage(q *request, f *form) (*sessionsPage, error) {
 	names := c.names(q.ctx(), q.by)
 	page := &sessionsPage{Form: f, Most: c.Sessions.Status().MaxSessions, DefaultLife: span(c.Config.Sessions.TTL)}
 	slices.Reverse(all) // newest first
+	number, err := strconv.Atoi(q.query("page"))
+	if err != nil || number < 1 {
+		number = 1
+	}
 	for _, s := range all {
-		row := rowOf(s, names)
 		switch {
-		case s.Ended == nil && len(page.Open) < openShown:
-			page.Open = append(page.Open, row)
-		case s.Ended != nil && len(page.Ended) < endedShown:
-			page.Ended = append(page.Ended, row)
-		default:
-			page.More++
+		case s.Ended == nil:
+			if page.Count/openShown == number-1 {
+				page.Open = append(page.Open, rowOf(s, names))
+			}
+			page.Count++
+		case len(page.Ended) < endedShown:
+			page.Ended = append(page.Ended, rowOf(s, names))
 		}
+	}
+	if number > 1 {
+		page.Before = fmt.Sprintf("%s?page=%d", sessionsPath, number-1)
+	}
+	if page.Count > number*openShown {
+		page.After = fmt.Sprintf("%s?page=%d", sessionsPath, number+1)
 	}
 	page.Tenants, err = c.tenantOptions(q)
 	return page, err

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -74,6 +75,19 @@ func TestSessionsAreListedForThoseWhoMaySeeThem(t *testing.T) {
 	p.holds(t, http.StatusOK, "Invoices")
 	p.lacks(t, "Of beta", `<th scope="col">Tenant</th>`, "Open a session")
 	newWorld(t).get("admin", "/console/sessions").holds(t, http.StatusOK, "No session is open")
+}
+
+func TestManySessionsComeInPages(t *testing.T) {
+	w := newWorld(t)
+	for n := range openShown + 1 {
+		w.sessions.all = append(w.sessions.all, aSession(fmt.Sprintf("s_number%d.", n), "acme"))
+	}
+	p := w.get("admin", "/console/sessions")
+	p.holds(t, http.StatusOK, "s_number100.", "s_number1.", `href="/console/sessions?page=2"`, "101 of at most")
+	p.lacks(t, "s_number0.", "Newer")
+	p = w.get("admin", "/console/sessions?page=2")
+	p.holds(t, http.StatusOK, "s_number0.", `href="/console/sessions?page=1"`)
+	p.lacks(t, "s_number1.", "Older")
 }
 
 func TestSessionIsOpenedByForm(t *testing.T) {

@@ -218,6 +218,11 @@ func photograph(s *Service, ctx context.Context, by identity.Principal, id strin
 }
 
 func (b *fakeBrowser) Do(ctx context.Context, op browser.Operation) (any, error) {
+	if _, own := op.(browser.Screenshot); own { // a recording's
+		if err := b.within(ctx, "picture"); err != nil {
+			return nil, err
+		}
+	}
 	switch op := op.(type) {
 	case photographing, browser.Screenshot:
 		return browser.Picture{ContentType: "image/png", Data: []byte("a picture in png")}, nil

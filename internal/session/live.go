@@ -228,25 +228,42 @@ func (s *Service) steer(ctx context.Context, r *session, by identity.Principal) 
 	case !g.firm:
 		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands", r.id)
 	}
-	within, done = s.occupy(ctx, r)
-	return within, done, nil
+	return s.occupy(ctx, r, by)
 }
 
-// occupy counts a use of a session, in its present turn. The caller holds s.mu; done takes it.
-func (s *Service) occupy(ctx context.Context, r *session) (within context.Context, done func()) {
-	t := r.turn
+// occupy counts a use of a session, in its present turn, and of the token that it is used with. It ends with both. The
+// caller holds s.mu; done takes it.
+func (s *Service) occupy(ctx context.Context, r *session, by identity.Principal) (within context.Context, done func(), err error) {
+	turns := []*turn{r.turn}
+	if by.SessionToken != "" {
+		uses := s.usesOf(by)
+		if uses == nil {
+			return nil, nil, errTokenRevoked
+		}
+		turns = append(turns, uses)
+	}
 	r.using++
-	t.using++
 	r.used = s.Now()
-	within, leave := t.within(ctx)
+	within = ctx
+	var leave []func()
+	for _, t := range turns {
+		t.using++
+		var left func()
+		within, left = t.within(within)
+		leave = append(leave, left)
+	}
 	return within, func() {
-		leave()
+		for _, left := range leave {
+			left()
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		r.using--
 		r.used = s.Now()
-		t.leave()
-	}
+		for _, t := range turns {
+			t.leave()
+		}
+	}, nil
 }
 
 // Close ends it. It may be called twice.

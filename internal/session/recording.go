@@ -94,13 +94,17 @@ func (s *Service) taped(ctx context.Context, r *session, by identity.Principal, 
 // after everything that changes something.
 func (s *Service) picture(ctx context.Context, r *session, b Browser, op browser.Operation, out any, o *recording.Outcome) {
 	asked, isPicture := out.(browser.Picture)
-	if !isPicture && r.plan.record == RecordAudit && op.Effect() >= browser.Steers && !r.over() && !seized(ctx) {
+	before := s.untaken(r)
+	if !isPicture && r.plan.record == RecordAudit && op.Effect() >= browser.Steers && !r.over() && !seized(ctx) && before != nil {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), pictureLimit)
 		defer cancel()
 		taken, err := b.Do(within, browser.Screenshot{Type: browser.JPEG, Quality: pictureQuality})
 		if err != nil {
 			s.Log.Warn("take the picture of a step", "session", r.id, "error", err)
 			return
+		}
+		if s.untaken(r) != before {
+			return // it may show what a person does, who has taken the session over meanwhile
 		}
 		asked, isPicture = taken.(browser.Picture)
 	}
@@ -110,6 +114,16 @@ func (s *Service) picture(ctx context.Context, r *session, b Browser, op browser
 			o.URL = values.Text(o.URL) // it is kept for a week
 		}
 	}
+}
+
+// untaken is the turn of a session that no person has in hand, nor is about to; nil while one has. The caller holds no lock.
+func (s *Service) untaken(r *session) *turn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.grip != nil {
+		return nil
+	}
+	return r.turn
 }
 
 // shotsOf are the pictures that are kept of a session.

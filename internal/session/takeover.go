@@ -226,7 +226,10 @@ func (s *Service) handBack(ctx context.Context, r *session, b Browser, by identi
 		err = s.noSecrets(ctx, r, b)
 	}
 	if err == nil {
-		if err = b.Live().LetGo(ctx); err != nil {
+		// Half of it would leave a browser that waits for nobody: once begun it is done, also when its caller leaves.
+		letting, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverLimit)
+		defer cancel()
+		if err = b.Live().LetGo(letting); err != nil {
 			err = fmt.Errorf("let go of its dialogs: %w", err)
 		}
 	}
@@ -237,11 +240,11 @@ func (s *Service) handBack(ctx context.Context, r *session, b Browser, by identi
 		r.grip, r.used = nil, s.Now()
 	}
 	s.mu.Unlock()
+	s.tellOfControl(r) // also that nothing has changed: who came in between was told nothing yet
 	if err != nil {
 		return s.why(ctx, r, err)
 	}
 	s.resumeTape(r, g)
-	s.tellOfControl(r)
 	return nil
 }
 

@@ -44,6 +44,7 @@ type token struct {
 	session string
 	by      identity.Principal // who made it, within its scope
 	created time.Time
+	uses    *turn // what is done with it; over when it was revoked
 }
 
 // IssuedToken is a token for a session without the token.
@@ -93,7 +94,7 @@ func (s *Service) IssueToken(ctx context.Context, by identity.Principal, id stri
 		}
 		within := by.Within(id, scope, out.ExpiresAt)
 		within.SessionToken = out.ID
-		s.tokens[sha256.Sum256([]byte(out.Token))] = token{session: id, by: within, created: s.Now().UTC()}
+		s.tokens[sha256.Sum256([]byte(out.Token))] = token{session: id, by: within, created: s.Now().UTC(), uses: newTurn()}
 		r.used = s.Now()
 		return nil
 	})
@@ -159,6 +160,7 @@ func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, na
 	// Nothing may stop an ending.
 	record := s.Records.BeginEnding(s.intent(r, by.Actor(), string(identity.SessionToken), "", audit.Fields{"tool": "revoke", "token_id": named}))
 	s.mu.Lock()
+	uses := s.tokens[*revoked].uses
 	delete(s.tokens, *revoked)
 	var clients []*attachment
 	for a := range r.attached {
@@ -177,9 +179,18 @@ func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, na
 			l.end(errTokenRevoked)
 		}
 	}
+	if uses != nil { // nobody was quicker
+		uses.finish(errTokenRevoked)
+	}
 	s.mu.Unlock()
 	for _, a := range clients {
 		a.cut(errTokenRevoked)
+	}
+	if uses != nil {
+		select {
+		case <-uses.idle:
+		case <-ctx.Done(): // it is over all the same
+		}
 	}
 	record.End(outcome(nil, nil))
 	return nil
@@ -187,15 +198,17 @@ func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, na
 
 // tokenGood says whether a principal's token for a session was not revoked since it was looked at. The caller holds s.mu.
 func (s *Service) tokenGood(by identity.Principal) bool {
-	if by.SessionToken == "" {
-		return true
-	}
+	return by.SessionToken == "" || s.usesOf(by) != nil
+}
+
+// usesOf is what is done with a principal's token for a session; nil when that is not good any more. The caller holds s.mu.
+func (s *Service) usesOf(by identity.Principal) *turn {
 	for _, t := range s.tokens {
 		if t.by.SessionToken == by.SessionToken {
-			return true
+			return t.uses
 		}
 	}
-	return false
+	return nil
 }
 
 // expireTokens forgets the tokens that are not good any more, and says how many a session has. The caller holds s.mu.

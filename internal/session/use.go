@@ -189,7 +189,9 @@ func (s *Service) use(ctx context.Context, by identity.Principal, op identity.Op
 	if g := r.grip; g != nil && (!g.of(by) || !g.firm) {
 		return nil, nil, nil, nil, takenOver(r)
 	}
-	within, done = s.occupy(ctx, r)
+	if within, done, err = s.occupy(ctx, r, by); err != nil {
+		return nil, nil, nil, nil, err
+	}
 	r.touched = r.touched || agentOf(by) != ""
 	return within, r, b, done, nil
 }

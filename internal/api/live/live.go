@@ -89,7 +89,10 @@ type connection struct {
 func (c *connection) serve(ctx context.Context) error {
 	// It must not end with ctx: the last message is still to be sent then.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
-	loops := []func(context.Context) error{c.receive, c.show, c.do, c.ping}
+	doing, letGo := context.WithCancel(work)
+	defer letGo()
+	do := func(ctx context.Context) error { return c.do(ctx, doing) }
+	loops := []func(context.Context) error{c.receive, c.show, do, c.ping}
 	over := make(chan error, len(loops))
 	var all sync.WaitGroup
 	for _, loop := range loops {
@@ -103,6 +106,8 @@ func (c *connection) serve(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(why, errLeft) {
 		why = cause // the loops only saw that something was gone
 	}
+	// Saying why takes as long as the client likes to take, who steers nothing meanwhile.
+	letGo()
 	c.close(why)
 	stop()
 	all.Wait()
@@ -164,17 +169,17 @@ func (c *connection) receive(ctx context.Context) error {
 	}
 }
 
-// do does what the client wants done, one thing after another.
-func (c *connection) do(ctx context.Context) error {
+// do does what the client wants done, one thing after another, until doing ends; ctx is for telling how it went.
+func (c *connection) do(ctx, doing context.Context) error {
 	for {
-		in, err := c.inputs.take(ctx)
+		in, err := c.inputs.take(doing)
 		if err != nil {
 			return err
 		}
-		copied, err := c.viewer.Input(ctx, in)
+		copied, err := c.viewer.Input(doing, in)
 		switch {
-		case err != nil && ctx.Err() != nil:
-			return ctx.Err()
+		case doing.Err() != nil:
+			return doing.Err()
 		case err != nil:
 			err = c.refuse(ctx, err)
 		case in.Type == typeCopy:

@@ -101,6 +101,9 @@ func (v *fakeViewer) Input(ctx context.Context, in browser.LiveInput) (string, e
 			return "", ctx.Err()
 		}
 	}
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.inputs = append(v.inputs, in)
@@ -388,6 +391,32 @@ func TestAViewEndsWithItsReason(t *testing.T) {
 			test.end(w)
 			w.wantEnd(t, test.code, test.want)
 		})
+	}
+}
+
+// A client that does not answer the end is waited for, and has nobody's browser in hand meanwhile.
+func TestNothingIsDoneAfterTheEndWasTold(t *testing.T) {
+	v := newViewer()
+	v.doing = make(chan struct{})
+	w := watch(t, v)
+	w.send(t, `{"type":"text","text":"is being done"}`)
+	w.send(t, `{"type":"text","text":"waits"}`)
+	w.send(t, `{"type":"visible","visible":false}`)
+	testenv.Eventually(t, 5*time.Second, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.visible) == 1
+	}, "all have arrived")
+	w.end(problem.New(problem.Unauthorized, "", "the key was revoked"))
+	w.want(t, `{"end":{"code":"unauthorized","message":"the key was revoked"}}`)
+	close(v.doing)
+	select { // it waits for the answer to its close frame
+	case <-w.ended:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it did not end")
+	}
+	if done := w.done(); len(done) != 0 {
+		t.Errorf("%d inputs were done after the end", len(done))
 	}
 }
 

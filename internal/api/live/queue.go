@@ -9,8 +9,11 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// maxQueue is how many inputs may wait.
-const maxQueue = 256
+const (
+	// maxQueue is how many inputs may wait, and maxWaiting how much of what they say, in bytes: somebody may paste while a page hangs.
+	maxQueue   = 256
+	maxWaiting = 4 << 20
+)
 
 // queue has the inputs that wait for those before them.
 type queue struct {
@@ -33,6 +36,10 @@ func (q *queue) push(in browser.LiveInput) error {
 	if len(q.waiting) >= maxQueue && !q.shed() {
 		return problem.New(problem.RateLimited, "connect again, and wait until the page takes what is done",
 			"more than %d inputs wait for the page", maxQueue)
+	}
+	if said := q.said(); said > 0 && said+bytesOf(in) > maxWaiting {
+		return problem.New(problem.RateLimited, "connect again, and wait until the page takes what is done",
+			"more than %d MB wait for the page", maxWaiting>>20)
 	}
 	q.waiting = append(q.waiting, in)
 	select {
@@ -61,9 +68,33 @@ func (q *queue) shed() bool {
 	return false
 }
 
+// said is how much the inputs say that wait, in bytes. The caller holds q.mu.
+func (q *queue) said() (bytes int) {
+	for _, in := range q.waiting {
+		bytes += bytesOf(in)
+	}
+	return bytes
+}
+
+// bytesOf is about how much memory an input takes for what the client chose the length of.
+func bytesOf(in browser.LiveInput) int {
+	const one, number = 16, 8 // an empty text, and a number
+	bytes := number * len(in.Options)
+	for _, text := range in.Files {
+		bytes += one + len(text)
+	}
+	for _, text := range []string{in.Type, in.Button, in.Key, in.Code, in.Text, in.URL, in.Tab, in.Popup, in.User, in.Password} {
+		bytes += len(text)
+	}
+	return bytes
+}
+
 // take waits for the next one.
 func (q *queue) take(ctx context.Context) (browser.LiveInput, error) {
 	for {
+		if ctx.Err() != nil {
+			return browser.LiveInput{}, ctx.Err() // also with something there
+		}
 		q.mu.Lock()
 		if len(q.waiting) > 0 {
 			in := q.waiting[0]

@@ -2,6 +2,7 @@ package live
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/browser"
@@ -64,6 +65,28 @@ func TestAFullQueueLeavesOutWhatIsMissedLeast(t *testing.T) {
 	if got := q.types(t); got["keydown"] != maxQueue-3 || got["keyup"] != 3 || len(got) != 2 {
 		t.Errorf("%v", got)
 	}
+}
+
+// What a client may leave in the memory of the server while a page hangs is bounded, not only how many inputs.
+func TestInputsThatWaitSayOnlySoMuch(t *testing.T) {
+	for name, large := range map[string]browser.LiveInput{
+		"text":    {Type: "text", Text: strings.Repeat("x", 1<<20)},
+		"address": {Type: "go", URL: strings.Repeat("x", 1<<20)},
+		"files":   {Type: "answer", Files: make([]string, 1<<16)},
+		"options": {Type: "answer", Options: make([]int, 1<<17)},
+	} {
+		q := newQueue()
+		fill(t, q, large, large, large, browser.LiveInput{Type: "up"})
+		if err := q.push(large); problem.CodeOf(err) != problem.RateLimited {
+			t.Errorf("%s: one too many: %v", name, err)
+		}
+		if _, err := q.take(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		fill(t, q, large) // there is room again
+	}
+	// One alone is taken however long it is: how long it may be is for others to say.
+	fill(t, newQueue(), browser.LiveInput{Type: "text", Text: strings.Repeat("x", 2*maxWaiting)})
 }
 
 func TestWaitingForAnInputEndsWithTheContext(t *testing.T) {

@@ -1,0 +1,76 @@
+// Every page of the console in one view: whether it is whole, light, accessible, and keeps what others say as text.
+// VIEW is light, dark or phone. SCREENSHOTS is a folder for pictures; nothing else is done when it is set.
+import fs from 'node:fs'
+import path from 'node:path'
+import { createRequire } from 'node:module'
+import { everyPage, launch, nameOf, origin, signedIn, views } from './console_common.mjs'
+import { step, check, done, env, equal } from './steps.mjs'
+
+const view = env('VIEW')
+const pictures = process.env.SCREENSHOTS
+const heaviest = 150 * 1024
+const axe = fs.readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
+
+const browser = await launch()
+const context = await signedIn(browser, env('KEY'), views[view])
+await context.addInitScript(() => {
+  window.violations = []
+  document.addEventListener('securitypolicyviolation', e => window.violations.push(`${e.violatedDirective} ${e.blockedURI}`))
+})
+let pages = []
+await step('the pages are found', async () => {
+  pages = await everyPage(context, (process.env.MORE ?? '').split(' ').filter(Boolean))
+  check(pages.length > 30, `only ${pages.length} pages: ${pages}`)
+  return pages
+})
+
+// weigh sums what a page is made of, with nothing kept from before.
+async function weigh(page) {
+  const wire = await context.newCDPSession(page)
+  let sum = 0
+  await wire.send('Network.enable')
+  await wire.send('Network.setCacheDisabled', { cacheDisabled: true })
+  wire.on('Network.loadingFinished', e => { sum += e.encodedDataLength })
+  return () => sum
+}
+
+for (const address of pages) {
+  await step(`${view} ${address}`, async () => {
+    const page = await context.newPage()
+    try {
+      const wrong = []
+      page.on('console', m => { if (m.type() === 'error') wrong.push(`console: ${m.text()}`) })
+      page.on('pageerror', e => wrong.push(`script: ${e.message}`))
+      const weight = await weigh(page)
+      const answer = await page.goto(origin + address, { waitUntil: 'load' })
+      equal(answer.status(), 200, 'the status')
+      if (await page.$('.live')) await page.waitForSelector('.live[data-frames]', { timeout: 20000 })
+      const weighs = weight()
+      if (pictures) {
+        fs.mkdirSync(path.join(pictures, view), { recursive: true })
+        await page.screenshot({ path: path.join(pictures, view, nameOf(address) + '.png'), fullPage: true })
+        return
+      }
+      equal(await page.locator('h1').count(), 1, 'the number of first headings')
+      equal(await page.locator('main').count(), 1, 'the number of mains')
+      await page.evaluate(axe)
+      const report = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }))
+      const findings = report.violations.flatMap(v => v.nodes.map(n => ({ impact: n.impact ?? v.impact, rule: v.id, target: n.target.join(' '), what: n.failureSummary?.slice(0, 160) })))
+      wrong.push(...findings.filter(f => ['serious', 'critical'].includes(f.impact)).map(f => JSON.stringify(f)))
+      wrong.push(...(await page.evaluate(() => window.violations)).map(v => `policy: ${v}`))
+      check(!(await page.title()).startsWith('got'), 'what others wrote has run')
+      if (view === 'phone') {
+        const wide = await page.evaluate(() => [document.scrollingElement.scrollWidth, innerWidth])
+        if (wide[0] > wide[1] || wide[1] > 390) wrong.push(`it is ${wide[0]} wide in a window of ${wide[1]}`)
+      }
+      if (weighs > heaviest) wrong.push(`it weighs ${weighs} bytes`)
+      check(wrong.length === 0, wrong.join('\n'))
+      return { weighs, minor: findings.filter(f => !['serious', 'critical'].includes(f.impact)).map(f => `${f.rule} ${f.target}`) }
+    } finally {
+      await page.close()
+    }
+  })
+}
+if (!pictures && view === 'light') await import('./console_keys.mjs').then(m => m.keys(context, pages))
+await browser.close()
+done()

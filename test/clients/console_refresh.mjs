@@ -1,0 +1,138 @@
+// Logging in for agents, in the console: three ways to begin, one login that is kept, one that is not.
+import { step, equal, check, env, done } from './steps.mjs'
+import { openBrowser, signIn, Picture, until, call, must, stage, shot, consoleURL } from './operator.mjs'
+
+const site = env('SITE'), domain = 'example.org'
+const browser = await openBrowser()
+const context = await browser.newContext({ viewport: { width: 1400, height: 1000 } })
+let page, picture, id
+
+const sessions = async () => (await must('GET', '/v1/sessions')).sessions
+const sets = async () => (await must('GET', '/v1/cookies')).sets
+const logIn = async () => {
+  await picture.titled('log in')
+  await picture.row(0)
+  await picture.type('alice')
+  await picture.titled('alice|0')
+  await picture.row(1)
+  await picture.paste(env('PASSWORD'))
+  await picture.titled(`alice|${env('PASSWORD').length}`)
+  await picture.row(2)
+  await picture.titled('second factor')
+  await picture.row(0)
+  await picture.type(env('CODE'))
+  await picture.press('Enter')
+  await picture.titled('account of alice, with picture')
+}
+
+await step('sign in by a link that is good once', async () => {
+  page = await signIn(context)
+  equal(new URL(page.url()).pathname, '/console/')
+  const again = await context.newPage()
+  await again.close()
+})
+await step('open a browser to log in with', async () => {
+  await page.goto(consoleURL + '/console/refresh')
+  await page.getByRole('heading', { name: 'Log in to a site for your agents' }).waitFor()
+  await page.getByLabel('Site', { exact: true }).fill(domain)
+  await page.getByLabel('Where to begin').fill(site + '/login')
+  await page.getByRole('button', { name: 'Open the browser' }).click()
+  await page.waitForURL(/\/console\/refresh\/s_/)
+  id = page.url().split('/').pop()
+  picture = await new Picture(page).seen()
+  await picture.steers()
+})
+await step('it is nobody else\'s', async () => {
+  for (const [method, path, body] of [['POST', 'take-over', {}], ['POST', 'tokens', { scope: 'cdp' }], ['GET', 'tabs'], ['GET', 'thumbnail']]) {
+    const { status } = await call(method, `/v1/sessions/${id}/${path}`, body)
+    check(status >= 400 && status < 500, `${path}: ${status}`)
+  }
+})
+await step('log in with mouse, keys, paste and a second factor', async () => {
+  await shot(page, 'refresh-login')
+  await logIn()
+})
+await step('the cookies are listed by name, without values', async () => {
+  const seen = page.locator('#seen')
+  await until('the cookies', async () => (await seen.textContent()).includes('portal_session'))
+  const text = await seen.textContent()
+  for (const name of ['portal_session', 'portal_remember', 'HttpOnly', 'SameSite=Lax']) check(text.includes(name), `${name} is missing: ${text}`)
+  await shot(page, 'refresh-seen')
+})
+await step('what is ticked stays so while the list is renewed', async () => {
+  const host = page.getByLabel('cdn.example.com')
+  check(!(await host.isChecked()), 'cdn.example.com is chosen at first')
+  await host.check()
+  const list = await page.locator('#seen').elementHandle()
+  await picture.go(site + '/still')
+  await picture.titled('still')
+  await picture.go('http://cdn.example.com:' + new URL(site).port + '/selectframe')
+  await until('a renewed list, or none needed', async () => (await page.locator('#seen').elementHandle()) !== null && list !== null)
+  check(await page.getByLabel('cdn.example.com').isChecked(), 'the choice was lost')
+  check(await page.locator(`input[name="domain"][value="${domain}"]`).isChecked(), 'the site is not chosen')
+})
+await step('Done keeps the account, and ends the browser', async () => {
+  await page.getByRole('button', { name: 'Done: keep what is ticked' }).click()
+  await page.waitForURL(/\/console\/credentials/)
+  check((await page.locator('main').textContent()).includes('Kept: example.org (2 cookies)'), await page.locator('.told').first().textContent())
+  await until('the session is gone', async () => !(await sessions()).some(s => s.id === id && !s.ended))
+  const all = await sets()
+  equal(all.length, 1, 'number of accounts')
+  equal(all[0].domain, domain)
+  equal(JSON.stringify(all[0].egress_domains), '["cdn.example.com"]')
+})
+await step('the audit log says so', async () => {
+  const { rows } = await must('GET', `/v1/audit?session=${id}&limit=1000`)
+  for (const action of ['session.refresh', 'cookies.capture', 'session.watch', 'session.close']) {
+    check(rows.some(r => r.action === action), `no ${action} in ${[...new Set(rows.map(r => r.action))]}`)
+  }
+})
+await step('a grant proposes the other domain, and an agent\'s session is logged in', async () => {
+  await page.goto(consoleURL + '/console/credentials/grant?domain=' + domain).catch(() => {})
+  const { egress_domains } = (await sets())[0]
+  const { token } = await must('POST', '/v1/grants', { domains: [domain], egress_domains })
+  const opened = await must('POST', '/v1/sessions', { credential_mode: 'operator', domains: [domain], grant: token, access: 'tools' })
+  id = opened.id
+  await must('POST', `/v1/sessions/${id}/navigate`, { url: site + '/account' })
+  await until('the account', async () => JSON.stringify(await must('GET', `/v1/sessions/${id}/tabs`)).includes('account of alice, with picture'))
+  check(JSON.stringify(await must('GET', `/v1/sessions/${id}/snapshot`)).includes('Hello alice'), 'alice is not greeted')
+})
+await step('a session that is asked to log in makes an alert on the overview', async () => {
+  await stage('log-out')
+  await must('POST', `/v1/sessions/${id}/navigate`, { url: site + '/account' })
+  await until('the alert', async () => (await must('GET', '/v1/accounts/needs-refresh')).accounts.some(a => a.domain === domain))
+  await must('DELETE', `/v1/sessions/${id}?wait=true`)
+  await page.goto(consoleURL + '/console/')
+  await page.getByRole('button', { name: 'Log in again' }).click()
+  await page.waitForURL(/\/console\/refresh\/s_/)
+  id = page.url().split('/').pop()
+  picture = await new Picture(page).seen()
+  await picture.steers()
+  await picture.go(site + '/login')
+  await logIn()
+})
+await step('Cancel keeps nothing', async () => {
+  const before = JSON.stringify(await sets())
+  await page.getByText('Cancel…').click()
+  await page.getByRole('button', { name: 'Cancel the login' }).click()
+  await page.waitForURL(/\/console\/refresh$/)
+  check((await page.locator('main').textContent()).includes('Nothing of example.org was kept'), 'it does not say that nothing was kept')
+  await until('the session is gone', async () => !(await sessions()).some(s => s.id === id && !s.ended))
+  equal(JSON.stringify(await sets()), before, 'accounts')
+  check((await must('GET', '/v1/accounts/needs-refresh')).accounts.length === 1, 'the alert is gone')
+})
+await step('begun at a terminal: the link leads to the browser', async () => {
+  const link = await stage('cookies-refresh')
+  const other = await browser.newContext({ viewport: { width: 1400, height: 1000 } })
+  page = await signIn(other, { link })
+  check(/\/console\/refresh\/s_/.test(page.url()), page.url())
+  picture = await new Picture(page).seen()
+  await logIn()
+  await until('the cookies', async () => (await page.locator('#seen').textContent()).includes('portal_session'))
+  await page.getByRole('button', { name: 'Done: keep what is ticked' }).click()
+  await page.waitForURL(/\/console\/credentials/)
+  check((await must('GET', '/v1/accounts/needs-refresh')).accounts.length === 0, 'the alert is still there')
+})
+await step('no page had a problem', async () => equal(page.problems.join('\n'), ''))
+await browser.close()
+done()

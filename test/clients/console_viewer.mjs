@@ -1,0 +1,43 @@
+// The console of somebody who may only look: no page offers to change anything but what is their own, and sending what other
+// people's pages send is refused.
+import { everyPage, launch, origin, signedIn } from './console_common.mjs'
+import { step, check, done, env, equal } from './steps.mjs'
+
+const own = /^\/console\/(theme|sign-out|passkeys\/.*|settings\/sign-ins\/[^/]+\/end|network\/explain|audit\/verify)$/
+const browser = await launch()
+const operator = await signedIn(browser, env('ADMIN'))
+const viewer = await signedIn(browser, env('KEY'))
+
+// actions are where the forms of all pages are sent.
+async function actions(context) {
+  const out = new Set()
+  for (const address of await everyPage(context, (process.env.MORE ?? '').split(' ').filter(Boolean))) {
+    const page = await context.newPage()
+    const answer = await page.goto(origin + address, { waitUntil: 'domcontentloaded' })
+    if (answer.status() === 200) for (const action of await page.$$eval('form[method="post"]', all => all.map(f => f.action))) out.add(new URL(action).pathname)
+    await page.close()
+  }
+  return out
+}
+
+let all = new Set()
+await step('there is much that an admin may do', async () => {
+  all = await actions(operator)
+  check(all.size > 25, `only ${[...all]}`)
+  return all.size
+})
+await step('a viewer is offered nothing that changes anything', async () => {
+  const offered = [...await actions(viewer)].filter(path => !own.test(path))
+  check(offered.length === 0, `offered: ${offered}`)
+})
+for (const path of all) {
+  if (own.test(path)) continue
+  await step(`a viewer is refused: ${path}`, async () => {
+    const answer = await viewer.request.post(origin + path, { form: JSON.parse(env('FILLED'))[path.split('/').pop()] ?? {}, headers: { Origin: origin, 'Sec-Fetch-Site': 'same-origin' }, maxRedirects: 0 })
+    // What is somebody else's is not there for them.
+    check([403, 404, 422].includes(answer.status()), `the status is ${answer.status()}`)
+    return answer.status()
+  })
+}
+await browser.close()
+done()

@@ -1,0 +1,53 @@
+//go:build linux
+
+package test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// script runs a script against the console, as somebody.
+func (f *furnished) script(t *testing.T, name, key string, more map[string]string) []report {
+	t.Helper()
+	env := map[string]string{"CONSOLE": f.URL() + "/console/", "KEY": key, "CHROMIUM": testenv.ChromiumFull(t), "MORE": "/console/sessions?open=yes /console/refresh /console/agents/plan"}
+	maps.Copy(env, more)
+	return script(t, name, env)
+}
+
+// TestEveryPageOfTheConsole looks at all pages of a full instance with the eyes of everybody who has to.
+func TestEveryPageOfTheConsole(t *testing.T) {
+	clients(t)
+	testenv.ChromiumFull(t)
+	f := newFurnished(t, "")
+	for _, view := range []string{"light", "dark", "phone"} {
+		t.Run("is whole, light, accessible and safe: "+view, func(t *testing.T) {
+			f.script(t, "console_pages.mjs", f.key(), map[string]string{"VIEW": view})
+		})
+	}
+	t.Run("works without JavaScript", func(t *testing.T) { f.script(t, "console_plain.mjs", f.key(), nil) })
+	t.Run("offers a viewer nothing to change", func(t *testing.T) {
+		f.script(t, "console_viewer.mjs", f.keys["viewer"], map[string]string{"ADMIN": f.keys["admin"], "FILLED": "{}"})
+	})
+}
+
+// TestScreenshots makes pictures of every page, in the folder that SCREENSHOTS names: make screenshots.
+func TestScreenshots(t *testing.T) {
+	dir := os.Getenv("SCREENSHOTS")
+	if dir == "" {
+		t.Skip("SCREENSHOTS names no folder; run `make screenshots`")
+	}
+	clients(t)
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFurnished(t, "")
+	for _, view := range []string{"light", "dark", "phone"} {
+		f.script(t, "console_pages.mjs", f.key(), map[string]string{"VIEW": view, "SCREENSHOTS": dir})
+	}
+}
