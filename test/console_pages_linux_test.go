@@ -14,7 +14,7 @@ import (
 // script runs a script against the console, as somebody.
 func (f *furnished) script(t *testing.T, name, key string, more map[string]string) []report {
 	t.Helper()
-	env := map[string]string{"CONSOLE": f.URL() + "/console/", "KEY": key, "CHROMIUM": testenv.ChromiumFull(t), "MORE": "/console/sessions?open=yes /console/refresh /console/agents/plan"}
+	env := map[string]string{"CONSOLE": f.URL() + "/console/", "KEY": key, "CHROMIUM": testenv.ChromiumFull(t), "MORE": "/console/agents/default/buyer /console/agents/default/buyer/log /console/sessions?open=yes /console/refresh /console/agents/plan"}
 	maps.Copy(env, more)
 	return script(t, name, env)
 }

@@ -173,7 +173,7 @@ func (f *furnished) agents() {
 	f.must("start a program", err)
 	made, err := f.api.CreateAgent(ctx, api.AgentRequest{Name: "clerk", Tenant: "default", Life: "720h"})
 	f.must("create an agent", err)
-	clerk := f.as(made.Token)
+	clerk := f.as(made.Key)
 	_, err = clerk.Ask(ctx, api.AccessQuestion{Kind: egress.AccessHost, Target: "prices.example.com", Reason: "The list of prices is there. " + hostileText})
 	f.must("ask for access", err)
 	revoked, err := f.api.CreateAgent(ctx, api.AgentRequest{Name: "gone", Tenant: "acme"})

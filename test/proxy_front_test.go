@@ -58,7 +58,7 @@ type proxy struct {
 	command func(t *testing.T, f *front, file string) *exec.Cmd
 
 	// These take one control away each.
-	believing, anyName, telling, buffering func(t *testing.T, text string) string
+	believing, anyName, telling, buffering, plain func(t *testing.T, text string) string
 	// talkative turns on what the program itself has to log more; nil is nothing.
 	talkative func(t *testing.T, text string) string
 	// silence finds the lines that say how long clawjail, or its client, may be silent, and silences is their number.
@@ -87,6 +87,7 @@ var proxies = []proxy{
 			server := regexp.MustCompile(`(?ms)^server \{\n\tlisten \S+ ssl default_server;.*?^\}\n`).FindString(text)
 			return instead(server, "")(t, text)
 		},
+		plain:   instead("proxy_set_header X-Forwarded-Proto https;", ""),
 		telling: instead("'$remote_addr ", "'$http_x_admin_key $http_authorization $http_cookie "),
 		buffering: func(t *testing.T, text string) string {
 			return instead("proxy_request_buffering off;", "")(t, instead("proxy_buffering off;", "")(t, text))
@@ -107,6 +108,7 @@ var proxies = []proxy{
 			other := regexp.MustCompile(`(?ms)^https://:\d+ \{.*?^\}\n`).FindString(text)
 			return instead("https://"+proxyName+":", "https://:")(t, instead(other, "")(t, text))
 		},
+		plain:     instead("flush_interval -1", "flush_interval -1\n\t\theader_up -X-Forwarded-Proto"),
 		talkative: logCredentials,
 		telling: func(t *testing.T, text string) string {
 			for _, name := range []string{"X-Admin-Key", "Authorization", "Cookie"} {

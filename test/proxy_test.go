@@ -93,6 +93,25 @@ func TestExampleProxiesKeepTheDoor(t *testing.T) {
 				ask(t, c, f.url("/v1/info"), api.KeyHeader, key, "Origin", "https://"+proxyName+":"+f.port, "Sec-Fetch-Site", "same-origin").
 					want(t, "its own origin", http.StatusOK, "")
 			})
+
+			t.Run("clawjail knows that clients come by TLS", func(t *testing.T) {
+				link := func(f *front) string {
+					r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url("/v1/console/links"), nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					r.Header.Set(api.KeyHeader, key)
+					return send(t, f.client(), r).body
+				}
+				at := "://" + proxyName + ":"
+				if got := link(f); !strings.Contains(got, `"https`+at+f.port+`/console/sign-in?`) {
+					t.Errorf("a link to the console is %s", got)
+				}
+				open := p.inFront(t, backend, p.plain)
+				if got := link(open); !strings.Contains(got, `"http`+at+open.port+`/console/sign-in?`) {
+					t.Errorf("a proxy that does not say so makes no difference: %s", got)
+				}
+			})
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"reflect"
 	"strings"
@@ -122,6 +123,17 @@ func (a *API) ownURL(req *http.Request, scheme string) string {
 		scheme += "s"
 	}
 	return scheme + "://" + req.Host
+}
+
+// consoleURL is the address of the console. Without TLS it is at localhost, not at a loopback address, which is what the
+// command line uses: passkeys belong to names.
+func (a *API) consoleURL(req *http.Request) string {
+	own := a.ownURL(req, "http")
+	at, err := netip.ParseAddrPort(req.Host)
+	if err != nil || !at.Addr().IsLoopback() || !strings.HasPrefix(own, "http:") {
+		return own
+	}
+	return fmt.Sprintf("http://localhost:%d", at.Port())
 }
 
 // version says where the endpoint is, to whoever may use it.

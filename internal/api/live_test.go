@@ -129,7 +129,7 @@ func TestARefreshNamesItsPageWhereThereIsAConsole(t *testing.T) {
 	}
 	d = newDoor(t, func(o *Options) { o.Console = http.NotFoundHandler() })
 	a = d.ask(t, "POST", "/v1/refreshes", body)
-	if err := json.Unmarshal([]byte(a.body), &out); err != nil || out.ConsoleURL != "http://127.0.0.1:18780/console/refresh/"+someID ||
+	if err := json.Unmarshal([]byte(a.body), &out); err != nil || out.ConsoleURL != "http://localhost:18780/console/refresh/"+someID ||
 		out.Session.ID != someID || a.StatusCode != http.StatusCreated || a.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("%d %s, %v", a.StatusCode, a.body, err)
 	}

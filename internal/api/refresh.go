@@ -71,7 +71,7 @@ func (a *API) openRefresh(w http.ResponseWriter, req *http.Request, by identity.
 	}
 	out := RefreshSession{Session: opened}
 	if a.Console != nil {
-		out.ConsoleURL = a.ownURL(req, "http") + consolePath + "/refresh/" + url.PathEscape(opened.ID)
+		out.ConsoleURL = a.consoleURL(req) + consolePath + "/refresh/" + url.PathEscape(opened.ID)
 	}
 	answer, err := json.Marshal(out)
 	if err != nil {

@@ -58,7 +58,7 @@ func (a *API) makeConsoleLink(w http.ResponseWriter, req *http.Request, by ident
 		return err
 	}
 	return control.Write(w, req, ConsoleLink{Code: link.Code, ExpiresAt: link.ExpiresAt,
-		URL: a.ownURL(req, "http") + ConsoleSignIn + "?" + url.Values{"code": {link.Code}}.Encode()}, nil)
+		URL: a.consoleURL(req) + ConsoleSignIn + "?" + url.Values{"code": {link.Code}}.Encode()}, nil)
 }
 
 func (a *API) signIns(ctx context.Context, by identity.Principal, _ *nothing) (*answer[SignIns], error) {

@@ -17,12 +17,16 @@ import (
 func TestALinkToTheConsoleIsWhereItsMakerAsked(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.BehindProxy = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")} })
 	for host, want := range map[string]string{
+		"127.0.0.1:18780 plain": "http://localhost:18780", "[::1]:18780 plain": "http://localhost:18780", "jail.example plain": "http://jail.example",
 		"127.0.0.1:18780": "https://127.0.0.1:18780", "localhost:18780": "https://localhost:18780", "jail.example": "https://jail.example",
 	} {
 		d := &door{API: w.API, key: "wrong"}
 		a := d.ask(t, "POST", "/v1/console/links", "", key(w.keys["acme viewer"]), func(r *http.Request) {
-			r.Host, r.RemoteAddr = host, "198.18.0.1:1"
-			r.Header.Set("X-Forwarded-Proto", "https")
+			name, plain := strings.CutSuffix(host, " plain")
+			r.Host, r.RemoteAddr = name, "198.18.0.1:1"
+			if !plain {
+				r.Header.Set("X-Forwarded-Proto", "https")
+			}
 		})
 		var link ConsoleLink
 		if err := json.Unmarshal([]byte(a.body), &link); err != nil || a.StatusCode != 200 {

@@ -21,6 +21,9 @@ const (
 	liveRound = 30 * time.Millisecond
 	// liveRetry is after how long a tab that could not be watched is tried again.
 	liveRetry = time.Second
+	// liveGlance is after how long the state is asked for anew while somebody looks: Chromium sends no event when a page
+	// only changes its title.
+	liveGlance = time.Second
 	// stillEvery is how often a tab that the browser does not draw, because another one is in front of it, is photographed.
 	stillEvery = 2 * time.Second
 	// stillAfter is how long the first frame may take before the tab is photographed.
@@ -48,8 +51,15 @@ func (c *cast) over() bool {
 func (l *Live) follow(ctx context.Context) {
 	defer l.finish()
 	for {
+		var glance <-chan time.Time
+		if _, visible := l.lookedAt(); visible {
+			glance = time.After(liveGlance)
+		}
 		select {
 		case <-l.wake:
+		case <-glance:
+			l.describe(ctx)
+			continue
 		case <-l.b.conn.Done():
 			return
 		case <-ctx.Done():

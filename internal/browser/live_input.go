@@ -268,7 +268,8 @@ func (l *Live) press(ctx context.Context, p *Page, in LiveInput) error {
 		}
 		l.mu.Lock()
 		l.hands.swallow = false
-		l.hands.buttons = append(l.hands.buttons, held{page: p, button: button})
+		same := func(down held) bool { return down.page == p && down.button == button } // one is down once, however often it is said
+		l.hands.buttons = append(without(l.hands.buttons, same), held{page: p, button: button})
 		l.mu.Unlock()
 	}
 	l.mu.Lock()

@@ -187,7 +187,8 @@ func TestRenewReplacesATabThatHangs(t *testing.T) {
 	becomes(t, b, "document.title", "Tiny")
 }
 
-func TestRenewEndsServiceWorkers(t *testing.T) {
+// Workers are of a browser context. Those of one whose client was just cut are not all that there are.
+func TestRenewEndsServiceWorkersOfEveryContext(t *testing.T) {
 	for _, renew := range []bool{false, true} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/sw.js" {
@@ -205,12 +206,25 @@ func TestRenewEndsServiceWorkers(t *testing.T) {
 		}
 		read(t, b, "(navigator.serviceWorker.register('/sw.js'), 0)")
 		becomes(t, b, "!!navigator.serviceWorker.controller", "true")
+		for range 4 {
+			var made struct {
+				ID string `json:"browserContextId"`
+			}
+			root := b.Conn().Browser()
+			if err := root.Call(within(t, 5*time.Second), "Target.createBrowserContext", nil, &made); err != nil {
+				t.Fatal(err)
+			}
+			if err := root.Call(within(t, 5*time.Second), "Target.createTarget", map[string]any{"url": "about:blank", "browserContextId": made.ID}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
 		l := takeOver(t, b)
 		if renew {
 			if err := l.Renew(within(t, 30*time.Second)); err != nil {
 				t.Fatal(err)
 			}
 		}
+		do[Done](t, b, FocusTab{TargetID: "t1"})
 		give(t, b, LiveInput{Type: "go", URL: "http://localhost/again"})
 		becomes(t, b, "location.pathname + document.title", "/again"+map[bool]string{false: "planted", true: "page"}[renew])
 		if err := b.Close(within(t, 10*time.Second)); err != nil {

@@ -28,26 +28,29 @@ const (
 func (l *Live) endWorkers(ctx context.Context, tabs map[*record]*renewed) error {
 	ctx, cancel := context.WithTimeout(ctx, workersTimeout)
 	defer cancel()
+	infos, err := cdp.Do(ctx, l.b.conn.Browser(), target.GetTargets, target.GetTargetsParams{})
+	if err != nil {
+		return err
+	}
+	contexts := make(map[target.ID]protocol.BrowserContextID)
+	for _, info := range infos.TargetInfos {
+		if info != nil {
+			contexts[info.TargetID] = info.BrowserContextID
+		}
+	}
+	// They are a context's, and no tab's. One of a client's that was just cut may still be there.
+	done := make(map[protocol.BrowserContextID]bool)
 	for _, r := range tabs {
-		_, err := cdp.Do(ctx, r.page.session, storage.ClearDataForOrigin,
-			storage.ClearDataForOriginParams{Origin: everyOrigin, StorageTypes: "service_workers,cache_storage"})
-		if err != nil {
+		of, open := contexts[r.page.id]
+		if !open || done[of] {
+			continue
+		}
+		switch err := r.page.endWorkers(ctx); {
+		case err == nil:
+			done[of] = true
+		case r.page.open():
 			return err
 		}
-		// What a worker or a client's interception has answered may be in the cache of the network, too.
-		if _, err := cdp.Do(ctx, r.page.session, network.ClearBrowserCache, protocol.Empty{}); err != nil {
-			return err
-		}
-		if _, err := cdp.Do(ctx, r.page.session, serviceworker.Enable, protocol.Empty{}); err != nil {
-			return err
-		}
-		_, err = cdp.Do(ctx, r.page.session, serviceworker.StopAllWorkers, protocol.Empty{})
-		// It is only for this: what it tells of is nobody's.
-		_, _ = cdp.Do(ctx, r.page.session, serviceworker.Disable, protocol.Empty{})
-		if err != nil {
-			return err
-		}
-		break // they are the browser's, and no tab's
 	}
 	tick := time.NewTicker(workersPoll)
 	defer tick.Stop()
@@ -62,6 +65,26 @@ func (l *Live) endWorkers(ctx context.Context, tabs map[*record]*renewed) error 
 			return problem.Wrap(context.Cause(ctx), problem.Conflict, "try again, or open a new session", "%d workers do not end", left)
 		}
 	}
+}
+
+// endWorkers unregisters and stops the service workers of the page's context, and empties its caches.
+func (p *Page) endWorkers(ctx context.Context) error {
+	_, err := cdp.Do(ctx, p.session, storage.ClearDataForOrigin,
+		storage.ClearDataForOriginParams{Origin: everyOrigin, StorageTypes: "service_workers,cache_storage"})
+	if err != nil {
+		return err
+	}
+	// What a worker or a client's interception has answered may be in the cache of the network, too.
+	if _, err := cdp.Do(ctx, p.session, network.ClearBrowserCache, protocol.Empty{}); err != nil {
+		return err
+	}
+	if _, err := cdp.Do(ctx, p.session, serviceworker.Enable, protocol.Empty{}); err != nil {
+		return err
+	}
+	_, err = cdp.Do(ctx, p.session, serviceworker.StopAllWorkers, protocol.Empty{})
+	// It is only for this: what it tells of is nobody's.
+	_, _ = cdp.Do(ctx, p.session, serviceworker.Disable, protocol.Empty{})
+	return err
 }
 
 // closeWorkers ends the workers that run without a page, and counts them.

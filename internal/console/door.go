@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/identity"
@@ -135,9 +136,32 @@ func (c *Console) origin(r *http.Request) string {
 	return "http://" + r.Host
 }
 
-// from is where a request comes from.
+// from is where a request comes from. Its origin is left out where it may be another server's: all ports of a host have the
+// same passkeys, and what a browser has signed for a page at another port can be handed on to here by whoever is there, with
+// the Host of their own page.
 func (c *Console) from(r *http.Request) signin.From {
-	return signin.From{Remote: identity.ClientAddr(r, c.BehindProxy), UserAgent: r.UserAgent(), Origin: c.origin(r)}
+	out := signin.From{Remote: identity.ClientAddr(r, c.BehindProxy), UserAgent: r.UserAgent()}
+	if c.ownPort(r) {
+		out.Origin = c.origin(r)
+	}
+	return out
+}
+
+// ownPort says whether the browser names the port that it has reached. A proxy in front has another one.
+func (c *Console) ownPort(r *http.Request) bool {
+	if c.fromProxy(r) {
+		return true
+	}
+	_, port, err := net.SplitHostPort(r.Host)
+	switch {
+	case err == nil:
+	case r.TLS != nil:
+		port = "443"
+	default:
+		port = "80"
+	}
+	at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return ok && strconv.Itoa(at.Port) == port
 }
 
 // local is a path of the console to go to; the overview for anything else. No other site is ever gone to.

@@ -135,7 +135,8 @@ func as(kind string, f *field) *field {
 	f.Kind = kind
 	if kind == "password" {
 		f.Value = "" // nothing secret goes back
-		f.Autocomplete = "off"
+		// Browsers fill in the key of this console where they know it, unless it is said that another secret is meant.
+		f.Autocomplete = "new-password"
 	}
 	if kind == "textarea" {
 		f.Rows = 4

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -192,6 +193,36 @@ func TestAPasskeyIsAskedForAsBrowsersAreToldInJSON(t *testing.T) {
 			p := w.sendBody(path, body, with(in))
 			if p.status < 400 || p.status >= 500 || !strings.Contains(p.body, `"problem":`) || len(p.header["Set-Cookie"]) > 0 {
 				t.Errorf("%s with %.30q: %d %s", path, body, p.status, p.body)
+			}
+		}
+	}
+}
+
+// Passkeys of a host are good at all of its ports. Another user's server on this machine could ask for one, and hand on here
+// what was signed for its own page.
+func TestAPasskeyThatWasSignedForAnotherPortIsNotTaken(t *testing.T) {
+	w, _ := realSignIns(t)
+	in := w.post("", "/console/sign-in", "key", w.keys["acme operator"])
+	for _, test := range []struct {
+		host  string
+		proxy bool
+		want  int
+	}{
+		{"localhost:18780", false, http.StatusOK}, {"localhost:9999", false, http.StatusBadRequest}, {"localhost", false, http.StatusBadRequest},
+		{"console.example.com", true, http.StatusOK}, {"console.example.com", false, http.StatusBadRequest},
+	} {
+		w.BehindProxy = nil
+		if test.proxy {
+			w.BehindProxy = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} // where requests of httptest come from
+		}
+		for _, path := range []string{"/console/sign-in/passkey/begin", "/console/settings/passkeys/begin"} {
+			p := w.send("", http.MethodPost, path, nil, func(r *http.Request) {
+				r.Host = test.host
+				r.Header.Set("X-Forwarded-Proto", "https")
+				r.AddCookie(&http.Cookie{Name: cookieName(r), Value: theCookie(t, in).Value})
+			})
+			if p.status != test.want || (p.status == http.StatusOK) != strings.Contains(p.body, `"challenge"`) {
+				t.Errorf("%s of %s, by a proxy: %v: %d %s", path, test.host, test.proxy, p.status, p.body)
 			}
 		}
 	}

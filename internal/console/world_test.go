@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -166,6 +167,7 @@ func (w *world) post(who, path string, pairs ...string) page {
 func (w *world) send(who, method, path string, values url.Values, change ...func(*http.Request)) page {
 	w.t.Helper()
 	r := httptest.NewRequest(method, "http://localhost:18780"+path, strings.NewReader(values.Encode()))
+	r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 18780}))
 	r.Header.Set("Accept", "text/html")
 	r.Header.Set("Sec-Fetch-Site", "same-origin")
 	if method == http.MethodPost {

@@ -159,7 +159,7 @@ type Seen struct {
 	// Sites are the registrable domains that have set cookies: the one that is logged in to, then the others in the order in
 	// which the pages first used them.
 	Sites []SeenSite `json:"sites" nullable:"false"`
-	// Hosts are other hosts that the pages used, which have set none: they are proposed as egress_domains.
+	// Hosts are hosts of other domains that the pages used, which have set none: they are proposed as egress_domains.
 	Hosts []string `json:"hosts" nullable:"false"`
 }
 
@@ -238,7 +238,7 @@ func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, ho
 		}
 		// What nobody can register cannot be in a grant either.
 		domain, err := cookies.RegistrableDomain(name)
-		if err == nil && sites[domain] == nil && !slices.Contains(out.Hosts, name) {
+		if err == nil && domain != r.plan.refresh && sites[domain] == nil && !slices.Contains(out.Hosts, name) {
 			out.Hosts = append(out.Hosts, name)
 		}
 	}

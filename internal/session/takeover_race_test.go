@@ -149,3 +149,34 @@ func TestWhatIsDoneWithATokenEndsWithIt(t *testing.T) {
 		<-goesOn
 	})
 }
+
+func TestAnAgentDoesNotEndTheTokensOfPeople(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		out := openOf(t, s, worker, Request{})
+		issue := func(by identity.Principal) Token {
+			t.Helper()
+			made, err := s.IssueToken(t.Context(), by, out.ID, identity.ScopeControl, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return made
+		}
+		hers, own := issue(ann), issue(worker)
+		listed := func(by identity.Principal, want int) {
+			t.Helper()
+			if list, err := s.Tokens(t.Context(), by, out.ID); err != nil || len(list) != want {
+				t.Errorf("%s is shown %+v, %v", by.Actor(), list, err)
+			}
+		}
+		listed(worker, 1)
+		listed(ann, 2)
+		wantCode(t, s.RevokeToken(t.Context(), worker, out.ID, hers.ID), problem.NotFound)
+		if _, err := s.Redeem(t.Context(), hers.Token); err != nil {
+			t.Error(err)
+		}
+		if err := s.RevokeToken(t.Context(), worker, out.ID, own.ID); err != nil {
+			t.Error(err)
+		}
+		listed(ann, 1)
+	})
+}

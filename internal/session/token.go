@@ -119,7 +119,13 @@ func (s *Service) Redeem(_ context.Context, presented string) (identity.Principa
 	return t.by, nil
 }
 
-// Tokens lists the tokens of a session that are good, oldest first.
+// managed says whether somebody may know of the token, and end it: an agent those alone that it has made itself. It could put
+// out whoever watches it otherwise.
+func (t token) managed(by identity.Principal) bool {
+	return by.Kind != identity.KindAgent || t.by.Actor() == by.Actor()
+}
+
+// Tokens lists the tokens of a session that are good, oldest first; to an agent those that it has made.
 func (s *Service) Tokens(ctx context.Context, by identity.Principal, id string) ([]IssuedToken, error) {
 	r, err := s.permitted(ctx, by, identity.SessionToken, id)
 	if err != nil {
@@ -130,7 +136,7 @@ func (s *Service) Tokens(ctx context.Context, by identity.Principal, id string) 
 	s.expireTokens(r.id)
 	out := []IssuedToken{}
 	for _, t := range s.tokens {
-		if t.session == r.id {
+		if t.session == r.id && t.managed(by) {
 			out = append(out, IssuedToken{ID: t.by.SessionToken, Scope: t.by.Scope, By: t.by.Actor(), CreatedAt: t.created, ExpiresAt: t.by.ExpiresAt.UTC()})
 		}
 	}
@@ -149,7 +155,7 @@ func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, na
 	s.expireTokens(r.id)
 	var revoked *[sha256.Size]byte
 	for sum, t := range s.tokens {
-		if t.session == r.id && t.by.SessionToken == named {
+		if t.session == r.id && t.by.SessionToken == named && t.managed(by) {
 			revoked = &sum
 		}
 	}

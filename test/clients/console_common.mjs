@@ -63,13 +63,13 @@ export async function everyPage(context, more = []) {
   const take = path => {
     const kind = shape(path)
     const had = seen.get(kind) ?? 0
-    const most = /^\/console\/(sessions|agents)\/\*$/.test(kind) ? 4 : 1
+    const most = /^\/console\/(sessions|agents)(\/\*)+$/.test(kind) ? 4 : 1
     if (had >= most || found.includes(path)) return false
     seen.set(kind, had + 1)
     found.push(path)
     return true
   }
-  let next = [...sections, ...more].filter(take)
+  let next = [...more, ...sections].filter(take)
   for (let depth = 0; depth < 3 && next.length; depth++) {
     const deeper = []
     for (const path of next) {

@@ -108,7 +108,8 @@ const makers = {
   files: (popup, form) => [labelled(form, `${popup.multiple ? 'Files' : 'File'}, at most 32 MB each; you can drop them here too`, make('input', { type: 'file', name: 'files', multiple: popup.multiple === true, accept: popup.accept ?? '' }))],
   auth: (_, form) => [
     labelled(form, 'User', make('input', { name: 'user', autocomplete: 'off', autocapitalize: 'none' })),
-    labelled(form, 'Password', make('input', { name: 'password', type: 'password', autocomplete: 'off' })),
+    // A page in the jail asks: a browser that knows the key of this console must not fill it in.
+    labelled(form, 'Password', make('input', { name: 'password', type: 'password', autocomplete: 'new-password' })),
   ],
   select: (popup, form) => [labelled(form, 'Options', list(popup))],
 };

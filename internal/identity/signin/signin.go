@@ -32,7 +32,8 @@ import (
 type From struct {
 	Remote    netip.Addr
 	UserAgent string // shortened, for people to recognise it
-	// Origin is that of the console as the browser has it: http://localhost:18780. Passkeys belong to its host.
+	// Origin is that of the console as the browser has it: http://localhost:18780. Passkeys belong to its host, and all of
+	// its ports have them: who fills this in makes sure that the port is the console's. Without it there are no passkeys.
 	Origin string
 }
 

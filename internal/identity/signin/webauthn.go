@@ -26,7 +26,7 @@ type party struct{ host, origin string }
 func partyAt(origin string) (party, error) {
 	u, err := url.Parse(origin)
 	if err != nil || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return party{}, problem.New(problem.BadRequest, "open the console in a browser", "it is not known where the console is open")
+		return party{}, problem.New(problem.BadRequest, "open the console in a browser, at its own port", "it is not known where the console is open")
 	}
 	host := strings.ToLower(u.Hostname())
 	_, addrErr := netip.ParseAddr(host)

@@ -1,0 +1,125 @@
+package console
+
+import (
+	"io/fs"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestEveryAnswerShutsItselfIn(t *testing.T) {
+	w := newWorld(t)
+	want := map[string]string{
+		"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; " +
+			"form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+		"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin", "Cache-Control": "no-store",
+		"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+	}
+	for name, p := range map[string]page{
+		"a page":            w.get("admin", "/console/"),
+		"signing in":        w.get("", "/console/sign-in"),
+		"a shared view":     w.get("", "/console/watch"),
+		"nothing":           w.get("admin", "/console/nothing"),
+		"nobody":            w.get("", "/console/audit"),
+		"what is refused":   w.post("acme viewer", "/console/sessions", "browser", "shell"),
+		"a page of another": w.send("admin", http.MethodPost, "/console/sessions", nil, foreign),
+	} {
+		for header, value := range want {
+			if got := p.header.Get(header); got != value {
+				t.Errorf("%s (%d): %s is %q", name, p.status, header, got)
+			}
+		}
+	}
+}
+
+// foreign is a request that a page of another site makes.
+func foreign(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }
+
+func TestPagesOfOthersChangeNothing(t *testing.T) {
+	w := newWorld(t)
+	for name, change := range map[string]func(*http.Request){
+		"another site":          foreign,
+		"another port":          func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") },
+		"a browser that is old": func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Set("Origin", "http://localhost:18781") },
+	} {
+		p := w.send("admin", http.MethodPost, "/console/settings/tenants", url.Values{"id": {"made"}}, change)
+		if p.status != http.StatusForbidden || !strings.Contains(p.body, "a page of somebody else") {
+			t.Errorf("%s: %d", name, p.status)
+		}
+	}
+	made := func() bool {
+		all, err := w.identity.Tenants(w.ctx, w.admin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tenant := range all {
+			if tenant.ID == "made" {
+				return true
+			}
+		}
+		return false
+	}
+	if made() {
+		t.Error("a page of another site has made a tenant")
+	}
+	if p := w.post("admin", "/console/settings/tenants", "id", "made"); !made() {
+		t.Errorf("the console's own page has made none: %d to %q", p.status, p.location)
+	}
+}
+
+func TestTheCookieIsForTLSAloneWhereThereIsTLS(t *testing.T) {
+	forwarded := func(r *http.Request) {
+		r.RemoteAddr = "192.0.2.7:1000"
+		r.Header.Set("X-Forwarded-Proto", "https")
+	}
+	for name, test := range map[string]struct {
+		proxies []netip.Prefix
+		change  func(*http.Request)
+		secure  bool
+	}{
+		"by a proxy with TLS":      {[]netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")}, forwarded, true},
+		"by somebody who says so":  {nil, forwarded, false},
+		"by a proxy that does not": {[]netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")}, func(r *http.Request) { r.RemoteAddr = "192.0.2.7:1000" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := realSignIns(t)
+			w.BehindProxy = test.proxies
+			p := w.send("", http.MethodPost, "/console/sign-in", url.Values{"key": {w.keys["admin"]}}, test.change)
+			if c := theCookie(t, p); c.Secure != test.secure {
+				t.Errorf("the cookie is Secure: %t", c.Secure)
+			}
+		})
+	}
+}
+
+// inPage finds code and styles in a template: scripts without an address, styles, and attributes that run.
+var inPage = regexp.MustCompile(`(?i)<script(?:\s[^>]*)?>[^<]|<style|\sstyle=|\son[a-z]+=["'{]|javascript:|hx-on`)
+
+func TestNoPageHasCodeOrStylesInIt(t *testing.T) {
+	read := 0
+	err := fs.WalkDir(pageFiles, "pages", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := pageFiles.ReadFile(name)
+		read++
+		for _, found := range inPage.FindAllString(string(text), -1) {
+			t.Errorf("%s has %q", name, found)
+		}
+		return err
+	})
+	if err != nil || read < 20 {
+		t.Fatalf("%d pages were read, %v", read, err)
+	}
+	for _, planted := range []string{`<script>go()</script>`, `<p style="x">`, `<a onclick="go()">`, `<style>`, `<a href="javascript:go()">`} {
+		if !inPage.MatchString(planted) {
+			t.Errorf("%s is not found", planted)
+		}
+	}
+	if inPage.MatchString(`<script src="{{file "live.js"}}" type="module"></script><p>on = "x"</p>`) {
+		t.Error("a script with an address is found")
+	}
+}
