@@ -7,6 +7,8 @@ export GOTOOLCHAIN ?= auto
 # The binary links no C; building the tests alike keeps one build cache.
 export CGO_ENABLED ?= 0
 
+SCREENSHOTS ?= out/screenshots
+AS_ROOT = -exec "sudo --preserve-env=PATH,HOME,SCREENSHOTS"
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 ROOT = $(if $(filter 0,$(shell id -u)),,sudo)
 
@@ -14,7 +16,7 @@ ROOT = $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: help
 help: ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 .PHONY: setup
 setup: ## install everything that clawjail and its tests need (Debian, Ubuntu)
@@ -39,6 +41,10 @@ templates: build ## that, and the template "clawbot" of agents
 .PHONY: test
 test: setup templates ## every test, as root
 	@scripts/test.sh
+
+.PHONY: screenshots
+screenshots: setup templates ## pictures of every page of the console, light, dark and of a phone's width, in out/screenshots
+	SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 30m -run '^TestScreenshots$$' $(if $(ROOT),$(AS_ROOT)) ./test
 
 .PHONY: bench
 bench: setup templates ## measure, next to docker run and plain Chromium; appends to bench/results

@@ -61,8 +61,14 @@ type report struct {
 // script runs a script of a stock client, and returns what it reports.
 func script(t *testing.T, name string, env map[string]string) []report {
 	t.Helper()
+	return scriptWithin(t, scriptLimit, name, env)
+}
+
+// scriptWithin is script for one that has more to do.
+func scriptWithin(t *testing.T, limit time.Duration, name string, env map[string]string) []report {
+	t.Helper()
 	dir, node := clients(t)
-	ctx, cancel := context.WithTimeout(t.Context(), scriptLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, node, filepath.Join(dir, name))
 	cmd.Dir = dir

@@ -7,16 +7,20 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/testenv"
 )
+
+// pagesLimit bounds a script that looks at every page.
+const pagesLimit = 10 * time.Minute
 
 // script runs a script against the console, as somebody.
 func (f *furnished) script(t *testing.T, name, key string, more map[string]string) []report {
 	t.Helper()
 	env := map[string]string{"CONSOLE": f.URL() + "/console/", "KEY": key, "CHROMIUM": testenv.ChromiumFull(t), "MORE": "/console/agents/default/buyer /console/agents/default/buyer/log /console/sessions?open=yes /console/refresh /console/agents/plan"}
 	maps.Copy(env, more)
-	return script(t, name, env)
+	return scriptWithin(t, pagesLimit, name, env)
 }
 
 // TestEveryPageOfTheConsole looks at all pages of a full instance with the eyes of everybody who has to.

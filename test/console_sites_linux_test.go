@@ -205,6 +205,7 @@ func (p *portal) pages() map[string]string {
 		"/selects":     head + "<title>selects</title>" + at(0, "select", `onchange="document.title='chose '+this.value"`, "<option>red<option>green<option>blue") + fmt.Sprintf(`<iframe style="position:absolute;left:0;top:200px;width:600px;height:300px;border:0" src="http://%s:{port}/selectframe"></iframe>`, portalCDN) + scripted(`addEventListener('message',e=>{document.title='framed '+e.data})`),
 		"/selectframe": head + at(0, "select", `onchange="parent.postMessage(this.value,'*')"`, "<option>north<option>south") + scripted("parent.postMessage('ready','*')"),
 		"/scroll":      head + `<title>scroll</title><div style="height:4000px">tall</div>` + scripted(`addEventListener('scroll',()=>{document.title='scrolled '+(scrollY>0)})`),
+		"/mark":        head + "<title>mark</title>" + scripted("document.cookie='portal_mark=1'"),
 		"/still":       head + "<title>still</title><p>nothing moves here",
 		"/hostile": head + "<title>hostile</title>" + at(0, "button", `onclick="attack()"`, "attack") + scripted(`
 onclick=()=>{};

@@ -41,9 +41,12 @@ func foreign(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }
 func TestPagesOfOthersChangeNothing(t *testing.T) {
 	w := newWorld(t)
 	for name, change := range map[string]func(*http.Request){
-		"another site":          foreign,
-		"another port":          func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") },
-		"a browser that is old": func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Set("Origin", "http://localhost:18781") },
+		"another site": foreign,
+		"another port": func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") },
+		"a browser that is old": func(r *http.Request) {
+			r.Header.Del("Sec-Fetch-Site")
+			r.Header.Set("Origin", "http://localhost:18781")
+		},
 	} {
 		p := w.send("admin", http.MethodPost, "/console/settings/tenants", url.Values{"id": {"made"}}, change)
 		if p.status != http.StatusForbidden || !strings.Contains(p.body, "a page of somebody else") {

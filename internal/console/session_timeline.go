@@ -47,6 +47,9 @@ func (c *Console) timeline(q *request, s session.Session, names actorNames) ([]h
 		detail := detailOf(row)
 		if n, ok := at[row.Ref]; ok && row.Phase == audit.PhaseOutcome {
 			out[n].Result, out[n].Code = row.Result, detail.Code
+			if detail.CookieCount > 0 { // known only afterwards
+				out[n].Text = inWords(row.Action, detail)
+			}
 			continue
 		}
 		if row.Phase == audit.PhaseOutcome {
@@ -107,6 +110,9 @@ func inWords(action string, d deed) string {
 	}
 	switch action {
 	case "session.inject":
+		if d.CookieCount == 0 {
+			return "put cookies in"
+		}
 		return fmt.Sprintf("put %s in", plural(d.CookieCount, "cookie"))
 	case "session.needs_refresh":
 		return "found an account that needs a new login"

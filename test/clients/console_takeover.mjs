@@ -4,7 +4,7 @@ import { step, equal, check, env, done } from './steps.mjs'
 import { openBrowser, signIn, Picture, until, call, must, shot, consoleURL } from './operator.mjs'
 
 const site = env('SITE'), secret = 'hunter2-' + Math.random().toString(36).slice(2)
-const agentName = 'listener'
+const agentName = 'listener' + Date.now()
 const browser = await openBrowser()
 const context = await browser.newContext({ viewport: { width: 1400, height: 1000 } })
 const heard = []
@@ -17,7 +17,7 @@ const listen = () => {
 
 await step('an agent opens a session, and its script listens wherever it can', async () => {
   agent = await must('POST', '/v1/agents', { name: agentName })
-  const key = agent.token ?? agent.key
+  const { key } = agent
   session = await must('POST', '/v1/sessions', { record: 'audit', access: 'cdp' }, key)
   token = await must('POST', `/v1/sessions/${session.id}/tokens`, { scope: 'cdp' }, key)
   client = await chromium.connectOverCDP(token.cdp_url)
@@ -39,8 +39,9 @@ await step('its ears are good: they hear the agent\'s own keys', async () => {
   await page.click('input')
   await page.keyboard.type('own')
   await until('the agent\'s own keys', () => heard.some(h => h.includes('keydown o')) && heard.some(h => h.startsWith('opener ')))
-  heard.length = 0
   await page.fill('input', '')
+  await until('the last of them', () => heard.some(h => h.includes('input null')))
+  heard.length = 0
 })
 await step('an operator looks on', async () => {
   operator = await signIn(context, { next: `/console/sessions/${session.id}` })
@@ -50,6 +51,10 @@ await step('an operator looks on', async () => {
 })
 await step('Take over: the script is told so within five seconds', async () => {
   running = page.waitForSelector('#never', { timeout: 60_000 }).then(() => 'found', error => error.message)
+  // What a program without Playwright is told.
+  const plain = new WebSocket(token.ws_url)
+  await new Promise(yes => { plain.onopen = yes })
+  const closed = new Promise(yes => { plain.onclose = yes })
   const began = Date.now()
   await operator.getByRole('button', { name: 'Take over' }).click()
   const ended = await Promise.race([running, new Promise(yes => setTimeout(yes, 10_000, 'it hangs'))])
@@ -57,16 +62,24 @@ await step('Take over: the script is told so within five seconds', async () => {
   check(Date.now() - began < 5000, `it took ${Date.now() - began} ms`)
   check(ended !== 'it hangs' && ended !== 'found', ended)
   await until('the client is cut', () => !client.isConnected())
-  return { ended, took: Date.now() - began }
+  const { code, reason } = await closed
+  equal(code, 1008, 'code of the close frame')
+  check(reason.startsWith('taken_over: admin has session'), reason)
+  return { ended, reason, took: Date.now() - began }
 })
 await step('connecting again is refused with a sentence', async () => {
-  const error = await chromium.connectOverCDP(token.cdp_url).then(c => { c.close(); return 'connected' }, error => error.message)
-  check(/taken_over|in hand/.test(error), error)
-  return error.slice(0, 300)
+  const connect = url => chromium.connectOverCDP(url).then(c => { c.close(); return 'connected' }, error => error.message)
+  const web = await connect(token.cdp_url), socket = await connect(token.ws_url)
+  check(web.includes('409'), web) // Playwright does not show the answer's text here
+  check(/taken_over|in hand/.test(socket), socket)
+  const version = await fetch(token.cdp_url.replace('/cdp', '/cdp/json/version'))
+  equal(version.status, 409)
+  check((await version.text()).includes('taken_over'), 'the answer does not say why')
+  return socket.slice(0, 600)
 })
 await step('asking over the API is refused with taken_over', async () => {
-  const key = agent.token ?? agent.key
-  for (const [method, path, body] of [['GET', 'snapshot'], ['POST', 'screenshot', {}], ['POST', 'eval', { expression: '1' }], ['POST', 'tokens', { scope: 'cdp' }]]) {
+  const { key } = agent
+  for (const [method, path, body] of [['GET', 'snapshot'], ['POST', 'screenshot', {}], ['POST', 'navigate', { url: site + '/still' }], ['POST', 'tokens', { scope: 'cdp' }]]) {
     const { status, value } = await call(method, `/v1/sessions/${session.id}/${path}`, body, key)
     equal(status, 409, path)
     equal(value.code, 'taken_over', path)
@@ -75,6 +88,7 @@ await step('asking over the API is refused with taken_over', async () => {
 })
 await step('the operator types a password', async () => {
   await picture.seen()
+  await operator.getByRole('tab', { name: 'fields' }).click()
   await picture.titled('fields')
   await picture.row(0)
   await picture.type('hands')
