@@ -245,3 +245,13 @@ func TestATakeOverCutsAnAgentsScriptAndShowsItNoKey(t *testing.T) {
 	v := newOperated(t)
 	v.script(t, "console_takeover.mjs", nil)
 }
+
+func TestOnePersonSteersAndOthersSeeWho(t *testing.T) {
+	v := newOperated(t)
+	v.script(t, "console_two.mjs", nil)
+}
+
+func TestALostConnectionComesBackWithTheBrowserInHand(t *testing.T) {
+	v := newOperated(t)
+	v.script(t, "console_lost.mjs", nil)
+}

@@ -190,7 +190,7 @@ func scripted(text string) string { return "<script>" + text + "</script>" }
 
 // pages are those that are always the same.
 func (p *portal) pages() map[string]string {
-	const told = `const tell=()=>{document.title=[...document.querySelectorAll('input')].map(i=>i.type==='password'?i.value.length:i.value).join('|')};addEventListener('input',tell);`
+	const told = `const tell=()=>{document.title=[...document.querySelectorAll('input')].map(i=>i.type==='password'?i.value.length:i.value).join('|');const n=[...document.querySelectorAll('input')].indexOf(document.activeElement);if(n>=0)document.title+=' @'+n};for(const e of ['input','focusin'])addEventListener(e,tell);`
 	return map[string]string{
 		"/login": head + "<title>log in</title><form method=post action=/login>" + at(0, "input", "name=user", "") + at(1, "input", "name=password type=password", "") +
 			at(2, "button", "", "Log in") + "</form>" + scripted(told),

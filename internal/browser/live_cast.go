@@ -1,8 +1,10 @@
 package browser
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"image/jpeg"
 	"time"
 
 	"github.com/chromedp/cdproto/page"
@@ -251,8 +253,18 @@ func (l *Live) carry(ctx context.Context, c *cast, events *cdp.Subscription) {
 	}
 }
 
+// drawable says whether a frame is a picture that whoever watches can draw without harm. A browser whose page has broken
+// into it sends what it likes.
+func drawable(jpegBytes []byte) bool {
+	size, err := jpeg.DecodeConfig(bytes.NewReader(jpegBytes))                          // reads its head
+	return err == nil && size.Width <= 2*maxLiveWidth && size.Height <= 2*maxLiveHeight // some displays have two pixels for one
+}
+
 // publish shows a frame to all viewers.
 func (l *Live) publish(c *cast, frame *Frame) {
+	if !drawable(frame.JPEG) {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cast != c {

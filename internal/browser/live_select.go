@@ -9,7 +9,7 @@ import (
 )
 
 // seekTimeout bounds the look at what is under the pointer, which takes a few milliseconds.
-const seekTimeout = time.Second
+const seekTimeout = 2 * time.Second
 
 // choice is a select element whose list a person sees.
 type choice struct {

@@ -22,7 +22,7 @@ for (const address of pages) {
     try {
       await page.goto(origin + address, { waitUntil: 'domcontentloaded' })
       check((await page.locator('h1').innerText()).trim() !== '', 'the heading is empty')
-      const here = await page.$$eval('main form[method="post"]', all => all.map((form, n) => ({ n, action: form.action,
+      const here = await page.$$eval('main form[method="post"]', all => all.map((form, n) => ({ n, action: new URL(form.getAttribute('action'), location.href).href,
         texts: [...form.querySelectorAll('input:not([type]),input[type=text],input[type=url],input[type=number],textarea')].filter(e => e.required).map(e => e.name) })))
       for (const form of here) if (form.texts.length && !forms.has(form.action)) forms.set(form.action, { address, ...form })
     } finally {

@@ -11,15 +11,15 @@ const sessions = async () => (await must('GET', '/v1/sessions')).sessions
 const sets = async () => (await must('GET', '/v1/cookies')).sets
 const logIn = async () => {
   await picture.titled('log in')
-  await picture.row(0)
+  await picture.field(0)
   await picture.type('alice')
   await picture.titled('alice|0')
-  await picture.row(1)
+  await picture.field(1)
   await picture.paste(env('PASSWORD'))
   await picture.titled(`alice|${env('PASSWORD').length}`)
   await picture.row(2)
   await picture.titled('second factor')
-  await picture.row(0)
+  await picture.field(0)
   await picture.type(env('CODE'))
   await picture.press('Enter')
   await picture.titled('account of alice, with picture')

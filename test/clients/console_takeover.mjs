@@ -64,7 +64,7 @@ await step('Take over: the script is told so within five seconds', async () => {
   await until('the client is cut', () => !client.isConnected())
   const { code, reason } = await closed
   equal(code, 1008, 'code of the close frame')
-  check(reason.startsWith('taken_over: admin has session'), reason)
+  check(reason.startsWith('taken_over: a person has session'), reason)
   return { ended, reason, took: Date.now() - began }
 })
 await step('connecting again is refused with a sentence', async () => {
@@ -90,10 +90,10 @@ await step('the operator types a password', async () => {
   await picture.seen()
   await operator.getByRole('tab', { name: 'fields' }).click()
   await picture.titled('fields')
-  await picture.row(0)
+  await picture.field(0)
   await picture.type('hands')
   await picture.titled('hands|0')
-  await picture.row(1)
+  await picture.field(1)
   await picture.type(secret)
   await picture.titled(`hands|${secret.length}`)
   await shot(operator, 'takeover-typed')
@@ -105,7 +105,7 @@ await step('handing back is refused while it stands there', async () => {
   await picture.steers()
 })
 await step('handing back works when it is gone', async () => {
-  await picture.row(1)
+  await picture.field(1)
   await picture.press('Control+a')
   await picture.press('Backspace')
   await picture.titled('hands|0')
@@ -135,7 +135,7 @@ await step('the recording says who it was, and has no picture from in between', 
   check(!recording.includes(secret), 'the password is in it')
   return recording.length
 })
-await step('no page had a problem', async () => equal(operator.problems.join('\n'), ''))
+await step('no page had a problem', async () => equal(operator.problems.filter(p => !p.includes('409 (Conflict)')).join('\n'), ''))
 await must('DELETE', `/v1/sessions/${session.id}?wait=true`)
 await browser.close()
 done()

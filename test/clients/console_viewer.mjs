@@ -14,7 +14,7 @@ async function actions(context) {
   for (const address of await everyPage(context, (process.env.MORE ?? '').split(' ').filter(Boolean))) {
     const page = await context.newPage()
     const answer = await page.goto(origin + address, { waitUntil: 'domcontentloaded' })
-    if (answer.status() === 200) for (const action of await page.$$eval('form[method="post"]', all => all.map(f => f.action))) out.add(new URL(action).pathname)
+    if (answer.status() === 200) for (const action of await page.$$eval('form[method="post"]', all => all.map(f => f.getAttribute('action')))) out.add(new URL(action, origin).pathname)
     await page.close()
   }
   return out

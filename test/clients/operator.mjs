@@ -102,9 +102,18 @@ export class Picture {
     }, text)
   }
 
+  // field clicks into an input of the portal's pages, which say in their title which one has the focus. A click may be
+  // refused while the machine is slow; people see that, and click again.
+  async field(n) {
+    await until(`the focus in field ${n}`, async () => {
+      await this.row(n)
+      return until('the focus', async () => (await this.title()).endsWith(` @${n}`), 4000)
+    })
+  }
+
   title() { return this.root.locator('[role="tab"][aria-selected="true"]').textContent() }
 
-  titled(text) { return until(`the title ${text}`, async () => { const got = await this.title(); return got === text || (text instanceof RegExp && text.test(got)) || Promise.reject(new Error(`the title is ${got}`)) }) }
+  titled(text) { return until(`the title ${text}`, async () => { const got = (await this.title()).replace(/ @\d+$/, ''); return got === text || (text instanceof RegExp && text.test(got)) || Promise.reject(new Error(`the title is ${got}, the note ${await this.root.locator('.live-note').textContent()}`)) }) }
 
   address() { return this.root.locator('#live-address').inputValue() }
 

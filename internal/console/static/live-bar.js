@@ -78,7 +78,10 @@ export class Bar {
     this.who.textContent = instead ?? (mine ? 'You are steering' : control ? `${name} is steering` : root.dataset.by ? `${root.dataset.by} is driving` : 'Nobody has it in hand');
     const now = instead ? 'over' : mine ? 'mine' : control ? 'other' : 'free';
     for (const part of root.querySelectorAll('[data-when]')) part.hidden = part.dataset.when !== now;
-    for (const part of root.querySelectorAll('[data-insist="anyway"]')) part.hidden = true;
+    // The question stays while it is the same one's: they are told anew when a hand-back was refused.
+    const whose = `${now} ${control?.by} ${control?.since}`;
+    if (whose !== this.whose) for (const part of root.querySelectorAll('[data-insist="anyway"]')) part.hidden = true;
+    this.whose = whose;
     this.enable();
   }
 
