@@ -33,7 +33,7 @@ type bench struct {
 
 // parts are what can be measured alone, in their order.
 func parts() []string {
-	return []string{"starts", "arena", "injection", "identity", "memory", "sustained", "twenty", "growth", "driving", "snapshot", "gateway", "agents"}
+	return []string{"starts", "arena", "injection", "identity", "memory", "sustained", "twenty", "growth", "driving", "snapshot", "gateway", "agents", "console"}
 }
 
 // part says whether a part is to be measured.
@@ -91,6 +91,14 @@ func (b *bench) all(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.site.end()) }()
+	if b.part("console") {
+		if err := b.consolePart(ctx); err != nil {
+			return fmt.Errorf("console: %w", err)
+		}
+		if b.only != "" {
+			return nil
+		}
+	}
 	if b.client, err = startPlaywright(ctx); err != nil {
 		return err
 	}

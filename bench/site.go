@@ -28,7 +28,7 @@ func startSite() (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	pages := map[string]string{"/": `<h1>hello</h1><p>A small page.</p>`, "/form": form(), "/large": large()}
+	pages := map[string]string{"/": `<h1>hello</h1><p>A small page.</p>`, "/form": form(), "/large": large(), "/still": still(), "/moving": moving()}
 	s := &site{port: l.Addr().(*net.TCPAddr).Port, server: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page, ok := pages[r.URL.Path]
 		if !ok || r.Method != http.MethodGet {

@@ -78,8 +78,8 @@ func (b *bench) snapshot(ctx context.Context, _ *box) (err error) {
 	return nil
 }
 
-// rawTree asks for the whole tree, and hands it on as it is.
-func rawTree(ctx context.Context, r *relay) (func() error, error) {
+// attachedPage attaches to the first page of a browser, and returns the session of the protocol.
+func attachedPage(ctx context.Context, r *relay) (string, error) {
 	var targets struct {
 		TargetInfos []struct {
 			TargetID string `json:"targetId"`
@@ -87,7 +87,7 @@ func rawTree(ctx context.Context, r *relay) (func() error, error) {
 		} `json:"targetInfos"`
 	}
 	if err := r.Conn().Call(ctx, "", "Target.getTargets", nil, &targets); err != nil {
-		return nil, err
+		return "", err
 	}
 	for _, t := range targets.TargetInfos {
 		if t.Type != "page" {
@@ -96,19 +96,26 @@ func rawTree(ctx context.Context, r *relay) (func() error, error) {
 		var attached struct {
 			SessionID string `json:"sessionId"`
 		}
-		if err := r.Conn().Call(ctx, "", "Target.attachToTarget", map[string]any{"targetId": t.TargetID, "flatten": true}, &attached); err != nil {
-			return nil, err
-		}
-		return func() error {
-			var tree struct {
-				Nodes json.RawMessage `json:"nodes"`
-			}
-			err := r.Conn().Call(ctx, attached.SessionID, "Accessibility.getFullAXTree", map[string]any{}, &tree)
-			if err == nil && len(tree.Nodes) < 100*largeElements {
-				err = fmt.Errorf("%d bytes are not the whole tree", len(tree.Nodes))
-			}
-			return err
-		}, nil
+		err := r.Conn().Call(ctx, "", "Target.attachToTarget", map[string]any{"targetId": t.TargetID, "flatten": true}, &attached)
+		return attached.SessionID, err
 	}
-	return nil, errors.New("the browser has no page")
+	return "", errors.New("the browser has no page")
+}
+
+// rawTree asks for the whole tree, and hands it on as it is.
+func rawTree(ctx context.Context, r *relay) (func() error, error) {
+	session, err := attachedPage(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		var tree struct {
+			Nodes json.RawMessage `json:"nodes"`
+		}
+		err := r.Conn().Call(ctx, session, "Accessibility.getFullAXTree", map[string]any{}, &tree)
+		if err == nil && len(tree.Nodes) < 100*largeElements {
+			err = fmt.Errorf("%d bytes are not the whole tree", len(tree.Nodes))
+		}
+		return err
+	}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/identity"
@@ -136,8 +137,11 @@ func (q *request) done(path, format string, args ...any) error {
 // failed goes to a page, which says what was wrong. It is for actions that are buttons alone; what has fields shows them again.
 func (q *request) failed(path string, err error) error {
 	shown := sayProblem(err)
-	if shown.Status >= http.StatusInternalServerError {
+	switch {
+	case shown.Status >= http.StatusInternalServerError:
 		return err
+	case slices.Contains([]string{problem.Forbidden, problem.NotFound, problem.Unauthorized}, shown.Code):
+		return err // a page of its own, with that status
 	}
 	return q.tell(path, told{Text: shown.Sentence(), Bad: true})
 }

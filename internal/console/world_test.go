@@ -186,6 +186,9 @@ func (w *world) send(who, method, path string, values url.Values, change ...func
 
 // follow is get of where a page leads to, with what it left to be said.
 func (w *world) follow(who string, p page) page {
+	if p.location == "" {
+		return p // it leads nowhere: it is the answer
+	}
 	return w.send(who, http.MethodGet, p.location, nil, func(r *http.Request) {
 		for _, c := range (&http.Response{Header: p.header}).Cookies() {
 			r.AddCookie(c)

@@ -1,13 +1,13 @@
 // A connection that is lost and comes back.
-import { step, equal, check, env, done } from './steps.mjs'
-import { openBrowser, signIn, Picture, until, must, stage, shot } from './operator.mjs'
+import { equal, check, env, done } from './steps.mjs'
+import { scene, openBrowser, signIn, Picture, until, must, stage, shot } from './operator.mjs'
 
 const site = env('SITE')
 const browser = await openBrowser()
 const context = await browser.newContext({ viewport: { width: 1400, height: 1000 } })
 let session, picture
 
-await step('an operator steers', async () => {
+await scene('an operator steers', async () => {
   session = await must('POST', '/v1/sessions', {})
   await must('POST', `/v1/sessions/${session.id}/navigate`, { url: site + '/fields' })
   picture = await new Picture(await signIn(context, { next: `/console/sessions/${session.id}` })).seen()
@@ -17,13 +17,13 @@ await step('an operator steers', async () => {
   await picture.type('before')
   await picture.titled('before|0')
 })
-await step('the connection is lost, and the page says so', async () => {
+await scene('the connection is lost, and the page says so', async () => {
   await stage('cut')
   await picture.says('Connection lost, trying again')
   equal(await picture.root.locator('.live-note').getAttribute('role'), 'status')
   await shot(picture.page, 'lost')
 })
-await step('it comes back by itself, and the operator still steers', async () => {
+await scene('it comes back by itself, and the operator still steers', async () => {
   const since = (await must('GET', `/v1/sessions/${session.id}`)).control.since
   await stage('mend')
   await until('the note is gone', async () => (await picture.root.locator('.live-note').textContent()) === '')
@@ -35,7 +35,7 @@ await step('it comes back by itself, and the operator still steers', async () =>
   await picture.type(' after')
   await picture.titled('before after|0')
 })
-await step('a session that ends is not tried again', async () => {
+await scene('a session that ends is not tried again', async () => {
   await must('DELETE', `/v1/sessions/${session.id}?wait=true`)
   await picture.steers('It is over')
   check(!(await picture.root.locator('.live-note').textContent()).includes('trying again'), 'it is tried again')

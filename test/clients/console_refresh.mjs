@@ -1,6 +1,6 @@
 // Logging in for agents, in the console: three ways to begin, one login that is kept, one that is not.
-import { step, equal, check, env, done } from './steps.mjs'
-import { openBrowser, signIn, Picture, until, call, must, stage, shot, consoleURL } from './operator.mjs'
+import { equal, check, env, done } from './steps.mjs'
+import { scene, openBrowser, signIn, Picture, until, call, must, stage, shot, consoleURL } from './operator.mjs'
 
 const site = env('SITE'), domain = 'example.org'
 const browser = await openBrowser()
@@ -25,7 +25,7 @@ const logIn = async () => {
   await picture.titled('account of alice, with picture')
 }
 
-await step('sign in by a link that is good once', async () => {
+await scene('sign in by a link that is good once', async () => {
   const { url } = await must('POST', '/v1/console/links')
   page = await signIn(context, { link: url })
   equal(new URL(page.url()).pathname, '/console/')
@@ -38,7 +38,7 @@ await step('sign in by a link that is good once', async () => {
   equal((await stranger.cookies()).length, 0, 'cookies of the stranger')
   await stranger.close()
 })
-await step('open a browser to log in with', async () => {
+await scene('open a browser to log in with', async () => {
   await page.goto(consoleURL + '/console/refresh')
   await page.getByRole('heading', { name: 'Log in to a site for your agents' }).waitFor()
   await page.getByLabel('Site', { exact: true }).fill(domain)
@@ -49,24 +49,24 @@ await step('open a browser to log in with', async () => {
   picture = await new Picture(page).seen()
   await picture.steers()
 })
-await step('it is nobody else\'s', async () => {
+await scene('it is nobody else\'s', async () => {
   for (const [method, path, body] of [['POST', 'take-over', {}], ['POST', 'tokens', { scope: 'cdp' }], ['GET', 'tabs'], ['GET', 'thumbnail']]) {
     const { status } = await call(method, `/v1/sessions/${id}/${path}`, body)
     check(status >= 400 && status < 500, `${path}: ${status}`)
   }
 })
-await step('log in with mouse, keys, paste and a second factor', async () => {
+await scene('log in with mouse, keys, paste and a second factor', async () => {
   await shot(page, 'refresh-login')
   await logIn()
 })
-await step('the cookies are listed by name, without values', async () => {
+await scene('the cookies are listed by name, without values', async () => {
   const seen = page.locator('#seen')
   await until('the cookies', async () => (await seen.textContent()).includes('portal_session'))
   const text = await seen.textContent()
   for (const name of ['portal_session', 'portal_remember', 'HttpOnly', 'SameSite=Lax']) check(text.includes(name), `${name} is missing: ${text}`)
   await shot(page, 'refresh-seen')
 })
-await step('what is ticked stays so while the list is renewed', async () => {
+await scene('what is ticked stays so while the list is renewed', async () => {
   const host = page.getByLabel('cdn.example.com')
   check(!(await host.isChecked()), 'cdn.example.com is chosen at first')
   await host.check()
@@ -75,7 +75,7 @@ await step('what is ticked stays so while the list is renewed', async () => {
   check(await page.getByLabel('cdn.example.com').isChecked(), 'the choice was lost')
   check(await page.locator(`input[name="domain"][value="${domain}"]`).isChecked(), 'the site is not chosen')
 })
-await step('Done keeps the account, and ends the browser', async () => {
+await scene('Done keeps the account, and ends the browser', async () => {
   await page.getByRole('button', { name: 'Done: keep what is ticked' }).click()
   await page.waitForURL(/\/console\/credentials/)
   check((await page.locator('main').textContent()).includes('Kept: example.org (3 cookies)'), await page.locator('.told').first().textContent())
@@ -85,13 +85,13 @@ await step('Done keeps the account, and ends the browser', async () => {
   equal(all[0].domain, domain)
   equal(JSON.stringify(all[0].egress_domains), '["cdn.example.com"]')
 })
-await step('the audit log says so', async () => {
+await scene('the audit log says so', async () => {
   const { rows } = await must('GET', `/v1/audit?session=${id}&limit=1000`)
   for (const action of ['session.refresh', 'cookies.capture', 'session.watch', 'session.close']) {
     check(rows.some(r => r.action === action), `no ${action} in ${[...new Set(rows.map(r => r.action))]}`)
   }
 })
-await step('a grant proposes the other domain, and an agent\'s session is logged in', async () => {
+await scene('a grant proposes the other domain, and an agent\'s session is logged in', async () => {
   await page.goto(`${consoleURL}/console/credentials/grants/issue?domain=${domain}`)
   check(await page.getByLabel('and what its site needs: cdn.example.com').isChecked(), 'it is not proposed')
   await page.getByRole('button', { name: 'Issue the grant' }).click()
@@ -102,7 +102,7 @@ await step('a grant proposes the other domain, and an agent\'s session is logged
   await until('the account', async () => JSON.stringify(await must('GET', `/v1/sessions/${id}/tabs`)).includes('account of alice, with picture'))
   check(JSON.stringify(await must('GET', `/v1/sessions/${id}/snapshot`)).includes('Hello alice'), 'alice is not greeted')
 })
-await step('a session that is asked to log in makes an alert on the overview', async () => {
+await scene('a session that is asked to log in makes an alert on the overview', async () => {
   await stage('log-out')
   await must('POST', `/v1/sessions/${id}/navigate`, { url: site + '/account' })
   await until('the alert', async () => (await must('GET', '/v1/accounts/needs-refresh')).accounts.some(a => a.domain === domain))
@@ -116,7 +116,7 @@ await step('a session that is asked to log in makes an alert on the overview', a
   await picture.go(site + '/login')
   await logIn()
 })
-await step('Cancel keeps nothing', async () => {
+await scene('Cancel keeps nothing', async () => {
   const before = JSON.stringify(await sets())
   await page.getByText('Cancel…').click()
   await page.getByRole('button', { name: 'Cancel the login' }).click()
@@ -126,7 +126,7 @@ await step('Cancel keeps nothing', async () => {
   equal(JSON.stringify(await sets()), before, 'accounts')
   check((await must('GET', '/v1/accounts/needs-refresh')).accounts.length === 1, 'the alert is gone')
 })
-await step('begun at a terminal: the link leads to the browser', async () => {
+await scene('begun at a terminal: the link leads to the browser', async () => {
   const link = await stage('cookies-refresh')
   const other = await browser.newContext({ viewport: { width: 1400, height: 1000 } })
   page = await signIn(other, { link })
@@ -138,6 +138,6 @@ await step('begun at a terminal: the link leads to the browser', async () => {
   await page.waitForURL(/\/console\/credentials/)
   check((await must('GET', '/v1/accounts/needs-refresh')).accounts.length === 0, 'the alert is still there')
 })
-await step('no page had a problem', async () => equal(page.problems.join('\n'), ''))
+await scene('no page had a problem', async () => equal(page.problems.join('\n'), ''))
 await browser.close()
 done()

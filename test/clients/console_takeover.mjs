@@ -1,7 +1,7 @@
 // A script of an agent's that does all it can to see what an operator types, and an operator who takes the browser over.
 import { chromium } from 'playwright-core'
-import { step, equal, check, env, done } from './steps.mjs'
-import { openBrowser, signIn, Picture, until, call, must, shot, consoleURL } from './operator.mjs'
+import { equal, check, env, done } from './steps.mjs'
+import { scene, openBrowser, signIn, Picture, until, call, must, shot, consoleURL } from './operator.mjs'
 
 const site = env('SITE'), secret = 'hunter2-' + Math.random().toString(36).slice(2)
 const agentName = 'listener' + Date.now()
@@ -15,7 +15,7 @@ const listen = () => {
   for (const kind of ['keydown', 'keypress', 'input', 'beforeinput']) addEventListener(kind, event => { window.__keys.push(kind + event.key + event.data); window.__tell?.(location.href + ' ' + kind + ' ' + (event.key ?? event.data)) }, true)
 }
 
-await step('an agent opens a session, and its script listens wherever it can', async () => {
+await scene('an agent opens a session, and its script listens wherever it can', async () => {
   agent = await must('POST', '/v1/agents', { name: agentName })
   const { key } = agent
   session = await must('POST', '/v1/sessions', { record: 'audit', access: 'cdp' }, key)
@@ -35,7 +35,7 @@ await step('an agent opens a session, and its script listens wherever it can', a
   await opener.evaluate(() => { setInterval(() => { try { if (!child.__caught) { child.__caught = []; child.addEventListener('keydown', e => { child.__caught.push(e.key); __tell('opener ' + e.key) }, true) } } catch {} }, 50) })
   await page.bringToFront()
 })
-await step('its ears are good: they hear the agent\'s own keys', async () => {
+await scene('its ears are good: they hear the agent\'s own keys', async () => {
   await page.click('input')
   await page.keyboard.type('own')
   await until('the agent\'s own keys', () => heard.some(h => h.includes('keydown o')) && heard.some(h => h.startsWith('opener ')))
@@ -43,13 +43,13 @@ await step('its ears are good: they hear the agent\'s own keys', async () => {
   await until('the last of them', () => heard.some(h => h.includes('input null')))
   heard.length = 0
 })
-await step('an operator looks on', async () => {
+await scene('an operator looks on', async () => {
   operator = await signIn(context, { next: `/console/sessions/${session.id}` })
   picture = await new Picture(operator).seen()
   await until('who drives', async () => (await picture.who()).includes('is driving'))
   await shot(operator, 'takeover-before')
 })
-await step('Take over: the script is told so within five seconds', async () => {
+await scene('Take over: the script is told so within five seconds', async () => {
   running = page.waitForSelector('#never', { timeout: 60_000 }).then(() => 'found', error => error.message)
   // What a program without Playwright is told.
   const plain = new WebSocket(token.ws_url)
@@ -67,7 +67,7 @@ await step('Take over: the script is told so within five seconds', async () => {
   check(reason.startsWith('taken_over: a person has session'), reason)
   return { ended, reason, took: Date.now() - began }
 })
-await step('connecting again is refused with a sentence', async () => {
+await scene('connecting again is refused with a sentence', async () => {
   const connect = url => chromium.connectOverCDP(url).then(c => { c.close(); return 'connected' }, error => error.message)
   const web = await connect(token.cdp_url), socket = await connect(token.ws_url)
   check(web.includes('409'), web) // Playwright does not show the answer's text here
@@ -77,7 +77,7 @@ await step('connecting again is refused with a sentence', async () => {
   check((await version.text()).includes('taken_over'), 'the answer does not say why')
   return socket.slice(0, 600)
 })
-await step('asking over the API is refused with taken_over', async () => {
+await scene('asking over the API is refused with taken_over', async () => {
   const { key } = agent
   for (const [method, path, body] of [['GET', 'snapshot'], ['POST', 'screenshot', {}], ['POST', 'navigate', { url: site + '/still' }], ['POST', 'tokens', { scope: 'cdp' }]]) {
     const { status, value } = await call(method, `/v1/sessions/${session.id}/${path}`, body, key)
@@ -86,7 +86,7 @@ await step('asking over the API is refused with taken_over', async () => {
     check(value.hint, `${path} has no hint`)
   }
 })
-await step('the operator types a password', async () => {
+await scene('the operator types a password', async () => {
   await picture.seen()
   await operator.getByRole('tab', { name: 'fields' }).click()
   await picture.titled('fields')
@@ -98,13 +98,13 @@ await step('the operator types a password', async () => {
   await picture.titled(`hands|${secret.length}`)
   await shot(operator, 'takeover-typed')
 })
-await step('handing back is refused while it stands there', async () => {
+await scene('handing back is refused while it stands there', async () => {
   await operator.getByRole('button', { name: 'Hand back', exact: true }).click()
   await picture.says('a password is in a field')
   await operator.getByRole('button', { name: 'Hand back anyway' }).waitFor()
   await picture.steers()
 })
-await step('handing back works when it is gone', async () => {
+await scene('handing back works when it is gone', async () => {
   await picture.field(1)
   await picture.press('Control+a')
   await picture.press('Backspace')
@@ -113,7 +113,7 @@ await step('handing back works when it is gone', async () => {
   await until('nobody steers', async () => (await picture.who()).includes('is driving'))
   equal((await must('GET', `/v1/sessions/${session.id}`)).control, undefined, 'control')
 })
-await step('the agent connects again, has heard nothing, and goes on', async () => {
+await scene('the agent connects again, has heard nothing, and goes on', async () => {
   const again = await chromium.connectOverCDP(token.cdp_url)
   const pages = again.contexts().flatMap(c => c.pages())
   check(pages.length > 0, 'there are no pages')
@@ -129,13 +129,13 @@ await step('the agent connects again, has heard nothing, and goes on', async () 
   check((await fields.evaluate(() => window.__keys.join())).includes('keydownx'), 'its new script hears nothing')
   await again.close()
 })
-await step('the recording says who it was, and has no picture from in between', async () => {
+await scene('the recording says who it was, and has no picture from in between', async () => {
   const recording = (await call('GET', `/v1/sessions/${session.id}/recording`)).text
   check(recording.includes('take_over'), 'no take_over')
   check(!recording.includes(secret), 'the password is in it')
   return recording.length
 })
-await step('no page had a problem', async () => equal(operator.problems.filter(p => !p.includes('409 (Conflict)')).join('\n'), ''))
+await scene('no page had a problem', async () => equal(operator.problems.filter(p => !p.includes('409 (Conflict)')).join('\n'), ''))
 await must('DELETE', `/v1/sessions/${session.id}?wait=true`)
 await browser.close()
 done()

@@ -1,6 +1,6 @@
 // Two people at one browser, people who may only look, and ends that come at once.
-import { step, equal, check, env, done } from './steps.mjs'
-import { openBrowser, signIn, Picture, until, call, must, shot, consoleURL } from './operator.mjs'
+import { equal, check, env, done } from './steps.mjs'
+import { scene, openBrowser, signIn, Picture, until, call, must, shot, consoleURL } from './operator.mjs'
 
 const site = env('SITE'), size = { viewport: { width: 1400, height: 1000 } }, stamp = Date.now()
 const browser = await openBrowser()
@@ -15,19 +15,19 @@ const person = async (name, role) => {
 }
 const frames = async picture => Number(await picture.root.getAttribute('data-frames') ?? 0)
 
-await step('two operators look at one session', async () => {
+await scene('two operators look at one session', async () => {
   session = await must('POST', '/v1/sessions', {})
   await must('POST', `/v1/sessions/${session.id}/navigate`, { url: site + '/fields' })
   a = await new Picture((await person('ann', 'operator')).page).seen()
   b = await new Picture((await person('ben', 'operator')).page).seen()
 })
-await step('the one takes over, and the other sees who it is', async () => {
+await scene('the one takes over, and the other sees who it is', async () => {
   await a.page.getByRole('button', { name: 'Take over' }).click()
   await a.steers()
   await b.steers(`${people.ann.name} is steering`)
   check(await b.page.getByRole('button', { name: 'Take over', exact: true }).isHidden(), 'it is offered to the other as if it were free')
 })
-await step('the other cannot steer', async () => {
+await scene('the other cannot steer', async () => {
   await a.field(0)
   await a.type('ann')
   await a.titled('ann|0')
@@ -49,7 +49,7 @@ await step('the other cannot steer', async () => {
     socket.close()
   }
 })
-await step('by force it is the other\'s, and the first is told at once', async () => {
+await scene('by force it is the other\'s, and the first is told at once', async () => {
   await b.page.getByRole('button', { name: 'Take it from them' }).click()
   await b.steers()
   await a.steers(`${people.ben.name} is steering`)
@@ -61,12 +61,12 @@ await step('by force it is the other\'s, and the first is told at once', async (
   await a.titled('ann!?|0')
   await shot(a.page, 'two-a')
 })
-await step('both see the picture go on', async () => {
+await scene('both see the picture go on', async () => {
   const before = [await frames(a), await frames(b)]
   await b.type('more')
   await until('a new picture for both', async () => await frames(a) > before[0] && await frames(b) > before[1])
 })
-await step('a viewer sees no picture and does nothing', async () => {
+await scene('a viewer sees no picture and does nothing', async () => {
   const viewer = await person('vic', 'viewer')
   equal(await viewer.page.locator('[data-live]').count(), 0, 'live views')
   for (const [path, body] of [['take-over', {}], ['hand-back', {}], ['tokens', { scope: 'view' }]]) {
@@ -75,7 +75,7 @@ await step('a viewer sees no picture and does nothing', async () => {
   const status = await viewer.page.evaluate(path => new Promise(yes => { const s = new WebSocket(`ws://${location.host}${path}`); s.onopen = () => yes('open'); s.onerror = () => yes('refused') }), `/console/sessions/${session.id}/live`)
   equal(status, 'refused')
 })
-await step('a share link shows the picture and steers nothing, without a key', async () => {
+await scene('a share link shows the picture and steers nothing, without a key', async () => {
   const issued = await must('POST', `/v1/sessions/${session.id}/tokens`, { scope: 'view' })
   const context = await browser.newContext(size)
   const page = await context.newPage()
@@ -98,7 +98,7 @@ await step('a share link shows the picture and steers nothing, without a key', a
   await b.titled(/unseen/)
   equal(await frames(watcher), last, 'pictures after the end')
 })
-await step('a key that ends closes the live view', async () => {
+await scene('a key that ends closes the live view', async () => {
   const operators = (await must('GET', '/v1/operators')).operators
   const other = await people.ann.context.newPage()
   await other.goto(consoleURL + '/console/')

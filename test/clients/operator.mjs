@@ -3,7 +3,7 @@ import { chromium } from 'playwright-core'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { env } from './steps.mjs'
+import { step, env, done } from './steps.mjs'
 
 export const consoleURL = env('CONSOLE')
 const limit = 20_000
@@ -11,8 +11,15 @@ const limit = 20_000
 export async function openBrowser(more = {}) {
   const home = mkdtempSync(join(tmpdir(), 'operator-'))
   const browser = await chromium.launch({ executablePath: env('CHROMIUM'), env: { ...process.env, HOME: home }, ...more })
-  browser.on('disconnected', () => rmSync(home, { recursive: true, force: true, maxRetries: 5 }))
+  process.on('exit', () => rmSync(home, { recursive: true, force: true, maxRetries: 5 }))
   return browser
+}
+
+// scene is a step that the later ones need: without it nothing else is tried.
+export async function scene(name, what) {
+  let failed = false
+  await step(name, async () => { try { return await what() } catch (error) { failed = true; throw error } })
+  if (failed) done()
 }
 
 // until waits for a condition with a deadline, and says what it last saw.
@@ -107,13 +114,13 @@ export class Picture {
   async field(n) {
     await until(`the focus in field ${n}`, async () => {
       await this.row(n)
-      return until('the focus', async () => (await this.title()).endsWith(` @${n}`), 4000)
+      return until('the focus', async () => (await this.title()).endsWith(`@${n}`), 4000)
     })
   }
 
   title() { return this.root.locator('[role="tab"][aria-selected="true"]').textContent() }
 
-  titled(text) { return until(`the title ${text}`, async () => { const got = (await this.title()).replace(/ @\d+$/, ''); return got === text || (text instanceof RegExp && text.test(got)) || Promise.reject(new Error(`the title is ${got}, the note ${await this.root.locator('.live-note').textContent()}`)) }) }
+  titled(text) { return until(`the title ${text}`, async () => { const got = (await this.title()).replace(/ ?@\d+$/, ''); return got === text || (text instanceof RegExp && text.test(got)) || Promise.reject(new Error(`the title is ${got}, the note ${await this.root.locator('.live-note').textContent()}`)) }) }
 
   address() { return this.root.locator('#live-address').inputValue() }
 
