@@ -34,6 +34,8 @@ const (
 	idleRounds = 2
 	// viewersAtOnce look at one session.
 	viewersAtOnce = 4
+	// calmAfter is how long a browser may take to come to rest.
+	calmAfter = 3 * time.Second
 	// settled is how long no picture came when a page has come to rest.
 	settled = 40 * time.Millisecond
 	// pictureLimit is how long one is waited for.
@@ -184,11 +186,11 @@ func (b *bench) live(ctx context.Context, d *desk) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.api.Close(context.WithoutCancel(ctx), s.ID, true)) }()
-	if _, err := d.api.Navigate(ctx, s.ID, browser.Navigate{URL: b.site.address("/still")}); err != nil {
-		return err
-	}
 	if err := b.idleView(ctx, d, s.ID); err != nil {
 		return fmt.Errorf("an idle page: %w", err)
+	}
+	if _, err := d.api.Navigate(ctx, s.ID, browser.Navigate{URL: b.site.address("/still")}); err != nil {
+		return err
 	}
 	if err := b.takeOvers(ctx, d, s.ID); err != nil {
 		return fmt.Errorf("take-over: %w", err)
@@ -209,9 +211,12 @@ func (b *bench) live(ctx context.Context, d *desk) (err error) {
 
 // idleView is what one viewer of a page that stands still costs.
 func (b *bench) idleView(ctx context.Context, d *desk, session string) error {
+	if _, err := d.api.Navigate(ctx, session, browser.Navigate{URL: b.site.address("/")}); err != nil {
+		return err
+	}
 	var without, with cost
+	pictures := 0
 	for range idleRounds {
-		time.Sleep(2 * time.Second) // until the browser has come to rest
 		c, err := d.costs()
 		if err != nil {
 			return err
@@ -225,18 +230,22 @@ func (b *bench) idleView(ctx context.Context, d *desk, session string) error {
 			w.end()
 			return err
 		}
-		w.settle()
 		c, err = d.costs()
+		pictures += len(w.pictures)
 		w.end()
 		if err != nil {
 			return err
 		}
 		with.add(c)
 	}
-	b.result.value("console: idle page, daemons and jail, nobody watches", "% of a core", (without.daemons+without.jail)/idleRounds)
-	b.result.value("console: idle page, daemons and jail, one viewer", "% of a core", (with.daemons+with.jail)/idleRounds)
-	b.result.value("console: idle page, what a viewer adds", "% of a core", (with.daemons+with.jail-without.daemons-without.jail)/idleRounds)
-	b.result.floor("console: idle page, what a viewer adds", 1, false)
+	name := "console: idle page, "
+	b.result.value(name+"jail, nobody watches", "% of a core", without.jail/idleRounds)
+	b.result.value(name+"jail, one viewer", "% of a core", with.jail/idleRounds)
+	b.result.value(name+"daemons, nobody watches", "% of a core", without.daemons/idleRounds)
+	b.result.value(name+"daemons, one viewer", "% of a core", with.daemons/idleRounds)
+	b.result.value(name+"pictures of one viewer", "1/s", float64(pictures)/idleRounds/watchedFor.Seconds())
+	b.result.value(name+"what a viewer adds", "% of a core", (with.daemons+with.jail-without.daemons-without.jail)/idleRounds)
+	b.result.floor(name+"what a viewer adds", 1, false)
 	return nil
 }
 
@@ -477,8 +486,9 @@ type cost struct{ daemons, jail float64 }
 
 func (c *cost) add(o cost) { c.daemons, c.jail = c.daemons+o.daemons, c.jail+o.jail }
 
-// costs is what both daemons and all jails use for as long as a page is watched.
+// costs is what both daemons and all jails use for as long as a page is watched, once what has just begun is over.
 func (d *desk) costs() (cost, error) {
+	time.Sleep(calmAfter)
 	began := time.Now()
 	before, err := d.used()
 	if err != nil {

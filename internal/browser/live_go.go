@@ -106,7 +106,7 @@ func (l *Live) depart(ctx context.Context, p *Page, how, address string) error {
 		}
 	}
 	l.mu.Lock()
-	l.hands.stuck = nil
+	l.hands.stuck, l.hands.astray = nil, nil
 	l.mu.Unlock()
 	switch how {
 	case "go":

@@ -40,6 +40,7 @@ type hands struct {
 
 	swallow   bool  // the next release belongs to a press that did not reach the page
 	stuck     *Page // did not take an input in time
+	astray    *Page // did not take a press: what is typed now would go to where the focus was before
 	at        *Page // is being given an input, which interrupt ends the wait for
 	interrupt context.CancelCauseFunc
 
@@ -95,10 +96,20 @@ func (l *Live) do(ctx context.Context, in LiveInput) (copied string, err error) 
 		return "", l.resize(ctx, p, in.Width, in.Height)
 	}
 	if err := l.takes(ctx, p, in); err != nil {
+		if in.Type == "down" {
+			l.strayed(p, err)
+		}
+		return "", err
+	}
+	if err := l.aims(p, in); err != nil {
 		return "", err
 	}
 	switch in.Type {
-	case "down", "up":
+	case "down":
+		err := l.press(ctx, p, in)
+		l.strayed(p, err)
+		return "", err
+	case "up":
 		return "", l.press(ctx, p, in)
 	case "wheel":
 		return "", l.wheel(ctx, p, in)
@@ -113,6 +124,31 @@ func (l *Live) do(ctx context.Context, in LiveInput) (copied string, err error) 
 	ctx, cancel := context.WithTimeout(ctx, inputTimeout)
 	defer cancel()
 	return p.selected(ctx)
+}
+
+// strayed remembers whether the last press reached the page.
+func (l *Live) strayed(p *Page, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hands.astray = nil
+	if err != nil {
+		l.hands.astray = p
+	}
+}
+
+// aims refuses what is typed behind a press that did not reach the page: a password would go into another field.
+func (l *Live) aims(p *Page, in LiveInput) error {
+	switch in.Type {
+	case "text", "compose", "keydown", "copy":
+	default:
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hands.astray != p {
+		return nil
+	}
+	return problem.New(problem.Conflict, "click once more where this belongs", "the last click did not reach the page, so what is typed is not sent to it")
 }
 
 func noTab() error {

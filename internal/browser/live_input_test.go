@@ -153,6 +153,30 @@ func TestAPageThatHangsHoldsNobodyUp(t *testing.T) {
 	give(t, b, strike("a", "KeyA", 0)...)
 }
 
+func TestWhatIsTypedBehindAClickThatWasLostGoesNowhere(t *testing.T) {
+	b := liveSite(t, Shell, map[string]string{"/": `<title>fine</title><input id=user autofocus><input id=password style="position:absolute;left:20px;top:60px">
+		<script>addEventListener('keydown', e => { if (e.key === 'q') { for (const end = Date.now() + 4000; Date.now() < end;); document.title = 'back' } })</script>`})
+	arrive(t, b, "/")
+	takeOver(t, b)
+	do := func(in LiveInput) error {
+		_, err := b.Live().Do(within(t, 10*time.Second), in)
+		return err
+	}
+	click := LiveInput{Type: "down", X: 30, Y: 70, Buttons: 1, Clicks: 1}
+	if err := do(LiveInput{Type: "keydown", Key: "q", Code: "KeyQ"}); problem.CodeOf(err) != problem.Timeout {
+		t.Fatalf("a page that hangs: %v", err)
+	}
+	if err := do(click); problem.CodeOf(err) != problem.Timeout {
+		t.Fatalf("a click while it hangs: %v", err)
+	}
+	becomes(t, b, "document.title", "back")
+	if err := do(LiveInput{Type: "text", Text: "hunter2"}); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("typed behind it: %v", err)
+	}
+	give(t, b, click, LiveInput{Type: "up", X: 30, Y: 70, Clicks: 1}, LiveInput{Type: "text", Text: "hunter2"})
+	becomes(t, b, "user.value.replace('q', '') + '|' + password.value", "|hunter2")
+}
+
 func TestLetGoRaisesWhatIsDownAndRestoresTheWindow(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
 		b := liveSite(t, build, map[string]string{"/": `<body style="margin:0;height:900px"><script>

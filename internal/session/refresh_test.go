@@ -197,6 +197,12 @@ func TestWhatARefreshSessionHasSeen(t *testing.T) {
 		if !slices.Equal(seen.Hosts, []string{"cdn.example.net", "fonts.cdn.test"}) {
 			t.Errorf("the hosts are %q", seen.Hosts)
 		}
+		// Before anybody has logged in, the site itself has no cookies, and is no other host all the same.
+		w.prepare = nil
+		early := openRefresh(t, s, ann, "example.net")
+		if seen, err := s.Seen(t.Context(), ann, early.ID); err != nil || slices.Contains(seen.Hosts, "cdn.example.net") || !slices.Contains(seen.Hosts, "www.example.com") {
+			t.Errorf("the hosts are %q, %v", seen.Hosts, err)
+		}
 		clean := mustOpen(t, s, Request{Tenant: store.DefaultTenant})
 		_, err = s.Seen(t.Context(), ann, clean.ID)
 		wantCode(t, err, problem.BadRequest)

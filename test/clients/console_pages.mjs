@@ -1,12 +1,12 @@
-// Every page of the console in one view: whether it is whole, light, accessible, and keeps what others say as text.
-// VIEW is light, dark or phone. SCREENSHOTS is a folder for pictures; nothing else is done when it is set.
+// Every page of the console: whether it is whole, light, accessible in both themes and at the width of a phone, and keeps what
+// others say as text. With SCREENSHOTS, a folder, pictures are made in the view VIEW, light, dark or phone, and nothing else.
 import fs from 'node:fs'
 import path from 'node:path'
 import { createRequire } from 'node:module'
 import { everyPage, launch, nameOf, origin, signedIn, views } from './console_common.mjs'
 import { step, check, done, env, equal } from './steps.mjs'
 
-const view = env('VIEW')
+const view = process.env.VIEW ?? 'light'
 const pictures = process.env.SCREENSHOTS
 const heaviest = 150 * 1024
 const axe = fs.readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
@@ -34,6 +34,12 @@ async function weigh(page) {
   return () => sum
 }
 
+// look asks axe-core about a page as it is.
+async function look(page, how, options) {
+  const report = await page.evaluate(options => window.axe.run(document, { resultTypes: ['violations'], ...options }), options)
+  return report.violations.flatMap(v => v.nodes.map(n => ({ how, impact: n.impact ?? v.impact, rule: v.id, target: n.target.join(' '), what: n.failureSummary?.slice(0, 160) })))
+}
+
 for (const address of pages) {
   await step(`${view} ${address}`, async () => {
     const page = await context.newPage()
@@ -54,15 +60,18 @@ for (const address of pages) {
       equal(await page.locator('h1').count(), 1, 'the number of first headings')
       equal(await page.locator('main').count(), 1, 'the number of mains')
       await page.evaluate(axe)
-      const report = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }))
-      const findings = report.violations.flatMap(v => v.nodes.map(n => ({ impact: n.impact ?? v.impact, rule: v.id, target: n.target.join(' '), what: n.failureSummary?.slice(0, 160) })))
-      wrong.push(...findings.filter(f => ['serious', 'critical'].includes(f.impact)).map(f => JSON.stringify(f)))
+      const findings = await look(page, 'light', {})
       wrong.push(...(await page.evaluate(() => window.violations)).map(v => `policy: ${v}`))
       check(!(await page.title()).startsWith('got'), 'what others wrote has run')
-      if (view === 'phone') {
-        const wide = await page.evaluate(() => [document.scrollingElement.scrollWidth, innerWidth])
-        if (wide[0] > wide[1] || wide[1] > 390) wrong.push(`it is ${wide[0]} wide in a window of ${wide[1]}`)
-      }
+      // What else the colours and the width decide.
+      await page.emulateMedia({ colorScheme: 'dark' })
+      findings.push(...await look(page, 'dark', { runOnly: ['color-contrast', 'link-in-text-block'] }))
+      await page.emulateMedia({ colorScheme: 'light' })
+      await page.setViewportSize(views.phone.viewport)
+      findings.push(...await look(page, 'phone', { runOnly: ['target-size', 'scrollable-region-focusable', 'color-contrast', 'label', 'button-name', 'link-name'] }))
+      const wide = await page.evaluate(() => [document.scrollingElement.scrollWidth, innerWidth])
+      if (wide[0] > wide[1] || wide[1] > 390) wrong.push(`it is ${wide[0]} wide in a window of ${wide[1]}`)
+      wrong.push(...findings.filter(f => ['serious', 'critical'].includes(f.impact)).map(f => JSON.stringify(f)))
       if (weighs > heaviest) wrong.push(`it weighs ${weighs} bytes`)
       check(wrong.length === 0, wrong.join('\n'))
       return { weighs, minor: findings.filter(f => !['serious', 'critical'].includes(f.impact)).map(f => `${f.rule} ${f.target}`) }
@@ -71,6 +80,6 @@ for (const address of pages) {
     }
   })
 }
-if (!pictures && view === 'light') await import('./console_keys.mjs').then(m => m.keys(context, pages))
+if (!pictures) await import('./console_keys.mjs').then(m => m.keys(context, pages))
 await browser.close()
 done()
