@@ -12,13 +12,9 @@ import (
 // box. And the way in that needs no key.
 func TestAnOperatorAnswersABrowserAndNoPageLeavesItsBox(t *testing.T) {
 	v := newOperated(t)
-	console, err := url.Parse(v.env["CONSOLE"])
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Run("passkeys", func(t *testing.T) {
-		// Browsers have passkeys for names alone.
-		v.script(t, "console_passkey.mjs", map[string]string{"CONSOLE": "http://localhost:" + console.Port()})
+		// Browsers have passkeys for names alone, and the console has them at its own port alone: the cable's is another.
+		v.script(t, "console_passkey.mjs", map[string]string{"CONSOLE": "http://localhost:" + v.port(v.env["API"]), "ELSEWHERE": "http://localhost:" + v.port(v.env["CONSOLE"])})
 	})
 	t.Run("popups", func(t *testing.T) {
 		v.script(t, "console_popups.mjs", nil)
@@ -32,4 +28,14 @@ func TestAnOperatorAnswersABrowserAndNoPageLeavesItsBox(t *testing.T) {
 	if strings.Contains(v.Log(), "builder") {
 		t.Error("the password for a site is in the log")
 	}
+}
+
+// port is that of an address.
+func (v *operated) port(address string) string {
+	v.t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return u.Port()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 
 	protocol "github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/dom"
@@ -69,7 +70,22 @@ func (l *Live) offerDialog(p *Page, e page.EventJavascriptDialogOpening) bool {
 		return false
 	}
 	return l.offer(&popup{page: p, session: p.session, Popup: Popup{Kind: kind, Message: bounded(e.Message, maxText),
-		Origin: bounded(e.URL, maxLiveURL), Default: bounded(e.DefaultPrompt, maxText)}})
+		Origin: asker(e.URL), Default: bounded(e.DefaultPrompt, maxText)}})
+}
+
+// asker is the site that a page's address, as the browser writes it, is of. The rest of it is the page's words, and would be
+// read as somebody else's.
+func asker(address string) string {
+	scheme, rest, _ := strings.Cut(address, ":")
+	authority, web := strings.CutPrefix(rest, "//")
+	if !web || scheme != "http" && scheme != "https" {
+		return bounded(scheme, maxLiveURL) + ":"
+	}
+	if end := strings.IndexAny(authority, "/?#"); end >= 0 {
+		authority = authority[:end]
+	}
+	// A name and a password in front of the host are words, too.
+	return bounded(scheme+"://"+authority[strings.LastIndexByte(authority, '@')+1:], maxLiveURL)
 }
 
 // offerFiles lets a file chooser wait for a person. It is false when nobody steers.

@@ -42,7 +42,7 @@ func TestDialogsWaitForThePerson(t *testing.T) {
 		// The click ends although the page has not taken it yet.
 		give(t, b, clicked(50, 50)...)
 		alert := waits(t, v, PopupAlert)
-		if alert.Message != "one" || !strings.HasPrefix(alert.Origin, site) {
+		if alert.Message != "one" || alert.Origin != site {
 			t.Errorf("got %+v", alert)
 		}
 		if _, err := l.Do(within(t, 5*time.Second), LiveInput{Type: "keydown", Key: "a"}); problem.CodeOf(err) != problem.Conflict {
@@ -80,6 +80,23 @@ func TestDialogsWaitForThePerson(t *testing.T) {
 		becomes(t, b, "document.title", ",false,")
 		nextState(t, v, "nothing waits", func(s *LiveState) bool { return len(s.Popups) == 0 })
 	})
+}
+
+func TestADialogIsOfASiteAndNotOfWordsInAnAddress(t *testing.T) {
+	for address, want := range map[string]string{
+		"https://shop.example/?from=https://bank.example/": "https://shop.example",
+		"http://shop.example:8080/%zz#x":                   "http://shop.example:8080",
+		"https://bank.example:pw@shop.example/":            "https://shop.example",
+		"https://shop.example":                             "https://shop.example",
+		"http://[::1]:80/@bank.example":                    "http://[::1]:80",
+		"data:text/html,https://bank.example/":             "data:",
+		"blob:https://shop.example/0":                      "blob:",
+		"about:blank":                                      "about:",
+	} {
+		if got := asker(address); got != want {
+			t.Errorf("%s is of %q, want %q", address, got, want)
+		}
+	}
 }
 
 func TestAPopupGoesWithItsPage(t *testing.T) {

@@ -36,7 +36,7 @@ await scene('an operator signs in with their key', async () => {
 })
 await scene('a passkey is added in the settings', async () => {
   await add('my <b>laptop</b>')
-  await page.getByRole('cell', { name: 'my <b>laptop</b>' }).waitFor()
+  await until('its line', async () => await page.getByRole('cell', { name: 'my <b>laptop</b>' }).count() === 1 || Promise.reject(new Error(await page.locator('#passkey-problem').textContent())))
   const all = await keys()
   equal(all.length, 1, 'keys on the device')
   equal(all[0].rpId, 'localhost')
@@ -106,6 +106,13 @@ await scene('at an address without a name the page says where passkeys are', asy
   await other.goto(consoleURL.replace('localhost', '127.0.0.1') + '/console/sign-in')
   await other.getByRole('button', { name: 'Sign in with a passkey' }).click()
   await until('a sentence', async () => (await other.locator('#passkey-problem').textContent()).includes('http://localhost:'))
+  await other.close()
+})
+await scene('a page at another port has none of the console\'s', async () => {
+  const other = await context.newPage()
+  await other.goto(env('ELSEWHERE') + '/console/sign-in')
+  await other.getByRole('button', { name: 'Sign in with a passkey' }).click()
+  await until('a sentence', async () => (await other.locator('#passkey-problem').textContent()).includes('open the console in a browser, at its own port'))
   await other.close()
 })
 await browser.close()

@@ -36,9 +36,8 @@ await scene('an operator has a browser in hand', async () => {
 })
 await scene('an alert is shown as text, with who says it, and goes', async () => {
   const dialog = await asked('The page says', () => picture.row(0))
-  const text = await dialog.textContent()
-  check(text.includes('hear <b>this</b>'), text)
-  check(text.includes(`From ${new URL(site).origin}`), text)
+  equal(await dialog.locator('.live-message').textContent(), 'hear <b>this</b>')
+  equal(await dialog.locator('.help').textContent(), `From ${new URL(site).origin}`, 'who says it')
   equal(await dialog.getByRole('button').count(), 1, 'buttons')
   await shot(page, 'popup-alert')
   await press(dialog, 'OK')
