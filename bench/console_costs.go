@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,7 +20,7 @@ import (
 const (
 	// watchedFor is how long a page is watched for what that costs, and idleRounds how often.
 	watchedFor = 10 * time.Second
-	idleRounds = 2
+	idleRounds = 3
 	// viewersAtOnce look at one session.
 	viewersAtOnce = 4
 	// calmAfter is how long a browser may take to come to rest.
@@ -31,7 +32,7 @@ func (b *bench) idleView(ctx context.Context, d *desk, session, page, name strin
 	if _, err := d.api.Navigate(ctx, session, browser.Navigate{URL: b.site.address(page)}); err != nil {
 		return 0, err
 	}
-	var without, with cost
+	var without, with []cost
 	pictures := 0
 	for range idleRounds {
 		calm()
@@ -39,7 +40,7 @@ func (b *bench) idleView(ctx context.Context, d *desk, session, page, name strin
 		if err != nil {
 			return 0, err
 		}
-		without.add(c)
+		without = append(without, c)
 		w, err := d.watch(ctx, session)
 		if err != nil {
 			return 0, err
@@ -56,14 +57,15 @@ func (b *bench) idleView(ctx context.Context, d *desk, session, page, name strin
 		if err != nil {
 			return 0, err
 		}
-		with.add(c)
+		with = append(with, c)
 	}
-	b.result.value(name+"jail, nobody watches", "% of a core", without.jail/idleRounds)
-	b.result.value(name+"jail, one viewer", "% of a core", with.jail/idleRounds)
-	b.result.value(name+"daemons, nobody watches", "% of a core", without.daemons/idleRounds)
-	b.result.value(name+"daemons, one viewer", "% of a core", with.daemons/idleRounds)
+	withoutAt, withAt := middle(without), middle(with)
+	b.result.value(name+"jail, nobody watches", "% of a core", withoutAt.jail)
+	b.result.value(name+"jail, one viewer", "% of a core", withAt.jail)
+	b.result.value(name+"daemons, nobody watches", "% of a core", withoutAt.daemons)
+	b.result.value(name+"daemons, one viewer", "% of a core", withAt.daemons)
 	b.result.value(name+"pictures of one viewer", "1/s", float64(pictures)/idleRounds/watchedFor.Seconds())
-	return (with.daemons + with.jail - without.daemons - without.jail) / idleRounds, nil
+	return withAt.daemons + withAt.jail - withoutAt.daemons - withoutAt.jail, nil
 }
 
 // viewers is what a page that moves costs while some look at it. When the pictures of all are the same, they were made once.
@@ -119,7 +121,16 @@ func (b *bench) viewers(ctx context.Context, d *desk, session string, count int)
 // cost is processor time in percent of a core.
 type cost struct{ daemons, jail float64 }
 
-func (c *cost) add(o cost) { c.daemons, c.jail = c.daemons+o.daemons, c.jail+o.jail }
+// middle is the median of each, so that what a daemon does once in a while is not taken for what watching costs.
+func middle(all []cost) cost {
+	var daemons, jails []float64
+	for _, c := range all {
+		daemons, jails = append(daemons, c.daemons), append(jails, c.jail)
+	}
+	slices.Sort(daemons)
+	slices.Sort(jails)
+	return cost{daemons[len(daemons)/2], jails[len(jails)/2]}
+}
 
 // calm waits until a browser has come to rest after what has just begun.
 func calm() { time.Sleep(calmAfter) }

@@ -85,3 +85,6 @@ export async function everyPage(context, more = []) {
 
 // nameOf is a page as a name of a file.
 export const nameOf = path => path.replace(/^\/console\/?/, '').replace(/[^a-z0-9]+/gi, '-').replace(/^-|-$/g, '').slice(0, 60) || 'overview'
+
+// over says that a page may be gone by the time it is looked at: a session that ended is forgotten after ten minutes.
+export const over = path => /^\/console\/sessions\/s_[^/]+$/.test(path)

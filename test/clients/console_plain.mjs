@@ -1,6 +1,6 @@
 // The console without JavaScript: every page is whole, and every form that takes text says what is wrong with nonsense and
 // keeps it.
-import { everyPage, launch, origin, signedIn } from './console_common.mjs'
+import { everyPage, launch, origin, over, signedIn } from './console_common.mjs'
 import { step, check, done, env, equal } from './steps.mjs'
 
 const nonsense = '  ?? not/right \u00e4'
@@ -15,6 +15,7 @@ const forms = new Map() // by where they are sent
 for (const address of pages) {
   await step(`plain ${address}`, async () => {
     const answer = await context.request.get(origin + address)
+    if (answer.status() === 404 && over(address)) return 'it was forgotten meanwhile'
     equal(answer.status(), 200, 'the status')
     const text = await answer.text()
     equal((text.match(/<h1/g) ?? []).length, 1, 'the number of first headings')
@@ -22,9 +23,12 @@ for (const address of pages) {
     try {
       await page.goto(origin + address, { waitUntil: 'domcontentloaded' })
       check((await page.locator('h1').innerText()).trim() !== '', 'the heading is empty')
-      const here = await page.$$eval('main form[method="post"]', all => all.map((form, n) => ({ n, action: new URL(form.getAttribute('action'), location.href).href,
+      // What a form is sent with when somebody fills in its texts and leaves the rest.
+      const here = await page.$$eval('main form[method="post"]', all => all.map(form => ({
+        action: new URL(form.getAttribute('action'), location.href).href, multipart: form.enctype === 'multipart/form-data',
+        rest: Object.fromEntries([...form.querySelectorAll('input[type=hidden], select')].map(e => [e.name, e.value])),
         texts: [...form.querySelectorAll('input:not([type]),input[type=text],input[type=url],input[type=number],textarea')].filter(e => e.required).map(e => e.name) })))
-      for (const form of here) if (form.texts.length && !forms.has(form.action)) forms.set(form.action, { address, ...form })
+      for (const form of here) if (form.texts.length && !forms.has(form.action)) forms.set(form.action, form)
     } finally {
       await page.close()
     }
@@ -32,27 +36,16 @@ for (const address of pages) {
 }
 await step('there are forms', async () => { check(forms.size >= 8, `only ${[...forms.keys()]}`); return [...forms.keys()].map(a => new URL(a).pathname) })
 for (const form of forms.values()) {
+  if (form.action.endsWith('/type')) continue // a program may be told anything
   await step(`nonsense is answered: ${new URL(form.action).pathname}`, async () => {
-    const page = await context.newPage()
-    try {
-      await page.goto(origin + form.address, { waitUntil: 'domcontentloaded' })
-      const it = page.locator('main form[method="post"]').nth(form.n)
-      for (const hidden of await page.locator('main details:not([open]) > summary').all()) if (await hidden.isVisible()) await hidden.click()
-      for (const name of form.texts) {
-        const field = it.locator(`[name="${name}"]`).first()
-        await field.fill(await field.getAttribute('type') === 'number' ? '-1' : nonsense)
-      }
-      const [answer] = await Promise.all([page.waitForResponse(r => r.request().method() === 'POST'), it.evaluate(form => { form.noValidate = true }).then(() => it.locator('button:not([type=button])').last().click())])
-      check(answer.status() >= 400 && answer.status() < 500, `the status is ${answer.status()}`)
-      await page.waitForLoadState('domcontentloaded')
-      equal(await page.locator('h1').count(), 1, 'the number of first headings')
-      check(await page.locator('.flaw, [role="alert"]').count() > 0, 'nothing says what is wrong')
-      const kept = await page.$$eval('main input, main textarea', all => all.map(e => e.value))
-      check(kept.some(value => value.trim() === nonsense.trim() || value === '-1'), 'what was written is gone')
-      return answer.status()
-    } finally {
-      await page.close()
-    }
+    const fields = { ...form.rest, ...Object.fromEntries(form.texts.map(name => [name, nonsense])) }
+    const answer = await context.request.post(form.action, { [form.multipart ? 'multipart' : 'form']: fields, headers: { Origin: origin, 'Sec-Fetch-Site': 'same-origin', Accept: 'text/html' }, maxRedirects: 0 })
+    check(answer.status() >= 400 && answer.status() < 500, `the status is ${answer.status()}`)
+    const text = await answer.text()
+    equal((text.match(/<h1/g) ?? []).length, 1, 'the number of first headings')
+    check(/class="flaw"|role="alert"/.test(text), 'nothing says what is wrong')
+    check(text.includes('not/right'), 'what was written is gone')
+    return answer.status()
   })
 }
 await browser.close()

@@ -145,5 +145,5 @@ export class Picture {
 }
 
 export async function shot(page, name) {
-  if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `${name}.png`), fullPage: true })
+  if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `${name}.png`), fullPage: true, caret: 'initial' })
 }
