@@ -23,7 +23,11 @@ func (f *furnished) script(t *testing.T, name, key string, more map[string]strin
 	t.Helper()
 	env := map[string]string{"CONSOLE": f.URL() + "/console/", "KEY": key, "CHROMIUM": testenv.ChromiumFull(t), "MORE": "/console/agents/default/buyer /console/agents/default/buyer/log /console/sessions?open=yes /console/refresh /console/agents/plan"}
 	maps.Copy(env, more)
-	return scriptWithin(t, pagesLimit, name, env)
+	out := scriptWithin(t, pagesLimit, name, env)
+	if t.Failed() {
+		t.Logf("log of the instance:\n%s", f.Log())
+	}
+	return out
 }
 
 // TestEveryPageOfTheConsole looks at all pages of a full instance with the eyes of everybody who has to.

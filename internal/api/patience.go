@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,12 +28,28 @@ func (a *API) patient(most time.Duration, next http.Handler) http.Handler {
 		body := &timedBody{ReadCloser: r.Body, ended: func() { until(time.Time{}) }}
 		r.Body = body
 		next.ServeHTTP(w, r)
-		if !body.done {
-			// The answer is sent after this. Before, the server would read what it was promised.
-			until(time.Now().Add(-time.Second))
+		if body.done {
+			return
+		}
+		// The answer is sent after this, and the server reads what it was promised first. A body that is there already is
+		// taken now: a bound that stays behind it would end the requests that come next on the connection.
+		until(time.Now().Add(takeLimit))
+		_, err := io.CopyN(io.Discard, body, takeMost)
+		switch {
+		case body.done:
+		case errors.Is(err, http.ErrBodyReadAfterClose): // the server has taken it, for an answer that it has begun to send
+			until(time.Time{})
+		default:
+			until(time.Now().Add(-time.Second)) // the connection ends with the answer
 		}
 	})
 }
+
+// A body that nobody read is taken as far as the server does it, and as long as one takes that is on its way.
+const (
+	takeMost  = 256 << 10
+	takeLimit = 50 * time.Millisecond
+)
 
 // timedBody takes the bound away when the body has come to its end: the request may last longer.
 type timedBody struct {

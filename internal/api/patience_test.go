@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,5 +80,46 @@ func TestInfoOfATenantIsItsOwn(t *testing.T) {
 	}
 	if got := w.request("acme viewer", "GET", "/v1/info", ""); !strings.Contains(got.body, `"sessions":2`) {
 		t.Errorf("a viewer of acme is told %s", got.body)
+	}
+}
+
+// A handler that does not read its body once left a bound on the connection behind, which ended the requests that came next.
+func TestABodyThatNobodyReadEndsNoLaterRequest(t *testing.T) {
+	ended := error(nil)
+	w := newDoor(t, func(o *Options) {
+		o.Console = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				fmt.Fprint(w, strings.Repeat("refused ", 1000)) // more than the server keeps back
+				return
+			}
+			ended = context.Cause(r.Context())
+		})
+	})
+	address, _ := serving(t, w.API)
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(bodyTimeout / 2)); err != nil {
+		t.Fatal(err)
+	}
+	answers := bufio.NewReader(conn)
+	// It took one in some dozens.
+	const post, get = "POST /console/x HTTP/1.1\r\nHost: %s\r\nContent-Length: 4\r\n\r\nx=yz", "GET /console/x HTTP/1.1\r\nHost: %s\r\n\r\n"
+	for _, request := range append(slices.Repeat([]string{post}, 1000), get) {
+		if _, err := fmt.Fprintf(conn, request, address); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatalf("no answer: %v", err)
+		}
+		if _, err := io.Copy(io.Discard, answer.Body); err != nil || answer.Close {
+			t.Fatalf("%v, closes: %t", err, answer.Close)
+		}
+	}
+	if ended != nil {
+		t.Errorf("the last request had ended before it began: %v", ended)
 	}
 }

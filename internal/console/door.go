@@ -190,6 +190,9 @@ func (c *Console) fail(q *request, err error) {
 		}
 	}
 	shown := sayProblem(err)
+	if shown.Status >= http.StatusInternalServerError && q.r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		return // whoever asked has gone: a page was left, a stream of events was closed
+	}
 	if shown.Status >= http.StatusInternalServerError {
 		c.Log.Error("serve a page of the console", "path", q.r.URL.Path, "code", shown.Code, "error", err)
 	}
