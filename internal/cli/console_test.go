@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -50,7 +51,7 @@ func TestUpMakesALinkWithTheAdminsKey(t *testing.T) {
 	c.DataDir = filepath.Join(dir, "data")
 	c.Listen = netip.MustParseAddrPort(strings.TrimPrefix(w.url, "http://"))
 	link, err := consoleLink(c)(t.Context())
-	if err != nil || !strings.HasPrefix(link, w.url+"/console/sign-in?code=cjlink_") {
+	if err != nil || !strings.HasPrefix(link, fmt.Sprintf("http://localhost:%d/console/sign-in?code=cjlink_", c.Listen.Port())) {
 		t.Errorf("%q, %v", link, err)
 	}
 	path := hostd.AdminKeyPath(c)
