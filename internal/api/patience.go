@@ -31,10 +31,13 @@ func (a *API) patient(most time.Duration, next http.Handler) http.Handler {
 		if body.done {
 			return
 		}
-		// The answer is sent after this, and the server reads what it was promised first. A body that is there already is
-		// taken now: a bound that stays behind it would end the requests that come next on the connection.
-		until(time.Now().Add(takeLimit))
-		_, err := io.CopyN(io.Discard, body, takeMost)
+		// The answer is sent after this, and the server reads what it was promised first. A small body that is there already
+		// is taken now: a bound that stays behind it would end the requests that come next on the connection.
+		var err error
+		if r.ContentLength > 0 && r.ContentLength <= takeMost {
+			until(time.Now().Add(takeLimit))
+			_, err = io.Copy(io.Discard, body)
+		}
 		switch {
 		case body.done:
 		case errors.Is(err, http.ErrBodyReadAfterClose): // the server has taken it, for an answer that it has begun to send
@@ -45,7 +48,8 @@ func (a *API) patient(most time.Duration, next http.Handler) http.Handler {
 	})
 }
 
-// A body that nobody read is taken as far as the server does it, and as long as one takes that is on its way.
+// A body that nobody read is taken when it is of a length that the server takes itself, and as long as one takes that is on
+// its way.
 const (
 	takeMost  = 256 << 10
 	takeLimit = 50 * time.Millisecond
