@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/credential"
@@ -35,9 +34,6 @@ func (c *Console) credentialRoutes() {
 func credentialTabs(current string) []tab {
 	return tabsOf(current, []tab{{Path: credentialsPath, Name: "Accounts"}, {Path: secretsPath, Name: "Secrets"}, {Path: grantsPath, Name: "Grants"}})
 }
-
-// soon is how long before it expires an account is said to be expiring, as [credential.Service.ExpiringSoon] has it.
-const soon = 3 * 24 * time.Hour
 
 // accountRow is an account in the list.
 type accountRow struct {
@@ -135,7 +131,7 @@ func (c *Console) stateOf(set vault.CookieSet, reason string) string {
 		return accountExpired
 	case reason != "":
 		return accountAsked
-	case !set.ExpiresAt.IsZero() && set.ExpiresAt.Before(c.Now().Add(soon)):
+	case !set.ExpiresAt.IsZero() && set.ExpiresAt.Before(c.Now().Add(credential.Soon)):
 		return accountExpiring
 	}
 	return accountOK

@@ -15,12 +15,11 @@ import (
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
-const (
-	// goneLimit bounds waiting for the jail of a refresh session to be removed.
-	goneLimit = 15 * time.Second
-	// soon is when an account that expires is spoken of.
-	soon = 3 * 24 * time.Hour
-)
+// goneLimit bounds waiting for the jail of a refresh session to be removed.
+const goneLimit = 15 * time.Second
+
+// Soon is how long before it expires an account is said to be expiring.
+const Soon = 3 * 24 * time.Hour
 
 // FinishRefresh says what of a refresh session is kept.
 type FinishRefresh struct {
@@ -131,7 +130,7 @@ func (s *Service) ExpiringSoon(ctx context.Context, by identity.Principal, tenan
 		return nil, err
 	}
 	return alerts(sets, func(set vault.CookieSet) (Alert, bool) {
-		near := !set.ExpiresAt.IsZero() && set.ExpiresAt.Before(s.Now().Add(soon)) && !expired(set, s.Now())
+		near := !set.ExpiresAt.IsZero() && set.ExpiresAt.Before(s.Now().Add(Soon)) && !expired(set, s.Now())
 		return Alert{Reason: AlertExpiring, At: set.ExpiresAt}, near
 	}), nil
 }
