@@ -13,7 +13,6 @@ const quiet = 6 * time.Second
 
 func TestABrowserThatIsLeftAloneAsksForNothing(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
-		t.Parallel()
 		g := newGateway(t, tinySite(nil))
 		b := open(t, build, g.URL)
 		// Not a wait for something to be done: this is the time in which nothing may happen.

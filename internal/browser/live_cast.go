@@ -30,6 +30,9 @@ const (
 	stillEvery = 2 * time.Second
 	// stillAfter is how long the first frame may take before the tab is photographed.
 	stillAfter = time.Second
+	// resizedRest is how long after a change of a page's size its screencast begins anew. Chromium now and then loses the
+	// frame that it draws while a size changes, and sends none before something else changes.
+	resizedRest = 200 * time.Millisecond
 )
 
 // cast is one screencast.
@@ -181,47 +184,61 @@ func (l *Live) run(ctx context.Context, c *cast) {
 	defer close(c.done)
 	defer c.stop()
 	p := c.page
-	events, err := p.session.Subscribe(page.ScreencastFrame.Method, page.ScreencastVisibilityChanged.Method)
+	events, err := p.session.Subscribe(page.ScreencastFrame.Method, page.ScreencastVisibilityChanged.Method, page.FrameResized.Method)
 	if err != nil {
 		return
 	}
 	defer events.Close()
+	defer p.quietly(page.StopScreencast.Method)
+	for again := true; again; {
+		again = l.start(ctx, p) && l.carry(ctx, c, events)
+	}
+}
+
+// start starts the screencast, or starts it anew.
+func (l *Live) start(ctx context.Context, p *Page) bool {
+	ctx, cancel := context.WithTimeout(ctx, liveCommand)
+	defer cancel()
+	// One that does not run is stopped already.
+	if err := p.session.Call(ctx, page.StopScreencast.Method, nil, nil); err != nil && ctx.Err() != nil {
+		return false
+	}
 	quality, last := int64(liveQuality), true
 	// One frame is under way at a time, so that none is stale when it arrives; the browser keeps the last one, so that a page
 	// that has come to rest is shown as it is.
-	starting, cancel := context.WithTimeout(ctx, liveCommand)
-	_, err = cdp.Do(starting, p.session, page.StartScreencast, page.StartScreencastParams{
+	_, err := cdp.Do(ctx, p.session, page.StartScreencast, page.StartScreencastParams{
 		Format: page.StartScreencastFormatJpeg, Quality: &quality, MaxWidth: maxLiveWidth, MaxHeight: maxLiveHeight,
 		EveryNthFrame: 1, MaxFramesInFlight: 1, SendLastFrame: &last})
-	cancel()
-	if err != nil {
-		return
-	}
-	defer p.quietly(page.StopScreencast.Method)
-	l.carry(ctx, c, events)
+	return err == nil
 }
 
-// carry reads the events of a screencast. A tab that the browser does not draw is photographed now and then instead.
-func (l *Live) carry(ctx context.Context, c *cast, events *cdp.Subscription) {
-	still := time.Now().Add(stillAfter)
+// carry reads the events of a screencast, and says whether it is to begin anew. A tab that the browser does not draw is
+// photographed now and then instead.
+func (l *Live) carry(ctx context.Context, c *cast, events *cdp.Subscription) (again bool) {
+	still, resized := time.Now().Add(stillAfter), time.Time{}
 	for {
 		var event cdp.EventMessage
 		var err error
-		if still.IsZero() {
+		if until := earlier(still, resized); until.IsZero() {
 			event, err = events.Next(ctx)
 		} else {
-			event, err = nextUntil(ctx, events, still)
+			event, err = nextUntil(ctx, events, until)
 		}
 		var lost *cdp.LostError
 		switch {
+		case errors.Is(err, errQuiet) && !resized.IsZero() && !time.Now().Before(resized):
+			return true
 		case errors.Is(err, errQuiet):
 			l.still(ctx, c.page)
 			still = time.Now().Add(stillEvery)
 			continue
 		case errors.As(err, &lost):
-			return // frames that were not acknowledged are among it: the next screencast begins anew
+			return false // frames that were not acknowledged are among it: the next screencast begins anew
 		case err != nil:
-			return
+			return false
+		case event.Method == page.FrameResized.Method:
+			resized = time.Now().Add(resizedRest)
+			continue
 		case event.Method == page.ScreencastVisibilityChanged.Method:
 			var e page.EventScreencastVisibilityChanged
 			if cdp.Decode(event.Params, &e) == nil {
@@ -233,24 +250,37 @@ func (l *Live) carry(ctx context.Context, c *cast, events *cdp.Subscription) {
 		}
 		var e page.EventScreencastFrame
 		if cdp.Decode(event.Params, &e) != nil || e.Metadata == nil {
-			return
+			return false
 		}
 		still = time.Time{}
-		l.publish(c, &Frame{JPEG: e.Data, Width: int(e.Metadata.DeviceWidth), Height: int(e.Metadata.DeviceHeight), At: l.b.now()})
+		drawn := (<-chan struct{})(c.drawn)
+		var pass <-chan time.Time
+		if !l.publish(c, &Frame{JPEG: e.Data, Width: int(e.Metadata.DeviceWidth), Height: int(e.Metadata.DeviceHeight), At: l.b.now()}) {
+			drawn, pass = nil, time.After(liveRound) // nobody will draw it: the next one may be better
+		}
 		select {
-		case <-c.drawn:
+		case <-drawn:
+		case <-pass:
 		case <-c.page.gone:
-			return
+			return false
 		case <-ctx.Done():
-			return
+			return false
 		}
 		acknowledging, cancel := context.WithTimeout(ctx, liveCommand)
 		_, err = cdp.Do(acknowledging, c.page.session, page.ScreencastFrameAck, page.ScreencastFrameAckParams{SessionID: e.SessionID})
 		cancel()
 		if err != nil {
-			return
+			return false
 		}
 	}
+}
+
+// earlier is the earlier of two times of which either may be none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // drawable says whether a frame is a picture that whoever watches can draw without harm. A browser whose page has broken
@@ -260,15 +290,15 @@ func drawable(jpegBytes []byte) bool {
 	return err == nil && size.Width <= 2*maxLiveWidth && size.Height <= 2*maxLiveHeight // some displays have two pixels for one
 }
 
-// publish shows a frame to all viewers.
-func (l *Live) publish(c *cast, frame *Frame) {
+// publish shows a frame to all viewers. It is false for one that nobody should draw.
+func (l *Live) publish(c *cast, frame *Frame) bool {
 	if !drawable(frame.JPEG) {
-		return
+		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cast != c {
-		return
+		return true
 	}
 	select {
 	case <-c.drawn: // it was about the frame before
@@ -277,6 +307,7 @@ func (l *Live) publish(c *cast, frame *Frame) {
 	l.frames++
 	l.frame = frame
 	l.tellLocked()
+	return true
 }
 
 // still shows a tab that the browser does not draw: a person's tab is brought to the front, any other is photographed.

@@ -29,9 +29,9 @@ func TestAPictureThatIsTooLargeIsShownToNobody(t *testing.T) {
 		"an odd start": {picture(10, 10)[1:], false},
 	} {
 		l.frame = nil
-		l.publish(l.cast, &Frame{JPEG: c.jpeg})
-		if shown := l.frame != nil; shown != c.shown {
-			t.Errorf("%s: shown is %t", name, shown)
+		waits := l.publish(l.cast, &Frame{JPEG: c.jpeg}) // for somebody to draw it
+		if shown := l.frame != nil; shown != c.shown || waits != c.shown {
+			t.Errorf("%s: shown is %t, and is waited for: %t", name, shown, waits)
 		}
 	}
 }

@@ -24,13 +24,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// eachBuild runs a test with both programs.
+// eachBuild runs a test with both programs, side by side: a test mostly waits. It is the last thing that a test calls.
 func eachBuild(t *testing.T, test func(t *testing.T, build Build)) {
 	for _, build := range []Build{Shell, Full} {
 		t.Run(string(build), func(t *testing.T) {
 			if build == Full && testing.Short() {
 				t.Skip("SKIPPED: -short leaves full Chromium out, which starts four times as slowly; run `make test`")
 			}
+			t.Parallel()
 			test(t, build)
 		})
 	}
