@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -242,13 +243,33 @@ func (i *Instance) Kill() error {
 	errs := []error{cmd.Process.Signal(syscall.SIGSTOP)}
 	pids, err := descendants(cmd.Process.Pid)
 	errs = append(errs, err)
-	for _, pid := range pids {
+	// The supervisor last: a half that sees its end would end in good order, with every jail.
+	for _, pid := range slices.Backward(pids) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 			errs = append(errs, err)
 		}
 	}
 	<-end
+	for _, pid := range pids {
+		errs = append(errs, awaitEnd(pid))
+	}
 	return errors.Join(errs...)
+}
+
+// awaitEnd waits until a process that was killed holds nothing any more: no port, and no lock.
+func awaitEnd(pid int) error {
+	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); time.Sleep(time.Millisecond) { // the kernel tells nobody but its parent
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return nil
+		}
+		// A process is a zombie when its first thread has ended, and holds its files until the last one has.
+		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // none: it is gone
+		if _, state, found := strings.Cut(string(text), ") "); found && (state[0] == 'Z' || state[0] == 'X') && len(threads) < 2 {
+			return nil
+		}
+	}
+	return fmt.Errorf("process %d was killed and has not ended", pid)
 }
 
 // Scope is what of the host belongs to the instance. The zero Scope before the first Start.
