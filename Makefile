@@ -44,7 +44,7 @@ test: setup templates ## every test, as root
 
 .PHONY: screenshots
 screenshots: setup templates ## pictures of every page of the console, light, dark and of a phone's width, in out/screenshots
-	SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 30m -run '^TestScreenshots$$' $(if $(ROOT),$(AS_ROOT)) ./test
+	SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 30m -tags screenshots -run '^TestScreenshots$$' $(if $(ROOT),$(AS_ROOT)) ./test
 
 .PHONY: bench
 bench: setup templates ## measure, next to docker run and plain Chromium; appends to bench/results

@@ -4,8 +4,6 @@ package test
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -41,23 +39,6 @@ func TestEveryPageOfTheConsole(t *testing.T) {
 		f.script(t, "console_viewer.mjs", f.keys["viewer"], map[string]string{"ADMIN": f.keys["admin"]})
 		f.didNothing(t, f.keys["viewer"])
 	})
-}
-
-// TestScreenshots makes pictures of every page, in the folder that SCREENSHOTS names: make screenshots.
-func TestScreenshots(t *testing.T) {
-	dir := os.Getenv("SCREENSHOTS")
-	if dir == "" {
-		t.Skip("SCREENSHOTS names no folder; run `make screenshots`")
-	}
-	clients(t)
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := newFurnished(t, "")
-	for _, view := range []string{"light", "dark", "phone"} {
-		f.script(t, "console_pages.mjs", f.key(), map[string]string{"VIEW": view, "SCREENSHOTS": dir})
-	}
 }
 
 // didNothing compares what an operator did, by the log, with what everybody may.
