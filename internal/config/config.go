@@ -50,6 +50,8 @@ type Config struct {
 	// Runtime is auto, runc, crun, runsc or the absolute path of an OCI runtime.
 	Runtime string
 	Storage Storage
+	// ZFSDataset is the dataset beneath which templates and clones are, for storage zfs: zroot/clawjail.
+	ZFSDataset string
 	// ExtraCA are files of certificates (PEM) that the browsers in jails trust besides the public ones.
 	ExtraCA []string
 
@@ -80,6 +82,8 @@ type Agents struct {
 	WorkspaceRoots []string
 	// JailRoots are the folders beneath which there may be roots for jails that are no template's. There are none by default.
 	JailRoots []string
+	// AllowHostNetwork lets a program that is run without a host daemon be on the network of the host, when that is asked for.
+	AllowHostNetwork bool
 	// Limits of what does not say its own. Tmp is /tmp, and State the volume at /state.
 	Limits AgentLimits
 	// Log is how much of what an agent prints is kept, of each stream.
@@ -197,11 +201,12 @@ type Login struct {
 // Storage is how clones are made.
 type Storage string
 
-// With auto, btrfs is taken when the data directory is on btrfs, else overlay.
+// With auto, ZFS is taken on FreeBSD, btrfs when the data directory is on btrfs, else overlay.
 const (
 	StorageAuto    Storage = "auto"
 	StorageOverlay Storage = "overlay"
 	StorageBtrfs   Storage = "btrfs"
+	StorageZFS     Storage = "zfs"
 )
 
 // Gateway is the only way out of a jail.

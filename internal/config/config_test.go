@@ -97,6 +97,10 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
 	got.MCPServers = nil
+	if got.ZFSDataset == "" {
+		t.Errorf("a commented example was not switched on: %+v", got)
+	}
+	got.ZFSDataset = ""
 	got.TLS, got.BehindProxy, got.ExtraCA, got.Gateway.PrivateDestinations = TLS{}, nil, nil, nil
 	if diff := cmp.Diff(linuxRoot().Default(), got, sameConfig); diff != "" {
 		t.Errorf("a commented path is not the default (-default +file):\n%s", diff)
@@ -147,6 +151,7 @@ warm_pool: {size: 0, max_age: 4m, browser: full}
 network_slots: {ready: 5}
 workspace_roots: [/w, /x]
 jail_roots: [/j]
+allow_host_network: true
 agents: {driver: docker, log: 2MiB, limits: {memory: 64MiB, cpu: 2, tasks: 9, tmp: 2MiB, state: 16MiB, files: 99}}
 docker: {socket: /s, subnet: 10.91.0.0/24, image: i}
 mcp_servers:
@@ -181,7 +186,7 @@ log: {level: debug, format: json}
 		WarmPool:     WarmPool{Size: 0, MaxAge: 4 * time.Minute, Browser: BrowserFull},
 		NetworkSlots: NetworkSlots{Ready: 5},
 		Limits:       Limits{Memory: GiB, CPU: 0.5, Tasks: 100, Tmp: 2 * MiB, SHM: MiB, Files: 65},
-		Agents: Agents{Driver: AgentDriverDocker, WorkspaceRoots: []string{"/w", "/x"}, JailRoots: []string{"/j"}, Log: 2 * MiB,
+		Agents: Agents{Driver: AgentDriverDocker, WorkspaceRoots: []string{"/w", "/x"}, JailRoots: []string{"/j"}, AllowHostNetwork: true, Log: 2 * MiB,
 			Limits: AgentLimits{Memory: 64 * MiB, CPU: 2, Tasks: 9, Tmp: 2 * MiB, State: 16 * MiB, Files: 99}},
 		Docker: Docker{Socket: "/s", Subnet: netip.MustParsePrefix("10.91.0.0/24"), Image: "i"},
 		MCPServers: []MCPServer{

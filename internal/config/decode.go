@@ -37,7 +37,8 @@ func (c *Config) decode(m *yamldoc.Map) {
 	})
 	m.Value("uid_base", whole(&c.UIDBase, math.MaxUint32))
 	m.Value("runtime", text(&c.Runtime))
-	m.Value("storage", word(&c.Storage, StorageAuto, StorageOverlay, StorageBtrfs))
+	m.Value("storage", word(&c.Storage, StorageAuto, StorageOverlay, StorageBtrfs, StorageZFS))
+	m.Value("zfs_dataset", text(&c.ZFSDataset))
 	m.Values("extra_ca", texts(&c.ExtraCA))
 	m.Map("vault", func(m *yamldoc.Map) { m.Value("key_file", text(&c.Vault.KeyFile)) })
 	m.Map("grants", func(m *yamldoc.Map) {
@@ -75,6 +76,7 @@ func (c *Config) decode(m *yamldoc.Map) {
 	m.Map("limits", c.Limits.decode)
 	m.Values("workspace_roots", texts(&c.Agents.WorkspaceRoots))
 	m.Values("jail_roots", texts(&c.Agents.JailRoots))
+	m.Value("allow_host_network", truth(&c.Agents.AllowHostNetwork))
 	m.Map("agents", c.Agents.decode)
 	m.Map("docker", func(m *yamldoc.Map) {
 		m.Value("socket", text(&c.Docker.Socket))

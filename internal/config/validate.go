@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -40,10 +41,26 @@ func (c Config) Validate() error {
 	c.validateServers(v)
 	c.HostBrowser.validate(v)
 	c.Console.validate(v)
-	oneOf(v, "storage", c.Storage, StorageAuto, StorageOverlay, StorageBtrfs)
+	c.validateStorage(v)
 	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf(v, "log.format", c.Log.Format, "text", "json")
 	return v.Err()
+}
+
+// maxDataset leaves room below it: the name of a dataset has at most 255 characters, its snapshots' included (zfs(8)).
+const maxDataset = 120
+
+// A dataset is a pool and at least one more element: clawjail does not work in the root of a pool.
+var datasetName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.:-]*(/[A-Za-z0-9][A-Za-z0-9_.:-]*)+$`)
+
+func (c Config) validateStorage(v *validation) {
+	oneOf(v, "storage", c.Storage, StorageAuto, StorageOverlay, StorageBtrfs, StorageZFS)
+	switch {
+	case c.ZFSDataset == "" && c.Storage == StorageZFS:
+		v.flaw("zfs_dataset", "name a dataset that exists, for example zroot/clawjail", "storage zfs needs a dataset")
+	case c.ZFSDataset != "" && (len(c.ZFSDataset) > maxDataset || !datasetName.MatchString(c.ZFSDataset)):
+		v.flaw("zfs_dataset", "write POOL/NAME, for example zroot/clawjail", "%q is not the name of a dataset", c.ZFSDataset)
+	}
 }
 
 // validation collects flaws that have a hint.
