@@ -46,6 +46,8 @@ type Options struct {
 	Width, Height int
 	// Language is the language that pages are asked for, such as "en-US"; empty is that.
 	Language string
+	// NoSandbox starts it without its own sandbox, where jails do not let it have one. The jail is the only wall then.
+	NoSandbox bool
 }
 
 // Validate reports everything that is wrong, with the code bad_config. What goes into a flag is narrow on purpose: a
@@ -114,8 +116,8 @@ func (o Options) complete() Options {
 }
 
 // Command is the program and its arguments. The browser speaks the DevTools protocol on file descriptors 3 (commands)
-// and 4 (replies), and opens about:blank. Its own sandbox is on: it needs a user that is not root and may make user
-// namespaces.
+// and 4 (replies), and opens about:blank. Its own sandbox is on, unless NoSandbox: it needs a user that is not root and may
+// make user namespaces.
 func Command(options Options) ([]string, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
@@ -125,6 +127,9 @@ func Command(options Options) ([]string, error) {
 	if o.Build == Full {
 		// The shell has no other mode.
 		line = append(line, "--headless=new")
+	}
+	if o.NoSandbox {
+		line = append(line, "--no-sandbox")
 	}
 	line = append(line,
 		"--remote-debugging-pipe",

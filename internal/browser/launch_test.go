@@ -142,3 +142,21 @@ func TestBadOptionsMakeNoLaunchLine(t *testing.T) {
 		}
 	}
 }
+
+func TestTheSandboxIsOffOnlyWhereJailsDoNotLetItBe(t *testing.T) {
+	for _, build := range []Build{Shell, Full} {
+		o := options(build)
+		with, err := Command(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.NoSandbox = true
+		without, err := Command(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rest := slices.DeleteFunc(without, func(a string) bool { return a == "--no-sandbox" }); len(without) != len(with)+1 || !slices.Equal(rest, with) {
+			t.Errorf("%s: %q is not %q and that", build, without, with)
+		}
+	}
+}

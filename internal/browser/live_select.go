@@ -13,10 +13,9 @@ const seekTimeout = 2 * time.Second
 
 // choice is a select element whose list a person sees.
 type choice struct {
-	seeker   *seeker
-	found    sighted
-	multiple bool
-	options  []PopupOption
+	seeker  *seeker
+	found   sighted
+	options []PopupOption
 }
 
 // opensSelect says whether a key opens the list of a select element.

@@ -38,7 +38,7 @@ func newDisk(dir string) (disk, error) {
 }
 
 func (d disk) parts() jail.Parts {
-	return jail.Parts{Storage: diskStorage{d}, Network: diskNetwork{d}, Firewall: diskFirewall{d}, Runtime: diskRuntime{d}, Limiter: diskLimiter{d}}
+	return jail.Parts{Storage: diskStorage{d}, Network: diskNetwork{d}, Firewall: diskFirewall{d}, Runtime: diskRuntime{d}, Limiter: diskLimiter{d}, Means: jail.AllMeans()}
 }
 
 func (d disk) path(k jail.TraceKind, id string) string { return filepath.Join(d.dir, string(k), id) }

@@ -78,6 +78,7 @@ func (s *server) info(ctx context.Context) (any, error) {
 	i := Info{
 		Version: s.Version, PID: os.Getpid(), Started: s.started, Installation: s.Installation,
 		Subnet: s.Pool.Subnet(), Gateway: s.Pool.Gateway(), Jails: len(all), MaxJails: s.MaxJails,
+		Unsandboxed: !s.life.Parts.Means.UserNamespaces,
 	}
 	if s.makers.containers != nil {
 		i.ContainerGateway = s.makers.containers.Gateway()

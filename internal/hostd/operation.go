@@ -164,6 +164,8 @@ type Info struct {
 	Gateway  netip.Addr `json:"gateway"`
 	Jails    int        `json:"jails"`
 	MaxJails int        `json:"max_jails"`
+	// Unsandboxed: browsers cannot have a sandbox of their own in the jails of this host.
+	Unsandboxed bool `json:"unsandboxed,omitempty"`
 	// ContainerGateway is what Gateway is for agents in containers; it is not there while no container was asked for.
 	ContainerGateway netip.Addr `json:"container_gateway,omitzero"`
 }

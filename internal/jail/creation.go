@@ -41,7 +41,7 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deli
 		l.Parts.Network.Release(lease)
 		return nil, err
 	}
-	m := &making{deliver: deliver, place: Placement{Name: e.rec.Name, Spec: spec, Lease: lease, Profile: ProfileFor(spec, lease)}}
+	m := &making{deliver: deliver, place: Placement{Name: e.rec.Name, Spec: spec, Lease: lease, Profile: l.profile(spec, lease)}}
 	defer func() {
 		m.closeJailEnds()
 		if err == nil {

@@ -21,6 +21,7 @@ type Parts struct {
 	Firewall Firewall
 	Runtime  Runtime
 	Limiter  Limiter
+	Means    Means
 }
 
 // Options configure a Lifecycle. Every field without a default is required.
@@ -185,7 +186,7 @@ func (l *Lifecycle) Token(ctx context.Context, name Name, token []byte) error {
 	if r.Spec.Agent == nil || !r.Spec.Agent.Token {
 		return problem.New(problem.Conflict, "", "jail %s has no place for a token", name)
 	}
-	return l.Parts.Storage.Token(ctx, name, ProfileFor(r.Spec, r.Lease).UID, token)
+	return l.Parts.Storage.Token(ctx, name, l.profile(r.Spec, r.Lease).UID, token)
 }
 
 // Exec implements Maker.
@@ -230,6 +231,11 @@ func (l *Lifecycle) RemoveState(ctx context.Context, a Agent) error {
 	return l.Parts.Storage.RemoveState(ctx, a)
 }
 
+// profile is how a jail is confined on this substrate.
+func (l *Lifecycle) profile(s Spec, lease Lease) Profile {
+	return ProfileFor(s, lease).With(l.Parts.Means)
+}
+
 // running is a jail whose program has begun and has not ended.
 func (l *Lifecycle) running(name Name) (Placement, Process, error) {
 	e, err := l.lookup(name)
@@ -240,7 +246,7 @@ func (l *Lifecycle) running(name Name) (Placement, Process, error) {
 	if r.Exit != nil || r.State != StateStarted && r.State != StateReady {
 		return Placement{}, Process{}, problem.New(problem.Conflict, "start it first", "jail %s does not run", name)
 	}
-	return Placement{Name: r.Name, Spec: r.Spec, Lease: r.Lease, Profile: ProfileFor(r.Spec, r.Lease), Root: r.Root, NetNS: r.NetNS}, r.Process, nil
+	return Placement{Name: r.Name, Spec: r.Spec, Lease: r.Lease, Profile: l.profile(r.Spec, r.Lease), Root: r.Root, NetNS: r.NetNS}, r.Process, nil
 }
 
 // Wait blocks until the jail's program has ended.

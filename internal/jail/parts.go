@@ -157,7 +157,7 @@ type TraceKind string
 // each kind fails until it covers it.
 const (
 	TraceProcess      TraceKind = "process"
-	TraceCgroup       TraceKind = "cgroup"
+	TraceCgroup       TraceKind = "cgroup" // or the rules of rctl(8)
 	TraceMount        TraceKind = "mount"
 	TraceClone        TraceKind = "clone"
 	TraceInterface    TraceKind = "interface"

@@ -102,6 +102,31 @@ func ProfileFor(s Spec, l Lease) Profile {
 	return p
 }
 
+// Means are what a substrate can confine with beyond what all of them can. What it has no means for is left out of the
+// profile by one rule, and not by a driver that reports more than it saw.
+type Means struct {
+	// Seccomp is a filter of system calls for each jail.
+	Seccomp bool
+	// SharedMemoryFolder is /dev/shm. Elsewhere shared memory is the kernel's, and counts against the limit of memory.
+	SharedMemoryFolder bool
+	// UserNamespaces are what a browser builds its own sandbox for its pages from. Without them the jail is the only wall.
+	UserNamespaces bool
+}
+
+// AllMeans are those of Linux.
+func AllMeans() Means { return Means{Seccomp: true, SharedMemoryFolder: true, UserNamespaces: true} }
+
+// With is the profile as a substrate with these means confines.
+func (p Profile) With(m Means) Profile {
+	if !m.Seccomp {
+		p.Seccomp = ""
+	}
+	if !m.SharedMemoryFolder {
+		p.Tmpfs = slices.DeleteFunc(slices.Clone(p.Tmpfs), func(t Tmpfs) bool { return t.Path == "/dev/shm" })
+	}
+	return p
+}
+
 // Observed is what the host says of a started jail: read from the kernel, not from what was asked for.
 type Observed struct {
 	UIDs, GIDs      []uint32 // real, effective, saved and file system ids

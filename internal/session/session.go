@@ -155,6 +155,8 @@ type Options struct {
 	Policy policy.Policy
 	// ExtraCA are the certificates that browsers trust besides the public ones. May be empty. See [ParseCertificates].
 	ExtraCA Certificates
+	// Unsandboxed: browsers run without a sandbox of their own, because the jails of this host do not let them have one.
+	Unsandboxed bool
 	// Authority decides who may do what, and Records is where it is written down.
 	Authority Authority
 	Records   Records

@@ -52,7 +52,7 @@ func (s *Service) blueprint(ctx context.Context, sh shape) (blueprint, error) {
 	}
 	home := jail.KindBrowser.Home()
 	launch := browser.Options{Build: browser.Build(sh.build), Binary: program, Proxy: s.Proxy, ProfileDir: home + "/profile",
-		Home: home, TempDir: "/tmp"}
+		Home: home, TempDir: "/tmp", NoSandbox: s.Unsandboxed}
 	argv, err := browser.Command(launch)
 	if err != nil {
 		return blueprint{}, fmt.Errorf("describe the browser: %w", err)

@@ -141,7 +141,7 @@ func NewMemory(h *Host) *Memory {
 func (m *Memory) Options() jail.Options {
 	return jail.Options{
 		Installation: "test",
-		Parts:        jail.Parts{Storage: storage{m}, Network: network{m}, Firewall: firewall{m}, Runtime: runtime{m}, Limiter: limiter{m}},
+		Parts:        jail.Parts{Storage: storage{m}, Network: network{m}, Firewall: firewall{m}, Runtime: runtime{m}, Limiter: limiter{m}, Means: jail.AllMeans()},
 		Pool:         m.Pool,
 		Journal:      journal{m},
 	}
