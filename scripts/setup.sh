@@ -39,6 +39,7 @@ curl curl                      a client of the gateway
 python3 python3                another one
 dockerd docker.io              the driver of containers, and the peer of the benchmarks
 /usr/lib/postgresql postgresql  the second database of the tests
+zfs zfs-fuse?                  clones on ZFS, in the tests
 nginx nginx-light               a proxy in front, for the tests
 caddy caddy?                    another one
 docker docker-cli?             the same, where it is a package of its own
@@ -146,7 +147,7 @@ mark='written by clawjail, scripts/setup.sh'
 hold_services() {
 	release_services # what an interrupted run left
 	held=
-	for name in docker containerd docker-registry postgresql nginx caddy; do
+	for name in docker containerd docker-registry postgresql nginx caddy zfs-fuse; do
 		pgrep -x "$name" >/dev/null 2>&1 || pgrep -x "${name}d" >/dev/null 2>&1 || pgrep -x "${name%ql}" >/dev/null 2>&1 || held="$held $name"
 	done
 	[ ! -e "$policy" ] || as_root mv "$policy" "$saved"
@@ -183,7 +184,7 @@ apt_install() {
 	trap 'exit 130' INT TERM HUP
 	hold_services
 	fresh=
-	for name in nginx caddy; do
+	for name in nginx caddy zfs-fuse; do
 		command -v "$name" >/dev/null 2>&1 || fresh="$fresh $name"
 	done
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends --no-remove "$@" ||

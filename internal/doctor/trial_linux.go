@@ -149,7 +149,7 @@ func (t *trial) options() (linux.Options, error) {
 	}
 	gateway := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	return linux.Options{
-		Installation: t.id, RunDir: t.run, DataDir: t.data, Storage: string(t.c.Storage), Runtime: t.c.Runtime,
+		Installation: t.id, RunDir: t.run, DataDir: t.data, Storage: string(t.c.Storage), ZFSDataset: t.c.ZFSDataset, Runtime: t.c.Runtime,
 		Gateway: gateway, Log: t.log,
 	}, nil
 }
@@ -160,7 +160,14 @@ func (t *trial) openStorage(templates string) (*linux.Storage, error) {
 		return nil, err
 	}
 	o.Templates = templates
-	return linux.NewStorage(o)
+	s, err := linux.NewStorage(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Ready(t.ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
 
 // openPool takes a network that nobody uses, and writes it down for whoever has to clear up.

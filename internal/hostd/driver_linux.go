@@ -24,7 +24,7 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 	}
 	o := linux.Options{
 		Installation: id, RunDir: c.RunDir, DataDir: c.DataDir, Templates: c.TemplatesDir,
-		Storage: string(c.Storage), Runtime: c.Runtime, Gateway: pool.Gateway(), Log: log,
+		Storage: string(c.Storage), ZFSDataset: c.ZFSDataset, Runtime: c.Runtime, Gateway: pool.Gateway(), Log: log,
 		WorkspaceRoots: c.Agents.WorkspaceRoots, JailRoots: c.Agents.JailRoots, StageDir: os.Getenv(stageDirVariable),
 	}
 	var closers []func(context.Context) error
@@ -47,6 +47,9 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 		return Parts{}, err
 	}
 	closeOf(storage.Close)
+	if err := storage.Ready(ctx); err != nil {
+		return Parts{}, err
+	}
 	limiter, err := linux.NewLimiter(o)
 	if err != nil {
 		return Parts{}, err
@@ -68,7 +71,7 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 	}
 	closeOf(firewall.Close)
 	return Parts{
-		Parts: jail.Parts{Storage: storage, Network: network, Firewall: firewall, Runtime: runtime, Limiter: limiter},
+		Parts: jail.Parts{Storage: storage, Network: network, Firewall: firewall, Runtime: runtime, Limiter: limiter, Means: jail.AllMeans()},
 		Start: func(ctx context.Context) error {
 			network.Start()
 			return nil
@@ -108,4 +111,6 @@ func Uninstall(ctx context.Context, c config.Config, id jail.Installation, pool 
 }
 
 // Trees makes the folders that templates are built in, so that this host's storage can clone them.
-func Trees(c config.Config) (TreeMaker, error) { return linux.OpenTrees(c.DataDir, string(c.Storage)) }
+func Trees(c config.Config) (TreeMaker, error) {
+	return linux.OpenTrees(c.DataDir, string(c.Storage), c.ZFSDataset)
+}

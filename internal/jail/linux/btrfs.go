@@ -3,6 +3,7 @@
 package linux
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -65,9 +66,28 @@ func isSubvolume(fd int) (bool, error) {
 	return st.Ino == subvolumeInode, nil
 }
 
-// snapshot makes a writable snapshot of the template and binds it to place/root.
-func (s *Storage) snapshot(place *folder, name jail.Name, template int) error {
-	ok, err := isSubvolume(template)
+// subvolumes are clones that are snapshots on btrfs, in a folder of the data directory.
+type subvolumes struct {
+	o      Options
+	clones *folder
+}
+
+func (b *subvolumes) kind() string                { return StorageBtrfs }
+func (b *subvolumes) ready(context.Context) error { return nil }
+func (b *subvolumes) trees() *Trees               { return &Trees{subvolumes: true} }
+func (b *subvolumes) close() error                { return b.clones.Close() }
+
+func (b *subvolumes) list(context.Context) ([]jail.Trace, error) {
+	return b.clones.traces(jail.TraceClone, b.o.Installation)
+}
+
+func (b *subvolumes) destroy(_ context.Context, name jail.Name) error {
+	return deleteSubvolume(b.clones, string(name))
+}
+
+// clone makes a writable snapshot of the template and binds it to place/root.
+func (b *subvolumes) clone(_ context.Context, place *folder, name jail.Name, t origin) error {
+	ok, err := isSubvolume(t.tree)
 	if err != nil {
 		return err
 	}
@@ -75,12 +95,17 @@ func (s *Storage) snapshot(place *folder, name jail.Name, template int) error {
 		return problem.New(problem.BadTemplate, "build the template again; on btrfs its root file system is made a subvolume",
 			"the template is not a btrfs subvolume")
 	}
-	args := btrfsArgsV2{fd: int64(template)}
+	args := btrfsArgsV2{fd: int64(t.tree)}
 	copy(args.name[:], name)
-	if err := btrfsIoctl(s.clones.fd, btrfsSnapCreateV2, unsafe.Pointer(&args)); err != nil {
+	if err := btrfsIoctl(b.clones.fd, btrfsSnapCreateV2, unsafe.Pointer(&args)); err != nil {
 		return shortage(fmt.Errorf("snapshot: %w", err))
 	}
-	tree, err := unix.OpenTree(s.clones.fd, string(name), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	return bindRoot(b.clones, string(name), place)
+}
+
+// bindRoot binds a folder to place/root, without devices and setuid.
+func bindRoot(parent *folder, name string, place *folder) error {
+	tree, err := unix.OpenTree(parent.fd, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return fmt.Errorf("open the snapshot: %w", err)
 	}
@@ -119,71 +144,4 @@ func deleteSubvolume(parent *folder, name string) error {
 		err = errors.Join(jail.ErrHasDependents, err)
 	}
 	return &os.PathError{Op: "remove subvolume", Path: filepath.Join(parent.path, name), Err: err}
-}
-
-// Trees makes the folders that templates are built in: subvolumes where clones are snapshots, else plain folders.
-// The caller is root's command line, and the paths are below the folder of templates.
-type Trees struct{ subvolumes bool }
-
-// OpenTrees decides as NewStorage does, without making anything: subvolumes when dataDir is on btrfs and storage is not
-// overlay. dataDir need not exist yet; then the folder that it will be made in decides.
-func OpenTrees(dataDir, storage string) (*Trees, error) {
-	if storage == StorageOverlay {
-		return &Trees{}, nil
-	}
-	for dir := dataDir; ; dir = filepath.Dir(dir) {
-		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if errors.Is(err, unix.ENOENT) && dir != "/" {
-			continue
-		}
-		if err != nil {
-			return nil, &os.PathError{Op: "open", Path: dir, Err: err}
-		}
-		on, err := isBtrfs(fd)
-		return &Trees{subvolumes: on}, errors.Join(err, unix.Close(fd))
-	}
-}
-
-// Make makes an empty tree with mode 0755. Its parent must exist, and it must not.
-func (t *Trees) Make(path string) error {
-	parent, err := openTrusted(filepath.Dir(path))
-	if err != nil {
-		return fmt.Errorf("make tree: %w", err)
-	}
-	name := filepath.Base(path)
-	if t.subvolumes {
-		err = makeSubvolume(parent, name)
-	} else {
-		err = parent.mkdir(name, 0o755)
-	}
-	if err == nil {
-		err = os.Chmod(path, 0o755) // whatever the umask is
-	}
-	return errors.Join(err, parent.Close())
-}
-
-// Remove removes a tree of either kind with everything in it. It follows no link and enters no mount. That there is
-// none is fine.
-func (t *Trees) Remove(path string) error {
-	parent, err := openTrusted(filepath.Dir(path))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("remove tree: %w", err)
-	}
-	name := filepath.Base(path)
-	subvolume := false
-	if dir, err2 := parent.folder(name); err2 == nil {
-		subvolume, err = isSubvolume(dir.fd)
-		err = errors.Join(err, dir.Close())
-	}
-	switch {
-	case err != nil:
-	case subvolume:
-		err = deleteSubvolume(parent, name)
-	default:
-		err = parent.removeAll(name)
-	}
-	return errors.Join(err, parent.Close())
 }

@@ -3,8 +3,8 @@
 // The parts follow the contracts of package jail, which owns the order of steps, the journal and the reaper. Here is
 // only what needs the kernel:
 //
-//   - Storage clones a template: overlayfs over the template's folder, or a btrfs snapshot where the data directory is
-//     on btrfs.
+//   - Storage clones a template: overlayfs over the template's folder, a btrfs snapshot where the data directory is on
+//     btrfs, or a ZFS dataset where one is named.
 //   - Network and Firewall give a jail one address and open the gateway to it, and nothing else.
 //   - Limiter bounds memory, processor time and tasks by control groups of version 1 or 2, before anything runs.
 //   - Runtime has an OCI runtime (crun, runc or runsc) start the program, and ends it by control group and process

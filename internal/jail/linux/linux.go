@@ -29,8 +29,10 @@ type Options struct {
 	DataDir string
 	// Templates is the folder of templates: <Templates>/<name>/rootfs. Default <DataDir>/templates.
 	Templates string
-	// Storage is auto, overlay or btrfs. Default auto: btrfs where DataDir is on btrfs, else overlay.
+	// Storage is auto, overlay, btrfs or zfs. Default auto: btrfs where DataDir is on btrfs, else overlay.
 	Storage string
+	// ZFSDataset is the dataset beneath which templates and clones are, for storage zfs.
+	ZFSDataset string
 	// Runtime is auto, crun, runc, runsc or the absolute path of one of them. Default auto: crun when a container
 	// really runs with it, else runc.
 	Runtime string
@@ -53,6 +55,7 @@ const (
 	StorageAuto    = "auto"
 	StorageOverlay = "overlay"
 	StorageBtrfs   = "btrfs"
+	StorageZFS     = "zfs"
 )
 
 // The values of Options.Runtime that are not paths.
@@ -91,8 +94,11 @@ func (o *Options) Validate() error {
 		o.Templates = filepath.Join(o.DataDir, "templates")
 	}
 	o.Storage = cmp.Or(o.Storage, StorageAuto)
-	if !slices.Contains([]string{StorageAuto, StorageOverlay, StorageBtrfs}, o.Storage) {
-		bad("use auto, overlay or btrfs", "storage is %q", o.Storage)
+	if !slices.Contains([]string{StorageAuto, StorageOverlay, StorageBtrfs, StorageZFS}, o.Storage) {
+		bad("use auto, overlay, btrfs or zfs", "storage is %q", o.Storage)
+	}
+	if o.Storage == StorageZFS && o.ZFSDataset == "" {
+		bad("set zfs_dataset, for example to zroot/clawjail", "storage is zfs, and there is no dataset for it")
 	}
 	o.Runtime = cmp.Or(o.Runtime, RuntimeAuto)
 	if !path.IsAbs(o.Runtime) && !slices.Contains([]string{RuntimeAuto, RuntimeCrun, RuntimeRunc, RuntimeRunsc}, o.Runtime) {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestOptionsReportEverythingWrongAtOnce(t *testing.T) {
-	o := Options{Installation: "TOO LONG", RunDir: "run", DataDir: "", Storage: "zfs", Runtime: "podman", CgroupParent: "../x",
+	o := Options{Installation: "TOO LONG", RunDir: "run", DataDir: "", Storage: "xfs", Runtime: "podman", CgroupParent: "../x",
 		WorkspaceRoots: []string{"/ok", "/srv/.."}, JailRoots: []string{"jails"}, StageDir: "stage"}
 	err := o.Validate()
 	if err == nil {

@@ -3,12 +3,15 @@
 package linux
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
 )
 
 // What a clone may be written to by the runtime before it becomes read-only: mount points and nothing else.
@@ -19,6 +22,20 @@ const (
 
 // cloneAttributes of every clone. Access times would be written to the upper layer.
 const cloneAttributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOATIME
+
+// overlays are clones that are all mount and nothing else.
+type overlays struct{}
+
+func (overlays) kind() string                               { return StorageOverlay }
+func (overlays) ready(context.Context) error                { return nil }
+func (overlays) destroy(context.Context, jail.Name) error   { return nil }
+func (overlays) list(context.Context) ([]jail.Trace, error) { return nil, nil }
+func (overlays) trees() *Trees                              { return &Trees{} }
+func (overlays) close() error                               { return nil }
+
+func (overlays) clone(_ context.Context, place *folder, _ jail.Name, t origin) error {
+	return overlay(place, t.tree)
+}
 
 // overlay mounts a tmpfs at place/rw, and an overlay of the template and that tmpfs at place/root. No path is given to
 // the kernel, only descriptors.

@@ -25,22 +25,44 @@ const (
 
 // Storage clones templates.
 //
-// An overlay is the template's folder below and a small tmpfs above; a snapshot is a btrfs subvolume, bound to its
-// place. Either way the clone is one mount at <run>/jails/<name>/root, without devices and setuid, in a folder of the
-// host that nothing else is mounted into. The jail sees it read-only: what is above only takes the mount points that
-// the runtime makes.
+// An overlay is the template's folder below and a small tmpfs above; a snapshot is a btrfs subvolume or a ZFS dataset,
+// bound to its place. Either way the clone is one mount at <run>/jails/<name>/root, without devices and setuid, in a
+// folder of the host that nothing else is mounted into. The jail sees it read-only: what is above only takes the mount
+// points that the runtime makes.
 type Storage struct {
 	o         Options
 	run       *folder
 	jails     *folder
 	data      *folder
 	templates *folder
-	clones    *folder // nil with overlays
 	volumes   *folder // of agents' states
+	cloner    cloner
 	locks     locks
 }
 
-// NewStorage opens the folders and decides between overlay and btrfs.
+// cloner is one way of making clones of templates: overlays, subvolumes or datasets.
+type cloner interface {
+	kind() string
+	// ready looks whether clones can be made, and prepares what all of them share.
+	ready(ctx context.Context) error
+	// clone makes the clone and attaches it at place/root. What it leaves when it fails is for unmount and destroy.
+	clone(ctx context.Context, place *folder, name jail.Name, t origin) error
+	// destroy removes what of a clone is not below its place, after all of it was unmounted.
+	destroy(ctx context.Context, name jail.Name) error
+	// list reports the clones that destroy removes.
+	list(ctx context.Context) ([]jail.Trace, error)
+	// trees makes the folders that templates are built in, so that they can be cloned.
+	trees() *Trees
+	close() error
+}
+
+// origin is what a clone is made of: an open folder, and its path.
+type origin struct {
+	tree int
+	path string
+}
+
+// NewStorage opens the folders and decides between overlay, btrfs and ZFS.
 func NewStorage(o Options) (_ *Storage, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -69,24 +91,43 @@ func NewStorage(o Options) (_ *Storage, err error) {
 	if err = s.isolate(); err != nil {
 		return nil, err
 	}
-	onBtrfs, err := isBtrfs(s.data.fd)
+	s.cloner, err = newCloner(s.o, s.data, s.templates)
+	return s, err
+}
+
+func newCloner(o Options, data, templates *folder) (cloner, error) {
+	if o.Storage == StorageZFS {
+		return newDatasets(o, templates)
+	}
+	onBtrfs, err := isBtrfs(data.fd)
 	if err != nil {
 		return nil, err
 	}
 	if o.Storage == StorageOverlay || o.Storage == StorageAuto && !onBtrfs {
-		return s, nil
+		return overlays{}, nil
 	}
 	if !onBtrfs {
-		return nil, problem.New(problem.BadConfig, "use storage: auto", "storage is btrfs, and %s is not on btrfs", s.data.path)
+		return nil, problem.New(problem.BadConfig, "use storage: auto", "storage is btrfs, and %s is not on btrfs", data.path)
 	}
-	s.clones, err = s.data.sub(clonesFolder, 0o700)
-	return s, err
+	clones, err := data.sub(clonesFolder, 0o700)
+	return &subvolumes{o: o, clones: clones}, err
+}
+
+// Ready looks whether clones can be made, and prepares what all of them share: with ZFS the datasets that hold others.
+func (s *Storage) Ready(ctx context.Context) error {
+	if err := s.cloner.ready(ctx); err != nil {
+		return fmt.Errorf("prepare storage: %w", err)
+	}
+	return nil
 }
 
 // Close closes the folders. Clones stay.
 func (s *Storage) Close() error {
 	var errs []error
-	for _, f := range []*folder{s.clones, s.volumes, s.jails, s.templates, s.data, s.run} {
+	if s.cloner != nil {
+		errs = append(errs, s.cloner.close())
+	}
+	for _, f := range []*folder{s.volumes, s.jails, s.templates, s.data, s.run} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -94,16 +135,11 @@ func (s *Storage) Close() error {
 	return errors.Join(errs...)
 }
 
-// Kind is overlay or btrfs.
-func (s *Storage) Kind() string {
-	if s.clones != nil {
-		return StorageBtrfs
-	}
-	return StorageOverlay
-}
+// Kind is overlay, btrfs or zfs.
+func (s *Storage) Kind() string { return s.cloner.kind() }
 
 // Trees makes and removes the folders that templates are built in.
-func (s *Storage) Trees() *Trees { return &Trees{subvolumes: s.clones != nil} }
+func (s *Storage) Trees() *Trees { return s.cloner.trees() }
 
 // isolate makes the folder of jails a mount whose own mounts are seen in this namespace only. Where the host's mounts
 // are shared, as under systemd, every clone would otherwise appear in the namespaces of other services and be held
@@ -195,10 +231,10 @@ func (s *Storage) Clone(ctx context.Context, name jail.Name, spec jail.Spec) (ro
 	if err := place.mkdir(rootMount, 0o700); err != nil {
 		return "", err
 	}
-	if s.clones != nil && spec.Root == "" {
-		err = s.snapshot(place, name, tree)
-	} else {
+	if spec.Root != "" {
 		err = overlay(place, tree)
+	} else {
+		err = s.cloner.clone(ctx, place, name, origin{tree: tree, path: filepath.Join(s.templates.path, spec.Template, rootfsFolder)})
 	}
 	return filepath.Join(place.path, rootMount), err
 }
@@ -256,8 +292,9 @@ func (s *Storage) unmount(point string, force bool) error {
 	return errors.Join(err, parent.Close())
 }
 
-// Destroy removes the clone. What is still mounted is ErrBusy.
-func (s *Storage) Destroy(_ context.Context, name jail.Name) error {
+// Destroy removes the clone. What is still mounted is ErrBusy; a ZFS clone is, too, while somebody holds a file of it open
+// that was detached.
+func (s *Storage) Destroy(ctx context.Context, name jail.Name) error {
 	if err := s.o.check(name); err != nil {
 		return err
 	}
@@ -273,9 +310,7 @@ func (s *Storage) Destroy(_ context.Context, name jail.Name) error {
 	case errors.Is(err, os.ErrNotExist):
 		err = nil
 	}
-	if s.clones != nil {
-		err = errors.Join(err, deleteSubvolume(s.clones, string(name)))
-	}
+	err = errors.Join(err, s.cloner.destroy(ctx, name))
 	if errors.Is(err, unix.EBUSY) {
 		err = errors.Join(jail.ErrBusy, err)
 	}
@@ -286,7 +321,7 @@ func (s *Storage) Destroy(_ context.Context, name jail.Name) error {
 }
 
 // List reports mounts and clones of this installation.
-func (s *Storage) List(context.Context) ([]jail.Trace, error) {
+func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
 	var out []jail.Trace
 	all, err := mountsBelow(s.jails.path)
 	if err != nil {
@@ -301,18 +336,15 @@ func (s *Storage) List(context.Context) ([]jail.Trace, error) {
 			out = append(out, jail.Trace{Kind: jail.TraceMount, Name: jail.Name(name), Index: -1, ID: m.Point})
 		}
 	}
-	folders := []*folder{s.jails}
-	if s.clones != nil {
-		folders = append(folders, s.clones)
+	places, err := s.jails.traces(jail.TraceClone, s.o.Installation)
+	if err != nil {
+		return nil, fmt.Errorf("list clones: %w", err)
 	}
-	for _, f := range folders {
-		traces, err := f.traces(jail.TraceClone, s.o.Installation)
-		if err != nil {
-			return nil, fmt.Errorf("list clones: %w", err)
-		}
-		out = append(out, traces...)
+	clones, err := s.cloner.list(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list clones: %w", err)
 	}
-	return out, nil
+	return slices.Concat(out, places, clones), nil
 }
 
 // traces lists the entries of a folder that are names of jails of the installation.

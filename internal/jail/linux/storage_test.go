@@ -10,7 +10,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,6 +49,26 @@ func newBtrfsHost(t testing.TB) *testHost {
 	return newTestHost(t, func(o *Options) { o.DataDir, o.Templates = filepath.Join(point, "data"), "" })
 }
 
+// newZFSHost is newTestHost with the template, and the clones, in a pool of its own.
+func newZFSHost(t testing.TB) *testHost {
+	t.Helper()
+	dataset := testenv.Pool(t, 128<<20)
+	data := filepath.Join(t.TempDir(), "data")
+	trees, err := OpenTrees(data, StorageZFS, dataset)
+	must(t, err)
+	dir := filepath.Join(data, "templates", "tiny")
+	must(t, os.MkdirAll(dir, 0o755))
+	tree := filepath.Join(dir, rootfsFolder)
+	must(t, trees.Make(tree))
+	t.Cleanup(func() { must(t, trees.Remove(tree)) })
+	must(t, os.CopyFS(tree, os.DirFS(filepath.Join(templates(t), "tiny", rootfsFolder))))
+	h := newTestHost(t, func(o *Options) {
+		o.Storage, o.ZFSDataset, o.DataDir, o.Templates = StorageZFS, dataset, data, ""
+	})
+	must(t, h.storage.Ready(context.Background()))
+	return h
+}
+
 func run(t testing.TB, name string, args ...string) {
 	t.Helper()
 	if text, err := exec.Command(name, args...).CombinedOutput(); err != nil {
@@ -61,7 +83,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// onEachStorage runs a test on both kinds of storage.
+// onEachStorage runs a test on every kind of storage.
 func onEachStorage(t *testing.T, f func(t *testing.T, h *testHost)) {
 	t.Run(StorageOverlay, func(t *testing.T) { f(t, newTestHost(t)) })
 	t.Run(StorageBtrfs, func(t *testing.T) {
@@ -71,6 +93,22 @@ func onEachStorage(t *testing.T, f func(t *testing.T, h *testHost)) {
 		}
 		f(t, h)
 	})
+	t.Run(StorageZFS, func(t *testing.T) {
+		if testenv.OnZFS(t) {
+			f(t, newZFSHost(t))
+		}
+	})
+}
+
+// destroy destroys a clone, as the teardown does: again while it is busy.
+func (h *testHost) destroy(t testing.TB, name jail.Name) {
+	t.Helper()
+	var err error
+	testenv.Eventually(t, 10*time.Second, func() bool {
+		err = h.storage.Destroy(context.Background(), name)
+		return !errors.Is(err, jail.ErrBusy)
+	}, "destroy the clone")
+	must(t, err)
 }
 
 func nameOf(t testing.TB, h *testHost, n int) jail.Name {
@@ -108,7 +146,7 @@ func TestCloneIsTheTemplateAndNeverChangesIt(t *testing.T) {
 			t.Errorf("the root folder has mode %v (%v), want 0755", st.Mode(), err)
 		}
 		must(t, h.storage.Unmount(ctx, name, false))
-		must(t, h.storage.Destroy(ctx, name))
+		h.destroy(t, name)
 	})
 }
 
@@ -124,7 +162,7 @@ func TestCloneFailsWhenOneExists(t *testing.T) {
 			t.Errorf("the first clone was harmed: %v", err)
 		}
 		must(t, h.storage.Unmount(ctx, name, false))
-		must(t, h.storage.Destroy(ctx, name))
+		h.destroy(t, name)
 	})
 }
 
@@ -136,8 +174,7 @@ func TestBusyCloneIsToldAndForced(t *testing.T) {
 		if err := h.storage.Destroy(ctx, name); !errors.Is(err, jail.ErrBusy) {
 			t.Errorf("destroy while mounted: %v, want busy", err)
 		}
-		held, err := os.Open(filepath.Join(root, "bin/sh"))
-		must(t, err)
+		release := occupy(t, h, root)
 		if err := h.storage.Unmount(ctx, name, false); !errors.Is(err, jail.ErrBusy) {
 			t.Errorf("unmount while a file is open: %v, want busy", err)
 		}
@@ -145,8 +182,35 @@ func TestBusyCloneIsToldAndForced(t *testing.T) {
 		if left, err := mountsBelow(root); err != nil || len(left) > 0 {
 			t.Errorf("after a forced unmount there is %+v (%v)", left, err)
 		}
-		must(t, h.storage.Destroy(ctx, name))
-		must(t, held.Close())
+		if h.storage.Kind() != StorageZFS {
+			must(t, h.storage.Destroy(ctx, name))
+			release()
+			return
+		}
+		// A dataset is not destroyed under those who use it, out of sight or not.
+		if err := h.storage.Destroy(ctx, name); !errors.Is(err, jail.ErrBusy) {
+			t.Errorf("destroy while a process is in it: %v, want busy", err)
+		}
+		release()
+		h.destroy(t, name)
+	})
+}
+
+// occupy keeps a clone busy until release: by an open file, on ZFS by a process that is in it. The zfs-fuse of the tests
+// never forgets a file that was open when it was detached.
+func occupy(t *testing.T, h *testHost, root string) (release func()) {
+	t.Helper()
+	if h.storage.Kind() != StorageZFS {
+		held, err := os.Open(filepath.Join(root, "bin/sh"))
+		must(t, err)
+		return func() { must(t, held.Close()) }
+	}
+	cmd := exec.Command(testenv.Tool(t, "sleep"), "600")
+	cmd.Dir = filepath.Join(root, "bin")
+	must(t, cmd.Start())
+	return sync.OnceFunc(func() {
+		must(t, cmd.Process.Kill())
+		_ = cmd.Wait() // killed
 	})
 }
 
@@ -168,7 +232,7 @@ func TestUnmountTakesWhatIsMountedIntoTheCloneFirst(t *testing.T) {
 			t.Errorf("unmount: %v", err)
 			must(t, h.storage.Unmount(ctx, name, true))
 		}
-		must(t, h.storage.Destroy(ctx, name))
+		h.destroy(t, name)
 	})
 }
 
@@ -234,7 +298,7 @@ func TestSnapshotWithSubvolumesInsideHasDependents(t *testing.T) {
 	ctx, name := context.Background(), nameOf(t, h, 1)
 	_, err := h.storage.Clone(ctx, name, jail.Spec{Template: "tiny"})
 	must(t, err)
-	nested := filepath.Join(h.storage.clones.path, string(name), "nested")
+	nested := filepath.Join(h.storage.cloner.(*subvolumes).clones.path, string(name), "nested")
 	must(t, h.storage.Trees().Make(nested))
 	must(t, h.storage.Unmount(ctx, name, false))
 	if err := h.storage.Destroy(ctx, name); !errors.Is(err, jail.ErrHasDependents) {
@@ -286,20 +350,36 @@ func TestClonesOfASharedHostAreNotShared(t *testing.T) {
 }
 
 func TestTreesAreMadeAndRemoved(t *testing.T) {
-	for _, kind := range []string{StorageOverlay, StorageBtrfs} {
+	for _, kind := range []string{StorageOverlay, StorageBtrfs, StorageZFS} {
 		t.Run(kind, func(t *testing.T) {
 			testenv.Need(t, testenv.Root)
-			dir := t.TempDir()
-			if kind == StorageBtrfs {
+			dir, dataset := t.TempDir(), ""
+			switch kind {
+			case StorageBtrfs:
 				dir = onBtrfs(t)
+			case StorageZFS:
+				if !testenv.OnZFS(t) {
+					return
+				}
+				dataset = testenv.Pool(t, 128<<20)
 			}
-			trees := &Trees{subvolumes: kind == StorageBtrfs}
+			trees, err := OpenTrees(dir, kind, dataset)
+			must(t, err)
 			path := filepath.Join(dir, "tree")
 			must(t, trees.Make(path))
 			if err := trees.Make(path); !errors.Is(err, fs.ErrExist) {
 				t.Errorf("made twice: %v", err)
 			}
 			must(t, os.MkdirAll(filepath.Join(path, "a/b"), 0o755))
+			if kind == StorageZFS { // as after a boot
+				must(t, unix.Unmount(path, 0))
+			}
+			for _, settled := range []string{path, path, filepath.Join(dir, "no", "parent"), filepath.Join(dir, "none")} {
+				must(t, trees.Settle(settled))
+			}
+			if _, err := os.Stat(filepath.Join(path, "a/b")); err != nil {
+				t.Errorf("a tree is not there after it was settled: %v", err)
+			}
 			must(t, os.Symlink(dir, filepath.Join(path, "a/out")))
 			must(t, os.WriteFile(filepath.Join(dir, "stays"), nil, 0o644))
 			must(t, trees.Remove(path))

@@ -1,0 +1,113 @@
+//go:build linux
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/hostcmd"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/zfs"
+)
+
+// datasets are clones that are ZFS datasets: <zfs_dataset>/jails/<name>, mounted at place/rw, and bound from there to
+// place/root. They are never mounted by themselves, at boot for example.
+type datasets struct {
+	o         Options
+	templates *folder
+	zfs       *zfs.Datasets
+	tree      *zfs.Trees
+}
+
+func newDatasets(o Options, templates *folder) (*datasets, error) {
+	d, err := zfs.New(hostcmd.Runner{}, o.ZFSDataset)
+	if err != nil {
+		return nil, err
+	}
+	return &datasets{o: o, templates: templates, zfs: d, tree: zfs.NewTrees(d)}, nil
+}
+
+func (d *datasets) kind() string  { return StorageZFS }
+func (d *datasets) trees() *Trees { return &Trees{datasets: d.tree} }
+func (d *datasets) close() error  { return nil }
+
+// ready mounts the templates, too: they are not mounted at boot.
+func (d *datasets) ready(ctx context.Context) error {
+	if err := d.zfs.Open(ctx); err != nil {
+		return err
+	}
+	names, err := d.templates.names()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if jail.ValidTemplateName(name) != nil {
+			continue
+		}
+		tree := filepath.Join(d.templates.path, name, rootfsFolder)
+		// A template that cannot be cloned says so when it is.
+		if err := d.tree.Settle(ctx, tree); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.o.Log.Warn("mount a template", "template", name, "error", err)
+		}
+	}
+	return nil
+}
+
+func (d *datasets) clone(ctx context.Context, place *folder, name jail.Name, t origin) error {
+	if err := place.mkdir(writeMount, 0o700); err != nil {
+		return err
+	}
+	dataset := datasetOf(name)
+	if err := d.tree.Clone(ctx, t.path, dataset, map[string]string{
+		"mountpoint": filepath.Join(place.path, writeMount), "canmount": "noauto", "atime": "off", "devices": "off", "setuid": "off",
+	}); err != nil {
+		return err
+	}
+	mounted, err := isMounted(place, writeMount)
+	if err == nil && !mounted {
+		if err = d.zfs.Mount(ctx, dataset); err == nil {
+			mounted, err = isMounted(place, writeMount)
+		}
+	}
+	if err == nil && !mounted {
+		err = fmt.Errorf("mount dataset %s: it is mounted, and not in %s", dataset, place.path)
+	}
+	if err != nil {
+		return err
+	}
+	return bindRoot(place, writeMount, place)
+}
+
+func (d *datasets) destroy(ctx context.Context, name jail.Name) error {
+	return d.zfs.Destroy(ctx, datasetOf(name))
+}
+
+func (d *datasets) list(ctx context.Context) ([]jail.Trace, error) {
+	all, err := d.zfs.List(ctx, zfs.Jails)
+	if err != nil {
+		return nil, err
+	}
+	var out []jail.Trace
+	for _, c := range all {
+		if name := jail.Name(path.Base(c.Name)); c.Name == datasetOf(name) && name.Belongs(d.o.Installation) {
+			out = append(out, jail.Trace{Kind: jail.TraceClone, Name: name, Index: -1, ID: d.zfs.Full(c.Name)})
+		}
+	}
+	return out, nil
+}
+
+func datasetOf(name jail.Name) string { return zfs.Jails + "/" + string(name) }
+
+// isMounted says whether something is mounted on a folder in another.
+func isMounted(parent *folder, name string) (bool, error) {
+	var in, of unix.Stat_t
+	err := errors.Join(unix.Fstat(parent.fd, &of), unix.Fstatat(parent.fd, name, &in, unix.AT_SYMLINK_NOFOLLOW))
+	return in.Dev != of.Dev, err
+}
