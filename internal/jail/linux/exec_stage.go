@@ -23,6 +23,10 @@ import (
 // maxStaged is how many leftovers are looked at in one go.
 const maxStaged = 4096
 
+// maxStagedFile is more than the scripts of any program have: its arguments and environment are bounded, and a quoted quote
+// takes four bytes (jail.Program).
+const maxStagedFile = 1 << 20
+
 // stageDirOf is the folder that programs are staged in, inside a jail.
 func stageDirOf(configured string, k jail.Kind) string {
 	if configured != "" {
@@ -115,6 +119,7 @@ func unstage(stage *folder, id string) error {
 	}
 	var errs []error
 	for _, name := range []string{jail.StageEnv, jail.StageLaunch} {
+		wipe(dir, name)
 		if err := dir.remove(name); err != nil && !errors.Is(err, unix.EISDIR) {
 			errs = append(errs, err)
 		}
@@ -124,6 +129,24 @@ func unstage(stage *folder, id string) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// wipe writes zeros over a staged file, to the disk: what is only removed stays in the image of the agent's state once it
+// was written there, and may be a secret. The jail's programs may have put something of theirs in its place: a link is not
+// followed, nothing is waited for, and a file with a second name or of another size than ours can have is left alone.
+func wipe(dir *folder, name string) {
+	fd, err := dir.open(name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return // it is not there, or nothing of ours
+	}
+	defer func() { _ = unix.Close(fd) }() // synced
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1 || st.Size > maxStagedFile {
+		return
+	}
+	if _, err := unix.Pwrite(fd, make([]byte, st.Size), 0); err == nil {
+		_ = unix.Fdatasync(fd) // a disk that fails keeps what it has
+	}
 }
 
 // forgetStaged removes what a killed host daemon staged for programs in an earlier jail. No program is started in one that
