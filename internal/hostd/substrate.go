@@ -1,7 +1,8 @@
 package hostd
 
-// TreeMaker makes and removes folders that can be cloned.
+// TreeMaker makes and removes folders that can be cloned, and mounts those that have to be.
 type TreeMaker interface {
 	Make(path string) error
 	Remove(path string) error
+	Settle(path string) error
 }

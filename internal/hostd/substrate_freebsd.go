@@ -1,0 +1,21 @@
+package hostd
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/clawjail/clawjail/internal/hostcmd"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/freebsd"
+)
+
+// ThisHost is what this operating system contributes. There are no containers.
+func ThisHost() Substrate {
+	return Substrate{
+		FreeSubnet: func(ctx context.Context, id jail.Installation) (netip.Prefix, error) {
+			return freebsd.FreeSubnet(ctx, hostcmd.Runner{}, id, freebsd.DefaultSubnets())
+		},
+		Assemble:  Assemble,
+		Uninstall: Uninstall,
+	}
+}

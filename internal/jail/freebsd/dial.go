@@ -1,0 +1,118 @@
+//go:build linux || freebsd
+
+package freebsd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// dialLimit bounds a connection to a jail's own network, which needs no wire.
+const dialLimit = 5 * time.Second
+
+// Dial connects to a port of the jail: on its loopback, or else on its own address. A process of a jail cannot be made by a
+// thread of this one, so a relay runs inside, as the jail's user: nc(1) of the base system, between a pair of sockets and
+// the port. It ends when either side closes, and with the jail.
+func (r *Runtime) Dial(ctx context.Context, p jail.Placement, _ jail.Process, port uint16) (*os.File, error) {
+	if err := errors.Join(r.o.check(p.Name), ctx.Err()); err != nil {
+		return nil, err
+	}
+	if port == 0 {
+		return nil, problem.New(problem.BadRequest, "name a port between 1 and 65535", "0 is not a port")
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	var errs []error
+	for _, addr := range []string{"127.0.0.1", p.Lease.Addr.String()} {
+		f, err := r.dial(ctx, p, addr, strconv.Itoa(int(port)))
+		if err == nil {
+			return f, nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, problem.Wrap(errors.Join(errs...), problem.Conflict, "see whether the program in the jail listens there",
+		"nothing answers at port %d of jail %s", port, p.Name)
+}
+
+func (r *Runtime) dial(ctx context.Context, p jail.Placement, addr, port string) (_ *os.File, err error) {
+	cmd, err := r.o.Commands.Command(context.Background(), "jexec", r.inside(p, "/usr/bin/nc", "-n", "-v", "-N", addr, port)...)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	said, says, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, ours.Close(), theirs.Close())
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, says
+	r.mu.Lock()
+	err = cmd.Start()
+	if err == nil {
+		r.relays[cmd] = true
+	}
+	r.mu.Unlock()
+	if err := errors.Join(err, theirs.Close(), says.Close()); err != nil {
+		return nil, errors.Join(err, ours.Close(), said.Close())
+	}
+	connected := make(chan error, 1)
+	r.working.Go(func() {
+		defer func() { _ = said.Close() }() // opened for reading
+		var last string
+		for lines := bufio.NewScanner(said); lines.Scan(); {
+			if last = lines.Text(); strings.Contains(last, "succeeded!") { // usr.bin/nc/netcat.c
+				connected <- nil
+				last = ""
+			}
+		}
+		err := cmd.Wait()
+		r.mu.Lock()
+		delete(r.relays, cmd)
+		r.mu.Unlock()
+		select {
+		case connected <- fmt.Errorf("connect to %s port %s in the jail: %s: %w", addr, port, last, errors.Join(err, errors.New("not connected"))):
+		default:
+		}
+	})
+	select {
+	case err = <-connected:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		r.mu.Lock()
+		if r.relays[cmd] {
+			_ = cmd.Process.Kill() // it may just have ended
+		}
+		r.mu.Unlock()
+		return nil, errors.Join(err, ours.Close())
+	}
+	return ours, nil
+}
+
+func socketPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil { // so that reads of it end when it is closed
+		return nil, nil, errors.Join(err, unix.Close(fds[0]), unix.Close(fds[1]))
+	}
+	return os.NewFile(uintptr(fds[0]), "jail"), os.NewFile(uintptr(fds[1]), "relay"), nil
+}

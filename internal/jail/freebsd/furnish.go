@@ -1,0 +1,138 @@
+//go:build linux || freebsd
+
+package freebsd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+const (
+	execFolder  = "exec"  // of <run>/jails/NAME: <id>/ is what a program that joins is started by
+	marksFolder = "execs" // of the same: <id> is the number of its process
+	// execPlace is where the former is in the jail, read-only.
+	execPlace = jail.StageDir + "/exec"
+)
+
+// furnish puts everything into the clone that the jail sees, and makes it read-only: what its program is started by, the
+// places that things are mounted at, its memory file systems, and the folder by which others join.
+func (r *Runtime) furnish(ctx context.Context, p jail.Placement, own *folder) error {
+	root, err := r.storage.clones.folder(string(p.Name))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // opened for reading
+	if root.path != p.Root {
+		return fmt.Errorf("the clone is at %s, not at %s", root.path, p.Root)
+	}
+	if err := stage(root, p); err != nil {
+		return err
+	}
+	// Only the host writes here: what a jail's program could change could be used against the next that joins.
+	joins, err := own.sub(execFolder, 0o755)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = joins.Close() }()
+	for _, place := range append([]string{"/dev", execPlace}, tmpfsPlaces(p.Profile)...) {
+		point, err := mountPoint(root, place)
+		if err == nil {
+			err = point.Close()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := r.storage.data.Set(ctx, dataset(p.Name), "readonly", "on"); err != nil {
+		return err
+	}
+	for _, t := range p.Profile.Tmpfs {
+		if _, err := r.o.Commands.Run(ctx, "mount", "-t", "tmpfs", "-o", tmpfsOptions(t, p.Profile), "tmpfs", root.path+t.Path); err != nil {
+			return fmt.Errorf("mount %s: %w", t.Path, err)
+		}
+	}
+	return r.storage.nullfs(ctx, joins, root, execPlace, "ro")
+}
+
+func tmpfsPlaces(p jail.Profile) (out []string) {
+	for _, t := range p.Tmpfs {
+		out = append(out, t.Path)
+	}
+	return out
+}
+
+// tmpfsOptions are those of one, of whole pages: the kernel rounds up.
+func tmpfsOptions(t jail.Tmpfs, p jail.Profile) string {
+	var uid, gid uint32
+	if t.Owned {
+		uid, gid = p.UID, p.GID
+	}
+	page := int64(os.Getpagesize())
+	options := fmt.Sprintf("size=%d,mode=%o,uid=%d,gid=%d,nosuid", max(t.Size/page, 1)*page, t.Mode, uid, gid)
+	if t.NoExec {
+		options += ",noexec"
+	}
+	return options
+}
+
+// stage writes what the program is started by into the clone.
+func stage(root *folder, p jail.Placement) (err error) {
+	uid := int(p.Profile.UID)
+	dir, err := root.subAll(strings.TrimPrefix(jail.StageDir, "/"), 0o755)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	home := p.Spec.Kind.Home()
+	if err := errors.Join(
+		dir.create(jail.StageEnv, p.Spec.Program.EnvScript(), 0o400, uid),
+		dir.create(jail.StageLaunch, p.Spec.Program.LaunchScript(home, len(p.Spec.HomeFiles) > 0), 0o500, uid),
+		dir.gate(uid)); err != nil {
+		return err
+	}
+	if len(p.Spec.HomeFiles) == 0 {
+		return nil
+	}
+	files, err := dir.sub(jail.StageHome, 0o755)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = files.Close() }() // opened for reading
+	for _, f := range p.Spec.HomeFiles {
+		in := files
+		if parent := path.Dir(f.Path); parent != "." {
+			if in, err = files.subAll(parent, 0o755); err != nil {
+				return err
+			}
+		}
+		err := in.create(path.Base(f.Path), f.Data, 0o600, uid)
+		if in != files {
+			err = errors.Join(err, in.Close())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gate makes the FIFO that launch.sh waits at. Nobody but the host has been in the folder.
+func (f *folder) gate(uid int) error {
+	at := filepath.Join(f.path, jail.StageGate)
+	if err := unix.Mkfifo(at, 0o400); err != nil {
+		return shortage(&os.PathError{Op: "make gate", Path: at, Err: err})
+	}
+	if err := errors.Join(os.Lchown(at, uid, uid), os.Chmod(at, 0o400)); err != nil {
+		return err
+	}
+	return nil
+}
