@@ -34,6 +34,8 @@ type spawning struct {
 	request           api.ProcessRequest
 	limits            api.ProcessLimits
 	detach, asJSON    bool
+	// Of a jail without a host daemon: see spawn_direct.go.
+	user, rootPath, network string
 }
 
 func newSpawnCommand(p *program) *cobra.Command {
@@ -61,6 +63,15 @@ func newSpawnCommand(p *program) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := s.read(cmd, args); err != nil {
 				return err
+			}
+			if mode, direct, err := p.spawnMode(cmd.Context()); err != nil || direct {
+				if err != nil {
+					return err
+				}
+				return p.spawnDirect(cmd, &s, mode)
+			}
+			if s.user != "" || s.rootPath != "" || s.network != "" {
+				return usage(cmd, "--user, --root-path and --network are for a host without its daemon: here the agent says as whom its programs run, and what they reach")
 			}
 			c, err := p.client()
 			if err != nil {
@@ -90,6 +101,9 @@ func newSpawnCommand(p *program) *cobra.Command {
 	f.StringVar(&s.limits.Memory, "memory", "", "memory of its new jail, such as 1GiB")
 	f.Float64Var(&s.limits.CPU, "cpu", 0, "processors of its new jail, such as 1.5")
 	f.IntVar(&s.limits.Tasks, "tasks", 0, "processes and threads of its new jail")
+	f.StringVar(&s.user, "user", "", "without a host daemon: the `user` of the jail that it runs as")
+	f.StringVar(&s.rootPath, "root-path", "", "without a host daemon: the `folder` of the host that is the root of the jail named by --jail")
+	f.StringVar(&s.network, "network", "", "without a host daemon: `none` (the default), or inherit for that of the host, which allow_host_network of the configuration must allow")
 	f.BoolVar(&s.detach, "detach", false, "let it run on, and print its id")
 	f.BoolVar(&s.asJSON, "json", false, "with --detach, print it as JSON")
 	p.tenantFlag(cmd, &s.request.Tenant)

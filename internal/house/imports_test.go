@@ -100,6 +100,19 @@ var rules = []rule{
 		from: []string{"*"}, fromBut: []string{"internal/jail/docker"}, never: []string{"github.com/moby/moby", "github.com/docker/docker"},
 		why:     "an engine's socket is root, and has one client",
 		example: [2]string{"internal/session", "github.com/moby/moby/client"},
+	}, {
+		from: []string{"*"}, fromBut: []string{"internal/jailspawn", "internal/cli", "internal/doctor", "cmd/clawjail-spawn"}, never: []string{"internal/jailspawn"},
+		why:     "programs are run without a host daemon by the command line alone; everybody else asks the host daemon",
+		example: [2]string{"internal/agent", "internal/jailspawn"},
+	}, {
+		from:  []string{"internal/jailspawn/helper", "internal/jailspawn/command", "internal/jailspawn/process", "internal/jailspawn/staged", "internal/jailspawn/beneath", "cmd/clawjail-spawn", "internal/hostcmd"},
+		never: []string{"internal", "outside", "net", "os/user", "plugin", "encoding", "reflect", "text", "html", "log"},
+		neverBut: []string{
+			"internal/jailspawn/helper", "internal/jailspawn/command", "internal/jailspawn/process", "internal/jailspawn/staged", "internal/jailspawn/beneath", "internal/hostcmd",
+			"golang.org/x/sys/unix",
+		},
+		why:     "what is setuid root is small: it reads no formats of others and speaks to nobody",
+		example: [2]string{"internal/jailspawn/helper", "internal/problem"},
 	},
 }
 
@@ -168,7 +181,8 @@ func TestWhatIsUsedByLayersBelowIsForbidden(t *testing.T) {
 		{"internal/toolserver", "internal/mcp"}, {"internal/toolserver", "internal/client"}, {"internal/vault", "internal/toolserver"}, {"internal/jail", "internal/agent/compose"},
 		{"internal/ringlog", "internal/agent"}, {"internal/ringlog", "internal/audit"}, {"internal/hostd/console", "internal/agent"}, {"internal/hostd/keeper", "internal/vault"},
 		{"internal/gateway/relay", "internal/api"}, {"internal/agent/compose", "internal/cli"}, {"internal/agent", "internal/api/pipes"}, {"internal/hostd", "internal/toolserver"},
-		{"internal/jail/docker", "internal/gateway/relay"},
+		{"internal/jail/docker", "internal/gateway/relay"}, {"internal/hostd", "internal/jailspawn"}, {"internal/jailspawn/helper", "internal/config"},
+		{"internal/jailspawn/helper", "internal/jail"}, {"internal/jailspawn/process", "net/http"}, {"internal/jailspawn/command", "net"}, {"internal/hostcmd", "internal/problem"},
 	} {
 		if !slices.ContainsFunc(rules, func(r rule) bool { return r.forbids(forbidden[0], forbidden[1]) }) {
 			t.Errorf("%s may import %s", forbidden[0], forbidden[1])
@@ -187,6 +201,7 @@ func TestWhatTheLayersAreForIsAllowed(t *testing.T) {
 		{"internal/hostd", "internal/jail/linux"}, {"internal/jail/linux", "internal/jail"}, {"internal/jail/freebsd", "internal/jail/freebsd/pf"},
 		{"internal/gateway/policy", "net/netip"}, {"internal/gateway/policy", "net/url"}, {"internal/gateway/policy", "internal/gateway/hostport"},
 		{"internal/gateway", "net/http"}, {"internal/config/yamldoc", "go.yaml.in/yaml/v4"}, {"cmd/clawjail", "internal/cli"},
+		{"internal/cli", "internal/jailspawn"}, {"internal/jailspawn", "internal/jailspawn/helper"}, {"cmd/clawjail-spawn", "internal/jailspawn/helper"}, {"internal/jailspawn/helper", "golang.org/x/sys/unix"},
 		{"internal/session/pool", "internal/session"}, {"internal/jail/jailtest", "internal/jail"},
 	} {
 		for _, r := range rules {

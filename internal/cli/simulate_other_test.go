@@ -1,0 +1,6 @@
+//go:build !linux
+
+package cli
+
+// simulate does nothing: simulated hosts need Linux.
+func simulate() {}

@@ -1,0 +1,9 @@
+//go:build unix && !freebsd
+
+package helper
+
+import "golang.org/x/sys/unix"
+
+func setLimit(resource int, most uint64) error {
+	return unix.Setrlimit(resource, &unix.Rlimit{Cur: most, Max: most})
+}

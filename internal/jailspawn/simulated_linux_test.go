@@ -1,0 +1,177 @@
+package jailspawn_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/hostcmd"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/freebsd/hosttest"
+	"github.com/clawjail/clawjail/internal/jailspawn"
+	"github.com/clawjail/clawjail/internal/jailspawn/spawntest"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// callerVariable makes the test's binary a caller, which is a process and a user of its own: see call.
+const callerVariable = "JAILSPAWN_TEST_CALLER"
+
+func TestMain(m *testing.M) {
+	hosttest.Main()
+	if text := os.Getenv(callerVariable); text != "" {
+		os.Exit(call(text))
+	}
+	os.Exit(m.Run())
+}
+
+// spawn is what a caller runs.
+type spawn struct {
+	Mode                           jailspawn.Mode
+	Commands, Helper, HelperConfig string
+	Jail                           jailspawn.JailConfig
+	Program                        jail.Program
+}
+
+// failed is the status of a caller that cannot run its program.
+const failed = 99
+
+// call is a caller: it runs a program with its own stdio until SIGTERM.
+func call(text string) int {
+	var s spawn
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return failed
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	o := jailspawn.Options{Mode: s.Mode, Commands: hostcmd.Runner{Dir: s.Commands}, Helper: s.Helper, HelperConfig: s.HelperConfig, UID: os.Getuid()}
+	exit, err := jailspawn.New(o).Run(ctx, s.Jail, s.Program, jailspawn.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return failed
+	}
+	return exit.Code
+}
+
+// way is a mode and a jail on a host.
+type way struct {
+	name string
+	spawn
+	uid uint32
+}
+
+// ways are every mode, with a jail that runs and with one that is made.
+func ways(h *spawntest.Simulated) (out []way) {
+	helper, config := h.Helper()
+	for _, m := range []jailspawn.Mode{jailspawn.ModeNone, jailspawn.ModeMDO, jailspawn.ModeSudo, jailspawn.ModeHelper} {
+		for name, j := range map[string]jailspawn.JailConfig{"named": {Name: "mcp0", RootPath: h.Named}, "made": {Path: h.Folder}} {
+			j.User = spawntest.User
+			w := way{name: string(m) + "/" + name, spawn: spawn{Mode: m, Commands: h.Commands(), Jail: j}}
+			if m == jailspawn.ModeHelper {
+				w.uid, w.Helper, w.HelperConfig = spawntest.UID, helper, config
+			}
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// caller is a caller as a process.
+func (w way) caller(t *testing.T, h *spawntest.Simulated, prog jail.Program) (cmd *exec.Cmd, out, errs *bytes.Buffer) {
+	t.Helper()
+	w.Program = prog
+	text, err := json.Marshal(w.spawn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd = exec.Command(h.Base + "/self")
+	cmd.Env = []string{callerVariable + "=" + string(text), "SECRET=canary"}
+	cmd.Dir = "/"
+	cmd.WaitDelay = 10 * time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: w.uid, Gid: w.uid}}
+	out, errs = new(bytes.Buffer), new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, errs
+	return cmd, out, errs
+}
+
+func TestOnASimulatedHostEveryWayPassesAllAndLeavesNothing(t *testing.T) {
+	h := spawntest.Simulate(t)
+	input := make([]byte, 300_000)
+	_, _ = rand.Read(input) // never fails (crypto/rand)
+	prog := jail.Program{
+		Argv: []string{"/bin/sh", "-c", `cat; printf '%s|%s|%s|%s' "$GREETING" "$PWD" "$(id -u)" "$SECRET" >&2; exit 7`},
+		Env:  map[string]string{"GREETING": "it's $HOME; `id`"}, Dir: "/etc",
+	}
+	for _, w := range ways(h) {
+		t.Run(w.name, func(t *testing.T) {
+			before := h.Left()
+			cmd, out, errs := w.caller(t, h, prog)
+			cmd.Stdin = bytes.NewReader(input)
+			_ = cmd.Run() // the status says how
+			if status := cmd.ProcessState.ExitCode(); status != 7 || !bytes.Equal(out.Bytes(), input) || errs.String() != "it's $HOME; `id`|/etc|65534|" {
+				t.Errorf("status %d, %d bytes of %d, %q", status, out.Len(), len(input), errs)
+			}
+			if after := h.Left(); after != before {
+				t.Errorf("before:\n%s\nafter:\n%s", before, after)
+			}
+		})
+	}
+	for _, part := range []string{`["mdo","-u","root","` + h.Commands() + `/jexec","-l","-U","clawdie","mcp0","/bin/sh",`, `["mdo","-u","root","` + h.Commands() + `/jail","-q","-c","name=cjs`} {
+		if !h.Ran(part) {
+			t.Errorf("%s was not run", part)
+		}
+	}
+	if h.Ran("GREETING") || h.Ran("it's") {
+		t.Error("variables are in arguments")
+	}
+}
+
+func TestOnASimulatedHostEverythingEndsWithTheCaller(t *testing.T) {
+	h := spawntest.Simulate(t)
+	prog := jail.Program{Argv: []string{"/bin/sh", "-c", "setsid sleep 1000 & (setsid sleep 1000 &) ; sleep 1000"}}
+	for _, w := range ways(h) {
+		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+			if sig == syscall.SIGKILL && w.Mode != jailspawn.ModeHelper {
+				continue // docs/spawn.md says that it is not so
+			}
+			t.Run(w.name+"/"+sig.String(), func(t *testing.T) {
+				before := h.Left()
+				cmd, _, errs := w.caller(t, h, prog)
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				testenv.Eventually(t, 30*time.Second, func() bool { return h.Programs() >= 4 }, "the program does not begin: %s", errs)
+				if err := cmd.Process.Signal(sig); err != nil {
+					t.Fatal(err)
+				}
+				_ = cmd.Wait() // it was ended
+				if sig == syscall.SIGKILL {
+					testenv.Eventually(t, 30*time.Second, func() bool { return h.Left() == before }, "something is left")
+				}
+				if after := h.Left(); after != before || cmd.ProcessState.ExitCode() == failed {
+					t.Errorf("%s\nbefore:\n%s\nafter:\n%s", errs, before, after)
+				}
+			})
+		}
+	}
+}
+
+func TestOnASimulatedHostWhoMayNotBecomeRootIsToldSo(t *testing.T) {
+	h := spawntest.Simulate(t)
+	h.Scenario("mac_do-no-rule")
+	before := h.Left()
+	w := ways(h)[2]
+	cmd, _, errs := w.caller(t, h, jail.Program{Argv: []string{"/bin/true"}})
+	_ = cmd.Run() // the status says how
+	if w.Mode != jailspawn.ModeMDO || cmd.ProcessState.ExitCode() != failed || !bytes.Contains(errs.Bytes(), []byte("mdo does not make you root")) || h.Left() != before {
+		t.Errorf("%s: %s", w.name, errs)
+	}
+}
