@@ -42,8 +42,12 @@ func (p *program) templates(cmd *cobra.Command) (*template.Store, config.Config,
 	if err != nil {
 		return nil, c, err
 	}
+	place, err := templatePlace(c)
+	if err != nil {
+		return nil, c, err
+	}
 	store, err := template.New(template.Config{Dir: c.TemplatesDir, Cache: filepath.Join(c.DataDir, "cache", "debs"), Clock: p.now,
-		Trees: trees,
+		Trees: trees, Place: place,
 		InUse: func(ctx context.Context, name string) (bool, error) { return templateInUse(ctx, c, name) }})
 	return store, c, err
 }
@@ -80,7 +84,8 @@ func newTemplateBuild(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build NAME",
 		Short: "Build a template",
-		Long: "Build a template: from Debian packages (the templates \"browser\" and \"clawbot\"), an image, or a folder. An interrupted build leaves nothing. " +
+		Long: "Build a template: from Debian packages (the templates \"browser\" and \"clawbot\"), an image, or a folder; on FreeBSD " +
+			"from the base system and packages, or from a jail of Bastille's. An interrupted build leaves nothing. " +
 			"Sources are trusted: take images and folders from people you would let run programs as root.",
 		Example: "  sudo clawjail template build browser\n  sudo clawjail template build mine --from oci:registry.example.com/image:tag",
 		Args:    arguments(1, 1),
@@ -108,8 +113,9 @@ func newTemplateBuild(p *program) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&options.From, "from", "", "`source`: debian (the default), oci:REF, oci-archive:FILE or dir:PATH")
-	f.StringSliceVar(&options.With, "with", nil, "`extras` of a template from Debian packages, such as node")
+	f.StringVar(&options.From, "from", "", "`source`: debian (the default), oci:REF, oci-archive:FILE or dir:PATH; on FreeBSD base.txz (the "+
+		"default), base.txz:FILE, bastille, bastille:JAIL or dir:PATH")
+	f.StringSliceVar(&options.With, "with", nil, "`extras` of a template from packages, such as node")
 	f.BoolVar(&options.Replace, "replace", false, "replace the template when there is one; the old one stays until the new one is complete")
 	f.BoolVar(&asJSON, "json", false, "print what is known of the template")
 	return cmd

@@ -19,9 +19,10 @@ import (
 type BuildOptions struct {
 	// Name is the name of the template. Built from Debian packages, it also names the recipe.
 	Name string
-	// From is "debian" (also when empty), "oci:REF", "oci-archive:FILE" or "dir:PATH".
+	// From is "debian" (also when empty), "oci:REF", "oci-archive:FILE" or "dir:PATH"; on FreeBSD "base.txz" (also when empty),
+	// "base.txz:FILE", "bastille", "bastille:JAIL" or "dir:PATH".
 	From string
-	// With names extras of the recipe. Only for Debian packages.
+	// With names extras of the recipe. Only for sources that packages are installed into.
 	With []string
 	// Replace allows to replace a template of this name. The old one stays until the new one is complete.
 	Replace bool
@@ -53,7 +54,7 @@ func (s *Store) Build(ctx context.Context, options BuildOptions) (Template, erro
 	if err != nil {
 		return Template{}, err
 	}
-	if err := supported(); err != nil {
+	if err := s.supported(b.source); err != nil {
 		return Template{}, err
 	}
 	if s.euid() != 0 {
@@ -76,12 +77,16 @@ func (s *Store) newBuild(options BuildOptions) (*build, error) {
 	if err := CheckName(options.Name); err != nil {
 		return nil, err
 	}
-	src, err := parseSource(options.From)
+	from := options.From
+	if from == "" && s.goos == freebsd {
+		from = sourceBase
+	}
+	src, err := parseSource(from)
 	if err != nil {
 		return nil, err
 	}
 	recipe, known := s.recipes[options.Name]
-	if src.kind == sourceDebian {
+	if src.kind == sourceDebian || src.kind == sourceBase || src.kind == sourceBastille && len(options.With) > 0 {
 		if !known {
 			return nil, problem.New(problem.BadTemplate, "give an image or a folder: --from oci:REF, or --from dir:PATH",
 				"there is no recipe for a template %s", options.Name)
@@ -152,7 +157,7 @@ func (b *build) begin(ctx context.Context) (closeDir func() error, err error) {
 }
 
 func (b *build) prepare() error {
-	if b.source.kind == sourceDebian {
+	if k := b.source.kind; k == sourceDebian || k == sourceBase || k == sourceBastille {
 		if err := needSpace(b.dir, b.recipe.NeedBytes); err != nil {
 			return err
 		}
@@ -182,6 +187,10 @@ func (b *build) make(ctx context.Context) error {
 		return b.buildArchive(ctx)
 	case sourceDir:
 		return b.buildDir(ctx)
+	case sourceBase:
+		return b.buildBase(ctx)
+	case sourceBastille:
+		return b.buildBastille(ctx)
 	default:
 		return b.buildDebian(ctx)
 	}

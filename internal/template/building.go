@@ -27,6 +27,9 @@ const (
 	workName     = "work"
 )
 
+// discardTime is how long the commands of a host may take that make a folder free to be removed.
+const discardTime = 2 * time.Minute
+
 // lockPoll is how often a lock that somebody else holds is tried again.
 const lockPoll = 50 * time.Millisecond
 
@@ -194,7 +197,9 @@ func (s *Store) discard(path string) error {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := unmountBelow(path); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), discardTime) // also when the caller's has ended
+	defer cancel()
+	if err := s.letGo(ctx, path); err != nil {
 		return err
 	}
 	if err := s.trees.Remove(filepath.Join(path, rootfsName)); err != nil {

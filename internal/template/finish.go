@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,8 +70,8 @@ func (b *build) finish(ctx context.Context) error {
 		do   func() error
 	}{
 		{"make mount points", func() error { return mountPoints(root) }},
-		{"remove what is of no use", func() error { return trim(root) }},
-		{"write system files", func() error { return b.systemFiles(root) }},
+		{"remove what is of no use", func() error { return b.trim(root) }},
+		{"write system files", func() error { return b.systemFiles(ctx, root) }},
 		{"write the recipe's files", func() error { return b.recipeFiles(root) }},
 		{"remove privileges", func() error { return stripTree(ctx, b.rootfs) }},
 		{"warm the font cache", func() error { return b.warmFonts(ctx, root) }},
@@ -80,10 +82,12 @@ func (b *build) finish(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
 	}
-	if b.template.Packages, err = installedPackages(root); err != nil {
-		return err
+	if b.isFreeBSD() {
+		b.template.Packages, err = b.freebsdInstalled(ctx, root)
+	} else {
+		b.template.Packages, err = installedPackages(root)
 	}
-	return nil
+	return err
 }
 
 // mountPoints makes the folders that jails mount over, and empties them. A link in place of one of them, or of a folder
@@ -163,8 +167,11 @@ func emptyFolder(root *os.Root, name string) error {
 }
 
 // trim removes what is of no use in a template.
-func trim(root *os.Root) error {
+func (b *build) trim(root *os.Root) error {
 	folders, files := emptied()
+	if b.isFreeBSD() {
+		folders, files = emptiedOnFreeBSD()
+	}
 	for _, name := range folders {
 		if linked(root, name) {
 			continue
@@ -250,7 +257,7 @@ func removeMatching(root *os.Root, dir string, match func(name string) bool) err
 
 // systemFiles writes the few files of /etc that a jail needs. A jail has no resolver: names are the gateway's business,
 // and what a jail must find by name stands in the hosts file that is mounted when it starts.
-func (b *build) systemFiles(root *os.Root) error {
+func (b *build) systemFiles(ctx context.Context, root *os.Root) error {
 	if err := realFolder(root, "etc"); err != nil {
 		return err
 	}
@@ -270,11 +277,10 @@ func (b *build) systemFiles(root *os.Root) error {
 			return err
 		}
 	}
-	user, home := jailUserName, "/home/"+jailUserName
-	if b.recipe.User != "" {
-		user, home = b.recipe.User, b.recipe.Home
+	if b.isFreeBSD() {
+		return b.systemFreeBSD(ctx, root)
 	}
-	return accounts(root, user, home)
+	return accounts(root, b.userName(), b.userHome())
 }
 
 // recipeFiles writes the files of a recipe that is known. What the source has at such a place stays, unless it is no file.
@@ -284,7 +290,7 @@ func (b *build) recipeFiles(root *os.Root) error {
 	}
 	for _, f := range b.recipe.Files {
 		name := strings.TrimPrefix(path.Clean(f.Path), "/")
-		if b.source.kind != sourceDebian && isProgram(root, f.Path) {
+		if b.source.kind != sourceDebian && b.source.kind != sourceBase && isProgram(root, f.Path) {
 			continue
 		}
 		if err := writeFile(root, name, f.Content, f.Mode); err != nil {
@@ -429,11 +435,31 @@ func noAttribute(err error) bool {
 	return slices.ContainsFunc(missingAttribute(), func(target error) bool { return errors.Is(err, target) })
 }
 
+// fontsTime is how long the cache of fonts may take.
+const fontsTime = 5 * time.Minute
+
+// inTree runs a program of the tree as the jail's user, without a network, and returns what it printed.
+func (b *build) inTree(ctx context.Context, limit time.Duration, argv ...string) (string, error) {
+	if b.isFreeBSD() {
+		return b.insideFreeBSD(ctx, limit, false, append([]string{"/usr/bin/env", "HOME=/tmp", "LC_ALL=C.UTF-8"}, argv...)...)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var printed strings.Builder
+	err := b.out.run(ctx, command{
+		argv: argv, env: append(chrootEnv(), "HOME=/tmp"), chroot: b.rootfs, unprivileged: true, stdout: io.MultiWriter(&printed, b.out),
+	})
+	return printed.String(), err
+}
+
 // warmFonts makes the cache of fonts, without which the first page of every jail takes a second longer. The program
 // comes out of the tree, so it runs as the jail's user.
 func (b *build) warmFonts(ctx context.Context, root *os.Root) error {
-	const cache = "var/cache/fontconfig"
-	if info, err := root.Stat("usr/bin/fc-cache"); err != nil || !info.Mode().IsRegular() {
+	program, cache := "/usr/bin/fc-cache", "var/cache/fontconfig"
+	if b.isFreeBSD() {
+		program, cache = "/usr/local/bin/fc-cache", "var/db/fontconfig" // as the port x11-fonts/fontconfig has it
+	}
+	if info, err := root.Stat(program[1:]); err != nil || !info.Mode().IsRegular() {
 		return nil
 	}
 	if err := realFolder(root, cache); err != nil {
@@ -445,9 +471,7 @@ func (b *build) warmFonts(ctx context.Context, root *os.Root) error {
 	if err := root.Chown(cache, jailUser, jailUser); err != nil {
 		return err
 	}
-	runErr := b.out.run(ctx, command{
-		argv: []string{"/usr/bin/fc-cache", "--system-only", "--force"}, env: chrootEnv(), chroot: b.rootfs, unprivileged: true,
-	})
+	_, runErr := b.inTree(ctx, fontsTime, program, "--system-only", "--force")
 	if ctx.Err() != nil {
 		return runErr
 	}

@@ -43,7 +43,16 @@ func (b *build) buildDir(ctx context.Context) error {
 	if !info.IsDir() {
 		return problem.New(problem.BadTemplate, "give the path of a folder with a root filesystem in it", "%s is not a folder", b.source.value)
 	}
-	mounts, err := sourceMounts(source)
+	if err := b.copyTree(ctx, source); err != nil {
+		return err
+	}
+	b.template.Source = "dir:" + source
+	return nil
+}
+
+// copyTree copies a folder, without what is mounted below it.
+func (b *build) copyTree(ctx context.Context, source string) error {
+	mounts, err := b.store.mountsIn(ctx, source)
 	if err != nil {
 		return err
 	}
@@ -56,7 +65,6 @@ func (b *build) buildDir(ctx context.Context) error {
 	if err := errors.Join(err, c.close()); err != nil {
 		return fmt.Errorf("copy %s: %w", source, err)
 	}
-	b.template.Source = "dir:" + source
 	return nil
 }
 

@@ -13,9 +13,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// supported says whether templates can be built on this system.
-func supported() error { return nil }
-
 // unmountBelow unmounts everything that is mounted at or below a path, the newest mounts first.
 func unmountBelow(path string) error {
 	for range 3 { // a mount can be covered by another one of the same path

@@ -35,6 +35,7 @@ func knownPrograms() []knownProgram {
 			"/usr/lib/chromium/chromium", "/usr/lib/chromium/chrome", "/usr/lib64/chromium-browser/chromium-browser",
 			"/usr/lib/chromium-browser/chromium-browser", "/opt/google/chrome/chrome", "/opt/chrome-linux64/chrome",
 			"/ms-playwright/chromium-*/chrome-linux*/chrome",
+			"/usr/local/share/chromium/chrome", // FreeBSD's www/chromium
 		}, true},
 		{ProgramNode, []string{"/usr/bin/node", "/usr/local/bin/node", "/usr/bin/nodejs"}, true},
 		{ProgramSh, []string{"/bin/sh", "/usr/bin/sh", "/bin/busybox"}, false},
@@ -79,8 +80,12 @@ func (b *build) recipePrograms(root *os.Root) error {
 			b.template.Programs[ProgramMain] = Program{Path: main}
 		}
 	}
-	if b.source.kind == sourceDebian {
-		for _, file := range b.recipe.Needs {
+	needs := b.recipe.Needs
+	if b.source.kind == sourceBase {
+		needs = b.recipe.FreeBSDNeeds
+	}
+	if b.source.kind == sourceDebian || b.source.kind == sourceBase {
+		for _, file := range needs {
 			if !isProgram(root, file) {
 				return fmt.Errorf("the packages of template %s have no program %s", b.options.Name, file)
 			}
@@ -101,19 +106,13 @@ func (b *build) recipePrograms(root *os.Root) error {
 // askVersion runs a program of the tree as the jail's user. A browser or a node that cannot even say its version cannot
 // be used, so that is an error: a library is missing, or it is built for another processor.
 func (b *build) askVersion(ctx context.Context, file string) (string, error) {
-	limited, cancel := context.WithTimeout(ctx, versionTime)
-	defer cancel()
-	var lines []string
-	b.out.stage(StageFinish, "", 0, func(line string, _ *Progress) bool {
-		lines = append(lines, line)
-		return true
-	})
-	if err := b.out.run(limited, command{
-		argv: []string{file, "--version"}, env: append(chrootEnv(), "HOME=/tmp"), chroot: b.rootfs, unprivileged: true,
-	}); err != nil {
+	b.out.stage(StageFinish, "", 0, nil)
+	printed, err := b.inTree(ctx, versionTime, file, "--version")
+	if err != nil {
 		return "", fmt.Errorf("ask %s for its version: %w", file, err)
 	}
-	for _, line := range slices.Backward(lines) {
+	for _, line := range slices.Backward(strings.Split(printed, "\n")) {
+		line = strings.TrimSpace(line)
 		if strings.ContainsAny(line, "0123456789") && strings.Contains(line, ".") {
 			return line, nil
 		}

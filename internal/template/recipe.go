@@ -16,6 +16,8 @@ type Recipe struct {
 	Suite string
 	// Packages are installed with what they depend on, without what they recommend.
 	Packages []string
+	// FreeBSD are the packages of a base system of FreeBSD, with what they depend on.
+	FreeBSD []string
 	// Extras are what `--with NAME` adds.
 	Extras map[string][]string
 	// Programs must be in the finished template: at least one of them. Images and folders are held to it too. A name is one of
@@ -23,6 +25,8 @@ type Recipe struct {
 	Programs []string
 	// Needs are absolute paths of programs that must all be there when it is built from packages.
 	Needs []string
+	// FreeBSDNeeds are the same for a base system of FreeBSD.
+	FreeBSDNeeds []string
 	// Files are written into the finished template. What an image or a folder has at such a place stays.
 	Files []RecipeFile
 	// Main is the path of what a jail of it runs when nobody says otherwise; empty is nothing.
@@ -58,6 +62,10 @@ func Recipes() map[string]Recipe {
 				"ca-certificates",
 				"libnss3-tools", // certutil: extra certificate authorities are added to a jail's own NSS database
 			},
+			// The same fonts as of Debian; nss has certutil.
+			FreeBSD: []string{
+				"chromium", "liberation-fonts-ttf", "dejavu", "wqy-fonts", "noto-emoji", "fontconfig", "ca_root_nss", "nss",
+			},
 			Extras:    map[string][]string{"node": {"nodejs"}},
 			Programs:  []string{ProgramShell, ProgramFull},
 			TaskLimit: 512, // tasks are threads as well, and one page of Chromium has a hundred
@@ -70,9 +78,13 @@ func Recipes() map[string]Recipe {
 				"python3", // the smaller python3-minimal has neither json nor urllib
 				"procps",  // ps, and what agents look at their own processes with
 			},
-			Extras:    map[string][]string{"node": {"nodejs"}},
-			Programs:  []string{ProgramSh},
-			Needs:     []string{"/bin/sh", "/usr/bin/curl", "/usr/bin/git", "/usr/bin/jq", "/usr/bin/python3", "/usr/bin/ps"},
+			FreeBSD:  []string{"ca_root_nss", "curl", "git", "jq", "python3"},
+			Extras:   map[string][]string{"node": {"nodejs"}},
+			Programs: []string{ProgramSh},
+			Needs:    []string{"/bin/sh", "/usr/bin/curl", "/usr/bin/git", "/usr/bin/jq", "/usr/bin/python3", "/usr/bin/ps"},
+			FreeBSDNeeds: []string{
+				"/bin/sh", "/bin/ps", "/usr/local/bin/curl", "/usr/local/bin/git", "/usr/local/bin/jq", "/usr/local/bin/python3",
+			},
 			Files:     []RecipeFile{{Path: clawbotPath, Mode: 0o755, Content: clawbotScript}},
 			Main:      clawbotPath,
 			User:      "agent",

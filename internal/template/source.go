@@ -13,12 +13,17 @@ const (
 	sourceImage   = "oci"
 	sourceArchive = "oci-archive"
 	sourceDir     = "dir"
+	// On FreeBSD only.
+	sourceBase     = "base.txz"
+	sourceBastille = "bastille"
 )
 
 // source is what a template is made from.
 type source struct {
-	kind  string
-	value string // the image's reference, or the absolute path of a file or a folder; empty for Debian packages
+	kind string
+	// value is the image's reference, the absolute path of a file or a folder, or the name of Bastille's jail; empty for Debian
+	// packages, for a base system that is fetched, and for the jail of the template's own name.
+	value string
 }
 
 // parseSource reads a --from option.
@@ -26,7 +31,10 @@ func parseSource(text string) (source, error) {
 	if text == "" || text == sourceDebian {
 		return source{kind: sourceDebian}, nil
 	}
-	const hint = "write --from debian, --from oci:REF, --from oci-archive:FILE or --from dir:PATH"
+	if text == sourceBase || text == sourceBastille {
+		return source{kind: text}, nil
+	}
+	const hint = "write --from debian, --from oci:REF, --from oci-archive:FILE or --from dir:PATH; on FreeBSD --from base.txz or --from bastille"
 	kind, value, found := strings.Cut(text, ":")
 	if !found || value == "" || strings.ContainsRune(value, 0) {
 		return source{}, problem.New(problem.BadTemplate, hint, "%q is not a source of templates", text)
@@ -37,7 +45,11 @@ func parseSource(text string) (source, error) {
 			return source{}, problem.Wrap(err, problem.BadTemplate, "write it like --from oci:docker.io/library/debian:bookworm",
 				"%q is not the reference of an image", value)
 		}
-	case sourceArchive, sourceDir:
+	case sourceBastille:
+		if !bastilleName.MatchString(value) {
+			return source{}, problem.New(problem.BadTemplate, "write the whole name, like --from bastille:browser", "%q is not the name of a jail", value)
+		}
+	case sourceArchive, sourceDir, sourceBase:
 		path, err := filepath.Abs(value)
 		if err != nil {
 			return source{}, problem.Wrap(err, problem.BadTemplate, "give an absolute path", "%q is not a path", value)

@@ -38,6 +38,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -63,7 +64,8 @@ const (
 type Template struct {
 	Version int    `json:"version"`
 	Name    string `json:"name"`
-	// Source says what it was made from: "debian:bookworm", "oci:REF@sha256:…", "oci-archive:FILE sha256:…", "dir:PATH".
+	// Source says what it was made from: "debian:bookworm", "oci:REF@sha256:…", "oci-archive:FILE sha256:…", "dir:PATH",
+	// "base.txz:15.0-RELEASE sha256:…", "bastille:JAIL".
 	Source    string    `json:"source"`
 	CreatedAt time.Time `json:"created_at"`
 	// Digest is the digest of the tree: "sha256:" and 64 hexadecimal digits.
@@ -78,7 +80,7 @@ type Template struct {
 	Size int64 `json:"size"`
 	// Files is the number of entries of its tree: files, folders and links.
 	Files int `json:"files"`
-	// Packages are its Debian packages with their versions, where it has a dpkg database.
+	// Packages are its packages with their versions, where it has a database of dpkg or, on FreeBSD, of pkg(8).
 	Packages map[string]string `json:"packages,omitempty"`
 
 	// Dir is the folder of the template.
@@ -102,9 +104,13 @@ func (t Template) RootFS() string { return filepath.Join(t.Dir, rootfsName) }
 // Make is called for a path that does not exist, in a folder that does; the new folder is empty. Remove removes the
 // folder with everything below it, and returns nil when there is none. Folders above it are renamed between the two
 // calls.
+//
+// Settle is called before the folder is read: one that is a dataset is mounted then, where it is now. A folder that is none, or
+// that is not there, is fine; so is a caller who may not mount.
 type TreeMaker interface {
 	Make(path string) error
 	Remove(path string) error
+	Settle(path string) error
 }
 
 // PlainTrees is the TreeMaker for ordinary folders.
@@ -115,6 +121,9 @@ func (PlainTrees) Make(path string) error { return os.Mkdir(path, 0o755) }
 
 // Remove implements TreeMaker.
 func (PlainTrees) Remove(path string) error { return os.RemoveAll(path) }
+
+// Settle implements TreeMaker.
+func (PlainTrees) Settle(string) error { return nil }
 
 // Config is what a Store needs. Dir and Clock are mandatory.
 type Config struct {
@@ -133,6 +142,10 @@ type Config struct {
 	Recipes map[string]Recipe
 	// Getenv reads the environment: the overrides of the Debian mirrors, proxies and certificates. Nil means os.Getenv.
 	Getenv func(string) string
+	// Run runs the commands of a FreeBSD host: pkg(8), jail(8) and their like. The zero value finds them where they are.
+	Run hostcmd.Runner
+	// Place is where a jail of Bastille's is attached that is made for a template, on FreeBSD.
+	Place JailPlace
 }
 
 // Store is the folder of templates. Its methods may be called at the same time, also by several processes.
@@ -147,6 +160,9 @@ type Store struct {
 	// hostRoot is where the host's own apt configuration and os-release are read: "/", except in tests.
 	hostRoot string
 	arch     string
+	goos     string
+	run      hostcmd.Runner
+	place    JailPlace
 	euid     func() int
 }
 
@@ -167,7 +183,7 @@ func New(c Config) (*Store, error) {
 	}
 	s := &Store{
 		dir: filepath.Clean(c.Dir), cache: c.Cache, clock: c.Clock, trees: c.Trees, inUse: c.InUse,
-		recipes: c.Recipes, getenv: c.Getenv, hostRoot: "/", arch: runtime.GOARCH, euid: os.Geteuid,
+		recipes: c.Recipes, getenv: c.Getenv, hostRoot: "/", arch: runtime.GOARCH, goos: runtime.GOOS, run: c.Run, place: c.Place, euid: os.Geteuid,
 	}
 	if s.cache == "" {
 		s.cache = filepath.Join(filepath.Dir(s.dir), "cache", "debs")

@@ -54,6 +54,9 @@ func (s *Store) Verify(ctx context.Context, name string, options VerifyOptions) 
 	if err != nil {
 		return Report{}, err
 	}
+	if err := s.trees.Settle(t.RootFS()); err != nil {
+		return Report{}, fmt.Errorf("verify template %s: %w", name, err)
+	}
 	report := Report{Template: name, Digest: t.Digest, Quick: options.Quick}
 	hint := "build it again: clawjail template build --replace " + name
 	want, err := readManifest(filepath.Join(t.Dir, manifestName))
