@@ -91,6 +91,9 @@ type Options struct {
 	ConfigPath string
 	// ControlURL is where the control plane should answer.
 	ControlURL string
+	// Spawn says which privilege mode programs would be spawned with without a host daemon, and why that would not work. Nil
+	// where there is no such thing.
+	Spawn func(context.Context) (mode string, err error)
 	// Log receives what the parts say while they are tried. Default: nothing is logged.
 	Log *slog.Logger
 }
@@ -144,6 +147,14 @@ func Names() []string {
 	return names
 }
 
+// tableFor is the table of an operating system.
+func tableFor(system string) []check {
+	if system == systemFreeBSD {
+		return freebsdTable()
+	}
+	return table()
+}
+
 // exam is what the checks of one Run share.
 type exam struct {
 	Options
@@ -153,7 +164,8 @@ type exam struct {
 // Run runs every check, undoes what was tried, and reports. When the context ends, what is still running ends as
 // failed.
 func Run(ctx context.Context, o Options, h Host) Report {
-	return run(ctx, &exam{o, h.complete()}, table())
+	h = h.complete()
+	return run(ctx, &exam{o, h}, tableFor(h.System))
 }
 
 func run(ctx context.Context, e *exam, checks []check) Report {

@@ -20,7 +20,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of testdata")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	simulate()
+	goleak.VerifyTestMain(m)
+}
 
 // sample has a result of every kind, with everything that is hard to print.
 func sample() Report {

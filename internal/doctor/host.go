@@ -12,9 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/inventory"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -28,6 +30,10 @@ type Facts map[string]any
 //
 // The fields of Trials may be nil: then this system has no such thing to try.
 type Host struct {
+	// System is the operating system, a GOOS.
+	System string
+	// Run runs the commands of a FreeBSD host.
+	Run hostcmd.Runner
 	// Root is the folder that proc, sys, etc and usr are looked for in.
 	Root string
 	// UID is the effective user of this process.
@@ -100,7 +106,7 @@ func (h Host) complete() Host {
 func ThisHost(o Options) Host {
 	daemon := hostd.NewClient(hostd.SocketPath(o.Config), o.Log)
 	return Host{
-		Root: "/", UID: os.Geteuid(),
+		System: runtime.GOOS, Root: "/", UID: os.Geteuid(),
 		Command:   command,
 		Space:     space,
 		Ownership: ownership,

@@ -1,12 +1,6 @@
-//go:build !linux
+//go:build !linux && !freebsd
 
 package doctor
 
-import "fmt"
-
-// trials are for Linux only.
+// trials are for Linux and FreeBSD only.
 func trials(Options) Trials { return Trials{} }
-
-func space(path string) (Space, error) {
-	return Space{}, fmt.Errorf("how much is free at %s is not known on this system", path)
-}
