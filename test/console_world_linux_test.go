@@ -3,7 +3,6 @@
 package test
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -89,14 +88,6 @@ func (f *furnished) as(key string) *client.Client {
 	return c
 }
 
-// link is an address that signs in with a key, once; with the admin's when there is none.
-func (f *furnished) link(key string) string {
-	f.t.Helper()
-	got, err := f.as(cmp.Or(key, f.key())).ConsoleLink(f.t.Context())
-	f.must("make a link", err)
-	return got.URL
-}
-
 // people are a second tenant, and operators of every role.
 func (f *furnished) people() {
 	ctx := f.t.Context()
@@ -164,7 +155,7 @@ func (f *furnished) accounts() {
 // agents are one in a jail that talks, one whose program ends, and one elsewhere that asks for access.
 func (f *furnished) agents() {
 	ctx := f.t.Context()
-	ask := fmt.Sprintf(`curl -s -H "Content-Type: application/json" -d "{\"model\":\"gpt-small\",\"messages\":[]}" http://gateway:3000/v1/chat/completions >/dev/null; curl -s http://tracker.example.net/ >/dev/null`)
+	ask := `curl -s -H "Content-Type: application/json" -d "{\"model\":\"gpt-small\",\"messages\":[]}" http://gateway:3000/v1/chat/completions >/dev/null; curl -s http://tracker.example.net/ >/dev/null`
 	talk := `echo "reading the list of orders"; echo '` + strings.ReplaceAll(hostileText, `'`, `'\''`) + `'; echo "{\"level\":\"info\",\"text\":\"42 orders, 3 of them new\"}"; echo "a warning" >&2; ` + ask + `; exec sleep infinity`
 	f.sync(fmt.Sprintf("clawbots:\n  - name: buyer\n    workspace: ./workspaces/orders\n    command: [/bin/sh, -c, %q]\n    allow: [%s, \"deny: tracker.example.net\"]\n"+
 		"  - name: restless\n    command: [/bin/sh, -c, \"exit 3\"]\n", talk, furnishedHost))

@@ -26,6 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	simulate()
 	testscript.Main(leakFree{m}, map[string]func(){
 		"clawjail": func() { os.Exit(Main(context.Background(), "v1.2.3", os.Args[1:], os.Stdout, os.Stderr)) },
 	})

@@ -26,14 +26,14 @@ const (
 
 // auditFind is what somebody looks for, as it stands in the address of a page.
 type auditFind struct {
-	Range, From, To                  string
-	Action, Actor, Session           string
-	Tenant, Result, Phase            string
-	Before, After                    string // places; one of them, or neither
-	Live                             bool
-	since, until                     time.Time
-	beforePlace, afterPlace          place
-	afterKnown, beforeKnown, ordered bool
+	Range, From, To         string
+	Action, Actor, Session  string
+	Tenant, Result, Phase   string
+	Before, After           string // places; one of them, or neither
+	Live                    bool
+	since, until            time.Time
+	beforePlace, afterPlace place
+	afterKnown, beforeKnown bool
 }
 
 func auditRanges() []option {

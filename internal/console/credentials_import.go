@@ -21,7 +21,6 @@ import (
 )
 
 const (
-	importPath = credentialsPath + "/import"
 	// maxImport bounds what is sent: the largest file, and the fields around it.
 	maxImport = cookies.MaxBytes + 1<<20
 	// maxField bounds one field that is no file.
