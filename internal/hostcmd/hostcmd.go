@@ -21,6 +21,8 @@ const (
 	Timeout = time.Minute
 	// MaxOutput is how much of each of its two outputs is kept.
 	MaxOutput = 8 << 20
+	// Finish is how long a command may go on when its context has ended: one that is killed half-way leaves what nobody knows of.
+	Finish = 2 * time.Second
 	// shown is how much of what a command said becomes part of an error.
 	shown = 400
 )
@@ -53,7 +55,7 @@ func (r Runner) Path(name string) (string, error) {
 	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
 }
 
-// Command prepares a command, for whoever connects it and starts it.
+// Command prepares a command, for whoever connects it and starts it. When ctx ends it is killed, after Finish.
 func (r Runner) Command(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	file, err := r.Path(name)
 	if err != nil {
@@ -62,7 +64,8 @@ func (r Runner) Command(ctx context.Context, name string, args ...string) (*exec
 	cmd := exec.CommandContext(ctx, file, args...)
 	cmd.Env = []string{"PATH=" + strings.Join(Folders, ":"), "LC_ALL=C"}
 	cmd.Dir = "/"
-	cmd.WaitDelay = time.Second // a child that it left behind does not hold its outputs open for us
+	cmd.Cancel = func() error { return nil }
+	cmd.WaitDelay = Finish // nor does a child that it left behind hold its outputs open for us for longer
 	return cmd, nil
 }
 

@@ -44,6 +44,19 @@ func TestAFailureSaysWhatWasRunAndWhatItSaid(t *testing.T) {
 	}
 }
 
+func TestACommandIsNotEndedHalfWay(t *testing.T) {
+	r := script(t, `sleep 0.3; echo done >"$1"`)
+	file := filepath.Join(r.Dir, "file")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := r.Run(ctx, "tool", file); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if text, err := os.ReadFile(file); string(text) != "done\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
 func TestACommandEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
