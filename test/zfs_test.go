@@ -1,3 +1,8 @@
+//go:build linux && zfs
+
+// These run by `go test -tags zfs -run ZFS ./test`, and not with all others: a host daemon that has made jails on zfs-fuse
+// now and then does not stop within a minute. The storage itself is tried on zfs-fuse by the tests of internal/jail/linux.
+
 package test
 
 import (
