@@ -14,7 +14,7 @@ import (
 // freebsdSubnet finds the network of a FreeBSD host's jails by its routes.
 func freebsdSubnet(run hostcmd.Runner) func(context.Context, jail.Installation, netip.Prefix) (netip.Prefix, error) {
 	return func(ctx context.Context, id jail.Installation, configured netip.Prefix) (netip.Prefix, error) {
-		candidates := freebsd.DefaultSubnets()
+		candidates := jail.DefaultSubnets()
 		if configured.IsValid() {
 			candidates = []netip.Prefix{configured}
 		}

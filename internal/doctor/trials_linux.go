@@ -39,7 +39,7 @@ func trySubnet(ctx context.Context, id jail.Installation, configured netip.Prefi
 	if configured.IsValid() {
 		return configured, linux.CheckSubnet(ctx, id, configured)
 	}
-	return linux.FreeSubnet(ctx, id, linux.DefaultSubnets())
+	return linux.FreeSubnet(ctx, id, jail.DefaultSubnets())
 }
 
 // tryRuntime is quick after the first time: the runtime that works is remembered.

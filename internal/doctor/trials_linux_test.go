@@ -15,7 +15,6 @@ import (
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -430,7 +429,7 @@ func TestTrialsKeepOffTheNetworksOfInstallations(t *testing.T) {
 	if slices.Equal(candidates(), candidates()) {
 		t.Error("two doctors would look at the same networks in the same order")
 	}
-	if len(linux.DefaultSubnets()) == 0 {
+	if len(jail.DefaultSubnets()) == 0 {
 		t.Error("there is nothing to keep off")
 	}
 }

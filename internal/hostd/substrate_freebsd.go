@@ -13,7 +13,7 @@ import (
 func ThisHost() Substrate {
 	return Substrate{
 		FreeSubnet: func(ctx context.Context, id jail.Installation) (netip.Prefix, error) {
-			return freebsd.FreeSubnet(ctx, hostcmd.Runner{}, id, freebsd.DefaultSubnets())
+			return freebsd.FreeSubnet(ctx, hostcmd.Runner{}, id, jail.DefaultSubnets())
 		},
 		Assemble:  Assemble,
 		Uninstall: Uninstall,

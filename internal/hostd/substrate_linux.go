@@ -12,7 +12,7 @@ import (
 func ThisHost() Substrate {
 	return Substrate{
 		FreeSubnet: func(ctx context.Context, id jail.Installation) (netip.Prefix, error) {
-			return linux.FreeSubnet(ctx, id, linux.DefaultSubnets())
+			return linux.FreeSubnet(ctx, id, jail.DefaultSubnets())
 		},
 		Assemble:   Assemble,
 		Containers: OpenContainers,

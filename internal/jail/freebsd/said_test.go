@@ -86,12 +86,12 @@ func TestTheFirstSubnetThatNoRouteOverlapsIsTaken(t *testing.T) {
 		"default            192.168.1.1        UGS         em0\n10.213.4.0/24      link#3             U           wg0\n" +
 		"10.214.0.0/20      link#4             U           cjk3x9\n127.0.0.1          link#2             UH          lo0\n192.168.1.0/24     link#1             U           em0\n"
 	for id, want := range map[jail.Installation]string{"zzzz": "10.213.16.0/20", "k3x9": "10.214.0.0/20"} {
-		got, err := FreeSubnet(t.Context(), said(t, "netstat", routes), id, DefaultSubnets())
+		got, err := FreeSubnet(t.Context(), said(t, "netstat", routes), id, jail.DefaultSubnets())
 		if err != nil || got != netip.MustParsePrefix(want) {
 			t.Errorf("%s gets %s, %v", id, got, err)
 		}
 	}
-	if _, err := FreeSubnet(t.Context(), said(t, "netstat", "nonsense\n"), "zzzz", DefaultSubnets()); err == nil {
+	if _, err := FreeSubnet(t.Context(), said(t, "netstat", "nonsense\n"), "zzzz", jail.DefaultSubnets()); err == nil {
 		t.Error("what is not understood is taken for no routes")
 	}
 }

@@ -14,18 +14,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// DefaultSubnets are the networks that an installation takes the first free one of, in this order: those of Linux.
-func DefaultSubnets() []netip.Prefix {
-	var subnets []netip.Prefix
-	for _, s := range []string{
-		"10.213.0.0/20", "10.213.16.0/20", "10.214.0.0/20", "10.187.0.0/20", "10.91.0.0/20",
-		"172.30.208.0/20", "172.31.208.0/20", "192.168.208.0/20",
-	} {
-		subnets = append(subnets, netip.MustParsePrefix(s))
-	}
-	return subnets
-}
-
 // shortestRoute is the length in bits below which a route is a default route in disguise (0.0.0.0/1 of a VPN).
 const shortestRoute = 8
 

@@ -16,20 +16,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// DefaultSubnets are the networks that an installation takes the first free one of, in this order. They stay clear
-// of what container engines, virtual machines, home routers and VPNs commonly use (172.17.0.0/16 and up,
-// 192.168.0.0/23, 192.168.122.0/24, 10.0.0.0/16, 10.42.0.0/15, 10.96.0.0/12, 10.244.0.0/16, 100.64.0.0/10).
-func DefaultSubnets() []netip.Prefix {
-	var subnets []netip.Prefix
-	for _, s := range []string{
-		"10.213.0.0/20", "10.213.16.0/20", "10.214.0.0/20", "10.187.0.0/20", "10.91.0.0/20",
-		"172.30.208.0/20", "172.31.208.0/20", "192.168.208.0/20",
-	} {
-		subnets = append(subnets, netip.MustParsePrefix(s))
-	}
-	return subnets
-}
-
 // shortestRoute is the length in bits below which a route is a default route in disguise (0.0.0.0/1 and
 // 128.0.0.0/1 of a VPN, for example) and does not say that its addresses are in use.
 const shortestRoute = 8

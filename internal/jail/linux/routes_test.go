@@ -25,7 +25,7 @@ func prefixes(texts ...string) []netip.Prefix {
 
 func TestDefaultSubnetsAreUsableAndApart(t *testing.T) {
 	t.Parallel()
-	all := DefaultSubnets()
+	all := jail.DefaultSubnets()
 	for i, p := range all {
 		if _, err := jail.NewPool(p, 1); err != nil || p != p.Masked() || !p.Addr().IsPrivate() {
 			t.Errorf("%s: %v", p, err)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 func TestAProgramInAJailIsAProcessOfItsOwn(t *testing.T) {
@@ -109,7 +111,7 @@ func TestRemovingAJailEndsWhatDetachedItself(t *testing.T) {
 func TestTasksAndMemoryAreBoundedWhereTheMachineCan(t *testing.T) {
 	h, _ := withJail(t)
 	if len(groupRoots()) == 0 {
-		t.Skip("no control groups")
+		testenv.Missing(t, "control groups for the simulator", "start the host with the controllers memory and pids")
 	}
 	h.Must("rctl", "-a", "jail:x:maxproc:deny=5", "jail:x:memoryuse:sigkill=64M")
 	if _, status, errs := h.Run(user("/bin/probe", "memory", "268435456")...); status == 0 {
