@@ -189,8 +189,11 @@ func (b *box) down() {
 	errs = append(errs, err, b.Uninstall(ctx))
 	s, err := b.Scope()
 	errs = append(errs, err)
-	left, err := inventory.Settled(ctx, s)
-	errs = append(errs, err)
+	var left []inventory.Thing
+	if s.Installation != "" { // one that never started has made nothing, and what there is belongs to others
+		left, err = inventory.Settled(ctx, s)
+		errs = append(errs, err)
+	}
 	if len(left) > 0 {
 		errs = append(errs, fmt.Errorf("left on the host: %v", left))
 	} else {

@@ -10,50 +10,8 @@ import (
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
-	"github.com/clawjail/clawjail/internal/hostd/supervisor"
 	"github.com/clawjail/clawjail/internal/template"
 )
-
-// newUpCommand is `clawjail up`.
-func newUpCommand(p *program) *cobra.Command {
-	return &cobra.Command{
-		Use:   "up",
-		Short: "Run clawjail on this machine: the host daemon and the control plane together",
-		Long: `Makes the user of the control plane if there is none, starts both halves, starts again what dies, and ends
-everything, every jail included, with Ctrl-C or SIGTERM. It must be run as root.`,
-		Example: "  sudo clawjail up",
-		Args:    arguments(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := needRoot(cmd); err != nil {
-				return err
-			}
-			c, path, err := p.trusted()
-			if err != nil {
-				return err
-			}
-			log, err := logger(c.Log, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			executable, err := os.Executable()
-			if err != nil {
-				return fmt.Errorf("find this program: %w", err)
-			}
-			manager := os.Getenv("NOTIFY_SOCKET")
-			link := consoleLink(c)
-			if manager != "" {
-				link = nil // what it prints is kept, for others to read
-			}
-			return supervisor.Up(cmd.Context(), supervisor.UpOptions{
-				Config: c, ConfigPath: path, Executable: executable,
-				Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
-				Log:         log,
-				ConsoleLink: link,
-				Notify:      hostd.Notifier(manager),
-			})
-		},
-	}
-}
 
 // newHostdCommand is `clawjail hostd`.
 func newHostdCommand(p *program) *cobra.Command {

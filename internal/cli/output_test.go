@@ -130,7 +130,7 @@ func TestProgressWithoutATerminalIsALinePerStage(t *testing.T) {
 	var b strings.Builder
 	now := time.Unix(0, 0)
 	p := newProgress(&b, func() time.Time { now = now.Add(time.Second); return now })
-	for _, s := range []template.Progress{{Stage: "download", Total: 2}, {Stage: "download", Done: 1, Total: 2, Line: "a"}, {Stage: "install"}} {
+	for _, s := range []step{{Stage: "download", Total: 2}, {Stage: "download", Done: 1, Total: 2, Line: "a"}, {Stage: "install"}} {
 		p.step(s)
 	}
 	p.end()
@@ -143,18 +143,36 @@ func TestProgressOnATerminalStaysOnOneLine(t *testing.T) {
 	var b strings.Builder
 	now := time.Unix(0, 0)
 	p := newProgress(&b, func() time.Time { now = now.Add(time.Second); return now })
-	p.width = 30
-	p.step(template.Progress{Stage: "download"})
-	p.step(template.Progress{Stage: "download", Done: 1 << 20, Total: 3 << 20, Unit: "bytes", Line: "Get:1 \x1b[31m" + strings.Repeat("x", 100)})
+	p.width = 40
+	p.step(step{Stage: "download"})
+	p.step(step{Stage: "download", Done: 1 << 20, Total: 3 << 20, Unit: "bytes", Line: "Get:1 \x1b[31m" + strings.Repeat("x", 100)})
 	p.end()
 	got := b.String()
 	for line := range strings.SplitSeq(got, "\r\x1b[K") {
-		if n := len([]rune(strings.TrimRight(line, "\n"))); n >= 30 {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n >= 40 {
 			t.Errorf("%q has %d characters", line, n)
 		}
 	}
-	if !strings.Contains(got, "download 1 MiB of 3 MiB") || strings.Contains(got, "\x1b[31m") || !strings.HasSuffix(got, "s\n") {
+	if !strings.Contains(got, "download  1 MiB of 3 MiB") || strings.Contains(got, "\x1b[31m") || !strings.HasSuffix(got, "s\n") {
 		t.Errorf("it wrote %q", got)
+	}
+}
+
+func TestABarSaysHowMuchIsDone(t *testing.T) {
+	for done, want := range map[int64]string{
+		0: "[........................]   0 %", 50: "[############............]  50 %", 100: "[########################] 100 %", 120: "[########################] 100 %",
+	} {
+		if got := bar(done, 100); got != want {
+			t.Errorf("%d of 100 is %q, want %q", done, got, want)
+		}
+	}
+	var b strings.Builder
+	now := time.Unix(0, 0)
+	p := newProgress(&b, func() time.Time { now = now.Add(time.Second); return now })
+	p.width = 80
+	p.step(step{Stage: "install", Done: 30, Total: 120, Unit: "packages"})
+	if want := "install   [######..................]  25 % 30 packages of 120 packages"; !strings.HasSuffix(b.String(), want) {
+		t.Errorf("it wrote %q, want %q", b.String(), want)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -98,12 +97,9 @@ func newTemplateBuild(p *program) *cobra.Command {
 				return err
 			}
 			options.Name = args[0]
-			show := newProgress(cmd.ErrOrStderr(), p.now)
-			options.Progress = show.step
-			t, err := store.Build(cmd.Context(), options)
-			show.end()
+			t, err := buildTemplate(cmd, store, options, p.now)
 			if err != nil {
-				return withOutput(err)
+				return err
 			}
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), t)
@@ -119,6 +115,18 @@ func newTemplateBuild(p *program) *cobra.Command {
 	f.BoolVar(&options.Replace, "replace", false, "replace the template when there is one; the old one stays until the new one is complete")
 	f.BoolVar(&asJSON, "json", false, "print what is known of the template")
 	return cmd
+}
+
+// buildTemplate builds a template, and shows how far it is.
+func buildTemplate(cmd *cobra.Command, store *template.Store, options template.BuildOptions, now func() time.Time) (template.Template, error) {
+	show := newProgress(cmd.ErrOrStderr(), now)
+	options.Progress = func(p template.Progress) { show.step(step(p)) }
+	t, err := store.Build(cmd.Context(), options)
+	show.end()
+	if err != nil {
+		return t, withOutput(err)
+	}
+	return t, nil
 }
 
 // withOutput shows a tool's last lines in front of the error that they explain.
@@ -245,69 +253,4 @@ func newTemplateRemove(p *program) *cobra.Command {
 			return nil
 		},
 	}
-}
-
-// progress shows what a build is doing: on a terminal one line that changes, otherwise a line per stage.
-type progress struct {
-	write  func(string)
-	now    func() time.Time
-	width  int
-	stage  string
-	began  time.Time
-	shown  time.Time
-	onLine bool
-}
-
-func newProgress(w interface{ Write([]byte) (int, error) }, now func() time.Time) *progress {
-	p := &progress{now: now, write: func(s string) {
-		_, _ = w.Write([]byte(s)) // progress that nobody sees is no reason to stop
-	}}
-	if width, ok := terminal(w); ok {
-		p.width = width
-	}
-	return p
-}
-
-// step is called by the build for every step, one at a time.
-func (p *progress) step(s template.Progress) {
-	now := p.now()
-	if s.Stage != p.stage {
-		p.end()
-		p.stage, p.began = s.Stage, now
-		if p.width == 0 {
-			p.write(s.Stage + "\n")
-			return
-		}
-	}
-	// Ten times a second is as fast as anybody reads.
-	if p.width == 0 || now.Sub(p.shown) < 100*time.Millisecond {
-		return
-	}
-	p.shown, p.onLine = now, true
-	line := s.Stage
-	if s.Total > 0 {
-		line += fmt.Sprintf(" %s of %s", amount(s.Done, s.Unit), amount(s.Total, s.Unit))
-	}
-	if s.Line != "" {
-		line += "  " + printable(s.Line)
-	}
-	if r := []rune(line); len(r) >= p.width {
-		line = string(r[:p.width-1])
-	}
-	p.write("\r\x1b[K" + line)
-}
-
-func amount(n int64, unit string) string {
-	if unit == "bytes" {
-		return size(n)
-	}
-	return strings.TrimSpace(strconv.FormatInt(n, 10) + " " + unit)
-}
-
-// end finishes the line of the stage that is shown.
-func (p *progress) end() {
-	if p.onLine {
-		p.write(fmt.Sprintf("\r\x1b[K%s: %s\n", p.stage, p.now().Sub(p.began).Round(100*time.Millisecond)))
-	}
-	p.onLine = false
 }

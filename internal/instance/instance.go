@@ -107,9 +107,9 @@ func freePort() (int, error) {
 	return port, l.Close()
 }
 
-// Start runs `clawjail up` and returns when both halves answer.
+// Start runs `clawjail up`, which builds no template, and returns when both halves answer.
 func (i *Instance) Start(ctx context.Context) error {
-	cmd := i.Command(context.WithoutCancel(ctx), "up")
+	cmd := i.Command(context.WithoutCancel(ctx), "up", "--no-build")
 	cmd.Stdout = io.Writer(&i.log)
 	if i.Output != nil {
 		cmd.Stdout = io.MultiWriter(&i.log, i.Output)

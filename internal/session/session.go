@@ -135,6 +135,9 @@ type Devtools interface {
 // returns when the browser has answered for the first time.
 type Connector func(ctx context.Context, stdio *jail.Stdio) (Browser, error)
 
+// DefaultTemplate is what browsers run in.
+const DefaultTemplate = "browser"
+
 // Options configure a Service. Every field is required unless it says otherwise.
 type Options struct {
 	Driver    Driver
@@ -147,7 +150,7 @@ type Options struct {
 	Sessions config.Sessions
 	Limits   config.Limits
 	WarmPool config.WarmPool
-	// Template is what sessions run in when they do not say. Default "browser".
+	// Template is what sessions run in when they do not say. Default [DefaultTemplate].
 	Template string
 	// Proxy is the gateway's URL as the browser is told it, for example http://10.90.0.1:3000.
 	Proxy string
@@ -195,7 +198,7 @@ func (o *Options) complete() error {
 		errs = append(errs, fmt.Errorf("sessions: policy: %w", err))
 	}
 	if o.Template == "" {
-		o.Template = "browser"
+		o.Template = DefaultTemplate
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -36,6 +36,8 @@ type UpOptions struct {
 	Log        *slog.Logger
 	// ConsoleLink makes a link that signs in to the console, for who has started this. May be nil.
 	ConsoleLink func(ctx context.Context) (string, error)
+	// Prepare makes what jails are made of, before anything is started: when it fails, nothing is. May be nil.
+	Prepare func(ctx context.Context) error
 	// Notify tells a service manager when both halves are ready. May be nil.
 	Notify func(state string) error
 }
@@ -70,6 +72,11 @@ func Up(ctx context.Context, o UpOptions) error {
 	}
 	if err := portIsFree(ctx, o.Config.Listen); err != nil {
 		return err
+	}
+	if o.Prepare != nil {
+		if err := o.Prepare(ctx); err != nil {
+			return err
+		}
 	}
 	client := hostd.NewClient(hostd.SocketPath(o.Config), nil)
 	children := []Child{

@@ -218,6 +218,18 @@ func TestUpSaysThatThePortIsTaken(t *testing.T) {
 	}
 }
 
+func TestNothingIsStartedWhenWhatItNeedsCannotBeMade(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	o := installation(t)
+	said := &output{}
+	o.Stdout, o.Stderr = said, said
+	wrong := errors.New("no template")
+	o.Prepare = func(context.Context) error { return wrong }
+	if err := Up(t.Context(), o); !errors.Is(err, wrong) || strings.Contains(said.String(), "hostd") {
+		t.Errorf("it ended with %v, and said:\n%s", err, said)
+	}
+}
+
 func TestTheControlPlaneGetsLittleOfRootsEnvironment(t *testing.T) {
 	got := controlEnvironment([]string{"PATH=/bin", "AWS_SECRET_ACCESS_KEY=x", "https_proxy=p", "LD_PRELOAD=/x.so", "HOME=/root",
 		"GODEBUG=x", "SUDO_USER=me", "TZ=UTC"}, "claw", "/h")

@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/hostd/supervisor"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/template"
+)
+
+// newUpCommand is `clawjail up`.
+func newUpCommand(p *program) *cobra.Command {
+	var noBuild bool
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run clawjail on this machine: the host daemon and the control plane together",
+		Long: `Makes the user of the control plane if there is none, builds the template that browsers run in if there is none, starts both
+halves, starts again what dies, and ends everything, every jail included, with Ctrl-C or SIGTERM. It must be run as root.
+
+Building the template is done once, takes about two minutes, and fetches packages: Debian's on Linux, those of the system on
+FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is started.`,
+		Example: "  sudo clawjail up\n  sudo clawjail up --no-build",
+		Args:    arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needRoot(cmd); err != nil {
+				return err
+			}
+			c, path, err := p.trusted()
+			if err != nil {
+				return err
+			}
+			log, err := logger(c.Log, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			executable, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find this program: %w", err)
+			}
+			manager := os.Getenv("NOTIFY_SOCKET")
+			link := consoleLink(c)
+			if manager != "" {
+				link = nil // what it prints is kept, for others to read
+			}
+			o := supervisor.UpOptions{
+				Config: c, ConfigPath: path, Executable: executable,
+				Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+				Log:         log,
+				ConsoleLink: link,
+				Notify:      hostd.Notifier(manager),
+			}
+			if !noBuild {
+				o.Prepare = func(ctx context.Context) error { return p.ensureTemplate(ctx, cmd) }
+			}
+			return supervisor.Up(cmd.Context(), o)
+		},
+	}
+	cmd.Flags().BoolVar(&noBuild, "no-build", false, "build no template: what is there is what jails can be made of")
+	return cmd
+}
+
+// ensureTemplate builds the template that browsers run in, unless there is one. One that is there and not as it was built
+// is left to the host daemon, which refuses to make jails of it: nobody asked for another.
+func (p *program) ensureTemplate(ctx context.Context, cmd *cobra.Command) error {
+	store, _, err := p.templates(cmd)
+	if err != nil {
+		return err
+	}
+	_, err = store.Get(ctx, session.DefaultTemplate)
+	switch problem.CodeOf(err) {
+	case problem.TemplateMissing:
+	case problem.TemplateChanged:
+		return nil
+	default:
+		return err // nil, when it is there
+	}
+	if err := said(cmd, "there is no template %s yet; building it takes about two minutes, once", session.DefaultTemplate); err != nil {
+		return err
+	}
+	t, err := buildTemplate(cmd, store, template.BuildOptions{Name: session.DefaultTemplate}, p.now)
+	if err != nil {
+		return err
+	}
+	return said(cmd, "built %s: %s files, %s", t.Name, t.Files, size(t.Size))
+}
