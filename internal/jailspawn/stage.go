@@ -12,8 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/jailspawn/beneath"
 	"github.com/clawjail/clawjail/internal/jailspawn/command"
 	"github.com/clawjail/clawjail/internal/jailspawn/staged"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -60,7 +60,7 @@ func (s *Spawner) newStage(ctx context.Context, rootPath, user, dir string, ephe
 	if !command.ValidPath(dir) {
 		return nil, problem.New(problem.BadConfig, "give an absolute path as the jail sees it", "%s cannot be %q", StageVariable, clip(dir))
 	}
-	folder, err := root.Ensure(dir, own)
+	folder, err := root.Ensure(dir, 0o700, own)
 	if err != nil {
 		return nil, reach(err)
 	}
@@ -74,7 +74,7 @@ func (s *Spawner) newStage(ctx context.Context, rootPath, user, dir string, ephe
 }
 
 func (s *stage) write(prog jail.Program, home string, own int, ephemeral bool) (err error) {
-	if err := s.folder.Make(s.id, own); err != nil {
+	if err := s.folder.Make(s.id, 0o700, own); err != nil {
 		return err
 	}
 	dir, err := s.folder.Folder(s.id)
@@ -86,9 +86,9 @@ func (s *stage) write(prog jail.Program, home string, own int, ephemeral bool) (
 		launch = reporting(launch, s.at)
 	}
 	return errors.Join(
-		dir.Create(staged.Wrapper, []byte(strconv.Itoa(os.Getpid())+"\n"), -1),
-		dir.Create(staged.Env, prog.EnvScript(), own),
-		dir.Create(staged.Launch, launch, own),
+		dir.Create(staged.Wrapper, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600, -1),
+		dir.Create(staged.Env, prog.EnvScript(), 0o600, own),
+		dir.Create(staged.Launch, launch, 0o600, own),
 		dir.Close())
 }
 

@@ -135,7 +135,7 @@ func TestAProgramThatJoinsIsConfinedAndEndsWithAllThatItStarted(t *testing.T) {
 	if len(after) != len(before) {
 		t.Errorf("%d processes are left, before there were %d", len(after), len(before))
 	}
-	own := filepath.Join(h.Runtime.folders.path, string(j.Name))
+	own := filepath.Join(h.Runtime.folders.Path(), string(j.Name))
 	for _, dir := range []string{execFolder, marksFolder} {
 		if left, err := os.ReadDir(filepath.Join(own, dir)); err != nil || len(left) > 0 {
 			t.Errorf("left in %s: %v, %v", dir, left, err)

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -68,20 +69,20 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, _ jail.Process, pr
 		if err != nil {
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), execCleanup)
 			defer cancel()
-			err = errors.Join(fmt.Errorf("start a program in jail %s: %w", p.Name, err), x.clean(clean))
+			err = errors.Join(fmt.Errorf("start a program in jail %s: %w", p.Name, jail.Shortage(err)), x.clean(clean))
 		}
 	}()
-	own, err := r.folders.folder(string(p.Name))
+	own, err := r.folders.Folder(string(p.Name))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = own.Close() }() // opened for reading
-	marks, err := own.sub(marksFolder, 0o700)
+	marks, err := own.Ensure(marksFolder, 0o700, -1)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = marks.Close() }()
-	if err := marks.create(x.id, nil, 0o600, -1); err != nil {
+	if err := marks.Create(x.id, nil, 0o600, -1); err != nil {
 		return nil, err
 	}
 	if err := x.stage(own, prog, p.Spec.Kind.Home(), int(p.Profile.UID)); err != nil {
@@ -91,7 +92,7 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, _ jail.Process, pr
 		return nil, err
 	}
 	pid := strconv.Itoa(x.proc.PID)
-	if err := errors.Join(marks.remove(x.id), marks.create(x.id, []byte(pid), 0o600, -1)); err != nil {
+	if err := errors.Join(marks.Remove(x.id), marks.Create(x.id, []byte(pid), 0o600, -1)); err != nil {
 		return nil, err
 	}
 	if err := r.joined(ctx, p, x.child, have.jid); err != nil {
@@ -107,21 +108,21 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, _ jail.Process, pr
 }
 
 // stage writes what the program is started by, where the jail can only read it.
-func (x *execution) stage(own *folder, prog jail.Program, home string, uid int) (err error) {
-	all, err := own.folder(execFolder)
+func (x *execution) stage(own *beneath.Folder, prog jail.Program, home string, uid int) (err error) {
+	all, err := own.Folder(execFolder)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = all.Close() }() // opened for reading
-	dir, err := all.sub(x.id, 0o700)
+	dir, err := all.Ensure(x.id, 0o700, -1)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	return errors.Join(
-		dir.create(jail.StageEnv, prog.EnvScript(), 0o400, uid),
-		dir.create(jail.StageLaunch, prog.ExecScript(execPlace+"/"+x.id, home), 0o500, uid),
-		dir.own(uid, 0o700))
+		dir.Create(jail.StageEnv, prog.EnvScript(), 0o400, uid),
+		dir.Create(jail.StageLaunch, prog.ExecScript(execPlace+"/"+x.id, home), 0o500, uid),
+		dir.Own(uid, 0o700))
 }
 
 // joined compares the program's process with the jail's profile, as far as it can differ from the first one's.
@@ -213,7 +214,7 @@ func (x *execution) clean(ctx context.Context) error {
 
 // unstage removes what a program was started by, and its mark when everything of it has ended.
 func (r *Runtime) unstage(name jail.Name, id string, forget bool) error {
-	own, err := r.folders.folder(string(name))
+	own, err := r.folders.Folder(string(name))
 	if gone(err) {
 		return nil
 	}
@@ -223,7 +224,7 @@ func (r *Runtime) unstage(name jail.Name, id string, forget bool) error {
 	defer func() { _ = own.Close() }() // opened for reading
 	var errs []error
 	for folder, remove := range map[string]bool{execFolder: true, marksFolder: forget} {
-		dir, err := own.folder(folder)
+		dir, err := own.Folder(folder)
 		if gone(err) || !remove && err == nil {
 			if dir != nil {
 				errs = append(errs, dir.Close())
@@ -234,7 +235,7 @@ func (r *Runtime) unstage(name jail.Name, id string, forget bool) error {
 			errs = append(errs, err)
 			continue
 		}
-		errs = append(errs, dir.removeAll(id), dir.Close())
+		errs = append(errs, busy(dir.RemoveAll(id)), dir.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -278,19 +279,19 @@ func (r *Runtime) endExecutions(ctx context.Context, name jail.Name) error {
 // endStale ends the programs that a host daemon had started in jails and that it did not live to end: nobody holds their
 // stdio any more. Called before there are others. What cannot be ended keeps its mark, and ends with its jail.
 func (r *Runtime) endStale(ctx context.Context) error {
-	all, err := r.folders.traces(jail.TraceStaged, r.o.Installation)
+	all, err := traces(r.folders, jail.TraceStaged, r.o.Installation)
 	if err != nil {
 		return err
 	}
 	for _, t := range all {
-		marks, err := r.folders.folder(string(t.Name) + "/" + marksFolder)
+		marks, err := r.folders.Folder(string(t.Name) + "/" + marksFolder)
 		if gone(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		ids, err := marks.names()
+		ids, err := marks.Names(-1)
 		if err := errors.Join(err, marks.Close()); err != nil {
 			return err
 		}
@@ -306,7 +307,7 @@ func (r *Runtime) endStale(ctx context.Context) error {
 }
 
 func (r *Runtime) endOne(ctx context.Context, name jail.Name, id string) error {
-	text, err := os.ReadFile(r.folders.path + "/" + string(name) + "/" + marksFolder + "/" + id)
+	text, err := os.ReadFile(r.folders.Path() + "/" + string(name) + "/" + marksFolder + "/" + id)
 	if err != nil {
 		return err
 	}

@@ -195,15 +195,6 @@ func Uninstall(ctx context.Context, o Options) error {
 	return newNetwork(o).removeBridge(ctx)
 }
 
-// shortage turns "no space left" into the problem that every face knows; other errors pass.
-func shortage(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return problem.Wrap(err, problem.DiskFull, "free some space below the run and data directories, then try again",
-			"the host's disk is full")
-	}
-	return err
-}
-
 // gone reports whether an error says that a file or process is not there.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, os.ErrProcessDone)

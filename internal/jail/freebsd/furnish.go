@@ -9,10 +9,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -25,20 +25,20 @@ const (
 
 // furnish puts everything into the clone that the jail sees, and makes it read-only: what its program is started by, the
 // places that things are mounted at, its memory file systems, and the folder by which others join.
-func (r *Runtime) furnish(ctx context.Context, p jail.Placement, own *folder) error {
-	root, err := r.storage.clones.folder(string(p.Name))
+func (r *Runtime) furnish(ctx context.Context, p jail.Placement, own *beneath.Folder) error {
+	root, err := r.storage.clones.Folder(string(p.Name))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }() // opened for reading
-	if root.path != p.Root {
-		return fmt.Errorf("the clone is at %s, not at %s", root.path, p.Root)
+	if root.Path() != p.Root {
+		return fmt.Errorf("the clone is at %s, not at %s", root.Path(), p.Root)
 	}
 	if err := stage(root, p); err != nil {
 		return err
 	}
 	// Only the host writes here: what a jail's program could change could be used against the next that joins.
-	joins, err := own.sub(execFolder, 0o755)
+	joins, err := own.Ensure(execFolder, 0o755, -1)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (r *Runtime) furnish(ctx context.Context, p jail.Placement, own *folder) er
 		return err
 	}
 	for _, t := range p.Profile.Tmpfs {
-		if _, err := r.o.Commands.Run(ctx, "mount", "-t", "tmpfs", "-o", tmpfsOptions(t, p.Profile), "tmpfs", root.path+t.Path); err != nil {
+		if _, err := r.o.Commands.Run(ctx, "mount", "-t", "tmpfs", "-o", tmpfsOptions(t, p.Profile), "tmpfs", root.Path()+t.Path); err != nil {
 			return fmt.Errorf("mount %s: %w", t.Path, err)
 		}
 	}
@@ -85,24 +85,24 @@ func tmpfsOptions(t jail.Tmpfs, p jail.Profile) string {
 }
 
 // stage writes what the program is started by into the clone.
-func stage(root *folder, p jail.Placement) (err error) {
+func stage(root *beneath.Folder, p jail.Placement) (err error) {
 	uid := int(p.Profile.UID)
-	dir, err := root.subAll(strings.TrimPrefix(jail.StageDir, "/"), 0o755)
+	dir, err := root.Ensure(jail.StageDir, 0o755, -1)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	home := p.Spec.Kind.Home()
 	if err := errors.Join(
-		dir.create(jail.StageEnv, p.Spec.Program.EnvScript(), 0o400, uid),
-		dir.create(jail.StageLaunch, p.Spec.Program.LaunchScript(home, len(p.Spec.HomeFiles) > 0), 0o500, uid),
-		dir.gate(uid)); err != nil {
+		dir.Create(jail.StageEnv, p.Spec.Program.EnvScript(), 0o400, uid),
+		dir.Create(jail.StageLaunch, p.Spec.Program.LaunchScript(home, len(p.Spec.HomeFiles) > 0), 0o500, uid),
+		gate(dir, uid)); err != nil {
 		return err
 	}
 	if len(p.Spec.HomeFiles) == 0 {
 		return nil
 	}
-	files, err := dir.sub(jail.StageHome, 0o755)
+	files, err := dir.Ensure(jail.StageHome, 0o755, -1)
 	if err != nil {
 		return err
 	}
@@ -110,11 +110,11 @@ func stage(root *folder, p jail.Placement) (err error) {
 	for _, f := range p.Spec.HomeFiles {
 		in := files
 		if parent := path.Dir(f.Path); parent != "." {
-			if in, err = files.subAll(parent, 0o755); err != nil {
+			if in, err = files.Ensure(parent, 0o755, -1); err != nil {
 				return err
 			}
 		}
-		err := in.create(path.Base(f.Path), f.Data, 0o600, uid)
+		err := in.Create(path.Base(f.Path), f.Data, 0o600, uid)
 		if in != files {
 			err = errors.Join(err, in.Close())
 		}
@@ -126,10 +126,10 @@ func stage(root *folder, p jail.Placement) (err error) {
 }
 
 // gate makes the FIFO that launch.sh waits at. Nobody but the host has been in the folder.
-func (f *folder) gate(uid int) error {
-	at := filepath.Join(f.path, jail.StageGate)
+func gate(f *beneath.Folder, uid int) error {
+	at := filepath.Join(f.Path(), jail.StageGate)
 	if err := unix.Mkfifo(at, 0o400); err != nil {
-		return shortage(&os.PathError{Op: "make gate", Path: at, Err: err})
+		return &os.PathError{Op: "make gate", Path: at, Err: err}
 	}
 	if err := errors.Join(os.Lchown(at, uid, uid), os.Chmod(at, 0o400)); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -128,11 +129,11 @@ func (r *Runtime) files(ctx context.Context, p jail.Placement, o *jail.Observed)
 
 // unexpected lists the devices that a jail must not see: a ruleset that the host does not know hides nothing.
 func unexpected(dev string, o *jail.Observed) error {
-	dir, err := openAbsolute(dev)
+	dir, err := beneath.OpenPlain(dev)
 	if err != nil {
 		return err
 	}
-	names, err := dir.names()
+	names, err := dir.Names(-1)
 	if err := errors.Join(err, dir.Close()); err != nil {
 		return err
 	}
@@ -147,13 +148,13 @@ func unexpected(dev string, o *jail.Observed) error {
 // sizeOf reads what mount -p does not say of a tmpfs.
 func sizeOf(m mounted, inside string) (jail.Tmpfs, error) {
 	t := jail.Tmpfs{Path: inside, NoExec: m.has("noexec")}
-	dir, err := openAbsolute(m.point)
+	dir, err := beneath.OpenPlain(m.point)
 	if err != nil {
 		return t, err
 	}
 	var st unix.Stat_t
 	var all unix.Statfs_t
-	err = errors.Join(unix.Fstat(dir.fd, &st), unix.Fstatfs(dir.fd, &all), dir.Close())
+	err = errors.Join(unix.Fstat(dir.FD(), &st), unix.Fstatfs(dir.FD(), &all), dir.Close())
 	t.Size, t.Mode = int64(all.Blocks)*int64(all.Bsize), uint32(st.Mode)&0o7777
 	return t, err
 }

@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -27,30 +27,30 @@ func (s *Storage) Mount(ctx context.Context, p jail.Placement) error {
 	if a == nil {
 		return nil
 	}
-	root, err := s.clones.folder(string(p.Name))
+	root, err := s.clones.Folder(string(p.Name))
 	if err != nil {
 		return fmt.Errorf("mount into jail %s: %w", p.Name, err)
 	}
 	defer func() { _ = root.Close() }() // opened for reading
 	if a.Token {
 		if err := s.mountToken(ctx, p.Name, root); err != nil {
-			return fmt.Errorf("mount the folder of the token: %w", err)
+			return fmt.Errorf("mount the folder of the token: %w", jail.Shortage(err))
 		}
 	}
 	if a.State > 0 {
 		if err := s.mountState(ctx, root, *a, int(p.Profile.UID)); err != nil {
-			return fmt.Errorf("mount the state of %s: %w", a.Name, err)
+			return fmt.Errorf("mount the state of %s: %w", a.Name, jail.Shortage(err))
 		}
 	}
 	return s.mountFolders(ctx, root, p.Spec.Mounts, int(p.Profile.UID))
 }
 
 // mountToken makes an empty folder: no token of an earlier jail is ever in it.
-func (s *Storage) mountToken(ctx context.Context, name jail.Name, root *folder) error {
-	if err := s.tokens.mkdir(string(name), 0o755); err != nil {
+func (s *Storage) mountToken(ctx context.Context, name jail.Name, root *beneath.Folder) error {
+	if err := s.tokens.Make(string(name), 0o755, -1); err != nil {
 		return err
 	}
-	dir, err := s.tokens.folder(string(name))
+	dir, err := s.tokens.Folder(string(name))
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (s *Storage) mountToken(ctx context.Context, name jail.Name, root *folder) 
 }
 
 // mountFolders mounts folders of the operator, those that others are mounted in first.
-func (s *Storage) mountFolders(ctx context.Context, root *folder, all []jail.Mount, uid int) error {
+func (s *Storage) mountFolders(ctx context.Context, root *beneath.Folder, all []jail.Mount, uid int) error {
 	all = slices.SortedFunc(slices.Values(all), func(a, b jail.Mount) int { return cmp.Compare(a.Target, b.Target) })
 	for _, m := range all {
 		source, err := openMount(s.o.WorkspaceRoots, m, uid)
@@ -83,7 +83,7 @@ func (s *Storage) mountFolders(ctx context.Context, root *folder, all []jail.Mou
 // mount_nullfs(8) takes a path, and whoever may write above the source could have put a link there since it was opened. So
 // what was mounted is compared with what was opened: the source that the kernel was given, which has no links in it any
 // more, and the folder that is seen through the mount.
-func (s *Storage) nullfs(ctx context.Context, source, root *folder, target string, options ...string) error {
+func (s *Storage) nullfs(ctx context.Context, source, root *beneath.Folder, target string, options ...string) error {
 	point, err := mountPoint(root, target)
 	if err != nil {
 		return err
@@ -93,24 +93,24 @@ func (s *Storage) nullfs(ctx context.Context, source, root *folder, target strin
 	}
 	options = append(options, "nosuid")
 	slices.SortFunc(options, func(a, b string) int { return cmp.Compare(order(a), order(b)) })
-	if _, err := s.o.Commands.Run(ctx, "mount_nullfs", "-o", strings.Join(options, ","), source.path, point.path); err != nil {
-		return fmt.Errorf("mount %s at %s: %w", source.path, target, err)
+	if _, err := s.o.Commands.Run(ctx, "mount_nullfs", "-o", strings.Join(options, ","), source.Path(), point.Path()); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", source.Path(), target, err)
 	}
-	all, err := below(ctx, s.o.Commands, point.path)
+	all, err := below(ctx, s.o.Commands, point.Path())
 	if err != nil {
 		return err
 	}
 	var through, opened unix.Stat_t
-	seen, err := openAbsolute(point.path)
+	seen, err := beneath.OpenPlain(point.Path())
 	if err == nil {
-		err = errors.Join(unix.Fstat(seen.fd, &through), unix.Fstat(source.fd, &opened), seen.Close())
+		err = errors.Join(unix.Fstat(seen.FD(), &through), unix.Fstat(source.FD(), &opened), seen.Close())
 	}
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(all, func(m mounted) bool { return m.point == point.path && m.kind == "nullfs" })
-	if i < 0 || all[i].source != source.path || through.Ino != opened.Ino {
-		return problem.New(problem.Forbidden, "let nobody else rename folders while a jail starts", "%s was replaced while it was mounted", source.path)
+	i := slices.IndexFunc(all, func(m mounted) bool { return m.point == point.Path() && m.kind == "nullfs" })
+	if i < 0 || all[i].source != source.Path() || through.Ino != opened.Ino {
+		return problem.New(problem.Forbidden, "let nobody else rename folders while a jail starts", "%s was replaced while it was mounted", source.Path())
 	}
 	return nil
 }
@@ -118,22 +118,16 @@ func (s *Storage) nullfs(ctx context.Context, source, root *folder, target strin
 func order(option string) int { return slices.Index([]string{"ro", "nosuid", "noexec"}, option) }
 
 // mountPoint opens a folder of the clone, and makes it when it is missing. Links of the template are not followed.
-func mountPoint(root *folder, target string) (*folder, error) {
-	point, err := root.subAll(strings.TrimPrefix(target, "/"), 0o755)
-	if notAFolder(err) {
+func mountPoint(root *beneath.Folder, target string) (*beneath.Folder, error) {
+	point, err := root.Ensure(target, 0o755, -1)
+	if errors.Is(err, beneath.ErrPlanted) {
 		return nil, problem.Wrap(err, problem.BadTemplate, "make it a folder in the template, or leave it out",
 			"nothing can be mounted at %s: something on the way is not a folder", target)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make a place for %s: %w", target, err)
+		return nil, fmt.Errorf("make a place for %s: %w", target, jail.Shortage(err))
 	}
 	return point, nil
-}
-
-// notAFolder reports whether a path was refused for what lies there: a link or a file. FreeBSD says EMLINK of a link where
-// others say ELOOP (open(2)).
-func notAFolder(err error) bool {
-	return errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) || errors.Is(err, unix.ENOTDIR)
 }
 
 // rootOf finds the root that a path lies beneath: the longest, where there are several. rel is empty for the root itself.
@@ -153,10 +147,10 @@ func rootOf(roots []string, path string) (root, rel string, err error) {
 	return "", "", problem.New(problem.Forbidden, hint, "%s does not lie beneath one of the workspace_roots", path)
 }
 
-func openRoot(root string) (*folder, error) {
-	dir, err := openAbsolute(root)
+func openRoot(root string) (*beneath.Folder, error) {
+	dir, err := beneath.OpenPlain(root)
 	switch {
-	case notAFolder(err):
+	case errors.Is(err, beneath.ErrPlanted):
 		return nil, problem.Wrap(err, problem.BadConfig, "write its path without links", "%s of workspace_roots leads through a link", root)
 	case errors.Is(err, unix.ENOENT):
 		return nil, problem.Wrap(err, problem.BadConfig, "make the folder, or remove it from the configuration", "%s of workspace_roots is not a folder", root)
@@ -166,7 +160,7 @@ func openRoot(root string) (*folder, error) {
 
 // openMount opens the folder of a mount beneath one of the roots, and makes it and the folders in it that are missing, for
 // the jail's user. No link is followed, not even one that stays inside: the folder is mounted by its path.
-func openMount(roots []string, m jail.Mount, uid int) (*folder, error) {
+func openMount(roots []string, m jail.Mount, uid int) (*beneath.Folder, error) {
 	root, rel, err := rootOf(roots, m.Source)
 	if err != nil {
 		return nil, err
@@ -177,7 +171,7 @@ func openMount(roots []string, m jail.Mount, uid int) (*folder, error) {
 	}
 	if rel != "" {
 		for name := range strings.SplitSeq(rel, "/") {
-			next, err := dir.ensure(name, uid)
+			next, err := dir.Give(name, 0o755, uid)
 			if err := errors.Join(refused(err, name, root), dir.Close()); err != nil {
 				return nil, err
 			}
@@ -185,7 +179,7 @@ func openMount(roots []string, m jail.Mount, uid int) (*folder, error) {
 		}
 	}
 	for _, name := range m.Make {
-		made, err := dir.ensure(name, uid)
+		made, err := dir.Give(name, 0o755, uid)
 		if err == nil {
 			err = made.Close()
 		}
@@ -210,7 +204,7 @@ func checkMount(roots []string, m jail.Mount) error {
 		return dir.Close()
 	}
 	for name := range strings.SplitSeq(rel, "/") {
-		next, err := dir.folder(name)
+		next, err := dir.Folder(name)
 		closed := dir.Close()
 		if errors.Is(err, unix.ENOENT) {
 			return closed // it will be made
@@ -228,57 +222,12 @@ func refused(err error, name, root string) error {
 	switch {
 	case err == nil:
 		return nil
-	case notAFolder(err):
+	case errors.Is(err, beneath.ErrPlanted):
 		return problem.Wrap(err, problem.Forbidden, "replace it by a folder", "%s beneath %s is a link or not a folder", name, root)
 	case errors.Is(err, unix.EROFS):
 		return problem.Wrap(err, problem.Conflict, "make the folder where it can be written", "%s beneath %s is on a read-only file system", name, root)
 	}
-	return shortage(err)
-}
-
-// unfinished is the mode of a folder that ensure has made and not yet given away.
-const unfinished = unix.S_ISVTX
-
-// ensure opens a folder of one element, and makes it for a user when it is missing. One that is there keeps its owner and
-// mode; one that a killed process left half-made is told by its mode, and finished when it is empty.
-func (f *folder) ensure(name string, uid int) (*folder, error) {
-	err := unix.Mkdirat(f.fd, name, unfinished)
-	if err == nil {
-		// FreeBSD drops the sticky bit of mkdir's mode (mkdir(2)).
-		made, opened := f.folder(name)
-		if opened == nil {
-			opened = errors.Join(unix.Fchmod(made.fd, unfinished), made.Close())
-		}
-		err = opened
-	} else if errors.Is(err, unix.EEXIST) {
-		err = nil
-	}
-	if err != nil {
-		return nil, &os.PathError{Op: "mkdir", Path: filepath.Join(f.path, name), Err: err}
-	}
-	dir, err := f.folder(name)
-	if err != nil {
-		return nil, err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(dir.fd, &st); err != nil {
-		return nil, errors.Join(err, dir.Close())
-	}
-	mode := uint32(st.Mode) & 0o7777 &^ unix.S_ISGID // folders may inherit that bit
-	if mode != unfinished && mode != 0 {
-		return dir, nil
-	}
-	some, err := dir.names()
-	if err == nil && len(some) > 0 {
-		err = fmt.Errorf("%s cannot be used by anybody, and is not empty", dir.path)
-	}
-	if err == nil {
-		err = dir.own(uid, 0o755)
-	}
-	if err != nil {
-		return nil, errors.Join(err, dir.Close())
-	}
-	return dir, nil
+	return jail.Shortage(err)
 }
 
 // Token puts the token into its folder. Whoever reads sees the one before or this one.
@@ -288,7 +237,7 @@ func (s *Storage) Token(ctx context.Context, name jail.Name, uid uint32, token [
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	dir, err := s.tokens.folder(string(name))
+	dir, err := s.tokens.Folder(string(name))
 	if errors.Is(err, os.ErrNotExist) {
 		return problem.Wrap(err, problem.Conflict, "start the jail again", "jail %s has no place for a token", name)
 	}
@@ -296,15 +245,15 @@ func (s *Storage) Token(ctx context.Context, name jail.Name, uid uint32, token [
 		return fmt.Errorf("deliver the token of jail %s: %w", name, err)
 	}
 	const fresh = ".new" // a killed process may have left one
-	err = errors.Join(dir.remove(fresh), dir.create(fresh, token, 0o600, int(uid)))
+	err = errors.Join(dir.Remove(fresh), dir.Create(fresh, token, 0o600, int(uid)))
 	if err == nil {
-		err = unix.Renameat(dir.fd, fresh, dir.fd, jail.TokenName)
+		err = dir.Rename(fresh, jail.TokenName)
 	}
 	if err != nil {
-		err = errors.Join(err, dir.remove(fresh))
+		err = errors.Join(err, dir.Remove(fresh))
 	}
 	if err := errors.Join(err, dir.Close()); err != nil {
-		return fmt.Errorf("deliver the token of jail %s: %w", name, err)
+		return fmt.Errorf("deliver the token of jail %s: %w", name, jail.Shortage(err))
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -31,7 +32,7 @@ type Runtime struct {
 	storage *Storage
 	network *Network
 	limits  *Limiter
-	folders *folder // <run>/jails
+	folders *beneath.Folder // <run>/jails
 	now     func() time.Time
 	stop    func()               // of the collection of orphans
 	spoil   func(jail.Placement) // tests take controls away with it
@@ -64,13 +65,13 @@ func newRuntime(ctx context.Context, o Options, s *Storage, n *Network, l *Limit
 			err = errors.Join(err, r.folders.Close())
 		}
 	}()
-	base, err := trustedFolder(o.RunDir, 0o711)
+	base, err := beneath.MakeTrusted(o.RunDir, 0o711)
 	if err != nil {
-		return nil, fmt.Errorf("prepare the runtime: %w", err)
+		return nil, fmt.Errorf("prepare the runtime: %w", jail.Shortage(err))
 	}
-	r.folders, err = base.sub(jailsFolder, 0o700)
+	r.folders, err = base.Ensure(jailsFolder, 0o700, -1)
 	if err := errors.Join(err, base.Close()); err != nil {
-		return nil, fmt.Errorf("prepare the runtime: %w", err)
+		return nil, fmt.Errorf("prepare the runtime: %w", jail.Shortage(err))
 	}
 	if err := r.endStale(ctx); err != nil {
 		return nil, err
@@ -101,22 +102,22 @@ func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File
 	if err := errors.Join(r.o.check(p.Name), ctx.Err()); err != nil {
 		return jail.Process{}, err
 	}
-	if err := r.folders.mkdir(string(p.Name), 0o700); err != nil {
+	if err := r.folders.Make(string(p.Name), 0o700, -1); err != nil {
 		if errors.Is(err, os.ErrExist) {
 			return jail.Process{}, problem.Wrap(err, problem.Conflict, "take another name", "jail %s has been started already", p.Name)
 		}
-		return jail.Process{}, err
+		return jail.Process{}, jail.Shortage(err)
 	}
-	own, err := r.folders.folder(string(p.Name))
+	own, err := r.folders.Folder(string(p.Name))
 	if err != nil {
 		return jail.Process{}, err
 	}
 	defer func() { err = errors.Join(err, own.Close()) }()
 	if err := r.furnish(ctx, p, own); err != nil {
-		return jail.Process{}, fmt.Errorf("stage jail %s: %w", p.Name, err)
+		return jail.Process{}, fmt.Errorf("stage jail %s: %w", p.Name, jail.Shortage(err))
 	}
-	if err := own.create(confName, r.o.conf(p.Name, p.Root), 0o600, -1); err != nil {
-		return jail.Process{}, err
+	if err := own.Create(confName, r.o.conf(p.Name, p.Root), 0o600, -1); err != nil {
+		return jail.Process{}, jail.Shortage(err)
 	}
 	if err := r.make(ctx, p, own); err != nil {
 		return jail.Process{}, fmt.Errorf("make jail %s: %w", p.Name, err)
@@ -143,8 +144,8 @@ func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File
 }
 
 // make makes the jail. jail(8) is not believed: it may end well without one.
-func (r *Runtime) make(ctx context.Context, p jail.Placement, own *folder) error {
-	_, failed := r.o.Commands.Run(ctx, "jail", "-f", filepath.Join(own.path, confName), "-c", string(p.Name))
+func (r *Runtime) make(ctx context.Context, p jail.Placement, own *beneath.Folder) error {
+	_, failed := r.o.Commands.Run(ctx, "jail", "-f", filepath.Join(own.Path(), confName), "-c", string(p.Name))
 	have, there, err := r.jails.look(ctx, p.Name)
 	switch {
 	case err != nil || failed != nil:
@@ -236,14 +237,14 @@ func (r *Runtime) Begin(ctx context.Context, p jail.Placement, proc jail.Process
 	if err := r.o.check(p.Name); err != nil {
 		return err
 	}
-	stage, err := r.storage.clones.folder(string(p.Name) + jail.StageDir)
+	stage, err := r.storage.clones.Folder(string(p.Name) + jail.StageDir)
 	if err != nil {
 		return fmt.Errorf("open the gate of jail %s: %w", p.Name, err)
 	}
 	defer func() { _ = stage.Close() }() // opened for reading
 	var failed error
 	done := waitFor(ctx, gateLimit, func() bool {
-		fd, err := stage.open(jail.StageGate, unix.O_WRONLY|unix.O_NONBLOCK, 0)
+		fd, err := stage.Open(jail.StageGate, unix.O_WRONLY|unix.O_NONBLOCK, 0)
 		if err == nil {
 			failed = unix.Close(fd) // whoever waits has been let through
 			return true
@@ -370,8 +371,8 @@ func (r *Runtime) Stop(ctx context.Context, name jail.Name) error {
 	if err := r.network.remove(ctx, name); err != nil {
 		return fail(err)
 	}
-	if err := r.folders.removeAll(string(name)); err != nil {
-		return fail(err)
+	if err := r.folders.RemoveAll(string(name)); err != nil {
+		return fail(busy(err))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -403,6 +404,6 @@ func (r *Runtime) List(ctx context.Context) ([]jail.Trace, error) {
 			out = append(out, jail.Trace{Kind: jail.TraceProcess, Name: name, Index: -1, ID: strconv.Itoa(one.pid)})
 		}
 	}
-	folders, err := r.folders.traces(jail.TraceRuntimeState, r.o.Installation)
+	folders, err := traces(r.folders, jail.TraceRuntimeState, r.o.Installation)
 	return append(out, folders...), errors.Join(append(errs, err)...)
 }

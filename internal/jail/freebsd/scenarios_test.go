@@ -217,8 +217,8 @@ func TestAnOrphanOfEachKindIsReaped(t *testing.T) {
 		"table member": func(w *world, _ *Host) {
 			w.host.Must("pfctl", "-a", "clawjail/k3x9", "-t", "browser_tasks", "-T", "add", "10.99.0.171")
 		},
-		"folder": func(w *world, h *Host) { must(w.t, h.Runtime.folders.mkdir(name, 0o700)) },
-		"token":  func(w *world, h *Host) { must(w.t, h.Storage.tokens.mkdir(name, 0o700)) },
+		"folder": func(w *world, h *Host) { must(w.t, h.Runtime.folders.Make(name, 0o700, -1)) },
+		"token":  func(w *world, h *Host) { must(w.t, h.Storage.tokens.Make(name, 0o700, -1)) },
 		"jail": func(w *world, h *Host) {
 			spec := w.spec("exec cat")
 			lease, err := h.Network.o.Pool.Lease(42)
@@ -247,7 +247,7 @@ func TestAnOrphanOfEachKindIsReaped(t *testing.T) {
 				t.Errorf("reap: %v", err)
 			}
 			w.same(before)
-			if left, err := os.ReadDir(h.Runtime.folders.path); err != nil || len(left) > 0 {
+			if left, err := os.ReadDir(h.Runtime.folders.Path()); err != nil || len(left) > 0 {
 				t.Errorf("left: %v, %v", left, err)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/zfs"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -26,10 +27,10 @@ type Storage struct {
 	o         Options
 	data      *zfs.Datasets
 	trees     *zfs.Trees
-	templates *folder
-	clones    *folder
-	volumes   *folder
-	tokens    *folder
+	templates *beneath.Folder
+	clones    *beneath.Folder
+	volumes   *beneath.Folder
+	tokens    *beneath.Folder
 
 	mu sync.Mutex // makes and changes volumes, and replaces tokens
 }
@@ -38,7 +39,7 @@ func newStorage(ctx context.Context, o Options) (_ *Storage, err error) {
 	s := &Storage{o: o}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("prepare storage: %w", err), s.Close())
+			err = errors.Join(fmt.Errorf("prepare storage: %w", jail.Shortage(err)), s.Close())
 		}
 	}()
 	if s.data, err = zfs.New(o.Commands, o.Dataset); err != nil {
@@ -52,19 +53,19 @@ func newStorage(ctx context.Context, o Options) (_ *Storage, err error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	if s.templates, err = trustedFolder(o.Templates, 0o700); err != nil {
+	if s.templates, err = beneath.MakeTrusted(o.Templates, 0o700); err != nil {
 		return nil, err
 	}
 	for _, made := range []struct {
-		at   **folder
+		at   **beneath.Folder
 		dir  string
 		name string
 	}{{&s.clones, o.DataDir, clonesFolder}, {&s.volumes, o.DataDir, statesFolder}, {&s.tokens, o.RunDir, tokensFolder}} {
-		base, err := trustedFolder(made.dir, 0o711)
+		base, err := beneath.MakeTrusted(made.dir, 0o711)
 		if err != nil {
 			return nil, err
 		}
-		*made.at, err = base.sub(made.name, 0o700)
+		*made.at, err = base.Ensure(made.name, 0o700, -1)
 		if err := errors.Join(err, base.Close()); err != nil {
 			return nil, err
 		}
@@ -75,7 +76,7 @@ func newStorage(ctx context.Context, o Options) (_ *Storage, err error) {
 // Close closes the folders. Clones stay.
 func (s *Storage) Close() error {
 	var errs []error
-	for _, f := range []*folder{s.tokens, s.volumes, s.clones, s.templates} {
+	for _, f := range []*beneath.Folder{s.tokens, s.volumes, s.clones, s.templates} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -89,7 +90,7 @@ func (s *Storage) Kind() string { return "zfs" }
 func dataset(name jail.Name) string { return zfs.Jails + "/" + string(name) }
 
 // root is where a jail's clone is mounted.
-func (s *Storage) root(name jail.Name) string { return filepath.Join(s.clones.path, string(name)) }
+func (s *Storage) root(name jail.Name) string { return filepath.Join(s.clones.Path(), string(name)) }
 
 // Clone makes the root file system of a jail. It can be written by the host until the jail is started.
 func (s *Storage) Clone(ctx context.Context, name jail.Name, spec jail.Spec) (root string, err error) {
@@ -145,7 +146,7 @@ func (s *Storage) template(spec jail.Spec) (string, error) {
 	if err := jail.ValidTemplateName(spec.Template); err != nil {
 		return "", err
 	}
-	dir, err := s.templates.folder(spec.Template + "/" + rootfsFolder)
+	dir, err := s.templates.Folder(spec.Template + "/" + rootfsFolder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", problem.Wrap(err, problem.TemplateMissing, "run `clawjail template build "+spec.Template+"`",
 			"there is no template %s", spec.Template)
@@ -153,7 +154,7 @@ func (s *Storage) template(spec jail.Spec) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("open template %s: %w", spec.Template, err)
 	}
-	return dir.path, dir.Close()
+	return dir.Path(), dir.Close()
 }
 
 // Unmount unmounts what is beneath the clone, deepest first, and then the clone. A jail that is there holds its root: that
@@ -206,8 +207,8 @@ func (s *Storage) Destroy(ctx context.Context, name jail.Name) error {
 		return fail(errors.Join(err, failed))
 	}
 	// The folder that it was mounted at may stay.
-	if err := errors.Join(s.clones.rmdir(string(name)), s.tokens.removeAll(string(name))); err != nil {
-		return fail(err)
+	if err := errors.Join(s.clones.RemoveFolder(string(name)), s.tokens.RemoveAll(string(name))); err != nil {
+		return fail(busy(err))
 	}
 	return nil
 }
@@ -224,21 +225,21 @@ func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
 			out = append(out, jail.Trace{Kind: jail.TraceClone, Name: name, Index: -1, ID: s.data.Full(d.Name)})
 		}
 	}
-	all, err := below(ctx, s.o.Commands, s.clones.path)
+	all, err := below(ctx, s.o.Commands, s.clones.Path())
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
 	for _, m := range all {
-		name, _, _ := strings.Cut(strings.TrimPrefix(m.point, s.clones.path+"/"), "/")
+		name, _, _ := strings.Cut(strings.TrimPrefix(m.point, s.clones.Path()+"/"), "/")
 		if jail.Name(name).Belongs(s.o.Installation) {
 			out = append(out, jail.Trace{Kind: jail.TraceMount, Name: jail.Name(name), Index: -1, ID: m.point})
 		}
 	}
-	places, err := s.clones.traces(jail.TraceStaged, s.o.Installation)
+	places, err := traces(s.clones, jail.TraceStaged, s.o.Installation)
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
-	tokens, err := s.tokens.traces(jail.TraceStaged, s.o.Installation)
+	tokens, err := traces(s.tokens, jail.TraceStaged, s.o.Installation)
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
@@ -264,10 +265,10 @@ func (s *Storage) Check(ctx context.Context, spec jail.Spec) error {
 
 // mountState mounts the volume of an agent: a dataset with a quota, made when it is missing and enlarged when more is
 // declared. It is never made smaller.
-func (s *Storage) mountState(ctx context.Context, root *folder, a jail.Agent, uid int) error {
+func (s *Storage) mountState(ctx context.Context, root *beneath.Folder, a jail.Agent, uid int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name, at := states+"/"+a.Key(), filepath.Join(s.volumes.path, a.Key())
+	name, at := states+"/"+a.Key(), filepath.Join(s.volumes.Path(), a.Key())
 	err := s.data.Create(ctx, name, map[string]string{"mountpoint": at, "quota": strconv.FormatInt(a.State, 10), "setuid": "off"})
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -290,12 +291,12 @@ func (s *Storage) mountState(ctx context.Context, root *folder, a jail.Agent, ui
 			return err
 		}
 	}
-	dir, err := s.volumes.folder(a.Key())
+	dir, err := s.volumes.Folder(a.Key())
 	if err != nil {
 		return err
 	}
 	defer func() { _ = dir.Close() }() // opened for reading
-	if err := dir.own(uid, 0o700); err != nil {
+	if err := dir.Own(uid, 0o700); err != nil {
 		return err
 	}
 	return s.nullfs(ctx, dir, root, jail.StateDir)
@@ -314,10 +315,24 @@ func (s *Storage) RemoveState(ctx context.Context, a jail.Agent) error {
 		return problem.Wrap(err, problem.JailBusy, "end what uses it, then try again", "the state of %s is in use", a.Name)
 	}
 	if err == nil {
-		err = s.volumes.rmdir(a.Key())
+		err = s.volumes.RemoveFolder(a.Key())
 	}
 	if err != nil {
 		return fmt.Errorf("remove the state of %s: %w", a.Name, err)
 	}
 	return nil
+}
+
+// busy adds what the domain calls it when something is still mounted.
+func busy(err error) error {
+	if errors.Is(err, beneath.ErrMounted) {
+		return errors.Join(jail.ErrBusy, err)
+	}
+	return err
+}
+
+// traces are the entries of a folder that are names of jails of the installation.
+func traces(f *beneath.Folder, kind jail.TraceKind, id jail.Installation) ([]jail.Trace, error) {
+	names, err := f.Names(-1)
+	return jail.TracesIn(kind, id, f.Path(), names), err
 }

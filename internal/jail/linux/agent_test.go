@@ -116,15 +116,15 @@ func TestTokenAppearsOnlyWhenDeliveredAndIsReplacedInPlace(t *testing.T) {
 			}
 		}
 		var st unix.Stat_t
-		must(t, unix.Stat(filepath.Join(h.storage.jails.path, string(j.place.Name), tokenFolder, jail.TokenName), &st))
+		must(t, unix.Stat(filepath.Join(h.storage.jails.Path(), string(j.place.Name), tokenFolder, jail.TokenName), &st))
 		if st.Mode&0o7777 != 0o600 || st.Uid != jail.AgentUID {
 			t.Errorf("the token's file is of %d with mode %o", st.Uid, st.Mode)
 		}
-		if names, err := os.ReadDir(filepath.Join(h.storage.jails.path, string(j.place.Name), tokenFolder)); err != nil || len(names) != 1 {
+		if names, err := os.ReadDir(filepath.Join(h.storage.jails.Path(), string(j.place.Name), tokenFolder)); err != nil || len(names) != 1 {
 			t.Errorf("beside the token: %v, %v", names, err)
 		}
 		// A writer that was killed half-way hinders nobody.
-		must(t, os.WriteFile(filepath.Join(h.storage.jails.path, string(j.place.Name), tokenFolder, ".new"), []byte("half"), 0o600))
+		must(t, os.WriteFile(filepath.Join(h.storage.jails.Path(), string(j.place.Name), tokenFolder, ".new"), []byte("half"), 0o600))
 		must(t, h.storage.Token(ctx, j.place.Name, jail.AgentUID, []byte("third")))
 		if a := j.Ask("read", path); a.Text != "third" {
 			t.Errorf("the token reads %+v", a)
@@ -229,7 +229,7 @@ func TestStateIsBoundedGrowsAndNeverShrinks(t *testing.T) {
 func TestLoopDevicesGoWithTheMount(t *testing.T) {
 	h, _ := newAgentHost(t)
 	p := h.placeAgent(t, agentSpec("one"))
-	image := filepath.Join(h.storage.volumes.path, "one"+volumeSuffix)
+	image := filepath.Join(h.storage.volumes.Path(), "one"+volumeSuffix)
 	var st unix.Stat_t
 	must(t, unix.Stat(image, &st))
 	held := func() bool {
@@ -251,18 +251,18 @@ func TestDamagedAndHalfMadeVolumes(t *testing.T) {
 	h, _ := newAgentHost(t)
 	ctx := context.Background()
 	// Left by a process that was killed while it formatted.
-	must(t, os.WriteFile(filepath.Join(h.storage.volumes.path, ".one.img.new"), []byte("half"), 0o600))
+	must(t, os.WriteFile(filepath.Join(h.storage.volumes.Path(), ".one.img.new"), []byte("half"), 0o600))
 	p := h.placeAgent(t, agentSpec("one"))
-	if _, err := os.Stat(filepath.Join(h.storage.volumes.path, ".one.img.new")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(h.storage.volumes.Path(), ".one.img.new")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the half-made image is there: %v", err)
 	}
 	h.end(t, p.Name, jail.Process{})
-	must(t, os.WriteFile(filepath.Join(h.storage.volumes.path, "two.img"), make([]byte, 1<<20), 0o600))
+	must(t, os.WriteFile(filepath.Join(h.storage.volumes.Path(), "two.img"), make([]byte, 1<<20), 0o600))
 	p = h.place(t, agentSpec("two"))
 	if err := h.storage.Mount(ctx, p); problem.CodeOf(err) != problem.JailFailed {
 		t.Errorf("a volume of zeros: %v", err)
 	}
-	must(t, os.Symlink(filepath.Join(h.storage.volumes.path, "one.img"), filepath.Join(h.storage.volumes.path, "three.img")))
+	must(t, os.Symlink(filepath.Join(h.storage.volumes.Path(), "one.img"), filepath.Join(h.storage.volumes.Path(), "three.img")))
 	p = h.place(t, agentSpec("three"))
 	if err := h.storage.Mount(ctx, p); err == nil {
 		t.Error("a link was taken for a volume")

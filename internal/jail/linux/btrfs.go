@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -69,7 +70,7 @@ func isSubvolume(fd int) (bool, error) {
 // subvolumes are clones that are snapshots on btrfs, in a folder of the data directory.
 type subvolumes struct {
 	o      Options
-	clones *folder
+	clones *beneath.Folder
 }
 
 func (b *subvolumes) kind() string                { return StorageBtrfs }
@@ -78,7 +79,7 @@ func (b *subvolumes) trees() *Trees               { return &Trees{subvolumes: tr
 func (b *subvolumes) close() error                { return b.clones.Close() }
 
 func (b *subvolumes) list(context.Context) ([]jail.Trace, error) {
-	return b.clones.traces(jail.TraceClone, b.o.Installation)
+	return traces(b.clones, jail.TraceClone, b.o.Installation)
 }
 
 func (b *subvolumes) destroy(_ context.Context, name jail.Name) error {
@@ -86,7 +87,7 @@ func (b *subvolumes) destroy(_ context.Context, name jail.Name) error {
 }
 
 // clone makes a writable snapshot of the template and binds it to place/root.
-func (b *subvolumes) clone(_ context.Context, place *folder, name jail.Name, t origin) error {
+func (b *subvolumes) clone(_ context.Context, place *beneath.Folder, name jail.Name, t origin) error {
 	ok, err := isSubvolume(t.tree)
 	if err != nil {
 		return err
@@ -97,15 +98,15 @@ func (b *subvolumes) clone(_ context.Context, place *folder, name jail.Name, t o
 	}
 	args := btrfsArgsV2{fd: int64(t.tree)}
 	copy(args.name[:], name)
-	if err := btrfsIoctl(b.clones.fd, btrfsSnapCreateV2, unsafe.Pointer(&args)); err != nil {
-		return shortage(fmt.Errorf("snapshot: %w", err))
+	if err := btrfsIoctl(b.clones.FD(), btrfsSnapCreateV2, unsafe.Pointer(&args)); err != nil {
+		return jail.Shortage(fmt.Errorf("snapshot: %w", err))
 	}
 	return bindRoot(b.clones, string(name), place)
 }
 
 // bindRoot binds a folder to place/root, without devices and setuid.
-func bindRoot(parent *folder, name string, place *folder) error {
-	tree, err := unix.OpenTree(parent.fd, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+func bindRoot(parent *beneath.Folder, name string, place *beneath.Folder) error {
+	tree, err := unix.OpenTree(parent.FD(), name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return fmt.Errorf("open the snapshot: %w", err)
 	}
@@ -114,27 +115,27 @@ func bindRoot(parent *folder, name string, place *folder) error {
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		return fmt.Errorf("restrict the snapshot: %w", err)
 	}
-	if err := unix.MoveMount(tree, "", place.fd, rootMount, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := unix.MoveMount(tree, "", place.FD(), rootMount, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("attach the root file system: %w", err)
 	}
 	return nil
 }
 
-func makeSubvolume(parent *folder, name string) error {
+func makeSubvolume(parent *beneath.Folder, name string) error {
 	var args btrfsArgsV2
 	copy(args.name[:], name)
-	if err := btrfsIoctl(parent.fd, btrfsSubvolCreateV2, unsafe.Pointer(&args)); err != nil {
-		return shortage(&os.PathError{Op: "make subvolume", Path: filepath.Join(parent.path, name), Err: err})
+	if err := btrfsIoctl(parent.FD(), btrfsSubvolCreateV2, unsafe.Pointer(&args)); err != nil {
+		return jail.Shortage(&os.PathError{Op: "make subvolume", Path: filepath.Join(parent.Path(), name), Err: err})
 	}
 	return nil
 }
 
 // deleteSubvolume removes a subvolume, whatever is in it; that there is none is fine. Subvolumes inside it are
 // ErrHasDependents.
-func deleteSubvolume(parent *folder, name string) error {
+func deleteSubvolume(parent *beneath.Folder, name string) error {
 	var args btrfsArgs
 	copy(args.name[:], name)
-	err := btrfsIoctl(parent.fd, btrfsSnapDestroy, unsafe.Pointer(&args))
+	err := btrfsIoctl(parent.FD(), btrfsSnapDestroy, unsafe.Pointer(&args))
 	switch {
 	case err == nil || errors.Is(err, unix.ENOENT):
 		return nil
@@ -143,5 +144,5 @@ func deleteSubvolume(parent *folder, name string) error {
 	case errors.Is(err, unix.ENOTEMPTY):
 		err = errors.Join(jail.ErrHasDependents, err)
 	}
-	return &os.PathError{Op: "remove subvolume", Path: filepath.Join(parent.path, name), Err: err}
+	return &os.PathError{Op: "remove subvolume", Path: filepath.Join(parent.Path(), name), Err: err}
 }

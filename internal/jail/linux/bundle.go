@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -86,21 +87,20 @@ func mounts(prof jail.Profile, bundle string) []specs.Mount {
 // alignMountPoints gives the folders that a tmpfs is mounted on the mode of that tmpfs. runc gives a tmpfs the mode of
 // the folder that was there, whatever is asked for.
 func alignMountPoints(p jail.Placement) error {
-	fd, err := unix.Openat2(unix.AT_FDCWD, p.Root, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	root, err := beneath.OpenPlain(p.Root)
 	if err != nil {
-		return &os.PathError{Op: "open", Path: p.Root, Err: err}
+		return err
 	}
-	root := &folder{fd: fd, path: p.Root}
 	defer func() { _ = root.Close() }() // opened for reading
 	for _, t := range p.Profile.Tmpfs {
-		dir, err := root.folder(strings.TrimPrefix(t.Path, "/"))
+		dir, err := root.Folder(strings.TrimPrefix(t.Path, "/"))
 		if errors.Is(err, os.ErrNotExist) {
 			continue // made by the runtime
 		}
 		if err != nil {
 			return err
 		}
-		err = unix.Fchmod(dir.fd, t.Mode)
+		err = unix.Fchmod(dir.FD(), t.Mode)
 		if err := errors.Join(err, dir.Close()); err != nil {
 			return fmt.Errorf("prepare %s: %w", t.Path, err)
 		}
@@ -155,11 +155,11 @@ func hasCapability(c uint) (bool, error) {
 
 // stage writes the bundle: what the runtime reads, and in its folder stage what the jail sees. It is owned by root and
 // closed to all others; the staged files belong to the jail's user, who can read them only.
-func (r *Runtime) stage(p jail.Placement) (bundle *folder, err error) {
-	if err := r.bundles.mkdir(string(p.Name), 0o700); err != nil {
+func (r *Runtime) stage(p jail.Placement) (bundle *beneath.Folder, err error) {
+	if err := r.bundles.Make(string(p.Name), 0o700, -1); err != nil {
 		return nil, err
 	}
-	if bundle, err = r.bundles.folder(string(p.Name)); err != nil {
+	if bundle, err = r.bundles.Folder(string(p.Name)); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -168,24 +168,24 @@ func (r *Runtime) stage(p jail.Placement) (bundle *folder, err error) {
 			bundle = nil
 		}
 	}()
-	uid, gid := int(p.Profile.UID), int(p.Profile.GID)
-	stage, err := bundle.sub(bundleStage, 0o700)
+	uid := int(p.Profile.UID) // the group has the same number
+	stage, err := bundle.Ensure(bundleStage, 0o700, -1)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stage.Close()) }()
 	home := p.Spec.Kind.Home()
 	err = errors.Join(
-		stage.create(jail.StageLaunch, p.Spec.Program.LaunchScript(home, len(p.Spec.HomeFiles) > 0), 0o500, uid, gid),
-		stage.mkgate(uid, gid),
-		stage.create(jail.StageEnv, p.Spec.Program.EnvScript(), 0o400, uid, gid),
-		stageHome(stage, p.Spec.HomeFiles, uid, gid),
-		stage.own(uid, gid, 0o500),
-		bundle.create(bundleHosts, []byte(r.hosts()), 0o444, -1, -1))
+		stage.Create(jail.StageLaunch, p.Spec.Program.LaunchScript(home, len(p.Spec.HomeFiles) > 0), 0o500, uid),
+		mkgate(stage, uid),
+		stage.Create(jail.StageEnv, p.Spec.Program.EnvScript(), 0o400, uid),
+		stageHome(stage, p.Spec.HomeFiles, uid),
+		stage.Own(uid, 0o500),
+		bundle.Create(bundleHosts, []byte(r.hosts()), 0o444, -1))
 	if err != nil {
 		return nil, err
 	}
-	spec, err := r.spec(p, bundle.path)
+	spec, err := r.spec(p, bundle.Path())
 	if err != nil {
 		return nil, err
 	}
@@ -195,47 +195,47 @@ func (r *Runtime) stage(p jail.Placement) (bundle *folder, err error) {
 	return bundle, writeSpec(bundle, spec)
 }
 
-func writeSpec(bundle *folder, spec *specs.Spec) error {
+func writeSpec(bundle *beneath.Folder, spec *specs.Spec) error {
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return err
 	}
-	return bundle.create(bundleConfig, text, 0o400, -1, -1)
+	return bundle.Create(bundleConfig, text, 0o400, -1)
 }
 
 // stageHome writes the files that the launch script copies into the home directory. They stay writable by their owner
 // there.
-func stageHome(stage *folder, files []jail.File, uid, gid int) error {
+func stageHome(stage *beneath.Folder, files []jail.File, uid int) error {
 	if len(files) == 0 {
 		return nil
 	}
-	home, err := stage.sub(jail.StageHome, 0o700)
+	home, err := stage.Ensure(jail.StageHome, 0o700, -1)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = home.Close() }()
 	for _, f := range files {
-		if err := stageFile(home, f, uid, gid); err != nil {
+		if err := stageFile(home, f, uid); err != nil {
 			return fmt.Errorf("stage %s: %w", f.Path, err)
 		}
 	}
-	return home.own(uid, gid, 0o700)
+	return home.Own(uid, 0o700)
 }
 
-func stageFile(dir *folder, f jail.File, uid, gid int) (err error) {
+func stageFile(dir *beneath.Folder, f jail.File, uid int) (err error) {
 	first, rest, deeper := strings.Cut(f.Path, "/")
 	if !deeper {
-		return dir.create(first, f.Data, 0o600, uid, gid)
+		return dir.Create(first, f.Data, 0o600, uid)
 	}
-	sub, err := dir.sub(first, 0o700)
+	sub, err := dir.Ensure(first, 0o700, -1)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, sub.Close()) }()
-	if err := stageFile(sub, jail.File{Path: rest, Data: f.Data}, uid, gid); err != nil {
+	if err := stageFile(sub, jail.File{Path: rest, Data: f.Data}, uid); err != nil {
 		return err
 	}
-	return sub.own(uid, gid, 0o700)
+	return sub.Own(uid, 0o700)
 }
 
 // hosts is the jail's /etc/hosts. There is no name server.

@@ -140,7 +140,7 @@ func (l *Limiter) Apply(ctx context.Context, name jail.Name, limits jail.Limits)
 		return err
 	}
 	if err := l.apply(string(name), limits); err != nil {
-		return errors.Join(fmt.Errorf("limit jail %s: %w", name, shortage(err)), l.Remove(context.WithoutCancel(ctx), name))
+		return errors.Join(fmt.Errorf("limit jail %s: %w", name, jail.Shortage(err)), l.Remove(context.WithoutCancel(ctx), name))
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -47,7 +48,7 @@ type execution struct {
 	id    string
 	group jail.Name // <jail>/exec-<id>
 	proc  jail.Process
-	stage *folder // in the jail, holds the folder <id>
+	stage *beneath.Folder // in the jail, holds the folder <id>
 	// staged is set when that folder is the one that was made for it.
 	staged bool
 
@@ -68,7 +69,7 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, proc jail.Process,
 		if err != nil {
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), execCleanup)
 			defer cancel()
-			err = errors.Join(fmt.Errorf("start a program in jail %s: %w", p.Name, err), x.clean(clean))
+			err = errors.Join(fmt.Errorf("start a program in jail %s: %w", p.Name, jail.Shortage(err)), x.clean(clean))
 		}
 	}()
 	bundle, err := x.mark()
@@ -97,7 +98,7 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, proc jail.Process,
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(bundle.create(execProcess, text, 0o400, -1, -1), r.limits.divide(string(x.group))); err != nil {
+	if err := errors.Join(bundle.Create(execProcess, text, 0o400, -1), r.limits.divide(string(x.group))); err != nil {
 		return nil, err
 	}
 	if err := r.join(ctx, runtime, p, x, bundle, stdio); err != nil {
@@ -116,26 +117,26 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, proc jail.Process,
 }
 
 // mark makes the folder that says that there is, or was, such a program.
-func (x *execution) mark() (*folder, error) {
-	jailBundle, err := x.r.bundles.folder(string(x.name))
+func (x *execution) mark() (*beneath.Folder, error) {
+	jailBundle, err := x.r.bundles.Folder(string(x.name))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = jailBundle.Close() }() // opened for reading
-	all, err := jailBundle.sub(bundleExecs, 0o700)
+	all, err := jailBundle.Ensure(bundleExecs, 0o700, -1)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = all.Close() }()
-	if err := all.mkdir(x.id, 0o700); err != nil {
+	if err := all.Make(x.id, 0o700, -1); err != nil {
 		return nil, err
 	}
-	return all.folder(x.id)
+	return all.Folder(x.id)
 }
 
 // startedWith is the runtime that knows the jail.
 func (r *Runtime) startedWith(name jail.Name) (*program, error) {
-	fd, err := r.bundles.open(filepath.Join(string(name), bundleRuntime), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	fd, err := r.bundles.Open(filepath.Join(string(name), bundleRuntime), unix.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +155,7 @@ func (r *Runtime) startedWith(name jail.Name) (*program, error) {
 }
 
 // join has the runtime start the program, and takes over its process.
-func (r *Runtime) join(ctx context.Context, prog *program, p jail.Placement, x *execution, bundle *folder, stdio [3]*os.File) error {
+func (r *Runtime) join(ctx context.Context, prog *program, p jail.Placement, x *execution, bundle *beneath.Folder, stdio [3]*os.File) error {
 	if err := r.setStarting(x.group); err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (r *Runtime) join(ctx context.Context, prog *program, p jail.Placement, x *
 		r.mu.Unlock()
 		r.collectOrphans()
 	}()
-	args := prog.exec(r.state.path, bundle.path, string(p.Name), execGroup+x.id, r.limits.Version())
+	args := prog.exec(r.state.Path(), bundle.Path(), string(p.Name), execGroup+x.id, r.limits.Version())
 	// What is moved into a group is not counted against its limit, only what is forked in it.
 	full := problem.New(problem.LimitTasks, "end something in it, or give it more tasks", "jail %s has as many tasks as it may have", p.Name)
 	if r.limits.full(string(p.Name)) {
@@ -306,14 +307,14 @@ func (x *execution) clean(ctx context.Context) error {
 }
 
 func (r *Runtime) unmark(name jail.Name, id string) error {
-	all, err := r.bundles.folder(filepath.Join(string(name), bundleExecs))
+	all, err := r.bundles.Folder(filepath.Join(string(name), bundleExecs))
 	if gone(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return errors.Join(all.removeAll(id), all.Close())
+	return errors.Join(all.RemoveAll(id), all.Close())
 }
 
 // Wait blocks until the program and everything that it started has ended.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -48,7 +49,7 @@ func validStageID(s string) bool {
 
 // stageProgram writes what the program is started by, into a folder that nobody else has made.
 func (x *execution) stageProgram(prog jail.Program, at, home string, uid int) error {
-	err := unix.Mkdirat(x.stage.fd, x.id, unfinished)
+	err := unix.Mkdirat(x.stage.FD(), x.id, beneath.Unfinished)
 	if errors.Is(err, unix.EEXIST) {
 		return problem.Wrap(err, problem.Conflict, "try again", "something lies in the jail where the program was to be staged")
 	}
@@ -56,13 +57,13 @@ func (x *execution) stageProgram(prog jail.Program, at, home string, uid int) er
 		return full(planted(&os.PathError{Op: "mkdir", Path: at, Err: err}, x.id, "the stage of the jail"))
 	}
 	x.staged = true
-	dir, err := x.stage.ensure(x.id, uid, 0o700)
+	dir, err := x.stage.Give(x.id, 0o700, uid)
 	if err != nil {
 		return planted(err, x.id, "the stage of the jail")
 	}
 	err = errors.Join(
-		dir.create(jail.StageEnv, prog.EnvScript(), 0o600, uid, uid),
-		dir.create(jail.StageLaunch, prog.ExecScript(at, home), 0o700, uid, uid),
+		dir.Create(jail.StageEnv, prog.EnvScript(), 0o600, uid),
+		dir.Create(jail.StageLaunch, prog.ExecScript(at, home), 0o700, uid),
 		dir.Close())
 	return full(err)
 }
@@ -77,7 +78,7 @@ func full(err error) error {
 
 // openStage opens the folder that programs are staged in, as the jail sees it, and makes it for the jail's user. No link
 // is followed: the jail's programs may have put anything there.
-func openStage(proc jail.Process, dir string, uid int) (*folder, error) {
+func openStage(proc jail.Process, dir string, uid int) (*beneath.Folder, error) {
 	running, err := openProcess(proc)
 	if gone(err) {
 		return nil, problem.Wrap(err, problem.Conflict, "start it first", "the jail does not run any more")
@@ -92,40 +93,40 @@ func openStage(proc jail.Process, dir string, uid int) (*folder, error) {
 	}
 	defer func() { _ = root.Close() }() // opened for reading
 	rel := strings.TrimPrefix(dir, "/")
-	stage, err := root.ensureAll(rel, uid, 0o700)
+	stage, err := root.Give(rel, 0o700, uid)
 	return stage, full(planted(err, rel, "the root of the jail"))
 }
 
 // rootFolder opens the root of a process, from which no name leads into the host.
-func (p *process) rootFolder() (*folder, error) {
+func (p *process) rootFolder() (*beneath.Folder, error) {
 	fd, err := unix.Openat(int(p.dir.Fd()), "root", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, p.failed("root", err)
 	}
-	return &folder{fd: fd, path: "/"}, nil
+	return beneath.At(fd, "/"), nil
 }
 
 // unstage removes what stageProgram made. The jail's programs may have changed it: no link is followed, and what they put
 // there themselves is left to them.
-func unstage(stage *folder, id string) error {
-	dir, err := stage.folder(id)
+func unstage(stage *beneath.Folder, id string) error {
+	dir, err := stage.Folder(id)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
-		return stage.remove(id)
+	case errors.Is(err, beneath.ErrPlanted):
+		return stage.Remove(id)
 	case err != nil:
 		return err
 	}
 	var errs []error
 	for _, name := range []string{jail.StageEnv, jail.StageLaunch} {
 		wipe(dir, name)
-		if err := dir.remove(name); err != nil && !errors.Is(err, unix.EISDIR) {
+		if err := dir.Remove(name); err != nil && !errors.Is(err, unix.EISDIR) {
 			errs = append(errs, err)
 		}
 	}
 	errs = append(errs, dir.Close())
-	if err := stage.rmdir(id); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.ENOTDIR) {
+	if err := stage.RemoveFolder(id); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.ENOTDIR) {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -134,8 +135,8 @@ func unstage(stage *folder, id string) error {
 // wipe writes zeros over a staged file, to the disk: what is only removed stays in the image of the agent's state once it
 // was written there, and may be a secret. The jail's programs may have put something of theirs in its place: a link is not
 // followed, nothing is waited for, and a file with a second name or of another size than ours can have is left alone.
-func wipe(dir *folder, name string) {
-	fd, err := dir.open(name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+func wipe(dir *beneath.Folder, name string) {
+	fd, err := dir.Open(name, unix.O_WRONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return // it is not there, or nothing of ours
 	}
@@ -151,17 +152,17 @@ func wipe(dir *folder, name string) {
 
 // forgetStaged removes what a killed host daemon staged for programs in an earlier jail. No program is started in one that
 // does not run yet, so all that is there is left over.
-func (s *Storage) forgetStaged(state *folder) {
+func (s *Storage) forgetStaged(state *beneath.Folder) {
 	rel, ok := strings.CutPrefix(stageDirOf(s.o.StageDir, jail.KindAgent), jail.StateDir+"/")
 	if !ok {
 		return
 	}
-	stage, err := state.folder(rel)
+	stage, err := state.Folder(rel)
 	if err != nil {
 		return // never used, or no folder of ours: nothing is staged in it
 	}
 	defer func() { _ = stage.Close() }() // opened for reading
-	names, err := stage.some(maxStaged)
+	names, err := stage.Names(maxStaged)
 	for _, n := range names {
 		if validStageID(n) {
 			err = errors.Join(err, unstage(stage, n))

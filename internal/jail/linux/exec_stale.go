@@ -13,25 +13,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
 // endStale ends the programs that a host daemon had started in jails and that it did not live to end: nobody holds their
 // stdio any more. Called before there are others. What cannot be ended keeps its mark, and ends with its jail.
 func (r *Runtime) endStale() error {
-	jails, err := r.bundles.traces(jail.TraceStaged, r.o.Installation)
+	jails, err := traces(r.bundles, jail.TraceStaged, r.o.Installation)
 	if err != nil {
 		return err
 	}
 	for _, t := range jails {
-		all, err := r.bundles.folder(filepath.Join(string(t.Name), bundleExecs))
+		all, err := r.bundles.Folder(filepath.Join(string(t.Name), bundleExecs))
 		if gone(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		ids, err := all.some(maxStaged)
+		ids, err := all.Names(maxStaged)
 		if err := errors.Join(err, all.Close()); err != nil {
 			return err
 		}
@@ -59,8 +60,8 @@ func (r *Runtime) endOne(name jail.Name, id string) error {
 
 // stageOf opens the stage of a jail that runs, or returns nil: of one that has ended, the next mount of its state removes
 // what is left.
-func (r *Runtime) stageOf(name jail.Name) *folder {
-	fd, err := r.bundles.open(filepath.Join(string(name), bundlePID), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+func (r *Runtime) stageOf(name jail.Name) *beneath.Folder {
+	fd, err := r.bundles.Open(filepath.Join(string(name), bundlePID), unix.O_RDONLY, 0)
 	if err != nil {
 		return nil
 	}
@@ -89,7 +90,7 @@ func (r *Runtime) stageOf(name jail.Name) *folder {
 		return nil
 	}
 	defer func() { _ = root.Close() }() // opened for reading
-	stage, err := root.folder(strings.TrimPrefix(stageDirOf(r.o.StageDir, name.Kind()), "/"))
+	stage, err := root.Folder(strings.TrimPrefix(stageDirOf(r.o.StageDir, name.Kind()), "/"))
 	if err != nil {
 		return nil
 	}

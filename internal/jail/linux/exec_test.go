@@ -210,7 +210,7 @@ func (j *testJail) noPrograms(t testing.TB) {
 	if len(pids) != 1 || pids[0] != j.proc.PID {
 		t.Errorf("running in the jail: %v, want %d alone", pids, j.proc.PID)
 	}
-	if names, err := os.ReadDir(filepath.Join(j.host.runtime.bundles.path, string(j.place.Name), bundleExecs)); err == nil && len(names) > 0 {
+	if names, err := os.ReadDir(filepath.Join(j.host.runtime.bundles.Path(), string(j.place.Name), bundleExecs)); err == nil && len(names) > 0 {
 		t.Errorf("marks are left: %v", names)
 	}
 	for _, h := range j.host.limiter.hierarchies {

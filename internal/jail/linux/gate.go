@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -20,16 +21,16 @@ const gateLimit = 20 * time.Second
 
 // mkgate makes the FIFO that launch.sh waits at: its opening for reading returns when somebody has opened it for
 // writing.
-func (f *folder) mkgate(uid, gid int) error {
-	err := unix.Mknodat(f.fd, jail.StageGate, unix.S_IFIFO|0o400, 0)
+func mkgate(f *beneath.Folder, uid int) error {
+	err := unix.Mknodat(f.FD(), jail.StageGate, unix.S_IFIFO|0o400, 0)
 	if err == nil {
-		err = unix.Fchownat(f.fd, jail.StageGate, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
+		err = unix.Fchownat(f.FD(), jail.StageGate, uid, uid, unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err == nil {
-		err = unix.Fchmodat(f.fd, jail.StageGate, 0o400, 0) // whatever the umask is; the FIFO has just been made here
+		err = unix.Fchmodat(f.FD(), jail.StageGate, 0o400, 0) // whatever the umask is; the FIFO has just been made here
 	}
 	if err != nil {
-		return shortage(&os.PathError{Op: "make gate", Path: filepath.Join(f.path, jail.StageGate), Err: err})
+		return &os.PathError{Op: "make gate", Path: filepath.Join(f.Path(), jail.StageGate), Err: err}
 	}
 	return nil
 }
@@ -39,14 +40,14 @@ func (r *Runtime) Begin(ctx context.Context, p jail.Placement, proc jail.Process
 	if err := r.o.check(p.Name); err != nil {
 		return err
 	}
-	stage, err := r.bundles.folder(filepath.Join(string(p.Name), bundleStage))
+	stage, err := r.bundles.Folder(filepath.Join(string(p.Name), bundleStage))
 	if err != nil {
 		return fmt.Errorf("open the gate of jail %s: %w", p.Name, err)
 	}
 	defer func() { _ = stage.Close() }() // opened for reading
 	deadline := time.Now().Add(gateLimit)
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
-		fd, err := stage.open(jail.StageGate, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+		fd, err := stage.Open(jail.StageGate, unix.O_WRONLY|unix.O_NONBLOCK, 0)
 		if err == nil {
 			return unix.Close(fd) // whoever waits has been let through
 		}

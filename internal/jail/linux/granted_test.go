@@ -121,37 +121,6 @@ func TestOnlyFoldersBeneathTheRootsAreGranted(t *testing.T) {
 	}
 }
 
-func TestFoldersThatAreMadeAreFinishedAndOthersLeftAlone(t *testing.T) {
-	testenv.Need(t, testenv.Root)
-	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o755))
-	f, err := openTrusted(dir)
-	must(t, err)
-	t.Cleanup(func() { must(t, f.Close()) })
-	must(t, os.Mkdir(filepath.Join(dir, "there"), 0o750))
-	must(t, unix.Mkdir(filepath.Join(dir, "half"), unfinished)) // by a process that was killed
-	must(t, unix.Mkdir(filepath.Join(dir, "swapped"), unfinished))
-	must(t, os.WriteFile(filepath.Join(dir, "swapped/file"), nil, 0o600))
-	for name, want := range map[string]struct {
-		uid  uint32
-		mode uint32
-		err  error
-	}{"there": {0, 0o750, nil}, "half": {1000, 0o755, nil}, "new": {1000, 0o755, nil}, "swapped": {0, unfinished, unix.ENOTEMPTY}} {
-		sub, err := f.ensure(name, 1000, 0o755)
-		if !errors.Is(err, want.err) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if err == nil {
-			must(t, sub.Close())
-		}
-		var st unix.Stat_t
-		must(t, unix.Stat(filepath.Join(dir, name), &st))
-		if st.Uid != want.uid || st.Mode&0o7777 != want.mode {
-			t.Errorf("%s is of %d with mode %o", name, st.Uid, st.Mode&0o7777)
-		}
-	}
-}
-
 func TestARootOfTheOperatorsIsClonedAndNeverChanged(t *testing.T) {
 	onEachStorage(t, func(t *testing.T, h *testHost) {
 		ctx := context.Background()
@@ -240,9 +209,9 @@ func TestCheckMakesNothing(t *testing.T) {
 	h, root := newAgentHost(t)
 	ctx := context.Background()
 	spec := agentSpec("one", jail.Mount{Source: filepath.Join(root, "a/b"), Target: jail.WorkspaceDir, Make: []string{"one"}})
-	before := tree(t, root) + tree(t, h.storage.data.path)
+	before := tree(t, root) + tree(t, h.storage.data.Path())
 	must(t, h.storage.Check(ctx, spec))
-	if after := tree(t, root) + tree(t, h.storage.data.path); after != before {
+	if after := tree(t, root) + tree(t, h.storage.data.Path()); after != before {
 		t.Errorf("made:\n%s", after)
 	}
 	spec.Mounts[0].Source = "/etc"

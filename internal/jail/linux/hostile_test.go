@@ -73,7 +73,7 @@ func TestRacingRenamesNeverLeadOut(t *testing.T) {
 // A volume whose file system is damaged is refused or mounted, and nothing of the try is left on the host. Others go on.
 func TestDamagedFileSystemsLeaveNothing(t *testing.T) {
 	h, _ := newAgentHost(t)
-	image := filepath.Join(h.storage.volumes.path, "one"+volumeSuffix)
+	image := filepath.Join(h.storage.volumes.Path(), "one"+volumeSuffix)
 	h.end(t, h.placeAgent(t, agentSpec("one")).Name, jail.Process{})
 	good, err := os.ReadFile(image)
 	must(t, err)
@@ -212,7 +212,7 @@ func TestVolumesAreBounded(t *testing.T) {
 	h, _ := newAgentHost(t)
 	h.end(t, h.placeAgent(t, agentSpec("one")).Name, jail.Process{})
 	left := func(i int) string {
-		return filepath.Join(h.storage.volumes.path, fmt.Sprintf("gone-%d%s", i, volumeSuffix))
+		return filepath.Join(h.storage.volumes.Path(), fmt.Sprintf("gone-%d%s", i, volumeSuffix))
 	}
 	for i := range maxVolumes - 1 {
 		must(t, os.WriteFile(left(i), nil, 0o600))

@@ -132,15 +132,6 @@ func (o *Options) check(name jail.Name) error {
 	return err
 }
 
-// shortage turns "no space left" into the problem that every face knows; other errors pass.
-func shortage(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return problem.Wrap(err, problem.DiskFull, "free some space below the run and data directories, then try again",
-			"the host's disk is full")
-	}
-	return err
-}
-
 // gone reports whether an error says that a file or process is not there.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENODEV) ||

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -33,14 +34,14 @@ func (overlays) list(context.Context) ([]jail.Trace, error) { return nil, nil }
 func (overlays) trees() *Trees                              { return &Trees{} }
 func (overlays) close() error                               { return nil }
 
-func (overlays) clone(_ context.Context, place *folder, _ jail.Name, t origin) error {
+func (overlays) clone(_ context.Context, place *beneath.Folder, _ jail.Name, t origin) error {
 	return overlay(place, t.tree)
 }
 
 // overlay mounts a tmpfs at place/rw, and an overlay of the template and that tmpfs at place/root. No path is given to
 // the kernel, only descriptors.
-func overlay(place *folder, template int) error {
-	if err := place.mkdir(writeMount, 0o700); err != nil {
+func overlay(place *beneath.Folder, template int) error {
+	if err := place.Make(writeMount, 0o700, -1); err != nil {
 		return err
 	}
 	write, err := newMount("tmpfs", func(fs int) error {
@@ -54,16 +55,16 @@ func overlay(place *folder, template int) error {
 		return err
 	}
 	defer func() { _ = unix.Close(write) }() // the mount stays, or was never attached
-	if err := unix.MoveMount(write, "", place.fd, writeMount, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := unix.MoveMount(write, "", place.FD(), writeMount, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("attach the writable layer: %w", err)
 	}
-	layers := &folder{fd: write, path: writeMount}
-	upper, err := layers.sub("upper", 0o755) // becomes the mode of the jail's root folder
+	layers := beneath.At(write, writeMount)
+	upper, err := layers.Ensure("upper", 0o755, -1) // becomes the mode of the jail's root folder
 	if err != nil {
 		return err
 	}
 	defer func() { _ = upper.Close() }()
-	work, err := layers.sub("work", 0o700)
+	work, err := layers.Ensure("work", 0o700, -1)
 	if err != nil {
 		return err
 	}
@@ -72,14 +73,14 @@ func overlay(place *folder, template int) error {
 		return errors.Join(
 			unix.FsconfigSetString(fs, "source", "clawjail"),
 			setLayer(fs, "lowerdir+", "lowerdir", template),
-			setLayer(fs, "upperdir", "upperdir", upper.fd),
-			setLayer(fs, "workdir", "workdir", work.fd))
+			setLayer(fs, "upperdir", "upperdir", upper.FD()),
+			setLayer(fs, "workdir", "workdir", work.FD()))
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = unix.Close(root) }()
-	if err := unix.MoveMount(root, "", place.fd, rootMount, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := unix.MoveMount(root, "", place.FD(), rootMount, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("attach the root file system: %w", err)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -31,35 +32,35 @@ func (s *Storage) Mount(ctx context.Context, p jail.Placement) error {
 	if a == nil {
 		return nil
 	}
-	place, err := s.jails.folder(string(p.Name))
+	place, err := s.jails.Folder(string(p.Name))
 	if err != nil {
 		return fmt.Errorf("mount into jail %s: %w", p.Name, err)
 	}
 	defer func() { _ = place.Close() }() // opened for reading
-	root, err := place.folder(rootMount)
+	root, err := place.Folder(rootMount)
 	if err != nil {
 		return fmt.Errorf("mount into jail %s: %w", p.Name, err)
 	}
 	defer func() { _ = root.Close() }()
 	if a.Token {
 		if err := s.mountToken(place, root); err != nil {
-			return fmt.Errorf("mount the folder of the token: %w", err)
+			return fmt.Errorf("mount the folder of the token: %w", jail.Shortage(err))
 		}
 	}
 	if a.State > 0 {
 		if err := s.mountState(ctx, root, *a, int(p.Profile.UID)); err != nil {
-			return fmt.Errorf("mount the state of %s: %w", a.Name, err)
+			return fmt.Errorf("mount the state of %s: %w", a.Name, jail.Shortage(err))
 		}
 	}
 	return s.mountFolders(root, p.Spec.Mounts, int(p.Profile.UID))
 }
 
 // mountToken makes an empty folder: no token of an earlier jail is ever in it.
-func (s *Storage) mountToken(place, root *folder) error {
-	if err := place.mkdir(tokenFolder, 0o755); err != nil {
+func (s *Storage) mountToken(place, root *beneath.Folder) error {
+	if err := place.Make(tokenFolder, 0o755, -1); err != nil {
 		return err
 	}
-	dir, err := place.folder(tokenFolder)
+	dir, err := place.Folder(tokenFolder)
 	if err != nil {
 		return err
 	}
@@ -73,9 +74,9 @@ func (s *Storage) mountToken(place, root *folder) error {
 }
 
 // mountFolders mounts folders of the operator, those that others are mounted in first.
-func (s *Storage) mountFolders(root *folder, mounts []jail.Mount, uid int) (err error) {
+func (s *Storage) mountFolders(root *beneath.Folder, mounts []jail.Mount, uid int) (err error) {
 	mounts = slices.SortedFunc(slices.Values(mounts), func(a, b jail.Mount) int { return cmp.Compare(a.Target, b.Target) })
-	sources := map[string]*folder{} // by target
+	sources := map[string]*beneath.Folder{} // by target
 	defer func() {
 		for _, f := range sources {
 			err = errors.Join(err, f.Close())
@@ -104,84 +105,61 @@ func (s *Storage) mountFolders(root *folder, mounts []jail.Mount, uid int) (err 
 
 // pointIn opens the place that something is to be mounted on. One that lies in another folder of the operator's is made
 // there, by its own descriptor: the mount of it may be read-only.
-func pointIn(root *folder, sources map[string]*folder, target string, uid int) (*folder, error) {
+func pointIn(root *beneath.Folder, sources map[string]*beneath.Folder, target string, uid int) (*beneath.Folder, error) {
 	for over := filepath.Dir(target); over != "/"; over = filepath.Dir(over) {
 		source := sources[over]
 		if source == nil {
 			continue
 		}
 		rel := strings.TrimPrefix(target, over+"/")
-		made, err := source.ensureAll(rel, uid, 0o755)
+		made, err := source.Give(rel, 0o755, uid)
 		if err == nil {
 			err = made.Close()
 		}
 		if err != nil {
-			return nil, planted(err, rel, source.path)
+			return nil, planted(err, rel, source.Path())
 		}
-		point, err := root.folder(strings.TrimPrefix(target, "/"))
-		return point, planted(err, rel, source.path)
+		point, err := root.Folder(strings.TrimPrefix(target, "/"))
+		return point, planted(err, rel, source.Path())
 	}
 	return mountPoint(root, target)
 }
 
-// ensureAll is ensure for a path of several elements, none of them a link.
-func (f *folder) ensureAll(rel string, uid int, mode os.FileMode) (*folder, error) {
-	at := f
-	for name := range strings.SplitSeq(rel, "/") {
-		next, err := at.ensure(name, uid, mode)
-		if at != f {
-			err = errors.Join(err, at.Close())
-		}
-		if err != nil {
-			return nil, err
-		}
-		at = next
-	}
-	return at, nil
-}
-
 // mountPoint opens a folder of the clone, and makes it when it is missing. Links of the template are not followed.
-func mountPoint(root *folder, target string) (*folder, error) {
-	at := root
-	for name := range strings.SplitSeq(strings.TrimPrefix(target, "/"), "/") {
-		next, err := at.sub(name, 0o755)
-		if at != root {
-			err = errors.Join(err, at.Close())
-		}
-		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-			return nil, problem.Wrap(err, problem.BadTemplate, "make it a folder in the template, or leave it out",
-				"nothing can be mounted at %s: %s is not a folder there", target, name)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("make a place for %s: %w", target, err)
-		}
-		at = next
+func mountPoint(root *beneath.Folder, target string) (*beneath.Folder, error) {
+	point, err := root.Ensure(target, 0o755, -1)
+	if errors.Is(err, beneath.ErrPlanted) {
+		return nil, problem.Wrap(err, problem.BadTemplate, "make it a folder in the template, or leave it out",
+			"nothing can be mounted at %s: something on the way is not a folder", target)
 	}
-	return at, nil
+	if err != nil {
+		return nil, fmt.Errorf("make a place for %s: %w", target, jail.Shortage(err))
+	}
+	return point, nil
 }
 
 // bind mounts a folder, and nothing that is mounted beneath it, onto another. There are neither devices nor setuid
 // programs through it.
-func bind(from, onto *folder, attributes uint64) error {
-	tree, err := unix.OpenTree(from.fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+func bind(from, onto *beneath.Folder, attributes uint64) error {
+	tree, err := unix.OpenTree(from.FD(), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
-		return &os.PathError{Op: "bind", Path: from.path, Err: err}
+		return &os.PathError{Op: "bind", Path: from.Path(), Err: err}
 	}
 	defer func() { _ = unix.Close(tree) }() // the mount stays, or was never attached
 	attr := unix.MountAttr{Attr_set: attributes | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
-		return &os.PathError{Op: "restrict the bind of", Path: from.path, Err: err}
+		return &os.PathError{Op: "restrict the bind of", Path: from.Path(), Err: err}
 	}
 	if err := attach(tree, onto); err != nil {
-		return fmt.Errorf("bind %s: %w", from.path, err)
+		return fmt.Errorf("bind %s: %w", from.Path(), err)
 	}
 	return nil
 }
 
 // attach puts a mount onto an open folder.
-func attach(tree int, onto *folder) error {
-	if err := unix.MoveMount(tree, "", onto.fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
-		return &os.PathError{Op: "mount onto", Path: onto.path, Err: err}
+func attach(tree int, onto *beneath.Folder) error {
+	if err := unix.MoveMount(tree, "", onto.FD(), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return &os.PathError{Op: "mount onto", Path: onto.Path(), Err: err}
 	}
 	return nil
 }
@@ -193,7 +171,7 @@ func (s *Storage) Token(ctx context.Context, name jail.Name, uid uint32, token [
 	}
 	unlock := s.locks.lock("token " + string(name))
 	defer unlock()
-	dir, err := s.jails.folder(filepath.Join(string(name), tokenFolder))
+	dir, err := s.jails.Folder(filepath.Join(string(name), tokenFolder))
 	if errors.Is(err, os.ErrNotExist) {
 		return problem.Wrap(err, problem.Conflict, "start the jail again", "jail %s has no place for a token", name)
 	}
@@ -201,23 +179,15 @@ func (s *Storage) Token(ctx context.Context, name jail.Name, uid uint32, token [
 		return fmt.Errorf("deliver the token of jail %s: %w", name, err)
 	}
 	const fresh = ".new" // a killed process may have left one
-	err = errors.Join(dir.remove(fresh), dir.create(fresh, token, 0o600, int(uid), int(uid)))
+	err = errors.Join(dir.Remove(fresh), dir.Create(fresh, token, 0o600, int(uid)))
 	if err == nil {
-		err = unix.Renameat(dir.fd, fresh, dir.fd, jail.TokenName)
+		err = dir.Rename(fresh, jail.TokenName)
 	}
 	if err != nil {
-		err = errors.Join(err, dir.remove(fresh))
+		err = errors.Join(err, dir.Remove(fresh))
 	}
 	if err := errors.Join(err, dir.Close()); err != nil {
-		return fmt.Errorf("deliver the token of jail %s: %w", name, err)
-	}
-	return nil
-}
-
-// remove removes a file; that there is none is fine.
-func (f *folder) remove(name string) error {
-	if err := unix.Unlinkat(f.fd, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &os.PathError{Op: "remove", Path: filepath.Join(f.path, name), Err: err}
+		return fmt.Errorf("deliver the token of jail %s: %w", name, jail.Shortage(err))
 	}
 	return nil
 }
@@ -253,12 +223,12 @@ func (s *Storage) source(spec jail.Spec) (int, error) {
 		if err != nil {
 			return -1, err
 		}
-		return dir.fd, nil
+		return dir.FD(), nil
 	}
 	if err := jail.ValidTemplateName(spec.Template); err != nil {
 		return -1, err
 	}
-	tree, err := s.templates.open(filepath.Join(spec.Template, rootfsFolder), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	tree, err := s.templates.Open(filepath.Join(spec.Template, rootfsFolder), unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return -1, problem.Wrap(err, problem.TemplateMissing, "run `clawjail template build "+spec.Template+"`",
 			"there is no template %s", spec.Template)

@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -28,9 +29,9 @@ import (
 type Runtime struct {
 	o        Options
 	limits   *Limiter
-	run      *folder
-	bundles  *folder
-	state    *folder
+	run      *beneath.Folder
+	bundles  *beneath.Folder
+	state    *beneath.Folder
 	filters  map[jail.SeccompProfile]*specs.LinuxSeccomp
 	apparmor string            // the profile of jails, where AppArmor has it
 	amend    func(*specs.Spec) // tests take a control away with it
@@ -71,7 +72,7 @@ func NewRuntime(o Options, limits *Limiter) (_ *Runtime, err error) {
 		filters: map[jail.SeccompProfile]*specs.LinuxSeccomp{}, apparmor: appArmorProfile("/")}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("prepare the runtime: %w", err), r.Close())
+			err = errors.Join(fmt.Errorf("prepare the runtime: %w", jail.Shortage(err)), r.Close())
 		}
 	}()
 	for _, p := range []jail.SeccompProfile{jail.SeccompBrowser, jail.SeccompAgent} {
@@ -79,13 +80,13 @@ func NewRuntime(o Options, limits *Limiter) (_ *Runtime, err error) {
 			return nil, err
 		}
 	}
-	if r.run, err = trustedFolder(o.RunDir, 0o711); err != nil {
+	if r.run, err = beneath.MakeTrusted(o.RunDir, 0o711); err != nil {
 		return nil, err
 	}
-	if r.bundles, err = r.run.sub(bundlesFolder, 0o700); err != nil {
+	if r.bundles, err = r.run.Ensure(bundlesFolder, 0o700, -1); err != nil {
 		return nil, err
 	}
-	if r.state, err = r.run.sub(stateFolder, 0o700); err != nil {
+	if r.state, err = r.run.Ensure(stateFolder, 0o700, -1); err != nil {
 		return nil, err
 	}
 	return r, r.endStale()
@@ -96,7 +97,7 @@ func (r *Runtime) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), execGrace+execCleanup)
 	defer cancel()
 	errs := []error{r.endExecutions(ctx, "")}
-	for _, f := range []*folder{r.state, r.bundles, r.run} {
+	for _, f := range []*beneath.Folder{r.state, r.bundles, r.run} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -121,7 +122,7 @@ func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File
 	}
 	bundle, err := r.stage(p)
 	if err != nil {
-		return jail.Process{}, fmt.Errorf("stage jail %s: %w", p.Name, err)
+		return jail.Process{}, fmt.Errorf("stage jail %s: %w", p.Name, jail.Shortage(err))
 	}
 	defer func() { err = errors.Join(err, bundle.Close()) }()
 	if prog.kind != RuntimeCrun {
@@ -129,12 +130,12 @@ func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File
 			return jail.Process{}, err
 		}
 	}
-	if err := bundle.create(bundleRuntime, []byte(prog.path), 0o400, -1, -1); err != nil {
-		return jail.Process{}, err
+	if err := bundle.Create(bundleRuntime, []byte(prog.path), 0o400, -1); err != nil {
+		return jail.Process{}, jail.Shortage(err)
 	}
 	if prog.ownDelete {
-		if err := bundle.create(bundleDelete, []byte(prog.path), 0o400, -1, -1); err != nil {
-			return jail.Process{}, err
+		if err := bundle.Create(bundleDelete, []byte(prog.path), 0o400, -1); err != nil {
+			return jail.Process{}, jail.Shortage(err)
 		}
 	}
 	if err := r.setStarting(p.Name); err != nil {
@@ -146,7 +147,7 @@ func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File
 		r.mu.Unlock()
 		r.collectOrphans()
 	}()
-	if err := r.execute(ctx, prog, p.Name, prog.start(r.state.path, bundle.path, string(p.Name)), stdio, bundle); err != nil {
+	if err := r.execute(ctx, prog, p.Name, prog.start(r.state.Path(), bundle.Path(), string(p.Name)), stdio, bundle); err != nil {
 		return jail.Process{}, fmt.Errorf("start jail %s with %s: %w", p.Name, filepath.Base(prog.path), err)
 	}
 	proc, err := r.adopt(ctx, p.Name, bundle)
@@ -168,8 +169,8 @@ func (r *Runtime) setStarting(name jail.Name) error {
 }
 
 // adopt takes over the first process from the runtime that has just ended.
-func (r *Runtime) adopt(ctx context.Context, name jail.Name, bundle *folder) (jail.Process, error) {
-	fd, err := bundle.open(bundlePID, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+func (r *Runtime) adopt(ctx context.Context, name jail.Name, bundle *beneath.Folder) (jail.Process, error) {
+	fd, err := bundle.Open(bundlePID, unix.O_RDONLY, 0)
 	if err != nil {
 		return jail.Process{}, fmt.Errorf("read the first process: %w", err)
 	}
@@ -403,7 +404,7 @@ func (r *Runtime) Stop(ctx context.Context, name jail.Name) error {
 	}
 	// What crun and runc keep is one folder: removing it is what their delete does once the processes and the
 	// groups are gone, without the time to start them.
-	if err := errors.Join(r.state.removeAll(string(name)), r.bundles.removeAll(string(name))); err != nil {
+	if err := errors.Join(r.state.RemoveAll(string(name)), r.bundles.RemoveAll(string(name))); err != nil {
 		return fmt.Errorf("stop jail %s: %w", name, err)
 	}
 	return nil
@@ -411,7 +412,7 @@ func (r *Runtime) Stop(ctx context.Context, name jail.Name) error {
 
 // runtimeDelete asks the runtime to clean up where the bundle says that it has to.
 func (r *Runtime) runtimeDelete(ctx context.Context, name string) error {
-	bundle, err := r.bundles.folder(name)
+	bundle, err := r.bundles.Folder(name)
 	if gone(err) {
 		return nil
 	}
@@ -419,7 +420,7 @@ func (r *Runtime) runtimeDelete(ctx context.Context, name string) error {
 		return err
 	}
 	defer func() { _ = bundle.Close() }()
-	fd, err := bundle.open(bundleDelete, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	fd, err := bundle.Open(bundleDelete, unix.O_RDONLY, 0)
 	if gone(err) {
 		return nil
 	}
@@ -434,7 +435,7 @@ func (r *Runtime) runtimeDelete(ctx context.Context, name string) error {
 		return err
 	}
 	prog := newProgram(string(path[:n]))
-	return r.execute(ctx, prog, "", prog.delete(r.state.path, bundle.path, name), [3]*os.File{}, bundle)
+	return r.execute(ctx, prog, "", prog.delete(r.state.Path(), bundle.Path(), name), [3]*os.File{}, bundle)
 }
 
 // List reports processes, runtime state and bundles of this installation.
@@ -456,9 +457,9 @@ func (r *Runtime) List(context.Context) ([]jail.Trace, error) {
 			}
 		}
 	}
-	states, err := r.state.traces(jail.TraceRuntimeState, r.o.Installation)
+	states, err := traces(r.state, jail.TraceRuntimeState, r.o.Installation)
 	errs = append(errs, err)
-	bundles, err := r.bundles.traces(jail.TraceStaged, r.o.Installation)
+	bundles, err := traces(r.bundles, jail.TraceStaged, r.o.Installation)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, fmt.Errorf("list what runs: %w", err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -30,7 +31,7 @@ const joinScript = `while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; d
 //
 // The runtime is killed with this process: it would otherwise go on making a jail that nobody waits for. What it has
 // started by then either ends with it or is in the jail's control group.
-func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args []string, stdio [3]*os.File, bundle *folder) (err error) {
+func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args []string, stdio [3]*os.File, bundle *beneath.Folder) (err error) {
 	args = append([]string{p.path}, args...)
 	group := -1
 	if p.joins && name != "" {
@@ -158,8 +159,8 @@ func (r *Runtime) hideGroups(p *program) error {
 }
 
 // lastWords is what the runtime wrote to its log as an error: lines of JSON, or of text.
-func lastWords(bundle *folder) string {
-	fd, err := bundle.open(bundleLog, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+func lastWords(bundle *beneath.Folder) string {
+	fd, err := bundle.Open(bundleLog, unix.O_RDONLY, 0)
 	if err != nil {
 		return ""
 	}

@@ -143,28 +143,28 @@ func (r *Runtime) try(ctx context.Context, p *program) (err error) {
 	const name = "probe"
 	clean := func() error {
 		ctx := context.WithoutCancel(ctx)
-		return errors.Join(r.kill(ctx, name, jail.Process{}), r.limits.remove(ctx, name), r.state.removeAll(name), r.run.removeAll(name))
+		return errors.Join(r.kill(ctx, name, jail.Process{}), r.limits.remove(ctx, name), r.state.RemoveAll(name), r.run.RemoveAll(name))
 	}
 	if err := clean(); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, clean()) }()
-	dir, err := r.run.sub(name, 0o700)
+	dir, err := r.run.Ensure(name, 0o700, -1)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	root, err := dir.sub(rootMount, 0o755)
+	root, err := dir.Ensure(rootMount, 0o755, -1)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(root.Close(), dir.mkdir(bundleStage, 0o700), dir.create(bundleHosts, nil, 0o444, -1, -1)); err != nil {
+	if err := errors.Join(root.Close(), dir.Make(bundleStage, 0o700, -1), dir.Create(bundleHosts, nil, 0o444, -1)); err != nil {
 		return err
 	}
 	lim := jail.Limits{Memory: 64 << 20, MilliCPU: 1000, Tasks: 16, Disk: jail.MinDisk, SharedMemory: jail.MinDisk, Files: 64}
-	place := jail.Placement{Name: name, Root: filepath.Join(dir.path, rootMount),
+	place := jail.Placement{Name: name, Root: filepath.Join(dir.Path(), rootMount),
 		Profile: jail.ProfileFor(jail.Spec{Kind: jail.KindBrowser, Limits: lim}, jail.Lease{UID: 65534})}
-	spec, err := r.spec(place, dir.path)
+	spec, err := r.spec(place, dir.Path())
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (r *Runtime) try(ctx context.Context, p *program) (err error) {
 	if err := r.limits.apply(name, lim); err != nil {
 		return err
 	}
-	args := append(p.options(r.state.path, dir.path), "run", "--bundle", dir.path, name)
+	args := append(p.options(r.state.Path(), dir.Path()), "run", "--bundle", dir.Path(), name)
 	err = r.execute(ctx, p, name, args, [3]*os.File{}, dir)
 	var exit *exec.ExitError
 	switch {

@@ -316,7 +316,7 @@ func TestStagedFilesAreTheJailsAloneAndReadOnly(t *testing.T) {
 	spec := probeSpec(jail.KindBrowser)
 	spec.HomeFiles = []jail.File{{Path: "f", Data: []byte("x")}}
 	j := h.start(t, spec, nil)
-	bundle := filepath.Join(h.runtime.bundles.path, string(j.place.Name))
+	bundle := filepath.Join(h.runtime.bundles.Path(), string(j.place.Name))
 	for path, want := range map[string]struct {
 		mode fs.FileMode
 		uid  uint32

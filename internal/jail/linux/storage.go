@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -31,11 +32,11 @@ const (
 // points that the runtime makes.
 type Storage struct {
 	o         Options
-	run       *folder
-	jails     *folder
-	data      *folder
-	templates *folder
-	volumes   *folder // of agents' states
+	run       *beneath.Folder
+	jails     *beneath.Folder
+	data      *beneath.Folder
+	templates *beneath.Folder
+	volumes   *beneath.Folder // of agents' states
 	cloner    cloner
 	locks     locks
 }
@@ -46,7 +47,7 @@ type cloner interface {
 	// ready looks whether clones can be made, and prepares what all of them share.
 	ready(ctx context.Context) error
 	// clone makes the clone and attaches it at place/root. What it leaves when it fails is for unmount and destroy.
-	clone(ctx context.Context, place *folder, name jail.Name, t origin) error
+	clone(ctx context.Context, place *beneath.Folder, name jail.Name, t origin) error
 	// destroy removes what of a clone is not below its place, after all of it was unmounted.
 	destroy(ctx context.Context, name jail.Name) error
 	// list reports the clones that destroy removes.
@@ -70,22 +71,22 @@ func NewStorage(o Options) (_ *Storage, err error) {
 	s := &Storage{o: o}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("prepare storage: %w", err), s.Close())
+			err = errors.Join(fmt.Errorf("prepare storage: %w", jail.Shortage(err)), s.Close())
 		}
 	}()
-	if s.run, err = trustedFolder(o.RunDir, 0o711); err != nil {
+	if s.run, err = beneath.MakeTrusted(o.RunDir, 0o711); err != nil {
 		return nil, err
 	}
-	if s.data, err = trustedFolder(o.DataDir, 0o711); err != nil {
+	if s.data, err = beneath.MakeTrusted(o.DataDir, 0o711); err != nil {
 		return nil, err
 	}
-	if s.templates, err = trustedFolder(o.Templates, 0o755); err != nil {
+	if s.templates, err = beneath.MakeTrusted(o.Templates, 0o755); err != nil {
 		return nil, err
 	}
-	if s.jails, err = s.run.sub(jailsFolder, 0o700); err != nil {
+	if s.jails, err = s.run.Ensure(jailsFolder, 0o700, -1); err != nil {
 		return nil, err
 	}
-	if s.volumes, err = s.data.sub(volumesFolder, 0o700); err != nil {
+	if s.volumes, err = s.data.Ensure(volumesFolder, 0o700, -1); err != nil {
 		return nil, err
 	}
 	if err = s.isolate(); err != nil {
@@ -95,11 +96,11 @@ func NewStorage(o Options) (_ *Storage, err error) {
 	return s, err
 }
 
-func newCloner(o Options, data, templates *folder) (cloner, error) {
+func newCloner(o Options, data, templates *beneath.Folder) (cloner, error) {
 	if o.Storage == StorageZFS {
 		return newDatasets(o, templates)
 	}
-	onBtrfs, err := isBtrfs(data.fd)
+	onBtrfs, err := isBtrfs(data.FD())
 	if err != nil {
 		return nil, err
 	}
@@ -107,9 +108,9 @@ func newCloner(o Options, data, templates *folder) (cloner, error) {
 		return overlays{}, nil
 	}
 	if !onBtrfs {
-		return nil, problem.New(problem.BadConfig, "use storage: auto", "storage is btrfs, and %s is not on btrfs", data.path)
+		return nil, problem.New(problem.BadConfig, "use storage: auto", "storage is btrfs, and %s is not on btrfs", data.Path())
 	}
-	clones, err := data.sub(clonesFolder, 0o700)
+	clones, err := data.Ensure(clonesFolder, 0o700, -1)
 	return &subvolumes{o: o, clones: clones}, err
 }
 
@@ -127,7 +128,7 @@ func (s *Storage) Close() error {
 	if s.cloner != nil {
 		errs = append(errs, s.cloner.close())
 	}
-	for _, f := range []*folder{s.volumes, s.jails, s.templates, s.data, s.run} {
+	for _, f := range []*beneath.Folder{s.volumes, s.jails, s.templates, s.data, s.run} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -151,32 +152,32 @@ func (s *Storage) isolate() error {
 	}
 	var around mount // the innermost mount that holds the folder; of several at one place, the latest
 	for _, m := range all {
-		if (mount{Point: s.jails.path}).below(m.Point) && len(m.Point) >= len(around.Point) {
+		if (mount{Point: s.jails.Path()}).below(m.Point) && len(m.Point) >= len(around.Point) {
 			around = m
 		}
 	}
 	if !around.Shared {
 		return nil
 	}
-	if around.Point != s.jails.path {
-		tree, err := unix.OpenTree(s.jails.fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if around.Point != s.jails.Path() {
+		tree, err := unix.OpenTree(s.jails.FD(), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 		if err != nil {
-			return fmt.Errorf("bind %s to itself: %w", s.jails.path, err)
+			return fmt.Errorf("bind %s to itself: %w", s.jails.Path(), err)
 		}
 		defer func() { _ = unix.Close(tree) }() // the mount stays
-		if err := unix.MoveMount(tree, "", s.run.fd, jailsFolder, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-			return fmt.Errorf("bind %s to itself: %w", s.jails.path, err)
+		if err := unix.MoveMount(tree, "", s.run.FD(), jailsFolder, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return fmt.Errorf("bind %s to itself: %w", s.jails.Path(), err)
 		}
 		if err := s.jails.Close(); err != nil {
 			return err
 		}
 		// From here on the mount is worked in, not the folder that it covers.
-		if s.jails, err = s.run.folder(jailsFolder); err != nil {
+		if s.jails, err = s.run.Folder(jailsFolder); err != nil {
 			return err
 		}
 	}
-	if err := unix.MountSetattr(s.jails.fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE}); err != nil {
-		return fmt.Errorf("make %s private: %w", s.jails.path, err)
+	if err := unix.MountSetattr(s.jails.FD(), "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE}); err != nil {
+		return fmt.Errorf("make %s private: %w", s.jails.Path(), err)
 	}
 	return nil
 }
@@ -214,10 +215,10 @@ func (s *Storage) Clone(ctx context.Context, name jail.Name, spec jail.Spec) (ro
 	}
 	template := cmp.Or(spec.Root, spec.Template)
 	defer func() { _ = unix.Close(tree) }() // opened for reading
-	if err := s.jails.mkdir(string(name), 0o700); err != nil {
-		return "", fmt.Errorf("clone %s: %w", template, err)
+	if err := s.jails.Make(string(name), 0o700, -1); err != nil {
+		return "", fmt.Errorf("clone %s: %w", template, jail.Shortage(err))
 	}
-	place, err := s.jails.folder(string(name))
+	place, err := s.jails.Folder(string(name))
 	if err != nil {
 		return "", err
 	}
@@ -225,18 +226,18 @@ func (s *Storage) Clone(ctx context.Context, name jail.Name, spec jail.Spec) (ro
 		err = errors.Join(err, place.Close())
 		if err != nil {
 			undo := context.WithoutCancel(ctx)
-			root, err = "", errors.Join(fmt.Errorf("clone %s: %w", template, err), s.Unmount(undo, name, true), s.Destroy(undo, name))
+			root, err = "", errors.Join(fmt.Errorf("clone %s: %w", template, jail.Shortage(err)), s.Unmount(undo, name, true), s.Destroy(undo, name))
 		}
 	}()
-	if err := place.mkdir(rootMount, 0o700); err != nil {
+	if err := place.Make(rootMount, 0o700, -1); err != nil {
 		return "", err
 	}
 	if spec.Root != "" {
 		err = overlay(place, tree)
 	} else {
-		err = s.cloner.clone(ctx, place, name, origin{tree: tree, path: filepath.Join(s.templates.path, spec.Template, rootfsFolder)})
+		err = s.cloner.clone(ctx, place, name, origin{tree: tree, path: filepath.Join(s.templates.Path(), spec.Template, rootfsFolder)})
 	}
-	return filepath.Join(place.path, rootMount), err
+	return filepath.Join(place.Path(), rootMount), err
 }
 
 // Unmount unmounts the clone and everything beneath it, deepest first, and looks whether it is gone.
@@ -244,7 +245,7 @@ func (s *Storage) Unmount(_ context.Context, name jail.Name, force bool) error {
 	if err := s.o.check(name); err != nil {
 		return err
 	}
-	dir := filepath.Join(s.jails.path, string(name))
+	dir := filepath.Join(s.jails.Path(), string(name))
 	mounts, err := mountsBelow(dir)
 	if err != nil {
 		return fmt.Errorf("unmount %s: %w", name, err)
@@ -272,11 +273,11 @@ func (s *Storage) Unmount(_ context.Context, name jail.Name, force bool) error {
 }
 
 func (s *Storage) unmount(point string, force bool) error {
-	rel, err := filepath.Rel(s.jails.path, point)
+	rel, err := filepath.Rel(s.jails.Path(), point)
 	if err != nil {
 		return err
 	}
-	parent, err := s.jails.folder(filepath.Dir(rel))
+	parent, err := s.jails.Folder(filepath.Dir(rel))
 	if err != nil {
 		return err
 	}
@@ -285,7 +286,7 @@ func (s *Storage) unmount(point string, force bool) error {
 		flags |= unix.MNT_DETACH
 	}
 	// There is no umount by descriptor; the last element is a mount point, which cannot be replaced.
-	err = unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", parent.fd, filepath.Base(rel)), flags)
+	err = unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", parent.FD(), filepath.Base(rel)), flags)
 	if errors.Is(err, unix.EBUSY) {
 		err = errors.Join(jail.ErrBusy, err)
 	}
@@ -298,15 +299,15 @@ func (s *Storage) Destroy(ctx context.Context, name jail.Name) error {
 	if err := s.o.check(name); err != nil {
 		return err
 	}
-	if mounts, err := mountsBelow(filepath.Join(s.jails.path, string(name))); err != nil {
+	if mounts, err := mountsBelow(filepath.Join(s.jails.Path(), string(name))); err != nil {
 		return fmt.Errorf("destroy clone %s: %w", name, err)
 	} else if len(mounts) > 0 {
 		return fmt.Errorf("destroy clone %s: %s is still mounted: %w", name, mounts[0].Point, jail.ErrBusy)
 	}
-	place, err := s.jails.folder(string(name))
+	place, err := s.jails.Folder(string(name))
 	switch {
 	case err == nil:
-		err = errors.Join(place.rmdir(rootMount), place.rmdir(writeMount), place.removeAll(tokenFolder), place.Close(), s.jails.rmdir(string(name)))
+		err = errors.Join(place.RemoveFolder(rootMount), place.RemoveFolder(writeMount), place.RemoveAll(tokenFolder), place.Close(), s.jails.RemoveFolder(string(name)))
 	case errors.Is(err, os.ErrNotExist):
 		err = nil
 	}
@@ -323,12 +324,12 @@ func (s *Storage) Destroy(ctx context.Context, name jail.Name) error {
 // List reports mounts and clones of this installation.
 func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
 	var out []jail.Trace
-	all, err := mountsBelow(s.jails.path)
+	all, err := mountsBelow(s.jails.Path())
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
 	for _, m := range all {
-		rel, err := filepath.Rel(s.jails.path, m.Point)
+		rel, err := filepath.Rel(s.jails.Path(), m.Point)
 		if err != nil {
 			return nil, fmt.Errorf("list clones: %w", err)
 		}
@@ -336,7 +337,7 @@ func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
 			out = append(out, jail.Trace{Kind: jail.TraceMount, Name: jail.Name(name), Index: -1, ID: m.Point})
 		}
 	}
-	places, err := s.jails.traces(jail.TraceClone, s.o.Installation)
+	places, err := traces(s.jails, jail.TraceClone, s.o.Installation)
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
@@ -347,20 +348,10 @@ func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
 	return slices.Concat(out, places, clones), nil
 }
 
-// traces lists the entries of a folder that are names of jails of the installation.
-func (f *folder) traces(kind jail.TraceKind, id jail.Installation) ([]jail.Trace, error) {
-	names, err := f.names()
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(names)
-	var out []jail.Trace
-	for _, n := range names {
-		if jail.Name(n).Belongs(id) {
-			out = append(out, jail.Trace{Kind: kind, Name: jail.Name(n), Index: -1, ID: filepath.Join(f.path, n)})
-		}
-	}
-	return out, nil
+// traces are the entries of a folder that are names of jails of the installation.
+func traces(f *beneath.Folder, kind jail.TraceKind, id jail.Installation) ([]jail.Trace, error) {
+	names, err := f.Names(-1)
+	return jail.TracesIn(kind, id, f.Path(), names), err
 }
 
 func firstElement(rel string) string {

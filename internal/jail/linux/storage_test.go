@@ -123,7 +123,7 @@ func TestCloneIsTheTemplateAndNeverChangesIt(t *testing.T) {
 		ctx, name := context.Background(), nameOf(t, h, 1)
 		root, err := h.storage.Clone(ctx, name, jail.Spec{Template: "tiny"})
 		must(t, err)
-		template := filepath.Join(h.storage.templates.path, "tiny", rootfsFolder)
+		template := filepath.Join(h.storage.templates.Path(), "tiny", rootfsFolder)
 		want, err := os.ReadFile(filepath.Join(template, "bin/sh"))
 		must(t, err)
 		if got, err := os.ReadFile(filepath.Join(root, "bin/sh")); err != nil || !slices.Equal(got, want) {
@@ -248,7 +248,7 @@ func TestRemovingWhatIsNotThereSucceeds(t *testing.T) {
 func TestCloneRefusesWhatIsNoTemplate(t *testing.T) {
 	onEachStorage(t, func(t *testing.T, h *testHost) {
 		ctx := context.Background()
-		dir := h.storage.templates.path
+		dir := h.storage.templates.Path()
 		for name, make := range map[string]func(path string) error{
 			"linked": func(p string) error { return os.Symlink("/etc", p) },
 			"file":   func(p string) error { return os.WriteFile(p, nil, 0o644) },
@@ -283,10 +283,10 @@ func TestCloneRefusesWhatIsNoTemplate(t *testing.T) {
 func TestStorageSeesItsOwnInstallationOnly(t *testing.T) {
 	h := newTestHost(t)
 	for _, other := range []string{"bzzzz00001", "lost+found", string(nameOf(t, h, 7)) + "0"} {
-		must(t, os.Mkdir(filepath.Join(h.storage.jails.path, other), 0o700))
+		must(t, os.Mkdir(filepath.Join(h.storage.jails.Path(), other), 0o700))
 	}
 	h.noTraces(t)
-	must(t, os.Mkdir(filepath.Join(h.storage.jails.path, string(nameOf(t, h, 7))), 0o700))
+	must(t, os.Mkdir(filepath.Join(h.storage.jails.Path(), string(nameOf(t, h, 7))), 0o700))
 	if traces := h.traces(t); len(traces) != 1 || traces[0].Kind != jail.TraceClone || traces[0].Name != nameOf(t, h, 7) {
 		t.Errorf("traces are %+v, want the planted folder", traces)
 	}
@@ -298,7 +298,7 @@ func TestSnapshotWithSubvolumesInsideHasDependents(t *testing.T) {
 	ctx, name := context.Background(), nameOf(t, h, 1)
 	_, err := h.storage.Clone(ctx, name, jail.Spec{Template: "tiny"})
 	must(t, err)
-	nested := filepath.Join(h.storage.cloner.(*subvolumes).clones.path, string(name), "nested")
+	nested := filepath.Join(h.storage.cloner.(*subvolumes).clones.Path(), string(name), "nested")
 	must(t, h.storage.Trees().Make(nested))
 	must(t, h.storage.Unmount(ctx, name, false))
 	if err := h.storage.Destroy(ctx, name); !errors.Is(err, jail.ErrHasDependents) {

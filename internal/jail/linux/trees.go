@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/hostcmd"
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/zfs"
 )
 
@@ -50,29 +52,29 @@ func OpenTrees(dataDir, storage, zfsDataset string) (*Trees, error) {
 
 // Make makes an empty tree with mode 0755. Its parent must exist, and it must not.
 func (t *Trees) Make(path string) error {
-	parent, err := openTrusted(filepath.Dir(path))
+	parent, err := beneath.OpenTrusted(filepath.Dir(path))
 	if err != nil {
 		return fmt.Errorf("make tree: %w", err)
 	}
 	name := filepath.Base(path)
 	switch {
 	case t.datasets != nil:
-		err = t.datasets.Make(context.Background(), filepath.Join(parent.path, name))
+		err = t.datasets.Make(context.Background(), filepath.Join(parent.Path(), name))
 	case t.subvolumes:
 		err = makeSubvolume(parent, name)
 	default:
-		err = parent.mkdir(name, 0o755)
+		err = parent.Make(name, 0o755, -1)
 	}
 	if err == nil {
 		err = os.Chmod(path, 0o755) // whatever the umask is
 	}
-	return errors.Join(err, parent.Close())
+	return jail.Shortage(errors.Join(err, parent.Close()))
 }
 
 // Remove removes a tree of any kind with everything in it. It follows no link and enters no mount but that of a dataset.
 // That there is none is fine.
 func (t *Trees) Remove(path string) error {
-	parent, err := openTrusted(filepath.Dir(path))
+	parent, err := beneath.OpenTrusted(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -82,13 +84,13 @@ func (t *Trees) Remove(path string) error {
 	name := filepath.Base(path)
 	if t.datasets != nil {
 		// What is left afterwards was none: a template of the time before storage was zfs.
-		if err := t.datasets.Remove(context.Background(), filepath.Join(parent.path, name)); err != nil {
+		if err := t.datasets.Remove(context.Background(), filepath.Join(parent.Path(), name)); err != nil {
 			return errors.Join(err, parent.Close())
 		}
 	}
 	subvolume := false
-	if dir, err2 := parent.folder(name); err2 == nil {
-		subvolume, err = isSubvolume(dir.fd)
+	if dir, err2 := parent.Folder(name); err2 == nil {
+		subvolume, err = isSubvolume(dir.FD())
 		err = errors.Join(err, dir.Close())
 	}
 	switch {
@@ -96,7 +98,7 @@ func (t *Trees) Remove(path string) error {
 	case subvolume:
 		err = deleteSubvolume(parent, name)
 	default:
-		err = parent.removeAll(name)
+		err = parent.RemoveAll(name)
 	}
 	return errors.Join(err, parent.Close())
 }
@@ -106,14 +108,14 @@ func (t *Trees) Settle(path string) error {
 	if t.datasets == nil || os.Geteuid() != 0 {
 		return nil
 	}
-	parent, err := openTrusted(filepath.Dir(path))
+	parent, err := beneath.OpenTrusted(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("settle tree: %w", err)
 	}
-	err = t.datasets.Settle(context.Background(), filepath.Join(parent.path, filepath.Base(path)))
+	err = t.datasets.Settle(context.Background(), filepath.Join(parent.Path(), filepath.Base(path)))
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -50,7 +51,7 @@ type volume struct {
 }
 
 // mountState mounts the state of an agent onto the clone, and makes or enlarges it where that is needed.
-func (s *Storage) mountState(ctx context.Context, root *folder, a jail.Agent, uid int) (err error) {
+func (s *Storage) mountState(ctx context.Context, root *beneath.Folder, a jail.Agent, uid int) (err error) {
 	unlock := s.locks.lock("state " + a.Key())
 	defer unlock()
 	v, err := s.openVolume(ctx, a, uid)
@@ -74,11 +75,11 @@ func (s *Storage) mountState(ctx context.Context, root *folder, a jail.Agent, ui
 	defer func() { _ = device.Close() }() // the mount holds the device from now on, or it is given back
 	tree, err := mountVolume(device)
 	if err != nil {
-		return problem.Wrap(err, problem.JailFailed, "look at it with `e2fsck -f "+filepath.Join(s.volumes.path, v.name)+"`",
+		return problem.Wrap(err, problem.JailFailed, "look at it with `e2fsck -f "+filepath.Join(s.volumes.Path(), v.name)+"`",
 			"the state of %s cannot be mounted", a.Name)
 	}
 	defer func() { _ = unix.Close(tree) }()
-	dir, err := (&folder{fd: tree, path: jail.StateDir}).folder(".") // what newMount returns is good for mounting only
+	dir, err := beneath.At(tree, jail.StateDir).Folder(".") // what newMount returns is good for mounting only
 	if err != nil {
 		return err
 	}
@@ -89,11 +90,11 @@ func (s *Storage) mountState(ctx context.Context, root *folder, a jail.Agent, ui
 		}
 	}
 	if v.fresh || v.short() { // made by the format and by a check; nobody expects it there
-		if err := dir.rmdir("lost+found"); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
+		if err := dir.RemoveFolder("lost+found"); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
 			return err
 		}
 	}
-	if err := dir.own(uid, uid, 0o700); err != nil {
+	if err := dir.Own(uid, 0o700); err != nil {
 		return err
 	}
 	s.forgetStaged(dir)
@@ -109,18 +110,18 @@ func (s *Storage) mountState(ctx context.Context, root *folder, a jail.Agent, ui
 func (s *Storage) openVolume(ctx context.Context, a jail.Agent, uid int) (v volume, err error) {
 	v = volume{name: a.Key() + volumeSuffix}
 	want := (a.State + volumeBlock - 1) / volumeBlock * volumeBlock
-	fd, err := s.volumes.open(v.name, unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	fd, err := s.volumes.Open(v.name, unix.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		if err := s.makeVolume(ctx, v.name, want, uid); err != nil {
 			return v, err
 		}
 		v.fresh = true
-		fd, err = s.volumes.open(v.name, unix.O_RDWR|unix.O_NOFOLLOW, 0)
+		fd, err = s.volumes.Open(v.name, unix.O_RDWR, 0)
 	}
 	if err != nil {
 		return v, err
 	}
-	v.image = os.NewFile(uintptr(fd), filepath.Join(s.volumes.path, v.name))
+	v.image = os.NewFile(uintptr(fd), filepath.Join(s.volumes.Path(), v.name))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, v.image.Close())
@@ -138,7 +139,7 @@ func (s *Storage) openVolume(ctx context.Context, a jail.Agent, uid int) (v volu
 	switch {
 	case v.size < want:
 		if err := v.image.Truncate(want); err != nil {
-			return v, shortage(err)
+			return v, jail.Shortage(err)
 		}
 		v.size, v.enlarged = want, true
 	case v.size > want:
@@ -153,24 +154,24 @@ func (s *Storage) makeVolume(ctx context.Context, name string, size int64, uid i
 	if err != nil {
 		return problem.Wrap(err, problem.ToolMissing, "install e2fsprogs", "volumes for agents need mkfs.ext4")
 	}
-	if some, err := s.volumes.some(maxVolumes); err != nil || len(some) >= maxVolumes {
+	if some, err := s.volumes.Names(maxVolumes); err != nil || len(some) >= maxVolumes {
 		return errors.Join(err, problem.New(problem.PoolExhausted, "remove what agents have left: clawjail agent remove",
 			"there are %d volumes, as many as may be kept", maxVolumes))
 	}
 	fresh := "." + name + volumeFresh
-	if err := errors.Join(s.volumes.remove(fresh), s.volumes.create(fresh, nil, 0o600, -1, -1)); err != nil {
+	if err := errors.Join(s.volumes.Remove(fresh), s.volumes.Create(fresh, nil, 0o600, -1)); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = shortage(errors.Join(err, s.volumes.remove(fresh)))
+			err = jail.Shortage(errors.Join(err, s.volumes.Remove(fresh)))
 		}
 	}()
-	fd, err := s.volumes.open(fresh, unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	fd, err := s.volumes.Open(fresh, unix.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
-	image := os.NewFile(uintptr(fd), filepath.Join(s.volumes.path, fresh))
+	image := os.NewFile(uintptr(fd), filepath.Join(s.volumes.Path(), fresh))
 	defer func() { err = errors.Join(err, image.Close()) }()
 	dontCopyOnWrite(fd)
 	if err := image.Truncate(size); err != nil {
@@ -193,7 +194,7 @@ func (s *Storage) makeVolume(ctx context.Context, name string, size int64, uid i
 	if err := image.Sync(); err != nil {
 		return err
 	}
-	return unix.Renameat(s.volumes.fd, fresh, s.volumes.fd, name)
+	return unix.Renameat(s.volumes.FD(), fresh, s.volumes.FD(), name)
 }
 
 // clipText is the beginning of what a tool printed.
@@ -252,16 +253,16 @@ const extResize = 0x40086610
 func (v volume) short() bool { return !v.fresh && (v.enlarged || v.size-v.has >= 8<<20) }
 
 // growMounted makes the file system as large as its image. The kernel does it by the journal.
-func growMounted(device *os.File, dir *folder, v volume) error {
+func growMounted(device *os.File, dir *beneath.Folder, v volume) error {
 	err := control(device, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
 	blocks := uint64(v.size / volumeBlock)
 	if err == nil {
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(dir.fd), extResize, uintptr(unsafe.Pointer(&blocks))); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(dir.FD()), extResize, uintptr(unsafe.Pointer(&blocks))); errno != 0 {
 			err = errno
 		}
 	}
 	if err != nil {
-		return shortage(fmt.Errorf("enlarge %s to %d bytes: %w", v.name, v.size, err))
+		return jail.Shortage(fmt.Errorf("enlarge %s to %d bytes: %w", v.name, v.size, err))
 	}
 	return nil
 }
@@ -310,7 +311,7 @@ func runOn(ctx context.Context, image *os.File, tool string, args ...string) ([]
 
 // checkState says what would keep the volume from being made.
 func (s *Storage) checkState(a jail.Agent) error {
-	fd, err := s.volumes.open(a.Key()+volumeSuffix, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	fd, err := s.volumes.Open(a.Key()+volumeSuffix, unix.O_RDONLY, 0)
 	if err == nil {
 		return unix.Close(fd)
 	}
@@ -321,11 +322,11 @@ func (s *Storage) checkState(a jail.Agent) error {
 		return problem.Wrap(err, problem.ToolMissing, "install e2fsprogs", "volumes for agents need mkfs.ext4")
 	}
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(s.volumes.fd, &st); err != nil {
+	if err := unix.Fstatfs(s.volumes.FD(), &st); err != nil {
 		return fmt.Errorf("look for space: %w", err)
 	}
 	if int64(st.Bavail)*st.Bsize < spare {
-		return shortage(fmt.Errorf("make a volume for %s: %w", a.Name, unix.ENOSPC))
+		return jail.Shortage(fmt.Errorf("make a volume for %s: %w", a.Name, unix.ENOSPC))
 	}
 	return nil
 }
@@ -338,7 +339,7 @@ func (s *Storage) RemoveState(ctx context.Context, a jail.Agent) error {
 	unlock := s.locks.lock("state " + a.Key())
 	defer unlock()
 	name := a.Key() + volumeSuffix
-	if err := errors.Join(s.volumes.remove("."+name+volumeFresh), s.volumes.remove(name)); err != nil {
+	if err := errors.Join(s.volumes.Remove("."+name+volumeFresh), s.volumes.Remove(name)); err != nil {
 		return fmt.Errorf("remove the state of %s: %w", a.Name, err)
 	}
 	return nil

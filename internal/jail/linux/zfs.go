@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/zfs"
@@ -21,12 +22,12 @@ import (
 // place/root. They are never mounted by themselves, at boot for example.
 type datasets struct {
 	o         Options
-	templates *folder
+	templates *beneath.Folder
 	zfs       *zfs.Datasets
 	tree      *zfs.Trees
 }
 
-func newDatasets(o Options, templates *folder) (*datasets, error) {
+func newDatasets(o Options, templates *beneath.Folder) (*datasets, error) {
 	d, err := zfs.New(hostcmd.Runner{}, o.ZFSDataset)
 	if err != nil {
 		return nil, err
@@ -43,7 +44,7 @@ func (d *datasets) ready(ctx context.Context) error {
 	if err := d.zfs.Open(ctx); err != nil {
 		return err
 	}
-	names, err := d.templates.names()
+	names, err := d.templates.Names(-1)
 	if err != nil {
 		return err
 	}
@@ -51,7 +52,7 @@ func (d *datasets) ready(ctx context.Context) error {
 		if jail.ValidTemplateName(name) != nil {
 			continue
 		}
-		tree := filepath.Join(d.templates.path, name, rootfsFolder)
+		tree := filepath.Join(d.templates.Path(), name, rootfsFolder)
 		// A template that cannot be cloned says so when it is.
 		if err := d.tree.Settle(ctx, tree); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			d.o.Log.Warn("mount a template", "template", name, "error", err)
@@ -60,13 +61,13 @@ func (d *datasets) ready(ctx context.Context) error {
 	return nil
 }
 
-func (d *datasets) clone(ctx context.Context, place *folder, name jail.Name, t origin) error {
-	if err := place.mkdir(writeMount, 0o700); err != nil {
+func (d *datasets) clone(ctx context.Context, place *beneath.Folder, name jail.Name, t origin) error {
+	if err := place.Make(writeMount, 0o700, -1); err != nil {
 		return err
 	}
 	dataset := datasetOf(name)
 	if err := d.tree.Clone(ctx, t.path, dataset, map[string]string{
-		"mountpoint": filepath.Join(place.path, writeMount), "canmount": "noauto", "atime": "off", "devices": "off", "setuid": "off",
+		"mountpoint": filepath.Join(place.Path(), writeMount), "canmount": "noauto", "atime": "off", "devices": "off", "setuid": "off",
 	}); err != nil {
 		return err
 	}
@@ -77,7 +78,7 @@ func (d *datasets) clone(ctx context.Context, place *folder, name jail.Name, t o
 		}
 	}
 	if err == nil && !mounted {
-		err = fmt.Errorf("mount dataset %s: it is mounted, and not in %s", dataset, place.path)
+		err = fmt.Errorf("mount dataset %s: it is mounted, and not in %s", dataset, place.Path())
 	}
 	if err != nil {
 		return err
@@ -106,8 +107,8 @@ func (d *datasets) list(ctx context.Context) ([]jail.Trace, error) {
 func datasetOf(name jail.Name) string { return zfs.Jails + "/" + string(name) }
 
 // isMounted says whether something is mounted on a folder in another.
-func isMounted(parent *folder, name string) (bool, error) {
+func isMounted(parent *beneath.Folder, name string) (bool, error) {
 	var in, of unix.Stat_t
-	err := errors.Join(unix.Fstat(parent.fd, &of), unix.Fstatat(parent.fd, name, &in, unix.AT_SYMLINK_NOFOLLOW))
+	err := errors.Join(unix.Fstat(parent.FD(), &of), unix.Fstatat(parent.FD(), name, &in, unix.AT_SYMLINK_NOFOLLOW))
 	return in.Dev != of.Dev, err
 }

@@ -42,8 +42,8 @@ func TestNothingIsLeftOfADatasetThatWasNeverMounted(t *testing.T) {
 		return
 	}
 	h, ctx := newZFSHost(t), context.Background()
-	d, tree := h.datasets(), filepath.Join(h.storage.templates.path, "tiny", rootfsFolder)
-	for n, mountpoint := range []string{filepath.Join(h.storage.jails.path, string(nameOf(t, h, 0)), writeMount), "none"} {
+	d, tree := h.datasets(), filepath.Join(h.storage.templates.Path(), "tiny", rootfsFolder)
+	for n, mountpoint := range []string{filepath.Join(h.storage.jails.Path(), string(nameOf(t, h, 0)), writeMount), "none"} {
 		name := nameOf(t, h, n)
 		if n == 0 {
 			must(t, os.MkdirAll(mountpoint, 0o700)) // killed later than without the folder
@@ -105,7 +105,7 @@ func TestATemplateWithLiveClonesIsNotRemoved(t *testing.T) {
 	}
 	h := newZFSHost(t)
 	name, root := h.clone(t, 1)
-	tree := filepath.Join(h.storage.templates.path, "tiny", rootfsFolder)
+	tree := filepath.Join(h.storage.templates.Path(), "tiny", rootfsFolder)
 	err := h.storage.Trees().Remove(tree)
 	if !errors.Is(err, jail.ErrHasDependents) || problem.CodeOf(err) != problem.TemplateInUse {
 		t.Errorf("remove: %v, want dependents and %s", err, problem.TemplateInUse)
@@ -125,7 +125,7 @@ func TestATemplateIsReplacedUnderALiveClone(t *testing.T) {
 		return
 	}
 	h, ctx := newZFSHost(t), context.Background()
-	dir, trees := h.storage.templates.path, h.storage.Trees()
+	dir, trees := h.storage.templates.Path(), h.storage.Trees()
 	name, root := h.clone(t, 1)
 	building, old := filepath.Join(dir, ".building-tiny"), filepath.Join(dir, ".old-tiny")
 	must(t, os.Mkdir(building, 0o755))
@@ -167,7 +167,7 @@ func TestTemplatesOfTheTimeBeforeZFSAreRefused(t *testing.T) {
 		return
 	}
 	h, ctx := newZFSHost(t), context.Background()
-	plain := filepath.Join(h.storage.templates.path, "plain", rootfsFolder)
+	plain := filepath.Join(h.storage.templates.Path(), "plain", rootfsFolder)
 	must(t, os.MkdirAll(plain, 0o755))
 	if _, err := h.storage.Clone(ctx, nameOf(t, h, 1), jail.Spec{Template: "plain"}); problem.CodeOf(err) != problem.BadTemplate {
 		t.Errorf("clone: %v", err)
@@ -242,7 +242,7 @@ func TestAJailWhoseDatasetIsHeldIsGoneOnceItIsLetGo(t *testing.T) {
 	j, err := life.Create(ctx, spec)
 	must(t, err)
 	t.Cleanup(j.Stdio.Close)
-	release := occupy(t, h, filepath.Join(h.storage.jails.path, string(j.Name), rootMount))
+	release := occupy(t, h, filepath.Join(h.storage.jails.Path(), string(j.Name), rootMount))
 	t.Cleanup(release)
 	if err := life.Destroy(ctx, j.Name); !errors.Is(err, jail.ErrBusy) {
 		t.Errorf("destroy while a process is in the clone: %v, want busy", err)

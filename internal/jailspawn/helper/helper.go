@@ -21,8 +21,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/hostcmd"
-	"github.com/clawjail/clawjail/internal/jailspawn/beneath"
 	"github.com/clawjail/clawjail/internal/jailspawn/command"
 	"github.com/clawjail/clawjail/internal/jailspawn/process"
 	"github.com/clawjail/clawjail/internal/jailspawn/staged"

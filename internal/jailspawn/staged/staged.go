@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/jailspawn/beneath"
+	"github.com/clawjail/clawjail/internal/beneath"
 )
 
 // Names in the folder.

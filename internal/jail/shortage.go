@@ -1,0 +1,30 @@
+package jail
+
+import (
+	"errors"
+	"syscall"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Shortage turns "no space left" into the problem that every face knows. Other errors pass, those that are problems already
+// among them: whoever made such a one knew more.
+func Shortage(err error) error {
+	var known *problem.Error
+	if errors.As(err, &known) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	return problem.Wrap(err, problem.DiskFull, "free some space below the run and data directories, then try again",
+		"the host's disk is full")
+}
+
+// TracesIn are those of the names in a folder that are names of jails of the installation.
+func TracesIn(kind TraceKind, id Installation, folder string, names []string) []Trace {
+	var out []Trace
+	for _, n := range names {
+		if Name(n).Belongs(id) {
+			out = append(out, Trace{Kind: kind, Name: Name(n), Index: -1, ID: folder + "/" + n})
+		}
+	}
+	return out
+}
