@@ -11,11 +11,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/problem"
 )
-
-// shortestRoute is the length in bits below which a route is a default route in disguise (0.0.0.0/1 of a VPN).
-const shortestRoute = 8
 
 // FreeSubnet is the first candidate that overlaps no route of this host, and so no address of it. A network that this
 // installation's bridge has already is returned before any other.
@@ -28,25 +24,17 @@ func FreeSubnet(ctx context.Context, run hostcmd.Runner, id jail.Installation, c
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("list routes: %w", err)
 	}
-	for _, c := range candidates {
-		for _, r := range routes {
-			if r.link == "cj"+string(id) && r.to == c.Masked() {
-				return c.Masked(), nil
-			}
+	var own []netip.Prefix
+	var used []jail.Occupied
+	for _, r := range routes {
+		if r.link == "cj"+string(id) {
+			own = append(own, r.to)
+		}
+		if !jail.WideRoute(r.to) {
+			used = append(used, jail.Occupied{Network: r.to, How: "the route to", Link: r.link})
 		}
 	}
-	for _, c := range candidates {
-		free := true
-		for _, r := range routes {
-			free = free && (r.to.Bits() < shortestRoute || !r.to.Overlaps(c))
-		}
-		if free {
-			return c.Masked(), nil
-		}
-	}
-	return netip.Prefix{}, problem.New(problem.BadConfig,
-		"set `subnet` to a private IPv4 network between /16 and /24 that this host does not use",
-		"all %d networks that jails could have overlap routes of this host", len(candidates))
+	return jail.FreeSubnet(candidates, own, used)
 }
 
 type route struct {
