@@ -33,6 +33,7 @@ type BuildOptions struct {
 // build is one build at work.
 type build struct {
 	store   *Store
+	system  system // of the programs in the tree
 	options BuildOptions
 	source  source
 	recipe  Recipe
@@ -101,7 +102,7 @@ func (s *Store) newBuild(options BuildOptions) (*build, error) {
 	if !known {
 		recipe = Recipe{TaskLimit: defaultTaskLimit}
 	}
-	return &build{store: s, options: options, source: src, recipe: recipe, known: known, out: newOutput(options.Progress)}, nil
+	return &build{store: s, system: systemOf(s.goos), options: options, source: src, recipe: recipe, known: known, out: newOutput(options.Progress)}, nil
 }
 
 // refuseTaken refuses to build over a template, or over one that jails run from.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -82,11 +81,7 @@ func (b *build) finish(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
 	}
-	if b.isFreeBSD() {
-		b.template.Packages, err = b.freebsdInstalled(ctx, root)
-	} else {
-		b.template.Packages, err = installedPackages(root)
-	}
+	b.template.Packages, err = b.system.packages(b, ctx, root)
 	return err
 }
 
@@ -168,11 +163,7 @@ func emptyFolder(root *os.Root, name string) error {
 
 // trim removes what is of no use in a template.
 func (b *build) trim(root *os.Root) error {
-	folders, files := emptied()
-	if b.isFreeBSD() {
-		folders, files = emptiedOnFreeBSD()
-	}
-	for _, name := range folders {
+	for _, name := range b.system.folders {
 		if linked(root, name) {
 			continue
 		}
@@ -180,7 +171,7 @@ func (b *build) trim(root *os.Root) error {
 			return err
 		}
 	}
-	for _, name := range files {
+	for _, name := range b.system.files {
 		if linked(root, path.Dir(name)) {
 			continue
 		}
@@ -277,10 +268,7 @@ func (b *build) systemFiles(ctx context.Context, root *os.Root) error {
 			return err
 		}
 	}
-	if b.isFreeBSD() {
-		return b.systemFreeBSD(ctx, root)
-	}
-	return accounts(root, b.userName(), b.userHome())
+	return b.system.accounts(b, ctx, root)
 }
 
 // recipeFiles writes the files of a recipe that is known. What the source has at such a place stays, unless it is no file.
@@ -438,27 +426,10 @@ func noAttribute(err error) bool {
 // fontsTime is how long the cache of fonts may take.
 const fontsTime = 5 * time.Minute
 
-// inTree runs a program of the tree as the jail's user, without a network, and returns what it printed.
-func (b *build) inTree(ctx context.Context, limit time.Duration, argv ...string) (string, error) {
-	if b.isFreeBSD() {
-		return b.insideFreeBSD(ctx, limit, false, append([]string{"/usr/bin/env", "HOME=/tmp", "LC_ALL=C.UTF-8"}, argv...)...)
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	var printed strings.Builder
-	err := b.out.run(ctx, command{
-		argv: argv, env: append(chrootEnv(), "HOME=/tmp"), chroot: b.rootfs, unprivileged: true, stdout: io.MultiWriter(&printed, b.out),
-	})
-	return printed.String(), err
-}
-
 // warmFonts makes the cache of fonts, without which the first page of every jail takes a second longer. The program
 // comes out of the tree, so it runs as the jail's user.
 func (b *build) warmFonts(ctx context.Context, root *os.Root) error {
-	program, cache := "/usr/bin/fc-cache", "var/cache/fontconfig"
-	if b.isFreeBSD() {
-		program, cache = "/usr/local/bin/fc-cache", "var/db/fontconfig" // as the port x11-fonts/fontconfig has it
-	}
+	program, cache := b.system.fontCache, b.system.fonts
 	if info, err := root.Stat(program[1:]); err != nil || !info.Mode().IsRegular() {
 		return nil
 	}

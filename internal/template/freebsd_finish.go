@@ -12,9 +12,6 @@ import (
 	"time"
 )
 
-// isFreeBSD reports whether the tree has programs for FreeBSD.
-func (b *build) isFreeBSD() bool { return b.store.goos == freebsd }
-
 // emptiedOnFreeBSD is as emptied, for trees of FreeBSD. usr/share/locale stays: there it has what the C library needs, and not
 // translations.
 func emptiedOnFreeBSD() (folders, files []string) {
