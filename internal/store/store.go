@@ -288,6 +288,12 @@ type AuditFilter struct {
 	Newest bool
 }
 
+// ActionAlone reports whether rows are asked for by their action, and besides by nothing but tenant and time.
+func (f AuditFilter) ActionAlone() bool {
+	action := f.Action != "" || f.ActionPrefix != ""
+	return action && f.Node == "" && f.Actor == "" && f.Session == "" && f.Jail == "" && f.Phase == "" && f.Result == "" && f.Ref == ""
+}
+
 // Audit log, append only.
 type Audit interface {
 	// AppendAudit writes rows in one transaction and returns when they survive the loss of power. A row whose

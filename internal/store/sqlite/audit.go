@@ -150,10 +150,6 @@ func selectAudit(f store.AuditFilter) (query string, args []any) {
 	if f.AfterSeq != 0 {
 		match("seq > ?", f.AfterSeq)
 	}
-	query = "SELECT " + auditColumns + " FROM audit"
-	if len(where) > 0 {
-		query += " WHERE " + strings.Join(where, " AND ")
-	}
 	order := []string{"time", "node", "seq"}
 	if f.Node != "" {
 		order = []string{"seq"}
@@ -163,7 +159,17 @@ func selectAudit(f store.AuditFilter) (query string, args []any) {
 		direction = " DESC"
 	}
 	args = append(args, f.Limit)
-	return fmt.Sprintf("%s ORDER BY %s%s LIMIT $%d", query, strings.Join(order, direction+", "), direction, len(args)), args
+	ordered := fmt.Sprintf(" ORDER BY %s%s", strings.Join(order, direction+", "), direction)
+	found := " FROM audit"
+	if len(where) > 0 {
+		found += " WHERE " + strings.Join(where, " AND ")
+	}
+	found += fmt.Sprintf("%s LIMIT $%d", ordered, len(args))
+	if f.ActionAlone() { // the index of times has all of that: of the rows that do not match, only the index is read
+		return "SELECT " + auditColumns + " FROM audit JOIN (SELECT node AS at_node, seq AS at_seq" + found +
+			") AS found ON node = at_node AND seq = at_seq" + ordered, args
+	}
+	return "SELECT " + auditColumns + found, args
 }
 
 // WalkAudit is of store.Audit. One statement sees one state of the database, however long it takes.
