@@ -23,6 +23,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/manual"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -46,23 +47,20 @@ func blocksOf(t *testing.T, file, section, language string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, found := strings.Cut(string(text), "\n## "+section+"\n")
-	if !found {
-		t.Fatalf("%s has no section %q", file, section)
+	all, err := manual.Page{Path: file, Text: string(text)}.Blocks()
+	if err != nil {
+		t.Fatal(err)
 	}
-	rest, _, _ = strings.Cut(rest, "\n## ")
 	var blocks []string
-	for {
-		_, after, found := strings.Cut(rest, "```"+language+"\n")
-		if !found {
-			return blocks
+	for _, b := range all {
+		if b.Section == section && b.Language == language {
+			blocks = append(blocks, b.Text)
 		}
-		block, next, found := strings.Cut(after, "```\n")
-		if !found {
-			t.Fatalf("a block of %q does not end", section)
-		}
-		blocks, rest = append(blocks, block), next
 	}
+	if len(blocks) == 0 {
+		t.Fatalf("%s has no section %q with blocks of %s", file, section, language)
+	}
+	return blocks
 }
 
 // reader is somebody who does what the README says, on a machine where another clawjail may run: the port of the server is
