@@ -17,31 +17,23 @@ import (
 
 	"github.com/clawjail/clawjail/internal/cli"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/manual"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 var update = flag.Bool("update", false, "write docs/codes.md")
 
-// documents are the pages of the documentation, README.md among them, by their path from the top.
+// documents are the texts of the pages of the documentation, READMEs among them, by their path from the top.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
-	top := testenv.Repository(t)
-	names, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
-	if err != nil || len(names) < 10 {
-		t.Fatalf("found %d pages, %v", len(names), err)
+	pages, err := manual.Pages(testenv.Repository(t))
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("found %d pages, %v", len(pages), err)
 	}
 	out := map[string]string{}
-	for _, name := range append(names, filepath.Join(top, "README.md")) {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		relative, err := filepath.Rel(top, name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out[filepath.ToSlash(relative)] = string(text)
+	for _, page := range pages {
+		out[page.Path] = page.Text
 	}
 	return out
 }
@@ -143,7 +135,9 @@ func TestCodesThatDocumentsNameExist(t *testing.T) {
 
 var aTest = regexp.MustCompile(`\b(Test[A-Z][A-Za-z0-9_]*)`)
 
-func TestTestsThatDocumentsNameExist(t *testing.T) {
+// testsThereAre are the names of all tests of the repository.
+func testsThereAre(t *testing.T) map[string]bool {
+	t.Helper()
 	top := testenv.Repository(t)
 	there := map[string]bool{}
 	for _, f := range sourceFiles(t) {
@@ -158,6 +152,11 @@ func TestTestsThatDocumentsNameExist(t *testing.T) {
 			there[string(match[1])] = true
 		}
 	}
+	return there
+}
+
+func TestTestsThatDocumentsNameExist(t *testing.T) {
+	there := testsThereAre(t)
 	found := 0
 	for name, page := range documents(t) {
 		for _, match := range quoted.FindAllStringSubmatch(strings.ReplaceAll(page, "```", ""), -1) {
@@ -242,7 +241,7 @@ func TestCommandsThatDocumentsShowExist(t *testing.T) {
 		page = strings.ReplaceAll(page, "\\\n", " ") // lines that go on
 		code := false
 		for line := range strings.Lines(page) {
-			if strings.HasPrefix(line, "```") {
+			if strings.HasPrefix(strings.TrimLeft(line, " "), "```") {
 				code = !code
 				continue
 			}
