@@ -93,6 +93,8 @@ type Options struct {
 	Agents agent.Agents
 	// Servers are the MCP servers in jails. Nil serves nothing about them.
 	Servers Servers
+	// Status says how everything is doing. Nil serves nothing about it.
+	Status Statuses
 	// SignIn knows who is signed in to the console. Nil serves nothing about it.
 	SignIn SignIn
 	// Rows are the whole audit log, for an export. A store.Store has them.

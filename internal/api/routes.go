@@ -140,6 +140,9 @@ func (a *API) routes() {
 		status: http.StatusOK}, a.close)
 	add(a, route{method: http.MethodGet, path: "/v1/sessions/{id}/screenshots/{number}", id: "recorded-screenshot",
 		summary: "A screenshot that was kept", images: true}, a.recorded)
+	if a.Status != nil {
+		a.statusRoutes()
+	}
 	a.driveRoutes()
 	a.devtoolsRoutes()
 	a.sessionTokenRoutes()

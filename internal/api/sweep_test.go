@@ -48,6 +48,7 @@ func whatEveryRouteDoes() map[string]expectation {
 	known := map[string]expectation{
 		"GET /v1/health": {free: true, status: 200},
 		"GET /v1/info":   {op: identity.InfoRead, of: ownTenants, status: 200},
+		"GET /v1/status": {op: identity.StatusRead, of: ownTenants, status: 200},
 		"GET /v1/whoami": {of: needsNothing, status: 200},
 
 		"POST /v1/sessions":                          {op: identity.SessionOpen, of: callers, body: ofTenant + "}", status: 201},

@@ -24,6 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -133,7 +134,14 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	must(err)
 	closing(func() error { w.book.Close(); return nil })
 	w.jails = &ownedAgents{authority: w.identity, kept: map[string]jail.KeptStatus{}}
+	doing, err := health.New(health.Options{Sessions: w.sessions, Identity: w.identity, Accounts: w.accounts, Requests: w.book, Now: time.Now, Audit: w.log.Status,
+		Machine: func(context.Context) (health.Machine, error) {
+			return health.Machine{Reachable: true, Installation: "abcd"}, nil
+		},
+		Database: db, DatabaseKind: "embedded", Node: "n1", Version: "v1.2.3"})
+	must(err)
 	o := Options{
+		Status: doing,
 		Agents: w.jails, Servers: ownedServers{w.identity}, SignIn: w.signIns,
 		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Egress: w.book, Audit: w.log, Rows: db, Version: "v1.2.3",
 		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },

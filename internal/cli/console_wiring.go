@@ -8,6 +8,7 @@ import (
 	"github.com/clawjail/clawjail/internal/console"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/toolserver"
@@ -20,17 +21,18 @@ type consoleParts struct {
 	book     *egress.Book
 	agents   *agent.Service
 	servers  *toolserver.Service
+	health   *health.Service
 }
 
 // newConsole makes the web console, or none where the configuration has none.
-func newConsole(o serveOptions, host *hostd.Client, r *ring, parts consoleParts) (http.Handler, error) {
+func newConsole(o serveOptions, r *ring, parts consoleParts) (http.Handler, error) {
 	if !o.config.Console.Enabled {
 		return nil, nil
 	}
 	c, err := console.New(console.Options{
 		Sessions: parts.sessions, Identity: r.identity, Credentials: parts.accounts, Egress: parts.book, Agents: parts.agents, Servers: parts.servers,
 		Audit: r.log, Rows: r.store, Verify: r.verify(hostd.CheckpointsPath(o.config)), SignIn: r.signin,
-		Machine: newMachine(host, o.config.DataDir, o.now, o.log).look, Config: o.config, BehindProxy: o.config.BehindProxy, Version: o.version,
+		Health: parts.health, Config: o.config, BehindProxy: o.config.BehindProxy, Version: o.version,
 		Log: o.log, Now: o.now,
 	})
 	if err != nil {

@@ -61,7 +61,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"controlplane": startControlPlane, "elsewhere": startElsewhere, "status": wantStatus, "pick": pick, "edit": edit, "noted": noted,
-			"tides": writeTides, "ask": askForAccess, "printed": agentPrinted, "typed": wantTyped, "losehost": loseHost,
+			"tides": writeTides, "ask": askForAccess, "printed": agentPrinted, "typed": wantTyped, "losehost": loseHost, "edit-ages": editAges,
 			"began": programBegan, "gone": programGone,
 		},
 	})
@@ -95,6 +95,20 @@ func pick(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%s matches nothing of what was printed", args[1])
 	}
 	ts.Setenv(args[0], found[1])
+}
+
+// editAges is `edit-ages FILE`: what changes from run to run (ages, sizes, counts of records) becomes a letter, in FILE.aged.
+func editAges(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: edit-ages FILE")
+	}
+	text := ts.ReadFile(args[0])
+	for _, r := range [][2]string{
+		{`\d+[dhms]\d\d[hms]|\b\d+s\b`, "AGE"}, {`(database:.*), [0-9.]+ [KMG]iB`, "$1, SIZE"}, {`\d+ rows, (no checkpoint yet|checkpoint AGE ago)(, \d+ not covered yet)?`, "N rows, NOTED"},
+	} {
+		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".aged"), []byte(text), 0o600))
 }
 
 // edit is `edit FILE OLD NEW`: a text in a file becomes another one, once.

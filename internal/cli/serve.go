@@ -212,7 +212,12 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	if o.config.Console.Enabled {
 		signedIn = ring.signin
 	}
-	people, err := newConsole(o, host, ring, consoleParts{sessions: sessions, accounts: accounts, book: book, agents: agents, servers: servers})
+	doing, err := newHealth(o, host, ring, certificate, healthParts{sessions: sessions, accounts: accounts, book: book, agents: agents,
+		counted: counted, gateway: gatewayListener.Addr().String()})
+	if err != nil {
+		return errors.Join(err, end())
+	}
+	people, err := newConsole(o, ring, consoleParts{sessions: sessions, accounts: accounts, book: book, agents: agents, servers: servers, health: doing})
 	if err != nil {
 		return errors.Join(err, end())
 	}
@@ -221,7 +226,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		Sessions: sessions, Identity: ring.identity, Credentials: accounts, Audit: ring.log, Rows: ring.store,
 		Verify: ring.verify(hostd.CheckpointsPath(o.config)), Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
 		BehindProxy: o.config.BehindProxy, Log: o.log, Now: o.now, MCP: tools.Handler(),
-		Agents: agents, Servers: servers, Egress: book, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.config.Metrics.Open,
+		Agents: agents, Servers: servers, Egress: book, Status: doing, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.config.Metrics.Open,
 		Host: func(ctx context.Context) (api.HostInfo, error) { return hostInfo(ctx, host) },
 	})
 	if err != nil {

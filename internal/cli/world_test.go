@@ -23,6 +23,7 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -109,8 +110,15 @@ func start(data string) (w *world, end func() error, err error) {
 		return nil, nil, err
 	}
 	w.book, w.log, w.accounts = book, r.log, accounts
+	doing, err := health.New(health.Options{Sessions: w.sessions, Identity: r.identity, Accounts: accounts, Requests: book, Audit: r.log.Status, Checkpoints: kept.path,
+		Machine: func(context.Context) (health.Machine, error) { return wellMachine(), nil }, Database: r.store, DatabaseKind: "embedded",
+		DatabaseDir: filepath.Join(data, open.Folder), Gateway: func() (uint64, uint64) { return 1204, 7 }, GatewayAt: "10.213.0.1:3000", API: "127.0.0.1:18780",
+		Version: "v1.2.3", Node: node, Now: time.Now})
+	if err != nil {
+		return nil, nil, err
+	}
 	w.agents = &keptAgents{identity: r.identity, restarts: map[string]int{}, log: map[jail.Stream]string{}}
-	a, err := api.New(api.Options{Agents: w.agents, Sessions: w.sessions, Identity: r.identity, Credentials: accounts, Egress: book, Audit: r.log,
+	a, err := api.New(api.Options{Status: doing, Agents: w.agents, Sessions: w.sessions, Identity: r.identity, Credentials: accounts, Egress: book, Audit: r.log,
 		Rows: r.store, Version: "v1.2.3", SignIn: r.signin,
 		Verify: r.verify(kept.path), Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
 		Host: func(context.Context) (api.HostInfo, error) { return api.HostInfo{}, nil }})
@@ -134,6 +142,12 @@ func start(data string) (w *world, end func() error, err error) {
 		book.Close()
 		return errors.Join(err, r.close(context.Background()))
 	}, nil
+}
+
+// wellMachine is a machine that is doing well.
+func wellMachine() health.Machine {
+	return health.Machine{Reachable: true, HostVersion: "v1.2.3", Installation: node, HostSince: time.Now().Add(-3 * time.Hour), Jails: 3, Load: 0.42, Cores: 2, MemoryTotal: 24 << 30,
+		MemoryFree: 20 << 30, DiskTotal: 100 << 30, DiskFree: 60 << 30, Templates: []health.Template{{Name: "browser", BuiltAt: time.Now().Add(-50 * time.Hour)}}}
 }
 
 // newWorld starts a control plane for a test, and points the environment at it.

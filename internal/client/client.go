@@ -18,6 +18,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser/control"
+	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -75,6 +76,12 @@ func (c *Client) Close(ctx context.Context, id string, wait bool) error {
 		query.Set("wait", "true")
 	}
 	return c.do(ctx, http.MethodDelete, sessionPath(id), query, nil, nil)
+}
+
+// Status is how everything is doing.
+func (c *Client) Status(ctx context.Context) (out health.Status, err error) {
+	err = c.do(ctx, http.MethodGet, "/v1/status", nil, nil, &out)
+	return out, err
 }
 
 // Info describes the installation.

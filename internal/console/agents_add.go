@@ -55,7 +55,7 @@ func (c *Console) newAgentPage(q *request, f *form) (newAgent, error) {
 	if out.Tenants, err = c.tenantOptions(q); err != nil || !out.MayJail {
 		return out, err
 	}
-	m, err := c.Machine(q.ctx())
+	m, err := c.Health.Machine(q.ctx())
 	if err != nil {
 		return out, err
 	}

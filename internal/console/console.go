@@ -43,8 +43,8 @@ type Options struct {
 	Rows    Rows
 	Verify  func(ctx context.Context) (audit.Report, error)
 	SignIn  SignIns
-	// Machine says how the host is doing.
-	Machine func(ctx context.Context) (Machine, error)
+	// Health says how the installation is doing, and what in it needs somebody.
+	Health Health
 	// Config is the configuration, of which the pages show what is no secret.
 	Config config.Config
 	// BehindProxy are the proxies that may speak for their clients.
@@ -67,8 +67,8 @@ type Console struct {
 
 // New makes a Console.
 func New(o Options) (*Console, error) {
-	if o.Sessions == nil || o.Identity == nil || o.Credentials == nil || o.Egress == nil || o.SignIn == nil || o.Machine == nil {
-		return nil, errors.New("console: sessions, identity, credentials, the way out, sign-ins and the machine are required")
+	if o.Sessions == nil || o.Identity == nil || o.Credentials == nil || o.Egress == nil || o.SignIn == nil || o.Health == nil {
+		return nil, errors.New("console: sessions, identity, credentials, the way out, sign-ins and how everything is doing are required")
 	}
 	if o.Audit == nil || o.Rows == nil || o.Verify == nil {
 		return nil, errors.New("console: the audit log, its rows and how to verify them are required")

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -23,17 +24,14 @@ func (c *Console) overviewRoutes() {
 // overviewData is what the first page shows.
 type overviewData struct {
 	// Machine is nil for who has only one tenant: the machine is everybody's.
-	Machine        *Machine
-	MachineProblem string
-	Status         session.Status
-	Running, Kept  int // agents
-	Attention      []attention
-	Sessions       []sessionTile
-	MoreSessions   int
-	Agents         []agentTile
-	MoreAgents     int
-	// Unknown is why nobody can say how the jails of agents are.
-	Unknown string
+	Machine       *health.Machine
+	Status        session.Status
+	Running, Kept int // agents
+	Attention     []attention
+	Sessions      []sessionTile
+	MoreSessions  int
+	Agents        []agentTile
+	MoreAgents    int
 	// New says that there is nothing yet, and HasTemplate that the first step is done.
 	New, HasTemplate bool
 }
@@ -83,12 +81,10 @@ func (c *Console) overviewOf(q *request) (overviewData, error) {
 	if err != nil {
 		return out, err
 	}
-	agents, unknown, err := c.agentRows(q)
+	// That nobody can say how their jails are is one of the things that need attention.
+	agents, _, err := c.agentRows(q)
 	if err != nil {
 		return out, err
-	}
-	if unknown != nil {
-		out.Unknown = sayProblem(unknown).Message
 	}
 	out.Status = session.Status{Sessions: len(sessions)}
 	if q.by.Tenant == "" {
@@ -109,7 +105,7 @@ func (c *Console) overviewOf(q *request) (overviewData, error) {
 	}
 	out.MoreSessions = len(sessions) - len(out.Sessions)
 	out.agentTiles(agents, newest)
-	if out.Attention, err = c.attention(q, out.Machine, agents); err != nil {
+	if out.Attention, err = c.attention(q); err != nil {
 		return out, err
 	}
 	out.New = len(sessions) == 0 && len(agents) == 0
@@ -120,9 +116,8 @@ func (c *Console) overviewOf(q *request) (overviewData, error) {
 // machine asks how the host is doing. That nobody can say is one of the things that need attention, and no reason to show
 // nothing.
 func (d *overviewData) machine(q *request) {
-	m, err := q.c.Machine(q.ctx())
+	m, err := q.c.Health.Machine(q.ctx())
 	if err != nil {
-		d.MachineProblem = sayProblem(err).Message
 		q.c.Log.Warn("ask how the machine is doing", "error", err)
 	}
 	d.Machine = &m

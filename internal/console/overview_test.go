@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -138,7 +137,7 @@ func TestTheMachineIsToldWhenItIsNotWell(t *testing.T) {
 	has(t, w.get("admin", "/console/"), "The template browser cannot be used: /bin/sh was changed")
 	w.machine.Reachable = false
 	has(t, w.get("admin", "/console/"), "The host daemon does not answer", "clawjail doctor")
-	w.Console.Machine = func(context.Context) (Machine, error) { return Machine{}, errors.New("it is on fire") }
+	w.burning = errors.New("it is on fire")
 	p := w.get("admin", "/console/")
 	if p.status != http.StatusOK {
 		t.Errorf("%d", p.status)

@@ -9,6 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/session"
@@ -70,25 +71,8 @@ type SignIns interface {
 	RemovePasskey(ctx context.Context, by identity.Principal, id string) error
 }
 
-// Machine is how the host is doing.
-type Machine struct {
-	// Reachable says that the host daemon answers; without it only the numbers of this process's own view are there.
-	Reachable bool
-	Jails     int
-	Load      float64 // of the last minute
-	Cores     int
-	// MemoryTotal and MemoryFree are in bytes; zero when the system does not say.
-	MemoryTotal, MemoryFree int64
-	// DiskTotal and DiskFree are of the data folder.
-	DiskTotal, DiskFree int64
-	Templates           []MachineTemplate
-	// Orphans are traces of jails that should not be there: `clawjail reap` removes them.
-	Orphans []string
-}
-
-// MachineTemplate is a template as the host has it.
-type MachineTemplate struct {
-	Name, Digest string
-	BuiltAt      time.Time
-	Problem      string // why it cannot be used; empty for a good one
+// Health says how the installation is doing, and what in it needs somebody. *health.Service is one.
+type Health interface {
+	Machine(ctx context.Context) (health.Machine, error)
+	Attention(ctx context.Context, by identity.Principal) ([]health.Attention, error)
 }

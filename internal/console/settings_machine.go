@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/health"
 )
 
 // fact is one line of the configuration, by its key in clawjail.yml.
@@ -14,7 +15,7 @@ type fact struct{ Key, Name, Value string }
 // machineSettings is the page about the machine.
 type machineSettings struct {
 	Tabs    []section
-	Machine Machine
+	Machine health.Machine
 	Groups  []factGroup
 }
 
@@ -24,7 +25,7 @@ type factGroup struct {
 }
 
 func (c *Console) machinePage(q *request) error {
-	m, err := c.Machine(q.ctx())
+	m, err := c.Health.Machine(q.ctx())
 	if err != nil {
 		return err
 	}

@@ -150,7 +150,7 @@ func stateTone(state any) string {
 		return "busy"
 	case "expiring", "warn", "waiting", "report", "needs_refresh", "needs refresh":
 		return "warn"
-	case "failed", "bad", "refused", "deny", "denied", "revoked", "expired", "error", "oom":
+	case "failed", "unknown", "bad", "refused", "deny", "denied", "revoked", "expired", "error", "oom":
 		return "bad"
 	}
 	return "quiet"

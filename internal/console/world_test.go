@@ -23,6 +23,7 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -47,7 +48,8 @@ type world struct {
 	sessions *fakeSessions
 	agents   *fakeAgents
 	signIns  *fakeSignIns
-	machine  Machine
+	machine  health.Machine
+	burning  error                         // why nobody can say how it is
 	written  *strings.Builder              // the operator's log
 	keys     map[string]string             // admin, acme admin, acme operator, acme viewer, beta admin, …
 	who      map[string]identity.Principal // the same
@@ -131,14 +133,18 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 		}
 	}
 	w.signIns = &fakeSignIns{w: w}
-	w.machine = Machine{Reachable: true, Jails: 3, Load: 0.42, Cores: 2, MemoryTotal: 24 << 30, MemoryFree: 20 << 30, DiskTotal: 100 << 30, DiskFree: 60 << 30,
-		Templates: []MachineTemplate{{Name: "browser", Digest: "sha256:abcdef", BuiltAt: time.Now().Add(-time.Hour)}}}
+	w.machine = health.Machine{Reachable: true, Jails: 3, Load: 0.42, Cores: 2, MemoryTotal: 24 << 30, MemoryFree: 20 << 30, DiskTotal: 100 << 30, DiskFree: 60 << 30,
+		Templates: []health.Template{{Name: "browser", Digest: "sha256:abcdef", BuiltAt: time.Now().Add(-time.Hour)}}}
+	doing, err := health.New(health.Options{Sessions: w.sessions, Identity: w.identity, Accounts: w.accounts, Requests: w.book, Agents: w.agents, Now: time.Now,
+		Machine: func(context.Context) (health.Machine, error) { return w.machine, w.burning }, Audit: w.log.Status, Database: db, DatabaseKind: "embedded",
+		Log: slog.New(slog.NewTextHandler(w.written, nil))})
+	must(err)
 	o := Options{
 		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Egress: w.book, Agents: w.agents, Audit: w.log, Rows: db,
-		Verify:  func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },
-		SignIn:  w.signIns,
-		Machine: func(context.Context) (Machine, error) { return w.machine, nil },
-		Config:  config.Default(), Version: "v1.2.3",
+		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },
+		SignIn: w.signIns,
+		Health: doing,
+		Config: config.Default(), Version: "v1.2.3",
 		Log: slog.New(slog.NewTextHandler(w.written, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, f := range change {

@@ -41,9 +41,12 @@ func documents(t *testing.T) map[string]string {
 // gatewayCodes are those that package gateway has and the table of codes does not.
 func gatewayCodes() []problem.Info {
 	return []problem.Info{
-		{Code: "scheme_denied", Status: http.StatusForbidden, Means: "the policy does not let the jail speak that scheme there, or the gateway was asked to open TLS itself"},
-		{Code: "host_mismatch", Status: http.StatusForbidden, Means: "a request in a tunnel is for another host than the tunnel"},
-		{Code: "protocol_denied", Status: http.StatusForbidden, Means: "a tunnel carries neither TLS nor HTTP"},
+		{Code: "scheme_denied", Status: http.StatusForbidden, Means: "the policy does not let the jail speak that scheme there, or the gateway was asked to open TLS itself",
+			Do: "have the program open TLS itself, through a tunnel"},
+		{Code: "host_mismatch", Status: http.StatusForbidden, Means: "a request in a tunnel is for another host than the tunnel",
+			Do: "open a tunnel for every host"},
+		{Code: "protocol_denied", Status: http.StatusForbidden, Means: "a tunnel carries neither TLS nor HTTP",
+			Do: "use TLS or HTTP: other protocols do not leave a jail"},
 	}
 }
 
@@ -64,11 +67,11 @@ API (RFC 9457), in the header ` + "`Clawjail-Refusal`" + ` of refusals of the [g
 
 This page is written from the table in [internal/problem/codes.go](../internal/problem/codes.go) (` + "`go test ./internal/house -run Codes -update`" + `).
 
-| code | status | what it means |
-|---|---|---|
+| code | status | what it means | what to do |
+|---|---|---|---|
 `)
 	for _, i := range allCodes() {
-		fmt.Fprintf(&out, "| `%s` | %d | %s |\n", i.Code, i.Status, i.Means)
+		fmt.Fprintf(&out, "| `%s` | %d | %s | %s |\n", i.Code, i.Status, i.Means, i.Do)
 	}
 	return out.String()
 }
@@ -87,6 +90,11 @@ func TestPageOfCodesIsTheTable(t *testing.T) {
 	for _, code := range gateway.OwnCodes() {
 		if !knownCode(code) {
 			t.Errorf("the gateway's code %s is in no table", code)
+		}
+	}
+	for _, i := range allCodes() {
+		if i.Do == "" || i.Do[len(i.Do)-1] == '.' {
+			t.Errorf("%s: what to do about it is %q", i.Code, i.Do)
 		}
 	}
 	for _, i := range gatewayCodes() {

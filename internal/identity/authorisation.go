@@ -14,6 +14,7 @@ type Operation string
 // The operations, in the order of the table.
 const (
 	InfoRead     Operation = "info.read"
+	StatusRead   Operation = "status.read" // how everything is doing
 	TemplateList Operation = "template.list"
 	JailReap     Operation = "jail.reap"
 
@@ -145,6 +146,7 @@ type Rule struct {
 func Table() []Rule {
 	return []Rule{
 		{InfoRead, RoleViewer, ReachTenant, AgentsAll},
+		{StatusRead, RoleViewer, ReachTenant, AgentsNever},
 		{TemplateList, RoleViewer, ReachTenant, AgentsNever},
 		{JailReap, RoleAdmin, ReachInstallation, AgentsNever},
 

@@ -8,6 +8,7 @@ package metrics
 import (
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -45,6 +46,8 @@ type Metrics struct {
 	reused    prometheus.Counter
 	stages    *prometheus.HistogramVec
 	opened    *prometheus.CounterVec
+
+	asked, refused atomic.Uint64
 }
 
 // New makes the metrics with their registry.
@@ -91,6 +94,10 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.handler.
 
 // Decided implements gateway.Observer.
 func (m *Metrics) Decided(d gateway.Decision, took time.Duration) {
+	m.asked.Add(1)
+	if !d.Allowed && !d.Reported {
+		m.refused.Add(1)
+	}
 	decision := "refused"
 	switch {
 	case d.Reported:
@@ -101,6 +108,9 @@ func (m *Metrics) Decided(d gateway.Decision, took time.Duration) {
 	m.decisions.WithLabelValues(string(d.Surface), decision, m.known(d.Code)).Inc()
 	m.deciding.WithLabelValues(string(d.Surface)).Observe(took.Seconds())
 }
+
+// Gateway is how many requests were decided since the start, and how many of them were refused.
+func (m *Metrics) Gateway() (requests, refusals uint64) { return m.asked.Load(), m.refused.Load() }
 
 // Ended implements gateway.Observer.
 func (m *Metrics) Ended(d gateway.Decision, o gateway.Outcome) {

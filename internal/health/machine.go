@@ -1,4 +1,4 @@
-package cli
+package health
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/console"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/jail"
 )
@@ -27,16 +26,51 @@ const (
 	maxOrphans = 100
 )
 
-// hostView is what is asked of the host daemon about the machine. *hostd.Client answers it.
-type hostView interface {
+// hostLimit bounds a question to the host daemon that somebody waits for.
+const hostLimit = 2 * time.Second
+
+// Machine is how the host is doing.
+type Machine struct {
+	// Reachable says that the host daemon answers; without it only the numbers of this process's own view are there.
+	Reachable bool `json:"reachable" doc:"the host daemon answers"`
+	// HostVersion is that of the host daemon.
+	HostVersion string `json:"host_version,omitempty"`
+	// Installation is what everything of it carries, and Since when the host daemon was started.
+	Installation string    `json:"installation,omitempty"`
+	HostSince    time.Time `json:"host_since,omitzero"`
+	Jails        int       `json:"jails"`
+	MaxJails     int       `json:"max_jails,omitempty"`
+	Load         float64   `json:"load" doc:"of the last minute"`
+	Cores        int       `json:"cores"`
+	// MemoryTotal and MemoryFree are in bytes; zero when the system does not say.
+	MemoryTotal int64 `json:"memory_total,omitempty"`
+	MemoryFree  int64 `json:"memory_free,omitempty"`
+	// DiskTotal and DiskFree are of the data folder.
+	DiskTotal int64      `json:"disk_total,omitempty"`
+	DiskFree  int64      `json:"disk_free,omitempty"`
+	Templates []Template `json:"templates,omitempty"`
+	// Orphans are traces of jails that should not be there: `clawjail reap` removes them.
+	Orphans []string `json:"stray,omitempty" doc:"traces of jails that should not be there, at most 100"`
+}
+
+// Template is a template as the host has it.
+type Template struct {
+	Name    string    `json:"name"`
+	Digest  string    `json:"digest,omitempty"`
+	BuiltAt time.Time `json:"built_at,omitzero"`
+	Problem string    `json:"problem,omitempty" doc:"why it cannot be used"`
+}
+
+// Host is what is asked of the host daemon about the machine. *hostd.Client answers it.
+type Host interface {
 	Info(ctx context.Context) (hostd.Info, error)
 	Templates(ctx context.Context) ([]hostd.Template, error)
 	Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport, error)
 }
 
-// machine says how the host is doing, and asks no more often than it must. Who comes while it asks waits for the same answer.
-type machine struct {
-	host hostView
+// Watch says how the host is doing, and asks no more often than it must. Who comes while it asks waits for the same answer.
+type Watch struct {
+	host Host
 	data string // the folder whose disk counts
 	proc string // /proc
 	now  func() time.Time
@@ -44,18 +78,22 @@ type machine struct {
 
 	asking  chan struct{} // holds one while it is asked
 	mu      sync.Mutex
-	last    console.Machine
+	last    Machine
 	at      time.Time
 	orphans []string
 	reaped  time.Time
 }
 
-func newMachine(host hostView, data string, now func() time.Time, log *slog.Logger) *machine {
-	return &machine{host: host, data: data, proc: "/proc", now: now, log: log, asking: make(chan struct{}, 1)}
+// NewWatch makes one. data is the folder whose disk counts. A log that is nil says nothing.
+func NewWatch(host Host, data string, now func() time.Time, log *slog.Logger) *Watch {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Watch{host: host, data: data, proc: "/proc", now: now, log: log, asking: make(chan struct{}, 1)}
 }
 
-// look is of console.Options.
-func (m *machine) look(ctx context.Context) (console.Machine, error) {
+// Look is how the host is doing, as of some seconds ago at most.
+func (m *Watch) Look(ctx context.Context) (Machine, error) {
 	if known, fresh := m.known(); fresh {
 		return known, nil
 	}
@@ -63,7 +101,7 @@ func (m *machine) look(ctx context.Context) (console.Machine, error) {
 	case m.asking <- struct{}{}:
 		defer func() { <-m.asking }()
 	case <-ctx.Done():
-		return console.Machine{}, context.Cause(ctx)
+		return Machine{}, context.Cause(ctx)
 	}
 	if known, fresh := m.known(); fresh {
 		return known, nil
@@ -78,15 +116,15 @@ func (m *machine) look(ctx context.Context) (console.Machine, error) {
 	return out, nil
 }
 
-func (m *machine) known() (console.Machine, bool) {
+func (m *Watch) known() (Machine, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.last, !m.at.IsZero() && m.now().Sub(m.at) < machineAge
 }
 
 // ask is called by one at a time. What cannot be known is left out; that the host daemon does not answer is one of the answers.
-func (m *machine) ask(ctx context.Context) console.Machine {
-	out := console.Machine{Cores: runtime.NumCPU()}
+func (m *Watch) ask(ctx context.Context) Machine {
+	out := Machine{Cores: runtime.NumCPU()}
 	out.Load = m.load()
 	out.MemoryTotal, out.MemoryFree = m.memory()
 	var disk unix.Statfs_t
@@ -101,25 +139,26 @@ func (m *machine) ask(ctx context.Context) console.Machine {
 		m.log.Warn("ask the host daemon how it is doing", "error", err)
 		return out
 	}
-	out.Reachable, out.Jails = true, info.Jails
+	out.Reachable, out.Jails, out.MaxJails = true, info.Jails, info.MaxJails
+	out.HostVersion, out.Installation, out.HostSince = info.Version, string(info.Installation), info.Started
 	out.Orphans = m.stray(ctx)
 	return out
 }
 
-func (m *machine) templates(ctx context.Context) ([]console.MachineTemplate, error) {
+func (m *Watch) templates(ctx context.Context) ([]Template, error) {
 	all, err := m.host.Templates(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]console.MachineTemplate, len(all))
+	out := make([]Template, len(all))
 	for n, t := range all {
-		out[n] = console.MachineTemplate{Name: t.Name, Digest: t.Digest, BuiltAt: t.Created, Problem: t.Problem}
+		out[n] = Template{Name: t.Name, Digest: t.Digest, BuiltAt: t.Created, Problem: t.Problem}
 	}
 	return out, nil
 }
 
 // stray is what a reaper would remove. Nothing is removed here.
-func (m *machine) stray(ctx context.Context) []string {
+func (m *Watch) stray(ctx context.Context) []string {
 	if now := m.now(); m.reaped.IsZero() || now.Sub(m.reaped) >= orphansAge {
 		report, err := m.host.Reap(ctx, jail.ReapOptions{DryRun: true})
 		if err != nil {
@@ -143,7 +182,7 @@ func findingText(f jail.Finding) string {
 }
 
 // load is that of the last minute, zero where the system does not say (proc(5)).
-func (m *machine) load() float64 {
+func (m *Watch) load() float64 {
 	text, err := os.ReadFile(filepath.Join(m.proc, "loadavg"))
 	if err != nil {
 		return 0
@@ -154,7 +193,7 @@ func (m *machine) load() float64 {
 }
 
 // memory is what there is, and what programs could have of it without any being swapped out (proc(5)).
-func (m *machine) memory() (total, free int64) {
+func (m *Watch) memory() (total, free int64) {
 	text, err := os.ReadFile(filepath.Join(m.proc, "meminfo"))
 	if err != nil {
 		return 0, 0

@@ -1,4 +1,4 @@
-package cli
+package health
 
 import (
 	"context"
@@ -53,12 +53,12 @@ func TestTheMachineIsAskedOnceForAllWhoLook(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		host := &fakeHost{slow: 10 * time.Millisecond}
-		m := newMachine(host, proc, time.Now, slog.New(slog.DiscardHandler))
+		m := NewWatch(host, proc, time.Now, slog.New(slog.DiscardHandler))
 		m.proc = proc
 		var all sync.WaitGroup
 		for range 16 {
 			all.Go(func() {
-				got, err := m.look(t.Context())
+				got, err := m.Look(t.Context())
 				if err != nil || !got.Reachable || got.Jails != 3 || got.Load != 0.52 || got.MemoryTotal != 16000000<<10 || got.MemoryFree != 8000000<<10 || got.DiskTotal <= 0 {
 					t.Errorf("%+v %v", got, err)
 				}
@@ -73,7 +73,7 @@ func TestTheMachineIsAskedOnceForAllWhoLook(t *testing.T) {
 		}
 		for range 4 {
 			time.Sleep(6 * time.Second)
-			if _, err := m.look(t.Context()); err != nil {
+			if _, err := m.Look(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}
@@ -82,16 +82,16 @@ func TestTheMachineIsAskedOnceForAllWhoLook(t *testing.T) {
 		}
 		host.gone.Store(true)
 		time.Sleep(6 * time.Second)
-		if got, err := m.look(t.Context()); err != nil || got.Reachable || got.MemoryTotal == 0 {
+		if got, err := m.Look(t.Context()); err != nil || got.Reachable || got.MemoryTotal == 0 {
 			t.Errorf("%+v %v", got, err)
 		}
 	})
 }
 
 func TestASystemThatSaysNothingOfItselfHasNoNumbers(t *testing.T) {
-	m := newMachine(&fakeHost{}, filepath.Join(t.TempDir(), "none"), time.Now, slog.New(slog.DiscardHandler))
+	m := NewWatch(&fakeHost{}, filepath.Join(t.TempDir(), "none"), time.Now, slog.New(slog.DiscardHandler))
 	m.proc = t.TempDir()
-	got, err := m.look(t.Context())
+	got, err := m.Look(t.Context())
 	if err != nil || got.Load != 0 || got.MemoryTotal != 0 || got.DiskTotal != 0 || !got.Reachable {
 		t.Errorf("%+v %v", got, err)
 	}

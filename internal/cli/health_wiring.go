@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/health"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/metrics"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// healthParts are the services that are looked at.
+type healthParts struct {
+	sessions *session.Service
+	accounts *credential.Service
+	book     *egress.Book
+	agents   *agent.Service
+	counted  *metrics.Metrics
+	gateway  string
+}
+
+func newHealth(o serveOptions, host *hostd.Client, r *ring, c certificate, parts healthParts) (*health.Service, error) {
+	out := health.Options{
+		Sessions: parts.sessions, Identity: r.identity, Accounts: parts.accounts, Requests: parts.book, Agents: parts.agents,
+		Machine: health.NewWatch(host, o.config.DataDir, o.now, o.log).Look,
+		Audit:   r.log.Status, Checkpoints: hostd.CheckpointsPath(o.config), Database: r.store, DatabaseKind: "postgresql",
+		Gateway: parts.counted.Gateway, GatewayAt: parts.gateway, API: o.config.Listen.String(), Version: o.version, Node: r.node, Log: o.log, Now: o.now,
+	}
+	if o.config.Database == "" {
+		out.DatabaseKind, out.DatabaseDir = "embedded", hostd.DatabaseDir(o.config)
+	}
+	if c.leaf != nil {
+		out.Certificate = c.leaf.NotAfter
+	}
+	return health.New(out)
+}

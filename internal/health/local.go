@@ -1,0 +1,140 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// The units of systemd, the host daemon's first.
+const (
+	HostUnit    = "clawjail-hostd.service"
+	ControlUnit = "clawjail.service"
+)
+
+// Unit is one service of the machine's service manager.
+type Unit struct {
+	Name    string `json:"name"`
+	State   string `json:"state" doc:"active, inactive, failed, activating or not installed"`
+	Enabled bool   `json:"enabled" doc:"it starts with the machine"`
+}
+
+// LocalOptions say what is looked at without a control plane.
+type LocalOptions struct {
+	Config config.Config
+	// Because is why the control plane did not answer.
+	Because error
+	Host    Host
+	Version string
+	// ControlURL is where the control plane should have answered.
+	ControlURL string
+	// Systemd is the folder that is there when systemd runs: /run/systemd/system.
+	Systemd string
+	// Command runs a program of the host and returns what it printed.
+	Command func(ctx context.Context, name string, args ...string) (string, error)
+	Now     func() time.Time
+}
+
+// Local is what can be said of an installation whose control plane does not answer: which half runs, what the service manager
+// says, and which templates are on disk. It asks with the caller's rights, and takes no longer than its context.
+func Local(ctx context.Context, o LocalOptions) Status {
+	out := Status{Version: o.Version, API: o.ControlURL}
+	out.Units = Units(ctx, o.Systemd, o.Command)
+	m, err := NewWatch(o.Host, o.Config.DataDir, o.Now, nil).Look(ctx)
+	if err != nil {
+		m = Machine{} // time was up; the rest is worth telling
+	}
+	if !m.Reachable {
+		m.Templates = templatesOnDisk(o.Config.TemplatesDir)
+	}
+	out.Machine = &m
+	attention := []Attention{{Code: ControlPlaneDown, Level: Failed, Sentence: "The control plane does not answer at " + o.ControlURL + ".", Hint: "Start it, or see what it said last.",
+		Command: startCommand(out.Units, ControlUnit)}}
+	if p, ok := problem.As(o.Because); ok {
+		attention[0].Sentence = "The control plane cannot be asked: " + p.Message + "."
+		attention[0].Hint = p.Hint
+	}
+	for _, u := range out.Units {
+		switch {
+		case u.State == "failed":
+			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " has failed.", Hint: "See what it said last.",
+				Command: "sudo journalctl -u " + u.Name + " -n 30"})
+		case u.State != "active" && u.State != notInstalled && u.Enabled:
+			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " is " + u.State + ".", Hint: "Start it.",
+				Command: "sudo systemctl start " + u.Name})
+		}
+	}
+	switch _, err := os.Stat(filepath.Join(o.Config.RunDir, "hostd.sock")); {
+	case m.Reachable:
+		attention = append(attention, m.attention(o.Version)...)
+	case errors.Is(err, fs.ErrNotExist):
+		attention = append(attention, Attention{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not run: there is no socket in " + o.Config.RunDir + ".",
+			Hint: "Start it.", Command: startCommand(out.Units, HostUnit)})
+	default:
+		attention = append(attention, Attention{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not answer you.",
+			Hint: "Only root and the control plane's user may ask it.", Command: "sudo clawjail status"})
+	}
+	out.Attention = listed(attention)
+	out.Level = worst(out.Attention)
+	return out
+}
+
+const notInstalled = "not installed"
+
+// startCommand starts a unit that is installed, or the whole by hand.
+func startCommand(units []Unit, name string) string {
+	for _, u := range units {
+		if u.Name == name && u.State != notInstalled {
+			return "sudo systemctl start " + name
+		}
+	}
+	return "sudo clawjail up"
+}
+
+// Units asks systemd about both services. There are none where systemd does not run.
+func Units(ctx context.Context, systemd string, command func(ctx context.Context, name string, args ...string) (string, error)) []Unit {
+	if info, err := os.Stat(systemd); err != nil || !info.IsDir() {
+		return nil
+	}
+	var out []Unit
+	for _, name := range []string{HostUnit, ControlUnit} {
+		text, err := command(ctx, "systemctl", "show", name, "--property=LoadState,ActiveState,UnitFileState")
+		if err != nil {
+			return nil // there is nobody to ask
+		}
+		said := map[string]string{}
+		for line := range strings.Lines(text) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			said[key] = value
+		}
+		u := Unit{Name: name, State: said["ActiveState"], Enabled: said["UnitFileState"] == "enabled"}
+		if said["LoadState"] != "loaded" {
+			u.State = notInstalled
+		}
+		out = append(out, u)
+	}
+	return out
+}
+
+// templatesOnDisk are the folders of templates, which nobody has looked into.
+func templatesOnDisk(dir string) (out []Template) {
+	found, err := filepath.Glob(filepath.Join(dir, "*", "template.json"))
+	if err != nil {
+		return nil
+	}
+	for _, f := range found {
+		t := Template{Name: filepath.Base(filepath.Dir(f))}
+		if info, err := os.Stat(f); err == nil {
+			t.BuiltAt = info.ModTime()
+		}
+		out = append(out, t)
+	}
+	return out
+}
