@@ -64,6 +64,17 @@ func takenAway() []struct {
 		{"configuration", "its ownership", func(f *fake) {
 			f.Ownership = func(string) error { return problem.New(problem.BadConfig, "sudo chown root x", "it belongs to user 5") }
 		}, Fail, "user 5", "chown"},
+		{"keys", "their secrecy", func(f *fake) { f.write("var/lib/clawjail/control/admin.key", "secret") }, Fail, "open to others", "chmod 600"},
+		{"certificate", "its files", func(f *fake) { f.Config.TLS = config.TLS{Cert: "/no/such", Key: "/no/such"} }, Fail, "cannot be used", "tls.cert"},
+		{"clock", "who keeps it right", func(f *fake) {
+			f.commands["timedatectl show --property=NTPSynchronized"] = "NTPSynchronized=no\n"
+		}, Warn, "grants", "set-ntp"},
+		{"units", "one that runs", func(f *fake) {
+			f.write("run/systemd/system/none", "")
+			for _, name := range []string{"clawjail-hostd.service", "clawjail.service"} {
+				f.commands["systemctl show "+name+" --property=LoadState,ActiveState,UnitFileState"] = "LoadState=loaded\nActiveState=failed\nUnitFileState=enabled\n"
+			}
+		}, Fail, "has failed", "journalctl"},
 		{"configuration", "the file", func(f *fake) { f.ConfigPath = "" }, OK, "defaults", ""},
 		{"user", "the user", func(f *fake) { f.write("etc/passwd", "root:x:0:0:root:/root:/bin/bash\n") }, Warn, "no user clawjail", "clawjail up"},
 		{"user", "its harmlessness", func(f *fake) { f.write("etc/group", "docker:x:100:anna,clawjail\n") }, Warn, "docker", "gpasswd -d clawjail docker"},

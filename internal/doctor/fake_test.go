@@ -35,7 +35,8 @@ func newFake(t *testing.T) *fake {
 	t.Helper()
 	root := t.TempDir()
 	f := &fake{t: t, free: 100 << 30, commands: map[string]string{
-		"/usr/bin/crun --version": "crun version 1.8.1\ncommit: f8a0\n",
+		"timedatectl show --property=NTPSynchronized": "NTPSynchronized=yes\n",
+		"/usr/bin/crun --version":                     "crun version 1.8.1\ncommit: f8a0\n",
 	}}
 	f.Config = config.Default()
 	f.Config.DataDir, f.Config.RunDir = filepath.Join(root, "var/lib/clawjail"), filepath.Join(root, "run/clawjail")

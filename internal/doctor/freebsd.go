@@ -49,6 +49,8 @@ func freebsdTable() []check {
 		{"browser", true, freebsdBrowser},
 		{"spawn_mode", false, spawnMode},
 		{"workspace_roots", false, workspaceRoots},
+		{"keys", true, keys},
+		{"certificate", false, certificate},
 		{"host_daemon", false, hostDaemon},
 		{"api", false, apiHealth},
 		{"orphans", true, orphans},

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostcmd"
@@ -32,6 +33,8 @@ type Facts map[string]any
 type Host struct {
 	// System is the operating system, a GOOS.
 	System string
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
 	// Run runs the commands of a FreeBSD host.
 	Run hostcmd.Runner
 	// Root is the folder that proc, sys, etc and usr are looked for in.
@@ -96,6 +99,9 @@ type Trials struct {
 
 // complete fills in what is the same on every system.
 func (h Host) complete() Host {
+	if h.Now == nil {
+		h.Now = time.Now
+	}
 	if h.Undo == nil {
 		h.Undo = func(context.Context) error { return nil }
 	}
@@ -111,7 +117,7 @@ func ThisHost(o Options) Host {
 		Space:     space,
 		Ownership: ownership,
 		Daemon:    daemon.Info,
-		Health:    func(ctx context.Context) error { return health(ctx, o.ControlURL) },
+		Health:    func(ctx context.Context) error { return answers(ctx, o.ControlURL) },
 		Things:    inventory.Take,
 		Trials:    trials(o),
 	}
@@ -159,9 +165,9 @@ func ownership(path string) error {
 	return config.CheckOwnership(real)
 }
 
-// health asks without a key. The certificate is not verified, because nothing secret is sent and the answer is not
+// answers asks without a key. The certificate is not verified, because nothing secret is sent and the answer is not
 // believed: a certificate is seldom made for the address that the host itself uses.
-func health(ctx context.Context, url string) error {
+func answers(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/health", nil)
 	if err != nil {
 		return err

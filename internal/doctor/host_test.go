@@ -21,17 +21,17 @@ func TestHealthIsWhatTheControlPlaneSays(t *testing.T) {
 	for _, serve := range []func(http.Handler) *httptest.Server{httptest.NewServer, httptest.NewTLSServer} {
 		s := serve(handler)
 		status = http.StatusOK
-		if err := health(t.Context(), s.URL); err != nil {
+		if err := answers(t.Context(), s.URL); err != nil {
 			t.Errorf("%s: %v", s.URL, err)
 		}
 		for _, other := range []int{http.StatusServiceUnavailable, http.StatusFound} {
 			status = other
-			if err := health(t.Context(), s.URL); err == nil {
+			if err := answers(t.Context(), s.URL); err == nil {
 				t.Errorf("%s answers with %d and is said to be well", s.URL, other)
 			}
 		}
 		s.Close()
-		if err := health(t.Context(), s.URL); err == nil {
+		if err := answers(t.Context(), s.URL); err == nil {
 			t.Errorf("%s is gone and is said to be well", s.URL)
 		}
 	}

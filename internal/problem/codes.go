@@ -260,7 +260,7 @@ func Codes() []Info {
 		{Timeout, http.StatusGatewayTimeout, "it took longer than it may", "try again, or give more time"},
 		{Canceled, statusClientClosedRequest, "the caller left before the answer", "nothing"},
 
-		{Internal, http.StatusInternalServerError, "an error that has no code of its own", "look into the log; if it comes again, make a `clawjail support-bundle`"},
+		{Internal, http.StatusInternalServerError, "an error that has no code of its own", "look into the log of the daemon that said so; if it comes again, report it with that line"},
 	}
 }
 
