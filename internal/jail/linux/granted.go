@@ -51,8 +51,6 @@ func grantFor(key string, roots []string, path string) (grant, error) {
 	return g, problem.New(problem.Forbidden, hint, "%s does not lie beneath one of the %s", path, key)
 }
 
-func (g grant) String() string { return filepath.Join(g.root, g.rel) }
-
 // openRoot opens the folder that the configuration names.
 func (g grant) openRoot() (*beneath.Folder, error) {
 	dir, err := beneath.OpenPlain(g.root)

@@ -112,9 +112,6 @@ func Install(t testing.TB, root, name string) {
 	}
 }
 
-// Script replaces a command.
-func (h *Host) Script(name, text string) { h.script(name, text) }
-
 func (h *Host) script(name, text string) {
 	h.t.Helper()
 	path := h.Commands + "/" + name

@@ -150,15 +150,6 @@ func (h *Host) Scenario(name string) {
 	})
 }
 
-// Fault makes one command misbehave.
-func (h *Host) Fault(f Fault) {
-	h.t.Helper()
-	if err := f.valid(); err != nil {
-		h.t.Fatal(err)
-	}
-	h.change(func(s *state) { s.Faults = append(s.Faults, &fault{Fault: f}) })
-}
-
 // Set changes the host.
 func (h *Host) Set(o Settings) {
 	h.t.Helper()
