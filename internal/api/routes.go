@@ -127,11 +127,11 @@ func add[I, O any](a *API, r route, handle func(context.Context, identity.Princi
 }
 
 func (a *API) routes() {
-	add(a, route{method: http.MethodGet, path: "/v1/health", id: "health", summary: "Does it answer", free: true},
+	add(a, route{method: http.MethodGet, path: "/v1/health", id: "health", summary: "Say that the control plane answers", free: true},
 		func(context.Context, identity.Principal, *nothing) (*answer[Health], error) {
 			return &answer[Health]{Health{Status: "ok"}}, nil
 		})
-	add(a, route{method: http.MethodGet, path: "/v1/info", id: "info", summary: "What runs here"}, a.info)
+	add(a, route{method: http.MethodGet, path: "/v1/info", id: "info", summary: "Say what runs here"}, a.info)
 	add(a, route{method: http.MethodPost, path: "/v1/sessions", id: "open-session", summary: "Open a session",
 		status: http.StatusCreated, body: reflect.TypeFor[OpenRequest]()}, a.open)
 	add(a, route{method: http.MethodGet, path: "/v1/sessions", id: "list-sessions", summary: "List sessions"}, a.list)
