@@ -86,7 +86,7 @@ A command exits with 0 when it did what was asked, 1 when it did not, 2 when the
 ran. Results go to standard output; errors, with a hint, to standard error. Listings have ` + "`--json`" + `. Nothing asks a question where standard input is no
 terminal; what cannot be undone needs ` + "`--yes`" + ` there. Every command takes ` + "`--config file`" + ` (default ` + "`$CLAWJAIL_CONFIG`" + `, else ` +
 		"`/etc/clawjail/clawjail.yml`" + `) and ` + "`--help`" + `.
-Shells complete them: ` + "`clawjail completion bash`" + `, ` + "`fish`" + ` or ` + "`zsh`" + `.
+The command ` + "`completion`" + ` prints what shells need to complete them.
 
 This page is written from the commands themselves (` + "`go test ./internal/house -run PageOfCommands -update`" + `).
 

@@ -22,7 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-var update = flag.Bool("update", false, "write docs/codes.md")
+var update = flag.Bool("update", false, "write docs/codes.md and docs/cli.md")
 
 // documents are the texts of the pages of the documentation, READMEs among them, by their path from the top.
 func documents(t *testing.T) map[string]string {
