@@ -21,13 +21,9 @@ var migrations embed.FS
 
 // migrate brings the schema up to date. The caller has the lock on it.
 func migrate(ctx context.Context, db *sql.DB) error {
-	files, err := fs.Sub(migrations, "migrations")
+	provider, err := versions(db)
 	if err != nil {
-		return fmt.Errorf("read the migrations: %w", err)
-	}
-	provider, err := goose.NewProvider(goose.DialectSQLite3, db, files, goose.WithDisableGlobalRegistry(true))
-	if err != nil {
-		return fmt.Errorf("read the migrations: %w", err)
+		return err
 	}
 	found, known, err := provider.GetVersions(ctx)
 	switch {
@@ -42,6 +38,18 @@ func migrate(ctx context.Context, db *sql.DB) error {
 		return failure(ctx, "bring the database up to date", err)
 	}
 	return nil
+}
+
+func versions(db *sql.DB) (*goose.Provider, error) {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return nil, fmt.Errorf("read the migrations: %w", err)
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, files, goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return nil, fmt.Errorf("read the migrations: %w", err)
+	}
+	return provider, nil
 }
 
 // unreadable says so when the file is no database, or a damaged one.

@@ -1,0 +1,78 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// Snapshot copies the database in a folder into a new file, as it is at one moment. Others may write to it meanwhile:
+// they wait for nothing. The copy has the schema that the database has, and is on the disk when Snapshot returns.
+func Snapshot(ctx context.Context, dir, to string) (err error) {
+	path := filepath.Join(dir, FileName)
+	if _, err := os.Lstat(path); err != nil {
+		return fmt.Errorf("look for the database: %w", err)
+	}
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // VACUUM INTO takes an empty file, and its mode
+	if err != nil {
+		return fmt.Errorf("make the copy of the database: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	db, err := pool(path, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	one, err := db.Conn(ctx)
+	if err != nil {
+		return failure(ctx, "copy the database", err)
+	}
+	defer func() { err = errors.Join(err, one.Close()) }()
+	// A connection that may only ask may not write a copy either. Nothing else is said on this one.
+	if _, err := one.ExecContext(ctx, `PRAGMA query_only = 0`); err != nil {
+		return failure(ctx, "copy the database", err)
+	}
+	if _, err := one.ExecContext(ctx, `VACUUM INTO ?`, to); err != nil {
+		return failure(ctx, "copy the database", err)
+	}
+	if f, err = os.OpenFile(to, os.O_RDWR, 0); err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// Inspect looks whether the database in a folder is whole, page by page, and says which version its schema has. One that
+// is damaged has the code bad_config, and one that is newer than this program database_too_new.
+func Inspect(ctx context.Context, dir string) (schema int64, err error) {
+	db, err := pool(filepath.Join(dir, FileName), true)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var found string
+	if err := db.QueryRowContext(ctx, `PRAGMA integrity_check(1)`).Scan(&found); err != nil {
+		return 0, unreadable(failure(ctx, "check the database", err))
+	}
+	if found != "ok" {
+		return 0, problem.New(problem.BadConfig, "use another backup", "the database is damaged: %s", found)
+	}
+	provider, err := versions(db)
+	if err != nil {
+		return 0, err
+	}
+	schema, known, err := provider.GetVersions(ctx)
+	if err != nil {
+		return 0, unreadable(failure(ctx, "read the version of the database", err))
+	}
+	if schema > known {
+		return schema, store.TooNew(schema, known)
+	}
+	return schema, nil
+}
