@@ -26,6 +26,10 @@ const (
 	actionTrim  = "audit.trim"  // rows were removed because of their age
 
 	actorSystem = "system"
+
+	// ActionRestore is the action of the record that a restored installation begins with. [Verify] counts it, and names it
+	// where checkpoints of rows were kept that the backup does not have. It excuses nothing.
+	ActionRestore = "audit.restore"
 )
 
 // intentRow is the row of an intent, without what the writer gives it. With an error, the row is what of it can be

@@ -58,6 +58,9 @@ type NodeReport struct {
 	Uncovered int64 `json:"uncovered"`
 	// Trimmed is up to which row retention has removed what was there.
 	Trimmed int64 `json:"trimmed,omitempty"`
+	// Restores is how often the log was put back from a backup, RestoredAt the row that says so of the last time.
+	Restores   int64 `json:"restores,omitempty"`
+	RestoredAt int64 `json:"restored_at,omitempty"`
 	// Findings counts what is wrong, Bad is the first.
 	Findings int64    `json:"findings"`
 	Bad      *Finding `json:"bad,omitempty"`
@@ -111,6 +114,7 @@ func Verify(ctx context.Context, rows Rows, notes Notes, keys checkpoint.Keys) (
 	report := Report{Damaged: v.damaged}
 	for _, c := range chains { // a tombstone may stand in another node's chain
 		c.excuseGaps()
+		c.explain()
 		report.Nodes = append(report.Nodes, c.report)
 	}
 	return report, nil
@@ -263,6 +267,10 @@ func (c *chain) row(row store.AuditRow) {
 			c.graves[t.Node] = append(c.graves[t.Node], t)
 		}
 	}
+	if row.Action == ActionRestore {
+		c.report.Restores++
+		c.report.RestoredAt = row.Seq
+	}
 	c.compare(&row)
 	c.previous = &row
 	c.report.To, c.report.Head = row.Seq, hexHash(row.Hash)
@@ -321,6 +329,19 @@ func (c *chain) end() {
 			Kind: Truncated, Seq: c.report.To + 1, Until: last.Seq,
 			Why: fmt.Sprintf("a checkpoint speaks of row %d, and the last one is %d", last.Seq, c.report.To),
 		})
+	}
+}
+
+// explain adds to a finding that a backup was restored, where that may be all there is to it. It stays a finding: who has the
+// key of the log can write such a record, and rows are gone in any case.
+func (c *chain) explain() {
+	bad := c.report.Bad
+	if bad == nil || c.report.Restores == 0 {
+		return
+	}
+	switch bad.Kind {
+	case Truncated, Rewritten, SetBack:
+		bad.Why += fmt.Sprintf("; row %d says that a backup was restored, so compare the log that it replaced with these checkpoints", c.report.RestoredAt)
 	}
 }
 

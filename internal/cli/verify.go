@@ -212,6 +212,12 @@ func reportTable(w io.Writer, r audit.Report) error {
 		}
 		lines = append(lines, fmt.Sprintf("line %d of the checkpoints is none; a machine that loses its power leaves one", line))
 	}
+	for _, n := range r.Nodes {
+		if n.Restores > 0 {
+			lines = append(lines, fmt.Sprintf("the log of %s was restored from a backup %s; row %d is of the last time", printable(n.Node),
+				count(int(n.Restores), "time"), n.RestoredAt))
+		}
+	}
 	if r.OK() {
 		text := "nothing is wrong"
 		if uncovered > 0 {
