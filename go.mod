@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	aidanwoods.dev/go-paseto v1.6.0
+	filippo.io/age v1.2.1
 	github.com/chromedp/cdproto v0.159.1
 	github.com/coder/websocket v1.8.15
 	github.com/containerd/errdefs v1.0.0

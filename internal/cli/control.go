@@ -10,7 +10,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
-	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/backup"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/hostd"
@@ -76,11 +76,14 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 	if err != nil {
 		return nil, fmt.Errorf("open the audit log: %w", err)
 	}
+	if err := backup.Record(ctx, r.log, o.config); err != nil {
+		return nil, err
+	}
 	// This process has just started, so it has no sessions.
 	if err := r.store.ReleaseNodeLeases(ctx, r.node); err != nil {
 		return nil, fmt.Errorf("give back the accounts of sessions that are gone: %w", err)
 	}
-	if r.vault, err = vault.Open(ctx, vault.Options{KeyFile: vaultKey(o.config), Store: r.store, Now: o.now}); err != nil {
+	if r.vault, err = vault.Open(ctx, vault.Options{KeyFile: backup.VaultKeyPath(o.config), Store: r.store, Now: o.now}); err != nil {
 		return nil, fmt.Errorf("open the vault: %w", err)
 	}
 	if r.keyring, err = grant.OpenKeyring(own("grants.key"), o.now); err != nil {
@@ -107,14 +110,6 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 		return nil, fmt.Errorf("open what is known of who is signed in: %w", err)
 	}
 	return r, nil
-}
-
-// vaultKey is the file of the vault's key.
-func vaultKey(c config.Config) string {
-	if c.Vault.KeyFile != "" {
-		return c.Vault.KeyFile
-	}
-	return filepath.Join(hostd.ControlDir(c), "vault.key")
 }
 
 // close ends what is there, the database last.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -52,3 +53,15 @@ func flock(f *os.File) error {
 		}
 	}
 }
+
+// Lock keeps host daemons of an installation from starting until the file is closed: for whoever changes its files. The
+// code is conflict while one runs.
+func Lock(c config.Config) (*os.File, error) {
+	if err := os.MkdirAll(c.RunDir, 0o750); err != nil {
+		return nil, fmt.Errorf("make the run directory: %w", err)
+	}
+	return lock(lockPath(c))
+}
+
+// Journals are the folders with a record of every jail that has not ended.
+func Journals(c config.Config) []string { return []string{journalPath(c), containerJournalPath(c)} }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/backup/swap"
 	"github.com/clawjail/clawjail/internal/hostd/console"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -64,6 +65,12 @@ func (o RunOptions) withParts(ctx context.Context, use func(Installation, *jail.
 		return err
 	}
 	defer func() { err = errors.Join(err, locked.Close()) }()
+	// A restore that was killed half way is finished before anything reads what it puts in place.
+	if finished, err := swap.Finish(o.Config.DataDir); err != nil {
+		return fmt.Errorf("finish a restore: %w", err)
+	} else if finished && o.Log != nil {
+		o.Log.Info("a restore that had been interrupted is finished", "data_dir", o.Config.DataDir)
+	}
 	in, err := OpenInstallation(ctx, o.Config.DataDir, o.Config.Subnet, o.Substrate.FreeSubnet, o.Now)
 	if err != nil {
 		return err

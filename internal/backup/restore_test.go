@@ -1,0 +1,358 @@
+package backup
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/backup/swap"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+func restore(h *house, data []byte, change func(*RestoreOptions)) (Restored, error) {
+	o := restoring(h.home)
+	if change != nil {
+		change(&o)
+	}
+	return Restore(h.t.Context(), bytes.NewReader(data), o)
+}
+
+func replacing(o *RestoreOptions) { o.Replace = true }
+
+func code(t *testing.T, err error, want string) {
+	t.Helper()
+	if problem.CodeOf(err) != want {
+		t.Errorf("got %v, and want the code %s", err, want)
+	}
+}
+
+func TestARestoredLogVerifiesAndSaysThatItWasRestored(t *testing.T) {
+	h := newHouse(t)
+	old := h.backup(nil)
+	h.log("later", 5)
+	h.write("agents/default.later.json", `{}`)
+	done, err := restore(h, old, replacing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.log("after", 1)
+	report := h.verify(hostd.CheckpointsPath(h.c))
+	if !report.OK() || report.Nodes[0].Restores != 1 || report.Nodes[0].Rows != 5 { // three, the restore, and one after
+		t.Errorf("got %+v, %v", report, report.Bad())
+	}
+	// The checkpoints of what was replaced are kept, and speak of rows that are gone: that is found, and explained.
+	with := h.verify(filepath.Join(done.Aside, "audit", "checkpoints"))
+	if bad := with.Bad(); bad == nil || !strings.Contains(bad.Why, "a backup was restored") {
+		t.Errorf("the rows that are gone are not found: %v", bad)
+	}
+	if _, err := os.Stat(filepath.Join(done.Aside, "agents/default.later.json")); err != nil {
+		t.Error(err)
+	}
+	if got := h.read("agents/default.later.json"); !strings.Contains(got, "no such file") {
+		t.Errorf("what came later is there: %s", got)
+	}
+}
+
+func TestGrantsAreVoidAfterARestoreUnlessTheyAreKept(t *testing.T) {
+	h := newHouse(t)
+	data := h.backup(nil)
+	if _, err := restore(h, data, replacing); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.read("control/grants.key"); !strings.Contains(got, "no such file") {
+		t.Errorf("the key of grants is back: %s", got)
+	}
+	h.unprotect()
+	h.must(os.RemoveAll(h.c.DataDir))
+	if _, err := restore(h, data, func(o *RestoreOptions) { o.KeepGrants = true }); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.read("control/grants.key"); got != "the file grants.key" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestTheVaultsKeyIsInABackupOnlyWhenAskedFor(t *testing.T) {
+	h := newHouse(t)
+	var key bytes.Buffer
+	for _, c := range []struct {
+		change func(*Options)
+		want   bool
+	}{{nil, false}, {func(o *Options) { o.KeyTo = &key }, false}, {func(o *Options) { o.WithKey = true }, true}} {
+		z, err := gzip.NewReader(bytes.NewReader(h.backup(c.change)))
+		h.must(err)
+		text, err := io.ReadAll(z)
+		h.must(err)
+		if got := bytes.Contains(text, []byte("the file vault.key")); got != c.want {
+			t.Errorf("the key is in it: %v", got)
+		}
+	}
+	if key.String() != "the file vault.key" {
+		t.Errorf("the file of the key has %q", key.String())
+	}
+	without := h.backup(nil)
+	h.must(os.Remove(filepath.Join(h.c.DataDir, "control/vault.key")))
+	for _, c := range []struct {
+		from string
+		data []byte
+		key  []byte
+	}{{"", without, nil}, {"file", without, []byte("another")}, {"kept", without, nil}} {
+		h.unprotect()
+		moved, _ := filepath.Glob(filepath.Join(h.c.DataDir, "replaced-*")) // the pattern is good
+		for _, dir := range moved {
+			h.must(os.RemoveAll(dir))
+		}
+		done, err := restore(h, c.data, func(o *RestoreOptions) { o.Replace, o.VaultKey = true, c.key })
+		if err != nil || done.VaultKey != c.from {
+			t.Errorf("the key comes from %q, want %q: %v", done.VaultKey, c.from, err)
+		}
+	}
+	if got := h.read("control/vault.key"); got != "another" {
+		t.Errorf("the key that was there is %q", got)
+	}
+}
+
+func TestABackupIsEncryptedForThoseWhoMayReadIt(t *testing.T) {
+	h := newHouse(t)
+	words := Keys{Passphrase: "correct horse"}
+	data := h.backup(func(o *Options) { o.Keys, o.WithKey = words, true })
+	if bytes.HasPrefix(data, []byte("\x1f\x8b")) {
+		t.Error("it is not encrypted")
+	}
+	_, _, err := Check(t.Context(), bytes.NewReader(data), Keys{}, t.TempDir(), nil)
+	code(t, err, problem.BadRequest)
+	_, _, err = Check(t.Context(), bytes.NewReader(data), Keys{Passphrase: "wrong"}, t.TempDir(), nil)
+	code(t, err, problem.BadRequest)
+	if m, report, err := Check(t.Context(), bytes.NewReader(data), words, t.TempDir(), nil); err != nil || !m.VaultKey || report == nil {
+		t.Errorf("%+v %v", m, err)
+	}
+}
+
+func TestRestoreRefusesWhatIsThereAndWhatRuns(t *testing.T) {
+	h := newHouse(t)
+	data := h.backup(nil)
+	_, err := restore(h, data, nil)
+	code(t, err, problem.Conflict)
+	locked, err := hostd.Lock(h.c)
+	h.must(err)
+	_, err = restore(h, data, replacing)
+	code(t, err, problem.Conflict)
+	h.must(locked.Close())
+	h.opened(func(*audit.Log) { // the control plane alone
+		_, err := restore(h, data, replacing)
+		code(t, err, problem.Conflict)
+	})
+	h.write("journal/cj-x-1.json", "{}")
+	_, err = restore(h, data, replacing)
+	code(t, err, problem.Conflict)
+	h.must(os.RemoveAll(filepath.Join(h.c.DataDir, "journal")))
+	if _, err := restore(h, data, replacing); err != nil {
+		t.Error(err)
+	}
+}
+
+// rewrite changes the entries of a backup.
+func rewrite(t *testing.T, data []byte, change func(h *tar.Header, body []byte) []byte) []byte {
+	t.Helper()
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	packed := gzip.NewWriter(&out)
+	from, to := tar.NewReader(z), tar.NewWriter(packed)
+	for {
+		head, err := from.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body = change(head, body)
+		head.Size = int64(len(body))
+		if err := to.WriteHeader(head); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := to.Write(body); err != nil && head.Typeflag == tar.TypeReg {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(to.Close(), packed.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestABackupThatIsNotAsItWasWrittenChangesNothing(t *testing.T) {
+	h := newHouse(t)
+	data := h.backup(nil)
+	before := h.listing()
+	replace := func(name, from, to string) []byte {
+		return rewrite(t, data, func(head *tar.Header, body []byte) []byte {
+			if head.Name == name {
+				return bytes.ReplaceAll(body, []byte(from), []byte(to))
+			}
+			return body
+		})
+	}
+	bad := map[string][]byte{
+		"cut off":         data[:len(data)/2],
+		"no end":          data[:len(data)-4],
+		"empty":           nil,
+		"text":            []byte("hello, this is no backup"),
+		"another content": replace("data/control/admin.key", "the", "THE"),
+		"longer":          replace("data/control/admin.key", "the", "the longer"),
+		"a way out":       replace("manifest.json", "data/control/admin.key", "data/control/../../x"),
+		"an absolute one": replace("manifest.json", "data/control/admin.key", "/etc/passwd"),
+		"another owner's": replace("manifest.json", "data/control/admin.key", "data/templates/x"),
+		"twice":           replace("manifest.json", "data/control/admin.key", "data/control/relay.key"),
+		"setuid":          replace("manifest.json", `"mode": 384`, `"mode": 2541`),
+		"negative":        replace("manifest.json", `"size": 18`, `"size": -18`),
+		"a huge one":      replace("manifest.json", `"size": 18`, `"size": 99999999999999999`),
+		"newer":           replace("manifest.json", `"format": 1`, `"format": 2`),
+		"a link": rewrite(t, data, func(head *tar.Header, body []byte) []byte {
+			if head.Name != "data/control/admin.key" {
+				return body
+			}
+			head.Typeflag, head.Linkname = tar.TypeSymlink, "/etc/passwd"
+			return nil
+		}),
+		"a damaged database": replace(databaseName, "CREATE TABLE", "CREATE TABEL"),
+	}
+	for name, data := range bad {
+		if _, err := restore(h, data, replacing); err == nil {
+			t.Fatalf("%s: it is restored", name)
+		} else if _, known := problem.As(err); !known {
+			t.Errorf("%s: %v has no code", name, err)
+		}
+		if _, _, err := Check(t.Context(), bytes.NewReader(data), Keys{}, t.TempDir(), nil); err == nil {
+			t.Errorf("%s: the check finds nothing", name)
+		}
+		if after := h.listing(); after != before {
+			t.Fatalf("%s: changed from\n%s\nto\n%s", name, before, after)
+		}
+	}
+	if _, err := restore(h, data, replacing); err != nil {
+		t.Errorf("the good one: %v", err)
+	}
+}
+
+func TestALogThatWasChangedBeforeTheBackupIsNotRestoredUnasked(t *testing.T) {
+	h := newHouse(t)
+	h.log("more", 2)
+	key := h.read("control/audit.key")
+	// Checkpoints of another log: as if rows had been written anew by somebody without the key.
+	other := newHouse(t)
+	other.log("others", 9)
+	h.write("control/audit.key", other.read("control/audit.key"))
+	data := h.backup(nil)
+	h.write("control/audit.key", key)
+	_, err := restore(h, data, replacing)
+	code(t, err, problem.AuditBroken)
+	_, _, err = Check(t.Context(), bytes.NewReader(data), Keys{}, t.TempDir(), nil)
+	code(t, err, problem.AuditBroken)
+	if _, err := restore(h, data, func(o *RestoreOptions) { o.Replace, o.BrokenAudit = true, true }); err != nil {
+		t.Error(err)
+	}
+}
+
+// listing is what of a data directory counts: all but locks.
+func (h *house) listing() string {
+	h.t.Helper()
+	var out strings.Builder
+	h.must(filepath.WalkDir(h.c.DataDir, func(path string, d os.DirEntry, err error) error {
+		rel, _ := filepath.Rel(h.c.DataDir, path) // both are absolute
+		if err == nil && !strings.Contains(rel, "clawjail.db-") && !strings.HasSuffix(rel, ".lock") {
+			data := []byte(nil)
+			if d.Type().IsRegular() {
+				data, err = os.ReadFile(path)
+			}
+			fmt.Fprintf(&out, "%s %d %x\n", rel, len(data), tail(data))
+		}
+		return err
+	}))
+	return out.String()
+}
+
+func tail(b []byte) []byte { return b[max(0, len(b)-16):] }
+
+// TestARestoreThatIsKilledLeavesTheOldOrTheNew kills a restore before each of its steps, and then looks what the next who uses
+// the folder finds.
+func TestARestoreThatIsKilledLeavesTheOldOrTheNew(t *testing.T) {
+	h := newHouse(t)
+	h.write("agents/default.bot.json", "new")
+	file := filepath.Join(t.TempDir(), "backup")
+	h.must(os.WriteFile(file, h.backup(nil), 0o600))
+	self, err := os.Executable()
+	h.must(err)
+	sawOld, sawNew := 0, 0
+	for step := 0; ; step++ {
+		if step > 100 {
+			t.Fatal("it has no end")
+		}
+		g := newHouse(t)
+		g.write("agents/default.bot.json", "old")
+		before := g.listing()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		cmd := exec.CommandContext(ctx, self, file, g.home)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", killVariable, step))
+		text, err := cmd.CombinedOutput()
+		cancel()
+		if err == nil {
+			break
+		}
+		if state, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !state.Signaled() || state.Signal() != syscall.SIGKILL {
+			t.Fatalf("step %d: %v\n%s", step, err, text)
+		}
+		finished, err := swap.Finish(g.c.DataDir)
+		if err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		switch got := g.read("agents/default.bot.json"); {
+		case finished && got == "new":
+			sawNew++
+			g.log("after", 1)
+			if g.read("control/audit.key") != h.read("control/audit.key") || g.read("installation.json") != h.read("installation.json") {
+				t.Errorf("step %d: a part is old", step)
+			}
+			if r := g.verify(hostd.CheckpointsPath(g.c)); !r.OK() || r.Nodes[0].Restores != 1 {
+				t.Errorf("step %d: %+v", step, r)
+			}
+		case !finished && got == "old" || finished && got == "old":
+			sawOld++
+			if after := g.listing(); after != before {
+				t.Errorf("step %d: changed from\n%s\nto\n%s", step, before, after)
+			}
+		default:
+			// Everything is in its place, and the plan is the only thing that was left.
+			if got != "new" {
+				t.Errorf("step %d: neither the old nor the new: %q", step, got)
+			}
+			sawNew++
+		}
+		if _, err := os.Lstat(filepath.Join(g.c.DataDir, swap.Stage)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("step %d: a stage is left: %v", step, err)
+		}
+	}
+	if sawOld < 5 || sawNew < 5 {
+		t.Errorf("killed %d times before the plan, and %d times behind it", sawOld, sawNew)
+	}
+}

@@ -1,0 +1,163 @@
+// Package swap puts new files in the place of those of a folder, all of them or none.
+//
+// What is new is made below <folder>/.restore/new. [Commit] writes down what goes where; from then on the new ones count,
+// and before that the old ones. A process that dies in between leaves either a stage that [Finish] removes, or a plan
+// that Finish carries out. Whoever uses the files calls Finish first. Nothing that was there is removed: it is moved
+// into a folder that the plan names.
+package swap
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Stage is the folder, in the folder whose files are swapped, of what is being prepared.
+	Stage = ".restore"
+	// New is the folder in it of what is put in place.
+	New = "new"
+
+	planFile = "plan.json"
+	maxPlan  = 64 << 10
+)
+
+// Plan says what goes where. All names are of entries of one folder.
+type Plan struct {
+	// Items are the entries that are replaced, or made.
+	Items []string `json:"items"`
+	// Aside is where those go that are there now.
+	Aside string `json:"aside"`
+}
+
+func (p Plan) validate() error {
+	for _, name := range append([]string{p.Aside}, p.Items...) {
+		if name == "" || name != filepath.Base(name) || !filepath.IsLocal(name) || name == "." || name == Stage {
+			return fmt.Errorf("the plan of a restore names %q, which is no entry of the folder", name)
+		}
+	}
+	return nil
+}
+
+// Commit replaces the items of a folder by those of its stage. step is called before every change; it may be nil.
+func Commit(dir string, p Plan, step func(string)) error {
+	if err := p.validate(); err != nil {
+		return err
+	}
+	data, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	if step != nil {
+		step("plan")
+	}
+	stage := filepath.Join(dir, Stage)
+	if err := SyncDir(stage); err != nil {
+		return err
+	}
+	fresh := filepath.Join(stage, "."+planFile)
+	if err := writeSynced(fresh, data); err != nil {
+		return fmt.Errorf("write the plan of a restore: %w", err)
+	}
+	if err := errors.Join(os.Rename(fresh, filepath.Join(stage, planFile)), SyncDir(stage)); err != nil {
+		return fmt.Errorf("write the plan of a restore: %w", err)
+	}
+	return finish(dir, p, step)
+}
+
+// Finish carries out the plan that a process left, and says so; a stage without a plan is removed. No process may use
+// the folder meanwhile.
+func Finish(dir string) (finished bool, err error) {
+	stage := filepath.Join(dir, Stage)
+	f, err := os.OpenFile(filepath.Join(stage, planFile), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, os.RemoveAll(stage)
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for a restore that has not ended: %w", err)
+	}
+	data := make([]byte, maxPlan)
+	n, err := f.Read(data)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return false, fmt.Errorf("read the plan of a restore: %w", err)
+	}
+	var p Plan
+	if err := json.Unmarshal(data[:n], &p); err != nil {
+		return false, fmt.Errorf("read the plan of a restore: %w", err)
+	}
+	if err := p.validate(); err != nil {
+		return false, err
+	}
+	return true, finish(dir, p, nil)
+}
+
+func finish(dir string, p Plan, step func(string)) error {
+	if step == nil {
+		step = func(string) {}
+	}
+	fresh := filepath.Join(dir, Stage, New)
+	for _, name := range p.Items {
+		from, to, aside := filepath.Join(fresh, name), filepath.Join(dir, name), filepath.Join(dir, p.Aside, name)
+		if !there(from) {
+			continue // it is in its place
+		}
+		if there(to) && !there(aside) {
+			step("aside " + name)
+			if err := os.Mkdir(filepath.Dir(aside), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("make the folder of what is replaced: %w", err)
+			}
+			if err := os.Rename(to, aside); err != nil {
+				return fmt.Errorf("move %s aside: %w", name, err)
+			}
+		}
+		step("place " + name)
+		// What is there now is an empty folder that somebody has made since, if anything: it is replaced, and
+		// anything else is an error.
+		if err := os.Rename(from, to); err != nil {
+			return fmt.Errorf("put %s in its place: %w", name, err)
+		}
+	}
+	step("sync")
+	if there(filepath.Join(dir, p.Aside)) {
+		if err := SyncDir(filepath.Join(dir, p.Aside)); err != nil {
+			return err
+		}
+	}
+	if err := SyncDir(dir); err != nil {
+		return err
+	}
+	step("done")
+	// The plan goes first: a stage without one is rubbish, and a plan without its stage is done.
+	if err := os.Remove(filepath.Join(dir, Stage, planFile)); err != nil {
+		return fmt.Errorf("end a restore: %w", err)
+	}
+	return os.RemoveAll(filepath.Join(dir, Stage))
+}
+
+func there(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func writeSynced(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// SyncDir has the names in a folder on the disk when it returns.
+func SyncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
