@@ -19,7 +19,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -91,7 +90,7 @@ func (p Progress) say(stage string, done, total int64) {
 	}
 }
 
-// Keys open a backup that is encrypted, or close one. See [LoadIdentities] and [Passphrase].
+// Keys open a backup that is encrypted, or close one. The identities are a file of age-keygen.
 type Keys struct {
 	Recipients []string // age1…, for writing
 	Identities io.Reader
@@ -121,11 +120,6 @@ func knownName(name string) bool {
 		}
 	}
 	return false
-}
-
-// ofControl says whether a file belongs to the control plane; all others are root's.
-func ofControl(name string) bool {
-	return strings.HasPrefix(name, dataPrefix+"control/") || strings.HasPrefix(name, dataPrefix+open.Folder+"/") || name == vaultName
 }
 
 // validate looks at a manifest before anything that it speaks of is read.
