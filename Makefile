@@ -47,8 +47,8 @@ screenshots: setup templates ## pictures of every page of the console, light, da
 	SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 30m -tags screenshots -run '^TestScreenshots$$' $(if $(ROOT),$(AS_ROOT)) ./test
 
 .PHONY: bench
-bench: setup templates ## measure, next to docker run and plain Chromium; appends to bench/results
-	go build -trimpath -o bin/bench ./bench
+bench: setup templates ## measure everything, next to docker run and plain Chromium, in about a quarter of an hour; into bench/results
+	@scripts/bench.sh
 	$(ROOT) bin/bench
 
 .PHONY: demo

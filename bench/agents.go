@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -39,6 +38,10 @@ func fleet(n int) string {
 
 // agentsPart measures agents: in an instance of its own, with the template clawbot.
 func (b *bench) agentsPart(ctx context.Context) (err error) {
+	if !b.hasTemplate("clawbot") {
+		b.leaveOut("agents", "there is no template clawbot; run make templates")
+		return nil
+	}
 	x, err := b.start(ctx, 1_879_700_000, "warm_pool:\n  size: 0\n")
 	if err != nil {
 		return err
@@ -85,10 +88,10 @@ func (b *bench) syncs(ctx context.Context, x *box) error {
 		}
 		steady = append(steady, took)
 	}
-	b.result.times(fmt.Sprintf("agents: sync of %d new", freshAgents), fresh)
-	b.result.floor(fmt.Sprintf("agents: sync of %d new", freshAgents), 2000, false)
-	b.result.times(fmt.Sprintf("agents: sync of %d unchanged", steadyAgents), steady)
-	b.result.floor(fmt.Sprintf("agents: sync of %d unchanged", steadyAgents), 250, false)
+	b.result.Times(fmt.Sprintf("agents: sync of %d new", freshAgents), fresh)
+	b.result.AtMost(fmt.Sprintf("agents: sync of %d new", freshAgents), 2000)
+	b.result.Times(fmt.Sprintf("agents: sync of %d unchanged", steadyAgents), steady)
+	b.result.AtMost(fmt.Sprintf("agents: sync of %d unchanged", steadyAgents), 250)
 	_, _, err := syncAgents(ctx, x, "clawbots: [{name: bot, command: [/bin/sleep, infinity]}]")
 	return err
 }
@@ -108,10 +111,10 @@ func (f *firstByte) Write(p []byte) (int, error) {
 	return f.text.Write(p)
 }
 
-// spawned times a program from the request to the first byte that it prints: in a jail of its own, in the agent's jail, and
-// plainly on this host.
+// spawned times a program from the request to the first byte that it prints: in a jail of its own, in the agent's jail, by
+// the command line, and plainly on this host.
 func (b *bench) spawned(ctx context.Context, x *box) error {
-	var own, inside, plain []time.Duration
+	var own, inside, command, plain []time.Duration
 	for range spawns {
 		for _, way := range []struct {
 			into *[]time.Duration
@@ -128,19 +131,27 @@ func (b *bench) spawned(ctx context.Context, x *box) error {
 			}
 			*way.into = append(*way.into, out.at.Sub(began))
 		}
-		var out firstByte
-		began := time.Now()
-		cmd := exec.CommandContext(ctx, "/bin/echo", "here")
-		cmd.Stdout = &out
-		if err := cmd.Run(); err != nil {
-			return err
+		for _, way := range []struct {
+			into *[]time.Duration
+			cmd  *exec.Cmd
+		}{{&command, x.Command(ctx, "spawn", "--agent", "bot", "--", "/bin/echo", "here")}, {&plain, exec.CommandContext(ctx, "/bin/echo", "here")}} {
+			var out firstByte
+			began := time.Now()
+			way.cmd.Stdout = &out
+			if err := way.cmd.Run(); err != nil {
+				return fmt.Errorf("%s: %w", way.cmd.Args, err)
+			}
+			*way.into = append(*way.into, out.at.Sub(began))
 		}
-		plain = append(plain, out.at.Sub(began))
 	}
-	b.result.times("agents: spawn to first byte, jail of its own", own)
-	b.result.floor("agents: spawn to first byte, jail of its own", 40, false)
-	b.result.times("agents: spawn to first byte, in the agent's jail", inside)
-	b.result.times("agents: spawn to first byte, plain process", plain)
+	b.result.Times("agents: spawn to first byte, jail of its own", own)
+	b.result.AtMost("agents: spawn to first byte, jail of its own", 40)
+	b.result.Times("agents: spawn to first byte, in the agent's jail", inside)
+	b.result.Times("agents: spawn to first byte, command clawjail spawn", command)
+	b.result.Times("agents: spawn to first byte, plain process", plain)
+	for _, where := range []string{"jail of its own", "in the agent's jail", "command clawjail spawn"} {
+		b.result.Beside("agents: spawn to first byte, "+where, "agents: spawn to first byte, plain process", "plain process")
+	}
 	return nil
 }
 
@@ -198,14 +209,9 @@ func (b *bench) printed(ctx context.Context, x *box) error {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-	b.result.value("agents: lines printed into files", "1/s", printedLines/time.Since(began).Seconds())
-	b.result.floor("agents: lines printed into files", 100_000, true)
-	b.result.value("agents: lines through a plain pipe", "1/s", printedLines/alone.Seconds())
+	b.result.Value("agents: lines printed into files", "1/s", printedLines/time.Since(began).Seconds())
+	b.result.AtLeast("agents: lines printed into files", 100_000)
+	b.result.Value("agents: lines through a plain pipe", "1/s", printedLines/alone.Seconds())
+	b.result.Beside("agents: lines printed into files", "agents: lines through a plain pipe", "plain pipe")
 	return nil
-}
-
-// hasTemplate says whether a template is there.
-func (b *bench) hasTemplate(name string) bool {
-	found, err := filepath.Glob(filepath.Join(b.templates, name, "template.json"))
-	return err == nil && len(found) == 1
 }

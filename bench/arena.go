@@ -9,12 +9,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/bench/report"
 	"github.com/clawjail/clawjail/internal/hostd"
 )
 
 // arena measures what a user of Playwright waits for: a session is made, connected to, shown a page, and given back. A
 // Chromium that Playwright starts itself takes its turn beside it.
-func (b *bench) arena(ctx context.Context, cold, warm *box) error {
+func (b *bench) arena(ctx context.Context) error {
+	cold, warm := b.cold, b.warm
 	key := map[*box]string{}
 	for _, x := range []*box{cold, warm} {
 		text, err := os.ReadFile(hostd.AdminKeyPath(x.Config))
@@ -39,7 +41,6 @@ func (b *bench) arena(ctx context.Context, cold, warm *box) error {
 	}
 	var colds, warms, peers []took
 	for n := range b.runs + 2 { // the first two fill the caches
-		fmt.Fprintf(os.Stderr, "\rarena, round %d of %d ", n+1, b.runs+2)
 		p, err := b.client.do("launch", map[string]any{"program": program[0], "sandbox": b.client.sandbox, "page": b.site.plain("/")})
 		if err != nil {
 			return err
@@ -62,31 +63,35 @@ func (b *bench) arena(ctx context.Context, cold, warm *box) error {
 			peers, colds, warms = append(peers, p), append(colds, c), append(warms, w)
 		}
 	}
-	fmt.Fprintln(os.Stderr)
 	r := &b.result
 	stages := []string{"create", "token", "connect", "goto", "release"}
-	r.stages("arena, plain Playwright", []string{"launch", "goto", "release"}, peers)
-	r.stages("arena, cold", stages, colds)
-	r.floor("arena, cold: sum", 250, false)
-	r.value("arena, cold: sum, p95", "ms", r.Figures["arena, cold: sum"].P95)
-	r.floor("arena, cold: sum, p95", 400, false)
-	r.stages("arena, warm", stages, warms)
-	r.floor("arena, warm: sum", 140, false)
+	stagesOf(r, "arena: plain Playwright", []string{"launch", "goto", "release"}, peers)
+	stagesOf(r, "arena: cold", stages, colds)
+	r.AtMost("arena: cold, sum", 250)
+	r.Value("arena: cold, sum, p95", "ms", r.Figures["arena: cold, sum"].P95)
+	r.AtMost("arena: cold, sum, p95", 400)
+	stagesOf(r, "arena: warm", stages, warms)
+	r.AtMost("arena: warm, sum", 140)
+	for _, how := range []string{"cold", "warm"} {
+		for _, stage := range []string{"goto", "release", "sum"} {
+			r.Beside("arena: "+how+", "+stage, "arena: plain Playwright, "+stage, "plain Playwright")
+		}
+	}
 	return nil
 }
 
-// stages adds a figure for each stage and one for their sum.
-func (r *result) stages(name string, stages []string, all []took) {
+// stagesOf adds a figure for each stage and one for their sum.
+func stagesOf(r *report.Run, name string, stages []string, all []took) {
 	for _, stage := range stages {
 		var each []time.Duration
 		for _, t := range all {
 			each = append(each, t.stage(stage))
 		}
-		r.times(name+": "+stage, each)
+		r.Times(name+", "+stage, each)
 	}
 	var sums []time.Duration
 	for _, t := range all {
 		sums = append(sums, t.sum())
 	}
-	r.times(name+": sum", sums)
+	r.Times(name+", sum", sums)
 }

@@ -210,14 +210,14 @@ func (b *bench) pages(ctx context.Context, d *desk) (err error) {
 	var slowest float64
 	for _, path := range paths {
 		name := "console: first byte, " + names[path]
-		f := b.result.times(name, each[path])
+		f := b.result.Times(name, each[path])
 		if path != health {
-			b.result.floor(name, 20, false)
+			b.result.AtMost(name, 20)
 			slowest = max(slowest, f.P95)
 		}
 	}
-	b.result.value("console: first byte, page that is slowest, p95", "ms", slowest)
-	b.result.floor("console: first byte, page that is slowest, p95", 20, false)
+	b.result.Value("console: first byte, page that is slowest, p95", "ms", slowest)
+	b.result.AtMost("console: first byte, page that is slowest, p95", 20)
 	return b.weights(ctx, d, paths[1:], names)
 }
 
@@ -240,10 +240,10 @@ func (b *bench) weights(ctx context.Context, d *desk, paths []string, names map[
 	for _, w := range all[:5] {
 		said = append(said, fmt.Sprintf("%s %d KB of which %d KB HTML", w.name, w.bytes/1000, w.html/1000))
 	}
-	b.result.note("the heaviest pages: %s", strings.Join(said, ", "))
-	b.result.value("console: weight of the heaviest page", "KB", float64(all[0].bytes)/1000)
-	b.result.floor("console: weight of the heaviest page", 150, false)
-	b.result.value("console: weight of the page in the middle", "KB", float64(all[len(all)/2].bytes)/1000)
+	b.note("the heaviest pages: %s", strings.Join(said, ", "))
+	b.result.Value("console: weight of the heaviest page", "KB", float64(all[0].bytes)/1000)
+	b.result.AtMost("console: weight of the heaviest page", 150)
+	b.result.Value("console: weight of the page in the middle", "KB", float64(all[len(all)/2].bytes)/1000)
 	return nil
 }
 

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// watchedFor is how long a page is watched for what that costs, and idleRounds how often.
-	watchedFor = 10 * time.Second
+	// watchedFor is how long a page is watched for what that costs, and idleRounds how often where a floor depends on it.
+	watchedFor = 8 * time.Second
 	idleRounds = 3
 	// viewersAtOnce look at one session.
 	viewersAtOnce = 4
@@ -28,13 +28,13 @@ const (
 )
 
 // idleView is what one viewer of a page on which nobody does anything costs, beside what it costs alone.
-func (b *bench) idleView(ctx context.Context, d *desk, session, page, name string) (added float64, err error) {
+func (b *bench) idleView(ctx context.Context, d *desk, session, page, name string, rounds int) (added float64, err error) {
 	if _, err := d.api.Navigate(ctx, session, browser.Navigate{URL: b.site.address(page)}); err != nil {
 		return 0, err
 	}
 	var without, with []cost
 	pictures := 0
-	for range idleRounds {
+	for range rounds {
 		calm()
 		c, err := d.costs()
 		if err != nil {
@@ -60,11 +60,14 @@ func (b *bench) idleView(ctx context.Context, d *desk, session, page, name strin
 		with = append(with, c)
 	}
 	withoutAt, withAt := middle(without), middle(with)
-	b.result.value(name+"jail, nobody watches", "% of a core", withoutAt.jail)
-	b.result.value(name+"jail, one viewer", "% of a core", withAt.jail)
-	b.result.value(name+"daemons, nobody watches", "% of a core", withoutAt.daemons)
-	b.result.value(name+"daemons, one viewer", "% of a core", withAt.daemons)
-	b.result.value(name+"pictures of one viewer", "1/s", float64(pictures)/idleRounds/watchedFor.Seconds())
+	b.result.Value(name+"jail, nobody watches", "% of a core", withoutAt.jail)
+	b.result.Value(name+"jail, one viewer", "% of a core", withAt.jail)
+	b.result.Value(name+"daemons, nobody watches", "% of a core", withoutAt.daemons)
+	b.result.Value(name+"daemons, one viewer", "% of a core", withAt.daemons)
+	b.result.Value(name+"pictures of one viewer", "1/s", float64(pictures)/float64(rounds)/watchedFor.Seconds())
+	for _, who := range []string{"jail", "daemons"} {
+		b.result.Beside(name+who+", one viewer", name+who+", nobody watches", "nobody watches")
+	}
 	return withAt.daemons + withAt.jail - withoutAt.daemons - withoutAt.jail, nil
 }
 
@@ -108,12 +111,15 @@ func (b *bench) viewers(ctx context.Context, d *desk, session string, count int)
 		return errors.New("no picture came of a page that moves")
 	}
 	name := fmt.Sprintf("console: moving page, viewers: %d, ", count)
-	b.result.value(name+"jail", "% of a core", c.jail)
-	b.result.value(name+"daemons", "% of a core", c.daemons)
-	b.result.value(name+"pictures of one", "1/s", float64(most)/watchedFor.Seconds())
+	b.result.Value(name+"jail", "% of a core", c.jail)
+	b.result.Value(name+"daemons", "% of a core", c.daemons)
+	b.result.Value(name+"pictures of one", "1/s", float64(most)/watchedFor.Seconds())
 	if count > 1 {
-		b.result.value(name+"pictures of all, to those of one", "×", float64(len(distinct))/float64(most))
-		b.result.floor(name+"pictures of all, to those of one", 1.2, false)
+		b.result.Value(name+"pictures of all, to those of one", "×", float64(len(distinct))/float64(most))
+		b.result.AtMost(name+"pictures of all, to those of one", 1.2)
+		const one = "console: moving page, viewers: 1, "
+		b.result.Beside(name+"jail", one+"jail", "one viewer")
+		b.result.Beside(name+"daemons", one+"daemons", "one viewer")
 	}
 	return nil
 }

@@ -47,17 +47,17 @@ func (b *bench) live(ctx context.Context, d *desk) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.api.Close(context.WithoutCancel(ctx), s.ID, true)) }()
 	const idle = "console: idle page, "
-	added, err := b.idleView(ctx, d, s.ID, "/", idle)
+	added, err := b.idleView(ctx, d, s.ID, "/", idle, idleRounds)
 	if err != nil {
 		return fmt.Errorf("an idle page: %w", err)
 	}
-	b.result.value(idle+"what a viewer adds", "% of a core", added)
-	b.result.floor(idle+"what a viewer adds", 1, false)
+	b.result.Value(idle+"what a viewer adds", "% of a core", added)
+	b.result.AtMost(idle+"what a viewer adds", 1)
 	// A field that has the focus has a caret, and that blinks: the page is drawn twice a second.
-	if added, err = b.idleView(ctx, d, s.ID, "/still", "console: page with a caret, "); err != nil {
+	if added, err = b.idleView(ctx, d, s.ID, "/still", "console: page with a caret, ", 1); err != nil {
 		return fmt.Errorf("a page with a caret: %w", err)
 	}
-	b.result.value("console: page with a caret, what a viewer adds", "% of a core", added)
+	b.result.Value("console: page with a caret, what a viewer adds", "% of a core", added)
 	if err := b.takeOvers(ctx, d, s.ID); err != nil {
 		return fmt.Errorf("take-over: %w", err)
 	}
@@ -121,9 +121,9 @@ func (b *bench) takeOvers(ctx context.Context, d *desk, session string) error {
 			return err
 		}
 	}
-	b.result.times("console: live view to first picture", looked)
-	b.result.times("console: take-over until it is told", told)
-	b.result.times("console: take-over to first picture", seen)
+	b.result.Times("console: live view to first picture", looked)
+	b.result.Times("console: take-over until it is told", told)
+	b.result.Times("console: take-over to first picture", seen)
 	return nil
 }
 
@@ -170,9 +170,10 @@ func (b *bench) keys(ctx context.Context, d *desk, session string) (err error) {
 		}
 		plain = append(plain, took)
 	}
-	b.result.times("console: key to picture", ours)
-	b.result.floor("console: key to picture", 60, false)
-	b.result.times("console: key to picture, bare CDP of a plain Chromium", plain)
+	b.result.Times("console: key to picture", ours)
+	b.result.AtMost("console: key to picture", 60)
+	b.result.Times("console: key to picture, bare CDP of a plain Chromium", plain)
+	b.result.Beside("console: key to picture", "console: key to picture, bare CDP of a plain Chromium", "bare CDP of a plain Chromium")
 	_, err = d.post(ctx, "/sessions/"+session+"/hand-back", nil)
 	return err
 }
@@ -266,7 +267,8 @@ func (b *bench) refreshes(ctx context.Context, d *desk) error {
 			return fmt.Errorf("refresh: %w", err)
 		}
 	}
-	b.result.times("console: refresh to first picture", took)
-	b.result.times("console: full browser opened by the API, nobody watches", opened)
+	b.result.Times("console: refresh to first picture", took)
+	b.result.Times("console: full browser opened by the API, nobody watches", opened)
+	b.result.Beside("console: refresh to first picture", "console: full browser opened by the API, nobody watches", "opened by the API, nobody watches")
 	return nil
 }

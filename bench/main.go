@@ -1,29 +1,36 @@
 //go:build linux
 
 // Command bench measures clawjail next to what it is compared with, in one run, because machines are noisy: the same
-// browser started plainly on this host, and by docker run from the same root filesystem.
+// browser started plainly on this host and by docker run from the same root filesystem, a proxy and a relay that do nothing
+// else, the bare protocol, a plain process. The Go benchmarks of the packages are a part of it.
 //
 //	make bench
+//	bin/bench -only starts,arena
+//	bin/bench -table bench/results/2026-11-22T2331Z.json
+//	bin/bench -compare bench/results/A.json,bench/results/B.json
+//	bin/bench -readme bench/results/A.json
 //
-// It prints a table and appends one JSON line to bench/results/bench.jsonl, so that figures can be compared over
-// time. It needs root and the template "browser"; without Docker, or without the packages of stock clients, it says so
-// and leaves out what is measured with them.
+// A run writes one file, bench/results/TIME.json, whose form is package report's, and prints it as a table. It needs root
+// and the templates; without Docker, or without the packages of stock clients, it says so and leaves out what is measured
+// with them. A run that is interrupted ends what it started, and writes nothing.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
+
+	"github.com/clawjail/clawjail/bench/report"
 )
 
 func main() {
@@ -40,142 +47,122 @@ func run(ctx context.Context) error {
 	templates := flag.String("templates", "/var/lib/clawjail/templates", "folder of the templates")
 	runs := flag.Int("runs", 25, "rounds of each start")
 	cycles := flag.Int("cycles", 1000, "cycles of the growth test; 0 leaves it out")
-	only := flag.String("only", "", "measure one part: "+strings.Join(parts(), ", "))
-	out := flag.String("out", "bench/results/bench.jsonl", "file that the result is appended to")
+	only := flag.String("only", "", "measure these parts, with commas between them: "+strings.Join(partNames(), ", "))
+	out := flag.String("out", "bench/results", "folder that the file of the run is written to")
+	table := flag.String("table", "", "print this file as a table, and measure nothing")
+	compare := flag.String("compare", "", "print the difference of two files, A,B, and measure nothing")
+	readme := flag.String("readme", "", "write the figures of this file into README.md, and measure nothing")
 	flag.Parse()
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("it needs root: sudo bin/bench")
+	if flag.NArg() > 0 {
+		return fmt.Errorf("%q is no flag", flag.Arg(0))
 	}
-	if *only != "" && !slices.Contains(parts(), *only) {
-		return fmt.Errorf("%q is none of the parts, which are %s", *only, strings.Join(parts(), ", "))
+	switch {
+	case *table != "":
+		return printTable(*table)
+	case *compare != "":
+		return printDifference(*compare)
+	case *readme != "":
+		return report.WriteReadme("README.md", *readme)
 	}
-	path, err := filepath.Abs(*binary)
+	b, err := newBench(*binary, *templates, *only, *runs, *cycles)
 	if err != nil {
 		return err
 	}
-	b := &bench{binary: path, templates: *templates, runs: *runs, cycles: *cycles, only: *only,
-		result: result{Time: time.Now().UTC().Truncate(time.Second), Host: host(), Figures: map[string]figure{}}}
 	if err := b.all(ctx); err != nil {
 		return err
 	}
-	if err := b.result.print(os.Stdout); err != nil {
+	b.result.Took = time.Since(b.began).Round(time.Second).Seconds()
+	if len(b.result.Figures) == 0 {
+		return fmt.Errorf("nothing was measured; nothing is written: %v %v", b.result.Failed, b.result.LeftOut)
+	}
+	path, err := b.result.Write(*out)
+	if err != nil {
 		return err
 	}
-	return b.result.appendTo(*out)
+	if err := b.result.Table(os.Stdout, path); err != nil {
+		return err
+	}
+	if n := len(b.result.Failed); n > 0 {
+		return fmt.Errorf("%d parts failed", n)
+	}
+	return nil
 }
 
-// result is one line of the results.
-type result struct {
-	Time    time.Time         `json:"time"`
-	Host    map[string]string `json:"host"`
-	Figures map[string]figure `json:"figures"`
-	Notes   []string          `json:"notes,omitempty"`
+func newBench(binary, templates, only string, runs, cycles int) (*bench, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("it needs root: sudo bin/bench")
+	}
+	if runs < 1 || cycles < 0 {
+		return nil, fmt.Errorf("-runs is at least 1, and -cycles at least 0")
+	}
+	b := &bench{templates: templates, runs: runs, cycles: cycles, began: time.Now()}
+	if only != "" {
+		b.only = strings.Split(only, ",")
+	}
+	for _, name := range b.only {
+		if !slices.Contains(partNames(), name) {
+			return nil, fmt.Errorf("%q is none of the parts, which are %s", name, strings.Join(partNames(), ", "))
+		}
+	}
+	var err error
+	if b.binary, err = filepath.Abs(binary); err != nil {
+		return nil, err
+	}
+	b.result = report.Run{Time: b.began.UTC().Truncate(time.Second), Commit: commit(), Host: host(), Only: b.only, Figures: map[string]report.Figure{}}
+	return b, nil
 }
 
-// figure is one measured thing. Of a single value only P50 is set.
-type figure struct {
-	Unit  string   `json:"unit"`
-	N     int      `json:"n"`
-	P50   float64  `json:"p50"`
-	P95   float64  `json:"p95,omitempty"`
-	Max   float64  `json:"max,omitempty"`
-	Floor *float64 `json:"floor,omitempty"` // the p50, or the value, is to be at most this
-	Met   *bool    `json:"met,omitempty"`
+func printTable(path string) error {
+	r, err := report.Read(path)
+	if err != nil {
+		return err
+	}
+	return r.Table(os.Stdout, path)
+}
+
+func printDifference(paths string) error {
+	first, second, ok := strings.Cut(paths, ",")
+	if !ok {
+		return fmt.Errorf("-compare takes two files with a comma between them")
+	}
+	a, err := report.Read(first)
+	if err != nil {
+		return err
+	}
+	b, err := report.Read(second)
+	if err != nil {
+		return err
+	}
+	return report.Difference(os.Stdout, a, b)
+}
+
+// commit is what this program was built from; make bench builds it with the one that it measures. A plus behind it says that
+// the checkout had changes.
+func commit() string {
+	info, _ := debug.ReadBuildInfo() // nil where the linker left it out
+	var revision, changed string
+	if info != nil {
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				revision = s.Value[:min(12, len(s.Value))]
+			case s.Key == "vcs.modified" && s.Value == "true":
+				changed = "+"
+			}
+		}
+	}
+	return revision + changed
 }
 
 func host() map[string]string {
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease") // every Linux has it
 	load, _ := os.ReadFile("/proc/loadavg")
-	return map[string]string{
+	h := map[string]string{
 		"cpus": fmt.Sprint(runtime.NumCPU()), "kernel": strings.TrimSpace(string(kernel)), "go": runtime.Version(),
 		"load_before": strings.TrimSpace(string(load)),
 	}
-}
-
-// times adds durations as milliseconds.
-func (r *result) times(name string, all []time.Duration) figure {
-	var ms []float64
-	for _, d := range all {
-		ms = append(ms, float64(d.Microseconds())/1000)
+	if docker, err := exec.Command("docker", "--version").Output(); err == nil {
+		h["docker"] = strings.TrimSpace(strings.TrimPrefix(string(docker), "Docker version "))
 	}
-	slices.Sort(ms)
-	f := figure{Unit: "ms", N: len(ms)}
-	if len(ms) > 0 {
-		f.P50, f.P95, f.Max = ms[len(ms)/2], ms[min(len(ms)*95/100, len(ms)-1)], ms[len(ms)-1]
-	}
-	r.Figures[name] = f
-	return f
-}
-
-func (r *result) value(name, unit string, v float64) {
-	r.Figures[name] = figure{Unit: unit, N: 1, P50: v}
-}
-
-// floor says what a figure is to be at most. atLeast turns it round.
-func (r *result) floor(name string, limit float64, atLeast bool) {
-	f := r.Figures[name]
-	met := f.P50 <= limit
-	if atLeast {
-		met = f.P50 >= limit
-	}
-	f.Floor, f.Met = &limit, &met
-	r.Figures[name] = f
-}
-
-func (r *result) note(format string, a ...any) {
-	r.Notes = append(r.Notes, fmt.Sprintf(format, a...))
-	fmt.Fprintf(os.Stderr, "bench: "+format+"\n", a...)
-}
-
-func (r *result) print(w *os.File) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "figure\tp50\tp95\tmax\tunit\tn\tfloor\t\t")
-	var names []string
-	for n := range r.Figures {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	for _, n := range names {
-		f := r.Figures[n]
-		floor, verdict := "", ""
-		if f.Floor != nil {
-			floor, verdict = digits(*f.Floor), "missed"
-			if *f.Met {
-				verdict = "met"
-			}
-		}
-		if f.N > 1 {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t\n", n, digits(f.P50), digits(f.P95), digits(f.Max), f.Unit, f.N, floor, verdict)
-		} else {
-			fmt.Fprintf(t, "%s\t%s\t\t\t%s\t\t%s\t%s\t\n", n, digits(f.P50), f.Unit, floor, verdict)
-		}
-	}
-	return t.Flush()
-}
-
-// digits writes small figures more exactly.
-func digits(v float64) string {
-	if v > -10 && v < 10 && v != 0 {
-		return fmt.Sprintf("%.2f", v)
-	}
-	return fmt.Sprintf("%.1f", v)
-}
-
-func (r *result) appendTo(path string) error {
-	line, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(append(line, '\n')); err != nil {
-		return err
-	}
-	fmt.Println("appended to", path)
-	return f.Close()
+	return h
 }

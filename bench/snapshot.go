@@ -17,7 +17,7 @@ import (
 const wholeChars, wholeNodes = 500_000, 50_000
 
 // snapshot measures how quickly a large page is told to an agent, next to the tree as the browser gives it.
-func (b *bench) snapshot(ctx context.Context, _ *box) (err error) {
+func (b *bench) snapshot(ctx context.Context) (err error) {
 	r, err := startRelay(ctx, b.site.plain(""))
 	if err != nil {
 		return err
@@ -63,18 +63,21 @@ func (b *bench) snapshot(ctx context.Context, _ *box) (err error) {
 			}
 		}
 	}
-	name := fmt.Sprintf("snapshot of %d elements: ", largeElements)
+	name := fmt.Sprintf("snapshot: %d elements, ", largeElements)
 	for _, way := range ways {
-		b.result.times(name+way.name, each[way.name])
+		b.result.Times(name+way.name, each[way.name])
 	}
-	b.result.floor(name+"ai, whole", 100, false)
+	b.result.AtMost(name+"ai, whole", 100)
+	for _, ours := range []string{"ai, whole", "aria, whole"} {
+		b.result.Beside(name+ours, name+"raw tree", "the raw tree of the browser")
+	}
 	var ratios []float64
 	for n, tree := range each["raw tree"] {
 		ratios = append(ratios, float64(each["aria, whole"][n])/float64(tree))
 	}
 	slices.Sort(ratios)
-	b.result.value(name+"aria to raw tree", "x", ratios[len(ratios)/2])
-	b.result.floor(name+"aria to raw tree", 1.15, false)
+	b.result.Value(name+"aria to raw tree", "×", ratios[len(ratios)/2])
+	b.result.AtMost(name+"aria to raw tree", 1.15)
 	return nil
 }
 

@@ -66,7 +66,7 @@ func settleFrames(b *testing.B, v *Viewer) {
 // BenchmarkLiveIdle is what a page that stands still costs while it is watched, in percent of a core, beside what it costs
 // while it is not.
 func BenchmarkLiveIdle(b *testing.B) {
-	const watched = 8 * time.Second
+	const watched = 4 * time.Second
 	for _, build := range []Build{Shell, Full} {
 		b.Run(string(build), func(b *testing.B) {
 			pages := newGateway(b, tinySite(nil))

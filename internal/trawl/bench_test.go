@@ -22,7 +22,7 @@ func BenchmarkSearch(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	const size = 64 << 20
+	const size = 16 << 20
 	noise := make([]byte, size)
 	_, _ = random.Read(noise) // it never fails
 	row := `{"time":"2030-05-01T12:00:00Z","level":"INFO","path":"\/v1\/sessions","html":"\u003cb\u003e","n":1234}` + "\n"

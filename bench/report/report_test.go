@@ -1,0 +1,309 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// golden compares a text with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is another one; go test ./bench/report -update writes it\n%s", name, got)
+	}
+	for line := range strings.Lines(got) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > Width && !strings.HasPrefix(line, "|") {
+			t.Errorf("a line has %d columns: %s", n, line)
+		}
+	}
+}
+
+// run is one with something of everything. slower makes what is ours slower, and machine everything.
+func run(slower, machine float64) *Run {
+	r := &Run{Time: time.Date(2026, 11, 22, 23, 31, 7, 0, time.UTC), Commit: "3a4c4aa0f3de+", Host: map[string]string{"cpus": "2", "kernel": "6.12.0",
+		"load_before": "0.01 0.02 0.03 1/90 1234"}, Took: 801, Figures: map[string]Figure{}}
+	times := func(name string, middle float64) {
+		var all []time.Duration
+		for n := range 21 {
+			all = append(all, time.Duration((middle+float64(n-10)*middle/200)*machine*float64(time.Millisecond)))
+		}
+		r.Times(name, all)
+	}
+	times("start: clawjail, cold", 107.5*slower)
+	times("start: clawjail, warm", 4.4)
+	times("start: plain Chromium", 91.5)
+	times("start: docker run", 297)
+	r.AtMost("start: clawjail, cold", 133.9)
+	for _, ours := range []string{"start: clawjail, cold", "start: clawjail, warm"} {
+		r.Beside(ours, "start: plain Chromium", "plain Chromium")
+		r.Beside(ours, "start: docker run", "docker run")
+		r.Beside(ours, "start: what was not measured", "nothing")
+	}
+	r.Value("growth: descriptors, over 1000 cycles", "", -19)
+	r.AtMost("growth: descriptors, over 1000 cycles", 0)
+	r.Value("gateway: throughput against bare", "×", 0.61/slower)
+	r.AtLeast("gateway: throughput against bare", 0.65)
+	r.Value("gateway: 1000 idle tunnels, clients and servers of the same process included", "MB", 18.3)
+	r.Samples("gateway: Go, internal/gateway/policy Decide/10000", "ns", []float64{812 * slower, 820 * slower, 833 * slower})
+	r.Samples("start: Go, internal/jail/linux Jail/crun", "ns", []float64{212_000_000, 239_000_000})
+	r.Samples("agents: Go, internal/ringlog Write, lines a second", "lines/s", []float64{11_070_305})
+	r.Value("moon: distance", "km", 384_400)
+	r.LeftOut = []LeftOut{{"docker run", "Docker is not installed"}}
+	r.Failed = []LeftOut{{"console", "live view: an idle page: no picture came: context deadline exceeded while the machine did something else that took very long"}}
+	r.Notes = []string{"the heaviest pages: /agents 94 KB"}
+	return r
+}
+
+func TestTableShowsEveryFigureBesideItsPeers(t *testing.T) {
+	r := run(1, 1)
+	var b bytes.Buffer
+	if err := r.Table(&b, "bench/results/2026-11-22T2331Z.json"); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "table.txt", b.String())
+	for name := range r.Figures {
+		_, what := subject(name)
+		if strings.HasPrefix(name, "start: plain") || name == "start: docker run" {
+			what = "| " + what
+		}
+		words := strings.Fields(what)
+		if first := strings.Join(words[:min(2, len(words))], " "); !strings.Contains(b.String(), first) {
+			t.Errorf("%s is not in the table", name)
+		}
+	}
+	if got := r.Missed(); !slices.Equal(got, []string{"gateway: throughput against bare"}) {
+		t.Errorf("missed: %q", got)
+	}
+}
+
+func TestWhatWasNotMeasuredMeetsNoFloor(t *testing.T) {
+	r := &Run{Figures: map[string]Figure{}}
+	r.Times("start: clawjail, cold", nil)
+	r.AtMost("start: clawjail, cold", 100)
+	if len(r.Missed()) != 1 {
+		t.Error("a floor is met by nothing")
+	}
+}
+
+func TestRunIsReadAsItWasWrittenAndNeverOverwritten(t *testing.T) {
+	folder := t.TempDir()
+	r := run(1, 1)
+	path, err := r.Write(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if filepath.Base(path) != "2026-11-22T2331Z.json" {
+		t.Errorf("the file is %s", path)
+	}
+	got, err := Read(path)
+	if err != nil || !reflect.DeepEqual(got, r) {
+		t.Errorf("%v, read:\n%+v\nwritten:\n%+v", err, got, r)
+	}
+	other := run(2, 1)
+	if _, err := other.Write(folder); !os.IsExist(unwrapped(err)) {
+		t.Errorf("a second run of the same minute: %v", err)
+	}
+	if again, err := Read(path); err != nil || !reflect.DeepEqual(again, r) {
+		t.Error("the first run was overwritten")
+	}
+	if files, err := os.ReadDir(folder); err != nil || len(files) != 1 {
+		t.Errorf("%d files are left, %v", len(files), err)
+	}
+}
+
+// unwrapped is the first error of a path in an error.
+func unwrapped(err error) error {
+	for err != nil {
+		if _, ok := err.(*os.LinkError); ok {
+			return err
+		}
+		switch e := err.(type) {
+		case interface{ Unwrap() error }:
+			err = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			err = e.Unwrap()[0]
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+func TestFileThatIsNoRunIsRefused(t *testing.T) {
+	for name, text := range map[string]string{
+		"no JSON":       "cold 107",
+		"unknown field": `{"time":"2026-11-22T23:31:07Z","host":{},"figures":{"a: b":{"unit":"ms","n":1,"p50":1}},"figurs":{}}`,
+		"no figures":    `{"time":"2026-11-22T23:31:07Z","host":{},"figures":{}}`,
+		"no time":       `{"host":{},"figures":{"a: b":{"unit":"ms","n":1,"p50":1}}}`,
+	} {
+		path := filepath.Join(t.TempDir(), "r.json")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Read(path); err == nil {
+			t.Errorf("%s was read", name)
+		}
+	}
+}
+
+func TestDifferenceOfTwoRunsKnowsHowMuchFiguresVary(t *testing.T) {
+	a, b := run(1, 1), run(1.4, 1.02)
+	b.Time = b.Time.Add(time.Hour)
+	b.Value("growth: descriptors, over 1000 cycles", "", -3)
+	b.AtMost("growth: descriptors, over 1000 cycles", 0)
+	delete(b.Figures, "moon: distance")
+	b.Value("moon: phases", "", 8)
+	var out bytes.Buffer
+	if err := Difference(&out, a, b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "difference.txt", out.String())
+	want := map[string]Verdict{
+		"start: clawjail, cold":                             Worse,
+		"gateway: throughput against bare":                  Worse,
+		"gateway: Go, internal/gateway/policy Decide/10000": Worse,
+		"start: clawjail, warm":                             Same, // two per cent are what figures vary by
+		"growth: descriptors, over 1000 cycles":             Same, // its floor is met, before and after
+		"moon: distance":                                    Gone,
+		"moon: phases":                                      Added,
+	}
+	for _, c := range Compare(a, b) {
+		if v, ok := want[c.Name]; ok && v != c.Verdict {
+			t.Errorf("%s is %s, not %s", c.Name, c.Verdict, v)
+		}
+	}
+	for _, c := range Compare(b, a) {
+		if c.Verdict == Worse {
+			t.Errorf("back again, %s is worse", c.Name)
+		}
+	}
+}
+
+func TestDifferenceWithinWhatARunVariedByIsNone(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		a, b []float64
+		want Verdict
+	}{
+		{"close together", []float64{100, 100, 101, 101}, []float64{120, 120, 121, 121}, Worse},
+		{"far apart", []float64{60, 80, 100, 140}, []float64{70, 90, 120, 150}, Same},
+		{"one value each", []float64{100}, []float64{120}, Same},
+		{"one value each, far", []float64{100}, []float64{140}, Worse},
+	} {
+		a, b := &Run{Figures: map[string]Figure{}}, &Run{Figures: map[string]Figure{}}
+		a.Samples("x: y", "ms", c.a)
+		b.Samples("x: y", "ms", c.b)
+		if got := Compare(a, b)[0].Verdict; got != c.want {
+			t.Errorf("%s: %s, not %s", c.name, got, c.want)
+		}
+	}
+}
+
+// TestFiguresOfReadmeAreThoseOfTheNewestRun keeps README.md from saying what was not measured.
+func TestFiguresOfReadmeAreThoseOfTheNewestRun(t *testing.T) {
+	top := testenv.Repository(t)
+	path, r, err := NewestWhole(filepath.Join(top, "bench", "results"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(top, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, got, _, err := marked(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := "bench/results/" + filepath.Base(path)
+	if want := r.Readme(file); got != want {
+		t.Errorf("README.md has other figures; bin/bench -readme %s writes them\n%s", file, want)
+	}
+}
+
+func TestFiguresOfAPartAreNotForReadme(t *testing.T) {
+	folder := t.TempDir()
+	readme := filepath.Join(folder, "README.md")
+	text := "# x\n\n" + readmeBegin + readmeEnd + "\nend\n"
+	if err := os.WriteFile(readme, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	part, whole := run(1, 1), run(1, 1)
+	part.Only, part.Failed, whole.Failed = []string{"start"}, nil, nil
+	whole.Time = whole.Time.Add(-time.Hour)
+	for r, wanted := range map[*Run]bool{part: false, whole: true} {
+		path, err := r.Write(filepath.Join(folder, "results"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := WriteReadme(readme, path); (err == nil) != wanted {
+			t.Errorf("%v: %v", r.Only, err)
+		}
+	}
+	got, err := os.ReadFile(readme)
+	if err != nil || !strings.Contains(string(got), "| start of headless-shell until it answers, cold | 107.5 ms (112.3) | plain Chromium: 91.5 ms, 1.17 ×; docker run: 297.0 ms, 0.36 × | ≤ 133.9, met |") ||
+		!strings.HasSuffix(string(got), "\nend\n") {
+		t.Errorf("%v:\n%s", err, got)
+	}
+	if newest, _, err := NewestWhole(filepath.Join(folder, "results")); err != nil || filepath.Base(newest) != whole.FileName() {
+		t.Errorf("the newest whole run is %s, %v", newest, err)
+	}
+}
+
+// TestEveryCommittedRunIsReadable also holds the rows of README.md to names that were measured.
+func TestEveryCommittedRunIsReadable(t *testing.T) {
+	paths, err := filepath.Glob(filepath.Join(testenv.Repository(t), "bench", "results", "*.json"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("found %d runs, %v", len(paths), err)
+	}
+	measured := map[string]bool{}
+	for _, path := range paths {
+		r, err := Read(path)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if r.FileName() != filepath.Base(path) {
+			t.Errorf("%s began at %s", path, r.Time)
+		}
+		for name, f := range r.Figures {
+			measured[name] = true
+			if s, what := subject(name); s == "" || what == "" {
+				t.Errorf("%s: %q has no subject", path, name)
+			}
+			if (f.Floor == nil) != (f.Met == nil) {
+				t.Errorf("%s: %q has half a floor", path, name)
+			}
+		}
+		if text, err := json.Marshal(r); err != nil || len(text) == 0 {
+			t.Error(err)
+		}
+	}
+	for _, row := range readmeRows() {
+		if !measured[row.name] {
+			t.Errorf("README.md is to have %q, which no run measured", row.name)
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package report
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Width is the most columns that a table has.
+const Width = 110
+
+// subjects are those of the table, in its order. Others follow.
+func subjects() []string {
+	return []string{"start", "close", "load", "memory", "growth", "clones", "network", "hostd", "drive", "snapshot", "arena", "console",
+		"gateway", "identity", "agents", "spawn", "templates"}
+}
+
+// group is the figures of one subject, without those that stand beside another one.
+type group struct {
+	subject string
+	names   []string
+}
+
+// groups are all figures, each once: alone, or beside those that it is compared with.
+func (r *Run) groups() []group {
+	peers := map[string]bool{}
+	for _, c := range r.Comparisons {
+		peers[c.Peer] = true
+	}
+	for _, c := range r.Comparisons {
+		delete(peers, c.Name) // it is compared itself
+	}
+	bySubject := map[string][]string{}
+	for name := range r.Figures {
+		if !peers[name] {
+			s, _ := subject(name)
+			bySubject[s] = append(bySubject[s], name)
+		}
+	}
+	order := subjects()
+	rank := func(subject string) int {
+		if i := slices.Index(order, subject); i >= 0 {
+			return i
+		}
+		return len(order)
+	}
+	all := slices.SortedFunc(maps.Keys(bySubject), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
+	var out []group
+	for _, s := range all {
+		names := bySubject[s]
+		slices.SortFunc(names, func(a, b string) int {
+			// The parts of the program by themselves stand behind the whole.
+			return cmp.Or(cmp.Compare(ofPart(a), ofPart(b)), cmp.Compare(a, b))
+		})
+		out = append(out, group{s, names})
+	}
+	return out
+}
+
+// GoPrefix begins what a Go benchmark measured, behind the subject.
+const GoPrefix = "Go, "
+
+func ofPart(name string) int {
+	if _, what := subject(name); strings.HasPrefix(what, GoPrefix) {
+		return 1
+	}
+	return 0
+}
+
+// Table prints a run: every figure by its subject, with its floor and what it is compared with, and then what missed its
+// floor and what is not in it. path is the run's file.
+func (r *Run) Table(w io.Writer, path string) error {
+	b := bufio.NewWriter(w)
+	fmt.Fprintf(b, "%s", r.Time.UTC().Format("2006-01-02 15:04 UTC"))
+	if r.Commit != "" {
+		fmt.Fprintf(b, ", commit %s", r.Commit)
+	}
+	fmt.Fprintln(b)
+	for _, line := range wrapped(strings.Join(r.about(), ", "), Width) {
+		fmt.Fprintln(b, line)
+	}
+	beside := map[string][]Comparison{}
+	for _, c := range r.Comparisons {
+		beside[c.Name] = append(beside[c.Name], c)
+	}
+	for _, g := range r.groups() {
+		fmt.Fprintln(b)
+		row(b, g.subject, "p50", "p95", "max", "unit", "n", "floor", "")
+		for _, name := range g.names {
+			_, what := subject(name)
+			f := r.Figures[name]
+			floor, verdict := f.floor()
+			f.row(b, "  "+what, floor, verdict)
+			for _, c := range beside[name] {
+				r.Figures[c.Peer].row(b, "    | "+c.Label, digits(c.Ratio)+" ×", "ratio")
+			}
+		}
+	}
+	fmt.Fprintln(b)
+	r.ending(b, path)
+	return b.Flush()
+}
+
+// ending is what a reader is to know who reads nothing else.
+func (r *Run) ending(b *bufio.Writer, path string) {
+	floors := 0
+	for _, f := range r.Figures {
+		if f.Met != nil {
+			floors++
+		}
+	}
+	missed := r.Missed()
+	fmt.Fprintf(b, "floors: %d of %d met\n", floors-len(missed), floors)
+	for _, name := range missed {
+		f := r.Figures[name]
+		floor, _ := f.floor()
+		v, unit := shown(f.P50, f.Unit)
+		item(b, "missed", fmt.Sprintf("%s: %s, floor %s", name, strings.TrimSpace(v+" "+unit), floor))
+	}
+	for _, l := range r.Failed {
+		item(b, "failed", l.What+": "+l.Why)
+	}
+	for _, l := range r.LeftOut {
+		item(b, "left out", l.What+": "+l.Why)
+	}
+	for _, n := range r.Notes {
+		item(b, "note", n)
+	}
+	if len(r.Only) > 0 {
+		item(b, "only", strings.Join(r.Only, ", "))
+	}
+	if r.Took > 0 {
+		fmt.Fprintf(b, "took %s\n", time.Duration(r.Took*float64(time.Second)).Round(time.Second))
+	}
+	fmt.Fprintln(b, path)
+}
+
+func (r *Run) about() (all []string) {
+	for _, k := range slices.Sorted(maps.Keys(r.Host)) {
+		all = append(all, strings.ReplaceAll(k, "_", " ")+" "+r.Host[k])
+	}
+	return all
+}
+
+func (f Figure) floor() (floor, verdict string) {
+	if f.Floor == nil {
+		return "", ""
+	}
+	v, _ := shown(*f.Floor, f.Unit)
+	if floor, verdict = "≤ "+v, "missed"; f.AtLeast {
+		floor = "≥ " + v
+	}
+	if *f.Met {
+		verdict = "met"
+	}
+	return floor, verdict
+}
+
+func (f Figure) row(b *bufio.Writer, name, floor, verdict string) {
+	p50, unit := shown(f.P50, f.Unit)
+	if f.N <= 1 {
+		row(b, name, p50, "", "", unit, "", floor, verdict)
+		return
+	}
+	same := func(v float64) string { // in the unit of the first
+		if f.Unit == "ns" {
+			v *= map[string]float64{"ns": 1, "µs": 1e-3, "ms": 1e-6, "s": 1e-9}[unit]
+		}
+		return digits(v)
+	}
+	row(b, name, p50, same(f.P95), same(f.Max), unit, fmt.Sprint(f.N), floor, verdict)
+}
+
+const nameWidth = 47
+
+// row prints one; a long name has a line of its own.
+func row(b *bufio.Writer, name, p50, p95, most, unit, n, floor, verdict string) {
+	if utf8.RuneCountInString(name) > nameWidth {
+		lines := wrapped(name, nameWidth)
+		for _, line := range lines[:len(lines)-1] {
+			fmt.Fprintln(b, line)
+		}
+		name = lines[len(lines)-1]
+	}
+	line := pad(name, nameWidth) + left(p50, 9) + left(p95, 9) + left(most, 9) + "  " + pad(unit, 11) + left(n, 5) + left(floor, 10) + "  " + verdict
+	fmt.Fprintln(b, strings.TrimRight(line, " "))
+}
+
+func pad(s string, width int) string {
+	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
+}
+
+func left(s string, width int) string {
+	return strings.Repeat(" ", max(1, width-utf8.RuneCountInString(s))) + s
+}
+
+// item prints a labelled text over as many lines as it needs.
+func item(b *bufio.Writer, label, text string) {
+	const indent = 10
+	for i, line := range wrapped(text, Width-indent) {
+		if i > 0 {
+			label = ""
+		}
+		fmt.Fprintf(b, "%s%s\n", pad(label, indent), strings.TrimLeft(line, " "))
+	}
+}
+
+// wrapped breaks a text at its spaces. What follows the first line is indented a little more than that; a word that is too
+// long by itself is cut.
+func wrapped(text string, width int) (lines []string) {
+	indent := len(text) - len(strings.TrimLeft(text, " "))
+	line := strings.Repeat(" ", indent)
+	empty := true
+	for _, word := range strings.Fields(text) {
+		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+			lines = append(lines, line)
+			line, empty = strings.Repeat(" ", indent+2), true
+		}
+		if !empty {
+			line += " "
+		}
+		if room := width - utf8.RuneCountInString(line); utf8.RuneCountInString(word) > room {
+			word = string([]rune(word)[:room-1]) + "…"
+		}
+		line, empty = line+word, false
+	}
+	return append(lines, line)
+}
