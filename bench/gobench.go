@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -70,12 +69,12 @@ func (b *bench) goPart(ctx context.Context) error {
 func (b *bench) goPackage(ctx context.Context, program, folder string) error {
 	all := benchmarked{values: map[string][]float64{}, units: map[string]string{}, skipped: map[string]string{}}
 	began := time.Now()
+	var err error
 	for n := range goRounds {
-		out, err := b.goRound(ctx, program, folder)
-		if parsed := all.add(folder, out); err != nil || parsed != nil {
-			return errors.Join(err, parsed)
-		}
-		if passed := time.Since(began); ctx.Err() != nil || passed+passed/time.Duration(n+1) > packageTime {
+		var out []byte
+		out, err = b.goRound(ctx, program, folder)
+		err = errors.Join(err, all.add(folder, out))
+		if passed := time.Since(began); err != nil || ctx.Err() != nil || passed+passed/time.Duration(n+1) > packageTime {
 			break
 		}
 	}
@@ -85,7 +84,7 @@ func (b *bench) goPackage(ctx context.Context, program, folder string) error {
 	for name, why := range all.skipped {
 		b.leaveOut(name, "%s", why)
 	}
-	return nil
+	return err // what was measured is kept all the same
 }
 
 // goRound runs a package's benchmarks once. They make jails, networks and servers, and take them away at their end: so
@@ -106,7 +105,7 @@ func (b *bench) goRound(ctx context.Context, program, folder string) ([]byte, er
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
-		return out.Bytes(), fmt.Errorf("%w: %s", err, last(out.String(), 1500))
+		return out.Bytes(), fmt.Errorf("%w: %s", err, last(out.String(), 500))
 	}
 	return out.Bytes(), nil
 }
@@ -142,6 +141,9 @@ func (m *benchmarked) add(folder string, out []byte) error {
 				value, unit = v.OrigValue, v.OrigUnit
 			}
 			what, unit := metric(unit)
+			if unit == notKept {
+				continue
+			}
 			figure := goName(folder, name) + what
 			m.values[figure] = append(m.values[figure], value)
 			m.units[figure] = unit
@@ -151,29 +153,32 @@ func (m *benchmarked) add(folder string, out []byte) error {
 		errs = append(errs, err)
 	}
 	lines := strings.Split(string(out), "\n")
-	for n, line := range lines {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "--- SKIP: Benchmark"); ok {
-			name, _, _ = strings.Cut(name, " ")
-			m.skipped[goName(folder, name)] = strings.TrimSpace(slices.Concat(lines, []string{""})[n+1])
+	for n, line := range lines[:len(lines)-1] {
+		name, ok := strings.CutPrefix(strings.TrimSpace(line), "--- SKIP: Benchmark")
+		why := strings.TrimSpace(lines[n+1])
+		// One that has figures, or gives no reason, skips no more than a part of itself.
+		if ok && len(lines[n+1])-len(strings.TrimLeft(lines[n+1], " ")) >= 4 {
+			m.skipped[goName(folder, name)] = why
 		}
 	}
 	return errors.Join(errs...)
 }
+
+// notKept is instead of the unit of what a call allocates: that is for whoever works on it.
+const notKept = "not kept"
 
 // metric takes the unit apart that a benchmark gave to a value: what it is a unit of, and the unit itself.
 func metric(printed string) (what, unit string) {
 	switch printed {
 	case "ns/op":
 		return "", "ns"
-	case "B/op":
-		return ", allocated", "B"
-	case "allocs/op":
-		return ", allocations", ""
+	case "B/op", "allocs/op":
+		return "", notKept
 	case "ms/snapshot":
 		return ", each", "ms"
 	}
 	if strings.HasSuffix(printed, "/s") {
-		return ", " + strings.TrimSuffix(printed, "/s") + " a second", printed
+		return ", " + strings.TrimSuffix(printed, "/s"), printed
 	}
 	first, second, two := strings.Cut(printed, "-")
 	if !two {
@@ -198,7 +203,7 @@ func goName(folder, name string) string {
 			best = s
 		}
 	}
-	return best.subject + ": " + report.GoPrefix + full
+	return best.subject + ": " + report.GoPrefix + strings.TrimPrefix(full, "internal/")
 }
 
 type goSubject struct{ prefix, subject string }

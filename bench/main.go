@@ -24,7 +24,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -136,22 +135,10 @@ func printDifference(paths string) error {
 	return report.Difference(os.Stdout, a, b)
 }
 
-// commit is what this program was built from; make bench builds it with the one that it measures. A plus behind it says that
-// the checkout had changes.
+// commit is what the checkout is at; empty where git cannot say.
 func commit() string {
-	info, _ := debug.ReadBuildInfo() // nil where the linker left it out
-	var revision, changed string
-	if info != nil {
-		for _, s := range info.Settings {
-			switch {
-			case s.Key == "vcs.revision":
-				revision = s.Value[:min(12, len(s.Value))]
-			case s.Key == "vcs.modified" && s.Value == "true":
-				changed = "+"
-			}
-		}
-	}
-	return revision + changed
+	out, _ := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
+	return strings.TrimSpace(string(out))
 }
 
 func host() map[string]string {

@@ -19,7 +19,7 @@ import (
 // Run is one run, and the form of its file.
 type Run struct {
 	Time   time.Time         `json:"time"`             // when it began, UTC
-	Commit string            `json:"commit,omitempty"` // what was measured; ends in "+" where the checkout had changes
+	Commit string            `json:"commit,omitempty"` // what was measured; ends in "-dirty" where the checkout had changes
 	Host   map[string]string `json:"host"`
 	Only   []string          `json:"only,omitempty"`   // the parts that were asked for; nothing means all
 	Took   float64           `json:"took_s,omitempty"` // seconds

@@ -43,7 +43,7 @@ func golden(t *testing.T, name, got string) {
 
 // run is one with something of everything. slower makes what is ours slower, and machine everything.
 func run(slower, machine float64) *Run {
-	r := &Run{Time: time.Date(2026, 11, 22, 23, 31, 7, 0, time.UTC), Commit: "3a4c4aa0f3de+", Host: map[string]string{"cpus": "2", "kernel": "6.12.0",
+	r := &Run{Time: time.Date(2026, 11, 22, 23, 31, 7, 0, time.UTC), Commit: "3a4c4aa0f3de-dirty", Host: map[string]string{"cpus": "2", "kernel": "6.12.0",
 		"load_before": "0.01 0.02 0.03 1/90 1234"}, Took: 801, Figures: map[string]Figure{}}
 	times := func(name string, middle float64) {
 		var all []time.Duration
@@ -67,9 +67,9 @@ func run(slower, machine float64) *Run {
 	r.Value("gateway: throughput against bare", "×", 0.61/slower)
 	r.AtLeast("gateway: throughput against bare", 0.65)
 	r.Value("gateway: 1000 idle tunnels, clients and servers of the same process included", "MB", 18.3)
-	r.Samples("gateway: Go, internal/gateway/policy Decide/10000", "ns", []float64{812 * slower, 820 * slower, 833 * slower})
-	r.Samples("start: Go, internal/jail/linux Jail/crun", "ns", []float64{212_000_000, 239_000_000})
-	r.Samples("agents: Go, internal/ringlog Write, lines a second", "lines/s", []float64{11_070_305})
+	r.Samples("gateway: Go, gateway/policy Decide/10000", "ns", []float64{812 * slower, 820 * slower, 833 * slower})
+	r.Samples("start: Go, jail/linux Jail/crun", "ns", []float64{212_000_000, 239_000_000})
+	r.Samples("agents: Go, ringlog Write, lines", "lines/s", []float64{11_070_305})
 	r.Value("moon: distance", "km", 384_400)
 	r.LeftOut = []LeftOut{{"docker run", "Docker is not installed"}}
 	r.Failed = []LeftOut{{"console", "live view: an idle page: no picture came: context deadline exceeded while the machine did something else that took very long"}}
@@ -182,13 +182,13 @@ func TestDifferenceOfTwoRunsKnowsHowMuchFiguresVary(t *testing.T) {
 	}
 	golden(t, "difference.txt", out.String())
 	want := map[string]Verdict{
-		"start: clawjail, cold":                             Worse,
-		"gateway: throughput against bare":                  Worse,
-		"gateway: Go, internal/gateway/policy Decide/10000": Worse,
-		"start: clawjail, warm":                             Same, // two per cent are what figures vary by
-		"growth: descriptors, over 1000 cycles":             Same, // its floor is met, before and after
-		"moon: distance":                                    Gone,
-		"moon: phases":                                      Added,
+		"start: clawjail, cold":                    Worse,
+		"gateway: throughput against bare":         Worse,
+		"gateway: Go, gateway/policy Decide/10000": Worse,
+		"start: clawjail, warm":                    Same, // two per cent are what figures vary by
+		"growth: descriptors, over 1000 cycles":    Same, // its floor is met, before and after
+		"moon: distance":                           Gone,
+		"moon: phases":                             Added,
 	}
 	for _, c := range Compare(a, b) {
 		if v, ok := want[c.Name]; ok && v != c.Verdict {
