@@ -110,6 +110,8 @@ func freePort() (int, error) {
 // Start runs `clawjail up`, which builds no template, and returns when both halves answer.
 func (i *Instance) Start(ctx context.Context) error {
 	cmd := i.Command(context.WithoutCancel(ctx), "up", "--no-build")
+	// Ctrl-C is for whoever runs the instance, who stops it then.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stdout = io.Writer(&i.log)
 	if i.Output != nil {
 		cmd.Stdout = io.MultiWriter(&i.log, i.Output)
