@@ -59,6 +59,7 @@ func (f *fakeContainers) Traces(context.Context) ([]jail.Trace, error) {
 	return []jail.Trace{{Kind: jail.TraceRuntimeState, Name: "ctest00001", Index: -1, ID: "x"}}, nil
 }
 func (f *fakeContainers) RemoveNetwork(context.Context) error { f.note("network"); return nil }
+func (f *fakeContainers) Uninstall(context.Context) error     { f.note("uninstall"); return nil }
 func (f *fakeContainers) Close(context.Context) error         { f.note("close"); return nil }
 
 // Names, specs and owners find their way to the driver of containers, and both drivers count against one bound.

@@ -59,6 +59,8 @@ type Containers interface {
 	Traces(ctx context.Context) ([]jail.Trace, error)
 	// RemoveNetwork removes what all containers share, when there are none.
 	RemoveNetwork(ctx context.Context) error
+	// Uninstall removes every container of the installation, what they have kept in volumes, and what they share.
+	Uninstall(ctx context.Context) error
 	Close(ctx context.Context) error
 }
 

@@ -131,6 +131,9 @@ func mounts(_ context.Context, s Scope) ([]string, error) {
 }
 
 func interfaces(_ context.Context, s Scope) ([]string, error) {
+	if s.Installation == "" {
+		return nil, nil // it was never started; every installation's names begin with no id
+	}
 	all, err := net.Interfaces()
 	var out []string
 	for _, i := range all {
@@ -155,6 +158,9 @@ func nftTables(_ context.Context, s Scope) ([]string, error) {
 }
 
 func ourTables(s Scope) ([]*nftables.Table, error) {
+	if s.Installation == "" {
+		return nil, nil
+	}
 	conn, err := nftables.New()
 	if err != nil {
 		return nil, err

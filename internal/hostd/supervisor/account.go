@@ -16,6 +16,9 @@ import (
 // adminPath is where the programs are that make users.
 const adminPath = "/usr/sbin:/usr/bin:/sbin:/bin"
 
+// accountComment is in the entry of every user that clawjail makes, and of the one of packaging/systemd/clawjail.sysusers.
+const accountComment = "clawjail control plane"
+
 // EnsureAccount makes a system user without a login, with a group of its own, unless there is one. It says whether
 // it did. The home folder is written down and not made.
 func EnsureAccount(ctx context.Context, name, home string) (made bool, err error) {
@@ -46,17 +49,16 @@ func EnsureAccount(ctx context.Context, name, home string) (made bool, err error
 // accountCommands are what makes a system user with the programs that are there: shadow's useradd, FreeBSD's pw, or
 // busybox. It is nil when there are none.
 func accountCommands(name, home, shell string, has func(program string) bool) [][]string {
-	const comment = "clawjail control plane"
 	switch {
 	case has("useradd"):
 		return [][]string{{"useradd", "--system", "--user-group", "--no-create-home", "--home-dir", home,
-			"--shell", shell, "--comment", comment, name}}
+			"--shell", shell, "--comment", accountComment, name}}
 	case has("pw"):
-		return [][]string{{"pw", "useradd", "-n", name, "-d", home, "-s", shell, "-c", comment, "-w", "no"}}
+		return [][]string{{"pw", "useradd", "-n", name, "-d", home, "-s", shell, "-c", accountComment, "-w", "no"}}
 	case has("adduser") && has("addgroup"):
 		return [][]string{
 			{"addgroup", "-S", name},
-			{"adduser", "-S", "-D", "-H", "-h", home, "-s", shell, "-g", comment, "-G", name, name},
+			{"adduser", "-S", "-D", "-H", "-h", home, "-s", shell, "-g", accountComment, "-G", name, name},
 		}
 	}
 	return nil

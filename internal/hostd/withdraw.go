@@ -1,0 +1,209 @@
+package hostd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostd/console"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// FindInstallation reads the installation of a data directory, and makes none: found is false where there never was one.
+func FindInstallation(c config.Config) (in Installation, found bool, err error) {
+	root, err := os.OpenRoot(c.DataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return in, false, nil
+	}
+	if err != nil {
+		return in, false, fmt.Errorf("open the data directory: %w", err)
+	}
+	defer root.Close() // only read from
+	in, err = readInstallation(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return in, false, nil
+	}
+	return in, err == nil, err
+}
+
+// DataEntries are the names of all that clawjail makes in the data directory. What has another name there is somebody else's,
+// perhaps a whole installation. The installation's own file is the last: while it is there, a removal can be gone on with.
+func DataEntries() []string {
+	return []string{"agents", "audit", "cache", "clones", "container-journal", "containers", "control", "database", "journal", "logs", "state",
+		"templates", InstallationFile}
+}
+
+// WithdrawOptions say what Withdraw does.
+type WithdrawOptions struct {
+	// Volumes removes what containers have kept at the engine as well.
+	Volumes bool
+	// DryRun only looks whether neither half runs.
+	DryRun bool
+	// Then is called when nothing of the installation is on the host any more, while nobody can start it. May be nil.
+	Then func(ctx context.Context, in Installation) error
+}
+
+// Withdraw takes an installation off the host: it ends every jail and every container, kept ones too, and removes what they
+// share. What is on the disk stays, so that a host daemon that is started again makes the agents' jails anew. It refuses while a
+// half of clawjail runs, needs none, and may be called again after it stopped half-way.
+func Withdraw(ctx context.Context, o RunOptions, how WithdrawOptions) (err error) {
+	if os.Geteuid() != 0 {
+		return problem.New(problem.NoRoot, "run it with sudo", "taking clawjail off the host needs root")
+	}
+	_, found, err := FindInstallation(o.Config)
+	if err != nil || !found {
+		return err
+	}
+	if err := controlRests(o.Config); err != nil {
+		return err
+	}
+	if how.DryRun {
+		return hostRests(o.Config)
+	}
+	self := os.Geteuid()
+	for _, f := range []folder{
+		{o.Config.RunDir, 0o750, self, -1}, {consolesDir(o.Config), 0o700, self, -1}, {LogsDir(o.Config), 0o700, self, -1},
+		{journalPath(o.Config), 0o700, self, -1}, {containerJournalPath(o.Config), 0o700, self, -1},
+	} { // those that a reboot has taken, or an earlier call
+		if err := f.make(); err != nil {
+			return err
+		}
+	}
+
+	return o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) error {
+		if err := o.withdrawJails(ctx, in, pool, parts, journal, how); err != nil {
+			return err
+		}
+		if how.Then == nil {
+			return nil
+		}
+		return how.Then(ctx, in)
+	})
+}
+
+func (o RunOptions) withdrawJails(ctx context.Context, in Installation, pool *jail.Pool, parts Parts, journal jail.Journal, how WithdrawOptions) (err error) {
+	open := true
+	end := func() error {
+		if !open {
+			return nil
+		}
+		open = false
+		return parts.Close(context.WithoutCancel(ctx))
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	consoles, err := console.New(console.Options{Installation: in.ID, Dir: consolesDir(o.Config), Logs: LogsDir(o.Config),
+		Keep: int64(o.Config.Agents.Log), Log: o.Log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, consoles.Close()) }()
+	life, err := jail.NewLifecycle(ctx, jail.Options{Installation: in.ID, Parts: parts.Parts, Pool: pool, Journal: journal, Log: o.Log,
+		Now: o.Now, Console: consoles})
+	if err != nil {
+		return err
+	}
+	defer life.Close()
+	m := makers{life: life, template: func(context.Context, string) error { return nil }}
+	containers, err := o.withdrawnContainers(in)
+	if err != nil {
+		return err
+	}
+	if containers != nil {
+		m.containers = containers
+		defer func() { err = errors.Join(err, containers.Close(context.WithoutCancel(ctx))) }()
+	}
+	if err := endJails(ctx, m, o.Log); err != nil {
+		return err
+	}
+	if _, err := life.Reap(ctx, jail.ReapOptions{}); err != nil {
+		return err
+	}
+	if containers != nil {
+		remove := containers.RemoveNetwork
+		if how.Volumes {
+			remove = containers.Uninstall
+		}
+		if err := remove(ctx); err != nil {
+			return err
+		}
+	}
+	if err := end(); err != nil {
+		return err
+	}
+	if o.Substrate.Uninstall == nil {
+		return nil
+	}
+	return o.Substrate.Uninstall(ctx, o.Config, in.ID, pool)
+}
+
+// withdrawnContainers is the driver of containers; nil where there is no engine and nobody wrote down a container.
+func (o RunOptions) withdrawnContainers(in Installation) (_ Containers, err error) {
+	if o.Substrate.Containers == nil {
+		return nil, nil
+	}
+	noted, err := filepath.Glob(filepath.Join(containerJournalPath(o.Config), "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(o.Config.Docker.Socket); err != nil && len(noted) == 0 {
+		return nil, nil
+	}
+	records, err := OpenJournal(containerJournalPath(o.Config), in.ID, o.Log)
+	if err != nil {
+		return nil, err
+	}
+	co := ContainerOptions{Journal: records, Log: o.Log, Now: o.Now, Barrier: func(jail.Step) {},
+		Output: func(jail.Agent, jail.Stream) (LogWriter, error) {
+			return nil, errors.New("the installation is being removed")
+		}}
+	if control, err := lookupAccount(o.Config.User); err == nil {
+		co.UID, co.GID = control.uid, control.gid
+	}
+	made, err := o.Substrate.Containers(o.Config, in.ID, co)
+	if err != nil {
+		return nil, errors.Join(err, records.Close())
+	}
+	return journalled{made, records}, nil
+}
+
+// journalled closes the journal of a driver with it.
+type journalled struct {
+	Containers
+	records *FileJournal
+}
+
+func (j journalled) Close(ctx context.Context) error {
+	return errors.Join(j.Containers.Close(ctx), j.records.Close())
+}
+
+// controlRests refuses while a control plane of the installation runs: it has the lock of its spill file for as long.
+func controlRests(c config.Config) error {
+	return rests(filepath.Join(ControlDir(c), "audit.spill"), "the control plane")
+}
+
+// hostRests refuses while a host daemon of the installation runs.
+func hostRests(c config.Config) error { return rests(lockPath(c), "the host daemon") }
+
+func rests(path, who string) error {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look whether %s runs: %w", who, err)
+	}
+	defer f.Close() // gives the lock back as well
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return problem.New(problem.Conflict, "stop it first: systemctl stop clawjail-hostd clawjail, or end `clawjail up` with Ctrl-C",
+			"%s of this installation runs", who)
+	}
+	return err
+}
