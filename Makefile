@@ -12,6 +12,10 @@ AS_ROOT = -exec "sudo --preserve-env=PATH,HOME,SCREENSHOTS"
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 ROOT = $(if $(filter 0,$(shell id -u)),,sudo)
 
+PREFIX ?= /usr/local
+DESTDIR ?=
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
 .NOTPARALLEL:
 
 .PHONY: help
@@ -56,6 +60,23 @@ demo: ## a jailed Chromium loads a page, takes a screenshot and leaves nothing b
 	@scripts/setup.sh run
 	@$(MAKE) --no-print-directory template
 	$(ROOT) bin/clawjail demo
+
+.PHONY: manual
+manual: ## manual pages and completions, in out/manual
+	@rm -rf out/manual
+	go run ./packaging/manual -out out/manual -version '$(VERSION)'
+
+.PHONY: install
+install: build manual ## put clawjail in its places, below PREFIX (/usr/local); as root, or with DESTDIR
+	PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' packaging/stage.sh install
+
+.PHONY: uninstall
+uninstall: ## take the files of `make install` away; data, configuration and jails stay (first: clawjail uninstall)
+	PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' packaging/stage.sh uninstall
+
+.PHONY: packages
+packages: ## packages for Debian, Ubuntu and Fedora, in out/packages
+	@packaging/packages.sh '$(VERSION)'
 
 .PHONY: clean
 clean: ## remove what was built; templates and data stay

@@ -47,6 +47,11 @@ docker-compose docker-compose?  reads the files that agents are written to
 docker-registry docker-registry?  serves images to the tests
 node nodejs                    installs the clients of the tests
 npm npm                        the same
+rpm rpm                        looks into our packages
+man man-db                     renders our manual pages
+zsh zsh                        completes
+fish fish                      the same
+shellcheck shellcheck          reads our scripts
 chromium chromium?             the browser tests
 chromium-headless-shell chromium-headless-shell?  the browser tests
 '
