@@ -18,7 +18,6 @@ import (
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/hostd/supervisor"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/template"
 )
 
 // maxSmallFile bounds keys and passphrases, which are files of a few lines.
@@ -203,7 +202,7 @@ func (p *program) backupProgress(cmd *cobra.Command) (backup.Progress, func()) {
 		if stage == "read the files" {
 			unit = "files"
 		}
-		bar.step(template.Progress{Stage: stage, Done: done, Total: total, Unit: unit})
+		bar.step(step{Stage: stage, Done: done, Total: total, Unit: unit})
 	}, bar.end
 }
 
