@@ -328,9 +328,20 @@ func TestEveryCommandOfTheDocumentationRuns(t *testing.T) {
 			t.Logf("%d blocks in %v", len(o.ran), time.Since(began).Round(time.Millisecond))
 		})
 	}
-	for path := range assumes {
-		if !slices.ContainsFunc(pages, func(p manual.Page) bool { return p.Path == path }) {
+	for path, has := range assumes {
+		n := slices.IndexFunc(pages, func(p manual.Page) bool { return p.Path == path })
+		if n < 0 {
 			t.Errorf("there is no page %s", path)
+			continue
+		}
+		blocks, err := pages[n].Blocks()
+		if err != nil {
+			t.Error(err)
+		}
+		for section := range has.before {
+			if section != "" && !slices.ContainsFunc(blocks, func(b manual.Block) bool { return b.Section == section }) {
+				t.Errorf("%s has no block in a section %q", path, section)
+			}
 		}
 	}
 	t.Logf("%d blocks of commands and %d scripts were run; left, by their reasons: %v", ran, scripts, left)

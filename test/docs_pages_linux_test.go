@@ -24,7 +24,7 @@ const (
 
 // assumes is the table of the pages that take something for granted.
 var assumes = map[string]assumed{
-	"README.md":       {before: map[string]string{"Log an agent in without giving it your password": aCookieFile}},
+	"README.md":       {before: map[string]string{"Five minutes: an agent that is logged in without knowing the password": aCookieFile}},
 	"docs/agents.md":  {before: map[string]string{"": `printf 'clawbots:\n  - name: dev-bot\n' > clawbots.yml`}},
 	"docs/browser.md": {before: map[string]string{"": anAdmin, "Files": "echo 'who I am' > cv.txt"}},
 	"docs/cdp.md":     {before: map[string]string{"": aSession}},
