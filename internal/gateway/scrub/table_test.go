@@ -339,7 +339,7 @@ func TestScrubbing(t *testing.T) {
 
 func TestTheTableInTheDocumentationIsTheOneOfTheTests(t *testing.T) {
 	var b strings.Builder
-	b.WriteString(`# What scrubbing covers
+	b.WriteString(`# What does scrubbing find, and what not?
 
 The gateway puts a credential into a request and takes it out of the answer: out of headers, body and trailers, as they stream. It
 looks for the value itself and for the listed encodings, for each value of at least 8 bytes. That is for accidents, such as an
