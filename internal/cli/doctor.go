@@ -35,19 +35,10 @@ func newDoctorCommand(p *program) *cobra.Command {
 		Args:    arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			o := doctor.Options{ConfigPath: p.configFile()}
-			load := config.Load
-			if os.Geteuid() == 0 {
-				load = config.LoadTrusted // as the host daemon reads it
-			}
-			if o.Config, o.ConfigErr = load(o.ConfigPath); o.ConfigErr != nil {
-				o.Config = config.Default() // the rest of the machine is worth looking at all the same
-			}
-			url, err := p.controlURL(o.Config)
+			o, err := p.doctorOptions()
 			if err != nil {
 				return err
 			}
-			o.ControlURL = url.String()
 			if record != "" {
 				if o.ConfigErr != nil {
 					return o.ConfigErr
@@ -80,6 +71,24 @@ func newDoctorCommand(p *program) *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&record, "record", "", "write what this FreeBSD host's commands answer to a new `file`, and examine nothing")
 	return cmd
+}
+
+// doctorOptions are for this machine. A configuration that cannot be read is one of the things that a doctor tells.
+func (p *program) doctorOptions() (doctor.Options, error) {
+	o := doctor.Options{ConfigPath: p.configFile()}
+	load := config.Load
+	if os.Geteuid() == 0 {
+		load = config.LoadTrusted // as the host daemon reads it
+	}
+	if o.Config, o.ConfigErr = load(o.ConfigPath); o.ConfigErr != nil {
+		o.Config = config.Default() // the rest of the machine is worth looking at all the same
+	}
+	url, err := p.controlURL(o.Config)
+	if err != nil {
+		return o, err
+	}
+	o.ControlURL = url.String()
+	return o, nil
 }
 
 // examineSpawn is the privilege mode that programs would be spawned with, and why it would not work.

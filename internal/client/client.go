@@ -90,6 +90,15 @@ func (c *Client) Info(ctx context.Context) (out api.Info, err error) {
 	return out, err
 }
 
+// Metrics are the numbers of the control plane, as Prometheus reads them.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
+	response, err := c.send(ctx, http.MethodGet, "/metrics", nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return whole(ctx, response)
+}
+
 func sessionPath(id string, more ...string) string {
 	return pathOf("sessions", append([]string{id}, more...)...)
 }
