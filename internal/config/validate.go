@@ -70,6 +70,12 @@ func (v *validation) flaw(field, hint, format string, args ...any) {
 	v.AddFlaw(problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf(format, args...)})
 }
 
+// shared are folders of systems. What clawjail makes has plain names, such as cache and database: among the things of others
+// it would take theirs for its own, and remove them when it is uninstalled.
+var shared = []string{"/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run", "/sbin", "/srv",
+	"/sys", "/tmp", "/usr", "/usr/lib", "/usr/local", "/usr/local/etc", "/usr/local/lib", "/usr/share", "/var", "/var/cache", "/var/db", "/var/lib",
+	"/var/log", "/var/run", "/var/spool", "/var/tmp", "/private", "/private/etc", "/private/tmp", "/private/var", "/Library", "/System", "/Users"}
+
 func (c Config) validatePaths(v *validation) {
 	for _, p := range []struct{ field, path string }{
 		{"data_dir", c.DataDir}, {"run_dir", c.RunDir}, {"templates_dir", c.TemplatesDir},
@@ -78,8 +84,11 @@ func (c Config) validatePaths(v *validation) {
 			continue // follows from data_dir, which has been reported
 		}
 		v.path(p.field, p.path)
-		if p.path == "/" {
+		switch {
+		case p.path == "/":
 			v.flaw(p.field, "name a folder of its own", "must not be the root of the file system")
+		case slices.Contains(shared, p.path):
+			v.flaw(p.field, "name a folder of its own, for example "+filepath.Join(p.path, "clawjail"), "must not be %s, which others use as well", p.path)
 		}
 	}
 	if len(c.RunDir) > longestRunDir {
