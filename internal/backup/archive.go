@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -230,6 +229,3 @@ func stopped(ctx context.Context, err error) error {
 	}
 	return damaged(err)
 }
-
-// stamp is a time as it stands in names.
-func stamp(t time.Time) string { return t.UTC().Format("20060102T150405Z") }

@@ -221,9 +221,9 @@ func noSpace(err error) error {
 	return problem.Wrap(err, problem.DiskFull, "free some space; nothing was changed", "the disk is full")
 }
 
-// exclusively takes the lock of a folder for as long as the file that it returns is open.
+// exclusively takes the lock of a file or a folder for as long as the file that it returns is open.
 func exclusively(dir string) (_ *os.File, taken bool, err error) {
-	d, err := os.Open(dir)
+	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, false, err
 	}
@@ -232,4 +232,16 @@ func exclusively(dir string) (_ *os.File, taken bool, err error) {
 		return nil, errors.Is(err, unix.EWOULDBLOCK), err
 	}
 	return d, false, nil
+}
+
+// ownFolder refuses what is not a folder of the user's that nobody else can enter.
+func ownFolder(d *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(d.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return problem.New(problem.Conflict, "look what it is, and move it away", "%s is not a folder that clawjail has made", d.Name())
+	}
+	return nil
 }

@@ -13,15 +13,13 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 )
-
-// workDir is where the copies are made that go into a backup. Only root can enter it, and the next backup removes what
-// one that was killed has left.
-const workDir = ".backup"
 
 // Options are what a backup is made of.
 type Options struct {
@@ -68,7 +66,7 @@ func Create(ctx context.Context, w io.Writer, o Options) (m Manifest, err error)
 		}
 		defer func() { err = errors.Join(err, release()) }()
 	}
-	work := filepath.Join(c.DataDir, workDir)
+	work := filepath.Join(c.DataDir, hostd.BackupDir)
 	release, err := takeWork(work)
 	if err != nil {
 		return m, err
@@ -114,7 +112,8 @@ func installation(dir string) (in hostd.Installation, err error) {
 	return in, nil
 }
 
-// takeWork makes the folder of copies anew, for one backup at a time.
+// takeWork makes the folder of copies anew, for one backup at a time. What one that was killed has left is removed. A folder that
+// is not the user's own, or that others may enter, is not one of a backup.
 func takeWork(dir string) (release func() error, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
@@ -125,6 +124,9 @@ func takeWork(dir string) (release func() error, err error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if err := ownFolder(locked); err != nil {
+		return nil, errors.Join(err, locked.Close())
 	}
 	clear := func() error {
 		entries, err := os.ReadDir(dir)
@@ -309,7 +311,7 @@ func (b *collection) database() error {
 }
 
 func (b *collection) readKey() ([]byte, error) {
-	data, err := os.ReadFile(VaultKeyPath(b.o.Config))
+	data, err := readKeyFile(b.o.Config)
 	if errors.Is(err, fs.ErrNotExist) && !b.o.WithKey && b.o.KeyTo == nil {
 		return nil, nil
 	}
@@ -320,8 +322,36 @@ func (b *collection) vaultKey() (err error) {
 	if b.key, err = b.readKey(); err != nil || !b.o.WithKey {
 		return err
 	}
-	return b.copy(vaultName, VaultKeyPath(b.o.Config))
+	to, err := b.place(vaultName)
+	if err != nil {
+		return err
+	}
+	b.add(vaultName, to)
+	return writeNew(to, b.key)
 }
+
+// readKeyFile reads the vault's key. Where the configuration names the file it may be a link; in the control plane's own folder it
+// may not: whoever has taken that over would have root read any file.
+func readKeyFile(c config.Config) ([]byte, error) {
+	path := VaultKeyPath(c)
+	open := openRegular
+	if c.Vault.KeyFile != "" {
+		open = os.Open
+	}
+	f, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // only read from
+	data, err := io.ReadAll(io.LimitReader(f, maxKey+1))
+	if err == nil && len(data) > maxKey {
+		err = fmt.Errorf("%s is too long for a key", path)
+	}
+	return data, err
+}
+
+// maxKey bounds what is read of a key, which is a few lines.
+const maxKey = 64 << 10
 
 // recordings takes those that are there. Each is held by a second name, so that retention cannot remove it meanwhile; of
 // one that grows, what is there now is taken.
@@ -340,6 +370,14 @@ func (b *collection) recordings() error {
 		}
 		if err != nil {
 			return b.copied(name, path) // another file system, or one without such names
+		}
+		// Nobody but the control plane has files there; a folder that was exchanged meanwhile leads to another's.
+		var own, file unix.Stat_t
+		if err := errors.Join(unix.Stat(hostd.ControlDir(b.o.Config), &own), unix.Lstat(to, &file)); err != nil {
+			return err
+		}
+		if file.Uid != own.Uid {
+			return fmt.Errorf("%s belongs to user %d, and is no recording: move it away", path, file.Uid)
 		}
 		b.add(name, to)
 		return nil

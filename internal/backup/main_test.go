@@ -96,7 +96,7 @@ func newHouse(t *testing.T) *house {
 
 // unprotect lets the checkpoints be removed, also those that were moved aside.
 func (h *house) unprotect() {
-	for _, dir := range []string{"", "replaced-*", ".restore/new"} {
+	for _, dir := range []string{"", "replaced-*", ".clawjail-restore/new"} {
 		found, _ := filepath.Glob(filepath.Join(h.c.DataDir, dir, "audit", "checkpoints")) // the pattern is good
 		for _, path := range found {
 			h.must(checkpoint.Unprotect(path))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -24,10 +25,6 @@ import (
 	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 )
-
-// RestoredConfig is where the configuration of a backup is put, in the data directory. It replaces none: it may name other
-// folders than those that are restored into.
-const RestoredConfig = "clawjail.restored.yml"
 
 // Owner is a user of the system.
 type Owner struct{ UID, GID int }
@@ -82,7 +79,7 @@ func Restore(ctx context.Context, r io.Reader, o RestoreOptions) (out Restored, 
 	if err != nil {
 		return out, err
 	}
-	defer func() { err = errors.Join(noSpace(err), release()) }()
+	defer func() { err = errors.Join(err, release()) }()
 	if out.Finished, err = swap.Finish(c.DataDir); err != nil {
 		return out, err
 	}
@@ -90,22 +87,24 @@ func Restore(ctx context.Context, r io.Reader, o RestoreOptions) (out Restored, 
 	if err != nil {
 		return out, err
 	}
-	if len(present) > 0 && !o.Replace {
-		return out, problem.New(problem.Conflict, "say --replace: it is moved into a folder beside, and nothing is removed",
-			"there is an installation in %s already", c.DataDir)
+	if err := replaceable(c, present, o.Replace); err != nil {
+		return out, err
 	}
 	stage := filepath.Join(c.DataDir, swap.Stage)
 	fresh := filepath.Join(stage, swap.New)
 	if err := os.Mkdir(stage, 0o700); err != nil {
-		return out, err
+		return out, noSpace(err)
 	}
 	if err := os.Mkdir(fresh, 0o755); err != nil {
 		return out, err
 	}
-	committed := false
 	defer func() {
-		if !committed { // a plan is carried out by whoever is next; what has none is taken away
-			err = errors.Join(err, os.RemoveAll(stage))
+		switch { // a plan is carried out by whoever is next; what has none is taken away
+		case !swap.Decided(c.DataDir):
+			err = errors.Join(noSpace(err), os.RemoveAll(stage))
+		case err != nil:
+			err = problem.Wrap(err, problem.Internal, "mend what it says, then start the host daemon, or restore again: either ends it first",
+				"the restore is half done")
 		}
 	}()
 	s, err := newShelf(fresh, func(string) bool { return true })
@@ -127,6 +126,9 @@ func Restore(ctx context.Context, r io.Reader, o RestoreOptions) (out Restored, 
 	}
 	step("verify")
 	m := out.Manifest
+	if err := sameInstallation(m, fresh); err != nil {
+		return out, err
+	}
 	if m.Database.Included {
 		o.Progress.say("verify the database and the audit log", 0, 0)
 		report, err := verify(ctx, fresh)
@@ -142,12 +144,20 @@ func Restore(ctx context.Context, r io.Reader, o RestoreOptions) (out Restored, 
 			return out, err
 		}
 	}
-	aside := "replaced-" + stamp(o.Now())
-	if out.VaultKey, err = placeVaultKey(m, o, fresh, aside); err != nil {
+	aside := hostd.ReplacedDir(c.DataDir, o.Now())
+	plan := swap.Plan{Aside: aside}
+	if out.VaultKey, plan.Outside, err = placeVaultKey(m, o, fresh, aside); err != nil {
 		return out, err
 	}
+	defer func() {
+		for _, outside := range plan.Outside {
+			if !swap.Decided(c.DataDir) {
+				err = errors.Join(err, remove(outside.Path+swap.Suffix))
+			}
+		}
+	}()
 	if !o.KeepGrants {
-		if err := os.Remove(filepath.Join(fresh, "data/control/grants.key")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := remove(filepath.Join(fresh, "data/control/grants.key")); err != nil {
 			return out, err
 		}
 	}
@@ -163,7 +173,7 @@ func Restore(ctx context.Context, r io.Reader, o RestoreOptions) (out Restored, 
 		return out, err
 	}
 	if m.has(configName) {
-		out.Config = filepath.Join(c.DataDir, RestoredConfig)
+		out.Config = filepath.Join(c.DataDir, hostd.RestoredConfig)
 	}
 	out.StateKept = !m.AgentState && slices.Contains(present, stateDir)
 	if err := settle(ctx, fresh, o.Control); err != nil {
@@ -175,13 +185,17 @@ func Restore(ctx context.Context, r io.Reader, o RestoreOptions) (out Restored, 
 	if err := ctx.Err(); err != nil {
 		return out, err
 	}
+	// A control plane that has started since writes into what would be moved aside.
+	if err := controlRests(c); err != nil {
+		return out, err
+	}
 	step("commit")
-	committed = true
-	return out, swap.Commit(c.DataDir, swap.Plan{Items: items, Aside: aside}, o.Step)
+	plan.Items = items
+	return out, swap.Commit(c.DataDir, plan, o.Step)
 }
 
 // belongings are the entries of a data directory that a restore replaces.
-var belongings = []string{hostd.InstallationFile, "control", open.Folder, "audit", "agents", stateDir, RestoredConfig}
+var belongings = []string{hostd.InstallationFile, "control", open.Folder, "audit", "agents", stateDir, hostd.RestoredConfig}
 
 // occupied are those of them that are there and not empty.
 func occupied(dir string) (present []string, err error) {
@@ -205,6 +219,34 @@ func occupied(dir string) (present []string, err error) {
 		present = append(present, name)
 	}
 	return present, nil
+}
+
+// replaceable refuses what is in a data directory without the word for it, and what is not an installation even with it: other
+// programs have a folder named database, too.
+func replaceable(c config.Config, present []string, word bool) error {
+	if len(present) == 0 {
+		return nil
+	}
+	switch _, found, err := hostd.FindInstallation(c); {
+	case err == nil && !found && onlyTheKey(c, present):
+		return nil // put there for the restore
+	case err == nil && !found:
+		return problem.New(problem.Conflict, "if it is clawjail's, move it away; else name another data_dir",
+			"%s has %s, but no %s: it may be somebody else's", c.DataDir, strings.Join(present, ", "), hostd.InstallationFile)
+	case !word:
+		return problem.New(problem.Conflict, "say --replace: it is moved into a folder beside, and nothing is removed",
+			"there is an installation in %s already", c.DataDir)
+	}
+	return nil // also one whose file is damaged: that is a reason to restore
+}
+
+// onlyTheKey says whether a folder of a control plane is there, and has the vault's key alone.
+func onlyTheKey(c config.Config, present []string) bool {
+	if len(present) != 1 || present[0] != filepath.Base(hostd.ControlDir(c)) {
+		return false
+	}
+	entries, err := os.ReadDir(hostd.ControlDir(c))
+	return err == nil && len(entries) == 1 && filepath.Join(hostd.ControlDir(c), entries[0].Name()) == VaultKeyPath(c)
 }
 
 // suits looks whether a backup goes with the configuration.
@@ -275,6 +317,18 @@ func (s *sparse) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// sameInstallation looks whether the file of the installation that was unpacked can be read, and is the manifest's.
+func sameInstallation(m Manifest, dir string) error {
+	in, found, err := hostd.FindInstallation(config.Config{DataDir: filepath.Join(dir, "data")})
+	if err == nil && (!found || string(in.ID) != m.Installation) {
+		err = fmt.Errorf("its installation is %q, and the manifest says %q", in.ID, m.Installation)
+	}
+	if err != nil {
+		return damaged(err)
+	}
+	return nil
+}
+
 // verify looks at a database that was unpacked: whether it is whole and no newer than this program, and whether the audit log in
 // it is the one that its checkpoints speak of. Its schema is brought up to date.
 func verify(ctx context.Context, dir string) (audit.Report, error) {
@@ -325,55 +379,68 @@ func endSignIns(ctx context.Context, dir string) (n int, err error) {
 	return n, err
 }
 
-// placeVaultKey puts the vault's key where the configuration has it. One that is there already stays when no other is given.
-func placeVaultKey(m Manifest, o RestoreOptions, fresh, aside string) (from string, err error) {
+// placeVaultKey puts the vault's key where the configuration has it, among what is swapped or beside the file that it replaces.
+// One that is there already stays when no other is given.
+func placeVaultKey(m Manifest, o RestoreOptions, fresh, aside string) (from string, outside []swap.Outside, err error) {
 	path := VaultKeyPath(o.Config)
-	staged := filepath.Join(fresh, filepath.FromSlash(vaultName))
 	var key []byte
 	switch {
 	case o.VaultKey != nil:
 		from, key = "file", o.VaultKey
 	case m.VaultKey:
-		if key, err = os.ReadFile(staged); err != nil {
-			return "", err
+		if key, err = os.ReadFile(filepath.Join(fresh, filepath.FromSlash(vaultName))); err != nil {
+			return "", nil, err
 		}
 		from = "backup"
 	default:
-		key, err = os.ReadFile(path)
+		key, err = readKeyFile(o.Config)
 		if errors.Is(err, fs.ErrNotExist) {
-			return "", nil
+			return "", nil, nil
 		}
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
 		from = "kept"
 	}
-	if filepath.Dir(path) == hostd.ControlDir(o.Config) {
-		return from, writeNew(filepath.Join(fresh, "data/control", filepath.Base(path)), key)
+	// What is in a folder that is swapped goes with it.
+	if rel, err := filepath.Rel(o.Config.DataDir, path); err == nil && filepath.IsLocal(rel) {
+		if top, _, _ := strings.Cut(filepath.ToSlash(rel), "/"); slices.Contains(belongings, top) {
+			staged := filepath.Join(fresh, "data", rel)
+			return from, nil, errors.Join(os.MkdirAll(filepath.Dir(staged), 0o700), writeNew(staged, key))
+		}
 	}
-	// It is elsewhere, which is nothing that is swapped with the rest. A key there that is another is kept beside it.
+	// It is elsewhere. A key there that is another is kept beside it.
+	if found, err := filepath.EvalSymlinks(path); err == nil {
+		path = found
+	}
 	old, err := os.ReadFile(path)
 	switch {
 	case err == nil && slices.Equal(old, key):
-		return from, nil
-	case err == nil:
-		if !o.Replace {
-			return "", problem.New(problem.Conflict, "say --replace: it is kept beside", "there is another key in %s", path)
-		}
-		if err := writeNew(path+"."+aside, old); err != nil {
-			return "", err
-		}
-	case !errors.Is(err, fs.ErrNotExist):
-		return "", err
+		return from, nil, nil
+	case err == nil && !o.Replace:
+		return "", nil, problem.New(problem.Conflict, "say --replace: it is kept beside", "there is another key in %s", path)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return "", nil, err
 	}
-	next := path + ".restored"
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
+	next := path + swap.Suffix
+	if err := remove(next); err != nil {
+		return "", nil, err
 	}
 	if err := writeNew(next, key); err != nil {
-		return "", err
+		return "", nil, errors.Join(err, remove(next))
 	}
-	return from, errors.Join(os.Chown(next, o.Control.UID, o.Control.GID), os.Rename(next, path), swap.SyncDir(filepath.Dir(path)))
+	if err := errors.Join(os.Chown(next, o.Control.UID, o.Control.GID), swap.SyncDir(filepath.Dir(path))); err != nil {
+		return "", nil, errors.Join(err, remove(next))
+	}
+	return from, []swap.Outside{{Path: path, Aside: path + "." + aside}}, nil
+}
+
+// remove removes a file, if there is one.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func writeNew(path string, data []byte) error {
@@ -393,7 +460,7 @@ func arrange(fresh string, m Manifest) (items []string, err error) {
 		}
 	}
 	if m.has(configName) {
-		if err := os.Rename(filepath.Join(fresh, configName), filepath.Join(fresh, RestoredConfig)); err != nil {
+		if err := os.Rename(filepath.Join(fresh, configName), filepath.Join(fresh, hostd.RestoredConfig)); err != nil {
 			return nil, err
 		}
 	}
@@ -489,13 +556,17 @@ func Check(ctx context.Context, r io.Reader, k Keys, temp string, progress Progr
 	}
 	defer func() { err = errors.Join(noSpace(err), os.RemoveAll(dir)) }()
 	s, err := newShelf(dir, func(name string) bool {
-		return name == databaseName || name == dataPrefix+"audit/checkpoints" || name == dataPrefix+"control/audit.key"
+		return name == databaseName || name == dataPrefix+"audit/checkpoints" || name == dataPrefix+"control/audit.key" ||
+			name == dataPrefix+hostd.InstallationFile
 	})
 	if err != nil {
 		return m, nil, err
 	}
 	defer func() { err = errors.Join(err, s.root.Close()) }()
-	if m, err = read(ctx, r, k, progress, func(Manifest) error { return nil }, s.receive); err != nil || !m.Database.Included {
+	if m, err = read(ctx, r, k, progress, func(Manifest) error { return nil }, s.receive); err != nil {
+		return m, nil, err
+	}
+	if err := sameInstallation(m, dir); err != nil || !m.Database.Included {
 		return m, nil, err
 	}
 	progress.say("verify the database and the audit log", 0, 0)

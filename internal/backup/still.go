@@ -31,17 +31,7 @@ func still(c config.Config) (release func() error, err error) {
 			err = errors.Join(err, locked.Close())
 		}
 	}()
-	// The control plane has the spill file for as long as it runs.
-	spill, taken, err := exclusively(filepath.Join(hostd.ControlDir(c), "audit.spill"))
-	switch {
-	case taken:
-		return nil, problem.New(problem.Conflict, stopHint, "the control plane is running")
-	case err == nil:
-		err = spill.Close()
-	case errors.Is(err, fs.ErrNotExist):
-		err = nil
-	}
-	if err != nil {
+	if err := controlRests(c); err != nil {
 		return nil, err
 	}
 	for _, dir := range hostd.Journals(c) {
@@ -59,4 +49,18 @@ func still(c config.Config) (release func() error, err error) {
 		return nil, err
 	}
 	return locked.Close, nil
+}
+
+// controlRests refuses while a control plane runs: it has the spill file for as long.
+func controlRests(c config.Config) error {
+	spill, taken, err := exclusively(filepath.Join(hostd.ControlDir(c), "audit.spill"))
+	switch {
+	case taken:
+		return problem.New(problem.Conflict, stopHint, "the control plane is running")
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return spill.Close()
 }

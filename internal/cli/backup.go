@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -116,6 +118,9 @@ func (p *program) backup(cmd *cobra.Command, path string, b backingUp) (err erro
 	if b.open.identity != "" {
 		return usage(cmd, "--identity goes with --check")
 	}
+	if b.key != "" && filepath.Clean(b.key) == filepath.Clean(path) {
+		return usage(cmd, "--key needs a file of its own")
+	}
 	if err := needRoot(cmd); err != nil {
 		return err
 	}
@@ -160,7 +165,7 @@ func (p *program) backup(cmd *cobra.Command, path string, b backingUp) (err erro
 	if err != nil {
 		return err
 	}
-	for _, out := range outputs {
+	for _, out := range slices.Backward(outputs) { // the key first: a backup that is there is whole
 		if err := out.Keep(); err != nil {
 			return err
 		}

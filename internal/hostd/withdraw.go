@@ -7,9 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/backup/swap"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd/console"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -36,9 +41,39 @@ func FindInstallation(c config.Config) (in Installation, found bool, err error) 
 // DataEntries are the names of all that clawjail makes in the data directory. What has another name there is somebody else's,
 // perhaps a whole installation. The installation's own file is the last: while it is there, a removal can be gone on with.
 func DataEntries() []string {
-	return []string{"agents", "audit", "cache", "clones", "container-journal", "containers", "control", "database", "journal", "logs", "state",
-		"templates", InstallationFile}
+	return []string{BackupDir, swap.Stage, RestoredConfig, "agents", "audit", "cache", "clones", "container-journal", "containers", "control",
+		"database", "journal", "logs", "state", "templates", InstallationFile}
 }
+
+const (
+	// BackupDir is where the copies are made that go into a backup. Only root can enter it.
+	BackupDir = ".clawjail-backup"
+	// RestoredConfig is where the configuration of a backup is put. It replaces none: it may name other folders than those
+	// that are restored into.
+	RestoredConfig = "clawjail.restored.yml"
+)
+
+// ReplacedDir names the folder of what a restore replaces at a time: a name that the data directory does not have yet.
+func ReplacedDir(dir string, now time.Time) string {
+	name := "replaced-" + now.UTC().Format("20060102T150405Z")
+	for n := 2; ; n++ {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+			return name
+		}
+		name = fmt.Sprintf("replaced-%s-%d", now.UTC().Format("20060102T150405Z"), n)
+	}
+}
+
+// IsReplaced says whether an entry of the data directory is a folder of what a restore has replaced.
+func IsReplaced(name string) bool { return replacedName.MatchString(name) }
+
+// IsRunEntry says whether an entry of the run directory is one that clawjail makes.
+func IsRunEntry(name string) bool {
+	return slices.Contains([]string{"hostd.sock", "hostd.lock", "console", "containers", "relay", "netns", "jails", "bundles", "runtime", "tokens"}, name) ||
+		strings.HasPrefix(name, "doctor-") || strings.HasPrefix(name, tempPrefix)
+}
+
+var replacedName = regexp.MustCompile(`^replaced-[0-9]{8}T[0-9]{6}Z(-[0-9]+)?$`)
 
 // WithdrawOptions say what Withdraw does.
 type WithdrawOptions struct {
@@ -52,7 +87,7 @@ type WithdrawOptions struct {
 
 // Withdraw takes an installation off the host: it ends every jail and every container, kept ones too, and removes what they
 // share. What is on the disk stays, so that a host daemon that is started again makes the agents' jails anew. It refuses while a
-// half of clawjail runs, needs none, and may be called again after it stopped half-way.
+// half of clawjail runs, needs none, and may be called again: what cannot be removed keeps nothing else, and is an error.
 func Withdraw(ctx context.Context, o RunOptions, how WithdrawOptions) (err error) {
 	if os.Geteuid() != 0 {
 		return problem.New(problem.NoRoot, "run it with sudo", "taking clawjail off the host needs root")
@@ -119,28 +154,32 @@ func (o RunOptions) withdrawJails(ctx context.Context, in Installation, pool *ja
 		m.containers = containers
 		defer func() { err = errors.Join(err, containers.Close(context.WithoutCancel(ctx))) }()
 	}
-	if err := endJails(ctx, m, o.Log); err != nil {
-		return err
-	}
-	if _, err := life.Reap(ctx, jail.ReapOptions{}); err != nil {
-		return err
-	}
+	// Each goes on when the one before it could not: an engine that is dead keeps nothing else on the host.
+	errs := []error{endJails(ctx, m, o.Log)}
+	_, err = life.Reap(ctx, jail.ReapOptions{})
+	errs = append(errs, err)
+	left, unlisted := m.list(ctx)
+	errs = append(errs, unlisted)
 	if containers != nil {
 		remove := containers.RemoveNetwork
 		if how.Volumes {
 			remove = containers.Uninstall
 		}
-		if err := remove(ctx); err != nil {
-			return err
+		err := remove(ctx)
+		if problem.CodeOf(err) == problem.RuntimeMissing && !slices.ContainsFunc(left, func(s jail.Status) bool { return s.Name.InContainer() }) {
+			o.Log.Warn("the engine of containers does not answer: if it has a network or volumes of this installation, they stay", "error", err)
+			err = nil
 		}
+		errs = append(errs, err)
 	}
-	if err := end(); err != nil {
-		return err
+	errs = append(errs, end())
+	if len(left) > 0 || unlisted != nil {
+		// What confines those that live stays with them.
+		errs = append(errs, fmt.Errorf("%d jails could not be ended, so what confines them stays", len(left)))
+	} else if o.Substrate.Uninstall != nil {
+		errs = append(errs, o.Substrate.Uninstall(ctx, o.Config, in.ID, pool))
 	}
-	if o.Substrate.Uninstall == nil {
-		return nil
-	}
-	return o.Substrate.Uninstall(ctx, o.Config, in.ID, pool)
+	return errors.Join(errs...)
 }
 
 // withdrawnContainers is the driver of containers; nil where there is no engine and nobody wrote down a container.

@@ -1,6 +1,6 @@
 // Package swap puts new files in the place of those of a folder, all of them or none.
 //
-// What is new is made below <folder>/.restore/new. [Commit] writes down what goes where; from then on the new ones count,
+// What is new is made below <folder>/.clawjail-restore/new. [Commit] writes down what goes where; from then on the new ones count,
 // and before that the old ones. A process that dies in between leaves either a stage that [Finish] removes, or a plan
 // that Finish carries out. Whoever uses the files calls Finish first. Nothing that was there is removed: it is moved
 // into a folder that the plan names.
@@ -19,7 +19,7 @@ import (
 
 const (
 	// Stage is the folder, in the folder whose files are swapped, of what is being prepared.
-	Stage = ".restore"
+	Stage = ".clawjail-restore"
 	// New is the folder in it of what is put in place.
 	New = "new"
 
@@ -33,12 +33,30 @@ type Plan struct {
 	Items []string `json:"items"`
 	// Aside is where those go that are there now.
 	Aside string `json:"aside"`
+	// Outside are files elsewhere that belong to them.
+	Outside []Outside `json:"outside,omitempty"`
 }
+
+// Outside is one file that is replaced elsewhere, by the one beside it that has its name and [Suffix]. Aside is the path, in the
+// same folder, where it goes that is there now.
+type Outside struct {
+	Path  string `json:"path"`
+	Aside string `json:"aside"`
+}
+
+// Suffix is behind the name of a file that is to replace one outside of the folder.
+const Suffix = ".restored"
 
 func (p Plan) validate() error {
 	for _, name := range append([]string{p.Aside}, p.Items...) {
 		if name == "" || name != filepath.Base(name) || !filepath.IsLocal(name) || name == "." || name == Stage {
 			return fmt.Errorf("the plan of a restore names %q, which is no entry of the folder", name)
+		}
+	}
+	for _, o := range p.Outside {
+		if !filepath.IsAbs(o.Path) || filepath.Clean(o.Path) != o.Path || filepath.Clean(o.Aside) != o.Aside || o.Aside == o.Path ||
+			filepath.Dir(o.Path) != filepath.Dir(o.Aside) {
+			return fmt.Errorf("the plan of a restore moves %q to %q, which is not beside it", o.Path, o.Aside)
 		}
 	}
 	return nil
@@ -122,6 +140,11 @@ func finish(dir string, p Plan, step func(string)) error {
 			return fmt.Errorf("put %s in its place: %w", name, err)
 		}
 	}
+	for _, o := range p.Outside {
+		if err := o.finish(step); err != nil {
+			return err
+		}
+	}
 	step("sync")
 	if there(filepath.Join(dir, p.Aside)) {
 		if err := SyncDir(filepath.Join(dir, p.Aside)); err != nil {
@@ -138,6 +161,26 @@ func finish(dir string, p Plan, step func(string)) error {
 	}
 	return os.RemoveAll(filepath.Join(dir, Stage))
 }
+
+func (o Outside) finish(step func(string)) error {
+	if !there(o.Path + Suffix) {
+		return nil // it is in its place
+	}
+	if there(o.Path) && !there(o.Aside) {
+		step("aside " + o.Path)
+		if err := os.Rename(o.Path, o.Aside); err != nil {
+			return fmt.Errorf("move %s aside: %w", o.Path, err)
+		}
+	}
+	step("place " + o.Path)
+	if err := os.Rename(o.Path+Suffix, o.Path); err != nil {
+		return fmt.Errorf("put %s in its place: %w", o.Path, err)
+	}
+	return SyncDir(filepath.Dir(o.Path))
+}
+
+// Decided says whether a folder has a plan that is not carried out, or not to its end.
+func Decided(dir string) bool { return there(filepath.Join(dir, Stage, planFile)) }
 
 func there(path string) bool {
 	_, err := os.Lstat(path)

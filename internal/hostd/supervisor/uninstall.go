@@ -82,14 +82,26 @@ func Uninstall(ctx context.Context, o UninstallOptions) (Uninstalled, error) {
 		if len(left) > 0 {
 			return fmt.Errorf("left on this host, run it again: %v", left)
 		}
-		return nil
+		return out.data(ctx, o, true)
 	}
 	how := hostd.WithdrawOptions{Volumes: o.Data, DryRun: o.DryRun, Then: then}
 	if err := hostd.Withdraw(ctx, o.Host, how); err != nil {
-		return out, err
+		if problem.CodeOf(err) == problem.Conflict || !found || o.DryRun {
+			return out, err
+		}
+		// It says what is gone, and the error what is not.
+		left, again := onHost(context.WithoutCancel(ctx), c, in)
+		if again == nil {
+			out.Removed = append(inventory.Added(left, before), out.Removed...)
+		}
+		return out, errors.Join(err, again)
 	}
-	out.Removed = append(out.Removed, before...)
-	return out, errors.Join(out.runDir(ctx, o), out.data(ctx, o), out.account(ctx, o))
+	out.Removed = append(before, out.Removed...)
+	var dataErr error
+	if o.DryRun || !found {
+		dataErr = out.data(ctx, o, found)
+	}
+	return out, errors.Join(out.runDir(ctx, o), dataErr, out.account(ctx, o))
 }
 
 // onHost lists what of an installation is on the host. An installation whose data is in a folder below this one's is another.
@@ -134,17 +146,42 @@ func (u *Uninstalled) runDir(ctx context.Context, o UninstallOptions) error {
 	if _, err := os.Lstat(filepath.Join(dir, "hostd.lock")); err != nil {
 		return nil // there is none, or it is not clawjail's
 	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("look at the folder of sockets: %w", err)
+	}
+	foreign := ""
+	for _, e := range entries {
+		switch {
+		case !hostd.IsRunEntry(e.Name()):
+			foreign = e.Name()
+		case !o.DryRun:
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(u.folder(o, dir, foreign), ctx.Err())
+}
+
+// folder removes a folder of which only what is foreign is left: with that it stays.
+func (u *Uninstalled) folder(o UninstallOptions, dir, foreign string) error {
+	if foreign != "" {
+		u.keep("folder", dir, "there is something in it that clawjail did not make, or that is another installation's: "+foreign)
+		return nil
+	}
 	if !o.DryRun {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := os.Remove(dir); err != nil {
 			return err
 		}
 	}
 	u.removed("folder", dir)
-	return ctx.Err()
+	return nil
 }
 
-// data removes what is on the disk, or says where it stays.
-func (u *Uninstalled) data(ctx context.Context, o UninstallOptions) error {
+// data removes what is on the disk, or says where it stays. A folder in which no installation was found is only removed when it
+// is empty: its name in the configuration may be wrong, and others have a cache and a database, too.
+func (u *Uninstalled) data(ctx context.Context, o UninstallOptions, found bool) error {
 	c := o.Host.Config
 	there, err := os.ReadDir(c.DataDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -166,18 +203,34 @@ func (u *Uninstalled) data(ctx context.Context, o UninstallOptions) error {
 	if c.ZFSDataset != "" {
 		u.keep("dataset", c.ZFSDataset, "you made it: zfs destroy -r "+c.ZFSDataset)
 	}
-	if err := u.templates(ctx, o); err != nil {
-		return err
-	}
-	if !o.DryRun {
-		if err := checkpoint.Unprotect(hostd.CheckpointsPath(c)); err != nil {
+	foreign := ""
+	switch {
+	case !found && len(there) > 0:
+		u.keep("folder", c.DataDir, "there is no "+hostd.InstallationFile+" in it, so it may not be clawjail's: remove it yourself if it is")
+		return u.configuration(o)
+	case found:
+		if err := u.templates(ctx, o); err != nil {
+			return err
+		}
+		if foreign, err = u.entries(o, there); err != nil {
 			return err
 		}
 	}
-	for _, name := range hostd.DataEntries() {
-		path := filepath.Join(c.DataDir, name)
+	if there != nil {
+		if err := u.folder(o, c.DataDir, foreign); err != nil {
+			return err
+		}
+	}
+	return u.configuration(o)
+}
+
+// entries removes what clawjail has made in the data directory, the installation's own file last, and names something that it
+// has not.
+func (u *Uninstalled) entries(o UninstallOptions, there []os.DirEntry) (foreign string, err error) {
+	c := o.Host.Config
+	remove := func(path string) error {
 		if _, err := os.Lstat(path); err != nil {
-			continue
+			return nil
 		}
 		if !o.DryRun {
 			if err := os.RemoveAll(path); err != nil {
@@ -185,8 +238,36 @@ func (u *Uninstalled) data(ctx context.Context, o UninstallOptions) error {
 			}
 		}
 		u.removed("data", path)
+		return nil
 	}
-	return errors.Join(u.emptied(o, c.DataDir, there), u.configuration(o))
+	unprotect := func(dir string) error {
+		if o.DryRun {
+			return nil
+		}
+		return checkpoint.Unprotect(filepath.Join(dir, "audit", filepath.Base(hostd.CheckpointsPath(c))))
+	}
+	if err := unprotect(c.DataDir); err != nil {
+		return "", err
+	}
+	for _, e := range there {
+		if isEntry(e.Name()) {
+			continue
+		}
+		replaced := filepath.Join(c.DataDir, e.Name())
+		if !hostd.IsReplaced(e.Name()) || !e.IsDir() {
+			foreign = e.Name()
+			continue
+		}
+		if err := errors.Join(unprotect(replaced), remove(replaced)); err != nil {
+			return "", err
+		}
+	}
+	for _, name := range hostd.DataEntries() {
+		if err := remove(filepath.Join(c.DataDir, name)); err != nil {
+			return "", err
+		}
+	}
+	return foreign, nil
 }
 
 // templates removes those that are in the data directory. Others may be other installations' too.
@@ -207,45 +288,36 @@ func (u *Uninstalled) templates(ctx context.Context, o UninstallOptions) error {
 	return nil
 }
 
-// emptied removes the data directory when nothing of anybody else's is in it.
-func (u *Uninstalled) emptied(o UninstallOptions, dir string, there []os.DirEntry) error {
-	if there == nil {
-		return nil
-	}
-	for _, e := range there {
-		if !isEntry(e.Name()) {
-			u.keep("folder", dir, "there is something in it that clawjail did not make, or that is another installation's: "+e.Name())
-			return nil
-		}
-	}
-	if !o.DryRun {
-		if err := os.Remove(dir); err != nil {
-			return err
-		}
-	}
-	u.removed("folder", dir)
-	return nil
-}
-
-// configuration removes the file, and the system's folder of configuration when the file is in that.
+// configuration removes the file, and the system's folder of configuration when nothing else is in it.
 func (u *Uninstalled) configuration(o UninstallOptions) error {
 	path := o.ConfigPath
 	if path == "" {
 		return nil
 	}
-	if filepath.Dir(path) == filepath.Dir(config.SystemFile) {
-		path = filepath.Dir(path)
-	}
 	if _, err := os.Lstat(path); err != nil {
 		return nil
 	}
 	if !o.DryRun {
-		if err := os.RemoveAll(path); err != nil {
+		if err := os.Remove(path); err != nil {
 			return err
 		}
 	}
 	u.removed("configuration", path)
-	return nil
+	dir := filepath.Dir(path)
+	if dir != filepath.Dir(config.SystemFile) {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("look at the folder of the configuration: %w", err)
+	}
+	foreign := ""
+	for _, e := range entries {
+		if e.Name() != filepath.Base(path) {
+			foreign = e.Name()
+		}
+	}
+	return u.folder(o, dir, foreign)
 }
 
 // account removes the user of the control plane, if clawjail made it and nobody else runs as it.
