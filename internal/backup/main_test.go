@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	if step := os.Getenv(killVariable); step != "" {
 		os.Exit(restoreUntilKilled(step, os.Args[1], os.Args[2]))
 	}
+	if os.Getenv(killBackupVariable) != "" {
+		os.Exit(backupUntilKilled(os.Args[1], os.Args[2]))
+	}
 	os.Exit(m.Run())
 }
 
@@ -43,6 +46,9 @@ func restoreUntilKilled(step, file, home string) int {
 	}
 	o := restoring(home)
 	o.Replace = true
+	if there(outsideKey(home)) {
+		o.Config.Vault.KeyFile = outsideKey(home)
+	}
 	o.Step = func(string) {
 		if n == at {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // nothing comes behind it
@@ -56,6 +62,30 @@ func restoreUntilKilled(step, file, home string) int {
 	}
 	return 0
 }
+
+// killBackupVariable makes the test binary a backup that ends itself when it has the copies and half of the file.
+const killBackupVariable = "CLAWJAIL_TEST_BACKUP_KILL"
+
+func backupUntilKilled(file, home string) int {
+	out, err := NewOutput(file)
+	if err != nil {
+		return 3
+	}
+	o := Options{Config: withNode(configured(home)), Version: "v1", Now: time.Now, WithKey: true, Recordings: true}
+	o.Progress = func(stage string, done, _ int64) {
+		if stage == "write the backup" && done > 0 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // nothing comes behind it
+			select {}
+		}
+	}
+	if _, err := Create(context.Background(), out, o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return 2
+}
+
+// outsideKey is a vault's key that is not in the data directory.
+func outsideKey(home string) string { return filepath.Join(home, "secrets", "vault.key") }
 
 func configured(home string) config.Config {
 	c := config.Default()

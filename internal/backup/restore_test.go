@@ -227,6 +227,7 @@ func TestABackupThatIsNotAsItWasWrittenChangesNothing(t *testing.T) {
 		"setuid":          replace("manifest.json", `"mode": 384`, `"mode": 2541`),
 		"negative":        replace("manifest.json", `"size": 18`, `"size": -18`),
 		"a huge one":      replace("manifest.json", `"size": 18`, `"size": 99999999999999999`),
+		"another's":       replace("manifest.json", `"installation": "`, `"installation": "x`),
 		"newer":           replace("manifest.json", `"format": 1`, `"format": 2`),
 		"a link": rewrite(t, data, func(head *tar.Header, body []byte) []byte {
 			if head.Name != "data/control/admin.key" {

@@ -1,0 +1,328 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"filippo.io/age"
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/backup/swap"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store/postgres/pgtest"
+)
+
+// run runs the test binary as one that kills itself, and says whether it did.
+func (h *house) run(variable, value, file, home string) (killed bool) {
+	h.t.Helper()
+	self, err := os.Executable()
+	h.must(err)
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self, file, home)
+	cmd.Env = append(os.Environ(), variable+"="+value)
+	text, err := cmd.CombinedOutput()
+	if err == nil {
+		return false
+	}
+	if state, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !state.Signaled() || state.Signal() != syscall.SIGKILL {
+		h.t.Fatalf("%s: %v\n%s", value, err, text)
+	}
+	return true
+}
+
+func TestARestoreNeverMovesWhatIsNotClawjails(t *testing.T) {
+	h := newHouse(t)
+	data := h.backup(nil)
+	o := restoring(t.TempDir())
+	o.Replace = true
+	others := filepath.Join(o.Config.DataDir, "database", "of-another-program")
+	h.must(os.MkdirAll(filepath.Dir(others), 0o755))
+	h.must(os.WriteFile(others, nil, 0o644))
+	_, err := Restore(t.Context(), bytes.NewReader(data), o)
+	code(t, err, problem.Conflict)
+	if !there(others) {
+		t.Error("it was moved")
+	}
+	// The vault's key alone is there for the restore, and stays.
+	h.must(os.RemoveAll(o.Config.DataDir))
+	key := filepath.Join(hostd.ControlDir(o.Config), "vault.key")
+	h.must(os.MkdirAll(filepath.Dir(key), 0o700))
+	h.must(os.WriteFile(key, []byte("put there"), 0o600))
+	o.Replace = false
+	done, err := Restore(t.Context(), bytes.NewReader(data), o)
+	if err != nil || done.VaultKey != "kept" {
+		t.Fatalf("%q, %v", done.VaultKey, err)
+	}
+	if got, err := os.ReadFile(key); string(got) != "put there" {
+		t.Errorf("the key is %q, %v", got, err)
+	}
+}
+
+func TestABackupNeverClearsAFolderThatItDidNotMake(t *testing.T) {
+	h := newHouse(t)
+	h.write(hostd.BackupDir+"/mine", "mine")
+	h.must(os.Chmod(filepath.Join(h.c.DataDir, hostd.BackupDir), 0o755))
+	var b bytes.Buffer
+	_, err := Create(t.Context(), &b, h.options())
+	code(t, err, problem.Conflict)
+	elsewhere := t.TempDir()
+	h.must(os.Chmod(elsewhere, 0o700))
+	h.must(os.WriteFile(filepath.Join(elsewhere, "theirs"), []byte("theirs"), 0o600))
+	h.must(os.Rename(filepath.Join(h.c.DataDir, hostd.BackupDir), filepath.Join(h.home, "moved")))
+	h.must(os.Symlink(elsewhere, filepath.Join(h.c.DataDir, hostd.BackupDir)))
+	if _, err = Create(t.Context(), &b, h.options()); err == nil {
+		t.Error("a link is followed")
+	}
+	for _, path := range []string{filepath.Join(h.home, "moved", "mine"), filepath.Join(elsewhere, "theirs")} {
+		if !there(path) {
+			t.Errorf("%s is gone", path)
+		}
+	}
+}
+
+func TestABackupThatIsKilledLeavesNothingThatOthersRead(t *testing.T) {
+	h := newHouse(t)
+	h.write("control/sessions/s1/events", "recorded")
+	h.must(os.Chmod(filepath.Join(h.c.DataDir), 0o755))
+	dir := t.TempDir()
+	if !h.run(killBackupVariable, "1", filepath.Join(dir, "b.tar.gz"), h.home) {
+		t.Fatal("it was not killed")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("where the file goes are %v, %v", left, err)
+	}
+	work := filepath.Join(h.c.DataDir, hostd.BackupDir)
+	copied := filepath.Join(work, "data", "control", "admin.key")
+	if !there(copied) {
+		t.Fatal("there is nothing that others could read: the test would show nothing")
+	}
+	h.must(filepath.WalkDir(work, func(path string, d fs.DirEntry, err error) error {
+		if info, infoErr := d.Info(); infoErr != nil || d.IsDir() && info.Mode().Perm() != 0o700 {
+			t.Errorf("%s has mode %v, %v", path, info.Mode(), infoErr)
+		}
+		return err
+	}))
+	cat := exec.CommandContext(t.Context(), "cat", copied)
+	cat.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := cat.CombinedOutput(); err == nil {
+		t.Errorf("another user reads %q", out)
+	}
+	h.backup(nil)
+	if there(work) {
+		t.Error("the next backup has not removed it")
+	}
+}
+
+// TestAVaultKeyElsewhereIsSwappedWithTheRest kills a restore before each step: the key that is configured elsewhere opens the
+// database that is there.
+func TestAVaultKeyElsewhereIsSwappedWithTheRest(t *testing.T) {
+	h := newHouse(t)
+	h.write("agents/default.bot.json", "new")
+	h.write("control/vault.key", "new")
+	file := filepath.Join(t.TempDir(), "backup")
+	h.must(os.WriteFile(file, h.backup(func(o *Options) { o.WithKey = true }), 0o600))
+	seen := map[string]int{}
+	for step := 0; ; step++ {
+		if step > 100 {
+			t.Fatal("it has no end")
+		}
+		g := newHouse(t)
+		g.write("agents/default.bot.json", "old")
+		key := outsideKey(g.home)
+		h.must(os.MkdirAll(filepath.Dir(key), 0o700))
+		h.must(os.WriteFile(key, []byte("old"), 0o600))
+		killed := g.run(killVariable, fmt.Sprint(step), file, g.home)
+		if _, err := swap.Finish(g.c.DataDir); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(key)
+		if data := g.read("agents/default.bot.json"); err != nil || string(got) != data {
+			t.Errorf("step %d: the data is %q, and the key %q, %v", step, data, got, err)
+		}
+		seen[string(got)]++
+		if kept, _ := filepath.Glob(key + ".replaced-*"); (len(kept) == 1) != (string(got) == "new") { // the pattern is good
+			t.Errorf("step %d: kept are %v", step, kept)
+		}
+		if !killed {
+			break
+		}
+	}
+	if seen["old"] < 5 || seen["new"] < 5 {
+		t.Errorf("seen: %v", seen)
+	}
+}
+
+func TestAVaultKeyInAFolderThatIsSwappedStaysInItsPlace(t *testing.T) {
+	h := newHouse(t)
+	name := filepath.Join(h.c.DataDir, "database", "keys", "mine.key")
+	h.write("database/keys/mine.key", "mine")
+	data := h.backup(nil)
+	if _, err := restore(h, data, func(o *RestoreOptions) { o.Replace = true; o.Config.Vault.KeyFile = name }); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.read("database/keys/mine.key"); got != "mine" {
+		t.Errorf("the key is %q", got)
+	}
+}
+
+func TestRootReadsNoFileForAControlPlaneThatPutALinkThere(t *testing.T) {
+	h := newHouse(t)
+	data := h.backup(nil)
+	secret := filepath.Join(h.home, "roots-alone")
+	h.must(os.WriteFile(secret, []byte("secret"), 0o600))
+	key := filepath.Join(hostd.ControlDir(h.c), "vault.key")
+	h.must(os.Remove(key))
+	h.must(os.Symlink(secret, key))
+	if _, err := restore(h, data, replacing); err == nil {
+		t.Errorf("the new key is %q", h.read("control/vault.key"))
+	}
+	var b bytes.Buffer
+	o := h.options()
+	o.WithKey = true
+	if _, err := Create(t.Context(), &b, o); err == nil {
+		t.Error("it is in a backup")
+	}
+}
+
+func TestRecordingsAreInABackupOnlyWhenAskedFor(t *testing.T) {
+	h := newHouse(t)
+	h.write("control/sessions/s1/events", "recorded")
+	without, with := h.backup(nil), h.backup(func(o *Options) { o.Recordings = true })
+	for _, c := range []struct {
+		data []byte
+		want bool
+	}{{without, false}, {with, true}} {
+		o := restoring(t.TempDir())
+		o.Control = Owner{1234, 1235}
+		_, err := Restore(t.Context(), bytes.NewReader(c.data), o)
+		h.must(err)
+		var st unix.Stat_t
+		err = unix.Lstat(filepath.Join(o.Config.DataDir, "control/sessions/s1/events"), &st)
+		if (err == nil) != c.want || c.want && (st.Uid != 1234 || st.Gid != 1235 || st.Mode&0o777 != 0o600) {
+			t.Errorf("restored: %v, %d:%d %o", err, st.Uid, st.Gid, st.Mode)
+		}
+	}
+	taking := h.options()
+	taking.Recordings = true
+	var b bytes.Buffer
+	h.must(os.Chown(filepath.Join(h.c.DataDir, "control/sessions/s1/events"), 1234, 1235))
+	if _, err := Create(t.Context(), &b, taking); err == nil || !strings.Contains(err.Error(), "belongs to user 1234") {
+		t.Errorf("the file of another is taken: %v", err)
+	}
+	h.must(os.RemoveAll(filepath.Join(h.c.DataDir, "control/sessions/s1")))
+	h.write("control/sessions/an odd name", "x")
+	if _, err := Create(t.Context(), &b, taking); err == nil || !strings.Contains(err.Error(), "an odd name") {
+		t.Errorf("a name that cannot be restored is taken: %v", err)
+	}
+}
+
+func TestARecipientOpensABackupAndNobodyElse(t *testing.T) {
+	h := newHouse(t)
+	var keys [2]*age.X25519Identity
+	for i := range keys {
+		var err error
+		keys[i], err = age.GenerateX25519Identity()
+		h.must(err)
+	}
+	data := h.backup(func(o *Options) { o.Keys.Recipients = []string{keys[0].Recipient().String()} })
+	with := func(k *age.X25519Identity) Keys { return Keys{Identities: strings.NewReader(k.String())} }
+	_, _, err := Check(t.Context(), bytes.NewReader(data), with(keys[1]), t.TempDir(), nil)
+	code(t, err, problem.BadRequest)
+	if _, err := restore(h, data, func(o *RestoreOptions) { o.Replace, o.Keys = true, with(keys[0]) }); err != nil {
+		t.Error(err)
+	}
+	var b bytes.Buffer
+	o := h.options()
+	o.Keys.Recipients = []string{"age1wrong"}
+	_, err = Create(t.Context(), &b, o)
+	code(t, err, problem.BadRequest)
+}
+
+func TestAPostgreSQLDatabaseIsLeftToItsToolsWhenThatIsSaid(t *testing.T) {
+	h := newHouse(t)
+	sqlite := h.backup(nil)
+	h.c.Database = config.DatabaseURL(pgtest.Start(t).Database(t))
+	var b bytes.Buffer
+	o := h.options()
+	_, err := Create(t.Context(), &b, o)
+	code(t, err, problem.Unsupported)
+	o.WithoutDatabase = true
+	m, err := Create(t.Context(), &b, o)
+	if err != nil || m.Database.Included || m.Database.Kind != Postgres {
+		t.Fatalf("%+v, %v", m.Database, err)
+	}
+	again := func(o *RestoreOptions) { o.Replace, o.Config = true, h.c }
+	_, err = restore(h, b.Bytes(), again)
+	code(t, err, problem.Unsupported)
+	_, err = restore(h, sqlite, func(o *RestoreOptions) { again(o); o.WithoutDatabase = true })
+	code(t, err, problem.BadConfig)
+	if done, err := restore(h, b.Bytes(), func(o *RestoreOptions) { again(o); o.WithoutDatabase = true }); err != nil || done.Audit != nil {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+func TestTwoRestoresInOneSecondKeepBothOfWhatTheyReplace(t *testing.T) {
+	h := newHouse(t)
+	data := h.backup(nil)
+	now := time.Now()
+	seen := map[string]bool{}
+	for range 3 {
+		done, err := restore(h, data, func(o *RestoreOptions) { o.Replace = true; o.Now = func() time.Time { return now } })
+		h.must(err)
+		seen[done.Aside] = true
+		if !hostd.IsReplaced(filepath.Base(done.Aside)) {
+			t.Errorf("nobody knows %s again", done.Aside)
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("set aside: %v", seen)
+	}
+}
+
+func TestAControlPlaneThatStartsDuringARestoreKeepsItsFiles(t *testing.T) {
+	h := newHouse(t)
+	data, before := h.backup(nil), h.listing()
+	var spill *os.File
+	_, err := restore(h, data, func(o *RestoreOptions) {
+		o.Replace = true
+		o.Step = func(s string) {
+			if s == "arrange" {
+				var err error
+				spill, _, err = exclusively(filepath.Join(hostd.ControlDir(h.c), "audit.spill"))
+				h.must(err)
+			}
+		}
+	})
+	code(t, err, problem.Conflict)
+	h.must(spill.Close())
+	if after := h.listing(); after != before {
+		t.Errorf("changed from\n%s\nto\n%s", before, after)
+	}
+}
+
+func TestAFullDiskStopsARestoreBeforeAnythingIsChanged(t *testing.T) {
+	h := newHouse(t)
+	h.write("agents/big", strings.Repeat("0123456789abcdef", 1<<16))
+	data := h.backup(nil)
+	home := t.TempDir()
+	h.must(unix.Mount("tmpfs", home, "tmpfs", 0, "size=800k"))
+	t.Cleanup(func() { _ = unix.Unmount(home, unix.MNT_DETACH) })
+	o := restoring(home)
+	_, err := Restore(t.Context(), bytes.NewReader(data), o)
+	code(t, err, problem.DiskFull)
+	if left, err := os.ReadDir(o.Config.DataDir); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+}
