@@ -1,0 +1,89 @@
+//go:build linux
+
+package supervisor
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// uninstalling is an uninstall with folders that have files of others in them.
+func uninstalling(t *testing.T, files ...string) (UninstallOptions, func(name string) bool) {
+	t.Helper()
+	testenv.Need(t, testenv.Root)
+	dir := t.TempDir()
+	for _, name := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := config.Default()
+	c.DataDir, c.RunDir, c.User = filepath.Join(dir, "data"), filepath.Join(dir, "run"), "cjun-nobody-has-it"
+	c.TemplatesDir = filepath.Join(c.DataDir, "templates")
+	there := func(name string) bool { _, err := os.Lstat(filepath.Join(dir, name)); return err == nil }
+	return UninstallOptions{Data: true, Host: hostd.RunOptions{Config: c, Substrate: hostd.ThisHost(), Version: "test", Now: time.Now,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}}, there
+}
+
+func TestUninstallRemovesNoDataWhereNoInstallationIs(t *testing.T) {
+	o, there := uninstalling(t, "data/cache/theirs", "data/database/theirs")
+	u, err := Uninstall(t.Context(), o)
+	if err != nil || len(u.Removed) != 0 || len(u.Kept) != 1 {
+		t.Errorf("%+v, %v", u, err)
+	}
+	for _, name := range []string{"data/cache/theirs", "data/database/theirs"} {
+		if !there(name) {
+			t.Errorf("%s is gone", name)
+		}
+	}
+}
+
+func TestUninstallRemovesOnlyItsOwnFromTheFolderOfSockets(t *testing.T) {
+	o, there := uninstalling(t, "run/hostd.lock", "run/console/x", "run/theirs")
+	u, err := Uninstall(t.Context(), o)
+	if err != nil || len(u.Kept) != 1 || !there("run/theirs") || there("run/hostd.lock") || there("run/console") {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if err := os.Remove(filepath.Join(o.Host.Config.RunDir, "theirs")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(o.Host.Config.RunDir, "hostd.lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Uninstall(t.Context(), o); err != nil || there("run") {
+		t.Errorf("the folder is there: %v, %v", there("run"), err)
+	}
+}
+
+// TestUninstallRemovesWhatBackupsAndRestoresLeft has what each of them leaves: it has keys and accounts in it.
+func TestUninstallRemovesWhatBackupsAndRestoresLeft(t *testing.T) {
+	o, there := uninstalling(t, "data/"+hostd.BackupDir+"/copy", "data/replaced-20260102T030405Z/control/vault.key", "data/replaced-by-me/x",
+		"data/"+hostd.RestoredConfig)
+	u := Uninstalled{}
+	c := o.Host.Config
+	entries, err := os.ReadDir(c.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := u.entries(o, entries)
+	if err != nil || foreign != "replaced-by-me" || !there("data/replaced-by-me/x") {
+		t.Errorf("somebody else's: %q, %v", foreign, err)
+	}
+	for _, name := range []string{hostd.BackupDir, "replaced-20260102T030405Z", hostd.RestoredConfig} {
+		if there("data/" + name) {
+			t.Errorf("%s is left", name)
+		}
+	}
+}
