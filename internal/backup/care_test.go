@@ -3,6 +3,7 @@ package backup
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -20,6 +21,8 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/store/postgres/pgtest"
 )
 
@@ -324,5 +327,43 @@ func TestAFullDiskStopsARestoreBeforeAnythingIsChanged(t *testing.T) {
 	code(t, err, problem.DiskFull)
 	if left, err := os.ReadDir(o.Config.DataDir); err != nil || len(left) > 0 {
 		t.Errorf("left are %v, %v", left, err)
+	}
+}
+
+func TestSignInsEndWithARestore(t *testing.T) {
+	h := newHouse(t)
+	all := func(use func(store.SignIns) error) (n int) {
+		db, err := open.Open(t.Context(), "", h.c.DataDir)
+		h.must(err)
+		h.must(use(db))
+		found, err := db.ListSignIns(t.Context())
+		h.must(errors.Join(err, db.Close()))
+		return len(found)
+	}
+	none := func(store.SignIns) error { return nil }
+	if n := all(func(s store.SignIns) error {
+		now := time.Now()
+		return s.CreateSignIn(t.Context(), store.SignIn{ID: "i1", Hash: make([]byte, 32), Owner: store.Owner{AdminKey: strings.Repeat("a", 64)}, Method: "key", CreatedAt: now, UsedAt: now,
+			ExpiresAt: now.Add(time.Hour)})
+	}); n != 1 {
+		t.Fatalf("%d are signed in: the test would show nothing", n)
+	}
+	done, err := restore(h, h.backup(nil), replacing)
+	if n := all(none); err != nil || n != 0 || done.SignIns != 1 {
+		t.Errorf("after it %d are signed in, and %d ended, %v", n, done.SignIns, err)
+	}
+}
+
+func TestALinkIsNotReplacedByARestore(t *testing.T) {
+	h := newHouse(t)
+	data := h.backup(nil)
+	agents, moved := hostd.AgentsDir(h.c), filepath.Join(h.home, "elsewhere")
+	h.must(os.Rename(agents, moved))
+	h.must(os.Symlink(moved, agents))
+	before := h.listing()
+	_, err := restore(h, data, replacing)
+	code(t, err, problem.Unsupported)
+	if after := h.listing(); after != before {
+		t.Errorf("changed from\n%s\nto\n%s", before, after)
 	}
 }
