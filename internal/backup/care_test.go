@@ -352,3 +352,33 @@ func TestALinkIsNotReplacedByARestore(t *testing.T) {
 		t.Errorf("changed from\n%s\nto\n%s", before, after)
 	}
 }
+
+func TestAManifestNamesOnlyWhatABackupHas(t *testing.T) {
+	good := func() Manifest {
+		m := Manifest{Format: Format, Node: "n", Installation: "abcd", Database: Database{Kind: SQLite}}
+		for _, name := range []string{"data/installation.json", "data/control/audit.key", "data/agents/a.json"} {
+			m.Files = append(m.Files, File{Name: name, SHA256: strings.Repeat("0", 64), Mode: 0o600})
+		}
+		return m
+	}
+	if err := good().validate(); err != nil {
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func(*File){
+		"a way out":       func(f *File) { f.Name = "data/agents/../../etc/passwd" },
+		"an absolute one": func(f *File) { f.Name = "/etc/passwd" },
+		"another owner's": func(f *File) { f.Name = "data/templates/x" },
+		"twice":           func(f *File) { f.Name = "data/control/audit.key" },
+		"setuid":          func(f *File) { f.Mode = 0o4755 },
+		"writable":        func(f *File) { f.Mode = 0o666 },
+		"negative":        func(f *File) { f.Size = -1 },
+		"huge":            func(f *File) { f.Size = 1 << 60 },
+		"no sum":          func(f *File) { f.SHA256 = "" },
+	} {
+		m := good()
+		change(&m.Files[2])
+		if m.validate() == nil {
+			t.Errorf("%s: it is accepted", what)
+		}
+	}
+}
