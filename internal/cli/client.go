@@ -40,6 +40,11 @@ func (p *program) client() (*client.Client, error) {
 	if key == "" {
 		key = p.getenv(oldKeyVariable)
 	}
+	if key == "" && p.emptied != nil && p.emptied(keyVariable) {
+		// Whoever wanted another key than root's, and got none, must not be root.
+		return nil, problem.New(problem.BadUsage, "give it a key: what should have printed one may have failed; without the variable the admin's is used",
+			"%s is set, and to nothing", keyVariable)
+	}
 	if key == "" {
 		if key, err = readKey(hostd.AdminKeyPath(c)); err != nil {
 			return nil, err

@@ -62,7 +62,11 @@ func (p *program) reapWithout(cmd *cobra.Command, o jail.ReapOptions) (jail.Reap
 func showReap(cmd *cobra.Command, r jail.ReapReport, dryRun bool) error {
 	w := cmd.OutOrStdout()
 	if len(r.Findings) == 0 {
-		_, err := fmt.Fprintf(w, "nothing to remove; %d jails are as they should be\n", r.Jails)
+		jails := fmt.Sprintf("%d jails are as they should be", r.Jails)
+		if r.Jails == 1 {
+			jails = "1 jail is as it should be"
+		}
+		_, err := fmt.Fprintf(w, "nothing to remove; %s\n", jails)
 		return err
 	}
 	rows := [][]string{{"JAIL", "WHAT", "WHY", "DONE"}}

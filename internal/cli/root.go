@@ -36,8 +36,15 @@ type program struct {
 	version string
 	file    string // --config
 	getenv  func(string) string
+	// emptied says that a variable is set, and to nothing. Nil: none is.
+	emptied func(string) bool
 	now     func() time.Time
 	beside  []Beside
+}
+
+func emptied(name string) bool {
+	value, set := os.LookupEnv(name)
+	return set && value == ""
 }
 
 // configFile is the configuration file to use, empty when there is none.
@@ -48,7 +55,7 @@ func (p *program) config() (config.Config, error) { return config.Load(p.configF
 
 // New makes the command clawjail. version is what `clawjail version` prints; beside is attached to its control plane.
 func New(version string, beside ...Beside) *cobra.Command {
-	p := &program{version: version, getenv: os.Getenv, now: time.Now, beside: beside}
+	p := &program{version: version, getenv: os.Getenv, emptied: emptied, now: time.Now, beside: beside}
 	root := &cobra.Command{
 		Use:   "clawjail",
 		Short: "A jail keeper for AI agents",
