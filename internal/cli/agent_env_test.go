@@ -20,7 +20,7 @@ import (
 // agentEnv runs the command.
 func agentEnv(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	cmd := newAgentEnv(&program{version: "v1.2.3", getenv: os.Getenv, now: time.Now})
+	cmd := newAgentEnv(&program{version: "v1.2.3", getenv: os.Getenv, lookupEnv: os.LookupEnv, now: time.Now})
 	var out bytes.Buffer
 	cmd.SetArgs(args)
 	cmd.SetOut(&out)
@@ -32,7 +32,7 @@ func agentEnv(t *testing.T, args ...string) (string, error) {
 
 func TestAgentEnvIsMadeOfWhatTheAgentHas(t *testing.T) {
 	w := newWorld(t)
-	c, err := (&program{getenv: os.Getenv, now: time.Now}).client()
+	c, err := (&program{getenv: os.Getenv, lookupEnv: os.LookupEnv, now: time.Now}).client()
 	if err != nil {
 		t.Fatal(err)
 	}

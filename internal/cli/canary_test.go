@@ -146,7 +146,7 @@ func TestCookiesAreWipedWhenTheyHaveBeenSent(t *testing.T) {
 		"not enough": func(i *importing) { i.domains = append(i.domains, "example.org") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &program{version: "v1.2.3", getenv: os.Getenv, now: time.Now}
+			p := &program{version: "v1.2.3", getenv: os.Getenv, lookupEnv: os.LookupEnv, now: time.Now}
 			cmd := newCookiesImport(p)
 			cmd.SetOut(&bytes.Buffer{})
 			cmd.SetContext(t.Context())

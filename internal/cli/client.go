@@ -36,21 +36,27 @@ func (p *program) client() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	key := p.getenv(keyVariable)
-	if key == "" {
-		key = p.getenv(oldKeyVariable)
-	}
-	if key == "" && p.emptied != nil && p.emptied(keyVariable) {
-		// Whoever wanted another key than root's, and got none, must not be root.
-		return nil, problem.New(problem.BadUsage, "give it a key: what should have printed one may have failed; without the variable the admin's is used",
-			"%s is set, and to nothing", keyVariable)
-	}
-	if key == "" {
-		if key, err = readKey(hostd.AdminKeyPath(c)); err != nil {
-			return nil, err
-		}
+	key, err := p.key(c)
+	if err != nil {
+		return nil, err
 	}
 	return client.New(base, key), nil
+}
+
+// key is the one that the environment names, else the admin's. A variable that is set and empty is refused: it is mostly
+// what is left of a file that could not be read, and with root's key the command of an agent would be an admin's.
+func (p *program) key(c config.Config) (string, error) {
+	for _, name := range []string{keyVariable, oldKeyVariable} {
+		key, set := p.lookupEnv(name)
+		if !set {
+			continue
+		}
+		if key = strings.TrimSpace(key); key == "" {
+			return "", problem.New(problem.BadUsage, "set it to a key, or `unset "+name+"` to use the admin key", "%s is set and empty", name)
+		}
+		return key, nil
+	}
+	return readKey(hostd.AdminKeyPath(c))
 }
 
 // controlURL is where the control plane answers.

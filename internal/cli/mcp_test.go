@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -79,10 +78,7 @@ func TestMCPOpensAndDrivesSessionsOfTheControlPlane(t *testing.T) {
 func TestMCPWorksWithoutAControlPlane(t *testing.T) {
 	t.Setenv("CLAWJAIL_CONFIG", settings(t, t.TempDir()))
 	t.Setenv(urlVariable, "")
-	t.Setenv(keyVariable, "") // put back at the end
-	if err := os.Unsetenv(keyVariable); err != nil {
-		t.Fatal(err)
-	}
+	withoutKey(t)
 	call := mcpClient(t)
 	if got, failed := call("capabilities", nil); failed || !strings.Contains(got, `"sessions_unavailable":"control_plane_unreachable"`) {
 		t.Errorf("%s", got)

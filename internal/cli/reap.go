@@ -62,11 +62,11 @@ func (p *program) reapWithout(cmd *cobra.Command, o jail.ReapOptions) (jail.Reap
 func showReap(cmd *cobra.Command, r jail.ReapReport, dryRun bool) error {
 	w := cmd.OutOrStdout()
 	if len(r.Findings) == 0 {
-		jails := fmt.Sprintf("%d jails are as they should be", r.Jails)
+		jails, they := fmt.Sprintf("%d jails are", r.Jails), "they"
 		if r.Jails == 1 {
-			jails = "1 jail is as it should be"
+			jails, they = "1 jail is", "it"
 		}
-		_, err := fmt.Fprintf(w, "nothing to remove; %s\n", jails)
+		_, err := fmt.Fprintf(w, "nothing to remove; %s as %s should be\n", jails, they)
 		return err
 	}
 	rows := [][]string{{"JAIL", "WHAT", "WHY", "DONE"}}

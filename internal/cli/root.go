@@ -36,15 +36,10 @@ type program struct {
 	version string
 	file    string // --config
 	getenv  func(string) string
-	// emptied says that a variable is set, and to nothing. Nil: none is.
-	emptied func(string) bool
-	now     func() time.Time
-	beside  []Beside
-}
-
-func emptied(name string) bool {
-	value, set := os.LookupEnv(name)
-	return set && value == ""
+	// lookupEnv also tells a variable that is empty from one that is not set.
+	lookupEnv func(string) (string, bool)
+	now       func() time.Time
+	beside    []Beside
 }
 
 // configFile is the configuration file to use, empty when there is none.
@@ -55,7 +50,7 @@ func (p *program) config() (config.Config, error) { return config.Load(p.configF
 
 // New makes the command clawjail. version is what `clawjail version` prints; beside is attached to its control plane.
 func New(version string, beside ...Beside) *cobra.Command {
-	p := &program{version: version, getenv: os.Getenv, emptied: emptied, now: time.Now, beside: beside}
+	p := &program{version: version, getenv: os.Getenv, lookupEnv: os.LookupEnv, now: time.Now, beside: beside}
 	root := &cobra.Command{
 		Use:   "clawjail",
 		Short: "A jail keeper for AI agents",
@@ -78,7 +73,7 @@ func New(version string, beside ...Beside) *cobra.Command {
 		newCookiesCommand(p), newSecretCommand(p), newVaultCommand(p), newGrantCommand(p), newAuditCommand(p),
 		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newSpawnCommand(p), newWhoAmICommand(p),
 		newRulesCommand(p), newServiceCommand(p), newProviderCommand(p), newAccessCommand(p), newUsageCommand(p),
-		newRelayCommand(p), newBackupCommand(p), newRestoreCommand(p), newUninstallCommand(p), newSupportBundleCommand(p), newVersionCommand(p),
+		newRelayCommand(p), newBackupCommand(p), newRestoreCommand(p), newUninstallCommand(p), newVersionCommand(p),
 	)
 	return root
 }

@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// withoutKey takes the variables of keys away for one test.
+func withoutKey(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{keyVariable, oldKeyVariable} {
+		t.Setenv(name, "") // so that the test's end puts back what was there
+		if err := os.Unsetenv(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAKeyThatIsSetAndEmptyIsNotTheAdmins(t *testing.T) {
+	c := config.Default()
+	c.DataDir = t.TempDir()
+	path := hostd.AdminKeyPath(c)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("cjadm_root\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name string
+		set  map[string]string
+		key  string
+		code string
+	}{
+		{"nothing is set", nil, "cjadm_root", ""},
+		{"a key", map[string]string{keyVariable: "cjop_1\n"}, "cjop_1", ""},
+		{"the other name", map[string]string{oldKeyVariable: "cjadm_2"}, "cjadm_2", ""},
+		{"empty", map[string]string{keyVariable: ""}, "", problem.BadUsage},
+		{"a line end only", map[string]string{keyVariable: "\n"}, "", problem.BadUsage},
+		{"empty, and the other name is set", map[string]string{keyVariable: "", oldKeyVariable: "cjadm_2"}, "", problem.BadUsage},
+		{"the other name is empty", map[string]string{oldKeyVariable: ""}, "", problem.BadUsage},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := &program{lookupEnv: func(name string) (string, bool) { v, ok := test.set[name]; return v, ok }}
+			key, err := p.key(c)
+			if key != test.key {
+				t.Errorf("the key is %q", key)
+			}
+			said, coded := problem.As(err)
+			if (err != nil) != (test.code != "") || coded && (said.Code != test.code || said.Hint == "") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestOneJailIsAsItShouldBe(t *testing.T) {
+	for n, want := range map[int]string{
+		0: "nothing to remove; 0 jails are as they should be\n", 1: "nothing to remove; 1 jail is as it should be\n", 2: "nothing to remove; 2 jails are as they should be\n",
+	} {
+		var out bytes.Buffer
+		cmd := &cobra.Command{}
+		cmd.SetOut(&out)
+		if err := showReap(cmd, jail.ReapReport{Jails: n}, false); err != nil || out.String() != want {
+			t.Errorf("%q %v", out.String(), err)
+		}
+	}
+}
