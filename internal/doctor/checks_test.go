@@ -200,6 +200,12 @@ func takenAway() []struct {
 		}, Fail, "somebody else than root can replace the folder /home/anna/agents", "chown root"},
 		{"workspace_roots", "a root of jails", func(f *fake) { f.Config.Agents.JailRoots = []string{"/srv/jails"} }, Warn, "/srv/jails of jail_roots", "mkdir"},
 		{"workspace_roots", "nothing", func(f *fake) { f.write("srv/agents/x", ""); f.Config.Agents.WorkspaceRoots = []string{"/srv/agents"} }, OK, "nobody but root can replace them", ""},
+		{"resolver", "the file", func(f *fake) { f.remove("etc/resolv.conf") }, Warn, "there is no /etc/resolv.conf", "systemd-resolved"},
+		{"resolver", "the servers", func(f *fake) {
+			f.write("etc/resolv.conf", "#nameserver 192.0.2.53\nnameserver\nnameserver nobody\nsearch example.com\n")
+		}, Warn, "names no server", "/etc/resolv.conf"},
+		{"build_tools", "debootstrap", func(f *fake) { f.remove("usr/sbin/debootstrap") }, Warn, "without debootstrap", "sudo apt install debootstrap"},
+		{"build_tools", "apt", func(f *fake) { f.remove("usr/bin/apt-get"); f.remove("usr/bin/apt-config") }, Warn, "without apt-get, apt-config", "sudo apt install apt"},
 		{"container_engine", "nothing", func(f *fake) { f.write("var/run/docker.sock", "") }, OK, "20.10.24 answers", ""},
 		{"container_engine", "an answer", func(f *fake) { f.engine(docker.Engine{}, errPlain) }, Warn, "does not answer", "systemctl start docker"},
 		{"container_engine", "an answer, which is needed", func(f *fake) {

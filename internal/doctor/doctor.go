@@ -131,6 +131,8 @@ func table() []check {
 		{"nft", true, element},
 		{"other_firewall", false, otherFirewall},
 		{"sandboxed_renderer", true, renderer},
+		{"resolver", false, resolver},
+		{"build_tools", false, buildTools},
 		{"container_engine", false, containerEngine},
 		{"keys", true, keys},
 		{"certificate", false, certificate},

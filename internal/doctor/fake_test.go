@@ -97,6 +97,10 @@ func newFake(t *testing.T) *fake {
 		"etc/group":                             "root:x:0:\ndocker:x:100:anna\n",
 		"etc/subuid":                            "anna:100000:65536\n",
 		"usr/bin/crun":                          "",
+		"etc/resolv.conf":                       "# made by hand\nnameserver 192.0.2.53\noptions edns0\n",
+		"usr/sbin/debootstrap":                  "",
+		"usr/bin/apt-get":                       "",
+		"usr/bin/apt-config":                    "",
 		"usr/sbin/e2fsck":                       "",
 		"usr/sbin/resize2fs":                    "",
 		"usr/share/doc/other/changelog.txt":     "",
@@ -122,6 +126,14 @@ func (f *fake) add(path, text string) {
 		f.t.Fatal(err)
 	}
 	f.write(path, string(old)+text)
+}
+
+// remove takes a file away.
+func (f *fake) remove(path string) {
+	f.t.Helper()
+	if err := os.Remove(filepath.Join(f.Root, path)); err != nil {
+		f.t.Fatal(err)
+	}
 }
 
 // link makes a link, and the folder that it leads to.

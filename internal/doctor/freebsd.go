@@ -49,6 +49,7 @@ func freebsdTable() []check {
 		{"browser", true, freebsdBrowser},
 		{"spawn_mode", false, spawnMode},
 		{"workspace_roots", false, workspaceRoots},
+		{"resolver", false, resolver},
 		{"keys", true, keys},
 		{"certificate", false, certificate},
 		{"host_daemon", false, hostDaemon},
