@@ -1,0 +1,74 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAMachineIsToldOfByWhatIsWrongWithIt(t *testing.T) {
+	good := func() Machine {
+		return Machine{Reachable: true, HostVersion: "v1", DiskTotal: 100 << 30, DiskFree: 50 << 30, Templates: []Template{{Name: "browser"}}}
+	}
+	if got := good().attention("v1"); len(got) != 0 {
+		t.Errorf("a good machine: %+v", got)
+	}
+	for code, spoil := range map[string]func(*Machine){
+		HostDaemonDown:  func(m *Machine) { m.Reachable = false },
+		DiskLow:         func(m *Machine) { m.DiskFree = 1 << 30 },
+		TemplateMissing: func(m *Machine) { m.Templates = nil },
+		TemplateBroken:  func(m *Machine) { m.Templates[0].Problem = "it was changed" },
+		VersionsDiffer:  func(m *Machine) { m.HostVersion = "v0" },
+		Stray:           func(m *Machine) { m.Orphans = []string{"jail x (nobody's)"} },
+	} {
+		m := good()
+		spoil(&m)
+		if got := m.attention("v1"); len(got) != 1 || got[0].Code != code || got[0].Sentence == "" || got[0].Hint == "" {
+			t.Errorf("%s: %+v", code, got)
+		}
+	}
+}
+
+func TestWhatHasFailedIsToldFirstAndWhatIsTooMuchIsCounted(t *testing.T) {
+	var all []Attention
+	for range aKind + 3 {
+		all = append(all, Attention{Code: AccessAsked, Level: Notice})
+	}
+	all = append(all, Attention{Code: DiskLow, Level: Failed})
+	got := listed(all)
+	if len(got) != aKind+1 || got[0].Code != DiskLow || got[aKind].More != 3 || got[aKind-1].More != 0 {
+		t.Errorf("%+v", got)
+	}
+	if worst(got) != Failed || worst(listed(all[:1])) != Notice || worst(listed(nil)) != Fine {
+		t.Error("the worst level is not that of what was found")
+	}
+}
+
+func TestUnitsAreWhatSystemdSays(t *testing.T) {
+	systemd := t.TempDir()
+	command := func(_ context.Context, _ string, words ...string) (string, error) {
+		if words[1] == HostUnit {
+			return "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\n", nil
+		}
+		return "LoadState=not-found\nActiveState=inactive\nUnitFileState=\n", nil
+	}
+	got := Units(t.Context(), systemd, command)
+	if len(got) != 2 || got[0] != (Unit{Name: HostUnit, State: "active", Enabled: true}) || got[1] != (Unit{Name: ControlUnit, State: notInstalled}) {
+		t.Errorf("%+v", got)
+	}
+	if start := startCommand(got, HostUnit); !strings.Contains(start, "systemctl start "+HostUnit) {
+		t.Error(start)
+	}
+	if start := startCommand(got, ControlUnit); start != "sudo clawjail up" {
+		t.Error(start)
+	}
+	if got := Units(t.Context(), filepath.Join(systemd, "none"), command); got != nil {
+		t.Errorf("without systemd: %+v", got)
+	}
+	silent := func(context.Context, string, ...string) (string, error) { return "", errors.New("nobody answers") }
+	if got := Units(t.Context(), systemd, silent); got != nil {
+		t.Errorf("with a systemd that does not answer: %+v", got)
+	}
+}
