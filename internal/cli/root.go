@@ -73,7 +73,7 @@ func New(version string, beside ...Beside) *cobra.Command {
 		newCookiesCommand(p), newSecretCommand(p), newVaultCommand(p), newGrantCommand(p), newAuditCommand(p),
 		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newSpawnCommand(p), newWhoAmICommand(p),
 		newRulesCommand(p), newServiceCommand(p), newProviderCommand(p), newAccessCommand(p), newUsageCommand(p),
-		newRelayCommand(p), newBackupCommand(p), newRestoreCommand(p), newUninstallCommand(p), newVersionCommand(p),
+		newRelayCommand(p), newBackupCommand(p), newRestoreCommand(p), newUninstallCommand(p), newSupportBundleCommand(p), newVersionCommand(p),
 	)
 	return root
 }
