@@ -64,7 +64,7 @@ demo: ## a jailed Chromium loads a page, takes a screenshot and leaves nothing b
 .PHONY: manual
 manual: ## manual pages and completions, in out/manual
 	@rm -rf out/manual
-	go run ./packaging/manual -out out/manual -version '$(VERSION)'
+	go run -trimpath ./packaging/manual -out out/manual -version '$(VERSION)'
 
 .PHONY: install
 install: build manual ## put clawjail in its places, below PREFIX (/usr/local); as root, or with DESTDIR

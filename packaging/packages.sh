@@ -31,7 +31,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 
-go run ./packaging/manual -out "$work/manual" -version "$number"
+go run -trimpath ./packaging/manual -out "$work/manual" -version "$number"
 [ -n "${NFPM:-}" ] || {
 	NFPM=$work/nfpm
 	(cd packaging/nfpm && go build -trimpath -o "$NFPM" github.com/goreleaser/nfpm/v2/cmd/nfpm)

@@ -8,7 +8,14 @@ remove | 0) ;;
 esac
 
 if [ -d /run/systemd/system ]; then
-	systemctl disable --now clawjail.service clawjail-hostd.service >/dev/null 2>&1 || true # they may never have been enabled
+	systemctl stop clawjail.service clawjail-hostd.service >/dev/null 2>&1 || true # what runs still is found below
 fi
-# With the program gone nobody could end the jails of agents, which outlive the daemon.
-/usr/bin/clawjail uninstall
+# With the program gone nobody could end the jails of agents, which outlive the daemon. Where this fails the package manager stops
+# before the first file, and the package stays as it is.
+/usr/bin/clawjail uninstall || {
+	echo "clawjail: the package stays, because clawjail could not be taken off this machine. If 'clawjail up' runs, end it; then remove the package again" >&2
+	exit 1
+}
+if [ -d /run/systemd/system ]; then
+	systemctl disable clawjail.service clawjail-hostd.service >/dev/null 2>&1 || true # they may never have been enabled
+fi

@@ -126,7 +126,7 @@ func newDebian(t *testing.T) debian {
 // try runs a shell command in it, in namespaces of its own, without a network.
 func (d debian) try(command string) (string, error) {
 	d.t.Helper()
-	cmd := exec.CommandContext(d.t.Context(), testenv.Tool(d.t, "unshare"), "--mount", "--net", "--pid", "--fork", "--kill-child",
+	cmd := exec.CommandContext(d.t.Context(), testenv.Tool(d.t, "unshare"), "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc="+d.root+"/proc",
 		"chroot", d.root, "/bin/sh", "-euc", command)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"}
 	out, err := cmd.CombinedOutput()
@@ -180,7 +180,7 @@ func (d debian) bring(path, name string) {
 func TestDebianPackageIsInstalledUpgradedRemovedAndPurged(t *testing.T) {
 	dir := packages(t)
 	d := newDebian(t)
-	if _, err := d.try("command -v dpkg useradd"); err != nil {
+	if _, err := d.try("command -v dpkg useradd flock"); err != nil {
 		t.Fatal("the template is no whole Debian")
 	}
 	// A template has no devices, and has the place where a jail finds what is handed to it: no machine has that.
@@ -215,6 +215,18 @@ func TestDebianPackageIsInstalledUpgradedRemovedAndPurged(t *testing.T) {
 	if got := d.run("dpkg-query -W clawjail"); !strings.Contains(got, "1.1.0") {
 		t.Errorf("the upgrade has made it %s", got)
 	}
+	// With a half that runs, started by hand, nothing could be ended: then no file goes, and the package is whole.
+	const installation = `{"id":"k7m2","subnet":"10.203.0.0/20","created":"2026-01-01T00:00:00Z"}`
+	d.run("mkdir -m 750 /run/clawjail; umask 077; echo '" + installation + "' > /var/lib/clawjail/installation.json")
+	out, err := d.try("flock /run/clawjail/hostd.lock dpkg --remove clawjail")
+	if err == nil || !strings.Contains(out, "the host daemon of this installation runs") || !strings.Contains(out, "the package stays") {
+		t.Errorf("it was removed although a host daemon runs: %v\n%s", err, out)
+	}
+	if got := d.run("dpkg-query -W -f '${Status}\n' clawjail; dpkg --audit; clawjail version"); !strings.Contains(got, " ok installed\nclawjail control plane") {
+		t.Errorf("after a removal that was refused: %s", got)
+	}
+	kept("after a removal that was refused")
+	d.run("rm -r /run/clawjail /var/lib/clawjail/installation.json")
 	d.run("dpkg --remove clawjail")
 	kept("after it was removed")
 	if _, err := d.try("test -e /usr/bin/clawjail"); err == nil {
@@ -316,7 +328,7 @@ func TestInstallAndUninstallBelowDestdir(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sh("go run ./packaging/manual -out $MANUAL -version 1.2.3; packaging/stage.sh install")
+	sh("go run -trimpath ./packaging/manual -out $MANUAL -version 1.2.3; packaging/stage.sh install")
 	if got := sh("grep -h ^ExecStart $DESTDIR/opt/claw/lib/systemd/system/*.service"); got != "ExecStart=/opt/claw/bin/clawjail hostd\nExecStart=/opt/claw/bin/clawjail serve\n" {
 		t.Errorf("the units start %s", got)
 	}
