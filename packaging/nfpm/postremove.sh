@@ -14,7 +14,7 @@ if [ -d "$data" ] && [ ! -L "$data" ]; then
 	if [ -f $data/audit/checkpoints ] && command -v chattr >/dev/null 2>&1; then
 		chattr -a $data/audit/checkpoints 2>/dev/null || true # not every file system has this
 	fi
-	for name in agents audit cache clones container-journal containers control database journal logs state templates installation.json; do
+	for name in .clawjail-backup .clawjail-restore clawjail.restored.yml agents audit cache clones container-journal containers control database journal logs state templates installation.json; do
 		rm -rf --one-file-system "${data:?}/$name"
 	done
 	rmdir $data 2>/dev/null || echo "clawjail: $data is not empty, and stays" >&2

