@@ -59,7 +59,8 @@ type Options struct {
 	Mode Mode
 	// Commands are the host's commands. On a real host it is zero.
 	Commands hostcmd.Runner
-	// Helper and HelperConfig are where the setuid helper and its configuration are; empty for the usual places.
+	// Helper and HelperConfig are where the setuid helper and its configuration are; empty for those of this program's
+	// installation.
 	Helper, HelperConfig string
 	// StageDir is the folder that programs are staged in, as the jail sees it. Empty for .cache/clawjail/stage in the home of
 	// the jail's user.
@@ -77,7 +78,8 @@ type Spawner struct{ o Options }
 // New makes a Spawner.
 func New(o Options) *Spawner {
 	if o.Helper == "" {
-		o.Helper = helper.Path
+		program, _ := os.Executable() // without it the usual place is taken
+		o.Helper = helper.Beside(program)
 	}
 	if o.HelperConfig == "" {
 		o.HelperConfig = helper.ConfigPath

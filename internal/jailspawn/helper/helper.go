@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	// Path is where the helper is installed, and ConfigPath its configuration.
+	// Path is where the helper is installed when nothing else is known, and ConfigPath its configuration.
 	Path       = "/usr/local/libexec/clawjail-spawn"
 	ConfigPath = "/usr/local/etc/clawjail/spawn.conf"
 	// Failed is its status when it refuses or fails itself; every other status is that of the program.
