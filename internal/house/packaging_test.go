@@ -143,29 +143,3 @@ func TestAppArmorProfileGivesUserNamespacesAndConfinesNothing(t *testing.T) {
 		t.Errorf("the profile is not what was decided on:\n%s", text)
 	}
 }
-
-// What a container of clawjail needs is said in two files, and what is recommended beside the package is in the image.
-func TestTheImageIsMadeOfThePackageAndSaysWhatItNeeds(t *testing.T) {
-	image := packaging(t, "container", "Dockerfile")
-	if !regexp.MustCompile(`(?m)^FROM debian:[0-9]+-slim$`).MatchString(image) {
-		t.Error("the image is not of a named version of Debian")
-	}
-	if !strings.Contains(image, "COPY out/packages/clawjail_*_") {
-		t.Error("the image is not made of the package")
-	}
-	recommended := regexp.MustCompile(`(?m)^  deb:\n.*\n    recommends: \[(.*)\]$`).FindStringSubmatch(packaging(t, "nfpm", "nfpm.yml"))
-	if recommended == nil {
-		t.Fatal("the package recommends nothing")
-	}
-	for name := range strings.SplitSeq(recommended[1], ", ") {
-		if !strings.Contains(image, " "+name+" ") {
-			t.Errorf("the image has no %s, and can build no template", name)
-		}
-	}
-	compose := packaging(t, "container", "compose.yaml")
-	for _, needed := range []string{"privileged: true\n", "network_mode: host\n", "cgroup: host\n", "- clawjail:/var/lib/clawjail\n"} {
-		if !strings.Contains(compose, needed) {
-			t.Errorf("compose.yaml does not say %s", needed)
-		}
-	}
-}

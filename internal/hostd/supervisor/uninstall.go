@@ -104,7 +104,8 @@ func Uninstall(ctx context.Context, o UninstallOptions) (Uninstalled, error) {
 	return out, errors.Join(out.runDir(ctx, o), dataErr, out.account(ctx, o))
 }
 
-// onHost lists what of an installation is on the host. An installation whose data is in a folder below this one's is another.
+// onHost lists what of an installation is on the host. An installation whose data is in a folder below this one's is another, and
+// a file system that one of the folders itself is on is the operator's.
 func onHost(ctx context.Context, c config.Config, in hostd.Installation) ([]inventory.Thing, error) {
 	all, err := inventory.Take(ctx, inventory.Scope{Installation: in.ID, Data: c.DataDir, Run: c.RunDir, Subnet: in.Subnet,
 		UIDBase: c.UIDBase, UIDs: addresses(in.Subnet)})
@@ -113,6 +114,9 @@ func onHost(ctx context.Context, c config.Config, in hostd.Installation) ([]inve
 	}
 	own := all[:0]
 	for _, t := range all {
+		if t.Kind == "mount" && (t.ID == c.DataDir || t.ID == c.TemplatesDir || t.ID == c.RunDir) {
+			continue
+		}
 		if place, below := strings.CutPrefix(t.ID[strings.Index(t.ID, "/")+1:], strings.TrimPrefix(c.DataDir, "/")+"/"); below {
 			name, _, _ := strings.Cut(place, "/")
 			if !isEntry(name) {

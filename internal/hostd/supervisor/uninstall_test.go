@@ -3,10 +3,12 @@
 package supervisor
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,5 +87,42 @@ func TestUninstallRemovesWhatBackupsAndRestoresLeft(t *testing.T) {
 		if there("data/" + name) {
 			t.Errorf("%s is left", name)
 		}
+	}
+}
+
+// A data folder on a partition, or a volume, of its own is mounted by the operator, and stays so.
+func TestTheFileSystemThatTheDataIsOnIsNotLeftOver(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	c := config.Default()
+	c.DataDir, c.RunDir = filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "run")
+	c.TemplatesDir = filepath.Join(c.DataDir, "templates")
+	mount := func(path string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(path, 0o755), syscall.Mount("tmpfs", path, "tmpfs", 0, "size=64k")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Unmount(path, syscall.MNT_DETACH) }) // a test that fails earlier leaves none either
+	}
+	left := func() (mounts []string) {
+		t.Helper()
+		things, err := onHost(t.Context(), c, hostd.Installation{ID: "zz9z"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, thing := range things {
+			if thing.Kind == "mount" {
+				mounts = append(mounts, thing.ID)
+			}
+		}
+		return mounts
+	}
+	mount(c.DataDir)
+	if got := left(); len(got) != 0 {
+		t.Errorf("left over is %q", got)
+	}
+	ofAJail := filepath.Join(c.DataDir, "clones", "bzz9z00001")
+	mount(ofAJail)
+	if got := left(); len(got) != 1 || got[0] != ofAJail {
+		t.Errorf("of a jail's mount it says %q", got)
 	}
 }
