@@ -28,30 +28,17 @@ func (f *furnished) script(t *testing.T, name, key string, more map[string]strin
 	return out
 }
 
-// TestEveryPageOfTheConsole looks at all pages of a full instance with the eyes of everybody who has to, each in a browser of
-// their own and beside each other: none of them changes anything.
+// TestEveryPageOfTheConsole looks at all pages of a full instance with the eyes of everybody who has to.
 func TestEveryPageOfTheConsole(t *testing.T) {
 	clients(t)
 	testenv.ChromiumFull(t)
 	f := newFurnished(t, "")
-	for _, look := range []struct {
-		name, script, key string
-		more              map[string]string
-		after             func(*testing.T)
-	}{
-		{"is whole, light, accessible and safe", "console_pages.mjs", f.key(), nil, nil},
-		{"works without JavaScript", "console_plain.mjs", f.key(), nil, nil},
-		{"offers a viewer nothing to change", "console_viewer.mjs", f.keys["viewer"], map[string]string{"ADMIN": f.keys["admin"]},
-			func(t *testing.T) { f.didNothing(t, f.keys["viewer"]) }},
-	} {
-		t.Run(look.name, func(t *testing.T) {
-			t.Parallel()
-			f.script(t, look.script, look.key, look.more)
-			if look.after != nil {
-				look.after(t)
-			}
-		})
-	}
+	t.Run("is whole, light, accessible and safe", func(t *testing.T) { f.script(t, "console_pages.mjs", f.key(), nil) })
+	t.Run("works without JavaScript", func(t *testing.T) { f.script(t, "console_plain.mjs", f.key(), nil) })
+	t.Run("offers a viewer nothing to change", func(t *testing.T) {
+		f.script(t, "console_viewer.mjs", f.keys["viewer"], map[string]string{"ADMIN": f.keys["admin"]})
+		f.didNothing(t, f.keys["viewer"])
+	})
 }
 
 // didNothing compares what an operator did, by the log, with what everybody may.
