@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
@@ -119,7 +120,7 @@ func onHost(ctx context.Context, c config.Config, in hostd.Installation) ([]inve
 		}
 		if place, below := strings.CutPrefix(t.ID[strings.Index(t.ID, "/")+1:], strings.TrimPrefix(c.DataDir, "/")+"/"); below {
 			name, _, _ := strings.Cut(place, "/")
-			if !isEntry(name) {
+			if !slices.Contains(hostd.DataEntries(), name) {
 				continue
 			}
 		}
@@ -133,15 +134,6 @@ func addresses(subnet netip.Prefix) uint32 {
 		return 0
 	}
 	return 1 << (32 - max(subnet.Bits(), 16))
-}
-
-func isEntry(name string) bool {
-	for _, e := range hostd.DataEntries() {
-		if e == name {
-			return true
-		}
-	}
-	return false
 }
 
 // runDir removes the folder of sockets.
@@ -254,7 +246,7 @@ func (u *Uninstalled) entries(o UninstallOptions, there []os.DirEntry) (foreign 
 		return "", err
 	}
 	for _, e := range there {
-		if isEntry(e.Name()) {
+		if slices.Contains(hostd.DataEntries(), e.Name()) {
 			continue
 		}
 		replaced := filepath.Join(c.DataDir, e.Name())
