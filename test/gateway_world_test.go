@@ -40,6 +40,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/gateway/service"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -177,7 +178,8 @@ func (x *exit) open(ca *x509.CertPool) {
 		Records: ledger.New(records), Policy: func(c gateway.Caller) *policy.Compiled { return views(c).Proxy() }, Used: func(ctx context.Context, rule string) (bool, bool) {
 			return book.Used(ctx, rule), egress.ForOneUse(rule)
 		}, Keys: people,
-		Roots: ca, Local: mux, Logger: log, Limits: gateway.DefaultLimits(),
+		Networks: func() *netguard.Networks { return netguard.NewNetworks(nil, nil) },
+		Roots:    ca, Local: mux, Logger: log, Limits: gateway.DefaultLimits(),
 	})
 	must(err)
 	routes, err := service.New(service.Options{Gateway: x.gateway, Views: views, Secrets: secrets, Log: log, Now: time.Now})

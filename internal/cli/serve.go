@@ -23,6 +23,7 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/hostnet"
 	"github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/mcp"
@@ -136,6 +137,11 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	}
 
 	reach.guard.Self = append(reach.guard.Self, o.config.Listen)
+	networks, err := hostnet.Open(o.log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, networks.Close()) }()
 	trusted, err := roots(o.config.ExtraCA)
 	if err != nil {
 		return err
@@ -154,7 +160,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	inside := new(lateHandler)
 	asked := decided{book}
 	exit, err := gateway.New(gateway.Config{
-		Guard: reach.guard, Logger: o.log, Now: o.now, Limits: gateway.DefaultLimits(), Local: inside, Records: ledger.New(ring.log),
+		Guard: reach.guard, Networks: networks.Now, Logger: o.log, Now: o.now, Limits: gateway.DefaultLimits(), Local: inside, Records: ledger.New(ring.log),
 		Policy: asked.policy, Used: asked.used, Ask: asked.ask, Rates: asked.rates, Keys: ring.identity, Observer: counted, Roots: trusted,
 		Unknown: func(ctx context.Context, addr netip.Addr) bool { return agents.Unknown(ctx, addr) },
 	})

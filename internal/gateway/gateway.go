@@ -54,9 +54,13 @@ type Resolver interface {
 // Config is what a gateway needs. Zero Limits are an error: start from
 // [DefaultLimits].
 type Config struct {
-	// Guard holds the private destinations and the installation's own sockets.
-	// The sockets that Serve listens on are added to it.
+	// Guard holds the installation's own sockets. The sockets that Serve listens
+	// on are added to it, and its networks are those that Networks returns.
 	Guard netguard.Guard
+	// Networks are those of the host at this moment. It is required, and asked
+	// before each connection and again when the socket is about to connect; nil
+	// keeps everybody inside. See package gateway/hostnet.
+	Networks func() *netguard.Networks
 	// Resolver is the system's own when nil.
 	Resolver Resolver
 	// Records is required: no action without a record.
@@ -155,6 +159,7 @@ func (l Limits) Validate() error {
 // Gateway is the proxy. Its methods may be called from several goroutines.
 type Gateway struct {
 	resolver Resolver
+	networks func() *netguard.Networks
 	records  Records
 	policy   func(Caller) *policy.Compiled
 	used     func(ctx context.Context, rule string) (ok, once bool)
@@ -196,11 +201,15 @@ func New(c Config) (*Gateway, error) {
 	if c.Records == nil {
 		errs = append(errs, errors.New("records are missing"))
 	}
+	if c.Networks == nil {
+		errs = append(errs, errors.New("the networks of the host are missing"))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("configure gateway: %w", err)
 	}
 	g := &Gateway{
 		resolver:  c.Resolver,
+		networks:  c.Networks,
 		records:   c.Records,
 		policy:    c.Policy,
 		used:      c.Used,
@@ -318,11 +327,13 @@ func (g *Gateway) renewGuard() {
 	g.guard = guard
 }
 
-// currentGuard returns the guard with the sockets that are served now.
+// currentGuard returns the guard with the sockets that are served now, and the networks that the host has now.
 func (g *Gateway) currentGuard() netguard.Guard {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.guard
+	guard := g.guard
+	g.mu.Unlock()
+	guard.Networks = g.networks()
+	return guard
 }
 
 // Close forgets every caller, closes every connection, and returns when all of

@@ -313,7 +313,7 @@ func TestNewReportsEverythingThatIsMissing(t *testing.T) {
 	if err == nil {
 		t.Fatal("an empty configuration is accepted")
 	}
-	for _, want := range []string{"connections per caller", "header bytes", "header timeout", "first bytes timeout", "resolve timeout", "connect timeout", "idle timeout", "lifetime", "own socket 1", "records"} {
+	for _, want := range []string{"connections per caller", "header bytes", "header timeout", "first bytes timeout", "resolve timeout", "connect timeout", "idle timeout", "lifetime", "own socket 1", "records", "networks of the host"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not mention %q:\n%v", want, err)
 		}

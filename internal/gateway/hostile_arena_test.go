@@ -46,7 +46,7 @@ func newArena(t testing.TB, p policy.Policy, wait time.Duration) *arena {
 	a := &arena{begun: map[netip.AddrPort]int{}, logs: &lockedBuffer{}}
 	limits := DefaultLimits()
 	limits.HeaderTimeout, limits.FirstBytesTimeout, limits.IdleTimeout = wait, wait, wait
-	g, err := New(Config{Resolver: a, Records: a, Limits: limits, Rates: func(Caller) Rates {
+	g, err := New(Config{Networks: alone, Resolver: a, Records: a, Limits: limits, Rates: func(Caller) Rates {
 		return Rates{Proxy: 1 << 30, Execute: 1, Service: 1, LLM: 1, Tunnels: 1 << 20}
 	}, Logger: slog.New(slog.NewTextHandler(onlyTrouble{a.logs}, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -124,7 +125,7 @@ func TestRegressionARuleTakesEffectOnWhatRuns(t *testing.T) {
 // Isolation that is silently not applied has been the most frequent failure of such programs. What is missing here is
 // either an error at the start, or denies.
 func TestRegressionWhatIsMissingDenies(t *testing.T) {
-	complete := func() Config { return Config{Records: (*book)(&world{}), Limits: DefaultLimits()} }
+	complete := func() Config { return Config{Records: (*book)(&world{}), Networks: alone, Limits: DefaultLimits()} }
 	if g, err := New(complete()); err != nil {
 		t.Fatal(err)
 	} else if err := g.Close(); err != nil {
@@ -132,6 +133,7 @@ func TestRegressionWhatIsMissingDenies(t *testing.T) {
 	}
 	for name, breaks := range map[string]func(*Config){
 		"no records":      func(c *Config) { c.Records = nil },
+		"no networks":     func(c *Config) { c.Networks = nil },
 		"no limits":       func(c *Config) { c.Limits = Limits{} },
 		"no lifetime":     func(c *Config) { c.Limits.Lifetime = 0 },
 		"negative limits": func(c *Config) { c.Limits.ConnectionsPerCaller = -1 },
@@ -153,6 +155,7 @@ func TestRegressionWhatIsMissingDenies(t *testing.T) {
 		status int
 	}{
 		"all is there":                  {func(*Config) {}, "", "", 404},
+		"nobody knows the networks":     {func(c *Config) { c.Networks = func() *netguard.Networks { return nil } }, "", problem.AddressDenied, 403},
 		"nobody knows the policy":       {func(c *Config) { c.Policy = func(Caller) *policy.Compiled { return nil } }, "", problem.HostDenied, 403},
 		"an empty policy":               {func(c *Config) { c.Policy = func(Caller) *policy.Compiled { return new(policy.Compiled) } }, "", problem.HostDenied, 403},
 		"nobody knows the rates":        {func(c *Config) { c.Rates = func(Caller) Rates { return Rates{} } }, "", problem.RateLimited, 429},

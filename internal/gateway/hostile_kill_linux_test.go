@@ -30,6 +30,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/execute"
 	"github.com/clawjail/clawjail/internal/gateway/ledger"
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/gateway/service"
 	"github.com/clawjail/clawjail/internal/store"
@@ -121,7 +122,7 @@ func gatewayToKill(mode string) error {
 	}
 	plenty := gateway.Rates{Proxy: 1 << 20, Execute: 1 << 20, Service: 1 << 20, LLM: 1 << 20, Tunnels: 1 << 10}
 	mux := http.NewServeMux()
-	g, err := gateway.New(gateway.Config{Resolver: oneAnswer{}, Records: records, Limits: gateway.DefaultLimits(), Local: mux, Rates: func(gateway.Caller) gateway.Rates { return plenty }})
+	g, err := gateway.New(gateway.Config{Networks: func() *netguard.Networks { return netguard.NewNetworks(nil, nil) }, Resolver: oneAnswer{}, Records: records, Limits: gateway.DefaultLimits(), Local: mux, Rates: func(gateway.Caller) gateway.Rates { return plenty }})
 	if err != nil {
 		return err
 	}

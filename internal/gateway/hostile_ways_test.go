@@ -4,10 +4,14 @@ import (
 	"bufio"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -38,6 +42,9 @@ func addresses() []address {
 		"100.64.0.1", "100.127.255.254", "192.0.0.1", "192.0.2.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "192.88.99.1", "240.0.0.1",
 		"::1", "fd00::1", "fc00::1", "fdff::1", "fec0::1", "100::1", "2001:db8::1", "3fff::1", "5f00::1", "2620:4f:8000::1",
 		"::ffff:127.0.0.1", "::ffff:10.0.0.1",
+		// Public addresses that are inside because the host is part of their network: see networks.
+		"45.45.45.45", "::ffff:45.45.45.45", "2a01:4f8:dead:beef::1", "2a01:4f8:dead:beef::2", "2a01:4f8:dead:beef:ffff::1", "45.45.46.2", "45.45.50.7",
+		"2a01:4f8:feed::9", "45.45.47.1", appears.String(),
 	)...)
 	return append(all, sealed(
 		// Metadata services, by every number that clouds have given them.
@@ -47,7 +54,22 @@ func addresses() []address {
 		"0.0.0.0", "0.1.2.3", "255.255.255.255", "224.0.0.1", "::", "ff02::1",
 		"64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:7f00:1::1", "2002:a9fe:a9fe::1", "2001:0:1::1",
 		"::127.0.0.1", "::169.254.169.254", "::ffff:0:127.0.0.1",
+		"2001:200::5efe:7f00:1", "2606:4700::200:5efe:a9fe:a9fe", "fd00::5efe:a00:1",
 	)...)
+}
+
+// networks are those of the host of the table.
+func networks(own ...netip.Addr) *netguard.Networks {
+	var mine, near []netip.Prefix
+	for _, a := range append(own, netip.MustParseAddr("45.45.45.45"), netip.MustParseAddr("2a01:4f8:dead:beef::1")) {
+		mine = append(mine, netip.PrefixFrom(a, a.BitLen()))
+	}
+	// The network of an interface, the other end of a tunnel, what is routed into a VPN, a router, and the default route of
+	// a VPN, which is none.
+	for _, p := range []string{"2a01:4f8:dead:beef::/64", "45.45.46.2/32", "45.45.48.0/20", "2a01:4f8:feed::/48", "45.45.47.1/32", "0.0.0.0/1", "::/0"} {
+		near = append(near, netip.MustParsePrefix(p))
+	}
+	return netguard.NewNetworks(mine, near)
 }
 
 // literal is the address as the host of a URL.
@@ -192,6 +214,7 @@ func TestNothingInsideIsEverDialled(t *testing.T) {
 	base, entries := everything(t)
 	w := newWhole(t, base, entries...)
 	w.fill()
+	w.networks.Store(networks(appears))
 	for _, way := range ways() {
 		t.Run(way.name, func(t *testing.T) {
 			w.t = t
@@ -214,5 +237,65 @@ func TestNothingInsideIsEverDialled(t *testing.T) {
 	}
 	if n := w.trapped.Load(); n != 0 {
 		t.Errorf("%d connections came to what is inside", n)
+	}
+}
+
+// TestAnAddressThatAppearsIsInsideAtOnce gives the host an address while the gateway runs: before a request, and between
+// the check of its answer and the connection. The address is reachable on every way until then.
+func TestAnAddressThatAppearsIsInsideAtOnce(t *testing.T) {
+	base, entries := everything(t)
+	w := newWhole(t, base, entries...)
+	w.fill()
+	n := slices.IndexFunc(addresses(), func(a address) bool { return a.text == appears.String() })
+	row := addresses()[n]
+	for _, way := range ways() {
+		if strings.Contains(way.name, "bound anew") {
+			continue // its first answer is another address
+		}
+		t.Run(way.name, func(t *testing.T) {
+			w.t = t
+			try := func() heard { return way.try(w, row, n) }
+			w.networks.Store(networks())
+			if got := try(); !got.outside() {
+				t.Fatalf("before the host has it: %s", got)
+			}
+			w.networks.Store(networks(appears))
+			if got := try(); got.outside() || got.refusal != problem.AddressDenied {
+				t.Errorf("when the host has it: %s", got)
+			}
+			if strings.Contains(way.name, "two answers") {
+				return // the other one may be dialled
+			}
+			w.networks.Store(networks())
+			w.late = func() { w.networks.Store(networks(appears)) }
+			defer func() { w.late = func() {} }()
+			if got := try(); got.outside() || got.refusal == "" {
+				t.Errorf("when the host gets it while it is dialled: %s", got)
+			}
+		})
+	}
+}
+
+// TestAHostThatDoesNotKnowItsNetworksLetsNobodyOut takes away what the kernel says.
+func TestAHostThatDoesNotKnowItsNetworksLetsNobodyOut(t *testing.T) {
+	base, entries := everything(t)
+	w := newWhole(t, base, entries...)
+	w.fill()
+	public := addresses()[0]
+	for _, way := range ways() {
+		t.Run(way.name, func(t *testing.T) {
+			w.t = t
+			w.networks.Store(networks())
+			if got := way.try(w, public, 0); !got.outside() {
+				t.Fatalf("when they are known: %s", got)
+			}
+			if strings.Contains(way.name, "bound anew") || strings.Contains(way.name, "redirect") {
+				return // they begin outside
+			}
+			w.networks.Store(nil)
+			if got := way.try(w, public, 0); got.outside() || got.refusal != problem.AddressDenied {
+				t.Errorf("when nobody knows them: %s", got)
+			}
+		})
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/execute"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/gateway/service"
 	"github.com/clawjail/clawjail/internal/store"
@@ -50,6 +51,10 @@ type whole struct {
 	addr    string
 	outside *httptest.Server
 	trapped atomic.Int64
+	// networks are those of the host; nil when nobody knows them.
+	networks atomic.Pointer[netguard.Networks]
+	// late is called when a connection is about to be made, before the last check.
+	late func()
 
 	mu      sync.Mutex // guards what follows
 	dialled []netip.AddrPort
@@ -93,6 +98,9 @@ func isPublic(a netip.Addr) bool {
 	return a == netip.MustParseAddr("93.184.216.34") || a == netip.MustParseAddr("2606:4700::1111")
 }
 
+// appears is outside, until a test makes it an address of the host.
+var appears = netip.MustParseAddr("45.45.45.60")
+
 // newWhole makes it. base is what the agent's jail may reach; entries are what operators decided.
 func newWhole(t testing.TB, base policy.Policy, entries ...store.Entry) *whole {
 	t.Helper()
@@ -102,7 +110,8 @@ func newWhole(t testing.TB, base policy.Policy, entries ...store.Entry) *whole {
 			t.Fatal(err)
 		}
 	}
-	w := &whole{t: t, names: newNameServer(t)}
+	w := &whole{t: t, names: newNameServer(t), late: func() {}}
+	w.networks.Store(netguard.NewNetworks(nil, nil))
 	w.outside = httptest.NewServer(http.HandlerFunc(answerOutside))
 	w.outside.Config.SetKeepAlivesEnabled(false)
 	t.Cleanup(w.outside.Close)
@@ -135,7 +144,7 @@ func newWhole(t testing.TB, base policy.Policy, entries ...store.Entry) *whole {
 	mux := http.NewServeMux()
 	plenty := gateway.Rates{Proxy: 1 << 20, Execute: 1 << 20, Service: 1 << 20, LLM: 1 << 20, Tunnels: 1 << 10}
 	w.g, err = gateway.New(gateway.Config{
-		Resolver: w.names.resolver(), Records: w, Limits: gateway.DefaultLimits(), Local: mux,
+		Resolver: w.names.resolver(), Records: w, Networks: w.networks.Load, Limits: gateway.DefaultLimits(), Local: mux,
 		Policy: func(c gateway.Caller) *policy.Compiled { return views(c).Proxy() },
 		Rates:  func(gateway.Caller) gateway.Rates { return plenty },
 	})
@@ -156,11 +165,12 @@ func newWhole(t testing.TB, base policy.Policy, entries ...store.Entry) *whole {
 		w.mu.Lock()
 		w.dialled = append(w.dialled, target)
 		w.mu.Unlock()
+		w.late()
 		if err := check(target); err != nil {
 			return nil, err
 		}
 		to := inside
-		if isPublic(target.Addr()) {
+		if isPublic(target.Addr()) || target.Addr() == appears {
 			to = outside
 		}
 		var d net.Dialer

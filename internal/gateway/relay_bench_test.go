@@ -113,8 +113,9 @@ func benchGateway(b *testing.B, upstream net.Listener) (*Gateway, string, uint16
 	port := uint16(upstream.Addr().(*net.TCPAddr).Port)
 	host := hostport.MustParseHost("bulk.corp")
 	g, err := New(Config{
-		Limits:  DefaultLimits(),
-		Records: nothing{},
+		Networks: alone,
+		Limits:   DefaultLimits(),
+		Records:  nothing{},
 	})
 	if err != nil {
 		b.Fatal(err)

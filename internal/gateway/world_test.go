@@ -21,6 +21,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -33,6 +34,9 @@ const (
 	jailB    = "127.0.0.3"
 	stranger = "127.0.0.4"
 )
+
+// alone is a host that is part of no network but loopback.
+func alone() *netguard.Networks { return netguard.NewNetworks(nil, nil) }
 
 const patience = 10 * time.Second
 
@@ -175,6 +179,7 @@ func newWorldOn(t *testing.T, ln net.Listener, options ...option) *world {
 		Logger:   slog.New(slog.NewJSONHandler(w.logs, nil)),
 		Limits:   DefaultLimits(),
 		Records:  (*book)(w),
+		Networks: alone,
 	}
 	for _, o := range options {
 		o(&c)

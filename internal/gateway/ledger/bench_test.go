@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/store/open"
 )
@@ -71,7 +72,7 @@ func BenchmarkRequest(b *testing.B) {
 	bare := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, Transport: transport})
 	b.Cleanup(bare.Close)
 	port := uint16(upstream.Listener.Addr().(*net.TCPAddr).Port)
-	g, err := gateway.New(gateway.Config{Records: New(auditLog(b)), Limits: gateway.DefaultLimits(), Rates: func(gateway.Caller) gateway.Rates {
+	g, err := gateway.New(gateway.Config{Networks: func() *netguard.Networks { return netguard.NewNetworks(nil, nil) }, Records: New(auditLog(b)), Limits: gateway.DefaultLimits(), Rates: func(gateway.Caller) gateway.Rates {
 		return gateway.Rates{Proxy: 1 << 30, Execute: 1, Service: 1, LLM: 1, Tunnels: 1}
 	}})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
@@ -106,6 +107,7 @@ func newWhole(t *testing.T, answer http.HandlerFunc) *whole {
 
 	var handler http.Handler
 	g, err := gateway.New(gateway.Config{
+		Networks: func() *netguard.Networks { return netguard.NewNetworks(nil, nil) },
 		Resolver: only(netip.MustParseAddr("127.0.0.1")), Records: w.records, Limits: gateway.DefaultLimits(),
 		Local: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }),
 	})

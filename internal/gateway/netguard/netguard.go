@@ -6,7 +6,8 @@
 // refused (all other forms), and addresses with a zone are refused, because
 // prefix comparisons never match them.
 //
-// A [Guard] adds what an installation knows: the gateway's own sockets, which
+// A [Guard] adds what an installation knows: the networks of its host, whose
+// addresses are inside also where they are public, and its own sockets, which
 // nobody reaches through it. Private destinations are rules of package policy that
 // name an address; [CheckPrivate] says which may be. Cloud metadata addresses stay
 // closed even to them.
@@ -31,7 +32,11 @@ var (
 	ErrMetadata  = errors.New("address is a cloud metadata service")
 	ErrUnusable  = errors.New("address cannot be a destination")
 	ErrSelf      = errors.New("address belongs to clawjail itself")
+	ErrHost      = errors.New("address is one of this host's own")
+	ErrNeighbour = errors.New("address is on a network that this host is part of")
 	ErrNoAnswer  = errors.New("no addresses to check")
+
+	ErrUnknownNetworks = errors.New("nobody knows which networks this host is part of")
 )
 
 // Check returns nil when a is an address on the public Internet.
@@ -46,7 +51,19 @@ func Check(a netip.Addr) error {
 	if what, found := find(specialRanges, a); found {
 		return fmt.Errorf("%s: %w: %s", a, ErrNotPublic, what)
 	}
+	if isatap(a) {
+		return fmt.Errorf("%s: %w: %s", a, ErrNotPublic, whyISATAP)
+	}
 	return nil
+}
+
+const whyISATAP = "IPv4 inside IPv6, ISATAP (RFC 5214)"
+
+// isatap says whether the last half of an address is an IPv4 address with ISATAP's mark before it. Any prefix may be in
+// front of it, so it is no row of the table.
+func isatap(a netip.Addr) bool {
+	b := a.As16()
+	return a.Is6() && b[8]&^3 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe
 }
 
 // plain refuses what is no address or has a zone, and unwraps ::ffff:a.b.c.d.
@@ -76,18 +93,25 @@ func CheckPrivate(a netip.Addr) error {
 	if compatible.Contains(a) && a != netip.IPv6Loopback() {
 		return fmt.Errorf("%s: %w: IPv4 inside IPv6 (RFC 4291)", a, ErrUnusable)
 	}
+	if isatap(a) {
+		return fmt.Errorf("%s: %w: %s", a, ErrUnusable, whyISATAP)
+	}
 	return nil
 }
 
 // Guard is Check together with what one installation knows.
 type Guard struct {
 	// Self lists the installation's own sockets. Port 0 stands for all ports of
-	// the address. They are closed also to private destinations.
+	// the address, and an unspecified address for all that the host has, which
+	// are any at all while nobody knows them. They are closed also to private
+	// destinations.
 	Self []netip.AddrPort
+	// Networks are those of the host. Nil closes every public address.
+	Networks *Networks
 }
 
-// Clone returns a copy that shares nothing with g.
-func (g Guard) Clone() Guard { return Guard{Self: slices.Clone(g.Self)} }
+// Clone returns a copy that shares nothing with g that can change.
+func (g Guard) Clone() Guard { return Guard{Self: slices.Clone(g.Self), Networks: g.Networks} }
 
 // Validate reports everything that is wrong with the guard at once.
 func (g Guard) Validate() error {
@@ -106,7 +130,10 @@ func (g Guard) CheckPublic(ap netip.AddrPort) error {
 	if err := Check(ap.Addr()); err != nil {
 		return err
 	}
-	return g.checkSelf(ap)
+	if err := g.checkSelf(ap); err != nil {
+		return err
+	}
+	return g.Networks.check(ap.Addr())
 }
 
 // CheckDestination returns nil when a request for a private destination may
@@ -120,11 +147,16 @@ func (g Guard) CheckDestination(ap netip.AddrPort) error {
 
 func (g Guard) checkSelf(ap netip.AddrPort) error {
 	for _, s := range g.Self {
-		if s.Addr().Unmap() == ap.Addr().Unmap() && (s.Port() == 0 || s.Port() == ap.Port()) {
+		if (s.Port() == 0 || s.Port() == ap.Port()) && g.listensAt(s.Addr().Unmap(), ap.Addr().Unmap()) {
 			return fmt.Errorf("%s: %w", ap, ErrSelf)
 		}
 	}
 	return nil
+}
+
+// listensAt says whether a socket that is bound to own answers at an address.
+func (g Guard) listensAt(own, a netip.Addr) bool {
+	return own == a || own.IsUnspecified() && (g.Networks == nil || g.Networks.Own(a))
 }
 
 // Targets turns the answers of a resolver into sockets to dial, in their order

@@ -75,7 +75,7 @@ func TestMetadataIsNeverADestination(t *testing.T) {
 			t.Errorf("dialled %s: %v", a, err)
 		}
 	}
-	for _, a := range []string{"0.0.0.0", "::", "224.0.0.1", "255.255.255.255", "ff02::1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::1", "2001:0:1::1", "::169.254.169.254", "::ffff:0:169.254.169.254"} {
+	for _, a := range []string{"0.0.0.0", "::", "224.0.0.1", "255.255.255.255", "ff02::1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::1", "2001:0:1::1", "::169.254.169.254", "::ffff:0:169.254.169.254", "fd00::5efe:a00:1", "2606:4700::200:5efe:a00:1"} {
 		if err := CheckPrivate(netip.MustParseAddr(a)); !errors.Is(err, ErrUnusable) {
 			t.Errorf("%s: %v", a, err)
 		}
@@ -93,7 +93,7 @@ func TestMetadataIsNeverADestination(t *testing.T) {
 }
 
 func TestNobodyReachesTheGatewayItself(t *testing.T) {
-	g := Guard{Self: []netip.AddrPort{netip.MustParseAddrPort("8.8.8.8:18780"), netip.MustParseAddrPort("9.9.9.9:0"), netip.MustParseAddrPort("127.0.0.1:3000")}}
+	g := Guard{Networks: NewNetworks(nil, nil), Self: []netip.AddrPort{netip.MustParseAddrPort("8.8.8.8:18780"), netip.MustParseAddrPort("9.9.9.9:0"), netip.MustParseAddrPort("127.0.0.1:3000")}}
 	for in, self := range map[string]bool{"8.8.8.8:18780": true, "8.8.8.8:443": false, "9.9.9.9:1": true, "[::ffff:8.8.8.8]:18780": true, "1.1.1.1:18780": false} {
 		if err := g.CheckPublic(netip.MustParseAddrPort(in)); errors.Is(err, ErrSelf) != self {
 			t.Errorf("%s: %v", in, err)
@@ -108,7 +108,7 @@ func TestNobodyReachesTheGatewayItself(t *testing.T) {
 }
 
 func TestOneBadAnswerRefusesAll(t *testing.T) {
-	var g Guard
+	g := alone()
 	a := netip.MustParseAddr
 	if _, err := g.Targets([]netip.Addr{a("8.8.8.8"), a("10.0.0.1")}, 443); !errors.Is(err, ErrNotPublic) {
 		t.Errorf("mixed answers: %v", err)
