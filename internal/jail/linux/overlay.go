@@ -72,9 +72,9 @@ func overlay(place *beneath.Folder, template int) error {
 	root, err := newMount("overlay", func(fs int) error {
 		return errors.Join(
 			unix.FsconfigSetString(fs, "source", "clawjail"),
-			setLayer(fs, "lowerdir+", "lowerdir", template),
-			setLayer(fs, "upperdir", "upperdir", upper.FD()),
-			setLayer(fs, "workdir", "workdir", work.FD()))
+			kernelCalls.set(fs, "lowerdir+", "lowerdir", template),
+			kernelCalls.set(fs, "upperdir", "upperdir", upper.FD()),
+			kernelCalls.set(fs, "workdir", "workdir", work.FD()))
 	})
 	if err != nil {
 		return err
@@ -86,12 +86,22 @@ func overlay(place *beneath.Folder, template int) error {
 	return nil
 }
 
-// setLayer hands a directory to overlayfs: as a descriptor from Linux 6.13 on, before that as the name of the
-// descriptor, which is resolved once and leads to the same directory.
-func setLayer(fs int, key, oldKey string, dir int) error {
-	err := unix.FsconfigSetFd(fs, key, dir)
-	if errors.Is(err, unix.EINVAL) {
-		err = unix.FsconfigSetString(fs, oldKey, "/proc/self/fd/"+strconv.Itoa(dir))
+// layerCalls are the calls that give a directory to a file system that is being configured.
+type layerCalls struct {
+	descriptor func(fs int, key string, fd int) error
+	text       func(fs int, key, value string) error
+}
+
+// kernelCalls are those of the kernel.
+var kernelCalls = layerCalls{descriptor: unix.FsconfigSetFd, text: unix.FsconfigSetString}
+
+// set hands a directory to overlayfs: as a descriptor from Linux 6.13 on, before that as the name of the descriptor,
+// which is resolved once and leads to the same directory. A kernel that takes no descriptor answers EINVAL, and
+// EOPNOTSUPP before Linux 6.5, where overlayfs is configured through the old interface of mount(2).
+func (c layerCalls) set(fs int, key, oldKey string, dir int) error {
+	err := c.descriptor(fs, key, dir)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
+		err = c.text(fs, oldKey, "/proc/self/fd/"+strconv.Itoa(dir))
 	}
 	if err != nil {
 		return fmt.Errorf("set %s: %w", oldKey, err)
