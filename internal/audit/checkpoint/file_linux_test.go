@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -132,12 +133,46 @@ func TestAFullDiskLeavesTheNotesBefore(t *testing.T) {
 	}
 }
 
+// appendable makes a file system that has append-only files, which that of the temporary folder need not have: ext4 in a
+// file.
+func appendable(t *testing.T) string {
+	t.Helper()
+	image, mount := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	script := `truncate -s 8M "$1" && mkfs.ext4 -q -F "$1" && mount -o loop "$1" "$2"`
+	testenv.Tool(t, "mkfs.ext4")
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script, "sh", image, mount)
+	cmd.Env = append(os.Environ(), "PATH=/usr/sbin:/sbin:/usr/bin:/bin")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make a file system with append-only files: %v\n%s", err, out)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(mount, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return mount
+}
+
 func TestWhatIsAppendedCannotBeChangedEvenByRoot(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	path := filepath.Join(t.TempDir(), "checkpoints")
+	path := filepath.Join(appendable(t), "checkpoints")
+	// Root may do all of it to a file that is not protected.
+	plain := path + ".plain"
+	if err := os.WriteFile(plain, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(plain, 0); err != nil {
+		t.Fatal(err)
+	}
+	if w, err := os.OpenFile(plain, os.O_WRONLY, 0); err != nil || w.Close() != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(plain); err != nil {
+		t.Fatal(err)
+	}
 	f := openTest(t, path)
 	if !f.Protected() {
-		t.Skip("SKIPPED: the file system of the temporary folder has no append-only files, or root may not make them here")
+		t.Fatal("the file is not append-only, on a file system that has such files")
 	}
 	if err := f.Append(t.Context(), line(t, newTestKey(t).Note("n1", 1, [HashSize]byte{}, at))); err != nil {
 		t.Fatal(err)
