@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -75,8 +77,11 @@ func ways(h *spawntest.Simulated) (out []way) {
 		for name, j := range map[string]jailspawn.JailConfig{"named": {Name: "mcp0", RootPath: h.Named}, "made": {Path: h.Folder}} {
 			j.User = spawntest.User
 			w := way{name: string(m) + "/" + name, spawn: spawn{Mode: m, Commands: h.Commands(), Jail: j}}
+			if m != jailspawn.ModeNone {
+				w.uid = spawntest.UID // whom mdo, sudo and the helper let do it, and who may do none of it by himself
+			}
 			if m == jailspawn.ModeHelper {
-				w.uid, w.Helper, w.HelperConfig = spawntest.UID, helper, config
+				w.Helper, w.HelperConfig = helper, config
 			}
 			out = append(out, w)
 		}
@@ -92,7 +97,7 @@ func (w way) caller(t *testing.T, h *spawntest.Simulated, prog jail.Program) (cm
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd = exec.Command(h.Base + "/self")
+	cmd = exec.Command(h.Caller())
 	cmd.Env = []string{callerVariable + "=" + string(text), "SECRET=canary"}
 	cmd.Dir = "/"
 	cmd.WaitDelay = 10 * time.Second
@@ -166,12 +171,29 @@ func TestOnASimulatedHostEverythingEndsWithTheCaller(t *testing.T) {
 
 func TestOnASimulatedHostWhoMayNotBecomeRootIsToldSo(t *testing.T) {
 	h := spawntest.Simulate(t)
+	user := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: spawntest.UID, Gid: spawntest.UID}}
+	// The user of the other tests is nobody by itself: mdo and sudo are what makes it root.
+	enter := []string{h.Commands() + "/jexec", "-l", "-U", spawntest.User, "mcp0", "/bin/sh", "-c", "echo in"}
+	for name, first := range map[string][]string{"": nil, "mdo": {h.Commands() + "/mdo", "-u", "root"}, "sudo": {h.Commands() + "/sudo", "-n", "--"}} {
+		argv := slices.Concat(first, enter)
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.SysProcAttr = user
+		if out, err := cmd.CombinedOutput(); (err == nil && string(out) == "in\n") != (name != "") {
+			t.Errorf("a user enters a jail with %q: %q, %v", name, out, err)
+		}
+	}
 	h.Scenario("mac_do-no-rule")
+	h.Set(hosttest.Settings{Sysctls: map[string]string{"hosttest.uid": "", "hosttest.sudo": ""}})
 	before := h.Left()
-	w := ways(h)[2]
-	cmd, _, errs := w.caller(t, h, jail.Program{Argv: []string{"/bin/true"}})
-	_ = cmd.Run() // the status says how
-	if w.Mode != jailspawn.ModeMDO || cmd.ProcessState.ExitCode() != failed || !bytes.Contains(errs.Bytes(), []byte("mdo does not make you root")) || h.Left() != before {
-		t.Errorf("%s: %s", w.name, errs)
+	says := map[jailspawn.Mode]string{jailspawn.ModeMDO: "mdo does not make you root", jailspawn.ModeSudo: "sudo does not let you run"}
+	for _, w := range ways(h) {
+		if says[w.Mode] == "" {
+			continue
+		}
+		cmd, _, errs := w.caller(t, h, jail.Program{Argv: []string{"/bin/true"}})
+		_ = cmd.Run() // the status says how
+		if cmd.ProcessState.ExitCode() != failed || !strings.Contains(errs.String(), says[w.Mode]) || h.Left() != before {
+			t.Errorf("%s: %s", w.name, errs)
+		}
 	}
 }

@@ -24,8 +24,9 @@ type Simulated struct {
 	Base, Named, Folder string
 }
 
-// Simulate makes a simulated host, where mac_do lets user 1001 become root and sudo asks nothing. The test's TestMain must
-// call hosttest.Main.
+// Simulate makes a simulated host, where mac_do lets [UID] become root, and sudo asks that user nothing. The commands are
+// setuid, and do for users what they would on a real host: without mdo, sudo or the helper, nobody but root makes a jail
+// or enters one. The test's TestMain must call hosttest.Main.
 func Simulate(t testing.TB) *Simulated {
 	t.Helper()
 	h := hosttest.New(t)
@@ -33,7 +34,9 @@ func Simulate(t testing.TB) *Simulated {
 	h.Fill("zroot/jails/mcp0", "/jails/mcp0", s.fill)
 	h.Fill("zroot/jails/scratch", "/jails/scratch", s.fill)
 	h.Scenario("mac_do-loaded")
-	s.write(h.Commands()+"/sudo", "#!/bin/sh\n[ \"$2\" = -l ] && exit 0\nshift 2\nexec \"$@\"\n", 0o755)
+	uid := strconv.Itoa(UID)
+	h.Set(hosttest.Settings{Sysctls: map[string]string{"hosttest.uid": "", "hosttest.sudo": uid,
+		"security.mac.do.rules": "uid=" + uid + ">uid=0,gid=*,+gid=*"}})
 	s.reachable()
 	h.Must("jail", "-c", "name=mcp0", "path="+s.Named, "host.hostname=mcp0", "persist", "mount.devfs")
 	return s
@@ -67,6 +70,10 @@ func (s *Simulated) reachable() {
 		s.t.Fatal(err)
 	}
 	s.write(s.Base+"/self", string(data), 0o755)
+	s.write(s.Caller(), string(data), 0o755)
+	if err := os.Chmod(s.Base+"/self", 0o755|os.ModeSetuid); err != nil {
+		s.t.Fatal(err)
+	}
 	commands, err := os.ReadDir(s.Commands())
 	if err != nil {
 		s.t.Fatal(err)
@@ -81,6 +88,9 @@ func (s *Simulated) reachable() {
 		}
 	}
 }
+
+// Caller is the test's own program, for users who call.
+func (s *Simulated) Caller() string { return s.Base + "/caller" }
 
 func (s *Simulated) write(path, text string, mode os.FileMode) {
 	s.t.Helper()

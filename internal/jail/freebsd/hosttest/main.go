@@ -22,7 +22,7 @@ func names() map[string]string {
 	return map[string]string{
 		"zfs": "/sbin", "jail": "/usr/sbin", "jls": "/usr/sbin", "jexec": "/usr/sbin", "ifconfig": "/sbin", "pfctl": "/sbin", "rctl": "/usr/bin",
 		"mount": "/sbin", "umount": "/sbin", "mount_nullfs": "/sbin", "ps": "/bin", "sysctl": "/sbin", "kldstat": "/sbin", "mdo": "/usr/bin",
-		"uname": "/usr/bin", "devfs": "/sbin", "netstat": "/usr/bin",
+		"uname": "/usr/bin", "devfs": "/sbin", "netstat": "/usr/bin", "sudo": "/usr/local/bin",
 	}
 }
 
@@ -73,7 +73,11 @@ func act(dir, name string, args []string) int {
 		return broken
 	}
 	c := &command{state: s, lock: lock, name: name, args: args}
-	status, err := c.suffer(c.perform)
+	act := c.perform
+	if !c.permitted() {
+		act = func() (int, error) { return c.fail(1, "Operation not permitted"), nil }
+	}
+	status, err := c.suffer(act)
 	if err != nil {
 		fmt.Fprintf(&c.errs, "simulator: %s %s: %v\n", name, strings.Join(args, " "), err)
 		status = broken
@@ -83,6 +87,13 @@ func act(dir, name string, args []string) int {
 		return broken
 	}
 	return status
+}
+
+// permitted says whether whoever calls may do this. Where the simulator is setuid root, so that everybody can change the
+// state that stands for the kernel, users are held to what users may.
+func (c *command) permitted() bool {
+	users := []string{"jls", "ps", "sysctl", "kldstat", "mdo", "uname", "netstat", "sudo"}
+	return unix.Getuid() == 0 || unix.Geteuid() != 0 || slices.Contains(users, c.name)
 }
 
 // perform does what the command does. Its error is of the simulator; those of the command are a status.
@@ -114,6 +125,8 @@ func (c *command) perform() (int, error) {
 		return c.kldstat(), nil
 	case "mdo":
 		return c.mdo()
+	case "sudo":
+		return c.sudo()
 	case "uname":
 		return c.uname(), nil
 	case "devfs":

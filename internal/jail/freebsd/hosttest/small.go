@@ -121,28 +121,49 @@ func (c *command) mdo() (int, error) {
 	if caller != 0 && !(slices.Contains(c.Klds, "mac_do") && allows(c.Sysctls["security.mac.do.rules"], caller, uid)) {
 		return c.fail(1, "calling setcred() failed: Operation not permitted"), nil
 	}
-	if unix.Geteuid() != 0 {
-		return broken, fmt.Errorf("the simulator cannot make root of uid %d: tests of mdo run as root, with the sysctl hosttest.uid", unix.Geteuid())
-	}
 	if len(rest) == 0 {
 		rest = []string{"/bin/sh", "-i"}
+	}
+	return c.become(uid, rest)
+}
+
+// become ends this command and becomes another one, of a user.
+func (c *command) become(uid int, argv []string) (int, error) {
+	if unix.Geteuid() != 0 {
+		return broken, fmt.Errorf("the simulator cannot make root of uid %d: it runs as root, with the sysctl hosttest.uid, or is setuid", unix.Geteuid())
 	}
 	if err := c.finish(); err != nil {
 		return broken, err
 	}
-	file := rest[0]
+	file, err := argv[0], error(nil)
 	if !strings.Contains(file, "/") {
 		if file, err = exec.LookPath(file); err != nil {
-			return late("mdo: exec failed: No such file or directory")
+			return late(c.name + ": exec failed: No such file or directory")
 		}
 	}
-	if uid != 0 {
+	if uid != unix.Getuid() {
 		if err := (identity{given: true, uid: uid, gid: uid}).assume(); err != nil {
-			return late("mdo: calling setcred() failed: %v", err)
+			return late(c.name+": calling setcred() failed: %v", err)
 		}
 	}
-	err = unix.Exec(file, rest, os.Environ())
-	return late("mdo: exec failed: %v", errno(err))
+	err = unix.Exec(file, argv, os.Environ())
+	return late(c.name+": exec failed: %v", errno(err))
+}
+
+// sudo is sudo(8) with -n: -l asks whether a command may be run, and without it this process becomes the command. The sysctl
+// hosttest.sudo names the user who may run everything.
+func (c *command) sudo() (int, error) {
+	set, rest, bad := flags(c.args, "nl")
+	if bad != 0 || len(rest) == 0 || set['n'] == nil {
+		return c.say(1, "usage: sudo -n [-l] [--] command [args]"), nil
+	}
+	if caller := unix.Getuid(); caller != 0 && c.Sysctls["hosttest.sudo"] != strconv.Itoa(caller) {
+		return c.say(1, "sudo: a password is required"), nil
+	}
+	if set['l'] != nil {
+		return c.say(0, "%s", strings.Join(rest, " ")), nil
+	}
+	return c.become(0, rest)
 }
 
 // allows says whether rules of mac_do(4) let a user become another. Of the grammar only uid=, gid= of the caller's own group
