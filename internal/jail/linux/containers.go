@@ -122,7 +122,7 @@ func ObserveProcess(ctx context.Context, proc jail.Process, declared jail.Profil
 	if err != nil {
 		return o, err
 	}
-	if err := errors.Join(pr.identity(&o), pr.namespaces(&o), pr.files(&o, declared), pr.openFileLimit(&o)); err != nil {
+	if err := errors.Join(pr.identity(&o), pr.namespaces(&o), pr.files(&o, declared), pr.resources(&o)); err != nil {
 		return o, err
 	}
 	kept := o.Writable[:0]

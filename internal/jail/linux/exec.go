@@ -200,7 +200,7 @@ func (r *Runtime) joined(ctx context.Context, p jail.Placement, first, proc jail
 	})
 	var o jail.Observed
 	if err == nil {
-		err = errors.Join(pr.endFirst(), pr.identity(&o), pr.namespaces(&o), pr.openFileLimit(&o))
+		err = errors.Join(pr.endFirst(), pr.identity(&o), pr.namespaces(&o), pr.resources(&o))
 	}
 	if err == nil {
 		o.Memory, o.MilliCPU, o.Tasks, err = r.limits.enforced(string(p.Name), proc.PID)
@@ -367,7 +367,7 @@ func (r *Runtime) process(prof jail.Profile, launch string) *specs.Process {
 		ApparmorProfile: r.apparmor,
 		Rlimits: []specs.POSIXRlimit{
 			{Type: "RLIMIT_NOFILE", Hard: files, Soft: files},
-			{Type: "RLIMIT_CORE", Hard: 0, Soft: 0},
+			{Type: "RLIMIT_CORE", Hard: CoreLimit, Soft: CoreLimit},
 		},
 	}
 }

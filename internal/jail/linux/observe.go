@@ -45,7 +45,7 @@ func (r *Runtime) Observe(ctx context.Context, p jail.Placement, proc jail.Proce
 		return fail(err)
 	}
 	var o jail.Observed
-	if err := errors.Join(pr.identity(&o), pr.namespaces(&o), pr.files(&o, p.Profile), pr.placed(&o, p.Root), pr.openFileLimit(&o)); err != nil {
+	if err := errors.Join(pr.identity(&o), pr.namespaces(&o), pr.files(&o, p.Profile), pr.placed(&o, p.Root), pr.resources(&o)); err != nil {
 		return fail(err)
 	}
 	if o.Memory, o.MilliCPU, o.Tasks, err = r.limits.enforced(string(p.Name), proc.PID); err != nil {
@@ -259,7 +259,8 @@ func (p *process) pivoted() (bool, error) {
 	return here.Ino == above.Ino && here.Dev_major == above.Dev_major && here.Dev_minor == above.Dev_minor && here.Mnt_id == above.Mnt_id, nil
 }
 
-func (p *process) openFileLimit(o *jail.Observed) error {
+// resources reads the limits that a process has by itself.
+func (p *process) resources(o *jail.Observed) error {
 	text, err := p.read("limits")
 	if err != nil {
 		return err
@@ -269,6 +270,8 @@ func (p *process) openFileLimit(o *jail.Observed) error {
 		return fmt.Errorf("%s/limits is not understood", p.dir.Name())
 	}
 	o.Files = hard
+	o.CoreFiles = !strings.Contains(strings.Join(strings.Fields(string(text)), " "),
+		fmt.Sprintf("Max core file size %d %d bytes", CoreLimit, CoreLimit))
 	return nil
 }
 

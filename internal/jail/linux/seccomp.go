@@ -18,7 +18,7 @@ import (
 func decidedHere() []string {
 	return []string{
 		// Rules with arguments, below.
-		"socket", "socketpair", "clone", "unshare",
+		"socket", "socketpair", "clone", "unshare", "setrlimit", "prlimit64",
 		// The multiplexer of 32-bit systems would go around the rules of socket.
 		"socketcall",
 		// Large parts of the kernel that no browser and no agent needs.
@@ -51,6 +51,9 @@ func seccompFilter(p jail.SeccompProfile) (*specs.LinuxSeccomp, error) {
 	}
 	ours := decidedHere()
 	var rules []specs.LinuxSyscall
+	if p == jail.SeccompBrowser {
+		ours = append(ours, "setsockopt", "getsockopt")
+	}
 	for _, r := range filter.Syscalls {
 		if r.Action == specs.ActAllow {
 			r.Names = slices.DeleteFunc(slices.Clone(r.Names), func(n string) bool { return slices.Contains(ours, n) })
@@ -59,15 +62,18 @@ func seccompFilter(p jail.SeccompProfile) (*specs.LinuxSeccomp, error) {
 			rules = append(rules, r)
 		}
 	}
-	rules = append(rules, socketRules()...)
+	rules = slices.Concat(rules, socketRules(), limitRules())
 	switch p {
 	case jail.SeccompBrowser:
+		rules = append(rules, optionRules()...)
 		rules = append(rules,
 			allow("clone", masked(0, newNamespaces&^(unix.CLONE_NEWUSER|unix.CLONE_NEWPID|unix.CLONE_NEWNET), 0)),
 			allow("unshare", equal(0, unix.CLONE_NEWUSER)),
 			allow("chroot"))
 	case jail.SeccompAgent:
-		rules = append(rules, allow("clone", masked(0, newNamespaces, 0)))
+		rules = append(rules,
+			allow("socket", equal(0, unix.AF_NETLINK), equal(2, unix.NETLINK_ROUTE)),
+			allow("clone", masked(0, newNamespaces, 0)))
 	default:
 		return nil, fmt.Errorf("%q is not a system-call filter", p)
 	}
@@ -75,19 +81,55 @@ func seccompFilter(p jail.SeccompProfile) (*specs.LinuxSeccomp, error) {
 	return filter, nil
 }
 
-// socketRules allow local sockets, TCP and UDP, and the netlink family that programs list addresses with. Everything
-// else is refused: AF_VSOCK and AF_PACKET, raw sockets also where a user namespace would give the capability, and the
-// netlink families that change things.
+// socketRules allow local sockets, TCP and UDP. Everything else is refused: AF_VSOCK and AF_PACKET, raw sockets also
+// where a user namespace would give the capability, and netlink. An agent also has the netlink family that programs list
+// addresses with: it has no user namespace, and without one that family changes nothing. A browser has one, in which it
+// could make links.
 func socketRules() []specs.LinuxSyscall {
 	const typeMask = 0xf // SOCK_NONBLOCK and SOCK_CLOEXEC are in the same argument
 	rules := []specs.LinuxSyscall{
 		allow("socket", equal(0, unix.AF_UNIX)),
-		allow("socket", equal(0, unix.AF_NETLINK), equal(2, unix.NETLINK_ROUTE)),
 		allow("socketpair", equal(0, unix.AF_UNIX)),
 	}
 	for _, family := range []uint64{unix.AF_INET, unix.AF_INET6} {
 		for _, kind := range []uint64{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
 			rules = append(rules, allow("socket", equal(0, family), masked(1, typeMask, kind)))
+		}
+	}
+	return rules
+}
+
+// optionRules allow the socket options of sockets, TCP, UDP and IP, but those of the packet filter: x_tables takes its
+// tables as options of IP with the numbers from 64 on, from whoever has a network namespace of their own.
+func optionRules() (rules []specs.LinuxSyscall) {
+	const firstOfFilter = 64 // IPT_BASE_CTL and IP6T_BASE_CTL; arptables and ebtables come after them
+	for _, name := range []string{"setsockopt", "getsockopt"} {
+		for _, level := range []uint64{unix.SOL_SOCKET, unix.SOL_TCP, unix.SOL_UDP} {
+			rules = append(rules, allow(name, equal(1, level)))
+		}
+		for _, level := range []uint64{unix.SOL_IP, unix.SOL_IPV6} {
+			rules = append(rules, allow(name, equal(1, level), below(2, firstOfFilter)))
+		}
+		// Options of IPv6 among those numbers that are no tables.
+		for _, option := range []uint64{unix.IPV6_RECVTCLASS, unix.IPV6_TCLASS} {
+			rules = append(rules, allow(name, equal(1, unix.SOL_IPV6), equal(2, option)))
+		}
+	}
+	return rules
+}
+
+// CoreLimit is what every jail has as the limit on core files: to the kernel, 1 means that nothing is written, and
+// nothing is handed to the program of a piped core_pattern either, which 0 does not (core(5), do_coredump). That program
+// runs as root of the host.
+const CoreLimit = 1
+
+// limitRules allow what programs set for themselves but the limit on core files, which would lose its 1.
+func limitRules() (rules []specs.LinuxSyscall) {
+	const resources = 16                                   // RLIM_NLIMITS
+	rules = append(rules, allow("prlimit64", equal(2, 0))) // without a new value it is a question
+	for r := range uint64(resources) {
+		if r != unix.RLIMIT_CORE {
+			rules = append(rules, allow("setrlimit", equal(0, r)), allow("prlimit64", equal(1, r)))
 		}
 	}
 	return rules
@@ -99,6 +141,11 @@ func allow(name string, args ...specs.LinuxSeccompArg) specs.LinuxSyscall {
 
 func equal(index uint, value uint64) specs.LinuxSeccompArg {
 	return specs.LinuxSeccompArg{Index: index, Value: value, Op: specs.OpEqualTo}
+}
+
+// below matches an argument that is smaller. The comparison is of 64 bits, so one that only its lower half makes small is not.
+func below(index uint, value uint64) specs.LinuxSeccompArg {
+	return specs.LinuxSeccompArg{Index: index, Value: value, Op: specs.OpLessThan}
 }
 
 // masked matches when the bits of mask in the argument are those of value.

@@ -75,6 +75,37 @@ func rawCall(args []string) (answer, error) {
 	return a, err
 }
 
+// lowerLimit makes a limit of this process (getrlimit(2)) smaller by one.
+func lowerLimit(args []string) (answer, error) {
+	var now unix.Rlimit
+	resource := number(args[0])
+	if err := unix.Prlimit(0, resource, nil, &now); err != nil {
+		return answer{}, err
+	}
+	now.Cur--
+	return answer{}, unix.Prlimit(0, resource, &now, nil)
+}
+
+// crash has a program crash. The number is 1 when the kernel wrote its memory to somewhere.
+func crash([]string) (answer, error) {
+	p, err := os.StartProcess("/bin/sh", []string{"sh", "-c", "kill -ABRT $$"}, &os.ProcAttr{})
+	if err != nil {
+		return answer{}, err
+	}
+	state, err := p.Wait()
+	if err != nil {
+		return answer{}, err
+	}
+	status, ok := state.Sys().(syscall.WaitStatus)
+	if !ok || status.Signal() != syscall.SIGABRT {
+		return answer{}, fmt.Errorf("the program ended with %s", state)
+	}
+	if status.CoreDump() {
+		return answer{Number: 1}, nil
+	}
+	return answer{}, nil
+}
+
 // eatMemory takes so many bytes and touches all of them.
 func eatMemory(args []string) (answer, error) {
 	size := number(args[0])

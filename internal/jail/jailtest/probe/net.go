@@ -7,7 +7,24 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
+
+// makeLink makes a network interface, a bridge.
+func makeLink([]string) (answer, error) {
+	return answer{}, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "probe0"}})
+}
+
+// setOption sets an option of a socket to 1: the family of a new TCP socket, the level, the option.
+func setOption(args []string) (answer, error) {
+	fd, err := unix.Socket(number(args[0]), unix.SOCK_STREAM, 0)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{}, errors.Join(unix.SetsockoptInt(fd, number(args[1]), number(args[2]), 1), unix.Close(fd))
+}
 
 // dial connects to "network address milliseconds", sends the optional fourth argument and reports what comes back, and
 // after how many milliseconds.

@@ -1,0 +1,40 @@
+//go:build linux
+
+package linux
+
+import (
+	"os"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// TestNothingThatCrashesInAJailIsHandedToTheHost has the kernel hand the memory of programs that crash to a program of the
+// host's, as systemd-coredump and apport are. A limit of 0 does not keep it from that, and the limit of jails does.
+func TestNothingThatCrashesInAJailIsHandedToTheHost(t *testing.T) {
+	const file = "/proc/sys/kernel/core_pattern"
+	h := newTestHost(t)
+	before, err := os.ReadFile(file)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := os.WriteFile(file, before, 0o644); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, os.WriteFile(file, []byte("|"+testenv.Tool(t, "dd")+" of=/dev/null status=none"), 0o644))
+
+	for _, kind := range []jail.Kind{jail.KindBrowser, jail.KindAgent} {
+		open := h.start(t, probeSpec(kind), func(s *specs.Spec) {
+			s.Process.Rlimits[1].Hard, s.Process.Rlimits[1].Soft = 0, 0
+		})
+		if a := open.Ask("crash"); !a.OK || a.Number != 1 {
+			t.Fatalf("%s: with the limit 0 nothing is handed on, so that nothing is with another shows nothing: %+v", kind, a)
+		}
+		if a := h.start(t, probeSpec(kind), nil).Ask("crash"); !a.OK || a.Number != 0 {
+			t.Errorf("%s: the host got the memory of a program that crashed: %+v", kind, a)
+		}
+	}
+}
