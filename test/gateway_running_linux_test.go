@@ -70,6 +70,8 @@ func TestRegressionAPooledBrowserHasThePolicyOfWhoTakesIt(t *testing.T) {
 	b.close(first)
 }
 
+const linkLocalAddress = "169.254.77.77"
+
 // TestRegressionProxyVariablesAreNotTheEnforcement has an agent in its jail leave the proxy out: the gateway is the only
 // wire there is, whatever a program's environment says.
 func TestRegressionProxyVariablesAreNotTheEnforcement(t *testing.T) {
@@ -89,8 +91,17 @@ func TestRegressionProxyVariablesAreNotTheEnforcement(t *testing.T) {
 		Address: netip.MustParseAddr("127.0.0.1"), Name: "page"}); err != nil {
 		t.Fatal(err)
 	}
+	// Addresses of somewhere else, and a link-local one as metadata services have: this host has them, for as long as this takes.
+	for _, address := range []string{elsewhereAddress, linkLocalAddress} {
+		run(t, testenv.Tool(t, "ip"), "address", "add", address+"/32", "dev", "lo")
+		t.Cleanup(func() { run(t, testenv.Tool(t, "ip"), "address", "del", address+"/32", "dev", "lo") })
+		answer, err := http.Get("http://" + address + ":" + port)
+		if err != nil || answer.Body.Close() != nil {
+			t.Fatalf("%s is not reached from the host, so that a jail does not shows nothing: %v", address, err)
+		}
+	}
 	for _, target := range []string{
-		"http://gateway:" + port, "http://page.clawjail.test:" + port, "http://127.0.0.1:" + port, "http://192.0.2.1:" + port, "http://[2001:db8::1]:" + port, "http://169.254.169.254",
+		"http://gateway:" + port, "http://page.clawjail.test:" + port, "http://" + elsewhereAddress + ":" + port, "http://" + linkLocalAddress + ":" + port,
 	} {
 		if r := a.try(t, injail.Command{Do: injail.Request, Method: http.MethodGet, URL: target}); r.Error == "" {
 			t.Errorf("without the proxy, %s answers %d %s", target, r.Status, r.Body)
