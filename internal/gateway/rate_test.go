@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"net/http"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -151,5 +152,15 @@ func TestRatesMustBePositive(t *testing.T) {
 	}
 	if err := (Rates{}).Validate(); err == nil {
 		t.Error("no rate at all is valid")
+	}
+	fields := reflect.TypeFor[Rates]()
+	for n := range fields.NumField() {
+		for _, value := range []int64{0, -1} {
+			one := DefaultRates()
+			reflect.ValueOf(&one).Elem().Field(n).SetInt(value)
+			if err := one.Validate(); err == nil {
+				t.Errorf("%s may be %d", fields.Field(n).Name, value)
+			}
+		}
 	}
 }

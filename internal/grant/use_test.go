@@ -196,6 +196,7 @@ func (w *world) sign(c claims) Token {
 func TestSignatureWithoutARowIsWorthNothing(t *testing.T) {
 	w := newWorld(t)
 	_, g := w.issue()
+	w.works(w.sign(claimsOf("ab12", g)), want()) // with its row the same signature is good
 	g.ID = "g_neverissued"
 	w.refusal(w.sign(claimsOf("ab12", g)), want(), problem.GrantInvalid)
 }
@@ -270,6 +271,7 @@ func TestGrantOfAnotherInstallationIsNotOurs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.works(token, want()) // in its own
 	if _, err := other.Verify(t.Context(), token, want()); problem.CodeOf(err) != problem.GrantInvalid {
 		t.Errorf("got %v", err)
 	}

@@ -105,6 +105,9 @@ func TestHostileDeclarationsAreRefused(t *testing.T) {
 		"a revision that is two lines":       func(k *jail.Kept) { k.Revision = "a\nb" },
 		"a policy that is none":              func(k *jail.Kept) { k.Restart = "forever" },
 	}
+	if errs, err := c.CheckKept(t.Context(), []jail.Kept{keptSpec("bot", "exec cat")}); err != nil || errs[0] != nil {
+		t.Fatalf("what is in order is refused, so that a refusal shows nothing: %v, %v", errs, err)
+	}
 	for what, change := range cases {
 		k := keptSpec("bot", "exec cat")
 		change(&k)

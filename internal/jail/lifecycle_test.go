@@ -248,6 +248,11 @@ func TestReaperLeavesOtherInstallationsAlone(t *testing.T) {
 	if err != nil || len(r.Findings) > 0 || !slices.Contains(h.Things(), foreign) {
 		t.Fatalf("reap touched another installation: %+v, %v", r, err)
 	}
+	own := jail.Trace{Kind: jail.TraceClone, Name: "btest00001", Index: -1, ID: "btest00001"}
+	h.Plant(own)
+	if r, err := l.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) != 1 || slices.Contains(h.Things(), own) {
+		t.Errorf("the same thing of its own installation stays: %+v, %v", r, err)
+	}
 }
 
 func TestAJailThatIsNotConfinedAsDeclaredNeverStarts(t *testing.T) {

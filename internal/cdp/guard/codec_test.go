@@ -46,6 +46,10 @@ func TestACommandIsWhatItsDecodedNameSays(t *testing.T) {
 	if seen := b.commands(); len(seen) > 0 {
 		t.Errorf("the browser was sent %v", seen)
 	}
+	whole := guarded(t, b.mux, Options{Mode: Operator})
+	if err := whole.client.Send(within(t), []byte(`{"id":5,"method":"Target.getTargets","params":{}}`)); err != nil {
+		t.Errorf("a frame that is in order: %v", err)
+	}
 	for _, frame := range []string{
 		`{"id":5,"method":"Page.enable","method":"Storage.getCookies"}`,
 		`{"id":5,"method":"Page.enable","params":{},"extra":1}`,

@@ -214,6 +214,10 @@ func TestPathsThatCanBeReadInTwoWaysAreRefused(t *testing.T) {
 	if n := len(w.Sent()); n != 0 {
 		t.Errorf("%d requests left", n)
 	}
+	// A path that is read in one way only passes.
+	if conn := w.raw("GET /svc/svc/a%20b/c HTTP/1.1\r\nHost: gateway\r\n\r\n"); conn.StatusCode != http.StatusOK || len(w.Sent()) != 1 {
+		t.Errorf("a plain path: %s, %d requests left", conn.Status, len(w.Sent()))
+	}
 }
 
 // raw sends bytes and reads one answer.

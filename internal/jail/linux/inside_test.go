@@ -108,8 +108,8 @@ func TestJailHasNothingOfTheHost(t *testing.T) {
 		if a := j.Ask("read", "/proc/self/oom_score_adj"); strings.TrimSpace(a.Text) != strconv.Itoa(oomScore) {
 			t.Errorf("oom_score_adj is %q", a.Text)
 		}
-		if a := j.Ask("read", "/proc/self/limits"); !strings.Contains(strings.Join(strings.Fields(a.Text), " "), "Max core file size 0 0") {
-			t.Errorf("core files are not limited:\n%s", a.Text)
+		if a := j.Ask("read", "/proc/self/limits"); !strings.Contains(strings.Join(strings.Fields(a.Text), " "), "Max core file size 1 1") {
+			t.Errorf("core files are not prevented:\n%s", a.Text)
 		}
 	})
 }
