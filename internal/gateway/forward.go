@@ -43,6 +43,13 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, who *caller, t
 			"Open a tunnel with CONNECT instead; most HTTP clients do so when https_proxy is set.", "the gateway does not open TLS itself")))
 		return
 	}
+	// Their answers repeat the request, with the cookies in it that no script reads. Browsers send neither.
+	if strings.EqualFold(r.Method, http.MethodTrace) || strings.EqualFold(r.Method, "TRACK") {
+		x.Host, x.Port = to.Host(), to.Port()
+		refuse(w, r, x.refused(ctx, problem.New(problem.MethodDenied, "Use another method; TRACE and TRACK are never sent.",
+			"the gateway does not pass on %s", strings.ToUpper(r.Method))))
+		return
+	}
 	x.permit = g.permit(who)
 	if refusal := x.admit(ctx, to, path, x.Scheme); refusal != nil {
 		refuse(w, r, x.refused(ctx, refusal))
@@ -91,7 +98,7 @@ func replayable(r *http.Request) bool {
 		return false
 	}
 	switch r.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
 		return !isWebSocket(r)
 	}
 	return false

@@ -318,3 +318,26 @@ func TestAnswersThatCanBeReadInTwoWaysAreNotPassedOn(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 }
+
+// Answers to TRACE and TRACK repeat what was sent, cookies included.
+func TestTheGatewayPassesOnNoTrace(t *testing.T) {
+	w := newWorld(t)
+	s := newRawServer(t, okAnswer, headerEnd)
+	w.public("example.com", "93.184.216.34", s.Addr())
+	w.admit(jailA, policy.PublicWeb())
+	for _, method := range []string{"TRACE", "TRACK", "trace", "Track"} {
+		got := w.sent(jailA, method+" http://example.com/ HTTP/1.1\r\nHost: example.com\r\nCookie: sid=1\r\n\r\n")
+		if codes := statuses(t, got); len(codes) != 1 || codes[0] != http.StatusForbidden || !strings.Contains(got, problem.MethodDenied) {
+			t.Errorf("%s answers %q", method, got)
+		}
+	}
+	if got := s.requests(); len(got) != 0 {
+		t.Errorf("the host was sent %q", got)
+	}
+	if codes := statuses(t, w.sent(jailA, "OPTIONS http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n")); len(codes) != 1 || codes[0] != http.StatusOK {
+		t.Errorf("OPTIONS answers %v", codes)
+	}
+	if got := s.requests(); len(got) != 1 || !strings.HasPrefix(got[0], "OPTIONS / HTTP/1.1") {
+		t.Errorf("the host was sent %q", got)
+	}
+}

@@ -19,15 +19,15 @@ type rewritten struct {
 // rewrittenCommands has the code for every command that some session rewrites.
 func rewrittenCommands(mode Mode) map[string]rewritten {
 	world := members("frameId", "worldName", "grantUniveralAccess", "contentSecurityPolicy")
-	request := members("requestId", "method", "postData", "headers", "interceptResponse").with("url", webAddress)
+	request := members("requestId", "method", "postData", "interceptResponse").with("url", webAddress).
+		with("headers", headerListWithout(notOfClients(mode)))
 	if mode == Operator {
 		world["grantUniveralAccess"] = drop
-		request["headers"] = harmlessHeaderList
 	}
 	response := members("requestId", "responseCode", "responsePhrase").
-		with("responseHeaders", harmlessHeaderList).with("binaryResponseHeaders", noBinaryHeaders)
+		with("responseHeaders", headerListWithout(sensitive)).with("binaryResponseHeaders", noBinaryHeaders)
 	fulfil := members("requestId", "responseCode", "responsePhrase", "body").
-		with("responseHeaders", harmlessHeaderList).with("binaryResponseHeaders", noBinaryHeaders)
+		with("responseHeaders", headerListWithout(sensitive)).with("binaryResponseHeaders", noBinaryHeaders)
 	commands := map[string]rewritten{
 		"Runtime.evaluate": {command: members("expression", "objectGroup", "silent", "contextId", "returnByValue",
 			"generatePreview", "userGesture", "awaitPromise", "throwOnSideEffect", "timeout", "disableBreaks", "replMode",
@@ -47,7 +47,7 @@ func rewrittenCommands(mode Mode) map[string]rewritten {
 			reply: ownStream},
 		"Network.enable": {command: members("maxTotalBufferSize", "maxResourceBufferSize", "maxPostDataSize").
 			with("enableDurableMessages", drop).with("reportDirectSocketTraffic", drop).only()},
-		"Network.setExtraHTTPHeaders": {command: shape{"headers": harmlessHeaders}.only()},
+		"Network.setExtraHTTPHeaders": {command: shape{"headers": headersWithout(notOfClients(mode))}.only()},
 		"Fetch.enable":                {command: fetchEnable},
 		"Fetch.continueRequest":       {command: request.only()},
 		"Fetch.fulfillRequest":        {command: fulfil.only()},

@@ -132,28 +132,48 @@ func redactedHeaderList(value jsontext.Value) (jsontext.Value, error) {
 	})
 }
 
-// harmlessHeaders is an object of a client's headers without those that carry credentials: a client that sends back
-// what it was shown must not put the redaction in the place of the real one.
-func harmlessHeaders(value jsontext.Value) (jsontext.Value, error) {
-	var out builder
-	err := object(value, func(name []byte, v jsontext.Value) error {
-		if !sensitive(name) {
-			out.add(string(name), v)
-		}
-		return nil
-	})
-	return out.object(), err
+// framing says whether a header is about the connection or the length of a message. Those are the browser's.
+func framing(name []byte) bool {
+	switch strings.ToLower(string(name)) {
+	case "host", "content-length", "transfer-encoding", "te", "trailer", "connection", "keep-alive", "upgrade", "expect",
+		"http2-settings":
+		return true
+	}
+	return hasPrefixFold(name, "proxy-")
 }
 
-// harmlessHeaderList is the same for a list of names and values.
-func harmlessHeaderList(value jsontext.Value) (jsontext.Value, error) {
-	if string(value) == "null" {
-		return nil, nil
+// notOfClients says whether a client's own header is left out of requests: those that carry credentials in an
+// operator's session, because a client that sends back what it was shown must not put the redaction in the place of the
+// real one, and in every session those of the connection.
+func notOfClients(mode Mode) func(name []byte) bool {
+	return func(name []byte) bool { return framing(name) || mode == Operator && sensitive(name) }
+}
+
+// headersWithout is an object of a client's headers without some.
+func headersWithout(left func(name []byte) bool) change {
+	return func(value jsontext.Value) (jsontext.Value, error) {
+		var out builder
+		err := object(value, func(name []byte, v jsontext.Value) error {
+			if !left(name) {
+				out.add(string(name), v)
+			}
+			return nil
+		})
+		return out.object(), err
 	}
-	return elements(value, func(entry jsontext.Value) (jsontext.Value, bool, error) {
-		entry, err := members("name", "value").command(entry)
-		return entry, !sensitive([]byte(findText(entry, "name"))), err
-	})
+}
+
+// headerListWithout is the same for a list of names and values.
+func headerListWithout(left func(name []byte) bool) change {
+	return func(value jsontext.Value) (jsontext.Value, error) {
+		if string(value) == "null" {
+			return nil, nil
+		}
+		return elements(value, func(entry jsontext.Value) (jsontext.Value, bool, error) {
+			entry, err := members("name", "value").command(entry)
+			return entry, !left([]byte(findText(entry, "name"))), err
+		})
+	}
 }
 
 // blankCookies makes the cookies behind a request have their names and no values.

@@ -12,6 +12,8 @@
 //   - In both kinds of session a client reads and writes no file except by name among the session's own, opens no
 //     listener, sets no proxy, attaches to nothing but pages, their frames and workers, and sees no other client's
 //     contexts.
+//   - What a client writes into the line or the header of a request, an answer or a cookie stays the one part of it that
+//     it is (fields.tsv). Methods are those of [methods]; a client sends no credentials of its own into an account.
 //   - Stock clients go on working: a command that returns the jar answers with an empty one, and an event that carries
 //     it is rewritten and not dropped.
 //   - Decisions are made on decoded names and values. A command that is rewritten may have no parameter that is not
@@ -127,6 +129,11 @@ func (g *Guard) Command(command *cdp.Message) *cdp.Message {
 	rule, known := g.rules.commands[command.Method]
 	if !known {
 		return g.refuse(command.Method, "it is not in the table of what may be done with a browser")
+	}
+	if rule.verdict == allow || rule.verdict == rewrite {
+		if err := rule.inLines(g.options.Mode, command.Params); err != nil {
+			return g.answer(command.Method, err)
+		}
 	}
 	var reply *cdp.Message
 	switch rule.verdict {

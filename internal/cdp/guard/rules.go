@@ -77,6 +77,7 @@ type commandRule struct {
 	verdict verdict
 	reason  string
 	fake    jsontext.Value
+	fields  []field // checked before anything else
 	// command makes the parameters that are sent; an error is the refusal.
 	command func(g *Guard, m *cdp.Message) (jsontext.Value, error)
 	// reply changes the result of a command that was sent. Nil: it passes.
@@ -105,6 +106,10 @@ func rulesFor(mode Mode) (*ruleBook, error) {
 		return nil, err
 	}
 	commands, events, fakes := rewrittenCommands(mode), rewrittenEvents(mode), fakedReplies()
+	checked, err := fieldsOf(fields)
+	if err != nil {
+		return nil, err
+	}
 	book := &ruleBook{commands: make(map[string]*commandRule, len(rows)), events: make(map[string]*eventRule, len(rows))}
 	for _, r := range rows {
 		v := r.in(mode)
@@ -118,7 +123,7 @@ func rulesFor(mode Mode) (*ruleBook, error) {
 			book.events[r.name] = rule
 			continue
 		}
-		rule := &commandRule{verdict: v, reason: r.reason}
+		rule := &commandRule{verdict: v, reason: r.reason, fields: checked[r.name]}
 		switch v {
 		case rewrite:
 			rule.command = commands[r.name].command

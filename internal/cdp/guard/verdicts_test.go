@@ -20,11 +20,13 @@ import (
 
 // property is a parameter, or a member of a type, of the protocol's description.
 type property struct {
-	Name     string   `json:"name"`
-	Type     string   `json:"type"`
-	Ref      string   `json:"$ref"`
-	Optional bool     `json:"optional"`
-	Enum     []string `json:"enum"`
+	Name       string     `json:"name"`
+	Type       string     `json:"type"`
+	Ref        string     `json:"$ref"`
+	Optional   bool       `json:"optional"`
+	Enum       []string   `json:"enum"`
+	Items      *property  `json:"items"`
+	Properties []property `json:"properties"`
 }
 
 // protocol is the description that a browser serves of its own protocol.
@@ -36,6 +38,7 @@ type protocol struct {
 			Type       string     `json:"type"`
 			Enum       []string   `json:"enum"`
 			Properties []property `json:"properties"`
+			Items      *property  `json:"items"`
 		} `json:"types"`
 		Commands, Events []struct {
 			Name       string     `json:"name"`
