@@ -10,13 +10,14 @@ import (
 
 // finder looks for many patterns at once by the method of Wu and Manber: it looks at the last three bytes of a window
 // as long as the shortest pattern, and learns from them how far the window can move. Most bytes are never looked at.
+// The case of ASCII letters does not count: servers and pages write what they repeat in capitals.
 type finder struct {
 	window   int
 	longest  int
-	width    uint    // of a hash, in bits
-	shift    []uint8 // by the hash of three bytes
-	tails    []tail  // in the order of their hashes
-	patterns [][]byte
+	width    uint      // of a hash, in bits
+	shift    []uint8   // by the hash of three bytes
+	tails    []tail    // in the order of their hashes
+	patterns [][]byte  // in small letters
 	first    [256]bool // whether a pattern starts with the byte
 }
 
@@ -36,19 +37,62 @@ const (
 
 // hash is that of the three bytes before end; there are four.
 func (f *finder) hash(text []byte, end int) uint32 {
-	return binary.LittleEndian.Uint32(text[end-4:]) >> 8 * 2654435761 >> (32 - f.width)
+	return f.mixed(binary.LittleEndian.Uint32(text[end-4:]) >> 8)
 }
 
-// newFinder makes a finder, or nil when there is nothing to find. No pattern is shorter than [Shortest].
+// mixed is the hash of three bytes. The bit in which capital and small letters differ is set in all of them.
+func (f *finder) mixed(three uint32) uint32 { return (three | 0x202020) * 2654435761 >> (32 - f.width) }
+
+// small is an ASCII letter as a small one, and any other byte as it is.
+func small(c byte) byte {
+	if c-'A' < 26 {
+		return c | 0x20
+	}
+	return c
+}
+
+// starts says whether text starts with a pattern.
+func starts(text, pattern []byte) bool {
+	if len(text) < len(pattern) {
+		return false
+	}
+	for i, c := range pattern {
+		if small(text[i]) != c {
+			return false
+		}
+	}
+	return true
+}
+
+// compare orders a pattern and a text as [bytes.Compare] does.
+func compare(pattern, text []byte) int {
+	for i := range min(len(pattern), len(text)) {
+		if order := int(pattern[i]) - int(small(text[i])); order != 0 {
+			return order
+		}
+	}
+	return len(pattern) - len(text)
+}
+
+// newFinder makes a finder, or nil when there is nothing to find. No pattern is shorter than [Shortest]. The patterns are
+// the finder's from then on.
 func newFinder(patterns [][]byte) *finder {
 	if len(patterns) == 0 {
 		return nil
+	}
+	for _, p := range patterns {
+		for i, c := range p {
+			p[i] = small(c)
+		}
 	}
 	f := &finder{window: min(len(patterns[0]), 64), patterns: unique(patterns)}
 	for _, p := range f.patterns {
 		f.window = min(f.window, len(p))
 		f.longest = max(f.longest, len(p))
 		f.first[p[0]] = true
+		if p[0] >= 'a' && p[0] <= 'z' {
+			f.first[p[0]-'a'+'A'] = true
+		}
 	}
 	entries := len(f.patterns) * (f.window - 2)
 	f.width = uint(min(max(bits.Len(uint(entries*sparsity)), fewestBits), mostBits))
@@ -56,7 +100,7 @@ func newFinder(patterns [][]byte) *finder {
 	f.tails = make([]tail, 0, len(f.patterns))
 	for _, p := range f.patterns {
 		// The first three bytes have none before them.
-		h := (uint32(p[0]) | uint32(p[1])<<8 | uint32(p[2])<<16) * 2654435761 >> (32 - f.width)
+		h := f.mixed(uint32(p[0]) | uint32(p[1])<<8 | uint32(p[2])<<16)
 		f.shift[h] = min(f.shift[h], uint8(f.window-3))
 		for end := 4; end <= f.window; end++ {
 			h = f.hash(p, end)
@@ -88,7 +132,7 @@ func (f *finder) next(text []byte, from int) int {
 		}
 		start := i - f.window
 		for _, t := range f.ending(h) {
-			if bytes.HasPrefix(text[start:], t.pattern) {
+			if starts(text[start:], t.pattern) {
 				return start
 			}
 		}
@@ -101,7 +145,7 @@ func (f *finder) next(text []byte, from int) int {
 func (f *finder) endOf(text []byte, start int) int {
 	end := start
 	for _, t := range f.ending(f.hash(text, start+f.window)) {
-		if bytes.HasPrefix(text[start:], t.pattern) {
+		if starts(text[start:], t.pattern) {
 			end = max(end, start+len(t.pattern))
 		}
 	}
@@ -122,8 +166,8 @@ func (f *finder) undecided(text []byte, from int) int {
 // begins says whether text is the beginning of a pattern, and not all of it.
 func (f *finder) begins(text []byte) bool {
 	// In their order, patterns that begin with text follow text.
-	i := sort.Search(len(f.patterns), func(i int) bool { return bytes.Compare(f.patterns[i], text) > 0 })
-	return i < len(f.patterns) && bytes.HasPrefix(f.patterns[i], text)
+	i := sort.Search(len(f.patterns), func(i int) bool { return compare(f.patterns[i], text) > 0 })
+	return i < len(f.patterns) && compare(f.patterns[i][:min(len(f.patterns[i]), len(text))], text) == 0
 }
 
 // all are the places of all patterns, joined where they overlap.

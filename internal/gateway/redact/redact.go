@@ -1,12 +1,12 @@
 // Package redact replaces secret values in what leaves, wherever they appear literally: as they are, and in the
-// encodings that programs use without anybody's intent (URLs, base64, hexadecimal, HTML, JSON within JSON).
+// encodings that programs use without anybody's intent (URLs, base64, hexadecimal, HTML, JSON within JSON), in small
+// letters and in capitals.
 //
 // It catches accidents: a page that shows its cookie, a log line with a token. It does not stop somebody who has the
 // value and wants it out; cut in two or written in another way it passes.
 package redact
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"slices"
@@ -98,20 +98,14 @@ func (v *Values) Text(text string) string {
 	return string(append(out, raw[at:]...))
 }
 
-// InName says whether a value is in a name in which the case of letters does not count, such as that of a header.
-func (v *Values) InName(name string) bool {
-	if v == nil || len(name) < Shortest {
+// Has says whether a value is in a text.
+func (v *Values) Has(text string) bool {
+	if v == nil || len(text) < Shortest {
 		return false
 	}
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	if v.finder == nil || len(name) < v.finder.window {
-		return false
-	}
-	low := bytes.ToLower([]byte(name))
-	return slices.ContainsFunc(v.finder.patterns, func(p []byte) bool {
-		return len(p) <= len(low) && bytes.Contains(low, bytes.ToLower(p))
-	})
+	return v.finder != nil && v.finder.next([]byte(text), 0) >= 0
 }
 
 // Empty says whether there is nothing to look for, so that every text passes. Values that were wiped are not empty.

@@ -1,6 +1,7 @@
 package scrub
 
 import (
+	"bufio"
 	"errors"
 	"io"
 	"net/http"
@@ -24,6 +25,9 @@ func (s *scrubber) wrap(o Options) error {
 	src := io.Reader(resp.Body)
 	for _, coding := range codings {
 		src = &decoder{coding: coding, src: counter{Reader: src}, most: o.maxDecoded()}
+	}
+	if len(resp.Header.Values("Content-Encoding")) > 0 {
+		src = &undeclared{src: bufio.NewReader(src)}
 	}
 	if !s.block || len(codings) > 0 {
 		for _, name := range describing() {

@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"bufio"
+	"bytes"
 	"compress/flate"
 	"compress/gzip"
 	"compress/zlib"
@@ -30,13 +31,14 @@ const (
 func codingsOf(resp *http.Response) ([]string, error) {
 	var out []string
 	h := resp.Header
-	for _, list := range slices.Concat(h.Values("Content-Encoding"), h.Values("Transfer-Encoding"), resp.TransferEncoding) {
+	content := h.Values("Content-Encoding")
+	for i, list := range slices.Concat(content, h.Values("Transfer-Encoding"), resp.TransferEncoding) {
 		for name := range strings.SplitSeq(list, ",") {
 			name = strings.ToLower(strings.Trim(name, " \t"))
-			switch name {
-			case "", "identity", "chunked":
+			switch {
+			case name == "", name == "identity", name == "chunked" && i >= len(content):
 				continue
-			case "x-gzip":
+			case name == "x-gzip":
 				name = "gzip"
 			}
 			if name != "gzip" && name != "deflate" || len(out) == mostCodings {
@@ -47,6 +49,28 @@ func codingsOf(resp *http.Response) ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// undeclared refuses a body that is compressed once more than its header says: who undoes it by its look would find
+// what nobody has looked through. A body whose header says nothing may be a file.
+type undeclared struct {
+	src     *bufio.Reader
+	started bool
+}
+
+// Read implements io.Reader.
+func (u *undeclared) Read(p []byte) (int, error) {
+	if !u.started {
+		u.started = true
+		start, _ := u.src.Peek(4) // an error comes again
+		for _, magic := range []string{"\x1f\x8b", "\x78\x01", "\x78\x9c", "\x78\xda", "\x28\xb5\x2f\xfd"} {
+			if bytes.HasPrefix(start, []byte(magic)) {
+				return 0, problem.New(problem.ResponseBlocked, askOperator,
+					"the answer was held back: the service compressed it more often than it says")
+			}
+		}
+	}
+	return u.src.Read(p)
 }
 
 // counter counts what is read.

@@ -166,7 +166,7 @@ type scrubber struct {
 // name to keep.
 func (s *scrubber) header(h http.Header) error {
 	for name, list := range h {
-		if s.values.InName(name) {
+		if s.values.Has(name) {
 			if s.block {
 				return s.found()
 			}
