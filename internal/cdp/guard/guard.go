@@ -73,6 +73,9 @@ type Guard struct {
 	targets    map[string]struct{} // targets that the client was told of
 	browsers   map[string]struct{} // sessions of the browser itself, beside the client's first
 	attaching  int                 // such sessions that the client waits for
+	sessions   map[string]attached // what the client is attached to
+	severed    map[string]struct{} // of these, sessions that are being ended
+	addresses  map[string]string   // of targets and of frames, what decides about them
 	hidden     map[string]struct{} // sessions that the browser attached and the client does not know
 	handles    map[handle]struct{} // streams that the client may read
 	challenges map[handle]struct{} // authentication challenges of servers that the client was told of
@@ -107,6 +110,9 @@ func New(options Options) (*Guard, error) {
 		act:        func(string, string, jsontext.Value) {},
 		targets:    make(map[string]struct{}),
 		browsers:   make(map[string]struct{}),
+		sessions:   make(map[string]attached),
+		severed:    make(map[string]struct{}),
+		addresses:  make(map[string]string),
 		hidden:     make(map[string]struct{}),
 		handles:    make(map[handle]struct{}),
 		challenges: make(map[handle]struct{}),
@@ -123,8 +129,8 @@ func (g *Guard) Ended() { g.options.Registry.forget(g) }
 
 // Command implements [cdp.Filter].
 func (g *Guard) Command(command *cdp.Message) *cdp.Message {
-	if g.isHidden(command.SessionID) {
-		return cdp.ErrorReply(cdp.CodeSessionUnknown, "Session with given id not found.")
+	if no := g.judge(command); no != nil {
+		return no
 	}
 	rule, known := g.rules.commands[command.Method]
 	if !known {
@@ -180,6 +186,9 @@ func (g *Guard) Reply(command, reply *cdp.Message) {
 
 // Event implements [cdp.Filter].
 func (g *Guard) Event(event *cdp.Message) bool {
+	if !g.watch(event) {
+		return false
+	}
 	rule := g.rules.events[event.Method]
 	if rule == nil {
 		return false
@@ -248,7 +257,8 @@ func (g *Guard) isHidden(session string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, hidden := g.hidden[session]
-	return hidden
+	_, severed := g.severed[session]
+	return hidden || severed
 }
 
 // remember adds to a set that is bounded: when it is full, something else is forgotten.

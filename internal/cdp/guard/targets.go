@@ -27,22 +27,10 @@ func driven(kind string) bool {
 	return false
 }
 
-// privileged says whether an address is one of the browser's own pages, whose scripts may do what no web page may, or a
-// local file.
-func privileged(url string) bool {
-	scheme, _, _ := strings.Cut(url, ":")
-	switch strings.ToLower(scheme) {
-	case "devtools", "chrome-devtools", "chrome", "chrome-untrusted", "chrome-extension", "chrome-search",
-		"file", "filesystem", "view-source":
-		return true
-	}
-	return false
-}
-
 // visible says whether the client may know a target, and remembers it when it may.
 func (g *Guard) visible(info jsontext.Value) bool {
 	id := findText(info, "targetId")
-	if id == "" || !driven(findText(info, "type")) || privileged(findText(info, "url")) {
+	if id == "" || !driven(findText(info, "type")) || privileged(findText(info, "url")) || g.astray(id) {
 		return false
 	}
 	if context := findText(info, "browserContextId"); context != "" && g.foreign(context) {
@@ -305,6 +293,7 @@ func targetEvents(events map[string]rewriter) {
 		defer g.mu.Unlock()
 		_, known := g.targets[id]
 		delete(g.targets, id)
+		delete(g.addresses, id)
 		return m.Params, known
 	}
 	events["Target.targetCrashed"] = func(g *Guard, m *cdp.Message) (jsontext.Value, bool) {
@@ -314,7 +303,8 @@ func targetEvents(events map[string]rewriter) {
 
 // attachedToTarget lets go at once of what the client must not see. It may be waiting for the client to let it run.
 func attachedToTarget(g *Guard, m *cdp.Message) (jsontext.Value, bool) {
-	if g.visible(find(m.Params, "targetInfo")) {
+	if info := find(m.Params, "targetInfo"); g.visible(info) {
+		g.attach(m, info)
 		return m.Params, true
 	}
 	session := findText(m.Params, "sessionId")
@@ -348,6 +338,8 @@ func detachedFromTarget(g *Guard, m *cdp.Message) (jsontext.Value, bool) {
 	}
 	_, hidden := g.hidden[session]
 	delete(g.hidden, session)
+	delete(g.severed, session)
+	delete(g.sessions, session)
 	delete(g.browsers, session)
 	return m.Params, !hidden
 }
