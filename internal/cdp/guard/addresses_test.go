@@ -21,7 +21,7 @@ func documents(t *testing.T) string {
 		switch r.URL.Path {
 		case "/a.pdf":
 			w.Header().Set("Content-Type", "application/pdf")
-			_, _ = w.Write([]byte("%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj "+
+			_, _ = w.Write([]byte("%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj " +
 				"3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 10 10]>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF"))
 		case "/embed":
 			w.Header().Set("Content-Type", "text/html")
