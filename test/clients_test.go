@@ -326,7 +326,11 @@ func TestNoStockClientLeavesTheJailsIntent(t *testing.T) {
 				}
 				wire := newTap(t, env["WS_URL"])
 				env["WS_URL"] = wire.url()
+				tried := 0
 				for _, r := range script(t, "escapes.mjs", env) {
+					if r.Attempt != "" {
+						tried++
+					}
 					switch {
 					case r.Attempt == "":
 					case strings.Contains(r.Attempt, "other targets"), strings.Contains(r.Attempt, "auto attach"):
@@ -341,6 +345,9 @@ func TestNoStockClientLeavesTheJailsIntent(t *testing.T) {
 					case r.Answered && !innocent(r.Answer):
 						t.Errorf("%s was answered with %.300s", r.Attempt, r.Answer)
 					}
+				}
+				if tried < 100 {
+					t.Errorf("only %d attempts were made", tried)
 				}
 				for _, file := range []string{"root:x:0:0", "remote-debugging-pipe", "proxy-server="} {
 					if found := wire.finds(file); found != "" {

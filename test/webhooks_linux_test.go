@@ -142,10 +142,12 @@ clawbots:
 		status, answer = d.webhook("built", "hello")
 		return status == http.StatusNoContent
 	}, "the agent does not answer: %d %s", status, answer)
-	out, err := d.Run(t.Context(), "agent", "logs", "built")
-	if err != nil || !strings.Contains(out, `"type":"started"`) || !strings.Contains(out, `"type":"webhook"`) {
-		t.Errorf("the agent has not seen it: %v\n%s", err, out)
-	}
+	var out string
+	testenv.Eventually(t, 20*time.Second, func() bool {
+		var err error
+		out, err = d.Run(t.Context(), "agent", "logs", "built")
+		return err == nil && strings.Contains(out, `"type":"started"`) && strings.Contains(out, `"type":"webhook"`)
+	}, "the agent has not seen it")
 	if out := d.mustIn("built", "id -u; ! touch /usr/x 2>&1"); !strings.HasPrefix(out, "1000\n") || !strings.Contains(out, "Read-only") {
 		t.Errorf("%q", out)
 	}
