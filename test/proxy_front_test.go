@@ -39,8 +39,9 @@ const (
 	// proxyName is the name in the examples, and foreignName one that leads to them without being theirs.
 	proxyName   = "clawjail.example.com"
 	foreignName = "evil.example.net"
-	// enoughGuesses is more wrong keys than an address may send in a row.
-	enoughGuesses = 40
+	// clientGuesses are as many wrong keys as a client may send in a row, and enoughGuesses are more than all clients of a
+	// proxy may together.
+	clientGuesses, enoughGuesses = 10, 45
 	// arrival bounds the wait for what must come, neverMind the wait for what cannot come.
 	arrival   = 30 * time.Second
 	neverMind = time.Second
@@ -347,9 +348,9 @@ func send(t *testing.T, c *http.Client, r *http.Request) answer {
 
 // guess sends wrong keys until one is answered with 429, and says how many that were; 0 is never. Every request says
 // of itself that it comes from elsewhere, when it is forged.
-func guess(t *testing.T, c *http.Client, url string, forged bool) int {
+func guess(t *testing.T, c *http.Client, url string, forged bool, most int) int {
 	t.Helper()
-	for n := range enoughGuesses {
+	for n := range most {
 		headers := []string{api.KeyHeader, "cjadm_wrong"}
 		if forged {
 			headers = append(headers, "X-Forwarded-For", fmt.Sprintf("198.51.100.%d, 127.0.0.1", n+1))

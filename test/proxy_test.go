@@ -27,10 +27,10 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// behindProxy runs an instance whose proxy is on this machine.
+// behindProxy runs an instance whose proxy is on this machine, and whose users know it by the name in the examples.
 func behindProxy(t *testing.T) (b *box, key string) {
 	t.Helper()
-	b = start(t, instance.Options{Settings: noPool + "behind_proxy: [127.0.0.1/32]\n"})
+	b = start(t, instance.Options{Settings: noPool + "behind_proxy: [127.0.0.1/32]\npublic_url: https://" + proxyName + "\n"})
 	text, err := os.ReadFile(hostd.AdminKeyPath(b.Config))
 	if err != nil {
 		t.Fatal(err)
@@ -40,10 +40,10 @@ func behindProxy(t *testing.T) (b *box, key string) {
 
 // TestExampleProxiesKeepTheDoor tries both examples before the real control plane.
 func TestExampleProxiesKeepTheDoor(t *testing.T) {
-	b, key := behindProxy(t)
-	backend := b.Config.Listen.String()
 	for _, p := range proxies {
 		t.Run(p.name, func(t *testing.T) {
+			b, key := behindProxy(t) // its own: what both guess would count for their one address
+			backend := b.Config.Listen.String()
 			f := p.inFront(t, backend)
 			c := f.client()
 			ask(t, c, f.url("/v1/health")).want(t, "health", http.StatusOK, "")
@@ -51,15 +51,12 @@ func TestExampleProxiesKeepTheDoor(t *testing.T) {
 			ask(t, c, f.url("/v1/info")).want(t, "no key", http.StatusUnauthorized, problem.Unauthorized)
 
 			t.Run("clients are known by their own address", func(t *testing.T) {
-				if guess(t, f.client(), f.url("/v1/info"), false) == 0 {
-					t.Error("wrong keys are not slowed down")
-				}
-				if guess(t, f.client(), f.url("/v1/info"), true) == 0 {
+				if n := guess(t, f.client(), f.url("/v1/info"), true, clientGuesses+2); n == 0 {
 					t.Error("who forges X-Forwarded-For is not slowed down")
 				}
 				ask(t, f.client(), f.url("/v1/info"), api.KeyHeader, key).want(t, "another client", http.StatusOK, "")
 				open := p.inFront(t, backend, p.believing)
-				if n := guess(t, open.client(), open.url("/v1/info"), true); n != 0 {
+				if n := guess(t, open.client(), open.url("/v1/info"), true, clientGuesses+2); n != 0 {
 					t.Errorf("a proxy that believes its clients makes no difference: slowed down after %d", n)
 				}
 			})
@@ -75,7 +72,7 @@ func TestExampleProxiesKeepTheDoor(t *testing.T) {
 				}
 				open := p.inFront(t, backend, p.anyName)
 				ask(t, open.client(), open.url("/v1/health"), "Host", foreignName+":"+open.port).
-					want(t, "a foreign Host without the control", http.StatusOK, "")
+					want(t, "a foreign Host without the proxy's control", http.StatusForbidden, problem.Forbidden)
 				if conn, err := open.dial(foreignName); err == nil {
 					conn.Close()
 				} else if wrong := new(x509.HostnameError); !errors.As(err, wrong) {
@@ -121,18 +118,47 @@ func TestOnlyTheProxyIsBelieved(t *testing.T) {
 	b, key := behindProxy(t)
 	to := b.Config.Listen.String()
 	url := "http://" + to
-	if guess(t, clientTo(t, to, newAddress(), nil), url+"/v1/info", true) == 0 {
+	if guess(t, clientTo(t, to, newAddress(), nil), url+"/v1/info", true, clientGuesses+2) == 0 {
 		t.Error("X-Forwarded-For of somebody who is not the proxy is believed")
 	}
 	ask(t, clientTo(t, to, newAddress(), nil), url+"/v1/info", api.KeyHeader, key, "Host", foreignName).
 		want(t, "a foreign Host", http.StatusForbidden, problem.Forbidden)
-	// The same from the proxy's address.
+}
+
+// TestAProgramAtTheProxysAddressIsNoProxy is a user of this host, who connects from the address that the proxy has.
+func TestAProgramAtTheProxysAddressIsNoProxy(t *testing.T) {
+	b, key := behindProxy(t)
+	to := b.Config.Listen.String()
+	url := "http://" + to
 	same := clientTo(t, to, "127.0.0.1", nil)
-	if n := guess(t, same, url+"/v1/info", true); n != 0 {
-		t.Errorf("X-Forwarded-For of the proxy is not believed: slowed down after %d", n)
+	asks := func(what, client, host string, status int, code string) {
+		t.Helper()
+		ask(t, same, url+"/v1/info", api.KeyHeader, key, "Host", host, "X-Forwarded-For", client).want(t, what, status, code)
 	}
-	ask(t, same, url+"/v1/info", api.KeyHeader, key, "Host", foreignName, "X-Forwarded-For", newAddress()).
-		want(t, "a foreign Host from the proxy", http.StatusOK, "")
+	asks("the public name", "203.0.113.1", proxyName, http.StatusOK, "")
+	for _, path := range []string{"/v1/info", "/v1/health", "/console/sign-in", "/mcp"} {
+		ask(t, same, url+path, api.KeyHeader, key, "Host", foreignName, "Origin", "http://"+foreignName).
+			want(t, "a foreign Host at "+path, http.StatusForbidden, problem.Forbidden)
+	}
+	ask(t, same, url+"/v1/info", api.KeyHeader, key, "Host", proxyName, "Origin", "http://"+foreignName).
+		want(t, "a foreign Origin", http.StatusForbidden, problem.Forbidden)
+
+	n := guess(t, same, url+"/v1/info", true, enoughGuesses)
+	if n <= clientGuesses || n > enoughGuesses {
+		t.Errorf("who invents a client for each guess is slowed down after %d", n)
+	}
+	asks("who has shown a good key before", "203.0.113.1", proxyName, http.StatusOK, "")
+	asks("who has shown none, while others guess", "203.0.113.2", proxyName, http.StatusTooManyRequests, problem.RateLimited)
+
+	// The same without a word of a proxy: all loopback addresses are a local user's.
+	for n = range enoughGuesses {
+		if ask(t, clientTo(t, to, newAddress(), nil), url+"/v1/info", api.KeyHeader, "cjadm_wrong").status == http.StatusTooManyRequests {
+			break
+		}
+	}
+	if n == enoughGuesses-1 {
+		t.Error("who connects from a new loopback address for each guess is not slowed down")
+	}
 }
 
 // linesArrive reports whether the client has the first line before the second is written.

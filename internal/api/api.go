@@ -122,6 +122,8 @@ type Options struct {
 	OwnName func(host string) bool
 	// BehindProxy are the proxies that may speak for their clients.
 	BehindProxy []netip.Prefix
+	// PublicName is the host name under which proxies are reached. Empty is none.
+	PublicName string
 
 	Log *slog.Logger
 	// Now is the clock. Default time.Now.
@@ -201,8 +203,8 @@ func New(o Options) (*API, error) {
 		mux.HandleFunc("GET "+metricsPath, a.scrape)
 	}
 	mux.HandleFunc("/", a.elsewhere(mux))
-	a.door = a.byConsole(a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)),
-		a.patient(bodyTimeout, a.guard(a.authenticate(a.bounded(mux, mux))))))
+	a.door = a.throughProxies(a.byConsole(a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)),
+		a.patient(bodyTimeout, a.guard(a.authenticate(a.bounded(mux, mux)))))))
 	return a, nil
 }
 

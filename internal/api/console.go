@@ -47,7 +47,7 @@ func (a *API) ownHostOnly(next http.Handler) http.Handler {
 }
 
 func notThisHost(r *http.Request) error {
-	return problem.New(problem.Forbidden, "use 127.0.0.1, or the address of listen in the configuration", "the host %s is not this server", quote(r.Host))
+	return problem.New(problem.Forbidden, "use 127.0.0.1, the address of listen, or the name in public_url of the configuration", "the host %s is not this server", quote(r.Host))
 }
 
 // streaming lets the server end what lasts, which is WebSockets and streams of events: their contexts end with it. Serve waits

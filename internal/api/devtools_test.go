@@ -214,7 +214,9 @@ func TestTheEndpointIsNamedAsItsClientKnowsIt(t *testing.T) {
 		"a client that says it has": {[]func(*http.Request){https}, "ws://127.0.0.1:18780"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t, func(o *Options) { o.BehindProxy = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })
+			d := newDoor(t, func(o *Options) {
+				o.BehindProxy, o.PublicName = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, "jail.example.com"
+			})
 			path := "/v1/sessions/" + someID
 			var said BrowserVersion
 			a := d.ask(t, "GET", path+"/cdp/json/version", "", test.change...)

@@ -115,6 +115,22 @@ func TestKeysComeFromTheClientBehindAProxy(t *testing.T) {
 	}
 }
 
+// A program at the proxy's address chooses Host by itself.
+func TestAProxyHandsOnThePublicNameAndNoOther(t *testing.T) {
+	d := newDoor(t, func(o *Options) {
+		o.BehindProxy, o.PublicName = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, "jail.example"
+	})
+	for host, want := range map[string]int{
+		"jail.example": http.StatusOK, "JAIL.example:8443": http.StatusOK, "127.0.0.1:18780": http.StatusOK, "localhost": http.StatusOK,
+		"evil.test": http.StatusForbidden, "evil.test:18780": http.StatusForbidden, "jail.example.evil.test": http.StatusForbidden, "": http.StatusForbidden,
+	} {
+		a := d.ask(t, "GET", "/v1/sessions", "", func(r *http.Request) { r.Host, r.RemoteAddr = host, "127.0.0.1:1" })
+		if a.StatusCode != want {
+			t.Errorf("with the host %q: %d, want %d", host, a.StatusCode, want)
+		}
+	}
+}
+
 func TestTheServiceIsToldWhoAsks(t *testing.T) {
 	d := newDoor(t)
 	if d.ask(t, "GET", "/v1/sessions/"+someID, ""); d.sessions.by.Kind != identity.KindAdmin {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -30,11 +31,20 @@ func (a *API) guard(next http.Handler) http.Handler {
 	})
 }
 
-// ownHost reports whether the Host header names this server. A proxy in front is trusted to have looked.
+// throughProxies notes who has connected where that is not the client: a proxy, or a program of this host, which has all
+// loopback addresses to choose from. Wrong keys count for them too.
+func (a *API) throughProxies(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if from := peer(r); from.IsLoopback() || identity.ClientAddr(r, a.BehindProxy) != from.WithZone("") {
+			r = r.WithContext(identity.Through(r.Context(), from))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// ownHost reports whether the Host header names this server. It asks that of requests that proxies hand on, too: whoever
+// connects from a proxy's address, such as a loopback one, may be another program, or a browser that a web page sends here.
 func (a *API) ownHost(r *http.Request) bool {
-	if a.trusted(peer(r)) {
-		return true
-	}
 	host, port := r.Host, ""
 	if h, p, err := net.SplitHostPort(r.Host); err == nil {
 		host, port = h, p
@@ -45,6 +55,9 @@ func (a *API) ownHost(r *http.Request) bool {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 			return false
 		}
+	}
+	if a.PublicName != "" && strings.EqualFold(host, a.PublicName) {
+		return true
 	}
 	addr, err := netip.ParseAddr(host)
 	if err == nil {

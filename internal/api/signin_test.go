@@ -15,7 +15,9 @@ import (
 )
 
 func TestALinkToTheConsoleIsWhereItsMakerAsked(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.BehindProxy = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")} })
+	w := newWorld(t, func(o *Options) {
+		o.BehindProxy, o.PublicName = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}, "jail.example"
+	})
 	for host, want := range map[string]string{
 		"127.0.0.1:18780 plain": "http://localhost:18780", "[::1]:18780 plain": "http://localhost:18780", "jail.example plain": "http://jail.example",
 		"127.0.0.1:18780": "https://127.0.0.1:18780", "localhost:18780": "https://localhost:18780", "jail.example": "https://jail.example",

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -231,7 +232,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		SignIn: signedIn, Console: people,
 		Sessions: sessions, Identity: ring.identity, Credentials: accounts, Audit: ring.log, Rows: ring.store,
 		Verify: ring.verify(hostd.CheckpointsPath(o.config)), Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
-		BehindProxy: o.config.BehindProxy, Log: o.log, Now: o.now, MCP: tools.Handler(),
+		BehindProxy: o.config.BehindProxy, PublicName: publicName(o), Log: o.log, Now: o.now, MCP: tools.Handler(),
 		Agents: agents, Servers: servers, Egress: book, Status: doing, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.config.Metrics.Open,
 		Host: func(ctx context.Context) (api.HostInfo, error) { return hostInfo(ctx, host) },
 	})
@@ -288,6 +289,19 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	err = group.Wait()
 	o.log.Info("control plane has ended")
 	return err
+}
+
+// publicName is the host name in public_url.
+func publicName(o serveOptions) string {
+	u, err := url.Parse(o.config.PublicURL)
+	if err != nil {
+		return "" // the configuration has been validated
+	}
+	if u.Host == "" && len(o.config.BehindProxy) > 0 {
+		o.log.Warn("behind_proxy is set without public_url: requests that name another host than this one are refused",
+			"hint", "set public_url to the address that clients of the proxy use")
+	}
+	return u.Hostname()
 }
 
 func endSessions(ctx context.Context, sessions *session.Service) error {

@@ -78,7 +78,7 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
 	got.Node, got.Database, got.Vault, got.Logins = "", "", Vault{}, nil
-	if !got.TLS.Set() || len(got.BehindProxy) != 1 || len(got.ExtraCA) != 1 || len(got.Gateway.PrivateDestinations) != 1 {
+	if !got.TLS.Set() || len(got.BehindProxy) != 1 || got.PublicURL == "" || len(got.ExtraCA) != 1 || len(got.Gateway.PrivateDestinations) != 1 {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
 	if got.HostBrowser.Executable == "" {
@@ -101,6 +101,7 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
 	got.ZFSDataset = ""
+	got.PublicURL = ""
 	got.TLS, got.BehindProxy, got.ExtraCA, got.Gateway.PrivateDestinations = TLS{}, nil, nil, nil
 	if diff := cmp.Diff(linuxRoot().Default(), got, sameConfig); diff != "" {
 		t.Errorf("a commented path is not the default (-default +file):\n%s", diff)
@@ -140,6 +141,7 @@ logins: [{domain: a.example, probe_url: "https://a.example/", urls: ["https://a.
 listen: 192.0.2.1:99
 tls: {cert: /c, key: /k}
 behind_proxy: [10.0.0.0/8, "fd00::/8"]
+public_url: https://p.example:8443
 subnet: 10.90.0.0/18
 uid_base: 200000
 runtime: /opt/runc
@@ -173,6 +175,7 @@ log: {level: debug, format: json}
 		Logins:      []Login{{Domain: "a.example", ProbeURL: "https://a.example/", URLs: []string{"https://a.example/in*"}, Selector: "#in"}},
 		Listen:      netip.MustParseAddrPort("192.0.2.1:99"),
 		TLS:         TLS{Cert: "/c", Key: "/k"},
+		PublicURL:   "https://p.example:8443",
 		BehindProxy: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
 		Subnet:      netip.MustParsePrefix("10.90.0.0/18"),
 		UIDBase:     200000,

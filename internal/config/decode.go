@@ -29,6 +29,7 @@ func (c *Config) decode(m *yamldoc.Map) {
 		m.Value("key", text(&c.TLS.Key))
 	})
 	m.Values("behind_proxy", appendTo(&c.BehindProxy, parsePrefix))
+	m.Value("public_url", text(&c.PublicURL))
 	m.Value("subnet", func(v yamldoc.Value) error {
 		if v.Text == "auto" {
 			return nil

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -166,6 +168,29 @@ func (c Config) validateListener(v *validation) {
 			v.flaw(field, "name the proxy's own addresses", "%s would believe everyone", prefix)
 		}
 	}
+	if c.PublicURL != "" && PublicOrigin(c.PublicURL) != c.PublicURL {
+		v.flaw("public_url", "write it as browsers do, in lower case and without a path, for example https://clawjail.example.com",
+			"%q is not the address of a server alone", c.PublicURL)
+	}
+}
+
+// PublicOrigin is the origin of an address, as browsers write it (RFC 6454, section 6.1); empty when it has none.
+func PublicOrigin(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return ""
+	}
+	host, port := strings.ToLower(u.Hostname()), u.Port()
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port == "" || u.Scheme == "http" && port == "80" || u.Scheme == "https" && port == "443" {
+		return u.Scheme + "://" + host
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || strconv.FormatUint(n, 10) != port {
+		return ""
+	}
+	return u.Scheme + "://" + host + ":" + port
 }
 
 func (v *validation) masked(field string, prefix netip.Prefix) {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -130,6 +131,9 @@ func (c *Console) fromProxy(r *http.Request) bool {
 
 // origin is that of the console, as the browser has it.
 func (c *Console) origin(r *http.Request) string {
+	if c.byPublicName(r) {
+		return c.Config.PublicURL
+	}
 	if c.secure(r) {
 		return "https://" + r.Host
 	}
@@ -147,9 +151,18 @@ func (c *Console) from(r *http.Request) signin.From {
 	return out
 }
 
-// ownPort says whether the browser names the port that it has reached. A proxy in front has another one.
+// byPublicName says whether a proxy hands on what was sent to the public address, by its name and port.
+func (c *Console) byPublicName(r *http.Request) bool {
+	if c.Config.PublicURL == "" || !c.fromProxy(r) {
+		return false
+	}
+	scheme, _, _ := strings.Cut(c.Config.PublicURL, "://")
+	return config.PublicOrigin(scheme+"://"+r.Host) == c.Config.PublicURL
+}
+
+// ownPort says whether the browser names the port that it has reached. A proxy in front has that of the public address.
 func (c *Console) ownPort(r *http.Request) bool {
-	if c.fromProxy(r) {
+	if c.byPublicName(r) {
 		return true
 	}
 	_, port, err := net.SplitHostPort(r.Host)

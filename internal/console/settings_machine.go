@@ -60,6 +60,7 @@ func (c *Console) configured() []factGroup {
 	return []factGroup{
 		{"Where it is", []fact{
 			{"listen", "API and console", o.Listen.String()}, {"tls", "TLS of its own", yes(o.TLS.Cert != "")}, {"behind_proxy", "Behind proxies", none(proxies)},
+			{"public_url", "Public address", cmp.Or(o.PublicURL, "none")},
 			{"node", "Node", cmp.Or(o.Node, "the installation's id")}, {"database", "Database", database}, {"data_dir", "Data", o.DataDir}, {"user", "Runs as", o.User},
 		}},
 		{"Jails", []fact{

@@ -210,10 +210,12 @@ func TestAPasskeyThatWasSignedForAnotherPortIsNotTaken(t *testing.T) {
 	}{
 		{"localhost:18780", false, http.StatusOK}, {"localhost:9999", false, http.StatusBadRequest}, {"localhost", false, http.StatusBadRequest},
 		{"console.example.com", true, http.StatusOK}, {"console.example.com", false, http.StatusBadRequest},
+		{"console.example.com:443", true, http.StatusOK}, {"console.example.com:9999", true, http.StatusBadRequest}, {"other.example.com", true, http.StatusBadRequest},
 	} {
 		w.BehindProxy = nil
 		if test.proxy {
 			w.BehindProxy = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} // where requests of httptest come from
+			w.Config.PublicURL = "https://console.example.com"
 		}
 		for _, path := range []string{"/console/sign-in/passkey/begin", "/console/settings/passkeys/begin"} {
 			p := w.send("", http.MethodPost, path, nil, func(r *http.Request) {

@@ -54,16 +54,17 @@ func (s *Service) Authenticate(ctx context.Context, presented string, remote net
 		}
 	}
 	if reason != "" {
-		s.Wrong(remote)
+		s.Wrong(ctx, remote)
 		return Principal{}, s.unauthenticated(ctx, notGood(), reason, hint, remote)
 	}
+	s.brake.right(remote, proxyOf(ctx))
 	return p, nil
 }
 
 // Braked says whether a place has presented too much that was wrong, and must wait (rate_limited; [RetryAfter] says how
 // long). Whoever takes something else than a key that lets people in asks it first.
 func (s *Service) Braked(ctx context.Context, remote netip.Addr) error {
-	wait, first := s.brake.blocked(remote)
+	wait, first := s.brake.blocked(remote, proxyOf(ctx))
 	if wait <= 0 {
 		return nil
 	}
@@ -76,7 +77,7 @@ func (s *Service) Braked(ctx context.Context, remote netip.Addr) error {
 }
 
 // Wrong counts something wrong that a place has presented. See [Service.Braked].
-func (s *Service) Wrong(remote netip.Addr) { s.brake.wrong(remote) }
+func (s *Service) Wrong(ctx context.Context, remote netip.Addr) { s.brake.wrong(remote, proxyOf(ctx)) }
 
 // notGood is the one answer to every key that is not good, and the reason that cut connections are given.
 func notGood() *problem.Error {

@@ -291,19 +291,19 @@ func TestGuessingIsBraked(t *testing.T) {
 
 func TestIPv6IsBrakedByNetwork(t *testing.T) {
 	b := newBrake(Brake{Burst: 1, Every: time.Second, Addresses: 10}, (&clock{at: noon}).now)
-	b.wrong(netip.MustParseAddr("2001:db8:0:1::1"))
+	b.wrong(netip.MustParseAddr("2001:db8:0:1::1"), netip.Addr{})
 	for addr, want := range map[string]bool{
 		"2001:db8:0:1::1": true, "2001:db8:0:1:ffff::2": true, "2001:db8:0:1::1%eth0": true, "2001:db8:0:2::1": false, "192.0.2.1": false,
 	} {
-		if wait, _ := b.blocked(netip.MustParseAddr(addr)); (wait > 0) != want {
+		if wait, _ := b.blocked(netip.MustParseAddr(addr), netip.Addr{}); (wait > 0) != want {
 			t.Errorf("%s waits %v", addr, wait)
 		}
 	}
-	if wait, _ := b.blocked(netip.Addr{}); wait != 0 {
+	if wait, _ := b.blocked(netip.Addr{}, netip.Addr{}); wait != 0 {
 		t.Error("a socket is braked for an address")
 	}
-	b.wrong(netip.Addr{})
-	if wait, _ := b.blocked(netip.Addr{}); wait == 0 {
+	b.wrong(netip.Addr{}, netip.Addr{})
+	if wait, _ := b.blocked(netip.Addr{}, netip.Addr{}); wait == 0 {
 		t.Error("a socket is not braked")
 	}
 }
@@ -313,19 +313,19 @@ func TestMemoryOfTheBrakeIsBounded(t *testing.T) {
 	b := newBrake(Brake{Burst: 1, Every: time.Hour, Addresses: 100}, c.now)
 	addr := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
 	for n := range 1000 {
-		b.wrong(addr(n))
+		b.wrong(addr(n), netip.Addr{})
 		if n%50 == 0 {
-			if wait, _ := b.blocked(addr(0)); wait == 0 {
+			if wait, _ := b.blocked(addr(0), netip.Addr{}); wait == 0 {
 				t.Fatalf("after %d others, who goes on guessing was forgotten", n)
 			}
-			b.wrong(addr(0))
+			b.wrong(addr(0), netip.Addr{})
 		}
 	}
 	if len(b.known) != 100 || b.recent.Len() != 100 {
 		t.Errorf("knows %d addresses, and remembers the order of %d", len(b.known), b.recent.Len())
 	}
 	for n, want := range map[int]bool{0: true, 999: true, 950: true, 500: false} {
-		if wait, _ := b.blocked(addr(n)); (wait > 0) != want {
+		if wait, _ := b.blocked(addr(n), netip.Addr{}); (wait > 0) != want {
 			t.Errorf("%d waits %v", n, wait)
 		}
 	}
@@ -337,8 +337,8 @@ func TestBrakedPlaceIsNewsOnce(t *testing.T) {
 	b := newBrake(Brake{Burst: 2, Every: time.Second, Addresses: 10}, c.now)
 	news := func() (n int) {
 		for range 5 {
-			if wait, first := b.blocked(here); wait == 0 {
-				b.wrong(here)
+			if wait, first := b.blocked(here, netip.Addr{}); wait == 0 {
+				b.wrong(here, netip.Addr{})
 			} else if first {
 				n++
 			}

@@ -124,7 +124,7 @@ func TestTheBrakeIsOne(t *testing.T) {
 		if err := w.Braked(t.Context(), here); err != nil {
 			t.Fatal(err)
 		}
-		w.Wrong(here)
+		w.Wrong(t.Context(), here)
 	}
 	for range 2 {
 		if wait, ok := RetryAfter(w.Braked(t.Context(), here)); !ok || wait <= 0 {

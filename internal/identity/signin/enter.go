@@ -80,7 +80,7 @@ func (s *Service) refuse(ctx context.Context, method string, p identity.Principa
 
 // guessed is refuse for what may have been a guess.
 func (s *Service) guessed(ctx context.Context, method string, from From, err error) error {
-	s.o.Identity.Wrong(from.Remote)
+	s.o.Identity.Wrong(ctx, from.Remote)
 	return s.refuse(ctx, method, identity.Principal{}, from, err)
 }
 
