@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -222,8 +221,7 @@ func watchAccess(ctx context.Context, list func(context.Context) ([]egress.Acces
 
 func watchedLine(w io.Writer, r egress.AccessRequest, now time.Time, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetEscapeHTML(false)
+		e := encoder(w)
 		return e.Encode(r)
 	}
 	_, err := fmt.Fprintf(w, "%s  %s  %s asks for the %s %s: %s\n", when(r.CreatedAt, now), r.ID, printable(nameOr(r.AgentName, r.Agent)),

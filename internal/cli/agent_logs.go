@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -91,8 +90,7 @@ func newAgentLogs(p *program) *cobra.Command {
 // showEvents writes what an agent does, one event a line.
 func showEvents(cmd *cobra.Command, c *client.Client, name string, o logOptions) error {
 	wanted := o.streams()
-	out := json.NewEncoder(cmd.OutOrStdout())
-	out.SetEscapeHTML(false)
+	out := encoder(cmd.OutOrStdout())
 	return c.Events(cmd.Context(), client.EventsQuery{Tenant: o.tenant, Agent: name, Follow: o.follow}, func(e agent.Event) error {
 		if e.Stream != "" && !slices.Contains(wanted, e.Stream) {
 			return nil

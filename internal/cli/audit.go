@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -83,8 +82,7 @@ func newAuditTail(p *program) *cobra.Command {
 // tailRow prints a row in a line. Rows come one by one, so their columns have a width that suits most.
 func tailRow(w io.Writer, row api.AuditRow, zone *time.Location, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetEscapeHTML(false)
+		e := encoder(w)
 		return e.Encode(row)
 	}
 	widths := []int{len(time.DateTime), 16, 7, 10}

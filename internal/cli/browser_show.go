@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -157,20 +156,16 @@ func evalText(cmd *cobra.Command, r browser.EvalResult) error {
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), printable(r.Description))
 		return err
 	}
-	data, err := json.Marshal(r.Value)
-	if err != nil {
+	if err := encoder(cmd.OutOrStdout()).Encode(r.Value); err != nil {
 		return fmt.Errorf("print the value: %w", err)
 	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), string(data))
-	return err
+	return nil
 }
 
 func actText(w *strings.Builder, r browser.ActResult) {
 	fmt.Fprintln(w, strings.TrimSpace("done "+r.TargetID+" "+printable(r.URL)))
 	if r.Value != nil {
-		if data, err := json.Marshal(r.Value); err == nil {
-			fmt.Fprintln(w, string(data))
-		}
+		_ = encoder(w).Encode(r.Value) // it has come as JSON
 	}
 	for _, step := range r.Results {
 		if step.OK {

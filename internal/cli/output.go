@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -14,10 +16,40 @@ import (
 
 // writeJSON writes a result for programs.
 func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
+	e := encoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
+}
+
+// encoder writes values as JSON, one a line. It is the only way in which this package prints JSON.
+func encoder(w io.Writer) *json.Encoder {
+	e := json.NewEncoder(escaping{w})
+	e.SetEscapeHTML(false)
+	return e
+}
+
+// escaping writes what is in JSON, but obeyed or hidden by terminals, as \u escapes: C1 controls, such as U+009B, which begins a
+// command, and what changes the order of a line or has no width. To programs it is the same value. encoding/json escapes C0.
+type escaping struct{ to io.Writer }
+
+func (e escaping) Write(data []byte) (int, error) {
+	var out []byte
+	done := 0
+	for n := 0; n < len(data); {
+		r, size := utf8.DecodeRune(data[n:])
+		if r == 0x7f || r >= 0x80 && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
+			out = append(out, data[done:n]...)
+			for _, unit := range utf16.Encode([]rune{r}) {
+				out = fmt.Appendf(out, `\u%04x`, unit)
+			}
+			done = n + size
+		}
+		n += size
+	}
+	if _, err := e.to.Write(append(out, data[done:]...)); err != nil {
+		return 0, err
+	}
+	return len(data), nil
 }
 
 // table writes rows in columns, each as wide as its widest cell. The first row is the heading.

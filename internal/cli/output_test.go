@@ -1,14 +1,18 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -187,5 +191,65 @@ func TestNumbersAsPeopleReadThem(t *testing.T) {
 		if got := size(n); got != want {
 			t.Errorf("%d is shown as %s, want %s", n, got, want)
 		}
+	}
+}
+
+// What is printed as JSON is what agents, pages and servers have said. It is the same for a program that reads it.
+func TestJSONCommandsNoTerminal(t *testing.T) {
+	const hostile = "a\u009b31m\u009d0;title\u009c\x1b[2J\x7f\u202eesrever\u2066\u200b\u2028\ufeff\U000e0041 plain: äöü 中 \U0001f980 <&>"
+	for name, write := range map[string]func(io.Writer) error{
+		"a result": func(w io.Writer) error { return writeJSON(w, map[string]string{hostile: hostile}) },
+		"a line":   func(w io.Writer) error { return encoder(w).Encode(map[string]string{hostile: hostile}) },
+		"as it came": func(w io.Writer) error {
+			return encoder(w).Encode(map[string]json.RawMessage{"x": json.RawMessage(`"\u009b` + "\u009b\u202e" + `"`)})
+		},
+	} {
+		var out bytes.Buffer
+		if err := write(&out); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range out.String() {
+			if r != '\n' && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
+				t.Errorf("%s has %U: %q", name, r, out.String())
+			}
+		}
+		var got map[string]string
+		if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+			t.Errorf("%s is no JSON: %v", name, err)
+		}
+		if name != "as it came" && (got[hostile] != hostile || !strings.Contains(out.String(), "äöü 中 \U0001f980 <&>")) {
+			t.Errorf("%s has become %q", name, out.String())
+		}
+		if name == "as it came" && got["x"] != "\u009b\u009b\u202e" {
+			t.Errorf("%s has become %q", name, out.String())
+		}
+	}
+}
+
+func TestJSONIsPrintedInOnePlace(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) < 50 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	found := 0
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, call := range []string{"json.NewEncoder(", "json.Marshal(", "json.MarshalIndent(", "json.Indent("} {
+			switch n := strings.Count(string(text), call); {
+			case n > 0 && file == "output.go":
+				found += n
+			case n > 0:
+				t.Errorf("%s has %s…): use encoder or writeJSON, which escape what terminals obey", file, call)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("output.go has no encoder: this test looks for the wrong thing")
 	}
 }

@@ -220,8 +220,7 @@ func newRulesRecord(p *program) *cobra.Command {
 					return err
 				}
 			}
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetEscapeHTML(false)
+			e := encoder(cmd.OutOrStdout())
 			for _, one := range all {
 				if err := e.Encode(one); err != nil {
 					return err
