@@ -59,7 +59,8 @@ bench: setup templates ## measure everything, next to docker run and plain Chrom
 demo: ## a jailed Chromium loads a page, takes a screenshot and leaves nothing behind
 	@scripts/setup.sh run
 	@$(MAKE) --no-print-directory template
-	$(ROOT) bin/clawjail demo
+	@mkdir -p out
+	$(ROOT) bin/clawjail demo --output out/clawjail-demo.png
 
 .PHONY: manual
 manual: ## manual pages and completions, in out/manual

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"sync/atomic"
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
@@ -76,13 +79,22 @@ func tour(ctx context.Context, c *client.Client, address, file string, say func(
 		return err
 	}
 	say(fmt.Sprintf("It loaded %s through the gateway:\n  %q", address, page.Title))
-	for _, inside := range []string{"http://169.254.169.254/latest/meta-data/", "http://127.0.0.1:22/"} {
+	host, err := listen(ctx)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	for _, inside := range []string{"http://169.254.169.254/latest/meta-data/", "http://" + host.Addr().String() + "/"} {
 		said, err := refusal(ctx, c, s.ID, inside)
 		if err != nil {
 			return err
 		}
-		say(fmt.Sprintf("It was refused %s:\n  %s", inside, said))
+		say(fmt.Sprintf("The gateway refused %s:\n  %s", inside, said))
 	}
+	if n := host.connections.Load(); n != 0 {
+		return fmt.Errorf("the listener of this host at %s was reached %d times", host.Addr(), n)
+	}
+	say(fmt.Sprintf("  At %s a program of this host listens, and nobody has connected to it from the jail.", host.Addr()))
 	if _, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: address, TimeoutMS: 30000}); err != nil {
 		return err
 	}
@@ -90,7 +102,7 @@ func tour(ctx context.Context, c *client.Client, address, file string, say func(
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(file, picture, 0o644); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, picture, 0o644)); err != nil {
 		return fmt.Errorf("write the screenshot: %w", err)
 	}
 	say(fmt.Sprintf("Its screenshot is %s (%d bytes).", file, len(picture)))
@@ -102,17 +114,65 @@ func tour(ctx context.Context, c *client.Client, address, file string, say func(
 	return nil
 }
 
-// refusal asks for an address that the gateway must not let through, and returns what it said: the title of its page
-// for plain HTTP, the browser's error for a tunnel.
+// counting is a listener of the host that counts who connects.
+type counting struct {
+	net.Listener
+	connections atomic.Int64
+	ended       chan struct{}
+}
+
+// listen opens a counting listener at a port that browsers ask for, and tries that it counts.
+func listen(ctx context.Context) (*counting, error) {
+	var from net.ListenConfig
+	l, err := from.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen on this host: %w", err)
+	}
+	c := &counting{Listener: l, ended: make(chan struct{})}
+	tried := make(chan struct{}, 1)
+	go func() { // until Close, which waits for it
+		defer close(c.ended)
+		for first := true; ; first = false {
+			conn, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			conn.Close()
+			if first {
+				tried <- struct{}{}
+				continue
+			}
+			c.connections.Add(1)
+		}
+	}()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", l.Addr().String())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("reach a listener of this host: %w", err), c.Close())
+	}
+	conn.Close()
+	select {
+	case <-tried:
+		return c, nil
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), c.Close())
+	}
+}
+
+func (c *counting) Close() error {
+	err := c.Listener.Close()
+	<-c.ended
+	return err
+}
+
+// refusal asks for an address that the gateway must not let through, and returns the title of its page. What the browser
+// refuses by itself shows nothing.
 func refusal(ctx context.Context, c *client.Client, id, address string) (string, error) {
 	page, err := c.Navigate(ctx, id, browser.Navigate{URL: address, TimeoutMS: 10000})
-	var refused *problem.Error
-	switch {
-	case errors.As(err, &refused):
-		return refused.Message, nil
-	case err != nil:
-		return "", err
-	case page.Status != http.StatusForbidden:
+	if err != nil {
+		return "", fmt.Errorf("ask for %s, which the gateway answers: %w", address, err)
+	}
+	if page.Status != http.StatusForbidden {
 		return "", fmt.Errorf("%s was not refused: status %d", address, page.Status)
 	}
 	return page.Title, nil
