@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -135,7 +136,7 @@ func (s *server) serve(conn *net.UnixConn) {
 	ctx, cancel := context.WithCancelCause(base)
 	c.listen(cancel)
 	began := s.Now()
-	err = handle(s, ctx, c)
+	err = s.handle(ctx, c, handle)
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = errors.Join(context.Cause(ctx), err) // says who cancelled
 	}
@@ -145,6 +146,18 @@ func (s *server) serve(conn *net.UnixConn) {
 	}
 	cancel(nil)
 	c.hangUp()
+}
+
+// handle calls a handler. A panic is an error of this call alone: the host daemon watches every jail, and no request
+// may end it. The jail that the call was about stays as it was left, for its owner's end or its wall clock.
+func (s *server) handle(ctx context.Context, c *call, do handler) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.Log.Error("panic in a call", "op", c.request.Operation, "peer", c.peer, "panic", p, "stack", string(debug.Stack()))
+			err = problem.New(problem.Internal, "look into the log of the host daemon", "the host daemon could not answer %s", c.request.Operation)
+		}
+	}()
+	return do(s, ctx, c)
 }
 
 func (s *server) log(c *call, took time.Duration, err error) {

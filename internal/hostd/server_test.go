@@ -438,3 +438,31 @@ type brokenFirewall struct {
 }
 
 func (b brokenFirewall) List(context.Context) ([]jail.Trace, error) { return nil, b.err }
+
+func TestAPanicIsAnErrorOfItsCallAlone(t *testing.T) {
+	socket := newSocket(t)
+	startServer(t, jailtest.NewHost(), socket, func(o *Options) {
+		before := o.HasTemplate
+		o.HasTemplate = func(ctx context.Context, name string) error {
+			if name == "broken" {
+				panic("a mistake of ours")
+			}
+			return before(ctx, name)
+		}
+	})
+	c := NewClient(socket, nil)
+	if err := c.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	spec := jailtest.Subject{Template: "broken"}.Spec("exec cat")
+	if _, err := c.Create(t.Context(), spec); !hasCode(err, problem.Internal) {
+		t.Errorf("the call that panics answers %v", err)
+	}
+	spec.Template = "tiny"
+	j, err := c.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("the next call: %v", err)
+	}
+	j.Stdio.Close()
+}

@@ -33,24 +33,47 @@ func (s Spec) Validate() error {
 	errs = append(errs, s.validateSource()...)
 	errs = append(errs, s.validateAgent()...)
 	errs = append(errs, s.Program.validate(s.Image != "")...)
-	total := 0
-	for _, f := range s.HomeFiles {
-		total += len(f.Data)
-		if !validStagePath(f.Path) {
-			bad("use a relative path of letters, digits, dots, dashes and slashes, without dot elements",
-				"%q is not a path that can be staged", clip(f.Path, 80))
-		}
-	}
-	if len(s.HomeFiles) > MaxHomeFileCount {
-		bad("stage fewer", "there are %d staged files, more than %d", len(s.HomeFiles), MaxHomeFileCount)
-	}
-	if total > MaxHomeFiles {
-		bad("stage less", "the staged files have %d bytes, more than %d", total, MaxHomeFiles)
-	}
+	errs = append(errs, validateStaged(s.HomeFiles)...)
 	if err := s.Limits.Validate(); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// validateStaged accepts a list of files that can all be made: each path once, and none below another that is a file.
+func validateStaged(files []File) (errs []error) {
+	bad := func(hint, format string, a ...any) {
+		errs = append(errs, problem.New(problem.BadRequest, hint, format, a...))
+	}
+	if len(files) > MaxHomeFileCount {
+		bad("stage fewer", "there are %d staged files, more than %d", len(files), MaxHomeFileCount)
+		return errs
+	}
+	total := 0
+	isFolder := make(map[string]bool) // by path; false for a file
+	for _, f := range files {
+		total += len(f.Data)
+		if !validStagePath(f.Path) {
+			bad("use a relative path of letters, digits, dots, dashes and slashes, without dot elements",
+				"%q is not a path that can be staged", clip(f.Path, 80))
+			continue
+		}
+		_, taken := isFolder[f.Path]
+		for dir := path.Dir(f.Path); dir != "." && !taken; dir = path.Dir(dir) {
+			folder, known := isFolder[dir]
+			taken = known && !folder
+			isFolder[dir] = true
+		}
+		if taken {
+			bad("give each file a path of its own, and stage nothing below a file", "%q is staged twice, or lies below a staged file",
+				clip(f.Path, 80))
+		}
+		isFolder[f.Path] = false
+	}
+	if total > MaxHomeFiles {
+		bad("stage less", "the staged files have %d bytes, more than %d", total, MaxHomeFiles)
+	}
+	return errs
 }
 
 // ValidTemplateName accepts [a-z0-9]{1,20}: the name becomes part of paths.

@@ -261,6 +261,13 @@ func badSpecs(t *testing.T, s Subject) {
 		{"negative disk", problem.BadLimit, func(p *jail.Spec) { p.Limits.Disk = -1 }},
 		{"no wall clock", problem.BadLimit, func(p *jail.Spec) { p.Limits.WallClock = 0 }},
 		{"staged file outside", problem.BadRequest, func(p *jail.Spec) { p.HomeFiles = []jail.File{{Path: "../x"}} }},
+		{"a file staged twice", problem.BadRequest, func(p *jail.Spec) { p.HomeFiles = []jail.File{{Path: "a"}, {Path: "a"}} }},
+		{"a file staged below a file", problem.BadRequest, func(p *jail.Spec) {
+			p.HomeFiles = []jail.File{{Path: "a"}, {Path: "a/b/c"}}
+		}},
+		{"a file staged where there is a folder", problem.BadRequest, func(p *jail.Spec) {
+			p.HomeFiles = []jail.File{{Path: "a/b/c"}, {Path: "a/b"}}
+		}},
 		{"staged files too large", problem.BadRequest, func(p *jail.Spec) {
 			p.HomeFiles = []jail.File{{Path: "x", Data: make([]byte, jail.MaxHomeFiles+1)}}
 		}},

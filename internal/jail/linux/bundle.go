@@ -155,17 +155,17 @@ func hasCapability(c uint) (bool, error) {
 
 // stage writes the bundle: what the runtime reads, and in its folder stage what the jail sees. It is owned by root and
 // closed to all others; the staged files belong to the jail's user, who can read them only.
-func (r *Runtime) stage(p jail.Placement) (bundle *beneath.Folder, err error) {
+func (r *Runtime) stage(p jail.Placement) (_ *beneath.Folder, err error) {
 	if err := r.bundles.Make(string(p.Name), 0o700, -1); err != nil {
 		return nil, err
 	}
-	if bundle, err = r.bundles.Folder(string(p.Name)); err != nil {
+	bundle, err := r.bundles.Folder(string(p.Name))
+	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, bundle.Close())
-			bundle = nil
 		}
 	}()
 	uid := int(p.Profile.UID) // the group has the same number
