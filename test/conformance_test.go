@@ -25,8 +25,8 @@ import (
 )
 
 // tiny starts an instance with a template of a shell, a few tools and the probe, built by the program itself, and
-// returns it with a client that owns jails.
-func tiny(t *testing.T, o instance.Options) (*box, *hostd.Client) {
+// returns it with a client that owns jails. first is done before it starts.
+func tiny(t *testing.T, o instance.Options, first ...func(*box)) (*box, *hostd.Client) {
 	t.Helper()
 	b := prepareWith(t, o, func(o *instance.Options, dir string) { o.Templates = filepath.Join(dir, "templates") })
 	root := filepath.Join(t.TempDir(), "root")
@@ -36,6 +36,9 @@ func tiny(t *testing.T, o instance.Options) (*box, *hostd.Client) {
 	}
 	if out, err := b.Run(t.Context(), "template", "build", "tiny", "--from", "dir:"+root); err != nil {
 		t.Fatalf("build the template: %v\n%s", err, out)
+	}
+	for _, f := range first {
+		f(b)
 	}
 	b.up()
 	c := hostd.NewClient(hostd.SocketPath(b.Config), nil)

@@ -21,7 +21,8 @@ func newUpCommand(p *program) *cobra.Command {
 		Use:   "up",
 		Short: "Run clawjail on this machine: the host daemon and the control plane together",
 		Long: `Makes the user of the control plane if there is none, builds the template that browsers run in if there is none, starts both
-halves, starts again what dies, and ends everything, every jail included, with Ctrl-C or SIGTERM. It must be run as root.
+halves, starts again what dies, and ends everything, every jail included, with Ctrl-C or SIGTERM, or when a half
+dies again and again. It must be run as root.
 
 Building the template is done once, takes about two minutes, and fetches packages: Debian's on Linux, those of the system on
 FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is started.`,
@@ -48,12 +49,16 @@ FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is sta
 			if manager != "" {
 				link = nil // what it prints is kept, for others to read
 			}
+			host := hostd.RunOptions{Config: c, Substrate: hostd.ThisHost(), Version: p.version, Log: log, Now: p.now}
 			o := supervisor.UpOptions{
 				Config: c, ConfigPath: path, Executable: executable,
 				Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 				Log:         log,
 				ConsoleLink: link,
 				Notify:      hostd.Notifier(manager),
+				EndJails: func(ctx context.Context) error {
+					return hostd.Withdraw(ctx, host, hostd.WithdrawOptions{})
+				},
 			}
 			if !noBuild {
 				o.Prepare = func(ctx context.Context) error { return p.ensureTemplate(ctx, cmd) }

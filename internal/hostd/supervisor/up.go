@@ -38,6 +38,8 @@ type UpOptions struct {
 	ConsoleLink func(ctx context.Context) (string, error)
 	// Prepare makes what jails are made of, before anything is started: when it fails, nothing is. May be nil.
 	Prepare func(ctx context.Context) error
+	// EndJails ends every jail when no host daemon runs. It is called when a half was given up. Required.
+	EndJails func(ctx context.Context) error
 	// Notify tells a service manager when both halves are ready. May be nil.
 	Notify func(state string) error
 }
@@ -94,7 +96,7 @@ func Up(ctx context.Context, o UpOptions) error {
 			Ready: func(ctx context.Context, _ int) error { return serveReady(ctx, o.Config) },
 		},
 	}
-	return Run(ctx, Options{
+	err = Run(ctx, Options{
 		Children: children, Output: o.Stderr, Log: o.Log,
 		Up: func() {
 			fmt.Fprint(o.Stdout, welcome(o.Config, o.console(ctx), nextStep(ctx, client)))
@@ -105,6 +107,16 @@ func Up(ctx context.Context, o UpOptions) error {
 			}
 		},
 	})
+	if err != nil {
+		// A host daemon that was given up has left its jails, and nobody would end them at their wall clock.
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), hostGrace)
+		defer cancel()
+		// A conflict is another host daemon of this installation: the jails are its.
+		if left := o.EndJails(end); problem.CodeOf(left) != problem.Conflict {
+			err = errors.Join(err, left)
+		}
+	}
+	return err
 }
 
 // command starts a half of this program in a process group of its own: Ctrl-C in a terminal reaches this process

@@ -134,7 +134,8 @@ func installation(t *testing.T) UpOptions {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := UpOptions{Executable: filepath.Join(dir, "clawjail"), ConfigPath: filepath.Join(dir, "clawjail.yml"), Log: slog.New(slog.DiscardHandler)}
+	o := UpOptions{Executable: filepath.Join(dir, "clawjail"), ConfigPath: filepath.Join(dir, "clawjail.yml"), Log: slog.New(slog.DiscardHandler),
+		EndJails: func(context.Context) error { return nil }}
 	text := fmt.Sprintf("data_dir: %s/data\nrun_dir: %s/run\nuser: nobody\nlisten: %s\n", dir, dir, freePort(t))
 	for path, data := range map[string][]byte{o.Executable: program, o.ConfigPath: []byte(text)} {
 		if err := os.WriteFile(path, data, 0o755); err != nil {
