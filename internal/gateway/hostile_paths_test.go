@@ -20,8 +20,16 @@ func readings(target string) (all []string) {
 	once := decoded(raw)
 	for _, text := range []string{raw, once, decoded(once), decoded(path.Clean("/" + raw)), decoded(path.Clean("/" + once))} {
 		all = append(all, path.Clean("/"+text), path.Clean("/"+strings.ReplaceAll(text, `\`, "/")))
-		if before, _, cut := strings.Cut(text, "\x00"); cut {
-			all = append(all, path.Clean("/"+before))
+		// Parameters belong to their segment, or end the path; see also the order of cutting and of resolving dots.
+		segments := strings.Split(text, "/")
+		for i := range segments {
+			segments[i], _, _ = strings.Cut(segments[i], ";")
+		}
+		all = append(all, path.Clean("/"+strings.Join(segments, "/")))
+		for _, end := range []string{"\x00", ";"} {
+			if before, _, cut := strings.Cut(text, end); cut {
+				all = append(all, path.Clean("/"+before))
+			}
 		}
 	}
 	return all
@@ -69,7 +77,7 @@ func spellings() []string {
 		"/public/../admin", "/public/%2e%2e/admin", "/public/%2E%2E/admin", "/public/..%2fadmin", "/public/.%2e/admin", "/public/..;/admin", "/public/..;x=1/admin", "/public%2f..%2fadmin",
 		"/public/..%00/admin", "/admin%00", "/public/%252e%252e/admin", "/public/..\\admin", "/public//../admin", "/public/./../admin", "/public/x/../../admin", "/public/..%c0%af/admin", "/public/%u002e%u002e/admin",
 		"/public/...//admin", "/public/ok", "/public", "/public/", "/publicx", "/public?/../admin", "?/admin", "/public#/../../admin", "/x?admin", "/%2e/admin", "/%2e%2e/admin", "/%2f/admin", "/%5cadmin", "/%09/admin",
-		"/public/%", "/public/%zz", "/public/é", "/public/%c3%a9", "/public/%ff", "/admin;x", ";/admin", "*", "/public/..", "/public/../", "/../admin", "/..//admin", "///admin", "/ad%6Din/%2e", "/public/a%20b", "/public/+",
+		"/public/%", "/public/%zz", "/public/é", "/public/%c3%a9", "/public/%ff", "/admin;x", ";/admin", "*", "/public/..", "/public/../", "/../admin", "/..//admin", "///admin", "/ad%6Din/%2e", "/public/a%20b", "/public/+", "/admin;a=b/x", "/admin;/x", "/;x/admin", "/admin%3bx/y", "/public;/admin",
 		"/http://allows.example/admin", "/public/http:%2f%2fx/../../../admin",
 	}
 }

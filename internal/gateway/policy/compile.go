@@ -182,7 +182,13 @@ func (g *group) find(a asked) int {
 	case g.firstPath > g.plain:
 		return g.plain
 	case !a.unclear():
-		return min(g.plain, g.paths.find(strings.TrimPrefix(a.path, "/")))
+		found := min(g.plain, g.paths.find(strings.TrimPrefix(a.path, "/")))
+		if g.action == Deny {
+			for _, other := range a.others {
+				found = min(found, g.paths.find(strings.TrimPrefix(other, "/")))
+			}
+		}
+		return found
 	case g.action == Deny:
 		return min(g.plain, g.firstPath)
 	default:

@@ -35,6 +35,8 @@ func nowhere() Decision {
 type asked struct {
 	Request
 	path string // canonical; only when why is empty
+	// others are what else servers may read in it; see withoutParameters.
+	others []string
 	// why says why nobody can tell what the path is; unseen is set when that is because nobody sees it.
 	why    string
 	unseen bool
@@ -47,6 +49,7 @@ func look(req Request) asked {
 		return a
 	}
 	a.path, a.why = readPath(req.Path)
+	a.others = withoutParameters(a.path)
 	return a
 }
 
@@ -121,7 +124,7 @@ func (r *Rule) meetsPath(a asked) bool {
 	case a.unclear():
 		return r.Action == Deny
 	default:
-		return r.Path.matches(a.path)
+		return r.Path.matches(a.path) || r.Action == Deny && slices.ContainsFunc(a.others, r.Path.matches)
 	}
 }
 

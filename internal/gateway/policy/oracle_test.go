@@ -31,7 +31,7 @@ func oraclePath(path string) (decoded string, ok bool) {
 	case err != nil, !strings.HasPrefix(path, "/"), strings.Contains(path, "//"), strings.ContainsAny(path, " ?#"),
 		strings.Count(decoded, "/") != strings.Count(path, "/"), strings.Contains(decoded, `\`), oracleDouble.MatchString(decoded),
 		!utf8.ValidString(decoded), strings.ContainsFunc(decoded, unicode.IsControl),
-		slices.ContainsFunc(strings.Split(decoded, "/"), oracleDots.MatchString):
+		slices.ContainsFunc(strings.Split(decoded, "/"), oracleDots.MatchString), strings.Contains(decoded, "/;"):
 		return "", false
 	}
 	return strings.TrimSuffix(decoded, "/"), true
@@ -94,6 +94,10 @@ func oracleConditions(r Rule, req Request) []bool {
 			path = denies
 		} else {
 			path = oracleMatches(pattern, decoded)
+			// What follows a semicolon may be a parameter of its segment, or the end of the path.
+			for _, parameters := range []string{";[^/]*", ";.*"} {
+				path = path || denies && oracleMatches(pattern, regexp.MustCompile("(?s)"+parameters).ReplaceAllString(decoded, ""))
+			}
 		}
 	}
 	return []bool{oracleHost(r, req), port, scheme, method, path}

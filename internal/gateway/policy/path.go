@@ -18,8 +18,12 @@ import (
 // difference, neither in the pattern nor in a request: most servers serve the same with and without it, and so a rule
 // that denies must not be escaped by adding one.
 //
-// What a server makes of a path is its own affair (parameters after a semicolon, letters of the other case). Rules that
-// allow paths are therefore sound, and rules that deny some paths of an allowed host are a convenience.
+// What follows a semicolon is a parameter to some servers and part of the name to others. A rule that denies meets a path
+// that it denies in one of the readings, with the parameters or without; a rule that allows needs the path as it is written.
+//
+// What else a server makes of a path is its own affair (letters of the other case, rewriting). Rules that allow paths are
+// therefore sound, and rules that deny some paths of an allowed host are a convenience: upper and lower case are apart in
+// both, because to most servers they are two paths.
 type Path struct{ text string }
 
 // Limits of a pattern: its text in bytes, and its segments.
@@ -186,12 +190,26 @@ func readPath(path string) (canonical, why string) {
 
 const whyEmpty = "it has an empty segment"
 
+// withoutParameters returns what else servers read in a canonical path that has a semicolon: each segment without what
+// follows it, and the path up to the first one. There are none of other paths.
+func withoutParameters(canonical string) []string {
+	before, _, found := strings.Cut(canonical, ";")
+	if !found {
+		return nil
+	}
+	segments := strings.Split(canonical, "/")
+	for i, segment := range segments {
+		segments[i], _, _ = strings.Cut(segment, ";")
+	}
+	return []string{strings.Join(segments, "/"), before}
+}
+
 // plainPath says quickly that a path is already canonical. It may be wrong about such paths, never about others.
 func plainPath(s string) bool {
 	start := true
 	for i := range len(s) {
 		c := s[i]
-		if c == '.' && start || c == '/' && start || c != '/' && !keeps(c) {
+		if (c == '.' || c == ';') && start || c == '/' && start || c != '/' && !keeps(c) {
 			return false
 		}
 		start = c == '/'
@@ -221,8 +239,11 @@ func readSegment(raw string) (canonical, why string) {
 		return "", "it is encoded twice"
 	}
 	// Some servers take what follows a semicolon for parameters, and what is before it for the segment.
-	if name, _, _ := strings.Cut(plain, ";"); name == "." || name == ".." {
+	switch name, _, _ := strings.Cut(plain, ";"); name {
+	case ".", "..":
 		return "", "it has a dot segment"
+	case "":
+		return "", whyEmpty
 	}
 	return encode(plain), ""
 }
