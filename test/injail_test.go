@@ -24,6 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -264,6 +265,10 @@ func TestAgentInAJailDrivesABrowserInAnother(t *testing.T) {
 	a := v.newAgent(v.issue("worker"))
 	end := a.admit()
 
+	// Without that its browsers reach what the agent does, which is nothing.
+	if _, err := v.api.PutSettings(t.Context(), api.Whose{}, api.SettingsRequest{Browser: egress.BrowserOpen}); err != nil {
+		t.Fatal(err)
+	}
 	var id string
 	t.Run("by MCP", func(t *testing.T) {
 		tools := a.do(t, injail.Command{Do: injail.Connect, URL: gatewayURL + "/mcp", Key: a.key}).Tools

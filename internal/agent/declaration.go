@@ -43,6 +43,7 @@ const (
 	partServices part = "services"
 	partRates    part = "rates"
 	partBudget   part = "budget"
+	partBrowser  part = "browser"
 )
 
 // declaredServers are the MCP servers of one agent.
@@ -55,7 +56,7 @@ type declaredServers struct {
 func readDeclaration(e store.Entry) *declaration {
 	d := &declaration{}
 	if err := json.Unmarshal(e.Body, d); err != nil || d.Agent.Name != e.Name {
-		d = &declaration{damaged: true, Owns: []part{partTools, partServices, partRates, partBudget}}
+		d = &declaration{damaged: true, Owns: []part{partTools, partServices, partRates, partBudget, partBrowser}}
 		d.Agent.Name = e.Name
 	}
 	d.entry = e

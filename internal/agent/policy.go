@@ -170,6 +170,9 @@ func settingsOf(are egress.Settings, a clawbots.Agent, owned []part) egress.Sett
 	if a.LLM != (clawbots.LLM{}) || owns(partBudget) {
 		out.Budget = egress.Budget{TokensPerDay: a.LLM.TokensPerDay, CostPerDay: a.LLM.CostPerDay}
 	}
+	if a.Browser != "" || owns(partBrowser) {
+		out.Browser = egress.BrowserReach(a.Browser)
+	}
 	return out
 }
 
@@ -180,6 +183,7 @@ func partsOf(a clawbots.Agent) (out []part) {
 		said bool
 	}{
 		{partTools, a.Tools != nil}, {partServices, a.Services != nil}, {partRates, a.Rate != (clawbots.Rate{})}, {partBudget, a.LLM != (clawbots.LLM{})},
+		{partBrowser, a.Browser != ""},
 	} {
 		if p.said {
 			out = append(out, p.part)
@@ -201,7 +205,7 @@ func sameSettings(a, b egress.Settings) bool {
 			slices.Equal(a.Services, b.Services)
 	}
 	return (a.Tools == nil) == (b.Tools == nil) && slices.EqualFunc(a.Tools, b.Tools, sameTool) && (a.Services == nil) == (b.Services == nil) &&
-		slices.Equal(a.Services, b.Services) && a.Rates == b.Rates && a.Budget == b.Budget
+		slices.Equal(a.Services, b.Services) && a.Rates == b.Rates && a.Budget == b.Budget && a.Browser == b.Browser
 }
 
 func upper(words []string) []string {

@@ -181,6 +181,7 @@ func inFile(a clawbots.Agent) map[string]any {
 	put("ttl", a.TTL != 0, a.TTL.String())
 	put("env", len(a.Env) > 0, a.Env)
 	put("webhook", a.Webhook, true)
+	put("browser", a.Browser != "", a.Browser)
 	var rules []string
 	for _, r := range a.Allow {
 		rules = append(rules, r.String())

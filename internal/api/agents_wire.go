@@ -61,6 +61,7 @@ type Declaration struct {
 	TTL           string         `json:"ttl,omitempty"`
 	Env           []string       `json:"env,omitempty" nullable:"false" doc:"the names of its variables"`
 	Webhook       bool           `json:"webhook,omitempty"`
+	Browser       string         `json:"browser,omitempty" enum:"rules,open" doc:"what the browsers may reach that it opens: its rules, or the public web as well"`
 	Allow         []DeclaredRule `json:"allow,omitempty" nullable:"false"`
 	Services      []string       `json:"services,omitzero" nullable:"false" doc:"missing: those of its tenant"`
 	Tools         []DeclaredTool `json:"tools,omitzero" nullable:"false" doc:"what execute may do; missing: what its tenant's settings say"`
@@ -183,7 +184,7 @@ func JailOf(k jail.KeptStatus) AgentJail {
 func DeclarationOf(a clawbots.Agent) *Declaration {
 	out := &Declaration{
 		Template: a.Template, Image: a.Image, Command: a.Command, Workspace: a.Workspace, WorkspaceMode: string(a.WorkspaceMode),
-		Sharing: string(a.Sharing), Restart: string(a.Restart), Env: slices.Sorted(maps.Keys(a.Env)), Webhook: a.Webhook,
+		Sharing: string(a.Sharing), Restart: string(a.Restart), Env: slices.Sorted(maps.Keys(a.Env)), Webhook: a.Webhook, Browser: string(a.Browser),
 		Services: a.Services, Rate: DeclaredRate(a.Rate), MCP: a.MCP, LLM: DeclaredLLM(a.LLM),
 		Limits: DeclaredLimits{Memory: sizeOf(a.Limits.Memory), CPU: a.Limits.CPU, Tasks: a.Limits.Tasks, Tmp: sizeOf(a.Limits.Tmp),
 			State: sizeOf(a.Limits.State), Files: a.Limits.Files},

@@ -68,6 +68,7 @@ func (f *file) agent(m *yamldoc.Map) Agent {
 		a.Webhook, err = v.Bool()
 		return err
 	})
+	m.Value("browser", word(&a.Browser, BrowserRules, BrowserOpen))
 	a.Allow = f.rules(m)
 	if m.Has("services") {
 		a.Services = f.names(m, "services", maxServices, validServiceName)

@@ -97,6 +97,7 @@ func otherFields(old, new Agent) []compared {
 	return []compared{
 		{"restart", orDefault(string(old.Restart)), orDefault(string(new.Restart))},
 		{"webhook", fmt.Sprint(old.Webhook), fmt.Sprint(new.Webhook)},
+		{"browser", orDefault(string(old.Browser)), orDefault(string(new.Browser))},
 		{"allow", stringersInWords(old.Allow, false), stringersInWords(new.Allow, false)},
 		{"tools", stringersInWords(old.Tools, true), stringersInWords(new.Tools, true)},
 		{"rate.proxy", orDefaultOf(old.Rate.Proxy), orDefaultOf(new.Rate.Proxy)},

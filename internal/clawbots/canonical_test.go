@@ -75,6 +75,8 @@ func TestDifferences(t *testing.T) {
 		{"    env: {A: hidden-old, B: x}\n", "    env: {A: hidden-new, C: y}\n", "env.A: changed|env.B: removed|env.C: added", true},
 		{"", "    restart: never\n", "restart: default → never", false},
 		{"", "    webhook: true\n", "webhook: false → true", false},
+		{"", "    browser: open\n", "browser: default → open", false},
+		{"    browser: open\n", "    browser: rules\n", "browser: open → rules", false},
 		{"", "    allow: [a.example, \"deny: GET http://b.example\"]\n", "allow: none → a.example, deny: GET http://b.example", false},
 		{"", "    tools: [{url: \"https://a.example/**\", methods: [GET], services: [s]}]\n", "tools: default → GET https://a.example/** (s)", false},
 		{"", "    rate: {proxy: 1}\n", "rate.proxy: default → 1", false},
@@ -114,7 +116,7 @@ func TestNoFieldIsForgotten(t *testing.T) {
 	collect(reflect.TypeFor[LLM]())
 	want := []string{
 		"Agent.Name", "Agent.Template", "Agent.Image", "Agent.Command", "Agent.Workspace", "Agent.WorkspaceMode", "Agent.Sharing", "Agent.Limits",
-		"Agent.Restart", "Agent.TTL", "Agent.Env", "Agent.Webhook", "Agent.Allow", "Agent.Services", "Agent.Tools", "Agent.Rate", "Agent.MCP", "Agent.LLM",
+		"Agent.Restart", "Agent.TTL", "Agent.Env", "Agent.Webhook", "Agent.Browser", "Agent.Allow", "Agent.Services", "Agent.Tools", "Agent.Rate", "Agent.MCP", "Agent.LLM",
 		"Limits.Memory", "Limits.CPU", "Limits.Tasks", "Limits.Tmp", "Limits.State", "Limits.Files",
 		"Rate.Proxy", "Rate.Execute", "Rate.Service", "Rate.LLM", "LLM.TokensPerDay", "LLM.CostPerDay",
 	}

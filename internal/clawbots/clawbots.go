@@ -46,8 +46,9 @@ type Agent struct {
 	TTL     time.Duration     `json:"ttl,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
 	Webhook bool              `json:"webhook,omitempty"`
+	Browser Browser           `json:"browser,omitempty"`
 
-	// Allow are rules of the policy for the agent's jail, in the file's order.
+	// Allow are rules of the policy for the agent's jail and its browsers, in the file's order.
 	Allow []Rule `json:"allow,omitempty"`
 	// Services are names of services that the agent may use. Nil: what its tenant's settings say; an empty list is none, and
 	// JSON keeps the two apart.
@@ -72,6 +73,15 @@ type Mode string
 const (
 	ReadWrite Mode = "rw"
 	ReadOnly  Mode = "ro"
+)
+
+// Browser is what the clean sessions may reach that the agent opens.
+type Browser string
+
+// What it can be; the settings of its tenant decide when nothing is said, at last its rules.
+const (
+	BrowserRules Browser = "rules" // what its rules allow
+	BrowserOpen  Browser = "open"  // the public web as well
 )
 
 // Limits are those of the jail; what is zero is the configuration's agents.limits.

@@ -84,6 +84,7 @@ clawbots:
     ttl: 8h
     env: {A: "1", B: text, NUMBER: 007, EMPTY: ""}
     webhook: true
+    browser: open
     allow:
       - example.com
       - "*.example.org:8443"
@@ -107,7 +108,7 @@ clawbots:
 		Workspace: "/srv/w", WorkspaceMode: ReadOnly, Sharing: Dedicated,
 		Limits:  Limits{Memory: config.GiB, CPU: 1.5, Tasks: 99, Tmp: 20 * config.MiB, State: 2 * config.GiB, Files: 500},
 		Restart: jail.RestartOnFailure, TTL: 8 * time.Hour,
-		Env: map[string]string{"A": "1", "B": "text", "NUMBER": "007", "EMPTY": ""}, Webhook: true,
+		Env: map[string]string{"A": "1", "B": "text", "NUMBER": "007", "EMPTY": ""}, Webhook: true, Browser: "open",
 		Allow: []Rule{
 			{Target: "example.com"}, {Target: "*.example.org:8443"}, {Target: "http://docs.example/**", Methods: []string{"GET", "HEAD"}},
 			{Target: "bad.example", Deny: true}, {Target: "worse.example", Deny: true}, {Target: "other.example"},
@@ -117,7 +118,7 @@ clawbots:
 		Tools:    []Tool{{URL: "https://api.example.com/**", Methods: []string{"GET", "POST"}, Services: []string{"github"}}},
 		Rate:     Rate{Proxy: 1, Execute: 2, Service: 3, LLM: 4}, MCP: []string{"files", "time"}, LLM: LLM{TokensPerDay: 1000, CostPerDay: 0.5},
 		Line: 3,
-	}, {Name: "other", Image: "registry.example.com/x:1@sha256:abc", Sharing: Isolated, Line: 28}}
+	}, {Name: "other", Image: "registry.example.com/x:1@sha256:abc", Sharing: Isolated, Line: 29}}
 	got := mustParse(t, text).Agents
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

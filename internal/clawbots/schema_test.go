@@ -89,7 +89,9 @@ func schema() object {
 		"ttl":     text(`^([0-9]+(\.[0-9]+)?(h|m|s))+$`, "How long the agent may exist once it was made, such as 720h."),
 		"env": object{"type": "object", "propertyNames": object{"pattern": "^[A-Za-z_][A-Za-z0-9_]{0,127}$"}, "additionalProperties": scalar, "maxProperties": maxEnv,
 			"description": "Variables. What looks like a secret is refused; keep it with `clawjail secret set`."},
-		"webhook":  object{"type": "boolean", "description": "Whether POST /v1/agents/{name}/webhook reaches port 8000 in its jail."},
+		"webhook": object{"type": "boolean", "description": "Whether POST /v1/agents/{name}/webhook reaches port 8000 in its jail."},
+		"browser": object{"enum": []any{"rules", "open"},
+			"description": "What the browsers may reach that the agent opens: its rules, or the public web as well."},
 		"allow":    listOf(rule, maxRules, "What it may reach. Everything else is refused."),
 		"services": services,
 		"tools": listOf(mapOf("", object{

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/clawbots"
 )
 
 func newAgentAdd(p *program) *cobra.Command {
@@ -69,7 +70,7 @@ func (p *program) addAgent(cmd *cobra.Command, name string, command []string, o 
 type addOptions struct {
 	tenant                                         string
 	workspace, mode, image, template, restart, ttl string
-	memory, tmp, state                             string
+	memory, tmp, state, browser                    string
 	cpu                                            float64
 	tasks                                          int
 	allow, env, services, servers                  []string
@@ -95,6 +96,8 @@ func (o *addOptions) flags(cmd *cobra.Command) {
 	f.IntVar(&o.tasks, "tasks", 0, "processes and threads, such as 64")
 	f.StringVar(&o.tmp, "tmp", "", "the size of /tmp, such as 100MiB")
 	f.StringVar(&o.state, "state", "", "the size of /state, such as 1GiB")
+	f.StringVar(&o.browser, "browser", "", "what the browsers may reach that it opens: rules are its own, open is the public web as well (default rules)")
+	complete(cmd, "browser", string(clawbots.BrowserRules), string(clawbots.BrowserOpen))
 	f.BoolVar(&o.webhook, "webhook", false, "it takes requests at port 8000")
 	f.BoolVar(&o.asJSON, "json", false, "print what was done as JSON")
 }
@@ -104,6 +107,7 @@ func (o addOptions) entry(cmd *cobra.Command, command []string) (map[string]any,
 	out, limits := map[string]any{}, map[string]any{}
 	for key, text := range map[string]string{
 		"workspace": o.workspace, "workspace_mode": o.mode, "image": o.image, "template": o.template, "restart": o.restart, "ttl": o.ttl,
+		"browser": o.browser,
 	} {
 		if text != "" {
 			out[key] = text

@@ -51,7 +51,7 @@ func changeSettings(cmd *cobra.Command, c *client.Client, whose api.Whose, chang
 		return err
 	}
 	_, err = c.PutSettings(cmd.Context(), whose, api.SettingsRequest{Version: s.Version, Mode: s.Mode, Tools: s.Tools, Rates: s.Rates, Budget: s.Budget,
-		Hold: s.Hold, Note: s.Note})
+		Hold: s.Hold, Browser: s.Browser, Note: s.Note})
 	return err
 }
 
@@ -209,6 +209,9 @@ func newAgentLimits(p *program) *cobra.Command {
 				return usage(cmd, "--mode %q is neither enforce nor report", mode)
 			}
 			new.Mode = policy.Mode(mode)
+			if new.Browser != "" && new.Browser != egress.BrowserRules && new.Browser != egress.BrowserOpen {
+				return usage(cmd, "--browser %q is neither rules nor open", new.Browser)
+			}
 			c, err := p.client()
 			if err != nil {
 				return err
@@ -255,8 +258,10 @@ func newAgentLimits(p *program) *cobra.Command {
 	f.Float64Var(&new.Budget.CostPerDay, "cost-per-day", 0, "cost of models a day, in the currency of their prices")
 	f.StringVar(&mode, "mode", "", "enforce, or report: only write down what would be refused; empty leaves it to the wider setting")
 	f.StringVar(&new.Hold, "hold", "", "how long a request that no rule allows waits for an operator, such as 2m; 0s does not")
+	f.StringVar((*string)(&new.Browser), "browser", "", "what the browsers may reach that it opens: rules are its own, open is the public web as well; empty leaves it to the wider setting")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	complete(cmd, "mode", string(policy.Enforce), string(policy.Report))
+	complete(cmd, "browser", string(egress.BrowserRules), string(egress.BrowserOpen))
 	return cmd
 }
 
@@ -292,6 +297,9 @@ func limits() []limit {
 		{"mode",
 			func(s egress.Settings, none string) string { return limitText(printable(string(s.Mode)), none) },
 			func(to *egress.Settings, from egress.Settings) { to.Mode = from.Mode }},
+		{"browser",
+			func(s egress.Settings, none string) string { return limitText(printable(string(s.Browser)), none) },
+			func(to *egress.Settings, from egress.Settings) { to.Browser = from.Browser }},
 		{"hold",
 			func(s egress.Settings, none string) string { return limitText(printable(s.Hold), none) },
 			func(to *egress.Settings, from egress.Settings) { to.Hold = from.Hold }},

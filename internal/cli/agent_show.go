@@ -203,6 +203,9 @@ func aboutDeclared(d api.Declaration) [][2]string {
 	if d.Webhook {
 		out = append(out, [2]string{"webhook", "yes"})
 	}
+	if d.Browser != "" {
+		out = append(out, [2]string{"browser", d.Browser})
+	}
 	for _, r := range d.Allow {
 		verb := "allow"
 		if r.Deny {

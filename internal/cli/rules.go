@@ -284,12 +284,12 @@ func newRulesExplain(p *program) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&q.Agent, "agent", "", "`name` of the agent that asks; without it, a clean browser session")
 	f.StringVar(&q.Method, "method", "", "HTTP `method` (default CONNECT for https through the proxy, else GET)")
-	f.StringVar(&q.Surface, "surface", "", "the way it comes: proxy, execute or service (default proxy)")
+	f.StringVar(&q.Surface, "surface", "", "the way it comes: proxy, execute, service, or browser for one that the agent opens (default proxy)")
 	f.StringVar(&q.Service, "service", "", "`name` of the service whose credential it needs")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	p.completeFlag(cmd, "agent", agentNames)
 	p.completeFlag(cmd, "service", egressServiceNames)
-	complete(cmd, "surface", surfaceProxy, surfaceExecute, surfaceService)
+	complete(cmd, "surface", surfaceProxy, surfaceExecute, surfaceService, surfaceBrowser)
 	return cmd
 }
 
@@ -301,11 +301,12 @@ const (
 	surfaceProxy   = "proxy"
 	surfaceExecute = "execute"
 	surfaceService = "service"
+	surfaceBrowser = "browser"
 )
 
 // usualMethod is what a program would send: https goes through the proxy in a tunnel.
 func usualMethod(q egress.Question) string {
-	if (q.Surface == "" || q.Surface == surfaceProxy) && !strings.HasPrefix(strings.ToLower(q.URL), "http://") {
+	if (q.Surface == "" || q.Surface == surfaceProxy || q.Surface == surfaceBrowser) && !strings.HasPrefix(strings.ToLower(q.URL), "http://") {
 		return policy.Connect
 	}
 	return "GET"

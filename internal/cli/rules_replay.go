@@ -341,12 +341,15 @@ func (r *recorder) add(row api.AuditRow) {
 	if d.Agent != "" {
 		id, isAgent = d.Agent, true
 	}
-	if isAgent && row.Session == "" {
+	if isAgent {
 		found, known := r.names[id]
 		if !known {
 			return // it has been removed
 		}
 		q.Agent, q.Tenant = found.Name, found.Tenant
+		if row.Session != "" && surface == "" {
+			q.Surface = surfaceBrowser // it opened the session
+		}
 	}
 	q.URL = d.Scheme + "://" + hostPort(row.Target[:port], row.Target[port+1:], d.Scheme) + d.Path
 	if r.seen[q] {

@@ -20,6 +20,7 @@ type newAgent struct {
 	Templates []option
 	Modes     []option
 	Restarts  []option
+	Browsers  []option
 	MayJail   bool // jails are kept here, and the principal may declare one
 }
 
@@ -46,6 +47,7 @@ func (c *Console) addAgentPage(q *request) error {
 func (c *Console) newAgentPage(q *request, f *form) (newAgent, error) {
 	out := newAgent{Form: f, MayJail: c.Agents != nil && identity.Can(q.by, identity.AgentSync, q.by.TenantOr("")) == nil,
 		Modes:     []option{{Value: "rw", Label: "reads and writes"}, {Value: "ro", Label: "reads only"}},
+		Browsers:  []option{{Value: "", Label: "what its rules allow"}, {Value: "open", Label: "the public web as well"}},
 		Restarts:  []option{{Value: "always", Label: "always"}, {Value: "on-failure", Label: "when it failed"}, {Value: "never", Label: "never"}},
 		Templates: []option{{Value: "", Label: "the default template"}}}
 	if identity.Can(q.by, identity.AgentCreate, q.by.TenantOr("")) != nil {
@@ -162,6 +164,7 @@ func agentEntry(f *form) (map[string]any, error) {
 	text("command", "command")
 	text("life", "ttl")
 	text("restart", "restart")
+	text("browser", "browser")
 	if f.Get("life") == "never" {
 		delete(out, "ttl")
 	}

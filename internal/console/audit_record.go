@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/identity"
 )
 
 // detailShown bounds what a list shows of a detail.
@@ -134,6 +135,10 @@ func whyDenied(row audit.Row) string {
 	}
 	if surface == "connect" || surface == "forward" {
 		surface = "proxy"
+		// Whose session it is decides: one that an agent opened has that agent's rules.
+		if id, is := strings.CutPrefix(row.Actor, string(identity.KindAgent)+":"); is && row.Session != "" {
+			surface, d.Agent = "browser", id
+		}
 	}
 	asked := url.Values{"tenant": {row.Tenant}, "surface": {surface}, "url": {cmp.Or(d.Scheme, "https") + "://" + row.Target + d.Path}}
 	for name, value := range map[string]string{"agent": d.Agent, "method": d.Method, "service": d.Service} {

@@ -38,7 +38,7 @@ func (c *Console) explain(q *request) error {
 	if f.Get("whose") == "" {
 		f.Values.Set("whose", askedBy(q, agents))
 	}
-	page := &explainPage{Tabs: tabs, Form: f, Surface: []option{{Value: "proxy", Label: "proxy or browser"},
+	page := &explainPage{Tabs: tabs, Form: f, Surface: []option{{Value: "proxy", Label: "proxy"}, {Value: "browser", Label: "a browser of its own"},
 		{Value: "execute", Label: "execute"}, {Value: "service", Label: "service route"}}}
 	if page.Whose, err = c.askers(q, agents); err != nil {
 		return err
@@ -73,6 +73,8 @@ func askedBy(q *request, agents map[string]identity.Agent) string {
 	tenant, agent := q.by.TenantOr(q.query("tenant")), q.query("agent")
 	if known, ok := agents[agent]; ok {
 		tenant, agent = known.Tenant, known.Name
+	} else if q.query("surface") == "browser" {
+		agent = "" // records name it by its id, and it has been removed
 	}
 	if agent == "" {
 		return tenant

@@ -14,7 +14,7 @@ import (
 
 // settingsFields are the fields of the form by what package egress calls them.
 var settingsFields = map[string]string{
-	"mode": "mode", "hold": "hold", "services": "services", "note": "note", "rates.proxy": "proxy", "rates.execute": "execute", "rates.service": "service",
+	"mode": "mode", "hold": "hold", "browser": "browser", "services": "services", "note": "note", "rates.proxy": "proxy", "rates.execute": "execute", "rates.service": "service",
 	"rates.llm": "llm", "rates.tunnels": "tunnels", "budget.tokens_per_day": "tokens", "budget.cost_per_day": "cost", "tools": "tools",
 }
 
@@ -25,17 +25,22 @@ type settingsShown struct {
 	Approved  []egress.Tool // of the set tools: those that were approved, which the form keeps
 	Wider     string        // whose the settings are that nothing is said of here
 	Modes     []option
+	Browsers  []option
 	// TokensNow and the others are what holds, in words.
-	ModeNow, TokensNow, CostNow, ServicesNow string
+	ModeNow, BrowserNow, TokensNow, CostNow, ServicesNow string
 }
 
 // showSettings prepares the fields; f is the form when it was sent.
 func showSettings(f *form, set, effective egress.Settings, wider string) settingsShown {
 	out := settingsShown{Form: f, Effective: effective, Approved: approvedTools(set.Tools), Wider: wider, TokensNow: "no limit", CostNow: "no limit",
-		ServicesNow: "all that there are", ModeNow: "is refused",
-		Modes: []option{{Value: "", Label: wider}, {Value: "enforce", Label: "is refused"}, {Value: "report", Label: "passes, and is written down"}}}
+		ServicesNow: "all that there are", ModeNow: "is refused", BrowserNow: "what the agent's rules allow",
+		Browsers: []option{{Value: "", Label: wider}, {Value: "rules", Label: "what the agent's rules allow"}, {Value: "open", Label: "the public web as well"}},
+		Modes:    []option{{Value: "", Label: wider}, {Value: "enforce", Label: "is refused"}, {Value: "report", Label: "passes, and is written down"}}}
 	if effective.Mode == policy.Report {
 		out.ModeNow = "passes, and is written down"
+	}
+	if effective.Browser == egress.BrowserOpen {
+		out.BrowserNow = "the public web as well"
 	}
 	if f == nil {
 		out.Form = settingsForm(set)
@@ -64,7 +69,7 @@ func settingsForm(s egress.Settings) *form {
 	if s.Budget.CostPerDay != 0 {
 		cost = strconv.FormatFloat(s.Budget.CostPerDay, 'f', -1, 64)
 	}
-	f := blank("version", number(s.Version), "mode", string(s.Mode), "hold", s.Hold, "note", s.Note,
+	f := blank("version", number(s.Version), "mode", string(s.Mode), "hold", s.Hold, "browser", string(s.Browser), "note", s.Note,
 		"proxy", number(int64(s.Rates.Proxy)), "execute", number(int64(s.Rates.Execute)), "service", number(int64(s.Rates.Service)),
 		"llm", number(int64(s.Rates.LLM)), "tunnels", number(int64(s.Rates.Tunnels)), "tokens", number(s.Budget.TokensPerDay), "cost", cost,
 		"tools", toolLines(s.Tools), "services", strings.Join(s.Services, " "))
@@ -93,7 +98,7 @@ func readSettings(f *form, set egress.Settings) egress.Settings {
 		}
 		return n
 	}
-	out := egress.Settings{Mode: policy.Mode(f.Get("mode")), Hold: f.Get("hold"),
+	out := egress.Settings{Mode: policy.Mode(f.Get("mode")), Hold: f.Get("hold"), Browser: egress.BrowserReach(f.Get("browser")),
 		Rates: egress.Rates{Proxy: int(number("proxy")), Execute: int(number("execute")), Service: int(number("service")), LLM: int(number("llm")),
 			Tunnels: int(number("tunnels"))},
 		Budget: egress.Budget{TokensPerDay: number("tokens")}}

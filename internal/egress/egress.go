@@ -43,8 +43,8 @@ type Meta struct {
 // and a narrower one (session, agent, tenant, all) before a wider one.
 //
 // A rule without Agent and Session is for all agents of the tenant and for clean sessions; one of an agent is for its
-// jail, and when it denies also for the sessions that the agent opens. Sessions with accounts are for the grant to widen:
-// of all rules they only obey those that deny.
+// jail and for the sessions that the agent opens. Sessions with accounts are for the grant to widen: of all rules they only
+// obey those that deny.
 type Rule struct {
 	Meta
 	policy.Rule
@@ -203,10 +203,21 @@ type Settings struct {
 	Services []string `json:"services,omitzero"`
 	Rates    Rates    `json:"rates,omitzero"`
 	Budget   Budget   `json:"budget,omitzero"`
+	// Browser is what the clean sessions may reach that the agent opens; rules when nobody says.
+	Browser BrowserReach `json:"browser,omitempty"`
 	// Hold is how long a request that no rule allows waits for an operator's answer, as text (10s, 5m); it becomes a
 	// request for access then. Empty or 0s does not wait and asks nobody.
 	Hold string `json:"hold,omitempty"`
 }
+
+// BrowserReach is what stands behind the rules of a clean session that an agent opens.
+type BrowserReach string
+
+// What it can be. Sessions that people open have the public web, whatever is set.
+const (
+	BrowserRules BrowserReach = "rules" // nothing: it has the rules of its agent
+	BrowserOpen  BrowserReach = "open"  // the public web and the private destinations of the configuration
+)
 
 // AccessKind is what is asked for.
 type AccessKind string

@@ -19,13 +19,14 @@ const (
 	surfaceProxy   = "proxy"
 	surfaceExecute = "execute"
 	surfaceService = "service"
+	surfaceBrowser = "browser"
 )
 
 // Question is one request to be explained.
 type Question struct {
 	Tenant string `json:"tenant,omitempty"`
 	Agent  string `json:"agent,omitempty"` // its name; empty: a clean session
-	// Surface is proxy when it is empty; execute and service need Service.
+	// Surface is proxy when it is empty; execute and service need Service. Browser is a clean session that the agent opens.
 	Surface string `json:"surface,omitempty"`
 	Service string `json:"service,omitempty"`
 	// Method is CONNECT for a tunnel. Without one it is CONNECT for https through the proxy, else GET.
@@ -52,14 +53,17 @@ func (b *Book) Explain(ctx context.Context, by identity.Principal, q []Question)
 	if len(q) > maxQuestions {
 		return nil, problem.New(problem.BadLimit, "ask in parts", "%d questions are more than %d", len(q), maxQuestions)
 	}
-	type asked struct{ tenant, agent string }
+	type asked struct {
+		tenant, agent string
+		browser       bool
+	}
 	views := map[asked]*View{}
 	out := make([]Explanation, len(q))
 	for n, question := range q {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		key := asked{by.TenantOr(question.Tenant), question.Agent}
+		key := asked{by.TenantOr(question.Tenant), question.Agent, question.Surface == surfaceBrowser}
 		v := views[key]
 		if v == nil {
 			of, err := b.scopeOf(ctx, by, identity.RuleExplain, key.tenant, key.agent)
@@ -67,9 +71,10 @@ func (b *Book) Explain(ctx context.Context, by identity.Principal, q []Question)
 				return nil, err
 			}
 			who := Who{Tenant: of.tenant, Agent: of.agent, Base: policy.Only()}
-			if of.agent == "" {
+			if of.agent == "" || key.browser {
 				// No session has such an id, so this is any session.
-				who.Session, who.Base = "any session", policy.PublicWeb()
+				who.Agent, who.Session, who.Opener, who.Base = "", "any session", of.agent, policy.PublicWeb()
+				who.Base.Advice = Advice(question.Agent)
 			}
 			v = b.View(who)
 			views[key] = v
@@ -103,7 +108,7 @@ func (v *View) explain(q Question) Explanation {
 // permitFor finds what decides about a question, and the URL that it is about.
 func (v *View) permitFor(q Question) (*policy.Compiled, string, *problem.Error) {
 	switch q.Surface {
-	case "", surfaceProxy:
+	case "", surfaceProxy, surfaceBrowser:
 		return v.Proxy(), q.URL, nil
 	case surfaceExecute:
 		return v.Tool(q.Service), q.URL, nil
@@ -117,7 +122,7 @@ func (v *View) permitFor(q Question) (*policy.Compiled, string, *problem.Error) 
 		}
 		return permit, q.URL, nil
 	}
-	return nil, "", problem.New(problem.BadRequest, "proxy, execute or service", "%q is not a surface", clip(q.Surface))
+	return nil, "", problem.New(problem.BadRequest, "proxy, browser, execute or service", "%q is not a surface", clip(q.Surface))
 }
 
 // request is a request as the gateway would have it decided.
@@ -137,7 +142,7 @@ func request(q Question, target string) (policy.Request, *problem.Error) {
 	if u.Scheme == "wss" {
 		req.Scheme = policy.HTTPS
 	}
-	proxied := q.Surface == "" || q.Surface == surfaceProxy
+	proxied := q.Surface == "" || q.Surface == surfaceProxy || q.Surface == surfaceBrowser
 	if proxied && (req.Method == policy.Connect || req.Scheme == policy.HTTPS) {
 		// What travels in the tunnel is not seen.
 		req.Method = policy.Connect
@@ -156,4 +161,13 @@ func request(q Question, target string) (policy.Request, *problem.Error) {
 		return policy.Request{}, problem.New(problem.PathDenied, "Do not retry: write the path plainly.", "the path can be read in two ways")
 	}
 	return req, nil
+}
+
+// Advice is how an operator lets the browsers of an agent reach more, as [policy.Policy] has it. It is empty for nobody.
+func Advice(agent string) string {
+	if agent == "" {
+		return ""
+	}
+	return "the browser has the rules of the agent that opened it; `clawjail rules add allow HOST --agent " + agent +
+		"` adds one, and `browser: open` in its declaration allows the public web"
 }

@@ -19,7 +19,7 @@ import (
 // defaults are the settings that nobody has set.
 func defaults() Settings {
 	return Settings{
-		Mode: policy.Enforce, Tools: []Tool{}, Hold: "0s",
+		Mode: policy.Enforce, Tools: []Tool{}, Hold: "0s", Browser: BrowserRules,
 		Rates: Rates{Proxy: 3000, Execute: 60, Service: 600, LLM: 120, Tunnels: 128},
 	}
 }
@@ -43,6 +43,7 @@ func (s Settings) over(wider Settings) Settings {
 		CostPerDay:   cmp.Or(s.Budget.CostPerDay, wider.Budget.CostPerDay),
 	}
 	s.Hold = cmp.Or(s.Hold, wider.Hold)
+	s.Browser = cmp.Or(s.Browser, wider.Browser)
 	return s
 }
 
@@ -84,7 +85,7 @@ func (d *decisions) effective(of scope, now time.Time) (out inEffect) {
 }
 
 // decideSettings finds the settings of a caller. A session has those of its tenant's sessions; what opened it may only
-// make it stricter.
+// make it stricter, but for what its browser may reach, which is the opener's.
 func (v *View) decideSettings(d *decisions, now time.Time) {
 	settings := d.effective(scope{v.who.Tenant, v.who.Agent}, now)
 	v.upTo(settings.until)
@@ -94,6 +95,8 @@ func (v *View) decideSettings(d *decisions, now time.Time) {
 		if own.Mode == policy.Enforce {
 			settings.Mode = policy.Enforce
 		}
+		// Those of the tenant, which are in settings, are there for an agent that has none.
+		settings.Browser = cmp.Or(own.Browser, settings.Browser)
 	}
 	if v.who.Confined {
 		settings.Mode = policy.Enforce
@@ -194,7 +197,7 @@ func (b *Book) putSettings(ctx context.Context, by identity.Principal, s Setting
 		set, _ := b.state.Load().setting(of, b.o.Now())
 		s.Services = set.Services
 	}
-	fields := audit.Fields{"services": len(s.Services), "services_set": s.Services != nil, "mode": string(s.Mode), "hold": s.Hold, "tools": len(s.Tools), "tools_set": s.Tools != nil,
+	fields := audit.Fields{"services": len(s.Services), "services_set": s.Services != nil, "mode": string(s.Mode), "hold": s.Hold, "browser": string(s.Browser), "tools": len(s.Tools), "tools_set": s.Tools != nil,
 		"budget_units_per_day": s.Budget.TokensPerDay, "cost_per_day": s.Budget.CostPerDay}
 	err := b.change(ctx, step{by: by, op: identity.SettingsChange, of: of, target: theSettings, fields: fields}, func() error {
 		e, err := b.put(ctx, kindSettings, theSettings, &s.Meta, "set_", func() (store.Entry, error) { return s.entry() }, 0)

@@ -30,7 +30,7 @@ type decisions struct {
 	provided map[string][]*item  // providers, as services
 	settings map[scope]*item
 	// Who has rules of its own. Those who have none share what is compiled.
-	agents, denied, sessions map[string]bool
+	agents, sessions map[string]bool
 
 	mu       sync.RWMutex // guards what follows
 	views    map[viewKey]*View
@@ -140,7 +140,7 @@ func sameEntry(a, b store.Entry) bool {
 func (r *reader) decide(from []*item) *decisions {
 	d := &decisions{
 		from: from, rules: map[string][]ranked{}, services: map[string][]*item{}, provided: map[string][]*item{}, settings: map[scope]*item{},
-		agents: map[string]bool{}, denied: map[string]bool{}, sessions: map[string]bool{},
+		agents: map[string]bool{}, sessions: map[string]bool{},
 		views: map[viewKey]*View{}, rulesets: map[rulesetKey]*ruleset{},
 	}
 	for n := range r.fixed {
@@ -180,7 +180,6 @@ func (d *decisions) rule(r ranked) {
 		d.sessions[r.Session] = true
 	case r.Agent != "":
 		d.agents[r.Agent] = true
-		d.denied[r.Agent] = d.denied[r.Agent] || r.Action == policy.Deny
 	}
 }
 

@@ -440,6 +440,11 @@ func validSettings(f *flaws, s Settings) {
 	if !money(s.Budget.CostPerDay) || s.Budget.CostPerDay > 0 && microCost(s.Budget.CostPerDay) == 0 {
 		f.add(problem.BadLimit, "budget.cost_per_day", "0.000001 to 1000000000, or 0 for the wider setting", "is not an amount")
 	}
+	switch s.Browser {
+	case "", BrowserRules, BrowserOpen:
+	default:
+		f.add(problem.BadRequest, "browser", "rules or open", "%q is not what a browser may reach", clip(string(s.Browser)))
+	}
 	if _, ok := holdTime(s.Hold); !ok {
 		f.add(problem.BadLimit, "hold", "such as 30s; at most 5m", "%q is not a time to wait", clip(s.Hold))
 	}

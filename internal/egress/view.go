@@ -122,7 +122,7 @@ func (d *decisions) make(key viewKey, w Who, now time.Time, log *slog.Logger) *V
 	if rules.damaged {
 		mode = policy.Enforce
 	}
-	v.proxied = rules.with(d, w.Base, mode, log)
+	v.proxied = rules.with(d, v.base(), mode, log)
 	if w.Agent != "" {
 		v.findServices(d, now)
 		v.findProviders(d, now)
@@ -130,6 +130,22 @@ func (d *decisions) make(key viewKey, w Who, now time.Time, log *slog.Logger) *V
 	}
 	d.views[key] = v
 	return v
+}
+
+// base is what stands behind the rules. A browser that an agent opened reaches what the agent does, unless somebody said
+// that it has the public web: otherwise it would be the agent's way around its own rules.
+func (v *View) base() policy.Policy {
+	if v.who.Session == "" || v.who.Opener == "" || v.who.Confined {
+		return v.who.Base
+	}
+	if v.settings.Browser == BrowserOpen {
+		out := v.who.Base
+		out.Advice = "" // which says how to get here
+		return out
+	}
+	out := policy.Only(onlyDeny(v.who.Base.Rules)...)
+	out.Advice = v.who.Base.Advice
+	return out
 }
 
 // upTo shortens the time for which the view is right.
@@ -172,7 +188,7 @@ func (d *decisions) ruleset(w Who, now time.Time) *ruleset {
 	if d.sessions[w.Session] {
 		key.session = w.Session
 	}
-	if d.denied[w.Opener] {
+	if d.agents[w.Opener] {
 		key.opener = w.Opener
 	}
 	if known := d.rulesets[key]; known != nil && !expired(known.until, now) {
@@ -230,7 +246,7 @@ func (r *Rule) appliesTo(w Who) bool {
 	case r.Session != "":
 		return r.Session == w.Session
 	case r.Agent != "":
-		return r.Agent == w.Opener && r.Action == policy.Deny
+		return r.Agent == w.Opener
 	}
 	return true
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -37,13 +38,68 @@ func TestNobodyReachesAnythingUntilSomebodyAllowsIt(t *testing.T) {
 	}
 }
 
+// TestABrowserThatAnAgentOpensHasTheRulesOfTheAgent walks what can be said about it, for its tenant and for all.
+func TestABrowserThatAnAgentOpensHasTheRulesOfTheAgent(t *testing.T) {
+	w := newWorld(t)
+	own, persons := clean1("acme", "s_1", w.bot.ID), clean1("acme", "s_2", "")
+	own.Base.Rules = append(own.Base.Rules, policy.Rule{Name: "wiki", Action: policy.Allow, Host: policy.MustParsePattern("wiki.test"), Ports: policy.Ports(8080)})
+	own.Base.Advice = Advice("bot")
+	set := func(of Meta, reach BrowserReach) {
+		t.Helper()
+		if _, err := w.PutSettings(w.ctx, w.admin, Settings{Meta: of, Browser: reach}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is := func(open bool) {
+		t.Helper()
+		w.want(own, "any.example", open)
+		if got := w.View(own).Proxy().Decide(ask("wiki.test", 8080)).Allowed; got != open {
+			t.Errorf("a private destination of the configuration is allowed: %v, want %v", got, open)
+		}
+		w.want(persons, "any.example", true)
+		w.want(agent(w.bot), "any.example", false)
+	}
+	is(false)
+	d := w.View(own).Proxy().Decide(ask("any.example", 443))
+	if !strings.Contains(d.Hint, "rules add allow HOST --agent bot") || !strings.Contains(d.Hint, "browser: open") {
+		t.Errorf("the hint does not say how to open it: %s", d.Hint)
+	}
+	set(Meta{}, BrowserOpen)
+	is(true)
+	set(Meta{Tenant: "acme"}, BrowserRules)
+	is(false)
+	set(Meta{Tenant: "acme", Agent: w.bot.ID}, BrowserOpen)
+	is(true)
+	before := w.View(own)
+	set(Meta{Tenant: "acme", Agent: w.bot.ID}, BrowserRules)
+	is(false)
+	if w.View(own) == before {
+		t.Error("what was decided before is decided still")
+	}
+	// Nothing that it may by its rules is taken away, and nothing that is denied to it is given.
+	w.add(rule(policy.Allow, "docs.example").of("acme", w.bot.ID))
+	w.want(own, "docs.example", true)
+	w.want(persons, "docs.example", true)
+	w.want(agent(w.bot), "docs.example", true)
+	w.add(rule(policy.Deny, "docs.example").of("acme", w.bot.ID))
+	w.want(own, "docs.example", false)
+	w.want(persons, "docs.example", true)
+	if _, err := w.PutSettings(w.ctx, w.admin, Settings{Meta: Meta{Tenant: "acme"}, Browser: "all"}); problem.CodeOf(err) != problem.BadRequest {
+		t.Errorf("another word: %v", err)
+	}
+}
+
 func TestWhomARuleIsFor(t *testing.T) {
 	w := newWorld(t)
 	bot, twin, spy := agent(w.bot), agent(w.twin), agent(w.spy)
 	free, own, foreign := clean1("acme", "s_1", ""), clean1("acme", "s_2", w.bot.ID), clean1("beta", "s_1", "")
 	confined := Who{Tenant: "acme", Session: "s_3", Opener: w.bot.ID, Confined: true,
 		Base: policy.Only(policy.Rule{Name: "grant", Action: policy.Allow, Host: policy.MustParsePattern("bank.example"), Ports: policy.Ports(443)})}
-	everyone := map[string]Who{"bot": bot, "twin": twin, "spy": spy, "free": free, "own": own, "foreign": foreign, "confined": confined}
+	everyone := map[string]Who{"bot": bot, "twin": twin, "spy": spy, "free": free, "own": own, "foreign": foreign, "confined": confined,
+		"wide": clean1("acme", "s_4", w.twin.ID)}
+	if _, err := w.PutSettings(w.ctx, w.admin, Settings{Meta: Meta{Tenant: "acme", Agent: w.twin.ID}, Browser: BrowserOpen}); err != nil {
+		t.Fatal(err)
+	}
 	allow := func(tenant, agent, session string) Rule {
 		r := rule(policy.Allow, "x.example").of(tenant, agent)
 		r.Session, r.Ports = session, policy.Ports(8443)
@@ -60,13 +116,15 @@ func TestWhomARuleIsFor(t *testing.T) {
 		req  policy.Request
 		want string // who passes; of a denial, who does not any more
 	}{
-		{"allow all", allow("", "", ""), ask("x.example", 8443), "bot foreign free own spy twin"},
-		{"allow a tenant", allow("acme", "", ""), ask("x.example", 8443), "bot free own twin"},
-		{"allow an agent", allow("acme", w.bot.ID, ""), ask("x.example", 8443), "bot"},
+		{"allow all", allow("", "", ""), ask("x.example", 8443), "bot foreign free own spy twin wide"},
+		{"allow a tenant", allow("acme", "", ""), ask("x.example", 8443), "bot free own twin wide"},
+		{"allow an agent", allow("acme", w.bot.ID, ""), ask("x.example", 8443), "bot own"},
+		{"allow another agent", allow("acme", w.twin.ID, ""), ask("x.example", 8443), "twin wide"},
 		{"allow a session", allow("acme", "", "s_1"), ask("x.example", 8443), "free"},
-		{"deny all", deny("", "", "", "bank.example"), ask("bank.example", 443), "confined foreign free own"},
-		{"deny a tenant", deny("acme", "", "", "bank.example"), ask("bank.example", 443), "confined free own"},
-		{"deny an agent", deny("acme", w.bot.ID, "", "bank.example"), ask("bank.example", 443), "confined own"},
+		{"deny all", deny("", "", "", "bank.example"), ask("bank.example", 443), "confined foreign free wide"},
+		{"deny a tenant", deny("acme", "", "", "bank.example"), ask("bank.example", 443), "confined free wide"},
+		{"deny an agent", deny("acme", w.bot.ID, "", "bank.example"), ask("bank.example", 443), "confined"},
+		{"deny another agent", deny("acme", w.twin.ID, "", "bank.example"), ask("bank.example", 443), "wide"},
 		{"deny a session", deny("acme", "", "s_3", "bank.example"), ask("bank.example", 443), "confined"},
 	}
 	// Callers that have rules of their own share nothing.

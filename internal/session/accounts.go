@@ -11,6 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/grant"
@@ -68,6 +69,9 @@ func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
 	fields := audit.Fields{"mode": r.plan.mode, "access": string(r.plan.access), "browser": string(r.plan.shape.build)}
 	if r.plan.mode == ModeClean {
 		r.policy = s.Policy
+		if agentOf(r.by) != "" {
+			r.policy.Advice = egress.Advice(r.by.Name)
+		}
 		return s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionOpen), "", fields))
 	}
 	g, err := s.verify(ctx, r)

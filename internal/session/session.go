@@ -154,7 +154,8 @@ type Options struct {
 	Template string
 	// Proxy is the gateway's URL as the browser is told it, for example http://10.90.0.1:3000.
 	Proxy string
-	// Policy is what the browser of a clean session may reach.
+	// Policy is what the browser of a clean session may reach. The gateway leaves the public web out of that of one that an
+	// agent opened, unless it was said that it has it.
 	Policy policy.Policy
 	// ExtraCA are the certificates that browsers trust besides the public ones. May be empty. See [ParseCertificates].
 	ExtraCA Certificates
