@@ -24,6 +24,7 @@ const (
 	bundleConfig = "config.json"
 	bundleHosts  = "hosts"
 	bundleStage  = "stage"       // becomes jail.StageDir
+	bundlePolicy = "policies"    // becomes jail.PoliciesDir
 	bundlePID    = "pid"         // written by the runtime
 	bundleLog    = "log"         // written by the runtime
 	bundleDelete = "delete-with" // the runtime, when its state is more than a folder
@@ -46,7 +47,7 @@ func (r *Runtime) spec(p jail.Placement, bundle string) (*specs.Spec, error) {
 		// Names beginning with a letter and of letters and digits are valid host names.
 		Hostname: string(p.Name),
 		Process:  r.process(prof, path.Join(jail.StageDir, jail.StageLaunch)),
-		Mounts:   mounts(prof, bundle),
+		Mounts:   mounts(p, bundle),
 		Linux: &specs.Linux{
 			CgroupsPath: filepath.Join(r.limits.base(), string(p.Name)),
 			Resources:   &specs.LinuxResources{Devices: devices()},
@@ -60,7 +61,8 @@ func (r *Runtime) spec(p jail.Placement, bundle string) (*specs.Spec, error) {
 }
 
 // mounts are in the order in which they are made. There is no sysfs and no control group file system.
-func mounts(prof jail.Profile, bundle string) []specs.Mount {
+func mounts(p jail.Placement, bundle string) []specs.Mount {
+	prof := p.Profile
 	out := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "nodev", "noexec"}},
 		// Devices are made in it before it becomes read-only.
@@ -79,6 +81,10 @@ func mounts(prof jail.Profile, bundle string) []specs.Mount {
 		out = append(out, specs.Mount{Destination: t.Path, Type: "tmpfs", Source: "tmpfs", Options: o})
 	}
 	readOnly := []string{"bind", "ro", "nosuid", "nodev", "noexec", "private"}
+	if p.Spec.Kind == jail.KindBrowser {
+		// Over the template's own, which may have none or others.
+		out = append(out, specs.Mount{Destination: jail.PoliciesDir, Type: "bind", Source: filepath.Join(bundle, bundlePolicy), Options: readOnly})
+	}
 	return append(out,
 		specs.Mount{Destination: jail.StageDir, Type: "bind", Source: filepath.Join(bundle, bundleStage), Options: readOnly},
 		specs.Mount{Destination: "/etc/hosts", Type: "bind", Source: filepath.Join(bundle, bundleHosts), Options: readOnly})
@@ -181,6 +187,7 @@ func (r *Runtime) stage(p jail.Placement) (_ *beneath.Folder, err error) {
 		stage.Create(jail.StageEnv, p.Spec.Program.EnvScript(), 0o400, uid),
 		stageHome(stage, p.Spec.HomeFiles, uid),
 		stage.Own(uid, 0o500),
+		stagePolicies(bundle),
 		bundle.Create(bundleHosts, []byte(r.hosts()), 0o444, -1))
 	if err != nil {
 		return nil, err
@@ -201,6 +208,20 @@ func writeSpec(bundle *beneath.Folder, spec *specs.Spec) error {
 		return err
 	}
 	return bundle.Create(bundleConfig, text, 0o400, -1)
+}
+
+// stagePolicies writes what browsers are told by their administrator. It is root's, and everybody in the jail reads it.
+func stagePolicies(bundle *beneath.Folder) (err error) {
+	dir, err := bundle.Ensure(bundlePolicy, 0o755, -1)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	managed, err := dir.Ensure(jail.PoliciesManaged, 0o755, -1)
+	if err != nil {
+		return err
+	}
+	return errors.Join(managed.Create(jail.PoliciesFile, jail.Policies(), 0o444, -1), managed.Close())
 }
 
 // stageHome writes the files that the launch script copies into the home directory. They stay writable by their owner
