@@ -204,11 +204,25 @@ func isGUID(text string) bool {
 	return text != "" && len(text) <= 64 && strings.Trim(text, "0123456789abcdefABCDEF-") == ""
 }
 
+// ofTheWeb says whether a download comes from the network, or was made by a page. A local file, or a page of the browser's
+// own, is nothing that a session may take home.
+func ofTheWeb(address string) bool {
+	scheme, rest, _ := strings.Cut(strings.ToLower(strings.TrimSpace(address)), ":")
+	switch scheme {
+	case "http", "https", "data":
+		return true
+	case "blob":
+		inner, _, _ := strings.Cut(rest, ":")
+		return inner == "http" || inner == "https" || strings.HasPrefix(inner, "null")
+	}
+	return false
+}
+
 // begin takes a new download in; false means that it must not go on.
 func (f *folder) begin(e devtools.EventDownloadWillBegin) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.path == "" || !isGUID(e.GUID) {
+	if f.path == "" || !isGUID(e.GUID) || !ofTheWeb(e.URL) {
 		return false
 	}
 	if f.errand != nil && f.errand.frame == string(e.FrameID) {

@@ -469,17 +469,32 @@ func TestSafeName(t *testing.T) {
 	}
 }
 
+// What is no file of the network or of a page does not become one of the session.
+func TestDownloadsAreOfTheWeb(t *testing.T) {
+	for address, goes := range map[string]bool{
+		"https://example.com/x": true, "HTTP://example.com/x": true, "data:text/plain,x": true, "blob:https://example.com/1": true,
+		"blob:null/1": true, "file:///home/browser/profile/Default/Cookies": false, "FILE:///etc/passwd": false, " file:///x": false,
+		"filesystem:https://example.com/x": false, "blob:file:///1": false, "blob:chrome-extension://x/1": false,
+		"chrome://version/": false, "chrome-extension://x/y": false, "view-source:https://example.com/": false, "": false,
+	} {
+		f := &folder{path: "/f"}
+		if f.begin(devtools.EventDownloadWillBegin{URL: address, GUID: "a"}) != goes || len(f.files) == 1 != goes {
+			t.Errorf("%q: goes on: %v", address, !goes)
+		}
+	}
+}
+
 // The list, one download and all of them are bounded, whatever the browser reports.
 func TestFolderIsBounded(t *testing.T) {
 	f := &folder{path: "/f"}
 	begin := func(n int) bool {
-		return f.begin(devtools.EventDownloadWillBegin{GUID: fmt.Sprintf("a-%d", n), SuggestedFilename: "x.txt"})
+		return f.begin(devtools.EventDownloadWillBegin{URL: "https://example.com/x", GUID: fmt.Sprintf("a-%d", n), SuggestedFilename: "x.txt"})
 	}
 	progress := func(n int, received, total float64, state devtools.DownloadProgressState) bool {
 		return f.progress(devtools.EventDownloadProgress{GUID: fmt.Sprintf("a-%d", n), ReceivedBytes: received, TotalBytes: total, State: state})
 	}
 	for _, guid := range []string{"", "../x", "a/b", strings.Repeat("a", 65)} {
-		if f.begin(devtools.EventDownloadWillBegin{GUID: guid}) {
+		if f.begin(devtools.EventDownloadWillBegin{URL: "https://example.com/x", GUID: guid}) {
 			t.Errorf("%q went on", guid)
 		}
 	}
@@ -517,7 +532,7 @@ func TestOldDownloadIsNotTheNextOne(t *testing.T) {
 	b := &Browser{}
 	b.folder = folder{path: "/f", clock: func() time.Time { return now }}
 	end := func(guid string) {
-		b.folder.begin(devtools.EventDownloadWillBegin{GUID: guid, SuggestedFilename: guid})
+		b.folder.begin(devtools.EventDownloadWillBegin{URL: "https://example.com/x", GUID: guid, SuggestedFilename: guid})
 		b.folder.progress(devtools.EventDownloadProgress{GUID: guid, State: "completed"})
 	}
 	end("a")

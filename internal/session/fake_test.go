@@ -154,8 +154,9 @@ func (b *fakeBrowser) Has(_ context.Context, selector string) (bool, error) {
 func (b *fakeBrowser) Version() browser.Version {
 	return browser.Version{Product: "Fake/1", UserAgent: "Fake", Protocol: "1.3"}
 }
-func (b *fakeBrowser) Done() <-chan struct{} { return b.done }
-func (b *fakeBrowser) Close() error          { b.once.Do(func() { close(b.done) }); return nil }
+func (b *fakeBrowser) Administered(context.Context) error { return b.step("administered") }
+func (b *fakeBrowser) Done() <-chan struct{}              { return b.done }
+func (b *fakeBrowser) Close() error                       { b.once.Do(func() { close(b.done) }); return nil }
 
 func (b *fakeBrowser) Navigate(ctx context.Context, url string) (browser.Result, error) {
 	if url == "slow" {

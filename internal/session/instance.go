@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -76,6 +77,13 @@ func (s *Service) dial(ctx context.Context, i *instance) error {
 		return s.deadOnArrival(ctx, i, err)
 	}
 	i.browser, i.answered = b, s.Now()
+	// The headless shell has neither policies nor most of what they are about. Hosts whose jails do not let a browser have a
+	// sandbox of its own do not deliver any.
+	if i.shape.build == config.BrowserFull && !s.Unsandboxed {
+		if err := b.Administered(within); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -97,6 +97,16 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestABrowserThatDoesNotObeyItsPoliciesOpensNoSession(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		mustOpen(t, s, Request{Browser: "full"})
+		w.failing("administered", problem.New(problem.JailFailed, "", "it opened a local file"))
+		_, err := s.Open(t.Context(), admin, Request{Browser: "full"})
+		wantCode(t, err, problem.JailFailed)
+		mustOpen(t, s, Request{Browser: "shell"}) // it reads none
+	})
+}
+
 func TestBrowserThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		defer w.holding("connect")()

@@ -100,6 +100,8 @@ type Template struct {
 // Browser is a browser that answered.
 type Browser interface {
 	Version() browser.Version
+	// Administered is an error when a full Chromium has not read the policies of its jail.
+	Administered(ctx context.Context) error
 	Jar
 	// Address is where the page is, and Has whether it has an element that a CSS selector matches.
 	Address(ctx context.Context) (string, error)
