@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -33,8 +34,23 @@ func TestNothingThatCrashesInAJailIsHandedToTheHost(t *testing.T) {
 		if a := open.Ask("crash"); !a.OK || a.Number != 1 {
 			t.Fatalf("%s: with the limit 0 nothing is handed on, so that nothing is with another shows nothing: %+v", kind, a)
 		}
-		if a := h.start(t, probeSpec(kind), nil).Ask("crash"); !a.OK || a.Number != 0 {
+		jailed := h.start(t, probeSpec(kind), nil)
+		if a := jailed.Ask("crash"); !a.OK || a.Number != 0 {
 			t.Errorf("%s: the host got the memory of a program that crashed: %+v", kind, a)
+		}
+		// A program that wants no core files asks for 0, which would let them be handed on. It is told that it has that.
+		if a := jailed.Ask("limit", num(unix.RLIMIT_CORE)); !a.OK || a.Number != CoreLimit {
+			t.Errorf("%s: asking for another limit: %+v", kind, a)
+		}
+		if a := jailed.Ask("crash"); !a.OK || a.Number != 0 {
+			t.Errorf("%s: after it asked for 0 the host got the memory of a program that crashed: %+v", kind, a)
+		}
+		unfiltered := h.start(t, probeSpec(kind), func(s *specs.Spec) { s.Linux.Seccomp = nil })
+		if a := unfiltered.Ask("limit", num(unix.RLIMIT_CORE)); !a.OK || a.Number != 0 {
+			t.Fatalf("%s: without a filter the limit stays too: %+v", kind, a)
+		}
+		if a := unfiltered.Ask("crash"); !a.OK || a.Number != 1 {
+			t.Fatalf("%s: without a filter nothing is handed on either: %+v", kind, a)
 		}
 	}
 }

@@ -123,16 +123,29 @@ func optionRules() (rules []specs.LinuxSyscall) {
 // runs as root of the host.
 const CoreLimit = 1
 
-// limitRules allow what programs set for themselves but the limit on core files, which would lose its 1.
-func limitRules() (rules []specs.LinuxSyscall) {
-	const resources = 16                                   // RLIM_NLIMITS
-	rules = append(rules, allow("prlimit64", equal(2, 0))) // without a new value it is a question
+// limitRules allow what programs set for themselves but the limit on core files, which would lose its 1. Programs that
+// keep keys set it to 0, and end when they may not: gpg and ssh-agent do. They are told that it was done, and have more.
+func limitRules() []specs.LinuxSyscall {
+	const resources = 16 // RLIM_NLIMITS
+	// The kernel looks at 32 bits of the number.
+	core := func(index uint) specs.LinuxSeccompArg { return masked(index, 0xffffffff, unix.RLIMIT_CORE) }
+	rules := []specs.LinuxSyscall{
+		allow("prlimit64", equal(2, 0)), // without a new value it is a question
+		pretend("setrlimit", core(0)),
+		pretend("prlimit64", core(1), specs.LinuxSeccompArg{Index: 2, Value: 0, Op: specs.OpNotEqual}),
+	}
 	for r := range uint64(resources) {
 		if r != unix.RLIMIT_CORE {
 			rules = append(rules, allow("setrlimit", equal(0, r)), allow("prlimit64", equal(1, r)))
 		}
 	}
 	return rules
+}
+
+// pretend answers that a call was done, and does nothing.
+func pretend(name string, args ...specs.LinuxSeccompArg) specs.LinuxSyscall {
+	success := uint(0)
+	return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActErrno, ErrnoRet: &success, Args: args}
 }
 
 func allow(name string, args ...specs.LinuxSeccompArg) specs.LinuxSyscall {

@@ -75,7 +75,7 @@ func rawCall(args []string) (answer, error) {
 	return a, err
 }
 
-// lowerLimit makes a limit of this process (getrlimit(2)) smaller by one.
+// lowerLimit makes a limit of this process (getrlimit(2)) smaller by one, and reports what it is then.
 func lowerLimit(args []string) (answer, error) {
 	var now unix.Rlimit
 	resource := number(args[0])
@@ -83,7 +83,11 @@ func lowerLimit(args []string) (answer, error) {
 		return answer{}, err
 	}
 	now.Cur--
-	return answer{}, unix.Prlimit(0, resource, &now, nil)
+	if err := unix.Prlimit(0, resource, &now, nil); err != nil {
+		return answer{}, err
+	}
+	err := unix.Prlimit(0, resource, nil, &now)
+	return answer{Number: int64(now.Cur)}, err
 }
 
 // crash has a program crash. The number is 1 when the kernel wrote its memory to somewhere.
