@@ -33,7 +33,7 @@ func aFile(t *rapid.T) string {
 			}
 		}
 		some("template: other", "image: 'x/y:1'")
-		if one := rapid.SampledFrom([]string{"", "workspace: /srv/bots/shared", "workspace: /srv/bots/own-" + name}).Draw(t, "workspace"); one != "" {
+		if one := rapid.SampledFrom([]string{"", "workspace: ./shared", "workspace: ./own-" + name}).Draw(t, "workspace"); one != "" {
 			fields = append(fields, one)
 			some("workspace_mode: ro")
 		}
@@ -66,7 +66,7 @@ func TestWhereverSyncsAreKilledTheNextOneConverges(t *testing.T) {
 		_, err := l.who.CreateTenant(l.ctx, l.admin, tenant, identity.Policy{})
 		check(t, err)
 		request := func(text string) SyncRequest {
-			return SyncRequest{Tenant: tenant, Source: "f", Dir: "/srv/bots", Text: text, Prune: rapid.Bool().Draw(t, "prune")}
+			return SyncRequest{Tenant: tenant, Source: "f", Dir: "/srv/bots/" + tenant, Text: text, Prune: rapid.Bool().Draw(t, "prune")}
 		}
 		text := ""
 		for range rapid.IntRange(1, 4).Draw(t, "syncs") {
@@ -106,7 +106,7 @@ func check(t *rapid.T, err error) {
 
 // converged compares the land with a file.
 func (l *land) converged(t *rapid.T, tenant, text string) {
-	file, err := clawbots.Parse("f", []byte(text), "/srv/bots")
+	file, err := clawbots.Parse("f", []byte(text), "/srv/bots/"+tenant)
 	check(t, err)
 	agents, err := l.db.ListAgents(l.ctx, tenant)
 	check(t, err)

@@ -98,6 +98,9 @@ func (s *Service) launch(ctx context.Context, by identity.Principal, op identity
 		return nil, problem.New(problem.Conflict, "take it back: clawjail agent restore "+a.Name, "the agent %s is revoked", a.Name)
 	}
 	where, err := p.place(a, r)
+	if err == nil {
+		err = p.mayPlace(by, where.spec)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -52,7 +51,7 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 		tasks = append(tasks, w.leftovers(file.Agents, r.Prune, RemoveOptions{KeepState: r.KeepState, KeepWorkspace: true})...)
 	}
 	plan := Plan{Steps: stepsOf(tasks), Warnings: warnings(tasks)}
-	if err := s.check(ctx, w, tasks, r.Source, func(a clawbots.Agent) error { return s.mayMount(by, tenant, a) }); err != nil || r.DryRun {
+	if err := s.check(ctx, w, tasks, r.Source, func(a clawbots.Agent) error { return s.mayHaveWorkspace(by, tenant, a) }); err != nil || r.DryRun {
 		return plan, err
 	}
 	return s.carryOut(ctx, by, plan, tasks, progress)
@@ -117,7 +116,7 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 		return Plan{}, err
 	}
 	plan := Plan{Steps: stepsOf(tasks), Warnings: warnings(tasks)}
-	if err := s.check(ctx, w, tasks, "", func(a clawbots.Agent) error { return s.mayMount(by, tenant, a) }); err != nil {
+	if err := s.check(ctx, w, tasks, "", func(a clawbots.Agent) error { return s.mayHaveWorkspace(by, tenant, a) }); err != nil {
 		return plan, err
 	}
 	return s.carryOut(ctx, by, plan, tasks, progress)
@@ -206,22 +205,6 @@ func sizeInFile(n int64) string {
 		}
 	}
 	return fmt.Sprint(n)
-}
-
-// mayMount says whether a principal may give an agent that folder of the host. The host's folders are nobody's: who works for
-// one tenant only has those beneath a folder of the tenant's name.
-func (s *Service) mayMount(by identity.Principal, tenant string, a clawbots.Agent) error {
-	if a.Workspace == "" || by.Tenant == "" {
-		return nil
-	}
-	for _, root := range s.o.Agents.WorkspaceRoots {
-		own := filepath.Join(root, tenant)
-		if a.Workspace == own || strings.HasPrefix(a.Workspace, own+"/") {
-			return nil
-		}
-	}
-	return problem.New(problem.Forbidden, "ask an admin of the installation to declare it, or use a folder named "+tenant+" in one of the workspace_roots",
-		"you may not give an agent the folder %s", clip(a.Workspace, 200))
 }
 
 func stepsOf(tasks []*task) []Step {

@@ -209,7 +209,7 @@ func (l *land) begin() {
 	l.book, err = egress.Open(l.ctx, egress.Options{Store: l.db, Identity: l.who, Audit: l.log, Now: l.clock, Recheck: time.Hour})
 	l.must(err)
 	d := config.Default()
-	d.Agents.WorkspaceRoots = []string{"/srv/bots"}
+	d.Agents.WorkspaceRoots = []string{"/srv/bots", "/srv/workspaces"}
 	o := Options{Keeper: l.keeper, Driver: noDriver{}, Gateway: l.gate, Identity: l.who, Book: l.book, Store: l.db, Audit: l.log, Agents: d.Agents, Docker: d.Docker,
 		Default: DriverLinux, GatewayURL: "http://gateway:3000", Servers: func(context.Context) ([]string, error) { return []string{"files"}, nil },
 		Dir: filepath.Join(l.dir, "programs"), Now: l.clock}

@@ -89,7 +89,7 @@ type Agent struct {
 // Key names the agent in paths and volumes: the name alone in the tenant default, which has no dot, and tenant.name
 // elsewhere.
 func (a Agent) Key() string {
-	if a.Tenant == "default" {
+	if a.Tenant == DefaultTenant {
 		return a.Name
 	}
 	return a.Tenant + "." + a.Name

@@ -89,7 +89,7 @@ func (d *Driver) image(ctx context.Context, spec jail.Spec) (argv []string, err 
 func (d *Driver) Check(ctx context.Context, spec jail.Spec) error {
 	errs := []error{d.accept(spec)}
 	for _, m := range spec.Mounts {
-		errs = append(errs, linux.CheckMount(d.o.WorkspaceRoots, m))
+		errs = append(errs, linux.CheckMount(d.o.WorkspaceRoots, spec.Tenant(), m))
 	}
 	if errs[0] == nil {
 		_, err := d.image(ctx, spec)

@@ -89,7 +89,7 @@ func (d *Driver) stage(name jail.Name, spec jail.Spec, profile jail.Profile) (*f
 		return nil, fmt.Errorf("make the gate: %w", err)
 	}
 	for _, m := range spec.Mounts {
-		f, err := linux.OpenMount(d.o.WorkspaceRoots, m, jail.AgentUID)
+		f, err := linux.OpenMount(d.o.WorkspaceRoots, spec.Tenant(), m, jail.AgentUID)
 		if err != nil {
 			return nil, err
 		}

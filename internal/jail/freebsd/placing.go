@@ -42,7 +42,7 @@ func (s *Storage) Mount(ctx context.Context, p jail.Placement) error {
 			return fmt.Errorf("mount the state of %s: %w", a.Name, jail.Shortage(err))
 		}
 	}
-	return s.mountFolders(ctx, root, p.Spec.Mounts, int(p.Profile.UID))
+	return s.mountFolders(ctx, root, p.Spec.Agent.Tenant, p.Spec.Mounts, int(p.Profile.UID))
 }
 
 // mountToken makes an empty folder: no token of an earlier jail is ever in it.
@@ -59,10 +59,10 @@ func (s *Storage) mountToken(ctx context.Context, name jail.Name, root *beneath.
 }
 
 // mountFolders mounts folders of the operator, those that others are mounted in first.
-func (s *Storage) mountFolders(ctx context.Context, root *beneath.Folder, all []jail.Mount, uid int) error {
+func (s *Storage) mountFolders(ctx context.Context, root *beneath.Folder, tenant string, all []jail.Mount, uid int) error {
 	all = slices.SortedFunc(slices.Values(all), func(a, b jail.Mount) int { return cmp.Compare(a.Target, b.Target) })
 	for _, m := range all {
-		source, err := openMount(s.o.WorkspaceRoots, m, uid)
+		source, err := openMount(s.o.WorkspaceRoots, tenant, m, uid)
 		if err != nil {
 			return err
 		}
@@ -130,23 +130,6 @@ func mountPoint(root *beneath.Folder, target string) (*beneath.Folder, error) {
 	return point, nil
 }
 
-// rootOf finds the root that a path lies beneath: the longest, where there are several. rel is empty for the root itself.
-func rootOf(roots []string, path string) (root, rel string, err error) {
-	for _, r := range roots {
-		if rest, ok := strings.CutPrefix(path+"/", r+"/"); ok && len(r) > len(root) {
-			root, rel = r, strings.TrimSuffix(rest, "/")
-		}
-	}
-	if root != "" {
-		return root, rel, nil
-	}
-	hint := "add a folder that holds it to workspace_roots in the configuration of the host daemon"
-	if len(roots) > 0 {
-		hint += ", or use one beneath " + strings.Join(roots, ", ")
-	}
-	return "", "", problem.New(problem.Forbidden, hint, "%s does not lie beneath one of the workspace_roots", path)
-}
-
 func openRoot(root string) (*beneath.Folder, error) {
 	dir, err := beneath.OpenPlain(root)
 	switch {
@@ -160,8 +143,9 @@ func openRoot(root string) (*beneath.Folder, error) {
 
 // openMount opens the folder of a mount beneath one of the roots, and makes it and the folders in it that are missing, for
 // the jail's user. No link is followed, not even one that stays inside: the folder is mounted by its path.
-func openMount(roots []string, m jail.Mount, uid int) (*beneath.Folder, error) {
-	root, rel, err := rootOf(roots, m.Source)
+func openMount(roots []string, tenant string, m jail.Mount, uid int) (*beneath.Folder, error) {
+	g, err := jail.GrantFor("workspace_roots", roots, tenant, m.Source)
+	root, rel := g.Root, g.Rel
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +153,7 @@ func openMount(roots []string, m jail.Mount, uid int) (*beneath.Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	if rel != "" {
+	if rel != "." {
 		for name := range strings.SplitSeq(rel, "/") {
 			next, err := dir.Give(name, 0o755, uid)
 			if err := errors.Join(refused(err, name, root), dir.Close()); err != nil {
@@ -191,8 +175,9 @@ func openMount(roots []string, m jail.Mount, uid int) (*beneath.Folder, error) {
 }
 
 // checkMount says what would keep openMount from working, and makes nothing.
-func checkMount(roots []string, m jail.Mount) error {
-	root, rel, err := rootOf(roots, m.Source)
+func checkMount(roots []string, tenant string, m jail.Mount) error {
+	g, err := jail.GrantFor("workspace_roots", roots, tenant, m.Source)
+	root, rel := g.Root, g.Rel
 	if err != nil {
 		return err
 	}
@@ -200,7 +185,7 @@ func checkMount(roots []string, m jail.Mount) error {
 	if err != nil {
 		return err
 	}
-	if rel == "" {
+	if rel == "." {
 		return dir.Close()
 	}
 	for name := range strings.SplitSeq(rel, "/") {

@@ -258,7 +258,7 @@ func (s *Storage) Check(ctx context.Context, spec jail.Spec) error {
 		errs = append(errs, err)
 	}
 	for _, m := range spec.Mounts {
-		errs = append(errs, checkMount(s.o.WorkspaceRoots, m))
+		errs = append(errs, checkMount(s.o.WorkspaceRoots, spec.Tenant(), m))
 	}
 	return errors.Join(errs...)
 }

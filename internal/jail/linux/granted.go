@@ -20,51 +20,32 @@ import (
 // program with a workspace of its own among them, may have planted anything: so a path is taken one element at a time, by
 // descriptor, never out of the folder that was named, and what has to be made is only ever made in a folder that is open.
 
-// granted is how names beneath a folder of the operator's are resolved: links may lead elsewhere in it, but not out.
-const granted = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS
+// granted is how names beneath a folder of the operator's are resolved: no link is followed. One that stays inside would
+// lead to the folder of another agent.
+const granted = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS
 
-// grant is one of the folders that the configuration names, and a path beneath it.
-type grant struct {
-	key  string // of the configuration
-	root string
-	rel  string // "." is the root itself
-}
+// grant is a folder that a tenant may have.
+type grant struct{ jail.Grant }
 
-// grantFor finds the root that a path lies beneath: the longest, where there are several.
-func grantFor(key string, roots []string, path string) (grant, error) {
-	g := grant{key: key}
-	for _, root := range roots {
-		if rest, ok := strings.CutPrefix(path+"/", root+"/"); ok && len(root) > len(g.root) {
-			g.root, g.rel = root, strings.TrimSuffix(rest, "/")
-		}
-	}
-	if g.rel == "" {
-		g.rel = "."
-	}
-	if g.root != "" {
-		return g, nil
-	}
-	hint := "add a folder that holds it to " + key + " in the configuration of the host daemon"
-	if len(roots) > 0 {
-		hint += ", or use one beneath " + strings.Join(roots, ", ")
-	}
-	return g, problem.New(problem.Forbidden, hint, "%s does not lie beneath one of the %s", path, key)
+func grantFor(key string, roots []string, tenant, path string) (grant, error) {
+	g, err := jail.GrantFor(key, roots, tenant, path)
+	return grant{g}, err
 }
 
 // openRoot opens the folder that the configuration names.
 func (g grant) openRoot() (*beneath.Folder, error) {
-	dir, err := beneath.OpenPlain(g.root)
+	dir, err := beneath.OpenPlain(g.Root)
 	switch {
 	case errors.Is(err, unix.ELOOP):
-		return nil, problem.Wrap(err, problem.BadConfig, "write its path without links", "%s of %s leads through a link", g.root, g.key)
+		return nil, problem.Wrap(err, problem.BadConfig, "write its path without links", "%s of %s leads through a link", g.Root, g.Key)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return nil, problem.Wrap(err, problem.BadConfig, "make the folder, or remove it from the configuration", "%s of %s is not a folder", g.root, g.key)
+		return nil, problem.Wrap(err, problem.BadConfig, "make the folder, or remove it from the configuration", "%s of %s is not a folder", g.Root, g.Key)
 	}
 	return dir, err
 }
 
-// enter opens a path beneath an open folder of the operator's, links that stay inside followed. The kernel asks for
-// another try when something was moved meanwhile.
+// enter opens a path beneath an open folder of the operator's, through no link. The kernel asks for another try when
+// something was moved meanwhile.
 func enter(f *beneath.Folder, rel string) (*beneath.Folder, error) {
 	var fd int
 	var err error
@@ -83,16 +64,16 @@ func enter(f *beneath.Folder, rel string) (*beneath.Folder, error) {
 // open opens the folder, and makes what is missing for a user when uid is not negative.
 func (g grant) open(uid int) (*beneath.Folder, error) {
 	root, err := g.openRoot()
-	if err != nil || g.rel == "." {
+	if err != nil || g.Rel == "." {
 		return root, err
 	}
 	defer func() { _ = root.Close() }() // opened for reading
-	if dir, err := enter(root, g.rel); err == nil {
+	if dir, err := enter(root, g.Rel); err == nil {
 		return dir, nil
 	}
 	var dir *beneath.Folder
 	above := root
-	elements := strings.Split(g.rel, "/")
+	elements := strings.Split(g.Rel, "/")
 	for i, name := range elements {
 		rel := strings.Join(elements[:i+1], "/")
 		dir, err = enter(root, rel)
@@ -112,7 +93,7 @@ func (g grant) open(uid int) (*beneath.Folder, error) {
 
 // refused says in the user's words what is in the place of a folder.
 func (g grant) refused(rel string, err error) error {
-	return planted(err, rel, fmt.Sprintf("%s of %s", g.root, g.key))
+	return planted(err, rel, fmt.Sprintf("%s of %s", g.Root, g.Key))
 }
 
 // planted turns the kernel's refusal of a path into a problem that names the path and what it lies beneath.
@@ -124,7 +105,7 @@ func planted(err error, rel, in string) error {
 	case errors.Is(err, unix.EXDEV):
 		return problem.Wrap(err, problem.Forbidden, "replace the link by a folder", "%s leads out of %s", rel, in)
 	case errors.Is(err, unix.ELOOP):
-		return problem.Wrap(err, problem.Forbidden, "replace the link by a folder", "%s beneath %s is a link that cannot be followed", rel, in)
+		return problem.Wrap(err, problem.Forbidden, "replace the link by a folder", "%s beneath %s is a link, and none is followed", rel, in)
 	case errors.Is(err, unix.ENOTDIR):
 		return problem.Wrap(err, problem.Conflict, "move away what is there, or name another folder", "%s beneath %s is not a folder", rel, in)
 	case errors.Is(err, unix.ENOENT):
@@ -137,16 +118,16 @@ func planted(err error, rel, in string) error {
 
 // OpenMount opens the folder of a mount beneath one of the roots, and makes it and the folders in it that are missing, for
 // the jail's user. The caller mounts it by its descriptor.
-func OpenMount(roots []string, m jail.Mount, uid int) (*os.File, error) {
-	f, err := openMount(roots, m, uid)
+func OpenMount(roots []string, tenant string, m jail.Mount, uid int) (*os.File, error) {
+	f, err := openMount(roots, tenant, m, uid)
 	if err != nil {
 		return nil, err
 	}
 	return os.NewFile(uintptr(f.FD()), f.Path()), nil
 }
 
-func openMount(roots []string, m jail.Mount, uid int) (*beneath.Folder, error) {
-	g, err := grantFor("workspace_roots", roots, m.Source)
+func openMount(roots []string, tenant string, m jail.Mount, uid int) (*beneath.Folder, error) {
+	g, err := grantFor("workspace_roots", roots, tenant, m.Source)
 	if err != nil {
 		return nil, err
 	}
@@ -160,15 +141,15 @@ func openMount(roots []string, m jail.Mount, uid int) (*beneath.Folder, error) {
 			err = sub.Close()
 		}
 		if err != nil {
-			return nil, errors.Join(g.refused(filepath.Join(g.rel, name), err), dir.Close())
+			return nil, errors.Join(g.refused(filepath.Join(g.Rel, name), err), dir.Close())
 		}
 	}
 	return dir, nil
 }
 
 // CheckMount says what would keep OpenMount from working, and makes nothing.
-func CheckMount(roots []string, m jail.Mount) error {
-	g, err := grantFor("workspace_roots", roots, m.Source)
+func CheckMount(roots []string, tenant string, m jail.Mount) error {
+	g, err := grantFor("workspace_roots", roots, tenant, m.Source)
 	if err != nil {
 		return err
 	}
@@ -191,7 +172,7 @@ func CheckMount(roots []string, m jail.Mount) error {
 			err = sub.Close()
 		}
 		if err != nil {
-			return g.refused(filepath.Join(g.rel, name), err)
+			return g.refused(filepath.Join(g.Rel, name), err)
 		}
 	}
 	return nil
@@ -200,11 +181,11 @@ func CheckMount(roots []string, m jail.Mount) error {
 // walk opens the folder as far as there is something, and reports what is in the way: nil is one that would be made. A link
 // that leads nowhere is in the way.
 func (g grant) walk(root *beneath.Folder) (*beneath.Folder, error) {
-	for i := range len(g.rel) + 1 {
-		if i < len(g.rel) && g.rel[i] != '/' {
+	for i := range len(g.Rel) + 1 {
+		if i < len(g.Rel) && g.Rel[i] != '/' {
 			continue
 		}
-		rel := g.rel[:i]
+		rel := g.Rel[:i]
 		dir, err := enter(root, rel)
 		if errors.Is(err, unix.ENOENT) {
 			return nil, g.refused(rel, nothingAt(root, rel))
@@ -212,7 +193,7 @@ func (g grant) walk(root *beneath.Folder) (*beneath.Folder, error) {
 		if err != nil {
 			return nil, g.refused(rel, err)
 		}
-		if rel == g.rel {
+		if rel == g.Rel {
 			return dir, nil
 		}
 		if err := dir.Close(); err != nil {

@@ -34,18 +34,18 @@ func TestNothingIsMountedOrMadeThroughWhatWasPlanted(t *testing.T) {
 		{"a link that stays inside", func(t *testing.T, root, _ string) {
 			must(t, os.Mkdir(filepath.Join(root, "other"), 0o755))
 			must(t, os.Symlink("other", filepath.Join(root, "a")))
-		}, "", ""},
-		{"a link out on the way", func(t *testing.T, root, outside string) { must(t, os.Symlink(outside, filepath.Join(root, "a"))) }, problem.Forbidden, "a leads out"},
-		{"a link upwards", func(t *testing.T, root, _ string) { must(t, os.Symlink("../..", filepath.Join(root, "a"))) }, problem.Forbidden, "a leads out"},
+		}, problem.Forbidden, "a beneath"},
+		{"a link out on the way", func(t *testing.T, root, outside string) { must(t, os.Symlink(outside, filepath.Join(root, "a"))) }, problem.Forbidden, "a beneath"},
+		{"a link upwards", func(t *testing.T, root, _ string) { must(t, os.Symlink("../..", filepath.Join(root, "a"))) }, problem.Forbidden, "a beneath"},
 		{"a link out at the end", func(t *testing.T, root, outside string) {
 			must(t, os.Mkdir(filepath.Join(root, "a"), 0o755))
 			must(t, os.Symlink(outside, filepath.Join(root, "a/b")))
-		}, problem.Forbidden, "a/b leads out"},
-		{"a magic link", func(t *testing.T, root, _ string) { must(t, os.Symlink("/proc/self/root", filepath.Join(root, "a"))) }, problem.Forbidden, "a leads out"},
+		}, problem.Forbidden, "a/b beneath"},
+		{"a magic link", func(t *testing.T, root, _ string) { must(t, os.Symlink("/proc/self/root", filepath.Join(root, "a"))) }, problem.Forbidden, "a beneath"},
 		{"a link to nothing", func(t *testing.T, root, _ string) { must(t, os.Symlink("none", filepath.Join(root, "a"))) }, problem.Forbidden, "a beneath"},
 		{"a link to nothing outside", func(t *testing.T, root, outside string) {
 			must(t, os.Symlink(filepath.Join(outside, "new"), filepath.Join(root, "a")))
-		}, problem.Forbidden, "a leads out"},
+		}, problem.Forbidden, "a beneath"},
 		{"a fifo", func(t *testing.T, root, _ string) { must(t, unix.Mkfifo(filepath.Join(root, "a"), 0o666)) }, problem.Conflict, "a beneath"},
 		{"a file", func(t *testing.T, root, _ string) { must(t, os.WriteFile(filepath.Join(root, "a"), nil, 0o644)) }, problem.Conflict, "a beneath"},
 		{"a hard link", func(t *testing.T, root, _ string) {
@@ -72,9 +72,9 @@ func TestNothingIsMountedOrMadeThroughWhatWasPlanted(t *testing.T) {
 			tt.plant(t, root, outside)
 			before := tree(t, outside)
 			m := jail.Mount{Source: filepath.Join(root, "a/b"), Target: jail.WorkspaceDir, Make: []string{"bot"}}
-			checked := CheckMount([]string{root}, m)
+			checked := CheckMount([]string{root}, jail.DefaultTenant, m)
 			was := tree(t, root)
-			f, err := OpenMount([]string{root}, m, jail.AgentUID)
+			f, err := OpenMount([]string{root}, jail.DefaultTenant, m, jail.AgentUID)
 			if err == nil {
 				if text := tree(t, "/proc/self/fd/"+num(uint64(f.Fd()))+"/"); !strings.Contains(text, "bot") {
 					t.Errorf("the folder holds\n%s", text)
@@ -108,15 +108,15 @@ func TestOnlyFoldersBeneathTheRootsAreGranted(t *testing.T) {
 		"/srv/ws": "/srv/ws .", "/srv/ws/a/b": "/srv/ws a/b", "/srv/ws/deep/c": "/srv/ws/deep c", "/srv/ws/deeper": "/srv/ws deeper",
 		"/srv/wsx": "", "/srv": "", "/": "", "/etc": "", "/home/x": "/home/x .",
 	} {
-		g, err := grantFor("workspace_roots", roots, path)
-		if got := g.root + " " + g.rel; err == nil && got != want || (err == nil) != (want != "") {
+		g, err := grantFor("workspace_roots", roots, jail.DefaultTenant, path)
+		if got := g.Root + " " + g.Rel; err == nil && got != want || (err == nil) != (want != "") {
 			t.Errorf("%s is %q, %v, want %q", path, got, err, want)
 		}
 		if err != nil && problem.CodeOf(err) != problem.Forbidden {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if _, err := grantFor("workspace_roots", nil, "/srv"); problem.CodeOf(err) != problem.Forbidden {
+	if _, err := grantFor("workspace_roots", nil, jail.DefaultTenant, "/srv"); problem.CodeOf(err) != problem.Forbidden {
 		t.Errorf("without roots: %v", err)
 	}
 }
@@ -131,7 +131,8 @@ func TestARootOfTheOperatorsIsClonedAndNeverChanged(t *testing.T) {
 		must(t, os.Symlink("/", filepath.Join(roots, "out")))
 		before := tree(t, filepath.Join(roots, "mine"))
 		spec := probeSpec(jail.KindAgent)
-		spec.Template, spec.Root = "", filepath.Join(roots, "link")
+		spec.Agent = &jail.Agent{Tenant: jail.DefaultTenant, Name: "bot"}
+		spec.Template, spec.Root = "", filepath.Join(roots, "mine")
 		j := h.start(t, spec, nil)
 		for _, path := range []string{"/new", "/bin/sh"} {
 			if a := j.Ask("write", path, "x"); a.OK {
@@ -141,7 +142,7 @@ func TestARootOfTheOperatorsIsClonedAndNeverChanged(t *testing.T) {
 		if after := tree(t, filepath.Join(roots, "mine")); after != before {
 			t.Error("the operator's folder was changed")
 		}
-		for root, code := range map[string]string{"out": problem.Forbidden, "out/etc": problem.Forbidden, "none": problem.NotFound, "mine/etc/hosts": problem.Conflict} {
+		for root, code := range map[string]string{"link": problem.Forbidden, "out": problem.Forbidden, "out/etc": problem.Forbidden, "none": problem.NotFound, "mine/etc/hosts": problem.Conflict} {
 			spec.Root = filepath.Join(roots, root)
 			if _, err := h.storage.Clone(ctx, nameOf(t, h, 99), spec); problem.CodeOf(err) != code {
 				t.Errorf("%s: %v", root, err)

@@ -52,7 +52,7 @@ func (s *Storage) Mount(ctx context.Context, p jail.Placement) error {
 			return fmt.Errorf("mount the state of %s: %w", a.Name, jail.Shortage(err))
 		}
 	}
-	return s.mountFolders(root, p.Spec.Mounts, int(p.Profile.UID))
+	return s.mountFolders(root, a.Tenant, p.Spec.Mounts, int(p.Profile.UID))
 }
 
 // mountToken makes an empty folder: no token of an earlier jail is ever in it.
@@ -74,7 +74,7 @@ func (s *Storage) mountToken(place, root *beneath.Folder) error {
 }
 
 // mountFolders mounts folders of the operator, those that others are mounted in first.
-func (s *Storage) mountFolders(root *beneath.Folder, mounts []jail.Mount, uid int) (err error) {
+func (s *Storage) mountFolders(root *beneath.Folder, tenant string, mounts []jail.Mount, uid int) (err error) {
 	mounts = slices.SortedFunc(slices.Values(mounts), func(a, b jail.Mount) int { return cmp.Compare(a.Target, b.Target) })
 	sources := map[string]*beneath.Folder{} // by target
 	defer func() {
@@ -83,7 +83,7 @@ func (s *Storage) mountFolders(root *beneath.Folder, mounts []jail.Mount, uid in
 		}
 	}()
 	for _, m := range mounts {
-		if sources[m.Target], err = openMount(s.o.WorkspaceRoots, m, uid); err != nil {
+		if sources[m.Target], err = openMount(s.o.WorkspaceRoots, tenant, m, uid); err != nil {
 			delete(sources, m.Target)
 			return err
 		}
@@ -204,7 +204,7 @@ func (s *Storage) Check(ctx context.Context, spec jail.Spec) error {
 		errs = append(errs, unix.Close(tree))
 	}
 	for _, m := range spec.Mounts {
-		errs = append(errs, CheckMount(s.o.WorkspaceRoots, m))
+		errs = append(errs, CheckMount(s.o.WorkspaceRoots, spec.Tenant(), m))
 	}
 	if spec.Agent != nil && spec.Agent.State > 0 {
 		errs = append(errs, s.checkState(*spec.Agent))
@@ -215,7 +215,7 @@ func (s *Storage) Check(ctx context.Context, spec jail.Spec) error {
 // source opens what a clone is made of: the folder of a template, or one of the operator's.
 func (s *Storage) source(spec jail.Spec) (int, error) {
 	if spec.Root != "" {
-		g, err := grantFor("jail_roots", s.o.JailRoots, spec.Root)
+		g, err := grantFor("jail_roots", s.o.JailRoots, spec.Tenant(), spec.Root)
 		if err != nil {
 			return -1, err
 		}
