@@ -117,6 +117,48 @@ func TestAKilledHostDaemonEndsWhatItHasStartedInJails(t *testing.T) {
 	}
 }
 
+// A command whose host daemon is killed ends, also at the moment at which its program is handed over and has not begun: nobody
+// would tell it of the end of a program that no journal knows.
+func TestSpawnEndsWhenTheHostDaemonIsKilledAtAnyStep(t *testing.T) {
+	e := newEstate(t, "")
+	e.identities("writer")
+	barriers := filepath.Join(e.Config.RunDir, "barriers")
+	if err := os.Mkdir(barriers, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, status := e.spawned(nil, "--agent", "writer", "--", "/bin/echo", "hello"); status != 0 || out != "hello\n" {
+		t.Fatalf("without a kill: %d %q %q", status, out, errs)
+	}
+	sign := mark("31622776")
+	for _, step := range []jail.Step{jail.StepClone, jail.StepVerify, jail.StepDeliver, jail.StepBegin} {
+		armed := filepath.Join(barriers, string(step))
+		if err := os.WriteFile(armed, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var said bytes.Buffer // read after the end only
+		cmd := e.Command(t.Context(), "spawn", "--agent", "writer", "--", "/bin/sleep", sign)
+		cmd.Stdout, cmd.Stderr = &said, &said
+		ended := child(t, cmd)
+		testenv.Eventually(t, 20*time.Second, func() bool { _, err := os.Lstat(armed + ".reached"); return err == nil }, "the step %s was not reached", step)
+		if err := syscall.Kill(e.victims("hostd")[0], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Remove(armed), os.Remove(armed+".reached")); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-ended:
+			if cmd.ProcessState.ExitCode() == 0 {
+				t.Errorf("killed at %s, it says that all is well: %s", step, said.String())
+			}
+		case <-time.After(45 * time.Second):
+			t.Errorf("killed at %s, the command waits: %s", step, said.String())
+		}
+		e.ready()
+		testenv.Eventually(t, 30*time.Second, func() bool { return len(hostProcesses(t, "cmdline", sign)) == 0 }, "killed at %s, its processes are left", step)
+	}
+}
+
 // The programs of a jail may put anything where others are staged. Nothing is followed and nothing is written through it.
 func TestAPlantedStageIsRefused(t *testing.T) {
 	e := newEstate(t, "")

@@ -155,8 +155,28 @@ func recover_(t *testing.T, h *jailtest.Host) {
 	l := newLifecycle(t, m, func(o *jail.Options) {
 		o.Now = func() time.Time { return time.Now().Add(2 * time.Hour) } // the owner's grace is over
 	})
+	// Whoever waits for one of them is told of its end, also of one whose program nobody has seen yet.
+	there, err := l.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make([]chan error, len(there))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for n, status := range there {
+		told[n] = make(chan error, 1)
+		go func() { // until ctx ends
+			_, err := l.Wait(ctx, status.Name)
+			told[n] <- err
+		}()
+	}
 	if _, err := l.Reap(t.Context(), jail.ReapOptions{}); err != nil {
 		t.Fatalf("reap: %v", err)
+	}
+	for n, status := range there {
+		if err := <-told[n]; err != nil && !errors.Is(err, jail.ErrNotFound) {
+			t.Errorf("who waits for %s, %s, is not told of its end: %v", status.Name, status.State, err)
+		}
 	}
 	again := newLifecycle(t, m, func(o *jail.Options) {
 		o.Now = func() time.Time { return time.Now().Add(4 * time.Hour) }

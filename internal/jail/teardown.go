@@ -1,6 +1,7 @@
 package jail
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -166,6 +167,11 @@ func (l *Lifecycle) teardown(ctx context.Context, e *entry) error {
 		return fmt.Errorf("end jail %s: %w", e.rec.Name, errors.Join(errs...))
 	}
 	l.mu.Lock()
+	if e.rec.Exit == nil && e.rec.Process.PID == 0 {
+		// Nobody watched it: an earlier host daemon was killed while it made the jail. Who waits for it is told here.
+		e.rec.Exit = &Exit{Code: -1, Cause: cmp.Or(e.cause, CauseDestroyed), At: l.Now()}
+		close(e.ended)
+	}
 	e.tornDown = true
 	delete(l.jails, e.rec.Name)
 	l.mu.Unlock()
