@@ -358,6 +358,7 @@ func TestProgramsRunInFoldersOfTheOperatorsAndNowhereElse(t *testing.T) {
 	if answer, err := os.ReadFile(filepath.Join(shared, "answer")); status != 0 || err != nil || string(answer) != "from the jail\n" || out != "of the host\nfrom the jail\n" {
 		t.Errorf("%q, %q, %d; %q, %v", out, errs, status, answer, err)
 	}
+	foldersOfTenants(e, roots)
 	// What is refused, with nothing made.
 	argv := []string{"/bin/sh", "-c", "echo it runs"}
 	for what, r := range map[string]api.ProcessRequest{
@@ -389,4 +390,57 @@ func TestProgramsRunInFoldersOfTheOperatorsAndNowhereElse(t *testing.T) {
 		}
 	}
 	e.clean(20 * time.Second)
+}
+
+// foldersOfTenants shows that the programs of a tenant have its own folders, and those of nobody else, whoever starts them.
+func foldersOfTenants(e *estate, roots string) {
+	e.t.Helper()
+	run := func(args ...string) string {
+		e.t.Helper()
+		out, err := e.Run(e.t.Context(), args...)
+		if err != nil {
+			e.t.Fatalf("%v\n%s", err, out)
+		}
+		return out
+	}
+	work := filepath.Join(e.dir, "workspaces")
+	for _, dir := range []string{"acme", "beta"} {
+		folder, root := filepath.Join(work, dir), filepath.Join(roots, dir)
+		err := errors.Join(os.Mkdir(folder, 0o755), os.WriteFile(filepath.Join(folder, "file"), []byte("of "+dir+"\n"), 0o644), os.Mkdir(root, 0o755))
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		inside.Template(e.t, root)
+		run("tenant", "create", dir)
+	}
+	if err := os.Symlink("../beta", filepath.Join(work, "acme", "link")); err != nil {
+		e.t.Fatal(err)
+	}
+	run("agent", "create", "bot", "--tenant", "acme")
+	key, _, _ := strings.Cut(run("operator", "create", "eve", "--tenant", "acme", "--role", "operator"), "\n")
+	spawn := func(key string, flags ...string) string {
+		cmd := e.Command(e.t.Context(), slices.Concat([]string{"spawn", "--agent", "bot", "--tenant", "acme"}, flags)...)
+		if key != "" {
+			cmd.Env = append(cmd.Environ(), "CLAWJAIL_KEY="+key)
+		}
+		out, _ := cmd.CombinedOutput() // what it says shows how it ended
+		return string(out)
+	}
+	for who, key := range map[string]string{"an operator of it": key, "an admin": ""} {
+		for what, tt := range map[string]struct {
+			flags []string
+			want  string
+		}{
+			"its own folder":      {[]string{"--mount", filepath.Join(work, "acme") + ":/workspace", "--", "cat", "/workspace/file"}, "of acme\n"},
+			"its own root":        {[]string{"--root", filepath.Join(roots, "acme"), "--", "/bin/sh", "-c", "echo it runs"}, "it runs\n"},
+			"another's folder":    {[]string{"--mount", filepath.Join(work, "beta") + ":/workspace", "--", "cat", "/workspace/file"}, "the tenant acme may not have"},
+			"the folder of all":   {[]string{"--mount", work + ":/workspace", "--", "cat", "/workspace/beta/file"}, "the tenant acme may not have"},
+			"a link to another's": {[]string{"--mount", filepath.Join(work, "acme/link") + ":/workspace", "--", "cat", "/workspace/file"}, "is a link"},
+			"another's root":      {[]string{"--root", filepath.Join(roots, "beta"), "--", "/bin/sh", "-c", "echo it runs"}, "the tenant acme may not have"},
+		} {
+			if out := spawn(key, tt.flags...); !strings.Contains(out, tt.want) || strings.Contains(out, "of beta") {
+				e.t.Errorf("%s gives %s: %q", who, what, out)
+			}
+		}
+	}
 }
