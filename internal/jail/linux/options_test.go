@@ -60,8 +60,8 @@ func TestAppArmorProfileIsSetWhereItIsLoaded(t *testing.T) {
 // A later version of the default profile may allow what is decided here.
 func TestFiltersAllowNothingThatIsDecidedElsewhere(t *testing.T) {
 	for profile, extra := range map[jail.SeccompProfile][]string{
-		jail.SeccompBrowser: {"socket", "socketpair", "clone", "unshare", "chroot"},
-		jail.SeccompAgent:   {"socket", "socketpair", "clone"},
+		jail.SeccompBrowser: {"socket", "socketpair", "clone", "unshare", "chroot", "setrlimit", "prlimit64"},
+		jail.SeccompAgent:   {"socket", "socketpair", "clone", "setrlimit", "prlimit64"},
 	} {
 		f, err := seccompFilter(profile)
 		must(t, err)

@@ -117,8 +117,8 @@ func TestBrowsersOpenNoneOfTheirOwnPages(t *testing.T) {
 		}
 		d.open()
 		d.call("Page.navigate", `{"url":"data:text/html,hello"}`)
-		if d.call("Page.printToPDF", `{}`)["data"] == nil {
-			t.Error("a page cannot be printed to a file for a client")
+		if printed := d.call("Page.printToPDF", `{}`); printed["data"] == nil {
+			t.Errorf("a page cannot be printed to a file for a client: %v", printed["error"])
 		}
 	})
 	t.Run("without it", func(t *testing.T) {
