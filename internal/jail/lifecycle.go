@@ -186,7 +186,7 @@ func (l *Lifecycle) Token(ctx context.Context, name Name, token []byte) error {
 	if r.Spec.Agent == nil || !r.Spec.Agent.Token {
 		return problem.New(problem.Conflict, "", "jail %s has no place for a token", name)
 	}
-	return l.Parts.Storage.Token(ctx, name, l.profile(r.Spec, r.Lease).UID, token)
+	return l.Parts.Storage.Token(ctx, name, l.profileOf(r).Host, token)
 }
 
 // Exec implements Maker.
@@ -236,6 +236,15 @@ func (l *Lifecycle) profile(s Spec, lease Lease) Profile {
 	return ProfileFor(s, lease).With(l.Parts.Means)
 }
 
+// profileOf is how a jail was confined when it was made, by this version or an earlier one.
+func (l *Lifecycle) profileOf(r Record) Profile {
+	p := l.profile(r.Spec, r.Lease)
+	if r.Spec.Kind == KindAgent && !r.OwnUser {
+		p = p.SharedUser()
+	}
+	return p
+}
+
 // running is a jail whose program has begun and has not ended.
 func (l *Lifecycle) running(name Name) (Placement, Process, error) {
 	e, err := l.lookup(name)
@@ -246,7 +255,7 @@ func (l *Lifecycle) running(name Name) (Placement, Process, error) {
 	if r.Exit != nil || r.State != StateStarted && r.State != StateReady {
 		return Placement{}, Process{}, problem.New(problem.Conflict, "start it first", "jail %s does not run", name)
 	}
-	return Placement{Name: r.Name, Spec: r.Spec, Lease: r.Lease, Profile: l.profile(r.Spec, r.Lease), Root: r.Root, NetNS: r.NetNS}, r.Process, nil
+	return Placement{Name: r.Name, Spec: r.Spec, Lease: r.Lease, Profile: l.profileOf(r), Root: r.Root, NetNS: r.NetNS}, r.Process, nil
 }
 
 // Wait blocks until the jail's program has ended.
@@ -364,7 +373,7 @@ func (l *Lifecycle) enter(owner string, spec Spec, lease Lease) (*entry, error) 
 		}
 		now := l.Now()
 		e := newEntry(Record{Version: recordVersion, Name: name, State: StateReserved, Owner: owner, Spec: spec,
-			Lease: lease, Created: now, Deadline: now.Add(spec.Limits.WallClock)})
+			Lease: lease, OwnUser: l.Parts.Means.OwnUsers, Created: now, Deadline: now.Add(spec.Limits.WallClock)})
 		e.working <- struct{}{}
 		e.active = true
 		l.jails[name] = e

@@ -9,7 +9,10 @@ import (
 // Profile is how a jail is confined. It is made from a Spec by ProfileFor and nowhere else; drivers translate
 // it, and what they achieved is read back as an Observed and compared by Compare.
 type Profile struct {
-	UID, GID        uint32
+	UID, GID uint32 // as the program sees them
+	// Host is the number of both on the host. Where it is another one, the jail has a user namespace that maps its user to it:
+	// no other jail, and nobody of the host, has that number.
+	Host            uint32
 	Capabilities    []string // always empty today; a field so that the comparison is explicit
 	NoNewPrivileges bool
 	ReadOnlyRoot    bool
@@ -25,6 +28,8 @@ type Bind struct {
 	Path     string
 	ReadOnly bool
 	NoExec   bool
+	// Mapped is set when the owner of the files is not the jail's user on the host, and the mount makes one of the other.
+	Mapped bool
 }
 
 // SeccompProfile names one of the two system-call filters.
@@ -72,7 +77,7 @@ func (k Kind) Home() string {
 // ProfileFor is the one place that decides how a jail is confined.
 func ProfileFor(s Spec, l Lease) Profile {
 	p := Profile{
-		UID: l.UID, GID: l.UID,
+		UID: l.UID, GID: l.UID, Host: l.UID,
 		NoNewPrivileges: true,
 		ReadOnlyRoot:    true,
 		Seccomp:         SeccompBrowser,
@@ -90,14 +95,14 @@ func ProfileFor(s Spec, l Lease) Profile {
 	if s.Agent != nil {
 		if s.Agent.State > 0 {
 			p.Tmpfs = slices.DeleteFunc(p.Tmpfs, func(t Tmpfs) bool { return t.Path == StateDir })
-			p.Binds = append(p.Binds, Bind{Path: StateDir})
+			p.Binds = append(p.Binds, Bind{Path: StateDir, Mapped: p.Host != p.UID})
 		}
 		if s.Agent.Token {
 			p.Binds = append(p.Binds, Bind{Path: TokenDir, ReadOnly: true, NoExec: true})
 		}
 	}
 	for _, m := range s.Mounts {
-		p.Binds = append(p.Binds, Bind{Path: m.Target, ReadOnly: m.ReadOnly})
+		p.Binds = append(p.Binds, Bind{Path: m.Target, ReadOnly: m.ReadOnly, Mapped: p.Host != p.UID})
 	}
 	return p
 }
@@ -111,10 +116,14 @@ type Means struct {
 	SharedMemoryFolder bool
 	// UserNamespaces are what a browser builds its own sandbox for its pages from. Without them the jail is the only wall.
 	UserNamespaces bool
+	// OwnUsers are numbers of users that each agent's jail has for itself. Without them all agents are one user of the host.
+	OwnUsers bool
 }
 
 // AllMeans are those of Linux.
-func AllMeans() Means { return Means{Seccomp: true, SharedMemoryFolder: true, UserNamespaces: true} }
+func AllMeans() Means {
+	return Means{Seccomp: true, SharedMemoryFolder: true, UserNamespaces: true, OwnUsers: true}
+}
 
 // With is the profile as a substrate with these means confines.
 func (p Profile) With(m Means) Profile {
@@ -124,17 +133,31 @@ func (p Profile) With(m Means) Profile {
 	if !m.SharedMemoryFolder {
 		p.Tmpfs = slices.DeleteFunc(slices.Clone(p.Tmpfs), func(t Tmpfs) bool { return t.Path == "/dev/shm" })
 	}
+	if !m.OwnUsers {
+		p = p.SharedUser()
+	}
+	return p
+}
+
+// SharedUser is the profile of a jail whose user is the same one on the host.
+func (p Profile) SharedUser() Profile {
+	p.Host, p.Binds = p.UID, slices.Clone(p.Binds)
+	for i := range p.Binds {
+		p.Binds[i].Mapped = false
+	}
 	return p
 }
 
 // Observed is what the host says of a started jail: read from the kernel, not from what was asked for.
 type Observed struct {
-	UIDs, GIDs      []uint32 // real, effective, saved and file system ids
-	Groups          []uint32 // supplementary
-	Capabilities    []string // union of all five sets
-	NoNewPrivileges bool
-	SeccompFilter   bool
-	ReadOnlyRoot    bool
+	UIDs, GIDs []uint32 // real, effective, saved and file system ids, as the host has them
+	// InsideUID and InsideGID are what the jail has in their place; nobody is one that has no number there.
+	InsideUID, InsideGID uint32
+	Groups               []uint32 // supplementary
+	Capabilities         []string // union of all five sets
+	NoNewPrivileges      bool
+	SeccompFilter        bool
+	ReadOnlyRoot         bool
 	// SharedNamespaces are the kinds of namespaces that the jail has in common with the host.
 	SharedNamespaces []string
 	Tmpfs            []Tmpfs // Owned is not read back
@@ -168,10 +191,12 @@ func (p Profile) Compare(o Observed) []string {
 			}
 		}
 	}
-	same("uid", o.UIDs, p.UID)
-	same("gid", o.GIDs, p.GID)
+	same("uid", o.UIDs, p.Host)
+	same("gid", o.GIDs, p.Host)
+	same("uid in the jail", []uint32{o.InsideUID}, p.UID)
+	same("gid in the jail", []uint32{o.InsideGID}, p.GID)
 	for _, g := range o.Groups {
-		if g != p.GID {
+		if g != p.Host {
 			say("supplementary group %d was not declared", g)
 		}
 	}
@@ -223,6 +248,8 @@ func (p Profile) Compare(o Observed) []string {
 			say("%s is writable, declared read-only", want.Path)
 		case want.NoExec && !o.Binds[i].NoExec:
 			say("%s allows programs to be run", want.Path)
+		case want.Mapped && !o.Binds[i].Mapped:
+			say("%s does not map the owner of its files to the user of the jail", want.Path)
 		}
 	}
 	limit := func(what string, got, want int64) {

@@ -23,12 +23,14 @@ const (
 
 // Record is the journal's entry of one jail.
 type Record struct {
-	Version  int       `json:"version"`
-	Name     Name      `json:"name"`
-	State    State     `json:"state"`
-	Owner    string    `json:"owner,omitempty"` // who loses it when gone; see Lifecycle.Lost
-	Spec     Spec      `json:"spec"`
-	Lease    Lease     `json:"lease"`
+	Version int    `json:"version"`
+	Name    Name   `json:"name"`
+	State   State  `json:"state"`
+	Owner   string `json:"owner,omitempty"` // who loses it when gone; see Lifecycle.Lost
+	Spec    Spec   `json:"spec"`
+	Lease   Lease  `json:"lease"`
+	// OwnUser is missing of agents that an earlier version started: their user is the same one on the host.
+	OwnUser  bool      `json:"own_user,omitempty"`
 	Process  Process   `json:"process"`
 	Root     string    `json:"root,omitempty"`
 	NetNS    string    `json:"netns,omitempty"`

@@ -77,6 +77,7 @@ func (r *Runtime) arrived(ctx context.Context, p jail.Placement, proc jail.Proce
 // identify says who a process is, and what it may do.
 func identify(o *jail.Observed, p process, jid int) {
 	o.UIDs = []uint32{p.ruid, p.uid, p.svuid}
+	o.InsideUID, o.InsideGID = p.uid, p.gid
 	o.GIDs = []uint32{p.rgid, p.gid, p.svgid}
 	o.NoNewPrivileges = p.flags2&noNewPrivs != 0
 	if p.jid != jid {

@@ -348,7 +348,8 @@ func (r runtime) Begin(context.Context, jail.Placement, jail.Process) error {
 // Confined is what a host reports of a jail that is exactly as its profile declares.
 func Confined(p jail.Profile) jail.Observed {
 	return jail.Observed{
-		UIDs: []uint32{p.UID, p.UID, p.UID, p.UID}, GIDs: []uint32{p.GID, p.GID, p.GID, p.GID},
+		UIDs: []uint32{p.Host, p.Host, p.Host, p.Host}, GIDs: []uint32{p.Host, p.Host, p.Host, p.Host},
+		InsideUID: p.UID, InsideGID: p.GID,
 		NoNewPrivileges: p.NoNewPrivileges, SeccompFilter: true, ReadOnlyRoot: p.ReadOnlyRoot,
 		Tmpfs: slices.Clone(p.Tmpfs), Binds: slices.Clone(p.Binds), Memory: p.Limits.Memory, MilliCPU: p.Limits.MilliCPU,
 		Tasks: p.Limits.Tasks, Files: p.Limits.Files,

@@ -110,14 +110,14 @@ func TestTokenAppearsOnlyWhenDeliveredAndIsReplacedInPlace(t *testing.T) {
 			t.Fatalf("there is a token before one was delivered: %+v", a)
 		}
 		for _, token := range []string{"first", "second"} {
-			must(t, h.storage.Token(ctx, j.place.Name, jail.AgentUID, []byte(token)))
+			must(t, h.storage.Token(ctx, j.place.Name, j.place.Profile.Host, []byte(token)))
 			if a := j.Ask("read", path); a.Text != token {
 				t.Errorf("the token reads %+v, want %q", a, token)
 			}
 		}
 		var st unix.Stat_t
 		must(t, unix.Stat(filepath.Join(h.storage.jails.Path(), string(j.place.Name), tokenFolder, jail.TokenName), &st))
-		if st.Mode&0o7777 != 0o600 || st.Uid != jail.AgentUID {
+		if st.Mode&0o7777 != 0o600 || st.Uid != j.place.Profile.Host {
 			t.Errorf("the token's file is of %d with mode %o", st.Uid, st.Mode)
 		}
 		if names, err := os.ReadDir(filepath.Join(h.storage.jails.Path(), string(j.place.Name), tokenFolder)); err != nil || len(names) != 1 {
@@ -125,7 +125,7 @@ func TestTokenAppearsOnlyWhenDeliveredAndIsReplacedInPlace(t *testing.T) {
 		}
 		// A writer that was killed half-way hinders nobody.
 		must(t, os.WriteFile(filepath.Join(h.storage.jails.Path(), string(j.place.Name), tokenFolder, ".new"), []byte("half"), 0o600))
-		must(t, h.storage.Token(ctx, j.place.Name, jail.AgentUID, []byte("third")))
+		must(t, h.storage.Token(ctx, j.place.Name, j.place.Profile.Host, []byte("third")))
 		if a := j.Ask("read", path); a.Text != "third" {
 			t.Errorf("the token reads %+v", a)
 		}
@@ -146,7 +146,7 @@ func TestStateOutlivesTheJailAndNothingElseDoes(t *testing.T) {
 		if a := one.Ask("write", "/tmp/lost", "x"); !a.OK {
 			t.Fatalf("writing to /tmp: %+v", a)
 		}
-		must(t, h.storage.Token(ctx, one.place.Name, jail.AgentUID, []byte("t")))
+		must(t, h.storage.Token(ctx, one.place.Name, one.place.Profile.Host, []byte("t")))
 		h.end(t, one.place.Name, one.proc)
 		h.noTraces(t)
 

@@ -40,7 +40,16 @@ func (r *Runtime) spec(p jail.Placement, bundle string) (*specs.Spec, error) {
 	if !ok {
 		return nil, fmt.Errorf("%q is not a system-call filter", prof.Seccomp)
 	}
-	netns := specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: p.NetNS} // an empty path makes a new one
+	namespaces := []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace},
+		{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.CgroupNamespace}}
+	if network(p) == "" {
+		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: p.NetNS}) // an empty path makes a new one
+	}
+	var users, groups []specs.LinuxIDMapping
+	if prof.Host != prof.UID {
+		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
+		users, groups = jailMap(prof.UID, prof.Host), jailMap(prof.GID, prof.Host)
+	}
 	return &specs.Spec{
 		Version: "1.0.2", // what the oldest supported runtimes know; nothing newer is used
 		Root:    &specs.Root{Path: p.Root, Readonly: prof.ReadOnlyRoot},
@@ -49,10 +58,11 @@ func (r *Runtime) spec(p jail.Placement, bundle string) (*specs.Spec, error) {
 		Process:  r.process(prof, path.Join(jail.StageDir, jail.StageLaunch)),
 		Mounts:   mounts(p, bundle),
 		Linux: &specs.Linux{
-			CgroupsPath: filepath.Join(r.limits.base(), string(p.Name)),
-			Resources:   &specs.LinuxResources{Devices: devices()},
-			Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace},
-				{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.CgroupNamespace}, netns},
+			CgroupsPath:   filepath.Join(r.limits.base(), string(p.Name)),
+			Resources:     &specs.LinuxResources{Devices: devices()},
+			Namespaces:    namespaces,
+			UIDMappings:   users,
+			GIDMappings:   groups,
 			Seccomp:       filter,
 			MaskedPaths:   maskedPaths(),
 			ReadonlyPaths: readonlyPaths(),
@@ -174,7 +184,7 @@ func (r *Runtime) stage(p jail.Placement) (_ *beneath.Folder, err error) {
 			err = errors.Join(err, bundle.Close())
 		}
 	}()
-	uid := int(p.Profile.UID) // the group has the same number
+	uid := int(p.Profile.Host) // the group has the same number
 	stage, err := bundle.Ensure(bundleStage, 0o700, -1)
 	if err != nil {
 		return nil, err

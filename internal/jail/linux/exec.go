@@ -83,11 +83,11 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, proc jail.Process,
 	}
 	home := p.Spec.Kind.Home()
 	folder := stageDirOf(r.o.StageDir, p.Spec.Kind)
-	if x.stage, err = openStage(proc, folder, int(p.Profile.UID)); err != nil {
+	if x.stage, err = openStage(proc, folder, int(p.Profile.Host)); err != nil {
 		return nil, err
 	}
 	at := filepath.Join(folder, x.id)
-	if err := x.stageProgram(prog, at, home, int(p.Profile.UID)); err != nil {
+	if err := x.stageProgram(prog, at, home, int(p.Profile.Host)); err != nil {
 		return nil, err
 	}
 	process := r.process(p.Profile, filepath.Join(at, jail.StageLaunch))
@@ -172,7 +172,7 @@ func (r *Runtime) join(ctx context.Context, prog *program, p jail.Placement, x *
 		return full
 	}
 	refused := r.limits.refusals(string(p.Name))
-	if err := r.execute(ctx, prog, x.group, args, stdio, bundle); err != nil {
+	if err := r.execute(ctx, prog, x.group, args, stdio, bundle, network(p)); err != nil {
 		if r.limits.refusals(string(p.Name)) > refused {
 			return errors.Join(full, err)
 		}
@@ -239,7 +239,7 @@ func (p *process) apart(first jail.Process) (diff []string) {
 		return nil // the jail is ending
 	}
 	defer in.Close()
-	for _, kind := range []string{"pid", "mnt", "net", "ipc", "uts", "cgroup"} {
+	for _, kind := range []string{"pid", "mnt", "net", "ipc", "uts", "cgroup", "user"} {
 		a, err1 := p.namespace(kind)
 		b, err2 := in.namespace(kind)
 		if err1 == nil && err2 == nil && a != b {

@@ -103,7 +103,7 @@ func TestProgramThatJoinsHasItsStdioEnvironmentAndExit(t *testing.T) {
 		for name, mode := range map[string]uint32{".": 0o700, jail.StageEnv: 0o600, jail.StageLaunch: 0o700} {
 			var st unix.Stat_t
 			must(t, unix.Lstat(filepath.Join(staged[0], name), &st))
-			if st.Mode&0o7777 != mode || st.Uid != jail.AgentUID || st.Gid != jail.AgentUID {
+			if st.Mode&0o7777 != mode || st.Uid != j.place.Profile.Host || st.Gid != j.place.Profile.Host {
 				t.Errorf("%s is of %d:%d with mode %o", name, st.Uid, st.Gid, st.Mode)
 			}
 		}

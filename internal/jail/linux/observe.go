@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -96,10 +97,35 @@ func (p *process) identity(o *jail.Observed) error {
 		errs = append(errs, err)
 		all |= bits
 	}
+	var err1, err2 error
+	o.InsideUID, err1 = p.inside("uid_map", o.UIDs)
+	o.InsideGID, err2 = p.inside("gid_map", o.GIDs)
+	errs = append(errs, err1, err2)
 	o.Capabilities = capabilityNames(all)
 	o.NoNewPrivileges = statusField(text, "NoNewPrivs") == "1"
 	o.SeccompFilter = statusField(text, "Seccomp") == strconv.Itoa(unix.SECCOMP_MODE_FILTER)
 	return errors.Join(errs...)
+}
+
+// nobody stands for an id that has no number in the jail.
+const nobody = math.MaxUint32
+
+// inside is the number that an id of the host has in the process's user namespace.
+func (p *process) inside(file string, ids []uint32) (uint32, error) {
+	text, err := p.read(file)
+	if err != nil || len(ids) == 0 {
+		return nobody, err
+	}
+	for line := range strings.Lines(string(text)) {
+		var first, outside, count uint64
+		if _, err := fmt.Sscan(line, &first, &outside, &count); err != nil {
+			return nobody, fmt.Errorf("%s/%s is not understood: %w", p.dir.Name(), file, err)
+		}
+		if id := uint64(ids[0]); id >= outside && id < outside+count {
+			return uint32(first + id - outside), nil
+		}
+	}
+	return nobody, nil
 }
 
 // statusField is the value of one line of /proc/<pid>/status.
@@ -112,8 +138,7 @@ func statusField(text []byte, field string) string {
 	return ""
 }
 
-// namespaces lists those that are also the host daemon's. User namespaces are not made for jails: a jail's user is an
-// unprivileged one of the host.
+// namespaces lists those that are also the host daemon's. Of a user namespace it is looked at what it maps.
 func (p *process) namespaces(o *jail.Observed) error {
 	for _, kind := range []string{"pid", "mnt", "net", "ipc", "uts", "cgroup"} {
 		own, err := p.namespace(kind)
@@ -164,7 +189,8 @@ func (p *process) files(o *jail.Observed, declared jail.Profile) error {
 			}
 			o.Tmpfs = append(o.Tmpfs, t)
 		case slices.ContainsFunc(declared.Binds, func(b jail.Bind) bool { return b.Path == m.Point }):
-			o.Binds = append(o.Binds, jail.Bind{Path: m.Point, ReadOnly: m.readOnly(), NoExec: slices.Contains(m.Options, "noexec")})
+			o.Binds = append(o.Binds, jail.Bind{Path: m.Point, ReadOnly: m.readOnly(),
+				NoExec: slices.Contains(m.Options, "noexec"), Mapped: slices.Contains(m.Options, "idmapped")})
 		case m.readOnly():
 		case m.FSType == "proc" && m.Root == "/" && m.Point == "/proc":
 			// What may be written in proc is decided by the user and by the paths that are mounted over.

@@ -48,11 +48,11 @@ func (s *Storage) Mount(ctx context.Context, p jail.Placement) error {
 		}
 	}
 	if a.State > 0 {
-		if err := s.mountState(ctx, root, *a, int(p.Profile.UID)); err != nil {
+		if err := s.mountState(ctx, root, *a, p.Profile); err != nil {
 			return fmt.Errorf("mount the state of %s: %w", a.Name, jail.Shortage(err))
 		}
 	}
-	return s.mountFolders(root, a.Tenant, p.Spec.Mounts, int(p.Profile.UID))
+	return s.mountFolders(root, a.Tenant, p.Spec.Mounts, p.Profile)
 }
 
 // mountToken makes an empty folder: no token of an earlier jail is ever in it.
@@ -70,11 +70,21 @@ func (s *Storage) mountToken(place, root *beneath.Folder) error {
 		return err
 	}
 	defer func() { _ = point.Close() }()
-	return bind(dir, point, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOEXEC)
+	return bind(dir, point, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOEXEC, nil)
+}
+
+// mapped is the map of a folder's mount, where the jail's user has another number on the host.
+func (s *Storage) mapped(f *beneath.Folder, p jail.Profile) (func(tree int) error, error) {
+	if p.Host == p.UID {
+		return nil, nil
+	}
+	of, err := ownerOf(f)
+	return func(tree int) error { return s.maps.restrict(tree, f.Path(), userMap{of, p.Host}) }, err
 }
 
 // mountFolders mounts folders of the operator, those that others are mounted in first.
-func (s *Storage) mountFolders(root *beneath.Folder, tenant string, mounts []jail.Mount, uid int) (err error) {
+func (s *Storage) mountFolders(root *beneath.Folder, tenant string, mounts []jail.Mount, p jail.Profile) (err error) {
+	uid := int(p.UID)
 	mounts = slices.SortedFunc(slices.Values(mounts), func(a, b jail.Mount) int { return cmp.Compare(a.Target, b.Target) })
 	sources := map[string]*beneath.Folder{} // by target
 	defer func() {
@@ -95,7 +105,10 @@ func (s *Storage) mountFolders(root *beneath.Folder, tenant string, mounts []jai
 		if err != nil {
 			return err
 		}
-		err = bind(sources[m.Target], point, attributes)
+		amend, err := s.mapped(sources[m.Target], p)
+		if err == nil {
+			err = bind(sources[m.Target], point, attributes, amend)
+		}
 		if err := errors.Join(err, point.Close()); err != nil {
 			return fmt.Errorf("mount %s: %w", m.Source, err)
 		}
@@ -139,8 +152,8 @@ func mountPoint(root *beneath.Folder, target string) (*beneath.Folder, error) {
 }
 
 // bind mounts a folder, and nothing that is mounted beneath it, onto another. There are neither devices nor setuid
-// programs through it.
-func bind(from, onto *beneath.Folder, attributes uint64) error {
+// programs through it. amend may change the mount before anybody sees it.
+func bind(from, onto *beneath.Folder, attributes uint64, amend func(tree int) error) error {
 	tree, err := unix.OpenTree(from.FD(), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return &os.PathError{Op: "bind", Path: from.Path(), Err: err}
@@ -149,6 +162,11 @@ func bind(from, onto *beneath.Folder, attributes uint64) error {
 	attr := unix.MountAttr{Attr_set: attributes | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		return &os.PathError{Op: "restrict the bind of", Path: from.Path(), Err: err}
+	}
+	if amend != nil {
+		if err := amend(tree); err != nil {
+			return err
+		}
 	}
 	if err := attach(tree, onto); err != nil {
 		return fmt.Errorf("bind %s: %w", from.Path(), err)

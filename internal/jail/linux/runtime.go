@@ -147,7 +147,7 @@ func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File
 		r.mu.Unlock()
 		r.collectOrphans()
 	}()
-	if err := r.execute(ctx, prog, p.Name, prog.start(r.state.Path(), bundle.Path(), string(p.Name)), stdio, bundle); err != nil {
+	if err := r.execute(ctx, prog, p.Name, prog.start(r.state.Path(), bundle.Path(), string(p.Name)), stdio, bundle, network(p)); err != nil {
 		return jail.Process{}, fmt.Errorf("start jail %s with %s: %w", p.Name, filepath.Base(prog.path), err)
 	}
 	proc, err := r.adopt(ctx, p.Name, bundle)
@@ -435,7 +435,7 @@ func (r *Runtime) runtimeDelete(ctx context.Context, name string) error {
 		return err
 	}
 	prog := newProgram(string(path[:n]))
-	return r.execute(ctx, prog, "", prog.delete(r.state.Path(), bundle.Path(), name), [3]*os.File{}, bundle)
+	return r.execute(ctx, prog, "", prog.delete(r.state.Path(), bundle.Path(), name), [3]*os.File{}, bundle, "")
 }
 
 // List reports processes, runtime state and bundles of this installation.

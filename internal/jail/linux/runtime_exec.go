@@ -27,11 +27,11 @@ import (
 const joinScript = `while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"`
 
 // execute runs the runtime and returns when it has ended, and everything of a failed one with it. Descriptors that
-// are nil are /dev/null. name is the jail's whose groups the runtime is to be in, if it is of those that join.
+// are nil are /dev/null. Where netns is not empty the runtime is started in that network. name is the jail's whose groups the runtime is to be in, if it is of those that join.
 //
 // The runtime is killed with this process: it would otherwise go on making a jail that nobody waits for. What it has
 // started by then either ends with it or is in the jail's control group.
-func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args []string, stdio [3]*os.File, bundle *beneath.Folder) (err error) {
+func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args []string, stdio [3]*os.File, bundle *beneath.Folder, netns string) (err error) {
 	args = append([]string{p.path}, args...)
 	group := -1
 	if p.joins && name != "" {
@@ -67,6 +67,9 @@ func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args 
 	// Mount namespaces belong to a thread, and so does the death signal: the kernel sends it when the thread that
 	// started the child ends.
 	err = OnDiscardedThread(func() error {
+		if err := enterNetwork(netns); err != nil {
+			return err
+		}
 		if r.limits.Version() == 1 {
 			if err := r.hideGroups(p); err != nil {
 				return fmt.Errorf("prepare the runtime's view of control groups: %w", err)
@@ -101,6 +104,31 @@ func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args 
 		return fmt.Errorf("%w: %s", err, words)
 	}
 	return err
+}
+
+// network is the one that the runtime is started in, which what it starts inherits. A runtime that has entered a user
+// namespace may not enter a network of the host's any more, and some enter that first when a program joins a jail.
+func network(p jail.Placement) string {
+	if p.Profile.Host != p.Profile.UID {
+		return p.NetNS
+	}
+	return ""
+}
+
+// enterNetwork moves the calling thread.
+func enterNetwork(path string) error {
+	if path == "" {
+		return nil
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }() // opened for nothing but its identity
+	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter the network of the jail: %w", err)
+	}
+	return nil
 }
 
 // collectGroup ends what is left of a failed runtime's process group and collects those of it that have become

@@ -181,7 +181,7 @@ func (r *Runtime) try(ctx context.Context, p *program) (err error) {
 		return err
 	}
 	args := append(p.options(r.state.Path(), dir.Path()), "run", "--bundle", dir.Path(), name)
-	err = r.execute(ctx, p, name, args, [3]*os.File{}, dir)
+	err = r.execute(ctx, p, name, args, [3]*os.File{}, dir, "")
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit) && exit.ExitCode() == probeStatus:

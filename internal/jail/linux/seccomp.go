@@ -4,6 +4,7 @@ package linux
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	mobyseccomp "github.com/moby/profiles/seccomp"
@@ -30,6 +31,33 @@ func decidedHere() []string {
 	}
 }
 
+// ofModes are the system calls that give a file its mode, each with the argument that it is in.
+func ofModes() map[string]uint {
+	return map[string]uint{"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
+}
+
+// opening are those that do when they make one: the argument of the flags, which the mode follows.
+func opening() map[string]uint { return map[string]uint{"open": 1, "openat": 2} }
+
+// modeRules refuse to make a file setuid or setgid. What an agent makes in a folder of the operator's belongs to the
+// operator on the host, and a setuid program of it would run as them there, for whoever starts it. A filter does not see
+// whether it is a folder that is given the mode, so that setgid folders are refused as well; those that inherit it are not.
+//
+// The mode of openat2 is behind a pointer, where no filter looks. Programs that know it do without when it is missing.
+func modeRules() []specs.LinuxSyscall {
+	const setID = unix.S_ISUID | unix.S_ISGID
+	const making = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY
+	missing := uint(unix.ENOSYS)
+	rules := []specs.LinuxSyscall{{Names: []string{"openat2"}, Action: specs.ActErrno, ErrnoRet: &missing}}
+	for name, mode := range ofModes() {
+		rules = append(rules, allow(name, masked(mode, setID, 0)))
+	}
+	for name, flags := range opening() {
+		rules = append(rules, allow(name, masked(flags, making, 0)), allow(name, masked(flags+1, setID, 0)))
+	}
+	return rules
+}
+
 // newNamespaces are all CLONE_NEW* flags. Only unshare takes CLONE_NEWTIME: for clone its bits are part of the signal.
 const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
@@ -50,6 +78,9 @@ func seccompFilter(p jail.SeccompProfile) (*specs.LinuxSeccomp, error) {
 		filter.Architectures = filter.Architectures[:1] // the others can run code of older architectures
 	}
 	ours := decidedHere()
+	if p == jail.SeccompAgent {
+		ours = slices.Concat(ours, slices.Collect(maps.Keys(ofModes())), slices.Collect(maps.Keys(opening())), []string{"openat2"})
+	}
 	var rules []specs.LinuxSyscall
 	if p == jail.SeccompBrowser {
 		ours = append(ours, "setsockopt", "getsockopt")
@@ -71,6 +102,7 @@ func seccompFilter(p jail.SeccompProfile) (*specs.LinuxSeccomp, error) {
 			allow("unshare", equal(0, unix.CLONE_NEWUSER)),
 			allow("chroot"))
 	case jail.SeccompAgent:
+		rules = append(rules, modeRules()...)
 		rules = append(rules,
 			allow("socket", equal(0, unix.AF_NETLINK), equal(2, unix.NETLINK_ROUTE)),
 			allow("clone", masked(0, newNamespaces, 0)))

@@ -39,6 +39,7 @@ type Storage struct {
 	volumes   *beneath.Folder // of agents' states
 	cloner    cloner
 	locks     locks
+	maps      userMaps
 }
 
 // cloner is one way of making clones of templates: overlays, subvolumes or datasets.
@@ -128,6 +129,7 @@ func (s *Storage) Close() error {
 	if s.cloner != nil {
 		errs = append(errs, s.cloner.close())
 	}
+	s.maps.close()
 	for _, f := range []*beneath.Folder{s.volumes, s.jails, s.templates, s.data, s.run} {
 		if f != nil {
 			errs = append(errs, f.Close())

@@ -51,7 +51,8 @@ type volume struct {
 }
 
 // mountState mounts the state of an agent onto the clone, and makes or enlarges it where that is needed.
-func (s *Storage) mountState(ctx context.Context, root *beneath.Folder, a jail.Agent, uid int) (err error) {
+func (s *Storage) mountState(ctx context.Context, root *beneath.Folder, a jail.Agent, p jail.Profile) (err error) {
+	uid := int(p.UID) // of the files, in whatever jail the volume is
 	unlock := s.locks.lock("state " + a.Key())
 	defer unlock()
 	v, err := s.openVolume(ctx, a, uid)
@@ -98,6 +99,11 @@ func (s *Storage) mountState(ctx context.Context, root *beneath.Folder, a jail.A
 		return err
 	}
 	s.forgetStaged(dir)
+	if p.Host != p.UID {
+		if err := s.maps.restrict(tree, v.image.Name(), userMap{owner{p.UID, p.GID}, p.Host}); err != nil {
+			return err
+		}
+	}
 	point, err := mountPoint(root, jail.StateDir)
 	if err != nil {
 		return err
