@@ -82,8 +82,14 @@ func takenAway() []struct {
 		{"uid_range", "an id", func(f *fake) { f.add("etc/passwd", "eve:x:1879100007:5::/:/bin/sh\n") }, Fail, "eve", "uid_base"},
 		{"uid_range", "sub-ids", func(f *fake) { f.add("etc/subuid", "eve:1879103944:10\n") }, Fail, "eve", "uid_base"},
 		{"uid_range", "sub-ids of groups", func(f *fake) { f.write("etc/subgid", "eve:1879090000:10001\n") }, Fail, "/etc/subgid", "uid_base"},
-		{"uid_1000", "nobody", func(f *fake) { f.add("etc/passwd", "anna:x:1000:1000::/home/anna:/bin/bash\n") }, Warn, "anna", "anna"},
-		{"uid_1000", "a login", func(f *fake) { f.add("etc/passwd", "svc:x:1000:1000::/:/usr/sbin/nologin\n") }, OK, "cannot log in", ""},
+		{"uid_1000", "nobody", func(f *fake) {
+			f.Config.Agents.Driver = config.AgentDriverDocker
+			f.add("etc/passwd", "anna:x:1000:1000::/home/anna:/bin/bash\n")
+		}, Warn, "anna", "anna"},
+		{"uid_1000", "a login", func(f *fake) {
+			f.Config.Agents.Driver = config.AgentDriverDocker
+			f.add("etc/passwd", "svc:x:1000:1000::/:/usr/sbin/nologin\n")
+		}, OK, "cannot log in", ""},
 		{"disk_data", "the right to look", func(f *fake) {
 			f.UID = 1001
 			f.Space = func(string) (Space, error) { return Space{}, fs.ErrPermission }

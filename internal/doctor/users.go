@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -185,6 +186,9 @@ func uidRange(_ context.Context, e *exam) Result {
 
 // agentUser looks for a person who is, to the host, the same user as every agent.
 func agentUser(_ context.Context, e *exam) Result {
+	if e.Config.Agents.Driver != config.AgentDriverDocker && runtime.GOOS == "linux" {
+		return fine("the jail of each agent has a user of its own; containers would be user %d of this host", jail.AgentUID)
+	}
 	users, err := e.accounts()
 	if err != nil {
 		return e.failed(err)

@@ -119,14 +119,15 @@ func planted(err error, rel, in string) error {
 // OpenMount opens the folder of a mount beneath one of the roots, and makes it and the folders in it that are missing, for
 // the jail's user. The caller mounts it by its descriptor.
 func OpenMount(roots []string, tenant string, m jail.Mount, uid int) (*os.File, error) {
-	f, err := openMount(roots, tenant, m, uid)
+	f, err := openMount(roots, tenant, m, uid, false)
 	if err != nil {
 		return nil, err
 	}
 	return os.NewFile(uintptr(f.FD()), f.Path()), nil
 }
 
-func openMount(roots []string, tenant string, m jail.Mount, uid int) (*beneath.Folder, error) {
+// openMount is OpenMount. In a folder that is mapped, what is made belongs to the folder's owner.
+func openMount(roots []string, tenant string, m jail.Mount, uid int, mapped bool) (*beneath.Folder, error) {
 	g, err := grantFor("workspace_roots", roots, tenant, m.Source)
 	if err != nil {
 		return nil, err
@@ -134,6 +135,13 @@ func openMount(roots []string, tenant string, m jail.Mount, uid int) (*beneath.F
 	dir, err := g.open(uid)
 	if err != nil {
 		return nil, err
+	}
+	if mapped {
+		of, err := ownerOf(dir)
+		if err != nil {
+			return nil, errors.Join(err, dir.Close())
+		}
+		uid = int(of.uid)
 	}
 	for _, name := range m.Make {
 		sub, err := dir.Give(name, 0o755, uid)

@@ -93,7 +93,7 @@ func (s *Storage) mountFolders(root *beneath.Folder, tenant string, mounts []jai
 		}
 	}()
 	for _, m := range mounts {
-		if sources[m.Target], err = openMount(s.o.WorkspaceRoots, tenant, m, uid); err != nil {
+		if sources[m.Target], err = openMount(s.o.WorkspaceRoots, tenant, m, uid, p.Host != p.UID); err != nil {
 			delete(sources, m.Target)
 			return err
 		}

@@ -1,0 +1,134 @@
+//go:build linux
+
+package test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+// asUser runs a program of the host as an ordinary user.
+func asUser(uid uint32, argv ...string) (string, error) {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// userOf is the user of a process, to the host.
+func userOf(t *testing.T, pid int) uint32 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d", pid), &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Uid
+}
+
+// What runs on the host beside a jail is another user, whatever its number: user 1000, whom the agent is inside, and the
+// number of another agent find nothing of it. Beside each refusal is somebody who is not refused.
+func TestAnAgentIsNoOtherUserOfTheHost(t *testing.T) {
+	e := newEstate(t, "")
+	const operator = 4711
+	mine := filepath.Join(e.dir, "workspaces", "mine")
+	if err := errors.Join(os.Mkdir(mine, 0o755), os.WriteFile(filepath.Join(mine, "theirs"), []byte("x"), 0o600),
+		os.Chown(filepath.Join(mine, "theirs"), operator, operator), os.Chown(mine, operator, operator)); err != nil {
+		t.Fatal(err)
+	}
+	e.sync("clawbots:\n  - name: one\n    workspace: ./workspaces/mine\n  - name: two\n")
+	one, two := e.running("one").Jail.PID, e.running("two").Jail.PID
+	users := []uint32{userOf(t, one), userOf(t, two)}
+	if users[0] == users[1] || users[0] < 100000 || users[1] < 100000 {
+		t.Fatalf("the users of two agents are %v", users)
+	}
+	if got := e.mustIn("one", "id -u; id -g; stat -c %u:%g /state /workspace /run/hermit/token"); got != strings.Repeat("1000\n", 2)+strings.Repeat("1000:1000\n", 3) {
+		t.Errorf("in its jail it is %q", got)
+	}
+
+	t.Run("processes", func(t *testing.T) {
+		plain := exec.Command("/bin/sleep", "1000")
+		plain.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: jail.AgentUID, Gid: jail.AgentUID}}
+		if err := plain.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _, _ = plain.Process.Kill(), plain.Wait() }()
+		token := fmt.Sprintf("/proc/%d/root/run/hermit/token", one)
+		if out, err := os.ReadFile(token); err != nil || len(out) == 0 {
+			t.Errorf("root does not read the token: %v", err)
+		}
+		for _, user := range []uint32{jail.AgentUID, users[1], operator} {
+			for _, file := range []string{"root/run/hermit/token", "root/state/.", "environ", "mem", "fd/.", "cwd/."} {
+				if out, err := asUser(user, "/usr/bin/test", "-r", fmt.Sprintf("/proc/%d/%s", one, file)); err == nil {
+					t.Errorf("user %d of the host reads %s of the agent: %s", user, file, out)
+				}
+			}
+			if _, err := asUser(user, "/bin/sh", "-c", fmt.Sprintf("head -c1 </proc/%d/environ", one)); err == nil {
+				t.Errorf("user %d of the host reads the environment", user)
+			}
+			if _, err := asUser(user, "/bin/sh", "-c", fmt.Sprintf("kill -0 %d", one)); err == nil {
+				t.Errorf("user %d of the host may signal the agent", user)
+			}
+		}
+		for _, file := range []string{"environ", "mem", "fd/.", "cwd/."} { // the same questions, of a process that is theirs
+			if out, err := asUser(jail.AgentUID, "/usr/bin/test", "-r", fmt.Sprintf("/proc/%d/%s", plain.Process.Pid, file)); err != nil {
+				t.Errorf("user 1000 does not read %s of their own process, which shows nothing: %v %s", file, err, out)
+			}
+		}
+		if out, err := asUser(jail.AgentUID, "/bin/sh", "-c", fmt.Sprintf("kill -0 %d", plain.Process.Pid)); err != nil {
+			t.Errorf("user 1000 may not signal their own process, which shows nothing: %v %s", err, out)
+		}
+	})
+
+	t.Run("files of a workspace", func(t *testing.T) {
+		e.mustIn("one", "cat /workspace/theirs && echo y >>/workspace/theirs && echo made >/workspace/made && mkdir /workspace/dir")
+		for _, name := range []string{"made", "dir", "theirs"} {
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Join(mine, name), &st); err != nil || st.Uid != operator || st.Gid != operator {
+				t.Errorf("%s belongs to %d:%d on the host: %v", name, st.Uid, st.Gid, err)
+			}
+		}
+		if out, err := asUser(operator, "/bin/cat", filepath.Join(mine, "made")); err != nil {
+			t.Errorf("the operator does not read what the agent made: %v %s", err, out)
+		}
+	})
+
+	t.Run("setuid", func(t *testing.T) {
+		e.mustIn("one", "cp /usr/bin/id /workspace/id && chmod 755 /workspace/id && chmod 1777 /workspace/dir")
+		for _, mode := range []string{"4755", "2755", "6755", "u+s", "g+s"} {
+			if out, err := e.in("one", "chmod "+mode+" /workspace/id"); err == nil {
+				t.Errorf("the agent makes a file %s: %s", mode, out)
+			}
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(filepath.Join(mine, "id"), &st); err != nil || st.Mode&0o7777 != 0o755 {
+			t.Errorf("the program has mode %o: %v", st.Mode, err)
+		}
+		if err := os.Chmod(filepath.Join(mine, "id"), 0o755|os.ModeSetuid); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := asUser(65534, filepath.Join(mine, "id")); err != nil || !strings.Contains(out, fmt.Sprint(operator)) {
+			t.Errorf("the file system of the test gives no setuid program its user, which shows nothing: %v %s", err, out)
+		}
+	})
+
+	t.Run("its state in the next jail", func(t *testing.T) {
+		e.mustIn("one", "echo kept >/state/kept && chmod 600 /state/kept")
+		if out, err := e.Run(t.Context(), "agent", "restart", "one"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		e.running("one")
+		if got := e.mustIn("one", "cat /state/kept; stat -c %u /state/kept"); got != "kept\n1000\n" {
+			t.Errorf("its state is %q", got)
+		}
+	})
+}
