@@ -52,6 +52,8 @@ type View struct {
 
 	mu      sync.Mutex // guards what follows
 	toolsOf map[string]*policy.Compiled
+	// namingOf are those that [View.ToolNaming] has made.
+	namingOf map[string]*policy.Compiled
 }
 
 // served is a service of one caller.
@@ -74,7 +76,7 @@ func closedView(why string) *View {
 	}
 	return &View{
 		log: slog.New(slog.DiscardHandler), settings: defaults(), rules: &ruleset{damaged: true},
-		proxied: &compiledBase{compiled: func() *policy.Compiled { return closed }}, toolsOf: map[string]*policy.Compiled{"": closed},
+		proxied: &compiledBase{compiled: func() *policy.Compiled { return closed }}, toolsOf: map[string]*policy.Compiled{"": closed}, namingOf: map[string]*policy.Compiled{},
 	}
 }
 
@@ -116,7 +118,7 @@ func (d *decisions) make(key viewKey, w Who, now time.Time, log *slog.Logger) *V
 		d.weight = 0
 	}
 	rules := d.ruleset(w, now)
-	v := &View{who: w, until: rules.until, log: log, rules: rules, toolsOf: map[string]*policy.Compiled{}}
+	v := &View{who: w, until: rules.until, log: log, rules: rules, toolsOf: map[string]*policy.Compiled{}, namingOf: map[string]*policy.Compiled{}}
 	v.decideSettings(d, now)
 	mode := v.settings.Mode
 	if rules.damaged {
@@ -323,7 +325,29 @@ func compile(p policy.Policy, log *slog.Logger) *policy.Compiled {
 // Proxy decides about tunnels and plain requests.
 func (v *View) Proxy() *policy.Compiled { return v.proxied.compiled() }
 
-// Tool decides about execute with the credential of a service: the tools, after all rules that deny. Nil denies.
+// ToolNaming decides what the credential of a service may go with: the tools that name the service, after all rules that
+// deny. A tool that names none is for requests without a credential. Nil denies.
+func (v *View) ToolNaming(service string) *policy.Compiled {
+	if v.services[service] == nil {
+		return nil
+	}
+	var allow []policy.Rule
+	for i, r := range v.tools {
+		if slices.Contains(v.toolFor[i], service) {
+			allow = append(allow, r)
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	out, made := v.namingOf[service]
+	if !made {
+		out = v.allowing(allow)
+		v.namingOf[service] = out
+	}
+	return out
+}
+
+// Tool decides about execute for a service, or for none: the tools, after all rules that deny. Nil denies.
 func (v *View) Tool(service string) *policy.Compiled {
 	if v.unreadable[service] {
 		return nil // without the service nobody knows where its credential goes in

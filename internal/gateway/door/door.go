@@ -35,7 +35,9 @@ type Secrets interface {
 
 // View is what a caller may. *egress.View is one.
 type View interface {
+	// Tool decides about execute for a service, ToolNaming about what its credential may go with.
 	Tool(service string) *policy.Compiled
+	ToolNaming(service string) *policy.Compiled
 	Service(name string) (egress.Service, *policy.Compiled, bool)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/inject"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/gateway/scrub"
@@ -27,7 +28,9 @@ type errand struct {
 
 	how        egress.Injection
 	credential *door.Credential
-	inject     bool // false once the origin has changed
+	inject     bool             // false once the origin has changed
+	origin     *url.URL         // of the service whose credential it is
+	named      *policy.Compiled // the tools that name the service
 	scrub      scrub.Options
 
 	// What the next hop sends; without the credential.
@@ -94,7 +97,7 @@ func (e *errand) send() (*http.Response, *problem.Error) {
 		Caller: e.caller, Surface: gateway.SurfaceExecute, Permit: e.permit, Service: e.service,
 		HeaderTimeout: longestTime, IdleTimeout: longestTime, Lifetime: longestTime,
 	}
-	if e.inject {
+	if e.inject && e.carries() {
 		out.Credential, out.Inject = true, e.credential.Into(e.ctx)
 	}
 	resp, refusal := e.gateway.Send(e.ctx, out, r)
@@ -107,6 +110,17 @@ func (e *errand) send() (*http.Response, *problem.Error) {
 	return resp, nil
 }
 
+// carries says whether the credential may go with the next hop: to the origin of its service, as a tool that names the
+// service allows. Whatever else the agent's tools allow goes without it.
+func (e *errand) carries() bool {
+	if e.named == nil || !door.SameOrigin(e.url, e.origin) {
+		return false
+	}
+	to, err := hostport.FromURL(e.url)
+	return err == nil && e.named.Decide(policy.Request{Scheme: policy.Scheme(e.url.Scheme), Host: to.Host(), Port: to.Port(),
+		Method: e.method, Path: e.url.EscapedPath()}).Allowed
+}
+
 // explained says what an agent can do about a refusal.
 func (e *errand) explained(p *problem.Error) *problem.Error {
 	if failure := e.credential.Failure(); failure != nil {
@@ -117,7 +131,7 @@ func (e *errand) explained(p *problem.Error) *problem.Error {
 		denied := problem.Wrap(p, problem.ToolDenied,
 			`Do not retry: this is policy, not an outage. If the task needs it, ask once: POST /v1/access-requests {"kind": "tool", "target": "`+
 				e.method+" "+place+" "+e.service+`", "reason": "…"}.`,
-			"no tool of this agent allows %s %s with the credential of the service %s", e.method, place, e.service)
+			"no tool of this agent allows %s %s%s", e.method, place, with(e.service))
 		denied.Details = p.Details
 		p = denied
 	}
@@ -125,6 +139,13 @@ func (e *errand) explained(p *problem.Error) *problem.Error {
 		p = p.With("redirects", e.redirects)
 	}
 	return p
+}
+
+func with(service string) string {
+	if service == "" {
+		return ""
+	}
+	return " with the credential of the service " + service
 }
 
 // inTime turns what a timeout looks like from below into one.

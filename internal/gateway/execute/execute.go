@@ -11,11 +11,13 @@
 package execute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"sync"
 	"time"
@@ -148,13 +150,14 @@ func (h *Handler) prepare(ctx context.Context, caller gateway.Caller, asked *wan
 	if refusal != nil {
 		return nil, refusal
 	}
-	name := asked.Service
-	if known && service.Secret != "" {
-		name = service.Secret
+	home, refusal := origin(service, how)
+	if refusal != nil {
+		return nil, refusal
 	}
 	e := &errand{
-		ctx: ctx, gateway: h.Gateway, caller: caller, service: asked.Service, permit: view.Tool(asked.Service),
-		how: how, credential: door.NewCredential(h.Options, caller, name, how), inject: how.Type != egress.InjectNone,
+		ctx: ctx, gateway: h.Gateway, caller: caller, service: asked.Service,
+		permit: view.Tool(asked.Service), named: view.ToolNaming(asked.Service), origin: home,
+		how: how, credential: door.NewCredential(h.Options, caller, cmp.Or(service.Secret, asked.Service), how), inject: how.Type != egress.InjectNone,
 		method: asked.method, url: asked.url, header: asked.header, body: asked.body, followed: asked.Follow == nil || *asked.Follow,
 	}
 	e.scrub.Scrub, e.scrub.Compressed, e.scrub.MaxDecoded = egress.ScrubRedact, service.Compressed, largestAnswer+1
@@ -165,6 +168,14 @@ func (h *Handler) prepare(ctx context.Context, caller gateway.Caller, asked *wan
 		e.scrub.MaxDecoded = largestStream + 1
 	}
 	return e, e.clear()
+}
+
+// origin is where the credential of a service may go; nil when there is none to go.
+func origin(s egress.Service, how egress.Injection) (*url.URL, *problem.Error) {
+	if how.Type == egress.InjectNone {
+		return nil, nil
+	}
+	return door.Target(s.BaseURL)
 }
 
 // noRoom is for an agent whose requests hold too much memory, or one among many that do.

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
@@ -46,10 +47,16 @@ func newWorld(t *testing.T, upstream http.HandlerFunc) *world {
 	w.handler = h
 	w.Upstream("api.example:80", w.seen.Handler(upstream))
 	w.Secret("svc", token)
+	w.Services["svc"] = service("svc", egress.Injection{Type: egress.InjectBearer})
 	w.Tools["svc"] = w.Allow(w.Tool("http://api.example"))
 	w.server = w.Serve(h)
 	t.Cleanup(w.server.Client().CloseIdleConnections)
 	return w
+}
+
+// service is one at api.example.
+func service(name string, how egress.Injection) egress.Service {
+	return egress.Service{Name: name, Upstream: egress.Upstream{BaseURL: "http://api.example"}, Inject: how}
 }
 
 // call sends a body and returns the answer.
@@ -288,10 +295,11 @@ func TestWhatNoToolAllowsIsNeitherLookedUpNorResolved(t *testing.T) {
 	w := newWorld(t, text("ok"))
 	for _, body := range []string{
 		`{"service":"svc","url":"http://127.0.0.1/"}`, `{"service":"svc","url":"http://localhost/"}`, `{"service":"svc","url":"http://db.internal/"}`,
-		`{"service":"other","url":"http://api.example/"}`, `{"service":"svc","url":"http://unlisted.example/"}`,
+		`{"url":"http://api.example/"}`, `{"service":"svc","url":"http://unlisted.example/"}`,
 	} {
 		w.refused(problem.ToolDenied, body)
 	}
+	w.refused(problem.ServiceUnknown, `{"service":"other","url":"http://api.example/"}`)
 	for _, step := range w.Steps() {
 		if strings.HasPrefix(step, "resolve") || strings.HasPrefix(step, "secret") {
 			t.Errorf("%s before a decision", step)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -28,6 +29,10 @@ func realWorld(t *testing.T) (*doortest.Real, *Handler) {
 	return w, h
 }
 
+func serviceAt(url string) egress.Service {
+	return egress.Service{Name: "svc", Upstream: egress.Upstream{BaseURL: url}, Inject: egress.Injection{Type: egress.InjectBearer}}
+}
+
 func ask(w *doortest.Real, url, more string) (*http.Response, string) {
 	return w.Do("POST", "/v1/execute", fmt.Sprintf(`{"service":"svc","url":%q%s}`, url, more), "Content-Type", "application/json")
 }
@@ -44,6 +49,7 @@ func TestThroughTheGatewayEveryHopIsRecordedAndTheCredentialStays(t *testing.T) 
 		_, _ = io.WriteString(rw, "you sent "+r.Header.Get("Authorization"))
 	}))
 	w.Tools["svc"] = w.Allow(apiTool, otherTool)
+	w.Services["svc"] = serviceAt(api)
 	for i := range 3 {
 		resp, body := ask(w, api+"/x?q=1", "")
 		if resp.StatusCode != 200 || !strings.Contains(body, `"you sent Bearer [redacted]"`) || seen.Last(t).Header.Get("Authorization") != "Bearer "+token {
@@ -86,6 +92,7 @@ func TestThroughTheGatewayRefusalsAreRecordedAndNothingLeaves(t *testing.T) {
 	tool.Path = inside.Path
 	tool.Methods = []string{"GET"}
 	w.Tools["svc"] = w.Allow(tool, inside, anywhere)
+	w.Services["svc"] = serviceAt(api)
 	for _, test := range []struct{ url, more, code string }{
 		{api + "/x", `,"method":"DELETE"`, problem.ToolDenied}, {"http://elsewhere.test/", "", problem.ToolDenied}, {"http://127.0.0.1:" + port + "/", "", problem.AddressDenied},
 		{"http://nobody.example/", "", problem.DNSFailed},

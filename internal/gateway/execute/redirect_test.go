@@ -192,6 +192,7 @@ func TestTheCredentialOfAQueryIsInNoAddress(t *testing.T) {
 	})
 	other := &doortest.Seen{}
 	w.Upstream("other.example:80", other.Handler(nil))
+	w.Services["svc"] = service("svc", egress.Injection{Type: egress.InjectQuery, Name: "key"})
 	w.Tools["svc"] = w.Allow(w.Tool("http://*.example"))
 	out := w.answered(`{"service":"svc","url":"http://api.example/x?a=1&KEY=mine&b=%20","inject":{"type":"query","name":"key"}}`)
 	for i, got := range w.seen.All() {
@@ -218,7 +219,7 @@ func TestAnswersOfOtherOriginsAreScrubbedToo(t *testing.T) {
 		rw.WriteHeader(302)
 	})
 	w.Upstream("other.example:80", http.HandlerFunc(text("leaked elsewhere: "+token)))
-	w.Services["svc"] = egress.Service{Name: "svc", Inject: egress.Injection{Type: egress.InjectHeader, Name: "X-Key"}}
+	w.Services["svc"] = service("svc", egress.Injection{Type: egress.InjectHeader, Name: "X-Key"})
 	w.Tools["svc"] = w.Allow(w.Tool("http://*.example"))
 	if out := w.answered(plain); out["body"] != "leaked elsewhere: [redacted]" {
 		t.Errorf("%v", out)

@@ -27,7 +27,7 @@ const (
 
 // request is what an agent sends.
 type request struct {
-	Service string                    `json:"service"`
+	Service string                    `json:"service"` // whose credential is used; none when it is empty
 	URL     string                    `json:"url"`
 	Method  string                    `json:"method"`  // GET when it is empty
 	Headers map[string]jsontext.Value `json:"headers"` // a text or a list of texts each
@@ -100,11 +100,11 @@ func parse(raw []byte) (*wanted, *problem.Error) {
 		shown.Hint = `Send an object such as {"service": "github", "url": "https://api.github.com/user", "method": "GET"}.`
 		return nil, &shown
 	}
-	if out.Service == "" || out.URL == "" {
+	if out.URL == "" {
 		return nil, problem.New(problem.BadRequest, `Send an object such as {"service": "github", "url": "https://api.github.com/user"}.`,
-			"service and url are required")
+			"url is required")
 	}
-	if !door.ServiceName(out.Service) {
+	if out.Service != "" && !door.ServiceName(out.Service) {
 		return nil, problem.New(problem.BadName, "Use 1 to 64 of a-z, 0-9, dot, underscore and hyphen.", "the name of the service is not valid")
 	}
 	var refusal *problem.Error
@@ -221,21 +221,28 @@ func (w *wanted) readPlace() *problem.Error {
 }
 
 // injection is where the credential goes. What the operator decided for a service is not the agent's to change: a
-// credential in another place, such as the text of a message, could be read by somebody. Of a service that is no more
-// than the name of a secret the agent says it, and bearer is what is meant when it does not.
+// credential in another place, such as the text of a message, could be read by somebody. Whoever names no service of
+// its own gets no credential: the name of a secret is not enough.
 func (w *wanted) injection(s egress.Service, known bool) (egress.Injection, *problem.Error) {
-	if !known {
-		if w.how.Type == "" {
-			return egress.Injection{Type: egress.InjectBearer}, nil
-		}
-		return w.how, nil
+	none := egress.Injection{Type: egress.InjectNone}
+	switch {
+	case known:
+	case w.how.Type == egress.InjectNone, w.how.Type == "" && w.Service == "":
+		return none, nil
+	case w.Service == "":
+		return none, problem.New(problem.BadRequest, `Name the service whose credential is to be used: "service".`,
+			"a credential is asked for, and no service is named")
+	default:
+		return none, problem.New(problem.ServiceUnknown,
+			`Do not retry: the operator has to add it first: clawjail service add `+w.Service+`. Without a credential: leave service and inject out.`,
+			"this agent has no service %s", w.Service)
 	}
 	if err := inject.Check(s.Inject); err != nil {
-		return egress.Injection{}, problem.Wrap(err, problem.BadRequest, "Do not retry: the operator has to correct the service.",
+		return none, problem.Wrap(err, problem.BadRequest, "Do not retry: the operator has to correct the service.",
 			"the service %s has no injection that makes sense", w.Service)
 	}
 	if w.how.Type != "" && (w.how.Type != s.Inject.Type || w.how.Name != "" && !strings.EqualFold(w.how.Name, s.Inject.Name)) {
-		return egress.Injection{}, problem.New(problem.BadRequest, "Leave inject, authType and authParamName out: the service says where the credential goes.",
+		return none, problem.New(problem.BadRequest, "Leave inject, authType and authParamName out: the service says where the credential goes.",
 			"the credential of the service %s goes into another place", w.Service)
 	}
 	return s.Inject, nil

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -21,7 +22,7 @@ func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
 	w := newWorld(t, text("ok"))
 	for code, bodies := range map[string][]string{
 		problem.BadRequest: {
-			`{"url":"http://api.example/"}`, `{"service":"svc"}`, `{}`, ``, `{"service":"svc","url":"http://api.example/","method":"GE T"}`, `{"service":"svc","url":"http://api.example/","method":"GET\r\nX: y"}`,
+			`{"url":"http://api.example/","inject":{"type":"bearer"}}`, `{"service":"svc"}`, `{}`, ``, `{"service":"svc","url":"http://api.example/","method":"GE T"}`, `{"service":"svc","url":"http://api.example/","method":"GET\r\nX: y"}`,
 			`{"service":"svc","url":"http://api.example/","inject":{"type":"cookie"}}`, `{"service":"svc","url":"http://api.example/","inject":{"type":"header"}}`, `{"service":"svc","url":"http://api.example/","authType":"queryparam"}`,
 			`{"service":"svc","url":"http://api.example/","inject":{"type":"header","name":"Host"}}`, `{"service":"svc","url":"http://api.example/","inject":{"type":"bearer"},"authType":"bearer"}`,
 			`{"service":"svc","url":"http://api.example/","inject":{"type":"header","name":"X\r\nY"}}`,
@@ -142,25 +143,38 @@ func TestHeadersThatWouldBeTwoAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheCredentialGoesWhereItIsAskedFor(t *testing.T) {
+func TestTheCredentialGoesWhereTheServiceSays(t *testing.T) {
 	w := newWorld(t, text("ok"))
-	w.Secret("pair", "operator1:"+token)
-	w.Tools["pair"] = w.Tools["svc"]
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("operator1:"+token))
-	for _, test := range []struct{ service, how, header, value string }{
-		{"svc", ``, "Authorization", "Bearer " + token}, {"svc", `,"inject":{"type":"bearer"}`, "Authorization", "Bearer " + token}, {"pair", `,"inject":{"type":"basic"}`, "Authorization", basic},
-		{"svc", `,"inject":{"type":"header","name":"X-Api-Key"}`, "X-Api-Key", token}, {"svc", `,"inject":{"type":"query","name":"key"}`, "", "key=" + url.QueryEscape(token)},
-		{"svc", `,"authType":"bearer"`, "Authorization", "Bearer " + token}, {"pair", `,"authType":"basic"`, "Authorization", basic}, {"svc", `,"authType":"header","authParamName":"X-Api-Key"`, "X-Api-Key", token},
-		{"svc", `,"authType":"queryparam","authParamName":"key"`, "", "key=" + url.QueryEscape(token)}, {"svc", `,"inject":{"type":"none"}`, "Authorization", ""},
+	for _, test := range []struct {
+		how           egress.Injection
+		said          string // by the agent, which may repeat what the service says
+		header, value string
+	}{
+		{egress.Injection{Type: egress.InjectBearer}, ``, "Authorization", "Bearer " + token},
+		{egress.Injection{Type: egress.InjectBearer}, `,"inject":{"type":"bearer"}`, "Authorization", "Bearer " + token},
+		{egress.Injection{Type: egress.InjectBearer}, `,"authType":"bearer"`, "Authorization", "Bearer " + token},
+		{egress.Injection{Type: egress.InjectBasic}, `,"inject":{"type":"basic"}`, "Authorization", basic},
+		{egress.Injection{Type: egress.InjectBasic}, `,"authType":"basic"`, "Authorization", basic},
+		{egress.Injection{Type: egress.InjectHeader, Name: "X-Api-Key"}, `,"inject":{"type":"header","name":"X-Api-Key"}`, "X-Api-Key", token},
+		{egress.Injection{Type: egress.InjectHeader, Name: "X-Api-Key"}, `,"authType":"header","authParamName":"X-Api-Key"`, "X-Api-Key", token},
+		{egress.Injection{Type: egress.InjectQuery, Name: "key"}, `,"inject":{"type":"query","name":"key"}`, "", "key=" + url.QueryEscape(token)},
+		{egress.Injection{Type: egress.InjectQuery, Name: "key"}, `,"authType":"queryparam","authParamName":"key"`, "", "key=" + url.QueryEscape(token)},
+		{egress.Injection{Type: egress.InjectNone}, `,"inject":{"type":"none"}`, "Authorization", ""},
 	} {
-		w.answered(`{"service":"` + test.service + `","url":"http://api.example/x?a=1&b=2;c","headers":{"X-API-KEY":"mine","Authorization":"mine"}` + test.how + `}`)
+		w.Secret("svc", token)
+		if test.how.Type == egress.InjectBasic {
+			w.Secret("svc", "operator1:"+token)
+		}
+		w.Services["svc"] = service("svc", test.how)
+		w.answered(`{"service":"svc","url":"http://api.example/x?a=1&b=2;c","headers":{"X-API-KEY":"mine","Authorization":"mine"}` + test.said + `}`)
 		got := w.seen.Last(t)
 		if test.header == "" {
 			if got.Target != "/x?a=1&b=2;c&"+test.value || got.Header.Get("Authorization") != "" {
-				t.Errorf("%s: %s %q", test.how, got.Target, got.Header)
+				t.Errorf("%s: %s %q", test.said, got.Target, got.Header)
 			}
 		} else if values := got.Header.Values(test.header); len(values) > 1 || got.Header.Get(test.header) != test.value || got.Target != "/x?a=1&b=2;c" {
-			t.Errorf("%s: %q %s", test.how, got.Header, got.Target)
+			t.Errorf("%s: %q %s", test.said, got.Header, got.Target)
 		}
 	}
 	if sent := w.Sent(); sent[len(sent)-1].Credential || sent[len(sent)-1].Inject != nil {
@@ -168,9 +182,42 @@ func TestTheCredentialGoesWhereItIsAskedFor(t *testing.T) {
 	}
 }
 
+// The secret of a service is in no request that another host gets, that no service is named for, or that only a tool
+// without a service allows: whatever the tools of the agent allow.
+func TestACredentialGoesToTheOriginOfItsServiceOnly(t *testing.T) {
+	w := newWorld(t, text("ok"))
+	echo := &doortest.Seen{}
+	w.Upstream("echo.example:80", echo.Handler(text("ok")))
+	w.Secret("openai", "a-secret-of-no-service")
+	w.Tools["svc"] = w.Allow(w.Tool("http://*.example"))
+	w.Tools[""], w.Tools["openai"] = w.Tools["svc"], w.Tools["svc"]
+	w.answered(plain)
+	if got := w.seen.Last(t); got.Header.Get("Authorization") != "Bearer "+token {
+		t.Fatalf("the service itself gets %q: what follows shows nothing", got.Header)
+	}
+	w.answered(`{"service":"svc","url":"http://echo.example/x"}`)
+	w.answered(`{"url":"http://echo.example/x"}`)
+	w.answered(`{"service":"openai","url":"http://echo.example/x","inject":{"type":"none"}}`)
+	w.refused(problem.ServiceUnknown, `{"service":"openai","url":"http://echo.example/x"}`)
+	w.refused(problem.ServiceUnknown, `{"service":"openai","url":"http://echo.example/x","inject":{"type":"query","name":"text"}}`)
+	w.Named["svc"] = nil
+	w.answered(plain)
+	if got := w.seen.Last(t); got.Header.Get("Authorization") != "" {
+		t.Errorf("a tool that names no service carries its credential: %q", got.Header)
+	}
+	if all := echo.All(); len(all) != 3 {
+		t.Fatalf("another host saw %d requests", len(all))
+	}
+	for _, got := range echo.All() {
+		if text := fmt.Sprint(got); strings.Contains(text, token) || strings.Contains(text, "a-secret") || got.Header.Get("Authorization") != "" {
+			t.Errorf("another host got %s", text)
+		}
+	}
+}
+
 func TestWhatTheOperatorDecidedForAServiceIsNotTheAgentsToChange(t *testing.T) {
 	w := newWorld(t, text("ok"))
-	w.Services["svc"] = egress.Service{Name: "svc", Upstream: egress.Upstream{Secret: "key-of-svc"}, Inject: egress.Injection{Type: egress.InjectHeader, Name: "X-Key"}}
+	w.Services["svc"] = egress.Service{Name: "svc", Upstream: egress.Upstream{BaseURL: "http://api.example", Secret: "key-of-svc"}, Inject: egress.Injection{Type: egress.InjectHeader, Name: "X-Key"}}
 	w.Secret("key-of-svc", "another-secret-value")
 	w.answered(plain)
 	if got := w.seen.Last(t); got.Header.Get("X-Key") != "another-secret-value" || got.Header.Get("Authorization") != "" {
@@ -217,7 +264,7 @@ func TestAnswersLoseTheCredential(t *testing.T) {
 	}
 	// A service may block; it cannot switch this off here.
 	for scrub, want := range map[egress.Scrub]string{egress.ScrubOff: "", egress.ScrubBlock: problem.ResponseBlocked} {
-		w.Services["svc"] = egress.Service{Name: "svc", Scrub: scrub, Inject: egress.Injection{Type: egress.InjectBearer}}
+		w.Services["svc"] = egress.Service{Name: "svc", Upstream: egress.Upstream{BaseURL: "http://api.example"}, Scrub: scrub, Inject: egress.Injection{Type: egress.InjectBearer}}
 		if want == "" {
 			w.answered(plain)
 		} else {

@@ -40,6 +40,7 @@ type World struct {
 	Secrets map[vault.SecretName]string
 	// Tools and Services are the Book's. A service that is not in Tools has none.
 	Tools    map[string]*policy.Compiled
+	Named    map[string]*policy.Compiled // of Tools, those that name the service; all of them where nothing is said
 	Services map[string]egress.Service
 	Permits  map[string]*policy.Compiled
 	// Refuse is what Take says, and Fail what Send says after its checks.
@@ -53,7 +54,7 @@ type World struct {
 // New makes a world of one agent without anything.
 func New(t testing.TB) *World {
 	w := &World{
-		t: t, hosts: map[string]string{}, Secrets: map[vault.SecretName]string{}, Tools: map[string]*policy.Compiled{},
+		t: t, hosts: map[string]string{}, Secrets: map[vault.SecretName]string{}, Tools: map[string]*policy.Compiled{}, Named: map[string]*policy.Compiled{},
 		Services: map[string]egress.Service{}, Permits: map[string]*policy.Compiled{},
 		Caller: gateway.Caller{Jail: "jail", Tenant: "tenant", Agent: "agent-1", Actor: "agent:agent-1"},
 	}
@@ -88,6 +89,13 @@ func (w *World) View(gateway.Caller) door.View { return view{w} }
 type view struct{ w *World }
 
 func (v view) Tool(service string) *policy.Compiled { return v.w.Tools[service] }
+
+func (v view) ToolNaming(service string) *policy.Compiled {
+	if named, said := v.w.Named[service]; said {
+		return named
+	}
+	return v.w.Tools[service]
+}
 
 func (v view) Service(name string) (egress.Service, *policy.Compiled, bool) {
 	s, ok := v.w.Services[name]

@@ -17,6 +17,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -43,7 +44,8 @@ func NewReal(t testing.TB) *Real {
 	r := &Real{World: New(t), Certificates: x509.NewCertPool()}
 	g, err := gateway.New(gateway.Config{
 		Records: r, Roots: r.Certificates, Limits: gateway.DefaultLimits(), Logger: slog.New(slog.DiscardHandler), Resolver: nobody{},
-		Local: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.handler().ServeHTTP(w, req) }),
+		Networks: func() *netguard.Networks { return netguard.NewNetworks(nil, nil) },
+		Local:    http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.handler().ServeHTTP(w, req) }),
 	})
 	if err != nil {
 		t.Fatal(err)
