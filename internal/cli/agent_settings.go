@@ -64,7 +64,7 @@ func newAgentTools(p *program) *cobra.Command {
 		Use:   "tools [NAME]",
 		Short: "Show or change what an agent may do with execute",
 		Long: "Shows what an agent may do with POST /v1/execute: methods and URLs, in which * stands for one segment of a path and ** at the end for " +
-			"any number. A tool with --service may only use the credential of that service. A list of an agent's own is all that it has; without one " +
+			"any number. A tool with --service carries the credential of that service, to that service; without, none. A list of an agent's own is all that it has; without one " +
 			"it has the tenant's, and without any it has nothing. Without NAME it is the list of all agents of the tenant that have no own.",
 		Example: "  clawjail agent tools writer --add 'GET,POST https://api.github.com/repos/**' --service github\n" +
 			"  clawjail agent tools writer --set tools.json\n  clawjail agent tools writer --clear",
@@ -123,7 +123,7 @@ func newAgentTools(p *program) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&set, "set", "", "`file` with the whole list, as JSON: [{url, methods, services}]; - is standard input")
 	f.StringArrayVar(&add, "add", nil, "one more tool, as `'METHODS URL'`; may be repeated")
-	f.StringSliceVar(&services, "service", nil, "`names` of services whose credentials the tools of --add may use (default all that the agent has)")
+	f.StringSliceVar(&services, "service", nil, "`names` of services whose credentials the tools of --add may use (default none: for requests without a credential)")
 	f.BoolVar(&clear, "clear", false, "allow nothing")
 	f.BoolVar(&inherit, "inherit", false, "remove the list: what the tenant's agents may")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
@@ -175,7 +175,7 @@ func toolRows(shown api.SettingsShown) [][]string {
 	for _, t := range shown.Effective.Tools {
 		services := strings.Join(t.Services, ",")
 		if services == "" {
-			services = "any"
+			services = "none"
 		}
 		rows = append(rows, []string{printable(strings.Join(t.Methods, ",")), printable(t.URL), printable(services)})
 	}
