@@ -13,6 +13,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"golang.org/x/text/unicode/norm"
+
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 )
 
@@ -32,6 +34,13 @@ func oraclePath(path string) (decoded string, ok bool) {
 		strings.Count(decoded, "/") != strings.Count(path, "/"), strings.Contains(decoded, `\`), oracleDouble.MatchString(decoded),
 		!utf8.ValidString(decoded), strings.ContainsFunc(decoded, unicode.IsControl),
 		slices.ContainsFunc(strings.Split(decoded, "/"), oracleDots.MatchString), strings.Contains(decoded, "/;"):
+		return "", false
+	}
+	// The same of what Unicode takes for the same, and of other slashes.
+	normal := norm.NFKC.String(decoded)
+	if strings.Count(normal, "/") != strings.Count(decoded, "/") || strings.ContainsRune(normal, '\\') || oracleDouble.MatchString(normal) ||
+		slices.ContainsFunc(strings.Split(normal, "/"), oracleDots.MatchString) || strings.Contains(normal, "/;") || strings.ContainsAny(decoded, "\u2044\u2215\u29f5\u29f8") ||
+		strings.Count(normal, "?") != strings.Count(decoded, "?") || strings.Count(normal, "#") != strings.Count(decoded, "#") {
 		return "", false
 	}
 	return strings.TrimSuffix(decoded, "/"), true

@@ -3,9 +3,12 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // Path says which paths a rule is about. The zero Path is about all of them.
@@ -148,7 +151,8 @@ func (p Path) matches(canonical string) bool {
 
 // Ambiguous reports whether the path of a request, with its escapes as it was sent, can be read in two ways: it has an
 // encoded slash or a backslash, a dot segment (also an encoded one, or one with parameters), an empty segment, an
-// escape that is not valid, encodes another or is not UTF-8, a control character, or does not start with a slash.
+// escape that is not valid, encodes another or is not UTF-8, a control character, a character that becomes one of these
+// in another form of Unicode, or does not start with a slash.
 // Such a path meets no rule that allows a path and every rule that denies one; who sees paths should refuse it at once.
 //
 // The empty path is ambiguous too: where an absolute URL has none, it is "/", and the caller writes that first.
@@ -237,15 +241,30 @@ func readSegment(raw string) (canonical, why string) {
 		return "", "it has a control character"
 	case hasEscape(plain):
 		return "", "it is encoded twice"
-	}
-	// Some servers take what follows a semicolon for parameters, and what is before it for the segment.
-	switch name, _, _ := strings.Cut(plain, ";"); name {
-	case ".", "..":
+	case isNamed(plain, ".", ".."):
 		return "", "it has a dot segment"
-	case "":
+	case isNamed(plain, ""):
 		return "", whyEmpty
+	case strings.ContainsFunc(plain, func(r rune) bool { return r >= 0x80 }) && becomesAnother(plain):
+		return "", "it has a character that some servers take for a slash, a dot or a percent sign"
 	}
 	return encode(plain), ""
+}
+
+// isNamed says whether a segment has one of the names. Some servers take what follows a semicolon for parameters, and
+// what is before it for the segment.
+func isNamed(plain string, names ...string) bool {
+	name, _, _ := strings.Cut(plain, ";")
+	return slices.Contains(names, name)
+}
+
+// becomesAnother says whether a segment means something else to servers that write it in Unicode's form NFKC, such as
+// one with a fullwidth solidus, or that take the slashes of mathematics for the one of ASCII.
+func becomesAnother(plain string) bool {
+	normal := norm.NFKC.String(plain)
+	return strings.ContainsAny(plain, "\u2044\u2215\u29f5\u29f8") || strings.ContainsAny(normal, `/\`) ||
+		hasEscape(normal) || isNamed(normal, ".", "..", "") || strings.Count(normal, "?")+strings.Count(normal, "#") !=
+		strings.Count(plain, "?")+strings.Count(plain, "#")
 }
 
 func decodeOnce(s string) (string, bool) {

@@ -59,6 +59,9 @@ func ambiguousPaths() []string {
 		"", "a", "*", "http://a.example/", `\a`, "//", "///", "//a", "/a//b", "/a//", "/.", "/..", "/./a", "/a/../b", "/a/.", "/a/..", "/a/../", "/%2e", "/%2E%2e/a", "/.%2e/a", "/%2e./a",
 		"/..;/a", "/.;x=1/a", "/;", "/;a/b", "/a/;b=c/d", "/%3Ba/b", "/..%3b/a", "/a/..;x", "/%2f", "/a%2Fb", "/a%5cb", "/a%5C", `/a\b`, `/\a`, "/%", "/a%", "/%2", "/%zz", "/%u002f", "/%252f", "/%255c", "/%252e%252e", "/%25%32f", "/%25%32%66",
 		"/%2561", "/%00", "/a%00b", "/a\x00", "/%0d%0a", "/\n", "/%7f", "/\x7f", "/%1f", "/%C2%85", "/%c0%af", "/%c0%ae%c0%ae/a", "/%e0%80%af", "/%ff", "/%E9", "/\xe9", "/a?b", "/a#b", "/a b",
+		// Other forms of /, \, ., %, ; in Unicode, as they are and escaped.
+		"/..\uff0fa", "/a/..%ef%bc%8fb", "/a\uff3cb", "/a%ef%b9%a8b", "/\uff0e\uff0e/a", "/%ef%bc%8e.", "/\u2024.", "/\u2025/a", "/\ufe52\ufe52", "/\uff052e", "/\ufe6a2f",
+		"/..\uff1ba", "/\uff1ba/b", "/..\ufe54a", "/..\u037ea", "/a\u2100b", "/a\u2105b", "/a\u2044b", "/a\u2215b", "/a%e2%88%95b", "/a\u29f8b", "/a\u29f5b", "/a\uff1fb", "/a\uff03b",
 	}
 }
 
@@ -70,7 +73,7 @@ func TestPathsThatCanBeReadInTwoWays(t *testing.T) {
 	}
 	for _, path := range []string{
 		"/", "/a", "/a/", "/a.b", "/.a", "/..a", "/a..", "/...", "/a%20b", "/%61", "/%C3%A9", "/é", "/100%25", "/50%25x", "/a;b", "/a;.", "/a;..", "/*", "/a:b@c", "/%3F", "/%23",
-		"/a|b", "/[x]", "/%5B", "/~a", "/a+b", "/" + strings.Repeat("a", 1<<16), strings.Repeat("/a", 1<<16),
+		"/50\uff05x", "/a\u2026", "/\u00bd", "/\uff21", "/日本語", "/a\uff0eb", "/a|b", "/[x]", "/%5B", "/~a", "/a+b", "/" + strings.Repeat("a", 1<<16), strings.Repeat("/a", 1<<16),
 	} {
 		if Ambiguous(path) {
 			t.Errorf("%.40q is ambiguous", path)
