@@ -54,7 +54,7 @@ func (m *acting) tryChoose(ctx context.Context, where Where, values []string) er
 		return problem.New(problem.ActOperationFailed, "give one value", "%s takes one value only", where).With("check", "select")
 	case len(chosen.Missing) > 0:
 		for i, label := range chosen.Known {
-			chosen.Known[i] = bounded(label, 300)
+			chosen.Known[i] = bounded(label, 60)
 		}
 		return problem.New(problem.ActOperationFailed, "select one of the options that it has",
 			"%s has no option that can be selected for value %d of those given", where, chosen.Missing[0]+1).

@@ -10,6 +10,7 @@ import (
 
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
+	"github.com/go-json-experiment/json/jsontext"
 
 	protocol "github.com/chromedp/cdproto/cdp"
 
@@ -101,33 +102,59 @@ func (m *acting) lacks(ctx context.Context, a Act, w wanted) (string, error) {
 }
 
 func (m *acting) lacksInPage(ctx context.Context, w wanted) (string, error) {
-	world, err := m.page.world(ctx)
+	look := func(texts []string) (jsontext.Value, error) { return m.looked(ctx, w, waitSlice, texts) }
+	var answer jsontext.Value
+	var err error
+	if m.page.b.concealed.Load().Empty() {
+		answer, err = look(nil)
+	} else {
+		// What is to be taken out is known before anything is waited for: how long a look takes must not tell either.
+		var texts []string
+		if err := m.page.mainFrame().confirms(ctx, w.Selector); err != nil {
+			return m.rearm(ctx, err)
+		}
+		if _, texts, err = m.page.b.looked(m.looked(ctx, wanted{}, 0, []string{})); err == nil {
+			answer, err = m.page.b.without(append([]string{}, texts...), look)
+		}
+	}
+	if err == nil {
+		err = m.page.mainFrame().confirms(ctx, w.Selector)
+	}
 	if err != nil {
 		return m.rearm(ctx, err)
 	}
-	arguments, err := callArguments(w, waitSlice.Milliseconds())
-	if err != nil {
-		return "", err
-	}
-	yes := true
-	answer, err := cdp.Do(ctx, m.page.session, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
-		FunctionDeclaration: inPage(waitJS, "slice"), ExecutionContextID: world, Arguments: arguments,
-		AwaitPromise: &yes, ReturnByValue: &yes,
-	})
-	if err != nil {
-		return m.rearm(ctx, gone(err))
-	}
-	if answer.ExceptionDetails != nil || answer.Result == nil {
-		return "", thrown(answer.ExceptionDetails)
-	}
 	var missing string // empty for null
-	if err := cdp.Decode(answer.Result.Value, &missing); err != nil {
+	if err := cdp.Decode(answer, &missing); err != nil {
 		return "", err
 	}
 	if missing == "!selector" {
 		return "", badSelector(w.Selector)
 	}
 	return bounded(missing, 40), nil
+}
+
+// looked looks at the page for some time, without some texts; see [Browser.openly].
+func (m *acting) looked(ctx context.Context, w wanted, most time.Duration, texts []string) (jsontext.Value, error) {
+	world, err := m.page.world(ctx)
+	if err != nil {
+		return nil, err
+	}
+	arguments, err := callArguments(w, most.Milliseconds(), concealing{texts})
+	if err != nil {
+		return nil, err
+	}
+	yes := true
+	answer, err := cdp.Do(ctx, m.page.session, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
+		FunctionDeclaration: inPage(concealJS+waitJS, "slice"), ExecutionContextID: world, Arguments: arguments,
+		AwaitPromise: &yes, ReturnByValue: &yes,
+	})
+	if err != nil {
+		return nil, gone(err)
+	}
+	if answer.ExceptionDetails != nil || answer.Result == nil {
+		return nil, thrown(answer.ExceptionDetails)
+	}
+	return jsontext.Value(answer.Result.Value), nil
 }
 
 // rearm goes on in the next document when that of the last look went away.

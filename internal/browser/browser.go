@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/cdproto/target"
 
 	"github.com/clawjail/clawjail/internal/cdp"
+	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -46,7 +47,8 @@ type Browser struct {
 	folder    folder
 	media     media
 	live      *Live
-	seekers   atomic.Uint64 // counts, for the names of their handles
+	concealed atomic.Pointer[redact.Values] // what pages must not show; nil: nothing
+	seekers   atomic.Uint64                 // counts, for the names of their handles
 }
 
 // Open waits for a browser's first reply, which says that it is ready. The Browser uses the connection from then on,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/chromedp/cdproto/dom"
 	"github.com/chromedp/cdproto/runtime"
+	"github.com/go-json-experiment/json/jsontext"
 
 	protocol "github.com/chromedp/cdproto/cdp"
 
@@ -57,6 +58,9 @@ func (p *Page) find(ctx context.Context, where Where) (*element, error) {
 	}
 	f := p.mainFrame()
 	found, err := f.object(ctx, remake, "query", where.Selector)
+	if err == nil {
+		err = f.confirms(ctx, where.Selector)
+	}
 	switch {
 	case err != nil:
 		return nil, explain(err, "look for the element")
@@ -150,7 +154,7 @@ func (e *element) call(ctx context.Context, function string, result any, args ..
 	if result == nil {
 		return nil
 	}
-	if err := cdp.Decode(object.Value, result); err != nil {
+	if err := cdp.Decode(e.page.b.clean(jsontext.Value(object.Value)), result); err != nil {
 		return fmt.Errorf("read what the page answered about %s: %w", e.where, err)
 	}
 	return nil

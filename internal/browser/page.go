@@ -195,7 +195,7 @@ func (p *Page) info(ctx context.Context) (url, title string, err error) {
 	if answer.TargetInfo == nil {
 		return "", "", nil
 	}
-	return bounded(answer.TargetInfo.URL, maxURL), bounded(answer.TargetInfo.Title, maxText), nil
+	return p.b.shown(answer.TargetInfo.URL, maxURL), p.b.titled(answer.TargetInfo.Title), nil
 }
 
 // hold waits until no other steering operation runs in the tab, and keeps others out until release is called.
@@ -273,6 +273,7 @@ func (p *Page) watch(ctx context.Context) {
 		var lost *cdp.LostError
 		switch {
 		case err == nil:
+			event.Params = p.b.clean(event.Params)
 			p.see(ctx, event)
 		case errors.As(err, &lost):
 			p.lost(ctx)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/runtime"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -39,34 +40,15 @@ type inspection struct {
 // inspect looks at the main document in its isolated world. The codes are bad_request for what is no selector and
 // not_found when nothing matches the one selector of DOM.
 func (p *Page) inspect(ctx context.Context, request inspection, result any) error {
-	argument, err := json.Marshal(request)
-	if err != nil {
-		return fmt.Errorf("encode what to look at: %w", err)
-	}
-	byValue := true
-	var answer runtime.CallFunctionOnResult
-	for range 3 { // the document may be replaced meanwhile
-		world, worldErr := p.world(ctx)
-		if worldErr != nil {
-			return worldErr
-		}
-		answer, err = cdp.Do(ctx, p.session, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
-			FunctionDeclaration: inspectScript, ExecutionContextID: world, ReturnByValue: &byValue,
-			Arguments: []*runtime.CallArgument{{Value: argument}},
-		})
-		var refused *cdp.Error
-		if !errors.As(err, &refused) {
-			break
-		}
+	value, err := p.b.openly(func(texts []string) (jsontext.Value, error) { return p.inspectOnce(ctx, request, texts) })
+	if err == nil {
+		err = p.mainFrame().confirms(ctx, request.Selector)
 	}
 	if err != nil {
 		return err
 	}
-	if answer.ExceptionDetails != nil || answer.Result == nil {
-		return problem.New(problem.ActOperationFailed, "take a snapshot instead", "the page could not be examined")
-	}
 	var failed struct{ Bad, None bool }
-	if err := json.Unmarshal(answer.Result.Value, &failed); err != nil {
+	if err := json.Unmarshal(value, &failed); err != nil {
 		return fmt.Errorf("read what the page has: %w", err)
 	}
 	switch {
@@ -75,7 +57,38 @@ func (p *Page) inspect(ctx context.Context, request inspection, result any) erro
 	case failed.None:
 		return problem.New(problem.NotFound, "take a snapshot to see what the page has", "no element matches %q", bounded(request.Selector, 200))
 	}
-	return cdp.Decode([]byte(answer.Result.Value), result)
+	return cdp.Decode(value, result)
+}
+
+// inspectOnce asks the document once, without some texts; see [Browser.openly].
+func (p *Page) inspectOnce(ctx context.Context, request inspection, texts []string) (jsontext.Value, error) {
+	arguments, err := callArguments(request, concealing{texts})
+	if err != nil {
+		return nil, err
+	}
+	byValue := true
+	var answer runtime.CallFunctionOnResult
+	for range 3 { // the document may be replaced meanwhile
+		world, worldErr := p.world(ctx)
+		if worldErr != nil {
+			return nil, worldErr
+		}
+		answer, err = cdp.Do(ctx, p.session, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
+			FunctionDeclaration: inPage(concealJS+inspectScript, "inspect"), ExecutionContextID: world, ReturnByValue: &byValue,
+			Arguments: arguments,
+		})
+		var refused *cdp.Error
+		if !errors.As(err, &refused) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if answer.ExceptionDetails != nil || answer.Result == nil {
+		return nil, problem.New(problem.ActOperationFailed, "take a snapshot instead", "the page could not be examined")
+	}
+	return jsontext.Value(answer.Result.Value), nil
 }
 
 // checkPlace checks what most operations on a page have.

@@ -296,7 +296,7 @@ func (r *registry) appeared(info *target.Info) {
 		}
 		return
 	}
-	r.add(info.TargetID, bounded(info.URL, maxURL))
+	r.add(info.TargetID, r.b.shown(info.URL, maxURL))
 	if added := r.tabs[len(r.tabs)-1]; info.OpenerID != "" && r.b.live.held.Load() {
 		// What a person's click opens is what they look at next.
 		r.current, added.focused = added, r.b.now()

@@ -109,6 +109,9 @@ func (w *walk) frame(ctx context.Context, f *frame, base, nested int) ([]string,
 	if err := f.ask(ctx, remake, "snapshot", &answer, options); err != nil {
 		return nil, err
 	}
+	if err := f.confirms(ctx, options.Selector); err != nil {
+		return nil, err
+	}
 	switch {
 	case answer.Bad:
 		return nil, badSelector(options.Selector)

@@ -80,7 +80,11 @@ func (s Snapshot) aria(ctx context.Context, p *Page, result *SnapshotResult) err
 	var answer struct {
 		Nodes []axNode `json:"nodes"`
 	}
-	if err := p.session.Call(ctx, accessibility.CommandGetFullAXTree, params, &answer); err != nil {
+	var raw jsontext.Value
+	if err := p.session.Call(ctx, accessibility.CommandGetFullAXTree, params, &raw); err != nil {
+		return err
+	}
+	if err := cdp.Decode(p.b.clean(raw), &answer); err != nil {
 		return err
 	}
 	tree := newAXTree(answer.Nodes)

@@ -25,6 +25,9 @@ func (s Snapshot) dom(ctx context.Context, p *Page, result *SnapshotResult) erro
 	if err := p.mainFrame().ask(ctx, remake, "dom", &answer, options); err != nil {
 		return err
 	}
+	if err := p.mainFrame().confirms(ctx, s.Selector); err != nil {
+		return err
+	}
 	switch {
 	case answer.Bad:
 		return badSelector(s.Selector)

@@ -84,7 +84,7 @@ func (r *registry) listing(infos map[target.ID]*target.Info, mark uint64) []Tab 
 			Attached: tab.page != nil && tab.page.open(),
 		}
 		if info := infos[tab.id]; info != nil {
-			out.URL, out.Title, out.Attached = bounded(info.URL, maxURL), bounded(info.Title, maxText), info.Attached
+			out.URL, out.Title, out.Attached = r.b.shown(info.URL, maxURL), r.b.titled(info.Title), info.Attached
 		}
 		tabs = append(tabs, out)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 
 	protocol "github.com/chromedp/cdproto/cdp"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -37,7 +38,7 @@ var domJS string
 // registrySource is the function that makes the registry of a document. Its argument is the highest number that a
 // ref of this frame ever had: refs of earlier documents are never given again.
 func registrySource() string {
-	return "function(start){'use strict';\n" + elementJS + rolesJS + snapshotJS + domJS + "\nreturn registry;}"
+	return "function(start){'use strict';\n" + concealJS + elementJS + rolesJS + snapshotJS + domJS + "\nreturn registry;}"
 }
 
 // world returns the isolated world of the main frame's document. It is made once for each document; one that died with
@@ -64,14 +65,34 @@ var errDocumentGone = errors.New("the document has been replaced")
 // ask calls a method of the frame's registry: result is decoded from JSON, unless nil. Without remake, a document that
 // is gone is errDocumentGone.
 func (f *frame) ask(ctx context.Context, again bool, method string, result, argument any) error {
-	object, err := f.call(ctx, again, method, argument, true)
+	answer, err := f.answer(ctx, again, method, argument)
 	if err != nil || result == nil {
 		return err
 	}
-	if err := cdp.Decode(object.Value, result); err != nil {
+	if err := cdp.Decode(answer, result); err != nil {
 		return fmt.Errorf("read the answer of the page's %s: %w", method, err)
 	}
 	return nil
+}
+
+// answer is that of a method, in JSON. What shows the document is asked with care.
+func (f *frame) answer(ctx context.Context, again bool, method string, argument any) (jsontext.Value, error) {
+	plainly := func(method string, argument any) (jsontext.Value, error) {
+		object, err := f.call(ctx, again, method, argument, true)
+		if err != nil {
+			return nil, err
+		}
+		return jsontext.Value(object.Value), nil
+	}
+	if method != "snapshot" && method != "dom" {
+		return plainly(method, argument)
+	}
+	return f.page.b.openly(func(texts []string) (jsontext.Value, error) {
+		if texts == nil {
+			return plainly(method, argument)
+		}
+		return plainly("openly", []any{method, argument, texts})
+	})
 }
 
 // object is ask for an answer that is an element.

@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -87,6 +88,9 @@ type fakeBrowser struct {
 	secrets  []string // tabs with a password
 	typed    []string // by a person
 }
+
+// Conceal implements Browser; what it does is shown with a real one.
+func (b *fakeBrowser) Conceal(*redact.Values) {}
 
 func (b *fakeBrowser) Contexts(context.Context) ([]string, error) {
 	if err := b.step("contexts"); err != nil {

@@ -90,6 +90,7 @@ func (s *Service) injectAll(ctx context.Context, r *session) (count int, err err
 	s.mu.Lock()
 	r.values = scrub
 	s.mu.Unlock()
+	r.instance.browser.Conceal(scrub)
 	return count, nil
 }
 

@@ -106,6 +106,8 @@ type Browser interface {
 	// Address is where the page is, and Has whether it has an element that a CSS selector matches.
 	Address(ctx context.Context) (string, error)
 	Has(ctx context.Context, selector string) (bool, error)
+	// Conceal makes everything that pages say lose the values, before it is cut, compared or waited for.
+	Conceal(values *redact.Values)
 	// Navigate opens an address in the current tab, for the session's own purposes.
 	Navigate(ctx context.Context, url string) (browser.Result, error)
 	// Do runs an operation of the control contract.

@@ -22,10 +22,10 @@ function within(node, ancestor) {
 // describe names an element for a message, shortly.
 function describe(element) {
 	const attribute = name => Element.prototype.getAttribute.call(element, name);
-	const cut = (text, most) => text.length > most ? text.slice(0, most) + '…' : text;
-	let text = '<' + cut(own(Element.prototype, 'localName').call(element), 40);
-	if (attribute('id')) text += ' id=' + cut(attribute('id'), 60);
-	else if (attribute('class')) text += ' class=' + cut(attribute('class'), 60);
+	const cut = text => text.slice(0, 20000); // what is shown is cut later
+	let text = '<' + cut(own(Element.prototype, 'localName').call(element));
+	if (attribute('id')) text += ' id=' + cut(attribute('id'));
+	else if (attribute('class')) text += ' class=' + cut(attribute('class'));
 	return text.replace(/\s+/g, ' ') + '>';
 }
 

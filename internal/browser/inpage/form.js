@@ -5,7 +5,7 @@ const field = element => element instanceof HTMLLabelElement && element.control 
 const attribute = (element, name) => Element.prototype.getAttribute.call(element, name);
 
 function describe(element) {
-	const cut = text => text.length > 60 ? text.slice(0, 60) + '…' : text;
+	const cut = text => text.slice(0, 20000); // what is shown is cut later
 	let text = '<' + own(Element.prototype, 'localName').call(element);
 	if (attribute(element, 'id')) text += ' id=' + cut(attribute(element, 'id'));
 	return text.replace(/\s+/g, ' ') + '>';
@@ -106,7 +106,7 @@ function choose(element, wanted) {
 			options.find(option => usable(option) && squeeze(option.label) === squeeze(text));
 		if (option) found.add(option); else missing.push(i);
 	});
-	if (missing.length) return {missing, known: options.slice(0, 20).map(option => squeeze(option.label).slice(0, 60))};
+	if (missing.length) return {missing, known: options.slice(0, 20).map(option => squeeze(option.label).slice(0, 20000))};
 	element.focus({preventScroll: true});
 	if (element.multiple) for (const option of options) option.selected = found.has(option);
 	else for (const option of found) option.selected = true;

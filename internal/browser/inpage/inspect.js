@@ -1,7 +1,6 @@
 // Looks at the document for Query and DOM, in an isolated world. What is asked for is bounded here, before it travels.
 // Accessors are taken from the prototypes: inputs of a form hide the form's own, and images and forms the document's.
-(request) => {
-  'use strict';
+const look = (request) => {
   const getter = (type, name) => {
     const get = Object.getOwnPropertyDescriptor(type.prototype, name).get;
     return (object) => get.call(object);
@@ -9,11 +8,12 @@
   const typeOf = getter(Node, 'nodeType');
   const firstOf = getter(Node, 'firstChild');
   const nextOf = getter(Node, 'nextSibling');
-  const dataOf = getter(CharacterData, 'data');
+  const plainData = getter(CharacterData, 'data');
+  const dataOf = (node) => shown(plainData(node));
   const attributesOf = getter(Element, 'attributes');
   const nameOf = getter(Element, 'localName');
   const tagOf = getter(Element, 'tagName');
-  const attribute = (element, name) => Element.prototype.getAttribute.call(element, name);
+  const attribute = (element, name) => shown(Element.prototype.getAttribute.call(element, name));
 
   const HIDDEN = '[hidden]';
   const MOST_VISITS = 1000000;
@@ -81,7 +81,7 @@
           for (const { name: key, value } of attributesOf(node)) {
             if (w.cut) break;
             w.put(' ' + key + '="');
-            w.put(secret && key.toLowerCase() === 'value' ? HIDDEN : value, (text) => escape(text, true));
+            w.put(secret && key.toLowerCase() === 'value' ? HIDDEN : shown(value), (text) => escape(text, true));
             w.put('"');
           }
           w.put('>');
@@ -144,7 +144,7 @@
   const valueOf = (element) => {
     if (isSecret(element)) return getter(HTMLInputElement, 'value')(element) ? HIDDEN : '';
     for (const type of [HTMLInputElement, HTMLTextAreaElement, HTMLSelectElement, HTMLOptionElement, HTMLButtonElement]) {
-      if (element instanceof type) return getter(type, 'value')(element).slice(0, 500);
+      if (element instanceof type) return shown(getter(type, 'value')(element)).slice(0, 500);
     }
     return '';
   };
@@ -157,7 +157,7 @@
     text: words(element, 500),
     value: valueOf(element),
     href: element instanceof HTMLAnchorElement || element instanceof HTMLAreaElement
-      ? getter(element instanceof HTMLAnchorElement ? HTMLAnchorElement : HTMLAreaElement, 'href')(element).slice(0, 2000) : '',
+      ? shown(getter(element instanceof HTMLAnchorElement ? HTMLAnchorElement : HTMLAreaElement, 'href')(element)).slice(0, 2000) : '',
     outerHTML: html(element, 1500).text,
   });
 
@@ -185,6 +185,13 @@
   if (request.format === 'html') return html(root, request.chars);
   if (root === document) root = getter(Document, 'body')(document) || getter(Document, 'documentElement')(document);
   if (!root) return { text: '', truncated: false };
-  const text = (root instanceof HTMLElement ? getter(HTMLElement, 'innerText') : getter(Node, 'textContent'))(root);
+  const text = shown((root instanceof HTMLElement ? getter(HTMLElement, 'innerText') : getter(Node, 'textContent'))(root));
   return { text: text.slice(0, request.chars), truncated: text.length > request.chars };
+}
+
+// inspect answers with all that was read beside it when there are texts to take out.
+function inspect(request, { texts }) {
+  if (!texts) return look(request);
+  conceal(texts);
+  return { Answer: look(request), Read: everything() };
 }

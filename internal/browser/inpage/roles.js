@@ -6,23 +6,24 @@ const readText = 4000; // characters of one text that are looked at, most of the
 const maxOptions = 50;
 const maxNamed = 400; // nodes that are read for one name
 
+const shownBy = get => node => shown(get(node));
 const assignedNodes = method(HTMLSlotElement.prototype, 'assignedNodes');
 const inputType = getter(HTMLInputElement.prototype, 'type');
-const inputValue = getter(HTMLInputElement.prototype, 'value');
+const inputValue = shownBy(getter(HTMLInputElement.prototype, 'value'));
 const inputChecked = getter(HTMLInputElement.prototype, 'checked');
 const inputMixed = getter(HTMLInputElement.prototype, 'indeterminate');
 const inputLabels = getter(HTMLInputElement.prototype, 'labels');
-const areaValue = getter(HTMLTextAreaElement.prototype, 'value');
+const areaValue = shownBy(getter(HTMLTextAreaElement.prototype, 'value'));
 const areaLabels = getter(HTMLTextAreaElement.prototype, 'labels');
 const selectLabels = getter(HTMLSelectElement.prototype, 'labels');
 const selectOptions = getter(HTMLSelectElement.prototype, 'options');
 const selectMultiple = getter(HTMLSelectElement.prototype, 'multiple');
 const selectSize = getter(HTMLSelectElement.prototype, 'size');
 const selectedOptions = getter(HTMLSelectElement.prototype, 'selectedOptions');
-const optionLabel = getter(HTMLOptionElement.prototype, 'label');
+const optionLabel = shownBy(getter(HTMLOptionElement.prototype, 'label'));
 const optionSelected = getter(HTMLOptionElement.prototype, 'selected');
-const linkAddress = getter(HTMLAnchorElement.prototype, 'href');
-const areaAddress = getter(HTMLAreaElement.prototype, 'href');
+const linkAddress = shownBy(getter(HTMLAnchorElement.prototype, 'href'));
+const areaAddress = shownBy(getter(HTMLAreaElement.prototype, 'href'));
 const labelControl = getter(HTMLLabelElement.prototype, 'control');
 const tableCaption = getter(HTMLTableElement.prototype, 'caption');
 

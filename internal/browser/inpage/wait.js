@@ -24,7 +24,7 @@ function shows(all, wanted) {
 	wanted = squeeze(wanted);
 	for (const root of all) {
 		const tops = root instanceof ShadowRoot ? [...root.children] : [own(Document.prototype, 'documentElement').call(root)];
-		for (const top of tops) if (top && squeeze(top.innerText || '').includes(wanted)) return true;
+		for (const top of tops) if (top && squeeze(shown(top.innerText || '')).includes(wanted)) return true;
 	}
 	return false;
 }
@@ -42,6 +42,20 @@ function matches(all, selector) {
 	return false;
 }
 
+// everythingIn is what is waited for in: all that the document says, and what the other roots show.
+function everythingIn(all) {
+	const out = everything();
+	for (const root of all) {
+		const tops = root instanceof ShadowRoot ? [...root.children] : [own(Document.prototype, 'documentElement').call(root)];
+		for (const top of tops) if (top) out.Texts += '\n' + (top.innerText || '');
+		if (root !== document) {
+			const query = (root instanceof ShadowRoot ? ShadowRoot : Document).prototype.querySelectorAll;
+			for (const element of query.call(root, '*')) for (const {value} of element.attributes) if (value.length > 7) out.Attributes += '\n' + value;
+		}
+	}
+	return out;
+}
+
 // missing is the first of what is wanted that does not hold, null when all does.
 function missing(wanted) {
 	const state = own(Document.prototype, 'readyState').call(document);
@@ -56,8 +70,10 @@ function missing(wanted) {
 }
 
 // slice waits for all of it, at most for some milliseconds. A look takes at most a third of the time.
-function slice(wanted, most) {
-	return new Promise((resolve, reject) => {
+function slice(wanted = {}, most = 0, {texts}) {
+	if (texts) conceal(texts);
+	return new Promise((done, reject) => {
+		const resolve = lacking => done(texts ? {Answer: lacking, Read: everythingIn(roots())} : lacking);
 		const end = performance.now() + most;
 		const look = () => {
 			try {

@@ -108,6 +108,47 @@ func (v *Values) Has(text string) bool {
 	return v.finder != nil && v.finder.next([]byte(text), 0) >= 0
 }
 
+// CutText is [Values.Text] for a text that somebody else has cut: the end in which a value could have begun is left out,
+// whatever stands there.
+func (v *Values) CutText(text string) string {
+	if v.Empty() {
+		return text
+	}
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if v.finder == nil {
+		return ""
+	}
+	raw, end := []byte(text), max(0, len(text)-v.finder.longest+1)
+	var out []byte
+	at := 0
+	for _, hit := range v.finder.all(raw) {
+		if hit.start < end {
+			out = append(append(out, raw[at:hit.start]...), Mark...)
+			at = hit.end
+		}
+	}
+	return string(append(out, raw[at:max(at, end)]...))
+}
+
+// In are the values in a text, as they stand there, each once.
+func (v *Values) In(text string) (found []string) {
+	if v == nil || len(text) < Shortest {
+		return nil
+	}
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if v.finder == nil {
+		return nil
+	}
+	for _, hit := range v.finder.all([]byte(text)) {
+		if one := text[hit.start:hit.end]; !slices.Contains(found, one) {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
 // Empty says whether there is nothing to look for, so that every text passes. Values that were wiped are not empty.
 func (v *Values) Empty() bool {
 	if v == nil {
