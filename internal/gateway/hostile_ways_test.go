@@ -102,7 +102,7 @@ func webSocketRequest(host string) string {
 }
 
 func tool(url string) map[string]any {
-	return map[string]any{"service": "svc", "url": url, "inject": map[string]any{"type": "bearer"}}
+	return map[string]any{"url": url}
 }
 
 func model(name string) map[string]any {
