@@ -125,6 +125,7 @@ type ProviderRequest struct {
 	Priority int              `json:"priority,omitzero" doc:"lower first; 100 when it is left out"`
 	Inject   egress.Injection `json:"inject,omitzero" doc:"as the wire has it when it is left out"`
 	Prices   []egress.Price   `json:"prices,omitempty" nullable:"false" doc:"per million tokens"`
+	Hosted   []string         `json:"hosted,omitempty" nullable:"false" doc:"what it may do by itself for agents: web_search, mcp, fetch, stored and others"`
 	Note     string           `json:"note,omitempty" doc:"for people"`
 }
 
@@ -132,7 +133,7 @@ type ProviderRequest struct {
 func (r ProviderRequest) Provider() egress.Provider {
 	return egress.Provider{
 		Meta: egress.Meta{Note: r.Note}, Name: r.Name, Upstream: egress.Upstream{BaseURL: r.BaseURL, Address: r.Address, Secret: r.Secret},
-		Wire: r.Wire, Models: r.Models, Priority: r.Priority, Inject: r.Inject, Prices: r.Prices,
+		Wire: r.Wire, Models: r.Models, Priority: r.Priority, Inject: r.Inject, Prices: r.Prices, Hosted: r.Hosted,
 	}
 }
 

@@ -54,7 +54,8 @@ func newProviderAdd(p *program) *cobra.Command {
 		Short: "Make a provider, or replace the one of the same name",
 		Long: "Makes a provider, or replaces the one of the same name, tenant and agent. A model is served by the first provider of its language that " +
 			"has it: an agent's own come before its tenant's, then by --priority, then by age. --price counts the cost, per million tokens; " +
-			"without one a model costs nothing.",
+			"without one a model is not counted as money, and agents with a budget in money may not use it. What a provider does by itself, such as " +
+			"searching the web or fetching an address, is past the rules of agents, and refused but for --allow-hosted.",
 		Example: "  clawjail secret set openai < key.txt\n  clawjail provider add openai --preset openai --price 'gpt-4o*=2.50/10'\n" +
 			"  clawjail provider add local --preset ollama --url http://models.internal:11434 --address 192.168.1.30",
 		Args: arguments(1, 1),
@@ -89,6 +90,7 @@ func newProviderAdd(p *program) *cobra.Command {
 			if request.Address, err = address(cmd, at); err != nil {
 				return err
 			}
+			request.Hosted = flags.Hosted
 			if request.Prices, err = priceList(cmd, prices); err != nil {
 				return err
 			}
@@ -121,6 +123,8 @@ func newProviderAdd(p *program) *cobra.Command {
 	f.StringVar(&flags.BaseURL, "url", "", "base `URL`, before /v1 or /api")
 	f.StringArrayVar(&flags.Models, "model", nil, "`pattern` of models that it has, such as 'gpt-*'; may be repeated")
 	f.StringArrayVar(&prices, "price", nil, "cost of models, as `PATTERN=INPUT/OUTPUT` per million tokens; may be repeated")
+	f.StringSliceVar(&flags.Hosted, "allow-hosted", nil,
+		"`names` of what it may do by itself for agents: web_search, mcp, fetch, stored and others (default nothing)")
 	f.StringVar(&flags.Secret, "secret", "", "`name` of the secret in the vault (default the name of the provider)")
 	f.StringVar(&inject, "inject", "", "how the key goes in: bearer, header, query or none (default as the language has it)")
 	f.StringVar(&flags.Inject.Name, "inject-name", "", "`name` of the header or the query parameter")

@@ -58,7 +58,7 @@ func (c *Console) listProviders(q *request) error {
 }
 
 func (c *Console) showProvider(q *request, f *form, again bool) error {
-	page, err := c.entryPage(q, f, "inject_name", "address", "note")
+	page, err := c.entryPage(q, f, "inject_name", "hosted", "address", "note")
 	if err != nil {
 		return err
 	}
@@ -106,6 +106,7 @@ func formOfProvider(p egress.Provider, agents map[string]identity.Agent) *form {
 		prices = append(prices, price.String())
 	}
 	f.Values.Set("prices", strings.Join(prices, "\n"))
+	f.Values.Set("hosted", strings.Join(p.Hosted, "\n"))
 	if p.Address.IsValid() {
 		f.Values.Set("address", p.Address.String())
 	}
@@ -113,7 +114,7 @@ func formOfProvider(p egress.Provider, agents map[string]identity.Agent) *form {
 }
 
 // providerFields are the fields of the form by the names that the provider has for them.
-var providerFields = map[string]string{"inject.type": "inject", "inject.name": "inject_name", "models": "models", "prices": "prices",
+var providerFields = map[string]string{"inject.type": "inject", "inject.name": "inject_name", "models": "models", "prices": "prices", "hosted": "hosted",
 	"tenant": "whose", "agent": "whose"}
 
 func (c *Console) putProvider(q *request) error {
@@ -123,7 +124,7 @@ func (c *Console) putProvider(q *request) error {
 	}
 	body := api.ProviderRequest{
 		Whose: whoseOf(f.Get("whose")), Name: f.Get("name"), BaseURL: f.Get("base_url"), Secret: f.Get("secret"), Wire: egress.Wire(f.Get("wire")),
-		Models: f.Words("models"), Inject: egress.Injection{Type: egress.InjectionType(f.Get("inject")), Name: f.Get("inject_name")},
+		Models: f.Words("models"), Hosted: f.Words("hosted"), Inject: egress.Injection{Type: egress.InjectionType(f.Get("inject")), Name: f.Get("inject_name")},
 		Note: f.Get("note"), Address: f.address("address"),
 	}
 	if text := f.Get("priority"); text != "" {

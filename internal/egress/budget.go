@@ -23,6 +23,8 @@ const (
 type Tokens struct {
 	Input, Output int64
 	MicroCost     int64
+	// Unpriced says that nobody has said what the model costs. With a budget in money such a request is refused.
+	Unpriced bool
 	// Day is that of the charge that this corrects, as [Book.Day] said then; empty for today. Without it a correction
 	// after midnight is one of the wrong day.
 	Day string
@@ -48,6 +50,11 @@ func (b *Book) Charge(ctx context.Context, w Who, provider, model string, reques
 		budget, err := b.View(w).budget()
 		if err != nil {
 			return err
+		}
+		if budget.CostPerDay > 0 && t.Unpriced {
+			return problem.New(problem.PriceUnknown,
+				"Use a model with a price. An operator can say the price: clawjail provider add NAME --price 'MODEL=INPUT/OUTPUT'.",
+				"the budget of this agent is in money, and the model %q has no price", clip(model))
 		}
 		limit = store.UsageLimit{Tokens: budget.TokensPerDay, MicroCost: microCost(budget.CostPerDay)}
 	} else {

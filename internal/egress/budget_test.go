@@ -197,3 +197,17 @@ func TestBudgetsHoldWhateverHappensAtOnce(t *testing.T) {
 		}
 	})
 }
+
+func TestAModelWithoutAPriceIsNotFreeUnderABudgetInMoney(t *testing.T) {
+	w := newWorld(t)
+	unpriced := func(requests int64) error {
+		return w.Charge(w.ctx, agent(w.bot), "p", "m", requests, Tokens{Input: 1, Unpriced: true})
+	}
+	w.must(unpriced(1)) // nobody has set a budget
+	w.budget(Budget{TokensPerDay: 1000})
+	w.must(unpriced(1))
+	w.budget(Budget{CostPerDay: 1})
+	w.wantCode("a budget in money", unpriced(1), problem.PriceUnknown)
+	w.must(unpriced(0)) // what was used was used
+	w.must(w.Charge(w.ctx, agent(w.bot), "p", "m", 1, Tokens{Input: 1}))
+}

@@ -137,7 +137,8 @@ const (
 	WireOllama    Wire = "ollama"
 )
 
-// Price is money per million tokens. A model without a price costs nothing, and Usage says so.
+// Price is money per million tokens. A model without a price is not counted as money, Usage says so, and an agent with a
+// budget in money may not use it.
 type Price struct {
 	Model  string  `json:"model"` // a pattern like those in Models
 	Input  float64 `json:"input"`
@@ -158,6 +159,9 @@ type Provider struct {
 	// bearer for ollama if there is a secret).
 	Inject Injection `json:"inject,omitzero"`
 	Prices []Price   `json:"prices,omitempty"`
+	// Hosted names what the provider may do by itself when an agent asks for it, such as web_search, mcp, fetch or stored.
+	// Nothing, when it is empty.
+	Hosted []string `json:"hosted,omitempty"`
 }
 
 // Tool is something that an agent may do with execute: an absolute URL whose host and path may be patterns (see

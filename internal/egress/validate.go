@@ -366,12 +366,21 @@ func validProvider(f *flaws, p Provider) {
 		f.add(problem.BadLimit, "priority", "1 to 999; lower comes first", "is %d", p.Priority)
 	}
 	validInjection(f.at("inject"), p.Inject, false)
+	validHosted(f, p.Hosted)
 	f.check(len(p.Prices) <= maxModels, "prices", "are more than %d", maxModels)
 	for _, price := range p.Prices[:min(len(p.Prices), maxModels)] {
 		validModel(f, "prices", price.Model)
 		if !money(price.Input) || !money(price.Output) {
 			f.add(problem.BadLimit, "prices", "0 to 1000000000", "a price of %q is not an amount", clip(price.Model))
 		}
+	}
+}
+
+func validHosted(f *flaws, names []string) {
+	f.check(len(names) <= maxModels, "hosted", "are more than %d", maxModels)
+	for _, name := range names[:min(len(names), maxModels)] {
+		f.check(name != "" && len(name) <= 64 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") == "", "hosted",
+			"%q is not the name of what a provider does, such as web_search", clip(name))
 	}
 }
 

@@ -123,6 +123,8 @@ const (
 	ServiceUnknown    = "service_unknown"
 	ModelUnknown      = "model_unknown"
 	BudgetExceeded    = "budget_exceeded"
+	PriceUnknown      = "price_unknown"
+	HostedDenied      = "hosted_denied"
 	TokenMismatch     = "token_mismatch"
 	TooLarge          = "too_large"
 	ResponseBlocked   = "response_blocked"
@@ -251,6 +253,8 @@ func Codes() []Info {
 		{CredentialMissing, http.StatusNotFound, "the vault has no secret of that name for the agent", "store it: `clawjail secret set SERVICE`"},
 		{ServiceUnknown, http.StatusNotFound, "the agent has no service of that name", "declare it: `clawjail service add`"},
 		{ModelUnknown, http.StatusNotFound, "no provider of the agent has that model", "declare a provider that has it: `clawjail provider add`"},
+		{PriceUnknown, http.StatusForbidden, "the agent has a budget in money, and the model has no price", "say it: `clawjail provider add NAME --price`"},
+		{HostedDenied, http.StatusForbidden, "the provider of a model would do something by itself, past the agent's rules", "send the data itself, or allow it: `clawjail provider add NAME --allow-hosted`"},
 		{BudgetExceeded, http.StatusTooManyRequests, "the agent has used what it may use of models today", "wait until midnight UTC, or raise the budget of the agent"},
 		{TokenMismatch, http.StatusProxyAuthRequired, "the token is not one of the agent whose jail it came from", "use the token of the agent whose jail it is"},
 		{TooLarge, http.StatusRequestEntityTooLarge, "a body is larger than the limit", "send less"},

@@ -54,6 +54,11 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 		h.refuse(w, r, e.wire, unknownModel(e, a.model, v))
 		return
 	}
+	if a.body, p = checkHosted(a, e, provider.Hosted); p != nil {
+		h.note(p, c, provider, nil)
+		h.refuse(w, r, e.wire, p)
+		return
+	}
 	key, p := h.key(r.Context(), c, provider)
 	if p != nil {
 		h.note(p, c, provider, nil)

@@ -32,10 +32,10 @@ func estimate(e endpoint, a ask, p egress.Provider) egress.Tokens {
 // priced puts the provider's price on a number of tokens. Prices are per million tokens, so a token costs as many
 // millionths.
 func priced(p egress.Provider, model string, input, output int64) egress.Tokens {
-	t := egress.Tokens{Input: input, Output: output}
+	t := egress.Tokens{Input: input, Output: output, Unpriced: true}
 	for _, price := range p.Prices {
 		if matches(price.Model, model) {
-			t.MicroCost = micro(float64(input)*price.Input + float64(output)*price.Output)
+			t.MicroCost, t.Unpriced = micro(float64(input)*price.Input+float64(output)*price.Output), false
 			break
 		}
 	}

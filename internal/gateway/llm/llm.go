@@ -3,8 +3,12 @@
 //
 // A request names a model; the first provider of the agent that has it serves it. The provider's key comes from the
 // vault, goes into the request after everything else has been decided, and is taken out of the answer. The body goes
-// on as the agent wrote it, byte for byte, but for one field: a chat stream of OpenAI's wire that does not ask for its
-// usage is made to, and the event that this adds is kept from the agent. Answers pass as they come, event by event.
+// on as the agent wrote it, byte for byte, but for two fields: a chat stream of OpenAI's wire that does not ask for its
+// usage is made to, and the event that this adds is kept from the agent; and a response of that wire is not kept by the
+// provider. Answers pass as they come, event by event.
+//
+// What a provider would do by itself (search the web, fetch an address, call a server, run code, answer from what it
+// keeps) is refused unless its entry allows that by name: no rule of the agent's decides about it.
 //
 // # Counting
 //

