@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/target"
 
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -27,6 +28,21 @@ func (b *Browser) Administered(ctx context.Context) error {
 	if said != blockedByPolicy {
 		return problem.New(problem.JailFailed, "`clawjail template verify` looks for the reason",
 			"the browser does not obey its policies: it opened a local file")
+	}
+	return b.foremost(ctx)
+}
+
+// foremost brings the first page to the front again: a page that is behind another's window is not drawn.
+func (b *Browser) foremost(ctx context.Context) error {
+	all, err := cdp.Do(ctx, b.conn.Browser(), target.GetTargets, target.GetTargetsParams{})
+	if err != nil {
+		return explain(err, "look at the pages of the browser")
+	}
+	for _, t := range all.TargetInfos {
+		if t.Type == "page" && !b.hiddenContext(string(t.BrowserContextID)) {
+			_, err := cdp.Do(ctx, b.conn.Browser(), target.ActivateTarget, target.ActivateTargetParams{TargetID: t.TargetID})
+			return explain(err, "bring the page to the front")
+		}
 	}
 	return nil
 }
