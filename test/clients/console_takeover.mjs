@@ -18,6 +18,7 @@ const listen = () => {
 await scene('an agent opens a session, and its script listens wherever it can', async () => {
   agent = await must('POST', '/v1/agents', { name: agentName })
   const { key } = agent
+  await must('PUT', `/v1/agents/${agentName}/settings`, { browser: 'open' })
   session = await must('POST', '/v1/sessions', { record: 'audit', access: 'cdp' }, key)
   token = await must('POST', `/v1/sessions/${session.id}/tokens`, { scope: 'cdp' }, key)
   client = await chromium.connectOverCDP(token.cdp_url)
