@@ -120,5 +120,12 @@ func TestCredentialsAndModelsAreNoWayOutOfAJail(t *testing.T) {
 		must("agent", "limits", "asker", "--cost-per-day", "10")
 		refused("the same, with a budget in money", "/v1/chat/completions", unpriced, "price_unknown")
 		passes("one with a price", "/v1/chat/completions", `{"model":"gpt-4o","messages":[]}`, "gpt-4o")
+
+		must("agent", "limits", "asker", "--tokens-per-day", "3000")
+		long := `{"model":"gpt-4o","max_tokens":10,"messages":[{"role":"user","content":"` + strings.Repeat("a", 2500) + `"}]}`
+		refused("more bytes than the budget has tokens", "/v1/chat/completions", long, "budget_exceeded")
+		refused("an answer without a bound", "/v1/chat/completions", `{"model":"gpt-4o","messages":[]}`, "budget_exceeded")
+		refused("a bound that is not of this endpoint", "/v1/chat/completions", `{"model":"gpt-4o","max_output_tokens":10,"messages":[]}`, "budget_exceeded")
+		passes("a short one with a short answer", "/v1/chat/completions", `{"model":"gpt-4o","max_tokens":10,"messages":[]}`, "gpt-4o")
 	})
 }

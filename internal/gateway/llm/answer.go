@@ -17,7 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// exchange is one request to a model, from its estimate to what it used.
+// exchange is one request to a model, from its reservation to what it used.
 type exchange struct {
 	endpoint endpoint
 	ask      ask
@@ -54,7 +54,7 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 		h.refuse(w, r, e.wire, unknownModel(e, a.model, v))
 		return
 	}
-	if a.body, p = checkHosted(a, e, provider.Hosted); p != nil {
+	if a.body, a.unseen, p = checkHosted(a, e, provider.Hosted); p != nil {
 		h.note(p, c, provider, nil)
 		h.refuse(w, r, e.wire, p)
 		return
@@ -66,7 +66,7 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 		return
 	}
 	defer func() { key.values.Wipe() }() // they are those of the last attempt
-	x := &exchange{endpoint: e, ask: a, caller: c, provider: provider, started: h.Now(), reserved: estimate(e, a, provider)}
+	x := &exchange{endpoint: e, ask: a, caller: c, provider: provider, started: h.Now(), reserved: reservation(e, a, provider)}
 	if p := h.reserve(r.Context(), x); p != nil {
 		h.refuse(w, r, e.wire, p)
 		return
@@ -130,7 +130,7 @@ func unknownModel(e endpoint, model string, v view) *problem.Error {
 		"no provider of this agent has the model %q", model)
 }
 
-// reserve debits the estimate.
+// reserve debits the most that a request may use.
 func (h *Handler) reserve(ctx context.Context, x *exchange) *problem.Error {
 	if x.endpoint.free {
 		x.reserved = egress.Tokens{}
@@ -148,7 +148,7 @@ func (h *Handler) reserve(ctx context.Context, x *exchange) *problem.Error {
 	return problem.Wrap(err, problem.DatabaseUnavailable, "try again later", "the budget of this agent cannot be looked up at the moment")
 }
 
-// settle debits the difference between the estimate and what was used, and writes the line of the log.
+// settle debits the difference between the reservation and what was used, and writes the line of the log.
 func (h *Handler) settle(x *exchange, used egress.Tokens, estimated bool) {
 	if !x.endpoint.free {
 		// The agent may be gone; what it used is debited all the same.

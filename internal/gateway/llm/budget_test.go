@@ -14,25 +14,42 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-func TestEstimates(t *testing.T) {
-	p := egress.Provider{Prices: []egress.Price{{Model: "cheap*", Input: 0.5, Output: 1}, {Model: "*", Input: 2, Output: 4}}}
+// TestReservationsAreTheMostThatARequestMayUse: every byte is a token, and a bound that the endpoint does not read is none.
+func TestReservationsAreTheMostThatARequestMayUse(t *testing.T) {
+	p := egress.Provider{Prices: []egress.Price{{Model: "cheap*", Input: 0.5, Output: 1}, {Model: "*", Input: 2, Output: 4}}, Hosted: []string{hostedStored}}
+	const responses, messages, ollama = pathResponses, "/v1/messages", "/api/chat"
 	for _, c := range []struct {
-		path, body string
-		want       egress.Tokens
+		path, body    string
+		input, output int64 // input beside the body's
+		price         [2]float64
 	}{
-		{pathChat, `{"model":"cheap-1"}`, egress.Tokens{Input: 5, Output: 4096, MicroCost: 4099}},
-		{pathChat, `{"model":"dear"}`, egress.Tokens{Input: 4, Output: 4096, MicroCost: 8 + 4*4096}},
-		{pathChat, `{"model":"dear","max_tokens":10,"n":3}`, egress.Tokens{Input: 10, Output: 30, MicroCost: 140}},
-		{pathChat, `{"model":"dear","n":1e300,"max_tokens":1e300}`, egress.Tokens{Input: 12, Output: mostTokens, MicroCost: 24 + 4*mostTokens}},
-		{"/v1/embeddings", `{"model":"dear"}`, egress.Tokens{Input: 4, MicroCost: 8}},
+		{pathChat, `{"model":"cheap-1"}`, 1024, 131072, [2]float64{0.5, 1}},
+		{pathChat, `{"model":"dear"}`, 1024, 131072, [2]float64{2, 4}},
+		{pathChat, `{"model":"dear","max_tokens":10,"n":3}`, 1024, 30, [2]float64{2, 4}},
+		{pathChat, `{"model":"dear","max_tokens":10,"max_completion_tokens":20}`, 1024, 20, [2]float64{2, 4}},
+		{pathChat, `{"model":"dear","n":1e300,"max_tokens":1e300}`, 1024, mostTokens, [2]float64{2, 4}},
+		{pathChat, `{"model":"dear","max_output_tokens":1}`, 1024, 131072, [2]float64{2, 4}},
+		{responses, `{"model":"dear","max_output_tokens":7}`, 1024, 7, [2]float64{2, 4}},
+		{responses, `{"model":"dear","max_tokens":1}`, 1024, 131072, [2]float64{2, 4}},
+		{responses, `{"model":"dear","max_output_tokens":7,"previous_response_id":"r","store":false}`, 1024 + 1048576, 7, [2]float64{2, 4}},
+		{messages, `{"model":"dear","max_tokens":9}`, 1024, 9, [2]float64{2, 4}},
+		{ollama, `{"model":"dear","options":{"num_predict":5}}`, 1024, 5, [2]float64{2, 4}},
+		{ollama, `{"model":"dear","options":{"num_predict":-1}}`, 1024, 131072, [2]float64{2, 4}},
+		{ollama, `{"model":"dear","num_predict":5,"max_tokens":5}`, 1024, 131072, [2]float64{2, 4}},
+		{"/v1/embeddings", `{"model":"dear"}`, 1024, 0, [2]float64{2, 4}},
 	} {
 		e := endpointOf(t, c.path)
-		a, p2 := readAsk([]byte(c.body), e)
-		if p2 != nil {
-			t.Fatal(p2)
+		a, refusal := readAsk([]byte(c.body), e)
+		if refusal == nil {
+			a.body, a.unseen, refusal = checkHosted(a, e, p.Hosted)
 		}
-		if got := estimate(e, a, p); got != c.want {
-			t.Errorf("%s: %+v, want %+v", c.body, got, c.want)
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		want := egress.Tokens{Input: int64(len(a.body)) + c.input, Output: c.output}
+		want.MicroCost = int64(math.Ceil(float64(want.Input)*c.price[0] + float64(want.Output)*c.price[1]))
+		if got := reservation(e, a, p); got != want {
+			t.Errorf("%s: %+v, want %+v", c.body, got, want)
 		}
 	}
 }
@@ -51,7 +68,7 @@ func TestPriceThatMakesNoSenseIsNotFree(t *testing.T) {
 
 func TestBudgetIsAskedBeforeAnythingIsSent(t *testing.T) {
 	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
-	w.book.limit = 4000 // less than the estimate
+	w.book.limit = 4000 // less than an answer without a bound may have
 	got := w.post(pathChat, chatBody("openai-1"))
 	if got.status != http.StatusTooManyRequests || got.header.Get(headerRefusal) != problem.BudgetExceeded || w.reached() != 0 {
 		t.Errorf("%d %s, %d reached", got.status, got.body, w.reached())
@@ -62,7 +79,7 @@ func TestBudgetIsAskedBeforeAnythingIsSent(t *testing.T) {
 	}
 }
 
-func TestEstimateIsGivenBackWhenNothingWasSent(t *testing.T) {
+func TestReservationIsGivenBackWhenNothingWasSent(t *testing.T) {
 	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
 	w.refusal = problem.New(problem.HostDenied, "", "denied")
 	w.post(pathChat, chatBody("openai-1"))

@@ -7,15 +7,24 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 )
 
-// defaultOutput is the length of an answer that the request does not bound, for the estimate.
-const defaultOutput = 4096
+// What a request may use where it does not say. Both are the largest bounds of the models of today.
+const (
+	longestOutput  = 128 << 10 // tokens of one answer
+	longestContext = 1 << 20   // tokens of input that is not in the body
+	// unseenInput is what a provider adds by itself, such as its instructions for tools.
+	unseenInput = 1 << 10
+)
 
-// estimate is what a request may use.
-func estimate(e endpoint, a ask, p egress.Provider) egress.Tokens {
-	input := int64(len(a.body)+3) / 4
+// reservation is the most that a request may use: a token has at least one byte. What the gateway cannot see, because the
+// provider has it or gets it, is as long as a model can read.
+func reservation(e endpoint, a ask, p egress.Provider) egress.Tokens {
+	input := int64(len(a.body)) + unseenInput
+	if a.unseen {
+		input += longestContext
+	}
 	var output int64
 	if e.answers {
-		output = defaultOutput
+		output = longestOutput
 		if a.output > 0 {
 			output = a.output
 		}
@@ -70,14 +79,14 @@ func matches(pattern, model string) bool {
 	return strings.HasSuffix(rest, parts[len(parts)-1])
 }
 
-// difference is what has to be debited besides an estimate.
-func difference(used, estimated egress.Tokens) egress.Tokens {
+// difference is what has to be debited besides a reservation.
+func difference(used, reserved egress.Tokens) egress.Tokens {
 	return egress.Tokens{
-		Input: used.Input - estimated.Input, Output: used.Output - estimated.Output, MicroCost: used.MicroCost - estimated.MicroCost, Day: estimated.Day,
+		Input: used.Input - reserved.Input, Output: used.Output - reserved.Output, MicroCost: used.MicroCost - reserved.MicroCost, Day: reserved.Day,
 	}
 }
 
-// settle says what an answer used: exactly, when it says so and is complete, otherwise as an estimate. complete is false
+// settle says what an answer used: exactly, when it says so and is complete, otherwise as a guess. complete is false
 // when one of the sides left before the end, and the upstream may bill for more than was seen.
 func settle(e endpoint, c *counter, p egress.Provider, model string, reserved egress.Tokens, complete bool) (used egress.Tokens, estimated bool) {
 	input, output, said := c.usage()

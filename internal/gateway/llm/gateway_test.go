@@ -283,8 +283,8 @@ func TestProvidersOfOneAgentAreItsOwn(t *testing.T) {
 func TestRealBudgetHolds(t *testing.T) {
 	w := newWhole(t, jsonAnswer(http.StatusOK, `{"usage":{"prompt_tokens":100,"completion_tokens":300}}`))
 	w.serve("", nil)
-	w.entry("settings", "agent-1", "settings", egress.Settings{Budget: egress.Budget{TokensPerDay: 1000}}, func() bool {
-		return w.book.View(egress.Who{Tenant: "default", Agent: "agent-1"}).Settings().Budget.TokensPerDay == 1000
+	w.entry("settings", "agent-1", "settings", egress.Settings{Budget: egress.Budget{TokensPerDay: 2000}}, func() bool {
+		return w.book.View(egress.Who{Tenant: "default", Agent: "agent-1"}).Settings().Budget.TokensPerDay == 2000
 	})
 	passed := 0
 	for range 6 {

@@ -58,32 +58,34 @@ func ownTools() []string {
 type hosted struct {
 	endpoint endpoint
 	allowed  []string
+	used     bool // something that is allowed is asked for
 }
 
 // checkHosted refuses what the provider's entry does not allow by name, and returns the body to send: the responses of
-// OpenAI are kept by the provider unless the request says that they are not.
-func checkHosted(a ask, e endpoint, allowed []string) ([]byte, *problem.Error) {
+// OpenAI are kept by the provider unless the request says that they are not. unseen says that the provider may read more than
+// is in the body.
+func checkHosted(a ask, e endpoint, allowed []string) (body []byte, unseen bool, p *problem.Error) {
 	w := &hosted{endpoint: e, allowed: allowed}
 	if e.answers && searches(a.model) {
 		if p := w.need(hostedSearch); p != nil {
-			return nil, p
+			return nil, false, p
 		}
 	}
 	if p := w.value(jsontext.NewDecoder(bytes.NewBuffer(a.body)), "", 0); p != nil {
-		return nil, p
+		return nil, false, p
 	}
 	if e.path != pathResponses || slices.Contains(allowed, hostedStored) {
-		return a.body, nil
+		return a.body, w.used, nil
 	}
 	value, end, said := member(a.body, "store")
 	switch {
 	case !said:
 		start := bytes.IndexByte(a.body, '{') + 1 // the body is an object with a model in it
-		return spliced(a.body, start, start, `"store":false,`), nil
+		return spliced(a.body, start, start, `"store":false,`), w.used, nil
 	case value.Kind() == 'n':
-		return spliced(a.body, end-len(value), end, "false"), nil
+		return spliced(a.body, end-len(value), end, "false"), w.used, nil
 	}
-	return a.body, nil
+	return a.body, w.used, nil
 }
 
 // searches says whether a model looks for things on the web by itself.
@@ -99,6 +101,7 @@ func searches(model string) bool {
 
 func (w *hosted) need(name string) *problem.Error {
 	if slices.Contains(w.allowed, name) {
+		w.used = w.used || name != hostedFastLane
 		return nil
 	}
 	return problem.New(problem.HostedDenied,

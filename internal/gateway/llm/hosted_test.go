@@ -132,13 +132,13 @@ func FuzzHosted(f *testing.F) {
 			if p != nil {
 				continue
 			}
-			sent, p := checkHosted(a, e, nil)
+			sent, _, p := checkHosted(a, e, nil)
 			if p != nil {
 				continue
 			}
 			again := a
 			again.body = sent
-			if twice, p := checkHosted(again, e, nil); p != nil || string(twice) != string(sent) {
+			if twice, _, p := checkHosted(again, e, nil); p != nil || string(twice) != string(sent) {
 				t.Fatalf("%s: %s is read as %s, %v", e.path, body, twice, p)
 			}
 		}

@@ -12,12 +12,13 @@
 //
 // # Counting
 //
-// Before a request an estimate is debited: a token for every four bytes of the body, and as many as the request allows
-// for the answer (4096 when it does not say, times the number of choices). Afterwards the difference to what the
-// answer says is: its usage, where tokens that were read from or written to a cache count as input. An answer that
-// says nothing is estimated, at a token for every four bytes of text or for every event, whichever is more. When
-// either side leaves before the end, the upstream may bill more than was seen: the greater of the estimate and the
-// count stays. A request that never left, and one that was answered with an error, costs nothing.
+// Before a request the most that it may use is debited: a token for every byte of the body and 1024 for what a provider
+// adds, and as many as the request allows for the answer (131072 when it does not say, times the number of choices).
+// Where the provider may read what is not in the body, a whole context of 1048576 is debited too. Afterwards the
+// difference to what the answer says is: its usage, where tokens that were read from or written to a cache count as input.
+// An answer that says nothing counts as all of its input, and as a token for every four bytes of text or for every event,
+// whichever is more. When either side leaves before the end, the upstream may bill more than was seen: the greater of the
+// reservation and the count stays. A request that never left, and one that was answered with an error, costs nothing.
 //
 // Refusals have the shape of the wire's own errors, with the hint in the message and x-should-retry, so that SDKs show
 // them and do not repeat what cannot work. The header Clawjail-Refusal tells them from errors of a provider.
@@ -127,15 +128,17 @@ type endpoint struct {
 	answers, free bool
 	// streams is what a request gets that does not say whether it wants a stream.
 	streams bool
+	// bounds are the members that bound the answer. Those of other endpoints are not read here, by providers neither.
+	bounds []string
 }
 
 // endpoints are those that go to a provider; lists of models are answered here.
 func endpoints() []endpoint {
 	return []endpoint{
-		{wire: egress.WireOpenAI, path: pathChat, method: http.MethodPost, answers: true},
-		{wire: egress.WireOpenAI, path: pathResponses, method: http.MethodPost, answers: true},
+		{wire: egress.WireOpenAI, path: pathChat, method: http.MethodPost, answers: true, bounds: []string{"max_tokens", "max_completion_tokens"}},
+		{wire: egress.WireOpenAI, path: pathResponses, method: http.MethodPost, answers: true, bounds: []string{"max_output_tokens"}},
 		{wire: egress.WireOpenAI, path: "/v1/embeddings", method: http.MethodPost},
-		{wire: egress.WireAnthropic, path: "/v1/messages", method: http.MethodPost, answers: true},
+		{wire: egress.WireAnthropic, path: "/v1/messages", method: http.MethodPost, answers: true, bounds: []string{"max_tokens"}},
 		{wire: egress.WireAnthropic, path: "/v1/messages/count_tokens", method: http.MethodPost, free: true},
 		{wire: egress.WireOllama, path: "/api/chat", method: http.MethodPost, answers: true, streams: true},
 		{wire: egress.WireOllama, path: "/api/generate", method: http.MethodPost, answers: true, streams: true},

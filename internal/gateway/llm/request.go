@@ -27,6 +27,8 @@ type ask struct {
 	choices int64
 	// hidden says that the usage in the stream was asked for by the gateway, and is kept from the agent.
 	hidden bool
+	// unseen says that the provider may read more than the body.
+	unseen bool
 	body   []byte
 }
 
@@ -43,7 +45,7 @@ const (
 	keyPredict       = "num_predict"
 )
 
-// lengthKeys say how long an answer may be.
+// lengthKeys say how long an answer may be, at one endpoint or another.
 func lengthKeys() []string {
 	return []string{"max_tokens", "max_completion_tokens", "max_output_tokens"}
 }
@@ -177,7 +179,7 @@ func (a *ask) take(key string, value jsontext.Value, e endpoint) *problem.Error 
 			return a.takeOptions(value)
 		}
 	default:
-		for _, known := range lengthKeys() {
+		for _, known := range e.bounds {
 			if key != known {
 				continue
 			}

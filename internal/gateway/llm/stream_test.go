@@ -174,7 +174,7 @@ func TestEveryWireIsDebitedByItsUsage(t *testing.T) {
 				t.Errorf("the log says %s", w.log)
 			}
 			first := w.book.charges[0]
-			if first.requests != 1 || first.who.Agent != "agent-1" || first.who.Tenant != "default" || first.Input != int64(len(w.bodies[0])+3)/4 {
+			if first.requests != 1 || first.who.Agent != "agent-1" || first.who.Tenant != "default" || first.Input != int64(len(w.bodies[0]))+unseenInput {
 				t.Errorf("first debited %+v", first)
 			}
 		})
@@ -207,7 +207,7 @@ func TestAnswersWithoutUsageAreEstimated(t *testing.T) {
 			}
 			got := w.debited()
 			_, sent := w.last()
-			if got.Output != c.output || got.Input != int64(len(sent)+3)/4 || got.MicroCost != got.Input*10+got.Output*30 {
+			if got.Output != c.output || got.Input != int64(len(sent))+unseenInput || got.MicroCost != got.Input*10+got.Output*30 {
 				t.Errorf("debited %+v", got)
 			}
 			if !strings.Contains(w.log.String(), "estimated=true") {
