@@ -71,6 +71,9 @@ type Spec struct {
 	Admit bool `json:"admit,omitempty"`
 	// Mounts are folders of the operator's that the jail sees.
 	Mounts []Mount `json:"mounts,omitempty"`
+	// UnixSockets lets programs of the jail use UNIX sockets although it has Mounts. Whoever shares those folders, another
+	// jail or a program of the host, can then be connected with it past the gateway. Without Mounts they can be used anyway.
+	UnixSockets bool `json:"unix_sockets,omitempty"`
 	// HomeFiles are copied into the home directory before the program starts, for what a program insists
 	// on reading from there (an NSS database with extra CAs). Total at most MaxHomeFiles bytes.
 	HomeFiles []File `json:"home_files,omitempty"`

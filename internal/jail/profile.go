@@ -32,7 +32,7 @@ type Bind struct {
 	Mapped bool
 }
 
-// SeccompProfile names one of the two system-call filters.
+// SeccompProfile names one of the system-call filters.
 type SeccompProfile string
 
 const (
@@ -40,6 +40,8 @@ const (
 	SeccompBrowser SeccompProfile = "browser"
 	// SeccompAgent allows neither.
 	SeccompAgent SeccompProfile = "agent"
+	// SeccompShared is SeccompAgent without UNIX sockets that could have an address.
+	SeccompShared SeccompProfile = "shared"
 )
 
 // Tmpfs is a writable memory file system in a jail.
@@ -90,7 +92,12 @@ func ProfileFor(s Spec, l Lease) Profile {
 	}
 	if s.Kind == KindAgent {
 		p.UID, p.GID = AgentUID, AgentUID
-		p.Seccomp = SeccompAgent
+		// A socket with a path connects whoever sees the file, past the gateway, and passes descriptors on. In a jail without
+		// folders of the host only its own programs do; its root is a clone, in which the files of others are other files.
+		p.Seccomp = SeccompShared
+		if len(s.Mounts) == 0 || s.UnixSockets {
+			p.Seccomp = SeccompAgent
+		}
 	}
 	if s.Agent != nil {
 		if s.Agent.State > 0 {

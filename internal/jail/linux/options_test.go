@@ -62,6 +62,7 @@ func TestFiltersAllowNothingThatIsDecidedElsewhere(t *testing.T) {
 	for profile, extra := range map[jail.SeccompProfile][]string{
 		jail.SeccompBrowser: {"socket", "socketpair", "clone", "unshare", "chroot", "setrlimit", "prlimit64"},
 		jail.SeccompAgent:   {"socket", "socketpair", "clone", "setrlimit", "prlimit64"},
+		jail.SeccompShared:  {"socket", "socketpair", "clone", "setrlimit", "prlimit64"},
 	} {
 		f, err := seccompFilter(profile)
 		must(t, err)

@@ -75,7 +75,7 @@ func NewRuntime(o Options, limits *Limiter) (_ *Runtime, err error) {
 			err = errors.Join(fmt.Errorf("prepare the runtime: %w", jail.Shortage(err)), r.Close())
 		}
 	}()
-	for _, p := range []jail.SeccompProfile{jail.SeccompBrowser, jail.SeccompAgent} {
+	for _, p := range []jail.SeccompProfile{jail.SeccompBrowser, jail.SeccompAgent, jail.SeccompShared} {
 		if r.filters[p], err = seccompFilter(p); err != nil {
 			return nil, err
 		}

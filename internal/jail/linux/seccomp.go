@@ -78,7 +78,7 @@ func seccompFilter(p jail.SeccompProfile) (*specs.LinuxSeccomp, error) {
 		filter.Architectures = filter.Architectures[:1] // the others can run code of older architectures
 	}
 	ours := decidedHere()
-	if p == jail.SeccompAgent {
+	if p == jail.SeccompAgent || p == jail.SeccompShared {
 		ours = slices.Concat(ours, slices.Collect(maps.Keys(ofModes())), slices.Collect(maps.Keys(opening())), []string{"openat2"})
 	}
 	var rules []specs.LinuxSyscall
@@ -94,6 +94,11 @@ func seccompFilter(p jail.SeccompProfile) (*specs.LinuxSeccomp, error) {
 		}
 	}
 	rules = slices.Concat(rules, socketRules(), limitRules())
+	if p == jail.SeccompShared {
+		rules = append(rules, pairRules()...)
+	} else {
+		rules = append(rules, allow("socket", equal(0, unix.AF_UNIX)), allow("socketpair", equal(0, unix.AF_UNIX)))
+	}
 	switch p {
 	case jail.SeccompBrowser:
 		rules = append(rules, optionRules()...)
@@ -101,7 +106,7 @@ func seccompFilter(p jail.SeccompProfile) (*specs.LinuxSeccomp, error) {
 			allow("clone", masked(0, newNamespaces&^(unix.CLONE_NEWUSER|unix.CLONE_NEWPID|unix.CLONE_NEWNET), 0)),
 			allow("unshare", equal(0, unix.CLONE_NEWUSER)),
 			allow("chroot"))
-	case jail.SeccompAgent:
+	case jail.SeccompAgent, jail.SeccompShared:
 		rules = append(rules, modeRules()...)
 		rules = append(rules,
 			allow("socket", equal(0, unix.AF_NETLINK), equal(2, unix.NETLINK_ROUTE)),
@@ -113,16 +118,25 @@ func seccompFilter(p jail.SeccompProfile) (*specs.LinuxSeccomp, error) {
 	return filter, nil
 }
 
-// socketRules allow local sockets, TCP and UDP. Everything else is refused: AF_VSOCK and AF_PACKET, raw sockets also
+// typeMask is the part of a socket's type that is its kind: SOCK_NONBLOCK and SOCK_CLOEXEC are in the same argument.
+const typeMask = 0xf
+
+// pairRules allow UNIX sockets that come as a connected pair, and can neither listen nor connect to another one: those of
+// streams. A filter does not see addresses, so that a socket which could have one is refused as a whole. One of datagrams
+// can be connected anew, or send to a path, also when it is one of a pair; SOCK_RAW is another word for them.
+func pairRules() (rules []specs.LinuxSyscall) {
+	for _, kind := range []uint64{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
+		rules = append(rules, allow("socketpair", equal(0, unix.AF_UNIX), masked(1, typeMask, kind)))
+	}
+	return rules
+}
+
+// socketRules allow TCP and UDP. UNIX sockets are for each profile to say. Everything else is refused: AF_VSOCK and AF_PACKET, raw sockets also
 // where a user namespace would give the capability, and netlink. An agent also has the netlink family that programs list
 // addresses with: it has no user namespace, and without one that family changes nothing. A browser has one, in which it
 // could make links.
 func socketRules() []specs.LinuxSyscall {
-	const typeMask = 0xf // SOCK_NONBLOCK and SOCK_CLOEXEC are in the same argument
-	rules := []specs.LinuxSyscall{
-		allow("socket", equal(0, unix.AF_UNIX)),
-		allow("socketpair", equal(0, unix.AF_UNIX)),
-	}
+	var rules []specs.LinuxSyscall
 	for _, family := range []uint64{unix.AF_INET, unix.AF_INET6} {
 		for _, kind := range []uint64{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
 			rules = append(rules, allow("socket", equal(0, family), masked(1, typeMask, kind)))
