@@ -84,7 +84,7 @@ func (s *Service) want(tenant, id string, a clawbots.Agent, driver string, from 
 		if a.Sharing == clawbots.Shared {
 			m.Make = []string{a.Name}
 		}
-		spec.Mounts = []jail.Mount{m}
+		spec.Mounts, spec.UnixSockets = []jail.Mount{m}, a.UnixSockets
 	}
 	if spec.Program.Env, spec.HomeFiles, err = s.environment(tenant, id, a, clawbots.AgentHome(a), spec.Image != "", from); err != nil {
 		return nil, err
@@ -164,14 +164,15 @@ func (s *Service) envOf(ctx context.Context, a identity.Agent, home string) (map
 	return s.environment(a.Tenant, a.ID, as, home, false, from)
 }
 
-// revisionOf marks everything that shapes a jail: jails of equal revisions are alike.
+// revisionOf marks everything that shapes a jail: jails of equal revisions are alike. Its first letters change when an
+// equal Spec is confined in another way, so that the next sync makes the jails anew.
 func revisionOf(spec jail.Spec) (string, error) {
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return "", fmt.Errorf("write down what a jail is made from: %w", err)
 	}
 	sum := sha256.Sum256(text)
-	return "r1-" + hex.EncodeToString(sum[:16]), nil
+	return "r2-" + hex.EncodeToString(sum[:16]), nil
 }
 
 // over says whether an agent's time is over.

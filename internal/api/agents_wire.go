@@ -56,6 +56,7 @@ type Declaration struct {
 	Workspace     string         `json:"workspace,omitempty"`
 	WorkspaceMode string         `json:"workspace_mode,omitempty"`
 	Sharing       string         `json:"sharing" enum:"isolated,dedicated,shared"`
+	UnixSockets   bool           `json:"unix_sockets,omitempty" doc:"it may use UNIX sockets although it has a workspace"`
 	Limits        DeclaredLimits `json:"limits,omitzero"`
 	Restart       string         `json:"restart,omitempty" enum:"always,on-failure,never"`
 	TTL           string         `json:"ttl,omitempty"`
@@ -184,7 +185,7 @@ func JailOf(k jail.KeptStatus) AgentJail {
 func DeclarationOf(a clawbots.Agent) *Declaration {
 	out := &Declaration{
 		Template: a.Template, Image: a.Image, Command: a.Command, Workspace: a.Workspace, WorkspaceMode: string(a.WorkspaceMode),
-		Sharing: string(a.Sharing), Restart: string(a.Restart), Env: slices.Sorted(maps.Keys(a.Env)), Webhook: a.Webhook, Browser: string(a.Browser),
+		UnixSockets: a.UnixSockets, Sharing: string(a.Sharing), Restart: string(a.Restart), Env: slices.Sorted(maps.Keys(a.Env)), Webhook: a.Webhook, Browser: string(a.Browser),
 		Services: a.Services, Rate: DeclaredRate(a.Rate), MCP: a.MCP, LLM: DeclaredLLM(a.LLM),
 		Limits: DeclaredLimits{Memory: sizeOf(a.Limits.Memory), CPU: a.Limits.CPU, Tasks: a.Limits.Tasks, Tmp: sizeOf(a.Limits.Tmp),
 			State: sizeOf(a.Limits.State), Files: a.Limits.Files},

@@ -60,6 +60,10 @@ func (f *file) agent(m *yamldoc.Map) Agent {
 	case a.Workspace != "" && a.WorkspaceMode == "":
 		a.WorkspaceMode = ReadWrite
 	}
+	m.Value("unix_sockets", func(v yamldoc.Value) (err error) {
+		a.UnixSockets, err = v.Bool()
+		return err
+	})
 	m.Map("limits", a.Limits.read)
 	m.Value("restart", word(&a.Restart, jail.RestartAlways, jail.RestartOnFailure, jail.RestartNever))
 	m.Value("ttl", duration(&a.TTL))

@@ -25,7 +25,7 @@ func Canonical(a Agent) []byte {
 // canonical leaves out what is the default for everybody. What the configuration decides is left as it is: it can change.
 func canonical(a Agent) Agent {
 	if a.Workspace == "" {
-		a.Sharing, a.WorkspaceMode = Isolated, ""
+		a.Sharing, a.WorkspaceMode, a.UnixSockets = Isolated, "", false
 	} else if a.WorkspaceMode == "" {
 		a.WorkspaceMode = ReadWrite
 	}
@@ -82,6 +82,7 @@ func newJailFields(old, new Agent) []compared {
 		{"workspace", orNone(old.Workspace), orNone(new.Workspace)},
 		{"workspace_mode", orNone(string(old.WorkspaceMode)), orNone(string(new.WorkspaceMode))},
 		{"sharing", orNone(string(old.Sharing)), orNone(string(new.Sharing))},
+		{"unix_sockets", fmt.Sprint(old.UnixSockets), fmt.Sprint(new.UnixSockets)},
 		{"limits.memory", orDefaultOf(old.Limits.Memory), orDefaultOf(new.Limits.Memory)},
 		{"limits.cpu", orDefaultOf(old.Limits.CPU), orDefaultOf(new.Limits.CPU)},
 		{"limits.tasks", orDefaultOf(old.Limits.Tasks), orDefaultOf(new.Limits.Tasks)},

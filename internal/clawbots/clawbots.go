@@ -47,6 +47,8 @@ type Agent struct {
 	Env     map[string]string `json:"env,omitempty"`
 	Webhook bool              `json:"webhook,omitempty"`
 	Browser Browser           `json:"browser,omitempty"`
+	// UnixSockets lets it use UNIX sockets although it has a workspace: whoever shares the folder can be connected with it.
+	UnixSockets bool `json:"unix_sockets,omitempty"`
 
 	// Allow are rules of the policy for the agent's jail and its browsers, in the file's order.
 	Allow []Rule `json:"allow,omitempty"`

@@ -200,6 +200,9 @@ func aboutDeclared(d api.Declaration) [][2]string {
 		{"workspace", strings.TrimSpace(d.Sharing + " " + d.Workspace + " " + d.WorkspaceMode)}, {"restart", d.Restart}, {"ttl", d.TTL},
 		{"env", strings.Join(d.Env, ", ")},
 	}
+	if d.UnixSockets {
+		out = append(out, [2]string{"unix sockets", "yes: whoever shares the workspace can be connected with it past the gateway"})
+	}
 	if d.Webhook {
 		out = append(out, [2]string{"webhook", "yes"})
 	}
