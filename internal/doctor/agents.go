@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -90,6 +93,36 @@ func (e *exam) root(key, root string) Result {
 		return r
 	}
 	return fine("%s", root)
+}
+
+// unixSockets lists the agents whose declarations let them use UNIX sockets in folders of the host.
+func unixSockets(_ context.Context, e *exam) Result {
+	files, err := filepath.Glob(filepath.Join(hostd.AgentsDir(e.Config), "*.json"))
+	if err != nil {
+		return e.failed(err)
+	}
+	var open []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return e.failed(err)
+		}
+		var declared jail.Kept
+		if err := json.Unmarshal(text, &declared); err != nil {
+			return warning("what is declared in %s cannot be read", file).hint("clawjail agent sync writes it anew")
+		}
+		if s := declared.Spec; s.UnixSockets && len(s.Mounts) > 0 && s.Agent != nil {
+			open = append(open, s.Agent.Key())
+		}
+	}
+	if len(open) == 0 {
+		return fine("no agent can use UNIX sockets in folders of the host")
+	}
+	return warning("UNIX sockets in their workspaces connect %s with whoever shares these folders, past the gateway", strings.Join(open, ", ")).
+		fact("agents", open).hint("leave unix_sockets out where it is not needed, and share these folders with nobody who must not be reached")
 }
 
 // containerEngine asks the engine, where one is there or is needed. Jails need none.

@@ -186,6 +186,12 @@ func takenAway() []struct {
 		}, Fail, "loop devices", "modprobe loop"},
 		{"agent_state", "the bound", func(f *fake) { fail(&f.State, errPlain) }, Fail, "says no", ""},
 		{"agent_state", "what enlarges", func(f *fake) { f.Root = f.t.TempDir() }, Warn, "without e2fsck and resize2fs", "e2fsprogs"},
+		{"unix_sockets", "the filter", func(f *fake) {
+			f.write("var/lib/clawjail/agents/open.json", `{"spec":{"agent":{"tenant":"default","name":"open"},"mounts":[{"source":"/srv/a"}],"unix_sockets":true}}`)
+			f.write("var/lib/clawjail/agents/own.json", `{"spec":{"agent":{"tenant":"default","name":"own"},"unix_sockets":true}}`)
+			f.write("var/lib/clawjail/agents/shut.json", `{"spec":{"agent":{"tenant":"default","name":"shut"},"mounts":[{"source":"/srv/a"}]}}`)
+		}, Warn, "connect open with whoever", "unix_sockets"},
+		{"unix_sockets", "what is declared", func(f *fake) { f.write("var/lib/clawjail/agents/open.json", `{"spec":`) }, Warn, "open.json cannot be read", "agent sync"},
 		{"workspace_roots", "a folder", func(f *fake) { f.Config.Agents.WorkspaceRoots = []string{"/srv/agents"} }, Warn, "/srv/agents of workspace_roots is not there", "sudo mkdir -p /srv/agents"},
 		{"workspace_roots", "the folder itself", func(f *fake) { f.link("/srv/agents", "/etc"); f.Config.Agents.WorkspaceRoots = []string{"/srv/agents"} }, Fail, "is a link", "write /etc into workspace_roots"},
 		{"workspace_roots", "the folders above", func(f *fake) {

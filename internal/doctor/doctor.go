@@ -122,6 +122,7 @@ func table() []check {
 		{"storage", true, storage},
 		{"agent_state", true, agentState},
 		{"workspace_roots", false, workspaceRoots},
+		{"unix_sockets", true, unixSockets},
 		{"cgroups", false, cgroups},
 		{"seccomp", false, seccomp},
 		{"user_namespaces", false, userNamespaces},
