@@ -31,7 +31,7 @@ type estate struct {
 	dir string
 }
 
-// newEstate makes an instance whose agents may have folders below dir/workspaces.
+// newEstate makes an instance whose agents may have folders below dir/workspaces. DIR in the settings becomes that dir.
 func newEstate(t *testing.T, more string) *estate {
 	t.Helper()
 	testenv.Root(t)
@@ -44,7 +44,7 @@ func newEstate(t *testing.T, more string) *estate {
 	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(filepath.Join(dir, "workspaces"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	settings := noPool + "workspace_roots: [" + filepath.Join(dir, "workspaces") + "]\n" + more
+	settings := noPool + "workspace_roots: [" + filepath.Join(dir, "workspaces") + "]\n" + strings.ReplaceAll(more, "DIR", dir)
 	b := prepareWith(t, instance.Options{Settings: settings}, func(o *instance.Options, _ string) { o.Templates = templates })
 	b.up()
 	return &estate{b, dir}
