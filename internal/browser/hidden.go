@@ -81,17 +81,23 @@ func (b *Browser) withHidden(ctx context.Context, run func(ctx context.Context, 
 	if err != nil {
 		return err
 	}
-	id := string(made.BrowserContextID)
+	h := &hiddenPage{b: b, context: string(made.BrowserContextID)}
 	defer func() {
 		tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), disposeTimeout)
 		defer cancel()
+		// Chromium ends itself a minute after a context whose hidden page was still there when it was disposed of.
+		if h.frame != "" {
+			_, closeErr := cdp.Do(tidy, b.conn.Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: target.ID(h.frame)})
+			if err != nil {
+				err = errors.Join(err, closeErr)
+			}
+		}
 		_, disposeErr := cdp.Do(tidy, b.conn.Browser(), target.DisposeBrowserContext,
 			target.DisposeBrowserContextParams(made))
 		if err != nil {
 			err = errors.Join(err, disposeErr)
 		}
 	}()
-	h := &hiddenPage{b: b, context: id}
 	if err := h.open(ctx); err != nil {
 		return err
 	}
