@@ -94,7 +94,7 @@ func sentPath(u *url.URL) string {
 // replayable says whether a request may be sent a second time when a connection turns out to be closed before anything
 // came back (RFC 9110 §9.2.2).
 func replayable(r *http.Request) bool {
-	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
+	if hasBody(r) {
 		return false
 	}
 	switch r.Method {
@@ -102,6 +102,20 @@ func replayable(r *http.Request) bool {
 		return !isWebSocket(r)
 	}
 	return false
+}
+
+func hasBody(r *http.Request) bool {
+	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
+}
+
+// lastOfConnection says whether nothing may follow a request on its connection: many servers leave the body of a GET
+// unread, and would take it for the next request, which no rule has seen.
+func lastOfConnection(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodPost, http.MethodPut, http.MethodPatch:
+		return false
+	}
+	return hasBody(r)
 }
 
 // hop is the way of one forwarded request: where it goes, on which connection.
@@ -171,6 +185,7 @@ func (u *upstream) within(wait time.Duration, r *http.Request) (*http.Response, 
 		u.close()
 	})
 	defer timer.Stop()
+	r.Close = r.Close || lastOfConnection(r)
 	resp, err := u.RoundTrip(r)
 	if err != nil {
 		u.close()
