@@ -19,7 +19,7 @@ import (
 
 // worldName is that of the isolated worlds in which our own code runs. They see the page's document and share nothing
 // else with it: a page that replaces Array or Element.prototype replaces its own.
-const worldName = "clawjail"
+const worldName = cdp.OwnWorld
 
 // The parts of the code that is installed in a world, once for each document. See inpage/.
 //

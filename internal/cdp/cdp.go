@@ -35,6 +35,9 @@ var (
 	ErrSessionGone = errors.New("session detached")
 )
 
+// OwnWorld is the name of the isolated worlds in which clawjail's own scripts run in a page.
+const OwnWorld = "clawjail"
+
 const (
 	// DefaultMaxBrowserFrame bounds one message of the browser: screenshots, PDFs and traces of tens of megabytes
 	// are normal, in base64.

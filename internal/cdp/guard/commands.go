@@ -38,7 +38,7 @@ func rewrittenCommands(mode Mode) map[string]rewritten {
 			"generatePreview", "throwOnSideEffect", "timeout", "scopeNumber").with("includeCommandLineAPI", drop).only()},
 		"Page.addScriptToEvaluateOnNewDocument": {command: members("source", "worldName", "runImmediately").
 			with("includeCommandLineAPI", drop).only()},
-		"Page.createIsolatedWorld": {command: world.only()},
+		"Page.createIsolatedWorld": {command: world.only(), reply: ownContext},
 		"Page.navigate": {command: members("referrer", "transitionType", "frameId", "referrerPolicy").
 			with("url", pageAddress).only()},
 		"Page.printToPDF": {command: members("landscape", "displayHeaderFooter", "printBackground", "scale", "paperWidth",
@@ -49,7 +49,7 @@ func rewrittenCommands(mode Mode) map[string]rewritten {
 			with("enableDurableMessages", drop).with("reportDirectSocketTraffic", drop).only()},
 		"Network.setExtraHTTPHeaders": {command: shape{"headers": headersWithout(notOfClients(mode))}.only()},
 		"Fetch.enable":                {command: fetchEnable},
-		"Fetch.continueRequest":       {command: request.only()},
+		"Fetch.continueRequest":       {command: continueRequest(request)},
 		"Fetch.fulfillRequest":        {command: fulfil.only()},
 		"Fetch.continueResponse":      {command: response.only()},
 		"Fetch.continueWithAuth":      {command: continueWithAuth},
@@ -223,7 +223,7 @@ func (g *Guard) own(session, stream string) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	remember(g.handles, handle{session, stream}, maxHandles)
+	remember(g.handles, handle{session, stream}, struct{}{}, maxHandles)
 }
 
 // stream says that the client was given the stream that a command names.

@@ -27,12 +27,12 @@ func rewrittenEvents(mode Mode) map[string]rewriter {
 		with("headersText", drop).with("requestHeadersText", drop)
 	handshake := members("status", "statusText").with("headers", redactedHeaders).with("requestHeaders", redactedHeaders).
 		with("headersText", drop).with("requestHeadersText", drop)
-	paused := members("requestId", "frameId", "resourceType", "responseErrorReason", "responseStatusCode",
+	held := members("requestId", "frameId", "resourceType", "responseErrorReason", "responseStatusCode",
 		"responseStatusText", "networkId", "redirectedRequestId").
 		with("request", request.event).with("responseHeaders", redactedHeaderList)
 	challenged := members("requestId", "frameId", "resourceType", "authChallenge").with("request", request.event)
 	if mode == Clean {
-		challenged["request"] = keep
+		challenged["request"], held["request"], held["responseHeaders"] = keep, keep, keep
 	}
 
 	events := map[string]rewriter{
@@ -54,8 +54,11 @@ func rewrittenEvents(mode Mode) map[string]rewriter {
 			with("request", shape{"headers": redactedHeaders}.event).pass(),
 		"Network.webSocketHandshakeResponseReceived": members("requestId", "timestamp").
 			with("response", handshake.event).pass(),
-		"Fetch.requestPaused": paused.pass(),
-		"Fetch.authRequired":  authRequired(challenged),
+		"Fetch.requestPaused":               requestPaused(held),
+		"Fetch.authRequired":                authRequired(challenged),
+		"Runtime.executionContextCreated":   contextCreated,
+		"Runtime.executionContextDestroyed": contextDestroyed,
+		"Runtime.executionContextsCleared":  contextsCleared,
 		"Browser.downloadProgress": members("guid", "totalBytes", "receivedBytes", "state").
 			with("filePath", baseName).pass(),
 		"Input.dragIntercepted":   shape{"data": members("items", "dragOperationsMask").with("files", baseNames).event}.pass(),
@@ -213,7 +216,7 @@ func authRequired(s shape) rewriter {
 			return nil, false
 		}
 		g.mu.Lock()
-		remember(g.challenges, handle{m.SessionID, id}, maxChallenges)
+		remember(g.challenges, handle{m.SessionID, id}, struct{}{}, maxChallenges)
 		g.mu.Unlock()
 		params, err := s.event(m.Params)
 		return params, err == nil

@@ -79,18 +79,22 @@ type Guard struct {
 	hidden     map[string]struct{} // sessions that the browser attached and the client does not know
 	handles    map[handle]struct{} // streams that the client may read
 	challenges map[handle]struct{} // authentication challenges of servers that the client was told of
+	paused     map[handle]paused   // requests that wait for the client
+	contexts   map[handle]struct{} // what scripts run in, by both its numbers, of which the client was told
 }
 
 // handle is something that the browser gave out on one session.
 type handle struct{ session, id string }
 
-// Bounds of what is remembered for one client. A page can make targets, sessions, streams and challenges without end.
+// Bounds of what is remembered for one client. A page can make targets, sessions, streams, requests and challenges without end.
 const (
 	maxTargets    = 16384
 	maxBrowsers   = 16
 	maxHidden     = 4096
 	maxHandles    = 1024
 	maxChallenges = 1024
+	maxPaused     = 4096
+	maxWorlds     = 16384
 )
 
 // New makes the guard of one client.
@@ -116,6 +120,8 @@ func New(options Options) (*Guard, error) {
 		hidden:     make(map[string]struct{}),
 		handles:    make(map[handle]struct{}),
 		challenges: make(map[handle]struct{}),
+		paused:     make(map[handle]paused),
+		contexts:   make(map[handle]struct{}),
 	}, nil
 }
 
@@ -138,6 +144,9 @@ func (g *Guard) Command(command *cdp.Message) *cdp.Message {
 	}
 	if rule.verdict == allow || rule.verdict == rewrite {
 		if err := rule.inLines(g.options.Mode, command.Params); err != nil {
+			return g.answer(command.Method, err)
+		}
+		if err := g.inContexts(command); err != nil {
 			return g.answer(command.Method, err)
 		}
 	}
@@ -262,12 +271,12 @@ func (g *Guard) isHidden(session string) bool {
 }
 
 // remember adds to a set that is bounded: when it is full, something else is forgotten.
-func remember[K comparable](set map[K]struct{}, key K, bound int) {
+func remember[K comparable, V any](set map[K]V, key K, what V, bound int) {
 	if _, known := set[key]; !known && len(set) >= bound {
 		for other := range set {
 			delete(set, other)
 			break
 		}
 	}
-	set[key] = struct{}{}
+	set[key] = what
 }

@@ -298,7 +298,11 @@ func TestNoRequestIsWrittenIntoAnother(t *testing.T) {
 			u.must(session, "Page.navigate", fmt.Sprintf(`{"url":"http://%s/"}`, host))
 			u.event("Page.loadEventFired")
 			u.must(session, "Fetch.enable", `{"patterns":[{"urlPattern":"*held*"}]}`)
+			next := base64Of("POST /next HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 1400\r\n\r\n")
 			for n, change := range []string{
+				`"postData":"` + next + `"`, `"method":"HEAD","postData":"` + next + `"`, `"method":"DELETE","postData":"` + next + `"`,
+				`"method":"GET"`, `"method":"OPTIONS"`, // of a request that has a body, see below
+				`"method":"PUT","postData":"` + base64Of("a body of its own\r\n\r\n") + `"`,
 				`"method":"TRACE"`, `"method":"TRACK"`, `"method":" TRACE"`, `"method":"TRACE\t"`,
 				`"method":` + string(quoted("POST /note HTTP/1.1\r\nHost: "+host+"\r\nContent-Length: 1400\r\n\r\nGET")),
 				`"method":` + string(quoted("GET http://"+elsewhere+"/ HTTP/1.1\r\nX-Rest:")),
@@ -309,8 +313,12 @@ func TestNoRequestIsWrittenIntoAnother(t *testing.T) {
 				fmt.Sprintf(`"url":"http://%s/elsewhere-held"`, elsewhere),
 				fmt.Sprintf(`"url":"http://%s/a\r\nX-Injected: yes"`, host),
 			} {
+				with := ""
+				if change == `"method":"GET"` || change == `"method":"OPTIONS"` {
+					with = ", {method: 'POST', body: 'POST /next HTTP/1.1'}"
+				}
 				done := u.post(session, "Runtime.evaluate", fmt.Sprintf(
-					`{"expression":"fetch('/held%d').then(a => a.text(), String)","awaitPromise":true,"returnByValue":true}`, n))
+					`{"expression":"fetch('/held%d'%s).then(a => a.text(), String)","awaitPromise":true,"returnByValue":true}`, n, with))
 				paused := u.until("the held request", func(m message) bool {
 					return m.Method == "Fetch.requestPaused" && strings.HasSuffix(findText(find([]byte(m.Params), "request"), "url"), fmt.Sprintf("/held%d", n))
 				})
@@ -328,21 +336,25 @@ func TestNoRequestIsWrittenIntoAnother(t *testing.T) {
 		}
 		account, other := try(g)
 		lines := strings.Split(account, "\r\n")
-		requests := 0
+		requests, method := 0, ""
 		for i, line := range lines {
 			switch {
 			case strings.HasSuffix(line, " HTTP/1.1"):
 				requests++
-				method, _, _ := strings.Cut(line, " ")
+				method, _, _ = strings.Cut(line, " ")
 				if !slices.Contains(methods, method) || i > 0 && lines[i-1] != "" {
 					t.Errorf("the site was sent %q after %q", line, lines[max(0, i-1)])
+				}
+			case strings.HasPrefix(line, "Content-Length: ") && line != "Content-Length: 0":
+				if !slices.Contains(withBody, method) {
+					t.Errorf("the site was sent a %s with %q", method, line)
 				}
 			case line == "Host: other.example", strings.HasPrefix(line, "X-Injected"),
 				strings.Contains(line, "sid=own"), strings.HasPrefix(strings.ToLower(line), "x-http-method"):
 				t.Errorf("the site was sent %q", line)
 			}
 		}
-		if requests < 10 || strings.Count(account, "sid="+injected) < 10 || !strings.Contains(account, "X-Kept: 1") {
+		if requests < 10 || strings.Count(account, "sid="+injected) < 10 || !strings.Contains(account, "X-Kept: 1") || !strings.Contains(account, "a body of its own") {
 			t.Errorf("%d requests came, and what came is\n%s", requests, account)
 		}
 		if !strings.Contains(other, "elsewhere-held") {
@@ -354,7 +366,7 @@ func TestNoRequestIsWrittenIntoAnother(t *testing.T) {
 
 		// Without the guard the browser writes all of it.
 		account, _ = try(nil)
-		for _, want := range []string{"TRACE /held", "POST /note HTTP/1.1", "Cookie: sid=own", http.MethodTrace} {
+		for _, want := range []string{"GET /held0 HTTP/1.1", "POST /next HTTP/1.1", "TRACE /held", "POST /note HTTP/1.1", "Cookie: sid=own", http.MethodTrace} {
 			if !strings.Contains(account, want) {
 				t.Errorf("without the guard the site is not sent %q:\n%s", want, account)
 			}

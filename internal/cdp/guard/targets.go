@@ -48,7 +48,7 @@ func (g *Guard) foreign(context string) bool {
 func (g *Guard) know(target string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	remember(g.targets, target, maxTargets)
+	remember(g.targets, target, struct{}{}, maxTargets)
 }
 
 func (g *Guard) knows(target string) bool {
@@ -312,7 +312,7 @@ func attachedToTarget(g *Guard, m *cdp.Message) (jsontext.Value, bool) {
 		return m.Params, true
 	}
 	g.mu.Lock()
-	remember(g.hidden, session, maxHidden)
+	remember(g.hidden, session, struct{}{}, maxHidden)
 	g.mu.Unlock()
 	g.act(session, "Runtime.runIfWaitingForDebugger", nil)
 	var params builder
@@ -336,6 +336,12 @@ func detachedFromTarget(g *Guard, m *cdp.Message) (jsontext.Value, bool) {
 			delete(g.challenges, key)
 		}
 	}
+	for key := range g.paused {
+		if key.session == session {
+			delete(g.paused, key)
+		}
+	}
+	g.forgetContexts(session)
 	_, hidden := g.hidden[session]
 	delete(g.hidden, session)
 	delete(g.severed, session)
