@@ -265,6 +265,8 @@ func TestAgentInAJailDrivesABrowserInAnother(t *testing.T) {
 	a := v.newAgent(v.issue("worker"))
 	end := a.admit()
 
+	t.Run("with the rules of the agent", func(t *testing.T) { boundByItsAgent(t, v, a) })
+
 	// Without that its browsers reach what the agent does, which is nothing.
 	if _, err := v.api.PutSettings(t.Context(), api.Whose{}, api.SettingsRequest{Browser: egress.BrowserOpen}); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,89 @@
+package test
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/test/injail"
+)
+
+// boundByItsAgent has an agent without rules open a browser, and changes what the agent may while it is open. A browser that
+// a person opened reaches the lab all the time.
+func boundByItsAgent(t *testing.T, v *laboratory, a *agent) {
+	a.do(t, injail.Command{Do: injail.Connect, URL: gatewayURL + "/mcp", Key: a.key})
+	own := a.openOne(t)
+	opened, err := v.api.Open(t.Context(), api.OpenRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	persons := opened.ID
+	defer v.close(persons)
+	defer a.call(t, "browser_close_session", map[string]any{"session": own})
+	const refused, reached = "Refused by the gateway", "lab"
+	see := func(what, session, want string) {
+		t.Helper()
+		p, err := v.api.Navigate(t.Context(), session, browser.Navigate{URL: v.lab.url("/login"), TimeoutMS: 60000})
+		if err != nil || p.Title != want {
+			t.Fatalf("%s, the browser sees %q, want %q: %v\nlog of the instance:\n%s", what, p.Title, want, err, v.Log())
+		}
+	}
+	rule := func(action policy.Action, target, address string) (remove func()) {
+		t.Helper()
+		r := api.RuleRequest{Whose: api.Whose{Agent: "worker"}, Action: action, Target: target, Priority: 10}
+		if address != "" {
+			r.Address = netip.MustParseAddr(address)
+		}
+		made, err := v.api.AddRule(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			t.Helper()
+			if err := v.api.RemoveRule(t.Context(), made.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	reach := func(reach egress.BrowserReach) {
+		t.Helper()
+		if _, err := v.api.PutSettings(t.Context(), api.Whose{Agent: "worker"}, api.SettingsRequest{Browser: reach}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lab := strings.TrimSuffix(v.lab.url("/"), "/")
+
+	see("opened by a person", persons, reached)
+	see("of an agent without rules", own, refused)
+	text, err := v.Run(t.Context(), "session", "dom", own, "--format", "text")
+	if err != nil || !strings.Contains(text, "rules add allow HOST --agent worker") || !strings.Contains(text, "browser: open") {
+		t.Errorf("the refusal does not say how to open it: %v\n%s", err, text)
+	}
+	explained, err := v.Run(t.Context(), "rules", "explain", lab, "--agent", "worker", "--surface", "browser")
+	if err == nil || !strings.Contains(explained, "no rule allows") {
+		t.Errorf("rules explain says %v: %s", err, explained)
+	}
+
+	remove := rule(policy.Allow, lab, "127.0.0.1")
+	see("with a rule of the agent", own, reached)
+	if r := a.try(t, injail.Command{Do: injail.Request, Method: http.MethodGet, URL: v.lab.url("/login"), Proxy: gatewayURL}); r.Status != http.StatusOK {
+		t.Errorf("the agent itself is answered %d by what its browser reaches", r.Status)
+	}
+	remove()
+	see("when the rule is gone", own, refused)
+
+	reach(egress.BrowserOpen)
+	see("with browser: open", own, reached)
+	remove = rule(policy.Deny, lab, "")
+	see("with browser: open and a rule of the agent that denies", own, refused)
+	see("opened by a person, with a rule of an agent that denies", persons, reached)
+	remove()
+	reach(egress.BrowserRules)
+	see("with browser: rules again", own, refused)
+	reach("") // as its tenant has it
+}
