@@ -34,9 +34,11 @@ clawbots:
     env: {PRICE: "$5", GREETING: "it's"}
   - name: reader
     workspace: ./workspaces/read
+    unix_sockets: true
     workspace_mode: ro
   - name: writer
     workspace: ./workspaces/write
+    unix_sockets: true
 `
 	path := d.file(agents)
 	file := filepath.Join(d.dir, "docker-compose.clawbots.yml")

@@ -142,7 +142,12 @@ func (o Options) service(a clawbots.Agent) (service, error) {
 	}
 	s.spec = jail.Spec{Kind: jail.KindAgent, Lifetime: jail.LifetimeKeep, Image: s.image, Program: jail.Program{Argv: a.Command, Wire: jail.WireStdio}, Limits: limits,
 		Agent: &jail.Agent{Tenant: o.Tenant, Name: a.Name, State: int64(either(a.Limits.State, o.Limits.State)), Token: true}}
+	if a.Workspace != "" && !a.UnixSockets {
+		return service{}, problem.New(problem.Unsupported, "declare unix_sockets: true if whoever shares the folder may be connected with it, or use clawjail agent sync",
+			"docker-compose cannot keep UNIX sockets from an agent with a workspace")
+	}
 	if a.Workspace != "" {
+		s.spec.UnixSockets = true
 		s.spec.Mounts = []jail.Mount{{Source: a.Workspace, Target: jail.WorkspaceDir, ReadOnly: a.WorkspaceMode == clawbots.ReadOnly}}
 	}
 	if err := s.spec.Validate(); err != nil {
@@ -205,9 +210,9 @@ func (o Options) head(out *document, f clawbots.File, services []service) {
 	}
 	out.comment("")
 	out.comment("What is different from clawjail agent sync: the engine is trusted to confine the containers as they are declared, /state has no size")
-	out.comment("limit, system calls are filtered by the engine's own list, and rules (allow, services, tools, rate, llm, ttl) are made with clawjail rules,")
-	out.comment("service and agent limits. On a host with control groups of version 1 the containers share the host's view of them, unless the engine's")
-	out.comment("daemon.json has \"default-cgroupns-mode\": \"private\".")
+	out.comment("limit, system calls are filtered by the engine's own list, so that UNIX sockets in workspaces connect who shares them, and rules (allow,")
+	out.comment("services, tools, rate, llm, ttl) are made with clawjail rules, service and agent limits. On a host with control groups of version 1 the")
+	out.comment("containers share the host's view of them, unless the engine's daemon.json has \"default-cgroupns-mode\": \"private\".")
 	if !o.External {
 		out.comment("The host must let these containers reach its port " + strconv.Itoa(int(o.Port)) + " only: --external uses the network of clawjail, which does so.")
 	}

@@ -42,13 +42,17 @@ const origin = `clawbots:
   - name: dev-bot
   - name: archive-bot
     workspace: ./workspaces/archive
+    unix_sockets: true
     workspace_mode: ro
   - name: researcher-bot
     workspace: ./workspaces/project-x
+    unix_sockets: true
   - name: writer-bot
     workspace: ./workspaces/project-x
+    unix_sockets: true
   - name: reviewer-bot
     workspace: ./workspaces/project-x
+    unix_sockets: true
     workspace_mode: ro
 `
 
@@ -58,6 +62,7 @@ const full = `clawbots:
     image: registry.example:5000/team/agent:1.2
     command: [/bin/sh, -c, "echo \"$HOME\" 'it''s' && sleep 1d"]
     workspace: "/srv/it's a $HOME: {x}"
+    unix_sockets: true
     restart: never
     env: {MODE: "a $b #c", EMPTY: ""}
     limits: {memory: 64MiB, cpu: 0.25, tasks: 32, tmp: 8MiB, state: 64MiB, files: 256}
@@ -86,6 +91,25 @@ func TestWhatIsWritten(t *testing.T) {
 		}
 		if got != string(want) {
 			t.Errorf("%s is not what is written; look at it, and write it with -update:\n%s", path, got)
+		}
+	}
+}
+
+// The engine's own list of system calls allows UNIX sockets, so that an agent with a workspace has to say that it may use them.
+func TestAnAgentWhoseSocketsStayOpenHasToSaySo(t *testing.T) {
+	for text, fine := range map[string]bool{
+		"clawbots: [{name: a}]": true,
+		"clawbots: [{name: a, workspace: /srv/a, unix_sockets: true}]": true,
+		"clawbots: [{name: a, workspace: /srv/a}]":                     false,
+		"clawbots: [{name: a, workspace: /srv/a, workspace_mode: ro}]": false,
+	} {
+		f, err := clawbots.Parse("clawbots.yml", []byte(text), "/srv")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := Write(&out, f, options()); fine != (err == nil) || !fine && (problem.CodeOf(err) != problem.Unsupported || out.Len() > 0) {
+			t.Errorf("%s: %v, and %d bytes are written", text, err, out.Len())
 		}
 	}
 }
