@@ -221,6 +221,9 @@ func (x *exit) open(ca *x509.CertPool) {
 		must(err)
 		x.models = append(x.models, p)
 	}
+	secrets.BindBy(func(_ context.Context, n vault.SecretName) ([]vault.Destination, error) {
+		return vault.ParseDestinations(book.Origins(n.Tenant, n.Agent, n.Service))
+	})
 	for name, value := range map[string]string{"forge": gitToken, "api": apiKey, "models": modelKey} {
 		must(secrets.PutSecret(ctx, vault.SecretName{Tenant: agent.Tenant, Service: name}, secret.New([]byte(value))))
 	}

@@ -101,6 +101,36 @@ func TestCredentialsAndModelsAreNoWayOutOfAJail(t *testing.T) {
 		must("agent", "tools", "asker", "--clear")
 		must("agent", "tools", "asker", "--add", "GET "+base+"/**", "--service", "api")
 		passes("a tool that names the service", "/v1/execute", request("api"), "Bearer "+key)
+
+		// The secret belongs to the one origin that it was for; whatever else an operator declares with it is refused.
+		other := "http://elsewhere.test:" + u.port()
+		must("service", "add", "wrong", "--url", other, "--address", "127.0.0.1", "--allow", "POST /**", "--secret", "api")
+		must("agent", "tools", "asker", "--add", "GET "+other+"/**", "--service", "wrong")
+		must("provider", "add", "wrong", "--wire", "openai", "--url", other, "--address", "127.0.0.1", "--model", "wrong-*", "--secret", "api")
+		for what, way := range map[string][2]string{
+			"a route":   {"/svc/wrong/x", "{}"},
+			"execute":   {"/v1/execute", `{"service":"wrong","url":"` + other + `/x"}`},
+			"providers": {"/v1/chat/completions", `{"model":"wrong-1","messages":[]}`},
+		} {
+			refused("the secret of another origin, by "+what, way[0], way[1], "secret_not_bound")
+		}
+		must("service", "add", "api", "--url", other, "--address", "127.0.0.1", "--allow", "POST /**")
+		refused("a service that was led elsewhere", "/svc/api/x", "{}", "secret_not_bound")
+		must("service", "add", "api", "--url", base, "--address", "127.0.0.1", "--allow", "POST /**")
+		passes("and back", "/svc/api/x", "{}", "Bearer "+key)
+		store := func(args ...string) {
+			t.Helper()
+			set := e.Command(t.Context(), append([]string{"secret", "set", "api"}, args...)...)
+			set.Stdin = strings.NewReader(key)
+			if out, err := set.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		}
+		store() // a new value does not change where it goes
+		refused("with a new value", "/svc/wrong/x", "{}", "secret_not_bound")
+		store("--origin", other)
+		passes("where whoever stored it says that it belongs there", "/svc/wrong/x", "{}", "Bearer "+key)
+		refused("and no longer elsewhere", "/svc/api/x", "{}", "secret_not_bound")
 	})
 
 	t.Run("models", func(t *testing.T) {

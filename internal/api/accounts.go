@@ -29,7 +29,7 @@ type Credentials interface {
 	NeedsRefresh(ctx context.Context, by identity.Principal, tenant string) ([]credential.Alert, error)
 
 	Secrets(ctx context.Context, by identity.Principal, tenant string) ([]vault.Secret, error)
-	PutSecret(ctx context.Context, by identity.Principal, name vault.SecretName, value secret.Value) error
+	PutSecret(ctx context.Context, by identity.Principal, name vault.SecretName, value secret.Value, origins ...string) error
 	DeleteSecret(ctx context.Context, by identity.Principal, name vault.SecretName) error
 
 	IssueGrant(ctx context.Context, by identity.Principal, r grant.Request) (grant.Token, grant.Grant, error)
@@ -250,7 +250,7 @@ func (a *API) putSecret(ctx context.Context, by identity.Principal, in *secretBo
 	if err := errors.Join(checkTenant(body.Tenant), checkText("agent", body.Agent)); err != nil {
 		return nil, err
 	}
-	return nil, a.Credentials.PutSecret(ctx, by, vault.SecretName{Tenant: body.Tenant, Agent: body.Agent, Service: in.Service}, body.Value)
+	return nil, a.Credentials.PutSecret(ctx, by, vault.SecretName{Tenant: body.Tenant, Agent: body.Agent, Service: in.Service}, body.Value, body.Origins...)
 }
 
 func (a *API) deleteSecret(ctx context.Context, by identity.Principal, in *secretInput) (*nothing, error) {

@@ -247,7 +247,7 @@ func (f *fakeCredentials) Capture(_ context.Context, _ identity.Principal, _ str
 	return nil, f.fail
 }
 
-func (f *fakeCredentials) PutSecret(_ context.Context, _ identity.Principal, name vault.SecretName, value secret.Value) error {
+func (f *fakeCredentials) PutSecret(_ context.Context, _ identity.Principal, name vault.SecretName, value secret.Value, _ ...string) error {
 	f.name, f.value = name, value.Append(nil)
 	return f.fail
 }

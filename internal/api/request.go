@@ -90,6 +90,8 @@ type SecretRequest struct {
 	Tenant string       `json:"tenant,omitempty" doc:"whose it is; the caller's own, or default, when it is left out"`
 	Agent  string       `json:"agent,omitempty" doc:"the id of the agent whose it is; for all agents of the tenant when it is left out"`
 	Value  secret.Value `json:"value" doc:"1 to 65536 bytes"`
+	// Origins are where it may go.
+	Origins []string `json:"origins,omitempty" nullable:"false" doc:"where it may go, such as https://api.example.com, or jail for MCP servers; as before, or the only one that is declared, when it is left out"`
 }
 
 // GrantRequest is the body that issues a grant.

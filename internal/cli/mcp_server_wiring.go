@@ -4,9 +4,11 @@ import (
 	"context"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/toolserver"
+	"github.com/clawjail/clawjail/internal/vault"
 )
 
 // newToolServers makes the service of MCP servers in jails. serversOf says what agents may use; keeper may be nil. What is
@@ -24,6 +26,25 @@ func newToolServers(o serveOptions, host *hostd.Client, keeper toolserver.Keeper
 		},
 		ServersOf: serversOf, Servers: o.config.MCPServers, Limits: o.config.Agents.Limits, Proxy: proxy, Version: o.version, Log: o.log, Now: o.now,
 	})
+}
+
+// bindSecrets lets what operators have declared say where secrets go that were stored without an origin, and binds those that
+// are there. One that cannot be bound is refused where it is used, so that it keeps nobody from starting.
+func bindSecrets(ctx context.Context, o serveOptions, r *ring, book *egress.Book, servers *toolserver.Service) {
+	r.vault.BindBy(func(ctx context.Context, n vault.SecretName) ([]vault.Destination, error) {
+		out, err := vault.ParseDestinations(book.Origins(n.Tenant, n.Agent, n.Service))
+		if err != nil || n.Agent != "" {
+			return out, err // servers have secrets of tenants
+		}
+		taken, err := servers.Takes(ctx, n.Tenant, n.Service)
+		if taken {
+			out = append(out, vault.InJail)
+		}
+		return out, err
+	})
+	if err := r.vault.BindDeclared(ctx); err != nil {
+		o.log.Warn("secrets could not be bound to where they go", "error", err)
+	}
 }
 
 // endToolServers ends every server, within the time that sessions have for it too.

@@ -45,13 +45,16 @@ func (s secretFlags) name(ctx context.Context, c *client.Client, service string)
 
 func newSecretSet(p *program) *cobra.Command {
 	var which secretFlags
+	var origins []string
 	cmd := &cobra.Command{
 		Use:   "set SERVICE",
 		Short: "Store a secret, or replace it",
 		Long: "Stores the credential of a service. The value comes from standard input; on a terminal it is typed, and not " +
 			"shown. The end of a line behind it is not part of it. It cannot be given on the command line, which other users " +
-			"of the machine can read.",
-		Example: "  clawjail secret set github < token.txt\n  clawjail secret set openai --agent writer",
+			"of the machine can read.\n\n" +
+			"A secret goes to the origins that it is bound to, and nowhere else. Without --origin, they are those that it had, or the " +
+			"only one that services, providers or MCP servers name it for, now or at its first use.",
+		Example: "  clawjail secret set tracker --origin https://api.example.com < key.txt\n  clawjail secret set openai --agent writer",
 		Args:    arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := p.client()
@@ -68,10 +71,11 @@ func newSecretSet(p *program) *cobra.Command {
 			}
 			value := secret.Own(data)
 			defer value.Wipe()
-			return c.PutSecret(cmd.Context(), name, value)
+			return c.PutSecret(cmd.Context(), name, value, origins...)
 		},
 	}
 	which.add(p, cmd)
+	cmd.Flags().StringArrayVar(&origins, "origin", nil, "`origin` that it may go to, such as https://api.example.com, or jail for MCP servers; may be repeated")
 	return cmd
 }
 
@@ -118,15 +122,23 @@ func newSecretList(p *program) *cobra.Command {
 }
 
 func secretRows(secrets []vault.Secret, agents map[string]string, now time.Time) [][]string {
-	rows := [][]string{{"SERVICE", "TENANT", "AGENT", "STORED", "USED"}}
+	rows := [][]string{{"SERVICE", "TENANT", "AGENT", "BOUND TO", "STORED", "USED"}}
 	for _, s := range secrets {
 		agent := agents[s.Agent]
 		if agent == "" {
 			agent = s.Agent
 		}
-		rows = append(rows, []string{printable(s.Service), s.Tenant, dash(printable(agent)), when(s.UpdatedAt, now), when(s.UsedAt, now)})
+		rows = append(rows, []string{printable(s.Service), s.Tenant, dash(printable(agent)), dash(boundTo(s)), when(s.UpdatedAt, now), when(s.UsedAt, now)})
 	}
 	return manyTenants(rows, 1)
+}
+
+func boundTo(s vault.Secret) string {
+	var out []string
+	for _, to := range s.BoundTo {
+		out = append(out, printable(string(to)))
+	}
+	return strings.Join(out, " ")
 }
 
 func newSecretRemove(p *program) *cobra.Command {

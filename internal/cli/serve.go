@@ -201,6 +201,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	if err != nil {
 		return errors.Join(err, end())
 	}
+	bindSecrets(ctx, o, ring, book, servers)
 	end = func() error {
 		// Beside each other: each has its own time for it.
 		var group errgroup.Group

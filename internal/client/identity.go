@@ -75,8 +75,8 @@ func (c *Client) Secrets(ctx context.Context, tenant string) ([]vault.Secret, er
 }
 
 // PutSecret stores a secret, or replaces the one of the same name. It does not keep or wipe value.
-func (c *Client) PutSecret(ctx context.Context, n vault.SecretName, value secret.Value) error {
-	return c.do(ctx, http.MethodPut, pathOf("secrets", n.Service), nil, api.SecretRequest{Tenant: n.Tenant, Agent: n.Agent, Value: value}, nil)
+func (c *Client) PutSecret(ctx context.Context, n vault.SecretName, value secret.Value, origins ...string) error {
+	return c.do(ctx, http.MethodPut, pathOf("secrets", n.Service), nil, api.SecretRequest{Tenant: n.Tenant, Agent: n.Agent, Value: value, Origins: origins}, nil)
 }
 
 // DeleteSecret removes a secret.

@@ -167,14 +167,16 @@ func TestSecretsAreWrittenAndNeverShown(t *testing.T) {
 	builder := w.agent("acme", "builder")
 	w.get("acme operator", "/console/credentials/secrets").holds(t, http.StatusOK, "No secrets yet", "Add a secret")
 	const value = "ghp_thesecretvalue"
-	added := w.post("acme operator", "/console/credentials/secrets/add", "service", "github", "whose", "acme/builder", "value", " "+value+"\n")
+	added := w.post("acme operator", "/console/credentials/secrets/add", "service", "github", "whose", "acme/builder", "value", " "+value+"\n",
+		"origins", " https://API.example.com  jail ")
 	shown := w.follow("acme operator", added)
-	shown.holds(t, http.StatusOK, "The secret github is kept.", "builder", "never", "secrets/add?replace=yes&amp;service=github&amp;whose=acme%2fbuilder")
+	shown.holds(t, http.StatusOK, "The secret github is kept.", "builder", "never", "https://api.example.com", "jail", "secrets/add?replace=yes&amp;service=github&amp;whose=acme%2fbuilder")
 	shown.lacks(t, value)
 	key := "-----BEGIN KEY-----\nabc\n-----END KEY-----\n"
-	w.post("acme operator", "/console/credentials/secrets/add", "service", "deploy", "whose", "acme", "value", "", "lines", strings.ReplaceAll(key, "\n", "\r\n")).holds(t, http.StatusSeeOther)
+	w.post("acme operator", "/console/credentials/secrets/add", "service", "deploy", "whose", "acme", "value", "", "lines", strings.ReplaceAll(key, "\n", "\r\n"),
+		"origins", "https://api.example.com").holds(t, http.StatusSeeOther)
 	for name, want := range map[vault.SecretName]string{{Tenant: "acme", Agent: builder.ID, Service: "github"}: value, {Tenant: "acme", Service: "deploy"}: key} {
-		w.must(w.accounts.Vault.UseSecret(w.ctx, name, func(v secret.Value) error {
+		w.must(w.accounts.Vault.UseSecret(w.ctx, name, "https://api.example.com", func(v secret.Value) error {
 			if !v.Equal(secret.New([]byte(want))) {
 				t.Errorf("%s is kept as something else", name.Service)
 			}

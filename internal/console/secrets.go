@@ -116,7 +116,7 @@ func (c *Console) putSecret(q *request) error {
 	defer kept.Wipe()
 	whose := whoseOf(f.Get("whose"))
 	if f.ok() {
-		err = c.keepSecret(q, whose, f.Get("service"), kept)
+		err = c.keepSecret(q, whose, f.Get("service"), kept, strings.Fields(f.Get("origins")))
 		if err := f.settle(err, map[string]string{"tenant": "whose", "agent": "whose"}); err != nil {
 			return err
 		}
@@ -127,7 +127,7 @@ func (c *Console) putSecret(q *request) error {
 	return q.done(secretsPath, "The secret %s is kept. Nobody can read it here any more.", f.Get("service"))
 }
 
-func (c *Console) keepSecret(q *request, whose api.Whose, service string, value secret.Value) error {
+func (c *Console) keepSecret(q *request, whose api.Whose, service string, value secret.Value, origins []string) error {
 	if whose.AllTenants {
 		return problem.New(problem.BadRequest, "choose a tenant", "a secret is of one tenant")
 	}
@@ -135,7 +135,7 @@ func (c *Console) keepSecret(q *request, whose api.Whose, service string, value 
 	if err != nil {
 		return err
 	}
-	return c.Credentials.PutSecret(q.ctx(), q.by, vault.SecretName{Tenant: tenant, Agent: agent, Service: service}, value)
+	return c.Credentials.PutSecret(q.ctx(), q.by, vault.SecretName{Tenant: tenant, Agent: agent, Service: service}, value, origins...)
 }
 
 func (c *Console) deleteSecret(q *request) error {

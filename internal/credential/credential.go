@@ -155,14 +155,19 @@ func (s *Service) Secrets(ctx context.Context, by identity.Principal, tenant str
 	return s.Vault.ListSecrets(ctx, tenant)
 }
 
-// PutSecret stores a secret, and replaces the one of the same name. The caller wipes the value.
-func (s *Service) PutSecret(ctx context.Context, by identity.Principal, name vault.SecretName, value secret.Value) error {
+// PutSecret stores a secret, and replaces the one of the same name. It goes to the origins only; without any,
+// [vault.Vault.PutSecret] says where. The caller wipes the value.
+func (s *Service) PutSecret(ctx context.Context, by identity.Principal, name vault.SecretName, value secret.Value, origins ...string) error {
 	name.Tenant = by.TenantOr(name.Tenant)
 	if err := s.may(ctx, by, identity.SecretPut, name.Tenant); err != nil {
 		return err
 	}
+	to, err := vault.ParseDestinations(origins)
+	if err != nil {
+		return err
+	}
 	return s.record(ctx, by, identity.SecretPut, name.Tenant, "", name.Service, ofAgent(name), func() error {
-		return s.Vault.PutSecret(ctx, name, value)
+		return s.Vault.PutSecret(ctx, name, value, to...)
 	})
 }
 

@@ -208,3 +208,34 @@ func (b *Book) mayRemove(ctx context.Context, by identity.Principal, op identity
 	}
 	return nil
 }
+
+// Origins are where the services and providers that name a secret send it: of an agent's own secret those that the agent
+// has, of a tenant's those of all its agents.
+func (b *Book) Origins(tenant, agent, secret string) []string {
+	d, now := b.state.Load().decisions, b.o.Now()
+	var out []string
+	for _, of := range []map[string][]*item{d.services, d.provided} {
+		for _, whose := range []string{tenant, ""} {
+			for _, i := range of[whose] {
+				if i.expired(now) || i.damaged != nil || agent != "" && i.entry.Agent != "" && i.entry.Agent != agent {
+					continue
+				}
+				name, u, inject := upstreamOf(i)
+				if cmp.Or(u.Secret, name) != secret || inject == InjectNone {
+					continue
+				}
+				if base, err := parseBase(u.BaseURL); err == nil {
+					out = append(out, string(base.scheme)+"://"+base.to.String())
+				}
+			}
+		}
+	}
+	return out
+}
+
+func upstreamOf(i *item) (string, Upstream, InjectionType) {
+	if i.service != nil {
+		return i.service.Name, i.service.Upstream, i.service.Inject.Type
+	}
+	return i.provider.Name, i.provider.Upstream, i.provider.Inject.Type
+}

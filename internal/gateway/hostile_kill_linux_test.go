@@ -97,7 +97,7 @@ func (oneAnswer) LookupNetIP(context.Context, string, string) ([]netip.Addr, err
 // oneSecret is a vault with one secret.
 type oneSecret struct{}
 
-func (oneSecret) UseSecret(_ context.Context, _ vault.SecretName, use func(secret.Value) error) error {
+func (oneSecret) UseSecret(_ context.Context, _ vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
 	return use(secret.New([]byte(credential)))
 }
 

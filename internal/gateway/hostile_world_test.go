@@ -81,7 +81,7 @@ func (w *whole) Refused(d gateway.Decision) {
 func (w *whole) End(gateway.Outcome) {}
 
 // UseSecret implements the vault: there is one secret, whatever it is called.
-func (w *whole) UseSecret(_ context.Context, _ vault.SecretName, use func(secret.Value) error) error {
+func (w *whole) UseSecret(_ context.Context, _ vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
 	v := secret.New([]byte(credential))
 	defer v.Wipe()
 	return use(v)

@@ -120,6 +120,7 @@ const (
 	PathDenied        = "path_denied"
 	ToolDenied        = "tool_denied"
 	CredentialMissing = "credential_missing"
+	SecretNotBound    = "secret_not_bound"
 	ServiceUnknown    = "service_unknown"
 	ModelUnknown      = "model_unknown"
 	BudgetExceeded    = "budget_exceeded"
@@ -251,6 +252,7 @@ func Codes() []Info {
 		{PathDenied, http.StatusForbidden, "the policy does not let the jail reach that path, or the path can be read in two ways", "allow the path in the service, or write it without dots and escapes"},
 		{ToolDenied, http.StatusForbidden, "no tool of the agent allows this request", "allow it in the service, or ask for access"},
 		{CredentialMissing, http.StatusNotFound, "the vault has no secret of that name for the agent", "store it: `clawjail secret set SERVICE`"},
+		{SecretNotBound, http.StatusForbidden, "the secret belongs to other origins than the one that it would go to, or to none yet", "correct the URL of the service, provider or MCP server; if the secret belongs there, store it again: `clawjail secret set SERVICE --origin ORIGIN`"},
 		{ServiceUnknown, http.StatusNotFound, "the agent has no service of that name", "declare it: `clawjail service add`"},
 		{ModelUnknown, http.StatusNotFound, "no provider of the agent has that model", "declare a provider that has it: `clawjail provider add`"},
 		{PriceUnknown, http.StatusForbidden, "the agent has a budget in money, and the model has no price", "say it: `clawjail provider add NAME --price`"},

@@ -206,7 +206,7 @@ func (w *world) AuthorizeWith(_ context.Context, p identity.Principal, op identi
 }
 
 // UseSecret implements Vault.
-func (w *world) UseSecret(_ context.Context, n vault.SecretName, use func(secret.Value) error) error {
+func (w *world) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
 	v := secret.New([]byte("value-of-" + n.Tenant + "-" + n.Service))
 	defer v.Wipe()
 	return use(v)

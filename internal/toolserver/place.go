@@ -215,7 +215,7 @@ func (s *Service) spec(ctx context.Context, server config.MCPServer, tenant stri
 
 func (s *Service) secret(ctx context.Context, tenant string, one config.ServerSecret) (data []byte, err error) {
 	name := vault.SecretName{Tenant: tenant, Service: one.Secret}
-	err = s.o.Vault.UseSecret(ctx, name, func(v secret.Value) error {
+	err = s.o.Vault.UseSecret(ctx, name, vault.InJail, func(v secret.Value) error {
 		data = v.Append(nil)
 		return nil
 	})

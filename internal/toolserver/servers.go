@@ -144,6 +144,18 @@ func decodeStored(row store.Entry) (config.MCPServer, error) {
 	return server, server.Validate()
 }
 
+// Takes says whether a server that a tenant may use is declared with a secret of it.
+func (s *Service) Takes(ctx context.Context, tenant, secret string) (bool, error) {
+	servers, err := s.servers(ctx)
+	for _, server := range servers {
+		if slices.ContainsFunc(server.Secrets, func(one config.ServerSecret) bool { return one.Secret == secret }) &&
+			server.Serves(tenant) {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
 // Names are the names of all servers, for those who declare agents.
 func (s *Service) Names(ctx context.Context) ([]string, error) {
 	all, err := s.servers(ctx)

@@ -58,7 +58,7 @@ type Gateway interface {
 
 // Vault has the secrets. *vault.Vault is one.
 type Vault interface {
-	UseSecret(ctx context.Context, n vault.SecretName, use func(secret.Value) error) error
+	UseSecret(ctx context.Context, n vault.SecretName, to vault.Destination, use func(secret.Value) error) error
 	MarkUsed(ctx context.Context, n vault.SecretName, at time.Time) error
 }
 

@@ -329,7 +329,7 @@ func FuzzKeyFile(f *testing.F) {
 			t.Fatalf("%v, %q", k, wrong)
 		}
 		if k != nil {
-			p := place{kindSecret, "t", []string{"", "s"}, "r"}
+			p := place{kindSecret, "t", []string{"", "s"}, "r", form}
 			sealed, err := k.seal(p, []byte("x"))
 			if err != nil {
 				t.Fatal(err)

@@ -11,6 +11,9 @@ import (
 // form is the first byte of an entry: the version of what follows, and of what it is bound to.
 const form = 1
 
+// formBound is that of a secret with what it is bound to in front of its value.
+const formBound = 2
+
 // Kinds of entries.
 const (
 	kindCookies = "cookies"
@@ -22,14 +25,26 @@ type place struct {
 	kind, tenant string
 	name         []string // what the row is looked up by, beside the tenant
 	row          string   // its ID
+	form         byte     // zero: form
+}
+
+func (p place) version() byte {
+	if p.form == 0 {
+		return form
+	}
+	return p.form
 }
 
 func placeOfCookies(s store.CookieSet) place {
-	return place{kindCookies, s.Tenant, []string{s.Domain}, s.ID}
+	return place{kindCookies, s.Tenant, []string{s.Domain}, s.ID, form}
 }
 
 func placeOfSecret(s store.Secret) place {
-	return place{kindSecret, s.Tenant, []string{s.Agent, s.Service}, s.ID}
+	p := place{kindSecret, s.Tenant, []string{s.Agent, s.Service}, s.ID, form}
+	if len(s.Ciphertext) > 0 && s.Ciphertext[0] == formBound {
+		p.form = formBound
+	}
+	return p
 }
 
 // String is for messages. It has nothing secret.
@@ -45,7 +60,7 @@ func (p place) String() string {
 
 // bound is the associated data: every part with its length in front, so that no two places give the same bytes.
 func (p place) bound() []byte {
-	b := []byte{form}
+	b := []byte{p.version()}
 	parts := append([]string{"clawjail vault", p.kind, p.tenant, p.row}, p.name...)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(parts)))
 	for _, part := range parts {
@@ -61,14 +76,14 @@ func (k *keyring) seal(p place, plain []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encrypt %s: %w", p, err)
 	}
-	return append([]byte{form}, sealed...), nil
+	return append([]byte{p.version()}, sealed...), nil
 }
 
 var errOpen = errors.New("it does not open")
 
 // open decrypts. It says no more than that it did not work.
 func (k *keyring) open(p place, ciphertext []byte) ([]byte, error) {
-	if len(ciphertext) == 0 || ciphertext[0] != form {
+	if len(ciphertext) == 0 || ciphertext[0] != p.version() {
 		return nil, errOpen
 	}
 	plain, err := k.aead.Decrypt(ciphertext[1:], p.bound())
@@ -80,7 +95,7 @@ func (k *keyring) open(p place, ciphertext []byte) ([]byte, error) {
 
 // keyOf is the key that an entry names. Tink writes a byte 1 and the key's number in front of what it encrypts.
 func keyOf(ciphertext []byte) (id keyID, ok bool) {
-	if len(ciphertext) < 6 || ciphertext[0] != form || ciphertext[1] != 1 {
+	if len(ciphertext) < 6 || ciphertext[0] != form && ciphertext[0] != formBound || ciphertext[1] != 1 {
 		return 0, false
 	}
 	return keyID(binary.BigEndian.Uint32(ciphertext[2:6])), true

@@ -17,7 +17,7 @@ func TestAnEntryOpensInItsOwnPlaceOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := place{kindCookies, "default", []string{"example.com"}, "row1"}
+	own := place{kindCookies, "default", []string{"example.com"}, "row1", form}
 	sealed, err := k.seal(own, []byte("plain"))
 	if err != nil {
 		t.Fatal(err)
@@ -26,12 +26,13 @@ func TestAnEntryOpensInItsOwnPlaceOnly(t *testing.T) {
 		t.Fatalf("its own place: %q, %v", got, err)
 	}
 	for name, other := range map[string]place{
-		"kind":          {kindSecret, "default", []string{"example.com"}, "row1"},
-		"tenant":        {kindCookies, "other", []string{"example.com"}, "row1"},
-		"name":          {kindCookies, "default", []string{"example.org"}, "row1"},
-		"row":           {kindCookies, "default", []string{"example.com"}, "row2"},
-		"one more name": {kindCookies, "default", []string{"", "example.com"}, "row1"},
-		"shifted":       {kindCookies, "defaultr", []string{"example.com"}, "ow1"},
+		"kind":          {kindSecret, "default", []string{"example.com"}, "row1", form},
+		"tenant":        {kindCookies, "other", []string{"example.com"}, "row1", form},
+		"name":          {kindCookies, "default", []string{"example.org"}, "row1", form},
+		"row":           {kindCookies, "default", []string{"example.com"}, "row2", form},
+		"one more name": {kindCookies, "default", []string{"", "example.com"}, "row1", form},
+		"form":          {kindCookies, "default", []string{"example.com"}, "row1", formBound},
+		"shifted":       {kindCookies, "defaultr", []string{"example.com"}, "ow1", form},
 	} {
 		if got, err := k.open(other, sealed); err == nil {
 			t.Errorf("another %s opens it: %q", name, got)
@@ -62,7 +63,7 @@ func TestAnEntryOpensInItsOwnPlaceOnly(t *testing.T) {
 func TestNoTwoPlacesAreBoundToTheSame(t *testing.T) {
 	part := rapid.StringMatching(`[a\x00-\x02]{0,3}`)
 	places := rapid.Custom(func(t *rapid.T) place {
-		return place{part.Draw(t, "kind"), part.Draw(t, "tenant"), rapid.SliceOfN(part, 1, 2).Draw(t, "name"), part.Draw(t, "row")}
+		return place{part.Draw(t, "kind"), part.Draw(t, "tenant"), rapid.SliceOfN(part, 1, 2).Draw(t, "name"), part.Draw(t, "row"), form}
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := places.Draw(t, "a"), places.Draw(t, "b")
@@ -157,7 +158,7 @@ func TestRowsThatWereSwappedAreRefusedAndNotOverwritten(t *testing.T) {
 func FuzzUnseal(f *testing.F) {
 	w := newWorld(f)
 	v := w.open()
-	p := place{kindCookies, "default", []string{"example.com"}, "row1"}
+	p := place{kindCookies, "default", []string{"example.com"}, "row1", form}
 	sealed, err := v.current().seal(p, []byte("[]"))
 	if err != nil {
 		f.Fatal(err)

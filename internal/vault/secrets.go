@@ -55,10 +55,13 @@ type Secret struct {
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 	UsedAt    time.Time `json:"used_at,omitzero"`
+	// BoundTo is where it may go: origins, or jail. Nothing: its first use binds it.
+	BoundTo []Destination `json:"bound_to,omitempty"`
 }
 
-// PutSecret encrypts a secret, and replaces the one of the same name. It does not keep or wipe value.
-func (v *Vault) PutSecret(ctx context.Context, n SecretName, value secret.Value) error {
+// PutSecret encrypts a secret with what it is bound to, and replaces the one of the same name. It does not keep or wipe
+// value. Without a destination, it is bound to those of the one that it replaces, or to the only one that is declared.
+func (v *Vault) PutSecret(ctx context.Context, n SecretName, value secret.Value, to ...Destination) error {
 	if err := n.check(); err != nil {
 		return err
 	}
@@ -71,7 +74,7 @@ func (v *Vault) PutSecret(ctx context.Context, n SecretName, value secret.Value)
 			return err
 		}
 		for range attempts {
-			if err = v.putSecret(ctx, keys, n, value); !errors.Is(err, store.ErrExists) {
+			if err = v.putSecret(ctx, keys, n, value, to); !errors.Is(err, store.ErrExists) {
 				break
 			}
 		}
@@ -79,7 +82,7 @@ func (v *Vault) PutSecret(ctx context.Context, n SecretName, value secret.Value)
 	})
 }
 
-func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, value secret.Value) error {
+func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, value secret.Value, to []Destination) error {
 	now := v.now()
 	s, err := v.store.Secret(ctx, n.Tenant, n.Agent, n.Service)
 	if errors.Is(err, store.ErrNotFound) {
@@ -87,17 +90,45 @@ func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, valu
 	} else if err != nil {
 		return fmt.Errorf("read secret %s: %w", n.Service, err)
 	}
+	if len(to) == 0 {
+		// What no longer opens is replaced, and bound to nothing yet.
+		to = v.boundTo(s)
+	}
+	if len(to) == 0 {
+		if to, err = v.only(ctx, s); err != nil {
+			return err
+		}
+	}
 	s.UpdatedAt = now
-	if err := value.Use(func(b []byte) (err error) { s.Ciphertext, err = keys.seal(placeOfSecret(s), b); return err }); err != nil {
+	if err := value.Use(func(b []byte) (err error) { s.Ciphertext, err = sealBound(keys, s, to, b); return err }); err != nil {
 		return err
 	}
 	return stored(v.store.PutSecret(ctx, s), n.Tenant, "secret "+n.Service)
 }
 
+// boundTo is what a secret is bound to, as far as it can be read.
+func (v *Vault) boundTo(s store.Secret) []Destination {
+	p := placeOfSecret(s)
+	if p.form != formBound {
+		return nil
+	}
+	plaintext, err := v.unseal(p, s.Ciphertext)
+	if err != nil {
+		return nil // its use says what is wrong
+	}
+	defer clear(plaintext)
+	to, _, err := unbind(p, plaintext)
+	if err != nil {
+		return nil
+	}
+	return to
+}
+
 // UseSecret decrypts the agent's secret of a service, or the tenant's if the agent has none of its own, and gives it to
 // a function. The value is overwritten when the function returns. Its error is returned as it is. That the secret was
-// used is not written down by it: see MarkUsed, which writes to the database and need not be waited for.
-func (v *Vault) UseSecret(ctx context.Context, n SecretName, use func(secret.Value) error) error {
+// used is not written down by it: see MarkUsed, which writes to the database and need not be waited for. A secret that is
+// not bound to the destination is refused, whoever asks.
+func (v *Vault) UseSecret(ctx context.Context, n SecretName, to Destination, use func(secret.Value) error) error {
 	if err := n.check(); err != nil {
 		return err
 	}
@@ -115,7 +146,15 @@ func (v *Vault) UseSecret(ctx context.Context, n SecretName, use func(secret.Val
 	if err != nil {
 		return err
 	}
-	value := secret.Own(plaintext)
+	defer clear(plaintext)
+	bound, part, err := unbind(placeOfSecret(s), plaintext)
+	if err != nil {
+		return err
+	}
+	if err := v.goesTo(ctx, s, bound, to); err != nil {
+		return err
+	}
+	value := secret.Own(part)
 	defer value.Wipe()
 	return use(value)
 }
@@ -147,7 +186,7 @@ func (v *Vault) ListSecrets(ctx context.Context, tenant string) ([]Secret, error
 	}
 	out := make([]Secret, len(rows))
 	for i, s := range rows {
-		out[i] = Secret{s.ID, s.Tenant, s.Agent, s.Service, s.CreatedAt, s.UpdatedAt, s.UsedAt}
+		out[i] = Secret{s.ID, s.Tenant, s.Agent, s.Service, s.CreatedAt, s.UpdatedAt, s.UsedAt, v.boundTo(s)}
 	}
 	return out, nil
 }

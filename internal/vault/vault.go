@@ -81,6 +81,8 @@ type Vault struct {
 
 	mu   sync.RWMutex
 	keys *keyring // guarded by mu
+
+	named Named // guarded by mu
 }
 
 // Open reads the key file, or makes it if neither it nor any entry is there, and checks that it is the one that the

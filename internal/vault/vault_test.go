@@ -60,7 +60,7 @@ func TestValuesAreWipedWhenTheFunctionReturns(t *testing.T) {
 	var value secret.Value
 	func() {
 		defer func() { _ = recover() }()
-		_ = v.UseSecret(t.Context(), name, func(s secret.Value) error { value = s; panic("in the function") })
+		_ = v.UseSecret(t.Context(), name, home, func(s secret.Value) error { value = s; panic("in the function") })
 	}()
 	if got := string(value.Append(nil)); got != zero {
 		t.Errorf("a secret that was kept is %q", got)
@@ -233,7 +233,7 @@ func TestWhatIsNotThereIsNotFound(t *testing.T) {
 		"describe":      absent,
 		"delete":        v.DeleteCookies(t.Context(), "default", "example.com"),
 		"rules":         v.SetRules(t.Context(), "default", "example.com", Rules{MaxLeases: 1}),
-		"secret":        v.UseSecret(t.Context(), name, nil),
+		"secret":        v.UseSecret(t.Context(), name, home, nil),
 		"delete secret": v.DeleteSecret(t.Context(), name),
 		"tenant":        tenant,
 		"agent":         v.PutSecret(t.Context(), SecretName{"default", "absent", "mail"}, secret.New([]byte("x"))),
@@ -330,7 +330,7 @@ func TestSecretsAndTheirNamesAreChecked(t *testing.T) {
 		"no tenant":  v.PutSecret(t.Context(), SecretName{Service: "mail"}, secret.New([]byte("x"))),
 		"no service": v.PutSecret(t.Context(), SecretName{Tenant: "default"}, secret.New([]byte("x"))),
 		"upper case": v.PutSecret(t.Context(), SecretName{Tenant: "default", Service: "Mail"}, secret.New([]byte("x"))),
-		"path":       v.UseSecret(t.Context(), SecretName{Tenant: "default", Service: "../mail"}, nil),
+		"path":       v.UseSecret(t.Context(), SecretName{Tenant: "default", Service: "../mail"}, home, nil),
 		"dot":        v.DeleteSecret(t.Context(), SecretName{Tenant: "default", Service: ".mail"}),
 		"long":       v.PutSecret(t.Context(), SecretName{Tenant: "default", Service: strings.Repeat("x", 65)}, secret.New([]byte("x"))),
 		"agent":      v.PutSecret(t.Context(), SecretName{"default", "a b", "mail"}, secret.New([]byte("x"))),
@@ -413,7 +413,7 @@ func benchmarkSet(b *testing.B) (*world, *Vault, NewCookies) {
 // What encryption costs, without the database.
 func BenchmarkEncryptAndDecrypt50(b *testing.B) {
 	_, v, n := benchmarkSet(b)
-	p := place{kindCookies, "default", []string{"example.com"}, "row"}
+	p := place{kindCookies, "default", []string{"example.com"}, "row", form}
 	for b.Loop() {
 		plaintext := cookies.Encode(n.Cookies)
 		sealed, err := v.current().seal(p, plaintext)
@@ -457,7 +457,7 @@ func BenchmarkUseSecret(b *testing.B) {
 	name := SecretName{Tenant: "default", Service: "mail"}
 	w.putSecret(v, name, "a-key-of-some-service")
 	for b.Loop() {
-		if err := v.UseSecret(b.Context(), name, func(secret.Value) error { return nil }); err != nil {
+		if err := v.UseSecret(b.Context(), name, home, func(secret.Value) error { return nil }); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -117,13 +117,16 @@ func (w *world) wantCookies(v *Vault, tenant, domain string, want ...string) {
 
 func (w *world) putSecret(v *Vault, n SecretName, value string) {
 	w.t.Helper()
-	if err := v.PutSecret(w.t.Context(), n, secret.New([]byte(value))); err != nil {
+	if err := v.PutSecret(w.t.Context(), n, secret.New([]byte(value)), home); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
+// home is where the secrets of these tests go.
+const home Destination = "https://api.example.com"
+
 func secretOf(v *Vault, n SecretName) (out string, err error) {
-	err = v.UseSecret(context.Background(), n, func(value secret.Value) error {
+	err = v.UseSecret(context.Background(), n, home, func(value secret.Value) error {
 		out = string(value.Append(nil))
 		return nil
 	})

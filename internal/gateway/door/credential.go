@@ -42,7 +42,7 @@ func (c *Credential) Into(ctx context.Context) func(*http.Request) error {
 		return nil
 	}
 	return func(r *http.Request) error {
-		err := c.options.Secrets.UseSecret(ctx, c.name, func(v secret.Value) error {
+		err := c.options.Secrets.UseSecret(ctx, c.name, vault.Origin(r.URL), func(v secret.Value) error {
 			scrub, err := inject.Into(r, c.how, v)
 			if err != nil {
 				return err

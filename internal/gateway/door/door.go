@@ -30,7 +30,7 @@ type Sender interface {
 
 // Secrets gives out values. *vault.Vault is one.
 type Secrets interface {
-	UseSecret(ctx context.Context, n vault.SecretName, use func(secret.Value) error) error
+	UseSecret(ctx context.Context, n vault.SecretName, to vault.Destination, use func(secret.Value) error) error
 }
 
 // View is what a caller may. *egress.View is one.

@@ -96,7 +96,7 @@ func TestErrorsOfTheVaultBecomeRefusals(t *testing.T) {
 
 type failing struct{ err error }
 
-func (f failing) UseSecret(context.Context, vault.SecretName, func(secret.Value) error) error {
+func (f failing) UseSecret(context.Context, vault.SecretName, vault.Destination, func(secret.Value) error) error {
 	return f.err
 }
 

@@ -142,7 +142,11 @@ func (h *Handler) key(ctx context.Context, c gateway.Caller, p egress.Provider) 
 		k.none = true
 		return k, nil
 	}
-	err := h.Secrets.UseSecret(ctx, k.name, func(v secret.Value) error {
+	home, refusal := upstreamURL(p, "/")
+	if refusal != nil {
+		return nil, refusal
+	}
+	err := h.Secrets.UseSecret(ctx, k.name, vault.Origin(home), func(v secret.Value) error {
 		_, err := inject.Into(&http.Request{URL: &url.URL{}, Header: http.Header{}}, k.injection, v)
 		return err
 	})
@@ -165,6 +169,9 @@ func keyProblem(err error, p egress.Provider) *problem.Error {
 	case problem.NotFound:
 		return problem.Wrap(err, problem.CredentialMissing, "an operator has to store it with clawjail secret set "+name+"; do not retry",
 			"the key of the provider %s is not in the vault", p.Name)
+	case problem.SecretNotBound:
+		p, _ := problem.As(err)
+		return p
 	case problem.Internal:
 		return problem.Wrap(err, problem.DatabaseUnavailable, "try again later", "the key of the provider %s cannot be read at the moment", p.Name)
 	default:
@@ -179,7 +186,7 @@ func (k *keyUse) inject(r *http.Request) error {
 		k.tried = true
 		return nil
 	}
-	k.err = k.h.Secrets.UseSecret(k.ctx, k.name, func(v secret.Value) error {
+	k.err = k.h.Secrets.UseSecret(k.ctx, k.name, vault.Origin(r.URL), func(v secret.Value) error {
 		texts, err := inject.Into(r, k.injection, v)
 		if err != nil {
 			return err

@@ -192,7 +192,7 @@ func (g fakeGateway) Send(ctx context.Context, e gateway.Errand, r *http.Request
 }
 
 // UseSecret has the agent's own secret, or the tenant's.
-func (w *world) UseSecret(_ context.Context, n vault.SecretName, use func(secret.Value) error) error {
+func (w *world) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
 	w.mu.Lock()
 	text, ok := w.secrets[n]
 	if !ok {

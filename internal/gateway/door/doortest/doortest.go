@@ -215,7 +215,7 @@ func (w *World) Send(ctx context.Context, e gateway.Errand, r *http.Request) (*h
 }
 
 // UseSecret implements door.Secrets.
-func (w *World) UseSecret(_ context.Context, n vault.SecretName, use func(secret.Value) error) error {
+func (w *World) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
 	w.step("secret " + n.Service)
 	value, ok := w.Secrets[n]
 	if !ok {

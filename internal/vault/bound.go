@@ -1,0 +1,215 @@
+package vault
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// Destination is where a secret may go: an origin, such as https://api.example.com, or [InJail].
+type Destination string
+
+// InJail is the jail of an MCP server that an operator has declared with the secret.
+const InJail Destination = "jail"
+
+// mostDestinations bounds those of one secret.
+const mostDestinations = 16
+
+// Origin is where a request goes.
+func Origin(u *url.URL) Destination {
+	scheme, host, port := strings.ToLower(u.Scheme), strings.ToLower(u.Hostname()), u.Port()
+	if port == "" || scheme == "https" && port == "443" || scheme == "http" && port == "80" {
+		if strings.Contains(host, ":") {
+			host = "[" + host + "]"
+		}
+		return Destination(scheme + "://" + host)
+	}
+	return Destination(scheme + "://" + net.JoinHostPort(host, port))
+}
+
+// ParseDestinations reads what an operator wrote.
+func ParseDestinations(texts []string) (out []Destination, err error) {
+	for _, text := range texts {
+		to := Destination(text)
+		if to != InJail {
+			u, err := url.Parse(text)
+			if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery ||
+				u.Fragment != "" || u.Path != "" && u.Path != "/" || !printable(text, 300) {
+				return nil, badOrigin()
+			}
+			to = Origin(u)
+		}
+		if !slices.Contains(out, to) {
+			out = append(out, to)
+		}
+	}
+	if len(out) > mostDestinations {
+		return nil, problem.New(problem.BadSecret, "store it under two names", "a secret is bound to %d origins at most", mostDestinations)
+	}
+	return out, nil
+}
+
+func badOrigin() error {
+	return problem.New(problem.BadSecret, "write a scheme and a host, such as https://api.example.com, without a path; or jail, for MCP servers",
+		"what a secret is bound to is no origin")
+}
+
+// Named says where what operators have declared sends a secret. It decides for one that was stored without an origin: if
+// that is exactly one destination, the secret is bound to it for good.
+type Named func(ctx context.Context, n SecretName) ([]Destination, error)
+
+// BindBy says who knows what operators have declared. Until then, what is not bound is not given out.
+func (v *Vault) BindBy(named Named) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.named = named
+}
+
+// only is the one destination that a secret is declared for; nothing when there are none, or several.
+func (v *Vault) only(ctx context.Context, s store.Secret) ([]Destination, error) {
+	v.mu.RLock()
+	named := v.named
+	v.mu.RUnlock()
+	if named == nil {
+		return nil, nil
+	}
+	to, err := named(ctx, SecretName{Tenant: s.Tenant, Agent: s.Agent, Service: s.Service})
+	if err != nil {
+		return nil, fmt.Errorf("find out where the secret %s is sent: %w", s.Service, err)
+	}
+	slices.Sort(to)
+	if to = slices.Compact(to); len(to) != 1 {
+		return nil, nil
+	}
+	return to, nil
+}
+
+// BindDeclared binds every secret that is not bound yet and that operators have declared for exactly one destination. The
+// others are as they were: their use says what is missing.
+func (v *Vault) BindDeclared(ctx context.Context) error {
+	all, err := v.store.ListSecrets(ctx, "")
+	if err != nil {
+		return fmt.Errorf("list secrets: %w", err)
+	}
+	var errs []error
+	for _, s := range all {
+		if len(v.boundTo(s)) > 0 {
+			continue
+		}
+		only, err := v.only(ctx, s)
+		if err == nil && len(only) > 0 {
+			err = v.bind(ctx, s, only)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// goesTo is the one check of every way in which a secret is used: a secret goes only to what it is bound to. One that is
+// not bound yet is bound by its first use, where nothing else is declared for it.
+func (v *Vault) goesTo(ctx context.Context, s store.Secret, bound []Destination, to Destination) error {
+	if to == "" {
+		return notBound(s, "nowhere")
+	}
+	if len(bound) == 0 {
+		only, err := v.only(ctx, s)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(only, to) {
+			return notBound(s, to)
+		}
+		return v.bind(ctx, s, only)
+	}
+	if !slices.Contains(bound, to) {
+		return notBound(s, to)
+	}
+	return nil
+}
+
+func notBound(s store.Secret, to Destination) error {
+	return problem.New(problem.SecretNotBound,
+		"Do not retry. If it belongs there, an operator has to store it again: clawjail secret set "+s.Service+" --origin "+string(to)+".",
+		"the secret %s is not bound to %s", s.Service, to)
+}
+
+// bind writes down what a secret is bound to. One that was replaced meanwhile is left as it is, and refused once.
+func (v *Vault) bind(ctx context.Context, s store.Secret, to []Destination) error {
+	return v.exclusively(ctx, func() error {
+		keys, err := v.reload()
+		if err != nil {
+			return err
+		}
+		now, err := v.store.Secret(ctx, s.Tenant, s.Agent, s.Service)
+		if err != nil {
+			return fmt.Errorf("read secret %s: %w", s.Service, err)
+		}
+		plaintext, err := v.unseal(placeOfSecret(now), now.Ciphertext)
+		if err != nil {
+			return err
+		}
+		defer clear(plaintext)
+		bound, value, err := unbind(placeOfSecret(now), plaintext)
+		if err != nil {
+			return err
+		}
+		if len(bound) > 0 || now.ID != s.ID {
+			if slices.Equal(bound, to) && now.ID == s.ID {
+				return nil // another request was first
+			}
+			return notBound(s, to[0])
+		}
+		if now.Ciphertext, err = sealBound(keys, now, to, value); err != nil {
+			return err
+		}
+		return stored(v.store.PutSecret(ctx, now), s.Tenant, "secret "+s.Service)
+	})
+}
+
+// sealBound encrypts a value with what it is bound to in front of it.
+func sealBound(keys *keyring, s store.Secret, to []Destination, value []byte) ([]byte, error) {
+	plain := binary.BigEndian.AppendUint16(nil, uint16(len(to)))
+	for _, one := range to {
+		plain = binary.BigEndian.AppendUint16(plain, uint16(len(one)))
+		plain = append(plain, one...)
+	}
+	all := make([]byte, 0, len(plain)+len(value)) // so that no copy of the value is left behind
+	all = append(append(all, plain...), value...)
+	defer clear(all)
+	p := placeOfSecret(s)
+	p.form = formBound
+	return keys.seal(p, all)
+}
+
+var errBound = errors.New("what it is bound to cannot be read")
+
+// unbind reads what sealBound wrote, and what earlier versions did, which bound nothing. value is a part of plain.
+func unbind(p place, plain []byte) (to []Destination, value []byte, err error) {
+	if p.form != formBound {
+		return nil, plain, nil
+	}
+	if len(plain) < 2 {
+		return nil, nil, damaged(p, errBound)
+	}
+	n := int(binary.BigEndian.Uint16(plain))
+	plain = plain[2:]
+	for range n {
+		if len(plain) < 2 {
+			return nil, nil, damaged(p, errBound)
+		}
+		size := int(binary.BigEndian.Uint16(plain))
+		if plain = plain[2:]; len(plain) < size {
+			return nil, nil, damaged(p, errBound)
+		}
+		to, plain = append(to, Destination(plain[:size])), plain[size:]
+	}
+	return to, plain, nil
+}
