@@ -57,29 +57,40 @@ func (f *Folder) Give(name string, mode os.FileMode, uid int) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.walk(names, func(parent *Folder, n string) (*Folder, error) { return parent.give(n, mode, uid) })
+	return f.walk(names, func(parent *Folder, n string) (*Folder, error) {
+		dir, _, err := parent.give(n, mode, uid)
+		return dir, err
+	})
 }
 
-func (f *Folder) give(name string, mode os.FileMode, uid int) (*Folder, error) {
+// GiveOne is Give for one element, and says whether the folder is one that was made here.
+func (f *Folder) GiveOne(name string, mode os.FileMode, uid int) (dir *Folder, made bool, err error) {
+	if err := element(name); err != nil {
+		return nil, false, err
+	}
+	return f.give(name, mode, uid)
+}
+
+func (f *Folder) give(name string, mode os.FileMode, uid int) (_ *Folder, fresh bool, err error) {
 	at := path.Join(f.path, name)
 	made := unix.Mkdirat(f.fd, name, Unfinished)
 	if made != nil && !errors.Is(made, unix.EEXIST) {
-		return nil, failed("mkdir", at, made)
+		return nil, false, failed("mkdir", at, made)
 	}
 	dir, err := f.enter(name)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if made == nil && dropsSticky {
 		err = unix.Fchmod(dir.fd, Unfinished)
 	}
 	o, looked := dir.Owned()
 	if err := errors.Join(err, looked); err != nil {
-		return nil, errors.Join(failed("mkdir", at, err), dir.Close())
+		return nil, false, errors.Join(failed("mkdir", at, err), dir.Close())
 	}
 	half := o.Mode &^ unix.S_ISGID // folders may inherit that bit
 	if half != Unfinished && (half != 0 || !dropsSticky) {
-		return dir, nil
+		return dir, false, nil
 	}
 	some, err := dir.Names(1)
 	if err == nil && len(some) > 0 {
@@ -89,9 +100,9 @@ func (f *Folder) give(name string, mode os.FileMode, uid int) (*Folder, error) {
 		err = dir.Own(uid, mode)
 	}
 	if err != nil {
-		return nil, errors.Join(err, dir.Close())
+		return nil, false, errors.Join(err, dir.Close())
 	}
-	return dir, nil
+	return dir, true, nil
 }
 
 // dropsSticky says that mkdir(2) makes folders without the sticky bit of its mode, so that one which is half-made may

@@ -1,6 +1,8 @@
 package beneath
 
 import (
+	"context"
+	"crypto/rand"
 	"errors"
 	"path"
 
@@ -43,6 +45,56 @@ func (f *Folder) RemoveAll(name string) error {
 		errs = append(errs, dir.RemoveAll(n))
 	}
 	if err := errors.Join(append(errs, dir.Close())...); err != nil {
+		return err
+	}
+	return f.RemoveFolder(name)
+}
+
+// deepest is how many folders Empty has open, one in the other: whoever made them may have made any number.
+const deepest = 32
+
+// Empty removes everything in the folder, however deep, in pieces and with a bounded number of descriptors, until the context
+// ends. Like RemoveAll it follows no link and enters no mount.
+func (f *Folder) Empty(ctx context.Context) error { return f.empty(ctx, f, deepest) }
+
+// empty is Empty for a folder below top. What is too deep is moved up to top, which is looked through until nothing is there.
+func (f *Folder) empty(ctx context.Context, top *Folder, depth int) error {
+	for {
+		const some = 1024
+		names, err := f.Names(some)
+		if err := errors.Join(err, context.Cause(ctx)); err != nil || len(names) == 0 {
+			return err
+		}
+		for _, n := range names {
+			if err := errors.Join(context.Cause(ctx), f.emptyOne(ctx, n, top, depth)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (f *Folder) emptyOne(ctx context.Context, name string, top *Folder, depth int) error {
+	err := f.Remove(name)
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	if f.RemoveFolder(name) == nil {
+		return nil
+	}
+	dir, err := f.enterSame(name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if depth == 0 {
+		if err := errors.Join(unix.Renameat(f.fd, name, top.fd, ".removed-"+rand.Text()), dir.Close()); err != nil {
+			return failed("rename", path.Join(f.path, name), err)
+		}
+		return nil
+	}
+	if err := errors.Join(dir.empty(ctx, top, depth-1), dir.Close()); err != nil {
 		return err
 	}
 	return f.RemoveFolder(name)

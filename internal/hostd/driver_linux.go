@@ -77,6 +77,9 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 			return nil
 		},
 		Close: closeAll,
+		RemoveMade: func(ctx context.Context, a jail.Agent, mounts []jail.Mount) error {
+			return linux.RemoveMade(ctx, c.Agents.WorkspaceRoots, linux.Holder{Installation: id, Agent: a}, mounts)
+		},
 	}, nil
 }
 

@@ -46,6 +46,8 @@ type Parts struct {
 	// Close ends what works in the background and removes what was made ahead. Jails run on. It is called once,
 	// also when Start failed. It may be nil.
 	Close func(ctx context.Context) error
+	// RemoveMade removes the folders of an agent's mounts that were made for it alone. Where it is nil they stay.
+	RemoveMade func(ctx context.Context, a jail.Agent, mounts []jail.Mount) error
 }
 
 // Options are what Serve needs. Fields without a default are required.

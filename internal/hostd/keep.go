@@ -177,7 +177,8 @@ func (o *Options) openContainers(journal jail.Journal, c *console.Console) (Cont
 func (o *Options) openKeeper(m makers, c *console.Console, room func() error) (*keeper.Keeper, error) {
 	k, err := keeper.Open(keeper.Options{
 		Dir: o.Keep.Agents, Maker: m.of, Console: c, Boot: o.Keep.Boot, Log: o.Log, Now: o.Now, Room: room,
-		MaxAgents: o.MaxJails, MaxStarts: o.Keep.MaxStarts, FirstPause: o.Keep.FirstPause,
+		RemoveMade: o.Parts.RemoveMade,
+		MaxAgents:  o.MaxJails, MaxStarts: o.Keep.MaxStarts, FirstPause: o.Keep.FirstPause,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the agents: %w", err)

@@ -96,6 +96,8 @@ type LogChunk struct {
 type DropOptions struct {
 	KeepState bool `json:"keep_state,omitempty"`
 	KeepLog   bool `json:"keep_log,omitempty"`
+	// RemoveWorkspace removes the folders beneath the roots that the driver made for this agent, and that nobody else has had.
+	RemoveWorkspace bool `json:"remove_workspace,omitempty"`
 }
 
 // Keeper keeps jails running. The host daemon is one, and so is its client.

@@ -50,6 +50,8 @@ type Options struct {
 	MaxAgents int
 	// MaxStarts bounds the starts at a time. Default 4.
 	MaxStarts int
+	// RemoveMade removes the folders of an agent's mounts that were made for it alone. Without it they stay.
+	RemoveMade func(ctx context.Context, a jail.Agent, mounts []jail.Mount) error
 	// Room says whether a further jail may be made. May be nil.
 	Room func() error
 	// FirstPause, LongestPause and Steady are the back-off: a jail that ends is started again after FirstPause, then twice that,
@@ -81,6 +83,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Room == nil {
 		o.Room = func() error { return nil }
+	}
+	if o.RemoveMade == nil {
+		o.RemoveMade = func(context.Context, jail.Agent, []jail.Mount) error { return nil }
 	}
 	o.MaxAgents = cmp.Or(o.MaxAgents, 1024)
 	o.MaxStarts = cmp.Or(o.MaxStarts, 4)

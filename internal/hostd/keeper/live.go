@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"time"
@@ -368,6 +369,11 @@ func (a *agent) finishDrop(ctx context.Context, w wanted) error {
 	if !w.Dropping.KeepLog {
 		if err := a.k.Console.RemoveLog(ctx, id); err != nil {
 			return err
+		}
+	}
+	if w.Dropping.RemoveWorkspace {
+		if err := a.k.RemoveMade(ctx, id, w.Spec.Mounts); err != nil {
+			return fmt.Errorf("remove its workspace: %w", err)
 		}
 	}
 	switch {

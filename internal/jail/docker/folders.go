@@ -88,8 +88,12 @@ func (d *Driver) stage(name jail.Name, spec jail.Spec, profile jail.Profile) (*f
 	if err := d.stageGate(name, out); err != nil {
 		return nil, fmt.Errorf("make the gate: %w", err)
 	}
+	whose := linux.Holder{Installation: d.o.Installation}
+	if spec.Agent != nil {
+		whose.Agent = *spec.Agent
+	}
 	for _, m := range spec.Mounts {
-		f, err := linux.OpenMount(d.o.WorkspaceRoots, spec.Tenant(), m, jail.AgentUID)
+		f, err := linux.OpenMount(d.o.WorkspaceRoots, whose, m, jail.AgentUID)
 		if err != nil {
 			return nil, err
 		}

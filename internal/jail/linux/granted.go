@@ -61,15 +61,16 @@ func enter(f *beneath.Folder, rel string) (*beneath.Folder, error) {
 	return beneath.At(fd, filepath.Join(f.Path(), rel)), nil
 }
 
-// open opens the folder, and makes what is missing for a user when uid is not negative.
-func (g grant) open(uid int) (*beneath.Folder, error) {
+// open opens the folder, and makes what is missing for a user when uid is not negative. It says whether the folder itself
+// was made.
+func (g grant) open(uid int) (_ *beneath.Folder, made bool, err error) {
 	root, err := g.openRoot()
 	if err != nil || g.Rel == "." {
-		return root, err
+		return root, false, err
 	}
 	defer func() { _ = root.Close() }() // opened for reading
 	if dir, err := enter(root, g.Rel); err == nil {
-		return dir, nil
+		return dir, false, nil
 	}
 	var dir *beneath.Folder
 	above := root
@@ -77,18 +78,19 @@ func (g grant) open(uid int) (*beneath.Folder, error) {
 	for i, name := range elements {
 		rel := strings.Join(elements[:i+1], "/")
 		dir, err = enter(root, rel)
+		made = false
 		if uid >= 0 && errors.Is(err, unix.ENOENT) {
-			dir, err = above.Give(name, 0o755, uid)
+			dir, made, err = above.GiveOne(name, 0o755, uid)
 		}
 		if above != root {
 			err = errors.Join(err, above.Close())
 		}
 		if err != nil {
-			return nil, g.refused(rel, err)
+			return nil, false, g.refused(rel, err)
 		}
 		above = dir
 	}
-	return dir, nil
+	return dir, made, nil
 }
 
 // refused says in the user's words what is in the place of a folder.
@@ -116,10 +118,10 @@ func planted(err error, rel, in string) error {
 	return jail.Shortage(err)
 }
 
-// OpenMount opens the folder of a mount beneath one of the roots, and makes it and the folders in it that are missing, for
-// the jail's user. The caller mounts it by its descriptor.
-func OpenMount(roots []string, tenant string, m jail.Mount, uid int) (*os.File, error) {
-	f, err := openMount(roots, tenant, m, uid, false)
+// OpenMount opens the folder of a mount of an agent beneath one of the roots, and makes it and the folders in it that are
+// missing, for the jail's user. The caller mounts it by its descriptor.
+func OpenMount(roots []string, whose Holder, m jail.Mount, uid int) (*os.File, error) {
+	f, err := openMount(roots, whose, m, uid, false)
 	if err != nil {
 		return nil, err
 	}
@@ -127,14 +129,17 @@ func OpenMount(roots []string, tenant string, m jail.Mount, uid int) (*os.File, 
 }
 
 // openMount is OpenMount. In a folder that is mapped, what is made belongs to the folder's owner.
-func openMount(roots []string, tenant string, m jail.Mount, uid int, mapped bool) (*beneath.Folder, error) {
-	g, err := grantFor("workspace_roots", roots, tenant, m.Source)
+func openMount(roots []string, whose Holder, m jail.Mount, uid int, mapped bool) (*beneath.Folder, error) {
+	g, err := grantFor("workspace_roots", roots, whose.Agent.Tenant, m.Source)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := g.open(uid)
+	dir, made, err := g.open(uid)
 	if err != nil {
 		return nil, err
+	}
+	if err := errors.Join(g.passBy(), whose.note(dir, made && len(m.Make) == 0 && g.single(whose.Agent.Tenant), len(m.Make) == 0)); err != nil {
+		return nil, errors.Join(err, dir.Close())
 	}
 	if mapped {
 		of, err := ownerOf(dir)
@@ -144,9 +149,9 @@ func openMount(roots []string, tenant string, m jail.Mount, uid int, mapped bool
 		uid = int(of.uid)
 	}
 	for _, name := range m.Make {
-		sub, err := dir.Give(name, 0o755, uid)
+		sub, made, err := dir.GiveOne(name, 0o755, uid)
 		if err == nil {
-			err = sub.Close()
+			err = errors.Join(whose.note(sub, made, true), sub.Close())
 		}
 		if err != nil {
 			return nil, errors.Join(g.refused(filepath.Join(g.Rel, name), err), dir.Close())

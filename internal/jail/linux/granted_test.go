@@ -74,7 +74,7 @@ func TestNothingIsMountedOrMadeThroughWhatWasPlanted(t *testing.T) {
 			m := jail.Mount{Source: filepath.Join(root, "a/b"), Target: jail.WorkspaceDir, Make: []string{"bot"}}
 			checked := CheckMount([]string{root}, jail.DefaultTenant, m)
 			was := tree(t, root)
-			f, err := OpenMount([]string{root}, jail.DefaultTenant, m, jail.AgentUID)
+			f, err := OpenMount([]string{root}, bot, m, jail.AgentUID)
 			if err == nil {
 				if text := tree(t, "/proc/self/fd/"+num(uint64(f.Fd()))+"/"); !strings.Contains(text, "bot") {
 					t.Errorf("the folder holds\n%s", text)
@@ -245,3 +245,6 @@ func TestFullDiskIsToldAndNothingIsHalfMade(t *testing.T) {
 		t.Errorf("left on the disk: %v, %v", names, err)
 	}
 }
+
+// bot is whose mounts tests open.
+var bot = Holder{Installation: "test", Agent: jail.Agent{Tenant: jail.DefaultTenant, Name: "bot"}}

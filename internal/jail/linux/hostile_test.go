@@ -48,7 +48,7 @@ func TestRacingRenamesNeverLeadOut(t *testing.T) {
 	m := jail.Mount{Source: filepath.Join(root, "a/b/c"), Target: jail.WorkspaceDir, Make: []string{"bot"}}
 	opened := 0
 	for range 3000 {
-		f, err := OpenMount([]string{root}, jail.DefaultTenant, m, jail.AgentUID)
+		f, err := OpenMount([]string{root}, bot, m, jail.AgentUID)
 		if err != nil {
 			continue
 		}

@@ -52,7 +52,7 @@ func (s *Storage) Mount(ctx context.Context, p jail.Placement) error {
 			return fmt.Errorf("mount the state of %s: %w", a.Name, jail.Shortage(err))
 		}
 	}
-	return s.mountFolders(root, a.Tenant, p.Spec.Mounts, p.Profile)
+	return s.mountFolders(root, *a, p.Spec.Mounts, p.Profile)
 }
 
 // mountToken makes an empty folder: no token of an earlier jail is ever in it.
@@ -83,8 +83,8 @@ func (s *Storage) mapped(f *beneath.Folder, p jail.Profile) (func(tree int) erro
 }
 
 // mountFolders mounts folders of the operator, those that others are mounted in first.
-func (s *Storage) mountFolders(root *beneath.Folder, tenant string, mounts []jail.Mount, p jail.Profile) (err error) {
-	uid := int(p.UID)
+func (s *Storage) mountFolders(root *beneath.Folder, a jail.Agent, mounts []jail.Mount, p jail.Profile) (err error) {
+	uid, whose := int(p.UID), Holder{s.o.Installation, a}
 	mounts = slices.SortedFunc(slices.Values(mounts), func(a, b jail.Mount) int { return cmp.Compare(a.Target, b.Target) })
 	sources := map[string]*beneath.Folder{} // by target
 	defer func() {
@@ -93,7 +93,7 @@ func (s *Storage) mountFolders(root *beneath.Folder, tenant string, mounts []jai
 		}
 	}()
 	for _, m := range mounts {
-		if sources[m.Target], err = openMount(s.o.WorkspaceRoots, tenant, m, uid, p.Host != p.UID); err != nil {
+		if sources[m.Target], err = openMount(s.o.WorkspaceRoots, whose, m, uid, p.Host != p.UID); err != nil {
 			delete(sources, m.Target)
 			return err
 		}
@@ -237,7 +237,7 @@ func (s *Storage) source(spec jail.Spec) (int, error) {
 		if err != nil {
 			return -1, err
 		}
-		dir, err := g.open(-1)
+		dir, _, err := g.open(-1)
 		if err != nil {
 			return -1, err
 		}
