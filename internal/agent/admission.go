@@ -226,7 +226,7 @@ func (s *Service) watchStanding(ctx context.Context) {
 	defer every.Stop()
 	waits := map[whose]time.Time{}
 	for {
-		if err := errors.Join(s.stand(ctx, waits), s.readServers(ctx)); err != nil && ctx.Err() == nil {
+		if err := errors.Join(s.goOn(ctx, waits), s.stand(ctx, waits), s.readServers(ctx)); err != nil && ctx.Err() == nil {
 			s.o.Log.Warn("agents could not be compared with their jails", "error", err)
 		}
 		select {
@@ -338,7 +338,8 @@ func (s *Service) setRunning(ctx context.Context, t *task) error {
 	return err
 }
 
-// self looks at what there is of all tenants. It changes nothing that package identity or egress keeps.
+// self looks at what there is of all tenants, and goes on with removals that somebody who might has begun. It changes nothing
+// else that package identity or egress keeps.
 func self() identity.Principal {
 	return identity.Principal{Kind: identity.KindAdmin, ID: actorSelf, Role: identity.RoleAdmin}
 }

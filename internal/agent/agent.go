@@ -89,8 +89,10 @@ type SyncRequest struct {
 
 // RemoveOptions say what stays when an agent goes.
 type RemoveOptions struct {
-	KeepState     bool `json:"keep_state,omitempty"`
-	KeepWorkspace bool `json:"keep_workspace,omitempty"`
+	KeepState bool `json:"keep_state,omitempty"`
+	// RemoveWorkspace also removes the folder that clawjail made for it as a workspace, or in a shared one. A folder that the
+	// operator made, or that another agent has had, stays in any case.
+	RemoveWorkspace bool `json:"remove_workspace,omitempty"`
 }
 
 // Status is an agent as it is.

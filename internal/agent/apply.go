@@ -8,7 +8,6 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/identity"
-	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -108,28 +107,6 @@ func (s *Service) start(ctx context.Context, t *task, token string) error {
 		return s.o.Keeper.RestartKept(ctx, t.tenant, t.step.Name)
 	}
 	return nil
-}
-
-// remove takes an agent away, in the reverse order. Ending is not held up by what cannot be recorded.
-func (s *Service) remove(ctx context.Context, by identity.Principal, t *task) error {
-	pending := s.o.Audit.BeginEnding(audit.Intent{Action: string(identity.AgentSync), Tenant: t.tenant, Actor: by.Actor(), Target: t.step.Name,
-		Detail: audit.NewDetail(audit.Fields{"verb": string(Remove), "keep_state": t.keep.KeepState})})
-	err := s.unmake(ctx, by, t)
-	pending.End(outcome(err))
-	return err
-}
-
-func (s *Service) unmake(ctx context.Context, by identity.Principal, t *task) error {
-	if err := s.o.Keeper.Drop(ctx, t.tenant, t.step.Name, jail.DropOptions{KeepState: t.keep.KeepState}); err != nil {
-		return fmt.Errorf("end its jail: %w", err)
-	}
-	if t.identity.ID != "" {
-		// Its rules, settings and secrets go with it, and programs that run for it end.
-		if err := s.o.Identity.DeleteAgent(ctx, by, t.tenant, t.step.Name); err != nil && !isNotFound(err) {
-			return err
-		}
-	}
-	return s.forget(ctx, t.declared)
 }
 
 func isNotFound(err error) bool {

@@ -29,6 +29,8 @@ type declaration struct {
 	// Owns names the parts of the agent's settings that a declaration has set: what a later one does not say any more is
 	// taken back, and what others have set is left alone.
 	Owns []part `json:"owns,omitempty"`
+	// Removing says that the agent is being removed, and what stays. A removal that was begun is finished, whatever is cut.
+	Removing *RemoveOptions `json:"removing,omitempty"`
 
 	entry   store.Entry
 	damaged bool

@@ -39,6 +39,11 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 		return Plan{}, err
 	}
 	defer s.changing.unlock()
+	if !r.DryRun {
+		if err := s.finishRemovals(ctx, tenant, nil); err != nil {
+			return Plan{}, err
+		}
+	}
 	w, err := s.read(ctx, by, tenant)
 	if err != nil {
 		return Plan{}, err
@@ -48,7 +53,7 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 		return Plan{}, err
 	}
 	if len(r.Only) == 0 {
-		tasks = append(tasks, w.leftovers(file.Agents, r.Prune, RemoveOptions{KeepState: r.KeepState, KeepWorkspace: true})...)
+		tasks = append(tasks, w.leftovers(file.Agents, r.Prune, RemoveOptions{KeepState: r.KeepState})...)
 	}
 	plan := Plan{Steps: stepsOf(tasks), Warnings: warnings(tasks)}
 	if err := s.check(ctx, w, tasks, r.Source, func(a clawbots.Agent) error { return s.mayHaveWorkspace(by, tenant, a) }); err != nil || r.DryRun {
@@ -87,6 +92,9 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 		return Plan{}, err
 	}
 	defer s.changing.unlock()
+	if err := s.finishRemovals(ctx, tenant, nil); err != nil {
+		return Plan{}, err
+	}
 	w, err := s.read(ctx, by, tenant)
 	if err != nil {
 		return Plan{}, err
@@ -297,45 +305,4 @@ func (s *Step) fail(err error) {
 	if p, ok := problem.As(err); ok {
 		s.Problem, s.Hint = p.Message, p.Hint
 	}
-}
-
-// RemoveAgent implements Agents. A workspace is the operator's folder, and stays in any case.
-func (s *Service) RemoveAgent(ctx context.Context, by identity.Principal, tenant, name string, o RemoveOptions) error {
-	tenant = by.TenantOr(tenant)
-	if err := s.may(ctx, by, identity.AgentDelete, tenant); err != nil {
-		if problem.CodeOf(err) == problem.NotFound {
-			return noAgent(name)
-		}
-		return err
-	}
-	if !jailName(name) {
-		return noAgent(name)
-	}
-	if err := s.changing.lock(ctx); err != nil {
-		return err
-	}
-	defer s.changing.unlock()
-	t := &task{tenant: tenant, keep: o, step: Step{Tenant: tenant, Name: name, Verb: Remove}}
-	agents, err := s.o.Store.ListAgents(ctx, tenant)
-	if err != nil {
-		return fmt.Errorf("list agents: %w", err)
-	}
-	if at := slices.IndexFunc(agents, func(a identity.Agent) bool { return a.Name == name }); at >= 0 {
-		t.identity = agents[at]
-	}
-	declared, err := s.declarations(ctx, tenant)
-	if err != nil {
-		return err
-	}
-	kept, err := s.keptOf(ctx, tenant)
-	if err != nil {
-		return err
-	}
-	t.declared = declared[name]
-	if _, t.isKept = kept[name]; t.identity.ID == "" && t.declared == nil && !t.isKept {
-		return noAgent(name)
-	}
-	err = s.remove(ctx, by, t)
-	s.door.knock()
-	return errors.Join(err, s.readServers(context.WithoutCancel(ctx)))
 }

@@ -33,7 +33,7 @@ type agentRemoval struct {
 	Name          string `path:"name" maxLength:"64" doc:"the agent's name"`
 	Tenant        string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out"`
 	KeepState     bool   `query:"keep_state" doc:"keep the volume of its /state"`
-	KeepWorkspace bool   `query:"keep_workspace" doc:"keep the folder that was made for it in a shared workspace"`
+	KeepWorkspace bool   `query:"keep_workspace" default:"true" doc:"false also removes the folder that clawjail made for it as its workspace, or in a shared one; folders of the operator's stay"`
 }
 
 // agentRoutes are those about the jails of agents.

@@ -208,10 +208,10 @@ func TestAListingHasTheJails(t *testing.T) {
 
 func TestRemovingEndsTheJail(t *testing.T) {
 	w := newWorld(t)
-	if a := w.request("acme operator", "DELETE", "/v1/agents/writer2?keep_state=true&keep_workspace=true", ""); a.StatusCode != 204 {
+	if a := w.request("acme operator", "DELETE", "/v1/agents/writer2?keep_state=true&keep_workspace=false", ""); a.StatusCode != 204 {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
-	if !w.jails.remove.KeepState || !w.jails.remove.KeepWorkspace || !slices.Contains(w.jails.calls, string(identity.AgentDelete)) {
+	if !w.jails.remove.KeepState || !w.jails.remove.RemoveWorkspace || !slices.Contains(w.jails.calls, string(identity.AgentDelete)) {
 		t.Errorf("%+v, %v", w.jails.remove, w.jails.calls)
 	}
 }

@@ -253,7 +253,8 @@ func (a *API) createAgent(ctx context.Context, by identity.Principal, in *jsonBo
 
 func (a *API) deleteAgent(ctx context.Context, by identity.Principal, in *agentRemoval) (*nothing, error) {
 	if a.Agents != nil {
-		return nil, a.Agents.RemoveAgent(ctx, by, by.TenantOr(in.Tenant), in.Name, agent.RemoveOptions{KeepState: in.KeepState, KeepWorkspace: in.KeepWorkspace})
+		return nil, a.Agents.RemoveAgent(ctx, by, by.TenantOr(in.Tenant), in.Name,
+			agent.RemoveOptions{KeepState: in.KeepState, RemoveWorkspace: !in.KeepWorkspace})
 	}
 	return nil, a.Identity.DeleteAgent(ctx, by, by.TenantOr(in.Tenant), in.Name)
 }

@@ -14,14 +14,15 @@ import (
 func newAgentRemove(p *program) *cobra.Command {
 	var tenant string
 	var o agent.RemoveOptions
-	var yes bool
+	var yes, keepWorkspace bool
 	cmd := &cobra.Command{
 		Use:     "remove NAME…",
 		Aliases: []string{"rm"},
 		Short:   "Remove agents, with their jails, tokens and secrets",
-		Long: "Ends the jails of agents, removes what is in /state and in the folders that were made for them in shared workspaces, revokes " +
-			"their tokens, and removes their own secrets. Their names are free again. Folders that the operator has made stay.",
-		Example:           "  clawjail agent remove dev-bot --yes\n  clawjail agent remove dev-bot --keep-state",
+		Long: "Ends the jails of agents, revokes their tokens, removes their own secrets, what is in /state, and the folder that clawjail made " +
+			"for an agent as its workspace, or in a shared one. Their names are free again. A folder stays that was there before, or that " +
+			"another agent has had: it is the operator's. It asks before it removes what cannot be made again.",
+		Example:           "  clawjail agent remove dev-bot --yes\n  clawjail agent remove dev-bot --keep-state --keep-workspace",
 		Args:              arguments(1, -1),
 		ValidArgsFunction: p.completeAll(agentNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -29,8 +30,9 @@ func newAgentRemove(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !yes && !o.KeepState {
-				if err := askToRemove(cmd, c, tenant, args); err != nil {
+			o.RemoveWorkspace = !keepWorkspace
+			if !yes && (!o.KeepState || o.RemoveWorkspace) {
+				if err := askToRemove(cmd, c, tenant, args, o); err != nil {
 					return err
 				}
 			}
@@ -40,14 +42,14 @@ func newAgentRemove(p *program) *cobra.Command {
 	p.tenantFlag(cmd, &tenant)
 	f := cmd.Flags()
 	f.BoolVar(&o.KeepState, "keep-state", false, "keep what is in /state, for an agent of the same name")
-	f.BoolVar(&o.KeepWorkspace, "keep-workspace", false, "keep the folder that was made for it in a shared workspace")
+	f.BoolVar(&keepWorkspace, "keep-workspace", false, "keep the folder that clawjail made for it as its workspace, or in a shared one")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask before what cannot be undone")
 	return cmd
 }
 
 // askToRemove asks when something goes that cannot be made again: what a jail has kept. Of an agent that is an identity alone
 // there is nothing of the kind.
-func askToRemove(cmd *cobra.Command, c *client.Client, tenant string, names []string) error {
+func askToRemove(cmd *cobra.Command, c *client.Client, tenant string, names []string, o agent.RemoveOptions) error {
 	all, err := c.AgentsAndJails(cmd.Context(), tenant)
 	if err != nil {
 		return err
@@ -65,7 +67,14 @@ func askToRemove(cmd *cobra.Command, c *client.Client, tenant string, names []st
 	if len(asked) == 0 {
 		return nil
 	}
-	return confirm(cmd, "this removes "+strings.Join(asked, ", ")+", with everything in /state; it cannot be undone")
+	var with []string
+	if !o.KeepState {
+		with = append(with, "everything in /state")
+	}
+	if o.RemoveWorkspace {
+		with = append(with, "the workspace folders that clawjail made for them")
+	}
+	return confirm(cmd, "this removes "+strings.Join(asked, ", ")+", with "+strings.Join(with, " and ")+"; it cannot be undone")
 }
 
 func newAgentRestart(p *program) *cobra.Command {

@@ -95,8 +95,8 @@ func (c *Client) RemoveAgent(ctx context.Context, tenant, name string, o agent.R
 	if o.KeepState {
 		query.Set("keep_state", "true")
 	}
-	if o.KeepWorkspace {
-		query.Set("keep_workspace", "true")
+	if o.RemoveWorkspace {
+		query.Set("keep_workspace", "false")
 	}
 	return c.do(ctx, http.MethodDelete, pathOf("agents", name), query, nil, nil)
 }

@@ -39,8 +39,8 @@ func TestEveryCallAboutAgentsIsTheRequestThatItShouldBe(t *testing.T) {
 		"POST /v1/agents/dev-bot/restart":     func() error { return c.RestartAgent(ctx, "", "dev-bot") },
 		"DELETE /v1/agents/dev-bot":           func() error { return c.RemoveAgent(ctx, "", "dev-bot", agent.RemoveOptions{}) },
 		"POST /v1/agents/dev-bot/stdin a\x00": func() error { _, err := c.TypeToAgent(ctx, "", "dev-bot", []byte("a\x00")); return err },
-		"DELETE /v1/agents/dev-bot?keep_state=true&keep_workspace=true&tenant=acme": func() error {
-			return c.RemoveAgent(ctx, "acme", "dev-bot", agent.RemoveOptions{KeepState: true, KeepWorkspace: true})
+		"DELETE /v1/agents/dev-bot?keep_state=true&keep_workspace=false&tenant=acme": func() error {
+			return c.RemoveAgent(ctx, "acme", "dev-bot", agent.RemoveOptions{KeepState: true, RemoveWorkspace: true})
 		},
 		"GET /v1/agents/dev-bot/log?limit=7&offset=-5&stream=stderr&tenant=acme&wait=1m0s": func() error {
 			_, err := c.AgentLog(ctx, jail.LogRequest{Tenant: "acme", Name: "dev-bot", Stream: jail.Stderr, Offset: -5, Limit: 7, Wait: time.Minute})

@@ -163,7 +163,8 @@ func (c *Console) removeAgent(q *request) error {
 	}
 	tenant, name := q.value("tenant"), q.value("name")
 	if c.Agents != nil {
-		err = c.Agents.RemoveAgent(q.ctx(), q.by, tenant, name, agent.RemoveOptions{KeepState: f.Has("keep_state"), KeepWorkspace: true})
+		err = c.Agents.RemoveAgent(q.ctx(), q.by, tenant, name,
+			agent.RemoveOptions{KeepState: f.Has("keep_state"), RemoveWorkspace: f.Has("remove_workspace")})
 	} else {
 		err = c.Identity.DeleteAgent(q.ctx(), q.by, tenant, name)
 	}

@@ -148,7 +148,7 @@ func TestAgentIsStoppedOnlyByWhoMay(t *testing.T) {
 		t.Error("nothing was restarted")
 	}
 	p := w.post("acme operator", "/console/agents/acme/writer/remove", "keep_state", "yes")
-	if p.location != "/console/agents" || !w.agents.removed.KeepState || !w.agents.removed.KeepWorkspace {
+	if p.location != "/console/agents" || !w.agents.removed.KeepState || w.agents.removed.RemoveWorkspace {
 		t.Errorf("to %s, %+v", p.location, w.agents.removed)
 	}
 	w.post("acme operator", "/console/agents/acme/reader/remove")

@@ -1,0 +1,170 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// A removal takes several steps in two processes. It is written down before the first of them, and the note goes last: an
+// agent is whole until the note is on the disk, and from then on it goes, whatever is cut meanwhile.
+
+// remove takes an agent away, in the reverse order of make. Ending is not held up by what cannot be recorded.
+func (s *Service) remove(ctx context.Context, by identity.Principal, t *task) error {
+	pending := s.o.Audit.BeginEnding(audit.Intent{Action: string(identity.AgentSync), Tenant: t.tenant, Actor: by.Actor(), Target: t.step.Name,
+		Detail: audit.NewDetail(audit.Fields{"verb": string(Remove), "keep_state": t.keep.KeepState, "remove_workspace": t.keep.RemoveWorkspace})})
+	err := s.unmake(ctx, by, t)
+	pending.End(outcome(err))
+	return err
+}
+
+func (s *Service) unmake(ctx context.Context, by identity.Principal, t *task) error {
+	if t.declared != nil || t.isKept {
+		// An agent that is an identity alone goes in one step.
+		s.noteRemoval(ctx, t)
+	}
+	if err := s.o.Keeper.Drop(ctx, t.tenant, t.step.Name,
+		jail.DropOptions{KeepState: t.keep.KeepState, RemoveWorkspace: t.keep.RemoveWorkspace}); err != nil {
+		return fmt.Errorf("end its jail: %w", err)
+	}
+	if t.identity.ID != "" {
+		// Its rules, settings and secrets go with it, and programs that run for it end.
+		if err := s.o.Identity.DeleteAgent(ctx, by, t.tenant, t.step.Name); err != nil && !isNotFound(err) {
+			return err
+		}
+	}
+	return s.forget(ctx, t.declared)
+}
+
+// noteRemoval writes down that an agent is being removed.
+func (s *Service) noteRemoval(ctx context.Context, t *task) {
+	d := &declaration{Removing: &t.keep}
+	d.Agent.Name = t.step.Name
+	if t.declared != nil {
+		d.entry = t.declared.entry
+		if !t.declared.damaged {
+			d.Agent, d.Owns = t.declared.Agent, t.declared.Owns
+		}
+	}
+	d.ID = t.identity.ID
+	if err := s.put(ctx, t.tenant, d); err != nil {
+		// A full disk must not keep an agent alive. When it is cut before it is done, it has to be asked for again.
+		s.o.Log.Error("write down that an agent is removed", "tenant", t.tenant, "agent", t.step.Name, "error", err)
+		return
+	}
+	t.declared = d
+}
+
+// finishRemovals goes on with the removals of a tenant that were begun and cut. waits says until when one that failed is left
+// alone, and is nil when it is waited for. The caller holds changing.
+func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[whose]time.Time) error {
+	declared, err := s.declarations(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	maps.DeleteFunc(declared, func(name string, d *declaration) bool {
+		return d.Removing == nil || s.o.Now().Before(waits[whose{tenant, name}])
+	})
+	if len(declared) == 0 {
+		return nil
+	}
+	agents, err := s.byName(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(declared)) {
+		d, at := declared[name], whose{tenant, name}
+		if is := agents[at]; is.ID != d.ID && is.ID != "" {
+			// Its identity was the last to go, and the one of now is another agent's.
+			errs = append(errs, s.forget(ctx, d))
+			continue
+		}
+		t := &task{tenant: tenant, keep: *d.Removing, declared: d, identity: agents[at], step: Step{Tenant: tenant, Name: name, Verb: Remove}}
+		if err := s.remove(ctx, self(), t); err != nil {
+			if waits != nil {
+				waits[at] = s.o.Now().Add(tryAgain)
+			}
+			errs = append(errs, fmt.Errorf("go on with the removal of %s: %w", name, err))
+			continue
+		}
+		delete(waits, at)
+		s.o.Log.Info("a removal that was cut is finished", "tenant", tenant, "agent", name)
+	}
+	return errors.Join(errs...)
+}
+
+// goOn looks for removals that were cut, while nobody else changes anything.
+func (s *Service) goOn(ctx context.Context, waits map[whose]time.Time) error {
+	select {
+	case s.changing <- struct{}{}:
+		defer s.changing.unlock()
+	default:
+		return nil // whoever changes something may be removing it; the next look is soon
+	}
+	entries, err := s.o.Store.ListEntries(ctx, egress.KindDeclaration)
+	if err != nil {
+		return fmt.Errorf("read what is declared: %w", err)
+	}
+	tenants := map[string]bool{}
+	for _, e := range entries {
+		tenants[e.Tenant] = tenants[e.Tenant] || readDeclaration(e).Removing != nil
+	}
+	var errs []error
+	for tenant, removing := range tenants {
+		if removing {
+			errs = append(errs, s.finishRemovals(ctx, tenant, waits))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveAgent implements Agents.
+func (s *Service) RemoveAgent(ctx context.Context, by identity.Principal, tenant, name string, o RemoveOptions) error {
+	tenant = by.TenantOr(tenant)
+	if err := s.may(ctx, by, identity.AgentDelete, tenant); err != nil {
+		if problem.CodeOf(err) == problem.NotFound {
+			return noAgent(name)
+		}
+		return err
+	}
+	if !jailName(name) {
+		return noAgent(name)
+	}
+	if err := s.changing.lock(ctx); err != nil {
+		return err
+	}
+	defer s.changing.unlock()
+	t := &task{tenant: tenant, keep: o, step: Step{Tenant: tenant, Name: name, Verb: Remove}}
+	agents, err := s.o.Store.ListAgents(ctx, tenant)
+	if err != nil {
+		return fmt.Errorf("list agents: %w", err)
+	}
+	if at := slices.IndexFunc(agents, func(a identity.Agent) bool { return a.Name == name }); at >= 0 {
+		t.identity = agents[at]
+	}
+	declared, err := s.declarations(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	kept, err := s.keptOf(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	t.declared = declared[name]
+	if _, t.isKept = kept[name]; t.identity.ID == "" && t.declared == nil && !t.isKept {
+		return noAgent(name)
+	}
+	err = s.remove(ctx, by, t)
+	s.door.knock()
+	return errors.Join(err, s.readServers(context.WithoutCancel(ctx)))
+}
