@@ -107,7 +107,8 @@ func (b *Browser) looked(raw jsontext.Value, err error) (jsontext.Value, []strin
 // matches would tell a part of the value. It is asked after the selector was used and before anybody learns the answer.
 func (f *frame) confirms(ctx context.Context, selector string) error {
 	values := f.page.b.concealed.Load()
-	if values.Empty() || !strings.Contains(selector, "[") && !strings.Contains(strings.ToLower(selector), "lang") {
+	// A backslash may spell any letter (CSS Syntax, section 4.3.7).
+	if values.Empty() || !strings.ContainsAny(selector, `[\`) && !strings.Contains(strings.ToLower(selector), "lang") {
 		return nil
 	}
 	var read said

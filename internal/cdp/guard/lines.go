@@ -145,12 +145,12 @@ func headerLine(name, value string) error {
 	if why := inLine(value); why != "" {
 		return &refusal{fmt.Sprintf("the value of the header %.40s %s", name, why), "Write one plain line."}
 	}
-	switch strings.ToLower(name) {
-	case "x-http-method", "x-http-method-override", "x-method-override":
-		for method := range strings.SplitSeq(value, ",") {
-			if !slices.Contains(methods, strings.ToUpper(strings.TrimSpace(method))) {
-				return &refusal{fmt.Sprintf("the header %s names a method that is not one of %s", name, strings.Join(methods, ", ")), hintUnknown}
-			}
+	override := slices.Contains([]string{"x-http-method", "x-http-method-override", "x-method-override"}, strings.ToLower(name))
+	for method := range strings.SplitSeq(value, ",") {
+		method = strings.ToUpper(strings.TrimSpace(method))
+		// Programs look for a method in headers of many names.
+		if override && !slices.Contains(methods, method) || slices.Contains([]string{"TRACE", "TRACK", "CONNECT"}, method) {
+			return &refusal{fmt.Sprintf("the header %.40s names a method that is not one of %s", name, strings.Join(methods, ", ")), hintUnknown}
 		}
 	}
 	return nil

@@ -160,7 +160,7 @@ func TestWhatAClientWritesStaysWithinItsLine(t *testing.T) {
 		"line":    {`"Ċ"`, `"語"`, `{}`}, "text": {`{}`},
 		"header": {`{"name":"","value":"1"}`, `{"name":"X Y","value":"1"}`, `{"name":"X:","value":"1"}`, `{"name":"X-É","value":"1"}`,
 			`{"name":"X\r\nCookie","value":"sid=1"}`, `{"name":"X-Own","value":1}`, `{"name":"X-HTTP-Method-Override","value":"TRACE"}`,
-			`{"name":"x-http-method","value":"GET, track"}`, `{"name":"X-Method-Override","value":"CONNECT"}`, `"X-Own: 1"`},
+			`{"name":"x-http-method","value":"GET, track"}`, `{"name":"X-Method-Override","value":"CONNECT"}`, `{"name":"X-Original-Method","value":" trace "}`, `"X-Own: 1"`},
 		"headers": {`{"X Y":"1"}`, `{"X-Own":"1\r\nCookie: sid=1"}`, `{"X-Own":"Ċ"}`, `{"X-Own":1}`, `{"X-HTTP-Method-Override":"trace"}`, `[]`},
 		"raw":     {`"no base64!"`, `"` + base64Of("HTTP/1.1 200 OK\x00") + `"`, `"` + base64Of("X-Own: 1\r\nSet-Cookie: a=b\x00") + `"`, `1`},
 	}
