@@ -110,6 +110,15 @@ func newLab(t *testing.T) *lab {
 			_ = c.Close(websocket.StatusNormalClosure, "") // it was about the handshake
 		}
 	})
+	// A page that repeats what it was sent wherever browsers keep things.
+	mux.HandleFunc("GET /kept", func(w http.ResponseWriter, r *http.Request) {
+		http.SetCookie(w, &http.Cookie{Name: "lab_rotated", Value: l.rotated, Path: "/", HttpOnly: true, MaxAge: 3600})
+		w.Header().Set("Cache-Control", "max-age=3600")
+		page(fmt.Sprintf(`<p id=sent>%s</p><script>
+const sent = document.querySelector('#sent').textContent
+localStorage.setItem('sent', sent); sessionStorage.setItem('sent', sent); history.pushState({sent}, '')
+document.title = 'kept'</script>`, r.Header.Get("Cookie")))(w, r)
+	})
 	mux.HandleFunc("GET /sw.js", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "text/javascript") })
 	l.server = httptest.NewServer(mux)
 	t.Cleanup(l.server.Close)

@@ -127,6 +127,9 @@ func Command(options Options) ([]string, error) {
 	if o.Build == Full {
 		// The shell has no other mode.
 		line = append(line, "--headless=new")
+	} else {
+		// Nothing of what pages keep is written to a file. The full browser knows this for windows only: see [Occupied].
+		line = append(line, "--incognito")
 	}
 	if o.NoSandbox {
 		line = append(line, "--no-sandbox")
@@ -143,6 +146,19 @@ func Command(options Options) ([]string, error) {
 	line = append(line, commonFlags()...)
 	line = append(line, "--disable-features="+strings.Join(disabledFeatures(), ","))
 	return append(line, blank), nil
+}
+
+// Occupied are paths below the profile at which an empty file must be before the browser starts. Where Chromium wants a
+// file it finds a folder, and where it wants a folder a file: it then keeps cookies and the storage of pages in memory
+// for as long as it runs, and neither caches responses nor writes down which pages are open.
+func (b Build) Occupied() []string {
+	if b != Full {
+		return nil
+	}
+	return []string{
+		"Default/Cookies/occupied", "Default/Cache", "Default/Sessions", "Default/Sessions_Encrypted", "Default/Local Storage",
+		"Default/Session Storage",
+	}
 }
 
 // Environment is the whole environment of the browser. Nothing of the caller's comes along.

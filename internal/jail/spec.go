@@ -54,7 +54,7 @@ func validateStaged(files []File) (errs []error) {
 	for _, f := range files {
 		total += len(f.Data)
 		if !validStagePath(f.Path) {
-			bad("use a relative path of letters, digits, dots, dashes and slashes, without dot elements",
+			bad("use a relative path of letters, digits, spaces, dots, dashes and slashes, without dot elements",
 				"%q is not a path that can be staged", clip(f.Path, 80))
 			continue
 		}
@@ -150,7 +150,7 @@ func validStagePath(s string) bool {
 			return false
 		}
 		for _, c := range []byte(e) {
-			if !isLowerOrDigit(c) && !(c >= 'A' && c <= 'Z') && c != '.' && c != '-' && c != '_' {
+			if !isLowerOrDigit(c) && !(c >= 'A' && c <= 'Z') && c != '.' && c != '-' && c != '_' && c != ' ' {
 				return false
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -65,6 +66,10 @@ func (s *Service) blueprint(ctx context.Context, sh shape) (blueprint, error) {
 	for _, pair := range environment {
 		name, value, _ := strings.Cut(pair, "=")
 		env[name] = value
+	}
+	for _, path := range launch.Build.Occupied() {
+		// The list belongs to those who share it.
+		files = append(slices.Clip(files), jail.File{Path: "profile/" + path})
 	}
 	spec := jail.Spec{
 		Kind:      jail.KindBrowser,
