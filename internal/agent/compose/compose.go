@@ -244,7 +244,6 @@ func (o Options) write(out *document, s service) {
 	out.line(2, "ulimits:")
 	out.line(3, "nofile: {soft: "+strconv.Itoa(s.profile.Limits.Files)+", hard: "+strconv.Itoa(s.profile.Limits.Files)+"}")
 	out.line(3, "core: {soft: 1, hard: 1}") // less would let a crash start a program of the host, see linux.CoreLimit
-	out.plain(3, "core", "0")
 	// The engine mounts message queues for every container, which nobody declared: an empty folder is mounted over them.
 	tmpfs := []string{"/dev/mqueue:ro,noexec,nosuid,nodev,size=4096,mode=555"}
 	for _, t := range s.profile.Tmpfs {
