@@ -237,6 +237,15 @@ func (w *hosted) top(d *jsontext.Decoder, key string, kind jsontext.Kind) (p *pr
 			return nil, true
 		}
 		return w.need(hostedFastLane), true
+	case key == "speed": // of Anthropic's wire: a faster answer at several times the price
+		value, err := d.ReadValue()
+		if err != nil {
+			return badSyntax(err), true
+		}
+		if string(value) == `"standard"` {
+			return nil, true
+		}
+		return w.need(hostedFastLane), true
 	}
 	return nil, false
 }

@@ -36,6 +36,7 @@ var hostedRequests = []struct{ path, more, name string }{
 	{pathChat, `"web_search_options":{}`, "web_search"},
 	{pathChat, `"plugins":[{"id":"web"}]`, "plugins"},
 	{pathChat, `"service_tier":"priority"`, "priority"},
+	{pathMessages, `"speed":"fast"`, "priority"},
 	{pathMessages, `"tools":[{"type":"web_search_20250305","name":"web_search"}]`, "web_search"},
 	{pathMessages, `"tools":[{"type":"web_fetch_20250910","name":"web_fetch"}]`, "web_fetch"},
 	{pathMessages, `"tools":[{"type":"code_execution_20250522","name":"c"}]`, "code_execution"},
@@ -85,6 +86,7 @@ func TestWhatStaysWithTheModelPasses(t *testing.T) {
 		{pathResponses, `"input":[{"type":"function_call_output","call_id":"c","output":"https://site.example"},{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,AA"}]}]`},
 		{pathMessages, `"system":[{"type":"text","text":"https://a.example"}],"tools":[{"name":"f","input_schema":{"$id":"https://a.example"}},{"type":"bash_20250124","name":"bash"}]`},
 		{pathMessages, `"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{"url":"https://a.example","file_id":"mine"}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"https://a.example"}]}]`},
+		{pathMessages, `"speed":"standard","service_tier":"auto"`},
 		{"/v1/embeddings", `"input":["https://a.example","b"]`},
 	} {
 		before := w.reached()
