@@ -89,7 +89,7 @@ func NewRuntime(o Options, limits *Limiter) (_ *Runtime, err error) {
 	if r.state, err = r.run.Ensure(stateFolder, 0o700, -1); err != nil {
 		return nil, err
 	}
-	return r, r.endStale()
+	return r, errors.Join(r.endStale(), r.endTrial(context.Background()))
 }
 
 // Close ends the programs that joined jails, whose stdio goes with this process, and closes the folders. Jails run on.
@@ -440,6 +440,7 @@ func (r *Runtime) runtimeDelete(ctx context.Context, name string) error {
 
 // List reports processes, runtime state and bundles of this installation.
 func (r *Runtime) List(context.Context) ([]jail.Trace, error) {
+	r.collectOrphans() // what ended just after the last look at it would stay a zombie until the next jail
 	var out []jail.Trace
 	var errs []error
 	seen := map[int]bool{}

@@ -137,18 +137,23 @@ func findProgram(name string) (string, error) {
 // probeStatus is what the program of a trial ends with: it shows that it ran, and not just the runtime.
 const probeStatus = 7
 
-// try runs a container that is confined like a jail and ends at once. It has no name of a jail, and its folder, group
-// and state are removed again, also those that an earlier trial left.
+// trial is the name of a trial container. It is no name of a jail.
+const trial = "probe"
+
+// endTrial ends a trial container and removes its folder, group and state. That there is none is fine.
+func (r *Runtime) endTrial(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	return errors.Join(r.kill(ctx, trial, jail.Process{}), r.limits.remove(ctx, trial), r.state.RemoveAll(trial), r.run.RemoveAll(trial))
+}
+
+// try runs a container that is confined like a jail and ends at once. What it has made is removed again; what one left whose
+// process was killed is removed by the next process at its start.
 func (r *Runtime) try(ctx context.Context, p *program) (err error) {
-	const name = "probe"
-	clean := func() error {
-		ctx := context.WithoutCancel(ctx)
-		return errors.Join(r.kill(ctx, name, jail.Process{}), r.limits.remove(ctx, name), r.state.RemoveAll(name), r.run.RemoveAll(name))
-	}
-	if err := clean(); err != nil {
+	const name = trial
+	if err := r.endTrial(ctx); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, clean()) }()
+	defer func() { err = errors.Join(err, r.endTrial(ctx)) }()
 	dir, err := r.run.Ensure(name, 0o700, -1)
 	if err != nil {
 		return err
