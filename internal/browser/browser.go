@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -77,6 +78,22 @@ func (b *Browser) Conn() *cdp.Conn { return b.conn }
 // Done is closed when the browser is gone.
 func (b *Browser) Done() <-chan struct{} { return b.conn.Done() }
 
+// isTab says whether a target is a page that a client or a person may have. A full Chromium also lists the pages of its own
+// window, such as the list below the address bar, and the one of our own errands is nobody's.
+func (b *Browser) isTab(info *target.Info) bool {
+	if info.Type != "page" || b.hiddenContext(string(info.BrowserContextID)) {
+		return false
+	}
+	return !ofWindow(info.URL)
+}
+
+// ofWindow says whether an address is of a part of the browser's window.
+func ofWindow(address string) bool {
+	rest, ok := strings.CutPrefix(address, "chrome://")
+	host, _, _ := strings.Cut(rest, "/")
+	return ok && strings.HasSuffix(host, ".top-chrome")
+}
+
 // targets lists the targets that are pages, also those that nobody sees.
 func (b *Browser) targets(ctx context.Context) ([]*target.Info, error) {
 	result, err := cdp.Do(ctx, b.conn.Browser(), target.GetTargets, target.GetTargetsParams{Filter: pagesOnly()})
@@ -85,7 +102,7 @@ func (b *Browser) targets(ctx context.Context) ([]*target.Info, error) {
 	}
 	var pages []*target.Info
 	for _, info := range result.TargetInfos {
-		if info != nil && info.Type == "page" && !b.hiddenContext(string(info.BrowserContextID)) {
+		if info != nil && b.isTab(info) {
 			pages = append(pages, info)
 		}
 	}

@@ -34,15 +34,10 @@ func (b *Browser) Administered(ctx context.Context) error {
 
 // foremost brings the first page to the front again: a page that is behind another's window is not drawn.
 func (b *Browser) foremost(ctx context.Context) error {
-	all, err := cdp.Do(ctx, b.conn.Browser(), target.GetTargets, target.GetTargetsParams{})
-	if err != nil {
+	pages, err := b.targets(ctx)
+	if err != nil || len(pages) == 0 {
 		return explain(err, "look at the pages of the browser")
 	}
-	for _, t := range all.TargetInfos {
-		if t.Type == "page" && !b.hiddenContext(string(t.BrowserContextID)) {
-			_, err := cdp.Do(ctx, b.conn.Browser(), target.ActivateTarget, target.ActivateTargetParams{TargetID: t.TargetID})
-			return explain(err, "bring the page to the front")
-		}
-	}
-	return nil
+	_, err = cdp.Do(ctx, b.conn.Browser(), target.ActivateTarget, target.ActivateTargetParams{TargetID: pages[0].TargetID})
+	return explain(err, "bring the page to the front")
 }

@@ -258,9 +258,14 @@ func (r *registry) see(event cdp.EventMessage) {
 			TargetInfo struct {
 				TargetID target.ID `json:"targetId"`
 				Subtype  string    `json:"subtype"`
+				URL      string    `json:"url"`
 			} `json:"targetInfo"`
 		}
-		if cdp.Decode(event.Params, &e) == nil && e.TargetInfo.Subtype == "" {
+		switch {
+		case cdp.Decode(event.Params, &e) != nil:
+		case ofWindow(e.TargetInfo.URL):
+			r.vanished(e.TargetInfo.TargetID)
+		case e.TargetInfo.Subtype == "":
 			r.shown(e.TargetInfo.TargetID)
 			r.b.live.poke() // it has another title, or another address
 		}
@@ -274,8 +279,7 @@ func (r *registry) see(event cdp.EventMessage) {
 
 // appeared takes a target that the browser has reported. One that is known already is left as it is.
 func (r *registry) appeared(info *target.Info) {
-	// A page of the browser's own errands is nobody's tab.
-	if info.Type != "page" || len(info.TargetID) > maxText || r.b.hiddenContext(string(info.BrowserContextID)) {
+	if !r.b.isTab(info) || len(info.TargetID) > maxText {
 		return
 	}
 	r.mu.Lock()

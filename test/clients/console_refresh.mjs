@@ -66,6 +66,9 @@ await scene('the cookies are listed by name, without values', async () => {
   for (const name of ['portal_session', 'portal_remember', 'HttpOnly', 'SameSite=Lax']) check(text.includes(name), `${name} is missing: ${text}`)
   await shot(page, 'refresh-seen')
 })
+await scene('the tabs are those of pages, and no parts of the window', async () => {
+  equal((await page.getByRole('tab').allTextContents()).join(), 'account of alice, with picture')
+})
 await scene('what is ticked stays so while the list is renewed', async () => {
   const host = page.getByLabel('cdn.example.com')
   check(!(await host.isChecked()), 'cdn.example.com is chosen at first')
