@@ -247,7 +247,7 @@ func (w *walk) file(path, where string, accept func(fs.FileInfo) bool) {
 		w.fail("look at", where, err)
 		return
 	}
-	if !info.Mode().IsRegular() || accept != nil && !accept(info) {
+	if !info.Mode().IsRegular() || accept != nil && !accept(info) || info.Size() == 0 && isNamespace(f) {
 		return
 	}
 	if err := w.content(f, where, info.Size()); err != nil {

@@ -22,6 +22,12 @@ func mountOf(path string) (uint64, error) {
 	return st.Mnt_id, nil
 }
 
+// isNamespace says whether a file stands for a namespace, as those of ip-netns do: it has no content, and cannot be read.
+func isNamespace(f *os.File) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(int(f.Fd()), &st) == nil && st.Type == unix.NSFS_MAGIC
+}
+
 // dataAfter is the next piece of a file that is not a hole, up to size. Where the system does not know, all is data.
 func dataAfter(f *os.File, at, size int64) (from, to int64) {
 	from, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)

@@ -324,6 +324,9 @@ func TestOtherMountsAreLeftOutUnlessAskedFor(t *testing.T) {
 	if err != nil || len(hits) > 0 || stats.OtherMounts != 2 {
 		t.Errorf("found %v, looked at %+v, error %v", hits, stats, err)
 	}
+	write(t, top+"/net", "") // a file of a namespace, which has nothing in it
+	must(t, unix.Mount("/proc/self/ns/net", top+"/net", "", unix.MS_BIND, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(top+"/net", unix.MNT_DETACH)) })
 	hits, stats, err = yellow.Files(t.Context(), []string{top}, FileOptions{OtherMounts: true})
 	if err != nil || len(hits) != 2 || stats.OtherMounts != 0 {
 		t.Errorf("with other mounts: found %v, looked at %+v, error %v", hits, stats, err)
