@@ -53,7 +53,8 @@ func servicePreset(cmd *cobra.Command, name string, r *api.ServiceRequest) (note
 			{Methods: []string{"POST"}, Path: "/*/*/git-receive-pack"},
 		}
 		return "this is for git; the API of GitHub is a service of its own: " +
-			"clawjail service add github-api --url https://api.github.com --secret " + r.Secret + " --allow 'GET /**'", nil
+			"clawjail service add github-api --url https://api.github.com --secret " + r.Secret + " --allow 'GET /**'; its secret has to be stored " +
+			"for both: clawjail secret set " + r.Secret + " --origin https://github.com --origin https://api.github.com", nil
 	}
 	return "", usage(cmd, "there is no preset %q; there is github", name)
 }
