@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -33,15 +35,50 @@ func hostedMembers() map[string]string {
 	}
 }
 
+// switchWords are words in the names of members by which one provider or another is told to do something by itself, such
+// as enable_search and extra_body.google_search, without what divides words.
+var switchWords = []struct{ word, name string }{
+	{"urlcontext", hostedFetch}, {"fetch", hostedFetch}, {"search", hostedSearch}, {"grounding", hostedSearch}, {"brows", hostedSearch},
+	{"crawl", hostedSearch}, {"mcp", hostedServers}, {"connector", hostedServers}, {"codeinterpreter", hostedCode}, {"codeexecution", hostedCode},
+	{"plugin", hostedPlugins},
+}
+
+// switches says what the name of a member asks for, if it does.
+func switches(key string) string {
+	if name := hostedMembers()[key]; name != "" {
+		return name
+	}
+	key = strings.ReplaceAll(joinWords(key), "beamsearch", "") // a way to choose words
+	for _, w := range switchWords {
+		if strings.Contains(key, w.word) {
+			return w.name
+		}
+	}
+	return ""
+}
+
+func joinWords(key string) string { return strings.NewReplacer("_", "", "-", "", ".", "").Replace(key) }
+
+// isPlace says whether a member is named as one that has an address in it, however that is written: image_url, fileUri.
+func isPlace(key string) bool {
+	for _, end := range []string{"url", "uri", "href", "urls", "uris"} {
+		if strings.HasSuffix(key, end) {
+			return true
+		}
+	}
+	return false
+}
+
 // storedMembers refer, at any depth, to what the provider keeps for its account.
 func storedMembers() []string {
-	return []string{"file_id", "file_ids", "container_id", "vector_store_ids", "cached_content"}
+	return []string{"file_id", "file_ids", "container_id", "vector_store_ids", "cached_content", "cachedcontent", "conversation_id", "thread_id",
+		"assistant_id", "previous_interaction_id"}
 }
 
 // textMembers are what a model reads or wrote. Texts in them may name addresses, which nobody fetches for that.
 func textMembers() []string {
 	return []string{"text", "content", "input", "instructions", "system", "description", "name", "title", "arguments", "output", "prompt", "suffix",
-		"refusal", "result", "reasoning", "reasoning_content", "thinking", "user", "stop", "stop_sequences", "data", "encrypted_content", "signature", "template"}
+		"refusal", "result", "reasoning", "reasoning_content", "thinking", "user", "stop", "stop_sequences", "encrypted_content", "signature", "template"}
 }
 
 // unreadMembers have schemas, arguments and quotations, in which addresses mean nothing to a provider.
@@ -51,7 +88,18 @@ func unreadMembers() []string {
 
 // ownTools are types of tools that the agent runs itself.
 func ownTools() []string {
-	return []string{"", "function", "custom", "bash", "text_editor", "memory", "local_shell", "apply_patch"}
+	return []string{"function", "custom", "bash", "text_editor", "memory", "local_shell", "apply_patch"}
+}
+
+// untypedTool are the members of a tool without a type that the agent runs itself: Anthropic's have none.
+func untypedTool() []string {
+	return []string{"type", "name", "description", "input_schema", "cache_control", "strict", "defer_loading", "allowed_callers", "input_examples",
+		"eager_input_streaming", "function", "parameters"}
+}
+
+// referable are the members with which an item of a response says by itself what it is.
+func referable() []string {
+	return []string{"content", "encrypted_content", "arguments", "output", "input", "result", "action", "code", "queries", "call_id", "tools", "name"}
 }
 
 // hosted looks through a request for what its provider would do by itself.
@@ -71,7 +119,7 @@ func checkHosted(a ask, e endpoint, allowed []string) (body []byte, unseen bool,
 			return nil, false, p
 		}
 	}
-	if p := w.value(jsontext.NewDecoder(bytes.NewBuffer(a.body)), "", 0); p != nil {
+	if p := w.value(jsontext.NewDecoder(bytes.NewBuffer(a.body)), &object{}, "", 0); p != nil {
 		return nil, false, p
 	}
 	if e.path != pathResponses || slices.Contains(allowed, hostedStored) {
@@ -109,21 +157,65 @@ func (w *hosted) need(name string) *problem.Error {
 		"the provider would do this by itself, past the rules of this agent, and %s is not allowed for it", name)
 }
 
-// value reads one value. key is the name, in lower case, of the member that it belongs to; an element of a list belongs
-// to the member of the list.
-func (w *hosted) value(d *jsontext.Decoder, key string, depth int) *problem.Error {
+// object is what was seen of an object, in which members come in any order.
+type object struct {
+	parent  string // the member that it belongs to, in lower case
+	kind    string // its type
+	role    bool
+	id      bool
+	address bool // in the member that may only quote one
+	filled  []string
+}
+
+// quotes says whether an address in the object only says where something came from: a source of what was searched or
+// fetched. The name is of what has to be allowed for that.
+func (o *object) quotes(wire egress.Wire) (name string, ok bool) {
+	if o.parent != "content" && o.parent != "action" {
+		return "", false
+	}
+	switch o.kind {
+	case "search_result":
+		return "", wire == egress.WireAnthropic
+	case "web_search_result", "open_page", "find_in_page", "find":
+		return hostedSearch, true
+	case "web_fetch_result":
+		return "web_fetch", true
+	}
+	return "", false
+}
+
+// refers says whether the object stands for what the provider keeps: it has an id, and says nothing by itself.
+func (o *object) refers(path string) bool {
+	switch {
+	case !o.id:
+		return false
+	case o.parent == "audio":
+		return true
+	case path != pathResponses || o.parent != "input":
+		return false
+	case o.kind == "" && !o.role, o.kind == "image_generation_call":
+		return true
+	case o.kind == "reasoning":
+		return !slices.Contains(o.filled, "encrypted_content") && !slices.Contains(o.filled, "content")
+	}
+	return len(o.filled) == 0
+}
+
+// value reads one value. key is the name, in lower case, of the member of o that it belongs to; an element of a list
+// belongs to the member of the list.
+func (w *hosted) value(d *jsontext.Decoder, o *object, key string, depth int) *problem.Error {
 	if depth > deepestDocument {
 		return badBody("it is nested too deeply")
 	}
 	switch d.PeekKind() {
 	case '{':
-		return w.members(d, depth)
+		return w.members(d, key, depth)
 	case '[':
 		if _, err := d.ReadToken(); err != nil {
 			return badSyntax(err)
 		}
 		for d.PeekKind() != ']' {
-			if p := w.value(d, key, depth+1); p != nil {
+			if p := w.value(d, o, key, depth+1); p != nil {
 				return p
 			}
 		}
@@ -133,7 +225,7 @@ func (w *hosted) value(d *jsontext.Decoder, key string, depth int) *problem.Erro
 		if err != nil {
 			return badSyntax(err)
 		}
-		return w.text(key, text.String())
+		return w.text(o, key, text.String())
 	}
 	return skip(d.ReadToken())
 }
@@ -145,28 +237,55 @@ func skip(_ jsontext.Token, err error) *problem.Error {
 	return nil
 }
 
-func (w *hosted) text(key, text string) *problem.Error {
+func (w *hosted) text(o *object, key, text string) *problem.Error {
 	switch {
-	case key == "type" && text == "item_reference":
-		return w.need(hostedStored)
-	case !slices.Contains(textMembers(), key) && isAddress(text):
-		return w.need(hostedFetch)
+	case key == "type":
+		o.kind = text
+		if text == "item_reference" {
+			return w.need(hostedStored)
+		}
+		return nil
+	case w.endpoint.wire == egress.WireAnthropic && key == "data":
+		return nil // also of documents of plain text
+	case slices.Contains(textMembers(), key), !isAddress(text) && (!isPlace(key) || text == "" || isData(text)):
+		return nil
+	case key == "url", key == "source":
+		o.address = true
+		return nil
 	}
-	return nil
+	return w.need(hostedFetch)
 }
 
-// isAddress says whether a text leads a program that follows it somewhere. Data in an address is none.
+// isData says whether an address has in it what it stands for.
+func isData(text string) bool {
+	text = strings.TrimLeftFunc(text, unicode.IsSpace)
+	return len(text) >= 5 && strings.EqualFold(text[:5], "data:")
+}
+
+// isAddress says whether a text leads a program that follows it somewhere. Data in an address is none. Behind the schemes of
+// the web a program needs no slash.
 func isAddress(text string) bool {
 	text = strings.TrimLeftFunc(text, func(r rune) bool { return r <= ' ' || strings.ContainsRune(`"'<(`, r) })
 	scheme, rest, found := strings.Cut(text, ":")
 	if strings.HasPrefix(text, "//") || !found || scheme == "" || strings.ContainsAny(scheme, " /?#,") {
 		return strings.HasPrefix(text, "//")
 	}
+	scheme = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return -1 // programs leave it out
+		}
+		return unicode.ToLower(r)
+	}, scheme)
+	if slices.Contains([]string{"http", "https", "ws", "wss", "ftp", "file"}, scheme) {
+		return rest != "" && !strings.HasPrefix(rest, " ")
+	}
 	rest = strings.TrimLeft(rest, "\t\r\n")
-	return !strings.EqualFold(scheme, "data") && (strings.HasPrefix(rest, "/") || strings.HasPrefix(rest, `\`))
+	return scheme != "data" && (strings.HasPrefix(rest, "/") || strings.HasPrefix(rest, `\`))
 }
 
-func (w *hosted) members(d *jsontext.Decoder, depth int) *problem.Error {
+// members reads an object, which belongs to the member parent of another one.
+func (w *hosted) members(d *jsontext.Decoder, parent string, depth int) *problem.Error {
+	o := &object{parent: parent}
 	if _, err := d.ReadToken(); err != nil {
 		return badSyntax(err)
 	}
@@ -175,7 +294,23 @@ func (w *hosted) members(d *jsontext.Decoder, depth int) *problem.Error {
 		if err != nil {
 			return badSyntax(err)
 		}
-		if p := w.member(d, strings.ToLower(name.String()), depth); p != nil {
+		if p := w.member(d, o, strings.ToLower(name.String()), depth); p != nil {
+			return p
+		}
+	}
+	if o.address {
+		name, quoted := o.quotes(w.endpoint.wire)
+		if !quoted {
+			name = hostedFetch
+		}
+		if name != "" {
+			if p := w.need(name); p != nil {
+				return p
+			}
+		}
+	}
+	if o.refers(w.endpoint.path) {
+		if p := w.need(hostedStored); p != nil {
 			return p
 		}
 	}
@@ -183,41 +318,55 @@ func (w *hosted) members(d *jsontext.Decoder, depth int) *problem.Error {
 }
 
 // member reads the value of one member. Names are compared without case: some servers do.
-func (w *hosted) member(d *jsontext.Decoder, key string, depth int) *problem.Error {
+func (w *hosted) member(d *jsontext.Decoder, o *object, key string, depth int) *problem.Error {
 	kind := d.PeekKind()
 	if kind == 'n' {
 		return skip(d.ReadToken())
 	}
-	if depth == 0 {
-		if p, done := w.top(d, key, kind); p != nil || done {
-			return p
-		}
+	o.role = o.role || key == "role"
+	o.id = o.id || key == "id"
+	if p, done := w.asks(d, key, kind, depth); p != nil || done {
+		return p
 	}
 	if slices.Contains(storedMembers(), key) {
 		if p := w.need(hostedStored); p != nil {
 			return p
 		}
 	}
-	// The input of a call is an object that the model wrote.
-	if slices.Contains(unreadMembers(), key) || depth > 0 && key == "input" && kind == '{' {
+	if o.parent == "input" && slices.Contains(referable(), key) {
+		value, err := d.ReadValue()
+		if err != nil {
+			return badSyntax(err)
+		}
+		if !isEmpty(value) {
+			o.filled = append(o.filled, key)
+		}
+		d = jsontext.NewDecoder(bytes.NewBuffer(value.Clone()))
+	}
+	// The input of a call is an object that the model wrote. Parameters of the request itself are none of a function.
+	if depth > 0 && (slices.Contains(unreadMembers(), key) || key == "input" && kind == '{') || depth == 0 && (key == "metadata" || key == "format") {
 		if err := d.SkipValue(); err != nil {
 			return badSyntax(err)
 		}
 		return nil
 	}
-	return w.value(d, key, depth+1)
+	return w.value(d, o, key, depth+1)
 }
 
-// top looks at a member of the request itself; done says that it has read the value.
-func (w *hosted) top(d *jsontext.Decoder, key string, kind jsontext.Kind) (p *problem.Error, done bool) {
-	if name := hostedMembers()[key]; name != "" {
-		if kind != 'f' {
-			p = w.need(name)
+// isEmpty says whether a value has nothing in it.
+func isEmpty(value jsontext.Value) bool {
+	inside := bytes.Trim(value, "\"[]{} \t\r\n")
+	return len(inside) == 0
+}
+
+// asks looks at a member that may ask for something by its name, at any depth: there are bodies within bodies. done says that
+// it has read the value.
+func (w *hosted) asks(d *jsontext.Decoder, key string, kind jsontext.Kind, depth int) (p *problem.Error, done bool) {
+	if name := switches(key); name != "" && kind != 'f' {
+		if err := d.SkipValue(); err != nil {
+			return badSyntax(err), true
 		}
-		if err := d.SkipValue(); p == nil && err != nil {
-			p = badSyntax(err)
-		}
-		return p, true // what it has in it is for whom it is allowed to ask
+		return w.need(name), true // what it has in it is for whom it is allowed to ask
 	}
 	switch {
 	case key == "tools":
@@ -228,26 +377,29 @@ func (w *hosted) top(d *jsontext.Decoder, key string, kind jsontext.Kind) (p *pr
 		return w.tools(list), true
 	case key == "store" && kind != 'f', key == "prompt" && kind == '{':
 		return w.need(hostedStored), false
-	case key == "service_tier" && kind == '"':
-		tier, err := d.ReadToken()
-		if err != nil {
-			return badSyntax(err), true
-		}
-		if slices.Contains([]string{"auto", "default", "flex", "standard_only"}, tier.String()) {
-			return nil, true
-		}
-		return w.need(hostedFastLane), true
-	case key == "speed": // of Anthropic's wire: a faster answer at several times the price
-		value, err := d.ReadValue()
-		if err != nil {
-			return badSyntax(err), true
-		}
-		if string(value) == `"standard"` {
-			return nil, true
-		}
-		return w.need(hostedFastLane), true
 	}
-	return nil, false
+	usual := usualTiers()[key]
+	if usual == nil || depth > 0 && kind != '"' {
+		return nil, false
+	}
+	value, err := d.ReadValue()
+	if err != nil {
+		return badSyntax(err), true
+	}
+	text, err := jsontext.AppendUnquote(nil, value)
+	if err == nil && slices.Contains(usual, string(text)) {
+		return nil, true
+	}
+	return w.need(hostedFastLane), true
+}
+
+// usualTiers are members that choose how an answer is made, and their values at the price of the list.
+func usualTiers() map[string][]string {
+	return map[string][]string{
+		"service_tier":  {"auto", "default", "flex", "standard_only"},
+		"speed":         {"standard"}, // of Anthropic's wire: a faster answer at several times the price
+		"inference_geo": {"global", "not_available"},
+	}
 }
 
 // tools looks at a list of tools: those that the agent runs itself may be there, others by name.
@@ -264,12 +416,12 @@ func (w *hosted) tools(list jsontext.Value) *problem.Error {
 		if err != nil {
 			return badSyntax(err)
 		}
-		name, p := toolName(tool)
+		name, own, p := toolName(tool)
 		if p != nil {
 			return p
 		}
-		if slices.Contains(ownTools(), name) {
-			p = w.value(jsontext.NewDecoder(bytes.NewBuffer(tool)), "", 1)
+		if own {
+			p = w.value(jsontext.NewDecoder(bytes.NewBuffer(tool)), &object{}, "", 1)
 		} else {
 			p = w.need(name)
 		}
@@ -280,36 +432,47 @@ func (w *hosted) tools(list jsontext.Value) *problem.Error {
 	return nil
 }
 
-// toolName is the type of a tool without the date of its version, such as web_search for web_search_20250305. A type
-// that could be read in two ways is refused.
-func toolName(tool jsontext.Value) (string, *problem.Error) {
+// toolName is the type of a tool without the date of its version, such as web_search for web_search_20250305, and says
+// whether the agent runs it itself. A type that could be read in two ways is refused. Without one, a tool is the agent's when
+// it has nothing but what such a tool has; some providers name theirs by another member, such as google_search.
+func toolName(tool jsontext.Value) (name string, own bool, p *problem.Error) {
 	if tool.Kind() != '{' {
-		return "", badBody("a tool is not an object")
+		return "", false, badBody("a tool is not an object")
 	}
 	d := jsontext.NewDecoder(bytes.NewBuffer(tool))
 	if _, err := d.ReadToken(); err != nil {
-		return "", badSyntax(err)
+		return "", false, badSyntax(err)
 	}
-	name, found := "", false
+	found, other := false, ""
 	for d.PeekKind() == '"' {
-		key, err := d.ReadToken()
+		token, err := d.ReadToken()
 		if err != nil {
-			return "", badSyntax(err)
+			return "", false, badSyntax(err)
 		}
-		isType := strings.EqualFold(key.String(), "type")
+		key := strings.ToLower(token.String())
 		value, err := d.ReadValue()
 		if err != nil {
-			return "", badSyntax(err)
+			return "", false, badSyntax(err)
 		}
-		if !isType || value.Kind() == 'n' {
+		if value.Kind() == 'n' {
+			continue
+		}
+		if !slices.Contains(untypedTool(), key) {
+			other = key
+		}
+		if key != "type" {
 			continue
 		}
 		text, err := jsontext.AppendUnquote(nil, value)
 		if value.Kind() != '"' || err != nil || found {
-			return "", badBody("the type of a tool is not one text")
+			return "", false, badBody("the type of a tool is not one text")
 		}
 		name, found = string(text), true
 	}
+	if name == "" {
+		return other, other == "", nil
+	}
 	name = strings.TrimRight(name, "0123456789_")
-	return strings.TrimSuffix(name, "_preview"), nil
+	name = strings.TrimSuffix(name, "_preview")
+	return name, slices.Contains(ownTools(), name), nil
 }
