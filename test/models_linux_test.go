@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -150,6 +151,10 @@ func TestCredentialsAndModelsAreNoWayOutOfAJail(t *testing.T) {
 		must("agent", "limits", "asker", "--cost-per-day", "10")
 		refused("the same, with a budget in money", "/v1/chat/completions", unpriced, "price_unknown")
 		passes("one with a price", "/v1/chat/completions", `{"model":"gpt-4o","messages":[]}`, "gpt-4o")
+		refused("a tool of the provider's without a price", "/v1/responses", hosted, "price_unknown")
+		provider[slices.Index(provider, "--price")+1] += " call=0.01"
+		must(append(provider, "--allow-hosted", "mcp")...)
+		passes("the same, with a price", "/v1/responses", hosted, "elsewhere.example")
 
 		must("agent", "limits", "asker", "--tokens-per-day", "3000")
 		long := `{"model":"gpt-4o","max_tokens":10,"messages":[{"role":"user","content":"` + strings.Repeat("a", 2500) + `"}]}`

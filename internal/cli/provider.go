@@ -122,7 +122,7 @@ func newProviderAdd(p *program) *cobra.Command {
 	f.StringVar(&wire, "wire", "", "its language: openai, anthropic or ollama")
 	f.StringVar(&flags.BaseURL, "url", "", "base `URL`, before /v1 or /api")
 	f.StringArrayVar(&flags.Models, "model", nil, "`pattern` of models that it has, such as 'gpt-*'; may be repeated")
-	f.StringArrayVar(&prices, "price", nil, "cost of models, as `PATTERN=INPUT/OUTPUT` per million tokens; may be repeated")
+	f.StringArrayVar(&prices, "price", nil, "cost of models, as `PATTERN=INPUT/OUTPUT` per million tokens, and behind it what costs otherwise; may be repeated")
 	f.StringSliceVar(&flags.Hosted, "allow-hosted", nil,
 		"`names` of what it may do by itself for agents: web_search, mcp, fetch, stored and others (default nothing)")
 	f.StringVar(&flags.Secret, "secret", "", "`name` of the secret in the vault (default the name of the provider)")
@@ -145,7 +145,8 @@ func priceList(cmd *cobra.Command, texts []string) (out []egress.Price, err erro
 	for _, text := range texts {
 		one, err := egress.ParsePrice(text)
 		if err != nil {
-			return nil, usage(cmd, "--price %q: write models and two amounts, such as 'gpt-4o*=2.50/10'", text)
+			return nil, usage(cmd, "--price %q: write models and two amounts, such as 'gpt-4o*=2.50/10', and behind them what costs otherwise: "+
+				"'gpt-4o*=2.50/10 cache-read=1.25 audio-output=80 call=0.01 priority=2'", text)
 		}
 		out = append(out, one)
 	}

@@ -23,8 +23,9 @@ const (
 type Tokens struct {
 	Input, Output int64
 	MicroCost     int64
-	// Unpriced says that nobody has said what the model costs. With a budget in money such a request is refused.
-	Unpriced bool
+	// Unpriced is the part of a price that nobody has said, as people write it, such as MODEL=INPUT/OUTPUT or call=AMOUNT. With
+	// a budget in money such a request is refused.
+	Unpriced string
 	// Day is that of the charge that this corrects, as [Book.Day] said then; empty for today. Without it a correction
 	// after midnight is one of the wrong day.
 	Day string
@@ -51,10 +52,11 @@ func (b *Book) Charge(ctx context.Context, w Who, provider, model string, reques
 		if err != nil {
 			return err
 		}
-		if budget.CostPerDay > 0 && t.Unpriced {
+		if budget.CostPerDay > 0 && t.Unpriced != "" {
 			return problem.New(problem.PriceUnknown,
-				"Use a model with a price. An operator can say the price: clawjail provider add NAME --price 'MODEL=INPUT/OUTPUT'.",
-				"the budget of this agent is in money, and the model %q has no price", clip(model))
+				"Ask for something with a price. An operator can say the price: clawjail provider add NAME --price 'MODEL=INPUT/OUTPUT', and behind it "+
+					"what costs otherwise.",
+				"the budget of this agent is in money, and the price of the model %q lacks %s", clip(model), t.Unpriced)
 		}
 		limit = store.UsageLimit{Tokens: budget.TokensPerDay, MicroCost: microCost(budget.CostPerDay)}
 	} else {

@@ -201,7 +201,7 @@ func TestBudgetsHoldWhateverHappensAtOnce(t *testing.T) {
 func TestAModelWithoutAPriceIsNotFreeUnderABudgetInMoney(t *testing.T) {
 	w := newWorld(t)
 	unpriced := func(requests int64) error {
-		return w.Charge(w.ctx, agent(w.bot), "p", "m", requests, Tokens{Input: 1, Unpriced: true})
+		return w.Charge(w.ctx, agent(w.bot), "p", "m", requests, Tokens{Input: 1, Unpriced: "MODEL=INPUT/OUTPUT"})
 	}
 	w.must(unpriced(1)) // nobody has set a budget
 	w.budget(Budget{TokensPerDay: 1000})

@@ -139,10 +139,24 @@ const (
 
 // Price is money per million tokens. A model without a price is not counted as money, Usage says so, and an agent with a
 // budget in money may not use it.
+//
+// The rest is for what costs otherwise. Nil is what nobody has said: tokens of a cache have a usual price then, and the
+// others are, like a model, without a price.
 type Price struct {
 	Model  string  `json:"model"` // a pattern like those in Models
 	Input  float64 `json:"input"`
 	Output float64 `json:"output"`
+	// CacheRead is input from a cache; nil: as Input. CacheWrite and CacheWriteHour are input that goes into one, for
+	// minutes or for an hour; nil: with Anthropic's wire 1.25 and 2 times Input, else as Input.
+	CacheRead      *float64 `json:"cache_read,omitempty" doc:"input from a cache; as input when it is left out"`
+	CacheWrite     *float64 `json:"cache_write,omitempty" doc:"input that goes into a cache for minutes; with anthropic 1.25 times the input when it is left out"`
+	CacheWriteHour *float64 `json:"cache_write_1h,omitempty" doc:"the same for an hour; with anthropic twice the input when it is left out"`
+	AudioInput     *float64 `json:"audio_input,omitempty"`
+	AudioOutput    *float64 `json:"audio_output,omitempty"`
+	// Call is what one use of a tool of the provider's costs.
+	Call *float64 `json:"call,omitempty" doc:"one use of a tool of the provider's, not a million"`
+	// Priority is how many times the price a request costs that goes before others.
+	Priority *float64 `json:"priority,omitempty" doc:"how many times the price a request costs that goes before others"`
 }
 
 // Provider is where requests for models go.

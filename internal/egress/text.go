@@ -2,6 +2,7 @@ package egress
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,18 +39,62 @@ func (a Allowance) String() string {
 	return strings.TrimSpace(strings.Join(a.Methods, ",") + " " + path)
 }
 
-// ParsePrice reads a price as people write it: models and what a million tokens cost, such as gpt-4o*=2.50/10.
-func ParsePrice(text string) (Price, error) {
-	model, amounts, ok := strings.Cut(text, "=")
-	in, after, both := strings.Cut(amounts, "/")
-	input, err1 := strconv.ParseFloat(strings.TrimSpace(in), 64)
-	output, err2 := strconv.ParseFloat(strings.TrimSpace(after), 64)
-	model = strings.TrimSpace(model)
-	if !ok || !both || model == "" || err1 != nil || err2 != nil || !money(input) || !money(output) {
-		return Price{}, problem.New(problem.BadRequest, "such as gpt-4o*=2.50/10", "%q is not models and two amounts", clip(text))
+// amounts are what a price may say besides its first two, as people write it.
+func (p *Price) amounts() []namedAmount {
+	return []namedAmount{
+		{"cache-read", &p.CacheRead}, {"cache-write", &p.CacheWrite}, {"cache-write-1h", &p.CacheWriteHour}, {"audio-input", &p.AudioInput},
+		{"audio-output", &p.AudioOutput}, {"call", &p.Call}, {"priority", &p.Priority},
 	}
-	return Price{Model: model, Input: input, Output: output}, nil
+}
+
+type namedAmount struct {
+	name   string
+	amount **float64
+}
+
+// ParsePrice reads a price as people write it: models and what a million tokens cost, such as gpt-4o*=2.50/10, and behind
+// it what costs otherwise, such as call=0.01.
+func ParsePrice(text string) (Price, error) {
+	bad := func(what string) (Price, error) {
+		return Price{}, problem.New(problem.BadRequest, "such as gpt-4o*=2.50/10, or 'gpt-4o*=2.50/10 cache-read=1.25 call=0.01'", "%q is not %s",
+			clip(text), what)
+	}
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return bad("models and two amounts")
+	}
+	model, both, _ := strings.Cut(words[0], "=")
+	in, out, _ := strings.Cut(both, "/")
+	input, ok1 := parseAmount(in)
+	output, ok2 := parseAmount(out)
+	if model == "" || !ok1 || !ok2 {
+		return bad("models and two amounts")
+	}
+	p := Price{Model: model, Input: input, Output: output}
+	for _, word := range words[1:] {
+		name, value, _ := strings.Cut(word, "=")
+		at := slices.IndexFunc(p.amounts(), func(a namedAmount) bool { return a.name == name })
+		amount, ok := parseAmount(value)
+		if at < 0 || !ok || *p.amounts()[at].amount != nil {
+			return bad("a price: " + clip(word) + " says nothing, or says it again")
+		}
+		*p.amounts()[at].amount = &amount
+	}
+	return p, nil
+}
+
+func parseAmount(text string) (float64, bool) {
+	amount, err := strconv.ParseFloat(text, 64)
+	return amount, err == nil && money(amount)
 }
 
 // String is the text that [ParsePrice] reads.
-func (p Price) String() string { return fmt.Sprintf("%s=%g/%g", p.Model, p.Input, p.Output) }
+func (p Price) String() string {
+	text := fmt.Sprintf("%s=%g/%g", p.Model, p.Input, p.Output)
+	for _, a := range p.amounts() {
+		if *a.amount != nil {
+			text += fmt.Sprintf(" %s=%g", a.name, **a.amount)
+		}
+	}
+	return text
+}

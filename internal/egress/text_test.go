@@ -30,11 +30,16 @@ func TestTextOfAllowanceIsReadAgain(t *testing.T) {
 func TestTextOfPriceIsReadAgain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := Price{Model: rapid.StringMatching(`[a-z0-9*.-]{1,20}`).Draw(t, "model"), Input: rapid.Float64Range(0, maxMoney).Draw(t, "in"), Output: rapid.Float64Range(0, maxMoney).Draw(t, "out")}
-		if got, err := ParsePrice(p.String()); err != nil || got != p {
+		for _, a := range p.amounts() {
+			if rapid.Bool().Draw(t, a.name) {
+				*a.amount = new(rapid.Float64Range(0, maxMoney).Draw(t, "amount"))
+			}
+		}
+		if got, err := ParsePrice(p.String()); err != nil || !reflect.DeepEqual(got, p) {
 			t.Fatalf("%q: %+v, %v", p.String(), got, err)
 		}
 	})
-	for _, bad := range []string{"", "x", "x=", "x=1", "=1/2", "x=1/y", "x=-1/2", "x=NaN/1", "x=1/Inf", "x=1/1e300"} {
+	for _, bad := range []string{"", "x", "x=", "x=1", "=1/2", "x=1/y", "x=-1/2", "x=NaN/1", "x=1/Inf", "x=1/1e300", "x=1/2 call", "x=1/2 call=", "x=1/2 call=-1", "x=1/2 other=1", "x=1/2 call=1 call=2"} {
 		if got, err := ParsePrice(bad); err == nil {
 			t.Errorf("%q is read as %v", bad, got)
 		}

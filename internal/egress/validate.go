@@ -370,7 +370,11 @@ func validProvider(f *flaws, p Provider) {
 	f.check(len(p.Prices) <= maxModels, "prices", "are more than %d", maxModels)
 	for _, price := range p.Prices[:min(len(p.Prices), maxModels)] {
 		validModel(f, "prices", price.Model)
-		if !money(price.Input) || !money(price.Output) {
+		ok := money(price.Input) && money(price.Output)
+		for _, a := range price.amounts() {
+			ok = ok && (*a.amount == nil || money(**a.amount))
+		}
+		if !ok {
 			f.add(problem.BadLimit, "prices", "0 to 1000000000", "a price of %q is not an amount", clip(price.Model))
 		}
 	}

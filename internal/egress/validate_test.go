@@ -120,9 +120,10 @@ func TestRulesProvidersAndSettingsThatMakeNoSense(t *testing.T) {
 		{"wire", putProvider(func(p *Provider) { p.Wire = "other" }), problem.BadRequest},
 		{"no models", putProvider(func(p *Provider) { p.Models = nil }), problem.BadRequest},
 		{"model", putProvider(func(p *Provider) { p.Models = []string{"a b"} }), problem.BadRequest},
-		{"price", putProvider(func(p *Provider) { p.Prices = []Price{{"*", -1, 0}} }), problem.BadLimit},
-		{"no number", putProvider(func(p *Provider) { p.Prices = []Price{{"*", math.NaN(), 0}} }), problem.BadLimit},
-		{"endless", putProvider(func(p *Provider) { p.Prices = []Price{{"*", 0, math.Inf(1)}} }), problem.BadLimit},
+		{"price", putProvider(func(p *Provider) { p.Prices = []Price{{Model: "*", Input: -1}} }), problem.BadLimit},
+		{"no number", putProvider(func(p *Provider) { p.Prices = []Price{{Model: "*", Input: math.NaN()}} }), problem.BadLimit},
+		{"times", putProvider(func(p *Provider) { p.Prices = []Price{{Model: "*", Priority: new(-1.0)}} }), problem.BadLimit},
+		{"endless", putProvider(func(p *Provider) { p.Prices = []Price{{Model: "*", Output: math.Inf(1)}} }), problem.BadLimit},
 		{"settings", put(Settings{Rates: Rates{Proxy: 1}, Hold: "5m", Budget: Budget{TokensPerDay: 1, CostPerDay: 0.01}}), ""},
 		{"mode", put(Settings{Mode: "off"}), problem.BadRequest},
 		{"rate", put(Settings{Rates: Rates{LLM: -1}}), problem.BadLimit},
@@ -222,7 +223,7 @@ func TestEntriesAreReadBack(t *testing.T) {
 	service, err := w.PutService(w.ctx, w.admin, s)
 	w.must(err)
 	p := provider("a", WireOpenAI, "gpt-*")
-	p.Prices = []Price{{"gpt-*", 1.25, 10}}
+	p.Prices = []Price{{Model: "gpt-*", Input: 1.25, Output: 10}}
 	provider, err := w.PutProvider(w.ctx, w.admin, p)
 	w.must(err)
 	set, err := w.PutSettings(w.ctx, w.admin, Settings{Tools: []Tool{}, Hold: "3s"})

@@ -255,7 +255,7 @@ func Codes() []Info {
 		{SecretNotBound, http.StatusForbidden, "the secret belongs to other origins than the one that it would go to, or to none yet", "correct the URL of the service, provider or MCP server; if the secret belongs there, store it again: `clawjail secret set SERVICE --origin ORIGIN`"},
 		{ServiceUnknown, http.StatusNotFound, "the agent has no service of that name", "declare it: `clawjail service add`"},
 		{ModelUnknown, http.StatusNotFound, "no provider of the agent has that model", "declare a provider that has it: `clawjail provider add`"},
-		{PriceUnknown, http.StatusForbidden, "the agent has a budget in money, and the model has no price", "say it: `clawjail provider add NAME --price`"},
+		{PriceUnknown, http.StatusForbidden, "the agent has a budget in money, and the model, or a part of the request, has no price", "say it: `clawjail provider add NAME --price`"},
 		{HostedDenied, http.StatusForbidden, "the provider of a model would do something by itself, past the agent's rules", "send the data itself, or allow it: `clawjail provider add NAME --allow-hosted`"},
 		{BudgetExceeded, http.StatusTooManyRequests, "the agent has used what it may use of models today", "wait until midnight UTC, or raise the budget of the agent"},
 		{TokenMismatch, http.StatusProxyAuthRequired, "the token is not one of the agent whose jail it came from", "use the token of the agent whose jail it is"},

@@ -54,7 +54,7 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 		h.refuse(w, r, e.wire, unknownModel(e, a.model, v))
 		return
 	}
-	if a.body, a.unseen, p = checkHosted(a, e, provider.Hosted); p != nil {
+	if a.body, a.wants, p = checkHosted(a, e, provider.Hosted); p != nil {
 		h.note(p, c, provider, nil)
 		h.refuse(w, r, e.wire, p)
 		return
@@ -104,7 +104,7 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 		// Nothing of the answer was looked at: the reservation stays.
 		done(x.reserved, true)
 	default:
-		done(settle(e, x.counter, provider, a.model, x.reserved, x.counter.complete(err)))
+		done(settle(e, x.counter, provider, a, x.reserved, x.counter.complete(err)))
 	}
 	if err != nil {
 		// What has been sent cannot be taken back, but it must not look whole.

@@ -41,7 +41,7 @@ func TestReservationsAreTheMostThatARequestMayUse(t *testing.T) {
 		e := endpointOf(t, c.path)
 		a, refusal := readAsk([]byte(c.body), e)
 		if refusal == nil {
-			a.body, a.unseen, refusal = checkHosted(a, e, p.Hosted)
+			a.body, a.wants, refusal = checkHosted(a, e, p.Hosted)
 		}
 		if refusal != nil {
 			t.Fatal(refusal)
@@ -57,12 +57,110 @@ func TestReservationsAreTheMostThatARequestMayUse(t *testing.T) {
 func TestPriceThatMakesNoSenseIsNotFree(t *testing.T) {
 	for _, price := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, 1e300} {
 		p := egress.Provider{Prices: []egress.Price{{Model: "*", Input: price, Output: price}}}
-		if got := priced(p, "m", 10, 10); got.MicroCost != mostMicroCost {
+		if got := priced(p, "m", amounts{input: 10, output: 10}); got.MicroCost != mostMicroCost {
 			t.Errorf("%v: %+v", price, got)
 		}
 	}
-	if got := priced(egress.Provider{}, "m", 10, 10); got.MicroCost != 0 {
+	if got := priced(egress.Provider{}, "m", amounts{input: 10, output: 10}); got.MicroCost != 0 {
 		t.Errorf("a model without a price costs %d", got.MicroCost)
+	}
+}
+
+// TestWhatCostsOtherwiseIsCountedAtItsPrice has answers as the documentation of the wires shows them.
+func TestWhatCostsOtherwiseIsCountedAtItsPrice(t *testing.T) {
+	price, err := egress.ParsePrice("*=10/100 cache-read=1 audio-input=40 audio-output=400 call=0.5 priority=3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const short = `,"usage":{"input_tokens":10,"output_tokens":1}}`
+	items := `"output":[{"type":"web_search_call","id":"w"},{"type":"function_call"},{"type":"message","content":[{"type":"file_search_call"}]},{"type":"file_search_call"}]`
+	for name, c := range map[string]struct {
+		wire         egress.Wire
+		path, body   string
+		events       bool
+		answer       string
+		want, lacked int64
+		lacks        string // of a price with two amounts only
+	}{
+		"caches": {egress.WireAnthropic, "/v1/messages", `{"model":"m"}`, false,
+			`{"usage":{"input_tokens":10,"cache_read_input_tokens":1000,"cache_creation_input_tokens":500,"output_tokens":1,` +
+				`"cache_creation":{"ephemeral_5m_input_tokens":100,"ephemeral_1h_input_tokens":400}}}`,
+			10*10 + 1000*1 + 100*12.5 + 400*20 + 100, 10*10 + 1000*10 + 100*12.5 + 400*20 + 100, ""},
+		"tools of Anthropic's": {egress.WireAnthropic, "/v1/messages", `{"model":"m","tools":[{"type":"web_search_1","name":"w"}]}`, true,
+			"data: {\"type\":\"message_delta\",\"usage\":{\"input_tokens\":10,\"output_tokens\":1,\"server_tool_use\":{\"web_search_requests\":2,\"web_fetch_requests\":1}}}\n\n" +
+				"data: {\"type\":\"message_delta\",\"usage\":{\"server_tool_use\":{\"web_search_requests\":3,\"web_fetch_requests\":1}}}\n\n" +
+				"data: {\"type\":\"message_stop\"}\n\n",
+			200 + 4*500_000, 200, "call=AMOUNT"},
+		"a faster answer": {egress.WireAnthropic, "/v1/messages", `{"model":"m","speed":"fast"}`, false, `{"type":"message"` + short, 600, 200, "priority=TIMES"},
+		"a part of a cached prompt": {egress.WireOpenAI, pathChat, `{"model":"m"}`, false,
+			`{"usage":{"prompt_tokens":100,"completion_tokens":7,"total_tokens":107,"prompt_tokens_details":{"cached_tokens":90}}}`, 10*10 + 90 + 700, 1700, ""},
+		"what was thought, beside the answer": {egress.WireOpenAI, pathChat, `{"model":"m"}`, false,
+			`{"usage":{"prompt_tokens":100,"completion_tokens":7,"total_tokens":150,"completion_tokens_details":{"reasoning_tokens":43}}}`, 6000, 6000, ""},
+		"audio": {egress.WireOpenAI, pathChat, `{"model":"m","modalities":["text","audio"],"audio":{"voice":"a","format":"wav"},` +
+			`"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}]}]}`, false,
+			`{"usage":{"prompt_tokens":100,"completion_tokens":70,"prompt_tokens_details":{"audio_tokens":80},"completion_tokens_details":{"audio_tokens":60}}}`,
+			20*10 + 80*40 + 10*100 + 60*400, 8000, "audio-output=AMOUNT"},
+		"a chat that searches": {egress.WireOpenAI, pathChat, `{"model":"m","web_search_options":{}}`, false,
+			`{"usage":{"prompt_tokens":10,"completion_tokens":1}}`, 200 + 500_000, 200, "call=AMOUNT"},
+		"tools of OpenAI's": {egress.WireOpenAI, pathResponses, `{"model":"m","tools":[{"type":"web_search"}]}`, false, `{` + items + short, 200 + 2*500_000, 200, "call=AMOUNT"},
+		"the same in a stream": {egress.WireOpenAI, pathResponses, `{"model":"m","tools":[{"type":"web_search"}]}`, true,
+			"data: {\"type\":\"response.in_progress\",\"response\":{\"output\":[{\"type\":\"web_search_call\"}]}}\n\n" +
+				`data: {"type":"response.completed","response":{` + items + short + "}\n\n",
+			200 + 2*500_000, 200, "call=AMOUNT"},
+		"the tier that was used": {egress.WireOpenAI, pathResponses, `{"model":"m","service_tier":"auto"}`, false, `{"service_tier":"priority"` + short, 600, 200, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := endpointOf(t, c.path)
+			a, refusal := readAsk([]byte(c.body), e)
+			if refusal == nil {
+				a.body, a.wants, refusal = checkHosted(a, e, []string{hostedSearch, hostedFastLane})
+			}
+			if refusal != nil {
+				t.Fatal(refusal)
+			}
+			plain := egress.Price{Model: "*", Input: 10, Output: 100}
+			for _, with := range []struct {
+				price egress.Price
+				want  int64
+				lacks string
+			}{{price, c.want, ""}, {plain, c.lacked, c.lacks}} {
+				p := egress.Provider{Wire: c.wire, Prices: []egress.Price{with.price}}
+				counter := newCounter(c.wire, c.events)
+				_, _ = counter.Write([]byte(c.answer))
+				reserved := reservation(e, a, p)
+				if reserved.Unpriced != with.lacks {
+					t.Errorf("the price %q lacks %q, want %q", with.price, reserved.Unpriced, with.lacks)
+				}
+				used, estimated := settle(e, counter, p, a, reserved, true)
+				if used.MicroCost != with.want || estimated {
+					t.Errorf("with the price %q it costs %d, want %d; estimated: %v", with.price, used.MicroCost, with.want, estimated)
+				}
+				if counted := c.wire == egress.WireOpenAI && strings.Contains(c.body, "auto"); used.MicroCost > reserved.MicroCost && !counted {
+					t.Errorf("with the price %q %d was reserved, and %d used", with.price, reserved.MicroCost, used.MicroCost)
+				}
+			}
+		})
+	}
+}
+
+// TestAWriteToACacheIsReservedAtItsPrice has requests that differ in what is kept.
+func TestAWriteToACacheIsReservedAtItsPrice(t *testing.T) {
+	p := egress.Provider{Wire: egress.WireAnthropic, Prices: []egress.Price{{Model: "*", Input: 100, Output: 0}}}
+	for more, want := range map[string]float64{
+		`"x":0`: 1, `"cache_control":{"type":"ephemeral"}`: 1.25, `"cache_control":{"type":"ephemeral","ttl":"1h"}`: 2,
+		`"system":[{"type":"text","text":"x","cache_control":{"ttl":"1h"}}]`: 2,
+	} {
+		e := endpointOf(t, "/v1/messages")
+		a, refusal := readAsk([]byte(`{"model":"m",`+more+`}`), e)
+		if refusal == nil {
+			a.body, a.wants, refusal = checkHosted(a, e, nil)
+		}
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		if got := reservation(e, a, p); got.MicroCost != int64(math.Ceil(float64(got.Input)*100*want)) {
+			t.Errorf("%s: %+v", more, got)
+		}
 	}
 }
 

@@ -3,7 +3,9 @@ package llm
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/clawjail/clawjail/internal/egress"
 )
@@ -143,15 +145,30 @@ func (c *counter) complete(err error) bool {
 }
 
 // usage is what the answer said, and whether it said anything.
-func (c *counter) usage() (input, output int64, said bool) {
+func (c *counter) usage() (u amounts, said bool) {
 	s := &c.scan
-	input = min(s.input+s.cacheRead+s.cacheWrite, mostTokens)
-	output = s.output
-	// Some providers leave what a model thought out of the output, but not out of the total.
-	if s.wire == egress.WireOpenAI {
-		output = max(output, s.total-input)
+	n := &s.numbers
+	u = amounts{
+		input: n[keyInput], cacheRead: n[keyCacheRead], cacheWrite: n[keyCacheWrite], output: n[keyOutput],
+		audioInput: n[keyAudioInput], audioOutput: n[keyAudioOutput], calls: min(max(s.calls, s.items), mostTokens), before: s.before,
 	}
-	return input, output, s.said
+	if s.wire == egress.WireOpenAI {
+		// Some providers leave what a model thought out of the output, but not out of the total.
+		u.output = max(u.output, n[keyTotal]-u.input)
+		u.cacheRead = n[keyCached]
+	}
+	// What has a price of its own is a part of what it is named beside.
+	u.cacheWriteHour = min(n[keyCacheHour], u.cacheWrite)
+	u.cacheWrite -= u.cacheWriteHour
+	if s.wire == egress.WireOpenAI {
+		u.cacheRead = min(u.cacheRead, u.input)
+		u.input -= u.cacheRead
+		u.audioInput = min(u.audioInput, u.input)
+		u.input -= u.audioInput
+		u.audioOutput = min(u.audioOutput, u.output)
+		u.output -= u.audioOutput
+	}
+	return u, s.said
 }
 
 // guess is the output when nobody says: a token per event, or per four bytes of text.
@@ -170,8 +187,20 @@ const (
 	keyTotal
 	keyCacheRead
 	keyCacheWrite
+	keyCacheHour  // what was written to a cache for an hour, in keyWrites
+	keyCached     // what was read from one, in keyInputParts
+	keyAudio      // in keyInputParts and keyOutputParts
+	keyAudioInput // both as numbers
+	keyAudioOutput
+	keyWrites      // Anthropic's cache_creation
+	keyInputParts  // prompt_tokens_details, input_tokens_details
+	keyOutputParts // completion_tokens_details, output_tokens_details
+	keyCalls       // Anthropic's server_tool_use, in which every number is one of calls
+	keyItems       // the list of what OpenAI's response consists of
+	keyTier
 	keyType
 	keyText // text of a model
+	keys
 )
 
 func keyOf(name []byte, wire egress.Wire) key {
@@ -205,6 +234,26 @@ func keyOf(name []byte, wire egress.Wire) key {
 		return keyCacheRead
 	case "cache_creation_input_tokens":
 		return keyCacheWrite
+	case "ephemeral_1h_input_tokens":
+		return keyCacheHour
+	case "cached_tokens":
+		return keyCached
+	case "audio_tokens":
+		return keyAudio
+	case "cache_creation":
+		return keyWrites
+	case "prompt_tokens_details", "input_tokens_details":
+		return keyInputParts
+	case "completion_tokens_details", "output_tokens_details":
+		return keyOutputParts
+	case "server_tool_use":
+		return keyCalls
+	case "output":
+		if wire == egress.WireOpenAI {
+			return keyItems
+		}
+	case "service_tier":
+		return keyTier
 	case "type":
 		return keyType
 	case "content", "text", "delta", "thinking", "partial_json", "arguments", "reasoning_content", "reasoning", "refusal":
@@ -233,15 +282,20 @@ type scanner struct {
 	n    int
 	over bool // it did not fit, or has escapes
 
-	said                                        bool
-	input, output, total, cacheRead, cacheWrite int64
-	textBytes                                   int64
-	finished                                    bool
+	said      bool
+	numbers   [keys]int64                  // the greatest of each: where a stream says one more than once it counts up
+	calls     int64                        // of tools, as the usage says
+	items     int64                        // of tools, as the list of what the answer consists of says
+	counting  struct{ calls, items int64 } // of the value that is being read
+	before    bool                         // the answer says that it went before others
+	textBytes int64
+	finished  bool
 }
 
 // restart forgets where the scanner stands, and keeps what it counted.
 func (s *scanner) restart() {
 	s.depth, s.n = 0, 0
+	s.counting.calls, s.counting.items = 0, 0
 	s.inText, s.escaped, s.isKey, s.wantKey, s.counted, s.over = false, false, false, false, false, false
 }
 
@@ -302,6 +356,13 @@ func (s *scanner) endText() {
 	switch {
 	case s.isKey:
 		s.keys[s.depth-1] = keyOf(word, s.wire)
+	case s.member() == keyTier && (s.depth == 1 || s.inUsage() || s.depth == 2 && s.keys[0] == keyResponse):
+		s.before = s.before || string(word) == "priority" || string(word) == "fast"
+	case s.member() == keyType && s.inItem():
+		if call := string(word); strings.HasSuffix(call, "_call") && !slices.Contains(ownCalls(), call) {
+			s.counting.items++
+			s.items = max(s.items, s.counting.items)
+		}
 	case s.depth == 1 && s.kinds[0] == '{' && s.keys[0] == keyType:
 		switch string(word) {
 		case "message_stop":
@@ -359,15 +420,31 @@ func (s *scanner) member() key {
 	return s.keys[s.depth-1]
 }
 
+// ownCalls are items of calls that the agent makes itself.
+func ownCalls() []string {
+	return []string{"function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"}
+}
+
+// inItem says whether the innermost level is one of what OpenAI's response consists of.
+func (s *scanner) inItem() bool {
+	at := s.depth - 3 // the level that has the list
+	if at == 1 && s.keys[0] != keyResponse || at != 0 && at != 1 {
+		return false
+	}
+	return s.kinds[at] == '{' && s.keys[at] == keyItems && s.kinds[at+1] == '[' && s.kinds[at+2] == '{'
+}
+
 // inUsage says whether the innermost level is where the wire has its usage.
-func (s *scanner) inUsage() bool {
-	if s.depth < 1 || s.depth > 3 || s.kinds[s.depth-1] != '{' || s.kinds[0] != '{' {
+func (s *scanner) inUsage() bool { return s.isUsage(s.depth) }
+
+func (s *scanner) isUsage(depth int) bool {
+	if depth < 1 || depth > 3 || s.kinds[depth-1] != '{' || s.kinds[0] != '{' {
 		return false
 	}
 	if s.wire == egress.WireOllama {
-		return s.depth == 1
+		return depth == 1
 	}
-	switch s.depth {
+	switch depth {
 	case 2:
 		return s.keys[0] == keyUsage
 	case 3:
@@ -377,10 +454,40 @@ func (s *scanner) inUsage() bool {
 	return false
 }
 
+// number is which number is being read, if it is one of a usage.
+func (s *scanner) number() key {
+	k := s.member()
+	if s.inUsage() {
+		switch k {
+		case keyInput, keyOutput, keyTotal, keyCacheRead, keyCacheWrite:
+			return k
+		}
+		return keyOther
+	}
+	if s.depth < 2 || s.depth > 4 || !s.isUsage(s.depth-1) || s.kinds[s.depth-1] != '{' {
+		return keyOther
+	}
+	switch part := s.keys[s.depth-2]; {
+	case part == keyWrites && k == keyCacheHour, part == keyInputParts && k == keyCached:
+		return k
+	case part == keyInputParts && k == keyAudio:
+		return keyAudioInput
+	case part == keyOutputParts && k == keyAudio:
+		return keyAudioOutput
+	case part == keyCalls:
+		return keyCalls
+	}
+	return keyOther
+}
+
 func (s *scanner) endNumber() {
 	n := s.n
 	s.n = 0
-	if n == 0 || !s.inUsage() {
+	if n == 0 {
+		return
+	}
+	into := s.number()
+	if into == keyOther {
 		return
 	}
 	value, err := strconv.ParseFloat(string(s.buf[:n]), 64)
@@ -388,25 +495,14 @@ func (s *scanner) endNumber() {
 		return
 	}
 	count := int64(min(value, mostTokens))
-	var into *int64
-	switch s.member() {
-	case keyInput:
-		into = &s.input
-	case keyOutput:
-		into = &s.output
-	case keyTotal:
-		into = &s.total
-	case keyCacheRead:
-		into = &s.cacheRead
-	case keyCacheWrite:
-		into = &s.cacheWrite
-	default:
+	if into == keyCalls {
+		s.counting.calls = min(s.counting.calls+count, mostTokens)
+		s.calls = max(s.calls, s.counting.calls)
 		return
 	}
-	// Where a stream says it more than once it counts up.
-	*into = max(*into, count)
+	s.numbers[into] = max(s.numbers[into], count)
 	s.said = true
-	if s.wire == egress.WireOllama && into == &s.output {
+	if s.wire == egress.WireOllama && into == keyOutput {
 		s.finished = true
 	}
 }

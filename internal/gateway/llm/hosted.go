@@ -102,38 +102,46 @@ func referable() []string {
 	return []string{"content", "encrypted_content", "arguments", "output", "input", "result", "action", "code", "queries", "call_id", "tools", "name"}
 }
 
+// wants is what a request asks for that costs otherwise than its bytes say.
+type wants struct {
+	unseen                  bool // the provider may read more than the body
+	tools                   bool // it may use tools of its own
+	before                  bool // it goes before others
+	cache, cacheHour        bool // what is read is kept, for minutes or for an hour
+	audioInput, audioOutput bool
+}
+
 // hosted looks through a request for what its provider would do by itself.
 type hosted struct {
 	endpoint endpoint
 	allowed  []string
-	used     bool // something that is allowed is asked for
+	wants    wants
 }
 
 // checkHosted refuses what the provider's entry does not allow by name, and returns the body to send: the responses of
-// OpenAI are kept by the provider unless the request says that they are not. unseen says that the provider may read more than
-// is in the body.
-func checkHosted(a ask, e endpoint, allowed []string) (body []byte, unseen bool, p *problem.Error) {
+// OpenAI are kept by the provider unless the request says that they are not.
+func checkHosted(a ask, e endpoint, allowed []string) (body []byte, wanted wants, p *problem.Error) {
 	w := &hosted{endpoint: e, allowed: allowed}
 	if e.answers && searches(a.model) {
 		if p := w.need(hostedSearch); p != nil {
-			return nil, false, p
+			return nil, wants{}, p
 		}
 	}
 	if p := w.value(jsontext.NewDecoder(bytes.NewBuffer(a.body)), &object{}, "", 0); p != nil {
-		return nil, false, p
+		return nil, wants{}, p
 	}
 	if e.path != pathResponses || slices.Contains(allowed, hostedStored) {
-		return a.body, w.used, nil
+		return a.body, w.wants, nil
 	}
 	value, end, said := member(a.body, "store")
 	switch {
 	case !said:
 		start := bytes.IndexByte(a.body, '{') + 1 // the body is an object with a model in it
-		return spliced(a.body, start, start, `"store":false,`), w.used, nil
+		return spliced(a.body, start, start, `"store":false,`), w.wants, nil
 	case value.Kind() == 'n':
-		return spliced(a.body, end-len(value), end, "false"), w.used, nil
+		return spliced(a.body, end-len(value), end, "false"), w.wants, nil
 	}
-	return a.body, w.used, nil
+	return a.body, w.wants, nil
 }
 
 // searches says whether a model looks for things on the web by itself.
@@ -149,7 +157,14 @@ func searches(model string) bool {
 
 func (w *hosted) need(name string) *problem.Error {
 	if slices.Contains(w.allowed, name) {
-		w.used = w.used || name != hostedFastLane
+		switch name {
+		case hostedFastLane:
+			w.wants.before = true
+		case hostedFetch, hostedStored:
+			w.wants.unseen = true
+		default:
+			w.wants.unseen, w.wants.tools = true, true
+		}
 		return nil
 	}
 	return problem.New(problem.HostedDenied,
@@ -328,6 +343,7 @@ func (w *hosted) member(d *jsontext.Decoder, o *object, key string, depth int) *
 	if p, done := w.asks(d, key, kind, depth); p != nil || done {
 		return p
 	}
+	w.notePrice(o, key, kind)
 	if slices.Contains(storedMembers(), key) {
 		if p := w.need(hostedStored); p != nil {
 			return p
@@ -351,6 +367,20 @@ func (w *hosted) member(d *jsontext.Decoder, o *object, key string, depth int) *
 		return nil
 	}
 	return w.value(d, o, key, depth+1)
+}
+
+// notePrice notes what a member asks for that has a price of its own.
+func (w *hosted) notePrice(o *object, key string, kind jsontext.Kind) {
+	switch key {
+	case "cache_control":
+		w.wants.cache = true
+	case "ttl":
+		w.wants.cacheHour = w.wants.cacheHour || o.parent == "cache_control"
+	case "input_audio":
+		w.wants.audioInput = true
+	case "audio":
+		w.wants.audioOutput = w.wants.audioOutput || kind == '{' && w.endpoint.wire == egress.WireOpenAI
+	}
 }
 
 // isEmpty says whether a value has nothing in it.

@@ -27,8 +27,7 @@ type ask struct {
 	choices int64
 	// hidden says that the usage in the stream was asked for by the gateway, and is kept from the agent.
 	hidden bool
-	// unseen says that the provider may read more than the body.
-	unseen bool
+	wants  wants
 	body   []byte
 }
 

@@ -157,8 +157,8 @@ func TestEveryWireIsDebitedByItsUsage(t *testing.T) {
 		{"responses", pathResponses, chatBody("openai-mini"), "application/json", responsesAnswer, egress.Tokens{Input: 36, Output: 87, MicroCost: 210}},
 		{"responses stream", pathResponses, `{"model":"openai-mini","stream":true}`, "text/event-stream", responsesStream, egress.Tokens{Input: 36, Output: 87, MicroCost: 210}},
 		{"embeddings", "/v1/embeddings", chatBody("openai-mini"), "application/json", embeddingsAnswer, egress.Tokens{Input: 8, MicroCost: 8}},
-		{"messages", "/v1/messages", chatBody("anthropic-mini"), "application/json", messagesAnswer, egress.Tokens{Input: 1110, Output: 25, MicroCost: 1160}},
-		{"messages stream", "/v1/messages", `{"model":"anthropic-mini","stream":true}`, "text/event-stream", messagesStream, egress.Tokens{Input: 1110, Output: 25, MicroCost: 1160}},
+		{"messages", "/v1/messages", chatBody("anthropic-mini"), "application/json", messagesAnswer, egress.Tokens{Input: 1110, Output: 25, MicroCost: 1185}},
+		{"messages stream", "/v1/messages", `{"model":"anthropic-mini","stream":true}`, "text/event-stream", messagesStream, egress.Tokens{Input: 1110, Output: 25, MicroCost: 1185}},
 		{"ollama", "/api/generate", `{"model":"ollama-mini","stream":false}`, "application/json", ollamaAnswer, egress.Tokens{Input: 26, Output: 298, MicroCost: 622}},
 		{"ollama stream", "/api/chat", `{"model":"ollama-mini"}`, "application/x-ndjson", ollamaStream, egress.Tokens{Input: 26, Output: 298, MicroCost: 622}},
 	} {
@@ -251,8 +251,8 @@ func TestAgentThatLeavesPaysForWhatMayHaveBeenMade(t *testing.T) {
 	case <-time.After(testenv.Patience * patience):
 		t.Fatal("the provider was not told")
 	}
-	// What message_start said about the input, and all the output that was asked for.
-	if got, want := w.debited(), (egress.Tokens{Input: 1110, Output: 500, MicroCost: 1110 + 1000}); got != want {
+	// What message_start said about the input, 100 of it written to a cache, and all the output that was asked for.
+	if got, want := w.debited(), (egress.Tokens{Input: 1110, Output: 500, MicroCost: 1135 + 1000}); got != want {
 		t.Errorf("debited %+v, want %+v", got, want)
 	}
 	if !strings.Contains(w.log.String(), "estimated=true") {
