@@ -85,11 +85,11 @@ func (m *acting) runScript(ctx context.Context, source, ref string) (jsontext.Va
 		return nil, err
 	case errors.As(err, &refused):
 		return nil, problem.Wrap(err, problem.ActOperationFailed, "return plain data, and do not leave the page while it is computed",
-			"the script has no result: %s", bounded(refused.Message, 300)).With("check", "script")
+			"the script has no result: %s", m.page.b.shown(refused.Message, 300)).With("check", "script")
 	case err != nil:
 		return nil, err
 	}
-	return scriptValue(result, exception)
+	return m.page.b.scriptValue(result, exception)
 }
 
 // inPagesWorld is a handle of the element in the world of the page's own scripts. It goes with the document.
@@ -111,14 +111,14 @@ func (e *element) inPagesWorld(ctx context.Context) (runtime.RemoteObjectID, err
 }
 
 // scriptValue is the value that a script returned: nil for undefined.
-func scriptValue(result *runtime.RemoteObject, exception *runtime.ExceptionDetails) (jsontext.Value, error) {
+func (b *Browser) scriptValue(result *runtime.RemoteObject, exception *runtime.ExceptionDetails) (jsontext.Value, error) {
 	switch {
 	case exception != nil:
 		text := exception.Text
 		if exception.Exception != nil && exception.Exception.Description != "" {
 			text = exception.Exception.Description
 		}
-		return nil, problem.New(problem.ActOperationFailed, "correct the script", "the script threw: %s", bounded(text, 1000)).
+		return nil, problem.New(problem.ActOperationFailed, "correct the script", "the script threw: %s", b.shown(text, 1000)).
 			With("check", "script")
 	case result == nil:
 		return nil, nil
@@ -127,7 +127,7 @@ func scriptValue(result *runtime.RemoteObject, exception *runtime.ExceptionDetai
 			len(result.Value), maxEvaluated).With("check", "script")
 	case result.UnserializableValue != "":
 		// NaN, -0, a bigint: JSON has no word for them.
-		return json.Marshal(bounded(string(result.UnserializableValue), maxText))
+		return json.Marshal(b.shown(string(result.UnserializableValue), maxText))
 	}
 	return result.Value, nil
 }

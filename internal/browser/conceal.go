@@ -32,15 +32,17 @@ func (b *Browser) shown(text string, most int) string {
 	return bounded(b.concealed.Load().Text(text), most)
 }
 
-// longestTitle is where Chromium cuts a title by itself, in UTF-16 (kMaxTitleChars).
-const longestTitle = 4096
-
 // titled is the title of a page, as shown.
 func (b *Browser) titled(title string) string {
-	if len(title) >= longestTitle && len(utf16.Encode([]rune(title))) >= longestTitle {
-		return bounded(b.concealed.Load().CutText(title), maxText)
+	return bounded(b.uncut(title, cdp.LongestTitle), maxText)
+}
+
+// uncut is a text without the values that the browser or a page has cut, if it has the length of the cut in UTF-16.
+func (b *Browser) uncut(text string, length int) string {
+	if len(text) >= length && len(utf16.Encode([]rune(text))) >= length {
+		return b.concealed.Load().CutText(text)
 	}
-	return b.shown(title, maxText)
+	return b.concealed.Load().Text(text)
 }
 
 // clean is JSON of the browser's without the values.

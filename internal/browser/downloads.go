@@ -163,6 +163,7 @@ func (b *Browser) watchDownloads() {
 		if err != nil {
 			return
 		}
+		event.Params = b.clean(event.Params) // a name is shortened, and has other characters, afterwards
 		switch event.Method {
 		case devtools.DownloadWillBegin.Method:
 			var begun devtools.EventDownloadWillBegin

@@ -24,6 +24,8 @@ const (
 	maxScript   = 1 << 20
 	// maxValue bounds a value, in characters of its JSON.
 	maxValue = 1 << 20
+	// maxThrown is where result.js cuts a text that was thrown, in UTF-16.
+	maxThrown = 4096
 	// evalGroup names the handles of evaluations.
 	evalGroup = "clawjail-eval"
 )
@@ -131,7 +133,7 @@ func (p *Page) evaluate(ctx context.Context, o Eval) (EvalResult, error) {
 		return out, err
 	}
 	if answer.ExceptionDetails != nil {
-		out.Type, out.Exception = "exception", exceptionText(answer.ExceptionDetails)
+		out.Type, out.Exception = "exception", p.exceptionText(answer.ExceptionDetails)
 		return out, nil
 	}
 	if answer.Result == nil {
@@ -168,10 +170,10 @@ func (p *Page) unwrap(ctx context.Context, out EvalResult, list *runtime.RemoteO
 			return out, err
 		}
 		if found.Thrown {
-			out.Type, out.Exception = "exception", bounded(first(object.Description, object.ClassName, "an object"), maxText)
+			out.Type, out.Exception = "exception", p.b.shown(first(object.Description, object.ClassName, "an object"), maxText)
 			return out, nil
 		}
-		out.see(object)
+		out.see(p.b, object)
 	}
 	out.take(found)
 	return out, nil
@@ -180,7 +182,7 @@ func (p *Page) unwrap(ctx context.Context, out EvalResult, list *runtime.RemoteO
 // describe makes the result of statements: a value that is in the answer, or an object that is in the page.
 func (p *Page) describe(ctx context.Context, out EvalResult, object *runtime.RemoteObject) (EvalResult, error) {
 	out.Type = string(object.Type)
-	out.see(object)
+	out.see(p.b, object)
 	if object.ObjectID == "" {
 		switch {
 		case len(object.Value) > maxValue:
@@ -208,6 +210,12 @@ func (p *Page) measure(ctx context.Context, object runtime.RemoteObjectID, funct
 	if len(answer.Value) > 2*maxValue*6 || cdp.Decode([]byte(answer.Value), &found) != nil {
 		return found, problem.New(problem.ActOperationFailed, "", "the page did not let its result be read")
 	}
+	// The page has cut its text before anybody looked through it.
+	cut := maxValue
+	if found.Thrown {
+		cut = maxThrown
+	}
+	found.Text = p.b.uncut(found.Text, cut)
 	return found, nil
 }
 
@@ -229,15 +237,15 @@ func (p *Page) onObject(ctx context.Context, object runtime.RemoteObjectID, func
 }
 
 // see takes what DevTools says about a value that JSON does not tell, or not well.
-func (o *EvalResult) see(object *runtime.RemoteObject) {
+func (o *EvalResult) see(b *Browser, object *runtime.RemoteObject) {
 	switch object.Type {
 	case runtime.RemoteObjectTypeFunction, runtime.RemoteObjectTypeSymbol, runtime.RemoteObjectTypeBigint:
-		o.Description = bounded(first(object.Description, string(object.UnserializableValue)), maxText)
+		o.Description = b.shown(first(object.Description, string(object.UnserializableValue)), maxText)
 	case runtime.RemoteObjectTypeNumber:
 		o.Description = bounded(string(object.UnserializableValue), 100) // NaN, Infinity, -0
 	case runtime.RemoteObjectTypeObject:
 		if object.Subtype != "" && object.Subtype != runtime.RemoteObjectSubtypeArray && object.Subtype != runtime.RemoteObjectSubtypeNull {
-			o.Description = bounded(object.Description, maxText)
+			o.Description = b.shown(object.Description, maxText)
 		}
 	}
 }
@@ -264,15 +272,15 @@ func (o *EvalResult) take(found evaluation) {
 	}
 }
 
-func exceptionText(details *runtime.ExceptionDetails) string {
+func (p *Page) exceptionText(details *runtime.ExceptionDetails) string {
 	if e := details.Exception; e != nil {
 		var text string
 		if json.Unmarshal(e.Value, &text) == nil && text != "" {
-			return bounded(text, maxText)
+			return p.b.shown(text, maxText)
 		}
-		return bounded(first(e.Description, string(e.Value), details.Text), maxText)
+		return p.b.shown(first(e.Description, string(e.Value), details.Text), maxText)
 	}
-	return bounded(details.Text, maxText)
+	return p.b.shown(details.Text, maxText)
 }
 
 // releaseGroup gives the handles of evaluations back, which the page would keep else.

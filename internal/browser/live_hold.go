@@ -275,7 +275,7 @@ func (l *Live) attendTo(h *holding, p *Page, s cdp.Session, event cdp.EventMessa
 			return
 		}
 		asked := &popup{page: p, session: s, request: e.RequestID, Popup: Popup{Kind: PopupAuth,
-			Message: bounded(e.Challenge.Realm, maxText), Origin: bounded(e.Challenge.Origin, maxLiveURL)}}
+			Message: l.b.shown(e.Challenge.Realm, maxText), Origin: bounded(e.Challenge.Origin, maxLiveURL)}}
 		if !l.offer(asked) {
 			ctx, cancel := context.WithTimeout(h.ctx, liveCommand)
 			defer cancel()

@@ -103,7 +103,7 @@ func (l *Live) offerFiles(p *Page, s cdp.Session, e page.EventFileChooserOpened)
 		if err == nil && described.Node != nil {
 			for i := 0; i+1 < len(described.Node.Attributes); i += 2 {
 				if described.Node.Attributes[i] == "accept" {
-					asked.Accept = bounded(described.Node.Attributes[i+1], maxText)
+					asked.Accept = l.b.shown(described.Node.Attributes[i+1], maxText)
 				}
 			}
 		}

@@ -35,6 +35,9 @@ var (
 	ErrSessionGone = errors.New("session detached")
 )
 
+// LongestTitle is where Chromium cuts a title by itself, in UTF-16 (kMaxTitleChars).
+const LongestTitle = 4096
+
 // OwnWorld is the name of the isolated worlds in which clawjail's own scripts run in a page.
 const OwnWorld = "clawjail"
 

@@ -224,6 +224,11 @@ func (g *Guard) own(session, stream string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	remember(g.handles, handle{session, stream}, struct{}{}, maxHandles)
+	for key := range g.streams {
+		if _, own := g.handles[key]; !own {
+			delete(g.streams, key)
+		}
+	}
 }
 
 // stream says that the client was given the stream that a command names.
@@ -241,6 +246,9 @@ func readStream(g *Guard, m *cdp.Message) (jsontext.Value, error) {
 	if _, err := g.stream(m); err != nil {
 		return nil, err
 	}
+	if !g.options.Scrub.Empty() && find(m.Params, "offset") != nil {
+		return nil, &refusal{"what is read out of order cannot be looked through", "Read from the beginning, without an offset."}
+	}
 	return members("handle", "offset", "size").command(m.Params)
 }
 
@@ -253,6 +261,7 @@ func closeStream(g *Guard, m *cdp.Message) (jsontext.Value, error) {
 	if err == nil {
 		g.mu.Lock()
 		delete(g.handles, key)
+		delete(g.streams, key)
 		g.mu.Unlock()
 	}
 	return out, err

@@ -78,6 +78,8 @@ type Guard struct {
 	addresses  map[string]string   // of targets and of frames, what decides about them
 	hidden     map[string]struct{} // sessions that the browser attached and the client does not know
 	handles    map[handle]struct{} // streams that the client may read
+	streams    map[handle]*redact.Stream
+	messages   map[conversation]*redact.Messages
 	challenges map[handle]struct{} // authentication challenges of servers that the client was told of
 	paused     map[handle]paused   // requests that wait for the client
 	contexts   map[handle]struct{} // what scripts run in, by both its numbers, of which the client was told
@@ -119,6 +121,8 @@ func New(options Options) (*Guard, error) {
 		addresses:  make(map[string]string),
 		hidden:     make(map[string]struct{}),
 		handles:    make(map[handle]struct{}),
+		streams:    make(map[handle]*redact.Stream),
+		messages:   make(map[conversation]*redact.Messages),
 		challenges: make(map[handle]struct{}),
 		paused:     make(map[handle]paused),
 		contexts:   make(map[handle]struct{}),
@@ -186,7 +190,12 @@ func (g *Guard) Reply(command, reply *cdp.Message) {
 	}
 	scrub := g.options.Scrub
 	if reply.Error == nil {
-		reply.Result = scrub.JSON(reply.Result)
+		result, err := g.bodies(command, reply.Result)
+		if err != nil {
+			*reply = *g.answer(command.Method, err)
+			return
+		}
+		reply.Result = scrub.JSON(result)
 		return
 	}
 	reply.Error.Message = scrub.Text(reply.Error.Message)
@@ -216,7 +225,11 @@ func (g *Guard) Event(event *cdp.Message) bool {
 	if g.isHidden(event.SessionID) {
 		return false
 	}
-	event.Params = g.options.Scrub.JSON(event.Params)
+	params, err := g.pieces(event)
+	if err != nil {
+		return false
+	}
+	event.Params = g.options.Scrub.JSON(params)
 	return true
 }
 

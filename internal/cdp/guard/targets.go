@@ -329,6 +329,12 @@ func detachedFromTarget(g *Guard, m *cdp.Message) (jsontext.Value, bool) {
 	for key := range g.handles {
 		if key.session == session {
 			delete(g.handles, key)
+			delete(g.streams, key)
+		}
+	}
+	for key := range g.messages {
+		if key.session == session {
+			delete(g.messages, key)
 		}
 	}
 	for key := range g.challenges {

@@ -13,11 +13,11 @@ import (
 // forms are the ways in which a value appears, each as it stands in JSON and in JSON within a text of JSON. They come
 // in order, each once.
 func forms(value []byte) [][]byte {
-	texts := [][]byte{slices.Clone(value)}
-	texts = urlForms(texts, value)
+	browsers := browserForms([][]byte{slices.Clone(value)}, value)
+	texts := urlForms(slices.Clone(browsers), value)
 	texts = base64Forms(texts, value)
 	low := hex.AppendEncode(nil, value)
-	texts = unique(append(texts, low, bytes.ToUpper(low)))
+	texts = unique(append(fileForms(texts, value), low, bytes.ToUpper(low)))
 
 	once := texts
 	for _, text := range texts {
@@ -30,7 +30,10 @@ func forms(value []byte) [][]byte {
 			out = jsonForms(out, text)
 		}
 	}
-	pages := htmlForms(nil, value)
+	var pages [][]byte
+	for _, text := range unique(browsers) {
+		pages = htmlForms(pages, text)
+	}
 	out = append(out, pages...)
 	for _, text := range pages {
 		out = jsonForms(out, text)
@@ -69,9 +72,10 @@ func urlForms(out [][]byte, value []byte) [][]byte {
 		{"~", "%20"},                // RFC 3986
 		{"~$&+:=@", "%20"},          // a part of a path
 		{"*", "%20"},                // posted forms
+		{"*", "+"},                  // the same, as browsers post them
 		{"~", "+"},                  // queries
 		{"!~*'()", "%20"},           // encodeURIComponent
-		{"!~*'();/?:@&=+$,", "%20"}, // encodeURI
+		{"!~*'();/?:@&=+$,#", "%20"}, // encodeURI
 	} {
 		for _, digits := range []string{highDigits, lowDigits} {
 			text := make([]byte, 0, 3*len(value))
@@ -116,16 +120,20 @@ func base64Forms(out [][]byte, value []byte) [][]byte {
 	return out
 }
 
-// htmlForms are how pages write a value: encoders differ in the quotes.
+// htmlForms are how pages write a value: encoders differ in the quotes, and some leave < and > in attributes.
 func htmlForms(out [][]byte, value []byte) [][]byte {
 	if !bytes.ContainsAny(value, `<>&'"`) {
 		return out
 	}
-	for _, quotes := range [][2]string{
-		{"'", `"`}, {"&#39;", "&#34;"}, {"&#39;", "&quot;"}, {"&#x27;", "&quot;"}, {"&#039;", "&quot;"},
-		{"&apos;", "&quot;"}, {"'", "&quot;"},
+	for _, names := range [][5]string{
+		{"&amp;", "&lt;", "&gt;", "'", `"`}, {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"},
+		{"&amp;", "&lt;", "&gt;", "&#39;", "&quot;"}, {"&amp;", "&lt;", "&gt;", "&#x27;", "&quot;"},
+		{"&amp;", "&lt;", "&gt;", "&#039;", "&quot;"}, {"&amp;", "&lt;", "&gt;", "&apos;", "&quot;"},
+		{"&amp;", "&lt;", "&gt;", "'", "&quot;"}, {"&amp;", "<", ">", "'", "&quot;"}, {"&amp;", "&lt;", ">", "'", "&quot;"},
+		{"&amp;", "&lt;", ">", "'", `"`},
+		{"&#38;", "&#60;", "&#62;", "&#39;", "&#34;"}, {"&#x26;", "&#x3c;", "&#x3e;", "&#x27;", "&#x22;"},
 	} {
-		escape := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", quotes[0], `"`, quotes[1])
+		escape := strings.NewReplacer("&", names[0], "<", names[1], ">", names[2], "'", names[3], `"`, names[4])
 		out = append(out, []byte(escape.Replace(string(value))))
 	}
 	return out

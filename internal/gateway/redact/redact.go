@@ -89,13 +89,7 @@ func (v *Values) Text(text string) string {
 	if v.finder == nil || v.finder.next(raw, 0) < 0 {
 		return text
 	}
-	var out []byte
-	at := 0
-	for _, hit := range v.finder.all(raw) {
-		out = append(append(out, raw[at:hit.start]...), Mark...)
-		at = hit.end
-	}
-	return string(append(out, raw[at:]...))
+	return string(marked(raw, v.finder.all(raw)))
 }
 
 // Has says whether a value is in a text.

@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"bytes"
 	"errors"
 	"io"
 )
@@ -75,6 +76,10 @@ func (r *reader) Read(p []byte) (int, error) {
 		if n > 0 || err != nil {
 			return n, err
 		}
+		if r.err == errMore {
+			r.rest()
+			return 0, errMore
+		}
 		if r.err != nil {
 			r.buf, r.at, r.safe, r.end = nil, 0, 0, 0
 			return 0, r.err
@@ -84,6 +89,13 @@ func (r *reader) Read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
+}
+
+// rest keeps what is held back and no more, until somebody has the next piece.
+func (r *reader) rest() {
+	r.buf = bytes.Clone(r.buf[r.at:r.end])
+	r.covered = max(0, r.covered-r.at)
+	r.at, r.safe, r.end, r.err = 0, 0, len(r.buf), nil
 }
 
 // fill gets more from the source, behind what is held back.
