@@ -37,6 +37,12 @@ history.replaceState(null, '', '/?' + 'x'.repeat(%d) + v);
 	return b.String()
 }
 
+// cutting is a script that says the value so that a bound cuts it after six characters.
+func cutting(statement string, bound int) string {
+	said := fmt.Sprintf("'x'.repeat(%d) + document.getElementById('f').value + 'y'.repeat(100)", bound-6)
+	return "(() => {" + fmt.Sprintf(statement, said) + "})()"
+}
+
 // longestPart is the longest beginning of the value, in either case, in an answer.
 func longestPart(t *testing.T, answer any) int {
 	t.Helper()
@@ -70,6 +76,16 @@ func TestACutShowsNoPartOfAValue(t *testing.T) {
 			"tabs":          func(int) Operation { return Tabs{} },
 			"cover": func(int) Operation {
 				return Act{Kind: "select", Selector: "#s", Values: []string{"none such"}, TimeoutMS: 2000}
+			},
+			"thrown text": func(int) Operation { return Eval{JS: cutting("throw %s", maxThrown)} },
+			"thrown":      func(int) Operation { return Eval{JS: cutting("throw new Error(%s)", maxText-len("Error: "))} },
+			"value":       func(int) Operation { return Eval{JS: cutting("return %s", maxValue)} },
+			"symbol":      func(int) Operation { return Eval{JS: cutting("return Symbol(%s)", maxText-len("Symbol("))} },
+			"script": func(int) Operation {
+				return Act{Kind: "evaluate", Fn: cutting("throw new Error(%s)", 1000-len("Error: ")), TimeoutMS: 5000}
+			},
+			"dialog": func(int) Operation {
+				return Act{Kind: "evaluate", Fn: cutting("alert(%s)", maxText), TimeoutMS: 5000}
 			},
 		}
 		look := func(op Operation) int {
@@ -174,5 +190,26 @@ func TestAPageWithoutAValueIsComparedAsEver(t *testing.T) {
 	}
 	if _, err := b.Do(within(t, time.Minute), Act{Kind: "wait", Selector: `[value=me]`, TimeoutMS: 5000}); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestTheNameOfADownloadShowsNoPartOfAValue(t *testing.T) {
+	const value = `QxJ7vKw9<Zt4?Rm2bNc8`
+	b, _, _ := openFolder(t, Shell)
+	for _, concealed := range []bool{false, true} {
+		if concealed {
+			b.Conceal(redact.New([]byte(value)))
+		}
+		for _, before := range []int{0, maxFileName - len(".html") - 6} {
+			must[EvalResult](t, b, Eval{JS: fmt.Sprintf(
+				`(() => { const a = document.createElement('a'); a.href = '/page'; a.download = 'y'.repeat(%d) + %q; a.click() })()`, before, value)})
+			file := must[File](t, b, WaitDownload{})
+			if shows := strings.Contains(file.Name, value[:6]); shows == concealed || !strings.HasPrefix(file.Name, "y") && before > 0 {
+				t.Errorf("concealed %v, it is called %q", concealed, file.Name)
+			}
+			if got := must[FileContent](t, b, GetFile{Name: file.Name}); len(got.Data) == 0 {
+				t.Errorf("%s is empty", file.Name)
+			}
+		}
 	}
 }
