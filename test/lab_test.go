@@ -5,10 +5,12 @@ package test
 import (
 	"crypto/rand"
 	"fmt"
+	"html"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +30,7 @@ type lab struct {
 	server *httptest.Server
 	// secret is the session of alice, rotated what the site sets anew at every visit of /rotate.
 	secret, rotated string
+	odd             string // a cookie with what encoders escape, which decides nothing
 
 	mu       sync.Mutex
 	accounts int // visits of /account with the cookie
@@ -36,7 +39,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{secret: "labsecret" + rand.Text(), rotated: "labrotated" + rand.Text()}
+	l := &lab{secret: "labsecret" + rand.Text(), rotated: "labrotated" + rand.Text(), odd: `Qo7<v>&K'4=m|2^` + rand.Text()}
 	mux := http.NewServeMux()
 	page := func(body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -119,6 +122,27 @@ const sent = document.querySelector('#sent').textContent
 localStorage.setItem('sent', sent); sessionStorage.setItem('sent', sent); history.pushState({sent}, '')
 document.title = 'kept'</script>`, r.Header.Get("Cookie")))(w, r)
 	})
+	// What repeats the cookies, and behind them a text that is nobody's: as a text, as a page and in messages.
+	mux.HandleFunc("GET /repeated", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.Header.Get("Cookie"), "; text=", r.FormValue("text"))
+	})
+	mux.HandleFunc("GET /repeated/page", func(w http.ResponseWriter, r *http.Request) {
+		text := html.EscapeString(r.Header.Get("Cookie") + "; text=" + r.FormValue("text"))
+		page(fmt.Sprintf(`<p title="%[1]s">%[1]s</p><a href="/?%[1]s">link</a>`, text))(w, r)
+	})
+	mux.HandleFunc("GET /repeated/messages", func(w http.ResponseWriter, r *http.Request) {
+		size, _ := strconv.Atoi(r.FormValue("size")) // none is one
+		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+		if err != nil {
+			return
+		}
+		for text := r.Header.Get("Cookie") + "; text=" + r.FormValue("text"); text != ""; {
+			n := min(max(size, 1), len(text))
+			_ = c.Write(r.Context(), websocket.MessageText, []byte(text[:n])) // the page may have left
+			text = text[n:]
+		}
+		_ = c.Close(websocket.StatusNormalClosure, "")
+	})
 	mux.HandleFunc("GET /sw.js", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", "text/javascript") })
 	l.server = httptest.NewServer(mux)
 	t.Cleanup(l.server.Close)
@@ -143,8 +167,11 @@ func (l *lab) settings() string {
 
 // state is alice's login as a storage state of Playwright.
 func (l *lab) state() string {
-	return fmt.Sprintf(`{"origins":[],"cookies":[{"name":"lab_session","value":%q,"domain":%q,"path":"/","expires":-1,"httpOnly":true,"secure":false,"sameSite":"Lax"}]}`,
-		l.secret, labHost)
+	cookie := func(name, value string) string {
+		return fmt.Sprintf(`{"name":%q,"value":%q,"domain":%q,"path":"/","expires":-1,"httpOnly":true,"secure":false,"sameSite":"Lax"}`,
+			name, value, labHost)
+	}
+	return fmt.Sprintf(`{"origins":[],"cookies":[%s,%s]}`, cookie("lab_session", l.secret), cookie("lab_odd", l.odd))
 }
 
 // visits is how often alice's account was shown.

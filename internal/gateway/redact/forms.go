@@ -69,12 +69,12 @@ func urlForms(out [][]byte, value []byte) [][]byte {
 		return out // there is one way to write it
 	}
 	for _, set := range []struct{ kept, space string }{
-		{"~", "%20"},                // RFC 3986
-		{"~$&+:=@", "%20"},          // a part of a path
-		{"*", "%20"},                // posted forms
-		{"*", "+"},                  // the same, as browsers post them
-		{"~", "+"},                  // queries
-		{"!~*'()", "%20"},           // encodeURIComponent
+		{"~", "%20"},                 // RFC 3986
+		{"~$&+:=@", "%20"},           // a part of a path
+		{"*", "%20"},                 // posted forms
+		{"*", "+"},                   // the same, as browsers post them
+		{"~", "+"},                   // queries
+		{"!~*'()", "%20"},            // encodeURIComponent
 		{"!~*'();/?:@&=+$,#", "%20"}, // encodeURI
 	} {
 		for _, digits := range []string{highDigits, lowDigits} {
