@@ -10,6 +10,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/test/injail"
 )
 
@@ -86,4 +87,17 @@ func boundByItsAgent(t *testing.T, v *laboratory, a *agent) {
 	reach(egress.BrowserRules)
 	see("with browser: rules again", own, refused)
 	reach("") // as its tenant has it
+
+	// What an agent waits for in vain is nothing that the operator has to look at.
+	if _, err := v.api.Drive(t.Context(), own, browser.WaitDownload{TimeoutMS: 1000}); problem.CodeOf(err) != problem.Timeout {
+		t.Errorf("a download that does not come: %v", err)
+	}
+	for line := range strings.Lines(v.Log()) {
+		if strings.Contains(line, "ERROR") && strings.Contains(line, "timeout") {
+			t.Errorf("a failure of clawjail's is said to be %s", line)
+		}
+	}
+	if !strings.Contains(v.Log(), "timeout") {
+		t.Error("the log does not say that it took too long")
+	}
 }

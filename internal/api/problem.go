@@ -90,7 +90,7 @@ func (a *API) failed(ctx context.Context, doing string, err error) error {
 	}
 	out := document(err)
 	if out.Status >= http.StatusInternalServerError {
-		a.Log.Error(doing, "code", out.Code, "error", err)
+		a.Log.Log(ctx, problem.Level(out.Status), doing, "code", out.Code, "error", err)
 	}
 	return out
 }

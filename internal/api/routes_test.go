@@ -168,7 +168,8 @@ func TestMethodThatARouteDoesNotHave(t *testing.T) {
 }
 
 func TestErrorsAreShownWithoutTheirPrivateHalf(t *testing.T) {
-	d := newDoor(t)
+	log := new(strings.Builder)
+	d := newDoor(t, func(o *Options) { o.Log = logTo(log) })
 	d.sessions.fail = fmt.Errorf("open a session: %w", problem.Wrap(errors.New("secret path"), problem.TooManySessions, "close one", "enough").With("open", 64))
 	a := d.ask(t, "POST", "/v1/sessions", "{}")
 	p := a.wantProblem(t, http.StatusTooManyRequests, problem.TooManySessions)
@@ -181,6 +182,14 @@ func TestErrorsAreShownWithoutTheirPrivateHalf(t *testing.T) {
 	p = d.ask(t, "POST", "/v1/sessions", "{}").wantProblem(t, http.StatusBadRequest, problem.BadLimit)
 	if len(p.Errors) != 1 || p.Errors[0].Field != "ttl" || p.Details != nil {
 		t.Errorf("%+v", p)
+	}
+	for code, want := range map[string]int{problem.Timeout: 0, problem.UpstreamUnreachable: 0, problem.Internal: 1} {
+		before := strings.Count(log.String(), "level=ERROR")
+		d.sessions.fail = problem.New(code, "", "what an agent brings about")
+		d.ask(t, "POST", "/v1/sessions", "{}")
+		if got := strings.Count(log.String(), "level=ERROR") - before; got != want {
+			t.Errorf("%s: %d lines about failures, want %d", code, got, want)
+		}
 	}
 	d.sessions.fail = errors.New("secret cause")
 	a = d.ask(t, "GET", "/v1/sessions", "")

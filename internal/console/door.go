@@ -207,7 +207,7 @@ func (c *Console) fail(q *request, err error) {
 		return // whoever asked has gone: a page was left, a stream of events was closed
 	}
 	if shown.Status >= http.StatusInternalServerError {
-		c.Log.Error("serve a page of the console", "path", q.r.URL.Path, "code", shown.Code, "error", err)
+		c.Log.Log(q.r.Context(), problem.Level(shown.Status), "serve a page of the console", "path", q.r.URL.Path, "code", shown.Code, "error", err)
 	}
 	if q.started {
 		return

@@ -1,6 +1,9 @@
 package problem
 
-import "net/http"
+import (
+	"log/slog"
+	"net/http"
+)
 
 // The codes, in the order of the table below. A new one is added in both places; a test compares them.
 const (
@@ -268,6 +271,15 @@ func Codes() []Info {
 
 		{Internal, http.StatusInternalServerError, "an error that has no code of its own", "look into the log of the daemon that said so; if it comes again, report it with that line"},
 	}
+}
+
+// Level is that of the log's line about what failed with a status. A page that was waited for too long, and a server outside
+// that is not there, are the doing of whoever named them, and nothing that the operator has to look at.
+func Level(status int) slog.Level {
+	if status == http.StatusBadGateway || status == http.StatusGatewayTimeout {
+		return slog.LevelInfo
+	}
+	return slog.LevelError
 }
 
 // Status is the HTTP status of a code; a code that is not in the table is 500.
