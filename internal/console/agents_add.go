@@ -171,6 +171,9 @@ func agentEntry(f *form) (map[string]any, error) {
 	if f.Get("workspace") != "" {
 		text("workspace", "workspace")
 		text("workspace_mode", "workspace_mode")
+		if f.Has("unix_sockets") {
+			out["unix_sockets"] = true
+		}
 	}
 	flaws := &problem.Many{Code: problem.BadRequest}
 	limits := map[string]any{}
