@@ -22,6 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/trawl"
 )
@@ -181,6 +182,36 @@ func TestNoValueIsOnTheDiskOfAJail(t *testing.T) {
 			if err := os.Remove(planted); err != nil {
 				t.Error(err)
 			}
+			inner.readsNoProfile(s.ID, roots[0])
 		})
+	}
+}
+
+// readsNoProfile asks for the files of a browser's home folder by every name, as if they were files of its session.
+func (v *laboratory) readsNoProfile(session, home string) {
+	t := v.t
+	t.Helper()
+	read := func(name string) error {
+		_, err := v.api.Drive(t.Context(), session, browser.GetFile{Name: name})
+		return err
+	}
+	if _, err := v.api.Drive(t.Context(), session, browser.PutFile{Name: "own.txt", Data: []byte("own")}); err != nil || read("own.txt") != nil {
+		t.Errorf("a file of the session's own: %v, %v", err, read("own.txt"))
+	}
+	asked := 0
+	err := fs.WalkDir(os.DirFS(home), "profile", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || asked == 100 {
+			return nil // it is being removed
+		}
+		asked++
+		for _, name := range []string{jail.HomeDir + "/" + path, "../" + path, "file://" + jail.HomeDir + "/" + path, d.Name(), path} {
+			if err := read(name); problem.CodeOf(err) != problem.NotFound {
+				t.Errorf("%s of the profile is read as %q: %v", path, name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil || asked == 0 {
+		t.Errorf("no file of the profile was asked for: %v", err)
 	}
 }
