@@ -11,10 +11,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/linux"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // asUser runs a program of the host as an ordinary user.
@@ -129,6 +132,30 @@ func TestAnAgentIsNoOtherUserOfTheHost(t *testing.T) {
 		e.running("one")
 		if got := e.mustIn("one", "cat /state/kept; stat -c %u /state/kept"); got != "kept\n1000\n" {
 			t.Errorf("its state is %q", got)
+		}
+	})
+
+	t.Run("a file system without maps", func(t *testing.T) {
+		for kind, want := range map[string]string{"tmpfs": "", "ramfs": "cannot map the owner of files"} {
+			folder := e.workspace(kind)
+			if err := errors.Join(os.Mkdir(folder, 0o755), unix.Mount(kind, folder, kind, 0, "")); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(folder, unix.MNT_DETACH) }) // the folder of the test is removed behind it
+			err := linux.TryMap(folder)
+			out, _ := e.Run(t.Context(), "agent", "add", kind, "--workspace", folder)
+			if want == "" && (err != nil || e.running(kind).Jail == nil) {
+				t.Errorf("with %s: %v\n%s", kind, err, out)
+			}
+			if want != "" {
+				testenv.Eventually(t, 30*time.Second, func() bool {
+					shown, _ := e.Run(t.Context(), "agent", "show", kind)
+					return strings.Contains(out+shown, want)
+				}, "nobody says that "+kind+" cannot be mapped: "+out)
+				if !strings.Contains(fmt.Sprint(err), want) {
+					t.Errorf("doctor is told %v", err)
+				}
+			}
 		}
 	})
 }

@@ -92,6 +92,11 @@ func (e *exam) root(key, root string) Result {
 		}
 		return r
 	}
+	if key == "workspace_roots" && e.Map != nil && e.UID == 0 {
+		if err := e.Map(real); err != nil {
+			return e.failed(err).fact("path", root)
+		}
+	}
 	return fine("%s", root)
 }
 

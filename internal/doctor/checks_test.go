@@ -210,6 +210,13 @@ func takenAway() []struct {
 				return problem.New(problem.BadConfig, "sudo chown root /home/anna", "/home/anna belongs to user 5")
 			}
 		}, Fail, "somebody else than root can replace the folder /home/anna/agents", "chown root"},
+		{"workspace_roots", "a file system that maps owners", func(f *fake) {
+			f.write("srv/agents/x", "")
+			f.Config.Agents.WorkspaceRoots = []string{"/srv/agents"}
+			f.Map = func(string) error {
+				return problem.New(problem.Unsupported, "move it to ext4", "the file system cannot map")
+			}
+		}, Fail, "cannot map", "move it"},
 		{"workspace_roots", "a root of jails", func(f *fake) { f.Config.Agents.JailRoots = []string{"/srv/jails"} }, Warn, "/srv/jails of jail_roots", "mkdir"},
 		{"workspace_roots", "nothing", func(f *fake) { f.write("srv/agents/x", ""); f.Config.Agents.WorkspaceRoots = []string{"/srv/agents"} }, OK, "nobody but root can replace them", ""},
 		{"resolver", "the file", func(f *fake) { f.remove("etc/resolv.conf") }, Warn, "there is no /etc/resolv.conf", "systemd-resolved"},

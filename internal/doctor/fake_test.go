@@ -82,6 +82,7 @@ func newFake(t *testing.T) *fake {
 			Filters:       func(context.Context) ([]Filter, error) { return nil, nil },
 			Renderer:      facts(Facts{"product": "HeadlessChrome/156"}),
 			UserNamespace: func(context.Context, uint32) error { return nil },
+			Map:           func(string) error { return nil },
 		},
 	}
 	for path, text := range map[string]string{

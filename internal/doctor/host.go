@@ -93,6 +93,8 @@ type Trials struct {
 	Renderer func(context.Context) (Facts, error)
 	// UserNamespace makes one as a user, with what a browser's sandbox makes with it.
 	UserNamespace func(ctx context.Context, uid uint32) error
+	// Map maps the owner of a folder's files to another user, as for agents. Nil where that is not done.
+	Map func(folder string) error
 	// Undo removes what is left of all of it.
 	Undo func(context.Context) error
 }

@@ -31,6 +31,7 @@ func (t *trial) trials() Trials {
 		Filters:       inputFilters,
 		Renderer:      t.tryRenderer,
 		UserNamespace: tryUserNamespace,
+		Map:           linux.TryMap,
 		Undo:          t.undo,
 	}
 }

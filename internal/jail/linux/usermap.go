@@ -129,6 +129,19 @@ func (m *userMaps) restrict(tree int, name string, want userMap) error {
 	return nil
 }
 
+// TryMap says why agents cannot have folders of the file system that a folder is on: it cannot map the owner of files to
+// another user.
+func TryMap(folder string) error {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, folder, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: folder, Err: err}
+	}
+	defer func() { _ = unix.Close(tree) }() // it was never attached
+	var maps userMaps
+	defer maps.close()
+	return maps.restrict(tree, folder, userMap{owner{jail.AgentUID, jail.AgentUID}, jail.AgentUID + 1})
+}
+
 func (m *userMaps) forget() {
 	for k, f := range m.made {
 		_ = f.Close() // mounts keep what they use
