@@ -198,6 +198,9 @@ func (v *laboratory) readsNoProfile(session, home string) {
 	if _, err := v.api.Drive(t.Context(), session, browser.PutFile{Name: "own.txt", Data: []byte("own")}); err != nil || read("own.txt") != nil {
 		t.Errorf("a file of the session's own: %v, %v", err, read("own.txt"))
 	}
+	if err := os.WriteFile(filepath.Join(home, "profile", "planted"), []byte("x"), 0o644); err != nil { // one in memory may have none
+		t.Fatal(err)
+	}
 	asked := 0
 	err := fs.WalkDir(os.DirFS(home), "profile", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() || asked == 100 {
