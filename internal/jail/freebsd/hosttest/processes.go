@@ -52,8 +52,9 @@ func (s *state) processes(p *prison) []process {
 			}
 		}
 	}
+	// One that ends has left its namespaces a moment before it is a zombie.
 	for _, e := range p.Entered {
-		if q, err := look(e.PID); err == nil && q.started == e.Start && q.state == "Z" && !slices.ContainsFunc(out, func(o process) bool { return o.pid == e.PID }) {
+		if q, err := look(e.PID); err == nil && q.started == e.Start && q.state != "X" && !slices.ContainsFunc(out, func(o process) bool { return o.pid == e.PID }) {
 			out = append(out, q)
 		}
 	}
