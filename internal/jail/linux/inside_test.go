@@ -4,6 +4,8 @@ package linux
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -387,6 +389,19 @@ func TestObserveSeesEveryControlThatIsMissing(t *testing.T) {
 		h.end(t, p.Name, j.proc)
 		must(t, h.limiter.remove(context.Background(), "elsewhere"))
 	})
+	t.Run("the root without devices and setuid programs", func(t *testing.T) {
+		p := h.place(t, probeSpec(jail.KindBrowser))
+		j, err := h.hold(t, p, nil)
+		must(t, err)
+		pr, err := openProcess(j.proc)
+		must(t, err)
+		defer pr.Close()
+		must(t, pr.changeRoot(unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_NODEV}))
+		h.says(t, j, "/ (with devices or setuid programs)")
+		must(t, pr.changeRoot(unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV, Attr_clr: unix.MOUNT_ATTR_NOSUID}))
+		h.says(t, j, "/ (with devices or setuid programs)")
+		h.end(t, p.Name, j.proc)
+	})
 	t.Run("pivot_root", func(t *testing.T) {
 		p := h.place(t, probeSpec(jail.KindBrowser))
 		cmd := exec.Command("/bin/sh", "-c", "read x")
@@ -414,6 +429,43 @@ func TestObserveSeesEveryControlThatIsMissing(t *testing.T) {
 }
 
 // says checks that the comparison of a jail names a thing, and no more than goes along with it.
+// TestNodesInARootAreDead plants a device in the root of each kind of jail, as a root that somebody else made may have one.
+func TestNodesInARootAreDead(t *testing.T) {
+	for _, runtime := range []string{RuntimeCrun, RuntimeRunc} {
+		h := newTestHost(t, func(o *Options) { o.Runtime = runtime })
+		for name, spec := range map[string]jail.Spec{"browser": probeSpec(jail.KindBrowser), "agent": agentSpec("one")} {
+			t.Run(runtime+" "+name, func(t *testing.T) {
+				p := h.place(t, spec)
+				node := filepath.Join(p.Root, "planted")
+				must(t, unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5)))) // zero
+				must(t, os.Chmod(node, 0o666))
+				j, err := h.hold(t, p, nil)
+				must(t, err)
+				pr, err := openProcess(j.proc)
+				must(t, err)
+				defer pr.Close()
+				open := func() error {
+					f, err := os.Open(fmt.Sprintf("/proc/%d/root/planted", j.proc.PID))
+					if err == nil {
+						err = f.Close()
+					}
+					return err
+				}
+				if err := open(); !errors.Is(err, unix.EACCES) {
+					t.Errorf("a device in the root of a jail opens: %v", err)
+				}
+				if name != "agent" { // whose user namespace keeps the flags: nobody takes them away
+					must(t, pr.changeRoot(unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_NODEV}))
+					if err := open(); err != nil {
+						t.Errorf("it does not open without the control either, which shows nothing: %v", err)
+					}
+				}
+				h.end(t, p.Name, j.proc)
+			})
+		}
+	}
+}
+
 func (h *testHost) says(t *testing.T, j *testJail, want string) {
 	t.Helper()
 	seen, err := h.runtime.Observe(context.Background(), j.place, j.proc)

@@ -35,14 +35,7 @@ func (r *Runtime) Observe(ctx context.Context, p jail.Placement, proc jail.Proce
 		return fail(err)
 	}
 	defer pr.Close()
-	if !waitFor(ctx, startLimit, func() bool {
-		var inside bool
-		inside, err = pr.runsFromItsRoot()
-		return inside || err != nil
-	}) {
-		return fail(errors.Join(ctx.Err(), errors.New("the runtime's process did not become the jail's program")))
-	}
-	if err != nil {
+	if err := pr.awaitProgram(ctx); err != nil {
 		return fail(err)
 	}
 	var o jail.Observed
@@ -53,6 +46,18 @@ func (r *Runtime) Observe(ctx context.Context, p jail.Placement, proc jail.Proce
 		return fail(err)
 	}
 	return o, nil
+}
+
+// awaitProgram waits until the process is the jail's program.
+func (p *process) awaitProgram(ctx context.Context) (err error) {
+	if !waitFor(ctx, startLimit, func() bool {
+		var inside bool
+		inside, err = p.runsFromItsRoot()
+		return inside || err != nil
+	}) {
+		return errors.Join(ctx.Err(), errors.New("the runtime's process did not become the jail's program"))
+	}
+	return err
 }
 
 // runsFromItsRoot reports whether the program that is executed lies in the root file system of the process. The
@@ -206,23 +211,64 @@ func (p *process) files(o *jail.Observed, declared jail.Profile) error {
 // placed leaves of the binds those that are what Mount has put there on the clone, and nothing else, and in which neither
 // devices nor setuid programs work.
 func (p *process) placed(o *jail.Observed, clone string) error {
-	if len(o.Binds) == 0 {
-		return nil
-	}
 	mounts, err := p.mounts()
 	if err != nil {
 		return err
 	}
 	mounts = visible(mounts)
+	if !slices.ContainsFunc(mounts, func(m mount) bool { return m.Point == "/" && m.harmless() }) {
+		o.Writable = append(o.Writable, "/ (with devices or setuid programs)")
+	}
 	o.Binds = slices.DeleteFunc(o.Binds, func(b jail.Bind) bool {
 		i := slices.IndexFunc(mounts, func(m mount) bool { return m.Point == b.Path })
-		if i >= 0 && slices.Contains(mounts[i].Options, "nosuid") && slices.Contains(mounts[i].Options, "nodev") && p.sees(b.Path, clone+b.Path) {
+		if i >= 0 && mounts[i].harmless() && p.sees(b.Path, clone+b.Path) {
 			return false
 		}
 		o.Writable = append(o.Writable, b.Path+" (another folder than was put there, or one with devices or setuid programs)")
 		return true
 	})
 	return nil
+}
+
+// harmless says whether neither devices nor setuid programs work in a mount.
+func (m mount) harmless() bool {
+	return slices.Contains(m.Options, "nosuid") && slices.Contains(m.Options, "nodev")
+}
+
+// sealRoot makes the root file system of the process one in which neither devices nor setuid programs work, as its clone is. A
+// runtime that makes it read-only leaves that out. What is not the clone is left alone: Observe says so.
+func (p *process) sealRoot(clone string) error {
+	if !p.sees("/", clone) {
+		return nil
+	}
+	mounts, err := p.mounts()
+	if err != nil || slices.ContainsFunc(visible(mounts), func(m mount) bool { return m.Point == "/" && m.harmless() }) {
+		return err
+	}
+	return p.changeRoot(unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV})
+}
+
+// changeRoot changes the mount of the process's root, which can be done from its own namespace only.
+func (p *process) changeRoot(attr unix.MountAttr) error {
+	root, err := p.openInside("/")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(root) }() // opened for nothing but its identity
+	ns, err := unix.Openat(int(p.dir.Fd()), "ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return p.failed("ns/mnt", err)
+	}
+	defer func() { _ = unix.Close(ns) }() // opened for nothing but its identity
+	return OnDiscardedThread(func() error {
+		if err := errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(ns, unix.CLONE_NEWNS)); err != nil {
+			return fmt.Errorf("enter the mounts of the jail: %w", err)
+		}
+		if err := unix.MountSetattr(root, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+			return fmt.Errorf("restrict the root file system: %w", err)
+		}
+		return nil
+	})
 }
 
 // sees reports whether a path of the process is a folder of the host.

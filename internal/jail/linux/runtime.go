@@ -151,10 +151,28 @@ func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File
 		return jail.Process{}, fmt.Errorf("start jail %s with %s: %w", p.Name, filepath.Base(prog.path), err)
 	}
 	proc, err := r.adopt(ctx, p.Name, bundle)
+	if err == nil {
+		err = seal(ctx, proc, p.Root)
+	}
 	if err != nil {
 		return jail.Process{}, fmt.Errorf("start jail %s: %w", p.Name, err)
 	}
 	return proc, nil
+}
+
+// seal does what no runtime does. One that has ended by now needs nothing.
+func seal(ctx context.Context, proc jail.Process, root string) error {
+	p, err := openProcess(proc)
+	if err == nil {
+		defer p.Close()
+		if err = p.awaitProgram(ctx); err == nil {
+			err = p.sealRoot(root)
+		}
+	}
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
 }
 
 // setStarting keeps the status of a first process that ends at once for adopt.
