@@ -176,6 +176,8 @@ type Observed struct {
 	// CoreFiles is set when the kernel would write down, or hand to a program of the host's, the memory of a program that
 	// crashes in the jail.
 	CoreFiles bool
+	// Devices is set when the jail's processes may use devices of the host, wherever they find one.
+	Devices bool
 	// Writable lists mount points outside Tmpfs and Binds that are writable.
 	Writable []string
 	// NotPivoted is set when the jail's root is not the root of its mount tree.
@@ -229,6 +231,9 @@ func (p Profile) Compare(o Observed) []string {
 	}
 	if o.CoreFiles {
 		say("the memory of a program that crashes leaves the jail")
+	}
+	if o.Devices {
+		say("devices of the host are not filtered")
 	}
 	for _, w := range o.Writable {
 		say("%s is writable and was not declared", w)

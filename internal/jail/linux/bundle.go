@@ -125,11 +125,10 @@ func alignMountPoints(p jail.Placement) error {
 }
 
 // devices are those that every runtime makes in /dev, and no others. A runtime that joins the jail's groups leaves them
-// out: nothing depends on them, because no mount of a jail but the read-only /dev allows devices, and nobody in a jail
-// has the capability to make one.
+// out: the group has the filter already.
 func devices() []specs.LinuxDeviceCgroup {
 	out := []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
-	for _, d := range [][2]int64{{1, 3}, {1, 5}, {1, 7}, {1, 8}, {1, 9}, {5, 0}} { // null zero full random urandom tty
+	for _, d := range charDevices() {
 		out = append(out, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &d[0], Minor: &d[1], Access: "rwm"})
 	}
 	return out

@@ -39,9 +39,12 @@ func (h hierarchy) has(controller string) bool { return slices.Contains(h.contro
 type Limiter struct {
 	o           Options
 	hierarchies []hierarchy // every one that is mounted: a runtime may have made groups in those that are not used
-	// Of the used ones. On version 2 they are all the same.
-	memory, cpu, cpuacct, pids hierarchy
-	mkdir                      func(path string) error // os.Mkdir, and in tests also what the kernel puts there
+	// Of the used ones. On version 2 they are all the same, and devices have none.
+	memory, cpu, cpuacct, pids, devices hierarchy
+	mkdir                               func(path string) error // os.Mkdir, and in tests also what the kernel puts there
+	// attach and attached are attachFilter and filterAttached, but in tests without groups of version 2.
+	attach   func(group string) error
+	attached func(group string) (bool, error)
 }
 
 // NewLimiter finds out how the host's control groups are laid out.
@@ -62,7 +65,7 @@ func NewLimiter(o Options) (*Limiter, error) {
 
 // newLimiter takes the mounts as those of a host whose root folder is root.
 func newLimiter(o Options, mounts []mount, root string) (*Limiter, error) {
-	l := &Limiter{o: o, mkdir: func(path string) error { return os.Mkdir(path, 0o755) }}
+	l := &Limiter{o: o, mkdir: func(path string) error { return os.Mkdir(path, 0o755) }, attach: attachFilter, attached: filterAttached}
 	for _, m := range mounts {
 		h := hierarchy{dir: filepath.Join(root, m.Point)}
 		switch m.FSType {
@@ -103,6 +106,9 @@ func newLimiter(o Options, mounts []mount, root string) (*Limiter, error) {
 	if l.cpuacct = l.cpu; !l.cpu.unified {
 		l.cpuacct = find("cpuacct", false)
 	}
+	if !l.memory.unified {
+		l.devices = find("devices", true)
+	}
 	return l, errors.Join(errs...)
 }
 
@@ -117,7 +123,7 @@ func (l *Limiter) Version() int {
 // used lists the hierarchies that a jail's group is made in, each once.
 func (l *Limiter) used() []hierarchy {
 	var out []hierarchy
-	for _, h := range []hierarchy{l.memory, l.cpu, l.cpuacct, l.pids} {
+	for _, h := range []hierarchy{l.memory, l.cpu, l.cpuacct, l.pids, l.devices} {
 		if h.dir != "" && !slices.ContainsFunc(out, func(o hierarchy) bool { return o.dir == h.dir }) {
 			out = append(out, h)
 		}
@@ -165,6 +171,9 @@ func (l *Limiter) apply(name string, limits jail.Limits) error {
 		} else if err != nil {
 			return err
 		}
+	}
+	if err := l.filterDevices(name); err != nil {
+		return err
 	}
 	if l.Version() == 2 {
 		return setLimitsV2(l.group(l.memory, name), limits)

@@ -46,6 +46,12 @@ func newTreeV2(t *testing.T, offered string) (*treeV2, *Limiter, Options) {
 		return tree, nil, o
 	}
 	l.mkdir = tree.mkdir
+	// No program can be put into a folder of the test's.
+	l.attach = func(dir string) error { tree.put(dir, "filter", "on"); return nil }
+	l.attached = func(dir string) (bool, error) {
+		_, err := os.Stat(filepath.Join(dir, "filter"))
+		return err == nil, nil
+	}
 	return tree, l, o
 }
 
@@ -107,7 +113,13 @@ func TestLimitsOfVersion2(t *testing.T) {
 	if m, c, p, err := l.enforced(string(name), 4711); m != 0 || c != 0 || p != 0 || err != nil {
 		t.Errorf("of a process elsewhere: %d %d %d %v", m, c, p, err)
 	}
+	if is, err := l.devicesFiltered(string(name), 4711); is || err != nil {
+		t.Errorf("the devices of a process elsewhere are filtered: %v, %v", is, err)
+	}
 	tree.put(dir, "cgroup.procs", "4711\n4712\n")
+	if is, err := l.devicesFiltered(string(name), 4711); !is || err != nil {
+		t.Errorf("the devices of a process are filtered: %v, %v", is, err)
+	}
 	if m, c, p, err := l.enforced(string(name), 4711); m != limits.Memory || c != limits.MilliCPU || p != limits.Tasks || err != nil {
 		t.Errorf("read back: %d %d %d %v", m, c, p, err)
 	}
@@ -119,6 +131,70 @@ func TestLimitsOfVersion2(t *testing.T) {
 	}
 	if err := l.Apply(ctx, name, limits); !errors.Is(err, jail.ErrBusy) {
 		t.Errorf("a group with processes was taken over: %v", err)
+	}
+}
+
+func TestAListOfDevicesThatFilters(t *testing.T) {
+	for list, want := range map[string]bool{
+		"":                            true,
+		"c 1:3 rwm\nc 5:0 rwm\n":      true,
+		"c *:* m\nb *:* m\nc 1:9 rw\n": true,
+		"c 5:2 rwm\nc 136:* rwm\n":    true,
+		"a *:* rwm\n":                 false,
+		"c *:* rwm\n":                 false,
+		"c 1:3 rwm\nb 7:0 rw\n":       false,
+		"c 1:1 r\n":                   false,
+		"b 136:* r\n":                 false,
+		"c 1:3\n":                     false,
+	} {
+		if got := filters(list); got != want {
+			t.Errorf("%q: %v", list, got)
+		}
+	}
+}
+
+// TestDevicesOfVersion2 uses the kernel's own groups of version 2, which are there beside those of version 1, too.
+func TestDevicesOfVersion2(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	mounts, err := readMounts("/proc/thread-self/mountinfo")
+	must(t, err)
+	at := slices.IndexFunc(mounts, func(m mount) bool { return m.FSType == "cgroup2" })
+	if at < 0 {
+		testenv.Missing(t, "a mount of control groups of version 2", "mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified")
+	}
+	group := filepath.Join(mounts[at].Point, fmt.Sprintf("clawjail-devices-%d", os.Getpid()))
+	must(t, os.Mkdir(group, 0o755))
+	t.Cleanup(func() { must(t, os.Remove(group)) })
+	dir := t.TempDir()
+	node := func(name string, major, minor uint32) string {
+		path := filepath.Join(dir, name)
+		must(t, unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))))
+		return path
+	}
+	own, others := node("zero", 1, 5), node("fuse", 10, 229)
+	fd, err := unix.Open(group, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer func() { must(t, unix.Close(fd)) }()
+	open := func(path string) error {
+		cmd := exec.Command("/bin/sh", "-c", `: <"$1"`, "open", path)
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd}
+		return cmd.Run()
+	}
+	if is, err := filterAttached(group); is || err != nil {
+		t.Errorf("a new group has a filter: %v, %v", is, err)
+	}
+	if err := open(others); err != nil {
+		t.Fatalf("a device does not open without the filter, which shows nothing: %v", err)
+	}
+	must(t, attachFilter(group))
+	if is, err := filterAttached(group); !is || err != nil {
+		t.Errorf("the filter is not seen: %v, %v", is, err)
+	}
+	if err := open(own); err != nil {
+		t.Errorf("a device of every jail does not open: %v", err)
+	}
+	if open(others) == nil {
+		t.Error("another device of the host opens")
 	}
 }
 
@@ -171,7 +247,7 @@ func TestHierarchiesOfVersion1AreToldApart(t *testing.T) {
 	must(t, os.MkdirAll(unified, 0o755))
 	must(t, os.WriteFile(filepath.Join(unified, "cgroup.controllers"), []byte("hugetlb\n"), 0o644))
 	var lines strings.Builder
-	for i, super := range []string{"rw,cpu,cpuacct", "rw,memory", "rw,pids", "rw,xattr,name=systemd", "rw,freezer", "rw,memory"} {
+	for i, super := range []string{"rw,cpu,cpuacct", "rw,memory", "rw,pids", "rw,xattr,name=systemd", "rw,freezer", "rw,devices", "rw,memory"} {
 		fmt.Fprintf(&lines, "%d 31 0:%d / /sys/fs/cgroup/h%d rw - cgroup cgroup %s\n", 40+i, 40+i, i, super)
 	}
 	lines.WriteString("60 31 0:60 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n61 31 0:61 / / rw - ext4 /dev/x rw\n")
@@ -179,7 +255,7 @@ func TestHierarchiesOfVersion1AreToldApart(t *testing.T) {
 	must(t, err)
 	l, err := newLimiter(Options{Installation: "test"}, mounts, root)
 	must(t, err)
-	if l.Version() != 1 || l.cpu.dir != l.cpuacct.dir || len(l.used()) != 3 || len(l.hierarchies) != 6 {
+	if l.Version() != 1 || l.cpu.dir != l.cpuacct.dir || len(l.used()) != 4 || len(l.hierarchies) != 7 {
 		t.Errorf("version %d, %d used and %d in all: %+v", l.Version(), len(l.used()), len(l.hierarchies), l.hierarchies)
 	}
 }

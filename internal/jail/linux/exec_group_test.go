@@ -42,15 +42,15 @@ func TestProgramThatJoinsHasAGroupInsideTheJailsOfVersion2(t *testing.T) {
 }
 
 func TestProgramThatJoinsHasAGroupOfTasksAloneInVersion1(t *testing.T) {
-	mounts, err := parseMounts([]byte("1 0 0:1 / /g/memory rw - cgroup cgroup rw,memory\n2 0 0:2 / /g/cpu rw - cgroup cgroup rw,cpu,cpuacct\n3 0 0:3 / /g/pids rw - cgroup cgroup rw,pids\n"))
+	mounts, err := parseMounts([]byte("1 0 0:1 / /g/memory rw - cgroup cgroup rw,memory\n2 0 0:2 / /g/cpu rw - cgroup cgroup rw,cpu,cpuacct\n3 0 0:3 / /g/pids rw - cgroup cgroup rw,pids\n4 0 0:4 / /g/devices rw - cgroup cgroup rw,devices\n"))
 	must(t, err)
 	l, err := newLimiter(Options{Installation: "test"}, mounts, "/")
 	must(t, err)
-	want := []string{"/g/memory/clawjail-test/a", "/g/cpu/clawjail-test/a", "/g/pids/clawjail-test/a/" + execGroup + "x"}
+	want := []string{"/g/memory/clawjail-test/a", "/g/cpu/clawjail-test/a", "/g/pids/clawjail-test/a/" + execGroup + "x", "/g/devices/clawjail-test/a"}
 	if got := l.joinable(filepath.Join("a", execGroup+"x")); !slices.Equal(got, want) {
 		t.Errorf("entered are %q, want %q", got, want)
 	}
-	if got := l.joinable("a"); strings.Contains(strings.Join(got, " "), execGroup) || len(got) != 3 {
+	if got := l.joinable("a"); strings.Contains(strings.Join(got, " "), execGroup) || len(got) != 4 {
 		t.Errorf("a jail enters %q", got)
 	}
 	args := newProgram("/usr/sbin/runc").exec("/s", "/b", "a", execGroup+"x", 1)

@@ -378,6 +378,19 @@ func TestObserveSeesEveryControlThatIsMissing(t *testing.T) {
 			h.end(t, p.Name, j.proc)
 		})
 	}
+	t.Run("the filter of devices", func(t *testing.T) {
+		p := h.place(t, probeSpec(jail.KindBrowser))
+		j, err := h.launch(t, p, nil)
+		must(t, err)
+		if h.limiter.Version() == 1 {
+			must(t, writeGroupText(h.limiter.group(h.limiter.devices, string(p.Name)), "devices.allow", "a"))
+		} else {
+			h.limiter.attached = func(string) (bool, error) { return false, nil }
+			defer func() { h.limiter.attached = filterAttached }()
+		}
+		h.says(t, j, "devices of the host are not filtered")
+		h.end(t, p.Name, j.proc)
+	})
 	t.Run("the control group", func(t *testing.T) {
 		p := h.place(t, probeSpec(jail.KindBrowser))
 		j, err := h.launch(t, p, func(s *specs.Spec) { s.Linux.CgroupsPath = filepath.Join(h.limiter.base(), "elsewhere") })
@@ -428,7 +441,6 @@ func TestObserveSeesEveryControlThatIsMissing(t *testing.T) {
 	})
 }
 
-// says checks that the comparison of a jail names a thing, and no more than goes along with it.
 // TestNodesInARootAreDead plants a device in the root of each kind of jail, as a root that somebody else made may have one.
 func TestNodesInARootAreDead(t *testing.T) {
 	for _, runtime := range []string{RuntimeCrun, RuntimeRunc} {
@@ -466,6 +478,7 @@ func TestNodesInARootAreDead(t *testing.T) {
 	}
 }
 
+// says checks that the comparison of a jail names a thing, and no more than goes along with it.
 func (h *testHost) says(t *testing.T, j *testJail, want string) {
 	t.Helper()
 	seen, err := h.runtime.Observe(context.Background(), j.place, j.proc)

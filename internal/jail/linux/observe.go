@@ -45,6 +45,11 @@ func (r *Runtime) Observe(ctx context.Context, p jail.Placement, proc jail.Proce
 	if o.Memory, o.MilliCPU, o.Tasks, err = r.limits.enforced(string(p.Name), proc.PID); err != nil {
 		return fail(err)
 	}
+	filtered, err := r.limits.devicesFiltered(string(p.Name), proc.PID)
+	if err != nil {
+		return fail(err)
+	}
+	o.Devices = !filtered
 	return o, nil
 }
 
