@@ -108,7 +108,7 @@ func TestAKilledHostDaemonEndsWhatItHasStartedInJails(t *testing.T) {
 			return err == nil && len(all) > 0 && all[len(all)-1].Exit != nil
 		}, "nobody is told that it has ended")
 		// This very command is staged there too.
-		if out := e.mustIn("bot", "ls /state/.cache/clawjail/stage"); strings.Count(out, "\n") > 1 {
+		if out := e.mustIn("bot", "ls -d "+jail.StageDir+"/????????????????????????????????"); strings.Count(out, "\n") > 1 {
 			t.Errorf("what was staged is left: %q", out)
 		}
 	}
@@ -159,8 +159,9 @@ func TestSpawnEndsWhenTheHostDaemonIsKilledAtAnyStep(t *testing.T) {
 	}
 }
 
-// The programs of a jail may put anything where others are staged. Nothing is followed and nothing is written through it.
-func TestAPlantedStageIsRefused(t *testing.T) {
+// The programs of a jail may put anything into its home folder, where programs were staged once. It is in nobody's way, nothing is
+// followed and nothing is written through it.
+func TestAPlantedStageIsInNobodysWay(t *testing.T) {
 	e := newEstate(t, "")
 	shared := filepath.Join(e.dir, "workspaces", "own")
 	e.sync("clawbots: [{name: bot, workspace: ./workspaces/own, command: [/bin/sh]}]")
@@ -200,8 +201,8 @@ func TestAPlantedStageIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		out, errs, status := e.spawned(nil, "--jail", "bot", "--", "/bin/sh", "-c", "echo it runs")
-		if status == 0 || out != "" || !strings.Contains(errs, "error: ") || !strings.Contains(errs, "hint: ") {
-			t.Errorf("%s: %q, %q, %d", what, out, errs, status)
+		if status != 0 || out != "it runs\n" {
+			t.Errorf("%s keeps a program from starting: %q, %q, %d", what, out, errs, status)
 		}
 		after, err := os.ReadDir(shared)
 		if err != nil || len(before) != len(after) {

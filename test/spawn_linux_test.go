@@ -25,6 +25,7 @@ import (
 	agents "github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest/inside"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -260,7 +261,7 @@ func TestTheEnvironmentOfAProgramStaysInItsJail(t *testing.T) {
 	if strings.Contains(e.Log(), canary) {
 		t.Error("it is in the log")
 	}
-	if out := e.mustIn("bot", "ls -A /state/.cache/clawjail/stage; ls -A /state"); strings.Contains(out, "oops") || strings.Count(out, "\n") > 3 {
+	if out := e.mustIn("bot", "ls -d "+jail.StageDir+"/????????????????????????????????; ls -A /state"); strings.Contains(out, "oops") || strings.Count(out, "\n") > 3 {
 		t.Errorf("left in the jail %s: %q", bot.Jail.Name, out)
 	}
 }

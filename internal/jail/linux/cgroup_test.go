@@ -136,16 +136,16 @@ func TestLimitsOfVersion2(t *testing.T) {
 
 func TestAListOfDevicesThatFilters(t *testing.T) {
 	for list, want := range map[string]bool{
-		"":                            true,
-		"c 1:3 rwm\nc 5:0 rwm\n":      true,
+		"":                             true,
+		"c 1:3 rwm\nc 5:0 rwm\n":       true,
 		"c *:* m\nb *:* m\nc 1:9 rw\n": true,
-		"c 5:2 rwm\nc 136:* rwm\n":    true,
-		"a *:* rwm\n":                 false,
-		"c *:* rwm\n":                 false,
-		"c 1:3 rwm\nb 7:0 rw\n":       false,
-		"c 1:1 r\n":                   false,
-		"b 136:* r\n":                 false,
-		"c 1:3\n":                     false,
+		"c 5:2 rwm\nc 136:* rwm\n":     true,
+		"a *:* rwm\n":                  false,
+		"c *:* rwm\n":                  false,
+		"c 1:3 rwm\nb 7:0 rw\n":        false,
+		"c 1:1 r\n":                    false,
+		"b 136:* r\n":                  false,
+		"c 1:3\n":                      false,
 	} {
 		if got := filters(list); got != want {
 			t.Errorf("%q: %v", list, got)

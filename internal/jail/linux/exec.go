@@ -82,12 +82,15 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, proc jail.Process,
 		return nil, err
 	}
 	home := p.Spec.Kind.Home()
-	folder := stageDirOf(r.o.StageDir, p.Spec.Kind)
-	if x.stage, err = openStage(proc, folder, int(p.Profile.Host)); err != nil {
+	var folder string
+	if x.stage, folder, err = r.openStage(p.Name, proc, int(p.Profile.Host)); err != nil {
 		return nil, err
 	}
 	at := filepath.Join(folder, x.id)
 	if err := x.stageProgram(prog, at, home, int(p.Profile.Host)); err != nil {
+		if r.o.StageDir != "" {
+			err = full(err)
+		}
 		return nil, err
 	}
 	process := r.process(p.Profile, filepath.Join(at, jail.StageLaunch))

@@ -3,11 +3,13 @@
 package linux
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,9 +19,12 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// A program that joins a jail is started by two files in the jail, in a folder of a name that cannot be guessed. The jail's
-// own programs may have put anything on the way there, and may change what lies there: so it is worked in by descriptor
-// alone, nothing that exists is opened for writing, and no link is followed.
+// A program that joins a jail is started by two files, in a folder of a name that cannot be guessed. It lies in the jail's own
+// stage, which is outside of the jail and read-only in it: no program of the jail changes anything there, or is in the way.
+//
+// The host daemon may be told another folder of the jail instead. The jail's programs may have put anything on the way there,
+// and may change what lies there: so it is worked in by descriptor alone, nothing that exists is opened for writing, and no
+// link is followed.
 
 // maxStaged is how many leftovers are looked at in one go.
 const maxStaged = 4096
@@ -28,12 +33,31 @@ const maxStaged = 4096
 // takes four bytes (jail.Program).
 const maxStagedFile = 1 << 20
 
-// stageDirOf is the folder that programs are staged in, inside a jail.
-func stageDirOf(configured string, k jail.Kind) string {
-	if configured != "" {
-		return configured
+// openStage opens the folder that programs are staged in, and says where the jail sees it.
+func (r *Runtime) openStage(name jail.Name, proc jail.Process, uid int) (_ *beneath.Folder, at string, err error) {
+	if r.o.StageDir != "" {
+		f, err := openStageInside(proc, r.o.StageDir, uid)
+		return f, r.o.StageDir, err
 	}
-	return path.Join(k.Home(), ".cache/clawjail/stage")
+	running, err := openProcess(proc)
+	if gone(err) {
+		return nil, "", errEnded(err)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	running.Close()
+	f, err := r.ownStage(name)
+	return f, jail.StageDir, err
+}
+
+// ownStage is what the jail sees as its stage.
+func (r *Runtime) ownStage(name jail.Name) (*beneath.Folder, error) {
+	return r.bundles.Folder(filepath.Join(string(name), bundleStage))
+}
+
+func errEnded(err error) error {
+	return problem.Wrap(err, problem.Conflict, "start it first", "the jail does not run any more")
 }
 
 // newStageID is 128 random bits: no name that could be waited for.
@@ -54,18 +78,17 @@ func (x *execution) stageProgram(prog jail.Program, at, home string, uid int) er
 		return problem.Wrap(err, problem.Conflict, "try again", "something lies in the jail where the program was to be staged")
 	}
 	if err != nil {
-		return full(planted(&os.PathError{Op: "mkdir", Path: at, Err: err}, x.id, "the stage of the jail"))
+		return planted(&os.PathError{Op: "mkdir", Path: at, Err: err}, x.id, "the stage of the jail")
 	}
 	x.staged = true
 	dir, err := x.stage.Give(x.id, 0o700, uid)
 	if err != nil {
 		return planted(err, x.id, "the stage of the jail")
 	}
-	err = errors.Join(
+	return errors.Join(
 		dir.Create(jail.StageEnv, prog.EnvScript(), 0o600, uid),
 		dir.Create(jail.StageLaunch, prog.ExecScript(at, home), 0o700, uid),
 		dir.Close())
-	return full(err)
 }
 
 // full says that it is the jail's disk that is full, not the host's.
@@ -76,12 +99,12 @@ func full(err error) error {
 	return err
 }
 
-// openStage opens the folder that programs are staged in, as the jail sees it, and makes it for the jail's user. No link
-// is followed: the jail's programs may have put anything there.
-func openStage(proc jail.Process, dir string, uid int) (*beneath.Folder, error) {
+// openStageInside opens a folder as the jail sees it, and makes it for the jail's user. No link is followed: the jail's
+// programs may have put anything there.
+func openStageInside(proc jail.Process, dir string, uid int) (*beneath.Folder, error) {
 	running, err := openProcess(proc)
 	if gone(err) {
-		return nil, problem.Wrap(err, problem.Conflict, "start it first", "the jail does not run any more")
+		return nil, errEnded(err)
 	}
 	if err != nil {
 		return nil, err
@@ -153,7 +176,8 @@ func wipe(dir *beneath.Folder, name string) {
 // forgetStaged removes what a killed host daemon staged for programs in an earlier jail. No program is started in one that
 // does not run yet, so all that is there is left over.
 func (s *Storage) forgetStaged(state *beneath.Folder) {
-	rel, ok := strings.CutPrefix(stageDirOf(s.o.StageDir, jail.KindAgent), jail.StateDir+"/")
+	// Earlier versions staged in the home folder.
+	rel, ok := strings.CutPrefix(cmp.Or(s.o.StageDir, path.Join(jail.StateDir, ".cache/clawjail/stage")), jail.StateDir+"/")
 	if !ok {
 		return
 	}

@@ -61,6 +61,13 @@ func (r *Runtime) endOne(name jail.Name, id string) error {
 // stageOf opens the stage of a jail that runs, or returns nil: of one that has ended, the next mount of its state removes
 // what is left.
 func (r *Runtime) stageOf(name jail.Name) *beneath.Folder {
+	if r.o.StageDir == "" {
+		stage, err := r.ownStage(name)
+		if err != nil {
+			return nil // it went with the jail
+		}
+		return stage
+	}
 	fd, err := r.bundles.Open(filepath.Join(string(name), bundlePID), unix.O_RDONLY, 0)
 	if err != nil {
 		return nil
@@ -90,7 +97,7 @@ func (r *Runtime) stageOf(name jail.Name) *beneath.Folder {
 		return nil
 	}
 	defer func() { _ = root.Close() }() // opened for reading
-	stage, err := root.Folder(strings.TrimPrefix(stageDirOf(r.o.StageDir, name.Kind()), "/"))
+	stage, err := root.Folder(strings.TrimPrefix(r.o.StageDir, "/"))
 	if err != nil {
 		return nil
 	}

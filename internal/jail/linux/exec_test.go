@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,12 +82,12 @@ func (x *joiner) line(t testing.TB) string {
 	return strings.TrimSpace(line)
 }
 
-// staged lists what is staged in the jail's state, as the host sees it.
+// staged lists what is staged for programs, as the jail sees it.
 func (j *testJail) staged(t testing.TB) []string {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join("/proc", num(uint64(j.proc.PID)), "root/state/.cache/clawjail/stage/*"))
+	found, err := filepath.Glob(filepath.Join("/proc", num(uint64(j.proc.PID)), "root", jail.StageDir, "*"))
 	must(t, err)
-	return found
+	return slices.DeleteFunc(found, func(path string) bool { return !validStageID(filepath.Base(path)) })
 }
 
 func TestProgramThatJoinsHasItsStdioEnvironmentAndExit(t *testing.T) {
@@ -258,9 +259,10 @@ func TestEndTakesTheWholeTree(t *testing.T) {
 	})
 }
 
-// What the jail's own programs plant where something is staged is refused, and nothing outside is written.
+// What the jail's own programs plant where something is staged, as the host daemon was told, is refused, and nothing outside is
+// written.
 func TestNothingIsStagedThroughWhatWasPlanted(t *testing.T) {
-	h, _ := newAgentHost(t)
+	h, _ := newAgentHost(t, func(o *Options) { o.StageDir = "/state/.cache/clawjail/stage" })
 	const id = "00112233445566778899aabbccddeeff"
 	h.runtime.newID = func() string { return id }
 	for _, at := range []string{".cache", ".cache/clawjail", ".cache/clawjail/stage", ".cache/clawjail/stage/" + id} {
