@@ -140,6 +140,8 @@ func TestAListOfDevicesThatFilters(t *testing.T) {
 		"c 1:3 rwm\nc 5:0 rwm\n":       true,
 		"c *:* m\nb *:* m\nc 1:9 rw\n": true,
 		"c 5:2 rwm\nc 136:* rwm\n":     true,
+		"c 10:200 rwm\n":               true,
+		"c 10:229 rwm\n":               false,
 		"a *:* rwm\n":                  false,
 		"c *:* rwm\n":                  false,
 		"c 1:3 rwm\nb 7:0 rw\n":        false,
