@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +34,7 @@ func (a *API) bySurface(surfaces, rest http.Handler) http.Handler {
 func (a *API) outsideSurfaces(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	token, _ := surfaceToken(r)
+	token, _ := gateway.LocalToken(r)
 	by, release, err := a.holder(ctx, r, token, cancel)
 	if err != nil {
 		a.turnAway(w, r, err)
@@ -73,7 +72,7 @@ func (a *API) insideSurfaces(w http.ResponseWriter, r *http.Request) {
 	own := gateway.CallerOf(r.Context())
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	token, shown := surfaceToken(r)
+	token, shown := gateway.LocalToken(r)
 	if shown {
 		by, release, err := a.holder(ctx, r, token, cancel)
 		if err != nil {
@@ -120,7 +119,7 @@ func (a *API) scrape(w http.ResponseWriter, r *http.Request) {
 func (a *API) serveSurface(w http.ResponseWriter, r *http.Request) {
 	// What stands here is for this server, and goes no further.
 	r = r.Clone(r.Context())
-	if _, presented := surfaceToken(r); presented {
+	if _, presented := gateway.LocalToken(r); presented {
 		for _, name := range surfaceHeaders() {
 			r.Header.Del(name)
 		}
@@ -144,27 +143,3 @@ func (a *API) holder(ctx context.Context, r *http.Request, token string, cancel 
 
 // surfaceHeaders are where programs put the key that they were given for a server.
 func surfaceHeaders() []string { return []string{"Authorization", "X-Api-Key"} }
-
-// surfaceToken finds an agent's token in a request of a program that knows nothing of clawjail: as a bearer's, as the password of
-// a user, or as an API key. What is there and is no agent's token is a placeholder, and means nothing.
-func surfaceToken(r *http.Request) (token string, presented bool) {
-	candidates := slices.Clone(r.Header.Values("X-Api-Key"))
-	for _, value := range r.Header.Values("Authorization") {
-		scheme, rest, _ := strings.Cut(strings.TrimSpace(value), " ")
-		if strings.EqualFold(scheme, bearer) {
-			candidates = append(candidates, strings.TrimSpace(rest))
-		}
-	}
-	if _, password, ok := r.BasicAuth(); ok {
-		candidates = append(candidates, password)
-	}
-	for _, c := range candidates {
-		if strings.HasPrefix(c, identity.PrefixAgent) {
-			if token != "" && token != c {
-				return "", true // two tokens are none
-			}
-			token = c
-		}
-	}
-	return token, token != ""
-}

@@ -49,7 +49,7 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, refusal)
 		return
 	}
-	if refusal := g.agrees(ctx, c, r.Header); refusal != nil {
+	if refusal := g.agrees(ctx, c, r); refusal != nil {
 		if g.quotas.line(who.account(), g.now()) {
 			g.log.LogAttrs(ctx, slog.LevelInfo, "gateway decision", slog.String("caller", c.remote.Addr().String()), slog.String("jail", who.Jail),
 				slog.Bool("allowed", false), slog.String("code", refusal.Code))

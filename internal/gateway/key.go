@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,11 +40,14 @@ func (g *Gateway) stands(ctx context.Context, c *conn) *problem.Error {
 	return problem.Wrap(err, problem.Forbidden, "Stop: an operator has revoked this agent, and retrying does not help.", "the agent of this jail has been revoked")
 }
 
-// agrees makes sure that a token, where one is presented, is the agent's whose jail it is. Address and token must agree.
-func (g *Gateway) agrees(ctx context.Context, c *conn, header http.Header) *problem.Error {
-	values := header.Values("Proxy-Authorization")
-	if len(values) == 0 || c.tunnel != nil {
-		// In a tunnel the header is for somebody else, and goes no further than here.
+// agrees makes sure that a token, where one is presented, is the agent's whose jail it is. Address and token must agree. Of a
+// caller that is [Caller.Keyed] nothing is taken without a token: one per connection is enough, which ends with it.
+func (g *Gateway) agrees(ctx context.Context, c *conn, r *http.Request) *problem.Error {
+	values := r.Header.Values("Proxy-Authorization")
+	if c.tunnel != nil {
+		return nil // there the header is for somebody else, and goes no further than here
+	}
+	if len(values) == 0 && (!c.caller.Keyed || c.token != [sha256.Size]byte{}) {
 		return nil
 	}
 	mismatch := func(err error) *problem.Error {
@@ -51,8 +55,18 @@ func (g *Gateway) agrees(ctx context.Context, c *conn, header http.Header) *prob
 			"Send the token in /run/hermit/token of this jail, or none: the gateway knows the jail by its address.",
 			"the token is not one of this jail's agent")
 	}
+	if c.caller.Keyed {
+		mismatch = func(err error) *problem.Error {
+			return problem.Wrap(err, problem.TokenMismatch,
+				"Send the token in /run/hermit/token: as the password of the proxy, http://agent:TOKEN@gateway, or to the gateway itself as a bearer's.",
+				"the agent of this container has to show its token")
+		}
+	}
 	token, ok := proxyToken(values)
-	if !ok || g.keys == nil || c.caller.Agent == "" {
+	if len(values) == 0 && g.isLocal(r, c) {
+		token, ok = LocalToken(r)
+	}
+	if !ok || token == "" || g.keys == nil || c.caller.Agent == "" {
 		return mismatch(nil)
 	}
 	hash := sha256.Sum256([]byte(token))
@@ -66,7 +80,7 @@ func (g *Gateway) agrees(ctx context.Context, c *conn, header http.Header) *prob
 		}
 		return mismatch(err)
 	}
-	if by.Kind != identity.KindAgent || by.ID != c.caller.Agent {
+	if by.Kind != identity.KindAgent || by.ID != c.caller.Agent || c.caller.Keyed && by.Scope != "" {
 		return mismatch(nil)
 	}
 	if err := g.hold(ctx, c, holdsToken, by); err != nil {
@@ -114,4 +128,28 @@ func proxyToken(values []string) (string, bool) {
 		return password, err == nil && found && password != ""
 	}
 	return "", false
+}
+
+// LocalToken finds an agent's token in a request to the gateway itself, of a program that knows nothing of clawjail: as a
+// bearer's, as the password of a user, or as an API key. What is there and is no agent's token is a placeholder, and means nothing.
+func LocalToken(r *http.Request) (token string, presented bool) {
+	candidates := slices.Clone(r.Header.Values("X-Api-Key"))
+	for _, value := range r.Header.Values("Authorization") {
+		scheme, rest, _ := strings.Cut(strings.TrimSpace(value), " ")
+		if strings.EqualFold(scheme, "bearer") {
+			candidates = append(candidates, strings.TrimSpace(rest))
+		}
+	}
+	if _, password, ok := r.BasicAuth(); ok {
+		candidates = append(candidates, password)
+	}
+	for _, c := range candidates {
+		if strings.HasPrefix(c, identity.PrefixAgent) {
+			if token != "" && token != c {
+				return "", true // two tokens are none
+			}
+			token = c
+		}
+	}
+	return token, token != ""
 }

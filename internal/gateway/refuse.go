@@ -38,6 +38,8 @@ func refuse(w http.ResponseWriter, r *http.Request, p *problem.Error) {
 	}
 	if status == http.StatusProxyAuthRequired {
 		head.Set("Proxy-Authenticate", "Bearer")
+		// git sends the password of its proxy only when it is asked for one.
+		head.Add("Proxy-Authenticate", `Basic realm="clawjail"`)
 	}
 	var body []byte
 	switch {
