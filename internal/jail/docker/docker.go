@@ -43,6 +43,8 @@ type Options struct {
 	// Relay, when it is there, brings the containers' connections to the gateway. Without one the gateway is at the address of
 	// their bridge.
 	Relay *Relay
+	// Compose keeps the network also without a container, and opens the gateway to what docker-compose has started on it.
+	Compose bool
 	// Grace is how long owner jails outlive their owner, and how long things without a record are left alone. Default 30 s.
 	Grace time.Duration
 	// ScanEvery is how often the engine is compared with the journal. Default 10 s.
@@ -100,6 +102,9 @@ func (o *Options) Validate() error {
 	if o.Relay != nil {
 		o.Relay.validate(&bad)
 	}
+	if o.Relay != nil && o.Compose {
+		bad.Add("docker.compose", "is for a gateway that listens at the containers' bridge")
+	}
 	if o.Network == "" {
 		o.Network = NetworkName
 	}
@@ -140,6 +145,8 @@ type Driver struct {
 	pool     *jail.Pool
 	firewall *linux.Firewall
 	relay    jail.Process // zero until one was made or found
+
+	composed composed
 }
 
 var _ jail.Maker = (*Driver)(nil)
@@ -155,7 +162,7 @@ func New(o Options) (*Driver, error) {
 	}
 	d := &Driver{
 		o: o, engine: engine, reaping: make(chan struct{}, 1), preparing: make(chan struct{}, 1),
-		jails: map[jail.Name]*entry{}, lost: map[string]time.Time{},
+		jails: map[jail.Name]*entry{}, lost: map[string]time.Time{}, composed: newComposed(o.Now()),
 		// Numbers go on from the clock, so that a name is not soon used again after a restart.
 		number: int(o.Now().Unix() % 100_000),
 	}
@@ -232,6 +239,11 @@ func (d *Driver) Found(owner string) {
 // Run looks after the rules every second, enforces wall clocks and grace periods, and compares the engine with the
 // journal now and then, until the context ends. While no container was ever wanted it does nothing.
 func (d *Driver) Run(ctx context.Context) error {
+	if d.o.Compose {
+		var following sync.WaitGroup
+		following.Go(func() { d.followComposed(ctx) })
+		defer following.Wait()
+	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var scanned time.Time

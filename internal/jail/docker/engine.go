@@ -26,8 +26,10 @@ const (
 	labelJail         = "clawjail.jail"
 	labelRole         = "clawjail.role"  // of what is no jail
 	labelRelay        = "clawjail.relay" // what a relay was made from
-	roleRelay         = "relay"
-	roleOutside       = "outside"
+	// labelCompose is on the containers of docker-compose, beside labelTenant and labelAgent; it is 1.
+	labelCompose = "clawjail.compose"
+	roleRelay    = "relay"
+	roleOutside  = "outside"
 )
 
 // engineError gives an error of the engine's the code that a user can act on.

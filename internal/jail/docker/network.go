@@ -22,6 +22,14 @@ import (
 // NetworkName is the name of the agents' network in the wire contract.
 const NetworkName = "sand_bed"
 
+// othersBits is the part of the network, at its beginning, from which the engine gives containers addresses by itself. Leases are
+// behind it, so that no container of somebody else's is given the address that an agent's has just had.
+const othersBits = 25
+
+func othersRange(subnet netip.Prefix) netip.Prefix {
+	return netip.PrefixFrom(subnet.Masked().Addr(), othersBits)
+}
+
 // Options of the engine's bridge driver.
 const (
 	optionBridge = "com.docker.network.bridge.name"
@@ -139,6 +147,8 @@ func (d *Driver) findNetwork(ctx context.Context) (*network, error) {
 		wrong = "whether its containers reach each other is set otherwise, as for another gateway.placement"
 	case len(n.IPAM.Config) != 1:
 		wrong = "it has several subnets"
+	case d.o.Compose && n.IPAM.Config[0].IPRange != othersRange(n.IPAM.Config[0].Subnet):
+		wrong = "the engine gives any of its addresses to containers of docker-compose"
 	case d.o.Subnet.IsValid() && n.IPAM.Config[0].Subnet != d.o.Subnet.Masked():
 		wrong = "its subnet is another"
 	}
@@ -169,7 +179,8 @@ func (d *Driver) makeNetwork(ctx context.Context, subnet netip.Prefix) (network,
 		}
 		made, err := d.engine.NetworkCreate(ctx, name, client.NetworkCreateOptions{
 			Driver: "bridge", Internal: true, EnableIPv6: &no,
-			IPAM: &apinetwork.IPAM{Driver: "default", Config: []apinetwork.IPAMConfig{{Subnet: subnet, Gateway: subnet.Addr().Next()}}},
+			IPAM: &apinetwork.IPAM{Driver: "default", Config: []apinetwork.IPAMConfig{{Subnet: subnet, Gateway: subnet.Addr().Next(),
+				IPRange: othersRange(subnet)}}},
 			Options: map[string]string{
 				optionBridge: linux.ContainerBridge(d.o.Installation), optionICC: d.betweenContainers(),
 				"com.docker.network.bridge.enable_ip_masquerade": "false",
@@ -191,6 +202,13 @@ func (d *Driver) RemoveNetwork(ctx context.Context) error {
 		defer func() { <-d.preparing }()
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+	left, err := d.withdrawComposed(ctx)
+	if err != nil {
+		return err
+	}
+	if left {
+		return jail.ErrComposed
 	}
 	have, err := d.findNetwork(ctx)
 	if err != nil {

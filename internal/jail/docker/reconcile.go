@@ -156,6 +156,9 @@ func (d *Driver) reapMembers(ctx context.Context, note func(jail.Finding, func()
 		return err
 	}
 	for _, t := range members {
+		if d.composed.has(t) {
+			continue
+		}
 		if t.Index >= 0 {
 			if !pool.Claim(t.Index) {
 				continue // somebody has it

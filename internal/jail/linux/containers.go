@@ -63,6 +63,28 @@ func OpenContainerFirewall(ctx context.Context, c FirewallConfig) (*Firewall, er
 	return f, nil
 }
 
+// AddAddress makes an address of the subnet that no lease has a member of a table.
+func (f *Firewall) AddAddress(ctx context.Context, table jail.Table, addr netip.Addr) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !f.pool.Subnet().Contains(addr) || f.pool.IndexOf(addr) >= 0 || addr == f.pool.Gateway() {
+		return fmt.Errorf("%s is not an address of %s beside the leases", addr, f.pool.Subnet())
+	}
+	set, err := f.set(table)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.withConnection(func() error {
+		if err := f.ensure(false); err != nil {
+			return err
+		}
+		return f.setMember(set, addr, true)
+	})
+}
+
 // betweenContainers drops what would go from one port of the bridge to another.
 func betweenContainers(table string, subnet netip.Prefix) *ruleset {
 	r := &ruleset{table: &nftables.Table{Name: table, Family: nftables.TableFamilyBridge}, rules: map[string][][]expr.Any{}}

@@ -1,0 +1,268 @@
+//go:build linux
+
+package docker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+const (
+	// composedEvery is how often the engine is asked for containers of docker-compose, beside its events.
+	composedEvery = 10 * time.Second
+	// composedPatience is how long a listing waits for another one.
+	composedPatience = time.Minute
+)
+
+// composed are the containers of docker-compose that the gateway is open to.
+type composed struct {
+	one chan struct{} // one token: comparing
+
+	mu      sync.Mutex // guards what follows
+	version uint64
+	all     map[netip.Addr]jail.Composed
+	news    chan struct{} // closed with the next version
+	closed  bool          // nobody is let in any more
+}
+
+func newComposed(now time.Time) composed {
+	// It counts on from the clock, so that a version of an earlier process is none of this one's.
+	return composed{one: make(chan struct{}, 1), version: uint64(now.UnixNano()), all: map[netip.Addr]jail.Composed{}, news: make(chan struct{})}
+}
+
+// agentsMember is the address of a member of the firewall's table of agents.
+func agentsMember(t jail.Trace) (netip.Addr, bool) {
+	table, text, _ := strings.Cut(t.ID, " ")
+	addr, err := netip.ParseAddr(text)
+	return addr, t.Kind == jail.TraceTableMember && jail.Table(table) == jail.TableAgents && err == nil
+}
+
+// has says whether a member of the firewall's table is one of them.
+func (c *composed) has(t jail.Trace) bool {
+	addr, ok := agentsMember(t)
+	if !ok {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, is := c.all[addr]
+	return is
+}
+
+func (c *composed) snapshot() (map[netip.Addr]jail.Composed, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.all), c.closed
+}
+
+// set makes them others.
+func (c *composed) set(all map[netip.Addr]jail.Composed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if maps.Equal(c.all, all) {
+		return
+	}
+	c.all = all
+	c.version++
+	close(c.news)
+	c.news = make(chan struct{})
+}
+
+// Composed lists the containers of docker-compose that the gateway is open to, when that is of another version than after; else it
+// waits for a change, for up to a minute.
+func (d *Driver) Composed(ctx context.Context, after uint64) (uint64, []jail.Composed, error) {
+	c := &d.composed
+	patience := time.NewTimer(composedPatience)
+	defer patience.Stop()
+	c.mu.Lock()
+	if c.version == after {
+		news := c.news
+		c.mu.Unlock()
+		select {
+		case <-news:
+		case <-patience.C:
+		case <-d.background.Done():
+		case <-ctx.Done():
+			return 0, nil, ctx.Err()
+		}
+		c.mu.Lock()
+	}
+	defer c.mu.Unlock()
+	out := slices.Collect(maps.Values(c.all))
+	slices.SortFunc(out, func(a, b jail.Composed) int { return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.ID, b.ID)) })
+	return c.version, out, nil
+}
+
+// followComposed compares what the gateway is open to with the engine whenever that says that something has changed, and now and
+// then, until the context ends.
+func (d *Driver) followComposed(ctx context.Context) {
+	said := ""
+	for ctx.Err() == nil {
+		err := d.untilEventsEnd(ctx)
+		// An engine that is away is told once.
+		if err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			d.o.Log.Warn("containers of docker-compose cannot be followed", "error", d.engineError(err))
+		}
+		d.pause(ctx, time.Second)
+	}
+}
+
+func (d *Driver) untilEventsEnd(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// The events first: what happens after the comparison is told.
+	events := d.engine.Events(ctx, client.EventsListOptions{Filters: client.Filters{}.Add("type", "container", "network").
+		Add("event", "start", "die", "connect", "disconnect", "destroy")})
+	every := time.NewTicker(composedEvery)
+	defer every.Stop()
+	for {
+		if err := d.compareComposed(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-events.Messages:
+		case err := <-events.Err:
+			return err
+		case <-every.C:
+		}
+	}
+}
+
+// compareComposed opens the gateway to the containers of docker-compose that run on the network, and closes it to all that do not.
+func (d *Driver) compareComposed(ctx context.Context) error {
+	c := &d.composed
+	select {
+	case c.one <- struct{}{}:
+		defer func() { <-c.one }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	old, closed := c.snapshot()
+	if closed {
+		return nil
+	}
+	n, err := d.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	are, err := d.listComposed(ctx, n)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	firewall, pool := d.firewall, d.pool
+	d.mu.Unlock()
+	members, err := firewall.List(ctx)
+	if err != nil {
+		return err
+	}
+	open := map[netip.Addr]bool{}
+	var errs []error
+	for _, t := range members {
+		addr, ok := agentsMember(t)
+		if !ok || pool.IndexOf(addr) >= 0 {
+			continue
+		}
+		if _, is := are[addr]; is && are[addr] == old[addr] {
+			open[addr] = true
+			continue
+		}
+		if err := firewall.RemoveTrace(ctx, t); err != nil {
+			errs = append(errs, fmt.Errorf("close the gateway to %s: %w", addr, err))
+			continue
+		}
+		d.o.Log.Info("a container of docker-compose does not reach the gateway any more", "address", addr, "agent", old[addr].Agent)
+	}
+	// What is told goes before what is opened: nobody is taken for the one who had the address before.
+	c.set(are)
+	for addr, who := range are {
+		if open[addr] {
+			continue
+		}
+		if err := firewall.AddAddress(ctx, jail.TableAgents, addr); err != nil {
+			errs = append(errs, fmt.Errorf("open the gateway to %s: %w", addr, err))
+			continue
+		}
+		d.o.Log.Info("a container of docker-compose reaches the gateway", "address", addr, "tenant", who.Tenant, "agent", who.Agent)
+	}
+	return errors.Join(errs...)
+}
+
+// listComposed are the containers that run on the network, and on no other, with the labels of an agent.
+func (d *Driver) listComposed(ctx context.Context, n network) (map[netip.Addr]jail.Composed, error) {
+	list, err := d.engine.ContainerList(ctx, client.ContainerListOptions{Filters: client.Filters{}.Add("label", labelCompose+"=1")})
+	if err != nil {
+		return nil, d.engineError(err)
+	}
+	d.mu.Lock()
+	pool := d.pool
+	d.mu.Unlock()
+	are := map[netip.Addr]jail.Composed{}
+	for _, one := range list.Items {
+		who := jail.Composed{ID: one.ID, Tenant: one.Labels[labelTenant], Agent: one.Labels[labelAgent]}
+		if one.State != container.StateRunning || one.NetworkSettings == nil || len(one.NetworkSettings.Networks) != 1 ||
+			jail.ValidAgentName(who.Tenant) != nil || jail.ValidAgentName(who.Agent) != nil {
+			continue
+		}
+		for _, on := range one.NetworkSettings.Networks {
+			if on != nil && on.NetworkID == n.id {
+				who.Addr = on.IPAddress.Unmap()
+			}
+		}
+		// The addresses of leases are agents' that need no token.
+		if !who.Addr.IsValid() || !n.subnet.Contains(who.Addr) || who.Addr == pool.Gateway() || pool.IndexOf(who.Addr) >= 0 {
+			continue
+		}
+		if other, taken := are[who.Addr]; taken {
+			return nil, fmt.Errorf("the engine says that %.12s and %.12s have the address %s", who.ID, other.ID, who.Addr)
+		}
+		are[who.Addr] = who
+	}
+	return are, nil
+}
+
+// withdrawComposed closes the gateway to all of them, for good, and says whether any is left on the network.
+func (d *Driver) withdrawComposed(ctx context.Context) (left bool, err error) {
+	if !d.o.Compose {
+		return false, nil
+	}
+	c := &d.composed
+	select {
+	case c.one <- struct{}{}:
+		defer func() { <-c.one }()
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.set(map[netip.Addr]jail.Composed{})
+	have, err := d.findNetwork(ctx)
+	if err != nil || have == nil {
+		return false, err
+	}
+	if err := d.furnish(ctx, have.subnet); err != nil {
+		return false, err
+	}
+	var errs []error
+	reap := d.reapMembers(ctx, func(_ jail.Finding, remove func() error) { errs = append(errs, remove()) })
+	if err := errors.Join(append(errs, reap)...); err != nil {
+		return false, err
+	}
+	are, err := d.listComposed(ctx, *have)
+	return len(are) > 0, err
+}
