@@ -122,6 +122,8 @@ type Docker struct {
 	Subnet netip.Prefix
 	// Image is that of agents that name neither image nor template.
 	Image string
+	// Compose admits containers that docker-compose has started for agents, by their address and the agent's token together.
+	Compose bool
 }
 
 // Metrics is about /metrics of the API.

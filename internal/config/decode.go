@@ -88,6 +88,7 @@ func (c *Config) decode(m *yamldoc.Map) {
 			return parseInto(&c.Docker.Subnet, v, parsePrefix)
 		})
 		m.Value("image", text(&c.Docker.Image))
+		m.Value("compose", truth(&c.Docker.Compose))
 	})
 	m.Map("mcp_servers", c.decodeServers)
 	m.Map("browser", c.HostBrowser.decode)

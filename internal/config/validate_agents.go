@@ -39,6 +39,12 @@ func (c Config) validateAgents(v *validation) {
 		v.flaw("agents.limits.files", "zero does not mean unlimited", "%d is not between 64 and 1048576", l.Files)
 	}
 	v.path("docker.socket", c.Docker.Socket)
+	if c.Docker.Compose && !c.Docker.Subnet.IsValid() {
+		v.flaw("docker.subnet", "write something like 10.214.0.0/24", "docker.compose needs the network of the containers: the file of docker-compose names it")
+	}
+	if c.Docker.Compose && c.Gateway.Placement == PlacementContainer {
+		v.flaw("docker.compose", "leave it out", "it is for a gateway that listens at the containers' bridge, and not for gateway.placement: container")
+	}
 	if n := c.Docker.Subnet; n != (netip.Prefix{}) {
 		switch {
 		case !n.Addr().Is4() || !n.Addr().IsPrivate() || n.Bits() < 16 || n.Bits() > 24:
