@@ -58,6 +58,9 @@ func (f *fakeContainers) Gateway() netip.Addr                         { return n
 func (f *fakeContainers) Traces(context.Context) ([]jail.Trace, error) {
 	return []jail.Trace{{Kind: jail.TraceRuntimeState, Name: "ctest00001", Index: -1, ID: "x"}}, nil
 }
+func (f *fakeContainers) Composed(_ context.Context, after uint64) (uint64, []jail.Composed, error) {
+	return after + 1, []jail.Composed{{ID: "0123", Tenant: "default", Agent: "bot", Addr: f.Gateway().Next()}}, nil
+}
 func (f *fakeContainers) RemoveNetwork(context.Context) error { f.note("network"); return nil }
 func (f *fakeContainers) Uninstall(context.Context) error     { f.note("uninstall"); return nil }
 func (f *fakeContainers) Close(context.Context) error         { f.note("close"); return nil }
@@ -93,6 +96,9 @@ func TestContainersAreTheOtherDrivers(t *testing.T) {
 	}
 	if err := c.Admit(t.Context(), "ctest00001"); err != nil || !fake.was("admit ctest00001") {
 		t.Errorf("admit: %v, %q", err, fake.asked)
+	}
+	if version, all, err := c.Composed(t.Context(), 7); err != nil || version != 8 || len(all) != 1 || all[0].Agent != "bot" || all[0].Addr != fake.Gateway().Next() {
+		t.Errorf("the containers of docker-compose are %d, %+v, %v", version, all, err)
 	}
 	if traces, err := c.Traces(t.Context()); err != nil || len(traces) != 1 || traces[0].Name != "ctest00001" {
 		t.Errorf("the traces are %v, %v", traces, err)

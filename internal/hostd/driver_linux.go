@@ -93,8 +93,8 @@ func OpenContainers(c config.Config, id jail.Installation, o ContainerOptions) (
 		Installation: id, Socket: c.Docker.Socket, Subnet: c.Docker.Subnet, Port: c.Gateway.Port,
 		RunDir: c.RunDir, DataDir: c.DataDir, WorkspaceRoots: c.Agents.WorkspaceRoots, Journal: o.Journal,
 		Output: func(a jail.Agent, s jail.Stream) (docker.Output, error) { return o.Output(a, s) },
-		Relay:  relay,
-		Grace:  o.Grace, Log: o.Log, Now: o.Now, Barrier: o.Barrier,
+		Relay:  relay, Compose: c.Docker.Compose,
+		Grace: o.Grace, Log: o.Log, Now: o.Now, Barrier: o.Barrier,
 	})
 }
 

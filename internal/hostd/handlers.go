@@ -35,6 +35,7 @@ func newHandlers() map[Operation]handler {
 		OpTemplates:  plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.Templates(ctx) }),
 		OpTraces:     plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.traces(ctx) }),
 		OpCheckpoint: plain((*server).keep),
+		OpComposed:   plain((*server).composed),
 		OpReaped: plain(func(s *server, _ context.Context, a reapedArguments) (any, error) {
 			return s.reaped.behind(a.After), nil
 		}),
@@ -84,6 +85,15 @@ func (s *server) info(ctx context.Context) (any, error) {
 		i.ContainerGateway = s.makers.containers.Gateway()
 	}
 	return i, err
+}
+
+// composed waits for another list of the containers of docker-compose.
+func (s *server) composed(ctx context.Context, a composedArguments) (any, error) {
+	if s.makers.containers == nil {
+		return nil, problem.New(problem.Unsupported, "containers are kept on Linux", "this host daemon has no containers")
+	}
+	version, all, err := s.makers.containers.Composed(ctx, a.After)
+	return composedResult{Version: version, All: all}, err
 }
 
 // hold keeps an owner here for as long as its connection is open and its process lives.

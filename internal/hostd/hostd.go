@@ -269,7 +269,12 @@ func endJails(ctx context.Context, m makers, log *slog.Logger) error {
 	}
 	working.Wait()
 	if m.containers != nil && m.containers.Gateway().IsValid() {
-		errs = append(errs, m.containers.RemoveNetwork(ctx))
+		err := m.containers.RemoveNetwork(ctx)
+		if errors.Is(err, jail.ErrComposed) {
+			log.Info("containers of docker-compose are left; none of them reaches the gateway")
+			err = nil
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

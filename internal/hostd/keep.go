@@ -55,6 +55,9 @@ type Containers interface {
 	Run(ctx context.Context) error
 	// Gateway is the address of the gateway for containers; zero while no container was wanted.
 	Gateway() netip.Addr
+	// Composed lists the containers of docker-compose that the gateway is open to, when that is of another version than after;
+	// else it waits for a change until the context ends or a minute has passed.
+	Composed(ctx context.Context, after uint64) (version uint64, all []jail.Composed, err error)
 	// Traces lists what the installation has at the engine.
 	Traces(ctx context.Context) ([]jail.Trace, error)
 	// RemoveNetwork removes what all containers share, when there are none.

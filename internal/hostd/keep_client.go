@@ -33,6 +33,12 @@ func (c *Client) Kept(ctx context.Context, after uint64, usage bool) (uint64, []
 	return r.Version, r.All, err
 }
 
+// Composed lists the containers of docker-compose that reach the gateway, when that has changed since a version.
+func (c *Client) Composed(ctx context.Context, after uint64) (uint64, []jail.Composed, error) {
+	r, err := ask[composedResult](ctx, c, OpComposed, composedArguments{After: after})
+	return r.Version, r.All, err
+}
+
 // checkBytes bounds the declarations of one request. One is always sent, and fits.
 const checkBytes = maxRequest / 2
 

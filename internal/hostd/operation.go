@@ -9,7 +9,7 @@ import (
 
 // protocolVersion is raised with every change of a request or an answer. Both halves are the same program, so
 // there is nothing to be compatible with: a difference means that one of them was not restarted.
-const protocolVersion = 3
+const protocolVersion = 4
 
 // Operation is one of the things that the host daemon does for its caller. There are no others, and none of
 // them takes a command for the host or a number of a process. The only paths of the host are those of folders that a jail is
@@ -46,18 +46,20 @@ const (
 	OpType     Operation = "type"      // write to the stdin of an agent
 	OpExec     Operation = "exec"      // start a program in a jail; its stdio comes back as descriptors
 	OpDial     Operation = "dial"      // connect to a port in a jail; the connection comes back as a descriptor
+
+	OpComposed Operation = "composed" // which containers of docker-compose reach the gateway, when that has changed
 )
 
 // Operations lists every operation.
 func Operations() []Operation {
 	return []Operation{OpInfo, OpHold, OpCreate, OpAdmit, OpWait, OpInspect, OpList, OpDestroy, OpReap, OpTemplates, OpTraces,
-		OpCheckpoint, OpReaped, OpKeep, OpDrop, OpKept, OpCheck, OpSetToken, OpHasToken, OpRestart, OpReadLog, OpType, OpExec, OpDial}
+		OpCheckpoint, OpReaped, OpKeep, OpDrop, OpKept, OpCheck, OpSetToken, OpHasToken, OpRestart, OpReadLog, OpType, OpExec, OpDial, OpComposed}
 }
 
 // lasts says whether a call may take as long as a jail lives, or waits for news. Such calls leave a part of a caller's
 // connections to the others, so that a jail can always be ended.
 func (o Operation) lasts() bool {
-	return o == OpHold || o == OpWait || o == OpKept || o == OpReadLog || o == OpExec
+	return o == OpHold || o == OpWait || o == OpKept || o == OpReadLog || o == OpExec || o == OpComposed
 }
 
 // The arguments of the operations. Those that take none take an empty object.
@@ -110,6 +112,9 @@ type (
 		Name    string       `json:"name"`
 		Program jail.Program `json:"program"`
 	}
+	composedArguments struct {
+		After uint64 `json:"after"`
+	}
 	dialArguments struct {
 		Name string `json:"name"`
 		Port uint16 `json:"port"`
@@ -142,6 +147,10 @@ type (
 	typeResult struct {
 		Written int        `json:"written"`
 		Error   *wireError `json:"error,omitzero"`
+	}
+	composedResult struct {
+		Version uint64          `json:"version"`
+		All     []jail.Composed `json:"all"`
 	}
 	// execResult is the second answer to OpExec: the first has the descriptors.
 	execResult struct {
