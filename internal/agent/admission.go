@@ -45,9 +45,10 @@ type door struct {
 
 // visitor is whose an address is.
 type visitor struct {
-	jail   jail.Name
+	jail   string
 	tenant string
 	agent  string // its id
+	keyed  bool   // the address alone proves nothing
 }
 
 func newDoor() door {
@@ -66,23 +67,26 @@ func (d *door) knock() {
 // ctx ends.
 func (s *Service) Follow(ctx context.Context) error {
 	var running sync.WaitGroup
-	running.Go(func() { s.follow(ctx) })
+	running.Go(func() { s.follow(ctx, s.nextVersion) })
 	running.Go(func() { s.watchStanding(ctx) })
+	if s.o.Docker.Compose {
+		running.Go(func() { s.follow(ctx, s.nextComposed) })
+	}
 	running.Wait()
 	return nil
 }
 
-// follow admits what is kept, whenever that changes.
-func (s *Service) follow(ctx context.Context) {
+// follow admits what there is, whenever that changes; next waits for it.
+func (s *Service) follow(ctx context.Context, next func(ctx context.Context, after uint64) (uint64, error)) {
 	pause := awayLeast
 	for version := uint64(0); ctx.Err() == nil; {
-		next, err := s.nextVersion(ctx, version)
-		if err == nil && (next != version || version == 0) {
+		now, err := next(ctx, version)
+		if err == nil && (now != version || version == 0) {
 			err = s.admit(ctx)
 			s.door.knock()
 		}
 		if err == nil {
-			version, pause = next, awayLeast
+			version, pause = now, awayLeast
 			continue
 		}
 		if ctx.Err() != nil {
@@ -104,6 +108,17 @@ func (s *Service) nextVersion(ctx context.Context, after uint64) (uint64, error)
 	version, _, err := s.o.Keeper.Kept(ctx, after, false)
 	if err != nil {
 		return 0, fmt.Errorf("ask which jails are kept: %w", err)
+	}
+	return version, nil
+}
+
+// nextComposed waits for a change of the containers of docker-compose.
+func (s *Service) nextComposed(ctx context.Context, after uint64) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, pollLongest)
+	defer cancel()
+	version, _, err := s.o.Composed(ctx, after)
+	if err != nil {
+		return 0, fmt.Errorf("ask which containers docker-compose has started: %w", err)
 	}
 	return version, nil
 }
@@ -153,7 +168,19 @@ func (s *Service) admit(ctx context.Context) error {
 		}
 		a, is := agents[whose{own.Tenant, own.Name}]
 		if is && a.RevokedAt.IsZero() {
-			are[k.Addr.Unmap()] = visitor{jail: k.Jail, tenant: own.Tenant, agent: a.ID}
+			are[k.Addr.Unmap()] = visitor{jail: string(k.Jail), tenant: own.Tenant, agent: a.ID}
+		}
+	}
+	var composed []jail.Composed
+	if s.o.Docker.Compose {
+		if _, composed, err = s.o.Composed(ctx, 0); err != nil {
+			return fmt.Errorf("ask which containers docker-compose has started: %w", err)
+		}
+	}
+	for _, c := range composed {
+		a, is := agents[whose{c.Tenant, c.Agent}]
+		if _, taken := are[c.Addr.Unmap()]; is && a.RevokedAt.IsZero() && !taken {
+			are[c.Addr.Unmap()] = visitor{jail: "compose-" + short(c.ID), tenant: c.Tenant, agent: a.ID, keyed: true}
 		}
 	}
 	var errs []error
@@ -173,7 +200,8 @@ func (s *Service) admit(ctx context.Context) error {
 		if _, taken := there[addr]; taken {
 			continue
 		}
-		err := s.o.Gateway.Admit(addr, gateway.Caller{Jail: string(who.jail), Tenant: who.tenant, Agent: who.agent, Actor: "agent:" + who.agent, Policy: policy.Only()})
+		err := s.o.Gateway.Admit(addr, gateway.Caller{Jail: who.jail, Tenant: who.tenant, Agent: who.agent, Actor: "agent:" + who.agent, Policy: policy.Only(),
+			Keyed: who.keyed})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("let %s through: %w", who.jail, err))
 			continue
@@ -182,6 +210,9 @@ func (s *Service) admit(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
+
+// short is the part of an engine's number that people are shown.
+func short(id string) string { return id[:min(len(id), 12)] }
 
 // visitors are a copy of what the gateway was told.
 func (s *Service) visitors() map[netip.Addr]visitor {

@@ -22,6 +22,8 @@ type Options struct {
 	// Keeper keeps jails, and Driver makes those of single programs. The host daemon's client is both.
 	Keeper jail.Keeper
 	Driver Driver
+	// Composed lists the containers of docker-compose, as the host daemon's client does. It is asked where Docker says so.
+	Composed func(ctx context.Context, after uint64) (version uint64, all []jail.Composed, err error)
 	// Gateway is told which address is whose.
 	Gateway  Gateway
 	Identity *identity.Service
@@ -84,7 +86,7 @@ func (o Options) Validate() error {
 		name  string
 		there bool
 	}{
-		{"keeper", o.Keeper != nil}, {"driver", o.Driver != nil}, {"gateway", o.Gateway != nil}, {"identity", o.Identity != nil},
+		{"keeper", o.Keeper != nil}, {"driver", o.Driver != nil}, {"composed", o.Composed != nil || !o.Docker.Compose}, {"gateway", o.Gateway != nil}, {"identity", o.Identity != nil},
 		{"book", o.Book != nil}, {"store", o.Store != nil}, {"audit", o.Audit != nil}, {"servers", o.Servers != nil},
 		{"dir", o.Dir != ""}, {"now", o.Now != nil}, {"gateway_url", o.GatewayURL != ""},
 	} {

@@ -26,7 +26,7 @@ const containersEvery = time.Second
 // newAgents makes the service of agents. servers names the MCP servers that there are.
 func newAgents(o serveOptions, host *hostd.Client, exit *gateway.Gateway, book *egress.Book, r *ring, servers func(context.Context) ([]string, error)) (*agent.Service, error) {
 	return agent.New(agent.Options{
-		Keeper: host, Driver: host, Gateway: exit, Identity: r.identity, Book: book, Store: r.store, Audit: r.log,
+		Keeper: host, Driver: host, Composed: host.Composed, Gateway: exit, Identity: r.identity, Book: book, Store: r.store, Audit: r.log,
 		Agents: o.config.Agents, Docker: o.config.Docker, Default: defaultDriver(o.config.Agents.Driver), GatewayURL: gatewayOfJails(o.config),
 		Servers: servers, Dir: filepath.Join(hostd.ControlDir(o.config), "programs"), Log: o.log, Now: o.now,
 	})
