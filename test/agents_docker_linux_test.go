@@ -33,6 +33,12 @@ func newDock(t *testing.T, daemon ...string) *dock {
 // newDockWith is newDock with more settings.
 func newDockWith(t *testing.T, settings string, daemon ...string) *dock {
 	t.Helper()
+	return newDockSet(t, "", settings, daemon...)
+}
+
+// newDockSet is newDockWith with more settings of the engine.
+func newDockSet(t *testing.T, docker, settings string, daemon ...string) *dock {
+	t.Helper()
 	testenv.Root(t)
 	testenv.Tool(t, "dockerd")
 	engine := testenv.StartDocker(t, daemon...)
@@ -41,7 +47,7 @@ func newDockWith(t *testing.T, settings string, daemon ...string) *dock {
 			t.Errorf("stop the engine: %v", err)
 		}
 	})
-	d := &dock{newEstate(t, "docker: {socket: "+engine.Socket+"}\n"+settings), engine}
+	d := &dock{newEstate(t, "docker: {socket: "+engine.Socket+docker+"}\n"+settings), engine}
 	if out, err := d.Run(t.Context(), "template", "image", "clawbot"); err != nil {
 		t.Fatalf("make the image: %v\n%s", err, out)
 	}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -25,7 +26,8 @@ import (
 func TestTheFileForDockerComposeIsConfinedInTheSameWay(t *testing.T) {
 	testenv.Root(t)
 	tool := testenv.Tool(t, "docker-compose")
-	d := newDock(t, "--default-cgroupns-mode=private") // as the head of the file says
+	subnet := freeNetwork(t)
+	d := newDockSet(t, fmt.Sprintf(", compose: true, subnet: %s", subnet), "", "--default-cgroupns-mode=private") // as the head of the file says
 	const agents = `
 clawbots:
   - name: alone
@@ -42,8 +44,7 @@ clawbots:
 `
 	path := d.file(agents)
 	file := filepath.Join(d.dir, "docker-compose.clawbots.yml")
-	subnet := freeNetwork(t)
-	if out, err := d.Run(t.Context(), "agent", "compose", "-f", path, "-o", file, "--subnet", subnet.String()); err != nil {
+	if out, err := d.Run(t.Context(), "agent", "compose", "-f", path, "-o", file); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	declared, err := clawbots.Parse(path, []byte(agents), d.dir)
@@ -51,9 +52,17 @@ clawbots:
 		t.Fatal(err)
 	}
 	// What the head of the file says is to be done by hand.
+	tokens := map[string]string{}
 	for _, a := range declared.Agents {
+		out, err := d.Run(t.Context(), "agent", "create", a.Name)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		tokens[a.Name] = strings.TrimSpace(out)
 		token := filepath.Join(d.dir, ".clawbots", a.Name, "token")
-		err := errors.Join(os.MkdirAll(filepath.Dir(token), 0o755), os.WriteFile(token, []byte("not-a-token"), 0o600), os.Chown(token, 1000, 1000))
+		proxy := fmt.Sprintf("HTTP_PROXY=http://agent:%[1]s@gateway:%[2]d\nhttp_proxy=http://agent:%[1]s@gateway:%[2]d\n", tokens[a.Name], d.Config.Gateway.Port)
+		err = errors.Join(os.MkdirAll(filepath.Dir(token), 0o755), os.WriteFile(token, []byte(tokens[a.Name]), 0o600), os.Chown(token, 1000, 1000),
+			os.WriteFile(filepath.Join(filepath.Dir(token), "env"), []byte(proxy), 0o600))
 		if a.Workspace != "" {
 			err = errors.Join(err, os.MkdirAll(a.Workspace, 0o755), os.Chown(a.Workspace, 1000, 1000))
 		}
@@ -61,13 +70,14 @@ clawbots:
 			t.Fatal(err)
 		}
 	}
-	compose := func(args ...string) (string, error) {
-		cmd := exec.Command(tool, append([]string{"-f", file, "-p", "clawbots"}, args...)...)
+	of := func(file, project string, args ...string) (string, error) {
+		cmd := exec.Command(tool, append([]string{"-f", file, "-p", project}, args...)...)
 		cmd.Dir = d.dir
 		cmd.Env = append(os.Environ(), "DOCKER_HOST=unix://"+d.engine.Socket)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
+	compose := func(args ...string) (string, error) { return of(file, "clawbots", args...) }
 	if out, err := compose("up", "-d"); err != nil {
 		t.Fatalf("bring it up: %v\n%s", err, out)
 	}
@@ -104,7 +114,7 @@ clawbots:
 			}
 		})
 	}
-	if out, err := compose("exec", "-T", "alone", "/bin/sh", "-c", `echo "$PRICE $GREETING"; cat /run/hermit/token; echo; id -u`); err != nil || out != "$5 it's\nnot-a-token\n1000\n" {
+	if out, err := compose("exec", "-T", "alone", "/bin/sh", "-c", `echo "$PRICE $GREETING"; cat /run/hermit/token; echo; id -u`); err != nil || out != "$5 it's\n"+tokens["alone"]+"\n1000\n" {
 		t.Errorf("in the container: %q, %v", out, err)
 	}
 	if out, err := compose("logs", "--no-color", "alone"); err != nil || !strings.Contains(out, "a $ sign") {
@@ -117,6 +127,63 @@ clawbots:
 	}
 	if out, err := compose("exec", "-T", "writer", "/bin/sh", "-c", "echo x > /workspace/x && echo x > /state/x"); err != nil {
 		t.Errorf("a writer does not write: %v\n%s", err, out)
+	}
+
+	// The gateway is open to them by their address and their token together.
+	u := newUpstream(t)
+	for _, name := range []string{"alone", "reader"} {
+		if out, err := d.Run(t.Context(), "rules", "add", "allow", "http://site.test:"+u.port(), "--agent", name, "--address", "127.0.0.1"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	gateway := fmt.Sprintf("gateway:%d", d.Config.Gateway.Port)
+	ask := func(name, options string) (status string, reached int) {
+		u.taken()
+		out, _ := compose("exec", "-T", name, "/bin/sh", "-c", "curl -s -o /dev/null --max-time 20 -w '%{http_code}' "+options) // the status says it
+		return out, len(u.taken())
+	}
+	site := " http://site.test:" + u.port() + "/"
+	testenv.Eventually(t, 30*time.Second, func() bool { status, n := ask("alone", site); return status == "200" && n == 1 },
+		"an agent of docker-compose does not reach the site:\n%s", d.Log())
+	for what, c := range map[string]struct {
+		name, options, status string
+		reached               int
+	}{
+		"its own token":                     {"reader", site, "200", 1},
+		"no token":                          {"alone", "-x http://" + gateway + site, "407", 0},
+		"a wrong one":                       {"alone", "-x http://agent:" + tokens["alone"][:len(tokens["alone"])-6] + "AAAAAA@" + gateway + site, "407", 0},
+		"another agent's":                   {"alone", "-x http://agent:" + tokens["reader"] + "@" + gateway + site, "407", 0},
+		"no rule":                           {"writer", site, "403", 0},
+		"the API with its own token":        {"alone", "--noproxy '*' -H 'Authorization: Bearer " + tokens["alone"] + "' http://" + gateway + "/v1/sessions", "200", 0},
+		"the API without":                   {"alone", "--noproxy '*' http://" + gateway + "/v1/sessions", "407", 0},
+		"the API with the token of another": {"alone", "--noproxy '*' -H 'Authorization: Bearer " + tokens["reader"] + "' http://" + gateway + "/v1/sessions", "407", 0},
+	} {
+		if status, n := ask(c.name, c.options); status != c.status || n != c.reached {
+			t.Errorf("%s: status %s, %d requests at the site; want %s and %d", what, status, n, c.status, c.reached)
+		}
+	}
+	// A container that nobody says is an agent's reaches nothing, with whichever token, also at the address that an agent had.
+	stranger := filepath.Join(d.dir, "stranger.yml")
+	text := "version: '2.4'\nservices: {other: {image: 'clawjail/clawbot:latest', entrypoint: [/bin/sleep, '1000'], networks: [sand_bed], " +
+		"extra_hosts: ['gateway:" + subnet.Addr().Next().String() + "']}}\nnetworks: {sand_bed: {external: true, name: sand_bed}}\n"
+	if err := os.WriteFile(stranger, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"beside agents", "when the agents are gone"} {
+		if out, err := of(stranger, "stranger", "up", "-d"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		u.taken()
+		out, err := of(stranger, "stranger", "exec", "-T", "other", "/bin/sh", "-c", "curl -s --max-time 5 -x http://agent:"+tokens["alone"]+"@"+gateway+site)
+		if n := len(u.taken()); err == nil || n > 0 {
+			t.Errorf("%s, a container without labels reaches the gateway: %q, %d requests", when, out, n)
+		}
+		if out, err := of(stranger, "stranger", "down", "-t", "1"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if out, err := compose("down", "-v", "-t", "2"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
 	}
 }
 

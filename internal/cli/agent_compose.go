@@ -20,9 +20,8 @@ import (
 )
 
 const (
-	// composeFile is where the file for docker-compose goes, and composeSubnet its network, where nothing else is said.
+	// composeFile is where the file for docker-compose goes, where nothing else is said.
 	composeFile   = "docker-compose.clawbots.yml"
-	composeSubnet = "10.214.0.0/24"
 	composeTokens = "./.clawbots"
 	composeMark   = "# Made from "
 )
@@ -52,8 +51,7 @@ func newAgentCompose(p *program) *cobra.Command {
 	fileFlag(cmd, &o.file)
 	f := cmd.Flags()
 	f.StringVarP(&o.output, "output", "o", composeFile, "`file` to write; - is standard output")
-	f.StringVar(&o.subnet, "subnet", "", "`network` of the containers (default docker.subnet of the configuration, else "+composeSubnet+")")
-	f.BoolVar(&o.compose.External, "external", false, "use the network "+compose.Network+" that clawjail has made, instead of one of the file's own")
+	f.StringVar(&o.subnet, "subnet", "", "`network` of agents' containers (default docker.subnet of the configuration)")
 	f.StringVar(&o.compose.Tokens, "tokens", composeTokens, "`folder` with the folder of each agent's token")
 	f.StringVar(&o.compose.Tenant, "tenant", store.DefaultTenant, "`tenant` whose they are")
 	return cmd
@@ -87,11 +85,11 @@ func (p *program) compose(cmd *cobra.Command, o composeOptions) error {
 	o.compose.Image, o.compose.Limits, o.compose.Subnet = c.Docker.Image, c.Agents.Limits, c.Docker.Subnet
 	o.compose.Port = c.Gateway.Port
 	if o.subnet == "" && !o.compose.Subnet.IsValid() {
-		o.subnet = composeSubnet
+		return usage(cmd, "the network is missing: write docker.subnet into the configuration, or name it with --subnet")
 	}
 	if o.subnet != "" {
 		if o.compose.Subnet, err = netip.ParsePrefix(o.subnet); err != nil {
-			return usage(cmd, "--subnet %q is not a network such as %s", o.subnet, composeSubnet)
+			return usage(cmd, "--subnet %q is not a network such as 10.214.0.0/24", o.subnet)
 		}
 	}
 	if strings.HasPrefix(o.compose.Tokens, "./") { // beside the file

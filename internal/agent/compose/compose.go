@@ -27,6 +27,10 @@ import (
 // Network is what the network of agents' containers is called.
 const Network = "sand_bed"
 
+// mostAgents is how many addresses of the network the engine gives away: the first 128, without the network's own, the gateway's
+// and the last.
+const mostAgents = 125
+
 // Options say what a file of agents leaves to the configuration.
 type Options struct {
 	// Tenant is whose agents they are.
@@ -35,11 +39,10 @@ type Options struct {
 	Image string
 	// Limits of what an agent does not say.
 	Limits config.AgentLimits
-	// Subnet is the network of the containers; the gateway is at its first address, and listens at Port.
+	// Subnet is the network of agents' containers, which the host daemon makes; the gateway is at its first address, and listens
+	// at Port.
 	Subnet netip.Prefix
 	Port   uint16
-	// External uses a network that is there, instead of one of the file's own.
-	External bool
 	// Tokens is the folder with a folder for each agent, in which there is its token: absolute, or beginning with a dot. In an
 	// absolute one programs cannot be run, as in what a sync makes; docker-compose cannot mount a relative one so.
 	Tokens string
@@ -54,8 +57,8 @@ func (o Options) Validate() error {
 	if err := jail.ValidImageName(o.Image); err != nil {
 		bad.Add("image", "%s", err)
 	}
-	if a := o.Subnet.Addr(); !a.Is4() || !a.IsPrivate() || o.Subnet.Bits() < 16 || o.Subnet.Bits() > 28 || o.Subnet != o.Subnet.Masked() {
-		bad.AddFlaw(problem.Flaw{Field: "subnet", Message: fmt.Sprintf("%s is not a private IPv4 network between /16 and /28", o.Subnet), Hint: "write something like 10.214.0.0/24"})
+	if a := o.Subnet.Addr(); !a.Is4() || !a.IsPrivate() || o.Subnet.Bits() < 16 || o.Subnet.Bits() > 24 || o.Subnet != o.Subnet.Masked() {
+		bad.AddFlaw(problem.Flaw{Field: "subnet", Message: fmt.Sprintf("%s is not a private IPv4 network between /16 and /24", o.Subnet), Hint: "write something like 10.214.0.0/24"})
 	}
 	if o.Port == 0 {
 		bad.Add("port", "is missing")
@@ -89,9 +92,8 @@ func Write(w io.Writer, f clawbots.File, o Options) error {
 	if len(f.Agents) == 0 {
 		return problem.New(problem.BadRequest, "add one, such as - name: dev-bot", "%s declares no agents", f.Source)
 	}
-	hosts := 1<<(32-o.Subnet.Bits()) - 3 // without the network, the gateway and the broadcast address
-	if len(f.Agents) > hosts {
-		return problem.New(problem.BadRequest, "use a larger network", "%d agents do not fit into %s", len(f.Agents), o.Subnet)
+	if len(f.Agents) > mostAgents {
+		return problem.New(problem.BadRequest, "write several files, for several installations", "%d agents are more than %d", len(f.Agents), mostAgents)
 	}
 	services := make([]service, len(f.Agents))
 	for n, a := range f.Agents {
@@ -164,12 +166,17 @@ func (o Options) service(a clawbots.Agent) (service, error) {
 	}
 	s.env = map[string]string{"HOME": jail.StateDir}
 	for name, value := range payload.Env {
-		if !strings.Contains(value, provision.Dir) { // its files are not in a container of somebody else's making
+		// Its files are not in a container of somebody else's making, and its proxy is in the file with the token.
+		if !strings.Contains(value, provision.Dir) && !proxies(name) {
 			s.env[name] = value
 		}
 	}
 	maps.Copy(s.env, a.Env)
 	return s, nil
+}
+
+func proxies(name string) bool {
+	return slices.Contains([]string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"}, name)
 }
 
 func either[T comparable](v, otherwise T) T {
@@ -190,9 +197,13 @@ func (o Options) gatewayURL() string {
 func (o Options) head(out *document, f clawbots.File, services []service) {
 	out.comment("Made from " + f.Source + " by clawjail agent compose. Make it again instead of changing it.")
 	out.comment("")
-	out.comment("Each agent needs its token in a folder of its own, readable by the user 1000 alone:")
-	out.comment("  install -d -m 0755 " + shellWord(o.Tokens+"/NAME"))
+	out.comment("The host daemon makes the network, and opens the gateway to these containers, with docker.compose: true in the configuration. Each")
+	out.comment("connection shows the token of its agent. It needs it in a folder of its own, readable by the user 1000 alone, and beside it in its proxy:")
+	folder := shellWord(o.Tokens + "/NAME")
+	out.comment("  install -d -m 0755 " + folder + " && install -m 0600 /dev/null " + shellWord(o.Tokens+"/NAME/env"))
 	out.comment("  clawjail agent create NAME | install -m 0600 -o 1000 -g 1000 /dev/stdin " + shellWord(o.Tokens+"/NAME/token"))
+	out.comment("  (cd " + folder + " && for v in HTTP_PROXY HTTPS_PROXY http_proxy https_proxy; do echo $v=http://agent:$(cat token)@" +
+		strings.TrimPrefix(o.gatewayURL(), "http://") + "; done > env)")
 	seen := map[string]bool{}
 	for _, s := range services {
 		folder := s.Workspace
@@ -213,9 +224,6 @@ func (o Options) head(out *document, f clawbots.File, services []service) {
 	out.comment("limit, system calls are filtered by the engine's own list, so that UNIX sockets in workspaces connect who shares them, and rules (allow,")
 	out.comment("services, tools, rate, llm, ttl) are made with clawjail rules, service and agent limits. On a host with control groups of version 1 the")
 	out.comment("containers share the host's view of them, unless the engine's daemon.json has \"default-cgroupns-mode\": \"private\".")
-	if !o.External {
-		out.comment("The host must let these containers reach its port " + strconv.Itoa(int(o.Port)) + " only: --external uses the network of clawjail, which does so.")
-	}
 }
 
 // write writes one agent.
@@ -266,6 +274,8 @@ func (o Options) write(out *document, s service) {
 	for _, m := range s.spec.Mounts {
 		out.mount("bind", m.Source, m.Target, m.ReadOnly)
 	}
+	// Its proxy, with the token in it.
+	out.list(2, "env_file", o.Tokens+"/"+s.Name+"/env")
 	out.line(2, "environment:")
 	for _, name := range slices.Sorted(maps.Keys(s.env)) {
 		out.pair(3, name, s.env[name])
@@ -309,22 +319,11 @@ func restart(r jail.Restart) string {
 	return "unless-stopped"
 }
 
-// networks writes the network, without a way out.
+// networks names the network of agents' containers. The host daemon has made it, without a way out, and opens the gateway to
+// containers that it finds there.
 func (o Options) networks(out *document) {
 	out.line(0, "networks:")
 	out.line(1, Network+":")
-	if o.External {
-		out.plain(2, "external", "true")
-		out.pair(2, "name", Network)
-		return
-	}
-	out.pair(2, "driver", "bridge")
-	out.plain(2, "internal", "true")
-	out.line(2, "driver_opts:")
-	out.pair(3, "com.docker.network.bridge.enable_icc", "false")
-	out.pair(3, "com.docker.network.bridge.enable_ip_masquerade", "false")
-	out.line(2, "ipam:")
-	out.line(3, "config:")
-	out.line(4, "- subnet: "+quoted(o.Subnet.String()))
-	out.line(4, "  gateway: "+quoted(o.gateway().String()))
+	out.plain(2, "external", "true")
+	out.pair(2, "name", Network)
 }

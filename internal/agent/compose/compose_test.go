@@ -3,6 +3,7 @@ package compose
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -73,7 +74,7 @@ const full = `clawbots:
 
 func TestWhatIsWritten(t *testing.T) {
 	other := options()
-	other.Tenant, other.External, other.Tokens = "acme", true, "/var/lib/tokens"
+	other.Tenant, other.Tokens = "acme", "/var/lib/tokens"
 	for name, test := range map[string]struct {
 		text string
 		o    Options
@@ -158,7 +159,7 @@ func read(t *testing.T, text string) (out readFile) {
 func TestContainersAreConfinedAsJailsAre(t *testing.T) {
 	for _, text := range []string{origin, full} {
 		file := read(t, written(t, text, options()))
-		if n := file.Networks[Network]; !n.Internal || n.External || n.Opts["com.docker.network.bridge.enable_icc"] != "false" {
+		if n := file.Networks[Network]; !n.External || n.Name != Network {
 			t.Errorf("the network is %+v", n)
 		}
 		for name, s := range file.Services {
@@ -189,7 +190,7 @@ func TestContainersAreConfinedAsJailsAre(t *testing.T) {
 				t.Errorf("%s has the environment %v", name, s.Environment)
 			}
 			for key, value := range s.Environment {
-				if strings.Contains(strings.ToLower(key), "token") || strings.Contains(value, "/run/clawjail") {
+				if strings.Contains(strings.ToLower(key), "token") || proxies(key) || strings.Contains(value, "/run/clawjail") {
 					t.Errorf("%s has %s=%s", name, key, value)
 				}
 			}
@@ -269,13 +270,16 @@ func TestOptionsThatMakeNoSenseAreAllReported(t *testing.T) {
 	if err := Write(&bytes.Buffer{}, clawbots.File{Source: "x"}, options()); err == nil {
 		t.Error("a file without agents was written")
 	}
-	o = options()
-	o.Subnet = netip.MustParsePrefix("10.214.0.0/28")
-	for n := range 14 {
-		f.Agents = append(f.Agents, clawbots.Agent{Name: "b" + strings.Repeat("x", n)})
+	f.Agents = nil
+	for n := range mostAgents + 1 {
+		f.Agents = append(f.Agents, clawbots.Agent{Name: fmt.Sprintf("b%d", n)})
 	}
-	if err := Write(&bytes.Buffer{}, f, o); err == nil {
+	if err := Write(&bytes.Buffer{}, f, options()); err == nil {
 		t.Error("more agents than addresses were written")
+	}
+	f.Agents = f.Agents[1:]
+	if err := Write(&bytes.Buffer{}, f, options()); err != nil {
+		t.Errorf("as many as there are: %v", err)
 	}
 }
 
