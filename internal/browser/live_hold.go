@@ -3,6 +3,7 @@ package browser
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	protocol "github.com/chromedp/cdproto/cdp"
@@ -85,7 +86,8 @@ func (l *Live) Hold(ctx context.Context) error {
 }
 
 // LetGo ends Hold. What waits is dismissed; keys and buttons that are down go up. What the pages' logs (console, requests, dialogs) have from
-// the time in between is forgotten, so that nobody reads there what the person did.
+// the time in between is forgotten, and so is where tabs have been: nobody reads there what the person did, or goes back to what
+// the person typed. Where a tab's history cannot be pruned, the browser stays held.
 func (l *Live) LetGo(ctx context.Context) error {
 	release, err := hold(ctx, l.turn)
 	if err != nil {
@@ -97,6 +99,9 @@ func (l *Live) LetGo(ctx context.Context) error {
 	}
 	l.dismiss(ctx, nil)
 	l.lower(ctx)
+	if err := l.prune(ctx); err != nil {
+		return explain(err, "forget where the tabs have been")
+	}
 	l.endHolding()
 	pages := l.b.tabs.pages()
 	var tidied sync.WaitGroup
@@ -109,6 +114,53 @@ func (l *Live) LetGo(ctx context.Context) error {
 	l.dismiss(ctx, nil)
 	l.poke()
 	return nil
+}
+
+// prune leaves of every tab's history the page that it shows. An older entry has what was typed into its fields.
+func (l *Live) prune(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	r := l.b.tabs
+	if err := errors.Join(r.begin(ctx), r.settle(ctx)); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	tabs := slices.Clone(r.tabs)
+	r.mu.Unlock()
+	errs := make([]error, len(tabs))
+	var pruned sync.WaitGroup
+	for i, tab := range tabs {
+		pruned.Go(func() {
+			p, err := l.attached(ctx, tab)
+			if err == nil {
+				err = p.prune(ctx)
+			}
+			select {
+			case <-tab.closed:
+			default:
+				errs[i] = err
+			}
+		})
+	}
+	pruned.Wait()
+	return errors.Join(errs...)
+}
+
+func (p *Page) prune(ctx context.Context) error {
+	return unlessChanging(ctx, func(ctx context.Context) error {
+		history, err := cdp.Do(ctx, p.session, page.GetNavigationHistory, protocol.Empty{})
+		if err != nil || len(history.Entries) <= 1 {
+			return err
+		}
+		_, err = cdp.Do(ctx, p.session, page.ResetNavigationHistory, protocol.Empty{})
+		var refused *cdp.Error
+		if errors.As(err, &refused) {
+			// On its way back or forward it forgets nothing.
+			_, stopped := cdp.Do(ctx, p.session, page.StopLoading, protocol.Empty{})
+			err = errors.Join(err, stopped)
+		}
+		return err
+	})
 }
 
 // hush makes the page's process forget what was written to its console, for whoever attaches next, and waits until

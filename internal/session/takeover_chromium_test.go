@@ -222,6 +222,13 @@ func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 	if logged := site.all("/logged"); strings.ContainsAny(logged, "qw") {
 		t.Errorf("the agent's script heard %q", logged)
 	}
+	// A page that is gone back to has what was typed into it.
+	input(browser.LiveInput{Type: "go", URL: siteAddress + "/"})
+	site.hears(t, "/seen", "e", typing("e"))
+	input(browser.LiveInput{Type: "back"})
+	site.hears(t, "/seen", "rw", typing("r"))
+	input(browser.LiveInput{Type: "go", URL: siteAddress + "/"})
+	site.hears(t, "/seen", "t", typing("t"))
 
 	if _, err := s.HandBack(t.Context(), ann, out.ID, false); err != nil {
 		t.Fatal(err)
@@ -231,7 +238,11 @@ func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	client = &commander{Devtools: again}
-	client.page(t)
+	page = client.page(t)
+	entries := client.call(t, page, "Page.getNavigationHistory", map[string]any{})["entries"].([]any)
+	if len(entries) != 1 {
+		t.Errorf("the agent could go back to what a person has typed: %v", entries)
+	}
 	if err := client.Close(); err != nil {
 		t.Error(err)
 	}
