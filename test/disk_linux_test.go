@@ -6,6 +6,7 @@ import (
 	"crypto/cipher"
 	"crypto/pbkdf2"
 	"crypto/sha1" //nolint:gosec // Chromium's choice
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -154,7 +156,7 @@ func TestNoValueIsOnTheDiskOfAJail(t *testing.T) {
 	for _, build := range builds {
 		t.Run(build, func(t *testing.T) {
 			inner := &laboratory{box: &box{Instance: v.Instance, t: t, api: v.api}, lab: v.lab}
-			s, _ := inner.operator(build)
+			s, env := inner.operator(build)
 			for _, path := range []string{"/account", "/kept", "/kept?again"} {
 				if _, err := v.api.Navigate(t.Context(), s.ID, browser.Navigate{URL: v.lab.url(path)}); err != nil {
 					t.Fatal(err)
@@ -183,6 +185,7 @@ func TestNoValueIsOnTheDiskOfAJail(t *testing.T) {
 				t.Error(err)
 			}
 			inner.readsNoProfile(s.ID, roots[0])
+			inner.opensNothingOfTheBrowsersOwn(s.ID, env)
 		})
 	}
 }
@@ -216,5 +219,61 @@ func (v *laboratory) readsNoProfile(session, home string) {
 	})
 	if err != nil || asked == 0 {
 		t.Errorf("no file of the profile was asked for: %v", err)
+	}
+}
+
+// opensNothingOfTheBrowsersOwn has a DevTools client of a session with an account open PDFs, local files and the browser's own
+// pages, run a script in everything that attaches, and look for what the browser has put among the files of the session.
+func (v *laboratory) opensNothingOfTheBrowsersOwn(session string, env map[string]string) {
+	t := v.t
+	t.Helper()
+	d := drive(t, env["WS_URL"])
+	first, site := d.session, env["SITE"]
+	d.must("Target.setAutoAttach", map[string]any{"autoAttach": true, "waitForDebuggerOnStart": false, "flatten": true}, nil)
+	const profile = "file://" + jail.HomeDir + "/profile/"
+	places := map[string]bool{}
+	for _, address := range []string{site + "/document.pdf", site + "/documents", "about:blank", profile + "Default/Cookies", profile, "chrome://version/",
+		"view-source:" + site + "/account", "chrome-extension://mhjfbmdgcfjbbpaeojofohoefgiehjai/index.html", site + "/account"} {
+		d.session = first
+		d.call("Page.navigate", map[string]any{"url": address}, nil) // refused or not
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			sessions := []string{first}
+			for _, e := range d.events {
+				var attached struct{ SessionID string }
+				if e.Method == "Target.attachedToTarget" && json.Unmarshal(e.Params, &attached) == nil {
+					sessions = append(sessions, attached.SessionID)
+				}
+			}
+			for _, d.session = range sessions {
+				var ran struct{ Result struct{ Value string } }
+				script := map[string]any{"expression": "location.href + ' ' + typeof (globalThis.chrome || {}).tabs", "returnByValue": true}
+				if d.call("Runtime.evaluate", script, &ran) == "" {
+					places[ran.Result.Value] = true
+				}
+			}
+		}
+	}
+	for place := range places {
+		address, tabs, _ := strings.Cut(place, " ")
+		if tabs != "undefined" || !strings.HasPrefix(address, "http://") && address != "about:blank" && !strings.HasPrefix(address, "chrome-error:") {
+			t.Errorf("a script of the client ran in %s", place)
+		}
+	}
+	if !places[site+"/documents undefined"] || !places[site+"/inner undefined"] && !places[site+"/account undefined"] {
+		t.Errorf("scripts ran in %v only", places)
+	}
+	got, err := client.As[browser.FilesResult](v.api.Drive(t.Context(), session, browser.Files{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pdf := false
+	for _, f := range got.Files {
+		pdf = pdf || strings.HasSuffix(f.Name, ".pdf")
+		if !strings.HasSuffix(f.Name, ".pdf") && f.Name != "own.txt" {
+			t.Errorf("%s became a file of the session", f.Name)
+		}
+	}
+	if !pdf {
+		t.Errorf("the document was not downloaded: %+v", got)
 	}
 }

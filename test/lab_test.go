@@ -98,6 +98,12 @@ func newLab(t *testing.T) *lab {
 	})
 	mux.HandleFunc("GET /frames", page(`<h1>frames</h1><iframe src=/inner></iframe>`))
 	mux.HandleFunc("GET /inner", page(`<p id=inner>inside</p><button onclick="document.querySelector('#inner').textContent='clicked'">press</button>`))
+	mux.HandleFunc("GET /document.pdf", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/pdf")
+		_, _ = io.WriteString(w, "%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj "+
+			"3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 10 10]>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF")
+	})
+	mux.HandleFunc("GET /documents", page(`<embed src=/document.pdf type=application/pdf><iframe src=/document.pdf></iframe><iframe src=/inner></iframe>`))
 	mux.HandleFunc("GET /echo", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("Cookie")) })
 	rotate := func(w http.ResponseWriter) {
 		http.SetCookie(w, &http.Cookie{Name: "lab_rotated", Value: l.rotated, Path: "/", HttpOnly: true})

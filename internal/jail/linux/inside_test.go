@@ -366,6 +366,32 @@ func TestObserveSeesEveryControlThatIsMissing(t *testing.T) {
 			h.end(t, p.Name, j.proc)
 		})
 	}
+	for _, tt := range []struct {
+		control, says string
+		amend         func(*specs.Spec)
+	}{
+		{"a user of its own", "uid is 1000, declared 21", func(s *specs.Spec) {
+			removeNamespace(specs.UserNamespace)(s)
+			s.Linux.UIDMappings, s.Linux.GIDMappings = nil, nil
+			s.Process.Args = inside.Argv() // the staged files are the jail's user's
+		}},
+		{"the number in the jail", "uid in the jail is 21", func(s *specs.Spec) {
+			own := slices.IndexFunc(s.Linux.UIDMappings, func(m specs.LinuxIDMapping) bool { return m.HostID > jailIDs })
+			number := s.Linux.UIDMappings[own].HostID
+			s.Linux.UIDMappings = []specs.LinuxIDMapping{{Size: jailIDs}, {ContainerID: number, HostID: number, Size: 1}}
+			s.Process.User.UID, s.Process.Args = number, inside.Argv()
+		}},
+	} {
+		t.Run(tt.control, func(t *testing.T) {
+			p := h.place(t, probeSpec(jail.KindAgent))
+			j, err := h.hold(t, p, tt.amend)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.says(t, j, tt.says)
+			h.end(t, p.Name, j.proc)
+		})
+	}
 	for file, says := range map[string]string{"memory": "limit memory", "cpu": "limit cpu", "tasks": "limit tasks"} {
 		t.Run("the limit of "+file, func(t *testing.T) {
 			p := h.place(t, probeSpec(jail.KindBrowser))
