@@ -124,6 +124,46 @@ func TestAnAgentIsNoOtherUserOfTheHost(t *testing.T) {
 		}
 	})
 
+	t.Run("what the kernel counts by user", func(t *testing.T) {
+		for what, call := range map[string]string{
+			"instances of inotify": fmt.Sprintf("syscall(%d, 0)", unix.SYS_INOTIFY_INIT1),
+			"queues of messages":   fmt.Sprintf(`syscall(%d, my $q = "q$$.$n", %d, 0600, my $a = pack("q8", 0, 10, 8192))`, unix.SYS_MQ_OPEN, unix.O_CREAT|unix.O_RDWR),
+			"timers":               fmt.Sprintf(`syscall(%d, 1, 0, my $id = "\0" x 8)`, unix.SYS_TIMER_CREATE),
+		} {
+			e.mustIn("one", "rm -f /state/held /state/enough")
+			taken := make(chan string)
+			go func() {
+				out, err := e.in("one", "perl -e 'my $n = 0; while ($n < 1e6 && "+call+" >= 0) { $n++ } print $n; open my $f, \">/state/held\"; "+
+					"for (1..1200) { last if -e \"/state/enough\"; select(undef, undef, undef, 0.05) }'")
+				taken <- fmt.Sprint(out, err)
+			}()
+			one := "perl -e 'my $n = 0; print " + call + " >= 0 ? 1 : 0'"
+			testenv.Eventually(t, 30*time.Second, func() bool {
+				_, err := e.in("two", "true")
+				out, _ := e.in("one", "cat /state/held && echo yes")
+				return err == nil && out == "yes\n"
+			},
+				"an agent does not take all "+what)
+			if got := e.mustIn("one", one); got != "0" {
+				t.Errorf("the agent did not take all %s, which shows nothing", what)
+			}
+			if got := e.mustIn("two", one); got != "1" {
+				t.Errorf("one agent takes the %s of another", what)
+			}
+			if fd, err := unix.InotifyInit1(0); err != nil {
+				t.Errorf("with all %s an agent takes those of root: %v", what, err)
+			} else if err := unix.Close(fd); err != nil {
+				t.Error(err)
+			}
+			e.mustIn("one", "touch /state/enough")
+			if got := <-taken; strings.HasPrefix(got, "0") || !strings.HasSuffix(got, "<nil>") {
+				t.Errorf("the agent took %s %s", got, what)
+			} else {
+				t.Logf("%s %s", got, what)
+			}
+		}
+	})
+
 	t.Run("its state in the next jail", func(t *testing.T) {
 		e.mustIn("one", "echo kept >/state/kept && chmod 600 /state/kept")
 		if out, err := e.Run(t.Context(), "agent", "restart", "one"); err != nil {

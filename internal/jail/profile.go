@@ -160,11 +160,13 @@ type Observed struct {
 	UIDs, GIDs []uint32 // real, effective, saved and file system ids, as the host has them
 	// InsideUID and InsideGID are what the jail has in their place; nobody is one that has no number there.
 	InsideUID, InsideGID uint32
-	Groups               []uint32 // supplementary
-	Capabilities         []string // union of all five sets
-	NoNewPrivileges      bool
-	SeccompFilter        bool
-	ReadOnlyRoot         bool
+	// NamespaceOwner is whom the kernel charges too for what it counts by user.
+	NamespaceOwner  uint32
+	Groups          []uint32 // supplementary
+	Capabilities    []string // union of all five sets
+	NoNewPrivileges bool
+	SeccompFilter   bool
+	ReadOnlyRoot    bool
 	// SharedNamespaces are the kinds of namespaces that the jail has in common with the host.
 	SharedNamespaces []string
 	Tmpfs            []Tmpfs // Owned is not read back
@@ -204,6 +206,9 @@ func (p Profile) Compare(o Observed) []string {
 	same("gid", o.GIDs, p.Host)
 	same("uid in the jail", []uint32{o.InsideUID}, p.UID)
 	same("gid in the jail", []uint32{o.InsideGID}, p.GID)
+	if p.Host != p.UID {
+		same("the owner of its user namespace", []uint32{o.NamespaceOwner}, p.Host)
+	}
 	for _, g := range o.Groups {
 		if g != p.Host {
 			say("supplementary group %d was not declared", g)

@@ -33,8 +33,9 @@ const (
 // oomScore makes the kernel end what is in a jail before anything else on the host.
 const oomScore = 500
 
-// spec translates a placement for the runtime. It decides nothing: how a jail is confined is in its Profile.
-func (r *Runtime) spec(p jail.Placement, bundle string) (*specs.Spec, error) {
+// spec translates a placement for the runtime. It decides nothing: how a jail is confined is in its Profile. users is the user
+// namespace of a jail that has one.
+func (r *Runtime) spec(p jail.Placement, bundle string, users *os.File) (*specs.Spec, error) {
 	prof := p.Profile
 	filter, ok := r.filters[prof.Seccomp]
 	if !ok {
@@ -45,10 +46,10 @@ func (r *Runtime) spec(p jail.Placement, bundle string) (*specs.Spec, error) {
 	if network(p) == "" {
 		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: p.NetNS}) // an empty path makes a new one
 	}
-	var users, groups []specs.LinuxIDMapping
-	if prof.Host != prof.UID {
-		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
-		users, groups = jailMap(prof.UID, prof.Host), jailMap(prof.GID, prof.Host)
+	var uids, gids []specs.LinuxIDMapping
+	if users != nil {
+		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), users.Fd())})
+		uids, gids = jailMap(prof.UID, prof.Host), jailMap(prof.GID, prof.Host)
 	}
 	return &specs.Spec{
 		Version: "1.0.2", // what the oldest supported runtimes know; nothing newer is used
@@ -61,8 +62,8 @@ func (r *Runtime) spec(p jail.Placement, bundle string) (*specs.Spec, error) {
 			CgroupsPath:   filepath.Join(r.limits.base(), string(p.Name)),
 			Resources:     &specs.LinuxResources{Devices: devices()},
 			Namespaces:    namespaces,
-			UIDMappings:   users,
-			GIDMappings:   groups,
+			UIDMappings:   uids,
+			GIDMappings:   gids,
 			Seccomp:       filter,
 			MaskedPaths:   maskedPaths(),
 			ReadonlyPaths: readonlyPaths(),
@@ -170,7 +171,7 @@ func hasCapability(c uint) (bool, error) {
 
 // stage writes the bundle: what the runtime reads, and in its folder stage what the jail sees. It is owned by root and
 // closed to all others; the staged files belong to the jail's user, who can read them only.
-func (r *Runtime) stage(p jail.Placement) (_ *beneath.Folder, err error) {
+func (r *Runtime) stage(p jail.Placement, users *os.File) (_ *beneath.Folder, err error) {
 	if err := r.bundles.Make(string(p.Name), 0o700, -1); err != nil {
 		return nil, err
 	}
@@ -201,7 +202,7 @@ func (r *Runtime) stage(p jail.Placement) (_ *beneath.Folder, err error) {
 	if err != nil {
 		return nil, err
 	}
-	spec, err := r.spec(p, bundle.Path())
+	spec, err := r.spec(p, bundle.Path(), users)
 	if err != nil {
 		return nil, err
 	}

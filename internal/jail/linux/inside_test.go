@@ -375,9 +375,15 @@ func TestObserveSeesEveryControlThatIsMissing(t *testing.T) {
 			s.Linux.UIDMappings, s.Linux.GIDMappings = nil, nil
 			s.Process.Args = inside.Argv() // the staged files are the jail's user's
 		}},
+		{"a user namespace of its own user's", "the owner of its user namespace is 0", func(s *specs.Spec) {
+			removeNamespace(specs.UserNamespace)(s)
+			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace}) // the runtime's, which is root
+		}},
 		{"the number in the jail", "uid in the jail is 21", func(s *specs.Spec) {
 			own := slices.IndexFunc(s.Linux.UIDMappings, func(m specs.LinuxIDMapping) bool { return m.HostID > jailIDs })
 			number := s.Linux.UIDMappings[own].HostID
+			removeNamespace(specs.UserNamespace)(s)
+			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
 			s.Linux.UIDMappings = []specs.LinuxIDMapping{{Size: jailIDs}, {ContainerID: number, HostID: number, Size: 1}}
 			s.Process.User.UID, s.Process.Args = number, inside.Argv()
 		}},

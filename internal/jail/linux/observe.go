@@ -110,11 +110,23 @@ func (p *process) identity(o *jail.Observed) error {
 	var err1, err2 error
 	o.InsideUID, err1 = p.inside("uid_map", o.UIDs)
 	o.InsideGID, err2 = p.inside("gid_map", o.GIDs)
-	errs = append(errs, err1, err2)
+	var err3 error
+	o.NamespaceOwner, err3 = p.namespaceOwner()
+	errs = append(errs, err1, err2, err3)
 	o.Capabilities = capabilityNames(all)
 	o.NoNewPrivileges = statusField(text, "NoNewPrivs") == "1"
 	o.SeccompFilter = statusField(text, "Seccomp") == strconv.Itoa(unix.SECCOMP_MODE_FILTER)
 	return errors.Join(errs...)
+}
+
+// namespaceOwner is the user who has made the process's user namespace.
+func (p *process) namespaceOwner() (uint32, error) {
+	fd, err := unix.Openat(int(p.dir.Fd()), "ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nobody, p.failed("ns/user", err)
+	}
+	owner, err := unix.IoctlGetUint32(fd, unix.NS_GET_OWNER_UID)
+	return owner, errors.Join(err, unix.Close(fd))
 }
 
 // nobody stands for an id that has no number in the jail.

@@ -120,7 +120,15 @@ func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File
 	if err != nil {
 		return jail.Process{}, err
 	}
-	bundle, err := r.stage(p)
+	var users *os.File
+	if p.Profile.Host != p.Profile.UID {
+		if users, err = ownNamespace(p.Profile); err != nil {
+			return jail.Process{}, problem.Wrap(err, problem.JailFailed, "let root make user namespaces: sysctl user.max_user_namespaces",
+				"the kernel makes no user namespace for jail %s", p.Name)
+		}
+		defer func() { err = errors.Join(err, users.Close()) }()
+	}
+	bundle, err := r.stage(p, users)
 	if err != nil {
 		return jail.Process{}, fmt.Errorf("stage jail %s: %w", p.Name, jail.Shortage(err))
 	}

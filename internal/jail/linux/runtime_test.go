@@ -340,7 +340,7 @@ func TestStagedFilesAreTheJailsAloneAndReadOnly(t *testing.T) {
 		}
 	}
 	// A bundle that is there already, with whatever in it, is never written into.
-	if _, err := h.runtime.stage(j.place); !errors.Is(err, fs.ErrExist) {
+	if _, err := h.runtime.stage(j.place, nil); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("staged twice: %v", err)
 	}
 }

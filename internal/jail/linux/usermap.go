@@ -163,14 +163,45 @@ func (u userMap) pieces(from uint32) (out []syscall.SysProcIDMap) {
 	return out
 }
 
-// namespace makes a user namespace that nothing is in. It needs a process for as long as it is opened: one that is stopped
-// before its first instruction, and ended.
+// namespace makes a user namespace for the map of a mount.
 func (u userMap) namespace() (*os.File, error) {
-	// The thread that traces it is the one that may end it; the kernel ends it with that thread.
+	// The thread that traces its process is the one that may end it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	return emptyNamespace(u.pieces(u.of.uid), u.pieces(u.of.gid))
+}
+
+// ownNamespace makes the user namespace of a jail, which belongs to the jail's user on the host: what the kernel counts by user
+// (watches of files, signals that wait, queues of messages) it counts for the owner of the namespace as well.
+func ownNamespace(p jail.Profile) (ns *os.File, err error) {
+	pieces := func(inside uint32) (out []syscall.SysProcIDMap) {
+		for _, m := range jailMap(inside, p.Host) {
+			out = append(out, syscall.SysProcIDMap{ContainerID: int(m.ContainerID), HostID: int(m.HostID), Size: int(m.Size)})
+		}
+		return out
+	}
+	err = OnDiscardedThread(func() error {
+		// The thread becomes the user, and may do all that root may.
+		if err := unix.Prctl(unix.PR_SET_SECUREBITS, secureNoSetuidFixup, 0, 0, 0); err != nil {
+			return fmt.Errorf("keep capabilities: %w", err)
+		}
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(p.Host), ^uintptr(0)); errno != 0 {
+			return fmt.Errorf("become user %d: %w", p.Host, errno)
+		}
+		ns, err = emptyNamespace(pieces(p.UID), pieces(p.GID))
+		return err
+	})
+	return ns, err
+}
+
+// secureNoSetuidFixup keeps the capabilities of a thread that becomes another user (SECBIT_NO_SETUID_FIXUP).
+const secureNoSetuidFixup = 1 << 2
+
+// emptyNamespace makes a user namespace that nothing is in. It needs a process for as long as it is opened: one that is stopped
+// before its first instruction, and ended. The calling thread is locked, and the kernel ends the process with it.
+func emptyNamespace(users, groups []syscall.SysProcIDMap) (*os.File, error) {
 	p, err := os.StartProcess("/proc/self/exe", []string{"clawjail-map"}, &os.ProcAttr{Dir: "/", Env: []string{}, Sys: &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWUSER, UidMappings: u.pieces(u.of.uid), GidMappings: u.pieces(u.of.gid),
+		Cloneflags: unix.CLONE_NEWUSER, UidMappings: users, GidMappings: groups, GidMappingsEnableSetgroups: true,
 		Ptrace: true, Pdeathsig: syscall.SIGKILL}})
 	if err != nil {
 		return nil, fmt.Errorf("make a user namespace: %w", err)
