@@ -5,9 +5,11 @@ package test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -198,4 +201,76 @@ func TestAnAgentIsNoOtherUserOfTheHost(t *testing.T) {
 			}
 		}
 	})
+
+	t.Run("printing at full speed", func(t *testing.T) {
+		conn, err := net.Dial("unix", hostd.SocketPath(e.Config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close() // it was about who listens
+		daemon, err := peerOf(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.sync("clawbots:\n  - name: one\n    workspace: ./workspaces/mine\n  - name: two\n  - name: loud\n    command: [/usr/bin/yes]\n    limits: {memory: 256MiB, cpu: 1, tasks: 16}\n")
+		loud := e.running("loud").Jail.PID
+		time.Sleep(2 * time.Second) // it prints as much as it likes for a moment
+		const watched = 3 * time.Second
+		before, began := cpuOf(t, daemon), writtenBy(t, loud)
+		time.Sleep(watched)
+		cost, printed := cpuOf(t, daemon)-before, writtenBy(t, loud)-began
+		if cost > watched/10 || printed < 1<<20 {
+			t.Errorf("an agent that prints %d bytes in %v costs the host daemon %v", printed, watched, cost)
+		}
+		t.Logf("%d bytes in %v cost the host daemon %v", printed, watched, cost)
+	})
+}
+
+// cpuOf is how long a process has run.
+func cpuOf(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	var ticks int
+	for _, f := range fields[11:13] { // in user space, and in the kernel
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// writtenBy is how many bytes a process has written.
+func writtenBy(t *testing.T, pid int) (n int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err == nil {
+		_, text, _ := strings.Cut(string(text), "wchar: ")
+		_, err = fmt.Sscan(text, &n)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// peerOf is the process that listens where a connection leads.
+func peerOf(conn net.Conn) (pid int, err error) {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	err = errors.Join(raw.Control(func(fd uintptr) {
+		var peer *unix.Ucred
+		if peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(peer.Pid)
+		}
+	}), err)
+	return pid, err
 }

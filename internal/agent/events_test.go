@@ -376,7 +376,7 @@ func BenchmarkEventPath(b *testing.B) {
 			go func() {
 				defer close(pumped)
 				for {
-					if _, err := s.logs[0].Splice(out, spliceMost); err != nil {
+					if _, err := s.logs[0].Splice(out, 256<<10); err != nil {
 						return
 					}
 				}

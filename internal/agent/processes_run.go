@@ -29,8 +29,6 @@ const (
 	removeLimit = 60 * time.Second
 	// learnLimit bounds how long it takes to learn how a program ended that was ended.
 	learnLimit = 5 * time.Second
-	// spliceMost is how much is moved at once from a program to its log.
-	spliceMost = 256 << 10
 
 	actorSystem = "system"
 )
@@ -285,15 +283,9 @@ func (p *processes) openLogs(pr *process) error {
 
 // pump moves what a program prints into its log until nobody can print any more.
 func (p *processes) pump(pr *process, to *ringlog.Log, from *os.File) {
-	for {
-		_, err := to.Splice(from, spliceMost)
-		if err == nil {
-			continue
-		}
-		if !errors.Is(err, io.EOF) && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
-			p.with.Log.Warn("keep what a program prints", "process", pr.view.ID, "error", err)
-		}
-		return
+	err := to.Drain(from)
+	if !errors.Is(err, io.EOF) && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		p.with.Log.Warn("keep what a program prints", "process", pr.view.ID, "error", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package ringlog_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -246,4 +247,36 @@ func fd(t *testing.T, f *os.File) (n int) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// Who prints without end is taken from at a pace, and who rests gets what it had in hand.
+func TestDrainHasAPace(t *testing.T) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := ringlog.Open(t.TempDir(), ringlog.Options{Keep: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	began, printed := time.Now(), 0
+	done := make(chan error)
+	go func() { done <- l.Drain(read) }()
+	for block := bytes.Repeat([]byte("x"), 64<<10); printed < 16<<20; {
+		n, err := write.Write(block)
+		printed += n
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := write.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, io.EOF) {
+		t.Errorf("it ends with %v", err)
+	}
+	if took := time.Since(began); took < time.Second*9/10 {
+		t.Errorf("16 MiB went in %v: 8 were in hand, and 8 take a second", took)
+	}
 }

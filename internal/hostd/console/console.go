@@ -67,8 +67,6 @@ const (
 	pipeIn, pipeOut, pipeErr = "in", "out", "err"
 	// pipeSize is how much a jail can print while nobody reads, where the kernel allows it.
 	pipeSize = 256 << 10
-	// atOnce is how much is moved in one call.
-	atOnce = 1 << 20
 )
 
 // Console keeps what jails print. Its methods may be called concurrently.
@@ -210,16 +208,9 @@ func (c *Console) begin(name jail.Name, a jail.Agent) (err error) {
 // pump moves what comes until nobody can write any more, or it is interrupted.
 func (c *Console) pump(name jail.Name, from *os.File, to logFile) {
 	defer from.Close() // only read from
-	for {
-		_, err := to.Splice(from, atOnce)
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, fs.ErrClosed):
-			return
-		default:
-			c.Log.Error("keep what a jail prints", "jail", name, "error", err)
-			return
-		}
+	err := to.Drain(from)
+	if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, fs.ErrClosed) {
+		c.Log.Error("keep what a jail prints", "jail", name, "error", err)
 	}
 }
 
