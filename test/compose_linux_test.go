@@ -162,28 +162,69 @@ clawbots:
 			t.Errorf("%s: status %s, %d requests at the site; want %s and %d", what, status, n, c.status, c.reached)
 		}
 	}
-	// A container that nobody says is an agent's reaches nothing, with whichever token, also at the address that an agent had.
+	// A container that nobody says is an agent's reaches nothing, with whichever token, also at the address that an agent had. One
+	// that could take the address of another is taken off the network, whatever it is called.
 	stranger := filepath.Join(d.dir, "stranger.yml")
-	text := "version: '2.4'\nservices: {other: {image: 'clawjail/clawbot:latest', entrypoint: [/bin/sleep, '1000'], networks: [sand_bed], " +
-		"extra_hosts: ['gateway:" + subnet.Addr().Next().String() + "']}}\nnetworks: {sand_bed: {external: true, name: sand_bed}}\n"
-	if err := os.WriteFile(stranger, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, when := range []string{"beside agents", "when the agents are gone"} {
+	const text = "version: '2.4'\nservices: {other: {image: 'clawjail/clawbot:latest', entrypoint: [/bin/sleep, '1000'], networks: [sand_bed], " +
+		"extra_hosts: ['gateway:%s']%s}}\nnetworks: {sand_bed: {external: true, name: sand_bed}}\n"
+	const labels, drop = ", labels: {clawjail.compose: '1', clawjail.tenant: default, clawjail.agent: alone}", ", cap_drop: [ALL]"
+	for what, c := range map[string]struct {
+		more       string
+		stays, let bool
+	}{
+		"without labels":                  {drop, true, false},
+		"without labels, with NET_RAW":    {"", false, false},
+		"with labels":                     {labels + drop, true, true},
+		"with labels and NET_RAW":         {labels, false, false},
+		"with labels, NET_RAW given back": {labels + drop + ", cap_add: [NET_RAW]", false, false},
+		"with labels, privileged":         {labels + drop + ", privileged: true", false, false},
+	} {
+		if err := os.WriteFile(stranger, fmt.Appendf(nil, text, subnet.Addr().Next(), c.more), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if out, err := of(stranger, "stranger", "up", "-d"); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		u.taken()
-		out, err := of(stranger, "stranger", "exec", "-T", "other", "/bin/sh", "-c", "curl -s --max-time 5 -x http://agent:"+tokens["alone"]+"@"+gateway+site)
-		if n := len(u.taken()); err == nil || n > 0 {
-			t.Errorf("%s, a container without labels reaches the gateway: %q, %d requests", when, out, n)
+		there := func() bool {
+			out, err := of(stranger, "stranger", "exec", "-T", "other", "/bin/sh", "-c", "grep -c eth0 /proc/net/dev")
+			return err == nil && strings.TrimSpace(out) == "1"
+		}
+		reaches := func() bool {
+			out, _ := of(stranger, "stranger", "exec", "-T", "other", "/bin/sh", "-c",
+				"curl -s -o /dev/null --max-time 5 -w '%{http_code}' -x http://agent:"+tokens["alone"]+"@"+gateway+site)
+			return out == "200"
+		}
+		if c.let {
+			testenv.Eventually(t, 20*time.Second, reaches, "a container %s does not reach the gateway", what)
+		} else if reaches() {
+			t.Errorf("a container %s reaches the gateway", what)
+		}
+		if c.stays && !there() {
+			t.Errorf("a container %s was taken off the network", what)
+		}
+		if !c.stays {
+			testenv.Eventually(t, 20*time.Second, func() bool { return !there() }, "a container %s is still on the network", what)
 		}
 		if out, err := of(stranger, "stranger", "down", "-t", "1"); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		if out, err := compose("down", "-v", "-t", "2"); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+	}
+	if out, err := compose("down", "-v", "-t", "2"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := os.WriteFile(stranger, fmt.Appendf(nil, text, subnet.Addr().Next(), drop), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := of(stranger, "stranger", "up", "-d"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	u.taken()
+	out, err := of(stranger, "stranger", "exec", "-T", "other", "/bin/sh", "-c", "curl -s --max-time 5 -x http://agent:"+tokens["alone"]+"@"+gateway+site)
+	if n := len(u.taken()); err == nil || n > 0 {
+		t.Errorf("when the agents are gone, a container without labels reaches the gateway: %q, %d requests", out, n)
+	}
+	if out, err := of(stranger, "stranger", "down", "-t", "1"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 }
 

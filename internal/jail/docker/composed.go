@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
@@ -30,6 +31,8 @@ const (
 // composed are the containers of docker-compose that the gateway is open to.
 type composed struct {
 	one chan struct{} // one token: comparing
+	// confined are containers of the network that cannot take the address of another. Whoever compares has it.
+	confined map[string]bool
 
 	mu      sync.Mutex // guards what follows
 	version uint64
@@ -159,6 +162,9 @@ func (d *Driver) compareComposed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := d.expel(ctx, n); err != nil {
+		return err
+	}
 	are, err := d.listComposed(ctx, n)
 	if err != nil {
 		return err
@@ -202,7 +208,45 @@ func (d *Driver) compareComposed(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// listComposed are the containers that run on the network, and on no other, with the labels of an agent.
+// expel takes containers off the network that could speak there in the name of another: who sends packets of its own making
+// (NET_RAW, which engines give by default) has any address, and what is connected under it.
+func (d *Driver) expel(ctx context.Context, n network) error {
+	got, err := d.engine.NetworkInspect(ctx, n.id, client.NetworkInspectOptions{})
+	if err != nil {
+		return d.engineError(err)
+	}
+	known := d.composed.confined
+	d.composed.confined = map[string]bool{}
+	var errs []error
+	for id := range got.Network.Containers {
+		confined := known[id]
+		if !confined {
+			is, err := d.engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+			if cerrdefs.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				errs = append(errs, d.engineError(err))
+				continue
+			}
+			h := is.Container.HostConfig
+			confined = h != nil && !h.Privileged && len(h.CapAdd) == 0 &&
+				slices.ContainsFunc(h.CapDrop, func(c string) bool { return strings.EqualFold(c, "ALL") })
+		}
+		if confined {
+			d.composed.confined[id] = true
+			continue
+		}
+		if _, err := d.engine.NetworkDisconnect(ctx, n.id, client.NetworkDisconnectOptions{Container: id, Force: true}); err != nil && !cerrdefs.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("take container %.12s off the network: %w", id, d.engineError(err)))
+			continue
+		}
+		d.o.Log.Warn("a container was taken off the network of agents: it has capabilities, with which it could speak for another (cap_drop: [ALL])", "container", id[:12])
+	}
+	return errors.Join(errs...)
+}
+
+// listComposed are the containers that run on the network, and on no other, with the labels of an agent, and that expel has let be.
 func (d *Driver) listComposed(ctx context.Context, n network) (map[netip.Addr]jail.Composed, error) {
 	list, err := d.engine.ContainerList(ctx, client.ContainerListOptions{Filters: client.Filters{}.Add("label", labelCompose+"=1")})
 	if err != nil {
@@ -214,7 +258,7 @@ func (d *Driver) listComposed(ctx context.Context, n network) (map[netip.Addr]ja
 	are := map[netip.Addr]jail.Composed{}
 	for _, one := range list.Items {
 		who := jail.Composed{ID: one.ID, Tenant: one.Labels[labelTenant], Agent: one.Labels[labelAgent]}
-		if one.State != container.StateRunning || one.NetworkSettings == nil || len(one.NetworkSettings.Networks) != 1 ||
+		if !d.composed.confined[one.ID] || one.State != container.StateRunning || one.NetworkSettings == nil || len(one.NetworkSettings.Networks) != 1 ||
 			jail.ValidAgentName(who.Tenant) != nil || jail.ValidAgentName(who.Agent) != nil {
 			continue
 		}
