@@ -63,14 +63,28 @@ func (u *undeclared) Read(p []byte) (int, error) {
 	if !u.started {
 		u.started = true
 		start, _ := u.src.Peek(4) // an error comes again
-		for _, magic := range []string{"\x1f\x8b", "\x78\x01", "\x78\x9c", "\x78\xda", "\x28\xb5\x2f\xfd"} {
-			if bytes.HasPrefix(start, []byte(magic)) {
-				return 0, problem.New(problem.ResponseBlocked, askOperator,
-					"the answer was held back: the service compressed it more often than it says")
-			}
+		if bytes.HasPrefix(start, []byte("\x1f\x8b")) || bytes.HasPrefix(start, []byte("\x28\xb5\x2f\xfd")) || isZlib(start) && u.inflates() {
+			return 0, problem.New(problem.ResponseBlocked, askOperator,
+				"the answer was held back: the service compressed it more often than it says")
 		}
 	}
 	return u.src.Read(p)
+}
+
+// inflates says whether what begins like a zlib stream is one, and not a text that begins with the same two letters.
+func (u *undeclared) inflates() bool {
+	start, _ := u.src.Peek(512) // an error comes again
+	plain, err := zlib.NewReader(bytes.NewReader(start))
+	if err != nil {
+		return errors.Is(err, zlib.ErrDictionary)
+	}
+	n, _ := plain.Read(make([]byte, 1)) // what it cannot read is no zlib
+	return n > 0
+}
+
+// isZlib says whether a text begins as a zlib stream does (RFC 1950, 2.2), at whichever level and window.
+func isZlib(start []byte) bool {
+	return len(start) >= 2 && start[0]&15 == 8 && start[0]>>4 <= 7 && (int(start[0])<<8|int(start[1]))%31 == 0
 }
 
 // counter counts what is read.
@@ -137,7 +151,7 @@ func (d *decoder) open() error {
 	switch {
 	case d.coding == "gzip":
 		d.plain, err = gzip.NewReader(d.buffered)
-	case len(start) == 2 && start[0]&15 == 8 && (int(start[0])<<8|int(start[1]))%31 == 0:
+	case isZlib(start):
 		d.plain, err = zlib.NewReader(d.buffered)
 	default:
 		// deflate is a zlib stream (RFC 9110, 8.4.1.2), but servers send the bare one as well.

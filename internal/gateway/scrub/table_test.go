@@ -1,10 +1,13 @@
 package scrub
 
 import (
+	"bytes"
+	"compress/zlib"
 	"encoding/base32"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"html"
@@ -229,6 +232,17 @@ func covered() []row {
 		{technique: "compressed once more than the header says", note: "broken off", refused: true,
 			serve: coded("gzip", func(s string) string { return gzipped(gzipped(s)) })},
 		{technique: "compressed and called identity", note: "broken off", refused: true, serve: coded("identity", gzipped)},
+		{technique: "compressed by zlib at level 2 and called identity", note: "broken off", refused: true, serve: coded("identity", func(s string) string {
+			var b bytes.Buffer
+			z, err := zlib.NewWriterLevel(&b, 2)
+			if err == nil {
+				_, err = io.WriteString(z, s)
+			}
+			if err := errors.Join(err, z.Close()); err != nil {
+				panic(err) // a buffer takes everything
+			}
+			return b.String()
+		})},
 		{technique: "compressed four times", note: "refused", refused: true, serve: coded("gzip, gzip, gzip, gzip", func(s string) string { return gzipped(gzipped(gzipped(gzipped(s)))) })},
 		{technique: "cut by a range that was asked for", note: "asked for without the range", request: []string{"Range", "bytes=20-", "If-Range", `"x"`},
 			serve: func(s string) http.HandlerFunc {
@@ -368,6 +382,11 @@ A service says what happens (` + "`scrub`" + `): with ` + "`redact`" + ` the val
 is refused, and one that has it in its body breaks off before it; with ` + "`off`" + ` nothing is looked at. Redacted answers have no length, no
 ` + "`ETag`" + ` and no digests, because those are of what the server sent. What is asked for is whole and not compressed; an answer that is compressed all
 the same is decoded or, with ` + "`compressed: refuse`" + `, refused.
+
+While an answer streams, the end of what came is held back until more comes: what stands behind the last control character, such as the end of a
+line, and at most as much as the longest encoding has, rounded up to a power of two. Lines and events arrive at once; text without an end
+of a line arrives later. What is held back does not depend on the credential: else who chooses the text would learn from the pieces in which it
+arrives whether it begins like one (` + "`TestWhatIsHeldBackDoesNotTellTheValue`" + `). Who sees a whole credential replaced had it already.
 
 This page is written by the tests of ` + "`internal/gateway/scrub`" + ` (` + "`go test ./internal/gateway/scrub -update`" + `). Each row is a test, also
 where the credential passes.
