@@ -7,10 +7,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // upstream answers like a provider of models, and keeps what it was sent.
@@ -27,6 +29,13 @@ func newUpstream(t *testing.T) *upstream {
 		u.mu.Lock()
 		u.seen = append(u.seen, r.URL.Path+" "+r.Header.Get("Authorization")+" "+string(body))
 		u.mu.Unlock()
+		if r.URL.Path == "/stored" { // what was sent comes back, and the end of the line a moment later
+			_, _ = w.Write(body)
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(100 * time.Millisecond)
+			_, _ = io.WriteString(w, "\nend\n")
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"id":"c","object":"chat.completion","choices":[],"usage":{"prompt_tokens":10,"completion_tokens":10}}`)
 	}))
@@ -119,6 +128,25 @@ func TestCredentialsAndModelsAreNoWayOutOfAJail(t *testing.T) {
 		refused("a service that was led elsewhere", "/svc/api/x", "{}", "secret_not_bound")
 		must("service", "add", "api", "--url", base, "--address", "127.0.0.1", "--allow", "POST /**")
 		passes("and back", "/svc/api/x", "{}", "Bearer "+key)
+		// In which pieces a text of the agent's own comes back does not tell whether it begins like the credential.
+		pieces := func(end string) string {
+			out, err := e.in("asker", fmt.Sprintf("curl -s -m 20 --raw http://gateway:3000/svc/api/stored -H 'Content-Type: text/plain' -d '%s%s'", strings.Repeat("~", 300), end))
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			sizes := regexp.MustCompile(`(?m)^[0-9a-f]+\r$`).FindAllString(out, -1)
+			if len(sizes) < 3 || !strings.Contains(out, "end") {
+				t.Fatalf("of a text with %q at its end came %q", end, out)
+			}
+			return fmt.Sprintf("%q", sizes)
+		}
+		for n := 1; n < len(key); n++ {
+			if right, wrong := pieces(key[:n]), pieces(strings.Repeat("~", n)); right != wrong {
+				t.Errorf("%q comes in the pieces %s, and what is not the beginning of the credential in %s", key[:n], right, wrong)
+				break
+			}
+		}
+
 		store := func(args ...string) {
 			t.Helper()
 			set := e.Command(t.Context(), append([]string{"secret", "set", "api"}, args...)...)

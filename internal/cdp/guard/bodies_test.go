@@ -247,11 +247,15 @@ func TestConversationsWithoutEndAreNoWayAround(t *testing.T) {
 			t.Fatalf("frame %d became %q", i, got)
 		}
 	}
-	if got := frame(maxConversations, "a "+odd[:4]); got != "a "+redact.Mark {
+	if got := frame(maxConversations, "a\n"+odd[:4]); got != "a\n"+redact.Mark {
 		t.Errorf("one more became %q", got)
 	}
-	if got := frame(maxConversations, "a text"); got != "a text" {
+	// Whatever stands there: whether it was a beginning is not told.
+	if got := frame(maxConversations, "a text"); got != redact.Mark {
 		t.Errorf("a text became %q", got)
+	}
+	if got := frame(maxConversations, "a text\n"); got != "a text\n" {
+		t.Errorf("a line became %q", got)
 	}
 	if got := frame(3, odd[4:]); strings.Contains(got, odd[10:18]) || len(g.messages) > maxConversations {
 		t.Errorf("a value became %q, %d conversations", got, len(g.messages))

@@ -14,6 +14,8 @@ import (
 type finder struct {
 	window   int
 	longest  int
+	held     int       // how much is held back: longest, rounded up, so that it does not tell how long a value is
+	lines    bool      // no pattern goes beyond a control character
 	width    uint      // of a hash, in bits
 	shift    []uint8   // by the hash of three bytes
 	tails    []tail    // in the order of their hashes
@@ -85,7 +87,7 @@ func newFinder(patterns [][]byte) *finder {
 			p[i] = small(c)
 		}
 	}
-	f := &finder{window: min(len(patterns[0]), 64), patterns: unique(patterns)}
+	f := &finder{window: min(len(patterns[0]), 64), patterns: unique(patterns), lines: true}
 	for _, p := range f.patterns {
 		f.window = min(f.window, len(p))
 		f.longest = max(f.longest, len(p))
@@ -93,7 +95,9 @@ func newFinder(patterns [][]byte) *finder {
 		if p[0] >= 'a' && p[0] <= 'z' {
 			f.first[p[0]-'a'+'A'] = true
 		}
+		f.lines = f.lines && bytes.IndexFunc(p, isControl) < 0
 	}
+	f.held = max(fewestHeld, 1<<bits.Len(uint(f.longest-1)))
 	entries := len(f.patterns) * (f.window - 2)
 	f.width = uint(min(max(bits.Len(uint(entries*sparsity)), fewestBits), mostBits))
 	f.shift = bytes.Repeat([]byte{uint8(f.window - 2)}, 1<<f.width)
@@ -150,6 +154,37 @@ func (f *finder) endOf(text []byte, start int) int {
 		}
 	}
 	return end
+}
+
+// settled is the first index at from or later where a pattern could start that needs more than there is, whatever stands there.
+// Who sees what is held back learns nothing of the patterns: only where lines end, and not what is in them, moves it.
+func (f *finder) settled(text []byte, from int) int {
+	at := max(from, len(text)-f.held+1)
+	if f.lines && at < len(text) {
+		at += 1 + bytes.LastIndexFunc(text[at:], isControl)
+	}
+	return min(at, len(text))
+}
+
+// fewestHeld is held back at least.
+const fewestHeld = 64
+
+// isControl says whether a character is one that ends lines and events of a stream.
+func isControl(c rune) bool { return c < ' ' }
+
+// opens is the first index of what is not settled where [Shortest] bytes of a pattern stand, and no whole one; the length of text
+// when there is none. What comes after these bytes does not count, so that nobody learns whether they go on as the pattern does.
+func (f *finder) opens(text []byte, whole []span) int {
+	for start := f.settled(text, 0); start+Shortest <= len(text); start++ {
+		if i := slices.IndexFunc(whole, func(s span) bool { return s.start <= start && start < s.end }); i >= 0 {
+			start = whole[i].end - 1
+			continue
+		}
+		if f.first[text[start]] && f.begins(text[start:start+Shortest]) {
+			return start
+		}
+	}
+	return len(text)
 }
 
 // undecided is the first index at from or later where a pattern could start that needs more than there is; the length of

@@ -8,8 +8,8 @@ import (
 // errMore is what a [Stream] has its reader end with until the next piece comes.
 var errMore = errors.New("the next piece is not there yet")
 
-// Stream replaces values in data that comes piece after piece, however it is cut: the shortest end that could still
-// become a value is held back until the next piece, or the last, says what it is. It is for one goroutine.
+// Stream replaces values in data that comes piece after piece, however it is cut: the end that could still become a value is held
+// back as by [Values.NewReader], until the next piece, or the last, says what it is. It is for one goroutine.
 type Stream struct {
 	from io.Reader
 	rest piece
@@ -53,8 +53,8 @@ func (s *Stream) Next(data []byte, last bool) ([]byte, error) {
 
 // Messages replaces values in messages that follow each other and of which none can wait for the next: frames of a
 // WebSocket, events. A value that goes over the border of messages is masked where it is known for one: where less than
-// [Shortest] bytes of it have been shown. What only begins like a value is masked too, from that length on, when the
-// message ends there. It is for one goroutine. A nil *Messages changes nothing.
+// [Shortest] bytes of it have been shown. Where so many bytes begin like a value near the end of a message, the rest of its line
+// is masked, whether or not it goes on like the value. It is for one goroutine. A nil *Messages changes nothing.
 type Messages struct {
 	values *Values
 	tail   []byte // of what came, what could still become a value
@@ -63,8 +63,7 @@ type Messages struct {
 // NewMessages makes the beginning of one conversation.
 func (v *Values) NewMessages() *Messages { return &Messages{values: v} }
 
-// Next returns a message without the values. With forget nothing is remembered of it: its end is masked when it could be the
-// beginning of a value, however short.
+// Next returns a message without the values. With forget nothing is remembered of it: its end is masked, whatever stands there.
 func (m *Messages) Next(message []byte, forget bool) []byte {
 	v := m.values
 	v.mu.RLock()
@@ -79,8 +78,12 @@ func (m *Messages) Next(message []byte, forget bool) []byte {
 	text := append(m.tail, message...)
 	spans := v.finder.all(text)
 	open := v.finder.undecided(text, 0)
-	if run := len(text) - open; run >= Shortest || forget && run > 0 {
-		spans = append(spans, span{open, len(text)})
+	end := v.finder.opens(text, spans)
+	if forget {
+		end = v.finder.settled(text, 0)
+	}
+	if end < len(text) {
+		spans = append(spans, span{end, len(text)})
 	}
 	var here []span
 	for _, s := range merged(spans) {

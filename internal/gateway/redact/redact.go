@@ -113,7 +113,7 @@ func (v *Values) CutText(text string) string {
 	if v.finder == nil {
 		return ""
 	}
-	raw, end := []byte(text), max(0, len(text)-v.finder.longest+1)
+	raw, end := []byte(text), max(0, len(text)-v.finder.held+1)
 	var out []byte
 	at := 0
 	for _, hit := range v.finder.all(raw) {

@@ -29,9 +29,10 @@ const (
 
 // NewReader reads src with every value replaced, as [Values.Text] does it to the whole, however src is cut into reads.
 //
-// What is held back is the shortest end of the data that could still become a value: where no value could begin nothing
-// waits, so that events of a stream arrive when they were sent. At the end of src the rest is passed on; when src fails
-// it is not. Memory is bounded by 32 KiB and the longest form of a value.
+// What is held back is the end of the data that could still become a value, whatever stands there: if it depended on the values,
+// who chooses the data would learn from the sizes of what arrives whether it begins like one. Nothing waits behind the end
+// of a line, so that events of a stream arrive when they were sent. At the end of src the rest is passed on; when src fails it
+// is not. Memory is bounded by 32 KiB and twice the longest form of a value.
 func (v *Values) NewReader(src io.Reader, o StreamOptions) io.Reader {
 	if v == nil {
 		return src
@@ -104,9 +105,9 @@ func (r *reader) fill() error {
 	r.covered = max(0, r.covered-r.at)
 	full := r.end > 0 && r.end == len(r.buf)
 	r.at, r.safe, r.end = 0, 0, held
-	size := max(len(r.buf), firstBuffer+r.finder.longest)
+	size := max(len(r.buf), firstBuffer+r.finder.held)
 	if full {
-		size = min(2*size, largestBuffer+r.finder.longest)
+		size = min(2*size, largestBuffer+r.finder.held)
 	}
 	if size > len(r.buf) {
 		bigger := make([]byte, size)
@@ -135,7 +136,7 @@ func (r *reader) decide(failed error) error {
 	if failed == io.EOF {
 		r.safe = r.end
 	} else {
-		r.safe = r.finder.undecided(text, r.at)
+		r.safe = r.finder.settled(text, r.at)
 	}
 	if r.hit = r.finder.next(text, r.at); r.hit < 0 {
 		r.hit = nowhere

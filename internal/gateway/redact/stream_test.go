@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -150,21 +151,19 @@ func TestOneByteAtATimeIsNoWayAround(t *testing.T) {
 	}
 }
 
-// TestNothingIsHeldThatCannotBecomeAValue reads from a source that never says more than was sent, and would wait
-// forever for the next read.
-func TestNothingIsHeldThatCannotBecomeAValue(t *testing.T) {
+// TestNothingWaitsBehindTheEndOfALine reads from a source that never says more than was sent, and would wait forever for the
+// next read.
+func TestNothingWaitsBehindTheEndOfALine(t *testing.T) {
 	v := New([]byte("ghp_16C7e42F292c6912E771"))
-	longest := hex.EncodeToString([]byte("ghp_16C7e42F292c6912E771"))
 	for sent, want := range map[string]string{
-		"data: {\"n\":1}\n\n":                  "data: {\"n\":1}\n\n",
-		"data: ghp_16C7":                       "data: ",
-		"hex: " + longest[:len(longest)-1]:     "hex: ",
-		"data: ghp_16C7x":                      "data: ghp_16C7x",
-		"data: ghp_16C7ghp_":                   "data: ghp_16C7",
-		"ghp_16C7e42F292c6912E771":             "[redacted]",
-		"ghp_16C7e42F292c6912E77\n\n":          "ghp_16C7e42F292c6912E77\n\n",
-		"ghp_16C7e42F292c6912E771ghp_16C7e42F": "[redacted]",
-		strings.Repeat("x", 100_000) + "\n\n":  strings.Repeat("x", 100_000) + "\n\n",
+		"data: {\"n\":1}\n\n":                      "data: {\"n\":1}\n\n",
+		"data: ghp_16C7e42F292c6912E771\n":         "data: [redacted]\n",
+		"data: ghp_16C7e42F292c6912E77\n\n":        "data: ghp_16C7e42F292c6912E77\n\n",
+		"one\ntwo":                                 "one\n",
+		"ghp_16C7e42F292c6912E771\rghp_16C7e42F":   "[redacted]\r",
+		strings.Repeat("x", 100_000):               strings.Repeat("x", 100_000-63),
+		strings.Repeat("x", 100_000) + "\n\n":      strings.Repeat("x", 100_000) + "\n\n",
+		strings.Repeat("x", 100) + "\n" + "ghp_16": strings.Repeat("x", 100) + "\n",
 	} {
 		silence := errors.New("silence")
 		out, err := io.ReadAll(v.NewReader(&pieces{rest: []byte(sent), end: silence}, StreamOptions{}))
@@ -174,11 +173,67 @@ func TestNothingIsHeldThatCannotBecomeAValue(t *testing.T) {
 	}
 }
 
+// arriving is what arrives of a text, read by read, with how it ends.
+func arriving(t rapid.TB, v *Values, text string, sizes []int, o StreamOptions) (got []string) {
+	t.Helper()
+	r := v.NewReader(&pieces{rest: []byte(text), sizes: sizes, end: io.EOF}, o)
+	buf := make([]byte, 4096)
+	for {
+		n, err := r.Read(buf)
+		got = append(got, string(buf[:n]))
+		if err != nil {
+			return append(got, err.Error())
+		}
+	}
+}
+
+// Who chooses a text and sees in which pieces it arrives, and which messages are masked, learns nothing of a value but its
+// length, roughly: what begins like the value arrives as for any other value.
+func TestWhatIsHeldBackDoesNotTellTheValue(t *testing.T) {
+	const known = "eyJhbGci" // what is known of a value may be used, and says nothing of the rest
+	rapid.Check(t, func(t *rapid.T) {
+		draw := rapid.StringMatching(`[a-zA-Z0-9_\-]{24}`)
+		one, other := known+draw.Draw(t, "one"), known+draw.Draw(t, "other")
+		var b strings.Builder
+		for range rapid.IntRange(0, 6).Draw(t, "parts") {
+			switch rapid.IntRange(0, 3).Draw(t, "kind") {
+			case 0:
+				b.WriteString(one[:rapid.IntRange(0, len(one)-1).Draw(t, "cut")])
+			case 1:
+				b.WriteString(hex.EncodeToString([]byte(one))[:rapid.IntRange(0, len(one)).Draw(t, "digits")])
+			case 2:
+				b.WriteString(rapid.StringN(0, 12, -1).Draw(t, "other text"))
+			default:
+				b.WriteString(strings.Repeat(rapid.SampledFrom([]string{"\n\n", "a", "data: ", "~"}).Draw(t, "filler"), rapid.IntRange(1, 90).Draw(t, "times")))
+			}
+		}
+		text := b.String()
+		is, isNot := New([]byte(one)), New([]byte(other))
+		if is.Has(text) || isNot.Has(text) {
+			return // a whole value shows
+		}
+		sizes := rapid.SliceOfN(rapid.IntRange(1, 80), 0, 6).Draw(t, "sizes")
+		for _, o := range []StreamOptions{{}, {Block: true}} {
+			if a, b := arriving(t, is, text, sizes, o), arriving(t, isNot, text, sizes, o); !slices.Equal(a, b) {
+				t.Fatalf("%q arrives as %q, and with another value as %q", text, a, b)
+			}
+		}
+		if a, b := is.CutText(text), isNot.CutText(text); a != b {
+			t.Fatalf("%q is cut to %q, and with another value to %q", text, a, b)
+		}
+		for _, forget := range []bool{false, true} {
+			if a, b := is.NewMessages().Next([]byte(text), forget), isNot.NewMessages().Next([]byte(text), forget); string(a) != string(b) {
+				t.Fatalf("a message %q becomes %q, and with another value %q", text, a, b)
+			}
+		}
+	})
+}
+
 func TestWhatWasHeldIsNotPassedOnWhenTheSourceFails(t *testing.T) {
 	const value = "ghp_16C7e42F292c6912E771"
 	broken := errors.New("broken")
-	out, err := io.ReadAll(New([]byte(value)).NewReader(&pieces{rest: []byte("a " + value[:23]), end: broken}, StreamOptions{}))
-	if !errors.Is(err, broken) || string(out) != "a " {
+	out, err := io.ReadAll(New([]byte(value)).NewReader(&pieces{rest: []byte("a\n" + value[:23]), end: broken}, StreamOptions{}))
+	if !errors.Is(err, broken) || string(out) != "a\n" {
 		t.Errorf("%q, %v", out, err)
 	}
 	if _, err := io.ReadAll(New([]byte(value)).NewReader(silent{}, StreamOptions{})); !errors.Is(err, io.ErrNoProgress) {
@@ -193,7 +248,7 @@ func (silent) Read([]byte) (int, error) { return 0, nil }
 func TestAStreamEndsWhenItsValuesAreWiped(t *testing.T) {
 	const value = "ghp_16C7e42F292c6912E771"
 	v := New([]byte(value))
-	src := &pieces{rest: []byte("first " + value), sizes: []int{6}, end: io.EOF}
+	src := &pieces{rest: []byte("first\n" + value), sizes: []int{6}, end: io.EOF}
 	r := v.NewReader(src, StreamOptions{})
 	if n, err := r.Read(make([]byte, 100)); n != 6 || err != nil {
 		t.Fatalf("%d, %v", n, err)

@@ -308,12 +308,12 @@ func TestAfterTheCredentialIsPutAwayNothingPasses(t *testing.T) {
 
 func TestErrorsOfTheServerStayWhatTheyAre(t *testing.T) {
 	broken := errors.New("connection reset")
-	resp := made(io.MultiReader(strings.NewReader("first"), failing{broken}))
+	resp := made(io.MultiReader(strings.NewReader("first\n"), failing{broken}))
 	if err := Response(resp, secrets(), redacting()); err != nil {
 		t.Fatal(err)
 	}
 	out, err := io.ReadAll(resp.Body)
-	if !errors.Is(err, broken) || string(out) != "first" {
+	if !errors.Is(err, broken) || string(out) != "first\n" {
 		t.Errorf("%q, %v", out, err)
 	}
 	if _, again := resp.Body.Read(make([]byte, 1)); !errors.Is(again, broken) {
