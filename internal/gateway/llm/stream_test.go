@@ -94,8 +94,8 @@ func TestEventsArriveBeforeTheNextOneIsSent(t *testing.T) {
 		{"chat with hidden usage", pathChat, `{"model":"openai-1","stream":true}`, "text/event-stream", events(chatStream)},
 		{"responses", pathResponses, `{"model":"openai-1","stream":true}`, "text/event-stream", events(responsesStream)},
 		{"messages", "/v1/messages", `{"model":"anthropic-1","stream":true}`, "text/event-stream", events(messagesStream)},
-		{"half events", "/v1/messages", `{"model":"anthropic-1","stream":true}`, "text/event-stream",
-			append([]string{": ping", "\n\nevent: ping\n", "data: {}\n", "\n"}, events(messagesStream)...)},
+		{"events by the line", "/v1/messages", `{"model":"anthropic-1","stream":true}`, "text/event-stream",
+			append([]string{": ping\n", "\nevent: ping\n", "data: {}\n", "\n"}, events(messagesStream)...)},
 		{"ollama", "/api/chat", `{"model":"ollama-1"}`, "application/x-ndjson", strings.SplitAfter(strings.TrimSuffix(ollamaStream, "\n"), "\n")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
