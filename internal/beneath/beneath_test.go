@@ -140,3 +140,14 @@ func TestWhatIsMissingIsMadeOnceAndWithItsMode(t *testing.T) {
 		t.Errorf("%v, %v", names, err)
 	}
 }
+
+func TestTwoWhoRemoveTheSameTreeAgree(t *testing.T) {
+	f := testFolder(t)
+	for range 300 {
+		must(t, os.MkdirAll(filepath.Join(f.Path(), "tree/in"), 0o700))
+		other := make(chan error)
+		go func() { other <- f.RemoveAll("tree") }()
+		must(t, f.RemoveAll("tree"))
+		must(t, <-other)
+	}
+}

@@ -40,6 +40,9 @@ func (f *Folder) RemoveAll(name string) error {
 		return err
 	}
 	names, err := dir.Names(-1)
+	if errors.Is(err, unix.ENOENT) {
+		err = nil // somebody else has removed it meanwhile
+	}
 	errs := []error{err}
 	for _, n := range names {
 		errs = append(errs, dir.RemoveAll(n))
