@@ -213,7 +213,15 @@ func TestAnAgentIsNoOtherUserOfTheHost(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.sync("clawbots:\n  - name: one\n    workspace: ./workspaces/mine\n  - name: two\n  - name: loud\n    command: [/usr/bin/yes]\n    limits: {memory: 256MiB, cpu: 1, tasks: 16}\n")
-		loud := e.running("loud").Jail.PID
+		first := e.running("loud").Jail.PID
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", first))
+		if err != nil {
+			t.Fatal(err)
+		}
+		loud, err := strconv.Atoi(strings.TrimSpace(string(children)))
+		if err != nil {
+			t.Fatalf("the first process has the children %q", children)
+		}
 		time.Sleep(2 * time.Second) // it prints as much as it likes for a moment
 		const watched = 3 * time.Second
 		before, began := cpuOf(t, daemon), writtenBy(t, loud)

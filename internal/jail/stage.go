@@ -24,9 +24,10 @@ func (p Program) EnvScript() []byte {
 	return []byte(b.String())
 }
 
-// LaunchScript is the text of launch.sh, which becomes the program. It waits until it may begin, connects the wires, fills the home
-// directory, enters the working directory and replaces itself: no shell is left in the jail.
-func (p Program) LaunchScript(home string, homeFiles bool) []byte {
+// LaunchScript is the text of launch.sh, which starts the program. It waits until it may begin, connects the wires, fills the home
+// directory and enters the working directory. Then it replaces itself; or, as the first process of a namespace, it stays and
+// waits, also for what others have left behind, and ends as the program does: with 128 and its number after a signal.
+func (p Program) LaunchScript(home string, homeFiles, first bool) []byte {
 	var b strings.Builder
 	b.WriteString("set -eu\n: <" + StageDir + "/" + StageGate + "\n")
 	b.WriteString("HOME=" + shellQuote(home) + "\nexport HOME\n")
@@ -41,12 +42,27 @@ func (p Program) LaunchScript(home string, homeFiles bool) []byte {
 	if dir == "" {
 		dir = home
 	}
-	b.WriteString("cd " + shellQuote(dir) + "\nexec")
-	for _, a := range p.Argv {
-		b.WriteString(" " + shellQuote(a))
+	b.WriteString("cd " + shellQuote(dir) + "\n")
+	p.run(&b, first)
+	return []byte(b.String())
+}
+
+// run ends a script with the program.
+func (p Program) run(b *strings.Builder, first bool) {
+	if first {
+		b.WriteString("exec 9>&2 2>/dev/null\n") // what a shell says of signals is not the program's
+	} else {
+		b.WriteString("exec ")
+	}
+	words := make([]string, len(p.Argv))
+	for i, a := range p.Argv {
+		words[i] = shellQuote(a)
+	}
+	b.WriteString(strings.Join(words, " "))
+	if first {
+		b.WriteString(" 2>&9 9>&- || exit\nexit 0")
 	}
 	b.WriteString("\n")
-	return []byte(b.String())
 }
 
 // shellQuote makes one word of any text without NUL: inside single quotes nothing is special, and a single

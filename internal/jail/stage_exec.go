@@ -15,10 +15,7 @@ func (p Program) ExecScript(folder, home string) []byte {
 	if dir == "" {
 		dir = home
 	}
-	b.WriteString("cd " + shellQuote(dir) + "\nexec")
-	for _, a := range p.Argv {
-		b.WriteString(" " + shellQuote(a))
-	}
-	b.WriteString("\n")
+	b.WriteString("cd " + shellQuote(dir) + "\n")
+	p.run(&b, false)
 	return []byte(b.String())
 }

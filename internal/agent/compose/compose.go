@@ -242,7 +242,7 @@ func (o Options) write(out *document, s service) {
 	out.list(2, "cap_drop", "ALL")
 	out.list(2, "security_opt", "no-new-privileges:true")
 	out.pair(2, "ipc", "private")
-	out.plain(2, "init", "false")
+	out.plain(2, "init", "true")
 	out.plain(2, "stdin_open", "true")
 	out.pair(2, "restart", restart(s.Restart))
 	out.plain(2, "mem_limit", strconv.FormatInt(s.profile.Limits.Memory, 10))

@@ -48,7 +48,7 @@ func (m *making) container(id jail.Installation) (client.ContainerCreateOptions,
 	if !m.ungated {
 		argv = append([]string{shellPath, "-c", startGate, "gate"}, argv...)
 	}
-	limits, tasks, no := m.profile.Limits, int64(m.profile.Limits.Tasks), false
+	limits, tasks, yes := m.profile.Limits, int64(m.profile.Limits.Tasks), true
 	patience := 1 // seconds that an engine which ends waits, or one that comes back and finds the container running
 	if keep {
 		patience = int(jail.KeepGrace.Seconds())
@@ -82,7 +82,7 @@ func (m *making) container(id jail.Installation) (client.ContainerCreateOptions,
 			// The engine's resolver knows the containers, and asks others from within the container's network; here it is told to
 			// ask the bridge, which refuses at once. Without an address it would take the host's, and may ask those itself.
 			DNS: []netip.Addr{m.bridge}, DNSOptions: []string{"attempts:1", "timeout:1"}, DNSSearch: []string{"."},
-			Init: &no,
+			Init: &yes, // somebody waits for what a program has left behind
 			Resources: container.Resources{
 				Memory: limits.Memory, MemorySwap: limits.Memory, PidsLimit: &tasks,
 				// Not NanoCpus, of which an engine refuses more than the host has.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"github.com/clawjail/clawjail/internal/jail"
@@ -150,13 +151,24 @@ func (d *Driver) mount(ctx context.Context, e *entry, m *making) (err error) {
 }
 
 // make has the engine make the container.
-func (d *Driver) make(ctx context.Context, _ *entry, m *making) error {
+func (d *Driver) make(ctx context.Context, e *entry, m *making) error {
 	options, err := m.container(d.o.Installation)
 	if err != nil {
 		return err
 	}
-	_, err = d.engine.ContainerCreate(ctx, options)
-	return err
+	if _, err = d.engine.ContainerCreate(ctx, options); err != nil || m.ungated {
+		return err
+	}
+	_, err = d.engine.ContainerStatPath(ctx, string(m.name), client.ContainerStatPathOptions{Path: shellPath})
+	if !cerrdefs.IsNotFound(err) {
+		return err
+	}
+	// Such an image has one program, which is looked at as soon as it runs.
+	m.ungated = true
+	if err := d.remove(ctx, m.name); err != nil {
+		return err
+	}
+	return d.make(ctx, e, m)
 }
 
 // start starts the container and finds its first process.
@@ -169,15 +181,6 @@ func (d *Driver) start(ctx context.Context, e *entry, m *making) (err error) {
 		return err
 	}
 	_, err = d.engine.ContainerStart(ctx, string(m.name), client.ContainerStartOptions{})
-	if err != nil && !m.ungated && noShell(err) {
-		// Such an image has one program, which is looked at as soon as it runs.
-		m.stdio.Close()
-		m.ungated = true
-		if err := errors.Join(d.remove(ctx, m.name), d.make(ctx, e, m)); err != nil {
-			return err
-		}
-		return d.start(ctx, e, m)
-	}
 	if err != nil {
 		return startError(err)
 	}
@@ -202,19 +205,12 @@ func (d *Driver) start(ctx context.Context, e *entry, m *making) (err error) {
 	return nil
 }
 
-// startError tells a program that is not there from what else can go wrong. The text is runc's and crun's.
+// startError says what is missing. The text is the engine's.
 func startError(err error) error {
-	if text := err.Error(); strings.Contains(text, "executable file not found") || strings.Contains(text, "no such file or directory") ||
-		strings.Contains(text, "permission denied") {
-		return problem.Wrap(err, problem.JailFailed, "look whether the image has the program", "the container's program cannot be started")
+	if strings.Contains(err.Error(), "docker-init") {
+		return problem.Wrap(err, problem.JailFailed, "install docker-init (Debian's package is tini)", "the engine has no first process for containers")
 	}
 	return err
-}
-
-// noShell says whether it is the gate's shell that is not there.
-func noShell(err error) bool {
-	text := err.Error()
-	return strings.Contains(text, shellPath) && (strings.Contains(text, "no such file or directory") || strings.Contains(text, "not found"))
 }
 
 // verify compares the container with its profile, as the kernel shows it. A difference ends it.

@@ -47,6 +47,31 @@ func TestAnOwnersProgramEndsWithItsStdin(t *testing.T) {
 	}
 }
 
+// A container is ended by asking its program, behind the first process, which passes the signal on.
+func TestAProgramIsAskedToEnd(t *testing.T) {
+	h := newHost(t)
+	for script, want := range map[string]string{
+		`trap 'echo asked; exit 0' TERM; echo ready; while :; do read -r l; done`: "ready\nasked\n",
+		`echo ready; while :; do read -r l; done`:                                 "ready\n",
+	} {
+		j, err := h.Create(t.Context(), shell(jail.LifetimeOwner, script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := bufio.NewReader(j.Stdio.Out)
+		line, err := out.ReadString('\n')
+		if err != nil {
+			t.Error(err)
+		}
+		h.destroy(t, j.Name)
+		rest, err := io.ReadAll(out)
+		if got := line + string(rest); got != want || err != nil {
+			t.Errorf("%s: printed %q, %v", script, got, err)
+		}
+		j.Stdio.Close()
+	}
+}
+
 // Nothing is asked of an engine by who has no containers.
 func TestAnEngineIsNotContactedBeforeItIsNeeded(t *testing.T) {
 	o := Options{Installation: "dzzz", Socket: "/nonexistent/socket", Port: 3000, RunDir: t.TempDir(), DataDir: t.TempDir(),

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -194,11 +193,10 @@ func (d *Driver) refuse(ctx context.Context, e *entry) error {
 	return firewall.Remove(ctx, jail.TableAgents, l)
 }
 
-// terminate asks the program to end, and waits, when it listens: the first process of a container does not get a signal
-// that it has no handler for.
+// terminate asks the program to end, and waits. The first process, docker-init, passes the signal on.
 func (d *Driver) terminate(ctx context.Context, e *entry) error {
 	r := d.snapshot(e)
-	if r.Process.PID == 0 || r.Exit != nil || !catches(r.Process, syscall.SIGTERM) {
+	if r.Process.PID == 0 || r.Exit != nil {
 		return nil
 	}
 	if err := linux.Signal(r.Process, syscall.SIGTERM); err != nil {
@@ -216,15 +214,6 @@ func (d *Driver) terminate(ctx context.Context, e *entry) error {
 	case <-ctx.Done():
 	}
 	return nil
-}
-
-func catches(proc jail.Process, sig syscall.Signal) bool {
-	text, err := linux.StatusField(proc, "SigCgt")
-	if err != nil {
-		return false
-	}
-	set, err := strconv.ParseUint(text, 16, 64)
-	return err == nil && set&(1<<(uint(sig)-1)) != 0
 }
 
 // remove ends a container and has it removed, with everything that runs in it. What it printed is read first. It returns

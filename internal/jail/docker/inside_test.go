@@ -344,7 +344,11 @@ func TestTheTokenIsThereWhenItIsDeliveredAndReplacedInPlace(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", st.PID)); err != nil || exe != "/usr/bin/dash" && exe != "/bin/sh" {
+		child, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", st.PID))
+		if err != nil {
+			return err
+		}
+		if exe, err := os.Readlink("/proc/" + strings.TrimSpace(string(child)) + "/exe"); err != nil || exe != "/usr/bin/dash" && exe != "/bin/sh" {
 			t.Errorf("before it was delivered the program has begun: %s, %v", exe, err)
 		}
 		if all, err := os.ReadDir(h.stagePath(j.Name, tokenFolder)); err != nil || len(all) > 0 {

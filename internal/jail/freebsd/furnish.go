@@ -95,7 +95,7 @@ func stage(root *beneath.Folder, p jail.Placement) (err error) {
 	home := p.Spec.Kind.Home()
 	if err := errors.Join(
 		dir.Create(jail.StageEnv, p.Spec.Program.EnvScript(), 0o400, uid),
-		dir.Create(jail.StageLaunch, p.Spec.Program.LaunchScript(home, len(p.Spec.HomeFiles) > 0), 0o500, uid),
+		dir.Create(jail.StageLaunch, p.Spec.Program.LaunchScript(home, len(p.Spec.HomeFiles) > 0, false), 0o500, uid),
 		gate(dir, uid)); err != nil {
 		return err
 	}

@@ -192,7 +192,7 @@ func (r *Runtime) stage(p jail.Placement, users *os.File) (_ *beneath.Folder, er
 	defer func() { err = errors.Join(err, stage.Close()) }()
 	home := p.Spec.Kind.Home()
 	err = errors.Join(
-		stage.Create(jail.StageLaunch, p.Spec.Program.LaunchScript(home, len(p.Spec.HomeFiles) > 0), 0o500, uid),
+		stage.Create(jail.StageLaunch, p.Spec.Program.LaunchScript(home, len(p.Spec.HomeFiles) > 0, true), 0o500, uid),
 		mkgate(stage, uid),
 		stage.Create(jail.StageEnv, p.Spec.Program.EnvScript(), 0o400, uid),
 		stageHome(stage, p.Spec.HomeFiles, uid),

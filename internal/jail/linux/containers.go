@@ -136,7 +136,7 @@ func ObserveProcess(ctx context.Context, proc jail.Process, declared jail.Profil
 	defer pr.Close()
 	if !waitFor(ctx, startLimit, func() bool {
 		var inside bool
-		inside, err = pr.runsFromItsRoot()
+		inside, err = pr.runsFromItsMounts()
 		return inside || err != nil
 	}) {
 		return o, errors.Join(ctx.Err(), errors.New("the engine's process did not become the jail's program"))

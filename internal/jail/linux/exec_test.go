@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -203,7 +204,8 @@ func TestProgramThatJoinsUnconfinedIsEnded(t *testing.T) {
 	})
 }
 
-// noPrograms fails the test unless nothing but the first program runs, and nothing is left of others.
+// noPrograms fails the test unless nothing but the jail's own program runs, with the first process that waits for it, and nothing
+// is left of others.
 func (j *testJail) noPrograms(t testing.TB) {
 	t.Helper()
 	// The runtime's own helper, which has made the user namespace, may still be ending.
@@ -212,7 +214,7 @@ func (j *testJail) noPrograms(t testing.TB) {
 		var err error
 		pids, err = j.host.limiter.processes(string(j.place.Name))
 		must(t, err)
-		return len(pids) == 1 && pids[0] == j.proc.PID
+		return len(pids) == 2 && slices.Contains(pids, j.proc.PID)
 	}, "something beside %d runs in the jail", j.proc.PID)
 	if names, err := os.ReadDir(filepath.Join(j.host.runtime.bundles.Path(), string(j.place.Name), bundleExecs)); err == nil && len(names) > 0 {
 		t.Errorf("marks are left: %v", names)
@@ -412,5 +414,29 @@ func TestEndOfTheJailEndsWhatJoinedIt(t *testing.T) {
 		if e := x.exit(t); e.Code == 0 {
 			t.Errorf("exit is %+v", e)
 		}
+	})
+}
+
+// What a program has left behind is collected by the first process, and keeps no place among the tasks.
+func TestWhatIsLeftBehindIsCollected(t *testing.T) {
+	onEachRuntimeWithAgents(t, func(t *testing.T, h *testHost, _ string) {
+		j := h.startAgent(t, agentSpec("one"), nil)
+		left := func() (zombies []string) {
+			all, err := filepath.Glob("/proc/[0-9]*/stat")
+			must(t, err)
+			for _, path := range all {
+				text, _ := os.ReadFile(path) // it may have gone
+				_, rest, _ := strings.Cut(string(text), ") ")
+				if strings.HasPrefix(rest, fmt.Sprintf("Z %d ", j.proc.PID)) {
+					zombies = append(zombies, path)
+				}
+			}
+			return zombies
+		}
+		if e := j.mustExec(t, shell("i=0; while [ $i -lt 20 ]; do (sleep 1 &); i=$((i+1)); done")).exit(t); e.Code != 0 {
+			t.Fatalf("it ends with %+v", e)
+		}
+		j.noPrograms(t)
+		testenv.Eventually(t, 10*time.Second, func() bool { return len(left()) == 0 }, "nobody waits for what ended")
 	})
 }

@@ -68,14 +68,31 @@ func (p *process) awaitProgram(ctx context.Context) (err error) {
 // runsFromItsRoot reports whether the program that is executed lies in the root file system of the process. The
 // runtime's own program does not.
 func (p *process) runsFromItsRoot() (bool, error) {
-	var exe, root unix.Statx_t
-	if err := unix.Statx(int(p.dir.Fd()), "exe", 0, unix.STATX_MNT_ID, &exe); err != nil {
-		return false, p.failed("exe", err)
+	exe, err := p.mountOf("exe")
+	if err != nil {
+		return false, err
 	}
-	if err := unix.Statx(int(p.dir.Fd()), "root", 0, unix.STATX_MNT_ID, &root); err != nil {
-		return false, p.failed("root", err)
+	root, err := p.mountOf("root")
+	return exe == root, err
+}
+
+// runsFromItsMounts is the same for containers, whose first process can be a program that the engine has mounted: docker-init.
+func (p *process) runsFromItsMounts() (bool, error) {
+	exe, err := p.mountOf("exe")
+	if err != nil {
+		return false, err
 	}
-	return exe.Mnt_id == root.Mnt_id, nil
+	mounts, err := p.mounts()
+	return slices.ContainsFunc(mounts, func(m mount) bool { return uint64(m.ID) == exe }), err
+}
+
+// mountOf is the number of the mount that a link of the process leads to.
+func (p *process) mountOf(link string) (uint64, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(int(p.dir.Fd()), link, 0, unix.STATX_MNT_ID, &st); err != nil {
+		return 0, p.failed(link, err)
+	}
+	return st.Mnt_id, nil
 }
 
 func (p *process) failed(file string, err error) error {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -243,6 +244,12 @@ func (c *child) collect() error {
 		return nil
 	}
 	code, signal, known, err := exitOf(c.fd, c.proc.PID)
+	if known && signal == "" && code > 128 {
+		// The first process is a shell, which says so of the program.
+		if s := syscall.Signal(code - 128); unix.SignalName(s) != "" {
+			signal = s.String()
+		}
+	}
 	if known {
 		c.ended, c.code, c.signal = true, code, signal
 	}
@@ -292,7 +299,7 @@ func (r *Runtime) Wait(ctx context.Context, name jail.Name, proc jail.Process) (
 
 // signalAll signals every process of a jail and returns their numbers. A process that left the jail's groups while
 // its descriptor was being opened is another one by now, and is spared.
-func (r *Runtime) signalAll(name jail.Name, proc jail.Process, sig syscall.Signal) ([]int, error) {
+func (r *Runtime) signalAll(name jail.Name, proc jail.Process, sig syscall.Signal, spared ...int) ([]int, error) {
 	var errs []error
 	if proc.PID != 0 {
 		fd, err := pidfd(proc)
@@ -307,7 +314,7 @@ func (r *Runtime) signalAll(name jail.Name, proc jail.Process, sig syscall.Signa
 	errs = append(errs, err)
 	open := map[int]*os.File{}
 	for _, pid := range pids {
-		if pid == proc.PID {
+		if pid == proc.PID || slices.Contains(spared, pid) {
 			continue
 		}
 		fd, err := pidfd(jail.Process{PID: pid})
