@@ -95,6 +95,35 @@ func TestAnAgentIsNoOtherUserOfTheHost(t *testing.T) {
 		}
 	})
 
+	t.Run("its user namespace", func(t *testing.T) {
+		for user, want := range map[uint32]bool{users[0]: false, users[1]: false, jail.AgentUID: false, users[0] + jail.NamespaceOwners: true} {
+			ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", one))
+			if err != nil {
+				t.Fatal(err)
+			}
+			enter := exec.Command("/usr/bin/nsenter", "--user=/proc/self/fd/3", "/bin/cat", "/proc/self/status")
+			enter.ExtraFiles = []*os.File{ns}
+			enter.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+			out, err := enter.CombinedOutput()
+			if becameRoot := err == nil && strings.Contains(string(out), "\nUid:\t0\t"); becameRoot != want {
+				t.Errorf("user %d becomes root in the namespace of user %d: %v: %v %s", user, users[0], becameRoot, err, out)
+			}
+			if err := ns.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		all, err := filepath.Glob("/proc/[0-9]*")
+		if err != nil || len(all) == 0 {
+			t.Fatal(all, err)
+		}
+		for _, dir := range all {
+			var st unix.Stat_t
+			if err := unix.Stat(dir, &st); err == nil && (st.Uid == users[0]+jail.NamespaceOwners || st.Uid == users[1]+jail.NamespaceOwners) {
+				t.Errorf("%s runs as the owner of a namespace", dir)
+			}
+		}
+	})
+
 	t.Run("files of a workspace", func(t *testing.T) {
 		e.mustIn("one", "cat /workspace/theirs && echo y >>/workspace/theirs && echo made >/workspace/made && mkdir /workspace/dir")
 		for _, name := range []string{"made", "dir", "theirs"} {

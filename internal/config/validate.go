@@ -27,6 +27,8 @@ const (
 	largestUID = math.MaxInt32
 	// The ids below are the host's own and its users'.
 	smallestUID = 100000
+	// namespaceOwners is how far behind the users of jails the owners of their user namespaces are.
+	namespaceOwners = 1 << 16
 )
 
 // Validate reports everything that is wrong at once, as a *problem.Many with the code bad_config.
@@ -224,8 +226,8 @@ func (c Config) validateNetwork(v *validation) {
 		bits = c.Subnet.Bits()
 	}
 	size := 1 << (32 - bits)
-	if first, last := int64(c.UIDBase), int64(c.UIDBase)+int64(size); first < smallestUID || last > largestUID {
-		v.flaw("uid_base", "leave the key out for the default", "must leave room for %d user ids between %d and %d", size, smallestUID, largestUID)
+	if first, last := int64(c.UIDBase), int64(c.UIDBase)+int64(size)+namespaceOwners; first < smallestUID || last > largestUID {
+		v.flaw("uid_base", "leave the key out for the default", "must leave room for %d user ids between %d and %d", size+namespaceOwners, smallestUID, largestUID)
 	}
 	if jails := size - firstJail - 1; c.Sessions.Max+c.WarmPool.Size > jails {
 		v.flaw("sessions.max", "lower it, lower warm_pool.size, or set a larger subnet",

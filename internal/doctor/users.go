@@ -143,7 +143,8 @@ func uids(c config.Config, in installation) (first, last uint64, err error) {
 	return first, first + uint64(pool.Size()) - 1, nil
 }
 
-// uidRange looks for users that would own what jails write, or could signal their processes.
+// uidRange looks for users that would own what jails write, could signal their processes, or would own the user namespaces of
+// agents' jails, whose numbers follow.
 func uidRange(_ context.Context, e *exam) Result {
 	in, _ := e.installed() // its network only makes the range smaller or larger; the check subnet tells what is wrong with it
 	first, last, err := uids(e.Config, in)
@@ -154,6 +155,7 @@ func uidRange(_ context.Context, e *exam) Result {
 	if err != nil {
 		return e.failed(err)
 	}
+	last += jail.NamespaceOwners
 	facts := Facts{"first": first, "last": last}
 	const hint = "set uid_base to the first of %d ids that nobody has, for example 1879100000"
 	size := last - first + 1

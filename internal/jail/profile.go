@@ -146,6 +146,13 @@ func (p Profile) With(m Means) Profile {
 	return p
 }
 
+// NamespaceOwners is the distance from a jail's user on the host to the owner of its user namespace.
+const NamespaceOwners = 1 << 16
+
+// NamespaceOwner is whom the user namespace of the jail belongs to. The kernel gives its owner all rights in it, to become the
+// host's root too, so nobody ever runs as that number, nor does the jail's own user have it.
+func (p Profile) NamespaceOwner() uint32 { return p.Host + NamespaceOwners }
+
 // SharedUser is the profile of a jail whose user is the same one on the host.
 func (p Profile) SharedUser() Profile {
 	p.Host, p.Binds = p.UID, slices.Clone(p.Binds)
@@ -207,7 +214,7 @@ func (p Profile) Compare(o Observed) []string {
 	same("uid in the jail", []uint32{o.InsideUID}, p.UID)
 	same("gid in the jail", []uint32{o.InsideGID}, p.GID)
 	if p.Host != p.UID {
-		same("the owner of its user namespace", []uint32{o.NamespaceOwner}, p.Host)
+		same("the owner of its user namespace", []uint32{o.NamespaceOwner}, p.NamespaceOwner())
 	}
 	for _, g := range o.Groups {
 		if g != p.Host {

@@ -171,8 +171,8 @@ func (u userMap) namespace() (*os.File, error) {
 	return emptyNamespace(u.pieces(u.of.uid), u.pieces(u.of.gid))
 }
 
-// ownNamespace makes the user namespace of a jail, which belongs to the jail's user on the host: what the kernel counts by user
-// (watches of files, signals that wait, queues of messages) it counts for the owner of the namespace as well.
+// ownNamespace makes the user namespace of a jail, which belongs to a user that only this jail has: what the kernel counts by
+// user (watches of files, signals that wait, queues of messages) it counts for the owner of the namespace as well.
 func ownNamespace(p jail.Profile) (ns *os.File, err error) {
 	pieces := func(inside uint32) (out []syscall.SysProcIDMap) {
 		for _, m := range jailMap(inside, p.Host) {
@@ -185,8 +185,8 @@ func ownNamespace(p jail.Profile) (ns *os.File, err error) {
 		if err := unix.Prctl(unix.PR_SET_SECUREBITS, secureNoSetuidFixup, 0, 0, 0); err != nil {
 			return fmt.Errorf("keep capabilities: %w", err)
 		}
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(p.Host), ^uintptr(0)); errno != 0 {
-			return fmt.Errorf("become user %d: %w", p.Host, errno)
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(p.NamespaceOwner()), ^uintptr(0)); errno != 0 {
+			return fmt.Errorf("become user %d: %w", p.NamespaceOwner(), errno)
 		}
 		ns, err = emptyNamespace(pieces(p.UID), pieces(p.GID))
 		return err
