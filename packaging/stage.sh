@@ -80,7 +80,6 @@ else
 	for file in packaging/proxy/*; do
 		put 0644 "$file" "$prefix/share/doc/clawjail/examples/$(basename "$file")"
 	done
-	put 0644 packaging/apparmor/clawjail-browser "$prefix/share/doc/clawjail/examples/apparmor-clawjail-browser"
 	find examples -type f | LC_ALL=C sort | while read -r file; do
 		put "$([ -x "$file" ] && echo 0755 || echo 0644)" "$file" "$prefix/share/doc/clawjail/$file"
 	done

@@ -99,7 +99,7 @@ clawbots:
 			if err != nil {
 				t.Fatal(err)
 			}
-			profile := jail.ProfileFor(specOf(a), jail.Lease{UID: jail.AgentUID})
+			profile := docker.ProfileFor(specOf(a), jail.Lease{UID: jail.AgentUID})
 			diff, err := docker.Differences(t.Context(), proc, profile, jail.Lease{Addr: netip.MustParseAddr(c.address())})
 			if err != nil {
 				t.Fatal(err)

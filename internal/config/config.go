@@ -55,6 +55,8 @@ type Config struct {
 	Storage Storage
 	// ZFSDataset is the dataset beneath which templates and clones are, for storage zfs: zroot/clawjail.
 	ZFSDataset string
+	// AppArmor says whether jails on Linux have profiles of AppArmor.
+	AppArmor AppArmor
 	// ExtraCA are files of certificates (PEM) that the browsers in jails trust besides the public ones.
 	ExtraCA []string
 
@@ -203,6 +205,16 @@ type Login struct {
 	Selector string
 }
 
+// AppArmor says when jails have profiles of AppArmor. Where they have them, no jail starts without.
+type AppArmor string
+
+// Auto is where the host has AppArmor and its parser; with Required the host daemon does not start elsewhere.
+const (
+	AppArmorAuto     AppArmor = "auto"
+	AppArmorRequired AppArmor = "required"
+	AppArmorOff      AppArmor = "off"
+)
+
 // Storage is how clones are made.
 type Storage string
 
@@ -333,14 +345,15 @@ func (e Environment) Default() Config {
 // base has every default that does not depend on where clawjail runs.
 func base() Config {
 	return Config{
-		User:    "clawjail",
-		Listen:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 18780),
-		UIDBase: 1879100000, // the ids that systemd gives to containers end at 1879048191
-		Runtime: "auto",
-		Storage: StorageAuto,
-		Grants:  Grants{TTL: 10 * time.Minute, MaxTTL: 24 * time.Hour},
-		Audit:   Audit{Keep: 365 * 24 * time.Hour},
-		Gateway: Gateway{Port: 3000, Placement: PlacementHost, Relay: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 18793)},
+		User:     "clawjail",
+		Listen:   netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 18780),
+		UIDBase:  1879100000, // the ids that systemd gives to containers end at 1879048191
+		Runtime:  "auto",
+		Storage:  StorageAuto,
+		AppArmor: AppArmorAuto,
+		Grants:   Grants{TTL: 10 * time.Minute, MaxTTL: 24 * time.Hour},
+		Audit:    Audit{Keep: 365 * 24 * time.Hour},
+		Gateway:  Gateway{Port: 3000, Placement: PlacementHost, Relay: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 18793)},
 		Sessions: Sessions{
 			Max: 64, TTL: 30 * time.Minute, MaxTTL: 8 * time.Hour, Idle: 10 * time.Minute, WallClock: 9 * time.Hour,
 		},

@@ -146,6 +146,7 @@ subnet: 10.90.0.0/18
 uid_base: 200000
 runtime: /opt/runc
 storage: btrfs
+apparmor: off
 extra_ca: [/a.pem, /b.pem]
 gateway: {port: 3001, placement: container, relay: 10.9.0.1:77, relay_to: "h:78", private_destinations: [{host: a.example, address: 10.0.0.1, ports: [80, 443]}]}
 sessions: {max: 7, ttl: 1m, max_ttl: 2m, idle: 3m, wall_clock: 1h30m}
@@ -181,6 +182,7 @@ log: {level: debug, format: json}
 		UIDBase:     200000,
 		Runtime:     "/opt/runc",
 		Storage:     StorageBtrfs,
+		AppArmor:    AppArmorOff,
 		ExtraCA:     []string{"/a.pem", "/b.pem"},
 		Gateway: Gateway{Port: 3001, Placement: PlacementContainer, Relay: netip.MustParseAddrPort("10.9.0.1:77"), RelayTo: "h:78", PrivateDestinations: []PrivateDestination{
 			{Host: "a.example", Address: netip.MustParseAddr("10.0.0.1"), Ports: []uint16{80, 443}},

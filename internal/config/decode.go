@@ -40,6 +40,7 @@ func (c *Config) decode(m *yamldoc.Map) {
 	m.Value("runtime", text(&c.Runtime))
 	m.Value("storage", word(&c.Storage, StorageAuto, StorageOverlay, StorageBtrfs, StorageZFS))
 	m.Value("zfs_dataset", text(&c.ZFSDataset))
+	m.Value("apparmor", word(&c.AppArmor, AppArmorAuto, AppArmorRequired, AppArmorOff))
 	m.Values("extra_ca", texts(&c.ExtraCA))
 	m.Map("vault", func(m *yamldoc.Map) { m.Value("key_file", text(&c.Vault.KeyFile)) })
 	m.Map("grants", func(m *yamldoc.Map) {

@@ -46,6 +46,7 @@ func (c Config) Validate() error {
 	c.HostBrowser.validate(v)
 	c.Console.validate(v)
 	c.validateStorage(v)
+	oneOf(v, "apparmor", c.AppArmor, AppArmorAuto, AppArmorRequired, AppArmorOff)
 	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf(v, "log.format", c.Log.Format, "text", "json")
 	return v.Err()

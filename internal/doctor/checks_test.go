@@ -129,11 +129,51 @@ func takenAway() []struct {
 		{"user_namespaces", "it", namespaces("", ""), Fail, "says no", "forbids"},
 		{"user_namespaces", "it by number", namespaces("user/max_user_namespaces", "0\n"), Fail, "says no", "user.max_user_namespaces"},
 		{"user_namespaces", "it by Debian's setting", namespaces("kernel/unprivileged_userns_clone", "0\n"), Fail, "says no", "unprivileged_userns_clone=1"},
-		{"user_namespaces", "it by AppArmor", namespaces("kernel/apparmor_restrict_unprivileged_userns", "1\n"), Fail, "says no", "packaging/apparmor/clawjail-browser"},
-		{"user_namespaces", "it by AppArmor, with the profile", func(f *fake) {
+		{"user_namespaces", "it by AppArmor", namespaces("kernel/apparmor_restrict_unprivileged_userns", "1\n"), Fail, "says no", "sudo apt install apparmor"},
+		{"user_namespaces", "it by AppArmor, where jails have a profile", func(f *fake) {
 			namespaces("kernel/apparmor_restrict_unprivileged_userns", "1\n")(f)
-			f.write("sys/kernel/security/apparmor/profiles", "docker-default (enforce)\nclawjail-browser (unconfined)\n")
-		}, OK, "profile clawjail-browser", ""},
+			f.appArmor()
+		}, OK, "browsers' jails have one that allows them", ""},
+		{"user_namespaces", "it by AppArmor, where jails do without", func(f *fake) {
+			namespaces("kernel/apparmor_restrict_unprivileged_userns", "1\n")(f)
+			f.appArmor()
+			f.Config.AppArmor = config.AppArmorOff
+		}, Fail, "says no", "apparmor: auto"},
+		{"apparmor", "AppArmor", func(*fake) {}, OK, "no AppArmor that is on", ""},
+		{"apparmor", "AppArmor, which is required", func(f *fake) { f.Config.AppArmor = config.AppArmorRequired }, Fail, "it is required", "apparmor=1"},
+		{"apparmor", "nothing", (*fake).appArmor, OK, "jails run under profiles", ""},
+		{"apparmor", "the wish for it", func(f *fake) {
+			f.appArmor()
+			f.Config.AppArmor = config.AppArmorOff
+		}, Warn, "made without a profile", "apparmor: auto"},
+		{"apparmor", "the parser", func(f *fake) {
+			f.appArmor()
+			f.remove("usr/sbin/apparmor_parser")
+		}, Warn, "its parser is not installed", "apt install apparmor"},
+		{"apparmor", "the file system of the kernel", func(f *fake) {
+			f.appArmor()
+			f.remove("sys/kernel/security/apparmor/profiles")
+		}, Warn, "cannot be seen", "mount -t securityfs"},
+		{"apparmor", "the host daemon", func(f *fake) {
+			f.appArmor()
+			f.noDaemon()
+		}, OK, "when it starts", ""},
+		{"apparmor", "a host daemon that loads profiles", func(f *fake) {
+			f.appArmor()
+			f.Daemon = func(context.Context) (hostd.Info, error) { return hostd.Info{Installation: "k3x9"}, nil }
+		}, Warn, "has started without it", "systemctl restart clawjail-hostd"},
+		{"apparmor", "a profile", func(f *fake) {
+			f.appArmor()
+			f.write("sys/kernel/security/apparmor/profiles", "clawjail-k3x9-browser (enforce)\nclawjail-other-agent (enforce)\n")
+		}, Fail, "profile clawjail-k3x9-agent, and no jail starts", "systemctl restart clawjail-hostd"},
+		{"apparmor", "a profile that is enforced", func(f *fake) {
+			f.appArmor()
+			f.write("sys/kernel/security/apparmor/profiles", "clawjail-k3x9-browser (complain)\nclawjail-k3x9-agent (enforce)\n")
+		}, Fail, "profile clawjail-k3x9-browser, and no jail starts", "systemctl restart clawjail-hostd"},
+		{"apparmor", "the profile of a jail", func(f *fake) {
+			f.appArmor()
+			f.write("proc/17/attr/current", "unconfined\n")
+		}, Warn, "1 processes of older ones", "agent restart"},
 		{"subnet", "a free network", func(f *fake) {
 			f.Subnet = func(context.Context, jail.Installation, netip.Prefix) (netip.Prefix, error) {
 				return netip.Prefix{}, problem.New(problem.BadConfig, "set subnet", "10.213.0.0/20 overlaps a route")

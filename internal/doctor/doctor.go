@@ -125,6 +125,7 @@ func table() []check {
 		{"unix_sockets", true, unixSockets},
 		{"cgroups", false, cgroups},
 		{"seccomp", false, seccomp},
+		{"apparmor", true, appArmor},
 		{"user_namespaces", false, userNamespaces},
 		{"subnet", false, subnet},
 		{"gateway_port", true, gatewayPort},

@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -150,6 +151,20 @@ func (f *fake) link(at, to string) {
 func (f *fake) engine(e docker.Engine, err error) {
 	f.write("var/run/docker.sock", "")
 	f.Engine = func(context.Context) (docker.Engine, error) { return e, err }
+}
+
+// appArmor makes it a host with AppArmor, whose host daemon has loaded the profiles, and with a jail.
+func (f *fake) appArmor() {
+	f.install()
+	f.write("sys/module/apparmor/parameters/enabled", "Y\n")
+	f.write("sys/kernel/security/apparmor/profiles", "docker-default (enforce)\nclawjail-k3x9-browser (enforce)\nclawjail-k3x9-agent (enforce)\n")
+	f.write("usr/sbin/apparmor_parser", "")
+	f.write("proc/17/attr/current", "clawjail-k3x9-agent (enforce)\n")
+	f.write("proc/18/attr/current", "unconfined\n")
+	f.things = []inventory.Thing{{Kind: "process", ID: fmt.Sprintf("17 sh uid %d", f.Config.UIDBase+3)}, {Kind: "process", ID: "18 crun uid 0"}}
+	f.Daemon = func(context.Context) (hostd.Info, error) {
+		return hostd.Info{Installation: "k3x9", AppArmor: true}, nil
+	}
 }
 
 func (f *fake) install() {

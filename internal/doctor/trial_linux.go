@@ -118,6 +118,10 @@ func (t *trial) wire() {
 		if err != nil {
 			return nil, err
 		}
+		o.AppArmor, err = linux.LoadAppArmor(t.ctx, linux.AppArmorOptions{Installation: t.id, Mode: string(t.c.AppArmor), Root: "/", Log: t.log})
+		if err != nil {
+			return nil, err
+		}
 		return linux.NewRuntime(o, limiter)
 	}
 	t.network.open = func() (*linux.Network, error) {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -128,11 +129,10 @@ func userNamespaces(ctx context.Context, e *exam) Result {
 	case facts["kernel.unprivileged_userns_clone"] == 0:
 		return r.hint("sudo sysctl -w kernel.unprivileged_userns_clone=1, and the same line in /etc/sysctl.d to keep it")
 	case facts[restrict] != nil && facts[restrict] != 0:
-		if strings.Contains("\n"+e.setting("sys/kernel/security/apparmor/profiles"), "\nclawjail-browser (") {
-			return fine("AppArmor keeps user namespaces from programs without a profile; the profile clawjail-browser is loaded").facts(facts)
+		if e.Config.AppArmor != config.AppArmorOff && e.appArmorLacks() == "" {
+			return fine("AppArmor keeps user namespaces from programs without a profile, and browsers' jails have one that allows them").facts(facts)
 		}
-		return r.hint("load the profile of packaging/apparmor: sudo cp packaging/apparmor/clawjail-browser /etc/apparmor.d/ && " +
-			"sudo apparmor_parser -r /etc/apparmor.d/clawjail-browser")
+		return r.hint("give jails a profile that allows them: sudo apt install apparmor, set apparmor: auto, and start the host daemon again")
 	}
 	return r.hint("this host, or the container or service around this process, forbids user namespaces")
 }

@@ -104,7 +104,7 @@ func (t *trial) lifecycle(ctx context.Context) (*jail.Lifecycle, error) {
 	}
 	return jail.NewLifecycle(ctx, jail.Options{
 		Installation: t.id, Pool: pool, Journal: noJournal{}, Log: t.log,
-		Parts: jail.Parts{Storage: storage, Network: network, Firewall: firewall, Runtime: runtime, Limiter: limiter, Means: jail.AllMeans()},
+		Parts: jail.Parts{Storage: storage, Network: network, Firewall: firewall, Runtime: runtime, Limiter: limiter, Means: runtime.Means()},
 	})
 }
 

@@ -42,6 +42,9 @@ func (t *trial) undoAll(ctx context.Context) error {
 	if r, ok := t.runtime.end(); ok {
 		note(r.Close())
 	}
+	if t.id != "" {
+		note(linux.UnloadAppArmor("/", t.id))
+	}
 	if l, ok := t.limiter.end(); ok {
 		note(l.Uninstall(ctx))
 	}

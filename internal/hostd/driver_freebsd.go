@@ -17,6 +17,9 @@ import (
 
 // Assemble makes this host's driver out of its five parts.
 func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (Parts, error) {
+	if c.AppArmor == config.AppArmorRequired {
+		return Parts{}, problem.New(problem.BadConfig, "leave apparmor out, or set it to auto", "apparmor is required, and FreeBSD has none")
+	}
 	o, err := optionsOf(c, id, pool, log)
 	if err != nil {
 		return Parts{}, err

@@ -27,6 +27,9 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 		Storage: string(c.Storage), ZFSDataset: c.ZFSDataset, Runtime: c.Runtime, Gateway: pool.Gateway(), Log: log,
 		WorkspaceRoots: c.Agents.WorkspaceRoots, JailRoots: c.Agents.JailRoots, StageDir: os.Getenv(stageDirVariable),
 	}
+	if o.AppArmor, err = linux.LoadAppArmor(ctx, linux.AppArmorOptions{Installation: id, Mode: string(c.AppArmor), Root: "/", Log: log}); err != nil {
+		return Parts{}, err
+	}
 	var closers []func(context.Context) error
 	closeAll := func(ctx context.Context) error {
 		var errs []error
@@ -71,7 +74,7 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 	}
 	closeOf(firewall.Close)
 	return Parts{
-		Parts: jail.Parts{Storage: storage, Network: network, Firewall: firewall, Runtime: runtime, Limiter: limiter, Means: jail.AllMeans()},
+		Parts: jail.Parts{Storage: storage, Network: network, Firewall: firewall, Runtime: runtime, Limiter: limiter, Means: runtime.Means()},
 		Start: func(ctx context.Context) error {
 			network.Start()
 			return nil
@@ -110,7 +113,7 @@ func Uninstall(ctx context.Context, c config.Config, id jail.Installation, pool 
 		return err
 	}
 	return errors.Join(firewall.Uninstall(ctx), firewall.Close(), linux.UninstallNetwork(ctx, id, c.RunDir), limiter.Uninstall(ctx),
-		linux.UninstallStorage(c.RunDir))
+		linux.UninstallStorage(c.RunDir), linux.UnloadAppArmor("/", id))
 }
 
 // Trees makes the folders that templates are built in, so that this host's storage can clone them.

@@ -79,7 +79,7 @@ func (s *server) info(ctx context.Context) (any, error) {
 	i := Info{
 		Version: s.Version, PID: os.Getpid(), Started: s.started, Installation: s.Installation,
 		Subnet: s.Pool.Subnet(), Gateway: s.Pool.Gateway(), Jails: len(all), MaxJails: s.MaxJails,
-		Unsandboxed: !s.life.Parts.Means.UserNamespaces,
+		Unsandboxed: !s.life.Parts.Means.UserNamespaces, AppArmor: s.life.Parts.Means.AppArmor,
 	}
 	if s.makers.containers != nil {
 		i.ContainerGateway = s.makers.containers.Gateway()

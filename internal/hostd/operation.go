@@ -175,6 +175,8 @@ type Info struct {
 	MaxJails int        `json:"max_jails"`
 	// Unsandboxed: browsers cannot have a sandbox of their own in the jails of this host.
 	Unsandboxed bool `json:"unsandboxed,omitempty"`
+	// AppArmor: jails are made with profiles of AppArmor, or not at all.
+	AppArmor bool `json:"apparmor,omitempty"`
 	// ContainerGateway is what Gateway is for agents in containers; it is not there while no container was asked for.
 	ContainerGateway netip.Addr `json:"container_gateway,omitzero"`
 }

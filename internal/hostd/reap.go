@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/backup/swap"
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd/console"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -31,6 +32,7 @@ func ReapWithout(ctx context.Context, o RunOptions, how jail.ReapOptions) (repor
 	if err := makeFolders(o.Config, control); err != nil {
 		return report, err
 	}
+	o.Config.AppArmor = config.AppArmorOff // jails are only ended: what profiles need is not asked for
 	err = o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) (err error) {
 		defer func() { err = errors.Join(err, parts.Close(context.WithoutCancel(ctx))) }()
 		consoles, err := console.New(console.Options{Installation: in.ID, Dir: consolesDir(o.Config), Logs: LogsDir(o.Config),

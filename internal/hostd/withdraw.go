@@ -112,6 +112,7 @@ func Withdraw(ctx context.Context, o RunOptions, how WithdrawOptions) (err error
 		}
 	}
 
+	o.Config.AppArmor = config.AppArmorOff // jails are only ended: what profiles need is not asked for
 	return o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) error {
 		if err := o.withdrawJails(ctx, in, pool, parts, journal, how); err != nil {
 			return err

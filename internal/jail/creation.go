@@ -189,12 +189,15 @@ func (l *Lifecycle) start(ctx context.Context, e *entry, m *making) error {
 // verify is what makes every other step's promise true: the jail is compared with its profile as the kernel
 // reports it, and a difference ends it.
 func (l *Lifecycle) verify(ctx context.Context, e *entry, m *making) error {
-	proc := l.snapshot(e).Process
-	seen, err := l.Parts.Runtime.Observe(ctx, m.place, proc)
+	return l.confined(ctx, m.place, l.snapshot(e).Process)
+}
+
+func (l *Lifecycle) confined(ctx context.Context, place Placement, proc Process) error {
+	seen, err := l.Parts.Runtime.Observe(ctx, place, proc)
 	if err != nil {
 		return err
 	}
-	if diff := m.place.Profile.Compare(seen); len(diff) > 0 {
+	if diff := place.Profile.Compare(seen); len(diff) > 0 {
 		return problem.New(problem.JailUnconfined, "`clawjail doctor` shows what this host can enforce",
 			"the jail is not confined as declared: %s", strings.Join(diff, "; "))
 	}

@@ -170,6 +170,12 @@ func (l *Lifecycle) Admit(ctx context.Context, name Name) error {
 		return problem.New(problem.Conflict, "open a new session", "jail %s is %s and cannot be admitted to the gateway", name, r.State)
 	}
 	l.Barrier(StepAdmit)
+	// A warm browser may have waited for long. Where it has lost its profile of AppArmor meanwhile, nobody gets it.
+	if place := l.placement(r); place.Profile.AppArmor != "" {
+		if err := l.confined(ctx, place, r.Process); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return fmt.Errorf("admit jail %s: %w", name, err)
+		}
+	}
 	if err := l.Parts.Firewall.Add(ctx, r.Spec.Kind.Table(), r.Lease); err != nil {
 		return fmt.Errorf("admit jail %s: %w", name, err)
 	}
@@ -236,9 +242,11 @@ func (l *Lifecycle) profile(s Spec, lease Lease) Profile {
 	return ProfileFor(s, lease).With(l.Parts.Means)
 }
 
-// profileOf is how a jail was confined when it was made, by this version or an earlier one.
+// profileOf is how a jail was confined when it was made, by this version or an earlier one, and with the AppArmor of then.
 func (l *Lifecycle) profileOf(r Record) Profile {
-	p := l.profile(r.Spec, r.Lease)
+	means := l.Parts.Means
+	means.AppArmor = r.AppArmor
+	p := ProfileFor(r.Spec, r.Lease).With(means)
 	if r.Spec.Kind == KindAgent && !r.OwnUser {
 		p = p.SharedUser()
 	}
@@ -255,7 +263,11 @@ func (l *Lifecycle) running(name Name) (Placement, Process, error) {
 	if r.Exit != nil || r.State != StateStarted && r.State != StateReady {
 		return Placement{}, Process{}, problem.New(problem.Conflict, "start it first", "jail %s does not run", name)
 	}
-	return Placement{Name: r.Name, Spec: r.Spec, Lease: r.Lease, Profile: l.profileOf(r), Root: r.Root, NetNS: r.NetNS}, r.Process, nil
+	return l.placement(r), r.Process, nil
+}
+
+func (l *Lifecycle) placement(r Record) Placement {
+	return Placement{Name: r.Name, Spec: r.Spec, Lease: r.Lease, Profile: l.profileOf(r), Root: r.Root, NetNS: r.NetNS}
 }
 
 // Wait blocks until the jail's program has ended.
@@ -373,7 +385,7 @@ func (l *Lifecycle) enter(owner string, spec Spec, lease Lease) (*entry, error) 
 		}
 		now := l.Now()
 		e := newEntry(Record{Version: recordVersion, Name: name, State: StateReserved, Owner: owner, Spec: spec,
-			Lease: lease, OwnUser: l.Parts.Means.OwnUsers, Created: now, Deadline: now.Add(spec.Limits.WallClock)})
+			Lease: lease, OwnUser: l.Parts.Means.OwnUsers, AppArmor: l.Parts.Means.AppArmor, Created: now, Deadline: now.Add(spec.Limits.WallClock)})
 		e.working <- struct{}{}
 		e.active = true
 		l.jails[name] = e

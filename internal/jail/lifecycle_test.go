@@ -283,6 +283,7 @@ func TestAJailThatIsNotConfinedAsDeclaredNeverStarts(t *testing.T) {
 		"capability":     func(o *jail.Observed) { o.Capabilities = []string{"CAP_NET_RAW"} },
 		"no_new_privs":   func(o *jail.Observed) { o.NoNewPrivileges = false },
 		"seccomp":        func(o *jail.Observed) { o.SeccompFilter = false },
+		"AppArmor":       func(o *jail.Observed) { o.AppArmor = "unconfined" },
 		"root":           func(o *jail.Observed) { o.ReadOnlyRoot = false },
 		"namespaces":     func(o *jail.Observed) { o.SharedNamespaces = []string{"net"} },
 		"pivot_root":     func(o *jail.Observed) { o.NotPivoted = true },

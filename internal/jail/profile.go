@@ -17,6 +17,7 @@ type Profile struct {
 	NoNewPrivileges bool
 	ReadOnlyRoot    bool
 	Seccomp         SeccompProfile
+	AppArmor        AppArmorProfile // empty where the host has no AppArmor, or is told to do without
 	Tmpfs           []Tmpfs
 	Binds           []Bind
 	Limits          Limits
@@ -43,6 +44,24 @@ const (
 	// SeccompShared is SeccompAgent without UNIX sockets that could have an address.
 	SeccompShared SeccompProfile = "shared"
 )
+
+// AppArmorProfile names one of the profiles of AppArmor.
+type AppArmorProfile string
+
+const (
+	// AppArmorBrowser allows what Chromium's own sandbox is built from: user namespaces, and three capabilities in them.
+	AppArmorBrowser AppArmorProfile = "browser"
+	// AppArmorAgent allows neither.
+	AppArmorAgent AppArmorProfile = "agent"
+)
+
+// AppArmorProfiles lists them.
+func AppArmorProfiles() []AppArmorProfile { return []AppArmorProfile{AppArmorBrowser, AppArmorAgent} }
+
+// Name is what the kernel calls an installation's own. Two installations can be of different versions.
+func (a AppArmorProfile) Name(id Installation) string {
+	return "clawjail-" + string(id) + "-" + string(a)
+}
 
 // Tmpfs is a writable memory file system in a jail.
 type Tmpfs struct {
@@ -83,6 +102,7 @@ func ProfileFor(s Spec, l Lease) Profile {
 		NoNewPrivileges: true,
 		ReadOnlyRoot:    true,
 		Seccomp:         SeccompBrowser,
+		AppArmor:        AppArmorBrowser,
 		Limits:          s.Limits,
 		Tmpfs: []Tmpfs{
 			{Path: "/tmp", Size: s.Limits.Disk, Mode: 0o1777, NoExec: true},
@@ -91,7 +111,7 @@ func ProfileFor(s Spec, l Lease) Profile {
 		},
 	}
 	if s.Kind == KindAgent {
-		p.UID, p.GID = AgentUID, AgentUID
+		p.UID, p.GID, p.AppArmor = AgentUID, AgentUID, AppArmorAgent
 		// A socket with a path connects whoever sees the file, past the gateway, and passes descriptors on. In a jail without
 		// folders of the host only its own programs do; its root is a clone, in which the files of others are other files.
 		p.Seccomp = SeccompShared
@@ -119,6 +139,8 @@ func ProfileFor(s Spec, l Lease) Profile {
 type Means struct {
 	// Seccomp is a filter of system calls for each jail.
 	Seccomp bool
+	// AppArmor is a profile of AppArmor for each jail. It depends on the host.
+	AppArmor bool
 	// SharedMemoryFolder is /dev/shm. Elsewhere shared memory is the kernel's, and counts against the limit of memory.
 	SharedMemoryFolder bool
 	// UserNamespaces are what a browser builds its own sandbox for its pages from. Without them the jail is the only wall.
@@ -127,15 +149,18 @@ type Means struct {
 	OwnUsers bool
 }
 
-// AllMeans are those of Linux.
+// AllMeans are those of Linux on a host with AppArmor.
 func AllMeans() Means {
-	return Means{Seccomp: true, SharedMemoryFolder: true, UserNamespaces: true, OwnUsers: true}
+	return Means{Seccomp: true, AppArmor: true, SharedMemoryFolder: true, UserNamespaces: true, OwnUsers: true}
 }
 
 // With is the profile as a substrate with these means confines.
 func (p Profile) With(m Means) Profile {
 	if !m.Seccomp {
 		p.Seccomp = ""
+	}
+	if !m.AppArmor {
+		p.AppArmor = ""
 	}
 	if !m.SharedMemoryFolder {
 		p.Tmpfs = slices.DeleteFunc(slices.Clone(p.Tmpfs), func(t Tmpfs) bool { return t.Path == "/dev/shm" })
@@ -173,7 +198,9 @@ type Observed struct {
 	Capabilities    []string // union of all five sets
 	NoNewPrivileges bool
 	SeccompFilter   bool
-	ReadOnlyRoot    bool
+	// AppArmor is the profile, when it is enforced, or else what the kernel says instead.
+	AppArmor     AppArmorProfile
+	ReadOnlyRoot bool
 	// SharedNamespaces are the kinds of namespaces that the jail has in common with the host.
 	SharedNamespaces []string
 	Tmpfs            []Tmpfs // Owned is not read back
@@ -231,6 +258,9 @@ func (p Profile) Compare(o Observed) []string {
 	}
 	if p.Seccomp != "" && !o.SeccompFilter {
 		say("no seccomp filter is active")
+	}
+	if p.AppArmor != "" && o.AppArmor != p.AppArmor {
+		say("the AppArmor profile is %q, declared %q", o.AppArmor, p.AppArmor)
 	}
 	if p.ReadOnlyRoot && !o.ReadOnlyRoot {
 		say("the root file system is writable")

@@ -30,7 +30,9 @@ type Record struct {
 	Spec    Spec   `json:"spec"`
 	Lease   Lease  `json:"lease"`
 	// OwnUser is missing of agents that an earlier version started: their user is the same one on the host.
-	OwnUser  bool      `json:"own_user,omitempty"`
+	OwnUser bool `json:"own_user,omitempty"`
+	// AppArmor is missing of jails that were started without a profile of AppArmor.
+	AppArmor bool      `json:"apparmor,omitempty"`
 	Process  Process   `json:"process"`
 	Root     string    `json:"root,omitempty"`
 	NetNS    string    `json:"netns,omitempty"`

@@ -140,6 +140,7 @@ func (r *run) settings() (string, error) {
 	return fmt.Sprintf(`extra_ca: [%s]
 storage: %s
 runtime: %s
+apparmor: %s
 warm_pool:
   size: 0
 gateway:
@@ -147,7 +148,7 @@ gateway:
     - host: %s
       address: 127.0.0.1
       ports: [%d]
-`, ca, r.Config.Storage, r.Config.Runtime, website.Host, r.site.Port), nil
+`, ca, r.Config.Storage, r.Config.Runtime, r.Config.AppArmor, website.Host, r.site.Port), nil
 }
 
 func (r *run) cycles(ctx context.Context, inst *instance.Instance) error {

@@ -93,7 +93,7 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 		return nil, err
 	}
 	r := d.snapshot(e)
-	m := &making{name: r.Name, spec: spec, argv: argv, lease: r.Lease, profile: profileFor(spec, r.Lease), network: n,
+	m := &making{name: r.Name, spec: spec, argv: argv, lease: r.Lease, profile: ProfileFor(spec, r.Lease), network: n,
 		bridge: n.subnet.Addr().Next(), gateway: d.Gateway(), deliver: deliver}
 	defer func() {
 		if err == nil {

@@ -76,7 +76,7 @@ func (d *Driver) image(ctx context.Context, spec jail.Spec) (argv []string, err 
 	if got.Config == nil {
 		return argv, nil
 	}
-	declared := profileFor(spec, jail.Lease{})
+	declared := ProfileFor(spec, jail.Lease{})
 	for volume := range got.Config.Volumes {
 		if !slices.ContainsFunc(declared.Binds, func(b jail.Bind) bool { return b.Path == volume }) &&
 			!slices.ContainsFunc(declared.Tmpfs, func(t jail.Tmpfs) bool { return t.Path == volume }) {

@@ -40,7 +40,7 @@ func (d *Driver) Exec(ctx context.Context, name jail.Name, p jail.Program, stdio
 	if err != nil {
 		return nil, err
 	}
-	profile := profileFor(r.Spec, r.Lease)
+	profile := ProfileFor(r.Spec, r.Lease)
 	dir := p.Dir
 	if dir == "" {
 		dir = r.Spec.Kind.Home()

@@ -52,6 +52,12 @@ func networkDifferences(proc jail.Process, lease jail.Lease) ([]string, error) {
 	return diff, err
 }
 
-// profileFor is how a container is confined. An engine gives no container a user namespace of its own: all of an engine's
+// ProfileFor is how a container is confined. An engine gives no container a user namespace of its own: all of an engine's
 // have that of its configuration, or the host's.
-func profileFor(s jail.Spec, l jail.Lease) jail.Profile { return jail.ProfileFor(s, l).SharedUser() }
+//
+// An engine has a profile of AppArmor of its own for its containers.
+func ProfileFor(s jail.Spec, l jail.Lease) jail.Profile {
+	means := jail.AllMeans()
+	means.AppArmor, means.OwnUsers = false, false
+	return jail.ProfileFor(s, l).With(means)
+}

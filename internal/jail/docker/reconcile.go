@@ -206,7 +206,7 @@ func (d *Driver) strayed(ctx context.Context, there map[jail.Name]container.Summ
 			continue
 		}
 		// Its limits can be changed while it runs, and so can its mounts by who is root.
-		diff, err := Differences(ctx, r.Process, profileFor(r.Spec, r.Lease), r.Lease)
+		diff, err := Differences(ctx, r.Process, ProfileFor(r.Spec, r.Lease), r.Lease)
 		if err == nil && len(diff) > 0 {
 			out[r.Name] = "it is not confined any more as declared: " + strings.Join(diff, "; ")
 		}

@@ -349,8 +349,8 @@ func (r runtime) Begin(context.Context, jail.Placement, jail.Process) error {
 func Confined(p jail.Profile) jail.Observed {
 	return jail.Observed{
 		UIDs: []uint32{p.Host, p.Host, p.Host, p.Host}, GIDs: []uint32{p.Host, p.Host, p.Host, p.Host},
-		InsideUID: p.UID, InsideGID: p.GID, NamespaceOwner: p.Host,
-		NoNewPrivileges: p.NoNewPrivileges, SeccompFilter: true, ReadOnlyRoot: p.ReadOnlyRoot,
+		InsideUID: p.UID, InsideGID: p.GID, NamespaceOwner: p.NamespaceOwner(),
+		NoNewPrivileges: p.NoNewPrivileges, SeccompFilter: true, AppArmor: p.AppArmor, ReadOnlyRoot: p.ReadOnlyRoot,
 		Tmpfs: slices.Clone(p.Tmpfs), Binds: slices.Clone(p.Binds), Memory: p.Limits.Memory, MilliCPU: p.Limits.MilliCPU,
 		Tasks: p.Limits.Tasks, Files: p.Limits.Files,
 	}

@@ -88,7 +88,7 @@ func (h *testHost) makeAgent(spec jail.Spec, number int) (p jail.Placement, err 
 	if p.Name, err = jail.NewName(spec.Kind, h.o.Installation, number); err != nil {
 		return p, err
 	}
-	p.Profile = jail.ProfileFor(spec, p.Lease)
+	p.Profile = jail.ProfileFor(spec, p.Lease).With(h.runtime.Means())
 	if p.Root, err = h.storage.Clone(ctx, p.Name, spec); err != nil {
 		return p, err
 	}

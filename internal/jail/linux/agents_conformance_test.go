@@ -33,7 +33,7 @@ func agentsConform(t *testing.T, runtime string) {
 	answerTCP(t, "0.0.0.0:8080")
 	life, err := jail.NewLifecycle(t.Context(), jail.Options{
 		Installation: h.o.Installation, Pool: i.pool, Log: h.o.Log,
-		Parts:   jail.Parts{Storage: h.storage, Network: i.network, Firewall: i.firewall, Runtime: h.runtime, Limiter: h.limiter, Means: jail.AllMeans()},
+		Parts:   jail.Parts{Storage: h.storage, Network: i.network, Firewall: i.firewall, Runtime: h.runtime, Limiter: h.limiter, Means: h.runtime.Means()},
 		Journal: jailtest.NewMemory(jailtest.NewHost()).Options().Journal,
 	})
 	must(t, err)

@@ -60,7 +60,7 @@ type execution struct {
 
 // Exec starts a program beside the first process of a jail.
 func (r *Runtime) Exec(ctx context.Context, p jail.Placement, proc jail.Process, prog jail.Program, stdio [3]*os.File) (_ jail.Execution, err error) {
-	if err := errors.Join(r.o.check(p.Name), ctx.Err()); err != nil {
+	if err := errors.Join(r.o.check(p.Name), ctx.Err(), r.hasAppArmor(p.Profile.AppArmor)); err != nil {
 		return nil, err
 	}
 	x := &execution{r: r, name: p.Name, id: r.newID(), done: make(chan struct{})}
@@ -204,6 +204,9 @@ func (r *Runtime) joined(ctx context.Context, p jail.Placement, first, proc jail
 	var o jail.Observed
 	if err == nil {
 		err = errors.Join(pr.endFirst(), pr.identity(&o), pr.namespaces(&o), pr.resources(&o))
+	}
+	if err == nil && p.Profile.AppArmor != "" {
+		err = pr.underAppArmor(r.o.Installation, &o)
 	}
 	if err == nil {
 		o.Memory, o.MilliCPU, o.Tasks, err = r.limits.enforced(string(p.Name), proc.PID)
@@ -367,7 +370,7 @@ func (r *Runtime) process(prof jail.Profile, launch string) *specs.Process {
 		Capabilities:    &specs.LinuxCapabilities{Bounding: prof.Capabilities},
 		NoNewPrivileges: prof.NoNewPrivileges,
 		OOMScoreAdj:     &oom,
-		ApparmorProfile: r.apparmor,
+		ApparmorProfile: r.appArmor(prof.AppArmor),
 		Rlimits: []specs.POSIXRlimit{
 			{Type: "RLIMIT_NOFILE", Hard: files, Soft: files},
 			{Type: "RLIMIT_CORE", Hard: CoreLimit, Soft: CoreLimit},

@@ -112,7 +112,7 @@ func (h *testHost) place(t testing.TB, spec jail.Spec) jail.Placement {
 		t.Fatal(err)
 	}
 	p := jail.Placement{Name: name, Spec: spec, Lease: jail.Lease{Index: h.number, UID: 210_000 + uint32(h.number)}}
-	p.Profile = jail.ProfileFor(spec, p.Lease)
+	p.Profile = jail.ProfileFor(spec, p.Lease).With(h.runtime.Means())
 	t.Cleanup(func() { h.end(t, p.Name, jail.Process{}) })
 	if p.Root, err = h.storage.Clone(ctx, name, spec); err != nil {
 		t.Fatal(err)

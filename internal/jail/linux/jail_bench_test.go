@@ -60,7 +60,7 @@ func measureOne(b *testing.B, h *testHost, stage func(string, func() error)) {
 		b.Fatal(err)
 	}
 	p := jail.Placement{Name: name, Spec: spec, Lease: jail.Lease{Index: h.number, UID: 210_000}}
-	p.Profile = jail.ProfileFor(spec, p.Lease)
+	p.Profile = jail.ProfileFor(spec, p.Lease).With(h.runtime.Means())
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		b.Fatal(err)

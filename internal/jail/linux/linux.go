@@ -47,6 +47,8 @@ type Options struct {
 	// StageDir is where programs that are started in running jails find their launch.sh: an absolute path inside the jail.
 	// Default .cache/clawjail/stage in the home directory of the jail's user.
 	StageDir string
+	// AppArmor is set when LoadAppArmor has loaded the profiles: then every jail is under one of them, or does not start.
+	AppArmor bool
 	Log      *slog.Logger // default: discarded
 }
 

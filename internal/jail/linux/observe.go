@@ -42,6 +42,11 @@ func (r *Runtime) Observe(ctx context.Context, p jail.Placement, proc jail.Proce
 	if err := errors.Join(pr.identity(&o), pr.namespaces(&o), pr.files(&o, p.Profile), pr.placed(&o, p.Root), pr.resources(&o)); err != nil {
 		return fail(err)
 	}
+	if p.Profile.AppArmor != "" {
+		if err := pr.underAppArmor(r.o.Installation, &o); err != nil {
+			return fail(err)
+		}
+	}
 	if o.Memory, o.MilliCPU, o.Tasks, err = r.limits.enforced(string(p.Name), proc.PID); err != nil {
 		return fail(err)
 	}

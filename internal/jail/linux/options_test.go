@@ -4,8 +4,6 @@ package linux
 
 import (
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -30,30 +28,6 @@ func TestOptionsReportEverythingWrongAtOnce(t *testing.T) {
 	o = Options{Installation: "abcd", RunDir: "/run/x", DataDir: "/var/x", Gateway: netip.MustParseAddr("10.0.0.1")}
 	if err := o.Validate(); err != nil || o.Storage != StorageAuto || o.Runtime != RuntimeAuto || o.Templates != "/var/x/templates" || o.Log == nil {
 		t.Errorf("defaults are %+v (%v)", o, err)
-	}
-}
-
-func TestAppArmorProfileIsSetWhereItIsLoaded(t *testing.T) {
-	root := t.TempDir()
-	enabled := filepath.Join(root, "sys/module/apparmor/parameters/enabled")
-	loaded := filepath.Join(root, "sys/kernel/security/apparmor/profiles")
-	for _, f := range []string{enabled, loaded} {
-		must(t, os.MkdirAll(filepath.Dir(f), 0o755))
-	}
-	for _, tt := range []struct{ enabled, loaded, want string }{
-		{"Y\n", "docker-default (enforce)\nclawjail-browser (enforce)\n", AppArmorProfile},
-		{"Y\n", "clawjail-browser-old (enforce)\n", ""},
-		{"Y\n", "", ""},
-		{"N\n", "clawjail-browser (enforce)\n", ""},
-	} {
-		must(t, os.WriteFile(enabled, []byte(tt.enabled), 0o644))
-		must(t, os.WriteFile(loaded, []byte(tt.loaded), 0o644))
-		if got := appArmorProfile(root); got != tt.want {
-			t.Errorf("enabled %q, loaded %q: %q", tt.enabled, tt.loaded, got)
-		}
-	}
-	if got := appArmorProfile(t.TempDir()); got != "" {
-		t.Errorf("without AppArmor: %q", got)
 	}
 }
 

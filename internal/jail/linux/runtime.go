@@ -34,7 +34,7 @@ type Runtime struct {
 	bundles  *beneath.Folder
 	state    *beneath.Folder
 	filters  map[jail.SeccompProfile]*specs.LinuxSeccomp
-	apparmor string            // the profile of jails, where AppArmor has it
+	hostRoot string            // in which AppArmor's files are looked for
 	amend    func(*specs.Spec) // tests take a control away with it
 	// Of programs that join a jail: the names of what is staged, and what tests take away.
 	newID     func() string
@@ -70,7 +70,7 @@ func NewRuntime(o Options, limits *Limiter) (_ *Runtime, err error) {
 	}
 	r := &Runtime{o: o, limits: limits, children: map[jail.Name]*child{}, starting: map[jail.Name]bool{}, running: map[int]bool{},
 		execs: map[*execution]bool{}, newID: newStageID, now: time.Now,
-		filters: map[jail.SeccompProfile]*specs.LinuxSeccomp{}, apparmor: appArmorProfile("/")}
+		filters: map[jail.SeccompProfile]*specs.LinuxSeccomp{}, hostRoot: "/"}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("prepare the runtime: %w", jail.Shortage(err)), r.Close())
@@ -112,9 +112,32 @@ func (r *Runtime) Close() error {
 	return errors.Join(errs...)
 }
 
+// Means are what jails are confined with on this host.
+func (r *Runtime) Means() jail.Means {
+	m := jail.AllMeans()
+	m.AppArmor = r.o.AppArmor
+	return m
+}
+
+// appArmor is the name of a profile in the kernel, nothing for none.
+func (r *Runtime) appArmor(p jail.AppArmorProfile) string {
+	if p == "" {
+		return ""
+	}
+	return p.Name(r.o.Installation)
+}
+
+// hasAppArmor refuses a jail whose profile the kernel does not enforce now: no runtime says so in words.
+func (r *Runtime) hasAppArmor(p jail.AppArmorProfile) error {
+	if p == "" {
+		return nil
+	}
+	return appArmorHas(r.hostRoot, r.o.Installation, p)
+}
+
 // Start stages and starts the jail's program.
 func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File) (_ jail.Process, err error) {
-	if err := errors.Join(r.o.check(p.Name), ctx.Err()); err != nil {
+	if err := errors.Join(r.o.check(p.Name), ctx.Err(), r.hasAppArmor(p.Profile.AppArmor)); err != nil {
 		return jail.Process{}, err
 	}
 	prog, err := r.program(ctx)

@@ -168,7 +168,7 @@ func (r *Runtime) try(ctx context.Context, p *program) (err error) {
 	}
 	lim := jail.Limits{Memory: 64 << 20, MilliCPU: 1000, Tasks: 16, Disk: jail.MinDisk, SharedMemory: jail.MinDisk, Files: 64}
 	place := jail.Placement{Name: name, Root: filepath.Join(dir.Path(), rootMount),
-		Profile: jail.ProfileFor(jail.Spec{Kind: jail.KindBrowser, Limits: lim}, jail.Lease{UID: 65534})}
+		Profile: jail.ProfileFor(jail.Spec{Kind: jail.KindBrowser, Limits: lim}, jail.Lease{UID: 65534}).With(r.Means())}
 	spec, err := r.spec(place, dir.Path(), nil)
 	if err != nil {
 		return err

@@ -233,7 +233,7 @@ func TestAJailWhoseDatasetIsHeldIsGoneOnceItIsLetGo(t *testing.T) {
 	i := install(t, h.o.Installation, "10.213.0.0/20", 0)
 	life, err := jail.NewLifecycle(ctx, jail.Options{
 		Installation: h.o.Installation, Pool: i.pool, Log: h.o.Log,
-		Parts:   jail.Parts{Storage: h.storage, Network: i.network, Firewall: i.firewall, Runtime: h.runtime, Limiter: h.limiter, Means: jail.AllMeans()},
+		Parts:   jail.Parts{Storage: h.storage, Network: i.network, Firewall: i.firewall, Runtime: h.runtime, Limiter: h.limiter, Means: h.runtime.Means()},
 		Journal: jailtest.NewMemory(jailtest.NewHost()).Options().Journal,
 	})
 	must(t, err)
