@@ -22,11 +22,8 @@ func agentState(ctx context.Context, e *exam) Result {
 	}
 	const install = "sudo apt install e2fsprogs"
 	facts, err := e.State(ctx)
-	switch problem.CodeOf(err) {
-	case problem.ToolMissing:
+	if problem.CodeOf(err) == problem.ToolMissing {
 		return failed(err).hint(install)
-	case problem.Unsupported:
-		return failed(err).hint("sudo modprobe loop, and the line loop in /etc/modules-load.d/clawjail.conf to keep it")
 	}
 	if err != nil {
 		return failed(err)

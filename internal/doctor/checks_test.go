@@ -222,7 +222,7 @@ func takenAway() []struct {
 		{"sandboxed_renderer", "the sandbox", func(f *fake) { fail(&f.Renderer, errPlain) }, Fail, "says no", "user_namespaces"},
 		{"agent_state", "the tool", func(f *fake) { fail(&f.State, problem.New(problem.ToolMissing, "install it", "there is no mkfs.ext4")) }, Fail, "mkfs.ext4", "sudo apt install e2fsprogs"},
 		{"agent_state", "loop devices", func(f *fake) {
-			fail(&f.State, problem.New(problem.Unsupported, "load it", "there are no loop devices"))
+			fail(&f.State, problem.New(problem.Unsupported, "modprobe loop", "there are no loop devices"))
 		}, Fail, "loop devices", "modprobe loop"},
 		{"agent_state", "the bound", func(f *fake) { fail(&f.State, errPlain) }, Fail, "says no", ""},
 		{"agent_state", "what enlarges", func(f *fake) { f.Root = f.t.TempDir() }, Warn, "without e2fsck and resize2fs", "e2fsprogs"},

@@ -11,6 +11,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // growPause is between two listings of a set that changes.
@@ -51,6 +53,9 @@ func (r *nftReader) ask(message uint16, flags netlink.HeaderFlags, family nftabl
 func (r *nftReader) generation() (uint32, error) {
 	const genID = 1 // NFTA_GEN_ID
 	answers, err := r.ask(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil)
+	if errors.Is(err, unix.EINVAL) { // nobody takes messages of this kind
+		return 0, problem.Wrap(err, problem.Unsupported, needsTables, "this kernel has no nftables")
+	}
 	if err != nil {
 		return 0, fmt.Errorf("read the ruleset's generation: %w", err)
 	}

@@ -225,14 +225,15 @@ func (f *Firewall) repair(wrong []deviation) error {
 	}
 	if err := f.conn.Flush(); err != nil {
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) {
-			return problem.Wrap(err, problem.Unsupported,
-				"the kernel needs nf_tables for the families inet and bridge, with reject (nft_reject_inet)",
-				"the firewall's tables cannot be written")
+			return problem.Wrap(err, problem.Unsupported, needsTables, "the firewall's tables cannot be written")
 		}
 		return fmt.Errorf("write the firewall's tables: %w", err)
 	}
 	return nil
 }
+
+// needsTables is what a kernel lacks that does not know nftables, or not all of it.
+const needsTables = "the kernel needs nf_tables for the families inet and bridge, with reject (nft_reject_inet)"
 
 // members is the number of addresses in all tables.
 func (f *Firewall) members() (int, error) {

@@ -5,6 +5,7 @@ package linux
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,9 +30,9 @@ func loopDevice(image *os.File) (*os.File, error) {
 	if found != nil || err != nil {
 		return found, err
 	}
-	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	ctl, err := openDevice("/dev/loop-control", os.O_RDWR, unix.S_IFCHR, unix.Mkdev(10, 237)) // LOOP_CTRL_MINOR of linux/miscdevice.h
 	if err != nil {
-		return nil, problem.Wrap(err, problem.Unsupported, "load the kernel's module loop", "this host has no loop devices")
+		return nil, problem.Wrap(err, problem.Unsupported, "sudo modprobe loop, and the line loop in /etc/modules-load.d/clawjail.conf to keep it", "this host has no loop devices")
 	}
 	defer func() { _ = ctl.Close() }() // nothing was written to it
 	for range 256 {
@@ -43,7 +44,7 @@ func loopDevice(image *os.File) (*os.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("find a free loop device: %w", err)
 		}
-		device, err := os.OpenFile(fmt.Sprintf("/dev/loop%d", number), os.O_RDWR, 0)
+		device, err := openLoop(fmt.Sprintf("loop%d", number), os.O_RDWR)
 		if errors.Is(err, unix.ENXIO) {
 			continue // being given back at this moment
 		}
@@ -80,8 +81,7 @@ func findLoop(dev, ino uint64) (*os.File, error) {
 		return nil, err
 	}
 	for _, path := range used {
-		name := strings.Split(path, "/")[3]
-		device, err := os.Open("/dev/" + name) // for writing, its closing would be an event to udev
+		device, err := openLoop(strings.Split(path, "/")[3], os.O_RDONLY) // for writing, its closing would be an event to udev
 		if gone(err) || errors.Is(err, unix.ENXIO) {
 			continue // given back meanwhile
 		}
@@ -101,4 +101,30 @@ func findLoop(dev, ino uint64) (*os.File, error) {
 		}
 	}
 	return nil, nil
+}
+
+// openLoop opens a loop device by its name. One that is not there is fs.ErrNotExist.
+func openLoop(name string, flags int) (*os.File, error) {
+	text, err := os.ReadFile("/sys/block/" + name + "/dev")
+	if err != nil {
+		return nil, err
+	}
+	var major, minor uint32
+	if _, err := fmt.Sscanf(string(text), "%d:%d", &major, &minor); err != nil {
+		return nil, fmt.Errorf("read the number of %s: %w", name, err)
+	}
+	return openDevice("/dev/"+name, flags, unix.S_IFBLK, unix.Mkdev(major, minor))
+}
+
+// openDevice opens a device, for which it makes the file where that is missing: /dev of a container is a folder that nobody
+// fills, with the devices of its beginning alone.
+func openDevice(path string, flags int, kind uint32, number uint64) (*os.File, error) {
+	f, err := os.OpenFile(path, flags, 0)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return f, err
+	}
+	if err := unix.Mknod(path, kind|0o600, int(number)); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, &os.PathError{Op: "mknod", Path: path, Err: err}
+	}
+	return os.OpenFile(path, flags, 0)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // What a clone may be written to by the runtime before it becomes read-only: mount points and nothing else.
@@ -28,7 +29,7 @@ const cloneAttributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MO
 type overlays struct{}
 
 func (overlays) kind() string                               { return StorageOverlay }
-func (overlays) ready(context.Context) error                { return nil }
+func (overlays) ready(context.Context) error                { return readyToOverlay(unix.Fsopen) }
 func (overlays) destroy(context.Context, jail.Name) error   { return nil }
 func (overlays) list(context.Context) ([]jail.Trace, error) { return nil, nil }
 func (overlays) trees() *Trees                              { return &Trees{} }
@@ -36,6 +37,21 @@ func (overlays) close() error                               { return nil }
 
 func (overlays) clone(_ context.Context, place *beneath.Folder, _ jail.Name, t origin) error {
 	return overlay(place, t.tree)
+}
+
+// readyToOverlay looks whether the kernel has overlayfs, and loads it where it is a module. Without it a host daemon would start,
+// and no jail of it.
+func readyToOverlay(open func(fstype string, flags int) (int, error)) error {
+	fs, err := open("overlay", unix.FSOPEN_CLOEXEC)
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOSYS) {
+		return problem.Wrap(err, problem.Unsupported,
+			"sudo modprobe overlay, or a kernel with CONFIG_OVERLAY_FS; or a data_dir on btrfs with storage: btrfs",
+			"this kernel has no overlayfs, which jails' file systems are made with")
+	}
+	if err != nil {
+		return fmt.Errorf("look for overlayfs: %w", err)
+	}
+	return unix.Close(fs)
 }
 
 // overlay mounts a tmpfs at place/rw, and an overlay of the template and that tmpfs at place/root. No path is given to

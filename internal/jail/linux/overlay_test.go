@@ -4,9 +4,12 @@ package linux
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // Each kernel takes the layers of an overlay in its own way; an error that says something else is not hidden.
@@ -40,5 +43,25 @@ func TestLayersAreSetAsTheKernelTakesThem(t *testing.T) {
 				t.Errorf("set as text: %q, want %q", text, c.wantText)
 			}
 		})
+	}
+}
+
+// A host daemon whose kernel cannot make any jail's file system says so when it starts.
+func TestAKernelWithoutOverlaysIsNoticedBeforeAJailIsMade(t *testing.T) {
+	for _, answer := range []error{unix.ENODEV, unix.ENOSYS} {
+		err := readyToOverlay(func(string, int) (int, error) { return -1, answer })
+		if p, ok := problem.As(err); !ok || p.Code != problem.Unsupported || !strings.Contains(p.Hint, "modprobe overlay") {
+			t.Errorf("%v: got %v", answer, err)
+		}
+	}
+	if err := readyToOverlay(func(string, int) (int, error) { return -1, unix.EPERM }); !errors.Is(err, unix.EPERM) || problem.CodeOf(err) == problem.Unsupported {
+		t.Errorf("no permission: got %v", err)
+	}
+	asked := ""
+	if err := readyToOverlay(func(fstype string, _ int) (int, error) {
+		asked = fstype
+		return unix.Open("/", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}); err != nil || asked != "overlay" {
+		t.Errorf("a kernel that has it: asked for %q, got %v", asked, err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // A slot is one jail's place on the bridge: a network namespace and a veth pair. Its names and its hardware
@@ -157,6 +158,9 @@ func (s *slots) plug(l jail.Lease, nsfd int) (port int, err error) {
 		PeerNamespace:    netlink.NsFd(nsfd),
 	}
 	if err := s.host.LinkAdd(veth); err != nil {
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return 0, problem.Wrap(err, problem.Unsupported, "sudo modprobe veth, or a kernel with CONFIG_VETH", "this kernel has no veth interfaces")
+		}
 		return 0, fmt.Errorf("add the interface %s: %w", attrs.Name, err)
 	}
 	if err := disableIPv6(attrs.Name); err != nil {
