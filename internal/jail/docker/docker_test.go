@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"io"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -198,9 +199,46 @@ func TestTheStateOutlivesTheContainerAndGoesWhenItIsRemoved(t *testing.T) {
 	}
 }
 
+// An engine that is ended while it makes a volume leaves an empty one without labels. It is in nobody's way.
+func TestAVolumeThatTheEngineDidNotFinishIsMadeAnew(t *testing.T) {
+	h := newHost(t)
+	if _, err := h.engine.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: "hermit_state_bot"}); err != nil {
+		t.Fatal(err)
+	}
+	s := shell(jail.LifetimeOwner, `echo new > /state/kept && echo kept`)
+	j := h.start(t, s)
+	text, err := io.ReadAll(j.Stdio.Out)
+	j.Stdio.Close()
+	if err != nil || string(text) != "kept\n" {
+		t.Fatalf("it printed %q, %v", text, err)
+	}
+	h.destroy(t, j.Name)
+	got, err := h.engine.VolumeInspect(t.Context(), "hermit_state_bot", client.VolumeInspectOptions{})
+	if err != nil || got.Volume.Labels[labelAgent] != "bot" {
+		t.Errorf("the volume: %+v, %v", got.Volume, err)
+	}
+	if err := h.RemoveState(t.Context(), *s.Agent); err != nil {
+		t.Error(err)
+	}
+	// One whose agent goes meanwhile goes too.
+	if _, err := h.engine.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: "hermit_state_bot"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.RemoveState(t.Context(), *s.Agent); err != nil {
+		t.Error(err)
+	}
+	if _, err := h.engine.VolumeInspect(t.Context(), "hermit_state_bot", client.VolumeInspectOptions{}); err == nil {
+		t.Error("the volume is there still")
+	}
+}
+
 func TestAVolumeOfSomebodyElseIsNeitherUsedNorRemoved(t *testing.T) {
 	h := newHost(t)
-	if _, err := h.engine.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: "hermit_state_theirs"}); err != nil {
+	theirs, err := h.engine.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: "hermit_state_theirs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(theirs.Volume.Mountpoint, "letter"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

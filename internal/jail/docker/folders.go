@@ -14,6 +14,7 @@ import (
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/api/types/volume"
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
@@ -279,7 +280,8 @@ func (d *Driver) Token(_ context.Context, name jail.Name, token []byte) error {
 // volumeName is that of the wire contract.
 func volumeName(a jail.Agent) string { return "hermit_state_" + a.Key() }
 
-// volume looks for the volume of an agent's state. One that is somebody else's is an error.
+// volume looks for the volume of an agent's state. One that is somebody else's is an error. One that is abandoned has a
+// mountpoint, and is not there.
 func (d *Driver) volume(ctx context.Context, a jail.Agent) (mountpoint string, there bool, err error) {
 	name := volumeName(a)
 	got, err := d.engine.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
@@ -290,6 +292,9 @@ func (d *Driver) volume(ctx context.Context, a jail.Agent) (mountpoint string, t
 		return "", false, d.engineError(err)
 	}
 	if got.Volume.Labels[labelInstallation] != string(d.o.Installation) {
+		if abandoned(got.Volume) {
+			return got.Volume.Mountpoint, false, nil
+		}
 		return "", false, problem.New(problem.Conflict, "rename the agent, or remove the volume with `docker volume rm "+name+"` when nobody needs it",
 			"the volume %s was not made by this clawjail", name)
 	}
@@ -299,11 +304,29 @@ func (d *Driver) volume(ctx context.Context, a jail.Agent) (mountpoint string, t
 	return got.Volume.Mountpoint, true, nil
 }
 
+// abandoned says whether a volume is what is left when the engine is ended while it makes one: its folder is there, and
+// its labels, which the engine writes after that, are not. Nobody has anything in it.
+func abandoned(v volume.Volume) bool {
+	if len(v.Labels) > 0 || v.Driver != "local" || len(v.Options) > 0 || !filepath.IsAbs(v.Mountpoint) {
+		return false
+	}
+	held, err := os.ReadDir(v.Mountpoint)
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = os.Lstat(filepath.Dir(v.Mountpoint)) // an engine whose folders are not seen from here may have more
+	}
+	return err == nil && len(held) == 0
+}
+
 // makeVolume makes the volume where it is missing, and gives it to the jail's user.
 func (d *Driver) makeVolume(ctx context.Context, a jail.Agent) (string, error) {
 	name := volumeName(a)
 	at, there, err := d.volume(ctx, a)
 	if err == nil && !there {
+		if at != "" {
+			if err := d.removeVolume(ctx, name); err != nil {
+				return "", err
+			}
+		}
 		if _, err = d.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: map[string]string{
 			labelInstallation: string(d.o.Installation), labelTenant: a.Tenant, labelAgent: a.Name}}); err == nil {
 			at, there, err = d.volume(ctx, a)
@@ -337,10 +360,15 @@ func (d *Driver) RemoveState(ctx context.Context, a jail.Agent) error {
 		}
 	}
 	d.mu.Unlock()
-	if _, there, err := d.volume(ctx, a); err != nil || !there {
+	if at, _, err := d.volume(ctx, a); err != nil || at == "" {
 		return err
 	}
-	_, err := d.engine.VolumeRemove(ctx, volumeName(a), client.VolumeRemoveOptions{})
+	return d.removeVolume(ctx, volumeName(a))
+}
+
+// removeVolume removes one without force: a container that uses it keeps it.
+func (d *Driver) removeVolume(ctx context.Context, name string) error {
+	_, err := d.engine.VolumeRemove(ctx, name, client.VolumeRemoveOptions{})
 	if cerrdefs.IsNotFound(err) {
 		return nil
 	}
