@@ -48,7 +48,7 @@ put 0755 "$programs/clawjail" "$prefix/bin/clawjail"
 # The helper of `clawjail spawn` is not setuid: an operator who wants that mode makes it so, see docs/spawn.md.
 put 0755 "$programs/clawjail-spawn" "$prefix/libexec/clawjail-spawn"
 
-for unit in clawjail.service clawjail-hostd.service; do
+for unit in clawjail.service clawjail-hostd.service clawjail-template.service; do
 	filled=$(mktemp)
 	sed "s|^ExecStart=/usr/local/bin/|ExecStart=$prefix/bin/|" packaging/systemd/$unit >"$filled"
 	put 0644 "$filled" "$units/$unit"

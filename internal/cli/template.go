@@ -79,7 +79,7 @@ func templateInUse(ctx context.Context, c config.Config, name string) (bool, err
 
 func newTemplateBuild(p *program) *cobra.Command {
 	var options template.BuildOptions
-	var asJSON bool
+	var asJSON, ifMissing bool
 	cmd := &cobra.Command{
 		Use:   "build NAME",
 		Short: "Build a template",
@@ -92,17 +92,31 @@ func newTemplateBuild(p *program) *cobra.Command {
 			if err := template.CheckName(args[0]); err != nil {
 				return err // before root is asked for
 			}
+			if ifMissing && options.Replace {
+				return usage(cmd, "--replace and --if-missing exclude each other")
+			}
 			store, _, err := p.templates(cmd)
 			if err != nil {
 				return err
 			}
 			options.Name = args[0]
-			t, err := buildTemplate(cmd, store, options, p.now)
-			if err != nil {
-				return err
+			var t template.Template
+			if ifMissing {
+				if t, err = existing(cmd.Context(), store, options.Name); err != nil {
+					return err
+				}
+			}
+			built := t.Name == ""
+			if built {
+				if t, err = buildTemplate(cmd, store, options, p.now); err != nil {
+					return err
+				}
 			}
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), t)
+			}
+			if !built {
+				return said(cmd, "the template %s is there already", t.Name)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "built %s: %d files, %s, %s\n", t.Name, t.Files, size(t.Size), t.Digest)
 			return err
@@ -113,8 +127,22 @@ func newTemplateBuild(p *program) *cobra.Command {
 		"default), base.txz:FILE, bastille, bastille:JAIL or dir:PATH")
 	f.StringSliceVar(&options.With, "with", nil, "`extras` of a template from packages, such as node")
 	f.BoolVar(&options.Replace, "replace", false, "replace the template when there is one; the old one stays until the new one is complete")
+	f.BoolVar(&ifMissing, "if-missing", false, "do nothing when there is a template of that name, however it was built")
 	f.BoolVar(&asJSON, "json", false, "print what is known of the template")
 	return cmd
+}
+
+// existing is the template of that name, or one without a name where there is none. One that has changed since it was built is
+// there as well: the host daemon refuses to make jails of it, and nobody asked for another.
+func existing(ctx context.Context, store *template.Store, name string) (template.Template, error) {
+	t, err := store.Get(ctx, name)
+	switch problem.CodeOf(err) {
+	case problem.TemplateMissing:
+		return template.Template{}, nil
+	case problem.TemplateChanged:
+		return template.Template{Name: name}, nil
+	}
+	return t, err
 }
 
 // buildTemplate builds a template, and shows how far it is.

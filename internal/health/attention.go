@@ -206,7 +206,7 @@ func (m Machine) attention(version string) (out []Attention) {
 	}
 	if len(m.Templates) == 0 {
 		out = append(out, Attention{Code: TemplateMissing, Level: Failed, Sentence: "There is no template, so no session can be opened.",
-			Hint: "Build the one for browsers.", Command: "sudo clawjail template build browser"})
+			Hint: "Build the one for browsers. With systemd the first start does: journalctl -u clawjail-template.", Command: "sudo clawjail template build browser"})
 	}
 	for _, t := range m.Templates {
 		if t.Problem != "" {

@@ -46,16 +46,23 @@ func unit(t *testing.T, text string) map[string][]string {
 func TestUnitsSayWhatTheyMust(t *testing.T) {
 	tests := map[string]map[string]string{
 		"clawjail-hostd.service": {
-			"Service.ExecStart":        "/usr/local/bin/clawjail hostd",
-			"Service.User":             "root",
-			"Service.KillMode":         "process", // agents outlive the daemon
-			"Service.Delegate":         "yes",
-			"Service.OOMPolicy":        "continue", // what a jail's memory limit ends is not the daemon
-			"Service.RuntimeDirectory": "clawjail",
-			"Install.WantedBy":         "multi-user.target",
+			"Service.ExecStart": "/usr/local/bin/clawjail hostd",
+			"Service.User":      "root",
+			"Service.KillMode":  "process", // agents outlive the daemon
+			"Service.Delegate":  "yes",
+			"Service.OOMPolicy": "continue", // what a jail's memory limit ends is not the daemon
+			"Service.Type":      "notify",
+			"Install.WantedBy":  "multi-user.target",
+			"Unit.Wants":        "network-pre.target clawjail-template.service",
+		},
+		"clawjail-template.service": {
+			"Service.ExecStart": "/usr/local/bin/clawjail template build --if-missing browser",
+			"Service.Type":      "oneshot",
+			"Service.Restart":   "on-failure",
 		},
 		"clawjail.service": {
 			"Service.ExecStart":             "/usr/local/bin/clawjail serve",
+			"Service.Type":                  "notify",
 			"Service.User":                  "clawjail",
 			"Service.NoNewPrivileges":       "yes",
 			"Service.CapabilityBoundingSet": "",
@@ -73,6 +80,11 @@ func TestUnitsSayWhatTheyMust(t *testing.T) {
 			}
 		}
 	}
+	// systemd gives all that is in such a folder to the user of the unit at every start, and refuses the start where it cannot:
+	// what belongs to running jails cannot be given away.
+	if got := unit(t, packaging(t, "systemd", "clawjail-hostd.service"))["Service.RuntimeDirectory"]; got != nil {
+		t.Errorf("clawjail-hostd.service: RuntimeDirectory is %q; the host daemon makes the folder", got)
+	}
 	// These give a service a mount namespace of its own. The jails of a host daemon that had one would not be seen by
 	// the host, and would not be cleaned up.
 	own := regexp.MustCompile(`^Service\.(Protect|Private|Read|Inaccessible|Bind|Temporary|NoExec|MountFlags|RootDirectory)`)
@@ -88,7 +100,7 @@ func ready(t *testing.T, change func(string) string) []string {
 	t.Helper()
 	dir := t.TempDir()
 	var out []string
-	for _, name := range []string{"clawjail-hostd.service", "clawjail.service"} {
+	for _, name := range []string{"clawjail-hostd.service", "clawjail.service", "clawjail-template.service"} {
 		text := strings.ReplaceAll(packaging(t, "systemd", name), "/usr/local/bin/clawjail", "/bin/true")
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(change(text)), 0o644); err != nil {

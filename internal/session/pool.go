@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 const (
@@ -127,7 +129,7 @@ func (p *pool) run() {
 	if s.WarmPool.Size == 0 {
 		return
 	}
-	pause, failed := time.Duration(0), time.Time{}
+	pause, failed, missing := time.Duration(0), time.Time{}, false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -136,7 +138,14 @@ func (p *pool) run() {
 			return
 		}
 		next := poolCheck
+		wasMissing := missing
+		missing = problem.CodeOf(err) == problem.TemplateMissing
 		switch {
+		case missing:
+			// It may be being built, and status says that it is missing.
+			if !wasMissing {
+				s.Log.Info("the warm pool waits until its template is built", "error", err)
+			}
 		case err != nil:
 			// Said again with every try, which are rarer and rarer.
 			if s.Now().Sub(failed) > poolPeace {

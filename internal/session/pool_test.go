@@ -1,13 +1,17 @@
 package session
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 func warm(n int) func(*Options) {
@@ -312,6 +316,41 @@ func TestPoolThatCannotBeFilledTriesLessAndLess(t *testing.T) {
 		}
 		w.nothingLeft(t)
 	})
+}
+
+// Before the first template is built every look at it fails, which nobody needs to read once a minute.
+func TestPoolSaysOnceThatItsTemplateIsMissing(t *testing.T) {
+	said := func(cause error) int {
+		var log bytes.Buffer
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.failing("template", cause)
+			s, err := New(w.options(func(o *Options) {
+				warm(1)(o)
+				o.Log = slog.New(slog.NewTextHandler(&log, nil))
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Minute)
+			w.failing("template", nil)
+			time.Sleep(2 * poolCheck)
+			synctest.Wait()
+			if st := s.Status(); st.WarmReady != 1 {
+				t.Errorf("when there is one the pool is %+v", st)
+			}
+			if err := s.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		return strings.Count(log.String(), "warm pool")
+	}
+	if n := said(problem.New(problem.TemplateMissing, "build it", "there is no template")); n != 1 {
+		t.Errorf("that it is missing was said %d times in ten minutes", n)
+	}
+	if n := said(errors.New("no answer")); n < 8 {
+		t.Errorf("another failure was said %d times in ten minutes", n)
+	}
 }
 
 // A browser that answers and crashes is no reason to start browsers as fast as the machine can.

@@ -8,7 +8,7 @@ remove | 0) ;;
 esac
 
 if [ -d /run/systemd/system ]; then
-	systemctl stop clawjail.service clawjail-hostd.service >/dev/null 2>&1 || true # what runs still is found below
+	systemctl stop clawjail-template.service clawjail.service clawjail-hostd.service >/dev/null 2>&1 || true # what runs still is found below
 fi
 # With the program gone nobody could end the jails of agents, which outlive the daemon. Where this fails the package manager stops
 # before the first file, and the package stays as it is.

@@ -195,7 +195,7 @@ func TestDebianPackageIsInstalledUpgradedRemovedAndPurged(t *testing.T) {
 	if got := d.run("clawjail version; stat -c '%a %U' /usr/bin/clawjail /usr/libexec/clawjail-spawn /etc/clawjail/clawjail.yml; getent passwd clawjail"); !strings.Contains(got, "clawjail control plane") || !strings.Contains(got, "755 root\n755 root\n644 root\n") {
 		t.Errorf("after it was installed: %s", got)
 	}
-	if unit := d.run("cat /usr/lib/systemd/system/clawjail*.service"); strings.Count(unit, "ExecStart=/usr/bin/clawjail ") != 2 || strings.Contains(unit, "/usr/local") {
+	if unit := d.run("cat /usr/lib/systemd/system/clawjail*.service"); strings.Count(unit, "ExecStart=/usr/bin/clawjail ") != 3 || strings.Contains(unit, "/usr/local") {
 		t.Errorf("the units start another program:\n%s", unit)
 	}
 	if enabled := d.run("find /etc/systemd -name 'clawjail*'"); enabled != "" {
@@ -329,7 +329,7 @@ func TestInstallAndUninstallBelowDestdir(t *testing.T) {
 		}
 	}
 	sh("go run -trimpath ./packaging/manual -out $MANUAL -version 1.2.3; packaging/stage.sh install")
-	if got := sh("grep -h ^ExecStart $DESTDIR/opt/claw/lib/systemd/system/*.service"); got != "ExecStart=/opt/claw/bin/clawjail hostd\nExecStart=/opt/claw/bin/clawjail serve\n" {
+	if got := sh("grep -h ^ExecStart $DESTDIR/opt/claw/lib/systemd/system/*.service"); got != "ExecStart=/opt/claw/bin/clawjail hostd\nExecStart=/opt/claw/bin/clawjail template build --if-missing browser\nExecStart=/opt/claw/bin/clawjail serve\n" {
 		t.Errorf("the units start %s", got)
 	}
 	if info, err := os.Stat(dir + "/root/opt/claw/libexec/clawjail-spawn"); err != nil || info.Mode() != 0o755 {
