@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"context"
+	"fmt"
+
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -19,23 +22,50 @@ func mayHave(by identity.Principal, key string, roots []string, tenant, path str
 		"you may not give a jail the folder %s", clip(path, 200))
 }
 
-// mayHaveWorkspace is mayHave for the workspace that is declared of an agent.
-func (s *Service) mayHaveWorkspace(by identity.Principal, tenant string, a clawbots.Agent) error {
+// mayShare is mayHave for a folder beneath workspace_roots. In the one that is there by default, which nobody has divided among
+// the tenants, folders of the default tenant may have the name of another tenant: there no two tenants come to have the same.
+func (o *Options) mayShare(ctx context.Context, by identity.Principal, tenant, path string) error {
+	roots, err := jail.RootsFor(tenant, o.Agents.WorkspaceRoots, o.AddedRoots)
+	if err != nil {
+		return err
+	}
+	if err := mayHave(by, "workspace_roots", roots, tenant, path); err != nil || o.Workspaces == "" || !within(path, o.Workspaces) {
+		return err
+	}
+	_, all, err := o.Keeper.Kept(ctx, 0, false)
+	if err != nil {
+		return fmt.Errorf("ask who has which folder: %w", err)
+	}
+	for _, k := range all {
+		if k.Spec.Agent == nil || k.Spec.Agent.Tenant == tenant {
+			continue
+		}
+		for _, m := range k.Spec.Mounts {
+			if within(m.Source, path) || within(path, m.Source) {
+				return problem.New(problem.Forbidden, "name another folder", "the folder %s holds, is or lies in one of another tenant's agents", clip(path, 200))
+			}
+		}
+	}
+	return nil
+}
+
+// mayHaveWorkspace is mayShare for the workspace that is declared of an agent.
+func (s *Service) mayHaveWorkspace(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent) error {
 	if a.Workspace == "" {
 		return nil
 	}
-	return mayHave(by, "workspace_roots", s.o.Agents.WorkspaceRoots, tenant, a.Workspace)
+	return s.o.mayShare(ctx, by, tenant, a.Workspace)
 }
 
 // mayPlace is mayHave for all that the jail of a program would have of the host.
-func (p *processes) mayPlace(by identity.Principal, spec jail.Spec) error {
+func (p *processes) mayPlace(ctx context.Context, by identity.Principal, spec jail.Spec) error {
 	if spec.Root != "" {
 		if err := mayHave(by, "jail_roots", p.with.Agents.JailRoots, spec.Agent.Tenant, spec.Root); err != nil {
 			return err
 		}
 	}
 	for _, m := range spec.Mounts {
-		if err := mayHave(by, "workspace_roots", p.with.Agents.WorkspaceRoots, spec.Agent.Tenant, m.Source); err != nil {
+		if err := p.with.mayShare(ctx, by, spec.Agent.Tenant, m.Source); err != nil {
 			return err
 		}
 	}

@@ -97,7 +97,7 @@ func (s *Service) launch(ctx context.Context, by identity.Principal, op identity
 	}
 	where, err := p.place(a, r)
 	if err == nil {
-		err = p.mayPlace(by, where.spec)
+		err = p.mayPlace(ctx, by, where.spec)
 	}
 	if err != nil {
 		return nil, err

@@ -33,6 +33,10 @@ type Options struct {
 	// Agents and Docker are of the configuration.
 	Agents config.Agents
 	Docker config.Docker
+	// Workspaces is the folder that is one of the workspace_roots by default. Empty where it is none.
+	Workspaces string
+	// AddedRoots are further workspace_roots, of the tenant default, asked for each time. May be nil.
+	AddedRoots func() ([]string, error)
 	// Default is the driver of agents that name neither template nor image: linux or docker.
 	Default string
 	// GatewayURL is the gateway's as jails see it.

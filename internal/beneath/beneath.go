@@ -94,6 +94,24 @@ func (f *Folder) Path() string { return f.path }
 // Close closes the directory.
 func (f *Folder) Close() error { return unix.Close(f.fd) }
 
+// Lock waits until nobody else has locked the file of that name, and makes it, for its owner alone: whoever can open a file or a
+// folder can lock it. The file stays.
+func (f *Folder) Lock(name string) (unlock func() error, err error) {
+	fd, err := f.Open(name, unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		switch err := unix.Flock(fd, unix.LOCK_EX); {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, errors.Join(failed("lock", path.Join(f.path, name), err), unix.Close(fd))
+		default:
+			return func() error { return unix.Close(fd) }, nil
+		}
+	}
+}
+
 // failed names what was tried. A link in the way is ELOOP, or EMLINK on FreeBSD (open(2)).
 func failed(op, name string, err error) error {
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) || errors.Is(err, unix.ENOTDIR) {

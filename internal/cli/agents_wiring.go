@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,8 +29,17 @@ func newAgents(o serveOptions, host *hostd.Client, exit *gateway.Gateway, book *
 	return agent.New(agent.Options{
 		Keeper: host, Driver: host, Composed: host.Composed, Gateway: exit, Identity: r.identity, Book: book, Store: r.store, Audit: r.log,
 		Agents: o.config.Agents, Docker: o.config.Docker, Default: defaultDriver(o.config.Agents.Driver), GatewayURL: gatewayOfJails(o.config),
+		Workspaces: workspacesOf(o.config), AddedRoots: func() ([]string, error) { return hostd.PathsOfAddedRoots(o.config) },
 		Servers: servers, Dir: filepath.Join(hostd.ControlDir(o.config), "programs"), Log: o.log, Now: o.now,
 	})
+}
+
+// workspacesOf is the folder that is one of the workspace_roots by default, where it is one.
+func workspacesOf(c config.Config) string {
+	if !slices.Contains(c.Agents.WorkspaceRoots, c.Workspaces()) {
+		return ""
+	}
+	return c.Workspaces()
 }
 
 // gatewayOfJails is the gateway as agents' jails and containers see it, by the name that is part of their contract.

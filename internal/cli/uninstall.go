@@ -18,7 +18,7 @@ func newUninstallCommand(p *program) *cobra.Command {
 		Short: "Take clawjail off this machine",
 		Long: "Ends every jail of this installation, those of agents too, and removes what it has made on this machine: the bridge, the firewall's " +
 			"tables, control groups, mounts, loop devices, and the folder of its sockets. What is on the disk stays: keys, database, recordings, what " +
-			"agents have kept, templates and the configuration; it says where. --data removes that as well, and the user of the control plane if " +
+			"agents have kept, templates and the configuration; it says where. --data removes that as well, the folder workspaces in data_dir too, and the user of the control plane if " +
 			"clawjail made it. It refuses while clawjail runs. The program itself, and the files of a package, are for whoever installed them.",
 		Example: "  sudo clawjail uninstall --dry-run\n  sudo clawjail uninstall\n  sudo clawjail uninstall --data --yes",
 		Args:    arguments(0, 0),
@@ -35,7 +35,7 @@ func newUninstallCommand(p *program) *cobra.Command {
 				return err
 			}
 			if data && !dryRun && !yes {
-				if err := confirm(cmd, "this removes "+c.DataDir+" with all keys, accounts, recordings and what agents have kept; it cannot be undone"); err != nil {
+				if err := confirm(cmd, "this removes "+c.DataDir+" with all keys, accounts, recordings, what agents have kept and their workspaces in it; it cannot be undone"); err != nil {
 					return err
 				}
 			}

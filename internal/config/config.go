@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -83,7 +84,8 @@ type Config struct {
 type Agents struct {
 	// Driver makes jails of agents that name neither image nor template.
 	Driver AgentDriver
-	// WorkspaceRoots are the folders beneath which agents may be given folders of the host. There are none by default.
+	// WorkspaceRoots are the folders beneath which agents may be given folders of the host. Nil is Config.Workspaces; an empty
+	// list is none.
 	WorkspaceRoots []string
 	// JailRoots are the folders beneath which there may be roots for jails that are no template's. There are none by default.
 	JailRoots []string
@@ -127,6 +129,10 @@ type Docker struct {
 	// Compose admits containers that docker-compose has started for agents, by their address and the agent's token together.
 	Compose bool
 }
+
+// Workspaces is the folder beneath which agents may be given folders of the host when the file names no others. It is the
+// one folder in DataDir that agents can reach.
+func (c Config) Workspaces() string { return filepath.Join(c.DataDir, "workspaces") }
 
 // Metrics is about /metrics of the API.
 type Metrics struct {

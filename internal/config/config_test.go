@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,10 +90,10 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
 	got.Gateway.RelayTo = ""
-	if len(got.Agents.WorkspaceRoots) != 1 || len(got.Agents.JailRoots) != 1 {
+	if len(got.Agents.WorkspaceRoots) != 2 || len(got.Agents.JailRoots) != 1 {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
-	got.Agents.WorkspaceRoots, got.Agents.JailRoots = nil, nil
+	got.Agents.WorkspaceRoots, got.Agents.JailRoots = []string{"/var/lib/clawjail/workspaces"}, nil
 	if len(got.MCPServers) != 1 || len(got.MCPServers[0].Secrets) != 1 || len(got.MCPServers[0].Mounts) != 1 {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
@@ -398,4 +399,45 @@ func FuzzParseNeverPanics(f *testing.F) {
 			t.Errorf("code %q, text %q", problem.CodeOf(err), err)
 		}
 	})
+}
+
+func TestAgentsHaveOneFolderByDefaultAndNoneWhenTheListIsEmpty(t *testing.T) {
+	e := Environment{GOOS: "linux", Root: true, Getenv: func(string) string { return "" }}
+	for text, want := range map[string][]string{
+		"":                                {"/var/lib/clawjail/workspaces"},
+		"data_dir: /d":                    {"/d/workspaces"},
+		"workspace_roots: []":             nil,
+		"workspace_roots: [/srv/a]":       {"/srv/a"},
+		"workspace_roots: [/srv/a, /d/b]": {"/srv/a", "/d/b"},
+		"data_dir: /d\nworkspace_roots: [/srv/a, /d/workspaces]": {"/srv/a", "/d/workspaces"},
+	} {
+		c, err := e.Parse("clawjail.yml", []byte(text))
+		if err != nil || !slices.Equal(c.Agents.WorkspaceRoots, want) {
+			t.Errorf("%q: %v, %v; want %v", text, c.Agents.WorkspaceRoots, err, want)
+		}
+	}
+	for _, text := range []string{
+		"data_dir: /d\nworkspace_roots: [/d/workspaces/x]", "data_dir: /d\nworkspace_roots: [/d/work]", "data_dir: /d\njail_roots: [/d/workspaces]",
+		"data_dir: /d\ntemplates_dir: /d/workspaces/t", "data_dir: /d\nrun_dir: /d/workspaces",
+	} {
+		if c, err := e.Parse("clawjail.yml", []byte(text)); err == nil {
+			t.Errorf("%q is accepted: %v", text, c.Agents)
+		}
+	}
+}
+
+func TestAFolderIsAddedByTheRulesOfTheFile(t *testing.T) {
+	e := Environment{GOOS: "linux", Root: true, Getenv: func(string) string { return "" }}
+	c, err := e.Parse("clawjail.yml", []byte("jail_roots: [/srv/jails]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, good := range map[string]bool{
+		"/home/ada/bots/workspaces": true, "/srv/work": true, "/": false, "work": false, "/srv/../etc": false, "/srv/a\nb": false, "": false,
+		"/srv": false, "/srv/jails/x": false, "/var/lib/clawjail": false, "/var/lib": false, "/var/lib/clawjail/state": false, "/run/clawjail/x": false,
+	} {
+		if err := CheckWorkspaceRoot(c, path); (err == nil) != good {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
 }

@@ -76,6 +76,9 @@ func (c *Config) decode(m *yamldoc.Map) {
 		m.Value("ready", whole(&c.NetworkSlots.Ready, math.MaxInt32))
 	})
 	m.Map("limits", c.Limits.decode)
+	if m.Has("workspace_roots") {
+		c.Agents.WorkspaceRoots = []string{} // an empty list is none, and not the default
+	}
 	m.Values("workspace_roots", texts(&c.Agents.WorkspaceRoots))
 	m.Values("jail_roots", texts(&c.Agents.JailRoots))
 	m.Value("allow_host_network", truth(&c.Agents.AllowHostNetwork))

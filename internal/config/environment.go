@@ -84,6 +84,9 @@ func (c *Config) place(e Environment, system bool) {
 	if c.TemplatesDir == "" && c.DataDir != "" {
 		c.TemplatesDir = filepath.Join(c.DataDir, "templates")
 	}
+	if c.Agents.WorkspaceRoots == nil && c.DataDir != "" {
+		c.Agents.WorkspaceRoots = []string{c.Workspaces()}
+	}
 }
 
 func systemDirs(goos string) (data, run string) {

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -14,6 +15,9 @@ import (
 // belong to root and not be writable by group or others. A folder with the sticky bit, as /tmp, may be writable,
 // because there nobody can replace what is root's. The path must be absolute and without symbolic links.
 func CheckOwnership(path string) error { return checkOwnership(path, os.Lstat, 0) }
+
+// CheckOwnedBy is CheckOwnership for what may belong to one more user than root.
+func CheckOwnedBy(path string, owner uint32) error { return checkOwnership(path, os.Lstat, owner) }
 
 // checkOwnership takes the owner and lstat, so that the decision can be tested by users who are not root.
 func checkOwnership(path string, lstat func(string) (os.FileInfo, error), owner uint32) error {
@@ -43,14 +47,18 @@ func checkOne(path string, info os.FileInfo, owner uint32) error {
 	if !ok {
 		return problem.New(problem.BadConfig, "", "the owner of %s is not known", path)
 	}
+	who, hint := "root alone", "sudo chown root "+path
+	if owner != 0 {
+		who = fmt.Sprintf("root or user %d", owner)
+		hint = "use a folder in one that belongs to " + who
+	}
 	if stat.Uid != owner && stat.Uid != 0 {
-		return problem.New(problem.BadConfig, "sudo chown root "+path,
-			"%s belongs to user %d; the host daemon reads only what root alone can write", path, stat.Uid)
+		return problem.New(problem.BadConfig, hint, "%s belongs to user %d; the host daemon uses only what %s can write", path, stat.Uid, who)
 	}
 	sticky := info.IsDir() && info.Mode()&os.ModeSticky != 0
 	if info.Mode().Perm()&writable != 0 && !sticky {
 		return problem.New(problem.BadConfig, "sudo chmod go-w "+path,
-			"%s can be written by others (mode %04o); the host daemon reads only what root alone can write", path, info.Mode().Perm())
+			"%s can be written by others (mode %04o); the host daemon uses only what %s can write", path, info.Mode().Perm(), who)
 	}
 	return nil
 }

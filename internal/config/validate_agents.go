@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // validateAgents looks at what agents' jails are made from.
@@ -13,15 +15,10 @@ func (c Config) validateAgents(v *validation) {
 	for key, roots := range map[string][]string{"workspace_roots": c.Agents.WorkspaceRoots, "jail_roots": c.Agents.JailRoots} {
 		for i, path := range roots {
 			field := fmt.Sprintf("%s[%d]", key, i)
-			v.path(field, path)
-			if path == "/" {
-				v.flaw(field, "name a folder of its own", "must not be the root of the file system")
-				continue
-			}
 			if slices.Index(roots, path) < i {
 				v.flaw(field, "name it once", "%s is there already", path)
 			}
-			c.validateRoot(v, field, path)
+			c.validateFolder(v, field, path)
 		}
 	}
 	l := c.Agents.Limits
@@ -55,11 +52,39 @@ func (c Config) validateAgents(v *validation) {
 	}
 }
 
+// CheckWorkspaceRoot says why agents cannot be given folders beneath one, as if the file named it in workspace_roots.
+func CheckWorkspaceRoot(c Config, path string) error {
+	var v validation
+	v.Code = problem.BadConfig
+	c.validateFolder(&v, "workspace_roots", path)
+	for _, root := range c.Agents.JailRoots {
+		if within(root, path) || within(path, root) {
+			v.flaw("workspace_roots", "name another folder", "%s and %s of jail_roots overlap: an agent could change what jails are made of", path, root)
+		}
+	}
+	return v.Err()
+}
+
+// validateFolder looks at one folder beneath which jails may have some of the host.
+func (c Config) validateFolder(v *validation, field, path string) {
+	if path != c.Workspaces() { // what is wrong with that one is wrong with data_dir
+		v.path(field, path)
+	}
+	if path == "/" {
+		v.flaw(field, "name a folder of its own", "must not be the root of the file system")
+		return
+	}
+	c.validateRoot(v, field, path)
+}
+
 // validateRoot keeps what agents can write to apart from what clawjail and other jails are made of: from within data_dir the
-// control plane could give an agent the volumes, templates and declarations of all.
+// control plane could give an agent the volumes, templates and declarations of all. One folder there is made for workspaces.
 func (c Config) validateRoot(v *validation, field, root string) {
 	for _, dir := range []string{c.DataDir, c.RunDir, c.TemplatesDir} {
-		if dir != "" && (within(dir, root) || within(root, dir)) {
+		if dir == "" || dir == c.DataDir && root == c.Workspaces() && strings.HasPrefix(field, "workspace_roots") {
+			continue
+		}
+		if within(dir, root) || within(root, dir) {
 			v.flaw(field, "name another folder", "%s is, holds or lies in %s, which is clawjail's own", root, dir)
 			return
 		}

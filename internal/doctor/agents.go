@@ -56,21 +56,40 @@ func workspaceRoots(_ context.Context, e *exam) Result {
 			}
 		}
 	}
+	added, err := e.AddedRoots(e.Config)
+	if err != nil {
+		return e.failed(err)
+	}
+	var paths []string
+	for _, r := range added {
+		checked++
+		paths = append(paths, r.Path)
+		if err := e.CheckRoot(e.Config, r); err != nil && (worst.Status == OK || worst.Status == "") {
+			worst = warning("agents get no folders beneath %s any more, which root allowed: %v", r.Path, err).fact("path", r.Path).
+				hint("put that right, or remove its line in %s", hostd.WorkspaceRootsFile(e.Config))
+		}
+	}
 	if checked == 0 {
 		return fine("agents have no folders of the host: there are no workspace_roots")
 	}
-	if worst.Status != OK {
+	if worst.Status != OK && worst.Status != "" {
 		return worst
 	}
-	return fine("the folders for agents are there, and nobody but root can replace them").
-		fact("workspace_roots", roots["workspace_roots"]).fact("jail_roots", roots["jail_roots"])
+	r := fine("the folders for agents are there, and nobody but root can replace them")
+	if len(paths) > 0 {
+		r = fine("the folders for agents are there, and nobody but root, and whose %s are, can replace them", strings.Join(paths, ", "))
+	}
+	return r.fact("workspace_roots", roots["workspace_roots"]).fact("jail_roots", roots["jail_roots"]).fact("added", paths)
 }
 
 // root looks at one folder.
 func (e *exam) root(key, root string) Result {
 	place := filepath.Join(e.Root, root)
 	real, err := filepath.EvalSymlinks(place)
+	common := root == e.Config.Workspaces()
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && common:
+		return fine("%s is made when clawjail starts", root)
 	case errors.Is(err, fs.ErrNotExist):
 		return warning("the folder %s of %s is not there", root, key).hint("sudo mkdir -p %s", root).fact("path", root)
 	case err != nil:
@@ -91,7 +110,11 @@ func (e *exam) root(key, root string) Result {
 	}
 	if key == "workspace_roots" && e.Map != nil && e.UID == 0 {
 		if err := e.Map(real); err != nil {
-			return e.failed(err).fact("path", root)
+			r := e.failed(err).fact("path", root)
+			if common && r.Status == Fail {
+				r.Status = Warn // nobody has asked for a workspace in it
+			}
+			return r
 		}
 	}
 	return fine("%s", root)

@@ -257,6 +257,22 @@ func takenAway() []struct {
 				return problem.New(problem.Unsupported, "move it to ext4", "the file system cannot map")
 			}
 		}, Fail, "cannot map", "move it"},
+		{"workspace_roots", "the default folder", func(f *fake) {
+			f.Config.DataDir, f.Config.Agents.WorkspaceRoots = "/var/lib/clawjail", []string{"/var/lib/clawjail/workspaces"}
+		}, OK, "there", ""},
+		{"workspace_roots", "a file system that maps owners, for the default folder", func(f *fake) {
+			f.write("var/lib/clawjail/workspaces/x", "")
+			f.Config.DataDir, f.Config.Agents.WorkspaceRoots = "/var/lib/clawjail", []string{"/var/lib/clawjail/workspaces"}
+			f.Map = func(string) error {
+				return problem.New(problem.Unsupported, "move it to ext4", "the file system cannot map")
+			}
+		}, Warn, "cannot map", "move it"},
+		{"workspace_roots", "an added folder", func(f *fake) {
+			f.added = []hostd.AddedRoot{{Path: "/home/anna/bots/workspaces", Owner: 5}}
+		}, OK, "whose /home/anna/bots/workspaces are", ""},
+		{"workspace_roots", "an added folder's owner", func(f *fake) {
+			f.added, f.addedProblem = []hostd.AddedRoot{{Path: "/home/anna/bots/workspaces", Owner: 5}}, errPlain
+		}, Warn, "no folders beneath /home/anna/bots/workspaces any more", "workspace-roots"},
 		{"workspace_roots", "a root of jails", func(f *fake) { f.Config.Agents.JailRoots = []string{"/srv/jails"} }, Warn, "/srv/jails of jail_roots", "mkdir"},
 		{"workspace_roots", "nothing", func(f *fake) { f.write("srv/agents/x", ""); f.Config.Agents.WorkspaceRoots = []string{"/srv/agents"} }, OK, "nobody but root can replace them", ""},
 		{"resolver", "the file", func(f *fake) { f.remove("etc/resolv.conf") }, Warn, "there is no /etc/resolv.conf", "systemd-resolved"},

@@ -28,6 +28,9 @@ type fake struct {
 	commands map[string]string // what programs print, by their line
 	things   []inventory.Thing
 	free     uint64
+	// added are the folders that root has let agents have, and addedProblem is what is wrong with them.
+	added        []hostd.AddedRoot
+	addedProblem error
 }
 
 var errPlain = errors.New("the kernel says no")
@@ -41,6 +44,7 @@ func newFake(t *testing.T) *fake {
 	}}
 	f.Config = config.Default()
 	f.Config.DataDir, f.Config.RunDir = filepath.Join(root, "var/lib/clawjail"), filepath.Join(root, "run/clawjail")
+	f.Config.Agents.WorkspaceRoots = nil
 	f.ConfigPath = "/etc/clawjail/clawjail.yml"
 	f.ControlURL = "http://127.0.0.1:18780"
 	facts := func(facts Facts) func(context.Context) (Facts, error) {
@@ -55,8 +59,10 @@ func newFake(t *testing.T) *fake {
 			}
 			return "", errors.New(line + ": not found")
 		},
-		Space:     func(string) (Space, error) { return Space{Free: f.free, Type: "ext4"}, nil },
-		Ownership: func(string) error { return nil },
+		Space:      func(string) (Space, error) { return Space{Free: f.free, Type: "ext4"}, nil },
+		Ownership:  func(string) error { return nil },
+		AddedRoots: func(config.Config) ([]hostd.AddedRoot, error) { return f.added, nil },
+		CheckRoot:  func(config.Config, hostd.AddedRoot) error { return f.addedProblem },
 		Daemon: func(context.Context) (hostd.Info, error) {
 			return hostd.Info{Version: "1.0", Jails: 3, Installation: "k3x9", Subnet: netip.MustParsePrefix("10.213.0.0/20")}, nil
 		},

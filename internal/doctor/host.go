@@ -47,6 +47,10 @@ type Host struct {
 	Space func(path string) (Space, error)
 	// Ownership refuses a file that others than root can write or replace.
 	Ownership func(path string) error
+	// AddedRoots are the folders that root has let agents have, beside those of the configuration, and CheckRoot says why one
+	// of them is not used.
+	AddedRoots func(config.Config) ([]hostd.AddedRoot, error)
+	CheckRoot  func(config.Config, hostd.AddedRoot) error
 	// Daemon asks the host daemon what it is.
 	Daemon func(context.Context) (hostd.Info, error)
 	// Health asks the control plane whether it answers.
@@ -115,13 +119,15 @@ func ThisHost(o Options) Host {
 	daemon := hostd.NewClient(hostd.SocketPath(o.Config), o.Log)
 	return Host{
 		System: runtime.GOOS, Root: "/", UID: os.Geteuid(),
-		Command:   command,
-		Space:     space,
-		Ownership: ownership,
-		Daemon:    daemon.Info,
-		Health:    func(ctx context.Context) error { return answers(ctx, o.ControlURL) },
-		Things:    inventory.Take,
-		Trials:    trials(o),
+		Command:    command,
+		Space:      space,
+		Ownership:  ownership,
+		AddedRoots: hostd.AddedRoots,
+		CheckRoot:  func(c config.Config, r hostd.AddedRoot) error { return r.Check(c) },
+		Daemon:     daemon.Info,
+		Health:     func(ctx context.Context) error { return answers(ctx, o.ControlURL) },
+		Things:     inventory.Take,
+		Trials:     trials(o),
 	}
 }
 

@@ -36,7 +36,8 @@ func optionsOf(c config.Config, id jail.Installation, pool *jail.Pool, log *slog
 		return freebsd.Options{}, problem.New(problem.BadConfig, "use storage: zfs, and set zfs_dataset", "jails on FreeBSD are not made with storage %s", c.Storage)
 	}
 	return freebsd.Options{Installation: id, Pool: pool, RunDir: c.RunDir, DataDir: c.DataDir, Templates: c.TemplatesDir,
-		Dataset: c.ZFSDataset, WorkspaceRoots: c.Agents.WorkspaceRoots, Log: log}, nil
+		Dataset: c.ZFSDataset, WorkspaceRoots: c.Agents.WorkspaceRoots, Log: log,
+		AddedRoots: func() ([]string, error) { return UsableRoots(c) }}, nil
 }
 
 // Uninstall removes what all jails of an installation share. It refuses while there are jails.

@@ -22,8 +22,9 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 	if err := linux.BecomeSubreaper(); err != nil {
 		return Parts{}, err
 	}
+	added := func() ([]string, error) { return UsableRoots(c) }
 	o := linux.Options{
-		Installation: id, RunDir: c.RunDir, DataDir: c.DataDir, Templates: c.TemplatesDir,
+		Installation: id, RunDir: c.RunDir, DataDir: c.DataDir, Templates: c.TemplatesDir, AddedRoots: added,
 		Storage: string(c.Storage), ZFSDataset: c.ZFSDataset, Runtime: c.Runtime, Gateway: pool.Gateway(), Log: log,
 		WorkspaceRoots: c.Agents.WorkspaceRoots, JailRoots: c.Agents.JailRoots, StageDir: os.Getenv(stageDirVariable),
 	}
@@ -81,7 +82,14 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 		},
 		Close: closeAll,
 		RemoveMade: func(ctx context.Context, a jail.Agent, mounts []jail.Mount) error {
-			return linux.RemoveMade(ctx, c.Agents.WorkspaceRoots, linux.Holder{Installation: id, Agent: a}, mounts)
+			if len(mounts) == 0 {
+				return nil
+			}
+			roots, err := jail.RootsFor(a.Tenant, c.Agents.WorkspaceRoots, added)
+			if err != nil {
+				return err
+			}
+			return linux.RemoveMade(ctx, roots, linux.Holder{Installation: id, Agent: a}, mounts)
 		},
 	}, nil
 }
@@ -95,8 +103,9 @@ func OpenContainers(c config.Config, id jail.Installation, o ContainerOptions) (
 	return docker.New(docker.Options{
 		Installation: id, Socket: c.Docker.Socket, Subnet: c.Docker.Subnet, Port: c.Gateway.Port,
 		RunDir: c.RunDir, DataDir: c.DataDir, WorkspaceRoots: c.Agents.WorkspaceRoots, Journal: o.Journal,
-		Output: func(a jail.Agent, s jail.Stream) (docker.Output, error) { return o.Output(a, s) },
-		Relay:  relay, Compose: c.Docker.Compose,
+		AddedRoots: func() ([]string, error) { return UsableRoots(c) },
+		Output:     func(a jail.Agent, s jail.Stream) (docker.Output, error) { return o.Output(a, s) },
+		Relay:      relay, Compose: c.Docker.Compose,
 		Grace: o.Grace, Log: o.Log, Now: o.Now, Barrier: o.Barrier,
 	})
 }

@@ -7,7 +7,7 @@
 //     root, nobody else gets an answer. There are two dozen operations with typed arguments; a name is a name of
 //     this installation, an unknown or doubled member of a request is an error, and no operation takes a command
 //     for the host. The folders of the host that a jail is to see, or is made of, are opened by descriptor beneath
-//     workspace_roots and jail_roots of the configuration, which is root's; there are none by default.
+//     workspace_roots and jail_roots of the configuration, which is root's, and beneath folders that root has added.
 //   - The stdio of a jail goes to its caller as descriptors and is closed here at once. A jail whose stdio nobody
 //     received is destroyed.
 //   - Jails belong to an owner: whoever holds a connection open under a random token. When the connection drops

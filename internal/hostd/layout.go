@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -55,25 +56,32 @@ type folder struct {
 	path     string
 	mode     os.FileMode
 	uid, gid int
+	// once leaves the mode of a folder that is there: the operator may let others look into it.
+	once bool
 }
 
 // makeFolders makes the folders of an installation, or gives those that are there their owner and mode. Only the
 // control plane's own folders are not root's, and everything above them is.
 func makeFolders(c config.Config, control account) error {
 	self := os.Geteuid()
-	for _, f := range []folder{
-		{c.DataDir, 0o755, self, -1},
-		{ControlDir(c), 0o700, control.uid, control.gid},
-		{DatabaseDir(c), 0o700, control.uid, control.gid},
-		{auditDir(c), 0o755, self, -1},
-		{journalPath(c), 0o700, self, -1},
-		{containerJournalPath(c), 0o700, self, -1},
-		{AgentsDir(c), 0o700, self, -1},
-		{LogsDir(c), 0o700, self, -1},
-		{c.TemplatesDir, 0o700, self, -1},
-		{c.RunDir, 0o750, self, control.gid},
-		{consolesDir(c), 0o700, self, -1},
-	} {
+	all := []folder{
+		{path: c.DataDir, mode: 0o755, uid: self, gid: -1},
+		{path: ControlDir(c), mode: 0o700, uid: control.uid, gid: control.gid},
+		{path: DatabaseDir(c), mode: 0o700, uid: control.uid, gid: control.gid},
+		{path: auditDir(c), mode: 0o755, uid: self, gid: -1},
+		{path: journalPath(c), mode: 0o700, uid: self, gid: -1},
+		{path: containerJournalPath(c), mode: 0o700, uid: self, gid: -1},
+		{path: AgentsDir(c), mode: 0o700, uid: self, gid: -1},
+		{path: LogsDir(c), mode: 0o700, uid: self, gid: -1},
+		{path: c.TemplatesDir, mode: 0o700, uid: self, gid: -1},
+		{path: c.RunDir, mode: 0o750, uid: self, gid: control.gid},
+		{path: consolesDir(c), mode: 0o700, uid: self, gid: -1},
+	}
+	// What agents make there may belong to a user of this host with the number 1000, who is not asked: only root looks into it.
+	if slices.Contains(c.Agents.WorkspaceRoots, c.Workspaces()) {
+		all = append(all, folder{path: c.Workspaces(), mode: 0o700, uid: self, gid: -1, once: true})
+	}
+	for _, f := range all {
 		if err := f.make(); err != nil {
 			return err
 		}
@@ -85,8 +93,9 @@ func (f folder) make() error {
 	if err := makeParents(filepath.Dir(f.path)); err != nil {
 		return err
 	}
-	if err := os.Mkdir(f.path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fullDisk(fmt.Errorf("make a folder: %w", err))
+	made := os.Mkdir(f.path, 0o700)
+	if made != nil && !errors.Is(made, fs.ErrExist) {
+		return fullDisk(fmt.Errorf("make a folder: %w", made))
 	}
 	d, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -100,6 +109,9 @@ func (f folder) make() error {
 	if owner, ok := ownerOf(info); !ok || (int(owner) != f.uid && int(owner) != os.Geteuid()) {
 		return problem.New(problem.BadConfig, "move it away, or name another folder in the configuration",
 			"the folder %s belongs to user %d", f.path, owner)
+	}
+	if f.once && made != nil {
+		return nil
 	}
 	if err := errors.Join(d.Chown(f.uid, f.gid), d.Chmod(f.mode)); err != nil {
 		return fmt.Errorf("give %s its owner and mode: %w", f.path, err)

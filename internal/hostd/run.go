@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -64,7 +65,11 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 	if err := makeFolders(o.Config, control); err != nil {
 		return err
 	}
-	for _, dir := range []string{o.Config.DataDir, o.Config.RunDir, o.Config.TemplatesDir} {
+	trusted := []string{o.Config.DataDir, o.Config.RunDir, o.Config.TemplatesDir}
+	if slices.Contains(o.Config.Agents.WorkspaceRoots, o.Config.Workspaces()) {
+		trusted = append(trusted, o.Config.Workspaces())
+	}
+	for _, dir := range trusted {
 		if err := config.CheckOwnership(dir); err != nil {
 			return err
 		}

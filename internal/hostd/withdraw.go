@@ -42,7 +42,8 @@ func FindInstallation(c config.Config) (in Installation, found bool, err error) 
 // perhaps a whole installation. The installation's own file is the last: while it is there, a removal can be gone on with.
 func DataEntries() []string {
 	return []string{BackupDir, swap.Stage, RestoredConfig, "agents", "audit", "cache", "clones", "container-journal", "containers", "control",
-		"database", "journal", "logs", "state", "templates", InstallationFile}
+		"database", "journal", "logs", "state", "templates", "workspaces",
+		workspaceRootsName, workspaceRootsName + ".new", workspaceRootsLock, InstallationFile}
 }
 
 const (
@@ -104,8 +105,9 @@ func Withdraw(ctx context.Context, o RunOptions, how WithdrawOptions) (err error
 	}
 	self := os.Geteuid()
 	for _, f := range []folder{
-		{o.Config.RunDir, 0o750, self, -1}, {consolesDir(o.Config), 0o700, self, -1}, {LogsDir(o.Config), 0o700, self, -1},
-		{journalPath(o.Config), 0o700, self, -1}, {containerJournalPath(o.Config), 0o700, self, -1},
+		{path: o.Config.RunDir, mode: 0o750, uid: self, gid: -1}, {path: consolesDir(o.Config), mode: 0o700, uid: self, gid: -1},
+		{path: LogsDir(o.Config), mode: 0o700, uid: self, gid: -1}, {path: journalPath(o.Config), mode: 0o700, uid: self, gid: -1},
+		{path: containerJournalPath(o.Config), mode: 0o700, uid: self, gid: -1},
 	} { // those that a reboot has taken, or an earlier call
 		if err := f.make(); err != nil {
 			return err

@@ -34,6 +34,9 @@ func GrantFor(key string, roots []string, tenant, path string) (Grant, error) {
 		if len(roots) > 0 {
 			hint += ", or use one beneath " + strings.Join(roots, ", ")
 		}
+		if key == "workspace_roots" && tenant == DefaultTenant {
+			hint += "; for a folder beside clawbots.yml root is asked: sudo clawjail agent sync"
+		}
 		return g, problem.New(problem.Forbidden, hint, "%s does not lie beneath one of the %s", clip(path, 200), key)
 	}
 	if err := ValidAgentName(tenant); err != nil {

@@ -233,8 +233,13 @@ func TestDebianPackageIsInstalledUpgradedRemovedAndPurged(t *testing.T) {
 		t.Error("the program is still there")
 	}
 
-	// A purge takes what is clawjail's, and nothing else.
-	d.run("dpkg --purge clawjail")
+	// A purge takes what is clawjail's, and nothing else: not what is mounted there, though that is of the same file system.
+	d.run("mkdir -p /var/lib/clawjail/workspaces/shared /srv/shared; echo theirs > /srv/shared/file")
+	out = d.run("unshare --mount sh -c 'mount --bind /srv/shared /var/lib/clawjail/workspaces/shared && dpkg --purge clawjail' 2>&1")
+	if got := d.run("cat /srv/shared/file"); got != "theirs\n" || !strings.Contains(out, "mounted below /var/lib/clawjail/workspaces, which stays") {
+		t.Errorf("of a folder that was mounted among the workspaces there is %q: %s", got, out)
+	}
+	d.run("rm -r /srv/shared /var/lib/clawjail/workspaces /run/mount")
 	if _, err := d.try("test -d /var/lib/clawjail/theirs"); err != nil {
 		t.Error("what somebody else has in the folder is gone")
 	}

@@ -115,7 +115,7 @@ func onHost(ctx context.Context, c config.Config, in hostd.Installation) ([]inve
 	}
 	own := all[:0]
 	for _, t := range all {
-		if t.Kind == "mount" && (t.ID == c.DataDir || t.ID == c.TemplatesDir || t.ID == c.RunDir) {
+		if t.Kind == "mount" && (t.ID == c.DataDir || t.ID == c.TemplatesDir || t.ID == c.RunDir || inWorkspaces(c, t.ID)) {
 			continue
 		}
 		if place, below := strings.CutPrefix(t.ID[strings.Index(t.ID, "/")+1:], strings.TrimPrefix(c.DataDir, "/")+"/"); below {
@@ -127,6 +127,25 @@ func onHost(ctx context.Context, c config.Config, in hostd.Installation) ([]inve
 		own = append(own, t)
 	}
 	return own, nil
+}
+
+// inWorkspaces says whether something is the folder of workspaces, or lies in it. What is mounted there is the operator's.
+func inWorkspaces(c config.Config, path string) bool {
+	return strings.HasPrefix(path+"/", c.Workspaces()+"/")
+}
+
+// mountedInWorkspaces names a mount in the folder of workspaces: with one in it the folder is not removed.
+func mountedInWorkspaces(ctx context.Context, c config.Config) (string, error) {
+	all, err := inventory.Take(ctx, inventory.Scope{Data: c.DataDir})
+	if err != nil {
+		return "", fmt.Errorf("look at what is mounted: %w", err)
+	}
+	for _, t := range all {
+		if t.Kind == "mount" && inWorkspaces(c, t.ID) {
+			return t.ID, nil
+		}
+	}
+	return "", nil
 }
 
 func addresses(subnet netip.Prefix) uint32 {
@@ -208,7 +227,7 @@ func (u *Uninstalled) data(ctx context.Context, o UninstallOptions, found bool) 
 		if err := u.templates(ctx, o); err != nil {
 			return err
 		}
-		if foreign, err = u.entries(o, there); err != nil {
+		if foreign, err = u.entries(ctx, o, there); err != nil {
 			return err
 		}
 	}
@@ -222,7 +241,7 @@ func (u *Uninstalled) data(ctx context.Context, o UninstallOptions, found bool) 
 
 // entries removes what clawjail has made in the data directory, the installation's own file last, and names something that it
 // has not.
-func (u *Uninstalled) entries(o UninstallOptions, there []os.DirEntry) (foreign string, err error) {
+func (u *Uninstalled) entries(ctx context.Context, o UninstallOptions, there []os.DirEntry) (foreign string, err error) {
 	c := o.Host.Config
 	remove := func(path string) error {
 		if _, err := os.Lstat(path); err != nil {
@@ -258,8 +277,18 @@ func (u *Uninstalled) entries(o UninstallOptions, there []os.DirEntry) (foreign 
 			return "", err
 		}
 	}
+	mounted, err := mountedInWorkspaces(ctx, c)
+	if err != nil {
+		return "", err
+	}
 	for _, name := range hostd.DataEntries() {
-		if err := remove(filepath.Join(c.DataDir, name)); err != nil {
+		path := filepath.Join(c.DataDir, name)
+		if mounted != "" && path == c.Workspaces() {
+			u.keep("folder", path, "something is mounted at "+mounted)
+			foreign = name
+			continue
+		}
+		if err := remove(path); err != nil {
 			return "", err
 		}
 	}

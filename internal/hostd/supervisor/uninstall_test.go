@@ -79,7 +79,7 @@ func TestUninstallRemovesWhatBackupsAndRestoresLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := u.entries(o, entries)
+	foreign, err := u.entries(t.Context(), o, entries)
 	if err != nil || foreign != "replaced-by-me" || !there("data/replaced-by-me/x") {
 		t.Errorf("somebody else's: %q, %v", foreign, err)
 	}
@@ -124,5 +124,38 @@ func TestTheFileSystemThatTheDataIsOnIsNotLeftOver(t *testing.T) {
 	mount(ofAJail)
 	if got := left(); len(got) != 1 || got[0] != ofAJail {
 		t.Errorf("of a jail's mount it says %q", got)
+	}
+}
+
+// TestUninstallKeepsWorkspacesWithSomethingMountedInThem has a folder of the operator's mounted where agents have theirs.
+func TestUninstallKeepsWorkspacesWithSomethingMountedInThem(t *testing.T) {
+	o, there := uninstalling(t, "data/workspaces/disk/x", "mine/photo", "data/workspace-roots")
+	c := o.Host.Config
+	mine, at := filepath.Join(filepath.Dir(c.DataDir), "mine"), filepath.Join(c.Workspaces(), "disk")
+	if err := syscall.Mount(mine, at, "", syscall.MS_BIND, ""); err != nil {
+		testenv.Missing(t, "mounts", err.Error())
+	}
+	mounted := true
+	unmount := func() {
+		if mounted {
+			mounted = false
+			if err := syscall.Unmount(at, 0); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(unmount)
+	entries, err := os.ReadDir(c.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := Uninstalled{}
+	foreign, err := u.entries(t.Context(), o, entries)
+	if err != nil || foreign != "workspaces" || len(u.Kept) != 1 || !there("mine/photo") || there("data/workspace-roots") {
+		t.Errorf("%q, %+v, %v; the operator's own is there: %v", foreign, u, err, there("mine/photo"))
+	}
+	unmount()
+	if foreign, err = u.entries(t.Context(), o, entries); err != nil || foreign != "" || there("data/workspaces") || !there("mine/photo") {
+		t.Errorf("without the mount: %q, %v, %v", foreign, err, there("data/workspaces"))
 	}
 }

@@ -36,6 +36,8 @@ type Options struct {
 	DataDir string
 	// WorkspaceRoots are the folders beneath which jails may see something.
 	WorkspaceRoots []string
+	// AddedRoots are further WorkspaceRoots, of the tenant default, asked for each time. May be nil.
+	AddedRoots func() ([]string, error)
 	// Journal keeps the records of containers, and of nothing else.
 	Journal jail.Journal
 	// Output takes what an agent's containers print. Without it no containers are kept.

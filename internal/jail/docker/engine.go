@@ -89,9 +89,10 @@ func (d *Driver) image(ctx context.Context, spec jail.Spec) (argv []string, err 
 
 // Check implements jail.Maker.
 func (d *Driver) Check(ctx context.Context, spec jail.Spec) error {
-	errs := []error{d.accept(spec)}
+	roots, err := spec.Roots(d.o.WorkspaceRoots, d.o.AddedRoots)
+	errs := []error{d.accept(spec), err}
 	for _, m := range spec.Mounts {
-		errs = append(errs, linux.CheckMount(d.o.WorkspaceRoots, spec.Tenant(), m))
+		errs = append(errs, linux.CheckMount(roots, spec.Tenant(), m))
 	}
 	if errs[0] == nil {
 		_, err := d.image(ctx, spec)

@@ -93,8 +93,12 @@ func (d *Driver) stage(name jail.Name, spec jail.Spec, profile jail.Profile) (*f
 	if spec.Agent != nil {
 		whose.Agent = *spec.Agent
 	}
+	roots, err := spec.Roots(d.o.WorkspaceRoots, d.o.AddedRoots)
+	if err != nil {
+		return nil, err
+	}
 	for _, m := range spec.Mounts {
-		f, err := linux.OpenMount(d.o.WorkspaceRoots, whose, m, jail.AgentUID)
+		f, err := linux.OpenMount(roots, whose, m, jail.AgentUID)
 		if err != nil {
 			return nil, err
 		}

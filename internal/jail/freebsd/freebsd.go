@@ -36,6 +36,8 @@ type Options struct {
 	DevfsRuleset int
 	// WorkspaceRoots are the folders beneath which agents' jails may have folders of the host: absolute paths without links.
 	WorkspaceRoots []string
+	// AddedRoots are further WorkspaceRoots, of the tenant default, asked for each time. May be nil.
+	AddedRoots func() ([]string, error)
 	// Commands finds the commands of the host. The zero value is right on a real one.
 	Commands hostcmd.Runner
 	Log      *slog.Logger // default: discarded

@@ -61,8 +61,15 @@ func (s *Storage) mountToken(ctx context.Context, name jail.Name, root *beneath.
 // mountFolders mounts folders of the operator, those that others are mounted in first.
 func (s *Storage) mountFolders(ctx context.Context, root *beneath.Folder, tenant string, all []jail.Mount, uid int) error {
 	all = slices.SortedFunc(slices.Values(all), func(a, b jail.Mount) int { return cmp.Compare(a.Target, b.Target) })
+	if len(all) == 0 {
+		return nil
+	}
+	roots, err := jail.RootsFor(tenant, s.o.WorkspaceRoots, s.o.AddedRoots)
+	if err != nil {
+		return err
+	}
 	for _, m := range all {
-		source, err := openMount(s.o.WorkspaceRoots, tenant, m, uid)
+		source, err := openMount(roots, tenant, m, uid)
 		if err != nil {
 			return err
 		}

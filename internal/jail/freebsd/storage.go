@@ -257,8 +257,10 @@ func (s *Storage) Check(ctx context.Context, spec jail.Spec) error {
 		}
 		errs = append(errs, err)
 	}
+	roots, err := spec.Roots(s.o.WorkspaceRoots, s.o.AddedRoots)
+	errs = append(errs, err)
 	for _, m := range spec.Mounts {
-		errs = append(errs, checkMount(s.o.WorkspaceRoots, spec.Tenant(), m))
+		errs = append(errs, checkMount(roots, spec.Tenant(), m))
 	}
 	return errors.Join(errs...)
 }

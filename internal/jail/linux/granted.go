@@ -93,6 +93,16 @@ func (g grant) open(uid int) (_ *beneath.Folder, made bool, err error) {
 	return dir, made, nil
 }
 
+// owner is whose the folders are that are made beneath the root: its owner's, and the agents' user's in one of root's.
+func (g grant) owner() (int, error) {
+	root, err := g.openRoot()
+	if err != nil {
+		return -1, err
+	}
+	of, err := ownerOf(root)
+	return int(of.uid), errors.Join(err, root.Close())
+}
+
 // refused says in the user's words what is in the place of a folder.
 func (g grant) refused(rel string, err error) error {
 	return planted(err, rel, fmt.Sprintf("%s of %s", g.Root, g.Key))
@@ -134,7 +144,13 @@ func openMount(roots []string, whose Holder, m jail.Mount, uid int, mapped bool)
 	if err != nil {
 		return nil, err
 	}
-	dir, made, err := g.open(uid)
+	owner := uid
+	if mapped {
+		if owner, err = g.owner(); err != nil {
+			return nil, err
+		}
+	}
+	dir, made, err := g.open(owner)
 	if err != nil {
 		return nil, err
 	}

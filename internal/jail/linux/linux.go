@@ -44,6 +44,8 @@ type Options struct {
 	// WorkspaceRoots are the folders beneath which agents' jails may have folders of the host, JailRoots those beneath
 	// which there may be root file systems that are no template's. Both are absolute paths without links. None by default.
 	WorkspaceRoots, JailRoots []string
+	// AddedRoots are further WorkspaceRoots, of the tenant default, asked for each time. May be nil.
+	AddedRoots func() ([]string, error)
 	// StageDir is where programs that are started in running jails find their launch.sh: an absolute path inside the jail.
 	// Default .cache/clawjail/stage in the home directory of the jail's user.
 	StageDir string

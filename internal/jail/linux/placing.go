@@ -86,6 +86,13 @@ func (s *Storage) mapped(f *beneath.Folder, p jail.Profile) (func(tree int) erro
 func (s *Storage) mountFolders(root *beneath.Folder, a jail.Agent, mounts []jail.Mount, p jail.Profile) (err error) {
 	uid, whose := int(p.UID), Holder{s.o.Installation, a}
 	mounts = slices.SortedFunc(slices.Values(mounts), func(a, b jail.Mount) int { return cmp.Compare(a.Target, b.Target) })
+	if len(mounts) == 0 {
+		return nil
+	}
+	roots, err := jail.RootsFor(a.Tenant, s.o.WorkspaceRoots, s.o.AddedRoots)
+	if err != nil {
+		return err
+	}
 	sources := map[string]*beneath.Folder{} // by target
 	defer func() {
 		for _, f := range sources {
@@ -93,7 +100,7 @@ func (s *Storage) mountFolders(root *beneath.Folder, a jail.Agent, mounts []jail
 		}
 	}()
 	for _, m := range mounts {
-		if sources[m.Target], err = openMount(s.o.WorkspaceRoots, whose, m, uid, p.Host != p.UID); err != nil {
+		if sources[m.Target], err = openMount(roots, whose, m, uid, p.Host != p.UID); err != nil {
 			delete(sources, m.Target)
 			return err
 		}
@@ -221,8 +228,10 @@ func (s *Storage) Check(ctx context.Context, spec jail.Spec) error {
 	} else {
 		errs = append(errs, unix.Close(tree))
 	}
+	roots, err := spec.Roots(s.o.WorkspaceRoots, s.o.AddedRoots)
+	errs = append(errs, err)
 	for _, m := range spec.Mounts {
-		errs = append(errs, CheckMount(s.o.WorkspaceRoots, spec.Tenant(), m))
+		errs = append(errs, CheckMount(roots, spec.Tenant(), m))
 	}
 	if spec.Agent != nil && spec.Agent.State > 0 {
 		errs = append(errs, s.checkState(*spec.Agent))
