@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// defaultTemplate is what agents are made of that name neither template nor image.
-	defaultTemplate = "clawbot"
+	// DefaultTemplate is what agents are made of that name neither template nor image.
+	DefaultTemplate = "clawbot"
 	// provisionDir is where the files of package provision are in an agent's jail, and provisionFiles the same below its
 	// home. They are where the agent can change them, which harms nobody else: none of them is a control.
 	provisionDir   = jail.StateDir + "/" + provisionFiles
@@ -73,7 +73,7 @@ func (s *Service) want(tenant, id string, a clawbots.Agent, driver string, from 
 	case w.driver == DriverDocker && spec.Image == "":
 		spec.Image = s.o.Docker.Image
 	case w.driver == DriverLinux && spec.Template == "":
-		spec.Template = defaultTemplate
+		spec.Template = DefaultTemplate
 	}
 	w.source = spec.Template + spec.Image // one of them
 	if spec.Image == "" && len(spec.Program.Argv) == 0 {

@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/clawbots"
 )
@@ -33,6 +36,7 @@ func newAgentAdd(p *program) *cobra.Command {
 	}
 	p.tenantFlag(cmd, &o.tenant)
 	o.flags(cmd)
+	o.needs.flags(cmd)
 	p.templateFlag(cmd)
 	return cmd
 }
@@ -50,7 +54,19 @@ func (p *program) addAgent(cmd *cobra.Command, name string, command []string, o 
 	if err != nil {
 		return err
 	}
-	plan, err := c.DeclareAgent(cmd.Context(), name, api.DeclareRequest{Tenant: o.tenant, Dir: dir, Agent: entry}, progressTo(cmd.OutOrStdout(), o.asJSON))
+	declare := func() (agent.Plan, error) {
+		return c.DeclareAgent(cmd.Context(), name, api.DeclareRequest{Tenant: o.tenant, Dir: dir, Agent: entry}, progressTo(cmd.OutOrStdout(), o.asJSON))
+	}
+	plan, err := declare()
+	if canBeMet(err) {
+		met, needErr := p.meetEntry(cmd, o, name, dir, entry)
+		if needErr != nil {
+			return needErr
+		}
+		if met {
+			plan, err = declare()
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -66,6 +82,19 @@ func (p *program) addAgent(cmd *cobra.Command, name string, command []string, o 
 	return unfinished(plan)
 }
 
+// meetEntry is meet for one agent, which is in no file.
+func (p *program) meetEntry(cmd *cobra.Command, o addOptions, name, dir string, entry map[string]any) (met bool, err error) {
+	named := maps.Clone(entry)
+	named["name"] = name
+	var text bytes.Buffer
+	if err := writeJSON(&text, map[string]any{"clawbots": []any{named}}); err != nil {
+		return false, fmt.Errorf("write down what is declared: %w", err)
+	}
+	n := o.needs
+	n.source, n.text, n.dir, n.tenant = cmd.CommandPath(), text.Bytes(), dir, o.tenant
+	return p.meet(cmd, n)
+}
+
 // addOptions are the flags that declare an agent, in the words of clawbots.yml.
 type addOptions struct {
 	tenant                                         string
@@ -75,6 +104,7 @@ type addOptions struct {
 	tasks                                          int
 	allow, env, services, servers                  []string
 	webhook, unixSockets, asJSON                   bool
+	needs                                          needs
 }
 
 func (o *addOptions) flags(cmd *cobra.Command) {

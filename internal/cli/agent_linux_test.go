@@ -60,7 +60,7 @@ func TestWhatCannotBeUndoneIsAskedAboutOnATerminal(t *testing.T) {
 		_, out, _ := run(t, "", "agent", "ls")
 		return out
 	}
-	person, program := newTerminal(t)
+	person, program := testenv.Terminal(t)
 	ask := func(answer string, args ...string) (int, string) {
 		errs := &written{}
 		ended := make(chan int, 1)

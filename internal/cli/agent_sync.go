@@ -28,6 +28,7 @@ const clawbotsFile = "clawbots.yml"
 type syncOptions struct {
 	file        string
 	request     api.SyncRequest
+	needs       needs
 	yes, asJSON bool
 }
 
@@ -38,7 +39,9 @@ func newAgentSync(p *program) *cobra.Command {
 		Short: "Make the machine match clawbots.yml",
 		Long: "Reads a file that declares agents, shows what differs from what there is, and makes it so: new agents get a jail with a token " +
 			"in it, changed ones are changed, with a new jail where it must be. With names, only those agents are looked at. What was declared " +
-			"before and is not any more stays, unless --prune is given. It can be repeated at any time, also after one that was interrupted.",
+			"before and is not any more stays, unless --prune is given. It can be repeated at any time, also after one that was interrupted.\n\n" +
+			"Root is helped on the machine itself: a template that is missing is built, and when the file names folders beside it that no " +
+			"configuration allows, root is asked whether agents may have them.",
 		Example: "  clawjail agent sync --dry-run\n  clawjail agent sync -f agents/clawbots.yml --prune --yes",
 		Args:    arguments(0, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,6 +62,7 @@ func newAgentSync(p *program) *cobra.Command {
 	f.StringVar(&o.request.Driver, "driver", "", "linux or docker, for agents that name neither template nor image")
 	complete(cmd, "driver", "linux", "docker")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask before what cannot be undone")
+	o.needs.flags(cmd)
 	f.BoolVar(&o.asJSON, "json", false, "print the plan as JSON")
 	return cmd
 }
@@ -152,6 +156,17 @@ func (p *program) sync(cmd *cobra.Command, o syncOptions) error {
 	look := o.request
 	look.DryRun = true
 	plan, err := c.SyncAgents(cmd.Context(), look, nil)
+	if !o.request.DryRun && canBeMet(err) {
+		n := o.needs
+		n.source, n.text, n.dir, n.tenant, n.driver, n.only = o.file, text, o.request.Dir, o.request.Tenant, o.request.Driver, o.request.Only
+		met, needErr := p.meet(cmd, n)
+		if needErr != nil {
+			return needErr
+		}
+		if met {
+			plan, err = c.SyncAgents(cmd.Context(), look, nil)
+		}
+	}
 	if err != nil {
 		return mistakes(cmd.ErrOrStderr(), o.request.Source, text, err)
 	}
@@ -358,10 +373,7 @@ func confirm(cmd *cobra.Command, what string) error {
 	if _, ok := terminal(in); !ok {
 		return refused
 	}
-	if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s.\ngo on? [y/N] ", printable(what)); err != nil {
-		return err
-	}
-	yes, err := answered(cmd.Context(), in)
+	yes, err := ask(cmd, in, printable(what)+".")
 	switch {
 	case err != nil:
 		return err
@@ -369,6 +381,14 @@ func confirm(cmd *cobra.Command, what string) error {
 		return problem.New(problem.Canceled, "", "nothing was removed")
 	}
 	return nil
+}
+
+// ask puts a question to whoever is at the terminal.
+func ask(cmd *cobra.Command, in io.Reader, what string) (yes bool, err error) {
+	if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s\ngo on? [y/N] ", what); err != nil {
+		return false, err
+	}
+	return answered(cmd.Context(), in)
 }
 
 // answered reads yes or no.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -14,30 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-// newTerminal makes a terminal: what somebody types is written to the first end, and a program has the second.
-func newTerminal(t *testing.T) (person, program *os.File) {
-	t.Helper()
-	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = person.Close() }) // what is tested is over
-	if err := unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetInt(int(person.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = program.Close() }) // likewise
-	return person, program
-}
 
 func shown(t *testing.T, terminal *os.File) bool {
 	t.Helper()
@@ -59,7 +36,7 @@ func hidden(t *testing.T, terminal *os.File) {
 }
 
 func TestATerminalDoesNotShowACredential(t *testing.T) {
-	person, program := newTerminal(t)
+	person, program := testenv.Terminal(t)
 	cmd := &cobra.Command{}
 	cmd.SetIn(program)
 	var asked bytes.Buffer
@@ -106,7 +83,7 @@ func TestATerminalDoesNotShowACredential(t *testing.T) {
 }
 
 func TestAnInterruptedQuestionLeavesTheTerminalAsItWas(t *testing.T) {
-	person, program := newTerminal(t)
+	person, program := testenv.Terminal(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := &cobra.Command{}
 	cmd.SetIn(program)

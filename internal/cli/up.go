@@ -9,9 +9,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/hostd/supervisor"
-	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
-	"github.com/clawjail/clawjail/internal/template"
 )
 
 // newUpCommand is `clawjail up`.
@@ -61,36 +59,14 @@ FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is sta
 				},
 			}
 			if !noBuild {
-				o.Prepare = func(ctx context.Context) error { return p.ensureTemplate(ctx, cmd) }
+				o.Prepare = func(ctx context.Context) error {
+					_, err := p.ensureTemplate(ctx, cmd, session.DefaultTemplate, cmd.OutOrStdout())
+					return err
+				}
 			}
 			return supervisor.Up(cmd.Context(), o)
 		},
 	}
 	cmd.Flags().BoolVar(&noBuild, "no-build", false, "build no template: what is there is what jails can be made of")
 	return cmd
-}
-
-// ensureTemplate builds the template that browsers run in, unless there is one. One that is there and not as it was built
-// is left to the host daemon, which refuses to make jails of it: nobody asked for another.
-func (p *program) ensureTemplate(ctx context.Context, cmd *cobra.Command) error {
-	store, _, err := p.templates(cmd)
-	if err != nil {
-		return err
-	}
-	_, err = store.Get(ctx, session.DefaultTemplate)
-	switch problem.CodeOf(err) {
-	case problem.TemplateMissing:
-	case problem.TemplateChanged:
-		return nil
-	default:
-		return err // nil, when it is there
-	}
-	if err := said(cmd, "there is no template %s yet; building it takes about two minutes, once", session.DefaultTemplate); err != nil {
-		return err
-	}
-	t, err := buildTemplate(cmd, store, template.BuildOptions{Name: session.DefaultTemplate}, p.now)
-	if err != nil {
-		return err
-	}
-	return said(cmd, "built %s: %s files, %s", t.Name, t.Files, size(t.Size))
 }

@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/clawbots"
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/template"
+)
+
+// needs is what root can add to this machine when declared agents cannot be made without it: a template, and the yes to folders
+// that lie beside the file. Whoever is not root, and whoever speaks to another machine, is told by the control plane what is missing.
+type needs struct {
+	// source is the name of the file, text what it says, and dir where its relative paths start.
+	source string
+	text   []byte
+	dir    string
+	tenant string
+	driver string
+	only   []string
+	// folders says yes to the folders, without a question. noBuild builds no template.
+	folders, noBuild bool
+}
+
+// flags adds those of what may be added.
+func (n *needs) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.BoolVar(&n.folders, "allow-folders", false, "as root: let agents be given the folders beside the file that it names, from now on, without being asked")
+	f.BoolVar(&n.noBuild, "no-build", false, "build no template that is missing")
+}
+
+// meet adds what is missing, and says whether there is anything new, so that it is worth to try again.
+func (p *program) meet(cmd *cobra.Command, n needs) (met bool, err error) {
+	if os.Geteuid() != 0 || p.getenv(urlVariable) != "" {
+		return false, nil
+	}
+	file, err := clawbots.Parse(n.source, n.text, n.dir)
+	if err != nil {
+		return false, nil // the control plane has said so
+	}
+	agents := slices.DeleteFunc(file.Agents, func(a clawbots.Agent) bool { return len(n.only) > 0 && !slices.Contains(n.only, a.Name) })
+	c, _, err := p.trusted()
+	if err != nil {
+		return false, err
+	}
+	allowed, err := allowFolders(cmd, c, n, agents)
+	if err != nil || n.noBuild {
+		return allowed, err
+	}
+	built, err := p.buildMissing(cmd, templatesOf(agents, cmp.Or(n.driver, defaultDriver(c.Agents.Driver))))
+	return allowed || built, err
+}
+
+// canBeMet says whether the refusal of a declaration may be about something that can be added.
+func canBeMet(err error) bool {
+	return slices.Contains([]string{problem.TemplateMissing, problem.Forbidden, problem.BadRequest}, problem.CodeOf(err))
+}
+
+// templatesOf are the templates that agents are made of.
+func templatesOf(agents []clawbots.Agent, driver string) []string {
+	var out []string
+	for _, a := range agents {
+		if a.Template != "" || a.Image == "" && driver == agent.DriverLinux {
+			out = append(out, cmp.Or(a.Template, agent.DefaultTemplate))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// buildMissing builds those of the templates that clawjail knows how to make and that are not there.
+func (p *program) buildMissing(cmd *cobra.Command, names []string) (built bool, err error) {
+	for _, name := range names {
+		if _, known := template.Recipes()[name]; !known {
+			continue
+		}
+		made, err := p.ensureTemplate(cmd.Context(), cmd, name, cmd.ErrOrStderr())
+		if err != nil {
+			return built, err
+		}
+		built = built || made
+	}
+	return built, nil
+}
+
+// ensureTemplate builds a template, unless there is one. One that is there and not as it was built is left to the host daemon,
+// which refuses to make jails of it: nobody asked for another.
+func (p *program) ensureTemplate(ctx context.Context, cmd *cobra.Command, name string, w io.Writer) (built bool, err error) {
+	store, _, err := p.templates(cmd)
+	if err != nil {
+		return false, err
+	}
+	if there, err := existing(ctx, store, name); err != nil || there.Name != "" {
+		return false, err
+	}
+	if _, err := fmt.Fprintf(w, "there is no template %s yet; building it takes about two minutes, once\n", name); err != nil {
+		return false, err
+	}
+	t, err := buildTemplate(cmd, store, template.BuildOptions{Name: name}, p.now)
+	if err != nil {
+		return false, err
+	}
+	_, err = fmt.Fprintf(w, "built %s: %d files, %s\n", t.Name, t.Files, size(t.Size))
+	return true, err
+}
+
+// allowFolders asks whether agents may have the folders beside the file that it names and that lie beneath none of the roots, and
+// writes a yes down. What lies elsewhere is for the configuration to allow.
+func allowFolders(cmd *cobra.Command, c config.Config, n needs, agents []clawbots.Agent) (allowed bool, err error) {
+	if cmp.Or(n.tenant, jail.DefaultTenant) != jail.DefaultTenant {
+		return false, nil // those of another tenant lie beneath its own folder of a root
+	}
+	roots, err := jail.RootsFor(jail.DefaultTenant, c.Agents.WorkspaceRoots, func() ([]string, error) { return hostd.UsableRoots(c) })
+	if err != nil {
+		return false, err
+	}
+	tops, err := foldersBeside(n.dir, roots, agents)
+	if err != nil || len(tops) == 0 {
+		return false, err
+	}
+	fresh := make([]hostd.AddedRoot, len(tops))
+	for i, dir := range tops {
+		if fresh[i], err = hostd.NewRoot(c, dir); err != nil {
+			return false, err
+		}
+	}
+	if !n.folders {
+		in, is := cmd.InOrStdin().(*os.File)
+		if is {
+			_, is = terminal(in)
+		}
+		if !is || n.source == standardInput {
+			return false, problem.New(problem.Forbidden, "run it on a terminal, which asks, or say yes with --allow-folders",
+				"%s gives agents folders beneath %s, and nobody has allowed that", printable(n.source), printable(strings.Join(tops, ", ")))
+		}
+		yes, err := ask(cmd, in, folderQuestion(c, n.source, fresh))
+		if err != nil {
+			return false, err
+		}
+		if !yes {
+			return false, problem.New(problem.Canceled, "use folders beneath "+strings.Join(c.Agents.WorkspaceRoots, ", "), "nothing was changed")
+		}
+	}
+	for _, r := range fresh {
+		if err := hostd.AddRoot(c, r); err != nil {
+			return false, err
+		}
+		if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "agents of the tenant default may be given folders beneath %s from now on\n", printable(r.Path)); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// foldersBeside are the folders directly beneath the file's own that hold workspaces which lie beneath none of the roots. The
+// file's own folder is none: an agent could write the file, and be whatever it likes when root syncs it again.
+func foldersBeside(dir string, roots []string, agents []clawbots.Agent) ([]string, error) {
+	var out []string
+	for _, a := range agents {
+		if a.Workspace == "" {
+			continue
+		}
+		if _, err := jail.GrantFor("workspace_roots", roots, jail.DefaultTenant, a.Workspace); err == nil {
+			continue
+		}
+		if dir == a.Workspace || strings.HasPrefix(dir, a.Workspace+"/") {
+			return nil, problem.New(problem.Forbidden, "write ./workspaces/"+a.Name, "the workspace of %s would hold the file that declares it", a.Name)
+		}
+		rest, beside := strings.CutPrefix(a.Workspace, strings.TrimSuffix(dir, "/")+"/")
+		if !beside || dir == "/" {
+			continue
+		}
+		first, _, _ := strings.Cut(rest, "/")
+		out = append(out, filepath.Join(dir, first))
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// folderQuestion says what a yes means.
+func folderQuestion(c config.Config, source string, fresh []hostd.AddedRoot) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s gives agents folders that nobody has allowed yet. With a yes, from now on admins of this installation can\n"+
+		"give agents of the tenant default everything beneath\n", printable(source))
+	for _, r := range fresh {
+		fmt.Fprintf(&b, "  %s", printable(r.Path))
+		if r.Owner != 0 {
+			fmt.Fprintf(&b, "   of user %d, who can put something else there", r.Owner)
+		}
+		b.WriteString("\n")
+	}
+	fmt.Fprintf(&b, "to read and to change, whatever the file says. It is remembered in %s;\n"+
+		"a line that is removed there takes it back.", hostd.WorkspaceRootsFile(c))
+	return b.String()
+}
