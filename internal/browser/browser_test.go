@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	protocol "github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/target"
 
 	"github.com/clawjail/clawjail/internal/cdp"
@@ -260,5 +262,26 @@ func TestOpenFailsWhenTheBrowserDoes(t *testing.T) {
 	process.Kill()
 	if _, err := Open(within(t, 10*time.Second), conn); problem.CodeOf(err) != problem.BrowserExited {
 		t.Errorf("got %v", err)
+	}
+}
+
+// On a busy machine a page may take long from the server's answer to the frame.
+func TestAPageThatTheServerHasSentIsWaitedFor(t *testing.T) {
+	began := time.Now()
+	watch := loading{frame: "F", wanted: "L", loader: "L", before: "B", statuses: map[protocol.LoaderID]int{}}
+	stopped, failure := &outcome{since: began}, &outcome{since: began, err: errors.New("no")}
+	believed := func(o *outcome) time.Duration { return watch.believed(o).Sub(began) }
+	if got := believed(stopped); got != quietTimeout {
+		t.Errorf("without an answer: %s", got)
+	}
+	if done, err := watch.see(cdp.EventMessage{Method: network.ResponseReceived.Method,
+		Params: []byte(`{"requestId":"L","loaderId":"L","frameId":"F","response":{"status":200}}`)}); done || err != nil {
+		t.Fatalf("%v, %v", done, err)
+	}
+	if got := believed(stopped); got != answeredTimeout {
+		t.Errorf("with an answer that came afterwards: %s", got)
+	}
+	if got := believed(failure); got != quietTimeout {
+		t.Errorf("a failure: %s", got)
 	}
 }

@@ -24,8 +24,12 @@ const (
 	leastNavigation, mostNavigation = 1000, 120000
 	// reactTimeout is how long a page that is to be left may take to react.
 	reactTimeout = time.Second
+	// answeredTimeout is how long a page that the server has sent may take to be shown, on a machine with much to do.
+	answeredTimeout = 10 * time.Second
 	// maxReplays bounds how often the events of a page that sends too many are asked for again.
 	maxReplays = 5
+	// maxDocuments bounds how many documents may take the place of the one that was asked for, each before it has loaded.
+	maxDocuments = 20
 )
 
 // Result is where a navigation ended.
@@ -73,7 +77,8 @@ func (o Navigate) Run(ctx context.Context, b *Browser) (any, error) {
 }
 
 // navigate opens an address in a tab. A page whose scripts never rest is ended first; where that does not help, the
-// tab gets another page of the browser's, under the same handle.
+// tab gets another page of the browser's, under the same handle. A page that opens another one all the time can be quicker
+// than what was asked for; it has been stopped then, and is left once more.
 func (b *Browser) navigate(ctx context.Context, ref, address string) (Result, error) {
 	p, err := b.tab(ctx, ref)
 	if err != nil {
@@ -88,11 +93,14 @@ func (b *Browser) navigate(ctx context.Context, ref, address string) (Result, er
 		}
 	}
 	result, err := p.Navigate(ctx, address)
-	if !errors.Is(err, errStuck) {
+	switch {
+	case errors.Is(err, errRestless):
+	case errors.Is(err, errStuck):
+		if p, err = b.replace(ctx, p); err != nil {
+			return Result{}, err
+		}
+	default:
 		return result, err
-	}
-	if p, err = b.replace(ctx, p); err != nil {
-		return Result{}, err
 	}
 	return p.Navigate(ctx, address)
 }
@@ -120,8 +128,8 @@ func (Navigate) Result() any { return new(Result) }
 //   - navigation_failed: the page could not be loaded. The detail "net_error" has Chromium's own word for it, and
 //     "blocked" is true where a refusal of the gateway or of the browser's policy is what Chromium reports, rather than
 //     a server or a name that does not answer;
-//   - timeout: the page had not loaded before the deadline of ctx, or after twenty seconds. It is stopped then and shows
-//     what had arrived;
+//   - timeout: the page had not loaded before the deadline of ctx, or after twenty seconds, or it had gone on to more
+//     than twenty other documents, none of which had loaded. It is stopped then and shows what had arrived;
 //   - browser_exited.
 func (p *Page) Navigate(ctx context.Context, address string) (Result, error) {
 	address, err := CheckURL(address)
@@ -202,7 +210,7 @@ func (p *Page) follow(ctx context.Context, events *cdp.Subscription, watch *load
 		var event cdp.EventMessage
 		switch {
 		case doubtful != nil:
-			event, err = nextUntil(ctx, events, doubtful.until)
+			event, err = nextUntil(ctx, events, watch.believed(doubtful))
 		case !watch.committed && !patience.IsZero():
 			event, err = nextUntil(ctx, events, patience)
 		default:
@@ -238,6 +246,8 @@ func (p *Page) follow(ctx context.Context, events *cdp.Subscription, watch *load
 		}
 		done, err := watch.see(event)
 		switch {
+		case watch.documents > maxDocuments:
+			return 0, errRestless
 		case !done && err == nil:
 			if watch.committed {
 				doubtful = nil
@@ -246,7 +256,7 @@ func (p *Page) follow(ctx context.Context, events *cdp.Subscription, watch *load
 			return watch.statuses[watch.loader], err
 		default:
 			// It may be about the document before, whose events are still under way.
-			doubtful = &outcome{err: err, until: p.b.now().Add(quietTimeout)}
+			doubtful = &outcome{err: err, since: p.b.now()}
 		}
 	}
 }
@@ -254,13 +264,15 @@ func (p *Page) follow(ctx context.Context, events *cdp.Subscription, watch *load
 // outcome is how a navigation seems to have ended.
 type outcome struct {
 	err   error
-	until time.Time // when it is believed
+	since time.Time
 }
 
 var (
 	errQuiet = errors.New("nothing more was heard")
 	// errStuck says that the page before keeps the process from showing another one.
 	errStuck = fmt.Errorf("the page before does not let go: %w", context.DeadlineExceeded)
+	// errRestless says that no document stays long enough to load.
+	errRestless = fmt.Errorf("the page goes on to another all the time: %w", context.DeadlineExceeded)
 )
 
 // nextUntil waits for an event until a moment, and then says errQuiet.
@@ -284,8 +296,18 @@ type loading struct {
 	committed bool              // that document was in the frame
 	loader    protocol.LoaderID // of the document that is in the frame, or that will be
 	before    protocol.LoaderID // of the document that the page had before
+	documents int               // that came after it, before any of them had loaded
 	gap       bool              // events were lost: the document may be another one
 	statuses  map[protocol.LoaderID]int
+}
+
+// believed is when an outcome that may be about the document before is taken for the end of this navigation. A document that
+// the server has sent by then is on its way into the frame.
+func (l *loading) believed(o *outcome) time.Time {
+	if _, answered := l.statuses[l.wanted]; answered && o.err == nil {
+		return o.since.Add(answeredTimeout)
+	}
+	return o.since.Add(quietTimeout)
 }
 
 func (l *loading) see(event cdp.EventMessage) (done bool, err error) {
@@ -305,6 +327,9 @@ func (l *loading) see(event cdp.EventMessage) (done bool, err error) {
 		}
 		if e.Frame != nil && e.Frame.ID == l.frame {
 			l.loader = e.Frame.LoaderID
+			if l.committed {
+				l.documents++
+			}
 			l.committed = l.committed || l.loader == l.wanted
 			if e.Frame.UnreachableURL != "" {
 				return false, failed(e.Frame.UnreachableURL, "the page went on to an address that could not be loaded", nil)
