@@ -200,8 +200,17 @@ func (k *Keeper) watch(r *running) {
 	}
 }
 
-// Stop ends the browser: asked to, then told to, then killed. It says whether there was one.
+// Stop ends the browser: asked to, then told to, then killed. It says whether there was one. With attach_only it refuses:
+// who has started the browser ends it.
 func (k *Keeper) Stop(ctx context.Context) (bool, error) {
+	if k.settings.AttachOnly && k.current() != nil {
+		return false, problem.New(problem.BadRequest, "close its window, or end `clawjail browser serve`",
+			"browser.attach_only is set: the browser is only used, and whoever has started it ends it")
+	}
+	return k.stop(ctx)
+}
+
+func (k *Keeper) stop(ctx context.Context) (bool, error) {
 	if err := k.take(ctx); err != nil {
 		return false, err
 	}
@@ -228,7 +237,7 @@ func (k *Keeper) Stop(ctx context.Context) (bool, error) {
 
 // Close stops the browser and gives the data directory back.
 func (k *Keeper) Close(ctx context.Context) error {
-	_, err := k.Stop(context.WithoutCancel(ctx))
+	_, err := k.stop(context.WithoutCancel(ctx))
 	k.tasks.Wait()
 	return errors.Join(err, k.owned.Close())
 }

@@ -23,8 +23,11 @@ func look(t *testing.T, k *Keeper) (name, color, seed string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprint(preferences.get("profile", "name")), fmt.Sprint(preferences.get("browser", "theme", "user_color2")),
-		fmt.Sprint(state.get("profile", "info_cache", "Default", "profile_color_seed"))
+	color = string(colorOf(preferences, frameTheme))
+	if color == "" {
+		color = string(colorOf(preferences, paleTheme))
+	}
+	return fmt.Sprint(preferences.get("profile", "name")), color, fmt.Sprint(state.get("profile", "info_cache", "Default", "profile_color_seed"))
 }
 
 func TestTheProfileLooksLikeNoOtherUntilItsUserChangesIt(t *testing.T) {
@@ -41,9 +44,9 @@ func TestTheProfileLooksLikeNoOtherUntilItsUserChangesIt(t *testing.T) {
 		}
 	}
 	restart()
-	// The browser has written its own files by now; it keeps the seed of the colour that it shows in Local State.
-	if name, color, seed := look(t, k); name != "clawd" || color != orange || seed != orange {
-		t.Errorf("the name is %s, the colour %s, and shown is %s", name, color, seed)
+	// The browser has written its own files by now. What its window looks like, TestTheHostBrowserIsSeenBesideThePersonsOwn sees.
+	if name, color, _ := look(t, k); name != "clawd" || color != orange {
+		t.Errorf("the name is %s, the colour %s", name, color)
 	}
 
 	// The user has other wishes, as the browser's own settings write them.
@@ -74,8 +77,34 @@ func change(t *testing.T, k *Keeper, name string, color int) {
 	}
 	preferences.set(name, "profile", "name")
 	preferences.set(color, "browser", "theme", "user_color2")
+	preferences.set(paleTheme, "extensions", "theme", "id")
 	if err := preferences.write(path); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestAProfileThatWasPalePaintsItsFrame(t *testing.T) {
+	k := keeper(t, options(t.TempDir()))
+	if err := k.paint(); err != nil {
+		t.Fatal(err)
+	}
+	marker := filepath.Join(k.dir, "profile.json")
+	for color, want := range map[int]string{-47872: orange, -16776961: "-16776961"} { // ours, and the user's
+		change(t, k, "clawd", color)
+		if err := os.WriteFile(marker, []byte(`{"name":"clawd","color":`+orange+`}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.paint(); err != nil {
+			t.Fatal(err)
+		}
+		preferences, err := readTree(filepath.Join(k.Profile(), "Default", "Preferences"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours := string(colorOf(preferences, frameTheme)) == orange
+		if _, now, _ := look(t, k); now != want || ours != (want == orange) {
+			t.Errorf("a pale profile of %d: %s, painted %v", color, now, ours)
+		}
 	}
 }
 
