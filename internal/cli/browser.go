@@ -83,18 +83,29 @@ func (p *program) serveBrowser(cmd *cobra.Command, start bool, headless *bool, b
 	if err != nil {
 		return err
 	}
+	closeAll := func() error { return errors.Join(control.Close(), devtools.Close()) }
+	var remote *hostserver.Remote
+	if b.settings.Remote.On() {
+		if remote, err = hostserver.ListenRemote(cmd.Context(), b.settings.Remote); err != nil {
+			return errors.Join(err, closeAll())
+		}
+		closeAll = func() error { return errors.Join(control.Close(), devtools.Close(), remote.Close()) }
+	}
 	keeper, err := host.New(host.Options{Settings: b.settings, Environment: b.env, Dir: b.dir, Log: log, Now: p.now})
 	if err != nil {
-		return errors.Join(err, control.Close(), devtools.Close())
+		return errors.Join(err, closeAll())
 	}
 	defer func() { err = errors.Join(err, keeper.Close(context.WithoutCancel(cmd.Context()))) }()
 	if start {
 		if err := keeper.StartByHand(cmd.Context(), headless); err != nil {
-			return errors.Join(err, control.Close(), devtools.Close())
+			return errors.Join(err, closeAll())
 		}
 	}
 	log.Info("the host browser is served", "url", b.settings.ControlURL, "devtools", keeper.DevtoolsAddress(), "token", b.tokenPath)
-	server := hostserver.New(hostserver.Options{Keeper: keeper, Token: token, Log: log, EndWithBrowser: background})
+	if remote != nil {
+		log.Info("other machines are served", "address", remote.At.Listen, "devtools", remote.At.Devtools(), "token", remote.At.Token)
+	}
+	server := hostserver.New(hostserver.Options{Keeper: keeper, Token: token, Log: log, EndWithBrowser: background, Remote: remote})
 	return server.Serve(cmd.Context(), control, devtools)
 }
 

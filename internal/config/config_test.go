@@ -82,10 +82,10 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 	if !got.TLS.Set() || len(got.BehindProxy) != 1 || got.PublicURL == "" || len(got.ExtraCA) != 1 || len(got.Gateway.PrivateDestinations) != 1 {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
-	if got.HostBrowser.Executable == "" {
+	if got.HostBrowser.Executable == "" || !got.HostBrowser.Remote.On() || !got.HostBrowser.Remote.TLS.Set() || got.HostBrowser.Remote.Token == "" {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
-	got.HostBrowser.Executable = ""
+	got.HostBrowser.Executable, got.HostBrowser.Remote = "", RemoteBrowser{}
 	if got.Gateway.RelayTo == "" {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
@@ -163,7 +163,7 @@ mcp_servers:
     cpu: 1, tasks: 8, tmp: 2MiB, files: 70}, network: gateway, allow: [a.example], idle: 1m, mounts: [{source: /s, target: /mnt/t, read_only: true}]}
   two: {command: [/c], agent: bot, tools: []}
 limits: {memory: 1GiB, cpu: 0.5, tasks: 100, tmp: 2MiB, shm: 1024KiB, files: 65}
-browser: {enabled: false, control_url: "http://[::1]:9000", color: "#010203", headless: true, attach_only: true, executable: /opt/b}
+browser: {enabled: false, control_url: "http://[::1]:9000", color: "#010203", headless: true, attach_only: true, executable: /opt/b, listen: "192.0.2.7:9443", tls: {cert: /b.crt, key: /b.key}, token: /b.token}
 console: {enabled: false, accent: "#010204", idle: 3m, life: 4h}
 metrics: {open: true}
 log: {level: debug, format: json}
@@ -204,7 +204,8 @@ log: {level: debug, format: json}
 		},
 		Console: Console{Accent: "#010204", Idle: 3 * time.Minute, Life: 4 * time.Hour},
 		HostBrowser: HostBrowser{ControlURL: "http://[::1]:9000", Color: "#010203", Headless: HeadlessYes,
-			AttachOnly: true, Executable: "/opt/b"},
+			AttachOnly: true, Executable: "/opt/b",
+			Remote: RemoteBrowser{Listen: netip.MustParseAddrPort("192.0.2.7:9443"), TLS: TLS{Cert: "/b.crt", Key: "/b.key"}, Token: "/b.token"}},
 		Metrics: Metrics{Open: true},
 		Log:     Log{Level: "debug", Format: "json"},
 	}

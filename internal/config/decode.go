@@ -132,7 +132,13 @@ func (b *HostBrowser) decode(m *yamldoc.Map) {
 	m.Value("color", text(&b.Color))
 	m.Value("headless", word(&b.Headless, HeadlessAuto, HeadlessYes, HeadlessNo))
 	m.Value("attach_only", truth(&b.AttachOnly))
-	m.Value("executable", text(&b.Executable))
+	m.Value("executable", textOrNone(&b.Executable))
+	m.Value("listen", func(v yamldoc.Value) error { return parseInto(&b.Remote.Listen, v, ParseListen) })
+	m.Map("tls", func(m *yamldoc.Map) {
+		m.Value("cert", textOrNone(&b.Remote.TLS.Cert))
+		m.Value("key", textOrNone(&b.Remote.TLS.Key))
+	})
+	m.Value("token", textOrNone(&b.Remote.Token))
 }
 
 func (a *Agents) decode(m *yamldoc.Map) {
@@ -240,6 +246,11 @@ func duration(into *time.Duration) func(yamldoc.Value) error {
 			return d, nil
 		})
 	}
+}
+
+// textOrNone is text for what can be switched off again with an empty one.
+func textOrNone(into *string) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error { *into = v.Text; return nil }
 }
 
 func parseInto[T any](into *T, v yamldoc.Value, parse func(string) (T, error)) error {

@@ -25,6 +25,53 @@ type HostBrowser struct {
 	AttachOnly bool
 	// Executable is the browser to use; empty is the first that is found.
 	Executable string
+	// Remote is where other machines control the browser. Without it they do not.
+	Remote RemoteBrowser
+}
+
+// RemoteBrowser is a second listener of the host browser, for other machines. It has TLS and a token of its own.
+type RemoteBrowser struct {
+	// Listen is the address and port of the control server; the DevTools endpoint is at the next port.
+	Listen netip.AddrPort
+	TLS    TLS
+	// Token is the file with the token that other machines show.
+	Token string
+}
+
+// On says whether other machines can be served.
+func (r RemoteBrowser) On() bool { return r.Listen.IsValid() }
+
+// Devtools is where the DevTools endpoint listens.
+func (r RemoteBrowser) Devtools() netip.AddrPort {
+	return netip.AddrPortFrom(r.Listen.Addr(), r.Listen.Port()+1)
+}
+
+func (r RemoteBrowser) validate(v *validation) {
+	switch at := r.Listen; {
+	case !at.IsValid():
+		if r.TLS != (TLS{}) || r.Token != "" {
+			v.flaw("browser.listen", "write an address of this machine and a port, such as 192.0.2.7:18791", "is missing: browser.tls and browser.token are for it")
+		}
+		return
+	case at.Addr().IsUnspecified() || at.Addr().IsLoopback() || at.Addr().IsMulticast() || at.Addr().Zone() != "" || at.Addr().Is4In6():
+		v.flaw("browser.listen", "write the address of this machine that other machines reach, or leave the key out",
+			"%s is not one address of this machine for other machines", at.Addr())
+	case at.Port() == 0 || at.Port() >= 1<<16-1 || at.Port() == debuggingPort || at.Port()+1 == debuggingPort:
+		v.flaw("browser.listen", "write another port, such as 18791", "cannot use the port %d and the next one", at.Port())
+	}
+	if !r.TLS.Set() {
+		v.flaw("browser.tls", "set cert and key, or leave browser.listen out", "is missing: the token would cross the network in the clear")
+	}
+	if r.TLS.Set() {
+		v.path("browser.tls.cert", r.TLS.Cert)
+		v.path("browser.tls.key", r.TLS.Key)
+	}
+	if r.Token == "" {
+		v.flaw("browser.token", "name a file for it, which `clawjail browser serve` makes, or leave browser.listen out",
+			"is missing: other machines show a token of their own")
+	} else {
+		v.path("browser.token", r.Token)
+	}
 }
 
 // Headless says whether a browser has no window.
@@ -107,6 +154,7 @@ func (b HostBrowser) validate(v *validation) {
 	if _, ok := b.RGB(); !ok {
 		v.flaw("browser.color", "write something like #FF4500, in quotes", "%q is not a colour", b.Color)
 	}
+	b.Remote.validate(v)
 	oneOf(v, "browser.headless", b.Headless, HeadlessAuto, HeadlessYes, HeadlessNo)
 	if b.Executable != "" {
 		if !filepath.IsAbs(b.Executable) {

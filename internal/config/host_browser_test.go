@@ -1,6 +1,12 @@
 package config
 
-import "testing"
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
 
 func TestTheHostBrowserIsServedOnLoopbackOnly(t *testing.T) {
 	tests := []struct {
@@ -51,6 +57,47 @@ func TestColoursAreNumbers(t *testing.T) {
 	for _, text := range []string{"", "FF4500", "#FF450", "#FF45001", "#GG0000", "#+F4500"} {
 		if _, ok := (HostBrowser{Color: text}).RGB(); ok {
 			t.Errorf("%s is a colour", text)
+		}
+	}
+}
+
+func TestOtherMachinesNeedTLSAndAToken(t *testing.T) {
+	at := netip.MustParseAddrPort
+	tests := map[string]struct {
+		change func(*RemoteBrowser)
+		want   []string // none: it is valid
+	}{
+		"all of it":        {func(*RemoteBrowser) {}, nil},
+		"nothing":          {func(r *RemoteBrowser) { *r = RemoteBrowser{} }, nil},
+		"no certificate":   {func(r *RemoteBrowser) { r.TLS.Cert = "" }, []string{"browser.tls", "in the clear"}},
+		"no TLS":           {func(r *RemoteBrowser) { r.TLS = TLS{} }, []string{"browser.tls", "in the clear"}},
+		"no token":         {func(r *RemoteBrowser) { r.Token = "" }, []string{"browser.token", "a token of their own"}},
+		"no address":       {func(r *RemoteBrowser) { r.Listen = netip.AddrPort{} }, []string{"browser.listen", "is missing"}},
+		"every address":    {func(r *RemoteBrowser) { r.Listen = at("0.0.0.0:18791") }, []string{"browser.listen", "not one address"}},
+		"loopback":         {func(r *RemoteBrowser) { r.Listen = at("127.0.0.1:18791") }, []string{"browser.listen", "not one address"}},
+		"the port 9222":    {func(r *RemoteBrowser) { r.Listen = at("192.0.2.7:9222") }, []string{"browser.listen", "port 9222"}},
+		"the last port":    {func(r *RemoteBrowser) { r.Listen = at("192.0.2.7:65535") }, []string{"browser.listen", "port 65535"}},
+		"a path from here": {func(r *RemoteBrowser) { r.Token = "token" }, []string{"browser.token"}},
+	}
+	for name, tt := range tests {
+		b := defaultHostBrowser()
+		b.Remote = RemoteBrowser{Listen: at("192.0.2.7:18791"), TLS: TLS{Cert: "/b.crt", Key: "/b.key"}, Token: "/b.token"}
+		tt.change(&b.Remote)
+		err := b.Validate()
+		if tt.want == nil {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if problem.CodeOf(err) != problem.BadConfig {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, text := range tt.want {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: %v lacks %q", name, err, text)
+			}
 		}
 	}
 }

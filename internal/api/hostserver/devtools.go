@@ -1,7 +1,9 @@
 package hostserver
 
 import (
+	"net"
 	"net/http"
+	"strconv"
 
 	"github.com/clawjail/clawjail/internal/api/socket"
 	"github.com/clawjail/clawjail/internal/browser/control"
@@ -21,9 +23,12 @@ type Endpoint struct {
 	WSURL  string `json:"ws_url"`
 }
 
-func (s *Server) endpoint(*http.Request) (any, error) {
+func (s *Server) endpoint(r *http.Request) (any, error) {
 	at := s.keeper.DevtoolsAddress()
-	return Endpoint{CDPURL: "http://" + at + "/?token=" + s.ticket, WSURL: "ws://" + at + socketPath + "?token=" + s.ticket}, nil
+	if s.cert != nil { // under the name that this client knows
+		at = net.JoinHostPort(hostOf(r.Host), strconv.Itoa(int(s.remote.At.Devtools().Port())))
+	}
+	return Endpoint{CDPURL: scheme(r, "http") + at + "/?token=" + s.ticket, WSURL: scheme(r, "ws") + at + socketPath + "?token=" + s.ticket}, nil
 }
 
 // Devtools is the DevTools endpoint: what Playwright's connectOverCDP and Puppeteer's browserURL ask for.
@@ -34,7 +39,7 @@ func (s *Server) Devtools() http.Handler {
 		if err == nil {
 			err = control.Write(w, r, map[string]string{
 				"Browser": v.Product, "Protocol-Version": v.Protocol, "User-Agent": v.UserAgent,
-				"webSocketDebuggerUrl": "ws://" + r.Host + socketPath + "?token=" + s.ticket,
+				"webSocketDebuggerUrl": scheme(r, "ws") + r.Host + socketPath + "?token=" + s.ticket,
 			}, nil)
 		}
 		if err != nil {

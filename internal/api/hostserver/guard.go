@@ -24,9 +24,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		switch {
-		case !loopback(hostOf(r.Host)):
+		case s.cert != nil && s.cert.VerifyHostname(hostOf(r.Host)) != nil:
+			s.fail(w, r, problem.New(problem.Forbidden, "use a name of its certificate", "Forbidden: the host %q is not this server", cut(r.Host)))
+		case s.cert == nil && !loopback(hostOf(r.Host)):
 			s.fail(w, r, problem.New(problem.Forbidden, "use 127.0.0.1 or localhost", "Forbidden: the host %q is not this server", cut(r.Host)))
-		case fromElsewhere(r):
+		case s.cert != nil && fromPage(r), fromElsewhere(r):
 			s.fail(w, r, problem.New(problem.Forbidden, "call it from a program, not from a web page", "Forbidden: requests of web pages are refused"))
 		default:
 			limit := int64(control.MaxBody)
@@ -67,6 +69,11 @@ func fromElsewhere(r *http.Request) bool {
 		}
 	}
 	return false
+}
+
+// fromPage says whether a request was made by any web page, which those of other machines have no business to be.
+func fromPage(r *http.Request) bool {
+	return r.Header.Get("Origin") != "" || r.Header.Get("Referer") != "" || r.Header.Get("Sec-Fetch-Site") != ""
 }
 
 // authenticated asks for the token. Clients of the DevTools endpoint that can send no header may show its ticket in the

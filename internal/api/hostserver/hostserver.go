@@ -1,9 +1,9 @@
 // Package hostserver is the HTTP face of the host browser: the control server, and beside it a DevTools endpoint for
 // stock clients.
 //
-// Both are for programs of the user on this machine. They listen on loopback only, want the user's token on every
-// request, and refuse what comes from a web page: one that names the server by a name of its own (DNS rebinding), and
-// one of another site. Bodies have at most 1 MB, files 32 MB.
+// Both are for programs of the user. They listen on loopback, and for other machines only with TLS and another token
+// ([Remote]). They want a token on every request, and refuse what comes from a web page: one that names the server by a
+// name of its own (DNS rebinding), and one of another site. Bodies have at most 1 MB, files 32 MB.
 //
 // Errors have the shape of the control contract: error, code, reason, hint, details. Programs read code and reason,
 // which are stable, and never the text.
@@ -11,8 +11,7 @@ package hostserver
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
@@ -46,6 +45,8 @@ type Options struct {
 	Log    *slog.Logger
 	// EndWithBrowser ends the server when somebody stops the browser: one that nobody started by hand.
 	EndWithBrowser bool
+	// Remote is set when other machines are served besides.
+	Remote *Remote
 }
 
 // Server is both servers.
@@ -55,19 +56,19 @@ type Server struct {
 	ticket string
 	log    *slog.Logger
 	brief  bool
+	remote *Remote
+	cert   *x509.Certificate // of the servers for other machines, nil for those on loopback
 
 	ended   chan struct{} // closed when somebody stopped the browser of a server that ends with it
-	end     sync.Once
-	clients sync.WaitGroup // DevTools clients, which a server's Shutdown does not know
-	places  chan struct{}  // one for each of them
+	end     *sync.Once
+	clients *sync.WaitGroup // DevTools clients, which a server's Shutdown does not know
+	places  chan struct{}   // one for each of them
 }
 
 // New makes a server.
 func New(o Options) *Server {
-	var random [16]byte
-	rand.Read(random[:]) // never fails
-	return &Server{keeper: o.Keeper, token: o.Token, ticket: hex.EncodeToString(random[:]), log: o.Log, brief: o.EndWithBrowser,
-		ended: make(chan struct{}), places: make(chan struct{}, maxClients)}
+	return &Server{keeper: o.Keeper, token: o.Token, ticket: newTicket(), log: o.Log, brief: o.EndWithBrowser, remote: o.Remote,
+		ended: make(chan struct{}), end: new(sync.Once), clients: new(sync.WaitGroup), places: make(chan struct{}, maxClients)}
 }
 
 // Serve answers on both listeners until ctx ends or the server is not needed any more. It closes them. The browser is
@@ -78,7 +79,13 @@ func (s *Server) Serve(ctx context.Context, control, devtools net.Listener) erro
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	servers := []*http.Server{s.server(ctx, s.Control()), s.server(ctx, s.Devtools())}
-	for n, listener := range []net.Listener{control, devtools} {
+	listeners := []net.Listener{control, devtools}
+	if s.remote != nil {
+		far := s.far()
+		servers = append(servers, s.server(ctx, far.Control()), s.server(ctx, far.Devtools()))
+		listeners = append(listeners, s.remote.Control, s.remote.Devtools)
+	}
+	for n, listener := range listeners {
 		g.Go(func() error {
 			if err := servers[n].Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 				return err
@@ -261,7 +268,7 @@ func ownProfile(s *Server, next http.Handler) http.Handler {
 
 // mediaOf makes the addresses of pictures. The host is one that the guard has let through.
 func mediaOf(r *http.Request) func(id string) string {
-	return func(id string) string { return "http://" + r.Host + "/media/" + id }
+	return func(id string) string { return scheme(r, "http") + r.Host + "/media/" + id }
 }
 
 // cut bounds what comes from a client and goes into a message.
