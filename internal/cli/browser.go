@@ -26,7 +26,8 @@ func newBrowserCommand(p *program) *cobra.Command {
 			"Commands start its server where that is missing. Settings are below `browser` in the configuration.",
 		Example: "  clawjail browser open https://example.com/\n  clawjail browser snapshot\n  clawjail browser act click e12",
 	})
-	cmd.AddCommand(newBrowserServe(p), newBrowserStatus(p), newBrowserStart(p), newBrowserStop(p), newBrowserDoctor(p), newBrowserCDP(p), newBrowserFiles(p))
+	cmd.AddCommand(newBrowserServe(p), newBrowserStatus(p), newBrowserStart(p), newBrowserStop(p), newBrowserDoctor(p), newBrowserCDP(p), newBrowserFiles(p),
+		newBrowserSettings(p))
 	cmd.AddCommand(newBrowserOperations(p)...)
 	return cmd
 }
@@ -366,20 +367,31 @@ func (p *program) hostBrowser() (*hostBrowser, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := config.Here()
-	b := &hostBrowser{settings: c.HostBrowser, env: e, file: p.configFile(), base: c.HostBrowser.Control()}
-	_, _, b.local = c.HostBrowser.Local()
+	b, err := newHostBrowser(c.HostBrowser, config.Here(), p.configFile())
+	if err != nil {
+		return nil, err
+	}
+	return b, b.encrypted()
+}
+
+// newHostBrowser is the host browser of a user with these settings, which are of that file.
+func newHostBrowser(settings config.HostBrowser, e config.Environment, file string) (b *hostBrowser, err error) {
+	b = &hostBrowser{settings: settings, env: e, file: file, base: settings.Control()}
+	_, _, b.local = settings.Local()
 	if b.dir, err = host.DataDir(e); err != nil {
 		return nil, err
 	}
-	if b.tokenPath, err = host.TokenPath(e); err != nil {
-		return nil, err
+	b.tokenPath, err = host.TokenPath(e)
+	return b, err
+}
+
+// encrypted says what is wrong with an address to which the token would cross a network in the clear.
+func (b *hostBrowser) encrypted() error {
+	if b.local || b.base.Scheme == "https" {
+		return nil
 	}
-	if !b.local && b.base.Scheme != "https" {
-		return nil, problem.New(problem.BadURL, "use https, or a tunnel to a loopback address",
-			"browser.control_url is not encrypted and not on this machine: the token would cross the network in the clear")
-	}
-	return b, nil
+	return problem.New(problem.BadURL, "use https, or a tunnel to a loopback address",
+		"browser.control_url is not encrypted and not on this machine: the token would cross the network in the clear")
 }
 
 // refused says that nobody listens.

@@ -35,17 +35,21 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		c.fail(&request{c: c, w: w, r: r}, problem.New(problem.Forbidden, "open the console and do it there", "this came from a page of somebody else's"))
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", contentPolicy)
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("X-Frame-Options", "DENY")
-		h.Set("Referrer-Policy", "same-origin")
-		h.Set("Cross-Origin-Opener-Policy", "same-origin")
-		h.Set("Cross-Origin-Resource-Policy", "same-origin")
-		h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
-		h.Set("Cache-Control", "no-store")
+		setPolicies(w.Header(), contentPolicy)
 		protection.Handler(next).ServeHTTP(w, r)
 	})
+}
+
+// setPolicies tells the browser what a page may do, and what others may do with it.
+func setPolicies(h http.Header, content string) {
+	h.Set("Content-Security-Policy", content)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
+	h.Set("Cache-Control", "no-store")
 }
 
 // signedIn lets who is signed in pass. Everybody else is asked to sign in, and comes back to where they wanted to go.

@@ -145,7 +145,7 @@ func (s *Server) Control() http.Handler {
 			return answer(r)
 		}
 	}
-	handle("GET /{$}", func(*http.Request) (any, error) { return s.keeper.Status(), nil })
+	handle("GET /{$}", func(*http.Request) (any, error) { return Served{s.keeper.Status(), s.brief}, nil })
 	handle("POST /start", enabled(s.start))
 	handle("POST /stop", enabled(s.stop))
 	handle("GET /doctor", enabled(s.doctor))
@@ -170,6 +170,13 @@ func (s *Server) drive(route control.Route, r *http.Request) (any, error) {
 	result, err := s.keeper.Drive(r.Context(), op)
 	s.log.Debug("an operation", "tool", op.Tool(), "effect", op.Effect().String(), "code", problem.CodeOf(err))
 	return result, err
+}
+
+// Served is the answer to a question for the status.
+type Served struct {
+	host.Status
+	// EndsWithBrowser says that a command had started the server, which ends with a stop of the browser.
+	EndsWithBrowser bool `json:"serverEndsWithBrowser"`
 }
 
 // Started is the answer to a start.

@@ -35,6 +35,32 @@ func Listen(ctx context.Context, settings config.HostBrowser) (control, devtools
 	return control, devtools, nil
 }
 
+// ListenForUser opens a free port of loopback. Where the system tells whose a connection is, those of other users are closed.
+func ListenForUser(ctx context.Context, uid int) (net.Listener, error) {
+	var l net.ListenConfig
+	listener, err := l.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen on loopback: %w", err)
+	}
+	return ownListener{listener, uid}, nil
+}
+
+type ownListener struct {
+	net.Listener
+	uid int
+}
+
+// Accept returns the next connection of the user.
+func (l ownListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil || fromUser(conn, l.uid) {
+			return conn, err
+		}
+		_ = conn.Close() // nothing was said on it
+	}
+}
+
 func listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 	var l net.ListenConfig
 	listener, err := l.Listen(ctx, "tcp", at.String())

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -47,6 +48,45 @@ func Owner(at netip.AddrPort) (uid int, ok bool) {
 	return uid, err == nil
 }
 
+// fromUser says whether the other end of a connection on this machine is a socket of the user. One that is not listed is
+// nobody's.
+func fromUser(conn net.Conn, uid int) bool {
+	local, err1 := netip.ParseAddrPort(conn.LocalAddr().String())
+	remote, err2 := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err1 != nil || err2 != nil {
+		return false
+	}
+	// As the kernel lists them: IPv4 in a list of its own, and mapped in that of IPv6.
+	ends := func(at netip.AddrPort) (short, long string) {
+		six, port := at.Addr().As16(), fmt.Sprintf(":%04X", at.Port())
+		long = words(six[:]) + port
+		if at.Addr().Unmap().Is4() {
+			four := at.Addr().Unmap().As4()
+			short = words(four[:]) + port
+		}
+		return short, long
+	}
+	shortFrom, longFrom := ends(remote)
+	shortTo, longTo := ends(local)
+	for _, list := range [][3]string{{"/proc/net/tcp", shortFrom, shortTo}, {"/proc/net/tcp6", longFrom, longTo}} {
+		if owner, ok := connected(list[0], list[1], list[2]); ok {
+			return owner == strconv.Itoa(uid)
+		}
+	}
+	return false
+}
+
+// connected looks up whose the socket of a connection is, by its own end and the other.
+func connected(path, from, to string) (uid string, ok bool) {
+	each(path, func(fields []string) bool {
+		if fields[1] == from && fields[2] == to && fields[3] == established {
+			uid, ok = fields[7], true
+		}
+		return !ok
+	})
+	return uid, ok
+}
+
 // listener finds a listening socket in the kernel's lists (proc(5)). The one that takes a connection to an address is on
 // that address, or on all: the latter also in the list of IPv6, whose sockets may take IPv4 besides.
 func listener(at netip.AddrPort) (uid, inode string, ok bool) {
@@ -78,20 +118,32 @@ func words(address []byte) (text string) {
 
 // listed looks a listening socket up in one list, by any of its addresses.
 func listed(path string, addresses ...string) (uid, inode string, ok bool) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", "", false
-	}
-	defer f.Close() // only read from
-	const listening, most = "0A", 100_000
-	lines := bufio.NewScanner(f)
-	for n := 0; n < most && lines.Scan(); n++ {
-		fields := strings.Fields(lines.Text())
-		if len(fields) > 9 && slices.Contains(addresses, fields[1]) && fields[3] == listening {
+	each(path, func(fields []string) bool {
+		if slices.Contains(addresses, fields[1]) && fields[3] == listening {
 			if _, err := strconv.Atoi(fields[7]); err == nil {
-				return fields[7], fields[9], true
+				uid, inode, ok = fields[7], fields[9], true
 			}
 		}
+		return !ok
+	})
+	return uid, inode, ok
+}
+
+// States of a socket in the kernel's lists.
+const established, listening = "01", "0A"
+
+// each goes through the sockets of one list, until use says that it was enough.
+func each(path string, use func(fields []string) bool) {
+	f, err := os.Open(path)
+	if err != nil {
+		return
 	}
-	return "", "", false
+	defer f.Close() // only read from
+	const most = 100_000
+	lines := bufio.NewScanner(f)
+	for n := 0; n < most && lines.Scan(); n++ {
+		if fields := strings.Fields(lines.Text()); len(fields) > 9 && !use(fields) {
+			return
+		}
+	}
 }

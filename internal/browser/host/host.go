@@ -100,6 +100,15 @@ func New(o Options) (*Keeper, error) {
 	}, nil
 }
 
+// Unserved says whether no keeper has a data directory.
+func Unserved(dir string) (bool, error) {
+	owned, err := lockFile(filepath.Join(dir, "serve.lock"))
+	if err != nil || owned == nil {
+		return false, err
+	}
+	return true, owned.Close()
+}
+
 // RefuseRoot says that root has no desktop. Chromium's own sandbox does not start as root, and without it every page
 // would be as mighty as root.
 func RefuseRoot(e config.Environment) error {

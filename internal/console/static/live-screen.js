@@ -7,6 +7,7 @@ export class Screen {
     this.width = 0; // of the browser's window, in CSS pixels: the space of pointers
     this.height = 0;
     this.drawn = 0;
+    this.over = false; // the picture stays as it is
   }
 
   // draw shows one frame: four bytes that say how long the JSON is, the JSON, and a JPEG.
@@ -14,6 +15,7 @@ export class Screen {
     const length = new DataView(await message.slice(0, 4).arrayBuffer()).getUint32(0);
     const { width, height } = JSON.parse(await message.slice(4, 4 + length).text());
     const picture = await createImageBitmap(message.slice(4 + length, message.size, 'image/jpeg'));
+    if (this.over) return;
     if (this.canvas.width !== picture.width || this.canvas.height !== picture.height) {
       this.canvas.width = picture.width;
       this.canvas.height = picture.height;

@@ -90,6 +90,7 @@ class View {
 
   end(message) {
     this.over = true;
+    this.screen.over = true;
     this.stage.classList.add('away');
     this.mine = false;
     this.bar.control(null, 'It is over');
