@@ -48,6 +48,9 @@ func newDoctorCommand(p *program) *cobra.Command {
 			if runtime.GOOS == "freebsd" {
 				o.Spawn = func(ctx context.Context) (string, error) { return p.examineSpawn(ctx, o.Config) }
 			}
+			o.Slow = func(check string, bound time.Duration) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s is still being tried; it may take %s\n", check, bound)
+			}
 			report := doctor.Run(ctx, o, doctor.ThisHost(o))
 			if asJSON {
 				err = writeJSON(cmd.OutOrStdout(), report)

@@ -75,6 +75,10 @@ func takenAway() []struct {
 				f.commands["systemctl show "+name+" --property=LoadState,ActiveState,UnitFileState"] = "LoadState=loaded\nActiveState=failed\nUnitFileState=enabled\n"
 			}
 		}, Fail, "has failed", "journalctl"},
+		{"package", "its configuration", func(f *fake) { f.packaged("unpacked") }, Fail, "is unpacked", "sudo apt-get install --fix-broken"},
+		{"package", "its files", func(f *fake) { f.packaged("half-installed") }, Fail, "is half-installed", "sudo apt-get install --fix-broken"},
+		{"package", "itself", func(f *fake) { f.packaged("config-files") }, OK, "not installed as a package of Debian", ""},
+		{"package", "nothing", func(f *fake) { f.packaged("installed") }, OK, "1.1.0 is installed", ""},
 		{"configuration", "the file", func(f *fake) { f.ConfigPath = "" }, OK, "defaults", ""},
 		{"user", "the user", func(f *fake) { f.write("etc/passwd", "root:x:0:0:root:/root:/bin/bash\n") }, Warn, "no user clawjail", "clawjail up"},
 		{"user", "its harmlessness", func(f *fake) { f.write("etc/group", "docker:x:100:anna,clawjail\n") }, Warn, "docker", "gpasswd -d clawjail docker"},
@@ -97,6 +101,8 @@ func takenAway() []struct {
 		{"disk_data", "a working disk", func(f *fake) { f.Space = func(string) (Space, error) { return Space{}, fs.ErrPermission } }, Fail, "permission", ""},
 		{"memory", "memory", func(f *fake) { f.write("proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 100000 kB\n") }, Warn, "97 MiB", "limits.memory"},
 		{"disk_data", "room", func(f *fake) { f.free = 4 << 30 }, Warn, "4.0 GiB", "data_dir"},
+		{"disk_data", "all room", func(f *fake) { f.free = 3 << 20 }, Fail, "is full: 3 MiB", "free some space"},
+		{"disk_run", "all room", func(f *fake) { f.free = 0 }, Fail, "is full", "run_dir"},
 		{"disk_run", "room", func(f *fake) { f.free = 200 << 20 }, Warn, "200 MiB", "run_dir"},
 		{"disk_data", "writing", func(f *fake) {
 			f.Space = func(string) (Space, error) { return Space{Free: 1 << 40, ReadOnly: true}, nil }
@@ -122,6 +128,10 @@ func takenAway() []struct {
 		{"storage", "overlayfs", func(f *fake) { fail(&f.Trials.Storage, errPlain) }, Fail, "says no", "overlayfs"},
 		{"cgroups", "a limit", func(f *fake) { fail(&f.Limits, errPlain) }, Fail, "says no", ""},
 		{"cgroups", "a controller", func(f *fake) { f.write("sys/fs/cgroup/cgroup.controllers", "cpu pids\n") }, Fail, "lack memory", "cgroup_enable"},
+		{"cgroups", "a controller, by the kernel's command line", func(f *fake) {
+			f.write("sys/fs/cgroup/cgroup.controllers", "cpu pids\n")
+			f.write("proc/cmdline", "root=/dev/vda1 cgroup_disable=memory quiet\n")
+		}, Fail, "lack memory", "take cgroup_disable=memory off"},
 		{"cgroups", "all of it", func(f *fake) { f.write("proc/self/mountinfo", "1 1 0:1 / / rw - ext4 /dev/vda rw\n") }, Fail, "no control groups", "systemd"},
 		{"cgroups", "root", func(f *fake) { f.UID = 1001 }, Skip, "(v2)", "sudo"},
 		{"seccomp", "the facility", func(f *fake) { f.write("proc/self/status", "Name:\tx\n") }, Fail, "no seccomp", "CONFIG_SECCOMP_FILTER"},

@@ -10,7 +10,7 @@
 //   - Nothing that is tried touches an installation. Trials have an installation id of their own and folders of their
 //     own below the configured ones, and are undone before Run returns, also after an error or when the context ends.
 //     What a doctor left that was killed is removed by the next one.
-//   - A check ends within [Bound], one way or the other.
+//   - A check ends within [Bound], or [BrowserBound] where it starts a browser, one way or the other.
 //   - Without root it says what it can, and what it left out.
 package doctor
 
@@ -31,6 +31,9 @@ import (
 
 // Bound is how long one check may take.
 const Bound = 10 * time.Second
+
+// BrowserBound is how long the check that starts a browser may take: on an emulated or busy machine Chromium needs most of a minute.
+const BrowserBound = 2 * time.Minute
 
 const (
 	// grace is how much longer a check may take to notice that its time is up.
@@ -94,6 +97,9 @@ type Options struct {
 	// Spawn says which privilege mode programs would be spawned with without a host daemon, and why that would not work. Nil
 	// where there is no such thing.
 	Spawn func(context.Context) (mode string, err error)
+	// Slow is told about a check that goes on after [Bound], and how long it may take. It may be called by several checks at
+	// once. Nil tells nobody.
+	Slow func(check string, bound time.Duration)
 	// Log receives what the parts say while they are tried. Default: nothing is logged.
 	Log *slog.Logger
 }
@@ -105,11 +111,23 @@ type check struct {
 	run  func(context.Context, *exam) Result
 }
 
+// bound is how long the check may take.
+func (c check) bound() time.Duration {
+	if c.name == rendererCheck {
+		return BrowserBound
+	}
+	return Bound
+}
+
+// rendererCheck is the name of the check that starts a browser.
+const rendererCheck = "sandboxed_renderer"
+
 // table lists the checks in the order in which they are shown: from the host to what runs on it.
 func table() []check {
 	return []check{
 		{"privileges", false, privileges},
 		{"kernel", false, kernel},
+		{"package", false, installedPackage},
 		{"configuration", false, configuration},
 		{"user", false, controlUser},
 		{"uid_range", false, uidRange},
@@ -132,7 +150,7 @@ func table() []check {
 		{"network", true, network},
 		{"nft", true, element},
 		{"other_firewall", false, otherFirewall},
-		{"sandboxed_renderer", true, renderer},
+		{rendererCheck, true, renderer},
 		{"resolver", false, resolver},
 		{"build_tools", false, buildTools},
 		{"container_engine", false, containerEngine},
@@ -206,16 +224,26 @@ func run(ctx context.Context, e *exam, checks []check) Report {
 func (e *exam) examine(ctx context.Context, c check) Result {
 	r := skipped("it needs root").hint("sudo clawjail doctor")
 	if !c.root || e.UID == 0 {
-		ctx, cancel := context.WithTimeout(ctx, Bound)
+		bound := c.bound()
+		ctx, cancel := context.WithTimeout(ctx, bound)
 		defer cancel()
 		done := make(chan Result, 1)
 		go func() { done <- c.run(ctx, e) }()
-		late := time.NewTimer(Bound + grace)
+		var slow <-chan time.Time
+		if e.Slow != nil && bound > Bound {
+			slow = time.After(Bound)
+		}
+		late := time.NewTimer(bound + grace)
 		defer late.Stop()
-		select {
-		case r = <-done:
-		case <-late.C:
-			r = fails("it hung: no answer within %s", Bound)
+		for waiting := true; waiting; {
+			select {
+			case r = <-done:
+				waiting = false
+			case <-slow:
+				e.Slow(c.name, bound)
+			case <-late.C:
+				r, waiting = fails("it hung: no answer within %s", bound), false
+			}
 		}
 	}
 	r.Name = c.name
@@ -256,7 +284,7 @@ func (r Result) facts(facts Facts) Result {
 func failed(err error) Result {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fails("it did not end within %s: %v", Bound, err)
+		return fails("it did not end in time: %v", err)
 	case errors.Is(err, context.Canceled):
 		return fails("it was interrupted")
 	}

@@ -206,6 +206,11 @@ func (f *fake) runc(version, pkg, changelog string) {
 	}
 }
 
+// packaged makes clawjail a package of Debian's, in a state of dpkg.
+func (f *fake) packaged(state string) {
+	f.commands["dpkg-query -W -f ${db:Status-Status} ${Version} clawjail"] = state + " 1.1.0\n"
+}
+
 // check runs one check by its name.
 func (f *fake) check(name string) Result {
 	f.t.Helper()

@@ -104,6 +104,28 @@ func clock(ctx context.Context, e *exam) Result {
 		hint("sudo timedatectl set-ntp true")
 }
 
+// installedPackage asks dpkg how far the installation of clawjail's own package has got. Until it ends, the user of the control plane
+// may be missing, and what a package declares as needed may be, too.
+func installedPackage(ctx context.Context, e *exam) Result {
+	out, err := e.Command(ctx, "dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}", "clawjail")
+	if err != nil {
+		if ctx.Err() != nil {
+			return e.failed(ctx.Err())
+		}
+		return fine("clawjail is not installed as a package of Debian") // or there is no dpkg
+	}
+	state, version, _ := strings.Cut(strings.TrimSpace(out), " ")
+	facts := Facts{"state": state, "version": version}
+	switch state {
+	case "installed", "triggers-awaited", "triggers-pending":
+		return fine("the package clawjail %s is installed", version).facts(facts)
+	case "config-files", "not-installed":
+		return fine("clawjail is not installed as a package of Debian").facts(facts)
+	}
+	return fails("the package clawjail %s is %s: its installation did not end", version, state).facts(facts).
+		hint("sudo apt-get install --fix-broken")
+}
+
 // units looks at the services of systemd, where they are installed.
 func units(ctx context.Context, e *exam) Result {
 	all := health.Units(ctx, filepath.Join(e.Root, "run/systemd/system"), e.Command)
@@ -113,6 +135,9 @@ func units(ctx context.Context, e *exam) Result {
 	var wrong, missing []string
 	for _, u := range all {
 		switch {
+		case u.State == health.Masked:
+			return fails("the service %s is masked, so systemd does not start it", u.Name).
+				hint("sudo systemctl unmask %s && sudo systemctl enable --now %s %s", u.Name, health.HostUnit, health.ControlUnit).fact("units", all)
 		case u.State == "failed":
 			return fails("the service %s has failed", u.Name).hint("sudo journalctl -u %s -n 30", u.Name).fact("units", all)
 		case u.State == "not installed":

@@ -109,6 +109,8 @@ func TestServicesThatDoNotRunAreToldOf(t *testing.T) {
 		{[3]string{"loaded", "active", "disabled"}, [3]string{"loaded", "active", "enabled"}, Warn, "does not start with", "enable --now"},
 		{[3]string{"loaded", "inactive", "enabled"}, [3]string{"loaded", "active", "enabled"}, Warn, "is inactive", "enable --now"},
 		{[3]string{"loaded", "active", "enabled"}, [3]string{"loaded", "failed", "enabled"}, Fail, "has failed", "journalctl -u clawjail.service"},
+		{[3]string{"masked", "inactive", "masked"}, [3]string{"loaded", "failed", "enabled"}, Fail, "clawjail-hostd.service is masked", "unmask clawjail-hostd.service"},
+		{[3]string{"loaded", "active", "enabled"}, [3]string{"masked", "active", "masked"}, Fail, "clawjail.service is masked", "unmask clawjail.service"},
 	} {
 		say(host, test.host[0], test.host[1], test.host[2])
 		say(control, test.control[0], test.control[1], test.control[2])

@@ -83,6 +83,9 @@ func runtimeVersion(ctx context.Context, e *exam) Result {
 		return fine("%s %s has no hole that is known here", name, text).facts(facts)
 	}
 	pkg, revision := e.packageOf(ctx, file)
+	if ctx.Err() != nil {
+		return failed(ctx.Err()).facts(facts) // nothing is known of its package
+	}
 	if pkg == "" {
 		return fails("%s %s has known holes through which a jail can be left: %s", name, text, strings.Join(open, ", ")).
 			facts(facts).fact("holes", open).

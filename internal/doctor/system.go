@@ -144,6 +144,9 @@ func memory(_ context.Context, e *exam) Result {
 	return fine("%s of %s memory are available", human(free), human(total)).facts(facts)
 }
 
+// full is how much is free at most where nothing can be made any more. A file system has a little left for its own needs.
+const full = 32 << 20
+
 // What should be free: a template and its packages need about 3 GiB while they are built; what is in the run directory
 // is small, and is on a tmpfs mostly.
 const (
@@ -171,6 +174,8 @@ func (e *exam) disk(what, dir string, least uint64, hint string) Result {
 	switch {
 	case s.ReadOnly:
 		return fails("%s is on a read-only file system", dir).facts(facts).hint("set %s_dir to a place that can be written", what)
+	case s.Free < full:
+		return fails("the disk of %s is full: %s are free, so no jail can be made and nothing recorded", dir, human(s.Free)).facts(facts).hint("%s", hint)
 	case s.Free < least:
 		return warning("%s are free for %s, less than %s", human(s.Free), dir, human(least)).facts(facts).hint("%s", hint)
 	}

@@ -46,8 +46,13 @@ func cgroups(ctx context.Context, e *exam) Result {
 		}
 	}
 	if len(missing) > 0 {
-		return fails("control groups (%s) lack %s", layout, strings.Join(missing, ", ")).facts(facts).
-			hint("mount them, for example by starting the host with systemd, or enable them on the kernel's command line: cgroup_enable=memory")
+		r := fails("control groups (%s) lack %s", layout, strings.Join(missing, ", ")).facts(facts)
+		for word := range strings.FieldsSeq(e.setting("proc/cmdline")) {
+			if strings.HasPrefix(word, "cgroup_disable=") {
+				return r.hint("take %s off the kernel's command line (on Debian: /etc/default/grub, then sudo update-grub), and start the host anew", word)
+			}
+		}
+		return r.hint("mount them, for example by starting the host with systemd, or enable them on the kernel's command line: cgroup_enable=memory")
 	}
 	if e.UID != 0 || e.Limits == nil {
 		return skipped("control groups (%s) have memory, cpu and pids; whether they limit anything is tried as root", layout).

@@ -149,7 +149,7 @@ func (t *trial) browserSpec(found template.Template) (jail.Spec, error) {
 		Kind: jail.KindBrowser, Lifetime: jail.LifetimeOwner, Template: found.Name,
 		Program: jail.Program{Argv: argv, Env: env, Wire: jail.WirePipe34},
 		Limits: jail.Limits{Memory: int64(l.Memory), MilliCPU: int(l.CPU * 1000), Tasks: l.Tasks, Disk: int64(l.Tmp),
-			SharedMemory: int64(l.SHM), Files: l.Files, WallClock: time.Minute},
+			SharedMemory: int64(l.SHM), Files: l.Files, WallClock: 2 * BrowserBound},
 	}, nil
 }
 

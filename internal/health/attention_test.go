@@ -67,6 +67,14 @@ func TestUnitsAreWhatSystemdSays(t *testing.T) {
 	if got := Units(t.Context(), filepath.Join(systemd, "none"), command); got != nil {
 		t.Errorf("without systemd: %+v", got)
 	}
+	masked := func(context.Context, string, ...string) (string, error) {
+		return "LoadState=masked\nActiveState=failed\nUnitFileState=masked\n", nil
+	}
+	if got := Units(t.Context(), systemd, masked); len(got) != 2 || got[0].State != Masked || got[0].Enabled {
+		t.Errorf("masked: %+v", got)
+	} else if start := startCommand(got, HostUnit); !strings.Contains(start, "systemctl unmask "+HostUnit+" && ") {
+		t.Error(start)
+	}
 	silent := func(context.Context, string, ...string) (string, error) { return "", errors.New("nobody answers") }
 	if got := Units(t.Context(), systemd, silent); got != nil {
 		t.Errorf("with a systemd that does not answer: %+v", got)

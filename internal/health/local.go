@@ -22,7 +22,7 @@ const (
 // Unit is one service of the machine's service manager.
 type Unit struct {
 	Name    string `json:"name"`
-	State   string `json:"state" doc:"active, inactive, failed, activating or not installed"`
+	State   string `json:"state" doc:"active, inactive, failed, activating, masked or not installed"`
 	Enabled bool   `json:"enabled" doc:"it starts with the machine"`
 }
 
@@ -66,6 +66,9 @@ func Local(ctx context.Context, o LocalOptions) Status {
 		case u.State == "failed":
 			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " has failed.", Hint: "See what it said last.",
 				Command: "sudo journalctl -u " + u.Name + " -n 30"})
+		case u.State == Masked:
+			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " is masked: systemd does not start it.",
+				Hint: "Unmask it, and start it.", Command: unmask(u.Name)})
 		case u.State != "active" && u.State != notInstalled && u.Enabled:
 			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " is " + u.State + ".", Hint: "Start it.",
 				Command: "sudo systemctl start " + u.Name})
@@ -88,9 +91,19 @@ func Local(ctx context.Context, o LocalOptions) Status {
 
 const notInstalled = "not installed"
 
+// Masked is the state of a unit that an administrator has forbidden systemd to start.
+const Masked = "masked"
+
+func unmask(name string) string {
+	return "sudo systemctl unmask " + name + " && sudo systemctl start " + name
+}
+
 // startCommand starts a unit that is installed, or the whole by hand.
 func startCommand(units []Unit, name string) string {
 	for _, u := range units {
+		if u.Name == name && u.State == Masked {
+			return unmask(name)
+		}
 		if u.Name == name && u.State != notInstalled {
 			return "sudo systemctl start " + name
 		}
@@ -115,7 +128,11 @@ func Units(ctx context.Context, systemd string, command func(ctx context.Context
 			said[key] = value
 		}
 		u := Unit{Name: name, State: said["ActiveState"], Enabled: said["UnitFileState"] == "enabled"}
-		if said["LoadState"] != "loaded" {
+		switch said["LoadState"] {
+		case "loaded":
+		case Masked:
+			u.State = Masked // if it runs, it was started before, and does not come back
+		default:
 			u.State = notInstalled
 		}
 		out = append(out, u)

@@ -62,7 +62,7 @@ func with(ctx context.Context, c *client.Client, o api.OpenRequest, use func(ses
 // logIn visits the site, which sets cookies of every kind, and keeps them.
 func (r *run) logIn(ctx context.Context, c *client.Client, build, user string) error {
 	_, err := with(ctx, c, api.OpenRequest{Browser: build, TTL: "5m"}, func(s session.Session) error {
-		page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/welcome?user=" + user), TimeoutMS: 30000})
+		page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/welcome?user=" + user), TimeoutMS: pageLimitMS})
 		if err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func (r *run) logIn(ctx context.Context, c *client.Client, build, user string) e
 // template.
 func (r *run) stranger(ctx context.Context, c *client.Client, build string) error {
 	_, err := with(ctx, c, api.OpenRequest{Browser: build, TTL: "5m"}, func(s session.Session) error {
-		page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/account"), TimeoutMS: 30000})
+		page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/account"), TimeoutMS: pageLimitMS})
 		if err == nil && page.Title != website.TitleLogin {
 			err = fmt.Errorf("the site knows a browser without accounts: %q", page.Title)
 		}
@@ -105,7 +105,7 @@ func (r *run) known(ctx context.Context, c *client.Client, build, user string, c
 		if s.Injected != website.Cookies() {
 			return fmt.Errorf("%d cookies were injected, not %d", s.Injected, website.Cookies())
 		}
-		page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/account"), TimeoutMS: 30000})
+		page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/account"), TimeoutMS: pageLimitMS})
 		if err != nil {
 			return fmt.Errorf("navigate: %w", err)
 		}

@@ -74,7 +74,7 @@ func tour(ctx context.Context, c *client.Client, address, file string, say func(
 	}()
 	say(fmt.Sprintf("A jail and a browser in %.0f ms (clone %.1f, jail %.0f, browser %.0f):", s.Timing.Total, s.Timing.Clone, s.Timing.Start, s.Timing.Ready))
 	say(fmt.Sprintf("  %s in jail %s at %s, not root, read-only, its own sandbox on.", s.BrowserVersion, s.Jail, s.Address))
-	page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: address, TimeoutMS: 30000})
+	page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: address, TimeoutMS: pageLimitMS})
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func tour(ctx context.Context, c *client.Client, address, file string, say func(
 		return fmt.Errorf("the listener of this host at %s was reached %d times", host.Addr(), n)
 	}
 	say(fmt.Sprintf("  At %s a program of this host listens, and nobody has connected to it from the jail.", host.Addr()))
-	if _, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: address, TimeoutMS: 30000}); err != nil {
+	if _, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: address, TimeoutMS: pageLimitMS}); err != nil {
 		return err
 	}
 	picture, err := c.Picture(ctx, s.ID, browser.Screenshot{})

@@ -44,6 +44,9 @@ type Options struct {
 	Now func() time.Time
 }
 
+// pageLimitMS is how long a page may take: a machine that is slow passes too.
+const pageLimitMS = 120_000
+
 // MaxCycles bounds a run.
 const MaxCycles = 100_000
 
@@ -214,7 +217,7 @@ func (r *run) cycle(ctx context.Context, c *client.Client, build string, counted
 	}()
 	visits := r.site.Visits()
 	began = r.Now()
-	page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/"), TimeoutMS: 30000})
+	page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/"), TimeoutMS: pageLimitMS})
 	if err != nil {
 		return fmt.Errorf("navigate: %w", err)
 	}
