@@ -178,7 +178,7 @@ func TestTheContainersImageIsBuiltAndRuns(t *testing.T) {
 	work, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
 	if err := errors.Join(os.MkdirAll(filepath.Join(work, "out", "packages"), 0o755), os.MkdirAll(filepath.Join(work, "packaging", "container"), 0o755),
 		os.WriteFile(filepath.Join(work, "out", "packages", "clawjail_1.0.0_"+runtime.GOARCH+".deb"), deb, 0o644),
-		os.WriteFile(filepath.Join(work, "packaging", "container", "Dockerfile"), file, 0o644)); err != nil {
+		os.CopyFS(filepath.Join(work, "packaging", "container"), os.DirFS("../container"))); err != nil {
 		t.Fatal(err)
 	}
 	smallDebian(t, root)
