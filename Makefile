@@ -8,7 +8,7 @@ export GOTOOLCHAIN ?= auto
 export CGO_ENABLED ?= 0
 
 SCREENSHOTS ?= out/screenshots
-AS_ROOT = -exec "sudo --preserve-env=PATH,HOME,SCREENSHOTS"
+AS_ROOT = -exec "sudo --preserve-env=CI,PATH,HOME,SCREENSHOTS"
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 ROOT = $(if $(filter 0,$(shell id -u)),,sudo)
 
@@ -20,7 +20,7 @@ export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 
 
 .PHONY: help
 help: ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 .PHONY: setup
 setup: ## install everything that clawjail and its tests need (Debian, Ubuntu)
@@ -45,6 +45,15 @@ templates: build ## that, and the template "clawbot" of agents
 .PHONY: test
 test: setup templates ## every test, as root
 	@scripts/test.sh
+
+.PHONY: test-vm
+test-vm: setup templates ## the package on an ordinary Debian 12 in an emulator, a part of make test
+	go test -count=1 -v -timeout 60m $(if $(ROOT),$(AS_ROOT)) ./test/vm
+
+.PHONY: test-vm-all
+test-vm-all: setup templates ## that, and on newer kernels and releases, and on arm64; takes hours
+	@scripts/setup.sh vm
+	CI=true go test -tags guests -count=1 -v -timeout 300m $(if $(ROOT),$(AS_ROOT)) ./test/vm
 
 .PHONY: screenshots
 screenshots: setup templates ## pictures of every page of the console, light, dark and of a phone's width, in out/screenshots

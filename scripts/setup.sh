@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh run    what clawjail itself needs, and what builds it
 #   scripts/setup.sh test   that, and what its tests and benchmarks need
+#   scripts/setup.sh vm     that, and what guests of other architectures need
 #
 # It may be run any number of times: when everything is there it only looks, which takes a moment. What is there
 # already is kept, from wherever it came: a thing is looked for by its command and not by its package. Services that
@@ -51,9 +52,18 @@ rpm rpm                        looks into our packages
 man man-db                     renders our manual pages
 zsh zsh                        completes
 fish fish                      the same
+qemu-system-x86_64 qemu-system-x86?  runs the guests of the tests
+qemu-img qemu-utils             makes their disks
+depmod kmod                    lists the modules of their kernels
 shellcheck shellcheck          reads our scripts
+apparmor_parser apparmor       reads the profiles of jails
 chromium chromium?             the browser tests
 chromium-headless-shell chromium-headless-shell?  the browser tests
+Xvfb xvfb                      a display without a screen, for windows in the tests
+xwininfo x11-utils             lists the windows of a display
+'
+vm_needs='
+qemu-system-aarch64 qemu-system-arm  runs guests for arm64
 '
 
 die() {
@@ -238,8 +248,9 @@ install_missing() {
 case ${1:-} in
 run) needs=$run_needs ;;
 test) needs="$run_needs$test_needs" ;;
+vm) needs="$run_needs$test_needs$vm_needs" ;;
 *)
-	echo "usage: scripts/setup.sh run|test" >&2
+	echo "usage: scripts/setup.sh run|test|vm" >&2
 	exit 2
 	;;
 esac

@@ -19,4 +19,10 @@ if [ "$(id -u)" != 0 ]; then
 	set -- -exec "sudo --preserve-env=CI,PATH,HOME,GOTOOLCHAIN,CLAWJAIL_TEST_TEMPLATES,CLAWJAIL_TEST_CHROMIUM,CLAWJAIL_TEST_CHROMIUM_SHELL" "$@"
 fi
 
-exec go tool gotestsum --format standard-quiet -- -count=1 -p 1 -timeout 30m "$@"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+status=0
+go tool gotestsum --format standard-quiet --jsonfile "$log" -- -count=1 -p 1 -timeout 60m "$@" || status=$?
+echo "the slowest tests:"
+go tool gotestsum tool slowest --jsonfile "$log" --num 20
+exit "$status"

@@ -39,6 +39,8 @@ func TestWhatIsDeclaredAlreadyIsLeftAlone(t *testing.T) {
 	if s := f.status("bot"); s.Jail != first.Jail || s.Spec.Agent.Key() != "bot" || s.Kept.Restart != jail.RestartNever {
 		t.Errorf("another restart policy made a new jail, or is not in force: %+v", s)
 	}
+	// On a busy host the first program has said nothing yet.
+	testenv.Eventually(t, patience, func() bool { return f.readLog(t, "bot") == "hello\n" }, "the log is %q", f.readLog(t, "bot"))
 	k.Spec.Limits.Memory *= 2
 	f.keep(t, k, "")
 	s := f.status("bot")

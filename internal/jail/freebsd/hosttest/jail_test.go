@@ -165,3 +165,17 @@ func TestTwentyCommandsAtOnceDoNotLoseEachOther(t *testing.T) {
 		t.Errorf("%v", seen)
 	}
 }
+
+func TestADatasetBecomesReadOnlyWhileAFileIsOpen(t *testing.T) {
+	h, root := withJail(t)
+	h.Must("zfs", "set", "readonly=off", "zroot/cj/jails/x")
+	file, err := os.Create(root + "/left")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer time.AfterFunc(200*time.Millisecond, func() { _ = file.Close() }).Stop()
+	h.Must("zfs", "set", "readonly=on", "zroot/cj/jails/x")
+	if err := os.WriteFile(root+"/more", nil, 0o600); err == nil {
+		t.Error("a file was made in a dataset that is read-only")
+	}
+}

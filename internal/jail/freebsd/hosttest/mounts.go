@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -77,7 +78,7 @@ func (s *state) refresh(d *dataset) error {
 				options = append(options, p.option)
 			}
 		}
-		if err := unix.Mount("", other.Mounted, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); err != nil {
+		if err := remount(other.Mounted, flags); err != nil {
 			return fmt.Errorf("change the mount of %s: %w", other.Name, err)
 		}
 		if m := s.at(other.Mounted); m != nil {
@@ -85,6 +86,19 @@ func (s *state) refresh(d *dataset) error {
 		}
 	}
 	return nil
+}
+
+// remount changes the flags of a mount. ZFS makes a dataset read-only whoever writes to it. Linux refuses while a file is open
+// for writing, and a process that a caller's other thread is about to start has that caller's files until it runs its program.
+func remount(node string, flags uintptr) error {
+	var err error
+	for range 200 {
+		if err = unix.Mount("", node, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return err
 }
 
 // detach unmounts a dataset. Forced it goes whatever uses it, and what is mounted below stays behind, as a mount on a folder
