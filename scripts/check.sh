@@ -24,6 +24,6 @@ for target in linux/arm64 darwin/amd64; do
 		exit 1
 	}
 done
-go vet -tags screenshots,zfs,guests ./test ./test/vm
+go vet -tags screenshots,zfs,vm,guests ./test ./test/vm
 go tool staticcheck ./...
 exec go test -short ./...

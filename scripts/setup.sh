@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh run    what clawjail itself needs, and what builds it
 #   scripts/setup.sh test   that, and what its tests and benchmarks need
-#   scripts/setup.sh vm     that, and what guests of other architectures need
+#   scripts/setup.sh vm     that, and what guests in an emulator need
 #
 # It may be run any number of times: when everything is there it only looks, which takes a moment. What is there
 # already is kept, from wherever it came: a thing is looked for by its command and not by its package. Services that
@@ -52,9 +52,6 @@ rpm rpm                        looks into our packages
 man man-db                     renders our manual pages
 zsh zsh                        completes
 fish fish                      the same
-qemu-system-x86_64 qemu-system-x86?  runs the guests of the tests
-qemu-img qemu-utils             makes their disks
-depmod kmod                    lists the modules of their kernels
 shellcheck shellcheck          reads our scripts
 apparmor_parser apparmor       reads the profiles of jails
 chromium chromium?             the browser tests
@@ -63,6 +60,9 @@ Xvfb xvfb                      a display without a screen, for windows in the te
 xwininfo x11-utils             lists the windows of a display
 '
 vm_needs='
+qemu-system-x86_64 qemu-system-x86  runs the guests of the tests
+qemu-img qemu-utils             makes their disks
+depmod kmod                    lists the modules of their kernels
 qemu-system-aarch64 qemu-system-arm  runs guests for arm64
 '
 

@@ -1,4 +1,4 @@
-//go:build guests
+//go:build vm && guests
 
 package vm
 

@@ -1,4 +1,4 @@
-//go:build guests
+//go:build vm && guests
 
 package vm
 
@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// These guests are tried by `make test-vm-all`: emulated, each takes as long as the one that every run has.
+// These guests are tried by `make test-vm-all`: emulated, each takes as long as the one of `make test-vm`.
 
 // atLength is everything, and the self-test, for which an emulated guest takes many minutes.
 func atLength(m *machine) {
