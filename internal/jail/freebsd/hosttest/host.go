@@ -215,13 +215,14 @@ func (s *state) things() []string {
 	for _, r := range s.Limits {
 		add("limit %s", r)
 	}
+	inside := s.inhabitants(s.Jails...)
 	for _, p := range s.Jails {
 		kind := "jail"
 		if p.dying() {
 			kind = "dying jail"
 		}
 		add("%s %s", kind, p.Name)
-		for _, q := range s.processes(p) {
+		for _, q := range inside[p] {
 			add("process %d %s in %s", q.pid, q.name, p.Name)
 		}
 	}

@@ -36,30 +36,42 @@ func (s *state) space(p *prison, kind string) string {
 }
 
 // processes are a jail's, those that have ended and that nobody has waited for included.
-func (s *state) processes(p *prison) []process {
-	var out []process
-	var uts unix.Stat_t
-	if err := unix.Stat(s.space(p, "uts"), &uts); err == nil {
-		mark := fmt.Sprintf("uts:[%d]", uts.Ino)
+func (s *state) processes(p *prison) []process { return s.inhabitants(p)[p] }
+
+// inhabitants are the processes of several jails, in one walk through those of the machine.
+func (s *state) inhabitants(jails ...*prison) map[*prison][]process {
+	out := map[*prison][]process{}
+	add := func(p *prison, q process) {
+		q.jid = p.JID
+		out[p] = append(out[p], q)
+	}
+	spaces := map[string]*prison{}
+	for _, p := range jails {
+		var uts unix.Stat_t
+		if err := unix.Stat(s.space(p, "uts"), &uts); err == nil {
+			spaces[fmt.Sprintf("uts:[%d]", uts.Ino)] = p
+		}
+	}
+	if len(spaces) > 0 {
 		for _, pid := range pids() {
 			if pid == os.Getpid() {
 				continue // jail(8), which made the namespace and is not in the jail
 			}
-			if to, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/uts", pid)); err == nil && to == mark {
+			to, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/uts", pid))
+			if p := spaces[to]; err == nil && p != nil {
 				if q, err := look(pid); err == nil {
-					out = append(out, q)
+					add(p, q)
 				}
 			}
 		}
 	}
 	// One that ends has left its namespaces a moment before it is a zombie.
-	for _, e := range p.Entered {
-		if q, err := look(e.PID); err == nil && q.started == e.Start && q.state != "X" && !slices.ContainsFunc(out, func(o process) bool { return o.pid == e.PID }) {
-			out = append(out, q)
+	for _, p := range jails {
+		for _, e := range p.Entered {
+			if q, err := look(e.PID); err == nil && q.started == e.Start && q.state != "X" && !slices.ContainsFunc(out[p], func(o process) bool { return o.pid == e.PID }) {
+				add(p, q)
+			}
 		}
-	}
-	for i := range out {
-		out[i].jid = p.JID
 	}
 	return out
 }
@@ -219,8 +231,8 @@ func (c *command) ps() int {
 	}
 	jids := map[int]int{}
 	if set['p'] != nil || set['x'] != nil {
-		for _, p := range c.Jails {
-			for _, q := range c.processes(p) {
+		for p, inside := range c.inhabitants(c.Jails...) {
+			for _, q := range inside {
 				jids[q.pid] = p.JID
 			}
 		}
