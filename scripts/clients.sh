@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs the clients that the tests drive browsers with (Playwright, Puppeteer and MCP servers that use them), those
 # that they ask models with, a Node that all of them run on, and two older ones whose programs agents have too, as they
-# come from their registry. Nothing is installed outside test/clients. When everything is there it only looks.
+# come from their registry. They are kept outside of the checkout, by what they are made of, so that a fresh checkout has
+# them at once; test/clients/node_modules is a link to them. When everything is there it only looks.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)/test/clients
@@ -18,19 +19,33 @@ esac
 
 cd "$here"
 wanted="$(cksum <package-lock.json) node $node_version $older_versions $arch"
-if [ "$(cat node_modules/.installed 2>/dev/null)" = "$wanted" ]; then
-	exit 0
-fi
-# Scripts of packages are not run: none of these needs its own.
-npm ci --ignore-scripts --loglevel=error
-# install_node VERSION FOLDER LINK: node_modules/LINK is that Node.
+cache=/var/cache/clawjail-test
+[ "$(id -u)" = 0 ] || cache=${XDG_CACHE_HOME:-$HOME/.cache}/clawjail-test
+kept=$cache/clients/$(printf '%s' "$wanted" | cksum | cut -d ' ' -f 1)
+
+# install_node FOLDER VERSION LINK: FOLDER/node_modules/LINK is that Node.
 install_node() {
-	npm install --prefix "$2" --ignore-scripts --no-save --no-package-lock --loglevel=error "node-linux-$arch@$1"
-	ln -sfn "../$2/node_modules/node-linux-$arch/bin/node" "node_modules/$3"
+	mkdir -p "$1/.$3"
+	npm install --prefix "$1/.$3" --ignore-scripts --no-save --no-package-lock --loglevel=error "node-linux-$arch@$2"
+	ln -sfn "../.$3/node_modules/node-linux-$arch/bin/node" "$1/node_modules/.$3"
 }
-install_node "$node_version" .node .node
-for version in $older_versions; do
-	mkdir -p ".node/${version%%.*}"
-	install_node "$version" ".node/${version%%.*}" ".node${version%%.*}"
-done
-printf '%s' "$wanted" >node_modules/.installed
+
+if ! [ -d "$kept" ]; then
+	mkdir -p "$cache/clients"
+	work=$(mktemp -d "$cache/clients/.new.XXXXXX")
+	trap 'rm -rf "$work"' EXIT
+	trap 'exit 130' INT TERM HUP
+	chmod 755 "$work"
+	cp .npmrc package.json package-lock.json "$work/"
+	# Scripts of packages are not run: none of these needs its own.
+	npm ci --prefix "$work" --ignore-scripts --loglevel=error
+	install_node "$work" "$node_version" node
+	for version in $older_versions; do
+		install_node "$work" "$version" "node${version%%.*}"
+	done
+	mv -T "$work" "$kept" 2>/dev/null || [ -d "$kept" ] # somebody else was quicker
+fi
+touch "$kept"
+find "$cache/clients" -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf {} + # of checkouts that are gone
+[ -L node_modules ] || rm -rf node_modules .node # an earlier version of this script installed here
+ln -sfn "$kept/node_modules" node_modules
