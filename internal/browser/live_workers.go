@@ -18,8 +18,8 @@ import (
 const (
 	// everyOrigin is how Chromium is asked for the data of all.
 	everyOrigin = "*"
-	// workersTimeout is how long workers may take to end, which they do in some milliseconds.
-	workersTimeout = 5 * time.Second
+	// workersTimeout is how long workers may take to end: some milliseconds, and seconds on a machine that is busy.
+	workersTimeout = 20 * time.Second
 	workersPoll    = 20 * time.Millisecond
 )
 

@@ -26,7 +26,7 @@ const (
 
 	gateFolder = "gate"
 	gateName   = "go"
-	gateLimit  = 5 * time.Second
+	gateLimit  = 20 * time.Second // catches what hangs: an engine under load needs seconds
 )
 
 // stageGate makes the FIFO of a container, in a folder of its own.
