@@ -43,17 +43,22 @@ templates: build ## that, and the template "clawbot" of agents
 	@scripts/template.sh browser clawbot
 
 .PHONY: test
-test: setup templates ## every test, as root
+test: setup templates ## the tests, as root
 	@scripts/test.sh
 
+.PHONY: test-long
+test-long: setup templates ## what make test leaves out: tests that take minutes, or ask servers of others
+	@scripts/test.sh --long
+
 .PHONY: test-vm
-test-vm: setup templates ## the package on an ordinary Debian 12 in an emulator, a part of make test
-	go test -count=1 -v -timeout 60m $(if $(ROOT),$(AS_ROOT)) ./test/vm
+test-vm: templates ## the package on an ordinary Debian 12 in an emulator; no part of make test
+	@scripts/setup.sh vm
+	CI=true go test -tags vm -count=1 -v -timeout 60m $(if $(ROOT),$(AS_ROOT)) ./test/vm
 
 .PHONY: test-vm-all
-test-vm-all: setup templates ## that, and on newer kernels and releases, and on arm64; takes hours
+test-vm-all: templates ## that, and on newer kernels and releases, and on arm64; takes hours
 	@scripts/setup.sh vm
-	CI=true go test -tags guests -count=1 -v -timeout 300m $(if $(ROOT),$(AS_ROOT)) ./test/vm
+	CI=true go test -tags vm,guests -count=1 -v -timeout 300m $(if $(ROOT),$(AS_ROOT)) ./test/vm
 
 .PHONY: screenshots
 screenshots: setup templates ## pictures of every page of the console, light, dark and of a phone's width, in out/screenshots

@@ -1,12 +1,29 @@
 #!/bin/sh
-# Runs every test: the ones that need root as root, and one package after the other, because they share the host's
-# kernel, its firewall and its processors. Arguments are packages; without any it is ./...
+# Runs every test, as root, several test binaries at a time: scripts/alone.sh gives each a network, mounts and temporary
+# folders of its own. Arguments are packages; without any it is ./..., the longest first.
+#
+#   scripts/test.sh --long   the tests that `make test` leaves out: they take minutes, or ask servers of others
 set -eu
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- ./...
 
-# Building is done side by side, before the tests, which are not.
-go build "$@"
+# As the Makefile has it: the program links no C, and some tests run it where there is no C library.
+export CGO_ENABLED="${CGO_ENABLED:-0}"
+# Without paths in them the objects of one checkout serve all others.
+export GOFLAGS="${GOFLAGS:-} -trimpath"
+together=${CLAWJAIL_TEST_TOGETHER:-3}
+alone=$PWD/scripts/alone.sh
+rerun=
+if [ "${1:-}" = --long ]; then
+	shift
+	export CLAWJAIL_TEST_LONG=1
+	together=1 alone= # they need the network of the machine
+	# shellcheck disable=SC2046 # folders of packages have no spaces
+	[ $# -gt 0 ] || set -- $(grep -rlE --include='*_test.go' 'testenv\.(Is)?Long|property\.Check|anyBuild' internal packaging test | xargs dirname | sort -u | sed 's|^|./|')
+elif [ $# -eq 0 ]; then
+	set -- ./test/... ./internal/browser/... ./packaging/... ./internal/jail/... ./internal/cdp/... ./internal/template/... ./...
+	# A test that fails by chance does not throw a whole run away. It is named at the end, and mended.
+	rerun='--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test'
+fi
 
 # Test binaries are built by the user who calls, so that no file of root's gets into the build cache; only running
 # them needs root.
@@ -16,13 +33,23 @@ if [ "$(id -u)" != 0 ]; then
 		echo "hint: run this as root, or install sudo; \`make check\` needs neither" >&2
 		exit 1
 	}
-	set -- -exec "sudo --preserve-env=CI,PATH,HOME,GOTOOLCHAIN,CLAWJAIL_TEST_TEMPLATES,CLAWJAIL_TEST_CHROMIUM,CLAWJAIL_TEST_CHROMIUM_SHELL" "$@"
+	alone="sudo --preserve-env=CI,PATH,HOME,GOFLAGS,GOTOOLCHAIN,CLAWJAIL_TEST_LONG,CLAWJAIL_TEST_TEMPLATES,CLAWJAIL_TEST_CHROMIUM,CLAWJAIL_TEST_CHROMIUM_SHELL $alone"
 fi
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+go vet ./...
+# Tests build these themselves, without a network for what is missing.
+(cd packaging/nfpm && go build -o /dev/null github.com/goreleaser/nfpm/v2/cmd/nfpm)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 status=0
-go tool gotestsum --format standard-quiet --jsonfile "$log" -- -count=1 -p 1 -timeout 60m "$@" || status=$?
+# shellcheck disable=SC2086 # options have no spaces
+go tool gotestsum --format standard-quiet --jsonfile "$work/log" $rerun ${rerun:+--rerun-fails-report "$work/again"} --packages "$*" -- \
+	-count=1 -p "$together" -vet=off -ldflags=-w -timeout 60m ${alone:+-exec "$alone"} || status=$?
 echo "the slowest tests:"
-go tool gotestsum tool slowest --jsonfile "$log" --num 20
+go tool gotestsum tool slowest --jsonfile "$work/log" --num 20
+if [ -s "$work/again" ]; then
+	printf '\033[31mfailed, and passed when they were run again:\033[0m\n'
+	cat "$work/again"
+fi
 exit "$status"

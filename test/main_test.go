@@ -54,10 +54,10 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// uidBases keeps the uids of instances apart: those of one test, and those of two runs beside each other.
+// uidBases keeps the uids of instances apart: those of one test, and those of test binaries beside each other.
 var uidBases = func() func() uint32 {
 	var mu sync.Mutex
-	next := 1_879_500_000 + uint32(os.Getpid()%60)*4_000_000
+	next := 1_879_500_000 + uint32(testenv.Slot())*4_000_000
 	return func() uint32 { mu.Lock(); defer mu.Unlock(); next += 10_000; return next }
 }()
 

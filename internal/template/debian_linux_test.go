@@ -24,7 +24,7 @@ func smallRecipe() map[string]Recipe {
 // TestDebianPackagesBecomeATemplate builds a small template from the real archive. The package cache of this machine
 // is used where there is one, so that only the first run downloads much.
 func TestDebianPackagesBecomeATemplate(t *testing.T) {
-	testenv.Need(t, testenv.Root)
+	testenv.Need(t, testenv.Long, testenv.Root)
 	for _, tool := range []string{"debootstrap", "apt-get", "setpriv"} {
 		testenv.Tool(t, tool)
 	}

@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// pollEvery is short enough not to slow a test down, and long enough not to keep a core busy.
-const pollEvery = 2 * time.Millisecond
+// The pauses between two looks begin short, not to slow a test down, and grow, not to keep a core busy: what is asked may
+// be a whole command or a walk through a folder.
+const firstPause, longestPause = 2 * time.Millisecond, 50 * time.Millisecond
 
 // Patience is by how much a deadline that only catches what hangs is longer than it takes on a machine that has the time.
 const Patience = 4
 
 // Eventually waits until cond is true, and fails the test when that takes longer than [Patience] times d. It asks at once, then again
-// every 2 ms, and one last time when d is over. cond is called from the test's goroutine.
+// after growing pauses of 2 to 50 ms, and one last time when the time is over. cond is called from the test's goroutine.
 func Eventually(t testing.TB, d time.Duration, cond func() bool, format string, args ...any) {
 	t.Helper()
 	if waitFor(Patience*d, cond) {
@@ -24,16 +25,12 @@ func Eventually(t testing.TB, d time.Duration, cond func() bool, format string, 
 func waitFor(d time.Duration, cond func() bool) bool {
 	deadline := time.NewTimer(d)
 	defer deadline.Stop()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		if cond() {
-			return true
-		}
+	for pause := firstPause; !cond(); pause = min(pause*3/2, longestPause) {
 		select {
 		case <-deadline.C:
 			return cond()
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
+	return true
 }

@@ -134,6 +134,7 @@ func (c piBuild) build(t testing.TB, key string) error {
 	}
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", filepath.Join(c.example, "build.sh"))
 	cmd.Env = append(os.Environ(), "CLAWJAIL="+program)
+	OnHostNetwork(t, cmd)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}

@@ -46,6 +46,17 @@ func Time(t testing.TB) {
 	}
 }
 
+// Long is for tests that `make test-long` runs and `make test` does not: they take minutes, or ask servers of others.
+func Long(t testing.TB) {
+	t.Helper()
+	if !IsLong() {
+		t.Skip("SKIPPED: a part of `make test-long`")
+	}
+}
+
+// IsLong is for tests of which `make test-long` runs more cases.
+func IsLong() bool { return os.Getenv("CLAWJAIL_TEST_LONG") != "" }
+
 // Tool returns the path of a program. The administrator's folders are searched too: they are not in everyone's PATH.
 func Tool(t testing.TB, name string) string {
 	t.Helper()

@@ -4,7 +4,6 @@ package docker
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -169,13 +168,13 @@ func newHostOn(t testing.TB, engine *testenv.Docker, change ...func(*Options)) *
 	if err := os.Mkdir(h.work, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	number := uint32(os.Getpid())*16 + installations.Add(1)
+	number := installations.Add(1)
+	id := "d" + testenv.Tag(number)
 	h.o = Options{
-		// Two runs of the tests at the same time do not meet.
-		Installation: jail.Installation(fmt.Sprintf("d%03x", number&0xfff)),
+		Installation: jail.Installation(id),
 		Socket:       engine.Socket,
 		Subnet:       freeSubnet(t, byte(number)),
-		Network:      fmt.Sprintf("sand_bed_test_%03x", number&0xfff),
+		Network:      "sand_bed_test_" + id,
 		Port:         3000,
 		RunDir:       filepath.Join(dir, "run"), DataDir: filepath.Join(dir, "data"),
 		WorkspaceRoots: []string{h.work},

@@ -4,7 +4,6 @@ package linux
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -40,8 +39,7 @@ func newTestHost(t testing.TB, change ...func(*Options)) *testHost {
 	}
 	dir := t.TempDir()
 	o := Options{
-		// Two runs of the tests at the same time do not meet.
-		Installation: jail.Installation(fmt.Sprintf("t%03x", (uint32(os.Getpid())*16+installations.Add(1))&0xfff)),
+		Installation: jail.Installation("t" + testenv.Tag(installations.Add(1))),
 		RunDir:       filepath.Join(dir, "run"),
 		DataDir:      filepath.Join(dir, "data"),
 		Templates:    templates(t),
