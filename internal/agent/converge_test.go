@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // aFile draws a file of some of three agents.
@@ -59,7 +60,7 @@ func TestWhereverSyncsAreKilledTheNextOneConverges(t *testing.T) {
 		Allow: []egress.Allowance{{}}, Inject: egress.Injection{Type: egress.InjectBearer}, Env: map[string]string{"HUB_URL": "{url}"}})
 	l.must(err)
 	tenants := 0
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		tenants++
 		tenant := fmt.Sprintf("t%d", tenants)
 		l.begin()

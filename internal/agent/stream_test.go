@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // cutAll is the events of a stream that comes in pieces of some size.
@@ -125,7 +127,7 @@ func TestALineWhoseBeginningIsLostIsNotTakenForOne(t *testing.T) {
 }
 
 func TestIDsOfEventsAreReadAsTheyAreWritten(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		offset := rapid.Int64Range(0, 1<<62)
 		p := position{
 			place{offset.Draw(t, "out"), rapid.Bool().Draw(t, "in a line")}, place{offset.Draw(t, "err"), rapid.Bool().Draw(t, "in a line")},

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 type hidden string
@@ -58,7 +60,7 @@ func TestADetailIsCanonical(t *testing.T) {
 }
 
 func TestADetailKeepsItsBytesInAnExport(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		detail := rapid.SliceOf(rapid.Byte()).Draw(t, "bytes")
 		if rapid.Bool().Draw(t, "json") {
 			detail = NewDetail(Fields{"a": strings.ToValidUTF8(strings.ReplaceAll(rapid.String().Draw(t, "text"), "\x00", ""), "")}).bytes()
@@ -91,7 +93,7 @@ func TestAURLIsRecordedWithoutWhatMayBeSecret(t *testing.T) {
 }
 
 func TestADetailIsTheJSONThatItWouldBeOtherwise(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		fields := Fields{}
 		for n := range rapid.IntRange(0, 8).Draw(t, "fields") {
 			name := fmt.Sprintf("field%d", n)

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // someLog writes a random log and closes it.
@@ -83,7 +84,7 @@ func edits() map[string]func(*store.AuditRow) {
 func TestEveryChangeOfALogIsFound(t *testing.T) {
 	w := newWorld(t)
 	w.options.CheckpointEvery = time.Hour
-	rapid.Check(t, func(r *rapid.T) {
+	property.Check(t, func(r *rapid.T) {
 		someLog(t, r, w)
 		if bad := w.verify().Bad(); bad != nil {
 			r.Fatalf("an honest log is said to be bad: %v", bad)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/provision"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestSplitCommand(t *testing.T) {
@@ -46,7 +47,7 @@ func TestSplitCommand(t *testing.T) {
 
 // What is quoted comes back as it was, whatever it is.
 func TestQuotedWordsComeBack(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		words := rapid.SliceOfN(rapid.StringMatching(`[ -~\n\t]{0,12}`), 1, 8).Draw(t, "words")
 		var quoted []string
 		for _, w := range words {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 	"pgregory.net/rapid"
 )
 
@@ -23,7 +24,7 @@ func TestParseBytes(t *testing.T) {
 }
 
 func TestBytesAreReadAsTheyAreWritten(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		want := Bytes(rapid.Int64Range(0, 1<<52).Draw(t, "KiB")) * KiB
 		if got, err := ParseBytes(want.String()); err != nil || got != want {
 			t.Fatalf("%d is written %s and read %d, %v", want, want, got, err)

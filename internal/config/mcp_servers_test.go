@@ -10,6 +10,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestToolsThatAreOffered(t *testing.T) {
@@ -40,7 +41,7 @@ func TestToolsThatAreOffered(t *testing.T) {
 
 // What a pattern was made from by putting stars in the place of parts is like it.
 func TestPatternsMatchWhatTheyWereMadeFrom(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		parts := rapid.SliceOfN(rapid.StringMatching(`[ab]{0,3}`), 1, 6).Draw(t, "parts")
 		pattern, text := "", ""
 		for n, part := range parts {

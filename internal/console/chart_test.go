@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func plain(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 
 func TestBarsStayInsideTheBoxWhateverTheValues(t *testing.T) {
 	value := rapid.OneOf(rapid.Float64(), rapid.Float64Range(0, 1000), rapid.SampledFrom([]float64{0, math.NaN(), math.Inf(1), math.Inf(-1), -1, math.MaxFloat64, math.SmallestNonzeroFloat64}))
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		points := make([]point, rapid.IntRange(0, 400).Draw(t, "days"))
 		for n := range points {
 			points[n] = point{Day: "day " + strconv.Itoa(n), First: value.Draw(t, "first"), Second: value.Draw(t, "second")}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
@@ -67,7 +68,7 @@ func now() time.Time { return time.Now() }
 
 func TestChromiumTakesAndReturnsAnyJarUnchanged(t *testing.T) {
 	j := newJar(t)
-	rapid.Check(t, func(rt *rapid.T) {
+	property.Check(t, func(rt *rapid.T) {
 		first := jarOf(now()).Draw(rt, "jar")
 		j.clear()
 		if err := j.set(first); err != nil {

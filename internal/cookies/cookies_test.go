@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/clawjail/clawjail/internal/testenv/property"
 	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
@@ -81,7 +82,7 @@ func TestParamsAreWhatStorageSetCookiesTakes(t *testing.T) {
 
 // A browser in miniature: it keeps what it is given and answers with all fields.
 func TestGetStoreSetGetIsIdentical(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		jar := jarOf(epoch).Draw(t, "jar")
 		got, err := Decode(Encode(jar))
 		if err != nil {

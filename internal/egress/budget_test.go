@@ -12,6 +12,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func (w *world) budget(b Budget) {
@@ -141,7 +142,7 @@ func TestBudgetsHoldWhateverHappensAtOnce(t *testing.T) {
 	w := newWorld(t)
 	bot := agent(w.bot)
 	other := w.another()
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		w.clock.forward(24 * time.Hour)
 		limit := rapid.Int64Range(1, 2000).Draw(t, "limit")
 		w.budget(Budget{TokensPerDay: limit})

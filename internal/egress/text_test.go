@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestTextOfAllowanceIsReadAgain(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		a := Allowance{Path: rapid.StringMatching(`/[a-z*/]{0,10}`).Draw(t, "path"), Methods: rapid.SliceOfN(rapid.SampledFrom([]string{"GET", "POST"}), 0, 3).Draw(t, "methods")}
 		if len(a.Methods) == 0 {
 			a.Methods = nil
@@ -28,7 +30,7 @@ func TestTextOfAllowanceIsReadAgain(t *testing.T) {
 }
 
 func TestTextOfPriceIsReadAgain(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		p := Price{Model: rapid.StringMatching(`[a-z0-9*.-]{1,20}`).Draw(t, "model"), Input: rapid.Float64Range(0, maxMoney).Draw(t, "in"), Output: rapid.Float64Range(0, maxMoney).Draw(t, "out")}
 		for _, a := range p.amounts() {
 			if rapid.Bool().Draw(t, a.name) {

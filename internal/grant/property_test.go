@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // node is one process of an installation: its own database handle and its own view of the key file.
@@ -104,7 +105,7 @@ func TestWhateverHappensAGrantIsUsedAtMostOnceAndForWhatItIsFor(t *testing.T) {
 	if err := in.nodes[0].db.CreateTenant(ctx, store.Tenant{ID: "other", CreatedAt: noon}); err != nil {
 		t.Fatal(err)
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		in.grants, in.purged = nil, time.Time{}
 		tenants := rapid.SampledFrom([]string{store.DefaultTenant, "other"})
 		domains := rapid.SampledFrom([]string{"example.com", "example.org"})

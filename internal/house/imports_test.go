@@ -218,7 +218,7 @@ func testOnly(pkg string) bool {
 	if below(pkg, []string{"internal/selftest"}) {
 		return false
 	}
-	return pkg == "internal/testenv" || strings.HasPrefix(pkg, "internal/") && strings.Contains(pkg+"/", "test/")
+	return below(pkg, []string{"internal/testenv"}) || strings.HasPrefix(pkg, "internal/") && strings.Contains(pkg+"/", "test/")
 }
 
 func TestHelpersOfTestsStayInTests(t *testing.T) {

@@ -14,12 +14,13 @@ import (
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // TestWhateverHappensTheHostComesToHoldExactlyTheLivingJails drives a lifecycle through creations, endings,
 // failures, crashes and restarts in any order.
 func TestWhateverHappensTheHostComesToHoldExactlyTheLivingJails(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	property.Check(t, func(rt *rapid.T) {
 		h := jailtest.NewHost()
 		var m *jailtest.Memory
 		var l *jail.Lifecycle

@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 var update = flag.Bool("update", false, "write the golden files of testdata")
@@ -275,7 +276,7 @@ func TestAnAgentHasWhatIsNarrowest(t *testing.T) {
 // What a shell makes of the exports is what is in the environment.
 func TestShellTakesValuesAsTheyAre(t *testing.T) {
 	sh := testenv.Tool(t, "sh")
-	rapid.Check(t, func(r *rapid.T) {
+	property.Check(t, func(r *rapid.T) {
 		env := Env(rapid.MapOfN(rapid.StringMatching(`V_[A-Za-z0-9_]{1,8}`),
 			rapid.StringOf(rapid.Rune()).Filter(func(s string) bool { return utf8.ValidString(s) && printable(s) }), 1, 4).Draw(r, "env"))
 		script := env.Shell()

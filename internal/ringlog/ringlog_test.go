@@ -19,6 +19,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/ringlog"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestMain(m *testing.M) {
@@ -73,7 +74,7 @@ func TestOptionsReportEverythingAtOnce(t *testing.T) {
 
 // A log is compared with a byte slice through writes, pipes, reads and being opened again.
 func TestLogIsTheNewestPartOfTheStream(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "ringlog")
 		if err != nil {
 			t.Fatal(err)

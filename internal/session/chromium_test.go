@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
 )
@@ -98,7 +99,7 @@ func TestVaultAndChromiumKeepEveryCookie(t *testing.T) {
 	a.openStore(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	rapid.Check(t, func(rt *rapid.T) { // a hundred times, of some 10 ms
+	property.Check(t, func(rt *rapid.T) { // a hundred times, of some 10 ms
 		drawn := rapid.SliceOfN(rapid.Custom(anyCookie), 1, 20).Draw(rt, "cookies")
 		for n := range drawn {
 			// Chromium keeps an insecure cookie from taking the place of a secure one; names apart keep all of them.

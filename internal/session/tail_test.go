@@ -8,12 +8,14 @@ import (
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTailKeepsTheEnd(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		var kept tail
 		var all []byte
 		for n := range rapid.IntRange(0, 8).Draw(t, "writes") {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestUsageLimitAllows(t *testing.T) {
@@ -41,7 +43,7 @@ func TestUsageLimitAllows(t *testing.T) {
 
 // TestUsageStaysWithinItsBounds: whatever is added, in whatever order.
 func TestUsageStaysWithinItsBounds(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	property.Check(t, func(r *rapid.T) {
 		number := rapid.OneOf(rapid.Int64Range(-100, 200), rapid.Int64())
 		var sum Usage
 		for range rapid.IntRange(1, 20).Draw(r, "charges") {

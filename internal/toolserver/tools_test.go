@@ -10,6 +10,8 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestOfferedNames(t *testing.T) {
@@ -30,7 +32,7 @@ func TestOfferedNames(t *testing.T) {
 
 func TestOfferedNamesAreGoodAndTellToolsApart(t *testing.T) {
 	good := regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		server := rapid.StringMatching(`[a-z0-9-]{1,20}`).Draw(t, "server")
 		one, two := rapid.StringN(1, 80, 256).Draw(t, "one"), rapid.StringN(1, 80, 256).Draw(t, "two")
 		name := offeredName(server, one)
@@ -204,7 +206,7 @@ func TestWhenAServerIsStartedAgain(t *testing.T) {
 
 // However often a server crashes, it is not started more than crashesMost times within any window.
 func TestCrashesAreBoundedWithinAnyWindow(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		s := starts{first: time.Second, window: time.Minute}
 		now := time.Unix(0, 0)
 		var began []time.Time

@@ -15,6 +15,8 @@ import (
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // values are any that a set takes, binary ones and texts.
@@ -169,7 +171,7 @@ func TestAnyValueInAnyFormAnywhereIsFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			applied := 0
-			rapid.Check(t, func(t *rapid.T) {
+			property.Check(t, func(t *rapid.T) {
 				value := values().Draw(t, "value")
 				around := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }))
 				data := encode(t, around.Draw(t, "prefix"), value, around.Draw(t, "suffix"))
@@ -213,7 +215,7 @@ func TestAnyValueInAnyFormAnywhereIsFound(t *testing.T) {
 // is full of pieces of values.
 func TestTheIndexMissesNothing(t *testing.T) {
 	found := 0
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		text := rapid.StringOfN(rapid.RuneFrom([]rune(`ab%+/2F4161\u0=`)), 8, 12, -1).Filter(func(v string) bool {
 			return validate([]Needle{one(v)}) == nil
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestAnEntryOpensInItsOwnPlaceOnly(t *testing.T) {
@@ -65,7 +66,7 @@ func TestNoTwoPlacesAreBoundToTheSame(t *testing.T) {
 	places := rapid.Custom(func(t *rapid.T) place {
 		return place{part.Draw(t, "kind"), part.Draw(t, "tenant"), rapid.SliceOfN(part, 1, 2).Draw(t, "name"), part.Draw(t, "row"), form}
 	})
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		a, b := places.Draw(t, "a"), places.Draw(t, "b")
 		same := a.kind == b.kind && a.tenant == b.tenant && a.row == b.row && slices.Equal(a.name, b.name)
 		if bytes.Equal(a.bound(), b.bound()) != same {

@@ -16,6 +16,8 @@ import (
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,7 +97,7 @@ func TestTheFormatOfANoteIsKept(t *testing.T) {
 }
 
 func TestFieldsAreNotMixedUp(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		fields := rapid.SliceOf(rapid.SliceOfN(rapid.Byte(), 0, 3))
 		a, b := fields.Draw(t, "a"), fields.Draw(t, "b")
 		same := len(a) == len(b)

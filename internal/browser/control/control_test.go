@@ -23,6 +23,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -108,7 +109,7 @@ func TestWhatIsAskedForIsWhatArrives(t *testing.T) {
 				}
 				got, failed = matched.Decode(req)
 			})
-			rapid.Check(t, func(t *rapid.T) {
+			property.Check(t, func(t *rapid.T) {
 				op := r.New()
 				value := reflect.ValueOf(op).Elem()
 				fill(t, value, 0)

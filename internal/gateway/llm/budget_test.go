@@ -12,6 +12,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // TestReservationsAreTheMostThatARequestMayUse: every byte is a token, and a bound that the endpoint does not read is none.
@@ -212,7 +213,7 @@ func TestWhatEndsAfterMidnightIsCorrectedOnItsDay(t *testing.T) {
 // than the limit and one request, which is under way when the limit is reached; and it is what was used.
 func TestBudgetsHold(t *testing.T) {
 	w := newWorld(t, nil)
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		w.book.mu.Lock()
 		limit := rapid.Int64Range(1, 20_000).Draw(t, "limit")
 		w.book.limit, w.book.sum, w.book.charges = limit, 0, nil

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // Answers after the documentation of the wires.
@@ -158,7 +159,7 @@ func count(wire egress.Wire, events bool, answer []byte, size func() int) [6]int
 
 func TestCountsDoNotDependOnPieces(t *testing.T) {
 	answers := countedAnswers()
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		a := answers[rapid.IntRange(0, len(answers)-1).Draw(t, "answer")]
 		whole := count(a.wire, a.events, []byte(a.answer), func() int { return len(a.answer) })
 		pieces := count(a.wire, a.events, []byte(a.answer), func() int { return rapid.IntRange(1, 40).Draw(t, "size") })

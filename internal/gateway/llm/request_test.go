@@ -10,6 +10,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func endpointOf(t testing.TB, path string) endpoint {
@@ -186,7 +187,7 @@ func TestUsageEventIsTakenOutWhateverThePieces(t *testing.T) {
 		if len(c.in) > 10_000 {
 			continue
 		}
-		rapid.Check(t, func(t *rapid.T) {
+		property.Check(t, func(t *rapid.T) {
 			if got := filtered(c.in, func() int { return rapid.IntRange(1, 50).Draw(t, "size") }); got != c.want {
 				t.Fatalf("%s: got %q", name, got)
 			}

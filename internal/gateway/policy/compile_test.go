@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // large are the shapes that many rules come in, with requests that ask for the first, the last and none of them.
@@ -104,7 +105,7 @@ func TestRulesOfOneGroupKeepTheirOrder(t *testing.T) {
 		return r
 	}
 	paths := []string{"", "/", "/a", "/a/b", "/b/b", "/c", "/*", "/a//b"}
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		var list []Rule
 		for i := range rapid.IntRange(1, 40).Draw(t, "rules") {
 			r := draw(t, strconv.Itoa(i))

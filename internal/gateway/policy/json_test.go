@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // strictly reads one JSON value and nothing else.
@@ -100,7 +102,7 @@ func TestDamagedRulesAreNotRead(t *testing.T) {
 }
 
 func TestValidRulesSurviveJSON(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		in := drawRule(t, "r")
 		if len(in.Methods) == 0 {
 			in.Methods = nil

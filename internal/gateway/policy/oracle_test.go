@@ -16,6 +16,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // The oracle is written from the documentation, with other means than the code: it decodes with net/url, makes regular
@@ -297,9 +298,9 @@ func spellings(host string) []string {
 	return out
 }
 
-func TestDecideAgreesWithANaiveOracle(t *testing.T) { rapid.Check(t, decideAgreesWithOracle) }
+func TestDecideAgreesWithANaiveOracle(t *testing.T) { property.Check(t, decideAgreesWithOracle) }
 
-func TestDecideKeepsItsPromises(t *testing.T) { rapid.Check(t, decideKeepsItsPromises) }
+func TestDecideKeepsItsPromises(t *testing.T) { property.Check(t, decideKeepsItsPromises) }
 
 func FuzzDecide(f *testing.F) {
 	// Rapid reads its choices from the bytes, and skips what has too few.

@@ -12,6 +12,8 @@ import (
 	"testing/iotest"
 
 	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // pieces is a source that gives what is sent in pieces of its own choice.
@@ -116,7 +118,7 @@ func checkStream(t rapid.TB, v *Values, text string, sizes []int) {
 }
 
 func TestStreamsAreRedactedLikeWholeTexts(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.CheckFew(t, func(t *rapid.T) {
 		var values [][]byte
 		for range rapid.IntRange(1, 3).Draw(t, "values") {
 			values = append(values, []byte(secretValues().Draw(t, "value")))
@@ -191,7 +193,7 @@ func arriving(t rapid.TB, v *Values, text string, sizes []int, o StreamOptions) 
 // length, roughly: what begins like the value arrives as for any other value.
 func TestWhatIsHeldBackDoesNotTellTheValue(t *testing.T) {
 	const known = "eyJhbGci" // what is known of a value may be used, and says nothing of the rest
-	rapid.Check(t, func(t *rapid.T) {
+	property.CheckFew(t, func(t *rapid.T) {
 		draw := rapid.StringMatching(`[a-zA-Z0-9_\-]{24}`)
 		one, other := known+draw.Draw(t, "one"), known+draw.Draw(t, "other")
 		var b strings.Builder

@@ -15,6 +15,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // zeros is a body of so many zeros, compressed with gzip again and again.
@@ -162,7 +163,7 @@ func TestTrailersBehindACompressedBodyAreScrubbed(t *testing.T) {
 // its text.
 func TestEveryBodyIsScrubbedAsAWhole(t *testing.T) {
 	codings := map[string]func(string) string{"": same, "gzip": gzipped, "deflate": deflated, "deflate, gzip": func(s string) string { return gzipped(zlibbed(s)) }}
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		text := ""
 		for range rapid.IntRange(0, 5).Draw(t, "parts") {
 			text += rapid.StringN(0, 30, -1).Draw(t, "text")

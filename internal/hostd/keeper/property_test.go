@@ -15,6 +15,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 // expected is what an agent must come to be.
@@ -161,7 +162,7 @@ func (m *machine) wrong(name string, w expected) error {
 // Whatever is called, ends and is killed, in whatever order: there comes to be one jail of each agent that is declared and
 // not stopped, with its token, and none of the others.
 func TestWhatIsDeclaredComesToBe(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		m := newMachine(t)
 		defer m.end()
 		for range rapid.IntRange(1, 7).Draw(t, "steps") {

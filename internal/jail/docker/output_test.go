@@ -14,6 +14,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/testenv"
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestWhatAKeptContainerPrintsIsReadOnceAlsoByTheNextProcess(t *testing.T) {
@@ -87,7 +88,7 @@ type enginePiece struct {
 // However often the reader ends in the middle, whether its mark was written or is an old one, and in whatever order the
 // engine has written what it had stamped for two streams, the logs get every byte once and in order.
 func TestAFollowerReadsEveryByteOnce(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		var all []enginePiece
 		at := time.Unix(1_700_000_000, 0)
 		var want [2]string
