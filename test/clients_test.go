@@ -302,7 +302,7 @@ func TestWithoutTheGuardTheSameClientsReceiveIt(t *testing.T) {
 	// It ends when it likes: without the guard some of what it tries breaks the browser.
 	cmd := exec.CommandContext(ctx, node, filepath.Join(dir, "leaks.mjs"))
 	cmd.Dir, cmd.WaitDelay = dir, 5*time.Second
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "WS_URL="+wire.url(), "SITE=http://"+l.server.Listener.Addr().String())
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "WS_URL="+wire.url(), "SITE=http://"+l.server.Listener.Addr().String(), "PATIENCE=3000")
 	out, err := cmd.CombinedOutput()
 	if wire.finds(l.secret) == "" || wire.finds(l.rotated) == "" {
 		t.Errorf("it received nothing: %v\n%.2000s", err, out)

@@ -105,6 +105,7 @@ clawbots:
 // TestTheImageOfTheExampleIsBuiltAndTakesWebhooks builds examples/clawbot-base with an engine, from the image of the
 // template and one with this machine's Go, and runs it as an agent.
 func TestTheImageOfTheExampleIsBuiltAndTakesWebhooks(t *testing.T) {
+	testenv.Long(t) // it compiles Go's library in the image
 	d := newDock(t)
 	client := testenv.Tool(t, "docker")
 	docker := func(args ...string) string {

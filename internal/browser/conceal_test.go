@@ -96,9 +96,12 @@ func TestACutShowsNoPartOfAValue(t *testing.T) {
 			p, _ := problem.As(err)
 			return longestPart(t, []any{err.Error(), p})
 		}
+		sized := func(name string) bool { // n changes what is shown
+			return name == "text" || name == "text of one" || name == "html" || name == "html of one" || name == "snapshot"
+		}
 		open := map[string]int{}
 		for name, make := range looks {
-			for n := 1; n <= 60; n += 4 {
+			for n := 1; n == 1 || n <= 60 && sized(name); n += 4 {
 				open[name] = max(open[name], look(make(n)))
 			}
 		}
@@ -109,12 +112,9 @@ func TestACutShowsNoPartOfAValue(t *testing.T) {
 			}
 		}
 		for name, make := range looks {
-			for n := 1; n <= 80; n++ {
+			for n := 1; n == 1 || n <= 80 && sized(name); n++ {
 				if got := look(make(n)); got > 2 {
 					t.Errorf("%s of %d shows %d characters of the value", name, n, got)
-				}
-				if strings.Contains(name, " urls") || !strings.HasPrefix(name, "text") && !strings.HasPrefix(name, "html") && name != "snapshot" {
-					break // n changes nothing
 				}
 			}
 			if open[name] < 6 && name != "requests" {

@@ -20,7 +20,7 @@ func dialogSite() http.Handler {
 }
 
 func TestAnArmedAnswerIsForOneDialog(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := open(t, build, newGateway(t, dialogSite()).URL)
 		if got := do[Result](t, b, Navigate{URL: site + "/1"}); got.Title != "null false" || len(got.Dialogs) != 2 || got.Dialogs[0].Accepted {
 			t.Errorf("nobody said anything: %+v", got)
@@ -55,7 +55,7 @@ func TestAnArmedAnswerIsForgotten(t *testing.T) {
 }
 
 func TestAFileChooserIsKeptAndNotShown(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := open(t, build, newGateway(t, dialogSite()).URL)
 		do[Result](t, b, Navigate{URL: site + "/"})
 		p, err := b.tab(t.Context(), "")

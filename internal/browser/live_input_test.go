@@ -12,7 +12,7 @@ import (
 )
 
 func TestKeysAndTextReachThePage(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := liveSite(t, build, map[string]string{"/": `<title>keys</title><body style="margin:0">
 			<textarea id=area style="position:absolute;left:0;top:0;width:300px;height:100px"></textarea><script>
 			const seen = []; addEventListener('keydown', e => seen.push([e.key, e.code, e.keyCode, e.location, e.ctrlKey, e.altKey, e.repeat, e.isTrusted].join(' ')))
@@ -88,7 +88,7 @@ func TestThePointerReachesThePage(t *testing.T) {
 }
 
 func TestAPersonGoesWhereTheyWant(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := liveSite(t, build, map[string]string{"/one": `<title>one</title><a target=_blank href=/two style="position:absolute;left:0;top:0;width:100px;height:100px">x</a>`,
 			"/two": `<title>two</title>`})
 		takeOver(t, b)
@@ -178,7 +178,7 @@ func TestWhatIsTypedBehindAClickThatWasLostGoesNowhere(t *testing.T) {
 }
 
 func TestLetGoRaisesWhatIsDownAndRestoresTheWindow(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := liveSite(t, build, map[string]string{"/": `<body style="margin:0;height:900px"><script>
 			const seen = []; for (const kind of ['keyup', 'mouseup']) addEventListener(kind, e => seen.push(kind + ' ' + (e.code || e.button)))</script>`})
 		arrive(t, b, "/")

@@ -116,7 +116,7 @@ func nextTab(t *testing.T, b *Browser) {
 }
 
 func TestRenewKeepsTabsHistoryAndStorage(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := liveSite(t, build, map[string]string{
 			"/one": `<title>one</title><body>`, "/two": `<title>two</title><body><iframe src="/one"></iframe><script>
 				onbeforeunload = e => { e.preventDefault(); e.returnValue = 'x' }</script>`,
@@ -155,7 +155,7 @@ func TestRenewKeepsTabsHistoryAndStorage(t *testing.T) {
 
 // With the cache for back and forward, an old document would come back to life with its listeners.
 func TestNoDocumentComesBackToLife(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := liveSite(t, build, map[string]string{"/one": `<title>one</title>`, "/two": `<title>two</title>`})
 		arrive(t, b, "/one")
 		read(t, b, "(window.stale = 1, 0)")

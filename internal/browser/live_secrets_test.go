@@ -13,7 +13,7 @@ import (
 )
 
 func TestPasswordsThatAreTypedAreSeen(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b, here, there := crossSite(t, build, map[string]string{
 			"/none":  `<input value=x><input type=password>`,
 			"/plain": `<input type=password id=p><script>Object.defineProperty(HTMLInputElement.prototype, 'value', {get: () => ''}); document.createTreeWalker = null</script>`,
@@ -84,7 +84,7 @@ func TestCopyTakesWhatIsSelectedWhereTheFocusIs(t *testing.T) {
 }
 
 func TestAThumbnailDisturbsNobody(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := liveSite(t, build, map[string]string{"/": `<body style="background:red;height:5000px"><script>
 			let disturbed = ''; for (const kind of ['resize', 'blur', 'focus', 'scroll']) addEventListener(kind, () => disturbed += kind);
 			document.addEventListener('visibilitychange', () => disturbed += document.visibilityState)</script>`})

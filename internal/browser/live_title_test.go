@@ -4,7 +4,7 @@ import "testing"
 
 // Chromium sends no event for it, and the tab kept the title that it was loaded with.
 func TestATitleThatAScriptChangesIsTold(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := liveSite(t, build, map[string]string{"/": `<title>before</title>`})
 		arrive(t, b, "/")
 		v := b.Live().Watch()

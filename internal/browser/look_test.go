@@ -38,7 +38,7 @@ func lookSite() http.Handler {
 }
 
 func TestAddressIsWhereThePageEnded(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := open(t, build, newGateway(t, lookSite()).URL)
 		if at, err := b.Address(within(t, 10*time.Second)); err != nil || at != blank {
 			t.Errorf("at first it is at %q, %v", at, err)
@@ -57,7 +57,7 @@ func TestAddressIsWhereThePageEnded(t *testing.T) {
 }
 
 func TestHasAsksTheDocumentAndNotThePage(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := open(t, build, newGateway(t, lookSite()).URL)
 		for _, test := range []struct {
 			page, selector string
@@ -83,7 +83,7 @@ func TestHasAsksTheDocumentAndNotThePage(t *testing.T) {
 }
 
 func TestSelectorThatIsNoneIsABadRequest(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := open(t, build, newGateway(t, lookSite()).URL)
 		if _, err := b.Navigate(within(t, 20*time.Second), site+"/form"); err != nil {
 			t.Fatal(err)

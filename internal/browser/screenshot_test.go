@@ -85,7 +85,7 @@ func innerWidth(t *testing.T, b *Browser) any {
 }
 
 func TestScreenshot(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := openPaint(t, build, "/")
 		own := innerWidth(t, b)
 		for _, test := range []struct {
@@ -192,7 +192,7 @@ func TestCutBoundsSidesAndArea(t *testing.T) {
 
 // Neither a picture nor a print of a page that never rests takes longer than its limit, and the next page is fine.
 func TestBusyPageDoesNotHoldScreenshots(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := openPaint(t, build, "/")
 		goTo(t, b, "/busy")
 		p, err := b.Page(within(t, 10*time.Second))
@@ -215,7 +215,7 @@ func TestBusyPageDoesNotHoldScreenshots(t *testing.T) {
 }
 
 func TestLabelsAreInThePictureAndNotInThePage(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := openPaint(t, build, "/buttons")
 		if _, err := b.Do(within(t, 20*time.Second), Screenshot{Labels: true}); problem.CodeOf(err) != problem.BadRequest {
 			t.Errorf("labels without a snapshot: %v", err)
@@ -264,7 +264,7 @@ func TestLabelsOfAPictureThatIsTooLargeAreRefused(t *testing.T) {
 }
 
 func TestPDF(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b := openPaint(t, build, "/tall")
 		var sizes []int
 		for _, op := range []PDF{{}, {Paper: "letter", Landscape: true}} {

@@ -93,7 +93,7 @@ func wantCode(t testing.TB, err error, code string) {
 }
 
 func TestSnapshotIsATreeOfWhatIsShown(t *testing.T) {
-	eachBuild(t, func(t *testing.T, build Build) {
+	anyBuild(t, func(t *testing.T, build Build) {
 		b, _ := show(t, build, `
 <header><nav aria-label="Top"><ul><li><a href="/home">Home</a><li><a href="/x"><img src="data:," alt="Logo"></a></ul></nav></header>
 <h1>News <em>today</em></h1>

@@ -26,10 +26,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // eachBuild runs a test with both programs, side by side: a test mostly waits. It is the last thing that a test calls.
 func eachBuild(t *testing.T, test func(t *testing.T, build Build)) {
+	runBuilds(t, test, func(t testing.TB) {
+		if testing.Short() {
+			t.Skip("SKIPPED: -short leaves full Chromium out, which starts four times as slowly; run `make test`")
+		}
+	})
+}
+
+// anyBuild is eachBuild for a test that asks nothing in which the programs differ: `make test` has one of them do.
+func anyBuild(t *testing.T, test func(t *testing.T, build Build)) { runBuilds(t, test, testenv.Long) }
+
+func runBuilds(t *testing.T, test func(t *testing.T, build Build), full func(testing.TB)) {
 	for _, build := range []Build{Shell, Full} {
 		t.Run(string(build), func(t *testing.T) {
-			if build == Full && testing.Short() {
-				t.Skip("SKIPPED: -short leaves full Chromium out, which starts four times as slowly; run `make test`")
+			if build == Full {
+				full(t)
 			}
 			t.Parallel()
 			test(t, build)

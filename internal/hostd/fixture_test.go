@@ -3,6 +3,7 @@ package hostd
 import (
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -30,8 +31,15 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(helperVariable); name != "" {
 		os.Exit(runHelper(name))
 	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", atOnce); err != nil {
+		panic(err) // the flag is the testing package's
+	}
 	goleak.VerifyTestMain(m)
 }
+
+// atOnce is how many host daemons are killed side by side: they mostly wait.
+const atOnce = "8"
 
 // patience is for conditions that become true soon, on a machine that is busy.
 const patience = 20 * time.Second

@@ -10,6 +10,7 @@ const origin = new URL(site)
 async function playwright() {
   const browser = await chromium.connectOverCDP(env('WS_URL'))
   const context = browser.contexts()[0]
+  if (process.env.PATIENCE) context.setDefaultTimeout(Number(process.env.PATIENCE)) // milliseconds
   const page = await context.newPage()
   await step('playwright: logged in', async () => {
     const response = await page.goto(`${site}/account`)

@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // lived makes, admits and destroys one jail, and ignores errors: it is there to pass every step.
@@ -143,4 +144,9 @@ func TestNothingIsLeftWhenTheHostDaemonDiesAfterAnyCommand(t *testing.T) {
 }
 
 // stride leaves some of the deaths out: each takes a second.
-func stride() int { return 3 }
+func stride() int {
+	if testenv.IsLong() {
+		return 1
+	}
+	return 9
+}
