@@ -26,12 +26,12 @@ func (r *Runtime) Terminate(ctx context.Context, name jail.Name, proc jail.Proce
 		return err
 	}
 	// Before anybody is asked: a handler may be for the first time only. One that only blocks the signal may wait for it, or
-	// be about to start another, as shells and libraries do for a moment.
+	// be about to start another, as shells and libraries do for a moment: then it is not known yet whether to spare it.
 	caught, blocked, spared := r.handled(name, proc, syscall.SIGTERM)
-	if blocked && !caught {
-		waitFor(ctx, 50*time.Millisecond, func() bool {
+	if blocked {
+		waitFor(ctx, 200*time.Millisecond, func() bool {
 			caught, blocked, spared = r.handled(name, proc, syscall.SIGTERM)
-			return caught || !blocked
+			return !blocked
 		})
 	}
 	if _, err := r.signalAll(name, proc, syscall.SIGTERM, spared...); err != nil || caught || blocked || proc.PID == 0 {
