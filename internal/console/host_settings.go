@@ -220,6 +220,7 @@ func (s *HostSettings) signIn(q *request) {
 	right := subtle.ConstantTimeCompare([]byte(given), []byte(s.code)) == 1
 	switch {
 	case inside || s.open:
+		s.open = true // it may be gone before it is looked again
 		if right {
 			s.renew() // an agent may have read it; the answer does not say that it was the right one
 		}
