@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/hostnet"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
@@ -114,7 +116,11 @@ func newExit(ctx context.Context, dir string) (*exit, error) {
 	}
 	limits := gateway.DefaultLimits()
 	limits.ConnectionsPerCaller = 2 * idleTunnels
-	x.gateway, err = gateway.New(gateway.Config{Records: ledger.New(log), Limits: limits, Rates: func(gateway.Caller) gateway.Rates {
+	networks, err := hostnet.Open(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	x.gateway, err = gateway.New(gateway.Config{Networks: networks.Now, Records: ledger.New(log), Limits: limits, Rates: func(gateway.Caller) gateway.Rates {
 		return gateway.Rates{Proxy: 1 << 30, Execute: 1, Service: 1, LLM: 1, Tunnels: 2 * idleTunnels}
 	}})
 	if err != nil {
@@ -135,7 +141,7 @@ func newExit(ctx context.Context, dir string) (*exit, error) {
 	x.close = func() error {
 		x.bare.Close()
 		transport.CloseIdleConnections()
-		err := errors.Join(x.gateway.Close(), <-served, x.source.Close(), x.relay.Close())
+		err := errors.Join(x.gateway.Close(), <-served, networks.Close(), x.source.Close(), x.relay.Close())
 		x.upstream.Close()
 		return errors.Join(err, log.Close(context.WithoutCancel(ctx)), rows.Close())
 	}
