@@ -292,12 +292,12 @@ func TestErrandsEndWhenTheyAreLateOrSilent(t *testing.T) {
 		errand Errand
 		code   string // of a refusal; otherwise the body breaks off
 	}{
-		"no header": {func(http.ResponseWriter, *http.Request) { <-release }, Errand{HeaderTimeout: 20 * time.Millisecond}, problem.Timeout},
+		"no header": {func(http.ResponseWriter, *http.Request) { <-release }, Errand{HeaderTimeout: 200 * time.Millisecond}, problem.Timeout},
 		"silence": {func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, "begin")
 			http.NewResponseController(w).Flush()
 			<-release
-		}, Errand{IdleTimeout: 50 * time.Millisecond}, ""},
+		}, Errand{IdleTimeout: 500 * time.Millisecond}, ""},
 		"age": {func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				io.WriteString(w, "more")

@@ -330,7 +330,7 @@ func TestWebSocketsPassWhenAllowed(t *testing.T) {
 }
 
 func TestSilentUpstreamsEndInATimeout(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.HeaderTimeout = 100 * time.Millisecond }))
+	w := newWorld(t, withLimits(func(l *Limits) { l.HeaderTimeout = 500 * time.Millisecond }))
 	s := newRawServer(t, "", func(string) bool { return false })
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -341,7 +341,7 @@ func TestSilentUpstreamsEndInATimeout(t *testing.T) {
 }
 
 func TestStalledResponsesAreCut(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.IdleTimeout = 100 * time.Millisecond }))
+	w := newWorld(t, withLimits(func(l *Limits) { l.IdleTimeout = 500 * time.Millisecond }))
 	s := newRawServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegin", headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admit(jailA, policy.PublicWeb())

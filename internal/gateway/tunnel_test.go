@@ -196,7 +196,7 @@ func TestTLSClientsSeeAnAlertWhenTheyAreRefused(t *testing.T) {
 }
 
 func TestSilentTunnelsAreEnded(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.FirstBytesTimeout = 50 * time.Millisecond }))
+	w := newWorld(t, withLimits(func(l *Limits) { l.FirstBytesTimeout = 250 * time.Millisecond }))
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, policy.PublicWeb())
 	for _, sent := range []string{"", "\x16\x03"} {
@@ -382,7 +382,7 @@ func TestLargeTransfersArriveWhole(t *testing.T) {
 }
 
 func TestIdleTunnelsEndAndBusyOnesDoNot(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.IdleTimeout = 150 * time.Millisecond }))
+	w := newWorld(t, withLimits(func(l *Limits) { l.IdleTimeout = time.Second }))
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, opaque("example.com", 443))
 	_, idle := w.connect(jailA, "example.com:443")

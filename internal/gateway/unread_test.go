@@ -11,6 +11,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // lazySite reads no bodies: it takes what follows a header for the next one, and closes where it is told to. It keeps the
@@ -36,6 +39,12 @@ func lazySite(t *testing.T) (addr net.Addr, seen func() []string) {
 			mu.Lock()
 			lines = append(lines, line)
 			mu.Unlock()
+			// Whoever has its answer may send no body any more.
+			if length := header.Get("Content-Length"); length != "" && length != "0" || header.Get("Transfer-Encoding") != "" {
+				_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second)) // a body that does not come shows in what was seen
+				_, _ = reader.R.Peek(1)
+				_ = conn.SetReadDeadline(time.Time{})
+			}
 			end := header.Get("Connection") == "close"
 			if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"); err != nil || end {
 				return
@@ -85,8 +94,12 @@ func TestABodyThatAServerLeavesUnreadIsNoRequest(t *testing.T) {
 					t.Fatal(err)
 				}
 				finish(t, resp)
+				inside := func() bool { return slices.Contains(seen(), "POST /inner HTTP/1.1") }
+				if want && !chunked {
+					testenv.Eventually(t, 5*time.Second, inside, "the body is not taken for a request: the others show nothing")
+				}
 				got := seen()
-				if slices.Contains(got, "POST /inner HTTP/1.1") != (want && !chunked) {
+				if inside() != (want && !chunked) {
 					t.Errorf("the server took for requests %q", got)
 				}
 				if !slices.Contains(got, method+" /outer HTTP/1.1") || !slices.Contains(got, "GET /after HTTP/1.1") && !want {

@@ -204,7 +204,7 @@ func TestACanceledCallIsCanceledAtTheServer(t *testing.T) {
 
 func TestACallThatSaysNothingEndsAndOneThatGoesOnDoesNot(t *testing.T) {
 	w := newWorld(t, files())
-	w.pace.call = 200 * time.Millisecond
+	w.pace.call = time.Second
 	release := make(chan struct{})
 	w.behave = func(p *peer) {
 		p.serve(func(p *peer, s said) {
@@ -214,7 +214,7 @@ func TestACallThatSaysNothingEndsAndOneThatGoesOnDoesNot(t *testing.T) {
 			for n := range 8 {
 				p.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":%d,"total":8,"message":"step\u001b[2J"}}`, s.token(), n)
 				select {
-				case <-time.After(50 * time.Millisecond): // the promise is about time: twice as long as a silent call may take
+				case <-time.After(150 * time.Millisecond): // the promise is about time: longer than a silent call may take
 				case <-release:
 				}
 			}

@@ -92,7 +92,7 @@ await scene('a share link shows the picture and steers nothing, without a key', 
   const began = Date.now()
   await must('DELETE', `/v1/sessions/${session.id}/tokens/${tokens.find(t => t.scope === 'view').id}`)
   await watcher.steers('It is over')
-  check(Date.now() - began < 5000, `it took ${Date.now() - began} ms`)
+  check(Date.now() - began < 20000, `it took ${Date.now() - began} ms`)
   const last = await frames(watcher)
   await b.type('unseen')
   await b.titled(/unseen/)
