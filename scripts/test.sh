@@ -49,7 +49,7 @@ go tool gotestsum --format standard-quiet --jsonfile "$work/log" $rerun ${rerun:
 echo "the slowest tests:"
 go tool gotestsum tool slowest --jsonfile "$work/log" --num 20
 if [ -s "$work/again" ]; then
-	printf '\033[31mfailed, and passed when they were run again:\033[0m\n'
+	printf '\033[31mfailed, and were run again:\033[0m\n'
 	cat "$work/again"
 fi
 exit "$status"
