@@ -40,16 +40,26 @@ go vet ./...
 # Tests build these themselves, without a network for what is missing.
 (cd packaging/nfpm && go build -o /dev/null github.com/goreleaser/nfpm/v2/cmd/nfpm)
 
+# processors prints for how many seconds the machine's were busy since it started.
+processors() { awk -v tick="$(getconf CLK_TCK)" '$1 == "cpu" { printf "%d", ($2 + $3 + $4 + $7 + $8) / tick }' /proc/stat; }
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 status=0
+from=$(date +%s) busy=$(processors)
 # shellcheck disable=SC2086 # options have no spaces
 go tool gotestsum --format standard-quiet --jsonfile "$work/log" $rerun ${rerun:+--rerun-fails-report "$work/again"} --packages "$*" -- \
 	-count=1 -p "$together" -vet=off -ldflags=-w -timeout 60m ${alone:+-exec "$alone"} || status=$?
+took=$(($(date +%s) - from)) busy=$(($(processors) - busy))
 echo "the slowest tests:"
 go tool gotestsum tool slowest --jsonfile "$work/log" --num 20
 if [ -s "$work/again" ]; then
 	printf '\033[31mfailed, and were run again:\033[0m\n'
 	cat "$work/again"
+fi
+echo "the tests took $took s, and $busy s of processor"
+# Machines differ, so this is no failure.
+if [ -n "$rerun" ] && { [ "$took" -gt 780 ] || [ "$busy" -gt 1400 ]; }; then
+	printf '\033[31mthat is more than 780 s or 1400 s of processor: make the slowest quicker, or leave cases to make test-long\033[0m\n'
 fi
 exit "$status"
