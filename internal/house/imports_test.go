@@ -212,13 +212,18 @@ func TestWhatTheLayersAreForIsAllowed(t *testing.T) {
 	}
 }
 
-// testOnly are packages that help tests: testenv, and those in a folder that ends in test, such as jailtest. The
+// testOnly are packages that help tests: testenv, testkit, and those in a folder that ends in test, such as jailtest. The
 // self-test is no such thing: it is a command.
 func testOnly(pkg string) bool {
 	if below(pkg, []string{"internal/selftest"}) {
 		return false
 	}
-	return below(pkg, []string{"internal/testenv"}) || strings.HasPrefix(pkg, "internal/") && strings.Contains(pkg+"/", "test/")
+	return below(pkg, []string{"internal/testenv", "test/testkit"}) || strings.HasPrefix(pkg, "internal/") && strings.Contains(pkg+"/", "test/")
+}
+
+// strays says whether a package, or a test of it, imports what is for the tests of the whole program alone.
+func strays(from, pkg string) bool {
+	return below(pkg, []string{"test/testkit"}) && !below(from, []string{"test"})
 }
 
 func TestHelpersOfTestsStayInTests(t *testing.T) {
@@ -232,7 +237,17 @@ func TestHelpersOfTestsStayInTests(t *testing.T) {
 			}
 		}
 	}
-	if !testOnly("internal/jail/jailtest") || !testOnly("internal/jail/jailtest/inside") || testOnly("internal/jail") {
+	for _, f := range sourceFiles(t) {
+		for _, pkg := range f.imports() {
+			if strays(f.folder(), pkg) {
+				t.Errorf("%s imports %s, which is for the tests of the whole program", f.path, pkg)
+			}
+		}
+	}
+	if !testOnly("internal/jail/jailtest") || !testOnly("internal/jail/jailtest/inside") || !testOnly("test/testkit") || testOnly("internal/jail") {
 		t.Error("the check does not know a helper of tests")
+	}
+	if !strays("internal/jail", "test/testkit") || strays("test/jails", "test/testkit") {
+		t.Error("the check does not know who the helpers of the whole program's tests are for")
 	}
 }
