@@ -62,7 +62,7 @@ test-vm-all: templates ## that, and on newer kernels and releases, and on arm64;
 
 .PHONY: screenshots
 screenshots: setup templates ## pictures of every page of the console, light, dark and of a phone's width, in out/screenshots
-	SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 30m -tags screenshots -run '^TestScreenshots$$' $(if $(ROOT),$(AS_ROOT)) ./test
+	SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 30m -tags screenshots -run '^TestScreenshots$$' $(if $(ROOT),$(AS_ROOT)) ./test/console
 
 .PHONY: bench
 bench: setup templates ## measure everything, next to docker run and plain Chromium, in about a quarter of an hour; into bench/results
