@@ -224,6 +224,10 @@ func TestSyncOfContainersConvergesAfterEveryKill(t *testing.T) {
 	testenv.Time(t)
 	d := newDock(t)
 	want := []string{"alone", "first", "own", "second"}
+	// The network is there before. An engine that is killed while it makes one can keep the bridge and forget the network, and
+	// never makes it again.
+	d.Sync(testkit.Family, "--driver", "docker")
+	d.Sync("clawbots: []", "--prune")
 	for i := range 4 {
 		cmd := d.Command(t.Context(), "agent", "sync", "-f", d.File(testkit.Family), "--driver", "docker", "--yes")
 		if err := cmd.Start(); err != nil {
