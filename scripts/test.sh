@@ -20,7 +20,7 @@ if [ "${1:-}" = --long ]; then
 	# shellcheck disable=SC2046 # folders of packages have no spaces
 	[ $# -gt 0 ] || set -- $(grep -rlE --include='*_test.go' 'testenv\.(Is)?Long|property\.Check|anyBuild' internal packaging test | xargs dirname | sort -u | sed 's|^|./|')
 elif [ $# -eq 0 ]; then
-	set -- ./test/console ./test/browsers ./test/jails ./test/containers ./test/agents ./test/docs ./test/operators ./internal/browser/... ./packaging/... ./internal/jail/... ./internal/cdp/... ./internal/template/... ./...
+	set -- ./internal/browser ./test/console ./test/browsers ./test/jails ./test/containers ./test/agents ./test/docs ./test/operators ./packaging/... ./internal/jail/... ./internal/cdp/... ./internal/template/... ./...
 	# A test that fails by chance does not throw a whole run away. It is named at the end, and mended.
 	rerun='--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test'
 fi
