@@ -21,6 +21,9 @@ const pagesLimit = 10 * time.Minute
 func (f *furnished) script(t *testing.T, name, key string, more map[string]string) []testkit.Report {
 	t.Helper()
 	env := map[string]string{"CONSOLE": f.URL() + "/console/", "KEY": key, "CHROMIUM": testenv.ChromiumFull(t), "MORE": "/console/agents/default/buyer /console/agents/default/buyer/log /console/sessions?open=yes /console/refresh /console/agents/plan"}
+	if testenv.IsLong() {
+		env["ALIKE"] = "4"
+	}
 	maps.Copy(env, more)
 	out := testkit.ScriptWithin(t, pagesLimit, name, env)
 	if t.Failed() {

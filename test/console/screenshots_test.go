@@ -23,6 +23,6 @@ func TestScreenshots(t *testing.T) {
 	}
 	f := newFurnished(t, "")
 	for _, view := range []string{"light", "dark", "phone"} {
-		f.script(t, "console_pages.mjs", f.Key(), map[string]string{"VIEW": view, "SCREENSHOTS": dir})
+		f.script(t, "console_pages.mjs", f.Key(), map[string]string{"VIEW": view, "SCREENSHOTS": dir, "ALIKE": "4"})
 	}
 }
