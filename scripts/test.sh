@@ -33,12 +33,17 @@ if [ "$(id -u)" != 0 ]; then
 		echo "hint: run this as root, or install sudo; \`make check\` needs neither" >&2
 		exit 1
 	}
-	alone="sudo --preserve-env=CI,PATH,HOME,GOFLAGS,GOTOOLCHAIN,CLAWJAIL_TEST_LONG,CLAWJAIL_TEST_TEMPLATES,CLAWJAIL_TEST_CHROMIUM,CLAWJAIL_TEST_CHROMIUM_SHELL $alone"
+	alone="sudo --preserve-env=CI,PATH,HOME,GOFLAGS,GOTOOLCHAIN,CLAWJAIL_TEST_LONG,CLAWJAIL_TEST_PROGRAM,CLAWJAIL_TEST_TEMPLATES,CLAWJAIL_TEST_CHROMIUM,CLAWJAIL_TEST_CHROMIUM_SHELL $alone"
 fi
 
 go vet ./...
-# Tests build these themselves, without a network for what is missing.
+# Tests build this themselves, without a network for what is missing.
 (cd packaging/nfpm && go build -o /dev/null github.com/goreleaser/nfpm/v2/cmd/nfpm)
+# The program that the tests of ./test start. The folder is closed to others, as a home is.
+mkdir -p out/test
+chmod 700 out/test
+go build -tags barriers -ldflags=-w -o out/test/ ./cmd/clawjail
+export CLAWJAIL_TEST_PROGRAM="$PWD/out/test/clawjail"
 
 # processors prints for how many seconds the machine's were busy since it started.
 processors() { awk -v tick="$(getconf CLK_TCK)" '$1 == "cpu" { printf "%d", ($2 + $3 + $4 + $7 + $8) / tick }' /proc/stat; }

@@ -20,7 +20,7 @@ const pagesLimit = 10 * time.Minute
 // script runs a script against the console, as somebody.
 func (f *furnished) script(t *testing.T, name, key string, more map[string]string) []testkit.Report {
 	t.Helper()
-	env := map[string]string{"CONSOLE": f.URL() + "/console/", "KEY": key, "CHROMIUM": testenv.ChromiumFull(t), "MORE": "/console/agents/default/buyer /console/agents/default/buyer/log /console/sessions?open=yes /console/refresh /console/agents/plan"}
+	env := map[string]string{"CONSOLE": f.URL() + "/console/", "KEY": key, "CHROMIUM": testenv.Chromium(t), "MORE": "/console/agents/default/buyer /console/agents/default/buyer/log /console/sessions?open=yes /console/refresh /console/agents/plan"}
 	if testenv.IsLong() {
 		env["ALIKE"] = "4"
 	}
@@ -35,7 +35,7 @@ func (f *furnished) script(t *testing.T, name, key string, more map[string]strin
 // TestEveryPageOfTheConsole looks at all pages of a full instance with the eyes of everybody who has to.
 func TestEveryPageOfTheConsole(t *testing.T) {
 	testkit.Clients(t)
-	testenv.ChromiumFull(t)
+	testenv.Chromium(t)
 	f := newFurnished(t, "")
 	t.Run("is whole, light, accessible and safe", func(t *testing.T) { f.script(t, "console_pages.mjs", f.Key(), nil) })
 	t.Run("works without JavaScript", func(t *testing.T) { f.script(t, "console_plain.mjs", f.Key(), nil) })

@@ -27,8 +27,11 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// build makes the program once, with the barriers in it.
+// build makes the program once, with the barriers in it, where scripts/test.sh has not made it for all test binaries.
 var build = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv("CLAWJAIL_TEST_PROGRAM"); path != "" {
+		return path, nil
+	}
 	dir, err := os.MkdirTemp("", "clawjail-test-")
 	if err != nil {
 		return "", err
