@@ -27,6 +27,13 @@ take_slot() {
 	exit 1
 }
 
+# clear_slot removes a slot's folder, with files that tests have made append-only.
+clear_slot() {
+	rm -rf --one-file-system "$1" 2>/dev/null && return
+	chattr -R -f -a -i "$1" || :
+	rm -rf --one-file-system "$1"
+}
+
 # furnish runs in the new namespaces.
 furnish() {
 	ip link set lo up
@@ -82,7 +89,7 @@ mkdir -p "$base"
 take_slot
 export CLAWJAIL_TEST_HOST=$$
 own=$base/$CLAWJAIL_TEST_SLOT
-rm -rf "$own" # of a run that was killed
+clear_slot "$own" # of a run that was killed
 mkdir -p "$own/tmp" "$own/var-tmp"
 chmod 1777 "$own/tmp" "$own/var-tmp"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -105,10 +112,11 @@ while kill -0 "$!" 2>/dev/null; do # a signal has ended the wait
 	wait "$!" || status=$?
 done
 if [ "$status" != 0 ]; then
-	kept=$(mktemp -d "/var/tmp/clawjail-test-$(basename "$program" .test).XXXXXX")
+	find /var/tmp -maxdepth 1 -name 'clawjail-failed-*' -mtime +7 -exec rm -rf {} + || :
+	kept=$(mktemp -d "/var/tmp/clawjail-failed-$(basename "$program" .test).XXXXXX")
 	cp -a "$own/tmp" "$own/var-tmp" "$kept/" || :
 	rmdir --ignore-fail-on-non-empty "$kept/tmp" "$kept/var-tmp" "$kept" 2>/dev/null || :
 	[ ! -e "$kept" ] || echo "alone.sh: files of the failed tests: $kept" >&2
 fi
-rm -rf --one-file-system "$own"
+clear_slot "$own"
 exit "$status"

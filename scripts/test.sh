@@ -36,8 +36,9 @@ if [ "$(id -u)" != 0 ]; then
 	alone="sudo --preserve-env=CI,PATH,HOME,GOFLAGS,GOTOOLCHAIN,CLAWJAIL_TEST_LONG,CLAWJAIL_TEST_PROGRAM,CLAWJAIL_TEST_TEMPLATES,CLAWJAIL_TEST_CHROMIUM,CLAWJAIL_TEST_CHROMIUM_SHELL $alone"
 fi
 
+# Tests build for every system, and packages, and have no network for what is missing.
+go mod download
 go vet ./...
-# Tests build this themselves, without a network for what is missing.
 (cd packaging/nfpm && go build -o /dev/null github.com/goreleaser/nfpm/v2/cmd/nfpm)
 # The program that the tests of ./test start. The folder is closed to others, as a home is.
 mkdir -p out/test
