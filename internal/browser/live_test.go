@@ -47,17 +47,25 @@ func arrive(t testing.TB, b *Browser, path string) {
 // read evaluates an expression in the current tab's page.
 func read(t testing.TB, b *Browser, expression string) string {
 	t.Helper()
-	out, err := b.Do(within(t, 10*time.Second), Eval{JS: "String(" + expression + ")"})
+	got, err := tryRead(t, b, expression)
 	if err != nil {
 		t.Fatalf("%s: %v", expression, err)
 	}
-	return fmt.Sprint(out.(EvalResult).Value)
+	return got
 }
 
+func tryRead(t testing.TB, b *Browser, expression string) (string, error) {
+	out, err := b.Do(within(t, 10*time.Second), Eval{JS: "String(" + expression + ")"})
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprint(out.(EvalResult).Value), nil
+}
+
+// becomes waits until an expression has a value. A page that hangs, or is just left, has none.
 func becomes(t testing.TB, b *Browser, expression, want string) {
 	t.Helper()
-	got := ""
-	testenv.Eventually(t, 5*time.Second, func() bool { got = read(t, b, expression); return got == want },
+	testenv.Eventually(t, 10*time.Second, func() bool { got, err := tryRead(t, b, expression); return err == nil && got == want },
 		"%s becomes %q", expression, want)
 }
 
