@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -106,7 +107,11 @@ func (w *world) mortal(after int) (run hostcmd.Runner, count func() int) {
 	for _, e := range entries {
 		script := fmt.Sprintf("#!/bin/sh\necho %s >>%s\n[ $(wc -l <%s) -gt %d ] && exit 99\nexec %s/%s \"$@\"\n",
 			e.Name(), counter, counter, after, w.host.Commands(), e.Name())
-		must(w.t, os.WriteFile(filepath.Join(dir, e.Name()), []byte(script), 0o755))
+		// A process that another test starts meanwhile would have the file open for writing, and it could not be run.
+		syscall.ForkLock.RLock()
+		err := os.WriteFile(filepath.Join(dir, e.Name()), []byte(script), 0o755)
+		syscall.ForkLock.RUnlock()
+		must(w.t, err)
 	}
 	return hostcmd.Runner{Dir: dir}, func() int {
 		text, err := os.ReadFile(counter)
