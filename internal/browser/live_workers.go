@@ -2,6 +2,7 @@ package browser
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -21,6 +22,8 @@ const (
 	// workersTimeout is how long workers may take to end: some milliseconds, and seconds on a machine that is busy.
 	workersTimeout = 20 * time.Second
 	workersPoll    = 20 * time.Millisecond
+	// stopTimeout is how long Chromium may take to say that it has told all service workers to stop.
+	stopTimeout = 2 * time.Second
 )
 
 // endWorkers unregisters all service workers, with what they keep in caches, ends all shared workers, and waits until they are
@@ -81,7 +84,14 @@ func (p *Page) endWorkers(ctx context.Context) error {
 	if _, err := cdp.Do(ctx, p.session, serviceworker.Enable, protocol.Empty{}); err != nil {
 		return err
 	}
-	_, err = cdp.Do(ctx, p.session, serviceworker.StopAllWorkers, protocol.Empty{})
+	// Chromium sometimes never answers this: the worker that was just unregistered is gone before it has stopped. Whether one is
+	// left is counted afterwards.
+	stopping, cancel := context.WithTimeout(ctx, stopTimeout)
+	_, err = cdp.Do(stopping, p.session, serviceworker.StopAllWorkers, protocol.Empty{})
+	cancel()
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = nil
+	}
 	// It is only for this: what it tells of is nobody's.
 	_, _ = cdp.Do(ctx, p.session, serviceworker.Disable, protocol.Empty{})
 	return err
