@@ -4,8 +4,9 @@
 export PATH := $(PATH):/usr/local/go/bin
 # A Go that is older than go.mod asks for fetches the right one.
 export GOTOOLCHAIN ?= auto
-# The binary links no C; building the tests alike keeps one build cache.
+# The binary links no C. Tests and tools are built alike, and without paths in them: one build cache serves all checkouts.
 export CGO_ENABLED ?= 0
+export GOFLAGS := $(GOFLAGS) -trimpath
 
 SCREENSHOTS ?= out/screenshots
 AS_ROOT = -exec "sudo --preserve-env=CI,PATH,HOME,SCREENSHOTS"
@@ -28,7 +29,7 @@ setup: ## install everything that clawjail and its tests need (Debian, Ubuntu)
 
 .PHONY: build
 build: ## bin/clawjail
-	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
+	go build -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
 
 .PHONY: check
 check: ## format, vet, staticcheck and the tests that need no root; under a minute
@@ -79,7 +80,7 @@ demo: ## a jailed Chromium loads a page, takes a screenshot and leaves nothing b
 .PHONY: manual
 manual: ## manual pages and completions, in out/manual
 	@rm -rf out/manual
-	go run -trimpath ./packaging/manual -out out/manual -version '$(VERSION)'
+	go run ./packaging/manual -out out/manual -version '$(VERSION)'
 
 .PHONY: install
 install: build manual ## put clawjail in its places, below PREFIX (/usr/local); as root, or with DESTDIR
