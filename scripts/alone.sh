@@ -95,6 +95,8 @@ chmod 1777 "$own/tmp" "$own/var-tmp"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 program=$(realpath "$1")
 shift
+# go test keeps a result if this file says what it came from, and does not ask for it where there is an -exec.
+set -- "$@" "-test.testlogfile=$(dirname "$program")/testlog.txt"
 
 # Job control: without it the shell would have the tests, and all that they start, ignore interrupts. The lock is this
 # shell's alone: what a test leaves running does not hold it.

@@ -11,12 +11,19 @@ export CGO_ENABLED="${CGO_ENABLED:-0}"
 # Without paths in them the objects of one checkout serve all others.
 export GOFLAGS="${GOFLAGS:-} -trimpath"
 together=${CLAWJAIL_TEST_TOGETHER:-3}
-alone=$PWD/scripts/alone.sh
+# By its name only: go test keeps results by it, for other checkouts too.
+export PATH="$PWD/scripts:$PATH"
+alone=alone.sh
+# What asks something of the machine is run although nothing has changed (testenv.Fresh).
+CLAWJAIL_TEST_RUN=$(date +%s).$$
+export CLAWJAIL_TEST_RUN
+count=
 rerun=
 if [ "${1:-}" = --long ]; then
 	shift
 	export CLAWJAIL_TEST_LONG=1
 	together=1 alone= # they need the network of the machine
+	count=-count=1    # with other seeds
 	# shellcheck disable=SC2046 # folders of packages have no spaces
 	[ $# -gt 0 ] || set -- $(grep -rlE --include='*_test.go' 'testenv\.(Is)?Long|property\.Check|anyBuild' internal packaging test | xargs dirname | sort -u | sed 's|^|./|')
 elif [ $# -eq 0 ]; then
@@ -33,7 +40,7 @@ if [ "$(id -u)" != 0 ]; then
 		echo "hint: run this as root, or install sudo; \`make check\` needs neither" >&2
 		exit 1
 	}
-	alone="sudo --preserve-env=CI,PATH,HOME,GOFLAGS,GOTOOLCHAIN,CLAWJAIL_TEST_LONG,CLAWJAIL_TEST_PROGRAM,CLAWJAIL_TEST_TEMPLATES,CLAWJAIL_TEST_CHROMIUM,CLAWJAIL_TEST_CHROMIUM_SHELL $alone"
+	alone="sudo --preserve-env=CI,PATH,HOME,GOFLAGS,GOTOOLCHAIN,CLAWJAIL_TEST_LONG,CLAWJAIL_TEST_PROGRAM,CLAWJAIL_TEST_TEMPLATES,CLAWJAIL_TEST_CHROMIUM,CLAWJAIL_TEST_CHROMIUM_SHELL $PWD/scripts/alone.sh"
 fi
 
 # Tests build for every system, and packages, and have no network for what is missing.
@@ -55,7 +62,7 @@ status=0
 from=$(date +%s) busy=$(processors)
 # shellcheck disable=SC2086 # options have no spaces
 go tool gotestsum --format standard-quiet --jsonfile "$work/log" $rerun ${rerun:+--rerun-fails-report "$work/again"} --packages "$*" -- \
-	-count=1 -p "$together" -vet=off -ldflags=-w -timeout 60m ${alone:+-exec "$alone"} || status=$?
+	$count -p "$together" -vet=off -ldflags=-w -timeout 60m ${alone:+-exec "$alone"} || status=$?
 took=$(($(date +%s) - from)) busy=$(($(processors) - busy))
 echo "the slowest tests:"
 go tool gotestsum tool slowest --jsonfile "$work/log" --num 20

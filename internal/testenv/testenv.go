@@ -27,9 +27,14 @@ func Need(t testing.TB, needs ...func(testing.TB)) {
 	}
 }
 
+// Fresh has go test run the tests of a package although nothing in it has changed: they ask something of the machine, of which
+// go test knows nothing. `make test` gives the variable another value each time. What needs something of this package is fresh.
+func Fresh() { _ = os.Getenv("CLAWJAIL_TEST_RUN") }
+
 // Root is for tests that make namespaces, mounts, interfaces or jails.
 func Root(t testing.TB) {
 	t.Helper()
+	Fresh()
 	if testing.Short() {
 		t.Skip("SKIPPED: needs root, and -short leaves those tests out; run `make test`")
 	}
@@ -41,6 +46,7 @@ func Root(t testing.TB) {
 // Time is for tests that take seconds, with a browser mostly, in packages that have many of them.
 func Time(t testing.TB) {
 	t.Helper()
+	Fresh()
 	if testing.Short() {
 		t.Skip("SKIPPED: -short leaves out what takes long; run `make test`")
 	}
@@ -60,6 +66,7 @@ func IsLong() bool { return os.Getenv("CLAWJAIL_TEST_LONG") != "" }
 // Tool returns the path of a program. The administrator's folders are searched too: they are not in everyone's PATH.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
+	Fresh()
 	if path, err := exec.LookPath(name); err == nil {
 		return path
 	}
@@ -90,6 +97,7 @@ func ChromiumFull(t testing.TB) string {
 
 func browser(t testing.TB, what, variable string, candidates ...string) string {
 	t.Helper()
+	Fresh()
 	if path := os.Getenv(variable); path != "" {
 		found, err := exec.LookPath(path)
 		if err != nil {
@@ -116,6 +124,7 @@ func Template(t testing.TB) string {
 // TemplateNamed is [Template] for another one.
 func TemplateNamed(t testing.TB, name string) string {
 	t.Helper()
+	Fresh()
 	if testing.Short() {
 		t.Skip("SKIPPED: needs the template " + name + ", and -short leaves those tests out; run `make test`")
 	}
@@ -154,6 +163,7 @@ func Repository(t testing.TB) string {
 // get it. It is for needs that have no function of their own here.
 func Missing(t testing.TB, what, hint string) {
 	t.Helper()
+	Fresh()
 	if mustHave(os.Getenv("CI"), testing.Short()) {
 		t.Fatalf("MISSING: %s; CI=true does not allow skipping: %s", what, hint)
 	}

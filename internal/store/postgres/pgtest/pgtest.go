@@ -87,6 +87,7 @@ func (s *Server) log() string {
 // programs is the folder of initdb and postgres, of the newest version.
 func programs(t testing.TB) string {
 	t.Helper()
+	testenv.Fresh()
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if err != nil {
 		t.Fatal(err)
