@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -60,6 +61,9 @@ func play(t testing.TB, html string) *stage {
 	return s
 }
 
+// of is the stage in a test that is a part of another.
+func (s *stage) of(t testing.TB) *stage { return &stage{t, s.b} }
+
 func (s *stage) visit(path string) {
 	s.t.Helper()
 	if _, err := s.b.Do(within(s.t, 30*time.Second), Navigate{URL: site + path}); err != nil {
@@ -90,7 +94,7 @@ func (s *stage) do(act Act) ActResult {
 func (s *stage) fails(act Act, check string) *problem.Error {
 	s.t.Helper()
 	given := act.TimeoutMS
-	act.TimeoutMS = cmp.Or(given, 700)
+	act.TimeoutMS = cmp.Or(given, 400)
 	result, err := s.try(act)
 	e, ok := problem.As(err)
 	// Where a machine is busy, a page may take longer to say anything at all.
@@ -167,20 +171,27 @@ func TestClickHitsAButtonThatMoves(t *testing.T) {
 }
 
 func TestClickWaitsForWhatItNeeds(t *testing.T) {
-	for _, test := range []struct{ name, attribute, release, check string }{
+	tests := []struct{ name, attribute, release, check string }{
 		{"disabled", "disabled", "b.disabled = false", "enabled"},
 		{"disabled by its group", "", "g.disabled = false", "enabled"},
 		{"aria-disabled", "aria-disabled=true", "b.ariaDisabled = 'false'", "enabled"},
 		{"not displayed", "style=display:none", "b.style.display = ''", "visible"},
 		{"hidden", "style=visibility:hidden", "b.style.visibility = ''", "visible"},
 		{"out of reach", "style=position:fixed;left:-500px", "b.style.left = 0", "in view"},
-	} {
+	}
+	pages := map[string]string{}
+	for _, test := range tests {
+		group := ""
+		if test.attribute == "" {
+			group = "disabled"
+		}
+		pages["/"+test.name] = fmt.Sprintf(`<fieldset id=g %s><button id=b %s onclick="document.title='clicked'">x</button></fieldset>`, group, test.attribute)
+	}
+	s := newStage(t, pages)
+	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			group := ""
-			if test.attribute == "" {
-				group = "disabled"
-			}
-			s := play(t, fmt.Sprintf(`<fieldset id=g %s><button id=b %s onclick="document.title='clicked'">x</button></fieldset>`, group, test.attribute))
+			s := s.of(t)
+			s.visit("/" + url.PathEscape(test.name))
 			s.fails(click("#b"), test.check)
 			s.want("document.title", "")
 			s.says("setTimeout(() => { " + test.release + " }, 300)")

@@ -12,6 +12,7 @@ import (
 
 func TestWaitHoldsUntilEverythingIsTrue(t *testing.T) {
 	text := func(s string) *string { return &s }
+	s := newStage(t, map[string]string{"/": `<div id=d>x</div><p id=h hidden>hidden</p><p id=l>leaving</p><iframe id=f></iframe>`})
 	for _, test := range []struct {
 		name  string
 		wait  Act
@@ -33,8 +34,8 @@ func TestWaitHoldsUntilEverythingIsTrue(t *testing.T) {
 		{"time", Act{TimeMS: 50, Text: text("late")}, "d.textContent = 'late'", "text"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			s := play(t, `<div id=d>x</div><p id=h hidden>hidden</p><p id=l>leaving</p><iframe id=f></iframe>`)
+			s := s.of(t)
+			s.visit("/")
 			test.wait.Kind = "wait"
 			s.fails(test.wait, test.check)
 			s.says("setTimeout(() => { " + test.then + " }, 200)")
