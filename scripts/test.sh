@@ -2,7 +2,8 @@
 # Runs every test, as root, several test binaries at a time: scripts/alone.sh gives each a network, mounts and temporary
 # folders of its own. Arguments are packages; without any it is ./..., the longest first.
 #
-#   scripts/test.sh --long   the tests that `make test` leaves out: they take minutes, or ask servers of others
+#   scripts/test.sh --long   what `make test` leaves out, because it takes minutes, or asks servers of others: tests, eight
+#                            seconds of each fuzz target, and one round of each part of `make bench`
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -11,9 +12,11 @@ export CGO_ENABLED="${CGO_ENABLED:-0}"
 # Without paths in them the objects of one checkout serve all others.
 export GOFLAGS="${GOFLAGS:-} -trimpath"
 together=${CLAWJAIL_TEST_TOGETHER:-3}
+long=
 # By its name only: go test keeps results by it, for other checkouts too.
 export PATH="$PWD/scripts:$PATH"
-alone=alone.sh
+exec=alone.sh
+sudo=
 # What asks something of the machine is run although nothing has changed (testenv.Fresh).
 CLAWJAIL_TEST_RUN=$(date +%s).$$
 export CLAWJAIL_TEST_RUN
@@ -21,9 +24,10 @@ count=
 rerun=
 if [ "${1:-}" = --long ]; then
 	shift
+	[ $# -gt 0 ] || long=yes
 	export CLAWJAIL_TEST_LONG=1
-	together=1 alone= # they need the network of the machine
-	count=-count=1    # with other seeds
+	together=1 exec= # they need the network of the machine
+	count=-count=1   # with other seeds
 	# shellcheck disable=SC2046 # folders of packages have no spaces
 	[ $# -gt 0 ] || set -- $(grep -rlE --include='*_test.go' 'testenv\.(Is)?Long|property\.Check|anyBuild' internal packaging test | xargs dirname | sort -u | sed 's|^|./|')
 elif [ $# -eq 0 ]; then
@@ -40,7 +44,8 @@ if [ "$(id -u)" != 0 ]; then
 		echo "hint: run this as root, or install sudo; \`make check\` needs neither" >&2
 		exit 1
 	}
-	alone="sudo --preserve-env=CI,PATH,HOME,GOFLAGS,GOTOOLCHAIN,CLAWJAIL_TEST_LONG,CLAWJAIL_TEST_PROGRAM,CLAWJAIL_TEST_TEMPLATES,CLAWJAIL_TEST_CHROMIUM,CLAWJAIL_TEST_CHROMIUM_SHELL $PWD/scripts/alone.sh"
+	sudo="sudo --preserve-env=CI,PATH,HOME,GOFLAGS,GOTOOLCHAIN,CLAWJAIL_TEST_LONG,CLAWJAIL_TEST_PROGRAM,CLAWJAIL_TEST_TEMPLATES,CLAWJAIL_TEST_CHROMIUM,CLAWJAIL_TEST_CHROMIUM_SHELL"
+	exec="$sudo ${exec:+$PWD/scripts/$exec}"
 fi
 
 # Tests build for every system, and packages, and have no network for what is missing.
@@ -62,7 +67,7 @@ status=0
 from=$(date +%s) busy=$(processors)
 # shellcheck disable=SC2086 # options have no spaces
 go tool gotestsum --format standard-quiet --jsonfile "$work/log" $rerun ${rerun:+--rerun-fails-report "$work/again"} --packages "$*" -- \
-	$count -p "$together" -vet=off -ldflags=-w -timeout 60m ${alone:+-exec "$alone"} || status=$?
+	$count -p "$together" -vet=off -ldflags=-w -timeout 60m ${exec:+-exec "$exec"} || status=$?
 took=$(($(date +%s) - from)) busy=$(($(processors) - busy))
 echo "the slowest tests:"
 go tool gotestsum tool slowest --jsonfile "$work/log" --num 20
@@ -71,6 +76,21 @@ if [ -s "$work/again" ]; then
 	cat "$work/again"
 fi
 echo "the tests took $took s, and $busy s of processor"
+if [ -n "$long" ]; then
+	grep -rE --include='*_test.go' '^func Fuzz' internal | sed 's|\(.*\)/[^/]*:func \(Fuzz[A-Za-z0-9_]*\).*|\1 \2|' | sort >"$work/targets"
+	while read -r package target; do
+		# A target that lasts leaves the new case in the package's testdata.
+		go test -vet=off -run '^$' -fuzz "^$target\$" -fuzztime 8s "./$package" >"$work/fuzz" 2>&1 </dev/null || {
+			status=1
+			cat "$work/fuzz"
+		}
+	done <"$work/targets"
+	echo "$(wc -l <"$work/targets") fuzz targets were tried"
+	scripts/bench.sh
+	mkdir "$work/bench" # so that its owner can remove what root leaves there
+	$sudo bin/bench -runs 1 -cycles 1 -out "$work/bench" || status=1
+	echo "all of it took $(($(date +%s) - from)) s"
+fi
 # Machines differ, so this is no failure.
 if [ -n "$rerun" ] && { [ "$took" -gt 780 ] || [ "$busy" -gt 1400 ]; }; then
 	printf '\033[31mthat is more than 780 s or 1400 s of processor: make the slowest quicker, or leave cases to make test-long\033[0m\n'

@@ -3,6 +3,7 @@
 package browser
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -51,10 +52,11 @@ func refused(t testing.TB, b *Browser, op Operation, code, sentence string) {
 	}
 }
 
+// names are the tabs by their titles. A blank page gets its address as a title, a moment after it is there.
 func names(tabs []Tab) string {
 	var out []string
 	for _, tab := range tabs {
-		name := tab.SuggestedTargetID + "=" + tab.Title
+		name := tab.SuggestedTargetID + "=" + cmp.Or(tab.Title, tab.URL)
 		if tab.IsActive {
 			name += "*"
 		}
