@@ -94,7 +94,7 @@ func (s *stage) do(act Act) ActResult {
 func (s *stage) fails(act Act, check string) *problem.Error {
 	s.t.Helper()
 	given := act.TimeoutMS
-	act.TimeoutMS = cmp.Or(given, 400)
+	act.TimeoutMS = cmp.Or(given, 500)
 	result, err := s.try(act)
 	e, ok := problem.As(err)
 	// Where a machine is busy, a page may take longer to say anything at all.
