@@ -24,6 +24,15 @@ var waitJS string
 // waitSlice is how long one look at the page may wait for what is to appear.
 const waitSlice = 500 * time.Millisecond
 
+// slice is waitSlice, or half of the time that is left, so that the page can still answer what is missing.
+func slice(ctx context.Context) time.Duration {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return waitSlice
+	}
+	return min(waitSlice, max(time.Until(end)/2, waitSlice/20))
+}
+
 // wanted is what the page itself is asked for.
 type wanted struct {
 	Text      string `json:"text,omitempty"`
@@ -102,7 +111,7 @@ func (m *acting) lacks(ctx context.Context, a Act, w wanted) (string, error) {
 }
 
 func (m *acting) lacksInPage(ctx context.Context, w wanted) (string, error) {
-	look := func(texts []string) (jsontext.Value, error) { return m.looked(ctx, w, waitSlice, texts) }
+	look := func(texts []string) (jsontext.Value, error) { return m.looked(ctx, w, slice(ctx), texts) }
 	var answer jsontext.Value
 	var err error
 	if m.page.b.concealed.Load().Empty() {
@@ -174,7 +183,7 @@ func (m *acting) networkIdle(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer events.Close()
-	ctx, cancel := context.WithTimeout(ctx, waitSlice)
+	ctx, cancel := context.WithTimeout(ctx, slice(ctx))
 	defer cancel()
 	// Switching the events on again brings those of the present document once more.
 	_, err = cdp.Do(ctx, m.page.session, page.SetLifecycleEventsEnabled, page.SetLifecycleEventsEnabledParams{Enabled: true})
