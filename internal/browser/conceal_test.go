@@ -11,6 +11,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // concealedValue is what a page shows in every way. Its first letters are nowhere else in it.
@@ -111,8 +112,12 @@ func TestACutShowsNoPartOfAValue(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		step := 3 // so that some cut is in the middle of the value, wherever it stands
+		if testenv.IsLong() {
+			step = 1
+		}
 		for name, make := range looks {
-			for n := 1; n == 1 || n <= 80 && sized(name); n++ {
+			for n := 1; n == 1 || n <= 80 && sized(name); n += step {
 				if got := look(make(n)); got > 2 {
 					t.Errorf("%s of %d shows %d characters of the value", name, n, got)
 				}
