@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -204,12 +203,7 @@ func openSite(t testing.TB, build Build) (*Browser, *gateway) {
 // deadAddress is an address of loopback that nothing listens on.
 func deadAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return fmt.Sprintf("http://%s", l.Addr())
+	return fmt.Sprintf("http://127.0.0.1:%d", testenv.FreePort(t))
 }
 
 func foreign(requests []string, own string) []string {

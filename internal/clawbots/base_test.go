@@ -4,8 +4,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -197,14 +197,7 @@ func TestAgentsTakeWebhooks(t *testing.T) {
 	agents := baseAgents(t)
 	for _, name := range []string{"go", "python"} {
 		t.Run(name, func(t *testing.T) {
-			free, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			address := free.Addr().String()
-			if err := free.Close(); err != nil {
-				t.Fatal(err)
-			}
+			address := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
 			events, end := startAgent(t, agents[name], "AGENT_NAME=dev", "CLAWBOT_WEBHOOK="+address, "CLAWBOT_TOKEN_FILE="+filepath.Join(t.TempDir(), "none"))
 			if got := <-events; got != "started" {
 				t.Errorf("first it says %q", got)

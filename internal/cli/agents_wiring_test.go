@@ -17,12 +17,7 @@ import (
 )
 
 func TestTheGatewayListensWhereContainersAre(t *testing.T) {
-	free, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := uint16(free.Addr().(*net.TCPAddr).Port)
-	_ = free.Close()
+	port := testenv.FreePort(t)
 	var mu sync.Mutex // guards what follows
 	var at netip.Addr
 	var away error

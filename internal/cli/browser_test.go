@@ -16,7 +16,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/clawjail/clawjail/internal/browser/host/hosttest"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -44,7 +43,7 @@ func TestBrowserScripts(t *testing.T) {
 		Dir:         filepath.Join("testdata", "browser"),
 		WorkdirRoot: home,
 		Setup: func(e *testscript.Env) error {
-			port := hosttest.FreePort(t)
+			port := testenv.FreePort(t)
 			for name, value := range map[string]string{
 				"HOME": filepath.Join(e.WorkDir, "home"), "PAGES": pages.URL, "OTHER": other.URL, "TZ": "UTC", "NO_COLOR": "1",
 				"URL": fmt.Sprintf("http://127.0.0.1:%d", port), "XDG_CONFIG_HOME": "", "XDG_RUNTIME_DIR": "/tmp", "XDG_DATA_HOME": "", "DISPLAY": "", "WAYLAND_DISPLAY": "",

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -16,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 func TestAConsoleThatIsSwitchedOffSaysSo(t *testing.T) {
@@ -73,14 +73,7 @@ func TestUpMakesALinkWithTheAdminsKey(t *testing.T) {
 	if _, err := consoleLink(c)(t.Context()); problem.CodeOf(err) != problem.Unauthorized {
 		t.Errorf("with another key: %v", err)
 	}
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Listen = netip.MustParseAddrPort(closed.Addr().String())
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	c.Listen = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), testenv.FreePort(t))
 	if _, err := consoleLink(c)(t.Context()); problem.CodeOf(err) != problem.ControlPlaneUnreachable {
 		t.Errorf("where nothing listens: %v", err)
 	}

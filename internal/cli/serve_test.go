@@ -13,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 func TestPrivateDestinationNeedsAndHasARuleAndAnAddress(t *testing.T) {
@@ -62,11 +63,11 @@ func TestPrivateDestinationNeedsAndHasARuleAndAnAddress(t *testing.T) {
 }
 
 func TestGatewayWaitsForItsAddress(t *testing.T) {
-	taken, err := net.Listen("tcp4", "127.0.0.1:0")
+	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), testenv.FreePort(t))
+	taken, err := net.Listen("tcp4", at.String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := taken.Addr().(*net.TCPAddr).AddrPort()
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := listenGateway(short, at); problem.CodeOf(err) != problem.Conflict {

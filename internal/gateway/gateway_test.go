@@ -259,9 +259,8 @@ func TestNothingIsDialledWithoutARecord(t *testing.T) {
 
 func TestUnreachableHostsAre502(t *testing.T) {
 	w := newWorld(t)
-	ln := listenOn(t, "127.0.0.1:0")
-	ln.Close() // refuses from now on
-	w.public("example.com", "93.184.216.34", ln.Addr())
+	refuses := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: int(testenv.FreePort(t))}
+	w.public("example.com", "93.184.216.34", refuses)
 	w.admit(jailA, policy.PublicWeb())
 	for _, request := range []string{
 		"GET http://example.com/ HTTP/1.1\r\nHost: x\r\n\r\n",

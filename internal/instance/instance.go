@@ -11,7 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"math/rand/v2"
 	"net/netip"
 	"net/url"
 	"os"
@@ -27,6 +27,7 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/instance/freeport"
 	"github.com/clawjail/clawjail/internal/inventory"
 	"github.com/clawjail/clawjail/internal/jail"
 )
@@ -42,6 +43,8 @@ type Options struct {
 	Templates string
 	// UIDBase must differ between instances that run at the same time. Default 1879300000.
 	UIDBase uint32
+	// Port is where it listens on loopback. Default: one that is free.
+	Port uint16
 	// Settings is YAML that is appended to the configuration.
 	Settings string
 	// Output gets all that the processes print. May be nil.
@@ -81,13 +84,14 @@ func New(o Options) (_ *Instance, err error) {
 	if err := os.Chmod(data, 0o755); err != nil {
 		return nil, err
 	}
-	port, err := freePort()
-	if err != nil {
-		return nil, err
+	if o.Port == 0 {
+		if o.Port, err = freePort(); err != nil {
+			return nil, err
+		}
 	}
 	run := "/run/clawjail-" + filepath.Base(data)
 	text := fmt.Sprintf("data_dir: %s\nrun_dir: %s\ntemplates_dir: %s\nlisten: 127.0.0.1:%d\nuid_base: %d\n%s",
-		filepath.Join(data, "data"), run, o.Templates, port, o.UIDBase, o.Settings)
+		filepath.Join(data, "data"), run, o.Templates, o.Port, o.UIDBase, o.Settings)
 	i := &Instance{Options: o, ConfigFile: filepath.Join(data, "clawjail.yml")}
 	if err := os.WriteFile(i.ConfigFile, []byte(text), 0o644); err != nil {
 		return nil, err
@@ -98,13 +102,13 @@ func New(o Options) (_ *Instance, err error) {
 	return i, nil
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
+func freePort() (uint16, error) {
+	for range 1000 {
+		if port, free := freeport.Nth(rand.Uint32()); free {
+			return port, nil
+		}
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return port, l.Close()
+	return 0, errors.New("make a private instance: no port is free")
 }
 
 // Start runs `clawjail up`, which builds no template, and returns when both halves answer.

@@ -159,10 +159,7 @@ func wantSample(t *testing.T, rootfs string) {
 func registry(t *testing.T) string {
 	t.Helper()
 	program := testenv.Tool(t, "docker-registry")
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	address := listener.Addr().String()
-	must(t, listener.Close())
+	address := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
 	config := filepath.Join(t.TempDir(), "config.yml")
 	must(t, os.WriteFile(config, []byte(fmt.Sprintf(
 		"version: 0.1\nlog:\n  level: error\n  accesslog:\n    disabled: true\nstorage:\n  filesystem:\n    rootdirectory: %s\nhttp:\n  addr: %s\n", t.TempDir(), address)), 0o600))

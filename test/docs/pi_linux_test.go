@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func newPiReader(t *testing.T) *piReader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := unusedPort(t)
+	port := strconv.Itoa(int(testenv.FreePort(t)))
 	here := strings.NewReplacer("/path/to/clawjail", dir, piPort, port)
 	section := func(name, language string, want int) []string {
 		blocks := blocksOf(t, piReadme, name, language)

@@ -146,7 +146,7 @@ type front struct {
 // inFront starts a proxy with its example before a backend. The changes take controls away.
 func (p proxy) inFront(t *testing.T, backend string, changes ...func(*testing.T, string) string) *front {
 	t.Helper()
-	f := &front{t: t, dir: t.TempDir(), port: freePort(t), backend: backend}
+	f := &front{t: t, dir: t.TempDir(), port: strconv.Itoa(int(testenv.FreePort(t))), backend: backend}
 	f.roots, _ = certificates(t, f.dir)
 	data, err := os.ReadFile(filepath.Join(testenv.Repository(t), "packaging", "proxy", p.file))
 	if err != nil {
@@ -448,14 +448,4 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 		t.Fatal(err)
 	}
 	return key
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }

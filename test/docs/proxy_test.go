@@ -339,7 +339,7 @@ func TestExampleProxiesListenOnOnePortOnly(t *testing.T) {
 		})
 	}
 	t.Run("caddy without the controls", func(t *testing.T) {
-		redirect := freePort(t)
+		redirect := strconv.Itoa(int(testenv.FreePort(t)))
 		f := proxies[1].inFront(t, newBehind(t, arrival).address(), instead("protocols h1 h2", "protocols h1 h2 h3"),
 			instead("auto_https disable_redirects", "http_port "+redirect))
 		got := f.listens()

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -84,7 +83,7 @@ func newReader(t *testing.T) *reader {
 	if len(blocks) != 4 {
 		t.Fatalf("the section has %d blocks; this knows server, operator, agent and end", len(blocks))
 	}
-	r := &reader{Installation: b, dir: t.TempDir(), home: t.TempDir(), port: unusedPort(t), blocks: blocks}
+	r := &reader{Installation: b, dir: t.TempDir(), home: t.TempDir(), port: strconv.Itoa(int(testenv.FreePort(t))), blocks: blocks}
 	if err := os.WriteFile(filepath.Join(r.home, "greeting"), []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -111,16 +110,6 @@ func (r *reader) furnish() {
 	if err := errors.Join(os.Mkdir(filepath.Join(r.dir, "bin"), 0o755), os.Symlink(r.Binary, filepath.Join(r.dir, "bin", "clawjail"))); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func unusedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
 // shell is a shell that is about to run commands of the README.

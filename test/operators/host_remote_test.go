@@ -20,7 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/browser/host/hosttest"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -89,7 +88,7 @@ func TestAnotherMachineDrivesTheBrowserWithTLSAndAToken(t *testing.T) {
 	n := newOtherMachine(t)
 	site := newVisits(t)
 	cert, key := d.certify(n.here)
-	near, far := hosttest.FreePort(t), hosttest.FreePort(t)
+	near, far := testenv.FreePort(t), testenv.FreePort(t)
 	remoteToken := filepath.Join(d.home, "remote.token")
 	settings := fmt.Sprintf("  control_url: http://127.0.0.1:%d\n  executable: %s\n  headless: true\n  listen: %s:%d\n", near, executable, n.here, far)
 	tls, token := fmt.Sprintf("  tls: {cert: %s, key: %s}\n", cert, key), "  token: "+remoteToken+"\n"

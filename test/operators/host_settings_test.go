@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/browser/host/hosttest"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -110,7 +109,7 @@ func field(t *testing.T, page, name string) string {
 func TestThePersonAndNoAgentChangesTheHostBrowsersSettings(t *testing.T) {
 	executable := testenv.ChromiumFull(t)
 	d := newDesktop(t)
-	port := hosttest.FreePort(t)
+	port := testenv.FreePort(t)
 	d.settings(fmt.Sprintf("  # mine\n  control_url: http://127.0.0.1:%d\n  executable: %s # the distribution's\n  headless: true\n", port, executable))
 	t.Cleanup(func() { d.must("stop") })
 	d.must("start")

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/browser/host/hosttest"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
@@ -45,7 +44,7 @@ func TestAnOrdinaryUserHasABrowserForTheAgent(t *testing.T) {
 	if err := os.MkdirAll(settings, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("browser:\n  control_url: http://127.0.0.1:%d\n", hosttest.FreePort(t))
+	text := fmt.Sprintf("browser:\n  control_url: http://127.0.0.1:%d\n", testenv.FreePort(t))
 	if err := os.WriteFile(filepath.Join(settings, "clawjail.yml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/browser/host/hosttest"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
@@ -346,7 +345,7 @@ func TestTheHostBrowserIsSeenBesideThePersonsOwn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDesktop(t)
 			site := newVisits(t)
-			d.settings(fmt.Sprintf("  control_url: http://127.0.0.1:%d\n  executable: %s\n", hosttest.FreePort(t), executable))
+			d.settings(fmt.Sprintf("  control_url: http://127.0.0.1:%d\n  executable: %s\n", testenv.FreePort(t), executable))
 			t.Cleanup(func() { d.must("stop") })
 
 			// The person's, with the profile that it has without being told.
@@ -417,7 +416,7 @@ func TestAttachOnlyUsesWhatAPersonStarted(t *testing.T) {
 	executable := testenv.ChromiumFull(t)
 	d := newDesktop(t)
 	site := newVisits(t)
-	d.settings(fmt.Sprintf("  control_url: http://127.0.0.1:%d\n  executable: %s\n  attach_only: true\n", hosttest.FreePort(t), executable))
+	d.settings(fmt.Sprintf("  control_url: http://127.0.0.1:%d\n  executable: %s\n  attach_only: true\n", testenv.FreePort(t), executable))
 	for _, args := range [][]string{{"start"}, {"open", site.URL + "/refused"}} {
 		if out, err := d.browser(args...); err == nil || !strings.Contains(out, "serve --start") {
 			t.Errorf("clawjail browser %s: %v: %s", args[0], err, out)

@@ -106,6 +106,7 @@ func PrepareWith(t *testing.T, o instance.Options, choose func(o *instance.Optio
 	}
 	o.Binary = path
 	o.UIDBase = uidBases()
+	o.Port = testenv.FreePort(t)
 	if o.Parent == "" {
 		o.Parent = "/var/lib/clawjail"
 	}

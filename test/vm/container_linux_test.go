@@ -22,7 +22,7 @@ import (
 func TestContainer(t *testing.T) {
 	g := made(t, guest{suite: "bookworm", kernel: "bookworm", arch: "amd64"})
 	m := newMachine(t, g, payload(t, g), templates(t, g))
-	published := hosttest.FreePort(t)
+	published := testenv.FreePort(t)
 	m.more = []string{"-netdev", fmt.Sprintf("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-:18780", published), "-device", "virtio-net-pci,netdev=net"}
 	m.boot()
 	step(m, "builds the image", buildsImage)

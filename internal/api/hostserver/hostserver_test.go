@@ -43,7 +43,7 @@ type world struct {
 func serve(t *testing.T, dir string, change func(*config.HostBrowser)) *world {
 	t.Helper()
 	w := &world{t: t, settings: config.Default().HostBrowser, served: make(chan error, 1)}
-	port := hosttest.FreePort(t)
+	port := testenv.FreePort(t)
 	w.settings.ControlURL = fmt.Sprintf("http://127.0.0.1:%d", port)
 	if change != nil {
 		change(&w.settings)

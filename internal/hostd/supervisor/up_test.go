@@ -102,17 +102,6 @@ func pretendServe(ctx context.Context, c config.Config) error {
 	return err
 }
 
-// freePort is one that nothing listens on.
-func freePort(t *testing.T) netip.AddrPort {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return netip.MustParseAddrPort(l.Addr().String())
-}
-
 // installation makes a folder with a copy of this program that everyone can run, and a configuration file.
 func installation(t *testing.T) UpOptions {
 	t.Helper()
@@ -136,7 +125,7 @@ func installation(t *testing.T) UpOptions {
 	}
 	o := UpOptions{Executable: filepath.Join(dir, "clawjail"), ConfigPath: filepath.Join(dir, "clawjail.yml"), Log: slog.New(slog.DiscardHandler),
 		EndJails: func(context.Context) error { return nil }}
-	text := fmt.Sprintf("data_dir: %s/data\nrun_dir: %s/run\nuser: nobody\nlisten: %s\n", dir, dir, freePort(t))
+	text := fmt.Sprintf("data_dir: %s/data\nrun_dir: %s/run\nuser: nobody\nlisten: 127.0.0.1:%d\n", dir, dir, testenv.FreePort(t))
 	for path, data := range map[string][]byte{o.Executable: program, o.ConfigPath: []byte(text)} {
 		if err := os.WriteFile(path, data, 0o755); err != nil {
 			t.Fatal(err)

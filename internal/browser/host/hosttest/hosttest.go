@@ -6,8 +6,6 @@ package hosttest
 
 import (
 	"io"
-	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -85,24 +83,4 @@ func copyProgram(t *testing.T, to string) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// FreePort finds a port whose next one is free as well.
-func FreePort(t testing.TB) uint16 {
-	t.Helper()
-	for range 50 {
-		first, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := netip.MustParseAddrPort(first.Addr().String())
-		second, err := net.Listen("tcp", netip.AddrPortFrom(at.Addr(), at.Port()+1).String())
-		first.Close()
-		if err == nil {
-			second.Close()
-			return at.Port()
-		}
-	}
-	t.Fatal("no two ports in a row are free")
-	return 0
 }
