@@ -124,7 +124,7 @@ func TestFlushedRulesetIsWrittenAgainBeforeAMemberIsAdded(t *testing.T) {
 	answerTCP(t, "0.0.0.0:8080")
 	other := probe{"another port", "tcp", i.pool.Gateway().String() + ":8080"}
 	byHand(t, (*nftables.Conn).FlushRuleset)
-	if err := j.reach(t, other.network, other.addr, atOnce); err != nil {
+	if err := j.reach(t, other.network, other.addr, patience); err != nil {
 		t.Errorf("without rules: %v; so the refusal below proves nothing", err)
 	}
 	i.admit(t, j)

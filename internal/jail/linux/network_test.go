@@ -201,7 +201,7 @@ func TestReusedIndexInheritsNothing(t *testing.T) {
 	first := i.jail(t)
 	gateway := probe{"the gateway", "tcp", fmt.Sprintf("%s:%d", i.pool.Gateway(), gatewayPort)}
 	i.admit(t, first)
-	if err := first.reach(t, gateway.network, gateway.addr, atOnce); err != nil {
+	if err := first.reach(t, gateway.network, gateway.addr, patience); err != nil {
 		t.Fatal(err)
 	}
 	first.netlinkInside(t, func(h *netlink.Handle, eth netlink.Link) error {
@@ -348,7 +348,7 @@ func TestInstallationsDoNotTouchEachOther(t *testing.T) {
 	two.admit(t, j)
 	addr := fmt.Sprintf("%s:%d", two.pool.Gateway(), gatewayPort)
 	answerTCP(t, addr)
-	conn, err := j.dial(t, net.Dialer{Timeout: atOnce}, "tcp", addr)
+	conn, err := j.dial(t, net.Dialer{Timeout: patience}, "tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
