@@ -16,6 +16,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // The test binary runs itself to have a process to kill. What the child is to do stands in the first variable, where
@@ -23,6 +24,14 @@ import (
 const (
 	childVariable = "CLAWJAIL_TEST_AUDIT_CHILD"
 	childFolder   = "CLAWJAIL_TEST_AUDIT_FOLDER"
+)
+
+// With the suffix inTheMiddle a mode has each of the eight go on to the middle of a request, and stay there, after as many as
+// heldAfter. What was seen by then is allSeen.
+const (
+	inTheMiddle = ", and stays in the middle"
+	heldAfter   = 20
+	allSeen     = 8 * (heldAfter + 1)
 )
 
 // openReal opens a log on a real database and real files in a folder.
@@ -50,6 +59,7 @@ func openReal(dir string) (*sqlite.DB, *checkpoint.File, *checkpoint.Key, *Log, 
 // child is what the killed process does. It counts upstream requests by writing one byte each to its standard output,
 // which the parent reads: the bytes that are in the pipe outlive it.
 func child(mode string) {
+	mode, held := strings.CutSuffix(mode, inTheMiddle)
 	_, _, _, l, err := openReal(os.Getenv(childFolder))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -61,7 +71,7 @@ func child(mode string) {
 			for n := 0; ; n++ {
 				switch {
 				case mode != "endings":
-					request(l, mode == "acted first")
+					request(l, mode == "acted first", held && n == heldAfter)
 				case n < 30: // all of them have a place in the file
 					p := l.BeginEnding(Intent{Action: "session.close", Session: fmt.Sprint(i)})
 					fmt.Fprintln(os.Stdout, p.ID())
@@ -74,9 +84,13 @@ func child(mode string) {
 	wait.Wait()
 }
 
-func request(l *Log, actFirst bool) {
+// request acts and records. When it is held, it stays between the two, or between what it does and how that ended.
+func request(l *Log, actFirst, held bool) {
 	if actFirst {
 		_, _ = os.Stdout.Write([]byte{'.'})
+		if held {
+			time.Sleep(time.Hour) // until it is killed
+		}
 	}
 	p, err := l.Begin(context.Background(), Intent{Action: "request"})
 	if err != nil {
@@ -85,13 +99,15 @@ func request(l *Log, actFirst bool) {
 	}
 	if !actFirst {
 		_, _ = os.Stdout.Write([]byte{'.'})
+		if held {
+			time.Sleep(time.Hour) // likewise
+		}
 	}
 	p.End(Outcome{Result: OK})
 }
 
-// killed runs a child until enough bytes came and a random moment more has passed, kills it, and returns all that it
-// wrote.
-func killed(t *testing.T, mode, dir string, enough int) []byte {
+// killed runs a child until enough bytes came and some time more has passed, kills it, and returns all that it wrote.
+func killed(t *testing.T, mode, dir string, enough int, after time.Duration) []byte {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), childVariable+"="+mode, childFolder+"="+dir)
@@ -106,7 +122,7 @@ func killed(t *testing.T, mode, dir string, enough int) []byte {
 	}
 	first := make([]byte, enough)
 	_, readErr := io.ReadFull(out, first)
-	kill := time.AfterFunc(time.Duration(rand.IntN(20_000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
+	kill := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
 	defer kill.Stop()
 	rest, err := io.ReadAll(out)
 	if readErr != nil || err != nil {
@@ -160,12 +176,16 @@ func inspect(t *testing.T, dir string) map[string]int {
 func TestKilledAtAnyMomentNoRequestWasMadeWithoutARecord(t *testing.T) {
 	dir := folder(t)
 	seen, unknown := 0, 0
-	rounds := 12
+	rounds, dice := 12, testenv.Dice(t)
 	if testing.Short() {
 		rounds = 3
 	}
 	for round := range rounds {
-		seen += len(killed(t, "recorded first", dir, 1+rand.IntN(200)))
+		if round == 1 {
+			seen += len(killed(t, "recorded first"+inTheMiddle, dir, allSeen, 0))
+		} else {
+			seen += len(killed(t, "recorded first", dir, 1+dice.IntN(200), soon(dice)))
+		}
 		count := inspect(t, dir)
 		intents := count["intent "]
 		if seen > intents {
@@ -178,8 +198,8 @@ func TestKilledAtAnyMomentNoRequestWasMadeWithoutARecord(t *testing.T) {
 			t.Errorf("round %d: %v", round, count)
 		}
 	}
-	if unknown == 0 {
-		t.Error("nothing was under way at any kill: the test looks at nothing")
+	if unknown < 8 {
+		t.Errorf("%d requests were under way when they were killed, want the eight that were held at least", unknown)
 	}
 	t.Logf("%d requests, %d of them without an outcome", seen, unknown)
 }
@@ -187,15 +207,14 @@ func TestKilledAtAnyMomentNoRequestWasMadeWithoutARecord(t *testing.T) {
 // The one above would say nothing if it could not see a request that came before its record.
 func TestARequestBeforeItsRecordIsSeen(t *testing.T) {
 	dir := folder(t)
-	seen := 0
-	for range 30 {
-		seen += len(killed(t, "acted first", dir, 1+rand.IntN(200)))
-		if seen > inspect(t, dir)["intent "] {
-			return
-		}
+	seen := len(killed(t, "acted first"+inTheMiddle, dir, allSeen, 0))
+	if recorded := inspect(t, dir)["intent "]; seen != allSeen || recorded != allSeen-8 {
+		t.Errorf("%d requests were seen, and %d are recorded, want %d and %d", seen, recorded, allSeen, allSeen-8)
 	}
-	t.Error("30 kills, and no request was seen without its record")
 }
+
+// soon is a moment in which a few requests are made.
+func soon(dice *rand.Rand) time.Duration { return time.Duration(dice.IntN(20_000)) * time.Microsecond }
 
 func readLines(data []byte) []string {
 	var out []string
