@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
@@ -128,23 +129,33 @@ func TestAChangedLogIsFound(t *testing.T) {
 		b.Close(b.Open(api.OpenRequest{}))
 	}
 	run := func(args ...string) (string, error) { return b.Run(t.Context(), args...) }
-	file := filepath.Join(t.TempDir(), "log.jsonl")
-	// The last rows are vouched for by a checkpoint after a second at most.
-	time.Sleep(1500 * time.Millisecond)
-	now := time.Now().UTC().Format(time.RFC3339Nano)
-	if _, err := run("audit", "export", "--jsonl", "-o", file); err != nil {
-		t.Fatal(err)
+	export := func(file string) []string {
+		t.Helper()
+		if _, err := run("audit", "export", "--jsonl", "-o", file); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.SplitAfter(strings.TrimSuffix(string(text), "\n"), "\n")
 	}
+	known := len(export(filepath.Join(t.TempDir(), "before.jsonl")))
+	testenv.Eventually(t, 10*time.Second, func() bool {
+		for n, err := range checkpoint.ReadFile(hostd.CheckpointsPath(b.Config)) {
+			if err == nil && n.Seq >= int64(known) {
+				return true
+			}
+		}
+		return false
+	}, "no checkpoint vouches for the last of %d rows", known)
+	now, file := time.Now().UTC().Format(time.RFC3339Nano), filepath.Join(t.TempDir(), "log.jsonl")
+	lines := export(file)
 	if out, err := run("audit", "verify", "--export", file, "--as-of", now); err != nil {
 		t.Fatalf("an export as it is: %v %s", err, out)
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.SplitAfter(strings.TrimSuffix(string(text), "\n"), "\n")
-	if len(lines) < 12 {
-		t.Fatalf("the export has %d rows", len(lines))
+	if known < 12 || len(lines) < known {
+		t.Fatalf("there were %d rows, and the export has %d", known, len(lines))
 	}
 	for name, change := range map[string]func([]string) []string{
 		"edited": func(l []string) []string {
@@ -152,7 +163,7 @@ func TestAChangedLogIsFound(t *testing.T) {
 		},
 		"removed":   func(l []string) []string { return append(append([]string{}, l[:4]...), l[5:]...) },
 		"reordered": func(l []string) []string { return append([]string{l[1], l[0]}, l[2:]...) },
-		"truncated": func(l []string) []string { return l[:len(l)-3] },
+		"truncated": func(l []string) []string { return l[:known-1] },
 	} {
 		bad := filepath.Join(t.TempDir(), name)
 		if err := os.WriteFile(bad, []byte(strings.Join(change(lines), "")), 0o600); err != nil {
