@@ -279,7 +279,9 @@ func (s *Storage) unmount(point string, force bool) error {
 	if err != nil {
 		return err
 	}
-	parent, err := s.jails.Folder(filepath.Dir(rel))
+	// O_PATH opens nothing in the clone. A zfs-fuse that is told too late of what was closed keeps it open for ever.
+	parent, err := unix.Openat2(s.jails.FD(), filepath.Dir(rel), &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
 	if err != nil {
 		return err
 	}
@@ -288,11 +290,11 @@ func (s *Storage) unmount(point string, force bool) error {
 		flags |= unix.MNT_DETACH
 	}
 	// There is no umount by descriptor; the last element is a mount point, which cannot be replaced.
-	err = unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", parent.FD(), filepath.Base(rel)), flags)
+	err = unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", parent, filepath.Base(rel)), flags)
 	if errors.Is(err, unix.EBUSY) {
 		err = errors.Join(jail.ErrBusy, err)
 	}
-	return errors.Join(err, parent.Close())
+	return errors.Join(err, unix.Close(parent))
 }
 
 // Destroy removes the clone. What is still mounted is ErrBusy; a ZFS clone is, too, while somebody holds a file of it open

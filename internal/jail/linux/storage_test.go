@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -231,6 +232,39 @@ func TestUnmountTakesWhatIsMountedIntoTheCloneFirst(t *testing.T) {
 		if err := h.storage.Unmount(ctx, name, false); err != nil {
 			t.Errorf("unmount: %v", err)
 			must(t, h.storage.Unmount(ctx, name, true))
+		}
+		h.destroy(t, name)
+	})
+}
+
+// zfs-fuse once called a clone busy for ever, because a folder in it had been opened to unmount what was mounted there, and the
+// daemon had not heard that it was closed when the clone was unmounted.
+func TestUnmountOpensNothingInTheClone(t *testing.T) {
+	onEachStorage(t, func(t *testing.T, h *testHost) {
+		ctx, name := context.Background(), nameOf(t, h, 1)
+		root, err := h.storage.Clone(ctx, name, jail.Spec{Template: "tiny"})
+		must(t, err)
+		must(t, os.MkdirAll(filepath.Join(root, "tmp/in"), 0o755))
+		must(t, unix.Mount("tmpfs", filepath.Join(root, "tmp/in"), "tmpfs", 0, ""))
+		watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+		must(t, err)
+		defer unix.Close(watch)
+		for _, dir := range []string{"", "tmp"} {
+			_, err := unix.InotifyAddWatch(watch, filepath.Join(root, dir), unix.IN_OPEN)
+			must(t, err)
+		}
+		must(t, h.storage.Unmount(ctx, name, false))
+		events := make([]byte, 4096)
+		n, err := unix.Read(watch, events)
+		if !errors.Is(err, unix.EAGAIN) { // nothing happened to a subvolume, which is mounted as a whole
+			must(t, err)
+		}
+		for at := 0; at < n; {
+			event := (*unix.InotifyEvent)(unsafe.Pointer(&events[at]))
+			if event.Mask&unix.IN_OPEN != 0 {
+				t.Error("a folder of the clone was opened")
+			}
+			at += unix.SizeofInotifyEvent + int(event.Len)
 		}
 		h.destroy(t, name)
 	})
