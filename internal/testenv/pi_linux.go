@@ -15,12 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// piCache keeps the template pi from one run to the next: to build it takes a minute, and the packages of npm.
-const piCache = "/var/cache/clawjail-test"
-
 // PiTemplates returns a folder with the machine's templates browser and clawbot, and with the template pi of examples/pi. The
 // templates in it cannot be written to, and the folder is there for this test alone. clawjail is the program that builds pi, by
-// examples/pi/build.sh; what it has built is kept in /var/cache/clawjail-test until something that went into it changes.
+// examples/pi/build.sh; what it has built, with the packages of npm and in a minute, is kept in Cache until something that went
+// into it changes.
 func PiTemplates(t testing.TB, clawjail string) string {
 	t.Helper()
 	Root(t)
@@ -29,62 +27,27 @@ func PiTemplates(t testing.TB, clawjail string) string {
 	Tool(t, "npm")
 	Tool(t, "jq")
 	c := piBuild{clawjail: clawjail, machine: machine, example: filepath.Join(Repository(t), "examples/pi")}
-	if err := os.MkdirAll(filepath.Join(piCache, "templates"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(Cache, "templates"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := os.OpenFile(filepath.Join(piCache, "pi.lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatal(err)
+	var key string
+	current := func() bool {
+		var err error
+		if key, err = c.key(); err != nil {
+			t.Fatal(err)
+		}
+		return c.current(key)
 	}
-	// It is held until the test ends: another run builds no other template in this one's place.
-	t.Cleanup(func() {
-		if err := lock.Close(); err != nil {
-			t.Error(err)
+	Keep(t, "pi", current, func() {
+		if err := c.build(t, key); err != nil {
+			t.Fatalf("build the template pi: %v", err)
 		}
 	})
-	if err := c.ready(t, lock); err != nil {
-		t.Fatalf("build the template pi: %v", err)
-	}
-	return together(t, filepath.Join(machine, "browser"), filepath.Join(machine, "clawbot"), filepath.Join(piCache, "templates/pi"))
+	return together(t, filepath.Join(machine, "browser"), filepath.Join(machine, "clawbot"), filepath.Join(Cache, "templates/pi"))
 }
 
 // piBuild is how the template is built.
 type piBuild struct{ clawjail, machine, example string }
-
-// ready sees to it that the template is there and is what the example says, and leaves it locked for reading.
-func (c piBuild) ready(t testing.TB, lock *os.File) error {
-	for range 3 {
-		if err := flock(lock, unix.LOCK_SH); err != nil {
-			return err
-		}
-		key, err := c.key()
-		if err != nil {
-			return err
-		}
-		if c.current(key) {
-			return nil
-		}
-		// Between the two locks somebody else may have built it.
-		if err := errors.Join(flock(lock, unix.LOCK_UN), flock(lock, unix.LOCK_EX)); err != nil {
-			return err
-		}
-		if !c.current(key) {
-			if err := c.build(t, key); err != nil {
-				return err
-			}
-		}
-	}
-	return errors.New("others keep building another one")
-}
-
-func flock(f *os.File, how int) error {
-	for {
-		err := unix.Flock(int(f.Fd()), how)
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
 
 // key stands for all that goes into the template.
 func (c piBuild) key() (string, error) {
@@ -104,8 +67,8 @@ func (c piBuild) key() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), err
 }
 
-func piKey() string    { return filepath.Join(piCache, "pi.key") }
-func piConfig() string { return filepath.Join(piCache, "clawjail.yml") }
+func piKey() string    { return filepath.Join(Cache, "pi.key") }
+func piConfig() string { return filepath.Join(Cache, "clawjail.yml") }
 
 // current says whether the template that is kept has this key, and is as it was built.
 func (c piBuild) current(key string) bool {
@@ -119,15 +82,15 @@ func (c piBuild) current(key string) bool {
 func (c piBuild) build(t testing.TB, key string) error {
 	t.Log("building the template pi, which takes about a minute")
 	configuration := func(templates string) string {
-		return "data_dir: " + filepath.Join(piCache, "data") + "\ntemplates_dir: " + templates + "\n"
+		return "data_dir: " + filepath.Join(Cache, "data") + "\ntemplates_dir: " + templates + "\n"
 	}
-	machine, program := filepath.Join(piCache, "machine.yml"), filepath.Join(piCache, "clawjail")
+	machine, program := filepath.Join(Cache, "machine.yml"), filepath.Join(Cache, "clawjail")
 	// What pi is made from is the machine's; pi itself is not to be among the machine's templates.
 	script := fmt.Sprintf("#!/bin/sh\ncase \"$1 $2\" in 'template image') config='%s' ;; *) config='%s' ;; esac\nexec '%s' --config \"$config\" \"$@\"\n",
 		machine, piConfig(), c.clawjail)
 	err := errors.Join(
 		os.WriteFile(machine, []byte(configuration(c.machine)), 0o644),
-		os.WriteFile(piConfig(), []byte(configuration(filepath.Join(piCache, "templates"))), 0o644),
+		os.WriteFile(piConfig(), []byte(configuration(filepath.Join(Cache, "templates"))), 0o644),
 		os.WriteFile(program, []byte(script), 0o755))
 	if err != nil {
 		return err

@@ -11,13 +11,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
 // nodeCache keeps the template node from one run to the next.
-const nodeCache = "/var/cache/clawjail-test/node"
+const nodeCache = testenv.Cache + "/node"
 
 // cachedNode returns the folder of the template node, with MCP servers of npm. It is built anew when something that goes into it
 // has changed, and stays as it is until the test ends.
@@ -26,45 +25,13 @@ func cachedNode(t *testing.T) string {
 	if err := os.MkdirAll(nodeCache, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := os.OpenFile(filepath.Join(nodeCache, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := lock.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	clawjail, err := testkit.Program()
 	if err != nil {
 		t.Fatal(err)
 	}
 	key := nodeKey(t)
-	for range 3 {
-		// Others may use it at the same time, and between the two locks somebody else may have built it.
-		if flock(t, lock, unix.LOCK_SH); nodeIsCurrent(clawjail, key) {
-			return filepath.Join(nodeCache, "templates", "node")
-		}
-		flock(t, lock, unix.LOCK_UN)
-		if flock(t, lock, unix.LOCK_EX); !nodeIsCurrent(clawjail, key) {
-			buildNode(t, clawjail, key)
-		}
-	}
-	t.Fatal("others keep building another template node")
-	return ""
-}
-
-func flock(t *testing.T, f *os.File, how int) {
-	t.Helper()
-	for {
-		err := unix.Flock(int(f.Fd()), how)
-		if err == nil {
-			return
-		}
-		if err != unix.EINTR {
-			t.Fatal(err)
-		}
-	}
+	testenv.Keep(t, "node", func() bool { return nodeIsCurrent(clawjail, key) }, func() { buildNode(t, clawjail, key) })
+	return filepath.Join(nodeCache, "templates", "node")
 }
 
 // nodeKey stands for what goes into the template.

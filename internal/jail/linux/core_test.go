@@ -18,6 +18,7 @@ import (
 func TestNothingThatCrashesInAJailIsHandedToTheHost(t *testing.T) {
 	const file = "/proc/sys/kernel/core_pattern"
 	h := newTestHost(t)
+	testenv.Alone(t, "core_pattern")
 	before, err := os.ReadFile(file)
 	must(t, err)
 	t.Cleanup(func() {
