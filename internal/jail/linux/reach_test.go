@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -36,24 +34,20 @@ func (p probe) refusedAtOnce(t *testing.T, j inmate, when string) {
 	}
 }
 
-// sentAgain is how many packets of TCP the jail has sent once more, the first of a connection after a second without an answer.
-func (j inmate) sentAgain(t *testing.T) int {
+// sentAgain is what [testenv.SentAgain] says of the jail.
+func (j inmate) sentAgain(t *testing.T) (n int) {
 	t.Helper()
-	var text []byte
-	noError(t, j.inside(t, func() (err error) {
-		text, err = os.ReadFile("/proc/thread-self/net/snmp")
+	err := j.inside(t, func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/snmp")
+		if err == nil {
+			n, err = testenv.SentAgain(text)
+		}
 		return err
-	}))
-	_, rest, _ := strings.Cut(string(text), "\nTcp: ")
-	names, rest, _ := strings.Cut(rest, "\nTcp: ")
-	values, _, _ := strings.Cut(rest, "\n")
-	if i := slices.Index(strings.Fields(names), "RetransSegs"); i >= 0 && i < len(strings.Fields(values)) {
-		n, err := strconv.Atoi(strings.Fields(values)[i])
-		noError(t, err)
-		return n
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatalf("the kernel does not say how much was sent again:\n%s", text)
-	return 0
+	return n
 }
 
 func TestOnlyTheGatewaysPortAnswers(t *testing.T) {
