@@ -371,12 +371,13 @@ func values() map[string]string {
 
 func TestEveryAllowedCommandReachesTheBrowser(t *testing.T) {
 	eachBuild(t, func(t *testing.T, program string, flags ...string) {
-		p := describe(t, program, flags...)
-		_, mux := open(t, program, flags...)
 		modes := []Mode{Clean, Operator}
 		if len(flags) > 0 {
+			testenv.Long(t) // that both builds know the same names is another test
 			modes = modes[:1] // the guard is the same for both builds, and a clean session may do more
 		}
+		p := describe(t, program, flags...)
+		_, mux := open(t, program, flags...)
 		for _, mode := range modes {
 			useEverything(t, p, guarded(t, mux, Options{Mode: mode, DownloadsPath: "/nowhere"}), mode)
 		}
