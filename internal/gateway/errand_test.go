@@ -309,7 +309,7 @@ func TestErrandsEndWhenTheyAreLateOrSilent(t *testing.T) {
 				case <-time.After(time.Millisecond):
 				}
 			}
-		}, Errand{Lifetime: 100 * time.Millisecond}, ""},
+		}, Errand{Lifetime: time.Second}, ""}, // in which its header comes
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
