@@ -173,6 +173,9 @@ func (g *group) add(p Path, place int) {
 		return
 	}
 	g.firstPath = min(g.firstPath, place)
+	if g.action == Deny {
+		p = p.inOneCase()
+	}
 	g.paths.add(p, place)
 }
 
@@ -181,18 +184,18 @@ func (g *group) find(a asked) int {
 	switch {
 	case g.firstPath > g.plain:
 		return g.plain
-	case !a.unclear():
-		found := min(g.plain, g.paths.find(strings.TrimPrefix(a.path, "/")))
-		if g.action == Deny {
-			for _, other := range a.others {
-				found = min(found, g.paths.find(strings.TrimPrefix(other, "/")))
-			}
+	case a.unclear() && g.action == Deny:
+		return min(g.plain, g.firstPath)
+	case a.unclear():
+		return g.plain
+	case g.action == Deny:
+		found := g.plain
+		for _, path := range a.readings {
+			found = min(found, g.paths.find(strings.TrimPrefix(path, "/")))
 		}
 		return found
-	case g.action == Deny:
-		return min(g.plain, g.firstPath)
 	default:
-		return g.plain
+		return min(g.plain, g.paths.find(strings.TrimPrefix(a.path, "/")))
 	}
 }
 

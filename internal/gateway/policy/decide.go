@@ -35,8 +35,8 @@ func nowhere() Decision {
 type asked struct {
 	Request
 	path string // canonical; only when why is empty
-	// others are what else servers may read in it; see withoutParameters.
-	others []string
+	// readings are what servers may read in it, for rules that deny.
+	readings []string
 	// why says why nobody can tell what the path is; unseen is set when that is because nobody sees it.
 	why    string
 	unseen bool
@@ -49,7 +49,7 @@ func look(req Request) asked {
 		return a
 	}
 	a.path, a.why = readPath(req.Path)
-	a.others = withoutParameters(a.path)
+	a.readings = readings(a.path)
 	return a
 }
 
@@ -123,8 +123,10 @@ func (r *Rule) meetsPath(a asked) bool {
 		return true
 	case a.unclear():
 		return r.Action == Deny
+	case r.Action == Deny:
+		return slices.ContainsFunc(a.readings, r.Path.inOneCase().matches)
 	default:
-		return r.Path.matches(a.path) || r.Action == Deny && slices.ContainsFunc(a.others, r.Path.matches)
+		return r.Path.matches(a.path)
 	}
 }
 

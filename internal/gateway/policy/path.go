@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -17,16 +18,15 @@ import (
 //	/repos/*/issues     * stands for exactly one segment
 //	/repos/**           ** at the end stands for any number of segments, also none
 //
-// Paths are compared segment by segment, decoded once, with upper and lower case apart. A slash at the end makes no
-// difference, neither in the pattern nor in a request: most servers serve the same with and without it, and so a rule
-// that denies must not be escaped by adding one.
+// Paths are compared segment by segment, decoded once. A slash at the end makes no difference, neither in the pattern nor
+// in a request: most servers serve the same with and without it, and so a rule that denies must not be escaped by adding one.
 //
-// What follows a semicolon is a parameter to some servers and part of the name to others. A rule that denies meets a path
-// that it denies in one of the readings, with the parameters or without; a rule that allows needs the path as it is written.
+// Upper and lower case are two paths to some servers and one to others, and what follows a semicolon is a parameter to some
+// and part of the name to others. A rule that denies meets a path that it denies in one of the readings: in any case, with
+// the parameters or without. A rule that allows needs the path as it is written.
 //
-// What else a server makes of a path is its own affair (letters of the other case, rewriting). Rules that allow paths are
-// therefore sound, and rules that deny some paths of an allowed host are a convenience: upper and lower case are apart in
-// both, because to most servers they are two paths.
+// What else a server makes of a path is its own affair (rewriting). Rules that allow paths are therefore sound, and rules
+// that deny some paths of an allowed host are a convenience.
 type Path struct{ text string }
 
 // Limits of a pattern: its text in bytes, and its segments.
@@ -194,19 +194,37 @@ func readPath(path string) (canonical, why string) {
 
 const whyEmpty = "it has an empty segment"
 
-// withoutParameters returns what else servers read in a canonical path that has a semicolon: each segment without what
-// follows it, and the path up to the first one. There are none of other paths.
-func withoutParameters(canonical string) []string {
+// readings returns what servers may read in a canonical path: the path in one case and, where it has a semicolon, that with
+// each segment without what follows it, and up to the first one.
+func readings(canonical string) []string {
+	canonical = inOneCase(canonical)
 	before, _, found := strings.Cut(canonical, ";")
 	if !found {
-		return nil
+		return []string{canonical}
 	}
 	segments := strings.Split(canonical, "/")
 	for i, segment := range segments {
 		segments[i], _, _ = strings.Cut(segment, ";")
 	}
-	return []string{strings.Join(segments, "/"), before}
+	return []string{canonical, strings.Join(segments, "/"), before}
 }
+
+// inOneCase returns a canonical path, or a pattern, that is the same for all that differ in the case of their letters.
+func inOneCase(text string) string {
+	if !strings.Contains(text, "%") {
+		return strings.ToLower(text) // it is ASCII
+	}
+	segments := strings.Split(text, "/")
+	for i, segment := range segments {
+		if plain, ok := decodeOnce(segment); ok && segment != one && segment != rest {
+			segments[i] = encode(cases.Fold().String(plain))
+		}
+	}
+	return strings.Join(segments, "/")
+}
+
+// inOneCase is what a rule that denies compares with [readings].
+func (p Path) inOneCase() Path { return Path{text: inOneCase(p.text)} }
 
 // plainPath says quickly that a path is already canonical. It may be wrong about such paths, never about others.
 func plainPath(s string) bool {
