@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/text/unicode/rangetable"
 
 	"github.com/clawjail/clawjail/internal/config"
 )
@@ -148,23 +149,42 @@ func cleanSchema(v any) any {
 	return v
 }
 
-// visible is a text without characters that people do not see and models do, at most so many bytes long.
+// visible is a text without characters that people do not see and models do, at most so many bytes long. One selector behind
+// a symbol, which says whether that is a picture, stays.
 func visible(s string, most int) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	s = strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && invisible(r) {
-			return -1
+	var out strings.Builder
+	var before rune
+	for _, r := range strings.ToValidUTF8(s, "\uFFFD") {
+		selects := (r == asText || r == asPicture) && isSymbol(before)
+		if invisible(r) && r != '\n' && r != '\t' && !selects {
+			continue
 		}
-		return r
-	}, s)
-	return cut(s, most, "…")
+		out.WriteRune(r)
+		before = r
+	}
+	return cut(out.String(), most, "…")
 }
 
-// invisible are control characters, those that change the direction of text or are not shown at all, and those that nobody
-// has given a meaning.
-func invisible(r rune) bool {
-	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Cs, unicode.Zl, unicode.Zp) || r >= 0xE0000 && r <= 0xE0FFF
+// The selectors of the form of a symbol.
+const (
+	asText    = '\uFE0E'
+	asPicture = '\uFE0F'
+)
+
+// isSymbol says whether a character may have a form as text and one as a picture: symbols, and what keys of telephones have.
+func isSymbol(r rune) bool {
+	return unicode.In(r, unicode.So, unicode.Sm, unicode.Po, unicode.Pd) || r >= '0' && r <= '9' || r == 'ℹ'
 }
+
+// invisible are characters that people do not see: control characters, those that change the direction of text, that join or
+// select others, that are left out or drawn as nothing, and those that nobody has given a meaning.
+func invisible(r rune) bool {
+	return !unicode.IsGraphic(r) || unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector, blank)
+}
+
+// blank are letters and symbols that are drawn as nothing and that Unicode does not call ignorable: of Braille, of Khitan, of
+// music and of hieroglyphs.
+var blank = rangetable.New('\u2800', '\U00016FE4', '\U0001D159', '\U00013441', '\U00013442')
 
 // cut shortens a text to a number of bytes, and ends it with a mark then.
 func cut(s string, most int, mark string) string {

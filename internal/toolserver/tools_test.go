@@ -45,6 +45,29 @@ func TestOfferedNamesAreGoodAndTellToolsApart(t *testing.T) {
 	})
 }
 
+func TestWhatNobodySeesIsLeftOut(t *testing.T) {
+	for _, r := range []rune{0x00AD, 0x034F, 0x061C, 0x115F, 0x1160, 0x17B4, 0x180B, 0x180F, 0x200D, 0x2065, 0x2800, 0x3164, 0xFE00, 0xFE0E, 0xFE0F, 0xFFA0, 0xFFF0,
+		0x13441, 0x16FE4, 0x1BCA0, 0x1D159, 0x1D173, 0xE0001, 0xE0020, 0xE0100, 0xE01EF, 0xE0FFF, 0xE1000, 0x10FFFF, 0x0378} {
+		if got := visible("a"+string(r)+string(r)+"b", 100); got != "ab" {
+			t.Errorf("with U+%04X: %+q", r, got)
+		}
+		if properName("a" + string(r)) {
+			t.Errorf("U+%04X is in a name", r)
+		}
+	}
+	for text, want := range map[string]string{
+		"naïve 東京 हिन्दी ไทย a\u0301 €½\n\tx": "naïve 東京 हिन्दी ไทย a\u0301 €½\n\tx",
+		"\u2764\ufe0f 1\ufe0f\u20e3 ⚠\ufe0e":  "\u2764\ufe0f 1\ufe0f\u20e3 ⚠\ufe0e", // one selector behind a symbol
+		"\u2764\ufe0f\ufe0e\ufe0f":            "\u2764\ufe0f",
+		"\u2764\ufe01\ufe0f":                  "\u2764\ufe0f",
+		"\ufe0fx\ufe0f":                       "x",
+	} {
+		if got := visible(text, 100); got != want {
+			t.Errorf("%+q is shown as %+q, want %+q", text, got, want)
+		}
+	}
+}
+
 func FuzzCatalog(f *testing.F) {
 	f.Add(`{"name":"a","description":"x","inputSchema":{"type":"object"}}`)
 	f.Add(`{"name":"a\u0000b","title":"\u202e","inputSchema":{"type":"object","$ref":"http://x/","x-mcp-header":"Authorization"}}`)
@@ -59,7 +82,7 @@ func FuzzCatalog(f *testing.F) {
 			if len(out.Name) > maxOffered || len(out.Description) > maxDescription+100 || !ok || len(schema) > maxSchema {
 				t.Errorf("%q is offered as %q", text, out.Name)
 			}
-			if strings.ContainsFunc(out.Title+strings.NewReplacer("\n", "", "\t", "").Replace(out.Description), invisible) {
+			if strings.ContainsFunc(out.Title+strings.NewReplacer("\n", "", "\t", "", string(asText), "", string(asPicture), "").Replace(out.Description), invisible) {
 				t.Errorf("%q is described as %q, %q", text, out.Title, out.Description)
 			}
 		}
