@@ -14,13 +14,15 @@ import (
 type finder struct {
 	window   int
 	longest  int
-	held     int       // how much is held back: longest, rounded up, so that it does not tell how long a value is
-	lines    bool      // no pattern goes beyond a control character
-	width    uint      // of a hash, in bits
-	shift    []uint8   // by the hash of three bytes
-	tails    []tail    // in the order of their hashes
-	patterns [][]byte  // in small letters
-	first    [256]bool // whether a pattern starts with the byte
+	held     int          // how much is held back: longest, rounded up, so that it does not tell how long a value is
+	lines    bool         // no pattern goes beyond a control character
+	width    uint         // of a hash, in bits
+	shift    []uint8      // by the hash of three bytes
+	tails    []tail       // in the order of their hashes
+	patterns [][]byte     // in small letters
+	texts    []*text      // the same, with the ways to write their letters
+	starting [256][]*text // by their first byte
+	escapes  *places
 }
 
 // tail is a pattern under the hash of the last three bytes of its window.
@@ -66,16 +68,6 @@ func starts(text, pattern []byte) bool {
 	return true
 }
 
-// compare orders a pattern and a text as [bytes.Compare] does.
-func compare(pattern, text []byte) int {
-	for i := range min(len(pattern), len(text)) {
-		if order := int(pattern[i]) - int(small(text[i])); order != 0 {
-			return order
-		}
-	}
-	return len(pattern) - len(text)
-}
-
 // newFinder makes a finder, or nil when there is nothing to find. No pattern is shorter than [Shortest]. The patterns are
 // the finder's from then on.
 func newFinder(patterns [][]byte) *finder {
@@ -88,15 +80,18 @@ func newFinder(patterns [][]byte) *finder {
 		}
 	}
 	f := &finder{window: min(len(patterns[0]), 64), patterns: unique(patterns), lines: true}
+	letters := spelling{}
 	for _, p := range f.patterns {
+		t := letters.text(p)
+		f.texts = append(f.texts, t)
 		f.window = min(f.window, len(p))
-		f.longest = max(f.longest, len(p))
-		f.first[p[0]] = true
-		if p[0] >= 'a' && p[0] <= 'z' {
-			f.first[p[0]-'a'+'A'] = true
+		f.longest = max(f.longest, t.longest)
+		for _, c := range t.begins() {
+			f.starting[c] = append(f.starting[c], t)
 		}
 		f.lines = f.lines && bytes.IndexFunc(p, isControl) < 0
 	}
+	f.escapes = newPlaces(f.texts)
 	f.held = max(fewestHeld, 1<<bits.Len(uint(f.longest-1)))
 	entries := len(f.patterns) * (f.window - 2)
 	f.width = uint(min(max(bits.Len(uint(entries*sparsity)), fewestBits), mostBits))
@@ -126,8 +121,22 @@ func (f *finder) ending(h uint32) []tail {
 	return f.tails[i:end]
 }
 
-// next is the start of the first pattern in text that starts at from or later; -1 when there is none.
+// next is the start of the first pattern in text, however its letters are written, that starts at from or later; -1 when there is
+// none.
 func (f *finder) next(text []byte, from int) int {
+	plain := f.nextPlain(text, from)
+	to := len(text)
+	if plain >= 0 {
+		to = plain
+	}
+	if escaped := f.escapes.next(text, from, to); escaped >= 0 && escaped < to {
+		return escaped
+	}
+	return plain
+}
+
+// nextPlain is next for patterns of which no letter is escaped.
+func (f *finder) nextPlain(text []byte, from int) int {
 	for i := from + f.window; i <= len(text); {
 		h := f.hash(text, i)
 		if move := int(f.shift[h]); move > 0 {
@@ -147,13 +156,12 @@ func (f *finder) next(text []byte, from int) int {
 
 // endOf is where the longest pattern ends that starts at start; start when none does.
 func (f *finder) endOf(text []byte, start int) int {
-	end := start
-	for _, t := range f.ending(f.hash(text, start+f.window)) {
-		if starts(text[start:], t.pattern) {
-			end = max(end, start+len(t.pattern))
-		}
+	end := 0
+	for _, t := range f.starting[text[start]] {
+		some, _ := t.along(text[start:], whole)
+		end = max(end, some)
 	}
-	return end
+	return start + end
 }
 
 // settled is the first index at from or later where a pattern could start that needs more than there is, whatever stands there.
@@ -180,7 +188,7 @@ func (f *finder) opens(text []byte, whole []span) int {
 			start = whole[i].end - 1
 			continue
 		}
-		if f.first[text[start]] && f.begins(text[start:start+Shortest]) {
+		if f.begins(text[start : start+Shortest]) {
 			return start
 		}
 	}
@@ -191,7 +199,7 @@ func (f *finder) opens(text []byte, whole []span) int {
 // text when there is none.
 func (f *finder) undecided(text []byte, from int) int {
 	for start := max(from, len(text)-f.longest+1); start < len(text); start++ {
-		if f.first[text[start]] && f.begins(text[start:]) {
+		if f.begins(text[start:]) {
 			return start
 		}
 	}
@@ -199,10 +207,11 @@ func (f *finder) undecided(text []byte, from int) int {
 }
 
 // begins says whether text is the beginning of a pattern, and not all of it.
-func (f *finder) begins(text []byte) bool {
-	// In their order, patterns that begin with text follow text.
-	i := sort.Search(len(f.patterns), func(i int) bool { return compare(f.patterns[i], text) > 0 })
-	return i < len(f.patterns) && compare(f.patterns[i][:min(len(f.patterns[i]), len(text))], text) == 0
+func (f *finder) begins(raw []byte) bool {
+	return slices.ContainsFunc(f.starting[raw[0]], func(t *text) bool {
+		_, more := t.along(raw, whole)
+		return more
+	})
 }
 
 // all are the places of all patterns, joined where they overlap.
@@ -218,7 +227,14 @@ func (f *finder) wipe() {
 	for _, p := range f.patterns {
 		clear(p)
 	}
+	for _, t := range f.texts {
+		for _, l := range t.escaped {
+			for _, way := range l.ways {
+				clear(way)
+			}
+		}
+	}
 	clear(f.shift)
 	clear(f.tails)
-	clear(f.first[:])
+	clear(f.starting[:])
 }

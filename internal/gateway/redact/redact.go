@@ -1,6 +1,6 @@
 // Package redact replaces secret values in what leaves, wherever they appear literally: as they are, and in the
-// encodings that programs use without anybody's intent (URLs, base64, hexadecimal, HTML, JSON within JSON), in small
-// letters and in capitals.
+// encodings that programs use without anybody's intent (URLs, base64, hexadecimal, HTML, JSON within JSON), in any mixture of
+// them letter by letter, in small letters and in capitals.
 //
 // It catches accidents: a page that shows its cookie, a log line with a token. It does not stop somebody who has the
 // value and wants it out; cut in two or written in another way it passes.

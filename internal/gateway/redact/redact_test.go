@@ -6,12 +6,16 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"html"
 	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,6 +66,55 @@ func TestAValueIsFoundInEveryListedEncoding(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Who encodes a part of what another one encodes leaves some letters as they are, and others not.
+func TestAValueIsFoundInEveryMixtureOfEscapes(t *testing.T) {
+	v := New([]byte(`it's(a)*t&b/c`))
+	for _, text := range []string{
+		`it%27s(a)*t%26b%2Fc`, `it's%28a%29*t%26b%2fc`, `it's(a)%2At&b%2Fc`, `it\u0027s(a)*t%26b\/c`, `it&#39;s(a)*t&amp;b%2Fc`, `it%27s(a)*t\u0026amp;b/c`,
+		`it\\u0027s%28a)*t\u0026b\\/c`, `IT%27S(A)*T%26B/C`,
+	} {
+		if got := v.Text("<" + text + ">"); got != "<"+Mark+">" {
+			t.Errorf("%s becomes %s", text, got)
+		}
+	}
+	for _, text := range []string{`it%28s(a)*t%26b%2Fc`, `it%27s(a)*t%26b%2F`, `it%27s(a)*t%2`, `%27s(a)*t%26b%2Fc`, `it%2527s(a)*t&b/c`} {
+		if got := v.Text(text); got != text {
+			t.Errorf("%s becomes %s", text, got)
+		}
+	}
+	property.CheckFew(t, func(t *rapid.T) {
+		value := secretValues().Draw(t, "value")
+		mixed := mixture(t, value)
+		v := New([]byte(value))
+		if got := v.Text(mixed); !strings.Contains(got, Mark) || len(strings.ReplaceAll(got, Mark, "")) > 0 {
+			t.Fatalf("%q, written %q, becomes %q", value, mixed, got)
+		}
+		checkStream(t, v, mixed[:rapid.IntRange(0, len(mixed)).Draw(t, "cut")]+mixed+"x", rapid.SliceOfN(rapid.IntRange(1, 20), 0, 4).Draw(t, "sizes"))
+	})
+}
+
+// mixture writes each letter of a value as one of those does who escape it.
+func mixture(t *rapid.T, value string) string {
+	asJSON := func(s string) string {
+		out, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out[1 : len(out)-1])
+	}
+	ways := []func(string) string{
+		func(s string) string { return s }, url.PathEscape, url.QueryEscape, html.EscapeString, asJSON,
+		func(s string) string { return strings.ToLower(url.QueryEscape(s)) },
+		func(s string) string { return asJSON(asJSON(s)) },
+		func(s string) string { return asJSON(html.EscapeString(s)) },
+	}
+	var b strings.Builder
+	for _, r := range value {
+		b.WriteString(rapid.SampledFrom(ways).Draw(t, "way")(string(r)))
+	}
+	return b.String()
 }
 
 func TestWhatStandsAroundAValueStays(t *testing.T) {

@@ -199,6 +199,9 @@ func covered() []row {
 		{technique: "percent-encoded in mixed case", secret: special, shape: func(s string) string {
 			return strings.NewReplacer("%2F", "%2f", "%C3", "%c3", "%BC", "%bC").Replace(strings.ToUpper(url.QueryEscape(s)))
 		}},
+		{technique: "percent-encoded, HTML-escaped and as it is by turns", secret: special, shape: func(s string) string {
+			return strings.NewReplacer("%2F", "/", "%3C", "&lt;", "%22", `\"`, "%3D", "=").Replace(url.QueryEscape(s))
+		}},
 		{technique: "base64 in capitals", shape: func(s string) string { return strings.ToUpper(base64After("user:", base64.StdEncoding)(s)) }},
 		{technique: "hexadecimal in mixed case", secret: special, shape: mixedCase},
 		{technique: "hexadecimal", shape: each("%02x")},
