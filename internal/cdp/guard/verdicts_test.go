@@ -373,7 +373,7 @@ func TestEveryAllowedCommandReachesTheBrowser(t *testing.T) {
 	eachBuild(t, func(t *testing.T, program string, flags ...string) {
 		modes := []Mode{Clean, Operator}
 		if len(flags) > 0 {
-			testenv.Long(t) // that both builds know the same names is another test
+			testenv.Long(t)   // that both builds know the same names is another test
 			modes = modes[:1] // the guard is the same for both builds, and a clean session may do more
 		}
 		p := describe(t, program, flags...)
