@@ -148,7 +148,7 @@ func (t *text) along(raw []byte, number int) (end int, more bool) {
 	add := func(from int, part []byte) {
 		left := raw[from:]
 		if len(left) < len(part) {
-			more = more || starts(part, left)
+			more = more || starts(left, part[:len(left)])
 			return
 		}
 		if len(next) < mostReadings && starts(left, part) && !slices.Contains(next, from+len(part)) {

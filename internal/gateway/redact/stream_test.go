@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"html"
 	"io"
+	"net/url"
 	"runtime"
 	"slices"
 	"strings"
@@ -229,6 +231,25 @@ func TestWhatIsHeldBackDoesNotTellTheValue(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A value that comes in messages is shown for less than Shortest bytes, however it is written and divided.
+func TestAValueInMessagesIsNotShown(t *testing.T) {
+	const value = "Qo7<v>&K'4=m|2^R33CEJN27"
+	for _, text := range []string{value, strings.ToUpper(value), url.QueryEscape(value), html.EscapeString(value), "Qo7%3Cv>&amp;K%274=m%7C2^R33CEJN27"} {
+		for size := 1; size < 12; size++ {
+			m := New([]byte(value)).NewMessages()
+			got := ""
+			for rest := "before " + text + " after"; rest != ""; {
+				n := min(size, len(rest))
+				got += string(m.Next([]byte(rest[:n]), false))
+				rest = rest[n:]
+			}
+			if shown := strings.ReplaceAll(got, Mark, ""); !strings.HasPrefix(got, "before ") || len(shown) > len("before ")+2*Shortest {
+				t.Errorf("%s in messages of %d is shown as %s", text, size, got)
+			}
+		}
+	}
 }
 
 func TestWhatWasHeldIsNotPassedOnWhenTheSourceFails(t *testing.T) {
