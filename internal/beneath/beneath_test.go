@@ -2,8 +2,10 @@ package beneath
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -97,6 +99,28 @@ func TestFoldersThatAreMadeAreFinishedAndOthersLeftAlone(t *testing.T) {
 		if st.Uid != want.uid || uint32(st.Mode)&0o7777 != want.mode {
 			t.Errorf("%s is of %d with mode %o", name, st.Uid, st.Mode&0o7777)
 		}
+	}
+}
+
+// Two agents that share a folder are made at once, and the first has a file in it before the second has looked.
+func TestAFolderMayBeGivenTwiceAtOnce(t *testing.T) {
+	f := testFolder(t)
+	for n := range 300 {
+		name := fmt.Sprint("shared", n)
+		var wait sync.WaitGroup
+		for who := range 4 {
+			wait.Go(func() {
+				dir, err := f.Give(name, 0o755, os.Geteuid())
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+					return
+				}
+				if err := errors.Join(dir.Create(fmt.Sprint("file", who), nil, 0o600, -1), dir.Close()); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			})
+		}
+		wait.Wait()
 	}
 }
 

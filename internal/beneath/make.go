@@ -88,13 +88,15 @@ func (f *Folder) give(name string, mode os.FileMode, uid int) (_ *Folder, fresh 
 	if err := errors.Join(err, looked); err != nil {
 		return nil, false, errors.Join(failed("mkdir", at, err), dir.Close())
 	}
-	half := o.Mode &^ unix.S_ISGID // folders may inherit that bit
-	if half != Unfinished && (half != 0 || !dropsSticky) {
+	if !o.unfinished() {
 		return dir, false, nil
 	}
 	some, err := dir.Names(1)
 	if err == nil && len(some) > 0 {
-		err = failed("mkdir", at, unix.ENOTEMPTY)
+		if o, err = dir.Owned(); err == nil && !o.unfinished() {
+			return dir, false, nil // somebody else has finished it since, and it is in use
+		}
+		err = errors.Join(err, failed("mkdir", at, unix.ENOTEMPTY))
 	}
 	if err == nil {
 		err = dir.Own(uid, mode)
@@ -103,6 +105,12 @@ func (f *Folder) give(name string, mode os.FileMode, uid int) (_ *Folder, fresh 
 		return nil, false, errors.Join(err, dir.Close())
 	}
 	return dir, true, nil
+}
+
+// unfinished says whether a folder was made and not yet given away.
+func (o Owned) unfinished() bool {
+	mode := o.Mode &^ unix.S_ISGID // folders may inherit that bit
+	return mode == Unfinished || mode == 0 && dropsSticky
 }
 
 // dropsSticky says that mkdir(2) makes folders without the sticky bit of its mode, so that one which is half-made may
