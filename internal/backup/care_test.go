@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -186,6 +187,7 @@ func TestRootReadsNoFileForAControlPlaneThatPutALinkThere(t *testing.T) {
 	secret := filepath.Join(h.home, "roots-alone")
 	h.must(os.WriteFile(secret, []byte("secret"), 0o600))
 	key := filepath.Join(hostd.ControlDir(h.c), "vault.key")
+	h.must(os.Chown(filepath.Dir(key), 1234, 1234))
 	h.must(os.Remove(key))
 	h.must(os.Symlink(secret, key))
 	if _, err := restore(h, data, replacing); err == nil {
@@ -196,6 +198,97 @@ func TestRootReadsNoFileForAControlPlaneThatPutALinkThere(t *testing.T) {
 	o.WithKey = true
 	if _, err := Create(t.Context(), &b, o); err == nil {
 		t.Error("it is in a backup")
+	}
+}
+
+// The control plane's user has the folder of the vault's key, and puts there what root is to read or to replace.
+func TestRootTouchesNothingThroughWhatTheControlPlaneHasPutAtItsKey(t *testing.T) {
+	const theirs = 1234
+	for name, c := range map[string]struct {
+		plant   func(h *house, dir, victim string) error
+		refused bool
+	}{
+		"nothing":      {func(*house, string, string) error { return nil }, false},
+		"a link":       {func(h *house, dir, victim string) error { return os.Symlink(victim, filepath.Join(dir, "vault.key")) }, true},
+		"another name": {func(h *house, dir, victim string) error { return os.Link(victim, filepath.Join(dir, "vault.key")) }, true},
+		"a link elsewhere": {func(h *house, dir, victim string) error {
+			return os.Symlink("nowhere", filepath.Join(dir, "vault.key"))
+		}, true},
+		"another folder": {func(h *house, dir, victim string) error {
+			return errors.Join(os.Rename(dir, dir+".away"), os.Symlink(filepath.Dir(victim), dir))
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t)
+			above := filepath.Join(h.home, "control-planes")
+			dir, victim := filepath.Join(above, "keys"), filepath.Join(h.home, "roots", "vault.key")
+			for _, made := range []string{above, dir, filepath.Dir(victim)} {
+				h.must(os.Mkdir(made, 0o755))
+			}
+			key := filepath.Join(dir, "vault.key")
+			h.must(os.WriteFile(victim, []byte("of root's"), 0o600))
+			h.must(os.WriteFile(key, []byte("the key"), 0o600))
+			for _, given := range []string{above, dir, key} {
+				h.must(os.Chown(given, theirs, theirs))
+			}
+			h.c.Vault.KeyFile = key
+			withKey := func(o *Options) { o.WithKey = true }
+			data := h.backup(withKey)
+			h.must(os.Remove(key))
+			h.must(c.plant(h, dir, victim))
+			if c.refused {
+				o := h.options()
+				o.WithKey = true
+				if _, err := Create(t.Context(), io.Discard, o); problem.CodeOf(err) != problem.Conflict && !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("a backup with it: %v", err)
+				}
+			}
+			_, err := restore(h, data, func(o *RestoreOptions) {
+				o.Replace, o.Config.Vault.KeyFile, o.Control = true, key, Owner{theirs, theirs}
+			})
+			if (err != nil) != c.refused || err != nil && problem.CodeOf(err) != problem.Conflict {
+				t.Errorf("restored: %v", err)
+			}
+			var st unix.Stat_t
+			h.must(unix.Stat(victim, &st))
+			if got, err := os.ReadFile(victim); err != nil || string(got) != "of root's" || st.Uid != 0 {
+				t.Errorf("root's file is %q of user %d: %v", got, st.Uid, err)
+			}
+			left, err := filepath.Glob(filepath.Join(filepath.Dir(victim), "*.restored"))
+			if err != nil || len(left) > 0 {
+				t.Errorf("beside it: %v, %v", left, err)
+			}
+			if !c.refused {
+				h.must(unix.Lstat(key, &st))
+				if got, err := os.ReadFile(key); err != nil || string(got) != "the key" || st.Uid != theirs || st.Mode&0o777 != 0o600 {
+					t.Errorf("the key is %q of user %d with mode %o: %v", got, st.Uid, st.Mode&0o777, err)
+				}
+			}
+		})
+	}
+}
+
+// A link that root has put where nobody else could have is as good as a file.
+func TestTheVaultsKeyMayBeALinkOfRoots(t *testing.T) {
+	h := newHouse(t)
+	etc, run := filepath.Join(h.home, "etc"), filepath.Join(h.home, "secrets")
+	h.must(os.Mkdir(etc, 0o755))
+	h.must(os.Mkdir(run, 0o755))
+	h.must(os.WriteFile(filepath.Join(run, "vault.key"), []byte("the key"), 0o600))
+	h.must(os.Symlink("../secrets/vault.key", filepath.Join(etc, "vault.key")))
+	h.c.Vault.KeyFile = filepath.Join(etc, "vault.key")
+	data := h.backup(func(o *Options) { o.WithKey = true })
+	h.must(os.WriteFile(filepath.Join(run, "vault.key"), []byte("another"), 0o600))
+	if _, err := restore(h, data, func(o *RestoreOptions) { o.Replace, o.Config.Vault.KeyFile = true, h.c.Vault.KeyFile }); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(h.c.Vault.KeyFile)
+	aside, _ := filepath.Glob(filepath.Join(run, "vault.key.replaced-*")) // the pattern is good
+	if err != nil || string(got) != "the key" || len(aside) != 1 {
+		t.Errorf("the key is %q, %v, and beside it is %v", got, err, aside)
+	}
+	if info, err := os.Lstat(h.c.Vault.KeyFile); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		t.Errorf("the link is gone: %v", err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -168,7 +169,7 @@ func (b *collection) collect() error {
 			if b.o.ConfigFile == "" {
 				return nil
 			}
-			return b.copied(configName, b.o.ConfigFile)
+			return b.copiedBy(openRegular, configName, b.o.ConfigFile) // whoever calls has named it
 		},
 		b.database,
 		b.recordings,
@@ -199,16 +200,18 @@ func (b *collection) add(name, path string) {
 }
 
 // copied takes a copy of a file as it is now; one that is missing is left out.
-func (b *collection) copied(name, path string) error {
-	err := b.copy(name, path)
+func (b *collection) copied(name, path string) error { return b.copiedBy(openBelieved, name, path) }
+
+func (b *collection) copiedBy(open func(string) (*os.File, error), name, path string) error {
+	err := b.copy(open, name, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-func (b *collection) copy(name, path string) error {
-	from, err := openRegular(path)
+func (b *collection) copy(open func(string) (*os.File, error), name, path string) error {
+	from, err := open(path)
 	if err != nil {
 		return err
 	}
@@ -330,24 +333,41 @@ func (b *collection) vaultKey() (err error) {
 	return writeNew(to, b.key)
 }
 
-// readKeyFile reads the vault's key. Where the configuration names the file it may be a link; in the control plane's own folder it
-// may not: whoever has taken that over would have root read any file.
+// readKeyFile reads the vault's key.
 func readKeyFile(c config.Config) ([]byte, error) {
-	path := VaultKeyPath(c)
-	open := openRegular
-	if c.Vault.KeyFile != "" {
-		open = os.Open
+	f, err := openBelieved(VaultKeyPath(c))
+	if err != nil {
+		return nil, planted(err)
 	}
-	f, err := open(path)
+	defer f.Close() // only read from
+	return readKey(f)
+}
+
+func readKey(f *os.File) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(f, maxKey+1))
+	if err == nil && len(data) > maxKey {
+		err = fmt.Errorf("%s is too long for a key", f.Name())
+	}
+	return data, err
+}
+
+// openBelieved opens a file that is in a folder of the control plane's user, who could have root read any other.
+func openBelieved(path string) (*os.File, error) {
+	dir, name, err := beneath.Reach(path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // only read from
-	data, err := io.ReadAll(io.LimitReader(f, maxKey+1))
-	if err == nil && len(data) > maxKey {
-		err = fmt.Errorf("%s is too long for a key", path)
+	f, err := dir.OpenBelieved(name)
+	return f, errors.Join(err, dir.Close())
+}
+
+// planted says what to do about a key that is not believed.
+func planted(err error) error {
+	if !errors.Is(err, beneath.ErrPlanted) {
+		return err
 	}
-	return data, err
+	return problem.Wrap(err, problem.Conflict, "look who has put it there: in a folder that is not root's it has to be a file of the folder's owner, without another name",
+		"the vault's key is a link, or somebody else's")
 }
 
 // maxKey bounds what is read of a key, which is a few lines.

@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/backup/swap"
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -152,7 +153,7 @@ func Restore(ctx context.Context, r io.Reader, o RestoreOptions) (out Restored, 
 	defer func() {
 		for _, outside := range plan.Outside {
 			if !swap.Decided(c.DataDir) {
-				err = errors.Join(err, remove(outside.Path+swap.Suffix))
+				err = errors.Join(err, outside.Drop())
 			}
 		}
 	}()
@@ -410,29 +411,45 @@ func placeVaultKey(m Manifest, o RestoreOptions, fresh, aside string) (from stri
 		}
 	}
 	// It is elsewhere. A key there that is another is kept beside it.
-	if found, err := filepath.EvalSymlinks(path); err == nil {
-		path = found
+	dir, name, err := beneath.Reach(path)
+	if err != nil {
+		return "", nil, planted(err)
 	}
-	old, err := os.ReadFile(path)
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	path = filepath.Join(dir.Path(), name)
+	var old []byte
+	f, err := dir.OpenBelieved(name)
+	if err == nil {
+		old, err = readKey(f)
+		err = errors.Join(err, f.Close())
+	}
 	switch {
 	case err == nil && slices.Equal(old, key):
 		return from, nil, nil
 	case err == nil && !o.Replace:
 		return "", nil, problem.New(problem.Conflict, "say --replace: it is kept beside", "there is another key in %s", path)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return "", nil, planted(err)
+	}
+	next := name + swap.Suffix
+	if err := dir.Remove(next); err != nil {
 		return "", nil, err
 	}
-	next := path + swap.Suffix
-	if err := remove(next); err != nil {
-		return "", nil, err
-	}
-	if err := writeNew(next, key); err != nil {
-		return "", nil, errors.Join(err, remove(next))
-	}
-	if err := errors.Join(os.Chown(next, o.Control.UID, o.Control.GID), swap.SyncDir(filepath.Dir(path))); err != nil {
-		return "", nil, errors.Join(err, remove(next))
+	if err := placeNew(dir, next, key, o.Control); err != nil {
+		return "", nil, errors.Join(err, dir.Remove(next))
 	}
 	return from, []swap.Outside{{Path: path, Aside: path + "." + aside}}, nil
+}
+
+// placeNew writes a new file of an owner's, down to the disk.
+func placeNew(dir *beneath.Folder, name string, data []byte, owner Owner) error {
+	fd, err := dir.Open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), filepath.Join(dir.Path(), name))
+	_, err = f.Write(data)
+	return errors.Join(err, f.Chown(owner.UID, owner.GID), f.Sync(), f.Close(), unix.Fsync(dir.FD()))
 }
 
 // remove removes a file, if there is one.

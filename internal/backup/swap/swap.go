@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/beneath"
 )
 
 const (
@@ -162,21 +164,41 @@ func finish(dir string, p Plan, step func(string)) error {
 	return os.RemoveAll(filepath.Join(dir, Stage))
 }
 
-func (o Outside) finish(step func(string)) error {
-	if !there(o.Path + Suffix) {
+// finish works by descriptor: others than root may have the folder, and could put another, or a link, in its place.
+func (o Outside) finish(step func(string)) (err error) {
+	dir, err := beneath.OpenPlain(filepath.Dir(o.Path))
+	if err != nil {
+		return fmt.Errorf("put %s in its place: %w", o.Path, err)
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	name, aside := filepath.Base(o.Path), filepath.Base(o.Aside)
+	has := func(name string) bool {
+		var st unix.Stat_t
+		return unix.Fstatat(dir.FD(), name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	}
+	if !has(name + Suffix) {
 		return nil // it is in its place
 	}
-	if there(o.Path) && !there(o.Aside) {
+	if has(name) && !has(aside) {
 		step("aside " + o.Path)
-		if err := os.Rename(o.Path, o.Aside); err != nil {
+		if err := dir.Rename(name, aside); err != nil {
 			return fmt.Errorf("move %s aside: %w", o.Path, err)
 		}
 	}
 	step("place " + o.Path)
-	if err := os.Rename(o.Path+Suffix, o.Path); err != nil {
+	if err := dir.Rename(name+Suffix, name); err != nil {
 		return fmt.Errorf("put %s in its place: %w", o.Path, err)
 	}
-	return SyncDir(filepath.Dir(o.Path))
+	return unix.Fsync(dir.FD())
+}
+
+// Drop removes what was to replace the file.
+func (o Outside) Drop() error {
+	dir, err := beneath.OpenPlain(filepath.Dir(o.Path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Remove(filepath.Base(o.Path)+Suffix), dir.Close())
 }
 
 // Decided says whether a folder has a plan that is not carried out, or not to its end.
