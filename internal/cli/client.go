@@ -2,16 +2,15 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -100,14 +99,14 @@ func loopbackHost(host string) bool {
 }
 
 func readKey(path string) (string, error) {
-	text, err := os.ReadFile(path)
+	key, err := identity.ReadAdminKey(path)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return "", problem.New(problem.Unauthorized, "run it with sudo, or set "+keyVariable+" to a key of yours", "the admin key %s cannot be read by you", path)
 	case errors.Is(err, fs.ErrNotExist):
 		return "", problem.New(problem.ControlPlaneUnreachable, "start it: sudo clawjail up", "clawjail has not been started: there is no admin key %s", path)
 	case err != nil:
-		return "", fmt.Errorf("read the admin key: %w", err)
+		return "", err
 	}
-	return strings.TrimSpace(string(text)), nil
+	return key.Reveal(), nil
 }

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -32,16 +34,21 @@ func TestAKeyThatIsSetAndEmptyIsNotTheAdmins(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte("cjadm_root\n"), 0o600); err != nil {
+	if _, err := identity.LoadAdminKey(path); err != nil {
 		t.Fatal(err)
 	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := strings.TrimSpace(string(text))
 	for _, test := range []struct {
 		name string
 		set  map[string]string
 		key  string
 		code string
 	}{
-		{"nothing is set", nil, "cjadm_root", ""},
+		{"nothing is set", nil, admin, ""},
 		{"a key", map[string]string{keyVariable: "cjop_1\n"}, "cjop_1", ""},
 		{"the other name", map[string]string{oldKeyVariable: "cjadm_2"}, "cjadm_2", ""},
 		{"empty", map[string]string{keyVariable: ""}, "", problem.BadUsage},
@@ -60,6 +67,44 @@ func TestAKeyThatIsSetAndEmptyIsNotTheAdmins(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// The folder is the control plane's: its user must not have root present another file's text.
+func TestRootPresentsNothingButAnAdminKey(t *testing.T) {
+	c := config.Default()
+	c.DataDir = t.TempDir()
+	path := hostd.AdminKeyPath(c)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := &program{lookupEnv: func(string) (string, bool) { return "", false }}
+	other := filepath.Join(c.DataDir, "roots")
+	if err := os.WriteFile(other, []byte("of root's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, put := range map[string]func() error{
+		"a link":       func() error { return os.Symlink(other, path) },
+		"another name": func() error { return os.Link(other, path) },
+	} {
+		if err := put(); err != nil {
+			t.Fatal(err)
+		}
+		if key, err := p.key(c); err == nil || key != "" {
+			t.Errorf("%s: %q is presented", name, key)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := p.key(c); problem.CodeOf(err) != problem.ControlPlaneUnreachable {
+		t.Errorf("without a file: %v", err)
+	}
+	if _, err := identity.LoadAdminKey(path); err != nil {
+		t.Fatal(err)
+	}
+	if key, err := p.key(c); err != nil || key == "" {
+		t.Errorf("the admin key: %q, %v", key, err)
 	}
 }
 
