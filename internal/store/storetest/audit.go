@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/store"
@@ -213,7 +214,7 @@ func testAuditWalksStarveNobody(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	must(t, s.AppendAudit(ctx, auditRows("n1", 1, 20)))
 	const walks = 12
-	inside := make(chan struct{}, walks)
+	var inside atomic.Int64
 	all := make(chan struct{})
 	race(walks, func(i int) {
 		first := true
@@ -224,8 +225,7 @@ func testAuditWalksStarveNobody(t *testing.T, s store.Store) {
 			}
 			if first {
 				first = false
-				inside <- struct{}{}
-				if len(inside) == walks {
+				if inside.Add(1) == walks {
 					close(all)
 				}
 				<-all
