@@ -87,7 +87,10 @@ func (f *Folder) link(name string) (string, error) {
 	}
 	target := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(f.fd, name, target)
-	if err != nil || n == 0 {
+	if err == nil && n == 0 {
+		err = unix.ENOENT // as Linux says of a link that leads nowhere
+	}
+	if err != nil {
 		return "", failed("readlink", path.Join(f.path, name), err)
 	}
 	return string(target[:n]), nil
