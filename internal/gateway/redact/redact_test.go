@@ -95,6 +95,20 @@ func TestAValueIsFoundInEveryMixtureOfEscapes(t *testing.T) {
 	})
 }
 
+// JSON doubles backslashes, and JSON within JSON doubles them again.
+func TestRunsOfBackslashesAreFoundHoweverOftenTheyWereDoubled(t *testing.T) {
+	for n := 1; n <= 40; n++ {
+		value := "token" + strings.Repeat(`\`, n) + "end"
+		text := value
+		for range 3 {
+			if got := New([]byte(value)).Text("<" + text + ">"); got != "<"+Mark+">" {
+				t.Errorf("%d backslashes, written as %d: %s", n, strings.Count(text, `\`), got)
+			}
+			text = strings.ReplaceAll(text, `\`, `\\`)
+		}
+	}
+}
+
 // mixture writes each letter of a value as one of those does who escape it.
 func mixture(t *rapid.T, value string) string {
 	asJSON := func(s string) string {

@@ -28,27 +28,22 @@ func isPlain(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
 }
 
-// longRun is a letter of a run of more backslashes than mostBackslashes: how often each was doubled could be read in too many ways.
-const (
-	longRun         = `\\`
-	mostBackslashes = 8
-)
+// A run of more backslashes than mostApart is one letter, all of it written in one way: each may be one, two or four, and no more
+// than mostReadings of what that gives are kept.
+const mostApart = (mostReadings - 1) / 3
 
 // spelling makes texts. Letters that are the same share their ways.
 type spelling map[string][][]byte
 
 func (s spelling) text(plain []byte) *text {
 	t := &text{plain: plain, longest: len(plain)}
-	inRun := false // of more backslashes than JSON within JSON makes
 	for at := 0; at < len(plain); {
 		_, size := utf8.DecodeRune(plain[at:])
+		if run := len(plain[at:]) - len(bytes.TrimLeft(plain[at:], `\`)); run > mostApart {
+			size = run
+		}
 		if !isPlain(plain[at]) {
 			ways := s.ways(string(plain[at : at+size]))
-			if run := len(plain[at:]) - len(bytes.TrimLeft(plain[at:], `\`)); run > mostBackslashes || inRun && run > 0 {
-				ways, inRun = s.ways(longRun), true
-			} else {
-				inRun = false
-			}
 			t.escaped = append(t.escaped, letter{at, size, ways})
 			t.longest += len(slices.MaxFunc(ways, func(a, b []byte) int { return len(a) - len(b) })) - size
 		}
@@ -84,8 +79,10 @@ func (s spelling) ways(of string) [][]byte {
 	if ways, ok := s[of]; ok {
 		return ways
 	}
-	if of == longRun {
-		s[of] = [][]byte{[]byte("%5c"), []byte("/")}
+	if strings.HasPrefix(of, `\\`) { // a run
+		for _, way := range s.ways(`\`) {
+			s[of] = append(s[of], bytes.Repeat(way, len(of)))
+		}
 		return s[of]
 	}
 	var percent, units strings.Builder
@@ -127,7 +124,7 @@ func (s spelling) ways(of string) [][]byte {
 // Bounds of what is tried, for values and texts that somebody has made so that much of them looks alike: the ways to read what is
 // written up to one letter, the letters that one escape may be the first of, and the bytes before them that are compared.
 const (
-	mostReadings = 16
+	mostReadings = 32
 	mostFirsts   = 16
 	mostCompared = 16 << 10
 )
