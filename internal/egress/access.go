@@ -246,9 +246,13 @@ func (b *Book) AccessRequests(ctx context.Context, by identity.Principal, tenant
 	if err := b.may(ctx, by, identity.AccessList, of); err != nil {
 		return nil, err
 	}
+	s, err := b.current(ctx)
+	if err != nil {
+		return nil, err
+	}
 	now := b.o.Now()
 	var out []AccessRequest
-	for _, i := range b.state.Load().asked {
+	for _, i := range s.asked {
 		a := i.access
 		if of.tenant != "" && a.Tenant != of.tenant || of.agent != "" && a.Agent != of.agent {
 			continue

@@ -132,6 +132,24 @@ func (b *Book) load(ctx context.Context) error {
 	return nil
 }
 
+// current is what the store has now, for whoever asks what there is: another process may have changed it, and entries of
+// an agent that was deleted went with it. Requests of agents ask what is in memory.
+func (b *Book) current(ctx context.Context) (*state, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	revision, err := b.o.Store.EntriesRevision(ctx) // outside of load's lock: a store that hangs keeps nobody else waiting
+	if err != nil {
+		return nil, err
+	}
+	if s := b.state.Load(); s.revision == revision {
+		return s, nil
+	}
+	if err := b.load(ctx); err != nil {
+		return nil, err
+	}
+	return b.state.Load(), nil
+}
+
 // reload puts into effect what this process has just changed. When it cannot, everything is denied until it can: what
 // was changed may have been something that is not allowed any more.
 func (b *Book) reload(ctx context.Context) {

@@ -33,9 +33,13 @@ func (b *Book) AllSettings(ctx context.Context, by identity.Principal, tenant st
 	if err := b.may(ctx, by, identity.SettingsRead, scope{tenant: tenant}); err != nil {
 		return nil, err
 	}
+	s, err := b.current(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var out []Settings
 	now := b.o.Now()
-	for _, i := range b.state.Load().from {
+	for _, i := range s.from {
 		if i.settings != nil && i.entry.Tenant == tenant && !i.expired(now) {
 			out = append(out, *i.settings)
 		}

@@ -70,8 +70,12 @@ func (b *Book) ListProviders(ctx context.Context, by identity.Principal, tenant 
 	if err := b.may(ctx, by, identity.ProviderList, scope{tenant: tenant}); err != nil {
 		return nil, err
 	}
+	s, err := b.current(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var out []Provider
-	for _, i := range b.state.Load().from {
+	for _, i := range s.from {
 		if i.entry.Kind == kindProvider && seen(i, tenant, b.o.Now()) {
 			p := *i.provider
 			withoutInside(by, p.Tenant, &p.Address)

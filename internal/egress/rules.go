@@ -26,6 +26,10 @@ func (b *Book) Rules(ctx context.Context, by identity.Principal, tenant string) 
 	if err := b.may(ctx, by, identity.RuleList, scope{tenant: tenant}); err != nil {
 		return nil, err
 	}
+	s, err := b.current(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var all []ranked
 	for i := range b.o.Fixed {
 		if r := &b.o.Fixed[i]; tenant == "" || r.Tenant == "" || r.Tenant == tenant {
@@ -33,7 +37,7 @@ func (b *Book) Rules(ctx context.Context, by identity.Principal, tenant string) 
 		}
 	}
 	now := b.o.Now()
-	for _, i := range b.state.Load().from {
+	for _, i := range s.from {
 		if i.rule == nil || i.expired(now) || tenant != "" && i.entry.Tenant != "" && i.entry.Tenant != tenant {
 			continue
 		}

@@ -109,8 +109,12 @@ func (b *Book) ListServices(ctx context.Context, by identity.Principal, tenant s
 	if err := b.may(ctx, by, identity.ServiceList, scope{tenant: tenant}); err != nil {
 		return nil, err
 	}
+	d, err := b.current(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var out []Service
-	for _, i := range b.state.Load().from {
+	for _, i := range d.from {
 		if i.entry.Kind == kindService && seen(i, tenant, b.o.Now()) {
 			s := *i.service
 			withoutInside(by, s.Tenant, &s.Address)

@@ -125,7 +125,11 @@ func (b *Book) ShowSettings(ctx context.Context, by identity.Principal, tenant, 
 	if err != nil {
 		return Settings{}, Settings{}, err
 	}
-	now, d := b.o.Now(), b.state.Load().decisions
+	d, err := b.current(ctx)
+	if err != nil {
+		return Settings{}, Settings{}, err
+	}
+	now := b.o.Now()
 	set, _ = d.setting(of, now)
 	effective = d.effective(of, now).Settings
 	if set.ID == "" {
@@ -191,10 +195,11 @@ func (b *Book) putSettings(ctx context.Context, by identity.Principal, s Setting
 	defer b.changing.Unlock()
 	if keepServices {
 		// Another process may have set them a moment ago.
-		if err := b.load(ctx); err != nil {
+		d, err := b.current(ctx)
+		if err != nil {
 			return Settings{}, failure(err)
 		}
-		set, _ := b.state.Load().setting(of, b.o.Now())
+		set, _ := d.setting(of, b.o.Now())
 		s.Services = set.Services
 	}
 	fields := audit.Fields{"services": len(s.Services), "services_set": s.Services != nil, "mode": string(s.Mode), "hold": s.Hold, "browser": string(s.Browser), "tools": len(s.Tools), "tools_set": s.Tools != nil,

@@ -261,6 +261,43 @@ func TestAnotherProcessSeesChanges(t *testing.T) {
 	testenv.Eventually(t, 5*time.Second, func() bool { return !w.passes(other, bot, "b.example") }, "the agent's rules outlive it")
 }
 
+// What this process has not heard of yet is in its lists all the same, and what went with an agent is not.
+func TestListsAreOfNow(t *testing.T) {
+	w := newWorld(t)
+	other, stale := w.another(), w.another()
+	lists := map[string]func() (int, error){
+		"rules":     func() (int, error) { l, err := other.Rules(w.ctx, w.operator, ""); return len(l), err },
+		"services":  func() (int, error) { l, err := other.ListServices(w.ctx, w.operator, ""); return len(l), err },
+		"providers": func() (int, error) { l, err := other.ListProviders(w.ctx, w.operator, ""); return len(l), err },
+		"settings":  func() (int, error) { l, err := other.AllSettings(w.ctx, w.operator, "acme"); return len(l), err },
+		"requests":  func() (int, error) { l, err := other.AccessRequests(w.ctx, w.operator, "", false); return len(l), err },
+	}
+	count := func(want int) {
+		t.Helper()
+		for name, list := range lists {
+			if n, err := list(); err != nil || n != want {
+				t.Errorf("%s: %d, want %d (%v)", name, n, want, err)
+			}
+		}
+	}
+	count(0)
+	own := Meta{Tenant: "acme", Agent: w.bot.ID}
+	w.add(rule(policy.Allow, "a.example").of(own.Tenant, own.Agent))
+	s, p := service("forge"), provider("model", WireOpenAI, "*")
+	s.Tenant, s.Agent, p.Tenant, p.Agent = own.Tenant, own.Agent, own.Tenant, own.Agent
+	w.must(second2(w.PutService(w.ctx, w.operator, s)))
+	w.must(second2(w.PutProvider(w.ctx, w.operator, p)))
+	w.must(second2(w.PutSettings(w.ctx, w.operator, Settings{Meta: own, Hold: "1m"})))
+	w.ask(w.bot, AccessHost, "b.example")
+	count(1)
+	set, effective, err := stale.ShowSettings(w.ctx, w.operator, "", "bot")
+	if err != nil || set.Hold != "1m" || effective.Hold != "1m" {
+		t.Errorf("the settings are not shown: %+v, %+v, %v", set, effective, err)
+	}
+	w.must(w.who.DeleteAgent(w.ctx, w.admin, "acme", "bot"))
+	count(0)
+}
+
 func TestStoreThatDoesNotAnswerDeniesAfterTenTimes(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Recheck = 2 * time.Millisecond })
 	bot := agent(w.bot)
