@@ -67,6 +67,7 @@ type Config struct {
 	Logins       []Login
 	Gateway      Gateway
 	Sessions     Sessions
+	Quotas       Quotas
 	WarmPool     WarmPool
 	NetworkSlots NetworkSlots
 	Limits       Limits
@@ -291,6 +292,15 @@ type Sessions struct {
 	WallClock time.Duration
 }
 
+// Quotas divide what an installation has once; see package quota.
+type Quotas struct {
+	// Tenant is how much of it one tenant may hold while there are others, and Agent how much of its tenant's share one agent
+	// may, both in percent.
+	Tenant, Agent int
+	// Recordings is the room on the disk for the recordings of all sessions. 0 is "auto", a quarter of that disk.
+	Recordings Bytes
+}
+
 // WarmPool keeps started browsers ready.
 type WarmPool struct {
 	// Size is how many are kept ready. 0 is off.
@@ -363,6 +373,7 @@ func base() Config {
 		Sessions: Sessions{
 			Max: 64, TTL: 30 * time.Minute, MaxTTL: 8 * time.Hour, Idle: 10 * time.Minute, WallClock: 9 * time.Hour,
 		},
+		Quotas:       Quotas{Tenant: 80, Agent: 80},
 		WarmPool:     WarmPool{Size: 2, MaxAge: 10 * time.Minute, Browser: BrowserShell},
 		NetworkSlots: NetworkSlots{Ready: 4},
 		Limits:       Limits{Memory: 768 * MiB, CPU: 2, Tasks: 512, Tmp: 256 * MiB, SHM: 256 * MiB, Files: 8192},

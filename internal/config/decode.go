@@ -3,6 +3,8 @@ package config
 import (
 	"math"
 	"net/netip"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
@@ -66,6 +68,16 @@ func (c *Config) decode(m *yamldoc.Map) {
 		m.Value("max_ttl", duration(&c.Sessions.MaxTTL))
 		m.Value("idle", duration(&c.Sessions.Idle))
 		m.Value("wall_clock", duration(&c.Sessions.WallClock))
+	})
+	m.Map("quotas", func(m *yamldoc.Map) {
+		m.Value("tenant", percent(&c.Quotas.Tenant))
+		m.Value("agent", percent(&c.Quotas.Agent))
+		m.Value("recordings", func(v yamldoc.Value) error {
+			if v.Text == "auto" {
+				return nil
+			}
+			return parseInto(&c.Quotas.Recordings, v, ParseBytes)
+		})
 	})
 	m.Map("warm_pool", func(m *yamldoc.Map) {
 		m.Value("size", whole(&c.WarmPool.Size, math.MaxInt32))
@@ -219,6 +231,20 @@ func whole[T int | uint16 | uint32](into *T, most int64) func(yamldoc.Value) err
 		}
 		*into = T(n)
 		return nil
+	}
+}
+
+// percent reads a whole number with a percent sign.
+func percent(into *int) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error {
+		return parseInto(into, v, func(s string) (int, error) {
+			digits, found := strings.CutSuffix(s, "%")
+			n, err := strconv.ParseUint(digits, 10, 8)
+			if !found || err != nil || strings.Trim(digits, "0123456789") != "" {
+				return 0, problem.New(problem.BadLimit, "write a whole number with a percent sign, such as 80%", "%q is not a percentage", s)
+			}
+			return int(n), nil
+		})
 	}
 }
 

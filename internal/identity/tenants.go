@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/clawjail/clawjail/internal/problem"
@@ -101,10 +102,16 @@ func (p Policy) facts() map[string]string {
 	return map[string]string{"forbid_operator_mode": strconv.FormatBool(p.ForbidOperatorMode)}
 }
 
-// HasTenant says whether there is a tenant: nil, or not_found.
-func (s *Service) HasTenant(ctx context.Context, id string) error {
-	_, err := s.tenant(ctx, id)
-	return err
+// CountTenants says how many tenants there are. The code is not_found when the named one is not among them.
+func (s *Service) CountTenants(ctx context.Context, among string) (int, error) {
+	list, err := s.o.Store.ListTenants(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("count the tenants: %w", err)
+	}
+	if !slices.ContainsFunc(list, func(t Tenant) bool { return t.ID == among }) {
+		return 0, noTenant(among)
+	}
+	return len(list), nil
 }
 
 // OperatorMode says whether a tenant may have sessions with accounts: nil, or forbidden.
@@ -123,10 +130,14 @@ func (s *Service) OperatorMode(ctx context.Context, tenant string) error {
 func (s *Service) tenant(ctx context.Context, id string) (Tenant, error) {
 	t, err := s.o.Store.Tenant(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
-		return Tenant{}, problem.New(problem.NotFound, "list them: clawjail tenant ls", "there is no tenant %q", clip(id))
+		return Tenant{}, noTenant(id)
 	}
 	if err != nil {
 		return Tenant{}, fmt.Errorf("look up a tenant: %w", err)
 	}
 	return t, nil
+}
+
+func noTenant(id string) error {
+	return problem.New(problem.NotFound, "list them: clawjail tenant ls", "there is no tenant %q", clip(id))
 }

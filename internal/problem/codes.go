@@ -208,7 +208,7 @@ func Codes() []Info {
 		{NoDisplay, http.StatusConflict, "a browser with a window was asked for, and there is no display", "run it headless, or on a desktop"},
 
 		{RateLimited, http.StatusTooManyRequests, "too many requests; wait and try again", "wait as long as the answer says"},
-		{TooManySessions, http.StatusTooManyRequests, "as many sessions are open as the configuration allows", "close one, or raise sessions.max"},
+		{TooManySessions, http.StatusTooManyRequests, "as many sessions are open as the installation, the tenant or the agent may have", "close one, or raise sessions.max or the quotas"},
 
 		{TemplateMissing, http.StatusServiceUnavailable, "the template has not been built", "build it: `sudo clawjail template build browser`"},
 		{TemplateChanged, http.StatusServiceUnavailable, "the template is not as it was built", "build it again"},
@@ -217,7 +217,7 @@ func Codes() []Info {
 		{RuntimeMissing, http.StatusServiceUnavailable, "no OCI runtime that works here was found", "install crun or runc, then `sudo clawjail doctor`"},
 		{ToolMissing, http.StatusServiceUnavailable, "a program that is needed is not installed", "install the program that is named"},
 		{Unsupported, http.StatusNotImplemented, "this system cannot do it", "see docs for your system; `sudo clawjail doctor` says what is missing"},
-		{DiskFull, http.StatusInsufficientStorage, "the host's disk is full", "free some space in data_dir"},
+		{DiskFull, http.StatusInsufficientStorage, "the host's disk is full, or a share of it", "free some space in data_dir, or raise the quotas"},
 		{PoolExhausted, http.StatusServiceUnavailable, "all addresses or network slots are in use", "close something, or configure a larger subnet"},
 		{HostdUnreachable, http.StatusServiceUnavailable, "the host daemon does not answer", "start it: `sudo clawjail up`, or its service; `clawjail status` says what runs"},
 		{ControlPlaneUnreachable, http.StatusServiceUnavailable, "the control plane does not answer", "start it: `sudo clawjail up`, or its service; `clawjail status` says what runs"},

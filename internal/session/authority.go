@@ -11,8 +11,8 @@ import (
 type Authority interface {
 	// AuthorizeWith returns nil, forbidden, or not_found for what does not exist for the principal.
 	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
-	// HasTenant returns nil, or not_found.
-	HasTenant(ctx context.Context, tenant string) error
+	// CountTenants says how many tenants there are. The code is not_found when the named one is not among them.
+	CountTenants(ctx context.Context, among string) (int, error)
 	// OperatorMode says whether a tenant may have sessions with accounts.
 	OperatorMode(ctx context.Context, tenant string) error
 	// Hold calls cancel when the principal's key is not good any more, until release is called.

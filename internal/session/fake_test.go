@@ -38,6 +38,7 @@ type world struct {
 	digest   string
 	number   int
 	most     int // jails at the same time
+	tenants  int // of the installation; 0 is 1
 	// fail has the error of a step, hold what it waits for first.
 	fail map[string]error
 	once map[string]error // only the next time
@@ -538,7 +539,7 @@ func (w *world) options(change ...func(*Options)) Options {
 	c := config.Default()
 	o := Options{
 		Driver: driver{w}, Gateway: way{w}, Templates: w, Connect: w.connect,
-		Sessions: c.Sessions, Limits: c.Limits, WarmPool: config.WarmPool{Size: 0, MaxAge: time.Minute, Browser: config.BrowserShell},
+		Sessions: c.Sessions, Quotas: c.Quotas, Limits: c.Limits, WarmPool: config.WarmPool{Size: 0, MaxAge: time.Minute, Browser: config.BrowserShell},
 		Authority: rights{w}, Records: records{w}, Accounts: Accounts{Grants: noAccounts{}, Vault: noAccounts{}, Leases: noAccounts{}, Node: "n"},
 		Proxy: "http://10.9.0.1:3000", Policy: policy.PublicWeb(), Recordings: w.t.TempDir(),
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // Open opens a session. When ctx ends first, or anything else goes wrong, nothing of it is left when Open returns.
@@ -36,11 +37,13 @@ func (s *Service) Open(ctx context.Context, by identity.Principal, request Reque
 // openPlan opens a session of somebody who may.
 func (s *Service) openPlan(ctx context.Context, by identity.Principal, p plan) (Session, error) {
 	// Whoever makes the tenant later would find sessions of strangers in it.
-	if err := s.Authority.HasTenant(ctx, p.tenant); err != nil {
+	tenants, err := s.Authority.CountTenants(ctx, p.tenant)
+	if err != nil {
 		return Session{}, err
 	}
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
+	p.tenants = tenants
 	r, err := s.enter(by, p, abort)
 	if err != nil {
 		return Session{}, err
@@ -109,15 +112,16 @@ func (s *Service) enter(by identity.Principal, p plan, abort context.CancelCause
 	if err := s.refreshing(p); err != nil {
 		return nil, err
 	}
-	open, closing := s.count()
-	if open >= s.Sessions.Max {
-		return nil, problem.New(problem.TooManySessions, "close one: clawjail session ls; or raise sessions.max in the configuration",
-			"%d sessions are open, and more are not allowed", open)
+	bounds := quota.Divide(s.Quotas, int64(s.Sessions.Max), p.tenants)
+	asks := quota.Holder{Tenant: p.tenant, Agent: agentOf(by)}
+	open, closing := s.count(asks)
+	if err := bounds.Check(quota.Sessions(), asks, open, 1); err != nil {
+		return nil, err
 	}
 	// What is being removed still has its address and memory. Callers who open and close faster than this machine can
 	// remove would otherwise fill it.
-	if closing > s.Sessions.Max {
-		return nil, problem.New(problem.TooManySessions, "wait a moment and try again", "%d sessions are still being removed", closing)
+	if err := bounds.Check(quota.ClosingSessions(), asks, closing, 0); err != nil {
+		return nil, err
 	}
 	r := &session{
 		id: "s_" + strings.ToLower(rand.Text()[:16]), by: by, plan: p, created: s.Now(), state: StateOpening, abort: abort,

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -153,6 +155,85 @@ func TestNoMoreSessionsThanConfigured(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustOpen(t, s, Request{}) // its place is free at once
+	})
+}
+
+func TestNoTenantAndNoAgentTakesAllPlaces(t *testing.T) {
+	open := func(t *testing.T, s *Service, by identity.Principal, tenant string) error {
+		_, err := s.Open(t.Context(), by, Request{Tenant: tenant})
+		return err
+	}
+	many := func(t *testing.T, s *Service, by identity.Principal, tenant string) (n int, err error) {
+		for n < 20 {
+			if err = open(t, s, by, tenant); err != nil {
+				return n, err
+			}
+			n++
+		}
+		return n, nil
+	}
+	bot, twin := agentIn("a", "bot"), agentIn("a", "twin")
+	for _, test := range []struct{ max, tenants, agent, others, next int }{
+		{10, 2, 6, 2, 2}, // 8 of tenant a, 6 of them of one agent
+		{4, 3, 2, 1, 1},
+		{2, 2, 1, 0, 1},
+		{1, 2, 1, 0, 0}, // one place cannot be divided
+		{10, 1, 8, 2, 0},
+	} {
+		t.Run(fmt.Sprintf("%d places of %d tenants", test.max, test.tenants), func(t *testing.T) {
+			inBubble(t, func(o *Options) { o.Sessions.Max = test.max }, func(t *testing.T, w *world, s *Service) {
+				w.tenants = test.tenants
+				for _, turn := range []struct {
+					who    string
+					by     identity.Principal
+					tenant string
+					want   int
+					key    string
+				}{{"the agent", bot, "a", test.agent, "quotas.agent"}, {"its people", admin, "a", test.others, "quotas.tenant"}, {"the next tenant", admin, "b", test.next, "sessions.max"}} {
+					n, err := many(t, s, turn.by, turn.tenant)
+					wantCode(t, err, problem.TooManySessions)
+					if n != turn.want {
+						t.Errorf("%s got %d, want %d (%v)", turn.who, n, turn.want, err)
+					}
+					if p, _ := problem.As(err); test.max == 10 && test.tenants == 2 && !strings.Contains(p.Hint, turn.key) {
+						t.Errorf("%s is told: %s", turn.who, p.Hint)
+					}
+				}
+			})
+		})
+	}
+	inBubble(t, func(o *Options) { o.Sessions.Max = 10 }, func(t *testing.T, w *world, s *Service) {
+		w.tenants = 2
+		_, err := many(t, s, bot, "a")
+		wantCode(t, err, problem.TooManySessions)
+		if err := open(t, s, twin, "a"); err != nil {
+			t.Errorf("what one agent holds is counted for another: %v", err)
+		}
+	})
+}
+
+// What one tenant opens and closes faster than it can be removed holds up that tenant.
+func TestOneTenantsClosedSessionsDoNotStopTheOthers(t *testing.T) {
+	inBubble(t, func(o *Options) { o.Sessions.Max = 4 }, func(t *testing.T, w *world, s *Service) {
+		w.tenants = 2
+		defer w.holding("destroy")()
+		flood := func(tenant string) (n int, err error) {
+			for ; n < 20; n++ {
+				out, err := s.Open(t.Context(), admin, Request{Tenant: tenant})
+				if err == nil {
+					_, err = s.Close(t.Context(), admin, out.ID)
+				}
+				if err != nil {
+					return n, err
+				}
+			}
+			return n, nil
+		}
+		n, err := flood("a")
+		wantCode(t, err, problem.TooManySessions)
+		if m, _ := flood("b"); n != 4 || m == 0 {
+			t.Errorf("tenant a had %d, and then tenant b %d", n, m)
+		}
 	})
 }
 

@@ -150,8 +150,9 @@ type Options struct {
 	// Connect is Dial, except in tests.
 	Connect Connector
 
-	// Sessions, Limits and WarmPool are those of the configuration.
+	// Sessions, Quotas, Limits and WarmPool are those of the configuration.
 	Sessions config.Sessions
+	Quotas   config.Quotas
 	Limits   config.Limits
 	WarmPool config.WarmPool
 	// Template is what sessions run in when they do not say. Default [DefaultTemplate].
@@ -198,6 +199,7 @@ func (o *Options) complete() error {
 	need(o.Accounts.complete(), "the access to accounts")
 	need(o.Recordings != "", "the folder for recordings")
 	need(o.Sessions.Max > 0, "the largest number of sessions")
+	need(o.Quotas.Tenant > 0 && o.Quotas.Agent > 0, "what one tenant and one agent may hold")
 	need(o.Sessions.TTL > 0 && o.Sessions.MaxTTL >= o.Sessions.TTL && o.Sessions.Idle > 0, "a lifetime")
 	if err := o.Policy.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("sessions: policy: %w", err))
@@ -242,7 +244,7 @@ func New(o Options) (*Service, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	shelf, err := recording.Open(o.Recordings, recordingsKept, o.Now)
+	shelf, err := recording.Open(recording.Options{Dir: o.Recordings, Keep: recordingsKept, Now: o.Now, Quotas: o.Quotas})
 	if err != nil {
 		return nil, err
 	}

@@ -288,7 +288,7 @@ func (s *Service) pauseTape(r *session, by identity.Principal) (step int, err er
 	if r.tape == nil {
 		return 0, nil
 	}
-	step, err = r.tape.Begin(recording.Step{At: s.Now(), Actor: by.Actor(), Tool: toolTakeOver})
+	step, err = r.tape.BeginAlways(recording.Step{At: s.Now(), Actor: by.Actor(), Tool: toolTakeOver})
 	if err != nil && r.plan.record != RecordAudit {
 		s.Log.Warn("record a take-over", "session", r.id, "error", err) // this recording is a convenience
 		return 0, nil

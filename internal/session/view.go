@@ -11,6 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // State is how far a session has come.
@@ -211,8 +212,8 @@ type Status struct {
 func (s *Service) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	open, closing := s.count()
-	return Status{Sessions: open, MaxSessions: s.Sessions.Max, Closing: closing,
+	open, closing := s.count(quota.Holder{})
+	return Status{Sessions: int(open.All), MaxSessions: s.Sessions.Max, Closing: int(closing.All),
 		WarmSize: s.WarmPool.Size, WarmReady: s.pool.size()}
 }
 
@@ -253,13 +254,23 @@ func (s *Service) purge() {
 	}
 }
 
-// count counts the sessions. The caller holds s.mu.
-func (s *Service) count() (open, closing int) {
+// Held is what is held of what sessions take, for whoever asks.
+func (s *Service) Held(asks quota.Holder) []quota.Amount {
+	s.mu.Lock()
+	open, _ := s.count(asks)
+	s.mu.Unlock()
+	recorded, whole := s.shelf.Held(asks)
+	return []quota.Amount{{Kind: quota.Sessions(), Whole: int64(s.Sessions.Max), Held: open}, {Kind: quota.Recordings(), Whole: whole, Held: recorded}}
+}
+
+// count counts the sessions, for whoever asks. The caller holds s.mu.
+func (s *Service) count(asks quota.Holder) (open, closing quota.Held) {
 	for _, r := range s.sessions {
+		holds := quota.Holder{Tenant: r.plan.tenant, Agent: agentOf(r.by)}
 		if r.state == StateOpening || r.state == StateReady {
-			open++
+			open.Count(asks, holds, 1)
 		} else {
-			closing++
+			closing.Count(asks, holds, 1)
 		}
 	}
 	return open, closing

@@ -12,6 +12,8 @@
 //     everything, for as long as the shelf keeps things.
 //   - The beginning of a step is on the disk before Begin returns. Of an audit tape that is full, Begin is an error, so
 //     that what cannot be recorded is not done.
+//   - All recordings together, and those of one tenant and of one agent, take no more room than their share, and none takes the
+//     last room of the disk: the audit log and the database need it. A transient tape then keeps less; of an audit tape, Begin is an error.
 //   - Names cannot lead out of the folder, and nothing but recordings is ever touched in it.
 //   - What a page said is data: [Shelf.WritePage] escapes all of it.
 package recording
@@ -27,7 +29,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // Kind says how much a tape keeps, and for how long.
@@ -56,11 +60,15 @@ type Meta struct {
 	Cause string     `json:"cause,omitempty"`
 }
 
+func (m Meta) holder() quota.Holder { return quota.Holder{Tenant: m.Tenant, Agent: m.Agent} }
+
 const (
 	metaFile  = "meta.json"
 	stepsFile = "steps.jsonl"
 	// purgeEvery is how often a shelf should be tidied.
 	purgeEvery = time.Hour
+	// lookAgain is how soon a shelf without room looks again for what others have removed.
+	lookAgain = 10 * time.Second
 )
 
 // The names of folders. Nothing else in the shelf is ever touched.
@@ -71,9 +79,8 @@ var (
 
 // Shelf is the folder of all recordings. Its methods may be called at the same time.
 type Shelf struct {
-	dir  string
-	keep time.Duration
-	now  func() time.Time
+	Options
+	room *room
 
 	folders sync.Mutex // held while a tenant's folder is made or removed
 
@@ -82,60 +89,100 @@ type Shelf struct {
 	purged time.Time
 }
 
+// Options are a shelf's. All are required.
+type Options struct {
+	Dir  string
+	Keep time.Duration // how long recordings for audit are kept
+	Now  func() time.Time
+	// Quotas say how much room the recordings may take.
+	Quotas config.Quotas
+}
+
 // Open makes the folder, or takes one over: what an earlier process has left of transient recordings goes, and so does
-// what is older than keep.
-func Open(dir string, keep time.Duration, now func() time.Time) (*Shelf, error) {
-	if keep <= 0 || now == nil {
-		return nil, errors.New("recordings: how long they are kept, or the clock, is missing")
+// what is too old.
+func Open(o Options) (*Shelf, error) {
+	if o.Keep <= 0 || o.Now == nil || o.Quotas.Tenant <= 0 || o.Quotas.Agent <= 0 {
+		return nil, errors.New("recordings: how long they are kept, their quotas, or the clock, is missing")
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of recordings: %w", err)
 	}
-	s := &Shelf{dir: dir, keep: keep, now: now, open: map[string]*Tape{}}
+	room, err := newRoom(o.Dir, o.Quotas)
+	if err != nil {
+		return nil, err
+	}
+	s := &Shelf{Options: o, room: room, open: map[string]*Tape{}}
 	return s, s.sweep(true)
 }
 
 // Tidy removes what is too old, once an hour at most.
 func (s *Shelf) Tidy() error {
-	s.mu.Lock()
-	due := s.now().Sub(s.purged) >= purgeEvery
-	s.mu.Unlock()
-	if !due {
+	if !s.due(purgeEvery) {
 		return nil
 	}
 	return s.sweep(false)
 }
 
+// due says whether the last sweep is some time ago.
+func (s *Shelf) due(after time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Now().Sub(s.purged) >= after
+}
+
+// Held is how much room the recordings take, for whoever asks, of how much.
+func (s *Shelf) Held(asks quota.Holder) (held quota.Held, whole int64) {
+	s.room.mu.Lock()
+	defer s.room.mu.Unlock()
+	return s.room.held(asks), s.room.whole
+}
+
 // Close removes what does not outlive the process.
 func (s *Shelf) Close() error { return s.sweep(true) }
 
-// sweep removes recordings that are too old; with transient also all that are not for audit.
+// sweep removes recordings that are too old; with transient also all that are not for audit. What others have removed is
+// not counted any more.
 func (s *Shelf) sweep(transient bool) error {
 	s.mu.Lock()
-	s.purged = s.now()
+	s.purged = s.Now()
 	s.mu.Unlock()
 	var errs []error
+	found := map[string]bool{}
 	err := s.each(func(root *os.Root, path string) error {
+		found[path] = true
 		m, err := readMeta(root, path)
-		age := s.now().Sub(m.Created)
+		age := s.Now().Sub(m.Created)
 		if err != nil {
 			// Half a recording, of a process that was killed in its first moment. Its folder says how old it is.
 			info, statErr := root.Stat(path)
 			if statErr != nil {
 				return statErr
 			}
-			age = s.now().Sub(info.ModTime())
+			age = s.Now().Sub(info.ModTime())
 			m.Kind = Audit
 		}
 		s.mu.Lock()
 		_, live := s.open[m.Session]
 		s.mu.Unlock()
-		if m.Kind == Audit && age < s.keep || live && !transient {
+		if m.Kind == Audit && age < s.Keep || live && !transient {
+			if !live {
+				errs = append(errs, s.room.find(root, path, m))
+			}
 			return nil
 		}
-		errs = append(errs, root.RemoveAll(path))
+		if err := root.RemoveAll(path); err != nil {
+			errs = append(errs, err)
+			return nil
+		}
+		s.room.remove(path)
 		return nil
 	})
+	s.mu.Lock()
+	for _, t := range s.open {
+		found[t.path()] = true
+	}
+	s.mu.Unlock()
+	s.room.only(found)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return fmt.Errorf("remove recordings: %w", err)
 	}
@@ -144,7 +191,7 @@ func (s *Shelf) sweep(transient bool) error {
 
 // each calls do with the path of every recording.
 func (s *Shelf) each(do func(root *os.Root, path string) error) error {
-	return s.in(func(root *os.Root) error {
+	err := s.in(func(root *os.Root) error {
 		var errs []error
 		tenants, err := fs.ReadDir(root.FS(), ".")
 		if err != nil {
@@ -165,6 +212,10 @@ func (s *Shelf) each(do func(root *os.Root, path string) error) error {
 		}
 		return errors.Join(errs...)
 	})
+	if _, gone := os.Stat(s.Dir); errors.Is(err, fs.ErrNotExist) && errors.Is(gone, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // removeTenant removes the folder of a tenant that has no recordings.
@@ -174,12 +225,10 @@ func (s *Shelf) removeTenant(root *os.Root, tenant string) {
 	_ = root.Remove(tenant) // that it has some is the error
 }
 
-// in opens the folder and does something in it. Names cannot lead out of it.
+// in opens the folder and does something in it. Names cannot lead out of it. The error is fs.ErrNotExist when somebody has
+// removed all of it.
 func (s *Shelf) in(do func(*os.Root) error) error {
-	root, err := os.OpenRoot(s.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // somebody has removed all of it
-	}
+	root, err := os.OpenRoot(s.Dir)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -20,11 +21,15 @@ type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
+func options(dir string, c *clock) Options {
+	return Options{Dir: dir, Keep: 7 * day, Now: c.now, Quotas: config.Default().Quotas}
+}
+
 func newShelf(t *testing.T) (*Shelf, *clock, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "recordings")
 	c := &clock{time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)}
-	s, err := Open(dir, 7*day, c.now)
+	s, err := Open(options(dir, c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +42,7 @@ func meta(session string, kind Kind, at time.Time) Meta {
 
 func start(t *testing.T, s *Shelf, m Meta) *Tape {
 	t.Helper()
-	tape, err := s.Start(m)
+	tape, err := s.Start(m, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +124,7 @@ func TestANewProcessKeepsAuditRecordingsAndTouchesNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again, err := Open(dir, 7*day, c.now)
+	again, err := Open(options(dir, c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +178,7 @@ func TestWhatAnAuditRecordingCannotKeepIsNotBegun(t *testing.T) {
 	if _, err := full.Begin(Step{Tool: "act"}); problem.CodeOf(err) != problem.DiskFull {
 		t.Errorf("when it is full: %v", err)
 	}
-	if _, err := s.Start(Meta{Session: "../../etc", Tenant: "acme", Kind: Audit}); err == nil {
+	if _, err := s.Start(Meta{Session: "../../etc", Tenant: "acme", Kind: Audit}, 1); err == nil {
 		t.Error("a name led out of the folder")
 	}
 }

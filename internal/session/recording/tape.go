@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 const (
@@ -28,6 +29,8 @@ const (
 	// maxLine bounds one line of the file, maxText one text in it.
 	maxLine = 64 << 10
 	maxText = 2000
+	// ahead is the room that there has to be when a step of an audit tape begins: its picture comes when it is done.
+	ahead = 1 << 20
 )
 
 // Step is one thing that was done.
@@ -64,8 +67,9 @@ type Picture struct {
 
 // Tape is the recording of one session.
 type Tape struct {
-	shelf *Shelf
-	meta  Meta
+	shelf  *Shelf
+	meta   Meta
+	bounds quota.Bounds
 
 	mu       sync.Mutex
 	steps    int
@@ -75,23 +79,42 @@ type Tape struct {
 	ended    bool
 }
 
-// Start makes a tape. Nothing of a transient one is on the disk before its first step.
-func (s *Shelf) Start(m Meta) (*Tape, error) {
+// Start makes a tape, in an installation of so many tenants. Nothing of a transient one is on the disk before its first step.
+func (s *Shelf) Start(m Meta, tenants int) (*Tape, error) {
 	if !tenantName.MatchString(m.Tenant) || !sessionName.MatchString(m.Session) || m.Kind != Transient && m.Kind != Audit {
 		return nil, fmt.Errorf("record session %q of tenant %q as %q: not valid names", m.Session, m.Tenant, m.Kind)
 	}
-	t := &Tape{shelf: s, meta: m}
+	t := &Tape{shelf: s, meta: m, bounds: quota.Divide(s.Quotas, s.room.whole, tenants)}
 	s.mu.Lock()
 	s.open[m.Session] = t
 	s.mu.Unlock()
 	if m.Kind == Audit {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if err := t.begin(); err != nil {
+		if err := t.open(); err != nil {
+			s.room.remove(t.path())
+			s.mu.Lock()
+			delete(s.open, m.Session)
+			s.mu.Unlock()
 			return nil, err
 		}
 	}
 	return t, nil
+}
+
+// open makes the folder of an audit tape, if there is room. t.mu is held.
+func (t *Tape) open() error {
+	err := t.take(newCost, ahead)
+	if err != nil && t.shelf.due(lookAgain) { // somebody may have made room
+		if err := t.shelf.sweep(false); err != nil {
+			return err
+		}
+		err = t.take(newCost, ahead)
+	}
+	if err != nil {
+		return err
+	}
+	return t.begin()
 }
 
 func (t *Tape) path() string { return t.meta.Tenant + "/" + t.meta.Session }
@@ -103,7 +126,7 @@ func (t *Tape) begin() error {
 	}
 	t.shelf.folders.Lock()
 	defer t.shelf.folders.Unlock()
-	err := os.MkdirAll(t.shelf.dir, 0o700)
+	err := os.MkdirAll(t.shelf.Dir, 0o700)
 	if err == nil {
 		err = t.shelf.in(func(root *os.Root) error {
 			if err := root.MkdirAll(t.path(), 0o700); err != nil {
@@ -133,21 +156,39 @@ func (t *Tape) writeMeta(root *os.Root) error {
 }
 
 func unwritable(err error) error {
+	if _, known := problem.As(err); known {
+		return err
+	}
 	return problem.Wrap(err, problem.DiskFull, "make room on the disk, or open the session with another way of recording", "the recording cannot be written")
 }
 
 // Begin writes down that a step begins, and gives it a number.
-func (t *Tape) Begin(s Step) (int, error) {
+func (t *Tape) Begin(s Step) (int, error) { return t.add(s, false) }
+
+// BeginAlways is Begin for what a recording that is full must not stop: that a person takes the session over.
+func (t *Tape) BeginAlways(s Step) (int, error) { return t.add(s, true) }
+
+func (t *Tape) add(s Step, always bool) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	full := t.meta.Kind == Audit && (t.steps >= auditSteps || t.bytes >= auditBytes)
 	switch {
 	case t.ended:
 		return 0, problem.New(problem.SessionClosed, "open a new one", "session %s is ending", t.meta.Session)
-	case t.meta.Kind == Audit && (t.steps >= auditSteps || t.bytes >= auditBytes):
+	case full && !always:
 		return 0, problem.New(problem.DiskFull, "close the session and open another one", "the recording of session %s is full", t.meta.Session)
 	case t.meta.Kind == Transient && t.steps >= transientSteps:
 		t.steps++
 		return t.steps, nil // its pictures are still kept
+	}
+	if t.meta.Kind == Audit && !always {
+		if err := t.take(0, ahead); err != nil {
+			return 0, err
+		}
+	}
+	if t.meta.Kind == Transient && !t.began && t.take(newCost, 0) != nil {
+		t.steps++
+		return t.steps, nil // it keeps less
 	}
 	if err := t.begin(); err != nil {
 		return 0, err
@@ -168,14 +209,18 @@ func (t *Tape) End(number int, at time.Time, o Outcome) error {
 	if t.ended {
 		return nil // its folder is gone, or complete
 	}
+	if !t.began {
+		return nil // there was no room for a transient one
+	}
 	var errs []error
+	kept := false
 	if len(o.Picture) > 0 {
-		if err := t.keep(Picture{Number: number, At: at, Format: o.Format, Bytes: len(o.Picture)}, o.Picture); err != nil {
-			errs = append(errs, err)
-			o.Format = ""
-		} else {
-			o.Bytes = len(o.Picture)
-		}
+		var err error
+		kept, err = t.keep(Picture{Number: number, At: at, Format: o.Format, Bytes: len(o.Picture)}, o.Picture)
+		errs = append(errs, err)
+	}
+	if kept {
+		o.Bytes = len(o.Picture)
 	} else {
 		o.Format = ""
 	}
@@ -184,6 +229,11 @@ func (t *Tape) End(number int, at time.Time, o Outcome) error {
 		errs = append(errs, t.append(Step{Number: number, At: at, Done: &o}))
 	}
 	return errors.Join(errs...)
+}
+
+// take is an error when there is no room for n more bytes, and for some more after them.
+func (t *Tape) take(n, more int64) error {
+	return t.shelf.room.take(t.bounds, t.path(), t.meta.holder(), n, more)
 }
 
 // append writes a line. t.mu is held.
@@ -204,40 +254,61 @@ func (t *Tape) append(s Step) error {
 		return unwritable(err)
 	}
 	t.bytes += int64(len(line))
+	t.shelf.room.add(t.path(), t.meta.holder(), int64(len(line)))
 	return nil
 }
 
-// keep writes a picture, and lets go of older ones of a transient tape. t.mu is held.
-func (t *Tape) keep(p Picture, data []byte) error {
+// keep writes a picture, and lets go of older ones of a transient tape, which keeps none when there is no room. t.mu is held.
+func (t *Tape) keep(p Picture, data []byte) (kept bool, err error) {
 	if p.Format != "png" && p.Format != "jpeg" {
-		return fmt.Errorf("record a picture in %q: not a format", p.Format)
+		return false, fmt.Errorf("record a picture in %q: not a format", p.Format)
 	}
-	if t.meta.Kind == Transient && len(data) > transientBytes {
-		return nil
+	transient := t.meta.Kind == Transient
+	if transient && len(data) > transientBytes {
+		return false, nil
 	}
-	err := t.shelf.in(func(root *os.Root) error {
+	cost := costOf(int64(len(data)))
+	err = t.shelf.in(func(root *os.Root) error {
 		var errs []error
 		total := int64(len(data))
 		for _, old := range t.pictures {
 			total += int64(old.Bytes)
 		}
-		for t.meta.Kind == Transient && len(t.pictures) > 0 && (len(t.pictures) >= PicturesMost || total > transientBytes) {
-			errs = append(errs, root.RemoveAll(t.file(t.pictures[0])))
-			total -= int64(t.pictures[0].Bytes)
+		drop := func() {
+			old := t.pictures[0]
+			errs = append(errs, root.RemoveAll(t.file(old)))
+			t.shelf.room.add(t.path(), t.meta.holder(), -costOf(int64(old.Bytes)))
+			total -= int64(old.Bytes)
 			t.pictures = t.pictures[1:]
 		}
-		err := root.WriteFile(t.file(p), data, 0o600)
-		if err != nil {
-			err = errors.Join(err, root.RemoveAll(t.file(p))) // half a picture is none
+		for transient && len(t.pictures) > 0 && (len(t.pictures) >= PicturesMost || total > transientBytes) {
+			drop()
 		}
+		err := t.take(cost, 0)
+		if err != nil && transient && len(t.pictures) > 0 {
+			drop()
+			err = t.take(cost, 0)
+		}
+		if err != nil && transient {
+			return errors.Join(errs...)
+		}
+		if err == nil {
+			if err = root.WriteFile(t.file(p), data, 0o600); err != nil {
+				err = errors.Join(err, root.RemoveAll(t.file(p))) // half a picture is none
+				t.shelf.room.add(t.path(), t.meta.holder(), -cost)
+			}
+		}
+		kept = err == nil
 		return errors.Join(append(errs, err)...)
 	})
 	if err != nil {
-		return unwritable(err)
+		return false, unwritable(err)
 	}
-	t.pictures = append(t.pictures, p)
-	t.bytes += int64(len(data))
-	return nil
+	if kept {
+		t.pictures = append(t.pictures, p)
+		t.bytes += int64(len(data))
+	}
+	return kept, nil
 }
 
 func (t *Tape) file(p Picture) string {
@@ -294,8 +365,9 @@ func (t *Tape) Close(at time.Time, cause string) error {
 	})
 	if t.meta.Kind == Transient {
 		t.pictures = nil
+		t.shelf.room.remove(t.path())
 	}
-	if err != nil {
+	if err != nil && !(t.meta.Kind == Transient && errors.Is(err, fs.ErrNotExist)) {
 		return fmt.Errorf("end the recording of session %s: %w", t.meta.Session, err)
 	}
 	return nil

@@ -1,0 +1,142 @@
+// Package quota bounds what one tenant, and one agent, may hold of what an installation has once: places for sessions, room
+// for recordings. Who gives such a thing away counts it, and asks here.
+//
+// While an installation has one tenant, that one may hold everything. Once there are more, each may hold quotas.tenant of the
+// whole: no tenant takes the rest from the others. An agent may always hold quotas.agent of what its tenant may, so that people
+// find something left. Shares are rounded down, to one at least.
+package quota
+
+import (
+	"fmt"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Kind is one of the things that are divided.
+type Kind struct {
+	Name  string // in the plural, as people read it
+	Bytes bool   // it is counted in bytes
+	Code  string // of a refusal
+	Hint  string // what whoever holds too much can do
+	Key   string // where the configuration has the whole
+}
+
+// Sessions are those that are open.
+func Sessions() Kind {
+	return Kind{Name: "sessions", Code: problem.TooManySessions, Hint: "close one: clawjail session ls", Key: "sessions.max"}
+}
+
+// ClosingSessions are those whose jails are being removed.
+func ClosingSessions() Kind {
+	return Kind{Name: "sessions that are still being removed", Code: problem.TooManySessions, Hint: "wait a moment and try again", Key: "sessions.max"}
+}
+
+// Recordings are what is on the disk of sessions that are recorded.
+func Recordings() Kind {
+	return Kind{Name: "recordings", Bytes: true, Code: problem.DiskFull, Key: "quotas.recordings",
+		Hint: "close the session; those for audit are removed after a week"}
+}
+
+// Holder is who holds something: a tenant, or an agent of it.
+type Holder struct {
+	Tenant string
+	Agent  string // empty: people of the tenant
+}
+
+// Held is how much is held: in all, by a tenant, and by an agent of it.
+type Held struct{ All, Tenant, Agent int64 }
+
+// Count adds what somebody holds, for whoever asks.
+func (h *Held) Count(asks, holds Holder, n int64) {
+	h.All += n
+	if asks.Tenant == holds.Tenant {
+		h.Tenant += n
+		if asks.Agent == holds.Agent {
+			h.Agent += n
+		}
+	}
+}
+
+// Bounds are the most that may be held.
+type Bounds Held
+
+// Divide says what a tenant, and an agent of it, may hold of a whole.
+func Divide(q config.Quotas, whole int64, tenants int) Bounds {
+	b := Bounds{All: whole, Tenant: whole}
+	if tenants > 1 {
+		b.Tenant = part(whole, q.Tenant)
+	}
+	b.Agent = part(b.Tenant, q.Agent)
+	return b
+}
+
+// part is some percent of a whole. It does not overflow.
+func part(whole int64, percent int) int64 {
+	return max(1, whole/100*int64(percent)+whole%100*int64(percent)/100)
+}
+
+// Check is an error when whoever asks may not hold more.
+func (b Bounds) Check(k Kind, asks Holder, held Held, more int64) error {
+	switch {
+	case held.All+more > b.All:
+		return b.refuse(k, "this installation", held.All, b.All, k.Key)
+	case held.Tenant+more > b.Tenant:
+		return b.refuse(k, "tenant "+asks.Tenant, held.Tenant, b.Tenant, "quotas.tenant")
+	case asks.Agent != "" && held.Agent+more > b.Agent:
+		return b.refuse(k, "this agent", held.Agent, b.Agent, "quotas.agent")
+	}
+	return nil
+}
+
+func (b Bounds) refuse(k Kind, who string, held, most int64, key string) error {
+	text := fmt.Sprintf("%s has %s of %s %s", who, k.Text(held), k.Text(most), k.Name)
+	if most != b.All {
+		text += fmt.Sprintf(", its share of %s", k.Text(b.All))
+	}
+	return problem.New(k.Code, k.Hint+"; or raise "+key+" in the configuration", "%s", text).With("held", held).With("most", most)
+}
+
+// Text is an amount as people read it.
+func (k Kind) Text(n int64) string {
+	if k.Bytes {
+		return fmt.Sprintf("%.1f MiB", float64(n)/float64(config.MiB))
+	}
+	return fmt.Sprint(n)
+}
+
+// Amount is how much of a kind is held, of a whole, for whoever asked.
+type Amount struct {
+	Kind  Kind
+	Whole int64
+	Held  Held
+}
+
+// Use is how much of a kind a tenant holds, for people and programs to see.
+type Use struct {
+	Tenant    string `json:"tenant"`
+	Kind      string `json:"kind" doc:"such as sessions"`
+	Unit      string `json:"unit" enum:"count,bytes"`
+	Held      int64  `json:"held" doc:"by the tenant"`
+	Most      int64  `json:"most" doc:"that the tenant may hold"`
+	MostAgent int64  `json:"most_of_an_agent" doc:"that one agent of it may hold"`
+	All       int64  `json:"all" doc:"that there is for everybody"`
+}
+
+// UseOf is an amount as a tenant's, in an installation of so many.
+func UseOf(q config.Quotas, a Amount, tenant string, tenants int) Use {
+	b := Divide(q, a.Whole, tenants)
+	out := Use{Tenant: tenant, Kind: a.Kind.Name, Unit: "count", Held: a.Held.Tenant, Most: b.Tenant, MostAgent: b.Agent, All: b.All}
+	if a.Kind.Bytes {
+		out.Unit = "bytes"
+	}
+	return out
+}
+
+// UsedUp says whether nothing, or next to nothing, is left.
+func (u Use) UsedUp() bool {
+	if u.Unit == "bytes" {
+		return u.Held >= u.Most-u.Most/20
+	}
+	return u.Held >= u.Most
+}

@@ -1,0 +1,165 @@
+package recording
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
+)
+
+const (
+	// fileCost is what a file counts at least, so that many small ones do not use up what a disk has for its list of files.
+	fileCost = 16 << 10
+	// block is what sizes of files are rounded up to.
+	block = 4 << 10
+	// newCost is what a recording counts before its first step: a folder, its description, and the list of its steps.
+	newCost = 3 * fileCost
+	// lastRoom bounds what is left of the disk for others: a twentieth of it, and a GiB at most.
+	lastRoom = 1 << 30
+)
+
+// room is how much of the disk recordings take, and whose they are.
+type room struct {
+	dir    string
+	quotas config.Quotas
+	whole  int64 // what all of them may take
+	last   int64 // what they leave of the disk
+
+	mu   sync.Mutex
+	all  map[string]taken // by path
+	sums map[quota.Holder]int64
+}
+
+// taken is what one recording takes.
+type taken struct {
+	quota.Holder
+	bytes int64
+}
+
+func newRoom(dir string, q config.Quotas) (*room, error) {
+	size, _, err := diskOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	r := &room{dir: dir, quotas: q, whole: int64(q.Recordings), last: min(lastRoom, size/20), all: map[string]taken{}, sums: map[quota.Holder]int64{}}
+	if r.whole == 0 {
+		r.whole = size / 4
+	}
+	return r, nil
+}
+
+// diskOf is how large the disk of a folder is, and how much of it is free for the user of this process.
+func diskOf(dir string) (size, free int64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, 0, fmt.Errorf("look at the disk of the recordings: %w", err)
+	}
+	return int64(st.Blocks) * int64(st.Bsize), int64(st.Bavail) * int64(st.Bsize), nil
+}
+
+// costOf is what a file of a size counts.
+func costOf(size int64) int64 { return max(fileCost, (size+block-1)/block*block) }
+
+// held counts what there is, for whoever asks. r.mu is held.
+func (r *room) held(asks quota.Holder) (h quota.Held) {
+	for holds, n := range r.sums {
+		h.Count(asks, holds, n)
+	}
+	return h
+}
+
+// take counts n more bytes of a recording, if there is room for them, and for some more.
+func (r *room) take(bounds quota.Bounds, path string, of quota.Holder, n, more int64) error {
+	_, free, err := diskOf(r.dir)
+	if err != nil {
+		return unwritable(err)
+	}
+	if free-n-more < r.last {
+		return problem.New(problem.DiskFull, "free some space: du -xh --max-depth=2 shows who has it",
+			"less than %d MiB would be left on the disk, and recordings do not take those", r.last>>20)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := bounds.Check(quota.Recordings(), of, r.held(of), n+more); err != nil {
+		return err
+	}
+	r.count(path, of, n)
+	return nil
+}
+
+// add counts n more bytes, or fewer, whatever room there is.
+func (r *room) add(path string, of quota.Holder, n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count(path, of, n)
+}
+
+func (r *room) count(path string, of quota.Holder, n int64) {
+	t := r.all[path]
+	t.Holder, t.bytes = of, t.bytes+n
+	r.all[path] = t
+	r.sums[of] += n
+}
+
+// remove counts a recording no more.
+func (r *room) remove(path string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop(path)
+}
+
+func (r *room) drop(path string) {
+	t := r.all[path]
+	delete(r.all, path)
+	if r.sums[t.Holder] -= t.bytes; r.sums[t.Holder] <= 0 {
+		delete(r.sums, t.Holder)
+	}
+}
+
+// only forgets recordings that are not among some.
+func (r *room) only(paths map[string]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for path := range r.all {
+		if !paths[path] {
+			r.drop(path)
+		}
+	}
+}
+
+// find counts a recording of an earlier process.
+func (r *room) find(root *os.Root, path string, m Meta) error {
+	r.mu.Lock()
+	_, known := r.all[path]
+	r.mu.Unlock()
+	if known {
+		return nil
+	}
+	files, err := fs.ReadDir(root.FS(), path)
+	if err != nil {
+		return err
+	}
+	total := int64(fileCost)
+	for _, f := range files {
+		info, err := f.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		total += costOf(info.Size())
+	}
+	of := m.holder()
+	of.Tenant, _, _ = strings.Cut(path, "/") // of half a recording nothing else is known
+	r.add(path, of, total)
+	return nil
+}
