@@ -9,6 +9,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/redacted"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -88,6 +89,12 @@ type Tenant struct {
 	ID                 string    `json:"id"`
 	ForbidOperatorMode bool      `json:"forbid_operator_mode" doc:"it may have no sessions with accounts"`
 	CreatedAt          time.Time `json:"created_at"`
+}
+
+// TenantUse is a tenant with what it holds of what all share.
+type TenantUse struct {
+	Tenant
+	Quotas []quota.Use `json:"quotas" nullable:"false"`
 }
 
 // Tenants is the answer to a listing.

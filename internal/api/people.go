@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/agent"
@@ -57,6 +58,8 @@ func (a *API) peopleRoutes() {
 	add(a, route{method: http.MethodGet, path: "/v1/tenants", id: "list-tenants", summary: "List tenants"}, a.tenants)
 	add(a, route{method: http.MethodPost, path: "/v1/tenants", id: "create-tenant", summary: "Make a tenant",
 		status: http.StatusCreated, body: reflect.TypeFor[TenantRequest]()}, a.createTenant)
+	add(a, route{method: http.MethodGet, path: "/v1/tenants/{id}", id: "show-tenant", summary: "Show a tenant, and what it holds of what all share"},
+		a.showTenant)
 	add(a, route{method: http.MethodPatch, path: "/v1/tenants/{id}", id: "set-tenant", summary: "Change what a tenant may",
 		status: http.StatusOK, body: reflect.TypeFor[TenantPolicy]()}, a.setTenant)
 	add(a, route{method: http.MethodPost, path: "/v1/tenants/{id}/disconnect", id: "disconnect-tenant",
@@ -117,6 +120,22 @@ func (a *API) tenants(ctx context.Context, by identity.Principal, _ *nothing) (*
 		out.Tenants[n] = tenantOf(t)
 	}
 	return &answer[Tenants]{out}, nil
+}
+
+func (a *API) showTenant(ctx context.Context, by identity.Principal, in *tenantInput) (*answer[TenantUse], error) {
+	all, err := a.Identity.Tenants(ctx, by)
+	if err != nil {
+		return nil, err
+	}
+	n := slices.IndexFunc(all, func(t identity.Tenant) bool { return t.ID == in.ID })
+	if n < 0 {
+		return nil, problem.New(problem.NotFound, "list them: clawjail tenant ls", "there is no tenant %s", quote(in.ID))
+	}
+	uses, err := a.Status.Quotas(ctx, by, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &answer[TenantUse]{TenantUse{tenantOf(all[n]), uses}}, nil
 }
 
 func (a *API) createTenant(ctx context.Context, by identity.Principal, in *jsonBody) (*answer[Tenant], error) {

@@ -128,6 +128,7 @@ func whatEveryRouteDoes() map[string]expectation {
 
 		"GET /v1/tenants":                  {op: identity.TenantRead, of: ownTenants, status: 200},
 		"POST /v1/tenants":                 {op: identity.TenantCreate, of: nobodys, body: `{"id":"gamma"}`, status: 201},
+		"GET /v1/tenants/{id}":             {op: identity.TenantRead, status: 200},
 		"PATCH /v1/tenants/{id}":           {op: identity.TenantUpdate, of: nobodys, body: `{"forbid_operator_mode":false}`, status: 200},
 		"POST /v1/tenants/{id}/disconnect": {op: identity.TenantDisconnect, of: nobodys, status: 200},
 

@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -29,6 +30,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -134,7 +136,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	must(err)
 	closing(func() error { w.book.Close(); return nil })
 	w.jails = &ownedAgents{authority: w.identity, kept: map[string]jail.KeptStatus{}}
-	doing, err := health.New(health.Options{Sessions: w.sessions, Identity: w.identity, Accounts: w.accounts, Requests: w.book, Now: time.Now, Audit: w.log.Status,
+	doing, err := health.New(health.Options{Divided: config.Default().Quotas, Sessions: w.sessions, Identity: w.identity, Accounts: w.accounts, Requests: w.book, Now: time.Now, Audit: w.log.Status,
 		Machine: func(context.Context) (health.Machine, error) {
 			return health.Machine{Reachable: true, Installation: "abcd"}, nil
 		},
@@ -413,6 +415,10 @@ func (s *ownedSessions) Capture(ctx context.Context, by identity.Principal, id s
 }
 
 func (s *ownedSessions) Status() session.Status { return session.Status{MaxSessions: 7} }
+
+func (*ownedSessions) Held(asks quota.Holder) []quota.Amount {
+	return []quota.Amount{{Kind: quota.Sessions(), Whole: 20, Held: quota.Held{All: 12, Tenant: 9}}, {Kind: quota.Recordings(), Whole: 10 << 30, Held: quota.Held{All: 5 << 30, Tenant: 1 << 30}}}
+}
 
 // rows are the audit rows of an action, as the database has them.
 func (w *world) rows(action string) []audit.Row {

@@ -22,7 +22,7 @@ type healthParts struct {
 
 func newHealth(o serveOptions, host *hostd.Client, r *ring, c certificate, parts healthParts) (*health.Service, error) {
 	out := health.Options{
-		Sessions: parts.sessions, Identity: r.identity, Accounts: parts.accounts, Requests: parts.book, Agents: parts.agents,
+		Sessions: parts.sessions, Identity: r.identity, Accounts: parts.accounts, Requests: parts.book, Agents: parts.agents, Divided: o.config.Quotas,
 		Machine: health.NewWatch(host, o.config.DataDir, o.now, o.log).Look,
 		Audit:   r.log.Status, Checkpoints: hostd.CheckpointsPath(o.config), Database: r.store, DatabaseKind: "postgresql",
 		Gateway: parts.counted.Gateway, GatewayAt: parts.gateway, API: o.config.Listen.String(), Version: o.version, Node: r.node, Log: o.log, Now: o.now,

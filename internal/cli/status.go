@@ -24,7 +24,7 @@ const (
 	// some two seconds.
 	statusLimit, localLimit = 1200 * time.Millisecond, 800 * time.Millisecond
 	// statusWidth and statusAttention bound what is on the screen.
-	statusWidth, statusAttention = 100, 6
+	statusWidth, statusAttention, quotasListed = 100, 6, 3
 )
 
 func newStatusCommand(p *program) *cobra.Command {
@@ -133,6 +133,11 @@ func writeStatus(w io.Writer, s health.Status, now time.Time) error {
 		}
 		line("sessions", fmt.Sprintf("%d open%s", v.Open, most), counts(v.States), warm)
 	}
+	var shares []string
+	for _, u := range s.Quotas[:min(len(s.Quotas), quotasListed)] {
+		shares = append(shares, fmt.Sprintf("%s %s of %s %s", u.Tenant, shareOf(u, u.Held), shareOf(u, u.Most), u.Kind))
+	}
+	line("quotas", append(shares, some(len(s.Quotas)-len(shares), "more"))...)
 	if v := s.Agents; v != nil {
 		line("agents", fmt.Sprint(v.All), counts(v.States))
 	}

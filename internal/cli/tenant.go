@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 func newTenantCommand(p *program) *cobra.Command {
@@ -17,7 +18,7 @@ func newTenantCommand(p *program) *cobra.Command {
 		Long: "A tenant owns agents, accounts and sessions, and sees nothing of other tenants. The tenant default exists from " +
 			"the start. Tenants are made by an admin of all tenants.",
 	})
-	cmd.AddCommand(newTenantList(p), newTenantCreate(p), newTenantSet(p), newTenantDisconnect(p))
+	cmd.AddCommand(newTenantList(p), newTenantShow(p), newTenantCreate(p), newTenantSet(p), newTenantDisconnect(p))
 	return cmd
 }
 
@@ -53,6 +54,49 @@ func tenantRows(tenants []api.Tenant, now time.Time) [][]string {
 		rows = append(rows, []string{t.ID, when(t.CreatedAt, now), operatorMode(t)})
 	}
 	return rows
+}
+
+func newTenantShow(p *program) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show ID",
+		Short: "Show a tenant, and what it holds of what all share",
+		Long: "Shows a tenant, and what it holds of what all tenants share, such as places for sessions. How much one tenant and one agent may " +
+			"hold is in the configuration, in quotas.",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: p.completeFirst(tenantNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			t, err := c.Tenant(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), t)
+			}
+			if err := showTenant(cmd.OutOrStdout(), t.Tenant, false); err != nil {
+				return err
+			}
+			rows := [][]string{{"OF", "HELD", "AT MOST", "ONE AGENT", "IN ALL"}}
+			for _, u := range t.Quotas {
+				rows = append(rows, []string{u.Kind, shareOf(u, u.Held), shareOf(u, u.Most), shareOf(u, u.MostAgent), shareOf(u, u.All)})
+			}
+			return table(cmd.OutOrStdout(), rows)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// shareOf is a number of what is divided between tenants.
+func shareOf(u quota.Use, n int64) string {
+	if u.Unit == "bytes" {
+		return size(n)
+	}
+	return fmt.Sprint(n)
 }
 
 func operatorMode(t api.Tenant) string {

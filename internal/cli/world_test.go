@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -28,6 +29,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -110,7 +112,7 @@ func start(data string) (w *world, end func() error, err error) {
 		return nil, nil, err
 	}
 	w.book, w.log, w.accounts = book, r.log, accounts
-	doing, err := health.New(health.Options{Sessions: w.sessions, Identity: r.identity, Accounts: accounts, Requests: book, Audit: r.log.Status, Checkpoints: kept.path,
+	doing, err := health.New(health.Options{Divided: config.Default().Quotas, Sessions: w.sessions, Identity: r.identity, Accounts: accounts, Requests: book, Audit: r.log.Status, Checkpoints: kept.path,
 		Machine: func(context.Context) (health.Machine, error) { return wellMachine(), nil }, Database: r.store, DatabaseKind: "embedded",
 		DatabaseDir: filepath.Join(data, open.Folder), Gateway: func() (uint64, uint64) { return 1204, 7 }, GatewayAt: "10.213.0.1:3000", API: "127.0.0.1:18780",
 		Version: "v1.2.3", Node: node, Now: time.Now})
@@ -377,6 +379,15 @@ func (s *inMemory) Recorded(context.Context, identity.Principal, string, int) ([
 }
 
 func (s *inMemory) Status() session.Status { return session.Status{} }
+
+// Held says that tenant acme has as many sessions as it may.
+func (*inMemory) Held(asks quota.Holder) []quota.Amount {
+	open := quota.Held{All: 19, Tenant: 3}
+	if asks.Tenant == "acme" {
+		open.Tenant = 16
+	}
+	return []quota.Amount{{Kind: quota.Sessions(), Whole: 20, Held: open}, {Kind: quota.Recordings(), Whole: 10 << 30, Held: quota.Held{All: 5 << 30, Tenant: 1 << 30}}}
+}
 
 // Capture gives a login at example.com to every session.
 func (s *inMemory) Capture(_ context.Context, _ identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error {

@@ -148,6 +148,12 @@ func (c *Client) CreateTenant(ctx context.Context, r api.TenantRequest) (out api
 	return out, err
 }
 
+// Tenant is a tenant with what it holds of what all share.
+func (c *Client) Tenant(ctx context.Context, id string) (out api.TenantUse, err error) {
+	err = c.do(ctx, http.MethodGet, pathOf("tenants", id), nil, nil, &out)
+	return out, err
+}
+
 // SetTenant changes what a tenant may.
 func (c *Client) SetTenant(ctx context.Context, id string, r api.TenantPolicy) (out api.Tenant, err error) {
 	err = c.do(ctx, http.MethodPatch, pathOf("tenants", id), nil, r, &out)

@@ -13,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
 )
 
@@ -87,6 +88,10 @@ func (f *fakeSessions) Get(_ context.Context, by identity.Principal, id string) 
 
 func (f *fakeSessions) Status() session.Status {
 	return session.Status{Sessions: len(f.all), MaxSessions: 20}
+}
+
+func (*fakeSessions) Held(asks quota.Holder) []quota.Amount {
+	return []quota.Amount{{Kind: quota.Sessions(), Whole: 20, Held: quota.Held{All: 12, Tenant: 9}}, {Kind: quota.Recordings(), Whole: 10 << 30, Held: quota.Held{All: 5 << 30, Tenant: 1 << 30}}}
 }
 
 func (f *fakeSessions) Open(_ context.Context, by identity.Principal, r session.Request) (session.Session, error) {

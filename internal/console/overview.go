@@ -10,6 +10,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
 )
 
@@ -90,6 +91,8 @@ func (c *Console) overviewOf(q *request) (overviewData, error) {
 	if q.by.Tenant == "" {
 		out.Status = c.Sessions.Status()
 		out.machine(q)
+	} else if out.Status.MaxSessions, err = c.placesOf(q); err != nil {
+		return out, err
 	}
 	newest := map[string]sessionTile{} // those with a picture, by who opened them
 	names := c.names(q.ctx(), q.by)
@@ -111,6 +114,17 @@ func (c *Console) overviewOf(q *request) (overviewData, error) {
 	out.New = len(sessions) == 0 && len(agents) == 0
 	out.HasTemplate = out.Machine == nil || len(out.Machine.Templates) > 0
 	return out, nil
+}
+
+// placesOf is how many sessions the tenant of who asks may have.
+func (c *Console) placesOf(q *request) (int, error) {
+	uses, err := c.Health.Quotas(q.ctx(), q.by, q.by.Tenant)
+	for _, u := range uses {
+		if u.Kind == quota.Sessions().Name {
+			return int(u.Most), err
+		}
+	}
+	return 0, err
 }
 
 // machine asks how the host is doing. That nobody can say is one of the things that need attention, and no reason to show

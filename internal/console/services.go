@@ -12,6 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
 )
 
@@ -74,5 +75,6 @@ type SignIns interface {
 // Health says how the installation is doing, and what in it needs somebody. *health.Service is one.
 type Health interface {
 	Machine(ctx context.Context) (health.Machine, error)
+	Quotas(ctx context.Context, by identity.Principal, tenants ...string) ([]quota.Use, error)
 	Attention(ctx context.Context, by identity.Principal) ([]health.Attention, error)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 const (
@@ -60,7 +61,8 @@ type changedBy struct {
 // tenantRow is a tenant with what is decided for it.
 type tenantRow struct {
 	identity.Tenant
-	Last changedBy
+	Last   changedBy
+	Quotas []quota.Use // what it holds of what all share
 }
 
 // generalSettings is the first page of the settings.
@@ -120,8 +122,22 @@ func (c *Console) showGeneral(q *request, scope string, f, create *form) error {
 	if q.by.Tenant == "" {
 		data.Scopes = append(data.Scopes, option{Value: everybody, Label: "all tenants", Selected: scope == everybody})
 	}
+	var ids []string
 	for _, t := range tenants {
-		data.Tenants = append(data.Tenants, tenantRow{t, last[t.ID]})
+		ids = append(ids, t.ID)
+	}
+	uses, err := c.Health.Quotas(q.ctx(), q.by, ids...)
+	if err != nil {
+		return err
+	}
+	for _, t := range tenants {
+		row := tenantRow{Tenant: t, Last: last[t.ID]}
+		for _, u := range uses {
+			if u.Tenant == t.ID {
+				row.Quotas = append(row.Quotas, u)
+			}
+		}
+		data.Tenants = append(data.Tenants, row)
 		if q.by.Tenant == "" {
 			data.Scopes = append(data.Scopes, option{Value: t.ID, Label: t.ID, Selected: t.ID == scope})
 		}

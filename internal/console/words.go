@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // words are what templates can say.
 func (c *Console) words() template.FuncMap {
 	return template.FuncMap{
-		"ago": c.ago, "when": c.when, "exact": exact, "stamp": stamp, "bytes": sayBytes, "plural": plural, "short": short, "lower": strings.ToLower,
+		"ago": c.ago, "when": c.when, "exact": exact, "stamp": stamp, "bytes": sayBytes, "holds": holds, "plural": plural, "short": short, "lower": strings.ToLower,
 		"join": strings.Join, "percent": percent, "took": took, "add": func(a, b int) int { return a + b }, "file": c.files.path,
 		"field": newField, "as": as, "must": must, "placeholder": placeholder, "autocomplete": autocomplete, "rows": rows, "of": of, "withid": withID,
 		"list": func(items ...any) []any { return items }, "pair": pair, "state": stateTone, "worded": worded, "taken": taken, "phase": sayPhase,
@@ -173,4 +174,12 @@ func sayPhase(phase string) string {
 		return "It stands for records that were removed because of their age."
 	}
 	return "It happened."
+}
+
+// holds is how much a tenant has of what all share.
+func holds(u quota.Use) string {
+	if u.Unit == "bytes" {
+		return fmt.Sprintf("%s of %s", sayBytes(u.Held), sayBytes(u.Most))
+	}
+	return fmt.Sprintf("%d of %d", u.Held, u.Most)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 const (
@@ -55,6 +56,7 @@ const (
 	VersionsDiffer      = "versions_differ"
 	AuditWaits          = "audit_waits"
 	VaultRotating       = "vault_rotating"
+	QuotaUsedUp         = "quota_used_up"
 	Stray               = "stray"
 	AccountNeedsLogin   = "account_needs_login"
 	AccountExpiring     = "account_expiring"
@@ -100,6 +102,7 @@ type look struct {
 	waiting  *int
 	audit    *AuditStatus
 	database *DatabaseStatus
+	quotas   []quota.Use
 }
 
 func (s *Service) look(ctx context.Context, by identity.Principal) *look {
@@ -113,7 +116,8 @@ func (s *Service) look(ctx context.Context, by identity.Principal) *look {
 		need identity.Operation
 		look func() error
 	}{
-		{"the sessions", identity.SessionList, l.lookSessions}, {"the agents", identity.AgentList, l.lookAgents},
+		{"the sessions", identity.SessionList, l.lookSessions}, {"the quotas", identity.TenantRead, l.lookQuotas},
+		{"the agents", identity.AgentList, l.lookAgents},
 		{"the accounts", identity.CookiesList, l.lookAccounts}, {"the requests for access", identity.AccessList, l.lookRequests},
 		{"the operators", identity.OperatorList, l.lookOperators}, {"the vault", identity.VaultStatus, l.lookVault},
 	} {

@@ -19,10 +19,12 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -34,6 +36,8 @@ const Bound = 5 * time.Second
 type Sessions interface {
 	List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error)
 	Status() session.Status
+	// Held is what is held of what sessions take.
+	Held(asks quota.Holder) []quota.Amount
 }
 
 // Identity knows principals and tenants. *identity.Service is one.
@@ -43,6 +47,7 @@ type Identity interface {
 	TenantTokens(ctx context.Context, by identity.Principal, tenant string) ([]identity.Token, error)
 	Operators(ctx context.Context, by identity.Principal, tenant string) ([]identity.Operator, error)
 	Tenants(ctx context.Context, by identity.Principal) ([]identity.Tenant, error)
+	CountTenants(ctx context.Context, among string) (int, error)
 }
 
 // Accounts are the stored logins. *credential.Service has them.
@@ -68,7 +73,7 @@ type Database interface {
 	Ping(ctx context.Context) error
 }
 
-// Options say what is looked at. Sessions, Identity, Accounts, Requests, Machine and Now are required; the part of what is nil
+// Options say what is looked at. Sessions, Identity, Accounts, Requests, Divided, Machine and Now are required; the part of what is nil
 // or empty is left out.
 type Options struct {
 	Sessions Sessions
@@ -76,6 +81,8 @@ type Options struct {
 	Accounts Accounts
 	Requests Requests
 	Agents   Agents
+	// Divided says how much of what there is one tenant may hold.
+	Divided config.Quotas
 	// Machine is the Look of a [Watch].
 	Machine func(ctx context.Context) (Machine, error)
 	Audit   func() audit.Status
@@ -105,8 +112,8 @@ type Service struct {
 
 // New makes a Service, which takes now for the start of this control plane.
 func New(o Options) (*Service, error) {
-	if o.Sessions == nil || o.Identity == nil || o.Accounts == nil || o.Requests == nil || o.Machine == nil || o.Now == nil {
-		return nil, errors.New("health: sessions, identity, accounts, requests, the machine and a clock are required")
+	if o.Sessions == nil || o.Identity == nil || o.Accounts == nil || o.Requests == nil || o.Machine == nil || o.Now == nil || o.Divided.Tenant <= 0 || o.Divided.Agent <= 0 {
+		return nil, errors.New("health: sessions, identity, accounts, requests, quotas, the machine and a clock are required")
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -138,6 +145,8 @@ type Status struct {
 	Audit    *AuditStatus     `json:"audit,omitempty"`
 	Database *DatabaseStatus  `json:"database,omitempty"`
 	TLS      *CertificateLife `json:"certificate,omitempty"`
+
+	Quotas []quota.Use `json:"quotas,omitempty" doc:"what tenants hold of what all share, fullest first, at most 20"`
 
 	Attention []Attention `json:"attention" nullable:"false" doc:"what needs somebody, worst first"`
 }
@@ -202,7 +211,8 @@ func (s *Service) Status(ctx context.Context, by identity.Principal) (Status, er
 	ctx, cancel := context.WithTimeout(ctx, Bound)
 	defer cancel()
 	look := s.look(ctx, by)
-	out := Status{Version: s.Version, ControlPlane: true, Attention: look.listed(), Sessions: look.sessions, Agents: look.agents, Accounts: look.accounts, Waiting: look.waiting}
+	out := Status{Version: s.Version, ControlPlane: true, Attention: look.listed(), Sessions: look.sessions, Agents: look.agents, Accounts: look.accounts, Waiting: look.waiting,
+		Quotas: look.quotas}
 	out.Level = worst(out.Attention)
 	if by.Tenant != "" {
 		return out, nil
