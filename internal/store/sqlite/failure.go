@@ -40,6 +40,8 @@ func meaning(err error) error {
 		return fmt.Errorf("%w: %w", store.ErrExists, err)
 	case codes.SQLITE_CONSTRAINT_FOREIGNKEY:
 		return fmt.Errorf("%w: %w", store.ErrNotFound, err)
+	case codes.SQLITE_IOERR_SHMSIZE: // the file of shared memory cannot grow
+		return store.Full(err)
 	}
 	switch code(err) & 0xff {
 	case codes.SQLITE_FULL:

@@ -18,6 +18,7 @@ import (
 
 	driver "modernc.org/sqlite"
 
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -28,10 +29,14 @@ const (
 	readers = 4
 	// turn is how long a writer waits for one of another process.
 	turn = 10 * time.Second
+	// autoCheckpoint is after how many pages the WAL is moved into the file: fewer than one piece of the file of shared memory
+	// has room for, which would otherwise grow, too.
+	autoCheckpoint = 4000
 )
 
 // DB is a database. It is a store.Store.
 type DB struct {
+	path        string
 	write, read *sql.DB
 	// walk is for readers that take their time: each has a connection of its own, so that they cannot keep the
 	// others from reading.
@@ -56,7 +61,7 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	}
 	defer func() { err = errors.Join(err, release()) }()
 
-	db := &DB{}
+	db := &DB{path: path}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, db.Close())
@@ -106,7 +111,7 @@ func pool(path string, readOnly bool) (*sql.DB, error) {
 		"_dqs": {"0"},
 		// Temporary tables are no files; the functions of a schema that somebody else wrote are not run. The WAL is
 		// moved into the file every 16 MB instead of 4: the pages of the indexes are written often, and moved once.
-		"_pragma": {"temp_store(MEMORY)", "trusted_schema(0)", "wal_autocheckpoint(4096)"},
+		"_pragma": {"temp_store(MEMORY)", "trusted_schema(0)", fmt.Sprintf("wal_autocheckpoint(%d)", autoCheckpoint)},
 		// What failed is said, and not what failed before.
 		"_error_rc": {"1"},
 	}
@@ -163,9 +168,17 @@ func (db *DB) change(ctx context.Context, what string, f func(ctx context.Contex
 		if undo := tx.Rollback(); undo != nil && !errors.Is(undo, sql.ErrTxDone) {
 			err = errors.Join(err, undo)
 		}
-		return failure(ctx, what, err)
+		return db.fullOr(ctx, failure(ctx, what, err))
 	}
-	return failure(ctx, what, tx.Commit())
+	return db.fullOr(ctx, failure(ctx, what, tx.Commit()))
+}
+
+// fullOr moves the WAL into the file when the disk is full: the next change begins it anew, in the room that it has.
+func (db *DB) fullOr(ctx context.Context, err error) error {
+	if problem.CodeOf(err) == problem.DiskFull {
+		_, _ = db.write.ExecContext(context.WithoutCancel(ctx), moveWAL) // the error that is returned is the first one
+	}
+	return err
 }
 
 // changeOne runs a statement that changes the row that was meant: ErrNotFound when there is none.

@@ -1,0 +1,74 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// moveWAL moves what nobody reads any more from the WAL into the file. It waits for nobody.
+const moveWAL = `PRAGMA wal_checkpoint(PASSIVE)`
+
+const (
+	// reserveChunk is what is written at once: the WAL is moved into the file in between, and does not grow.
+	reserveChunk = 4 << 20
+	// walRoom is what the WAL grows to before it is moved into the file, and some more.
+	walRoom = (autoCheckpoint + 200) * (4096 + 24)
+)
+
+// Reserve sees to it that so many bytes can still be written to the database when the disk is full: pages of its file that
+// nothing is in, and room for its WAL. It takes no more than a quarter of what is free. Called again, it replaces what was used
+// up since, when less than half is left.
+func (db *DB) Reserve(ctx context.Context, bytes int64) error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(db.path, &disk); err != nil {
+		return fmt.Errorf("look at the disk of the database: %w", err)
+	}
+	quarter := int64(disk.Bavail) * int64(disk.Bsize) / 4
+	if quarter >= walRoom {
+		if err := db.reserveWAL(); err != nil {
+			return fmt.Errorf("reserve room for the database: %w", err)
+		}
+	}
+	var free, size int64
+	if err := db.write.QueryRowContext(ctx, `SELECT freelist_count, page_size FROM pragma_freelist_count(), pragma_page_size()`).Scan(&free, &size); err != nil {
+		return failure(ctx, "reserve room for the database", err)
+	}
+	if bytes = min(bytes, quarter); free*size >= bytes/2 {
+		return nil
+	}
+	// The table may be there from a process that was killed. Nobody else sees it.
+	again := func(query string, args ...any) error {
+		return db.change(ctx, "reserve room for the database", func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, query, args...)
+			return err
+		})
+	}
+	err := again(`DROP TABLE IF EXISTS reserve`)
+	if err == nil {
+		err = again(`CREATE TABLE reserve (room BLOB)`)
+	}
+	for left := bytes; left > 0 && err == nil; left -= reserveChunk {
+		err = again(`INSERT INTO reserve VALUES (zeroblob($1))`, min(left, reserveChunk))
+	}
+	if err = errors.Join(err, again(`DROP TABLE IF EXISTS reserve`)); err != nil {
+		return err
+	}
+	// The pages are in the WAL so far. In the file they take room.
+	_, err = db.write.ExecContext(ctx, moveWAL)
+	return failure(ctx, "reserve room for the database", err)
+}
+
+// reserveWAL takes the room of the WAL on the disk. It keeps that until the database is closed: it is never made shorter.
+// The file has no locks of SQLite's, which closing it here would end.
+func (db *DB) reserveWAL() error {
+	f, err := os.OpenFile(db.path+"-wal", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(allocate(f, walRoom), f.Close())
+}
