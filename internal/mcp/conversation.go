@@ -59,8 +59,8 @@ type conversations struct {
 }
 
 type talking struct {
-	owner string
-	used  time.Time
+	owner, tenant string
+	used          time.Time
 	conversation
 }
 
@@ -77,33 +77,51 @@ func keyOf(by identity.Principal) string {
 	return key
 }
 
-// begin makes a conversation. The code is rate_limited when there are too many.
-func (c *conversations) begin(owner string) (string, *conversation, error) {
+// begin makes a conversation of a key of a tenant. When there are too many, one goes that was not used for longest: of the key, or
+// of the tenant that has the most.
+func (c *conversations) begin(owner, tenant string) (string, *conversation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	var of int
-	var oldest string
+	of := 0
+	tenants := map[string]int{}
 	for id, t := range c.all {
-		switch {
-		case now.Sub(t.used) >= conversationIdle:
+		if now.Sub(t.used) >= conversationIdle {
 			delete(c.all, id)
-		case t.owner == owner:
-			if of++; oldest == "" || t.used.Before(c.all[oldest].used) {
-				oldest = id
-			}
+			continue
+		}
+		tenants[t.tenant]++
+		if t.owner == owner {
+			of++
 		}
 	}
 	if of >= maxConversationsOf {
-		delete(c.all, oldest)
+		c.forget(func(t *talking) bool { return t.owner == owner })
 	}
 	if len(c.all) >= maxConversations {
-		return "", nil, problem.New(problem.RateLimited, "try again later", "too many MCP clients are connected")
+		most := tenant
+		for t, n := range tenants {
+			if n > tenants[most] {
+				most = t
+			}
+		}
+		c.forget(func(t *talking) bool { return t.tenant == most })
 	}
 	id := rand.Text()
-	t := &talking{owner: owner, used: now}
+	t := &talking{owner: owner, tenant: tenant, used: now}
 	c.all[id] = t
-	return id, &t.conversation, nil
+	return id, &t.conversation
+}
+
+// forget removes the one of some that was not used for longest. c.mu is held.
+func (c *conversations) forget(some func(*talking) bool) {
+	oldest := ""
+	for id, t := range c.all {
+		if some(t) && (oldest == "" || t.used.Before(c.all[oldest].used)) {
+			oldest = id
+		}
+	}
+	delete(c.all, oldest)
 }
 
 // find returns a conversation, nil when there is none of that key.

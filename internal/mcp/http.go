@@ -63,10 +63,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, inner http.Handle
 			return err
 		}
 		if starts {
-			id, talk, err := s.conversations.begin(key)
-			if err != nil {
-				return err
-			}
+			id, talk := s.conversations.begin(key, by.Tenant)
 			who.talk = talk
 			w.Header().Set(sessionHeader, id)
 		}

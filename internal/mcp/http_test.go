@@ -174,34 +174,31 @@ func TestMCPSessionIsGoodWithItsKeyOnly(t *testing.T) {
 func TestMCPSessionsEndAndAreBounded(t *testing.T) {
 	now := time.Now()
 	c := newConversations(func() time.Time { return now })
-	first, _, err := c.begin("ann")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bobs, _, _ := c.begin("bob")
+	first, _ := c.begin("ann", "acme")
+	bobs, _ := c.begin("bob", "rival")
 	for range maxConversationsOf {
 		now = now.Add(time.Second)
-		if _, _, err := c.begin("ann"); err != nil {
-			t.Fatal(err)
-		}
+		c.begin("ann", "acme")
 	}
 	if c.find(first, "ann") != nil || c.find(bobs, "bob") == nil || len(c.all) != maxConversationsOf+1 {
 		t.Errorf("there are %d", len(c.all))
 	}
-	for n := range maxConversations {
-		if _, _, err = c.begin(strings.Repeat("x", n)); err != nil {
-			break
+	// A tenant with many keys loses its own, and nobody else's.
+	for n := range maxConversations + 10 {
+		now = now.Add(time.Second)
+		if id, _ := c.begin(strings.Repeat("x", n), "acme"); c.find(id, strings.Repeat("x", n)) == nil {
+			t.Fatal("a new one is not there")
 		}
 	}
-	if err == nil || len(c.all) > maxConversations {
-		t.Errorf("there are %d", len(c.all))
+	if len(c.all) != maxConversations || c.find(bobs, "bob") == nil {
+		t.Errorf("there are %d; the other tenant's is there: %v", len(c.all), c.find(bobs, "bob") != nil)
 	}
 	now = now.Add(conversationIdle)
 	if c.find(bobs, "bob") != nil {
 		t.Error("one that nobody used is there")
 	}
-	if _, _, err := c.begin("carl"); err != nil || len(c.all) != 1 {
-		t.Errorf("%d are left, %v", len(c.all), err)
+	if c.begin("carl", "acme"); len(c.all) != 1 {
+		t.Errorf("%d are left", len(c.all))
 	}
 }
 
