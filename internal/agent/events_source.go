@@ -6,6 +6,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/ringlog"
 )
 
@@ -35,6 +36,13 @@ type keptSource struct {
 }
 
 func (k keptSource) read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (ringlog.Chunk, error) {
+	if wait > 0 {
+		leave, err := k.p.wait(ctx, quota.Holder{Tenant: k.agent.Tenant})
+		if err != nil {
+			return ringlog.Chunk{}, err
+		}
+		defer leave()
+	}
 	c, err := k.p.with.Keeper.ReadLog(ctx, jail.LogRequest{Tenant: k.agent.Tenant, Name: k.agent.Name, Stream: stream, Offset: offset, Limit: limit, Wait: wait})
 	return ringlog.Chunk(c), err
 }
@@ -42,6 +50,11 @@ func (k keptSource) read(ctx context.Context, stream jail.Stream, offset int64, 
 func (k keptSource) life(ctx context.Context, after uint64) (life, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+pollWait)
 	defer cancel()
+	leave, err := k.p.wait(ctx, quota.Holder{Tenant: k.agent.Tenant})
+	if err != nil {
+		return life{}, err
+	}
+	defer leave()
 	version, all, err := k.p.with.Keeper.Kept(ctx, after, false)
 	if err != nil {
 		return life{}, err

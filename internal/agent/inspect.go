@@ -11,6 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -157,6 +158,13 @@ func (s *Service) ReadLog(ctx context.Context, by identity.Principal, r jail.Log
 		return jail.LogChunk{}, err
 	}
 	r.Tenant, r.Name = a.Tenant, a.Name
+	if r.Wait > 0 {
+		leave, err := s.wait(ctx, quota.Holder{Tenant: a.Tenant, Agent: agentOf(by)})
+		if err != nil {
+			return jail.LogChunk{}, err
+		}
+		defer leave()
+	}
 	return s.o.Keeper.ReadLog(ctx, r)
 }
 

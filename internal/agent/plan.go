@@ -292,6 +292,9 @@ func (s *Service) check(ctx context.Context, w *world, tasks []*task, source str
 	if len(making) == 0 {
 		return m.Err()
 	}
+	if err := s.checkQuotas(ctx, w, making); err != nil {
+		return errors.Join(m.Err(), err)
+	}
 	all := make([]jail.Kept, len(making))
 	for i, t := range making {
 		all[i] = t.want.kept

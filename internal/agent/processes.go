@@ -17,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/ringlog"
 )
 
@@ -38,6 +39,7 @@ type processes struct {
 	background context.Context // ends when the service does
 	stop       context.CancelFunc
 	tasks      sync.WaitGroup
+	waits      *quota.Gate // of questions to the host daemon that wait for an answer
 
 	mu      sync.Mutex
 	all     map[string]*process
@@ -75,7 +77,7 @@ func (p *processes) open(o Options) error {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	p.with, p.all = o, map[string]*process{}
+	p.with, p.all, p.waits = o, map[string]*process{}, quota.NewGate(quota.LogWaits(), maxWaits, o.Quotas)
 	p.background, p.stop = context.WithCancel(context.Background())
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the folder for what programs print: %w", err)

@@ -43,6 +43,11 @@ type Options struct {
 	GatewayURL string
 	// Servers are the names of the MCP servers that there are.
 	Servers func(ctx context.Context) ([]string, error)
+	// Quotas say how much of what agents share one tenant may hold: of MaxAgents that are kept, and of the Disk of their volumes,
+	// in bytes.
+	Quotas    config.Quotas
+	MaxAgents int
+	Disk      func() (int64, error)
 	// Dir is a folder for what programs print.
 	Dir string
 	Log *slog.Logger
@@ -92,7 +97,7 @@ func (o Options) Validate() error {
 	}{
 		{"keeper", o.Keeper != nil}, {"driver", o.Driver != nil}, {"composed", o.Composed != nil || !o.Docker.Compose}, {"gateway", o.Gateway != nil}, {"identity", o.Identity != nil},
 		{"book", o.Book != nil}, {"store", o.Store != nil}, {"audit", o.Audit != nil}, {"servers", o.Servers != nil},
-		{"dir", o.Dir != ""}, {"now", o.Now != nil}, {"gateway_url", o.GatewayURL != ""},
+		{"dir", o.Dir != ""}, {"now", o.Now != nil}, {"quotas", o.Quotas.Tenant > 0 && o.Quotas.Agent > 0 && o.MaxAgents > 0 && o.Disk != nil}, {"gateway_url", o.GatewayURL != ""},
 	} {
 		if !part.there {
 			m.Add(part.name, "is missing")

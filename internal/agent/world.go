@@ -17,6 +17,7 @@ type world struct {
 	identities map[string]store.Agent
 	declared   map[string]*declaration
 	kept       map[string]jail.KeptStatus
+	everyone   []jail.KeptStatus // of all tenants
 	// rules and settings are those of agents, by their ids. Of rules there are only those that a declaration made.
 	rules    map[string][]egress.Rule
 	settings map[string]egress.Settings
@@ -42,9 +43,10 @@ func (s *Service) read(ctx context.Context, by identity.Principal, tenant string
 	if w.declared, err = s.declarations(ctx, tenant); err != nil {
 		return nil, err
 	}
-	if w.kept, err = s.keptOf(ctx, tenant); err != nil {
+	if w.everyone, err = s.allKept(ctx); err != nil {
 		return nil, err
 	}
+	w.kept = ofTenant(w.everyone, tenant)
 	rules, err := s.o.Book.Rules(ctx, by, tenant)
 	if err != nil {
 		return nil, err
@@ -77,17 +79,27 @@ func (s *Service) surfacesOf(ctx context.Context, by identity.Principal, tenant 
 
 // keptOf are the jails that are kept for a tenant, by the agent's name.
 func (s *Service) keptOf(ctx context.Context, tenant string) (map[string]jail.KeptStatus, error) {
+	all, err := s.allKept(ctx)
+	return ofTenant(all, tenant), err
+}
+
+// allKept are the jails that are kept, of all tenants.
+func (s *Service) allKept(ctx context.Context) ([]jail.KeptStatus, error) {
 	_, all, err := s.o.Keeper.Kept(ctx, 0, false)
 	if err != nil {
 		return nil, fmt.Errorf("ask which jails are kept: %w", err)
 	}
+	return all, nil
+}
+
+func ofTenant(all []jail.KeptStatus, tenant string) map[string]jail.KeptStatus {
 	out := map[string]jail.KeptStatus{}
 	for _, k := range all {
 		if a := k.Spec.Agent; a != nil && a.Tenant == tenant {
 			out[a.Name] = k
 		}
 	}
-	return out, nil
+	return out
 }
 
 // declaredRule says whether a rule is one that a declaration made, and nobody else.

@@ -136,7 +136,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	must(err)
 	closing(func() error { w.book.Close(); return nil })
 	w.jails = &ownedAgents{authority: w.identity, kept: map[string]jail.KeptStatus{}}
-	doing, err := health.New(health.Options{Divided: config.Default().Quotas, Sessions: w.sessions, Identity: w.identity, Accounts: w.accounts, Requests: w.book, Now: time.Now, Audit: w.log.Status,
+	doing, err := health.New(health.Options{Divided: config.Default().Quotas, Held: []quota.Look{quota.Always(w.sessions.Held)}, Sessions: w.sessions, Identity: w.identity, Accounts: w.accounts, Requests: w.book, Now: time.Now, Audit: w.log.Status,
 		Machine: func(context.Context) (health.Machine, error) {
 			return health.Machine{Reachable: true, Installation: "abcd"}, nil
 		},

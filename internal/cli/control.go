@@ -105,7 +105,7 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 	if err != nil {
 		return nil, err
 	}
-	r.identity, err = identity.Open(ctx, identity.Options{Store: r.store, Admin: admin, Now: o.now, Audit: r.recordIdentity, Begin: r.beginIdentity,
+	r.identity, err = identity.Open(ctx, identity.Options{Store: r.store, Admin: admin, Quotas: o.config.Quotas, Now: o.now, Audit: r.recordIdentity, Begin: r.beginIdentity,
 		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
 	if err != nil {
 		return nil, fmt.Errorf("open what is known of operators and agents: %w", err)

@@ -112,7 +112,7 @@ func start(data string) (w *world, end func() error, err error) {
 		return nil, nil, err
 	}
 	w.book, w.log, w.accounts = book, r.log, accounts
-	doing, err := health.New(health.Options{Divided: config.Default().Quotas, Sessions: w.sessions, Identity: r.identity, Accounts: accounts, Requests: book, Audit: r.log.Status, Checkpoints: kept.path,
+	doing, err := health.New(health.Options{Divided: config.Default().Quotas, Held: []quota.Look{quota.Always(w.sessions.Held)}, Sessions: w.sessions, Identity: r.identity, Accounts: accounts, Requests: book, Audit: r.log.Status, Checkpoints: kept.path,
 		Machine: func(context.Context) (health.Machine, error) { return wellMachine(), nil }, Database: r.store, DatabaseKind: "embedded",
 		DatabaseDir: filepath.Join(data, open.Folder), Gateway: func() (uint64, uint64) { return 1204, 7 }, GatewayAt: "10.213.0.1:3000", API: "127.0.0.1:18780",
 		Version: "v1.2.3", Node: node, Now: time.Now})

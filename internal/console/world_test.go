@@ -27,6 +27,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -135,7 +136,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	w.signIns = &fakeSignIns{w: w}
 	w.machine = health.Machine{Reachable: true, Jails: 3, Load: 0.42, Cores: 2, MemoryTotal: 24 << 30, MemoryFree: 20 << 30, DiskTotal: 100 << 30, DiskFree: 60 << 30,
 		Templates: []health.Template{{Name: "browser", Digest: "sha256:abcdef", BuiltAt: time.Now().Add(-time.Hour)}}}
-	doing, err := health.New(health.Options{Divided: config.Default().Quotas, Sessions: w.sessions, Identity: w.identity, Accounts: w.accounts, Requests: w.book, Agents: w.agents, Now: time.Now,
+	doing, err := health.New(health.Options{Divided: config.Default().Quotas, Held: []quota.Look{quota.Always(w.sessions.Held)}, Sessions: w.sessions, Identity: w.identity, Accounts: w.accounts, Requests: w.book, Agents: w.agents, Now: time.Now,
 		Machine: func(context.Context) (health.Machine, error) { return w.machine, w.burning }, Audit: w.log.Status, Database: db, DatabaseKind: "embedded",
 		Log: slog.New(slog.NewTextHandler(w.written, nil))})
 	must(err)

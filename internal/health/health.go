@@ -36,8 +36,6 @@ const Bound = 5 * time.Second
 type Sessions interface {
 	List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error)
 	Status() session.Status
-	// Held is what is held of what sessions take.
-	Held(asks quota.Holder) []quota.Amount
 }
 
 // Identity knows principals and tenants. *identity.Service is one.
@@ -81,8 +79,9 @@ type Options struct {
 	Accounts Accounts
 	Requests Requests
 	Agents   Agents
-	// Divided says how much of what there is one tenant may hold.
+	// Divided says how much of what there is one tenant may hold, and Held how much it does.
 	Divided config.Quotas
+	Held    []quota.Look
 	// Machine is the Look of a [Watch].
 	Machine func(ctx context.Context) (Machine, error)
 	Audit   func() audit.Status

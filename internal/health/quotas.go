@@ -16,6 +16,7 @@ const quotasShown = 20
 // Quotas are what tenants hold of what all share, and may.
 func (s *Service) Quotas(ctx context.Context, by identity.Principal, tenants ...string) (out []quota.Use, err error) {
 	count := 0
+	var looks []func(quota.Holder) []quota.Amount
 	for n, t := range tenants {
 		if err := s.Identity.Authorize(ctx, by, identity.TenantRead, t); err != nil {
 			return nil, err
@@ -24,9 +25,14 @@ func (s *Service) Quotas(ctx context.Context, by identity.Principal, tenants ...
 			if count, err = s.Identity.CountTenants(ctx, t); err != nil {
 				return nil, err
 			}
+			for _, look := range s.Held {
+				looks = append(looks, look(ctx))
+			}
 		}
-		for _, a := range s.Sessions.Held(quota.Holder{Tenant: t}) {
-			out = append(out, quota.UseOf(s.Divided, a, t, count))
+		for _, held := range looks {
+			for _, a := range held(quota.Holder{Tenant: t}) {
+				out = append(out, quota.UseOf(s.Divided, a, t, count))
+			}
 		}
 	}
 	return out, nil

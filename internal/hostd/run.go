@@ -90,8 +90,8 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 				LogBytes: int64(o.Config.Agents.Log)},
 			// Beside the sessions there are agents, the programs that are run for them and the tool servers, and whoever reads
 			// what they print.
-			MaxJails:       2*sessions + agentJails,
-			MaxConnections: 3*sessions + 2*agentJails,
+			MaxJails:       2*sessions + AgentJails,
+			MaxConnections: 3*sessions + 2*AgentJails,
 			EndJails:       o.EndJails,
 		}
 		if o.Substrate.Containers != nil {
@@ -120,8 +120,8 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 	})
 }
 
-// agentJails is how many jails there may be beside those of sessions.
-const agentJails = 512
+// AgentJails is how many jails there may be beside those of sessions.
+const AgentJails = 512
 
 // account is a user of the system.
 type account struct{ uid, gid int }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // Hold registers something that is open for a principal: a connection, a stream, a session. cancel is called once
@@ -13,8 +15,12 @@ import (
 // block. Whoever holds calls release when the thing has ended by itself; release may be called more than once.
 //
 // Hold fails when the key is not good already: it may have been revoked since it was looked at. cancel is not called
-// then.
+// then. It fails as well when as much is open for the tenant, or the agent, as may be.
 func (s *Service) Hold(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
+	leave, err := s.gate.Enter(holderOf(p), int(s.tenants.Load()))
+	if err != nil {
+		return nil, err
+	}
 	// First registered and then looked up, while a revocation is first written and then cuts: whichever comes first,
 	// one of the two sees the other.
 	held := s.connections.hold(p, cancel)
@@ -23,14 +29,29 @@ func (s *Service) Hold(ctx context.Context, p Principal, cancel context.CancelCa
 		err = notGood()
 	}
 	if err != nil {
+		leave()
 		if !s.connections.release(held) {
 			err = errors.Join(err, errCut) // cancel was called, or is being called
 		}
 		return nil, fmt.Errorf("hold a connection: %w", err)
 	}
 	s.connections.expire(p.TokenID, expires)
-	return func() { s.connections.release(held) }, nil
+	return func() {
+		s.connections.release(held)
+		leave()
+	}, nil
 }
+
+func holderOf(p Principal) quota.Holder {
+	h := quota.Holder{Tenant: p.Tenant}
+	if p.Kind == KindAgent {
+		h.Agent = p.ID
+	}
+	return h
+}
+
+// Held is how much is open, for whoever asks.
+func (s *Service) Held(asks quota.Holder) []quota.Amount { return s.gate.Amounts(asks) }
 
 // errCut is what is joined to an error of Hold's when the connection was cut in the same moment.
 var errCut = errors.New("it was cut at the same moment")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -415,6 +416,58 @@ func TestHoldLearnsWhenTheKeyExpires(t *testing.T) {
 	}
 }
 
+// What one agent, and one tenant, keep open leaves room for others, and an admin of all tenants always gets in.
+func TestNobodyKeepsEverythingOpen(t *testing.T) {
+	w := newWorld(t)
+	_, _, bot := w.agent("acme", "bot")
+	_, _, twin := w.agent("acme", "twin")
+	_, _, ann := w.operator("acme", RoleAdmin)
+	_, _, spy := w.agent("rival", "spy")
+	var releases []func()
+	open := func(p Principal, most int) (n int) {
+		for ; n < most; n++ {
+			release, err := w.Hold(t.Context(), p, func(error) {})
+			if err != nil {
+				if problem.CodeOf(err) != problem.RateLimited {
+					t.Fatal(err)
+				}
+				break
+			}
+			releases = append(releases, release)
+		}
+		return n
+	}
+	const tenant = maxOpen * 8 / 10
+	if n := open(bot, maxOpen); n != tenant*8/10 {
+		t.Errorf("an agent keeps %d open", n)
+	}
+	if n := open(twin, 10); n != 10 {
+		t.Errorf("another agent of its tenant keeps %d open", n)
+	}
+	if n := open(ann, maxOpen); n != tenant-tenant*8/10-10 {
+		t.Errorf("people of the tenant keep %d open", n)
+	}
+	if n := open(spy, maxOpen); n != maxOpen-tenant {
+		t.Errorf("another tenant keeps %d open", n)
+	}
+	if n := open(admin, 3); n != 3 {
+		t.Error("an admin of all tenants is kept out")
+	}
+	if held := w.Held(quota.Holder{Tenant: "acme"}); len(held) != 1 || held[0].Held.Tenant != tenant || held[0].Held.All != maxOpen+3 {
+		t.Errorf("%+v", held)
+	}
+	for _, release := range releases {
+		release()
+		release()
+	}
+	if _, err := w.Hold(t.Context(), Principal{Kind: KindAgent, ID: "nobody", Tenant: "acme", TokenID: "tok_x"}, func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
+		t.Error(err)
+	}
+	if held := w.Held(quota.Holder{Tenant: "acme"}); held[0].Held.All != 0 || w.Open() != 0 {
+		t.Errorf("after the end %+v", held)
+	}
+}
+
 func TestCloseEndsNothing(t *testing.T) {
 	w := newWorld(t)
 	_, _, bot := w.agent("acme", "bot")
@@ -433,6 +486,10 @@ type slow struct {
 }
 
 func (s *slow) CreateTenant(context.Context, store.Tenant) error { return store.ErrExists }
+
+func (s *slow) ListTenants(context.Context) ([]store.Tenant, error) {
+	return []store.Tenant{{ID: store.DefaultTenant}}, nil
+}
 
 func (s *slow) Operator(_ context.Context, id string) (store.Operator, error) {
 	if s.asked.Add(1) > 1 { // the first question is Hold's

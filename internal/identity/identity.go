@@ -22,9 +22,12 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -75,7 +78,12 @@ type Options struct {
 	Recheck time.Duration
 	// Brake bounds guessing.
 	Brake Brake
+	// Quotas say how much of what may be open one tenant may have. Default those of a configuration that says nothing.
+	Quotas config.Quotas
 }
+
+// maxOpen is how much may be open for all principals together, an admin of all tenants apart.
+const maxOpen = 2000
 
 // DefaultRecheck is the Recheck when nobody configured another.
 const DefaultRecheck = 5 * time.Second
@@ -104,6 +112,8 @@ type Service struct {
 	o           Options
 	brake       *brake
 	connections *connections
+	gate        *quota.Gate  // of connections
+	tenants     atomic.Int64 // as of the last time that they were counted
 	denied      denied
 
 	stop    context.CancelFunc
@@ -119,11 +129,32 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	if err := o.Store.CreateTenant(ctx, first); err != nil && !errors.Is(err, store.ErrExists) {
 		return nil, fmt.Errorf("make the tenant %s: %w", first.ID, err)
 	}
-	s := &Service{o: o, brake: newBrake(o.Brake, o.Now)}
+	if o.Quotas == (config.Quotas{}) {
+		o.Quotas = config.Default().Quotas
+	}
+	s := &Service{o: o, brake: newBrake(o.Brake, o.Now), gate: quota.NewGate(quota.Connections(), maxOpen, o.Quotas)}
+	if _, err := s.CountTenants(ctx, store.DefaultTenant); err != nil {
+		return nil, err
+	}
 	s.connections = newConnections(o.Now, o.Recheck, s.standing)
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.running.Go(func() { s.connections.run(ctx) })
+	s.running.Go(func() { s.recount(ctx) })
 	return s, nil
+}
+
+// recount counts the tenants that other processes make.
+func (s *Service) recount(ctx context.Context) {
+	again := time.NewTicker(s.o.Recheck)
+	defer again.Stop()
+	for {
+		select {
+		case <-again.C:
+			_, _ = s.CountTenants(ctx, store.DefaultTenant) // a store that does not answer leaves the count as it is
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Close stops watching over connections, and waits until that is done. It cuts none: they belong to those who hold them.

@@ -38,6 +38,7 @@ func (s *Service) CreateTenant(ctx context.Context, by Principal, id string, pol
 	if err != nil {
 		return Tenant{}, fmt.Errorf("create tenant %s: %w", id, err)
 	}
+	s.tenants.Add(1)
 	return t, nil
 }
 
@@ -108,6 +109,7 @@ func (s *Service) CountTenants(ctx context.Context, among string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("count the tenants: %w", err)
 	}
+	s.tenants.Store(int64(len(list)))
 	if !slices.ContainsFunc(list, func(t Tenant) bool { return t.ID == among }) {
 		return 0, noTenant(among)
 	}

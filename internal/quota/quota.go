@@ -7,6 +7,7 @@
 package quota
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/clawjail/clawjail/internal/config"
@@ -19,7 +20,7 @@ type Kind struct {
 	Bytes bool   // it is counted in bytes
 	Code  string // of a refusal
 	Hint  string // what whoever holds too much can do
-	Key   string // where the configuration has the whole
+	Key   string // where the configuration has the whole; empty where it does not
 }
 
 // Sessions are those that are open.
@@ -36,6 +37,26 @@ func ClosingSessions() Kind {
 func Recordings() Kind {
 	return Kind{Name: "recordings", Bytes: true, Code: problem.DiskFull, Key: "quotas.recordings",
 		Hint: "close the session; those for audit are removed after a week"}
+}
+
+// Connections are requests, streams, sessions and programs: whatever is open with a key.
+func Connections() Kind {
+	return Kind{Name: "connections", Code: problem.RateLimited, Hint: "end some of them first"}
+}
+
+// LogWaits are requests that wait until an agent prints something.
+func LogWaits() Kind {
+	return Kind{Name: "followers of logs", Code: problem.RateLimited, Hint: "end some of them first"}
+}
+
+// Agents are those that have a jail kept for them.
+func Agents() Kind {
+	return Kind{Name: "kept agents", Code: problem.PoolExhausted, Hint: "remove some: clawjail agent remove"}
+}
+
+// State is what agents may write to their volumes at /state.
+func State() Kind {
+	return Kind{Name: "state of agents", Bytes: true, Code: problem.DiskFull, Hint: "give agents a smaller limits.state"}
 }
 
 // Holder is who holds something: a tenant, or an agent of it.
@@ -79,12 +100,12 @@ func part(whole int64, percent int) int64 {
 // Check is an error when whoever asks may not hold more.
 func (b Bounds) Check(k Kind, asks Holder, held Held, more int64) error {
 	switch {
-	case held.All+more > b.All:
-		return b.refuse(k, "this installation", held.All, b.All, k.Key)
-	case held.Tenant+more > b.Tenant:
-		return b.refuse(k, "tenant "+asks.Tenant, held.Tenant, b.Tenant, "quotas.tenant")
 	case asks.Agent != "" && held.Agent+more > b.Agent:
 		return b.refuse(k, "this agent", held.Agent, b.Agent, "quotas.agent")
+	case held.Tenant+more > b.Tenant && b.Tenant < b.All:
+		return b.refuse(k, "tenant "+asks.Tenant, held.Tenant, b.Tenant, "quotas.tenant")
+	case held.All+more > b.All:
+		return b.refuse(k, "this installation", held.All, b.All, k.Key)
 	}
 	return nil
 }
@@ -94,7 +115,11 @@ func (b Bounds) refuse(k Kind, who string, held, most int64, key string) error {
 	if most != b.All {
 		text += fmt.Sprintf(", its share of %s", k.Text(b.All))
 	}
-	return problem.New(k.Code, k.Hint+"; or raise "+key+" in the configuration", "%s", text).With("held", held).With("most", most)
+	hint := k.Hint
+	if key != "" {
+		hint += "; or raise " + key + " in the configuration"
+	}
+	return problem.New(k.Code, hint, "%s", text).With("held", held).With("most", most)
 }
 
 // Text is an amount as people read it.
@@ -110,6 +135,14 @@ type Amount struct {
 	Kind  Kind
 	Whole int64
 	Held  Held
+}
+
+// Look looks at what is held, once for all who are asked about.
+type Look func(ctx context.Context) func(asks Holder) []Amount
+
+// Always is a look at what is known at any time.
+func Always(held func(asks Holder) []Amount) Look {
+	return func(context.Context) func(Holder) []Amount { return held }
 }
 
 // Use is how much of a kind a tenant holds, for people and programs to see.

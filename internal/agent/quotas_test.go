@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
+)
+
+// bots is a file of so many agents, each with so much state.
+func bots(prefix string, n int, state string) string {
+	text := "clawbots:\n"
+	for i := range n {
+		text += fmt.Sprintf("- {name: %s%d, command: [/bin/true], limits: {state: %s}}\n", prefix, i, state)
+	}
+	return text
+}
+
+// With ten agents and 100 GiB of disk in all, a tenant has eight of them and 80 GiB, and another one finds the rest.
+func TestATenantsAgentsLeaveRoomForThoseOfOthers(t *testing.T) {
+	l := newLand(t, func(o *Options) { o.MaxAgents = 10 })
+	in := func(tenant string) func(*SyncRequest) { return func(r *SyncRequest) { r.Tenant = tenant } }
+	sync := func(tenant, text string) error { _, err := l.sync(text, in(tenant)); return err }
+	l.must(sync("default", bots("big", 2, "90GiB"))) // while nobody else is there, that is nobody's loss
+	l.operator("acme", identity.RoleAdmin)
+	l.operator("rival", identity.RoleAdmin)
+
+	full := func(what string, err error, code, text string) {
+		t.Helper()
+		if p, _ := problem.As(err); p == nil || p.Code != code || !strings.Contains(p.Message, text) {
+			t.Errorf("%s: %v, want %s and %q", what, err, code, text)
+		}
+	}
+	full("nine agents", sync("acme", bots("a", 9, "1GiB")), problem.PoolExhausted, "its share of 10")
+	if kept, err := l.keptOf(l.ctx, "acme"); err != nil || len(kept) != 0 {
+		t.Errorf("%d agents are made of a file that was refused: %v", len(kept), err)
+	}
+	full("81 GiB", sync("acme", bots("a", 3, "27GiB")), problem.DiskFull, "its share of 102400.0 MiB")
+	l.must(sync("acme", bots("a", 3, "26GiB")))
+	l.must(sync("acme", bots("a", 3, "26GiB"))) // what is there is not counted twice
+	full("more for those that there are", sync("acme", bots("a", 3, "27GiB")), problem.DiskFull, "tenant acme has 79872.0 MiB")
+	l.must(sync("rival", bots("r", 5, "16GiB")))
+	full("one more than there may be", sync("rival", bots("r", 6, "1GiB")), problem.PoolExhausted, "this installation has 10 of 10 kept agents")
+
+	look := l.Held(l.ctx)
+	for tenant, want := range map[string][2]int64{"default": {2, 180 << 30}, "acme": {3, 78 << 30}, "rival": {5, 80 << 30}} {
+		for _, a := range look(quota.Holder{Tenant: tenant}) {
+			if a.Kind.Name == quota.Agents().Name && (a.Held.Tenant != want[0] || a.Held.All != 10) || a.Kind.Name == quota.State().Name && a.Held.Tenant != want[1] {
+				t.Errorf("%s holds %+v, want %v", tenant, a, want)
+			}
+		}
+	}
+}
+
+// The host daemon takes only so many calls that wait. Who follows logs leaves some to the sessions and to other tenants.
+func TestFollowersOfLogsAreBoundByTenantAndAgent(t *testing.T) {
+	l := newLand(t)
+	l.must(func() error { _, err := l.sync(twoBots); return err }())
+	l.operator("acme", identity.RoleAdmin)
+	g := quota.NewGate(quota.LogWaits(), 4, config.Default().Quotas) // 3 of a tenant
+	l.waits = g
+	read := func(wait time.Duration) error {
+		_, err := l.ReadLog(l.ctx, l.admin, jail.LogRequest{Tenant: "default", Name: "dev-bot", Stream: jail.Stdout, Limit: 1, Wait: wait})
+		return err
+	}
+	l.must(read(time.Millisecond))
+	for range 3 {
+		if _, err := g.Enter(quota.Holder{Tenant: "default"}, 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.wantCode("one more that waits", read(time.Millisecond), problem.RateLimited)
+	l.must(read(0)) // what does not wait is not counted
+	if leave, err := l.wait(l.ctx, quota.Holder{Tenant: "acme"}); err != nil {
+		t.Errorf("another tenant: %v", err)
+	} else {
+		leave()
+	}
+	if _, err := l.wait(l.ctx, quota.Holder{Tenant: "nobody"}); problem.CodeOf(err) != problem.NotFound || errors.Is(err, nil) {
+		t.Errorf("a tenant that is not there: %v", err)
+	}
+}
