@@ -22,6 +22,8 @@ const bearer = "Bearer"
 type Identity interface {
 	Authenticate(ctx context.Context, presented string, remote netip.Addr) (identity.Principal, error)
 	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
+	// Enter is Hold for one more request or stream, of which a tenant may have so many.
+	Enter(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 	Authorize(ctx context.Context, p identity.Principal, op identity.Operation, tenant string) error
 
 	Tenants(ctx context.Context, by identity.Principal) ([]identity.Tenant, error)
@@ -79,7 +81,7 @@ func (a *API) identify(ctx context.Context, r *http.Request, cancel context.Canc
 		if err != nil {
 			return identity.Principal{}, nil, err
 		}
-		release, err := a.Identity.Hold(ctx, by, cancel)
+		release, err := a.Identity.Enter(ctx, by, cancel)
 		return by, release, err
 	}
 	by, err := a.Sessions.Redeem(ctx, key)
@@ -87,7 +89,7 @@ func (a *API) identify(ctx context.Context, r *http.Request, cancel context.Canc
 		return identity.Principal{}, nil, err
 	}
 	// It ends with the key of who made it, and by itself.
-	release, err := a.Identity.Hold(ctx, by, cancel)
+	release, err := a.Identity.Enter(ctx, by, cancel)
 	if err != nil || by.ExpiresAt.IsZero() {
 		return by, release, err
 	}

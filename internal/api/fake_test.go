@@ -180,6 +180,10 @@ func (f *fakeIdentity) Authenticate(_ context.Context, presented string, from ne
 	return identity.Principal{}, problem.New(problem.Unauthorized, "send another", "the key is not good")
 }
 
+func (f *fakeIdentity) Enter(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
+	return f.Hold(ctx, p, cancel)
+}
+
 func (f *fakeIdentity) Hold(_ context.Context, _ identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

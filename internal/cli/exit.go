@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
@@ -187,3 +189,12 @@ func countOpened(count func(code string, warm bool, t session.Timing)) func(sess
 
 // egressRecheck is how soon what another control plane on the same database decided is known here.
 const egressRecheck = 2 * time.Second
+
+// connectionsOfAll is how many connections jails may have open: each takes two descriptors, and half of them are for the rest.
+func connectionsOfAll() int {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return gateway.DefaultConnections
+	}
+	return int(min(max(uint64(files.Max)/4, 64), gateway.DefaultConnections))
+}

@@ -4,6 +4,7 @@ import (
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/metrics"
@@ -18,13 +19,14 @@ type healthParts struct {
 	book     *egress.Book
 	agents   *agent.Service
 	counted  *metrics.Metrics
+	exit     *gateway.Gateway
 	gateway  string
 }
 
 func newHealth(o serveOptions, host *hostd.Client, r *ring, c certificate, parts healthParts) (*health.Service, error) {
 	out := health.Options{
 		Sessions: parts.sessions, Identity: r.identity, Accounts: parts.accounts, Requests: parts.book, Agents: parts.agents, Divided: o.config.Quotas,
-		Held:    []quota.Look{quota.Always(parts.sessions.Held), quota.Always(r.identity.Held), parts.agents.Held},
+		Held:    []quota.Look{quota.Always(parts.sessions.Held), quota.Always(r.identity.Held), quota.Always(parts.exit.Held), parts.agents.Held},
 		Machine: health.NewWatch(host, o.config.DataDir, o.now, o.log).Look,
 		Audit:   r.log.Status, Checkpoints: hostd.CheckpointsPath(o.config), Database: r.store, DatabaseKind: "postgresql",
 		Gateway: parts.counted.Gateway, GatewayAt: parts.gateway, API: o.config.Listen.String(), Version: o.version, Node: r.node, Log: o.log, Now: o.now,

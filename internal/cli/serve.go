@@ -164,6 +164,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		Guard: reach.guard, Networks: networks.Now, Logger: o.log, Now: o.now, Limits: gateway.DefaultLimits(), Local: inside, Records: ledger.New(ring.log),
 		Policy: asked.policy, Used: asked.used, Ask: asked.ask, Rates: asked.rates, Keys: ring.identity, Observer: counted, Roots: trusted,
 		Unknown: func(ctx context.Context, addr netip.Addr) bool { return agents.Unknown(ctx, addr) },
+		Quotas:  o.config.Quotas, Connections: connectionsOfAll(), Tenants: ring.identity.Counted,
 	})
 	if err != nil {
 		return err
@@ -221,7 +222,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		signedIn = ring.signin
 	}
 	doing, err := newHealth(o, host, ring, certificate, healthParts{sessions: sessions, accounts: accounts, book: book, agents: agents,
-		counted: counted, gateway: gatewayListener.Addr().String()})
+		counted: counted, exit: exit, gateway: gatewayListener.Addr().String()})
 	if err != nil {
 		return errors.Join(err, end())
 	}

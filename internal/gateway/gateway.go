@@ -40,6 +40,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 )
@@ -89,12 +90,21 @@ type Config struct {
 	// just been started. It admits the address if it is, says whether it is admitted now, and must return soon after its
 	// context ends. Nil refuses at once.
 	Unknown func(ctx context.Context, addr netip.Addr) bool
+	// Quotas and Connections bound the open connections of a tenant and of an agent, and of all callers: see package quota. The
+	// zero values are those of a configuration that says nothing, and [DefaultConnections]. Tenants is how many tenants there
+	// are now; nil is one.
+	Quotas      config.Quotas
+	Connections int
+	Tenants     func() int
 	// Logger gets one line per decision, at its end. Nil discards them.
 	Logger *slog.Logger
 	// Now is the clock; time.Now when nil.
 	Now    func() time.Time
 	Limits Limits
 }
+
+// DefaultConnections is how many connections all callers may have open. Each takes two descriptors, with that to its host.
+const DefaultConnections = 16384
 
 // Limits bound what one caller can hold. All are required.
 type Limits struct {
@@ -168,6 +178,7 @@ type Gateway struct {
 	keys     Keys
 	observer Observer
 	quotas   quotas
+	places   places
 	lives    context.Context // ends with Close
 	end      context.CancelFunc
 	local    http.Handler
@@ -221,6 +232,7 @@ func New(c Config) (*Gateway, error) {
 		log:       c.Logger,
 		now:       c.Now,
 		limits:    c.Limits,
+		places:    newPlaces(c),
 		dial:      dialChecked,
 		buffers:   newBufferPool(),
 		base:      c.Guard.Clone(),

@@ -37,10 +37,9 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // forgotten while the request arrived
 	}
 	defer who.work.Done()
-	if c.tooMany {
+	if c.full != nil {
 		w.Header().Set("Connection", "close")
-		refuse(w, r, problem.New(problem.RateLimited, "Close connections that are not needed, then retry.",
-			"the jail has more than %d open connections", g.limits.ConnectionsPerCaller))
+		refuse(w, r, c.full)
 		return
 	}
 	ctx := r.Context()

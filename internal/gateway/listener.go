@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // maxStrangers bounds the open connections of addresses that are not admitted,
@@ -25,8 +27,8 @@ type conn struct {
 	net.Conn
 	caller   *caller // nil for a stranger; see boundTo
 	remote   netip.AddrPort
-	tooMany  bool   // over the caller's limit: it is told so, and closed
-	tunnel   *inner // set when the connection is plain HTTP inside a tunnel
+	full     *problem.Error // there is one connection too many: it is told so, and closed
+	tunnel   *inner         // set when the connection is plain HTTP inside a tunnel
 	listener *listener
 	once     sync.Once
 	closeErr error
@@ -55,6 +57,7 @@ const (
 	holdsAgent = iota
 	holdsToken
 	holdsContext
+	holdsPlace
 	holds
 )
 
@@ -202,7 +205,14 @@ func (l *listener) welcome(nc net.Conn) *conn {
 			who.remove(c)
 			return nil
 		}
-		c.caller, c.tooMany = who, n > limit
+		if n > limit {
+			c.full = l.gateway.tooMany()
+		}
+		if !l.gateway.place(c, who) {
+			who.remove(c)
+			return nil
+		}
+		c.caller = who
 	} else {
 		if l.strangers >= maxStrangers && l.draining == 0 {
 			return nil

@@ -112,10 +112,16 @@ func (g *Gateway) bind(c *conn) bool {
 		who.remove(c)
 		return false
 	}
+	if !g.place(c, who) {
+		who.remove(c)
+		return false
+	}
 	c.mu.Lock()
 	c.caller = who
 	c.mu.Unlock()
-	c.tooMany = n > limit
+	if n > limit {
+		c.full = g.tooMany()
+	}
 	l.strangers--
 	return true
 }

@@ -26,7 +26,8 @@ type KeepOptions struct {
 	LogBytes int64
 	// Boot names this run of the host. Default what the kernel says.
 	Boot string
-	// MaxStarts and FirstPause are those of keeper.Options.
+	// MaxAgents, MaxStarts and FirstPause are those of keeper.Options. MaxAgents is Options.MaxJails by default.
+	MaxAgents  int
 	MaxStarts  int
 	FirstPause time.Duration
 }
@@ -181,7 +182,7 @@ func (o *Options) openKeeper(m makers, c *console.Console, room func() error) (*
 	k, err := keeper.Open(keeper.Options{
 		Dir: o.Keep.Agents, Maker: m.of, Console: c, Boot: o.Keep.Boot, Log: o.Log, Now: o.Now, Room: room,
 		RemoveMade: o.Parts.RemoveMade,
-		MaxAgents:  o.MaxJails, MaxStarts: o.Keep.MaxStarts, FirstPause: o.Keep.FirstPause,
+		MaxAgents:  cmp.Or(o.Keep.MaxAgents, o.MaxJails), MaxStarts: o.Keep.MaxStarts, FirstPause: o.Keep.FirstPause,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the agents: %w", err)

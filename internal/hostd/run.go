@@ -87,11 +87,11 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 			Templates: dog.templates,
 			Version:   o.Version, Log: o.Log, Now: o.Now, Barrier: o.Barrier, Notify: o.Notify,
 			Keep: KeepOptions{Agents: AgentsDir(o.Config), Logs: LogsDir(o.Config), Consoles: consolesDir(o.Config),
-				LogBytes: int64(o.Config.Agents.Log)},
+				LogBytes: int64(o.Config.Agents.Log), MaxAgents: AgentJails},
 			// Beside the sessions there are agents, the programs that are run for them and the tool servers, and whoever reads
 			// what they print.
-			MaxJails:       2*sessions + AgentJails,
-			MaxConnections: 3*sessions + 2*AgentJails,
+			MaxJails:       2*sessions + AgentJails + otherJails,
+			MaxConnections: 3*sessions + 2*(AgentJails+otherJails),
 			EndJails:       o.EndJails,
 		}
 		if o.Substrate.Containers != nil {
@@ -120,8 +120,12 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 	})
 }
 
-// AgentJails is how many jails there may be beside those of sessions.
-const AgentJails = 512
+// AgentJails is how many jails of agents there may be, and otherJails how many of programs and of tool servers, which the control
+// plane bounds. No kind takes the places of another.
+const (
+	AgentJails = 512
+	otherJails = 256 + 64
+)
 
 // account is a user of the system.
 type account struct{ uid, gid int }

@@ -15,12 +15,8 @@ import (
 // block. Whoever holds calls release when the thing has ended by itself; release may be called more than once.
 //
 // Hold fails when the key is not good already: it may have been revoked since it was looked at. cancel is not called
-// then. It fails as well when as much is open for the tenant, or the agent, as may be.
+// then.
 func (s *Service) Hold(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
-	leave, err := s.gate.Enter(holderOf(p), int(s.tenants.Load()))
-	if err != nil {
-		return nil, err
-	}
 	// First registered and then looked up, while a revocation is first written and then cuts: whichever comes first,
 	// one of the two sees the other.
 	held := s.connections.hold(p, cancel)
@@ -29,15 +25,29 @@ func (s *Service) Hold(ctx context.Context, p Principal, cancel context.CancelCa
 		err = notGood()
 	}
 	if err != nil {
-		leave()
 		if !s.connections.release(held) {
 			err = errors.Join(err, errCut) // cancel was called, or is being called
 		}
 		return nil, fmt.Errorf("hold a connection: %w", err)
 	}
 	s.connections.expire(p.TokenID, expires)
+	return func() { s.connections.release(held) }, nil
+}
+
+// Enter is Hold for a request or a stream, of which a tenant and an agent may have so many open at the same time. The code is
+// rate_limited when it is one too many.
+func (s *Service) Enter(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
+	leave, err := s.gate.Enter(holderOf(p), s.Counted())
+	if err != nil {
+		return nil, err
+	}
+	letGo, err := s.Hold(ctx, p, cancel)
+	if err != nil {
+		leave()
+		return nil, err
+	}
 	return func() {
-		s.connections.release(held)
+		letGo()
 		leave()
 	}, nil
 }

@@ -426,7 +426,7 @@ func TestNobodyKeepsEverythingOpen(t *testing.T) {
 	var releases []func()
 	open := func(p Principal, most int) (n int) {
 		for ; n < most; n++ {
-			release, err := w.Hold(t.Context(), p, func(error) {})
+			release, err := w.Enter(t.Context(), p, func(error) {})
 			if err != nil {
 				if problem.CodeOf(err) != problem.RateLimited {
 					t.Fatal(err)
@@ -460,7 +460,7 @@ func TestNobodyKeepsEverythingOpen(t *testing.T) {
 		release()
 		release()
 	}
-	if _, err := w.Hold(t.Context(), Principal{Kind: KindAgent, ID: "nobody", Tenant: "acme", TokenID: "tok_x"}, func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
+	if _, err := w.Enter(t.Context(), Principal{Kind: KindAgent, ID: "nobody", Tenant: "acme", TokenID: "tok_x"}, func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
 		t.Error(err)
 	}
 	if held := w.Held(quota.Holder{Tenant: "acme"}); held[0].Held.All != 0 || w.Open() != 0 {

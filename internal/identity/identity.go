@@ -78,7 +78,7 @@ type Options struct {
 	Recheck time.Duration
 	// Brake bounds guessing.
 	Brake Brake
-	// Quotas say how much of what may be open one tenant may have. Default those of a configuration that says nothing.
+	// Quotas say how much of what may be open one tenant may have; see [quota.NewGate].
 	Quotas config.Quotas
 }
 
@@ -128,9 +128,6 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	first := store.Tenant{ID: store.DefaultTenant, CreatedAt: store.Microsecond(o.Now())}
 	if err := o.Store.CreateTenant(ctx, first); err != nil && !errors.Is(err, store.ErrExists) {
 		return nil, fmt.Errorf("make the tenant %s: %w", first.ID, err)
-	}
-	if o.Quotas == (config.Quotas{}) {
-		o.Quotas = config.Default().Quotas
 	}
 	s := &Service{o: o, brake: newBrake(o.Brake, o.Now), gate: quota.NewGate(quota.Connections(), maxOpen, o.Quotas)}
 	if _, err := s.CountTenants(ctx, store.DefaultTenant); err != nil {

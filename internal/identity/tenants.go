@@ -116,6 +116,9 @@ func (s *Service) CountTenants(ctx context.Context, among string) (int, error) {
 	return len(list), nil
 }
 
+// Counted is how many tenants there are, as of a moment ago.
+func (s *Service) Counted() int { return int(s.tenants.Load()) }
+
 // OperatorMode says whether a tenant may have sessions with accounts: nil, or forbidden.
 func (s *Service) OperatorMode(ctx context.Context, tenant string) error {
 	t, err := s.tenant(ctx, tenant)

@@ -18,8 +18,11 @@ type Gate struct {
 	sums map[string]int64 // by tenant
 }
 
-// NewGate makes a gate for so many things in all.
+// NewGate makes a gate for so many things in all. Quotas that are zero are those of a configuration that says nothing.
 func NewGate(k Kind, whole int64, q config.Quotas) *Gate {
+	if q == (config.Quotas{}) {
+		q = config.Default().Quotas
+	}
 	return &Gate{kind: k, whole: whole, quotas: q, held: map[Holder]int64{}, sums: map[string]int64{}}
 }
 

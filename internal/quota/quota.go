@@ -39,9 +39,14 @@ func Recordings() Kind {
 		Hint: "close the session; those for audit are removed after a week"}
 }
 
-// Connections are requests, streams, sessions and programs: whatever is open with a key.
+// Connections are requests and streams of the API, of MCP and of the console.
 func Connections() Kind {
-	return Kind{Name: "connections", Code: problem.RateLimited, Hint: "end some of them first"}
+	return Kind{Name: "requests under way", Code: problem.RateLimited, Hint: "end some of them first"}
+}
+
+// WaysOut are the connections of jails to the gateway.
+func WaysOut() Kind {
+	return Kind{Name: "connections to the gateway", Code: problem.RateLimited, Hint: "Close connections that are not needed, then retry"}
 }
 
 // LogWaits are requests that wait until an agent prints something.

@@ -12,14 +12,14 @@ import (
 // watchEvery is how often what is held is compared with the store, in which another process may have ended it.
 const watchEvery = 5 * time.Second
 
-// Hold is [identity.Service.Hold] for a sign-in: cancel is called when the sign-in ends too. What is held counts as use.
+// Hold is [identity.Service.Enter] for a sign-in: cancel is called when the sign-in ends too. What is held counts as use.
 // When Hold fails, cancel may have been called.
 func (s *Service) Hold(ctx context.Context, by identity.Principal, in SignIn, cancel context.CancelCauseFunc) (release func(), err error) {
 	var once sync.Once
 	end := func(cause error) { once.Do(func() { cancel(cause) }) }
 	// First registered and then looked up, while End first writes and then cuts: one of the two sees the other.
 	number := s.held.add(in.ID, end)
-	letGo, err := s.o.Identity.Hold(ctx, by, end)
+	letGo, err := s.o.Identity.Enter(ctx, by, end)
 	if err != nil {
 		s.held.remove(number)
 		return nil, err

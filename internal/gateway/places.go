@@ -1,0 +1,50 @@
+package gateway
+
+import (
+	"cmp"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
+)
+
+// toldPart is which part of all connections, besides, may be of callers that are only told that they have too many.
+const toldPart = 8
+
+// places are the connections that callers have open, and those that are only told that there are too many.
+type places struct {
+	open, told *quota.Gate
+	tenants    func() int
+}
+
+func newPlaces(c Config) places {
+	whole := int64(cmp.Or(c.Connections, DefaultConnections))
+	p := places{open: quota.NewGate(quota.WaysOut(), whole, c.Quotas), told: quota.NewGate(quota.WaysOut(), max(1, whole/toldPart), c.Quotas), tenants: c.Tenants}
+	if p.tenants == nil {
+		p.tenants = func() int { return 1 }
+	}
+	return p
+}
+
+// Held is how many connections are open, for whoever asks.
+func (g *Gateway) Held(asks quota.Holder) []quota.Amount { return g.places.open.Amounts(asks) }
+
+// place counts a connection of a caller until it is closed. One too many is told so; false is for one that there is no room
+// even for that.
+func (g *Gateway) place(c *conn, who *caller) bool {
+	holder := quota.Holder{Tenant: who.Tenant, Agent: cmp.Or(who.Agent, who.Opener)}
+	leave, err := g.places.open.Enter(holder, g.places.tenants())
+	if err != nil {
+		if leave, _ = g.places.told.Enter(holder, g.places.tenants()); leave == nil {
+			return false
+		}
+		c.full, _ = problem.As(err)
+	}
+	c.keep(holdsPlace, leave)
+	return true
+}
+
+// tooMany is what a caller is told that has too many connections by itself.
+func (g *Gateway) tooMany() *problem.Error {
+	return problem.New(problem.RateLimited, "Close connections that are not needed, then retry.",
+		"the jail has more than %d open connections", g.limits.ConnectionsPerCaller)
+}
