@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/clawjail/clawjail/internal/clawbots"
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -141,7 +142,7 @@ func together(a clawbots.Agent, before []clawbots.Agent) ([]clawbots.Agent, erro
 	if err != nil {
 		return nil, fmt.Errorf("write down what is declared: %w", err)
 	}
-	file, err := clawbots.Parse("", text, "/")
+	file, err := clawbots.Parse("", yamldoc.OfJSON(text), "/")
 	if err != nil {
 		var many *problem.Many
 		if errors.As(err, &many) {

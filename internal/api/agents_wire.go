@@ -9,6 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -220,5 +221,6 @@ func (r DeclareRequest) entry(name string) ([]byte, error) {
 		one = map[string]any{}
 	}
 	one["name"] = name
-	return json.Marshal(map[string]any{"clawbots": []any{one}})
+	text, err := json.Marshal(map[string]any{"clawbots": []any{one}})
+	return yamldoc.OfJSON(text), err
 }

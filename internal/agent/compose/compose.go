@@ -19,6 +19,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/provision"
@@ -69,9 +70,8 @@ func (o Options) Validate() error {
 	return bad.Err()
 }
 
-func control(r rune) bool {
-	return r < ' ' || r == 0x7f || r == '\u2028' || r == '\u2029' || r == '\u0085'
-}
+// control says whether a character ends a line, steers something, or is none in YAML.
+func control(r rune) bool { return r < ' ' || yamldoc.Unprintable(r) }
 
 // service is what becomes of one agent.
 type service struct {

@@ -284,7 +284,7 @@ func TestOptionsThatMakeNoSenseAreAllReported(t *testing.T) {
 }
 
 func FuzzQuoted(f *testing.F) {
-	for _, seed := range []string{"", "a", "$HOME", "${X:-y}", "a: b #c", "\"'", "\x00\x7f", "\u0085\u2028\ufeff", "<&>", "\n\t", "é😀", "{a: b}", "yes", "1e3"} {
+	for _, seed := range []string{"", "a", "$HOME", "${X:-y}", "a: b #c", "\"'", "\x00\x7f", "\u0085\u2028\ufeff", "\uffff\ufffe\x9f", "<&>", "\n\t", "é😀", "{a: b}", "yes", "1e3"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"strings"
+
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
 )
 
 // document is a YAML file that is being written. Every text in it is quoted as JSON does it, which is YAML as well.
@@ -57,8 +59,7 @@ func quoted(text string) string {
 	if err := e.Encode(strings.ReplaceAll(text, "$", "$$")); err != nil {
 		return `""` // a string can always be encoded
 	}
-	// DEL and what ends a line in YAML alone are left as they are by JSON.
-	return strings.NewReplacer("\x7f", `\u007f`, "\u0085", `\u0085`, "\ufeff", `\ufeff`).Replace(strings.TrimSuffix(out.String(), "\n"))
+	return string(yamldoc.OfJSON(bytes.TrimSuffix(out.Bytes(), []byte("\n"))))
 }
 
 // shellWord is a text as one word of a shell.
