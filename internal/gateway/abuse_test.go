@@ -330,3 +330,32 @@ func TestRefusalsBeforeTheRateDoNotFillTheAuditLog(t *testing.T) {
 		}
 	}
 }
+
+// A refusal is a record in the audit log. What is refused before anything is decided about it comes out of the same rate.
+func TestRefusalsOfWhatIsNotDecidedAboutAreBoundByTheRate(t *testing.T) {
+	const perMinute = 5
+	for name, request := range map[string]string{
+		"a scheme":         "GET https://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n",
+		"no host":          "GET http://user@example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n",
+		"a method":         "TRACE http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n",
+		"a tunnel nowhere": "CONNECT nowhere HTTP/1.1\r\nHost: nowhere\r\n\r\n",
+		"a denied host":    "GET http://denied.example/ HTTP/1.1\r\nHost: denied.example\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(c *Config) {
+				c.Rates = func(Caller) Rates { r := DefaultRates(); r.Proxy = perMinute; return r }
+			})
+			w.admit(jailA, policy.Only())
+			limited := 0
+			for range 4 * perMinute {
+				resp, body := w.raw(jailA, request)
+				if code, _ := refusal(t, resp, body); code == problem.RateLimited {
+					limited++
+				}
+			}
+			if n := len(w.recorded()); n < perMinute || n > perMinute+1 || limited < 4*perMinute-n {
+				t.Errorf("%d refusals are on record, %d were told to wait", n, limited)
+			}
+		})
+	}
+}

@@ -93,6 +93,7 @@ type exchange struct {
 	tunnel  *tunnel        // of a CONNECT request
 	reused  bool
 	once    bool // what allowed it was for one use, and is gone
+	taken   bool // it has been taken from the rate of its caller
 	status  int
 	failure string // the code of what went wrong with a request that was allowed
 	err     error  // the private half of a refusal; for the log
@@ -118,18 +119,14 @@ func (x *exchange) admit(ctx context.Context, to hostport.Endpoint, path string,
 	x.Host, x.Port = to.Host(), to.Port()
 	proxied := x.Surface == SurfaceForward || x.Surface == SurfaceConnect
 	asks := proxied && x.gateway.ask != nil && x.Agent != ""
-	taken := !proxied // the other surfaces take one for all that they send
 	// Each round has a rule less, or an answer more.
 	for range 4 {
 		decided := x.decideFirst(to, path, schemes)
 		x.Rule, x.Allowed, x.Reported = decided.Rule, decided.Allowed, decided.Reported
 		x.Code, x.Reason, x.Hint = string(decided.Code), decided.Reason, decided.Hint
-		if !taken {
-			// Before anybody is asked: that costs the operator and the database something.
-			if refusal := x.gateway.Take(x.who.Caller, x.Surface); refusal != nil {
-				return refusal
-			}
-			taken = true
+		// Before anybody is asked: that costs the operator and the database something.
+		if refusal := x.take(); refusal != nil {
+			return refusal
 		}
 		if asks && (!decided.Allowed || decided.Reported) && decided.Rule == "" {
 			asks = false
@@ -313,9 +310,22 @@ func (x *exchange) check(actual netip.AddrPort) error {
 	return guard.CheckPublic(actual)
 }
 
+// take takes the request from the rate of its caller, once. The other surfaces take one for all that they send.
+func (x *exchange) take() *problem.Error {
+	if x.taken || x.Surface != SurfaceForward && x.Surface != SurfaceConnect {
+		return nil
+	}
+	x.taken = true
+	return x.gateway.Take(x.who.Caller, x.Surface)
+}
+
 // refused notes why the request ends, records it, and returns the same problem
 // with the details that its reader gets.
 func (x *exchange) refused(_ context.Context, p *problem.Error) *problem.Error {
+	// What is refused before it is decided about counts as well: a refusal is a record in the audit log.
+	if limited := x.take(); limited != nil {
+		p = limited
+	}
 	x.Allowed, x.Reported, x.Code, x.Reason, x.Hint, x.err = false, false, p.Code, p.Message, p.Hint, p.Err
 	switch {
 	case x.record != nil:
