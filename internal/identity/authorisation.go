@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -367,12 +368,19 @@ func (s *Service) AuthorizeWith(ctx context.Context, p Principal, op Operation, 
 }
 
 // Refuse writes a refusal down, if err is one: nil stays nil. It is one of the principal's tenant, whatever tenant was asked for: nobody else's log
-// is for strangers to fill.
+// is for strangers to fill. Who is refused all the time fills nobody's: what is left out is counted.
 func (s *Service) Refuse(ctx context.Context, p Principal, op Operation, target string, err error) error {
 	if err == nil {
 		return nil
 	}
+	write, leftOut := s.refusals.write(p.Actor(), s.o.Now())
+	if !write {
+		return err
+	}
 	e := Event{Action: string(op), Result: resultRefused, Tenant: p.Tenant, Actor: p.Actor(), Target: clip(target), Reason: problem.CodeOf(err)}
+	if leftOut > 0 {
+		e.Facts = map[string]string{"left_out": strconv.Itoa(leftOut)}
+	}
 	if auditErr := s.o.Audit(ctx, e); auditErr != nil {
 		return errors.Join(err, auditErr)
 	}
