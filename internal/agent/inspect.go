@@ -38,6 +38,11 @@ func (s *Service) Get(ctx context.Context, by identity.Principal, tenant, name s
 	if err != nil {
 		return Status{}, err
 	}
+	leave, err := s.wait(ctx, quota.Holder{Tenant: tenant, Agent: agentOf(by)})
+	if err != nil {
+		return Status{}, err
+	}
+	defer leave()
 	all, err := s.statuses(ctx, tenant, agents, name, true)
 	if err != nil {
 		return Status{}, err
@@ -180,6 +185,11 @@ func (s *Service) Type(ctx context.Context, by identity.Principal, tenant, name,
 	if err != nil {
 		return 0, err
 	}
+	leave, err := s.wait(ctx, quota.Holder{Tenant: a.Tenant, Agent: agentOf(by)})
+	if err != nil {
+		return 0, err
+	}
+	defer leave()
 	n := 0
 	err = s.recorded(ctx, by, identity.AgentType, a, audit.Fields{"bytes": len(data)}, func() (err error) {
 		n, err = s.o.Keeper.Type(ctx, a.Tenant, a.Name, data)

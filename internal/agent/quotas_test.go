@@ -59,24 +59,40 @@ func TestATenantsAgentsLeaveRoomForThoseOfOthers(t *testing.T) {
 	}
 }
 
-// The host daemon takes only so many calls that wait. Who follows logs leaves some to the sessions and to other tenants.
-func TestFollowersOfLogsAreBoundByTenantAndAgent(t *testing.T) {
+// The host daemon takes only so many calls that wait. Who waits for agents leaves some to the sessions and to other tenants.
+func TestWhoWaitsForAgentsIsBoundByTenant(t *testing.T) {
 	l := newLand(t)
 	l.must(func() error { _, err := l.sync(twoBots); return err }())
 	l.operator("acme", identity.RoleAdmin)
-	g := quota.NewGate(quota.LogWaits(), 4, config.Default().Quotas) // 3 of a tenant
+	calls := map[string]func() error{
+		"show": func() error { _, err := l.Get(l.ctx, l.admin, "default", "dev-bot"); return err },
+		"type": func() error { _, err := l.Type(l.ctx, l.admin, "default", "dev-bot", "", []byte("x")); return err },
+		"webhook": func() error {
+			_, err := l.Webhook(l.ctx, l.admin, "default", "dev-bot", WebhookCall{Body: []byte("{}")})
+			return err
+		},
+	}
+	g := quota.NewGate(quota.AgentCalls(), 4, config.Default().Quotas) // 3 of a tenant
 	l.waits = g
 	read := func(wait time.Duration) error {
 		_, err := l.ReadLog(l.ctx, l.admin, jail.LogRequest{Tenant: "default", Name: "dev-bot", Stream: jail.Stdout, Limit: 1, Wait: wait})
 		return err
 	}
 	l.must(read(time.Millisecond))
+	for what, call := range calls {
+		if err := call(); problem.CodeOf(err) == problem.RateLimited {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 	for range 3 {
 		if _, err := g.Enter(quota.Holder{Tenant: "default"}, 2); err != nil {
 			t.Fatal(err)
 		}
 	}
 	l.wantCode("one more that waits", read(time.Millisecond), problem.RateLimited)
+	for what, call := range calls {
+		l.wantCode(what, call(), problem.RateLimited)
+	}
 	l.must(read(0)) // what does not wait is not counted
 	if leave, err := l.wait(l.ctx, quota.Holder{Tenant: "acme"}); err != nil {
 		t.Errorf("another tenant: %v", err)

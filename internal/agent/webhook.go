@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 const (
@@ -34,6 +35,11 @@ func (s *Service) Webhook(ctx context.Context, by identity.Principal, tenant, na
 	if len(w.Body) > maxWebhook {
 		return WebhookAnswer{}, problem.New(problem.TooLarge, "send less, or put it into the agent's workspace", "the body has %d bytes, more than %d", len(w.Body), maxWebhook)
 	}
+	leave, err := s.wait(ctx, quota.Holder{Tenant: a.Tenant, Agent: agentOf(by)})
+	if err != nil {
+		return WebhookAnswer{}, err
+	}
+	defer leave()
 	to, err := s.listening(ctx, a)
 	if err != nil {
 		return WebhookAnswer{}, err

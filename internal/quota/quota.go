@@ -49,9 +49,9 @@ func WaysOut() Kind {
 	return Kind{Name: "connections to the gateway", Code: problem.RateLimited, Hint: "Close connections that are not needed, then retry"}
 }
 
-// LogWaits are requests that wait until an agent prints something.
-func LogWaits() Kind {
-	return Kind{Name: "followers of logs", Code: problem.RateLimited, Hint: "end some of them first"}
+// AgentCalls are requests that wait for an agent: until it prints, reads what is typed, answers a webhook, or is measured.
+func AgentCalls() Kind {
+	return Kind{Name: "requests that wait for an agent", Code: problem.RateLimited, Hint: "end some of them first"}
 }
 
 // Agents are those that have a jail kept for them.
