@@ -18,6 +18,7 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -96,6 +97,15 @@ func (a Agent) Key() string {
 		return a.Name
 	}
 	return a.Tenant + "." + a.Name
+}
+
+// TenantOf is the tenant of a [Agent.Key].
+func TenantOf(key string) string {
+	tenant, _, found := strings.Cut(key, ".")
+	if !found {
+		return DefaultTenant
+	}
+	return tenant
 }
 
 // Mount is a folder of the host that a jail sees. The host daemon opens it beneath one of the folders that its own

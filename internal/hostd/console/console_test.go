@@ -426,13 +426,25 @@ func TestKilledOwnerLosesNoLine(t *testing.T) {
 // What agents that are gone have left does not grow without an end.
 func TestLogsOfAgentsAreBounded(t *testing.T) {
 	c := newConsole(t, t.TempDir(), nil)
-	for i := range 4096 {
-		if err := os.Mkdir(filepath.Join(c.Logs, fmt.Sprintf("gone-%d", i)), 0o700); err != nil {
-			t.Fatal(err)
+	leave := func(prefix string, n int) {
+		t.Helper()
+		for i := range n {
+			if err := os.Mkdir(filepath.Join(c.Logs, fmt.Sprintf("%sgone-%d", prefix, i)), 0o700); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+	leave("", 3276)
 	if _, err := c.Writer(bot(), jail.Stdout); problem.CodeOf(err) != problem.PoolExhausted {
-		t.Errorf("one more: %v", err)
+		t.Errorf("one more of the tenant: %v", err)
+	}
+	// What one tenant has left does not keep another from a log.
+	if _, err := c.Writer(jail.Agent{Tenant: "acme", Name: "bot"}, jail.Stdout); err != nil {
+		t.Errorf("one of another tenant: %v", err)
+	}
+	leave("rival.", 4096-3276-1)
+	if _, err := c.Writer(jail.Agent{Tenant: "acme", Name: "two"}, jail.Stdout); problem.CodeOf(err) != problem.PoolExhausted {
+		t.Errorf("one more than there may be: %v", err)
 	}
 	if _, err := os.Lstat(filepath.Join(c.Logs, bot().Key())); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("its folder is left: %v", err)

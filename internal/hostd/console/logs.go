@@ -32,8 +32,11 @@ func (l *logs) close() error {
 	return errors.Join(errs...)
 }
 
-// maxLogs bounds the agents that there are logs of: also those that are gone may have left theirs.
-const maxLogs = 4096
+// maxLogs bounds the agents that there are logs of, and those of one tenant: also those that are gone may have left theirs.
+const (
+	maxLogs         = 4096
+	maxLogsOfTenant = maxLogs * 4 / 5
+)
 
 // The bounds of one read.
 const (
@@ -94,8 +97,15 @@ func (c *Console) makeFolder(dir string) error {
 		var names []string
 		names, err = all.Readdirnames(maxLogs + 1)
 		_ = all.Close() // only read from
-		if err == nil && len(names) > maxLogs {
-			err = problem.New(problem.PoolExhausted, "remove what agents have left: clawjail agent remove", "there are the logs of %d agents, as many as may be kept", maxLogs)
+		tenant, ofTenant := jail.TenantOf(filepath.Base(dir)), 0
+		for _, name := range names {
+			if jail.TenantOf(name) == tenant {
+				ofTenant++
+			}
+		}
+		if err == nil && (len(names) > maxLogs || ofTenant > maxLogsOfTenant) {
+			err = problem.New(problem.PoolExhausted, "remove what agents have left: clawjail agent remove",
+				"there are the logs of as many agents as may be kept: %d, %d of them of tenant %s", maxLogs, maxLogsOfTenant, tenant)
 		}
 	}
 	if err != nil {

@@ -214,8 +214,20 @@ func TestVolumesAreBounded(t *testing.T) {
 	left := func(i int) string {
 		return filepath.Join(h.storage.volumes.Path(), fmt.Sprintf("gone-%d%s", i, volumeSuffix))
 	}
-	for i := range maxVolumes - 1 {
+	for i := range maxVolumesOfTenant - 1 {
 		must(t, os.WriteFile(left(i), nil, 0o600))
+	}
+	// What one tenant has left does not keep another from a volume.
+	full := h.place(t, agentSpec("three"))
+	if err := h.storage.Mount(t.Context(), full); problem.CodeOf(err) != problem.PoolExhausted {
+		t.Errorf("one more of the tenant: %v", err)
+	}
+	h.end(t, full.Name, jail.Process{})
+	other := agentSpec("three")
+	other.Agent.Tenant = "acme"
+	h.end(t, h.placeAgent(t, other).Name, jail.Process{})
+	for i := range maxVolumes - maxVolumesOfTenant - 1 {
+		must(t, os.WriteFile(filepath.Join(h.storage.volumes.Path(), fmt.Sprintf("rival.gone-%d%s", i, volumeSuffix)), nil, 0o600))
 	}
 	h.end(t, h.placeAgent(t, agentSpec("one")).Name, jail.Process{}) // it is there
 	p := h.place(t, agentSpec("two"))

@@ -37,7 +37,8 @@ const (
 	// journaled is the size from which a volume has a journal, which takes 4 MiB of it.
 	journaled = 16 << 20
 	// maxVolumes bounds them: also agents that are gone may have left theirs.
-	maxVolumes = 4096
+	maxVolumes         = 4096
+	maxVolumesOfTenant = maxVolumes * 4 / 5
 )
 
 // volume is the image of an agent's state.
@@ -160,9 +161,19 @@ func (s *Storage) makeVolume(ctx context.Context, name string, size int64, uid i
 	if err != nil {
 		return problem.Wrap(err, problem.ToolMissing, "install e2fsprogs", "volumes for agents need mkfs.ext4")
 	}
-	if some, err := s.volumes.Names(maxVolumes); err != nil || len(some) >= maxVolumes {
-		return errors.Join(err, problem.New(problem.PoolExhausted, "remove what agents have left: clawjail agent remove",
-			"there are %d volumes, as many as may be kept", maxVolumes))
+	some, err := s.volumes.Names(maxVolumes)
+	if err != nil {
+		return err
+	}
+	tenant, ofTenant := jail.TenantOf(strings.TrimSuffix(name, volumeSuffix)), 0
+	for _, other := range some {
+		if jail.TenantOf(strings.TrimSuffix(other, volumeSuffix)) == tenant {
+			ofTenant++
+		}
+	}
+	if len(some) >= maxVolumes || ofTenant >= maxVolumesOfTenant {
+		return problem.New(problem.PoolExhausted, "remove what agents have left: clawjail agent remove",
+			"there are %d volumes, %d of them of tenant %s, and no more than %d and %d may be kept", len(some), ofTenant, tenant, maxVolumes, maxVolumesOfTenant)
 	}
 	fresh := "." + name + volumeFresh
 	if err := errors.Join(s.volumes.Remove(fresh), s.volumes.Create(fresh, nil, 0o600, -1)); err != nil {
