@@ -31,6 +31,11 @@ func (s *Service) Open(ctx context.Context, by identity.Principal, request Reque
 	if err != nil {
 		return Session{}, err
 	}
+	if agentOf(by) != "" {
+		if err := s.configured(p.shape.limits); err != nil {
+			return Session{}, err
+		}
+	}
 	return s.openPlan(ctx, by, p)
 }
 

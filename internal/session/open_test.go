@@ -255,6 +255,37 @@ func TestOpeningFasterThanRemovingIsBounded(t *testing.T) {
 	})
 }
 
+// The memory and the processor of the host are everybody's: an agent may have less of them than the configuration says.
+func TestAnAgentNarrowsLimitsAndWidensNone(t *testing.T) {
+	size := func(n config.Bytes) *config.Bytes { return &n }
+	number := func(n int) *int { return &n }
+	cores := func(n float64) *float64 { return &n }
+	bot := agentIn("default", "bot")
+	for field, wider := range map[string]LimitOverrides{
+		"memory": {Memory: size(config.GiB)}, "cpu": {CPU: cores(2.5)}, "tasks": {Tasks: number(513)}, "disk": {Disk: size(512 * config.MiB)},
+		"shared_memory": {SharedMemory: size(512 * config.MiB)}, "files": {Files: number(8193)},
+	} {
+		inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+			_, err := s.Open(t.Context(), bot, Request{Limits: wider})
+			wantCode(t, err, problem.BadLimit)
+			if err == nil || !strings.Contains(err.Error(), "limits."+field) {
+				t.Errorf("the error does not name %s: %v", field, err)
+			}
+			if w.count("create") != 0 {
+				t.Errorf("%s: a jail was made", field)
+			}
+			mustOpen(t, s, Request{Limits: wider}) // an operator may
+		})
+	}
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		for _, narrower := range []LimitOverrides{{}, {Memory: size(512 * config.MiB), CPU: cores(0.5), Tasks: number(100)}, {Memory: size(768 * config.MiB)}} {
+			if _, err := s.Open(t.Context(), bot, Request{Limits: narrower}); err != nil {
+				t.Errorf("%+v: %v", narrower, err)
+			}
+		}
+	})
+}
+
 func TestRequestsAreValidatedBeforeAnythingIsMade(t *testing.T) {
 	duration := func(d time.Duration) *time.Duration { return &d }
 	number := func(n int) *int { return &n }

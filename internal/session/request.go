@@ -180,6 +180,27 @@ func (p *plan) accounts(r Request, flaws *problem.Many) {
 	}
 }
 
+// configured is an error when limits are wider than those of the configuration, which agents may only narrow: the memory and
+// the processor of the host are everybody's.
+func (s *Service) configured(l jail.Limits) error {
+	var none problem.Many
+	most := s.limits(LimitOverrides{}, &none)
+	flaws := problem.Many{Code: problem.BadLimit}
+	for _, limit := range []struct {
+		field    string
+		is, most int64
+	}{
+		{"memory", l.Memory, most.Memory}, {"cpu", int64(l.MilliCPU), int64(most.MilliCPU)}, {"tasks", int64(l.Tasks), int64(most.Tasks)},
+		{"disk", l.Disk, most.Disk}, {"shared_memory", l.SharedMemory, most.SharedMemory}, {"files", int64(l.Files), int64(most.Files)},
+	} {
+		if limit.is > limit.most {
+			flaws.AddFlaw(problem.Flaw{Field: "limits." + limit.field, Message: "it is wider than the configuration's",
+				Hint: "leave it out; an operator can open a session with wider limits, and raise limits in the configuration"})
+		}
+	}
+	return flaws.Err()
+}
+
 // limits are those of the configuration with what the caller wants instead. They are checked by themselves, so that
 // the message names the field as the caller wrote it.
 func (s *Service) limits(o LimitOverrides, flaws *problem.Many) jail.Limits {
