@@ -37,7 +37,7 @@ type keptSource struct {
 
 func (k keptSource) read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (ringlog.Chunk, error) {
 	if wait > 0 {
-		leave, err := k.p.wait(ctx, quota.Holder{Tenant: k.agent.Tenant})
+		leave, err := k.p.wait(quota.Holder{Tenant: k.agent.Tenant})
 		if err != nil {
 			return ringlog.Chunk{}, err
 		}
@@ -50,7 +50,7 @@ func (k keptSource) read(ctx context.Context, stream jail.Stream, offset int64, 
 func (k keptSource) life(ctx context.Context, after uint64) (life, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+pollWait)
 	defer cancel()
-	leave, err := k.p.wait(ctx, quota.Holder{Tenant: k.agent.Tenant})
+	leave, err := k.p.wait(quota.Holder{Tenant: k.agent.Tenant})
 	if err != nil {
 		return life{}, err
 	}

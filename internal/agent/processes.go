@@ -77,7 +77,8 @@ func (p *processes) open(o Options) error {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	p.with, p.all, p.waits = o, map[string]*process{}, quota.NewGate(quota.AgentCalls(), maxWaits, o.Quotas)
+	p.with, p.all = o, map[string]*process{}
+	p.waits = quota.NewGate(quota.GateOptions{Kind: quota.AgentCalls(), Whole: maxWaits, Quotas: o.Quotas, Tenants: o.Identity.Counted})
 	p.background, p.stop = context.WithCancel(context.Background())
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the folder for what programs print: %w", err)

@@ -14,13 +14,7 @@ import (
 const maxWaits = 256
 
 // wait counts a question to the host daemon that waits for an answer, until leave.
-func (p *processes) wait(ctx context.Context, asks quota.Holder) (leave func(), err error) {
-	tenants, err := p.with.Identity.CountTenants(ctx, asks.Tenant)
-	if err != nil {
-		return nil, err
-	}
-	return p.waits.Enter(asks, tenants)
-}
+func (p *processes) wait(asks quota.Holder) (leave func(), err error) { return p.waits.Enter(asks) }
 
 func agentOf(by identity.Principal) string {
 	if by.Kind == identity.KindAgent {

@@ -87,7 +87,7 @@ func (s surfaces) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func newSurfaces(exit *gateway.Gateway, d decided, keys *ring, used *secretsUsed, o serveOptions) (surfaces, error) {
-	run, err := execute.New(execute.Options{Gateway: exit, Views: d.view, Secrets: keys.vault, Used: used.note, Log: o.log, Now: o.now})
+	run, err := execute.New(execute.Options{Quotas: o.config.Quotas, Tenants: keys.identity.Counted, Gateway: exit, Views: d.view, Secrets: keys.vault, Used: used.note, Log: o.log, Now: o.now})
 	if err != nil {
 		return surfaces{}, err
 	}
@@ -95,7 +95,7 @@ func newSurfaces(exit *gateway.Gateway, d decided, keys *ring, used *secretsUsed
 	if err != nil {
 		return surfaces{}, err
 	}
-	models, err := llm.New(llm.Options{Gateway: exit, Views: d.view, Book: d.book, Secrets: keys.vault, Used: used.note, Log: o.log, Now: o.now})
+	models, err := llm.New(llm.Options{Quotas: o.config.Quotas, Tenants: keys.identity.Counted, Gateway: exit, Views: d.view, Book: d.book, Secrets: keys.vault, Used: used.note, Log: o.log, Now: o.now})
 	if err != nil {
 		return surfaces{}, err
 	}

@@ -16,6 +16,7 @@ import (
 func newToolServers(o serveOptions, host *hostd.Client, keeper toolserver.Keeper, exit *gateway.Gateway, r *ring, proxy string,
 	serversOf func(tenant, agentID string) []string) (*toolserver.Service, error) {
 	return toolserver.New(toolserver.Options{
+		Quotas: o.config.Quotas, Tenants: r.identity.Counted,
 		Driver: host, Keeper: keeper, Gateway: exit, Vault: r.vault, Store: r.store, Identity: r.identity,
 		Audit: func(ctx context.Context, in audit.Intent) (func(audit.Outcome), error) {
 			pending, err := r.log.Begin(ctx, in)

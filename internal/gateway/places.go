@@ -11,18 +11,13 @@ import (
 const toldPart = 8
 
 // places are the connections that callers have open, and those that are only told that there are too many.
-type places struct {
-	open, told *quota.Gate
-	tenants    func() int
-}
+type places struct{ open, told *quota.Gate }
 
 func newPlaces(c Config) places {
-	whole := int64(cmp.Or(c.Connections, DefaultConnections))
-	p := places{open: quota.NewGate(quota.WaysOut(), whole, c.Quotas), told: quota.NewGate(quota.WaysOut(), max(1, whole/toldPart), c.Quotas), tenants: c.Tenants}
-	if p.tenants == nil {
-		p.tenants = func() int { return 1 }
-	}
-	return p
+	o := quota.GateOptions{Kind: quota.WaysOut(), Whole: int64(cmp.Or(c.Connections, DefaultConnections)), Quotas: c.Quotas, Tenants: c.Tenants}
+	open := quota.NewGate(o)
+	o.Whole = max(1, o.Whole/toldPart)
+	return places{open: open, told: quota.NewGate(o)}
 }
 
 // Held is how many connections are open, for whoever asks.
@@ -32,9 +27,9 @@ func (g *Gateway) Held(asks quota.Holder) []quota.Amount { return g.places.open.
 // even for that.
 func (g *Gateway) place(c *conn, who *caller) bool {
 	holder := quota.Holder{Tenant: who.Tenant, Agent: cmp.Or(who.Agent, who.Opener)}
-	leave, err := g.places.open.Enter(holder, g.places.tenants())
+	leave, err := g.places.open.Enter(holder)
 	if err != nil {
-		if leave, _ = g.places.told.Enter(holder, g.places.tenants()); leave == nil {
+		if leave, _ = g.places.told.Enter(holder); leave == nil {
 			return false
 		}
 		c.full, _ = problem.As(err)

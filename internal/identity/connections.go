@@ -37,7 +37,7 @@ func (s *Service) Hold(ctx context.Context, p Principal, cancel context.CancelCa
 // Enter is Hold for a request or a stream, of which a tenant and an agent may have so many open at the same time. The code is
 // rate_limited when it is one too many.
 func (s *Service) Enter(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
-	leave, err := s.gate.Enter(holderOf(p), s.Counted())
+	leave, err := s.gate.Enter(holderOf(p))
 	if err != nil {
 		return nil, err
 	}

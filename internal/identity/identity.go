@@ -130,7 +130,8 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	if err := o.Store.CreateTenant(ctx, first); err != nil && !errors.Is(err, store.ErrExists) {
 		return nil, fmt.Errorf("make the tenant %s: %w", first.ID, err)
 	}
-	s := &Service{o: o, brake: newBrake(o.Brake, o.Now), gate: quota.NewGate(quota.Connections(), maxOpen, o.Quotas)}
+	s := &Service{o: o, brake: newBrake(o.Brake, o.Now)}
+	s.gate = quota.NewGate(quota.GateOptions{Kind: quota.Connections(), Whole: maxOpen, Quotas: o.Quotas, Tenants: s.Counted, Admins: true})
 	if _, err := s.CountTenants(ctx, store.DefaultTenant); err != nil {
 		return nil, err
 	}

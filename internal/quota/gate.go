@@ -8,9 +8,7 @@ import (
 
 // Gate counts who holds things of a kind, and lets nobody hold more than their share. Its methods may be called at the same time.
 type Gate struct {
-	kind   Kind
-	whole  int64
-	quotas config.Quotas
+	o GateOptions
 
 	mu   sync.Mutex
 	all  int64
@@ -18,31 +16,64 @@ type Gate struct {
 	sums map[string]int64 // by tenant
 }
 
-// NewGate makes a gate for so many things in all. Quotas that are zero are those of a configuration that says nothing.
-func NewGate(k Kind, whole int64, q config.Quotas) *Gate {
-	if q == (config.Quotas{}) {
-		q = config.Default().Quotas
-	}
-	return &Gate{kind: k, whole: whole, quotas: q, held: map[Holder]int64{}, sums: map[string]int64{}}
+// GateOptions say what a gate counts, and how much there is.
+type GateOptions struct {
+	Kind  Kind
+	Whole int64
+	// Most of one agent, where that is less than its share. 0 is its share.
+	Agent int64
+	// Quotas that are zero are those of a configuration that says nothing.
+	Quotas config.Quotas
+	// Tenants is how many tenants there are now; nil is one.
+	Tenants func() int
+	// Admins lets who has no tenant, an admin of all of them, hold as much as they want: somebody must be able to end what others
+	// hold.
+	Admins bool
 }
 
-// Enter lets somebody hold one more, until leave, in an installation of so many tenants. An admin of all tenants, whose tenant
-// is empty, is always let in: somebody must be able to end what others hold. leave may be called more than once.
-func (g *Gate) Enter(asks Holder, tenants int) (leave func(), err error) {
+// NewGate makes a gate.
+func NewGate(o GateOptions) *Gate {
+	if o.Quotas == (config.Quotas{}) {
+		o.Quotas = config.Default().Quotas
+	}
+	if o.Tenants == nil {
+		o.Tenants = func() int { return 1 }
+	}
+	return &Gate{o: o, held: map[Holder]int64{}, sums: map[string]int64{}}
+}
+
+// Enter lets somebody hold one more, until leave. leave may be called more than once.
+func (g *Gate) Enter(asks Holder) (leave func(), err error) {
+	if err := g.Take(asks, 1); err != nil {
+		return nil, err
+	}
+	return sync.OnceFunc(func() { g.Give(asks, 1) }), nil
+}
+
+// Take lets somebody hold n more.
+func (g *Gate) Take(asks Holder, n int64) error {
+	tenants := g.o.Tenants()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if asks.Tenant != "" {
+	if asks.Tenant != "" || !g.o.Admins {
+		bounds := Divide(g.o.Quotas, g.o.Whole, tenants)
+		if g.o.Agent > 0 {
+			bounds.Agent = min(bounds.Agent, g.o.Agent)
+		}
 		held := Held{All: g.all, Tenant: g.sums[asks.Tenant], Agent: g.held[asks]}
-		if err := Divide(g.quotas, g.whole, tenants).Check(g.kind, asks, held, 1); err != nil {
-			return nil, err
+		if err := bounds.Check(g.o.Kind, asks, held, n); err != nil {
+			return err
 		}
 	}
-	g.add(asks, 1)
-	return sync.OnceFunc(func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.add(asks, -1)
-	}), nil
+	g.add(asks, n)
+	return nil
+}
+
+// Give takes back what somebody was let hold.
+func (g *Gate) Give(asks Holder, n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.add(asks, -n)
 }
 
 func (g *Gate) add(h Holder, n int64) {
@@ -59,5 +90,5 @@ func (g *Gate) add(h Holder, n int64) {
 func (g *Gate) Amounts(asks Holder) []Amount {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return []Amount{{Kind: g.kind, Whole: g.whole, Held: Held{All: g.all, Tenant: g.sums[asks.Tenant], Agent: g.held[asks]}}}
+	return []Amount{{Kind: g.o.Kind, Whole: g.o.Whole, Held: Held{All: g.all, Tenant: g.sums[asks.Tenant], Agent: g.held[asks]}}}
 }

@@ -8,11 +8,11 @@ import (
 )
 
 func TestAGateLetsNobodyHoldMoreThanTheirShare(t *testing.T) {
-	g := NewGate(Connections(), 10, config.Quotas{Tenant: 80, Agent: 50})
+	g := NewGate(GateOptions{Kind: Connections(), Whole: 10, Admins: true, Quotas: config.Quotas{Tenant: 80, Agent: 50}, Tenants: func() int { return 2 }})
 	var leaves []func()
 	many := func(who Holder) (n int64) {
 		for {
-			leave, err := g.Enter(who, 2)
+			leave, err := g.Enter(who)
 			if err != nil {
 				if problem.CodeOf(err) != problem.RateLimited {
 					t.Errorf("%+v: %v", who, err)
@@ -33,7 +33,7 @@ func TestAGateLetsNobodyHoldMoreThanTheirShare(t *testing.T) {
 			t.Errorf("%+v holds %d, want %d", turn.who, n, turn.want)
 		}
 	}
-	leave, err := g.Enter(Holder{}, 2)
+	leave, err := g.Enter(Holder{})
 	if err != nil {
 		t.Errorf("an admin of all tenants is kept out: %v", err)
 	}
@@ -47,5 +47,25 @@ func TestAGateLetsNobodyHoldMoreThanTheirShare(t *testing.T) {
 	}
 	if a := g.Amounts(Holder{"a", "bot"}); a[0].Held != (Held{}) || len(g.held)+len(g.sums) != 0 {
 		t.Errorf("%+v is held by nobody", a)
+	}
+}
+
+func TestAGateOfBytesIsNarrowerForOneAgent(t *testing.T) {
+	g := NewGate(GateOptions{Kind: Bodies(), Whole: 100, Agent: 30, Tenants: func() int { return 2 }}) // 80 of a tenant
+	for _, turn := range []struct {
+		who  Holder
+		n    int64
+		want bool
+	}{
+		{Holder{"a", "one"}, 31, false}, {Holder{"a", "one"}, 30, true}, {Holder{"a", "two"}, 30, true}, {Holder{"a", "three"}, 21, false},
+		{Holder{"a", "three"}, 20, true}, {Holder{"b", "one"}, 21, false}, {Holder{"b", "one"}, 20, true},
+	} {
+		if err := g.Take(turn.who, turn.n); (err == nil) != turn.want {
+			t.Errorf("%+v takes %d: %v", turn.who, turn.n, err)
+		}
+	}
+	g.Give(Holder{"a", "two"}, 30)
+	if err := g.Take(Holder{"b", "two"}, 30); err != nil {
+		t.Errorf("what was given back: %v", err)
 	}
 }

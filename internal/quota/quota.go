@@ -44,6 +44,17 @@ func Connections() Kind {
 	return Kind{Name: "requests under way", Code: problem.RateLimited, Hint: "end some of them first"}
 }
 
+// Bodies are the bodies of requests and answers that the gateway holds in memory.
+func Bodies() Kind {
+	return Kind{Name: "large requests under way", Bytes: true, Code: problem.RateLimited,
+		Hint: "Wait until the large requests that are under way have ended, or ask for less at once"}
+}
+
+// Servers are MCP servers that run.
+func Servers() Kind {
+	return Kind{Name: "MCP servers", Code: problem.PoolExhausted, Hint: "wait until some have ended by themselves, or lower idle"}
+}
+
 // WaysOut are the connections of jails to the gateway.
 func WaysOut() Kind {
 	return Kind{Name: "connections to the gateway", Code: problem.RateLimited, Hint: "Close connections that are not needed, then retry"}

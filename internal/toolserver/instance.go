@@ -9,6 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // instance is one server of one tenant, whether it runs or not.
@@ -177,7 +178,7 @@ func (i *instance) live(a *attempt, wait time.Duration, actor string) {
 		i.s.o.Log.Warn("an MCP server did not start", "server", i.key.name, "tenant", i.key.tenant, "error", bare(err))
 		return
 	}
-	defer i.s.unreserve()
+	defer r.leave()
 	wanted := i.watch(ctx, r)
 	var why error
 	if !wanted {
@@ -234,12 +235,13 @@ func (i *instance) startUp(ctx context.Context, wait time.Duration, actor string
 			return nil, nil, errClosing()
 		}
 	}
-	if err := i.s.reserve(); err != nil {
+	leave, err := i.s.running.Enter(quota.Holder{Tenant: i.key.tenant})
+	if err != nil {
 		return nil, nil, err
 	}
 	defer func() {
 		if err != nil {
-			i.s.unreserve()
+			leave()
 		}
 	}()
 	end, err := i.s.o.Audit(ctx, audit.Intent{Action: "mcp_server.start", Tenant: i.key.tenant, Actor: actor, Target: i.key.name})
@@ -260,7 +262,7 @@ func (i *instance) startUp(ctx context.Context, wait time.Duration, actor string
 		i.finish(ctx, r)
 		return nil, nil, err
 	}
-	r.took.List = i.s.o.Now().Sub(began)
+	r.took.List, r.leave = i.s.o.Now().Sub(began), leave
 	outcome.Result = audit.OK
 	return r, list, nil
 }

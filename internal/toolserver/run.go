@@ -27,6 +27,7 @@ type run struct {
 	session *sdk.ClientSession
 	stderr  *tail
 	drained chan struct{}
+	leave   func() // the places of the servers that run; of one that an instance has
 	// ended is closed when the connection is gone.
 	ended chan struct{}
 	// settled is closed by its instance when it is known why it has ended; why is nil when that was wanted.

@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -344,10 +345,11 @@ func (s *Service) Test(ctx context.Context, by identity.Principal, tenant, name 
 		return Report{}, errClosing()
 	}
 	defer s.tasks.Done()
-	if err := s.reserve(); err != nil {
+	leave, err := s.running.Enter(quota.Holder{Tenant: tenant})
+	if err != nil {
 		return Report{}, err
 	}
-	defer s.unreserve()
+	defer leave()
 	end, err := s.o.Audit(ctx, audit.Intent{Action: "mcp_server.start", Tenant: tenant, Actor: by.Actor(), Target: name})
 	if err != nil {
 		return Report{}, err

@@ -30,6 +30,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
@@ -91,6 +92,9 @@ type Options struct {
 	Version string
 	Log     *slog.Logger
 	Now     func() time.Time
+	// Quotas and Tenants divide the servers that may run; see [quota.GateOptions].
+	Quotas  config.Quotas
+	Tenants func() int
 }
 
 // Validate reports everything that is missing at once.
@@ -155,7 +159,7 @@ type Service struct {
 	mu        sync.Mutex
 	closed    bool
 	instances map[instanceKey]*instance
-	running   int
+	running   *quota.Gate
 	callers   map[string]int
 	stored    storedServers
 }
@@ -171,7 +175,8 @@ func New(o Options) (*Service, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{o: o, pace: usualPace(), instances: map[instanceKey]*instance{}, callers: map[string]int{}}
+	places := quota.NewGate(quota.GateOptions{Kind: quota.Servers(), Whole: maxRunning, Quotas: o.Quotas, Tenants: o.Tenants})
+	s := &Service{o: o, running: places, pace: usualPace(), instances: map[instanceKey]*instance{}, callers: map[string]int{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -254,21 +259,4 @@ func (s *Service) enter(who string) (leave func(), err error) {
 			delete(s.callers, who)
 		}
 	}, nil
-}
-
-// reserve counts one more running server.
-func (s *Service) reserve() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.running >= maxRunning {
-		return problem.New(problem.PoolExhausted, "wait until some have ended by themselves, or lower idle", "%d MCP servers run already", maxRunning)
-	}
-	s.running++
-	return nil
-}
-
-func (s *Service) unreserve() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.running--
 }

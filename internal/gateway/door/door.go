@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
@@ -50,6 +51,9 @@ type Options struct {
 	Used func(vault.SecretName)
 	Log  *slog.Logger
 	Now  func() time.Time
+	// Quotas and Tenants divide the memory of requests; see [quota.GateOptions].
+	Quotas  config.Quotas
+	Tenants func() int
 }
 
 // Validate reports everything that is missing at once.

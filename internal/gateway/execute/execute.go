@@ -26,6 +26,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // Limits of one request.
@@ -53,7 +54,7 @@ type Handler struct {
 	limit  time.Duration // longestTime, but in tests
 	stream int           // largestStream, but in tests
 
-	room room
+	room *quota.Gate
 
 	mu    sync.Mutex // guards what follows
 	under map[string]int
@@ -65,7 +66,8 @@ func New(o Options) (*Handler, error) {
 		return nil, fmt.Errorf("configure execute: %w", err)
 	}
 	return &Handler{
-		Options: o, limit: longestTime, stream: largestStream, under: make(map[string]int), room: room{agent: make(map[string]int64)},
+		Options: o, limit: longestTime, stream: largestStream, under: make(map[string]int),
+		room:  quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld, Agent: mostHeldByAgent, Quotas: o.Quotas, Tenants: o.Tenants}),
 		views: func(c gateway.Caller) door.View { return o.Views(c) },
 	}, nil
 }
@@ -95,7 +97,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) *problem.Error {
 			"%d requests of this agent are under way", atOnce).With("retry_after", 1)
 	}
 	defer h.end(caller.Agent)
-	held := &share{room: &h.room, agent: caller.Agent}
+	held := &share{room: h.room, of: quota.Holder{Tenant: caller.Tenant, Agent: caller.Agent}}
 	defer held.end()
 	until := h.Now().Add(bodyTimeout)
 	asked, refusal := read(r, held, func() bool { return h.Now().After(until) })

@@ -3,12 +3,13 @@ package execute
 import (
 	"errors"
 	"io"
-	"sync"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// What requests and answers that are under way may hold, in bytes: those of all agents, and those of one. Of a byte that was
-// read there are up to copies at once: it is decoded, and encoded again.
+// What requests and answers that are under way may hold, in bytes: those of all agents, and those of one; a tenant has its share.
+// Of a byte that was read there are up to copies at once: it is decoded, and encoded again.
 const (
 	mostHeld        = 512 << 20
 	mostHeldByAgent = 128 << 20
@@ -19,40 +20,24 @@ const (
 	bodyTimeout = 2 * time.Minute
 )
 
-// room bounds the memory of requests.
-type room struct {
-	mu    sync.Mutex // guards what follows
-	all   int64
-	agent map[string]int64
-}
-
 // share is what one request holds.
 type share struct {
-	room  *room
-	agent string
-	n     int64
+	room *quota.Gate
+	of   quota.Holder
+	n    int64
 }
 
 func (s *share) take(n int64) bool {
-	s.room.mu.Lock()
-	defer s.room.mu.Unlock()
-	if s.room.all+n > mostHeld || s.room.agent[s.agent]+n > mostHeldByAgent {
+	if s.room.Take(s.of, n) != nil {
 		return false
 	}
-	s.room.all += n
-	s.room.agent[s.agent] += n
 	s.n += n
 	return true
 }
 
 // end gives everything back.
 func (s *share) end() {
-	s.room.mu.Lock()
-	defer s.room.mu.Unlock()
-	s.room.all -= s.n
-	if s.room.agent[s.agent] -= s.n; s.room.agent[s.agent] <= 0 {
-		delete(s.room.agent, s.agent)
-	}
+	s.room.Give(s.of, s.n)
 	s.n = 0
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -18,9 +19,7 @@ import (
 func TestBodiesThatDoNotEndHoldABoundedAmount(t *testing.T) {
 	w := newWorld(t, func(http.ResponseWriter, *http.Request) {})
 	held := func() int64 {
-		w.handler.room.mu.Lock()
-		defer w.handler.room.mu.Unlock()
-		return w.handler.room.all
+		return w.handler.room.Amounts(quota.Holder{})[0].Held.All
 	}
 	const large = 9 << 20
 	var group sync.WaitGroup
@@ -68,39 +67,42 @@ func TestBodiesThatDoNotEndHoldABoundedAmount(t *testing.T) {
 	testenv.Eventually(t, 10*time.Second, func() bool { return held() == 0 }, "something is held by nobody")
 }
 
-func TestRoomIsBoundedForOneAndForAll(t *testing.T) {
-	r := room{agent: map[string]int64{}}
+func TestRoomIsBoundedForOneAgentOneTenantAndAll(t *testing.T) {
+	r := quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld, Agent: mostHeldByAgent, Tenants: func() int { return 2 }})
 	var shares []*share
-	for n := range 10 {
-		s := &share{room: &r, agent: string(rune('a' + n))}
+	for n, want := range []bool{true, true, true, false, false} { // 80 % of 512 MiB are three times 128 and some
+		s := &share{room: r, of: quota.Holder{Tenant: "acme", Agent: string(rune('a' + n))}}
 		shares = append(shares, s)
 		if s.take(mostHeldByAgent + 1) {
 			t.Fatal("an agent holds more than it may")
 		}
-		if got, want := s.take(mostHeldByAgent), n < mostHeld/mostHeldByAgent; got != want {
+		if got := s.take(mostHeldByAgent); got != want {
 			t.Errorf("agent %d: %t", n, got)
 		}
 	}
-	for _, s := range shares {
+	other := &share{room: r, of: quota.Holder{Tenant: "rival", Agent: "a"}}
+	if !other.take(mostHeldByAgent) {
+		t.Error("another tenant has no room")
+	}
+	for _, s := range append(shares, other) {
 		s.end()
 		s.end()
 	}
-	if r.all != 0 || len(r.agent) != 0 {
-		t.Errorf("%d bytes of %d agents are left", r.all, len(r.agent))
+	if held := r.Amounts(quota.Holder{})[0].Held.All; held != 0 {
+		t.Errorf("%d bytes are left", held)
 	}
 }
 
 func TestShareReadsWhatThereIs(t *testing.T) {
 	never := func() bool { return false }
 	for _, size := range []int{0, 1, 32<<10 - 1, 32 << 10, 32<<10 + 1, 100_000, 100_001, 300_000} {
-		r := room{agent: map[string]int64{}}
-		s := &share{room: &r, agent: "a"}
+		s := &share{room: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld})}
 		got, err := s.read(strings.NewReader(strings.Repeat("x", size)), 100_000, never)
 		if err != nil || len(got) != min(size, 100_001) || cap(got) > 100_001 || s.n != int64(cap(got))*copies {
 			t.Errorf("%d bytes: %d of %d, %v", size, len(got), s.n, err)
 		}
 	}
-	s := &share{room: &room{agent: map[string]int64{}}, agent: "a"}
+	s := &share{room: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld})}
 	if _, err := s.read(io.LimitReader(neverEnding{}, 1<<30), 1<<20, func() bool { return true }); !errors.Is(err, errTooLate) {
 		t.Error(err)
 	}

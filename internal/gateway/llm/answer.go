@@ -31,12 +31,12 @@ type exchange struct {
 
 // serveModel answers a request that goes to a provider.
 func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint, c gateway.Caller, v view) {
-	body, taken, p := h.readBody(r, c.Agent)
+	body, taken, p := h.readBody(r, holderOf(c))
 	returned := false
 	giveBack := func() {
 		if !returned {
 			returned = true
-			h.held.give(c.Agent, taken)
+			h.held.Give(holderOf(c), taken)
 		}
 	}
 	defer giveBack()

@@ -31,11 +31,13 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -72,6 +74,9 @@ type Options struct {
 	Log  *slog.Logger
 	// Now is the clock, also of the deadlines of connections.
 	Now func() time.Time
+	// Quotas and Tenants divide the memory of bodies; see [quota.GateOptions].
+	Quotas  config.Quotas
+	Tenants func() int
 }
 
 // Validate reports everything that is missing.
@@ -101,7 +106,7 @@ type view interface {
 type Handler struct {
 	Options
 	views func(gateway.Caller) view
-	held  *held
+	held  *quota.Gate
 	lists *lists
 }
 
@@ -116,7 +121,7 @@ func New(o Options) (*Handler, error) {
 		}
 		return nil
 	}
-	return &Handler{Options: o, views: views, held: newHeld(), lists: newLists()}, nil
+	return &Handler{Options: o, views: views, held: newHeld(o), lists: newLists()}, nil
 }
 
 // endpoint is one path that SDKs ask.

@@ -12,6 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -334,8 +335,8 @@ func TestLargeBodiesAreRefused(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 	}
-	if w.held.all != 0 || len(w.held.agent) != 0 {
-		t.Errorf("still held: %+v", w.held)
+	if n := w.heldNow(); n != 0 {
+		t.Errorf("%d bytes are still held", n)
 	}
 	// What just fits is read.
 	body := chatBody("openai-mini")
@@ -361,7 +362,7 @@ func TestBodyThatDripsIsRefused(t *testing.T) {
 		status <- resp.StatusCode
 	}()
 	_, _ = io.WriteString(drip, `{"model":`)
-	testenv.Eventually(t, patience, func() bool { w.held.mu.Lock(); defer w.held.mu.Unlock(); return w.held.all > 0 }, "the body is not read")
+	testenv.Eventually(t, patience, func() bool { return w.heldNow() > 0 }, "the body is not read")
 	w.mu.Lock()
 	w.now = w.now.Add(bodyTimeout + time.Second)
 	w.mu.Unlock()
@@ -373,28 +374,31 @@ func TestBodyThatDripsIsRefused(t *testing.T) {
 }
 
 func TestMemoryOfBodiesIsSharedAndBounded(t *testing.T) {
-	h := newHeld()
-	if !h.take("a", mostHeldByAgent) || h.take("a", 1) {
-		t.Error("one agent may hold more than its share")
+	h := newHeld(Options{Tenants: func() int { return 2 }})
+	of := func(tenant, agent string) quota.Holder { return quota.Holder{Tenant: tenant, Agent: agent} }
+	may := func(want bool, tenant, agent string, n int64) {
+		t.Helper()
+		if err := h.Take(of(tenant, agent), n); (err == nil) != want {
+			t.Errorf("%s of %s takes %d: %v", agent, tenant, n, err)
+		}
 	}
-	for _, agent := range []string{"b", "c", "d", "e"} {
-		h.take(agent, mostHeldByAgent)
-	}
-	if h.all > mostHeld || h.take("f", mostHeldByAgent) {
-		t.Errorf("all agents hold %d", h.all)
-	}
-	h.give("a", mostHeldByAgent)
-	if !h.take("f", mostHeldByAgent) {
-		t.Error("what was given back cannot be taken")
-	}
+	may(true, "acme", "a", mostHeldByAgent)
+	may(false, "acme", "a", 1)
+	may(true, "acme", "b", mostHeldByAgent)
+	may(false, "acme", "c", mostHeldByAgent) // 80 % of 256 MiB are two times 80 and some
+	may(true, "rival", "a", mostHeldByAgent)
+	h.Give(of("acme", "a"), mostHeldByAgent)
+	may(true, "acme", "c", mostHeldByAgent)
 	// A full share is an answer that says when to come again.
 	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
-	w.held.take("agent-1", mostHeldByAgent)
+	if err := w.held.Take(quota.Holder{Tenant: "default", Agent: "agent-1"}, mostHeldByAgent); err != nil {
+		t.Fatal(err)
+	}
 	if got := w.post(pathChat, chatBody("openai-mini")); got.status != http.StatusTooManyRequests || got.header.Get("Retry-After") != "5" || w.reached() != 0 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
-	if w.held.all != mostHeldByAgent {
-		t.Errorf("held %d", w.held.all)
+	if n := w.heldNow(); n != mostHeldByAgent {
+		t.Errorf("held %d", n)
 	}
 }
 
@@ -455,3 +459,5 @@ func TestRoutesAreAnswered(t *testing.T) {
 		}
 	}
 }
+
+func (w *world) heldNow() int64 { return w.held.Amounts(quota.Holder{})[0].Held.All }

@@ -8,14 +8,15 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // ask is what the gateway reads in a request. Everything else is between the agent and the model.
@@ -317,43 +318,21 @@ func spliced(b []byte, from, to int, with string) []byte {
 	return append(out, b[to:]...)
 }
 
-// held bounds the memory of bodies that wait for their provider: those of all agents, and those of one.
-type held struct {
-	mu    sync.Mutex // guards what follows
-	all   int64
-	agent map[string]int64
-}
-
+// The memory of bodies that wait for their provider: of all agents, and of one. A tenant has its share.
 const (
 	mostHeld        = 256 << 20
 	mostHeldByAgent = 80 << 20
 )
 
-func newHeld() *held { return &held{agent: map[string]int64{}} }
-
-func (h *held) take(agent string, n int64) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.all+n > mostHeld || h.agent[agent]+n > mostHeldByAgent {
-		return false
-	}
-	h.all += n
-	h.agent[agent] += n
-	return true
+func newHeld(o Options) *quota.Gate {
+	return quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld, Agent: mostHeldByAgent, Quotas: o.Quotas, Tenants: o.Tenants})
 }
 
-func (h *held) give(agent string, n int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.all -= n
-	if h.agent[agent] -= n; h.agent[agent] <= 0 {
-		delete(h.agent, agent)
-	}
-}
+func holderOf(c gateway.Caller) quota.Holder { return quota.Holder{Tenant: c.Tenant, Agent: c.Agent} }
 
 // readBody reads the whole body: the name of the model may be its last word. It returns how much of the memory for bodies
 // it holds, which the caller gives back, also with an error.
-func (h *Handler) readBody(r *http.Request, agent string) (body []byte, taken int64, p *problem.Error) {
+func (h *Handler) readBody(r *http.Request, by quota.Holder) (body []byte, taken int64, p *problem.Error) {
 	tooLarge := problem.New(problem.TooLarge, "send less at once", "the body of the request has more than %d MB", longestBody>>20)
 	if r.ContentLength > longestBody {
 		return nil, 0, tooLarge
@@ -368,13 +347,13 @@ func (h *Handler) readBody(r *http.Request, agent string) (body []byte, taken in
 		size = min(size, r.ContentLength+1)
 	}
 	grow := func(n int64) bool {
-		if !h.held.take(agent, n) {
+		if h.held.Take(by, n) != nil {
 			return false
 		}
 		taken += n
 		return true
 	}
-	full := problem.New(problem.RateLimited, "wait for the requests that are under way", "too many large requests of this agent are under way").
+	full := problem.New(problem.RateLimited, "wait for the requests that are under way", "too many large requests are under way").
 		With("retry_after", 5)
 	if !grow(size) {
 		return nil, taken, full
