@@ -46,7 +46,7 @@ func (p *people) Authenticate(_ context.Context, presented string, _ netip.Addr)
 	return identity.Principal{Kind: identity.KindAdmin, ID: "admin", Role: identity.RoleAdmin}, nil
 }
 
-func (p *people) Hold(_ context.Context, _ identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
+func (p *people) Enter(_ context.Context, _ identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
 	p.cut.Store(&cancel)
 	return func() {}, nil
 }
