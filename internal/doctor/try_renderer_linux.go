@@ -37,6 +37,9 @@ func (t *trial) tryRenderer(ctx context.Context) (Facts, error) {
 	return t.watchBrowser(ctx, spec)
 }
 
+// lastWords is how long the end of what a browser prints is waited for.
+const lastWords = 2 * time.Second
+
 // watchBrowser starts a browser, waits until it answers, and looks at its renderer.
 func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err error) {
 	life, err := t.lifecycle(ctx)
@@ -49,13 +52,16 @@ func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err 
 	if err != nil {
 		return nil, err
 	}
-	var reading sync.WaitGroup
+	read := make(chan struct{})
 	var words tail
-	reading.Go(func() { _, _ = io.Copy(&words, j.Stdio.Err) }) // ends with the jail
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(&words, j.Stdio.Err) // ends with the jail
+	}()
 	defer func() {
 		err = errors.Join(err, life.Destroy(context.WithoutCancel(ctx), j.Name))
 		j.Stdio.Close()
-		reading.Wait()
+		<-read
 	}()
 	conn, err := cdp.New(j.Stdio.Out, j.Stdio.In, cdp.Options{})
 	if err != nil {
@@ -64,6 +70,11 @@ func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err 
 	defer func() { err = errors.Join(err, ignoreClosed(conn.Close())) }()
 	b, err := browser.Open(ctx, conn)
 	if err != nil {
+		// Its pipe may end before its last words have come. One that goes on says no more.
+		select {
+		case <-read:
+		case <-time.After(lastWords):
+		}
 		reason := words.last()
 		return Facts{"stderr": reason}, problem.Wrap(err, problem.JailFailed, sandboxHint(reason), "the browser did not answer")
 	}
