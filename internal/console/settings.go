@@ -133,7 +133,7 @@ func (c *Console) showGeneral(q *request, scope string, f, create *form) error {
 	for _, t := range tenants {
 		row := tenantRow{Tenant: t, Last: last[t.ID]}
 		for _, u := range uses {
-			if u.Tenant == t.ID {
+			if u.Tenant == t.ID && u.Held > 0 {
 				row.Quotas = append(row.Quotas, u)
 			}
 		}
