@@ -34,7 +34,7 @@ func (s *Service) Held(ctx context.Context) func(asks quota.Holder) []quota.Amou
 		}
 		agents, state := heldBy(asks.Tenant, all)
 		out = append(out, quota.Amount{Kind: quota.Agents(), Whole: int64(s.o.MaxAgents), Held: agents})
-		if diskErr == nil {
+		if diskErr == nil && s.o.Identity.Counted() > 1 { // else nothing of it is refused
 			out = append(out, quota.Amount{Kind: quota.State(), Whole: disk, Held: state})
 		}
 		return out
