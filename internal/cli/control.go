@@ -30,12 +30,11 @@ const (
 	// reapedEvery is how often the host daemon is asked what it has reaped, tidyEvery how often what is too old goes.
 	reapedEvery = 5 * time.Second
 	tidyEvery   = time.Hour
-	// reserveBytes is what the database can still write when others have filled its disk. A little of it is taken at the start,
-	// the rest a while later, and what was used up is replaced.
-	reserveBytes   = 64 << 20
-	reserveAtStart = 4 << 20
-	reserveLater   = time.Minute
-	reserveEvery   = 10 * time.Minute
+	// reserveBytes is what the database can still write when others have filled its disk. It is taken a while after the start,
+	// and what was used up is replaced.
+	reserveBytes = 64 << 20
+	reserveFirst = time.Minute
+	reserveEvery = 10 * time.Minute
 	// issuer stands in grants. Their keys tell installations apart.
 	issuer = "clawjail"
 	// system is who does what nobody asked for.
@@ -230,14 +229,13 @@ func (r *ring) verify(checkpoints string) func(context.Context) (audit.Report, e
 
 // tidy removes what is too old, and records what the host daemon has reaped by itself, until ctx ends.
 func (r *ring) tidy(ctx context.Context, host *hostd.Client, now func() time.Time, log *slog.Logger) {
-	reaping, old, reserving := time.NewTicker(reapedEvery), time.NewTicker(tidyEvery), time.NewTimer(reserveLater)
+	reaping, old, reserving := time.NewTicker(reapedEvery), time.NewTicker(tidyEvery), time.NewTimer(reserveFirst)
 	defer reaping.Stop()
 	defer old.Stop()
 	defer reserving.Stop()
 	var seen reaped
 	seen.ask(ctx, host, r.log, log)
 	r.removeOld(ctx, now(), log)
-	r.reserve(ctx, reserveAtStart, log)
 	for {
 		select {
 		case <-reaping.C:
@@ -245,7 +243,7 @@ func (r *ring) tidy(ctx context.Context, host *hostd.Client, now func() time.Tim
 		case <-old.C:
 			r.removeOld(ctx, now(), log)
 		case <-reserving.C:
-			r.reserve(ctx, reserveBytes, log)
+			r.reserve(ctx, log)
 			reserving.Reset(reserveEvery)
 		case <-ctx.Done():
 			return
@@ -254,14 +252,14 @@ func (r *ring) tidy(ctx context.Context, host *hostd.Client, now func() time.Tim
 }
 
 // reserve keeps room for an embedded database, and with it for the audit log, on a disk that others fill.
-func (r *ring) reserve(ctx context.Context, bytes int64, log *slog.Logger) {
+func (r *ring) reserve(ctx context.Context, log *slog.Logger) {
 	db, embedded := r.store.(interface {
 		Reserve(ctx context.Context, bytes int64) error
 	})
 	if !embedded {
 		return
 	}
-	if err := db.Reserve(ctx, bytes); err != nil && ctx.Err() == nil {
+	if err := db.Reserve(ctx, reserveBytes); err != nil && ctx.Err() == nil {
 		log.Warn("reserve room on the disk for the database", "error", err)
 	}
 }
