@@ -38,7 +38,7 @@ func (s *Service) Get(ctx context.Context, by identity.Principal, tenant, name s
 	if err != nil {
 		return Status{}, err
 	}
-	leave, err := s.wait(quota.Holder{Tenant: tenant, Agent: agentOf(by)})
+	leave, err := s.wait(quota.Holder{Tenant: tenant, Agent: by.AgentID()})
 	if err != nil {
 		return Status{}, err
 	}
@@ -164,7 +164,7 @@ func (s *Service) ReadLog(ctx context.Context, by identity.Principal, r jail.Log
 	}
 	r.Tenant, r.Name = a.Tenant, a.Name
 	if r.Wait > 0 {
-		leave, err := s.wait(quota.Holder{Tenant: a.Tenant, Agent: agentOf(by)})
+		leave, err := s.wait(quota.Holder{Tenant: a.Tenant, Agent: by.AgentID()})
 		if err != nil {
 			return jail.LogChunk{}, err
 		}
@@ -185,7 +185,7 @@ func (s *Service) Type(ctx context.Context, by identity.Principal, tenant, name,
 	if err != nil {
 		return 0, err
 	}
-	leave, err := s.wait(quota.Holder{Tenant: a.Tenant, Agent: agentOf(by)})
+	leave, err := s.wait(quota.Holder{Tenant: a.Tenant, Agent: by.AgentID()})
 	if err != nil {
 		return 0, err
 	}

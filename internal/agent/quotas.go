@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/quota"
 )
@@ -15,13 +14,6 @@ const maxWaits = 256
 
 // wait counts a question to the host daemon that waits for an answer, until leave.
 func (p *processes) wait(asks quota.Holder) (leave func(), err error) { return p.waits.Enter(asks) }
-
-func agentOf(by identity.Principal) string {
-	if by.Kind == identity.KindAgent {
-		return by.ID
-	}
-	return ""
-}
 
 // Held looks at what is held of what agents share, once for all who ask. What nobody can say is left out.
 func (s *Service) Held(ctx context.Context) func(asks quota.Holder) []quota.Amount {

@@ -35,7 +35,7 @@ func (s *Service) Webhook(ctx context.Context, by identity.Principal, tenant, na
 	if len(w.Body) > maxWebhook {
 		return WebhookAnswer{}, problem.New(problem.TooLarge, "send less, or put it into the agent's workspace", "the body has %d bytes, more than %d", len(w.Body), maxWebhook)
 	}
-	leave, err := s.wait(quota.Holder{Tenant: a.Tenant, Agent: agentOf(by)})
+	leave, err := s.wait(quota.Holder{Tenant: a.Tenant, Agent: by.AgentID()})
 	if err != nil {
 		return WebhookAnswer{}, err
 	}

@@ -199,17 +199,7 @@ func (l *listener) welcome(nc net.Conn) *conn {
 		return nil
 	}
 	if who := l.gateway.callers[remote.Addr()]; who != nil {
-		n := who.add(c)
-		limit := l.gateway.limits.ConnectionsPerCaller
-		if n == 0 || n > 2*limit {
-			who.remove(c)
-			return nil
-		}
-		if n > limit {
-			c.full = l.gateway.tooMany()
-		}
 		if !l.gateway.place(c, who) {
-			who.remove(c)
 			return nil
 		}
 		c.caller = who

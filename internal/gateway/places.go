@@ -23,9 +23,22 @@ func newPlaces(c Config) places {
 // Held is how many connections are open, for whoever asks.
 func (g *Gateway) Held(asks quota.Holder) []quota.Amount { return g.places.open.Amounts(asks) }
 
-// place counts a connection of a caller until it is closed. One too many is told so; false is for one that there is no room
-// even for that.
+// place takes a connection into its caller's books, and counts it until it is closed. One too many is told so. False is for
+// one that there is no room even for that, or whose caller has been forgotten; nothing is left of it in the books.
 func (g *Gateway) place(c *conn, who *caller) bool {
+	n, limit := who.add(c), g.limits.ConnectionsPerCaller
+	if n > limit {
+		c.full = problem.New(problem.RateLimited, "Close connections that are not needed, then retry.", "the jail has more than %d open connections", limit)
+	}
+	if n == 0 || n > 2*limit || !g.count(c, who) {
+		who.remove(c)
+		return false
+	}
+	return true
+}
+
+// count counts a connection among those of its tenant and its agent until it is closed.
+func (g *Gateway) count(c *conn, who *caller) bool {
 	holder := quota.Holder{Tenant: who.Tenant, Agent: cmp.Or(who.Agent, who.Opener)}
 	leave, err := g.places.open.Enter(holder)
 	if err != nil {
@@ -36,10 +49,4 @@ func (g *Gateway) place(c *conn, who *caller) bool {
 	}
 	c.keep(holdsPlace, leave)
 	return true
-}
-
-// tooMany is what a caller is told that has too many connections by itself.
-func (g *Gateway) tooMany() *problem.Error {
-	return problem.New(problem.RateLimited, "Close connections that are not needed, then retry.",
-		"the jail has more than %d open connections", g.limits.ConnectionsPerCaller)
 }

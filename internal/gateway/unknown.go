@@ -106,22 +106,12 @@ func (g *Gateway) bind(c *conn) bool {
 	if _, open := l.conns[c]; !open || l.closed || who == nil || c.caller != nil {
 		return false
 	}
-	n := who.add(c)
-	limit := g.limits.ConnectionsPerCaller
-	if n == 0 || n > 2*limit {
-		who.remove(c)
-		return false
-	}
 	if !g.place(c, who) {
-		who.remove(c)
 		return false
 	}
 	c.mu.Lock()
 	c.caller = who
 	c.mu.Unlock()
-	if n > limit {
-		c.full = g.tooMany()
-	}
 	l.strangers--
 	return true
 }

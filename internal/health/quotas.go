@@ -15,21 +15,21 @@ const quotasShown = 20
 
 // Quotas are what tenants hold of what all share, and may.
 func (s *Service) Quotas(ctx context.Context, by identity.Principal, tenants ...string) (out []quota.Use, err error) {
-	count := 0
-	var looks []func(quota.Holder) []quota.Amount
-	for n, t := range tenants {
+	for _, t := range tenants {
 		if err := s.Identity.Authorize(ctx, by, identity.TenantRead, t); err != nil {
 			return nil, err
 		}
-		if n == 0 {
-			if count, err = s.Identity.CountTenants(ctx, t); err != nil {
-				return nil, err
-			}
-			for _, look := range s.Held {
-				looks = append(looks, look(ctx))
-			}
-		}
-		for _, held := range looks {
+	}
+	if len(tenants) == 0 {
+		return nil, nil
+	}
+	count, err := s.Identity.CountTenants(ctx, tenants[0])
+	if err != nil {
+		return nil, err
+	}
+	for _, look := range s.Held {
+		held := look(ctx)
+		for _, t := range tenants {
 			for _, a := range held(quota.Holder{Tenant: t}) {
 				out = append(out, quota.UseOf(s.Divided, a, t, count))
 			}

@@ -37,7 +37,7 @@ func (s *Service) Hold(ctx context.Context, p Principal, cancel context.CancelCa
 // Enter is Hold for a request or a stream, of which a tenant and an agent may have so many open at the same time. The code is
 // rate_limited when it is one too many.
 func (s *Service) Enter(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
-	leave, err := s.gate.Enter(holderOf(p))
+	leave, err := s.gate.Enter(quota.Holder{Tenant: p.Tenant, Agent: p.AgentID()})
 	if err != nil {
 		return nil, err
 	}
@@ -50,14 +50,6 @@ func (s *Service) Enter(ctx context.Context, p Principal, cancel context.CancelC
 		letGo()
 		leave()
 	}, nil
-}
-
-func holderOf(p Principal) quota.Holder {
-	h := quota.Holder{Tenant: p.Tenant}
-	if p.Kind == KindAgent {
-		h.Agent = p.ID
-	}
-	return h
 }
 
 // Held is how much is open, for whoever asks.

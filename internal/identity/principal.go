@@ -61,6 +61,14 @@ type Principal struct {
 	SessionToken string
 }
 
+// AgentID is the id of the agent that a principal is; empty when it is none.
+func (p Principal) AgentID() string {
+	if p.Kind == KindAgent {
+		return p.ID
+	}
+	return ""
+}
+
 // Within is the principal with a token for one session.
 func (p Principal) Within(session string, scope Scope, expires time.Time) Principal {
 	p.Session, p.Scope = session, scope

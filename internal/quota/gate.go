@@ -20,7 +20,7 @@ type Gate struct {
 type GateOptions struct {
 	Kind  Kind
 	Whole int64
-	// Most of one agent, where that is less than its share. 0 is its share.
+	// Agent is the most of one agent, where that is less than its share. 0 is its share.
 	Agent int64
 	// Quotas that are zero are those of a configuration that says nothing.
 	Quotas config.Quotas

@@ -69,7 +69,7 @@ func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
 	fields := audit.Fields{"mode": r.plan.mode, "access": string(r.plan.access), "browser": string(r.plan.shape.build)}
 	if r.plan.mode == ModeClean {
 		r.policy = s.Policy
-		if agentOf(r.by) != "" {
+		if r.by.AgentID() != "" {
 			r.policy.Advice = egress.Advice(r.by.Name)
 		}
 		return s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionOpen), "", fields))

@@ -19,17 +19,9 @@ type Authority interface {
 	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 }
 
-// agentOf is the id of the agent that a principal is; empty when it is none.
-func agentOf(by identity.Principal) string {
-	if by.Kind == identity.KindAgent {
-		return by.ID
-	}
-	return ""
-}
-
 // object is a session as the authority sees it.
 func (r *session) object() identity.Object {
-	return identity.Object{Tenant: r.plan.tenant, Agent: agentOf(r.by), Session: r.id}
+	return identity.Object{Tenant: r.plan.tenant, Agent: r.by.AgentID(), Session: r.id}
 }
 
 // permitted returns a session that a principal may do something with. Of one that is not theirs they are told what they
@@ -39,7 +31,7 @@ func (s *Service) permitted(ctx context.Context, by identity.Principal, op ident
 	r := s.find(id)
 	s.mu.Unlock()
 	// Nobody may learn from the difference between "may not" and "is not" that it exists.
-	object := identity.Object{Tenant: by.TenantOr(""), Agent: agentOf(by), Session: id}
+	object := identity.Object{Tenant: by.TenantOr(""), Agent: by.AgentID(), Session: id}
 	if r != nil {
 		object = r.object()
 	}

@@ -24,14 +24,14 @@ func (s *Service) Open(ctx context.Context, by identity.Principal, request Reque
 	if request.CredentialMode == ModeOperator {
 		op = identity.SessionOpenOperator
 	}
-	if err := s.Authority.AuthorizeWith(ctx, by, op, identity.Object{Tenant: request.Tenant, Agent: agentOf(by)}); err != nil {
+	if err := s.Authority.AuthorizeWith(ctx, by, op, identity.Object{Tenant: request.Tenant, Agent: by.AgentID()}); err != nil {
 		return Session{}, err
 	}
 	p, err := s.plan(request)
 	if err != nil {
 		return Session{}, err
 	}
-	if agentOf(by) != "" {
+	if by.AgentID() != "" {
 		if err := s.configured(p.shape.limits); err != nil {
 			return Session{}, err
 		}
@@ -118,7 +118,7 @@ func (s *Service) enter(by identity.Principal, p plan, abort context.CancelCause
 		return nil, err
 	}
 	bounds := quota.Divide(s.Quotas, int64(s.Sessions.Max), p.tenants)
-	asks := quota.Holder{Tenant: p.tenant, Agent: agentOf(by)}
+	asks := quota.Holder{Tenant: p.tenant, Agent: by.AgentID()}
 	open, closing := s.count(asks)
 	if err := bounds.Check(quota.Sessions(), asks, open, 1); err != nil {
 		return nil, err
@@ -131,9 +131,9 @@ func (s *Service) enter(by identity.Principal, p plan, abort context.CancelCause
 	r := &session{
 		id: "s_" + strings.ToLower(rand.Text()[:16]), by: by, plan: p, created: s.Now(), state: StateOpening, abort: abort,
 		stop: make(chan struct{}), settled: make(chan struct{}), gone: make(chan struct{}), attached: map[*attachment]struct{}{},
-		touched: agentOf(by) != "", unhold: func() {}, lives: map[*Live]struct{}{}, turn: newTurn(),
+		touched: by.AgentID() != "", unhold: func() {}, lives: map[*Live]struct{}{}, turn: newTurn(),
 		// An agent with DevTools clients is trusted with nothing that was there before them either.
-		scripted: agentOf(by) != "" && p.access == grant.AccessCDP,
+		scripted: by.AgentID() != "" && p.access == grant.AccessCDP,
 	}
 	r.life, r.die = context.WithCancel(context.Background())
 	if p.mode == ModeRefresh {
@@ -223,7 +223,7 @@ func (s *Service) admit(r *session, i *instance) error {
 	if err := s.Gateway.Forget(i.addr()); err != nil {
 		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
 	}
-	err := s.Gateway.Admit(i.addr(), Caller{Jail: i.name(), Session: r.id, Tenant: r.plan.tenant, Opener: agentOf(r.by),
+	err := s.Gateway.Admit(i.addr(), Caller{Jail: i.name(), Session: r.id, Tenant: r.plan.tenant, Opener: r.by.AgentID(),
 		Actor: r.by.Actor(), Policy: r.policy, Confined: r.plan.mode == ModeOperator})
 	if err != nil {
 		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)

@@ -28,7 +28,7 @@ func (s *Service) startTape(r *session) error {
 	if r.plan.record == RecordOff {
 		return nil
 	}
-	tape, err := s.shelf.Start(recording.Meta{Session: r.id, Tenant: r.plan.tenant, Agent: agentOf(r.by), OpenedBy: r.by.Actor(), Label: r.plan.label,
+	tape, err := s.shelf.Start(recording.Meta{Session: r.id, Tenant: r.plan.tenant, Agent: r.by.AgentID(), OpenedBy: r.by.Actor(), Label: r.plan.label,
 		Mode: r.plan.mode, Browser: string(r.plan.shape.build), Kind: recording.Kind(r.plan.record), Created: r.created}, r.plan.tenants)
 	if err != nil {
 		return fmt.Errorf("record the session: %w", err)
@@ -142,7 +142,7 @@ func shotsOf(tape *recording.Tape) []Shot {
 // for audit. The code is not_found when there is nothing.
 func (s *Service) WriteRecording(ctx context.Context, by identity.Principal, id string, w io.Writer) error {
 	meta, err := s.shelf.Find(id)
-	object := identity.Object{Tenant: by.TenantOr(""), Agent: agentOf(by), Session: id}
+	object := identity.Object{Tenant: by.TenantOr(""), Agent: by.AgentID(), Session: id}
 	if err == nil {
 		object = identity.Object{Tenant: meta.Tenant, Agent: meta.Agent, Session: id}
 	}

@@ -45,7 +45,7 @@ type RefreshRequest struct {
 // does not load is no error; who watches sees it.
 func (s *Service) OpenRefresh(ctx context.Context, by identity.Principal, r RefreshRequest) (Session, error) {
 	r.Tenant = by.TenantOr(r.Tenant)
-	if err := s.Authority.AuthorizeWith(ctx, by, identity.SessionRefresh, identity.Object{Tenant: r.Tenant, Agent: agentOf(by)}); err != nil {
+	if err := s.Authority.AuthorizeWith(ctx, by, identity.SessionRefresh, identity.Object{Tenant: r.Tenant, Agent: by.AgentID()}); err != nil {
 		return Session{}, err
 	}
 	domain, first, err := r.place()

@@ -192,7 +192,7 @@ func (s *Service) use(ctx context.Context, by identity.Principal, op identity.Op
 	if within, done, err = s.occupy(ctx, r, by); err != nil {
 		return nil, nil, nil, nil, err
 	}
-	r.touched = r.touched || agentOf(by) != ""
+	r.touched = r.touched || by.AgentID() != ""
 	return within, r, b, done, nil
 }
 

@@ -171,7 +171,7 @@ func (s *Service) Get(ctx context.Context, by identity.Principal, id string) (Se
 // may see.
 func (s *Service) List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]Session, error) {
 	tenant = by.Among(tenant)
-	if err := s.Authority.AuthorizeWith(ctx, by, identity.SessionList, identity.Object{Tenant: tenant, Agent: agentOf(by)}); err != nil {
+	if err := s.Authority.AuthorizeWith(ctx, by, identity.SessionList, identity.Object{Tenant: tenant, Agent: by.AgentID()}); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -266,7 +266,7 @@ func (s *Service) Held(asks quota.Holder) []quota.Amount {
 // count counts the sessions, for whoever asks. The caller holds s.mu.
 func (s *Service) count(asks quota.Holder) (open, closing quota.Held) {
 	for _, r := range s.sessions {
-		holds := quota.Holder{Tenant: r.plan.tenant, Agent: agentOf(r.by)}
+		holds := quota.Holder{Tenant: r.plan.tenant, Agent: r.by.AgentID()}
 		if r.state == StateOpening || r.state == StateReady {
 			open.Count(asks, holds, 1)
 		} else {

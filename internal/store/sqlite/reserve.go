@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -42,20 +41,15 @@ func (db *DB) Reserve(ctx context.Context, bytes int64) error {
 		return nil
 	}
 	// The table may be there from a process that was killed. Nobody else sees it.
-	again := func(query string, args ...any) error {
-		return db.change(ctx, "reserve room for the database", func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, query, args...)
-			return err
-		})
-	}
-	err := again(`DROP TABLE IF EXISTS reserve`)
+	const what, remove = "reserve room for the database", `DROP TABLE IF EXISTS reserve`
+	err := db.add(ctx, what, remove)
 	if err == nil {
-		err = again(`CREATE TABLE reserve (room BLOB)`)
+		err = db.add(ctx, what, `CREATE TABLE reserve (room BLOB)`)
 	}
 	for left := bytes; left > 0 && err == nil; left -= reserveChunk {
-		err = again(`INSERT INTO reserve VALUES (zeroblob($1))`, min(left, reserveChunk))
+		err = db.add(ctx, what, `INSERT INTO reserve VALUES (zeroblob($1))`, min(left, reserveChunk))
 	}
-	if err = errors.Join(err, again(`DROP TABLE IF EXISTS reserve`)); err != nil {
+	if err = errors.Join(err, db.add(ctx, what, remove)); err != nil {
 		return err
 	}
 	// The pages are in the WAL so far. In the file they take room.
