@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -21,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/relay"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/provision"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // containersEvery is how often the host daemon is asked whether there is a network of containers by now.
@@ -33,7 +32,11 @@ func newAgents(o serveOptions, host *hostd.Client, exit *gateway.Gateway, book *
 		Agents: o.config.Agents, Docker: o.config.Docker, Default: defaultDriver(o.config.Agents.Driver), GatewayURL: gatewayOfJails(o.config),
 		Workspaces: workspacesOf(o.config), AddedRoots: func() ([]string, error) { return hostd.PathsOfAddedRoots(o.config) },
 		Servers: servers, Quotas: o.config.Quotas, MaxAgents: hostd.AgentJails,
-		Disk: func() (int64, error) { return sizeOfDisk(o.config.DataDir) }, Dir: filepath.Join(hostd.ControlDir(o.config), "programs"), Log: o.log, Now: o.now,
+		Disk: func() (int64, error) {
+			size, _, err := quota.Disk(o.config.DataDir)
+			return size, err
+		},
+		Dir: filepath.Join(hostd.ControlDir(o.config), "programs"), Log: o.log, Now: o.now,
 	})
 }
 
@@ -164,13 +167,4 @@ func containerGateway(ctx context.Context, host *hostd.Client) (netip.Addr, erro
 		return netip.Addr{}, fmt.Errorf("ask the host daemon for the network of containers: %w", err)
 	}
 	return info.ContainerGateway, nil
-}
-
-// sizeOfDisk is how large the disk of a folder is, in bytes.
-func sizeOfDisk(dir string) (int64, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, fmt.Errorf("look at the disk of %s: %w", dir, err)
-	}
-	return int64(st.Blocks) * int64(st.Bsize), nil
 }

@@ -51,7 +51,10 @@ func (g *Gate) Enter(asks Holder) (leave func(), err error) {
 }
 
 // Take lets somebody hold n more.
-func (g *Gate) Take(asks Holder, n int64) error {
+func (g *Gate) Take(asks Holder, n int64) error { return g.TakeOf(asks, n, n) }
+
+// TakeOf is Take where there has to be room for more than what is taken.
+func (g *Gate) TakeOf(asks Holder, n, room int64) error {
 	tenants := g.o.Tenants()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,13 +64,16 @@ func (g *Gate) Take(asks Holder, n int64) error {
 			bounds.Agent = min(bounds.Agent, g.o.Agent)
 		}
 		held := Held{All: g.all, Tenant: g.sums[asks.Tenant], Agent: g.held[asks]}
-		if err := bounds.Check(g.o.Kind, asks, held, n); err != nil {
+		if err := bounds.Check(g.o.Kind, asks, held, room); err != nil {
 			return err
 		}
 	}
 	g.add(asks, n)
 	return nil
 }
+
+// Add counts n more that somebody holds, whatever there is room for.
+func (g *Gate) Add(holds Holder, n int64) { g.Give(holds, -n) }
 
 // Give takes back what somebody was let hold.
 func (g *Gate) Give(asks Holder, n int64) {

@@ -13,6 +13,8 @@ type Authority interface {
 	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
 	// CountTenants says how many tenants there are. The code is not_found when the named one is not among them.
 	CountTenants(ctx context.Context, among string) (int, error)
+	// Counted is how many there are, as of a moment ago.
+	Counted() int
 	// OperatorMode says whether a tenant may have sessions with accounts.
 	OperatorMode(ctx context.Context, tenant string) error
 	// Hold calls cancel when the principal's key is not good any more, until release is called.

@@ -21,7 +21,9 @@ func (a rights) AuthorizeWith(_ context.Context, p identity.Principal, op identi
 	return identity.CanWith(p, op, object)
 }
 
-func (a rights) CountTenants(context.Context, string) (int, error) { return max(1, a.w.tenants), nil }
+func (a rights) CountTenants(context.Context, string) (int, error) { return a.Counted(), nil }
+
+func (a rights) Counted() int { return max(1, a.w.tenants) }
 
 func (a rights) OperatorMode(ctx context.Context, tenant string) error {
 	return a.w.step(ctx, "operator mode")

@@ -48,8 +48,7 @@ func (s *Service) openPlan(ctx context.Context, by identity.Principal, p plan) (
 	}
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
-	p.tenants = tenants
-	r, err := s.enter(by, p, abort)
+	r, err := s.enter(by, p, tenants, abort)
 	if err != nil {
 		return Session{}, err
 	}
@@ -108,7 +107,7 @@ func (s *Service) open(ctx context.Context, r *session) (Record, error) {
 }
 
 // enter gives a session its place. The task that it adds is the opening's own.
-func (s *Service) enter(by identity.Principal, p plan, abort context.CancelCauseFunc) (*session, error) {
+func (s *Service) enter(by identity.Principal, p plan, tenants int, abort context.CancelCauseFunc) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shutting {
@@ -117,7 +116,7 @@ func (s *Service) enter(by identity.Principal, p plan, abort context.CancelCause
 	if err := s.refreshing(p); err != nil {
 		return nil, err
 	}
-	bounds := quota.Divide(s.Quotas, int64(s.Sessions.Max), p.tenants)
+	bounds := quota.Divide(s.Quotas, int64(s.Sessions.Max), tenants)
 	asks := quota.Holder{Tenant: p.tenant, Agent: by.AgentID()}
 	open, closing := s.count(asks)
 	if err := bounds.Check(quota.Sessions(), asks, open, 1); err != nil {

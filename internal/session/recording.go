@@ -29,7 +29,7 @@ func (s *Service) startTape(r *session) error {
 		return nil
 	}
 	tape, err := s.shelf.Start(recording.Meta{Session: r.id, Tenant: r.plan.tenant, Agent: r.by.AgentID(), OpenedBy: r.by.Actor(), Label: r.plan.label,
-		Mode: r.plan.mode, Browser: string(r.plan.shape.build), Kind: recording.Kind(r.plan.record), Created: r.created}, r.plan.tenants)
+		Mode: r.plan.mode, Browser: string(r.plan.shape.build), Kind: recording.Kind(r.plan.record), Created: r.created})
 	if err != nil {
 		return fmt.Errorf("record the session: %w", err)
 	}

@@ -69,10 +69,9 @@ type LimitOverrides struct {
 
 // plan is a Request with everything decided.
 type plan struct {
-	tenant  string
-	tenants int // of the installation
-	mode    string
-	access  grant.Access
+	tenant string
+	mode   string
+	access grant.Access
 	// refresh and first are of a refresh session: the domain to log in to, and the page to begin with.
 	refresh, first string
 	// The next three are of an operator session.

@@ -244,7 +244,7 @@ func New(o Options) (*Service, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	shelf, err := recording.Open(recording.Options{Dir: o.Recordings, Keep: recordingsKept, Now: o.Now, Quotas: o.Quotas})
+	shelf, err := recording.Open(recording.Options{Dir: o.Recordings, Keep: recordingsKept, Now: o.Now, Quotas: o.Quotas, Tenants: o.Authority.Counted})
 	if err != nil {
 		return nil, err
 	}

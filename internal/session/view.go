@@ -259,8 +259,7 @@ func (s *Service) Held(asks quota.Holder) []quota.Amount {
 	s.mu.Lock()
 	open, _ := s.count(asks)
 	s.mu.Unlock()
-	recorded, whole := s.shelf.Held(asks)
-	return []quota.Amount{{Kind: quota.Sessions(), Whole: int64(s.Sessions.Max), Held: open}, {Kind: quota.Recordings(), Whole: whole, Held: recorded}}
+	return append([]quota.Amount{{Kind: quota.Sessions(), Whole: int64(s.Sessions.Max), Held: open}}, s.shelf.Held(asks)...)
 }
 
 // count counts the sessions, for whoever asks. The caller holds s.mu.

@@ -89,13 +89,14 @@ type Shelf struct {
 	purged time.Time
 }
 
-// Options are a shelf's. All are required.
+// Options are a shelf's. All but Tenants are required.
 type Options struct {
 	Dir  string
 	Keep time.Duration // how long recordings for audit are kept
 	Now  func() time.Time
-	// Quotas say how much room the recordings may take.
-	Quotas config.Quotas
+	// Quotas say how much room the recordings may take. Tenants is how many tenants there are now; nil is one.
+	Quotas  config.Quotas
+	Tenants func() int
 }
 
 // Open makes the folder, or takes one over: what an earlier process has left of transient recordings goes, and so does
@@ -107,7 +108,7 @@ func Open(o Options) (*Shelf, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of recordings: %w", err)
 	}
-	room, err := newRoom(o.Dir, o.Quotas)
+	room, err := newRoom(o)
 	if err != nil {
 		return nil, err
 	}
@@ -130,12 +131,8 @@ func (s *Shelf) due(after time.Duration) bool {
 	return s.Now().Sub(s.purged) >= after
 }
 
-// Held is how much room the recordings take, for whoever asks, of how much.
-func (s *Shelf) Held(asks quota.Holder) (held quota.Held, whole int64) {
-	s.room.mu.Lock()
-	defer s.room.mu.Unlock()
-	return s.room.held(asks), s.room.whole
-}
+// Held is how much room the recordings take, for whoever asks.
+func (s *Shelf) Held(asks quota.Holder) []quota.Amount { return s.room.gate.Amounts(asks) }
 
 // Close removes what does not outlive the process.
 func (s *Shelf) Close() error { return s.sweep(true) }

@@ -42,7 +42,7 @@ func meta(session string, kind Kind, at time.Time) Meta {
 
 func start(t *testing.T, s *Shelf, m Meta) *Tape {
 	t.Helper()
-	tape, err := s.Start(m, 1)
+	tape, err := s.Start(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestWhatAnAuditRecordingCannotKeepIsNotBegun(t *testing.T) {
 	if _, err := full.Begin(Step{Tool: "act"}); problem.CodeOf(err) != problem.DiskFull {
 		t.Errorf("when it is full: %v", err)
 	}
-	if _, err := s.Start(Meta{Session: "../../etc", Tenant: "acme", Kind: Audit}, 1); err == nil {
+	if _, err := s.Start(Meta{Session: "../../etc", Tenant: "acme", Kind: Audit}); err == nil {
 		t.Error("a name led out of the folder")
 	}
 }

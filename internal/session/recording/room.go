@@ -1,16 +1,13 @@
 package recording
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 )
@@ -28,14 +25,12 @@ const (
 
 // room is how much of the disk recordings take, and whose they are.
 type room struct {
-	dir    string
-	quotas config.Quotas
-	whole  int64 // what all of them may take
-	last   int64 // what they leave of the disk
+	dir  string
+	last int64 // what they leave of the disk
+	gate *quota.Gate
 
-	mu   sync.Mutex
-	all  map[string]taken // by path
-	sums map[quota.Holder]int64
+	mu  sync.Mutex
+	all map[string]taken // by path
 }
 
 // taken is what one recording takes.
@@ -44,41 +39,22 @@ type taken struct {
 	bytes int64
 }
 
-func newRoom(dir string, q config.Quotas) (*room, error) {
-	size, _, err := diskOf(dir)
+func newRoom(o Options) (*room, error) {
+	size, _, err := quota.Disk(o.Dir)
 	if err != nil {
 		return nil, err
 	}
-	r := &room{dir: dir, quotas: q, whole: int64(q.Recordings), last: min(lastRoom, size/20), all: map[string]taken{}, sums: map[quota.Holder]int64{}}
-	if r.whole == 0 {
-		r.whole = size / 4
-	}
-	return r, nil
-}
-
-// diskOf is how large the disk of a folder is, and how much of it is free for the user of this process.
-func diskOf(dir string) (size, free int64, err error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, 0, fmt.Errorf("look at the disk of the recordings: %w", err)
-	}
-	return int64(st.Blocks) * int64(st.Bsize), int64(st.Bavail) * int64(st.Bsize), nil
+	whole := cmp.Or(int64(o.Quotas.Recordings), size/4)
+	return &room{dir: o.Dir, last: min(lastRoom, size/20), all: map[string]taken{},
+		gate: quota.NewGate(quota.GateOptions{Kind: quota.Recordings(), Whole: whole, Quotas: o.Quotas, Tenants: o.Tenants})}, nil
 }
 
 // costOf is what a file of a size counts.
 func costOf(size int64) int64 { return max(fileCost, (size+block-1)/block*block) }
 
-// held counts what there is, for whoever asks. r.mu is held.
-func (r *room) held(asks quota.Holder) (h quota.Held) {
-	for holds, n := range r.sums {
-		h.Count(asks, holds, n)
-	}
-	return h
-}
-
 // take counts n more bytes of a recording, if there is room for them, and for some more.
-func (r *room) take(bounds quota.Bounds, path string, of quota.Holder, n, more int64) error {
-	_, free, err := diskOf(r.dir)
+func (r *room) take(path string, of quota.Holder, n, more int64) error {
+	_, free, err := quota.Disk(r.dir)
 	if err != nil {
 		return unwritable(err)
 	}
@@ -86,27 +62,25 @@ func (r *room) take(bounds quota.Bounds, path string, of quota.Holder, n, more i
 		return problem.New(problem.DiskFull, "free some space: du -xh --max-depth=2 shows who has it",
 			"less than %d MiB would be left on the disk, and recordings do not take those", r.last>>20)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := bounds.Check(quota.Recordings(), of, r.held(of), n+more); err != nil {
+	if err := r.gate.TakeOf(of, n, n+more); err != nil {
 		return err
 	}
-	r.count(path, of, n)
+	r.note(path, of, n)
 	return nil
 }
 
 // add counts n more bytes, or fewer, whatever room there is.
 func (r *room) add(path string, of quota.Holder, n int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.count(path, of, n)
+	r.gate.Add(of, n)
+	r.note(path, of, n)
 }
 
-func (r *room) count(path string, of quota.Holder, n int64) {
+func (r *room) note(path string, of quota.Holder, n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	t := r.all[path]
 	t.Holder, t.bytes = of, t.bytes+n
 	r.all[path] = t
-	r.sums[of] += n
 }
 
 // remove counts a recording no more.
@@ -119,9 +93,7 @@ func (r *room) remove(path string) {
 func (r *room) drop(path string) {
 	t := r.all[path]
 	delete(r.all, path)
-	if r.sums[t.Holder] -= t.bytes; r.sums[t.Holder] <= 0 {
-		delete(r.sums, t.Holder)
-	}
+	r.gate.Give(t.Holder, t.bytes)
 }
 
 // only forgets recordings that are not among some.

@@ -14,10 +14,11 @@ import (
 )
 
 // small is a shelf with room for so much.
-func small(t *testing.T, whole config.Bytes) (*Shelf, *clock, Options) {
+func small(t *testing.T, whole config.Bytes, tenants int) (*Shelf, *clock, Options) {
 	t.Helper()
 	_, c, dir := newShelf(t)
 	o := options(dir, c)
+	o.Tenants = func() int { return tenants }
 	o.Quotas.Recordings = whole
 	s, err := Open(o)
 	if err != nil {
@@ -55,9 +56,9 @@ func wantFull(t *testing.T, err error, whose string) {
 }
 
 func TestRecordingsOfOneAgentAndOneTenantLeaveRoomForOthers(t *testing.T) {
-	s, c, o := small(t, 20*config.MiB)
+	s, c, o := small(t, 20*config.MiB, 2)
 	begin := func(session, tenant, agent string) *Tape {
-		tape, err := s.Start(ofAgent(session, tenant, agent, c), 2)
+		tape, err := s.Start(ofAgent(session, tenant, agent, c))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +70,7 @@ func TestRecordingsOfOneAgentAndOneTenantLeaveRoomForOthers(t *testing.T) {
 	if n != 12 { // 12.8 MiB are 80 % of 80 %
 		t.Errorf("the agent recorded %d pictures", n)
 	}
-	if _, err := s.Start(ofAgent("s_bbbbbbbbbbbbbbbb", "a", "bot", c), 2); err == nil {
+	if _, err := s.Start(ofAgent("s_bbbbbbbbbbbbbbbb", "a", "bot", c)); err == nil {
 		t.Error("the agent begins one more recording")
 	} else {
 		wantFull(t, err, "this agent has")
@@ -102,18 +103,18 @@ func TestRecordingsOfOneAgentAndOneTenantLeaveRoomForOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := s.room.held(quota.Holder{Tenant: "a", Agent: "bot"})
+	before := heldIn(s, quota.Holder{Tenant: "a", Agent: "bot"})
 	again, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := again.room.held(quota.Holder{Tenant: "a", Agent: "bot"})
+	after := heldIn(again, quota.Holder{Tenant: "a", Agent: "bot"})
 	for _, pair := range [][2]int64{{before.All, after.All}, {before.Tenant, after.Tenant}, {before.Agent, after.Agent}} {
 		if d := pair[1] - pair[0]; d < -3*fileCost || d > 3*fileCost {
 			t.Errorf("counted %+v, and found %+v", before, after)
 		}
 	}
-	if _, err := again.Start(ofAgent("s_bbbbbbbbbbbbbbbb", "a", "bot", c), 2); err == nil {
+	if _, err := again.Start(ofAgent("s_bbbbbbbbbbbbbbbb", "a", "bot", c)); err == nil {
 		t.Error("after a restart the agent has room again")
 	}
 	// An operator who removes a recording makes room, and so does time.
@@ -121,21 +122,21 @@ func TestRecordingsOfOneAgentAndOneTenantLeaveRoomForOthers(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(o.Dir, "a", "s_aaaaaaaaaaaaaaaa")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := again.Start(ofAgent("s_bbbbbbbbbbbbbbbb", "a", "bot", c), 2); err != nil {
+	if _, err := again.Start(ofAgent("s_bbbbbbbbbbbbbbbb", "a", "bot", c)); err != nil {
 		t.Errorf("somebody has made room: %v", err)
 	}
 	c.at = c.at.Add(8 * day)
 	if err := again.Tidy(); err != nil {
 		t.Fatal(err)
 	}
-	if h := again.room.held(quota.Holder{}); h.All > newCost {
+	if h := heldIn(again, quota.Holder{}); h.All > newCost {
 		t.Errorf("old recordings count %d bytes", h.All)
 	}
 }
 
 // A transient recording is a convenience: without room it keeps less, and nothing fails.
 func TestATransientRecordingWithoutRoomKeepsLess(t *testing.T) {
-	s, c, o := small(t, 4*config.MiB)
+	s, c, o := small(t, 4*config.MiB, 1)
 	tape := start(t, s, meta(one, Transient, c.at))
 	for range 10 {
 		step(t, tape, c, "screenshot", Outcome{OK: true, Format: "png", Picture: bytes.Repeat([]byte("x"), 1<<20)})
@@ -151,28 +152,28 @@ func TestATransientRecordingWithoutRoomKeepsLess(t *testing.T) {
 	}
 	page(t, s, one)
 	late := start(t, s, meta(two, Transient, c.at))
-	s.room.whole = 1
-	late.bounds = quota.Divide(o.Quotas, 1, 1)
+	s.room.gate.Add(quota.Holder{Tenant: "rival"}, 4<<20) // nothing is left
 	step(t, late, c, "screenshot", Outcome{OK: true, Format: "png", Picture: []byte("x")})
+	s.room.gate.Give(quota.Holder{Tenant: "rival"}, 4<<20)
 	for _, tape := range []*Tape{tape, late} {
 		if err := tape.Close(c.at, "closed"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if h := s.room.held(quota.Holder{}); h.All != 0 {
+	if h := heldIn(s, quota.Holder{}); h.All != 0 {
 		t.Errorf("%d bytes are counted of recordings that are gone", h.All)
 	}
 }
 
 // What is left of a disk that is nearly full is for the audit log and the database.
 func TestRecordingsLeaveTheLastOfTheDisk(t *testing.T) {
-	s, c, _ := small(t, config.TiB)
+	s, c, _ := small(t, config.TiB, 1)
 	tape := start(t, s, meta(one, Audit, c.at))
 	step(t, tape, c, "screenshot", Outcome{OK: true})
 	s.room.last = 1 << 62
 	_, err := tape.Begin(Step{At: c.at})
 	wantFull(t, err, "would be left on the disk")
-	_, err = s.Start(meta(two, Audit, c.at), 1)
+	_, err = s.Start(meta(two, Audit, c.at))
 	wantFull(t, err, "would be left on the disk")
 	if _, err := s.Find(two); problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("something is left of a recording that there was no room for: %v", err)
@@ -193,8 +194,7 @@ func TestAnAuditRecordingWithoutItsFolderTakesNoStep(t *testing.T) {
 }
 
 func TestManySmallPicturesCountWhatTheyTake(t *testing.T) {
-	s, c, _ := small(t, config.MiB+newCost+20*fileCost)
-	s.Quotas.Agent = 100
+	s, c, _ := small(t, config.MiB+newCost+20*fileCost, 1)
 	tape := start(t, s, meta(one, Audit, c.at))
 	for n := range 100 {
 		number, err := tape.Begin(Step{At: c.at})
@@ -226,4 +226,25 @@ func takes(t *testing.T, dir string) (n int64) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+func heldIn(s *Shelf, asks quota.Holder) quota.Held { return s.Held(asks)[0].Held }
+
+// A recording that began while there was one tenant leaves room when there is another.
+func TestARecordingLeavesRoomForATenantThatComesLater(t *testing.T) {
+	_, c, dir := newShelf(t)
+	tenants := 1
+	o := options(dir, c)
+	o.Quotas.Recordings, o.Tenants = 10*config.MiB, func() int { return tenants }
+	s, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	people := start(t, s, ofAgent(one, "a", "", c))
+	tenants = 2
+	_, err = fill(t, people, c)
+	wantFull(t, err, "tenant a has")
+	if n, err := fill(t, start(t, s, ofAgent(two, "b", "", c)), c); n == 0 {
+		t.Errorf("the later tenant records nothing: %v", err)
+	}
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/quota"
 )
 
 const (
@@ -67,9 +66,8 @@ type Picture struct {
 
 // Tape is the recording of one session.
 type Tape struct {
-	shelf  *Shelf
-	meta   Meta
-	bounds quota.Bounds
+	shelf *Shelf
+	meta  Meta
 
 	mu       sync.Mutex
 	steps    int
@@ -79,12 +77,12 @@ type Tape struct {
 	ended    bool
 }
 
-// Start makes a tape, in an installation of so many tenants. Nothing of a transient one is on the disk before its first step.
-func (s *Shelf) Start(m Meta, tenants int) (*Tape, error) {
+// Start makes a tape. Nothing of a transient one is on the disk before its first step.
+func (s *Shelf) Start(m Meta) (*Tape, error) {
 	if !tenantName.MatchString(m.Tenant) || !sessionName.MatchString(m.Session) || m.Kind != Transient && m.Kind != Audit {
 		return nil, fmt.Errorf("record session %q of tenant %q as %q: not valid names", m.Session, m.Tenant, m.Kind)
 	}
-	t := &Tape{shelf: s, meta: m, bounds: quota.Divide(s.Quotas, s.room.whole, tenants)}
+	t := &Tape{shelf: s, meta: m}
 	s.mu.Lock()
 	s.open[m.Session] = t
 	s.mu.Unlock()
@@ -233,7 +231,7 @@ func (t *Tape) End(number int, at time.Time, o Outcome) error {
 
 // take is an error when there is no room for n more bytes, and for some more after them.
 func (t *Tape) take(n, more int64) error {
-	return t.shelf.room.take(t.bounds, t.path(), t.meta.holder(), n, more)
+	return t.shelf.room.take(t.path(), t.meta.holder(), n, more)
 }
 
 // append writes a line. t.mu is held.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // moveWAL moves what nobody reads any more from the WAL into the file. It waits for nobody.
@@ -23,11 +23,11 @@ const (
 // nothing is in, and room for its WAL. It takes no more than a quarter of what is free. Called again, it replaces what was used
 // up since, when less than half is left.
 func (db *DB) Reserve(ctx context.Context, bytes int64) error {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(db.path, &disk); err != nil {
-		return fmt.Errorf("look at the disk of the database: %w", err)
+	_, room, err := quota.Disk(db.path)
+	if err != nil {
+		return fmt.Errorf("reserve room for the database: %w", err)
 	}
-	quarter := int64(disk.Bavail) * int64(disk.Bsize) / 4
+	quarter := room / 4
 	if quarter >= walRoom {
 		if err := db.reserveWAL(); err != nil {
 			return fmt.Errorf("reserve room for the database: %w", err)
@@ -42,8 +42,7 @@ func (db *DB) Reserve(ctx context.Context, bytes int64) error {
 	}
 	// The table may be there from a process that was killed. Nobody else sees it.
 	const what, remove = "reserve room for the database", `DROP TABLE IF EXISTS reserve`
-	err := db.add(ctx, what, remove)
-	if err == nil {
+	if err = db.add(ctx, what, remove); err == nil {
 		err = db.add(ctx, what, `CREATE TABLE reserve (room BLOB)`)
 	}
 	for left := bytes; left > 0 && err == nil; left -= reserveChunk {
