@@ -28,7 +28,7 @@ func TestTheFileForDockerComposeIsConfinedInTheSameWay(t *testing.T) {
 	testenv.Root(t)
 	tool := testenv.Tool(t, "docker-compose")
 	subnet := freeNetwork(t)
-	d := newDockSet(t, fmt.Sprintf(", compose: true, subnet: %s", subnet), "", "--default-cgroupns-mode=private") // as the head of the file says
+	d := newDock(t, fmt.Sprintf(", compose: true, subnet: %s", subnet), "")
 	const agents = `
 clawbots:
   - name: alone
@@ -74,11 +74,14 @@ clawbots:
 	of := func(file, project string, args ...string) (string, error) {
 		cmd := exec.Command(tool, append([]string{"-f", file, "-p", project}, args...)...)
 		cmd.Dir = d.Dir
-		cmd.Env = append(os.Environ(), "DOCKER_HOST=unix://"+d.engine.Socket)
+		cmd.Env = append(os.Environ(), "DOCKER_HOST=unix://"+engine.Socket)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
 	compose := func(args ...string) (string, error) { return of(file, "clawbots", args...) }
+	in := func(container, command string) (string, error) {
+		return ask(t, "exec", container, "/bin/sh", "-c", command)
+	}
 	if out, err := compose("up", "-d"); err != nil {
 		t.Fatalf("bring it up: %v\n%s", err, out)
 	}
@@ -115,18 +118,18 @@ clawbots:
 			}
 		})
 	}
-	if out, err := compose("exec", "-T", "alone", "/bin/sh", "-c", `echo "$PRICE $GREETING"; cat /run/hermit/token; echo; id -u`); err != nil || out != "$5 it's\n"+tokens["alone"]+"\n1000\n" {
+	if out, err := in("clawbots_alone_1", `echo "$PRICE $GREETING"; cat /run/hermit/token; echo; id -u`); err != nil || out != "$5 it's\n"+tokens["alone"]+"\n1000\n" {
 		t.Errorf("in the container: %q, %v", out, err)
 	}
 	if out, err := compose("logs", "--no-color", "alone"); err != nil || !strings.Contains(out, "a $ sign") {
 		t.Errorf("its log is %q, %v", out, err)
 	}
 	for _, command := range []string{"echo x > /workspace/x", "echo x > /etc/x", "echo x > /run/hermit/token", "cp /bin/true /tmp/x && /tmp/x"} {
-		if out, err := compose("exec", "-T", "reader", "/bin/sh", "-c", command); err == nil {
+		if out, err := in("clawbots_reader_1", command); err == nil {
 			t.Errorf("%s succeeds: %s", command, out)
 		}
 	}
-	if out, err := compose("exec", "-T", "writer", "/bin/sh", "-c", "echo x > /workspace/x && echo x > /state/x"); err != nil {
+	if out, err := in("clawbots_writer_1", "echo x > /workspace/x && echo x > /state/x"); err != nil {
 		t.Errorf("a writer does not write: %v\n%s", err, out)
 	}
 
@@ -138,13 +141,13 @@ clawbots:
 		}
 	}
 	gateway := fmt.Sprintf("gateway:%d", d.Config.Gateway.Port)
-	ask := func(name, options string) (status string, reached int) {
+	fetch := func(name, options string) (status string, reached int) {
 		u.Taken()
-		out, _ := compose("exec", "-T", name, "/bin/sh", "-c", "curl -s -o /dev/null --max-time 20 -w '%{http_code}' "+options) // the status says it
+		out, _ := in("clawbots_"+name+"_1", "curl -s -o /dev/null --max-time 20 -w '%{http_code}' "+options) // the status says it
 		return out, len(u.Taken())
 	}
 	site := " http://site.test:" + u.Port() + "/"
-	testenv.Eventually(t, 30*time.Second, func() bool { status, n := ask("alone", site); return status == "200" && n == 1 },
+	testenv.Eventually(t, 30*time.Second, func() bool { status, n := fetch("alone", site); return status == "200" && n == 1 },
 		"an agent of docker-compose does not reach the site:\n%s", d.Log())
 	for what, c := range map[string]struct {
 		name, options, status string
@@ -159,7 +162,7 @@ clawbots:
 		"the API without":                   {"alone", "--noproxy '*' http://" + gateway + "/v1/sessions", "407", 0},
 		"the API with the token of another": {"alone", "--noproxy '*' -H 'Authorization: Bearer " + tokens["reader"] + "' http://" + gateway + "/v1/sessions", "407", 0},
 	} {
-		if status, n := ask(c.name, c.options); status != c.status || n != c.reached {
+		if status, n := fetch(c.name, c.options); status != c.status || n != c.reached {
 			t.Errorf("%s: status %s, %d requests at the site; want %s and %d", what, status, n, c.status, c.reached)
 		}
 	}
@@ -191,12 +194,11 @@ clawbots:
 			t.Fatalf("%v\n%s", err, out)
 		}
 		there := func() bool {
-			out, err := of(stranger, "stranger", "exec", "-T", "other", "/bin/sh", "-c", "grep -c eth0 /proc/net/dev")
+			out, err := in("stranger_other_1", "grep -c eth0 /proc/net/dev")
 			return err == nil && strings.TrimSpace(out) == "1"
 		}
 		reaches := func() bool {
-			out, _ := of(stranger, "stranger", "exec", "-T", "other", "/bin/sh", "-c",
-				"curl -s -o /dev/null --max-time 5 -w '%{http_code}' -x http://agent:"+tokens["alone"]+"@"+gateway+site)
+			out, _ := in("stranger_other_1", "curl -s -o /dev/null --max-time 5 -w '%{http_code}' -x http://agent:"+tokens["alone"]+"@"+gateway+site)
 			return out == "200"
 		}
 		if c.let {
@@ -224,7 +226,7 @@ clawbots:
 		t.Fatalf("%v\n%s", err, out)
 	}
 	u.Taken()
-	out, err := of(stranger, "stranger", "exec", "-T", "other", "/bin/sh", "-c", "curl -s --max-time 5 -x http://agent:"+tokens["alone"]+"@"+gateway+site)
+	out, err := in("stranger_other_1", "curl -s --max-time 5 -x http://agent:"+tokens["alone"]+"@"+gateway+site)
 	if n := len(u.Taken()); err == nil || n > 0 {
 		t.Errorf("when the agents are gone, a container without labels reaches the gateway: %q, %d requests", out, n)
 	}
@@ -269,7 +271,7 @@ func (c composed) address() string {
 
 func (d *dock) composed(agent string) (c composed) {
 	d.T.Helper()
-	text, err := d.engine.Ask(http.MethodGet, "/containers/clawbots_"+agent+"_1/json")
+	text, err := engine.Ask(http.MethodGet, "/containers/clawbots_"+agent+"_1/json")
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &c)
 	}

@@ -4,8 +4,6 @@ package containers
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,39 +18,68 @@ import (
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
-// dock is an instance whose agents are containers of an engine that is this test's own.
-type dock struct {
-	*testkit.Estate
-	engine *testenv.Docker
-}
+// engine is the engine of all tests here, with the image of the agents.
+var engine *testenv.Docker
 
-func newDock(t *testing.T, daemon ...string) *dock {
-	t.Helper()
-	return newDockWith(t, "", daemon...)
-}
+// dock is an instance whose agents are containers of an engine that is the tests' own.
+type dock struct{ *testkit.Estate }
 
-// newDockWith is newDock with more settings.
-func newDockWith(t *testing.T, settings string, daemon ...string) *dock {
-	t.Helper()
-	return newDockSet(t, "", settings, daemon...)
-}
-
-// newDockSet is newDockWith with more settings of the engine.
-func newDockSet(t *testing.T, docker, settings string, daemon ...string) *dock {
+// newDock starts an instance, with more settings of the engine and of the instance.
+func newDock(t *testing.T, docker, settings string) *dock {
 	t.Helper()
 	testenv.Root(t)
 	testenv.Tool(t, "dockerd")
-	engine := testenv.StartDocker(t, daemon...)
-	t.Cleanup(func() { // after the instance's end
-		if err := engine.Stop(); err != nil {
-			t.Errorf("stop the engine: %v", err)
+	made := engine != nil
+	if !made {
+		// As the head of the file for Docker Compose asks; a sync asks for it itself.
+		engine = testenv.StartDocker(t, "--default-cgroupns-mode=private")
+	}
+	t.Cleanup(func() { emptyEngine(t) }) // after the instance's end
+	d := &dock{testkit.NewEstate(t, "docker: {socket: "+engine.Socket+docker+"}\n"+settings)}
+	if !made {
+		if out, err := d.Run(t.Context(), "template", "image", "clawbot"); err != nil {
+			t.Fatalf("make the image: %v\n%s", err, out)
 		}
-	})
-	d := &dock{testkit.NewEstate(t, "docker: {socket: "+engine.Socket+docker+"}\n"+settings), engine}
-	if out, err := d.Run(t.Context(), "template", "image", "clawbot"); err != nil {
-		t.Fatalf("make the image: %v\n%s", err, out)
 	}
 	return d
+}
+
+// emptyEngine removes what a test has left in the engine but images.
+func emptyEngine(t *testing.T) {
+	var containers []struct{ ID string }
+	var volumes struct{ Volumes []struct{ Name string } }
+	get := func(path string, into any) {
+		if text, err := engine.Ask(http.MethodGet, path); err != nil {
+			t.Error(err)
+		} else if err := json.Unmarshal([]byte(text), into); err != nil {
+			t.Error(err)
+		}
+	}
+	remove := func(path string) {
+		if _, err := engine.Ask(http.MethodDelete, path); err != nil {
+			t.Error(err)
+		}
+	}
+	get("/containers/json?all=1", &containers)
+	for _, c := range containers {
+		remove("/containers/" + c.ID + "?force=1")
+	}
+	get("/volumes", &volumes)
+	for _, v := range volumes.Volumes {
+		remove("/volumes/" + v.Name + "?force=1")
+	}
+	if _, err := engine.Ask(http.MethodPost, "/networks/prune"); err != nil {
+		t.Error(err)
+	}
+}
+
+// ask runs the engine's own client, and returns what it printed.
+func ask(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), testenv.Tool(t, "docker"), append([]string{"-H", "unix://" + engine.Socket}, args...)...)
+	cmd.Env = append(os.Environ(), "DOCKER_BUILDKIT=0", "HOME="+t.TempDir())
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // example is examples/clawbots.yml.
@@ -68,7 +95,7 @@ func example(t *testing.T) string {
 // containers are the names of all that the engine has, ended ones too.
 func (d *dock) containers() (out []string) {
 	d.T.Helper()
-	text, err := d.engine.Ask(http.MethodGet, "/containers/json?all=1")
+	text, err := engine.Ask(http.MethodGet, "/containers/json?all=1")
 	if err != nil {
 		d.T.Fatal(err)
 	}
@@ -85,7 +112,7 @@ func (d *dock) containers() (out []string) {
 
 // The example of the README, as containers.
 func TestTheExampleSyncsTwiceAsContainers(t *testing.T) {
-	d := newDock(t)
+	d := newDock(t, "", "")
 	text := example(t)
 	if got := testkit.Verbs(d.Sync(text, "--driver", "docker")); got != "create hello, create lookout, create clerk, create writer, create reader" {
 		t.Errorf("the plan is %q", got)
@@ -142,7 +169,7 @@ func TestTheExampleSyncsTwiceAsContainers(t *testing.T) {
 	// One that is removed behind its back comes back, with its state.
 	d.MustIn("lookout", "echo kept > /state/mark")
 	gone := d.Running("lookout").Jail.Name
-	if _, err := d.engine.Ask(http.MethodDelete, "/containers/"+gone+"?force=1"); err != nil {
+	if _, err := engine.Ask(http.MethodDelete, "/containers/"+gone+"?force=1"); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, 30*time.Second, func() bool {
@@ -158,7 +185,7 @@ func TestTheExampleSyncsTwiceAsContainers(t *testing.T) {
 	if got := d.containers(); len(got) > 0 {
 		t.Errorf("after the last agent the engine has %v", got)
 	}
-	if out, err := d.engine.Ask(http.MethodGet, "/volumes"); err != nil || strings.Contains(out, "hermit_state_") {
+	if out, err := engine.Ask(http.MethodGet, "/volumes"); err != nil || strings.Contains(out, "hermit_state_") {
 		t.Errorf("after the last agent the engine has volumes: %v\n%s", err, out)
 	}
 }
@@ -196,7 +223,7 @@ func (d *dock) tokensAreNowhere(names []string) {
 	}
 	for _, name := range d.containers() {
 		for _, what := range []string{"/json", "/top", "/logs?stdout=1&stderr=1"} {
-			text, err := d.engine.Ask(http.MethodGet, "/containers/"+name+what)
+			text, err := engine.Ask(http.MethodGet, "/containers/"+name+what)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -216,56 +243,6 @@ func (d *dock) tokensAreNowhere(names []string) {
 	search("the log", d.Log())
 	if !found["the canary"] {
 		t.Error("the search does not find what is there")
-	}
-}
-
-// Whatever is killed in the middle of a sync, the engine too, the next one converges.
-func TestSyncOfContainersConvergesAfterEveryKill(t *testing.T) {
-	testenv.Time(t)
-	d := newDock(t)
-	want := []string{"alone", "first", "own", "second"}
-	// The network is there before. An engine that is killed while it makes one can keep the bridge and forget the network, and
-	// never makes it again.
-	d.Sync(testkit.Family, "--driver", "docker")
-	d.Sync("clawbots: []", "--prune")
-	for i := range 4 {
-		cmd := d.Command(t.Context(), "agent", "sync", "-f", d.File(testkit.Family), "--driver", "docker", "--yes")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		// Each time a little later than the time before.
-		time.Sleep(time.Duration(150+i*350) * time.Millisecond)
-		kills := []func() error{d.engine.Kill, d.Kill}
-		if i%2 == 1 {
-			slices.Reverse(kills)
-		}
-		if err := errors.Join(kills[0](), kills[1]()); err != nil {
-			t.Fatal(err)
-		}
-		var exit *exec.ExitError
-		if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
-			t.Fatal(err)
-		}
-		if err := errors.Join(d.engine.Start(), d.Start(t.Context())); err != nil {
-			t.Fatal(err)
-		}
-		d.Sync(testkit.Family, "--driver", "docker")
-		if plan := d.Sync(testkit.Family, "--driver", "docker"); plan.Changes() {
-			t.Fatalf("after kill %d: two syncs later there is still something to do: %s", i, testkit.Verbs(plan))
-		}
-		var jails []string
-		for _, name := range want {
-			jails = append(jails, d.Running(name).Jail.Name)
-		}
-		if got := d.Names(); !slices.Equal(got, want) {
-			t.Fatalf("after kill %d there are %v", i, got)
-		}
-		slices.Sort(jails)
-		testenv.Eventually(t, 45*time.Second, func() bool { return slices.Equal(d.containers(), jails) },
-			"after kill %d the engine has %v, and the agents are in %v", i, fmt.Stringer(lazily(d.containers)), jails)
-		if i%2 == 1 {
-			d.Sync("clawbots: []", "--prune")
-		}
 	}
 }
 

@@ -4,10 +4,20 @@
 package containers
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
+func TestMain(m *testing.M) {
+	status := testkit.Main(m)
+	if engine != nil {
+		if err := engine.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "stop the engine:", err)
+			status = 1
+		}
+	}
+	os.Exit(status)
+}

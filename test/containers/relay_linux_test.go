@@ -42,7 +42,7 @@ func freeHost(t *testing.T) netip.Addr {
 // asStranger runs a command in a container of somebody else's on the agents' network, as root, and returns what it printed.
 func (d *dock) asStranger(command string) (out string, status int) {
 	d.T.Helper()
-	text, err := d.engine.Post("/containers/create", map[string]any{"Image": "clawjail/clawbot:latest", "User": "0",
+	text, err := engine.Post("/containers/create", map[string]any{"Image": "clawjail/clawbot:latest", "User": "0",
 		"Entrypoint": []string{"/bin/sh", "-c", command}, "HostConfig": map[string]any{"NetworkMode": "sand_bed"}})
 	if err != nil {
 		d.T.Fatal(err)
@@ -52,14 +52,14 @@ func (d *dock) asStranger(command string) (out string, status int) {
 		d.T.Fatal(err)
 	}
 	defer func() {
-		if _, err := d.engine.Ask(http.MethodDelete, "/containers/"+made.ID+"?force=1"); err != nil {
+		if _, err := engine.Ask(http.MethodDelete, "/containers/"+made.ID+"?force=1"); err != nil {
 			d.T.Error(err)
 		}
 	}()
-	if _, err := d.engine.Ask(http.MethodPost, "/containers/"+made.ID+"/start"); err != nil {
+	if _, err := engine.Ask(http.MethodPost, "/containers/"+made.ID+"/start"); err != nil {
 		d.T.Fatal(err)
 	}
-	text, err = d.engine.Ask(http.MethodPost, "/containers/"+made.ID+"/wait")
+	text, err = engine.Ask(http.MethodPost, "/containers/"+made.ID+"/wait")
 	if err != nil {
 		d.T.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func (d *dock) asStranger(command string) (out string, status int) {
 	if err := json.Unmarshal([]byte(text), &ended); err != nil {
 		d.T.Fatal(err)
 	}
-	out, err = d.engine.Ask(http.MethodGet, "/containers/"+made.ID+"/logs?stdout=1&stderr=1")
+	out, err = engine.Ask(http.MethodGet, "/containers/"+made.ID+"/logs?stdout=1&stderr=1")
 	if err != nil {
 		d.T.Fatal(err)
 	}
@@ -97,7 +97,7 @@ type relayed struct {
 
 func (d *dock) relay() (r relayed, err error) {
 	d.T.Helper()
-	text, err := d.engine.Ask(http.MethodGet, "/containers/hermit_shell/json")
+	text, err := engine.Ask(http.MethodGet, "/containers/hermit_shell/json")
 	if err != nil {
 		return r, err
 	}
@@ -107,7 +107,7 @@ func (d *dock) relay() (r relayed, err error) {
 // With `gateway.placement: container` agents reach the gateway through the container hermit_shell, and nothing else changes.
 func TestTheGatewayIsReachedThroughItsContainer(t *testing.T) {
 	listen := netip.AddrPortFrom(freeHost(t), 18793)
-	d := newDockWith(t, fmt.Sprintf("gateway: {placement: container, relay: '%s'}\n", listen))
+	d := newDock(t, "", fmt.Sprintf("gateway: {placement: container, relay: '%s'}\n", listen))
 	d.Sync(`
 clawbots:
   - name: one
@@ -182,7 +182,7 @@ clawbots:
 	// Killed or removed, it comes back, and agents work on.
 	for _, how := range []string{"POST /containers/hermit_shell/kill", "DELETE /containers/hermit_shell?force=1"} {
 		method, path, _ := strings.Cut(how, " ")
-		if _, err := d.engine.Ask(method, path); err != nil {
+		if _, err := engine.Ask(method, path); err != nil {
 			t.Fatal(err)
 		}
 		testenv.Eventually(t, 30*time.Second, func() bool {

@@ -3,7 +3,6 @@
 package containers
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -107,19 +106,12 @@ clawbots:
 // template and one with this machine's Go, and runs it as an agent.
 func TestTheImageOfTheExampleIsBuiltAndTakesWebhooks(t *testing.T) {
 	testenv.Long(t) // it compiles Go's library in the image
-	d := newDock(t)
-	client := testenv.Tool(t, "docker")
-	docker := func(args ...string) string {
+	d := newDock(t, "", "")
+	build := func(args ...string) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), client, append([]string{"-H", "unix://" + d.engine.Socket}, args...)...)
-		cmd.Env = append(os.Environ(), "DOCKER_BUILDKIT=0", "HOME="+t.TempDir())
-		var errs bytes.Buffer
-		cmd.Stderr = &errs
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("docker %s: %v\n%s\n%s", strings.Join(args, " "), err, out, errs.String())
+		if out, err := ask(t, append([]string{"build", "--network", "none"}, args...)...); err != nil {
+			t.Fatalf("%v\n%s", err, out)
 		}
-		return string(out)
 	}
 	// The image that FROM names: this machine's Go, with the rest of the template.
 	goRoot, err := exec.CommandContext(t.Context(), testenv.Tool(t, "go"), "env", "GOROOT").Output()
@@ -131,9 +123,9 @@ func TestTheImageOfTheExampleIsBuiltAndTakesWebhooks(t *testing.T) {
 		"ENV PATH=/usr/local/go/bin:/usr/bin:/bin GOTOOLCHAIN=local GOPROXY=off GOCACHE=/tmp/cache\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	docker("build", "--network", "none", "-t", "golang:1.26-bookworm", "-f", recipe, strings.TrimSpace(string(goRoot)))
+	build("-t", "golang:1.26-bookworm", "-f", recipe, strings.TrimSpace(string(goRoot)))
 	example := filepath.Join(testenv.Repository(t), "examples", "clawbot-base")
-	docker("build", "--network", "none", "-t", "clawbot-go", "--build-arg", "BASE=clawjail/clawbot:latest", example)
+	build("-t", "clawbot-go", "--build-arg", "BASE=clawjail/clawbot:latest", example)
 	d.Sync(`
 clawbots:
   - {name: built, image: "clawbot-go:latest", env: {CLAWBOT_WEBHOOK: ":8000"}, webhook: true}
