@@ -12,6 +12,7 @@ await step('the pages are found', async () => {
   check(pages.length > 30, `only ${pages.length} pages: ${pages}`)
 })
 const forms = new Map() // by where they are sent
+const page = await context.newPage()
 for (const address of pages) {
   await step(`plain ${address}`, async () => {
     const answer = await context.request.get(origin + address)
@@ -19,19 +20,14 @@ for (const address of pages) {
     equal(answer.status(), 200, 'the status')
     const text = await answer.text()
     equal((text.match(/<h1/g) ?? []).length, 1, 'the number of first headings')
-    const page = await context.newPage()
-    try {
-      await page.goto(origin + address, { waitUntil: 'domcontentloaded' })
-      check((await page.locator('h1').innerText()).trim() !== '', 'the heading is empty')
-      // What a form is sent with when somebody fills in its texts and leaves the rest.
-      const here = await page.$$eval('main form[method="post"]', all => all.map(form => ({
-        action: new URL(form.getAttribute('action'), location.href).href, multipart: form.enctype === 'multipart/form-data',
-        rest: Object.fromEntries([...form.querySelectorAll('input[type=hidden], select')].map(e => [e.name, e.value])),
-        texts: [...form.querySelectorAll('input:not([type]),input[type=text],input[type=url],input[type=number],textarea')].filter(e => e.required).map(e => e.name) })))
-      for (const form of here) if (form.texts.length && !forms.has(form.action)) forms.set(form.action, form)
-    } finally {
-      await page.close()
-    }
+    await page.goto(origin + address, { waitUntil: 'domcontentloaded' })
+    check((await page.locator('h1').innerText()).trim() !== '', 'the heading is empty')
+    // What a form is sent with when somebody fills in its texts and leaves the rest.
+    const here = await page.$$eval('main form[method="post"]', all => all.map(form => ({
+      action: new URL(form.getAttribute('action'), location.href).href, multipart: form.enctype === 'multipart/form-data',
+      rest: Object.fromEntries([...form.querySelectorAll('input[type=hidden], select')].map(e => [e.name, e.value])),
+      texts: [...form.querySelectorAll('input:not([type]),input[type=text],input[type=url],input[type=number],textarea')].filter(e => e.required).map(e => e.name) })))
+    for (const form of here) if (form.texts.length && !forms.has(form.action)) forms.set(form.action, form)
   })
 }
 await step('there are forms', async () => { check(forms.size >= 8, `only ${[...forms.keys()]}`); return [...forms.keys()].map(a => new URL(a).pathname) })
