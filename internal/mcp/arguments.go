@@ -182,7 +182,7 @@ func stepOf(raw jsontext.Value) (step, error) {
 			do
 			browser.Snapshot
 		}](raw)
-		return step{head.Do, efficient(a.Snapshot)}, err
+		return step{head.Do, short(a.Snapshot)}, err
 	case "screenshot":
 		a, err := arguments[struct {
 			do
@@ -231,12 +231,9 @@ func stepOf(raw jsontext.Value) (step, error) {
 
 const stepHint = `do is navigate, open, snapshot, screenshot, query, text, eval, or a kind of browser_act: {"do":"click","selector":"#go"}`
 
-// efficient makes a snapshot small, unless the caller says how it shall be.
-func efficient(o browser.Snapshot) browser.Snapshot {
-	plain := (o.Format == "" || o.Format == "ai") && o.Mode == "" && !o.Interactive && !o.Compact && o.Depth == 0
-	if plain {
-		o.Mode = "efficient"
-	}
+// short bounds the text of a snapshot, unless the caller says how long it may be. Nothing else is decided for the
+// caller: the page's text is a part of the answer.
+func short(o browser.Snapshot) browser.Snapshot {
 	if o.MaxChars == 0 && (o.Format == "" || o.Format == "ai") {
 		o.MaxChars = defaultChars
 	}

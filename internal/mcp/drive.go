@@ -54,7 +54,7 @@ func (s *Server) shown(ctx context.Context, c *call, t Target, tab, done string,
 	if !wanted {
 		return answer(done)
 	}
-	shot, err := drive[browser.SnapshotResult](ctx, s, c, t, efficient(browser.Snapshot{TargetID: tab}))
+	shot, err := drive[browser.SnapshotResult](ctx, s, c, t, short(browser.Snapshot{TargetID: tab}))
 	if err != nil {
 		return answer(done + "\nno snapshot: " + line(problem.CodeOf(err), 40))
 	}
@@ -79,7 +79,10 @@ func (s *Server) snapshot(ctx context.Context, c *call) (*sdk.CallToolResult, er
 	if err != nil {
 		return nil, err
 	}
-	shot, err := drive[browser.SnapshotResult](ctx, s, c, t, efficient(a.Snapshot))
+	if a.Format != "" && a.Format != "ai" {
+		a.Snapshot.MaxChars = 0 // nodes are bounded by limit; the answer is cut below
+	}
+	shot, err := drive[browser.SnapshotResult](ctx, s, c, t, short(a.Snapshot))
 	if err != nil {
 		return nil, err
 	}

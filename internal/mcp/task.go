@@ -205,7 +205,7 @@ func (k *task) step(ctx context.Context, op browser.Operation) (text string, fai
 		return text, failedSteps(r) > 0, nil
 	case browser.Snapshot:
 		r, err := drive[browser.SnapshotResult](ctx, s, c, t, op)
-		return snapshotText(r, min(max(op.MaxChars, maxStepChars), k.left+maxAddress)), false, err
+		return snapshotText(r, k.left+maxAddress), false, err
 	case browser.Query:
 		r, err := drive[browser.QueryResult](ctx, s, c, t, op)
 		return queryText(r, maxStepChars), false, err

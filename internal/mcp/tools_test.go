@@ -8,6 +8,7 @@ import (
 	"image"
 	"image/jpeg"
 	"image/png"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -99,6 +100,55 @@ func TestAnswerShowsTheSnapshotThatWasAskedFor(t *testing.T) {
 	}
 	if got, _ := w.tool("browser_act", args{"kind": "click", "ref": "e1", "snapshot": true}); !strings.HasSuffix(got, "\n- link [ref=e1]") {
 		t.Errorf("act: %q", got)
+	}
+}
+
+// A snapshot has the text of the page, and each option alone does what it says, in every tool that takes one.
+func TestSnapshotHasTheTextAndEachOptionIsItsOwn(t *testing.T) {
+	var asked browser.Snapshot
+	w := newWorld(t, &backend{drive: func(_ context.Context, _ Target, op browser.Operation) (any, error) {
+		switch op := op.(type) {
+		case browser.Snapshot:
+			asked = op
+			return browser.SnapshotResult{}, op.Validate()
+		case browser.Navigate:
+			return browser.Result{}, nil
+		}
+		return browser.ActResult{}, nil
+	}})
+	w.tool("browser_open_session", nil)
+	plain := browser.Snapshot{MaxChars: defaultChars}
+	for _, c := range []struct {
+		tool string
+		args args
+		want browser.Snapshot
+	}{
+		{"browser_snapshot", args{}, plain},
+		{"browser_navigate", args{"url": "https://a.test/", "snapshot": true}, plain},
+		{"browser_act", args{"kind": "click", "ref": "e1", "snapshot": true}, plain},
+		{"browser_snapshot", args{"selector": "main"}, browser.Snapshot{Selector: "main", MaxChars: defaultChars}},
+		{"browser_snapshot", args{"urls": true}, browser.Snapshot{URLs: true, MaxChars: defaultChars}},
+		{"browser_snapshot", args{"compact": true}, browser.Snapshot{Compact: true, MaxChars: defaultChars}},
+		{"browser_snapshot", args{"interactive": true}, browser.Snapshot{Interactive: true, MaxChars: defaultChars}},
+		{"browser_snapshot", args{"depth": 3}, browser.Snapshot{Depth: 3, MaxChars: defaultChars}},
+		{"browser_snapshot", args{"maxChars": 50}, browser.Snapshot{MaxChars: 50}},
+		{"browser_snapshot", args{"mode": "efficient"}, browser.Snapshot{Mode: "efficient", MaxChars: defaultChars}},
+		{"browser_snapshot", args{"mode": "efficient", "depth": 9, "maxChars": 70}, browser.Snapshot{Mode: "efficient", Depth: 9, MaxChars: 70}},
+		{"browser_snapshot", args{"format": "aria", "maxChars": 50}, browser.Snapshot{Format: "aria"}},
+	} {
+		asked = browser.Snapshot{}
+		if got, out := w.tool(c.tool, c.args); out.IsError || asked != c.want {
+			t.Errorf("%s %v asked for %+v, want %+v: %s", c.tool, c.args, asked, c.want, got)
+		}
+		if c.tool != "browser_snapshot" || c.args["format"] != nil {
+			continue
+		}
+		asked = browser.Snapshot{}
+		step := maps.Clone(c.args)
+		step["do"] = "snapshot"
+		if w.tool("browser_run_task", args{"steps": []any{step}, "screenshot": false}); asked != c.want {
+			t.Errorf("step %v asked for %+v, want %+v", step, asked, c.want)
+		}
 	}
 }
 
