@@ -169,6 +169,15 @@ func (b *mcpBackend) Ask(ctx context.Context, _ identity.Principal, kind egress.
 	return c.Ask(ctx, q)
 }
 
+// AccessRequest implements mcp.Access.
+func (b *mcpBackend) AccessRequest(ctx context.Context, _ identity.Principal, id string, wait time.Duration) (egress.AccessRequest, error) {
+	c, err := b.sessions()
+	if err != nil {
+		return egress.AccessRequest{}, err
+	}
+	return c.AccessRequest(ctx, id, wait)
+}
+
 // Drive implements mcp.Backend.
 func (b *mcpBackend) Drive(ctx context.Context, _ identity.Principal, t mcp.Target, op browser.Operation) (any, error) {
 	if t.Host {

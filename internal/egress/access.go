@@ -22,7 +22,7 @@ const (
 	// askFor is how long a question waits for its answer, and keepAnswer how long both can be read.
 	askFor     = 7 * 24 * time.Hour
 	keepAnswer = 30 * 24 * time.Hour
-	// askAgain is for how long a refused request to what was refused asks nobody.
+	// askAgain is for how long an answer is also the answer to the same question.
 	askAgain = 24 * time.Hour
 	maxWait  = 5 * time.Minute
 )
@@ -141,8 +141,9 @@ func (v *View) hasServiceFor(target string) error {
 	return nil
 }
 
-// Ask is an agent's request for access. The same question again is the same request, until it is answered. With wait it
-// returns when it is answered, or wait (at most 5 minutes) is over.
+// Ask is an agent's request for access. The same question again is the same request while nobody has answered it. Within
+// a day of its answer it still is, after an approval for as long as that gives something. With wait it returns when it is
+// answered, or wait (at most 5 minutes) is over.
 func (b *Book) Ask(ctx context.Context, by identity.Principal, kind AccessKind, target, reason string, wait time.Duration) (AccessRequest, error) {
 	of := scope{by.Tenant, by.ID}
 	if err := b.may(ctx, by, identity.AccessAsk, of); err != nil {
@@ -171,7 +172,7 @@ func (b *Book) Ask(ctx context.Context, by identity.Principal, kind AccessKind, 
 	return b.answered(ctx, by.Actor(), out, wait)
 }
 
-// ask finds the open question, or makes it.
+// ask finds the open question, or the last answer to it, or makes it.
 func (b *Book) ask(ctx context.Context, by identity.Principal, kind AccessKind, target, reason string) (AccessRequest, error) {
 	b.changing.Lock()
 	defer b.changing.Unlock()
@@ -185,6 +186,9 @@ func (b *Book) ask(ctx context.Context, by identity.Principal, kind AccessKind, 
 			return *i.access, nil
 		}
 		pending++
+	}
+	if a := b.lately(scope{by.Tenant, by.ID}, kind, target); a != nil {
+		return *a, nil
 	}
 	if pending >= maxPending {
 		return AccessRequest{}, problem.New(problem.RateLimited, "Wait until the operator has answered some of them; asking again changes nothing.",
@@ -316,7 +320,10 @@ func (b *Book) Hold(ctx context.Context, w Who, target string) (again bool) {
 		return false
 	}
 	canonical, err := readTarget(AccessHost, target)
-	if err != nil || b.refusedLately(scope{w.Tenant, w.Agent}, canonical) {
+	if err != nil {
+		return false
+	}
+	if last := b.lately(scope{w.Tenant, w.Agent}, AccessHost, canonical); last != nil && last.State == AccessRefused {
 		return false
 	}
 	agent, err := b.o.Store.AgentByID(ctx, w.Agent)
@@ -338,15 +345,38 @@ func (b *Book) Hold(ctx context.Context, w Who, target string) (again bool) {
 	return err == nil && out.State == AccessApproved
 }
 
-func (b *Book) refusedLately(of scope, target string) bool {
-	since := b.o.Now().Add(-askAgain)
-	for _, i := range b.state.Load().asked {
+// lately is the last answer to a question, if it is not older than a day and still says how things are.
+func (b *Book) lately(of scope, kind AccessKind, target string) *AccessRequest {
+	now := b.o.Now()
+	s := b.state.Load()
+	var last *AccessRequest
+	for _, i := range s.asked {
 		a := i.access
-		if i.scope() == of && a.Kind == AccessHost && a.Target == target && a.State == AccessRefused && a.AnsweredAt.After(since) {
-			return true
+		if i.scope() == of && a.Kind == kind && a.Target == target && a.AnsweredAt.After(now.Add(-askAgain)) &&
+			(last == nil || a.AnsweredAt.After(last.AnsweredAt)) {
+			last = a
 		}
 	}
-	return false
+	if last == nil || last.State != AccessRefused && !s.gives(*last, now) {
+		return nil
+	}
+	return last
+}
+
+// gives says whether what an approval has made is there and good: it may have been used up, have expired, or have been removed.
+func (s *state) gives(a AccessRequest, now time.Time) bool {
+	i := s.items[a.Made]
+	if a.State != AccessApproved || i == nil || i.expired(now) {
+		return false
+	}
+	if a.Kind != AccessTool {
+		return true
+	}
+	// A tool is part of the agent's settings, which stay when it goes.
+	want, err := askedTool(a.Target)
+	return err == nil && i.settings != nil && slices.ContainsFunc(i.settings.Tools, func(t Tool) bool {
+		return t.URL == want.URL && slices.Equal(t.Methods, want.Methods) && slices.Equal(t.Services, want.Services) && !expired(t.ExpiresAt, now)
+	})
 }
 
 // reachesInside says whether a service leads to an address that only an admin of the installation sets.

@@ -84,6 +84,76 @@ func TestRefusalGivesNothing(t *testing.T) {
 	w.want(agent(w.bot), "a.example", false)
 }
 
+// An agent that does not wait hears its answer when it asks the same again, and nobody else is asked once more.
+func TestTheSameQuestionHearsItsAnswer(t *testing.T) {
+	w := newWorld(t)
+	open := func() int {
+		list, err := w.AccessRequests(w.ctx, w.operator, "", false)
+		w.must(err)
+		return len(list)
+	}
+	const tool = "GET https://t.example/x s"
+	w.must(func() error {
+		s := service("github")
+		s.Tenant, s.Agent = "acme", w.twin.ID
+		_, err := w.PutService(w.ctx, w.admin, s)
+		return err
+	}())
+	for _, q := range []struct {
+		kind   AccessKind
+		target string
+	}{{AccessHost, "a.example"}, {AccessTool, tool}, {AccessService, "github"}} {
+		for _, yes := range []bool{false, true} {
+			first := w.ask(w.bot, q.kind, q.target)
+			w.answer(first.ID, AccessAnswer{Approve: yes, Comment: "heard"})
+			for range 2 {
+				again := w.ask(w.bot, q.kind, q.target)
+				if again.ID != first.ID || again.Answer != "heard" || (again.State == AccessApproved) != yes || open() != 0 {
+					t.Errorf("%s %s, approved %t: asked again it is %+v, and %d wait", q.kind, q.target, yes, again, open())
+				}
+			}
+			if other, err := w.Ask(w.ctx, w.twin, AccessHost, "a.example", "mine", 0); err != nil || other.ID == first.ID || other.State != AccessPending {
+				t.Errorf("another agent hears the answer: %+v, %v", other, err)
+			} else {
+				w.answer(other.ID, AccessAnswer{})
+				w.clock.forward(askAgain)
+			}
+		}
+		if later := w.ask(w.bot, q.kind, q.target); later.State != AccessPending {
+			t.Errorf("%s: an answer of yesterday is still the answer: %+v", q.kind, later)
+		} else {
+			w.answer(later.ID, AccessAnswer{})
+		}
+	}
+}
+
+// What was approved and is used up, over or taken back is asked for anew: "try again now" would be wrong.
+func TestAnApprovalThatGivesNothingMoreIsNoAnswer(t *testing.T) {
+	w := newWorld(t)
+	const tool = "GET https://t.example/x s"
+	for name, c := range map[string]struct {
+		kind   AccessKind
+		target string
+		answer AccessAnswer
+		end    func(AccessRequest)
+	}{
+		"a used rule":    {AccessHost, "once.example", AccessAnswer{Approve: true, Once: true}, func(a AccessRequest) { w.Used(w.ctx, prefixOnce+a.Made) }},
+		"a removed rule": {AccessHost, "gone.example", AccessAnswer{Approve: true}, func(a AccessRequest) { w.must(w.RemoveRule(w.ctx, w.operator, a.Made)) }},
+		"an old rule":    {AccessHost, "old.example", AccessAnswer{Approve: true, For: "1h"}, func(AccessRequest) { w.clock.forward(time.Hour) }},
+		"an old tool":    {AccessTool, tool, AccessAnswer{Approve: true, For: "1h"}, func(AccessRequest) { w.clock.forward(time.Hour) }},
+	} {
+		first := w.ask(w.bot, c.kind, c.target)
+		a := w.answer(first.ID, c.answer)
+		if again := w.ask(w.bot, c.kind, c.target); again.ID != first.ID {
+			t.Errorf("%s: before its end it is %+v", name, again)
+		}
+		c.end(a)
+		if again := w.ask(w.bot, c.kind, c.target); again.ID == first.ID || again.State != AccessPending {
+			t.Errorf("%s: it is %+v", name, again)
+		}
+	}
+}
+
 func TestApprovalOfAToolJoinsTheList(t *testing.T) {
 	w := newWorld(t)
 	bot := agent(w.bot)
@@ -195,9 +265,10 @@ func TestTheSameQuestionIsTheSameRequest(t *testing.T) {
 		t.Error("another agent's question is the same request")
 	}
 	w.answer(first.ID, AccessAnswer{})
+	w.clock.forward(askAgain)
 	second := w.ask(w.bot, AccessHost, "a.example")
 	if second.ID == first.ID {
-		t.Error("an answered request is asked again")
+		t.Error("a request that was answered yesterday is asked again")
 	}
 	w.clock.forward(askFor)
 	third := w.ask(w.bot, AccessHost, "a.example")

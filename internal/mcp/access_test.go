@@ -24,11 +24,16 @@ func (o *operator) Ask(_ context.Context, by identity.Principal, kind egress.Acc
 	return o.answer, o.fail
 }
 
+func (o *operator) AccessRequest(_ context.Context, by identity.Principal, id string, wait time.Duration) (egress.AccessRequest, error) {
+	o.asked = fmt.Sprintf("%q what became of %s %s", by.ID, id, wait)
+	return o.answer, o.fail
+}
+
 func TestAccessIsAskedForInFewWords(t *testing.T) {
 	o := new(operator)
 	w := newWorldWith(t, Options{Backend: new(backend), Access: o})
 	for state, want := range map[egress.AccessState]string{
-		egress.AccessPending:  "not answered yet (ar_1); go on with something else, and ask the same again later to hear the answer",
+		egress.AccessPending:  "not answered yet (ar_1); go on with something else, and ask the same again later, or with this id, to hear the answer",
 		egress.AccessApproved: "approved; try again now\noperator: for the docs only",
 		egress.AccessRefused:  "refused; do not ask for it again\noperator: for the docs only",
 		egress.AccessExpired:  "nobody answered; go on without it",
@@ -45,6 +50,11 @@ func TestAccessIsAskedForInFewWords(t *testing.T) {
 	if o.asked != `"" host example.com "to read" 30s` {
 		t.Errorf("asked for %s", o.asked)
 	}
+	// What became of it is heard by the id alone.
+	o.answer = egress.AccessRequest{Meta: egress.Meta{ID: "ar_1"}, State: egress.AccessRefused}
+	if got, out := w.tool("request_access", args{"id": "ar_1", "wait_seconds": 30}); got != "refused; do not ask for it again" || out.IsError || o.asked != `"" what became of ar_1 30s` {
+		t.Errorf("%q, asked for %s", got, o.asked)
+	}
 }
 
 func TestAccessThatCannotBeAskedFor(t *testing.T) {
@@ -58,6 +68,11 @@ func TestAccessThatCannotBeAskedFor(t *testing.T) {
 	for _, wait := range []int{-1, maxAccessWait + 1} {
 		if got, out := w.tool("request_access", args{"kind": "host", "target": "a", "reason": "x", "wait_seconds": wait}); !out.IsError || !strings.Contains(got, "wait_seconds") {
 			t.Errorf("%d: %q", wait, got)
+		}
+	}
+	for _, a := range []args{{}, {"wait_seconds": 1}, {"kind": "host", "target": "a", "reason": "x", "id": "ar_1"}} {
+		if got, out := w.tool("request_access", a); !out.IsError || !strings.Contains(got, "id alone") {
+			t.Errorf("%v: %q", a, got)
 		}
 	}
 	if got, out := w.tool("request_access", args{"kind": "host", "target": "a", "reason": "x", "tenant": "acme"}); !out.IsError || !strings.Contains(got, "tenant") {
