@@ -29,6 +29,21 @@ type decided struct{ book *egress.Book }
 
 func (d decided) view(c gateway.Caller) *egress.View { return d.book.View(door.Who(c)) }
 
+// explained is the gateway as explanations ask it. The gateway is made after the book, and before anybody asks.
+type explained struct {
+	*gateway.Gateway
+	clean policy.Policy
+}
+
+// CallerIn implements egress.Way.
+func (e *explained) CallerIn(session string) (egress.Who, bool) {
+	c, found := e.Gateway.CallerIn(session)
+	return door.Who(c), found
+}
+
+// Clean implements egress.Way.
+func (e *explained) Clean() policy.Policy { return e.clean }
+
 // policy implements gateway.Config.Policy.
 func (d decided) policy(c gateway.Caller) *policy.Compiled { return d.view(c).Proxy() }
 

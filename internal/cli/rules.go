@@ -253,12 +253,17 @@ func newRulesExplain(p *program) *cobra.Command {
 		Use:   "explain URL",
 		Short: "Say what would become of a request, and which rule decides",
 		Long: "Decides a request without making it, and names the rule that decided. It ends with 0 when the request is allowed and with 1 " +
-			"when it is not. Without --agent it is the request of a clean browser session; an agent asks about itself. Addresses are not looked " +
-			"up: a host that is allowed is still refused when its name leads to a private address.",
+			"when it is not. Without --agent it is the request of a clean browser session; --session is one that is open, also with accounts. An agent " +
+			"asks about itself. What is allowed is looked up and its address checked, as the gateway does; for agents names are not looked up.",
 		Example: "  clawjail rules explain https://github.com/ --agent writer\n" +
-			"  clawjail rules explain https://api.github.com/user --agent writer --surface execute --service github",
+			"  clawjail rules explain https://api.github.com/user --agent writer --surface execute --service github\n" +
+			"  clawjail rules explain https://example.com/ --session ID",
 		Args: arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := exclusive(cmd, "agent", "session"); err != nil {
+				return err
+			}
+			q.Lookup = true
 			if q.Service == "" && q.Surface == surfaceService {
 				return usage(cmd, "the surface service needs --service")
 			}
@@ -283,11 +288,15 @@ func newRulesExplain(p *program) *cobra.Command {
 	p.tenantFlag(cmd, &q.Tenant)
 	f := cmd.Flags()
 	f.StringVar(&q.Agent, "agent", "", "`name` of the agent that asks; without it, a clean browser session")
+	f.StringVar(&q.Session, "session", "", "`id` of the session that asks, which is open")
 	f.StringVar(&q.Method, "method", "", "HTTP `method` (default CONNECT for https through the proxy, else GET)")
 	f.StringVar(&q.Surface, "surface", "", "the way it comes: proxy, execute, service, or browser for one that the agent opens (default proxy)")
 	f.StringVar(&q.Service, "service", "", "`name` of the service whose credential it needs")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	p.completeFlag(cmd, "agent", agentNames)
+	if err := cmd.RegisterFlagCompletionFunc("session", p.completeSessions); err != nil {
+		panic(err) // there is no such flag: a mistake in this package
+	}
 	p.completeFlag(cmd, "service", egressServiceNames)
 	complete(cmd, "surface", surfaceProxy, surfaceExecute, surfaceService, surfaceBrowser)
 	return cmd
@@ -333,7 +342,11 @@ func showExplanation(cmd *cobra.Command, e egress.Explanation, asJSON bool) erro
 			{"reason", printable(e.Reason)}, {"hint", printable(e.Hint)}})
 	}
 	if err == nil && !e.Allowed {
-		return problem.New(problem.HostDenied, "allow it: clawjail rules add", "the request would be denied")
+		hint := e.Hint
+		if e.Session == "" && e.Code != problem.ToolDenied && byPolicy(e.Code) {
+			hint = "allow it: clawjail rules add"
+		}
+		return problem.New(problem.HostDenied, printable(hint), "the request would be denied")
 	}
 	return err
 }

@@ -198,7 +198,7 @@ func newRulesRecord(p *program) *cobra.Command {
 		Use:   "record",
 		Short: "Write the requests that were made, for rules test",
 		Long: "Reads from the audit log what went through the gateway, and writes each kind of request once, with its newest verdict, at most " +
-			"10000 of them: the newest. What follows no rule (rates, budgets, addresses) is left out. Of a path only what the log has is there.",
+			"10000 of them: the newest. What follows no rule (rates, budgets, addresses), and what sessions with accounts and MCP servers did, is left out. Of a path only what the log has is there.",
 		Example: "  clawjail rules record --agent writer --since 168h > requests.jsonl",
 		Args:    arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -316,6 +316,7 @@ func (r *recorder) add(row api.AuditRow) {
 		Code     string `json:"code"`
 		Allowed  *bool  `json:"allowed"`
 		Reported bool   `json:"reported"`
+		Confined bool   `json:"confined"`
 	}
 	surface, ok := map[string]string{"gateway.connect": "", "gateway.forward": "", "gateway.execute": surfaceExecute, "gateway.service": surfaceService}[row.Action]
 	port := strings.LastIndexByte(row.Target, ':')
@@ -326,7 +327,7 @@ func (r *recorder) add(row api.AuditRow) {
 	if d.Allowed != nil {
 		allowed = *d.Allowed
 	}
-	if !allowed && !byPolicy(d.Code) {
+	if d.Confined || !allowed && !byPolicy(d.Code) { // a grant's domains, or an MCP server's hosts, are over with it
 		return
 	}
 	allowed = allowed && !d.Reported // in report mode everything passes; what counts is the verdict

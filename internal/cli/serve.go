@@ -147,7 +147,8 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	book, err := egress.Open(ctx, egress.Options{Store: ring.store, Identity: ring.identity, Audit: ring.log, Now: o.now, Recheck: egressRecheck, Log: o.log})
+	explains := &explained{clean: reach.policy}
+	book, err := egress.Open(ctx, egress.Options{Store: ring.store, Identity: ring.identity, Audit: ring.log, Now: o.now, Recheck: egressRecheck, Way: explains, Log: o.log})
 	if err != nil {
 		return fmt.Errorf("read what was decided about the way out: %w", err)
 	}
@@ -170,6 +171,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, exit.Close()) }()
+	explains.Gateway = exit
 	used := newSecretsUsed(ring.vault, o)
 	surfaces, err := newSurfaces(exit, asked, ring, used, o)
 	if err != nil {

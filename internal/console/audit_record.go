@@ -129,7 +129,10 @@ func whyDenied(row audit.Row) string {
 	if !ofGateway || row.Result != string(audit.Refused) {
 		return ""
 	}
-	var d struct{ Agent, Method, Path, Scheme, Service string }
+	var d struct {
+		Agent, Method, Path, Scheme, Service string
+		Confined                             bool
+	}
 	if json.Unmarshal(row.Detail, &d) != nil {
 		return ""
 	}
@@ -141,7 +144,10 @@ func whyDenied(row audit.Row) string {
 		}
 	}
 	asked := url.Values{"tenant": {row.Tenant}, "surface": {surface}, "url": {cmp.Or(d.Scheme, "https") + "://" + row.Target + d.Path}}
-	for name, value := range map[string]string{"agent": d.Agent, "method": d.Method, "service": d.Service} {
+	if d.Confined {
+		asked.Set("confined", "true")
+	}
+	for name, value := range map[string]string{"agent": d.Agent, "method": d.Method, "service": d.Service, "session": row.Session} {
 		if value != "" {
 			asked.Set(name, value)
 		}

@@ -185,6 +185,11 @@ func TestWhatTheGatewayRefusedLeadsToWhy(t *testing.T) {
 	w.events(0, audit.Event{})
 	p := w.get("acme viewer", "/console/audit/"+w.newest("gateway.connect").ID)
 	has(t, p, html.EscapeString("/console/network/explain?agent=a_1&method=CONNECT&surface=proxy&tenant=acme&url=https%3A%2F%2Fevil.test%3A443"))
+	w.log.Note(audit.Event{Action: "gateway.connect", Tenant: "acme", Actor: "admin", Session: "s_1", Result: audit.Refused, Target: "evil.test:443",
+		Detail: audit.NewDetail(audit.Fields{"confined": true, "method": "CONNECT", "scheme": "https"})})
+	w.events(0, audit.Event{})
+	p = w.get("acme viewer", "/console/audit/"+w.newest("gateway.connect").ID)
+	has(t, p, html.EscapeString("/console/network/explain?confined=true&method=CONNECT&session=s_1&surface=proxy&tenant=acme&url=https%3A%2F%2Fevil.test%3A443"))
 }
 
 func TestFollowingTheLogAnswersOnlyWhenThereIsSomethingNew(t *testing.T) {

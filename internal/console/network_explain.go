@@ -1,13 +1,18 @@
 package console
 
 import (
+	"cmp"
 	"net/url"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
 )
+
+// ofSession begins the choice of a session among those who ask.
+const ofSession = "session:"
 
 type explainPage struct {
 	Tabs    []tab
@@ -21,7 +26,7 @@ type explainPage struct {
 }
 
 // explain answers why a request is denied, or allowed. It asks by its address, so that others can lead here: whose, method,
-// url, surface, service; agent and tenant instead of whose, where agent is a name or an id.
+// url, surface, service; agent and tenant instead of whose, where agent is a name or an id; session, where that is open.
 func (c *Console) explain(q *request) error {
 	tabs, err := c.networkTabs(q, networkPath+"/explain")
 	if err != nil {
@@ -35,8 +40,12 @@ func (c *Console) explain(q *request) error {
 	for _, name := range []string{"whose", "method", "url", "surface", "service"} {
 		f.Values.Set(name, strings.ToValidUTF8(q.query(name), "\uFFFD"))
 	}
+	session := q.query("session")
 	if f.Get("whose") == "" {
 		f.Values.Set("whose", askedBy(q, agents))
+		if session != "" {
+			f.Values.Set("whose", ofSession+session)
+		}
 	}
 	page := &explainPage{Tabs: tabs, Form: f, Surface: []option{{Value: "proxy", Label: "proxy"}, {Value: "browser", Label: "a browser of its own"},
 		{Value: "execute", Label: "execute"}, {Value: "service", Label: "service route"}}}
@@ -54,9 +63,26 @@ func (c *Console) explain(q *request) error {
 		f.Problem = &said{Message: "Rules do not decide about requests for models.", Hint: "look at the providers of models, and at the budgets of the agent"}
 		return q.show("network_explain", "Why was this denied?", page)
 	}
-	whose := whoseOf(f.Get("whose"))
-	answers, err := c.Egress.Explain(q.ctx(), q.by, []egress.Question{{Tenant: whose.Tenant, Agent: whose.Agent, Surface: f.Get("surface"),
-		Service: f.Get("service"), Method: strings.ToUpper(f.Get("method")), URL: f.Get("url")}})
+	asked := func() egress.Question {
+		question := egress.Question{Surface: f.Get("surface"), Service: f.Get("service"), Method: strings.ToUpper(f.Get("method")), URL: f.Get("url"), Lookup: true}
+		var of bool
+		if question.Session, of = strings.CutPrefix(f.Get("whose"), ofSession); !of {
+			whose := whoseOf(f.Get("whose"))
+			question.Session, question.Tenant, question.Agent = "", whose.Tenant, whose.Agent
+		}
+		return question
+	}
+	answers, err := c.Egress.Explain(q.ctx(), q.by, []egress.Question{asked()})
+	if problem.CodeOf(err) == problem.NotFound && asked().Session != "" {
+		if session == "" || q.query("confined") != "" {
+			f.Problem = &said{Message: "The session is not open, and what it might reach is not known any more.",
+				Hint: "the record of the refusal has the rule and the code that decided"}
+			return q.show("network_explain", "Why was this denied?", page)
+		}
+		// One without accounts has the rules of any that its agent opens.
+		f.Values.Set("whose", askedBy(q, agents))
+		answers, err = c.Egress.Explain(q.ctx(), q.by, []egress.Question{asked()})
+	}
 	if err != nil {
 		if refusal(err) || !f.refuse(err, map[string]string{"agent": "whose", "tenant": "whose"}) {
 			return err
@@ -101,6 +127,10 @@ func (c *Console) askers(q *request, agents map[string]identity.Agent) ([]option
 		}
 		out = append(out, o)
 	}
+	if id, is := strings.CutPrefix(q.query("whose"), ofSession); is || q.query("session") != "" {
+		id = cmp.Or(id, q.query("session"))
+		out = append(out, option{Value: ofSession + id, Label: "The session " + id})
+	}
 	return out, nil
 }
 
@@ -111,13 +141,16 @@ func (c *Console) nextSteps(q *request, page *explainPage) {
 		page.RuleAt = networkPath + "?" + url.Values{"search": {a.Rule}}.Encode()
 	}
 	whose := page.Form.Get("whose")
+	if a.Session != "" {
+		return // its grant says what it may, or its agent's rules do
+	}
 	if a.Surface != "" && a.Surface != "proxy" {
 		if a.Agent != "" {
 			page.AgentAt = agentsPath + "/" + whose
 		}
 		return
 	}
-	if a.Allowed && !a.Reported || identity.Can(q.by, identity.RuleChange, q.by.TenantOr(a.Tenant)) != nil {
+	if a.Allowed && !a.Reported || a.Code == problem.AddressDenied || a.Code == problem.DNSFailed || identity.Can(q.by, identity.RuleChange, q.by.TenantOr(a.Tenant)) != nil {
 		return
 	}
 	if target := targetOf(a.URL); target != "" {

@@ -126,7 +126,14 @@ func TestWhyARequestIsDeniedIsExplained(t *testing.T) {
 	p.holds(t, http.StatusOK, `class="badge bad">denied`, "no rule", "Make a rule of it",
 		"/console/network/rules/add?action=allow&amp;target=api.example.com&amp;whose=acme%2Fbuilder")
 	ask("acme operator", "whose", "acme", "url", "https://tracker.example.com/").holds(t, http.StatusOK, "denied", deny.ID, "/console/network?search="+deny.ID)
-	ask("acme operator", "whose", "acme", "url", "https://api.example.com/").holds(t, http.StatusOK, `class="badge good">allowed`, "Addresses were not looked up")
+	ask("acme operator", "whose", "acme", "url", "https://api.example.com/").holds(t, http.StatusOK, `class="badge good">allowed`, "The name was not looked up")
+	// A record of a session leads here with it. Of one with accounts that has ended nobody knows what it might reach; any other is as a new one.
+	session := []string{"tenant", "acme", "session", "s_1", "surface", "proxy", "url", "https://api.example.com/"}
+	ended := ask("acme operator", append(session, "confined", "true")...)
+	ended.holds(t, http.StatusOK, "The session is not open", `<option value="session:s_1" selected>`)
+	ended.lacks(t, `class="badge`)
+	ask("acme operator", session...).holds(t, http.StatusOK, `class="badge good">allowed`, `<option value="acme" selected>`)
+	ask("acme operator", "whose", "session:s_1", "url", "https://api.example.com/").holds(t, http.StatusOK, "The session is not open")
 	viewer := ask("acme viewer", "whose", "acme/builder", "url", "https://api.example.com/")
 	viewer.holds(t, http.StatusOK, "denied")
 	viewer.lacks(t, "Make a rule")

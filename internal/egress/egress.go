@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -308,7 +309,18 @@ type Who struct {
 	Confined        bool          // see gateway.Caller.Confined
 }
 
-// Options of a Book. All are required but Fixed and Log.
+// Way is the gateway, as explanations ask it.
+type Way interface {
+	// CallerIn is who has the jail of a session, while there is one.
+	CallerIn(session string) (Who, bool)
+	// Clean is what a clean session may reach when no rule says otherwise.
+	Clean() policy.Policy
+	// Reach says why the gateway would not connect to a host that rules allow, and returns nil when it would; private is
+	// where a rule leads it. Names are looked up with lookup only.
+	Reach(ctx context.Context, to hostport.Endpoint, private netip.Addr, lookup bool) *problem.Error
+}
+
+// Options of a Book. All are required but Fixed, Way and Log.
 type Options struct {
 	Store    Store
 	Identity Authority
@@ -318,6 +330,8 @@ type Options struct {
 	Recheck time.Duration
 	// Fixed rules are those of the configuration. They come before all others of their priority. They have names.
 	Fixed []Rule
+	// Way is asked by explanations for what rules do not say. Nil: explanations are about the rules alone.
+	Way Way
 	// Log hears of entries that cannot be read and of a store that does not answer; nil is silence.
 	Log *slog.Logger
 }

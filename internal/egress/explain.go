@@ -1,7 +1,9 @@
 package egress
 
 import (
+	"cmp"
 	"context"
+	"net/netip"
 	"net/url"
 	"strings"
 
@@ -13,6 +15,9 @@ import (
 
 // maxQuestions bounds one call of [Book.Explain].
 const maxQuestions = 10_000
+
+// maxLookups is how many names one call has looked up: each may take seconds.
+const maxLookups = 10
 
 // The surfaces of a Question.
 const (
@@ -26,6 +31,8 @@ const (
 type Question struct {
 	Tenant string `json:"tenant,omitempty"`
 	Agent  string `json:"agent,omitempty"` // its name; empty: a clean session
+	// Session is the id of a session that is open, as which the request is decided. Agent is then left out.
+	Session string `json:"session,omitempty"`
 	// Surface is proxy when it is empty; execute and service need Service. Browser is a clean session that the agent opens.
 	Surface string `json:"surface,omitempty"`
 	Service string `json:"service,omitempty"`
@@ -33,10 +40,13 @@ type Question struct {
 	Method string `json:"method"`
 	// URL is absolute; for a service also what follows its route, from the slash on.
 	URL string `json:"url"`
+	// Lookup has a name that is allowed looked up, as the gateway would. It is not done for agents: their lookups are on
+	// record. One call looks up at most 10.
+	Lookup bool `json:"lookup,omitzero"`
 }
 
-// Explanation is a decision, and the rule that made it. Addresses are not looked up: what the rules allow may still lead
-// to one that is closed.
+// Explanation is a decision, and the rule that made it. An address is checked as the gateway checks it. A name that was not
+// looked up may still lead to an address that is closed.
 type Explanation struct {
 	Question
 	Allowed  bool   `json:"allowed"`
@@ -45,6 +55,8 @@ type Explanation struct {
 	Code     string `json:"code,omitempty"`
 	Reason   string `json:"reason"`
 	Hint     string `json:"hint,omitempty"`
+	// LookedUp says that the name was looked up, or that there was none to look up.
+	LookedUp bool `json:"looked_up,omitzero"`
 }
 
 // Explain decides requests without doing them. At most 10 000 at once. An agent may ask about itself, and is what is
@@ -53,48 +65,122 @@ func (b *Book) Explain(ctx context.Context, by identity.Principal, q []Question)
 	if len(q) > maxQuestions {
 		return nil, problem.New(problem.BadLimit, "ask in parts", "%d questions are more than %d", len(q), maxQuestions)
 	}
-	type asked struct {
-		tenant, agent string
-		browser       bool
-	}
 	views := map[asked]*View{}
+	lookups := maxLookups
+	if by.Kind == identity.KindAgent {
+		lookups = 0
+	}
 	out := make([]Explanation, len(q))
 	for n, question := range q {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		key := asked{by.TenantOr(question.Tenant), question.Agent, question.Surface == surfaceBrowser}
+		key := asked{by.TenantOr(question.Tenant), question.Agent, question.Session, question.Surface == surfaceBrowser}
 		v := views[key]
 		if v == nil {
-			of, err := b.scopeOf(ctx, by, identity.RuleExplain, key.tenant, key.agent)
+			who, err := b.asks(ctx, by, key)
 			if err != nil {
 				return nil, err
-			}
-			who := Who{Tenant: of.tenant, Agent: of.agent, Base: policy.Only()}
-			if of.agent == "" || key.browser {
-				// No session has such an id, so this is any session.
-				who.Agent, who.Session, who.Opener, who.Base = "", "any session", of.agent, policy.PublicWeb()
-				who.Base.Advice = Advice(question.Agent)
 			}
 			v = b.View(who)
 			views[key] = v
 		}
-		out[n] = v.explain(question)
+		var to target
+		if out[n], to = v.explain(question); out[n].Allowed && b.o.Way != nil {
+			lookup := question.Lookup && lookups > 0
+			if lookup {
+				lookups--
+			}
+			out[n].reaches(ctx, b.o.Way, to, lookup)
+		}
 	}
 	return out, nil
 }
 
-func (v *View) explain(q Question) Explanation {
-	out := Explanation{Question: q}
-	permit, target, refusal := v.permitFor(q)
-	if refusal != nil {
-		out.Code, out.Reason, out.Hint = refusal.Code, refusal.Message, refusal.Hint
-		return out
+// asked is whose request a question is about.
+type asked struct {
+	tenant, agent, session string
+	browser                bool
+}
+
+// asks finds the caller that the gateway would have before it.
+func (b *Book) asks(ctx context.Context, by identity.Principal, key asked) (Who, error) {
+	if key.session != "" {
+		return b.inSession(ctx, by, key)
 	}
-	req, refusal := request(q, target)
+	of, err := b.scopeOf(ctx, by, identity.RuleExplain, key.tenant, key.agent)
+	if err != nil {
+		return Who{}, err
+	}
+	if of.agent != "" && !key.browser {
+		return Who{Tenant: of.tenant, Agent: of.agent, Base: policy.Only()}, nil
+	}
+	// No session has such an id, so this is any session.
+	who := Who{Tenant: of.tenant, Session: "any session", Opener: of.agent, Base: policy.PublicWeb()}
+	if b.o.Way != nil {
+		who.Base = b.o.Way.Clean()
+	}
+	if of.agent != "" {
+		who.Base.Advice = Advice(key.agent)
+	}
+	return who, nil
+}
+
+// inSession is the caller of a session that is open. An agent may ask about those that it has opened.
+func (b *Book) inSession(ctx context.Context, by identity.Principal, key asked) (Who, error) {
+	missing := problem.New(problem.NotFound, "list those that are open: clawjail session ls", "no session %q is open; its rules went with it", clip(key.session))
+	if key.agent != "" {
+		return Who{}, problem.New(problem.BadRequest, "leave the agent out: the session says whose it is", "a question is about an agent or about a session")
+	}
+	own := scope{tenant: by.TenantOr("")}
+	if by.Kind == identity.KindAgent {
+		own.agent = by.ID
+	}
+	var who Who
+	found := false
+	if b.o.Way != nil {
+		who, found = b.o.Way.CallerIn(key.session)
+	}
+	if !found || by.Kind == identity.KindAgent && who.Opener != by.ID {
+		// Who may not ask at all learns no more than that.
+		return Who{}, cmp.Or(b.mayWith(ctx, by, identity.RuleExplain, own, missing), error(missing))
+	}
+	return who, b.mayWith(ctx, by, identity.RuleExplain, scope{who.Tenant, who.Opener}, missing)
+}
+
+// target is where an allowed request goes.
+type target struct {
+	to      hostport.Endpoint
+	private netip.Addr
+}
+
+// reaches goes on where the rules end: what they allow may lead to an address that is closed.
+func (e *Explanation) reaches(ctx context.Context, way Way, t target, lookup bool) {
+	e.LookedUp = lookup || t.private.IsValid() || t.to.Host().IsAddr()
+	refusal := way.Reach(ctx, t.to, t.private, lookup)
+	switch {
+	case refusal == nil:
+	case refusal.Code == problem.DNSFailed:
+		// Nobody refuses this: where the name leads is not known now.
+		e.LookedUp = false
+		e.Code, e.Reason, e.Hint = refusal.Code, e.Reason+"; but "+refusal.Message, refusal.Hint
+	default:
+		e.Allowed, e.Reported = false, false
+		e.Code, e.Reason, e.Hint = refusal.Code, refusal.Message, refusal.Hint
+	}
+}
+
+func (v *View) explain(q Question) (Explanation, target) {
+	out := Explanation{Question: q}
+	permit, address, refusal := v.permitFor(q)
+	var req policy.Request
+	var to hostport.Endpoint
+	if refusal == nil {
+		req, to, refusal = request(q, address)
+	}
 	if refusal != nil {
 		out.Code, out.Reason, out.Hint = refusal.Code, refusal.Message, refusal.Hint
-		return out
+		return out, target{}
 	}
 	d := permit.Decide(req)
 	out.Allowed, out.Reported, out.Rule = d.Allowed, d.Reported, d.Rule
@@ -102,7 +188,7 @@ func (v *View) explain(q Question) Explanation {
 	if q.Surface == surfaceExecute && !d.Allowed && d.Rule == "" {
 		out.Code = problem.ToolDenied
 	}
-	return out
+	return out, target{to, d.Address}
 }
 
 // permitFor finds what decides about a question, and the URL that it is about.
@@ -126,17 +212,17 @@ func (v *View) permitFor(q Question) (*policy.Compiled, string, *problem.Error) 
 }
 
 // request is a request as the gateway would have it decided.
-func request(q Question, target string) (policy.Request, *problem.Error) {
-	if len(target) > 8<<10 {
-		return policy.Request{}, problem.New(problem.BadURL, "shorten it", "the URL is longer than 8 KiB")
+func request(q Question, address string) (policy.Request, hostport.Endpoint, *problem.Error) {
+	if len(address) > 8<<10 {
+		return policy.Request{}, hostport.Endpoint{}, problem.New(problem.BadURL, "shorten it", "the URL is longer than 8 KiB")
 	}
-	u, err := url.Parse(target)
+	u, err := url.Parse(address)
 	if err != nil {
-		return policy.Request{}, problem.New(problem.BadURL, "such as https://api.example.com/v1", "%q is not a URL", clip(target))
+		return policy.Request{}, hostport.Endpoint{}, problem.New(problem.BadURL, "such as https://api.example.com/v1", "%q is not a URL", clip(address))
 	}
 	to, err := hostport.FromURL(u)
 	if err != nil {
-		return policy.Request{}, problem.Wrap(err, problem.BadURL, "such as https://api.example.com/v1", "%q is not an absolute URL of a host: %v", clip(target), err)
+		return policy.Request{}, hostport.Endpoint{}, problem.Wrap(err, problem.BadURL, "such as https://api.example.com/v1", "%q is not an absolute URL of a host: %v", clip(address), err)
 	}
 	req := policy.Request{Scheme: policy.Scheme(u.Scheme), Host: to.Host(), Port: to.Port(), Method: strings.ToUpper(q.Method)}
 	if u.Scheme == "wss" {
@@ -146,21 +232,21 @@ func request(q Question, target string) (policy.Request, *problem.Error) {
 	if proxied && (req.Method == policy.Connect || req.Scheme == policy.HTTPS) {
 		// What travels in the tunnel is not seen.
 		req.Method = policy.Connect
-		return req, nil
+		return req, to, nil
 	}
 	if req.Method == "" {
 		req.Method = "GET"
 	}
 	if !made(req.Method, 32, upper) || req.Method == policy.Connect {
-		return policy.Request{}, problem.New(problem.BadRequest, "such as GET", "%q is not a method", clip(q.Method))
+		return policy.Request{}, hostport.Endpoint{}, problem.New(problem.BadRequest, "such as GET", "%q is not a method", clip(q.Method))
 	}
 	if req.Path = u.EscapedPath(); req.Path == "" {
 		req.Path = "/"
 	}
 	if policy.Ambiguous(req.Path) && !proxied {
-		return policy.Request{}, problem.New(problem.PathDenied, "Do not retry: write the path plainly.", "the path can be read in two ways")
+		return policy.Request{}, hostport.Endpoint{}, problem.New(problem.PathDenied, "Do not retry: write the path plainly.", "the path can be read in two ways")
 	}
-	return req, nil
+	return req, to, nil
 }
 
 // Advice is how an operator lets the browsers of an agent reach more, as [policy.Policy] has it. It is empty for nobody.

@@ -1,9 +1,13 @@
 package egress
 
 import (
+	"context"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -65,6 +69,95 @@ func TestExplanationsNameTheRule(t *testing.T) {
 	w.wantCode("too many", err, problem.BadLimit)
 	if out, err := w.Explain(w.ctx, w.operator, make([]Question, maxQuestions)); err != nil || len(out) != maxQuestions {
 		t.Errorf("%d answers: %v", len(out), err)
+	}
+}
+
+// way is a gateway with one session with accounts and one of an agent's, in whose network names lead where they are called.
+type way struct{ asked []string }
+
+func (w *way) CallerIn(session string) (Who, bool) {
+	base := policy.Only(policy.Rule{Name: "grant-1", Action: policy.Allow, Host: policy.MustParsePattern("shop.example"), Ports: policy.Ports(80, 443)})
+	base.Advice = "that takes a grant with --egress-domain"
+	who, found := map[string]Who{
+		"s_accounts": {Tenant: "acme", Session: "s_accounts", Base: base, Confined: true},
+		"s_bot":      {Tenant: "acme", Session: "s_bot", Opener: "bot's", Base: policy.PublicWeb()},
+		"s_beta":     {Tenant: "beta", Session: "s_beta", Base: policy.PublicWeb()},
+	}[session]
+	return who, found
+}
+
+func (w *way) Clean() policy.Policy {
+	return policy.PublicWeb(policy.Rule{Name: "private-destination-1", Action: policy.Allow, Host: policy.MustParsePattern("wiki.internal"),
+		Ports: policy.Ports(8080), Address: netip.MustParseAddr("10.0.0.9")})
+}
+
+func (w *way) Reach(_ context.Context, to hostport.Endpoint, private netip.Addr, lookup bool) *problem.Error {
+	if lookup {
+		w.asked = append(w.asked, to.Host().String())
+	}
+	if to.Host().IsAddr() && to.Host().Addr().IsPrivate() && !private.IsValid() || lookup && to.Host().String() == "inside.example" {
+		return problem.New(problem.AddressDenied, "only public addresses", "%s leads inside", to)
+	}
+	if lookup && to.Host().String() == "lost.example" {
+		return problem.New(problem.DNSFailed, "one later retry", "the name %s could not be looked up", to.Host())
+	}
+	return nil
+}
+
+// An explanation is what the gateway would do, for that caller: the policy of a session with accounts, addresses inside, and
+// the private destinations of the configuration.
+func TestExplanationsAreOfTheWholeWayOut(t *testing.T) {
+	w := newWorld(t)
+	to := new(way)
+	w.o.Way = to
+	for _, host := range []string{"inside.example", "lost.example", "10.0.0.9", "8.8.8.8"} {
+		w.add(rule(policy.Allow, host).of("acme", ""))
+	}
+	for _, tt := range []struct {
+		q          Question
+		allowed    bool
+		rule, code string
+		lookedUp   bool
+	}{
+		{Question{Session: "s_accounts", URL: "https://shop.example/"}, true, "grant-1", "", false},
+		{Question{Session: "s_accounts", URL: "https://other.example/"}, false, "", problem.HostDenied, false},
+		{Question{Session: "s_accounts", URL: "https://inside.example/"}, false, "", problem.HostDenied, false}, // a rule adds nothing to a grant
+		{Question{Session: "s_bot", URL: "https://other.example/"}, false, "", problem.HostDenied, false},
+		{Question{Tenant: "acme", URL: "https://other.example/"}, true, "public-web", "", false},
+		{Question{Tenant: "acme", URL: "https://other.example/", Lookup: true}, true, "public-web", "", true},
+		{Question{Agent: "bot", URL: "https://10.0.0.9/"}, false, "*", problem.AddressDenied, true},
+		{Question{Agent: "bot", URL: "https://8.8.8.8/"}, true, "*", "", true},
+		{Question{Tenant: "acme", URL: "http://wiki.internal:8080/"}, true, "private-destination-1", "", true},
+		{Question{Agent: "bot", URL: "https://inside.example/", Lookup: true}, false, "*", problem.AddressDenied, true},
+		{Question{Agent: "bot", URL: "https://lost.example/", Lookup: true}, true, "*", problem.DNSFailed, false},
+		{Question{Agent: "bot", URL: "https://denied.example/", Lookup: true}, false, "", problem.HostDenied, false},
+	} {
+		out, err := w.Explain(w.ctx, w.operator, []Question{tt.q})
+		w.must(err)
+		e := out[0]
+		if e.Allowed != tt.allowed || e.Rule != tt.rule && (tt.rule != "*" || e.Rule == "") || e.Code != tt.code || e.Reason == "" || e.LookedUp != tt.lookedUp {
+			t.Errorf("%+v\nis explained as %+v", tt.q, e)
+		}
+	}
+	if slices.Contains(to.asked, "denied.example") {
+		t.Error("a name that no rule allows was looked up")
+	}
+	for _, q := range []Question{{Session: "s_none", URL: "https://a.example"}, {Session: "s_beta", URL: "https://a.example"}} {
+		_, err := w.Explain(w.ctx, w.operator, []Question{q})
+		w.wantCode("session "+q.Session, err, problem.NotFound)
+	}
+	_, err := w.Explain(w.ctx, w.operator, []Question{{Session: "s_bot", Agent: "bot", URL: "https://a.example"}})
+	w.wantCode("a session and an agent", err, problem.BadRequest)
+	_, err = w.Explain(w.ctx, w.bot, []Question{{Session: "s_bot", URL: "https://a.example"}})
+	w.wantCode("an agent about a session of another", err, problem.NotFound)
+	// What an agent asks leaves no trace, so no name leaves with it.
+	to.asked = nil
+	out, err := w.Explain(w.ctx, w.bot, []Question{{URL: "https://inside.example/", Lookup: true}})
+	if w.must(err); !out[0].Allowed || out[0].LookedUp || len(to.asked) > 0 {
+		t.Errorf("for an agent %v was looked up: %+v", to.asked, out)
+	}
+	if _, err := w.Explain(w.ctx, w.operator, slices.Repeat([]Question{{URL: "https://a.example/", Lookup: true}}, 3*maxLookups)); err != nil || len(to.asked) != maxLookups {
+		t.Errorf("%d names were looked up at once: %v", len(to.asked), err)
 	}
 }
 

@@ -141,6 +141,18 @@ func (g *Gateway) Forget(addr netip.Addr) error {
 	return nil
 }
 
+// CallerIn is the jail that is admitted for a session, while one is.
+func (g *Gateway) CallerIn(session string) (Caller, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, who := range g.callers {
+		if session != "" && who.Session == session {
+			return who.Caller, true
+		}
+	}
+	return Caller{}, false
+}
+
 // Activity is what a caller has done since it was admitted. Bytes are counted
 // as they move, seen from the jail: out is what it sent.
 type Activity struct {

@@ -44,6 +44,8 @@ const (
 type Decision struct {
 	Time   time.Time
 	Source netip.Addr // not valid for an agent outside of all jails
+	// Confined is the caller's; see [Caller].
+	Confined bool
 	// Jail, Session, Tenant, Agent and Actor are the caller's; see [Caller].
 	Jail, Session, Tenant, Agent, Actor string
 	Surface                             Surface
@@ -105,7 +107,7 @@ func (g *Gateway) newExchange(who *caller, surface Surface, method, path string)
 	who.requests.Add(1)
 	x := &exchange{gateway: g, who: who}
 	x.Decision = Decision{
-		Time: g.now(), Source: who.addr, Jail: who.Jail, Session: who.Session, Tenant: who.Tenant, Agent: who.Agent, Actor: who.Actor,
+		Time: g.now(), Source: who.addr, Jail: who.Jail, Session: who.Session, Tenant: who.Tenant, Agent: who.Agent, Actor: who.Actor, Confined: who.Confined,
 		Surface: surface, Method: method[:min(len(method), maxMethod)], Path: path[:min(len(path), maxPath)],
 	}
 	x.meter = meter{gateway: g, who: who}
@@ -192,7 +194,7 @@ func (x *exchange) intend(ctx context.Context) *problem.Error {
 
 // open takes an admitted request to an open connection: resolve, netguard, record, dial.
 func (x *exchange) open(ctx context.Context, to hostport.Endpoint) (net.Conn, *problem.Error) {
-	targets, refusal := x.targets(ctx, to)
+	targets, refusal := x.gateway.targets(ctx, to, x.private)
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -254,21 +256,30 @@ func (x *exchange) connect(ctx context.Context, to hostport.Endpoint, key upstre
 	return u, nil
 }
 
+// Reach says why the gateway would not connect to a host that is allowed; private is where an operator leads it, if
+// anywhere. Without lookup a name is not resolved, and only an address is checked. Nothing is sent to the host.
+func (g *Gateway) Reach(ctx context.Context, to hostport.Endpoint, private netip.Addr, lookup bool) *problem.Error {
+	if !lookup && !private.IsValid() && !to.Host().IsAddr() {
+		return nil
+	}
+	_, refusal := g.targets(ctx, to, private)
+	return refusal
+}
+
 // targets finds the addresses of an allowed host and has them checked.
-func (x *exchange) targets(ctx context.Context, to hostport.Endpoint) ([]netip.AddrPort, *problem.Error) {
-	guard := x.gateway.currentGuard()
-	if x.private.IsValid() {
-		private := netip.AddrPortFrom(x.private.Unmap(), to.Port())
+func (g *Gateway) targets(ctx context.Context, to hostport.Endpoint, private netip.Addr) ([]netip.AddrPort, *problem.Error) {
+	guard := g.currentGuard()
+	if private.IsValid() {
 		// Checked as it was written: unwrapping loses a zone.
-		if err := guard.CheckDestination(netip.AddrPortFrom(x.private, to.Port())); err != nil {
+		if err := guard.CheckDestination(netip.AddrPortFrom(private, to.Port())); err != nil {
 			return nil, addressDenied(err, to)
 		}
-		return []netip.AddrPort{private}, nil
+		return []netip.AddrPort{netip.AddrPortFrom(private.Unmap(), to.Port())}, nil
 	}
 	answers := []netip.Addr{to.Host().Addr()}
 	if !to.Host().IsAddr() {
 		var refusal *problem.Error
-		if answers, refusal = x.resolve(ctx, to); refusal != nil {
+		if answers, refusal = g.resolve(ctx, to); refusal != nil {
 			return nil, refusal
 		}
 	}
@@ -287,10 +298,10 @@ func addressDenied(err error, to hostport.Endpoint) *problem.Error {
 		"%s leads to an address that jails may not reach", to)
 }
 
-func (x *exchange) resolve(ctx context.Context, to hostport.Endpoint) ([]netip.Addr, *problem.Error) {
-	ctx, cancel := context.WithTimeout(ctx, x.gateway.limits.ResolveTimeout)
+func (g *Gateway) resolve(ctx context.Context, to hostport.Endpoint) ([]netip.Addr, *problem.Error) {
+	ctx, cancel := context.WithTimeout(ctx, g.limits.ResolveTimeout)
 	defer cancel()
-	answers, err := x.gateway.resolver.LookupNetIP(ctx, "ip", to.Host().Name()+".")
+	answers, err := g.resolver.LookupNetIP(ctx, "ip", to.Host().Name()+".")
 	if err == nil && len(answers) > 0 {
 		return answers, nil
 	}

@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/netguard"
+	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 func mustAddr(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -94,3 +97,61 @@ type countedClose struct {
 }
 
 func (c countedClose) Close() error { c.n.Add(1); return nil }
+
+// What an explanation asks is what a request would be told, and nothing is sent for it.
+func TestReachSaysWhatARequestWouldBeTold(t *testing.T) {
+	w := newWorld(t)
+	w.names.answers["open.example"] = [][]string{{"93.184.216.34"}}
+	w.names.answers["inside.example"] = [][]string{{"10.0.0.7"}}
+	for _, tt := range []struct {
+		host, private string
+		lookup        bool
+		code          string
+	}{
+		{"open.example", "", true, ""}, {"inside.example", "", true, problem.AddressDenied}, {"inside.example", "", false, ""},
+		{"none.example", "", true, problem.DNSFailed}, {"10.0.0.7", "", false, problem.AddressDenied}, {"93.184.216.34", "", false, ""},
+		{"inside.example", "10.0.0.7", false, ""}, {"inside.example", "169.254.169.254", false, problem.AddressDenied},
+	} {
+		to, err := hostport.NewEndpoint(hostport.MustParseHost(tt.host), 443)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var private netip.Addr
+		if tt.private != "" {
+			private = netip.MustParseAddr(tt.private)
+		}
+		code := ""
+		if refusal := w.g.Reach(t.Context(), to, private, tt.lookup); refusal != nil {
+			code = refusal.Code
+		}
+		if code != tt.code {
+			t.Errorf("%+v: %q", tt, code)
+		}
+	}
+	if events := w.happened(); len(events) > 0 {
+		t.Errorf("it was recorded or dialled: %v", events)
+	}
+}
+
+func TestTheCallerInASession(t *testing.T) {
+	w := newWorld(t)
+	for addr, session := range map[string]string{jailA: "s_1", jailB: ""} {
+		if err := w.g.Admit(netip.MustParseAddr(addr), Caller{Jail: addr, Session: session, Tenant: "acme", Confined: true, Policy: policy.Only()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c, found := w.g.CallerIn("s_1"); !found || c.Jail != jailA || !c.Confined {
+		t.Errorf("%+v, %t", c, found)
+	}
+	for _, session := range []string{"", "s_2"} {
+		if c, found := w.g.CallerIn(session); found {
+			t.Errorf("%q: %+v", session, c)
+		}
+	}
+	if err := w.g.Forget(netip.MustParseAddr(jailA)); err != nil {
+		t.Fatal(err)
+	}
+	if _, found := w.g.CallerIn("s_1"); found {
+		t.Error("it is there after its end")
+	}
+}

@@ -43,7 +43,7 @@ func intent(d gateway.Decision) audit.Intent {
 // detail is what is recorded of a decision: enough to decide it again, and nothing of a query, a header or a body. It is
 // made with every request, so without a map; the names are in order.
 func detail(d gateway.Decision) audit.Detail {
-	fields := make([]audit.Field, 0, 10)
+	fields := make([]audit.Field, 0, 11)
 	text := func(name, value string) {
 		if value != "" {
 			fields = append(fields, audit.Text(name, printable(value)))
@@ -56,6 +56,9 @@ func detail(d gateway.Decision) audit.Detail {
 		fields = append(fields, audit.False("allowed"))
 	}
 	text("code", d.Code)
+	if d.Confined {
+		fields = append(fields, audit.True("confined"))
+	}
 	if d.Credential {
 		fields = append(fields, audit.True("injected"))
 	}

@@ -50,6 +50,11 @@ func TestAnIntentSaysWhatIsNeededToDecideItAgain(t *testing.T) {
 	if got := i.Detail.String(); got != want {
 		t.Errorf("detail %s", got)
 	}
+	confined := decision()
+	confined.Confined = true
+	if _, err := New(n).Begin(t.Context(), confined); err != nil || !strings.Contains(n.begun[1].Detail.String(), `"confined":true`) {
+		t.Errorf("of a session with accounts: %s, %v", n.begun[1].Detail, err)
+	}
 }
 
 func TestWhatCannotBeWrittenIsNotBegun(t *testing.T) {
