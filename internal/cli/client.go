@@ -1,11 +1,16 @@
 package cli
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
@@ -36,10 +41,42 @@ func (p *program) client() (*client.Client, error) {
 		return nil, err
 	}
 	key, err := p.key(c)
+	if errors.Is(err, errNoKey) {
+		return nil, p.withoutKey(base, c, err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return client.New(base, key), nil
+}
+
+// errNoKey says that nobody gave a key, and that the admin's is not there or is not for the caller.
+var errNoKey = errors.New("there is no key")
+
+// keylessLimit bounds the question whether anybody answers.
+const keylessLimit = time.Second
+
+// withoutKey says what somebody without a key can do: that depends on whether clawjail runs, and where.
+func (p *program) withoutKey(base *url.URL, c config.Config, cause error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), keylessLimit)
+	defer cancel()
+	asks := client.New(base, "")
+	defer asks.CloseIdle()
+	elsewhere := p.getenv(urlVariable) != ""
+	if health, err := asks.Health(ctx); err != nil || health.Status == "" {
+		if elsewhere {
+			return problem.New(problem.ControlPlaneUnreachable, "look at "+urlVariable+"; and set "+keyVariable+" to a key", "no control plane answers at %s", base.Host)
+		}
+		return problem.New(problem.ControlPlaneUnreachable, "start it: sudo clawjail up", "clawjail does not answer at %s", base.Host)
+	}
+	hint := "run it with sudo, as which the admin key is used; or set " + keyVariable + " to a key of yours, which an admin makes: sudo clawjail operator create NAME --role operator"
+	switch {
+	case elsewhere:
+		hint = "set " + keyVariable + " to a key of yours, which an admin makes there: sudo clawjail operator create NAME --role operator; or to the content of its admin.key"
+	case os.Geteuid() == 0 && errors.Is(cause, fs.ErrNotExist):
+		hint = "its admin key is not in " + filepath.Dir(hostd.AdminKeyPath(c)) + ": name the configuration that it runs with in CLAWJAIL_CONFIG; or set " + keyVariable + " to a key"
+	}
+	return problem.New(problem.Unauthorized, hint, "clawjail runs at %s, and you have no key for it", base.Host)
 }
 
 // key is the one that the environment names, else the admin's. A variable that is set and empty is refused: it is mostly
@@ -100,12 +137,10 @@ func loopbackHost(host string) bool {
 
 func readKey(path string) (string, error) {
 	key, err := identity.ReadAdminKey(path)
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return "", problem.New(problem.Unauthorized, "run it with sudo, or set "+keyVariable+" to a key of yours", "the admin key %s cannot be read by you", path)
-	case errors.Is(err, fs.ErrNotExist):
-		return "", problem.New(problem.ControlPlaneUnreachable, "start it: sudo clawjail up", "clawjail has not been started: there is no admin key %s", path)
-	case err != nil:
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%w: %w", errNoKey, err)
+	}
+	if err != nil {
 		return "", err
 	}
 	return key.Reveal(), nil

@@ -2,6 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,6 +75,58 @@ func TestAKeyThatIsSetAndEmptyIsNotTheAdmins(t *testing.T) {
 	}
 }
 
+// Somebody without a key is told whether clawjail runs: only then a key is what is missing. The service has its data elsewhere than a user.
+func TestWithoutAKeyItIsSaidWhetherClawjailRuns(t *testing.T) {
+	runs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/health" || r.Header.Get("Authorization") != "" {
+			t.Errorf("it is asked for %s, with %q", r.URL, r.Header.Get("Authorization"))
+		}
+		fmt.Fprintln(w, `{"status":"ok"}`)
+	}))
+	defer runs.Close()
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, `{}`) }))
+	defer other.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	for _, test := range []struct {
+		name, at  string
+		elsewhere bool
+		code      string
+		holds     []string
+	}{
+		{"it runs", runs.URL, false, problem.Unauthorized, []string{"clawjail runs at", "you have no key", keyVariable}},
+		{"it runs elsewhere", runs.URL, true, problem.Unauthorized, []string{"clawjail runs at", "you have no key", keyVariable, "operator create", "admin.key"}},
+		{"it does not run", gone.URL, false, problem.ControlPlaneUnreachable, []string{"does not answer", "sudo clawjail up"}},
+		{"nobody is there", gone.URL, true, problem.ControlPlaneUnreachable, []string{"no control plane answers", urlVariable}},
+		{"somebody else is there", other.URL, true, problem.ControlPlaneUnreachable, []string{"no control plane answers"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := config.Default()
+			c.DataDir = t.TempDir()
+			at, err := url.Parse(test.at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := map[string]string{}
+			if test.elsewhere {
+				set[urlVariable] = test.at
+			}
+			p := &program{getenv: func(name string) string { return set[name] }, lookupEnv: func(string) (string, bool) { return "", false }}
+			_, cause := p.key(c)
+			err = p.withoutKey(at, c, cause)
+			said, _ := problem.As(err)
+			if problem.CodeOf(err) != test.code {
+				t.Fatalf("%v", err)
+			}
+			for _, text := range test.holds {
+				if !strings.Contains(said.Message+" "+said.Hint, text) {
+					t.Errorf("%q, hint %q: without %q", said.Message, said.Hint, text)
+				}
+			}
+		})
+	}
+}
+
 // The folder is the control plane's: its user must not have root present another file's text.
 func TestRootPresentsNothingButAnAdminKey(t *testing.T) {
 	c := config.Default()
@@ -97,7 +154,7 @@ func TestRootPresentsNothingButAnAdminKey(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := p.key(c); problem.CodeOf(err) != problem.ControlPlaneUnreachable {
+	if _, err := p.key(c); !errors.Is(err, errNoKey) {
 		t.Errorf("without a file: %v", err)
 	}
 	if _, err := identity.LoadAdminKey(path); err != nil {

@@ -114,6 +114,8 @@ func writeStatus(w io.Writer, s health.Status, now time.Time) error {
 	state := map[health.Level]string{health.Fine: "all is well", health.Notice: "works; something waits for you", health.Failed: "something has failed"}[s.Level]
 	line("clawjail", s.Version, state)
 	switch {
+	case s.ControlPlane && s.Node == "" && s.API != "": // not to the caller, who has no key
+		line("control plane", "answers at "+s.API)
 	case s.ControlPlane && s.API != "":
 		line("control plane", "answers at "+s.API, "node "+s.Node, "up "+age(now.Sub(s.Since)))
 	case s.ControlPlane:

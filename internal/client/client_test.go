@@ -104,6 +104,7 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			}
 			return nil
 		},
+		"GET /v1/health":       func() error { _, err := c.Health(ctx); return err },
 		"GET /v1/tenants/acme": func() error { _, err := c.Tenant(ctx, "acme"); return err },
 		"GET /v1/tenants":      func() error { _, err := c.Tenants(ctx); return err },
 		`POST /v1/tenants {"id":"acme","forbid_operator_mode":true}`: func() error {

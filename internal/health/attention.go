@@ -40,6 +40,7 @@ const (
 const (
 	HostDaemonDown      = "host_daemon_down"
 	ControlPlaneDown    = "control_plane_down"
+	NoKey               = "no_key"
 	UnitStopped         = "unit_stopped"
 	MachineUnknown      = "machine_unknown"
 	DatabaseDown        = "database_down"

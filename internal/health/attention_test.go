@@ -3,9 +3,16 @@ package health
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 func TestAMachineIsToldOfByWhatIsWrongWithIt(t *testing.T) {
@@ -79,4 +86,31 @@ func TestUnitsAreWhatSystemdSays(t *testing.T) {
 	if got := Units(t.Context(), systemd, silent); got != nil {
 		t.Errorf("with a systemd that does not answer: %+v", got)
 	}
+}
+
+// Somebody without a key is not told that what runs has failed.
+func TestAControlPlaneThatRunsIsNotDownForWhoHasNoKey(t *testing.T) {
+	for name, because := range map[string]error{"it does not answer": nil, "it runs": problem.New(problem.Unauthorized, "set a key", "clawjail runs, and you have no key")} {
+		c := config.Default()
+		c.DataDir, c.RunDir, c.TemplatesDir = t.TempDir(), t.TempDir(), t.TempDir()
+		if err := os.WriteFile(filepath.Join(c.RunDir, "hostd.sock"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := Local(t.Context(), LocalOptions{Config: c, Because: because, Host: nobodyHost{}, ControlURL: "http://127.0.0.1:1", Systemd: t.TempDir() + "/none", Now: time.Now})
+		var codes []string
+		for _, a := range s.Attention {
+			codes = append(codes, a.Code)
+		}
+		runs := because != nil
+		if s.ControlPlane != runs || (s.Level == Failed) == runs || slices.Contains(codes, NoKey) != runs || slices.Contains(codes, ControlPlaneDown) == runs {
+			t.Errorf("%s: %s, %v", name, s.Level, codes)
+		}
+	}
+}
+
+// nobodyHost is a host daemon that does not answer the caller.
+type nobodyHost struct{ Host }
+
+func (nobodyHost) Info(context.Context) (hostd.Info, error) {
+	return hostd.Info{}, errors.New("permission denied")
 }

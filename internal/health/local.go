@@ -29,7 +29,7 @@ type Unit struct {
 // LocalOptions say what is looked at without a control plane.
 type LocalOptions struct {
 	Config config.Config
-	// Because is why the control plane did not answer.
+	// Because is why a control plane that runs was not asked: the caller has no key. Nil: it did not answer.
 	Because error
 	Host    Host
 	Version string
@@ -42,7 +42,7 @@ type LocalOptions struct {
 	Now     func() time.Time
 }
 
-// Local is what can be said of an installation whose control plane does not answer: which half runs, what the service manager
+// Local is what can be said of an installation whose control plane does not answer, or not to the caller: which half runs, what the service manager
 // says, and which templates are on disk. It asks with the caller's rights, and takes no longer than its context.
 func Local(ctx context.Context, o LocalOptions) Status {
 	out := Status{Version: o.Version, API: o.ControlURL}
@@ -58,8 +58,8 @@ func Local(ctx context.Context, o LocalOptions) Status {
 	attention := []Attention{{Code: ControlPlaneDown, Level: Failed, Sentence: "The control plane does not answer at " + o.ControlURL + ".", Hint: "Start it, or see what it said last.",
 		Command: startCommand(out.Units, ControlUnit)}}
 	if p, ok := problem.As(o.Because); ok {
-		attention[0].Sentence = "The control plane cannot be asked: " + p.Message + "."
-		attention[0].Hint = p.Hint
+		out.ControlPlane = true
+		attention[0] = Attention{Code: NoKey, Level: Notice, Sentence: "The control plane tells you no more: " + p.Message + ".", Hint: p.Hint}
 	}
 	for _, u := range out.Units {
 		switch {
@@ -80,6 +80,8 @@ func Local(ctx context.Context, o LocalOptions) Status {
 	case errors.Is(err, fs.ErrNotExist):
 		attention = append(attention, Attention{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not run: there is no socket in " + o.Config.RunDir + ".",
 			Hint: "Start it.", Command: startCommand(out.Units, HostUnit)})
+	case out.ControlPlane:
+		// It answers root and the control plane's user only, and the latter would say if it did not answer.
 	default:
 		attention = append(attention, Attention{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not answer you.",
 			Hint: "Only root and the control plane's user may ask it.", Command: "sudo clawjail status"})
