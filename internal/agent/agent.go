@@ -190,8 +190,9 @@ type Agents interface {
 	// when what the file needs is not there. progress is called with every step when it begins to be done and when it is
 	// done, by one goroutine at a time; it may be nil. The error of steps that failed is in them, and joined in the answer.
 	Sync(ctx context.Context, by identity.Principal, r SyncRequest, progress func(Step)) (Plan, error)
-	// Declare is Sync for one agent that is added to what is declared, without a file.
-	Declare(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent, progress func(Step)) (Plan, error)
+	// Declare is Sync for one agent that is added to what is declared, without a file. One of its name that is declared
+	// otherwise is a conflict unless it is to be replaced.
+	Declare(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent, replace bool, progress func(Step)) (Plan, error)
 	// RemoveAgent ends the jail, revokes the tokens and removes what was declared. The name is free again.
 	RemoveAgent(ctx context.Context, by identity.Principal, tenant, name string, o RemoveOptions) error
 	List(ctx context.Context, by identity.Principal, tenant string) ([]Status, error)

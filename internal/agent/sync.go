@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,7 +85,7 @@ func only(all []clawbots.Agent, names []string) ([]clawbots.Agent, error) {
 }
 
 // Declare implements Agents.
-func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent, progress func(Step)) (Plan, error) {
+func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent, replace bool, progress func(Step)) (Plan, error) {
 	tenant = by.TenantOr(tenant)
 	if err := s.may(ctx, by, identity.AgentSync, tenant); err != nil {
 		return Plan{}, err
@@ -110,6 +111,10 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 	all, err := together(a, before)
 	if err != nil {
 		return Plan{}, err
+	}
+	if d := w.declared[a.Name]; d != nil && !replace && (d.damaged || !bytes.Equal(clawbots.Canonical(d.Agent), clawbots.Canonical(all[0]))) {
+		return Plan{}, problem.New(problem.Conflict, "look at it: clawjail agent show "+a.Name+"; to declare it anew, which ends what it does, say so: --replace, or replace in a request",
+			"there is an agent %s already, and it is declared otherwise", a.Name)
 	}
 	// Who shares the folder of the new one from now on sees more than before, and takes part.
 	wanted := slices.DeleteFunc(all, func(other clawbots.Agent) bool {

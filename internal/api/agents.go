@@ -119,7 +119,7 @@ func (a *API) declareAgent(w http.ResponseWriter, req *http.Request, by identity
 		return err
 	}
 	return a.planned(w, req, "Declare an agent", lined, func(ctx context.Context, progress func(agent.Step)) (agent.Plan, error) {
-		return a.Agents.Declare(ctx, by, tenant, one, progress)
+		return a.Agents.Declare(ctx, by, tenant, one, body.Replace, progress)
 	})
 }
 

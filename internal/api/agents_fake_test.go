@@ -81,12 +81,16 @@ func (a *ownedAgents) Sync(ctx context.Context, by identity.Principal, r agent.S
 	return a.planned(progress)
 }
 
-func (a *ownedAgents) Declare(ctx context.Context, by identity.Principal, tenant string, one clawbots.Agent, progress func(agent.Step)) (agent.Plan, error) {
+func (a *ownedAgents) Declare(ctx context.Context, by identity.Principal, tenant string, one clawbots.Agent, replace bool, progress func(agent.Step)) (agent.Plan, error) {
 	if err := a.permit(ctx, by, identity.AgentSync, tenant); err != nil {
 		return agent.Plan{}, err
 	}
 	a.mu.Lock()
-	a.calls = append(a.calls, "declare "+tenant+" "+one.Name)
+	call := "declare " + tenant + " " + one.Name
+	if replace {
+		call += " instead"
+	}
+	a.calls = append(a.calls, call)
 	a.mu.Unlock()
 	return a.planned(progress)
 }

@@ -139,6 +139,10 @@ func TestADeclarationIsReadAsAnEntryOfAFile(t *testing.T) {
 	if a.StatusCode != 200 || !slices.Contains(w.jails.calls, "declare acme archive-bot") {
 		t.Errorf("%d %s, %v", a.StatusCode, a.body, w.jails.calls)
 	}
+	a = w.request("acme operator", "POST", "/v1/agents/archive-bot/declare", `{"replace":true,"agent":{"template":"clawbot"}}`)
+	if a.StatusCode != 200 || !slices.Contains(w.jails.calls, "declare acme archive-bot instead") {
+		t.Errorf("%d %s, %v", a.StatusCode, a.body, w.jails.calls)
+	}
 	for name, body := range map[string]string{
 		"an unknown key":       `{"agent":{"memroy":"64MiB"}}`,
 		"a secret":             `{"agent":{"env":{"API_KEY":"sk-` + strings.Repeat("Zx9", 14) + `"}}}`,

@@ -28,8 +28,9 @@ type SyncRequest struct {
 
 // DeclareRequest is the body that declares one agent, beside what is declared.
 type DeclareRequest struct {
-	Tenant string `json:"tenant,omitempty" doc:"whose agent it is; the caller's own, or default, when it is left out"`
-	Dir    string `json:"dir,omitempty" doc:"the absolute folder that a relative workspace starts at"`
+	Tenant  string `json:"tenant,omitempty" doc:"whose agent it is; the caller's own, or default, when it is left out"`
+	Dir     string `json:"dir,omitempty" doc:"the absolute folder that a relative workspace starts at"`
+	Replace bool   `json:"replace,omitzero" doc:"also when an agent of that name is declared otherwise; it is refused without"`
 	// Agent is checked as an entry of a file is.
 	Agent map[string]any `json:"agent,omitempty" doc:"an entry of clawbots.yml as JSON; its name is the one in the address"`
 }

@@ -19,7 +19,8 @@ func newAgentAdd(p *program) *cobra.Command {
 		Use:   "add NAME [flags] [-- COMMAND…]",
 		Short: "Declare one agent, and start its jail",
 		Long: "Declares an agent beside what is declared already, without a file, and starts its jail. What is not said is as in a file: " +
-			"without a template or an image it is made of the default one, without a workspace it is isolated. An agent with only an identity " +
+			"without a template or an image it is made of the default one, without a workspace it is isolated. An agent of that name that is declared " +
+			"otherwise stays as it is, unless --replace is given. An agent with only an identity " +
 			"is made with `clawjail agent create`.",
 		Example: "  clawjail agent add dev-bot --allow example.com -- /bin/sh -c 'while sleep 60; do date; done'\n" +
 			"  clawjail agent add archive-bot --workspace ./workspaces/archive --workspace-mode ro",
@@ -55,7 +56,7 @@ func (p *program) addAgent(cmd *cobra.Command, name string, command []string, o 
 		return err
 	}
 	declare := func() (agent.Plan, error) {
-		return c.DeclareAgent(cmd.Context(), name, api.DeclareRequest{Tenant: o.tenant, Dir: dir, Agent: entry}, progressTo(cmd.OutOrStdout(), o.asJSON))
+		return c.DeclareAgent(cmd.Context(), name, api.DeclareRequest{Tenant: o.tenant, Dir: dir, Replace: o.replace, Agent: entry}, progressTo(cmd.OutOrStdout(), o.asJSON))
 	}
 	plan, err := declare()
 	if canBeMet(err) {
@@ -103,7 +104,7 @@ type addOptions struct {
 	cpu                                            float64
 	tasks                                          int
 	allow, env, services, servers                  []string
-	webhook, unixSockets, asJSON                   bool
+	webhook, unixSockets, replace, asJSON          bool
 	needs                                          needs
 }
 
@@ -130,6 +131,7 @@ func (o *addOptions) flags(cmd *cobra.Command) {
 	f.StringVar(&o.browser, "browser", "", "what the browsers may reach that it opens: rules are its own, open is the public web as well (default rules)")
 	complete(cmd, "browser", string(clawbots.BrowserRules), string(clawbots.BrowserOpen))
 	f.BoolVar(&o.webhook, "webhook", false, "it takes requests at port 8000")
+	f.BoolVar(&o.replace, "replace", false, "declare it anew when an agent of that name is declared otherwise")
 	f.BoolVar(&o.asJSON, "json", false, "print what was done as JSON")
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"os"
@@ -116,9 +117,14 @@ func (k *keptAgents) apply(ctx context.Context, by identity.Principal, plan agen
 	return plan, failed
 }
 
-func (k *keptAgents) Declare(ctx context.Context, by identity.Principal, _ string, a clawbots.Agent, progress func(agent.Step)) (agent.Plan, error) {
+func (k *keptAgents) Declare(ctx context.Context, by identity.Principal, _ string, a clawbots.Agent, replace bool, progress func(agent.Step)) (agent.Plan, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if !replace && slices.ContainsFunc(k.declared, func(d clawbots.Agent) bool {
+		return d.Name == a.Name && !bytes.Equal(clawbots.Canonical(d), clawbots.Canonical(a))
+	}) {
+		return agent.Plan{}, problem.New(problem.Conflict, "say --replace", "there is an agent %s already", a.Name)
+	}
 	file := clawbots.File{Agents: []clawbots.Agent{a}}
 	return k.apply(ctx, by, k.plan(file, agent.SyncRequest{Only: []string{a.Name}}), file, progress)
 }

@@ -123,7 +123,7 @@ func (c *Console) declareAgent(q *request, f *form, tenant string) error {
 	if err != nil {
 		return err
 	}
-	plan, err := c.Agents.Declare(q.ctx(), q.by, tenant, one, nil)
+	plan, err := c.Agents.Declare(q.ctx(), q.by, tenant, one, false, nil)
 	if err != nil {
 		return err
 	}

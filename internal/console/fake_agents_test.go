@@ -123,7 +123,7 @@ func (f *fakeAgents) Sync(ctx context.Context, by identity.Principal, r agent.Sy
 	return plan, nil
 }
 
-func (f *fakeAgents) Declare(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent, _ func(agent.Step)) (agent.Plan, error) {
+func (f *fakeAgents) Declare(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent, _ bool, _ func(agent.Step)) (agent.Plan, error) {
 	if err := f.did(ctx, by, identity.AgentSync, tenant, a.Name); err != nil {
 		return agent.Plan{}, err
 	}
