@@ -125,6 +125,9 @@ func TestNoValueOfACookieIsInAnyOutput(t *testing.T) {
 
 func TestIssuingAGrantPrintsTheTokenAlone(t *testing.T) {
 	newWorld(t)
+	if status, _, errs := run(t, "# Netscape HTTP Cookie File\n.example.com\tTRUE\t/\tTRUE\t4102444800\tsid\tv\n", "cookies", "import", "-", "--domain", "example.com"); status != exitDone {
+		t.Fatal(errs)
+	}
 	status, out, errs := run(t, "", "grant", "issue", "--domain", "example.com")
 	if status != exitDone || !regexp.MustCompile(`\Av4\.public\.[A-Za-z0-9_.-]+\n\z`).MatchString(out) {
 		t.Errorf("it ended with %d and printed %q", status, out)

@@ -208,7 +208,7 @@ func TestSecretsAreWrittenAndNeverShown(t *testing.T) {
 func TestAGrantIsIssuedShownOnceAndRevoked(t *testing.T) {
 	w := newWorld(t)
 	w.get("acme operator", "/console/credentials/grants/issue").holds(t, http.StatusOK, "There are no accounts")
-	_, err := w.accounts.Import(w.ctx, w.admin, credential.Import{Tenant: "acme", Domain: "example.com", Cookies: []cookies.Cookie{cookie("example.com", "sid", cookieValue, 0)}})
+	_, err := w.accounts.Import(w.ctx, w.admin, credential.Import{Tenant: "acme", Domain: "example.com", Rules: &vault.Rules{Scopes: []string{"cdp"}, MaxLeases: 1}, Cookies: []cookies.Cookie{cookie("example.com", "sid", cookieValue, 0)}})
 	w.must(err)
 	w.account("beta", "example.net", 0)
 	set, err := w.accounts.Vault.Cookies(w.ctx, "acme", "example.com")
@@ -255,12 +255,14 @@ func TestWhatIsWrongWithAGrantIsSaidBesideItsField(t *testing.T) {
 		fields []string
 		place  string
 	}{
-		"no account":    {nil, `id="domains-wrong"`},
-		"a bad time":    {[]string{"domains", "example.com", "ttl", "soon"}, `id="f-ttl-wrong"`},
-		"too long":      {[]string{"domains", "example.com", "ttl", "9000h"}, `id="f-ttl-wrong"`},
-		"a bad domain":  {[]string{"domains", "example.com", "egress_domains", "*.example.net"}, `id="f-egress_domains-wrong"`},
-		"a bad access":  {[]string{"domains", "example.com", "access", "everything"}, `id="f-access-wrong"`},
-		"a bad session": {[]string{"domains", "example.com", "origin", "a b"}, `id="f-origin-wrong"`},
+		"no account":              {nil, `id="domains-wrong"`},
+		"a bad time":              {[]string{"domains", "example.com", "ttl", "soon"}, `id="f-ttl-wrong"`},
+		"too long":                {[]string{"domains", "example.com", "ttl", "9000h"}, `id="f-ttl-wrong"`},
+		"a bad domain":            {[]string{"domains", "example.com", "egress_domains", "*.example.net"}, `id="f-egress_domains-wrong"`},
+		"a bad access":            {[]string{"domains", "example.com", "access", "everything"}, `id="f-access-wrong"`},
+		"one that is forbidden":   {[]string{"domains", "example.com", "access", "cdp"}, `id="f-access-wrong"`},
+		"an account that is gone": {[]string{"domains", "example.org"}, `id="domains-wrong"`},
+		"a bad session":           {[]string{"domains", "example.com", "origin", "a b"}, `id="f-origin-wrong"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fields := append([]string{"tenant", "acme", "egress_domains", "", "access", "tools", "ttl", "", "origin", ""}, c.fields...)

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -221,6 +222,10 @@ func upper(words []string) []string {
 // refusal says that an error is about whether somebody may do something, or whether there is such a thing at all: that is no
 // mistake in a form.
 func refusal(err error) bool {
+	var mistakes *problem.Many
+	if errors.As(err, &mistakes) {
+		return false // of fields, which name something that is not there
+	}
 	switch problem.CodeOf(err) {
 	case problem.Forbidden, problem.NotFound, problem.Unauthorized:
 		return true

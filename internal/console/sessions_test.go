@@ -106,6 +106,8 @@ func TestSessionIsOpenedByForm(t *testing.T) {
 
 func TestOperatorSessionComesWithItsGrant(t *testing.T) {
 	w := newWorld(t)
+	w.account("acme", "example.com", 0)
+	w.account("acme", "example.org", 0)
 	open := func(pairs ...string) page {
 		return w.post("acme operator", "/console/sessions", append([]string{"mode", "operator", "domains", "example.com, example.org"}, pairs...)...)
 	}

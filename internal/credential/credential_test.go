@@ -216,6 +216,9 @@ func TestEveryChangeHasItsRecordBeforeAndAfter(t *testing.T) {
 		}
 	}
 	// Grants record themselves: there is no second record.
+	if _, err := w.Import(w.ctx, w.operator, w.jar()); err != nil {
+		t.Fatal(err)
+	}
 	_, g, err := w.IssueGrant(w.ctx, w.operator, grant.Request{Domains: []string{"example.com"}})
 	if err != nil {
 		t.Fatal(err)
@@ -485,6 +488,9 @@ func TestWhoMayNotIsToldSoAndNothingIsDone(t *testing.T) {
 
 func TestARevokedGrantNamesItsSession(t *testing.T) {
 	w := newWorld(t)
+	if _, err := w.Import(w.ctx, w.operator, w.jar()); err != nil {
+		t.Fatal(err)
+	}
 	token, g, err := w.IssueGrant(w.ctx, w.operator, grant.Request{Domains: []string{"example.com"}})
 	if err != nil {
 		t.Fatal(err)
@@ -496,6 +502,39 @@ func TestARevokedGrantNamesItsSession(t *testing.T) {
 	if g, err = w.RevokeGrant(w.ctx, w.operator, "", g.ID); err != nil || g.UsedBy != "s_7" || g.RevokedBy != w.operator.Actor() {
 		t.Errorf("%+v, %v", g, err)
 	}
+}
+
+// A grant that no session could use is not issued, and leaves no record: the mistake is told to whoever can mend it.
+func TestAGrantThatCouldNotBeUsedIsNotIssued(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.Import(w.ctx, w.operator, w.jar()); err != nil { // example.com, with access tools
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		request grant.Request
+		code    string
+		says    string
+	}{
+		"an account that is there":       {grant.Request{Domains: []string{"example.com"}}, "", ""},
+		"one that is not":                {grant.Request{Domains: []string{"example.com", "example.org"}}, problem.NotFound, "no account of example.org"},
+		"an access that it forbids":      {grant.Request{Domains: []string{"example.com"}, Access: grant.AccessCDP}, problem.GrantScope, "clawjail cookies set example.com --scope cdp"},
+		"a request that is wrong itself": {grant.Request{Domains: []string{"example.com"}, Access: "all"}, problem.BadRequest, "access"},
+		"no domain":                      {grant.Request{Domains: []string{"com"}}, problem.BadDomain, "com"},
+		"another tenant's account":       {grant.Request{Tenant: "beta", Domains: []string{"example.com"}}, problem.NotFound, ""},
+	} {
+		by := w.operator
+		if c.request.Tenant != "" {
+			by = w.admin
+		}
+		_, _, err := w.IssueGrant(w.ctx, by, c.request)
+		if problem.CodeOf(err) != c.code && (err != nil || c.code != "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if grants, err := w.ListGrants(w.ctx, w.operator, ""); err != nil || len(grants) != 1 {
+		t.Errorf("%+v, %v", grants, err)
+	}
+	w.rows(t, "grant.issue", 1)
 }
 
 func TestAGrantOfATenantThatIsNotThere(t *testing.T) {

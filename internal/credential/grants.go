@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -10,10 +11,14 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// IssueGrant permits the use of accounts once.
+// IssueGrant permits the use of accounts once. A grant that could not be used is not issued: for an account that is not
+// there, or with an access that the account is not for.
 func (s *Service) IssueGrant(ctx context.Context, by identity.Principal, r grant.Request) (grant.Token, grant.Grant, error) {
 	r.Tenant, r.Operator = by.TenantOr(r.Tenant), by.Actor()
 	if err := s.may(ctx, by, identity.GrantIssue, r.Tenant); err != nil {
+		return grant.Token{}, grant.Grant{}, err
+	}
+	if err := s.usable(ctx, r); err != nil {
 		return grant.Token{}, grant.Grant{}, err
 	}
 	token, g, err := s.Grants.Issue(ctx, r) // which records it
@@ -21,6 +26,34 @@ func (s *Service) IssueGrant(ctx context.Context, by identity.Principal, r grant
 		err = problem.Wrap(err, problem.NotFound, "list them: clawjail tenant ls", "there is no tenant %q", r.Tenant)
 	}
 	return token, g, err
+}
+
+// usable says what of a request no session could use. What is wrong with the request itself is for the issuer to say.
+func (s *Service) usable(ctx context.Context, r grant.Request) error {
+	domains, err := s.Grants.Domains(r.Domains)
+	if err != nil {
+		return nil
+	}
+	missing, closed := &problem.Many{Code: problem.NotFound}, &problem.Many{Code: problem.GrantScope}
+	for _, domain := range domains {
+		set, err := s.Vault.Cookies(ctx, r.Tenant, domain)
+		switch {
+		case problem.CodeOf(err) == problem.NotFound:
+			missing.AddFlaw(problem.Flaw{Field: "domains", Message: "there is no account of " + domain, Hint: "import one: clawjail cookies import FILE --domain " + domain})
+			continue
+		case err != nil:
+			return err
+		}
+		access := cmp.Or(r.Access, grant.AccessTools)
+		if known := access == grant.AccessTools || access == grant.AccessCDP; known && grant.InScopes(set.Scopes, grant.Grant{Access: string(access)}) != nil {
+			closed.AddFlaw(problem.Flaw{Field: "access", Message: "the account of " + domain + " may not be used with access " + string(access),
+				Hint: "allow it: clawjail cookies set " + domain + " --scope " + string(access) + "; or leave the access out"})
+		}
+	}
+	if err := missing.Err(); err != nil {
+		return err
+	}
+	return closed.Err()
 }
 
 // ListGrants lists the grants of a tenant, newest first.

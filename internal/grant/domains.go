@@ -66,6 +66,16 @@ func quote(text string) string {
 	return `"` + strings.ToValidUTF8(text, "\uFFFD") + `"`
 }
 
+// Domains are those of a request whose accounts a grant is for: sorted, each once.
+func (i *Issuer) Domains(list []string) ([]string, error) {
+	flaws := &problem.Many{Code: problem.BadDomain}
+	out := i.domains(flaws, "domains", list, i.o.Limits.MaxDomains, false)
+	if err := flaws.Err(); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // EgressDomains checks domains that are to be proposed for grants, as those of a grant are: sorted, each once.
 func (i *Issuer) EgressDomains(list []string) ([]string, error) {
 	flaws := &problem.Many{Code: problem.BadDomain}
