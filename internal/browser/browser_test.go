@@ -265,10 +265,26 @@ func TestOpenFailsWhenTheBrowserDoes(t *testing.T) {
 	}
 }
 
+// Who answered is only believed where the gateway can read the answer: inside TLS it is the site that writes fields.
+func TestAnAnswerOfTheGatewaysIsToldFromThatOfASite(t *testing.T) {
+	for response, want := range map[string]answered{
+		`{"status":403,"url":"http://a.test/","headers":{"Clawjail-Refusal":"host_denied","Server":"x"}}`: {403, "host_denied"},
+		`{"status":403,"url":"http://a.test/","headers":{"Server":"x"}}`:                                  {403, ""},
+		`{"status":403,"url":"https://a.test/","headers":{"Clawjail-Refusal":"host_denied"}}`:             {403, ""},
+		`{"status":200,"url":"http://a.test/"}`:                                                           {200, ""},
+	} {
+		watch := loading{frame: "F", wanted: "L", loader: "L", answers: map[protocol.LoaderID]answered{}}
+		_, err := watch.see(cdp.EventMessage{Method: network.ResponseReceived.Method, Params: []byte(`{"requestId":"L","loaderId":"L","frameId":"F","response":` + response + `}`)})
+		if got := watch.answers["L"]; err != nil || got != want {
+			t.Errorf("%s: %+v, %v", response, got, err)
+		}
+	}
+}
+
 // On a busy machine a page may take long from the server's answer to the frame.
 func TestAPageThatTheServerHasSentIsWaitedFor(t *testing.T) {
 	began := time.Now()
-	watch := loading{frame: "F", wanted: "L", loader: "L", before: "B", statuses: map[protocol.LoaderID]int{}}
+	watch := loading{frame: "F", wanted: "L", loader: "L", before: "B", answers: map[protocol.LoaderID]answered{}}
 	stopped, failure := &outcome{since: began}, &outcome{since: began, err: errors.New("no")}
 	believed := func(o *outcome) time.Duration { return watch.believed(o).Sub(began) }
 	if got := believed(stopped); got != quietTimeout {

@@ -42,6 +42,9 @@ type Result struct {
 	Title string `json:"title"`
 	// Status is the HTTP status of the document, zero where there is none (about:blank).
 	Status int `json:"status"`
+	// Refused is the code with which the gateway answered in the place of the host: nothing of the host is shown. Over
+	// HTTPS such a navigation fails instead. A browser without a gateway has it from the site, if at all.
+	Refused string `json:"refused,omitzero"`
 	// LoadMS is the time from the request to the load event, in milliseconds.
 	LoadMS int64 `json:"loadMs"`
 	// Dialogs are what the page asked meanwhile, and what was answered for it.
@@ -145,8 +148,8 @@ func (p *Page) Navigate(ctx context.Context, address string) (Result, error) {
 	defer release()
 	p.takeDialogs()
 	started := p.b.now()
-	status, err := p.load(ctx, address)
-	result := Result{OK: true, Status: status, LoadMS: p.b.now().Sub(started).Milliseconds()}
+	answer, err := p.load(ctx, address)
+	result := Result{OK: true, Status: answer.status, Refused: answer.refused, LoadMS: p.b.now().Sub(started).Milliseconds()}
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			p.stopLoading()
@@ -171,37 +174,37 @@ func spare(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // load navigates and waits for the load event of whatever document the main frame ends up with.
-func (p *Page) load(ctx context.Context, address string) (status int, err error) {
+func (p *Page) load(ctx context.Context, address string) (answered, error) {
 	events, err := p.session.Subscribe(page.LifecycleEvent.Method, page.FrameNavigated.Method,
 		page.FrameStoppedLoading.Method, network.ResponseReceived.Method, inspector.TargetCrashed.Method)
 	if err != nil {
-		return 0, err
+		return answered{}, err
 	}
 	defer events.Close()
-	watch := loading{before: p.loader(), statuses: make(map[protocol.LoaderID]int)}
+	watch := loading{before: p.loader(), answers: make(map[protocol.LoaderID]answered)}
 	started, err := cdp.Do(ctx, p.session, page.Navigate, page.NavigateParams{URL: address})
 	switch {
 	case err != nil:
 		var refused *cdp.Error
 		if errors.As(err, &refused) {
-			return 0, failed(address, refused.Message, err)
+			return answered{}, failed(address, refused.Message, err)
 		}
-		return 0, err
+		return answered{}, err
 	case started.IsDownload:
-		return 0, problem.New(problem.NavigationFailed, "open a page that is shown, not one that is saved",
+		return answered{}, problem.New(problem.NavigationFailed, "open a page that is shown, not one that is saved",
 			"the address is a download, not a page").With("net_error", started.ErrorText)
 	case started.ErrorText != "":
-		return 0, failed(address, started.ErrorText, nil)
+		return answered{}, failed(address, started.ErrorText, nil)
 	case started.LoaderID == "":
 		// Another part of the same document: nothing is loaded.
-		return 0, nil
+		return answered{}, nil
 	}
 	watch.frame, watch.wanted, watch.loader = started.FrameID, started.LoaderID, started.LoaderID
 	return p.follow(ctx, events, &watch)
 }
 
 // follow reads events until the navigation has come to its end.
-func (p *Page) follow(ctx context.Context, events *cdp.Subscription, watch *loading) (status int, err error) {
+func (p *Page) follow(ctx context.Context, events *cdp.Subscription, watch *loading) (answer answered, err error) {
 	var doubtful *outcome
 	replays := 0
 	// While the page before is still there: when it is looked after, and whether its scripts were ended already.
@@ -222,7 +225,7 @@ func (p *Page) follow(ctx context.Context, events *cdp.Subscription, watch *load
 			// The server has answered, and the page before does not let go.
 			switch {
 			case ended:
-				return 0, errStuck
+				return answered{}, errStuck
 			case p.reacts(ctx):
 				patience = time.Time{}
 			default:
@@ -231,29 +234,29 @@ func (p *Page) follow(ctx context.Context, events *cdp.Subscription, watch *load
 			}
 			continue
 		case errors.Is(err, errQuiet):
-			return watch.statuses[watch.loader], doubtful.err
+			return watch.answers[watch.loader], doubtful.err
 		case errors.As(err, &lost):
 			if replays++; replays > maxReplays {
-				return 0, problem.Wrap(err, problem.NavigationFailed, "try again, or open a lighter page",
+				return answered{}, problem.Wrap(err, problem.NavigationFailed, "try again, or open a lighter page",
 					"the page sent more events than could be followed")
 			}
 			if err := p.replay(ctx, watch); err != nil {
-				return 0, err
+				return answered{}, err
 			}
 			continue
 		case err != nil:
-			return 0, err
+			return answered{}, err
 		}
 		done, err := watch.see(event)
 		switch {
 		case watch.documents > maxDocuments:
-			return 0, errRestless
+			return answered{}, errRestless
 		case !done && err == nil:
 			if watch.committed {
 				doubtful = nil
 			}
 		case watch.committed:
-			return watch.statuses[watch.loader], err
+			return watch.answers[watch.loader], err
 		default:
 			// It may be about the document before, whose events are still under way.
 			doubtful = &outcome{err: err, since: p.b.now()}
@@ -289,6 +292,12 @@ func (p *Page) replay(ctx context.Context, watch *loading) error {
 	return err
 }
 
+// answered is what came for a document: its HTTP status, and the code of the gateway's refusal where that answered.
+type answered struct {
+	status  int
+	refused string
+}
+
 // loading follows one navigation of the main frame through its events.
 type loading struct {
 	frame     protocol.FrameID
@@ -298,13 +307,13 @@ type loading struct {
 	before    protocol.LoaderID // of the document that the page had before
 	documents int               // that came after it, before any of them had loaded
 	gap       bool              // events were lost: the document may be another one
-	statuses  map[protocol.LoaderID]int
+	answers   map[protocol.LoaderID]answered
 }
 
 // believed is when an outcome that may be about the document before is taken for the end of this navigation. A document that
 // the server has sent by then is on its way into the frame.
 func (l *loading) believed(o *outcome) time.Time {
-	if _, answered := l.statuses[l.wanted]; answered && o.err == nil {
+	if _, there := l.answers[l.wanted]; there && o.err == nil {
 		return o.since.Add(answeredTimeout)
 	}
 	return o.since.Add(quietTimeout)
@@ -349,15 +358,24 @@ func (l *loading) see(event cdp.EventMessage) (done bool, err error) {
 			LoaderID  protocol.LoaderID `json:"loaderId"`
 			FrameID   protocol.FrameID  `json:"frameId"`
 			Response  struct {
-				Status int `json:"status"`
+				Status  int    `json:"status"`
+				URL     string `json:"url"`
+				Headers struct {
+					Refusal string `json:"Clawjail-Refusal"`
+				} `json:"headers"`
 			} `json:"response"`
 		}
 		if err := cdp.Decode(event.Params, &e); err != nil {
 			return false, err
 		}
 		// The request of a document has the id of its loader.
-		if e.FrameID == l.frame && e.RequestID == e.LoaderID && len(l.statuses) < 100 {
-			l.statuses[e.LoaderID] = e.Response.Status
+		if e.FrameID == l.frame && e.RequestID == e.LoaderID && len(l.answers) < 100 {
+			answer := answered{status: e.Response.Status}
+			// The gateway takes this field out of what others answer, where it can read that.
+			if strings.HasPrefix(e.Response.URL, "http://") {
+				answer.refused = bounded(e.Response.Headers.Refusal, 64)
+			}
+			l.answers[e.LoaderID] = answer
 		}
 	case inspector.TargetCrashed.Method:
 		return false, problem.New(problem.NavigationFailed, "try again; a page that needs more memory than the jail has crashes too",

@@ -52,7 +52,7 @@ func (b *hostBrowser) show(cmd *cobra.Command, result any, asJSON bool) error {
 		fmt.Fprintf(&text, "%s %s%s\n", r.SuggestedTargetID, printable(r.URL), refusal(r.Status))
 		dialogs(&text, r.Dialogs)
 	case browser.Result:
-		fmt.Fprintf(&text, "%s %s%s\n", r.TargetID, printable(r.URL), refusal(r.Status))
+		fmt.Fprintf(&text, "%s %s%s\n", r.TargetID, printable(r.URL), refusal(r.Status)+refusedBy(r.Refused))
 		dialogs(&text, r.Dialogs)
 	case browser.Done:
 		fmt.Fprintln(&text, strings.TrimSpace("done "+r.TargetID))
@@ -98,6 +98,14 @@ func refusal(status int) string {
 		return ""
 	}
 	return fmt.Sprintf(" (HTTP %d)", status)
+}
+
+// refusedBy says of a page that it is the gateway's.
+func refusedBy(code string) string {
+	if code == "" {
+		return ""
+	}
+	return " refused by the gateway: " + printable(code)
 }
 
 func tabTable(w io.Writer, tabs []browser.Tab) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
 
@@ -22,8 +23,8 @@ func newSessionOpen(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "open [URL]",
 		Short: "Open a session, and load a page in it",
-		Long: "Open a session and print its id. With a URL that page is loaded too; when it cannot be, the session stays open " +
-			"and its id is printed all the same.\n\nA clean session has no accounts. With --mode operator it has those of " +
+		Long: "Open a session and print its id. With a URL that page is loaded too; when it cannot be, or the gateway refuses it, the session stays " +
+			"open, its id is printed all the same, and the command ends with 3 and not with 1.\n\nA clean session has no accounts. With --mode operator it has those of " +
 			"the named domains, for which it needs a grant, see " +
 			"`clawjail grant issue`. Put the grant into the variable " + grantVariable + ", or give --grant - and the token on standard input. " +
 			"--grant TOKEN works too, but every user of the machine can read the arguments of a program in its list of processes.",
@@ -128,19 +129,36 @@ func (p *program) openSession(cmd *cobra.Command, request api.OpenRequest, args 
 	var failed error
 	if len(args) == 1 {
 		page, err := c.Navigate(ctx, out.ID, browser.Navigate{URL: args[0]})
-		if err != nil {
-			failed = err
-		} else {
+		if err == nil {
 			out.Page = &page
 		}
+		failed = butNotThePage(page, err)
 	}
 	if asJSON {
 		err = writeJSON(cmd.OutOrStdout(), out)
 	} else {
 		_, err = fmt.Fprintln(cmd.OutOrStdout(), out.ID)
 	}
-	if failed != nil {
-		return failed // more telling than a full disk
+	if failed != nil { // more telling than a full disk
+		report(cmd.ErrOrStderr(), failed)
+		return ExitStatus(exitPartly)
 	}
 	return err
+}
+
+// butNotThePage says what of an opened session did not work. Over HTTP what the gateway refuses has a page of the gateway's,
+// over HTTPS none: both are no page of the host.
+func butNotThePage(page browser.Result, err error) error {
+	if p, ok := problem.As(err); ok {
+		said := *p
+		said.Message = "opened, but " + p.Message
+		return &said
+	}
+	if err != nil {
+		return fmt.Errorf("opened, but %w", err)
+	}
+	if page.Refused != "" {
+		return problem.New(problem.NavigationFailed, "ask why: clawjail rules explain URL --session ID", "opened, but the gateway refused the page: %s", printable(page.Refused))
+	}
+	return nil
 }

@@ -29,6 +29,7 @@ const (
 	exitDone    = 0
 	exitFailure = 1
 	exitUsage   = 2
+	exitPartly  = 3 // what was asked for first is done, and not the rest
 )
 
 // program is what all commands share: what was said before the command, and the world around the process.

@@ -311,6 +311,8 @@ func (s *inMemory) Drive(_ context.Context, _ identity.Principal, id string, op 
 	switch op := op.(type) {
 	case *browser.Navigate:
 		switch {
+		case strings.HasPrefix(op.URL, "http://blocked"):
+			return browser.Result{OK: true, URL: op.URL, Status: 403, Refused: problem.HostDenied}, nil
 		case strings.Contains(op.URL, "blocked"):
 			return nil, problem.New(problem.NavigationFailed, "ask the operator to allow the host", "the page could not be loaded")
 		case strings.Contains(op.URL, "hostile"):

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/config"
-	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // The units of systemd, the host daemon's first.
@@ -57,9 +56,10 @@ func Local(ctx context.Context, o LocalOptions) Status {
 	out.Machine = &m
 	attention := []Attention{{Code: ControlPlaneDown, Level: Failed, Sentence: "The control plane does not answer at " + o.ControlURL + ".", Hint: "Start it, or see what it said last.",
 		Command: startCommand(out.Units, ControlUnit)}}
-	if p, ok := problem.As(o.Because); ok {
+	if o.Because != nil {
 		out.ControlPlane = true
-		attention[0] = Attention{Code: NoKey, Level: Notice, Sentence: "The control plane tells you no more: " + p.Message + ".", Hint: p.Hint}
+		attention[0] = Attention{Code: NoKey, Level: Notice, Sentence: "The control plane runs, and you have no key for it.",
+			Hint: "Set CLAWJAIL_KEY to one of yours, or run it as root.", Command: "sudo clawjail status"}
 	}
 	for _, u := range out.Units {
 		switch {

@@ -226,5 +226,5 @@ func (s *Server) picture(ctx context.Context, c *call, t Target, op browser.Scre
 // visit opens an address.
 func (s *Server) visit(ctx context.Context, c *call, t Target, op browser.Navigate) (page, error) {
 	r, err := drive[browser.Result](ctx, s, c, t, op)
-	return page{URL: r.URL, Title: r.Title, Status: r.Status, TargetID: r.TargetID, Dialogs: r.Dialogs}, err
+	return page{URL: r.URL, Title: r.Title, Status: r.Status, Refused: r.Refused, TargetID: r.TargetID, Dialogs: r.Dialogs}, err
 }

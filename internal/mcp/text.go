@@ -80,6 +80,7 @@ func address(s string) string { return line(s, maxAddress) }
 type page struct {
 	URL, Title, TargetID string
 	Status               int
+	Refused              string // the code of the gateway's refusal, which is all that the page shows
 	Dialogs              []browser.Dialog
 }
 
@@ -94,6 +95,9 @@ func (p page) text() string {
 	}
 	if p.TargetID != "" {
 		b.WriteString(" in " + line(p.TargetID, 40))
+	}
+	if p.Refused != "" {
+		b.WriteString(" refused by the gateway: " + line(p.Refused, 40))
 	}
 	return b.String() + dialogs(p.Dialogs)
 }
