@@ -246,7 +246,7 @@ func (a *API) agentDetails(ctx context.Context, by identity.Principal, in *agent
 	if err != nil {
 		return nil, err
 	}
-	out := AgentDetails{Agent: statusOf(s)}
+	out := AgentDetails{Agent: statusOf(s, a.Now())}
 	if s.Declared != nil {
 		out.Declared, out.Exposes = DeclarationOf(*s.Declared), clawbots.Exposes(*s.Declared)
 	}
@@ -284,12 +284,12 @@ func (a *API) agentsAndJails(ctx context.Context, by identity.Principal, tenant 
 	for _, s := range statuses {
 		if n, ok := at[key{s.Tenant, s.Name}]; ok {
 			was := out.Agents[n]
-			out.Agents[n] = statusOf(s)
+			out.Agents[n] = statusOf(s, a.Now())
 			out.Agents[n].ID, out.Agents[n].CreatedAt, out.Agents[n].RevokedAt = was.ID, was.CreatedAt, was.RevokedAt
 			continue
 		}
 		// A jail whose agent is gone: an end that did not come to its end.
-		out.Agents = append(out.Agents, statusOf(s))
+		out.Agents = append(out.Agents, statusOf(s, a.Now()))
 	}
 	return out
 }

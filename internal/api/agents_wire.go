@@ -101,6 +101,7 @@ type AgentJail struct {
 	PID      int        `json:"pid,omitempty"`
 	Since    time.Time  `json:"since" doc:"since when it is in the phase"`
 	Restarts int        `json:"restarts" doc:"since the declaration was changed"`
+	Crashes  int        `json:"crash_loop,omitzero" doc:"of one in a crash loop: how often in a row its program has ended soon after its start"`
 	Restart  string     `json:"restart,omitempty" enum:"always,on-failure,never"`
 	Next     time.Time  `json:"next,omitzero" doc:"of one that waits: when it is started again"`
 	Exit     *AgentExit `json:"exit,omitempty" doc:"of the run before"`
@@ -147,19 +148,19 @@ type Written struct {
 }
 
 // statusOf is an agent as the service has it.
-func statusOf(s agent.Status) Agent {
+func statusOf(s agent.Status, now time.Time) Agent {
 	out := Agent{ID: s.ID, Name: s.Name, Tenant: s.Tenant, CreatedAt: s.CreatedAt, RevokedAt: s.RevokedAt, Declares: s.Declared != nil, Processes: s.Processes}
 	if s.Jail != nil {
-		kept := JailOf(*s.Jail)
+		kept := JailOf(*s.Jail, now)
 		out.Jail = &kept
 	}
 	return out
 }
 
 // JailOf is a jail that is kept as it is answered.
-func JailOf(k jail.KeptStatus) AgentJail {
+func JailOf(k jail.KeptStatus, now time.Time) AgentJail {
 	out := AgentJail{
-		Driver: "linux", Source: k.Spec.Template, Phase: k.Phase, Name: string(k.Jail), PID: k.PID, Since: k.Since, Restarts: k.Restarts,
+		Driver: "linux", Source: k.Spec.Template, Phase: k.Phase, Name: string(k.Jail), PID: k.PID, Since: k.Since, Restarts: k.Restarts, Crashes: k.CrashLoop(now),
 		Restart: string(k.Restart), Next: k.Next, Code: k.Code, Problem: k.Problem, Hint: k.Hint,
 		Limits: JailLimits{Memory: k.Spec.Limits.Memory, CPU: float64(k.Spec.Limits.MilliCPU) / 1000, Tasks: k.Spec.Limits.Tasks,
 			Tmp: k.Spec.Limits.Disk, Files: k.Spec.Limits.Files},

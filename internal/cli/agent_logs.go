@@ -79,7 +79,7 @@ func newAgentLogs(p *program) *cobra.Command {
 	}
 	p.tenantFlag(cmd, &o.tenant)
 	f := cmd.Flags()
-	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what is printed, until it is interrupted")
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what is printed, until it is interrupted; starts and ends are told on standard error")
 	f.BoolVar(&o.stdout, "stdout", false, "only what went to standard output")
 	f.BoolVar(&o.stderr, "stderr", false, "only what went to standard error")
 	f.IntVar(&o.tail, "tail", -1, "only the last `lines` of each; -1 is all that is kept")
@@ -130,6 +130,8 @@ func showLogs(cmd *cobra.Command, c *client.Client, name string, o logOptions) e
 			show(n)
 		})
 	}
+	// What was printed is worth having also where nobody can say when the program begins and ends.
+	all.Go(func() { _ = tellRuns(ctx, c, name, o.tenant, func(text string) { note(cmd.ErrOrStderr(), &mu, text) }) })
 	all.Wait()
 	for _, err := range errs {
 		if err != nil && !errors.Is(err, context.Canceled) {
@@ -137,6 +139,43 @@ func showLogs(cmd *cobra.Command, c *client.Client, name string, o logOptions) e
 		}
 	}
 	return cmd.Context().Err()
+}
+
+// tellRuns tells of starts and ends of an agent's program from now on, and of a crash loop.
+func tellRuns(ctx context.Context, c *client.Client, name, tenant string, tell func(string)) error {
+	inLoop := func() string {
+		a, err := c.Agent(ctx, tenant, name)
+		if err != nil || a.Jail == nil || a.Jail.Crashes == 0 {
+			return ""
+		}
+		return crashText(*a.Jail)
+	}
+	if text := inLoop(); text != "" {
+		tell(text)
+	}
+	return c.Events(ctx, client.EventsQuery{Tenant: tenant, Agent: name, Follow: true, After: agent.Newest}, func(e agent.Event) error {
+		switch e.Type {
+		case agent.EventStarted:
+			tell("the program has started")
+		case agent.EventExit:
+			text := "the program has ended"
+			if e.Exit != nil {
+				text += ": " + printable(e.Exit.Words())
+			}
+			if loop := inLoop(); loop != "" {
+				text += "; " + loop
+			}
+			tell(text)
+		}
+		return nil
+	})
+}
+
+// note writes a line that is clawjail's own among those of an agent.
+func note(w io.Writer, mu *sync.Mutex, text string) {
+	mu.Lock()
+	defer mu.Unlock()
+	_, _ = fmt.Fprintln(w, "clawjail: "+text) // who shows the log notices
 }
 
 // logReader copies a log.

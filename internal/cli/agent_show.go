@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/jail"
 )
 
 func newAgentList(p *program) *cobra.Command {
@@ -77,12 +78,27 @@ func agentState(a api.Agent, now time.Time) string {
 	switch {
 	case !a.RevokedAt.IsZero():
 		return "revoked"
+	case a.Jail != nil && a.Jail.Crashes > 0:
+		return crashText(*a.Jail)
 	case a.Jail != nil:
 		return printable(string(a.Jail.Phase))
 	case a.Declares:
 		return "not running"
 	}
 	return keyState(a.RevokedAt, time.Time{}, now)
+}
+
+func exitWords(e api.AgentExit) string {
+	return printable(jail.Exit{Code: e.Code, Signal: e.Signal, Cause: e.Cause}.Words())
+}
+
+// crashText is how it is with an agent whose program ends over and over.
+func crashText(j api.AgentJail) string {
+	text := fmt.Sprintf("crash loop (%d times", j.Crashes)
+	if j.Exit != nil {
+		text += ", last with " + exitWords(*j.Exit)
+	}
+	return text + ")"
 }
 
 func newAgentShow(p *program) *cobra.Command {

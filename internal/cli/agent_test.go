@@ -3,7 +3,10 @@ package cli
 import (
 	"bytes"
 	"context"
+	"io"
+	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +19,27 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
+
+// Who follows a log is told that its program ends over and over, and how.
+func TestFollowingALogTellsOfStartsAndEnds(t *testing.T) {
+	c := controlPlane(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/events") {
+			_, _ = io.WriteString(w, `{"name":"bot","jail":{"phase":"waiting","crash_loop":7,"exit":{"code":3,"cause":"exited"}}}`)
+			return
+		}
+		if r.URL.Query().Get("after") != agent.Newest {
+			t.Errorf("what was printed is asked for again: %s", r.URL)
+		}
+		_, _ = io.WriteString(w, "event: text\ndata: {\"type\":\"text\",\"text\":\"hello\"}\n\nevent: exit\ndata: {\"type\":\"exit\",\"exit\":{\"code\":3,\"cause\":\"exited\"}}\n\n"+
+			"event: started\ndata: {\"type\":\"started\"}\n\nevent: end\ndata: {}\n\n")
+	})
+	var told []string
+	err := tellRuns(t.Context(), c, "bot", "", func(text string) { told = append(told, text) })
+	want := []string{"crash loop (7 times, last with status 3)", "the program has ended: status 3; crash loop (7 times, last with status 3)", "the program has started"}
+	if err != nil || !slices.Equal(told, want) {
+		t.Errorf("%q, %v", told, err)
+	}
+}
 
 // agentPrinted is `printed STREAM FILE`: what is in the file was printed by every agent.
 func agentPrinted(ts *testscript.TestScript, neg bool, args []string) {

@@ -13,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -79,6 +80,11 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 		{"agents", agentRows([]api.Agent{
 			{ID: "A1", Name: "writer", Tenant: "default", CreatedAt: at(0)},
 			{ID: "A2", Name: "reader", Tenant: "default", CreatedAt: at(0), RevokedAt: at(0)},
+		}, now)},
+		{"agents in jails", agentRows([]api.Agent{
+			{ID: "A1", Name: "writer", Tenant: "default", CreatedAt: at(0), Jail: &api.AgentJail{Driver: "linux", Phase: jail.PhaseRunning, Since: at(0), Restarts: 4}},
+			{ID: "A2", Name: "reader", Tenant: "default", CreatedAt: at(0), Jail: &api.AgentJail{Driver: "linux", Phase: jail.PhaseWaiting, Since: at(0), Restarts: 9,
+				Crashes: 7, Exit: &api.AgentExit{Code: 3, Cause: jail.CauseExited}}},
 		}, now)},
 		{"tokens", tokenRows([]api.Token{
 			{ID: "T1", Hint: "cjagt_abcd", CreatedAt: at(0)},

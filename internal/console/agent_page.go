@@ -40,7 +40,7 @@ func (c *Console) theAgent(q *request, tab string) (oneAgent, error) {
 	case !out.RevokedAt.IsZero():
 		out.State = "revoked"
 	case out.Jail != nil:
-		out.State = string(out.Jail.Phase)
+		out.State = phaseOf(*out.Jail, c.Now())
 	default:
 		out.State = "no jail"
 	}
@@ -98,7 +98,7 @@ func (c *Console) agentPage(q *request) error {
 		data.Says, data.Exposes = api.DeclarationOf(*one.Declared), clawbots.Exposes(*one.Declared)
 	}
 	if one.Jail != nil {
-		kept := api.JailOf(*one.Jail)
+		kept := api.JailOf(*one.Jail, c.Now())
 		data.Kept, data.Uses = &kept, usesOf(kept)
 	}
 	if one.ID != "" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -167,7 +168,7 @@ func (c *Console) agentRows(q *request) (_ []agentRow, unknown, err error) {
 			n = len(rows)
 			rows = append(rows, agentRow{Tenant: s.Tenant, Name: s.Name, Path: agentPath(s.Tenant, s.Name), State: "leftover", Last: s.CreatedAt, NoToken: true})
 		}
-		rows[n].status(s)
+		rows[n].status(s, c.Now())
 	}
 	slices.SortFunc(rows, func(a, b agentRow) int { return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name)) })
 	return rows, unknown, nil
@@ -192,7 +193,7 @@ func tokenIsGood(t identity.Token, now time.Time) bool {
 }
 
 // status adds what is declared, and what is there.
-func (r *agentRow) status(s agent.Status) {
+func (r *agentRow) status(s agent.Status, now time.Time) {
 	r.Programs = s.Processes
 	if d := s.Declared; d != nil {
 		r.Workspace, r.Mode, r.Source, r.Driver = d.Workspace, string(d.WorkspaceMode), cmp.Or(d.Image, d.Template), driverOf(d.Image != "")
@@ -204,12 +205,22 @@ func (r *agentRow) status(s agent.Status) {
 		r.Source, r.Driver = cmp.Or(k.Spec.Image, k.Spec.Template), driverOf(k.Spec.Image != "")
 		r.Problem, r.Restarts = k.Problem, k.Restarts
 		if r.State == "no jail" {
-			r.State = string(k.Phase)
+			r.State = phaseOf(*k, now)
 		}
 		if k.Since.After(r.Last) {
 			r.Last = k.Since
 		}
 	}
+}
+
+// crashLoop is the state of an agent whose program ends over and over.
+const crashLoop = "crash loop"
+
+func phaseOf(k jail.KeptStatus, now time.Time) string {
+	if k.CrashLoop(now) > 0 {
+		return crashLoop
+	}
+	return string(k.Phase)
 }
 
 func driverOf(image bool) string {

@@ -164,7 +164,7 @@ func (d *overviewData) agentTiles(rows []agentRow, newest map[string]sessionTile
 	}
 	rank := func(r agentRow) int {
 		switch {
-		case r.Problem != "" || r.State == "failed":
+		case r.Problem != "" || r.State == "failed" || r.State == crashLoop:
 			return 0
 		case r.State == "starting" || r.State == "waiting":
 			return 1

@@ -40,7 +40,7 @@ func (c *Console) attention(q *request) ([]attention, error) {
 			a.State = "unknown"
 		case health.TemplateMissing, health.TemplateBroken:
 			kind, all = "template", Prefix+"/settings/machine"
-		case health.AgentBroken:
+		case health.AgentBroken, health.AgentCrashes:
 			kind, all = "agent", agentsPath
 			a.Link, a.Label = at, "Look at it"
 		case health.AgentWithoutToken, health.AgentTokenExpiring:

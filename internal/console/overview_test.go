@@ -93,18 +93,21 @@ func TestWhatNeedsAttentionSaysWhatToDo(t *testing.T) {
 	w.account("acme", "asked.example", 30*24*time.Hour)
 	w.sessions.reported = []session.Reported{{Tenant: "acme", Domain: "asked.example", At: time.Now(), Opened: time.Now().Add(time.Minute)}}
 	ending := w.lasting("acme", "ending", time.Hour)
-	w.lasting("acme", "lasting", 30*24*time.Hour)
+	lasting := w.lasting("acme", "lasting", 30*24*time.Hour)
 	_, _, err := w.identity.CreateOperator(w.ctx, w.admin, identity.NewOperator{Name: "bob", Tenant: "acme", Role: identity.RoleOperator, Life: time.Hour})
 	w.must(err)
 	_, err = w.book.Ask(w.ctx, identity.Principal{Kind: identity.KindAgent, ID: ending.ID, Tenant: "acme", Name: "ending", TokenID: "t"}, egress.AccessHost, "api.example.com:443", hostile, 0)
 	w.must(err)
 	w.agents.all = []agent.Status{{ID: ending.ID, Tenant: "acme", Name: "ending",
-		Jail: &jail.KeptStatus{Phase: jail.PhaseFailed, Problem: "no disk " + hostile, Restarts: 3}}}
+		Jail: &jail.KeptStatus{Phase: jail.PhaseFailed, Problem: "no disk " + hostile, Restarts: 3}},
+		{ID: lasting.ID, Tenant: "acme", Name: "lasting", Jail: &jail.KeptStatus{Phase: jail.PhaseRunning, Since: time.Now(), Restarts: 9, Crashes: 7,
+			Exit: &jail.Exit{Code: 3, Cause: jail.CauseExited}}}}
 
 	p := w.get("acme admin", "/console/")
 	has(t, p, "asked.example asked an agent to log in", "A cookie of soon.example expires soon", `action="/console/refresh"`, `name="domain" value="asked.example"`,
 		"The token of ending ends soon", "/console/agents/acme/ending/tokens", "The key of the operator bob", "ending asks for host api.example.com:443",
-		`href="/console/network/requests"`, "does not run: no disk", "3 restarts")
+		`href="/console/network/requests"`, "does not run: no disk", "3 restarts",
+		"lasting is in a crash loop: its program has ended 7 times in a row, last with status 3", `class="badge bad">crash loop`)
 	hasNot(t, p, hostile, "The token of lasting")
 
 	viewer := w.get("acme viewer", "/console/")

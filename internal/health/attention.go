@@ -50,6 +50,7 @@ const (
 	TemplateBroken      = "template_broken"
 	AgentsUnknown       = "agents_unknown"
 	AgentBroken         = "agent_broken"
+	AgentCrashes        = "agent_crashes"
 	DiskLow             = "disk_low"
 	VaultUnreadable     = "vault_unreadable"
 	CertificateExpired  = "certificate_expired"
@@ -331,6 +332,14 @@ func (l *look) lookAgents() error {
 			continue
 		}
 		phase[who] = string(s.Jail.Phase)
+		if n := s.Jail.CrashLoop(now); n > 0 {
+			phase[who] = "crash loop"
+			sentence := fmt.Sprintf("%s is in a crash loop: its program has ended %d times in a row", l.called(s.Tenant, s.Name), n)
+			if x := s.Jail.Exit; x != nil {
+				sentence += ", last with " + x.Words()
+			}
+			l.failed(AgentCrashes, sentence+".", "See what it printed last.", who)
+		}
 		if s.Jail.Problem != "" {
 			l.failed(AgentBroken, "The jail of "+l.called(s.Tenant, s.Name)+" does not run: "+s.Jail.Problem, s.Jail.Hint, who)
 		}

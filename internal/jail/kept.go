@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"strconv"
 	"time"
 )
 
@@ -52,13 +53,44 @@ type KeptStatus struct {
 	PID   int        `json:"pid,omitempty"`
 	Since time.Time  `json:"since"` // of the phase
 	// Restarts counts since the declaration was changed.
-	Restarts int       `json:"restarts"`
-	Exit     *Exit     `json:"exit,omitempty"` // of the run before
-	Next     time.Time `json:"next,omitzero"`  // of the next start, while waiting
-	Code     string    `json:"code,omitempty"` // of Problem
-	Problem  string    `json:"problem,omitempty"`
-	Hint     string    `json:"hint,omitempty"`
-	Usage    *Usage    `json:"usage,omitempty"`
+	Restarts int `json:"restarts"`
+	// Crashes are the runs in a row that ended within [SteadyRun] and were followed by another one.
+	Crashes int       `json:"crashes,omitzero"`
+	Exit    *Exit     `json:"exit,omitempty"` // of the run before
+	Next    time.Time `json:"next,omitzero"`  // of the next start, while waiting
+	Code    string    `json:"code,omitempty"` // of Problem
+	Problem string    `json:"problem,omitempty"`
+	Hint    string    `json:"hint,omitempty"`
+	Usage   *Usage    `json:"usage,omitempty"`
+}
+
+// SteadyRun is how long a program runs until its end is no crash, and crashLoop how many in a row are a habit.
+const (
+	SteadyRun = 10 * time.Minute
+	crashLoop = 3
+)
+
+// CrashLoop is how often in a row the program has ended soon after its start, where that is a habit; else it is 0. A
+// program that has run steadily since is in no loop any more.
+func (k KeptStatus) CrashLoop(now time.Time) int {
+	if k.Crashes < crashLoop || k.Phase != PhaseWaiting && k.Phase != PhaseStarting && k.Phase != PhaseRunning ||
+		k.Phase == PhaseRunning && now.Sub(k.Since) >= SteadyRun {
+		return 0
+	}
+	return k.Crashes
+}
+
+// Words say how a program ended, in two or three words.
+func (x Exit) Words() string {
+	switch {
+	case x.Cause == CauseMemory:
+		return "out of memory"
+	case x.Signal != "":
+		return "signal " + x.Signal
+	case x.Code < 0:
+		return "nobody knows how"
+	}
+	return "status " + strconv.Itoa(x.Code)
 }
 
 // Stream is one of the two that a jail prints to.

@@ -34,7 +34,7 @@ func (a *agent) adopt(ctx context.Context, w wanted) error {
 	a.k.mu.Lock()
 	a.adopted = true
 	if current {
-		a.status.Restarts, a.status.Exit = last.Restarts, last.Exit
+		a.status.Restarts, a.status.Crashes, a.status.Exit = last.Restarts, last.Crashes, last.Exit
 	}
 	if mine == nil && wanted && last.Exit != nil && !startsAgain(w.Restart, *last.Exit, w.Spec.Limits) {
 		a.rest = true // it has ended since the host was started, and stays so

@@ -103,7 +103,7 @@ func (a *agent) declare(kept jail.Kept, token string) (seq uint64, gone <-chan s
 	defer a.k.mu.Unlock()
 	a.declared, a.blank = next, false
 	if !same || old.Restart != kept.Restart {
-		a.status.Restarts = 0
+		a.status.Restarts, a.status.Crashes = 0, 0
 	}
 	failed := a.status.Phase == jail.PhaseFailed && !kept.Stopped
 	if !same || old.Stopped != kept.Stopped || failed {
@@ -212,7 +212,7 @@ func (a *agent) want() uint64 {
 }
 
 // atOnce forgets what kept it from being started.
-func (a *agent) atOnce() { a.rest, a.due, a.pause = false, time.Time{}, 0 }
+func (a *agent) atOnce() { a.rest, a.due, a.pause, a.status.Crashes = false, time.Time{}, 0, 0 }
 
 func (a *agent) cancelStart() {
 	if a.cancel != nil {

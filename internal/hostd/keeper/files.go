@@ -43,6 +43,7 @@ type run struct {
 	Generation uint64    `json:"generation"`
 	Boot       string    `json:"boot"`
 	Restarts   int       `json:"restarts"`
+	Crashes    int       `json:"crashes,omitzero"`
 	// Exit is set once the program has ended.
 	Exit *jail.Exit `json:"exit,omitempty"`
 }

@@ -91,7 +91,7 @@ func (o *Options) Validate() error {
 	o.MaxStarts = cmp.Or(o.MaxStarts, 4)
 	o.FirstPause = cmp.Or(o.FirstPause, time.Second)
 	o.LongestPause = cmp.Or(o.LongestPause, time.Minute)
-	o.Steady = cmp.Or(o.Steady, 10*time.Minute)
+	o.Steady = cmp.Or(o.Steady, jail.SteadyRun)
 	o.StartLimit = cmp.Or(o.StartLimit, time.Minute)
 	o.SweepEvery = cmp.Or(o.SweepEvery, time.Minute)
 	need(o.MaxAgents > 0 && o.MaxStarts > 0 && o.FirstPause > 0 && o.LongestPause >= o.FirstPause && o.Steady > 0 &&

@@ -204,19 +204,19 @@ func TestWhatEndsIsStartedAgainByItsPolicy(t *testing.T) {
 	k := kept("bot", script(0))
 	f.keep(t, k, token)
 	s := f.eventually(t, "bot", "restarted", func(s jail.KeptStatus) bool { return s.Restarts >= 3 })
-	if s.Exit == nil || s.Exit.Code != 0 || runs() < 3 {
+	if s.Exit == nil || s.Exit.Code != 0 || runs() < 3 || s.CrashLoop(time.Now()) != s.Restarts {
 		t.Errorf("%d runs, %+v", runs(), s)
 	}
 	k.Restart, k.Spec.Program.Argv[2] = jail.RestartOnFailure, script(3)
 	f.keep(t, k, "")
 	s = f.eventually(t, "bot", "restarted", func(s jail.KeptStatus) bool { return s.Restarts >= 2 })
-	if s.Exit.Code != 3 {
+	if s.Exit.Code != 3 || s.Crashes > s.Restarts {
 		t.Errorf("it stands at %+v", s)
 	}
 	k.Spec.Program.Argv[2] = script(0)
 	f.keep(t, k, "")
 	s = f.eventually(t, "bot", "ended", func(s jail.KeptStatus) bool { return s.Phase == jail.PhaseEnded && s.Jail == "" })
-	if s.Restarts != 0 || s.Exit == nil || s.Exit.Code != 0 || !s.Next.IsZero() {
+	if s.Restarts != 0 || s.Crashes != 0 || s.Exit == nil || s.Exit.Code != 0 || !s.Next.IsZero() {
 		t.Errorf("it stands at %+v", s)
 	}
 	n := runs()

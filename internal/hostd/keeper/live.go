@@ -253,7 +253,7 @@ func (a *agent) deliver(ctx context.Context, w wanted, m jail.Maker, j *jail.Jai
 func (a *agent) claim(generation uint64, name jail.Name, addr netip.Addr) {
 	a.k.mu.Lock()
 	a.status.Jail, a.status.Addr, a.status.PID, a.made, a.doomed = name, addr, 0, generation, false
-	r := run{Jail: name, Generation: generation, Boot: a.k.Boot, Restarts: a.status.Restarts}
+	r := run{Jail: name, Generation: generation, Boot: a.k.Boot, Restarts: a.status.Restarts, Crashes: a.status.Crashes}
 	a.k.changed()
 	a.k.mu.Unlock()
 	a.record(r)
@@ -314,10 +314,13 @@ func (a *agent) ended(x jail.Exit) {
 		a.pause = a.k.pauseAfter(a.pause, ran)
 		a.due = a.k.Now().Add(a.pause)
 		a.status.Restarts++
+		if a.status.Crashes++; ran >= a.k.Steady {
+			a.status.Crashes = 0
+		}
 	} else {
-		a.rest = true
+		a.rest, a.status.Crashes = true, 0
 	}
-	r := run{Jail: a.status.Jail, Generation: a.made, Boot: a.k.Boot, Restarts: a.status.Restarts, Exit: &x}
+	r := run{Jail: a.status.Jail, Generation: a.made, Boot: a.k.Boot, Restarts: a.status.Restarts, Crashes: a.status.Crashes, Exit: &x}
 	a.k.mu.Unlock()
 	a.record(r)
 }
