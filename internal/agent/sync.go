@@ -15,6 +15,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -232,6 +233,14 @@ func stepsOf(tasks []*task) []Step {
 
 // warnings are about agents that stay although nothing declares them any more, and see folders of those that are declared.
 func warnings(tasks []*task) (out []string) {
+	for _, t := range tasks {
+		if t.want == nil {
+			continue
+		}
+		if text := (egress.Budget{TokensPerDay: t.want.agent.LLM.TokensPerDay}).Warning(); text != "" {
+			out = append(out, t.step.Name+": "+text)
+		}
+	}
 	for _, extra := range tasks {
 		if extra.step.Verb != Extra || extra.step.Workspace == "" {
 			continue

@@ -483,3 +483,14 @@ func TestProgressTellsOfEachStepWhenItBeginsAndWhenItIsDone(t *testing.T) {
 	}
 	l.kill(-1)
 }
+
+func TestABudgetThatNoUsualRequestFitsIntoIsWarnedAbout(t *testing.T) {
+	l := newLand(t)
+	for budget, warns := range map[string]bool{"1000": true, "500000": false} {
+		p, err := l.sync("clawbots:\n  - name: bot\n    llm: {tokens_per_day: " + budget + "}\n")
+		l.must(err)
+		if (len(p.Warnings) > 0) != warns || warns && !strings.Contains(p.Warnings[0], "bot: 1000 tokens a day") {
+			t.Errorf("%s: %q", budget, p.Warnings)
+		}
+	}
+}

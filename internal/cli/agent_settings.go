@@ -232,6 +232,11 @@ func newAgentLimits(p *program) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if text := new.Budget.Warning(); text != "" {
+					if _, err := fmt.Fprintln(cmd.ErrOrStderr(), "clawjail: warning: "+text); err != nil {
+						return err
+					}
+				}
 			}
 			shown, err := c.Settings(cmd.Context(), who)
 			if err != nil {

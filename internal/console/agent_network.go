@@ -86,7 +86,7 @@ func (c *Console) putAgentSettings(q *request) error {
 	wanted.Tenant, wanted.Agent = one.Tenant, one.ID
 	if f.ok() {
 		if _, err := c.Egress.DeclareSettings(q.ctx(), q.by, wanted); err == nil {
-			return q.done(one.Path+"/network", "The settings of %s hold from now on, also for what is running.", one.Name)
+			return q.done(one.Path+"/network", "The settings of %s hold from now on, also for what is running.%s", one.Name, andWarning(wanted.Budget))
 		} else if problem.CodeOf(err) == problem.Forbidden || !f.refuse(err, settingsFields) {
 			return err
 		}

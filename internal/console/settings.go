@@ -191,7 +191,7 @@ func (c *Console) putGeneral(q *request) error {
 	wanted.Tenant = tenant
 	if f.ok() {
 		if _, err := c.Egress.DeclareSettings(q.ctx(), q.by, wanted); err == nil {
-			return q.done(generalPath(scope), "The settings hold from now on, also for what is running.")
+			return q.done(generalPath(scope), "The settings hold from now on, also for what is running.%s", andWarning(wanted.Budget))
 		} else if problem.CodeOf(err) == problem.Forbidden || !f.refuse(err, settingsFields) {
 			return err
 		}

@@ -168,3 +168,11 @@ func toolOf(line string) (egress.Tool, bool) {
 	}
 	return egress.Tool{Methods: strings.Split(strings.ToUpper(parts[0]), ","), URL: parts[1], Services: slices.Clone(parts[2:])}, true
 }
+
+// andWarning is a sentence about a budget that usual requests do not fit into, behind another one.
+func andWarning(b egress.Budget) string {
+	if text := b.Warning(); text != "" {
+		return " But " + text + "."
+	}
+	return ""
+}

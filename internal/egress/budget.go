@@ -2,7 +2,9 @@ package egress
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -70,7 +72,7 @@ func (b *Book) Charge(ctx context.Context, w Who, provider, model string, reques
 		return err
 	}
 	if !charged {
-		return b.exceeded(now, limit)
+		return b.exceeded(now, limit, amount)
 	}
 	amount.Provider, amount.Model = provider, b.models.name(amount.UsageKey, model)
 	_, _, err = b.o.Store.ChargeUsage(ctx, amount, store.UsageLimit{})
@@ -91,18 +93,49 @@ func (b *Book) chargeable(w Who, provider string, requests int64, t Tokens) erro
 	return f.err()
 }
 
-func (b *Book) exceeded(now store.Usage, limit store.UsageLimit) error {
-	midnight := b.o.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
-	p := problem.New(problem.BudgetExceeded,
-		"Do not retry today: the budget is one of the day and begins anew at midnight UTC. Ask the operator if the task needs more, or ask for less at once.",
-		"this agent may not use more of models today")
+// exceeded is the refusal of a request for which there is no room, with the numbers that decided: what of the day is used,
+// what the request would reserve, and the limit.
+func (b *Book) exceeded(now store.Usage, limit store.UsageLimit, asks store.Usage) error {
+	used, wants := now.InputTokens+now.OutputTokens, asks.InputTokens+asks.OutputTokens
+	var why []string
+	never := false
+	if limit.Tokens > 0 && wants > limit.Tokens-used {
+		why = append(why, fmt.Sprintf("the request reserves %d tokens, and %d of %d a day are used", wants, used, limit.Tokens))
+		never = wants > limit.Tokens
+	}
+	if limit.MicroCost > 0 && asks.MicroCost > limit.MicroCost-now.MicroCost {
+		why = append(why, fmt.Sprintf("the request may cost %g, and %g of %g a day are used", money64(asks.MicroCost), money64(now.MicroCost), money64(limit.MicroCost)))
+		never = never || asks.MicroCost > limit.MicroCost
+	}
+	hint := "Do not retry today: the budget is one of the day and begins anew at midnight UTC. Ask the operator if the task needs more, or ask for less at once."
+	if never {
+		hint = fmt.Sprintf("The budget of a whole day does not allow this request. Set max_tokens: without it %d tokens are reserved for the answer. Or ask the operator for a larger budget.",
+			LongestAnswer)
+	}
+	message := "this agent may not use more of models today"
+	if len(why) > 0 {
+		message += ": " + strings.Join(why, "; ")
+	}
+	p := problem.New(problem.BudgetExceeded, hint, "%s", message)
 	if limit.Tokens > 0 {
-		p = p.With("tokens_per_day", limit.Tokens).With("tokens_used", now.InputTokens+now.OutputTokens)
+		p = p.With("tokens_per_day", limit.Tokens).With("tokens_used", used).With("tokens_reserved", wants)
 	}
 	if limit.MicroCost > 0 {
-		p = p.With("cost_per_day", money64(limit.MicroCost)).With("cost_used", money64(now.MicroCost))
+		p = p.With("cost_per_day", money64(limit.MicroCost)).With("cost_used", money64(now.MicroCost)).With("cost_reserved", money64(asks.MicroCost))
 	}
+	midnight := b.o.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
 	return p.With("retry_after", int64(math.Ceil(midnight.Sub(b.o.Now()).Seconds())))
+}
+
+// LongestAnswer is how many tokens are reserved for an answer whose request does not bound it.
+const LongestAnswer = 128 << 10
+
+// Warning says of a budget that usual requests do not fit into it; else it is empty.
+func (b Budget) Warning() string {
+	if b.TokensPerDay <= 0 || b.TokensPerDay > LongestAnswer {
+		return ""
+	}
+	return fmt.Sprintf("%d tokens a day allow no request that does not bound its answer: without max_tokens %d are reserved for it", b.TokensPerDay, LongestAnswer)
 }
 
 func money64(micro int64) float64 { return float64(micro) / 1e6 }

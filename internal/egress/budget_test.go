@@ -45,6 +45,10 @@ func TestBudgetOfADay(t *testing.T) {
 	if p, _ := problem.As(err); p.Details["retry_after"] != int64(12*3600) || p.Details["tokens_used"] != int64(1_000_100) || !strings.Contains(p.Hint, "Do not retry today") {
 		t.Errorf("the refusal says %+v", p)
 	}
+	// Who reads the refusal sees why: what is used, what the request reserves, and the limit.
+	if p, _ := problem.As(err); !strings.Contains(p.Message, "the request reserves 1 tokens, and 1000100 of 1000100 a day are used") || p.Details["tokens_reserved"] != int64(1) {
+		t.Errorf("the refusal says %+v", p)
+	}
 	w.must(charge(0, Tokens{Output: 500})) // it was used
 	w.must(charge(0, Tokens{Output: -560}))
 	w.must(charge(0, Tokens{MicroCost: math.MaxInt64})) // never refused
@@ -59,6 +63,28 @@ func TestBudgetOfADay(t *testing.T) {
 	w.wantCode("beyond the budget", charge(1, Tokens{MicroCost: 1}), problem.BudgetExceeded)
 	// Another agent's is its own.
 	w.must(w.Charge(w.ctx, agent(w.twin), "openai", "m", 1, Tokens{MicroCost: 1}))
+}
+
+// A budget that is smaller than what one request reserves is not used up: waiting does not help, and the refusal says what does.
+func TestABudgetThatNoRequestFitsIntoSaysSo(t *testing.T) {
+	w := newWorld(t)
+	w.budget(Budget{TokensPerDay: 1000})
+	charge := func(tokens int64) *problem.Error {
+		p, _ := problem.As(w.Charge(w.ctx, agent(w.bot), "openai", "m", 1, Tokens{Input: 20, Output: tokens}))
+		return p
+	}
+	p := charge(LongestAnswer)
+	if p == nil || !strings.Contains(p.Message, "reserves 131092 tokens, and 0 of 1000 a day are used") || !strings.Contains(p.Hint, "max_tokens") || strings.Contains(p.Hint, "Do not retry") {
+		t.Errorf("%+v", p)
+	}
+	if p := charge(100); p != nil {
+		t.Errorf("a request that fits: %v", p)
+	}
+	for limit, warns := range map[int64]bool{0: false, 1000: true, LongestAnswer: true, LongestAnswer + 1: false} {
+		if got := (Budget{TokensPerDay: limit}).Warning(); (got != "") != warns {
+			t.Errorf("%d a day: %q", limit, got)
+		}
+	}
 }
 
 func TestWhatCannotBeCharged(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 
 // What a request may use where it does not say. Both are the largest bounds of the models of today.
 const (
-	longestOutput  = 128 << 10 // tokens of one answer
-	longestContext = 1 << 20   // tokens of input that is not in the body
+	longestOutput  = egress.LongestAnswer
+	longestContext = 1 << 20 // tokens of input that is not in the body
 	// unseenInput is what a provider adds by itself, such as its instructions for tools.
 	unseenInput = 1 << 10
 )
