@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -51,8 +52,9 @@ func (s Scope) within(path string) bool {
 	return false
 }
 
-// processes finds those that run as one of the jails' users, sit in one of its cgroups, or were started with
-// one of its folders as an argument (a runtime that was killed half-way).
+// processes finds those that run as one of the jails' users, sit in one of its cgroups, or are a runtime for one of its
+// jails (which may have been killed half-way). What sits in a cgroup of another installation is that one's: both may have
+// the same numbers, and the same folders where they see different file systems.
 func processes(_ context.Context, s Scope) ([]string, error) {
 	pids, err := os.ReadDir("/proc")
 	if err != nil {
@@ -75,11 +77,35 @@ func processes(_ context.Context, s Scope) ([]string, error) {
 		if ended {
 			continue
 		}
-		if s.ownsUID(uid) || strings.Contains(string(group), "/"+s.mark()+"/") || s.Run != "" && strings.Contains(string(line), s.Run+"/") {
+		if s.ownsProcess(uid, string(group), strings.Split(string(line), "\x00")) {
 			out = append(out, fmt.Sprintf("%d %s uid %d", pid, name, uid))
 		}
 	}
 	return out, nil
+}
+
+// ownsProcess decides by who a process is, the groups that it is in, and its arguments. Whoever looks at a file of the
+// installation has a folder of it among the arguments, too: a runtime has the name of a jail besides.
+func (s Scope) ownsProcess(uid uint64, groups string, args []string) bool {
+	own, others := false, false
+	for group := range strings.FieldsSeq(groups) {
+		for part := range strings.SplitSeq(group, "/") {
+			id, marked := strings.CutPrefix(part, "clawjail-")
+			own = own || marked && id == string(s.Installation)
+			others = others || marked && len(id) == len(s.Installation) && id != string(s.Installation)
+		}
+	}
+	if own || others {
+		return own
+	}
+	if s.ownsUID(uid) {
+		return true
+	}
+	ofRun := func(arg string) bool { return s.Run != "" && strings.HasPrefix(arg, s.Run+"/") }
+	ofJail := func(arg string) bool {
+		return len(arg) == 10 && s.Installation != "" && arg[1:5] == string(s.Installation)
+	}
+	return slices.ContainsFunc(args, ofRun) && slices.ContainsFunc(args, ofJail)
 }
 
 // statusFields reads a process's name and user, and whether it has ended and is the first process's to collect: that
