@@ -151,7 +151,7 @@ func stateTone(state any) string {
 		return "busy"
 	case "expiring", "warn", "waiting", "report", "needs_refresh", "needs refresh":
 		return "warn"
-	case "failed", "unknown", "bad", "refused", "deny", "denied", "revoked", "expired", "error", "oom", "crash loop":
+	case "failed", "unknown", "bad", "refused", "deny", "denied", "revoked", "expired", "error", "oom", crashLoop:
 		return "bad"
 	}
 	return "quiet"

@@ -41,8 +41,9 @@ type LocalOptions struct {
 	Now     func() time.Time
 }
 
-// Local is what can be said of an installation whose control plane does not answer, or not to the caller: which half runs, what the service manager
-// says, and which templates are on disk. It asks with the caller's rights, and takes no longer than its context.
+// Local is what can be said of an installation whose control plane does not answer, or not to the caller: which half runs,
+// what the service manager says, and which templates are on disk. It asks with the caller's rights, and takes no longer than
+// its context.
 func Local(ctx context.Context, o LocalOptions) Status {
 	out := Status{Version: o.Version, API: o.ControlURL}
 	out.Units = Units(ctx, o.Systemd, o.Command)

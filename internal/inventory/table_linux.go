@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
+
+	"github.com/clawjail/clawjail/internal/jail"
 )
 
 // table is everything that a jail can leave on a Linux host.
@@ -102,9 +104,7 @@ func (s Scope) ownsProcess(uid uint64, groups string, args []string) bool {
 		return true
 	}
 	ofRun := func(arg string) bool { return s.Run != "" && strings.HasPrefix(arg, s.Run+"/") }
-	ofJail := func(arg string) bool {
-		return len(arg) == 10 && s.Installation != "" && arg[1:5] == string(s.Installation)
-	}
+	ofJail := func(arg string) bool { return jail.Name(arg).Belongs(s.Installation) }
 	return slices.ContainsFunc(args, ofRun) && slices.ContainsFunc(args, ofJail)
 }
 
