@@ -46,6 +46,7 @@ type Browser struct {
 	opening   chan struct{} // holds a token while the current tab is looked for or made
 	documents atomic.Uint64 // counts the documents of all tabs
 	folder    folder
+	network   netProcess
 	media     media
 	live      *Live
 	concealed atomic.Pointer[redact.Values] // what pages must not show; nil: nothing
@@ -59,7 +60,7 @@ func Open(ctx context.Context, conn *cdp.Conn) (*Browser, error) {
 	if err != nil {
 		return nil, explain(err, "open the browser")
 	}
-	b := &Browser{conn: conn, now: time.Now, opening: make(chan struct{}, 1), version: Version{
+	b := &Browser{conn: conn, now: time.Now, opening: make(chan struct{}, 1), network: netProcess{starting: make(chan struct{}, 1)}, version: Version{
 		Product:   bounded(version.Product, maxText),
 		UserAgent: bounded(version.UserAgent, maxText),
 		Protocol:  bounded(version.ProtocolVersion, maxText),

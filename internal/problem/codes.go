@@ -42,6 +42,9 @@ const (
 	Conflict      = "conflict"
 	SessionClosed = "session_closed"
 	BrowserExited = "browser_exited"
+	// AccountLost and CookiesLost are of sessions whose browser has lost what was in its jar.
+	AccountLost = "account_lost"
+	CookiesLost = "cookies_lost"
 	// TakenOver is a session that a person has in hand.
 	TakenOver = "taken_over"
 	// NeedsRefresh and AccountBusy are about the stored login of a site.
@@ -185,6 +188,8 @@ func Codes() []Info {
 		{Conflict, http.StatusConflict, "the thing exists already, or is in a state that does not allow this", "see what is there, then try again"},
 		{SessionClosed, http.StatusGone, "the session has been closed", "open a new session"},
 		{BrowserExited, http.StatusGone, "the browser of the session has ended", "open a new session; `session show` says why it ended"},
+		{AccountLost, http.StatusGone, "the browser's network process ended, and the account of the session with it; nothing was sent without the account", "open a new session with a new grant"},
+		{CookiesLost, http.StatusGone, "the browser's network process ended, and the session's cookies and logins with it", "open a new session, and log in again"},
 		{TakenOver, http.StatusConflict, "a person has the session's browser in hand", "wait until the person hands it back, or ask them"},
 
 		{NeedsRefresh, http.StatusConflict, "the stored login of a site no longer works; somebody has to log in again", "log in again: `clawjail cookies refresh DOMAIN`"},
