@@ -30,6 +30,9 @@ type Caller struct {
 	Policy policy.Policy
 	// Confined says that rules may only take away from Policy: it is that of a session with accounts.
 	Confined bool
+	// Vet is asked for each new connection, when its first request has arrived and before anything is done for it. An error
+	// refuses the request and closes the connection. Nil: nobody is asked.
+	Vet func(ctx context.Context) error
 	// Keyed says that the address alone proves nothing, as that of a container which clawjail did not make: each connection has
 	// to present the token of Agent before anything is done for it.
 	Keyed bool

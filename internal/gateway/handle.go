@@ -1,12 +1,29 @@
 package gateway
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
+
+// vetted asks once about a connection that jails make, whether anything may be done for it. Plain HTTP inside a tunnel is on
+// a connection that was asked about.
+func (g *Gateway) vetted(ctx context.Context, c *conn) *problem.Error {
+	if c.vetted || c.tunnel != nil || c.caller == nil || c.caller.Vet == nil {
+		return nil
+	}
+	if err := c.caller.Vet(ctx); err != nil {
+		if p, ok := problem.As(err); ok {
+			return p
+		}
+		return problem.Wrap(err, problem.Timeout, "One later retry is reasonable.", "the browser did not say whether it is as it was")
+	}
+	c.vetted = true
+	return nil
+}
 
 // handle is the first step of every request: who is it.
 func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
@@ -48,7 +65,13 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, refusal)
 		return
 	}
-	if refusal := g.agrees(ctx, c, r); refusal != nil {
+	refusal := g.vetted(ctx, c)
+	if refusal != nil {
+		w.Header().Set("Connection", "close")
+	} else {
+		refusal = g.agrees(ctx, c, r)
+	}
+	if refusal != nil {
 		if g.quotas.line(who.account(), g.now()) {
 			g.log.LogAttrs(ctx, slog.LevelInfo, "gateway decision", slog.String("caller", c.remote.Addr().String()), slog.String("jail", who.Jail),
 				slog.Bool("allowed", false), slog.String("code", refusal.Code))

@@ -42,6 +42,8 @@ type conn struct {
 	// come one after the other, so only one goroutine uses them.
 	held  bool
 	token [32]byte
+	// vetted says that the caller was asked about the connection.
+	vetted bool
 	// local says that the request is for the gateway itself.
 	local atomic.Bool
 	// hop is the way of the request that is being forwarded.
