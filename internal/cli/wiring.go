@@ -28,7 +28,7 @@ type way struct{ *gateway.Gateway }
 // Admit implements session.Gateway.
 func (w way) Admit(addr netip.Addr, who session.Caller) error {
 	return w.Gateway.Admit(addr, gateway.Caller{Jail: string(who.Jail), Session: who.Session, Tenant: who.Tenant, Opener: who.Opener,
-		Actor: who.Actor, Policy: who.Policy, Confined: who.Confined})
+		Actor: who.Actor, Policy: who.Policy, Confined: who.Confined, Vet: who.Vet})
 }
 
 // LastActivity implements session.Gateway.

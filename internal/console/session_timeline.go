@@ -83,7 +83,8 @@ func inWords(action string, d deed) string {
 		return "opened the session"
 	case identity.SessionClose:
 		return cmp.Or(map[string]string{"closed": "closed the session", "expired": "closed it: its time was up", "idle": "closed it: nobody used it",
-			"shutdown": "closed it, because clawjail is stopped", "revoked": "closed it: the key that opened it ended"}[d.Cause], "ended the session")
+			"shutdown": "closed it, because clawjail is stopped", "revoked": "closed it: the key that opened it ended",
+			"account_lost": "ended it: its browser had lost the account", "cookies_lost": "ended it: its browser had lost its cookies"}[d.Cause], "ended the session")
 	case identity.SessionAttach:
 		return "attached a DevTools client"
 	case identity.SessionWatch:

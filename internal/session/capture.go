@@ -34,6 +34,10 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 		return s.why(ctx, r, err)
 	}
 	defer cookies.Wipe(all)
+	// What a jar has that was lost meanwhile is not what somebody logged in for.
+	if err := s.vet(ctx, r); err != nil {
+		return s.why(ctx, r, err)
+	}
 	chosen, _ := cookies.Select(all, domains)
 	return use(chosen)
 }

@@ -77,6 +77,7 @@ func (s *Service) keep(r *session) {
 	s.mu.Lock()
 	i := r.instance
 	s.mu.Unlock()
+	s.suspect(r) // from here on it is known when they are lost
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for watching := true; watching; {
@@ -92,6 +93,12 @@ func (s *Service) keep(r *session) {
 			s.begin(r, Ended{Cause: CauseBrowserExited})
 			<-r.stop
 			watching = false
+		case <-r.lost:
+			s.begin(r, Ended{Cause: lostCause(r.plan)})
+			<-r.stop
+			watching = false
+		case <-i.suspected:
+			s.suspect(r)
 		case <-timer.C:
 			if cause, left := s.overdue(r); left <= 0 {
 				s.begin(r, Ended{Cause: cause})
@@ -138,15 +145,19 @@ func (s *Service) explain(r *session, i *instance) {
 	s.mu.Lock()
 	e := *r.ended
 	s.mu.Unlock()
-	if e.Cause != CauseBrowserExited {
+	lost := e.Cause == lostCause(r.plan)
+	if e.Cause != CauseBrowserExited && !lost {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), exitLimit)
 	defer cancel()
 	x, err := s.Driver.Wait(ctx, i.name())
-	if err != nil {
+	switch {
+	case lost && err == nil:
+		whyLost(&e, x)
+	case err != nil:
 		s.Log.Warn("ask how a browser ended", "session", r.id, "jail", i.name(), "error", err)
-	} else {
+	default:
 		e.Cause, e.LimitsHit, e.Signal = cause(x), x.Hit, x.Signal
 		e.ExitCode = &x.Code
 		e.Message = sentence(e, r.plan)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,6 +72,7 @@ type fakeBrowser struct {
 	// within is step for what honours its context.
 	within func(ctx context.Context, name string) error
 	done   chan struct{}
+	lost   atomic.Bool // its cookies
 	// navigate waits for what it gets, or for the end.
 	navigate chan error
 
@@ -160,8 +162,17 @@ func (b *fakeBrowser) Version() browser.Version {
 	return browser.Version{Product: "Fake/1", UserAgent: "Fake", Protocol: "1.3"}
 }
 func (b *fakeBrowser) Administered(context.Context) error { return b.step("administered") }
-func (b *fakeBrowser) Done() <-chan struct{}              { return b.done }
-func (b *fakeBrowser) Close() error                       { b.once.Do(func() { close(b.done) }); return nil }
+func (b *fakeBrowser) Network(context.Context) error {
+	if err := b.step("network"); err != nil {
+		return err
+	}
+	if b.lost.Load() {
+		return problem.New(problem.CookiesLost, "", "gone")
+	}
+	return nil
+}
+func (b *fakeBrowser) Done() <-chan struct{} { return b.done }
+func (b *fakeBrowser) Close() error          { b.once.Do(func() { close(b.done) }); return nil }
 
 func (b *fakeBrowser) Navigate(ctx context.Context, url string) (browser.Result, error) {
 	if url == "slow" {

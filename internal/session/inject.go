@@ -47,6 +47,10 @@ func (s *Service) inject(ctx context.Context, r *session) error {
 }
 
 func (s *Service) injectAll(ctx context.Context, r *session) (count int, err error) {
+	// From before the first cookie on it is known whether the browser still has what it was given.
+	if err := r.instance.browser.Network(ctx); err != nil {
+		return 0, err
+	}
 	jar := Jar(r.instance.browser)
 	others, err := jar.Contexts(ctx)
 	if err != nil {
@@ -85,6 +89,9 @@ func (s *Service) injectAll(ctx context.Context, r *session) (count int, err err
 		if err := s.Accounts.Leases.MarkInjected(ctx, r.plan.tenant, domain, s.Now()); err != nil {
 			s.Log.Warn("mark an account as used", "session", r.id, "domain", domain, "error", err)
 		}
+	}
+	if err := s.vet(ctx, r); err != nil {
+		return count, err
 	}
 	scrub := redact.New(values...)
 	s.mu.Lock()

@@ -30,7 +30,9 @@ type instance struct {
 	browser Browser // nil until it has answered
 	tail    tail
 	drained chan struct{} // closed when stderr is read to its end
-	born    time.Time
+	// suspected has a token when the browser has printed that a process of its own is gone which it cannot do without.
+	suspected chan struct{}
+	born      time.Time
 	// answered is when its browser did for the first time.
 	answered time.Time
 	shape    shape
@@ -56,7 +58,8 @@ func (s *Service) create(ctx context.Context, b blueprint) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{jail: j, drained: make(chan struct{}), born: s.Now(), shape: b.shape, key: b.key}
+	i := &instance{jail: j, drained: make(chan struct{}), suspected: make(chan struct{}, 1), born: s.Now(), shape: b.shape, key: b.key}
+	i.tail.heard = i.heard
 	s.tasks.Go(func() {
 		defer close(i.drained)
 		i.tail.drain(j.Stdio.Err)

@@ -56,6 +56,9 @@ func (s *Service) openPlan(ctx context.Context, by identity.Principal, p plan) (
 	defer s.opened()
 	record, err := s.open(ctx, r)
 	if err == nil {
+		err = s.unlost(r)
+	}
+	if err == nil {
 		if out, ok := s.settle(r); ok {
 			record.End(audit.Outcome{Result: audit.OK, Session: out.ID, Jail: out.Jail})
 			s.observe(out, nil)
@@ -100,6 +103,9 @@ func (s *Service) open(ctx context.Context, r *session) (Record, error) {
 	if err := s.bring(ctx, r); err != nil {
 		return record, err
 	}
+	s.mu.Lock()
+	r.browser = r.instance.browser
+	s.mu.Unlock()
 	if err := s.inject(ctx, r); err != nil {
 		return record, err
 	}
@@ -130,7 +136,7 @@ func (s *Service) enter(by identity.Principal, p plan, tenants int, abort contex
 	r := &session{
 		id: "s_" + strings.ToLower(rand.Text()[:16]), by: by, plan: p, created: s.Now(), state: StateOpening, abort: abort,
 		stop: make(chan struct{}), settled: make(chan struct{}), gone: make(chan struct{}), attached: map[*attachment]struct{}{},
-		touched: by.AgentID() != "", unhold: func() {}, lives: map[*Live]struct{}{}, turn: newTurn(),
+		lost: make(chan struct{}), touched: by.AgentID() != "", unhold: func() {}, lives: map[*Live]struct{}{}, turn: newTurn(),
 		// An agent with DevTools clients is trusted with nothing that was there before them either.
 		scripted: by.AgentID() != "" && p.access == grant.AccessCDP,
 	}
@@ -223,7 +229,8 @@ func (s *Service) admit(r *session, i *instance) error {
 		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
 	}
 	err := s.Gateway.Admit(i.addr(), Caller{Jail: i.name(), Session: r.id, Tenant: r.plan.tenant, Opener: r.by.AgentID(),
-		Actor: r.by.Actor(), Policy: r.policy, Confined: r.plan.mode == ModeOperator})
+		Actor: r.by.Actor(), Policy: r.policy, Confined: r.plan.mode == ModeOperator,
+		Vet: func(ctx context.Context) error { return s.vet(ctx, r) }})
 	if err != nil {
 		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
 	}

@@ -15,6 +15,7 @@
 //   - An operator session is ready when its browser has every cookie of its accounts as it was stored, and nothing of
 //     other domains; see [Accounts]. It reaches what its grant names and nothing else. Nothing is saved back from it.
 //   - A session ends with the key that opened it.
+//   - When a browser loses its cookies, no request leaves without them, and its session ends and says so.
 //   - What a browser prints is kept in a bounded tail, and never logged.
 //   - While a person has a session's browser in hand, nobody else uses it, nothing of what they do is recorded but that
 //     they had it, and no script of whoever used it before is in its pages.
@@ -77,6 +78,8 @@ type Caller struct {
 	Tenant  string
 	// Opener is the id of the agent that opened the session; empty when no agent did.
 	Opener string
+	// Vet is asked for each new connection, before anything is done for it. An error refuses the connection.
+	Vet func(ctx context.Context) error
 	// Actor is who opened it, as the audit log names principals.
 	Actor  string
 	Policy policy.Policy
@@ -103,6 +106,9 @@ type Browser interface {
 	// Administered is an error when a full Chromium has not read the policies of its jail.
 	Administered(ctx context.Context) error
 	Jar
+	// Network says whether the cookies are still those of its first call. The code is cookies_lost when they are not.
+	// A connection that was made before a call which returns nil was made with them.
+	Network(ctx context.Context) error
 	// Address is where the page is, and Has whether it has an element that a CSS selector matches.
 	Address(ctx context.Context) (string, error)
 	Has(ctx context.Context, selector string) (bool, error)
@@ -284,6 +290,9 @@ type session struct {
 	lives map[*Live]struct{}
 	// tape is the recording, nil when there is none; it is set before the session is ready.
 	tape *recording.Tape
+	// lost is closed when its browser has lost its cookies.
+	lost   chan struct{}
+	losing sync.Once
 	// life ends when the session begins to end.
 	life context.Context
 	die  context.CancelFunc
@@ -293,6 +302,7 @@ type session struct {
 
 	state    State
 	instance *instance // nil until there is one, and when it is gone
+	browser  Browser   // of the instance, once it has answered
 	jail     jail.Name
 	addr     netip.Addr
 	version  string // of the browser

@@ -17,6 +17,8 @@ const (
 
 // tail keeps the end of what a jail's program prints. It grows as needed: most browsers print a few lines.
 type tail struct {
+	heard func([]byte) // gets everything as it is read; may be nil, and must not wait
+
 	mu    sync.Mutex
 	data  []byte
 	start int // of the oldest byte, once data is full
@@ -28,6 +30,9 @@ func (t *tail) drain(r io.Reader) {
 	for {
 		n, err := r.Read(buf)
 		t.write(buf[:n])
+		if t.heard != nil {
+			t.heard(buf[:n])
+		}
 		if err != nil {
 			return // the jail is gone, or the pipe was closed with it
 		}

@@ -99,13 +99,15 @@ const (
 	CauseMemory        Cause = "limit_memory"     // its browser ran out of memory
 	CauseWallClock     Cause = "limit_wall_clock" // its jail existed for as long as any may
 	CauseOwnerLost     Cause = "owner_lost"       // the host daemon had lost the control plane
+	CauseAccountLost   Cause = "account_lost"     // its browser had lost the account
+	CauseCookiesLost   Cause = "cookies_lost"     // its browser had lost its cookies, none of which was an account's
 	CauseRevoked       Cause = "revoked"          // the key that opened it is not good any more
 	CauseFailed        Cause = "failed"           // it could not be opened
 )
 
 // Ended says why and how a session ended.
 type Ended struct {
-	Cause   Cause     `json:"cause" enum:"closed,expired,idle,shutdown,browser_exited,limit_memory,limit_wall_clock,owner_lost,revoked,failed"`
+	Cause   Cause     `json:"cause" enum:"closed,expired,idle,shutdown,browser_exited,limit_memory,limit_wall_clock,owner_lost,account_lost,cookies_lost,revoked,failed"`
 	Message string    `json:"message" doc:"one sentence"`
 	At      time.Time `json:"at"`
 	// LimitsHit are the limits that the jail had run into.
@@ -318,6 +320,8 @@ func (s *Service) endedProblem(r *session) error {
 		code = problem.LimitMemory
 	case CauseWallClock:
 		code = problem.LimitWallClock
+	case CauseAccountLost, CauseCookiesLost:
+		code = lostCodes[e.Cause]
 	}
 	return problem.New(code, "open a new one; why this one ended is in `clawjail session show "+r.id+"`",
 		"session %s has ended: %s", r.id, e.Message).With("cause", string(e.Cause))
@@ -344,6 +348,10 @@ func sentence(e Ended, p plan) string {
 		return "its jail existed for as long as any may"
 	case CauseRevoked:
 		return "the key that opened it is not good any more"
+	case CauseAccountLost:
+		return "its browser's network process ended, and the account with it; nothing was sent without the account"
+	case CauseCookiesLost:
+		return "its browser's network process ended, and the cookies and logins with it"
 	case CauseOwnerLost:
 		return "the host daemon had lost the control plane"
 	}

@@ -1,0 +1,97 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// vetLimit bounds how long a new connection of a browser waits until it is known whose cookies it was made with.
+const vetLimit = 15 * time.Second
+
+// vet is asked by the gateway for each new connection of a session's browser, before anything is done for it. An error
+// keeps the connection from everything. A browser whose cookies are lost makes its next requests as a stranger: none of
+// them leaves, and the session ends.
+func (s *Service) vet(ctx context.Context, r *session) error {
+	s.mu.Lock()
+	b := r.browser
+	s.mu.Unlock()
+	if b == nil {
+		return problem.New(problem.Conflict, "wait until the session is open", "the browser of session %s is still being started", r.id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, vetLimit)
+	defer cancel()
+	err := b.Network(ctx)
+	if problem.CodeOf(err) == problem.CookiesLost {
+		// The end waits for the gateway, which waits for this answer: whoever keeps the session begins it.
+		r.noteLost()
+		return s.lostProblem(r)
+	}
+	return err
+}
+
+// suspect looks whether the cookies are still there, behind the caller.
+func (s *Service) suspect(r *session) {
+	s.tasks.Go(func() { // ends with its limit, or with the session
+		if err := s.vet(r.life, r); err != nil && !r.over() && problem.CodeOf(err) != problem.CookiesLost && problem.CodeOf(err) != problem.AccountLost {
+			s.Log.Warn("look whether a browser has its cookies", "session", r.id, "error", err)
+		}
+	})
+}
+
+// lostCause is why a session ends whose browser has lost its cookies.
+func lostCause(p plan) Cause {
+	if p.mode == ModeOperator {
+		return CauseAccountLost
+	}
+	return CauseCookiesLost
+}
+
+// lostProblem is what somebody gets who uses a session whose browser has lost its cookies.
+func (s *Service) lostProblem(r *session) error {
+	cause := lostCause(r.plan)
+	return problem.New(lostCodes[cause], "open a new one", "session %s ends: %s", r.id, sentence(Ended{Cause: cause}, r.plan))
+}
+
+// lostCodes are the codes of the two.
+var lostCodes = map[Cause]string{CauseAccountLost: problem.AccountLost, CauseCookiesLost: problem.CookiesLost}
+
+// noteLost says that the cookies of a session are lost. An opening ends with it.
+func (r *session) noteLost() { r.losing.Do(func() { close(r.lost) }) }
+
+// unlost is an error when the cookies of a session that is being opened are lost already.
+func (s *Service) unlost(r *session) error {
+	select {
+	case <-r.lost:
+		return s.lostProblem(r)
+	default:
+		return nil
+	}
+}
+
+// whyLost is the sentence of a session whose network process the kernel has ended, with the reason.
+func whyLost(e *Ended, x jail.Exit) {
+	if e.LimitsHit = x.Hit; slices.Contains(x.Hit, jail.LimitMemory) {
+		e.Message += fmt.Sprintf("; its jail had run into its limit of %s", jail.LimitMemory)
+	}
+}
+
+// networkGone is what Chromium prints when its network process has ended: content/browser/network_service_instance_impl.cc.
+var networkGone = []byte("Network service crashed")
+
+// heard looks through what a browser prints. It only says when to look at the browser, since whoever is in the jail can
+// print anything; a line that is cut in two is no loss, since each new connection is vetted.
+func (i *instance) heard(printed []byte) {
+	if !bytes.Contains(printed, networkGone) {
+		return
+	}
+	select {
+	case i.suspected <- struct{}{}:
+	default:
+	}
+}
