@@ -63,7 +63,7 @@ func (SetDialog) Limit() time.Duration { return listTimeout }
 // Run keeps the answer. It holds for an alert, a question or a prompt; the question whether to leave a page is always
 // answered with yes, because no page may keep a tab.
 func (o SetDialog) Run(ctx context.Context, b *Browser) (any, error) {
-	p, err := b.tab(ctx, o.TargetID)
+	p, err := b.anyTab(ctx, o.TargetID)
 	if err != nil {
 		return nil, err
 	}

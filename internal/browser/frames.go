@@ -133,7 +133,7 @@ func (f *frame) attach(ctx context.Context) error {
 		return gone(err)
 	}
 	f.session, f.own = f.page.b.conn.Session(string(attached.SessionID)), true
-	return nil
+	return gone(f.page.endWhenCrashed(ctx, f))
 }
 
 // detach ends the frame's own session. One that has ended already is what was wanted.

@@ -75,6 +75,7 @@ type LiveTab struct {
 	Title   string `json:"title"`
 	URL     string `json:"url"`
 	Current bool   `json:"current"`
+	Crashed bool   `json:"crashed,omitempty"` // it has no process, and shows nothing until it is loaded again
 }
 
 // PopupKind is what a browser draws by itself, outside of its page, so that it is not in the picture.

@@ -90,6 +90,9 @@ func (l *Live) Secrets(ctx context.Context) ([]string, error) {
 func (p *Page) hasSecret(ctx context.Context, others []*target.Info) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, inputTimeout)
 	defer cancel()
+	if p.crashed() {
+		return false, nil // what was typed there is gone with it
+	}
 	s := p.seek()
 	defer s.end()
 	ours := make(map[protocol.FrameID]bool)

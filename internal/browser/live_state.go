@@ -25,7 +25,7 @@ func (l *Live) describe(ctx context.Context) {
 	state := &LiveState{Tabs: make([]LiveTab, 0, len(tabs))}
 	for _, tab := range tabs {
 		state.Tabs = append(state.Tabs, LiveTab{ID: tab.TabID, Title: bounded(tab.Title, maxLiveTitle),
-			URL: bounded(tab.URL, maxLiveURL), Current: tab.IsActive})
+			URL: bounded(tab.URL, maxLiveURL), Current: tab.IsActive, Crashed: tab.Crashed})
 		if tab.IsActive {
 			state.URL = bounded(tab.URL, maxURL)
 		}

@@ -296,7 +296,7 @@ func (Console) Limit() time.Duration { return listTimeout }
 
 // Run returns the newest messages, oldest first.
 func (o Console) Run(ctx context.Context, b *Browser) (any, error) {
-	p, err := b.tab(ctx, o.TargetID)
+	p, err := b.anyTab(ctx, o.TargetID)
 	if err != nil {
 		return nil, err
 	}
@@ -331,7 +331,7 @@ func (Errors) Limit() time.Duration { return listTimeout }
 
 // Run returns the newest exceptions, oldest first.
 func (o Errors) Run(ctx context.Context, b *Browser) (any, error) {
-	p, err := b.tab(ctx, o.TargetID)
+	p, err := b.anyTab(ctx, o.TargetID)
 	if err != nil {
 		return nil, err
 	}
@@ -367,7 +367,7 @@ func (Requests) Limit() time.Duration { return listTimeout }
 
 // Run returns the newest requests, oldest first.
 func (o Requests) Run(ctx context.Context, b *Browser) (any, error) {
-	p, err := b.tab(ctx, o.TargetID)
+	p, err := b.anyTab(ctx, o.TargetID)
 	if err != nil {
 		return nil, err
 	}

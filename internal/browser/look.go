@@ -32,6 +32,9 @@ func (b *Browser) Has(ctx context.Context, selector string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if page.crashed() {
+		return false, page.pageCrashed()
+	}
 	// Asking for the document makes the browser report every change of it.
 	defer func() { _, _ = cdp.Do(ctx, page.session, dom.Disable, protocol.Empty{}) }() // a page that is gone reports nothing
 	depth := int64(0)

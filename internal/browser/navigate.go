@@ -83,8 +83,11 @@ func (o Navigate) Run(ctx context.Context, b *Browser) (any, error) {
 // tab gets another page of the browser's, under the same handle. A page that opens another one all the time can be quicker
 // than what was asked for; it has been stopped then, and is left once more.
 func (b *Browser) navigate(ctx context.Context, ref, address string) (Result, error) {
-	p, err := b.tab(ctx, ref)
+	p, err := b.anyTab(ctx, ref)
 	if err != nil {
+		return Result{}, err
+	}
+	if err := p.heal(ctx); err != nil {
 		return Result{}, err
 	}
 	if !p.reacts(ctx) {
@@ -111,6 +114,9 @@ func (b *Browser) navigate(ctx context.Context, ref, address string) (Result, er
 // reacts says whether the page's scripts come to rest. A page that does is left alone: the end of scripts would hit
 // those of the next page.
 func (p *Page) reacts(ctx context.Context) bool {
+	if p.crashed() {
+		return true // there is nothing that could keep it
+	}
 	most := reactTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		most = min(most, time.Until(deadline)/4)
@@ -131,6 +137,7 @@ func (Navigate) Result() any { return new(Result) }
 //   - navigation_failed: the page could not be loaded. The detail "net_error" has Chromium's own word for it, and
 //     "blocked" is true where a refusal of the gateway or of the browser's policy is what Chromium reports, rather than
 //     a server or a name that does not answer;
+//   - page_crashed: its process ended while it was loading;
 //   - timeout: the page had not loaded before the deadline of ctx, or after twenty seconds, or it had gone on to more
 //     than twenty other documents, none of which had loaded. It is stopped then and shows what had arrived;
 //   - browser_exited.
@@ -378,8 +385,8 @@ func (l *loading) see(event cdp.EventMessage) (done bool, err error) {
 			l.answers[e.LoaderID] = answer
 		}
 	case inspector.TargetCrashed.Method:
-		return false, problem.New(problem.NavigationFailed, "try again; a page that needs more memory than the jail has crashes too",
-			"the page crashed while it was loading")
+		return false, problem.New(problem.PageCrashed, "try again; a page that needs more memory than the jail has crashes too",
+			"the process of the page ended while it was loading")
 	}
 	return false, nil
 }

@@ -61,7 +61,12 @@ func (b *Browser) Do(ctx context.Context, op Operation) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, op.Limit())
 	defer cancel()
+	ctx, end := run(ctx)
+	defer end()
 	out, err := op.Run(ctx, b)
+	if cause := context.Cause(ctx); err != nil && problem.CodeOf(cause) == problem.PageCrashed {
+		return nil, cause // whatever it was waiting for
+	}
 	if err != nil {
 		return nil, explain(err, op.Tool())
 	}

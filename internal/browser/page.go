@@ -37,10 +37,13 @@ type Page struct {
 	photographed chan struct{} // the same for a screenshot
 
 	events *cdp.Subscription
+	life   context.Context // until release is called
 	stop   context.CancelFunc
 	task   sync.WaitGroup
 	ready  chan struct{} // closed when the page sends all its events
 	gone   chan struct{} // closed when the session has ended
+
+	crash crash
 
 	view view // its worlds, frames and refs; see world.go
 
@@ -80,7 +83,7 @@ func attachPage(ctx context.Context, b *Browser, id target.ID) (*Page, error) {
 	p := &Page{
 		b: b, session: b.conn.Session(string(attached.SessionID)), browser: b.conn.Browser(), id: id,
 		steering: make(chan struct{}, 1), photographed: make(chan struct{}, 1),
-		ready: make(chan struct{}), gone: make(chan struct{}),
+		crash: newCrash(), ready: make(chan struct{}), gone: make(chan struct{}),
 		document: b.documents.Add(1), top: protocol.FrameID(id),
 		console: ring[ConsoleMessage]{most: maxConsole, mostBytes: maxConsoleBytes},
 		faults:  ring[ConsoleMessage]{most: maxConsole, mostBytes: maxConsoleBytes},
@@ -92,7 +95,7 @@ func attachPage(ctx context.Context, b *Browser, id target.ID) (*Page, error) {
 		return nil, err
 	}
 	watching, stop := context.WithCancel(context.Background())
-	p.stop = stop
+	p.life, p.stop = watching, stop
 	p.task.Go(func() { p.watch(watching) })
 	p.task.Go(func() { p.prepare(watching) })
 	if err := p.await(ctx); err != nil {
@@ -108,6 +111,7 @@ func pageEvents() []string {
 	return []string{
 		page.JavascriptDialogOpening.Method, page.JavascriptDialogClosed.Method, page.FileChooserOpened.Method,
 		page.FrameNavigated.Method, page.FrameStartedLoading.Method, page.FrameStoppedLoading.Method,
+		inspector.TargetCrashed.Method, inspector.TargetReloadedAfterCrash.Method,
 		runtime.ConsoleAPICalled.Method, runtime.ExceptionThrown.Method, runtimelog.EntryAdded.Method,
 		network.RequestWillBeSent.Method, network.ResponseReceived.Method, network.LoadingFinished.Method,
 		network.LoadingFailed.Method,
@@ -139,16 +143,36 @@ func (p *Page) prepare(ctx context.Context) {
 			return err
 		},
 	}
-	errs := make([]error, len(steps))
-	var sent sync.WaitGroup
-	for i, step := range steps {
-		sent.Go(func() { errs[i] = step() })
+	defer close(p.ready)
+	for {
+		_, before := p.crash.heals()
+		errs := make([]error, len(steps))
+		var sent sync.WaitGroup
+		for i, step := range steps {
+			sent.Go(func() { errs[i] = step() })
+		}
+		sent.Wait()
+		p.mu.Lock()
+		p.failed = errors.Join(errs...)
+		failed := p.failed != nil
+		p.mu.Unlock()
+		if !failed {
+			return
+		}
+		// A page without a process refuses all of it, once it has one again.
+		p.settle(ctx)
+		healed, count := p.crash.heals()
+		if count == before {
+			return
+		}
+		select {
+		case <-healed:
+		case <-p.gone:
+			return
+		case <-ctx.Done():
+			return
+		}
 	}
-	sent.Wait()
-	p.mu.Lock()
-	p.failed = errors.Join(errs...)
-	p.mu.Unlock()
-	close(p.ready)
 }
 
 // await waits until the page sends its events, or has had its time for it.
@@ -164,6 +188,8 @@ func (p *Page) await(ctx context.Context) error {
 	case <-p.ready:
 		return p.preparation()
 	case <-grace.C:
+		return nil
+	case <-p.crash.happens():
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -373,6 +399,12 @@ func (p *Page) see(ctx context.Context, event cdp.EventMessage) {
 		p.seeLoading(event, true)
 	case page.FrameStoppedLoading.Method:
 		p.seeLoading(event, false)
+	case inspector.TargetCrashed.Method:
+		p.crash.seen()
+		p.b.live.poke()
+	case inspector.TargetReloadedAfterCrash.Method:
+		p.crash.over()
+		p.b.live.poke()
 	case page.JavascriptDialogClosed.Method:
 		p.b.live.dialogClosed(p)
 	default:

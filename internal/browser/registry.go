@@ -72,10 +72,19 @@ type record struct {
 	focused time.Time
 	used    uint64
 	page    *Page
+	crashed bool // while it had no page that knows better
 }
 
 func newRegistry(b *Browser) *registry {
 	return &registry{b: b, starting: make(chan struct{}, 1), most: maxTabs, attached: maxAttached, hidden: make(map[target.ID]struct{})}
+}
+
+// hasCrashed says whether the tab's page has no process. The registry's mutex is held.
+func (t *record) hasCrashed() bool {
+	if t.page != nil && t.page.open() {
+		return t.page.crashed()
+	}
+	return t.crashed
 }
 
 func (t *record) handle() string { return "t" + strconv.FormatUint(t.number, 10) }
@@ -107,7 +116,8 @@ func (r *registry) begin(ctx context.Context) error {
 		return nil
 	}
 	root := r.b.conn.Browser()
-	events, err := root.Subscribe(target.TargetCreated.Method, target.TargetDestroyed.Method, target.TargetInfoChanged.Method)
+	events, err := root.Subscribe(target.TargetCreated.Method, target.TargetDestroyed.Method, target.TargetInfoChanged.Method,
+		target.TargetCrashed.Method)
 	if err != nil {
 		return err
 	}
@@ -267,7 +277,16 @@ func (r *registry) see(event cdp.EventMessage) {
 			r.vanished(e.TargetInfo.TargetID)
 		case e.TargetInfo.Subtype == "":
 			r.shown(e.TargetInfo.TargetID)
+			r.noteCrash(e.TargetInfo.TargetID, false)
 			r.b.live.poke() // it has another title, or another address
+		}
+	case target.TargetCrashed.Method:
+		var e struct {
+			TargetID target.ID `json:"targetId"`
+		}
+		if cdp.Decode(event.Params, &e) == nil {
+			r.noteCrash(e.TargetID, true)
+			r.b.live.poke()
 		}
 	case target.TargetDestroyed.Method:
 		var e target.EventTargetDestroyed
@@ -347,6 +366,15 @@ func (r *registry) vanished(id target.ID) {
 	if gone != nil {
 		r.drop(gone)
 		r.b.live.poke()
+	}
+}
+
+// noteCrash notes whether a tab has no process. It goes to another address with one.
+func (r *registry) noteCrash(id target.ID, crashed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if tab := r.find(id); tab != nil {
+		tab.crashed = crashed
 	}
 }
 

@@ -38,6 +38,8 @@ type Tab struct {
 	IsActive      bool      `json:"isActive"`
 	LastFocusedAt time.Time `json:"lastFocusedAt,omitzero"`
 	Attached      bool      `json:"attached"` // somebody controls it
+	// Crashed says that its process has ended: it shows nothing until it goes to another address.
+	Crashed bool `json:"crashed,omitempty"`
 }
 
 // Tabs lists the open pages in the order in which they appeared, at most a thousand.
@@ -81,7 +83,7 @@ func (r *registry) listing(infos map[target.ID]*target.Info, mark uint64) []Tab 
 		out := Tab{
 			SuggestedTargetID: tab.suggested(), TargetID: string(tab.id), TabID: tab.handle(), Label: tab.label,
 			URL: tab.url, Type: "page", IsActive: tab == current, LastFocusedAt: tab.focused,
-			Attached: tab.page != nil && tab.page.open(),
+			Attached: tab.page != nil && tab.page.open(), Crashed: tab.hasCrashed(),
 		}
 		if info := infos[tab.id]; info != nil {
 			out.URL, out.Title, out.Attached = r.b.shown(info.URL, maxURL), r.b.titled(info.Title), info.Attached
@@ -117,9 +119,22 @@ func (b *Browser) openedSince(ctx context.Context, mark uint64) []Tab {
 	return nil
 }
 
-// tab returns the page of a tab, attached: the current one when ref is empty, which is made when there is none. The
-// error's code is tab_not_found or tab_ambiguous.
+// tab returns the page of a tab, for an operation that needs its process and ends when that does. The error's code is
+// that of anyTab, or page_crashed.
 func (b *Browser) tab(ctx context.Context, ref string) (*Page, error) {
+	page, err := b.anyTab(ctx, ref)
+	if err == nil {
+		err = page.use(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return page, nil
+}
+
+// anyTab returns the page of a tab, attached: the current one when ref is empty, which is made when there is none. The
+// error's code is tab_not_found or tab_ambiguous.
+func (b *Browser) anyTab(ctx context.Context, ref string) (*Page, error) {
 	for range maxAttempts {
 		tab, err := b.record(ctx, ref)
 		if err != nil {

@@ -111,7 +111,7 @@ func refusedBy(code string) string {
 func tabTable(w io.Writer, tabs []browser.Tab) error {
 	rows := [][]string{{"TAB", "", "LABEL", "TITLE", "URL"}}
 	for _, t := range tabs {
-		rows = append(rows, []string{t.TabID, map[bool]string{true: "*"}[t.IsActive], dash(printable(t.Label)), printable(t.Title), printable(t.URL)})
+		rows = append(rows, []string{t.TabID, map[bool]string{true: "*"}[t.IsActive], dash(printable(t.Label)), map[bool]string{true: "[crashed] "}[t.Crashed] + printable(t.Title), printable(t.URL)})
 	}
 	return table(w, rows)
 }

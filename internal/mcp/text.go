@@ -264,5 +264,8 @@ func tabText(t browser.Tab) string {
 	if t.IsActive {
 		text += " (current)"
 	}
+	if t.Crashed {
+		text += " (crashed: navigate it again)"
+	}
 	return text
 }

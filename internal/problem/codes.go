@@ -45,6 +45,8 @@ const (
 	// AccountLost and CookiesLost are of sessions whose browser has lost what was in its jar.
 	AccountLost = "account_lost"
 	CookiesLost = "cookies_lost"
+	// PageCrashed is a page whose process ended.
+	PageCrashed = "page_crashed"
 	// TakenOver is a session that a person has in hand.
 	TakenOver = "taken_over"
 	// NeedsRefresh and AccountBusy are about the stored login of a site.
@@ -190,6 +192,7 @@ func Codes() []Info {
 		{BrowserExited, http.StatusGone, "the browser of the session has ended", "open a new session; `session show` says why it ended"},
 		{AccountLost, http.StatusGone, "the browser's network process ended, and the account of the session with it; nothing was sent without the account", "open a new session with a new grant"},
 		{CookiesLost, http.StatusGone, "the browser's network process ended, and the session's cookies and logins with it", "open a new session, and log in again"},
+		{PageCrashed, http.StatusConflict, "the process of the page ended, by itself or for want of memory; the browser goes on", "navigate again; give the session more memory (`--memory`), or open a lighter page"},
 		{TakenOver, http.StatusConflict, "a person has the session's browser in hand", "wait until the person hands it back, or ask them"},
 
 		{NeedsRefresh, http.StatusConflict, "the stored login of a site no longer works; somebody has to log in again", "log in again: `clawjail cookies refresh DOMAIN`"},

@@ -35,6 +35,7 @@ type world struct {
 	jails    map[jail.Name]*fakeJail
 	admitted map[netip.Addr]Caller
 	activity map[netip.Addr]time.Time
+	hit      []jail.LimitName // beside the disk
 	hosts    []string // that every address connected to
 	digest   string
 	number   int
@@ -426,7 +427,9 @@ func (w *world) Inspect(ctx context.Context, name jail.Name) (jail.Status, error
 		return jail.Status{}, err
 	}
 	_, err := w.jailNamed(name)
-	return jail.Status{Usage: jail.Usage{Tasks: 42, CPU: 1500 * time.Microsecond, Hit: []jail.LimitName{jail.LimitDisk}}}, err
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return jail.Status{Usage: jail.Usage{Tasks: 42, CPU: 1500 * time.Microsecond, Hit: append([]jail.LimitName{jail.LimitDisk}, w.hit...)}}, err
 }
 
 func (w *world) Destroy(ctx context.Context, name jail.Name) error {

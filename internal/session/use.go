@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
@@ -13,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session/recording"
 )
@@ -58,7 +60,7 @@ func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, o
 		return s.taped(ctx, r, by, b, op, func() (any, error) {
 			var err error
 			if out, err = b.Do(ctx, op); err != nil {
-				return nil, s.why(ctx, r, scrubbedError(s.valuesOf(r), fmt.Errorf("%s: %w", op.Tool(), err)))
+				return nil, s.why(ctx, r, scrubbedError(s.valuesOf(r), fmt.Errorf("%s: %w", op.Tool(), s.crashed(ctx, r, err))))
 			}
 			return out, nil
 		})
@@ -97,6 +99,29 @@ func (s *Service) scrubbed(r *session, op browser.Operation, out any) (any, erro
 		return nil, fmt.Errorf("%s: take the values of cookies out: %w", op.Tool(), err)
 	}
 	return reflect.ValueOf(result).Elem().Interface(), nil
+}
+
+// crashed adds to the error of a page whose process ended which limits the kernel says that the jail has run into.
+func (s *Service) crashed(ctx context.Context, r *session, err error) error {
+	p, ok := problem.As(err)
+	if !ok || p.Code != problem.PageCrashed || r.over() {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), usageLimit)
+	defer cancel()
+	s.mu.Lock()
+	name := r.jail
+	s.mu.Unlock()
+	status, inspectErr := s.Driver.Inspect(ctx, name)
+	if inspectErr != nil || len(status.Usage.Hit) == 0 {
+		return err // the page has crashed all the same
+	}
+	out := *p
+	if slices.Contains(status.Usage.Hit, jail.LimitMemory) {
+		out.Message += "; its jail had run into its limit of memory"
+		out.Hint = "open a session with more memory (`--memory`), or a lighter page"
+	}
+	return out.With("limits_hit", status.Usage.Hit)
 }
 
 // noteScript notes that a script of somebody's may be in the pages from now on.

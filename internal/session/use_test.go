@@ -3,10 +3,12 @@ package session
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session/recording"
 )
@@ -90,4 +92,23 @@ func TestWithoutRecordingNothingIsOnTheDisk(t *testing.T) {
 			t.Errorf("there is %v", left)
 		}
 	})
+}
+
+// Why a page's process ended is said where the kernel knows it.
+func TestMemoryIsTheReasonOfACrashWhereTheKernelSaysSo(t *testing.T) {
+	for _, hit := range [][]jail.LimitName{nil, {jail.LimitMemory}} {
+		inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+			w.hit = hit
+			out := mustOpen(t, s, Request{})
+			w.failOnce("navigate", problem.New(problem.PageCrashed, "", "the process of the page ended"))
+			_, err := visit(s, t.Context(), admin, out.ID, "about:blank", 0)
+			wantCode(t, err, problem.PageCrashed)
+			if strings.Contains(err.Error(), "memory") != (hit != nil) {
+				t.Errorf("it says %v", err)
+			}
+			if _, err := visit(s, t.Context(), admin, out.ID, "about:blank", 0); err != nil {
+				t.Errorf("the next one: %v", err)
+			}
+		})
+	}
 }

@@ -46,7 +46,7 @@ export class Bar {
   tab(tab) {
     const button = document.createElement('button');
     const title = document.createElement('span');
-    title.textContent = tab.title || tab.url || 'New tab';
+    title.textContent = (tab.crashed ? 'Crashed: ' : '') + (tab.title || tab.url || 'New tab');
     button.type = 'button';
     button.setAttribute('role', 'tab');
     button.setAttribute('aria-selected', String(tab.current));

@@ -15,7 +15,7 @@ class View {
     this.note = root.querySelector('.live-note');
     this.stage = root.querySelector('[data-live-stage]');
     this.canvas = root.querySelector('canvas');
-    this.mine = false;
+    this.mine = this.crashed = false;
     this.wait = firstWait;
     this.failures = 0;
     this.screen = new Screen(this.canvas);
@@ -67,11 +67,20 @@ class View {
   }
 
   told(message) {
-    if (message.state) { this.bar.show(message.state); this.popups.show(message.state.popups ?? []); this.stage.classList.toggle('loading', message.state.loading); }
+    if (message.state) { this.bar.show(message.state); this.popups.show(message.state.popups ?? []); this.stage.classList.toggle('loading', message.state.loading); this.crash(message.state); }
     if ('control' in message) this.control(message.control);
     if (message.error) this.say(sentence(message.error), 'for a while');
     if ('copied' in message) this.copied(message.copied);
     if (message.end) this.ended(message.end);
+  }
+
+  // crash says that the page has no process: its last picture stays, and nothing in it answers.
+  crash(state) {
+    const crashed = state.tabs.some((tab) => tab.current && tab.crashed);
+    if (crashed === this.crashed) return;
+    this.crashed = crashed;
+    this.stage.classList.toggle('crashed', crashed);
+    this.say(crashed ? 'This page crashed. Load it again, or go to another address.' : '', 'until it is over');
   }
 
   control(control) {
