@@ -45,7 +45,7 @@ type attachment struct {
 }
 
 // Attach adds a DevTools client to a session. Everything that it sends and receives passes the guard: it can drive the
-// browser and cannot read the accounts. It ends with ctx's principal's token, with the session, and with Close; the
+// browser and cannot read the accounts. It is use of the session for as long as it is attached. It ends with ctx's principal's token, with the session, and with Close; the
 // session does not end with it.
 func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) (Devtools, error) {
 	ctx, r, b, done, err := s.use(ctx, by, identity.SessionAttach, id)
@@ -142,12 +142,12 @@ func (a *attachment) leave() {
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
 	delete(a.r.attached, a)
+	a.r.used = a.s.Now()
 }
 
-// Send implements Devtools. It is use of the session.
+// Send implements Devtools.
 func (a *attachment) Send(ctx context.Context, frame []byte) error {
 	a.sent.Add(1)
-	a.r.driven.Store(a.s.Now().UnixNano())
 	return a.Devtools.Send(ctx, frame)
 }
 
@@ -159,10 +159,9 @@ func (a *attachment) Err() error {
 		return nil
 	case a.cutFor.Load() != nil:
 		return *a.cutFor.Load()
-	case a.r.over():
-		return a.s.why(context.Background(), a.r, err)
 	}
-	return err
+	// The pipe of a session that ends is closed before it is said that it ends.
+	return a.s.why(context.Background(), a.r, err)
 }
 
 // Close implements Devtools.

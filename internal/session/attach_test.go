@@ -216,32 +216,6 @@ func TestTheNumberOfTokensIsBoundedByThoseThatAreGood(t *testing.T) {
 
 func ptr[T any](v T) *T { return &v }
 
-func TestAClientThatSendsKeepsTheSessionFromBeingIdle(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{Idle: ptr(time.Minute)})
-		client := attach(t, s, out.ID)
-		for range 5 {
-			time.Sleep(40 * time.Second)
-			if err := client.Send(t.Context(), []byte("x")); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := client.Receive(context.Background()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got := mustGet(t, s, out.ID); got.State != StateReady {
-			t.Fatalf("while it was driven it became %s", got.State)
-		}
-		// One that is only there does not.
-		time.Sleep(61 * time.Second)
-		synctest.Wait()
-		if got := mustGet(t, s, out.ID); got.Ended == nil || got.Ended.Cause != CauseIdle {
-			t.Errorf("it is %s, %+v", got.State, got.Ended)
-		}
-		client.Close()
-	})
-}
-
 func TestARecordingForAuditHasEveryStep(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
 		out := mustOpen(t, s, Request{Record: RecordAudit})
@@ -342,5 +316,60 @@ func TestValuesOfInjectedCookiesAreTakenOutOfErrors(t *testing.T) {
 	plain := fmt.Errorf("act: %w", problem.New(problem.StaleRef, "take a new snapshot", "e1 is not there"))
 	if scrubbedError(values, plain) != plain || scrubbedError(nil, quoting) != error(quoting) {
 		t.Error("an error without a value, or without values to look for, was changed")
+	}
+}
+
+// What ends a session is told to whoever is attached, also before the end is complete.
+func TestAClientIsToldWhatEndedItsSession(t *testing.T) {
+	for name, test := range map[string]struct {
+		end  func(t *testing.T, w *world, s *Service, out Session)
+		code string
+		says string
+	}{
+		"its time is up": {func(_ *testing.T, w *world, s *Service, _ Session) { time.Sleep(2 * time.Minute) }, problem.SessionClosed, "its time of 2m0s was up"},
+		"closed": {func(t *testing.T, _ *world, s *Service, out Session) {
+			if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+				t.Error(err)
+			}
+		}, problem.SessionClosed, "closed by admin"},
+		"its browser died": {func(_ *testing.T, w *world, _ *Service, out Session) {
+			w.die(out.Jail, jail.Exit{Code: 1, Cause: jail.CauseExited})
+		}, problem.BrowserExited, "ended by itself"},
+		"memory": {func(_ *testing.T, w *world, _ *Service, out Session) {
+			w.die(out.Jail, jail.Exit{Cause: jail.CauseMemory})
+		}, problem.LimitMemory, "out of memory"},
+		"cookies lost": {func(t *testing.T, w *world, _ *Service, out Session) {
+			j := w.all()[jail.Name(out.Jail)]
+			j.browser.lost.Store(true)
+			if w.knownAs(j.addr).Vet(t.Context()) == nil {
+				t.Error("it is let through")
+			}
+		}, problem.CookiesLost, "the cookies with it"},
+		"clawjail is stopped": {func(_ *testing.T, _ *world, s *Service, _ Session) { go s.Shutdown(context.Background()) }, problem.SessionClosed, "was stopped"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+				out := mustOpen(t, s, Request{TTL: ptr(2 * time.Minute), Idle: ptr(time.Minute)})
+				client, err := s.Attach(t.Context(), admin, out.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				told := make(chan error, 1)
+				go func() {
+					<-client.Done()
+					told <- client.Err()
+				}()
+				release := w.holding("forget") // the pipe is closed before
+				go test.end(t, w, s, out)
+				<-client.Done()
+				time.Sleep(time.Second)
+				release()
+				err = <-told
+				wantCode(t, err, test.code)
+				if !strings.Contains(err.Error(), test.says) {
+					t.Errorf("it says %v", err)
+				}
+			})
+		})
 	}
 }

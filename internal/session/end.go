@@ -123,17 +123,14 @@ func (s *Service) overdue(r *session) (Cause, time.Duration) {
 	return CauseExpired, left
 }
 
-// idleUntil is when a session is idle for too long, as far as can be said now. A request in flight is use, and so is
-// every byte through the gateway. The caller holds s.mu.
+// idleUntil is when a session is idle for too long, as far as can be said now. A request in flight is use, and so are a
+// DevTools client that is attached, somebody who watches, and every byte through the gateway. The caller holds s.mu.
 func (s *Service) idleUntil(r *session) time.Time {
 	used := r.used
-	if r.using > 0 {
+	if r.using > 0 || len(r.attached) > 0 || len(r.lives) > 0 {
 		used = s.Now()
 	}
 	if last := s.Gateway.LastActivity(r.addr); last.After(used) {
-		used = last
-	}
-	if last := time.Unix(0, r.driven.Load()); last.After(used) {
 		used = last
 	}
 	return used.Add(r.plan.idle)

@@ -36,7 +36,7 @@ type world struct {
 	admitted map[netip.Addr]Caller
 	activity map[netip.Addr]time.Time
 	hit      []jail.LimitName // beside the disk
-	hosts    []string // that every address connected to
+	hosts    []string         // that every address connected to
 	digest   string
 	number   int
 	most     int // jails at the same time
@@ -88,6 +88,7 @@ type fakeBrowser struct {
 	redirect map[string]string
 	visits   []string
 	guards   []guard.Options // of those who attached
+	clients  []*fakeDevtools
 	viewers  []*fakeViewer
 	secrets  []string // tabs with a password
 	typed    []string // by a person
@@ -173,7 +174,18 @@ func (b *fakeBrowser) Network(context.Context) error {
 	return nil
 }
 func (b *fakeBrowser) Done() <-chan struct{} { return b.done }
-func (b *fakeBrowser) Close() error          { b.once.Do(func() { close(b.done) }); return nil }
+
+func (b *fakeBrowser) Close() error {
+	b.once.Do(func() {
+		close(b.done)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, d := range b.clients {
+			_ = d.Close()
+		}
+	})
+	return nil
+}
 
 func (b *fakeBrowser) Navigate(ctx context.Context, url string) (browser.Result, error) {
 	if url == "slow" {
@@ -287,7 +299,9 @@ func (b *fakeBrowser) Attach(_ context.Context, o guard.Options) (Devtools, erro
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.guards = append(b.guards, o)
-	return &fakeDevtools{said: make(chan []byte, 10), done: make(chan struct{})}, nil
+	d := &fakeDevtools{said: make(chan []byte, 10), done: make(chan struct{})}
+	b.clients = append(b.clients, d)
+	return d, nil
 }
 
 func newWorld(t *testing.T) *world {

@@ -54,7 +54,7 @@ type Live struct {
 }
 
 // Watch adds a viewer to a session: of a refresh session only who has opened it. At most twenty may watch one session.
-// Watching is no use of a session: it does not keep it from ending idle.
+// Watching is use of a session.
 func (s *Service) Watch(ctx context.Context, by identity.Principal, id string) (*Live, error) {
 	r, b, err := s.ready(ctx, by, identity.SessionWatch, id)
 	if err != nil {
@@ -278,6 +278,7 @@ func (l *Live) Close() error {
 	l.viewer.Close()
 	l.s.mu.Lock()
 	delete(l.r.lives, l)
+	l.r.used = l.s.Now()
 	l.s.mu.Unlock()
 	l.record.End(outcome(nil, audit.Fields{"inputs": l.inputs.Load()}))
 	return nil

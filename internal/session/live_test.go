@@ -110,26 +110,54 @@ func TestTwentyWatchOneSession(t *testing.T) {
 	})
 }
 
-func TestWatchingIsNoUseAndSteeringIs(t *testing.T) {
-	inBubble(t, func(o *Options) { o.Sessions.Idle = time.Minute }, func(t *testing.T, w *world, s *Service) {
-		steered, watched := mustOpen(t, s, Request{}), mustOpen(t, s, Request{})
-		watch(t, s, admin, watched.ID)
-		hand := watch(t, s, admin, steered.ID)
-		takeOver(t, s, admin, steered.ID)
-		for range 4 {
-			time.Sleep(40 * time.Second) // of the bubble's time
-			if _, err := hand.Input(t.Context(), browser.LiveInput{Type: "move"}); err != nil {
+// Whoever watches, or has a DevTools client attached, uses the session, however silent they are. Its time ends it all the
+// same, and once they have left it ends idle.
+func TestWatchersAndAttachedClientsUseTheSession(t *testing.T) {
+	for name, begin := range map[string]func(t *testing.T, s *Service, id string) (leave func() error){
+		"a watcher": func(t *testing.T, s *Service, id string) func() error { return watch(t, s, admin, id).Close },
+		"a DevTools client": func(t *testing.T, s *Service, id string) func() error {
+			c, err := s.Attach(t.Context(), admin, id)
+			if err != nil {
 				t.Fatal(err)
 			}
-		}
-		synctest.Wait()
-		if got := mustGet(t, s, watched.ID); got.Ended == nil || got.Ended.Cause != CauseIdle {
-			t.Errorf("the watched session is %s: %+v", got.State, got.Ended)
-		}
-		if got := mustGet(t, s, steered.ID); got.State != StateReady {
-			t.Errorf("the steered one is %s: %+v", got.State, got.Ended)
-		}
-	})
+			return c.Close
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+				request := Request{Idle: ptr(time.Minute), TTL: ptr(10 * time.Minute)}
+				left, stays, alone := mustOpen(t, s, request), mustOpen(t, s, request), mustOpen(t, s, request)
+				leave := begin(t, s, left.ID)
+				begin(t, s, stays.ID)
+				time.Sleep(5 * time.Minute) // of the bubble's time
+				synctest.Wait()
+				if got := mustGet(t, s, alone.ID); got.Ended == nil || got.Ended.Cause != CauseIdle {
+					t.Errorf("the session of nobody is %s: %+v", got.State, got.Ended)
+				}
+				if got := mustGet(t, s, left.ID); got.State != StateReady {
+					t.Fatalf("it is %s under a client: %+v", got.State, got.Ended)
+				}
+				if err := leave(); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute - time.Second)
+				synctest.Wait()
+				if got := mustGet(t, s, left.ID); got.State != StateReady {
+					t.Errorf("it is %s before it was idle: %+v", got.State, got.Ended)
+				}
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if got := mustGet(t, s, left.ID); got.Ended == nil || got.Ended.Cause != CauseIdle {
+					t.Errorf("once they have left it is %s: %+v", got.State, got.Ended)
+				}
+				time.Sleep(4 * time.Minute)
+				synctest.Wait()
+				if got := mustGet(t, s, stays.ID); got.Ended == nil || got.Ended.Cause != CauseExpired {
+					t.Errorf("when its time is up it is %s: %+v", got.State, got.Ended)
+				}
+			})
+		})
+	}
 }
 
 func TestAViewEndsWithItsTokenAndItsRevocation(t *testing.T) {

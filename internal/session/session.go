@@ -32,7 +32,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/browser"
@@ -296,9 +295,6 @@ type session struct {
 	// life ends when the session begins to end.
 	life context.Context
 	die  context.CancelFunc
-
-	// driven is when a DevTools client last sent something, in nanoseconds of Unix time; zero for never.
-	driven atomic.Int64
 
 	state    State
 	instance *instance // nil until there is one, and when it is gone

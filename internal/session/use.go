@@ -227,7 +227,11 @@ func (s *Service) why(ctx context.Context, r *session, err error) error {
 	// The pipe of a browser that ended is noticed by several at the same moment.
 	s.mu.Lock()
 	i := r.instance
+	known := r.ended != nil && r.ended.Cause != CauseBrowserExited // of a browser's end, the kernel knows more
 	s.mu.Unlock()
+	if known {
+		return s.endedProblem(r)
+	}
 	if i == nil || r.over() || i.gone() {
 		limit := time.NewTimer(settleLimit)
 		defer limit.Stop()

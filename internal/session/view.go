@@ -335,6 +335,9 @@ func milliseconds(d time.Duration) float64 {
 func sentence(e Ended, p plan) string {
 	switch e.Cause {
 	case CauseClosed:
+		if e.by != "" {
+			return "it was closed by " + e.by
+		}
 		return "it was closed"
 	case CauseExpired:
 		return fmt.Sprintf("its time of %s was up", p.ttl)
@@ -349,9 +352,9 @@ func sentence(e Ended, p plan) string {
 	case CauseRevoked:
 		return "the key that opened it is not good any more"
 	case CauseAccountLost:
-		return "its browser's network process ended, and the account with it; nothing was sent without the account"
+		return "the browser's network process ended, and the account with it"
 	case CauseCookiesLost:
-		return "its browser's network process ended, and the cookies and logins with it"
+		return "the browser's network process ended, and the cookies with it"
 	case CauseOwnerLost:
 		return "the host daemon had lost the control plane"
 	}

@@ -261,7 +261,8 @@ func sayable(err error) failure {
 // help, 1011 for mistakes of ours, and 1008 for whom it was taken from, or who did not follow the protocol.
 func closeCode(code string) websocket.StatusCode {
 	switch code {
-	case problem.SessionClosed, problem.BrowserExited, problem.NotFound:
+	case problem.SessionClosed, problem.BrowserExited, problem.AccountLost, problem.CookiesLost, problem.LimitMemory, problem.LimitWallClock,
+		problem.NotFound:
 		return websocket.StatusNormalClosure
 	case problem.ShuttingDown, problem.Canceled:
 		return websocket.StatusGoingAway
