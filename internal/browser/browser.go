@@ -47,10 +47,12 @@ type Browser struct {
 	documents atomic.Uint64 // counts the documents of all tabs
 	folder    folder
 	network   netProcess
-	media     media
-	live      *Live
-	concealed atomic.Pointer[redact.Values] // what pages must not show; nil: nothing
-	seekers   atomic.Uint64                 // counts, for the names of their handles
+	// attendance is about the dialogs of pages that DevTools clients drive.
+	attendance *attendance
+	media      media
+	live       *Live
+	concealed  atomic.Pointer[redact.Values] // what pages must not show; nil: nothing
+	seekers    atomic.Uint64                 // counts, for the names of their handles
 }
 
 // Open waits for a browser's first reply, which says that it is ready. The Browser uses the connection from then on,
@@ -60,11 +62,12 @@ func Open(ctx context.Context, conn *cdp.Conn) (*Browser, error) {
 	if err != nil {
 		return nil, explain(err, "open the browser")
 	}
-	b := &Browser{conn: conn, now: time.Now, opening: make(chan struct{}, 1), network: netProcess{starting: make(chan struct{}, 1)}, version: Version{
-		Product:   bounded(version.Product, maxText),
-		UserAgent: bounded(version.UserAgent, maxText),
-		Protocol:  bounded(version.ProtocolVersion, maxText),
-	}}
+	b := &Browser{conn: conn, now: time.Now, opening: make(chan struct{}, 1), network: netProcess{starting: make(chan struct{}, 1)},
+		attendance: newAttendance(), version: Version{
+			Product:   bounded(version.Product, maxText),
+			UserAgent: bounded(version.UserAgent, maxText),
+			Protocol:  bounded(version.ProtocolVersion, maxText),
+		}}
 	b.tabs = newRegistry(b)
 	b.live = newLive(b)
 	return b, nil
@@ -144,6 +147,7 @@ func (b *Browser) Close(ctx context.Context) error {
 		late = asked
 	}
 	closed := b.conn.Close()
+	b.attendance.end()
 	b.live.end()
 	b.tabs.end()
 	b.folder.task.Wait()

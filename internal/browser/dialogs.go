@@ -23,7 +23,7 @@ const (
 
 // Dialog is a dialog that a page opened and that was answered for it: an alert, a question and a prompt are dismissed
 // unless [SetDialog] said otherwise, and the question whether to leave the page is answered with yes. A dialog stops
-// everything else in a page.
+// everything else in a page. While a DevTools client asks for the events of the page, its dialogs are the client's first.
 type Dialog struct {
 	Type     string `json:"type"` // alert, confirm, prompt or beforeunload
 	Message  string `json:"message"`
@@ -80,12 +80,67 @@ func (SetDialog) Result() any { return new(Done) }
 func (p *Page) seeDialog(ctx context.Context, event cdp.EventMessage) {
 	var opening page.EventJavascriptDialogOpening
 	if err := cdp.Decode(event.Params, &opening); err != nil {
-		p.reply(ctx, false, "")
+		answerDialog(p.session, false, "")
 		return
 	}
 	if p.b.live.offerDialog(p, opening) {
 		return
 	}
+	if !p.b.attendance.owned(p.id) {
+		p.answerFor(opening)
+		return
+	}
+	closed, hurry := make(chan struct{}), make(chan struct{})
+	p.mu.Lock()
+	p.asking = &asking{closed: closed, hurry: hurry}
+	p.mu.Unlock()
+	p.task.Go(func() { // ends with the dialog, or with the page's release
+		if p.b.attendance.unanswered(ctx, p.id, closed, hurry) {
+			p.answerFor(opening)
+		}
+	})
+}
+
+// asking is a dialog that waits for a client of the page.
+type asking struct {
+	closed, hurry chan struct{}
+	hurried       bool
+}
+
+// dialogClosed notes that the page shows no dialog any more.
+func (p *Page) dialogClosed() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.asking != nil {
+		close(p.asking.closed)
+		p.asking = nil
+	}
+}
+
+// hurryDialog has a dialog answered that waits for a client, and waits until it is: the page is to be left.
+func (p *Page) hurryDialog(ctx context.Context) {
+	p.settle(ctx)
+	p.mu.Lock()
+	a := p.asking
+	if a != nil && !a.hurried {
+		a.hurried = true
+		close(a.hurry)
+	}
+	p.mu.Unlock()
+	if a == nil {
+		return
+	}
+	limit := time.NewTimer(reactTimeout)
+	defer limit.Stop()
+	select {
+	case <-a.closed:
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+}
+
+// answerFor answers a dialog in the place of who does not, and keeps what it said.
+func (p *Page) answerFor(opening page.EventJavascriptDialogOpening) {
 	accept, text := p.decide(opening.Type)
 	p.note(Dialog{
 		Type:     bounded(string(opening.Type), 40),
@@ -93,7 +148,7 @@ func (p *Page) seeDialog(ctx context.Context, event cdp.EventMessage) {
 		URL:      bounded(opening.URL, maxURL),
 		Accepted: accept,
 	})
-	p.reply(ctx, accept, text)
+	answerDialog(p.session, accept, text)
 }
 
 // decide takes the armed answer when there is one for a dialog of that type.
@@ -112,14 +167,6 @@ func (p *Page) decide(kind page.DialogType) (accept bool, text string) {
 		return false, ""
 	}
 	return true, armed.text
-}
-
-func (p *Page) reply(ctx context.Context, accept bool, text string) {
-	ctx, cancel := context.WithTimeout(ctx, dialogTimeout)
-	defer cancel()
-	// An error means that the dialog is not there any more: the page went on, or another client answered.
-	_, _ = cdp.Do(ctx, p.session, page.HandleJavaScriptDialog,
-		page.HandleJavaScriptDialogParams{Accept: accept, PromptText: text})
 }
 
 func (p *Page) note(dialog Dialog) {

@@ -87,10 +87,12 @@ func (b *Browser) navigate(ctx context.Context, ref, address string) (Result, er
 	if err != nil {
 		return Result{}, err
 	}
+	p.hurryDialog(ctx)
 	if err := p.heal(ctx); err != nil {
 		return Result{}, err
 	}
 	if !p.reacts(ctx) {
+		p.hurryDialog(ctx) // one that came meanwhile
 		p.quietly(runtime.TerminateExecution.Method)
 		if !p.reacts(ctx) {
 			if p, err = b.replace(ctx, p); err != nil {

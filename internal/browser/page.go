@@ -54,6 +54,7 @@ type Page struct {
 	dialogs  []Dialog
 	seen     int // dialogs, ever
 	armed    *dialogAnswer
+	asking   *asking // nil while no dialog waits for a client
 	chooser  *fileChooser
 	loading  bool // a document of the main frame is on its way
 	top      protocol.FrameID
@@ -302,7 +303,7 @@ func (p *Page) watch(ctx context.Context) {
 			event.Params = p.b.clean(event.Params)
 			p.see(ctx, event)
 		case errors.As(err, &lost):
-			p.lost(ctx)
+			p.lost()
 		case ctx.Err() == nil && errors.Is(err, context.Canceled):
 			p.answer()
 		default:
@@ -358,14 +359,15 @@ func (p *Page) settle(ctx context.Context) {
 }
 
 // lost is called after a gap in the events.
-func (p *Page) lost(ctx context.Context) {
+func (p *Page) lost() {
 	p.mu.Lock()
 	p.console.cut, p.faults.cut, p.requests.cut = true, true, true
 	// A new document may be among what was lost.
 	p.document, p.current = p.b.documents.Add(1), ""
 	p.mu.Unlock()
 	// A dialog among the lost would still be open: answering when there is none is only refused.
-	p.reply(ctx, false, "")
+	p.dialogClosed()
+	answerDialog(p.session, false, "")
 }
 
 // see takes one event. What cannot be decoded is of no use and no harm: the browser itself is trusted with its form.
@@ -406,6 +408,7 @@ func (p *Page) see(ctx context.Context, event cdp.EventMessage) {
 		p.crash.over()
 		p.b.live.poke()
 	case page.JavascriptDialogClosed.Method:
+		p.dialogClosed()
 		p.b.live.dialogClosed(p)
 	default:
 		p.log(event)
