@@ -179,7 +179,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	}
 
 	sessions, err = session.New(session.Options{
-		Driver: host, Gateway: way{exit}, Templates: installed{host}, Connect: session.Dial,
+		Driver: host, Gateway: way{exit}, Templates: installed{host}, Connect: session.Dialer(o.config.Sessions.DialogWait),
 		Sessions: o.config.Sessions, Quotas: o.config.Quotas, Limits: o.config.Limits, WarmPool: o.config.WarmPool,
 		Proxy: "http://" + gatewayListener.Addr().String(), Policy: reach.policy, ExtraCA: authorities, Unsandboxed: info.Unsandboxed,
 		Authority: ring.identity, Records: records{ring.log},

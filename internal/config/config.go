@@ -290,6 +290,8 @@ type Sessions struct {
 	// WallClock is how long any ephemeral jail may exist. The host daemon enforces it, also when the control plane is
 	// gone, so it is longer than everything that the control plane enforces.
 	WallClock time.Duration
+	// DialogWait is how long a DevTools client may take for a dialog of its page.
+	DialogWait time.Duration
 }
 
 // Quotas divide what an installation has once; see package quota.
@@ -372,6 +374,7 @@ func base() Config {
 		Gateway:  Gateway{Port: 3000, Placement: PlacementHost, Relay: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 18793)},
 		Sessions: Sessions{
 			Max: 64, TTL: 30 * time.Minute, MaxTTL: 8 * time.Hour, Idle: 10 * time.Minute, WallClock: 9 * time.Hour,
+			DialogWait: 5 * time.Second,
 		},
 		Quotas:       Quotas{Tenant: 80, Agent: 80},
 		WarmPool:     WarmPool{Size: 2, MaxAge: 10 * time.Minute, Browser: BrowserShell},

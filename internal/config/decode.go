@@ -68,6 +68,7 @@ func (c *Config) decode(m *yamldoc.Map) {
 		m.Value("max_ttl", duration(&c.Sessions.MaxTTL))
 		m.Value("idle", duration(&c.Sessions.Idle))
 		m.Value("wall_clock", duration(&c.Sessions.WallClock))
+		m.Value("dialog_wait", duration(&c.Sessions.DialogWait))
 	})
 	m.Map("quotas", func(m *yamldoc.Map) {
 		m.Value("tenant", percent(&c.Quotas.Tenant))

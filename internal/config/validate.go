@@ -247,6 +247,7 @@ func (c Config) validateSessions(v *validation) {
 	between(v, "sessions.max_ttl", s.MaxTTL, 10*time.Second, longest)
 	between(v, "sessions.idle", s.Idle, 10*time.Second, longest)
 	between(v, "sessions.wall_clock", s.WallClock, 20*time.Second, 2*longest)
+	between(v, "sessions.dialog_wait", s.DialogWait, 100*time.Millisecond, 10*time.Minute)
 	between(v, "quotas.tenant", c.Quotas.Tenant, 1, 100)
 	between(v, "quotas.agent", c.Quotas.Agent, 1, 100)
 	between(v, "quotas.recordings", c.Quotas.Recordings, 0, 1024*TiB)

@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/cdproto/target"
 	"pgregory.net/rapid"
 
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
 	"github.com/clawjail/clawjail/internal/cookies"
@@ -30,7 +31,7 @@ func dialShell(t testing.TB) *piped {
 	process := cdptest.Shell(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	b, err := Dial(ctx, &jail.Stdio{In: process.Commands, Out: process.Replies})
+	b, err := dial(ctx, &jail.Stdio{In: process.Commands, Out: process.Replies}, browser.DialogWait)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,13 @@ import (
 // reapplyLimit bounds telling a browser again where downloads go.
 const reapplyLimit = 5 * time.Second
 
-// Dial is the Connector for Chromium with --remote-debugging-pipe.
-func Dial(ctx context.Context, stdio *jail.Stdio) (Browser, error) {
+// Dialer makes the Connector for Chromium with --remote-debugging-pipe. DevTools clients may take so long for a dialog of
+// their page.
+func Dialer(dialogs time.Duration) Connector {
+	return func(ctx context.Context, stdio *jail.Stdio) (Browser, error) { return dial(ctx, stdio, dialogs) }
+}
+
+func dial(ctx context.Context, stdio *jail.Stdio, dialogs time.Duration) (Browser, error) {
 	conn, err := cdp.New(stdio.Out, stdio.In, cdp.Options{})
 	if err != nil {
 		return nil, err
@@ -25,6 +30,7 @@ func Dial(ctx context.Context, stdio *jail.Stdio) (Browser, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	b.LetDialogsWait(dialogs)
 	b.UseFolder(jail.KindBrowser.Home() + "/files")
 	return &piped{Browser: b, conn: conn, mux: cdp.NewMux(conn), registry: guard.NewRegistry()}, nil
 }
@@ -41,6 +47,7 @@ type piped struct {
 // Attach implements Browser.
 func (p *piped) Attach(ctx context.Context, o guard.Options) (Devtools, error) {
 	o.Registry, o.Hidden, o.DownloadsPath, o.File = p.registry, p.HiddenContext, p.DownloadsPath(), p.FilePath
+	o.Dialogs = p.OwnDialogs
 	filter, err := guard.New(o)
 	if err != nil {
 		return nil, err

@@ -152,7 +152,7 @@ type Options struct {
 	Driver    Driver
 	Gateway   Gateway
 	Templates Templates
-	// Connect is Dial, except in tests.
+	// Connect is what Dialer makes, except in tests.
 	Connect Connector
 
 	// Sessions, Quotas, Limits and WarmPool are those of the configuration.

@@ -146,7 +146,7 @@ func dialThrough(ctx context.Context, t *testing.T, proxy string) (Browser, erro
 		return nil, err
 	}
 	process := cdptest.Start(t, argv, env)
-	return Dial(ctx, &jail.Stdio{In: process.Commands, Out: process.Replies})
+	return dial(ctx, &jail.Stdio{In: process.Commands, Out: process.Replies}, browser.DialogWait)
 }
 
 // What an agent has put into its pages before hears every key, until somebody takes its session over.

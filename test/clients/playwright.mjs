@@ -72,6 +72,11 @@ await step('dialog', async () => {
   page.once('dialog', dialog => dialog.accept('my name'))
   equal(await page.evaluate(() => prompt('name?')), 'my name')
 })
+await step('dialog of a page that was there', async () => {
+  const first = context.pages()[0]
+  first.once('dialog', dialog => dialog.accept('my name'))
+  equal(await first.evaluate(() => prompt('name?')), 'my name')
+})
 await step('frames', async () => {
   await page.goto(`${site}/frames`)
   equal(await page.frameLocator('iframe').locator('#inner').textContent(), 'inside')

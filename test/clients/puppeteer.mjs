@@ -65,6 +65,11 @@ await step('dialog', async () => {
   page.once('dialog', dialog => dialog.accept('my name'))
   equal(await page.evaluate(() => prompt('name?')), 'my name')
 })
+await step('dialog of a page that was there', async () => {
+  const first = (await browser.pages())[0]
+  first.once('dialog', dialog => dialog.accept('my name'))
+  equal(await first.evaluate(() => prompt('name?')), 'my name')
+})
 await step('frames', async () => {
   await page.goto(`${site}/frames`)
   const frame = page.frames().find(f => f.url().endsWith('/inner'))

@@ -48,7 +48,7 @@ func (k *Keeper) Attach(ctx context.Context) (*Client, error) {
 	// Clients may have contexts and cookies of their own; files, ports and each other they do not reach.
 	filter, err := guard.New(guard.Options{
 		Mode: guard.Clean, Registry: r.contexts, Hidden: r.browser.HiddenContext,
-		DownloadsPath: r.browser.DownloadsPath(), File: r.browser.FilePath,
+		DownloadsPath: r.browser.DownloadsPath(), File: r.browser.FilePath, Dialogs: r.browser.OwnDialogs,
 		Refused: func(method, reason string) {
 			k.log.Debug("a DevTools command was refused", "method", method, "reason", reason)
 		},

@@ -18,6 +18,15 @@ type attached struct {
 	parent string // the session that it was attached under, which can end it
 	kind   string // of the target
 	quiet  bool   // the events of the domain Page are the guard's alone: the client has not asked for them
+	// release is there while the client answers the page's dialogs: it has asked for these events.
+	release func()
+}
+
+// disown says that the client answers the dialogs of a session's page no more.
+func (s attached) disown() {
+	if s.release != nil {
+		s.release()
+	}
 }
 
 // privileged says whether an address is anything but a page of the web or an empty one: one of the browser's own pages, whose
@@ -187,6 +196,13 @@ func (g *Guard) judge(command *cdp.Message) *cdp.Message {
 		defer g.mu.Unlock()
 		if s, ok := g.sessions[command.SessionID]; ok {
 			s.quiet = command.Method == "Page.disable"
+			switch {
+			case s.quiet:
+				s.disown()
+				s.release = nil
+			case s.release == nil && s.kind == "page" && g.options.Dialogs != nil:
+				s.release = g.options.Dialogs(s.target)
+			}
 			g.sessions[command.SessionID] = s
 			if s.quiet {
 				return cdp.ResultReply(jsontext.Value("{}"))

@@ -57,6 +57,9 @@ type Options struct {
 	File func(name string) (path string, ok bool)
 	// Scrub has values that are replaced wherever they appear literally. Nil: none.
 	Scrub *redact.Values
+	// Dialogs is told that the client answers the dialogs of a page, until it calls release. Nil: nobody is told. Neither may
+	// wait.
+	Dialogs func(page string) (release func())
 	// Refused hears of every refusal. It must not wait. The method is cut to a length that is fit for a log.
 	Refused func(method string, reason string)
 	// Seen hears of every command that is not refused. It must not wait.
@@ -135,7 +138,14 @@ var _ cdp.ActingFilter = (*Guard)(nil)
 func (g *Guard) Started(act func(sessionID, method string, params jsontext.Value)) { g.act = act }
 
 // Ended implements [cdp.ActingFilter]: the browser has disposed of the client's contexts.
-func (g *Guard) Ended() { g.options.Registry.forget(g) }
+func (g *Guard) Ended() {
+	g.options.Registry.forget(g)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.sessions {
+		s.disown()
+	}
+}
 
 // Command implements [cdp.Filter].
 func (g *Guard) Command(command *cdp.Message) *cdp.Message {

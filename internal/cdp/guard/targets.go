@@ -351,6 +351,7 @@ func detachedFromTarget(g *Guard, m *cdp.Message) (jsontext.Value, bool) {
 	_, hidden := g.hidden[session]
 	delete(g.hidden, session)
 	delete(g.severed, session)
+	g.sessions[session].disown()
 	delete(g.sessions, session)
 	delete(g.browsers, session)
 	return m.Params, !hidden
