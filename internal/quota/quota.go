@@ -50,6 +50,11 @@ func Bodies() Kind {
 		Hint: "Wait until the large requests that are under way have ended, or ask for less at once"}
 }
 
+// Answers are answers of models that the gateway keeps in memory, so that the next request can refer to them.
+func Answers() Kind {
+	return Kind{Name: "answers of models in memory", Bytes: true, Code: problem.RateLimited, Hint: "the oldest are forgotten"}
+}
+
 // Servers are MCP servers that run.
 func Servers() Kind {
 	return Kind{Name: "MCP servers", Code: problem.PoolExhausted, Hint: "wait until some have ended by themselves, or lower idle"}

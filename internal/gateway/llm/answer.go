@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,6 +28,7 @@ type exchange struct {
 	started  time.Time
 	status   int
 	counter  *counter
+	turn     *turn // of a response that the provider does not keep
 }
 
 // serveModel answers a request that goes to a provider.
@@ -40,6 +42,13 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 		}
 	}
 	defer giveBack()
+	hold := func(n int64) *problem.Error {
+		if n > 0 && h.held.Take(holderOf(c), n) != nil {
+			return fullHeld()
+		}
+		taken += max(n, 0)
+		return nil
+	}
 	if p != nil {
 		h.refuse(w, r, e.wire, p)
 		return
@@ -54,10 +63,30 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 		h.refuse(w, r, e.wire, unknownModel(e, a.model, v))
 		return
 	}
-	if a.body, a.wants, p = checkHosted(a, e, provider.Hosted); p != nil {
+	var turn *turn
+	if e.path == pathResponses && !slices.Contains(provider.Hosted, hostedStored) {
+		turn = h.recall.turn(holderOf(c), provider)
+		defer turn.close()
+		before := int64(len(a.body))
+		if a.body, p = turn.resolve(a.body); p == nil {
+			p = hold(int64(len(a.body)) - before)
+		}
+		if p != nil {
+			h.refuse(w, r, e.wire, p)
+			return
+		}
+	}
+	if a.wants, p = checkHosted(a, e, provider.Hosted); p != nil {
 		h.note(p, c, provider, nil)
 		h.refuse(w, r, e.wire, p)
 		return
+	}
+	if turn != nil {
+		a.keepNothing()
+	}
+	unwanted := unwantedKey{c.Tenant, c.Agent, provider.ID, provider.Version, e.path, a.model}
+	if h.unwanted.has(unwanted) {
+		a.takeBack()
 	}
 	key, p := h.key(r.Context(), c, provider)
 	if p != nil {
@@ -81,11 +110,22 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 	}
 	defer func() { done(x.reserved, true) }()
 
-	resp, sent, p := h.send(r.Context(), call{
+	errand := call{
 		provider: provider, permit: permit, caller: c, key: key, method: e.method, path: e.path, query: passedQuery(r.URL.Query()),
 		header: requestHeaders(r.Header), body: a.body,
-	})
-	x.ask.body = nil
+	}
+	resp, sent, p := h.send(r.Context(), errand)
+	if p == nil && a.added.refused(resp) {
+		// The server does not take what the gateway has added, and gets the request without it.
+		_ = resp.Body.Close()
+		a.takeBack()
+		errand.body, errand.header = a.body, requestHeaders(r.Header)
+		if resp, sent, p = h.send(r.Context(), errand); p == nil && resp.StatusCode < 300 {
+			h.unwanted.note(unwanted)
+		}
+	}
+	a.body, errand.body = nil, nil
+	x.ask, x.turn = a, turn
 	giveBack()
 	if p != nil {
 		h.note(p, c, provider, key)
@@ -192,15 +232,18 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, resp *http.Respon
 	events := kind == "text/event-stream"
 	streams := events || kind == "application/x-ndjson" || x.ask.stream
 	x.counter = newCounter(x.endpoint.wire, events)
-	var hide *usageFilter
-	if events && x.ask.hidden {
-		hide = &usageFilter{}
+	var between filter
+	switch {
+	case events && x.ask.hidden:
+		between = &usageFilter{}
+	case x.turn != nil && resp.StatusCode < 300:
+		between = &itemReader{turn: x.turn, events: events}
 	}
 	head := w.Header()
 	for name, values := range answerHeaders(resp.Header) {
 		head[name] = values
 	}
-	if hide == nil && resp.ContentLength >= 0 && !events {
+	if _, hides := between.(*usageFilter); !hides && resp.ContentLength >= 0 && !events {
 		head.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}
 	door.Sandbox(head)
@@ -212,7 +255,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, resp *http.Respon
 			return fmt.Errorf("%w: %w", errClient, err)
 		}
 	}
-	err := copyAnswer(w, &bounded{Reader: resp.Body, left: longestAnswer}, x.counter, hide, func() error {
+	err := copyAnswer(w, &bounded{Reader: resp.Body, left: longestAnswer}, x.counter, between, func() error {
 		if !streams {
 			return nil
 		}
@@ -244,7 +287,7 @@ func (h *Handler) unusable(resp *http.Response, p egress.Provider) *problem.Erro
 var errClient = errors.New("the client left")
 
 // copyAnswer passes an answer on as it comes: every read is written, counted and flushed at once.
-func copyAnswer(w io.Writer, from io.Reader, c *counter, hide *usageFilter, flush func() error) error {
+func copyAnswer(w io.Writer, from io.Reader, c *counter, between filter, flush func() error) error {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
@@ -252,16 +295,16 @@ func copyAnswer(w io.Writer, from io.Reader, c *counter, hide *usageFilter, flus
 			piece := buf[:n]
 			// A counter takes everything.
 			_, _ = c.Write(piece)
-			if hide != nil {
-				piece = hide.pass(piece)
+			if between != nil {
+				piece = between.pass(piece)
 			}
 			if werr := writeOut(w, piece, flush); werr != nil {
 				return werr
 			}
 		}
 		if errors.Is(err, io.EOF) {
-			if hide != nil {
-				return writeOut(w, hide.rest(), flush)
+			if between != nil {
+				return writeOut(w, between.rest(), flush)
 			}
 			return nil
 		}

@@ -42,7 +42,7 @@ func TestReservationsAreTheMostThatARequestMayUse(t *testing.T) {
 		e := endpointOf(t, c.path)
 		a, refusal := readAsk([]byte(c.body), e)
 		if refusal == nil {
-			a.body, a.wants, refusal = checkHosted(a, e, p.Hosted)
+			a.wants, refusal = checkHosted(a, e, p.Hosted)
 		}
 		if refusal != nil {
 			t.Fatal(refusal)
@@ -114,7 +114,7 @@ func TestWhatCostsOtherwiseIsCountedAtItsPrice(t *testing.T) {
 			e := endpointOf(t, c.path)
 			a, refusal := readAsk([]byte(c.body), e)
 			if refusal == nil {
-				a.body, a.wants, refusal = checkHosted(a, e, []string{hostedSearch, hostedFastLane})
+				a.wants, refusal = checkHosted(a, e, []string{hostedSearch, hostedFastLane})
 			}
 			if refusal != nil {
 				t.Fatal(refusal)
@@ -154,7 +154,7 @@ func TestAWriteToACacheIsReservedAtItsPrice(t *testing.T) {
 		e := endpointOf(t, "/v1/messages")
 		a, refusal := readAsk([]byte(`{"model":"m",`+more+`}`), e)
 		if refusal == nil {
-			a.body, a.wants, refusal = checkHosted(a, e, nil)
+			a.wants, refusal = checkHosted(a, e, nil)
 		}
 		if refusal != nil {
 			t.Fatal(refusal)

@@ -6,6 +6,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
+// filter stands between the provider's answer and the agent: it returns what may go on of a piece, and what is left at the
+// end.
+type filter interface {
+	pass(p []byte) []byte
+	rest() []byte
+}
+
 // usageFilter takes the event that has nothing but the usage out of a chat stream. It is used where the gateway has asked
 // for that event and the agent has not. An event is passed on as soon as its end has come.
 type usageFilter struct {
@@ -63,18 +70,23 @@ func (f *usageFilter) pass(p []byte) []byte {
 // rest is what stands at the end of the stream without the end of an event.
 func (f *usageFilter) rest() []byte { return f.event }
 
-// usageOnly says whether an event is the one that include_usage adds: without choices, and with a usage.
-func usageOnly(event []byte) bool {
-	if !bytes.Contains(event, []byte(`"usage"`)) {
-		return false
-	}
+// eventData is the data of an event, without what surrounds it.
+func eventData(event []byte) jsontext.Value {
 	var data []byte
 	for _, line := range bytes.FieldsFunc(event, func(r rune) bool { return r == '\r' || r == '\n' }) {
 		if rest, ok := bytes.CutPrefix(line, []byte("data:")); ok {
 			data = append(append(data, rest...), '\n')
 		}
 	}
-	object := jsontext.Value(bytes.TrimSpace(data))
+	return bytes.TrimSpace(data)
+}
+
+// usageOnly says whether an event is the one that include_usage adds: without choices, and with a usage.
+func usageOnly(event []byte) bool {
+	if !bytes.Contains(event, []byte(`"usage"`)) {
+		return false
+	}
+	object := eventData(event)
 	if !object.IsValid() || object.Kind() != '{' {
 		return false
 	}

@@ -118,30 +118,18 @@ type hosted struct {
 	wants    wants
 }
 
-// checkHosted refuses what the provider's entry does not allow by name, and returns the body to send: the responses of
-// OpenAI are kept by the provider unless the request says that they are not.
-func checkHosted(a ask, e endpoint, allowed []string) (body []byte, wanted wants, p *problem.Error) {
+// checkHosted refuses what the provider's entry does not allow by name.
+func checkHosted(a ask, e endpoint, allowed []string) (wants, *problem.Error) {
 	w := &hosted{endpoint: e, allowed: allowed}
 	if e.answers && searches(a.model) {
 		if p := w.need(hostedSearch); p != nil {
-			return nil, wants{}, p
+			return wants{}, p
 		}
 	}
 	if p := w.value(jsontext.NewDecoder(bytes.NewBuffer(a.body)), &object{}, "", 0); p != nil {
-		return nil, wants{}, p
+		return wants{}, p
 	}
-	if e.path != pathResponses || slices.Contains(allowed, hostedStored) {
-		return a.body, w.wants, nil
-	}
-	value, end, said := member(a.body, "store")
-	switch {
-	case !said:
-		start := bytes.IndexByte(a.body, '{') + 1 // the body is an object with a model in it
-		return spliced(a.body, start, start, `"store":false,`), w.wants, nil
-	case value.Kind() == 'n':
-		return spliced(a.body, end-len(value), end, "false"), w.wants, nil
-	}
-	return a.body, w.wants, nil
+	return w.wants, nil
 }
 
 // searches says whether a model looks for things on the web by itself.
@@ -167,8 +155,11 @@ func (w *hosted) need(name string) *problem.Error {
 		}
 		return nil
 	}
-	return problem.New(problem.HostedDenied,
-		"Send the data itself, or use a tool that you run yourself. An operator can allow it for a provider: --allow-hosted "+name+".",
+	hint := "Send the data itself, or use a tool that you run yourself."
+	if name == hostedStored {
+		hint = "Send the items of the conversation themselves: this gateway has no answer of that id for this agent, or has forgotten it."
+	}
+	return problem.New(problem.HostedDenied, hint+" An operator can allow it for a provider: --allow-hosted "+name+".",
 		"the provider would do this by itself, past the rules of this agent, and %s is not allowed for it", name)
 }
 

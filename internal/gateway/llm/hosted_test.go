@@ -64,7 +64,6 @@ var hostedRequests = []struct{ path, more, name string }{
 	{pathResponses, `"input":[{"content":"x","id":"msg_of_another"}]`, "stored"},
 	{pathResponses, `"input":[{"type":"message","role":"assistant","content": [ ],"id":"msg_of_another"}]`, "stored"},
 	{pathResponses, `"input":[{"type":"image_generation_call","id":"ig_of_another","result":"AAAA"}]`, "stored"},
-	{pathResponses, `"input":[{"type":"reasoning","id":"rs_of_another","summary":[{"type":"summary_text","text":"x"}]}]`, "stored"},
 	{pathChat, `"messages":[{"role":"assistant","audio":{"id":"audio_of_another"}}]`, "stored"},
 	// Sources of what was searched need what has searched.
 	{pathMessages, `"messages":[{"role":"user","content":[{"type":"web_search_tool_result","tool_use_id":"t","content":[{"url":"https://a.example","type":"web_search_result","title":"t","encrypted_content":"AA"}]}]}]`, "web_search"},
@@ -135,9 +134,14 @@ func TestWhatStaysWithTheModelPasses(t *testing.T) {
 
 func TestResponsesAreNotKeptByTheProvider(t *testing.T) {
 	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	const asked = `"include":["reasoning.encrypted_content"]`
 	for _, c := range []struct{ body, want string }{
-		{`{"model":"openai-1","input":"x"}`, `{"store":false,"model":"openai-1","input":"x"}`},
-		{`{"model":"openai-1","store":null,"input":"x"}`, `{"model":"openai-1","store":false,"input":"x"}`},
+		{`{"model":"openai-1","input":"x"}`, `{` + asked + `,"store":false,"model":"openai-1","input":"x"}`},
+		{`{"model":"openai-1","store":null,"input":"x"}`, `{` + asked + `,"model":"openai-1","store":false,"input":"x"}`},
+		{`{"model":"openai-1","include":null}`, `{"store":false,"model":"openai-1",` + asked + `}`},
+		{`{"include": [ ],"model":"openai-1"}`, `{"store":false,` + strings.Replace(asked, ":", ": ", 1) + `,"model":"openai-1"}`},
+		{`{"include":["a"],"model":"openai-1"}`, `{"store":false,"include":["reasoning.encrypted_content","a"],"model":"openai-1"}`},
+		{`{"include":["a","reasoning.encrypted_content"],"model":"openai-1"}`, `{"store":false,"include":["a","reasoning.encrypted_content"],"model":"openai-1"}`},
 		{`{"model":"openai-1","store":false,"input":"x"}`, `{"model":"openai-1","store":false,"input":"x"}`},
 	} {
 		w.post(pathResponses, c.body)
@@ -171,14 +175,24 @@ func FuzzHosted(f *testing.F) {
 			if p != nil {
 				continue
 			}
-			sent, _, p := checkHosted(a, e, nil)
-			if p != nil {
+			if _, p := checkHosted(a, e, nil); p != nil {
 				continue
 			}
-			again := a
-			again.body = sent
-			if twice, _, p := checkHosted(again, e, nil); p != nil || string(twice) != string(sent) {
-				t.Fatalf("%s: %s is read as %s, %v", e.path, body, twice, p)
+			if e.path == pathResponses {
+				a.keepNothing()
+			}
+			sent := string(a.body)
+			if again, p := readAsk(a.body, e); p != nil || string(again.body) != sent {
+				t.Fatalf("%s: %s becomes %s, which is read as %s, %v", e.path, body, sent, again.body, p)
+			}
+			if _, p := checkHosted(a, e, nil); p != nil {
+				t.Fatalf("%s: %s becomes %s, which is refused: %v", e.path, body, sent, p)
+			}
+			if e.path == pathResponses || a.added == nil {
+				continue
+			}
+			if a.takeBack(); string(a.body) != body {
+				t.Fatalf("%s: %s becomes %s when what was added is taken out", e.path, body, a.body)
 			}
 		}
 	})

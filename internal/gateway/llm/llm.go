@@ -3,9 +3,9 @@
 //
 // A request names a model; the first provider of the agent that has it serves it. The provider's key comes from the
 // vault, goes into the request after everything else has been decided, and is taken out of the answer. The body goes
-// on as the agent wrote it, byte for byte, but for two fields: a chat stream of OpenAI's wire that does not ask for its
-// usage is made to, and the event that this adds is kept from the agent; and a response of that wire is not kept by the
-// provider. Answers pass as they come, event by event.
+// on as the agent wrote it, byte for byte, but for what added.go and recall.go say: a chat stream of OpenAI's wire is made to
+// say its usage, and the event that this adds is kept from the agent; a response of that wire is not kept by the provider, and
+// what the next request refers to is put in by the gateway. Answers pass as they come, event by event.
 //
 // What a provider would do by itself (search the web, fetch an address, call a server, run code, answer from what it
 // keeps) is refused unless its entry allows that by name: no rule of the agent's decides about it.
@@ -105,9 +105,11 @@ type view interface {
 // Handler answers the model endpoints. It may be called from several goroutines, and has none of its own.
 type Handler struct {
 	Options
-	views func(gateway.Caller) view
-	held  *quota.Gate
-	lists *lists
+	views    func(gateway.Caller) view
+	held     *quota.Gate
+	recall   *recall
+	unwanted unwanted
+	lists    *lists
 }
 
 // New makes a handler.
@@ -121,7 +123,7 @@ func New(o Options) (*Handler, error) {
 		}
 		return nil
 	}
-	return &Handler{Options: o, views: views, held: newHeld(o), lists: newLists()}, nil
+	return &Handler{Options: o, views: views, held: newHeld(o), recall: newRecall(o), lists: newLists()}, nil
 }
 
 // endpoint is one path that SDKs ask.

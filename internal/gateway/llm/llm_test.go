@@ -57,7 +57,7 @@ func TestKeyGoesInWhereTheProviderWantsIt(t *testing.T) {
 		}
 		r, sent := w.last()
 		if c.path == pathResponses {
-			sent = strings.Replace(sent, `"store":false,`, "", 1) // see TestResponsesAreNotKeptByTheProvider
+			sent = strings.Replace(sent, `"include":["reasoning.encrypted_content"],"store":false,`, "", 1) // see TestResponsesAreNotKeptByTheProvider
 		}
 		if r.Header.Get(c.header) != c.value || r.URL.Path != c.path || sent != body || r.Method != http.MethodPost {
 			t.Errorf("%s: the provider got %s %s with %s %q: %s", c.path, r.Method, r.URL.Path, c.header, r.Header.Get(c.header), sent)

@@ -28,6 +28,7 @@ type ask struct {
 	choices int64
 	// hidden says that the usage in the stream was asked for by the gateway, and is kept from the agent.
 	hidden bool
+	added  *added // what the gateway has put into body
 	wants  wants
 	body   []byte
 }
@@ -274,50 +275,6 @@ func checkModel(model string) *problem.Error {
 	return nil
 }
 
-// askUsage makes a chat stream end with its usage. inside is where the first member begins; options is the value of
-// stream_options, if there is one, and end where it ends.
-func (a *ask) askUsage(inside int, options jsontext.Value, end int) *problem.Error {
-	const wanted = `"include_usage":true`
-	switch {
-	case options == nil:
-		a.hidden = true
-		a.body = spliced(a.body, inside, inside, `"stream_options":{`+wanted+`},`)
-		return nil
-	case options.Kind() == 'n':
-		a.hidden = true
-		a.body = spliced(a.body, end-len(options), end, `{`+wanted+`}`)
-		return nil
-	case options.Kind() != '{':
-		return badBody("%q is not an object", keyStreamOptions)
-	}
-	start := end - len(options)
-	value, valueEnd, ok := member(options, keyIncludeUsage)
-	if !ok {
-		if bytes.ContainsRune(options, '"') {
-			a.body = spliced(a.body, start+1, start+1, wanted+",")
-		} else {
-			a.body = spliced(a.body, start+1, start+1, wanted)
-		}
-		a.hidden = true
-		return nil
-	}
-	on, p := boolOf(keyIncludeUsage, value, false)
-	if p != nil || on {
-		return p
-	}
-	a.hidden = true
-	a.body = spliced(a.body, start+valueEnd-len(value), start+valueEnd, "true")
-	return nil
-}
-
-// spliced is b with what stands from one place to another replaced.
-func spliced(b []byte, from, to int, with string) []byte {
-	out := make([]byte, 0, len(b)+len(with))
-	out = append(out, b[:from]...)
-	out = append(out, with...)
-	return append(out, b[to:]...)
-}
-
 // The memory of bodies that wait for their provider: of all agents, and of one. A tenant has its share.
 const (
 	mostHeld        = 256 << 20
@@ -329,6 +286,11 @@ func newHeld(o Options) *quota.Gate {
 }
 
 func holderOf(c gateway.Caller) quota.Holder { return quota.Holder{Tenant: c.Tenant, Agent: c.Agent} }
+
+func fullHeld() *problem.Error {
+	return problem.New(problem.RateLimited, "wait for the requests that are under way", "too many large requests are under way").
+		With("retry_after", 5)
+}
 
 // readBody reads the whole body: the name of the model may be its last word. It returns how much of the memory for bodies
 // it holds, which the caller gives back, also with an error.
@@ -353,10 +315,8 @@ func (h *Handler) readBody(r *http.Request, by quota.Holder) (body []byte, taken
 		taken += n
 		return true
 	}
-	full := problem.New(problem.RateLimited, "wait for the requests that are under way", "too many large requests are under way").
-		With("retry_after", 5)
 	if !grow(size) {
-		return nil, taken, full
+		return nil, taken, fullHeld()
 	}
 	buf := make([]byte, 0, size)
 	for {
@@ -376,7 +336,7 @@ func (h *Handler) readBody(r *http.Request, by quota.Holder) (body []byte, taken
 		if len(buf) == cap(buf) {
 			more := min(int64(cap(buf)), longestBody+1-int64(cap(buf)))
 			if !grow(more) {
-				return nil, taken, full
+				return nil, taken, fullHeld()
 			}
 			next := make([]byte, len(buf), int64(cap(buf))+more)
 			copy(next, buf)

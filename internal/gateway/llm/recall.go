@@ -1,0 +1,513 @@
+package llm
+
+import (
+	"bytes"
+	"container/list"
+	"crypto/sha256"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
+)
+
+// The memory of answers: of all agents, of one, and of one answer. A tenant has its share. The oldest go first.
+const (
+	mostRecalled        = 256 << 20
+	mostRecalledByAgent = 32 << 20
+	mostRecalledAtOnce  = 8 << 20
+	// entryCost is what an entry costs beside what is in it.
+	entryCost = 256
+)
+
+// recall keeps what models answered, in memory and for each agent alone. A client may believe that OpenAI has kept a response,
+// because it does so by default, and refer to it in the next request. The gateway has told OpenAI not to: everybody who has
+// the key could refer to it. So the gateway itself puts in what the agent refers to, if the agent got it.
+type recall struct {
+	gate *quota.Gate
+
+	mu      sync.Mutex
+	entries map[entryKey]*list.Element
+	tenants map[string]*list.List // of entries, the one that was used last at the end
+	sizes   map[quota.Holder]int64
+}
+
+// entryKey is what one agent finds an entry by: an id that a provider gave, or the sum of a text.
+type entryKey struct {
+	by           quota.Holder
+	provider, id string
+	sum          sum
+}
+
+type sum [sha256.Size]byte
+
+// entry is a text, or the parts that an item or a response consists of. A client sends a conversation again and again, and it is
+// kept once.
+type entry struct {
+	key   entryKey
+	text  []byte
+	parts []sum
+}
+
+func (e entry) size() int64 {
+	return int64(len(e.text)+len(e.key.id)+len(e.parts)*sha256.Size) + entryCost
+}
+
+func newRecall(o Options) *recall {
+	return &recall{
+		gate: quota.NewGate(quota.GateOptions{
+			Kind: quota.Answers(), Whole: mostRecalled, Agent: mostRecalledByAgent, Quotas: o.Quotas, Tenants: o.Tenants,
+		}),
+		entries: map[entryKey]*list.Element{}, tenants: map[string]*list.List{}, sizes: map[quota.Holder]int64{},
+	}
+}
+
+// put keeps an entry, if there is room when older ones of the same agent or tenant have gone.
+func (r *recall) put(e entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old := r.entries[e.key]; old != nil {
+		if e.text != nil {
+			r.tenants[e.key.by.Tenant].MoveToBack(old)
+			return
+		}
+		r.remove(old)
+	}
+	if !r.take(e.key.by, e.size()) {
+		return
+	}
+	e.text = bytes.Clone(e.text)
+	order := r.tenants[e.key.by.Tenant]
+	if order == nil {
+		order = list.New()
+		r.tenants[e.key.by.Tenant] = order
+	}
+	r.entries[e.key] = order.PushBack(e)
+}
+
+// take makes room: the agent's own oldest entries go when it holds as much as one may, otherwise the oldest of its tenant.
+func (r *recall) take(by quota.Holder, n int64) bool {
+	for r.sizes[by]+n > mostRecalledByAgent || r.gate.Take(by, n) != nil {
+		order := r.tenants[by.Tenant]
+		if order == nil {
+			return false
+		}
+		victim := order.Front()
+		for r.sizes[by]+n > mostRecalledByAgent && victim != nil && victim.Value.(entry).key.by != by {
+			victim = victim.Next()
+		}
+		if victim == nil {
+			return false
+		}
+		r.remove(victim)
+	}
+	r.sizes[by] += n
+	return true
+}
+
+func (r *recall) give(by quota.Holder, n int64) {
+	r.gate.Give(by, n)
+	if r.sizes[by] -= n; r.sizes[by] == 0 {
+		delete(r.sizes, by)
+	}
+}
+
+func (r *recall) remove(at *list.Element) {
+	e := at.Value.(entry)
+	order := r.tenants[e.key.by.Tenant]
+	order.Remove(at)
+	if order.Len() == 0 {
+		delete(r.tenants, e.key.by.Tenant)
+	}
+	delete(r.entries, e.key)
+	r.give(e.key.by, e.size())
+}
+
+// get finds an entry, which is then the one that was used last.
+func (r *recall) get(key entryKey) (entry, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := r.entries[key]
+	if at == nil {
+		return entry{}, false
+	}
+	r.tenants[key.by.Tenant].MoveToBack(at)
+	return at.Value.(entry), true
+}
+
+// turn is one request to the Responses API and its answer.
+type turn struct {
+	recall   *recall
+	by       quota.Holder
+	provider string
+	input    []sum // what it says
+	keeps    bool  // a later request may follow this one by its id
+	held     int64 // what is under way takes of the memory
+}
+
+func (r *recall) turn(by quota.Holder, p egress.Provider) *turn {
+	return &turn{recall: r, by: by, provider: p.ID}
+}
+
+// hold takes memory for what is under way, until close.
+func (t *turn) hold(n int) bool {
+	t.recall.mu.Lock()
+	defer t.recall.mu.Unlock()
+	if !t.recall.take(t.by, int64(n)) {
+		return false
+	}
+	t.held += int64(n)
+	return true
+}
+
+func (t *turn) close() {
+	t.recall.mu.Lock()
+	defer t.recall.mu.Unlock()
+	if t.held > 0 {
+		t.recall.give(t.by, t.held)
+		t.held = 0
+	}
+}
+
+// get is what an item or a response consists of. ok is false where a part of it is not there.
+func (t *turn) get(id string) (parts []jsontext.Value, ok bool) {
+	e, ok := t.recall.get(entryKey{by: t.by, provider: t.provider, id: id})
+	for _, s := range e.parts {
+		part, found := t.recall.get(entryKey{by: t.by, sum: s})
+		if ok = ok && found; !ok {
+			return nil, false
+		}
+		parts = append(parts, part.text)
+	}
+	return parts, ok && id != ""
+}
+
+func (t *turn) put(id string, parts []sum) {
+	if id != "" {
+		t.recall.put(entry{key: entryKey{by: t.by, provider: t.provider, id: id}, parts: parts})
+	}
+}
+
+// text keeps a text, and returns what it is found by.
+func (t *turn) text(text []byte) sum {
+	s := sha256.Sum256(text)
+	t.recall.put(entry{key: entryKey{by: t.by, sum: s}, text: text})
+	return s
+}
+
+// resolve puts what the agent got in place of what refers to it, and leaves out reasoning that the provider has not kept and
+// nobody can read. What the agent did not get stays as it is, and is refused by whoever looks at the body next.
+func (t *turn) resolve(body []byte) ([]byte, *problem.Error) {
+	var items []jsontext.Value
+	input, _, said := member(body, "input")
+	changed := false
+	if previous, _, ok := member(body, "previous_response_id"); ok && textOf(previous) != "" {
+		if items, ok = t.get(textOf(previous)); !ok {
+			return body, nil
+		}
+		body, changed = without(body, "previous_response_id"), true
+	}
+	switch input.Kind() {
+	case '[':
+		items = append(items, elements(input)...)
+	case '"':
+		items = append(items, jsontext.Value(`{"role":"user","content":`+string(input)+`}`))
+	default:
+		if said {
+			return body, nil
+		}
+	}
+	out, size, dropped := make([]jsontext.Value, 0, len(items)), 0, false
+	for _, item := range items {
+		shape := shapeOf(item)
+		item, change := t.item(item, &shape)
+		switch {
+		case item == nil:
+			dropped, changed = true, true
+			continue
+		case !shape.made():
+			dropped = false
+		case dropped && shape.loose():
+			// OpenAI knows by the id which reasoning belongs to an item, and asks for it.
+			item, change = without(item, "id"), true
+		}
+		changed = changed || change
+		if size += len(item) + 1; size > longestBody {
+			return nil, problem.New(problem.TooLarge, "Begin a new conversation, or send the items that matter",
+				"with what the request refers to it has more than %d MB", longestBody>>20)
+		}
+		out = append(out, item)
+	}
+	if t.keeps = size <= mostRecalledByAgent/2; t.keeps {
+		for _, item := range out {
+			t.input = append(t.input, t.text(item))
+		}
+	}
+	if !changed {
+		return body, nil
+	}
+	text := "[" + string(join(out)) + "]"
+	if value, end, ok := member(body, "input"); ok {
+		return spliced(body, end-len(value), end, text), nil
+	}
+	start := bytes.IndexByte(body, '{') + 1
+	return spliced(body, start, start, `"input":`+text+","), nil
+}
+
+// item is what goes on of one item: nil for reasoning that nobody can read any more.
+func (t *turn) item(item jsontext.Value, shape *shape) (out jsontext.Value, changed bool) {
+	switch {
+	case shape.refers():
+		found, ok := t.get(shape.id)
+		if !ok || len(found) != 1 {
+			return item, false
+		}
+		if *shape = shapeOf(found[0]); shape.bare() {
+			return nil, true
+		}
+		return found[0], true
+	case shape.bare():
+		if found, ok := t.get(shape.id); ok && len(found) == 1 {
+			if kept := shapeOf(found[0]); kept.kind == shape.kind && !kept.bare() {
+				*shape = kept
+				return found[0], true
+			}
+		}
+		return nil, true
+	}
+	return item, false
+}
+
+// answered keeps a response: its items, and what it answers.
+func (t *turn) answered(response jsontext.Value) {
+	id, _, _ := member(response, "id")
+	output, _, _ := member(response, "output")
+	if output.Kind() != '[' {
+		return
+	}
+	parts := t.input
+	for _, item := range elements(output) {
+		parts = append(parts, t.made(item))
+	}
+	if t.keeps {
+		t.put(textOf(id), parts)
+	}
+}
+
+// made keeps an item of a response.
+func (t *turn) made(item jsontext.Value) sum {
+	s := t.text(item)
+	t.put(shapeOf(item).id, []sum{s})
+	return s
+}
+
+// shape is what an item says about itself.
+type shape struct {
+	kind, id, role string
+	other          bool // it has more than a type and an id
+	readable       bool // the model can read what is in it
+}
+
+func shapeOf(item jsontext.Value) (s shape) {
+	if item.Kind() != '{' {
+		return s
+	}
+	for key, value := range membersOf(item) {
+		switch key {
+		case "type":
+			s.kind = textOf(value)
+		case "id":
+			s.id = textOf(value)
+		case "role":
+			s.role, s.other = textOf(value), true
+		case "encrypted_content", "content":
+			s.readable = s.readable || value.Kind() != 'n' && !isEmpty(value)
+			s.other = true
+		default:
+			s.other = true
+		}
+	}
+	return s
+}
+
+// refers says whether an item stands for another one.
+func (s shape) refers() bool {
+	return s.id != "" && !s.other && (s.kind == "item_reference" || s.kind == "")
+}
+
+// bare says whether an item is reasoning that only the provider could look up.
+func (s shape) bare() bool { return s.kind == "reasoning" && !s.readable }
+
+// made says whether the model made the item.
+func (s shape) made() bool {
+	return s.role == "assistant" || s.kind == "reasoning" || s.kind == "compaction" || strings.HasSuffix(s.kind, "_call")
+}
+
+// loose says whether an item of the model's is whole without its id.
+func (s shape) loose() bool {
+	return s.role == "assistant" || slices.Contains([]string{"function_call", "custom_tool_call", "shell_call", "apply_patch_call"}, s.kind)
+}
+
+// textOf is the text of a value, or nothing.
+func textOf(value jsontext.Value) string {
+	if value.Kind() != '"' {
+		return ""
+	}
+	text, err := jsontext.AppendUnquote(nil, value)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+func join(items []jsontext.Value) []byte {
+	parts := make([][]byte, 0, len(items))
+	for _, item := range items {
+		parts = append(parts, item)
+	}
+	return bytes.Join(parts, []byte(","))
+}
+
+// elements are those of a list that has been checked. They are parts of it.
+func elements(list jsontext.Value) (out []jsontext.Value) {
+	d := jsontext.NewDecoder(bytes.NewBuffer(list))
+	if _, err := d.ReadToken(); err != nil {
+		return nil
+	}
+	for d.PeekKind() != ']' {
+		value, err := d.ReadValue()
+		if err != nil {
+			return nil
+		}
+		end := int(d.InputOffset())
+		out = append(out, list[end-len(value):end])
+	}
+	return out
+}
+
+// membersOf are the members of an object that has been checked. Their values are parts of it.
+func membersOf(object jsontext.Value) func(yield func(key string, value jsontext.Value) bool) {
+	return func(yield func(string, jsontext.Value) bool) {
+		d := jsontext.NewDecoder(bytes.NewBuffer(object))
+		if _, err := d.ReadToken(); err != nil {
+			return
+		}
+		for d.PeekKind() == '"' {
+			name, err := d.ReadToken()
+			if err != nil {
+				return
+			}
+			key := name.String()
+			value, err := d.ReadValue()
+			if err != nil {
+				return
+			}
+			end := int(d.InputOffset())
+			if !yield(key, object[end-len(value):end]) {
+				return
+			}
+		}
+	}
+}
+
+// without is an object without one of its members.
+func without(object jsontext.Value, drop string) jsontext.Value {
+	out := []byte{'{'}
+	for key, value := range membersOf(object) {
+		if key == drop {
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out, _ = jsontext.AppendQuote(out, key) // it was read as one
+		out = append(append(out, ':'), value...)
+	}
+	return append(out, '}')
+}
+
+// itemReader keeps the items of a response as it passes. Each is kept before the agent can see that it is complete, and so
+// before it can refer to it.
+type itemReader struct {
+	turn   *turn
+	events bool
+	buf    []byte // the event that is under way, or the whole answer
+	big    bool   // it is too long to be kept
+	room   int    // what buf may grow to
+	line   int    // the length of the last line of an event
+	last   []byte // the last byte of an answer that is no stream: it waits until the answer is kept
+}
+
+// pass returns what may go on.
+func (i *itemReader) pass(p []byte) []byte {
+	if !i.events {
+		i.keep(p)
+		out := append(i.last, p[:len(p)-1]...)
+		i.last = []byte{p[len(p)-1]}
+		return out
+	}
+	for rest := p; len(rest) > 0; {
+		end := bytes.IndexByte(rest, '\n')
+		part := rest[:max(end, 0)]
+		if end < 0 {
+			part = rest
+		}
+		i.keep(part)
+		i.line += len(bytes.TrimSuffix(part, []byte("\r")))
+		if end < 0 {
+			break
+		}
+		i.keep(rest[end : end+1])
+		if i.line == 0 {
+			i.event()
+		}
+		i.line, rest = 0, rest[end+1:]
+	}
+	return p
+}
+
+func (i *itemReader) keep(p []byte) {
+	if need := len(i.buf) + len(p); !i.big && need > i.room {
+		more := max(need, min(2*i.room, mostRecalledAtOnce)) - i.room
+		if i.big = need > mostRecalledAtOnce || !i.turn.hold(more); !i.big {
+			i.room += more
+		}
+	}
+	if i.big {
+		i.buf = i.buf[:0]
+		return
+	}
+	i.buf = append(i.buf, p...)
+}
+
+// event looks at an event whose end has come.
+func (i *itemReader) event() {
+	data := eventData(i.buf)
+	i.buf, i.big = i.buf[:0], false
+	if !bytes.Contains(data, []byte(`"response.`)) || !data.IsValid() || data.Kind() != '{' {
+		return
+	}
+	kind, _, _ := member(data, "type")
+	switch textOf(kind) {
+	case "response.output_item.done":
+		if item, _, ok := member(data, "item"); ok {
+			i.turn.made(item)
+		}
+	case "response.completed", "response.incomplete":
+		if response, _, ok := member(data, "response"); ok && response.Kind() == '{' {
+			i.turn.answered(response)
+		}
+	}
+}
+
+// rest is what is left at the end of the answer.
+func (i *itemReader) rest() []byte {
+	if answer := jsontext.Value(i.buf); !i.events && answer.IsValid() && answer.Kind() == '{' {
+		i.turn.answered(answer)
+	}
+	return i.last
+}
