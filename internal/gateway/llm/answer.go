@@ -76,7 +76,7 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 			return
 		}
 	}
-	if a.wants, p = checkHosted(a, e, provider.Hosted); p != nil {
+	if a.wants, p = checkHosted(h.known, a, e, provider.Hosted); p != nil {
 		h.note(p, c, provider, nil)
 		h.refuse(w, r, e.wire, p)
 		return

@@ -42,7 +42,7 @@ func TestReservationsAreTheMostThatARequestMayUse(t *testing.T) {
 		e := endpointOf(t, c.path)
 		a, refusal := readAsk([]byte(c.body), e)
 		if refusal == nil {
-			a.wants, refusal = checkHosted(a, e, p.Hosted)
+			a.wants, refusal = checkHosted(readFields(), a, e, p.Hosted)
 		}
 		if refusal != nil {
 			t.Fatal(refusal)
@@ -114,7 +114,7 @@ func TestWhatCostsOtherwiseIsCountedAtItsPrice(t *testing.T) {
 			e := endpointOf(t, c.path)
 			a, refusal := readAsk([]byte(c.body), e)
 			if refusal == nil {
-				a.wants, refusal = checkHosted(a, e, []string{hostedSearch, hostedFastLane})
+				a.wants, refusal = checkHosted(readFields(), a, e, []string{hostedSearch, hostedFastLane})
 			}
 			if refusal != nil {
 				t.Fatal(refusal)
@@ -148,13 +148,13 @@ func TestWhatCostsOtherwiseIsCountedAtItsPrice(t *testing.T) {
 func TestAWriteToACacheIsReservedAtItsPrice(t *testing.T) {
 	p := egress.Provider{Wire: egress.WireAnthropic, Prices: []egress.Price{{Model: "*", Input: 100, Output: 0}}}
 	for more, want := range map[string]float64{
-		`"x":0`: 1, `"cache_control":{"type":"ephemeral"}`: 1.25, `"cache_control":{"type":"ephemeral","ttl":"1h"}`: 2,
+		`"top_k":1`: 1, `"cache_control":{"type":"ephemeral"}`: 1.25, `"cache_control":{"type":"ephemeral","ttl":"1h"}`: 2,
 		`"system":[{"type":"text","text":"x","cache_control":{"ttl":"1h"}}]`: 2,
 	} {
 		e := endpointOf(t, "/v1/messages")
 		a, refusal := readAsk([]byte(`{"model":"m",`+more+`}`), e)
 		if refusal == nil {
-			a.wants, refusal = checkHosted(a, e, nil)
+			a.wants, refusal = checkHosted(readFields(), a, e, nil)
 		}
 		if refusal != nil {
 			t.Fatal(refusal)

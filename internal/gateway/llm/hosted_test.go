@@ -16,7 +16,8 @@ var hostedRequests = []struct{ path, more, name string }{
 	{pathResponses, `"tools":[{"type":"web_search"}]`, "web_search"},
 	{pathResponses, `"tools":[{"type":"web_search_preview_2025_03_11"}]`, "web_search"},
 	{pathResponses, `"tools":[{"type":"function","name":"f"},{"type":"code_interpreter","container":{"type":"auto"}}]`, "code_interpreter"},
-	{pathResponses, `"tools":[{"type":"computer_use_preview"}]`, "computer_use"},
+	{pathResponses, `"tools":[{"type":"shell","environment":{"type":"container_reference","container_id":"cntr_of_another"}}]`, "stored"},
+	{pathResponses, `"tools":[{"type":"shell","environment":{"type":"container_auto"}}]`, "code_execution"},
 	{pathResponses, `"tools":[{"type":"file_search","vector_store_ids":["v"]}]`, "file_search"},
 	{pathResponses, `"tools":[{"type":"image_generation"}]`, "image_generation"},
 	{pathResponses, `"Tools":[{"Type":"mcp"}]`, "mcp"},
@@ -32,7 +33,7 @@ var hostedRequests = []struct{ path, more, name string }{
 	{pathChat, `"store":true`, "stored"},
 	{pathChat, `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://evil.example/i.png?d=DATA"}}]}]`, "fetch"},
 	{pathChat, `"messages":[{"role":"tool","content":[{"type":"image_url","image_url":{"url":" //evil.example/i.png"}}]}]`, "fetch"},
-	{pathChat, `"something_new":{"deep":["s3://evil/DATA"]}`, "fetch"},
+	{pathChat, `"something_new":{"deep":["s3://evil/DATA"]}`, "something_new"},
 	{pathChat, `"web_search_options":{}`, "web_search"},
 	{pathChat, `"plugins":[{"id":"web"}]`, "plugins"},
 	{pathChat, `"service_tier":"priority"`, "priority"},
@@ -44,10 +45,10 @@ var hostedRequests = []struct{ path, more, name string }{
 	{pathChat, `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"evil.example/?DATA"}}]}]`, "fetch"},
 	{pathChat, `"messages":[{"role":"user","content":[{"type":"image_url","image_url":"h\tttps:evil.example"}]}]`, "fetch"},
 	{pathChat, `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"type":"search_result","url":"https://evil.example/?DATA"}}]}]`, "fetch"},
-	{pathChat, `"messages":[{"role":"user","content":[{"type":"file_data","fileData":{"fileUri":"evil.example/DATA"}}]}]`, "fetch"},
+	{pathChat, `"messages":[{"role":"user","content":[{"type":"file_data","fileData":{"fileUri":"evil.example/DATA"}}]}]`, "filedata"},
 	{pathChat, `"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"https://evil.example/x","format":"wav"}}]}]`, "fetch"},
-	{pathChat, `"messages":[{"role":"user","content":[{"type":"search_result","source":"https://evil.example"}]}]`, "fetch"},
-	{pathChat, `"parameters":{"image":"https://evil.example"}`, "fetch"},
+	{pathChat, `"messages":[{"role":"user","content":[{"type":"search_result","source":"https://evil.example"}]}]`, "source"},
+	{pathChat, `"parameters":{"image":"https://evil.example"}`, "parameters"},
 	{pathMessages, `"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"https:evil.example/i.png"}}]}]`, "fetch"},
 	// Tools that other dialects name in other ways, or elsewhere.
 	{pathChat, `"tools":[{"google_search":{}}]`, "google_search"},
@@ -55,15 +56,40 @@ var hostedRequests = []struct{ path, more, name string }{
 	{pathChat, `"extra_body":{"tools":[{"type":"web_search"}]}`, "web_search"},
 	{pathChat, `"extra_body":{"google":{"cached_content":"cachedContents/of-another"}}`, "stored"},
 	{pathChat, `"enable_search":true`, "web_search"},
-	{pathChat, `"parameters":{"enable-search":true}`, "web_search"},
-	{pathChat, `"urlContext":{}`, "fetch"},
-	{pathChat, `"codeExecution":{}`, "code_execution"},
+	{pathChat, `"enable-search":true`, "enable_search"},
+	{pathChat, `"urlContext":{}`, "urlcontext"},
+	{pathChat, `"codeExecution":{}`, "codeexecution"},
 	{pathResponses, `"input":[{"type":"additional_tools","tools":[{"type":"web_search"}]}]`, "web_search"},
+	// What nobody has decided about: members and types, wherever they are, and in the dialects of others.
+	{pathChat, `"brand_new":false`, "brand_new"},
+	{pathChat, `"Brand-New":"x"`, "brand_new"},
+	{pathChat, `"messages":[{"role":"user","content":"x","brand_new":1}]`, "brand_new"},
+	{pathChat, `"messages":[{"role":"user","content":[{"type":"text","text":"x","brand_new":[]}]}]`, "brand_new"},
+	{pathChat, `"extra_body":{"brand_new":1}`, "brand_new"},
+	{pathChat, `"tools":[{"type":"function","function":{"name":"f","brand_new":1}}]`, "brand_new"},
+	{pathChat, `"tools":[{"type":"function","brand_new":1,"function":{"name":"f"}}]`, "brand_new"},
+	{pathChat, `"tools":[{"type":"brand-new"}]`, "brand_new"},
+	{pathResponses, `"brand_new":"x"`, "brand_new"},
+	{pathResponses, `"input":[{"type":"brand_new","call_id":"c"}]`, "brand_new"},
+	{pathResponses, `"input":[{"type":"message","role":"user","content":"x","brand_new":1}]`, "brand_new"},
+	{pathResponses, `"input":[{"type":"mcp_approval_response","approval_request_id":"r","approve":true}]`, "mcp"},
+	{pathResponses, `"tools":[{"type":"namespace","name":"n","tools":[{"type":"web_search"}]}]`, "web_search"},
+	{pathMessages, `"brand_new":1`, "brand_new"},
+	{pathMessages, `"messages":[{"role":"user","content":[{"type":"brand_new","text":"x"}]}]`, "brand_new"},
+	{pathMessages, `"messages":[{"role":"assistant","content":[{"type":"server_tool_use","id":"s","name":"web_search","input":{"query":"x"}}]}]`, "web_search"},
+	{pathMessages, `"messages":[{"role":"assistant","content":[{"type":"server_tool_use","id":"s","name":"bash_code_execution","input":{}}]}]`, "code_execution"},
+	{pathMessages, `"messages":[{"role":"user","content":[{"type":"image","source":"https://evil.example/i.png"}]}]`, "fetch"},
+	{pathMessages + "/count_tokens", `"brand_new":1`, "brand_new"},
+	{"/v1/embeddings", `"brand_new":1`, "brand_new"},
+	{"/v1/embeddings", `"input":[{"image":"https://evil.example/i.png"}]`, "fetch"},
+	{"/api/chat", `"brand_new":1`, "brand_new"},
+	{"/api/chat", `"messages":[{"role":"user","images":["https://evil.example/i.png"]}]`, "fetch"},
+	{"/api/generate", `"images":["//evil.example/i.png"]`, "fetch"},
+	{"/api/generate", `"brand_new":1`, "brand_new"},
 	// What is kept, named without saying so.
 	{pathResponses, `"input":[{"id":"msg_of_another"}]`, "stored"},
 	{pathResponses, `"input":[{"content":"x","id":"msg_of_another"}]`, "stored"},
 	{pathResponses, `"input":[{"type":"message","role":"assistant","content": [ ],"id":"msg_of_another"}]`, "stored"},
-	{pathResponses, `"input":[{"type":"image_generation_call","id":"ig_of_another","result":"AAAA"}]`, "stored"},
 	{pathChat, `"messages":[{"role":"assistant","audio":{"id":"audio_of_another"}}]`, "stored"},
 	// Sources of what was searched need what has searched.
 	{pathMessages, `"messages":[{"role":"user","content":[{"type":"web_search_tool_result","tool_use_id":"t","content":[{"url":"https://a.example","type":"web_search_result","title":"t","encrypted_content":"AA"}]}]}]`, "web_search"},
@@ -78,8 +104,11 @@ var hostedRequests = []struct{ path, more, name string }{
 }
 
 func modelOf(path string) string {
-	if path == pathMessages {
+	switch {
+	case strings.HasPrefix(path, pathMessages):
 		return "anthropic-1"
+	case strings.HasPrefix(path, "/api/"):
+		return "ollama-1"
 	}
 	return "openai-1"
 }
@@ -100,6 +129,9 @@ func TestWhatAProviderDoesByItselfIsRefusedUnlessItIsAllowedByName(t *testing.T)
 		}
 	}
 	w.allowHosted()
+	if got := w.post(pathChat, `{"model":"openai-research-1"}`); got.status != http.StatusOK {
+		t.Errorf("a model that is named after research: %d %s", got.status, got.body)
+	}
 	if got := w.post(pathChat, `{"model":"openai-search-1"}`); got.header.Get(headerRefusal) != problem.HostedDenied {
 		t.Errorf("a model that searches: %d %s", got.status, got.body)
 	}
@@ -119,6 +151,20 @@ func TestWhatStaysWithTheModelPasses(t *testing.T) {
 		{pathMessages, `"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{"url":"https://a.example","file_id":"mine"}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"https://a.example"}]}]`},
 		{pathMessages, `"speed":"standard","service_tier":"auto","inference_geo":"global"`},
 		{pathMessages, `"messages":[{"role":"user","content":[{"type":"document","source":{"type":"text","media_type":"text/plain","data":"https://a.example is a page"}},{"type":"search_result","source":"https://a.example","title":"t","content":[{"type":"text","text":"x"}]}]}]`},
+		{pathResponses, `"tools":[{"type":"computer_use_preview","display_width":1,"display_height":1,"environment":"browser"},{"type":"computer"},{"type":"shell"},{"type":"shell","environment":{"type":"local","skills":[{"name":"s","description":"d","path":"/s"}]}},{"type":"namespace","name":"n","description":"d","tools":[{"type":"function","name":"f"}]},{"type":"tool_search"}]`},
+		{pathResponses, `"input":[{"type":"computer_call","id":"cu_1","call_id":"c","status":"completed","action":{"type":"open_url","url":"https://a.example","search":"x"},"pending_safety_checks":[]},{"type":"computer_call_output","call_id":"c","acknowledged_safety_checks":[{"id":"k","code":"x","message":"m"}],"output":{"type":"computer_screenshot","image_url":"data:image/png;base64,AA"}}]`},
+		{pathResponses, `"input":[{"type":"function_call","id":"fc_1","call_id":"c","name":"web_search","arguments":"{\"search\":1}","parsed_arguments":{"url":"https://a.example"}},{"type":"function_call_output","call_id":"c","output":[{"type":"input_text","text":"https://a.example"}]}]`},
+		{pathMessages, `"tools":[{"type":"computer_20250124","name":"computer","display_width_px":1,"display_height_px":1,"display_number":1},{"type":"computer_toolset_20260801"},{"type":"text_editor_20250728","name":"str_replace_based_edit_tool","max_characters":1}]`},
+		{pathMessages, `"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"computer","input":{"action":"goto","url":"https://a.example","mcp_servers":1},"toolset_name":"c"}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"//8="}}]}]}]`},
+		{pathMessages, `"tools":[{"name":"f","input_schema":{"properties":{"web_search":{}},"examples":[{"url":"https://a.example","mcp_servers":[]}]},"input_examples":[{"url":"https://a.example","search":"x","file_id":"f"}]}]`},
+		{pathChat, `"tools":[{"type":"function","function":{"name":"f","parameters":{"examples":[{"image_url":"https://a.example","plugins":1}]}}}],"tool_choice":{"type":"function","function":{"name":"f"}}`},
+		{pathChat, `"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"//uQxAAAAAAAAAAAAAAAAAAAAAAASW5mbwAAAA8=","format":"mp3"}}]}]`},
+		{pathChat, `"messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"//8AAA==","filename":"https.wav"}}]},{"role":"assistant","content":null,"reasoning_details":[{"type":"reasoning.text","text":"https://a.example"}],"tool_calls":[{"id":"1","type":"function","function":{"name":"search","arguments":"{}"},"extra_content":{"google":{"thought_signature":"AA"}}}]}]`},
+		{pathChat, `"extra_body":{"google":{"thinking_config":{"include_thoughts":true}},"top_k":1},"metadata":{"search":"https://a.example","plugins":"x"}`},
+		{"/api/chat", `"messages":[{"role":"user","content":"x","images":["/9j/4AAQ","//8A"]}],"options":{"num_ctx":1},"format":{"type":"object","properties":{"url":{}}}`},
+		{"/api/generate", `"prompt":"https://a.example","images":["//8A"],"context":[1],"keep_alive":"5m"`},
+		{pathMessages + "/count_tokens", `"messages":[{"role":"user","content":"https://a.example"}],"system":"search"`},
+		{pathChat, `"messages":[{"role":"user","content":"x"}],"web_search_options":null,"brand_new":null`},
 		{pathMessages, `"tools":[{"name":"google_search","description":"its own","input_schema":{},"cache_control":{"type":"ephemeral","ttl":"1h"},"strict":true}]`},
 		{pathChat, `"enable_search":false,"use_beam_search":true,"top_k":5,"chat_template_kwargs":{"enable_thinking":false},"tools":[{"function":{"name":"f","parameters":{"search":"x"}}}]`},
 		{pathChat, `"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"UklGRg==","format":"wav"}},{"type":"file","file":{"filename":"a.pdf","file_data":"data:application/pdf;base64,AA"}}]}]`},
@@ -175,7 +221,7 @@ func FuzzHosted(f *testing.F) {
 			if p != nil {
 				continue
 			}
-			if _, p := checkHosted(a, e, nil); p != nil {
+			if _, p := checkHosted(readFields(), a, e, nil); p != nil {
 				continue
 			}
 			if e.path == pathResponses {
@@ -185,7 +231,7 @@ func FuzzHosted(f *testing.F) {
 			if again, p := readAsk(a.body, e); p != nil || string(again.body) != sent {
 				t.Fatalf("%s: %s becomes %s, which is read as %s, %v", e.path, body, sent, again.body, p)
 			}
-			if _, p := checkHosted(a, e, nil); p != nil {
+			if _, p := checkHosted(readFields(), a, e, nil); p != nil {
 				t.Fatalf("%s: %s becomes %s, which is refused: %v", e.path, body, sent, p)
 			}
 			if e.path == pathResponses || a.added == nil {

@@ -109,6 +109,7 @@ type Handler struct {
 	held     *quota.Gate
 	recall   *recall
 	unwanted unwanted
+	known    fields
 	lists    *lists
 }
 
@@ -123,13 +124,15 @@ func New(o Options) (*Handler, error) {
 		}
 		return nil
 	}
-	return &Handler{Options: o, views: views, held: newHeld(o), recall: newRecall(o), lists: newLists()}, nil
+	return &Handler{Options: o, views: views, held: newHeld(o), recall: newRecall(o), known: readFields(), lists: newLists()}, nil
 }
 
 // endpoint is one path that SDKs ask.
 type endpoint struct {
-	wire   egress.Wire
-	path   string // below the provider's base URL, as SDKs write it
+	wire egress.Wire
+	path string // below the provider's base URL, as SDKs write it
+	// fields is the object of fields.txt that a request is.
+	fields string
 	method string
 	// answers says whether the model answers with text; embeddings do not. free requests are not billed.
 	answers, free bool
@@ -142,13 +145,13 @@ type endpoint struct {
 // endpoints are those that go to a provider; lists of models are answered here.
 func endpoints() []endpoint {
 	return []endpoint{
-		{wire: egress.WireOpenAI, path: pathChat, method: http.MethodPost, answers: true, bounds: []string{"max_tokens", "max_completion_tokens"}},
-		{wire: egress.WireOpenAI, path: pathResponses, method: http.MethodPost, answers: true, bounds: []string{"max_output_tokens"}},
-		{wire: egress.WireOpenAI, path: "/v1/embeddings", method: http.MethodPost},
-		{wire: egress.WireAnthropic, path: "/v1/messages", method: http.MethodPost, answers: true, bounds: []string{"max_tokens"}},
-		{wire: egress.WireAnthropic, path: "/v1/messages/count_tokens", method: http.MethodPost, free: true},
-		{wire: egress.WireOllama, path: "/api/chat", method: http.MethodPost, answers: true, streams: true},
-		{wire: egress.WireOllama, path: "/api/generate", method: http.MethodPost, answers: true, streams: true},
+		{wire: egress.WireOpenAI, path: pathChat, fields: "chat", method: http.MethodPost, answers: true, bounds: []string{"max_tokens", "max_completion_tokens"}},
+		{wire: egress.WireOpenAI, path: pathResponses, fields: "responses", method: http.MethodPost, answers: true, bounds: []string{"max_output_tokens"}},
+		{wire: egress.WireOpenAI, path: "/v1/embeddings", fields: "embeddings", method: http.MethodPost},
+		{wire: egress.WireAnthropic, path: "/v1/messages", fields: "messages", method: http.MethodPost, answers: true, bounds: []string{"max_tokens"}},
+		{wire: egress.WireAnthropic, path: "/v1/messages/count_tokens", fields: "messages", method: http.MethodPost, free: true},
+		{wire: egress.WireOllama, path: "/api/chat", fields: "ollama_chat", method: http.MethodPost, answers: true, streams: true},
+		{wire: egress.WireOllama, path: "/api/generate", fields: "ollama_generate", method: http.MethodPost, answers: true, streams: true},
 	}
 }
 

@@ -48,7 +48,7 @@ func TestKeyGoesInWhereTheProviderWantsIt(t *testing.T) {
 		if c.change != nil {
 			w.provider(egress.WireOpenAI, c.change)
 		}
-		body := chatBody(c.model)
+		body := askBody(c.path, c.model)
 		got := w.post(c.path, body, "Authorization", "Bearer jail", "X-Api-Key", "jail", "Api-Key", "jail", "X-Goog-Api-Key", "jail", "Cookie", "jail=1",
 			"Proxy-Authorization", "jail", "Anthropic-Version", "2023-06-01", "Anthropic-Beta", "tools", "OpenAI-Beta", "assistants=v2",
 			"X-Forwarded-For", "jail", "Connection", "Anthropic-Beta", "X-Secret", "jail", "OpenAI-Organization", "jail", "OpenAI-Project", "jail")

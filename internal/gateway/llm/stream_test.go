@@ -154,9 +154,9 @@ func TestEveryWireIsDebitedByItsUsage(t *testing.T) {
 		{"chat", pathChat, chatBody("openai-mini"), "application/json", chatAnswer, egress.Tokens{Input: 19, Output: 10, MicroCost: 19 + 20}},
 		{"dearer model", pathChat, chatBody("openai-1"), "application/json", chatAnswer, egress.Tokens{Input: 19, Output: 10, MicroCost: 190 + 300}},
 		{"chat stream", pathChat, `{"model":"openai-mini","stream":true}`, "text/event-stream", chatStream, egress.Tokens{Input: 19, Output: 10, MicroCost: 39}},
-		{"responses", pathResponses, chatBody("openai-mini"), "application/json", responsesAnswer, egress.Tokens{Input: 36, Output: 87, MicroCost: 210}},
+		{"responses", pathResponses, askBody(pathResponses, "openai-mini"), "application/json", responsesAnswer, egress.Tokens{Input: 36, Output: 87, MicroCost: 210}},
 		{"responses stream", pathResponses, `{"model":"openai-mini","stream":true}`, "text/event-stream", responsesStream, egress.Tokens{Input: 36, Output: 87, MicroCost: 210}},
-		{"embeddings", "/v1/embeddings", chatBody("openai-mini"), "application/json", embeddingsAnswer, egress.Tokens{Input: 8, MicroCost: 8}},
+		{"embeddings", "/v1/embeddings", askBody("/v1/embeddings", "openai-mini"), "application/json", embeddingsAnswer, egress.Tokens{Input: 8, MicroCost: 8}},
 		{"messages", "/v1/messages", chatBody("anthropic-mini"), "application/json", messagesAnswer, egress.Tokens{Input: 1110, Output: 25, MicroCost: 1185}},
 		{"messages stream", "/v1/messages", `{"model":"anthropic-mini","stream":true}`, "text/event-stream", messagesStream, egress.Tokens{Input: 1110, Output: 25, MicroCost: 1185}},
 		{"ollama", "/api/generate", `{"model":"ollama-mini","stream":false}`, "application/json", ollamaAnswer, egress.Tokens{Input: 26, Output: 298, MicroCost: 622}},
@@ -197,7 +197,7 @@ func TestAnswersWithoutUsageAreEstimated(t *testing.T) {
 	}{
 		{"chat", pathChat, chatBody("openai-1"), "application/json", `{"choices":[{"message":{"content":"` + text + `"}}]}`, 100},
 		{"stream", pathChat, `{"model":"openai-1","stream":true}`, "text/event-stream", strings.Repeat("data: {\"choices\":[{\"delta\":{\"content\":\"ab\"}}]}\n\n", 70), 70},
-		{"embeddings", "/v1/embeddings", chatBody("openai-1"), "application/json", `{"data":[{"text":"` + text + `"}]}`, 0},
+		{"embeddings", "/v1/embeddings", askBody("/v1/embeddings", "openai-1"), "application/json", `{"data":[{"text":"` + text + `"}]}`, 0},
 		{"no JSON", pathChat, chatBody("openai-1"), "text/plain", text, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

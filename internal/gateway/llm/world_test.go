@@ -357,3 +357,14 @@ func eventAnswer(kind, body string) http.HandlerFunc {
 func chatBody(model string) string {
 	return `{"model":"` + model + `","messages":[{"role":"user","content":"hi"}]}`
 }
+
+// askBody asks for a model at an endpoint.
+func askBody(path, model string) string {
+	switch path {
+	case pathResponses, "/v1/embeddings":
+		return `{"model":"` + model + `","input":"hi"}`
+	case "/api/generate":
+		return `{"model":"` + model + `","prompt":"hi"}`
+	}
+	return chatBody(model)
+}
