@@ -81,24 +81,25 @@ type Explanations struct {
 // ServiceRequest is the body that makes or replaces a service.
 type ServiceRequest struct {
 	Whose
-	Name       string             `json:"name" doc:"1 to 64 of a-z, 0-9, dots, - and _"`
-	BaseURL    string             `json:"base_url" doc:"where its requests go"`
-	Address    netip.Addr         `json:"address,omitzero" doc:"dialled instead of looking the name up; may be private"`
-	Secret     string             `json:"secret,omitempty" doc:"the name of the secret in the vault; the service's own name when it is left out"`
-	Allow      []egress.Allowance `json:"allow,omitempty" nullable:"false" doc:"what may be done; nothing when it is left out"`
-	Inject     egress.Injection   `json:"inject"`
-	Scrub      egress.Scrub       `json:"scrub,omitempty" enum:"redact,block,off" doc:"redact is the default"`
-	Compressed egress.Compressed  `json:"compressed,omitempty" enum:"decode,refuse" doc:"decode is the default"`
-	Git        string             `json:"git,omitempty" doc:"the prefix of repository URLs that tools in jails are pointed away from"`
-	Env        map[string]string  `json:"env,omitempty" doc:"variables that tools in jails get; {url} stands for the service's route"`
-	Note       string             `json:"note,omitempty" doc:"for people"`
+	Name         string              `json:"name" doc:"1 to 64 of a-z, 0-9, dots, - and _"`
+	BaseURL      string              `json:"base_url" doc:"where its requests go"`
+	Address      netip.Addr          `json:"address,omitzero" doc:"dialled instead of looking the name up; may be private"`
+	Secret       string              `json:"secret,omitempty" doc:"the name of the secret in the vault; the service's own name when it is left out"`
+	Allow        []egress.Allowance  `json:"allow,omitempty" nullable:"false" doc:"what may be done; nothing when it is left out"`
+	Inject       egress.Injection    `json:"inject"`
+	Scrub        egress.Scrub        `json:"scrub,omitempty" enum:"redact,block,off" doc:"redact is the default"`
+	Compressed   egress.Compressed   `json:"compressed,omitempty" enum:"decode,refuse" doc:"decode is the default"`
+	EncodedSlash egress.EncodedSlash `json:"encoded_slash,omitempty" enum:"deny,allow" doc:"allow takes %2F in a path for a part of its segment; deny is the default"`
+	Git          string              `json:"git,omitempty" doc:"the prefix of repository URLs that tools in jails are pointed away from"`
+	Env          map[string]string   `json:"env,omitempty" doc:"variables that tools in jails get; {url} stands for the service's route"`
+	Note         string              `json:"note,omitempty" doc:"for people"`
 }
 
 // Service is the entry that the request is for, without whose it is.
 func (r ServiceRequest) Service() egress.Service {
 	return egress.Service{
 		Meta: egress.Meta{Note: r.Note}, Name: r.Name, Upstream: egress.Upstream{BaseURL: r.BaseURL, Address: r.Address, Secret: r.Secret},
-		Allow: r.Allow, Inject: r.Inject, Scrub: r.Scrub, Compressed: r.Compressed, Git: r.Git, Env: r.Env,
+		Allow: r.Allow, Inject: r.Inject, Scrub: r.Scrub, Compressed: r.Compressed, EncodedSlash: r.EncodedSlash, Git: r.Git, Env: r.Env,
 	}
 }
 

@@ -62,7 +62,7 @@ func servicePreset(cmd *cobra.Command, name string, r *api.ServiceRequest) (note
 func newServiceAdd(p *program) *cobra.Command {
 	var whose whoseFlags
 	var flags api.ServiceRequest // what was said on the command line
-	var preset, inject, at, scrub, compressed string
+	var preset, inject, at, scrub, compressed, slash string
 	var allow, env []string
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -108,7 +108,7 @@ func newServiceAdd(p *program) *cobra.Command {
 					return err
 				}
 			}
-			request.Scrub, request.Compressed = egress.Scrub(scrub), egress.Compressed(compressed)
+			request.Scrub, request.Compressed, request.EncodedSlash = egress.Scrub(scrub), egress.Compressed(compressed), egress.EncodedSlash(slash)
 			if request.Address, err = address(cmd, at); err != nil {
 				return err
 			}
@@ -153,6 +153,7 @@ func newServiceAdd(p *program) *cobra.Command {
 	f.StringArrayVar(&env, "env", nil, "variable of tools in jails, as `K=V`, in which {url} stands for the service there; may be repeated")
 	f.StringVar(&scrub, "scrub", "", "what becomes of an answer with the credential in it: redact, block or off (default redact)")
 	f.StringVar(&compressed, "compressed", "", "what becomes of an answer that is compressed: decode or refuse (default decode)")
+	f.StringVar(&slash, "encoded-slash", "", "what becomes of a path with %2F in it: deny, or allow for servers that have names with a slash, such as npm's and GitLab's (default deny)")
 	f.StringVar(&at, "address", "", "private `address` to connect to; only an admin of the installation may")
 	f.StringVar(&flags.Note, "note", "", "a `text` for people")
 	f.BoolVar(&asJSON, "json", false, "print the service as JSON")
@@ -160,6 +161,7 @@ func newServiceAdd(p *program) *cobra.Command {
 	complete(cmd, "preset", presetGitHub)
 	complete(cmd, "inject", string(egress.InjectBearer), string(egress.InjectBasic), string(egress.InjectHeader), string(egress.InjectQuery), string(egress.InjectNone))
 	complete(cmd, "scrub", string(egress.ScrubRedact), string(egress.ScrubBlock), string(egress.ScrubOff))
+	complete(cmd, "encoded-slash", string(egress.EncodedSlashDeny), string(egress.EncodedSlashAllow))
 	complete(cmd, "compressed", string(egress.CompressedDecode), string(egress.CompressedRefuse))
 	return cmd
 }
@@ -288,7 +290,7 @@ func serviceFields(s api.Service, now time.Time) [][2]string {
 	}
 	out := [][2]string{{"name", printable(s.Name)}, {"id", s.ID}, {"tenant", tenant}, {"agent", agent}, {"url", printable(s.BaseURL)}, {"address", at},
 		{"credential", printable(injected(s.Inject))}, {"secret", printable(s.Secret)}, {"scrub", printable(string(s.Scrub))},
-		{"compressed", printable(string(s.Compressed))}, {"git", printable(s.Git)}}
+		{"compressed", printable(string(s.Compressed))}, {"encoded slash", printable(string(s.EncodedSlash))}, {"git", printable(s.Git)}}
 	for _, text := range allowed(s.Allow) {
 		out = append(out, [2]string{"allows", printable(text)})
 	}

@@ -18,12 +18,12 @@ func TestAServiceIsAddedAndChanged(t *testing.T) {
 	w.get("acme operator", "/console/network/services/edit").holds(t, http.StatusOK, "<h1>Add a service</h1>", "GET /**")
 	added := w.post("acme operator", "/console/network/services/edit", "name", "tracker", "whose", "acme/builder", "base_url", "https://api.example.com/v1",
 		"allow", "GET,POST /issues/**\r\n\r\n/search", "inject", "header", "inject_name", "X-Api-Key", "secret", "tracker-key", "scrub", "block", "compressed", "refuse",
-		"env", "API_URL={url}\nMODE=a=b", "note", hostile)
+		"encoded_slash", "allow", "env", "API_URL={url}\nMODE=a=b", "note", hostile)
 	w.follow("acme operator", added).holds(t, http.StatusOK, "Service tracker is kept.", "GET,POST /issues/**", "X-Api-Key", "secret tracker-key", "builder", "&lt;img")
 	all, err := w.book.ListServices(w.ctx, w.admin, "acme")
 	w.must(err)
 	if len(all) != 1 || all[0].Agent != builder.ID || len(all[0].Allow) != 2 || all[0].Allow[1].Path != "/search" || all[0].Env["MODE"] != "a=b" ||
-		all[0].Scrub != egress.ScrubBlock || all[0].Compressed != egress.CompressedRefuse {
+		all[0].Scrub != egress.ScrubBlock || all[0].Compressed != egress.CompressedRefuse || all[0].EncodedSlash != egress.EncodedSlashAllow {
 		t.Fatalf("the services are %+v", all)
 	}
 	edit := w.get("acme operator", "/console/network/services/edit?id="+all[0].ID)
@@ -33,7 +33,7 @@ func TestAServiceIsAddedAndChanged(t *testing.T) {
 	w.send("acme operator", http.MethodPost, "/console/network/services/edit", again.Values).holds(t, http.StatusSeeOther)
 	same, err := w.book.ListServices(w.ctx, w.admin, "acme")
 	w.must(err)
-	if len(same) != 1 || same[0].Note != all[0].Note || same[0].Inject != all[0].Inject || len(same[0].Allow) != 2 || same[0].Env["MODE"] != "a=b" {
+	if len(same) != 1 || same[0].Note != all[0].Note || same[0].Inject != all[0].Inject || len(same[0].Allow) != 2 || same[0].Env["MODE"] != "a=b" || same[0].EncodedSlash != all[0].EncodedSlash {
 		t.Errorf("the service has become %+v", same)
 	}
 	w.follow("acme operator", w.post("acme operator", "/console/network/services/remove", "id", all[0].ID)).holds(t, http.StatusOK, "The service is removed.", "No services yet")

@@ -66,7 +66,7 @@ type entryPage struct {
 	Inside bool   // the reader may name private addresses
 	More   bool   // the rarer fields are shown
 
-	Inject, Scrub, Compressed, Wire []option
+	Inject, Scrub, Compressed, EncodedSlash, Wire []option
 }
 
 func (c *Console) entryPage(q *request, f *form, rare ...string) (*entryPage, error) {
@@ -77,9 +77,10 @@ func (c *Console) entryPage(q *request, f *form, rare ...string) (*entryPage, er
 	page := &entryPage{Form: f, Inside: identity.Can(q.by, identity.EgressInside, "") == nil,
 		Inject: []option{{Value: "bearer", Label: "a bearer token"}, {Value: "basic", Label: "a user and a password"},
 			{Value: "header", Label: "a header"}, {Value: "query", Label: "a query parameter"}, {Value: "none", Label: "nothing"}},
-		Scrub:      []option{{Value: "redact", Label: "is redacted"}, {Value: "block", Label: "is cut off"}, {Value: "off", Label: "passes as it is"}},
-		Compressed: []option{{Value: "decode", Label: "is decoded"}, {Value: "refuse", Label: "is refused"}},
-		Wire:       options(egress.WireOpenAI, egress.WireAnthropic, egress.WireOllama)}
+		Scrub:        []option{{Value: "redact", Label: "is redacted"}, {Value: "block", Label: "is cut off"}, {Value: "off", Label: "passes as it is"}},
+		Compressed:   []option{{Value: "decode", Label: "is decoded"}, {Value: "refuse", Label: "is refused"}},
+		EncodedSlash: []option{{Value: "deny", Label: "is refused"}, {Value: "allow", Label: "is a part of its segment"}},
+		Wire:         options(egress.WireOpenAI, egress.WireAnthropic, egress.WireOllama)}
 	for _, name := range rare {
 		page.More = page.More || f.Get(name) != ""
 	}
@@ -122,7 +123,7 @@ func (c *Console) editService(q *request) error {
 		if err := c.Identity.Authorize(q.ctx(), q.by, identity.ServiceChange, q.by.TenantOr("")); err != nil {
 			return err
 		}
-		return c.showService(q, blank("whose", q.by.TenantOr(""), "inject", "bearer", "scrub", "redact", "compressed", "decode", "allow", "GET /**"), false)
+		return c.showService(q, blank("whose", q.by.TenantOr(""), "inject", "bearer", "scrub", "redact", "compressed", "decode", "encoded_slash", "deny", "allow", "GET /**"), false)
 	}
 	all, err := c.Egress.ListServices(q.ctx(), q.by, "")
 	if err != nil {
@@ -141,7 +142,7 @@ func (c *Console) editService(q *request) error {
 
 func formOfService(s egress.Service, agents map[string]identity.Agent) *form {
 	f := blank("kept", "yes", "name", s.Name, "whose", whoseFor(s.Meta, agents), "base_url", s.BaseURL, "secret", s.Secret, "inject", string(s.Inject.Type),
-		"inject_name", s.Inject.Name, "inject_user", s.Inject.User, "scrub", string(s.Scrub), "compressed", string(s.Compressed), "git", s.Git, "note", s.Note)
+		"inject_name", s.Inject.Name, "inject_user", s.Inject.User, "scrub", string(s.Scrub), "compressed", string(s.Compressed), "encoded_slash", string(cmp.Or(s.EncodedSlash, egress.EncodedSlashDeny)), "git", s.Git, "note", s.Note)
 	var allow, env []string
 	for _, a := range s.Allow {
 		allow = append(allow, a.String())
@@ -169,7 +170,7 @@ func (c *Console) putService(q *request) error {
 	body := api.ServiceRequest{
 		Whose: whoseOf(f.Get("whose")), Name: f.Get("name"), BaseURL: f.Get("base_url"), Secret: f.Get("secret"), Scrub: egress.Scrub(f.Get("scrub")),
 		Inject:     egress.Injection{Type: egress.InjectionType(f.Get("inject")), Name: f.Get("inject_name"), User: f.Get("inject_user")},
-		Compressed: egress.Compressed(f.Get("compressed")), Git: f.Get("git"), Note: f.Get("note"), Address: f.address("address"), Env: map[string]string{},
+		Compressed: egress.Compressed(f.Get("compressed")), EncodedSlash: egress.EncodedSlash(f.Get("encoded_slash")), Git: f.Get("git"), Note: f.Get("note"), Address: f.address("address"), Env: map[string]string{},
 	}
 	for _, line := range f.lines("allow") {
 		one, err := egress.ParseAllowance(line)

@@ -96,6 +96,15 @@ const (
 	CompressedRefuse Compressed = "refuse"
 )
 
+// EncodedSlash is what becomes of a request whose path has an encoded slash (%2F).
+type EncodedSlash string
+
+// The settings. Deny is the default.
+const (
+	EncodedSlashDeny  EncodedSlash = "deny"
+	EncodedSlashAllow EncodedSlash = "allow" // the server takes it for a part of the segment
+)
+
 // Upstream is where requests of a service or a provider go.
 type Upstream struct {
 	// BaseURL is absolute, http or https, without user name, query and fragment.
@@ -122,6 +131,8 @@ type Service struct {
 	Inject     Injection   `json:"inject"`
 	Scrub      Scrub       `json:"scrub,omitempty"`
 	Compressed Compressed  `json:"compressed,omitempty"`
+	// EncodedSlash is for servers that have names with a slash in one segment, such as @scope%2fname of npm.
+	EncodedSlash EncodedSlash `json:"encoded_slash,omitempty"`
 	// Git is the prefix of repository URLs that tools in jails are pointed away from, e.g. https://github.com/.
 	Git string `json:"git,omitempty"`
 	// Env are variables that tools in jails get; {url} stands for the service's route there.

@@ -176,7 +176,7 @@ func (v *View) explain(q Question) (Explanation, target) {
 	var req policy.Request
 	var to hostport.Endpoint
 	if refusal == nil {
-		req, to, refusal = request(q, address)
+		req, to, refusal = request(q, address, v.takesSlashes(q))
 	}
 	if refusal != nil {
 		out.Code, out.Reason, out.Hint = refusal.Code, refusal.Message, refusal.Hint
@@ -189,6 +189,12 @@ func (v *View) explain(q Question) (Explanation, target) {
 		out.Code = problem.ToolDenied
 	}
 	return out, target{to, d.Address}
+}
+
+// takesSlashes says whether a question is about a service that takes encoded slashes.
+func (v *View) takesSlashes(q Question) bool {
+	s, _, found := v.Service(q.Service)
+	return found && q.Surface == surfaceService && s.EncodedSlash == EncodedSlashAllow
 }
 
 // permitFor finds what decides about a question, and the URL that it is about.
@@ -212,7 +218,7 @@ func (v *View) permitFor(q Question) (*policy.Compiled, string, *problem.Error) 
 }
 
 // request is a request as the gateway would have it decided.
-func request(q Question, address string) (policy.Request, hostport.Endpoint, *problem.Error) {
+func request(q Question, address string, slashes bool) (policy.Request, hostport.Endpoint, *problem.Error) {
 	if len(address) > 8<<10 {
 		return policy.Request{}, hostport.Endpoint{}, problem.New(problem.BadURL, "shorten it", "the URL is longer than 8 KiB")
 	}
@@ -243,7 +249,8 @@ func request(q Question, address string) (policy.Request, hostport.Endpoint, *pr
 	if req.Path = u.EscapedPath(); req.Path == "" {
 		req.Path = "/"
 	}
-	if policy.Ambiguous(req.Path) && !proxied {
+	req.EncodedSlash = slashes
+	if _, plain := policy.Canonical(req.Path, slashes); !plain && !proxied {
 		return policy.Request{}, hostport.Endpoint{}, problem.New(problem.PathDenied, "Do not retry: write the path plainly.", "the path can be read in two ways")
 	}
 	return req, to, nil

@@ -28,6 +28,9 @@ func TestExplanationsNameTheRule(t *testing.T) {
 	s.Allow = []Allowance{{Path: "/repos/**"}}
 	w.must(second2(w.PutService(w.ctx, w.admin, s)))
 	w.must(second2(w.PutSettings(w.ctx, w.admin, Settings{Meta: Meta{Tenant: "acme"}, Tools: []Tool{{URL: "https://t.example/**", Methods: []string{"GET"}}, {URL: "https://n.example", Methods: []string{"GET"}}}})))
+	registry := s
+	registry.Meta, registry.Name, registry.EncodedSlash, registry.Allow = Meta{Tenant: "acme"}, "registry", EncodedSlashAllow, []Allowance{{Path: "/*"}}
+	w.must(second2(w.PutService(w.ctx, w.admin, registry)))
 	for _, tt := range []struct {
 		q          Question
 		allowed    bool
@@ -50,6 +53,9 @@ func TestExplanationsNameTheRule(t *testing.T) {
 		{Question{Agent: "bot", Surface: "service", Service: "github", URL: "/repos/x"}, true, "service-github-1", ""},
 		{Question{Agent: "bot", Surface: "service", Service: "github", URL: "/user"}, false, "", problem.PathDenied},
 		{Question{Agent: "bot", Surface: "service", Service: "github", URL: "/repos/../user"}, false, "", problem.PathDenied},
+		{Question{Agent: "bot", Surface: "service", Service: "github", URL: "/repos/a%2fb"}, false, "", problem.PathDenied},
+		{Question{Agent: "bot", Surface: "service", Service: "registry", URL: "/@scope%2fname"}, true, "service-registry-1", ""},
+		{Question{Agent: "bot", Surface: "service", Service: "registry", URL: "/a%2f..%2fb"}, false, "", problem.PathDenied},
 		{Question{Agent: "bot", Surface: "service", Service: "none", URL: "/"}, false, "", problem.ServiceUnknown},
 		{Question{Agent: "bot", Surface: "llm", URL: "/"}, false, "", problem.BadRequest},
 		{Question{Agent: "bot", URL: "a.example"}, false, "", problem.BadURL},

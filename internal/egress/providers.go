@@ -37,7 +37,7 @@ func (v *View) permitProvider(p Provider) *policy.Compiled {
 	if err != nil {
 		return nil // which validation has refused, and denies
 	}
-	r, err := base.rule("provider-"+p.Name, Allowance{}, p.Address)
+	r, err := base.rule("provider-"+p.Name, Allowance{}, p.Address, false)
 	if err != nil {
 		return nil
 	}

@@ -82,7 +82,7 @@ func (v *View) permitService(s Service) *policy.Compiled {
 	}
 	allow := make([]policy.Rule, 0, len(s.Allow))
 	for n, a := range s.Allow {
-		r, err := base.rule(fmt.Sprintf("service-%s-%d", s.Name, n+1), a, s.Address)
+		r, err := base.rule(fmt.Sprintf("service-%s-%d", s.Name, n+1), a, s.Address, s.EncodedSlash == EncodedSlashAllow)
 		if err != nil {
 			return nil
 		}
@@ -135,6 +135,7 @@ func (b *Book) PutService(ctx context.Context, by identity.Principal, s Service)
 	}
 	s.CreatedBy = by.Actor()
 	s.Scrub, s.Compressed = cmp.Or(s.Scrub, ScrubRedact), cmp.Or(s.Compressed, CompressedDecode)
+	s.EncodedSlash = cmp.Or(s.EncodedSlash, EncodedSlashDeny)
 	s.Allow = slices.Clone(s.Allow)
 	for i := range s.Allow {
 		s.Allow[i].Methods = upperAll(s.Allow[i].Methods)

@@ -248,19 +248,22 @@ func parseBase(text string) (endpoint, error) {
 }
 
 // below is the pattern of a path below the base URL; "" is all of it.
-func (e endpoint) below(path string) (policy.Path, error) {
+func (e endpoint) below(path string, slashes bool) (policy.Path, error) {
 	if path == "" {
 		path = "/**"
 	}
 	if !strings.HasPrefix(path, "/") {
 		return policy.Path{}, errors.New("the path does not begin with a slash")
 	}
+	if slashes {
+		return policy.ParsePathWithSlashes(e.path + path)
+	}
 	return policy.ParsePath(e.path + path)
 }
 
 // rule allows what is below the base URL of an upstream.
-func (e endpoint) rule(name string, a Allowance, address netip.Addr) (policy.Rule, error) {
-	path, err := e.below(a.Path)
+func (e endpoint) rule(name string, a Allowance, address netip.Addr, slashes bool) (policy.Rule, error) {
+	path, err := e.below(a.Path, slashes)
 	return policy.Rule{
 		Name: name, Action: policy.Allow, Host: policy.ExactHost(e.to.Host()), Ports: policy.Ports(e.to.Port()), Scheme: e.scheme,
 		Methods: a.Methods, Path: path, Address: address,
@@ -326,7 +329,7 @@ func validService(f *flaws, s Service) {
 		if err != nil {
 			continue // which is reported already
 		}
-		if _, err := base.below(a.Path); err != nil {
+		if _, err := base.below(a.Path, s.EncodedSlash == EncodedSlashAllow); err != nil {
 			at.add(problem.BadURL, "path", "such as /repos/**", "%s", err)
 		}
 	}
@@ -334,6 +337,8 @@ func validService(f *flaws, s Service) {
 	f.check(s.Scrub == ScrubRedact || s.Scrub == ScrubBlock || s.Scrub == ScrubOff, "scrub", "%q is none of redact, block and off", clip(string(s.Scrub)))
 	f.check(s.Compressed == CompressedDecode || s.Compressed == CompressedRefuse, "compressed",
 		"%q is neither decode nor refuse", clip(string(s.Compressed)))
+	f.check(s.EncodedSlash == "" || s.EncodedSlash == EncodedSlashDeny || s.EncodedSlash == EncodedSlashAllow, "encoded_slash",
+		"%q is neither deny nor allow", clip(string(s.EncodedSlash)))
 	if s.Git != "" {
 		if _, err := parseBase(s.Git); err != nil || !strings.HasSuffix(s.Git, "/") {
 			f.add(problem.BadURL, "git", "such as https://github.com/", "is not the beginning of a URL, up to a slash")

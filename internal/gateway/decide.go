@@ -88,17 +88,19 @@ type exchange struct {
 	gateway *Gateway
 	who     *caller
 	permit  *policy.Compiled
-	meter   meter
-	private netip.Addr     // where an operator leads the host, if somewhere
-	dialled netip.AddrPort // the target that answered
-	record  Record         // nil until the intent is written
-	tunnel  *tunnel        // of a CONNECT request
-	reused  bool
-	once    bool // what allowed it was for one use, and is gone
-	taken   bool // it has been taken from the rate of its caller
-	status  int
-	failure string // the code of what went wrong with a request that was allowed
-	err     error  // the private half of a refusal; for the log
+	// encodedSlash is [Errand]'s.
+	encodedSlash bool
+	meter        meter
+	private      netip.Addr     // where an operator leads the host, if somewhere
+	dialled      netip.AddrPort // the target that answered
+	record       Record         // nil until the intent is written
+	tunnel       *tunnel        // of a CONNECT request
+	reused       bool
+	once         bool // what allowed it was for one use, and is gone
+	taken        bool // it has been taken from the rate of its caller
+	status       int
+	failure      string // the code of what went wrong with a request that was allowed
+	err          error  // the private half of a refusal; for the log
 	// finished keeps the end from being told twice.
 	finished atomic.Bool
 }
@@ -176,7 +178,7 @@ func (x *exchange) decideFirst(to hostport.Endpoint, path string, schemes []poli
 }
 
 func (x *exchange) decide(to hostport.Endpoint, path string, scheme policy.Scheme) policy.Decision {
-	return x.permit.Decide(policy.Request{Scheme: scheme, Host: to.Host(), Port: to.Port(), Method: x.Method, Path: path})
+	return x.permit.Decide(policy.Request{Scheme: scheme, Host: to.Host(), Port: to.Port(), Method: x.Method, Path: path, EncodedSlash: x.encodedSlash})
 }
 
 // intend writes down what is about to happen. Nothing leaves without it.

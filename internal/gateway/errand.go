@@ -28,6 +28,8 @@ type Errand struct {
 	// Service names what is used, for the record: a service, a provider. Credential says whether one is injected.
 	Service    string
 	Credential bool
+	// EncodedSlash says that the upstream takes an encoded slash in a path for a part of its segment; see [policy.Canonical].
+	EncodedSlash bool
 	// Inject puts the credential into the request, once every check has passed, the intent is on record and the
 	// connection is open. Nil puts nothing. It may be called again, for another connection.
 	Inject func(*http.Request) error
@@ -45,7 +47,7 @@ func (g *Gateway) Send(ctx context.Context, e Errand, r *http.Request) (*http.Re
 	onRecord(ctx)
 	path := sentPath(r.URL)
 	x := g.newExchange(g.errandCaller(ctx, e.Caller), e.Surface, r.Method, path)
-	x.permit, x.Service, x.Credential = e.Permit, e.Service, e.Credential
+	x.permit, x.Service, x.Credential, x.encodedSlash = e.Permit, e.Service, e.Credential, e.EncodedSlash
 	resp, refusal := x.send(ctx, e.within(g.limits), r, path)
 	if refusal != nil {
 		x.finish(context.WithoutCancel(ctx))

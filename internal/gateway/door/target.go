@@ -17,7 +17,10 @@ const longestURL = 8 << 10
 
 // Target reads the absolute URL of a request that is to leave. The result has a canonical host, a path that nobody can
 // read in two ways, a query that may stand in a request line, and no fragment: what is decided about is what is sent.
-func Target(text string) (*url.URL, *problem.Error) {
+func Target(text string) (*url.URL, *problem.Error) { return TargetOf(text, false) }
+
+// TargetOf is Target for a server that may take encoded slashes; see [PlainPath].
+func TargetOf(text string, slashes bool) (*url.URL, *problem.Error) {
 	bad := func(what string) (*url.URL, *problem.Error) {
 		return nil, problem.New(problem.BadURL, "Write an absolute URL, such as https://api.example.com/v1/items?limit=5.", "the URL %s", what)
 	}
@@ -47,21 +50,30 @@ func Target(text string) (*url.URL, *problem.Error) {
 	if u.Path == "" {
 		u.Path, u.RawPath = "/", ""
 	}
-	if refusal := PlainPath(u.EscapedPath()); refusal != nil {
+	path, refusal := PlainPath(u.EscapedPath(), slashes)
+	if refusal != nil {
 		return nil, refusal
+	}
+	if slashes {
+		u.RawPath = path
 	}
 	u.RawQuery = inject.PlainQuery(u.RawQuery)
 	return u, nil
 }
 
-// PlainPath refuses a path that can be read in two ways.
-func PlainPath(path string) *problem.Error {
-	if policy.Ambiguous(path) {
-		return problem.New(problem.PathDenied,
+// PlainPath refuses a path that can be read in two ways, and returns it as it is to be sent. For a server that takes an encoded
+// slash for a part of its segment that is the canonical form, as rules read it: no two servers agree about others.
+func PlainPath(path string, slashes bool) (string, *problem.Error) {
+	canonical, ok := policy.Canonical(path, slashes)
+	if !ok {
+		return "", problem.New(problem.PathDenied,
 			"Write the path without \"..\", \"//\", backslashes and encoded slashes (%2F): programs read those in different ways.",
 			"the path of the URL can be read in two ways")
 	}
-	return nil
+	if slashes {
+		return canonical, nil
+	}
+	return path, nil
 }
 
 // SameOrigin says whether two targets have the same scheme, host and port.

@@ -48,7 +48,7 @@ func look(req Request) asked {
 		a.unseen, a.why = true, "nobody sees it"
 		return a
 	}
-	a.path, a.why = readPath(req.Path)
+	a.path, a.why = readPath(req.Path, req.EncodedSlash)
 	a.readings = readings(a.path)
 	return a
 }

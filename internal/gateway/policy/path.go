@@ -40,8 +40,14 @@ const notInPatterns = `()[]{}|^$+?`
 
 // ParsePath reads a pattern. Literal segments may have escapes (%20); a pattern that could be read in two ways is
 // refused, as [Ambiguous] says. The empty text is no pattern: "all paths" is a Path that is not set.
-func ParsePath(s string) (Path, error) {
-	p, err := parsePath(s)
+func ParsePath(s string) (Path, error) { return parsed(s, false) }
+
+// ParsePathWithSlashes is ParsePath of a pattern for a server that takes an encoded slash for a part of a segment: a literal
+// segment may have some, as in /projects/group%2Fname. It is no pattern that ParsePath reads back.
+func ParsePathWithSlashes(s string) (Path, error) { return parsed(s, true) }
+
+func parsed(s string, slashes bool) (Path, error) {
+	p, err := parsePath(s, slashes)
 	if err != nil {
 		return Path{}, fmt.Errorf("path pattern %q: %w", clip(s), err)
 	}
@@ -57,7 +63,7 @@ func MustParsePath(s string) Path {
 	return p
 }
 
-func parsePath(s string) (Path, error) {
+func parsePath(s string, slashes bool) (Path, error) {
 	switch {
 	case s == "":
 		return Path{}, errors.New("it is empty; leave it out for all paths")
@@ -88,7 +94,7 @@ func parsePath(s string) (Path, error) {
 		case strings.ContainsAny(raw, notInPatterns):
 			return Path{}, fmt.Errorf("it is not a regular expression; write the characters %s with their escapes", notInPatterns)
 		default:
-			plain, why := readSegment(raw)
+			plain, why := readSegment(raw, slashes)
 			if why != "" {
 				return Path{}, errors.New(why)
 			}
@@ -156,13 +162,24 @@ func (p Path) matches(canonical string) bool {
 //
 // The empty path is ambiguous too: where an absolute URL has none, it is "/", and the caller writes that first.
 func Ambiguous(path string) bool {
-	_, why := readPath(path)
+	_, why := readPath(path, false)
 	return why != ""
+}
+
+// Canonical is a path of a request in the one form in which rules compare it and in which it is to be sent. With slashes an
+// encoded slash is a part of its segment, where what stands between slashes is no dot segment and not empty. There is none,
+// and ok is false, where the path is [Ambiguous] beside that.
+func Canonical(path string, slashes bool) (canonical string, ok bool) {
+	canonical, why := readPath(path, slashes)
+	if why == "" && canonical != "/" && strings.HasSuffix(path, "/") {
+		canonical += "/"
+	}
+	return canonical, why == ""
 }
 
 // readPath returns the canonical form of a path: decoded once, encoded in one way, without a slash at the end. Why is
 // not empty when there is none.
-func readPath(path string) (canonical, why string) {
+func readPath(path string, slashes bool) (canonical, why string) {
 	if path == "" || path[0] != '/' {
 		return "", "it does not start with a slash"
 	}
@@ -181,7 +198,7 @@ func readPath(path string) (canonical, why string) {
 	for more := true; more; {
 		var raw string
 		raw, left, more = strings.Cut(left, "/")
-		segment, why := readSegment(raw)
+		segment, why := readSegment(raw, slashes)
 		if why != "" {
 			return "", why
 		}
@@ -194,9 +211,21 @@ func readPath(path string) (canonical, why string) {
 const whyEmpty = "it has an empty segment"
 
 // readings returns what servers may read in a canonical path: the path in one case and, where it has a semicolon, that with
-// each segment without what follows it, and up to the first one.
+// each segment without what follows it, and up to the first one; and all of these with encoded slashes as slashes.
 func readings(canonical string) []string {
 	canonical = inOneCase(canonical)
+	out := withoutParameters(canonical)
+	if strings.Contains(canonical, encodedSlash) {
+		// The server is said to take it for a part of a segment. A rule that denies does not rely on that.
+		out = append(out, withoutParameters(strings.ReplaceAll(canonical, encodedSlash, "/"))...)
+	}
+	return out
+}
+
+// encodedSlash is a slash that is a part of a segment, in the canonical form.
+const encodedSlash = "%2F"
+
+func withoutParameters(canonical string) []string {
 	before, _, found := strings.Cut(canonical, ";")
 	if !found {
 		return []string{canonical}
@@ -248,7 +277,7 @@ func plainPath(s string) bool {
 }
 
 // readSegment returns a segment in its canonical form, or why it has none.
-func readSegment(raw string) (canonical, why string) {
+func readSegment(raw string, slashes bool) (canonical, why string) {
 	if raw == "" {
 		return "", whyEmpty
 	}
@@ -256,25 +285,42 @@ func readSegment(raw string) (canonical, why string) {
 		return "", "it has a character that must be escaped"
 	}
 	plain, ok := decodeOnce(raw)
-	switch {
-	case !ok:
+	if !ok {
 		return "", "it has an escape that is not valid"
-	case strings.ContainsAny(plain, `/\`):
-		return "", "it has an encoded slash or a backslash"
-	case !utf8.ValidString(plain):
-		return "", "it is not UTF-8"
-	case strings.ContainsFunc(plain, unicode.IsControl):
-		return "", "it has a control character"
-	case hasEscape(plain):
-		return "", "it is encoded twice"
-	case isNamed(plain, ".", ".."):
-		return "", "it has a dot segment"
-	case isNamed(plain, ""):
-		return "", whyEmpty
-	case strings.ContainsFunc(plain, func(r rune) bool { return r >= 0x80 }) && becomesAnother(plain):
-		return "", "it has a character that some servers take for a slash, a dot or a percent sign"
+	}
+	if slashes && strings.Contains(plain, "/") {
+		for part := range strings.SplitSeq(plain, "/") {
+			if why := ambiguity(part); why != "" {
+				return "", why
+			}
+		}
+		return encode(plain), ""
+	}
+	if why := ambiguity(plain); why != "" {
+		return "", why
 	}
 	return encode(plain), ""
+}
+
+// ambiguity says why a decoded segment can be read in two ways, if it can.
+func ambiguity(plain string) string {
+	switch {
+	case strings.ContainsAny(plain, `/\`):
+		return "it has an encoded slash or a backslash"
+	case !utf8.ValidString(plain):
+		return "it is not UTF-8"
+	case strings.ContainsFunc(plain, unicode.IsControl):
+		return "it has a control character"
+	case hasEscape(plain):
+		return "it is encoded twice"
+	case isNamed(plain, ".", ".."):
+		return "it has a dot segment"
+	case isNamed(plain, ""):
+		return whyEmpty
+	case strings.ContainsFunc(plain, func(r rune) bool { return r >= 0x80 }) && becomesAnother(plain):
+		return "it has a character that some servers take for a slash, a dot or a percent sign"
+	}
+	return ""
 }
 
 // isNamed says whether a segment has one of the names. Some servers take what follows a semicolon for parameters, and

@@ -3,6 +3,8 @@ package policy
 import (
 	"strings"
 	"testing"
+
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
 )
 
 func TestPathPatterns(t *testing.T) {
@@ -202,9 +204,9 @@ func FuzzParsePath(f *testing.F) {
 		if Ambiguous(path) == ok {
 			t.Fatalf("Ambiguous(%q) = %v", path, !ok)
 		}
-		canonical, _ := readPath(path)
+		canonical, _ := readPath(path, false)
 		if ok {
-			if again, why := readPath(canonical); why != "" || again != canonical {
+			if again, why := readPath(canonical, false); why != "" || again != canonical {
 				t.Fatalf("%q → %q → %q, %s", path, canonical, again, why)
 			}
 		}
@@ -228,11 +230,89 @@ func FuzzParsePath(f *testing.F) {
 			if !ok {
 				continue
 			}
-			canonical, _ := readPath(s)
+			canonical, _ := readPath(s, false)
 			want := oracleMatches(p.String(), decoded, false)
 			if p.matches(canonical) != want || (tree.find(strings.TrimPrefix(canonical, "/")) == 7) != want {
 				t.Fatalf("%q matches %q: want %v", p, s, want)
 			}
 		}
 	})
+}
+
+// TestEncodedSlashesArePartsOfSegmentsWhereTheServerSaysSo has paths with them, in the form that is decided about and sent, or none.
+func TestEncodedSlashesArePartsOfSegmentsWhereTheServerSaysSo(t *testing.T) {
+	for path, want := range map[string]string{
+		"/@scope%2fname": "/@scope%2Fname", "/@scope%2Fname": "/@scope%2Fname", "/%40scope%2fname/": "/@scope%2Fname/", "/a%2Fb%2fc/d": "/a%2Fb%2Fc/d",
+		"/a/b": "/a/b", "/": "/", "/a/": "/a/", "/a%20b%2f%C3%A9": "/a%20b%2F%C3%A9", "/a.%2f.b": "/a.%2F.b", "/a%2F...": "/a%2F...",
+		"/%2F": "", "/a%2F": "", "/%2Fa": "", "/a%2F%2Fb": "", "/a%2f..%2fb": "", "/a%2F.": "", "/a%2f%2e%2e": "", "/..%2Fa": "", "/.%2fa": "", "/a%2F..;x": "",
+		"/a%2f;x": "", "/a%252fb": "", "/a%25%32fb": "", "/a%5cb": "", "/a%5Cb%2Fc": "", "/a%2f%5c..%5cb": "", `/a\b`: "", "/a%2fb/../c": "", "/a%2fb//c": "",
+		"/a%2f\uff0e\uff0e": "", "/a\uff0fb%2fc": "", "/a%2f%ef%bc%8fb": "", "/a%2f%00": "", "/a%2f%c0%af": "", "/a%2fb%": "", "": "", "a%2fb": "",
+	} {
+		got, ok := Canonical(path, true)
+		if ok != (want != "") || ok && got != want {
+			t.Errorf("%q is %q, %v; want %q", path, got, ok, want)
+		}
+		if again, still := Canonical(got, true); ok && (!still || again != got) {
+			t.Errorf("%q becomes %q, and that %q", path, got, again)
+		}
+		if strings.Contains(strings.ToLower(path), "%2f") && !Ambiguous(path) {
+			t.Errorf("%q is not ambiguous elsewhere", path)
+		}
+	}
+}
+
+// TestPatternsDecideAboutEncodedSlashes: an allowance takes such a name for one segment, and a denial for every reading of it.
+func TestPatternsDecideAboutEncodedSlashes(t *testing.T) {
+	for _, c := range []struct {
+		action  Action
+		pattern string
+		path    string
+		slashes bool
+		meets   bool
+	}{
+		{Allow, "/projects/*", "/projects/group%2fname", true, true},
+		{Allow, "/projects/*", "/projects/group%2fname", false, false},
+		{Allow, "/projects/*/*", "/projects/group%2fname", true, false},
+		{Allow, "/projects/*/issues", "/projects/a%2Fb%2fc/issues", true, true},
+		{Allow, "/projects/group%2Fname", "/projects/group%2fname", true, true},
+		{Allow, "/projects/group%2fname/**", "/projects/group%2Fname/issues", true, true},
+		{Allow, "/projects/group%2Fname", "/projects/group/name", true, false},
+		{Allow, "/projects/group/name", "/projects/group%2Fname", true, false},
+		{Allow, "/projects/group%2Fname", "/projects/GROUP%2Fname", true, false},
+		{Allow, "/projects/**", "/projects/group%2f..%2f..%2fadmin", true, false},
+		{Allow, "/**", "/a%5c..%5cb", true, false},
+		{Allow, "/**", "/a%252fb", true, false},
+		{Deny, "/projects/secret/**", "/projects/secret%2fname", true, true},
+		{Deny, "/projects/secret/**", "/projects/SECRET%2Fname", true, true},
+		{Deny, "/projects/secret/name", "/projects/secret;x%2Fname", true, true},
+		{Deny, "/projects/secret/name", "/projects%2Fsecret%2Fname", true, true},
+		{Deny, "/projects/*", "/projects/secret%2fname", true, true},
+		{Deny, "/projects/*/name", "/projects/secret%2fname", true, true},
+		{Deny, "/projects/secret/**", "/projects/other%2fname", true, false},
+		{Deny, "/projects/secret/**", "/projects/other%2fname", false, true}, // nobody can tell
+		{Deny, "/projects/secret/**", "/projects/other%2f..%2fsecret", true, true},
+	} {
+		pattern, err := ParsePathWithSlashes(c.pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := Rule{Name: "r", Action: c.action, Host: MustParsePattern("a.example"), Ports: Ports(443), Path: pattern}
+		p := Policy{Default: Deny, Rules: []Rule{r}}
+		if c.action == Deny {
+			p.Rules = append(p.Rules, Rule{Name: "all", Action: Allow, Host: r.Host, Ports: r.Ports})
+		}
+		compiled, err := Compile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := Request{Scheme: HTTPS, Host: hostport.MustParseHost("a.example"), Port: 443, Method: "GET", Path: c.path, EncodedSlash: c.slashes}
+		for name, d := range map[string]Decision{"policy": p.Decide(req), "compiled": compiled.Decide(req)} {
+			if met := d.Rule == "r"; met != c.meets || d.Allowed != (c.meets == (c.action == Allow)) {
+				t.Errorf("%s: %s %s, %s, slashes %v: %+v", name, c.action, c.pattern, c.path, c.slashes, d)
+			}
+		}
+	}
+	if _, err := ParsePath("/a%2Fb"); err == nil {
+		t.Error("a pattern with an encoded slash is taken where servers do not say so")
+	}
 }

@@ -114,6 +114,8 @@ type Request struct {
 	// Path is the path as it was sent, with its escapes; empty in a tunnel, where nobody sees it. Of an absolute URL
 	// without a path it is "/".
 	Path string
+	// EncodedSlash says that the server takes an encoded slash (%2F) for a part of a segment, as [Canonical] has it.
+	EncodedSlash bool
 }
 
 // Code says in one stable word why a request was refused.

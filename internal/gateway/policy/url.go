@@ -60,7 +60,7 @@ func parseURL(text string) (Rule, error) {
 			return Rule{}, errors.New("it has a fragment; rules do not look at fragments")
 		case path != "/":
 			var err error
-			if r.Path, err = parsePath(path); err != nil {
+			if r.Path, err = parsePath(path, false); err != nil {
 				return Rule{}, err
 			}
 		}

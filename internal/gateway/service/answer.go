@@ -64,7 +64,7 @@ func (t *trip) place(text string) (string, error) {
 	if strings.EqualFold(to.Host, t.host) || gateway.OwnName(to.Hostname()) {
 		return "", problem.Wrap(errOwnName, problem.UpstreamFailed, "Do not retry: the fault is with the service.", "the service redirected to the gateway itself")
 	}
-	canonical, refusal := door.Target(to.String())
+	canonical, refusal := door.TargetOf(to.String(), t.slashes())
 	if refusal != nil || !door.SameOrigin(canonical, t.base) || !t.inside(canonical.EscapedPath()) {
 		return to.String(), nil
 	}

@@ -170,7 +170,8 @@ func split(path string) (name, rest string, ok bool) {
 // aim finds the URL that a request goes to.
 func (t *trip) aim(rest, query string) *problem.Error {
 	if rest != "" {
-		if refusal := door.PlainPath(rest); refusal != nil {
+		var refusal *problem.Error
+		if rest, refusal = t.plainPath(rest); refusal != nil {
 			return refusal
 		}
 	}
@@ -187,12 +188,28 @@ func (t *trip) aim(rest, query string) *problem.Error {
 	}
 	u := *t.base
 	u.Path, u.RawPath, u.RawQuery = plain, path, inject.PlainQuery(query)
-	if refusal := door.PlainPath(u.EscapedPath()); refusal != nil {
+	if _, refusal := t.plainPath(u.EscapedPath()); refusal != nil {
 		return refusal
 	}
 	t.url = &u
 	return nil
 }
+
+// plainPath is door.PlainPath for this service.
+func (t *trip) plainPath(path string) (string, *problem.Error) {
+	sent, refusal := door.PlainPath(path, t.slashes())
+	if refusal == nil || t.slashes() {
+		return sent, refusal
+	}
+	if _, ok := policy.Canonical(path, true); ok {
+		return "", problem.New(problem.PathDenied, "Do not retry: an operator can have the service take it: --encoded-slash allow.",
+			"the path has an encoded slash (%%2F), which the service %s is not said to take for a part of a name", t.service.Name)
+	}
+	return "", refusal
+}
+
+// slashes says whether the service takes an encoded slash for a part of its segment.
+func (t *trip) slashes() bool { return t.service.EncodedSlash == egress.EncodedSlashAllow }
 
 func unknown(name string) *problem.Error {
 	said := "the path names no service"
@@ -241,7 +258,7 @@ func (s sender) RoundTrip(r *http.Request) (*http.Response, error) {
 	t := tripOf(r.Context())
 	resp, refusal := s.gateway.Send(r.Context(), gateway.Errand{
 		Caller: t.caller, Surface: gateway.SurfaceService, Permit: t.permit, Service: t.service.Name,
-		Credential: t.credential.Needed(), Inject: t.credential.Into(r.Context()),
+		Credential: t.credential.Needed(), EncodedSlash: t.slashes(), Inject: t.credential.Into(r.Context()),
 	}, r)
 	if refusal != nil {
 		return nil, refusal
