@@ -115,8 +115,8 @@ type PopupOption struct {
 
 // LiveInput is one thing that a person does. It prints as its type: what is typed is nobody's business.
 type LiveInput struct {
-	// Type is move, down, up, wheel, keydown, keyup, text, compose, go, back, forward, reload, stop, tab, open, close, size,
-	// copy or answer.
+	// Type is move, down, up, wheel, keydown, keyup, text, commit, compose, go, back, forward, reload, stop, tab, open, close,
+	// size, copy, cut or answer.
 	Type string `json:"type"`
 	// X and Y are where the pointer is, in CSS pixels of the frame's window; DX and DY how far the wheel turned.
 	X         float64 `json:"x,omitempty"`
@@ -132,8 +132,8 @@ type LiveInput struct {
 	Code     string `json:"code,omitempty"`
 	Location int    `json:"location,omitempty"`
 	Repeat   bool   `json:"repeat,omitempty"`
-	// Text is what is inserted (text), is being composed by an input method (compose, with the selection in it), or
-	// answers a prompt.
+	// Text is what is pasted (text), what an input method, a dead key or the keyboard of a phone has made (commit), what is
+	// being composed by one (compose, with the selection in it), or answers a prompt.
 	Text  string `json:"text,omitempty"`
 	Start int    `json:"start,omitempty"`
 	End   int    `json:"end,omitempty"`
@@ -153,8 +153,8 @@ type LiveInput struct {
 
 // inputTypes are those of [LiveInput].
 func inputTypes() []string {
-	return []string{"move", "down", "up", "wheel", "keydown", "keyup", "text", "compose", "go", "back", "forward", "reload",
-		"stop", "tab", "open", "close", "size", "copy", "answer"}
+	return []string{"move", "down", "up", "wheel", "keydown", "keyup", "text", "commit", "compose", "go", "back", "forward",
+		"reload", "stop", "tab", "open", "close", "size", "copy", "cut", "answer"}
 }
 
 // named is the input's type, if it is one.

@@ -41,6 +41,7 @@ type hands struct {
 	swallow   bool  // the next release belongs to a press that did not reach the page
 	stuck     *Page // did not take an input in time
 	astray    *Page // did not take a press: what is typed now would go to where the focus was before
+	composed  *Page // has a text that an input method has not finished
 	at        *Page // is being given an input, which interrupt ends the wait for
 	interrupt context.CancelCauseFunc
 
@@ -115,15 +116,29 @@ func (l *Live) do(ctx context.Context, in LiveInput) (copied string, err error) 
 		return "", l.wheel(ctx, p, in)
 	case "keydown", "keyup":
 		return "", l.strike(ctx, p, in)
-	case "text":
-		return "", l.send(ctx, p, input.InsertText.Method, input.InsertTextParams{Text: in.Text})
-	case "compose":
-		return "", l.send(ctx, p, input.ImeSetComposition.Method, input.ImeSetCompositionParams{
-			Text: in.Text, SelectionStart: int64(in.Start), SelectionEnd: int64(in.End)})
+	case "text", "commit", "compose":
+		return "", l.write(ctx, p, in)
 	}
-	ctx, cancel := context.WithTimeout(ctx, inputTimeout)
-	defer cancel()
-	return p.selected(ctx)
+	return l.copy(ctx, p, in.Type == "cut")
+}
+
+// write gives the page a text. One that follows a composition is its outcome, and no paste.
+func (l *Live) write(ctx context.Context, p *Page, in LiveInput) error {
+	l.mu.Lock()
+	composed := l.hands.composed == p
+	l.hands.composed = nil
+	if in.Type == "compose" && in.Text != "" {
+		l.hands.composed = p
+	}
+	l.mu.Unlock()
+	switch {
+	case in.Type == "compose":
+		return l.send(ctx, p, input.ImeSetComposition.Method, input.ImeSetCompositionParams{
+			Text: in.Text, SelectionStart: int64(in.Start), SelectionEnd: int64(in.End)})
+	case in.Type == "text" && !composed:
+		return l.paste(ctx, p, in.Text)
+	}
+	return l.send(ctx, p, input.InsertText.Method, input.InsertTextParams{Text: in.Text})
 }
 
 // strayed remembers whether the last press reached the page.
@@ -139,7 +154,7 @@ func (l *Live) strayed(p *Page, err error) {
 // aims refuses what is typed behind a press that did not reach the page: a password would go into another field.
 func (l *Live) aims(p *Page, in LiveInput) error {
 	switch in.Type {
-	case "text", "compose", "keydown", "copy":
+	case "text", "commit", "compose", "keydown", "copy", "cut":
 	default:
 		return nil
 	}
@@ -190,16 +205,21 @@ func hangs(err error) error {
 	return problem.Wrap(err, problem.Timeout, "wait, load the page anew, or close the tab", "the page does not react")
 }
 
-// send gives a page one input, and waits until the page has taken it, or opens a dialog instead.
+// send gives a page one input.
 func (l *Live) send(ctx context.Context, p *Page, method string, params any) error {
-	ctx, cancel := context.WithTimeout(ctx, inputTimeout)
+	return l.during(ctx, p, inputTimeout, func(ctx context.Context) error { return p.session.Call(ctx, method, params, nil) })
+}
+
+// during waits until a page has taken an input, or opens a dialog instead.
+func (l *Live) during(ctx context.Context, p *Page, limit time.Duration, give func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	ctx, interrupt := context.WithCancelCause(ctx)
 	defer interrupt(nil)
 	l.mu.Lock()
 	l.hands.at, l.hands.interrupt = p, interrupt
 	l.mu.Unlock()
-	err := p.session.Call(ctx, method, params, nil)
+	err := give(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.hands.at, l.hands.interrupt = nil, nil

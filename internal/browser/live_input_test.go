@@ -31,6 +31,11 @@ func TestKeysAndTextReachThePage(t *testing.T) {
 			{"ä", "Quote", 0, "ä Quote 222 0 false false false true", "aBä"},
 			{"z", "KeyY", 0, "z KeyY 90 0 false false false true", "aBäz"},
 			{"@", "KeyQ", modifierControl | modifierAlt, "@ KeyQ 50 0 false false false true", "aBäz@"},
+			{"Backspace", "Backspace", 0, "Backspace Backspace 8 0 false false false true", "aBäz"},
+			{"#", "Digit3", modifierAlt, "# Digit3 51 0 false false false true", "aBäz#"}, // a British Mac
+			{"Backspace", "Backspace", 0, "Backspace Backspace 8 0 false false false true", "aBäz"},
+			{"#", "Digit3", modifierAlt | modifierShift, "# Digit3 51 0 false true false true", "aBäz"}, // a shortcut
+			{"@", "Digit2", modifierAlt, "@ Digit2 50 0 false false false true", "aBäz@"},               // a Nordic Mac
 			{"Enter", "Enter", 0, "Enter Enter 13 0 false false false true", "aBäz@\n"},
 			{"Backspace", "Backspace", 0, "Backspace Backspace 8 0 false false false true", "aBäz@"},
 			{"ArrowLeft", "ArrowLeft", 0, "ArrowLeft ArrowLeft 37 0 false false false true", "aBäz@"},

@@ -94,7 +94,8 @@ func (in LiveInput) typed(k key) (text string, modifiers int64) {
 	return k.text, modifiers
 }
 
-// third says whether a key means something that neither it alone nor it with Shift means.
+// third says whether a key means something that it does not mean on its own, with Shift as it is. A sign above a digit that
+// comes without Shift is made by the layout: on a British Mac Option+3 is #, on a Nordic one Option+2 is @.
 func (in LiveInput) third() bool {
 	r, _ := utf8.DecodeRuneInString(in.Key)
 	if r >= utf8.RuneSelf {
@@ -105,7 +106,10 @@ func (in LiveInput) third() bool {
 		// On another layout it may be another letter, but AltGr makes signs.
 		return false
 	}
-	return place.value != in.Key && place.withShift().value != in.Key
+	if in.Modifiers&modifierShift != 0 {
+		place = place.withShift()
+	}
+	return place.value != in.Key
 }
 
 // command is what a shortcut of a Mac does. Browsers of other systems do not know them.
@@ -122,10 +126,11 @@ func (in LiveInput) command() string {
 		return "cut"
 	case "v", "V":
 		return "paste"
-	case "z":
+	case "z", "Z": // Caps Lock writes it large, too
+		if in.Modifiers&modifierShift != 0 {
+			return "redo"
+		}
 		return "undo"
-	case "Z":
-		return "redo"
 	}
 	return ""
 }

@@ -11,30 +11,7 @@ import (
 	"github.com/chromedp/cdproto/target"
 
 	"github.com/clawjail/clawjail/internal/cdp"
-	"github.com/clawjail/clawjail/internal/problem"
 )
-
-// selected is the text that is selected where the focus is.
-func (p *Page) selected(ctx context.Context) (string, error) {
-	s := p.seek()
-	defer s.end()
-	found, err := s.focused(ctx)
-	if err != nil {
-		return "", err
-	}
-	on := found.element
-	if on == "" {
-		on = found.document
-	}
-	var text string
-	if err := s.value(ctx, found.session, on, "copied", &text); err != nil {
-		return "", err
-	}
-	if len(text) > maxLiveText {
-		return "", problem.New(problem.BadRequest, "select less", "the selection has %d bytes; %d can be copied", len(text), maxLiveText)
-	}
-	return text, nil
-}
 
 // Secrets says in which tabs a password field has text in it, by their handles.
 func (l *Live) Secrets(ctx context.Context) ([]string, error) {

@@ -70,17 +70,84 @@ function choose(element, index) {
 	return true;
 }
 
-// copied is the text that is selected here. A password is nobody's.
-function copied(element) {
-	if (element instanceof HTMLInputElement || element instanceof HTMLTextAreaElement) {
-		const prototype = element instanceof HTMLInputElement ? HTMLInputElement.prototype : HTMLTextAreaElement.prototype;
-		if (own(prototype, 'type').call(element) === 'password') return '';
-		const from = own(prototype, 'selectionStart').call(element), to = own(prototype, 'selectionEnd').call(element);
-		// A field for numbers does not say what is selected in it.
-		if (from === null) return '';
-		return own(prototype, 'value').call(element).slice(from, to);
-	}
-	return Selection.prototype.toString.call(getSelection());
+// field is the prototype of a text field; nothing for any other element.
+function field(element) {
+	if (element instanceof HTMLInputElement) return HTMLInputElement.prototype;
+	return element instanceof HTMLTextAreaElement ? HTMLTextAreaElement.prototype : null;
+}
+
+// hidden says whether a field is for a password.
+function hidden(element) {
+	return element instanceof HTMLInputElement && own(HTMLInputElement.prototype, 'type').call(element) === 'password';
+}
+
+// receiver is where the browser would send a clipboard event: a text field, the place of the caret, or the body.
+function receiver(element) {
+	if (field(element)) return element;
+	const selection = getSelection();
+	const at = selection && own(Selection.prototype, 'anchorNode').call(selection);
+	const type = at ? own(Node.prototype, 'nodeType').call(at) : 0;
+	const near = type === 1 ? at : type === 3 ? own(Node.prototype, 'parentElement').call(at) : null;
+	if (near && element instanceof Element && Node.prototype.contains.call(element, near)) return near;
+	return element instanceof Element ? element : own(Document.prototype, 'body').call(document) ?? document;
+}
+
+// clipboard tells the page of a paste, a copy or a cut. The text is what is pasted, or what the page wants copied instead of the
+// selection.
+function clipboard(kind, element, text) {
+	const data = new DataTransfer();
+	if (text) data.setData('text/plain', text);
+	const event = new ClipboardEvent(kind, {clipboardData: data, bubbles: true, cancelable: true, composed: true});
+	const taken = !EventTarget.prototype.dispatchEvent.call(receiver(element), event);
+	return {taken, text: taken && !text ? data.getData('text/plain') : ''};
+}
+
+// insert puts a text where the caret is, as one step that can be undone.
+function insert(element, text) {
+	if (!(document instanceof HTMLDocument)) return false; // no other has editing of its own
+	const lines = text.split('\n');
+	const rich = !field(element);
+	// Line by line is slow, and a text field would report every line as an input of its own.
+	if (lines.length === 1 || element instanceof HTMLInputElement || rich && lines.length <= 100)
+		return Document.prototype.execCommand.call(document, 'insertText', false, text);
+	const escaped = line => line.replace(/&/g, '&amp;').replace(/</g, '&lt;');
+	const spaced = line => line.replace(/ {2}/g, '&nbsp; ').replace(/^ /, '&nbsp;').replace(/\t/g, '<span style="white-space:pre">\t</span>');
+	// A field leaves the last line break out.
+	const html = lines.map(line => rich ? spaced(escaped(line)) : escaped(line)).join('<br>') + (!rich && lines.at(-1) === '' ? '<br>' : '');
+	return Document.prototype.execCommand.call(document, 'insertHTML', false, html);
+}
+
+// pasted gives the page a text as a paste does: the page is asked first, and may take the text by itself. It is false when the
+// text is neither taken nor inserted. The clipboard of the browser is not used: other pages and later users could read it.
+function pasted(element, text) {
+	if (clipboard('paste', element, text).taken) return true;
+	// The page may have moved the focus.
+	const active = focused(Node.prototype.getRootNode.call(element)) ?? focused(document);
+	if (!field(active) && !(active instanceof HTMLElement && own(HTMLElement.prototype, 'isContentEditable').call(active))) return true;
+	const data = new DataTransfer();
+	data.setData('text/plain', text);
+	const before = new InputEvent('beforeinput', {inputType: 'insertFromPaste', bubbles: true, cancelable: true, composed: true,
+		...(field(active) ? {data: text} : {dataTransfer: data})});
+	return !EventTarget.prototype.dispatchEvent.call(active, before) || insert(active, text);
+}
+
+// copied is the text that is selected here, or what the page has copied instead. A password is nobody's. When it is cut, it is
+// taken out of the page.
+function copied(element, cut) {
+	if (hidden(element)) return '';
+	const told = clipboard(cut ? 'cut' : 'copy', element, '');
+	if (told.taken) return told.text;
+	const text = selected(element);
+	if (cut && text) Document.prototype.execCommand.call(document, 'delete');
+	return text;
+}
+
+function selected(element) {
+	const prototype = field(element);
+	if (!prototype) return Selection.prototype.toString.call(getSelection());
+	const from = own(prototype, 'selectionStart').call(element), to = own(prototype, 'selectionEnd').call(element);
+	// A field for numbers does not say what is selected in it.
+	return from === null ? '' : own(prototype, 'value').call(element).slice(from, to);
 }
 
 // secret says whether a password field below this node has text in it.
