@@ -182,7 +182,7 @@ func (c *connection) do(ctx, doing context.Context) error {
 			return doing.Err()
 		case err != nil:
 			err = c.refuse(ctx, err)
-		case in.Type == typeCopy:
+		case in.Type == typeCopy, in.Type == typeCut:
 			err = c.tell(ctx, copiedMessage{copied})
 		}
 		if err != nil {

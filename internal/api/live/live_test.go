@@ -291,6 +291,8 @@ func TestInputsAreDoneInTheirOrderAndAnswered(t *testing.T) {
 		switch in.Type {
 		case "copy":
 			return "cop\"ied", nil
+		case "cut":
+			return "cut", nil
 		case "go":
 			return "", problem.New(problem.BadURL, "write https://", "it is no address")
 		}
@@ -303,8 +305,10 @@ func TestInputsAreDoneInTheirOrderAndAnswered(t *testing.T) {
 	w.want(t, `{"error":{"code":"bad_url","message":"it is no address","hint":"write https://"}}`)
 	w.send(t, `{"type":"copy"}`)
 	w.want(t, `{"copied":"cop\"ied"}`)
+	w.send(t, `{"type":"cut"}`)
+	w.want(t, `{"copied":"cut"}`)
 	done := w.done()
-	if len(done) != 4 || done[0].X != 10.5 || done[0].Button != "left" || done[1].Key != "é" || done[1].Modifiers != 8 || done[2].URL != "nonsense" {
+	if len(done) != 5 || done[0].X != 10.5 || done[0].Button != "left" || done[1].Key != "é" || done[1].Modifiers != 8 || done[2].URL != "nonsense" {
 		t.Errorf("%#v", done)
 	}
 }

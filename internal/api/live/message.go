@@ -22,6 +22,7 @@ const (
 	typeShown   = "shown"
 	typeVisible = "visible"
 	typeCopy    = "copy"
+	typeCut     = "cut"
 	typeMove    = "move"
 	typeWheel   = "wheel"
 	typeKeyDown = "keydown"
