@@ -22,6 +22,14 @@ func TestAnOperatorAnswersABrowserAndNoPageLeavesItsBox(t *testing.T) {
 			t.Error("the site has no file")
 		}
 	})
+	t.Run("keyboards", func(t *testing.T) {
+		v.script(t, "console_keyboards.mjs", nil)
+		if written := v.written(); strings.Contains(written, "hunter2") {
+			t.Error("what was pasted is written down")
+		} else if !strings.Contains(written, "session.control") && !strings.Contains(written, "take_over") {
+			t.Error("nothing written down says that somebody steered, so nothing was looked at")
+		}
+	})
 	t.Run("a hostile page", func(t *testing.T) {
 		v.script(t, "console_hostile.mjs", nil)
 	})

@@ -196,6 +196,16 @@ func (p *portal) pages() map[string]string {
 			at(2, "button", "", "Log in") + "</form>" + scripted(told),
 		"/second": head + "<title>second factor</title><form method=post action=/second>" + at(0, "input", "name=code inputmode=numeric", "") + at(1, "button", "", "Go on") + "</form>" + scripted(told),
 		"/fields": head + "<title>fields</title>" + at(0, "input", "", "") + at(1, "input", "type=password", "") + scripted(told),
+		"/keys": head + "<title>keys</title>" + at(0, "textarea", "", "") + scripted(`
+const area=document.querySelector('textarea');let last='';
+const tell=()=>{document.title=JSON.stringify(area.value)+' '+last+(document.activeElement===area?' @0':'')};
+addEventListener('keydown',e=>{last=(e.ctrlKey?'C-':'')+(e.altKey?'A-':'')+(e.metaKey?'M-':'')+(e.shiftKey?'S-':'')+e.key+(e.repeat?' again':'');tell()});
+addEventListener('keyup',e=>{if(['Shift','Control','Alt','q'].includes(e.key)){last+=' up:'+e.key;tell()}});
+addEventListener('paste',e=>{last='paste';tell()});
+for(const e of ['input','focusin'])addEventListener(e,tell)`),
+		"/boxes": head + "<title>boxes</title>" + at(0, "input", "", "") + at(1, "input", "", "") + at(2, "input", "", "") + scripted(`
+const boxes=[...document.querySelectorAll('input')];
+boxes.forEach((b,i)=>{b.maxLength=2;b.addEventListener('paste',e=>{e.preventDefault();[...e.clipboardData.getData('text')].forEach((c,k)=>{if(boxes[i+k])boxes[i+k].value=c})})});`+told),
 		"/dialogs": head + "<title>dialogs</title>" +
 			at(0, "button", `onclick="alert('hear <b>this</b>');document.title='alerted'"`, "alert") +
 			at(1, "button", `onclick="document.title='confirmed '+confirm('really?')"`, "confirm") +

@@ -15,7 +15,7 @@ export class Bar {
       event.preventDefault();
       const url = this.address.value.trim();
       if (url) view.input({ type: 'go', url: /^(https?:|about:|data:|blob:)/i.test(url) ? url : `https://${url}` });
-      view.hands.keys.focus({ preventScroll: true });
+      view.keyboard.focus();
     });
     this.tabs.addEventListener('keydown', (event) => this.arrows(event));
     for (const form of root.querySelectorAll('[data-hands]')) form.addEventListener('submit', (event) => { event.preventDefault(); this.change(form); });
@@ -23,7 +23,9 @@ export class Bar {
 
   do(what) {
     const current = this.state.tabs.find((tab) => tab.current);
-    if (what === 'release') this.view.hands.release();
+    if (what === 'release') this.view.keyboard.release();
+    else if (what === 'paste') this.view.keyboard.fetch();
+    else if (what === 'copy') this.view.keyboard.copy('copy');
     else if (what === 'reload') this.view.input({ type: this.state.loading ? 'stop' : 'reload' });
     else if (what === 'open') this.view.input({ type: 'open', url: 'about:blank' });
     else if (what === 'close') { if (current) this.view.input({ type: 'close', tab: current.id }); }

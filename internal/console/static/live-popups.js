@@ -19,12 +19,12 @@ export class Popups {
   settle() {
     const popup = this.mine ? this.all[0] : undefined;
     if (popup?.id === this.shown) return;
-    const before = this.box.contains(document.activeElement) || document.activeElement === this.view.hands?.keys;
+    const before = this.box.contains(document.activeElement) || document.activeElement === this.view.keyboard?.field;
     this.shown = popup?.id;
     this.box.hidden = !popup;
     this.box.replaceChildren();
     if (popup) this.open(popup);
-    else if (before) this.view.hands.keys.focus({ preventScroll: true });
+    else if (before) this.view.keyboard.focus();
   }
 
   open(popup) {
@@ -80,23 +80,38 @@ export class Popups {
 
   // offer shows a text to be copied by hand, where the browser lets no page copy.
   offer(text) {
-    const panel = make('div', { className: 'panel' });
     const area = make('textarea', { readOnly: true, rows: 6, value: text });
+    this.sheet('Copy this', 'The copied text', area);
+    area.select();
+  }
+
+  // wanted takes a text to be pasted, where the browser lets no page look into the clipboard.
+  wanted(give) {
+    const area = make('textarea', { rows: 6, autocomplete: 'off', spellcheck: false });
+    const send = make('button', { type: 'button', className: 'primary', textContent: 'Paste it there' });
+    send.addEventListener('click', () => { this.settleOffer(); give(area.value); });
+    this.sheet('Paste here', 'The text to paste', area, send);
+    area.focus();
+  }
+
+  sheet(title, label, area, ...buttons) {
+    const panel = make('div', { className: 'panel' });
+    const actions = make('div', { className: 'actions' });
     const close = make('button', { type: 'button', textContent: 'Close' });
-    area.setAttribute('aria-label', 'The copied text');
+    area.setAttribute('aria-label', label);
     close.addEventListener('click', () => this.settleOffer());
-    panel.append(make('h2', { textContent: 'Copy this' }), area, close);
+    actions.append(...buttons, close);
+    panel.append(make('h2', { textContent: title }), area, actions);
     this.offering = true;
     this.box.hidden = false;
     this.box.replaceChildren(panel);
-    area.select();
   }
 
   settleOffer() {
     this.offering = false;
     this.shown = '';
     this.settle();
-    this.view.hands.keys.focus({ preventScroll: true });
+    this.view.keyboard.focus();
   }
 }
 

@@ -2,6 +2,7 @@
 // Everything that comes from there is untrusted: it is drawn into a box of a fixed shape, or shown as text, and nothing else.
 import { Screen } from './live-screen.js';
 import { Hands } from './live-input.js';
+import { Keyboard } from './live-keys.js';
 import { Popups } from './live-popups.js';
 import { Bar } from './live-bar.js';
 import { door } from './live-door.js';
@@ -21,6 +22,7 @@ class View {
     this.screen = new Screen(this.canvas);
     this.popups = new Popups(this);
     this.hands = new Hands(this);
+    this.keyboard = new Keyboard(this);
     this.bar = new Bar(this);
     this.seen = true; // the box is on the screen, as far as scrolling goes
     document.addEventListener('visibilitychange', () => this.tellVisible());
@@ -45,7 +47,7 @@ class View {
   // lost waits and connects again. When the server refuses twice in a row, it is asked why: a WebSocket does not say.
   async lost(opened) {
     this.stage.classList.add('away');
-    this.hands.let();
+    this.letGo();
     this.say('Connection lost, trying again…');
     if (!opened && ++this.failures >= 2) {
       const why = await this.door.why();
@@ -85,11 +87,13 @@ class View {
 
   control(control) {
     this.mine = control?.mine === true;
-    if (!this.mine) this.hands.let();
+    if (!this.mine) this.letGo();
     this.root.classList.toggle('held', this.mine);
     this.bar.control(control);
     this.popups.control(this.mine);
   }
+
+  letGo() { this.hands.let(); this.keyboard.let(); }
 
   // ended is the server's last word. Only what passes by itself is tried again.
   ended({ code, message }) {
@@ -118,8 +122,9 @@ class View {
 
   tellVisible() { this.send({ type: 'visible', visible: this.seen && !document.hidden }); }
 
-  async copied(text) {
-    if (!text) { this.say('Nothing is selected there.', 'for a while'); return; }
+  async copied(answer) {
+    const text = this.keyboard.copied(answer);
+    if (!text) return;
     try {
       await navigator.clipboard.writeText(text);
       this.say('Copied.', 'for a while');
