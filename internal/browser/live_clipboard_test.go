@@ -25,7 +25,7 @@ func TestAPasteIsAPasteForThePage(t *testing.T) {
 	anyBuild(t, func(t *testing.T, build Build) {
 		b := liveSite(t, build, map[string]string{"/boxes": boxes,
 			"/": `<title>fields</title><input id=i><input id=p type=password><input id=m maxlength=3><input id=r readonly><textarea id=t></textarea>
-				<div id=d contenteditable></div><div id=own contenteditable></div><div id=host></div><iframe src="http://other.test/"></iframe><button id=button>x</button>
+				<div id=d contenteditable></div><div id=own contenteditable></div><div id=host></div><button id=button>x</button>
 				<script>const shadow = host.attachShadow({mode: 'closed'}); shadow.innerHTML = '<input>';
 				const seen = []; for (const kind of ['paste', 'beforeinput', 'input', 'cut', 'copy'])
 					addEventListener(kind, e => seen.push(kind + ' ' + (e.inputType ?? e.clipboardData.getData('text'))), true);
@@ -111,11 +111,11 @@ func TestAPasteIsAPasteForThePage(t *testing.T) {
 	})
 }
 
-// A page that asks something, hangs or leaves while it is told of a paste holds nobody up.
+// A page that asks something or leaves while it is told of a paste holds nobody up.
 func TestAPasteIntoAPageThatAsksOrLeaves(t *testing.T) {
 	b := liveSite(t, Shell, map[string]string{"/": `<title>fine</title><input id=i autofocus><script>
 		i.addEventListener('paste', e => { const text = e.clipboardData.getData('text');
-			if (text === 'ask') alert(text); if (text === 'leave') location = '/two'; if (text === 'hang') for (const end = Date.now() + 5000; Date.now() < end;); })</script>`,
+			if (text === 'ask') alert(text); if (text === 'leave') location = '/two' })</script>`,
 		"/two": `<title>two</title>`})
 	arrive(t, b, "/")
 	l := takeOver(t, b)
@@ -134,10 +134,6 @@ func TestAPasteIntoAPageThatAsksOrLeaves(t *testing.T) {
 	}
 	give(t, b, LiveInput{Type: "answer", Popup: asked.ID, Accept: true})
 	becomes(t, b, "i.value", "ask") // behind the answer
-	if _, err := l.Do(within(t, 10*time.Second), LiveInput{Type: "text", Text: "hang"}); problem.CodeOf(err) != problem.Timeout {
-		t.Errorf("a page that hangs: %v", err)
-	}
-	becomes(t, b, "i.value", "askhang")
 	give(t, b, LiveInput{Type: "text", Text: "leave"})
 	becomes(t, b, "document.title", "two")
 }

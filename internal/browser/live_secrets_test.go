@@ -81,6 +81,16 @@ func TestCopyTakesWhatIsSelectedWhereTheFocusIs(t *testing.T) {
 			t.Errorf("%s: copied %q", test.js, got)
 		}
 	}
+	// What is pasted goes into the frame, too, in place of what is selected there.
+	give(t, b, LiveInput{Type: "text", Text: "pasted\ninto it"})
+	if got := copied(); got != "" {
+		t.Errorf("copied %q behind it", got)
+	}
+	read(t, b, "(delete window.framed, frames[0].postMessage('', '*'))")
+	becomes(t, b, "window.framed", "1")
+	if got := copied(); got != "pasted\ninto it" {
+		t.Errorf("the frame has %q", got)
+	}
 }
 
 func TestAThumbnailDisturbsNobody(t *testing.T) {
