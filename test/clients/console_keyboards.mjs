@@ -177,9 +177,9 @@ await scene('Copy brings what is selected, when the person asks, and nothing els
   await press('с', 'KeyC', ctrl) // Russian
   await until('the copy', async () => (await own()) === 'hunter2hunter2')
   await press('x', 'KeyX', ctrl)
-  await holds('')
-  await press('c', 'KeyC', ctrl)
-  await holds('', 'C-c') // nothing is selected: the page's own
+  await press('c', 'KeyC', ctrl) // before the cut is answered; nothing is selected then, and the key is the page's own
+  await holds('', 'C-c')
+  equal(await own(), 'hunter2hunter2', 'the clipboard behind both')
 })
 await scene('a code fills its boxes, and a text that is too large says so', async () => {
   await arrive('/boxes', 'boxes')

@@ -21,6 +21,7 @@ export class Keyboard {
     this.down = new Map(); // what was sent for the keys that are down, by their place
     this.accent = false; // a dead key waits for its letter
     this.composing = false;
+    this.copies = []; // that were asked for and not answered, in their order
     const on = (name, handle) => this.field.addEventListener(name, handle);
     view.canvas.addEventListener('keydown', (event) => {
       if (event.key === 'Enter' && view.mine) { event.preventDefault(); this.focus(); }
@@ -93,7 +94,7 @@ export class Keyboard {
   }
 
   // let is for when the person does not steer any more.
-  let() { this.down.clear(); this.accent = false; this.copying = false; }
+  let() { this.down.clear(); this.accent = false; this.copies = []; }
 
   // input takes what got into the field without a key, and empties it.
   input(event) {
@@ -148,16 +149,15 @@ export class Keyboard {
   // copy asks for what is selected in the page. Where nothing is, the key itself is the page's: it ends a program in a terminal.
   copy(type, orKey = false) {
     if (!this.view.mine) return;
-    this.copying = { orKey };
+    this.copies.push({ orKey });
     this.view.input({ type });
   }
 
   // copied takes the answer, which only who has asked for it gets.
   copied(text) {
-    const { copying } = this;
-    this.copying = false;
-    if (!copying) return '';
-    if (!text && copying.orKey) this.tap('c', 2);
+    const asked = this.copies.shift();
+    if (!asked) return '';
+    if (!text && asked.orKey) this.tap('c', 2);
     if (!text) this.view.say('Nothing is selected there.', 'for a while');
     return text;
   }

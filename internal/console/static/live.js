@@ -71,6 +71,7 @@ class View {
   told(message) {
     if (message.state) { this.bar.show(message.state); this.popups.show(message.state.popups ?? []); this.stage.classList.toggle('loading', message.state.loading); this.crash(message.state); }
     if ('control' in message) this.control(message.control);
+    if (message.error) this.keyboard.copies = []; // it may have been one, and then no answer comes
     if (message.error) this.say(sentence(message.error), 'for a while');
     if ('copied' in message) this.copied(message.copied);
     if (message.end) this.ended(message.end);
