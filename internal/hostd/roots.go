@@ -135,20 +135,6 @@ func NewRoot(c config.Config, dir string) (AddedRoot, error) {
 // AddRoot makes a folder, if it is missing, for the owner of the one that it is in, and writes down that agents may be given what
 // lies beneath it.
 func AddRoot(c config.Config, r AddedRoot) (err error) {
-	parent, err := beneath.OpenPlain(filepath.Dir(r.Path))
-	if err != nil {
-		return err
-	}
-	dir, err := parent.Give(filepath.Base(r.Path), 0o755, int(r.Owner))
-	if err == nil {
-		err = dir.Close()
-	}
-	if err := errors.Join(err, parent.Close()); err != nil {
-		return fmt.Errorf("make %s: %w", r.Path, err)
-	}
-	if err := r.Check(c); err != nil {
-		return err
-	}
 	data, err := beneath.OpenTrusted(c.DataDir)
 	if err != nil {
 		return err
@@ -172,6 +158,20 @@ func AddRoot(c config.Config, r AddedRoot) (err error) {
 	if len(all) == maxAddedRoots || text.Len() > maxAddedRootsLen {
 		return problem.New(problem.Conflict, "name a folder above them in workspace_roots of the configuration",
 			"%d folders were added already, which is as many as there may be", maxAddedRoots)
+	}
+	parent, err := beneath.OpenPlain(filepath.Dir(r.Path))
+	if err != nil {
+		return err
+	}
+	dir, err := parent.Give(filepath.Base(r.Path), 0o755, int(r.Owner))
+	if err == nil {
+		err = dir.Close()
+	}
+	if err := errors.Join(err, parent.Close()); err != nil {
+		return fmt.Errorf("make %s: %w", r.Path, err)
+	}
+	if err := r.Check(c); err != nil {
+		return err
 	}
 	const fresh = workspaceRootsName + ".new"
 	if err = data.Remove(fresh); errors.Is(err, fs.ErrNotExist) {

@@ -1,6 +1,9 @@
 package hostd
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -152,6 +155,26 @@ func TestWhatCannotBeAddedIsNotMade(t *testing.T) {
 	}
 	if all, err := AddedRoots(c); err != nil || len(all) > 0 {
 		t.Errorf("there is %v, %v", all, err)
+	}
+}
+
+func TestAFolderBeyondTheMostIsNotMade(t *testing.T) {
+	c, bots := rootsFixture(t)
+	list := workspaceRootsHead
+	for i := range maxAddedRoots - 1 {
+		list += fmt.Sprintf("%d /srv/%d\n", os.Geteuid(), i)
+	}
+	must(t, os.WriteFile(filepath.Join(c.DataDir, workspaceRootsName), []byte(list), 0o644))
+	last, err := NewRoot(c, filepath.Join(bots, "last"))
+	must(t, err)
+	must(t, AddRoot(c, last))
+	beyond, err := NewRoot(c, filepath.Join(bots, "beyond"))
+	must(t, err)
+	if err := AddRoot(c, beyond); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("one folder more: %v", err)
+	}
+	if _, err := os.Lstat(beyond.Path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder that was refused: %v", err)
 	}
 }
 
