@@ -190,7 +190,7 @@ func (g *group) find(a asked) int {
 		return g.plain
 	case g.action == Deny:
 		found := g.plain
-		for _, path := range a.readings {
+		for _, path := range readings(a.path) {
 			found = min(found, g.paths.find(strings.TrimPrefix(path, "/")))
 		}
 		return found

@@ -35,8 +35,6 @@ func nowhere() Decision {
 type asked struct {
 	Request
 	path string // canonical; only when why is empty
-	// readings are what servers may read in it, for rules that deny.
-	readings []string
 	// why says why nobody can tell what the path is; unseen is set when that is because nobody sees it.
 	why    string
 	unseen bool
@@ -49,7 +47,6 @@ func look(req Request) asked {
 		return a
 	}
 	a.path, a.why = readPath(req.Path, req.EncodedSlash)
-	a.readings = readings(a.path)
 	return a
 }
 
@@ -124,7 +121,7 @@ func (r *Rule) meetsPath(a asked) bool {
 	case a.unclear():
 		return r.Action == Deny
 	case r.Action == Deny:
-		return slices.ContainsFunc(a.readings, r.Path.inOneCase().matches)
+		return slices.ContainsFunc(readings(a.path), r.Path.inOneCase().matches)
 	default:
 		return r.Path.matches(a.path)
 	}
