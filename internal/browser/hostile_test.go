@@ -64,7 +64,7 @@ func TestNoHostilePageHoldsUpAnOperation(t *testing.T) {
 				continue
 			}
 			t.Run(strings.TrimPrefix(test.page, "/"), func(t *testing.T) {
-				opened, err := b.Do(t.Context(), OpenTab{URL: site + test.page, NewTab: true, TimeoutMS: 2000})
+				opened, err := b.Do(t.Context(), OpenTab{URL: site + test.page, NewTab: true, TimeoutMS: 1000})
 				if !test.ends && err == nil {
 					t.Errorf("open: %+v", opened)
 				}
