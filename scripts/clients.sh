@@ -1,13 +1,13 @@
 #!/bin/sh
 # Installs the clients that the tests drive browsers with (Playwright, Puppeteer and MCP servers that use them), those
-# that they ask models with, a Node that all of them run on, and two older ones whose programs agents have too, as they
+# that they ask models with, a Node that all of them run on, and three older ones whose programs agents have too, as they
 # come from their registry. They are kept outside of the checkout, by what they are made of, so that a fresh checkout has
 # them at once; test/clients/node_modules is a link to them. When everything is there it only looks.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)/test/clients
 node_version=24.9.0
-older_versions='22.23.3 20.20.2'
+older_versions='22.23.3 20.20.2 12.22.12'
 case $(uname -m) in
 x86_64) arch=x64 ;;
 aarch64 | arm64) arch=arm64 ;;

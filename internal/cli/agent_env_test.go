@@ -68,7 +68,7 @@ func TestAgentEnvIsMadeOfWhatTheAgentHas(t *testing.T) {
 	}
 	for _, line := range []string{
 		"export AGENT_NAME='writer'", "export HTTPS_PROXY='http://127.0.0.1:3000'", "export OPENAI_BASE_URL='http://127.0.0.1:3000/v1'",
-		"export GIT_CONFIG_KEY_0='url.http://127.0.0.1:3000/svc/github/.insteadOf'", "export NODE_OPTIONS='--import=" + dir + "/proxy.mjs'",
+		"export GIT_CONFIG_KEY_0='url.http://127.0.0.1:3000/svc/github/.insteadOf'", "export NODE_OPTIONS='--require=" + dir + "/proxy.cjs'",
 	} {
 		if !strings.Contains(out, line+"\n") {
 			t.Errorf("there is no line %s in\n%s", line, out)
@@ -77,7 +77,7 @@ func TestAgentEnvIsMadeOfWhatTheAgentHas(t *testing.T) {
 	if strings.Contains(out, "hidden") {
 		t.Errorf("what another agent has is in\n%s", out)
 	}
-	if info, err := os.Stat(filepath.Join(dir, "proxy.mjs")); err != nil || info.Mode().Perm() != 0o644 || info.Size() == 0 {
+	if info, err := os.Stat(filepath.Join(dir, "proxy.cjs")); err != nil || info.Mode().Perm() != 0o644 || info.Size() == 0 {
 		t.Errorf("the file is %v, %v", info, err)
 	}
 

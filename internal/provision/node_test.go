@@ -23,6 +23,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -340,6 +341,47 @@ func TestNodeDoesNotFindTheProxyWithoutItsPiece(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// No Node may fail to start because of what it is given, and this is the oldest that programs are still made with.
+func TestTheOldestNodeFindsTheProxy(t *testing.T) {
+	path := node(t, ".node12")
+	o := newOutside(t)
+	dir := t.TempDir()
+	p, err := For(Options{Gateway: o.proxy.URL, AgentName: "writer", Dir: dir, CABundle: o.ca})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range p.Files {
+		if err := os.WriteFile(f.Path, []byte(f.Content), f.Mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const script = `for (const at of process.argv.slice(1)) require(at.split(':')[0])
+		.get(at + '/path', (answer) => answer.on('data', (text) => console.log(String(text)))).on('error', (err) => console.log(String(err)))`
+	plain, secure := net.JoinHostPort(behind, port(o.plain)), net.JoinHostPort(behind, port(o.secure))
+	run := func(env Env) string {
+		ctx, cancel := context.WithTimeout(t.Context(), nodeLimit)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, path, "-e", script, "http://"+plain, "https://"+secure)
+		cmd.Env = append(env.List(), "PATH="+os.Getenv("PATH"), "HOME="+dir)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("node: %v\n%s", err, out)
+		}
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		slices.Sort(lines)
+		return strings.Join(lines, "|")
+	}
+	want := []string{"GET /path " + plain, "GET /path " + secure}
+	slices.Sort(want)
+	if got := run(p.Env); got != strings.Join(want, "|") {
+		t.Errorf("it hears %q, want %q", got, want)
+	}
+	delete(p.Env, "NODE_OPTIONS")
+	if got := run(p.Env); strings.Contains(got, "GET") {
+		t.Errorf("without NODE_OPTIONS it hears %q: nothing is behind the proxy alone", got)
 	}
 }
 

@@ -78,7 +78,7 @@ func TestWhatAnAgentIsGiven(t *testing.T) {
 	for name, o := range map[string]Options{"plain": plainOptions(), "full": full()} {
 		p := made(t, o)
 		golden(t, name+".sh", p.Env.Shell())
-		if len(p.Files) != 1 || p.Files[0].Path != Dir+"/proxy.mjs" || p.Files[0].Mode != 0o644 || p.Files[0].Content != nodeImport {
+		if len(p.Files) != 1 || p.Files[0].Path != Dir+"/proxy.cjs" || p.Files[0].Mode != 0o644 || p.Files[0].Content != nodeProxy {
 			t.Errorf("%s: the files are %.200v", name, p.Files)
 		}
 		if !slices.IsSorted(p.Env.List()) || len(p.Env.List()) != len(p.Env) {

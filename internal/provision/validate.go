@@ -40,7 +40,7 @@ func (o Options) Validate() error {
 		add("the home %.200q is not an absolute path", o.Home)
 	}
 	if !absolute(o.Dir) || strings.Trim(o.Dir, dirCharacters) != "" {
-		// It becomes part of NODE_OPTIONS, which is split at spaces, and of a URL.
+		// It becomes part of NODE_OPTIONS, which is split at spaces.
 		add("the folder %.200q is not an absolute path of letters, digits, dots, dashes and underscores", o.Dir)
 	}
 	if o.CABundle != "" && !absolute(o.CABundle) {

@@ -1,16 +1,17 @@
 // Makes fetch, http and https of an older Node use the proxy of HTTP_PROXY, HTTPS_PROXY and NO_PROXY. Node does so by
-// itself from 22.21 and 24.5 on, when NODE_USE_ENV_PROXY=1; there this file does nothing. It needs Node 18.19, has no
-// dependencies, and says nothing unless a request fails.
-import http from 'node:http';
-import https from 'node:https';
-import net from 'node:net';
-import tls from 'node:tls';
+// itself from 22.21 and 24.5 on, when NODE_USE_ENV_PROXY=1; there this file does nothing. It is loaded by every Node, so
+// it is written in what Node 12 understands. It has no dependencies, and says nothing unless a request fails.
+'use strict';
+const http = require('http');
+const https = require('https');
+const net = require('net');
+const tls = require('tls');
 
 const [major, minor] = process.versions.node.split('.').map(Number);
 const knows = major > 24 || (major === 24 && minor >= 5) || (major === 22 && minor >= 21);
 const dispatcherKey = Symbol.for('undici.globalDispatcher.1');
-const tunnelTimeout = 30_000; // ms for the proxy to open a tunnel
-const answerLimit = 16_384; // bytes of what it says about it
+const tunnelTimeout = 30000; // ms for the proxy to open a tunnel
+const answerLimit = 16384; // bytes of what it says about it
 
 const proxies = { 'http:': proxyFrom('http_proxy'), 'https:': proxyFrom('https_proxy') };
 const direct = (process.env.no_proxy || process.env.NO_PROXY || '')
@@ -19,8 +20,12 @@ const direct = (process.env.no_proxy || process.env.NO_PROXY || '')
   .filter(Boolean);
 
 if (!knows && (proxies['http:'] || proxies['https:'])) {
-  patchAgents();
-  patchFetch();
+  try {
+    patchAgents();
+    patchFetch();
+  } catch {
+    // Something that only resembles Node goes without the proxy, rather than not at all.
+  }
 }
 
 // proxyFrom reads a proxy. One that is not spoken to in plain HTTP is left to whoever set it.
@@ -68,7 +73,7 @@ function tunnel(proxy, host, port, callback) {
   const end = (err, socket) => {
     if (done) return;
     done = true;
-    if (err) err.code ??= 'ERR_PROXY_TUNNEL';
+    if (err && !err.code) err.code = 'ERR_PROXY_TUNNEL';
     callback(err, socket);
   };
   const request = new http.ClientRequest({
@@ -108,7 +113,7 @@ function refusal(target, answer, why) {
 
 // explain reads what a refused CONNECT says: Node hands over the socket with whatever has come of it.
 function explain(answer, socket, head, callback) {
-  const wanted = Math.min(Number(answer.headers['content-length'] ?? answerLimit), answerLimit);
+  const wanted = Math.min(Number(answer.headers['content-length'] || answerLimit), answerLimit);
   let text = head;
   const end = () => {
     socket.destroy();
@@ -119,12 +124,12 @@ function explain(answer, socket, head, callback) {
     if (text.length >= wanted) end();
   };
   if (text.length >= wanted) return end();
-  socket.setTimeout(2_000, end);
+  socket.setTimeout(2000, end);
   socket.on('data', more).once('end', end).once('error', end);
   socket.resume();
 }
 
-// patchAgents changes what all agents of node:http and node:https inherit. An agent that makes its connections by
+// patchAgents changes what all agents of http and https inherit. An agent that makes its connections by
 // itself, as those of packages for proxies do, stays as it is.
 function patchAgents() {
   const { addRequest, createSocket, createConnection } = http.Agent.prototype;
@@ -142,7 +147,7 @@ function patchAgents() {
       const after = `${request.method} ${path} HTTP/1.1\r\n` + (proxy.authorization ? `proxy-authorization: ${proxy.authorization}\r\n` : '');
       const rewrite = (text) => (typeof text === 'string' && text.startsWith(before) ? after + text.slice(before.length) : text);
       request._header = rewrite(request._header);
-      if (request.outputData?.length) request.outputData[0].data = rewrite(request.outputData[0].data);
+      if (request.outputData && request.outputData.length) request.outputData[0].data = rewrite(request.outputData[0].data);
     } else if (proxy.authorization) {
       request.setHeader('proxy-authorization', proxy.authorization);
     }
@@ -175,7 +180,7 @@ function patchAgents() {
 function patchFetch() {
   void globalThis.Headers;
   const base = globalThis[dispatcherKey];
-  if (base?.constructor?.name !== 'Agent') return; // somebody was here before
+  if (!base || base.constructor.name !== 'Agent') return; // somebody was here before
   const through = new base.constructor({ connect });
   const dispatcher = {
     dispatch(options, handler) {
