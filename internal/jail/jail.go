@@ -123,8 +123,10 @@ type Program struct {
 	// Argv[0] is an absolute path inside the jail. A container without arguments runs what its image says.
 	Argv []string          `json:"argv,omitempty"`
 	Env  map[string]string `json:"env,omitempty"`
-	Dir  string            `json:"dir,omitempty"` // absolute inside the jail; empty is the home directory
-	Wire Wire              `json:"wire"`
+	// Without are variables that it is not given, although all programs are, or its image has them.
+	Without []string `json:"without,omitempty"`
+	Dir     string   `json:"dir,omitempty"` // absolute inside the jail; empty is the home directory
+	Wire    Wire     `json:"wire"`
 }
 
 // File is a file that is staged into a jail. Path is relative, slash-separated, without dot elements.

@@ -122,6 +122,12 @@ func (p Program) validate(image bool) (errs []error) {
 			bad("remove it", "the variable %s contains a NUL byte", clip(k, 40))
 		}
 	}
+	for _, name := range p.Without {
+		total += len(name)
+		if !validEnvName(name) || name == "HOME" {
+			bad("name another variable", "the variable %q cannot be left out", clip(name, 40))
+		}
+	}
 	if total > maxArgBytes {
 		bad("shorten them", "arguments and environment have %d bytes, more than %d", total, maxArgBytes)
 	}

@@ -14,12 +14,31 @@ const (
 	StageHome   = "home" // a folder whose content is copied into the home directory
 )
 
+// usual is what every program is given that is not given something else: text in UTF-8, and a time zone.
+func usual() map[string]string { return map[string]string{"LANG": "C.UTF-8", "TZ": "UTC"} }
+
+// Environment is Env with what every program is given. What its image has, as NAME=VALUE, stays as it is.
+func (p Program) Environment(image []string) map[string]string {
+	out := usual()
+	for _, variable := range image {
+		name, _, _ := strings.Cut(variable, "=")
+		delete(out, name)
+	}
+	maps.Copy(out, p.Env)
+	maps.DeleteFunc(out, func(name, _ string) bool { return slices.Contains(p.Without, name) })
+	return out
+}
+
 // EnvScript is the text of env.sh: one sorted export per variable, single-quoted, so that no value is ever
 // interpreted. It is a file and not an argument because arguments can be read by others.
 func (p Program) EnvScript() []byte {
 	var b strings.Builder
-	for _, k := range slices.Sorted(maps.Keys(p.Env)) {
-		b.WriteString("export " + k + "=" + shellQuote(p.Env[k]) + "\n")
+	for _, name := range slices.Sorted(slices.Values(p.Without)) {
+		b.WriteString("unset " + name + "\n")
+	}
+	env := p.Environment(nil)
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		b.WriteString("export " + k + "=" + shellQuote(env[k]) + "\n")
 	}
 	return []byte(b.String())
 }

@@ -65,7 +65,7 @@ func (m *making) container(id jail.Installation) (client.ContainerCreateOptions,
 	return client.ContainerCreateOptions{
 		Name: string(m.name),
 		Config: &container.Config{
-			Image: m.spec.Image, Hostname: hostname, User: user, Env: environment(m.spec.Program.Env, m.spec.Kind.Home()),
+			Image: m.spec.Image, Hostname: hostname, User: user, Env: environment(m.spec.Program.Environment(m.env), m.spec.Program.Without, m.spec.Kind.Home()),
 			Entrypoint: argv, WorkingDir: dir, Labels: labels, StopTimeout: &patience,
 			OpenStdin: true, AttachStdin: !keep, StdinOnce: !keep, AttachStdout: !keep, AttachStderr: !keep,
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}, // it would be run beside the program, unasked
@@ -98,9 +98,9 @@ func (m *making) container(id jail.Installation) (client.ContainerCreateOptions,
 	}, nil
 }
 
-// environment is sorted, so that equal Specs make equal containers.
-func environment(env map[string]string, home string) []string {
-	out := make([]string, 0, len(env)+1)
+// environment is sorted, so that equal Specs make equal containers. The engine takes a variable away that has no value.
+func environment(env map[string]string, without []string, home string) []string {
+	out := slices.Sorted(slices.Values(without))
 	if _, ok := env["HOME"]; !ok {
 		out = append(out, "HOME="+home)
 	}

@@ -26,6 +26,7 @@ type making struct {
 	name      jail.Name
 	spec      jail.Spec
 	argv      []string // what runs, by the spec or the image
+	env       []string // of the image
 	ungated   bool     // the image has no shell to wait in
 	lease     jail.Lease
 	profile   jail.Profile
@@ -79,7 +80,7 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 	if err := d.accept(spec); err != nil {
 		return nil, err
 	}
-	argv, err := d.image(ctx, spec)
+	argv, env, err := d.image(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +94,7 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 		return nil, err
 	}
 	r := d.snapshot(e)
-	m := &making{name: r.Name, spec: spec, argv: argv, lease: r.Lease, profile: ProfileFor(spec, r.Lease), network: n,
+	m := &making{name: r.Name, spec: spec, argv: argv, env: env, lease: r.Lease, profile: ProfileFor(spec, r.Lease), network: n,
 		bridge: n.subnet.Addr().Next(), gateway: d.Gateway(), deliver: deliver}
 	defer func() {
 		if err == nil {

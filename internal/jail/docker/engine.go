@@ -53,38 +53,38 @@ func away(err error) bool {
 		errors.Is(err, fs.ErrNotExist) && !cerrdefs.IsNotFound(err) || errors.Is(err, syscall.EPIPE)
 }
 
-// image says what a jail of an image runs, and fails when the image is not there or cannot be a jail.
-func (d *Driver) image(ctx context.Context, spec jail.Spec) (argv []string, err error) {
+// image says what a jail of an image runs and which variables the image has, and fails when it is not there or cannot be a jail.
+func (d *Driver) image(ctx context.Context, spec jail.Spec) (argv, env []string, err error) {
 	got, err := d.engine.ImageInspect(ctx, spec.Image)
 	if cerrdefs.IsNotFound(err) {
-		return nil, problem.New(problem.TemplateMissing, "get it with `docker pull "+spec.Image+"`, or make it with `clawjail template image`",
+		return nil, nil, problem.New(problem.TemplateMissing, "get it with `docker pull "+spec.Image+"`, or make it with `clawjail template image`",
 			"the engine has no image %s", spec.Image)
 	}
 	if err != nil {
-		return nil, d.engineError(err)
+		return nil, nil, d.engineError(err)
 	}
 	if got.Os != "linux" {
-		return nil, problem.New(problem.BadTemplate, "use an image for Linux", "the image %s is for %s", spec.Image, got.Os)
+		return nil, nil, problem.New(problem.BadTemplate, "use an image for Linux", "the image %s is for %s", spec.Image, got.Os)
 	}
 	argv = spec.Program.Argv
 	if len(argv) == 0 && got.Config != nil {
 		argv = slices.Concat(got.Config.Entrypoint, got.Config.Cmd)
 	}
 	if len(argv) == 0 {
-		return nil, problem.New(problem.BadTemplate, "name a command", "the image %s says no program, and neither does the agent", spec.Image)
+		return nil, nil, problem.New(problem.BadTemplate, "name a command", "the image %s says no program, and neither does the agent", spec.Image)
 	}
 	if got.Config == nil {
-		return argv, nil
+		return argv, nil, nil
 	}
 	declared := ProfileFor(spec, jail.Lease{})
 	for volume := range got.Config.Volumes {
 		if !slices.ContainsFunc(declared.Binds, func(b jail.Bind) bool { return b.Path == volume }) &&
 			!slices.ContainsFunc(declared.Tmpfs, func(t jail.Tmpfs) bool { return t.Path == volume }) {
-			return nil, problem.New(problem.BadTemplate, "build it without VOLUME; an agent writes to /state, /workspace and /tmp",
+			return nil, nil, problem.New(problem.BadTemplate, "build it without VOLUME; an agent writes to /state, /workspace and /tmp",
 				"the image %s declares a volume at %q, which nobody would bound", spec.Image, volume)
 		}
 	}
-	return argv, nil
+	return argv, got.Config.Env, nil
 }
 
 // Check implements jail.Maker.
@@ -95,7 +95,7 @@ func (d *Driver) Check(ctx context.Context, spec jail.Spec) error {
 		errs = append(errs, linux.CheckMount(roots, spec.Tenant(), m))
 	}
 	if errs[0] == nil {
-		_, err := d.image(ctx, spec)
+		_, _, err := d.image(ctx, spec)
 		errs = append(errs, err)
 		if spec.Agent != nil && spec.Agent.State > 0 {
 			_, _, err := d.volume(ctx, *spec.Agent)

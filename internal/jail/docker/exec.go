@@ -47,7 +47,7 @@ func (d *Driver) Exec(ctx context.Context, name jail.Name, p jail.Program, stdio
 	}
 	made, err := d.engine.ExecCreate(ctx, string(name), client.ExecCreateOptions{
 		User: fmt.Sprintf("%d:%d", profile.UID, profile.GID), AttachStdin: true, AttachStdout: true, AttachStderr: true,
-		Env: environment(p.Env, r.Spec.Kind.Home()), WorkingDir: dir, Cmd: append([]string{shellPath, "-c", execGate, "gate"}, p.Argv...)})
+		Env: environment(p.Env, p.Without, r.Spec.Kind.Home()), WorkingDir: dir, Cmd: append([]string{shellPath, "-c", execGate, "gate"}, p.Argv...)})
 	if err != nil {
 		if cerrdefs.IsNotFound(err) || isConflict(err) {
 			return nil, problem.Wrap(err, problem.Conflict, "start it first", "container %s does not run", name)

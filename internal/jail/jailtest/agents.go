@@ -362,10 +362,15 @@ func (x joined) exit(t *testing.T) jail.Exit {
 
 func joins(t *testing.T, s Agents) {
 	j := s.start(t, s.Spec("one"))
-	x := s.join(t, j.Name, jail.Program{Argv: inside.Argv(), Wire: jail.WireStdio, Env: map[string]string{"TRICKY": "a'b $(no)"}})
+	x := s.join(t, j.Name, jail.Program{Argv: inside.Argv(), Wire: jail.WireStdio, Env: map[string]string{"TRICKY": "a'b $(no)"}, Without: []string{"TZ"}})
 	probe := inside.Connect(t, x.in, x.out)
-	if a := probe.Ask("env", "TRICKY"); a.Text != "a'b $(no)" {
-		t.Errorf("the environment has %q", a.Text)
+	for name, want := range map[string]string{"TRICKY": "a'b $(no)", "LANG": "C.UTF-8", "TZ": ""} {
+		if a := probe.Ask("env", name); a.Text != want {
+			t.Errorf("%s is %q, want %q", name, a.Text, want)
+		}
+	}
+	if a := j.Ask("env", "TZ"); a.Text != "UTC" {
+		t.Errorf("TZ of the jail's own program is %q", a.Text)
 	}
 	for field, want := range map[string]string{"CapEff": "0000000000000000", "CapBnd": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
 		"Uid": "1000\t1000\t1000\t1000", "Gid": "1000\t1000\t1000\t1000"} {

@@ -380,14 +380,15 @@ func staged(t *testing.T, s Subject) {
 	if !s.Confines {
 		return // nor does it stage: there is no jail to stage into
 	}
-	spec := s.Spec(`printf '%s|' "$TRICKY" "$PWD"; cat "$HOME/.config/a.b"`)
+	spec := s.Spec(`printf '%s|' "$TRICKY" "$LANG" "${TZ-none}" "$PWD"; cat "$HOME/.config/a.b"`)
 	spec.Program.Dir = "/tmp"
 	spec.Program.Env = map[string]string{"TRICKY": "a'b\"c\n$(echo no)`no`\\"}
+	spec.Program.Without = []string{"TZ"}
 	spec.HomeFiles = []jail.File{{Path: ".config/a.b", Data: []byte("staged")}}
 	j := Start(t, s, spec)
 	defer destroy(t, s, j)
 	out, err := io.ReadAll(j.Stdio.Out)
-	if want := spec.Program.Env["TRICKY"] + "|/tmp|staged"; string(out) != want || err != nil {
+	if want := spec.Program.Env["TRICKY"] + "|C.UTF-8|none|/tmp|staged"; string(out) != want || err != nil {
 		complaint, _ := io.ReadAll(j.Stdio.Err)
 		t.Fatalf("got %q, %v, want %q; stderr %q", out, err, want, complaint)
 	}
