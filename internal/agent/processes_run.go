@@ -176,11 +176,10 @@ func (s *Service) bring(ctx context.Context, pr *process, where placing) (err er
 // makeJail starts a program in a jail of its own, which may reach what its agent may.
 func (s *Service) makeJail(ctx context.Context, pr *process, spec jail.Spec) (jail.Name, error) {
 	p := &s.processes
-	env, files, err := s.envOf(ctx, pr.agent, jail.StateDir)
-	if err != nil {
+	var err error
+	if spec.HomeFiles, err = s.furnish(ctx, pr.agent, jail.StateDir, &spec.Program); err != nil {
 		return "", err
 	}
-	spec.Program.Env, spec.HomeFiles = merged(env, spec.Program.Env), files
 	// The gateway and the firewall let it through before its program begins, which may ask for something at once.
 	spec.Admit = true
 	known := netip.Addr{}
@@ -223,7 +222,7 @@ func (p *processes) enterJail(ctx context.Context, pr *process, program jail.Pro
 		return "", problem.New(problem.Conflict, "start it: clawjail agent restart "+pr.agent.Name+"; or leave the jail out for a new one",
 			"the jail of %s does not run: it is %s", pr.agent.Name, status.Phase)
 	}
-	program.Env = merged(status.Spec.Program.Env, program.Env)
+	addTo(&program, status.Spec.Program.Env, status.Spec.Program.Without)
 	if program.Dir == "" {
 		program.Dir = status.Spec.Program.Dir
 	}

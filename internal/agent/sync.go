@@ -194,7 +194,14 @@ func inFile(a clawbots.Agent) map[string]any {
 	put("limits", len(limits) > 0, limits)
 	put("restart", a.Restart != "", a.Restart)
 	put("ttl", a.TTL != 0, a.TTL.String())
-	put("env", len(a.Env) > 0, a.Env)
+	env := map[string]any{}
+	for name, value := range a.Env {
+		env[name] = value
+	}
+	for _, name := range a.Without {
+		env[name] = nil
+	}
+	put("env", len(env) > 0, env)
 	put("webhook", a.Webhook, true)
 	put("browser", a.Browser != "", a.Browser)
 	var rules []string

@@ -399,7 +399,7 @@ func TestContainersGetNoFilesAndNothingThatPointsToThem(t *testing.T) {
 	l.must(err)
 	linux, _ := l.keeper.status("here")
 	docker, _ := l.keeper.status("there")
-	if !strings.Contains(linux.Spec.Program.Env["NODE_OPTIONS"], "/state/.clawjail/provision/proxy.mjs") {
+	if !strings.Contains(linux.Spec.Program.Env["NODE_OPTIONS"], "/state/.clawjail/provision/proxy.cjs") {
 		t.Errorf("NODE_OPTIONS is %q", linux.Spec.Program.Env["NODE_OPTIONS"])
 	}
 	if _, set := docker.Spec.Program.Env["NODE_OPTIONS"]; set || docker.Spec.Image != "x/y:1" || len(docker.Spec.Program.Argv) > 0 {
@@ -409,6 +409,38 @@ func TestContainersGetNoFilesAndNothingThatPointsToThem(t *testing.T) {
 	l.want("another driver", p, err, "restart here", "unchanged there")
 	if k, _ := l.keeper.status("here"); k.Spec.Image != "clawjail/clawbot:latest" {
 		t.Errorf("it is made of %s", k.Spec.Image)
+	}
+}
+
+func TestNullTakesAVariableAway(t *testing.T) {
+	l := newLand(t)
+	const file = "clawbots:\n  - name: a\n    env: {NODE_OPTIONS: null, TZ: Europe/Berlin, LANG: ~}\n"
+	_, err := l.sync(file)
+	l.must(err)
+	k, _ := l.keeper.status("a")
+	program := k.Spec.Program
+	if _, set := program.Env["NODE_OPTIONS"]; set || program.Env["NODE_USE_ENV_PROXY"] != "1" || !slices.Equal(program.Without, []string{"LANG", "NODE_OPTIONS"}) {
+		t.Errorf("the program is %+v", program)
+	}
+	env := program.Environment(nil)
+	if _, set := env["LANG"]; set || env["TZ"] != "Europe/Berlin" {
+		t.Errorf("its variables are %v", env)
+	}
+	// What somebody starts there with such a variable has it.
+	own := jail.Program{Env: map[string]string{"LANG": "C"}}
+	addTo(&own, program.Env, program.Without)
+	if env := own.Environment(nil); env["LANG"] != "C" || env["TZ"] != "Europe/Berlin" || slices.Contains(own.Without, "LANG") {
+		t.Errorf("another program in it has %v without %v", env, own.Without)
+	}
+	// It is declared as it was written, and an empty value is no null.
+	st, err := l.Get(l.ctx, l.admin, "", "a")
+	l.must(err)
+	p, err := l.Declare(l.ctx, l.admin, "", *st.Declared, false, nil)
+	l.want("as it is", p, err, "unchanged a")
+	for what, env := range map[string]string{"no value": "{A: }", "the gateway": "{AGENT_GATEWAY: null}", "home": "{HOME: null}", "no name": "{1A: null}"} {
+		if _, err := l.sync("clawbots:\n  - name: a\n    env: " + env + "\n"); err == nil {
+			t.Errorf("%s: it is taken", what)
+		}
 	}
 }
 

@@ -89,6 +89,7 @@ func (s *Service) want(tenant, id string, a clawbots.Agent, driver string, from 
 	if spec.Program.Env, spec.HomeFiles, err = s.environment(tenant, id, a, clawbots.AgentHome(a), spec.Image != "", from); err != nil {
 		return nil, err
 	}
+	spec.Program.Without = a.Without
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -135,6 +136,9 @@ func (s *Service) environment(tenant, id string, a clawbots.Agent, home string, 
 			env[name] = value
 		}
 	}
+	for _, name := range a.Without {
+		delete(env, name)
+	}
 	var files []jail.File
 	for _, f := range made.Files {
 		if image {
@@ -147,21 +151,34 @@ func (s *Service) environment(tenant, id string, a clawbots.Agent, home string, 
 	return env, files, nil
 }
 
-// envOf is what a program is given that runs for an agent in a jail of its own, which has another home.
-func (s *Service) envOf(ctx context.Context, a identity.Agent, home string) (map[string]string, []jail.File, error) {
+// furnish gives a program that runs for an agent in a jail of its own, which has another home, what the agent's programs have,
+// where it has nothing else.
+func (s *Service) furnish(ctx context.Context, a identity.Agent, home string, p *jail.Program) ([]jail.File, error) {
 	declared, err := s.declarations(ctx, a.Tenant)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	from, err := s.surfacesOf(ctx, self(), a.Tenant)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	as := clawbots.Agent{Name: a.Name}
 	if d := declared[a.Name]; d != nil && d.ID == a.ID {
-		as.Services, as.Env = d.Agent.Services, d.Agent.Env
+		as.Services, as.Env, as.Without = d.Agent.Services, d.Agent.Env, d.Agent.Without
 	}
-	return s.environment(a.Tenant, a.ID, as, home, false, from)
+	env, files, err := s.environment(a.Tenant, a.ID, as, home, false, from)
+	addTo(p, env, as.Without)
+	return files, err
+}
+
+// addTo gives a program variables, and takes some away, where it says nothing about them.
+func addTo(p *jail.Program, env map[string]string, without []string) {
+	for _, name := range without {
+		if _, ok := p.Env[name]; !ok {
+			p.Without = append(p.Without, name)
+		}
+	}
+	p.Env = merged(env, p.Env)
 }
 
 // revisionOf marks everything that shapes a jail: jails of equal revisions are alike. Its first letters change when an

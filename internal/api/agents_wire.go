@@ -63,6 +63,7 @@ type Declaration struct {
 	Restart       string         `json:"restart,omitempty" enum:"always,on-failure,never"`
 	TTL           string         `json:"ttl,omitempty"`
 	Env           []string       `json:"env,omitempty" nullable:"false" doc:"the names of its variables"`
+	Without       []string       `json:"without,omitempty" nullable:"false" doc:"the names of variables that are taken away from it"`
 	Webhook       bool           `json:"webhook,omitempty"`
 	Browser       string         `json:"browser,omitempty" enum:"rules,open" doc:"what the browsers may reach that it opens: its rules, or the public web as well"`
 	Allow         []DeclaredRule `json:"allow,omitempty" nullable:"false"`
@@ -188,7 +189,7 @@ func JailOf(k jail.KeptStatus, now time.Time) AgentJail {
 func DeclarationOf(a clawbots.Agent) *Declaration {
 	out := &Declaration{
 		Template: a.Template, Image: a.Image, Command: a.Command, Workspace: a.Workspace, WorkspaceMode: string(a.WorkspaceMode),
-		UnixSockets: a.UnixSockets, Sharing: string(a.Sharing), Restart: string(a.Restart), Env: slices.Sorted(maps.Keys(a.Env)), Webhook: a.Webhook, Browser: string(a.Browser),
+		UnixSockets: a.UnixSockets, Sharing: string(a.Sharing), Restart: string(a.Restart), Env: slices.Sorted(maps.Keys(a.Env)), Without: a.Without, Webhook: a.Webhook, Browser: string(a.Browser),
 		Services: a.Services, Rate: DeclaredRate(a.Rate), MCP: a.MCP, LLM: DeclaredLLM(a.LLM),
 		Limits: DeclaredLimits{Memory: sizeOf(a.Limits.Memory), CPU: a.Limits.CPU, Tasks: a.Limits.Tasks, Tmp: sizeOf(a.Limits.Tmp),
 			State: sizeOf(a.Limits.State), Files: a.Limits.Files},

@@ -67,7 +67,7 @@ func (f *file) agent(m *yamldoc.Map) Agent {
 	m.Map("limits", a.Limits.read)
 	m.Value("restart", word(&a.Restart, jail.RestartAlways, jail.RestartOnFailure, jail.RestartNever))
 	m.Value("ttl", duration(&a.TTL))
-	m.Map("env", func(m *yamldoc.Map) { a.Env = f.env(m) })
+	m.Map("env", func(m *yamldoc.Map) { a.Env, a.Without = f.env(m) })
 	m.Value("webhook", func(v yamldoc.Value) (err error) {
 		a.Webhook, err = v.Bool()
 		return err

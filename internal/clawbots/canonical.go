@@ -52,6 +52,7 @@ func Differences(old, new Agent) []string {
 		field(f.name, f.old, f.new)
 	}
 	out = append(out, variables(old.Env, new.Env)...)
+	field("env without", orNone(strings.Join(old.Without, ", ")), orNone(strings.Join(new.Without, ", ")))
 	for _, f := range otherFields(old, new) {
 		field(f.name, f.old, f.new)
 	}
@@ -66,7 +67,7 @@ func NeedsNewJail(old, new Agent) bool {
 			return true
 		}
 	}
-	return !maps.Equal(old.Env, new.Env)
+	return !maps.Equal(old.Env, new.Env) || !slices.Equal(old.Without, new.Without)
 }
 
 // compared is one thing that is declared, in words, of two declarations.

@@ -74,6 +74,7 @@ func TestDifferences(t *testing.T) {
 		{"    workspace: /w\n", "    workspace: /w\n    workspace_mode: ro\n", "workspace_mode: rw → ro", true},
 		{"    workspace: /w\n", "    workspace: /w\n    unix_sockets: true\n", "unix_sockets: false → true", true},
 		{"    env: {A: hidden-old, B: x}\n", "    env: {A: hidden-new, C: y}\n", "env.A: changed|env.B: removed|env.C: added", true},
+		{"    env: {A: x, TZ: null}\n", "    env: {A: x, LANG: null}\n", "env without: TZ → LANG", true},
 		{"", "    restart: never\n", "restart: default → never", false},
 		{"", "    webhook: true\n", "webhook: false → true", false},
 		{"", "    browser: open\n", "browser: default → open", false},
@@ -117,7 +118,7 @@ func TestNoFieldIsForgotten(t *testing.T) {
 	collect(reflect.TypeFor[LLM]())
 	want := []string{
 		"Agent.Name", "Agent.Template", "Agent.Image", "Agent.Command", "Agent.Workspace", "Agent.WorkspaceMode", "Agent.Sharing", "Agent.Limits",
-		"Agent.Restart", "Agent.TTL", "Agent.Env", "Agent.Webhook", "Agent.Browser", "Agent.UnixSockets", "Agent.Allow", "Agent.Services", "Agent.Tools", "Agent.Rate", "Agent.MCP", "Agent.LLM",
+		"Agent.Restart", "Agent.TTL", "Agent.Env", "Agent.Without", "Agent.Webhook", "Agent.Browser", "Agent.UnixSockets", "Agent.Allow", "Agent.Services", "Agent.Tools", "Agent.Rate", "Agent.MCP", "Agent.LLM",
 		"Limits.Memory", "Limits.CPU", "Limits.Tasks", "Limits.Tmp", "Limits.State", "Limits.Files",
 		"Rate.Proxy", "Rate.Execute", "Rate.Service", "Rate.LLM", "LLM.TokensPerDay", "LLM.CostPerDay",
 	}

@@ -43,10 +43,12 @@ type Agent struct {
 	Limits        Limits       `json:"limits,omitzero"`
 	Restart       jail.Restart `json:"restart,omitempty"`
 	// TTL is how long the agent may exist once it was made: its token ends then, and its jail.
-	TTL     time.Duration     `json:"ttl,omitempty"`
-	Env     map[string]string `json:"env,omitempty"`
-	Webhook bool              `json:"webhook,omitempty"`
-	Browser Browser           `json:"browser,omitempty"`
+	TTL time.Duration     `json:"ttl,omitempty"`
+	Env map[string]string `json:"env,omitempty"`
+	// Without are variables that its programs are not given, in order: those whose value is null in the file.
+	Without []string `json:"without,omitempty"`
+	Webhook bool     `json:"webhook,omitempty"`
+	Browser Browser  `json:"browser,omitempty"`
 	// UnixSockets lets it use UNIX sockets although it has a workspace: whoever shares the folder can be connected with it.
 	UnixSockets bool `json:"unix_sockets,omitempty"`
 

@@ -8,9 +8,14 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// env reads the variables of an agent.
-func (f *file) env(m *yamldoc.Map) map[string]string {
-	out := map[string]string{}
+// env reads the variables of an agent, and those that are taken away.
+func (f *file) env(m *yamldoc.Map) (out map[string]string, without []string) {
+	out = map[string]string{}
+	m.Nulls(func(name string) error {
+		without = append(without, name)
+		return checkWithout(name)
+	})
+	slices.Sort(without)
 	m.Rest(maxEnv, func(name string, v yamldoc.Value) error {
 		if err := checkVariable(name, v.Text); err != nil {
 			return err
@@ -19,15 +24,28 @@ func (f *file) env(m *yamldoc.Map) map[string]string {
 		return nil
 	})
 	if len(out) == 0 {
-		return nil
+		out = nil
 	}
-	return out
+	return out, without
 }
+
+func checkWithout(name string) error {
+	if !validEnvName(name) {
+		return badName
+	}
+	upper := strings.ToUpper(name)
+	if upper == "HOME" || strings.HasPrefix(upper, "AGENT_") || strings.HasPrefix(upper, "CLAWJAIL_") {
+		return problem.New(problem.BadRequest, "leave it out", "says where the agent and its gateway are, and is always set")
+	}
+	return nil
+}
+
+var badName = problem.New(problem.BadName, "use letters, digits and underscores, not starting with a digit", "cannot be the name of a variable")
 
 func checkVariable(name, value string) error {
 	switch {
 	case !validEnvName(name):
-		return problem.New(problem.BadName, "use letters, digits and underscores, not starting with a digit", "cannot be the name of a variable")
+		return badName
 	case contractual(name):
 		return problem.New(problem.BadRequest, "leave it out", "is set by clawjail, and what it holds is what the agent's way out depends on")
 	case strings.ContainsRune(value, 0):

@@ -89,8 +89,8 @@ func schema() object {
 		}, nil),
 		"restart": oneOf("Whether its program is started again; always is the default.", string(jail.RestartAlways), string(jail.RestartOnFailure), string(jail.RestartNever)),
 		"ttl":     text(`^([0-9]+(\.[0-9]+)?(h|m|s))+$`, "How long the agent may exist once it was made, such as 720h."),
-		"env": object{"type": "object", "propertyNames": object{"pattern": "^[A-Za-z_][A-Za-z0-9_]{0,127}$"}, "additionalProperties": scalar, "maxProperties": maxEnv,
-			"description": "Variables. What looks like a secret is refused; keep it with `clawjail secret set`."},
+		"env": object{"type": "object", "propertyNames": object{"pattern": "^[A-Za-z_][A-Za-z0-9_]{0,127}$"}, "additionalProperties": object{"type": []string{"string", "number", "boolean", "null"}}, "maxProperties": maxEnv,
+			"description": "Variables; null takes one away. What looks like a secret is refused; keep it with `clawjail secret set`."},
 		"webhook": object{"type": "boolean", "description": "Whether POST /v1/agents/{name}/webhook reaches port 8000 in its jail."},
 		"browser": object{"enum": []any{"rules", "open"},
 			"description": "What the browsers may reach that the agent opens: its rules, or the public web as well."},
@@ -207,7 +207,7 @@ func TestSchemaAndParserAgree(t *testing.T) {
 		agent("command: [[x]]"), agent("workspace: ''"), agent("workspace: ~/x"), agent("workspace_mode: ro"), agent("workspace: x, workspace_mode: r"),
 		agent("limits: {memory: 512M}"), agent("limits: {memory: 0MiB}"), agent("limits: {cpu: 0}"), agent("limits: {cpu: '1'}"), agent("limits: {tasks: 1}"),
 		agent("limits: {tasks: 1.5}"), agent("limits: {files: 5}"), agent("limits: {disk: 1GiB}"), agent("limits: 5"), agent("restart: maybe"), agent("ttl: 3d"),
-		agent("ttl: 5"), agent("env: [A]"), agent("env: {1A: x}"), agent("env: {A: [x]}"), agent("env: {A: }"), agent("webhook: 1"), agent("allow: x.example"),
+		agent("ttl: 5"), agent("env: [A]"), agent("env: {1A: x}"), agent("env: {A: [x]}"), agent("webhook: 1"), agent("allow: x.example"),
 		agent("allow: ['']"), agent("allow: ['a b c']"), agent("allow: [{}]"), agent("allow: [{host: x.example, method: [GET]}]"), agent("allow: [{host: x.example, methods: []}]"),
 		agent("allow: [{host: x.example, methods: ['G T']}]"), agent("services: x"), agent("services: [X]"), agent("services: [x, x]"), agent("tools: {}"),
 		agent("tools: [{url: 'https://a.example'}]"), agent("tools: [{methods: [GET]}]"), agent("tools: [{url: a.example, methods: [GET]}]"),
@@ -373,6 +373,8 @@ func numberOf(v any) (float64, bool) {
 func isOf(kind string, v any) bool {
 	n, isNumber := numberOf(v)
 	switch v.(type) {
+	case nil:
+		return kind == "null"
 	case string:
 		return kind == "string"
 	case bool:

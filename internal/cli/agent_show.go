@@ -214,7 +214,7 @@ func aboutDeclared(d api.Declaration) [][2]string {
 	out := [][2]string{
 		{"template", d.Template}, {"image", d.Image}, {"command", strings.Join(d.Command, " ")},
 		{"workspace", strings.TrimSpace(d.Sharing + " " + d.Workspace + " " + d.WorkspaceMode)}, {"restart", d.Restart}, {"ttl", d.TTL},
-		{"env", strings.Join(d.Env, ", ")},
+		{"env", strings.Join(d.Env, ", ")}, {"env without", strings.Join(d.Without, ", ")},
 	}
 	if d.UnixSockets {
 		out = append(out, [2]string{"unix sockets", "yes: whoever shares the workspace can be connected with it past the gateway"})

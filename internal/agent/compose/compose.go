@@ -172,6 +172,7 @@ func (o Options) service(a clawbots.Agent) (service, error) {
 		}
 	}
 	maps.Copy(s.env, a.Env)
+	s.env = jail.Program{Env: s.env, Without: a.Without}.Environment(nil)
 	return s, nil
 }
 

@@ -136,10 +136,12 @@ func (d *Document) readValue(field string, n *yaml.Node, read func(Value) error)
 		d.wrongKind(field, n, "a value")
 		return
 	}
-	err := read(Value{Text: n.Value, tag: n.ShortTag()})
-	if err == nil {
-		return
+	if err := read(Value{Text: n.Value, tag: n.ShortTag()}); err != nil {
+		d.flawOf(n, field, err)
 	}
+}
+
+func (d *Document) flawOf(n *yaml.Node, field string, err error) {
 	var p *problem.Error
 	if errors.As(err, &p) {
 		d.flawAt(n, field, p.Hint, "%s", p.Message)

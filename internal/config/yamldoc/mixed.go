@@ -57,6 +57,21 @@ func (m *Map) Rest(most int, read func(key string, v Value) error) {
 	}
 }
 
+// Nulls reads the keys that have the word null for a value, in order. One without any value is not among them: it may have been
+// forgotten. An error becomes a flaw at the key.
+func (m *Map) Nulls(read func(key string) error) {
+	for _, key := range m.order {
+		e := m.entries[key]
+		if slices.Contains(m.known, key) || !isNull(e.value) || e.value.Value == "" {
+			continue
+		}
+		m.known = append(m.known, key)
+		if err := read(key); err != nil {
+			m.doc.flawOf(e.key, m.path(key), err)
+		}
+	}
+}
+
 // Ignore makes a key known without reading it, for what has a flaw already.
 func (m *Map) Ignore(key string) { m.known = append(m.known, key) }
 
