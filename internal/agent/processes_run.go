@@ -176,8 +176,8 @@ func (s *Service) bring(ctx context.Context, pr *process, where placing) (err er
 // makeJail starts a program in a jail of its own, which may reach what its agent may.
 func (s *Service) makeJail(ctx context.Context, pr *process, spec jail.Spec) (jail.Name, error) {
 	p := &s.processes
-	var err error
-	if spec.HomeFiles, err = s.furnish(ctx, pr.agent, jail.StateDir, &spec.Program); err != nil {
+	err := s.furnish(ctx, pr.agent, &spec)
+	if err != nil {
 		return "", err
 	}
 	// The gateway and the firewall let it through before its program begins, which may ask for something at once.

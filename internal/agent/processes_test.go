@@ -79,6 +79,25 @@ func TestAProgramRunsInAJailOfItsOwn(t *testing.T) {
 	}
 }
 
+func TestExecInTmpIsForProgramsOfTheAgentToo(t *testing.T) {
+	l, d := newPrograms(t)
+	for n, tmp := range []string{"noexec", "exec"} {
+		_, err := l.sync("clawbots:\n  - name: writer\n    tmp: " + tmp + "\n")
+		l.must(err)
+		p, err := l.Start(l.ctx, l.admin, "", "writer", script("exit"))
+		l.must(err)
+		l.told(p.ID)
+		kept, _ := l.keeper.status("writer")
+		for what, spec := range map[string]jail.Spec{"its jail": kept.Spec, "a program's": d.specs[n]} {
+			profile := jail.ProfileFor(spec, jail.Lease{})
+			at := slices.IndexFunc(profile.Tmpfs, func(one jail.Tmpfs) bool { return one.Path == "/tmp" })
+			if profile.Tmpfs[at].NoExec != (tmp == "noexec") {
+				t.Errorf("%s, %s: /tmp is %+v", tmp, what, profile.Tmpfs[at])
+			}
+		}
+	}
+}
+
 // While it runs, its address is its agent's and nobody else's.
 func TestAProgramReachesWhatItsAgentMay(t *testing.T) {
 	l, d := newPrograms(t)

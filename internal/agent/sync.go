@@ -176,6 +176,7 @@ func inFile(a clawbots.Agent) map[string]any {
 	put("command", len(a.Command) > 0, a.Command)
 	put("workspace", a.Workspace != "", a.Workspace)
 	put("workspace_mode", a.Workspace != "" && a.WorkspaceMode != "", a.WorkspaceMode)
+	put("tmp", a.Tmp != "", a.Tmp)
 	put("unix_sockets", a.UnixSockets, true)
 	limits := map[string]any{}
 	for key, size := range map[string]int64{"memory": int64(a.Limits.Memory), "tmp": int64(a.Limits.Tmp), "state": int64(a.Limits.State)} {

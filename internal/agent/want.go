@@ -67,7 +67,8 @@ func (s *Service) want(tenant, id string, a clawbots.Agent, driver string, from 
 		Kind: jail.KindAgent, Lifetime: jail.LifetimeKeep, Template: a.Template, Image: a.Image, Limits: s.limits(a),
 		Program: jail.Program{Argv: slices.Clone(a.Command), Wire: jail.WireStdio},
 		Admit:   true,
-		Agent:   &jail.Agent{Tenant: tenant, Name: a.Name, State: int64(orElse(a.Limits.State, s.o.Agents.Limits.State)), Token: true},
+		Agent: &jail.Agent{Tenant: tenant, Name: a.Name, State: int64(orElse(a.Limits.State, s.o.Agents.Limits.State)), Token: true,
+			Builds: a.Tmp == clawbots.Exec},
 	}
 	switch {
 	case w.driver == DriverDocker && spec.Image == "":
@@ -151,24 +152,24 @@ func (s *Service) environment(tenant, id string, a clawbots.Agent, home string, 
 	return env, files, nil
 }
 
-// furnish gives a program that runs for an agent in a jail of its own, which has another home, what the agent's programs have,
-// where it has nothing else.
-func (s *Service) furnish(ctx context.Context, a identity.Agent, home string, p *jail.Program) ([]jail.File, error) {
+// furnish gives a jail of its own, in which a program runs for an agent, what the agent's jail has, where it has nothing else.
+func (s *Service) furnish(ctx context.Context, a identity.Agent, spec *jail.Spec) error {
 	declared, err := s.declarations(ctx, a.Tenant)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	from, err := s.surfacesOf(ctx, self(), a.Tenant)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	as := clawbots.Agent{Name: a.Name}
 	if d := declared[a.Name]; d != nil && d.ID == a.ID {
-		as.Services, as.Env, as.Without = d.Agent.Services, d.Agent.Env, d.Agent.Without
+		as.Services, as.Env, as.Without, as.Tmp = d.Agent.Services, d.Agent.Env, d.Agent.Without, d.Agent.Tmp
 	}
-	env, files, err := s.environment(a.Tenant, a.ID, as, home, false, from)
-	addTo(p, env, as.Without)
-	return files, err
+	env, files, err := s.environment(a.Tenant, a.ID, as, jail.StateDir, false, from)
+	spec.HomeFiles, spec.Agent.Builds = files, as.Tmp == clawbots.Exec
+	addTo(&spec.Program, env, as.Without)
+	return err
 }
 
 // addTo gives a program variables, and takes some away, where it says nothing about them.

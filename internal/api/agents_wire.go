@@ -59,6 +59,7 @@ type Declaration struct {
 	WorkspaceMode string         `json:"workspace_mode,omitempty"`
 	Sharing       string         `json:"sharing" enum:"isolated,dedicated,shared"`
 	UnixSockets   bool           `json:"unix_sockets,omitempty" doc:"it may use UNIX sockets although it has a workspace"`
+	Tmp           string         `json:"tmp,omitempty" enum:"noexec,exec" doc:"whether what is in /tmp can be run; noexec is the default"`
 	Limits        DeclaredLimits `json:"limits,omitzero"`
 	Restart       string         `json:"restart,omitempty" enum:"always,on-failure,never"`
 	TTL           string         `json:"ttl,omitempty"`
@@ -189,7 +190,7 @@ func JailOf(k jail.KeptStatus, now time.Time) AgentJail {
 func DeclarationOf(a clawbots.Agent) *Declaration {
 	out := &Declaration{
 		Template: a.Template, Image: a.Image, Command: a.Command, Workspace: a.Workspace, WorkspaceMode: string(a.WorkspaceMode),
-		UnixSockets: a.UnixSockets, Sharing: string(a.Sharing), Restart: string(a.Restart), Env: slices.Sorted(maps.Keys(a.Env)), Without: a.Without, Webhook: a.Webhook, Browser: string(a.Browser),
+		Tmp: string(a.Tmp), UnixSockets: a.UnixSockets, Sharing: string(a.Sharing), Restart: string(a.Restart), Env: slices.Sorted(maps.Keys(a.Env)), Without: a.Without, Webhook: a.Webhook, Browser: string(a.Browser),
 		Services: a.Services, Rate: DeclaredRate(a.Rate), MCP: a.MCP, LLM: DeclaredLLM(a.LLM),
 		Limits: DeclaredLimits{Memory: sizeOf(a.Limits.Memory), CPU: a.Limits.CPU, Tasks: a.Limits.Tasks, Tmp: sizeOf(a.Limits.Tmp),
 			State: sizeOf(a.Limits.State), Files: a.Limits.Files},

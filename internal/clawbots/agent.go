@@ -64,6 +64,7 @@ func (f *file) agent(m *yamldoc.Map) Agent {
 		a.UnixSockets, err = v.Bool()
 		return err
 	})
+	m.Value("tmp", word(&a.Tmp, NoExec, Exec))
 	m.Map("limits", a.Limits.read)
 	m.Value("restart", word(&a.Restart, jail.RestartAlways, jail.RestartOnFailure, jail.RestartNever))
 	m.Value("ttl", duration(&a.TTL))

@@ -32,6 +32,9 @@ func canonical(a Agent) Agent {
 	if a.Restart == jail.RestartAlways {
 		a.Restart = ""
 	}
+	if a.Tmp == NoExec {
+		a.Tmp = ""
+	}
 	if len(a.Env) == 0 {
 		a.Env = nil
 	}
@@ -84,6 +87,7 @@ func newJailFields(old, new Agent) []compared {
 		{"workspace_mode", orNone(string(old.WorkspaceMode)), orNone(string(new.WorkspaceMode))},
 		{"sharing", orNone(string(old.Sharing)), orNone(string(new.Sharing))},
 		{"unix_sockets", fmt.Sprint(old.UnixSockets), fmt.Sprint(new.UnixSockets)},
+		{"tmp", orDefault(string(old.Tmp)), orDefault(string(new.Tmp))},
 		{"limits.memory", orDefaultOf(old.Limits.Memory), orDefaultOf(new.Limits.Memory)},
 		{"limits.cpu", orDefaultOf(old.Limits.CPU), orDefaultOf(new.Limits.CPU)},
 		{"limits.tasks", orDefaultOf(old.Limits.Tasks), orDefaultOf(new.Limits.Tasks)},

@@ -61,6 +61,7 @@ func TestDifferences(t *testing.T) {
 		{"", "    template: mine\n", "template: default → mine", true},
 		{"", "    image: x:1\n", "image: default → x:1", true},
 		{"", "    command: /bin/sh -c 'a b'\n", `command: default → /bin/sh -c "a b"`, true},
+		{"", "    tmp: exec\n", "tmp: default → exec", true},
 		{"", "    limits: {memory: 1GiB}\n", "limits.memory: default → 1GiB", true},
 		{"    limits: {memory: 512MiB}\n", "    limits: {memory: 1GiB}\n", "limits.memory: 512MiB → 1GiB", true},
 		{"", "    limits: {cpu: 0.5}\n", "limits.cpu: default → 0.5", true},
@@ -118,7 +119,7 @@ func TestNoFieldIsForgotten(t *testing.T) {
 	collect(reflect.TypeFor[LLM]())
 	want := []string{
 		"Agent.Name", "Agent.Template", "Agent.Image", "Agent.Command", "Agent.Workspace", "Agent.WorkspaceMode", "Agent.Sharing", "Agent.Limits",
-		"Agent.Restart", "Agent.TTL", "Agent.Env", "Agent.Without", "Agent.Webhook", "Agent.Browser", "Agent.UnixSockets", "Agent.Allow", "Agent.Services", "Agent.Tools", "Agent.Rate", "Agent.MCP", "Agent.LLM",
+		"Agent.Restart", "Agent.TTL", "Agent.Env", "Agent.Without", "Agent.Webhook", "Agent.Browser", "Agent.Tmp", "Agent.UnixSockets", "Agent.Allow", "Agent.Services", "Agent.Tools", "Agent.Rate", "Agent.MCP", "Agent.LLM",
 		"Limits.Memory", "Limits.CPU", "Limits.Tasks", "Limits.Tmp", "Limits.State", "Limits.Files",
 		"Rate.Proxy", "Rate.Execute", "Rate.Service", "Rate.LLM", "LLM.TokensPerDay", "LLM.CostPerDay",
 	}

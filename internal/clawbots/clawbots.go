@@ -28,6 +28,15 @@ const (
 	Shared    Sharing = "shared"    // several name the same path; each has a folder of its name in it
 )
 
+// Tmp says what may be done with files in /tmp.
+type Tmp string
+
+// The settings. NoExec is the default.
+const (
+	NoExec Tmp = "noexec"
+	Exec   Tmp = "exec" // they can be run, as builds want it
+)
+
 // Agent is what is declared of one agent. The zero value of a field is that nothing is said.
 type Agent struct {
 	Name string `json:"name"`
@@ -49,6 +58,7 @@ type Agent struct {
 	Without []string `json:"without,omitempty"`
 	Webhook bool     `json:"webhook,omitempty"`
 	Browser Browser  `json:"browser,omitempty"`
+	Tmp     Tmp      `json:"tmp,omitempty"`
 	// UnixSockets lets it use UNIX sockets although it has a workspace: whoever shares the folder can be connected with it.
 	UnixSockets bool `json:"unix_sockets,omitempty"`
 

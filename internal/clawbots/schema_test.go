@@ -77,6 +77,7 @@ func schema() object {
 		}, "description": "What runs in it. The program is an absolute path in the jail."},
 		"workspace":      text(`^[^~]`, "A folder of the host that it sees as /workspace. Agents that name the same one share it."),
 		"workspace_mode": oneOf("How the workspace is mounted; rw is the default.", string(ReadOnly), string(ReadWrite)),
+		"tmp":            oneOf("Whether what is in /tmp can be run, as builds want it; noexec is the default.", string(NoExec), string(Exec)),
 		"unix_sockets": object{"type": "boolean", "description": "Whether it may use UNIX sockets although it has a workspace. Whoever shares " +
 			"the folder, another agent or a program of the host, can then be connected with it past the gateway."},
 		"limits": mapOf("What its jail may use; what is not said is in agents.limits of the configuration.", object{

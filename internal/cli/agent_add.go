@@ -104,7 +104,7 @@ type addOptions struct {
 	cpu                                            float64
 	tasks                                          int
 	allow, env, services, servers                  []string
-	webhook, unixSockets, replace, asJSON          bool
+	webhook, unixSockets, builds, replace, asJSON  bool
 	needs                                          needs
 }
 
@@ -119,6 +119,7 @@ func (o *addOptions) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&o.env, "env", nil, "a variable of its environment, as NAME=VALUE; no secrets (can be repeated)")
 	f.StringArrayVar(&o.services, "service", nil, "a service that it may use (can be repeated); all of its tenant's when there is none")
 	f.StringArrayVar(&o.servers, "mcp", nil, "an MCP server whose tools it is offered (can be repeated)")
+	f.BoolVar(&o.builds, "exec-tmp", false, "what is in /tmp can be run, as builds of cargo, pip and npm want it")
 	f.BoolVar(&o.unixSockets, "unix-sockets", false, "it may use UNIX sockets although it has a workspace; whoever shares the folder can be connected with it")
 	f.StringVar(&o.restart, "restart", "", "when its program is started again: always, which is the default, on-failure or never")
 	complete(cmd, "restart", "always", "on-failure", "never")
@@ -164,6 +165,9 @@ func (o addOptions) entry(cmd *cobra.Command, command []string) (map[string]any,
 	}
 	if len(limits) > 0 {
 		out["limits"] = limits
+	}
+	if o.builds {
+		out["tmp"] = clawbots.Exec
 	}
 	if o.unixSockets {
 		out["unix_sockets"] = true

@@ -216,6 +216,9 @@ func aboutDeclared(d api.Declaration) [][2]string {
 		{"workspace", strings.TrimSpace(d.Sharing + " " + d.Workspace + " " + d.WorkspaceMode)}, {"restart", d.Restart}, {"ttl", d.TTL},
 		{"env", strings.Join(d.Env, ", ")}, {"env without", strings.Join(d.Without, ", ")},
 	}
+	if d.Tmp == "exec" {
+		out = append(out, [2]string{"tmp", "what is in /tmp can be run"})
+	}
 	if d.UnixSockets {
 		out = append(out, [2]string{"unix sockets", "yes: whoever shares the workspace can be connected with it past the gateway"})
 	}

@@ -175,6 +175,9 @@ func agentEntry(f *form) (map[string]any, error) {
 			out["unix_sockets"] = true
 		}
 	}
+	if f.Has("exec_tmp") {
+		out["tmp"] = "exec"
+	}
 	flaws := &problem.Many{Code: problem.BadRequest}
 	limits := map[string]any{}
 	if v := f.Get("memory"); v != "" {

@@ -203,14 +203,14 @@ func TestAgentIsDeclaredWithAJail(t *testing.T) {
 	w := newWorld(t)
 	p := w.post("admin", "/console/agents/add", "tenant", "beta", "name", "kept", "where", "jail", "life", "24h", "template", "clawbot", "command", "/bin/agent --fast",
 		"workspace", "/srv/agents/kept", "workspace_mode", "ro", "memory", "256MiB", "cpu", "0.25", "tasks", "32", "allow", "example.com\r\ndeny: example.net\r\n", "env", "LANG=C.UTF-8\r\nMODE=a=b",
-		"webhook", "yes", "unix_sockets", "yes", "restart", "never")
+		"webhook", "yes", "unix_sockets", "yes", "exec_tmp", "yes", "restart", "never")
 	if p.location != "/console/agents/beta/kept" {
 		t.Fatalf("%d\n%s", p.status, p.body)
 	}
 	hides(t, w.follow("admin", p), identity.PrefixAgent+"0")
 	a := w.agents.declared
 	if a.Name != "kept" || a.TTL != 24*time.Hour || len(a.Command) != 2 || a.WorkspaceMode != clawbots.ReadOnly || a.Limits.Memory != 256<<20 || a.Limits.CPU != 0.25 ||
-		a.Limits.Tasks != 32 || len(a.Allow) != 2 || !a.Allow[1].Deny || a.Env["MODE"] != "a=b" || !a.Webhook || !a.UnixSockets || a.Restart != "never" {
+		a.Limits.Tasks != 32 || len(a.Allow) != 2 || !a.Allow[1].Deny || a.Env["MODE"] != "a=b" || !a.Webhook || !a.UnixSockets || a.Tmp != "exec" || a.Restart != "never" {
 		t.Errorf("%+v", a)
 	}
 }

@@ -86,6 +86,8 @@ type Agent struct {
 	Name   string `json:"name"`
 	// State is the size in bytes of the volume at /state. Zero is a jail without one: its /state is a tmpfs, and goes with it.
 	State int64 `json:"state,omitempty"`
+	// Builds lets programs run from /tmp, and from a home that is in memory: compilers and packages run what they have just made.
+	Builds bool `json:"builds,omitempty"`
 	// Token mounts the folder of the token at TokenDir. There is nothing in it until a Maker's Token.
 	Token bool `json:"token,omitempty"`
 }

@@ -97,6 +97,7 @@ func (k Kind) Home() string {
 
 // ProfileFor is the one place that decides how a jail is confined.
 func ProfileFor(s Spec, l Lease) Profile {
+	builds := s.Agent != nil && s.Agent.Builds
 	p := Profile{
 		UID: l.UID, GID: l.UID, Host: l.UID,
 		NoNewPrivileges: true,
@@ -105,9 +106,9 @@ func ProfileFor(s Spec, l Lease) Profile {
 		AppArmor:        AppArmorBrowser,
 		Limits:          s.Limits,
 		Tmpfs: []Tmpfs{
-			{Path: "/tmp", Size: s.Limits.Disk, Mode: 0o1777, NoExec: true},
+			{Path: "/tmp", Size: s.Limits.Disk, Mode: 0o1777, NoExec: !builds},
 			{Path: "/dev/shm", Size: s.Limits.SharedMemory, Mode: 0o1777, NoExec: true},
-			{Path: s.Kind.Home(), Size: s.Limits.Disk, Mode: 0o700, NoExec: true, Owned: true},
+			{Path: s.Kind.Home(), Size: s.Limits.Disk, Mode: 0o700, NoExec: !builds, Owned: true},
 		},
 	}
 	if s.Kind == KindAgent {

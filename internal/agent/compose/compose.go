@@ -143,7 +143,7 @@ func (o Options) service(a clawbots.Agent) (service, error) {
 		s.image = "clawjail/" + a.Template + ":latest"
 	}
 	s.spec = jail.Spec{Kind: jail.KindAgent, Lifetime: jail.LifetimeKeep, Image: s.image, Program: jail.Program{Argv: a.Command, Wire: jail.WireStdio}, Limits: limits,
-		Agent: &jail.Agent{Tenant: o.Tenant, Name: a.Name, State: int64(either(a.Limits.State, o.Limits.State)), Token: true}}
+		Agent: &jail.Agent{Tenant: o.Tenant, Name: a.Name, State: int64(either(a.Limits.State, o.Limits.State)), Token: true, Builds: a.Tmp == clawbots.Exec}}
 	if a.Workspace != "" && !a.UnixSockets {
 		return service{}, problem.New(problem.Unsupported, "declare unix_sockets: true if whoever shares the folder may be connected with it, or use clawjail agent sync",
 			"docker-compose cannot keep UNIX sockets from an agent with a workspace")
@@ -303,6 +303,8 @@ func tmpfsOf(t jail.Tmpfs, p jail.Profile) string {
 	options := "rw,nosuid,nodev,size=" + strconv.FormatInt(t.Size, 10) + ",mode=" + strconv.FormatUint(uint64(t.Mode), 8)
 	if t.NoExec {
 		options += ",noexec"
+	} else {
+		options += ",exec" // which is not an engine's default
 	}
 	if t.Owned {
 		options += fmt.Sprintf(",uid=%d,gid=%d", p.UID, p.GID)

@@ -149,6 +149,11 @@ func runs(t *testing.T, s Agents) {
 	if a := j.Ask("runcopy", "/state/x"); !a.OK || a.Number != 0 {
 		t.Errorf("a program of its own does not run: %+v", a)
 	}
+	builds := s.Spec("two")
+	builds.Agent.Builds = true
+	if a := s.start(t, builds).Ask("runcopy", "/tmp/x"); !a.OK || a.Number != 0 {
+		t.Errorf("who builds does not run what it made: %+v", a)
+	}
 }
 
 func taskLimit(t *testing.T, s Agents) {
