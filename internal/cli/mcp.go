@@ -3,7 +3,7 @@ package cli
 import (
 	"context"
 	"io"
-	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,26 +18,24 @@ import (
 	"github.com/clawjail/clawjail/internal/session"
 )
 
-// Clients for which `clawjail mcp` prints a configuration.
-const (
-	clientClaude = "claude"
-	clientCursor = "cursor"
-	clientVSCode = "vscode"
-)
-
 func newMCPCommand(p *program) *cobra.Command {
-	var printed string
+	var printed, agent, tenant string
 	cmd := &cobra.Command{
 		Use:   "mcp",
 		Short: "Serve MCP on standard input and output, for an agent on this machine",
 		Long: "Serve the Model Context Protocol on standard input and output until the input ends. The tools open sessions at the control plane, " +
 			"with the key in $" + keyVariable + " as other commands have it, and drive the host browser. Either may be missing: its tools say so then. " +
-			"Sessions that the agent did not close end when their time is up.\n\nThe control plane serves the same tools over HTTP, at /mcp.",
-		Example: "  clawjail mcp --print-config claude",
+			"Sessions that the agent did not close end when their time is up.\n\nThe control plane serves the same tools over HTTP, at /mcp. " +
+			"With --agent, the printed configuration is for that: it has the address, and a key of the agent, which is made if there is none of that name. " +
+			"An agent that is there keeps its keys: set $" + keyVariable + " to one of them, and the configuration has that.",
+		Example: "  clawjail mcp --print-config claude --agent writer\n  clawjail mcp --print-config claude",
 		Args:    arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("print-config") {
-				return p.printMCP(cmd, printed)
+				return p.printMCP(cmd, printed, tenant, agent)
+			}
+			if agent != "" || tenant != "" {
+				return usage(cmd, "--agent and --tenant go with --print-config")
 			}
 			c, err := p.config()
 			if err != nil {
@@ -47,6 +45,7 @@ func newMCPCommand(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			p.warnOfRights(c, log)
 			own := &mcpBackend{program: p}
 			o := mcp.Options{Backend: own, Access: own, Version: p.version, Log: log, Now: p.now}
 			if p.getenv(urlVariable) == "" { // else the bounds are those of another configuration
@@ -59,8 +58,11 @@ func newMCPCommand(p *program) *cobra.Command {
 			return server.Serve(cmd.Context(), io.NopCloser(cmd.InOrStdin()), unclosed{cmd.OutOrStdout()})
 		},
 	}
-	cmd.Flags().StringVar(&printed, "print-config", "", "print the JSON that makes a `client` start it: claude, cursor or vscode")
-	complete(cmd, "print-config", clientClaude, clientCursor, clientVSCode)
+	cmd.Flags().StringVar(&printed, "print-config", "", "print what a `client` needs in its configuration: "+strings.Join(mcpClients, ", "))
+	cmd.Flags().StringVar(&agent, "agent", "", "with --print-config: connect over HTTP as this `agent`, with a key in the configuration")
+	p.tenantFlag(cmd, &tenant)
+	complete(cmd, "print-config", mcpClients...)
+	p.completeFlag(cmd, "agent", agentNames)
 	return cmd
 }
 
@@ -68,38 +70,6 @@ func newMCPCommand(p *program) *cobra.Command {
 type unclosed struct{ io.Writer }
 
 func (unclosed) Close() error { return nil }
-
-// printMCP prints what a client's configuration needs. Keys are not in it: clients hand their environment on.
-func (p *program) printMCP(cmd *cobra.Command, name string) error {
-	type server struct {
-		Type    string            `json:"type,omitempty"`
-		Command string            `json:"command"`
-		Args    []string          `json:"args"`
-		Env     map[string]string `json:"env,omitempty"`
-	}
-	path, err := os.Executable()
-	if err != nil {
-		path = "clawjail"
-	}
-	s := server{Command: path, Args: []string{"mcp"}}
-	if p.file != "" {
-		s.Args = append(s.Args, "--config", p.file)
-	}
-	if at := p.getenv(urlVariable); at != "" {
-		if _, err := p.client(); err != nil {
-			return err
-		}
-		s.Env = map[string]string{urlVariable: at}
-	}
-	switch name {
-	case clientClaude, clientCursor:
-		return writeJSON(cmd.OutOrStdout(), map[string]any{"mcpServers": map[string]any{"clawjail": s}})
-	case clientVSCode:
-		s.Type = "stdio"
-		return writeJSON(cmd.OutOrStdout(), map[string]any{"servers": map[string]any{"clawjail": s}})
-	}
-	return usage(cmd, "there is no configuration for %q; there is one for claude, cursor and vscode", name)
-}
 
 // mcpBackend is the control plane and the host browser, as they can be reached from here. The principal is whoever has the
 // key: the control plane finds that out.

@@ -5,12 +5,17 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/BurntSushi/toml"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/identity"
 )
 
 // mcpClient connects a client to `clawjail mcp`, and returns what calls a tool. At the end the input is closed, which ends
@@ -92,10 +97,16 @@ func TestMCPPrintsConfigurationsWithoutKeys(t *testing.T) {
 	t.Setenv("CLAWJAIL_CONFIG", settings(t, t.TempDir()))
 	t.Setenv(urlVariable, "http://127.0.0.1:18780")
 	t.Setenv(keyVariable, "cjop_canary")
-	for _, name := range []string{"claude", "cursor", "vscode"} {
+	for _, name := range mcpClients {
 		var out, errs bytes.Buffer
 		if status := Main(context.Background(), "v1", []string{"mcp", "--print-config", name}, &out, &errs); status != 0 {
 			t.Fatalf("%s: %d %s", name, status, errs.String())
+		}
+		if name == clientCodex { // it gives programs only the variables that are named
+			if c := connectionOf(t, name, out.String()); !filepath.IsAbs(c.Command) || len(c.EnvVars) != 1 || c.EnvVars[0] != keyVariable || len(c.Args) != 1 || c.Env[urlVariable] != "http://127.0.0.1:18780" || strings.Contains(out.String(), "canary") {
+				t.Errorf("%s", out.String())
+			}
+			continue
 		}
 		type server struct {
 			Command string
@@ -114,8 +125,124 @@ func TestMCPPrintsConfigurationsWithoutKeys(t *testing.T) {
 			t.Errorf("%s: %s", name, out.String())
 		}
 	}
-	var out, errs bytes.Buffer
-	if status := Main(context.Background(), "v1", []string{"mcp", "--print-config", "emacs"}, &out, &errs); status != exitUsage {
-		t.Errorf("an unknown client: %d", status)
+	for _, args := range [][]string{{"--print-config", "emacs"}, {"--print-config", "emacs", "--agent", "a"}, {"--agent", "a"}, {"--print-config", "codex", "--tenant", "t"}} {
+		var out, errs bytes.Buffer
+		if status := Main(context.Background(), "v1", append([]string{"mcp"}, args...), &out, &errs); status != exitUsage || out.Len() > 0 {
+			t.Errorf("%q: %d %s", args, status, out.String())
+		}
+	}
+}
+
+// connection is what a client takes from a configuration with an address.
+type connection struct {
+	Type        string
+	URL         string            `toml:"url"`
+	Headers     map[string]string `toml:"-"`
+	HTTPHeaders map[string]string `json:"-" toml:"http_headers"`
+	Command     string            `toml:"command"`
+	Args        []string          `toml:"args"`
+	Env         map[string]string `toml:"env"`
+	EnvVars     []string          `json:"-" toml:"env_vars"`
+}
+
+// connectionOf reads what was printed as the client does.
+func connectionOf(t *testing.T, name, printed string) connection {
+	t.Helper()
+	var said struct {
+		MCPServers map[string]connection `toml:"mcp_servers"`
+		Servers    map[string]connection `toml:"-"`
+	}
+	if name == clientCodex {
+		if left, err := toml.Decode(printed, &said); err != nil || len(left.Undecoded()) > 0 {
+			t.Fatalf("%s: %v %v", printed, err, left.Undecoded())
+		}
+		c := said.MCPServers["clawjail"]
+		c.Headers = c.HTTPHeaders
+		return c
+	}
+	if err := json.Unmarshal([]byte(printed), &said); err != nil {
+		t.Fatalf("%s: %v", printed, err)
+	}
+	if name == clientVSCode {
+		return said.Servers["clawjail"]
+	}
+	return said.MCPServers["clawjail"]
+}
+
+func TestMCPPrintsConfigurationsOfAgentsThatConnect(t *testing.T) {
+	w := newWorld(t)
+	run := func(args ...string) (string, string, int) {
+		var out, errs bytes.Buffer
+		status := Main(context.Background(), "v1", append([]string{"mcp", "--print-config"}, args...), &out, &errs)
+		return out.String(), errs.String(), status
+	}
+	keyOf := func(name, printed string) string {
+		t.Helper()
+		c := connectionOf(t, name, printed)
+		key, found := strings.CutPrefix(c.Headers["Authorization"], "Bearer ")
+		if !found || c.URL != w.url+"/mcp" || c.Command != "" || name != clientCodex && c.Type != "http" {
+			t.Fatalf("%s: %s", name, printed)
+		}
+		return key
+	}
+	for _, name := range mcpClients {
+		printed, said, status := run(name, "--agent", "of-"+name)
+		if status != 0 || !strings.Contains(said, "made the agent of-"+name) || strings.Contains(printed, w.key) {
+			t.Fatalf("%s: %d %s", name, status, said)
+		}
+		at, err := url.Parse(w.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := client.New(at, keyOf(name, printed))
+		me, err := c.WhoAmI(context.Background())
+		c.CloseIdle()
+		if err != nil || me.Kind != identity.KindAgent || me.Name != "of-"+name {
+			t.Errorf("%s: the key is that of %+v, %v", name, me, err)
+		}
+	}
+
+	// The keys of an agent that is there stay as they are, and the way to another is said.
+	printed, said, status := run("cursor", "--agent", "of-cursor")
+	if status != exitFailure || printed != "" || !strings.Contains(said, "CLAWJAIL_KEY=$(sudo clawjail agent token rotate of-cursor) clawjail mcp --print-config cursor --agent of-cursor") {
+		t.Errorf("%d %s %s", status, printed, said)
+	}
+	// With a key of the agent, it is in the configuration; with one of another agent, nothing is printed.
+	mine, _, _ := run("claude", "--agent", "mine")
+	key := keyOf("claude", mine)
+	t.Setenv(keyVariable, key)
+	if again, said, status := run("codex", "--agent", "mine"); status != 0 || keyOf("codex", again) != key {
+		t.Errorf("%d %s", status, said)
+	}
+	if printed, said, status := run("codex", "--agent", "of-codex"); status != exitFailure || printed != "" || !strings.Contains(said, "the key is one of the agent mine") {
+		t.Errorf("%d %s %s", status, printed, said)
+	}
+}
+
+func TestMCPSaysWhenItHasTheRightsOfTheAdmin(t *testing.T) {
+	newWorld(t)
+	serve := func() string {
+		var out, errs bytes.Buffer
+		root := New("v1.2.3")
+		root.SetArgs([]string{"mcp"})
+		root.SetIn(strings.NewReader(""))
+		root.SetOut(&out)
+		root.SetErr(&errs)
+		if err := root.ExecuteContext(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		return errs.String()
+	}
+	const warning = "the tools act as the admin of this installation"
+	if said := serve(); strings.Contains(said, warning) {
+		t.Errorf("with a key: %s", said)
+	}
+	withoutKey(t)
+	if said := serve(); !strings.Contains(said, warning) || !strings.Contains(said, "--print-config CLIENT --agent NAME") {
+		t.Errorf("without a key: %s", said)
+	}
+	t.Setenv("CLAWJAIL_CONFIG", settings(t, t.TempDir())) // there is no admin key
+	if said := serve(); strings.Contains(said, warning) {
+		t.Errorf("without any key: %s", said)
 	}
 }
