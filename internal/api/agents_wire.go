@@ -123,6 +123,11 @@ type AgentExit struct {
 	At     time.Time        `json:"at"`
 }
 
+// Words say how it ended, as [jail.Exit.Words] does.
+func (e AgentExit) Words() string {
+	return jail.Exit{Code: e.Code, Signal: e.Signal, Cause: e.Cause, Hit: e.Hit}.Words()
+}
+
 // JailLimits are what a jail may have.
 type JailLimits struct {
 	Memory int64   `json:"memory_bytes"`

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/api"
-	"github.com/clawjail/clawjail/internal/jail"
 )
 
 func newAgentList(p *program) *cobra.Command {
@@ -88,15 +87,19 @@ func agentState(a api.Agent, now time.Time) string {
 	return keyState(a.RevokedAt, time.Time{}, now)
 }
 
-func exitWords(e api.AgentExit) string {
-	return printable(jail.Exit{Code: e.Code, Signal: e.Signal, Cause: e.Cause}.Words())
+// ago is when something was, behind what it was; nothing where that is not known.
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return ", " + when(t, now)
 }
 
 // crashText is how it is with an agent whose program ends over and over.
 func crashText(j api.AgentJail) string {
 	text := fmt.Sprintf("crash loop (%d times", j.Crashes)
 	if j.Exit != nil {
-		text += ", last with " + exitWords(*j.Exit)
+		text += ", last: " + printable(j.Exit.Words())
 	}
 	return text + ")"
 }
@@ -161,7 +164,7 @@ func aboutJail(j api.AgentJail, now time.Time) [][2]string {
 		out = append(out, [2]string{"next start", when(j.Next, now)})
 	}
 	if e := j.Exit; e != nil {
-		out = append(out, [2]string{"last exit", exitText(*e, now)})
+		out = append(out, [2]string{"last exit", printable(e.Words()) + ago(e.At, now)})
 	}
 	if j.Problem != "" {
 		out = append(out, [][2]string{{"problem", j.Problem + " (" + j.Code + ")"}, {"hint", j.Hint}}...)
@@ -187,27 +190,6 @@ func usedTime(u *api.JailUsage) string {
 		return ""
 	}
 	return fmt.Sprintf(", %.1f s used", u.CPUSeconds)
-}
-
-// exitText says how a program ended.
-func exitText(e api.AgentExit, now time.Time) string {
-	text := "status " + strconv.Itoa(e.Code)
-	switch {
-	case e.Signal != "":
-		text = "signal " + e.Signal
-	case e.Code < 0:
-		text = "not known how"
-	}
-	if e.Cause != "" {
-		text += " (" + string(e.Cause) + ")"
-	}
-	if len(e.Hit) > 0 {
-		text += ", limits hit: " + limitNames(e.Hit)
-	}
-	if !e.At.IsZero() {
-		text += ", " + when(e.At, now)
-	}
-	return text
 }
 
 func aboutDeclared(d api.Declaration) [][2]string {

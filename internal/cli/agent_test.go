@@ -35,7 +35,7 @@ func TestFollowingALogTellsOfStartsAndEnds(t *testing.T) {
 	})
 	var told []string
 	err := tellRuns(t.Context(), c, "bot", "", func(text string) { told = append(told, text) })
-	want := []string{"crash loop (7 times, last with status 3)", "the program has ended: status 3; crash loop (7 times, last with status 3)", "the program has started"}
+	want := []string{"crash loop (7 times, last: status 3)", "the program has ended: status 3; crash loop (7 times, last: status 3)", "the program has started"}
 	if err != nil || !slices.Equal(told, want) {
 		t.Errorf("%q, %v", told, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"strings"
 	"time"
 
@@ -191,21 +190,7 @@ func sayExit(e *jail.Exit) string {
 	if e == nil {
 		return "It ended."
 	}
-	text := fmt.Sprintf("It ended with the status %d", e.Code)
-	switch {
-	case e.Signal != "":
-		text = "It was ended by the signal " + e.Signal
-	case e.Code < 0:
-		text = "It ended, and nobody knows how"
-	}
-	var hit []string
-	for _, limit := range e.Hit {
-		hit = append(hit, string(limit))
-	}
-	if len(hit) > 0 {
-		text += ", at its limit of " + strings.Join(hit, " and ")
-	}
-	return text + "."
+	return "It ended: " + e.Words() + "."
 }
 
 // agentEvents tells what an agent, or a program of its, does from now on, as server-sent events.

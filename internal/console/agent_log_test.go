@@ -17,7 +17,7 @@ func TestLogBeginsWithTheNewestLines(t *testing.T) {
 	furnishAgents(w)
 	p := w.get("acme operator", "/console/agents/acme/writer/log")
 	shows(t, p, http.StatusOK, `data-after="120-99-2"`, `data-events="/console/agents/acme/writer/events"`, "hello from &lt;img", "<summary>tool_use · opens &lt;img", "browser_navigate",
-		`class="log-line stderr"`, "2.0 KiB are missing here", "the rest of the line was not kept", "ended by the signal killed, at its limit of memory", "The program began.", "/writer/type")
+		`class="log-line stderr"`, "2.0 KiB are missing here", "the rest of the line was not kept", "It ended: signal killed, at its limit of memory.", "The program began.", "/writer/type")
 	shows(t, w.get("acme viewer", "/console/agents/acme/writer/log"), http.StatusForbidden)
 	w.agents.events = nil
 	for range 900 {
@@ -129,7 +129,7 @@ func TestProgramsAreStartedShownAndEnded(t *testing.T) {
 	w := newWorld(t)
 	furnishAgents(w)
 	const path = "/console/agents/acme/writer/programs"
-	shows(t, w.get("acme operator", path), http.StatusOK, "echo &lt;img", "It ended with the status 1.", "Start a program", path+"/pr_a/end")
+	shows(t, w.get("acme operator", path), http.StatusOK, "echo &lt;img", "It ended: status 1.", "Start a program", path+"/pr_a/end")
 	hides(t, w.get("acme operator", path), path+"/pr_b/end")
 	viewer := w.get("acme viewer", path)
 	shows(t, viewer, http.StatusOK, "echo &lt;img")

@@ -107,7 +107,7 @@ func TestWhatNeedsAttentionSaysWhatToDo(t *testing.T) {
 	has(t, p, "asked.example asked an agent to log in", "A cookie of soon.example expires soon", `action="/console/refresh"`, `name="domain" value="asked.example"`,
 		"The token of ending ends soon", "/console/agents/acme/ending/tokens", "The key of the operator bob", "ending asks for host api.example.com:443",
 		`href="/console/network/requests"`, "does not run: no disk", "3 restarts",
-		"lasting is in a crash loop: its program has ended 7 times in a row, last with status 3", `class="badge bad">crash loop`)
+		"lasting is in a crash loop: its program has ended 7 times in a row, last: status 3", `class="badge bad">crash loop`)
 	hasNot(t, p, hostile, "The token of lasting")
 
 	viewer := w.get("acme viewer", "/console/")

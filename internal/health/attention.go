@@ -336,7 +336,7 @@ func (l *look) lookAgents() error {
 			phase[who] = "crash loop"
 			sentence := fmt.Sprintf("%s is in a crash loop: its program has ended %d times in a row", l.called(s.Tenant, s.Name), n)
 			if x := s.Jail.Exit; x != nil {
-				sentence += ", last with " + x.Words()
+				sentence += ", last: " + x.Words()
 			}
 			l.failed(AgentCrashes, sentence+".", "See what it printed last.", who)
 		}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -80,17 +81,29 @@ func (k KeptStatus) CrashLoop(now time.Time) int {
 	return k.Crashes
 }
 
-// Words say how a program ended, in two or three words.
+// Words say how a program ended, to stand behind a colon.
 func (x Exit) Words() string {
+	text := "status " + strconv.Itoa(x.Code)
 	switch {
 	case x.Cause == CauseMemory:
-		return "out of memory"
+		text = "out of memory"
+	case x.Cause == CauseWallClock:
+		text = "its time was over"
 	case x.Signal != "":
-		return "signal " + x.Signal
+		text = "signal " + x.Signal
 	case x.Code < 0:
-		return "nobody knows how"
+		text = "nobody knows how"
 	}
-	return "status " + strconv.Itoa(x.Code)
+	var hit []string
+	for _, limit := range x.Hit {
+		if limit != LimitMemory || x.Cause != CauseMemory {
+			hit = append(hit, string(limit))
+		}
+	}
+	if len(hit) > 0 {
+		text += ", at its limit of " + strings.Join(hit, " and ")
+	}
+	return text
 }
 
 // Stream is one of the two that a jail prints to.

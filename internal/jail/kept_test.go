@@ -25,7 +25,10 @@ func TestACrashLoopIsOneWhileItLasts(t *testing.T) {
 	}
 	for want, x := range map[string]Exit{
 		"status 3": {Code: 3, Cause: CauseExited}, "signal killed": {Code: -1, Signal: "killed", Cause: CauseExited},
-		"out of memory": {Code: -1, Signal: "killed", Cause: CauseMemory}, "nobody knows how": {Code: -1},
+		"out of memory": {Code: -1, Signal: "killed", Cause: CauseMemory, Hit: []LimitName{LimitMemory}}, "nobody knows how": {Code: -1},
+		"its time was over":                        {Code: -1, Signal: "killed", Cause: CauseWallClock},
+		"status 1, at its limit of tasks and disk": {Code: 1, Cause: CauseExited, Hit: []LimitName{LimitTasks, LimitDisk}},
+		"out of memory, at its limit of tasks":     {Code: 1, Cause: CauseMemory, Hit: []LimitName{LimitMemory, LimitTasks}},
 	} {
 		if got := x.Words(); got != want {
 			t.Errorf("%+v is %q, want %q", x, got, want)

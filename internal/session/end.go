@@ -159,7 +159,7 @@ func (s *Service) explain(r *session, i *instance) {
 		e.ExitCode = &x.Code
 		e.Message = sentence(e, r.plan)
 		if e.Cause == CauseBrowserExited {
-			e.Message += ", with " + exitText(x)
+			e.Message += ": " + x.Words()
 		}
 	}
 	e.Stderr = i.tail.lines()

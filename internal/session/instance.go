@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/config"
@@ -103,23 +102,8 @@ func (s *Service) deadOnArrival(ctx context.Context, i *instance, err error) err
 	if cause(exit) == CauseMemory {
 		code, hint = problem.LimitMemory, "open it with a larger limits.memory"
 	}
-	return problem.Wrap(err, code, hint, "the browser ended before it answered, with %s%s", exitText(exit), lastWords(i)).
+	return problem.Wrap(err, code, hint, "the browser ended before it answered: %s%s", exit.Words(), lastWords(i)).
 		With("stderr", i.tail.lines())
-}
-
-func exitText(x jail.Exit) string {
-	text := fmt.Sprintf("status %d", x.Code)
-	if x.Signal != "" {
-		text = "signal " + x.Signal
-	}
-	if len(x.Hit) > 0 {
-		names := make([]string, len(x.Hit))
-		for n, hit := range x.Hit {
-			names[n] = string(hit)
-		}
-		text += ", after it had run into its limit of " + strings.Join(names, ", ")
-	}
-	return text
 }
 
 // lastWords is the last line that a browser printed, as a part of a sentence.

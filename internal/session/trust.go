@@ -138,7 +138,7 @@ func (s *Service) makeDatabase(ctx context.Context, template string) (_ []jail.F
 			"template %s has no certutil, which extra_ca needs", template)
 	}
 	return nil, problem.Wrap(err, problem.JailFailed, "check the files of extra_ca with `openssl x509 -text`",
-		"certutil ended with %s%s", exitText(exit), lastWords(i))
+		"certutil ended: %s%s", exit.Words(), lastWords(i))
 }
 
 // send writes the certificates as the script reads them, and the end.

@@ -288,7 +288,7 @@ func TestACrashIsToldAndTheServerStartedAgain(t *testing.T) {
 	}
 	_, err := w.call(operator(), "files__other")
 	p, ok := problem.As(err)
-	if !ok || p.Code != problem.JailFailed || !strings.Contains(p.Message, "ended with status 3") || !strings.Contains(fmt.Sprint(p.Details[detailStderr]), "cheese") {
+	if !ok || p.Code != problem.JailFailed || !strings.Contains(p.Message, "ended: status 3") || !strings.Contains(fmt.Sprint(p.Details[detailStderr]), "cheese") {
 		t.Errorf("an operator is told %v", err)
 	}
 	if got, err := w.call(agent(), "files__echo"); err != nil || got != "called echo" || w.started() != 2 {

@@ -1,7 +1,6 @@
 package toolserver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -249,19 +248,4 @@ func withSecrets(server config.MCPServer) []string {
 	}
 	b.WriteString("unset v d\nexec \"$@\"\n")
 	return append([]string{"/bin/sh", "-c", b.String(), "sh"}, server.Command...)
-}
-
-// exitText says how a program ended, as a part of a sentence.
-func exitText(x jail.Exit) string {
-	text := fmt.Sprintf("ended with status %d", x.Code)
-	if x.Signal != "" {
-		text = "ended with the signal " + x.Signal
-	}
-	if x.Cause == jail.CauseMemory {
-		text = "needed more memory than its limit"
-	}
-	if x.Cause == jail.CauseWallClock {
-		text = "had run for as long as it may"
-	}
-	return cmp.Or(text, "ended")
 }

@@ -143,7 +143,7 @@ func (r *run) explain(ctx context.Context, err error) error {
 	if exit.Cause == jail.CauseMemory {
 		code = problem.LimitMemory
 	}
-	return r.told(problem.Wrap(err, code, r.hint(), "the MCP server %s %s", r.server.Name, exitText(exit)))
+	return r.told(problem.Wrap(err, code, r.hint(), "the MCP server %s ended: %s", r.server.Name, exit.Words()))
 }
 
 func (r *run) hint() string {

@@ -46,11 +46,14 @@ function summary(event) {
   return clip(parts.length ? parts.join(' · ') : JSON.stringify(event.json), 160);
 }
 
+// exit is how something ended, as jail.Exit.Words has it.
 function exit(e) {
   if (!e) return 'It ended.';
-  const hit = e.hit?.length ? `, at its limit of ${e.hit.join(' and ')}` : '';
-  if (e.signal) return `It was ended by the signal ${e.signal}${hit}.`;
-  return `${e.code < 0 ? 'It ended, and nobody knows how' : `It ended with the status ${e.code}`}${hit}.`;
+  let words = e.signal ? `signal ${e.signal}` : e.code < 0 ? 'nobody knows how' : `status ${e.code}`;
+  if (e.cause === 'memory') words = 'out of memory';
+  if (e.cause === 'wall_clock') words = 'its time was over';
+  const hit = (e.hit ?? []).filter((limit) => limit !== 'memory' || e.cause !== 'memory');
+  return `It ended: ${words}${hit.length ? `, at its limit of ${hit.join(' and ')}` : ''}.`;
 }
 
 function line(event) {
