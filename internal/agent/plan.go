@@ -256,17 +256,16 @@ func (w *world) leftovers(wanted []clawbots.Agent, prune bool, keep RemoveOption
 	return out
 }
 
-// check says everything that would keep a plan from being done, before anything is changed. source is the file's name.
-func (s *Service) check(ctx context.Context, w *world, tasks []*task, source string, free func(clawbots.Agent) error) error {
-	m := &problem.Many{Code: problem.BadRequest, Source: source}
+// check says everything that would keep a plan from being done, before anything is changed: each at its place in the file, if it
+// is one of a file's.
+func (s *Service) check(ctx context.Context, w *world, tasks []*task, file clawbots.File, free func(clawbots.Agent) error) error {
+	m := &problem.Many{Code: problem.BadRequest, Source: file.Source}
 	add := func(t *task, field string, err error) {
 		flaw := problem.Flaw{Field: t.step.Name, Message: err.Error()}
 		if field != "" {
 			flaw.Field += "." + field
 		}
-		if t.want != nil && source != "" && t.want.agent.Line > 0 {
-			flaw.Line, flaw.Column = t.want.agent.Line, 1
-		}
+		flaw.Line, flaw.Column = file.Place(t.step.Name, field)
 		if p, ok := problem.As(err); ok {
 			flaw.Message, flaw.Hint = p.Message, p.Hint
 		}
@@ -303,14 +302,32 @@ func (s *Service) check(ctx context.Context, w *world, tasks []*task, source str
 	if err != nil {
 		return errors.Join(m.Err(), fmt.Errorf("ask whether the jails can be made: %w", err))
 	}
+	templates := map[string]*missing{} // what several agents lack is said once
 	for i, err := range found[:min(len(found), len(making))] {
-		if err != nil {
-			add(making[i], "", err)
-			m.Code = cmp.Or(codeOfAll(m, err), m.Code)
+		if err == nil {
+			continue
+		}
+		field := ""
+		if slices.Contains([]string{problem.TemplateMissing, problem.TemplateChanged}, problem.CodeOf(err)) {
+			if field = "template"; templates[err.Error()] != nil {
+				templates[err.Error()].others++
+				continue
+			}
+			templates[err.Error()] = &missing{at: len(m.Flaws)}
+		}
+		add(making[i], field, err)
+		m.Code = cmp.Or(codeOfAll(m, err), m.Code)
+	}
+	for _, t := range templates {
+		if t.others > 0 {
+			m.Flaws[t.at].Message += fmt.Sprintf("; %d more agents of the file are made of it", t.others)
 		}
 	}
 	return m.Err()
 }
+
+// missing is a flaw that is one of several agents.
+type missing struct{ at, others int }
 
 // codeOfAll is the code of a list that has one flaw, which says more than that of any list.
 func codeOfAll(m *problem.Many, err error) string {
@@ -336,16 +353,16 @@ func (s *Service) knownServers(ctx context.Context, tasks []*task) ([]string, er
 // checkOne looks at what one agent needs.
 func (s *Service) checkOne(w *world, t *task, servers []string, free func(clawbots.Agent) error, add func(string, error)) {
 	a := t.want.agent
-	for _, name := range a.Services {
+	for i, name := range a.Services {
 		if !slices.ContainsFunc(w.surfaces.services, func(svc egress.Service) bool {
 			return svc.Name == name && (svc.Agent == "" || svc.Agent == t.identity.ID)
 		}) {
-			add("services", problem.New(problem.ServiceUnknown, "make it first: clawjail service add "+name, "there is no service %s", name))
+			add(fmt.Sprintf("services[%d]", i), problem.New(problem.ServiceUnknown, "make it first: clawjail service add "+name, "there is no service %s", name))
 		}
 	}
-	for _, name := range a.MCP {
+	for i, name := range a.MCP {
 		if !slices.Contains(servers, name) {
-			add("mcp", problem.New(problem.NotFound, "declare it first: clawjail mcp-server add "+name, "there is no MCP server %s", name))
+			add(fmt.Sprintf("mcp[%d]", i), problem.New(problem.NotFound, "declare it first: clawjail mcp-server add "+name+" -- PROGRAM", "there is no MCP server %s", name))
 		}
 	}
 	if t.settings != nil {

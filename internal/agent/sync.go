@@ -59,7 +59,7 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 		tasks = append(tasks, w.leftovers(file.Agents, r.Prune, RemoveOptions{KeepState: r.KeepState})...)
 	}
 	plan := Plan{Steps: stepsOf(tasks), Warnings: warnings(tasks)}
-	if err := s.check(ctx, w, tasks, r.Source, func(a clawbots.Agent) error { return s.mayHaveWorkspace(ctx, by, tenant, a) }); err != nil || r.DryRun {
+	if err := s.check(ctx, w, tasks, file, func(a clawbots.Agent) error { return s.mayHaveWorkspace(ctx, by, tenant, a) }); err != nil || r.DryRun {
 		return plan, err
 	}
 	return s.carryOut(ctx, by, plan, tasks, progress)
@@ -131,7 +131,7 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 		return Plan{}, err
 	}
 	plan := Plan{Steps: stepsOf(tasks), Warnings: warnings(tasks)}
-	if err := s.check(ctx, w, tasks, "", func(a clawbots.Agent) error { return s.mayHaveWorkspace(ctx, by, tenant, a) }); err != nil {
+	if err := s.check(ctx, w, tasks, clawbots.File{}, func(a clawbots.Agent) error { return s.mayHaveWorkspace(ctx, by, tenant, a) }); err != nil {
 		return plan, err
 	}
 	return s.carryOut(ctx, by, plan, tasks, progress)

@@ -214,15 +214,17 @@ func TestNothingIsChangedWhenSomethingIsMissing(t *testing.T) {
 	l := newLand(t)
 	l.keeper.missing["gone"] = problem.New(problem.TemplateMissing, "build it", "there is no template gone")
 	for _, c := range []struct{ what, file, code, text string }{
-		{"a template", "clawbots:\n  - name: a\n  - name: b\n    template: gone\n", problem.TemplateMissing, "clawbots.yml:3:1: b: there is no template gone (build it)"},
-		{"a service", "clawbots:\n  - name: a\n    services: [nope]\n", problem.BadRequest, "there is no service nope"},
-		{"a server", "clawbots:\n  - name: a\n    mcp: [nope]\n", problem.BadRequest, "there is no MCP server nope"},
-		{"two things", "clawbots:\n  - name: a\n    mcp: [nope]\n  - name: b\n    template: gone\n", problem.BadRequest, "b: there is no template gone"},
+		{"a template", "clawbots:\n  - name: a\n  - name: b\n    template: gone\n", problem.TemplateMissing, "clawbots.yml:4:15: b.template: there is no template gone (build it)"},
+		{"a service", "clawbots:\n  - name: a\n    services: [nope]\n", problem.BadRequest, "clawbots.yml:3:16: a.services[0]: there is no service nope"},
+		{"a server", "clawbots:\n  - name: a\n    mcp: [nope]\n", problem.BadRequest, "clawbots.yml:3:11: a.mcp[0]: there is no MCP server nope"},
+		{"two things", "clawbots:\n  - name: a\n    mcp: [nope]\n  - name: b\n    template: gone\n", problem.BadRequest, "clawbots.yml:5:15: b.template: there is no template gone"},
+		{"one template of several", "clawbots:\n  - name: a\n    template: gone\n  - name: b\n    template: gone\n  - name: c\n    template: gone\n", problem.TemplateMissing,
+			"clawbots.yml:3:15: a.template: there is no template gone; 2 more agents of the file are made of it (build it)"},
 		{"the file itself", "clawbots:\n  - name: a\n    colour: blue\n", problem.BadRequest, "colour"},
 	} {
 		_, err := l.sync(c.file)
 		l.wantCode(c.what, err, c.code)
-		if err == nil || !strings.Contains(err.Error(), c.text) {
+		if err == nil || !strings.Contains(err.Error(), c.text) || strings.Count(err.Error(), "there is no template") > 1 {
 			t.Errorf("%s: %v, want %q", c.what, err, c.text)
 		}
 		agents, listErr := l.db.ListAgents(l.ctx, "default")

@@ -34,9 +34,7 @@ func (f *file) agent(m *yamldoc.Map) Agent {
 		a.Name = v.Text
 		return jail.ValidAgentName(v.Text)
 	})
-	if !m.Has("name") {
-		f.flaw(m.Field(), "write - name: dev-bot", "an agent needs a name")
-	}
+	m.Need("write - name: dev-bot", "an agent needs a name", "name")
 	m.Value("template", func(v yamldoc.Value) error {
 		a.Template = v.Text
 		return jail.ValidTemplateName(v.Text)

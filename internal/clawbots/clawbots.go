@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -16,6 +17,9 @@ type File struct {
 	// Source is the file's name in messages.
 	Source string
 	Agents []Agent
+
+	doc    *yamldoc.Document
+	fields []string // of the agents
 }
 
 // Sharing says what an agent sees of the host.

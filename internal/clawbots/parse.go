@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
@@ -41,9 +42,6 @@ func Parse(source string, text []byte, dir string) (File, error) {
 	}
 	f := &file{source: source, dir: dir}
 	doc := yamldoc.Read(source, text, f.read)
-	if !f.listed && (f.keys > 0 || doc.Err() == nil) { // else it could not be read at all
-		f.flaw("", "begin with the line clawbots:, and clawbots: [] declares none", "has no list of agents")
-	}
 	f.decide()
 	for _, flaw := range f.late {
 		doc.Report(flaw)
@@ -51,7 +49,17 @@ func Parse(source string, text []byte, dir string) (File, error) {
 	if err := doc.Err(); err != nil {
 		return File{}, presentable(err)
 	}
-	return File{Source: source, Agents: f.agents}, nil
+	return File{Source: source, Agents: f.agents, doc: doc, fields: f.fields}, nil
+}
+
+// Place is where in the file a field of an agent is, such as workspace or mcp[0], or where the agent is when the file does not
+// have the field. Zero is "not known".
+func (f File) Place(name, field string) (line, column int) {
+	i := slices.IndexFunc(f.Agents, func(a Agent) bool { return a.Name == name })
+	if f.doc == nil || i < 0 {
+		return 0, 0
+	}
+	return f.doc.Place(f.fields[i] + "." + field)
 }
 
 // file is a file that is being read.
@@ -60,13 +68,11 @@ type file struct {
 	dir    string
 	agents []Agent
 	fields []string // of the agents, such as clawbots[0]
-	keys   int      // of the file
-	listed bool     // whether it has a list of agents
 	late   []problem.Flaw
 }
 
 func (f *file) read(m *yamldoc.Map) {
-	f.keys, f.listed = len(m.Keys()), m.Has("clawbots")
+	m.Need("begin with the line clawbots:, and clawbots: [] declares none", "has no list of agents", "clawbots")
 	if n := m.Length("clawbots"); n > MaxAgents {
 		f.flaw(fmt.Sprintf("clawbots[%d]", MaxAgents), "make several files of it", "there are %d agents, more than %d", n, MaxAgents)
 	}

@@ -37,12 +37,8 @@ func (f *file) rules(m *yamldoc.Map) []Rule {
 		}
 		return add(field, r)
 	}, func(m *yamldoc.Map) {
-		before := len(f.late)
 		r, ok := f.rule(m)
 		if !ok {
-			if len(f.late) == before && !m.Has("host") && !m.Has("url") && !m.Has("deny") {
-				f.flaw(m.Field(), ruleHint, "a rule needs a host or a url")
-			}
 			return
 		}
 		if err := add(m.Field(), r); err != nil {
@@ -54,7 +50,7 @@ func (f *file) rules(m *yamldoc.Map) []Rule {
 
 // rule reads a rule that is a map. It is false when there is a flaw already.
 func (f *file) rule(m *yamldoc.Map) (r Rule, ok bool) {
-	named := 0
+	named, bare := 0, false
 	target := func(v yamldoc.Value) error {
 		named++
 		r.Target = v.Text
@@ -65,11 +61,8 @@ func (f *file) rule(m *yamldoc.Map) (r Rule, ok bool) {
 	m.Value("deny", func(v yamldoc.Value) error {
 		// "- deny: example.com" in a list is a map to YAML.
 		r.Deny = true
-		switch v.Text {
-		case "true":
-			return nil
-		case "false":
-			r.Deny = false
+		if bare = v.Text == "true" || v.Text == "false"; bare {
+			r.Deny = v.Text == "true"
 			return nil
 		}
 		return target(v)
@@ -80,9 +73,11 @@ func (f *file) rule(m *yamldoc.Map) (r Rule, ok bool) {
 		f.flaw(m.Field(), "make two rules of it", "names more than one target")
 		return r, false
 	}
-	if named == 0 && m.Has("deny") && !m.Has("host") && !m.Has("url") {
-		f.flaw(m.Field(), ruleHint, "a rule needs a host or a url")
+	targets := []string{"host", "url"}
+	if !bare { // it names the target
+		targets = append(targets, "deny")
 	}
+	m.Need(ruleHint, "a rule needs a host or a url", targets...)
 	return r, ok && named == 1
 }
 
@@ -216,13 +211,9 @@ func (f *file) tools(m *yamldoc.Map) []Tool {
 			t.URL = v.Text
 			return checkToolURL(v.Text)
 		})
-		if !m.Has("url") {
-			f.flaw(m.Field(), "add url: https://api.example.com/v1/**", "a tool needs a url")
-		}
+		m.Need("add url: https://api.example.com/v1/**", "a tool needs a url", "url")
 		t.Methods, _ = f.methods(m)
-		if !m.Has("methods") {
-			f.flaw(m.Field(), "add methods: [GET], with those that it needs", "a tool needs methods")
-		}
+		m.Need("add methods: [GET], with those that it needs", "a tool needs methods", "methods")
 		if m.Has("services") {
 			if t.Services = f.names(m, "services", maxServices, validServiceName); len(t.Services) == 0 {
 				t.Services = nil

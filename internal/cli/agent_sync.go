@@ -148,6 +148,10 @@ func (p *program) sync(cmd *cobra.Command, o syncOptions) error {
 	if o.file == standardInput {
 		o.request.Source = "standard input"
 	}
+	// Mistakes of the file are told without a control plane.
+	if _, err := clawbots.Parse(o.request.Source, text, o.request.Dir); err != nil {
+		return mistakes(cmd.ErrOrStderr(), o.request.Source, text, err)
+	}
 	c, err := p.client()
 	if err != nil {
 		return err

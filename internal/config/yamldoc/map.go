@@ -19,6 +19,13 @@ type Map struct {
 	entries map[string]entry
 	order   []string
 	known   []string
+	needs   []need
+}
+
+// need is what a map must have: one of the keys.
+type need struct {
+	keys          []string
+	hint, message string
 }
 
 type entry struct{ key, value *yaml.Node }
@@ -103,10 +110,22 @@ func (d *Document) openMap(field string, n *yaml.Node, read func(*Map)) {
 	case d.plain(field, n):
 		m.index(n)
 	}
+	before := len(d.flaws.Flaws)
 	read(m)
+	meant := map[string]bool{} // keys that are there, but for a letter
 	for _, key := range m.order {
 		if !slices.Contains(m.known, key) {
-			d.flawAt(m.entries[key].key, m.path(key), didYouMean(key, m.known), "unknown key")
+			near := nearest(key, m.known)
+			meant[near] = true
+			d.flawAt(m.entries[key].key, m.path(key), didYouMean(near), "unknown key")
+		}
+	}
+	if before > 0 && n == nil {
+		return // the text could not be read at all
+	}
+	for _, want := range m.needs {
+		if !d.flawed[field] && !slices.ContainsFunc(want.keys, func(key string) bool { return m.Has(key) || meant[key] }) {
+			d.Report(problem.Flaw{Field: field, Hint: want.hint, Message: want.message})
 		}
 	}
 }

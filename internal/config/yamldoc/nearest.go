@@ -1,18 +1,23 @@
 package yamldoc
 
-// didYouMean is the hint for an unknown key: the known key that is nearest to it when one is near enough to be meant,
-// which is up to three wrong letters, and no more than a third of the key.
-func didYouMean(key string, known []string) string {
+// didYouMean is the hint for an unknown key.
+func didYouMean(near string) string {
+	if near == "" {
+		return ""
+	}
+	return "did you mean " + near + "?"
+}
+
+// nearest is the known key that is nearest to an unknown one when one is near enough to be meant, which is up to three
+// wrong letters, and no more than a third of the key.
+func nearest(key string, known []string) string {
 	best, distance := "", min(max(1, len(key)/3), 3)+1
 	for _, word := range known {
 		if d := edits(key, word); d < distance {
 			best, distance = word, d
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return "did you mean " + best + "?"
+	return best
 }
 
 // edits counts the letters to insert, remove, replace or swap with their neighbour to make a into b. Keys longer

@@ -58,11 +58,19 @@ func (d *Document) Report(flaw problem.Flaw) {
 	if d.flawed[flaw.Field] {
 		return
 	}
-	for field := flaw.Field; flaw.Line == 0 && field != ""; field = parent(field) {
-		at := d.positions[field]
-		flaw.Line, flaw.Column = at.line, at.column
+	if flaw.Line == 0 {
+		flaw.Line, flaw.Column = d.Place(flaw.Field)
 	}
 	d.flaws.AddFlaw(flaw)
+}
+
+// Place is where a field is or, where the file does not have it, what encloses it. Zero is "not known".
+func (d *Document) Place(field string) (line, column int) {
+	for ; line == 0 && field != ""; field = parent(field) {
+		at := d.positions[field]
+		line, column = at.line, at.column
+	}
+	return line, column
 }
 
 // parent is the field that encloses a field: "a.b[1]" → "a.b" → "a" → "".

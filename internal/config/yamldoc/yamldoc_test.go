@@ -158,7 +158,7 @@ func TestDidYouMean(t *testing.T) {
 		"sesions": "sessions", "sessoins": "sessions", "session": "sessions", "tll": "ttl", "max-ttl": "max_ttl", "sub_net": "subnet",
 		"banana": "", "x": "", strings.Repeat("s", 500): "",
 	} {
-		got := strings.TrimSuffix(strings.TrimPrefix(didYouMean(key, known), "did you mean "), "?")
+		got := nearest(key, known)
 		if got != want {
 			t.Errorf("%s: got %q, want %q", shorten(key), got, want)
 		}
