@@ -5,7 +5,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -87,11 +89,28 @@ func read(path string) (data []byte, everybody bool, err error) {
 }
 
 func cannotRead(path string, err error) error {
-	hint := "check the path and its permissions"
-	if errors.Is(err, fs.ErrNotExist) {
+	hint := "check the path"
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		hint = "correct --config or " + Variable + ", or leave both out to use " + SystemFile
+	case errors.Is(err, fs.ErrPermission):
+		who, group := self()
+		return problem.Wrap(err, problem.BadConfig, "sudo chgrp "+group+" "+path+" && sudo chmod 640 "+path+
+			"; and let that group into the folders above it", "the user %s cannot read the configuration %s", who, path)
 	}
 	return problem.Wrap(err, problem.BadConfig, hint, "the configuration %s cannot be read", path)
+}
+
+// self is the user of this process and its group, by name where they have one.
+func self() (name, group string) {
+	name, group = strconv.Itoa(os.Geteuid()), strconv.Itoa(os.Getegid())
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
+	}
+	if g, err := user.LookupGroupId(group); err == nil {
+		group = g.Name
+	}
+	return name, group
 }
 
 // Parse reads a configuration from memory. Source is the path that it came from, and its name in messages.
