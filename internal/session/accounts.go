@@ -169,20 +169,48 @@ func (s *Service) lease(ctx context.Context, r *session) error {
 	s.mu.Lock()
 	r.leased = true // also when the answer is lost
 	s.mu.Unlock()
-	busy, err := s.Accounts.Leases.LeaseCookieSets(ctx,
-		store.Lease{Tenant: r.plan.tenant, Session: r.id, Node: s.Accounts.Node, At: s.Now()}, r.plan.domains)
-	if errors.Is(err, store.ErrNotFound) {
-		return problem.Wrap(err, problem.NotFound, "import it again: clawjail cookies import", "an account was removed at this moment")
-	}
-	if err != nil {
-		return err
-	}
-	if len(busy) > 0 {
+	waiting, cancel := context.WithTimeout(ctx, endingLimit)
+	defer cancel()
+	for {
+		ending := s.endingWith(r.plan) // before it is asked, so that none ends unseen in between
+		busy, err := s.Accounts.Leases.LeaseCookieSets(ctx,
+			store.Lease{Tenant: r.plan.tenant, Session: r.id, Node: s.Accounts.Node, At: s.Now()}, r.plan.domains)
+		if errors.Is(err, store.ErrNotFound) {
+			return problem.Wrap(err, problem.NotFound, "import it again: clawjail cookies import FILE", "an account was removed at this moment")
+		}
+		if err != nil || len(busy) == 0 {
+			return err
+		}
+		if ending != nil {
+			select {
+			case <-ending.gone:
+				continue
+			case <-waiting.Done():
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+			}
+		}
 		return problem.New(problem.AccountBusy,
-			"wait until the other session is closed; `clawjail cookies set DOMAIN --max-sessions N` allows more at a time",
+			"close the other session, `clawjail session close ID --wait`; or allow more at a time: `clawjail cookies set "+busy[0]+" --max-sessions N`",
 			"another session uses the account of %s", strings.Join(busy, ", ")).With("domains", busy)
 	}
-	return nil
+}
+
+// endingLimit bounds how long a session waits for an account of one that is being closed.
+const endingLimit = 20 * time.Second
+
+// endingWith is the oldest session that is being closed and still has one of the accounts that a session wants.
+func (s *Service) endingWith(p plan) (oldest *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.sessions {
+		if r.state == StateClosing && r.leased && r.plan.tenant == p.tenant && (oldest == nil || r.created.Before(oldest.created)) &&
+			slices.ContainsFunc(r.plan.domains, func(domain string) bool { return slices.Contains(p.domains, domain) }) {
+			oldest = r
+		}
+	}
+	return oldest
 }
 
 // release gives the leases of a session back, of which nothing is left. A session whose leases stay would lock its
