@@ -103,7 +103,7 @@ func TestBodiesWithSecretsAreNotToldInErrors(t *testing.T) {
 		"something follows":   {"PUT", "/v1/secrets/github", `{"value":"x"} "` + canary + `"`, 400, "column"},
 		"not an object":       {"PUT", "/v1/secrets/github", `"` + canary + `"`, 400, "not an object"},
 		"redacted":            {"PUT", "/v1/secrets/github", `{"value":"[redacted]"}`, 400, `\"value\" has the wrong type`},
-		"nothing":             {"PUT", "/v1/secrets/github", `{}`, 400, "1 to 65536 bytes"},
+		"nothing":             {"PUT", "/v1/secrets/github", `{}`, 400, "at least 8 bytes"},
 		"too long":            {"PUT", "/v1/secrets/github", `{"value":"` + strings.Repeat(canary, 6000) + `"}`, 400, "1 to 65536 bytes"},
 		"an agent that is no": {"PUT", "/v1/secrets/github", `{"agent":"a b","value":"` + canary + `"}`, 400, "agent"},
 		"a grant as a number": {"POST", "/v1/sessions", `{"grant":5}`, 400, `\"grant\" has the wrong type`},

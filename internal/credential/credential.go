@@ -15,6 +15,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -165,6 +166,10 @@ func (s *Service) PutSecret(ctx context.Context, by identity.Principal, name vau
 	to, err := vault.ParseDestinations(origins)
 	if err != nil {
 		return err
+	}
+	if n := value.Len(); n < redact.Shortest {
+		// Nothing tells a shorter one from a word of an answer, so every answer of its service would be refused.
+		return problem.New(problem.BadSecret, "see whether it was pasted whole", "a secret has at least %d bytes, and this one has %d", redact.Shortest, n)
 	}
 	return s.record(ctx, by, identity.SecretPut, name.Tenant, "", name.Service, ofAgent(name), func() error {
 		return s.Vault.PutSecret(ctx, name, value, to...)

@@ -264,7 +264,7 @@ func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 			return err
 		},
 		"secret": func() error {
-			return w.PutSecret(w.ctx, w.operator, vault.SecretName{Service: "github"}, secret.New([]byte("x")))
+			return w.PutSecret(w.ctx, w.operator, vault.SecretName{Service: "github"}, secret.New([]byte("long enough")))
 		},
 		"rotate":      func() error { _, err := w.RotateVault(w.ctx, w.admin); return err },
 		"rotate keys": func() error { _, err := w.RotateGrantKeys(w.ctx, w.admin); return err },
@@ -287,13 +287,25 @@ func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 	}
 }
 
+// A shorter one could not be told from a word of an answer.
+func TestASecretThatIsTooShortToBeFoundIsRefused(t *testing.T) {
+	w := newWorld(t)
+	name := vault.SecretName{Service: "github"}
+	for value, good := range map[string]bool{"": false, "hunter2": false, "hunter22": true} {
+		err := w.PutSecret(w.ctx, w.operator, name, secret.New([]byte(value)))
+		if good != (err == nil) || !good && (problem.CodeOf(err) != problem.BadSecret || !strings.Contains(err.Error(), "at least 8 bytes")) {
+			t.Errorf("%d bytes: %v", len(value), err)
+		}
+	}
+}
+
 func TestEndingsHappenWithoutARecord(t *testing.T) {
 	w := newWorld(t)
 	name := vault.SecretName{Service: "github"}
 	if _, err := w.Import(w.ctx, w.operator, w.jar()); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.PutSecret(w.ctx, w.operator, name, secret.New([]byte("x"))); err != nil {
+	if err := w.PutSecret(w.ctx, w.operator, name, secret.New([]byte("long enough"))); err != nil {
 		t.Fatal(err)
 	}
 	w.log.fail = problem.New(problem.AuditUnavailable, "", "it is down")
@@ -448,7 +460,9 @@ func TestWhoMayNotIsToldSoAndNothingIsDone(t *testing.T) {
 			_, err := w.Capture(w.ctx, by, "s_1", []string{"example.com"}, nil)
 			return err
 		},
-		"secret": func(by identity.Principal) error { return w.PutSecret(w.ctx, by, name, secret.New([]byte("x"))) },
+		"secret": func(by identity.Principal) error {
+			return w.PutSecret(w.ctx, by, name, secret.New([]byte("long enough")))
+		},
 		"remove": func(by identity.Principal) error { return w.DeleteSecret(w.ctx, by, name) },
 		"issue": func(by identity.Principal) error {
 			_, _, err := w.IssueGrant(w.ctx, by, grant.Request{Tenant: "acme", Domains: []string{"example.com"}})
