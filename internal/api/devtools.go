@@ -168,7 +168,7 @@ func (a *API) targets(w http.ResponseWriter, req *http.Request, by identity.Prin
 }
 
 // errSilent is a browser that does not say what it is.
-var errSilent = problem.New(problem.Timeout, "try again, or look at the session: clawjail session show", "the browser did not answer")
+var errSilent = problem.New(problem.Timeout, "try again, or look at the session: clawjail session show ID", "the browser did not answer")
 
 // askBrowser sends one command as a DevTools client does that comes for nothing else. What such a client may not have, it
 // is not told.

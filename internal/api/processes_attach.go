@@ -61,7 +61,7 @@ func (a *API) attach(w http.ResponseWriter, req *http.Request, by identity.Princ
 		return err
 	}
 	if !socket.Asked(req.Header) {
-		return problem.New(problem.BadRequest, "connect with a WebSocket: clawjail spawn", "a program is attached to with a WebSocket")
+		return problem.New(problem.BadRequest, "connect with a WebSocket: clawjail spawn -- PROGRAM", "a program is attached to with a WebSocket")
 	}
 	a.sockets.Add(1)
 	defer a.sockets.Done()

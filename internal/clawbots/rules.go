@@ -188,7 +188,7 @@ func (r Rule) same(other Rule) bool {
 // targetProblem makes a problem of what the gateway's parser says. A URL with a login in it is not repeated.
 func targetProblem(err error, hint string) error {
 	if errors.Is(err, hostport.ErrUserinfo) {
-		return problem.New(problem.BadRequest, "take it out; credentials are kept by `clawjail secret set` and used by a service", "the URL has a user name in it")
+		return problem.New(problem.BadRequest, "take it out; credentials are kept by `clawjail secret set NAME` and used by a service", "the URL has a user name in it")
 	}
 	return problem.New(problem.BadRequest, hint, "%s", err)
 }

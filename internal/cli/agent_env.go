@@ -50,7 +50,7 @@ func newAgentEnv(p *program) *cobra.Command {
 			if token != "" {
 				text, err := os.ReadFile(token)
 				if err != nil {
-					return problem.Wrap(err, problem.BadRequest, "give the file that `clawjail agent create` has written", "the token cannot be read")
+					return problem.Wrap(err, problem.BadRequest, "give the file that `clawjail agent create NAME` has written", "the token cannot be read")
 				}
 				options.Token = strings.TrimSpace(string(text))
 				if !cmd.Flags().Changed("gateway") {

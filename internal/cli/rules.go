@@ -344,7 +344,7 @@ func showExplanation(cmd *cobra.Command, e egress.Explanation, asJSON bool) erro
 	if err == nil && !e.Allowed {
 		hint := e.Hint
 		if e.Session == "" && e.Code != problem.ToolDenied && byPolicy(e.Code) {
-			hint = "allow it: clawjail rules add"
+			hint = "allow it: clawjail rules add allow TARGET"
 		}
 		return problem.New(problem.HostDenied, printable(hint), "the request would be denied")
 	}

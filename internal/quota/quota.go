@@ -72,7 +72,7 @@ func AgentCalls() Kind {
 
 // Agents are those that have a jail kept for them.
 func Agents() Kind {
-	return Kind{Name: "kept agents", Code: problem.PoolExhausted, Hint: "remove some: clawjail agent remove"}
+	return Kind{Name: "kept agents", Code: problem.PoolExhausted, Hint: "remove some: clawjail agent remove NAME"}
 }
 
 // State is what agents may write to their volumes at /state.

@@ -184,7 +184,7 @@ func notSignedIn() error {
 
 // agentsHaveNone is what agents are told.
 func agentsHaveNone() error {
-	return problem.New(problem.Forbidden, "sign in with an operator's key: an admin makes one with `clawjail operator create`",
+	return problem.New(problem.Forbidden, "sign in with an operator's key: an admin makes one with `clawjail operator create NAME --role ROLE`",
 		"the console is for people, and this is an agent's token")
 }
 

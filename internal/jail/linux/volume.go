@@ -172,7 +172,7 @@ func (s *Storage) makeVolume(ctx context.Context, name string, size int64, uid i
 		}
 	}
 	if len(some) >= maxVolumes || ofTenant >= maxVolumesOfTenant {
-		return problem.New(problem.PoolExhausted, "remove what agents have left: clawjail agent remove",
+		return problem.New(problem.PoolExhausted, "remove what agents have left: clawjail agent remove NAME",
 			"there are %d volumes, %d of them of tenant %s, and no more than %d and %d may be kept", len(some), ofTenant, tenant, maxVolumes, maxVolumesOfTenant)
 	}
 	fresh := "." + name + volumeFresh
