@@ -66,7 +66,7 @@ func newGrantIssue(p *program) *cobra.Command {
 	f := cmd.Flags()
 	f.StringSliceVar(&request.Domains, "domain", nil, "`domain` whose accounts the session may use; may be repeated")
 	f.StringSliceVar(&request.EgressDomains, "egress-domain", nil, "`domain` or host that the session may reach besides; may be repeated")
-	f.StringVar(&request.Access, "access", "", "what the session may be steered with: tools (the default) or cdp")
+	f.StringVar(&request.Access, "access", "", "what the session may be steered with: tools (the default), or cdp: "+grant.CDPReads)
 	f.StringVar(&request.TTL, "ttl", "", "how long the grant is good, such as 10m (the default)")
 	p.tenantFlag(cmd, &request.Tenant)
 	f.StringVar(&request.Origin, "origin", "", "`session` that alone may use it")

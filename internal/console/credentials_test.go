@@ -53,6 +53,7 @@ func TestAnAccountIsShownWithoutValuesAndChanged(t *testing.T) {
 	p := w.get("acme operator", path)
 	p.holds(t, http.StatusOK, "<h1>example.com</h1>", "sid", "theme", "HttpOnly", "with the browser", "Delete", "Issue a grant", "2 cookies")
 	p.lacks(t, cookieValue)
+	p.holds(t, http.StatusOK, "programs such as Playwright: "+grant.CDPReads)
 	viewer := w.get("acme viewer", path)
 	viewer.holds(t, http.StatusOK, "sid", "Sessions with tools, 1 session at once.")
 	viewer.lacks(t, "Delete", "Change the rules", "Issue a grant", "Log in again", "Replace by")
@@ -220,6 +221,7 @@ func TestAGrantIsIssuedShownOnceAndRevoked(t *testing.T) {
 	form := w.get("acme operator", "/console/credentials/grants/issue?domain=example.com")
 	form.holds(t, http.StatusOK, `name="domains" value="example.com" checked`, "and what its site needs: cdn.example.org")
 	form.lacks(t, "example.net")
+	form.holds(t, http.StatusOK, "cdp lets DevTools clients in: "+grant.CDPReads)
 	w.get("admin", "/console/credentials/grants/issue?tenant=beta").holds(t, http.StatusOK, "example.net", `<option value="beta" selected>`)
 	issued := w.post("acme operator", "/console/credentials/grants/issue", "tenant", "acme", "domains", "example.com", "with", "example.com", "egress_domains", "www.example.net\n",
 		"access", "cdp", "ttl", "5m")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/cli"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/manual"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -272,6 +273,17 @@ func TestCommandsThatDocumentsShowExist(t *testing.T) {
 	}
 	if found < 50 || commandProblem(root, " sesion ls") == "" || commandProblem(root, " session ls --tenannt x") == "" || commandProblem(root, " session close x --wait") != "" {
 		t.Errorf("%d were found, and the look does not know a command from none: %q", found, commandProblem(root, " session close x --wait"))
+	}
+}
+
+// Who decides whether a session with accounts has access cdp is told the same everywhere.
+func TestOneSentenceSaysWhatCDPReads(t *testing.T) {
+	pages := documents(t)
+	for _, name := range []string{"README.md", "docs/cdp.md", "docs/sessions.md", "docs/limits.md", "docs/cli.md"} {
+		page, there := pages[name]
+		if plain := strings.Join(strings.Fields(strings.ReplaceAll(page, "`", "")), " "); !there || !strings.Contains(plain, grant.CDPReads) {
+			t.Errorf("%s does not say: %s", name, grant.CDPReads)
+		}
 	}
 }
 
