@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/auditor"
@@ -35,6 +36,8 @@ type auditLine struct {
 	audit.Row
 	Who, Text string
 	New       bool // it came while somebody looked
+	// Began is the intent of an outcome, when it has no line of its own.
+	Began *audit.Row
 }
 
 // auditData is the page with the list.
@@ -113,27 +116,59 @@ func (c *Console) auditOf(q *request, asked url.Values) (auditData, error) {
 	if err != nil {
 		return data, err
 	}
+	data.links(find, rows, older, newer)
 	names := c.names(q.ctx(), q.by)
-	for _, row := range rows {
-		data.Rows = append(data.Rows, auditLine{Row: row, Who: names.of(row.Actor), Text: detailLine(row)})
+	lines, err := c.folded(q, rows, find)
+	for _, line := range lines {
+		line.Who, line.Text = names.of(line.Actor), detailLine(line.Row)
+		if line.Began != nil {
+			line.Text = short(detailShown, strings.Trim(detailLine(*line.Began)+", "+line.Text, ", "))
+		}
+		data.Rows = append(data.Rows, line)
 	}
-	data.links(find, older, newer)
-	return data, nil
+	return data, err
+}
+
+// folded are the lines of some records, the newest first: an intent and its outcome are one, at the place of the outcome. Who
+// asks for records of one kind is shown each by itself.
+func (c *Console) folded(q *request, rows []audit.Row, find auditFind) (out []auditLine, err error) {
+	ended := map[string]int{} // lines, by the intent of what ended
+	for _, row := range rows {
+		if at, is := ended[row.ID]; is && find.Phase == "" {
+			out[at].Began = &row
+			continue
+		}
+		if row.Phase == audit.PhaseIntent && find.Phase == "" && find.Before != "" {
+			// Its outcome may be on a page before this one, which has both.
+			later, err := c.Audit.List(q.ctx(), audit.Filter{Tenant: q.by.Tenant, Ref: row.ID, Limit: 1})
+			if err != nil {
+				return nil, err
+			}
+			if len(later) > 0 && (find.until.IsZero() || later[0].Time.Before(find.until)) {
+				continue
+			}
+		}
+		if row.Ref != "" {
+			ended[row.Ref] = len(out)
+		}
+		out = append(out, auditLine{Row: row})
+	}
+	return out, nil
 }
 
 // links are the addresses that lead on from a list.
-func (d *auditData) links(find auditFind, older, newer bool) {
+func (d *auditData) links(find auditFind, rows []audit.Row, older, newer bool) {
 	first := find
 	first.Before, first.After, first.Live = "", "", false
 	d.Narrowed = len(first.values()) > 0
-	if older && len(d.Rows) > 0 {
+	if older && len(rows) > 0 {
 		on := first
-		on.Before = placeOf(d.Rows[len(d.Rows)-1].Row).String()
+		on.Before = placeOf(rows[len(rows)-1]).String()
 		d.Older = on.address("")
 	}
-	if newer && len(d.Rows) > 0 {
+	if newer && len(rows) > 0 {
 		on := first
-		on.After = placeOf(d.Rows[0].Row).String()
+		on.After = placeOf(rows[0]).String()
 		d.Newer = on.address("")
 	}
 	if newer || find.Before != "" {
@@ -145,8 +180,8 @@ func (d *auditData) links(find auditFind, older, newer bool) {
 	if find.Live {
 		again := find
 		seen := ""
-		if len(d.Rows) > 0 {
-			seen = placeOf(d.Rows[0].Row).String()
+		if len(rows) > 0 {
+			seen = placeOf(rows[0]).String()
 		}
 		again.After = ""
 		d.Again = again.address("/new") + "&seen=" + url.QueryEscape(seen)

@@ -97,6 +97,45 @@ func TestAuditShowsATenantItsOwnAlone(t *testing.T) {
 	has(t, w.get("beta viewer", "/console/audit"), "theirs-&lt;img")
 }
 
+// What was begun and what came of it are one line, wherever a page ends between them; by kind of record, each is one.
+func TestARecordAndItsOutcomeAreOneLine(t *testing.T) {
+	w := newWorld(t)
+	lines := func(at string) int {
+		return strings.Count(w.get("admin", at).body, `class="nowrap"><a href="/console/audit/`)
+	}
+	done, err := w.log.Begin(w.ctx, audit.Intent{Action: "fruit.pick", Tenant: "acme", Actor: "admin", Target: "pear-1", Detail: audit.NewDetail(audit.Fields{"from": "the tree"})})
+	w.must(err)
+	w.events(auditPage-1, audit.Event{Action: "fruit.fall"})
+	done.End(audit.Outcome{Result: audit.Refused, Detail: audit.NewDetail(audit.Fields{"code": "too_high"})})
+	open, err := w.log.Begin(w.ctx, audit.Intent{Action: "fruit.pick", Tenant: "acme", Actor: "admin", Target: "pear-2"})
+	w.must(err)
+	w.events(0, audit.Event{})
+
+	at := "/console/audit?action=fruit.pick"
+	p := w.get("admin", at)
+	has(t, p, "from the tree, code too_high", `class="badge bad">refused`, "begun", "pear-1", "pear-2")
+	if n := lines(at); n != 2 {
+		t.Errorf("two things are in %d lines", n)
+	}
+	if n := lines(at + "&phase=intent"); n != 2 {
+		t.Errorf("of two intents there are %d lines", n)
+	}
+	if n := lines(at + "&phase=outcome"); n != 1 {
+		t.Errorf("of one outcome there are %d lines", n)
+	}
+	// The intent of the first one is on the second page, and has its line on the first.
+	first := w.get("admin", "/console/audit?action=fruit")
+	older := regexp.MustCompile(`href="([^"]*before=[^"]*)" rel="next"`).FindStringSubmatch(first.body)
+	if older == nil {
+		t.Fatal("there is one page alone")
+	}
+	second := w.get("admin", html.UnescapeString(older[1]))
+	has(t, first, "code too_high", "begun")
+	has(t, second, "fruit.fall")
+	hasNot(t, second, "fruit.pick", "begun")
+	open.End(audit.Outcome{Result: audit.OK})
+}
+
 func (w *world) newest(action string) audit.Row {
 	w.t.Helper()
 	rows, err := w.log.List(w.ctx, audit.Filter{Action: action, Newest: true, Limit: 1})
@@ -199,13 +238,13 @@ func TestFollowingTheLogAnswersOnlyWhenThereIsSomethingNew(t *testing.T) {
 		return w.send("admin", http.MethodGet, at, nil, func(r *http.Request) { r.Header.Set("HX-Request", "true") })
 	}
 	again := func(p page) string {
-		m := regexp.MustCompile(`hx-get="([^"]+)"`).FindStringSubmatch(p.body)
+		m := regexp.MustCompile(`hx-get="(/console/audit[^"]+)"`).FindStringSubmatch(p.body)
 		if m == nil {
 			t.Fatalf("nothing is renewed\n%s", p.body)
 		}
 		return html.UnescapeString(m[1])
 	}
-	hasNot(t, w.get("admin", "/console/audit"), "hx-get")
+	hasNot(t, w.get("admin", "/console/audit"), `hx-get="/console/audit`)
 	p := w.get("admin", "/console/audit?live=yes&action=test.event")
 	next := again(p)
 	if p := part(next); p.status != http.StatusNoContent || p.body != "" {

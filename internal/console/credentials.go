@@ -131,7 +131,7 @@ func (c *Console) stateOf(set vault.CookieSet, reason string) string {
 		return accountExpired
 	case reason != "":
 		return accountAsked
-	case !set.ExpiresAt.IsZero() && set.ExpiresAt.Before(c.Now().Add(credential.Soon)):
+	case credential.Expiring(set, c.Now()):
 		return accountExpiring
 	}
 	return accountOK

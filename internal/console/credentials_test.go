@@ -23,7 +23,7 @@ func TestAccountsAreListedWithTheirStatesAndNoValues(t *testing.T) {
 	w := newWorld(t)
 	w.get("acme operator", "/console/credentials").holds(t, http.StatusOK, "No accounts yet", "/console/refresh")
 	w.account("acme", "example.com", 30*24*time.Hour)
-	w.account("acme", "example.org", 24*time.Hour)
+	w.oldAccount("acme", "example.org", 24*time.Hour)
 	w.account("acme", "example.net", 30*24*time.Hour)
 	w.account("beta", "example.edu", 30*24*time.Hour)
 	w.sessions.reported = []session.Reported{{Tenant: "acme", Domain: "example.net", At: time.Now(), Opened: time.Now().Add(time.Minute)}}

@@ -33,6 +33,8 @@ type fakeSessions struct {
 	jar      []cookies.Cookie // of a refresh session
 	password bool             // a password is in a page
 	wrong    error            // of the next thing that is asked
+	refused  string           // why the gateway refuses pages
+	failing  error            // why pages are not loaded
 	reported []session.Reported
 }
 
@@ -212,6 +214,9 @@ func (f *fakeSessions) Drive(_ context.Context, by identity.Principal, id string
 		return nil, err
 	}
 	switch op := op.(type) {
+	case browser.Navigate:
+		f.note("navigate %s", op.URL)
+		return browser.Result{OK: f.failing == nil, URL: op.URL, Refused: f.refused}, f.failing
 	case browser.Files:
 		return browser.FilesResult{Files: slices.Clone(f.files)}, nil
 	case browser.PutFile:

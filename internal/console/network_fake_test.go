@@ -53,6 +53,14 @@ func (w *world) account(tenant, domain string, life time.Duration) {
 	w.must(err)
 }
 
+// oldAccount is an account that was logged in to long ago.
+func (w *world) oldAccount(tenant, domain string, left time.Duration) {
+	w.t.Helper()
+	w.stored = 90 * 24 * time.Hour
+	defer func() { w.stored = 0 }()
+	w.account(tenant, domain, left)
+}
+
 // rule makes a rule.
 func (w *world) rule(tenant, agent string, action policy.Action, target, note string) egress.Rule {
 	w.t.Helper()
@@ -93,7 +101,7 @@ func (w *world) provider(tenant, name string) egress.Provider {
 // furnishNetwork puts credentials, rules, services, requests and usage into a world.
 func furnishNetwork(w *world) {
 	w.account("acme", "example.com", 30*24*time.Hour)
-	w.account("acme", "example.org", 24*time.Hour)
+	w.oldAccount("acme", "example.org", 24*time.Hour)
 	w.account("beta", "example.net", 90*24*time.Hour)
 	w.must(w.accounts.PutSecret(w.ctx, w.admin, vault.SecretName{Tenant: "acme", Service: "github"}, secret.New([]byte("ghp_secret"))))
 	builder, writer := w.agent("acme", "packer"), w.agent("acme", "scribe")

@@ -19,6 +19,7 @@ const tilesShown = 24
 
 func (c *Console) overviewRoutes() {
 	c.get("/overview", c.overviewPart)
+	c.get("/menu", c.navigation)
 	c.get("/sessions/{id}/thumbnail", c.thumbnail)
 }
 

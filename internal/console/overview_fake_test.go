@@ -9,7 +9,7 @@ import (
 
 // furnishOverview gives the overview something to tell, and the audit log something of everything.
 func furnishOverview(w *world) {
-	w.account("acme", "mail.example", 50*time.Hour)
+	w.oldAccount("acme", "mail.example", 50*time.Hour)
 	w.account("acme", "shop.example", 30*24*time.Hour)
 	w.sessions.reported = append(w.sessions.reported, session.Reported{Tenant: "acme", Domain: "shop.example", At: time.Now(), Opened: time.Now().Add(time.Minute)})
 	w.lasting("acme", "scraper", time.Hour)

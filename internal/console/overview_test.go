@@ -76,7 +76,7 @@ func TestOverviewOfOneTenantHasNothingOfOthersOrOfTheMachine(t *testing.T) {
 	w.machine.Orphans = []string{"clone of nobody"}
 	w.sessions.all = []session.Session{{ID: "s_theirs", State: session.StateReady, Tenant: "beta", OpenedBy: "admin", Created: time.Now()}}
 	w.lasting("beta", "theirs", time.Hour)
-	w.account("beta", "theirs.example", time.Hour)
+	w.oldAccount("beta", "theirs.example", time.Hour)
 	for _, who := range []string{"acme admin", "acme operator", "acme viewer"} {
 		p := w.get(who, "/console/")
 		if p.status != http.StatusOK {
@@ -89,7 +89,7 @@ func TestOverviewOfOneTenantHasNothingOfOthersOrOfTheMachine(t *testing.T) {
 
 func TestWhatNeedsAttentionSaysWhatToDo(t *testing.T) {
 	w := newWorld(t)
-	w.account("acme", "soon.example", 48*time.Hour)
+	w.oldAccount("acme", "soon.example", 48*time.Hour)
 	w.account("acme", "asked.example", 30*24*time.Hour)
 	w.sessions.reported = []session.Reported{{Tenant: "acme", Domain: "asked.example", At: time.Now(), Opened: time.Now().Add(time.Minute)}}
 	ending := w.lasting("acme", "ending", time.Hour)
@@ -123,7 +123,7 @@ func TestWhatNeedsAttentionSaysWhatToDo(t *testing.T) {
 func TestManyOfAKindAreCounted(t *testing.T) {
 	w := newWorld(t)
 	for _, domain := range []string{"a.example", "b.example", "c.example", "d.example", "e.example", "f.example", "g.example"} {
-		w.account("acme", domain, time.Hour)
+		w.oldAccount("acme", domain, time.Hour)
 	}
 	p := w.get("acme admin", "/console/")
 	has(t, p, "and 2 accounts of this kind")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -47,6 +48,7 @@ type frame struct {
 	Told     *told
 	Version  string
 	Sections []section
+	Waiting  int // what waits for an answer in all of them
 	Data     any
 }
 
@@ -54,6 +56,7 @@ type frame struct {
 type section struct {
 	Path, Name, Icon string
 	Current          bool
+	Waiting          int // what waits for an answer there
 }
 
 // May says whether the principal may do an operation with something of a tenant's, for showing what can be done. The service
@@ -72,9 +75,38 @@ func (q *request) frame(title string, data any) frame {
 	f := frame{Title: title, Path: q.r.URL.RequestURI(), By: q.by, In: q.in, SignedIn: q.in.ID != "", Theme: theme(q.r), Version: q.c.Version, Data: data}
 	for _, s := range sections() {
 		s.Current = s.Path == Prefix+"/" && q.r.URL.Path == s.Path || s.Path != Prefix+"/" && strings.HasPrefix(q.r.URL.Path+"/", s.Path+"/")
+		if s.Path == networkPath {
+			s.Waiting = q.waiting()
+			f.Waiting += s.Waiting
+		}
 		f.Sections = append(f.Sections, s)
 	}
 	return f
+}
+
+// waiting is how many requests for access wait for an answer of this person's.
+func (q *request) waiting() int {
+	if q.in.ID == "" || identity.Can(q.by, identity.AccessAnswer, q.by.TenantOr("")) != nil {
+		return 0
+	}
+	asked, err := q.c.Egress.AccessRequests(q.ctx(), q.by, "", false)
+	if err != nil {
+		q.c.Log.Warn("count the requests for access that wait", "error", err) // the page is shown all the same
+		return 0
+	}
+	return len(asked)
+}
+
+// navigation is the menu, anew.
+func (c *Console) navigation(q *request) error {
+	if !q.fragment() {
+		return q.goTo(Prefix + "/")
+	}
+	// The menu is of the page that it is on.
+	if at, err := url.Parse(q.r.Header.Get("HX-Current-URL")); err == nil {
+		q.r.URL = at
+	}
+	return q.part("overview", "menu", nil)
 }
 
 func sections() []section {

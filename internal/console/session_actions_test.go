@@ -30,7 +30,8 @@ func TestBrowserIsTakenOverAndHandedBackByForms(t *testing.T) {
 	told.lacks(t, insist)
 	w.get("acme operator", "/console/sessions/s_one").holds(t, http.StatusOK, insist) // not asked before there is a reason
 	p = w.post("acme operator", "/console/sessions/s_one/hand-back", "anyway", "yes")
-	w.follow("acme operator", p).holds(t, http.StatusOK, "is handed back", "operator operator is driving")
+	w.follow("acme operator", p).holds(t, http.StatusOK, "is handed back", "Nobody has it in hand")
+	w.get("acme admin", "/console/sessions/s_one").holds(t, http.StatusOK, "operator operator is driving") // to somebody else
 	if got := strings.Join(w.sessions.asked, "; "); got != "take-over s_one false; hand-back s_one true" {
 		t.Error(got)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/session"
@@ -210,7 +211,27 @@ func (c *Console) openSession(q *request) error {
 		page.Opening = true
 		return q.again("sessions", "Sessions", page)
 	}
+	if address := f.Get("url"); address != "" {
+		if wrong := c.load(q, opened.ID, address); wrong != "" {
+			return q.tell(sessionPath(opened.ID), told{Text: "The session is open, but " + wrong, Bad: true})
+		}
+	}
 	return q.done(sessionPath(opened.ID), "The session is open. It took %s.", took(opened.Timing.Total))
+}
+
+// load opens the first page of a session, and says what was wrong with that: the session is there all the same.
+func (c *Console) load(q *request, id, address string) string {
+	if scheme, _, _ := strings.Cut(address, ":"); !strings.Contains(address, "://") && scheme != "about" && scheme != "data" {
+		address = "https://" + address
+	}
+	out, err := c.Sessions.Drive(q.ctx(), q.by, id, browser.Navigate{URL: address})
+	if err != nil {
+		return sayProblem(err).Sentence()
+	}
+	if page, is := out.(browser.Result); is && page.Refused != "" {
+		return "the gateway refused the page: " + page.Refused
+	}
+	return ""
 }
 
 // openWith opens a session, and issues the grant for its accounts when that is wanted. A grant whose session did not open is

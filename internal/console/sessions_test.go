@@ -3,6 +3,7 @@ package console
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +105,37 @@ func TestSessionIsOpenedByForm(t *testing.T) {
 	w.follow("acme operator", p).holds(t, http.StatusOK, "The session is open. It took 191 ms.", escaped)
 }
 
+func TestASessionIsOpenedAtAnAddress(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		address string
+		err     error
+		refused string
+		says    string
+	}{
+		{"https://example.com/a", nil, "", "The session is open. It took"},
+		{"example.com:8443/b", nil, "", "The session is open. It took"},
+		{"about:blank", nil, "", "The session is open. It took"},
+		{"http://blocked.example/", nil, problem.HostDenied, "The session is open, but the gateway refused the page: host_denied"},
+		{"https://nowhere.example/", problem.New(problem.NavigationFailed, "see the address", "the page could not be loaded"), "", "The session is open, but the page could not be loaded"},
+		{"file:///etc/passwd", nil, "", "The session is open, but"},
+	} {
+		w.sessions.asked, w.sessions.refused, w.sessions.failing = nil, c.refused, c.err
+		p := w.post("acme operator", "/console/sessions", "mode", "clean", "browser", "shell", "record", "off", "url", c.address)
+		if !strings.HasPrefix(p.location, "/console/sessions/s_new") {
+			t.Fatalf("%s: %d to %q", c.address, p.status, p.location)
+		}
+		w.follow("acme operator", p).holds(t, http.StatusOK, c.says)
+		want := []string{"navigate " + map[bool]string{true: c.address, false: "https://" + c.address}[strings.Contains(c.address, "//") || strings.HasPrefix(c.address, "about:")]}
+		if strings.HasPrefix(c.address, "file:") {
+			want = nil
+		}
+		if !slices.Equal(w.sessions.asked, want) {
+			t.Errorf("%s: %q", c.address, w.sessions.asked)
+		}
+	}
+}
+
 func TestOperatorSessionComesWithItsGrant(t *testing.T) {
 	w := newWorld(t)
 	w.account("acme", "example.com", 0)
@@ -171,7 +203,7 @@ func TestSessionPageShowsWhatThereIs(t *testing.T) {
 	w.get("admin", "/console/sessions/s_held").holds(t, http.StatusOK, "is steering", "Take it from them", "example.com needs a new login", "12 cookies put in")
 	p = w.get("admin", "/console/sessions/s_gone")
 	p.holds(t, http.StatusOK, "its browser ran out of memory", "removed in 84 ms", "[ERROR] &lt;img")
-	p.lacks(t, "data-live", "Close the session", "data-every")
+	p.lacks(t, "data-live", "Close the session", `data-every="5"`)
 	w.get("acme operator", "/console/sessions/s_beta").holds(t, http.StatusNotFound, "there is no session")
 }
 

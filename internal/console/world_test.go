@@ -50,6 +50,7 @@ type world struct {
 	agents   *fakeAgents
 	signIns  *fakeSignIns
 	machine  health.Machine
+	stored   time.Duration                 // how long ago the vault stores what it is given
 	burning  error                         // why nobody can say how it is
 	written  *strings.Builder              // the operator's log
 	keys     map[string]string             // admin, acme admin, acme operator, acme viewer, beta admin, …
@@ -90,7 +91,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	w.log, err = audit.Open(ctx, audit.Options{Store: db, Node: "n1", SpillPath: own("spill"), Key: key, Checkpoints: noNotes{}})
 	must(err)
 	closing(func() error { return w.log.Close(context.Background()) })
-	v, err := vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: time.Now})
+	v, err := vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: func() time.Time { return time.Now().Add(-w.stored) }})
 	must(err)
 	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)
 	must(err)

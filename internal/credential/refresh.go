@@ -18,8 +18,17 @@ import (
 // goneLimit bounds waiting for the jail of a refresh session to be removed.
 const goneLimit = 15 * time.Second
 
-// Soon is how long before it expires an account is said to be expiring.
-const Soon = 3 * 24 * time.Hour
+// soon is how long before it expires an account is said to be expiring. One that is good for a short time has a quarter of it.
+const soon = 3 * 24 * time.Hour
+
+// Expiring says whether a cookie of an account expires soon, and none has.
+func Expiring(set vault.CookieSet, now time.Time) bool {
+	if set.ExpiresAt.IsZero() || expired(set, now) {
+		return false
+	}
+	near := min(soon, set.ExpiresAt.Sub(set.LastRefreshedAt)/4)
+	return set.ExpiresAt.Before(now.Add(near))
+}
 
 // FinishRefresh says what of a refresh session is kept.
 type FinishRefresh struct {
@@ -88,7 +97,7 @@ func (s *Service) endRefresh(ctx context.Context, by identity.Principal, id stri
 const (
 	AlertExpired  = session.ReasonExpired // cookies of it have expired
 	AlertLogin    = session.ReasonLogin   // its site has asked a session to log in
-	AlertExpiring = "expiring"            // cookies of it will have expired in three days
+	AlertExpiring = "expiring"            // cookies of it expire soon
 )
 
 // Alert is an account that somebody has to log in to again, or soon will have to.
@@ -123,15 +132,14 @@ func (s *Service) NeedsRefresh(ctx context.Context, by identity.Principal, tenan
 	}), nil
 }
 
-// ExpiringSoon lists the accounts of a tenant that have a cookie which expires within three days.
+// ExpiringSoon lists the accounts of a tenant that have a cookie which expires soon.
 func (s *Service) ExpiringSoon(ctx context.Context, by identity.Principal, tenant string) ([]Alert, error) {
 	sets, err := s.Cookies(ctx, by, tenant)
 	if err != nil {
 		return nil, err
 	}
 	return alerts(sets, func(set vault.CookieSet) (Alert, bool) {
-		near := !set.ExpiresAt.IsZero() && set.ExpiresAt.Before(s.Now().Add(Soon)) && !expired(set, s.Now())
-		return Alert{Reason: AlertExpiring, At: set.ExpiresAt}, near
+		return Alert{Reason: AlertExpiring, At: set.ExpiresAt}, Expiring(set, s.Now())
 	}), nil
 }
 

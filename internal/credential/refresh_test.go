@@ -121,10 +121,23 @@ func TestAccountsThatNeedARefreshAreListed(t *testing.T) {
 	if got := domains(w.NeedsRefresh(w.ctx, w.viewer, "")); !slices.Equal(got, []string{"asked.com login_page"}) {
 		t.Errorf("need a refresh: %q", got)
 	}
-	if got := domains(w.ExpiringSoon(w.ctx, w.viewer, "")); !slices.Equal(got, []string{"soon.com expiring"}) {
-		t.Errorf("expire soon: %q", got)
+	began := now
+	for _, c := range []struct {
+		after time.Duration
+		want  []string
+	}{
+		{0, nil}, // a login that is good for a day is not one that ends
+		{17 * time.Hour, nil},
+		{19 * time.Hour, []string{"soon.com expiring"}},
+		{88 * 24 * time.Hour, []string{"asked.com expiring"}},
+		{98 * 24 * time.Hour, []string{"later.com expiring"}},
+	} {
+		now = began.Add(c.after)
+		if got := domains(w.ExpiringSoon(w.ctx, w.viewer, "")); !slices.Equal(got, c.want) {
+			t.Errorf("expire soon after %s: %q", c.after, got)
+		}
 	}
-	now = now.Add(48 * time.Hour)
+	now = began.Add(48 * time.Hour)
 	if got := domains(w.NeedsRefresh(w.ctx, w.viewer, "")); !slices.Equal(got, []string{"asked.com login_page", "soon.com expired_cookies"}) {
 		t.Errorf("need a refresh two days later: %q", got)
 	}

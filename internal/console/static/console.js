@@ -5,7 +5,10 @@ const parts = new Map();
 setInterval(() => {
   if (document.hidden) return;
   const now = Date.now();
-  for (const part of document.querySelectorAll('[data-every]')) {
+  const all = document.querySelectorAll('[data-every]');
+  for (const part of all) {
+    // The menu alone keeps nobody signed in: it is renewed with the other parts of a page.
+    if (part.id === 'menu' && all.length === 1) continue;
     const id = part.id || part.getAttribute('hx-get');
     const last = parts.get(id) ?? started;
     const busy = part.contains(document.activeElement) && document.activeElement !== document.body;
@@ -40,6 +43,18 @@ function say(button, text) {
   setTimeout(() => { button.textContent = before; }, 2000);
 }
 
+// What waits for an answer stands in the title too: a page that nobody looks at is seen to want something.
+document.addEventListener('htmx:afterSettle', () => {
+  const waiting = Number(document.getElementById('menu')?.dataset.waiting ?? 0);
+  document.title = (waiting ? `(${waiting}) ` : '') + document.title.replace(/^\(\d+\) /, '');
+});
+
+// The box leaves when the part that had the problem is renewed.
+document.addEventListener('htmx:afterRequest', (event) => {
+  const box = document.getElementById('part-problem');
+  if (box && event.detail.successful && box.dataset.part === event.target.id) box.remove();
+});
+
 document.addEventListener('problem', (event) => {
   let box = document.getElementById('part-problem');
   if (!box) {
@@ -49,6 +64,7 @@ document.addEventListener('problem', (event) => {
     box.setAttribute('role', 'alert');
     document.querySelector('main').prepend(box);
   }
+  box.dataset.part = event.target.id ?? '';
   box.textContent = event.detail?.value ?? 'A part of this page could not be renewed.';
 });
 
