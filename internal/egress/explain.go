@@ -40,8 +40,8 @@ type Question struct {
 	Method string `json:"method"`
 	// URL is absolute; for a service also what follows its route, from the slash on.
 	URL string `json:"url"`
-	// Lookup has a name that is allowed looked up, as the gateway would. It is not done for agents: their lookups are on
-	// record. One call looks up at most 10.
+	// Lookup has a name that is allowed looked up, as the gateway would. It is done for who may change rules: others would
+	// learn without a record which names there are inside. One call looks up at most 10.
 	Lookup bool `json:"lookup,omitzero"`
 }
 
@@ -67,9 +67,6 @@ func (b *Book) Explain(ctx context.Context, by identity.Principal, q []Question)
 	}
 	views := map[asked]*View{}
 	lookups := maxLookups
-	if by.Kind == identity.KindAgent {
-		lookups = 0
-	}
 	out := make([]Explanation, len(q))
 	for n, question := range q {
 		if err := ctx.Err(); err != nil {
@@ -87,7 +84,7 @@ func (b *Book) Explain(ctx context.Context, by identity.Principal, q []Question)
 		}
 		var to target
 		if out[n], to = v.explain(question); out[n].Allowed && b.o.Way != nil {
-			lookup := question.Lookup && lookups > 0
+			lookup := question.Lookup && lookups > 0 && identity.Can(by, identity.RuleChange, key.tenant) == nil
 			if lookup {
 				lookups--
 			}

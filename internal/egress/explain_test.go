@@ -158,7 +158,11 @@ func TestExplanationsAreOfTheWholeWayOut(t *testing.T) {
 	w.wantCode("an agent about a session of another", err, problem.NotFound)
 	// What an agent asks leaves no trace, so no name leaves with it.
 	to.asked = nil
-	out, err := w.Explain(w.ctx, w.bot, []Question{{URL: "https://inside.example/", Lookup: true}})
+	out, err := w.Explain(w.ctx, w.viewer, []Question{{Agent: "bot", URL: "https://inside.example/", Lookup: true}})
+	if err != nil || !out[0].Allowed || out[0].LookedUp {
+		t.Errorf("to a viewer: %+v, %v", out, err)
+	}
+	out, err = w.Explain(w.ctx, w.bot, []Question{{URL: "https://inside.example/", Lookup: true}})
 	if w.must(err); !out[0].Allowed || out[0].LookedUp || len(to.asked) > 0 {
 		t.Errorf("for an agent %v was looked up: %+v", to.asked, out)
 	}
