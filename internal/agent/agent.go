@@ -114,7 +114,7 @@ type Status struct {
 type Event struct {
 	// ID is where to go on after it: the next request gives the last one it has seen.
 	ID   string    `json:"id"`
-	At   time.Time `json:"at"` // when it was read, which is when it was printed unless somebody was away
+	At   time.Time `json:"at"` // when it was printed; when it was read, where the log does not say
 	Type EventType `json:"type"`
 	// Stream, Name, JSON and Text are of a line. Name is the member "type" of a JSON line, where it has one.
 	Stream jail.Stream `json:"stream,omitempty"`

@@ -10,7 +10,6 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/ringlog"
 )
 
 const (
@@ -25,8 +24,8 @@ const (
 
 // source is where events come from: the two streams of something, and its life.
 type source interface {
-	// read is [ringlog.Reader]'s, for one of the streams.
-	read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (ringlog.Chunk, error)
+	// read is that of a ringlog.Reader, for one of the streams, with the times.
+	read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (jail.LogChunk, error)
 	// life says how it is, when that is of another version than after; else it waits for a change.
 	life(ctx context.Context, after uint64) (life, error)
 }
@@ -73,6 +72,7 @@ type telling struct {
 	streams [2]cutter // stdout, stderr
 	mark    int64
 	lines   reader
+	printed time.Time // when what is being told was printed; zero: nobody knows
 }
 
 func streamOf(n int) jail.Stream { return [...]jail.Stream{jail.Stdout, jail.Stderr}[n] }
@@ -118,28 +118,51 @@ func (t *telling) catchUp(ctx context.Context) error {
 	if err := t.began(l); err != nil {
 		return err
 	}
-	for n := range t.streams {
-		for {
-			c, err := t.read(ctx, n, t.streams[n].next(), chunkSize, 0)
-			if err != nil {
-				return err
-			}
-			if err := t.take(n, c); err != nil {
-				return err
-			}
-			// What comes meanwhile is for the next one who asks: a flood has no end.
-			if len(c.Data) == 0 || t.streams[n].next() >= c.End {
-				break
-			}
-		}
+	if err := t.old(ctx); err != nil {
+		return err
 	}
 	return t.ended(l)
+}
+
+// old tells what both streams have, in the order in which it was printed. What comes meanwhile is for the next one who asks: a
+// flood has no end.
+func (t *telling) old(ctx context.Context) error {
+	var waiting [2][]jail.LogRun
+	var asked [2]bool
+	var ends [2]int64
+	for {
+		next := -1
+		for n := range t.streams {
+			if len(waiting[n]) == 0 && (!asked[n] || t.streams[n].next() < ends[n]) {
+				c, err := t.read(ctx, n, t.streams[n].next(), chunkSize, 0)
+				if err != nil {
+					return err
+				}
+				if !asked[n] {
+					asked[n], ends[n] = true, c.End
+				}
+				if waiting[n] = c.Runs(); len(c.Data) == 0 {
+					ends[n] = 0
+				}
+			}
+			if len(waiting[n]) > 0 && (next < 0 || waiting[n][0].At.Before(waiting[next][0].At)) {
+				next = n
+			}
+		}
+		if next < 0 {
+			return nil
+		}
+		if err := t.take(next, waiting[next][0]); err != nil {
+			return err
+		}
+		waiting[next] = waiting[next][1:]
+	}
 }
 
 // piece is what was read of one stream.
 type piece struct {
 	stream int
-	chunk  ringlog.Chunk
+	chunk  jail.LogChunk
 	err    error
 }
 
@@ -151,6 +174,9 @@ func (t *telling) follow(ctx context.Context) error {
 		return err
 	}
 	if err := t.began(first); err != nil {
+		return err
+	}
+	if err := t.old(ctx); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
@@ -180,8 +206,10 @@ func (t *telling) follow(ctx context.Context) error {
 			if p.err != nil {
 				return p.err
 			}
-			if err := t.take(p.stream, p.chunk); err != nil {
-				return err
+			for _, r := range p.chunk.Runs() {
+				if err := t.take(p.stream, r); err != nil {
+					return err
+				}
 			}
 		case l := <-lifes:
 			if err := t.began(l); err != nil {
@@ -266,7 +294,7 @@ func (t *telling) lives(ctx context.Context, after uint64) (l life, err error) {
 }
 
 // read asks until the host daemon is there to answer.
-func (t *telling) read(ctx context.Context, n int, offset int64, limit int, wait time.Duration) (c ringlog.Chunk, err error) {
+func (t *telling) read(ctx context.Context, n int, offset int64, limit int, wait time.Duration) (c jail.LogChunk, err error) {
 	err = whileAway(ctx, func() (err error) {
 		c, err = t.source.read(ctx, streamOf(n), offset, limit, wait)
 		return err
@@ -300,24 +328,27 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // take makes events of what was read of a stream.
-func (t *telling) take(n int, c ringlog.Chunk) error {
+func (t *telling) take(n int, r jail.LogRun) error {
 	s := &t.streams[n]
-	if missed := c.Offset - s.next(); missed > 0 {
+	t.printed = r.At
+	defer func() { t.printed = time.Time{} }()
+	if missed := r.Offset - s.next(); missed > 0 {
 		// What there was of a line whose end is lost goes with it.
 		missed += int64(len(s.rest))
-		s.at(c.Offset, false, true)
+		s.at(r.Offset, false, true)
 		if err := t.say(n, Event{Type: EventMissed, Missed: missed}); err != nil {
 			return err
 		}
 	} else if missed < 0 {
-		s.at(c.Offset, false, false) // the log is another one: it was removed, and begun anew
+		s.at(r.Offset, false, false) // the log is another one: it was removed, and begun anew
 	}
-	return s.feed(c.Data, func(l line) error { return t.say(n, t.lines.event(l)) })
+	return s.feed(r.Data, func(l line) error { return t.say(n, t.lines.event(l)) })
 }
 
 // say tells an event of a stream.
 func (t *telling) say(n int, e Event) error {
 	e.Stream = streamOf(n)
+	e.At = t.printed
 	return t.give(e)
 }
 
@@ -351,6 +382,8 @@ func (t *telling) ended(l life) error {
 	if l.running || l.exit == nil || l.exit.At.UnixNano() <= t.mark {
 		return nil
 	}
+	t.printed = l.exit.At // about
+	defer func() { t.printed = time.Time{} }()
 	for n := range t.streams {
 		if err := t.streams[n].flush(func(l line) error { return t.say(n, t.lines.event(l)) }); err != nil {
 			return err

@@ -7,7 +7,6 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/quota"
-	"github.com/clawjail/clawjail/internal/ringlog"
 )
 
 // source finds what somebody wants the events of: the jail of an agent, or one of its programs.
@@ -35,16 +34,16 @@ type keptSource struct {
 	agent identity.Agent
 }
 
-func (k keptSource) read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (ringlog.Chunk, error) {
+func (k keptSource) read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (jail.LogChunk, error) {
 	if wait > 0 {
 		leave, err := k.p.wait(quota.Holder{Tenant: k.agent.Tenant})
 		if err != nil {
-			return ringlog.Chunk{}, err
+			return jail.LogChunk{}, err
 		}
 		defer leave()
 	}
-	c, err := k.p.with.Keeper.ReadLog(ctx, jail.LogRequest{Tenant: k.agent.Tenant, Name: k.agent.Name, Stream: stream, Offset: offset, Limit: limit, Wait: wait})
-	return ringlog.Chunk(c), err
+	return k.p.with.Keeper.ReadLog(ctx, jail.LogRequest{Tenant: k.agent.Tenant, Name: k.agent.Name, Stream: stream, Offset: offset, Limit: limit, Wait: wait,
+		Times: true})
 }
 
 func (k keptSource) life(ctx context.Context, after uint64) (life, error) {
@@ -82,18 +81,19 @@ type processSource struct {
 	pr *process
 }
 
-func (s processSource) read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (ringlog.Chunk, error) {
+func (s processSource) read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (jail.LogChunk, error) {
 	log := s.pr.logs[0]
 	if stream == jail.Stderr {
 		log = s.pr.logs[1]
 	}
 	if log != nil {
-		return log.Read(ctx, offset, limit, wait)
+		c, err := log.Read(ctx, offset, limit, wait)
+		return jail.LogChunk{Data: c.Data, Offset: c.Offset, First: c.First, End: c.End, Marks: log.Marks(c)}, err
 	}
 	if wait > 0 { // the lines are with whoever started it
 		s.wait(ctx, wait)
 	}
-	return ringlog.Chunk{}, ctx.Err()
+	return jail.LogChunk{}, ctx.Err()
 }
 
 func (s processSource) wait(ctx context.Context, most time.Duration) {

@@ -60,15 +60,16 @@ func (s *testSource) gone() error {
 	return nil
 }
 
-func (s *testSource) read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (ringlog.Chunk, error) {
+func (s *testSource) read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (jail.LogChunk, error) {
 	if err := s.gone(); err != nil {
-		return ringlog.Chunk{}, err
+		return jail.LogChunk{}, err
 	}
 	n := 0
 	if stream == jail.Stderr {
 		n = 1
 	}
-	return s.logs[n].Read(ctx, offset, limit, wait)
+	c, err := s.logs[n].Read(ctx, offset, limit, wait)
+	return jail.LogChunk{Data: c.Data, Offset: c.Offset, First: c.First, End: c.End, Marks: s.logs[n].Marks(c)}, err
 }
 
 func (s *testSource) life(ctx context.Context, after uint64) (life, error) {

@@ -23,7 +23,7 @@ const (
 
 // logLine is one line of a log as a page shows it.
 type logLine struct {
-	At      time.Time // zero for what was printed before anybody looked
+	At      time.Time // zero where nobody knows it
 	Stderr  bool
 	Note    bool // something that happened, instead of something that was printed
 	Text    string
@@ -115,12 +115,12 @@ func (c *Console) logView(q *request, one oneAgent, of, after string, f *form) (
 		base += "/programs/" + of
 	}
 	out := logView{Events: base + "/events", After: after, Type: base + "/type", Form: f, Name: one.Name}
-	// It has just been read: when it was printed, nobody knows.
+	began := c.Now()
 	err := c.Agents.Events(q.ctx(), q.by, one.Tenant, one.Name, of, after, false, func(e agent.Event) error {
 		out.After = e.ID
 		l := lineOf(e)
-		if e.Type == agent.EventText || e.Type == agent.EventJSON || e.Type == agent.EventMissed {
-			l.At = time.Time{}
+		if (e.Type == agent.EventText || e.Type == agent.EventJSON || e.Type == agent.EventMissed) && !e.At.Before(began) {
+			l.At = time.Time{} // it has just been read: when it was printed, nobody knows
 		}
 		out.Lines = append(out.Lines, l)
 		if len(out.Lines) > 2*logLines {

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/ringlog"
 )
 
 // Kept is a jail that is kept running: what is declared of it. There is one of each agent.
@@ -127,6 +129,8 @@ type LogRequest struct {
 	Limit int `json:"limit,omitempty"`
 	// Wait is how long to wait for something to be there, at most a minute.
 	Wait time.Duration `json:"wait,omitempty"`
+	// Times asks for when it was printed, too.
+	Times bool `json:"times,omitempty"`
 }
 
 // LogChunk is a piece of what was printed.
@@ -135,6 +139,35 @@ type LogChunk struct {
 	Offset int64  `json:"offset"` // of Data[0]; more than was asked for when that is not kept any more
 	First  int64  `json:"first"`  // of the oldest byte that is kept
 	End    int64  `json:"end"`    // behind the newest
+	// Marks are when it was printed, where that was asked for and is known.
+	Marks []ringlog.Mark `json:"marks,omitempty"`
+}
+
+// LogRun is a part of a piece that was printed at one time, which is zero where nobody knows it.
+type LogRun struct {
+	Data   []byte
+	Offset int64
+	At     time.Time
+}
+
+// Runs cuts a piece where its times change. There is always one: also a piece without data says where the log is.
+func (c LogChunk) Runs() []LogRun {
+	out := []LogRun{{Data: c.Data, Offset: c.Offset}}
+	for _, m := range c.Marks {
+		last := &out[len(out)-1]
+		at := time.Unix(0, m.At)
+		cut := m.Offset - last.Offset
+		switch {
+		case cut < 0 || cut >= int64(len(last.Data)):
+		case cut == 0:
+			last.At = at
+		default:
+			rest := LogRun{last.Data[cut:], m.Offset, at}
+			last.Data = last.Data[:cut]
+			out = append(out, rest)
+		}
+	}
+	return out
 }
 
 // DropOptions say what stays when a kept jail goes.

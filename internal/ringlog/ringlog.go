@@ -27,6 +27,8 @@ type Options struct {
 	Keep int64
 	// Segment is the size of one file; default Keep/8, at least 64 KiB.
 	Segment int64
+	// Now is the clock of the marks; default time.Now.
+	Now func() time.Time
 }
 
 const (
@@ -51,6 +53,9 @@ func (o *Options) Validate() error {
 		errs = append(errs, problem.New(problem.BadRequest, "leave it out", "the segments of a log cannot have %d bytes", o.Segment))
 	}
 	o.Segment = max(o.Segment, minSegment)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	return errors.Join(errs...)
 }
 
@@ -68,6 +73,8 @@ type Reader interface {
 	// log is closed. A negative offset counts from the end. An offset that is not kept any more is moved to First, and one
 	// behind the end to End: the Chunk says.
 	Read(ctx context.Context, offset int64, limit int, wait time.Duration) (Chunk, error)
+	// Marks are when the bytes of a Chunk were written, oldest first. There are none of those that nobody knows it of.
+	Marks(c Chunk) []Mark
 }
 
 // Log is an open log. One process has it open at a time, and writes to it from any goroutine; any number of readers read
@@ -81,6 +88,8 @@ type Log struct {
 	writing sync.Mutex // held while the files are changed; taken before mu
 	current *os.File   // the newest segment; nil when the next byte begins one
 	room    int64      // left in it
+	times   *os.File   // its marks; nil until there is one
+	marks   int64      // in it
 
 	mu      sync.Mutex
 	pieces  segments
@@ -158,6 +167,7 @@ func (l *Log) release() error {
 		errs = append(errs, l.current.Close())
 		l.current = nil
 	}
+	l.leaveTimes()
 	if l.lock != nil {
 		errs = append(errs, l.lock.Close())
 	}

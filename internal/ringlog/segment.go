@@ -88,7 +88,7 @@ func scan(root *os.Root) (segments, error) {
 	return all, nil
 }
 
-// sweep removes what has the name of a segment and is none: a new segment could not be made in its place.
+// sweep removes what has the name of a file of the log and is none: a new segment could not be made in its place.
 func sweep(root *os.Root) error {
 	dir, err := root.Open(".")
 	if err != nil {
@@ -99,8 +99,15 @@ func sweep(root *os.Root) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
+	there := map[string]bool{}
 	for _, e := range entries {
-		if _, ok := parseSegment(e.Name()); ok && !e.Type().IsRegular() {
+		there[e.Name()] = true
+	}
+	for _, e := range entries {
+		_, isSegment := parseSegment(e.Name())
+		of, isTimes := parseTimes(e.Name())
+		// Marks without a segment are left of one that went.
+		if (isSegment || isTimes) && !e.Type().IsRegular() || isTimes && !there[of] {
 			if err := root.Remove(e.Name()); err != nil {
 				return err
 			}
@@ -228,7 +235,9 @@ func Remove(dir string) error {
 	entries, err := fs.ReadDir(root.FS(), ".")
 	errs := []error{err}
 	for _, e := range entries {
-		if _, ok := parseSegment(e.Name()); ok {
+		_, isSegment := parseSegment(e.Name())
+		_, isTimes := parseTimes(e.Name())
+		if isSegment || isTimes {
 			if err := root.Remove(e.Name()); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}

@@ -169,11 +169,11 @@ func TestFullDiskDropsAndGoesOn(t *testing.T) {
 			if int64(len(kept)) != l.End()-l.Dropped() {
 				t.Errorf("%d of %d bytes are there, %d were dropped", len(kept), l.End(), l.Dropped())
 			}
-			entries, err := os.ReadDir(filepath.Join(disk, how))
-			if err != nil || len(entries) == 0 {
-				t.Fatal(entries, err)
+			segments, err := filepath.Glob(filepath.Join(disk, how, "*.log"))
+			if err != nil || len(segments) < 2 {
+				t.Fatal(segments, err)
 			}
-			if err := os.Remove(filepath.Join(disk, how, entries[1].Name())); err != nil { // room
+			if err := os.Remove(segments[1]); err != nil { // room
 				t.Fatal(err)
 			}
 			end, dropped := l.End(), l.Dropped()

@@ -68,6 +68,7 @@ func (l *Log) grew(n int64) {
 	if n <= 0 {
 		return
 	}
+	l.note()
 	l.room -= n
 	var old []segment
 	l.mu.Lock()
@@ -86,6 +87,7 @@ func (l *Log) grew(n int64) {
 	l.mu.Unlock()
 	for _, s := range old {
 		_ = l.root.Remove(s.name()) // one that stays is taken for the oldest by the next Open, and goes then
+		_ = l.root.Remove(s.timesName())
 	}
 }
 
@@ -108,6 +110,7 @@ func (l *Log) leave() {
 		return
 	}
 	_ = l.current.Close() // everything is with the kernel, and is not forced to the disk
+	l.leaveTimes()
 	l.current, l.room = nil, 0
 	l.mu.Lock()
 	last := l.pieces[len(l.pieces)-1]

@@ -149,11 +149,16 @@ func (c *Console) ReadLog(ctx context.Context, r jail.LogRequest) (jail.LogChunk
 	if _, err := os.Lstat(c.logFolder(a)); err != nil {
 		return jail.LogChunk{}, problem.Wrap(err, problem.NotFound, "`clawjail agent ls` lists the agents", "nothing was ever printed by an agent %s", a.Key())
 	}
-	chunk, err := c.reader(a, r.Stream).Read(ctx, r.Offset, r.Limit, r.Wait)
+	log := c.reader(a, r.Stream)
+	chunk, err := log.Read(ctx, r.Offset, r.Limit, r.Wait)
 	if err != nil {
 		return jail.LogChunk{}, fmt.Errorf("read the log of %s: %w", a.Key(), err)
 	}
-	return jail.LogChunk{Data: chunk.Data, Offset: chunk.Offset, First: chunk.First, End: chunk.End}, nil
+	out := jail.LogChunk{Data: chunk.Data, Offset: chunk.Offset, First: chunk.First, End: chunk.End}
+	if r.Times {
+		out.Marks = log.Marks(chunk)
+	}
+	return out, nil
 }
 
 // reader is that of the log that is open, which tells at once what comes; else that of the files.
