@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/ringlog"
 )
 
 const (
@@ -33,6 +35,8 @@ const (
 	LogOffsetHeader = "Clawjail-Log-Offset" // of the first byte of the answer
 	LogFirstHeader  = "Clawjail-Log-First"  // of the oldest byte that is kept
 	LogEndHeader    = "Clawjail-Log-End"    // behind the newest
+	// LogTimesHeader has the times of what was printed, as [FormatLogTimes] writes them.
+	LogTimesHeader = "Clawjail-Log-Times"
 	// AnsweredByHeader says that an answer is the agent's own, and not one of the control plane's.
 	AnsweredByHeader = "Clawjail-Answered-By"
 )
@@ -45,6 +49,7 @@ type (
 		Offset int64  `query:"offset" doc:"where to begin; a negative one counts from the end"`
 		Limit  int    `query:"limit" minimum:"0" maximum:"4194304" doc:"how many bytes at most; 256 KiB when it is left out"`
 		Wait   string `query:"wait" maxLength:"20" doc:"how long to wait for something to be there, such as 30s; at most 1m"`
+		Times  bool   `query:"times" doc:"say in Clawjail-Log-Times when it was printed; the answer is shorter where that changes often"`
 	}
 
 	agentLog struct {
@@ -52,6 +57,7 @@ type (
 		Offset      int64  `header:"Clawjail-Log-Offset" doc:"of the first byte, since the agent was declared first"`
 		First       int64  `header:"Clawjail-Log-First" doc:"of the oldest byte that is kept"`
 		End         int64  `header:"Clawjail-Log-End" doc:"behind the newest byte"`
+		Times       string `header:"Clawjail-Log-Times" doc:"with times: OFFSET@TIME of each part, with commas between; times are nanoseconds of Unix time"`
 		Body        []byte
 	}
 )
@@ -80,12 +86,51 @@ func (a *API) agentLog(ctx context.Context, by identity.Principal, in *agentLogI
 	ctx, release := untilTheEnd(ctx)
 	defer release()
 	chunk, err := a.Agents.ReadLog(ctx, by, jail.LogRequest{
-		Tenant: by.TenantOr(in.Tenant), Name: in.Name, Stream: jail.Stream(in.Stream), Offset: in.Offset, Limit: in.Limit, Wait: wait})
+		Tenant: by.TenantOr(in.Tenant), Name: in.Name, Stream: jail.Stream(in.Stream), Offset: in.Offset, Limit: in.Limit, Wait: wait,
+		Times: in.Times})
 	if err != nil {
 		return nil, err
 	}
+	if len(chunk.Marks) > maxLogTimes {
+		chunk.Data = chunk.Data[:chunk.Marks[maxLogTimes].Offset-chunk.Offset]
+		chunk.Marks = chunk.Marks[:maxLogTimes]
+	}
 	// Nobody is to take it for a page, or for anything that is run.
-	return &agentLog{ContentType: bytesType, Offset: chunk.Offset, First: chunk.First, End: chunk.End, Body: list(chunk.Data)}, nil
+	return &agentLog{ContentType: bytesType, Offset: chunk.Offset, First: chunk.First, End: chunk.End, Times: FormatLogTimes(chunk.Marks), Body: list(chunk.Data)}, nil
+}
+
+// maxLogTimes bounds the times of one answer: they are in a header.
+const maxLogTimes = 128
+
+// FormatLogTimes writes times for a header.
+func FormatLogTimes(marks []ringlog.Mark) string {
+	var out []byte
+	for n, m := range marks {
+		if n > 0 {
+			out = append(out, ',')
+		}
+		out = strconv.AppendInt(append(strconv.AppendInt(out, m.Offset, 10), '@'), m.At, 10)
+	}
+	return string(out)
+}
+
+// ParseLogTimes reads what [FormatLogTimes] has written.
+func ParseLogTimes(text string) (out []ringlog.Mark, ok bool) {
+	if text == "" {
+		return nil, true
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		offset, at, _ := strings.Cut(part, "@")
+		m := ringlog.Mark{}
+		var err1, err2 error
+		m.Offset, err1 = strconv.ParseInt(offset, 10, 64)
+		m.At, err2 = strconv.ParseInt(at, 10, 64)
+		if err1 != nil || err2 != nil || m.Offset < 0 || m.At < 0 || len(out) > 0 && out[len(out)-1].Offset >= m.Offset {
+			return nil, false
+		}
+		out = append(out, m)
+	}
+	return out, true
 }
 
 // untilTheEnd is a context that ends as well when the server is to end, for what waits.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/ringlog"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -257,6 +259,17 @@ func TestALogIsBytesWithTheirOffsets(t *testing.T) {
 	}
 	if r := w.jails.log; r.Tenant != "acme" || r.Name != "writer2" || r.Stream != jail.Stderr || r.Offset != -20 || r.Limit != 11 || r.Wait != 2*time.Second {
 		t.Errorf("%+v", r)
+	}
+	// Times are in a header, so an answer with many is shorter.
+	many := jail.LogChunk{Data: bytes.Repeat([]byte("x"), 1000), Offset: 10, First: 4, End: 1010}
+	for n := range int64(500) {
+		many.Marks = append(many.Marks, ringlog.Mark{Offset: 10 + 2*n, At: 1_900_000_000_000_000_000 + n})
+	}
+	w.jails.chunk = many
+	a = w.request("acme operator", "GET", "/v1/agents/writer2/log?times=true", "")
+	got, ok := ParseLogTimes(a.Header.Get(LogTimesHeader))
+	if !ok || !slices.Equal(got, many.Marks[:maxLogTimes]) || len(a.body) != 2*maxLogTimes || len(a.Header.Get(LogTimesHeader)) > 4<<10 || !w.jails.log.Times {
+		t.Errorf("%d times of %d bytes: %v", len(got), len(a.body), a.Header)
 	}
 	w.jails.chunk = jail.LogChunk{}
 	a = w.request("acme operator", "GET", "/v1/agents/writer2/log", "")

@@ -56,7 +56,7 @@ func newAgentLogs(p *program) *cobra.Command {
 		Aliases: []string{"log"},
 		Short:   "Show what an agent has printed",
 		Long: "Shows what the jails of an agent have printed, also those that it had before: what went to their standard output on standard " +
-			"output, and what went to their standard error on standard error. What is shown on a terminal has no control characters.",
+			"output, and what went to their standard error on standard error, in the order in which it came. What is shown on a terminal has no control characters.",
 		Example:           "  clawjail agent logs dev-bot --tail 20 -f\n  clawjail agent logs dev-bot --stderr > dev-bot.err",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: p.completeFirst(agentNames),
@@ -99,35 +99,45 @@ func showEvents(cmd *cobra.Command, c *client.Client, name string, o logOptions)
 	})
 }
 
-// showLogs writes each stream where it belongs, both at the same time when it follows.
+// showLogs writes each stream where it belongs: what there is in the order in which it was printed, and then both at the same
+// time when it follows.
 func showLogs(cmd *cobra.Command, c *client.Client, name string, o logOptions) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	var mu sync.Mutex // what both write comes whole
 	streams := o.streams()
-	errs := make([]error, len(streams))
-	show := func(n int) {
+	readers := make([]*logReader, len(streams))
+	for n, stream := range streams {
 		w := cmd.OutOrStdout()
-		if streams[n] == jail.Stderr && len(streams) > 1 {
+		if stream == jail.Stderr && len(streams) > 1 {
 			w = cmd.ErrOrStderr()
 		}
 		out := &logWriter{w: w, mu: &mu}
 		_, out.terminal = terminal(w)
-		errs[n] = (&logReader{client: c, request: jail.LogRequest{Tenant: o.tenant, Name: name, Stream: streams[n]}, follow: o.follow, tail: o.tail}).copy(ctx, out)
+		readers[n] = &logReader{client: c, request: jail.LogRequest{Tenant: o.tenant, Name: name, Stream: stream}, out: out}
+		if o.tail >= 0 {
+			if err := readers[n].last(ctx, o.tail); err != nil {
+				return err
+			}
+		}
+	}
+	if err := showKept(ctx, readers); err != nil {
+		return err
 	}
 	if !o.follow {
-		for n := range streams {
-			if show(n); errs[n] != nil {
-				return errs[n]
+		for _, r := range readers {
+			if err := r.out.end(); err != nil {
+				return err
 			}
 		}
 		return nil
 	}
+	errs := make([]error, len(readers))
 	var all sync.WaitGroup
-	for n := range streams {
+	for n := range readers {
 		all.Go(func() {
 			defer cancel() // one alone would look like both
-			show(n)
+			errs[n] = readers[n].follow(ctx)
 		})
 	}
 	// What was printed is worth having also where nobody can say when the program begins and ends.
@@ -139,6 +149,39 @@ func showLogs(cmd *cobra.Command, c *client.Client, name string, o logOptions) e
 		}
 	}
 	return cmd.Context().Err()
+}
+
+// showKept writes what the logs have, in the order in which it was printed. What comes meanwhile is not waited for.
+func showKept(ctx context.Context, readers []*logReader) error {
+	waiting := make([][]jail.LogRun, len(readers))
+	asked, ends := make([]bool, len(readers)), make([]int64, len(readers))
+	for {
+		next := -1
+		for n, r := range readers {
+			if len(waiting[n]) == 0 && (!asked[n] || r.at < ends[n]) {
+				piece, err := r.read(ctx, 0)
+				if err != nil {
+					return err
+				}
+				if !asked[n] {
+					asked[n], ends[n] = true, piece.End
+				}
+				if waiting[n] = piece.Runs(); len(piece.Data) == 0 {
+					waiting[n], ends[n] = nil, 0
+				}
+			}
+			if len(waiting[n]) > 0 && (next < 0 || waiting[n][0].At.Before(waiting[next][0].At)) {
+				next = n
+			}
+		}
+		if next < 0 {
+			return nil
+		}
+		if err := readers[next].out.show(waiting[next][0].Data); err != nil {
+			return err
+		}
+		waiting[next] = waiting[next][1:]
+	}
 }
 
 // tellRuns tells of starts and ends of an agent's program from now on, and of a crash loop.
@@ -178,55 +221,54 @@ func note(w io.Writer, mu *sync.Mutex, text string) {
 	_, _ = fmt.Fprintln(w, "clawjail: "+text) // who shows the log notices
 }
 
-// logReader copies a log.
+// logReader reads a log from a place on.
 type logReader struct {
 	client  *client.Client
 	request jail.LogRequest
-	follow  bool
-	tail    int
+	out     *logWriter
+	at      int64
+	begun   bool
 }
 
-func (r *logReader) copy(ctx context.Context, out *logWriter) error {
-	at := int64(0)
-	if r.tail >= 0 {
-		var err error
-		if at, err = r.last(ctx); err != nil {
-			return err
+// read returns the next piece, and tells what is missing before it.
+func (r *logReader) read(ctx context.Context, wait time.Duration) (jail.LogChunk, error) {
+	request := r.request
+	request.Offset, request.Limit, request.Wait, request.Times = r.at, logPiece, wait, wait == 0
+	piece, err := r.client.AgentLog(ctx, request)
+	if err != nil {
+		return piece, err
+	}
+	if missed := piece.Offset - r.at; missed > 0 && (r.begun || r.at > 0) {
+		if err := r.out.missed(missed); err != nil {
+			return piece, err
 		}
 	}
-	for first := true; ; first = false {
-		request := r.request
-		request.Offset, request.Limit = at, logPiece
-		if r.follow && !first {
-			request.Wait = logWait
+	r.begun = true
+	if len(piece.Data) > 0 || piece.Offset > r.at {
+		r.at = piece.Offset + int64(len(piece.Data))
+	}
+	if r.at > piece.End { // an answer of nobody's
+		return piece, problem.New(problem.ControlPlaneUnreachable, "is it clawjail that listens there?", "the log ends at %d, before %d, where it is read", piece.End, r.at)
+	}
+	return piece, nil
+}
+
+// follow writes what comes.
+func (r *logReader) follow(ctx context.Context) error {
+	for {
+		piece, err := r.read(ctx, logWait)
+		if err == nil {
+			err = r.out.show(piece.Data)
 		}
-		piece, err := r.client.AgentLog(ctx, request)
 		if err != nil {
 			return err
 		}
-		if missed := piece.Offset - at; missed > 0 && !(first && at == 0) {
-			if err := out.missed(missed); err != nil {
-				return err
-			}
-		}
-		if err := out.show(piece.Data); err != nil {
-			return err
-		}
-		if len(piece.Data) > 0 || piece.Offset > at {
-			at = piece.Offset + int64(len(piece.Data))
-		}
-		if len(piece.Data) == 0 && !r.follow {
-			return out.end()
-		}
-		if at > piece.End { // an answer of nobody's
-			return problem.New(problem.ControlPlaneUnreachable, "is it clawjail that listens there?", "the log ends at %d, before %d, where it is read", piece.End, at)
-		}
 	}
 }
 
-// last is where the last lines begin. An answer may be shorter than what was asked for, so it is asked until the end that
+// last goes to where the last lines begin. An answer may be shorter than what was asked for, so it is asked until the end that
 // there was at first.
-func (r *logReader) last(ctx context.Context) (int64, error) {
+func (r *logReader) last(ctx context.Context, lines int) error {
 	request := r.request
 	request.Offset, request.Limit = -tailPiece, tailPiece
 	var text []byte
@@ -234,7 +276,7 @@ func (r *logReader) last(ctx context.Context) (int64, error) {
 	for {
 		piece, err := r.client.AgentLog(ctx, request)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if end == 0 {
 			end = piece.End
@@ -245,7 +287,8 @@ func (r *logReader) last(ctx context.Context) (int64, error) {
 		text = append(text, piece.Data...)
 		request.Offset = from + int64(len(text))
 		if len(piece.Data) == 0 || request.Offset >= end || len(text) >= 2*tailPiece {
-			return from + int64(lastLines(text, r.tail)), nil
+			r.at = from + int64(lastLines(text, lines))
+			return nil
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/ringlog"
 )
 
 // keptAgents keeps agents without jails, of one tenant. What differs is found as in earnest, and every jail runs at once.
@@ -25,6 +26,7 @@ type keptAgents struct {
 	declared []clawbots.Agent
 	restarts map[string]int
 	log      map[jail.Stream]string
+	marks    map[jail.Stream][]ringlog.Mark
 	typed    string
 	lost     bool // nobody knows which jails there are
 }
@@ -204,7 +206,17 @@ func (k *keptAgents) ReadLog(ctx context.Context, by identity.Principal, r jail.
 	if r.Limit > 0 {
 		stop = min(stop, at+int64(r.Limit)) // and seldom as much as was asked for
 	}
-	return jail.LogChunk{Data: []byte(text[at-first : stop-first]), Offset: at, First: first, End: end}, nil
+	out := jail.LogChunk{Data: []byte(text[at-first : stop-first]), Offset: at, First: first, End: end}
+	for _, m := range k.marks[r.Stream] {
+		switch {
+		case !r.Times || m.Offset >= stop:
+		case m.Offset <= at:
+			out.Marks = []ringlog.Mark{{Offset: at, At: m.At}}
+		default:
+			out.Marks = append(out.Marks, m)
+		}
+	}
+	return out, nil
 }
 
 func (k *keptAgents) Type(ctx context.Context, by identity.Principal, tenant, name, _ string, data []byte) (int, error) {

@@ -118,6 +118,9 @@ func (c *Client) AgentLog(ctx context.Context, r jail.LogRequest) (jail.LogChunk
 	if r.Wait > 0 {
 		query.Set("wait", r.Wait.Round(time.Millisecond).String())
 	}
+	if r.Times {
+		query.Set("times", "true")
+	}
 	response, err := c.send(ctx, http.MethodGet, pathOf("agents", r.Name, "log"), query, nil)
 	if err != nil {
 		return jail.LogChunk{}, err
@@ -131,6 +134,10 @@ func (c *Client) AgentLog(ctx context.Context, r jail.LogRequest) (jail.LogChunk
 		if *n, err = strconv.ParseInt(response.Header.Get(header), 10, 64); err != nil || *n < 0 {
 			return jail.LogChunk{}, problem.New(problem.ControlPlaneUnreachable, notOurs, "the answer has no offset in %s", header)
 		}
+	}
+	var ok bool
+	if out.Marks, ok = api.ParseLogTimes(response.Header.Get(api.LogTimesHeader)); !ok {
+		return jail.LogChunk{}, problem.New(problem.ControlPlaneUnreachable, notOurs, "the answer has no times in %s", api.LogTimesHeader)
 	}
 	return out, nil
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/ringlog"
 )
 
 func TestEveryCallAboutAgentsIsTheRequestThatItShouldBe(t *testing.T) {
@@ -42,8 +44,8 @@ func TestEveryCallAboutAgentsIsTheRequestThatItShouldBe(t *testing.T) {
 		"DELETE /v1/agents/dev-bot?keep_state=true&keep_workspace=false&tenant=acme": func() error {
 			return c.RemoveAgent(ctx, "acme", "dev-bot", agent.RemoveOptions{KeepState: true, RemoveWorkspace: true})
 		},
-		"GET /v1/agents/dev-bot/log?limit=7&offset=-5&stream=stderr&tenant=acme&wait=1m0s": func() error {
-			_, err := c.AgentLog(ctx, jail.LogRequest{Tenant: "acme", Name: "dev-bot", Stream: jail.Stderr, Offset: -5, Limit: 7, Wait: time.Minute})
+		"GET /v1/agents/dev-bot/log?limit=7&offset=-5&stream=stderr&tenant=acme&times=true&wait=1m0s": func() error {
+			_, err := c.AgentLog(ctx, jail.LogRequest{Tenant: "acme", Name: "dev-bot", Stream: jail.Stderr, Offset: -5, Limit: 7, Wait: time.Minute, Times: true})
 			return err
 		},
 	} {
@@ -111,6 +113,16 @@ func TestALogWithoutOffsetsIsNone(t *testing.T) {
 	got, err := ask(api.LogOffsetHeader, "10", api.LogFirstHeader, "4", api.LogEndHeader, "13")
 	if err != nil || string(got.Data) != "abc" || got.Offset != 10 || got.First != 4 || got.End != 13 {
 		t.Errorf("%+v, %v", got, err)
+	}
+	offsets := []string{api.LogOffsetHeader, "10", api.LogFirstHeader, "4", api.LogEndHeader, "13"}
+	marks := []ringlog.Mark{{Offset: 10, At: 5}, {Offset: 12, At: 7}}
+	if got, err = ask(append(offsets, api.LogTimesHeader, api.FormatLogTimes(marks))...); err != nil || !slices.Equal(got.Marks, marks) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, times := range []string{"x", "10", "10@", "@5", "12@1,10@2", "10@5,", "-1@5"} {
+		if got, err := ask(append(offsets, api.LogTimesHeader, times)...); problem.CodeOf(err) != problem.ControlPlaneUnreachable {
+			t.Errorf("times %q: %+v, %v", times, got, err)
+		}
 	}
 	for _, headers := range [][]string{{}, {api.LogOffsetHeader, "10", api.LogFirstHeader, "4"}, {api.LogOffsetHeader, "-1", api.LogFirstHeader, "4", api.LogEndHeader, "5"}} {
 		if got, err := ask(headers...); err == nil {
