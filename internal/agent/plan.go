@@ -319,7 +319,10 @@ func (s *Service) check(ctx context.Context, w *world, tasks []*task, file clawb
 		m.Code = cmp.Or(codeOfAll(m, err), m.Code)
 	}
 	for _, t := range templates {
-		if t.others > 0 {
+		switch {
+		case t.others == 1:
+			m.Flaws[t.at].Message += "; another agent of the file is made of it too"
+		case t.others > 1:
 			m.Flaws[t.at].Message += fmt.Sprintf("; %d more agents of the file are made of it", t.others)
 		}
 	}
