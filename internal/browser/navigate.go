@@ -397,8 +397,13 @@ func (l *loading) see(event cdp.EventMessage) (done bool, err error) {
 func failed(address, text string, cause error) error {
 	text = bounded(text, 200)
 	hint := "check the address, and that its server answers"
-	if blocked(text) {
+	switch {
+	case blocked(text):
 		hint = "the way to this host may be closed by policy: it is not a fault of the page, and trying again does not help"
+	case strings.Contains(text, "ERR_CERT_"), strings.Contains(text, "ERR_SSL_"):
+		hint = "the server's certificate or its TLS is not in order: see whether its clock, name and authority are; extra_ca trusts one of your own"
+	case strings.Contains(text, "TIMED_OUT"):
+		hint = "the server did not answer in time: try again later"
 	}
 	e := problem.Wrap(cause, problem.NavigationFailed, hint, "the page could not be loaded: %s", text)
 	return e.With("net_error", text).With("blocked", blocked(text)).With("url", bounded(address, maxURL))

@@ -66,6 +66,8 @@ type caller struct {
 	// tunnels are those that are open; see review.go.
 	tunnels map[*tunnel]struct{}
 	hosts   hosts
+	// refusals are the newest; see refusals.go.
+	refusals []refusedWay
 }
 
 // Admit lets an address use the gateway as that caller. The address must not be

@@ -352,6 +352,9 @@ func (x *exchange) refused(_ context.Context, p *problem.Error) *problem.Error {
 	}
 	if !x.Host.IsZero() {
 		p = p.With("host", x.Host.String()).With("port", x.Port)
+		if to, err := hostport.NewEndpoint(x.Host, x.Port); err == nil {
+			x.who.refuse(refusedWay{to, x.gateway.now(), p})
+		}
 	}
 	if x.Rule != "" {
 		p = p.With("rule", x.Rule)

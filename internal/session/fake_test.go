@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cdp/guard"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -34,6 +35,7 @@ type world struct {
 	log      []string
 	jails    map[jail.Name]*fakeJail
 	admitted map[netip.Addr]Caller
+	refusals map[string]*problem.Error // by host and port
 	activity map[netip.Addr]time.Time
 	hit      []jail.LimitName // beside the disk
 	hosts    []string         // that every address connected to
@@ -447,6 +449,15 @@ func (g way) Forget(addr netip.Addr) error {
 	defer g.mu.Unlock()
 	delete(g.admitted, addr)
 	return nil
+}
+
+func (g way) Refused(addr netip.Addr, to hostport.Endpoint, _ time.Time) *problem.Error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, known := g.admitted[addr]; !known {
+		return nil
+	}
+	return g.refusals[to.String()]
 }
 
 func (g way) LastActivity(addr netip.Addr) time.Time {

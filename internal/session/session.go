@@ -37,6 +37,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp/guard"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/grant"
@@ -68,6 +69,8 @@ type Gateway interface {
 	LastActivity(addr netip.Addr) time.Time
 	// Hosts are those that the address was let connect to, in the order of the first time. There may be more than are kept.
 	Hosts(addr netip.Addr) []string
+	// Refused is why the way of an address to a host was refused last, since a time; nil when it was not.
+	Refused(addr netip.Addr, to hostport.Endpoint, since time.Time) *problem.Error
 }
 
 // Caller is who is behind an address.

@@ -55,12 +55,13 @@ func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, o
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
 		problem.New(problem.Timeout, "give it more time with timeoutMs, or look at the page with a screenshot", "%s did not end within %s", op.Tool(), limit))
 	defer cancel()
+	began := s.Now()
 	var out any
 	err = s.record(ctx, r, by, may, op.Target(), audit.Fields{"tool": op.Tool()}, func() error {
 		return s.taped(ctx, r, by, b, op, func() (any, error) {
 			var err error
 			if out, err = b.Do(ctx, op); err != nil {
-				return nil, s.why(ctx, r, scrubbedError(s.valuesOf(r), fmt.Errorf("%s: %w", op.Tool(), s.crashed(ctx, r, err))))
+				return nil, s.why(ctx, r, scrubbedError(s.valuesOf(r), fmt.Errorf("%s: %w", op.Tool(), s.refused(r, began, s.crashed(ctx, r, err)))))
 			}
 			return out, nil
 		})
