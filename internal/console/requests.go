@@ -5,6 +5,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/session"
 )
 
 const requestsPath = networkPath + "/requests"
@@ -14,6 +15,8 @@ type askedRow struct {
 	egress.AccessRequest
 	Answerer   string
 	Answerable bool
+	// Accounts is a session of the agent's with accounts, which no approval of a host changes; empty when none is open.
+	Accounts string
 }
 
 // Once says that it can be approved for one use.
@@ -63,6 +66,16 @@ func (c *Console) requestsPage(q *request) (*requestsPage, error) {
 	if err != nil {
 		return nil, err
 	}
+	open, err := c.Sessions.List(q.ctx(), q.by, "", false)
+	if err != nil {
+		return nil, err
+	}
+	accounts := map[string]string{} // sessions with accounts, by who opened them
+	for _, s := range open {
+		if s.CredentialMode == session.ModeOperator {
+			accounts[s.OpenedBy] = s.ID
+		}
+	}
 	page := &requestsPage{Tabs: tabs}
 	names := c.names(q.ctx(), q.by)
 	var answered []egress.AccessRequest
@@ -71,7 +84,11 @@ func (c *Console) requestsPage(q *request) (*requestsPage, error) {
 			answered = append(answered, a)
 			continue
 		}
-		page.Pending = append(page.Pending, askedRow{AccessRequest: a, Answerable: identity.Can(q.by, identity.AccessAnswer, a.Tenant) == nil})
+		row := askedRow{AccessRequest: a, Answerable: identity.Can(q.by, identity.AccessAnswer, a.Tenant) == nil}
+		if a.Kind == egress.AccessHost {
+			row.Accounts = accounts[string(identity.KindAgent)+":"+a.Agent]
+		}
+		page.Pending = append(page.Pending, row)
 	}
 	slices.Reverse(answered) // newest first
 	answered, page.Pager = paged(q, answered)

@@ -2,10 +2,43 @@ package console
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/session"
 )
+
+// What an approval cannot change is said before it is given.
+func TestAnApprovalSaysThatASessionWithAccountsStaysAsItIs(t *testing.T) {
+	w := newWorld(t)
+	const said = "An approval changes nothing for its session with accounts"
+	for _, c := range []struct {
+		name, mode string
+		kind       egress.AccessKind
+		target     string
+		want       bool
+	}{
+		{"has", session.ModeOperator, egress.AccessHost, "one.example:443", true},
+		{"clean", session.ModeClean, egress.AccessHost, "one.example:443", false},
+		{"none", "", egress.AccessHost, "one.example:443", false},
+		{"calls", session.ModeOperator, egress.AccessTool, "GET https://api.example.com/v1/x github", false},
+	} {
+		by := w.agent("acme", c.name)
+		if c.mode != "" {
+			s := aSession("s_"+c.name, "acme")
+			s.OpenedBy, s.CredentialMode = by.Actor(), c.mode
+			w.sessions.all = []session.Session{s}
+		}
+		asked := w.ask(by, c.kind, c.target, "a reason")
+		p := w.get("acme operator", "/console/network/requests")
+		if strings.Contains(p.body, said) != c.want || !strings.Contains(p.body, ">"+c.name+"<") || c.want && !strings.Contains(p.body, "/console/sessions/s_"+c.name) {
+			t.Errorf("%s: it says so: %v\n%s", c.name, !c.want, p.body)
+		}
+		w.post("acme operator", "/console/network/requests/answer", "id", asked.ID, "answer", "no")
+		w.sessions.all = nil
+	}
+}
 
 func TestRequestsThatWaitAreANumberOnEveryPage(t *testing.T) {
 	w := newWorld(t)
