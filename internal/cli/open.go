@@ -158,7 +158,7 @@ func butNotThePage(page browser.Result, err error) error {
 		return fmt.Errorf("opened, but %w", err)
 	}
 	if page.Refused != "" {
-		return problem.New(problem.NavigationFailed, "ask why: clawjail rules explain URL --session ID", "opened, but the gateway refused the page: %s", printable(page.Refused))
+		return problem.New(printable(page.Refused), "ask why: clawjail rules explain URL --session ID", "opened, but the gateway refused the page: %s", printable(page.Refused))
 	}
 	return nil
 }
