@@ -171,11 +171,16 @@ type Activity struct {
 	Open int
 }
 
+// at is who is admitted at an address; nil for nobody.
+func (g *Gateway) at(addr netip.Addr) *caller {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.callers[addr.Unmap()]
+}
+
 // Activity reports on an admitted address.
 func (g *Gateway) Activity(addr netip.Addr) (Activity, bool) {
-	g.mu.Lock()
-	who := g.callers[addr.Unmap()]
-	g.mu.Unlock()
+	who := g.at(addr)
 	if who == nil {
 		return Activity{}, false
 	}

@@ -40,9 +40,7 @@ func (c *caller) reaches(host hostport.Host) {
 // Hosts are those that the jail of a session at an address was let connect to since it was admitted, in the order of the
 // first time: the first five hundred. There are none of an address that is not admitted.
 func (g *Gateway) Hosts(addr netip.Addr) []string {
-	g.mu.Lock()
-	who := g.callers[addr.Unmap()]
-	g.mu.Unlock()
+	who := g.at(addr)
 	if who == nil {
 		return nil
 	}

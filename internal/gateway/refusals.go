@@ -13,7 +13,7 @@ import (
 // are in the audit log.
 const keptRefusals = 32
 
-// refusal is one of them.
+// refusedWay is one of them.
 type refusedWay struct {
 	to      hostport.Endpoint
 	at      time.Time
@@ -33,9 +33,7 @@ func (c *caller) refuse(r refusedWay) {
 // Refused is why the way of an address to a host was refused last, since a time; nil when it was not. A browser says of each
 // refusal of a tunnel that the tunnel could not be made, and nothing else.
 func (g *Gateway) Refused(addr netip.Addr, to hostport.Endpoint, since time.Time) *problem.Error {
-	g.mu.Lock()
-	who := g.callers[addr.Unmap()]
-	g.mu.Unlock()
+	who := g.at(addr)
 	if who == nil {
 		return nil
 	}
