@@ -2,7 +2,6 @@ package agent
 
 import (
 	"errors"
-	"maps"
 	"math"
 	"strings"
 	"time"
@@ -130,12 +129,4 @@ func limitsOfProgram(usual config.AgentLimits, l clawbots.Limits, ttl time.Durat
 		Memory: or(l.Memory, usual.Memory), MilliCPU: milli, Tasks: whole(l.Tasks, usual.Tasks), Disk: tmp, SharedMemory: tmp,
 		Files: whole(l.Files, usual.Files), WallClock: ttl,
 	}
-}
-
-// merged is a copy of usual with what is in own in its place.
-func merged(usual, own map[string]string) map[string]string {
-	out := make(map[string]string, len(usual)+len(own))
-	maps.Copy(out, usual)
-	maps.Copy(out, own)
-	return out
 }

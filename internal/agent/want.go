@@ -179,7 +179,10 @@ func addTo(p *jail.Program, env map[string]string, without []string) {
 			p.Without = append(p.Without, name)
 		}
 	}
-	p.Env = merged(env, p.Env)
+	all := make(map[string]string, len(env)+len(p.Env)) // neither of them is changed
+	maps.Copy(all, env)
+	maps.Copy(all, p.Env)
+	p.Env = all
 }
 
 // revisionOf marks everything that shapes a jail: jails of equal revisions are alike. Its first letters change when an
