@@ -74,8 +74,14 @@ go tool gotestsum tool slowest --jsonfile "$work/log" --num 20
 if [ -s "$work/again" ]; then
 	printf '\033[31mfailed, and were run again:\033[0m\n'
 	cat "$work/again"
-	# Where nobody reads this, as on a machine that only says whether all went well, it is found later.
-	{ date -u +%FT%TZ; cat "$work/again"; } | $sudo tee -a /var/cache/clawjail-test/again >/dev/null || :
+	# Where nobody reads this, as on a machine that only says whether all went well, it is found later, with what they printed.
+	{
+		date -u +%FT%TZ
+		cat "$work/again"
+		sed -n 's/.*\.\(Test[A-Za-z0-9_]*\).*: [0-9]* runs.*/\1/p' "$work/again" | sort -u | while read -r name; do
+			grep -F '"Action":"output"' "$work/log" | grep -E "\"Test\":\"$name[\"/]" || :
+		done
+	} | $sudo tee -a /var/cache/clawjail-test/again >/dev/null || :
 fi
 echo "the tests took $took s, and $busy s of processor"
 if [ -n "$long" ]; then

@@ -191,6 +191,8 @@ type fence struct {
 
 const fencePrefix = "clawjail-exec-"
 
+var errNoTasksGroup = errors.New("the container's tasks are in no control group")
+
 // makeFence makes one below the group that counts a container's tasks.
 func makeFence(proc jail.Process, id string) (*fence, error) {
 	g, err := groupsOf(proc)
@@ -199,7 +201,7 @@ func makeFence(proc jail.Process, id string) (*fence, error) {
 	}
 	dir, version := g.dir("pids")
 	if version == 0 {
-		return nil, errors.New("the container's tasks are in no control group")
+		return nil, errNoTasksGroup
 	}
 	f := &fence{dir: filepath.Join(dir, fencePrefix+id), version: version}
 	if err := os.Mkdir(f.dir, 0o755); err != nil {
@@ -260,19 +262,27 @@ func (f *fence) kill() (busy bool, err error) {
 }
 
 // fences lists those that are below a container's group.
-func fences(proc jail.Process) []*fence {
+func fences(proc jail.Process) ([]*fence, error) {
 	g, err := groupsOf(proc)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil, nil // it has ended
+	}
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	dir, version := g.dir("pids")
-	found, err := filepath.Glob(filepath.Join(dir, fencePrefix+"*"))
-	if version == 0 || err != nil {
-		return nil
+	if version == 0 {
+		return nil, errNoTasksGroup
+	}
+	inside, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
 	var out []*fence
-	for _, at := range found {
-		out = append(out, &fence{dir: at, version: version})
+	for _, group := range inside {
+		if strings.HasPrefix(group.Name(), fencePrefix) {
+			out = append(out, &fence{dir: filepath.Join(dir, group.Name()), version: version})
+		}
 	}
-	return out
+	return out, nil
 }

@@ -217,11 +217,11 @@ func (d *Driver) strayed(ctx context.Context, there map[jail.Name]container.Summ
 // endExecutions ends the programs beside a container's first process that an earlier process of ours started: nobody
 // has their stdio.
 func (d *Driver) endExecutions(r jail.Record) error {
-	var errs []error
-	for _, f := range fences(r.Process) {
-		errs = append(errs, d.sweep(f))
+	left, err := fences(r.Process)
+	for _, f := range left {
+		err = errors.Join(err, d.sweep(f))
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // Uninstall removes every container, volume and network of the installation, and its rules.
