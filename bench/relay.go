@@ -119,7 +119,7 @@ func (r *relay) serve(w http.ResponseWriter, req *http.Request) {
 		return // Accept has answered
 	}
 	defer ws.CloseNow() // the client has left
-	ws.SetReadLimit(int64(client.MaxFrame()))
+	ws.SetReadLimit(cdp.MaxCommand)
 	r.all.Add(1)
 	defer r.all.Done()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(req.Context()))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -60,6 +61,18 @@ func (f *fakeDevtools) Send(_ context.Context, frame []byte) error {
 	return nil
 }
 
+func (f *fakeDevtools) SendFrom(ctx context.Context, r io.Reader) error {
+	frame, err := io.ReadAll(io.LimitReader(r, maxFakeFrame+1))
+	if err != nil {
+		return errors.Join(cdp.ErrUnread, err)
+	}
+	if len(frame) > maxFakeFrame {
+		f.end(cdp.ErrFrameTooLarge)
+		return f.cause
+	}
+	return f.Send(ctx, frame)
+}
+
 func (f *fakeDevtools) Receive(ctx context.Context) ([]byte, error) {
 	select {
 	case frame := <-f.queue:
@@ -79,7 +92,6 @@ func (f *fakeDevtools) end(cause error) {
 }
 
 func (f *fakeDevtools) Done() <-chan struct{} { return f.done }
-func (f *fakeDevtools) MaxFrame() int         { return maxFakeFrame }
 func (f *fakeDevtools) Close() error          { f.end(cdp.ErrClosed); return nil }
 func (f *fakeDevtools) Err() error {
 	select {
@@ -337,7 +349,7 @@ func TestABadFrameEndsItsClientAndNoOther(t *testing.T) {
 		code   websocket.StatusCode
 		reason string
 	}{
-		"huge":      {websocket.MessageText, `{"id":1,"method":"` + strings.Repeat("x", maxFakeFrame) + `"}`, websocket.StatusMessageTooBig, ""},
+		"huge":      {websocket.MessageText, `{"id":1,"method":"` + strings.Repeat("x", maxFakeFrame) + `"}`, websocket.StatusMessageTooBig, "the message is larger than one may be"},
 		"malformed": {websocket.MessageText, `{"id":`, websocket.StatusInvalidFramePayloadData, "the message is no command of the DevTools protocol"},
 		"binary":    {websocket.MessageBinary, `{"id":1}`, websocket.StatusUnsupportedData, "messages of the DevTools protocol are text"},
 	} {
@@ -346,9 +358,6 @@ func TestABadFrameEndsItsClientAndNoOther(t *testing.T) {
 			conn := dial(t, url)
 			if err := conn.Write(t.Context(), test.kind, []byte(test.frame)); err != nil {
 				t.Fatal(err)
-			}
-			if test.reason == "" {
-				test.reason = fmt.Sprintf("read limited at %d bytes", maxFakeFrame+1)
 			}
 			wantEnd(t, conn, test.code, test.reason)
 			testenv.Eventually(t, 5*time.Second, func() bool { return d.attached() == before }, "the client is detached")

@@ -9,7 +9,11 @@
 //
 //   - A browser that sends anything but well-formed protocol ends its Conn with a cause. It cannot make the reader
 //     panic, block, or hold more than its bounds.
-//   - A slow reader never stalls the pipe. A subscriber is told how many events it lost; a client is ended.
+//   - A slow reader never stalls the pipe, nor another reader. What it can do without ([Noise]) is left out when too much
+//     waits, and it is told how much. Replies and all other events are kept; a client for which too many of them wait
+//     is ended.
+//   - A message that is larger than one may be, or has no [Room], is answered with an error, in both directions. The
+//     connection goes on.
 //   - A client that sends anything but well-formed protocol ends itself only.
 //   - A message is decoded, decided upon and encoded anew. No bytes of an envelope pass from one side to the other, so
 //     that two parsers cannot disagree about which command it is.
@@ -27,10 +31,14 @@ var (
 	ErrBrowserGone = errors.New("the browser closed its pipe")
 	// ErrProtocol is the cause when a peer sent something that is not the protocol.
 	ErrProtocol = errors.New("not the DevTools protocol")
-	// ErrFrameTooLarge is the cause when a peer sent more in one message than it may.
+	// ErrFrameTooLarge is the cause when a peer sent more in one message than it may, and nobody can be told.
 	ErrFrameTooLarge = errors.New("message too large")
-	// ErrSlowClient is the cause when a client did not take its messages in time.
+	// ErrSlowClient is the cause when more waits for a client than may, and nothing of it can be left out.
 	ErrSlowClient = errors.New("client reads too slowly")
+	// ErrTooManySessions is the cause when a client attached to more than it may.
+	ErrTooManySessions = errors.New("too many attached sessions")
+	// ErrUnread is returned when a client's message could not be read to its end.
+	ErrUnread = errors.New("the message broke off")
 	// ErrSessionGone is returned for what waits on a session that was detached.
 	ErrSessionGone = errors.New("session detached")
 )
@@ -45,11 +53,12 @@ const (
 	// DefaultMaxBrowserFrame bounds one message of the browser: screenshots, PDFs and traces of tens of megabytes
 	// are normal, in base64.
 	DefaultMaxBrowserFrame = 256 << 20
-	// DefaultMaxClientFrame bounds one message of a client: uploads travel as base64 inside one message.
-	DefaultMaxClientFrame = 64 << 20
+	// MaxCommand bounds one message to the browser, with its delimiter: Chromium closes its pipe at a larger one
+	// (kReceiveBufferSizeForDevTools). Uploads travel as base64 inside one message.
+	MaxCommand = 100 << 20
 
-	// maxSessions bounds the table of attached sessions, which the browser fills.
-	maxSessions = 16384
+	// maxSessions bounds the table of attached sessions, which the browser fills, and maxSessionsOfClient those of one client.
+	maxSessions, maxSessionsOfClient = 16384, 4096
 	// maxSessionID bounds one session id; Chromium's have 32 characters.
 	maxSessionID = 128
 )

@@ -3,11 +3,14 @@
 package cdp
 
 import (
+	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,8 +47,8 @@ type answer struct {
 	} `json:"error"`
 }
 
-// roundTrip sends a command and reads until its reply.
-func roundTrip(t testing.TB, c *Client, id int, session, method, params string) (reply answer, events []answer) {
+// roundTrip sends a command and reads until its reply, past those to earlier ones.
+func roundTrip(t testing.TB, c *Client, id int, session, method, params string, earlier ...int) (reply answer, events []answer) {
 	t.Helper()
 	frame := fmt.Sprintf(`{"id":%d,"method":%q,"params":%s`, id, method, params)
 	if session != "" {
@@ -60,10 +63,31 @@ func roundTrip(t testing.TB, c *Client, id int, session, method, params string) 
 		if m.Method == "" && m.ID == id {
 			return m, events
 		}
-		if m.Method == "" {
+		if m.Method == "" && !slices.Contains(earlier, m.ID) {
 			t.Fatalf("%s got the reply to id %d", method, m.ID)
 		}
 		events = append(events, m)
+	}
+}
+
+// long is for what is as large as it may be.
+func long(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// reply is the next message that is no event.
+func reply(t testing.TB, c *Client) string {
+	t.Helper()
+	for {
+		frame, err := c.Receive(long(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.HasPrefix(frame, []byte(`{"id":`)) {
+			return string(frame)
+		}
 	}
 }
 
@@ -285,5 +309,77 @@ func TestChromiumRunsWithItsSandbox(t *testing.T) {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", process.PID()))
 	if err != nil || strings.Contains(string(line), "no-sandbox") {
 		t.Errorf("command line %q, %v", line, err)
+	}
+}
+
+// A page that logs without end while its client computes costs the client lines, of which it is told, and nothing else.
+func TestChromiumAFloodOfLinesLosesNoClient(t *testing.T) {
+	conn, _ := openShell(t)
+	const logged = 15000
+	c := attach(t, NewMux(conn), ClientOptions{MaxNoise: 4 << 20})
+	_, session := openPage(t, c, 1, "flood")
+	roundTrip(t, c, 10, session, "Runtime.enable", `{}`)
+	send(t, c, fmt.Sprintf(`{"id":11,"method":"Runtime.evaluate","params":{"expression":"for (let i = 0; i < %d; i++) console.log('a line of a page that logs much, number ' + i)"},"sessionId":%q}`, logged, session))
+	testenv.Eventually(t, 10*time.Second, func() bool {
+		c.queue.mu.Lock()
+		defer c.queue.mu.Unlock()
+		return c.queue.kept.count > 0
+	}, "the answer waits behind all lines")
+	reply, events := roundTrip(t, c, 12, session, "Runtime.evaluate", `{"expression":"document.title"}`, 11)
+	if got := field(t, reply.Result, "result", "value"); got != "flood" {
+		t.Errorf("the title is %q", got)
+	}
+	seen, left := 0, 0
+	for _, e := range events {
+		switch e.Method {
+		case line:
+			seen++
+		case leftOut:
+			var said struct{ Count int }
+			if err := json.Unmarshal(e.Params, &said); err != nil {
+				t.Fatal(err)
+			}
+			left += said.Count
+		}
+	}
+	if seen+left != logged || seen == 0 || left == 0 {
+		t.Errorf("%d lines seen and %d left out, of %d", seen, left, logged)
+	}
+}
+
+// Chromium takes commands, and gives results, as large as are passed on here. What is larger costs the command.
+func TestChromiumTakesTheLargestMessages(t *testing.T) {
+	conn, _ := openShell(t)
+	m := NewMux(conn)
+	c, other := attach(t, m, ClientOptions{}), attach(t, m, ClientOptions{})
+	target, session := openPage(t, c, 1, "large")
+	command := func(size int) string {
+		head, tail := `{"id":20,"method":"Runtime.evaluate","params":{"expression":"'`, fmt.Sprintf(`'.length"},"sessionId":%q}`, session)
+		return head + strings.Repeat("x", size-len(head)-len(tail)) + tail
+	}
+	result := func(size int) string {
+		return fmt.Sprintf(`{"id":20,"method":"Runtime.evaluate","params":{"expression":"'x'.repeat(%d)"},"sessionId":%q}`, size, session)
+	}
+	for _, test := range []struct {
+		name, command, reply string
+		slow                 bool // Chromium looks through all that it has of a command with every piece of it
+	}{
+		{"a result", result(90 << 20), `{"id":20,"result":`, false},
+		{"a command too large", command(MaxCommand + 8), `{"id":20,"error":`, false},
+		{"the largest command", command(MaxCommand - 8), `{"id":20,"result":{"result":{"type":"number"`, true},
+		{"a result too large", result(DefaultMaxBrowserFrame), `{"id":20,"error":`, true},
+	} {
+		if test.slow && !testenv.IsLong() {
+			continue
+		}
+		if err := c.SendFrom(long(t), strings.NewReader(test.command)); err != nil {
+			t.Fatal(err)
+		}
+		if got := reply(t, c); !strings.HasPrefix(got, test.reply) {
+			t.Errorf("%s: %.300s", test.name, got)
+		}
+	}
+	if said, _ := roundTrip(t, other, 1, "", "Target.getTargets", `{}`); !strings.Contains(string(said.Result), target) {
+		t.Errorf("another client sees %s", said.Result)
 	}
 }

@@ -12,12 +12,16 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Options of a [Conn]. The zero value is good.
 type Options struct {
 	// MaxFrame bounds one message of the browser, in bytes. Zero is [DefaultMaxBrowserFrame].
 	MaxFrame int
+	// Room is what large messages, and what waits for clients, are taken from. Nil is one of this connection's own.
+	Room Room
 }
 
 // Conn is the connection to one browser. It is safe for use by many goroutines. It lives until the browser closes the
@@ -40,6 +44,7 @@ type Conn struct {
 	pending  map[int32]*call
 	sessions map[string]*session
 	subs     map[*Subscription]struct{}
+	room     Room
 }
 
 // call is a command that waits for its reply.
@@ -78,7 +83,10 @@ func New(r io.ReadCloser, w io.WriteCloser, options Options) (*Conn, error) {
 		sessions: make(map[string]*session),
 		subs:     make(map[*Subscription]struct{}),
 	}
-	c.tasks.Go(func() { c.read(newFrameReader(r, options.MaxFrame)) })
+	if c.room = options.Room; c.room == nil {
+		c.room = &alone{left: roomOfOne}
+	}
+	c.tasks.Go(func() { c.read(newFrameReader(r, options.MaxFrame, c.shared)) })
 	c.tasks.Go(c.write)
 	return c, nil
 }
@@ -92,6 +100,19 @@ func pollable(end any) error {
 		return fmt.Errorf("%s cannot be polled: %w", file.Name(), err)
 	}
 	return nil
+}
+
+// UseRoom has the messages that come from now on, and the clients that do, take their memory from a room.
+func (c *Conn) UseRoom(room Room) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.room = room
+}
+
+func (c *Conn) shared() Room {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.room
 }
 
 // Done is closed when the connection has ended.
@@ -163,13 +184,15 @@ func (c *Conn) write() {
 // read is the one goroutine that reads. It waits for nothing but the browser.
 func (c *Conn) read(frames *frameReader) {
 	for {
-		frame, err := frames.next()
+		frame, left, err := frames.next()
 		if err != nil {
 			c.fail(fmt.Errorf("read from the browser: %w", goneOr(err)))
 			return
 		}
-		m, err := parse(frame, fromBrowser)
-		if err == nil {
+		var m *Message
+		if left != nil {
+			err = c.leaveOut(left)
+		} else if m, err = parse(frame, fromBrowser); err == nil {
 			err = c.dispatch(m)
 		}
 		if err != nil {
@@ -202,11 +225,25 @@ func (c *Conn) dispatch(m *Message) error {
 		call.answer(m, nil)
 		return nil
 	case Event:
-		return c.event(m)
+		return c.event(m, false)
 	default:
 		c.rejected.Add(1)
 		return nil
 	}
+}
+
+// leaveOut says that a message was left out, to whom it concerns.
+func (c *Conn) leaveOut(left *assembly) error {
+	seen := left.skimmed
+	switch {
+	case seen.hasID:
+		reply := left.refusal("result")
+		reply.ID = seen.id
+		return c.dispatch(reply)
+	case seen.method == "" || seen.method == attachedToTarget || seen.method == detachedFromTarget:
+		return fmt.Errorf("%w: %d bytes", ErrFrameTooLarge, seen.size)
+	}
+	return c.event(&Message{Kind: Event, SessionID: seen.session, Method: seen.method, Params: jsontext.Value("{}")}, true)
 }
 
 // answered takes the call with an id. It is nil when nobody waits any more; an id that was never given out is an error.
@@ -241,6 +278,9 @@ func (c *Conn) submit(ctx context.Context, stop <-chan struct{}, m *Message, ans
 		return err
 	}
 	frame := append(m.encoded(), 0)
+	if len(frame) > MaxCommand {
+		return c.withdraw(m.ID, fmt.Errorf("%w: a command of %d bytes", ErrFrameTooLarge, len(frame)))
+	}
 	// A delimiter inside would make two messages of one. Valid JSON has none; a filter may have made something else.
 	if bytes.IndexByte(frame[:len(frame)-1], 0) >= 0 {
 		return c.withdraw(m.ID, fmt.Errorf("%w: a command with a NUL byte", ErrProtocol))

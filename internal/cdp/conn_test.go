@@ -178,7 +178,7 @@ func TestSlowSubscriberIsToldWhatItLostAndStallsNobody(t *testing.T) {
 		}
 	}
 	var lost *LostError
-	if _, err := sub.Next(short(t)); !errors.As(err, &lost) || lost.Count != sent-subscriptionCount {
+	if _, err := sub.Next(short(t)); !errors.As(err, &lost) || lost.Count != sent-subscriptionCount || lost.Noise {
 		t.Fatalf("got %v, want %d lost", err, sent-subscriptionCount)
 	}
 	if err := b.conn.Call(short(t), "", "A.more", nil, nil); err != nil {
@@ -259,22 +259,31 @@ func TestIDsStartAgainWithoutMeetingThoseInUse(t *testing.T) {
 
 func TestFrameReaderKeepsItsBound(t *testing.T) {
 	const max = 200 << 10 // several fills of the buffer
+	room := func() Room { return nil }
 	frames := newFrameReader(io.MultiReader(
 		bytes.NewReader(append(bytes.Repeat([]byte("a"), max), 0)), strings.NewReader("b\x00\x00"),
-		bytes.NewReader(append(bytes.Repeat([]byte("c"), max+1), 0))), max)
-	if frame, err := frames.next(); err != nil || len(frame) != max {
+		bytes.NewReader(append(bytes.Repeat([]byte("c"), max+1), 0)), strings.NewReader("d\x00")), max, room)
+	if frame, _, err := frames.next(); err != nil || len(frame) != max {
 		t.Fatalf("got %d bytes, %v", len(frame), err)
 	}
 	for _, want := range []string{"b", ""} {
-		if frame, err := frames.next(); err != nil || string(frame) != want {
+		if frame, _, err := frames.next(); err != nil || string(frame) != want {
 			t.Fatalf("got %q, %v", frame, err)
 		}
 	}
-	if _, err := frames.next(); !errors.Is(err, ErrFrameTooLarge) {
-		t.Fatalf("got %v", err)
+	if frame, left, err := frames.next(); err != nil || frame != nil || left.frame != nil || left.skimmed.size != max+1 {
+		t.Fatalf("got %d bytes and %+v, %v", len(frame), left, err)
 	}
-	if _, err := newFrameReader(strings.NewReader("half"), max).next(); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Fatalf("got %v", err)
+	if frame, _, err := frames.next(); err != nil || string(frame) != "d" {
+		t.Fatalf("behind it: %q, %v", frame, err)
+	}
+	for _, half := range []int{4, max, 2 * max} {
+		if _, _, err := newFrameReader(bytes.NewReader(make([]byte, 0)), max, room).next(); err != io.EOF {
+			t.Fatalf("got %v", err)
+		}
+		if _, _, err := newFrameReader(strings.NewReader(strings.Repeat("h", half)), max, room).next(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatalf("got %v", err)
+		}
 	}
 }
 

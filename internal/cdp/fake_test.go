@@ -47,9 +47,9 @@ func newFake(t testing.TB, options Options, answer func(command *Message) []stri
 }
 
 func (b *fakeBrowser) serve(answer func(*Message) []string) {
-	frames := newFrameReader(b.in, DefaultMaxClientFrame)
+	frames := newFrameReader(b.in, MaxCommand, func() Room { return &alone{left: roomOfOne} })
 	for {
-		frame, err := frames.next()
+		frame, _, err := frames.next()
 		if err != nil {
 			return
 		}

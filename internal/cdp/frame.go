@@ -8,39 +8,145 @@ import (
 	"io"
 )
 
+const (
+	// ownOfFrame is what a message may have before the room is asked. Every event that pages and sessions are made of is
+	// smaller.
+	ownOfFrame = 4 << 20
+	// endlessFrame is where a message is not read on, not even to leave it out.
+	endlessFrame = 1 << 30
+)
+
+// assembly is one message while it arrives. One that is too large, or has no room, is looked at and not held.
+type assembly struct {
+	max     int
+	share   share
+	frame   []byte
+	skimmed *skim // not nil: it is left out
+	noRoom  bool  // for want of room
+}
+
+func newAssembly(max int, room Room) *assembly {
+	return &assembly{max: max, share: share{room: room, own: ownOfFrame}}
+}
+
+// add takes the next piece, which it copies.
+func (a *assembly) add(piece []byte) {
+	if a.skimmed == nil && a.fits(len(piece)) {
+		a.frame = append(a.frame, piece...)
+		return
+	}
+	a.leaveOut()
+	a.skimmed.write(piece)
+}
+
+func (a *assembly) fits(more int) bool {
+	if len(a.frame)+more > a.max {
+		return false
+	}
+	a.noRoom = !a.share.fit(int64(len(a.frame)+more), 0)
+	return !a.noRoom
+}
+
+// leaveOut lets go of what was held.
+func (a *assembly) leaveOut() {
+	if a.skimmed == nil {
+		a.skimmed = new(skim)
+		a.skimmed.write(a.frame)
+		a.frame = nil
+		a.share.end()
+	}
+}
+
+// readFrom takes all that a reader has.
+func (a *assembly) readFrom(r io.Reader) error {
+	a.frame = make([]byte, 0, 1024)
+	for a.skimmed == nil {
+		if len(a.frame) == cap(a.frame) {
+			a.frame = append(a.frame, 0)[:len(a.frame)]
+		}
+		n, err := r.Read(a.frame[len(a.frame):cap(a.frame)])
+		if fits := a.fits(n); fits {
+			a.frame = a.frame[:len(a.frame)+n]
+		} else {
+			last := a.frame[len(a.frame) : len(a.frame)+n]
+			a.leaveOut()
+			a.skimmed.write(last)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	piece := make([]byte, 32<<10)
+	for a.skimmed.size < endlessFrame {
+		n, err := r.Read(piece)
+		a.skimmed.write(piece[:n])
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: more than %d bytes", ErrFrameTooLarge, endlessFrame)
+}
+
+// refusal is what is said to whoever sent the message, or waits for it.
+func (a *assembly) refusal(what string) *Message {
+	if a.noRoom {
+		return ErrorReply(CodeServerError, "There is no room for a %s of %d MB: too many large messages are under way. "+
+			"Wait until some have ended, or use smaller ones.", what, megabytes(a.skimmed.size))
+	}
+	return ErrorReply(CodeServerError, "The %s has %d MB, and one may have %d MB. Use smaller ones.", what,
+		megabytes(a.skimmed.size), megabytes(int64(a.max)))
+}
+
+func megabytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
+
 // frameReader cuts a stream into NUL-delimited frames.
 type frameReader struct {
-	r   *bufio.Reader
-	max int
+	r    *bufio.Reader
+	max  int
+	room func() Room
 }
 
-func newFrameReader(r io.Reader, max int) *frameReader {
-	return &frameReader{r: bufio.NewReaderSize(r, 64<<10), max: max}
+func newFrameReader(r io.Reader, max int, room func() Room) *frameReader {
+	return &frameReader{r: bufio.NewReaderSize(r, 64<<10), max: max, room: room}
 }
 
-// next returns one frame without its delimiter, in memory of its own. It holds at most what has arrived, so a
-// declared or hoped-for size costs nothing. [io.EOF] is the end between two frames.
-func (f *frameReader) next() ([]byte, error) {
-	var frame []byte
+// next returns one frame without its delimiter, in memory of its own, or what was seen of one that is left out. It holds at
+// most what has arrived, so a declared or hoped-for size costs nothing. [io.EOF] is the end between two frames.
+func (f *frameReader) next() (frame []byte, left *assembly, err error) {
+	var a *assembly
 	for {
 		chunk, err := f.r.ReadSlice(0)
 		if err == nil {
 			chunk = chunk[:len(chunk)-1]
+			if a == nil && len(chunk) <= f.max {
+				return bytes.Clone(chunk), nil, nil
+			}
 		}
-		if len(chunk) > f.max-len(frame) {
-			return nil, fmt.Errorf("%w: more than %d bytes", ErrFrameTooLarge, f.max)
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			if a != nil {
+				a.share.end()
+			}
+			if err == io.EOF && (a != nil || len(chunk) > 0) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, nil, err
 		}
-		switch {
-		case err == nil && frame == nil:
-			return bytes.Clone(chunk), nil
-		case err == nil:
-			return append(frame, chunk...), nil
-		case errors.Is(err, bufio.ErrBufferFull):
-			frame = append(frame, chunk...)
-		case err == io.EOF && len(frame)+len(chunk) > 0:
-			return nil, io.ErrUnexpectedEOF
-		default:
-			return nil, err
+		if a == nil {
+			a = newAssembly(f.max, f.room())
+		}
+		a.add(chunk)
+		if err == nil {
+			a.share.end() // whoever keeps it counts it
+			if a.skimmed != nil {
+				return nil, a, nil
+			}
+			return a.frame, nil, nil
 		}
 	}
 }

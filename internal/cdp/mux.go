@@ -36,13 +36,13 @@ func NewMux(conn *Conn) *Mux {
 type ClientOptions struct {
 	// Filter decides about the client's messages. Nil passes everything.
 	Filter Filter
-	// MaxFrame bounds one message of the client, in bytes. Zero is [DefaultMaxClientFrame].
+	// MaxFrame bounds one message of the client, in bytes. Zero is [MaxCommand].
 	MaxFrame int
-	// MaxQueued bounds what waits for the client, in messages. Zero is 16384.
-	MaxQueued int
-	// MaxQueuedBytes bounds what waits for the client, in bytes. Zero is 64 MB; one message may be larger. It
-	// also bounds what is kept of pending commands for the filter.
-	MaxQueuedBytes int
+	// MaxNoise bounds what waits for the client and can be left out, in bytes. Zero is 128 MB.
+	MaxNoise int
+	// MaxKept bounds what else waits for the client, in bytes. Zero is 256 MB, as in Chromium. It also bounds what is kept
+	// of pending commands for the filter.
+	MaxKept int
 	// MaxPending bounds the commands of the client that wait for a reply. Zero is 8192.
 	MaxPending int
 }
@@ -54,9 +54,9 @@ func (o *ClientOptions) complete() error {
 		value    *int
 		fallback int
 	}{
-		{"MaxFrame", &o.MaxFrame, DefaultMaxClientFrame},
-		{"MaxQueued", &o.MaxQueued, 16384},
-		{"MaxQueuedBytes", &o.MaxQueuedBytes, 64 << 20},
+		{"MaxFrame", &o.MaxFrame, MaxCommand},
+		{"MaxNoise", &o.MaxNoise, 128 << 20},
+		{"MaxKept", &o.MaxKept, 256 << 20},
 		{"MaxPending", &o.MaxPending, 8192},
 	} {
 		if *field.value < 0 {

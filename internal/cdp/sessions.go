@@ -1,6 +1,9 @@
 package cdp
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // session is one attached session, as the browser's events report it. What is attached under a session belongs to
 // whoever that session belongs to.
@@ -15,8 +18,9 @@ const (
 	detachedFromTarget = "Target.detachedFromTarget"
 )
 
-// event keeps the table of sessions and delivers to whom the event's session belongs.
-func (c *Conn) event(m *Message) error {
+// event keeps the table of sessions and delivers to whom the event's session belongs. An event without its parameters is one
+// that was left out.
+func (c *Conn) event(m *Message, left bool) error {
 	var gone []*call
 	var ended []*Subscription
 	var orphan *Client
@@ -36,6 +40,11 @@ func (c *Conn) event(m *Message) error {
 	switch m.Method {
 	case attachedToTarget:
 		err = c.attached(m, owner)
+		if owner != nil && errors.Is(err, ErrTooManySessions) {
+			c.mu.Unlock()
+			owner.end(err) // with which the browser lets go of what is not in the table
+			return nil
+		}
 	case detachedFromTarget:
 		gone, ended, orphan, err = c.detached(m)
 	}
@@ -52,10 +61,12 @@ func (c *Conn) event(m *Message) error {
 		call.answer(nil, ErrSessionGone)
 	}
 	if owner != nil {
-		owner.event(m)
+		owner.event(m, left)
 	}
 	for _, sub := range subs {
-		sub.queue.push(m)
+		if left || !sub.queue.push(m) {
+			sub.queue.leaveOut(m.SessionID, m.Method, !IsNoise(m.Method))
+		}
 	}
 	for _, sub := range ended {
 		sub.queue.close(ErrSessionGone, false)
@@ -87,10 +98,13 @@ func (c *Conn) attached(m *Message, owner *Client) error {
 	if _, taken := c.sessions[id]; taken {
 		return fmt.Errorf("%w: session %q attached twice", ErrProtocol, id)
 	}
-	if len(c.sessions) >= maxSessions {
-		return fmt.Errorf("%w: more than %d sessions", ErrProtocol, maxSessions)
+	if len(c.sessions) >= maxSessions || owner != nil && owner.attached >= maxSessionsOfClient {
+		return fmt.Errorf("%w: %d of the browser's clients", ErrTooManySessions, len(c.sessions))
 	}
 	c.sessions[id] = &session{parent: m.SessionID, owner: owner}
+	if owner != nil {
+		owner.attached++
+	}
 	if parent := c.sessions[m.SessionID]; parent != nil {
 		if parent.children == nil {
 			parent.children = make(map[string]struct{})
@@ -138,6 +152,9 @@ func (c *Conn) remove(id string, removed map[string]struct{}) {
 		return
 	}
 	delete(c.sessions, id)
+	if s.owner != nil && s.parent != "" {
+		s.owner.attached--
+	}
 	removed[id] = struct{}{}
 	if parent := c.sessions[s.parent]; parent != nil {
 		delete(parent.children, id)

@@ -13,7 +13,8 @@ const (
 )
 
 // Subscription is a stream of events of one session, in the order in which the browser sent them. It is read by one
-// goroutine at a time. It holds at most 4096 events and 32 MB; beyond that events are lost and the reader is told.
+// goroutine at a time. It holds at most 4096 events and 32 MB, and as much of [Noise]; beyond that events are lost and the
+// reader is told.
 type Subscription struct {
 	conn    *Conn
 	session string
@@ -28,7 +29,11 @@ type EventMessage struct {
 }
 
 // LostError says that events were lost because the reader was too slow. The subscription goes on behind the gap.
-type LostError struct{ Count int }
+type LostError struct {
+	Count int
+	// Noise says that there was nothing but [Noise] among it.
+	Noise bool
+}
 
 func (e *LostError) Error() string {
 	return fmt.Sprintf("%d events lost: the reader was too slow", e.Count)
@@ -37,10 +42,11 @@ func (e *LostError) Error() string {
 // Subscribe starts a subscription to some events of a session; an empty session is the browser itself. No event that
 // arrives after Subscribe returned is missed. The events of a domain come only once that domain is enabled.
 func (c *Conn) Subscribe(session string, methods ...string) (*Subscription, error) {
+	most := load{count: subscriptionCount, bytes: subscriptionBytes}
 	sub := &Subscription{
 		conn: c, session: session,
 		methods: make(map[string]struct{}, len(methods)),
-		queue:   newQueue(subscriptionCount, subscriptionBytes),
+		queue:   newQueue(queueBounds{noise: most, kept: most}, nil),
 	}
 	for _, method := range methods {
 		sub.methods[method] = struct{}{}
@@ -64,8 +70,8 @@ func (s *Subscription) Next(ctx context.Context) (EventMessage, error) {
 	if err != nil {
 		return EventMessage{}, err
 	}
-	if lost > 0 {
-		return EventMessage{}, &LostError{Count: lost}
+	if lost != nil {
+		return EventMessage{}, &LostError{Count: lost.count, Noise: !lost.broken}
 	}
 	return EventMessage{Method: m.Method, Params: m.Params}, nil
 }

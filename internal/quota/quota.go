@@ -55,6 +55,12 @@ func Answers() Kind {
 	return Kind{Name: "answers of models in memory", Bytes: true, Code: problem.RateLimited, Hint: "the oldest are forgotten"}
 }
 
+// Messages are the messages of DevTools clients that are in memory: those that wait to be read, and large ones under way.
+func Messages() Kind {
+	return Kind{Name: "messages of DevTools clients", Bytes: true, Code: problem.RateLimited,
+		Hint: "read what waits, or end clients that do not read"}
+}
+
 // Servers are MCP servers that run.
 func Servers() Kind {
 	return Kind{Name: "MCP servers", Code: problem.PoolExhausted, Hint: "wait until some have ended by themselves, or lower idle"}

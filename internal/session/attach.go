@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -149,6 +150,12 @@ func (a *attachment) leave() {
 func (a *attachment) Send(ctx context.Context, frame []byte) error {
 	a.sent.Add(1)
 	return a.Devtools.Send(ctx, frame)
+}
+
+// SendFrom implements Devtools.
+func (a *attachment) SendFrom(ctx context.Context, r io.Reader) error {
+	a.sent.Add(1)
+	return a.Devtools.SendFrom(ctx, r)
 }
 
 // Err implements Devtools.

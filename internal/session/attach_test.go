@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -92,6 +93,47 @@ func TestTheNumberOfDevtoolsClientsIsBounded(t *testing.T) {
 			if err := client.Close(); err != nil {
 				t.Error(err)
 			}
+		}
+	})
+}
+
+// What one tenant's clients do not read leaves memory for those of another.
+func TestMessagesOfOneTenantLeaveRoomForThoseOfOthers(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		w.tenants = 2
+		const step = 1 << 20
+		fill := func(tenant string, spare int64) (taken int64) {
+			out := mustOpen(t, s, Request{Tenant: tenant})
+			room := w.all()[jail.Name(out.Jail)].browser.room
+			for room.Take(step, spare) {
+				taken += step
+			}
+			if room.Give(taken); !room.Take(taken, 0) {
+				t.Error("what was given back is not there")
+			}
+			return taken
+		}
+		part := int64(mostOfMessages) * 80 / 100
+		if n := fill("a", 64*step); n != (part-64*step)/step*step {
+			t.Errorf("the first tenant takes %d bytes and leaves nothing of %d to spare", n, part)
+		}
+		if n := fill("a", 0); n < 63*step || n > 65*step {
+			t.Errorf("what was spared is %d bytes", n)
+		}
+		if n := fill("b", 0); n != (mostOfMessages/step-part/step)*step {
+			t.Errorf("the other tenant takes %d bytes", n)
+		}
+		if n := fill("a", 0); n != 0 {
+			t.Errorf("the first tenant takes %d bytes more", n)
+		}
+		var held int64
+		for _, amount := range s.Held(quota.Holder{Tenant: "a"}) {
+			if amount.Kind == quota.Messages() {
+				held = amount.Held.Tenant
+			}
+		}
+		if held < part-step {
+			t.Errorf("%d bytes are shown as held", held)
 		}
 	})
 }

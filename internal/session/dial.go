@@ -59,6 +59,9 @@ func (p *piped) Attach(ctx context.Context, o guard.Options) (Devtools, error) {
 	return &guarded{Client: client, browser: p.Browser}, nil
 }
 
+// UseRoom implements Browser.
+func (p *piped) UseRoom(room cdp.Room) { p.conn.UseRoom(room) }
+
 // Live implements Browser.
 func (p *piped) Live() LiveBrowser { return live{p.Browser.Live()} }
 

@@ -3,8 +3,10 @@ package session
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
 
+	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/guard"
 )
 
@@ -16,6 +18,13 @@ type fakeDevtools struct {
 }
 
 func (d *fakeDevtools) Send(_ context.Context, frame []byte) error { d.said <- frame; return nil }
+func (d *fakeDevtools) SendFrom(ctx context.Context, r io.Reader) error {
+	frame, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	return d.Send(ctx, frame)
+}
 func (d *fakeDevtools) Receive(ctx context.Context) ([]byte, error) {
 	select {
 	case frame := <-d.said:
@@ -35,8 +44,13 @@ func (d *fakeDevtools) Err() error {
 		return nil
 	}
 }
-func (d *fakeDevtools) Close() error  { d.once.Do(func() { close(d.done) }); return nil }
-func (d *fakeDevtools) MaxFrame() int { return 1 << 20 }
+func (d *fakeDevtools) Close() error { d.once.Do(func() { close(d.done) }); return nil }
+
+func (b *fakeBrowser) UseRoom(room cdp.Room) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.room = room
+}
 
 func (b *fakeBrowser) Attach(_ context.Context, o guard.Options) (Devtools, error) {
 	if err := b.step("attach"); err != nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/guard"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
@@ -94,6 +95,7 @@ type fakeBrowser struct {
 	viewers  []*fakeViewer
 	secrets  []string // tabs with a password
 	typed    []string // by a person
+	room     cdp.Room
 }
 
 // Conceal implements Browser; what it does is shown with a real one.

@@ -106,6 +106,7 @@ func (s *Service) open(ctx context.Context, r *session) (Record, error) {
 	s.mu.Lock()
 	r.browser = r.instance.browser
 	s.mu.Unlock()
+	r.browser.UseRoom(room{gate: s.messages, holder: quota.Holder{Tenant: r.plan.tenant, Agent: r.by.AgentID()}})
 	if err := s.inject(ctx, r); err != nil {
 		return record, err
 	}

@@ -29,12 +29,14 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/guard"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
@@ -44,6 +46,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session/recording"
 )
 
@@ -120,6 +123,8 @@ type Browser interface {
 	Navigate(ctx context.Context, url string) (browser.Result, error)
 	// Do runs an operation of the control contract.
 	Do(ctx context.Context, op browser.Operation) (any, error)
+	// UseRoom has the messages of its DevTools clients take their memory from a room.
+	UseRoom(room cdp.Room)
 	// Attach adds a DevTools client, every message of which passes a guard.
 	Attach(ctx context.Context, o guard.Options) (Devtools, error)
 	// Live is the browser as people watch and steer it.
@@ -133,14 +138,14 @@ type Browser interface {
 // Devtools is one DevTools client of a browser. Receive is called by one goroutine at a time; see [cdp.Client].
 type Devtools interface {
 	Send(ctx context.Context, frame []byte) error
+	// SendFrom is Send for a message that is still to be read; see [cdp.Client.SendFrom].
+	SendFrom(ctx context.Context, r io.Reader) error
 	Receive(ctx context.Context) ([]byte, error)
 	// Done is closed when the client has ended, and Err says why.
 	Done() <-chan struct{}
 	Err() error
 	// Close ends the client and detaches what it had attached. The session goes on.
 	Close() error
-	// MaxFrame is the largest message the client may send, in bytes.
-	MaxFrame() int
 }
 
 // Connector makes a Browser out of the stdin and stdout of a jail, which it owns from then on and closes on error. It
@@ -235,6 +240,7 @@ type Service struct {
 	trust      *trust
 	pool       *pool
 	shelf      *recording.Shelf
+	messages   *quota.Gate // of DevTools clients
 	logins     logins
 
 	mu       sync.Mutex
@@ -257,6 +263,7 @@ func New(o Options) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{Options: o, sessions: map[string]*session{}, reported: map[account]Reported{}, tokens: map[[sha256.Size]byte]token{}, shelf: shelf}
+	s.messages = quota.NewGate(quota.GateOptions{Kind: quota.Messages(), Whole: mostOfMessages, Quotas: o.Quotas, Tenants: o.Authority.Counted})
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.logins = newLogins(o.Accounts.Logins)
 	s.templates = templates{source: o.Templates, now: s.Now, seen: map[string]seenTemplate{}}

@@ -261,7 +261,8 @@ func (s *Service) Held(asks quota.Holder) []quota.Amount {
 	s.mu.Lock()
 	open, _ := s.count(asks)
 	s.mu.Unlock()
-	return append([]quota.Amount{{Kind: quota.Sessions(), Whole: int64(s.Sessions.Max), Held: open}}, s.shelf.Held(asks)...)
+	out := append([]quota.Amount{{Kind: quota.Sessions(), Whole: int64(s.Sessions.Max), Held: open}}, s.shelf.Held(asks)...)
+	return append(out, s.messages.Amounts(asks)...)
 }
 
 // count counts the sessions, for whoever asks. The caller holds s.mu.

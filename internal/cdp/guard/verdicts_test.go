@@ -498,3 +498,23 @@ func TestATableThatIsWrongIsRefused(t *testing.T) {
 		t.Error("a mode that does not exist is accepted")
 	}
 }
+
+// What a slow client may miss are events of the protocol, and no event that is looked at here before others can be understood.
+func TestNoiseIsOfTheProtocol(t *testing.T) {
+	known := map[string]bool{}
+	for _, r := range rowsOf(t) {
+		known[r.kind+" "+r.name] = true
+	}
+	for _, method := range cdp.Noise() {
+		if !known["event "+method] {
+			t.Errorf("%s is no event of the protocol", method)
+		}
+	}
+	for _, kept := range []string{"Target.attachedToTarget", "Target.detachedFromTarget", "Page.frameNavigated", "Page.lifecycleEvent",
+		"Page.javascriptDialogOpening", "Runtime.executionContextCreated", "Runtime.executionContextDestroyed", "Fetch.requestPaused",
+		"Network.requestWillBeSent", "Network.loadingFinished", "Browser.downloadProgress", "Page.screencastFrame"} {
+		if cdp.IsNoise(kept) || !known["event "+kept] {
+			t.Errorf("%s can be left out", kept)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package cdp
+
+import (
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// maxSkimmed bounds what is kept of one name or value of a message that is only looked at, in bytes.
+const maxSkimmed = 256
+
+// skim looks at a message that is too large to be held, in pieces, for whom it concerns: the id, the method and the session
+// of its envelope. What it finds is used to say that the message was left out, and for nothing else.
+type skim struct {
+	size    int64
+	id      int32
+	hasID   bool
+	method  string
+	session string
+
+	depth   int
+	quoted  bool   // within a string
+	escaped bool   // behind a backslash in it
+	text    []byte // of a name or value of the envelope, as it is written
+	name    string // of the member whose value comes
+}
+
+// write looks at the next piece.
+func (s *skim) write(piece []byte) {
+	s.size += int64(len(piece))
+	for _, c := range piece {
+		switch {
+		case s.quoted:
+			s.keep(c)
+			switch {
+			case s.escaped:
+				s.escaped = false
+			case c == '\\':
+				s.escaped = true
+			case c == '"':
+				s.quoted = false
+			}
+		case c == '"':
+			s.quoted = true
+			s.keep(c)
+		case c == '{' || c == '[':
+			s.depth++
+			s.text = s.text[:0]
+		case c == '}' || c == ']':
+			if s.depth == 1 {
+				s.member()
+			}
+			s.depth--
+		case s.depth == 1 && c == ':':
+			s.name, _ = s.string()
+			s.text = s.text[:0]
+		case s.depth == 1 && c == ',':
+			s.member()
+		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
+		default:
+			s.keep(c)
+		}
+	}
+}
+
+func (s *skim) keep(c byte) {
+	if s.depth == 1 && len(s.text) <= maxSkimmed {
+		s.text = append(s.text, c)
+	}
+}
+
+// member takes the value of one member of the envelope.
+func (s *skim) member() {
+	switch s.name {
+	case "id":
+		if id, err := parseID(string(s.text)); err == nil {
+			s.id, s.hasID = id, true
+		}
+	case "method":
+		s.method, _ = s.string()
+	case "sessionId":
+		s.session, _ = s.string()
+	}
+	s.name, s.text = "", s.text[:0]
+}
+
+// string is the text as a string, if it is a whole one.
+func (s *skim) string() (string, bool) {
+	if len(s.text) > maxSkimmed {
+		return "", false
+	}
+	plain, err := jsontext.AppendUnquote(nil, s.text)
+	return string(plain), err == nil
+}
