@@ -303,7 +303,7 @@ func (p *Page) watch(ctx context.Context) {
 			event.Params = p.b.clean(event.Params)
 			p.see(ctx, event)
 		case errors.As(err, &lost):
-			p.lost()
+			p.lost(lost.Noise)
 		case ctx.Err() == nil && errors.Is(err, context.Canceled):
 			p.answer()
 		default:
@@ -358,10 +358,15 @@ func (p *Page) settle(ctx context.Context) {
 	}
 }
 
-// lost is called after a gap in the events.
-func (p *Page) lost() {
+// lost is called after a gap in the events. Noise is what the page says beside, and nothing that happens to it.
+func (p *Page) lost(noise bool) {
 	p.mu.Lock()
-	p.console.cut, p.faults.cut, p.requests.cut = true, true, true
+	p.console.cut, p.faults.cut = true, true
+	if noise {
+		p.mu.Unlock()
+		return
+	}
+	p.requests.cut = true
 	// A new document may be among what was lost.
 	p.document, p.current = p.b.documents.Add(1), ""
 	p.mu.Unlock()

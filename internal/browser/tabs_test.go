@@ -343,12 +343,26 @@ func TestStatusOfABrowserThatIsGone(t *testing.T) {
 // A registry that lost events compares with what is there.
 func TestLostEventsAreMadeGood(t *testing.T) {
 	b := open(t, Shell, deadAddress(t))
-	if _, err := b.tab(t.Context(), "t1"); err != nil {
+	page, err := b.tab(t.Context(), "t1")
+	if err != nil {
 		t.Fatal(err)
+	}
+	generation := func() uint64 {
+		page.mu.Lock()
+		defer page.mu.Unlock()
+		return page.document
 	}
 	gone, err := b.create(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	// Lines that were lost change nothing but the lists of them; anything else may have been another document.
+	before := generation()
+	if page.lost(true); generation() != before {
+		t.Error("lost lines count for more")
+	}
+	if page.lost(false); generation() == before {
+		t.Error("lost events count for nothing")
 	}
 	// As if the events about these two had been lost.
 	b.tabs.events.Close()
