@@ -14,7 +14,7 @@
 //
 // From the client, a text message is a JSON object of at most MaxMessage bytes: {"type":"shown"} says that the last frame was
 // drawn, {"type":"visible","visible":false} that nobody looks, and everything else is a browser.LiveInput. Members that are
-// not known are an error, and nothing is done. What is no JSON, or too long, ends the connection.
+// not known are an error, and nothing is done; a longer message is one, too. What is no JSON ends the connection.
 //
 // Inputs are done one after another. When more wait than may, moves of the pointer are left out first, then turns of the wheel
 // and repeated keys. Nothing of an input is ever written down here.
@@ -38,8 +38,8 @@ import (
 )
 
 const (
-	// MaxMessage bounds a message of the client's, in bytes.
-	MaxMessage = 1 << 20
+	// MaxMessage bounds a message of the client's, in bytes, and endlessMessage one that is refused.
+	MaxMessage, endlessMessage = 1 << 20, 256 << 20
 	// pingEvery is how often a silent client is asked whether it is still there, and pingLimit how long it may take.
 	pingEvery = 20 * time.Second
 	pingLimit = 20 * time.Second
@@ -147,10 +147,12 @@ func (c *connection) show(ctx context.Context) error {
 func (c *connection) receive(ctx context.Context) error {
 	for {
 		text, err := read(ctx, c.conn)
-		if err != nil {
+		var said said
+		if err == nil {
+			said, err = parse(text)
+		} else if !errors.Is(err, errTooLarge) {
 			return err
 		}
-		said, err := parse(text)
 		switch {
 		case errors.Is(err, errNoMessage):
 			return err

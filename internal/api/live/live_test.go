@@ -346,11 +346,10 @@ func TestWhatIsNoMessageEndsTheView(t *testing.T) {
 		kind      websocket.MessageType
 		text, end string
 	}{
-		"no JSON":   {websocket.MessageText, `{"type":`, of + "it is not JSON"},
-		"empty":     {websocket.MessageText, ``, of + "it is not JSON"},
-		"two":       {websocket.MessageText, `{"type":"shown"}{}`, of + "it is not JSON"},
-		"binary":    {websocket.MessageBinary, `{"type":"shown"}`, of + "it is not a text"},
-		"too large": {websocket.MessageText, `{"type":"text","text":"` + strings.Repeat("x", MaxMessage) + `"}`, of + "it has more than 1048576 bytes"},
+		"no JSON": {websocket.MessageText, `{"type":`, of + "it is not JSON"},
+		"empty":   {websocket.MessageText, ``, of + "it is not JSON"},
+		"two":     {websocket.MessageText, `{"type":"shown"}{}`, of + "it is not JSON"},
+		"binary":  {websocket.MessageBinary, `{"type":"shown"}`, of + "it is not a text"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := watch(t, newViewer())
@@ -363,6 +362,17 @@ func TestWhatIsNoMessageEndsTheView(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A message that is too long is refused, however much longer it is, and what comes behind it is taken.
+func TestAMessageThatIsTooLongIsRefusedAndTheViewGoesOn(t *testing.T) {
+	w := watch(t, newViewer())
+	for _, more := range []int{0, 3 << 20} {
+		w.send(t, `{"type":"text","text":"`+strings.Repeat("x", MaxMessage+more)+`"}`)
+		w.want(t, `{"error":{"code":"too_large","message":"a message has more than 1048576 bytes, and nothing of it was done","hint":"send it in parts"}}`)
+	}
+	w.send(t, `{"type":"reload"}`)
+	testenv.Eventually(t, 5*time.Second, func() bool { return len(w.done()) == 1 }, "what comes behind it is done")
 }
 
 func TestTheLargestMessageIsTaken(t *testing.T) {

@@ -142,14 +142,26 @@ func read(ctx context.Context, conn *websocket.Conn) ([]byte, error) {
 		return nil, noMessage("it is not a text")
 	}
 	text, err := io.ReadAll(io.LimitReader(from, MaxMessage+1))
-	switch {
-	case err != nil:
+	if err == nil && len(text) > MaxMessage {
+		// The rest is not held. What comes behind it is the next message.
+		if _, err = io.Copy(io.Discard, io.LimitReader(from, endlessMessage)); err == nil {
+			_, err = from.Read(make([]byte, 1))
+		}
+		switch {
+		case err == io.EOF:
+			return nil, errTooLarge
+		case err == nil:
+			return nil, noMessage(fmt.Sprintf("it has more than %d bytes", endlessMessage))
+		}
+	}
+	if err != nil {
 		return nil, errLeft
-	case len(text) > MaxMessage:
-		return nil, noMessage(fmt.Sprintf("it has more than %d bytes", MaxMessage))
 	}
 	return text, nil
 }
+
+var errTooLarge = problem.New(problem.TooLarge, "send it in parts",
+	"a message has more than %d bytes, and nothing of it was done", MaxMessage)
 
 // errNoMessage is what ends a connection: the other end does not follow the protocol.
 var errNoMessage = errors.New("no message of the live view")
