@@ -161,8 +161,10 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		Sessions: func() session.Status { return sessions.Status() }, States: func() map[session.State]int { return sessions.States() }})
 	inside := new(lateHandler)
 	asked := decided{book}
+	limits := gateway.DefaultLimits()
+	limits.IdleTimeout = o.config.Gateway.Silence
 	exit, err := gateway.New(gateway.Config{
-		Guard: reach.guard, Networks: networks.Now, Logger: o.log, Now: o.now, Limits: gateway.DefaultLimits(), Local: inside, Records: ledger.New(ring.log),
+		Guard: reach.guard, Networks: networks.Now, Logger: o.log, Now: o.now, Limits: limits, Local: inside, Records: ledger.New(ring.log),
 		Policy: asked.policy, Used: asked.used, Ask: asked.ask, Rates: asked.rates, Keys: ring.identity, Observer: counted, Roots: trusted,
 		Unknown: func(ctx context.Context, addr netip.Addr) bool { return agents.Unknown(ctx, addr) },
 		Quotas:  o.config.Quotas, Connections: connectionsOfAll(), Tenants: ring.identity.Counted,

@@ -245,6 +245,8 @@ type Gateway struct {
 	RelayTo string
 	// PrivateDestinations are the private addresses that jails may reach through the gateway. There are none by default.
 	PrivateDestinations []PrivateDestination
+	// Silence is how long what the gateway let through may be silent: tunnels, streams, answers that are waited for.
+	Silence time.Duration
 }
 
 // Placement is how agents in containers reach the gateway.
@@ -371,7 +373,8 @@ func base() Config {
 		AppArmor: AppArmorAuto,
 		Grants:   Grants{TTL: 10 * time.Minute, MaxTTL: 24 * time.Hour},
 		Audit:    Audit{Keep: 365 * 24 * time.Hour},
-		Gateway:  Gateway{Port: 3000, Placement: PlacementHost, Relay: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 18793)},
+		Gateway:  Gateway{Port: 3000, Placement: PlacementHost, Relay: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 18793),
+			Silence: time.Hour},
 		Sessions: Sessions{
 			Max: 64, TTL: 30 * time.Minute, MaxTTL: 8 * time.Hour, Idle: 10 * time.Minute, WallClock: 9 * time.Hour,
 			DialogWait: 5 * time.Second,

@@ -149,7 +149,7 @@ runtime: /opt/runc
 storage: btrfs
 apparmor: off
 extra_ca: [/a.pem, /b.pem]
-gateway: {port: 3001, placement: container, relay: 10.9.0.1:77, relay_to: "h:78", private_destinations: [{host: a.example, address: 10.0.0.1, ports: [80, 443]}]}
+gateway: {port: 3001, placement: container, relay: 10.9.0.1:77, relay_to: "h:78", silence: 2h, private_destinations: [{host: a.example, address: 10.0.0.1, ports: [80, 443]}]}
 sessions: {max: 7, ttl: 1m, max_ttl: 2m, idle: 3m, wall_clock: 1h30m, dialog_wait: 6s}
 quotas: {tenant: 30%, agent: 100%, recordings: 1GiB}
 warm_pool: {size: 0, max_age: 4m, browser: full}
@@ -186,7 +186,7 @@ log: {level: debug, format: json}
 		Storage:     StorageBtrfs,
 		AppArmor:    AppArmorOff,
 		ExtraCA:     []string{"/a.pem", "/b.pem"},
-		Gateway: Gateway{Port: 3001, Placement: PlacementContainer, Relay: netip.MustParseAddrPort("10.9.0.1:77"), RelayTo: "h:78", PrivateDestinations: []PrivateDestination{
+		Gateway: Gateway{Port: 3001, Placement: PlacementContainer, Relay: netip.MustParseAddrPort("10.9.0.1:77"), RelayTo: "h:78", Silence: 2 * time.Hour, PrivateDestinations: []PrivateDestination{
 			{Host: "a.example", Address: netip.MustParseAddr("10.0.0.1"), Ports: []uint16{80, 443}},
 		}},
 		Sessions:     Sessions{Max: 7, TTL: time.Minute, MaxTTL: 2 * time.Minute, Idle: 3 * time.Minute, WallClock: 90 * time.Minute, DialogWait: 6 * time.Second},

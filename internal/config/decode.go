@@ -127,6 +127,7 @@ func (g *Gateway) decode(m *yamldoc.Map) {
 	m.Value("placement", word(&g.Placement, PlacementHost, PlacementContainer))
 	m.Value("relay", func(v yamldoc.Value) error { return parseInto(&g.Relay, v, parseListen) })
 	m.Value("relay_to", text(&g.RelayTo))
+	m.Value("silence", duration(&g.Silence))
 	m.Maps("private_destinations", func(m *yamldoc.Map) {
 		var d PrivateDestination
 		m.Value("host", text(&d.Host))

@@ -284,6 +284,7 @@ func (v *validation) within(field string, size, memory Bytes) {
 
 func (g Gateway) validate(v *validation) {
 	between(v, "gateway.port", int(g.Port), 1, math.MaxUint16)
+	between(v, "gateway.silence", g.Silence, time.Minute, 12*time.Hour)
 	g.validateRelay(v)
 	seen := map[string]bool{}
 	for i, d := range g.PrivateDestinations {

@@ -58,7 +58,7 @@ func (g *Gateway) Send(ctx context.Context, e Errand, r *http.Request) (*http.Re
 
 func (e Errand) within(l Limits) Errand {
 	if e.HeaderTimeout <= 0 {
-		e.HeaderTimeout = l.HeaderTimeout
+		e.HeaderTimeout = l.IdleTimeout
 	}
 	if e.IdleTimeout <= 0 {
 		e.IdleTimeout = l.IdleTimeout

@@ -154,7 +154,7 @@ func hopOf(ctx context.Context) *hop {
 // roundTrip sends a request on the connection that was made for it.
 func (h *hop) roundTrip(r *http.Request) (*http.Response, error) {
 	u := h.current()
-	resp, err := u.within(h.exchange.gateway.limits.HeaderTimeout, r)
+	resp, err := u.within(h.exchange.gateway.limits.IdleTimeout, r)
 	if err == nil || !u.reused || !replayable(r) || r.Context().Err() != nil {
 		return resp, err
 	}
@@ -164,7 +164,7 @@ func (h *hop) roundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.Join(err, refusal)
 	}
 	h.use(next)
-	return next.within(h.exchange.gateway.limits.HeaderTimeout, r)
+	return next.within(h.exchange.gateway.limits.IdleTimeout, r)
 }
 
 // again ends the record of a request that did not get through, and begins anew with a connection of its own.

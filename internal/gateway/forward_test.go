@@ -330,7 +330,7 @@ func TestWebSocketsPassWhenAllowed(t *testing.T) {
 }
 
 func TestSilentUpstreamsEndInATimeout(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.HeaderTimeout = 500 * time.Millisecond }))
+	w := newWorld(t, withLimits(func(l *Limits) { l.IdleTimeout = 500 * time.Millisecond }))
 	s := newRawServer(t, "", func(string) bool { return false })
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admit(jailA, policy.PublicWeb())

@@ -113,15 +113,19 @@ type Limits struct {
 	ConnectionsPerCaller int
 	// HeaderBytes bounds the header of one request.
 	HeaderBytes int
-	// HeaderTimeout bounds the arrival of a request's header, and the wait for
-	// the header of the upstream's response.
+	// HeaderTimeout bounds the arrival of a request's header.
 	HeaderTimeout time.Duration
+	// BodyTimeout bounds the wait for the next part of a request's body, and for
+	// the next request on a connection.
+	BodyTimeout time.Duration
 	// FirstBytesTimeout bounds the wait for the first bytes of a tunnel.
 	FirstBytesTimeout time.Duration
 	// ResolveTimeout and ConnectTimeout bound one request's way to its host.
 	ResolveTimeout time.Duration
 	ConnectTimeout time.Duration
-	// IdleTimeout ends whatever has not moved a byte for so long.
+	// IdleTimeout ends what was let through and has not moved a byte for so long:
+	// tunnels, streams, answers that are waited for. Those whose other end is
+	// gone are found much earlier, by TCP.
 	IdleTimeout time.Duration
 	// Lifetime ends tunnels and requests however busy they are.
 	Lifetime time.Duration
@@ -136,7 +140,8 @@ func DefaultLimits() Limits {
 		FirstBytesTimeout:    10 * time.Second,
 		ResolveTimeout:       10 * time.Second,
 		ConnectTimeout:       10 * time.Second,
-		IdleTimeout:          60 * time.Second,
+		BodyTimeout:          60 * time.Second,
+		IdleTimeout:          time.Hour,
 		Lifetime:             12 * time.Hour,
 	}
 }
@@ -156,7 +161,7 @@ func (l Limits) Validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"header timeout", l.HeaderTimeout}, {"first bytes timeout", l.FirstBytesTimeout}, {"resolve timeout", l.ResolveTimeout},
+		{"header timeout", l.HeaderTimeout}, {"body timeout", l.BodyTimeout}, {"first bytes timeout", l.FirstBytesTimeout}, {"resolve timeout", l.ResolveTimeout},
 		{"connect timeout", l.ConnectTimeout}, {"idle timeout", l.IdleTimeout}, {"lifetime", l.Lifetime},
 	} {
 		if d.value <= 0 {
@@ -268,7 +273,7 @@ func New(c Config) (*Gateway, error) {
 	g.server = &http.Server{
 		Handler:                      http.HandlerFunc(g.handle),
 		ReadHeaderTimeout:            c.Limits.HeaderTimeout,
-		IdleTimeout:                  c.Limits.IdleTimeout,
+		IdleTimeout:                  c.Limits.BodyTimeout,
 		MaxHeaderBytes:               c.Limits.HeaderBytes,
 		DisableGeneralOptionsHandler: true,
 		Protocols:                    &protocols,

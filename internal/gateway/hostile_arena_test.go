@@ -45,7 +45,7 @@ func newArena(t testing.TB, p policy.Policy, wait time.Duration) *arena {
 	t.Helper()
 	a := &arena{begun: map[netip.AddrPort]int{}, logs: &lockedBuffer{}}
 	limits := DefaultLimits()
-	limits.HeaderTimeout, limits.FirstBytesTimeout, limits.IdleTimeout = wait, wait, wait
+	limits.HeaderTimeout, limits.BodyTimeout, limits.FirstBytesTimeout, limits.IdleTimeout = wait, wait, wait, wait
 	g, err := New(Config{Networks: alone, Resolver: a, Records: a, Limits: limits, Rates: func(Caller) Rates {
 		return Rates{Proxy: 1 << 30, Execute: 1, Service: 1, LLM: 1, Tunnels: 1 << 20}
 	}, Logger: slog.New(slog.NewTextHandler(onlyTrouble{a.logs}, &slog.HandlerOptions{Level: slog.LevelDebug}))})
@@ -187,7 +187,7 @@ func (a *arena) open(t testing.TB) *net.UnixConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &conn{Conn: far, caller: a.who, remote: netip.AddrPortFrom(a.who.addr, 1), patience: a.g.limits.IdleTimeout}
+	c := &conn{Conn: far, caller: a.who, remote: netip.AddrPortFrom(a.who.addr, 1), patience: a.g.limits.IdleTimeout, bodies: a.g.limits.BodyTimeout}
 	a.who.add(c)
 	if !a.g.tunnels.offer(c) {
 		t.Fatal("the gateway is closed")

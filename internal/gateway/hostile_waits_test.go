@@ -15,7 +15,8 @@ import (
 
 // short makes everything that is waited for short.
 func short(l *Limits) {
-	l.HeaderTimeout, l.FirstBytesTimeout, l.IdleTimeout = 200*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond
+	const wait = 200 * time.Millisecond
+	l.HeaderTimeout, l.BodyTimeout, l.FirstBytesTimeout, l.IdleTimeout = wait, wait, wait, wait
 }
 
 // A jail that announces a body and does not send it keeps no connection with that, whether or not it was refused.

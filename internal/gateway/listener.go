@@ -32,9 +32,9 @@ type conn struct {
 	listener *listener
 	once     sync.Once
 	closeErr error
-	// patience bounds the wait for a peer that does not read an answer, or does not send a body. It is 0 in a tunnel,
-	// which has limits of its own.
-	patience time.Duration
+	// patience bounds the wait for a peer that does not read an answer, bodies that for one that does not send a body.
+	// They are 0 in a tunnel, which has limits of its own.
+	patience, bodies time.Duration
 	// writeUntil is the deadline of writing, in nanoseconds of Unix time.
 	writeUntil atomic.Int64
 
@@ -184,7 +184,7 @@ func (l *listener) welcome(nc net.Conn) *conn {
 		return nil
 	}
 	remote := unmapped(tcp)
-	c := &conn{Conn: nc, remote: remote, listener: l, patience: l.gateway.limits.IdleTimeout}
+	c := &conn{Conn: nc, remote: remote, listener: l, patience: l.gateway.limits.IdleTimeout, bodies: l.gateway.limits.BodyTimeout}
 
 	// The gateway's lock is held to the end: Forget must find every connection
 	// that saw the admission, either in the books or not bound to it.

@@ -11,7 +11,7 @@ import (
 // an eighth of the time is over, and not with every answer.
 func (c *conn) Write(b []byte) (int, error) {
 	if c.patience > 0 {
-		until := c.soon()
+		until := time.Now().Add(c.patience) // by the system's clock, as all deadlines of sockets are
 		if moved := until.UnixNano(); moved-c.writeUntil.Load() > int64(c.patience/8) {
 			if err := c.SetWriteDeadline(until); err != nil {
 				return 0, err
@@ -22,8 +22,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// soon is by the system's clock, as all deadlines of sockets are.
-func (c *conn) soon() time.Time { return time.Now().Add(c.patience) }
+// soon is when the next part of a body must be there.
+func (c *conn) soon() time.Time { return time.Now().Add(c.bodies) }
 
 // patientBody is the body of a request, for whose next part nobody waits for longer than that. It also holds for what the
 // server does by itself: before it answers, it reads what is left.
@@ -37,7 +37,7 @@ type patientBody struct {
 
 // patient gives a request such a body. Done is called when the request is over.
 func patient(c *conn, r *http.Request) (done func()) {
-	if r.Body == nil || r.Body == http.NoBody || c.patience <= 0 {
+	if r.Body == nil || r.Body == http.NoBody || c.bodies <= 0 {
 		return func() {}
 	}
 	b := &patientBody{ReadCloser: r.Body, conn: c}

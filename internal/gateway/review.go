@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // reviewEvery is how soon an open tunnel ends that the policy does not allow any more.
@@ -57,10 +58,39 @@ func (t *tunnel) review(permit *policy.Compiled) {
 		// It may be opened anew, to where the rules lead now and with what they let pass.
 		d.Code, d.Reason = policy.HostDenied, "the rules for "+t.to.String()+" have changed"
 	}
-	t.denied.Store(&d)
-	// Whoever carries the tunnel finds it closed, and writes down why.
+	t.cut(d)
+}
+
+// cut ends a tunnel that is open. Whoever carries it finds it closed, and writes down why.
+func (t *tunnel) cut(why policy.Decision) {
+	t.denied.Store(&why)
 	_ = t.client.Close()
 	_ = t.upstream.Close()
+}
+
+// forgotten is how long a tunnel must have been silent to make room for another.
+const forgotten = time.Minute
+
+// makeRoom ends the tunnel that was silent the longest, of a caller that may have no more, and reports whether there was one:
+// many programs leave their connections open when they need them no more. now is the time since the gateway's start.
+func (c *caller) makeRoom(ctx context.Context, now time.Duration) bool {
+	var silent *tunnel
+	least := now - forgotten
+	for _, t := range c.openTunnels() {
+		if last := time.Duration(t.meter.lastMove.Load()); last <= least {
+			silent, least = t, last
+		}
+	}
+	if silent == nil {
+		return false
+	}
+	silent.cut(policy.Decision{Code: problem.RateLimited, Reason: "it was silent, and another tunnel took its place"})
+	select {
+	case <-silent.ended:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func (c *caller) openTunnels() []*tunnel {

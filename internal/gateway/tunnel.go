@@ -27,7 +27,7 @@ type inner struct {
 func (g *Gateway) connect(w http.ResponseWriter, r *http.Request, c *conn) {
 	x := g.newExchange(c.caller, SurfaceConnect, policy.Connect, "")
 	x.Scheme = policy.HTTPS
-	t := &tunnel{exchange: x, conn: c}
+	t := &tunnel{exchange: x, conn: c, ended: make(chan struct{})}
 	x.tunnel = t
 	opened := false
 	defer func() {
@@ -46,7 +46,7 @@ func (g *Gateway) connect(w http.ResponseWriter, r *http.Request, c *conn) {
 		refuse(w, r, x.refused(ctx, refusal))
 		return
 	}
-	c.patience = 0
+	c.patience, c.bodies = 0, 0
 	client, early, err := hijack(w)
 	if err != nil {
 		x.err = fmt.Errorf("take over the connection: %w", err)
@@ -76,8 +76,9 @@ type tunnel struct {
 	// entered and opaque are of the decision that opened the tunnel; they do not change while it is reviewed.
 	entered policy.Scheme
 	opaque  bool
-	// denied is why a review ended the tunnel.
+	// denied is why a review, or a newer tunnel, ended the tunnel.
 	denied atomic.Pointer[policy.Decision]
+	ended  chan struct{} // closed when it is not counted any more
 }
 
 // open takes it as far as a connection to the host.
@@ -88,7 +89,11 @@ func (t *tunnel) open(ctx context.Context) *problem.Error {
 		return refusal
 	}
 	most := g.rates(t.who.Caller).Tunnels
-	if t.counted = g.quotas.tunnel(t.who.account(), most, g.now()); !t.counted {
+	t.counted = g.quotas.tunnel(t.who.account(), most, g.now())
+	if !t.counted && t.who.makeRoom(ctx, g.now().Sub(g.start)) {
+		t.counted = g.quotas.tunnel(t.who.account(), most, g.now())
+	}
+	if !t.counted {
 		return problem.New(problem.RateLimited, "Close tunnels that are not needed, then retry.", "more than %d tunnels are open", most).
 			With("retry_after", int64(1))
 	}
@@ -109,6 +114,7 @@ func (t *tunnel) end() {
 		t.gateway.quotas.endTunnel(t.who.account(), t.gateway.now())
 		t.gateway.observer.Tunnels(-1)
 	}
+	close(t.ended)
 	if d := t.denied.Load(); d != nil {
 		t.failure, t.err = string(d.Code), errors.New(d.Reason)
 	}
@@ -257,7 +263,7 @@ func (x *exchange) serveInner(c *conn, client net.Conn, first []byte, to hostpor
 	tunnel := &inner{to: to, done: make(chan struct{})}
 	replayed := &conn{
 		Conn:   &replayConn{Conn: client, first: first},
-		caller: c.caller, remote: c.remote, tunnel: tunnel, patience: x.gateway.limits.IdleTimeout,
+		caller: c.caller, remote: c.remote, tunnel: tunnel, patience: x.gateway.limits.IdleTimeout, bodies: x.gateway.limits.BodyTimeout,
 	}
 	if !x.gateway.tunnels.offer(replayed) {
 		return // the gateway is being closed
