@@ -37,11 +37,11 @@ const (
 	most       = 32 << 10
 	maxMessage = 256 << 10
 
-	// pingEvery is how often a silent peer is asked whether it is still there, and pingLimit how long it may take.
+	// pingEvery is how often a silent peer is asked whether it is still there.
 	pingEvery = 30 * time.Second
-	pingLimit = 20 * time.Second
-	// writeLimit bounds how long the connection may take a message.
-	writeLimit = 30 * time.Second
+	// patience is how long it may take for an answer, and the connection for a message: the peer may be stopped, or on a
+	// machine that sleeps. Machines that are gone are found earlier, by TCP.
+	patience = 15 * time.Minute
 )
 
 // Errors that end a connection.
@@ -271,7 +271,7 @@ func (p *Pipes) Exit() []byte {
 
 // write sends a message. When it fails, the connection is gone.
 func (p *Pipes) write(ctx context.Context, message []byte) error {
-	within, cancel := context.WithTimeout(ctx, writeLimit)
+	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := p.conn.Write(within, websocket.MessageBinary, message); err != nil {
 		if ctx.Err() != nil {
@@ -292,7 +292,7 @@ func (p *Pipes) ping(ctx context.Context, gone func()) {
 			return
 		case <-tick.C:
 		}
-		within, cancel := context.WithTimeout(ctx, pingLimit)
+		within, cancel := context.WithTimeout(ctx, patience)
 		err := p.conn.Ping(within)
 		cancel()
 		if err != nil {
