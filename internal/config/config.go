@@ -373,7 +373,7 @@ func base() Config {
 		AppArmor: AppArmorAuto,
 		Grants:   Grants{TTL: 10 * time.Minute, MaxTTL: 24 * time.Hour},
 		Audit:    Audit{Keep: 365 * 24 * time.Hour},
-		Gateway:  Gateway{Port: 3000, Placement: PlacementHost, Relay: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 18793),
+		Gateway: Gateway{Port: 3000, Placement: PlacementHost, Relay: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 18793),
 			Silence: time.Hour},
 		Sessions: Sessions{
 			Max: 64, TTL: 30 * time.Minute, MaxTTL: 8 * time.Hour, Idle: 10 * time.Minute, WallClock: 9 * time.Hour,
