@@ -41,17 +41,15 @@ import (
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
-// Bounds. Local models with long prompts take minutes to their first byte.
+// Bounds. Local models with long prompts, and those that think, take minutes to their first byte: for how long nothing need move
+// is what the gateway says of everything.
 const (
 	longestBody   = 32 << 20
 	longestAnswer = 64 << 20
 	longestModel  = 200
 
 	bodyTimeout   = 2 * time.Minute // for the agent's body to arrive
-	headerTimeout = 5 * time.Minute
-	// idleTimeout is no shorter: nothing moves while a model thinks about its first word.
-	idleTimeout   = 5 * time.Minute
-	lifetime      = 30 * time.Minute
+	lifetime      = 2 * time.Hour
 	settleTimeout = 10 * time.Second
 )
 

@@ -443,7 +443,7 @@ func TestErrandsSayWhoAndHowLong(t *testing.T) {
 	w.post(pathChat, chatBody("openai-mini"))
 	e := w.errands[0]
 	if e.Caller.Agent != "agent-1" || e.Surface != gateway.SurfaceLLM || e.Permit == nil || e.Service != "openai" || !e.Credential ||
-		e.HeaderTimeout != headerTimeout || e.IdleTimeout < headerTimeout || e.Lifetime != lifetime {
+		e.HeaderTimeout != 0 || e.IdleTimeout != 0 || e.Lifetime != lifetime {
 		t.Errorf("%+v", e)
 	}
 }

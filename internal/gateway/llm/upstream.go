@@ -251,7 +251,7 @@ func (h *Handler) send(ctx context.Context, c call) (resp *http.Response, sent b
 	scrub.PrepareRequest(r.Header, scrubOptions())
 	errand := gateway.Errand{
 		Caller: c.caller, Surface: gateway.SurfaceLLM, Permit: c.permit, Service: c.provider.Name, Credential: !c.key.none,
-		Inject: c.key.inject, HeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, Lifetime: lifetime,
+		Inject: c.key.inject, Lifetime: lifetime,
 	}
 	resp, p = h.Gateway.Send(ctx, errand, r)
 	switch {
