@@ -78,7 +78,7 @@ func (c *Client) SendFrom(ctx context.Context, r io.Reader) error {
 	case a.skimmed != nil:
 		return c.tooLarge(a)
 	}
-	return c.send(ctx, a.frame)
+	return c.send(ctx, a.frame())
 }
 
 // tooLarge answers a command that was not held.

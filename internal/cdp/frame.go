@@ -16,61 +16,84 @@ const (
 	endlessFrame = 1 << 30
 )
 
+// firstBlock and lastBlock are the sizes of the pieces in which a message is held while it arrives. Each is four times the one
+// before it: what has arrived is copied once, when it is whole.
+const firstBlock, lastBlock = 1 << 10, 4 << 20
+
 // assembly is one message while it arrives. One that is too large, or has no room, is looked at and not held.
 type assembly struct {
 	max     int
 	share   share
-	frame   []byte
-	skimmed *skim // not nil: it is left out
-	noRoom  bool  // for want of room
+	blocks  [][]byte // with room behind the last one
+	size    int      // of them together
+	skimmed *skim    // not nil: it is left out
+	noRoom  bool     // for want of room
 }
 
 func newAssembly(max int, room Room) *assembly {
 	return &assembly{max: max, share: share{room: room, own: ownOfFrame}}
 }
 
-// add takes the next piece, which it copies.
-func (a *assembly) add(piece []byte) {
-	if a.skimmed == nil && a.fits(len(piece)) {
-		a.frame = append(a.frame, piece...)
-		return
+// space is where the next bytes go; see [assembly.took].
+func (a *assembly) space() []byte {
+	n := len(a.blocks)
+	if n == 0 {
+		a.blocks = append(a.blocks, make([]byte, 0, firstBlock))
+	} else if last := a.blocks[n-1]; len(last) == cap(last) {
+		a.blocks = append(a.blocks, make([]byte, 0, min(4*cap(last), lastBlock)))
 	}
-	a.leaveOut()
-	a.skimmed.write(piece)
+	last := a.blocks[len(a.blocks)-1]
+	return last[len(last):cap(last)]
 }
 
-func (a *assembly) fits(more int) bool {
-	if len(a.frame)+more > a.max {
-		return false
-	}
-	a.noRoom = !a.share.fit(int64(len(a.frame)+more), 0)
-	return !a.noRoom
-}
-
-// leaveOut lets go of what was held.
-func (a *assembly) leaveOut() {
-	if a.skimmed == nil {
+// took says that n bytes were put there.
+func (a *assembly) took(n int) {
+	last := &a.blocks[len(a.blocks)-1]
+	*last = (*last)[:len(*last)+n]
+	a.size += n
+	a.noRoom = !a.share.fit(int64(a.size), 0)
+	if a.noRoom || a.size > a.max {
 		a.skimmed = new(skim)
-		a.skimmed.write(a.frame)
-		a.frame = nil
+		for _, block := range a.blocks {
+			a.skimmed.write(block)
+		}
+		a.blocks = nil
 		a.share.end()
 	}
 }
 
+// add takes the next piece, which it copies.
+func (a *assembly) add(piece []byte) {
+	for len(piece) > 0 && a.skimmed == nil {
+		n := copy(a.space(), piece)
+		a.took(n)
+		piece = piece[n:]
+	}
+	if a.skimmed != nil {
+		a.skimmed.write(piece)
+	}
+}
+
+// frame is the whole message. The assembly holds nothing afterwards.
+func (a *assembly) frame() []byte {
+	if len(a.blocks) == 1 {
+		return a.blocks[0]
+	}
+	frame := make([]byte, 0, a.size)
+	for n, block := range a.blocks {
+		frame = append(frame, block...)
+		a.blocks[n] = nil
+	}
+	a.blocks = nil
+	return frame
+}
+
 // readFrom takes all that a reader has.
 func (a *assembly) readFrom(r io.Reader) error {
-	a.frame = make([]byte, 0, 1024)
 	for a.skimmed == nil {
-		if len(a.frame) == cap(a.frame) {
-			a.frame = append(a.frame, 0)[:len(a.frame)]
-		}
-		n, err := r.Read(a.frame[len(a.frame):cap(a.frame)])
-		if fits := a.fits(n); fits {
-			a.frame = a.frame[:len(a.frame)+n]
-		} else {
-			last := a.frame[len(a.frame) : len(a.frame)+n]
-			a.leaveOut()
-			a.skimmed.write(last)
+		n, err := r.Read(a.space())
+		if n > 0 {
+			a.took(n)
 		}
 		if err == io.EOF {
 			return nil
@@ -146,7 +169,7 @@ func (f *frameReader) next() (frame []byte, left *assembly, err error) {
 			if a.skimmed != nil {
 				return nil, a, nil
 			}
-			return a.frame, nil, nil
+			return a.frame(), nil, nil
 		}
 	}
 }
