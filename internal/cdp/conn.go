@@ -69,6 +69,7 @@ func New(r io.ReadCloser, w io.WriteCloser, options Options) (*Conn, error) {
 	if err := errors.Join(pollable(r), pollable(w)); err != nil {
 		return nil, fmt.Errorf("open the browser's pipe: %w", err)
 	}
+	widen(w)
 	if options.MaxFrame < 0 {
 		return nil, fmt.Errorf("open the browser's pipe: largest message of %d bytes", options.MaxFrame)
 	}
