@@ -303,6 +303,8 @@ type Quotas struct {
 	Tenant, Agent int
 	// Recordings is the room on the disk for the recordings of all sessions. 0 is "auto", a quarter of that disk.
 	Recordings Bytes
+	// Memory is what the jails of all tenants may have together by their limits. 0 is "auto", four times the memory of the host.
+	Memory Bytes
 }
 
 // WarmPool keeps started browsers ready.

@@ -151,7 +151,7 @@ apparmor: off
 extra_ca: [/a.pem, /b.pem]
 gateway: {port: 3001, placement: container, relay: 10.9.0.1:77, relay_to: "h:78", silence: 2h, private_destinations: [{host: a.example, address: 10.0.0.1, ports: [80, 443]}]}
 sessions: {max: 7, ttl: 1m, max_ttl: 2m, idle: 3m, wall_clock: 1h30m, dialog_wait: 6s}
-quotas: {tenant: 30%, agent: 100%, recordings: 1GiB}
+quotas: {tenant: 30%, agent: 100%, recordings: 1GiB, memory: 2GiB}
 warm_pool: {size: 0, max_age: 4m, browser: full}
 network_slots: {ready: 5}
 workspace_roots: [/w, /x]
@@ -190,7 +190,7 @@ log: {level: debug, format: json}
 			{Host: "a.example", Address: netip.MustParseAddr("10.0.0.1"), Ports: []uint16{80, 443}},
 		}},
 		Sessions:     Sessions{Max: 7, TTL: time.Minute, MaxTTL: 2 * time.Minute, Idle: 3 * time.Minute, WallClock: 90 * time.Minute, DialogWait: 6 * time.Second},
-		Quotas:       Quotas{Tenant: 30, Agent: 100, Recordings: GiB},
+		Quotas:       Quotas{Tenant: 30, Agent: 100, Recordings: GiB, Memory: 2 * GiB},
 		WarmPool:     WarmPool{Size: 0, MaxAge: 4 * time.Minute, Browser: BrowserFull},
 		NetworkSlots: NetworkSlots{Ready: 5},
 		Limits:       Limits{Memory: GiB, CPU: 0.5, Tasks: 100, Tmp: 2 * MiB, SHM: MiB, Files: 65},

@@ -79,6 +79,12 @@ func (c *Config) decode(m *yamldoc.Map) {
 			}
 			return parseInto(&c.Quotas.Recordings, v, ParseBytes)
 		})
+		m.Value("memory", func(v yamldoc.Value) error {
+			if v.Text == "auto" {
+				return nil
+			}
+			return parseInto(&c.Quotas.Memory, v, ParseBytes)
+		})
 	})
 	m.Map("warm_pool", func(m *yamldoc.Map) {
 		m.Value("size", whole(&c.WarmPool.Size, math.MaxInt32))

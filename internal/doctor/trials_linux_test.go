@@ -365,7 +365,7 @@ func TestTheNextDoctorClearsUpAfterOneThatWasKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Apply(ctx, name, jail.Limits{Memory: limitMemory, MilliCPU: 1000, Tasks: limitTasks, Disk: jail.MinDisk,
+	if err := l.Apply(ctx, name, "", jail.Limits{Memory: limitMemory, MilliCPU: 1000, Tasks: limitTasks, Disk: jail.MinDisk,
 		SharedMemory: jail.MinDisk, Files: jail.MinFiles, WallClock: time.Minute}); err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func (t *trial) hit(ctx context.Context, number int, script string, want jail.Li
 	}
 	limits := jail.Limits{Memory: limitMemory, MilliCPU: 1000, Tasks: limitTasks, Disk: jail.MinDisk, SharedMemory: jail.MinDisk,
 		Files: jail.MinFiles, WallClock: time.Minute}
-	if err := limiter.Apply(ctx, name, limits); err != nil {
+	if err := limiter.Apply(ctx, name, "", limits); err != nil {
 		return err
 	}
 	undo := context.WithoutCancel(ctx)

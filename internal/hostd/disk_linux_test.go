@@ -135,7 +135,7 @@ func (f diskFirewall) RemoveTrace(_ context.Context, t jail.Trace) error {
 
 type diskLimiter struct{ disk }
 
-func (l diskLimiter) Apply(_ context.Context, n jail.Name, _ jail.Limits) error {
+func (l diskLimiter) Apply(_ context.Context, n jail.Name, _ string, _ jail.Limits) error {
 	return l.put(jail.TraceCgroup, string(n), "")
 }
 func (l diskLimiter) Remove(_ context.Context, n jail.Name) error {

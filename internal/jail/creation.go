@@ -169,7 +169,7 @@ func (l *Lifecycle) attach(ctx context.Context, e *entry, m *making) (err error)
 }
 
 func (l *Lifecycle) limit(ctx context.Context, _ *entry, m *making) error {
-	return l.Parts.Limiter.Apply(ctx, m.place.Name, m.place.Spec.Limits)
+	return l.Parts.Limiter.Apply(ctx, m.place.Name, m.place.Spec.Tenant(), m.place.Spec.Limits)
 }
 
 func (l *Lifecycle) start(ctx context.Context, e *entry, m *making) error {

@@ -56,7 +56,7 @@ func (g Grant) Of(tenant string) bool {
 // Tenant is whose the jail is: nobody's is none.
 func (s Spec) Tenant() string {
 	if s.Agent == nil {
-		return ""
+		return s.For
 	}
 	return s.Agent.Tenant
 }

@@ -67,6 +67,8 @@ type Spec struct {
 	Limits   Limits  `json:"limits"`
 	// Agent says whose jail it is. Jails of LifetimeKeep are always somebody's.
 	Agent *Agent `json:"agent,omitempty"`
+	// For is the tenant that a jail without an Agent is for. What is for nobody has none.
+	For string `json:"for,omitempty"`
 	// Admit opens the gateway's port to the jail before its program begins, so that not even its first request is refused.
 	// Without it that is for Driver.Admit.
 	Admit bool `json:"admit,omitempty"`
@@ -219,7 +221,7 @@ type Cause string
 const (
 	CauseExited    Cause = "exited"     // by itself
 	CauseWallClock Cause = "wall_clock" // its time was up
-	CauseMemory    Cause = "memory"     // killed by its memory limit
+	CauseMemory    Cause = "memory"     // killed by its memory limit, or its tenant's
 	CauseDestroyed Cause = "destroyed"  // its owner ended it
 	CauseOwnerLost Cause = "owner_lost" // its owner was gone for too long
 )

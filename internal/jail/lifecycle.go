@@ -352,7 +352,7 @@ func (l *Lifecycle) watch(e *entry) {
 		x := Exit{Code: code, Signal: signal, Cause: CauseExited, At: l.Now()}
 		if u, err := l.Parts.Limiter.Usage(l.background, r.Name, r.Process); err == nil {
 			x.Hit = u.Hit
-			if signal != "" && slices.Contains(u.Hit, LimitMemory) {
+			if signal != "" && OutOfMemory(u.Hit) {
 				x.Cause = CauseMemory
 			}
 		}

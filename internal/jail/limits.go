@@ -2,6 +2,7 @@ package jail
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/problem"
@@ -18,6 +19,17 @@ const (
 	LimitFiles     LimitName = "files"
 	LimitWallClock LimitName = "wall_clock"
 )
+
+// The limits of all jails of a tenant together.
+const (
+	LimitTenantMemory LimitName = "tenant_memory"
+	LimitTenantTasks  LimitName = "tenant_tasks"
+)
+
+// OutOfMemory reports whether one of the limits is one of memory.
+func OutOfMemory(hit []LimitName) bool {
+	return slices.Contains(hit, LimitMemory) || slices.Contains(hit, LimitTenantMemory)
+}
 
 // Limits bound one jail. Every field is required: zero is an error and never means unlimited.
 type Limits struct {

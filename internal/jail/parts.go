@@ -86,7 +86,9 @@ func (k Kind) Table() Table {
 // Limiter bounds what a jail consumes. Apply comes before Start, so that not even the first instruction of
 // the program runs without limits.
 type Limiter interface {
-	Apply(ctx context.Context, name Name, l Limits) error
+	// Apply sets the limits of a jail. What it takes is taken of the tenant's share too, where the substrate can bound jails
+	// together; the tenant of nobody's is empty.
+	Apply(ctx context.Context, name Name, tenant string, l Limits) error
 	// Remove removes the limits and returns when they are gone. ErrBusy while processes are left.
 	Remove(ctx context.Context, name Name) error
 	// Usage reports what the jail consumes and which limits it ran into. Fields that cannot be measured (on

@@ -69,6 +69,9 @@ func (s Spec) validateAgent() (errs []error) {
 		errs = append(errs, problem.New(problem.BadRequest, hint, format, a...))
 	}
 	if s.Agent == nil {
+		if s.For != "" {
+			errs = append(errs, ValidAgentName(s.For))
+		}
 		if s.Lifetime == LifetimeKeep {
 			bad("name the agent", "a jail that is kept must be an agent's")
 		}
@@ -76,6 +79,9 @@ func (s Spec) validateAgent() (errs []error) {
 			bad("name the agent", "only the jail of an agent can see folders of the host")
 		}
 		return errs
+	}
+	if s.For != "" {
+		bad("leave it out", "the tenant of a jail of an agent is the agent's")
 	}
 	if s.Kind != KindAgent {
 		bad("", "a jail of an agent is of the kind %s", KindAgent)

@@ -86,6 +86,12 @@ func State() Kind {
 	return Kind{Name: "state of agents", Bytes: true, Code: problem.DiskFull, Hint: "give agents a smaller limits.state"}
 }
 
+// Memory is what jails may take of memory, as their limits say, together.
+func Memory() Kind {
+	return Kind{Name: "memory of jails, as declared", Bytes: true, Code: problem.PoolExhausted, Key: "quotas.memory",
+		Hint: "end jails that are not needed, or give them a smaller limits.memory"}
+}
+
 // Holder is who holds something: a tenant, or an agent of it.
 type Holder struct {
 	Tenant string

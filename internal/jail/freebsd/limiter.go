@@ -72,8 +72,9 @@ func rulesOf(name jail.Name, lim jail.Limits) []rule {
 	}
 }
 
-// Apply adds the rules, and looks whether they are there.
-func (l *Limiter) Apply(ctx context.Context, name jail.Name, lim jail.Limits) error {
+// Apply adds the rules, and looks whether they are there. rctl knows no sum over some of the host's jails: those of a tenant are
+// bounded together by what they declare alone, which the host daemon counts.
+func (l *Limiter) Apply(ctx context.Context, name jail.Name, _ string, lim jail.Limits) error {
 	if err := errors.Join(l.o.check(name), lim.Validate()); err != nil {
 		return err
 	}

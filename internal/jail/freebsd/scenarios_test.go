@@ -228,7 +228,7 @@ func TestAnOrphanOfEachKindIsReaped(t *testing.T) {
 			p.Root, err = h.Storage.Clone(ctx, p.Name, spec)
 			must(w.t, err)
 			_, err = h.Network.Attach(ctx, p.Name, lease)
-			must(w.t, err, h.Limiter.Apply(ctx, p.Name, spec.Limits))
+			must(w.t, err, h.Limiter.Apply(ctx, p.Name, spec.Tenant(), spec.Limits))
 			_, err = h.Runtime.Start(ctx, p, [3]*os.File{})
 			must(w.t, err)
 		},

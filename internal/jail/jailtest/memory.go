@@ -280,7 +280,7 @@ func (f firewall) RemoveTrace(_ context.Context, t jail.Trace) error {
 
 type limiter struct{ *Memory }
 
-func (l limiter) Apply(_ context.Context, n jail.Name, _ jail.Limits) error {
+func (l limiter) Apply(_ context.Context, n jail.Name, _ string, _ jail.Limits) error {
 	return l.change("limiter.apply", named(jail.TraceCgroup, n), true)
 }
 

@@ -95,7 +95,7 @@ func (h *testHost) makeAgent(spec jail.Spec, number int) (p jail.Placement, err 
 	if err := h.storage.Mount(ctx, p); err != nil {
 		return p, err
 	}
-	if err := h.limiter.Apply(ctx, p.Name, spec.Limits); err != nil {
+	if err := h.limiter.Apply(ctx, p.Name, spec.Tenant(), spec.Limits); err != nil {
 		return p, err
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)

@@ -59,7 +59,7 @@ func (r *Runtime) spec(p jail.Placement, bundle string, users *os.File) (*specs.
 		Process:  r.process(prof, path.Join(jail.StageDir, jail.StageLaunch)),
 		Mounts:   mounts(p, bundle),
 		Linux: &specs.Linux{
-			CgroupsPath:   filepath.Join(r.limits.base(), string(p.Name)),
+			CgroupsPath:   r.limits.path(string(p.Name)),
 			Resources:     &specs.LinuxResources{Devices: devices()},
 			Namespaces:    namespaces,
 			UIDMappings:   uids,

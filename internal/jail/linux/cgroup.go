@@ -32,7 +32,7 @@ func (h hierarchy) has(controller string) bool { return slices.Contains(h.contro
 
 // Limiter bounds jails by control groups, of version 1, 2 or a hybrid of both.
 //
-// A jail's group is clawjail-<id>/<name> in every hierarchy that bounds or counts something. It is made and filled
+// A jail's group is clawjail-<id>/tenant-<tenant>/<name> in every hierarchy that bounds or counts something. It is made and filled
 // before the runtime starts, and the runtime only puts the jail's first process into it; the bundle repeats no limit.
 // Swap is not given. Where a limit of memory is hit the kernel ends the jail's largest process and not the whole jail,
 // alike on both versions, so that a browser survives the loss of one page.
@@ -45,6 +45,7 @@ type Limiter struct {
 	// attach and attached are attachFilter and filterAttached, but in tests without groups of version 2.
 	attach   func(group string) error
 	attached func(group string) (bool, error)
+	tenants
 }
 
 // NewLimiter finds out how the host's control groups are laid out.
@@ -65,7 +66,7 @@ func NewLimiter(o Options) (*Limiter, error) {
 
 // newLimiter takes the mounts as those of a host whose root folder is root.
 func newLimiter(o Options, mounts []mount, root string) (*Limiter, error) {
-	l := &Limiter{o: o, mkdir: func(path string) error { return os.Mkdir(path, 0o755) }, attach: attachFilter, attached: filterAttached}
+	l := &Limiter{o: o, tenants: tenants{homes: map[string]string{}, share: o.Share}, mkdir: func(path string) error { return os.Mkdir(path, 0o755) }, attach: attachFilter, attached: filterAttached}
 	for _, m := range mounts {
 		h := hierarchy{dir: filepath.Join(root, m.Point)}
 		switch m.FSType {
@@ -136,39 +137,36 @@ func (l *Limiter) base() string {
 	return filepath.Join("/", l.o.CgroupParent, "clawjail-"+string(l.o.Installation))
 }
 
-func (l *Limiter) group(h hierarchy, name string) string {
-	return filepath.Join(h.dir, l.base(), name)
+// path is where the group of a jail is, or one inside it, below a hierarchy's mount point.
+func (l *Limiter) path(name string) string {
+	of, _, _ := strings.Cut(name, "/")
+	return filepath.Join(l.base(), l.home(of), name)
 }
 
+func (l *Limiter) group(h hierarchy, name string) string { return filepath.Join(h.dir, l.path(name)) }
+
 // Apply makes the jail's groups and sets its limits. It does not take over a group that something runs in.
-func (l *Limiter) Apply(ctx context.Context, name jail.Name, limits jail.Limits) error {
-	if err := errors.Join(l.o.check(name), limits.Validate(), ctx.Err()); err != nil {
+func (l *Limiter) Apply(ctx context.Context, name jail.Name, tenant string, limits jail.Limits) error {
+	err := errors.Join(l.o.check(name), limits.Validate(), ctx.Err())
+	if tenant != "" {
+		err = errors.Join(err, jail.ValidAgentName(tenant))
+	}
+	if err != nil {
 		return err
 	}
-	if err := l.apply(string(name), limits); err != nil {
+	if err := l.apply(string(name), tenant, limits); err != nil {
 		return errors.Join(fmt.Errorf("limit jail %s: %w", name, jail.Shortage(err)), l.Remove(context.WithoutCancel(ctx), name))
 	}
 	return nil
 }
 
-func (l *Limiter) apply(name string, limits jail.Limits) error {
-	for _, h := range l.used() {
-		dir := l.group(h, name)
-		err := l.mkdir(dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			if err = l.makeBase(h); err == nil {
-				err = l.mkdir(dir)
-			}
-		}
-		if errors.Is(err, fs.ErrExist) {
-			pids, err := readPIDs(dir)
-			if err != nil {
-				return err
-			}
-			if len(pids) > 0 {
-				return fmt.Errorf("process %d runs in %s already: %w", pids[0], dir, jail.ErrBusy)
-			}
-		} else if err != nil {
+func (l *Limiter) apply(name, tenant string, limits jail.Limits) error {
+	home := homeOf(tenant)
+	if err := l.makeGroups(name, home); err != nil {
+		return err
+	}
+	if home != "" {
+		if err := l.bound(home); err != nil {
 			return err
 		}
 	}
@@ -181,11 +179,58 @@ func (l *Limiter) apply(name string, limits jail.Limits) error {
 	return l.setLimitsV1(name, limits)
 }
 
+// makeGroups makes the groups of a jail, and the tenant's above them. One of that name that is somewhere else was left by an
+// earlier jail.
+func (l *Limiter) makeGroups(name, home string) error {
+	l.making.Lock()
+	defer l.making.Unlock()
+	places, err := l.places(name)
+	if err != nil {
+		return err
+	}
+	for _, other := range places {
+		for _, h := range l.hierarchies {
+			dir := filepath.Join(h.dir, l.base(), other, name)
+			if err := notInUse(dir); err != nil {
+				return err
+			}
+			if other == home {
+				continue
+			}
+			if err := removeGroup(dir); err != nil {
+				return err
+			}
+		}
+	}
+	l.setHome(name, home)
+	for _, h := range l.used() {
+		dir := l.group(h, name)
+		err := l.mkdir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			if err = l.makeBase(h, home); err == nil {
+				err = l.mkdir(dir)
+			}
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func notInUse(dir string) error {
+	pids, err := readPIDs(dir)
+	if err == nil && len(pids) > 0 {
+		err = fmt.Errorf("process %d runs in %s already: %w", pids[0], dir, jail.ErrBusy)
+	}
+	return err
+}
+
 // makeBase makes the groups above a jail's. Of version 2 a controller has to be enabled for the children in every
 // group from the root down.
-func (l *Limiter) makeBase(h hierarchy) error {
+func (l *Limiter) makeBase(h hierarchy, home string) error {
 	dir := h.dir
-	steps := strings.Split(strings.TrimPrefix(l.base(), "/"), "/")
+	steps := strings.Split(strings.TrimPrefix(filepath.Join(l.base(), home), "/"), "/")
 	for i := 0; ; i++ {
 		if h.unified {
 			if err := enableControllers(dir, "memory", "cpu", "pids"); err != nil {
@@ -199,7 +244,22 @@ func (l *Limiter) makeBase(h hierarchy) error {
 		if err := l.mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
+		if err := countBelow(dir); err != nil {
+			return err
+		}
 	}
+}
+
+// countBelow makes a group of memory of version 1 count what the groups below it take. Since Linux 5.11 every group does.
+func countBelow(dir string) error {
+	text, err := readGroupText(dir, "memory.use_hierarchy")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // of another controller, or of version 2
+	}
+	if err == nil && text != "1" {
+		err = writeGroupText(dir, "memory.use_hierarchy", "1")
+	}
+	return err
 }
 
 // Remove removes the jail's groups and returns when they are gone.
@@ -225,6 +285,9 @@ func (l *Limiter) remove(ctx context.Context, name string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("remove the limits of jail %s: %w", name, err)
+	}
+	if !strings.Contains(name, "/") {
+		l.leave(name)
 	}
 	return nil
 }
@@ -264,7 +327,13 @@ func removeGroup(dir string) error {
 
 // Uninstall removes the installation's own group, where no jail is left in it.
 func (l *Limiter) Uninstall(context.Context) error {
-	var errs []error
+	homes, err := l.tenantGroups()
+	errs := []error{err}
+	l.making.Lock()
+	defer l.making.Unlock()
+	for _, home := range homes {
+		l.removeEmpty(home)
+	}
 	for _, h := range l.hierarchies {
 		if err := unix.Rmdir(filepath.Join(h.dir, l.base())); err != nil && !errors.Is(err, unix.ENOENT) {
 			if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOTEMPTY) {
@@ -294,21 +363,20 @@ func (l *Limiter) List(context.Context) ([]jail.Trace, error) {
 	return out, nil
 }
 
+// names lists the jails that have a group in a hierarchy, be it in their tenant's or not.
 func (l *Limiter) names(h hierarchy) ([]jail.Name, error) {
-	entries, err := os.ReadDir(filepath.Join(h.dir, l.base()))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
+	homes, err := l.tenantGroups()
 	var out []jail.Name
-	for _, e := range entries {
-		if n := jail.Name(e.Name()); e.IsDir() && n.Belongs(l.o.Installation) {
-			out = append(out, n)
+	for _, home := range append(homes, "") {
+		below, err2 := groupsIn(filepath.Join(h.dir, l.base(), home))
+		err = errors.Join(err, err2)
+		for _, name := range below {
+			if n := jail.Name(name); n.Belongs(l.o.Installation) && !slices.Contains(out, n) {
+				out = append(out, n)
+			}
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 // processes lists the processes in a jail's groups, in whichever hierarchy they are: one that a killed runtime left

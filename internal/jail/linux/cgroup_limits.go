@@ -30,7 +30,7 @@ func setLimitsV2(dir string, l jail.Limits) error {
 	if err := writeGroupFile(dir, "memory.swap.max", 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err // without swap in the kernel there is no such file
 	}
-	if err := writeGroupText(dir, "cpu.max", fmt.Sprintf("%d %d", quota(l), cpuPeriod)); err != nil {
+	if err := writeGroupText(dir, "cpu.max", fmt.Sprintf("%d %d", cpuQuota(l), cpuPeriod)); err != nil {
 		return err
 	}
 	return writeGroupFile(dir, "pids.max", int64(l.Tasks))
@@ -54,15 +54,15 @@ func (l *Limiter) setLimitsV1(name string, limits jail.Limits) error {
 	if err := writeGroupFile(cpu, "cpu.cfs_period_us", cpuPeriod); err != nil {
 		return err
 	}
-	if err := writeGroupFile(cpu, "cpu.cfs_quota_us", quota(limits)); err != nil {
+	if err := writeGroupFile(cpu, "cpu.cfs_quota_us", cpuQuota(limits)); err != nil {
 		return err
 	}
 	return writeGroupFile(l.group(l.pids, name), "pids.max", int64(limits.Tasks))
 }
 
-func quota(l jail.Limits) int64 { return int64(l.MilliCPU) * cpuPeriod / 1000 }
+func cpuQuota(l jail.Limits) int64 { return int64(l.MilliCPU) * cpuPeriod / 1000 }
 
-// milliCPU is the inverse of quota; no quota is 0.
+// milliCPU is the inverse of cpuQuota; no quota is 0.
 func milliCPU(quota, period int64) int {
 	if quota <= 0 || period <= 0 {
 		return 0

@@ -98,7 +98,7 @@ func TestLimitsOfVersion2(t *testing.T) {
 	tree, l, _ := newTreeV2(t, "cpuset cpu io memory hugetlb pids")
 	ctx, name := context.Background(), jail.Name("btest00001")
 	limits := testLimits()
-	must(t, l.Apply(ctx, name, limits))
+	must(t, l.Apply(ctx, name, "", limits))
 	dir := l.group(l.memory, string(name))
 	if want := filepath.Join(tree.root, "sys/fs/cgroup/system.slice/clawjail.service/clawjail-test/btest00001"); dir != want {
 		t.Errorf("the group is %s, want %s", dir, want)
@@ -129,7 +129,7 @@ func TestLimitsOfVersion2(t *testing.T) {
 	if m, c, p, err := l.enforced(string(name), 4711); m != 0 || c != 0 || p != 0 || err != nil {
 		t.Errorf("without limits: %d %d %d %v", m, c, p, err)
 	}
-	if err := l.Apply(ctx, name, limits); !errors.Is(err, jail.ErrBusy) {
+	if err := l.Apply(ctx, name, "", limits); !errors.Is(err, jail.ErrBusy) {
 		t.Errorf("a group with processes was taken over: %v", err)
 	}
 }
@@ -203,7 +203,7 @@ func TestDevicesOfVersion2(t *testing.T) {
 func TestUsageOfVersion2(t *testing.T) {
 	tree, l, _ := newTreeV2(t, "cpu memory pids")
 	ctx, name := context.Background(), jail.Name("btest00001")
-	must(t, l.Apply(ctx, name, testLimits()))
+	must(t, l.Apply(ctx, name, "", testLimits()))
 	dir := l.group(l.memory, string(name))
 	tree.put(dir, "memory.current", "1000")
 	tree.put(dir, "memory.peak", "5000")
@@ -234,7 +234,7 @@ func TestMissingControllersAreNamed(t *testing.T) {
 	must(t, os.Mkdir(slice, 0o755))
 	tree.put(slice, "cgroup.controllers", "cpu pids")
 	tree.put(slice, "cgroup.subtree_control", "")
-	err := l.Apply(context.Background(), "btest00001", testLimits())
+	err := l.Apply(context.Background(), "btest00001", "", testLimits())
 	if problem.CodeOf(err) != problem.Unsupported || !strings.Contains(err.Error(), "memory") {
 		t.Errorf("got %v, want that memory is not offered", err)
 	}
@@ -265,8 +265,8 @@ func TestHierarchiesOfVersion1AreToldApart(t *testing.T) {
 func TestLimitsAreSetReadBackAndRemoved(t *testing.T) {
 	h := newTestHost(t)
 	ctx, name := context.Background(), nameOf(t, h, 1)
-	must(t, h.limiter.Apply(ctx, name, testLimits()))
-	must(t, h.limiter.Apply(ctx, name, testLimits())) // of an empty group: once more is fine
+	must(t, h.limiter.Apply(ctx, name, "", testLimits()))
+	must(t, h.limiter.Apply(ctx, name, "", testLimits())) // of an empty group: once more is fine
 	sleeper := exec.Command("/bin/sleep", "60")
 	must(t, sleeper.Start())
 	ended := make(chan error, 1)
@@ -291,7 +291,7 @@ func TestLimitsAreSetReadBackAndRemoved(t *testing.T) {
 	if err := h.limiter.Remove(ctx, name); !errors.Is(err, jail.ErrBusy) {
 		t.Errorf("removed with a process in it: %v", err)
 	}
-	if err := h.limiter.Apply(ctx, name, want); !errors.Is(err, jail.ErrBusy) {
+	if err := h.limiter.Apply(ctx, name, "", want); !errors.Is(err, jail.ErrBusy) {
 		t.Errorf("taken over with a process in it: %v", err)
 	}
 	must(t, sleeper.Process.Kill())
@@ -300,10 +300,10 @@ func TestLimitsAreSetReadBackAndRemoved(t *testing.T) {
 	must(t, h.limiter.Remove(ctx, name))
 	bad := want
 	bad.Memory = 0
-	if err := h.limiter.Apply(ctx, name, bad); problem.CodeOf(err) != problem.BadLimit {
+	if err := h.limiter.Apply(ctx, name, "", bad); problem.CodeOf(err) != problem.BadLimit {
 		t.Errorf("no limit: %v", err)
 	}
-	if err := h.limiter.Apply(ctx, "../x", want); problem.CodeOf(err) != problem.BadName {
+	if err := h.limiter.Apply(ctx, "../x", "", want); problem.CodeOf(err) != problem.BadName {
 		t.Errorf("a name that is a path: %v", err)
 	}
 }

@@ -101,10 +101,10 @@ func (c *counters) read() jail.Usage {
 	u.MemoryPeak = max(u.MemoryPeak, u.MemoryBytes)
 	u.Tasks = int(c.number(l.pids, "pids.current"))
 	if killed > 0 {
-		u.Hit = append(u.Hit, jail.LimitMemory)
+		u.Hit = append(u.Hit, c.memoryHit())
 	}
-	if l.refusals(c.name) > 0 {
-		u.Hit = append(u.Hit, jail.LimitTasks)
+	if hit := c.tasksHit(); hit != "" {
+		u.Hit = append(u.Hit, hit)
 	}
 	return u
 }

@@ -17,7 +17,7 @@ import (
 func TestProgramThatJoinsHasAGroupInsideTheJailsOfVersion2(t *testing.T) {
 	tree, l, _ := newTreeV2(t, "cpuset cpu io memory pids")
 	name, group := "atest00001", "atest00001/"+execGroup+"x"
-	must(t, l.apply(name, testLimits()))
+	must(t, l.apply(name, "", testLimits()))
 	must(t, l.divide(group))
 	if got, want := l.joinable(group), []string{l.group(l.memory, group)}; !slices.Equal(got, want) {
 		t.Errorf("entered are %q, want %q", got, want)

@@ -115,7 +115,7 @@ func (h *testHost) place(t testing.TB, spec jail.Spec) jail.Placement {
 	if p.Root, err = h.storage.Clone(ctx, name, spec); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.limiter.Apply(ctx, name, spec.Limits); err != nil {
+	if err := h.limiter.Apply(ctx, name, spec.Tenant(), spec.Limits); err != nil {
 		t.Fatal(err)
 	}
 	return p

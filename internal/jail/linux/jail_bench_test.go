@@ -72,7 +72,7 @@ func measureOne(b *testing.B, h *testHost, stage func(string, func() error)) {
 	defer func() { _, _, _ = null.Close(), in.Close(), out.Close() }()
 	var proc jail.Process
 	stage("clone", func() (err error) { p.Root, err = h.storage.Clone(ctx, name, spec); return err })
-	stage("limit", func() error { return h.limiter.Apply(ctx, name, spec.Limits) })
+	stage("limit", func() error { return h.limiter.Apply(ctx, name, spec.Tenant(), spec.Limits) })
 	stage("start", func() (err error) {
 		proc, err = h.runtime.Start(ctx, p, [3]*os.File{in, null, null})
 		return err

@@ -41,6 +41,8 @@ type Options struct {
 	// CgroupParent is the control group, below the root of the hierarchy, that the installation's own is made in.
 	// Default the root itself.
 	CgroupParent string
+	// Share is how much of a whole a tenant's jails may take together, until Limiter.Divide says otherwise. Default all of it.
+	Share func(whole int64) int64
 	// WorkspaceRoots are the folders beneath which agents' jails may have folders of the host, JailRoots those beneath
 	// which there may be root file systems that are no template's. Both are absolute paths without links. None by default.
 	WorkspaceRoots, JailRoots []string
@@ -96,6 +98,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Templates == "" && o.DataDir != "" {
 		o.Templates = filepath.Join(o.DataDir, "templates")
+	}
+	if o.Share == nil {
+		o.Share = func(whole int64) int64 { return whole }
 	}
 	o.Storage = cmp.Or(o.Storage, StorageAuto)
 	if !slices.Contains([]string{StorageAuto, StorageOverlay, StorageBtrfs, StorageZFS}, o.Storage) {

@@ -182,7 +182,7 @@ func (r *Runtime) try(ctx context.Context, p *program) (err error) {
 	if err := writeSpec(dir, spec); err != nil {
 		return err
 	}
-	if err := r.limits.apply(name, lim); err != nil {
+	if err := r.limits.apply(name, "", lim); err != nil {
 		return err
 	}
 	args := append(p.options(r.state.Path(), dir.Path()), "run", "--bundle", dir.Path(), name)

@@ -18,7 +18,7 @@ import (
 // The next host daemon removes what one that was killed in the middle of a trial has left, also when it never makes a trial.
 func TestATrialThatWasKilledIsRemovedAtTheNextStart(t *testing.T) {
 	h := newTestHost(t)
-	must(t, h.limiter.apply(trial, testLimits()))
+	must(t, h.limiter.apply(trial, "", testLimits()))
 	dir, err := h.runtime.run.Ensure(trial, 0o700, -1)
 	must(t, err)
 	must(t, dir.Close())

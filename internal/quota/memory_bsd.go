@@ -1,0 +1,23 @@
+//go:build freebsd || darwin
+
+package quota
+
+import (
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// HostMemory is how much memory the host has, in bytes.
+func HostMemory() (int64, error) {
+	name := "hw.physmem"
+	if runtime.GOOS == "darwin" {
+		name = "hw.memsize"
+	}
+	n, err := unix.SysctlUint64(name)
+	if err != nil {
+		return 0, fmt.Errorf("look at the memory of the host: %w", err)
+	}
+	return int64(n), nil
+}

@@ -1,0 +1,16 @@
+package quota
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// HostMemory is how much memory the host has, in bytes.
+func HostMemory() (int64, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, fmt.Errorf("look at the memory of the host: %w", err)
+	}
+	return int64(info.Totalram) * int64(info.Unit), nil
+}
