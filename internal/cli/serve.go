@@ -282,6 +282,10 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	})
 	group.Go(func() error { return agents.Follow(running) })
 	group.Go(func() error {
+		tellTenants(running, host, ring.identity.Counted, o.log)
+		return nil
+	})
+	group.Go(func() error {
 		wayOfContainers(o, host, exit, relayKey).run(serving)
 		return nil
 	})

@@ -8,12 +8,13 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// bound counts the jails of an installation, of all drivers.
+// bound counts the jails of an installation, of all drivers, and what those of each tenant declare.
 type bound struct {
-	most int
+	most  int
+	check func(tenant string, held, more int64) error
 
 	mu    sync.Mutex
-	names map[jail.Name]bool
+	jails map[jail.Name]declared
 }
 
 // boundedJournal refuses the record of one jail too many. The journal is where to count: a jail's record is the
@@ -29,10 +30,10 @@ func (b *boundedJournal) Load(ctx context.Context) ([]jail.Record, []jail.Name, 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range records {
-		b.names[r.Name] = true
+		b.jails[r.Name] = declaredBy(r)
 	}
 	for _, n := range damaged {
-		b.names[n] = true
+		b.jails[n] = declared{}
 	}
 	return records, damaged, err
 }
@@ -42,7 +43,7 @@ func (b *boundedJournal) Put(ctx context.Context, r jail.Record) error {
 	if r.State != jail.StateReserved {
 		return b.Journal.Put(ctx, r)
 	}
-	if err := b.enter(r.Name); err != nil {
+	if err := b.enter(r.Name, declaredBy(r)); err != nil {
 		return err
 	}
 	err := b.Journal.Put(ctx, r)
@@ -69,24 +70,42 @@ func (b *bound) room() error {
 }
 
 func (b *bound) full() error {
-	if len(b.names) >= b.most {
+	if len(b.jails) >= b.most {
 		return problem.New(problem.PoolExhausted, "close sessions", "there are %d jails, as many as this installation may have", b.most)
 	}
 	return nil
 }
 
-func (b *bound) enter(n jail.Name) error {
+func (b *bound) enter(n jail.Name, d declared) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.full(); err != nil {
 		return err
 	}
-	b.names[n] = true
+	if err := b.check(d.tenant, b.sums()[d.tenant], d.memory); err != nil {
+		return err
+	}
+	b.jails[n] = d
 	return nil
+}
+
+// memory is what the jails of each tenant may take by their limits.
+func (b *bound) memory() map[string]int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sums()
+}
+
+func (b *bound) sums() map[string]int64 {
+	out := map[string]int64{}
+	for _, d := range b.jails {
+		out[d.tenant] += d.memory
+	}
+	return out
 }
 
 func (b *bound) leave(n jail.Name) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.names, n)
+	delete(b.jails, n)
 }

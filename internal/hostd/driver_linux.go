@@ -26,7 +26,7 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 	o := linux.Options{
 		Installation: id, RunDir: c.RunDir, DataDir: c.DataDir, Templates: c.TemplatesDir, AddedRoots: added,
 		Storage: string(c.Storage), ZFSDataset: c.ZFSDataset, Runtime: c.Runtime, Gateway: pool.Gateway(), Log: log,
-		WorkspaceRoots: c.Agents.WorkspaceRoots, JailRoots: c.Agents.JailRoots, StageDir: os.Getenv(stageDirVariable),
+		WorkspaceRoots: c.Agents.WorkspaceRoots, JailRoots: c.Agents.JailRoots, StageDir: os.Getenv(stageDirVariable), Share: ShareOfSeveral(c.Quotas),
 	}
 	if o.AppArmor, err = linux.LoadAppArmor(ctx, linux.AppArmorOptions{Installation: id, Mode: string(c.AppArmor), Root: "/", Log: log}); err != nil {
 		return Parts{}, err
@@ -80,7 +80,8 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 			network.Start()
 			return nil
 		},
-		Close: closeAll,
+		Close:  closeAll,
+		Divide: limiter.Divide,
 		RemoveMade: func(ctx context.Context, a jail.Agent, mounts []jail.Mount) error {
 			if len(mounts) == 0 {
 				return nil

@@ -36,6 +36,7 @@ func newHandlers() map[Operation]handler {
 		OpTraces:     plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.traces(ctx) }),
 		OpCheckpoint: plain((*server).keep),
 		OpComposed:   plain((*server).composed),
+		OpShare:      plain((*server).share),
 		OpReaped: plain(func(s *server, _ context.Context, a reapedArguments) (any, error) {
 			return s.reaped.behind(a.After), nil
 		}),

@@ -32,6 +32,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd/console"
 	"github.com/clawjail/clawjail/internal/jail"
 )
@@ -46,6 +47,9 @@ type Parts struct {
 	// Close ends what works in the background and removes what was made ahead. Jails run on. It is called once,
 	// also when Start failed. It may be nil.
 	Close func(ctx context.Context) error
+	// Divide says how much of a whole the jails of a tenant may take together. It is called again and again. It is nil where the
+	// host cannot bound them together.
+	Divide func(ctx context.Context, share func(whole int64) int64) error
 	// RemoveMade removes the folders of an agent's mounts that were made for it alone. Where it is nil they stay.
 	RemoveMade func(ctx context.Context, a jail.Agent, mounts []jail.Mount) error
 }
@@ -87,6 +91,9 @@ type Options struct {
 	// Notify tells the service manager about READY=1 and STOPPING=1. May be nil.
 	Notify func(state string) error
 
+	// Quotas say how much of the Memory that jails may declare together, in bytes, and of the host's a tenant may have.
+	Quotas config.Quotas
+	Memory int64
 	// MaxJails bounds the jails of the installation. Default 1024.
 	MaxJails int
 	// MaxConnections bounds the open connections of one user. A quarter of them is kept for calls that do not
@@ -132,6 +139,9 @@ func (o *Options) defaults() error {
 		o.Notify = func(string) error { return nil }
 	}
 	o.ScanEvery = cmp.Or(o.ScanEvery, time.Minute)
+	if o.Quotas == (config.Quotas{}) {
+		o.Quotas = config.Default().Quotas
+	}
 	o.MaxJails = cmp.Or(o.MaxJails, 1024)
 	o.MaxConnections = cmp.Or(o.MaxConnections, 256)
 	o.MaxCreates = cmp.Or(o.MaxCreates, 32)
@@ -157,7 +167,8 @@ func Serve(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	reaped := newReapings(o.Now)
-	count := &bound{most: o.MaxJails, names: map[jail.Name]bool{}}
+	who := newTenants(o)
+	count := &bound{most: o.MaxJails, check: who.check, jails: map[jail.Name]declared{}}
 	counted := func(j jail.Journal) jail.Journal {
 		return &boundedJournal{Journal: &reapJournal{Journal: j, reaped: reaped}, bound: count}
 	}
@@ -214,7 +225,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return errors.Join(err, keeping.Close())
 	}
-	s := newServer(o, m, keeping, count, notes, reaped)
+	s := newServer(o, m, keeping, count, who, notes, reaped)
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
 	var owned sync.WaitGroup
 	owned.Go(func() { life.Run(asReaper(background)) })

@@ -182,7 +182,7 @@ func (o *Options) openKeeper(m makers, c *console.Console, room func() error) (*
 	k, err := keeper.Open(keeper.Options{
 		Dir: o.Keep.Agents, Maker: m.of, Console: c, Boot: o.Keep.Boot, Log: o.Log, Now: o.Now, Room: room,
 		RemoveMade: o.Parts.RemoveMade,
-		MaxAgents:  cmp.Or(o.Keep.MaxAgents, o.MaxJails), MaxStarts: o.Keep.MaxStarts, FirstPause: o.Keep.FirstPause,
+		MaxAgents: cmp.Or(o.Keep.MaxAgents, o.MaxJails), MaxStarts: o.Keep.MaxStarts, FirstPause: o.Keep.FirstPause,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the agents: %w", err)

@@ -9,7 +9,7 @@ import (
 
 // protocolVersion is raised with every change of a request or an answer. Both halves are the same program, so
 // there is nothing to be compatible with: a difference means that one of them was not restarted.
-const protocolVersion = 4
+const protocolVersion = 5
 
 // Operation is one of the things that the host daemon does for its caller. There are no others, and none of
 // them takes a command for the host or a number of a process. The only paths of the host are those of folders that a jail is
@@ -33,6 +33,8 @@ const (
 	OpCheckpoint Operation = "checkpoint"
 	// OpReaped says what was removed that no owner asked to remove.
 	OpReaped Operation = "reaped"
+	// OpShare says how many tenants share the host, and answers with what they have of it.
+	OpShare Operation = "share"
 
 	// What follows is jail.Keeper.
 	OpKeep     Operation = "keep"      // declare a jail that is kept running
@@ -53,7 +55,7 @@ const (
 // Operations lists every operation.
 func Operations() []Operation {
 	return []Operation{OpInfo, OpHold, OpCreate, OpAdmit, OpWait, OpInspect, OpList, OpDestroy, OpReap, OpTemplates, OpTraces,
-		OpCheckpoint, OpReaped, OpKeep, OpDrop, OpKept, OpCheck, OpSetToken, OpHasToken, OpRestart, OpReadLog, OpType, OpExec, OpDial, OpComposed}
+		OpCheckpoint, OpReaped, OpShare, OpKeep, OpDrop, OpKept, OpCheck, OpSetToken, OpHasToken, OpRestart, OpReadLog, OpType, OpExec, OpDial, OpComposed}
 }
 
 // lasts says whether a call may take as long as a jail lives, or waits for news. Such calls leave a part of a caller's
@@ -77,6 +79,9 @@ type (
 	}
 	checkpointArguments struct {
 		Note string `json:"note"` // as it is signed, without the end of its line
+	}
+	shareArguments struct {
+		Tenants int `json:"tenants"`
 	}
 	reapedArguments struct {
 		After uint64 `json:"after"`

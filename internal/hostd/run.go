@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // Substrate is what an operating system contributes to a host daemon.
@@ -78,6 +79,10 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 		// Every session has a Wait, and the warm pool's browsers have one too.
 		sessions := o.Config.Sessions.Max + o.Config.WarmPool.Size
 		dog := &watchdog{list: o.Templates, verify: o.VerifyTemplate, every: watchEvery, log: o.Log, bad: map[string]error{}}
+		memory, err := quota.DeclaredMemory(o.Config.Quotas)
+		if err != nil {
+			return err
+		}
 		options := Options{
 			Socket: SocketPath(o.Config), Group: control.gid, ControlUID: uint32(control.uid),
 			Installation: in.ID, Pool: pool, Parts: parts, Journal: journal, Checkpoints: CheckpointsPath(o.Config),
@@ -93,6 +98,8 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 			MaxJails:       2*sessions + AgentJails + otherJails,
 			MaxConnections: 3*sessions + 2*(AgentJails+otherJails),
 			EndJails:       o.EndJails,
+			Quotas:         o.Config.Quotas,
+			Memory:         memory,
 		}
 		if o.Substrate.Containers != nil {
 			records, err := OpenJournal(containerJournalPath(o.Config), in.ID, o.Log)

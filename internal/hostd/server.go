@@ -26,6 +26,7 @@ type server struct {
 	makers      makers
 	keeper      *keeper.Keeper
 	bound       *bound
+	tenants     *tenants
 	checkpoints *checkpoints
 	reaped      *reapings
 	owners      *owners
@@ -48,9 +49,9 @@ var (
 	errStopping   = problem.New(problem.ShuttingDown, "start it again: sudo clawjail up", "the host daemon is being stopped")
 )
 
-func newServer(o Options, m makers, k *keeper.Keeper, b *bound, notes *checkpoints, reaped *reapings) *server {
+func newServer(o Options, m makers, k *keeper.Keeper, b *bound, who *tenants, notes *checkpoints, reaped *reapings) *server {
 	s := &server{
-		Options: o, life: m.life, makers: m, keeper: k, bound: b, checkpoints: notes, reaped: reaped,
+		Options: o, life: m.life, makers: m, keeper: k, bound: b, tenants: who, checkpoints: notes, reaped: reaped,
 		owners:    &owners{life: m.life, containers: m.containers, held: map[string]*holding{}},
 		admission: &admission{most: o.MaxConnections, users: map[uint32]*connections{}},
 		creates:   make(chan struct{}, o.MaxCreates),

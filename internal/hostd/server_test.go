@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -93,6 +95,87 @@ func TestNoMoreJailsThanAllowed(t *testing.T) {
 	create(t, c, spec("exec cat")) // there is room again
 }
 
+func TestATenantDeclaresNoMoreMemoryThanItsShare(t *testing.T) {
+	asked := make(chan int64, 100)
+	f := newFixture(t, func(o *Options) {
+		o.Memory = 10 * spec("").Limits.Memory
+		o.Parts.Divide = func(_ context.Context, share func(int64) int64) error {
+			asked <- share(1000)
+			return nil
+		}
+	})
+	c := f.client(t)
+	of := func(tenant string, agent bool) jail.Spec {
+		s := spec("exec cat")
+		if s.For = tenant; agent {
+			s.For, s.Kind, s.Agent = "", jail.KindAgent, &jail.Agent{Tenant: tenant, Name: "bot"}
+		}
+		return s
+	}
+	share := func(tenants int) Declared {
+		t.Helper()
+		d, err := c.Share(t.Context(), tenants)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	// Nobody has said yet how many there are.
+	for n := range 8 {
+		create(t, c, of("greedy", n%2 == 0))
+	}
+	refused := func() {
+		t.Helper()
+		_, err := c.Create(t.Context(), of("greedy", false))
+		if p, _ := problem.As(err); p == nil || p.Code != problem.PoolExhausted || !strings.Contains(p.Message, "tenant greedy has") ||
+			!strings.Contains(p.Hint, "quotas.memory") && !strings.Contains(p.Hint, "quotas.tenant") {
+			t.Fatalf("the ninth of ten: %v", err)
+		}
+	}
+	refused()
+	share(2)
+	refused()
+	create(t, c, of("other", true)) // has its own share
+	create(t, c, spec("exec cat"))  // nobody's
+	one := spec("").Limits.Memory
+	if d := share(3); d.Whole != 10*one || d.Tenants["greedy"] != 8*one || d.Tenants["other"] != one {
+		t.Errorf("%+v", d)
+	}
+	if a := share(3).Held(quota.Holder{Tenant: "greedy"})[0]; a.Held.Tenant != 8*one || a.Held.All != 10*one {
+		t.Errorf("%+v", a)
+	}
+	// While there is one tenant it has everything, and more.
+	share(1)
+	for range 4 {
+		create(t, c, of("greedy", false))
+	}
+	share(2)
+	refused()
+	list, err := c.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range list {
+		if st.Spec.Tenant() == "greedy" {
+			if err := c.Destroy(t.Context(), st.Name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	create(t, c, of("greedy", false))
+	if _, err := c.Share(t.Context(), 0); !hasCode(err, problem.BadRequest) {
+		t.Errorf("no tenant at all: %v", err)
+	}
+	close(asked)
+	var shares []int64
+	for s := range asked {
+		shares = append(shares, s)
+	}
+	if want := []int64{800, 800, 800, 1000, 800}; !slices.Equal(shares, want) {
+		t.Errorf("tenants may take %v of 1000, want %v", shares, want)
+	}
+}
+
 // createRequest is a create by hand, for callers that do not behave.
 func createRequest(t *testing.T, owner string) string {
 	t.Helper()
@@ -100,7 +183,7 @@ func createRequest(t *testing.T, owner string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf(`{"protocol":4,"op":"create","args":%s}`, args)
+	return fmt.Sprintf(`{"protocol":5,"op":"create","args":%s}`, args)
 }
 
 func TestAJailWhoseStdioNobodyTookIsDestroyed(t *testing.T) {
@@ -329,7 +412,7 @@ func TestStoppingTellsThoseWhoWait(t *testing.T) {
 	f := newFixture(t, func(o *Options) { o.EndJails = true })
 	c := f.client(t)
 	j := create(t, c, spec("exec cat"))
-	conn := f.raw(t, fmt.Sprintf(`{"protocol":4,"op":"wait","args":{"name":%q}}`, j.Name))
+	conn := f.raw(t, fmt.Sprintf(`{"protocol":5,"op":"wait","args":{"name":%q}}`, j.Name))
 	testenv.Eventually(t, patience, func() bool { return f.busy(t) }, "the wait has not begun")
 	if err := f.stop(); err != nil {
 		t.Fatal(err)
