@@ -168,6 +168,7 @@ func (s *Service) opened() {
 // bring gets the session a browser that answers and may reach the gateway.
 func (s *Service) bring(ctx context.Context, r *session) error {
 	// Whoever is in the pool is taken without a question to the host daemon: it has the right key, see pool.
+	s.pool.note(r.plan.shape)
 	i := s.pool.take(r.plan.shape)
 	var b blueprint
 	var err error

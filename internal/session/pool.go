@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -25,7 +26,10 @@ const (
 // pool keeps browsers that were started and used by nobody. They run, and know nothing of the network: the gateway is
 // opened to a jail when it is taken, with the policy of who takes it.
 //
-// All members have the key of the default request. When that changes (another template, say), the old ones go. Within
+// A jail is a tenant's from its first moment on, since what it takes of the host counts for that tenant. So each place of the pool
+// is for one tenant: for those of the last sessions that could have had a member, as many as there are places.
+//
+// All members of a tenant have the key of its default request. When that changes (another template, say), the old ones go. Within
 // one process only a template can change, and a template is not replaced while jails run from it, which members are: so
 // it is enough to compare keys now and then. One goroutine, run, makes and ends members; others only take them.
 type pool struct {
@@ -35,6 +39,8 @@ type pool struct {
 	mu     sync.Mutex
 	ready  []*instance // oldest first
 	making *making     // nil while none is being made
+	usual  shape       // of the default request, of no tenant
+	places []string    // whom each place is for, latest first
 }
 
 // making is a member that is being made. Somebody who needs a browser now waits for it rather than for one that would
@@ -45,7 +51,44 @@ type making struct {
 	result  chan *instance // gets one value when it was claimed: the member, or nil when there is none
 }
 
-func newPool(s *Service) *pool { return &pool{service: s, wake: make(chan struct{}, 1)} }
+func newPool(s *Service) *pool {
+	return &pool{service: s, wake: make(chan struct{}, 1), places: slices.Repeat([]string{jail.DefaultTenant}, s.WarmPool.Size)}
+}
+
+// note remembers for whom a session is opened.
+func (p *pool) note(sh shape) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tenant := sh.tenant
+	if sh.tenant = ""; sh == p.usual && len(p.places) > 0 {
+		p.places = append([]string{tenant}, p.places[:len(p.places)-1]...)
+	}
+}
+
+// wanted are the places, and what the members of each tenant are made from.
+func (p *pool) wanted(ctx context.Context) ([]string, map[string]blueprint, error) {
+	s := p.service
+	usual, err := s.plan(Request{Browser: string(s.WarmPool.Browser)})
+	if err != nil {
+		return nil, nil, err
+	}
+	p.mu.Lock()
+	p.usual = usual.shape
+	places := slices.Clone(p.places)
+	p.mu.Unlock()
+	from := map[string]blueprint{}
+	for _, tenant := range places {
+		if _, known := from[tenant]; known {
+			continue
+		}
+		sh := usual.shape
+		sh.tenant = tenant
+		if from[tenant], err = s.blueprint(ctx, sh); err != nil {
+			return nil, nil, err
+		}
+	}
+	return places, from, nil
+}
 
 // poke makes the pool look at itself. It never waits.
 func (p *pool) poke() {
@@ -198,32 +241,38 @@ func (p *pool) oldest() time.Duration {
 // more to do.
 func (p *pool) tend(ctx context.Context) (more bool, err error) {
 	s := p.service
-	want, err := s.plan(Request{Browser: string(s.WarmPool.Browser)})
-	if err != nil {
-		return false, err
-	}
-	b, err := s.blueprint(ctx, want.shape)
+	places, from, err := p.wanted(ctx)
 	if err != nil {
 		// Without a template that is there, what was made from it is of no use.
 		p.removeUnless(p.fresh)
 		return false, err
 	}
 	var died error
+	free := map[string]int{}
+	for _, tenant := range places {
+		free[tenant]++
+	}
 	p.removeUnless(func(i *instance) bool {
 		if i.gone() {
 			died = errors.Join(died, fmt.Errorf("the warm browser of %s ended by itself%s", i.name(), lastWords(i)))
 			return false
 		}
-		return i.key == b.key && p.fresh(i)
+		of := i.shape.tenant
+		if free[of] == 0 || i.key != from[of].key || !p.fresh(i) {
+			return false
+		}
+		free[of]--
+		return true
 	})
 	if died != nil {
 		// One that dies as soon as it runs would otherwise be made again and again, as fast as this machine can.
 		return false, died
 	}
-	if p.size() >= s.WarmPool.Size || s.busy() {
+	next := slices.IndexFunc(places, func(tenant string) bool { return free[tenant] > 0 })
+	if next < 0 || s.busy() {
 		return false, nil
 	}
-	if err := p.add(ctx, b); err != nil {
+	if err := p.add(ctx, from[places[next]]); err != nil {
 		return false, err
 	}
 	return true, nil

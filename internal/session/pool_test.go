@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -48,6 +49,45 @@ func TestWarmBrowserIsGivenWithoutMakingOne(t *testing.T) {
 		synctest.Wait()
 		if st := s.Status(); st.WarmReady != 2 || w.count("create") != made+1 {
 			t.Errorf("the pool is not filled again: %+v", st)
+		}
+	})
+}
+
+func TestAWarmBrowserIsATenants(t *testing.T) {
+	inBubble(t, warm(2), func(t *testing.T, w *world, s *Service) {
+		members := func() map[string]int {
+			time.Sleep(poolQuiet)
+			synctest.Wait()
+			out := map[string]int{}
+			s.pool.mu.Lock()
+			defer s.pool.mu.Unlock()
+			for _, i := range s.pool.ready {
+				out[i.shape.tenant]++
+			}
+			return out
+		}
+		for _, turn := range []struct {
+			tenant string
+			warm   bool
+			then   map[string]int
+		}{
+			{"a", false, map[string]int{"a": 1, jail.DefaultTenant: 1}},
+			{jail.DefaultTenant, true, map[string]int{"a": 1, jail.DefaultTenant: 1}},
+			{"a", true, map[string]int{"a": 1, jail.DefaultTenant: 1}},
+			{"a", true, map[string]int{"a": 2}},
+			{"b", false, map[string]int{"a": 1, "b": 1}},
+		} {
+			out := mustOpen(t, s, Request{Tenant: turn.tenant})
+			if spec := w.all()[jail.Name(out.Jail)].spec; out.Warm != turn.warm || spec.Tenant() != turn.tenant {
+				t.Errorf("%s gets a browser of %q, warm: %t", turn.tenant, spec.Tenant(), out.Warm)
+			}
+			if got := members(); !maps.Equal(got, turn.then) {
+				t.Errorf("after a session of %s there are %v, want %v", turn.tenant, got, turn.then)
+			}
+		}
+		mustOpen(t, s, Request{Tenant: "c", Browser: "full"}) // of a kind that is never warm
+		if got := members(); got["c"] != 0 {
+			t.Errorf("there are %v", got)
 		}
 	})
 }

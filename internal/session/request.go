@@ -89,7 +89,7 @@ type plan struct {
 // plan validates a Request and fills in the defaults. Everything that is wrong is reported at once.
 func (s *Service) plan(r Request) (plan, error) {
 	flaws := problem.Many{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
-	p := plan{tenant: r.Tenant, record: r.Record, label: r.Label, shape: shape{template: r.Template, build: config.Browser(r.Browser)}}
+	p := plan{tenant: r.Tenant, record: r.Record, label: r.Label, shape: shape{tenant: r.Tenant, template: r.Template, build: config.Browser(r.Browser)}}
 	p.accounts(r, &flaws)
 	switch r.Record {
 	case "":

@@ -20,6 +20,7 @@ import (
 // shape is what a caller decides about the jail itself. Everything else that shapes it is the same for all sessions of
 // one process.
 type shape struct {
+	tenant   string // of whose share the jail takes
 	template string
 	build    config.Browser
 	limits   jail.Limits
@@ -75,6 +76,7 @@ func (s *Service) blueprint(ctx context.Context, sh shape) (blueprint, error) {
 		Kind:      jail.KindBrowser,
 		Lifetime:  jail.LifetimeOwner,
 		Template:  sh.template,
+		For:       sh.tenant,
 		Program:   jail.Program{Argv: argv, Env: env, Wire: jail.WirePipe34},
 		Limits:    sh.limits,
 		HomeFiles: files,
