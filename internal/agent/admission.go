@@ -25,6 +25,8 @@ const (
 	awayLeast, awayLongest = 100 * time.Millisecond, 5 * time.Second
 	// tryAgain is how long an agent's jail that could not be stopped or started again is left alone.
 	tryAgain = 30 * time.Second
+	// turnPatience is how long agents that may not run wait for somebody who changes something of their tenant.
+	turnPatience = time.Second
 	// pollLongest bounds one question for what is kept, which waits for a change for up to a minute.
 	pollLongest = 90 * time.Second
 )
@@ -272,21 +274,35 @@ func (s *Service) watchStanding(ctx context.Context) {
 // stand stops the jails of agents that may not run, and starts those that may again. waits says until when a jail that did
 // not obey is left alone.
 func (s *Service) stand(ctx context.Context, waits map[whose]time.Time) error {
-	// Without the lock first: mostly nothing is to be done, and a sync may take its time.
+	// At first while others change things: mostly nothing is to be done, and a sync may take its time.
 	todo, err := s.outOfStanding(ctx, waits)
 	if err != nil || len(todo) == 0 {
 		return err
 	}
-	if err := s.changing.lock(ctx); err != nil {
-		return err
+	tenants := map[string]bool{}
+	for _, t := range todo {
+		tenants[t.tenant] = true
 	}
-	defer s.changing.unlock()
-	// What is to be done is looked at again: with the lock, it is still so when it is done.
-	if todo, err = s.outOfStanding(ctx, waits); err != nil {
+	var errs []error
+	for tenant := range tenants {
+		errs = append(errs, s.inTurn(ctx, tenant, func() error { return s.standOf(ctx, tenant, waits) }))
+	}
+	errs = append(errs, s.admit(ctx))
+	return errors.Join(errs...)
+}
+
+// standOf is stand for the agents of one tenant, which nobody else changes meanwhile.
+func (s *Service) standOf(ctx context.Context, tenant string, waits map[whose]time.Time) error {
+	// What is to be done is looked at again: it is still so when it is done.
+	todo, err := s.outOfStanding(ctx, waits)
+	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, t := range todo {
+		if t.tenant != tenant {
+			continue
+		}
 		at := whose{t.tenant, t.step.Name}
 		if err := s.setRunning(ctx, t); err != nil {
 			waits[at] = s.o.Now().Add(tryAgain)
@@ -295,7 +311,6 @@ func (s *Service) stand(ctx context.Context, waits map[whose]time.Time) error {
 		}
 		delete(waits, at)
 	}
-	errs = append(errs, s.admit(ctx))
 	return errors.Join(errs...)
 }
 

@@ -151,6 +151,8 @@ func (s *Service) ServersOf(tenant, agentID string) []string {
 
 // readServers looks up what ServersOf answers.
 func (s *Service) readServers(ctx context.Context) error {
+	s.reading.Lock() // what is read last is known last
+	defer s.reading.Unlock()
 	entries, err := s.o.Store.ListEntries(ctx, egress.KindDeclaration)
 	if err != nil {
 		return fmt.Errorf("read what is declared: %w", err)

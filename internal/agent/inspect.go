@@ -101,10 +101,11 @@ func (s *Service) RestartAgent(ctx context.Context, by identity.Principal, tenan
 	if err != nil {
 		return err
 	}
-	if err := s.changing.lock(ctx); err != nil {
+	end, err := s.changes.begin(ctx, a.Tenant)
+	if err != nil {
 		return err
 	}
-	defer s.changing.unlock()
+	defer end()
 	kept, err := s.keptOf(ctx, a.Tenant)
 	if err != nil {
 		return err
@@ -127,10 +128,11 @@ func (s *Service) RotateToken(ctx context.Context, by identity.Principal, tenant
 	if err != nil {
 		return err
 	}
-	if err := s.changing.lock(ctx); err != nil {
+	end, err := s.changes.begin(ctx, a.Tenant)
+	if err != nil {
 		return err
 	}
-	defer s.changing.unlock()
+	defer end()
 	kept, err := s.keptOf(ctx, a.Tenant)
 	if err != nil {
 		return err

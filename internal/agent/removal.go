@@ -65,7 +65,7 @@ func (s *Service) noteRemoval(ctx context.Context, t *task) {
 }
 
 // finishRemovals goes on with the removals of a tenant that were begun and cut. waits says until when one that failed is left
-// alone, and is nil when it is waited for. The caller holds changing.
+// alone, and is nil when it is waited for. The caller has begun a change.
 func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[whose]time.Time) error {
 	declared, err := s.declarations(ctx, tenant)
 	if err != nil {
@@ -103,14 +103,8 @@ func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[w
 	return errors.Join(errs...)
 }
 
-// goOn looks for removals that were cut, while nobody else changes anything.
+// goOn looks for removals that were cut.
 func (s *Service) goOn(ctx context.Context, waits map[whose]time.Time) error {
-	select {
-	case s.changing <- struct{}{}:
-		defer s.changing.unlock()
-	default:
-		return nil // whoever changes something may be removing it; the next look is soon
-	}
 	entries, err := s.o.Store.ListEntries(ctx, egress.KindDeclaration)
 	if err != nil {
 		return fmt.Errorf("read what is declared: %w", err)
@@ -122,10 +116,22 @@ func (s *Service) goOn(ctx context.Context, waits map[whose]time.Time) error {
 	var errs []error
 	for tenant, removing := range tenants {
 		if removing {
-			errs = append(errs, s.finishRemovals(ctx, tenant, waits))
+			errs = append(errs, s.inTurn(ctx, tenant, func() error { return s.finishRemovals(ctx, tenant, waits) }))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// inTurn changes something of a tenant that nobody has asked for. It does not wait for long: the next look is soon.
+func (s *Service) inTurn(ctx context.Context, tenant string, do func() error) error {
+	soon, cancel := context.WithTimeout(ctx, turnPatience)
+	defer cancel()
+	end, err := s.changes.begin(soon, tenant)
+	if err != nil {
+		return ctx.Err() // somebody else changes it just now, and may be doing the same
+	}
+	defer end()
+	return do()
 }
 
 // RemoveAgent implements Agents.
@@ -140,10 +146,11 @@ func (s *Service) RemoveAgent(ctx context.Context, by identity.Principal, tenant
 	if !jailName(name) {
 		return noAgent(name)
 	}
-	if err := s.changing.lock(ctx); err != nil {
+	end, err := s.changes.begin(ctx, tenant)
+	if err != nil {
 		return err
 	}
-	defer s.changing.unlock()
+	defer end()
 	t := &task{tenant: tenant, keep: o, step: Step{Tenant: tenant, Name: name, Verb: Remove}}
 	agents, err := s.o.Store.ListAgents(ctx, tenant)
 	if err != nil {

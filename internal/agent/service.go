@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -121,12 +122,12 @@ func (o Options) Validate() error {
 // Service implements Agents. Follow must be called for jails to reach the gateway; Close ends what it has started.
 type Service struct {
 	o Options
-	// changing is held by whoever changes what is declared or kept: one at a time, so that each finds the world as the one
-	// before has left it.
-	changing lock
-	door     door
-	// servers are the MCP servers that are declared for each agent, by its id.
+	// changes are made by whoever changes what is declared or kept.
+	changes changes
+	door    door
+	// servers are the MCP servers that are declared for each agent, by its id. reading is held while they are looked up.
 	servers atomic.Pointer[map[string]declaredServers]
+	reading sync.Mutex
 	processes
 }
 
@@ -140,7 +141,7 @@ func New(o Options) (*Service, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{o: o, changing: newLock(), door: newDoor()}
+	s := &Service{o: o, changes: newChanges(), door: newDoor()}
 	if err := s.open(o); err != nil {
 		return nil, err
 	}
@@ -149,22 +150,6 @@ func New(o Options) (*Service, error) {
 
 // Close ends what the service has started but jails that are kept, which run on.
 func (s *Service) Close(ctx context.Context) error { return s.close(ctx) }
-
-// lock is a mutex that can be waited for with a context.
-type lock chan struct{}
-
-func newLock() lock { return make(lock, 1) }
-
-func (l lock) lock(ctx context.Context) error {
-	select {
-	case l <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (l lock) unlock() { <-l }
 
 // may says whether somebody may do something with what is a tenant's.
 func (s *Service) may(ctx context.Context, by identity.Principal, op identity.Operation, tenant string) error {

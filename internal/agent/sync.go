@@ -38,10 +38,13 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 	if err != nil {
 		return Plan{}, err
 	}
-	if err := s.changing.lock(ctx); err != nil {
+	told := &steps{tell: progress}
+	defer told.wait() // when others may go on
+	end, err := s.changes.begin(ctx, tenant)
+	if err != nil {
 		return Plan{}, err
 	}
-	defer s.changing.unlock()
+	defer end()
 	if !r.DryRun {
 		if err := s.finishRemovals(ctx, tenant, nil); err != nil {
 			return Plan{}, err
@@ -62,7 +65,7 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 	if err := s.check(ctx, w, tasks, file, func(a clawbots.Agent) error { return s.mayHaveWorkspace(ctx, by, tenant, a) }); err != nil || r.DryRun {
 		return plan, err
 	}
-	return s.carryOut(ctx, by, plan, tasks, progress)
+	return s.carryOut(ctx, by, plan, tasks, told)
 }
 
 // only picks agents of a file.
@@ -91,10 +94,13 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 	if err := s.may(ctx, by, identity.AgentSync, tenant); err != nil {
 		return Plan{}, err
 	}
-	if err := s.changing.lock(ctx); err != nil {
+	told := &steps{tell: progress}
+	defer told.wait() // when others may go on
+	end, err := s.changes.begin(ctx, tenant)
+	if err != nil {
 		return Plan{}, err
 	}
-	defer s.changing.unlock()
+	defer end()
 	if err := s.finishRemovals(ctx, tenant, nil); err != nil {
 		return Plan{}, err
 	}
@@ -134,7 +140,7 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 	if err := s.check(ctx, w, tasks, clawbots.File{}, func(a clawbots.Agent) error { return s.mayHaveWorkspace(ctx, by, tenant, a) }); err != nil {
 		return plan, err
 	}
-	return s.carryOut(ctx, by, plan, tasks, progress)
+	return s.carryOut(ctx, by, plan, tasks, told)
 }
 
 // together decides what an agent and those that were declared before are to each other, with the rules that a file of all
@@ -270,16 +276,14 @@ func warnings(tasks []*task) (out []string) {
 func within(inner, outer string) bool { return inner == outer || strings.HasPrefix(inner, outer+"/") }
 
 // carryOut does what is planned: first what is removed, which makes room, then the rest.
-func (s *Service) carryOut(ctx context.Context, by identity.Principal, plan Plan, tasks []*task, progress func(Step)) (Plan, error) {
-	var mu sync.Mutex // guards plan, and lets one goroutine at a time tell of progress
+func (s *Service) carryOut(ctx context.Context, by identity.Principal, plan Plan, tasks []*task, told *steps) (Plan, error) {
+	var mu sync.Mutex // guards plan
 	failed := make([]error, len(tasks))
 	tell := func(i int, step Step) {
 		mu.Lock()
 		defer mu.Unlock()
 		plan.Steps[i] = step
-		if progress != nil {
-			progress(step)
-		}
+		told.add(step)
 	}
 	changed := false
 	for _, removing := range []bool{true, false} {

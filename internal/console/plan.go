@@ -6,9 +6,11 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/clawjail/clawjail/internal/agent"
@@ -16,6 +18,9 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
+
+// stepTimeout bounds writing a step to somebody who does not read.
+const stepTimeout = 30 * time.Second
 
 // maxPlan bounds a form with a file, which has the text twice at most, each letter as three.
 const maxPlan = 8 * clawbots.MaxText
@@ -263,10 +268,16 @@ func (c *Console) carryOut(q *request, r agent.SyncRequest) error {
 		} else if lost = c.pages["plan_apply"].ExecuteTemplate(&out, name, q.frame("", data)); lost != nil {
 			return
 		}
+		// By the system's clock, which is the connection's. Writers of tests have no connection.
+		if err := control.SetWriteDeadline(time.Now().Add(stepTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			lost = err
+			return
+		}
 		if _, lost = q.w.Write(out.Bytes()); lost == nil {
 			_ = control.Flush() // what cannot be sent early is sent at the end
 		}
 	}
+	defer func() { _ = control.SetWriteDeadline(time.Time{}) }() // a connection that is gone has none
 	write("", nil)
 	end := applied{}
 	plan, err := c.Agents.Sync(q.ctx(), q.by, r, func(s agent.Step) {
