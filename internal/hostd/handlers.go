@@ -159,12 +159,11 @@ func (s *server) create(ctx context.Context, c *call) error {
 
 // make makes a jail when it is its turn.
 func (s *server) make(ctx context.Context, a createArguments, deliver func(context.Context, *jail.Jail) error) (*jail.Jail, error) {
-	select {
-	case s.creates <- struct{}{}:
-		defer func() { <-s.creates }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	leave, err := s.creates.Enter(ctx, a.Spec.Tenant())
+	if err != nil {
+		return nil, err
 	}
+	defer leave()
 	m, err := s.makers.of(ctx, a.Spec.Image != "")
 	if err != nil {
 		return nil, err

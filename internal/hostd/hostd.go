@@ -217,7 +217,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, notes.close()) }()
-	keeping, err := o.openKeeper(m, consoles, count.room)
+	keeping, err := o.openKeeper(m, consoles, who, count.room)
 	if err != nil {
 		return err
 	}

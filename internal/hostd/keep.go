@@ -178,10 +178,10 @@ func (o *Options) openContainers(journal jail.Journal, c *console.Console) (Cont
 }
 
 // openKeeper reads what is declared.
-func (o *Options) openKeeper(m makers, c *console.Console, room func() error) (*keeper.Keeper, error) {
+func (o *Options) openKeeper(m makers, c *console.Console, who *tenants, room func() error) (*keeper.Keeper, error) {
 	k, err := keeper.Open(keeper.Options{
 		Dir: o.Keep.Agents, Maker: m.of, Console: c, Boot: o.Keep.Boot, Log: o.Log, Now: o.Now, Room: room,
-		RemoveMade: o.Parts.RemoveMade,
+		RemoveMade: o.Parts.RemoveMade, Share: who.share,
 		MaxAgents: cmp.Or(o.Keep.MaxAgents, o.MaxJails), MaxStarts: o.Keep.MaxStarts, FirstPause: o.Keep.FirstPause,
 	})
 	if err != nil {

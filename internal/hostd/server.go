@@ -17,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/hostd/keeper"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // server answers calls. accept owns the goroutine of each connection, drain waits for all of them.
@@ -31,7 +32,7 @@ type server struct {
 	reaped      *reapings
 	owners      *owners
 	admission   *admission
-	creates     chan struct{} // one token per create that works
+	creates     *quota.Turns
 	reads       chan struct{} // one token per piece of a log that is in memory
 	handlers    map[Operation]handler
 	started     time.Time
@@ -54,7 +55,7 @@ func newServer(o Options, m makers, k *keeper.Keeper, b *bound, who *tenants, no
 		Options: o, life: m.life, makers: m, keeper: k, bound: b, tenants: who, checkpoints: notes, reaped: reaped,
 		owners:    &owners{life: m.life, containers: m.containers, held: map[string]*holding{}},
 		admission: &admission{most: o.MaxConnections, users: map[uint32]*connections{}},
-		creates:   make(chan struct{}, o.MaxCreates),
+		creates:   quota.NewTurns(o.MaxCreates, who.share),
 		reads:     make(chan struct{}, maxReads),
 		handlers:  newHandlers(),
 		started:   o.Now(),

@@ -20,6 +20,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // Console is what the Keeper needs of the console beside what the makers do with it.
@@ -50,6 +51,8 @@ type Options struct {
 	MaxAgents int
 	// MaxStarts bounds the starts at a time. Default 4.
 	MaxStarts int
+	// Share is how many of a whole may be of one tenant. Default all.
+	Share func(whole int64) int64
 	// RemoveMade removes the folders of an agent's mounts that were made for it alone. Without it they stay.
 	RemoveMade func(ctx context.Context, a jail.Agent, mounts []jail.Mount) error
 	// Room says whether a further jail may be made. May be nil.
@@ -103,7 +106,7 @@ func (o *Options) Validate() error {
 type Keeper struct {
 	Options
 	files  *files
-	starts chan struct{} // one token per start that works
+	starts *quota.Turns
 
 	background context.Context
 	stop       context.CancelFunc
@@ -133,7 +136,7 @@ func Open(o Options) (*Keeper, error) {
 		return nil, errors.Join(err, f.close())
 	}
 	k := &Keeper{
-		Options: o, files: f, starts: make(chan struct{}, o.MaxStarts), agents: map[string]*agent{},
+		Options: o, files: f, starts: quota.NewTurns(o.MaxStarts, o.Share), agents: map[string]*agent{},
 		found: map[bool]map[string][]jail.Status{},
 		// Versions go on from the clock, so that one from before a restart is not taken for one of now.
 		version: uint64(o.Now().UnixNano()),

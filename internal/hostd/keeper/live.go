@@ -162,9 +162,10 @@ func (a *agent) fail(w wanted, err error) time.Duration {
 // start makes the jail.
 func (a *agent) start(ctx context.Context, w wanted) {
 	a.setPhase(jail.PhaseStarting)
+	turn := a.k.starts.Wait(w.Spec.Tenant())
+	defer turn.Leave()
 	select {
-	case a.k.starts <- struct{}{}:
-		defer func() { <-a.k.starts }()
+	case <-turn.Come:
 	case <-a.wake:
 		return
 	case <-ctx.Done():
