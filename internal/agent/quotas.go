@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/quota"
@@ -18,36 +19,44 @@ func (p *processes) wait(asks quota.Holder) (leave func(), err error) { return p
 // Held looks at what is held of what agents share, once for all who ask. What nobody can say is left out.
 func (s *Service) Held(ctx context.Context) func(asks quota.Holder) []quota.Amount {
 	all, err := s.allKept(ctx)
+	volumes, volumesErr := s.o.Volumes(ctx)
 	disk, diskErr := s.o.Disk()
 	return func(asks quota.Holder) []quota.Amount {
 		out := s.waits.Amounts(asks)
 		if err != nil {
 			return out
 		}
-		agents, state := heldBy(asks.Tenant, all)
+		agents, state := heldBy(asks.Tenant, all, volumes)
 		out = append(out, quota.Amount{Kind: quota.Agents(), Whole: int64(s.o.MaxAgents), Held: agents})
-		if diskErr == nil && s.o.Identity.Counted() > 1 { // else nothing of it is refused
+		if diskErr == nil && volumesErr == nil && s.o.Identity.Counted() > 1 { // else nothing of it is refused
 			out = append(out, quota.Amount{Kind: quota.State(), Whole: disk, Held: state})
 		}
 		return out
 	}
 }
 
-// heldBy counts jails that are kept, and what the volumes of those may take, for a tenant.
-func heldBy(tenant string, all []jail.KeptStatus) (agents, state quota.Held) {
+// heldBy counts jails that are kept, and what volumes may take, for a tenant: those of the jails, and those that are left of agents
+// that have none any more.
+func heldBy(tenant string, all []jail.KeptStatus, volumes map[string]int64) (agents, state quota.Held) {
 	asks := quota.Holder{Tenant: tenant}
+	left := maps.Clone(volumes)
 	for _, k := range all {
 		if a := k.Spec.Agent; a != nil {
-			agents.Count(asks, quota.Holder{Tenant: a.Tenant, Agent: a.Name}, 1)
-			state.Count(asks, quota.Holder{Tenant: a.Tenant, Agent: a.Name}, stateOf(k.Kept))
+			of := quota.Holder{Tenant: a.Tenant, Agent: a.Name}
+			agents.Count(asks, of, 1)
+			state.Count(asks, of, max(stateOf(k.Kept), volumes[a.Key()])) // a volume is never made smaller
+			delete(left, a.Key())
 		}
+	}
+	for key, size := range left {
+		state.Count(asks, quota.Holder{Tenant: jail.TenantOf(key), Agent: key}, size)
 	}
 	return agents, state
 }
 
-// stateOf is how large the volume of an agent may become. Engines have no bound for theirs.
+// stateOf is how large the volume of an agent may become. Engines have no bound for theirs: what is declared counts all the same.
 func stateOf(k jail.Kept) int64 {
-	if k.Spec.Agent == nil || driverOfKept(k) != DriverLinux {
+	if k.Spec.Agent == nil {
 		return 0
 	}
 	return k.Spec.Agent.State
@@ -59,14 +68,19 @@ func (s *Service) checkQuotas(ctx context.Context, w *world, making []*task) err
 	if err != nil {
 		return err
 	}
-	agents, state := heldBy(w.tenant, w.everyone)
+	volumes, err := s.o.Volumes(ctx)
+	if err != nil {
+		return fmt.Errorf("ask how large volumes are: %w", err)
+	}
+	agents, state := heldBy(w.tenant, w.everyone, volumes)
 	more, bytes := int64(0), int64(0)
 	for _, t := range making {
 		before, isKept := w.kept[t.step.Name]
 		if !isKept {
 			more++
 		}
-		bytes += max(0, stateOf(t.want.kept)-stateOf(before.Kept))
+		key := jail.Agent{Tenant: w.tenant, Name: t.step.Name}.Key()
+		bytes += max(0, stateOf(t.want.kept)-max(stateOf(before.Kept), volumes[key]))
 	}
 	asks := quota.Holder{Tenant: w.tenant}
 	if more > 0 {

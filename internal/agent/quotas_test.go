@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -53,6 +54,35 @@ func TestATenantsAgentsLeaveRoomForThoseOfOthers(t *testing.T) {
 			if a.Kind.Name == quota.Agents().Name && (a.Held.Tenant != want[0] || a.Held.All != 10) || a.Kind.Name == quota.State().Name && a.Held.Tenant != want[1] {
 				t.Errorf("%s holds %+v, want %v", tenant, a, want)
 			}
+		}
+	}
+}
+
+// What agents have left counts like what they have: a tenant that removes agents and keeps their state gets no more of the disk.
+func TestVolumesThatAreLeftCount(t *testing.T) {
+	var volumes map[string]int64
+	l := newLand(t, func(o *Options) {
+		o.Volumes = func(context.Context) (map[string]int64, error) { return volumes, nil }
+	})
+	sync := func(tenant, text string) error {
+		_, err := l.sync(text, func(r *SyncRequest) { r.Tenant = tenant })
+		return err
+	}
+	l.operator("acme", identity.RoleAdmin) // 80 of 100 GiB
+	l.must(sync("acme", bots("a", 1, "40GiB")))
+	volumes = map[string]int64{"acme.gone": 30 << 30, "acme.a0": 40 << 30, "gone": 79 << 30}
+	l.wantCode("81 GiB, of which 30 are left of an agent that is gone", sync("acme", bots("b", 1, "11GiB")), problem.DiskFull)
+	l.must(sync("acme", bots("b", 1, "10GiB")))
+	volumes = map[string]int64{"acme.a0": 60 << 30} // it was declared larger
+	l.wantCode("81 GiB, of which one volume has more than is declared", sync("acme", bots("c", 1, "11GiB")), problem.DiskFull)
+	l.must(sync("acme", bots("c", 1, "10GiB")))
+	volumes = map[string]int64{"acme.gone": 15 << 30}
+	l.must(sync("acme", "clawbots:\n- {name: gone, command: [/bin/true], limits: {state: 20GiB}}\n")) // its own volume, and 5 GiB
+	l.wantCode("a container's volume", sync("acme", "clawbots:\n- {name: box, image: some/image, limits: {state: 1GiB}}\n"), problem.DiskFull)
+	l.must(sync("default", bots("d", 1, "80GiB")))
+	for _, a := range l.Held(l.ctx)(quota.Holder{Tenant: "acme"}) {
+		if a.Kind.Name == quota.State().Name && a.Held.Tenant != 80<<30 {
+			t.Errorf("acme holds %d GiB", a.Held.Tenant>>30)
 		}
 	}
 }

@@ -49,6 +49,9 @@ type Options struct {
 	Quotas    config.Quotas
 	MaxAgents int
 	Disk      func() (int64, error)
+	// Volumes are how large the volumes may become that there are, in bytes, by the keys of their agents: also of agents that are
+	// gone, and of those that declare less than they did.
+	Volumes func(ctx context.Context) (map[string]int64, error)
 	// Dir is a folder for what programs print.
 	Dir string
 	Log *slog.Logger
@@ -98,7 +101,7 @@ func (o Options) Validate() error {
 	}{
 		{"keeper", o.Keeper != nil}, {"driver", o.Driver != nil}, {"composed", o.Composed != nil || !o.Docker.Compose}, {"gateway", o.Gateway != nil}, {"identity", o.Identity != nil},
 		{"book", o.Book != nil}, {"store", o.Store != nil}, {"audit", o.Audit != nil}, {"servers", o.Servers != nil},
-		{"dir", o.Dir != ""}, {"now", o.Now != nil}, {"quotas", o.Quotas.Tenant > 0 && o.Quotas.Agent > 0 && o.MaxAgents > 0 && o.Disk != nil}, {"gateway_url", o.GatewayURL != ""},
+		{"dir", o.Dir != ""}, {"now", o.Now != nil}, {"quotas", o.Quotas.Tenant > 0 && o.Quotas.Agent > 0 && o.MaxAgents > 0 && o.Disk != nil && o.Volumes != nil}, {"gateway_url", o.GatewayURL != ""},
 	} {
 		if !part.there {
 			m.Add(part.name, "is missing")

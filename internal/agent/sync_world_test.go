@@ -212,7 +212,8 @@ func (l *land) begin() {
 	d.Agents.WorkspaceRoots = []string{"/srv/bots", "/srv/workspaces"}
 	o := Options{Keeper: l.keeper, Driver: noDriver{}, Gateway: l.gate, Identity: l.who, Book: l.book, Store: l.db, Audit: l.log, Agents: d.Agents, Docker: d.Docker,
 		Default: DriverLinux, GatewayURL: "http://gateway:3000", Servers: func(context.Context) ([]string, error) { return []string{"files"}, nil },
-		Dir: filepath.Join(l.dir, "programs"), Now: l.clock, Quotas: d.Quotas, MaxAgents: 1000, Disk: func() (int64, error) { return 100 << 30, nil }}
+		Dir: filepath.Join(l.dir, "programs"), Now: l.clock, Quotas: d.Quotas, MaxAgents: 1000, Disk: func() (int64, error) { return 100 << 30, nil },
+		Volumes: func(context.Context) (map[string]int64, error) { return nil, nil }}
 	l.change(&o)
 	l.Service, err = New(o)
 	l.must(err)

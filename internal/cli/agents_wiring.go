@@ -36,7 +36,7 @@ func newAgents(o serveOptions, host *hostd.Client, exit *gateway.Gateway, book *
 			size, _, err := quota.Disk(o.config.DataDir)
 			return size, err
 		},
-		Dir: filepath.Join(hostd.ControlDir(o.config), "programs"), Log: o.log, Now: o.now,
+		Volumes: host.Volumes, Dir: filepath.Join(hostd.ControlDir(o.config), "programs"), Log: o.log, Now: o.now,
 	})
 }
 

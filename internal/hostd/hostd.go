@@ -50,6 +50,9 @@ type Parts struct {
 	// Divide says how much of a whole the jails of a tenant may take together. It is called again and again. It is nil where the
 	// host cannot bound them together.
 	Divide func(ctx context.Context, share func(whole int64) int64) error
+	// Volumes are how large what agents keep may become, by their keys, also of those that are gone. It is nil where nothing of
+	// that has a size.
+	Volumes func() (map[string]int64, error)
 	// RemoveMade removes the folders of an agent's mounts that were made for it alone. Where it is nil they stay.
 	RemoveMade func(ctx context.Context, a jail.Agent, mounts []jail.Mount) error
 }

@@ -159,3 +159,8 @@ func askForFiles(ctx context.Context, c *Client, op Operation, arguments any, wa
 	}
 	return conn, files, nil
 }
+
+// Volumes are how large what agents keep may become, in bytes, by the keys of the agents, also of those that are gone.
+func (c *Client) Volumes(ctx context.Context) (map[string]int64, error) {
+	return ask[map[string]int64](ctx, c, OpVolumes, noArguments{})
+}

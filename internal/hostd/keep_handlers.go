@@ -26,7 +26,8 @@ func keeperHandlers() map[Operation]handler {
 			version, all, err := s.keeper.Kept(ctx, a.After, a.Usage)
 			return keptResult{Version: version, All: all}, err
 		}),
-		OpCheck: plain((*server).check),
+		OpVolumes: plain(func(s *server, _ context.Context, _ noArguments) (any, error) { return s.volumes() }),
+		OpCheck:   plain((*server).check),
 		OpSetToken: plain(func(s *server, ctx context.Context, a tokenArguments) (any, error) {
 			return noResult{}, s.keeper.SetToken(ctx, a.Tenant, a.Name, a.Token)
 		}),
@@ -49,6 +50,19 @@ func keeperHandlers() map[Operation]handler {
 		OpExec: (*server).exec,
 		OpDial: (*server).dialIn,
 	}
+}
+
+// volumes are those on the disk, and those that agents have left at an engine.
+func (s *server) volumes() (map[string]int64, error) {
+	all, err := s.keeper.Remains()
+	if err != nil || s.Parts.Volumes == nil {
+		return all, err
+	}
+	ours, err := s.Parts.Volumes()
+	for key, size := range ours {
+		all[key] += size // an agent may have had both
+	}
+	return all, err
 }
 
 // maxReads bounds how many pieces of logs are in memory: each has up to 4 MiB, and a caller may be slow to take it.

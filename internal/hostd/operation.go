@@ -45,6 +45,7 @@ const (
 	OpHasToken Operation = "has_token" // whether there is one, and is in its jail
 	OpRestart  Operation = "restart"   // make a new jail of an agent
 	OpReadLog  Operation = "read_log"  // what an agent's jails have printed
+	OpVolumes  Operation = "volumes"   // how large what agents keep may become
 	OpType     Operation = "type"      // write to the stdin of an agent
 	OpExec     Operation = "exec"      // start a program in a jail; its stdio comes back as descriptors
 	OpDial     Operation = "dial"      // connect to a port in a jail; the connection comes back as a descriptor
@@ -55,7 +56,7 @@ const (
 // Operations lists every operation.
 func Operations() []Operation {
 	return []Operation{OpInfo, OpHold, OpCreate, OpAdmit, OpWait, OpInspect, OpList, OpDestroy, OpReap, OpTemplates, OpTraces,
-		OpCheckpoint, OpReaped, OpShare, OpKeep, OpDrop, OpKept, OpCheck, OpSetToken, OpHasToken, OpRestart, OpReadLog, OpType, OpExec, OpDial, OpComposed}
+		OpCheckpoint, OpReaped, OpShare, OpKeep, OpDrop, OpKept, OpCheck, OpSetToken, OpHasToken, OpRestart, OpReadLog, OpVolumes, OpType, OpExec, OpDial, OpComposed}
 }
 
 // lasts says whether a call may take as long as a jail lives, or waits for news. Such calls leave a part of a caller's

@@ -83,7 +83,8 @@ func Agents() Kind {
 
 // State is what agents may write to their volumes at /state.
 func State() Kind {
-	return Kind{Name: "state of agents", Bytes: true, Code: problem.DiskFull, Hint: "give agents a smaller limits.state"}
+	return Kind{Name: "state of agents", Bytes: true, Code: problem.DiskFull,
+		Hint: "give agents a smaller limits.state, or remove what agents have left: clawjail agent remove"}
 }
 
 // Memory is what jails may take of memory, as their limits say, together.

@@ -170,7 +170,13 @@ func TestTheEngineIsAskedWhenSomebodyNeedsIt(t *testing.T) {
 	if err := f.k.Drop(t.Context(), "default", "bot", jail.DropOptions{KeepState: true}); err != nil || len(f.host.States()) == 0 {
 		t.Fatal(err, f.host.States())
 	}
+	if left, err := f.k.Remains(); err != nil || len(left) != 1 || left["bot"] != jail.MinState {
+		t.Errorf("left at the engine are %v (%v)", left, err)
+	}
 	if err := f.k.Drop(t.Context(), "default", "bot", jail.DropOptions{}); err != nil || slices.Contains(f.host.States(), "bot") {
 		t.Errorf("its volume is left: %v, %v", err, f.host.States())
+	}
+	if left, err := f.k.Remains(); err != nil || len(left) != 0 {
+		t.Errorf("left at the engine are %v (%v)", left, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -239,7 +240,42 @@ func (f *files) remains(key string) (bool, error) {
 	return err == nil, err
 }
 
-func (f *files) remember(key string) error { return f.write(key+remainsSuffix, nil, true) }
+// remember writes down that an agent has a volume at the engine, and how large it was declared.
+func (f *files) remember(key string, size int64) error {
+	return f.write(key+remainsSuffix, strconv.AppendInt(nil, size, 10), true)
+}
+
+// remembered are the volumes at the engine of agents that were dropped, by key, with what was declared of each. Where that is not
+// known, as of those that an earlier version has left, it is the least that can be declared.
+func (f *files) remembered() (map[string]int64, error) {
+	names, err := f.dir.Readdirnames(-1)
+	if _, back := f.dir.Seek(0, io.SeekStart); err == nil {
+		err = back
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list what agents have left: %w", err)
+	}
+	out := map[string]int64{}
+	for _, name := range names {
+		key, is := strings.CutSuffix(name, remainsSuffix)
+		if !is || strings.HasPrefix(name, ".") {
+			continue
+		}
+		text, err := f.root.ReadFile(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read what %s has left: %w", key, err)
+		}
+		size, err := strconv.ParseInt(string(text), 10, 64)
+		if err != nil || size < jail.MinState {
+			size = jail.MinState
+		}
+		out[key] = size
+	}
+	return out, nil
+}
 
 func (f *files) forget(key string) error { return f.remove(key + remainsSuffix) }
 

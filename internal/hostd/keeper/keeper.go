@@ -118,6 +118,7 @@ type Keeper struct {
 	news    chan struct{}     // closed with the next version; nil when nobody waits
 	closed  bool
 
+	reading sync.Mutex // held while the folder is read
 	finding sync.Mutex // held while an engine is asked for what runs
 	found   map[bool]map[string][]jail.Status
 }
@@ -269,6 +270,13 @@ func (k *Keeper) removeRemains(ctx context.Context, id jail.Agent, o jail.DropOp
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Remains are the volumes that agents which are gone have at the engine, by key, with what was declared of each.
+func (k *Keeper) Remains() (map[string]int64, error) {
+	k.reading.Lock()
+	defer k.reading.Unlock()
+	return k.files.remembered()
 }
 
 // removeState removes the volume of an agent, wherever it has had one.

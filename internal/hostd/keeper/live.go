@@ -393,7 +393,7 @@ func (a *agent) finishDrop(ctx context.Context, w wanted) error {
 			return err
 		}
 	case w.Containers:
-		if err := a.k.files.remember(a.key); err != nil {
+		if err := a.k.files.remember(a.key, w.Spec.Agent.State); err != nil {
 			return err
 		}
 	}

@@ -223,6 +223,9 @@ func TestVolumesAreBounded(t *testing.T) {
 		t.Errorf("one more of the tenant: %v", err)
 	}
 	h.end(t, full.Name, jail.Process{})
+	if all, err := h.storage.Volumes(); err != nil || len(all) != maxVolumesOfTenant || all["one"] != full.Spec.Agent.State || all["gone-1"] != 0 {
+		t.Errorf("%d volumes, of which one has %d bytes (%v)", len(all), all["one"], err)
+	}
 	other := agentSpec("three")
 	other.Agent.Tenant = "acme"
 	h.end(t, h.placeAgent(t, other).Name, jail.Process{})

@@ -155,6 +155,31 @@ func (s *Storage) openVolume(ctx context.Context, a jail.Agent, uid int) (v volu
 	return v, nil
 }
 
+// Volumes are how large the volumes may become that there are, in bytes, by the keys of their agents: also of agents that are gone.
+func (s *Storage) Volumes() (map[string]int64, error) {
+	names, err := s.volumes.Names(maxVolumes)
+	if err != nil {
+		return nil, fmt.Errorf("list volumes: %w", err)
+	}
+	out := map[string]int64{}
+	for _, name := range names {
+		key, is := strings.CutSuffix(name, volumeSuffix)
+		if !is || strings.HasPrefix(name, ".") {
+			continue
+		}
+		var st unix.Stat_t
+		err := unix.Fstatat(s.volumes.FD(), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if errors.Is(err, unix.ENOENT) {
+			continue // it has just been removed
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at volume %s: %w", name, err)
+		}
+		out[key] = st.Size
+	}
+	return out, nil
+}
+
 // makeVolume formats an image under another name first: what has the right name is whole.
 func (s *Storage) makeVolume(ctx context.Context, name string, size int64, uid int) (err error) {
 	mkfs, err := findProgram("mkfs.ext4")
