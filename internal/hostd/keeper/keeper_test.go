@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -418,5 +420,48 @@ func TestDeclarationsAreValidated(t *testing.T) {
 	}
 	if err := (&Options{MaxStarts: -1}).Validate(); err == nil || strings.Count(err.Error(), "\n") < 4 {
 		t.Errorf("the options say %v", err)
+	}
+}
+
+// Starts of one tenant that take long leave a place to another tenant, which does not wait for all of them.
+func TestStartsOfATenantDoNotHoldUpAnothers(t *testing.T) {
+	var slow atomic.Bool
+	var begun atomic.Int64
+	release := make(chan struct{})
+	end := sync.OnceFunc(func() { close(release) })
+	f := newFixture(t, func(f *fixture) {
+		f.before = func(operation string) error {
+			if operation == "storage.clone" && slow.Load() {
+				begun.Add(1)
+				<-release
+			}
+			return nil
+		}
+		f.change = func(o *Options) {
+			o.MaxStarts, o.Share = 2, func(int64) int64 { return 1 }
+		}
+	})
+	defer end()
+	slow.Store(true)
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer end()
+	for n := range 5 {
+		k := kept(fmt.Sprintf("many-%d", n), "exec sleep 1000")
+		k.Spec.Agent.Tenant = "greedy"
+		waiting.Go(func() {
+			if err := f.k.Keep(t.Context(), k, token); err != nil {
+				t.Errorf("keep: %v", err)
+			}
+		})
+	}
+	testenv.Eventually(t, patience, func() bool { return begun.Load() == 1 }, "no start has begun")
+	slow.Store(false)
+	f.keep(t, kept("one", "exec sleep 1000"), token)
+	if s := f.status("one"); s.Phase != jail.PhaseRunning {
+		t.Errorf("the agent of another tenant is %s", s.Phase)
+	}
+	if n := begun.Load(); n != 1 {
+		t.Errorf("%d starts of one tenant work, want one of two", n)
 	}
 }
