@@ -11,7 +11,7 @@ import (
 // bound counts the jails of an installation, of all drivers, and what those of each tenant declare.
 type bound struct {
 	most  int
-	check func(tenant string, held, more int64) error
+	check func(s jail.Spec, held int64) error // held is what the tenant's jails declare already
 
 	mu    sync.Mutex
 	jails map[jail.Name]declared
@@ -30,7 +30,7 @@ func (b *boundedJournal) Load(ctx context.Context) ([]jail.Record, []jail.Name, 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range records {
-		b.jails[r.Name] = declaredBy(r)
+		b.jails[r.Name] = declaredBy(r.Spec)
 	}
 	for _, n := range damaged {
 		b.jails[n] = declared{}
@@ -43,7 +43,7 @@ func (b *boundedJournal) Put(ctx context.Context, r jail.Record) error {
 	if r.State != jail.StateReserved {
 		return b.Journal.Put(ctx, r)
 	}
-	if err := b.enter(r.Name, declaredBy(r)); err != nil {
+	if err := b.enter(r.Name, r.Spec); err != nil {
 		return err
 	}
 	err := b.Journal.Put(ctx, r)
@@ -76,16 +76,16 @@ func (b *bound) full() error {
 	return nil
 }
 
-func (b *bound) enter(n jail.Name, d declared) error {
+func (b *bound) enter(n jail.Name, s jail.Spec) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.full(); err != nil {
 		return err
 	}
-	if err := b.check(d.tenant, b.sums()[d.tenant], d.memory); err != nil {
+	if err := b.check(s, b.sums()[s.Tenant()]); err != nil {
 		return err
 	}
-	b.jails[n] = d
+	b.jails[n] = declaredBy(s)
 	return nil
 }
 

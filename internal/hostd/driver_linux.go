@@ -81,7 +81,7 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 			return nil
 		},
 		Close:  closeAll,
-		Divide: limiter.Divide, Volumes: storage.Volumes,
+		Divide: limiter.Divide, Volumes: storage.Volumes, Unlinked: limiter.Unlinked,
 		RemoveMade: func(ctx context.Context, a jail.Agent, mounts []jail.Mount) error {
 			if len(mounts) == 0 {
 				return nil

@@ -50,6 +50,8 @@ type Parts struct {
 	// Divide says how much of a whole the jails of a tenant may take together. It is called again and again. It is nil where the
 	// host cannot bound them together.
 	Divide func(ctx context.Context, share func(whole int64) int64) error
+	// Unlinked is that of WorkspaceOptions. May be nil.
+	Unlinked func(device uint64) (map[string]int64, error)
 	// Volumes are how large what agents keep may become, by their keys, also of those that are gone. It is nil where nothing of
 	// that has a size.
 	Volumes func() (map[string]int64, error)
@@ -97,6 +99,8 @@ type Options struct {
 	// Quotas say how much of the Memory that jails may declare together, in bytes, and of the host's a tenant may have.
 	Quotas config.Quotas
 	Memory int64
+	// Workspaces say which folders of the host are looked after, so that no tenant takes their whole disk.
+	Workspaces WorkspaceOptions
 	// MaxJails bounds the jails of the installation. Default 1024.
 	MaxJails int
 	// MaxConnections bounds the open connections of one user. A quarter of them is kept for calls that do not
@@ -171,7 +175,10 @@ func Serve(ctx context.Context, o Options) (err error) {
 	}
 	reaped := newReapings(o.Now)
 	who := newTenants(o)
-	count := &bound{most: o.MaxJails, check: who.check, jails: map[jail.Name]declared{}}
+	var folders *workspaces
+	count := &bound{most: o.MaxJails, jails: map[jail.Name]declared{}, check: func(s jail.Spec, held int64) error {
+		return errors.Join(who.check(s.Tenant(), held, s.Limits.Memory), folders.check(s))
+	}}
 	counted := func(j jail.Journal) jail.Journal {
 		return &boundedJournal{Journal: &reapJournal{Journal: j, reaped: reaped}, bound: count}
 	}
@@ -203,6 +210,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	if m.containers != nil {
 		defer func() { err = errors.Join(err, m.containers.Close(context.WithoutCancel(ctx))) }()
 	}
+	folders = newWorkspaces(o, who, m)
 	report, err := life.Reap(asReaper(ctx), jail.ReapOptions{})
 	reaped.note(report)
 	if err != nil {
@@ -232,6 +240,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
 	var owned sync.WaitGroup
 	owned.Go(func() { life.Run(asReaper(background)) })
+	owned.Go(func() { folders.run(background) })
 	owned.Go(func() { scan(background, life, o.ScanEvery, reaped, o.Log) })
 	if m.containers != nil {
 		owned.Go(func() {

@@ -100,6 +100,7 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 			EndJails:       o.EndJails,
 			Quotas:         o.Config.Quotas,
 			Memory:         memory,
+			Workspaces:     WorkspaceOptions{Roots: o.Config.Agents.WorkspaceRoots, Disk: o.Config.DataDir, Unlinked: parts.Unlinked},
 		}
 		if o.Substrate.Containers != nil {
 			records, err := OpenJournal(containerJournalPath(o.Config), in.ID, o.Log)

@@ -96,4 +96,4 @@ type declared struct {
 	memory int64
 }
 
-func declaredBy(r jail.Record) declared { return declared{r.Spec.Tenant(), r.Spec.Limits.Memory} }
+func declaredBy(s jail.Spec) declared { return declared{s.Tenant(), s.Limits.Memory} }

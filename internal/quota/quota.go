@@ -87,6 +87,18 @@ func State() Kind {
 		Hint: "give agents a smaller limits.state, or remove what agents have left: clawjail agent remove"}
 }
 
+// Workspaces are what agents have on the disk in folders of the host, and WorkspaceFiles how many files that is.
+func Workspaces() Kind {
+	return Kind{Name: "files in workspaces", Bytes: true, Code: problem.DiskFull, Hint: "remove some of what is in its workspaces"}
+}
+
+// WorkspaceFiles are the files of [Workspaces] by number.
+func WorkspaceFiles() Kind {
+	k := Workspaces()
+	k.Bytes = false
+	return k
+}
+
 // Memory is what jails may take of memory, as their limits say, together.
 func Memory() Kind {
 	return Kind{Name: "memory of jails, as declared", Bytes: true, Code: problem.PoolExhausted, Key: "quotas.memory",

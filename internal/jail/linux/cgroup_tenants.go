@@ -267,6 +267,38 @@ func (l *Limiter) smallest(h hierarchy, file string, host int64) int64 {
 	return host
 }
 
+// Unlinked is how much the jails of each tenant have on a file system in files that are open and have no name any more, in bytes:
+// whoever looks through folders does not find them.
+func (l *Limiter) Unlinked(device uint64) (map[string]int64, error) {
+	homes, err := l.tenantGroups()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int64{}
+	for _, home := range homes {
+		pids, err := readPIDs(l.above(l.pids, home))
+		if err != nil {
+			return nil, err
+		}
+		seen := map[uint64]bool{}
+		for _, pid := range pids {
+			dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+			files, err := os.ReadDir(dir)
+			if err != nil {
+				continue // it has ended
+			}
+			for _, f := range files {
+				var st unix.Stat_t
+				if unix.Stat(filepath.Join(dir, f.Name()), &st) == nil && st.Nlink == 0 && st.Dev == device && !seen[st.Ino] {
+					seen[st.Ino] = true
+					out[strings.TrimPrefix(home, tenantPrefix)] += st.Blocks * 512
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
 // memoryHit says which limit of memory it was that the kernel ended something of a jail for: the tenant's where that was reached
 // and the jail's own was not.
 func (c *counters) memoryHit() jail.LimitName {
