@@ -5,9 +5,12 @@ import (
 	"io"
 	"mime/multipart"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // withBody sends a body as a form.
@@ -86,4 +89,35 @@ func TestPlanIsAppliedAsItWasAgreedTo(t *testing.T) {
 		t.Error("another plan was applied")
 	}
 	shows(t, w.post("acme operator", "/console/agents/plan/apply", "text", aFile), http.StatusOK, "Nothing was done")
+}
+
+// timed is a connection that takes nothing once it has a deadline, as one does whose reader does not read.
+type timed struct {
+	*httptest.ResponseRecorder
+	deadlines []time.Time
+	tried     int
+}
+
+func (w *timed) SetWriteDeadline(at time.Time) error {
+	w.deadlines = append(w.deadlines, at)
+	return nil
+}
+
+func (w *timed) Write([]byte) (int, error) {
+	w.tried++
+	return 0, os.ErrDeadlineExceeded
+}
+
+func TestWhoDoesNotReadAPlanIsNotWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	furnishAgents(w)
+	mark := markField.FindStringSubmatch(w.post("acme operator", "/console/agents/plan", "text", aFile).body)
+	out, began := &timed{ResponseRecorder: httptest.NewRecorder()}, time.Now()
+	w.ServeHTTP(out, w.request("acme operator", http.MethodPost, "/console/agents/plan/apply", blank("text", aFile, "mark", mark[1]).Values))
+	if out.tried != 1 || len(out.deadlines) != 2 || out.deadlines[0].Before(began.Add(stepTimeout)) || !out.deadlines[1].IsZero() {
+		t.Errorf("written %d times, with the deadlines %v: want one try, with one that is taken away again", out.tried, out.deadlines)
+	}
+	if w.agents.sync.DryRun {
+		t.Error("what was begun is not done")
+	}
 }

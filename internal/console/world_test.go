@@ -174,6 +174,12 @@ func (w *world) post(who, path string, pairs ...string) page {
 
 func (w *world) send(who, method, path string, values url.Values, change ...func(*http.Request)) page {
 	w.t.Helper()
+	out := httptest.NewRecorder()
+	w.ServeHTTP(out, w.request(who, method, path, values, change...))
+	return page{status: out.Code, body: out.Body.String(), header: out.Header(), location: out.Header().Get("Location")}
+}
+
+func (w *world) request(who, method, path string, values url.Values, change ...func(*http.Request)) *http.Request {
 	r := httptest.NewRequest(method, "http://localhost:18780"+path, strings.NewReader(values.Encode()))
 	r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 18780}))
 	r.Header.Set("Accept", "text/html")
@@ -187,9 +193,7 @@ func (w *world) send(who, method, path string, values url.Values, change ...func
 	for _, f := range change {
 		f(r)
 	}
-	out := httptest.NewRecorder()
-	w.ServeHTTP(out, r)
-	return page{status: out.Code, body: out.Body.String(), header: out.Header(), location: out.Header().Get("Location")}
+	return r
 }
 
 // follow is get of where a page leads to, with what it left to be said.
