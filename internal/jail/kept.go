@@ -99,7 +99,7 @@ func (x Exit) Words() string {
 	var hit []string
 	for _, limit := range x.Hit {
 		if limit != LimitMemory || x.Cause != CauseMemory {
-			hit = append(hit, string(limit))
+			hit = append(hit, limit.Words())
 		}
 	}
 	if len(hit) > 0 {

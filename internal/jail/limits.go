@@ -26,6 +26,17 @@ const (
 	LimitTenantTasks  LimitName = "tenant_tasks"
 )
 
+// Words name the limit to people, as what a jail has a limit of.
+func (n LimitName) Words() string {
+	switch n {
+	case LimitTenantMemory:
+		return "memory of all jails of its tenant"
+	case LimitTenantTasks:
+		return "tasks of all jails of its tenant"
+	}
+	return string(n)
+}
+
 // OutOfMemory reports whether one of the limits is one of memory.
 func OutOfMemory(hit []LimitName) bool {
 	return slices.Contains(hit, LimitMemory) || slices.Contains(hit, LimitTenantMemory)

@@ -77,7 +77,7 @@ func (s *Service) unlost(r *session) error {
 // whyLost is the sentence of a session whose network process the kernel has ended, with the reason.
 func whyLost(e *Ended, x jail.Exit) {
 	if e.LimitsHit = x.Hit; slices.Contains(x.Hit, jail.LimitTenantMemory) {
-		e.Message += "; the jails of its tenant had used up the memory that they may take together"
+		e.Message += "; its jail had run into its limit of " + jail.LimitTenantMemory.Words()
 	} else if slices.Contains(x.Hit, jail.LimitMemory) {
 		e.Message += fmt.Sprintf("; its jail had run into its limit of %s", jail.LimitMemory)
 	}

@@ -118,7 +118,10 @@ func (s *Service) crashed(ctx context.Context, r *session, err error) error {
 		return err // the page has crashed all the same
 	}
 	out := *p
-	if slices.Contains(status.Usage.Hit, jail.LimitMemory) {
+	if slices.Contains(status.Usage.Hit, jail.LimitTenantMemory) {
+		out.Message += "; its jail had run into its limit of " + jail.LimitTenantMemory.Words()
+		out.Hint = "close sessions and end agents of the tenant that are not needed, or open a lighter page"
+	} else if slices.Contains(status.Usage.Hit, jail.LimitMemory) {
 		out.Message += "; its jail had run into its limit of memory"
 		out.Hint = "open a session with more memory (`--memory`), or a lighter page"
 	}

@@ -3,6 +3,7 @@ package session
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -96,14 +97,15 @@ func TestWithoutRecordingNothingIsOnTheDisk(t *testing.T) {
 
 // Why a page's process ended is said where the kernel knows it.
 func TestMemoryIsTheReasonOfACrashWhereTheKernelSaysSo(t *testing.T) {
-	for _, hit := range [][]jail.LimitName{nil, {jail.LimitMemory}} {
+	for _, hit := range [][]jail.LimitName{nil, {jail.LimitMemory}, {jail.LimitTenantMemory}} {
 		inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 			w.hit = hit
 			out := mustOpen(t, s, Request{})
 			w.failOnce("navigate", problem.New(problem.PageCrashed, "", "the process of the page ended"))
 			_, err := visit(s, t.Context(), admin, out.ID, "about:blank", 0)
 			wantCode(t, err, problem.PageCrashed)
-			if strings.Contains(err.Error(), "memory") != (hit != nil) {
+			tenants := slices.Contains(hit, jail.LimitTenantMemory)
+			if strings.Contains(err.Error(), "memory") != (hit != nil) || strings.Contains(err.Error(), "of its tenant") != tenants {
 				t.Errorf("it says %v", err)
 			}
 			if _, err := visit(s, t.Context(), admin, out.ID, "about:blank", 0); err != nil {
