@@ -84,7 +84,7 @@ func Agents() Kind {
 // State is what agents may write to their volumes at /state.
 func State() Kind {
 	return Kind{Name: "state of agents", Bytes: true, Code: problem.DiskFull,
-		Hint: "give agents a smaller limits.state, or remove what agents have left: clawjail agent remove"}
+		Hint: "give agents a smaller limits.state, or remove what agents have left: clawjail agent remove NAME"}
 }
 
 // Workspaces are what agents have on the disk in folders of the host, and WorkspaceFiles how many files that is.
