@@ -9,7 +9,6 @@ import (
 	protocol "github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/cdproto/runtime"
 
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -85,29 +84,88 @@ func (l *Live) leave(ctx context.Context, p *Page, in LiveInput) error {
 // depart leaves the page's document. A page whose scripts never rest is ended first; where that does not help, the tab gets
 // another page of the browser's, under the same handle.
 func (l *Live) depart(ctx context.Context, p *Page, how, address string) error {
+	stuck := false
 	if l.asks(p) == nil && !p.reacts(ctx) {
-		p.quietly(runtime.TerminateExecution.Method)
-		if !p.reacts(ctx) {
-			url, _, err := p.info(ctx)
-			if err != nil {
-				return err
-			}
-			if how == "go" {
-				url = address
-			}
-			if p, err = l.b.replace(ctx, p); err != nil {
-				return err
-			}
-			if how, address = "go", blank; url != blank {
-				if checked, err := CheckURL(url); err == nil {
-					address = checked
-				}
-			}
-		}
+		p.terminate()
+		stuck = !p.reacts(ctx)
 	}
 	l.mu.Lock()
 	l.hands.stuck, l.hands.astray = nil, nil
 	l.mu.Unlock()
+	if !stuck {
+		var err error
+		if stuck, err = l.exchange(ctx, p, func(ctx context.Context) error { return p.depart(ctx, how, address) }); !stuck {
+			return err
+		}
+	}
+	if how != "go" {
+		url, _, err := p.info(ctx)
+		if err != nil {
+			return err
+		}
+		address = blank
+		if checked, err := CheckURL(url); err == nil {
+			address = checked
+		}
+	}
+	p, err := l.b.replace(ctx, p)
+	if err != nil {
+		return err
+	}
+	return p.visit(ctx, address)
+}
+
+// exchange has a page go elsewhere, until it has another document. The page is stuck when its scripts have begun meanwhile what
+// never ends: no other document can take the place of theirs then, and the browser does not let them be ended any more.
+func (l *Live) exchange(ctx context.Context, p *Page, set func(ctx context.Context) error) (stuck bool, err error) {
+	arrived, err := p.arrival()
+	if err != nil {
+		return false, err
+	}
+	defer arrived.events.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	var refused error
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if refused = set(ctx); refused != nil {
+			cancel(refused)
+		}
+	}()
+	defer func() {
+		cancel(nil)
+		<-answered
+	}()
+	for ended := false; ; {
+		waiting, stop := context.WithTimeout(ctx, reactTimeout)
+		late := arrived.wait(waiting, func(*protocol.Frame) bool { return true })
+		stop()
+		if late == nil || ctx.Err() != nil || !errors.Is(late, context.DeadlineExceeded) {
+			<-answered
+			return false, refused
+		}
+		reacts := p.reacts(ctx)
+		switch {
+		case l.asks(p) != nil: // it waits for the person
+			<-answered
+			return false, refused
+		case !reacts && ended:
+			return true, nil
+		case !reacts:
+			p.terminate()
+			ended = true
+			continue
+		}
+		select {
+		case <-answered: // it may be a download
+			return false, refused
+		default:
+		}
+	}
+}
+
+// depart has the page go elsewhere.
+func (p *Page) depart(ctx context.Context, how, address string) error {
 	switch how {
 	case "go":
 		return p.visit(ctx, address)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -185,6 +186,32 @@ func TestRenewReplacesATabThatHangs(t *testing.T) {
 	}
 	give(t, b, LiveInput{Type: "go", URL: site + "/"})
 	becomes(t, b, "document.title", "Tiny")
+}
+
+// A page that begins to hang while a person leaves it is left all the same.
+func TestAPageThatBeginsToHangIsLeft(t *testing.T) {
+	next, heard := make(chan struct{}), make(chan struct{})
+	ask := sync.OnceFunc(func() { close(next) })
+	hear := sync.OnceFunc(func() { time.AfterFunc(200*time.Millisecond, func() { close(heard) }) })
+	b := open(t, Shell, newGateway(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		switch r.URL.Path {
+		case "/asked": // answered when the next page was asked for; the script that hears it never ends
+			<-next
+			hear()
+		case "/next":
+			ask()
+			<-heard
+			io.WriteString(w, "<title>next</title>")
+		default:
+			io.WriteString(w, `<title>old</title><script>addEventListener('keydown', () => fetch('/asked').then(() => { for (;;); }))</script>`)
+		}
+	})).URL)
+	arrive(t, b, "/old")
+	takeOver(t, b)
+	give(t, b, strike("z", "KeyZ", 0)...)
+	give(t, b, LiveInput{Type: "go", URL: site + "/next"})
+	becomes(t, b, "document.title", "next")
 }
 
 // Workers are of a browser context. Those of one whose client was just cut are not all that there are.
