@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/store"
@@ -185,12 +186,35 @@ func (m *memory) OpenIntents(_ context.Context, node string) ([]store.AuditRow, 
 	return slices.DeleteFunc(rows, func(r store.AuditRow) bool { return r.Node != node || r.Phase != PhaseIntent || closed[r.ID] }), nil
 }
 
+func (m *memory) AuditSizes(context.Context) ([]store.AuditSize, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return store.SizesOf(m.rows), nil
+}
+
 func (m *memory) TrimAudit(_ context.Context, node string, upTo int64) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := len(m.rows)
 	m.rows = slices.DeleteFunc(m.rows, func(r store.AuditRow) bool { return r.Node == node && r.Seq <= upTo })
 	return before - len(m.rows), nil
+}
+
+// slowLists answers no listing of one tenant.
+type slowLists struct {
+	*memory
+	slow string
+	now  atomic.Int64
+}
+
+func (s *slowLists) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, error) {
+	if f.Tenant != s.slow {
+		return s.memory.ListAudit(ctx, f)
+	}
+	s.now.Add(1)
+	defer s.now.Add(-1)
+	<-ctx.Done()
+	return nil, ctx.Err()
 }
 
 // keeper keeps checkpoints in memory.

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"strings"
 	"time"
 )
 
@@ -196,6 +197,20 @@ type Lease struct {
 	At                    time.Time
 }
 
+// Sealed is what may be known of an encrypted row without its content: enough to tell whose it is, by which key it was
+// encrypted, and how large it is.
+type Sealed struct {
+	ID, Tenant string
+	Agent      string // of a secret; its ID
+	Name       string // the domain of a cookie set, the service of a secret
+	Secret     bool   // it is a secret and no cookie set
+	Head       []byte // the first [SealedHead] bytes of the ciphertext
+	Bytes      int64  // of all of it
+}
+
+// SealedHead is how many bytes of a ciphertext tell by which key it was encrypted.
+const SealedHead = 16
+
 // Secret is an API credential of a service, for one agent or for a whole tenant, encrypted.
 type Secret struct {
 	ID         string // random, stays when the secret is replaced
@@ -217,6 +232,8 @@ type Secrets interface {
 	// ListSecrets of a tenant, by service and agent; of all when tenant is empty.
 	ListSecrets(ctx context.Context, tenant string) ([]Secret, error)
 	DeleteSecret(ctx context.Context, tenant, agent, service string) error
+	// ListSealed is all cookie sets and secrets of all tenants, without what is in them, in no order.
+	ListSealed(ctx context.Context) ([]Sealed, error)
 	MarkUsed(ctx context.Context, tenant, agent, service string, at time.Time) error
 }
 
@@ -276,6 +293,28 @@ type AuditRow struct {
 	Hash     []byte // 32 bytes
 }
 
+// auditRowCost is about what a row takes in a database beyond its target and its detail: its other columns and the indexes.
+// The databases count the same, in SQL.
+const auditRowCost = 512
+
+// Bytes is what a row counts as, where it is counted whose records take how much room.
+func (r AuditRow) Bytes() int64 { return auditRowCost + int64(len(r.Target)+len(r.Detail)) }
+
+// Agent is the ID of the agent that acted; empty when none did.
+func (r AuditRow) Agent() string {
+	if id, agent := strings.CutPrefix(r.Actor, "agent:"); agent {
+		return id
+	}
+	return ""
+}
+
+// AuditSize is what the rows of one tenant's agent take together, or of its people.
+type AuditSize struct {
+	Tenant string // empty: of the installation
+	Agent  string // its ID; empty: people, and what runs by itself
+	Bytes  int64  // as [AuditRow.Bytes] counts
+}
+
 // AuditFilter selects rows. Empty fields match all.
 type AuditFilter struct {
 	Node, Tenant, Actor, Action, Session, Jail, Phase, Result, Ref string
@@ -288,10 +327,10 @@ type AuditFilter struct {
 	Newest bool
 }
 
-// ActionAlone reports whether rows are asked for by their action, and besides by nothing but tenant and time.
-func (f AuditFilter) ActionAlone() bool {
-	action := f.Action != "" || f.ActionPrefix != ""
-	return action && f.Node == "" && f.Actor == "" && f.Session == "" && f.Jail == "" && f.Phase == "" && f.Result == "" && f.Ref == ""
+// InTimes reports whether the index of times has all that decides whether a row is asked for, which is not only its time.
+func (f AuditFilter) InTimes() bool {
+	some := f.Action != "" || f.ActionPrefix != "" || f.Tenant != "" || f.Actor != "" || f.Result != ""
+	return some && f.Node == "" && f.Session == "" && f.Jail == "" && f.Phase == "" && f.Ref == ""
 }
 
 // Audit log, append only.
@@ -309,6 +348,8 @@ type Audit interface {
 	// WalkAudit yields every row of a node in the order of seq, from a seq on, without holding them all. It sees the
 	// log as it is when it starts, whatever is appended or trimmed meanwhile. An error is yielded once, as the last.
 	WalkAudit(ctx context.Context, node string, from int64) iter.Seq2[AuditRow, error]
+	// AuditSizes is how much room the rows that there are take, by tenant and agent. It is kept beside the rows, not counted.
+	AuditSizes(ctx context.Context) ([]AuditSize, error)
 	// AuditNodes are the nodes that have rows, sorted.
 	AuditNodes(ctx context.Context) ([]string, error)
 	// OpenIntents are the intents of a node that have no outcome, oldest first.

@@ -1,9 +1,11 @@
 package store
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -258,4 +260,21 @@ func Follows(node string, newest, first int64) error {
 		return fmt.Errorf("row %d of %s, whose newest is %d: %w", first, node, newest, ErrGap)
 	}
 	return nil
+}
+
+// SizesOf is what rows take by tenant and agent, in that order: two that change the same counts at once take them in turn.
+func SizesOf(rows []AuditRow) []AuditSize {
+	var out []AuditSize
+	for _, r := range rows {
+		agent := r.Agent()
+		at := slices.IndexFunc(out, func(s AuditSize) bool { return s.Tenant == r.Tenant && s.Agent == agent })
+		if at < 0 {
+			at, out = len(out), append(out, AuditSize{Tenant: r.Tenant, Agent: agent})
+		}
+		out[at].Bytes += r.Bytes()
+	}
+	slices.SortFunc(out, func(a, b AuditSize) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Agent, b.Agent))
+	})
+	return out
 }

@@ -23,6 +23,20 @@ func scanAudit(row pgx.Row) (r store.AuditRow, err error) {
 	return r, err
 }
 
+// auditAgent and auditBytes are what store.AuditRow says of a row.
+const (
+	auditAgent = `CASE WHEN substr(actor, 1, 6) = 'agent:' THEN substr(actor, 7) ELSE '' END`
+	auditBytes = `512 + octet_length(target) + coalesce(octet_length(detail), 0)`
+)
+
+// AuditSizes is of store.Audit.
+func (db *DB) AuditSizes(ctx context.Context) ([]store.AuditSize, error) {
+	return list(ctx, db, "read how large the audit log is", func(row pgx.Row) (s store.AuditSize, err error) {
+		err = row.Scan(&s.Tenant, &s.Agent, &s.Bytes)
+		return s, err
+	}, `SELECT tenant, agent, bytes FROM audit_sizes ORDER BY tenant, agent`)
+}
+
 // AppendAudit is of store.Audit. It is one statement, so one transaction and one round trip. The key decides between
 // two that append to the same node, and a trigger refuses gaps.
 func (db *DB) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
@@ -30,10 +44,13 @@ func (db *DB) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	_, err = db.pool.Exec(ctx, `INSERT INTO audit (`+auditColumns+`)
+	_, err = db.pool.Exec(ctx, `WITH written AS (INSERT INTO audit (`+auditColumns+`)
 		SELECT `+auditColumns+` FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::text[],
 			$8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::bytea[], $15::bytea[], $16::bytea[])
-			WITH ORDINALITY AS given (`+auditColumns+`, place) ORDER BY place`, columns(rows)...)
+			WITH ORDINALITY AS given (`+auditColumns+`, place) ORDER BY place
+			RETURNING tenant, `+auditAgent+` AS agent, `+auditBytes+` AS bytes)
+		INSERT INTO audit_sizes (tenant, agent, bytes) SELECT tenant, agent, sum(bytes) FROM written GROUP BY 1, 2 ORDER BY 1, 2
+			ON CONFLICT (tenant, agent) DO UPDATE SET bytes = audit_sizes.bytes + excluded.bytes`, columns(rows)...)
 	if state(err) == notInOrder {
 		err = db.outOfOrder(ctx, first, err)
 	}
@@ -158,7 +175,7 @@ func selectAudit(f store.AuditFilter) (query string, args []any) {
 		found += " WHERE " + strings.Join(where, " AND ")
 	}
 	found += fmt.Sprintf("%s LIMIT $%d", ordered, len(args))
-	if f.ActionAlone() { // the index of times has all of that: of the rows that do not match, only the index is read
+	if f.InTimes() { // the index of times has all of that: of the rows that do not match, only the index is read
 		return "SELECT " + auditColumns + " FROM audit JOIN (SELECT node AS at_node, seq AS at_seq" + found +
 			") AS found ON node = at_node AND seq = at_seq" + ordered, args
 	}
@@ -250,6 +267,21 @@ func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64) (int, erro
 		if _, err := tx.Exec(ctx, `SELECT set_config('clawjail.trim_node', $1, true), set_config('clawjail.trim_upto', $2, true)`,
 			node, strconv.FormatInt(upTo, 10)); err != nil {
 			return err
+		}
+		for _, step := range []struct {
+			query string
+			args  []any
+		}{
+			// Whoever appends takes these rows in their order, too.
+			{`SELECT 1 FROM audit_sizes ORDER BY tenant, agent FOR UPDATE`, nil},
+			{`UPDATE audit_sizes SET bytes = audit_sizes.bytes - gone.bytes FROM (
+				SELECT tenant, ` + auditAgent + ` AS agent, sum(` + auditBytes + `) AS bytes FROM audit WHERE node = $1 AND seq <= $2 GROUP BY 1, 2
+			) AS gone WHERE audit_sizes.tenant = gone.tenant AND audit_sizes.agent = gone.agent`, []any{node, upTo}},
+			{`DELETE FROM audit_sizes WHERE bytes <= 0`, nil},
+		} {
+			if _, err := tx.Exec(ctx, step.query, step.args...); err != nil {
+				return err
+			}
 		}
 		tag, err := tx.Exec(ctx, `DELETE FROM audit WHERE node = $1 AND seq <= $2`, node, upTo)
 		removed = tag.RowsAffected()

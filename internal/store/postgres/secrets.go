@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -56,4 +57,15 @@ func (db *DB) MarkUsed(ctx context.Context, tenant, agent, service string, at ti
 	}
 	return db.changeOne(ctx, "mark secret as used", `UPDATE secrets SET used_at = greatest(used_at, $4)
 		WHERE tenant = $1 AND coalesce(agent, '') = $2 AND service = $3`, tenant, agent, service, stamp(at))
+}
+
+// ListSealed is of store.Secrets.
+func (db *DB) ListSealed(ctx context.Context) ([]store.Sealed, error) {
+	return list(ctx, db, "list what is encrypted", func(row pgx.Row) (s store.Sealed, err error) {
+		err = row.Scan(&s.ID, &s.Tenant, &s.Agent, &s.Name, &s.Secret, &s.Head, &s.Bytes)
+		return s, err
+	}, fmt.Sprintf(`
+		SELECT id, tenant, '', domain, false, substr(ciphertext, 1, %[1]d), octet_length(ciphertext)::bigint FROM cookie_sets
+		UNION ALL
+		SELECT id, tenant, coalesce(agent, ''), service, true, substr(ciphertext, 1, %[1]d), octet_length(ciphertext)::bigint FROM secrets`, store.SealedHead))
 }

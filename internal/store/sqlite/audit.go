@@ -39,6 +39,7 @@ func (db *DB) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
 	if _, err := store.Batch(rows); err != nil || len(rows) == 0 {
 		return err
 	}
+	sizes := store.SizesOf(rows)
 	return db.change(ctx, "append to the audit log", func(ctx context.Context, tx *sql.Tx) error {
 		var values []any
 		for n, size := range auditGroups() {
@@ -53,8 +54,33 @@ func (db *DB) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
 				rows = rows[size:]
 			}
 		}
+		for _, size := range sizes {
+			if _, err := tx.StmtContext(ctx, db.growAudit).ExecContext(ctx, size.Tenant, size.Agent, size.Bytes); err != nil {
+				return err
+			}
+		}
 		return nil
 	})
+}
+
+const (
+	growAudit = `INSERT INTO audit_sizes (tenant, agent, bytes) VALUES ($1, $2, $3)
+		ON CONFLICT (tenant, agent) DO UPDATE SET bytes = bytes + excluded.bytes`
+	// shrinkAudit counts as store.AuditRow does.
+	shrinkAudit = `UPDATE audit_sizes SET bytes = audit_sizes.bytes - gone.bytes FROM (
+			SELECT tenant, CASE WHEN substr(actor, 1, 6) = 'agent:' THEN substr(actor, 7) ELSE '' END AS agent,
+				sum(512 + length(CAST(target AS BLOB)) + coalesce(length(detail), 0)) AS bytes
+			FROM audit WHERE node = $1 AND seq <= $2 GROUP BY 1, 2
+		) AS gone WHERE audit_sizes.tenant = gone.tenant AND audit_sizes.agent = gone.agent`
+	noAuditLeft = `DELETE FROM audit_sizes WHERE bytes <= 0`
+)
+
+// AuditSizes is of store.Audit.
+func (db *DB) AuditSizes(ctx context.Context) ([]store.AuditSize, error) {
+	return list(ctx, db, "read how large the audit log is", func(row scanner) (s store.AuditSize, err error) {
+		err = row.Scan(&s.Tenant, &s.Agent, &s.Bytes)
+		return s, err
+	}, `SELECT tenant, agent, bytes FROM audit_sizes ORDER BY tenant, agent`)
 }
 
 // whichRow says which of the rows of a statement was refused, and why. Nothing of the statement has happened.
@@ -110,7 +136,7 @@ func (db *DB) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.Audit
 		return nil, err
 	}
 	query, args := selectAudit(f)
-	rows, err := list(ctx, db, "read the audit log", scanAudit, query, args...)
+	rows, err := listFrom(ctx, db.listings, "read the audit log", scanAudit, query, args...)
 	if f.Newest {
 		slices.Reverse(rows)
 	}
@@ -165,7 +191,7 @@ func selectAudit(f store.AuditFilter) (query string, args []any) {
 		found += " WHERE " + strings.Join(where, " AND ")
 	}
 	found += fmt.Sprintf("%s LIMIT $%d", ordered, len(args))
-	if f.ActionAlone() { // the index of times has all of that: of the rows that do not match, only the index is read
+	if f.InTimes() { // the index of times has all of that: of the rows that do not match, only the index is read
 		return "SELECT " + auditColumns + " FROM audit JOIN (SELECT node AS at_node, seq AS at_seq" + found +
 			") AS found ON node = at_node AND seq = at_seq" + ordered, args
 	}
@@ -235,6 +261,12 @@ func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64) (int, erro
 			return fmt.Errorf("%w: the newest row of %s is %d, and it stays", store.ErrInvalid, node, newest)
 		}
 		if _, err := tx.ExecContext(ctx, `INSERT INTO audit_trim (node, upto) VALUES ($1, $2)`, node, upTo); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, shrinkAudit, node, upTo); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, noAuditLeft); err != nil {
 			return err
 		}
 		result, err := tx.ExecContext(ctx, `DELETE FROM audit WHERE node = $1 AND seq <= $2`, node, upTo)

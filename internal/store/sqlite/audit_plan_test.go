@@ -23,7 +23,10 @@ func TestLogAskedForActionsReadsNoOtherRows(t *testing.T) {
 		{store.AuditFilter{ActionPrefix: "session.", Limit: 1, Newest: true}, true},
 		{store.AuditFilter{Action: "session.open", Limit: 1}, true},
 		{store.AuditFilter{ActionPrefix: "session.", Tenant: "acme", Since: since, Until: since.Add(time.Hour), Limit: 1, Newest: true}, true},
-		{store.AuditFilter{ActionPrefix: "session.", Actor: "operator:a", Limit: 1, Newest: true}, false}, // the actor is in the table
+		{store.AuditFilter{ActionPrefix: "session.", Actor: "operator:a", Limit: 1, Newest: true}, true},
+		{store.AuditFilter{Tenant: "acme", Limit: 1, Newest: true}, true},
+		{store.AuditFilter{Tenant: "acme", Actor: "operator:a", Result: "refused", Limit: 1, Newest: true}, true},
+		{store.AuditFilter{Tenant: "acme", Jail: "j", Limit: 1, Newest: true}, false}, // the jail is in the table
 	} {
 		query, args := selectAudit(c.filter)
 		rows, err := db.read.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/store"
@@ -53,4 +54,15 @@ func (db *DB) MarkUsed(ctx context.Context, tenant, agent, service string, at ti
 	}
 	return db.changeOne(ctx, "mark secret as used", `UPDATE secrets SET used_at = max(coalesce(used_at, $4), $4)
 		WHERE tenant = $1 AND coalesce(agent, '') = $2 AND service = $3`, tenant, agent, service, stamp(at))
+}
+
+// ListSealed is of store.Secrets.
+func (db *DB) ListSealed(ctx context.Context) ([]store.Sealed, error) {
+	return list(ctx, db, "list what is encrypted", func(row scanner) (s store.Sealed, err error) {
+		err = row.Scan(&s.ID, &s.Tenant, &s.Agent, &s.Name, &s.Secret, blob{&s.Head}, &s.Bytes)
+		return s, err
+	}, fmt.Sprintf(`
+		SELECT id, tenant, '', domain, 0, substr(ciphertext, 1, %[1]d), length(ciphertext) FROM cookie_sets
+		UNION ALL
+		SELECT id, tenant, coalesce(agent, ''), service, 1, substr(ciphertext, 1, %[1]d), length(ciphertext) FROM secrets`, store.SealedHead))
 }

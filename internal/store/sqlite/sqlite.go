@@ -27,6 +27,8 @@ const (
 	FileName = "clawjail.db"
 	// readers is how many connections read at the same time. More only wait for the same disk.
 	readers = 4
+	// listers is how many connections list records of the audit log at the same time.
+	listers = 4
 	// turn is how long a writer waits for one of another process.
 	turn = 10 * time.Second
 	// autoCheckpoint is after how many pages the WAL is moved into the file: fewer than one piece of the file of shared memory
@@ -39,11 +41,12 @@ type DB struct {
 	path        string
 	write, read *sql.DB
 	// walk is for readers that take their time: each has a connection of its own, so that they cannot keep the
-	// others from reading.
-	walk *sql.DB
+	// others from reading. listings of the audit log can take theirs, and share a few.
+	walk, listings *sql.DB
 	// What an opening session and every request to a model wait for is prepared once, on the connection that writes.
 	insertAudit           [3]*sql.Stmt // by auditGroups
 	useGrant, chargeUsage *sql.Stmt
+	growAudit             *sql.Stmt
 }
 
 var _ store.Store = (*DB)(nil)
@@ -85,6 +88,9 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	if db.chargeUsage, err = db.write.PrepareContext(ctx, chargeUsage); err != nil {
 		return nil, failure(ctx, "open the database", err)
 	}
+	if db.growAudit, err = db.write.PrepareContext(ctx, growAudit); err != nil {
+		return nil, failure(ctx, "open the database", err)
+	}
 	if db.read, err = pool(path, true); err != nil {
 		return nil, err
 	}
@@ -94,6 +100,11 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 		return nil, err
 	}
 	db.walk.SetMaxIdleConns(-1)
+	if db.listings, err = pool(path, true); err != nil {
+		return nil, err
+	}
+	db.listings.SetMaxOpenConns(listers)
+	db.listings.SetMaxIdleConns(listers)
 	return db, nil
 }
 
@@ -132,13 +143,13 @@ func pool(path string, readOnly bool) (*sql.DB, error) {
 // Close waits for the methods that are running.
 func (db *DB) Close() error {
 	var errs []error
-	for _, statement := range append(db.insertAudit[:], db.useGrant, db.chargeUsage) {
+	for _, statement := range append(db.insertAudit[:], db.useGrant, db.chargeUsage, db.growAudit) {
 		if statement != nil {
 			errs = append(errs, statement.Close())
 		}
 	}
 	// The writer is the last: closing the last connection moves the WAL into the file.
-	for _, pool := range []*sql.DB{db.walk, db.read, db.write} {
+	for _, pool := range []*sql.DB{db.walk, db.listings, db.read, db.write} {
 		if pool != nil {
 			errs = append(errs, pool.Close())
 		}
@@ -243,7 +254,11 @@ func one[T any](ctx context.Context, db *DB, what string, scan func(scanner) (T,
 
 // list reads all rows; nil when there are none.
 func list[T any](ctx context.Context, db *DB, what string, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := db.read.QueryContext(ctx, query, args...)
+	return listFrom(ctx, db.read, what, scan, query, args...)
+}
+
+func listFrom[T any](ctx context.Context, from *sql.DB, what string, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := from.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, failure(ctx, what, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -257,6 +258,30 @@ func testOpenIntents(t *testing.T, s store.Store) {
 	outcome.Phase, outcome.Ref = "outcome", "n1-2"
 	must(t, s.AppendAudit(ctx, []store.AuditRow{outcome}))
 	check(t, "closed by another node", []store.AuditRow{rows[4], rows[5]})(s.OpenIntents(ctx, "n1"))
+}
+
+// testAuditSizes: what is kept beside the rows is what a count of them says, also after rows have gone, and of a batch that
+// was refused there is nothing.
+func testAuditSizes(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	check(t, "sizes of none", []store.AuditSize(nil))(s.AuditSizes(ctx))
+	rows := auditRows("n1", 1, 40)
+	for i := range rows {
+		r := &rows[i]
+		r.Tenant = []string{"", "acme", "other"}[i%3]
+		r.Actor = []string{"agent:a", "operator:a", "agent:ü", "system"}[i%4]
+		r.Target, r.Detail = strings.Repeat("ü", i), []byte(`{"a":"`+strings.Repeat("x", i)+`"}`)
+	}
+	rows[7].Detail = nil
+	must(t, s.AppendAudit(ctx, rows[:3]))
+	must(t, s.AppendAudit(ctx, rows[3:]))
+	check(t, "sizes", store.SizesOf(rows))(s.AuditSizes(ctx))
+	wantError(t, "a gap", s.AppendAudit(ctx, auditRows("n1", 60, 60)), store.ErrGap)
+	must(t, s.AppendAudit(ctx, auditRows("n2", 1, 2)))
+	check(t, "removed", 17)(s.TrimAudit(ctx, "n1", 17))
+	check(t, "sizes after some have gone", store.SizesOf(append(slices.Clone(rows[17:]), auditRows("n2", 1, 2)...)))(s.AuditSizes(ctx))
+	check(t, "removed", 22)(s.TrimAudit(ctx, "n1", 39))
+	check(t, "sizes after most have gone", store.SizesOf(append(slices.Clone(rows[39:]), auditRows("n2", 1, 2)...)))(s.AuditSizes(ctx))
 }
 
 func testAuditTrim(t *testing.T, s store.Store) {

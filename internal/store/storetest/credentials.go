@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -175,6 +177,20 @@ func testSecrets(t *testing.T, s store.Store) {
 	check(t, "of all tenants", []store.Secret{early, shared, own})(s.ListSecrets(ctx, ""))
 	check(t, "of another tenant", []store.Secret(nil))(s.ListSecrets(ctx, "default"))
 
+	long := newCookieSet(t, s, "c1", "default", "a.example")
+	long.Ciphertext = bytes.Repeat([]byte("0123456789"), 10)
+	must(t, s.PutCookieSet(ctx, long))
+	sealed, err := s.ListSealed(ctx)
+	must(t, err)
+	slices.SortFunc(sealed, func(a, b store.Sealed) int { return strings.Compare(a.ID, b.ID) })
+	want := []store.Sealed{{ID: "c1", Tenant: "default", Name: "a.example", Head: long.Ciphertext[:store.SealedHead], Bytes: 100}}
+	for _, x := range []store.Secret{early, shared, own} {
+		want = append(want, store.Sealed{ID: x.ID, Tenant: x.Tenant, Agent: x.Agent, Name: x.Service, Secret: true,
+			Head: x.Ciphertext[:min(len(x.Ciphertext), store.SealedHead)], Bytes: int64(len(x.Ciphertext))})
+	}
+	slices.SortFunc(want, func(a, b store.Sealed) int { return strings.Compare(a.ID, b.ID) })
+	same(t, "what is encrypted", sealed, want)
+
 	must(t, s.MarkUsed(ctx, "acme", "", "mail", at(30)))
 	must(t, s.MarkUsed(ctx, "acme", "", "mail", at(20)))
 	next := shared
@@ -197,7 +213,7 @@ func testSecrets(t *testing.T, s store.Store) {
 	must(t, s.DeleteSecret(ctx, "acme", "", "mail"))
 	wantError(t, "remove it again", s.DeleteSecret(ctx, "acme", "", "mail"), store.ErrNotFound)
 	wantError(t, "mark it", s.MarkUsed(ctx, "acme", "", "mail", at(1)), store.ErrNotFound)
-	_, err := s.Secret(ctx, "acme", "", "mail")
+	_, err = s.Secret(ctx, "acme", "", "mail")
 	wantError(t, "read it", err, store.ErrNotFound)
 	check(t, "the agent's own is still there", own)(s.Secret(ctx, "acme", "a1", "mail"))
 	wantError(t, "mark at no time", s.MarkUsed(ctx, "acme", "a1", "mail", time.Time{}), store.ErrInvalid)

@@ -30,7 +30,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"InvalidRows", testInvalidRows}, {"Canceled", testCanceled}, {"Ping", testPing}, {"Closed", testClosed},
 		{"AuditAppend", testAuditAppend}, {"AuditOrder", testAuditOrder}, {"AuditRace", testAuditRace}, {"AuditFilter", testAuditFilter},
 		{"AuditWalk", testAuditWalk}, {"AuditWalkSeesOneState", testAuditWalkSeesOneState}, {"AuditWalksStarveNobody", testAuditWalksStarveNobody},
-		{"OpenIntents", testOpenIntents}, {"AuditTrim", testAuditTrim},
+		{"OpenIntents", testOpenIntents}, {"AuditTrim", testAuditTrim}, {"AuditSizes", testAuditSizes},
 		{"Entries", testEntries}, {"EntryNames", testEntryNames}, {"EntriesOfAgents", testEntriesOfAgents}, {"EntryUpdates", testEntryUpdates},
 		{"EntriesExpire", testEntriesExpire}, {"EntriesRevision", testEntriesRevision}, {"InvalidEntries", testInvalidEntries},
 		{"Usage", testUsage}, {"UsageLimits", testUsageLimits}, {"UsageRace", testUsageRace}, {"InvalidUsage", testInvalidUsage},
