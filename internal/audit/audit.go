@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -104,8 +105,17 @@ type Options struct {
 	// died: what came of it, if that can be seen. Without it, or when it does not know, the outcome is Unknown.
 	Settle func(ctx context.Context, intent Row) (Outcome, bool)
 
+	// Room is how many bytes all records may take, and Quotas and Tenants divide it; see [quota.GateOptions]. Rows count as
+	// [store.AuditRow.Bytes] says.
+	Room    int64 // 64 GiB
+	Quotas  config.Quotas
+	Tenants func() int
+
 	Now func() time.Time // time.Now
 	Log *slog.Logger
+
+	// RepeatEvery is how long refusals that repeat one that was written are counted, before the count is a record.
+	RepeatEvery time.Duration // 1 min
 
 	// CommitTimeout is how long the database may take for one transaction.
 	CommitTimeout time.Duration // 5 s
@@ -129,6 +139,8 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.CheckpointEvery, time.Second)
 	setDefault(&o.CheckpointRows, 1000)
 	setDefault(&o.QueueRows, 16384)
+	setDefault(&o.RepeatEvery, time.Minute)
+	setDefault(&o.Room, defaultRoom)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -157,7 +169,7 @@ func (o Options) Validate() error {
 	add(o.SpillPath == "", "the audit log has no file for what the database cannot take")
 	add(o.Key == nil || o.Checkpoints == nil, "the audit log has no key, or nobody who keeps its checkpoints")
 	add(o.SpillSize < minSpill || o.SpillSize > maxSpill, fmt.Sprintf("the audit log's spill file must have %d bytes to %d", minSpill, maxSpill))
-	add(o.CommitTimeout < 0 || o.EndingPatience < 0 || o.RetryEvery < 0 || o.CheckpointEvery < 0 || o.CheckpointRows < 0 || o.QueueRows < 0,
+	add(o.CommitTimeout < 0 || o.EndingPatience < 0 || o.RetryEvery < 0 || o.CheckpointEvery < 0 || o.CheckpointRows < 0 || o.QueueRows < 0 || o.RepeatEvery < 0 || o.Room < 0,
 		"a limit of the audit log is negative")
 	return errors.Join(errs...)
 }
@@ -170,6 +182,11 @@ type Log struct {
 	writer  *writer
 	notes   *noter
 	changed *broadcast
+	room    *room
+	lists   *lists
+	repeats *repeats
+	telling chan struct{} // closed: tell what is left, and end
+	told    chan struct{}
 	trim    sync.Mutex // one at a time
 	closing sync.Once
 	closed  error
@@ -209,9 +226,14 @@ func Open(ctx context.Context, options Options) (_ *Log, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{options: o, queue: newQueue(o.QueueRows), spill: sp, changed: newBroadcast()}
+	held, err := newRoom(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{options: o, queue: newQueue(o.QueueRows), spill: sp, changed: newBroadcast(), room: held, lists: newLists(),
+		repeats: newRepeats(o.RepeatEvery), telling: make(chan struct{}), told: make(chan struct{})}
 	l.notes = newNoter(o)
-	l.writer = newWriter(o, h, l.queue, sp, l.notes, l.changed)
+	l.writer = newWriter(o, h, l.queue, sp, l.notes, l.changed, held)
 	if err := l.recover(ctx); err != nil {
 		l.writer.cancel()
 		l.notes.cancel()
@@ -219,6 +241,7 @@ func Open(ctx context.Context, options Options) (_ *Log, err error) {
 	}
 	l.writer.start()
 	l.notes.start()
+	go l.tell()
 	return l, nil
 }
 
@@ -226,6 +249,8 @@ func Open(ctx context.Context, options Options) (_ *Log, err error) {
 // it has not taken goes to the file.
 func (l *Log) Close(ctx context.Context) error {
 	l.closing.Do(func() {
+		close(l.telling)
+		<-l.told
 		l.queue.close()
 		l.writer.stop(ctx)
 		l.closed = errors.Join(l.notes.stop(ctx), l.spill.close())
@@ -242,12 +267,15 @@ func (l *Log) Status() Status {
 }
 
 // Begin writes the intent, and returns when it survives the loss of power. On error the action must not be done: with
-// the code audit_unavailable the record could not be written; with canceled or timeout the caller's context ended
+// the code audit_unavailable the record could not be written, or its tenant or agent has no room for records left; with canceled or timeout the caller's context ended
 // first. The caller gives the outcome to [Pending.End].
 func (l *Log) Begin(ctx context.Context, i Intent) (*Pending, error) {
 	row, err := intentRow(i)
 	if err != nil {
 		return nil, fmt.Errorf("audit %s: %w", i.Action, err)
+	}
+	if err := l.room.admit(row); err != nil {
+		return nil, err
 	}
 	stamp(&row, l.options.Now())
 	if err := l.await(ctx, newEntry(row, kindIntent)); err != nil {
@@ -262,26 +290,41 @@ func (l *Log) Event(ctx context.Context, e Event) error {
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", e.Action, err)
 	}
+	if err := l.room.admit(row); err != nil {
+		return err
+	}
 	stamp(&row, l.options.Now())
 	return l.await(ctx, newEntry(row, kindEvent))
 }
 
 // Note writes one record that nobody waits for: a refusal, or what has happened anyway. While the database cannot be
 // written to it is kept in the file, up to half of it; what finds no place is counted, and the count is recorded. A
-// field that is not fit to be recorded is left out, and the record says which.
+// field that is not fit to be recorded is left out, and the record says which. A refusal that was recorded less than
+// RepeatEvery ago is only counted, and so are those of an actor who is refused all the time.
 func (l *Log) Note(e Event) {
 	row := mend(eventRow(e))
-	stamp(&row, l.options.Now())
+	now := l.options.Now()
+	if e.Result == Refused && !l.repeats.refused(row, l.room.admit(row) != nil, now) {
+		return
+	}
+	stamp(&row, now)
 	l.later(newEntry(row, kindNote))
 }
 
 // BeginEnding is Begin for what must happen even when it cannot be recorded in time: closing, revoking, killing,
-// reaping. It never fails, and waits only for a moment. It takes no context, because nothing may stop it.
+// reaping. It never fails, and waits only for a moment. It takes no context, because nothing may stop it. Of a tenant
+// without room for records, the same ending again is only counted.
 func (l *Log) BeginEnding(i Intent) *Pending {
 	row := mend(intentRow(i))
-	stamp(&row, l.options.Now())
+	now := l.options.Now()
+	counted := l.room.admit(row) != nil && l.repeats.again(row, now)
+	stamp(&row, now)
 	e := newEntry(row, kindEnding)
 	p := &Pending{log: l, intent: row}
+	if counted {
+		p.ended.Store(true)
+		return p
+	}
 	if l.queue.put(e) != putDone {
 		l.toSpill(e)
 		return p

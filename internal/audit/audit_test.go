@@ -461,7 +461,12 @@ func TestALostRecordIsCountedOnce(t *testing.T) {
 	defer sp.close()
 	db.add = func() { _ = sp.add(spillRow(newID(day)), kindEnding) } // one more that finds no place
 	w.store.set(func(m *memory) { m.full = false })
-	wr := newWriter(w.options.withDefaults(), head{}, newQueue(1), sp, newNoter(w.options), newBroadcast())
+	o := w.options.withDefaults()
+	held, err := newRoom(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wr := newWriter(o, head{}, newQueue(1), sp, newNoter(w.options), newBroadcast(), held)
 	defer wr.cancel()
 	if err := wr.join(); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -46,6 +45,7 @@ func (w *writer) commit(rows []store.AuditRow, live []*entry) error {
 	err := w.options.Store.AppendAudit(ctx, rows)
 	cancel()
 	if err == nil {
+		w.room.add(rows)
 		w.advance(next)
 		return nil
 	}
@@ -53,6 +53,7 @@ func (w *writer) commit(rows []store.AuditRow, live []*entry) error {
 	written, unsettled := w.settle()
 	switch {
 	case written:
+		w.room.add(rows)
 		return nil
 	case unsettled == nil:
 		return err
@@ -226,15 +227,8 @@ func (w *writer) joinRows(rows []store.AuditRow) error {
 
 // withOriginalTime adds to a record when it was made, which its place in the chain may not let its time say.
 func withOriginalTime(row store.AuditRow) []byte {
-	fields := map[string]any{}
-	decoder := json.NewDecoder(bytes.NewReader(row.Detail))
-	decoder.UseNumber()
-	if err := decoder.Decode(&fields); err != nil {
-		return row.Detail
-	}
-	fields[spilledAt] = row.Time.UTC().Format(timeFormat)
-	if d := encodeDetail(fields); d.err == nil {
-		return d.bytes()
+	if detail, ok := withField(row.Detail, spilledAt, row.Time.UTC().Format(timeFormat)); ok {
+		return detail
 	}
 	return row.Detail
 }

@@ -29,6 +29,7 @@ type world struct {
 	store   *memory
 	keeper  *keeper
 	options Options
+	counted int // rows that settled leaves out
 }
 
 func newWorld(t testing.TB) *world {
@@ -76,6 +77,22 @@ func (w *world) sound() {
 	w.t.Helper()
 	if bad := w.verify().Bad(); bad != nil {
 		w.t.Errorf("an honest log is said to be bad: %v", bad)
+	}
+}
+
+// settled waits until there are so many rows, besides those that were counted: outcomes come by themselves.
+func (w *world) settled(l *Log, rows int) {
+	w.t.Helper()
+	for {
+		changed := l.changed.next()
+		if len(w.store.all()) >= w.counted+rows {
+			return
+		}
+		select {
+		case <-changed:
+		case <-time.After(30 * time.Second):
+			w.t.Fatalf("there are %d rows", len(w.store.all()))
+		}
 	}
 }
 

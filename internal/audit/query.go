@@ -24,7 +24,7 @@ func (l *Log) List(ctx context.Context, f Filter) ([]Row, error) {
 	if f.Limit <= 0 || f.Limit > MaxList {
 		f.Limit = MaxList
 	}
-	return l.options.Store.ListAudit(ctx, f)
+	return l.lists.list(ctx, l.options.Store, f)
 }
 
 // Tail yields the newest f.Limit rows that match, and with follow those that are written from then on, until ctx is
@@ -68,7 +68,7 @@ func (l *Log) tail(ctx context.Context, f Filter, follow bool, yield func(Row) b
 			step := f
 			step.Node, step.Limit, step.Newest = node, MaxList, false
 			for step.AfterSeq = seen[node]; step.AfterSeq < to; {
-				rows, err := l.options.Store.ListAudit(ctx, step)
+				rows, err := l.lists.list(ctx, l.options.Store, step)
 				if err != nil {
 					return err
 				}

@@ -24,6 +24,8 @@ const (
 	actionLost  = "audit.lost"  // records that found no place; count
 	actionClock = "audit.clock" // the clock went back; behind_ms
 	actionTrim  = "audit.trim"  // rows were removed because of their age
+	// actionLeftOut says how many refusals of an actor, or of a tenant without room for records, have no record of their own.
+	actionLeftOut = "audit.left_out"
 
 	actorSystem = "system"
 

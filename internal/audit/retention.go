@@ -77,6 +77,9 @@ func (l *Log) Trim(ctx context.Context, r Retention) (Trimmed, error) {
 		out.To = upTo
 		out.Rows += int64(n)
 	}
+	if err := l.room.recount(ctx); err != nil {
+		return out, err
+	}
 	if want := out.To - out.From + 1; out.Rows != want {
 		return out, broken("%d rows of %s were removed where there should have been %d", out.Rows, r.Node, want)
 	}

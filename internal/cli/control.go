@@ -6,16 +6,19 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/backup"
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/open"
@@ -53,6 +56,8 @@ type ring struct {
 	grants   *grant.Issuer
 	identity *identity.Service
 	signin   *signin.Service
+	// counts is identity once it is open: the log is open before it.
+	counts atomic.Pointer[identity.Service]
 }
 
 // openRing opens everything that the control plane has of identity. The audit log comes first, so that nothing is done
@@ -76,8 +81,12 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 	if r.store, err = open.Open(ctx, o.config.Database.Reveal(), o.config.DataDir); err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
+	room, err := roomForRecords(o.config)
+	if err != nil {
+		return nil, err
+	}
 	r.log, err = audit.Open(ctx, audit.Options{Store: r.store, Node: r.node, SpillPath: own("audit.spill"), Key: r.key,
-		Checkpoints: host.Checkpoints(), Now: o.now, Log: o.log})
+		Checkpoints: host.Checkpoints(), Room: room, Quotas: o.config.Quotas, Tenants: r.tenants, Now: o.now, Log: o.log})
 	if err != nil {
 		return nil, fmt.Errorf("open the audit log: %w", err)
 	}
@@ -110,11 +119,29 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 	if err != nil {
 		return nil, fmt.Errorf("open what is known of operators and agents: %w", err)
 	}
+	r.counts.Store(r.identity)
 	r.signin, err = signin.Open(ctx, signin.Options{Store: r.store, Identity: r.identity, Idle: o.config.Console.Idle, Life: o.config.Console.Life, Now: o.now})
 	if err != nil {
 		return nil, fmt.Errorf("open what is known of who is signed in: %w", err)
 	}
 	return r, nil
+}
+
+// roomForRecords is how much of the database all records may take; 0 leaves it to the log.
+func roomForRecords(c config.Config) (int64, error) {
+	if c.Quotas.Audit > 0 || c.Database != "" {
+		return int64(c.Quotas.Audit), nil
+	}
+	size, _, err := quota.Disk(hostd.DatabaseDir(c))
+	return size / 4, err
+}
+
+// tenants is how many tenants there are, as far as it is known.
+func (r *ring) tenants() int {
+	if s := r.counts.Load(); s != nil {
+		return s.Counted()
+	}
+	return 1
 }
 
 // close ends what is there, the database last.
@@ -251,8 +278,13 @@ func (r *ring) tidy(ctx context.Context, host *hostd.Client, now func() time.Tim
 	}
 }
 
-// reserve keeps room for an embedded database, and with it for the audit log, on a disk that others fill.
+// reserve keeps room for an embedded database, and with it for the audit log, on a disk that others fill. It counts anew what
+// tenants hold of it.
 func (r *ring) reserve(ctx context.Context, log *slog.Logger) {
+	// Other nodes write records, too.
+	if err := r.log.Recount(ctx); err != nil && ctx.Err() == nil {
+		log.Warn("count the records of the audit log", "error", err)
+	}
 	db, embedded := r.store.(interface {
 		Reserve(ctx context.Context, bytes int64) error
 	})

@@ -305,6 +305,9 @@ type Quotas struct {
 	Recordings Bytes
 	// Memory is what the jails of all tenants may have together by their limits. 0 is "auto", four times the memory of the host.
 	Memory Bytes
+	// Audit is the room for all records of the audit log. 0 is "auto": a quarter of the disk for an embedded database, 64 GiB
+	// for one on a server.
+	Audit Bytes
 }
 
 // WarmPool keeps started browsers ready.

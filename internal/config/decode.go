@@ -73,18 +73,17 @@ func (c *Config) decode(m *yamldoc.Map) {
 	m.Map("quotas", func(m *yamldoc.Map) {
 		m.Value("tenant", percent(&c.Quotas.Tenant))
 		m.Value("agent", percent(&c.Quotas.Agent))
-		m.Value("recordings", func(v yamldoc.Value) error {
-			if v.Text == "auto" {
-				return nil
+		room := func(to *Bytes) func(yamldoc.Value) error {
+			return func(v yamldoc.Value) error {
+				if v.Text == "auto" {
+					return nil
+				}
+				return parseInto(to, v, ParseBytes)
 			}
-			return parseInto(&c.Quotas.Recordings, v, ParseBytes)
-		})
-		m.Value("memory", func(v yamldoc.Value) error {
-			if v.Text == "auto" {
-				return nil
-			}
-			return parseInto(&c.Quotas.Memory, v, ParseBytes)
-		})
+		}
+		m.Value("recordings", room(&c.Quotas.Recordings))
+		m.Value("memory", room(&c.Quotas.Memory))
+		m.Value("audit", room(&c.Quotas.Audit))
 	})
 	m.Map("warm_pool", func(m *yamldoc.Map) {
 		m.Value("size", whole(&c.WarmPool.Size, math.MaxInt32))

@@ -252,6 +252,7 @@ func (c Config) validateSessions(v *validation) {
 	between(v, "quotas.agent", c.Quotas.Agent, 1, 100)
 	between(v, "quotas.recordings", c.Quotas.Recordings, 0, 1024*TiB)
 	between(v, "quotas.memory", c.Quotas.Memory, 0, 1024*TiB)
+	between(v, "quotas.audit", c.Quotas.Audit, 0, 1024*TiB)
 	between(v, "warm_pool.size", c.WarmPool.Size, 0, 1000)
 	between(v, "warm_pool.max_age", c.WarmPool.MaxAge, 10*time.Second, 24*time.Hour)
 	between(v, "network_slots.ready", c.NetworkSlots.Ready, 1, 1000)

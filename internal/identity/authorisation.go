@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -29,9 +28,9 @@ const (
 	SessionToken        Operation = "session.token"  // make a token for one session
 	SessionClose        Operation = "session.close"
 	SessionRecording    Operation = "session.recording" // see what was recorded
-	SessionWatch        Operation = "session.watch"     // see it live, as a person
-	SessionControl      Operation = "session.control"   // take it over, and steer it as a person
-	SessionRefresh      Operation = "session.refresh"   // log in, for cookies to be kept
+	SessionWatch        Operation = "session.watch"   // see it live, as a person
+	SessionControl      Operation = "session.control" // take it over, and steer it as a person
+	SessionRefresh      Operation = "session.refresh" // log in, for cookies to be kept
 
 	CookiesList    Operation = "cookies.list" // names, never values
 	CookiesImport  Operation = "cookies.import"
@@ -368,19 +367,12 @@ func (s *Service) AuthorizeWith(ctx context.Context, p Principal, op Operation, 
 }
 
 // Refuse writes a refusal down, if err is one: nil stays nil. It is one of the principal's tenant, whatever tenant was asked for: nobody else's log
-// is for strangers to fill. Who is refused all the time fills nobody's: what is left out is counted.
+// is for strangers to fill. Who is refused all the time fills nobody's; see [audit.Log.Note].
 func (s *Service) Refuse(ctx context.Context, p Principal, op Operation, target string, err error) error {
 	if err == nil {
 		return nil
 	}
-	write, leftOut := s.refusals.write(p.Actor(), s.o.Now())
-	if !write {
-		return err
-	}
 	e := Event{Action: string(op), Result: resultRefused, Tenant: p.Tenant, Actor: p.Actor(), Target: clip(target), Reason: problem.CodeOf(err)}
-	if leftOut > 0 {
-		e.Facts = map[string]string{"left_out": strconv.Itoa(leftOut)}
-	}
 	if auditErr := s.o.Audit(ctx, e); auditErr != nil {
 		return errors.Join(err, auditErr)
 	}

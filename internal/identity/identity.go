@@ -115,7 +115,6 @@ type Service struct {
 	gate        *quota.Gate  // of connections
 	tenants     atomic.Int64 // as of the last time that they were counted
 	denied      denied
-	refusals    refusals
 
 	stop    context.CancelFunc
 	running sync.WaitGroup

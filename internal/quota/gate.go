@@ -75,6 +75,16 @@ func (g *Gate) TakeOf(asks Holder, n, room int64) error {
 // Add counts n more that somebody holds, whatever there is room for.
 func (g *Gate) Add(holds Holder, n int64) { g.Give(holds, -n) }
 
+// Set counts what is held anew.
+func (g *Gate) Set(held map[Holder]int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.all, g.held, g.sums = 0, map[Holder]int64{}, map[string]int64{}
+	for h, n := range held {
+		g.add(h, n)
+	}
+}
+
 // Give takes back what somebody was let hold.
 func (g *Gate) Give(asks Holder, n int64) {
 	g.mu.Lock()

@@ -36,7 +36,28 @@ func ClosingSessions() Kind {
 // Recordings are what is on the disk of sessions that are recorded.
 func Recordings() Kind {
 	return Kind{Name: "recordings", Bytes: true, Code: problem.DiskFull, Key: "quotas.recordings",
-		Hint: "close the session; those for audit are removed after a week"}
+		Hint: "close the session; those for audit go after a week, or with clawjail recording rm"}
+}
+
+// Records are those of the audit log. Who has no room for them does nothing that has to be recorded.
+func Records() Kind {
+	return Kind{Name: "records of audit", Bytes: true, Code: problem.AuditUnavailable, Key: "quotas.audit",
+		Hint: "ask an admin of the installation to shorten audit.keep"}
+}
+
+// Accounts are cookie sets in the vault.
+func Accounts() Kind {
+	return Kind{Name: "accounts", Code: problem.PoolExhausted, Hint: "remove some: clawjail cookies ls"}
+}
+
+// Secrets are those in the vault.
+func Secrets() Kind {
+	return Kind{Name: "secrets", Code: problem.PoolExhausted, Hint: "remove some: clawjail secret ls"}
+}
+
+// VaultBytes are what accounts and secrets take together.
+func VaultBytes() Kind {
+	return Kind{Name: "accounts and secrets", Bytes: true, Code: problem.DiskFull, Hint: "remove accounts that nobody needs: clawjail cookies ls"}
 }
 
 // Connections are requests and streams of the API, of MCP and of the console.
@@ -44,7 +65,12 @@ func Connections() Kind {
 	return Kind{Name: "requests under way", Code: problem.RateLimited, Hint: "end some of them first"}
 }
 
-// Bodies are the bodies of requests and answers that the gateway holds in memory.
+// KeptConnections are those to the API that stay open for the next request.
+func KeptConnections() Kind {
+	return Kind{Name: "connections to the API", Code: problem.RateLimited, Hint: "close connections that are not needed"}
+}
+
+// Bodies are the bodies of requests and answers that the gateway, or the API, holds in memory.
 func Bodies() Kind {
 	return Kind{Name: "large requests under way", Bytes: true, Code: problem.RateLimited,
 		Hint: "Wait until the large requests that are under way have ended, or ask for less at once"}
