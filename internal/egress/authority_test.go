@@ -293,6 +293,35 @@ func TestVersionsAreCompared(t *testing.T) {
 
 func second2[T any](_ T, err error) error { return err }
 
+// Each request of an agent is on record, and what one tenant writes there all tenants keep.
+func TestOnlyAnAdminOfTheInstallationRaisesRatesBeyondThoseOfAll(t *testing.T) {
+	w := newWorld(t)
+	of := func(agent string, r Rates) Settings { return Settings{Meta: Meta{Tenant: "acme", Agent: agent}, Rates: r} }
+	put := func(by identity.Principal, s Settings) error { return second2(w.PutSettings(w.ctx, by, s)) }
+	for _, step := range []struct {
+		name string
+		err  func() error
+		code string
+	}{
+		{"lower", func() error { return put(w.operator, of("", Rates{Proxy: 10, Tunnels: 5})) }, ""},
+		{"as for all", func() error { return put(w.operator, of("", Rates{Proxy: 3000, Tunnels: 128})) }, ""},
+		{"more requests", func() error { return put(w.operator, of("", Rates{Proxy: 3001})) }, problem.BadLimit},
+		{"more tunnels", func() error { return put(w.operator, of("", Rates{Tunnels: 129})) }, problem.BadLimit},
+		{"more, of one agent", func() error { return put(w.operator, of(w.bot.ID, Rates{LLM: 121})) }, problem.BadLimit},
+		{"declared", func() error { return second2(w.DeclareSettings(w.ctx, w.operator, of(w.bot.ID, Rates{Execute: 1_000_000}))) }, problem.BadLimit},
+		{"by an admin of the installation", func() error { return put(w.admin, of("", Rates{Proxy: 50_000, LLM: 500})) }, ""},
+		{"what is set stays", func() error { return put(w.operator, of("", Rates{Proxy: 50_000, LLM: 400})) }, ""},
+		{"of an agent as of its tenant", func() error { return put(w.operator, of(w.bot.ID, Rates{Proxy: 50_000, LLM: 400})) }, ""},
+		{"of an agent more", func() error { return put(w.operator, of(w.bot.ID, Rates{Proxy: 50_001})) }, problem.BadLimit},
+		{"back to less", func() error { return put(w.operator, of("", Rates{Proxy: 1000})) }, ""},
+		{"and not up again", func() error { return put(w.operator, of("", Rates{Proxy: 50_000})) }, problem.BadLimit},
+		{"for all", func() error { return put(w.admin, Settings{Rates: Rates{Proxy: 50_000}}) }, ""},
+		{"then for a tenant", func() error { return put(w.operator, of("", Rates{Proxy: 50_000})) }, ""},
+	} {
+		w.wantCode(step.name, step.err(), step.code)
+	}
+}
+
 func TestSettingsOfAllScopesAddUp(t *testing.T) {
 	w := newWorld(t)
 	put := func(s Settings) { t.Helper(); w.must(second2(w.PutSettings(w.ctx, w.admin, s))) }

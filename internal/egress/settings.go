@@ -56,6 +56,34 @@ func (d *decisions) setting(of scope, now time.Time) (set Settings, until time.T
 	return *i.settings, i.settings.ExpiresAt
 }
 
+// boundRates finds rates that only an admin of the installation gives: each request is on record, and what one tenant writes
+// there all tenants keep. Others lower rates, and raise them to what is set for all, to what is set already, and those of an
+// agent to its tenant's.
+func (d *decisions) boundRates(f *flaws, s Settings, now time.Time) {
+	all, _ := d.setting(scope{}, now)
+	all = all.over(defaults())
+	set, _ := d.setting(scope{s.Tenant, s.Agent}, now)
+	wider := all
+	if s.Agent != "" {
+		tenant, _ := d.setting(scope{tenant: s.Tenant}, now)
+		wider = tenant.over(all)
+	}
+	for _, rate := range []struct {
+		name                 string
+		is, all, set, tenant int
+	}{
+		{"proxy", s.Rates.Proxy, all.Rates.Proxy, set.Rates.Proxy, wider.Rates.Proxy},
+		{"execute", s.Rates.Execute, all.Rates.Execute, set.Rates.Execute, wider.Rates.Execute},
+		{"service", s.Rates.Service, all.Rates.Service, set.Rates.Service, wider.Rates.Service},
+		{"llm", s.Rates.LLM, all.Rates.LLM, set.Rates.LLM, wider.Rates.LLM},
+		{"tunnels", s.Rates.Tunnels, all.Rates.Tunnels, set.Rates.Tunnels, wider.Rates.Tunnels},
+	} {
+		if most := max(rate.all, rate.set, rate.tenant); rate.is > most {
+			f.add(problem.BadLimit, "rates."+rate.name, fmt.Sprintf("at most %d; an admin of the installation may set more", most), "is %d", rate.is)
+		}
+	}
+}
+
 // inEffect are settings with everything filled in.
 type inEffect struct {
 	Settings
@@ -193,18 +221,24 @@ func (b *Book) putSettings(ctx context.Context, by identity.Principal, s Setting
 	}
 	b.changing.Lock()
 	defer b.changing.Unlock()
-	if keepServices {
-		// Another process may have set them a moment ago.
-		d, err := b.current(ctx)
-		if err != nil {
-			return Settings{}, failure(err)
+	// Another process may have set some a moment ago.
+	d, err := b.current(ctx)
+	if err != nil {
+		return Settings{}, failure(err)
+	}
+	if by.Tenant != "" {
+		d.boundRates(f, s, b.o.Now())
+		if err := f.err(); err != nil {
+			return Settings{}, err
 		}
+	}
+	if keepServices {
 		set, _ := d.setting(of, b.o.Now())
 		s.Services = set.Services
 	}
 	fields := audit.Fields{"services": len(s.Services), "services_set": s.Services != nil, "mode": string(s.Mode), "hold": s.Hold, "browser": string(s.Browser), "tools": len(s.Tools), "tools_set": s.Tools != nil,
 		"budget_units_per_day": s.Budget.TokensPerDay, "cost_per_day": s.Budget.CostPerDay}
-	err := b.change(ctx, step{by: by, op: identity.SettingsChange, of: of, target: theSettings, fields: fields}, func() error {
+	err = b.change(ctx, step{by: by, op: identity.SettingsChange, of: of, target: theSettings, fields: fields}, func() error {
 		e, err := b.put(ctx, kindSettings, theSettings, &s.Meta, "set_", func() (store.Entry, error) { return s.entry() }, 0)
 		s.Meta = metaOf(e, s.Meta)
 		return err
