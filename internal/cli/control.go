@@ -97,7 +97,8 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 	if err := r.store.ReleaseNodeLeases(ctx, r.node); err != nil {
 		return nil, fmt.Errorf("give back the accounts of sessions that are gone: %w", err)
 	}
-	if r.vault, err = vault.Open(ctx, vault.Options{KeyFile: backup.VaultKeyPath(o.config), Store: r.store, Now: o.now}); err != nil {
+	if r.vault, err = vault.Open(ctx, vault.Options{KeyFile: backup.VaultKeyPath(o.config), Store: r.store, Now: o.now,
+		Quotas: o.config.Quotas, Tenants: r.tenants}); err != nil {
 		return nil, fmt.Errorf("open the vault: %w", err)
 	}
 	if r.keyring, err = grant.OpenKeyring(own("grants.key"), o.now); err != nil {

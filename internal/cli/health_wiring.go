@@ -27,7 +27,7 @@ func newHealth(o serveOptions, host *hostd.Client, r *ring, c certificate, parts
 	out := health.Options{
 		Sessions: parts.sessions, Identity: r.identity, Accounts: parts.accounts, Requests: parts.book, Agents: parts.agents, Divided: o.config.Quotas,
 		Held: []quota.Look{quota.Always(parts.sessions.Held), quota.Always(r.log.Held), quota.Always(r.identity.Held), quota.Always(parts.exit.Held), parts.agents.Held,
-			memoryOfJails(host, r.identity)},
+			memoryOfJails(host, r.identity), r.vault.Held},
 		Machine: health.NewWatch(host, o.config.DataDir, o.now, o.log).Look,
 		Audit:   r.log.Status, Checkpoints: hostd.CheckpointsPath(o.config), Database: r.store, DatabaseKind: "postgresql",
 		Gateway: parts.counted.Gateway, GatewayAt: parts.gateway, API: o.config.Listen.String(), Version: o.version, Node: r.node, Log: o.log, Now: o.now,

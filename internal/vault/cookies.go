@@ -119,6 +119,9 @@ func (v *Vault) PutCookies(ctx context.Context, n NewCookies) (CookieSet, error)
 			if s.Ciphertext, err = keys.seal(placeOfCookies(s), plaintext); err != nil {
 				return err
 			}
+			if err := v.fits(ctx, row{place: placeOfCookies(s), bytes: int64(len(s.Ciphertext))}); err != nil {
+				return err
+			}
 			// Another node may have made the set in between.
 			if err = v.store.PutCookieSet(ctx, s); !errors.Is(err, store.ErrExists) {
 				break

@@ -93,7 +93,7 @@ func (v *Vault) stale(ctx context.Context, keys *keyring) ([]row, error) {
 	}
 	var out []row
 	for _, r := range rows {
-		if id, ok := keyOf(r.ciphertext); !ok || id != keys.primary {
+		if id, ok := keyOf(r.head); !ok || id != keys.primary {
 			out = append(out, r)
 		}
 	}

@@ -69,13 +69,9 @@ func TestRotateEncryptsEverythingAnewAndDestroysTheOldKey(t *testing.T) {
 	if bytes.Contains(readFile(t, w.keyFile), raw[len(raw)-40:]) || bytes.Equal(oldFile, readFile(t, w.keyFile)) || mode(t, w.keyFile) != 0o600 {
 		t.Error("the old key is left in the file, or the file is open")
 	}
-	rows, err := v.rows(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range rows {
-		if _, err := oldRing.open(r.place, r.ciphertext); err == nil {
-			t.Errorf("the old key opens %s", r.place)
+	for place, ciphertext := range w.sealed() {
+		if _, err := oldRing.open(place, ciphertext); err == nil {
+			t.Errorf("the old key opens %s", place)
 		}
 	}
 	wantFilled(w, v)

@@ -103,6 +103,9 @@ func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, valu
 	if err := value.Use(func(b []byte) (err error) { s.Ciphertext, err = sealBound(keys, s, to, b); return err }); err != nil {
 		return err
 	}
+	if err := v.fits(ctx, row{place: placeOfSecret(s), bytes: int64(len(s.Ciphertext))}); err != nil {
+		return err
+	}
 	return stored(v.store.PutSecret(ctx, s), n.Tenant, "secret "+n.Service)
 }
 

@@ -42,7 +42,7 @@ func (v *Vault) Status(ctx context.Context) (Status, error) {
 		out.Keys = append(out.Keys, KeyStatus{ID: id.String(), Primary: id == keys.primary, CreatedAt: keys.created[id]})
 	}
 	for _, r := range rows {
-		id, ok := keyOf(r.ciphertext)
+		id, ok := keyOf(r.head)
 		i, known := at[id]
 		switch {
 		case !ok || !known:

@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -41,17 +42,21 @@ type Rows interface {
 	PutSecret(ctx context.Context, s store.Secret) error
 	Secret(ctx context.Context, tenant, agent, service string) (store.Secret, error)
 	ListSecrets(ctx context.Context, tenant string) ([]store.Secret, error)
+	ListSealed(ctx context.Context) ([]store.Sealed, error)
 	DeleteSecret(ctx context.Context, tenant, agent, service string) error
 	MarkUsed(ctx context.Context, tenant, agent, service string, at time.Time) error
 }
 
-// Options of a vault. All must be set.
+// Options of a vault. All but Quotas and Tenants must be set.
 type Options struct {
 	// KeyFile is an absolute path outside the database's folder of backups. The file is made on the first run,
 	// and its folder if it is missing. Files of the same name with an ending are locks and a half-written successor.
 	KeyFile string
 	Store   Rows
 	Now     func() time.Time
+	// Quotas and Tenants divide what the vault has room for; see [quota.GateOptions].
+	Quotas  config.Quotas
+	Tenants func() int
 }
 
 // Validate reports everything that is wrong at once.
@@ -74,6 +79,7 @@ type Vault struct {
 	path  string
 	store Rows
 	now   func() time.Time
+	room  room
 
 	// writing has room for one: whoever changes rows or the key file. It is in front of the lock between processes,
 	// so that goroutines wait without polling.
@@ -91,7 +97,7 @@ func Open(ctx context.Context, o Options) (*Vault, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	v := &Vault{path: o.KeyFile, store: o.Store, now: o.Now, writing: make(chan struct{}, 1)}
+	v := &Vault{path: o.KeyFile, store: o.Store, now: o.Now, room: newRoom(o), writing: make(chan struct{}, 1)}
 	if err := makeFolder(v.path); err != nil {
 		return nil, err
 	}
@@ -135,7 +141,7 @@ func (v *Vault) first() (*keyring, error) {
 // fault; they are named when they are used.
 func wrongKeys(path string, keys *keyring, rows []row) error {
 	for _, r := range rows {
-		if id, ok := keyOf(r.ciphertext); ok && keys.has(id) {
+		if id, ok := keyOf(r.head); ok && keys.has(id) {
 			return nil
 		}
 	}
@@ -190,28 +196,25 @@ func (v *Vault) exclusively(ctx context.Context, f func() error) (err error) {
 	return f()
 }
 
-// row is an entry of either kind, as it is stored.
+// row is what is known of an entry of either kind without reading it.
 type row struct {
-	place      place
-	ciphertext []byte
+	place place
+	head  []byte // of its ciphertext
+	bytes int64  // of all of it
 }
 
 // rows are all entries of all tenants.
 func (v *Vault) rows(ctx context.Context) ([]row, error) {
-	sets, err := v.store.ListCookieSets(ctx, "")
+	all, err := v.store.ListSealed(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list cookie sets: %w", err)
+		return nil, fmt.Errorf("list what is in the vault: %w", err)
 	}
-	secrets, err := v.store.ListSecrets(ctx, "")
-	if err != nil {
-		return nil, fmt.Errorf("list secrets: %w", err)
-	}
-	out := make([]row, 0, len(sets)+len(secrets))
-	for _, s := range sets {
-		out = append(out, row{placeOfCookies(s), s.Ciphertext})
-	}
-	for _, s := range secrets {
-		out = append(out, row{placeOfSecret(s), s.Ciphertext})
+	out := make([]row, len(all))
+	for i, s := range all {
+		out[i] = row{head: s.Head, bytes: s.Bytes, place: placeOfCookies(store.CookieSet{ID: s.ID, Tenant: s.Tenant, Domain: s.Name})}
+		if s.Secret {
+			out[i].place = placeOfSecret(store.Secret{ID: s.ID, Tenant: s.Tenant, Agent: s.Agent, Service: s.Name, Ciphertext: s.Head})
+		}
 	}
 	return out, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,6 +76,31 @@ func (w *world) open() *Vault {
 		w.t.Fatal(err)
 	}
 	return v
+}
+
+// sealed are all entries as they are stored.
+func (w *world) sealed() iter.Seq2[place, []byte] {
+	w.t.Helper()
+	sets, err := w.db.ListCookieSets(w.t.Context(), "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	secrets, err := w.db.ListSecrets(w.t.Context(), "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return func(yield func(place, []byte) bool) {
+		for _, s := range sets {
+			if !yield(placeOfCookies(s), s.Ciphertext) {
+				return
+			}
+		}
+		for _, s := range secrets {
+			if !yield(placeOfSecret(s), s.Ciphertext) {
+				return
+			}
+		}
+	}
 }
 
 func cookie(name, value, domain string) cookies.Cookie {
