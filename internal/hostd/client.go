@@ -240,7 +240,10 @@ func (c *Client) Inspect(ctx context.Context, name jail.Name) (jail.Status, erro
 
 // List implements jail.Driver.
 func (c *Client) List(ctx context.Context) ([]jail.Status, error) {
-	return ask[[]jail.Status](ctx, c, OpList, noArguments{})
+	return pages(func(behind string) ([]jail.Status, string, error) {
+		r, err := ask[listResult](ctx, c, OpList, listArguments{behind})
+		return r.All, r.Next, err
+	})
 }
 
 // Destroy implements jail.Driver.

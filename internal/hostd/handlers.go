@@ -27,7 +27,14 @@ func newHandlers() map[Operation]handler {
 		}),
 		OpWait:    named(func(m jail.Maker, ctx context.Context, n jail.Name) (any, error) { return m.Wait(ctx, n) }),
 		OpInspect: named(func(m jail.Maker, ctx context.Context, n jail.Name) (any, error) { return m.Inspect(ctx, n) }),
-		OpList:    plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.makers.list(ctx) }),
+		OpList: plain(func(s *server, ctx context.Context, a listArguments) (any, error) {
+			all, err := s.makers.list(ctx)
+			if err != nil {
+				return nil, err
+			}
+			part, next, err := page(all, func(s jail.Status) string { return string(s.Name) }, a.Behind)
+			return listResult{All: part, Next: next}, err
+		}),
 		OpDestroy: named(func(m jail.Maker, ctx context.Context, n jail.Name) (any, error) {
 			return noResult{}, m.Destroy(ctx, n)
 		}),

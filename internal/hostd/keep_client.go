@@ -27,10 +27,21 @@ func (c *Client) Drop(ctx context.Context, tenant, name string, o jail.DropOptio
 	return err
 }
 
-// Kept implements jail.Keeper.
-func (c *Client) Kept(ctx context.Context, after uint64, usage bool) (uint64, []jail.KeptStatus, error) {
-	r, err := ask[keptResult](ctx, c, OpKept, keptArguments{After: after, Usage: usage})
-	return r.Version, r.All, err
+// Kept implements jail.Keeper. What changes while the parts of a long list come is in the next one: the version is that of
+// the first part.
+func (c *Client) Kept(ctx context.Context, after uint64, usage bool) (version uint64, _ []jail.KeptStatus, err error) {
+	all, err := pages(func(behind string) ([]jail.KeptStatus, string, error) {
+		a := keptArguments{Usage: usage, Behind: behind}
+		if behind == "" {
+			a.After = after
+		}
+		r, err := ask[keptResult](ctx, c, OpKept, a)
+		if err == nil && behind == "" {
+			version = r.Version
+		}
+		return r.All, r.Next, err
+	})
+	return version, all, err
 }
 
 // Composed lists the containers of docker-compose that reach the gateway, when that has changed since a version.

@@ -24,7 +24,11 @@ func keeperHandlers() map[Operation]handler {
 		}),
 		OpKept: plain(func(s *server, ctx context.Context, a keptArguments) (any, error) {
 			version, all, err := s.keeper.Kept(ctx, a.After, a.Usage)
-			return keptResult{Version: version, All: all}, err
+			if err != nil {
+				return nil, err
+			}
+			part, next, err := page(all, func(k jail.KeptStatus) string { return k.Spec.Agent.Tenant + "/" + k.Spec.Agent.Name }, a.Behind)
+			return keptResult{Version: version, All: part, Next: next}, err
 		}),
 		OpVolumes: plain(func(s *server, _ context.Context, _ noArguments) (any, error) { return s.volumes() }),
 		OpCheck:   plain((*server).check),

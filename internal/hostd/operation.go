@@ -99,9 +99,14 @@ type (
 		agentArguments
 		Options jail.DropOptions `json:"options"`
 	}
+	// Behind goes on with a list behind an entry; see page.
+	listArguments struct {
+		Behind string `json:"behind,omitempty"`
+	}
 	keptArguments struct {
-		After uint64 `json:"after"`
-		Usage bool   `json:"usage,omitempty"`
+		After  uint64 `json:"after"`
+		Usage  bool   `json:"usage,omitempty"`
+		Behind string `json:"behind,omitempty"`
 	}
 	checkArguments struct {
 		All []jail.Kept `json:"all"`
@@ -139,9 +144,14 @@ type created struct {
 
 // The results of the operations of jail.Keeper.
 type (
+	listResult struct {
+		All  []jail.Status `json:"all"`
+		Next string        `json:"next,omitempty"`
+	}
 	keptResult struct {
 		Version uint64            `json:"version"`
 		All     []jail.KeptStatus `json:"all"`
+		Next    string            `json:"next,omitempty"`
 	}
 	checkResult struct {
 		Errors []*wireError `json:"errors"` // null where nothing is in the way
