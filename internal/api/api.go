@@ -43,6 +43,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/browser/control"
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -124,6 +125,9 @@ type Options struct {
 	BehindProxy []netip.Prefix
 	// PublicName is the host name under which proxies are reached. Empty is none.
 	PublicName string
+	// Quotas and Tenants divide the memory of requests and answers; see [quota.GateOptions].
+	Quotas  config.Quotas
+	Tenants func() int
 
 	Log *slog.Logger
 	// Now is the clock. Default time.Now.
@@ -160,7 +164,8 @@ type API struct {
 	api  huma.API
 	mux  *http.ServeMux
 	// large are the routes, as patterns of the mux, whose bodies may have more than others.
-	large map[string]large
+	large  map[string]large
+	meters *meters
 	// watching adds a viewer to a session; tests have their own.
 	watching func(ctx context.Context, by identity.Principal, id string) (viewing, error)
 	// sockets are the connections that the server has handed over, and must wait for by itself.
@@ -192,7 +197,7 @@ func New(o Options) (*API, error) {
 		o.Now = time.Now
 	}
 	mux := http.NewServeMux()
-	a := &API{Options: o, mux: mux, large: map[string]large{}}
+	a := &API{Options: o, mux: mux, large: map[string]large{}, meters: newMeters(o)}
 	a.watching = a.watch
 	a.api = humago.New(mux, a.configuration())
 	a.routes()
@@ -203,8 +208,8 @@ func New(o Options) (*API, error) {
 		mux.HandleFunc("GET "+metricsPath, a.scrape)
 	}
 	mux.HandleFunc("/", a.elsewhere(mux))
-	a.door = a.throughProxies(a.byConsole(a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)),
-		a.patient(bodyTimeout, a.guard(a.authenticate(a.bounded(mux, mux)))))))
+	a.door = a.metered(a.throughProxies(a.byConsole(a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)),
+		a.patient(bodyTimeout, a.guard(a.authenticate(a.bounded(mux, mux))))))))
 	return a, nil
 }
 
@@ -247,6 +252,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener) error {
 		BaseContext: func(net.Listener) context.Context {
 			return context.WithValue(context.WithoutCancel(ctx), endingKey{}, ctx)
 		},
+		ConnContext:       withVisitor,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,

@@ -23,7 +23,7 @@ func Caller(ctx context.Context) identity.Principal { return caller(ctx) }
 // has there, beside its address.
 func (a *API) Inside(agentOf func(context.Context) string, ownName func(host string) bool) http.Handler {
 	next := a.authenticate(a.fromOwnJail(agentOf, a.bounded(a.mux, a.mux)))
-	rest := a.patient(bodyTimeout, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	rest := a.metered(a.patient(bodyTimeout, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
 		switch {
@@ -37,7 +37,7 @@ func (a *API) Inside(agentOf func(context.Context) string, ownName func(host str
 		default:
 			next.ServeHTTP(w, r)
 		}
-	}))
+	})))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a.Surfaces != nil && a.Surfaces.Serves(r.URL.Path) && insideHost(r, ownName) && sameOrigin(r) {
 			a.insideSurfaces(w, r)

@@ -68,6 +68,7 @@ func newServeCommand(p *program) *cobra.Command {
 				return err
 			}
 			debug.SetGCPercent(serveGCPercent)
+			boundMemory(p.lookupEnv, log)
 			return serve(cmd.Context(), serveOptions{config: c, version: p.version, log: log, now: p.now,
 				notify: hostd.Notifier(p.getenv("NOTIFY_SOCKET")), beside: p.beside})
 		},
@@ -122,7 +123,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	// Last of all, when nothing is left to be recorded.
 	defer func() { err = errors.Join(err, ring.close(ctx)) }()
 
-	apiListener, err := listenAPI(ctx, o.config.Listen, certificate)
+	apiListener, err := listenAPI(ctx, o, ring, certificate)
 	if err != nil {
 		return err
 	}
@@ -238,7 +239,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		SignIn: signedIn, Console: people,
 		Sessions: sessions, Identity: ring.identity, Credentials: accounts, Audit: ring.log, Rows: ring.store,
 		Verify: ring.verify(hostd.CheckpointsPath(o.config)), Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
-		BehindProxy: o.config.BehindProxy, PublicName: publicName(o), Log: o.log, Now: o.now, MCP: tools.Handler(),
+		Quotas: o.config.Quotas, Tenants: ring.tenants, BehindProxy: o.config.BehindProxy, PublicName: publicName(o), Log: o.log, Now: o.now, MCP: tools.Handler(),
 		Agents: agents, Servers: servers, Egress: book, Status: doing, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.config.Metrics.Open,
 		Host: func(ctx context.Context) (api.HostInfo, error) { return hostInfo(ctx, host) },
 	})
@@ -346,16 +347,18 @@ func listenGateway(ctx context.Context, at netip.AddrPort) (net.Listener, error)
 	}
 }
 
-func listenAPI(ctx context.Context, at netip.AddrPort, c certificate) (net.Listener, error) {
+func listenAPI(ctx context.Context, o serveOptions, r *ring, c certificate) (net.Listener, error) {
+	at := o.config.Listen
 	var l net.ListenConfig
 	listener, err := l.Listen(ctx, "tcp", at.String())
 	if err != nil {
 		return nil, problem.Wrap(err, problem.Conflict, "stop what uses it, or set listen in the configuration", "the API cannot listen on %s", at)
 	}
+	entrance := api.NewEntrance(listener, o.config.Quotas, r.tenants)
 	if c.leaf == nil {
-		return listener, nil
+		return entrance, nil
 	}
-	return tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{c.pair}, MinVersion: tls.VersionTLS12,
+	return tls.NewListener(entrance, &tls.Config{Certificates: []tls.Certificate{c.pair}, MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"http/1.1"}}), nil
 }
 

@@ -37,9 +37,13 @@ func (s *Service) Hold(ctx context.Context, p Principal, cancel context.CancelCa
 // Enter is Hold for a request or a stream, of which a tenant and an agent may have so many open at the same time. The code is
 // rate_limited when it is one too many.
 func (s *Service) Enter(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
-	leave, err := s.gate.Enter(quota.Holder{Tenant: p.Tenant, Agent: p.AgentID()})
+	of := quota.Holder{Tenant: p.Tenant, Agent: p.AgentID()}
+	leave, err := s.gate.Enter(of)
 	if err != nil {
 		return nil, err
+	}
+	if arrived, ok := ctx.Value(arrivalKey{}).(func(quota.Holder)); ok {
+		arrived(of)
 	}
 	letGo, err := s.Hold(ctx, p, cancel)
 	if err != nil {
@@ -50,6 +54,14 @@ func (s *Service) Enter(ctx context.Context, p Principal, cancel context.CancelC
 		letGo()
 		leave()
 	}, nil
+}
+
+type arrivalKey struct{}
+
+// WithArrival makes a context for a request, of which [Service.Enter] says whose it is: whoever counts what requests hold has
+// to know, before any face does.
+func WithArrival(ctx context.Context, arrived func(by quota.Holder)) context.Context {
+	return context.WithValue(ctx, arrivalKey{}, arrived)
 }
 
 // Held is how much is open, for whoever asks.

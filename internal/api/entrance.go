@@ -1,0 +1,182 @@
+package api
+
+import (
+	linked "container/list"
+	"context"
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/quota"
+)
+
+// Bounds of connections, of which each takes a descriptor.
+const (
+	// strangersMost is how many may be open that have shown no key, and strangersOfOne how many of one address. One more
+	// closes the oldest of the address that has most, or of its own.
+	strangersMost  = 1024
+	strangersOfOne = 128
+	// keptMost is how many of those that have shown a key are kept for the next request. A request on one more is answered,
+	// and its connection closed.
+	keptMost = 4096
+)
+
+// Entrance is a listener that nobody fills who has no key, and no tenant for the others. It is put beneath TLS.
+type Entrance struct {
+	net.Listener
+	kept        *quota.Gate
+	most, ofOne int
+
+	mu        sync.Mutex
+	strangers map[netip.Addr]*linked.List // of *visitor, oldest first
+	count     int
+}
+
+// NewEntrance makes one. Quotas and Tenants divide what is kept; see [quota.GateOptions].
+func NewEntrance(l net.Listener, q config.Quotas, tenants func() int) *Entrance {
+	return &Entrance{Listener: l, most: strangersMost, ofOne: strangersOfOne, strangers: map[netip.Addr]*linked.List{},
+		kept: quota.NewGate(quota.GateOptions{Kind: quota.KeptConnections(), Whole: keptMost, Quotas: q, Tenants: tenants})}
+}
+
+// Accept implements net.Listener.
+func (e *Entrance) Accept() (net.Conn, error) {
+	c, err := e.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	v := &visitor{Conn: c, entrance: e}
+	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
+		v.from = at.Addr().Unmap().WithZone("")
+		if v.from.Is6() { // whoever has one address there has a network of them
+			v.from = netip.PrefixFrom(v.from, 64).Masked().Addr()
+		}
+	}
+	if leaves := e.enter(v); leaves != nil {
+		_ = leaves.Close() // nobody waits for what it says
+	}
+	return v, nil
+}
+
+// enter counts a stranger, and says which one has to leave for it.
+func (e *Entrance) enter(v *visitor) (leaves *visitor) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	mine := e.strangers[v.from]
+	if mine == nil {
+		mine = linked.New()
+		e.strangers[v.from] = mine
+	}
+	switch {
+	case mine.Len() >= e.ofOne:
+		leaves = mine.Front().Value.(*visitor)
+	case e.count >= e.most:
+		most := mine
+		for _, all := range e.strangers {
+			if all.Len() > most.Len() {
+				most = all
+			}
+		}
+		if most.Len() > 0 {
+			leaves = most.Front().Value.(*visitor)
+		}
+	}
+	if leaves != nil {
+		e.forget(leaves)
+	}
+	// It may have been the last one of this address.
+	if e.strangers[v.from] == nil {
+		e.strangers[v.from] = mine
+	}
+	v.place = mine.PushBack(v)
+	e.count++
+	return leaves
+}
+
+// forget counts a stranger no more. e.mu is held.
+func (e *Entrance) forget(v *visitor) {
+	if v.place == nil {
+		return
+	}
+	all := e.strangers[v.from]
+	all.Remove(v.place)
+	v.place = nil
+	e.count--
+	if all.Len() == 0 {
+		delete(e.strangers, v.from)
+	}
+}
+
+// visitor is a connection.
+type visitor struct {
+	net.Conn
+	entrance *Entrance
+	from     netip.Addr
+	place    *linked.Element // among strangers; guarded by entrance.mu
+
+	mu     sync.Mutex
+	leave  func() // gives its place among those that are kept back
+	closed bool
+}
+
+// known says that a request on the connection has shown a key, and whether the connection may be kept.
+func (v *visitor) known(by quota.Holder) bool {
+	v.entrance.mu.Lock()
+	v.entrance.forget(v)
+	v.entrance.mu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.leave != nil || v.closed {
+		return true
+	}
+	leave, err := v.entrance.kept.Enter(by)
+	if err != nil {
+		return false
+	}
+	v.leave = leave
+	return true
+}
+
+// Close implements net.Conn.
+func (v *visitor) Close() error {
+	v.entrance.mu.Lock()
+	v.entrance.forget(v)
+	v.entrance.mu.Unlock()
+	v.mu.Lock()
+	v.closed = true
+	leave := v.leave
+	v.leave = nil
+	v.mu.Unlock()
+	if leave != nil {
+		leave()
+	}
+	return v.Conn.Close()
+}
+
+// CloseWrite ends the sending half, where the connection has halves.
+func (v *visitor) CloseWrite() error {
+	if half, ok := v.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+type visitorKey struct{}
+
+// withVisitor puts a connection into the context of its requests.
+func withVisitor(ctx context.Context, c net.Conn) context.Context {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	if v, ok := c.(*visitor); ok {
+		return context.WithValue(ctx, visitorKey{}, v)
+	}
+	return ctx
+}
+
+// visitorOf is the connection of a request; nil when there is no entrance in front.
+func visitorOf(ctx context.Context) *visitor {
+	v, _ := ctx.Value(visitorKey{}).(*visitor)
+	return v
+}
