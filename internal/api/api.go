@@ -80,6 +80,8 @@ type Sessions interface {
 	Recorded(ctx context.Context, by identity.Principal, id string, number int) ([]byte, string, error)
 	// WriteRecording writes what was recorded as one page of HTML. Nothing is written when there is an error before it.
 	WriteRecording(ctx context.Context, by identity.Principal, id string, w io.Writer) error
+	ListRecordings(ctx context.Context, by identity.Principal, tenant string) ([]session.Recording, error)
+	RemoveRecording(ctx context.Context, by identity.Principal, id string) error
 	Status() session.Status
 }
 

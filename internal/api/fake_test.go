@@ -151,6 +151,14 @@ func (f *fakeSessions) WriteRecording(_ context.Context, by identity.Principal, 
 	return f.called(by, "recording", id)
 }
 
+func (f *fakeSessions) ListRecordings(_ context.Context, by identity.Principal, tenant string) ([]session.Recording, error) {
+	return []session.Recording{}, f.called(by, "recordings", tenant)
+}
+
+func (f *fakeSessions) RemoveRecording(_ context.Context, by identity.Principal, id string) error {
+	return f.called(by, "remove recording", id)
+}
+
 func (f *fakeSessions) Recorded(_ context.Context, by identity.Principal, id string, _ int) ([]byte, string, error) {
 	return []byte("old picture"), "jpeg", f.called(by, "recorded", id)
 }

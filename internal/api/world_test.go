@@ -401,6 +401,14 @@ func (s *ownedSessions) WriteRecording(ctx context.Context, by identity.Principa
 	return err
 }
 
+func (s *ownedSessions) ListRecordings(ctx context.Context, by identity.Principal, tenant string) ([]session.Recording, error) {
+	return []session.Recording{}, s.authority.AuthorizeWith(ctx, by, identity.SessionList, identity.Object{Tenant: by.Among(tenant), Agent: by.AgentID()})
+}
+
+func (s *ownedSessions) RemoveRecording(ctx context.Context, by identity.Principal, id string) error {
+	return s.permit(ctx, by, identity.RecordingRemove, id)
+}
+
 func (s *ownedSessions) Recorded(ctx context.Context, by identity.Principal, id string, _ int) ([]byte, string, error) {
 	return []byte("picture"), "png", s.permit(ctx, by, identity.SessionRecording, id)
 }

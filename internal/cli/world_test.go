@@ -376,6 +376,17 @@ func (s *inMemory) WriteRecording(_ context.Context, _ identity.Principal, id st
 	return err
 }
 
+func (s *inMemory) ListRecordings(context.Context, identity.Principal, string) ([]session.Recording, error) {
+	return []session.Recording{{Session: "s_abcdefgh23456789", Tenant: "acme", OpenedBy: "admin", Record: "audit", Bytes: 3 << 20}}, nil
+}
+
+func (s *inMemory) RemoveRecording(_ context.Context, _ identity.Principal, id string) error {
+	if id != "s_abcdefgh23456789" {
+		return problem.New(problem.NotFound, "", "there is none")
+	}
+	return nil
+}
+
 func (s *inMemory) Recorded(context.Context, identity.Principal, string, int) ([]byte, string, error) {
 	return nil, "", problem.New(problem.NotFound, "", "there is none")
 }

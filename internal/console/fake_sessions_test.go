@@ -36,6 +36,7 @@ type fakeSessions struct {
 	refused  string           // why the gateway refuses pages
 	failing  error            // why pages are not loaded
 	reported []session.Reported
+	removed  []string // recordings
 }
 
 func (f *fakeSessions) note(format string, args ...any) {
@@ -247,6 +248,16 @@ func (f *fakeSessions) WriteRecording(_ context.Context, by identity.Principal, 
 	}
 	_, err := io.WriteString(w, "<h1>"+hostile+"</h1>")
 	return err
+}
+
+func (f *fakeSessions) RemoveRecording(_ context.Context, by identity.Principal, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.find(by, identity.RecordingRemove, id); err != nil {
+		return err
+	}
+	f.removed = append(f.removed, id)
+	return nil
 }
 
 func (f *fakeSessions) Thumbnail(_ context.Context, by identity.Principal, id string) ([]byte, time.Time, error) {

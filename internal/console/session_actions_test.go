@@ -117,6 +117,30 @@ func TestFilesOfAJailAreSavedAndNeverShown(t *testing.T) {
 	w.get("beta operator", "/console/sessions/s_one/recording").holds(t, http.StatusNotFound)
 }
 
+// What was recorded can be removed when the session has ended, by an admin of the tenant alone.
+func TestARecordingIsRemovedByAnAdminOfTheTenant(t *testing.T) {
+	w := newWorld(t)
+	const path, remove = "/console/sessions/s_one", "/console/sessions/s_one/recording/remove"
+	w.get("acme admin", path).lacks(t, remove)
+	if p := w.post("acme admin", path+"/close"); p.status != http.StatusSeeOther {
+		t.Fatalf("%d", p.status)
+	}
+	w.get("acme admin", path).holds(t, http.StatusOK, remove)
+	w.get("acme operator", path).lacks(t, remove)
+	for _, who := range []string{"acme operator", "acme viewer", "beta admin"} {
+		w.post(who, remove)
+	}
+	if len(w.sessions.removed) != 0 {
+		t.Fatalf("others have removed %v", w.sessions.removed)
+	}
+	if p := w.post("acme admin", remove); p.status != http.StatusSeeOther || p.location != path {
+		t.Errorf("%d %s", p.status, p.location)
+	}
+	if len(w.sessions.removed) != 1 {
+		t.Errorf("removed is %v", w.sessions.removed)
+	}
+}
+
 // sendFile sends a file as the live view does.
 func (w *world) sendFile(who, name string, data []byte, script bool) page {
 	var body bytes.Buffer

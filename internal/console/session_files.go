@@ -168,6 +168,15 @@ func (c *Console) sessionRecording(q *request) error {
 	return nil
 }
 
+// removeRecording removes what was recorded of a session that has ended.
+func (c *Console) removeRecording(q *request) error {
+	id := q.value("id")
+	if err := c.Sessions.RemoveRecording(q.ctx(), q.by, id); err != nil {
+		return q.failed(sessionPath(id), err)
+	}
+	return q.done(sessionPath(id), "What was recorded of this session is gone.")
+}
+
 // held begins an answer with its first byte, so that an error before it is answered as every error is.
 type held struct {
 	q     *request

@@ -106,6 +106,8 @@ func inWords(action string, d deed) string {
 		return "began to log in"
 	case identity.SessionRecording:
 		return "looked at the recording"
+	case identity.RecordingRemove:
+		return "removed the recording"
 	case identity.SessionUse, identity.SessionLook:
 		return toolInWords(d.Tool)
 	}

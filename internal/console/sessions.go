@@ -33,6 +33,7 @@ func (c *Console) sessionRoutes() {
 	c.post("/sessions/{id}/files", c.putSessionFile)
 	c.get("/sessions/{id}/files/{name}", c.getSessionFile)
 	c.get("/sessions/{id}/recording", c.sessionRecording)
+	c.post("/sessions/{id}/recording/remove", c.removeRecording)
 	c.get("/sessions/{id}/shots/{number}", c.sessionShot)
 	c.get("/sessions/{id}/live", c.sessionLive)
 	c.mux.HandleFunc("GET "+Prefix+"/watch", c.watchPage)

@@ -28,6 +28,7 @@ const (
 	SessionToken        Operation = "session.token"  // make a token for one session
 	SessionClose        Operation = "session.close"
 	SessionRecording    Operation = "session.recording" // see what was recorded
+	RecordingRemove     Operation = "recording.remove"
 	SessionWatch        Operation = "session.watch"   // see it live, as a person
 	SessionControl      Operation = "session.control" // take it over, and steer it as a person
 	SessionRefresh      Operation = "session.refresh" // log in, for cookies to be kept
@@ -161,6 +162,8 @@ func Table() []Rule {
 		{SessionClose, RoleOperator, ReachTenant, AgentsOwn},
 		// A picture of a page can show what is in an account.
 		{SessionRecording, RoleOperator, ReachTenant, AgentsOwn},
+		// It is what others look at to see what was done.
+		{RecordingRemove, RoleAdmin, ReachTenant, AgentsNever},
 		{SessionWatch, RoleOperator, ReachTenant, AgentsNever},
 		{SessionControl, RoleOperator, ReachTenant, AgentsNever},
 		{SessionRefresh, RoleOperator, ReachTenant, AgentsNever},

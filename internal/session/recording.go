@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -141,17 +140,9 @@ func shotsOf(tape *recording.Tape) []Shot {
 // WriteRecording writes what was recorded of a session as one HTML page. It may be one that has ended, if it was recorded
 // for audit. The code is not_found when there is nothing.
 func (s *Service) WriteRecording(ctx context.Context, by identity.Principal, id string, w io.Writer) error {
-	meta, err := s.shelf.Find(id)
-	object := identity.Object{Tenant: by.TenantOr(""), Agent: by.AgentID(), Session: id}
-	if err == nil {
-		object = identity.Object{Tenant: meta.Tenant, Agent: meta.Agent, Session: id}
-	}
-	// Nobody may learn from the difference between "may not" and "is not" that it exists.
-	if refused := s.Authority.AuthorizeWith(ctx, by, identity.SessionRecording, object); refused != nil && problem.CodeOf(refused) != problem.NotFound {
-		return refused
-	} else if refused != nil || err != nil {
-		return errors.Join(problem.New(problem.NotFound, "list sessions: clawjail session ls --all; only those with record audit are kept",
-			"there is no recording of session %s", quote(id)))
+	meta, err := s.recorded(ctx, by, identity.SessionRecording, id)
+	if err != nil {
+		return err
 	}
 	return s.shelf.WritePage(w, meta)
 }

@@ -254,6 +254,37 @@ func (s *Shelf) Find(session string) (Meta, error) {
 	return all[0], nil
 }
 
+// Bytes is how much room a recording takes.
+func (s *Shelf) Bytes(m Meta) int64 {
+	s.room.mu.Lock()
+	defer s.room.mu.Unlock()
+	return s.room.all[m.Tenant+"/"+m.Session].bytes
+}
+
+// Live says whether the session of a recording is still recorded.
+func (s *Shelf) Live(m Meta) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[m.Session] != nil
+}
+
+// Remove removes a recording that Find or List has returned. The code is conflict while the session is recorded.
+func (s *Shelf) Remove(m Meta) error {
+	if s.Live(m) {
+		return problem.New(problem.Conflict, "close the session first: clawjail session close "+m.Session, "session %s is still recorded", m.Session)
+	}
+	path := m.Tenant + "/" + m.Session
+	if err := s.in(func(root *os.Root) error {
+		err := root.RemoveAll(path)
+		s.removeTenant(root, m.Tenant)
+		return err
+	}); err != nil {
+		return fmt.Errorf("remove the recording of session %s: %w", m.Session, err)
+	}
+	s.room.remove(path)
+	return nil
+}
+
 // List returns what there is of a tenant, or of all when it is empty, oldest first.
 func (s *Shelf) List(tenant string) ([]Meta, error) {
 	return s.list(func(m Meta) bool { return tenant == "" || m.Tenant == tenant })
