@@ -296,7 +296,9 @@ func second2[T any](_ T, err error) error { return err }
 // Each request of an agent is on record, and what one tenant writes there all tenants keep.
 func TestOnlyAnAdminOfTheInstallationRaisesRatesBeyondThoseOfAll(t *testing.T) {
 	w := newWorld(t)
-	of := func(agent string, r Rates) Settings { return Settings{Meta: Meta{Tenant: "acme", Agent: agent}, Rates: r} }
+	of := func(agent string, r Rates) Settings {
+		return Settings{Meta: Meta{Tenant: "acme", Agent: agent}, Rates: r}
+	}
 	put := func(by identity.Principal, s Settings) error { return second2(w.PutSettings(w.ctx, by, s)) }
 	for _, step := range []struct {
 		name string
@@ -308,7 +310,9 @@ func TestOnlyAnAdminOfTheInstallationRaisesRatesBeyondThoseOfAll(t *testing.T) {
 		{"more requests", func() error { return put(w.operator, of("", Rates{Proxy: 3001})) }, problem.BadLimit},
 		{"more tunnels", func() error { return put(w.operator, of("", Rates{Tunnels: 129})) }, problem.BadLimit},
 		{"more, of one agent", func() error { return put(w.operator, of(w.bot.ID, Rates{LLM: 121})) }, problem.BadLimit},
-		{"declared", func() error { return second2(w.DeclareSettings(w.ctx, w.operator, of(w.bot.ID, Rates{Execute: 1_000_000}))) }, problem.BadLimit},
+		{"declared", func() error {
+			return second2(w.DeclareSettings(w.ctx, w.operator, of(w.bot.ID, Rates{Execute: 1_000_000})))
+		}, problem.BadLimit},
 		{"by an admin of the installation", func() error { return put(w.admin, of("", Rates{Proxy: 50_000, LLM: 500})) }, ""},
 		{"what is set stays", func() error { return put(w.operator, of("", Rates{Proxy: 50_000, LLM: 400})) }, ""},
 		{"of an agent as of its tenant", func() error { return put(w.operator, of(w.bot.ID, Rates{Proxy: 50_000, LLM: 400})) }, ""},

@@ -32,7 +32,7 @@ func newHandlers() map[Operation]handler {
 			if err != nil {
 				return nil, err
 			}
-			part, next, err := page(all, func(s jail.Status) string { return string(s.Name) }, a.Behind)
+			part, next, err := page(all, func(s jail.Status) string { return string(s.Name) }, a.Behind, s.ListBytes)
 			return listResult{All: part, Next: next}, err
 		}),
 		OpDestroy: named(func(m jail.Maker, ctx context.Context, n jail.Name) (any, error) {

@@ -86,6 +86,8 @@ type Options struct {
 	Templates func(ctx context.Context) ([]Template, error)
 	// Version of the program, for OpInfo.
 	Version string
+	// ListBytes is how much of a list one answer has. Default 8 MiB.
+	ListBytes int
 
 	Log *slog.Logger     // default: nothing is logged
 	Now func() time.Time // default time.Now
@@ -149,11 +151,12 @@ func (o *Options) defaults() error {
 	if o.Quotas == (config.Quotas{}) {
 		o.Quotas = config.Default().Quotas
 	}
+	o.ListBytes = cmp.Or(o.ListBytes, pageBytes)
 	o.MaxJails = cmp.Or(o.MaxJails, 1024)
 	o.MaxConnections = cmp.Or(o.MaxConnections, 256)
 	o.MaxCreates = cmp.Or(o.MaxCreates, 32)
 	o.Patience = cmp.Or(o.Patience, 5*time.Second)
-	need(o.MaxJails > 0 && o.MaxConnections > 0 && o.MaxCreates > 0 && o.Patience > 0 && o.ScanEvery > 0, "a limit, which must be positive,")
+	need(o.MaxJails > 0 && o.MaxConnections > 0 && o.MaxCreates > 0 && o.Patience > 0 && o.ScanEvery > 0 && o.ListBytes > 0, "a limit, which must be positive,")
 	return errors.Join(errs...)
 }
 

@@ -27,7 +27,7 @@ func keeperHandlers() map[Operation]handler {
 			if err != nil {
 				return nil, err
 			}
-			part, next, err := page(all, func(k jail.KeptStatus) string { return k.Spec.Agent.Tenant + "/" + k.Spec.Agent.Name }, a.Behind)
+			part, next, err := page(all, func(k jail.KeptStatus) string { return k.Spec.Agent.Tenant + "/" + k.Spec.Agent.Name }, a.Behind, s.ListBytes)
 			return keptResult{Version: version, All: part, Next: next}, err
 		}),
 		OpVolumes: plain(func(s *server, _ context.Context, _ noArguments) (any, error) { return s.volumes() }),

@@ -12,9 +12,9 @@ import (
 // is always sent, and fits.
 const pageBytes = maxAnswer / 4
 
-// page is a part of a list, in the order of keys that no two entries share. next is the key of its last entry, to go on behind;
+// page is a part of a list of so many bytes at most, in the order of keys that no two entries share. next is the key of its last entry, to go on behind;
 // empty when there is no more.
-func page[T any](all []T, key func(T) string, behind string) (part []T, next string, err error) {
+func page[T any](all []T, key func(T) string, behind string, most int) (part []T, next string, err error) {
 	slices.SortFunc(all, func(a, b T) int { return cmp.Compare(key(a), key(b)) })
 	start, size := 0, 0
 	for i, one := range all {
@@ -26,7 +26,7 @@ func page[T any](all []T, key func(T) string, behind string) (part []T, next str
 		if err != nil {
 			return nil, "", fmt.Errorf("encode a list: %w", err)
 		}
-		if size += len(data); i > start && size > pageBytes {
+		if size += len(data); i > start && size > most {
 			return all[start:i], key(all[i-1]), nil
 		}
 	}
