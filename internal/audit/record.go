@@ -28,6 +28,9 @@ const (
 	actionLeftOut = "audit.left_out"
 
 	actorSystem = "system"
+	actorAdmin  = "admin"
+	// jailsActions is what the actions of requests out of jails begin with.
+	jailsActions = "gateway."
 
 	// ActionRestore is the action of the record that a restored installation begins with. [Verify] counts it, and names it
 	// where checkpoints of rows were kept that the backup does not have. It excuses nothing.

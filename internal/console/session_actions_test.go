@@ -119,7 +119,7 @@ func TestFilesOfAJailAreSavedAndNeverShown(t *testing.T) {
 
 // What was recorded can be removed when the session has ended, by an admin of the tenant alone.
 func TestARecordingIsRemovedByAnAdminOfTheTenant(t *testing.T) {
-	w := newWorld(t)
+	w := withSessions(t)
 	const path, remove = "/console/sessions/s_one", "/console/sessions/s_one/recording/remove"
 	w.get("acme admin", path).lacks(t, remove)
 	if p := w.post("acme admin", path+"/close"); p.status != http.StatusSeeOther {
