@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"io/fs"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,6 +39,16 @@ func TestOlderSchemaIsBroughtUpToDate(t *testing.T) {
 	if err := (&DB{pool: pool}).CreateAgent(ctx, agent); err != nil {
 		t.Fatal(err)
 	}
+	var rows []store.AuditRow
+	for n, actor := range []string{"agent:a1", "operator:o", "agent:a1", "system"} {
+		rows = append(rows, store.AuditRow{Node: "n1", Seq: int64(n + 1), Time: agent.CreatedAt, ID: actor + string(rune('0'+n)), Phase: "event", Action: "x",
+			Tenant: agent.Tenant, Actor: actor, Target: "ü", Detail: []byte(`{"n":1}`), PrevHash: make([]byte, 32), Hash: make([]byte, 32)})
+		r := rows[n]
+		if _, err := pool.Exec(ctx, `INSERT INTO audit (`+auditColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`,
+			r.Node, r.Seq, r.Time, r.ID, r.Ref, r.Phase, r.Action, r.Result, r.Tenant, r.Actor, r.Session, r.Jail, r.Target, r.Detail, r.PrevHash, r.Hash); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := plain.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -54,6 +65,9 @@ func TestOlderSchemaIsBroughtUpToDate(t *testing.T) {
 	}()
 	if got, err := db.AgentByID(ctx, "a1"); err != nil || got != agent {
 		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := db.AuditSizes(ctx); err != nil || !slices.Equal(got, store.SizesOf(rows)) {
+		t.Errorf("the log is said to be %+v, %v", got, err)
 	}
 	e := store.Entry{ID: "e1", Kind: "rule", Tenant: agent.Tenant, Agent: agent.ID, Body: []byte(`{}`), CreatedAt: agent.CreatedAt}
 	_, charged, err := db.ChargeUsage(ctx, store.Usage{UsageKey: store.UsageKey{Tenant: agent.Tenant, Agent: agent.ID, Day: "2031-02-03"}}, store.UsageLimit{})

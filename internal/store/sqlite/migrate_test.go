@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,6 +33,14 @@ func TestOlderSchemaIsBroughtUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	agent := store.Agent{ID: "a1", Tenant: store.DefaultTenant, Name: "bea", CreatedAt: time.Date(2031, 2, 3, 12, 0, 0, 0, time.UTC)}
+	var rows []store.AuditRow
+	for n, actor := range []string{"agent:a1", "operator:o", "agent:a1", "system"} {
+		rows = append(rows, store.AuditRow{Node: "n1", Seq: int64(n + 1), Time: agent.CreatedAt, ID: actor + string(rune('0'+n)), Phase: "event", Action: "x",
+			Tenant: agent.Tenant, Actor: actor, Target: "ü", Detail: []byte(`{"n":1}`), PrevHash: make([]byte, 32), Hash: make([]byte, 32)})
+		if _, err := old.ExecContext(ctx, insertAudit(1), auditValues(nil, rows[n])...); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := errors.Join((&DB{write: old}).CreateAgent(ctx, agent), old.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -47,6 +56,9 @@ func TestOlderSchemaIsBroughtUpToDate(t *testing.T) {
 	}()
 	if got, err := db.AgentByID(ctx, "a1"); err != nil || got != agent {
 		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := db.AuditSizes(ctx); err != nil || !slices.Equal(got, store.SizesOf(rows)) {
+		t.Errorf("the log is said to be %+v, %v", got, err)
 	}
 	e := store.Entry{ID: "e1", Kind: "rule", Tenant: agent.Tenant, Agent: agent.ID, Body: []byte(`{}`), CreatedAt: agent.CreatedAt}
 	_, charged, err := db.ChargeUsage(ctx, store.Usage{UsageKey: store.UsageKey{Tenant: agent.Tenant, Agent: agent.ID, Day: "2031-02-03"}}, store.UsageLimit{})
