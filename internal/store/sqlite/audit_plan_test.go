@@ -1,6 +1,8 @@
 package sqlite
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -48,5 +50,32 @@ func TestLogAskedForActionsReadsNoOtherRows(t *testing.T) {
 		if covered := strings.Contains(strings.Join(plan, "\n"), "COVERING INDEX audit_time"); covered != c.covered {
 			t.Errorf("%+v is read as %q", c.filter, plan)
 		}
+	}
+}
+
+// TestListingsOfTheLogKeepNobodyElseFromReading: those that take their time hold connections that nothing else reads with.
+func TestListingsOfTheLogKeepNobodyElseFromReading(t *testing.T) {
+	db, err := Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for range listers {
+		busy, err := db.listings.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer busy.Close()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := db.ListAudit(ctx, store.AuditFilter{Limit: 1}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a listing finds a connection: %v", err)
+	}
+	if _, err := db.ListTenants(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := db.LastAudit(t.Context(), "n1"); !errors.Is(err, store.ErrNotFound) {
+		t.Error(err)
 	}
 }
