@@ -133,6 +133,7 @@ func TestMCPServersOfOthersDriveASession(t *testing.T) {
 		}
 		run("fill", "#user", "alice")
 		run("click", "button")
+		run("wait", "h1") // get does not wait for the next page
 		if text := run("get", "text", "h1"); !strings.Contains(text, "Hello alice") {
 			t.Errorf("the heading is %s", text)
 		}
