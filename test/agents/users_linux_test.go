@@ -244,14 +244,16 @@ func TestAnAgentIsNoOtherUserOfTheHost(t *testing.T) {
 		}
 		e.Sync("clawbots:\n  - name: one\n    workspace: ./workspaces/mine\n  - name: two\n  - name: loud\n    command: [/usr/bin/yes]\n    limits: {memory: 256MiB, cpu: 1, tasks: 16}\n")
 		first := e.Running("loud").Jail.PID
-		children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", first))
-		if err != nil {
-			t.Fatal(err)
-		}
-		loud, err := strconv.Atoi(strings.TrimSpace(string(children)))
-		if err != nil {
-			t.Fatalf("the first process has the children %q", children)
-		}
+		var loud int
+		testenv.Eventually(t, 10*time.Second, func() bool { // before, it fills its home
+			children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", first))
+			if err != nil {
+				t.Fatal(err)
+			}
+			loud, err = strconv.Atoi(strings.TrimSpace(string(children)))
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", loud)) // it may be gone
+			return err == nil && string(name) == "yes\n"
+		}, "the first process does not start it")
 		// Taken from it are 8 MiB at first and after each rest, and 8 MiB a second. A tenth of a core is what a second's may cost.
 		const hand, watched = 8 << 20, 24 << 20
 		printed := func(enough int) func() bool { return func() bool { return writtenBy(t, loud) >= enough } }
