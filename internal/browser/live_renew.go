@@ -11,7 +11,6 @@ import (
 	protocol "github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/cdproto/target"
 
 	"github.com/clawjail/clawjail/internal/cdp"
@@ -159,22 +158,28 @@ func (l *Live) empty(ctx context.Context, tab *record, before *renewed) (*renewe
 	case now != nil && now.URL != blank && onTheWeb(now.URL):
 		out.entry, out.url = now.ID, now.URL
 	}
+	// Scripts that never rest can be ended before the page is told to go elsewhere, and not afterwards.
+	if !p.reacts(ctx) {
+		p.terminate()
+	}
 	if err := p.visitEmpty(ctx); err == nil {
 		return out, nil
 	} else if ctx.Err() != nil || !p.open() {
 		return nil, err
 	}
-	// Its scripts never rest, or it will not be left: the tab gets another page.
-	p.quietly(runtime.TerminateExecution.Method)
-	if p.visitEmpty(ctx) == nil {
-		return out, nil
-	}
+	// It will not be left: the tab gets another page.
 	out.entry = 0
-	old := p.id
-	if out.page, err = l.b.replace(ctx, p); err != nil {
+	out.page, err = l.another(ctx, p)
+	return out, err
+}
+
+// another gives a tab another page of the browser's, and waits for the end of the one before.
+func (l *Live) another(ctx context.Context, p *Page) (*Page, error) {
+	fresh, err := l.b.replace(ctx, p)
+	if err != nil {
 		return nil, err
 	}
-	return out, l.awaitEnd(ctx, old)
+	return fresh, l.awaitEnd(ctx, p.id)
 }
 
 // onTheWeb says whether an address is one that its server answers for.
@@ -261,7 +266,10 @@ func (l *Live) comeBack(ctx context.Context, r *renewed) error {
 	}
 	var refused *cdp.Error
 	if r.entry == 0 || errors.As(err, &refused) {
-		return unlessGone(ctx, r.page.visit(arriving, r.url))
+		if err = r.page.visit(arriving, r.url); err == nil {
+			err = arrived.wait(arriving, func(f *protocol.Frame) bool { return f.URL != blank })
+		}
+		return unlessGone(ctx, err)
 	}
 	var document protocol.LoaderID
 	if err == nil {
@@ -283,10 +291,25 @@ func (l *Live) comeBack(ctx context.Context, r *renewed) error {
 		_, err := cdp.Do(ctx, r.page.session, page.Reload, page.ReloadParams{IgnoreCache: &past})
 		return err
 	}
-	if err = unlessChanging(arriving, reload); err == nil {
-		err = arrived.wait(arriving, func(f *protocol.Frame) bool { return f.LoaderID != document })
+	if err = unlessChanging(arriving, reload); err != nil {
+		return unlessGone(ctx, err)
 	}
-	return unlessGone(ctx, err)
+	for {
+		waiting, cancel := context.WithTimeout(arriving, reactTimeout)
+		err = arrived.wait(waiting, func(f *protocol.Frame) bool { return f.LoaderID != document })
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || arriving.Err() != nil {
+			return unlessGone(ctx, err)
+		}
+		if l.asks(r.page) == nil && !r.page.reacts(arriving) {
+			break // it hangs, and would stay as it is
+		}
+	}
+	if r.page, err = l.another(ctx, r.page); err != nil {
+		return err
+	}
+	r.entry = 0
+	return l.comeBack(ctx, r)
 }
 
 // unlessGone is the error when it is the browser's end or the caller's, and not the page's.
@@ -300,9 +323,10 @@ func unlessGone(ctx context.Context, err error) error {
 
 // awaitEnd waits until a target is gone, with all that ran in it.
 func (l *Live) awaitEnd(ctx context.Context, id target.ID) error {
-	tick := time.NewTicker(closeAgain / 10)
+	const often = 10
+	tick := time.NewTicker(closeAgain / often)
 	defer tick.Stop()
-	for {
+	for n := 1; ; n++ {
 		infos, err := cdp.Do(ctx, l.b.conn.Browser(), target.GetTargets, target.GetTargetsParams{})
 		if err != nil {
 			return err
@@ -310,8 +334,11 @@ func (l *Live) awaitEnd(ctx context.Context, id target.ID) error {
 		if !slices.ContainsFunc(infos.TargetInfos, func(info *target.Info) bool { return info != nil && info.TargetID == id }) {
 			return nil
 		}
-		// A page that is changing to another one at that moment forgets that it is to close.
-		_, _ = cdp.Do(ctx, l.b.conn.Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: id})
+		// A page that is changing to another one at that moment forgets that it is to close. One that hangs is closed without
+		// being asked half a second after the last time that it was told to.
+		if n%often == 0 {
+			_, _ = cdp.Do(ctx, l.b.conn.Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: id})
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
