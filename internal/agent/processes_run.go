@@ -222,7 +222,7 @@ func (p *processes) enterJail(ctx context.Context, pr *process, program jail.Pro
 		return "", problem.New(problem.Conflict, "start it: clawjail agent restart "+pr.agent.Name+"; or leave the jail out for a new one",
 			"the jail of %s does not run: it is %s", pr.agent.Name, status.Phase)
 	}
-	addTo(&program, status.Spec.Program.Env, status.Spec.Program.Without)
+	program.Inherit(status.Spec.Program.Env, status.Spec.Program.Without)
 	if program.Dir == "" {
 		program.Dir = status.Spec.Program.Dir
 	}

@@ -430,7 +430,7 @@ func TestNullTakesAVariableAway(t *testing.T) {
 	}
 	// What somebody starts there with such a variable has it.
 	own := jail.Program{Env: map[string]string{"LANG": "C"}}
-	addTo(&own, program.Env, program.Without)
+	own.Inherit(program.Env, program.Without)
 	if env := own.Environment(nil); env["LANG"] != "C" || env["TZ"] != "Europe/Berlin" || slices.Contains(own.Without, "LANG") {
 		t.Errorf("another program in it has %v without %v", env, own.Without)
 	}

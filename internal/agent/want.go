@@ -168,21 +168,8 @@ func (s *Service) furnish(ctx context.Context, a identity.Agent, spec *jail.Spec
 	}
 	env, files, err := s.environment(a.Tenant, a.ID, as, jail.StateDir, false, from)
 	spec.HomeFiles, spec.Agent.Builds = files, as.Tmp == clawbots.Exec
-	addTo(&spec.Program, env, as.Without)
+	spec.Program.Inherit(env, as.Without)
 	return err
-}
-
-// addTo gives a program variables, and takes some away, where it says nothing about them.
-func addTo(p *jail.Program, env map[string]string, without []string) {
-	for _, name := range without {
-		if _, ok := p.Env[name]; !ok {
-			p.Without = append(p.Without, name)
-		}
-	}
-	all := make(map[string]string, len(env)+len(p.Env)) // neither of them is changed
-	maps.Copy(all, env)
-	maps.Copy(all, p.Env)
-	p.Env = all
 }
 
 // revisionOf marks everything that shapes a jail: jails of equal revisions are alike. Its first letters change when an

@@ -29,6 +29,20 @@ func (p Program) Environment(image []string) map[string]string {
 	return out
 }
 
+// Inherit gives a program the variables of another, and takes away what that one does without, where it says nothing about
+// them.
+func (p *Program) Inherit(env map[string]string, without []string) {
+	for _, name := range without {
+		if _, ok := p.Env[name]; !ok {
+			p.Without = append(p.Without, name)
+		}
+	}
+	all := make(map[string]string, len(env)+len(p.Env)) // neither of them is changed
+	maps.Copy(all, env)
+	maps.Copy(all, p.Env)
+	p.Env = all
+}
+
 // EnvScript is the text of env.sh: one sorted export per variable, single-quoted, so that no value is ever
 // interpreted. It is a file and not an argument because arguments can be read by others.
 func (p Program) EnvScript() []byte {
@@ -50,12 +64,12 @@ func (p Program) LaunchScript(home string, homeFiles, first bool) []byte {
 	var b strings.Builder
 	b.WriteString("set -eu\n: <" + StageDir + "/" + StageGate + "\n")
 	b.WriteString("HOME=" + shellQuote(home) + "\nexport HOME\n")
+	if homeFiles { // before its variables: they may say where it finds programs, or that it finds none
+		b.WriteString("cp -R " + StageDir + "/" + StageHome + "/. \"$HOME\"/\n")
+	}
 	b.WriteString(". " + StageDir + "/" + StageEnv + "\n")
 	if p.Wire == WirePipe34 {
 		b.WriteString("exec 3<&0 4>&1 0</dev/null 1>&2\n")
-	}
-	if homeFiles {
-		b.WriteString("cp -R " + StageDir + "/" + StageHome + "/. \"$HOME\"/\n")
 	}
 	dir := p.Dir
 	if dir == "" {

@@ -131,7 +131,10 @@ func (s *Service) openBeside(ctx context.Context, server config.MCPServer, tenan
 		if k.Jail == "" || k.Phase != jail.PhaseRunning {
 			break
 		}
-		running, err := s.o.Keeper.ExecIn(ctx, k.Jail, jail.Program{Argv: server.Command, Env: server.Env, Wire: jail.WireStdio})
+		// What leads programs there to the gateway leads the server, too.
+		program := jail.Program{Argv: server.Command, Env: server.Env, Wire: jail.WireStdio}
+		program.Inherit(k.Spec.Program.Env, k.Spec.Program.Without)
+		running, err := s.o.Keeper.ExecIn(ctx, k.Jail, program)
 		if err != nil {
 			return nil, err
 		}

@@ -101,7 +101,7 @@ func TestASharedFolderConnectsNobody(t *testing.T) {
 	e := testkit.NewEstate(t, `mcp_servers:
   mounted: {command: [/bin/sh, -c, "python3 /mnt/team/call.py /mnt/team host.sock >/mnt/team/mcp.out 2>&1"], template: clawbot,
     mounts: [{source: DIR/workspaces/team, target: /mnt/team}]}
-  beside: {command: [/bin/sh, -c, "python3 /workspace/call.py /workspace host.sock >/workspace/beside.out 2>&1"], agent: one}
+  beside: {command: [/bin/sh, -c, "env >/workspace/beside.env; python3 /workspace/call.py /workspace host.sock >/workspace/beside.out 2>&1"], agent: one}
 `)
 	team := filepath.Join(e.Dir, "workspaces", "team")
 	if err := errors.Join(os.Mkdir(team, 0o777), os.Chmod(team, 0o777), os.WriteFile(filepath.Join(team, "call.py"), []byte(caller), 0o644),
@@ -122,6 +122,7 @@ func TestASharedFolderConnectsNobody(t *testing.T) {
   - name: alone
   - name: one
     workspace: ./workspaces/team
+    env: {OF_ITS_OWN: something}
     command: [/bin/sh, -c, "python3 /workspace/call.py /workspace host.sock >/workspace/own.out 2>&1; exec sleep 100000"]
   - {name: open, workspace: ./workspaces/team, unix_sockets: true}
   - {name: friend, workspace: ./workspaces/team, unix_sockets: true}
@@ -175,6 +176,17 @@ func TestASharedFolderConnectsNobody(t *testing.T) {
 		}
 		for _, server := range []string{"mounted", "beside"} {
 			_, _ = e.Run(t.Context(), "mcp-server", "test", server) // it speaks no MCP, and ends
+		}
+		// A server in the jail of an agent has what leads the agent to the gateway.
+		var env []byte
+		testenv.Eventually(t, 20*time.Second, func() bool {
+			env, _ = os.ReadFile(filepath.Join(team, "beside.env"))
+			return len(env) > 0
+		}, "the server beside the agent does not start")
+		for _, name := range []string{"SHELL_URL=http", "HTTPS_PROXY=http", "OF_ITS_OWN=something"} {
+			if !strings.Contains("\n"+string(env), "\n"+name) {
+				t.Errorf("a server beside an agent has no %s: %s", name, env)
+			}
 		}
 		for _, file := range []string{"own.out", "mcp.out", "beside.out"} {
 			var got []byte

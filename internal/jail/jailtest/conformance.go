@@ -380,9 +380,10 @@ func staged(t *testing.T, s Subject) {
 	if !s.Confines {
 		return // nor does it stage: there is no jail to stage into
 	}
-	spec := s.Spec(`printf '%s|' "$TRICKY" "$LANG" "${TZ-none}" "$PWD"; cat "$HOME/.config/a.b"`)
+	spec := s.Spec(`printf '%s|' "$TRICKY" "$LANG" "${TZ-none}" "$PWD"; read -r text <"$HOME/.config/a.b" || :; printf %s "$text"`)
 	spec.Program.Dir = "/tmp"
-	spec.Program.Env = map[string]string{"TRICKY": "a'b\"c\n$(echo no)`no`\\"}
+	// Where the program finds others is its own affair: its home is filled all the same.
+	spec.Program.Env = map[string]string{"TRICKY": "a'b\"c\n$(echo no)`no`\\", "PATH": "/nowhere"}
 	spec.Program.Without = []string{"TZ"}
 	spec.HomeFiles = []jail.File{{Path: ".config/a.b", Data: []byte("staged")}}
 	j := Start(t, s, spec)
