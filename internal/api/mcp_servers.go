@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -38,6 +39,8 @@ type MCPServerRequest struct {
 	Network string                     `json:"network,omitempty" enum:"none,gateway"`
 	Allow   []string                   `json:"allow,omitempty" nullable:"false" doc:"hosts that it may reach through the gateway"`
 	Idle    string                     `json:"idle,omitempty" doc:"how long it stays when nobody calls it, such as 10m"`
+	Answer  string                     `json:"answer,omitempty" doc:"how large an answer may be, 1MiB to 64MiB; 16MiB when it is left out"`
+	Silence string                     `json:"silence,omitempty" doc:"how long a call may say nothing, 1s to 12h; 1m when it is left out"`
 	Mounts  []config.ServerMount       `json:"mounts,omitempty" nullable:"false" doc:"folders of the host beneath workspace_roots"`
 }
 
@@ -73,6 +76,8 @@ type MCPServer struct {
 	Network  string                     `json:"network,omitempty"`
 	Allow    []string                   `json:"allow,omitempty"`
 	Idle     string                     `json:"idle"`
+	Answer   string                     `json:"answer"`
+	Silence  string                     `json:"silence"`
 	Mounts   []config.ServerMount       `json:"mounts,omitempty"`
 	Tools    int                        `json:"tools" doc:"how many are offered; -1 when it is not known yet"`
 	Calls    int                        `json:"calls" doc:"under way"`
@@ -192,7 +197,7 @@ func (r MCPServerRequest) server() (config.MCPServer, error) {
 	for field, size := range map[string]struct {
 		text string
 		into *config.Bytes
-	}{"limits.memory": {r.Limits.Memory, &out.Limits.Memory}, "limits.tmp": {r.Limits.Tmp, &out.Limits.Tmp}} {
+	}{"limits.memory": {r.Limits.Memory, &out.Limits.Memory}, "limits.tmp": {r.Limits.Tmp, &out.Limits.Tmp}, "answer": {r.Answer, &out.Answer}} {
 		if size.text == "" {
 			continue
 		}
@@ -202,12 +207,18 @@ func (r MCPServerRequest) server() (config.MCPServer, error) {
 		}
 		*size.into = n
 	}
-	if r.Idle != "" {
-		d, err := time.ParseDuration(r.Idle)
-		if err != nil {
-			wrong.Add("idle", "is not a duration such as 10m")
+	for field, span := range map[string]struct {
+		text string
+		into *time.Duration
+	}{"idle": {r.Idle, &out.Idle}, "silence": {r.Silence, &out.Silence}} {
+		if span.text == "" {
+			continue
 		}
-		out.Idle = d
+		d, err := time.ParseDuration(span.text)
+		if err != nil {
+			wrong.Add(field, "is not a duration such as 10m")
+		}
+		*span.into = d
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Secrets)) {
 		one := r.Secrets[name]
@@ -222,6 +233,7 @@ func (r MCPServerRequest) server() (config.MCPServer, error) {
 func serverOf(s toolserver.Status) MCPServer {
 	out := MCPServer{Name: s.Name, Source: s.Source, State: s.State, Since: s.Since, Command: s.Command, Tenants: s.Tenants, Template: s.Template, Agent: s.Agent,
 		Env: slices.Sorted(maps.Keys(s.Env)), Offers: s.MCPServer.Tools, Network: string(s.Network), Allow: s.Allow, Idle: s.Idle.String(), Mounts: s.Mounts,
+		Answer: s.Answer.String(), Silence: cmp.Or(s.Silence, config.DefaultSilence).String(),
 		Tools: s.Tools, Calls: s.Calls, Problem: s.Problem,
 		Limits: MCPServerLimits{Memory: s.Limits.Memory.String(), CPU: s.Limits.CPU, Tasks: s.Limits.Tasks, Tmp: s.Limits.Tmp.String(), Files: s.Limits.Files}}
 	for _, one := range s.Secrets {

@@ -87,14 +87,15 @@ func (c *Client) tooLarge(a *assembly) error {
 		return err
 	}
 	seen := a.skimmed
-	if !seen.hasID {
-		return c.end(fmt.Errorf("%w: %d bytes, and %d are allowed", ErrFrameTooLarge, seen.size, c.options.MaxFrame))
+	id, err := parseID(seen.ID)
+	if err != nil {
+		return c.end(fmt.Errorf("%w: %d bytes, and %d are allowed", ErrFrameTooLarge, seen.Size, c.options.MaxFrame))
 	}
-	if _, ok := c.own(seen.session); !ok {
-		c.noSession(seen.id)
+	if _, ok := c.own(seen.Session); !ok {
+		c.noSession(id)
 		return nil
 	}
-	c.deliver(a.refusal("command"), seen.id, seen.session)
+	c.deliver(a.refusal("command"), id, seen.Session)
 	return nil
 }
 

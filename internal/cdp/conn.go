@@ -236,15 +236,16 @@ func (c *Conn) dispatch(m *Message) error {
 // leaveOut says that a message was left out, to whom it concerns.
 func (c *Conn) leaveOut(left *assembly) error {
 	seen := left.skimmed
+	id, err := parseID(seen.ID)
 	switch {
-	case seen.hasID:
+	case err == nil:
 		reply := left.refusal("result")
-		reply.ID = seen.id
+		reply.ID = id
 		return c.dispatch(reply)
-	case seen.method == "" || seen.method == attachedToTarget || seen.method == detachedFromTarget:
-		return fmt.Errorf("%w: %d bytes", ErrFrameTooLarge, seen.size)
+	case seen.Method == "" || seen.Method == attachedToTarget || seen.Method == detachedFromTarget:
+		return fmt.Errorf("%w: %d bytes", ErrFrameTooLarge, seen.Size)
 	}
-	return c.event(&Message{Kind: Event, SessionID: seen.session, Method: seen.method, Params: jsontext.Value("{}")}, true)
+	return c.event(&Message{Kind: Event, SessionID: seen.Session, Method: seen.Method, Params: jsontext.Value("{}")}, true)
 }
 
 // answered takes the call with an id. It is nil when nobody waits any more; an id that was never given out is an error.

@@ -271,7 +271,7 @@ func TestFrameReaderKeepsItsBound(t *testing.T) {
 			t.Fatalf("got %q, %v", frame, err)
 		}
 	}
-	if frame, left, err := frames.next(); err != nil || frame != nil || left.blocks != nil || left.skimmed.size != max+1 {
+	if frame, left, err := frames.next(); err != nil || frame != nil || left.blocks != nil || left.skimmed.Size != max+1 {
 		t.Fatalf("got %d bytes and %+v, %v", len(frame), left, err)
 	}
 	if frame, _, err := frames.next(); err != nil || string(frame) != "d" {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/clawjail/clawjail/internal/skim"
 )
 
 const (
@@ -24,10 +26,10 @@ const firstBlock, lastBlock = 1 << 10, 4 << 20
 type assembly struct {
 	max     int
 	share   share
-	blocks  [][]byte // with room behind the last one
-	size    int      // of them together
-	skimmed *skim    // not nil: it is left out
-	noRoom  bool     // for want of room
+	blocks  [][]byte       // with room behind the last one
+	size    int            // of them together
+	skimmed *skim.Envelope // not nil: it is left out
+	noRoom  bool           // for want of room
 }
 
 func newAssembly(max int, room Room) *assembly {
@@ -53,9 +55,9 @@ func (a *assembly) took(n int) {
 	a.size += n
 	a.noRoom = !a.share.fit(int64(a.size), 0)
 	if a.noRoom || a.size > a.max {
-		a.skimmed = new(skim)
+		a.skimmed = new(skim.Envelope)
 		for _, block := range a.blocks {
-			a.skimmed.write(block)
+			a.skimmed.Look(block)
 		}
 		a.blocks = nil
 		a.share.end()
@@ -70,7 +72,7 @@ func (a *assembly) add(piece []byte) {
 		piece = piece[n:]
 	}
 	if a.skimmed != nil {
-		a.skimmed.write(piece)
+		a.skimmed.Look(piece)
 	}
 }
 
@@ -103,9 +105,9 @@ func (a *assembly) readFrom(r io.Reader) error {
 		}
 	}
 	piece := make([]byte, 32<<10)
-	for a.skimmed.size < endlessFrame {
+	for a.skimmed.Size < endlessFrame {
 		n, err := r.Read(piece)
-		a.skimmed.write(piece[:n])
+		a.skimmed.Look(piece[:n])
 		if err == io.EOF {
 			return nil
 		}
@@ -120,10 +122,10 @@ func (a *assembly) readFrom(r io.Reader) error {
 func (a *assembly) refusal(what string) *Message {
 	if a.noRoom {
 		return ErrorReply(CodeServerError, "There is no room for a %s of %d MB: too many large messages are under way. "+
-			"Wait until some have ended, or use smaller ones.", what, megabytes(a.skimmed.size))
+			"Wait until some have ended, or use smaller ones.", what, megabytes(a.skimmed.Size))
 	}
 	return ErrorReply(CodeServerError, "The %s has %d MB, and one may have %d MB. Use smaller ones.", what,
-		megabytes(a.skimmed.size), megabytes(int64(a.max)))
+		megabytes(a.skimmed.Size), megabytes(int64(a.max)))
 }
 
 func megabytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }

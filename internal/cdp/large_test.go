@@ -9,6 +9,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/skim"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -175,9 +176,9 @@ func TestSkimFindsWhatTheParserFinds(t *testing.T) {
 	} {
 		agree(t, []byte(frame))
 	}
-	s := new(skim)
-	s.write([]byte(`{"id":99999999999,"method":"` + strings.Repeat("x", 300) + `","sessionId":"` + strings.Repeat("y", 300) + `"}`))
-	if s.hasID || s.method != "" || s.session != "" {
+	s := new(skim.Envelope)
+	s.Look([]byte(`{"id":99999999999,"method":"` + strings.Repeat("x", 300) + `","sessionId":"` + strings.Repeat("y", 300) + `"}`))
+	if _, err := parseID(s.ID); err == nil || s.Method != "" || s.Session != "" {
 		t.Errorf("it found %+v", s)
 	}
 }
@@ -194,13 +195,14 @@ func agree(t *testing.T, frame []byte) {
 	if len(m.Method) > 40 || len(m.SessionID) > 40 {
 		return
 	}
-	whole, pieces := new(skim), new(skim)
-	whole.write(frame)
+	whole, pieces := new(skim.Envelope), new(skim.Envelope)
+	whole.Look(frame)
 	for i := range frame {
-		pieces.write(frame[i : i+1])
+		pieces.Look(frame[i : i+1])
 	}
-	for _, s := range []*skim{whole, pieces} {
-		if s.hasID != (m.Kind == Command || m.Kind == Reply) || s.id != m.ID || s.method != m.Method || s.session != m.SessionID || s.size != int64(len(frame)) {
+	for _, s := range []*skim.Envelope{whole, pieces} {
+		id, err := parseID(s.ID)
+		if (err == nil) != (m.Kind == Command || m.Kind == Reply) || id != m.ID || s.Method != m.Method || s.Session != m.SessionID || s.Size != int64(len(frame)) {
 			t.Errorf("%q: %+v, and the parser %+v", frame, s, m)
 		}
 	}

@@ -86,6 +86,8 @@ func newMCPServerAdd(p *program) *cobra.Command {
 	f.StringArrayVar(&r.Allow, "allow", nil, "`host` that it may reach: example.com, *.example.com, example.com:8443; may be repeated")
 	f.StringArrayVar(&mounts, "mount", nil, "folder of the host, beneath workspace_roots, as `SOURCE:TARGET[:ro]`; may be repeated")
 	f.StringVar(&r.Idle, "idle", "", "how long it stays when nobody calls it, such as 1h (default 10m)")
+	f.StringVar(&r.Answer, "answer", "", "how large an answer may be, such as 32MiB (default 16MiB)")
+	f.StringVar(&r.Silence, "silence", "", "how long a call may say nothing, such as 10m (default 1m)")
 	f.StringVar(&r.Limits.Memory, "memory", "", "`size` of its memory, such as 256MiB")
 	f.Float64Var(&r.Limits.CPU, "cpu", 0, "processors, such as 0.5")
 	f.IntVar(&r.Limits.Tasks, "tasks", 0, "processes and threads")

@@ -41,6 +41,10 @@ type MCPServer struct {
 	Allow []string `json:"allow,omitempty"`
 	// Idle is how long it stays when nobody calls it: ten minutes.
 	Idle time.Duration `json:"idle,omitempty"`
+	// Answer is how large an answer may be: 16 MiB. A call whose answer is larger fails.
+	Answer Bytes `json:"answer,omitempty"`
+	// Silence is how long a call may say nothing: a minute.
+	Silence time.Duration `json:"silence,omitempty"`
 	// Mounts are folders of the host beneath workspace_roots.
 	Mounts []ServerMount `json:"mounts,omitempty"`
 }
@@ -83,6 +87,9 @@ const (
 	maxServerTenants  = 256
 	maxServerMounts   = 8
 	defaultServerIdle = 10 * time.Minute
+	defaultAnswer     = 16 * MiB
+	// DefaultSilence is how long a call to a server may say nothing, where its declaration does not say it.
+	DefaultSilence = time.Minute
 )
 
 // WithDefaults fills in what is not said. The limits are those of agents.
@@ -99,6 +106,7 @@ func (s MCPServer) WithDefaults(limits AgentLimits) MCPServer {
 	if s.Idle == 0 {
 		s.Idle = defaultServerIdle
 	}
+	setDefault(&s.Answer, defaultAnswer)
 	s.Limits = s.Limits.or(limits)
 	return s
 }
@@ -187,6 +195,12 @@ func (s MCPServer) validate(v *validation, at string) {
 	}
 	if s.Idle != 0 {
 		between(v, at+"idle", s.Idle, 10*time.Second, 24*time.Hour)
+	}
+	if s.Answer != 0 {
+		between(v, at+"answer", s.Answer, MiB, 64*MiB)
+	}
+	if s.Silence != 0 {
+		between(v, at+"silence", s.Silence, time.Second, 12*time.Hour)
 	}
 }
 
@@ -417,6 +431,8 @@ func (s *MCPServer) decode(m *yamldoc.Map) {
 	m.Value("network", word(&s.Network, ServerNetworkNone, ServerNetworkGateway))
 	m.Values("allow", texts(&s.Allow))
 	m.Value("idle", duration(&s.Idle))
+	m.Value("answer", size(&s.Answer))
+	m.Value("silence", duration(&s.Silence))
 	m.Maps("mounts", func(m *yamldoc.Map) {
 		var one ServerMount
 		m.Value("source", text(&one.Source))

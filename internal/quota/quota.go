@@ -87,6 +87,11 @@ func Messages() Kind {
 		Hint: "read what waits, or end clients that do not read"}
 }
 
+// ServerMessages are the large messages of MCP servers that are in memory while they are read.
+func ServerMessages() Kind {
+	return Kind{Name: "large answers of MCP servers", Bytes: true, Code: problem.RateLimited, Hint: "ask for less at once"}
+}
+
 // Servers are MCP servers that run.
 func Servers() Kind {
 	return Kind{Name: "MCP servers", Code: problem.PoolExhausted, Hint: "wait until some have ended by themselves, or lower idle"}

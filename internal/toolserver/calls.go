@@ -148,6 +148,9 @@ func (s *Service) Call(ctx context.Context, by identity.Principal, name string, 
 		outcome.Result = audit.OK
 		return bounded(result), nil
 	}
+	if p := leftOutOf(server.Name, err); p != nil {
+		return nil, p
+	}
 	if said, ok := refusal(err); ok {
 		return said, nil
 	}

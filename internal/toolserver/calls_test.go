@@ -238,6 +238,19 @@ func TestACallThatSaysNothingEndsAndOneThatGoesOnDoesNot(t *testing.T) {
 	if w.started() != 1 || w.running() != 1 {
 		t.Error("a server that answers pings was ended")
 	}
+	// Where its declaration says so, a call may be silent for longer.
+	for silence, code := range map[time.Duration]string{0: problem.Timeout, 4 * time.Second: ""} {
+		patient := files()
+		patient.Silence = silence
+		w := newWorld(t, patient)
+		w.pace.call = 300 * time.Millisecond
+		w.behave = func(p *peer) {
+			p.serve(func(p *peer, s said) { time.Sleep(600 * time.Millisecond); echo(p, s) })
+		}
+		if _, err := w.call(agent(), "files__echo"); problem.CodeOf(err) != code {
+			t.Errorf("with a silence of %s: %v", silence, err)
+		}
+	}
 }
 
 func TestAServerThatHangsIsEndedAndOthersGoOn(t *testing.T) {

@@ -1,30 +1,23 @@
 package toolserver
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 const (
-	maxAnswerText = 1 << 20 // bytes of text in an answer
-	maxParted     = 1000    // parts of an answer
-	maxRefusal    = 1000    // bytes of what a server says when it refuses
+	maxParted  = 1000 // parts of an answer
+	maxRefusal = 1000 // bytes of what a server says when it refuses
 )
 
-// bounded is an answer as it is passed on: of the server's own, but not more of it than a caller can take.
+// bounded is an answer as it is passed on: the server's own, whose size the wire has bounded.
 func bounded(r *sdk.CallToolResult) *sdk.CallToolResult {
 	out := &sdk.CallToolResult{Content: []sdk.Content{}, IsError: r.IsError}
-	left, lost := maxAnswerText, 0
-	take := func(text string) string {
-		kept := cut(text, left, "")
-		left -= len(kept)
-		lost += len(text) - len(kept)
-		return kept
-	}
 	for n, content := range r.Content {
 		if n == maxParted {
 			out.Content = append(out.Content, &sdk.TextContent{Text: fmt.Sprintf("[%d more parts were left out]", len(r.Content)-n)})
@@ -32,7 +25,7 @@ func bounded(r *sdk.CallToolResult) *sdk.CallToolResult {
 		}
 		switch c := content.(type) {
 		case *sdk.TextContent:
-			out.Content = append(out.Content, &sdk.TextContent{Text: take(c.Text), Annotations: c.Annotations})
+			out.Content = append(out.Content, &sdk.TextContent{Text: c.Text, Annotations: c.Annotations})
 		case *sdk.ImageContent:
 			out.Content = append(out.Content, &sdk.ImageContent{Data: c.Data, MIMEType: visible(c.MIMEType, maxTitle), Annotations: c.Annotations})
 		case *sdk.AudioContent:
@@ -43,22 +36,21 @@ func bounded(r *sdk.CallToolResult) *sdk.CallToolResult {
 		case *sdk.EmbeddedResource:
 			if c.Resource != nil {
 				out.Content = append(out.Content, &sdk.EmbeddedResource{Annotations: c.Annotations, Resource: &sdk.ResourceContents{
-					URI: visible(c.Resource.URI, maxDescription), MIMEType: visible(c.Resource.MIMEType, maxTitle), Text: take(c.Resource.Text), Blob: c.Resource.Blob}})
+					URI: visible(c.Resource.URI, maxDescription), MIMEType: visible(c.Resource.MIMEType, maxTitle), Text: c.Resource.Text, Blob: c.Resource.Blob}})
 			}
 		}
 	}
-	if lost > 0 {
-		out.Content = append(out.Content, &sdk.TextContent{Text: fmt.Sprintf("[truncated: %d bytes of text were left out]", lost)})
-	}
-	if r.StructuredContent != nil {
-		text, err := json.Marshal(r.StructuredContent)
-		if err == nil && len(text) <= maxAnswerText {
-			out.StructuredContent = json.RawMessage(text)
-		} else {
-			out.Content = append(out.Content, &sdk.TextContent{Text: "[the structured part of the answer was left out: it is too large]"})
-		}
-	}
+	out.StructuredContent = r.StructuredContent
 	return out
+}
+
+// leftOutOf is the error of a call whose answer was left out; nil for any other.
+func leftOutOf(server string, err error) *problem.Error {
+	var said *jsonrpc.Error
+	if !errors.As(err, &said) || said.Code != codeLeftOut {
+		return nil
+	}
+	return problem.New(problem.TooLarge, "ask for less at once, or set `answer` of the server", "the answer of the MCP server %s %s", server, visible(said.Message, maxRefusal))
 }
 
 // refusal is what a server answers when it does not do a call, as a result that a model can read.

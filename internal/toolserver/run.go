@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // protocol is the version that is asked for. Servers answer with the one that they speak.
@@ -68,7 +69,7 @@ func (s *Service) start(ctx context.Context, server config.MCPServer, tenant str
 		defer close(r.drained)
 		r.stderr.drain(p.stdio.Err)
 	}()
-	r.wire = newWire(p.stdio.In, p.stdio.Out, s.pace, s.o.Now)
+	r.wire = newWire(p.stdio.In, p.stdio.Out, s.pace, s.o.Now, int(server.Answer), held{s.messages, quota.Holder{Tenant: tenant}})
 	r.wire.changed = func() {
 		select {
 		case r.changed <- struct{}{}:
@@ -212,11 +213,15 @@ const (
 func (r *run) call(ctx context.Context, tool string, arguments any, tell Progress) (*sdk.CallToolResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	slow := problem.New(problem.Timeout, "ask for less at once", "the MCP server %s did not answer within %s", r.server.Name, r.pace.call)
-	silence := time.AfterFunc(r.pace.call, func() { cancel(slow) })
+	silent, longest := r.pace.call, r.pace.callMost
+	if r.server.Silence > 0 {
+		silent, longest = r.server.Silence, max(r.server.Silence, longest)
+	}
+	slow := problem.New(problem.Timeout, "ask for less at once, or set `silence` of the server", "the MCP server %s did not answer within %s", r.server.Name, silent)
+	silence := time.AfterFunc(silent, func() { cancel(slow) })
 	defer silence.Stop()
-	most := time.AfterFunc(r.pace.callMost, func() {
-		cancel(problem.New(problem.Timeout, "ask for less at once", "the call took longer than %s", r.pace.callMost))
+	most := time.AfterFunc(longest, func() {
+		cancel(problem.New(problem.Timeout, "ask for less at once", "the call took longer than %s", longest))
 	})
 	defer most.Stop()
 
@@ -232,7 +237,7 @@ func (r *run) call(ctx context.Context, tool string, arguments any, tell Progres
 	}()
 	limit := rate.NewLimiter(progressPerSecond, progressQueue)
 	token, forget := r.watch(func(n progressNote) {
-		silence.Reset(r.pace.call)
+		silence.Reset(silent)
 		if limit.Allow() {
 			select {
 			case notes <- n:

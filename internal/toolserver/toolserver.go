@@ -120,6 +120,8 @@ const (
 	callsOfServer = 16 // at the same time
 	callsOfCaller = 4  // at the same time
 	maxRunning    = 64 // servers of all tenants together
+	// messagesMost bounds the large messages of all servers that are in memory while they are read, in bytes.
+	messagesMost = 256 << 20
 	// listPatience is how long a listing waits for servers whose tools are not known yet.
 	listPatience = 2 * time.Second
 )
@@ -160,6 +162,7 @@ type Service struct {
 	closed    bool
 	instances map[instanceKey]*instance
 	running   *quota.Gate
+	messages  *quota.Gate
 	callers   map[string]int
 	stored    storedServers
 }
@@ -176,10 +179,23 @@ func New(o Options) (*Service, error) {
 		return nil, err
 	}
 	places := quota.NewGate(quota.GateOptions{Kind: quota.Servers(), Whole: maxRunning, Quotas: o.Quotas, Tenants: o.Tenants})
-	s := &Service{o: o, running: places, pace: usualPace(), instances: map[instanceKey]*instance{}, callers: map[string]int{}}
+	messages := quota.NewGate(quota.GateOptions{Kind: quota.ServerMessages(), Whole: messagesMost, Quotas: o.Quotas, Tenants: o.Tenants})
+	s := &Service{o: o, running: places, messages: messages, pace: usualPace(), instances: map[instanceKey]*instance{}, callers: map[string]int{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
+
+// held is what the messages of one tenant's servers may take of the memory. It implements room.
+type held struct {
+	gate *quota.Gate
+	by   quota.Holder
+}
+
+// Take implements room.
+func (h held) Take(n int64) bool { return h.gate.Take(h.by, n) == nil }
+
+// Give implements room.
+func (h held) Give(n int64) { h.gate.Give(h.by, n) }
 
 // Close ends every server, and returns when nothing of them is left, or ctx ends.
 func (s *Service) Close(ctx context.Context) error {

@@ -15,11 +15,15 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/time/rate"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/skim"
 )
 
 // Bounds of what a server may send.
 const (
-	maxMessage = 4 << 20 // bytes of a line
+	// ownOfMessage is what a message may have before the room is asked, which is asked for as much at a time.
+	ownOfMessage = 1 << 20
 	// maxParts and maxDepth bound what a message becomes when it is decoded: a value of a few bytes takes many in memory.
 	maxParts = 100_000
 	maxDepth = 64
@@ -41,6 +45,9 @@ type wire struct {
 	rate  *rate.Limiter
 	pace  pace
 	now   func() time.Time
+	most  int   // bytes of a message
+	room  room  // of large messages
+	taken int64 // of the room, by the message that is read
 	// changed and progress are told of the two notifications that matter; they must not block. stray gets lines that are no
 	// messages.
 	changed  func()
@@ -68,9 +75,16 @@ type progressNote struct {
 	Message  string  `json:"message"`
 }
 
-// newWire starts a wire. Close ends it.
-func newWire(in io.WriteCloser, out io.ReadCloser, p pace, now func() time.Time) *wire {
+// room is the memory that large messages may take, together with those of other servers. It does not wait.
+type room interface {
+	Take(n int64) bool
+	Give(n int64)
+}
+
+// newWire starts a wire, on which a message has so many bytes at most. Close ends it.
+func newWire(in io.WriteCloser, out io.ReadCloser, p pace, now func() time.Time, most int, room room) *wire {
 	w := &wire{in: in, out: out, lines: bufio.NewReaderSize(out, 64<<10), rate: rate.NewLimiter(bytesPerSecond, bytesAtOnce), pace: p, now: now,
+		most: most, room: room,
 		changed: func() {}, progress: func(progressNote) {}, stray: func([]byte) {},
 		writing: make(chan struct{}, 1), replies: make(chan []byte, maxReplies), ended: make(chan struct{})}
 	w.replier.Go(w.reply)
@@ -113,43 +127,101 @@ func (w *wire) blame(err error) error {
 }
 
 // Read implements sdk.Connection.
-func (w *wire) Read(ctx context.Context) (jsonrpc.Message, error) {
+func (w *wire) Read(ctx context.Context) (_ jsonrpc.Message, err error) {
+	defer func() {
+		if err != nil {
+			w.giveBack() // nothing more is read
+		}
+	}()
 	for {
-		line, err := w.line()
+		line, left, err := w.line(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if err := w.spend(ctx, len(line)); err != nil {
-			return nil, err
+		var answer jsonrpc.Message
+		if left != nil {
+			answer, err = w.leaveOut(left)
+		} else {
+			answer, err = w.take(line)
 		}
-		answer, err := w.take(line)
 		if err != nil || answer != nil {
 			return answer, err
 		}
 	}
 }
 
-// line reads one line of at most maxMessage bytes. The bytes are good until the next call.
-func (w *wire) line() ([]byte, error) {
-	var whole []byte
-	for {
+// leftOut is what is known of a message that is not held, and what was wrong with it.
+type leftOut struct {
+	skim.Envelope
+	why string
+}
+
+// line reads one line, or looks at one that cannot be held. The bytes are good until the next call.
+func (w *wire) line(ctx context.Context) (whole []byte, left *leftOut, err error) {
+	w.giveBack()
+	for n := 0; ; {
 		part, err := w.lines.ReadSlice('\n')
-		if len(whole)+len(part) > maxMessage {
-			return nil, w.blame(fmt.Errorf("it sent a message of more than %d MiB", maxMessage>>20))
+		n += len(part)
+		if err := w.spend(ctx, len(part)); err != nil {
+			return nil, nil, err
+		}
+		if why := w.holds(n); left == nil && why != "" {
+			left = &leftOut{why: why}
+			left.Look(whole)
+			whole = nil
+			w.giveBack()
 		}
 		switch {
-		case err == nil && whole == nil:
-			return part, nil
-		case err == nil || errors.Is(err, io.EOF) && len(whole)+len(part) > 0:
-			return append(whole, part...), nil
-		case errors.Is(err, bufio.ErrBufferFull):
-			whole = append(whole, part...)
 		case errors.Is(err, os.ErrClosed):
-			return nil, io.EOF
+			return nil, nil, io.EOF
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull) && (!errors.Is(err, io.EOF) || n == 0):
+			return nil, nil, err
+		case left != nil:
+			left.Look(part)
+		case err == nil && whole == nil:
+			return part, nil, nil
 		default:
-			return nil, err
+			whole = append(whole, part...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return whole, left, nil
 		}
 	}
+}
+
+// holds says why a message of n bytes cannot be held.
+func (w *wire) holds(n int) string {
+	if n > w.most {
+		return fmt.Sprintf("has more than %s", config.Bytes(w.most))
+	}
+	for int64(n) > ownOfMessage+w.taken {
+		if !w.room.Take(ownOfMessage) {
+			return "is large, and there is no room: other large answers are under way"
+		}
+		w.taken += ownOfMessage
+	}
+	return ""
+}
+
+func (w *wire) giveBack() {
+	if w.taken > 0 {
+		w.room.Give(w.taken)
+		w.taken = 0
+	}
+}
+
+// codeLeftOut is the code of the error that takes the place of an answer that was left out.
+const codeLeftOut = -32098
+
+// leaveOut answers in the place of a server whose answer is left out. Whatever else it is, nobody waits for it.
+func (w *wire) leaveOut(left *leftOut) (jsonrpc.Message, error) {
+	if left.Method == "" && left.ID != "" && left.ID != "null" {
+		m, err := jsonrpc.DecodeMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`, left.ID, codeLeftOut, left.why))
+		if err == nil {
+			return m, nil
+		}
+	}
+	return nil, w.count()
 }
 
 // spend waits when the server has said too much too fast.
@@ -189,8 +261,10 @@ func (w *wire) take(line []byte) (jsonrpc.Message, error) {
 		w.stray(line)
 		return nil, w.count()
 	}
-	if err := measure(line); err != nil {
-		return nil, w.blame(err)
+	if why := measure(line); why != "" {
+		left := &leftOut{why: why}
+		left.Look(line)
+		return w.leaveOut(left)
 	}
 	var e envelope
 	if err := json.Unmarshal(line, &e); err != nil {
@@ -232,8 +306,8 @@ func (w *wire) count() error {
 	return nil
 }
 
-// measure looks at how much a message becomes, without decoding it.
-func measure(line []byte) error {
+// measure says why a message becomes too much when it is decoded.
+func measure(line []byte) string {
 	parts, depth, quoted := 0, 0, false
 	for i := 0; i < len(line); i++ {
 		switch c := line[i]; {
@@ -251,13 +325,13 @@ func measure(line []byte) error {
 			parts++
 		}
 		if depth > maxDepth {
-			return fmt.Errorf("it sent a message that is nested more than %d deep", maxDepth)
+			return fmt.Sprintf("is nested more than %d deep", maxDepth)
 		}
 		if parts > maxParts {
-			return fmt.Errorf("it sent a message of more than %d values", maxParts)
+			return fmt.Sprintf("has more than %d values", maxParts)
 		}
 	}
-	return nil
+	return ""
 }
 
 // answer queues an answer to a question of the server. One that asks and does not read the answers gets none.

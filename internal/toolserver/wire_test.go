@@ -13,6 +13,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -34,25 +35,23 @@ func TestAServerThatFloodsIsEndedAndOthersGoOn(t *testing.T) {
 		}, "that nobody asked for"},
 		"a line without an end": {func(p *peer, _ said) {
 			part := bytes.Repeat([]byte("x"), 1<<20)
-			for range maxMessage>>20 + 1 {
-				_, _ = p.out.Write(part)
+			for {
+				if _, err := p.out.Write(part); err != nil {
+					return
+				}
 			}
-		}, "of more than 4 MiB"},
-		"an answer of too many values": {func(p *peer, s said) {
-			p.result(s, `{"content":[],"structuredContent":{"a":[`+strings.Repeat("[],", 2*maxParts)+`[]]}}`)
-		}, "values"},
-		"an answer that is nested too deep": {func(p *peer, s said) {
-			p.result(s, `{"content":[],"structuredContent":`+strings.Repeat(`{"a":`, 2*maxDepth)+"1"+strings.Repeat("}", 2*maxDepth)+`}`)
-		}, "nested"},
+		}, "did not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, files(), config.MCPServer{Name: "good", Command: []string{"/s"}})
+			w.pace.call, w.pace.pong = time.Second, 200*time.Millisecond
 			if _, err := w.call(operator(), "good__echo"); err != nil {
 				t.Fatal(err)
 			}
 			w.behave = func(p *peer) { p.serve(c.behave) }
 			_, err := w.call(operator(), "files__echo")
-			if p, ok := problem.As(err); !ok || p.Code != problem.JailFailed || !strings.Contains(p.Message, "was ended") || !strings.Contains(p.Message, c.says) {
+			// What nobody answers is known by its silence.
+			if p, ok := problem.As(err); !ok || p.Code != problem.Timeout && !strings.Contains(p.Message, "was ended") || !strings.Contains(p.Message, c.says) {
 				t.Errorf("%v", err)
 			}
 			testenv.Eventually(t, 5*time.Second, func() bool { return w.running() == 1 }, "its jail is still there")
@@ -60,6 +59,90 @@ func TestAServerThatFloodsIsEndedAndOthersGoOn(t *testing.T) {
 				t.Errorf("another server: %v", err)
 			}
 		})
+	}
+}
+
+// An answer that cannot be taken costs the call. The server goes on with what it has in mind, and so do the calls of others.
+func TestAnAnswerThatCannotBeTakenCostsTheCall(t *testing.T) {
+	large := files()
+	large.Answer = config.MiB
+	w := newWorld(t, large)
+	waits, go1 := make(chan struct{}), make(chan struct{})
+	answers := map[string]func(n int) string{
+		"larger than it may be": func(n int) string { return `{"content":[{"type":"text","text":"` + strings.Repeat("x", n) + `"}]}` },
+		"of too many values": func(int) string {
+			return `{"content":[],"structuredContent":{"a":[` + strings.Repeat("[],", 2*maxParts) + `[]]}}`
+		},
+		"nested too deep": func(int) string {
+			return `{"content":[],"structuredContent":` + strings.Repeat(`{"a":`, 2*maxDepth) + "1" + strings.Repeat("}", 2*maxDepth) + `}`
+		},
+	}
+	w.behave = func(p *peer) {
+		p.serve(func(p *peer, s said) {
+			var arguments struct{ Arguments struct{ What string } }
+			_ = json.Unmarshal(s.Params, &arguments)
+			switch what := arguments.Arguments.What; {
+			case what == "wait":
+				close(waits)
+				<-go1
+				p.text(s, "waited")
+			case what == "id last": // as some write it
+				p.say(`{"result":%s,"jsonrpc":"2.0","id":%s}`, answers["larger than it may be"](2<<20), s.ID)
+			case answers[what] != nil:
+				p.result(s, answers[what](2<<20))
+			case what == "fits":
+				p.result(s, answers["larger than it may be"](900<<10))
+			default:
+				echo(p, s)
+			}
+		})
+	}
+	ask := func(what string) (string, error) {
+		out, err := w.Call(t.Context(), operator(), "files__echo", json.RawMessage(`{"what":"`+what+`"}`), nil)
+		if err != nil {
+			return "", err
+		}
+		return textOf(out), nil
+	}
+	other := make(chan error, 1)
+	go func() {
+		_, err := ask("wait")
+		other <- err
+	}()
+	<-waits
+	for _, what := range []string{"larger than it may be", "id last", "of too many values", "nested too deep"} {
+		if _, err := ask(what); problem.CodeOf(err) != problem.TooLarge {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if text, err := ask("fits"); err != nil || len(text) != 900<<10 {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+	// What is too large and no answer is left out.
+	close(go1)
+	if err := <-other; err != nil {
+		t.Errorf("the call of another: %v", err)
+	}
+	if w.started() != 1 || w.running() != 1 {
+		t.Errorf("%d servers were started", w.started())
+	}
+	if held := w.messages.Amounts(quota.Holder{}); held[0].Held.All != 0 {
+		t.Errorf("of the room %+v is held", held)
+	}
+}
+
+// Large answers of all servers have a room together, of which a tenant has a share.
+func TestLargeAnswersHaveARoomTogether(t *testing.T) {
+	for size, code := range map[int64]string{6 << 20: problem.TooLarge, 8 << 20: ""} { // of which a tenant has four fifths
+		w := newWorld(t, files())
+		w.messages = quota.NewGate(quota.GateOptions{Kind: quota.ServerMessages(), Whole: size, Tenants: func() int { return 2 }})
+		w.behave = func(p *peer) {
+			p.serve(func(p *peer, s said) { p.text(s, strings.Repeat("x", 5<<20)) })
+		}
+		text, err := w.call(operator(), "files__echo")
+		if problem.CodeOf(err) != code || code == "" && len(text) != 5<<20 || code != "" && !strings.Contains(err.Error(), "no room") {
+			t.Errorf("with %d: %d bytes, %v", size, len(text), err)
+		}
 	}
 }
 
@@ -175,8 +258,13 @@ func TestWhatIsPrintedIsBounded(t *testing.T) {
 
 // pipeless is a wire over memory.
 func pipeless(input []byte) *wire {
-	return newWire(nowhere{}, io.NopCloser(bytes.NewReader(input)), usualPace(), time.Now)
+	return newWire(nowhere{}, io.NopCloser(bytes.NewReader(input)), usualPace(), time.Now, 1<<20, endless{})
 }
+
+type endless struct{}
+
+func (endless) Take(int64) bool { return true }
+func (endless) Give(int64)      {}
 
 type nowhere struct{}
 
@@ -215,7 +303,7 @@ func TestAWireThatIsClosedEndsItsReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer keep.Close()
-	w := newWire(nowhere{}, r, usualPace(), time.Now)
+	w := newWire(nowhere{}, r, usualPace(), time.Now, 1<<20, endless{})
 	ended := make(chan error, 1)
 	go func() {
 		_, err := w.Read(t.Context())

@@ -71,7 +71,9 @@ require("readline").createInterface({input: process.stdin}).on("line", line => {
 });`))
 	}
 	settings := testkit.NoPool + "mcp_servers:\n  everything:\n    command: [" + jailedNode + ", " + jailedTools + "server-everything/dist/index.js, stdio]\n    template: node\n    limits: {memory: 512MiB, cpu: 2, tasks: 64}\n" +
-		server("hangs", "for (;;) {}") + server("floods", `const line = "x".repeat(65536) + "\n"; for (;;) process.stdout.write(line);`)
+		server("hangs", "for (;;) {}") + server("floods", `const line = "x".repeat(65536) + "\n"; for (;;) process.stdout.write(line);`) +
+		server("draws", `globalThis.calls = (globalThis.calls ?? 0) + 1;
+    return say(m.id, {content: [{type: "text", text: "call " + calls}, {type: "image", mimeType: "image/png", data: "A".repeat(m.params.arguments.size)}]});`)
 	templates := testenv.Templates(t, cachedNode(t), testenv.TemplateNamed(t, "clawbot"))
 	b := testkit.PrepareWith(t, instance.Options{Settings: settings}, func(o *instance.Options, _ string) { o.Templates = templates })
 	b.Up()
@@ -79,7 +81,7 @@ require("readline").createInterface({input: process.stdin}).on("line", line => {
 	e.Sync(`
 clawbots:
   - {name: bot, mcp: [everything], command: [/bin/sleep, infinity]}
-  - {name: brave, mcp: [everything, hangs, floods], command: [/bin/sleep, infinity]}
+  - {name: brave, mcp: [everything, hangs, floods, draws], command: [/bin/sleep, infinity]}
   - {name: plain, command: [/bin/sleep, infinity]}
 `)
 	for _, name := range []string{"bot", "brave", "plain"} {
@@ -104,6 +106,21 @@ clawbots:
 	for agent, tool := range map[string]string{"plain": "everything__echo", "bot": "hangs__go"} {
 		if text, ok := called(e, agent, tool, map[string]any{"message": "x"}); ok || strings.Contains(text, "Echo") {
 			t.Errorf("%s uses %s: %s", agent, tool, text)
+		}
+	}
+	// A picture of 5 MB arrives whole. One that is larger than the server may send costs its call: the server goes on with
+	// what it has in mind.
+	for n, size := range []int{7_000_000, 20 << 20, 4} {
+		text, ok := called(e, "brave", "draws__go", map[string]any{"size": size})
+		switch size {
+		case 20 << 20:
+			if ok || !strings.Contains(text, "16MiB") {
+				t.Errorf("an answer of 20 MiB: %v %.300s", ok, text)
+			}
+		default:
+			if !ok || !strings.Contains(text, fmt.Sprintf("call %d\"", n+1)) || strings.Count(text, "A") < size {
+				t.Errorf("an answer of %d: %v, %d bytes: %.300s", size, ok, len(text), text)
+			}
 		}
 	}
 	// While one hangs and another floods, the third answers.

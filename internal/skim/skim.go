@@ -1,4 +1,5 @@
-package cdp
+// Package skim looks at a message of JSON-RPC that is too large to be held, in pieces, for whom it concerns.
+package skim
 
 import (
 	"github.com/go-json-experiment/json/jsontext"
@@ -7,14 +8,12 @@ import (
 // maxSkimmed bounds what is kept of one name or value of a message that is only looked at, in bytes.
 const maxSkimmed = 256
 
-// skim looks at a message that is too large to be held, in pieces, for whom it concerns: the id, the method and the session
-// of its envelope. What it finds is used to say that the message was left out, and for nothing else.
-type skim struct {
-	size    int64
-	id      int32
-	hasID   bool
-	method  string
-	session string
+// Envelope is what was found of a message. It is used to say that the message was left out, and for nothing else.
+type Envelope struct {
+	Size    int64
+	ID      string // as it is written; empty when there is none, or it is too long
+	Method  string
+	Session string // of the DevTools protocol
 
 	depth   int
 	quoted  bool   // within a string
@@ -23,9 +22,9 @@ type skim struct {
 	name    string // of the member whose value comes
 }
 
-// write looks at the next piece.
-func (s *skim) write(piece []byte) {
-	s.size += int64(len(piece))
+// Look looks at the next piece.
+func (s *Envelope) Look(piece []byte) {
+	s.Size += int64(len(piece))
 	for _, c := range piece {
 		switch {
 		case s.quoted:
@@ -61,29 +60,29 @@ func (s *skim) write(piece []byte) {
 	}
 }
 
-func (s *skim) keep(c byte) {
+func (s *Envelope) keep(c byte) {
 	if s.depth == 1 && len(s.text) <= maxSkimmed {
 		s.text = append(s.text, c)
 	}
 }
 
 // member takes the value of one member of the envelope.
-func (s *skim) member() {
+func (s *Envelope) member() {
 	switch s.name {
 	case "id":
-		if id, err := parseID(string(s.text)); err == nil {
-			s.id, s.hasID = id, true
+		if s.ID = string(s.text); len(s.text) > maxSkimmed {
+			s.ID = ""
 		}
 	case "method":
-		s.method, _ = s.string()
+		s.Method, _ = s.string()
 	case "sessionId":
-		s.session, _ = s.string()
+		s.Session, _ = s.string()
 	}
 	s.name, s.text = "", s.text[:0]
 }
 
 // string is the text as a string, if it is a whole one.
-func (s *skim) string() (string, bool) {
+func (s *Envelope) string() (string, bool) {
 	if len(s.text) > maxSkimmed {
 		return "", false
 	}
