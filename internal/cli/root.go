@@ -3,7 +3,7 @@
 // What every command promises: it exits with 0 when it did what was asked, 1 when it did not, and 2 when the command
 // line was not valid. Results go to standard output and nothing else does. What went wrong is on standard error, in
 // lines that begin with "clawjail: error:", followed by one with "clawjail: hint:" where something can be done about
-// it, and one with "clawjail: code:" for programs and for docs/codes.md. Listings have --json. A program that is run for the user ends the command with its own status. Nothing asks a
+// it, and a last one with its code, as "clawjail: [not_found]", for programs and for docs/codes.md. Listings have --json. A program that is run for the user ends the command with its own status. Nothing asks a
 // question where standard input is no terminal. Where it is one, what must not be seen is asked for (`secret set`,
 // `session open --grant -`), and what cannot be undone is asked about; elsewhere that needs --yes.
 package cli
@@ -130,7 +130,7 @@ func report(w io.Writer, err error) {
 		say("hint", p.Hint)
 	}
 	if p.Code != "" && p.Code != problem.BadUsage { // its status says that
-		say("code", p.Code)
+		fmt.Fprintf(w, "clawjail: [%s]\n", p.Code) // as above
 	}
 }
 
