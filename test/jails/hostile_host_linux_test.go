@@ -231,6 +231,7 @@ func TestJailsEndWithAHostDaemonThatIsGivenUp(t *testing.T) {
 	e := testkit.NewEstate(t, "")
 	e.Sync("clawbots:\n  - {name: left, command: [/bin/sleep, '100000']}\n")
 	e.Running("left")
+	testenv.Eventually(t, 10*time.Second, func() bool { return len(sleepers(e)) > 0 }, "its program does not start") // its home is filled first
 	all, err := e.Processes()
 	if err != nil {
 		t.Fatal(err)
