@@ -12,42 +12,20 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-// oneConnection is a listener that has one connection.
-type oneConnection struct {
-	conn   chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (l *oneConnection) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conn:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *oneConnection) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
-func (l *oneConnection) Addr() net.Addr { return &net.TCPAddr{} }
 
 // A client that is gone without a word is found out within a minute, and one that answers stays.
 func TestADeadClientIsFoundOutWithinAMinute(t *testing.T) {
 	for name, dead := range map[string]bool{"dead": true, "alive": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				near, far := net.Pipe()
-				listener := &oneConnection{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
-				listener.conn <- far
 				ended := make(chan error, 1)
 				ctx, cancel := context.WithCancel(t.Context())
-				server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				near := testenv.OverPipe(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					ended <- Serve(ctx, w, r, newViewer(), slog.New(slog.DiscardHandler))
-				})}
-				served := make(chan error, 1)
-				go func() { served <- server.Serve(listener) }()
+				}))
 				transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return near, nil }}
 				conn, _, err := websocket.Dial(t.Context(), "http://clawjail.test/", &websocket.DialOptions{HTTPClient: &http.Client{Transport: transport}})
 				if err != nil {
@@ -72,10 +50,6 @@ func TestADeadClientIsFoundOutWithinAMinute(t *testing.T) {
 				cancel()
 				_ = conn.CloseNow() // perhaps closed already
 				reading.Wait()
-				if err := server.Close(); err != nil {
-					t.Error(err)
-				}
-				<-served
 				transport.CloseIdleConnections()
 				if !dead {
 					<-ended

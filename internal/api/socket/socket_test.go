@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/cdp"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // browser is a client of a browser that says what it is told to.
@@ -66,47 +67,18 @@ type wire struct {
 	ended chan error
 }
 
-type oneConnection struct {
-	conn   chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (l *oneConnection) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conn:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *oneConnection) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
-func (l *oneConnection) Addr() net.Addr { return &net.TCPAddr{} }
-
 // connected runs a test with a client. Time passes as soon as everybody waits.
 func connected(t *testing.T, test func(t *testing.T, w *wire)) {
 	synctest.Test(t, func(t *testing.T) {
-		near, far := net.Pipe()
-		listener := &oneConnection{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
-		listener.conn <- far
-		w := &wire{Conn: near, from: bufio.NewReader(near), ended: make(chan error, 1),
+		w := &wire{ended: make(chan error, 1),
 			to: &browser{says: make(chan []byte, 10), said: make(chan string, 10), done: make(chan struct{})}}
-		server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.Conn = testenv.OverPipe(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			w.ended <- Serve(t.Context(), rw, r, w.to)
-		})}
-		served := make(chan error, 1)
-		go func() { served <- server.Serve(listener) }()
-		defer func() {
-			_ = near.Close()
-			if err := server.Close(); err != nil {
-				t.Error(err)
-			}
-			<-served
-		}()
+		}))
+		w.from = bufio.NewReader(w.Conn)
 		ask := "GET / HTTP/1.1\r\nHost: clawjail.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
 			"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-		if _, err := io.WriteString(near, ask); err != nil {
+		if _, err := io.WriteString(w.Conn, ask); err != nil {
 			t.Fatal(err)
 		}
 		response, err := http.ReadResponse(w.from, nil)
