@@ -5,45 +5,6 @@ import (
 	"sync"
 )
 
-// changes lets those who change what is a tenant's do it one at a time, so that each finds the tenant as the one before has
-// left it. Tenants do not wait for each other.
-type changes struct {
-	mu sync.Mutex
-	of map[string]*turn
-}
-
-// turn is held by who changes something. It is there while somebody holds it or waits for it.
-type turn struct {
-	lock
-	users int
-}
-
-func newChanges() changes { return changes{of: map[string]*turn{}} }
-
-// begin waits until it is the caller's turn. end must be called, once.
-func (c *changes) begin(ctx context.Context, tenant string) (end func(), err error) {
-	c.mu.Lock()
-	t := c.of[tenant]
-	if t == nil {
-		t = &turn{lock: newLock()}
-		c.of[tenant] = t
-	}
-	t.users++
-	c.mu.Unlock()
-	leave := func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if t.users--; t.users == 0 {
-			delete(c.of, tenant)
-		}
-	}
-	if err := t.lock.lock(ctx); err != nil {
-		leave()
-		return nil, err
-	}
-	return func() { t.unlock(); leave() }, nil
-}
-
 // lock is a mutex that can be waited for with a context.
 type lock chan struct{}
 

@@ -44,9 +44,6 @@ func TestTenantsDoNotWaitForEachOthersChanges(t *testing.T) {
 	l.must(l.RestartAgent(l.ctx, l.admin, "default", "dev-bot"))
 	l.must(l.RotateToken(l.ctx, l.admin, "default", "dev-bot", 0))
 	l.must(l.RemoveAgent(l.ctx, l.admin, "default", "archive-bot", RemoveOptions{}))
-	if n := len(l.changes.of); n != 1 {
-		t.Errorf("%d tenants change something, want the one", n)
-	}
 	gone := errors.New("has left")
 	ctx, leave := context.WithCancelCause(l.ctx)
 	leave(gone)
@@ -56,9 +53,6 @@ func TestTenantsDoNotWaitForEachOthersChanges(t *testing.T) {
 	release()
 	l.must(<-ended)
 	l.must(l.RemoveAgent(l.ctx, l.admin, "slow", "dev-bot", RemoveOptions{}))
-	if n := len(l.changes.of); n != 0 {
-		t.Errorf("%d tenants change something, and nobody does", n)
-	}
 }
 
 // Who is told of the steps of a sync and does not listen holds up nobody, not even who changes the same tenant.

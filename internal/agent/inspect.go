@@ -101,7 +101,7 @@ func (s *Service) RestartAgent(ctx context.Context, by identity.Principal, tenan
 	if err != nil {
 		return err
 	}
-	end, err := s.changes.begin(ctx, a.Tenant)
+	end, err := s.changes.Enter(ctx, a.Tenant)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (s *Service) RotateToken(ctx context.Context, by identity.Principal, tenant
 	if err != nil {
 		return err
 	}
-	end, err := s.changes.begin(ctx, a.Tenant)
+	end, err := s.changes.Enter(ctx, a.Tenant)
 	if err != nil {
 		return err
 	}

@@ -126,7 +126,7 @@ func (s *Service) goOn(ctx context.Context, waits map[whose]time.Time) error {
 func (s *Service) inTurn(ctx context.Context, tenant string, do func() error) error {
 	soon, cancel := context.WithTimeout(ctx, turnPatience)
 	defer cancel()
-	end, err := s.changes.begin(soon, tenant)
+	end, err := s.changes.Enter(soon, tenant)
 	if err != nil {
 		return ctx.Err() // somebody else changes it just now, and may be doing the same
 	}
@@ -146,7 +146,7 @@ func (s *Service) RemoveAgent(ctx context.Context, by identity.Principal, tenant
 	if !jailName(name) {
 		return noAgent(name)
 	}
-	end, err := s.changes.begin(ctx, tenant)
+	end, err := s.changes.Enter(ctx, tenant)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -125,8 +126,9 @@ func (o Options) Validate() error {
 // Service implements Agents. Follow must be called for jails to reach the gateway; Close ends what it has started.
 type Service struct {
 	o Options
-	// changes are made by whoever changes what is declared or kept.
-	changes changes
+	// changes lets those who change what is a tenant's do it one at a time, so that each finds the tenant as the one before has
+	// left it.
+	changes *quota.Turns
 	door    door
 	// servers are the MCP servers that are declared for each agent, by its id. reading is held while they are looked up.
 	servers atomic.Pointer[map[string]declaredServers]
@@ -144,7 +146,7 @@ func New(o Options) (*Service, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{o: o, changes: newChanges(), door: newDoor()}
+	s := &Service{o: o, changes: quota.TurnsOfTenants(1), door: newDoor()}
 	if err := s.open(o); err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 	}
 	told := &steps{tell: progress}
 	defer told.wait() // when others may go on
-	end, err := s.changes.begin(ctx, tenant)
+	end, err := s.changes.Enter(ctx, tenant)
 	if err != nil {
 		return Plan{}, err
 	}
@@ -96,7 +96,7 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 	}
 	told := &steps{tell: progress}
 	defer told.wait() // when others may go on
-	end, err := s.changes.begin(ctx, tenant)
+	end, err := s.changes.Enter(ctx, tenant)
 	if err != nil {
 		return Plan{}, err
 	}

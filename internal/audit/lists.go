@@ -3,10 +3,10 @@ package audit
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -21,50 +21,16 @@ const (
 // lists lets each tenant read the log a little at a time, so that those who ask for much keep nobody else waiting.
 type lists struct {
 	limit time.Duration
-
-	mu    sync.Mutex
-	turns map[string]*turns // by tenant
+	turns *quota.Turns
 }
 
-// turns are the places of one tenant.
-type turns struct {
-	places chan struct{}
-	users  int // who have or want one
-}
-
-func newLists() *lists { return &lists{limit: listLimit, turns: map[string]*turns{}} }
-
-// enter waits for a place.
-func (l *lists) enter(ctx context.Context, tenant string) (leave func(), err error) {
-	l.mu.Lock()
-	t := l.turns[tenant]
-	if t == nil {
-		t = &turns{places: make(chan struct{}, listsOfTenant)}
-		l.turns[tenant] = t
-	}
-	t.users++
-	l.mu.Unlock()
-	forget := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if t.users--; t.users == 0 {
-			delete(l.turns, tenant)
-		}
-	}
-	select {
-	case t.places <- struct{}{}:
-		return func() { <-t.places; forget() }, nil
-	case <-ctx.Done():
-		forget()
-		return nil, ctx.Err()
-	}
-}
+func newLists() *lists { return &lists{limit: listLimit, turns: quota.TurnsOfTenants(listsOfTenant)} }
 
 var errTooLong = errors.New("the listing took too long")
 
 // list reads rows from the database, when it is the turn of the tenant that they are asked of.
 func (l *lists) list(ctx context.Context, from store.Audit, f Filter) ([]Row, error) {
-	leave, err := l.enter(ctx, f.Tenant)
+	leave, err := l.turns.Enter(ctx, f.Tenant)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 )
@@ -34,6 +35,11 @@ func NewTurns(most int, share func(whole int64) int64) *Turns {
 	return &Turns{most: most, share: share, working: map[string]int{}, latest: map[string]uint64{}}
 }
 
+// TurnsOfTenants makes turns for so many of each tenant at a time. Tenants do not wait for each other.
+func TurnsOfTenants(each int) *Turns {
+	return NewTurns(math.MaxInt, func(int64) int64 { return int64(each) })
+}
+
 // Waiter is somebody who waits for their turn, or works. Leave must be called, also by who has not waited until the end.
 type Waiter struct {
 	// Come is closed when it is their turn.
@@ -59,7 +65,7 @@ func (t *Turns) Enter(ctx context.Context, tenant string) (leave func(), err err
 		return w.Leave, nil
 	case <-ctx.Done():
 		w.Leave()
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	}
 }
 

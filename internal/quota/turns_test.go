@@ -91,3 +91,27 @@ func TestNoTenantHasAllTurns(t *testing.T) {
 		t.Errorf("%d work and %d wait, of nobody", turns.count, len(turns.waiting))
 	}
 }
+
+func TestTenantsWithTurnsOfTheirOwnDoNotWaitForEachOther(t *testing.T) {
+	turns := TurnsOfTenants(2)
+	names := "aaabb"
+	var all []Waiter
+	for i := range names {
+		all = append(all, turns.Wait(names[i:i+1]))
+	}
+	if got := workingOf(all, names); got != "aabb" {
+		t.Errorf("%s work, want two of each", got)
+	}
+	gone := errors.New("has left")
+	ctx, leave := context.WithCancelCause(t.Context())
+	leave(gone)
+	if _, err := turns.Enter(ctx, "a"); !errors.Is(err, gone) {
+		t.Errorf("who does not wait until the end is told %v", err)
+	}
+	for _, w := range all {
+		w.Leave()
+	}
+	if len(turns.waiting)+len(turns.working)+len(turns.latest) != 0 {
+		t.Error("tenants are remembered of whom nobody works or waits")
+	}
+}
