@@ -2,7 +2,9 @@ package template
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -31,10 +33,13 @@ func TestBrowserTemplate(t *testing.T) {
 	if b.TaskLimit != 512 || b.Programs[ProgramShell].Version == "" || b.Programs[ProgramFull].Version == "" {
 		t.Errorf("it is described as %+v", b)
 	}
-	for _, name := range []string{"chromium", "chromium-headless-shell", "libnss3-tools", "ca-certificates", "fonts-liberation"} {
+	for _, name := range []string{"chromium", "chromium-headless-shell", "libnss3-tools", "ca-certificates", "fonts-liberation", "fonts-noto-core"} {
 		if b.Packages[name] == "" {
 			t.Errorf("the package %s is not in it", name)
 		}
+	}
+	if lacks := b.Lacks(); lacks != nil {
+		t.Errorf("it lacks %v", lacks)
 	}
 	wantFinished(t, b.RootFS())
 	fonts, err := filepath.Glob(filepath.Join(b.RootFS(), "var/cache/fontconfig/*.cache-*"))
@@ -47,6 +52,24 @@ func TestBrowserTemplate(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantLine(t, lines, "/usr/share/fonts/truetype/liberation: skipping, existing cache is valid")
+	// A letter of each script that many write is no box, and what has no letters of them looks as it did.
+	for script, letter := range map[string]rune{
+		"Latin": 'A', "Cyrillic": 'Ж', "Greek": 'Ω', "Arabic": 'ع', "Hebrew": 'א', "Han": '漢', "Hiragana": 'ひ', "Hangul": '한', "emoji": '😀',
+		"Devanagari": 'क', "Bengali": 'ক', "Gurmukhi": 'ਕ', "Gujarati": 'ક', "Odia": 'କ', "Tamil": 'க', "Telugu": 'క', "Kannada": 'ಕ',
+		"Malayalam": 'ക', "Sinhala": 'ක', "Thai": 'ก', "Lao": 'ກ', "Tibetan": 'ཀ', "Burmese": 'က', "Khmer": 'ក', "Ethiopic": 'አ',
+		"Georgian": 'ქ', "Armenian": 'Հ', "Mongolian": 'ᠮ', "Cherokee": 'Ꭰ', "Thaana": 'ހ', "Syriac": 'ܐ', "Tifinagh": 'ⴰ', "Javanese": 'ꦗ',
+	} {
+		if fonts, err := runIn(ctx, b.RootFS(), "/usr/bin/fc-list", fmt.Sprintf(":charset=%x", letter)); err != nil || len(fonts) == 0 {
+			t.Errorf("%s has no font: %v", script, err)
+		}
+	}
+	for family, file := range map[string]string{
+		"sans-serif": "DejaVuSans.ttf", "serif": "DejaVuSerif.ttf", "monospace": "DejaVuSansMono.ttf", "Arial": "LiberationSans-Regular.ttf",
+	} {
+		if lines, err := runIn(ctx, b.RootFS(), "/usr/bin/fc-match", family); err != nil || !strings.HasPrefix(strings.Join(lines, ""), file+":") {
+			t.Errorf("%s is drawn with %v, %v", family, lines, err)
+		}
+	}
 }
 
 func BenchmarkVerify(b *testing.B) {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -73,6 +72,7 @@ func (b *build) finish(ctx context.Context) error {
 		{"write system files", func() error { return b.systemFiles(ctx, root) }},
 		{"write the recipe's files", func() error { return b.recipeFiles(root) }},
 		{"remove privileges", func() error { return stripTree(ctx, b.rootfs) }},
+		{"choose fonts", func() error { return b.trimFonts(root) }},
 		{"warm the font cache", func() error { return b.warmFonts(ctx, root) }},
 		{"find programs", func() error { return b.findPrograms(ctx, root) }},
 		{"make mount points", func() error { return mountPoints(root) }},
@@ -421,46 +421,4 @@ func dropCapabilities(name string) error {
 // noAttribute reports that a file has no such attribute, or its filesystem none at all.
 func noAttribute(err error) bool {
 	return slices.ContainsFunc(missingAttribute(), func(target error) bool { return errors.Is(err, target) })
-}
-
-// fontsTime is how long the cache of fonts may take.
-const fontsTime = 5 * time.Minute
-
-// warmFonts makes the cache of fonts, without which the first page of every jail takes a second longer. The program
-// comes out of the tree, so it runs as the jail's user.
-func (b *build) warmFonts(ctx context.Context, root *os.Root) error {
-	program, cache := b.system.fontCache, b.system.fonts
-	if info, err := root.Stat(program[1:]); err != nil || !info.Mode().IsRegular() {
-		return nil
-	}
-	if err := realFolder(root, cache); err != nil {
-		return err
-	}
-	if err := emptyFolder(root, cache); err != nil {
-		return err
-	}
-	if err := root.Chown(cache, jailUser, jailUser); err != nil {
-		return err
-	}
-	_, runErr := b.inTree(ctx, fontsTime, program, "--system-only", "--force")
-	if ctx.Err() != nil {
-		return runErr
-	}
-	// A font that fc-cache cannot read is no reason to refuse a tree; without a cache pages are only slower.
-	dir := filepath.Join(b.rootfs, cache)
-	return filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if !entry.Type().IsRegular() && !entry.IsDir() {
-			return os.Remove(name)
-		}
-		if err := os.Lchown(name, 0, 0); err != nil {
-			return err
-		}
-		if entry.IsDir() {
-			return os.Chmod(name, 0o755)
-		}
-		return os.Chmod(name, 0o644)
-	})
 }

@@ -57,14 +57,14 @@ func Recipes() map[string]Recipe {
 			Packages: []string{
 				"chromium", "chromium-headless-shell",
 				// Metric-compatible stand-ins for the fonts that most pages name, one font with wide coverage of
-				// scripts, one for Chinese, Japanese and Korean, and the emoji.
-				"fonts-liberation", "fonts-dejavu-core", "fonts-wqy-microhei", "fonts-noto-color-emoji", "fontconfig",
+				// scripts, one for Chinese, Japanese and Korean, the emoji, and a font for each other script.
+				"fonts-liberation", "fonts-dejavu-core", "fonts-wqy-microhei", "fonts-noto-color-emoji", "fonts-noto-core", "fontconfig",
 				"ca-certificates",
 				"libnss3-tools", // certutil: extra certificate authorities are added to a jail's own NSS database
 			},
 			// The same fonts as of Debian; nss has certutil.
 			FreeBSD: []string{
-				"chromium", "liberation-fonts-ttf", "dejavu", "wqy-fonts", "noto-emoji", "fontconfig", "ca_root_nss", "nss",
+				"chromium", "liberation-fonts-ttf", "dejavu", "wqy-fonts", "noto-emoji", "noto-extra", "fontconfig", "ca_root_nss", "nss",
 			},
 			Extras:    map[string][]string{"node": {"nodejs"}},
 			Programs:  []string{ProgramShell, ProgramFull},
@@ -93,6 +93,25 @@ func Recipes() map[string]Recipe {
 			NeedBytes: 1 << 30,
 		},
 	}
+}
+
+// Lacks are the packages that a template from packages would be given today and has not: an earlier version has built it.
+func (t Template) Lacks() (names []string) {
+	recipe := Recipes()[t.Name]
+	wanted := recipe.Packages
+	switch kind, _, _ := strings.Cut(t.Source, ":"); kind {
+	case sourceDebian:
+	case sourceBase:
+		wanted = recipe.FreeBSD
+	default:
+		return nil
+	}
+	for _, name := range wanted {
+		if t.Packages[name] == "" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // packages are the recipe's packages with those of the extras.

@@ -14,6 +14,8 @@ type system struct {
 	folders, files []string
 	// fontCache makes the cache of fonts, and fonts is where it is.
 	fontCache, fonts string
+	// noto is the folder of the Noto fonts.
+	noto string
 	// accounts makes the jail's user known, and what else the host's boot would make.
 	accounts func(b *build, ctx context.Context, root *os.Root) error
 	// run runs a program of the tree as the jail's user, without a network, and returns what it printed.
@@ -27,13 +29,14 @@ func systemOf(goos string) system {
 		folders, files := emptiedOnFreeBSD()
 		return system{
 			folders: folders, files: files,
-			fontCache: "/usr/local/bin/fc-cache", fonts: "var/db/fontconfig", // as the port x11-fonts/fontconfig has it
+			fontCache: "/usr/local/bin/fc-cache", fonts: "var/db/fontconfig", noto: "usr/local/share/fonts/noto", // as the ports have them
 			accounts: (*build).systemFreeBSD, run: (*build).runFreeBSD, packages: (*build).freebsdInstalled,
 		}
 	}
 	folders, files := emptied()
 	return system{
 		folders: folders, files: files, fontCache: "/usr/bin/fc-cache", fonts: "var/cache/fontconfig",
+		noto: "usr/share/fonts/truetype/noto",
 		accounts: func(b *build, _ context.Context, root *os.Root) error {
 			return accounts(root, b.userName(), b.userHome())
 		},

@@ -33,6 +33,8 @@ type Report struct {
 	AddedCount   int      `json:"added_count"`
 	RemovedCount int      `json:"removed_count"`
 	Credentials  []string `json:"credentials,omitempty"`
+	// Lacks are packages that it would be given today. It is as it was built without them.
+	Lacks []string `json:"lacks,omitempty"`
 }
 
 // Change is one path that is not as it was.
@@ -57,7 +59,7 @@ func (s *Store) Verify(ctx context.Context, name string, options VerifyOptions) 
 	if err := s.trees.Settle(t.RootFS()); err != nil {
 		return Report{}, fmt.Errorf("verify template %s: %w", name, err)
 	}
-	report := Report{Template: name, Digest: t.Digest, Quick: options.Quick}
+	report := Report{Template: name, Digest: t.Digest, Quick: options.Quick, Lacks: t.Lacks()}
 	hint := "build it again: clawjail template build --replace " + name
 	want, err := readManifest(filepath.Join(t.Dir, manifestName))
 	if err != nil {
