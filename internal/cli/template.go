@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -193,6 +194,9 @@ func newTemplateList(p *program) *cobra.Command {
 				err = writeJSON(cmd.OutOrStdout(), found)
 			} else {
 				err = table(cmd.OutOrStdout(), templateRows(found, p.now()))
+				for _, t := range found {
+					err = errors.Join(err, sayLacks(cmd, t.Name, t.Lacks()))
+				}
 			}
 			if listErr != nil {
 				return listErr
@@ -202,6 +206,15 @@ func newTemplateList(p *program) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// sayLacks says that a template was built by an earlier version.
+func sayLacks(cmd *cobra.Command, name string, packages []string) error {
+	if len(packages) == 0 {
+		return nil
+	}
+	return said(cmd, "an earlier version has built %s, without %s; build it again: sudo clawjail template build %s --replace", name,
+		strings.Join(packages, ", "), name)
 }
 
 func templateRows(all []template.Template, now time.Time) [][]string {
@@ -249,10 +262,10 @@ func newTemplateVerify(p *program) *cobra.Command {
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is as it was built: %d files, %d read, in %s\n", name, report.Files, report.Read,
 					p.now().Sub(began).Round(time.Millisecond))
 			}
-			if verifyErr != nil {
-				return verifyErr
+			if verifyErr != nil || err != nil || asJSON {
+				return cmp.Or(verifyErr, err)
 			}
-			return err
+			return sayLacks(cmd, name, report.Lacks)
 		},
 	}
 	cmd.Flags().BoolVar(&options.Quick, "quick", false, "read only what the file system says has been touched")

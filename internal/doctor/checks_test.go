@@ -229,6 +229,11 @@ func takenAway() []struct {
 		{"sandboxed_renderer", "the template", func(f *fake) {
 			fail(&f.Renderer, problem.New(problem.TemplateMissing, "build it", "there is no template"))
 		}, Skip, "no template", "sudo clawjail template build browser"},
+		{"sandboxed_renderer", "a template of before", func(f *fake) {
+			f.Renderer = func(context.Context) (Facts, error) {
+				return Facts{"product": "Chromium 1", "lacks": "fonts-noto-core"}, nil
+			}
+		}, Warn, "without fonts-noto-core", "template build browser --replace"},
 		{"sandboxed_renderer", "the sandbox", func(f *fake) { fail(&f.Renderer, errPlain) }, Fail, "says no", "user_namespaces"},
 		{"agent_state", "the tool", func(f *fake) { fail(&f.State, problem.New(problem.ToolMissing, "install it", "there is no mkfs.ext4")) }, Fail, "mkfs.ext4", "sudo apt install e2fsprogs"},
 		{"agent_state", "loop devices", func(f *fake) {

@@ -158,5 +158,9 @@ func renderer(ctx context.Context, e *exam) Result {
 		}
 		return r
 	}
+	if lacks, old := facts["lacks"]; old {
+		return warning("%v answered in a jail; an earlier version has built its template, without %v", facts["product"], lacks).facts(facts).
+			hint("sudo clawjail template build browser --replace")
+	}
 	return fine("%v answered in a jail, and its renderer has a sandbox of its own", facts["product"]).facts(facts)
 }

@@ -34,7 +34,11 @@ func (t *trial) tryRenderer(ctx context.Context) (Facts, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.watchBrowser(ctx, spec)
+	facts, err := t.watchBrowser(ctx, spec)
+	if lacks := found.Lacks(); err == nil && len(lacks) > 0 {
+		facts["lacks"] = strings.Join(lacks, ", ")
+	}
+	return facts, err
 }
 
 // lastWords is how long the end of what a browser prints is waited for.
