@@ -6,7 +6,8 @@ export PATH := $(PATH):/usr/local/go/bin
 export GOTOOLCHAIN ?= auto
 # The binary links no C. Tests and tools are built alike, and without paths in them: one build cache serves all checkouts.
 export CGO_ENABLED ?= 0
-export GOFLAGS := $(GOFLAGS) -trimpath
+# What `go env -w GOFLAGS` has set holds as well.
+export GOFLAGS := $(shell PATH="$(PATH)" go env GOFLAGS 2>/dev/null) -trimpath
 
 SCREENSHOTS ?= out/screenshots
 AS_ROOT = -exec "sudo --preserve-env=CI,PATH,HOME,SCREENSHOTS"

@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 # As the Makefile has it: the program links no C, and some tests run it where there is no C library.
 export CGO_ENABLED="${CGO_ENABLED:-0}"
 # Without paths in them the objects of one checkout serve all others.
-export GOFLAGS="${GOFLAGS:-} -trimpath"
+GOFLAGS="$(go env GOFLAGS) -trimpath"
+export GOFLAGS
 together=${CLAWJAIL_TEST_TOGETHER:-3}
 long=
 # By its name only: go test keeps results by it, for other checkouts too.
