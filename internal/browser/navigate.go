@@ -202,14 +202,36 @@ func (p *Page) load(ctx context.Context, address string) (answered, error) {
 	case started.IsDownload:
 		return answered{}, problem.New(problem.NavigationFailed, "open a page that is shown, not one that is saved",
 			"the address is a download, not a page").With("net_error", started.ErrorText)
-	case started.ErrorText != "":
-		return answered{}, failed(address, started.ErrorText, nil)
-	case started.LoaderID == "":
+	case started.LoaderID == "" && started.ErrorText == "":
 		// Another part of the same document: nothing is loaded.
 		return answered{}, nil
 	}
 	watch.frame, watch.wanted, watch.loader = started.FrameID, started.LoaderID, started.LoaderID
+	if started.ErrorText != "" {
+		if started.ErrorText != "net::ERR_ABORTED" { // which leaves the page before where it is
+			watch.arrive(ctx, events, p.b.now)
+		}
+		return answered{}, failed(address, started.ErrorText, nil)
+	}
 	return p.follow(ctx, events, &watch)
+}
+
+// arrive waits until the browser's own page about a failure is there. Until then the page before would be looked at, and no picture
+// could be taken. The failure is what the caller is told, so nothing else that happens meanwhile matters.
+func (l *loading) arrive(ctx context.Context, events *cdp.Subscription, now func() time.Time) {
+	until := now().Add(answeredTimeout)
+	for {
+		event, err := nextUntil(ctx, events, until)
+		if err != nil {
+			return
+		}
+		switch done, _ := l.see(event); {
+		case done && l.committed:
+			return
+		case done: // it may be about the document before
+			until = now().Add(quietTimeout)
+		}
+	}
 }
 
 // follow reads events until the navigation has come to its end.
