@@ -97,6 +97,9 @@ type (
 	noArguments struct{}
 )
 
+// inToolsList is the hint of [arguments] where nothing better is known; see [tool.explain].
+const inToolsList = "the arguments of a tool are in tools/list"
+
 // arguments reads what a client sent, strictly: what is not known is an error and not forgotten. An error names the
 // argument and never what was in it.
 func arguments[T any](raw []byte) (T, error) {
@@ -111,7 +114,7 @@ func arguments[T any](raw []byte) (T, error) {
 	if err == nil {
 		return out, nil
 	}
-	const hint = "the arguments of a tool are in tools/list"
+	const hint = inToolsList
 	var syntax *jsontext.SyntacticError
 	var meaning *json.SemanticError
 	switch {

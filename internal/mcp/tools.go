@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -108,10 +109,27 @@ func (s *Server) handle(t tool) sdk.ToolHandler {
 		}
 		out, err = t.run(s, ctx, c)
 		if err != nil {
-			return s.failure(t.name, err), nil
+			return s.failure(t.name, t.explain(err)), nil
 		}
 		return out, nil
 	}
+}
+
+// explain names the tool's arguments to who has given it others. A step of a task has those of what it does.
+func (t tool) explain(err error) error {
+	p, ok := problem.As(err)
+	if !ok || p.Hint != inToolsList || strings.HasPrefix(p.Message, "step ") {
+		return err
+	}
+	var names []string
+	for _, property := range t.takes {
+		names = append(names, strings.Split(property, `"`)[1])
+	}
+	hint := t.name + " takes " + strings.Join(names, ", ")
+	if len(names) == 0 {
+		hint = t.name + " takes no arguments"
+	}
+	return problem.Wrap(err, p.Code, hint, "%s", p.Message)
 }
 
 // target finds the browser that a call is for.

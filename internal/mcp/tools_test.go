@@ -194,7 +194,8 @@ func TestWrongArgumentsAreToolErrorsThatSayNothingSecret(t *testing.T) {
 		{"browser_run_task", "bad_request", `step 1: the step does not say what to do`, args{"steps": []any{args{"kind": "click"}}}},
 		{"browser_run_task", "bad_request", `step 1: there is no such step`, args{"steps": []any{args{"do": "fly"}}}},
 		{"browser_run_task", "bad_request", `timeoutMs is not between`, args{"steps": []any{args{"do": "snapshot"}}, "timeoutMs": 300001}},
-		{"capabilities", "bad_request", `there is no argument`, args{"nope": "HUSH"}},
+		{"capabilities", "bad_request", `capabilities takes no arguments`, args{"nope": "HUSH"}},
+		{"browser_eval", "bad_request", `hint: browser_eval takes target, session, targetId, js, await, `, args{"expression": "HUSH"}},
 	} {
 		t.Run(c.tool+" "+c.has, func(t *testing.T) {
 			w := newWorld(t, &backend{})
