@@ -196,10 +196,20 @@ func TestAJailThatDoesNotObeyIsLeftAloneForAWhile(t *testing.T) {
 
 func TestServersAreThoseThatAreDeclaredForTheAgent(t *testing.T) {
 	l := newLand(t)
+	heard := 0
+	l.o.ServersChanged = func() { heard++ }
 	_, err := l.sync("clawbots:\n  - name: bot\n    mcp: [files]\n  - name: other\n")
 	l.must(err)
 	bot, err := l.db.Agent(l.ctx, "default", "bot")
 	l.must(err)
+	if heard != 1 {
+		t.Errorf("of a change it was heard %d times", heard)
+	}
+	_, err = l.sync("clawbots:\n  - name: bot\n    mcp: [files]\n    command: [/bin/true]\n  - name: other\n")
+	l.must(err)
+	if heard != 1 {
+		t.Errorf("of a change that is none, %d times", heard)
+	}
 	other, err := l.db.Agent(l.ctx, "default", "other")
 	l.must(err)
 	if got := l.ServersOf("default", bot.ID); !slices.Equal(got, []string{"files"}) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -163,6 +164,10 @@ func (s *Service) readServers(ctx context.Context) error {
 			all[d.ID] = declaredServers{e.Tenant, d.Agent.MCP}
 		}
 	}
-	s.servers.Store(&all)
+	before := s.servers.Swap(&all)
+	same := func(a, b declaredServers) bool { return a.tenant == b.tenant && slices.Equal(a.servers, b.servers) }
+	if s.o.ServersChanged != nil && (before == nil || !maps.EqualFunc(*before, all, same)) {
+		s.o.ServersChanged()
+	}
 	return nil
 }

@@ -45,6 +45,8 @@ type Options struct {
 	GatewayURL string
 	// Servers are the names of the MCP servers that there are.
 	Servers func(ctx context.Context) ([]string, error)
+	// ServersChanged hears that ServersOf answers something else than before. It must not block, and may be nil.
+	ServersChanged func()
 	// Quotas say how much of what agents share one tenant may hold: of MaxAgents that are kept, and of the Disk of their volumes,
 	// in bytes.
 	Quotas    config.Quotas

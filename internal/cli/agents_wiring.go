@@ -25,13 +25,14 @@ import (
 // containersEvery is how often the host daemon is asked whether there is a network of containers by now.
 const containersEvery = time.Second
 
-// newAgents makes the service of agents. servers names the MCP servers that there are.
-func newAgents(o serveOptions, host *hostd.Client, exit *gateway.Gateway, book *egress.Book, r *ring, servers func(context.Context) ([]string, error)) (*agent.Service, error) {
+// newAgents makes the service of agents. servers names the MCP servers that there are, and changed hears that agents may use others.
+func newAgents(o serveOptions, host *hostd.Client, exit *gateway.Gateway, book *egress.Book, r *ring, servers func(context.Context) ([]string, error),
+	changed func()) (*agent.Service, error) {
 	return agent.New(agent.Options{
 		Keeper: host, Driver: host, Composed: host.Composed, Gateway: exit, Identity: r.identity, Book: book, Store: r.store, Audit: r.log,
 		Agents: o.config.Agents, Docker: o.config.Docker, Default: defaultDriver(o.config.Agents.Driver), GatewayURL: gatewayOfJails(o.config),
 		Workspaces: workspacesOf(o.config), AddedRoots: func() ([]string, error) { return hostd.PathsOfAddedRoots(o.config) },
-		Servers: servers, Quotas: o.config.Quotas, MaxAgents: hostd.AgentJails,
+		Servers: servers, ServersChanged: changed, Quotas: o.config.Quotas, MaxAgents: hostd.AgentJails,
 		Disk: func() (int64, error) {
 			size, _, err := quota.Disk(o.config.DataDir)
 			return size, err

@@ -198,7 +198,8 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	if err != nil {
 		return errors.Join(err, endSessions(ctx, sessions))
 	}
-	agents, err = newAgents(o, host, exit, book, ring, func(ctx context.Context) ([]string, error) { return servers.Names(ctx) })
+	agents, err = newAgents(o, host, exit, book, ring, func(ctx context.Context) ([]string, error) { return servers.Names(ctx) },
+		func() { servers.Changed() })
 	if err != nil {
 		return errors.Join(err, endSessions(ctx, sessions))
 	}

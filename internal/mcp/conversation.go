@@ -19,10 +19,70 @@ const (
 	maxRememberedOfTalk = 64 // browser sessions of one conversation; the oldest is forgotten
 )
 
-// conversation is what one client has opened, so that it need not name the session in every call.
+// conversation is what one client has opened, so that it need not name the session in every call, and which tools it knows.
 type conversation struct {
 	mu       sync.Mutex
 	sessions []string
+	tools    string // what it has listed; see Foreign
+	ear      *ear   // nil while it does not listen
+	over     bool
+}
+
+// listed keeps which tools the client knows.
+func (c *conversation) listed(tools string) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tools = tools
+	if c.ear == nil {
+		return
+	}
+	select {
+	case c.ear.listed <- struct{}{}:
+	default: // it will be looked at
+	}
+}
+
+// seen is which tools the client knows; empty when it has listed none.
+func (c *conversation) seen() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tools
+}
+
+// hear lets the client listen, in the place of where it listened before, until deafen. cancel is called when it is to end. It is nil
+// when the conversation is over.
+func (c *conversation) hear(cancel context.CancelFunc) *ear {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil
+	}
+	if c.ear != nil {
+		c.ear.cancel()
+	}
+	c.ear = &ear{listed: make(chan struct{}, 1), cancel: cancel}
+	return c.ear
+}
+
+func (c *conversation) deafen(own *ear) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ear == own {
+		c.ear = nil
+	}
+}
+
+// end ends what listens to it.
+func (c *conversation) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	if c.ear != nil {
+		c.ear.cancel()
+	}
 }
 
 func (c *conversation) opened(id string) {
@@ -87,7 +147,7 @@ func (c *conversations) begin(owner, tenant string) (string, *conversation) {
 	tenants := map[string]int{}
 	for id, t := range c.all {
 		if now.Sub(t.used) >= conversationIdle {
-			delete(c.all, id)
+			c.drop(id)
 			continue
 		}
 		tenants[t.tenant]++
@@ -121,7 +181,13 @@ func (c *conversations) forget(some func(*talking) bool) {
 			oldest = id
 		}
 	}
-	delete(c.all, oldest)
+	c.drop(oldest)
+}
+
+// drop removes a conversation that is there. c.mu is held.
+func (c *conversations) drop(id string) {
+	c.all[id].end()
+	delete(c.all, id)
 }
 
 // find returns a conversation, nil when there is none of that key.
@@ -141,7 +207,9 @@ func (c *conversations) find(id, owner string) *conversation {
 func (c *conversations) end(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.all, id)
+	if c.all[id] != nil {
+		c.drop(id)
+	}
 }
 
 // turnstile bounds how much one principal does at the same time.

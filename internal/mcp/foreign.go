@@ -14,7 +14,11 @@ import (
 // Foreign offers the tools of MCP servers of others, to those who may use them. Their names are told from our own by
 // [toolserver.Offered]. *toolserver.Service is one.
 type Foreign interface {
-	ToolsFor(ctx context.Context, by identity.Principal) []*sdk.Tool
+	// ToolsFor lists tools. View says what they are, as a text that is another one when they are, and starts nothing for it.
+	ToolsFor(ctx context.Context, by identity.Principal) (tools []*sdk.Tool, view string)
+	View(ctx context.Context, by identity.Principal) (string, error)
+	// Watch has something in changed when they may be others, until stop. It is closed when they end.
+	Watch(by identity.Principal) (changed <-chan struct{}, stop func())
 	Call(ctx context.Context, by identity.Principal, name string, arguments json.RawMessage, tell toolserver.Progress) (*sdk.CallToolResult, error)
 }
 
@@ -36,9 +40,15 @@ func (s *Server) withForeign(next sdk.MethodHandler) sdk.MethodHandler {
 			}
 			ctx, cancel := until(ctx, who.gone)
 			defer cancel()
+			foreign, view := s.Foreign.ToolsFor(ctx, who.by)
+			who.talk.listed(view)
 			more := *listed
-			more.Tools = append(append([]*sdk.Tool{}, listed.Tools...), s.Foreign.ToolsFor(ctx, who.by)...)
+			more.Tools = append(append([]*sdk.Tool{}, listed.Tools...), foreign...)
 			return &more, nil
+		case *sdk.SubscriptionsListenRequest:
+			if who, known := ctx.Value(callerKey{}).(*caller); known && who.by.Kind != "" {
+				return s.subscribed(ctx, who, r, next)
+			}
 		}
 		return next(ctx, method, request)
 	}

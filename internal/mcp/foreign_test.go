@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -14,15 +15,77 @@ import (
 	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
-// others offer two tools, the second to the agent a alone.
-type others struct{ called []string }
+// others offer two tools, the second to the agent a alone, and more to whom more is given.
+type others struct {
+	called []string
 
-func (o *others) ToolsFor(_ context.Context, by identity.Principal) []*sdk.Tool {
-	out := []*sdk.Tool{{Name: "one__echo", InputSchema: json.RawMessage(`{"type":"object"}`)}}
+	mu       sync.Mutex
+	more     map[string]string
+	watchers map[chan struct{}]bool
+}
+
+func (o *others) ToolsFor(ctx context.Context, by identity.Principal) ([]*sdk.Tool, string) {
+	schema := json.RawMessage(`{"type":"object"}`)
+	out := []*sdk.Tool{{Name: "one__echo", InputSchema: schema}}
 	if by.ID == "a" {
-		out = append(out, &sdk.Tool{Name: "two__echo", InputSchema: json.RawMessage(`{"type":"object"}`)})
+		out = append(out, &sdk.Tool{Name: "two__echo", InputSchema: schema})
 	}
-	return out
+	o.mu.Lock()
+	if more := o.more[by.ID]; more != "" {
+		out = append(out, &sdk.Tool{Name: more, InputSchema: schema})
+	}
+	o.mu.Unlock()
+	view, _ := o.View(ctx, by)
+	return out, view
+}
+
+func (o *others) View(_ context.Context, by identity.Principal) (string, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return "view " + o.more[by.ID], nil
+}
+
+func (o *others) Watch(identity.Principal) (<-chan struct{}, func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w := make(chan struct{}, 1)
+	if o.watchers == nil {
+		o.watchers = map[chan struct{}]bool{}
+	}
+	o.watchers[w] = true
+	return w, func() { o.mu.Lock(); defer o.mu.Unlock(); delete(o.watchers, w) }
+}
+
+// give gives an agent one more tool, and wakes everybody.
+func (o *others) give(to, tool string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.more == nil {
+		o.more = map[string]string{}
+	}
+	o.more[to] = tool
+	for w := range o.watchers {
+		select {
+		case w <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// end is what the service of the tools does when it ends.
+func (o *others) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for w := range o.watchers {
+		close(w)
+		delete(o.watchers, w)
+	}
+}
+
+func (o *others) listening() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.watchers)
 }
 
 func (o *others) Call(_ context.Context, by identity.Principal, name string, raw json.RawMessage, tell toolserver.Progress) (*sdk.CallToolResult, error) {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
+	"sync"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -19,7 +21,7 @@ const sessionHeader = "Mcp-Session-Id"
 
 // Handler serves MCP over streamable HTTP. Whoever serves it has authenticated the request and put the principal into its
 // context. A request from a page of another origin, and one to a loopback address under another name, is refused here as
-// well. There is no stream beside the answers (GET is 405), and DELETE ends a conversation.
+// well. GET listens to a conversation, where there are tools that may change (405 where not), and DELETE ends it.
 func (s *Server) Handler() http.Handler {
 	inner := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.sdk }, &sdk.StreamableHTTPOptions{
 		Stateless: true, MaxRequestBodyBytes: maxBody, PropagateRequestCancellation: true,
@@ -45,24 +47,44 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, inner http.Handle
 	if err != nil {
 		return err
 	}
+	leave = sync.OnceFunc(leave)
 	defer leave()
 	who := &caller{by: by, gone: r.Context()}
 	if id := r.Header.Get(sessionHeader); id != "" {
 		if who.talk = s.conversations.find(id, key); who.talk == nil {
-			return problem.New(problem.NotFound, "initialize again, without "+sessionHeader, "there is no such MCP session")
+			return noConversation()
 		}
 		if r.Method == http.MethodDelete {
 			s.conversations.end(id)
 			w.WriteHeader(http.StatusNoContent)
 			return nil
 		}
+		if r.Method == http.MethodGet && s.Foreign != nil && listens(r) {
+			release, err := s.listeners.enter(key)
+			if err != nil {
+				return err
+			}
+			defer release()
+			leave() // who listens may call as much as others
+			return s.listen(w, r, who, id)
+		}
 	}
 	if r.Method == http.MethodPost && who.talk == nil {
-		starts, err := initializes(w, r)
+		first, err := messageOf(w, r)
 		if err != nil {
 			return err
 		}
-		if starts {
+		switch id, ok := idOf(first.ID); {
+		case first.Method == methodListen && ok && s.Foreign != nil:
+			release, err := s.listeners.enter(key)
+			if err != nil {
+				return err
+			}
+			defer release()
+			leave()
+			who.events, who.id = newEvents(w), id
+			w = who.events
+		case first.Method == "initialize":
 			id, talk := s.conversations.begin(key, by.Tenant)
 			who.talk = talk
 			w.Header().Set(sessionHeader, id)
@@ -72,22 +94,36 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, inner http.Handle
 	return nil
 }
 
-// initializes says whether a request begins a conversation. The body can be read again after it.
-func initializes(w http.ResponseWriter, r *http.Request) (bool, error) {
+// listens says whether a GET is for a stream of events.
+func listens(r *http.Request) bool {
+	return strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "text/event-stream")
+}
+
+func noConversation() error {
+	return problem.New(problem.NotFound, "initialize again, without "+sessionHeader, "there is no such MCP session")
+}
+
+// message is what is looked at of one before the protocol library has it.
+type message struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+}
+
+// messageOf looks at the message of a request. The body can be read again after it.
+func messageOf(w http.ResponseWriter, r *http.Request) (first message, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			return false, errTooLarge
+			return first, errTooLarge
 		}
-		return false, problem.Wrap(err, problem.BadRequest, "", "the body cannot be read")
+		return first, problem.Wrap(err, problem.BadRequest, "", "the body cannot be read")
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	var message struct {
-		Method string `json:"method"`
+	if json.Unmarshal(body, &first) != nil {
+		return message{}, nil // what is no such message is for the protocol to refuse
 	}
-	// What is no such message is for the protocol to refuse.
-	return json.Unmarshal(body, &message) == nil && message.Method == "initialize", nil
+	return first, nil
 }
 
 var errTooLarge = problem.New(problem.BadRequest, "send less at once", "the body has more than %d bytes", maxBody)

@@ -15,7 +15,8 @@
 // HTTP is stateless: every request carries its own key and makes a protocol session of its own, which ends with it.
 // Nothing can be taken over then, a key that is not good any more ends everything at once, and clients of all versions of
 // the protocol are served, those without sessions too. The one thing that a later call leans on, which browser session the
-// client has opened, is kept beside it in a bounded table: see [conversations].
+// client has opened, is kept beside it in a bounded table: see [conversations]. Who listens hears when the list of tools has
+// become another one for the principal that listens: see [listener].
 package mcp
 
 import (
@@ -89,6 +90,9 @@ type Server struct {
 	conversations *conversations
 	requests      *turnstile
 	calls         *turnstile
+	listeners     *turnstile
+	// beat and gap are those of listeners, which tests shorten.
+	beat, gap time.Duration
 }
 
 // instructions are what a model is told once.
@@ -104,11 +108,12 @@ func New(o Options) (*Server, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Server{Options: o, conversations: newConversations(o.Now), requests: newTurnstile(maxAtOnce), calls: newTurnstile(maxAtOnce)}
+	s := &Server{Options: o, conversations: newConversations(o.Now), requests: newTurnstile(maxAtOnce), calls: newTurnstile(maxAtOnce),
+		listeners: newTurnstile(maxConversationsOf), beat: beatEvery, gap: tellGap}
 	// Its log would have parts of requests.
 	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "clawjail", Version: o.Version}, &sdk.ServerOptions{
 		Instructions: instructions,
-		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}},
+		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: o.Foreign != nil}},
 	})
 	offered := tools()
 	if o.Access != nil {
@@ -130,6 +135,9 @@ type caller struct {
 	talk *conversation
 	// gone is done when nobody waits for the answer any more.
 	gone context.Context
+	// events is the answer to a client that listens with subscriptions/listen, and id that of its request, as JSON.
+	events *events
+	id     string
 }
 
 // callerKey finds the caller in a context. The protocol library keeps the values of a context and not its end.

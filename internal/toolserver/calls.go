@@ -1,7 +1,6 @@
 package toolserver
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,23 +17,21 @@ import (
 )
 
 // ToolsFor lists the tools that a principal may call, by name. Servers whose tools are not known yet are started, and waited
-// for a moment; one that takes longer, or cannot be started, has no tools in this listing.
-func (s *Service) ToolsFor(ctx context.Context, by identity.Principal) []*sdk.Tool {
+// for a moment; one that takes longer, or cannot be started, has no tools in this listing. seen is the view of them: see [Service.View].
+func (s *Service) ToolsFor(ctx context.Context, by identity.Principal) (_ []*sdk.Tool, seen string) {
 	tenant := by.TenantOr("")
 	servers, err := s.usable(ctx, by, tenant)
 	if err != nil {
 		s.o.Log.Error("list MCP servers", "error", err)
-		return nil
+		return nil, ""
 	}
-	var instances []*instance
 	var starting []*attempt
 	for _, server := range servers {
 		i, err := s.instanceOf(server, tenant)
 		if err != nil {
-			return nil // clawjail is being stopped
+			return nil, "" // clawjail is being stopped
 		}
-		instances = append(instances, i)
-		if i.tools() == nil {
+		if s.catalogOf(server, tenant) == nil {
 			if a := i.warm(by.Actor()); a != nil {
 				starting = append(starting, a)
 			}
@@ -53,13 +50,14 @@ wait:
 		}
 	}
 	var out []*sdk.Tool
-	for _, i := range instances {
-		if known := i.tools(); known != nil {
-			out = append(out, known.tools...)
+	known := make([]*catalog, len(servers))
+	for n, server := range servers {
+		if known[n] = s.catalogOf(server, tenant); known[n] != nil {
+			out = append(out, known[n].tools...)
 		}
 	}
-	slices.SortFunc(out, func(a, b *sdk.Tool) int { return cmp.Compare(a.Name, b.Name) })
-	return out
+	slices.SortFunc(out, byName)
+	return out, view(servers, known)
 }
 
 // usable are the servers whose tools a principal may call.
@@ -124,7 +122,7 @@ func (s *Service) Call(ctx context.Context, by identity.Principal, name string, 
 	}
 	// What was offered under the name, where it is known, so that the record has the server's own name of it.
 	target := name
-	if known := i.tools(); known != nil && known.original[name] != "" {
+	if known := s.catalogOf(server, tenant); known != nil && known.original[name] != "" {
 		target = known.original[name]
 	}
 	end, err := s.o.Audit(ctx, audit.Intent{Action: string(identity.ServerCall), Tenant: tenant, Actor: by.Actor(), Target: server.Name + "/" + cut(target, maxToolName, "…")})
@@ -139,7 +137,10 @@ func (s *Service) Call(ctx context.Context, by identity.Principal, name string, 
 	}
 	defer release()
 	outcome.Jail = string(r.place.name)
-	tool := i.tools().original[name]
+	tool := ""
+	if known := s.catalogOf(server, tenant); known != nil {
+		tool = known.original[name]
+	}
 	if tool == "" {
 		return nil, noTool()
 	}

@@ -456,7 +456,7 @@ func TestAClosedServiceStartsNothing(t *testing.T) {
 	if _, err := w.call(agent(), "files__echo"); problem.CodeOf(err) != problem.ShuttingDown {
 		t.Errorf("%v", err)
 	}
-	if got := w.ToolsFor(t.Context(), agent()); got != nil {
+	if got, _ := w.ToolsFor(t.Context(), agent()); got != nil {
 		t.Errorf("%v", got)
 	}
 }

@@ -29,7 +29,6 @@ type instance struct {
 	attempt  *attempt // a start that is under way
 	starts   starts
 	last     error // of the last start or run that went wrong; nil once one has gone well
-	known    *catalog
 	inUse    int
 	lastUsed time.Time
 	since    time.Time // of run
@@ -51,13 +50,6 @@ func (i *instance) isRetired() bool {
 	default:
 		return false
 	}
-}
-
-// tools is what the server offered when it was asked last, nil when it has not been.
-func (i *instance) tools() *catalog {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.known
 }
 
 // acquire returns the running server, starting it where it does not run, until release.
@@ -170,9 +162,12 @@ func (i *instance) live(a *attempt, wait time.Duration, actor string) {
 			i.starts.crashed(now)
 		}
 	} else {
-		i.run, i.known, i.last, i.since, i.lastUsed = r, list, nil, now, now
+		i.run, i.last, i.since, i.lastUsed = r, nil, now, now
 	}
 	i.mu.Unlock()
+	if err == nil {
+		i.s.learn(offerKey(i.key), i.mark, list)
+	}
 	close(a.done)
 	if err != nil {
 		i.s.o.Log.Warn("an MCP server did not start", "server", i.key.name, "tenant", i.key.tenant, "error", bare(err))
@@ -302,9 +297,7 @@ func (i *instance) watch(ctx context.Context, r *run) (wanted bool) {
 			if err != nil {
 				continue // what is known stays; a server that is gone is seen above
 			}
-			i.mu.Lock()
-			i.known = list
-			i.mu.Unlock()
+			i.s.learn(offerKey(i.key), i.mark, list)
 		}
 	}
 }

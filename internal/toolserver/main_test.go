@@ -372,7 +372,8 @@ func admin() identity.Principal {
 
 func (w *world) names(by identity.Principal) []string {
 	out := []string{}
-	for _, tool := range w.ToolsFor(w.t.Context(), by) {
+	tools, _ := w.ToolsFor(w.t.Context(), by)
+	for _, tool := range tools {
 		out = append(out, tool.Name)
 	}
 	return out

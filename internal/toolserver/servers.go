@@ -193,7 +193,10 @@ func (s *Service) status(server config.MCPServer, tenant string) Status {
 		out.Source = SourceFile
 	}
 	s.mu.Lock()
-	i := s.instances[instanceKey{tenant, server.Name}]
+	i, o := s.instances[instanceKey{tenant, server.Name}], s.offers[offerKey{tenant, server.Name}]
+	if o != nil && o.mark == fingerprint(server) && o.known != nil {
+		out.Tools = len(o.known.tools)
+	}
 	s.mu.Unlock()
 	if i == nil || i.mark != fingerprint(server) {
 		return out
@@ -208,9 +211,6 @@ func (s *Service) status(server config.MCPServer, tenant string) Status {
 		out.State = StateStarting
 	case s.o.Now().Before(paused):
 		out.State = StatePaused
-	}
-	if i.known != nil {
-		out.Tools = len(i.known.tools)
 	}
 	if i.last != nil {
 		out.Problem = bare(i.last)

@@ -1,11 +1,14 @@
 package toolserver
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -62,6 +65,8 @@ type catalog struct {
 	original map[string]string // what the server calls them, by the name under which they are offered
 	// left counts tools that were left out: by the declaration, because their name is none, or because there are too many.
 	left int
+	// sum is another one for other tools.
+	sum string
 }
 
 // newCatalog makes one of a server's own list.
@@ -80,8 +85,23 @@ func newCatalog(server config.MCPServer, listed []*sdk.Tool) *catalog {
 		c.original[name] = tool.Name
 		c.tools = append(c.tools, offered(name, tool))
 	}
+	c.sum = sumOf(c.tools)
 	return c
 }
+
+// sumOf tells one list of tools from another, in whatever order a server lists them.
+func sumOf(tools []*sdk.Tool) string {
+	tools = slices.Clone(tools)
+	slices.SortFunc(tools, byName)
+	text, err := json.Marshal(tools)
+	if err != nil {
+		return rand.Text() // like no other; what is offered always has a form
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+func byName(a, b *sdk.Tool) int { return cmp.Compare(a.Name, b.Name) }
 
 func properName(s string) bool {
 	return s != "" && len(s) <= maxToolName && utf8.ValidString(s) && !strings.ContainsFunc(s, invisible)

@@ -161,6 +161,8 @@ type Service struct {
 	mu        sync.Mutex
 	closed    bool
 	instances map[instanceKey]*instance
+	offers    map[offerKey]*offer
+	watchers  map[chan struct{}]string // the tenant of each
 	running   *quota.Gate
 	messages  *quota.Gate
 	callers   map[string]int
@@ -180,7 +182,8 @@ func New(o Options) (*Service, error) {
 	}
 	places := quota.NewGate(quota.GateOptions{Kind: quota.Servers(), Whole: maxRunning, Quotas: o.Quotas, Tenants: o.Tenants})
 	messages := quota.NewGate(quota.GateOptions{Kind: quota.ServerMessages(), Whole: messagesMost, Quotas: o.Quotas, Tenants: o.Tenants})
-	s := &Service{o: o, running: places, messages: messages, pace: usualPace(), instances: map[instanceKey]*instance{}, callers: map[string]int{}}
+	s := &Service{o: o, running: places, messages: messages, pace: usualPace(), instances: map[instanceKey]*instance{},
+		offers: map[offerKey]*offer{}, watchers: map[chan struct{}]string{}, callers: map[string]int{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -201,6 +204,7 @@ func (h held) Give(n int64) { h.gate.Give(h.by, n) }
 func (s *Service) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
+	s.dismiss()
 	s.mu.Unlock()
 	s.cancel()
 	done := make(chan struct{})
@@ -239,6 +243,7 @@ func (s *Service) instanceOf(server config.MCPServer, tenant string) (*instance,
 		}
 		i.retire()
 	}
+	s.offerOf(server, tenant)
 	i := &instance{s: s, key: key, mark: mark, server: server, slots: make(chan struct{}, callsOfServer), retired: make(chan struct{})}
 	s.instances[key] = i
 	return i, nil
@@ -254,6 +259,12 @@ func (s *Service) retireAll(name string) {
 			delete(s.instances, key)
 		}
 	}
+	for key := range s.offers {
+		if key.name == name {
+			delete(s.offers, key)
+		}
+	}
+	s.announce("")
 }
 
 func errClosing() error {

@@ -3,6 +3,7 @@
 package agents
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -278,18 +279,21 @@ func TestMCPServersOfOthersRunInJails(t *testing.T) {
 		}
 	})
 	t.Run("added", func(t *testing.T) {
+		hears := k.listens()
 		if out, err := k.Run(t.Context(), "mcp-server", "add", "more", "--template", "node", "--tool", "ech*", "--", jailedNode, jailedTools+"server-everything/dist/index.js", "stdio"); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		if text, _ := k.use("more__echo", map[string]any{"message": "x"}); text != "Echo: x" {
 			t.Errorf("%q", text)
 		}
+		hears("more__echo", true)
 		if text, out := k.use("more__get-sum", map[string]any{"a": 1, "b": 1}); !out.IsError || !strings.Contains(text, problem.NotFound) {
 			t.Errorf("a tool that is not offered: %q", text)
 		}
 		if out, err := k.Run(t.Context(), "mcp-server", "rm", "more"); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}
+		hears("more__echo", false)
 		if out, err := k.Run(t.Context(), "mcp-server", "rm", "files"); err == nil || !strings.Contains(err.Error(), "configuration file") {
 			t.Errorf("one of the file was removed: %v %s", err, out)
 		}
@@ -298,6 +302,66 @@ func TestMCPServersOfOthersRunInJails(t *testing.T) {
 			t.Errorf("there are %+v, %v", all, err)
 		}
 	})
+}
+
+// listens starts a stock client that lists its tools whenever it hears that they have changed. The answer waits until a tool is among
+// them, or is not.
+func (k *toolBox) listens() func(tool string, there bool) {
+	k.T.Helper()
+	dir, node := testkit.Clients(k.T)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.T.Context()), 5*time.Minute)
+	cmd := exec.CommandContext(ctx, node, filepath.Join(dir, "mcp_listen.mjs"), k.url(), k.key)
+	var problems bytes.Buffer
+	cmd.Stderr, cmd.WaitDelay = &problems, 5*time.Second
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		k.T.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		k.T.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		k.T.Fatal(err)
+	}
+	lists := make(chan []string, 100)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(lists)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var names []string
+			if json.Unmarshal(lines.Bytes(), &names) == nil {
+				lists <- names
+			}
+		}
+	}()
+	k.T.Cleanup(func() {
+		defer cancel()
+		_ = in.Close() // it ends then
+		<-done
+		if err := cmd.Wait(); err != nil {
+			k.T.Errorf("the client that listens: %v\n%s", err, problems.String())
+		}
+	})
+	hears := func(tool string, there bool) {
+		k.T.Helper()
+		for late := time.After(time.Minute); ; {
+			select {
+			case names, more := <-lists:
+				switch {
+				case !more:
+					k.T.Fatal("the client that listens has ended")
+				case slices.Contains(names, tool) == there:
+					return
+				}
+			case <-late:
+				k.T.Fatalf("the client that listens does not hear of %s", tool)
+			}
+		}
+	}
+	hears("browser_navigate", true) // it has connected
+	return hears
 }
 
 // run runs a command with something on its standard input.
@@ -333,6 +397,9 @@ func TestMCPConformanceThroughAJail(t *testing.T) {
 			}
 		},
 		ModifyResponse: func(r *http.Response) error {
+			if r.Request.Method == http.MethodGet {
+				return nil // a stream of events without names of tools, which does not end
+			}
 			body, err := io.ReadAll(r.Body)
 			if err != nil {
 				return err

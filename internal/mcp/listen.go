@@ -1,0 +1,228 @@
+package mcp
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/clawjail/clawjail/internal/identity"
+)
+
+// A client that wants to know when its tools change listens: with GET, which the versions of the protocol with sessions have,
+// or with the method subscriptions/listen of later ones. Both are streams of events, and what is said on them is the same.
+const (
+	methodListen = "subscriptions/listen"
+	// beatEvery is how often a stream says that it is still there.
+	beatEvery = 15 * time.Second
+	// tellGap is the least time between two notifications. What changes meanwhile is one more.
+	tellGap = time.Second
+	// readTimeout is how long a listener may take to read what it is sent.
+	readTimeout = 30 * time.Second
+)
+
+// changedNote is what is said. It carries nothing: the list does.
+const changedNote = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+
+// events writes a stream of events, of which one is written at a time. It takes the place of a ResponseWriter.
+type events struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	mu      sync.Mutex
+	// begun is closed when something was written.
+	begun chan struct{}
+	once  sync.Once
+}
+
+func newEvents(w http.ResponseWriter) *events {
+	return &events{ResponseWriter: w, control: http.NewResponseController(w), begun: make(chan struct{})}
+}
+
+// Write implements io.Writer. A reader that does not read for a while gets an error, and nothing more.
+func (e *events) Write(b []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.write(b)
+}
+
+func (e *events) write(b []byte) (int, error) {
+	// By the system's clock, which is the connection's. Writers of tests have no connection.
+	_ = e.control.SetWriteDeadline(time.Now().Add(readTimeout))
+	defer e.once.Do(func() { close(e.begun) })
+	n, err := e.ResponseWriter.Write(b)
+	if err == nil {
+		_ = e.control.SetWriteDeadline(time.Time{}) // the connection is used again
+	}
+	return n, err
+}
+
+// FlushError is for http.ResponseController.
+func (e *events) FlushError() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.flush()
+}
+
+func (e *events) flush() error {
+	_ = e.control.SetWriteDeadline(time.Now().Add(readTimeout))
+	err := e.control.Flush()
+	if err == nil {
+		_ = e.control.SetWriteDeadline(time.Time{})
+	}
+	return err
+}
+
+// send writes text and sees to it that it leaves.
+func (e *events) send(text string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, err := e.write([]byte(text)); err != nil {
+		return err
+	}
+	return e.flush()
+}
+
+// ear is what a conversation is listened to with.
+type ear struct {
+	// listed has something when the client has listed its tools.
+	listed chan struct{}
+	cancel context.CancelFunc
+}
+
+// listen answers a GET with the stream of a conversation. There is one of each: a client that comes again has lost the one
+// before, which is ended.
+func (s *Server) listen(w http.ResponseWriter, r *http.Request, who *caller, id string) error {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	own := who.talk.hear(cancel)
+	if own == nil {
+		return noConversation()
+	}
+	defer who.talk.deafen(own)
+	changed, stop := s.Foreign.Watch(who.by)
+	defer stop()
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	out := newEvents(w)
+	hello := ": you hear of changes here\n\n"
+	if r.Header.Get("Mcp-Protocol-Version") >= "2025-11-25" {
+		// An event without data, from which clients of these versions say that they go on. Where they do, they are told what they have
+		// missed whatever they say; and that a stream got this far lets them come back as often as it breaks.
+		hello = "id: " + rand.Text() + "\ndata:\n\n"
+	}
+	if out.send(hello) != nil {
+		return nil // nobody listens any more
+	}
+	owner := keyOf(who.by)
+	l := listener{s: s, by: who.by, out: out, changed: changed, listed: own.listed, seen: who.talk.seen, note: changedNote,
+		there: func() bool { return s.conversations.find(id, owner) != nil }}
+	l.run(ctx)
+	return nil
+}
+
+// listener tells one client of changes.
+type listener struct {
+	s       *Server
+	by      identity.Principal
+	out     *events
+	changed <-chan struct{}
+	// listed is nil, and seen answers nothing, where it is not known what the client has listed.
+	listed <-chan struct{}
+	seen   func() string
+	note   string
+	// there says whether it may go on.
+	there func() bool
+}
+
+// run tells until ctx or the service of the tools ends, the client does not read, or it may not listen any more. What is said
+// is that the tools are others than those which the client has listed, and else than those that it had when it began to listen.
+func (l listener) run(ctx context.Context) {
+	told := l.seen()
+	beat := time.NewTicker(l.s.beat)
+	defer beat.Stop()
+	var pause <-chan time.Time
+	for {
+		if pause == nil {
+			now, err := l.s.Foreign.View(ctx, l.by)
+			switch {
+			case err != nil:
+				if ctx.Err() == nil {
+					l.s.Log.Warn("look whether tools have changed", "error", err) // it is tried again with the next beat
+				}
+			case told == "":
+				told = now
+			case told != now:
+				if l.out.send("event: message\ndata: "+l.note+"\n\n") != nil {
+					return
+				}
+				told, pause = now, time.After(l.s.gap)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case _, more := <-l.changed:
+			if !more {
+				return
+			}
+		case <-l.listed:
+			told = l.seen()
+		case <-pause:
+			pause = nil
+		case <-beat.C:
+			if !l.there() || l.out.send(": still here\n\n") != nil {
+				return
+			}
+		}
+	}
+}
+
+// subscribed serves a client that listens with subscriptions/listen. The protocol library answers it and says what is listened
+// to; the notifications go into the same answer.
+func (s *Server) subscribed(ctx context.Context, who *caller, r *sdk.SubscriptionsListenRequest, next sdk.MethodHandler) (sdk.Result, error) {
+	if who.events == nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: methodListen + " is sent by itself"}
+	}
+	ctx, cancel := until(ctx, who.gone)
+	defer cancel()
+	if n := r.Params.Notifications; n != nil && n.ToolsListChanged {
+		changed, stop := s.Foreign.Watch(who.by)
+		defer stop()
+		note := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{%q:%s}}}`, sdk.MetaKeySubscriptionID, who.id)
+		l := listener{s: s, by: who.by, out: who.events, changed: changed, seen: func() string { return "" }, note: note, there: func() bool { return true }}
+		var telling sync.WaitGroup
+		defer telling.Wait()
+		defer cancel()
+		telling.Go(func() {
+			defer cancel()
+			select {
+			case <-who.events.begun: // the first that is said is what is listened to
+				l.run(ctx)
+			case <-ctx.Done():
+			}
+		})
+	}
+	return next(ctx, methodListen, r)
+}
+
+// idOf is the id of a request as it is sent back, and whether it is one.
+func idOf(raw json.RawMessage) (string, bool) {
+	var id any
+	if json.Unmarshal(raw, &id) != nil {
+		return "", false
+	}
+	switch id.(type) {
+	case string, float64:
+		return string(raw), true
+	}
+	return "", false
+}

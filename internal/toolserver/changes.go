@@ -1,0 +1,136 @@
+package toolserver
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"slices"
+
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/identity"
+)
+
+// offer is what one declaration of a server offers to a tenant. It outlives what runs of the server. The service's lock guards it.
+type offer struct {
+	mark  string // of the declaration
+	known *catalog
+}
+
+// offerOf finds what a declaration offers, or begins it. The lock is held.
+func (s *Service) offerOf(server config.MCPServer, tenant string) *offer {
+	key, mark := offerKey{tenant, server.Name}, fingerprint(server)
+	o := s.offers[key]
+	if o == nil || o.mark != mark {
+		o = &offer{mark: mark}
+		s.offers[key] = o
+	}
+	return o
+}
+
+// offerKey is which server for which tenant.
+type offerKey struct{ tenant, name string }
+
+// catalogOf is what a server offered when it was asked last, nil when it has not been.
+func (s *Service) catalogOf(server config.MCPServer, tenant string) *catalog {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.offerOf(server, tenant).known
+}
+
+// learn keeps what a server of a declaration offers. Who listens hears of it where it is something else than before.
+func (s *Service) learn(key offerKey, mark string, list *catalog) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.offers[key]
+	if o == nil || o.mark != mark {
+		return // the declaration is another one by now
+	}
+	same := o.known != nil && o.known.sum == list.sum
+	o.known = list
+	if !same {
+		s.announce(key.tenant)
+	}
+}
+
+// View stands for the tools that a principal is offered now, as far as they are known: while it is the same, so are they. It
+// starts nothing. What the principal may not use is not in it.
+func (s *Service) View(ctx context.Context, by identity.Principal) (string, error) {
+	tenant := by.TenantOr("")
+	servers, err := s.usable(ctx, by, tenant)
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := make([]*catalog, len(servers))
+	for n, server := range servers {
+		known[n] = s.offerOf(server, tenant).known
+	}
+	return view(servers, known), nil
+}
+
+// view is one of servers with what is known of each.
+func view(servers []config.MCPServer, known []*catalog) string {
+	lines := make([]string, len(servers))
+	for n, server := range servers {
+		sum := "?"
+		if known[n] != nil {
+			sum = known[n].sum
+		}
+		lines[n] = server.Name + " " + sum + "\n"
+	}
+	slices.SortFunc(lines, cmp.Compare)
+	h := sha256.New()
+	for _, line := range lines {
+		_, _ = io.WriteString(h, line) // a hash takes everything
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Watch has something in changed whenever the tools that a principal is offered may be others, until stop: View says whether they
+// are. changed is closed when the service ends.
+func (s *Service) Watch(by identity.Principal) (changed <-chan struct{}, stop func()) {
+	w := make(chan struct{}, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		close(w)
+		return w, func() {}
+	}
+	s.watchers[w] = by.TenantOr("")
+	return w, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watchers, w)
+	}
+}
+
+// Changed says that agents may use other servers than before.
+func (s *Service) Changed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.announce("")
+}
+
+// announce tells who listens for a tenant, which is all of them when it is empty. The lock is held.
+func (s *Service) announce(tenant string) {
+	for w, of := range s.watchers {
+		if tenant != "" && of != tenant {
+			continue
+		}
+		select {
+		case w <- struct{}{}:
+		default: // it is known already
+		}
+	}
+}
+
+// dismiss ends what listens. The lock is held.
+func (s *Service) dismiss() {
+	for w := range s.watchers {
+		close(w)
+		delete(s.watchers, w)
+	}
+}
