@@ -42,6 +42,7 @@ type MCPServerRequest struct {
 	Answer  string                     `json:"answer,omitempty" doc:"how large an answer may be, 1MiB to 64MiB; 16MiB when it is left out"`
 	Silence string                     `json:"silence,omitempty" doc:"how long a call may say nothing, 1s to 12h; 1m when it is left out"`
 	Mounts  []config.ServerMount       `json:"mounts,omitempty" nullable:"false" doc:"folders of the host beneath workspace_roots"`
+	Shared  bool                       `json:"shared,omitempty" doc:"one instance for all of a tenant, instead of one for each caller"`
 }
 
 // MCPServerSecret is a secret of the vault for an MCP server.
@@ -82,6 +83,19 @@ type MCPServer struct {
 	Tools    int                        `json:"tools" doc:"how many are offered; -1 when it is not known yet"`
 	Calls    int                        `json:"calls" doc:"under way"`
 	Problem  string                     `json:"problem,omitempty" doc:"the last thing that went wrong, unless something went well after it"`
+	// Shared and Instances: see toolserver.Instance.
+	Shared    bool                `json:"shared,omitempty" doc:"one instance for all of a tenant, instead of one for each caller"`
+	Instances []MCPServerInstance `json:"instances" nullable:"false" doc:"what runs of it, is being started, or is left alone"`
+}
+
+// MCPServerInstance is an MCP server as it runs for one caller.
+type MCPServerInstance struct {
+	Tenant string           `json:"tenant"`
+	Owner  string           `json:"owner,omitempty" doc:"whose it is, as the audit log names them; missing where the server is shared"`
+	Name   string           `json:"name,omitempty" doc:"of the owner"`
+	State  toolserver.State `json:"state" enum:"starting,running,paused"`
+	Since  time.Time        `json:"since,omitzero"`
+	Calls  int              `json:"calls" doc:"under way"`
 }
 
 // MCPServers is the answer to a listing.
@@ -191,7 +205,7 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 // server is what the body says, read as the configuration is. The service checks it.
 func (r MCPServerRequest) server() (config.MCPServer, error) {
 	out := config.MCPServer{Name: r.Name, Command: r.Command, Tenants: r.Tenants, Template: r.Place, Agent: r.Agent, Env: r.Env, Tools: r.Tools,
-		Network: config.ServerNetwork(r.Network), Allow: r.Allow, Mounts: r.Mounts,
+		Network: config.ServerNetwork(r.Network), Allow: r.Allow, Mounts: r.Mounts, Shared: r.Shared,
 		Limits: config.AgentLimits{CPU: r.Limits.CPU, Tasks: r.Limits.Tasks, Files: r.Limits.Files}}
 	wrong := &problem.Many{Code: problem.BadRequest}
 	for field, size := range map[string]struct {
@@ -234,8 +248,11 @@ func serverOf(s toolserver.Status) MCPServer {
 	out := MCPServer{Name: s.Name, Source: s.Source, State: s.State, Since: s.Since, Command: s.Command, Tenants: s.Tenants, Template: s.Template, Agent: s.Agent,
 		Env: slices.Sorted(maps.Keys(s.Env)), Offers: s.MCPServer.Tools, Network: string(s.Network), Allow: s.Allow, Idle: s.Idle.String(), Mounts: s.Mounts,
 		Answer: s.Answer.String(), Silence: cmp.Or(s.Silence, config.DefaultSilence).String(),
-		Tools: s.Tools, Calls: s.Calls, Problem: s.Problem,
+		Tools: s.Tools, Calls: s.Calls, Problem: s.Problem, Shared: s.Shared, Instances: make([]MCPServerInstance, len(s.Instances)),
 		Limits: MCPServerLimits{Memory: s.Limits.Memory.String(), CPU: s.Limits.CPU, Tasks: s.Limits.Tasks, Tmp: s.Limits.Tmp.String(), Files: s.Limits.Files}}
+	for n, i := range s.Instances {
+		out.Instances[n] = MCPServerInstance(i)
+	}
 	for _, one := range s.Secrets {
 		if out.Secrets == nil {
 			out.Secrets = map[string]MCPServerSecret{}

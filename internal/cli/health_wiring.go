@@ -10,6 +10,7 @@ import (
 	"github.com/clawjail/clawjail/internal/metrics"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // healthParts are the services that are looked at.
@@ -18,6 +19,7 @@ type healthParts struct {
 	accounts *credential.Service
 	book     *egress.Book
 	agents   *agent.Service
+	servers  *toolserver.Service
 	counted  *metrics.Metrics
 	exit     *gateway.Gateway
 	gateway  string
@@ -27,7 +29,7 @@ func newHealth(o serveOptions, host *hostd.Client, r *ring, c certificate, parts
 	out := health.Options{
 		Sessions: parts.sessions, Identity: r.identity, Accounts: parts.accounts, Requests: parts.book, Agents: parts.agents, Divided: o.config.Quotas,
 		Held: []quota.Look{quota.Always(parts.sessions.Held), quota.Always(r.log.Held), quota.Always(r.identity.Held), quota.Always(parts.exit.Held), parts.agents.Held,
-			memoryOfJails(host, r.identity), r.vault.Held},
+			quota.Always(parts.servers.Held), memoryOfJails(host, r.identity), r.vault.Held},
 		Machine: health.NewWatch(host, o.config.DataDir, o.now, o.log).Look,
 		Audit:   r.log.Status, Checkpoints: hostd.CheckpointsPath(o.config), Database: r.store, DatabaseKind: "postgresql",
 		Gateway: parts.counted.Gateway, GatewayAt: parts.gateway, API: o.config.Listen.String(), Version: o.version, Node: r.node, Log: o.log, Now: o.now,

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -13,13 +14,14 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 func newMCPServerCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "mcp-server",
 		Short: "Run MCP servers of others in jails, and offer their tools to agents",
-		Long: "An MCP server is a program with tools. It is started in a jail of its own when an agent calls one of them, and ended when nobody has " +
+		Long: "An MCP server is a program with tools. It is started in a jail of its own when an agent calls one of them, for that agent alone, and ended when it has not " +
 			"for a while. Agents that name it (mcp: in clawbots.yml) find its tools at /mcp, as NAME__TOOL. Servers are declared in the " +
 			"configuration (mcp_servers), or added here.",
 	})
@@ -88,6 +90,7 @@ func newMCPServerAdd(p *program) *cobra.Command {
 	f.StringVar(&r.Idle, "idle", "", "how long it stays when nobody calls it, such as 1h (default 10m)")
 	f.StringVar(&r.Answer, "answer", "", "how large an answer may be, such as 32MiB (default 16MiB)")
 	f.StringVar(&r.Silence, "silence", "", "how long a call may say nothing, such as 10m (default 1m)")
+	f.BoolVar(&r.Shared, "shared", false, "one instance for all of a tenant, with whatever it keeps in mind (default one for each caller)")
 	f.StringVar(&r.Limits.Memory, "memory", "", "`size` of its memory, such as 256MiB")
 	f.Float64Var(&r.Limits.CPU, "cpu", 0, "processors, such as 0.5")
 	f.IntVar(&r.Limits.Tasks, "tasks", 0, "processes and threads")
@@ -135,12 +138,12 @@ func mcpServerWords(cmd *cobra.Command, r *api.MCPServerRequest, env, secrets, m
 }
 
 func newMCPServerList(p *program) *cobra.Command {
-	return listing(p, "List MCP servers", "Lists the MCP servers that a tenant may use, and what they do. TOOLS is - until they have been asked for.",
+	return listing(p, "List MCP servers", "Lists the MCP servers that a tenant may use, and what they do. TOOLS is - until they have been asked for. FOR says for whom one runs.",
 		(*client.Client).MCPServers, mcpServerRows)
 }
 
 func mcpServerRows(all []api.MCPServer, _ time.Time) [][]string {
-	rows := [][]string{{"NAME", "STATE", "TOOLS", "JAIL", "NETWORK", "SOURCE", "COMMAND", "PROBLEM"}}
+	rows := [][]string{{"NAME", "STATE", "FOR", "TOOLS", "JAIL", "NETWORK", "SOURCE", "COMMAND", "PROBLEM"}}
 	for _, s := range all {
 		tools := "-"
 		if s.Tools >= 0 {
@@ -154,10 +157,26 @@ func mcpServerRows(all []api.MCPServer, _ time.Time) [][]string {
 		if len(s.Allow) > 0 {
 			network += ": " + strings.Join(s.Allow, ", ")
 		}
-		rows = append(rows, []string{printable(s.Name), string(s.State), tools, printable(in), dash(printable(network)), string(s.Source),
+		rows = append(rows, []string{printable(s.Name), string(s.State), dash(printable(shortened(mcpServerOwners(s), 60))), tools, printable(in), dash(printable(network)), string(s.Source),
 			printable(shortened(strings.Join(s.Command, " "), 60)), dash(printable(shortened(s.Problem, 80)))})
 	}
 	return rows
+}
+
+// mcpServerOwners is for whom a server runs: names of agents, and others as the audit log names them.
+func mcpServerOwners(s api.MCPServer) string {
+	var out []string
+	for _, i := range s.Instances {
+		who := cmp.Or(i.Name, i.Owner, "all of "+i.Tenant)
+		if i.State != toolserver.StateRunning {
+			who += " (" + string(i.State) + ")"
+		}
+		out = append(out, who)
+	}
+	if len(out) < 2 {
+		return strings.Join(out, "")
+	}
+	return strconv.Itoa(len(out)) + ": " + strings.Join(out, ", ")
 }
 
 func shortened(s string, most int) string {

@@ -36,7 +36,8 @@ func TestFlagsOfMCPServersAreRead(t *testing.T) {
 // What a server says of itself cannot move the cursor of whoever lists it.
 func TestMCPServersAreListedOnOneLineEach(t *testing.T) {
 	rows := mcpServerRows([]api.MCPServer{
-		{Name: "files", State: "running", Tools: 3, Template: "clawbot", Network: "none", Source: "file", Command: []string{"/x", strings.Repeat("y", 100)}},
+		{Name: "files", State: "running", Tools: 3, Template: "clawbot", Network: "none", Source: "file", Command: []string{"/x", strings.Repeat("y", 100)},
+			Instances: []api.MCPServerInstance{{Owner: "agent:a_1", Name: "bot", State: "running"}, {Owner: "operator:o_1", Name: "ann\n", State: "starting"}}},
 		{Name: "beside", State: "paused", Tools: -1, Agent: "bot", Source: "added", Command: []string{"/x"}, Problem: "it said\n\x1b[2J" + strings.Repeat("z", 100)},
 	}, time.Time{})
 	for _, row := range rows {
@@ -44,7 +45,7 @@ func TestMCPServersAreListedOnOneLineEach(t *testing.T) {
 			t.Errorf("%q", row)
 		}
 	}
-	if rows[1][2] != "3" || rows[2][2] != "-" || rows[2][3] != "agent bot" {
+	if rows[1][2] != "2: bot, ann  (starting)" || rows[2][2] != "-" || rows[1][3] != "3" || rows[2][3] != "-" || rows[2][4] != "agent bot" {
 		t.Errorf("%q", rows)
 	}
 }

@@ -228,7 +228,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		signedIn = ring.signin
 	}
 	doing, err := newHealth(o, host, ring, certificate, healthParts{sessions: sessions, accounts: accounts, book: book, agents: agents,
-		counted: counted, exit: exit, gateway: gatewayListener.Addr().String()})
+		servers: servers, counted: counted, exit: exit, gateway: gatewayListener.Addr().String()})
 	if err != nil {
 		return errors.Join(err, end())
 	}

@@ -161,7 +161,7 @@ agents: {driver: docker, log: 2MiB, limits: {memory: 64MiB, cpu: 2, tasks: 9, tm
 docker: {socket: /s, subnet: 10.91.0.0/24, image: i}
 mcp_servers:
   one: {command: [/a, b], tenants: [t, "*"], template: x, env: {A: b}, secrets: {F: {secret: s}, E: {secret: u, as: env}}, tools: [r*], limits: {memory: 32MiB,
-    cpu: 1, tasks: 8, tmp: 2MiB, files: 70}, network: gateway, allow: [a.example], idle: 1m, mounts: [{source: /s, target: /mnt/t, read_only: true}]}
+    cpu: 1, tasks: 8, tmp: 2MiB, files: 70}, network: gateway, allow: [a.example], idle: 1m, shared: true, mounts: [{source: /s, target: /mnt/t, read_only: true}]}
   two: {command: [/c], agent: bot, tools: []}
 limits: {memory: 1GiB, cpu: 0.5, tasks: 100, tmp: 2MiB, shm: 1024KiB, files: 65}
 browser: {enabled: false, control_url: "http://[::1]:9000", color: "#010203", headless: true, attach_only: true, executable: /opt/b, listen: "192.0.2.7:9443", tls: {cert: /b.crt, key: /b.key}, token: /b.token}
@@ -201,7 +201,7 @@ log: {level: debug, format: json}
 			{Name: "one", Command: []string{"/a", "b"}, Tenants: []string{"t", "*"}, Template: "x", Env: map[string]string{"A": "b"},
 				Secrets: []ServerSecret{{Name: "F", Secret: "s"}, {Name: "E", Secret: "u", Env: true}}, Tools: []string{"r*"},
 				Limits:  AgentLimits{Memory: 32 * MiB, CPU: 1, Tasks: 8, Tmp: 2 * MiB, Files: 70},
-				Network: ServerNetworkGateway, Allow: []string{"a.example"}, Idle: time.Minute, Mounts: []ServerMount{{Source: "/s", Target: "/mnt/t", ReadOnly: true}}},
+				Network: ServerNetworkGateway, Allow: []string{"a.example"}, Idle: time.Minute, Shared: true, Mounts: []ServerMount{{Source: "/s", Target: "/mnt/t", ReadOnly: true}}},
 			{Name: "two", Command: []string{"/c"}, Agent: "bot", Tools: []string{}},
 		},
 		Console: Console{Accent: "#010204", Idle: 3 * time.Minute, Life: 4 * time.Hour},

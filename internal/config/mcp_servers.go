@@ -21,7 +21,7 @@ type MCPServer struct {
 	Name string `json:"name"`
 	// Command is the program and its arguments; the program is an absolute path inside the jail.
 	Command []string `json:"command"`
-	// Tenants may use it, in an instance of their own each: default alone, unless set; "*" is all of them.
+	// Tenants may use it, in instances of their own: default alone, unless set; "*" is all of them.
 	Tenants []string `json:"tenants,omitempty"`
 	// Template of the jail: clawbot.
 	Template string `json:"template,omitempty"`
@@ -47,6 +47,8 @@ type MCPServer struct {
 	Silence time.Duration `json:"silence,omitempty"`
 	// Mounts are folders of the host beneath workspace_roots.
 	Mounts []ServerMount `json:"mounts,omitempty"`
+	// Shared lets all who use it, of one tenant, have one instance, with whatever it keeps in mind. Else each has one of its own.
+	Shared bool `json:"shared,omitempty"`
 }
 
 // ServerSecret is a secret of the vault for an MCP server.
@@ -433,6 +435,7 @@ func (s *MCPServer) decode(m *yamldoc.Map) {
 	m.Value("idle", duration(&s.Idle))
 	m.Value("answer", size(&s.Answer))
 	m.Value("silence", duration(&s.Silence))
+	m.Value("shared", truth(&s.Shared))
 	m.Maps("mounts", func(m *yamldoc.Map) {
 		var one ServerMount
 		m.Value("source", text(&one.Source))

@@ -116,7 +116,7 @@ func FuzzAllowedHost(f *testing.F) {
 func TestServersAreKeptAsTheyAre(t *testing.T) {
 	for _, s := range []MCPServer{{Name: "a", Command: []string{"/x"}}, {Name: "b", Command: []string{"/x"}, Tools: []string{}},
 		{Name: "c", Command: []string{"/x"}, Env: map[string]string{"A": "b"}, Secrets: []ServerSecret{{Name: "K", Secret: "s", Env: true}}, Limits: AgentLimits{CPU: 1, Tmp: MiB},
-			Network: ServerNetworkGateway, Allow: []string{"a"}, Idle: 11e9, Mounts: []ServerMount{{Source: "/a", Target: "/mnt/a", ReadOnly: true}}}} {
+			Network: ServerNetworkGateway, Allow: []string{"a"}, Idle: 11e9, Shared: true, Mounts: []ServerMount{{Source: "/a", Target: "/mnt/a", ReadOnly: true}}}} {
 		if err := s.Validate(); err != nil {
 			t.Error(err)
 		}

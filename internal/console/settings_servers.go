@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ type serverRow struct {
 	Names   string // of its environment
 	Secret  string // the names of its secrets
 	Fixed   bool   // it is of the configuration, and changed there
+	For     string // whom it runs for
 }
 
 // servers is the page with MCP servers in jails.
@@ -50,6 +52,11 @@ func (c *Console) showServers(q *request, f *form, report *toolserver.Report) er
 			secrets = append(secrets, one.Secret)
 		}
 		row.Secret = strings.Join(secrets, ", ")
+		var owners []string
+		for _, i := range s.Instances {
+			owners = append(owners, cmp.Or(i.Name, i.Owner, "all of "+i.Tenant))
+		}
+		row.For = strings.Join(owners, ", ")
 		data.Servers = append(data.Servers, row)
 	}
 	if !f.ok() {

@@ -64,7 +64,8 @@ func (f *fakeServers) Test(ctx context.Context, by identity.Principal, _, name s
 func withServers(t testing.TB, change ...func(*Options)) (*world, *fakeServers) {
 	servers := &fakeServers{all: []toolserver.Status{
 		{MCPServer: config.MCPServer{Name: "files", Command: []string{"/usr/bin/files", hostile}, Tenants: []string{"*"}, Env: map[string]string{"MODE": "the value of a variable"},
-			Secrets: []config.ServerSecret{{Name: "KEY", Secret: "files-key"}}}, Source: toolserver.SourceFile, State: toolserver.StateRunning, Tools: 7},
+			Secrets: []config.ServerSecret{{Name: "KEY", Secret: "files-key"}}}, Source: toolserver.SourceFile, State: toolserver.StateRunning, Tools: 7,
+			Instances: []toolserver.Instance{{Tenant: "acme", Owner: "agent:a_1", Name: "writer", State: toolserver.StateRunning}, {Tenant: "acme", State: toolserver.StateRunning}}},
 		{MCPServer: config.MCPServer{Name: "search", Command: []string{"/usr/bin/search"}, Tenants: []string{"acme"}, Allow: []string{"example.com"}},
 			Source: toolserver.SourceAdded, State: toolserver.StatePaused, Tools: -1, Problem: "it ended: " + hostile},
 	}}
@@ -197,7 +198,7 @@ func TestServersAreAddedTestedAndRemoved(t *testing.T) {
 	w, servers := withServers(t)
 	const path = "/console/settings/servers"
 	p := w.get("admin", path)
-	shows(t, p, http.StatusOK, "of the configuration", "not known yet", "it ended: &lt;img", "secrets: files-key", path+"/search/remove", "Add a server")
+	shows(t, p, http.StatusOK, "of the configuration", "not known yet", "it ended: &lt;img", "secrets: files-key", "for writer, all of acme", path+"/search/remove", "Add a server")
 	hides(t, p, "the value of a variable", path+"/files/remove")
 	viewer := w.get("acme viewer", path)
 	shows(t, viewer, http.StatusOK, "files")

@@ -27,14 +27,12 @@ func (s *Service) ToolsFor(ctx context.Context, by identity.Principal) (_ []*sdk
 	}
 	var starting []*attempt
 	for _, server := range servers {
-		i, err := s.instanceOf(server, tenant)
+		a, err := s.ask(server, tenant, by)
 		if err != nil {
 			return nil, "" // clawjail is being stopped
 		}
-		if s.catalogOf(server, tenant) == nil {
-			if a := i.warm(by.Actor()); a != nil {
-				starting = append(starting, a)
-			}
+		if a != nil {
+			starting = append(starting, a)
 		}
 	}
 	patience := time.NewTimer(listPatience)
@@ -110,16 +108,11 @@ func (s *Service) Call(ctx context.Context, by identity.Principal, name string, 
 		return nil, err
 	}
 	defer leave()
-	i, err := s.instanceOf(server, tenant)
+	i, release, err := s.take(server, tenant, by)
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case i.slots <- struct{}{}:
-		defer func() { <-i.slots }()
-	default:
-		return nil, problem.New(problem.RateLimited, "try again in a moment", "%d calls to the MCP server %s are under way", callsOfServer, server.Name)
-	}
+	defer release()
 	// What was offered under the name, where it is known, so that the record has the server's own name of it.
 	target := name
 	if known := s.catalogOf(server, tenant); known != nil && known.original[name] != "" {
@@ -131,11 +124,10 @@ func (s *Service) Call(ctx context.Context, by identity.Principal, name string, 
 	}
 	outcome := audit.Outcome{Result: audit.Failed}
 	defer func() { end(outcome) }()
-	r, release, err := i.acquire(ctx, by.Actor())
+	r, err := i.acquire(ctx, by.Actor())
 	if err != nil {
 		return nil, forCaller(by, err)
 	}
-	defer release()
 	outcome.Jail = string(r.place.name)
 	tool := ""
 	if known := s.catalogOf(server, tenant); known != nil {

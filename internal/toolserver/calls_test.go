@@ -56,8 +56,8 @@ func TestToolsAreOfferedToThoseWhoMayUseThem(t *testing.T) {
 	if _, err := w.call(agent(), "files__echo"); problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("an agent that names none: %v", err)
 	}
-	// One of each server and tenant.
-	if n := w.started(); n != 3 {
+	// One of each server and caller that calls it: the agent, the operators, and an admin of both.
+	if n := w.started(); n != 6 {
 		t.Errorf("%d jails were made", n)
 	}
 }
@@ -145,7 +145,9 @@ func blocking(w *world) (arrived chan said, release chan struct{}) {
 }
 
 func TestCallsAtTheSameTimeAreBounded(t *testing.T) {
-	w := newWorld(t, files())
+	shared := files()
+	shared.Shared = true
+	w := newWorld(t, shared)
 	arrived, release := blocking(w)
 	var work sync.WaitGroup
 	begin := func(id string, n int) {
@@ -342,15 +344,8 @@ func TestAServerThatKeepsCrashingIsLeftAlone(t *testing.T) {
 }
 
 func TestAnIdleServerEndsAndItsToolsAreStillListed(t *testing.T) {
-	server := files()
-	w := newWorld(t, server)
-	idle := server.WithDefaults(w.o.Limits)
-	idle.Idle = 20 * time.Millisecond // less than a declaration may say
-	i, err := w.instanceOf(idle, "default")
-	if err != nil {
-		t.Fatal(err)
-	}
-	i.mark = fingerprint(server.WithDefaults(w.o.Limits))
+	w := newWorld(t, files())
+	w.o.Servers[0].Idle = 20 * time.Millisecond // less than a declaration may say
 	if got := w.names(agent()); len(got) != 2 {
 		t.Fatalf("offered are %v", got)
 	}
@@ -367,15 +362,8 @@ func TestAnIdleServerEndsAndItsToolsAreStillListed(t *testing.T) {
 }
 
 func TestAServerThatIsUsedIsNotIdle(t *testing.T) {
-	server := files()
-	w := newWorld(t, server)
-	idle := server.WithDefaults(w.o.Limits)
-	idle.Idle = 20 * time.Millisecond // less than a declaration may say
-	i, err := w.instanceOf(idle, "default")
-	if err != nil {
-		t.Fatal(err)
-	}
-	i.mark = fingerprint(server.WithDefaults(w.o.Limits))
+	w := newWorld(t, files())
+	w.o.Servers[0].Idle = 20 * time.Millisecond // less than a declaration may say
 	arrived, release := blocking(w)
 	failed := make(chan error, 1)
 	go func() { failed <- second(w.call(agent(), "files__echo")) }()
@@ -383,7 +371,7 @@ func TestAServerThatIsUsedIsNotIdle(t *testing.T) {
 	select {
 	case err := <-failed:
 		t.Fatalf("the call ended: %v", err)
-	case <-time.After(10 * idle.Idle): // the promise is about time
+	case <-time.After(200 * time.Millisecond): // the promise is about time
 	}
 	close(release)
 	if err := <-failed; err != nil || w.started() != 1 {

@@ -12,10 +12,12 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 )
 
-// offer is what one declaration of a server offers to a tenant. It outlives what runs of the server. The service's lock guards it.
+// offer is what one declaration of a server offers to a tenant, and what went wrong with it whoever called it. It outlives what runs
+// of the server. The service's lock guards it.
 type offer struct {
 	mark  string // of the declaration
 	known *catalog
+	trouble
 }
 
 // offerOf finds what a declaration offers, or begins it. The lock is held.
@@ -40,11 +42,10 @@ func (s *Service) catalogOf(server config.MCPServer, tenant string) *catalog {
 }
 
 // learn keeps what a server of a declaration offers. Who listens hears of it where it is something else than before.
-func (s *Service) learn(key offerKey, mark string, list *catalog) {
+func (s *Service) learn(key offerKey, o *offer, list *catalog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := s.offers[key]
-	if o == nil || o.mark != mark {
+	if s.offers[key] != o {
 		return // the declaration is another one by now
 	}
 	same := o.known != nil && o.known.sum == list.sum

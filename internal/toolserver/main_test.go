@@ -21,6 +21,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
@@ -151,13 +152,19 @@ type world struct {
 	opened     []jail.Name // admitted by the driver
 	given      []string    // what agents may use
 	noJail     error
+	held       map[*int]hold // for owners of instances
 	// behave is what a server does after it was started; nil is (*peer).serve with echo.
 	behave func(p *peer)
 }
 
+type hold struct {
+	who    identity.Principal
+	cancel context.CancelCauseFunc
+}
+
 func newWorld(t *testing.T, servers ...config.MCPServer) *world {
 	t.Helper()
-	w := &world{t: t, jails: map[jail.Name]*peer{}, admits: map[netip.Addr]gateway.Caller{}, given: []string{"files"}}
+	w := &world{t: t, held: map[*int]hold{}, jails: map[jail.Name]*peer{}, admits: map[netip.Addr]gateway.Caller{}, given: []string{"files"}}
 	db, err := sqlite.Open(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -174,6 +181,9 @@ func newWorld(t *testing.T, servers ...config.MCPServer) *world {
 			t.Error(err)
 		}
 		w.mu.Lock()
+		if len(w.held) > 0 {
+			t.Error("somebody is held whose instance has ended")
+		}
 		for _, p := range w.jails {
 			t.Error("a jail is left")
 			p.exit()
@@ -203,6 +213,26 @@ func (w *world) begin(_ context.Context, in audit.Intent) (func(audit.Outcome), 
 // AuthorizeWith implements Authority with the real table.
 func (w *world) AuthorizeWith(_ context.Context, p identity.Principal, op identity.Operation, object identity.Object) error {
 	return identity.CanWith(p, op, object)
+}
+
+// Hold implements Authority.
+func (w *world) Hold(_ context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := new(int)
+	w.held[id] = hold{p, cancel}
+	return func() { w.mu.Lock(); defer w.mu.Unlock(); delete(w.held, id) }, nil
+}
+
+// revoke ends what is held for somebody.
+func (w *world) revoke(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.held {
+		if h.who.ID == id {
+			h.cancel(problem.New(problem.Unauthorized, "", "revoked"))
+		}
+	}
 }
 
 // UseSecret implements Vault.

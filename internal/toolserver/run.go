@@ -29,6 +29,10 @@ type run struct {
 	stderr  *tail
 	drained chan struct{}
 	leave   func() // the places of the servers that run; of one that an instance has
+	// used says that somebody has called it, and ending that it is being ended. The service's lock guards both.
+	used, ending bool
+	// unwanted is closed when its place is wanted for another one, and gone when nothing of it is left.
+	unwanted, gone chan struct{}
 	// ended is closed when the connection is gone.
 	ended chan struct{}
 	// settled is closed by its instance when it is known why it has ended; why is nil when that was wanted.
@@ -62,8 +66,8 @@ func (s *Service) start(ctx context.Context, server config.MCPServer, tenant str
 		return nil, causeOf(ctx, err)
 	}
 	r := &run{server: server, place: p, stderr: new(tail), drained: make(chan struct{}), ended: make(chan struct{}), settled: make(chan struct{}),
-		changed: make(chan struct{}, 1),
-		pace:    s.pace, progress: map[string]func(progressNote){}}
+		changed: make(chan struct{}, 1), unwanted: make(chan struct{}), gone: make(chan struct{}),
+		pace: s.pace, progress: map[string]func(progressNote){}}
 	r.took.Jail = s.o.Now().Sub(began)
 	go func() {
 		defer close(r.drained)

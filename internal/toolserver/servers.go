@@ -42,17 +42,35 @@ const (
 	StatePaused   State = "paused" // it went wrong too often
 )
 
-// Status is a server as it is for one tenant.
+// rank says which state of several is told.
+func (s State) rank() int {
+	return slices.Index([]State{StateStopped, StatePaused, StateStarting, StateRunning}, s)
+}
+
+// Status is a server as it is for one tenant, or for all.
 type Status struct {
 	config.MCPServer
 	Source Source
-	State  State
-	Since  time.Time // of running
+	State  State     // of the instance that has come furthest
+	Since  time.Time // of the one that runs the longest
+	// Instances are those that run, are being started, or are left alone.
+	Instances []Instance
 	// Tools is how many are offered, -1 when it is not known yet.
 	Tools int
 	Calls int // under way
 	// Problem is the last thing that went wrong, unless something went well after it.
 	Problem string
+}
+
+// Instance is a server as it runs for one caller.
+type Instance struct {
+	Tenant string
+	// Owner is the caller, as records name it (agent:ID, operator:ID, admin), and Name its name. Both are empty where the server is
+	// shared.
+	Owner, Name string
+	State       State
+	Since       time.Time
+	Calls       int // under way
 }
 
 // Report is what a test of a server found.
@@ -167,9 +185,10 @@ func (s *Service) Names(ctx context.Context) ([]string, error) {
 	return out, err
 }
 
-// List describes the servers that a tenant may use; an admin of the installation sees all.
-func (s *Service) List(ctx context.Context, by identity.Principal, tenant string) ([]Status, error) {
-	tenant = by.TenantOr(tenant)
+// List describes the servers that a tenant may use; an admin of the installation sees all, and what runs of them for all tenants
+// where none is named.
+func (s *Service) List(ctx context.Context, by identity.Principal, named string) ([]Status, error) {
+	tenant := by.TenantOr(named)
 	if err := s.o.Identity.AuthorizeWith(ctx, by, identity.ServerList, identity.Object{Tenant: tenant}); err != nil {
 		return nil, err
 	}
@@ -180,7 +199,7 @@ func (s *Service) List(ctx context.Context, by identity.Principal, tenant string
 	var out []Status
 	for _, server := range all {
 		if by.Tenant == "" || server.Serves(tenant) {
-			out = append(out, s.status(server, tenant))
+			out = append(out, s.status(server, by.Among(named)))
 		}
 	}
 	slices.SortFunc(out, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
@@ -192,30 +211,59 @@ func (s *Service) status(server config.MCPServer, tenant string) Status {
 	if s.ofFile(server.Name) {
 		out.Source = SourceFile
 	}
+	now := s.o.Now()
 	s.mu.Lock()
-	i, o := s.instances[instanceKey{tenant, server.Name}], s.offers[offerKey{tenant, server.Name}]
-	if o != nil && o.mark == fingerprint(server) && o.known != nil {
-		out.Tools = len(o.known.tools)
+	defer s.mu.Unlock()
+	for key, o := range s.offers {
+		if key.name != server.Name || tenant != "" && key.tenant != tenant || o.mark != fingerprint(server) {
+			continue
+		}
+		if o.known != nil {
+			out.Tools = max(out.Tools, len(o.known.tools))
+		}
+		if o.isPaused(now) {
+			out.State = StatePaused
+		}
+		if o.last != nil {
+			out.Problem = bare(o.last)
+		}
 	}
-	s.mu.Unlock()
-	if i == nil || i.mark != fingerprint(server) {
-		return out
+	for _, i := range s.instances {
+		if i.key.name != server.Name || tenant != "" && i.key.tenant != tenant || i.offer.mark != fingerprint(server) {
+			continue
+		}
+		one := Instance{Tenant: i.key.tenant, Owner: i.key.owner, Name: i.owner.Name, Calls: i.calls}
+		switch {
+		case i.run != nil && i.run.alive():
+			one.State, one.Since = StateRunning, i.since
+		case i.attempt != nil:
+			one.State = StateStarting
+		case i.own.isPaused(now):
+			one.State = StatePaused
+		default:
+			continue
+		}
+		out.Instances = append(out.Instances, one)
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	_, paused := i.starts.next(s.o.Now())
-	switch {
-	case i.run != nil && i.run.alive():
-		out.State, out.Since, out.Calls = StateRunning, i.since, i.inUse
-	case i.attempt != nil:
-		out.State = StateStarting
-	case s.o.Now().Before(paused):
-		out.State = StatePaused
-	}
-	if i.last != nil {
-		out.Problem = bare(i.last)
+	slices.SortFunc(out.Instances, func(a, b Instance) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Owner, b.Owner))
+	})
+	for _, one := range out.Instances {
+		out.Calls += one.Calls
+		if one.State.rank() > out.State.rank() {
+			out.State = one.State
+		}
+		if one.State == StateRunning && (out.Since.IsZero() || one.Since.Before(out.Since)) {
+			out.Since = one.Since
+		}
 	}
 	return out
+}
+
+// isPaused says whether it is left alone for a while.
+func (t *trouble) isPaused(now time.Time) bool {
+	_, paused := t.starts.next(now)
+	return now.Before(paused)
 }
 
 // Add makes a server, or replaces the one of the same name that was added before.
@@ -251,7 +299,7 @@ func (s *Service) Add(ctx context.Context, by identity.Principal, server config.
 		return Status{}, err
 	}
 	s.retireAll(server.Name)
-	return s.status(server.WithDefaults(s.o.Limits), by.TenantOr("")), nil
+	return s.status(server.WithDefaults(s.o.Limits), by.Among("")), nil
 }
 
 // Remove removes a server that was added, and ends it.

@@ -18,6 +18,11 @@ func (s *starts) crashed(at time.Time) {
 	s.crashes = s.crashes[max(0, len(s.crashes)-crashesMost):]
 }
 
+// quiet says that no crash is of any interest any more.
+func (s *starts) quiet(now time.Time) bool {
+	return len(s.crashes) == 0 || now.Sub(s.crashes[len(s.crashes)-1]) >= s.window
+}
+
 // next says how long to wait before the next start, or until when there is none.
 func (s *starts) next(now time.Time) (wait time.Duration, pausedUntil time.Time) {
 	recent := 0

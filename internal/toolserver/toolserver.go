@@ -2,14 +2,16 @@
 //
 // A server is a program that speaks the Model Context Protocol over its standard input and output. It is started when one
 // of its tools is called, in a jail of its own that nothing but its own pipes leads out of, unless its declaration says more;
-// it is ended when nobody has called it for a while. There is one of each server and tenant.
+// it is ended when nobody has called it for a while. Each caller has an instance of its own, with what it keeps in mind, unless
+// the declaration says that it is shared: then there is one of each tenant. What a server offers belongs to its declaration.
 //
 // What is promised:
 //
 //   - Everything that a server says is hostile text: messages, lists, descriptions, schemas and answers are bounded before
 //     they are kept, and control characters are gone from what a model is told of a tool.
 //   - A server that crashes, hangs or floods costs its own callers an error, and nobody else anything. After a few crashes
-//     within a minute it is left alone for another minute.
+//     within a minute it is left alone for another minute: for the caller, or for all when nobody had called it.
+//   - An instance ends when its owner may not use anything any more. When all places are taken, one that nobody calls makes room.
 //   - A call is recorded before it is made, without its arguments. It is never made twice: what it did before an answer was
 //     lost is not known.
 //   - What a server asks of its client (sampling, elicitation, roots) is refused.
@@ -66,6 +68,8 @@ type Vault interface {
 // Authority decides who may do what, and writes refusals down. *identity.Service is one.
 type Authority interface {
 	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
+	// Hold registers what is open for a principal: see [identity.Service.Hold].
+	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 }
 
 // Begin records an intent. When it returns an error, the action must not be done; else end is called once with its outcome.
@@ -117,7 +121,7 @@ func (o Options) Validate() error {
 
 // Bounds of what servers and their callers may do.
 const (
-	callsOfServer = 16 // at the same time
+	callsOfServer = 16 // at the same time, of one instance
 	callsOfCaller = 4  // at the same time
 	maxRunning    = 64 // servers of all tenants together
 	// messagesMost bounds the large messages of all servers that are in memory while they are read, in bytes.
@@ -162,15 +166,13 @@ type Service struct {
 	closed    bool
 	instances map[instanceKey]*instance
 	offers    map[offerKey]*offer
+	runs      map[*run]string          // the tenant of each that has a place
 	watchers  map[chan struct{}]string // the tenant of each
 	running   *quota.Gate
 	messages  *quota.Gate
 	callers   map[string]int
 	stored    storedServers
 }
-
-// instanceKey is which server of which tenant.
-type instanceKey struct{ tenant, name string }
 
 // New makes a Service. It starts nothing.
 func New(o Options) (*Service, error) {
@@ -183,7 +185,7 @@ func New(o Options) (*Service, error) {
 	places := quota.NewGate(quota.GateOptions{Kind: quota.Servers(), Whole: maxRunning, Quotas: o.Quotas, Tenants: o.Tenants})
 	messages := quota.NewGate(quota.GateOptions{Kind: quota.ServerMessages(), Whole: messagesMost, Quotas: o.Quotas, Tenants: o.Tenants})
 	s := &Service{o: o, running: places, messages: messages, pace: usualPace(), instances: map[instanceKey]*instance{},
-		offers: map[offerKey]*offer{}, watchers: map[chan struct{}]string{}, callers: map[string]int{}}
+		offers: map[offerKey]*offer{}, runs: map[*run]string{}, watchers: map[chan struct{}]string{}, callers: map[string]int{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -226,27 +228,6 @@ func (s *Service) begin() bool {
 	}
 	s.tasks.Add(1)
 	return true
-}
-
-// instanceOf finds the instance of a server, or makes one. One that was made of another declaration is ended.
-func (s *Service) instanceOf(server config.MCPServer, tenant string) (*instance, error) {
-	mark := fingerprint(server)
-	key := instanceKey{tenant, server.Name}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, errClosing()
-	}
-	if i := s.instances[key]; i != nil {
-		if i.mark == mark {
-			return i, nil
-		}
-		i.retire()
-	}
-	s.offerOf(server, tenant)
-	i := &instance{s: s, key: key, mark: mark, server: server, slots: make(chan struct{}, callsOfServer), retired: make(chan struct{})}
-	s.instances[key] = i
-	return i, nil
 }
 
 // retireAll ends every instance of a server: its declaration was changed or removed.

@@ -3,9 +3,11 @@
 package agents
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -54,6 +56,13 @@ func called(e *testkit.Estate, agent, tool string, arguments map[string]any) (te
 	return text, result != nil && result["isError"] != true
 }
 
+const estateOfServers = `
+clawbots:
+  - {name: bot, mcp: [everything, draws], command: [/bin/sleep, infinity]}
+  - {name: brave, mcp: [everything, hangs, floods, draws], command: [/bin/sleep, infinity]}
+  - {name: plain, command: [/bin/sleep, infinity]}
+`
+
 // An agent uses the tools of the servers that it is given, and what goes wrong with one server is no matter of another.
 func TestAgentsUseTheMCPServersThatTheyAreGiven(t *testing.T) {
 	testenv.Root(t)
@@ -70,20 +79,17 @@ require("readline").createInterface({input: process.stdin}).on("line", line => {
   if (m.method === "tools/call") { `+then+` }
 });`))
 	}
-	settings := testkit.NoPool + "mcp_servers:\n  everything:\n    command: [" + jailedNode + ", " + jailedTools + "server-everything/dist/index.js, stdio]\n    template: node\n    limits: {memory: 512MiB, cpu: 2, tasks: 64}\n" +
+	settings := testkit.NoPool + "mcp_servers:\n  everything:\n    command: [" + jailedNode + ", " + jailedTools + "server-everything/dist/index.js, stdio]\n    shared: true\n    template: node\n    limits: {memory: 512MiB, cpu: 2, tasks: 64}\n" +
 		server("hangs", "for (;;) {}") + server("floods", `const line = "x".repeat(65536) + "\n"; for (;;) process.stdout.write(line);`) +
 		server("draws", `globalThis.calls = (globalThis.calls ?? 0) + 1;
-    return say(m.id, {content: [{type: "text", text: "call " + calls}, {type: "image", mimeType: "image/png", data: "A".repeat(m.params.arguments.size)}]});`)
+    const fs = require("fs"), left = fs.existsSync("/state/left") ? " with a file" : "";
+    fs.writeFileSync("/state/left", "x");
+    return say(m.id, {content: [{type: "text", text: "call " + calls + left}, {type: "image", mimeType: "image/png", data: "A".repeat(m.params.arguments.size)}]});`)
 	templates := testenv.Templates(t, cachedNode(t), testenv.TemplateNamed(t, "clawbot"))
 	b := testkit.PrepareWith(t, instance.Options{Settings: settings}, func(o *instance.Options, _ string) { o.Templates = templates })
 	b.Up()
 	e := &testkit.Estate{Installation: b, Dir: t.TempDir()}
-	e.Sync(`
-clawbots:
-  - {name: bot, mcp: [everything], command: [/bin/sleep, infinity]}
-  - {name: brave, mcp: [everything, hangs, floods, draws], command: [/bin/sleep, infinity]}
-  - {name: plain, command: [/bin/sleep, infinity]}
-`)
+	e.Sync(estateOfServers)
 	for _, name := range []string{"bot", "brave", "plain"} {
 		e.Running(name)
 	}
@@ -108,6 +114,7 @@ clawbots:
 			t.Errorf("%s uses %s: %s", agent, tool, text)
 		}
 	}
+	hearsOfAServerThatItIsGiven(e)
 	// A picture of 5 MB arrives whole. One that is larger than the server may send costs its call: the server goes on with
 	// what it has in mind.
 	for n, size := range []int{7_000_000, 20 << 20, 4} {
@@ -118,9 +125,19 @@ clawbots:
 				t.Errorf("an answer of 20 MiB: %v %.300s", ok, text)
 			}
 		default:
-			if !ok || !strings.Contains(text, fmt.Sprintf("call %d\"", n+1)) || strings.Count(text, "A") < size {
+			want := fmt.Sprintf("call %d with a file\"", n+1)
+			if n == 0 {
+				want = "call 1\""
+			}
+			if !ok || !strings.Contains(text, want) || strings.Count(text, "A") < size {
 				t.Errorf("an answer of %d: %v, %d bytes: %.300s", size, ok, len(text), text)
 			}
+		}
+	}
+	// Another agent's is its own: there is nothing of this one in its mind, nor in its folder.
+	for _, want := range []string{"call 1\"", "call 2 with a file\""} {
+		if text, ok := called(e, "bot", "draws__go", map[string]any{"size": 4}); !ok || !strings.Contains(text, want) {
+			t.Errorf("the other agent is answered %.300s", text)
 		}
 	}
 	// While one hangs and another floods, the third answers.
@@ -162,10 +179,60 @@ clawbots:
 		t.Fatal(err)
 	}
 	for _, s := range servers {
-		if s.Name == "everything" && !isUp(s) {
+		if s.Name == "everything" && (!isUp(s) || len(s.Instances) != 1 || s.Instances[0].Owner != "") {
+			t.Errorf("%+v", s)
+		}
+		if names := len(s.Instances); s.Name == "draws" && (names != 2 || s.Instances[0].Name != "bot" || s.Instances[1].Name != "brave") {
 			t.Errorf("%+v", s)
 		}
 	}
+	// What runs for an agent ends with the agent, and nothing else does.
+	if out, err := e.Run(t.Context(), "agent", "remove", "brave", "--yes"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	testenv.Eventually(t, 30*time.Second, func() bool {
+		servers, err := e.API.MCPServers(t.Context(), "")
+		at := slices.IndexFunc(servers, func(s api.MCPServer) bool { return s.Name == "draws" })
+		return err == nil && at >= 0 && len(servers[at].Instances) == 1 && servers[at].Instances[0].Name == "bot"
+	}, "the servers of an agent that was removed run on")
+	if text, ok := called(e, "bot", "draws__go", map[string]any{"size": 4}); !ok || !strings.Contains(text, "call 3 with") {
+		t.Errorf("the other agent's is another one: %.300s", text)
+	}
+}
+
+// hearsOfAServerThatItIsGiven lets an agent listen from inside its jail, where the gateway is in between, and gives it a server.
+func hearsOfAServerThatItIsGiven(e *testkit.Estate) {
+	e.T.Helper()
+	const with = `-sS --noproxy '*' --max-time 60 -H "Authorization: Bearer $(cat /run/hermit/token)" -H 'Content-Type: application/json' "$SHELL_URL/mcp"`
+	cmd := e.Command(e.T.Context(), "spawn", "--jail", "plain", "--ttl", "60s", "--", "/bin/sh", "-c", `id=$(curl -D - -o /dev/null -H 'Accept: application/json, text/event-stream' `+
+		`-d '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}' `+with+
+		` | sed -n 's/^[Mm]cp-[Ss]ession-[Ii]d: *\([A-Z0-9]*\).*/\1/p')
+exec curl -N -H 'Accept: text/event-stream' -H "Mcp-Session-Id: $id" `+with)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		e.T.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		e.T.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	}()
+	given := false
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		switch line := lines.Text(); {
+		case strings.Contains(line, "notifications/tools/list_changed"):
+			if !given {
+				e.T.Error("it hears of a change before there is one")
+			}
+			return
+		case strings.HasPrefix(line, ":") && !given: // it listens
+			given = true
+			e.Sync(strings.Replace(estateOfServers, "{name: plain,", "{name: plain, mcp: [draws],", 1))
+		}
+	}
+	e.T.Errorf("it hears nothing; it has been given a server: %t", given)
 }
 
 func isUp(s api.MCPServer) bool { return string(s.State) == "running" }
