@@ -47,7 +47,8 @@ func newMCPCommand(p *program) *cobra.Command {
 			}
 			p.warnOfRights(c, log)
 			own := &mcpBackend{program: p}
-			o := mcp.Options{Backend: own, Access: own, Version: p.version, Log: log, Now: p.now}
+			others := newMCPTools(p.version, own.sessions)
+			o := mcp.Options{Backend: own, Access: own, Foreign: others, Version: p.version, Log: log, Now: p.now}
 			if p.getenv(urlVariable) == "" { // else the bounds are those of another configuration
 				o.Sessions = mcp.Bounds{TTL: c.Sessions.TTL, MaxTTL: c.Sessions.MaxTTL, Idle: c.Sessions.Idle, Most: c.Sessions.Max}
 			}
@@ -55,6 +56,11 @@ func newMCPCommand(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			listening, cancel := context.WithCancel(cmd.Context())
+			var listens sync.WaitGroup
+			defer listens.Wait()
+			defer cancel()
+			listens.Go(func() { others.run(listening) })
 			return server.Serve(cmd.Context(), io.NopCloser(cmd.InOrStdin()), unclosed{cmd.OutOrStdout()})
 		},
 	}

@@ -88,6 +88,14 @@ func (e *events) send(text string) error {
 	return e.flush()
 }
 
+// tells sends a message as an event, as often as it is called.
+func (e *events) tells(message string) func() error {
+	return func() error { return e.send("event: message\ndata: " + message + "\n\n") }
+}
+
+// stay says that the stream is still there.
+func (e *events) stay() error { return e.send(": still here\n\n") }
+
 // ear is what a conversation is listened to with.
 type ear struct {
 	// listed has something when the client has listed its tools.
@@ -123,8 +131,12 @@ func (s *Server) listen(w http.ResponseWriter, r *http.Request, who *caller, id 
 		return nil // nobody listens any more
 	}
 	owner := keyOf(who.by)
-	l := listener{s: s, by: who.by, out: out, changed: changed, listed: own.listed, seen: who.talk.seen, note: changedNote,
-		there: func() bool { return s.conversations.find(id, owner) != nil }}
+	l := listener{s: s, by: who.by, changed: changed, listed: own.listed, seen: who.talk.seen, tell: out.tells(changedNote), beat: func() error {
+		if s.conversations.find(id, owner) == nil {
+			return noConversation()
+		}
+		return out.stay()
+	}}
 	l.run(ctx)
 	return nil
 }
@@ -133,14 +145,12 @@ func (s *Server) listen(w http.ResponseWriter, r *http.Request, who *caller, id 
 type listener struct {
 	s       *Server
 	by      identity.Principal
-	out     *events
 	changed <-chan struct{}
 	// listed is nil, and seen answers nothing, where it is not known what the client has listed.
 	listed <-chan struct{}
 	seen   func() string
-	note   string
-	// there says whether it may go on.
-	there func() bool
+	// tell says that the tools have changed, and beat that it still listens. An error is the end.
+	tell, beat func() error
 }
 
 // run tells until ctx or the service of the tools ends, the client does not read, or it may not listen any more. What is said
@@ -161,7 +171,7 @@ func (l listener) run(ctx context.Context) {
 			case told == "":
 				told = now
 			case told != now:
-				if l.out.send("event: message\ndata: "+l.note+"\n\n") != nil {
+				if l.tell() != nil {
 					return
 				}
 				told, pause = now, time.After(l.s.gap)
@@ -179,7 +189,7 @@ func (l listener) run(ctx context.Context) {
 		case <-pause:
 			pause = nil
 		case <-beat.C:
-			if !l.there() || l.out.send(": still here\n\n") != nil {
+			if l.beat() != nil {
 				return
 			}
 		}
@@ -198,7 +208,7 @@ func (s *Server) subscribed(ctx context.Context, who *caller, r *sdk.Subscriptio
 		changed, stop := s.Foreign.Watch(who.by)
 		defer stop()
 		note := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{%q:%s}}}`, sdk.MetaKeySubscriptionID, who.id)
-		l := listener{s: s, by: who.by, out: who.events, changed: changed, seen: func() string { return "" }, note: note, there: func() bool { return true }}
+		l := listener{s: s, by: who.by, changed: changed, seen: func() string { return "" }, tell: who.events.tells(note), beat: who.events.stay}
 		var telling sync.WaitGroup
 		defer telling.Wait()
 		defer cancel()
@@ -212,6 +222,23 @@ func (s *Server) subscribed(ctx context.Context, who *caller, r *sdk.Subscriptio
 		})
 	}
 	return next(ctx, methodListen, r)
+}
+
+// announce tells the one client of [Server.Serve] of changes, once it has listed its tools, until ctx ends.
+func (s *Server) announce(ctx context.Context, talk *conversation, own *ear) {
+	select {
+	case <-own.listed:
+	case <-ctx.Done():
+		return
+	}
+	changed, stop := s.Foreign.Watch(identity.Principal{})
+	defer stop()
+	one := tools()[0]
+	l := listener{s: s, changed: changed, listed: own.listed, seen: talk.seen, beat: func() error { return nil }, tell: func() error {
+		s.sdk.AddTool(one.declared(), s.handle(one)) // as it was; the protocol library says to every client that something has changed
+		return nil
+	}}
+	l.run(ctx)
 }
 
 // idOf is the id of a request as it is sent back, and whether it is one.

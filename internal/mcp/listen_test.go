@@ -297,13 +297,13 @@ func (s *stuck) Write([]byte) (int, error) {
 func TestAListenerThatDoesNotReadIsLetGo(t *testing.T) {
 	d, o := newListening(t)
 	d.beat = time.Millisecond
-	l := listener{s: d.Server, by: identity.Principal{ID: "ann"}, out: newEvents(&stuck{}), seen: func() string { return "" }, note: changedNote,
-		there: func() bool { return true }}
+	out := newEvents(&stuck{})
+	l := listener{s: d.Server, by: identity.Principal{ID: "ann"}, seen: func() string { return "" }, tell: out.tells(changedNote), beat: out.stay}
 	changed, stop := o.Watch(l.by)
 	defer stop()
 	l.changed = changed
 	l.run(t.Context()) // returns
-	if err := l.out.send("x"); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := out.send("x"); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 }

@@ -25,6 +25,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
+	"syscall"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -146,10 +148,22 @@ type callerKey struct{}
 // Serve serves one client over a pair of pipes until the input ends, ctx does, or the client breaks the protocol. Nothing
 // else may write to out. The principal of all calls is the zero one: the backend has a key of its own.
 func (s *Server) Serve(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
-	ctx = context.WithValue(ctx, callerKey{}, &caller{talk: new(conversation), gone: ctx})
+	talk := new(conversation)
+	ctx = context.WithValue(ctx, callerKey{}, &caller{talk: talk, gone: ctx})
+	if s.Foreign != nil {
+		telling, cancel := context.WithCancel(ctx)
+		var told sync.WaitGroup
+		defer told.Wait()
+		defer cancel()
+		own := talk.hear(cancel)
+		told.Go(func() { s.announce(telling, talk, own) })
+	}
 	if err := s.sdk.Run(ctx, &sdk.IOTransport{Reader: in, Writer: out, MaxLineLength: maxBody}); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
+		}
+		if errors.Is(err, io.ErrClosedPipe) || errors.Is(err, syscall.EPIPE) {
+			return nil // it has gone without waiting for the answer to a request that lasts, such as one to listen
 		}
 		return fmt.Errorf("serve MCP: %w", err)
 	}

@@ -85,12 +85,12 @@ func newCatalog(server config.MCPServer, listed []*sdk.Tool) *catalog {
 		c.original[name] = tool.Name
 		c.tools = append(c.tools, offered(name, tool))
 	}
-	c.sum = sumOf(c.tools)
+	c.sum = SumOf(c.tools)
 	return c
 }
 
-// sumOf tells one list of tools from another, in whatever order a server lists them.
-func sumOf(tools []*sdk.Tool) string {
+// SumOf tells one list of tools from another, in whatever order a server lists them.
+func SumOf(tools []*sdk.Tool) string {
 	tools = slices.Clone(tools)
 	slices.SortFunc(tools, byName)
 	text, err := json.Marshal(tools)
