@@ -125,8 +125,9 @@ type Options struct {
 	OwnName func(host string) bool
 	// BehindProxy are the proxies that may speak for their clients.
 	BehindProxy []netip.Prefix
-	// PublicName is the host name under which proxies are reached. Empty is none.
-	PublicName string
+	// PublicName is the host name under which proxies are reached, and PublicPath the path below which they serve this API,
+	// as [config.PublicPath] has it. Empty is none.
+	PublicName, PublicPath string
 	// Quotas and Tenants divide the memory of requests and answers; see [quota.GateOptions].
 	Quotas  config.Quotas
 	Tenants func() int
@@ -210,8 +211,8 @@ func New(o Options) (*API, error) {
 		mux.HandleFunc("GET "+metricsPath, a.scrape)
 	}
 	mux.HandleFunc("/", a.elsewhere(mux))
-	a.door = a.metered(a.throughProxies(a.byConsole(a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)),
-		a.patient(bodyTimeout, a.guard(a.authenticate(a.bounded(mux, mux))))))))
+	a.door = Below(a.PublicPath, a.metered(a.throughProxies(a.byConsole(a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)),
+		a.patient(bodyTimeout, a.guard(a.authenticate(a.bounded(mux, mux)))))))))
 	return a, nil
 }
 

@@ -145,7 +145,11 @@ func (a *API) ownURL(req *http.Request, scheme string) string {
 	if req.TLS != nil || a.trusted(peer(req)) && strings.EqualFold(req.Header.Get("X-Forwarded-Proto"), "https") {
 		scheme += "s"
 	}
-	return scheme + "://" + req.Host
+	out := scheme + "://" + req.Host
+	if name := (&url.URL{Host: req.Host}).Hostname(); a.PublicName != "" && strings.EqualFold(name, a.PublicName) {
+		out += a.PublicPath
+	}
+	return out
 }
 
 // consoleURL is the address of the console. Without TLS it is at localhost, not at a loopback address, which is what the

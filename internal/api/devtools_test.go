@@ -224,10 +224,15 @@ func TestTheEndpointIsNamedAsItsClientKnowsIt(t *testing.T) {
 		"behind a proxy":            {[]func(*http.Request){proxied}, "ws://jail.example.com"},
 		"behind a proxy with TLS":   {[]func(*http.Request){proxied, https}, "wss://jail.example.com"},
 		"a client that says it has": {[]func(*http.Request){https}, "ws://127.0.0.1:18780"},
+		"below a path":              {[]func(*http.Request){proxied, https}, "wss://jail.example.com/jail"},
+		"below a path, from here":   {nil, "ws://127.0.0.1:18780"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDoor(t, func(o *Options) {
 				o.BehindProxy, o.PublicName = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, "jail.example.com"
+				if strings.HasPrefix(name, "below a path") {
+					o.PublicPath = "/jail"
+				}
 			})
 			path := "/v1/sessions/" + someID
 			var said BrowserVersion

@@ -103,14 +103,14 @@ func (p *program) controlURL(c config.Config) (*url.URL, error) {
 	}
 	hint := "set it to something like http://127.0.0.1:18780, or unset it"
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return nil, problem.New(problem.BadURL, hint, "%s is not the address of a control plane", urlVariable)
 	}
 	if u.Scheme == "http" && !loopbackHost(u.Hostname()) {
 		return nil, problem.New(problem.BadURL, "use https, or a tunnel to a loopback address",
 			"%s is not encrypted and not on this machine: the key would cross the network in the clear", urlVariable)
 	}
-	return &url.URL{Scheme: u.Scheme, Host: u.Host}, nil
+	return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimRight(u.Path, "/"), RawPath: strings.TrimRight(u.RawPath, "/")}, nil
 }
 
 // listening is where the control plane of a configuration is reached from this machine.

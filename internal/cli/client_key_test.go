@@ -177,3 +177,17 @@ func TestOneJailIsAsItShouldBe(t *testing.T) {
 		}
 	}
 }
+
+// A proxy may serve the control plane below a path.
+func TestTheAddressOfTheControlPlaneMayHaveAPath(t *testing.T) {
+	for text, want := range map[string]string{
+		"https://example.com/jail": "https://example.com/jail", "https://example.com/jail/": "https://example.com/jail", "http://127.0.0.1:1/": "http://127.0.0.1:1",
+		"https://example.com/jail?a=b": "", "https://example.com/jail#a": "", "http://example.com/jail": "", "https://a:b@example.com/jail": "",
+	} {
+		p := &program{getenv: func(string) string { return text }}
+		at, err := p.controlURL(config.Default())
+		if err != nil && (want != "" || problem.CodeOf(err) != problem.BadURL) || err == nil && at.String() != want {
+			t.Errorf("%s: %v, %v", text, at, err)
+		}
+	}
+}

@@ -240,7 +240,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		SignIn: signedIn, Console: people,
 		Sessions: sessions, Identity: ring.identity, Credentials: accounts, Audit: ring.log, Rows: ring.store,
 		Verify: ring.verify(hostd.CheckpointsPath(o.config)), Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
-		Quotas: o.config.Quotas, Tenants: ring.tenants, BehindProxy: o.config.BehindProxy, PublicName: publicName(o), Log: o.log, Now: o.now, MCP: tools.Handler(),
+		Quotas: o.config.Quotas, Tenants: ring.tenants, BehindProxy: o.config.BehindProxy, PublicName: publicName(o), PublicPath: config.PublicPath(o.config.PublicURL), Log: o.log, Now: o.now, MCP: tools.Handler(),
 		Agents: agents, Servers: servers, Egress: book, Status: doing, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.config.Metrics.Open,
 		Host: func(ctx context.Context) (api.HostInfo, error) { return hostInfo(ctx, host) },
 	})

@@ -41,8 +41,9 @@ type Config struct {
 	TLS TLS
 	// BehindProxy names the proxies that may speak for their clients; empty means that there is none.
 	BehindProxy []netip.Prefix
-	// PublicURL is how clients reach the API through a proxy: scheme, name, and a port that is not the scheme's own. Requests
-	// that name another host than this one and the listener's own are refused. Empty is none.
+	// PublicURL is how clients reach the API through a proxy: scheme, name, a port that is not the scheme's own, and the path
+	// below which the proxy serves it, if any. Requests that name another host than this one and the listener's own are
+	// refused. Empty is none.
 	PublicURL string
 
 	// Subnet is the network of the jails, IPv4 and private, /16 to /24. The zero Prefix is "auto": the first /20 that

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"net/url"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -171,10 +172,33 @@ func (c Config) validateListener(v *validation) {
 			v.flaw(field, "name the proxy's own addresses", "%s would believe everyone", prefix)
 		}
 	}
-	if c.PublicURL != "" && PublicOrigin(c.PublicURL) != c.PublicURL {
-		v.flaw("public_url", "write it as browsers do, in lower case and without a path, for example https://clawjail.example.com",
-			"%q is not the address of a server alone", c.PublicURL)
+	switch below := PublicPath(c.PublicURL); {
+	case c.PublicURL == "":
+	case PublicOrigin(c.PublicURL) == "" || PublicOrigin(c.PublicURL)+below != c.PublicURL || !plainPath(below):
+		v.flaw("public_url", "write it as browsers do, with the name in lower case and no slash at the end: https://clawjail.example.com, or https://example.com/jail",
+			"%q is not the address of a server, or of a path on it", c.PublicURL)
+	case slices.Contains(ownPaths, strings.SplitN(below+"/", "/", 3)[1]):
+		v.flaw("public_url", "choose another path, for example /jail", "%s is a path of clawjail's own", below)
 	}
+}
+
+// ownPaths are the first parts of the addresses that clawjail serves. Below one of them an address could be read in two ways.
+var ownPaths = []string{"api", "console", "mcp", "metrics", "openapi.json", "openapi.yaml", "openapi-3.0.json", "openapi-3.0.yaml", "svc", "v1"}
+
+// PublicPath is the path of an address, as a proxy gets it; empty when it has none.
+func PublicPath(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.EscapedPath()
+}
+
+// plainPath says whether a path is empty, or has parts that nobody writes in another way.
+func plainPath(p string) bool {
+	return p == "" || path.Clean(p) == p && p != "/" && !strings.ContainsFunc(p, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/-_.", r))
+	})
 }
 
 // PublicOrigin is the origin of an address, as browsers write it (RFC 6454, section 6.1); empty when it has none.

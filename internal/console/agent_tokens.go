@@ -89,7 +89,7 @@ func (c *Console) rotateToken(q *request) error {
 		key, token, made := c.Identity.RotateToken(q.ctx(), q.by, one.Tenant, one.Name, life, overlap)
 		if made == nil {
 			return q.show("token", "The new token of "+one.Name, issued{Title: "The new token of " + one.Name, Name: one.Name, Tenant: one.Tenant, Key: key.Reveal(),
-				Expires: token.ExpiresAt, Back: one.Path + "/tokens", Snippets: snippets(c.origin(q.r), one.Name, key.Reveal())})
+				Expires: token.ExpiresAt, Back: one.Path + "/tokens", Snippets: snippets(c.address(q.r), one.Name, key.Reveal())})
 		}
 		err = made
 	}

@@ -103,7 +103,7 @@ func (c *Console) makeIdentity(q *request, f *form, tenant string) error {
 		return err
 	}
 	out := issued{Title: "The token of " + made.Name, Name: made.Name, Tenant: made.Tenant, Key: key.Reveal(), Back: agentPath(made.Tenant, made.Name),
-		Snippets: snippets(c.origin(q.r), made.Name, key.Reveal())}
+		Snippets: snippets(c.address(q.r), made.Name, key.Reveal())}
 	if life != identity.NeverExpires {
 		out.Expires = made.CreatedAt.Add(life)
 	}

@@ -63,6 +63,7 @@ type Console struct {
 	door  http.Handler
 	pages map[string]*template.Template
 	files *assets
+	path  string // before every address, where a proxy serves this below a path
 }
 
 // New makes a Console.
@@ -79,7 +80,7 @@ func New(o Options) (*Console, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	c := &Console{Options: o, mux: http.NewServeMux()}
+	c := &Console{Options: o, mux: http.NewServeMux(), path: config.PublicPath(o.Config.PublicURL)}
 	var err error
 	if c.files, err = newAssets(themeOf(o.Config.Console.Accent, o.Config.HostBrowser.Color)); err != nil {
 		return nil, err

@@ -117,7 +117,7 @@ func cookieName(r *http.Request) string {
 
 // setCookie keeps a sign-in in the browser, or takes it away.
 func (c *Console) setCookie(q *request, text string, in signin.SignIn) {
-	cookie := &http.Cookie{Name: cookieName(q.r), Value: text, Path: Prefix, HttpOnly: true, Secure: c.secure(q.r), SameSite: http.SameSiteStrictMode}
+	cookie := &http.Cookie{Name: cookieName(q.r), Value: text, Path: c.cookiePath(), HttpOnly: true, Secure: c.secure(q.r), SameSite: http.SameSiteStrictMode}
 	if text == "" {
 		cookie.MaxAge = -1
 	} else {
@@ -140,12 +140,20 @@ func (c *Console) fromProxy(r *http.Request) bool {
 // origin is that of the console, as the browser has it.
 func (c *Console) origin(r *http.Request) string {
 	if c.byPublicName(r) {
-		return c.Config.PublicURL
+		return config.PublicOrigin(c.Config.PublicURL)
 	}
 	if c.secure(r) {
 		return "https://" + r.Host
 	}
 	return "http://" + r.Host
+}
+
+// address is that of this server, as the browser has it. Its path is in it for who comes by the proxy.
+func (c *Console) address(r *http.Request) string {
+	if c.byPublicName(r) {
+		return c.Config.PublicURL
+	}
+	return c.origin(r)
 }
 
 // from is where a request comes from. Its origin is left out where it may be another server's: all ports of a host have the
@@ -165,7 +173,7 @@ func (c *Console) byPublicName(r *http.Request) bool {
 		return false
 	}
 	scheme, _, _ := strings.Cut(c.Config.PublicURL, "://")
-	return config.PublicOrigin(scheme+"://"+r.Host) == c.Config.PublicURL
+	return config.PublicOrigin(scheme+"://"+r.Host) == config.PublicOrigin(c.Config.PublicURL)
 }
 
 // ownPort says whether the browser names the port that it has reached. A proxy in front has that of the public address.

@@ -114,7 +114,7 @@ func (c *Console) addOperator(q *request) error {
 func (c *Console) showKey(q *request, title string, key identity.Key, o identity.Operator) error {
 	return q.show("token", title, issued{Title: title, Name: o.Name, Tenant: o.Tenant, Key: key.Reveal(), Expires: o.ExpiresAt, Back: peoplePath, Operator: true,
 		Snippets: []snippet{{"shell", "Shell", "For clawjail's commands. On the sign-in page of this console the key alone is enough.",
-			"export CLAWJAIL_URL=" + c.origin(q.r) + "\nexport CLAWJAIL_KEY=" + key.Reveal() + "\nclawjail whoami"}}})
+			"export CLAWJAIL_URL=" + c.address(q.r) + "\nexport CLAWJAIL_KEY=" + key.Reveal() + "\nclawjail whoami"}}})
 }
 
 func (c *Console) rotateOperator(q *request) error {

@@ -104,6 +104,7 @@ func (c *Console) navigation(q *request) error {
 	}
 	// The menu is of the page that it is on.
 	if at, err := url.Parse(q.r.Header.Get("HX-Current-URL")); err == nil {
+		at.Path = strings.TrimPrefix(at.Path, q.c.path)
 		q.r.URL = at
 	}
 	return q.part("overview", "menu", nil)
@@ -145,7 +146,7 @@ func (q *request) write(page, name string, f frame) error {
 	if q.status != 0 {
 		q.w.WriteHeader(q.status)
 	}
-	_, _ = q.w.Write(out.Bytes()) // the browser that asked has gone otherwise
+	_, _ = q.w.Write(q.c.below(out.Bytes())) // the browser that asked has gone otherwise
 	return nil
 }
 
@@ -196,7 +197,7 @@ func (q *request) tell(path string, t told) error {
 	if err != nil {
 		return err
 	}
-	http.SetCookie(q.w, &http.Cookie{Name: toldCookie(q.r), Value: base64.RawURLEncoding.EncodeToString(text), Path: Prefix, MaxAge: 60,
+	http.SetCookie(q.w, &http.Cookie{Name: toldCookie(q.r), Value: base64.RawURLEncoding.EncodeToString(text), Path: q.c.cookiePath(), MaxAge: 60,
 		HttpOnly: true, Secure: q.c.secure(q.r), SameSite: http.SameSiteStrictMode})
 	q.started = true
 	http.Redirect(q.w, q.r, local(path), http.StatusSeeOther)
@@ -209,7 +210,7 @@ func (q *request) takeTold() *told {
 	if err != nil {
 		return nil
 	}
-	http.SetCookie(q.w, &http.Cookie{Name: cookie.Name, Path: Prefix, MaxAge: -1, HttpOnly: true, Secure: q.c.secure(q.r), SameSite: http.SameSiteStrictMode})
+	http.SetCookie(q.w, &http.Cookie{Name: cookie.Name, Path: q.c.cookiePath(), MaxAge: -1, HttpOnly: true, Secure: q.c.secure(q.r), SameSite: http.SameSiteStrictMode})
 	var out told
 	text, err := base64.RawURLEncoding.DecodeString(cookie.Value)
 	if err != nil || json.Unmarshal(text, &out) != nil {

@@ -79,7 +79,7 @@ func (c *Console) issueSessionToken(q *request) error {
 	}
 	page.Issued = &issued
 	if issued.Scope != identity.ScopeCDP {
-		page.ShareLink = c.origin(q.r) + Prefix + "/watch#" + url.PathEscape(issued.Session) + ":" + url.PathEscape(issued.Token)
+		page.ShareLink = c.address(q.r) + Prefix + "/watch#" + url.PathEscape(issued.Session) + ":" + url.PathEscape(issued.Token)
 	}
 	return q.show("session", page.Name(), page)
 }

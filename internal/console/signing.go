@@ -122,7 +122,7 @@ func (c *Console) chooseTheme(q *request) error {
 	if err != nil {
 		return err
 	}
-	cookie := &http.Cookie{Name: themeCookie, Value: f.Get("theme"), Path: Prefix, MaxAge: int(themeLife.Seconds()), HttpOnly: true,
+	cookie := &http.Cookie{Name: themeCookie, Value: f.Get("theme"), Path: c.cookiePath(), MaxAge: int(themeLife.Seconds()), HttpOnly: true,
 		Secure: c.secure(q.r), SameSite: http.SameSiteStrictMode}
 	if cookie.Value != "light" && cookie.Value != "dark" {
 		cookie.Value, cookie.MaxAge = "", -1 // as the system has them

@@ -99,7 +99,7 @@ func (c *Console) signInWithPasskey(q *request) (any, error) {
 		return nil, err
 	}
 	c.setCookie(q, cookie, in)
-	return destination{local(a.Next)}, nil
+	return destination{c.path + local(a.Next)}, nil
 }
 
 func (c *Console) beginPasskey(q *request) (any, error) {

@@ -72,7 +72,7 @@ await scene('a viewer sees no picture and does nothing', async () => {
   for (const [path, body] of [['take-over', {}], ['hand-back', {}], ['tokens', { scope: 'view' }]]) {
     equal((await call('POST', `/v1/sessions/${session.id}/${path}`, body, viewer.key)).status, 403, path)
   }
-  const status = await viewer.page.evaluate(path => new Promise(yes => { const s = new WebSocket(`ws://${location.host}${path}`); s.onopen = () => yes('open'); s.onerror = () => yes('refused') }), `/console/sessions/${session.id}/live`)
+  const status = await viewer.page.evaluate(path => new Promise(yes => { const s = new WebSocket(`ws://${location.host}${path}`); s.onopen = () => yes('open'); s.onerror = () => yes('refused') }), new URL(`${consoleURL}/console/sessions/${session.id}/live`).pathname)
   equal(status, 'refused')
 })
 await scene('a share link shows the picture and steers nothing, without a key', async () => {
@@ -102,7 +102,7 @@ await scene('a key that ends closes the live view', async () => {
   const operators = (await must('GET', '/v1/operators')).operators
   const other = await people.ann.context.newPage()
   await other.goto(consoleURL + '/console/')
-  const socket = a.page.evaluate(path => new Promise(yes => { const s = new WebSocket(`ws://${location.host}${path}`); let end = ''; s.onmessage = ({ data }) => { if (typeof data === 'string' && JSON.parse(data).end) end = data }; s.onclose = e => yes(`${e.code} ${end}`); s.onopen = () => { window.opened = true } }), `/console/sessions/${session.id}/live`)
+  const socket = a.page.evaluate(path => new Promise(yes => { const s = new WebSocket(`ws://${location.host}${path}`); let end = ''; s.onmessage = ({ data }) => { if (typeof data === 'string' && JSON.parse(data).end) end = data }; s.onclose = e => yes(`${e.code} ${end}`); s.onopen = () => { window.opened = true } }), new URL(`${consoleURL}/console/sessions/${session.id}/live`).pathname)
   await until('it is open', () => a.page.evaluate(() => window.opened))
   await other.getByRole('button', { name: 'Sign out' }).click()
   const ended = await Promise.race([socket, new Promise(yes => setTimeout(yes, 10_000, 'still open'))])

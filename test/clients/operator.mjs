@@ -66,7 +66,7 @@ export async function signIn(context, { key, link, next = '/console/' } = {}) {
   page.on('console', message => { if (message.type() === 'error') page.problems.push(message.text()) })
   await page.goto(consoleURL + url.pathname + url.search)
   await page.getByRole('button', { name: 'Sign in', exact: true }).click()
-  await page.waitForURL(to => !to.pathname.startsWith('/console/sign-in'))
+  await page.waitForURL(to => !to.pathname.includes('/console/sign-in'))
   return page
 }
 

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,13 +31,15 @@ type operated struct {
 	env    map[string]string
 }
 
-func newOperated(t *testing.T) *operated {
+func newOperated(t *testing.T) *operated { return newOperatedWith(t, "") }
+
+func newOperatedWith(t *testing.T, settings string) *operated {
 	t.Helper()
 	testenv.Root(t)
 	testkit.Clients(t)
 	chromium := testenv.Chromium(t)
 	p := newPortal(t)
-	v := &operated{Installation: testkit.Start(t, instance.Options{Settings: testkit.NoPool + p.settings()}), portal: p}
+	v := &operated{Installation: testkit.Start(t, instance.Options{Settings: testkit.NoPool + p.settings() + settings}), portal: p}
 	v.cable = newCable(t, v.Config.Listen.String())
 	stage := httptest.NewServer(http.HandlerFunc(v.stage))
 	t.Cleanup(stage.Close)
@@ -247,9 +251,29 @@ func TestATakeOverCutsAnAgentsScriptAndShowsItNoKey(t *testing.T) {
 	v.script(t, "console_takeover.mjs", nil)
 }
 
+// They come through a proxy that serves the console below a path, and nothing beside it.
 func TestOnePersonSteersAndOthersSeeWho(t *testing.T) {
-	v := newOperated(t)
-	v.script(t, "console_two.mjs", nil)
+	var backend *url.URL
+	mux := http.NewServeMux()
+	mux.Handle("/jail/", http.StripPrefix("/jail", &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(backend)
+		r.Out.Host = r.In.Host
+		r.SetXForwarded()
+	}}))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/favicon.ico" { // the browser's own idea
+			t.Errorf("%s %s is not below the path", r.Method, r.URL)
+		}
+		http.NotFound(w, r)
+	})
+	front := httptest.NewServer(mux)
+	t.Cleanup(front.Close)
+	v := newOperatedWith(t, "behind_proxy: [127.0.0.1/32]\npublic_url: "+front.URL+"/jail\n")
+	var err error
+	if backend, err = url.Parse(v.URL()); err != nil {
+		t.Fatal(err)
+	}
+	v.script(t, "console_two.mjs", map[string]string{"CONSOLE": front.URL + "/jail"})
 }
 
 func TestALostConnectionComesBackWithTheBrowserInHand(t *testing.T) {

@@ -27,8 +27,11 @@ function answer(credential) {
   };
 }
 
+// Addresses are relative to this file's, which is console/static/VERSION/passkey.js.
+const at = (path) => new URL('../../' + path, import.meta.url);
+
 async function post(path, body = {}) {
-  const answered = await fetch(path, { method: 'POST', headers: { 'Content-Type': 'application/json', Accept: 'application/json' }, body: JSON.stringify(body) });
+  const answered = await fetch(at(path), { method: 'POST', headers: { 'Content-Type': 'application/json', Accept: 'application/json' }, body: JSON.stringify(body) });
   const said = await answered.json().catch(() => ({}));
   if (!answered.ok) throw new Error(said.problem ?? 'clawjail did not answer. Load the page anew, and try again.');
   return said;
@@ -57,9 +60,9 @@ if (window.PublicKeyCredential && window.isSecureContext) {
     enter.hidden = false;
     const button = document.getElementById('passkey-use');
     button.addEventListener('click', () => during(button, async () => {
-      const begun = await post('/console/sign-in/passkey/begin');
+      const begun = await post('sign-in/passkey/begin');
       const credential = await navigator.credentials.get({ publicKey: options(begun.options) });
-      const { to } = await post('/console/sign-in/passkey', { challenge: begun.challenge, response: answer(credential), next: enter.dataset.next });
+      const { to } = await post('sign-in/passkey', { challenge: begun.challenge, response: answer(credential), next: enter.dataset.next });
       location.assign(to);
     }));
   }
@@ -68,10 +71,10 @@ if (window.PublicKeyCredential && window.isSecureContext) {
     add.hidden = false;
     const button = document.getElementById('passkey-make');
     button.addEventListener('click', () => during(button, async () => {
-      const begun = await post('/console/settings/passkeys/begin');
+      const begun = await post('settings/passkeys/begin');
       const credential = await navigator.credentials.create({ publicKey: options(begun.options) });
       const name = document.getElementById('passkey-name').value.trim() || 'Passkey';
-      await post('/console/settings/passkeys/finish', { challenge: begun.challenge, name, response: answer(credential) });
+      await post('settings/passkeys/finish', { challenge: begun.challenge, name, response: answer(credential) });
       location.assign(add.dataset.back);
     }));
   }
