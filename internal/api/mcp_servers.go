@@ -202,6 +202,15 @@ func toolOf(t *sdk.Tool) MCPServerTool {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
+// Validate reports what is wrong with the body, as the service does.
+func (r MCPServerRequest) Validate() error {
+	s, err := r.server()
+	if err != nil {
+		return err
+	}
+	return toolserver.Check(s)
+}
+
 // server is what the body says, read as the configuration is. The service checks it.
 func (r MCPServerRequest) server() (config.MCPServer, error) {
 	out := config.MCPServer{Name: r.Name, Command: r.Command, Tenants: r.Tenants, Template: r.Place, Agent: r.Agent, Env: r.Env, Tools: r.Tools,

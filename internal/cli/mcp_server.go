@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -33,16 +34,24 @@ func newMCPServerAdd(p *program) *cobra.Command {
 	var r api.MCPServerRequest
 	var env, secrets, tools, mounts []string
 	var noTools, asJSON bool
+	var of npmServer
 	cmd := &cobra.Command{
 		Use:   "add NAME [flags] -- COMMAND…",
 		Short: "Add an MCP server, or replace the one of the same name",
 		Long: "Adds an MCP server, or replaces the one of the same name that was added before. The command is a program in the template, by its " +
 			"absolute path. Without --network gateway there is nothing that the server can reach. A secret is one of the vault: --secret " +
 			"API_KEY=github puts it into a file, and API_KEY_FILE in the server's environment has its path; --secret env:API_KEY=github puts " +
-			"the secret itself into its environment, for programs that read no files.",
+			"the secret itself into its environment, for programs that read no files.\n\nWith --npm, as root on the host, the program is one of a package of npm, and " +
+			"what stands behind -- are its arguments. A template with that version of the package, all that it needs, and the newest Node that it wants is built, or used " +
+			"again. npm of the host installs it, from the registry that npm is configured for; nothing is fetched when the server runs. Scripts that packages want to run " +
+			"when they are installed are a reason to refuse, unless --install-scripts says skip or run: as the jail's user, in the new template, without a network.",
 		Example: "  clawjail mcp-server add files --mount /srv/docs:/mnt/docs:ro -- /usr/bin/mcp-server-filesystem /mnt/docs\n" +
-			"  clawjail mcp-server add github --network gateway --allow api.github.com --secret TOKEN=github -- /usr/bin/github-mcp",
+			"  clawjail mcp-server add github --network gateway --allow api.github.com --secret TOKEN=github -- /usr/bin/github-mcp\n" +
+			"  sudo clawjail mcp-server add everything --npm @modelcontextprotocol/server-everything",
 		Args: func(cmd *cobra.Command, args []string) error {
+			if at := cmd.ArgsLenAtDash(); of.what != "" && len(args) > 0 && (at == 1 || at < 0 && len(args) == 1) {
+				return nil
+			}
 			if at := cmd.ArgsLenAtDash(); at != 1 || len(args) < 2 {
 				return usage(cmd, "write the name, then --, then the command: clawjail mcp-server add files -- /usr/bin/server")
 			}
@@ -65,9 +74,13 @@ func newMCPServerAdd(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			made, err := c.PutMCPServer(cmd.Context(), r)
+			keep, err := p.fromNPM(cmd, of, &r)
 			if err != nil {
 				return err
+			}
+			made, err := c.PutMCPServer(cmd.Context(), r)
+			if leftErr := keep(err == nil); err != nil || leftErr != nil {
+				return errors.Join(leftErr, err)
 			}
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), made)
@@ -78,6 +91,7 @@ func newMCPServerAdd(p *program) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&r.Place, "template", "", "`template` of its jail (default clawbot)")
 	p.templateFlag(cmd)
+	of.flags(cmd)
 	f.StringVar(&r.Agent, "agent", "", "run it in the jail of this `agent` instead of one of its own")
 	f.StringSliceVar(&r.Tenants, "tenant", nil, "`tenant` that may use it, * for all; may be repeated (default default)")
 	f.StringArrayVar(&env, "env", nil, "variable of its environment, as `NAME=VALUE`; may be repeated")

@@ -25,6 +25,14 @@ func newToolServers(o serveOptions, host *hostd.Client, keeper toolserver.Keeper
 			}
 			return pending.End, nil
 		},
+		Templates: func(ctx context.Context) ([]string, error) {
+			all, err := host.Templates(ctx)
+			names := make([]string, len(all))
+			for n, t := range all {
+				names[n] = t.Name
+			}
+			return names, err
+		},
 		ServersOf: serversOf, Servers: o.config.MCPServers, Limits: o.config.Agents.Limits, Proxy: proxy, Version: o.version, Log: o.log, Now: o.now,
 	})
 }

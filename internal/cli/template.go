@@ -84,7 +84,7 @@ func newTemplateBuild(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build NAME",
 		Short: "Build a template",
-		Long: "Build a template: from Debian packages (the templates \"browser\" and \"clawbot\"), an image, or a folder; on FreeBSD " +
+		Long: "Build a template: from Debian packages (the templates \"browser\" and \"clawbot\"), an image, a package of npm (beside the template \"clawbot\"), or a folder; on FreeBSD " +
 			"from the base system and packages, or from a jail of Bastille's. An interrupted build leaves nothing. " +
 			"Sources are trusted: take images and folders from people you would let run programs as root.",
 		Example: "  sudo clawjail template build browser\n  sudo clawjail template build mine --from oci:registry.example.com/image:tag",
@@ -124,9 +124,10 @@ func newTemplateBuild(p *program) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&options.From, "from", "", "`source`: debian (the default), oci:REF, oci-archive:FILE or dir:PATH; on FreeBSD base.txz (the "+
+	f.StringVar(&options.From, "from", "", "`source`: debian (the default), oci:REF, oci-archive:FILE, npm:PACKAGE[@VERSION] or dir:PATH; on FreeBSD base.txz (the "+
 		"default), base.txz:FILE, bastille, bastille:JAIL or dir:PATH")
 	f.StringSliceVar(&options.With, "with", nil, "`extras` of a template from packages, such as node")
+	npmScriptsFlag(cmd, &options.NPMScripts)
 	f.BoolVar(&options.Replace, "replace", false, "replace the template when there is one; the old one stays until the new one is complete")
 	f.BoolVar(&ifMissing, "if-missing", false, "do nothing when there is a template of that name, however it was built")
 	f.BoolVar(&asJSON, "json", false, "print what is known of the template")

@@ -19,11 +19,14 @@ import (
 type BuildOptions struct {
 	// Name is the name of the template. Built from Debian packages, it also names the recipe.
 	Name string
-	// From is "debian" (also when empty), "oci:REF", "oci-archive:FILE" or "dir:PATH"; on FreeBSD "base.txz" (also when empty),
+	// From is "debian" (also when empty), "oci:REF", "oci-archive:FILE", "npm:PACKAGE[@VERSION]" or "dir:PATH"; on FreeBSD "base.txz" (also when empty),
 	// "base.txz:FILE", "bastille", "bastille:JAIL" or "dir:PATH".
 	From string
 	// With names extras of the recipe. Only for sources that packages are installed into.
 	With []string
+	// NPMScripts says what is done with scripts that packages of npm want to run: [NPMScriptsRun] or [NPMScriptsSkip]. When it is
+	// empty, a package that has some is refused.
+	NPMScripts string
 	// Replace allows to replace a template of this name. The old one stays until the new one is complete.
 	Replace bool
 	// Progress is called for every step, or is nil. It is called by one goroutine at a time, and must not call the Store.
@@ -85,6 +88,12 @@ func (s *Store) newBuild(options BuildOptions) (*build, error) {
 	src, err := parseSource(from)
 	if err != nil {
 		return nil, err
+	}
+	if isScripts := options.NPMScripts != ""; isScripts && (src.kind != sourceNPM || options.NPMScripts != NPMScriptsRun && options.NPMScripts != NPMScriptsSkip) {
+		return nil, problem.New(problem.BadTemplate, "write "+NPMScriptsRun+" or "+NPMScriptsSkip+", for a package of npm", "%q does not say what scripts of packages do", options.NPMScripts)
+	}
+	if src.kind == sourceNPM && options.Name == npmBase {
+		return nil, problem.New(problem.BadTemplate, "choose another name", "packages of npm are added to the template %s, which stays as it is", npmBase)
 	}
 	recipe, known := s.recipes[options.Name]
 	if src.kind == sourceDebian || src.kind == sourceBase || src.kind == sourceBastille && len(options.With) > 0 {
@@ -188,6 +197,8 @@ func (b *build) make(ctx context.Context) error {
 		return b.buildArchive(ctx)
 	case sourceDir:
 		return b.buildDir(ctx)
+	case sourceNPM:
+		return b.buildNPM(ctx)
 	case sourceBase:
 		return b.buildBase(ctx)
 	case sourceBastille:

@@ -13,6 +13,7 @@ const (
 	sourceImage   = "oci"
 	sourceArchive = "oci-archive"
 	sourceDir     = "dir"
+	sourceNPM     = "npm" // on Linux only
 	// On FreeBSD only.
 	sourceBase     = "base.txz"
 	sourceBastille = "bastille"
@@ -21,7 +22,7 @@ const (
 // source is what a template is made from.
 type source struct {
 	kind string
-	// value is the image's reference, the absolute path of a file or a folder, or the name of Bastille's jail; empty for Debian
+	// value is the image's reference, the package of npm, the absolute path of a file or a folder, or the name of Bastille's jail; empty for Debian
 	// packages, for a base system that is fetched, and for the jail of the template's own name.
 	value string
 }
@@ -34,7 +35,7 @@ func parseSource(text string) (source, error) {
 	if text == sourceBase || text == sourceBastille {
 		return source{kind: text}, nil
 	}
-	const hint = "write --from debian, --from oci:REF, --from oci-archive:FILE or --from dir:PATH; on FreeBSD --from base.txz or --from bastille"
+	const hint = "write --from debian, --from oci:REF, --from oci-archive:FILE --from npm:PACKAGE or --from dir:PATH; on FreeBSD --from base.txz or --from bastille"
 	kind, value, found := strings.Cut(text, ":")
 	if !found || value == "" || strings.ContainsRune(value, 0) {
 		return source{}, problem.New(problem.BadTemplate, hint, "%q is not a source of templates", text)
@@ -44,6 +45,10 @@ func parseSource(text string) (source, error) {
 		if _, err := parseReference(value); err != nil {
 			return source{}, problem.Wrap(err, problem.BadTemplate, "write it like --from oci:docker.io/library/debian:bookworm",
 				"%q is not the reference of an image", value)
+		}
+	case sourceNPM:
+		if _, _, err := parseNPM(value); err != nil {
+			return source{}, err
 		}
 	case sourceBastille:
 		if !bastilleName.MatchString(value) {

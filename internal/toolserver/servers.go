@@ -58,7 +58,7 @@ type Status struct {
 	// Tools is how many are offered, -1 when it is not known yet.
 	Tools int
 	Calls int // under way
-	// Problem is the last thing that went wrong, unless something went well after it.
+	// Problem is the last thing that went wrong, unless something went well after it; or what keeps it from being started.
 	Problem string
 }
 
@@ -203,6 +203,7 @@ func (s *Service) List(ctx context.Context, by identity.Principal, named string)
 		}
 	}
 	slices.SortFunc(out, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
+	s.explainStopped(ctx, out, tenant)
 	return out, nil
 }
 
@@ -269,8 +270,8 @@ func (t *trouble) isPaused(now time.Time) bool {
 // Add makes a server, or replaces the one of the same name that was added before.
 func (s *Service) Add(ctx context.Context, by identity.Principal, server config.MCPServer) (Status, error) {
 	err := s.change(ctx, by, server.Name, func(stored storedServers) error {
-		if err := server.Validate(); err != nil {
-			return ofRequest(err)
+		if err := Check(server); err != nil {
+			return err
 		}
 		if s.ofFile(server.Name) {
 			return ofFileProblem(server.Name)
@@ -342,8 +343,9 @@ func (s *Service) change(ctx context.Context, by identity.Principal, name string
 	return nil
 }
 
-// ofRequest is what is wrong with a declaration, as the mistake of a request and not of the configuration.
-func ofRequest(err error) error {
+// Check is what is wrong with a declaration, as the mistake of a request and not of the configuration.
+func Check(server config.MCPServer) error {
+	err := server.Validate()
 	var many *problem.Many
 	if !errors.As(err, &many) {
 		return err
@@ -415,6 +417,7 @@ func (s *Service) Test(ctx context.Context, by identity.Principal, tenant, name 
 		}
 	}
 	end(outcome)
+	s.noteTest(all[at], tenant, report)
 	return report, nil
 }
 

@@ -89,6 +89,8 @@ type Options struct {
 	ServersOf func(tenant, agentID string) []string
 	// Servers are those of the configuration.
 	Servers []config.MCPServer
+	// Templates are the names of those that jails can be made of. May be nil.
+	Templates func(ctx context.Context) ([]string, error)
 	// Limits of jails whose server does not say its own.
 	Limits config.AgentLimits
 	// Proxy is the gateway's URL as jails see it.
@@ -172,6 +174,7 @@ type Service struct {
 	messages  *quota.Gate
 	callers   map[string]int
 	stored    storedServers
+	tests     map[testedKey]tested
 }
 
 // New makes a Service. It starts nothing.
