@@ -250,6 +250,13 @@ func (a *API) agentDetails(ctx context.Context, by identity.Principal, in *agent
 	if s.Declared != nil {
 		out.Declared, out.Exposes = DeclarationOf(*s.Declared), clawbots.Exposes(*s.Declared)
 	}
+	if s.ID != "" {
+		_, settings, err := a.Egress.ShowSettings(ctx, by, s.Tenant, s.Name)
+		if err != nil {
+			return nil, err
+		}
+		out.MCP = settings.MCP
+	}
 	return &answer[AgentDetails]{out}, nil
 }
 

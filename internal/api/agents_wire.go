@@ -46,6 +46,7 @@ type SyncLine struct {
 // AgentDetails is an agent with everything that is known of it.
 type AgentDetails struct {
 	Agent
+	MCP      []string     `json:"mcp,omitempty" nullable:"false" doc:"MCP servers that its settings offer it, beside those that it declares"`
 	Declared *Declaration `json:"declared,omitempty" doc:"what was declared last; missing for an agent that has only an identity"`
 	Exposes  []string     `json:"exposes,omitempty" doc:"what the jail sees of the host, and what nobody bounds, in words"`
 }

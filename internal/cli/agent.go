@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -56,12 +57,14 @@ func newAgentToken(p *program) *cobra.Command {
 
 func newAgentCreate(p *program) *cobra.Command {
 	var request api.AgentRequest
+	var servers []string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "create NAME",
-		Short:   "Make an agent, and print its token",
-		Long:    "Makes an agent. Its first token alone is on standard output, and is never shown again.",
-		Example: "  clawjail agent create writer --expires 720h > writer.token",
+		Use:   "create NAME",
+		Short: "Make an agent, and print its token",
+		Long: "Makes an agent. Its first token alone is on standard output, and is never shown again. With --mcp it is offered the tools of MCP servers; " +
+			"`clawjail agent limits` changes that.",
+		Example: "  clawjail agent create writer --expires 720h > writer.token\n  clawjail agent create writer --mcp files --mcp search > writer.token",
 		Args:    arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkLife(cmd, request.Life); err != nil {
@@ -71,10 +74,19 @@ func newAgentCreate(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := knownServers(cmd, c, request.Tenant, servers); err != nil {
+				return err
+			}
 			request.Name = args[0]
 			issued, err := c.CreateAgent(cmd.Context(), request)
 			if err != nil {
 				return err
+			}
+			if len(servers) > 0 {
+				_, err = c.PutSettings(cmd.Context(), api.Whose{Tenant: request.Tenant, Agent: request.Name}, api.SettingsRequest{MCP: servers})
+			}
+			if err != nil { // it is not what was asked for, and nobody has its token
+				return errors.Join(err, c.RevokeAgent(cmd.Context(), request.Tenant, request.Name))
 			}
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), issued)
@@ -84,6 +96,7 @@ func newAgentCreate(p *program) *cobra.Command {
 	}
 	p.tenantFlag(cmd, &request.Tenant)
 	expiresFlag(cmd, &request.Life)
+	p.serversFlag(cmd, &servers)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the token and the agent as JSON")
 	return cmd
 }

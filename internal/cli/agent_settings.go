@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -50,7 +52,7 @@ func changeSettings(cmd *cobra.Command, c *client.Client, whose api.Whose, chang
 	if err := change(&s); err != nil {
 		return err
 	}
-	_, err = c.PutSettings(cmd.Context(), whose, api.SettingsRequest{Version: s.Version, Mode: s.Mode, Tools: s.Tools, Rates: s.Rates, Budget: s.Budget,
+	_, err = c.PutSettings(cmd.Context(), whose, api.SettingsRequest{Version: s.Version, Mode: s.Mode, Tools: s.Tools, MCP: s.MCP, Rates: s.Rates, Budget: s.Budget,
 		Hold: s.Hold, Browser: s.Browser, Note: s.Note})
 	return err
 }
@@ -186,15 +188,15 @@ func newAgentLimits(p *program) *cobra.Command {
 	var whose settingsFlags
 	var new egress.Settings
 	var mode string
-	var asJSON bool
+	var noMCP, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "limits [NAME]",
 		Short: "Show or change how much an agent may",
 		Long: "Shows how much an agent may: requests a minute by the way they come, tunnels at the same time, and what it may use of models a day (UTC). " +
 			"What an agent's own settings do not say, its tenant's do, then those of all; 0 leaves it to them. Without NAME they are the settings of " +
 			"all agents of the tenant. --mode report lets pass what the rules refuse, and only writes it down. --hold makes a request that no rule " +
-			"allows wait for an answer of `clawjail access`.",
-		Example:           "  clawjail agent limits writer --execute 30 --tokens-per-day 500000\n  clawjail agent limits writer --hold 2m",
+			"allows wait for an answer of `clawjail access`. --mcp offers the tools of MCP servers, beside those of servers that an agent declares.",
+		Example:           "  clawjail agent limits writer --execute 30 --tokens-per-day 500000\n  clawjail agent limits writer --hold 2m\n  clawjail agent limits writer --mcp files",
 		Args:              arguments(0, 1),
 		ValidArgsFunction: p.completeFirst(agentNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -208,6 +210,12 @@ func newAgentLimits(p *program) *cobra.Command {
 			if mode != "" && mode != string(policy.Enforce) && mode != string(policy.Report) {
 				return usage(cmd, "--mode %q is neither enforce nor report", mode)
 			}
+			if err := exclusive(cmd, mcpFlag, "no-mcp"); err != nil {
+				return err
+			}
+			if noMCP {
+				new.MCP = []string{}
+			}
 			new.Mode = policy.Mode(mode)
 			if new.Browser != "" && new.Browser != egress.BrowserRules && new.Browser != egress.BrowserOpen {
 				return usage(cmd, "--browser %q is neither rules nor open", new.Browser)
@@ -216,14 +224,17 @@ func newAgentLimits(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			changed := false
+			if err := knownServers(cmd, c, who.Tenant, new.MCP); err != nil {
+				return err
+			}
+			changed := noMCP
 			for _, l := range limits() {
 				changed = changed || cmd.Flags().Changed(l.flag)
 			}
 			if changed {
 				err := changeSettings(cmd, c, who, func(s *egress.Settings) error {
 					for _, l := range limits() {
-						if cmd.Flags().Changed(l.flag) {
+						if cmd.Flags().Changed(l.flag) || l.flag == mcpFlag && noMCP {
 							l.copy(s, new)
 						}
 					}
@@ -264,10 +275,41 @@ func newAgentLimits(p *program) *cobra.Command {
 	f.StringVar(&mode, "mode", "", "enforce, or report: only write down what would be refused; empty leaves it to the wider setting")
 	f.StringVar(&new.Hold, "hold", "", "how long a request that no rule allows waits for an operator, such as 2m; 0s does not")
 	f.StringVar((*string)(&new.Browser), "browser", "", "what the browsers may reach that it opens: rules are its own, open is the public web as well; empty leaves it to the wider setting")
+	p.serversFlag(cmd, &new.MCP)
+	f.BoolVar(&noMCP, "no-mcp", false, "offer the tools of no MCP server, whatever the wider setting says")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	complete(cmd, "mode", string(policy.Enforce), string(policy.Report))
 	complete(cmd, "browser", string(egress.BrowserRules), string(egress.BrowserOpen))
 	return cmd
+}
+
+// mcpFlag names MCP servers whose tools an agent is offered.
+const mcpFlag = "mcp"
+
+func (p *program) serversFlag(cmd *cobra.Command, names *[]string) {
+	cmd.Flags().StringSliceVar(names, mcpFlag, nil, "`name` of an MCP server whose tools are offered; may be repeated")
+	p.completeFlag(cmd, mcpFlag, mcpServerNames)
+}
+
+// knownServers refuses names of MCP servers that there are not, or that are not for the tenant.
+func knownServers(cmd *cobra.Command, c *client.Client, tenant string, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	all, err := c.MCPServers(cmd.Context(), tenant)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		at := slices.IndexFunc(all, func(s api.MCPServer) bool { return s.Name == name })
+		if at < 0 {
+			return problem.New(problem.NotFound, "list them: clawjail mcp-server ls", "there is no MCP server %q", name)
+		}
+		if of := all[at].Tenants; tenant != "" && !slices.Contains(of, tenant) && !slices.Contains(of, "*") {
+			return problem.New(problem.NotFound, "list them: clawjail mcp-server ls --tenant "+tenant, "there is no MCP server %q for the tenant %s", name, tenant)
+		}
+	}
+	return nil
 }
 
 // limit is one of them: its flag, how it is shown, and how it is copied.
@@ -305,6 +347,14 @@ func limits() []limit {
 		{"browser",
 			func(s egress.Settings, none string) string { return limitText(printable(string(s.Browser)), none) },
 			func(to *egress.Settings, from egress.Settings) { to.Browser = from.Browser }},
+		{mcpFlag,
+			func(s egress.Settings, none string) string {
+				if s.MCP == nil {
+					return none
+				}
+				return printable(cmp.Or(strings.Join(s.MCP, ","), "none"))
+			},
+			func(to *egress.Settings, from egress.Settings) { to.MCP = from.MCP }},
 		{"hold",
 			func(s egress.Settings, none string) string { return limitText(printable(s.Hold), none) },
 			func(to *egress.Settings, from egress.Settings) { to.Hold = from.Hold }},

@@ -146,6 +146,9 @@ func showAgent(w io.Writer, a api.AgentDetails, now time.Time) error {
 	if a.Declared != nil {
 		pairs = append(pairs, aboutDeclared(*a.Declared)...)
 	}
+	if len(a.MCP) > 0 {
+		pairs = append(pairs, [2]string{"mcp, by settings", strings.Join(a.MCP, ", ")})
+	}
 	for _, text := range a.Exposes {
 		pairs = append(pairs, [2]string{"exposes", text})
 	}

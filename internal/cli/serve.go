@@ -204,7 +204,9 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		return errors.Join(err, endSessions(ctx, sessions))
 	}
 	end := func() error { return errors.Join(endAgents(ctx, agents), endSessions(ctx, sessions)) }
-	servers, err = newToolServers(o, host, host, exit, ring, "http://"+gatewayListener.Addr().String(), agents.ServersOf)
+	servers, err = newToolServers(o, host, host, exit, ring, "http://"+gatewayListener.Addr().String(), func(tenant, agentID string) []string {
+		return append(agents.ServersOf(tenant, agentID), book.MCPServers(tenant, agentID)...)
+	})
 	if err != nil {
 		return errors.Join(err, end())
 	}

@@ -102,7 +102,7 @@ func readSettings(f *form, set egress.Settings) egress.Settings {
 		Rates: egress.Rates{Proxy: int(number("proxy")), Execute: int(number("execute")), Service: int(number("service")), LLM: int(number("llm")),
 			Tunnels: int(number("tunnels"))},
 		Budget: egress.Budget{TokensPerDay: number("tokens")}}
-	out.Note = f.Get("note")
+	out.Note, out.MCP = f.Get("note"), set.MCP
 	if text := f.Get("version"); text != "" {
 		out.Version = number("version")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/toolserver"
@@ -87,6 +89,14 @@ func TestSettingsOfATenantAreChangedAndSayByWhom(t *testing.T) {
 	shows(t, w.post("acme admin", "/console/settings", "scope", "*", "mode", "report"), http.StatusForbidden)
 	shows(t, w.post("acme admin", "/console/settings", "scope", "beta", "mode", "report"), http.StatusNotFound)
 	shows(t, w.post("acme operator", "/console/settings", "scope", "acme", "proxy", "many", "note", "kept"), http.StatusUnprocessableEntity, `id="f-proxy-wrong"`, `value="kept"`, `value="many"`)
+	if _, err := w.book.PutSettings(w.ctx, w.admin, egress.Settings{Meta: egress.Meta{Tenant: "acme"}, MCP: []string{"files"}}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if set, _, err := w.book.ShowSettings(w.ctx, w.admin, "acme", ""); err != nil || !slices.Equal(set.MCP, []string{"files"}) {
+			t.Errorf("the form has changed what it does not show: %v, %v", set.MCP, err)
+		}
+	}()
 	p = w.post("acme operator", "/console/settings", "scope", "acme", "proxy", "700", "mode", "report")
 	shows(t, w.follow("acme operator", p), http.StatusOK, "hold from now on", `value="700"`, "Changed by operator operator,")
 	w.post("admin", "/console/settings", "scope", "*", "llm", "33")

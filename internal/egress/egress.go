@@ -231,8 +231,11 @@ type Settings struct {
 	// at last all of them; a list, also an empty one, is all there is. A service that is an agent's own is there anyway:
 	// whoever made it, or approved it, said so for this agent.
 	Services []string `json:"services,omitzero"`
-	Rates    Rates    `json:"rates,omitzero"`
-	Budget   Budget   `json:"budget,omitzero"`
+	// MCP are the names of the MCP servers whose tools are offered, beside those that an agent declares. Nil: the wider
+	// setting's, at last none; a list, also an empty one, is all there is.
+	MCP    []string `json:"mcp,omitzero"`
+	Rates  Rates    `json:"rates,omitzero"`
+	Budget Budget   `json:"budget,omitzero"`
 	// Browser is what the clean sessions may reach that the agent opens; rules when nobody says.
 	Browser BrowserReach `json:"browser,omitempty"`
 	// Hold is how long a request that no rule allows waits for an operator's answer, as text (10s, 5m); it becomes a

@@ -33,6 +33,9 @@ func (s Settings) over(wider Settings) Settings {
 	if s.Services == nil {
 		s.Services = wider.Services
 	}
+	if s.MCP == nil {
+		s.MCP = wider.MCP
+	}
 	s.Rates = Rates{
 		Proxy: cmp.Or(s.Rates.Proxy, wider.Rates.Proxy), Execute: cmp.Or(s.Rates.Execute, wider.Rates.Execute),
 		Service: cmp.Or(s.Rates.Service, wider.Rates.Service), LLM: cmp.Or(s.Rates.LLM, wider.Rates.LLM),
@@ -110,6 +113,14 @@ func (d *decisions) effective(of scope, now time.Time) (out inEffect) {
 	out.Settings = out.over(defaults())
 	out.Meta = Meta{Tenant: of.tenant, Agent: of.agent}
 	return out
+}
+
+// MCPServers are the names of the MCP servers that the settings of an agent offer it. It asks nobody.
+func (b *Book) MCPServers(tenant, agent string) []string {
+	if b.deaf.Load() || tenant == "" || agent == "" {
+		return nil
+	}
+	return slices.Clone(b.state.Load().decisions.effective(scope{tenant, agent}, b.o.Now()).MCP)
 }
 
 // decideSettings finds the settings of a caller. A session has those of its tenant's sessions; what opened it may only
@@ -190,17 +201,17 @@ func (b *Book) scopeOf(ctx context.Context, by identity.Principal, op identity.O
 }
 
 // PutSettings replaces what is set; Meta.Agent is the agent's id. With a Version it refuses (conflict) to replace
-// another one. Services that nobody names are left as they are; see [Book.DeclareSettings].
+// another one. Services and MCP servers that nobody names are left as they are; see [Book.DeclareSettings].
 func (b *Book) PutSettings(ctx context.Context, by identity.Principal, s Settings) (Settings, error) {
-	return b.putSettings(ctx, by, s, s.Services == nil)
+	return b.putSettings(ctx, by, s, true)
 }
 
-// DeclareSettings is PutSettings for who knows all that is set: nil Services are the wider setting's again.
+// DeclareSettings is PutSettings for who knows all that is set: nil Services and MCP are the wider setting's again.
 func (b *Book) DeclareSettings(ctx context.Context, by identity.Principal, s Settings) (Settings, error) {
 	return b.putSettings(ctx, by, s, false)
 }
 
-func (b *Book) putSettings(ctx context.Context, by identity.Principal, s Settings, keepServices bool) (Settings, error) {
+func (b *Book) putSettings(ctx context.Context, by identity.Principal, s Settings, keep bool) (Settings, error) {
 	if err := b.mayChange(ctx, by, identity.SettingsChange, s.Tenant, false); err != nil {
 		return Settings{}, err
 	}
@@ -232,11 +243,16 @@ func (b *Book) putSettings(ctx context.Context, by identity.Principal, s Setting
 			return Settings{}, err
 		}
 	}
-	if keepServices {
+	if keep {
 		set, _ := d.setting(of, b.o.Now())
-		s.Services = set.Services
+		if s.Services == nil {
+			s.Services = set.Services
+		}
+		if s.MCP == nil {
+			s.MCP = set.MCP
+		}
 	}
-	fields := audit.Fields{"services": len(s.Services), "services_set": s.Services != nil, "mode": string(s.Mode), "hold": s.Hold, "browser": string(s.Browser), "tools": len(s.Tools), "tools_set": s.Tools != nil,
+	fields := audit.Fields{"services": len(s.Services), "services_set": s.Services != nil, "mcp": strings.Join(s.MCP, " "), "mcp_set": s.MCP != nil, "mode": string(s.Mode), "hold": s.Hold, "browser": string(s.Browser), "tools": len(s.Tools), "tools_set": s.Tools != nil,
 		"budget_units_per_day": s.Budget.TokensPerDay, "cost_per_day": s.Budget.CostPerDay}
 	err = b.change(ctx, step{by: by, op: identity.SettingsChange, of: of, target: theSettings, fields: fields}, func() error {
 		e, err := b.put(ctx, kindSettings, theSettings, &s.Meta, "set_", func() (store.Entry, error) { return s.entry() }, 0)

@@ -435,6 +435,10 @@ func validSettings(f *flaws, s Settings) {
 	for _, name := range s.Services[:min(len(s.Services), maxServices)] {
 		f.name("services", name)
 	}
+	f.check(len(s.MCP) <= maxList, "mcp", "are more than %d", maxList)
+	for _, name := range s.MCP[:min(len(s.MCP), maxList)] {
+		f.name("mcp", name)
+	}
 	ids := map[string]bool{}
 	for i, t := range s.Tools[:min(len(s.Tools), maxTools)] {
 		validTool(f.at(fmt.Sprintf("tools.%d", i)), t)

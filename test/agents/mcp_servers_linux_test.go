@@ -278,6 +278,44 @@ func TestMCPServersOfOthersRunInJails(t *testing.T) {
 			t.Error("a secret is in the log")
 		}
 	})
+	t.Run("of an agent elsewhere", func(t *testing.T) {
+		if out, err := k.Run(t.Context(), "agent", "create", "nobody", "--mcp", "everything", "--mcp", "nothing"); err == nil || !strings.Contains(err.Error(), `no MCP server "nothing"`) {
+			t.Errorf("a server that there is not: %v\n%s", err, out)
+		}
+		key, err := k.Run(t.Context(), "agent", "create", "clerk", "--mcp", "everything")
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport := &http.Transport{}
+		defer transport.CloseIdleConnections()
+		offers := func(server string) bool {
+			t.Helper()
+			session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &mcp.StreamableClientTransport{
+				Endpoint: k.url(), HTTPClient: &http.Client{Transport: testkit.Bearer{Transport: transport, Key: strings.TrimSpace(key)}}, MaxRetries: -1}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer session.Close() // it is over
+			out, err := session.ListTools(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.ContainsFunc(out.Tools, func(tool *mcp.Tool) bool { return strings.HasPrefix(tool.Name, server+"__") })
+		}
+		testenv.Eventually(t, 20*time.Second, func() bool { return offers("everything") }, "it is not offered its server")
+		if offers("files") {
+			t.Error("it is offered a server that it does not have")
+		}
+		if out, err := k.Run(t.Context(), "agent", "show", "clerk"); err != nil || !strings.Contains(out, "everything") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		if _, err := k.Run(t.Context(), "agent", "limits", "clerk", "--execute", "7"); err != nil || !offers("everything") {
+			t.Errorf("another setting takes it away: %v", err)
+		}
+		if out, err := k.Run(t.Context(), "agent", "limits", "clerk", "--no-mcp"); err != nil || offers("everything") {
+			t.Errorf("it is offered what was taken away: %v\n%s", err, out)
+		}
+	})
 	t.Run("added", func(t *testing.T) {
 		hears := k.listens()
 		if out, err := k.Run(t.Context(), "mcp-server", "add", "more", "--template", "node", "--tool", "ech*", "--", jailedNode, jailedTools+"server-everything/dist/index.js", "stdio"); err != nil {
