@@ -73,16 +73,18 @@ func TestNavigateSaysWhyAPageCouldNotBeLoaded(t *testing.T) {
 		tests := []struct {
 			url, netError string
 			blocked       bool
+			at            string // where it failed
 		}{
-			{"https://refused.test/", "net::ERR_TUNNEL_CONNECTION_FAILED", true},
-			{"http://dead.test/", "net::ERR_EMPTY_RESPONSE", false},
-			{"http://site.test:6000/", "net::ERR_UNSAFE_PORT", true},
+			{"https://refused.test/", "net::ERR_TUNNEL_CONNECTION_FAILED", true, "https://refused.test/"},
+			{site + "/away", "net::ERR_TUNNEL_CONNECTION_FAILED", true, "https://refused.test/there?a=b"},
+			{"http://dead.test/", "net::ERR_EMPTY_RESPONSE", false, "http://dead.test/"},
+			{"http://site.test:6000/", "net::ERR_UNSAFE_PORT", true, "http://site.test:6000/"},
 		}
 		for _, test := range tests {
 			_, err := b.Navigate(within(t, 20*time.Second), test.url)
 			p, ok := problem.As(err)
 			if !ok || p.Code != problem.NavigationFailed || p.Details["net_error"] != test.netError ||
-				p.Details["blocked"] != test.blocked || p.Hint == "" || !strings.Contains(p.Message, test.netError) {
+				p.Details["blocked"] != test.blocked || p.Details["url"] != test.at || p.Hint == "" || !strings.Contains(p.Message, test.netError) {
 				t.Errorf("%s: %v, %+v", test.url, err, p)
 			}
 		}

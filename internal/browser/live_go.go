@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -136,12 +137,16 @@ func (l *Live) exchange(ctx context.Context, p *Page, set func(ctx context.Conte
 		cancel(nil)
 		<-answered
 	}()
+	unreachable := ""
 	for ended := false; ; {
 		waiting, stop := context.WithTimeout(ctx, reactTimeout)
-		late := arrived.wait(waiting, func(*protocol.Frame) bool { return true })
+		late := arrived.wait(waiting, func(f *protocol.Frame) bool { unreachable = f.UnreachableURL; return true })
 		stop()
 		if late == nil || ctx.Err() != nil || !errors.Is(late, context.DeadlineExceeded) {
 			<-answered
+			if refused == nil && unreachable != "" { // going back, or the same page again
+				refused = failed(unreachable, "the browser shows why", nil)
+			}
 			return false, refused
 		}
 		reacts := p.reacts(ctx)
@@ -191,6 +196,11 @@ func (p *Page) depart(ctx context.Context, how, address string) error {
 
 // visit opens an address, and waits until its server has answered and not until it is loaded.
 func (p *Page) visit(ctx context.Context, address string) error {
+	events, err := p.session.Subscribe(page.FrameNavigated.Method, page.FrameStoppedLoading.Method)
+	if err != nil {
+		return err
+	}
+	defer events.Close()
 	started, err := cdp.Do(ctx, p.session, page.Navigate, page.NavigateParams{URL: address})
 	var refused *cdp.Error
 	switch {
@@ -199,7 +209,8 @@ func (p *Page) visit(ctx context.Context, address string) error {
 	case err != nil:
 		return err
 	case started.ErrorText != "" && !started.IsDownload && started.ErrorText != "net::ERR_ABORTED":
-		return failed(address, started.ErrorText, nil)
+		watch := loading{frame: started.FrameID, wanted: started.LoaderID, loader: started.LoaderID}
+		return failed(cmp.Or(watch.arrive(ctx, events, p.b.now), address), started.ErrorText, nil)
 	}
 	return nil
 }

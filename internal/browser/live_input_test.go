@@ -124,6 +124,32 @@ func TestAPersonGoesWhereTheyWant(t *testing.T) {
 	})
 }
 
+// An address that cannot be reached is told by its own name, however the person has come to it.
+func TestAPersonIsToldWhatCouldNotBeLoaded(t *testing.T) {
+	anyBuild(t, func(t *testing.T, build Build) {
+		b, _ := openSite(t, build)
+		takeOver(t, b)
+		fails := func(at string, in LiveInput) {
+			t.Helper()
+			_, err := b.Live().Do(within(t, 15*time.Second), in)
+			if p, ok := problem.As(err); !ok || p.Code != problem.NavigationFailed || p.Details["url"] != at {
+				t.Errorf("%s %s: %v", in.Type, in.URL, err)
+			}
+		}
+		fails("https://refused.test/", LiveInput{Type: "go", URL: "refused.test/"})
+		fails("https://refused.test/", LiveInput{Type: "reload"})
+		fails("https://refused.test/there?a=b", LiveInput{Type: "go", URL: site + "/away"})
+		fails("https://refused.test/there?a=b", LiveInput{Type: "reload"})
+		give(t, b, LiveInput{Type: "go", URL: site + "/"})
+		becomes(t, b, "document.title", "Tiny")
+		fails("https://refused.test/there?a=b", LiveInput{Type: "back"})
+		give(t, b, LiveInput{Type: "forward"})
+		becomes(t, b, "document.title", "Tiny")
+		give(t, b, LiveInput{Type: "reload"})
+		becomes(t, b, "document.title", "Tiny")
+	})
+}
+
 func TestTypedAddresses(t *testing.T) {
 	for typed, want := range map[string]string{
 		"example.com": "https://example.com", " example.com/a?b ": "https://example.com/a?b", "localhost:8080/x": "https://localhost:8080/x",

@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -207,27 +208,32 @@ func (p *Page) load(ctx context.Context, address string) (answered, error) {
 		return answered{}, nil
 	}
 	watch.frame, watch.wanted, watch.loader = started.FrameID, started.LoaderID, started.LoaderID
-	if started.ErrorText != "" {
-		if started.ErrorText != "net::ERR_ABORTED" { // which leaves the page before where it is
-			watch.arrive(ctx, events, p.b.now)
-		}
+	switch started.ErrorText {
+	case "":
+		return p.follow(ctx, events, &watch)
+	case "net::ERR_ABORTED": // which leaves the page before where it is
 		return answered{}, failed(address, started.ErrorText, nil)
 	}
-	return p.follow(ctx, events, &watch)
+	return answered{}, failed(cmp.Or(watch.arrive(ctx, events, p.b.now), address), started.ErrorText, nil)
 }
 
-// arrive waits until the browser's own page about a failure is there. Until then the page before would be looked at, and no picture
-// could be taken. The failure is what the caller is told, so nothing else that happens meanwhile matters.
-func (l *loading) arrive(ctx context.Context, events *cdp.Subscription, now func() time.Time) {
+// arrive waits until the browser's own page about a failure is there, and returns the address that could not be loaded: another one
+// than was asked for where a server has sent the browser on. Until then the page before would be looked at, and no picture could be
+// taken. The failure is what the caller is told, so nothing else that happens meanwhile matters.
+func (l *loading) arrive(ctx context.Context, events *cdp.Subscription, now func() time.Time) (address string) {
 	until := now().Add(answeredTimeout)
 	for {
 		event, err := nextUntil(ctx, events, until)
-		if err != nil {
-			return
+		var lost *cdp.LostError
+		switch {
+		case errors.As(err, &lost):
+			continue
+		case err != nil:
+			return l.unreached
 		}
 		switch done, _ := l.see(event); {
 		case done && l.committed:
-			return
+			return l.unreached
 		case done: // it may be about the document before
 			until = now().Add(quietTimeout)
 		}
@@ -337,6 +343,7 @@ type loading struct {
 	loader    protocol.LoaderID // of the document that is in the frame, or that will be
 	before    protocol.LoaderID // of the document that the page had before
 	documents int               // that came after it, before any of them had loaded
+	unreached string            // what could not be loaded, where the browser shows a page about that
 	gap       bool              // events were lost: the document may be another one
 	answers   map[protocol.LoaderID]answered
 }
@@ -371,7 +378,7 @@ func (l *loading) see(event cdp.EventMessage) (done bool, err error) {
 				l.documents++
 			}
 			l.committed = l.committed || l.loader == l.wanted
-			if e.Frame.UnreachableURL != "" {
+			if l.unreached = e.Frame.UnreachableURL; l.unreached != "" {
 				return false, failed(e.Frame.UnreachableURL, "the page went on to an address that could not be loaded", nil)
 			}
 		}

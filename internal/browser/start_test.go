@@ -164,6 +164,7 @@ func tinySite(hang <-chan struct{}) http.Handler {
 	page("/endless", `<title>Endless</title><body style="margin:0"><div style="height:200000px"></div>`)
 	page("/alert", `<title>Alert</title><script>alert('one'); const a = confirm('two'); prompt('three'); document.title = 'confirmed ' + a</script>`)
 	page("/stay", `<title>Stay</title><script>onbeforeunload = e => { e.preventDefault(); e.returnValue = 'x' }</script>`)
+	mux.Handle("GET /away", http.RedirectHandler("https://refused.test/there?a=b", http.StatusFound))
 	page("/hop", `<title>Hop</title><script>location = '/missing'</script><img src="/hang">`)
 	page("/arrived", `<title>Arrived</title>`)
 	page("/stop", `<title>Stopped</title><script>stop()</script><img src="/hang">`)

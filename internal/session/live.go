@@ -208,8 +208,9 @@ func (l *Live) Input(ctx context.Context, in browser.LiveInput) (copied string, 
 		return "", err
 	}
 	l.inputs.Add(1)
+	began := l.s.Now()
 	if copied, err = l.live.Do(within, in); err != nil {
-		return "", l.s.why(within, l.r, err)
+		return "", l.s.why(within, l.r, l.s.refused(l.r, began, err))
 	}
 	return copied, nil
 }

@@ -41,3 +41,29 @@ func TestARefusalOfTheGatewaysIsToldAsItsOwn(t *testing.T) {
 		}
 	})
 }
+
+// A person who goes somewhere by hand hears it as well.
+func TestARefusalOfTheGatewaysIsToldToWhoSteers(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		out := mustOpen(t, s, Request{})
+		takeOver(t, s, ann, out.ID)
+		hers := watch(t, s, ann, out.ID)
+		defer func() {
+			if err := hers.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		w.mu.Lock()
+		w.refusals = map[string]*problem.Error{"denied.example:443": problem.New(problem.HostDenied, "Do not retry: this is policy", "no rule allows denied.example port 443")}
+		w.mu.Unlock()
+		for address, want := range map[string]string{"https://denied.example/a": problem.HostDenied, "https://other.example/": problem.NavigationFailed} {
+			for _, how := range []string{"go", "back", "reload"} {
+				w.failOnce("do", problem.New(problem.NavigationFailed, "", "it failed").With("url", address))
+				_, err := hers.Input(t.Context(), browser.LiveInput{Type: how})
+				if p, ok := problem.As(err); !ok || p.Code != want || p.Hint == "" != (want == problem.NavigationFailed) {
+					t.Errorf("%s to %s: %v", how, address, err)
+				}
+			}
+		}
+	})
+}
