@@ -154,6 +154,7 @@ func newRegistry(t *testing.T) *packages {
 }
 
 func TestAPackageOfNpmIsAnMCPServer(t *testing.T) {
+	testenv.Long(t)
 	testenv.Root(t)
 	registry := newRegistry(t)
 	k := testkit.PrepareWith(t, instance.Options{Settings: testkit.NoPool + "mcp_servers: {fixed: {command: [/bin/true]}}\n"}, func(o *instance.Options, dir string) {
@@ -189,10 +190,8 @@ func TestAPackageOfNpmIsAnMCPServer(t *testing.T) {
 	refused(problem.BadTemplate, "--bin: first, second", "a", "--npm", "two")
 	refused(problem.BadTemplate, "want to run scripts when they are installed: dep", "a", "--npm", "@scope/good@^1.0.0")
 	refused(problem.BadUsage, "--npm makes a template", "a", "--npm", "two", "--template", "clawbot")
-	if testenv.IsLong() {
-		refused(problem.BadRequest, "is not a host", "a", "--npm", "two", "--bin", "first", "--network", "gateway", "--allow", "no host")
-		refused(problem.Conflict, "configuration file", "fixed", "--npm", "two", "--bin", "first") // when it was built
-	}
+	refused(problem.BadRequest, "is not a host", "a", "--npm", "two", "--bin", "first", "--network", "gateway", "--allow", "no host")
+	refused(problem.Conflict, "configuration file", "fixed", "--npm", "two", "--bin", "first") // when it was built
 	left := func() string {
 		t.Helper()
 		all, err := filepath.Glob(filepath.Join(k.Config.TemplatesDir, "[a-z]*"))
