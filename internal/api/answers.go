@@ -86,9 +86,10 @@ type GrantKeys struct {
 
 // Tenant owns agents, accounts and sessions.
 type Tenant struct {
-	ID                 string    `json:"id"`
-	ForbidOperatorMode bool      `json:"forbid_operator_mode" doc:"it may have no sessions with accounts"`
-	CreatedAt          time.Time `json:"created_at"`
+	ID                       string    `json:"id"`
+	ForbidOperatorMode       bool      `json:"forbid_operator_mode" doc:"it may have no sessions with accounts"`
+	ForbidAccountPermissions bool      `json:"forbid_account_permissions" doc:"its agents may have none with a permission and without a grant"`
+	CreatedAt                time.Time `json:"created_at"`
 }
 
 // TenantUse is a tenant with what it holds of what all share.

@@ -28,7 +28,7 @@ type Identity interface {
 
 	Tenants(ctx context.Context, by identity.Principal) ([]identity.Tenant, error)
 	CreateTenant(ctx context.Context, by identity.Principal, id string, policy identity.Policy) (identity.Tenant, error)
-	SetPolicy(ctx context.Context, by identity.Principal, id string, policy identity.Policy) (identity.Tenant, error)
+	SetPolicy(ctx context.Context, by identity.Principal, id string, change func(*identity.Policy)) (identity.Tenant, error)
 	DisconnectTenant(ctx context.Context, by identity.Principal, id string) (int, error)
 
 	Operators(ctx context.Context, by identity.Principal, tenant string) ([]identity.Operator, error)

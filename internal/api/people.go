@@ -107,7 +107,7 @@ func (a *API) whoami(_ context.Context, by identity.Principal, _ *nothing) (*ans
 }
 
 func tenantOf(t identity.Tenant) Tenant {
-	return Tenant{ID: t.ID, ForbidOperatorMode: t.ForbidOperatorMode, CreatedAt: t.CreatedAt}
+	return Tenant{ID: t.ID, ForbidOperatorMode: t.ForbidOperatorMode, ForbidAccountPermissions: t.ForbidAccountPermissions, CreatedAt: t.CreatedAt}
 }
 
 func (a *API) tenants(ctx context.Context, by identity.Principal, _ *nothing) (*answer[Tenants], error) {
@@ -143,7 +143,7 @@ func (a *API) createTenant(ctx context.Context, by identity.Principal, in *jsonB
 	if err != nil {
 		return nil, err
 	}
-	t, err := a.Identity.CreateTenant(ctx, by, body.ID, identity.Policy{ForbidOperatorMode: body.ForbidOperatorMode})
+	t, err := a.Identity.CreateTenant(ctx, by, body.ID, identity.Policy{ForbidOperatorMode: body.ForbidOperatorMode, ForbidAccountPermissions: body.ForbidAccountPermissions})
 	if err != nil {
 		return nil, err
 	}
@@ -152,16 +152,21 @@ func (a *API) createTenant(ctx context.Context, by identity.Principal, in *jsonB
 
 func (a *API) setTenant(ctx context.Context, by identity.Principal, in *tenantBody) (*answer[Tenant], error) {
 	// A policy that says nothing is none: left out, false would allow what is forbidden.
-	body, err := decode[struct {
-		ForbidOperatorMode *bool `json:"forbid_operator_mode"`
-	}](in.RawBody)
+	body, err := decode[TenantPolicy](in.RawBody)
 	if err != nil {
 		return nil, err
 	}
-	if body.ForbidOperatorMode == nil {
-		return nil, problem.New(problem.BadRequest, "send forbid_operator_mode as true or false", "nothing was said to be changed")
+	if body == (TenantPolicy{}) {
+		return nil, problem.New(problem.BadRequest, "send forbid_operator_mode or forbid_account_permissions as true or false", "nothing was said to be changed")
 	}
-	t, err := a.Identity.SetPolicy(ctx, by, in.ID, identity.Policy{ForbidOperatorMode: *body.ForbidOperatorMode})
+	t, err := a.Identity.SetPolicy(ctx, by, in.ID, func(p *identity.Policy) {
+		if body.ForbidOperatorMode != nil {
+			p.ForbidOperatorMode = *body.ForbidOperatorMode
+		}
+		if body.ForbidAccountPermissions != nil {
+			p.ForbidAccountPermissions = *body.ForbidAccountPermissions
+		}
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -108,11 +108,14 @@ type GrantRequest struct {
 type TenantRequest struct {
 	ID                 string `json:"id" doc:"1 to 40 of a-z, 0-9 and -"`
 	ForbidOperatorMode bool   `json:"forbid_operator_mode" required:"false" doc:"refuse every session with accounts"`
+	// ForbidAccountPermissions leaves grants as the only way to accounts.
+	ForbidAccountPermissions bool `json:"forbid_account_permissions,omitzero" required:"false" doc:"refuse those that an agent opens with a permission and without a grant"`
 }
 
-// TenantPolicy is the body that changes what a tenant may.
+// TenantPolicy is the body that changes what a tenant may. What is left out stays.
 type TenantPolicy struct {
-	ForbidOperatorMode bool `json:"forbid_operator_mode" doc:"refuse every session with accounts"`
+	ForbidOperatorMode       *bool `json:"forbid_operator_mode,omitempty" doc:"refuse every session with accounts"`
+	ForbidAccountPermissions *bool `json:"forbid_account_permissions,omitempty" doc:"refuse those that an agent opens with a permission and without a grant"`
 }
 
 // OperatorRequest is the body that makes an operator.

@@ -100,14 +100,21 @@ func shareOf(u quota.Use, n int64) string {
 }
 
 func operatorMode(t api.Tenant) string {
-	if t.ForbidOperatorMode {
+	switch {
+	case t.ForbidOperatorMode:
 		return "forbidden"
+	case t.ForbidAccountPermissions:
+		return "allowed with a grant"
 	}
 	return "allowed"
 }
 
-// forbidFlag is the flag of a tenant's policy.
-const forbidFlag = "forbid-operator-mode"
+// The flags of a tenant's policy.
+const (
+	forbidFlag            = "forbid-operator-mode"
+	forbidPermissionsFlag = "forbid-account-permissions"
+	forbidPermissions     = "refuse those that an agent opens with a permission and without a grant"
+)
 
 func newTenantCreate(p *program) *cobra.Command {
 	var request api.TenantRequest
@@ -131,6 +138,7 @@ func newTenantCreate(p *program) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&request.ForbidOperatorMode, forbidFlag, false, "refuse every session that uses accounts")
+	cmd.Flags().BoolVar(&request.ForbidAccountPermissions, forbidPermissionsFlag, false, forbidPermissions)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -144,7 +152,7 @@ func showTenant(w io.Writer, t api.Tenant, asJSON bool) error {
 }
 
 func newTenantSet(p *program) *cobra.Command {
-	var policy api.TenantPolicy
+	var forbidMode, forbidStanding bool
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "set ID --" + forbidFlag + "=true|false",
@@ -154,7 +162,14 @@ func newTenantSet(p *program) *cobra.Command {
 		Args:              arguments(1, 1),
 		ValidArgsFunction: p.completeFirst(tenantNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !cmd.Flags().Changed(forbidFlag) {
+			var policy api.TenantPolicy
+			if cmd.Flags().Changed(forbidFlag) {
+				policy.ForbidOperatorMode = &forbidMode
+			}
+			if cmd.Flags().Changed(forbidPermissionsFlag) {
+				policy.ForbidAccountPermissions = &forbidStanding
+			}
+			if policy == (api.TenantPolicy{}) {
 				return usage(cmd, "say what to change: --%s=true or --%s=false", forbidFlag, forbidFlag)
 			}
 			c, err := p.client()
@@ -168,7 +183,8 @@ func newTenantSet(p *program) *cobra.Command {
 			return showTenant(cmd.OutOrStdout(), t, asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&policy.ForbidOperatorMode, forbidFlag, false, "refuse every session that uses accounts")
+	cmd.Flags().BoolVar(&forbidMode, forbidFlag, false, "refuse every session that uses accounts")
+	cmd.Flags().BoolVar(&forbidStanding, forbidPermissionsFlag, false, forbidPermissions)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

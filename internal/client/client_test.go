@@ -111,7 +111,7 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			_, err := c.CreateTenant(ctx, api.TenantRequest{ID: "acme", ForbidOperatorMode: true})
 			return err
 		},
-		`PATCH /v1/tenants/acme {"forbid_operator_mode":false}`: func() error { _, err := c.SetTenant(ctx, "acme", api.TenantPolicy{}); return err },
+		`PATCH /v1/tenants/acme {"forbid_operator_mode":false}`: func() error { _, err := c.SetTenant(ctx, "acme", api.TenantPolicy{ForbidOperatorMode: new(bool)}); return err },
 		"POST /v1/tenants/acme/disconnect":                      func() error { _, err := c.DisconnectTenant(ctx, "acme"); return err },
 		"GET /v1/operators?tenant=acme":                         func() error { _, err := c.Operators(ctx, "acme"); return err },
 		`POST /v1/operators {"name":"ada","role":"viewer"}`: func() error {

@@ -221,7 +221,7 @@ func (c *Console) setPolicy(q *request) error {
 	}
 	tenant := q.value("tenant")
 	forbid := f.Get("accounts") == "forbidden"
-	_, err = c.Identity.SetPolicy(q.ctx(), q.by, tenant, identity.Policy{ForbidOperatorMode: forbid})
+	_, err = c.Identity.SetPolicy(q.ctx(), q.by, tenant, func(p *identity.Policy) { p.ForbidOperatorMode = forbid })
 	if forbid {
 		return q.act(generalPath(tenant), err, "Agents of %s can no longer open sessions with accounts. Those that are open stay open.", tenant)
 	}

@@ -203,13 +203,13 @@ func TestTenants(t *testing.T) {
 func TestOperatorModeCanBeForbidden(t *testing.T) {
 	w := newWorld(t)
 	_, _, operator := w.operator("acme", RoleAdmin)
-	if _, err := w.SetPolicy(t.Context(), operator, "acme", Policy{}); problem.CodeOf(err) != problem.Forbidden {
+	if _, err := w.SetPolicy(t.Context(), operator, "acme", func(p *Policy) { p.ForbidOperatorMode = false }); problem.CodeOf(err) != problem.Forbidden {
 		t.Errorf("a tenant decides for itself: %v", err)
 	}
 	if err := w.OperatorMode(t.Context(), "acme"); err != nil {
 		t.Errorf("before: %v", err)
 	}
-	if _, err := w.SetPolicy(t.Context(), admin, "acme", Policy{ForbidOperatorMode: true}); err != nil {
+	if _, err := w.SetPolicy(t.Context(), admin, "acme", func(p *Policy) { p.ForbidOperatorMode = true }); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.OperatorMode(t.Context(), "acme"); problem.CodeOf(err) != problem.Forbidden {
@@ -221,7 +221,7 @@ func TestOperatorModeCanBeForbidden(t *testing.T) {
 	if err := w.OperatorMode(t.Context(), "nobody"); problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("no tenant: %v", err)
 	}
-	if _, err := w.SetPolicy(t.Context(), admin, "nobody", Policy{}); problem.CodeOf(err) != problem.NotFound {
+	if _, err := w.SetPolicy(t.Context(), admin, "nobody", func(p *Policy) { p.ForbidOperatorMode = false }); problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("no tenant: %v", err)
 	}
 }

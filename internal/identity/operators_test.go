@@ -182,7 +182,7 @@ func TestRecordsComeFirstExceptForEndings(t *testing.T) {
 		"restore agent":   func() error { return w.RestoreAgent(t.Context(), admin, "acme", "bot") },
 		"create tenant":   func() error { _, err := w.CreateTenant(t.Context(), admin, "x", Policy{}); return err },
 		"set policy": func() error {
-			_, err := w.SetPolicy(t.Context(), admin, "acme", Policy{ForbidOperatorMode: true})
+			_, err := w.SetPolicy(t.Context(), admin, "acme", func(p *Policy) { p.ForbidOperatorMode = true })
 			return err
 		},
 	} {

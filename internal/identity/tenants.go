@@ -18,6 +18,8 @@ type Tenant = store.Tenant
 type Policy struct {
 	// ForbidOperatorMode refuses every session with accounts.
 	ForbidOperatorMode bool
+	// ForbidAccountPermissions refuses those that an agent opens with a permission, without a grant that a person issued.
+	ForbidAccountPermissions bool
 }
 
 // CreateTenant makes a tenant.
@@ -28,7 +30,7 @@ func (s *Service) CreateTenant(ctx context.Context, by Principal, id string, pol
 	if err := checkName("tenant", id); err != nil {
 		return Tenant{}, err
 	}
-	t := Tenant{ID: id, CreatedAt: s.now(), ForbidOperatorMode: policy.ForbidOperatorMode}
+	t := Tenant{ID: id, CreatedAt: s.now(), ForbidOperatorMode: policy.ForbidOperatorMode, ForbidAccountPermissions: policy.ForbidAccountPermissions}
 	err := s.Record(ctx, Event{Action: string(TenantCreate), Tenant: id, Actor: by.Actor(), Target: id, Facts: policy.facts()}, func() error {
 		return s.o.Store.CreateTenant(ctx, t)
 	})
@@ -61,9 +63,9 @@ func (s *Service) Tenants(ctx context.Context, by Principal) ([]Tenant, error) {
 	return list, nil
 }
 
-// SetPolicy changes what is decided for a tenant. Sessions with accounts that are open stay open when the tenant may
+// SetPolicy changes what is decided for a tenant; what change leaves alone stays. Sessions with accounts that are open stay open when the tenant may
 // not have them any more; whoever wants them to end closes them, or disconnects the tenant.
-func (s *Service) SetPolicy(ctx context.Context, by Principal, id string, policy Policy) (Tenant, error) {
+func (s *Service) SetPolicy(ctx context.Context, by Principal, id string, change func(*Policy)) (Tenant, error) {
 	if err := s.Authorize(ctx, by, TenantUpdate, id); err != nil {
 		return Tenant{}, err
 	}
@@ -71,7 +73,9 @@ func (s *Service) SetPolicy(ctx context.Context, by Principal, id string, policy
 	if err != nil {
 		return Tenant{}, err
 	}
-	t.ForbidOperatorMode = policy.ForbidOperatorMode
+	policy := Policy{ForbidOperatorMode: t.ForbidOperatorMode, ForbidAccountPermissions: t.ForbidAccountPermissions}
+	change(&policy)
+	t.ForbidOperatorMode, t.ForbidAccountPermissions = policy.ForbidOperatorMode, policy.ForbidAccountPermissions
 	err = s.Record(ctx, Event{Action: string(TenantUpdate), Tenant: id, Actor: by.Actor(), Target: id, Facts: policy.facts()}, func() error {
 		return s.o.Store.UpdateTenant(ctx, t)
 	})
@@ -100,7 +104,8 @@ func (s *Service) DisconnectTenant(ctx context.Context, by Principal, id string)
 
 // facts are the policy as it is recorded.
 func (p Policy) facts() map[string]string {
-	return map[string]string{"forbid_operator_mode": strconv.FormatBool(p.ForbidOperatorMode)}
+	return map[string]string{"forbid_operator_mode": strconv.FormatBool(p.ForbidOperatorMode),
+		"forbid_account_permissions": strconv.FormatBool(p.ForbidAccountPermissions)}
 }
 
 // CountTenants says how many tenants there are. The code is not_found when the named one is not among them.
@@ -128,6 +133,20 @@ func (s *Service) OperatorMode(ctx context.Context, tenant string) error {
 	if t.ForbidOperatorMode {
 		return problem.New(problem.Forbidden, "open a clean session, or ask an admin of the installation to allow it",
 			"the tenant may not have sessions with accounts")
+	}
+	return nil
+}
+
+// AccountPermissions says whether agents of a tenant may be permitted to use accounts, once for many sessions: nil, or
+// forbidden.
+func (s *Service) AccountPermissions(ctx context.Context, tenant string) error {
+	t, err := s.tenant(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	if t.ForbidAccountPermissions {
+		return problem.New(problem.Forbidden, "use a grant for each session, or ask an admin of the installation to allow it",
+			"agents of the tenant may not use accounts by permission")
 	}
 	return nil
 }

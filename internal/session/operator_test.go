@@ -276,7 +276,7 @@ func TestTenantWithoutOperatorModeHasNoAccounts(t *testing.T) {
 		who := a.people(t)
 		a.s.Authority = who
 		a.set(t, other, "example.com", 1)
-		if _, err := who.SetPolicy(t.Context(), keyAdmin, other, identity.Policy{ForbidOperatorMode: true}); err != nil {
+		if _, err := who.SetPolicy(t.Context(), keyAdmin, other, func(p *identity.Policy) { p.ForbidOperatorMode = true }); err != nil {
 			t.Fatal(err)
 		}
 		token, id := a.issue(t, func(r *grant.Request) { r.Tenant = other })
@@ -290,7 +290,7 @@ func TestTenantWithoutOperatorModeHasNoAccounts(t *testing.T) {
 		if _, err := a.s.Open(t.Context(), keyAdmin, Request{Tenant: other}); err != nil {
 			t.Errorf("a clean session: %v", err)
 		}
-		if _, err := who.SetPolicy(t.Context(), keyAdmin, other, identity.Policy{}); err != nil {
+		if _, err := who.SetPolicy(t.Context(), keyAdmin, other, func(p *identity.Policy) { p.ForbidOperatorMode = false }); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := a.s.Open(t.Context(), keyAdmin, request); err != nil || a.stateOf(t, id) != "used" {

@@ -61,6 +61,8 @@ type Tenant struct {
 	CreatedAt time.Time
 	// ForbidOperatorMode refuses every session with credentials.
 	ForbidOperatorMode bool
+	// ForbidAccountPermissions refuses those that an agent opens without a grant that a person issued for it.
+	ForbidAccountPermissions bool
 }
 
 // Tenants of the installation.
@@ -361,11 +363,11 @@ type Audit interface {
 }
 
 // Entry is one thing that operators decided about what agents may reach: a rule, a service, a model provider, settings,
-// a request for access. What it says is in Body, as JSON that package egress writes, reads and validates; the database
+// a request for access, an account. What it says is in Body, as JSON that package egress writes, reads and validates; the database
 // keeps it, and finds it by the columns.
 type Entry struct {
 	ID     string // random
-	Kind   string // rule, service, provider, settings, access: [a-z]{1,20}
+	Kind   string // rule, service, provider, settings, access, permission: [a-z]{1,20}
 	Tenant string // empty: all tenants
 	Agent  string // its ID; empty: all agents of the tenant. An agent's entries go with it
 	Name   string // unique among entries of the same kind, tenant and agent, if it is not empty; at most [LongestName] bytes
@@ -385,6 +387,8 @@ type Entries interface {
 	Entry(ctx context.Context, id string) (Entry, error)
 	// ListEntries of a kind, or of all kinds when kind is empty, oldest first.
 	ListEntries(ctx context.Context, kind string) ([]Entry, error)
+	// AgentEntries are those of a kind of one agent, oldest first: without reading all others.
+	AgentEntries(ctx context.Context, kind, tenant, agent string) ([]Entry, error)
 	// UpdateEntry replaces name, body, UpdatedAt and ExpiresAt of the entry with e.ID if its version is still e.Version, and
 	// counts the version up. What else e has is not looked at. ErrExists when the entry has another version by now, or
 	// another one has the name; ErrNotFound when it is gone.

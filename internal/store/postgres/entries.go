@@ -47,6 +47,15 @@ func (db *DB) ListEntries(ctx context.Context, kind string) ([]store.Entry, erro
 		`SELECT `+entryColumns+` FROM entries WHERE $1 = '' OR kind = $1 ORDER BY created_at, id`, kind)
 }
 
+// AgentEntries is of store.Entries.
+func (db *DB) AgentEntries(ctx context.Context, kind, tenant, agent string) ([]store.Entry, error) {
+	if err := store.Text(kind, tenant, agent); err != nil {
+		return nil, err
+	}
+	return list(ctx, db, "list the entries of an agent", scanEntry,
+		`SELECT `+entryColumns+` FROM entries WHERE agent = $3 AND tenant = $2 AND kind = $1 ORDER BY created_at, id`, kind, tenant, agent)
+}
+
 // UpdateEntry is of store.Entries. Of two updates at the same time the second waits for the first, and then looks at the
 // version again.
 func (db *DB) UpdateEntry(ctx context.Context, e store.Entry) error {

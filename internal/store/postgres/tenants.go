@@ -8,8 +8,10 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
+const tenantColumns = `id, created_at, forbid_operator_mode, forbid_account_permissions`
+
 func scanTenant(row pgx.Row) (t store.Tenant, err error) {
-	err = row.Scan(&t.ID, moment{&t.CreatedAt}, &t.ForbidOperatorMode)
+	err = row.Scan(&t.ID, moment{&t.CreatedAt}, &t.ForbidOperatorMode, &t.ForbidAccountPermissions)
 	return t, err
 }
 
@@ -18,21 +20,22 @@ func (db *DB) CreateTenant(ctx context.Context, t store.Tenant) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
-	return db.add(ctx, "create tenant", `INSERT INTO tenants (id, created_at, forbid_operator_mode) VALUES ($1, $2, $3)`,
-		t.ID, stamp(t.CreatedAt), t.ForbidOperatorMode)
+	return db.add(ctx, "create tenant", `INSERT INTO tenants (`+tenantColumns+`) VALUES ($1, $2, $3, $4)`,
+		t.ID, stamp(t.CreatedAt), t.ForbidOperatorMode, t.ForbidAccountPermissions)
 }
 
 // Tenant is of store.Tenants.
 func (db *DB) Tenant(ctx context.Context, id string) (store.Tenant, error) {
-	return one(ctx, db, "read tenant", scanTenant, `SELECT id, created_at, forbid_operator_mode FROM tenants WHERE id = $1`, id)
+	return one(ctx, db, "read tenant", scanTenant, `SELECT `+tenantColumns+` FROM tenants WHERE id = $1`, id)
 }
 
 // ListTenants is of store.Tenants.
 func (db *DB) ListTenants(ctx context.Context) ([]store.Tenant, error) {
-	return list(ctx, db, "list tenants", scanTenant, `SELECT id, created_at, forbid_operator_mode FROM tenants ORDER BY id`)
+	return list(ctx, db, "list tenants", scanTenant, `SELECT `+tenantColumns+` FROM tenants ORDER BY id`)
 }
 
 // UpdateTenant is of store.Tenants.
 func (db *DB) UpdateTenant(ctx context.Context, t store.Tenant) error {
-	return db.changeOne(ctx, "update tenant", `UPDATE tenants SET forbid_operator_mode = $2 WHERE id = $1`, t.ID, t.ForbidOperatorMode)
+	return db.changeOne(ctx, "update tenant", `UPDATE tenants SET forbid_operator_mode = $2, forbid_account_permissions = $3 WHERE id = $1`,
+		t.ID, t.ForbidOperatorMode, t.ForbidAccountPermissions)
 }

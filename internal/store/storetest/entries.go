@@ -45,6 +45,11 @@ func testEntries(t *testing.T, s store.Store) {
 	check(t, "of another kind", []store.Entry{full})(s.ListEntries(ctx, "service"))
 	check(t, "of no kind that is there", []store.Entry(nil))(s.ListEntries(ctx, "rul"))
 
+	check(t, "of an agent", []store.Entry{full})(s.AgentEntries(ctx, "service", "acme", "a1"))
+	for _, none := range [][3]string{{"rule", "acme", "a1"}, {"service", "default", "a1"}, {"service", "acme", "a2"}, {"rule", "acme", ""}, {"", "acme", "a1"}} {
+		check(t, fmt.Sprintf("of %q", none), []store.Entry(nil))(s.AgentEntries(ctx, none[0], none[1], none[2]))
+	}
+
 	wantError(t, "the same ID", s.CreateEntry(ctx, entry("e1", 5)), store.ErrExists)
 	stray := entry("e9", 1)
 	stray.Tenant = "none"

@@ -11,11 +11,11 @@ func testTenants(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	first, err := s.Tenant(ctx, store.DefaultTenant)
 	must(t, err)
-	if first.CreatedAt.IsZero() || first.ForbidOperatorMode {
+	if first.CreatedAt.IsZero() || first.ForbidOperatorMode || first.ForbidAccountPermissions {
 		t.Errorf("the first tenant is %+v", first)
 	}
 	b := store.Tenant{ID: "b", CreatedAt: at(1), ForbidOperatorMode: true}
-	a := store.Tenant{ID: "a", CreatedAt: at(2)}
+	a := store.Tenant{ID: "a", CreatedAt: at(2), ForbidAccountPermissions: true}
 	must(t, s.CreateTenant(ctx, b))
 	must(t, s.CreateTenant(ctx, a))
 	check(t, "a tenant", b)(s.Tenant(ctx, "b"))
@@ -24,6 +24,8 @@ func testTenants(t *testing.T, s store.Store) {
 
 	must(t, s.UpdateTenant(ctx, store.Tenant{ID: "b"}))
 	check(t, "an updated tenant", store.Tenant{ID: "b", CreatedAt: at(1)})(s.Tenant(ctx, "b"))
+	must(t, s.UpdateTenant(ctx, store.Tenant{ID: "b", ForbidAccountPermissions: true}))
+	check(t, "the other setting", store.Tenant{ID: "b", CreatedAt: at(1), ForbidAccountPermissions: true})(s.Tenant(ctx, "b"))
 	_, err = s.Tenant(ctx, "c")
 	wantError(t, "no tenant", err, store.ErrNotFound)
 	wantError(t, "update of no tenant", s.UpdateTenant(ctx, store.Tenant{ID: "c"}), store.ErrNotFound)
