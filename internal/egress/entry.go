@@ -10,6 +10,7 @@ import (
 	strict "github.com/go-json-experiment/json"
 
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -23,14 +24,17 @@ const (
 	kindAccess   = "access"
 )
 
-// KindDeclaration is the kind of entries that package agent keeps beside these, and kindServer that of package toolserver.
+// KindDeclaration is the kind of entries that package agent keeps beside these, kindServer that of package toolserver, and
+// those of [grant.KindPermission] are package grant's.
 // They decide nothing here.
 const (
 	KindDeclaration = "declaration"
 	kindServer      = "mcpserver"
 )
 
-func ofOthers(kind string) bool { return kind == KindDeclaration || kind == kindServer }
+func ofOthers(kind string) bool {
+	return kind == KindDeclaration || kind == kindServer || kind == grant.KindPermission
+}
 
 // theSettings is the name of every entry with settings, so that the database keeps no two of one scope.
 const theSettings = "settings"

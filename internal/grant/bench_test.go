@@ -1,6 +1,9 @@
 package grant
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // BenchmarkUse is a grant's use alone, on SQLite on this disk: verify, look up, take. Issuing is not counted.
 func BenchmarkUse(b *testing.B) {
@@ -30,5 +33,33 @@ func BenchmarkVerify(b *testing.B) {
 		if _, err := w.Verify(b.Context(), token, want()); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkUseWithVerify is what a session with a grant in hand waits for: it is verified, and then used.
+func BenchmarkUseWithVerify(b *testing.B) {
+	w := newAgents(b)
+	for b.Loop() {
+		b.StopTimer()
+		token, _ := w.issue()
+		b.StartTimer()
+		if _, err := w.Verify(b.Context(), token, want()); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := w.Use(b.Context(), token, want()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkPermission is the same with a permission, of as many as a tenant may have.
+func BenchmarkPermission(b *testing.B) {
+	w := newAgents(b)
+	for n := range maxPermissions - 1 {
+		w.allow(func(r *PermissionRequest) { r.Agent, r.Domain = "a2", fmt.Sprintf("d%d.com", n) })
+	}
+	w.allow()
+	for b.Loop() {
+		w.opens(asking())
 	}
 }

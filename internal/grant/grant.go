@@ -83,9 +83,15 @@ const (
 	resultRefused = "refused"
 )
 
+// Store keeps grants, and permissions as entries. A store.Store is one.
+type Store interface {
+	store.Grants
+	store.Entries
+}
+
 // Options are what an Issuer needs. All are required.
 type Options struct {
-	Store store.Grants
+	Store Store
 	Keys  *Keyring
 	// Installation tells the grants of one installation from those of another; it is the token's issuer.
 	Installation string

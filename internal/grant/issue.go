@@ -31,8 +31,8 @@ type Request struct {
 
 // Issue makes a grant. Everything that is wrong with the request is reported at once, and nothing is made then.
 func (i *Issuer) Issue(ctx context.Context, r Request) (Token, Grant, error) {
-	g, err := i.row(r)
-	if err != nil {
+	g, wrong := i.row(r)
+	if err := flaws(wrong...); err != nil {
 		return Token{}, Grant{}, err
 	}
 	// Signed first: a key file that cannot be read leaves no row behind.
@@ -67,8 +67,8 @@ func (i *Issuer) begin(ctx context.Context, e Event) (end func(result string) er
 	}, i.o.Audit(ctx, e)
 }
 
-// row is the grant of a request.
-func (i *Issuer) row(r Request) (Grant, error) {
+// row is the grant of a request, and what is wrong with it.
+func (i *Issuer) row(r Request) (Grant, []*problem.Many) {
 	domains := &problem.Many{Code: problem.BadDomain}
 	g := Grant{
 		ID:     "g_" + strings.ToLower(rand.Text()[:20]), // 100 bits: nobody guesses it, and it need not be secret
@@ -108,7 +108,7 @@ func (i *Issuer) row(r Request) (Grant, error) {
 			rest.Add(part.field, "is %s, and must be a name", quote(part.value))
 		}
 	}
-	return g, flaws(domains, limits, rest)
+	return g, []*problem.Many{domains, limits, rest}
 }
 
 // flaws is one list of several; the code is that of the first that has any.

@@ -171,7 +171,7 @@ func TestNothingIsIssuedWithoutARecord(t *testing.T) {
 }
 
 // full is a store that takes no grant.
-type full struct{ store.Grants }
+type full struct{ Store }
 
 func (full) CreateGrant(context.Context, store.Grant) error { return errPlanted }
 

@@ -19,6 +19,8 @@ type Want struct {
 	Session string
 	// Caller is the session that asks, where a session asks; a grant with an origin must have been issued for it.
 	Caller string
+	// Agent is the id of the agent that asks; empty when none does.
+	Agent string
 	// Domains are those whose cookie sets it wants; at least one.
 	Domains []string
 	// Access is what the session will be steered with.

@@ -366,13 +366,13 @@ func TestPurgedGrantIsExpired(t *testing.T) {
 
 // stale is a store whose answer to a look-up is older than what is in it, as another node sees it.
 type stale struct {
-	store.Grants
+	Store
 	between func()
 }
 
 func (s *stale) UseGrant(ctx context.Context, id, tenant, session string, now time.Time) (store.Grant, bool, error) {
 	s.between()
-	return s.Grants.UseGrant(ctx, id, tenant, session, now)
+	return s.Store.UseGrant(ctx, id, tenant, session, now)
 }
 
 func TestWhatHappensBetweenLookingAndTakingDecides(t *testing.T) {
@@ -436,7 +436,7 @@ func TestGrantThatExpiresWhileItIsTaken(t *testing.T) {
 
 // broken fails where a test says so.
 type broken struct {
-	store.Grants
+	Store
 	look, take error
 }
 
@@ -444,7 +444,7 @@ func (b broken) Grant(ctx context.Context, id string) (store.Grant, error) {
 	if b.look != nil {
 		return store.Grant{}, b.look
 	}
-	return b.Grants.Grant(ctx, id)
+	return b.Store.Grant(ctx, id)
 }
 
 func (b broken) UseGrant(ctx context.Context, id, tenant, session string, now time.Time) (store.Grant, bool, error) {
@@ -458,7 +458,7 @@ func TestStoreThatDoesNotAnswerIsNoPermission(t *testing.T) {
 			w := newWorld(t)
 			token, _ := w.issue()
 			o := w.options()
-			b.Grants = w.store
+			b.Store = w.store
 			o.Store = b
 			i, err := New(o)
 			if err != nil {

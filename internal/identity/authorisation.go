@@ -38,6 +38,9 @@ const (
 	CookiesCapture Operation = "cookies.capture"
 	CookiesUpdate  Operation = "cookies.update" // scopes and leases
 	CookiesDelete  Operation = "cookies.delete"
+	// CookiesAllow lets an agent use an account without a grant each time, and CookiesDisallow takes that back.
+	CookiesAllow    Operation = "cookies.allow"
+	CookiesDisallow Operation = "cookies.disallow"
 
 	SecretList   Operation = "secret.list" // names, never values
 	SecretPut    Operation = "secret.put"
@@ -173,6 +176,8 @@ func Table() []Rule {
 		{CookiesCapture, RoleOperator, ReachTenant, AgentsNever},
 		{CookiesUpdate, RoleOperator, ReachTenant, AgentsNever},
 		{CookiesDelete, RoleOperator, ReachTenant, AgentsNever},
+		{CookiesAllow, RoleOperator, ReachTenant, AgentsNever},
+		{CookiesDisallow, RoleOperator, ReachTenant, AgentsNever},
 
 		{SecretList, RoleViewer, ReachTenant, AgentsNever},
 		{SecretPut, RoleOperator, ReachTenant, AgentsNever},

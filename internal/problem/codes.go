@@ -36,6 +36,8 @@ const (
 	GrantExpired     = "grant_expired"
 	GrantWrongOrigin = "grant_wrong_origin"
 	GrantScope       = "grant_scope"
+	// AccountNotAllowed is an agent without a grant, and without a permission that is good.
+	AccountNotAllowed = "account_not_allowed"
 
 	// What was asked for is not there, or not in a state for it.
 	NotFound      = "not_found"
@@ -185,6 +187,8 @@ func Codes() []Info {
 		{GrantExpired, http.StatusForbidden, "now is not within the life of the grant", "issue a new one; see that the clock of the machine is right"},
 		{GrantWrongOrigin, http.StatusForbidden, "the grant was issued for another session", "issue one for this caller"},
 		{GrantScope, http.StatusForbidden, "the grant does not cover what was asked for", "issue one with the domains and the access that are asked for"},
+		{AccountNotAllowed, http.StatusForbidden, "the agent sent no grant, and no permission lets it use the account now",
+			"permit it: `clawjail cookies allow DOMAIN --agent NAME`; or let the agent ask with `request_access`"},
 
 		{NotFound, http.StatusNotFound, "there is nothing of that name", "list what there is; what belongs to others does not exist for you"},
 		{Conflict, http.StatusConflict, "the thing exists already, or is in a state that does not allow this", "see what is there, then try again"},

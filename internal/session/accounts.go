@@ -28,6 +28,9 @@ type Accounts struct {
 	Leases Leases
 	// Node names this process among those that share a database.
 	Node string
+	// Ask asks a person whether an agent may use an account, and returns nil when it may; else the code is account_not_allowed.
+	// Nil asks nobody, and nobody may.
+	Ask func(ctx context.Context, by identity.Principal, domain string, access grant.Access) error
 	// Logins say how to see that a site asks to log in.
 	Logins []config.Login
 }
@@ -40,6 +43,11 @@ func (a Accounts) complete() bool {
 type Grants interface {
 	Verify(ctx context.Context, token grant.Token, want grant.Want) (grant.Grant, error)
 	Use(ctx context.Context, token grant.Token, want grant.Want) (grant.Grant, error)
+	// Permitted says whether an agent may open a session without a token, UsePermissions does it, and PermissionStands says
+	// whether a permission is still there.
+	Permitted(ctx context.Context, want grant.Want) (grant.Standing, error)
+	UsePermissions(ctx context.Context, s grant.Standing, want grant.Want) (grant.Grant, error)
+	PermissionStands(ctx context.Context, id string) (bool, error)
 }
 
 // Vault has the cookies. *vault.Vault is one.
@@ -74,7 +82,7 @@ func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
 		}
 		return s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionOpen), "", fields))
 	}
-	g, err := s.verify(ctx, r)
+	g, standing, err := s.verify(ctx, r)
 	if err != nil {
 		s.Records.Note(audit.Event{Action: string(identity.SessionOpenOperator), Result: audit.Refused, Tenant: r.plan.tenant, Actor: r.by.Actor(),
 			Session: r.id, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err), "domains": audit.Names(r.plan.domains)})})
@@ -84,6 +92,13 @@ func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
 		return nil, err
 	}
 	fields["grant_id"], fields["domains"], fields["domain_count"] = g.ID, audit.Names(r.plan.domains), len(r.plan.domains)
+	if ids := standing.IDs(); len(ids) > 0 {
+		fields["permission_ids"] = ids
+		// Before they are used: whoever takes one back looks afterwards for the sessions that have it.
+		s.mu.Lock()
+		r.permissions = ids
+		s.mu.Unlock()
+	}
 	fields["egress_domains"], fields["egress_domain_count"] = audit.Names(g.EgressDomains), len(g.EgressDomains)
 	record, err := s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionOpenOperator), "", fields))
 	if err != nil {
@@ -96,7 +111,11 @@ func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
 	if _, err := s.blueprint(ctx, r.plan.shape); err != nil {
 		return record, err
 	}
-	g, err = s.Accounts.Grants.Use(ctx, r.plan.token, r.want())
+	if len(standing.Permissions) > 0 {
+		g, err = s.Accounts.Grants.UsePermissions(ctx, standing, r.want())
+	} else {
+		g, err = s.Accounts.Grants.Use(ctx, r.plan.token, r.want())
+	}
 	if err != nil {
 		return record, err
 	}
@@ -108,43 +127,76 @@ func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
 
 // want is what a session wants to do with its grant.
 func (r *session) want() grant.Want {
-	return grant.Want{Tenant: r.plan.tenant, Session: r.id, Caller: r.plan.origin, Domains: r.plan.domains, Access: r.plan.access, Actor: r.by.Actor()}
+	return grant.Want{Tenant: r.plan.tenant, Session: r.id, Caller: r.plan.origin, Agent: r.by.AgentID(), Domains: r.plan.domains,
+		Access: r.plan.access, Actor: r.by.Actor()}
 }
 
-// verify refuses an operator session without changing anything.
-func (s *Service) verify(ctx context.Context, r *session) (grant.Grant, error) {
+// verify refuses an operator session without changing anything. What stands is of an agent that has no token.
+func (s *Service) verify(ctx context.Context, r *session) (g grant.Grant, standing grant.Standing, err error) {
 	if err := s.Authority.OperatorMode(ctx, r.plan.tenant); err != nil {
-		return grant.Grant{}, err
+		return grant.Grant{}, grant.Standing{}, err
 	}
 	if err := s.isOrigin(r); err != nil {
-		return grant.Grant{}, err
+		return grant.Grant{}, grant.Standing{}, err
 	}
-	g, err := s.Accounts.Grants.Verify(ctx, r.plan.token, r.want())
-	if err != nil {
-		return grant.Grant{}, err
+	if r.plan.token.IsZero() && r.by.AgentID() != "" {
+		if standing, err = s.standing(ctx, r); err != nil {
+			return grant.Grant{}, grant.Standing{}, err
+		}
+		g = standing.Grant
+	} else if g, err = s.Accounts.Grants.Verify(ctx, r.plan.token, r.want()); err != nil {
+		return grant.Grant{}, grant.Standing{}, err
 	}
+	return g, standing, s.usable(ctx, r, g, standing)
+}
+
+// standing is what permissions let an agent do that has no token. It waits for a person where they say so.
+func (s *Service) standing(ctx context.Context, r *session) (grant.Standing, error) {
+	if err := s.Authority.AccountPermissions(ctx, r.plan.tenant); err != nil {
+		return grant.Standing{}, err
+	}
+	standing, err := s.Accounts.Grants.Permitted(ctx, r.want())
+	if err != nil || len(standing.Asks) == 0 {
+		return standing, err
+	}
+	for _, domain := range standing.Asks {
+		if s.Accounts.Ask == nil {
+			return grant.Standing{}, grant.NotAllowed(domain, "the use of the account of %s has to be approved by a person, and nobody can be asked", domain)
+		}
+		if err := s.Accounts.Ask(ctx, r.by, domain, r.plan.access); err != nil {
+			return grant.Standing{}, err
+		}
+	}
+	return s.Accounts.Grants.Permitted(ctx, r.want())
+}
+
+// usable refuses a session whose accounts are not there, or not for its access.
+func (s *Service) usable(ctx context.Context, r *session, g grant.Grant, standing grant.Standing) error {
 	within := g
 	within.Access = string(r.plan.access)
 	for _, domain := range r.plan.domains {
 		set, err := s.Accounts.Vault.Cookies(ctx, r.plan.tenant, domain)
 		if problem.CodeOf(err) == problem.NotFound {
-			return grant.Grant{}, problem.New(problem.NotFound, "import one: clawjail cookies import FILE --domain "+domain,
+			return problem.New(problem.NotFound, "import one: clawjail cookies import FILE --domain "+domain,
 				"there is no account of %s", domain)
 		}
 		if err != nil {
-			return grant.Grant{}, err
+			return err
+		}
+		if len(standing.Permissions) > 0 && !standing.For(domain, set.ID) {
+			return grant.NotAllowed(domain, "the permission is for an account of %s that was removed, and not for the one that is there now", domain)
 		}
 		if err := grant.InScopes(set.Scopes, within); err != nil {
-			return grant.Grant{}, fmt.Errorf("the account of %s: %w", domain, err)
+			return fmt.Errorf("the account of %s: %w", domain, err)
 		}
 		if !slices.ContainsFunc(set.Cookies, func(c vault.CookieInfo) bool { return !c.Expired }) {
 			s.Records.Note(audit.Event{Action: actionRefresh, Result: audit.Refused, Tenant: r.plan.tenant, Actor: r.by.Actor(), Session: r.id, Target: domain,
 				Detail: audit.NewDetail(audit.Fields{"reason": ReasonExpired})})
-			return grant.Grant{}, problem.New(problem.NeedsRefresh, "log in to "+domain+" again, and import its cookies",
+			return problem.New(problem.NeedsRefresh, "log in to "+domain+" again, and import its cookies",
 				"every cookie of the account of %s has expired", domain)
 		}
 	}
-	return g, nil
+	return nil
 }
 
 // isOrigin refuses a session that says to be asked for by another one that is not its caller's. What it says is then

@@ -138,6 +138,27 @@ func (g steppedGrants) Use(ctx context.Context, token grant.Token, want grant.Wa
 	return g.a.issuer.Use(ctx, token, want)
 }
 
+func (g steppedGrants) Permitted(ctx context.Context, want grant.Want) (grant.Standing, error) {
+	if err := g.a.step(ctx, "permitted"); err != nil {
+		return grant.Standing{}, err
+	}
+	return g.a.issuer.Permitted(ctx, want)
+}
+
+func (g steppedGrants) UsePermissions(ctx context.Context, s grant.Standing, want grant.Want) (grant.Grant, error) {
+	if err := g.a.step(ctx, "use permissions"); err != nil {
+		return grant.Grant{}, err
+	}
+	return g.a.issuer.UsePermissions(ctx, s, want)
+}
+
+func (g steppedGrants) PermissionStands(ctx context.Context, id string) (bool, error) {
+	if err := g.a.step(ctx, "permission stands"); err != nil {
+		return false, err
+	}
+	return g.a.issuer.PermissionStands(ctx, id)
+}
+
 type steppedVault struct{ a *accounts }
 
 func (v steppedVault) Cookies(ctx context.Context, tenant, domain string) (vault.CookieSet, error) {

@@ -17,6 +17,8 @@ type Authority interface {
 	Counted() int
 	// OperatorMode says whether a tenant may have sessions with accounts.
 	OperatorMode(ctx context.Context, tenant string) error
+	// AccountPermissions says whether its agents may have them without a grant that a person issued for the session.
+	AccountPermissions(ctx context.Context, tenant string) error
 	// Hold calls cancel when the principal's key is not good any more, until release is called.
 	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 }

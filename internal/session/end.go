@@ -3,8 +3,11 @@ package session
 import (
 	"context"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -55,7 +58,7 @@ func (s *Service) begin(r *session, e Ended) bool {
 	if was == StateOpening {
 		close(r.settled)
 		close(r.stop)
-		r.abort(problem.New(problem.SessionClosed, "open a new one", "the session was closed before it was open"))
+		r.abort(closedEarly(e, r.plan))
 	}
 	s.mu.Unlock()
 	s.Log.Info("session ends", "session", r.id, "jail", name, "cause", e.Cause)
@@ -72,6 +75,50 @@ func (s *Service) begin(r *session, e Ended) bool {
 	return true
 }
 
+// closedEarly is what the caller is told whose session ended before it was open.
+func closedEarly(e Ended, p plan) error {
+	if e.Cause == CauseDisallowed {
+		return grant.NotAllowed(strings.Join(p.domains, ", "), "%s", e.Message)
+	}
+	return problem.New(problem.SessionClosed, "open a new one", "the session was closed before it was open")
+}
+
+// EndPermitted ends the sessions that were opened with a permission and have an access that it is not for, also those that
+// are still being opened, and says how many they were: all of them, when the access is empty. The caller has changed it or
+// taken it back before, so that no further one is opened.
+func (s *Service) EndPermitted(permission string, is grant.Access) int {
+	s.mu.Lock()
+	var with []*session
+	for _, r := range s.sessions {
+		if slices.Contains(r.permissions, permission) && !is.Covers(r.plan.access) {
+			with = append(with, r)
+		}
+	}
+	s.mu.Unlock()
+	ended := 0
+	for _, r := range with {
+		if s.begin(r, Ended{Cause: CauseDisallowed}) {
+			ended++
+		}
+	}
+	return ended
+}
+
+// permissionRecheck is how often it is looked whether another process has taken a permission back.
+const permissionRecheck = 10 * time.Second
+
+// disallowed says whether a permission of a session is gone. A database that does not answer ends nothing; it is asked again.
+func (s *Service) disallowed(r *session) bool {
+	ctx, cancel := context.WithTimeout(r.life, permissionRecheck)
+	defer cancel()
+	for _, id := range r.permissions { // they do not change once the session is ready
+		if stands, err := s.Accounts.Grants.PermissionStands(ctx, id); err == nil && !stands {
+			return true
+		}
+	}
+	return false
+}
+
 // keep watches over a session that is ready: its time, its use and its browser. Then it removes it.
 func (s *Service) keep(r *session) {
 	s.mu.Lock()
@@ -80,6 +127,12 @@ func (s *Service) keep(r *session) {
 	s.suspect(r) // from here on it is known when they are lost
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var recheck <-chan time.Time // nil for ever without permissions
+	if len(r.permissions) > 0 {
+		again := time.NewTicker(permissionRecheck)
+		defer again.Stop()
+		recheck = again.C
+	}
 	for watching := true; watching; {
 		select {
 		case <-r.stop:
@@ -97,6 +150,10 @@ func (s *Service) keep(r *session) {
 			s.begin(r, Ended{Cause: lostCause(r.plan)})
 			<-r.stop
 			watching = false
+		case <-recheck:
+			if s.disallowed(r) {
+				s.begin(r, Ended{Cause: CauseDisallowed})
+			}
 		case <-i.suspected:
 			s.suspect(r)
 		case <-timer.C:

@@ -29,6 +29,10 @@ func (a rights) OperatorMode(ctx context.Context, tenant string) error {
 	return a.w.step(ctx, "operator mode")
 }
 
+func (a rights) AccountPermissions(ctx context.Context, tenant string) error {
+	return a.w.step(ctx, "account permissions")
+}
+
 func (a rights) Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
 	if err := a.w.step(ctx, "hold"); err != nil {
 		return nil, err
@@ -115,6 +119,15 @@ func (noAccounts) Verify(context.Context, grant.Token, grant.Want) (grant.Grant,
 }
 func (noAccounts) Use(context.Context, grant.Token, grant.Want) (grant.Grant, error) {
 	return grant.Grant{}, errNoAccounts
+}
+func (noAccounts) Permitted(context.Context, grant.Want) (grant.Standing, error) {
+	return grant.Standing{}, errNoAccounts
+}
+func (noAccounts) UsePermissions(context.Context, grant.Standing, grant.Want) (grant.Grant, error) {
+	return grant.Grant{}, errNoAccounts
+}
+func (noAccounts) PermissionStands(context.Context, string) (bool, error) {
+	return false, errNoAccounts
 }
 func (noAccounts) Cookies(context.Context, string, string) (vault.CookieSet, error) {
 	return vault.CookieSet{}, errNoAccounts

@@ -286,6 +286,8 @@ type session struct {
 	unhold  func()
 	// grant is what an operator session was permitted with.
 	grant grant.Grant
+	// permissions are the ids of those that let an agent open it without a grant of its own.
+	permissions []string
 	// abort ends an opening.
 	abort context.CancelCauseFunc
 	// stop is closed when the session begins to end, settled when why it ended is known, and gone when nothing of it

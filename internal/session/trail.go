@@ -97,7 +97,7 @@ func outcome(err error, fields audit.Fields) audit.Outcome {
 func refusal(err error) bool {
 	switch problem.CodeOf(err) {
 	case problem.GrantMissing, problem.GrantInvalid, problem.GrantWrongTenant, problem.GrantRevoked, problem.GrantUsed, problem.GrantExpired,
-		problem.GrantWrongOrigin, problem.GrantScope, problem.Forbidden, problem.NeedsRefresh, problem.AccountBusy:
+		problem.GrantWrongOrigin, problem.GrantScope, problem.AccountNotAllowed, problem.Forbidden, problem.NeedsRefresh, problem.AccountBusy:
 		return true
 	}
 	return errors.Is(err, errRevoked)

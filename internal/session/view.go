@@ -91,23 +91,24 @@ type Cause string
 
 // The causes.
 const (
-	CauseClosed        Cause = "closed"           // somebody closed it
-	CauseExpired       Cause = "expired"          // its time was up
-	CauseIdle          Cause = "idle"             // nobody used it
-	CauseShutdown      Cause = "shutdown"         // clawjail was stopped
-	CauseBrowserExited Cause = "browser_exited"   // its browser ended by itself
-	CauseMemory        Cause = "limit_memory"     // its browser ran out of memory
-	CauseWallClock     Cause = "limit_wall_clock" // its jail existed for as long as any may
-	CauseOwnerLost     Cause = "owner_lost"       // the host daemon had lost the control plane
-	CauseAccountLost   Cause = "account_lost"     // its browser had lost the account
-	CauseCookiesLost   Cause = "cookies_lost"     // its browser had lost its cookies, none of which was an account's
-	CauseRevoked       Cause = "revoked"          // the key that opened it is not good any more
-	CauseFailed        Cause = "failed"           // it could not be opened
+	CauseClosed        Cause = "closed"             // somebody closed it
+	CauseExpired       Cause = "expired"            // its time was up
+	CauseIdle          Cause = "idle"               // nobody used it
+	CauseShutdown      Cause = "shutdown"           // clawjail was stopped
+	CauseBrowserExited Cause = "browser_exited"     // its browser ended by itself
+	CauseMemory        Cause = "limit_memory"       // its browser ran out of memory
+	CauseWallClock     Cause = "limit_wall_clock"   // its jail existed for as long as any may
+	CauseOwnerLost     Cause = "owner_lost"         // the host daemon had lost the control plane
+	CauseAccountLost   Cause = "account_lost"       // its browser had lost the account
+	CauseCookiesLost   Cause = "cookies_lost"       // its browser had lost its cookies, none of which was an account's
+	CauseRevoked       Cause = "revoked"            // the key that opened it is not good any more
+	CauseDisallowed    Cause = "account_disallowed" // the permission that it was opened with was taken back
+	CauseFailed        Cause = "failed"             // it could not be opened
 )
 
 // Ended says why and how a session ended.
 type Ended struct {
-	Cause   Cause     `json:"cause" enum:"closed,expired,idle,shutdown,browser_exited,limit_memory,limit_wall_clock,owner_lost,account_lost,cookies_lost,revoked,failed"`
+	Cause   Cause     `json:"cause" enum:"closed,expired,idle,shutdown,browser_exited,limit_memory,limit_wall_clock,owner_lost,account_lost,cookies_lost,revoked,account_disallowed,failed"`
 	Message string    `json:"message" doc:"one sentence"`
 	At      time.Time `json:"at"`
 	// LimitsHit are the limits that the jail had run into.
@@ -352,6 +353,8 @@ func sentence(e Ended, p plan) string {
 		return "its jail existed for as long as any may"
 	case CauseRevoked:
 		return "the key that opened it is not good any more"
+	case CauseDisallowed:
+		return "the permission to use its account was taken back"
 	case CauseAccountLost:
 		return "the browser's network process ended, and the account with it"
 	case CauseCookiesLost:

@@ -1,0 +1,352 @@
+package grant
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// agent makes one.
+func (w *world) agent(tenant, id, name string) {
+	w.t.Helper()
+	if err := w.store.CreateAgent(context.Background(), store.Agent{ID: id, Tenant: tenant, Name: name, CreatedAt: noon}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// permitting is a request, and asking a want, that fit each other; a test changes one thing.
+func permitting() PermissionRequest {
+	return PermissionRequest{Tenant: store.DefaultTenant, Operator: "operator:o1", Agent: "a1", AgentName: "shopper", Domain: "example.com", Account: "c1"}
+}
+
+func asking() Want {
+	w := want()
+	w.Agent = "a1"
+	return w
+}
+
+func (w *world) allow(change ...func(*PermissionRequest)) Permission {
+	w.t.Helper()
+	r := permitting()
+	for _, c := range change {
+		c(&r)
+	}
+	p, _, err := w.Allow(context.Background(), r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+// open is what a session does: it looks, and then uses what it saw.
+func (w *world) open(want Want) (Grant, error) {
+	s, err := w.Permitted(context.Background(), want)
+	if err != nil {
+		return Grant{}, err
+	}
+	return w.UsePermissions(context.Background(), s, want)
+}
+
+func (w *world) opens(want Want) Grant {
+	w.t.Helper()
+	g, err := w.open(want)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return g
+}
+
+func (w *world) notAllowed(what string, want Want, says string) {
+	w.t.Helper()
+	_, err := w.open(want)
+	if problem.CodeOf(err) != problem.AccountNotAllowed || !strings.Contains(err.Error(), says) {
+		w.t.Errorf("%s: got %v", what, err)
+	}
+	if p, ok := problem.As(err); ok && !strings.Contains(p.Hint, "request_access") {
+		w.t.Errorf("%s: the hint is %q", what, p.Hint)
+	}
+}
+
+func newAgents(t testing.TB) *world {
+	w := newWorld(t)
+	w.agent(store.DefaultTenant, "a1", "shopper")
+	w.agent(store.DefaultTenant, "a2", "buyer")
+	w.agent("other", "a3", "shopper")
+	return w
+}
+
+func TestPermissionMakesAGrantThatIsUsedAlready(t *testing.T) {
+	w := newAgents(t)
+	p := w.allow(func(r *PermissionRequest) { r.Access, r.EgressDomains = AccessCDP, []string{"cdn.example.net"} })
+	g := w.opens(asking())
+	row, err := w.store.Grant(t.Context(), g.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As narrow as what was asked for, and not as wide as the permission.
+	if State(row, w.clock.now()) != "used" || row.UsedBy != "s_1" || row.Access != "tools" || row.Operator != "operator:o1" ||
+		!slices.Equal(row.Domains, []string{"example.com"}) || !slices.Equal(row.EgressDomains, []string{"cdn.example.net"}) ||
+		row.ExpiresAt.Sub(row.IssuedAt) != DefaultLimits().DefaultTTL {
+		t.Errorf("the grant is %+v", row)
+	}
+	if _, used, err := w.store.UseGrant(t.Context(), g.ID, g.Tenant, "s_2", w.clock.now()); used || err != nil {
+		t.Errorf("it was used again: %v", err)
+	}
+	w.clock.move(time.Hour)
+	w.opens(asking())
+	all, err := w.Permissions(t.Context(), store.DefaultTenant)
+	if err != nil || len(all) != 1 || all[0].Used != 2 || !all[0].LastUsedAt.Equal(store.Microsecond(w.clock.now())) || all[0].ID != p.ID || all[0].Left != nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if others, err := w.Permissions(t.Context(), "other"); err != nil || len(others) != 0 {
+		t.Errorf("another tenant has %+v, %v", others, err)
+	}
+}
+
+func TestPermissionIsForOneAgentOneAccountAndNoMore(t *testing.T) {
+	w := newAgents(t)
+	w.allow()
+	for what, c := range map[string]struct {
+		change func(*Want)
+		says   string
+	}{
+		"another agent":          {func(w *Want) { w.Agent = "a2" }, "without a grant"},
+		"another tenant":         {func(w *Want) { w.Tenant = "other" }, "without a grant"},
+		"its namesake there":     {func(w *Want) { w.Tenant, w.Agent = "other", "a3" }, "without a grant"},
+		"another domain":         {func(w *Want) { w.Domains = []string{"example.org"} }, "example.org"},
+		"one domain more":        {func(w *Want) { w.Domains = []string{"example.com", "example.org"} }, "example.org"},
+		"a wider access":         {func(w *Want) { w.Access = AccessCDP }, "for access tools"},
+		"an access that is none": {func(w *Want) { w.Access = "all" }, "for access tools"},
+	} {
+		want := asking()
+		c.change(&want)
+		w.notAllowed(what, want, c.says)
+	}
+	nobody := asking()
+	nobody.Agent = ""
+	if _, err := w.open(nobody); problem.CodeOf(err) != problem.GrantMissing {
+		t.Errorf("who is no agent: %v", err)
+	}
+	s, err := w.Permitted(t.Context(), asking())
+	if err != nil || !s.For("example.com", "c1") || s.For("example.com", "c2") || s.For("example.org", "c1") {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if all, err := w.Permissions(t.Context(), ""); err != nil || all[0].Used != 0 {
+		t.Errorf("refusals were counted: %+v, %v", all, err)
+	}
+	w.opens(asking())
+}
+
+func TestPermissionEndsByTimeNumberHoursAndHand(t *testing.T) {
+	three := 3
+	for name, c := range map[string]struct {
+		change func(*PermissionRequest)
+		good   int // uses at noon
+		then   func(w *world, p Permission)
+		says   string
+	}{
+		"time":   {func(r *PermissionRequest) { r.For = time.Hour }, 1, func(w *world, _ Permission) { w.clock.move(time.Hour) }, "ended at"},
+		"number": {func(r *PermissionRequest) { r.Times = &three }, 3, func(*world, Permission) {}, "as often as"},
+		"hours":  {func(r *PermissionRequest) { r.Hours = "08-18" }, 1, func(w *world, _ Permission) { w.clock.move(6 * time.Hour) }, "(UTC)"},
+		"night":  {func(r *PermissionRequest) { r.Hours = "22-13" }, 1, func(w *world, _ Permission) { w.clock.move(time.Hour) }, "(UTC)"},
+		"hand": {func(*PermissionRequest) {}, 1, func(w *world, p Permission) {
+			if err := w.Disallow(context.Background(), p.ID); err != nil {
+				w.t.Error(err)
+			}
+		}, "without a grant"},
+		"a removed account": {func(*PermissionRequest) {}, 1, func(w *world, p Permission) {
+			made, over, err := w.Allow(context.Background(), func() PermissionRequest { r := permitting(); r.Account, r.Hours = "c2", "00-01"; return r }())
+			if err != nil || over != p.ID || made.ID == p.ID || made.Used != 0 {
+				w.t.Errorf("%+v in the place of %q, %v", made, over, err)
+			}
+		}, "(UTC)"},
+		"replaced by a narrower one": {func(*PermissionRequest) {}, 1, func(w *world, p Permission) {
+			if now := w.allow(func(r *PermissionRequest) { r.Hours = "00-01" }); now.ID != p.ID || now.Used != 1 || !now.CreatedAt.Equal(p.CreatedAt) {
+				w.t.Errorf("%+v became %+v", p, now)
+			}
+		}, "(UTC)"},
+		"its agent": {func(*PermissionRequest) {}, 1, func(w *world, _ Permission) {
+			if err := w.store.DeleteAgent(context.Background(), "a1"); err != nil {
+				w.t.Error(err)
+			}
+			w.agent(store.DefaultTenant, "a9", "shopper") // of the same name
+		}, "without a grant"},
+		"an entry that cannot be read": {func(*PermissionRequest) {}, 1, func(w *world, p Permission) {
+			e, err := w.store.Entry(context.Background(), p.ID)
+			e.Body = []byte(strings.Replace(string(e.Body), "{", `{"only_on":"sunday",`, 1))
+			if err == nil {
+				err = w.store.UpdateEntry(context.Background(), e)
+			}
+			if err != nil {
+				w.t.Error(err)
+			}
+		}, "without a grant"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newAgents(t)
+			p := w.allow(c.change)
+			for range c.good {
+				w.opens(asking())
+			}
+			c.then(w, p)
+			w.notAllowed(name, asking(), c.says)
+			again := asking()
+			again.Agent = "a9"
+			w.notAllowed("whoever is called the same", again, "without a grant")
+		})
+	}
+}
+
+// What was looked at before decides nothing: the row does.
+func TestPermissionIsTakenBackWhileASessionOpens(t *testing.T) {
+	w := newAgents(t)
+	p := w.allow()
+	s, err := w.Permitted(t.Context(), asking())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stands, err := w.PermissionStands(t.Context(), p.ID); err != nil || !stands {
+		t.Errorf("%v, %v", stands, err)
+	}
+	if err := w.Disallow(t.Context(), p.ID); err != nil {
+		t.Fatal(err)
+	}
+	again := w.allow() // another one, which this session has not seen
+	if _, err := w.UsePermissions(t.Context(), s, asking()); problem.CodeOf(err) != problem.AccountNotAllowed {
+		t.Errorf("got %v", err)
+	}
+	if grants, err := w.List(t.Context(), ""); err != nil || len(grants) != 0 {
+		t.Errorf("%+v, %v", grants, err)
+	}
+	if stands, err := w.PermissionStands(t.Context(), p.ID); err != nil || stands {
+		t.Errorf("%v, %v", stands, err)
+	}
+	if err := w.Disallow(t.Context(), p.ID); problem.CodeOf(err) != problem.NotFound {
+		t.Errorf("taken back twice: %v", err)
+	}
+	// One that is narrowed between the two looks is as narrow as it is now.
+	if s, err = w.Permitted(t.Context(), asking()); err != nil {
+		t.Fatal(err)
+	}
+	if now := w.allow(func(r *PermissionRequest) { r.Hours = "00-01" }); now.ID != again.ID {
+		t.Errorf("%+v became %+v", again, now)
+	}
+	if _, err := w.UsePermissions(t.Context(), s, asking()); problem.CodeOf(err) != problem.AccountNotAllowed {
+		t.Errorf("got %v", err)
+	}
+	w.allow()
+	w.opens(asking())
+}
+
+func TestPermissionForOneSessionOpensOneOfMany(t *testing.T) {
+	const racers = 64
+	w := newAgents(t)
+	one := 1
+	w.allow(func(r *PermissionRequest) { r.Times = &one })
+	s, err := w.Permitted(t.Context(), asking())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var racing sync.WaitGroup
+	codes := make([]string, racers)
+	for n := range racers {
+		racing.Go(func() {
+			_, err := w.UsePermissions(context.Background(), s, asking())
+			codes[n] = problem.CodeOf(err)
+		})
+	}
+	racing.Wait()
+	slices.Sort(codes)
+	if codes[0] != "" || codes[1] != problem.AccountNotAllowed || codes[racers-1] != problem.AccountNotAllowed {
+		t.Errorf("%q", codes)
+	}
+	if grants, err := w.List(t.Context(), ""); err != nil || len(grants) != 1 {
+		t.Errorf("%d grants, %v", len(grants), err)
+	}
+}
+
+func TestPermissionThatAsksNeedsAnAnswer(t *testing.T) {
+	w := newAgents(t)
+	for _, ask := range []Ask{AskFirst, AskAlways} {
+		p := w.allow(func(r *PermissionRequest) { r.Ask = ask })
+		s, err := w.Permitted(t.Context(), asking())
+		if err != nil || !slices.Equal(s.Asks, []string{"example.com"}) {
+			t.Fatalf("%s: %+v, %v", ask, s, err)
+		}
+		w.notAllowed("without an answer", asking(), "approved by a person")
+		if err := w.Approve(t.Context(), p.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.clock.move(approvalLife) // too late
+		w.notAllowed("with an old answer", asking(), "approved by a person")
+		if err := w.Approve(t.Context(), p.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.opens(asking())
+		if ask == AskFirst {
+			w.opens(asking())
+			continue
+		}
+		w.notAllowed("with an answer that was used", asking(), "approved by a person")
+	}
+	// An answer lets one use pass that the permission would not, and widens no access.
+	one := 1
+	p := w.allow(func(r *PermissionRequest) { r.Times, r.Hours = &one, "00-01" })
+	w.notAllowed("outside of its hours", asking(), "(UTC)")
+	if err := w.Approve(t.Context(), p.ID); err != nil {
+		t.Fatal(err)
+	}
+	wide := asking()
+	wide.Access = AccessCDP
+	w.notAllowed("with a wider access", wide, "for access tools")
+	w.opens(asking())
+	w.notAllowed("once more", asking(), "as often as")
+}
+
+func TestPermissionRequestsAreChecked(t *testing.T) {
+	w := newAgents(t)
+	none := 0
+	bad := permitting()
+	bad.Domain, bad.Access, bad.Ask, bad.Hours, bad.Times, bad.For = "www.example.com", "all", "often", "8-18", &none, -time.Second
+	_, _, err := w.Allow(t.Context(), bad)
+	var many *problem.Many
+	if !errors.As(err, &many) {
+		t.Fatal(err)
+	}
+	said := ""
+	for _, flaw := range many.Flaws {
+		said += flaw.Field + " "
+	}
+	if said != "domains access times for hours ask " {
+		t.Errorf("it says %q: %v", said, err)
+	}
+	for _, hours := range []Hours{"", "00-24", "08-18", "22-06", "23-24"} {
+		r := permitting()
+		r.Hours = hours
+		if err := w.CheckPermission(r); err != nil {
+			t.Errorf("%s: %v", hours, err)
+		}
+	}
+	for _, hours := range []Hours{"-", "08", "08-08", "00-00", "22-24-1", "25-26", "-1-5", "08-25", "08-18 CET", "8-18", "24-00", "+8-18"} {
+		r := permitting()
+		r.Hours = hours
+		if err := w.CheckPermission(r); problem.CodeOf(err) != problem.BadRequest {
+			t.Errorf("%s: %v", hours, err)
+		}
+	}
+	stranger := permitting()
+	stranger.Agent = "a3" // of another tenant
+	if _, _, err := w.Allow(t.Context(), stranger); problem.CodeOf(err) != problem.NotFound {
+		t.Errorf("an agent of another tenant: %v", err)
+	}
+	if all, err := w.Permissions(t.Context(), ""); err != nil || len(all) != 0 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
