@@ -38,6 +38,11 @@ type Credentials interface {
 	GrantKeys(ctx context.Context, by identity.Principal) ([]grant.KeyInfo, error)
 	RotateGrantKeys(ctx context.Context, by identity.Principal) (grant.KeyInfo, error)
 
+	// AllowAccount lets an agent use an account in many sessions, and DisallowAccount takes that back.
+	AllowAccount(ctx context.Context, by identity.Principal, a credential.Allow) (grant.Permission, error)
+	Permissions(ctx context.Context, by identity.Principal, tenant string) ([]grant.Permission, error)
+	DisallowAccount(ctx context.Context, by identity.Principal, tenant, id string) (p grant.Permission, ended int, err error)
+
 	VaultStatus(ctx context.Context, by identity.Principal) (vault.Status, error)
 	RotateVault(ctx context.Context, by identity.Principal) (vault.Rotation, error)
 }

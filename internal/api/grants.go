@@ -24,6 +24,7 @@ type (
 )
 
 func (a *API) grantRoutes() {
+	a.permissionRoutes()
 	add(a, route{method: http.MethodPost, path: "/v1/grants", id: "issue-grant", summary: "Permit a session to use accounts",
 		status: http.StatusCreated, body: reflect.TypeFor[GrantRequest]()}, a.issueGrant)
 	add(a, route{method: http.MethodGet, path: "/v1/grants", id: "list-grants", summary: "List grants, newest first"}, a.grants)

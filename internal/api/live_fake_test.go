@@ -7,6 +7,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
@@ -143,6 +144,8 @@ func (s *ownedSessions) OpenRefresh(ctx context.Context, by identity.Principal, 
 	err := s.authority.AuthorizeWith(ctx, by, identity.SessionRefresh, identity.Object{Tenant: tenant, Agent: agentID(by)})
 	return session.Session{ID: someID, Tenant: tenant}, err
 }
+
+func (s *ownedSessions) EndPermitted(string, grant.Access) int { return 0 }
 
 func (s *ownedSessions) Reported(string) []session.Reported { return nil }
 

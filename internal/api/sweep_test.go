@@ -82,6 +82,10 @@ func whatEveryRouteDoes() map[string]expectation {
 		"PATCH /v1/cookies/{domain}":  {op: identity.CookiesUpdate, body: ofTenant + `,"scopes":["cdp"],"max_sessions":2}`, status: 200},
 		"DELETE /v1/cookies/{domain}": {op: identity.CookiesDelete, query: inTenant, status: 204},
 
+		"POST /v1/account-permissions":        {op: identity.CookiesAllow, body: ofTenant + `,"domain":"DOMAIN","agent":"worker"}`, status: 200},
+		"GET /v1/account-permissions":         {op: identity.CookiesList, query: inTenant, status: 200},
+		"DELETE /v1/account-permissions/{id}": {op: identity.CookiesDisallow, query: inTenant, status: 200},
+
 		"GET /v1/rules":          {op: identity.RuleList, query: inTenant, status: 200},
 		"POST /v1/rules":         {op: identity.RuleChange, body: ofTenant + `,"action":"deny","target":"example.org"}`, status: 201},
 		"DELETE /v1/rules/{id}":  {op: identity.RuleChange, status: 204},
@@ -214,6 +218,8 @@ func (s *sweeper) things(path string, there bool) map[string]string {
 		out["{id}"] = pick(s.session, "s_nobodysaaaaaaaaa")
 	case strings.HasPrefix(path, "/v1/grants/"):
 		out["{id}"] = pick(s.grant, "g_aaaaaaaaaaaaaaaaaaaa")
+	case strings.HasPrefix(path, "/v1/account-permissions/"):
+		out["{id}"] = pick(s.permission, "perm_aaaaaaaaaaaaaaaaaaaa")
 	case strings.HasPrefix(path, "/v1/operators/"):
 		out["{id}"] = pick(s.operator, "op_aaaaaaaaaaaaaaaaaaaa")
 	case strings.HasPrefix(path, "/v1/console/sign-ins/"):

@@ -58,6 +58,7 @@ type world struct {
 
 	session, agents string // acme's, of an operator's and of its agent's
 	grant, operator string // acme's; made anew before each use
+	permission      string // of acme's worker
 	token           string // of the agent writer2
 	writer, worker  string // the ids of writer2, and of the agent worker
 
@@ -195,6 +196,9 @@ func (w *world) seed() {
 	_, g, err := w.accounts.IssueGrant(w.ctx, w.admin, grant.Request{Tenant: "acme", Domains: []string{"example.com"}})
 	must(err)
 	w.grant = g.ID
+	allowed, err := w.accounts.AllowAccount(w.ctx, w.admin, credential.Allow{Tenant: "acme", Domain: "example.com", Agent: "worker"})
+	must(err)
+	w.permission = allowed.ID
 	_, o, err := w.identity.CreateOperator(w.ctx, w.admin, identity.NewOperator{Name: "victim", Tenant: "acme", Role: identity.RoleViewer, Life: time.Hour})
 	must(err)
 	w.operator = o.ID

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
@@ -74,6 +75,8 @@ func (s *inMemory) Seen(context.Context, identity.Principal, string) (session.Se
 }
 
 // Reported has seen that example.org asks to log in.
+func (s *inMemory) EndPermitted(string, grant.Access) int { return 0 }
+
 func (s *inMemory) Reported(string) []session.Reported {
 	at := time.Now().Add(time.Hour)
 	return []session.Reported{{Tenant: "default", Domain: "example.org", At: at, Opened: at}}

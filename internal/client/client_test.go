@@ -89,10 +89,16 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 		},
 		"GET /v1/grants?tenant=acme":        func() error { _, err := c.Grants(ctx, "acme"); return err },
 		"DELETE /v1/grants/g_1?tenant=acme": func() error { _, err := c.RevokeGrant(ctx, "acme", "g_1"); return err },
-		"GET /v1/vault":                     func() error { _, err := c.Vault(ctx); return err },
-		"POST /v1/vault/rotate":             func() error { _, err := c.RotateVault(ctx); return err },
-		"GET /v1/grant-keys":                func() error { _, err := c.GrantKeys(ctx); return err },
-		"POST /v1/grant-keys/rotate":        func() error { _, err := c.RotateGrantKeys(ctx); return err },
+		`POST /v1/account-permissions {"domain":"example.com","agent":"w","for":"30d"}`: func() error {
+			_, err := c.AllowAccount(ctx, api.AllowRequest{Domain: "example.com", Agent: "w", For: "30d"})
+			return err
+		},
+		"GET /v1/account-permissions?tenant=acme":           func() error { _, err := c.Permissions(ctx, "acme"); return err },
+		"DELETE /v1/account-permissions/perm_1?tenant=acme": func() error { _, err := c.DisallowAccount(ctx, "acme", "perm_1"); return err },
+		"GET /v1/vault":              func() error { _, err := c.Vault(ctx); return err },
+		"POST /v1/vault/rotate":      func() error { _, err := c.RotateVault(ctx); return err },
+		"GET /v1/grant-keys":         func() error { _, err := c.GrantKeys(ctx); return err },
+		"POST /v1/grant-keys/rotate": func() error { _, err := c.RotateGrantKeys(ctx); return err },
 		"GET /v1/audit?action=grant.&actor=admin&after_seq=3&follow=true&jail=j&limit=4&node=n&phase=intent&ref=r&result=ok&session=s" +
 			"&since=2026-01-02T03%3A04%3A05.000006Z&tenant=acme&until=2026-01-02T03%3A04%3A05.000006Z": func() error { _, err := c.Audit(ctx, query); return err },
 		"GET /v1/audit":               func() error { _, err := c.Audit(ctx, api.AuditQuery{}); return err },
@@ -111,9 +117,12 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			_, err := c.CreateTenant(ctx, api.TenantRequest{ID: "acme", ForbidOperatorMode: true})
 			return err
 		},
-		`PATCH /v1/tenants/acme {"forbid_operator_mode":false}`: func() error { _, err := c.SetTenant(ctx, "acme", api.TenantPolicy{ForbidOperatorMode: new(bool)}); return err },
-		"POST /v1/tenants/acme/disconnect":                      func() error { _, err := c.DisconnectTenant(ctx, "acme"); return err },
-		"GET /v1/operators?tenant=acme":                         func() error { _, err := c.Operators(ctx, "acme"); return err },
+		`PATCH /v1/tenants/acme {"forbid_operator_mode":false}`: func() error {
+			_, err := c.SetTenant(ctx, "acme", api.TenantPolicy{ForbidOperatorMode: new(bool)})
+			return err
+		},
+		"POST /v1/tenants/acme/disconnect": func() error { _, err := c.DisconnectTenant(ctx, "acme"); return err },
+		"GET /v1/operators?tenant=acme":    func() error { _, err := c.Operators(ctx, "acme"); return err },
 		`POST /v1/operators {"name":"ada","role":"viewer"}`: func() error {
 			_, err := c.CreateOperator(ctx, api.OperatorRequest{Name: "ada", Role: "viewer"})
 			return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
 )
@@ -107,6 +108,25 @@ func (c *Client) Grants(ctx context.Context, tenant string) ([]api.Grant, error)
 // RevokeGrant ends a grant. A session that it has opened runs on; UsedBy names it.
 func (c *Client) RevokeGrant(ctx context.Context, tenant, id string) (out api.Grant, err error) {
 	err = c.do(ctx, http.MethodDelete, pathOf("grants", id), ofTenant(tenant), nil, &out)
+	return out, err
+}
+
+// AllowAccount permits an agent the use of an account, in the place of what it was permitted before.
+func (c *Client) AllowAccount(ctx context.Context, r api.AllowRequest) (out grant.Permission, err error) {
+	err = c.do(ctx, http.MethodPost, pathOf("account-permissions"), nil, r, &out)
+	return out, err
+}
+
+// Permissions lists which agent may use which account.
+func (c *Client) Permissions(ctx context.Context, tenant string) ([]grant.Permission, error) {
+	var out api.Permissions
+	err := c.do(ctx, http.MethodGet, pathOf("account-permissions"), ofTenant(tenant), nil, &out)
+	return out.Permissions, err
+}
+
+// DisallowAccount takes a permission back, and ends the sessions that were opened with it.
+func (c *Client) DisallowAccount(ctx context.Context, tenant, id string) (out api.Disallowed, err error) {
+	err = c.do(ctx, http.MethodDelete, pathOf("account-permissions", id), ofTenant(tenant), nil, &out)
 	return out, err
 }
 

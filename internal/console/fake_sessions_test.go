@@ -11,6 +11,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
@@ -130,6 +131,8 @@ func (f *fakeSessions) Close(_ context.Context, by identity.Principal, id string
 func (f *fakeSessions) WaitGone(ctx context.Context, by identity.Principal, id string) (session.Session, error) {
 	return f.Get(ctx, by, id)
 }
+
+func (f *fakeSessions) EndPermitted(string, grant.Access) int { return 0 }
 
 func (f *fakeSessions) Reported(string) []session.Reported { return f.reported }
 

@@ -105,13 +105,18 @@ func (s *Service) SetRules(ctx context.Context, by identity.Principal, tenant, d
 	return out, err
 }
 
-// DeleteCookies removes an account. Sessions that have it go on.
+// DeleteCookies removes an account, with what agents are permitted with it. Sessions that were opened with a grant go on.
 func (s *Service) DeleteCookies(ctx context.Context, by identity.Principal, tenant, domain string) error {
 	tenant = by.TenantOr(tenant)
 	if err := s.mayWith(ctx, by, identity.CookiesDelete, tenant, noAccount(domain)); err != nil {
 		return err
 	}
-	return s.ending(by, identity.CookiesDelete, tenant, domain, func() error { return known(s.Vault.DeleteCookies(ctx, tenant, domain), domain) })
+	return s.ending(by, identity.CookiesDelete, tenant, domain, func() error {
+		if err := known(s.Vault.DeleteCookies(ctx, tenant, domain), domain); err != nil {
+			return err
+		}
+		return s.disallowAll(ctx, by, tenant, domain)
+	})
 }
 
 // Capture keeps what the browser of a session has of some domains, each as an account of its own. A domain without any

@@ -27,6 +27,10 @@ import (
 // Authority decides who may do what. *identity.Service is one.
 type Authority interface {
 	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
+	// Agents lists the agents of a tenant.
+	Agents(ctx context.Context, by identity.Principal, tenant string) ([]identity.Agent, error)
+	// AccountPermissions says whether agents of a tenant may use accounts without a grant each time.
+	AccountPermissions(ctx context.Context, tenant string) error
 }
 
 // Records is the audit log. *audit.Log is one.
@@ -44,6 +48,9 @@ type Sessions interface {
 	Close(ctx context.Context, by identity.Principal, id string) (session.Session, error)
 	// WaitGone waits until nothing of a session that is ending is left.
 	WaitGone(ctx context.Context, by identity.Principal, id string) (session.Session, error)
+	// EndPermitted ends the sessions that were opened with a permission and have an access that it is not for; all of them
+	// when it is empty.
+	EndPermitted(permission string, is grant.Access) int
 	// Reported are the accounts whose sites have asked sessions to log in.
 	Reported(tenant string) []session.Reported
 }

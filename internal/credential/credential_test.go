@@ -49,7 +49,8 @@ type oneSession struct {
 	jar      []cookies.Cookie
 	mode     string
 	closed   int
-	gone     error // of WaitGone
+	ended    []string // what ended sessions of permissions
+	gone     error    // of WaitGone
 	reported []session.Reported
 }
 
@@ -60,6 +61,11 @@ func (o *oneSession) Close(context.Context, identity.Principal, string) (session
 
 func (o *oneSession) WaitGone(context.Context, identity.Principal, string) (session.Session, error) {
 	return session.Session{}, o.gone
+}
+
+func (o *oneSession) EndPermitted(permission string, is grant.Access) int {
+	o.ended = append(o.ended, permission+" "+string(is))
+	return 1
 }
 
 func (o *oneSession) Reported(string) []session.Reported { return o.reported }
