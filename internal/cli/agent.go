@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -245,16 +246,20 @@ func agentNames(ctx context.Context, c *client.Client, tenant string) ([]string,
 	return namesOf(agents, err, func(a api.Agent) (string, string) { return a.Name, a.Tenant })
 }
 
-// findAgent finds an agent by its name. Where no tenant is named, it is the one that the control plane would take.
+// tenantMeant is the tenant that was named or, where none was, the one that the control plane would take.
+func tenantMeant(ctx context.Context, c *client.Client, tenant string) (string, error) {
+	if tenant != "" {
+		return tenant, nil
+	}
+	me, err := c.WhoAmI(ctx)
+	return cmp.Or(me.Tenant, store.DefaultTenant), err
+}
+
+// findAgent finds an agent by its name.
 func findAgent(ctx context.Context, c *client.Client, tenant, name string) (api.Agent, error) {
-	if tenant == "" {
-		me, err := c.WhoAmI(ctx)
-		if err != nil {
-			return api.Agent{}, err
-		}
-		if tenant = me.Tenant; tenant == "" {
-			tenant = store.DefaultTenant
-		}
+	tenant, err := tenantMeant(ctx, c, tenant)
+	if err != nil {
+		return api.Agent{}, err
 	}
 	agents, err := c.Agents(ctx, tenant)
 	if err != nil {

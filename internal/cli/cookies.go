@@ -20,12 +20,14 @@ import (
 
 func newCookiesCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
-		Use:   "cookies",
-		Short: "Store the logins of accounts, and say who may use them",
+		Use:     "cookies",
+		Aliases: []string{"account"},
+		Short:   "Store the logins of accounts, and say who may use them",
 		Long: "A cookie set is the login of a tenant at one domain: its cookies, encrypted. Nothing ever shows their values. A " +
-			"session gets them with a grant, see `clawjail grant`.",
+			"session gets them with a grant, see `clawjail grant`; an agent also where `clawjail cookies allow` permits it.",
 	})
-	cmd.AddCommand(newCookiesImport(p), newCookiesRefresh(p), newCookiesCapture(p), newCookiesList(p), newCookiesSet(p), newCookiesRemove(p))
+	cmd.AddCommand(newCookiesImport(p), newCookiesRefresh(p), newCookiesCapture(p), newCookiesList(p), newCookiesSet(p), newCookiesRemove(p),
+		newCookiesAllow(p), newCookiesDisallow(p), newCookiesAllowed(p))
 	return cmd
 }
 
@@ -188,6 +190,8 @@ type listedSet struct {
 	vault.CookieSet
 	// NeedsRefresh is why somebody has to log in again.
 	NeedsRefresh string `json:"needs_refresh,omitempty"`
+	// Agents are the names of those that may use it without a grant.
+	Agents []string `json:"agents,omitempty"`
 }
 
 // listSets lists the cookie sets, with those marked that somebody has to log in to again.
@@ -200,12 +204,21 @@ func listSets(ctx context.Context, c *client.Client, tenant string) ([]listedSet
 	if err != nil {
 		return nil, err
 	}
+	permitted, err := c.Permissions(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
 	out := []listedSet{}
 	for _, s := range sets {
 		one := listedSet{CookieSet: s}
 		for _, a := range alerts {
 			if a.Tenant == s.Tenant && a.Domain == s.Domain {
 				one.NeedsRefresh = a.Reason
+			}
+		}
+		for _, p := range permitted {
+			if p.Tenant == s.Tenant && p.Domain == s.Domain {
+				one.Agents = append(one.Agents, p.AgentName)
 			}
 		}
 		out = append(out, one)
@@ -222,10 +235,10 @@ func problemOf(s listedSet) string {
 }
 
 func setRows(sets []listedSet, now time.Time) [][]string {
-	rows := [][]string{{"DOMAIN", "TENANT", "COOKIES", "SCOPES", "SESSIONS", "STORED", "USED", "EXPIRES", "PROBLEM"}}
+	rows := [][]string{{"DOMAIN", "TENANT", "COOKIES", "SCOPES", "SESSIONS", "STORED", "USED", "EXPIRES", "AGENTS", "PROBLEM"}}
 	for _, s := range sets {
 		rows = append(rows, []string{printable(s.Domain), s.Tenant, strconv.Itoa(s.Count), dash(printable(strings.Join(s.Scopes, ","))),
-			strconv.Itoa(s.MaxLeases), when(s.LastRefreshedAt, now), when(s.LastInjectedAt, now), when(s.ExpiresAt, now), problemOf(s)})
+			strconv.Itoa(s.MaxLeases), when(s.LastRefreshedAt, now), when(s.LastInjectedAt, now), when(s.ExpiresAt, now), dash(printable(strings.Join(s.Agents, ","))), problemOf(s)})
 	}
 	return manyTenants(rows, 1)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -34,6 +35,7 @@ func harmless(t *testing.T, text string) {
 func TestListingsAsPeopleReadThem(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", 3600)) // people read the time of their own zone
 	at := func(d time.Duration) time.Time { return now.Add(d).UTC() }
+	left := 3
 	lists := []struct {
 		name string
 		rows [][]string
@@ -49,11 +51,16 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 		}, now)},
 		{"cookie sets", setRows([]listedSet{
 			{CookieSet: vault.CookieSet{Domain: "example.com", Tenant: "default", Count: 3, Scopes: []string{"tools"}, MaxLeases: 1,
-				LastRefreshedAt: at(-time.Hour), ExpiresAt: at(time.Hour)}},
+				LastRefreshedAt: at(-time.Hour), ExpiresAt: at(time.Hour)}, Agents: []string{"shopper", hostile}},
 			{CookieSet: vault.CookieSet{Domain: "example.org", Tenant: "default", Count: 3, MaxLeases: 2, LastRefreshedAt: at(-time.Hour),
 				LastInjectedAt: at(0), Problem: problem.VaultRowDamaged}, NeedsRefresh: "login_page"},
 			{CookieSet: vault.CookieSet{Domain: "example.net", Tenant: "default", Count: 1, MaxLeases: 1, LastRefreshedAt: at(-time.Hour),
 				ExpiresAt: at(-time.Minute)}, NeedsRefresh: "expired_cookies"},
+		}, now)},
+		{"permissions", permissionRows([]grant.Permission{
+			{Domain: "example.com", Tenant: "default", AgentName: "shopper", Access: "tools", CreatedAt: at(0), ExpiresAt: at(time.Hour), Left: &left,
+				Hours: "08-18", Ask: "first", Used: 7, LastUsedAt: at(time.Minute), By: "operator:o", Declared: true},
+			{Domain: hostile, Tenant: "default", AgentName: hostile, Access: "cdp", CreatedAt: at(0), Ask: "never", By: hostile},
 		}, now)},
 		{"secrets", secretRows([]vault.Secret{
 			{Service: "github", Tenant: "default", UpdatedAt: at(0)},
