@@ -13,8 +13,8 @@ import (
 
 // AccessQuestion is the body with which an agent asks for access.
 type AccessQuestion struct {
-	Kind   egress.AccessKind `json:"kind" enum:"host,tool,service"`
-	Target string            `json:"target" doc:"of a host: its name, with a port or as a URL; of a tool: METHOD URL SERVICE, which is whose credential is used; of a service: its name"`
+	Kind   egress.AccessKind `json:"kind" enum:"host,tool,service,account"`
+	Target string            `json:"target" doc:"of a host: its name, with a port or as a URL; of a tool: METHOD URL SERVICE, which is whose credential is used; of a service: its name; of an account: its domain, with cdp behind it for DevTools clients"`
 	Reason string            `json:"reason" doc:"for the operator, in a sentence"`
 	Wait   string            `json:"wait,omitempty" doc:"how long to wait for the answer, such as 2m; at most 5m; not at all when it is left out"`
 }

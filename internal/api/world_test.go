@@ -133,7 +133,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	w.accounts, err = credential.New(credential.Options{Vault: v, Grants: grants, Keyring: keyring, Identity: w.identity, Audit: w.log,
 		Sessions: w.sessions, Now: time.Now})
 	must(err)
-	w.book, err = egress.Open(ctx, egress.Options{Store: db, Identity: w.identity, Audit: w.log, Now: time.Now, Recheck: time.Hour})
+	w.book, err = egress.Open(ctx, egress.Options{Store: db, Identity: w.identity, Audit: w.log, Now: time.Now, Recheck: time.Hour, Accounts: w.accounts})
 	must(err)
 	closing(func() error { w.book.Close(); return nil })
 	w.jails = &ownedAgents{authority: w.identity, kept: map[string]jail.KeptStatus{}}

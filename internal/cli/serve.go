@@ -149,7 +149,8 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		return err
 	}
 	explains := &explained{clean: reach.policy}
-	book, err := egress.Open(ctx, egress.Options{Store: ring.store, Identity: ring.identity, Audit: ring.log, Now: o.now, Recheck: egressRecheck, Way: explains, Log: o.log})
+	permits := new(lateAccounts)
+	book, err := egress.Open(ctx, egress.Options{Store: ring.store, Identity: ring.identity, Audit: ring.log, Now: o.now, Recheck: egressRecheck, Way: explains, Accounts: permits, Log: o.log})
 	if err != nil {
 		return fmt.Errorf("read what was decided about the way out: %w", err)
 	}
@@ -186,7 +187,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		Sessions: o.config.Sessions, Quotas: o.config.Quotas, Limits: o.config.Limits, WarmPool: o.config.WarmPool,
 		Proxy: "http://" + gatewayListener.Addr().String(), Policy: reach.policy, ExtraCA: authorities, Unsandboxed: info.Unsandboxed,
 		Authority: ring.identity, Records: records{ring.log},
-		Accounts:   session.Accounts{Grants: ring.grants, Vault: ring.vault, Leases: ring.store, Node: ring.node, Logins: o.config.Logins},
+		Accounts:   session.Accounts{Grants: ring.grants, Vault: ring.vault, Leases: ring.store, Node: ring.node, Logins: o.config.Logins, Ask: book.AskForAccount},
 		Recordings: filepath.Join(hostd.ControlDir(o.config), "sessions"), Observe: countOpened(counted.Opened),
 		Log: o.log, Now: o.now,
 	})
@@ -198,6 +199,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	if err != nil {
 		return errors.Join(err, endSessions(ctx, sessions))
 	}
+	permits.Service = accounts
 	agents, err = newAgents(o, host, exit, book, ring, func(ctx context.Context) ([]string, error) { return servers.Names(ctx) },
 		func() { servers.Changed() })
 	if err != nil {

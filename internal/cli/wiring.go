@@ -11,6 +11,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/netguard"
@@ -37,6 +38,9 @@ func (w way) LastActivity(addr netip.Addr) time.Time {
 	a, _ := w.Gateway.Activity(addr)
 	return a.Last
 }
+
+// lateAccounts are accounts that are opened after what asks for them. Nobody is served before.
+type lateAccounts struct{ *credential.Service }
 
 // lateHandler is a handler that is made after what serves it. Until then it answers nobody.
 type lateHandler struct{ handler atomic.Pointer[http.Handler] }

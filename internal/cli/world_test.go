@@ -107,7 +107,7 @@ func start(data string) (w *world, end func() error, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	book, err := egress.Open(ctx, egress.Options{Store: r.store, Identity: r.identity, Audit: r.log, Now: time.Now, Recheck: time.Hour})
+	book, err := egress.Open(ctx, egress.Options{Store: r.store, Identity: r.identity, Audit: r.log, Now: time.Now, Recheck: time.Hour, Accounts: accounts})
 	if err != nil {
 		return nil, nil, err
 	}

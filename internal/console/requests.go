@@ -29,6 +29,8 @@ func (r askedRow) What() string {
 		return "a tool for execute"
 	case egress.AccessService:
 		return "a service, with its credential"
+	case egress.AccessAccount:
+		return "the use of an account, without a grant each time"
 	}
 	return "a host"
 }

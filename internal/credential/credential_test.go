@@ -87,6 +87,7 @@ type world struct {
 	ctx      context.Context
 	log      *records
 	sessions *oneSession
+	db       *sqlite.DB
 	admin    identity.Principal
 	operator identity.Principal // of acme
 	viewer   identity.Principal // of acme
@@ -133,7 +134,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(who.Close)
 	text, err := os.ReadFile(own("admin.key"))
 	must(err)
-	w := &world{ctx: ctx, log: &records{Log: log}, sessions: &oneSession{}}
+	w := &world{ctx: ctx, log: &records{Log: log}, db: db, sessions: &oneSession{}}
 	w.admin, err = who.Authenticate(ctx, strings.TrimSpace(string(text)), netip.Addr{})
 	must(err)
 	for tenant, as := range map[string]map[identity.Role]*identity.Principal{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -165,4 +166,69 @@ func (s *Service) disallowAll(ctx context.Context, by identity.Principal, tenant
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Permitted says whether an agent may open a session with an account now, without a grant and without asking anybody.
+func (s *Service) Permitted(ctx context.Context, tenant, agent, domain string, access grant.Access) (bool, error) {
+	if s.Identity.AccountPermissions(ctx, tenant) != nil {
+		return false, nil
+	}
+	standing, err := s.Grants.Permitted(ctx, grant.Want{Tenant: tenant, Agent: agent, Domains: []string{domain}, Access: access})
+	if problem.CodeOf(err) == problem.AccountNotAllowed {
+		return false, nil
+	}
+	if err != nil || len(standing.Asks) > 0 {
+		return false, err
+	}
+	set, err := s.Vault.Cookies(ctx, tenant, domain)
+	if problem.CodeOf(err) == problem.NotFound {
+		return false, nil
+	}
+	return err == nil && standing.For(domain, set.ID), err
+}
+
+// Approve prepares what approving an agent's request for an account does. Where the agent has a permission that covers the
+// access, it is good for one use more within a day. Else it is permitted as the approval says.
+func (s *Service) Approve(ctx context.Context, by identity.Principal, a egress.Approval) (id string, give func(context.Context) error, err error) {
+	if err := s.mayWith(ctx, by, identity.CookiesAllow, a.Tenant, noAccount(a.Domain)); err != nil {
+		return "", nil, err
+	}
+	allow := Allow{Tenant: a.Tenant, Domain: a.Domain, Agent: a.Agent, Access: a.Access}
+	if a.Once {
+		one := 1
+		allow.Times = &one
+	}
+	if !a.Until.IsZero() {
+		allow.For = max(a.Until.Sub(s.Now()).Round(time.Second), time.Second)
+	}
+	request, err := s.permission(ctx, by, allow)
+	if err != nil {
+		return "", nil, err
+	}
+	all, err := s.Grants.PermissionsOf(ctx, a.Tenant, request.Agent)
+	if err != nil {
+		return "", nil, err
+	}
+	request.ID = grant.NewPermissionID()
+	for _, p := range all {
+		if !p.Is(request.Domain, request.Account) {
+			continue
+		}
+		if p.Expired(s.Now()) {
+			request.ID = p.ID // it is taken anew
+			continue
+		}
+		if !p.Access.Covers(a.Access) {
+			return "", nil, problem.New(problem.Conflict, "change it: clawjail cookies allow "+p.Domain+" --agent "+p.AgentName+" --access "+string(a.Access),
+				"%s has a permission for the account with access %s, which an approval does not widen", p.AgentName, p.Access)
+		}
+		return p.ID, func(ctx context.Context) error {
+			return s.record(ctx, by, identity.CookiesAllow, p.Tenant, "", p.Domain, audit.Fields{"agent_id": p.Agent, "agent_name": p.AgentName,
+				"permission_id": p.ID, "times": 1}, func() error { return s.Grants.Approve(ctx, p.ID) })
+		}, nil
+	}
+	return request.ID, func(ctx context.Context) error {
+		_, err := s.allow(ctx, by, request)
+		return err
+	}, nil
 }

@@ -1,15 +1,19 @@
 package credential
 
 import (
+	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault"
 )
 
 // shopper is an agent of acme's, with an account to be permitted.
@@ -180,5 +184,166 @@ func TestAPermissionIsTakenBackWithoutARecord(t *testing.T) {
 	w.log.fail = nil
 	if rows := w.rows(t, "cookies.disallow", 2); !strings.Contains(string(rows[0].Detail), p.ID) {
 		t.Errorf("%+v", rows)
+	}
+}
+
+// asking has a book of requests besides, and the agent as it asks.
+func asking(t *testing.T) (*world, *egress.Book, identity.Principal) {
+	t.Helper()
+	w, agent := shopper(t)
+	book, err := egress.Open(w.ctx, egress.Options{Store: w.db, Identity: w.Identity, Audit: w.log.Log, Now: time.Now, Recheck: time.Hour, Accounts: w.Service})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(book.Close)
+	return w, book, identity.Principal{Kind: identity.KindAgent, ID: agent.ID, Name: agent.Name, Tenant: "acme", TokenID: "t"}
+}
+
+// open is what a session does without a grant.
+func (w *world) open(by identity.Principal, access grant.Access) error {
+	want := grant.Want{Tenant: by.Tenant, Session: "s_1", Agent: by.ID, Domains: []string{"example.com"}, Access: access}
+	s, err := w.Grants.Permitted(w.ctx, want)
+	if err == nil {
+		_, err = w.Grants.UsePermissions(w.ctx, s, want)
+	}
+	return err
+}
+
+func TestAnAgentAsksForAnAccountAndAPersonApproves(t *testing.T) {
+	w, book, by := asking(t)
+	ask := func(target string) (egress.AccessRequest, error) {
+		return book.Ask(w.ctx, by, egress.AccessAccount, target, "to buy", 0)
+	}
+	pending, err := ask("Example.COM")
+	if err != nil || pending.State != egress.AccessPending || pending.Target != "example.com" {
+		t.Fatalf("%+v, %v", pending, err)
+	}
+	if err := w.open(by, grant.AccessTools); problem.CodeOf(err) != problem.AccountNotAllowed {
+		t.Errorf("before the answer: %v", err)
+	}
+	for what, who := range map[string]identity.Principal{"itself": by, "a viewer": w.viewer, "a stranger": w.stranger} {
+		if _, err := book.Answer(w.ctx, who, pending.ID, egress.AccessAnswer{Approve: true}); err == nil {
+			t.Errorf("%s has approved it", what)
+		}
+	}
+	done, err := book.Answer(w.ctx, w.operator, pending.ID, egress.AccessAnswer{Approve: true, Once: true})
+	if err != nil || done.Made == "" {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	// Asked again before it is used, the answer is the same.
+	if again, err := ask("example.com"); err != nil || again.ID != pending.ID || again.State != egress.AccessApproved {
+		t.Errorf("%+v, %v", again, err)
+	}
+	if err := w.open(by, grant.AccessTools); err != nil {
+		t.Error(err)
+	}
+	if err := w.open(by, grant.AccessTools); problem.CodeOf(err) != problem.AccountNotAllowed {
+		t.Errorf("a second time: %v", err)
+	}
+	// It was used up: what is asked now is another question, and its approval is one use more.
+	second, err := ask("example.com")
+	if err != nil || second.ID == pending.ID || second.State != egress.AccessPending {
+		t.Fatalf("%+v, %v", second, err)
+	}
+	if again, err := book.Answer(w.ctx, w.operator, second.ID, egress.AccessAnswer{Approve: true}); err != nil || again.Made != done.Made {
+		t.Errorf("%+v, %v", again, err)
+	}
+	if err := errors.Join(w.open(by, grant.AccessTools)); err != nil {
+		t.Error(err)
+	}
+	if err := w.open(by, grant.AccessTools); problem.CodeOf(err) != problem.AccountNotAllowed {
+		t.Errorf("a second time: %v", err)
+	}
+	// An approval widens no access; whoever wants that says so.
+	if _, err := w.SetRules(w.ctx, w.operator, "", "example.com", vault.Rules{Scopes: []string{"tools", "cdp"}, MaxLeases: 1}); err != nil {
+		t.Fatal(err)
+	}
+	wide, err := ask("example.com cdp")
+	if err != nil || wide.ID == second.ID {
+		t.Fatalf("%+v, %v", wide, err)
+	}
+	if _, err := book.Answer(w.ctx, w.operator, wide.ID, egress.AccessAnswer{Approve: true}); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("got %v", err)
+	}
+	if err := w.open(by, grant.AccessCDP); problem.CodeOf(err) != problem.AccountNotAllowed {
+		t.Errorf("with cdp: %v", err)
+	}
+	if _, _, err := w.DisallowAccount(w.ctx, w.operator, "", done.Made); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := book.Answer(w.ctx, w.operator, wide.ID, egress.AccessAnswer{Approve: true, For: "1h"}); err != nil || out.Made == done.Made {
+		t.Errorf("%+v, %v", out, err)
+	}
+	if all, err := w.Permissions(w.ctx, w.operator, ""); err != nil || len(all) != 1 || all[0].Access != grant.AccessCDP || all[0].Left != nil || all[0].ExpiresAt.IsZero() {
+		t.Errorf("%+v, %v", all, err)
+	}
+	for range 3 {
+		if err := w.open(by, grant.AccessTools); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := ask("example.com"); problem.CodeOf(err) != problem.Conflict || !strings.Contains(err.Error(), "already") {
+		t.Errorf("asked for what it has: %v", err)
+	}
+}
+
+func TestWhatCannotBeApprovedStaysAQuestion(t *testing.T) {
+	w, book, by := asking(t)
+	for _, target := range []string{"", "com", "www.example.com", "example.com all", "example.com  cdp", "10.0.0.1", "example.com tools cdp"} {
+		if _, err := book.Ask(w.ctx, by, egress.AccessAccount, target, "x", 0); err == nil {
+			t.Errorf("%q can be asked for", target)
+		}
+	}
+	// Whether there is such an account is nothing that asking tells.
+	asked, err := book.Ask(w.ctx, by, egress.AccessAccount, "example.org", "x", 0)
+	if err != nil || asked.State != egress.AccessPending {
+		t.Fatalf("%+v, %v", asked, err)
+	}
+	if _, err := book.Answer(w.ctx, w.operator, asked.ID, egress.AccessAnswer{Approve: true}); problem.CodeOf(err) != problem.NotFound {
+		t.Errorf("no account: %v", err)
+	}
+	if still, err := book.AccessRequest(w.ctx, w.operator, asked.ID, 0); err != nil || still.State != egress.AccessPending {
+		t.Errorf("%+v, %v", still, err)
+	}
+	if _, err := book.Answer(w.ctx, w.operator, asked.ID, egress.AccessAnswer{}); err != nil {
+		t.Error(err)
+	}
+	if again, err := book.Ask(w.ctx, by, egress.AccessAccount, "example.org", "x", 0); err != nil || again.State != egress.AccessRefused {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+func TestOpeningAsksAPersonWherePermissionsSaySo(t *testing.T) {
+	w, book, by := asking(t)
+	p, err := w.AllowAccount(w.ctx, w.operator, Allow{Domain: "example.com", Agent: "shopper", Ask: grant.AskAlways})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 { // each time anew
+		answered := make(chan error, 1)
+		go func() { answered <- book.AskForAccount(w.ctx, by, "example.com", grant.AccessTools) }()
+		var waiting []egress.AccessRequest
+		for deadline := time.Now().Add(10 * time.Second); len(waiting) == 0 && time.Now().Before(deadline); runtime.Gosched() {
+			if waiting, err = book.AccessRequests(w.ctx, w.operator, "", false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(waiting) != 1 {
+			t.Fatalf("%d: nobody was asked", n)
+		}
+		if out, err := book.Answer(w.ctx, w.operator, waiting[0].ID, egress.AccessAnswer{Approve: true}); err != nil || out.Made != p.ID {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		if err := <-answered; err != nil {
+			t.Errorf("%d: %v", n, err)
+		}
+		if err := w.open(by, grant.AccessTools); err != nil {
+			t.Errorf("%d: %v", n, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	cancel()
+	if err := book.AskForAccount(ctx, by, "example.com", grant.AccessTools); err == nil {
+		t.Error("nobody has answered")
 	}
 }

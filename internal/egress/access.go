@@ -86,8 +86,11 @@ func oneForm(kind AccessKind, target string) (string, error) {
 			return "", errors.New("it is not the name of a service")
 		}
 		return target, nil
+	case AccessAccount:
+		domain, access, err := askedAccount(target)
+		return accountTarget(domain, access), err
 	}
-	return "", errors.New("the kind is none of host, tool and service")
+	return "", errors.New("the kind is none of host, tool, service and account")
 }
 
 // hostRule is a rule that allows a host that was asked for: one host, one port or the usual two, whatever the path.
@@ -165,15 +168,22 @@ func (b *Book) Ask(ctx context.Context, by identity.Principal, kind AccessKind, 
 	if err := f.err(); err != nil {
 		return AccessRequest{}, err
 	}
-	out, err := b.ask(ctx, by, kind, canonical, reason)
+	has := false
+	if kind == AccessAccount {
+		if has, err = b.permits(ctx, of, canonical); err != nil {
+			return AccessRequest{}, err
+		}
+	}
+	out, err := b.ask(ctx, by, kind, canonical, reason, has)
 	if err != nil {
 		return AccessRequest{}, err
 	}
 	return b.answered(ctx, by.Actor(), out, wait)
 }
 
-// ask finds the open question, or the last answer to it, or makes it.
-func (b *Book) ask(ctx context.Context, by identity.Principal, kind AccessKind, target, reason string) (AccessRequest, error) {
+// ask finds the open question, or the last answer to it, or makes it. An agent that has the account that it asks for is
+// told so, and an approval of one that it has no more is no answer.
+func (b *Book) ask(ctx context.Context, by identity.Principal, kind AccessKind, target, reason string, has bool) (AccessRequest, error) {
 	b.changing.Lock()
 	defer b.changing.Unlock()
 	now := b.now()
@@ -187,8 +197,11 @@ func (b *Book) ask(ctx context.Context, by identity.Principal, kind AccessKind, 
 		}
 		pending++
 	}
-	if a := b.lately(scope{by.Tenant, by.ID}, kind, target); a != nil {
+	if a := b.lately(scope{by.Tenant, by.ID}, kind, target); a != nil && (kind != AccessAccount || has || a.State == AccessRefused) {
 		return *a, nil
+	}
+	if has {
+		return AccessRequest{}, problem.New(problem.Conflict, "open a session with it, without a grant", "you may use the account already")
 	}
 	if pending >= maxPending {
 		return AccessRequest{}, problem.New(problem.RateLimited, "Wait until the operator has answered some of them; asking again changes nothing.",
@@ -334,7 +347,7 @@ func (b *Book) Hold(ctx context.Context, w Who, target string) (again bool) {
 	if b.may(ctx, by, identity.AccessAsk, scope{by.Tenant, by.ID}) != nil {
 		return false
 	}
-	asked, err := b.ask(ctx, by, AccessHost, canonical, heldReason)
+	asked, err := b.ask(ctx, by, AccessHost, canonical, heldReason, false)
 	if err != nil {
 		if problem.CodeOf(err) != problem.RateLimited {
 			b.o.Log.Error("nobody could be asked about a refused request", "agent", agent.ID, "error", err)

@@ -16,7 +16,8 @@ import (
 // maxFor is the longest time for which something is approved.
 const maxFor = 366 * 24 * time.Hour
 
-// Answer approves or refuses. An approval makes a rule, adds a tool, or gives the agent a service. A tool is added to
+// Answer approves or refuses. An approval makes a rule, adds a tool, gives the agent a service, or permits it an
+// account. A tool is added to
 // the agent's own list; where it had none, that begins with the wider one as it is now.
 func (b *Book) Answer(ctx context.Context, by identity.Principal, id string, a AccessAnswer) (AccessRequest, error) {
 	e, err := b.entry(ctx, kindAccess, id, noRequest())
@@ -141,6 +142,12 @@ func (b *Book) gift(ctx context.Context, by identity.Principal, a AccessRequest,
 		return b.giveTool(ctx, meta, t)
 	case AccessService:
 		return b.giveService(ctx, by, meta, a.Target)
+	case AccessAccount:
+		domain, access, err := askedAccount(a.Target)
+		if err != nil || b.o.Accounts == nil {
+			return "", nil, errors.Join(err, noRequest())
+		}
+		return b.o.Accounts.Approve(ctx, by, Approval{Tenant: a.Tenant, Agent: a.Agent, Domain: domain, Access: access, Once: once, Until: until})
 	}
 	return "", nil, noRequest()
 }

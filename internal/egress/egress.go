@@ -260,6 +260,7 @@ const (
 	AccessHost    AccessKind = "host"    // target: host or host:port, or a URL
 	AccessTool    AccessKind = "tool"    // target: METHOD URL SERVICE; without it, the services whose base URL is there
 	AccessService AccessKind = "service" // target: the name of a service that exists for other agents
+	AccessAccount AccessKind = "account" // target: the domain of an account, with cdp behind it for DevTools clients
 )
 
 // AccessState is how far a request for access got.
@@ -334,7 +335,7 @@ type Way interface {
 	Reach(ctx context.Context, to hostport.Endpoint, private netip.Addr, lookup bool) *problem.Error
 }
 
-// Options of a Book. All are required but Fixed, Way and Log.
+// Options of a Book. All are required but Fixed, Way, Accounts and Log.
 type Options struct {
 	Store    Store
 	Identity Authority
@@ -346,6 +347,8 @@ type Options struct {
 	Fixed []Rule
 	// Way is asked by explanations for what rules do not say. Nil: explanations are about the rules alone.
 	Way Way
+	// Accounts gives agents the accounts that are approved. Nil: nobody can ask for them.
+	Accounts Accounts
 	// Log hears of entries that cannot be read and of a store that does not answer; nil is silence.
 	Log *slog.Logger
 }

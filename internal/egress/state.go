@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -94,6 +95,9 @@ func (r *reader) next(before *state, revision int64, entries []store.Entry) *sta
 	s := &state{revision: revision, items: make(map[string]*item, len(entries)), changed: make(chan struct{})}
 	from := make([]*item, 0, len(entries))
 	for _, e := range entries {
+		if e.Kind == grant.KindPermission {
+			s.items[e.ID] = &item{entry: store.Entry{ID: e.ID, Kind: e.Kind, Tenant: e.Tenant, Agent: e.Agent, ExpiresAt: e.ExpiresAt}} // whether it is there
+		}
 		if ofOthers(e.Kind) {
 			continue
 		}

@@ -309,9 +309,9 @@ func FuzzReadEntry(f *testing.F) {
 
 // The one form of a target is its own one form, and a rule that allows nothing but one host.
 func FuzzReadTarget(f *testing.F) {
-	for _, target := range []string{"a.example", "a.example:8443", "https://A.example./x", "[2001:db8::1]:443", "GET https://a.example/x/**", "get http://a.example:8080", "github",
+	for _, target := range []string{"a.example", "a.example:8443", "https://A.example./x", "[2001:db8::1]:443", "GET https://a.example/x/**", "Example.com cdp", "get http://a.example:8080", "github",
 		"GET https://a.example/" + strings.Repeat("é", 200)} {
-		for _, kind := range []AccessKind{AccessHost, AccessTool, AccessService} {
+		for _, kind := range []AccessKind{AccessHost, AccessTool, AccessService, AccessAccount} {
 			f.Add(string(kind), target)
 		}
 	}

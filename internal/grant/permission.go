@@ -145,6 +145,8 @@ func readPermission(e store.Entry) (Permission, error) {
 
 // PermissionRequest is what an operator permits for many sessions.
 type PermissionRequest struct {
+	// ID is that of a new permission, for who has to know it before; one is chosen where it is empty.
+	ID     string
 	Tenant string
 	// Operator is who permits it, and Agent with AgentName to whom.
 	Operator         string
@@ -161,6 +163,9 @@ type PermissionRequest struct {
 	For      time.Duration
 	Declared bool
 }
+
+// NewPermissionID makes one.
+func NewPermissionID() string { return "perm_" + strings.ToLower(rand.Text()[:20]) }
 
 // permission is what a request asks for. Everything that is wrong is reported at once.
 func (i *Issuer) permission(r PermissionRequest) (Permission, error) {
@@ -188,7 +193,7 @@ func (i *Issuer) permission(r PermissionRequest) (Permission, error) {
 	if err := flaws(append(wrong, limits, rest)...); err != nil {
 		return Permission{}, err
 	}
-	p := Permission{ID: "perm_" + strings.ToLower(rand.Text()[:20]), Tenant: g.Tenant, Domain: g.Domains[0], Agent: r.Agent, AgentName: r.AgentName,
+	p := Permission{ID: cmp.Or(r.ID, NewPermissionID()), Tenant: g.Tenant, Domain: g.Domains[0], Agent: r.Agent, AgentName: r.AgentName,
 		Access: Access(g.Access), EgressDomains: g.EgressDomains, Ask: ask, Hours: r.Hours, Left: r.Times, Declared: r.Declared, By: r.Operator,
 		CreatedAt: g.IssuedAt, account: r.Account}
 	if r.For > 0 {
@@ -361,7 +366,7 @@ func (s Standing) IDs() []string {
 
 // For says whether it is about the account that a domain has, by the id of its cookie set.
 func (s Standing) For(domain, account string) bool {
-	return slices.ContainsFunc(s.Permissions, func(p Permission) bool { return p.Domain == domain && p.account == account })
+	return slices.ContainsFunc(s.Permissions, func(p Permission) bool { return p.Is(domain, account) })
 }
 
 // Permitted says whether an agent may open a session without a grant of its own, and changes nothing. The code is
@@ -407,11 +412,21 @@ func NotAllowed(domain, format string, args ...any) *problem.Error {
 		"; or let an operator permit it: clawjail cookies allow "+domain+" --agent NAME", format, args...).With("domain", domain)
 }
 
+// Is says whether it is about the account that a domain has, by the id of its cookie set.
+func (p Permission) Is(domain, account string) bool {
+	return p.Domain == domain && p.account == account
+}
+
+// Expired says whether its time is over.
+func (p Permission) Expired(now time.Time) bool {
+	return !p.ExpiresAt.IsZero() && !now.Before(p.ExpiresAt)
+}
+
 // good says why a permission lets no session be opened now, or that a person has to be asked first.
 func (p Permission) good(access Access, now time.Time) (asks bool, err error) {
 	approved := now.Before(p.ApprovedUntil)
 	switch {
-	case !p.ExpiresAt.IsZero() && !now.Before(p.ExpiresAt):
+	case p.Expired(now):
 		return false, NotAllowed(p.Domain, "the permission to use the account of %s ended at %s", p.Domain, p.ExpiresAt.Format(time.RFC3339))
 	case !p.Access.Covers(access):
 		return false, NotAllowed(p.Domain, "the permission to use the account of %s is for access %s, and not %s", p.Domain, p.Access, quote(string(access)))

@@ -32,9 +32,9 @@ type accessArguments struct {
 
 // accessTool is offered where somebody takes the questions.
 func accessTool() tool {
-	return tool{name: "request_access", about: "Ask the operator for a host, tool or service that was refused. Say why. Ask the same again, or give id alone, to hear the answer.",
-		takes: []string{`"kind":{"enum":["host","tool","service"]}`,
-			`"target":{"type":"string","description":"host: example.com or a URL; tool: GET https://… SERVICE; service: its name"}`,
+	return tool{name: "request_access", about: "Ask the operator for a host, tool, service or account that was refused. Say why. Ask the same again, or give id alone, to hear the answer.",
+		takes: []string{`"kind":{"enum":["host","tool","service","account"]}`,
+			`"target":{"type":"string","description":"host: example.com or a URL; tool: GET https://… SERVICE; service: its name; account: its domain"}`,
 			`"reason":{"type":"string"}`,
 			`"id":{"type":"string","description":"of an earlier request"}`,
 			`"wait_seconds":{"type":"integer","description":"for the answer, at most 300; default 0"}`},

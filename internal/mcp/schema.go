@@ -50,7 +50,7 @@ const (
 // anOpening are the properties of a new session.
 func anOpening() []string {
 	return []string{
-		`"credential_mode":{"enum":["clean","operator"],"description":"operator: with stored logins of domains, needs a grant"}`,
+		`"credential_mode":{"enum":["clean","operator"],"description":"operator: with stored logins of domains, needs a grant or the permission"}`,
 		`"domains":{"type":"array","items":{"type":"string"},"description":"of operator mode: example.com"}`,
 		`"grant":{"type":"string","description":"token of the operator's grant"}`,
 		`"origin":{"type":"string","description":"session the grant was issued for"}`,
