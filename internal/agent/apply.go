@@ -66,6 +66,9 @@ func (s *Service) make(ctx context.Context, by identity.Principal, t *task) erro
 			return fmt.Errorf("set its settings: %w", err)
 		}
 	}
+	if err := s.applyAccounts(ctx, by, t.tenant, t.identity.ID, t.accounts); err != nil {
+		return err
+	}
 	if token == "" && t.rotate {
 		key, _, err := s.o.Identity.RotateToken(ctx, by, t.tenant, a.Name, s.rest(a.TTL, t.identity), identity.DefaultOverlap)
 		if err != nil {

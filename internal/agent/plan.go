@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,6 +38,7 @@ type task struct {
 	isKept   bool
 
 	rules    ruleChanges
+	accounts accountChanges
 	settings *egress.Settings // nil: they are right
 	// rotate makes a new token; deliver gives the jail what is declared; retry tries again what could not be made.
 	rotate, deliver, retry bool
@@ -123,6 +125,7 @@ func (s *Service) decide(w *world, t *task, tokenMissing bool) {
 	revoked, over := !t.identity.RevokedAt.IsZero(), t.want.over(t.identity.CreatedAt, s.o.Now())
 	t.idle = t.identity.ID != "" && (revoked || over)
 	t.rules = diffRules(w.rules[t.identity.ID], t.want.rules)
+	t.accounts = diffAccounts(w.permissions[t.identity.ID], a.Accounts)
 	s.decideSettings(w, t)
 
 	said := false // what was declared differs, and the differences are among the reasons
@@ -155,6 +158,9 @@ func (s *Service) decide(w *world, t *task, tokenMissing bool) {
 		if t.rules.any() {
 			verb(Change, "its rules are not those that were declared")
 		}
+		if t.accounts.any() {
+			verb(Change, "the accounts that it may use are not those that were declared")
+		}
 		if t.settings != nil {
 			verb(Change, "its settings are not those that were declared")
 		}
@@ -163,6 +169,9 @@ func (s *Service) decide(w *world, t *task, tokenMissing bool) {
 	s.decideJail(t, said, verb, note)
 	if t.rotate && tokenMissing && t.isKept {
 		verb(Change, "its token is missing")
+	}
+	if len(t.accounts.kept) > 0 {
+		note("a person has said how it may use the account of %s, which stays", strings.Join(t.accounts.kept, ", "))
 	}
 	switch {
 	case revoked:
@@ -284,6 +293,7 @@ func (s *Service) check(ctx context.Context, w *world, tasks []*task, file clawb
 			continue
 		}
 		s.checkOne(w, t, servers, free, func(field string, err error) { add(t, field, err) })
+		s.checkAccounts(ctx, t, func(field string, err error) { add(t, field, err) })
 		if t.starts() {
 			making = append(making, t)
 		}

@@ -30,6 +30,8 @@ type Options struct {
 	Gateway  Gateway
 	Identity *identity.Service
 	Book     *egress.Book
+	// Accounts has what agents may use of accounts.
+	Accounts Accounts
 	Store    Store
 	Audit    Records
 	// Agents and Docker are of the configuration.
@@ -103,7 +105,7 @@ func (o Options) Validate() error {
 		there bool
 	}{
 		{"keeper", o.Keeper != nil}, {"driver", o.Driver != nil}, {"composed", o.Composed != nil || !o.Docker.Compose}, {"gateway", o.Gateway != nil}, {"identity", o.Identity != nil},
-		{"book", o.Book != nil}, {"store", o.Store != nil}, {"audit", o.Audit != nil}, {"servers", o.Servers != nil},
+		{"book", o.Book != nil}, {"accounts", o.Accounts != nil}, {"store", o.Store != nil}, {"audit", o.Audit != nil}, {"servers", o.Servers != nil},
 		{"dir", o.Dir != ""}, {"now", o.Now != nil}, {"quotas", o.Quotas.Tenant > 0 && o.Quotas.Agent > 0 && o.MaxAgents > 0 && o.Disk != nil && o.Volumes != nil}, {"gateway_url", o.GatewayURL != ""},
 	} {
 		if !part.there {

@@ -218,6 +218,7 @@ func inFile(a clawbots.Agent) map[string]any {
 	put("allow", len(rules) > 0, rules)
 	put("services", a.Services != nil, a.Services)
 	put("tools", a.Tools != nil, a.Tools)
+	put("accounts", len(a.Accounts) > 0, a.Accounts)
 	put("rate", a.Rate != clawbots.Rate{}, a.Rate)
 	put("mcp", len(a.MCP) > 0, a.MCP)
 	put("llm", a.LLM != clawbots.LLM{}, a.LLM)

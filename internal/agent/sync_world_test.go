@@ -15,12 +15,16 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/vault"
 )
 
 // mortal is a database whose program can be killed at every change: step is called before and after.
@@ -105,6 +109,11 @@ type noCheckpoints struct{}
 
 func (noCheckpoints) Append(context.Context, []byte) error { return nil }
 
+// noSessions are none that could have an account.
+type noSessions struct{ credential.Sessions }
+
+func (noSessions) EndPermitted(string, grant.Access) int { return 0 }
+
 // noDriver makes no jails.
 type noDriver struct{ Driver }
 
@@ -122,8 +131,11 @@ type land struct {
 	gate   *gate
 	who    *identity.Service
 	book   *egress.Book
-	admin  identity.Principal
-	life   func() // ends the program
+	// accounts are real, with a vault that is empty; there are no sessions.
+	accounts *credential.Service
+	vault    *vault.Vault
+	admin    identity.Principal
+	life     func() // ends the program
 	// killAt counts the steps until the program is killed; below zero it lives.
 	killAt int
 	steps  int
@@ -208,9 +220,18 @@ func (l *land) begin() {
 	l.must(err)
 	l.book, err = egress.Open(l.ctx, egress.Options{Store: l.db, Identity: l.who, Audit: l.log, Now: l.clock, Recheck: time.Hour})
 	l.must(err)
+	l.vault, err = vault.Open(l.ctx, vault.Options{KeyFile: filepath.Join(l.dir, "vault.key"), Store: l.db.DB, Now: l.clock})
+	l.must(err)
+	keyring, err := grant.OpenKeyring(filepath.Join(l.dir, "grants.key"), l.clock)
+	l.must(err)
+	grants, err := grant.New(grant.Options{Store: l.db, Keys: keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
+		Limits: grant.DefaultLimits(), Now: l.clock, Audit: func(context.Context, grant.Event) error { return nil }})
+	l.must(err)
+	l.accounts, err = credential.New(credential.Options{Vault: l.vault, Grants: grants, Keyring: keyring, Identity: l.who, Audit: l.log, Sessions: noSessions{}, Now: l.clock})
+	l.must(err)
 	d := config.Default()
 	d.Agents.WorkspaceRoots = []string{"/srv/bots", "/srv/workspaces"}
-	o := Options{Keeper: l.keeper, Driver: noDriver{}, Gateway: l.gate, Identity: l.who, Book: l.book, Store: l.db, Audit: l.log, Agents: d.Agents, Docker: d.Docker,
+	o := Options{Keeper: l.keeper, Driver: noDriver{}, Gateway: l.gate, Identity: l.who, Book: l.book, Accounts: l.accounts, Store: l.db, Audit: l.log, Agents: d.Agents, Docker: d.Docker,
 		Default: DriverLinux, GatewayURL: "http://gateway:3000", Servers: func(context.Context) ([]string, error) { return []string{"files"}, nil },
 		Dir: filepath.Join(l.dir, "programs"), Now: l.clock, Quotas: d.Quotas, MaxAgents: 1000, Disk: func() (int64, error) { return 100 << 30, nil },
 		Volumes: func(context.Context) (map[string]int64, error) { return nil, nil }}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/store"
@@ -22,6 +23,8 @@ type world struct {
 	rules    map[string][]egress.Rule
 	settings map[string]egress.Settings
 	surfaces surfaces
+	// permissions are who may use which account, by the ids of agents.
+	permissions map[string][]grant.Permission
 }
 
 // surfaces are what a tenant's agents may have of services and models.
@@ -64,6 +67,9 @@ func (s *Service) read(ctx context.Context, by identity.Principal, tenant string
 		if set.Agent != "" {
 			w.settings[set.Agent] = set
 		}
+	}
+	if err := s.readAccounts(ctx, by, w); err != nil {
+		return nil, err
 	}
 	w.surfaces, err = s.surfacesOf(ctx, by, tenant)
 	return w, err

@@ -77,6 +77,7 @@ func (f *file) agent(m *yamldoc.Map) Agent {
 		a.Services = f.names(m, "services", maxServices, validServiceName)
 	}
 	a.Tools = f.tools(m)
+	a.Accounts = f.accounts(m)
 	m.Map("rate", a.Rate.read)
 	a.MCP = f.names(m, "mcp", maxServers, validServerName)
 	if len(a.MCP) == 0 {

@@ -106,6 +106,7 @@ func otherFields(old, new Agent) []compared {
 		{"browser", orDefault(string(old.Browser)), orDefault(string(new.Browser))},
 		{"allow", stringersInWords(old.Allow, false), stringersInWords(new.Allow, false)},
 		{"tools", stringersInWords(old.Tools, true), stringersInWords(new.Tools, true)},
+		{"accounts", stringersInWords(old.Accounts, false), stringersInWords(new.Accounts, false)},
 		{"rate.proxy", orDefaultOf(old.Rate.Proxy), orDefaultOf(new.Rate.Proxy)},
 		{"rate.execute", orDefaultOf(old.Rate.Execute), orDefaultOf(new.Rate.Execute)},
 		{"rate.services", orDefaultOf(old.Rate.Service), orDefaultOf(new.Rate.Service)},

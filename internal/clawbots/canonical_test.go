@@ -82,6 +82,9 @@ func TestDifferences(t *testing.T) {
 		{"    browser: open\n", "    browser: rules\n", "browser: open → rules", false},
 		{"", "    allow: [a.example, \"deny: GET http://b.example\"]\n", "allow: none → a.example, deny: GET http://b.example", false},
 		{"", "    tools: [{url: \"https://a.example/**\", methods: [GET], services: [s]}]\n", "tools: default → GET https://a.example/** (s)", false},
+		{"", "    accounts: [example.com, {domain: example.org, ask: first, hours: 08-18, egress_domains: [B.example.net, a.example.net]}]\n",
+			"accounts: none → example.com, example.org (08-18, ask first, with a.example.net b.example.net)", false},
+		{"    accounts: [example.com]\n", "    accounts: [{domain: example.com, access: cdp}]\n", "accounts: example.com → example.com (cdp)", false},
 		{"", "    rate: {proxy: 1}\n", "rate.proxy: default → 1", false},
 		{"", "    rate: {execute: 1}\n", "rate.execute: default → 1", false},
 		{"", "    rate: {services: 1}\n", "rate.services: default → 1", false},
@@ -119,7 +122,7 @@ func TestNoFieldIsForgotten(t *testing.T) {
 	collect(reflect.TypeFor[LLM]())
 	want := []string{
 		"Agent.Name", "Agent.Template", "Agent.Image", "Agent.Command", "Agent.Workspace", "Agent.WorkspaceMode", "Agent.Sharing", "Agent.Limits",
-		"Agent.Restart", "Agent.TTL", "Agent.Env", "Agent.Without", "Agent.Webhook", "Agent.Browser", "Agent.Tmp", "Agent.UnixSockets", "Agent.Allow", "Agent.Services", "Agent.Tools", "Agent.Rate", "Agent.MCP", "Agent.LLM",
+		"Agent.Restart", "Agent.TTL", "Agent.Env", "Agent.Without", "Agent.Webhook", "Agent.Browser", "Agent.Tmp", "Agent.UnixSockets", "Agent.Allow", "Agent.Services", "Agent.Accounts", "Agent.Tools", "Agent.Rate", "Agent.MCP", "Agent.LLM",
 		"Limits.Memory", "Limits.CPU", "Limits.Tasks", "Limits.Tmp", "Limits.State", "Limits.Files",
 		"Rate.Proxy", "Rate.Execute", "Rate.Service", "Rate.LLM", "LLM.TokensPerDay", "LLM.CostPerDay",
 	}

@@ -71,6 +71,8 @@ type Agent struct {
 	// Services are names of services that the agent may use. Nil: what its tenant's settings say; an empty list is none, and
 	// JSON keeps the two apart.
 	Services []string `json:"services,omitzero"`
+	// Accounts are those that it may use without a grant each time.
+	Accounts []Account `json:"accounts,omitempty"`
 	// Tools of execute. Nil: its tenant's; an empty list is none.
 	Tools []Tool `json:"tools,omitzero"`
 	Rate  Rate   `json:"rate,omitzero"`

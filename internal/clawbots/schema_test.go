@@ -67,6 +67,17 @@ func schema() object {
 			"deny":    object{"type": []string{"boolean", "string"}, "description": "true, or the host or URL itself."},
 		}, object{"minProperties": 1}),
 	}}
+	const domain = `^[^\s/:*]+\.[^\s/:*]+$`
+	accounts := listOf(object{"oneOf": []object{
+		text(domain, "The domain of an account."),
+		mapOf("The same, with more.", object{
+			"domain":         text(domain, "The domain of an account."),
+			"access":         oneOf("The widest access of a session; tools is the default.", "tools", "cdp"),
+			"ask":            oneOf("When a person is asked first; never is the default.", "never", "first", "always"),
+			"hours":          text("^[0-9]{2}-[0-9]{2}$", "The hours of the day in which it is good, in UTC, such as 08-18."),
+			"egress_domains": listOf(text(`^\S+$`, "A domain or a host."), maxEgress, "What its sessions may reach besides; what is kept with the account when it is left out."),
+		}, object{"required": []string{"domain"}}),
+	}}, maxAccounts, "Accounts that it may use in its sessions without a grant each time.")
 	agent := mapOf("One agent.", object{
 		"name":     text("^[a-z0-9-]{1,40}$", "Its name."),
 		"template": text("^[a-z0-9]{1,20}$", "The template that its jail is made of; neither template nor image is the default, clawbot."),
@@ -102,6 +113,7 @@ func schema() object {
 			"methods":  methods,
 			"services": services,
 		}, object{"required": []string{"url", "methods"}}), maxTools, "What POST /v1/execute may do for it; [] is nothing."),
+		"accounts": accounts,
 		"rate": mapOf(perMinute, object{
 			"proxy":    number("integer", 1, maxRate, perMinute),
 			"execute":  number("integer", 1, maxRate, perMinute),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/relay"
@@ -26,10 +27,10 @@ import (
 const containersEvery = time.Second
 
 // newAgents makes the service of agents. servers names the MCP servers that there are, and changed hears that agents may use others.
-func newAgents(o serveOptions, host *hostd.Client, exit *gateway.Gateway, book *egress.Book, r *ring, servers func(context.Context) ([]string, error),
-	changed func()) (*agent.Service, error) {
+func newAgents(o serveOptions, host *hostd.Client, exit *gateway.Gateway, book *egress.Book, accounts *credential.Service, r *ring,
+	servers func(context.Context) ([]string, error), changed func()) (*agent.Service, error) {
 	return agent.New(agent.Options{
-		Keeper: host, Driver: host, Composed: host.Composed, Gateway: exit, Identity: r.identity, Book: book, Store: r.store, Audit: r.log,
+		Keeper: host, Driver: host, Composed: host.Composed, Gateway: exit, Identity: r.identity, Book: book, Accounts: accounts, Store: r.store, Audit: r.log,
 		Agents: o.config.Agents, Docker: o.config.Docker, Default: defaultDriver(o.config.Agents.Driver), GatewayURL: gatewayOfJails(o.config),
 		Workspaces: workspacesOf(o.config), AddedRoots: func() ([]string, error) { return hostd.PathsOfAddedRoots(o.config) },
 		Servers: servers, ServersChanged: changed, Quotas: o.config.Quotas, MaxAgents: hostd.AgentJails,

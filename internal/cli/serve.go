@@ -200,7 +200,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		return errors.Join(err, endSessions(ctx, sessions))
 	}
 	permits.Service = accounts
-	agents, err = newAgents(o, host, exit, book, ring, func(ctx context.Context) ([]string, error) { return servers.Names(ctx) },
+	agents, err = newAgents(o, host, exit, book, accounts, ring, func(ctx context.Context) ([]string, error) { return servers.Names(ctx) },
 		func() { servers.Changed() })
 	if err != nil {
 		return errors.Join(err, endSessions(ctx, sessions))

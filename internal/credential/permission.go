@@ -232,3 +232,11 @@ func (s *Service) Approve(ctx context.Context, by identity.Principal, a egress.A
 		return err
 	}, nil
 }
+
+// CheckAccount says why an account cannot be permitted to any agent of a tenant; nil when it can.
+func (s *Service) CheckAccount(ctx context.Context, tenant, domain string, access grant.Access) error {
+	if err := s.Identity.AccountPermissions(ctx, tenant); err != nil {
+		return err
+	}
+	return s.usable(ctx, grant.Request{Tenant: tenant, Domains: []string{domain}, Access: access})
+}

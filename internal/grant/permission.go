@@ -56,6 +56,14 @@ func (h Hours) parse() (from, to int, err error) {
 	return from, to, nil
 }
 
+// Validate says what is wrong with them.
+func (h Hours) Validate() error {
+	if _, _, err := h.parse(); err != nil && h != "" {
+		return problem.Wrap(err, problem.BadRequest, "write the first hour and the one behind the last, in UTC: 08-18", "%s are no hours", quote(string(h)))
+	}
+	return nil
+}
+
 // contain says whether a moment is within the hours. What cannot be read contains none.
 func (h Hours) contain(t time.Time) bool {
 	if h == "" {
@@ -178,10 +186,8 @@ func (i *Issuer) permission(r PermissionRequest) (Permission, error) {
 		limits.Add("for", "is %s, and must be from 1s to %s", r.For, maxFor)
 	}
 	rest := &problem.Many{Code: problem.BadRequest}
-	if r.Hours != "" {
-		if _, _, err := r.Hours.parse(); err != nil {
-			rest.AddFlaw(problem.Flaw{Field: "hours", Message: err.Error(), Hint: "write the first hour and the one behind the last, in UTC: 08-18"})
-		}
+	if p, bad := problem.As(r.Hours.Validate()); bad {
+		rest.AddFlaw(problem.Flaw{Field: "hours", Message: p.Message, Hint: p.Hint})
 	}
 	ask := cmp.Or(r.Ask, AskNever)
 	if !slices.Contains([]Ask{AskNever, AskFirst, AskAlways}, ask) {

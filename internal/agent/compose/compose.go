@@ -223,8 +223,8 @@ func (o Options) head(out *document, f clawbots.File, services []service) {
 	out.comment("")
 	out.comment("What is different from clawjail agent sync: the engine is trusted to confine the containers as they are declared, /state has no size")
 	out.comment("limit, system calls are filtered by the engine's own list, so that UNIX sockets in workspaces connect who shares them, and rules (allow,")
-	out.comment("services, tools, rate, llm, ttl) are made with clawjail rules, service and agent limits. On a host with control groups of version 1 the")
-	out.comment("containers share the host's view of them, unless the engine's daemon.json has \"default-cgroupns-mode\": \"private\".")
+	out.comment("services, tools, accounts, rate, llm, ttl) are made with clawjail rules, service, cookies and agent limits. On a host with control groups of")
+	out.comment("version 1 the containers share the host's view of them, unless the engine's daemon.json has \"default-cgroupns-mode\": \"private\".")
 }
 
 // write writes one agent.

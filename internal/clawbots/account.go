@@ -1,0 +1,114 @@
+package clawbots
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// maxAccounts is how many one agent may have, and maxEgress how many other domains one of them.
+const (
+	maxAccounts = 64
+	maxEgress   = 50
+)
+
+// Account is one that the agent may use in its sessions, without a grant each time.
+type Account struct {
+	Domain string       `json:"domain"`
+	Access grant.Access `json:"access,omitempty"` // tools when nothing is said
+	Ask    grant.Ask    `json:"ask,omitempty"`    // never when nothing is said
+	Hours  grant.Hours  `json:"hours,omitempty"`
+	// EgressDomains are what its sessions may reach besides; nil: those that are kept with the account. In
+	// order.
+	EgressDomains []string `json:"egress_domains,omitzero"`
+}
+
+// accounts reads them: a domain, or a map with more.
+func (f *file) accounts(m *yamldoc.Map) []Account {
+	const key = "accounts"
+	if n := m.Length(key); n > maxAccounts {
+		f.flaw(m.Field()+"."+key, "", "has %d accounts, more than %d", n, maxAccounts)
+		m.Ignore(key)
+		return nil
+	}
+	var out []Account
+	add := func(a Account) error {
+		domain, err := cookies.RegistrableDomain(a.Domain)
+		switch {
+		case err != nil:
+			return problem.New(problem.BadDomain, "write the domain of the account, such as example.com", "%.80q is not a domain that somebody can register", a.Domain)
+		case !strings.EqualFold(domain, a.Domain):
+			return problem.New(problem.BadDomain, "accounts belong to whole domains: write "+domain, "%.80q is a part of a domain", a.Domain)
+		case slices.ContainsFunc(out, func(o Account) bool { return o.Domain == domain }):
+			return problem.New(problem.BadRequest, "say it once", "the account of %s is there twice", domain)
+		}
+		a.Domain = domain
+		out = append(out, a)
+		return nil
+	}
+	m.Mixed(key, func(_ string, v yamldoc.Value) error { return add(Account{Domain: v.Text}) }, func(m *yamldoc.Map) {
+		var a Account
+		m.Value("domain", func(v yamldoc.Value) error {
+			a.Domain = v.Text
+			return nil
+		})
+		m.Value("access", word(&a.Access, grant.AccessTools, grant.AccessCDP))
+		m.Value("ask", word(&a.Ask, grant.AskNever, grant.AskFirst, grant.AskAlways))
+		m.Value("hours", func(v yamldoc.Value) error {
+			a.Hours = grant.Hours(v.Text)
+			return a.Hours.Validate()
+		})
+		if m.Has("egress_domains") {
+			for _, name := range f.names(m, "egress_domains", maxEgress, validHost) {
+				if host, err := hostport.ParseHost(name); err == nil { // what is none has a flaw
+					a.EgressDomains = append(a.EgressDomains, host.Name())
+				}
+			}
+			slices.Sort(a.EgressDomains)
+			a.EgressDomains = append([]string{}, slices.Compact(a.EgressDomains)...) // an empty list is none, and not what is kept
+		}
+		if !m.Has("domain") {
+			m.Need("add domain: example.com", "an account needs a domain", "domain")
+			return
+		}
+		if err := add(a); err != nil {
+			f.flaw(m.Field(), hintOf(err), "%s", messageOf(err))
+		}
+	})
+	return out
+}
+
+// validHost is about a host below a domain that somebody can register.
+func validHost(name string) error {
+	if _, err := cookies.RegistrableDomain(name); err != nil {
+		return problem.New(problem.BadDomain, "write a domain or a host, such as cdn.example.net", "%.80q is not below a domain that somebody can register", name)
+	}
+	return nil
+}
+
+// String is the account in words.
+func (a Account) String() string {
+	var more []string
+	for _, part := range []string{string(a.Access), string(a.Hours)} {
+		if part != "" {
+			more = append(more, part)
+		}
+	}
+	if a.Ask != "" {
+		more = append(more, "ask "+string(a.Ask))
+	}
+	if a.EgressDomains != nil {
+		more = append(more, "with "+cmp.Or(strings.Join(a.EgressDomains, " "), "no other domain"))
+	}
+	if len(more) == 0 {
+		return a.Domain
+	}
+	return fmt.Sprintf("%s (%s)", a.Domain, strings.Join(more, ", "))
+}
