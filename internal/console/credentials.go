@@ -21,6 +21,9 @@ func (c *Console) credentialRoutes() {
 	c.get("/credentials/accounts/{tenant}/{domain}", c.showAccount)
 	c.post("/credentials/accounts/{tenant}/{domain}/rules", c.setAccountRules)
 	c.post("/credentials/accounts/{tenant}/{domain}/delete", c.deleteAccount)
+	c.post("/credentials/accounts/{tenant}/{domain}/allow", c.allowAccount)
+	c.get("/credentials/permissions", c.listPermissions)
+	c.post("/credentials/permissions/disallow", c.disallowAccount)
 	c.get("/credentials/secrets", c.listSecrets)
 	c.get("/credentials/secrets/add", c.newSecret)
 	c.post("/credentials/secrets/add", c.putSecret)
@@ -32,7 +35,8 @@ func (c *Console) credentialRoutes() {
 }
 
 func credentialTabs(current string) []tab {
-	return tabsOf(current, []tab{{Path: credentialsPath, Name: "Accounts"}, {Path: secretsPath, Name: "Secrets"}, {Path: grantsPath, Name: "Grants"}})
+	return tabsOf(current, []tab{{Path: credentialsPath, Name: "Accounts"}, {Path: secretsPath, Name: "Secrets"}, {Path: grantsPath, Name: "Grants"},
+		{Path: permissionsPath, Name: "Permissions"}})
 }
 
 // accountRow is an account in the list.
@@ -176,6 +180,9 @@ type accountPage struct {
 	Form *form
 	// Deletable and Changeable say what the reader may do.
 	Changeable, Deletable, Importable, Refreshable, Grantable bool
+	// Permissions are who may use it without a grant, and Permit lets one more; nil for who may not.
+	Permissions []permissionRow
+	Permit      *permitting
 }
 
 // Lines are the cookies, without their values.
@@ -200,6 +207,14 @@ func (c *Console) accountPage(q *request, f *form) (*accountPage, error) {
 	may := func(op identity.Operation) bool { return identity.Can(q.by, op, tenant) == nil }
 	page := &accountPage{accountRow: accountRow{CookieSet: set, State: c.stateOf(set, reason)}, Form: f, Changeable: may(identity.CookiesUpdate),
 		Deletable: may(identity.CookiesDelete), Importable: may(identity.CookiesImport), Refreshable: may(identity.SessionRefresh), Grantable: may(identity.GrantIssue)}
+	if page.Permissions, err = c.permissions(q, tenant, set.Domain); err != nil {
+		return nil, err
+	}
+	if may(identity.CookiesAllow) {
+		if page.Permit, err = c.permitting(q, tenant, blank("access", string(grant.AccessTools), "ask", string(grant.AskNever))); err != nil {
+			return nil, err
+		}
+	}
 	rows := []accountRow{page.accountRow}
 	c.lastUsers(q, rows)
 	page.accountRow = rows[0]

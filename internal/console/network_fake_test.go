@@ -110,6 +110,8 @@ func furnishNetwork(w *world) {
 		_, _, err := w.accounts.IssueGrant(w.ctx, w.who["acme operator"], grant.Request{Tenant: "acme", Domains: domains, EgressDomains: []string{"cdn.example.net"}})
 		w.must(err)
 	}
+	_, err := w.accounts.AllowAccount(w.ctx, w.who["acme operator"], credential.Allow{Domain: "example.com", Agent: "scribe", Hours: "08-18"})
+	w.must(err)
 	record := audit.Intent{Action: "session.inject", Tenant: "acme", Actor: w.who["acme operator"].Actor(), Session: "s_1",
 		Detail: audit.NewDetail(audit.Fields{"domains": []string{"example.com"}})}
 	pending, err := w.log.Begin(w.ctx, record)

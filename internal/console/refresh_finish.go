@@ -49,7 +49,11 @@ func (c *Console) finishRefresh(q *request) error {
 			for _, set := range sets {
 				kept = append(kept, set.Domain+" ("+plural(set.Count, "cookie")+")")
 			}
-			return q.done(credentialsPath, "Kept: %s. The next step is a grant, which lets an agent use it.", strings.Join(kept, ", "))
+			to := credentialsPath
+			if len(sets) == 1 {
+				to = accountRow{CookieSet: sets[0]}.Path()
+			}
+			return q.done(to, "Kept: %s. The next step is to let an agent use it: in one session with a grant, or in many with a permission.", strings.Join(kept, ", "))
 		}
 		if err == nil {
 			return problem.New(problem.Internal, "", "a refresh kept nothing")

@@ -116,13 +116,15 @@ func (r *refreshed) FinishRefresh(_ context.Context, _ identity.Principal, f cre
 		return nil, r.wrong
 	}
 	r.got = &f
-	return []vault.CookieSet{{Domain: f.Domains[0], Count: 2}}, r.late
+	return []vault.CookieSet{{Tenant: "acme", Domain: f.Domains[0], Count: 2}}, r.late
 }
 
 func TestRefreshIsFinished(t *testing.T) {
 	credentials := &refreshed{}
 	w := newWorld(t, func(o *Options) { credentials.Credentials, o.Credentials = o.Credentials, credentials })
 	furnishRefresh(w)
+	w.account("acme", "example.com", 90*24*time.Hour)
+	w.agent("acme", "shopper")
 	finish := func(pairs ...string) page { return w.post("admin", "/console/refresh/s_login/finish", pairs...) }
 	finish("known", "domain example.com").holds(t, http.StatusUnprocessableEntity, "nothing is chosen", `name="domain" value="example.com">`)
 	if credentials.got != nil {
@@ -135,7 +137,7 @@ func TestRefreshIsFinished(t *testing.T) {
 	if got := credentials.got; got.Session != "s_login" || len(got.Domains) != 1 || got.Domains[0] != "example.com" || len(got.EgressDomains) != 1 {
 		t.Errorf("it kept %+v", got)
 	}
-	w.follow("admin", p).holds(t, http.StatusOK, "Kept: example.com (2 cookies)", "grant")
+	w.follow("admin", p).holds(t, http.StatusOK, "Kept: example.com (2 cookies)", "grant", "Let an agent use it")
 	credentials.late = errors.New("the session does not close")
 	w.follow("admin", finish("domain", "example.com")).holds(t, http.StatusOK, "Kept: example.com (2 cookies)")
 	// What goes wrong leaves the choice, and the browser.

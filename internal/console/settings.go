@@ -220,6 +220,14 @@ func (c *Console) setPolicy(q *request) error {
 		return err
 	}
 	tenant := q.value("tenant")
+	if f.Has("permissions") {
+		forbid := f.Get("permissions") == "forbidden"
+		_, err = c.Identity.SetPolicy(q.ctx(), q.by, tenant, func(p *identity.Policy) { p.ForbidAccountPermissions = forbid })
+		if forbid {
+			return q.act(generalPath(tenant), err, "Agents of %s need a grant for each session with accounts. Those that are open stay open.", tenant)
+		}
+		return q.act(generalPath(tenant), err, "Agents of %s may be permitted accounts for many sessions.", tenant)
+	}
 	forbid := f.Get("accounts") == "forbidden"
 	_, err = c.Identity.SetPolicy(q.ctx(), q.by, tenant, func(p *identity.Policy) { p.ForbidOperatorMode = forbid })
 	if forbid {

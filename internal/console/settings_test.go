@@ -123,6 +123,14 @@ func TestPolicyOfATenantIsForAdminsOfAll(t *testing.T) {
 		t.Error("the policy was not changed")
 	}
 	shows(t, w.follow("admin", w.post("admin", "/console/settings/tenants/acme/policy", "accounts", "allowed")), http.StatusOK, "may have sessions with accounts")
+	if p := w.post("acme admin", "/console/settings/tenants/acme/policy", "permissions", "forbidden"); w.identity.AccountPermissions(w.ctx, "acme") != nil {
+		t.Fatalf("permissions were forbidden by who may not: %d", p.status)
+	}
+	shows(t, w.follow("admin", w.post("admin", "/console/settings/tenants/acme/policy", "permissions", "forbidden")), http.StatusOK, "need a grant for each session", "Allow permissions")
+	if w.identity.AccountPermissions(w.ctx, "acme") == nil || w.identity.OperatorMode(w.ctx, "acme") != nil {
+		t.Error("permissions are not forbidden, or accounts are")
+	}
+	shows(t, w.follow("admin", w.post("admin", "/console/settings/tenants/acme/policy", "permissions", "allowed")), http.StatusOK, "may be permitted accounts")
 	shows(t, w.follow("admin", w.post("admin", "/console/settings/tenants/acme/disconnect")), http.StatusOK, "of acme ended")
 	shows(t, w.post("admin", "/console/settings/tenants", "id", hostile), http.StatusUnprocessableEntity, `id="f-id-wrong"`, "&lt;img")
 	shows(t, w.follow("admin", w.post("admin", "/console/settings/tenants", "id", "gamma", "forbid", "yes")), http.StatusOK, "The tenant gamma is there")
