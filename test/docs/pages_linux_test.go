@@ -39,7 +39,8 @@ answer() {
 }
 answer &`}},
 	"docs/identity.md": {before: map[string]string{"": `echo '{"cookies": [{"name": "session", "value": "alice", "domain": "example.com", "path": "/", "expires": -1,
-  "httpOnly": true, "secure": true, "sameSite": "Lax"}], "origins": []}' > state.json`}},
+  "httpOnly": true, "secure": true, "sameSite": "Lax"}], "origins": []}' > state.json`,
+		"Permissions": "clawjail agent create shopper > shopper.token"}},
 	"docs/live.md":        {before: map[string]string{"": aSession}},
 	"docs/mcp-servers.md": {before: map[string]string{"": "echo not-a-token > token.txt"}},
 	"docs/metrics.md":     {folders: []string{"/etc/prometheus"}},
