@@ -87,14 +87,16 @@ func (s *Service) GrantKeys(ctx context.Context, by identity.Principal) ([]grant
 	return s.Keyring.Keys()
 }
 
-// RotateGrantKeys makes a new key that grants are signed with.
+// RotateGrantKeys makes a new key that grants are signed with, and signs permissions with it.
 func (s *Service) RotateGrantKeys(ctx context.Context, by identity.Principal) (out grant.KeyInfo, err error) {
 	if err := s.may(ctx, by, identity.GrantKeysRotate, ""); err != nil {
 		return grant.KeyInfo{}, err
 	}
 	err = s.record(ctx, by, identity.GrantKeysRotate, "", "", "", nil, func() error {
-		out, err = s.Keyring.Rotate()
-		return err
+		if out, err = s.Keyring.Rotate(); err != nil {
+			return err
+		}
+		return s.Grants.SignPermissions(ctx)
 	})
 	return out, err
 }

@@ -70,42 +70,49 @@ var (
 	errSignature = errors.New("the signature or what it signs is not valid")
 )
 
-// read verifies the signature of a token and returns what it says. An error that is none of the three above means
+// read verifies the signature of a grant's token and returns what it says. An error that is none of the three above means
 // that the keys could not be read.
-func (k *Keyring) read(token Token) (claims, error) {
-	text := token.Reveal()
-	if len(text) > longestToken {
-		return claims{}, errForm
-	}
-	parser := paseto.MakeParser(nil) // the row decides about time, and the caller about the rest
-	raw, err := parser.UnsafeParseFooter(paseto.V4Public, text)
-	if err != nil {
-		return claims{}, errForm
-	}
-	var f footer
-	if err := strict(raw, &f); err != nil {
-		return claims{}, errForm
-	}
-	public, known, err := k.public(f.KeyID)
-	if err != nil {
+func (k *Keyring) read(token Token) (c claims, err error) {
+	if err := k.open(token, &c); err != nil {
 		return claims{}, err
-	}
-	if !known {
-		return claims{}, errKey
-	}
-	parsed, err := parser.ParseV4Public(public, text, nil)
-	if err != nil {
-		return claims{}, errSignature
-	}
-	var c claims
-	if err := strict(parsed.ClaimsJSON(), &c); err != nil {
-		return claims{}, errSignature
 	}
 	return c, nil
 }
 
+// open verifies the signature of a token and decodes what it says, which has no fields but those of into.
+func (k *Keyring) open(token Token, into any) error {
+	text := token.Reveal()
+	if len(text) > longestToken {
+		return errForm
+	}
+	parser := paseto.MakeParser(nil) // the row decides about time, and the caller about the rest
+	raw, err := parser.UnsafeParseFooter(paseto.V4Public, text)
+	if err != nil {
+		return errForm
+	}
+	var f footer
+	if err := strict(raw, &f); err != nil {
+		return errForm
+	}
+	public, known, err := k.public(f.KeyID)
+	if err != nil {
+		return err
+	}
+	if !known {
+		return errKey
+	}
+	parsed, err := parser.ParseV4Public(public, text, nil)
+	if err != nil {
+		return errSignature
+	}
+	if err := strict(parsed.ClaimsJSON(), into); err != nil {
+		return errSignature
+	}
+	return nil
+}
+
 // write makes and signs a token.
-func (k *Keyring) write(c claims) (Token, error) {
+func (k *Keyring) write(c any) (Token, error) {
 	secret, kid, err := k.signer()
 	if err != nil {
 		return Token{}, err

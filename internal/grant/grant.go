@@ -5,6 +5,8 @@
 // exist, say what the token says in every field, and be free, and one conditional update takes it. The signature
 // keeps those who can only write to the database from making grants, and the row those who only have a key.
 //
+// A [Permission] has grants issued for one agent, one for each of its sessions. Its row is signed too.
+//
 // What is promised: of all sessions that try to use a grant, on all nodes, at most one succeeds. A grant is good for
 // its domains and no others, for its tenant, within [NotBefore, ExpiresAt) by this machine's clock without tolerance,
 // and not after it was revoked. Each refusal has a code of its own; see [Issuer.Verify] for their order. No error,

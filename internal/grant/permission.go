@@ -111,8 +111,20 @@ type Permission struct {
 	version  int64
 }
 
-// body is what the entry of a permission holds besides its columns.
-type body struct {
+// forPermissions is what a signed permission is for; a grant's token is for something else, so neither passes for the other.
+const forPermissions = "clawjail:permission"
+
+// standing is what a signed permission says. The columns of its row must say the same: whoever can only write to the
+// database makes no permission, changes none, and gives none to another agent.
+type standing struct {
+	Issuer        string    `json:"iss"`
+	Audience      string    `json:"aud"`
+	ID            string    `json:"jti"`
+	Tenant        string    `json:"tenant"`
+	Agent         string    `json:"agent"`
+	Domain        string    `json:"domain"`
+	CreatedAt     time.Time `json:"created_at"`
+	ExpiresAt     time.Time `json:"expires_at"`
 	Account       string    `json:"account"`
 	AgentName     string    `json:"agent_name"`
 	Access        Access    `json:"access"`
@@ -128,27 +140,43 @@ type body struct {
 	ApprovedUntil time.Time `json:"approved_until,omitzero"`
 }
 
-func (p Permission) entry(now time.Time) (store.Entry, error) {
-	text, err := json.Marshal(body{Account: p.account, AgentName: p.AgentName, Access: p.Access, EgressDomains: p.EgressDomains, Ask: p.Ask, Hours: p.Hours,
-		Left: p.Left, Used: p.Used, Answered: p.answered, Declared: p.Declared, By: p.By, LastUsedAt: p.LastUsedAt, ApprovedUntil: p.ApprovedUntil})
+// body is what the entry of a permission holds.
+type body struct {
+	Signed string `json:"signed"`
+}
+
+// write is the entry of a permission, signed.
+func (i *Issuer) write(p Permission, now time.Time) (store.Entry, error) {
+	token, err := i.o.Keys.write(standing{Issuer: "clawjail:" + i.o.Installation, Audience: forPermissions, ID: p.ID, Tenant: p.Tenant, Agent: p.Agent,
+		Domain: p.Domain, CreatedAt: p.CreatedAt, ExpiresAt: p.ExpiresAt, Account: p.account, AgentName: p.AgentName, Access: p.Access,
+		EgressDomains: p.EgressDomains, Ask: p.Ask, Hours: p.Hours, Left: p.Left, Used: p.Used, Answered: p.answered, Declared: p.Declared, By: p.By,
+		LastUsedAt: p.LastUsedAt, ApprovedUntil: p.ApprovedUntil})
+	if err != nil {
+		return store.Entry{}, fmt.Errorf("sign a permission: %w", err)
+	}
+	text, err := json.Marshal(body{Signed: token.Reveal()})
 	return store.Entry{ID: p.ID, Kind: KindPermission, Tenant: p.Tenant, Agent: p.Agent, Name: p.Domain, Body: text, Version: p.version,
 		CreatedAt: p.CreatedAt, UpdatedAt: now, ExpiresAt: p.ExpiresAt}, err
 }
 
-// readPermission decodes an entry. One that another version has written with more in it permits nothing: what this one
-// does not know may be what limits it.
-func readPermission(e store.Entry) (Permission, error) {
+// readPermission verifies an entry. One that is not signed here, or that another version has written with more in it,
+// permits nothing: what this one does not know may be what limits it.
+func (i *Issuer) readPermission(e store.Entry) (Permission, error) {
 	var b body
+	var s standing
 	if err := strict(e.Body, &b); err != nil {
 		return Permission{}, fmt.Errorf("the permission %s is not what this version writes", e.ID)
 	}
-	p := Permission{ID: e.ID, Tenant: e.Tenant, Domain: e.Name, Agent: e.Agent, AgentName: b.AgentName, Access: b.Access, EgressDomains: b.EgressDomains,
-		Ask: b.Ask, Hours: b.Hours, Left: b.Left, Used: b.Used, Declared: b.Declared, By: b.By, CreatedAt: e.CreatedAt, LastUsedAt: b.LastUsedAt,
-		ExpiresAt: e.ExpiresAt, ApprovedUntil: b.ApprovedUntil, account: b.Account, answered: b.Answered, version: e.Version}
-	if e.Tenant == "" || e.Agent == "" || !slices.Contains([]Ask{AskNever, AskFirst, AskAlways}, b.Ask) || b.Left != nil && *b.Left < 0 {
-		return Permission{}, fmt.Errorf("the permission %s makes no sense", e.ID)
+	if err := i.o.Keys.open(ParseToken(b.Signed), &s); err != nil {
+		return Permission{}, fmt.Errorf("the permission %s: %w", e.ID, err)
 	}
-	return p, nil
+	if s.Issuer != "clawjail:"+i.o.Installation || s.Audience != forPermissions || s.ID != e.ID || s.Tenant != e.Tenant || s.Agent != e.Agent || s.Domain != e.Name ||
+		!s.CreatedAt.Equal(e.CreatedAt) || !s.ExpiresAt.Equal(e.ExpiresAt) || s.Tenant == "" || s.Agent == "" {
+		return Permission{}, fmt.Errorf("the permission %s is not what was signed", e.ID)
+	}
+	return Permission{ID: s.ID, Tenant: s.Tenant, Domain: s.Domain, Agent: s.Agent, AgentName: s.AgentName, Access: s.Access, EgressDomains: s.EgressDomains,
+		Ask: s.Ask, Hours: s.Hours, Left: s.Left, Used: s.Used, answered: s.Answered, Declared: s.Declared, By: s.By, CreatedAt: e.CreatedAt,
+		LastUsedAt: s.LastUsedAt, ExpiresAt: e.ExpiresAt, ApprovedUntil: s.ApprovedUntil, account: s.Account, version: e.Version}, nil
 }
 
 // PermissionRequest is what an operator permits for many sessions.
@@ -238,11 +266,18 @@ func (i *Issuer) Allow(ctx context.Context, r PermissionRequest) (made Permissio
 	if made, err = i.permission(r); err != nil {
 		return Permission{}, "", err
 	}
-	all, err := i.Permissions(ctx, made.Tenant)
+	all, err := i.o.Store.ListEntries(ctx, KindPermission)
 	if err != nil {
-		return Permission{}, "", err
+		return Permission{}, "", fmt.Errorf("list permissions: %w", err)
 	}
-	if old := find(all, made.Agent, made.Domain); old != nil && old.account == made.account {
+	all = slices.DeleteFunc(all, func(e store.Entry) bool { return e.Tenant != made.Tenant })
+	at := slices.IndexFunc(all, func(e store.Entry) bool { return e.Agent == made.Agent && e.Name == made.Domain })
+	var old Permission
+	unread := errors.New("there is none")
+	if at >= 0 {
+		old, unread = i.readPermission(all[at])
+	}
+	if unread == nil && old.account == made.account {
 		made, err = i.changePermission(ctx, old.ID, func(p *Permission) error {
 			now := made
 			now.ID, now.CreatedAt, now.Used, now.LastUsedAt, now.version = p.ID, p.CreatedAt, p.Used, p.LastUsedAt, p.version
@@ -250,8 +285,8 @@ func (i *Issuer) Allow(ctx context.Context, r PermissionRequest) (made Permissio
 			return nil
 		})
 		return made, "", err
-	} else if old != nil {
-		over = old.ID
+	} else if at >= 0 { // of an account that is gone, or nothing that was signed here
+		over = all[at].ID
 		if err := i.o.Store.DeleteEntry(ctx, over); err != nil && !errors.Is(err, store.ErrNotFound) {
 			return Permission{}, "", fmt.Errorf("replace a permission: %w", err)
 		}
@@ -259,7 +294,7 @@ func (i *Issuer) Allow(ctx context.Context, r PermissionRequest) (made Permissio
 		return Permission{}, "", problem.New(problem.BadLimit, "see which nobody uses, and take them back: clawjail cookies allowed",
 			"there are %d permissions already, which is as many as a tenant may have", len(all))
 	}
-	e, err := made.entry(made.CreatedAt)
+	e, err := i.write(made, made.CreatedAt)
 	if err == nil {
 		err = i.o.Store.CreateEntry(ctx, e)
 	}
@@ -316,7 +351,7 @@ func (i *Issuer) Permissions(ctx context.Context, tenant string) ([]Permission, 
 	if err != nil {
 		return nil, fmt.Errorf("list permissions: %w", err)
 	}
-	return readable(slices.DeleteFunc(entries, func(e store.Entry) bool { return tenant != "" && e.Tenant != tenant })), nil
+	return i.readable(slices.DeleteFunc(entries, func(e store.Entry) bool { return tenant != "" && e.Tenant != tenant })), nil
 }
 
 // PermissionsOf lists those of one agent.
@@ -325,13 +360,13 @@ func (i *Issuer) PermissionsOf(ctx context.Context, tenant, agent string) ([]Per
 	if err != nil {
 		return nil, fmt.Errorf("list the permissions of an agent: %w", err)
 	}
-	return readable(entries), nil
+	return i.readable(entries), nil
 }
 
-func readable(entries []store.Entry) []Permission {
+func (i *Issuer) readable(entries []store.Entry) []Permission {
 	var out []Permission
 	for _, e := range entries {
-		if p, err := readPermission(e); err == nil {
+		if p, err := i.readPermission(e); err == nil {
 			out = append(out, p)
 		}
 	}
@@ -339,6 +374,21 @@ func readable(entries []store.Entry) []Permission {
 		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.AgentName, b.AgentName), cmp.Compare(a.Tenant, b.Tenant))
 	})
 	return out
+}
+
+// SignPermissions signs all permissions with the key that signs now: one that was rotated away verifies for a day.
+func (i *Issuer) SignPermissions(ctx context.Context) error {
+	all, err := i.Permissions(ctx, "")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range all {
+		if _, err := i.changePermission(ctx, p.ID, func(*Permission) error { return nil }); problem.CodeOf(err) != problem.NotFound {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // PermissionStands says whether a permission is still there: other processes take permissions back too. That its
@@ -496,14 +546,14 @@ func (i *Issuer) changePermission(ctx context.Context, id string, change func(*P
 		if err != nil {
 			return Permission{}, fmt.Errorf("look up a permission: %w", err)
 		}
-		p, err := readPermission(e)
+		p, err := i.readPermission(e)
 		if err != nil {
 			return Permission{}, err
 		}
 		if err := change(&p); err != nil {
 			return Permission{}, err
 		}
-		if e, err = p.entry(store.Microsecond(i.o.Now())); err != nil {
+		if e, err = i.write(p, store.Microsecond(i.o.Now())); err != nil {
 			return Permission{}, err
 		}
 		switch err := i.o.Store.UpdateEntry(ctx, e); {

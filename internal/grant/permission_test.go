@@ -350,3 +350,82 @@ func TestPermissionRequestsAreChecked(t *testing.T) {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
+
+// Whoever can only write to the database makes no permission and widens none; the key that signs is not there.
+func TestPermissionThatWasNotSignedHereIsNone(t *testing.T) {
+	w := newAgents(t)
+	ctx := context.Background()
+	p := w.allow()
+	good, err := w.store.Entry(ctx, p.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, _ := w.issue()
+	elsewhere := newAgents(t) // another installation's key
+	foreign, err := elsewhere.store.Entry(ctx, elsewhere.allow().ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, forge := range map[string]func(e *store.Entry){
+		"for another agent":    func(e *store.Entry) { e.Agent = "a2" },
+		"for another domain":   func(e *store.Entry) { e.Agent, e.Name = "a2", "example.org" },
+		"with a later end":     func(e *store.Entry) { e.Agent, e.ExpiresAt = "a2", noon.Add(time.Hour) },
+		"under another id":     func(e *store.Entry) { e.Agent, e.ID = "a2", "perm_other" },
+		"signed elsewhere":     func(e *store.Entry) { e.Agent, e.Body = "a2", foreign.Body },
+		"with a grant's token": func(e *store.Entry) { e.Agent, e.Body = "a2", []byte(`{"signed":"`+token.Reveal()+`"}`) },
+		"unsigned":             func(e *store.Entry) { e.Agent, e.Body = "a2", []byte(`{"access":"cdp","ask":"never","by":"admin"}`) },
+	} {
+		e := good
+		forge(&e)
+		if e.ID == good.ID {
+			e.ID = "perm_" + strings.ReplaceAll(what, " ", "-")
+		}
+		if err := w.store.CreateEntry(ctx, e); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		want := asking()
+		want.Agent, want.Domains = e.Agent, []string{e.Name}
+		w.notAllowed(what, want, "without a grant")
+		if all, err := w.Permissions(ctx, ""); err != nil || len(all) != 1 {
+			t.Errorf("%s: %+v, %v", what, all, err)
+		}
+		// It keeps nobody from permitting the same.
+		if made, over, err := w.Allow(ctx, func() PermissionRequest { r := permitting(); r.Agent, r.Domain = e.Agent, e.Name; return r }()); err != nil || over != e.ID {
+			t.Errorf("%s: %+v in the place of %q, %v", what, made, over, err)
+		} else if err := w.Disallow(ctx, made.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	// A permission is no grant either.
+	text := string(good.Body)
+	w.refusal(ParseToken(text[strings.Index(text, "v4."):len(text)-2]), want(), problem.GrantInvalid)
+	w.opens(asking())
+}
+
+func TestPermissionOutlivesTheKeyThatSignedIt(t *testing.T) {
+	w := newAgents(t)
+	w.allow()
+	w.allow(func(r *PermissionRequest) { r.Agent = "a2" })
+	if _, err := w.keys.Rotate(); err != nil {
+		t.Fatal(err)
+	}
+	w.opens(asking()) // which signs it anew
+	w.clock.move(MostTTL + retiring + time.Second)
+	w.opens(asking())
+	other := asking()
+	other.Agent = "a2"
+	w.notAllowed("signed with a key that is over", other, "without a grant")
+
+	w.allow(func(r *PermissionRequest) { r.Agent = "a2" })
+	if _, err := w.keys.Rotate(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.SignPermissions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.move(MostTTL + retiring + time.Second)
+	w.opens(other)
+	if all, err := w.Permissions(t.Context(), ""); err != nil || len(all) != 2 || all[0].Used+all[1].Used != 3 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
