@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -41,45 +40,6 @@ const (
 	AskAlways Ask = "always"
 )
 
-// Hours are those of a day, in UTC, in which a permission is good: 08-18 is from 8:00 until 18:00, 22-06 over midnight.
-// Empty are all.
-type Hours string
-
-// parse returns the first hour, and the one that is the first outside.
-func (h Hours) parse() (from, to int, err error) {
-	a, b, found := strings.Cut(string(h), "-")
-	from, fromErr := strconv.Atoi(a)
-	to, toErr := strconv.Atoi(b)
-	if !found || fromErr != nil || toErr != nil || fmt.Sprintf("%02d-%02d", from, to) != string(h) || from < 0 || from > 23 || to < 0 || to > 24 || from == to {
-		return 0, 0, fmt.Errorf("%s are no hours", quote(string(h)))
-	}
-	return from, to, nil
-}
-
-// Validate says what is wrong with them.
-func (h Hours) Validate() error {
-	if _, _, err := h.parse(); err != nil && h != "" {
-		return problem.Wrap(err, problem.BadRequest, "write the first hour and the one behind the last, in UTC: 08-18", "%s are no hours", quote(string(h)))
-	}
-	return nil
-}
-
-// contain says whether a moment is within the hours. What cannot be read contains none.
-func (h Hours) contain(t time.Time) bool {
-	if h == "" {
-		return true
-	}
-	from, to, err := h.parse()
-	hour := t.UTC().Hour()
-	switch {
-	case err != nil:
-		return false
-	case from < to:
-		return from <= hour && hour < to
-	}
-	return hour >= from || hour < to
-}
-
 // Permission lets one agent use one account in many sessions. For each of them a grant is issued and used at once, which
 // nobody else ever has. It is for the agent and the account as they are, not for their names: when either is removed and
 // made again, it is good for neither.
@@ -109,74 +69,6 @@ type Permission struct {
 	account  string // the id of the cookie set
 	answered bool   // it was used as it is now: what asks about the first use has been answered
 	version  int64
-}
-
-// forPermissions is what a signed permission is for; a grant's token is for something else, so neither passes for the other.
-const forPermissions = "clawjail:permission"
-
-// standing is what a signed permission says. The columns of its row must say the same: whoever can only write to the
-// database makes no permission, changes none, and gives none to another agent.
-type standing struct {
-	Issuer        string    `json:"iss"`
-	Audience      string    `json:"aud"`
-	ID            string    `json:"jti"`
-	Tenant        string    `json:"tenant"`
-	Agent         string    `json:"agent"`
-	Domain        string    `json:"domain"`
-	CreatedAt     time.Time `json:"created_at"`
-	ExpiresAt     time.Time `json:"expires_at"`
-	Account       string    `json:"account"`
-	AgentName     string    `json:"agent_name"`
-	Access        Access    `json:"access"`
-	EgressDomains []string  `json:"egress_domains,omitempty"`
-	Ask           Ask       `json:"ask"`
-	Hours         Hours     `json:"hours,omitempty"`
-	Left          *int      `json:"left,omitempty"`
-	Used          int       `json:"used,omitempty"`
-	Answered      bool      `json:"answered,omitempty"`
-	Declared      bool      `json:"declared,omitempty"`
-	By            string    `json:"by"`
-	LastUsedAt    time.Time `json:"last_used_at,omitzero"`
-	ApprovedUntil time.Time `json:"approved_until,omitzero"`
-}
-
-// body is what the entry of a permission holds.
-type body struct {
-	Signed string `json:"signed"`
-}
-
-// write is the entry of a permission, signed.
-func (i *Issuer) write(p Permission, now time.Time) (store.Entry, error) {
-	token, err := i.o.Keys.write(standing{Issuer: "clawjail:" + i.o.Installation, Audience: forPermissions, ID: p.ID, Tenant: p.Tenant, Agent: p.Agent,
-		Domain: p.Domain, CreatedAt: p.CreatedAt, ExpiresAt: p.ExpiresAt, Account: p.account, AgentName: p.AgentName, Access: p.Access,
-		EgressDomains: p.EgressDomains, Ask: p.Ask, Hours: p.Hours, Left: p.Left, Used: p.Used, Answered: p.answered, Declared: p.Declared, By: p.By,
-		LastUsedAt: p.LastUsedAt, ApprovedUntil: p.ApprovedUntil})
-	if err != nil {
-		return store.Entry{}, fmt.Errorf("sign a permission: %w", err)
-	}
-	text, err := json.Marshal(body{Signed: token.Reveal()})
-	return store.Entry{ID: p.ID, Kind: KindPermission, Tenant: p.Tenant, Agent: p.Agent, Name: p.Domain, Body: text, Version: p.version,
-		CreatedAt: p.CreatedAt, UpdatedAt: now, ExpiresAt: p.ExpiresAt}, err
-}
-
-// readPermission verifies an entry. One that is not signed here, or that another version has written with more in it,
-// permits nothing: what this one does not know may be what limits it.
-func (i *Issuer) readPermission(e store.Entry) (Permission, error) {
-	var b body
-	var s standing
-	if err := strict(e.Body, &b); err != nil {
-		return Permission{}, fmt.Errorf("the permission %s is not what this version writes", e.ID)
-	}
-	if err := i.o.Keys.open(ParseToken(b.Signed), &s); err != nil {
-		return Permission{}, fmt.Errorf("the permission %s: %w", e.ID, err)
-	}
-	if s.Issuer != "clawjail:"+i.o.Installation || s.Audience != forPermissions || s.ID != e.ID || s.Tenant != e.Tenant || s.Agent != e.Agent || s.Domain != e.Name ||
-		!s.CreatedAt.Equal(e.CreatedAt) || !s.ExpiresAt.Equal(e.ExpiresAt) || s.Tenant == "" || s.Agent == "" {
-		return Permission{}, fmt.Errorf("the permission %s is not what was signed", e.ID)
-	}
-	return Permission{ID: s.ID, Tenant: s.Tenant, Domain: s.Domain, Agent: s.Agent, AgentName: s.AgentName, Access: s.Access, EgressDomains: s.EgressDomains,
-		Ask: s.Ask, Hours: s.Hours, Left: s.Left, Used: s.Used, answered: s.Answered, Declared: s.Declared, By: s.By, CreatedAt: e.CreatedAt,
-		LastUsedAt: s.LastUsedAt, ExpiresAt: e.ExpiresAt, ApprovedUntil: s.ApprovedUntil, account: s.Account, version: e.Version}, nil
 }
 
 // PermissionRequest is what an operator permits for many sessions.
@@ -273,11 +165,12 @@ func (i *Issuer) Allow(ctx context.Context, r PermissionRequest) (made Permissio
 	all = slices.DeleteFunc(all, func(e store.Entry) bool { return e.Tenant != made.Tenant })
 	at := slices.IndexFunc(all, func(e store.Entry) bool { return e.Agent == made.Agent && e.Name == made.Domain })
 	var old Permission
-	unread := errors.New("there is none")
 	if at >= 0 {
-		old, unread = i.readPermission(all[at])
+		if old, err = i.readPermission(all[at]); err != nil && !errors.Is(err, errUnread) {
+			return Permission{}, "", err
+		}
 	}
-	if unread == nil && old.account == made.account {
+	if old.ID != "" && old.account == made.account {
 		made, err = i.changePermission(ctx, old.ID, func(p *Permission) error {
 			now := made
 			now.ID, now.CreatedAt, now.Used, now.LastUsedAt, now.version = p.ID, p.CreatedAt, p.Used, p.LastUsedAt, p.version
@@ -351,7 +244,7 @@ func (i *Issuer) Permissions(ctx context.Context, tenant string) ([]Permission, 
 	if err != nil {
 		return nil, fmt.Errorf("list permissions: %w", err)
 	}
-	return i.readable(slices.DeleteFunc(entries, func(e store.Entry) bool { return tenant != "" && e.Tenant != tenant })), nil
+	return i.readable(slices.DeleteFunc(entries, func(e store.Entry) bool { return tenant != "" && e.Tenant != tenant }))
 }
 
 // PermissionsOf lists those of one agent.
@@ -360,20 +253,23 @@ func (i *Issuer) PermissionsOf(ctx context.Context, tenant, agent string) ([]Per
 	if err != nil {
 		return nil, fmt.Errorf("list the permissions of an agent: %w", err)
 	}
-	return i.readable(entries), nil
+	return i.readable(entries)
 }
 
-func (i *Issuer) readable(entries []store.Entry) []Permission {
+func (i *Issuer) readable(entries []store.Entry) ([]Permission, error) {
 	var out []Permission
 	for _, e := range entries {
-		if p, err := i.readPermission(e); err == nil {
+		p, err := i.readPermission(e)
+		if err == nil {
 			out = append(out, p)
+		} else if !errors.Is(err, errUnread) {
+			return nil, err
 		}
 	}
 	slices.SortFunc(out, func(a, b Permission) int {
 		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.AgentName, b.AgentName), cmp.Compare(a.Tenant, b.Tenant))
 	})
-	return out
+	return out, nil
 }
 
 // SignPermissions signs all permissions with the key that signs now: one that was rotated away verifies for a day.
@@ -399,141 +295,6 @@ func (i *Issuer) PermissionStands(ctx context.Context, id string) (bool, error) 
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// Standing is what permissions let one session do: nothing was changed for it yet.
-type Standing struct {
-	// Grant is the one that [Issuer.UsePermissions] makes.
-	Grant Grant
-	// Permissions are one for each domain, in the order of what is wanted.
-	Permissions []Permission
-	// Asks are the domains about which a person has to be asked first.
-	Asks []string
-}
-
-// IDs are those of the permissions.
-func (s Standing) IDs() []string {
-	var out []string
-	for _, p := range s.Permissions {
-		out = append(out, p.ID)
-	}
-	return out
-}
-
-// For says whether it is about the account that a domain has, by the id of its cookie set.
-func (s Standing) For(domain, account string) bool {
-	return slices.ContainsFunc(s.Permissions, func(p Permission) bool { return p.Is(domain, account) })
-}
-
-// Permitted says whether an agent may open a session without a grant of its own, and changes nothing. The code is
-// account_not_allowed when it may not.
-func (i *Issuer) Permitted(ctx context.Context, want Want) (Standing, error) {
-	if want.Agent == "" || len(want.Domains) == 0 {
-		return Standing{}, refuse(problem.GrantMissing)
-	}
-	all, err := i.PermissionsOf(ctx, want.Tenant, want.Agent)
-	if err != nil {
-		return Standing{}, err
-	}
-	now := i.o.Now()
-	var out Standing
-	request := Request{Tenant: want.Tenant, Domains: want.Domains, Access: want.Access, Origin: want.Caller}
-	for _, domain := range want.Domains {
-		p := find(all, want.Agent, domain)
-		if p == nil {
-			return Standing{}, NotAllowed(domain, "you may not use the account of %s without a grant", domain)
-		}
-		asks, err := p.good(want.Access, now)
-		if err != nil {
-			return Standing{}, err
-		}
-		if asks {
-			out.Asks = append(out.Asks, domain)
-		}
-		out.Permissions = append(out.Permissions, *p)
-		request.EgressDomains = append(request.EgressDomains, p.EgressDomains...)
-		request.Operator = cmp.Or(request.Operator, p.By)
-	}
-	var wrong []*problem.Many
-	out.Grant, wrong = i.row(request)
-	if err := flaws(wrong...); err != nil {
-		return Standing{}, fmt.Errorf("the permissions together are more than one grant can be: %w", err)
-	}
-	return out, nil
-}
-
-// NotAllowed is what an agent is told that may not use an account.
-func NotAllowed(domain, format string, args ...any) *problem.Error {
-	return problem.New(problem.AccountNotAllowed, "ask for it with request_access, kind account and target "+domain+
-		"; or let an operator permit it: clawjail cookies allow "+domain+" --agent NAME", format, args...).With("domain", domain)
-}
-
-// Is says whether it is about the account that a domain has, by the id of its cookie set.
-func (p Permission) Is(domain, account string) bool {
-	return p.Domain == domain && p.account == account
-}
-
-// Expired says whether its time is over.
-func (p Permission) Expired(now time.Time) bool {
-	return !p.ExpiresAt.IsZero() && !now.Before(p.ExpiresAt)
-}
-
-// good says why a permission lets no session be opened now, or that a person has to be asked first.
-func (p Permission) good(access Access, now time.Time) (asks bool, err error) {
-	approved := now.Before(p.ApprovedUntil)
-	switch {
-	case p.Expired(now):
-		return false, NotAllowed(p.Domain, "the permission to use the account of %s ended at %s", p.Domain, p.ExpiresAt.Format(time.RFC3339))
-	case !p.Access.Covers(access):
-		return false, NotAllowed(p.Domain, "the permission to use the account of %s is for access %s, and not %s", p.Domain, p.Access, quote(string(access)))
-	case approved:
-		return false, nil
-	case p.Left != nil && *p.Left < 1:
-		return false, NotAllowed(p.Domain, "the permission to use the account of %s was used as often as it may be", p.Domain)
-	case !p.Hours.contain(now):
-		return false, NotAllowed(p.Domain, "the account of %s may be used in the hours %s (UTC), and now it is %s", p.Domain, p.Hours, now.UTC().Format("15:04"))
-	}
-	return p.Ask == AskAlways || p.Ask == AskFirst && !p.answered, nil
-}
-
-// UsePermissions counts a use of each permission, and makes the grant, used already: nobody else can ever have it. Of all
-// calls for a permission that is good for one session more, at most one succeeds. After an error a use may be counted
-// that was none.
-func (i *Issuer) UsePermissions(ctx context.Context, s Standing, want Want) (Grant, error) {
-	if want.Session == "" || len(s.Permissions) == 0 {
-		return Grant{}, errors.New("use a permission: there is no session to use it, or no permission")
-	}
-	now := store.Microsecond(i.o.Now())
-	for _, p := range s.Permissions {
-		_, err := i.changePermission(ctx, p.ID, func(p *Permission) error {
-			asks, err := p.good(want.Access, now)
-			if err != nil {
-				return err
-			}
-			if asks {
-				return NotAllowed(p.Domain, "the use of the account of %s has to be approved by a person first", p.Domain)
-			}
-			if p.Left != nil && *p.Left > 0 {
-				left := *p.Left - 1
-				p.Left = &left
-			}
-			p.Used++
-			p.LastUsedAt, p.ApprovedUntil, p.answered = now, time.Time{}, true
-			return nil
-		})
-		if problem.CodeOf(err) == problem.NotFound {
-			err = NotAllowed(p.Domain, "the permission to use the account of %s was taken back", p.Domain)
-		}
-		if err != nil {
-			return Grant{}, err
-		}
-	}
-	g := s.Grant
-	g.UsedAt, g.UsedBy = now, want.Session
-	if err := i.o.Store.CreateGrant(ctx, g); err != nil {
-		return Grant{}, fmt.Errorf("keep the grant of a permission: %w", err)
-	}
-	return g, nil
 }
 
 // changePermission changes one as it is now, whatever else happens to it at the same time on whichever node.

@@ -1,0 +1,84 @@
+package grant
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// forPermissions is what a signed permission is for; a grant's token is for something else, so neither passes for the other.
+const forPermissions = "clawjail:permission"
+
+// standing is what a signed permission says. The columns of its row must say the same: whoever can only write to the
+// database makes no permission, changes none, and gives none to another agent.
+type standing struct {
+	Issuer        string    `json:"iss"`
+	Audience      string    `json:"aud"`
+	ID            string    `json:"jti"`
+	Tenant        string    `json:"tenant"`
+	Agent         string    `json:"agent"`
+	Domain        string    `json:"domain"`
+	CreatedAt     time.Time `json:"created_at"`
+	ExpiresAt     time.Time `json:"expires_at"`
+	Account       string    `json:"account"`
+	AgentName     string    `json:"agent_name"`
+	Access        Access    `json:"access"`
+	EgressDomains []string  `json:"egress_domains,omitempty"`
+	Ask           Ask       `json:"ask"`
+	Hours         Hours     `json:"hours,omitempty"`
+	Left          *int      `json:"left,omitempty"`
+	Used          int       `json:"used,omitempty"`
+	Answered      bool      `json:"answered,omitempty"`
+	Declared      bool      `json:"declared,omitempty"`
+	By            string    `json:"by"`
+	LastUsedAt    time.Time `json:"last_used_at,omitzero"`
+	ApprovedUntil time.Time `json:"approved_until,omitzero"`
+}
+
+// body is what the entry of a permission holds.
+type body struct {
+	Signed string `json:"signed"`
+}
+
+// write is the entry of a permission, signed.
+func (i *Issuer) write(p Permission, now time.Time) (store.Entry, error) {
+	token, err := i.o.Keys.write(standing{Issuer: "clawjail:" + i.o.Installation, Audience: forPermissions, ID: p.ID, Tenant: p.Tenant, Agent: p.Agent,
+		Domain: p.Domain, CreatedAt: p.CreatedAt, ExpiresAt: p.ExpiresAt, Account: p.account, AgentName: p.AgentName, Access: p.Access,
+		EgressDomains: p.EgressDomains, Ask: p.Ask, Hours: p.Hours, Left: p.Left, Used: p.Used, Answered: p.answered, Declared: p.Declared, By: p.By,
+		LastUsedAt: p.LastUsedAt, ApprovedUntil: p.ApprovedUntil})
+	if err != nil {
+		return store.Entry{}, fmt.Errorf("sign a permission: %w", err)
+	}
+	text, err := json.Marshal(body{Signed: token.Reveal()})
+	return store.Entry{ID: p.ID, Kind: KindPermission, Tenant: p.Tenant, Agent: p.Agent, Name: p.Domain, Body: text, Version: p.version,
+		CreatedAt: p.CreatedAt, UpdatedAt: now, ExpiresAt: p.ExpiresAt}, err
+}
+
+// errUnread is an entry that permits nothing, because of what is in it. Any other error of reading one is of the keys.
+var errUnread = errors.New("it is not a permission that was signed here")
+
+// readPermission verifies an entry. One that is not signed here, or that another version has written with more in it,
+// permits nothing: what this one does not know may be what limits it.
+func (i *Issuer) readPermission(e store.Entry) (Permission, error) {
+	var b body
+	var s standing
+	if err := strict(e.Body, &b); err != nil {
+		return Permission{}, fmt.Errorf("the permission %s: %w", e.ID, errUnread)
+	}
+	switch err := i.o.Keys.open(ParseToken(b.Signed), &s); {
+	case errors.Is(err, errForm), errors.Is(err, errKey), errors.Is(err, errSignature):
+		return Permission{}, fmt.Errorf("the permission %s: %w: %w", e.ID, errUnread, err)
+	case err != nil:
+		return Permission{}, err
+	}
+	if s.Issuer != "clawjail:"+i.o.Installation || s.Audience != forPermissions || s.ID != e.ID || s.Tenant != e.Tenant || s.Agent != e.Agent || s.Domain != e.Name ||
+		!s.CreatedAt.Equal(e.CreatedAt) || !s.ExpiresAt.Equal(e.ExpiresAt) || s.Tenant == "" || s.Agent == "" {
+		return Permission{}, fmt.Errorf("the permission %s is not what was signed: %w", e.ID, errUnread)
+	}
+	return Permission{ID: s.ID, Tenant: s.Tenant, Domain: s.Domain, Agent: s.Agent, AgentName: s.AgentName, Access: s.Access, EgressDomains: s.EgressDomains,
+		Ask: s.Ask, Hours: s.Hours, Left: s.Left, Used: s.Used, answered: s.Answered, Declared: s.Declared, By: s.By, CreatedAt: e.CreatedAt,
+		LastUsedAt: s.LastUsedAt, ExpiresAt: e.ExpiresAt, ApprovedUntil: s.ApprovedUntil, account: s.Account, version: e.Version}, nil
+}
