@@ -429,3 +429,22 @@ func TestPermissionOutlivesTheKeyThatSignedIt(t *testing.T) {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
+
+// A grant names the domains that the permission has when it is used.
+func TestPermissionThatIsNarrowedMeanwhileOpensNothingWider(t *testing.T) {
+	w := newAgents(t)
+	wide := func(r *PermissionRequest) { r.EgressDomains = []string{"cdn.example.net"} }
+	w.allow(wide)
+	s, err := w.Permitted(t.Context(), asking())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.allow()
+	if _, err := w.UsePermissions(t.Context(), s, asking()); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("a session with what it was narrowed by: %v", err)
+	}
+	w.allow(wide)
+	if g, err := w.UsePermissions(t.Context(), s, asking()); err != nil || len(g.EgressDomains) != 1 {
+		t.Errorf("with what was seen: %+v, %v", g, err)
+	}
+}

@@ -115,8 +115,11 @@ func (i *Issuer) UsePermissions(ctx context.Context, s Standing, want Want) (Gra
 		return Grant{}, errors.New("use a permission: there is no session to use it, or no permission")
 	}
 	now := store.Microsecond(i.o.Now())
-	for _, p := range s.Permissions {
-		_, err := i.changePermission(ctx, p.ID, func(p *Permission) error {
+	for _, seen := range s.Permissions {
+		_, err := i.changePermission(ctx, seen.ID, func(p *Permission) error {
+			if !slices.Equal(p.EgressDomains, seen.EgressDomains) { // the grant names those that were seen
+				return problem.New(problem.Conflict, "try again", "the permission to use the account of %s was changed meanwhile", p.Domain)
+			}
 			asks, err := p.good(want.Access, now)
 			if err != nil {
 				return err
@@ -133,7 +136,7 @@ func (i *Issuer) UsePermissions(ctx context.Context, s Standing, want Want) (Gra
 			return nil
 		})
 		if problem.CodeOf(err) == problem.NotFound {
-			err = NotAllowed(p.Domain, "the permission to use the account of %s was taken back", p.Domain)
+			err = NotAllowed(seen.Domain, "the permission to use the account of %s was taken back", seen.Domain)
 		}
 		if err != nil {
 			return Grant{}, err
