@@ -64,7 +64,7 @@ func TestNoHostilePageHoldsUpAnOperation(t *testing.T) {
 				continue
 			}
 			t.Run(strings.TrimPrefix(test.page, "/"), func(t *testing.T) {
-				opened, err := b.Do(t.Context(), OpenTab{URL: site + test.page, NewTab: true, TimeoutMS: 500})
+				opened, err := b.Do(t.Context(), OpenTab{URL: site + test.page, NewTab: true, TimeoutMS: 1000})
 				if !test.ends && err == nil {
 					t.Errorf("open: %+v", opened)
 				}
@@ -89,7 +89,7 @@ func TestNoHostilePageHoldsUpAnOperation(t *testing.T) {
 					t.Errorf("navigate away: %+v, %v", out, err)
 				}
 				// And back, to be closed from outside.
-				_, _ = b.Do(t.Context(), Navigate{URL: site + test.page, TargetID: tab, TimeoutMS: 500})
+				_, _ = b.Do(t.Context(), Navigate{URL: site + test.page, TargetID: tab, TimeoutMS: 1000})
 				if _, err := b.Do(t.Context(), CloseTab{TargetID: tab}); err != nil {
 					t.Errorf("close: %v", err)
 				}
