@@ -20,6 +20,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/mod/semver"
+
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -288,12 +290,12 @@ func (b *build) tryNode(ctx context.Context, root *os.Root, name, version string
 func usableNodes(versions []string) []string {
 	lines := map[int]string{}
 	for _, v := range versions {
-		if line := numbersOf(v)[0]; !strings.Contains(v, "-") && line >= oldestNode && (lines[line] == "" || compareVersions(v, lines[line]) > 0) {
+		if line := lineOf(v); !strings.Contains(v, "-") && line >= oldestNode && (lines[line] == "" || compareVersions(v, lines[line]) > 0) {
 			lines[line] = v
 		}
 	}
 	return slices.SortedFunc(maps.Values(lines), func(a, b string) int {
-		odd := func(v string) int { return numbersOf(v)[0] % 2 }
+		odd := func(v string) int { return lineOf(v) % 2 }
 		return cmp.Or(cmp.Compare(odd(a), odd(b)), compareVersions(b, a))
 	})
 }
@@ -488,28 +490,11 @@ func (s *Store) askNPM(ctx context.Context, out *output, into any, what string, 
 	return nil
 }
 
-// compareVersions orders versions as people read them: by their numbers, and what comes before a release before it.
-func compareVersions(a, b string) int {
-	first, early, isEarly := strings.Cut(a, "-")
-	second, other, otherEarly := strings.Cut(b, "-")
-	if c := slices.Compare(numbersOf(first), numbersOf(second)); c != 0 {
-		return c
-	}
-	if isEarly != otherEarly {
-		if isEarly {
-			return -1
-		}
-		return 1
-	}
-	return cmp.Compare(early, other)
-}
+// compareVersions orders versions as npm does: by their numbers, and what comes before a release before it.
+func compareVersions(a, b string) int { return semver.Compare("v"+a, "v"+b) }
 
-// numbersOf are the three numbers of a version.
-func numbersOf(version string) []int {
-	version, _, _ = strings.Cut(version, "-")
-	out := make([]int, 3)
-	for i, part := range strings.SplitN(version, ".", 3) {
-		out[i], _ = strconv.Atoi(part) // what is no number counts as nothing
-	}
-	return out
+// lineOf is the first number of a version; 0 of what is none.
+func lineOf(version string) int {
+	n, _ := strconv.Atoi(strings.TrimPrefix(semver.Major("v"+version), "v"))
+	return n
 }

@@ -51,7 +51,7 @@ func TestOfSeveralProgramsOneIsNamed(t *testing.T) {
 }
 
 func TestVersionsAreOrderedByTheirNumbers(t *testing.T) {
-	want := []string{"0.9.0", "1.0.0-beta", "1.0.0-rc.1", "1.0.0", "1.2.0", "1.10.0", "2025.11.25", "2026.1.2"}
+	want := []string{"0.9.0", "1.0.0-beta", "1.0.0-rc.1", "1.0.0-rc.9", "1.0.0-rc.10", "1.0.0", "1.2.0", "1.10.0", "2025.11.25", "2026.1.2"}
 	got := slices.Clone(want)
 	slices.Reverse(got)
 	slices.SortFunc(got, compareVersions)
