@@ -196,7 +196,7 @@ func TestFolderBecomesATemplate(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	e, err := statEntry(filepath.Join(rootfs, "usr/bin/other"), "other")
+	e, err := statEntry(unix.AT_FDCWD, filepath.Join(rootfs, "usr/bin/other"), "other")
 	must(t, err)
 	if e.uid != 12 || e.gid != 34 || e.stamp.mtime != 1e18+5 {
 		t.Errorf("owner or time were lost: %+v", e)
@@ -292,6 +292,18 @@ func verifyFinds(t *testing.T, s *Store, rootfs string) {
 			}
 			must(t, change.undo())
 		}
+	}
+	// What a quick look has found unchanged is not read again, and not compared, until something is touched.
+	look := func() (Report, error) { return s.Verify(ctx, "mine", VerifyOptions{Quick: true}) }
+	if report, err := look(); err != nil || report.Read == 0 { // what was changed and changed back
+		t.Errorf("the first look: %+v, %v", report, err)
+	}
+	if report, err := look(); err != nil || report.Read != 0 || report.Files == 0 {
+		t.Errorf("the second look: %+v, %v", report, err)
+	}
+	must(t, os.Chtimes(file, info.ModTime(), info.ModTime()))
+	if report, err := look(); err != nil || report.Read == 0 {
+		t.Errorf("the look after a file was touched: %+v, %v", report, err)
 	}
 	// A manifest that was exchanged for one that fits a changed tree does not help.
 	must(t, os.WriteFile(file, []byte("#!/bin/evil\n"), 0o755))

@@ -28,6 +28,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
+	"golang.org/x/sys/unix"
 )
 
 // item is an entry of a layer.
@@ -148,7 +149,7 @@ func wantSample(t *testing.T, rootfs string) {
 	if target, err := os.Readlink(filepath.Join(rootfs, "abs")); target != "/etc/passwd" {
 		t.Errorf("an absolute link was changed: %q, %v", target, err)
 	}
-	e, err := statEntry(filepath.Join(rootfs, "opt/bin/tool"), "tool")
+	e, err := statEntry(unix.AT_FDCWD, filepath.Join(rootfs, "opt/bin/tool"), "tool")
 	must(t, err)
 	if e.mode != 0o755 || e.uid != 7 || e.nlink != 2 || e.stamp.mtime != 1e18 {
 		t.Errorf("a file has lost or kept too much: %+v", e)

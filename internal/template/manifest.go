@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -47,33 +49,53 @@ type stamp struct {
 
 // statTree lists a tree, ordered by path, without opening any file.
 func statTree(ctx context.Context, rootfs string) ([]entry, error) {
-	var entries []entry
-	err := filepath.WalkDir(rootfs, func(name string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if len(entries)%256 == 0 && ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		relative := "."
-		if name != rootfs {
-			relative = strings.TrimPrefix(name[len(rootfs):], "/")
-		}
-		e, err := statEntry(name, relative)
-		if err != nil {
-			return err
-		}
-		entries = append(entries, e)
-		return nil
-	})
+	top, err := statEntry(unix.AT_FDCWD, rootfs, ".")
+	if err != nil {
+		return nil, err
+	}
+	entries := []entry{top}
+	if err := statFolder(ctx, unix.AT_FDCWD, rootfs, "", &entries); err != nil {
+		return nil, err
+	}
 	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.path, b.path) })
-	return entries, err
+	return entries, nil
 }
 
-func statEntry(name, relative string) (entry, error) {
+// statFolder lists what is in a folder. Each name is looked up in its folder and not from the root: paths are long, and files many.
+func statFolder(ctx context.Context, parent int, name, relative string, entries *[]entry) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: cmp.Or(relative, name), Err: err}
+	}
+	folder := os.NewFile(uintptr(fd), cmp.Or(relative, name))
+	defer folder.Close()
+	names, err := folder.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		e, err := statEntry(fd, name, path.Join(relative, name))
+		if err != nil {
+			return err
+		}
+		*entries = append(*entries, e)
+		if e.kind == 'd' {
+			if err := statFolder(ctx, fd, name, e.path, entries); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// statEntry is what the filesystem says of a name in an open folder.
+func statEntry(folder int, name, relative string) (entry, error) {
 	var st unix.Stat_t
-	if err := unix.Lstat(name, &st); err != nil {
-		return entry{}, &fs.PathError{Op: "lstat", Path: name, Err: err}
+	if err := unix.Fstatat(folder, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return entry{}, &fs.PathError{Op: "lstat", Path: relative, Err: err}
 	}
 	e := entry{
 		path: relative, kind: '?', mode: uint32(st.Mode) & 0o7777, uid: st.Uid, gid: st.Gid, sum: "-", attr: "-",
@@ -87,11 +109,15 @@ func statEntry(name, relative string) (entry, error) {
 		e.kind = 'd'
 	case unix.S_IFLNK:
 		e.kind = 'l'
-		target, err := os.Readlink(name)
-		if err != nil {
-			return entry{}, err
+		target := make([]byte, st.Size+1)
+		n, err := unix.Readlinkat(folder, name, target)
+		if err == nil && int64(n) != st.Size {
+			err = errors.New("the link is being changed")
 		}
-		e.link = target
+		if err != nil {
+			return entry{}, &fs.PathError{Op: "readlink", Path: relative, Err: err}
+		}
+		e.link = string(target[:n])
 	}
 	return e, nil
 }

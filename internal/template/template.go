@@ -6,6 +6,7 @@
 //	<templates>/<name>/rootfs/…        the root filesystem
 //	<templates>/<name>/template.json   what is known about it
 //	<templates>/<name>/manifest.gz     every file of it, as it was when it was built
+//	<templates>/<name>/verified        what the filesystem said of all files when they were last found unchanged
 //
 // What the package promises:
 //
@@ -49,6 +50,7 @@ const (
 	rootfsName   = "rootfs"
 	metadataName = "template.json"
 	manifestName = "manifest.gz"
+	verifiedName = "verified"
 )
 
 // Names of the programs that a template may have. A template has only those that were found in it.

@@ -2,7 +2,11 @@ package template
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -14,7 +18,8 @@ const maxListed = 20
 
 // VerifyOptions say how thoroughly to look.
 type VerifyOptions struct {
-	// Quick reads only files that the filesystem says have been touched since the template was built, instead of all.
+	// Quick reads only files that the filesystem says have been touched since the template was built, instead of all, and
+	// none where it says what it said when a quick look found all of them unchanged.
 	// It finds everything except what was written to the disk behind the filesystem's back.
 	Quick bool
 }
@@ -60,6 +65,17 @@ func (s *Store) Verify(ctx context.Context, name string, options VerifyOptions) 
 		return Report{}, fmt.Errorf("verify template %s: %w", name, err)
 	}
 	report := Report{Template: name, Digest: t.Digest, Quick: options.Quick, Lacks: t.Lacks()}
+	got, err := statTree(ctx, t.RootFS())
+	if err != nil {
+		return report, fmt.Errorf("verify template %s: %w", name, err)
+	}
+	report.Files = len(got)
+	now := stateOf(t, got)
+	if options.Quick {
+		if last, err := os.ReadFile(filepath.Join(t.Dir, verifiedName)); err == nil && string(last) == now {
+			return report, nil
+		}
+	}
 	hint := "build it again: clawjail template build --replace " + name
 	want, err := readManifest(filepath.Join(t.Dir, manifestName))
 	if err != nil {
@@ -68,11 +84,6 @@ func (s *Store) Verify(ctx context.Context, name string, options VerifyOptions) 
 	if digestOf(want) != t.Digest {
 		return report, problem.New(problem.TemplateChanged, hint, "the manifest of template %s has not the digest of the template", name)
 	}
-	got, err := statTree(ctx, t.RootFS())
-	if err != nil {
-		return report, fmt.Errorf("verify template %s: %w", name, err)
-	}
-	report.Files = len(got)
 	pairs := match(want, got)
 	if err := readPairs(ctx, t.RootFS(), want, got, pairs, options.Quick, &report); err != nil {
 		return report, fmt.Errorf("verify template %s: %w", name, err)
@@ -82,9 +93,39 @@ func (s *Store) Verify(ctx context.Context, name string, options VerifyOptions) 
 		return report, fmt.Errorf("verify template %s: %w", name, err)
 	}
 	if report.OK() {
+		if options.Quick {
+			keepState(t.Dir, now)
+		}
 		return report, nil
 	}
 	return report, problem.New(problem.TemplateChanged, hint, "template %s is not as it was built: %s", name, report.Summary()).With("report", report)
+}
+
+// stateOf changes whenever a file of a template is touched, the template is built anew, or what counts as a credential changes.
+func stateOf(t Template, entries []entry) string {
+	hash := sha256.New()
+	fmt.Fprintln(hash, t.Digest, credentialNames(), credentialsInHome(), credentialFolders(), credentialContents())
+	var line []byte
+	for i := range entries {
+		line = append(entries[i].appendLine(line[:0]), '\n')
+		hash.Write(line)
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// keepState lets the next quick look at an unchanged template end early. It does not matter whether that can be written.
+func keepState(dir, state string) {
+	f, err := os.CreateTemp(dir, "."+verifiedName+"-*")
+	if err != nil {
+		return
+	}
+	_, err = f.WriteString(state)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), filepath.Join(dir, verifiedName))
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // it is removed with the template otherwise
+	}
 }
 
 // Summary is one line about the differences.
