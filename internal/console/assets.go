@@ -8,12 +8,14 @@ import (
 	"encoding/hex"
 	"fmt"
 	"html/template"
+	"io"
 	"io/fs"
 	"mime"
 	"net/http"
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 //go:embed pages
@@ -29,8 +31,9 @@ type assets struct {
 }
 
 type asset struct {
-	kind         string
-	plain, small []byte // small is gzip
+	kind  string
+	plain []byte
+	small func() []byte // gzip
 }
 
 // newAssets takes the embedded files, and the colours as theme.css.
@@ -56,14 +59,6 @@ func newAssets(theme []byte) (*assets, error) {
 	version := hex.EncodeToString(sum.Sum(nil))[:12]
 	a := &assets{files: map[string]asset{}, paths: map[string]string{}}
 	for name, text := range all {
-		var small bytes.Buffer
-		zip, _ := gzip.NewWriterLevel(&small, gzip.BestCompression) // the level is one
-		if _, err := zip.Write(text); err != nil {
-			return nil, err
-		}
-		if err := zip.Close(); err != nil {
-			return nil, err
-		}
 		kind := mime.TypeByExtension(path.Ext(name))
 		switch path.Ext(name) {
 		case ".js":
@@ -73,10 +68,19 @@ func newAssets(theme []byte) (*assets, error) {
 		case ".svg":
 			kind = "image/svg+xml"
 		}
-		a.files[version+"/"+name] = asset{kind: kind, plain: text, small: small.Bytes()}
+		a.files[version+"/"+name] = asset{kind: kind, plain: text, small: sync.OnceValue(func() []byte { return zipped(text) })}
 		a.paths[name] = Prefix + "/static/" + version + "/" + name
 	}
 	return a, nil
+}
+
+// zipped is a text as gzip.
+func zipped(text []byte) []byte {
+	var out bytes.Buffer
+	zip, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // the level is one
+	_, _ = zip.Write(text)                                    // a buffer takes everything
+	_ = zip.Close()
+	return out.Bytes()
 }
 
 // path is the address of a file.
@@ -102,32 +106,52 @@ func (a *assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body := f.plain
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		h.Set("Content-Encoding", "gzip")
-		body = f.small
+		body = f.small()
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	_, _ = w.Write(body) // the browser that asked has gone otherwise
 }
 
-// parse reads the templates: each page with the layout and the parts that all share.
-func (c *Console) parse() (map[string]*template.Template, error) {
-	shared, err := template.New("").Funcs(c.words()).ParseFS(pageFiles, "pages/shared/*.html")
-	if err != nil {
-		return nil, fmt.Errorf("read the shared templates: %w", err)
-	}
+// pages are the templates by name, each with the layout and the parts that all share. One is read when it is first shown.
+type pages map[string]func() (*template.Template, error)
+
+// pageTemplates finds the templates.
+func (c *Console) pageTemplates() (pages, error) {
 	names, err := fs.Glob(pageFiles, "pages/*.html")
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[string]*template.Template, len(names))
+	shared := sync.OnceValues(func() (*template.Template, error) {
+		return template.New("").Funcs(c.words()).ParseFS(pageFiles, "pages/shared/*.html")
+	})
+	out := make(pages, len(names))
 	for _, name := range names {
-		t, err := shared.Clone()
-		if err != nil {
-			return nil, err
-		}
-		if t, err = t.ParseFS(pageFiles, name); err != nil {
-			return nil, fmt.Errorf("read template %s: %w", name, err)
-		}
-		out[strings.TrimSuffix(path.Base(name), ".html")] = t
+		out[strings.TrimSuffix(path.Base(name), ".html")] = sync.OnceValues(func() (*template.Template, error) {
+			t, err := shared()
+			if err != nil {
+				return nil, err
+			}
+			if t, err = t.Clone(); err != nil {
+				return nil, err
+			}
+			return t.ParseFS(pageFiles, name)
+		})
 	}
 	return out, nil
+}
+
+// write writes one template of a page.
+func (p pages) write(w io.Writer, page, name string, f frame) error {
+	read := p[page]
+	if read == nil {
+		return fmt.Errorf("there is no page %s", page)
+	}
+	t, err := read()
+	if err == nil {
+		err = t.ExecuteTemplate(w, name, f)
+	}
+	if err != nil {
+		return fmt.Errorf("make page %s: %w", page, err)
+	}
+	return nil
 }

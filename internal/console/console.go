@@ -15,7 +15,6 @@ package console
 import (
 	"context"
 	"errors"
-	"html/template"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -61,7 +60,7 @@ type Console struct {
 	Options
 	mux   *http.ServeMux
 	door  http.Handler
-	pages map[string]*template.Template
+	pages pages
 	files *assets
 	path  string // before every address, where a proxy serves this below a path
 }
@@ -85,7 +84,7 @@ func New(o Options) (*Console, error) {
 	if c.files, err = newAssets(themeOf(o.Config.Console.Accent, o.Config.HostBrowser.Color)); err != nil {
 		return nil, err
 	}
-	if c.pages, err = c.parse(); err != nil {
+	if c.pages, err = c.pageTemplates(); err != nil {
 		return nil, err
 	}
 	c.mux.Handle("GET "+Prefix+"/static/", c.files)

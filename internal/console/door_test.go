@@ -98,6 +98,21 @@ func TestTheCookieIsForTLSAloneWhereThereIsTLS(t *testing.T) {
 	}
 }
 
+func TestEveryPageIsRead(t *testing.T) {
+	all, err := (&Console{}).pageTemplates()
+	if err != nil || len(all) < 20 {
+		t.Fatalf("%d pages, %v", len(all), err)
+	}
+	for name, read := range all {
+		page, err := read()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if page.Lookup("content") == nil || page.Lookup("layout") == nil {
+			t.Errorf("%s has no content, or no layout", name)
+		}
+	}
+}
+
 // inPage finds code and styles in a template: scripts without an address, styles, and attributes that run.
 var inPage = regexp.MustCompile(`(?i)<script(?:\s[^>]*)?>[^<]|<style|\sstyle=|\son[a-z]+=["'{]|javascript:|hx-on`)
 

@@ -94,7 +94,7 @@ func NewHostSettings(o HostSettingsOptions) (*HostSettings, error) {
 	if c.files, err = newAssets(themeOf(settings.Color, settings.Color)); err != nil {
 		return nil, err
 	}
-	if c.pages, err = c.parse(); err != nil {
+	if c.pages, err = c.pageTemplates(); err != nil {
 		return nil, err
 	}
 	s := &HostSettings{o: o, c: c}

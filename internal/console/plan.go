@@ -249,7 +249,7 @@ func (c *Console) carryOut(q *request, r agent.SyncRequest) error {
 	here := "here-" + rand.Text()
 	var page bytes.Buffer
 	f := q.frame("Applying clawbots.yml", applied{Here: here})
-	if err := c.pages["plan_apply"].ExecuteTemplate(&page, "layout", f); err != nil {
+	if err := c.pages.write(&page, "plan_apply", "layout", f); err != nil {
 		return err
 	}
 	head, foot, _ := strings.Cut(page.String(), here)
@@ -265,7 +265,7 @@ func (c *Console) carryOut(q *request, r agent.SyncRequest) error {
 		var out bytes.Buffer
 		if name == "" {
 			out.WriteString(head)
-		} else if lost = c.pages["plan_apply"].ExecuteTemplate(&out, name, q.frame("", data)); lost != nil {
+		} else if lost = c.pages.write(&out, "plan_apply", name, q.frame("", data)); lost != nil {
 			return
 		}
 		// By the system's clock, which is the connection's. Writers of tests have no connection.

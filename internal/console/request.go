@@ -132,14 +132,10 @@ func (q *request) part(page, name string, data any) error {
 }
 
 func (q *request) write(page, name string, f frame) error {
-	t := q.c.pages[page]
-	if t == nil {
-		return fmt.Errorf("there is no page %s", page)
-	}
 	// Whole, so that a page is never left half-made.
 	var out bytes.Buffer
-	if err := t.ExecuteTemplate(&out, name, f); err != nil {
-		return fmt.Errorf("make page %s: %w", page, err)
+	if err := q.c.pages.write(&out, page, name, f); err != nil {
+		return err
 	}
 	q.started = true
 	q.w.Header().Set("Content-Type", "text/html; charset=utf-8")
