@@ -289,6 +289,9 @@ func TestOneSentenceSaysWhatCDPReads(t *testing.T) {
 
 var aLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
+// noAnchor is what links to a heading leave out of it.
+var noAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+
 // anchors are what links to headings of a page say.
 func anchors(page string) (out []string) {
 	for line := range strings.Lines(page) {
@@ -297,7 +300,7 @@ func anchors(page string) (out []string) {
 			continue
 		}
 		text = strings.ToLower(strings.TrimSpace(text))
-		text = regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(text, "")
+		text = noAnchor.ReplaceAllString(text, "")
 		out = append(out, strings.ReplaceAll(text, " ", "-"))
 	}
 	return out

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -40,8 +41,25 @@ func (f sourceFile) imports() []string {
 func sourceFiles(t *testing.T) []sourceFile {
 	t.Helper()
 	top := testenv.Repository(t)
-	var out []sourceFile
-	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+	parse.Do(func() { parsed, errParse = parseAll(top) })
+	if errParse != nil {
+		t.Fatal(errParse)
+	}
+	if len(parsed) < 10 {
+		t.Fatalf("found only %d Go files below %s", len(parsed), top)
+	}
+	return parsed
+}
+
+// The files are parsed once for all tests.
+var (
+	parse    sync.Once
+	parsed   []sourceFile
+	errParse error
+)
+
+func parseAll(top string) (out []sourceFile, err error) {
+	err = filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -70,13 +88,7 @@ func sourceFiles(t *testing.T) []sourceFile {
 		out = append(out, sourceFile{path: relative, lines: strings.Count(string(data), "\n"), ast: file})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(out) < 10 {
-		t.Fatalf("found only %d Go files below %s", len(out), top)
-	}
-	return out
+	return out, err
 }
 
 // packageComment says what is wrong with the comments of one package's files; empty is fine.
