@@ -257,10 +257,11 @@ func TestACallThatSaysNothingEndsAndOneThatGoesOnDoesNot(t *testing.T) {
 
 func TestAServerThatHangsIsEndedAndOthersGoOn(t *testing.T) {
 	w := newWorld(t, files(), config.MCPServer{Name: "good", Command: []string{"/s"}})
-	w.pace.call, w.pace.pong = time.Second, 50*time.Millisecond // the other one answers within that
 	if _, err := w.call(operator(), "good__echo"); err != nil {
 		t.Fatal(err)
 	}
+	ordinary := w.pace
+	w.pace.call, w.pace.pong = time.Second, 50*time.Millisecond
 	w.behave = func(p *peer) {
 		stuck := make(chan struct{})
 		go func() { <-p.killed; close(stuck) }()
@@ -281,6 +282,7 @@ func TestAServerThatHangsIsEndedAndOthersGoOn(t *testing.T) {
 		t.Errorf("the call: %v", err)
 	}
 	testenv.Eventually(t, 5*time.Second, func() bool { return w.running() == 1 }, "the jail of the hanging server is still there")
+	w.pace.call, w.pace.pong = ordinary.call, ordinary.pong
 	if _, err := w.call(operator(), "good__echo"); err != nil {
 		t.Errorf("another server: %v", err)
 	}
