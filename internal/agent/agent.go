@@ -104,11 +104,16 @@ type Status struct {
 	Declared *clawbots.Agent `json:"declared,omitempty"`
 	// Jail is nil when no jail is kept for it.
 	Jail *jail.KeptStatus `json:"jail,omitempty"`
+	// Unwatched says that a jail is declared and that the host daemon, which watches it, does not answer: how it is is not known.
+	Unwatched bool `json:"is_unwatched,omitempty"`
 	// Processes are those that were started in jails of their own for it, or in its jail, and have not ended.
 	Processes int       `json:"processes"`
 	CreatedAt time.Time `json:"created_at"`
 	RevokedAt time.Time `json:"revoked_at,omitzero"`
 }
+
+// StateUnwatched is, in words, the state of an agent that is [Status.Unwatched].
+const StateUnwatched = "not watched"
 
 // Event is something that an agent, or a process, did: a line that it printed, or that it began or ended.
 type Event struct {
@@ -195,6 +200,8 @@ type Agents interface {
 	Declare(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent, replace bool, progress func(Step)) (Plan, error)
 	// RemoveAgent ends the jail, revokes the tokens and removes what was declared. The name is free again.
 	RemoveAgent(ctx context.Context, by identity.Principal, tenant, name string, o RemoveOptions) error
+	// List lists agents with their jails. When nobody can say which jails there are, that is the error, and agents are listed
+	// all the same.
 	List(ctx context.Context, by identity.Principal, tenant string) ([]Status, error)
 	Get(ctx context.Context, by identity.Principal, tenant, name string) (Status, error)
 	// RestartAgent ends the jail and makes a new one.

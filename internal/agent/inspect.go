@@ -53,15 +53,16 @@ func (s *Service) Get(ctx context.Context, by identity.Principal, tenant, name s
 	return all[0], nil
 }
 
-// statuses are those of all agents of a tenant, or of one, by name. What is half made, or half removed, is among them.
+// statuses are those of all agents of a tenant, or of one, by name. What is half made, or half removed, is among them. They are
+// there with an error, too, when nobody can say which jails are kept.
 func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Agent, name string, usage bool) ([]Status, error) {
 	declared, err := s.declarations(ctx, tenant)
 	if err != nil {
 		return nil, err
 	}
-	_, all, err := s.o.Keeper.Kept(ctx, 0, usage)
-	if err != nil {
-		return nil, fmt.Errorf("ask which jails are kept: %w", err)
+	_, all, unknown := s.o.Keeper.Kept(ctx, 0, usage)
+	if unknown != nil {
+		unknown = fmt.Errorf("ask which jails are kept: %w", unknown)
 	}
 	out := map[string]*Status{}
 	of := func(n string) *Status {
@@ -76,7 +77,7 @@ func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Ag
 	}
 	for n, d := range declared {
 		st := of(n)
-		st.Declared = &d.Agent
+		st.Declared, st.Unwatched = &d.Agent, unknown != nil
 		if st.ID == "" {
 			st.CreatedAt = d.entry.CreatedAt
 		}
@@ -92,7 +93,7 @@ func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Ag
 			list = append(list, *out[n])
 		}
 	}
-	return list, nil
+	return list, unknown
 }
 
 // RestartAgent implements Agents.

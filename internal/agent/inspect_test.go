@@ -33,6 +33,16 @@ func TestListShowsEveryAgentWithWhatIsKnownOfIt(t *testing.T) {
 	if all, err := l.List(l.ctx, acme, ""); err != nil || len(all) > 0 {
 		t.Errorf("acme has %+v: %v", all, err)
 	}
+	// Without a host daemon agents are listed, and those are told from the others that somebody should watch.
+	l.keeper.away = problem.New(problem.HostdUnreachable, "start it", "the host daemon does not answer")
+	all, err = l.List(l.ctx, l.admin, "")
+	l.wantCode("a host daemon that does not answer", err, problem.HostdUnreachable)
+	if len(all) != 2 || all[0].Unwatched || !all[1].Unwatched || all[1].Jail != nil || all[1].Declared == nil {
+		t.Errorf("without the host daemon they are %+v", all)
+	}
+	_, err = l.Get(l.ctx, l.admin, "", "bot")
+	l.wantCode("one of them", err, problem.HostdUnreachable)
+	l.keeper.away = nil
 	_, err = l.Get(l.ctx, acme, "default", "bot")
 	l.wantCode("another tenant's agent", err, problem.NotFound)
 	_, err = l.Get(l.ctx, l.admin, "", "nope")

@@ -276,10 +276,8 @@ func (a *API) agentsAndJails(ctx context.Context, by identity.Principal, tenant 
 	var statuses []agent.Status
 	for _, t := range tenantsOf(by, tenant, all) {
 		some, err := a.Agents.List(ctx, by, t)
-		if err != nil {
-			p, _ := a.failed(ctx, "List the jails of agents", err).(*Problem) // it is always one
-			out.JailsUnknown = p
-			return out
+		if err != nil && out.JailsUnknown == nil {
+			out.JailsUnknown, _ = a.failed(ctx, "List the jails of agents", err).(*Problem) // it is always one
 		}
 		statuses = append(statuses, some...)
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -120,15 +121,16 @@ func (a *ownedAgents) List(ctx context.Context, by identity.Principal, tenant st
 	if err := a.permit(ctx, by, identity.AgentList, tenant); err != nil {
 		return nil, err
 	}
-	if a.fail != nil {
-		return nil, a.fail
-	}
 	all, err := a.authority.Agents(ctx, by, tenant)
 	out := []agent.Status{}
 	for _, g := range all {
-		out = append(out, a.status(g))
+		s := a.status(g)
+		if a.fail != nil {
+			s.Jail, s.Unwatched = nil, s.Declared != nil
+		}
+		out = append(out, s)
 	}
-	return out, err
+	return out, cmp.Or(a.fail, err)
 }
 
 func (a *ownedAgents) Get(ctx context.Context, by identity.Principal, tenant, name string) (agent.Status, error) {

@@ -207,7 +207,8 @@ func TestAListingHasTheJails(t *testing.T) {
 	// When nobody knows of the jails, there are still the agents.
 	w.jails.fail = problem.New(problem.HostdUnreachable, "start it", "the host daemon does not answer")
 	a := w.request("acme viewer", "GET", "/v1/agents", "")
-	if a.StatusCode != 200 || !strings.Contains(a.body, `"writer2"`) || !strings.Contains(a.body, `"jails_unknown":{`) || !strings.Contains(a.body, problem.HostdUnreachable) {
+	if a.StatusCode != 200 || !strings.Contains(a.body, `"writer2"`) || !strings.Contains(a.body, `"jails_unknown":{`) || !strings.Contains(a.body, problem.HostdUnreachable) ||
+		strings.Count(a.body, `"is_unwatched":true`) != 1 || strings.Contains(list.body, "is_unwatched") {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
 }

@@ -157,7 +157,8 @@ type Written struct {
 
 // statusOf is an agent as the service has it.
 func statusOf(s agent.Status, now time.Time) Agent {
-	out := Agent{ID: s.ID, Name: s.Name, Tenant: s.Tenant, CreatedAt: s.CreatedAt, RevokedAt: s.RevokedAt, Declares: s.Declared != nil, Processes: s.Processes}
+	out := Agent{ID: s.ID, Name: s.Name, Tenant: s.Tenant, CreatedAt: s.CreatedAt, RevokedAt: s.RevokedAt, Declares: s.Declared != nil,
+		Unwatched: s.Unwatched, Processes: s.Processes}
 	if s.Jail != nil {
 		kept := JailOf(*s.Jail, now)
 		out.Jail = &kept

@@ -141,6 +141,7 @@ type Agent struct {
 	// The rest is there where a jail is declared for it.
 	Declares  bool       `json:"is_declared,omitempty" doc:"whether a jail is declared for it; without one it is an identity alone"`
 	Jail      *AgentJail `json:"jail,omitempty" doc:"the jail that is kept for it"`
+	Unwatched bool       `json:"is_unwatched,omitempty" doc:"whether a jail is declared for it that nobody watches, because the host daemon does not answer"`
 	Processes int        `json:"processes,omitempty" doc:"programs that were started for it and have not ended"`
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
 )
 
@@ -81,6 +82,8 @@ func agentState(a api.Agent, now time.Time) string {
 		return crashText(*a.Jail)
 	case a.Jail != nil:
 		return printable(string(a.Jail.Phase))
+	case a.Unwatched:
+		return agent.StateUnwatched
 	case a.Declares:
 		return "not running"
 	}

@@ -141,9 +141,6 @@ func (k *keptAgents) RemoveAgent(ctx context.Context, by identity.Principal, ten
 func (k *keptAgents) List(ctx context.Context, by identity.Principal, tenant string) ([]agent.Status, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.lost {
-		return nil, problem.New(problem.HostdUnreachable, "start it", "the host daemon does not answer")
-	}
 	all, err := k.identity.Agents(ctx, by, by.TenantOr(tenant))
 	var out []agent.Status
 	for _, g := range all {
@@ -153,6 +150,10 @@ func (k *keptAgents) List(ctx context.Context, by identity.Principal, tenant str
 			s.Jail = &jail.KeptStatus{Kept: jail.Kept{Spec: jail.Spec{Template: "clawbot", Limits: jail.Limits{Memory: 512 << 20, MilliCPU: 500, Tasks: 64, Disk: 100 << 20},
 				Agent: &jail.Agent{State: 1 << 30}}}, Phase: jail.PhaseRunning, Jail: "aabcd00001", Since: time.Now(), Restarts: k.restarts[g.Name],
 				Exit: &jail.Exit{Code: 3, Cause: jail.CauseExited}}
+		}
+		if k.lost {
+			s.Jail, s.Unwatched = nil, s.Declared != nil
+			err = problem.New(problem.HostdUnreachable, "start it", "the host daemon does not answer")
 		}
 		out = append(out, s)
 	}

@@ -201,6 +201,9 @@ func (r *agentRow) status(s agent.Status, now time.Time) {
 			r.Mode = "rw"
 		}
 	}
+	if s.Unwatched && r.State == "no jail" {
+		r.State = agent.StateUnwatched
+	}
 	if k := s.Jail; k != nil {
 		r.Source, r.Driver = cmp.Or(k.Spec.Image, k.Spec.Template), driverOf(k.Spec.Image != "")
 		r.Problem, r.Restarts = k.Problem, k.Restarts
@@ -230,8 +233,8 @@ func driverOf(image bool) string {
 	return agent.DriverLinux
 }
 
-// agentStatuses are the agents of all tenants that the principal sees, with their jails.
-func (c *Console) agentStatuses(ctx context.Context, by identity.Principal) ([]agent.Status, error) {
+// agentStatuses are the agents of all tenants that the principal sees, with their jails. unknown says why nobody knows of these.
+func (c *Console) agentStatuses(ctx context.Context, by identity.Principal) (out []agent.Status, unknown error) {
 	if c.Agents == nil {
 		return nil, nil
 	}
@@ -239,15 +242,11 @@ func (c *Console) agentStatuses(ctx context.Context, by identity.Principal) ([]a
 	if err != nil {
 		return nil, err
 	}
-	var out []agent.Status
 	for _, t := range tenants {
 		some, err := c.Agents.List(ctx, by, t.ID)
-		if err != nil {
-			return out, err
-		}
-		out = append(out, some...)
+		out, unknown = append(out, some...), cmp.Or(unknown, err)
 	}
-	return out, nil
+	return out, unknown
 }
 
 func agentPath(tenant, name string) string {

@@ -12,6 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
 
@@ -92,6 +93,13 @@ func TestAgentsAreListedWithWhatIsKnownOfThem(t *testing.T) {
 	p = w.get("acme viewer", "/console/agents")
 	shows(t, p, http.StatusOK, "2 agents")
 	hides(t, p, "beta", "Add an agent", "Plan of clawbots.yml", ">Tenant<")
+	// Without a host daemon nobody knows how they are, and none that has a jail is said to have none.
+	w.agents.lost = problem.New(problem.HostdUnreachable, "start it", "the host daemon does not answer")
+	p = w.get("acme viewer", "/console/agents?find=writer")
+	shows(t, p, http.StatusOK, "Nobody can say now how the jails are", `class="badge warn">not watched`)
+	hides(t, p, "no jail", ">running<")
+	p = w.get("acme viewer", "/console/")
+	shows(t, p, http.StatusOK, "<dd>? <small>of ", `class="badge warn">not watched`)
 	shows(t, newWorld(t).get("admin", "/console/agents"), http.StatusOK, "No agents yet", `href="/console/agents/add"`)
 }
 

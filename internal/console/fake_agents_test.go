@@ -39,6 +39,7 @@ type fakeAgents struct {
 	plan      agent.Plan
 	steps     []agent.Step
 	fail      error // of what changes something
+	lost      error // why nobody knows which jails there are
 }
 
 // did notes a call, if the caller may.
@@ -77,7 +78,12 @@ func (f *fakeAgents) List(ctx context.Context, by identity.Principal, tenant str
 		}
 		out[n].ID, out[n].CreatedAt, out[n].RevokedAt = g.ID, g.CreatedAt, g.RevokedAt
 	}
-	return out, nil
+	if f.lost != nil {
+		for n := range out {
+			out[n].Jail, out[n].Unwatched = nil, out[n].Declared != nil
+		}
+	}
+	return out, f.lost
 }
 
 func (f *fakeAgents) Get(ctx context.Context, by identity.Principal, tenant, name string) (agent.Status, error) {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/quota"
@@ -29,11 +30,13 @@ type overviewData struct {
 	Machine       *health.Machine
 	Status        session.Status
 	Running, Kept int // agents
-	Attention     []attention
-	Sessions      []sessionTile
-	MoreSessions  int
-	Agents        []agentTile
-	MoreAgents    int
+	// Unwatched says that nobody knows which agents run.
+	Unwatched    bool
+	Attention    []attention
+	Sessions     []sessionTile
+	MoreSessions int
+	Agents       []agentTile
+	MoreAgents   int
 	// New says that there is nothing yet, and HasTemplate that the first step is done.
 	New, HasTemplate bool
 }
@@ -156,8 +159,11 @@ func tileOf(by identity.Principal, s session.Session, opener string) sessionTile
 // agentTiles are the agents, those first that somebody should look at.
 func (d *overviewData) agentTiles(rows []agentRow, newest map[string]sessionTile) {
 	for _, r := range rows {
-		if r.State == "running" {
+		switch r.State {
+		case "running":
 			d.Running++
+		case agent.StateUnwatched:
+			d.Unwatched = true
 		}
 		if r.State != "no jail" && r.State != "revoked" {
 			d.Kept++
@@ -167,7 +173,7 @@ func (d *overviewData) agentTiles(rows []agentRow, newest map[string]sessionTile
 		switch {
 		case r.Problem != "" || r.State == "failed" || r.State == crashLoop:
 			return 0
-		case r.State == "starting" || r.State == "waiting":
+		case r.State == "starting" || r.State == "waiting" || r.State == agent.StateUnwatched:
 			return 1
 		case r.Sessions > 0:
 			return 2

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/quota"
@@ -151,7 +152,7 @@ func stateTone(state any) string {
 		return "good"
 	case "opening", "starting", "closing", "stopping", "pending", "queued":
 		return "busy"
-	case "expiring", "warn", "waiting", "report", "needs_refresh", "needs refresh":
+	case "expiring", "warn", "waiting", "report", "needs_refresh", "needs refresh", agent.StateUnwatched:
 		return "warn"
 	case "failed", "unknown", "bad", "refused", "deny", "denied", "revoked", "expired", "error", "oom", crashLoop:
 		return "bad"

@@ -203,8 +203,8 @@ func (l *look) lookMachine() {
 // attention is what of the machine needs somebody. version is that of who asks; empty is not compared.
 func (m Machine) attention(version string) (out []Attention) {
 	if !m.Reachable {
-		return []Attention{{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not answer, so nothing new can be opened.",
-			Hint: "Start it, or look at its log.", Command: "clawjail doctor"}}
+		return []Attention{{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not answer, so nothing new can be opened, and nobody watches agents.",
+			Hint: "Start it, or look at its log. Agents run on meanwhile, and none that ends is started again.", Command: "clawjail doctor"}}
 	}
 	if m.DiskTotal > 0 && m.DiskFree < m.DiskTotal/20 && m.DiskFree < 2<<30 {
 		out = append(out, Attention{Code: DiskLow, Level: Failed, Sentence: "The disk of the data folder is nearly full.",
@@ -328,6 +328,9 @@ func (l *look) lookAgents() error {
 	phase := map[Subject]string{}
 	for _, s := range statuses {
 		who := Subject{Tenant: s.Tenant, Name: s.Name}
+		if s.Unwatched {
+			phase[who] = agent.StateUnwatched
+		}
 		if s.Jail == nil {
 			continue
 		}
@@ -370,7 +373,7 @@ func (l *look) token(a identity.Agent, life tokenLife, now time.Time) {
 	}
 }
 
-func (l *look) agentStatuses() ([]agent.Status, error) {
+func (l *look) agentStatuses() (out []agent.Status, unknown error) {
 	if l.Agents == nil {
 		return nil, nil
 	}
@@ -378,15 +381,11 @@ func (l *look) agentStatuses() ([]agent.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []agent.Status
 	for _, t := range tenants {
 		some, err := l.Agents.List(l.ctx, l.by, t.ID)
-		if err != nil {
-			return out, err
-		}
-		out = append(out, some...)
+		out, unknown = append(out, some...), cmp.Or(unknown, err)
 	}
-	return out, nil
+	return out, unknown
 }
 
 // called names a thing of a tenant, for who sees more than one.

@@ -80,7 +80,7 @@ func Local(ctx context.Context, o LocalOptions) Status {
 		attention = append(attention, m.attention(o.Version)...)
 	case errors.Is(err, fs.ErrNotExist):
 		attention = append(attention, Attention{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not run: there is no socket in " + o.Config.RunDir + ".",
-			Hint: "Start it.", Command: startCommand(out.Units, HostUnit)})
+			Hint: "Start it. Agents run on meanwhile, and none that ends is started again.", Command: startCommand(out.Units, HostUnit)})
 	case out.ControlPlane:
 		// It answers root and the control plane's user only, and the latter would say if it did not answer.
 	default:
