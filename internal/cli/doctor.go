@@ -35,7 +35,7 @@ func newDoctorCommand(p *program) *cobra.Command {
 		Args:    arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			o, err := p.doctorOptions()
+			o, err := p.doctorOptions(ctx)
 			if err != nil {
 				return err
 			}
@@ -77,8 +77,8 @@ func newDoctorCommand(p *program) *cobra.Command {
 }
 
 // doctorOptions are for this machine. A configuration that cannot be read is one of the things that a doctor tells.
-func (p *program) doctorOptions() (doctor.Options, error) {
-	o := doctor.Options{ConfigPath: p.configFile()}
+func (p *program) doctorOptions(ctx context.Context) (doctor.Options, error) {
+	o := doctor.Options{ConfigPath: p.configFile(), Pace: doctor.Pace(ctx, p.now)}
 	load := config.Load
 	if os.Geteuid() == 0 {
 		load = config.LoadTrusted // as the host daemon reads it

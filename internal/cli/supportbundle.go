@@ -65,7 +65,7 @@ func newSupportBundleCommand(p *program) *cobra.Command {
 
 func (p *program) supportBundle(cmd *cobra.Command, file string, s supporting) (err error) {
 	ctx := cmd.Context()
-	examined, err := p.doctorOptions()
+	examined, err := p.doctorOptions(ctx)
 	if err != nil {
 		return err
 	}

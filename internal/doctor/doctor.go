@@ -10,7 +10,8 @@
 //   - Nothing that is tried touches an installation. Trials have an installation id of their own and folders of their
 //     own below the configured ones, and are undone before Run returns, also after an error or when the context ends.
 //     What a doctor left that was killed is removed by the next one.
-//   - A check ends within [Bound], or [BrowserBound] where it starts a browser, one way or the other.
+//   - A check ends within [Bound], or [BrowserBound] where it starts a browser, one way or the other; on a slow machine these are
+//     longer, as [Pace] says.
 //   - Without root it says what it can, and what it left out.
 package doctor
 
@@ -29,16 +30,16 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Bound is how long one check may take.
+// Bound is how long one check may take on an ordinary machine.
 const Bound = 10 * time.Second
 
-// BrowserBound is how long the check that starts a browser may take: on an emulated or busy machine Chromium needs most of a minute.
+// BrowserBound is how long the check that starts a browser may take there.
 const BrowserBound = 2 * time.Minute
 
 const (
 	// grace is how much longer a check may take to notice that its time is up.
 	grace = 2 * time.Second
-	// undoBound is how long it may take to undo what was tried.
+	// undoBound is how long it may take there to undo what was tried.
 	undoBound = 20 * time.Second
 	// together is how many checks run at the same time.
 	together = 6
@@ -72,6 +73,8 @@ type Report struct {
 	// OK says that no check failed.
 	OK     bool     `json:"ok"`
 	Checks []Result `json:"checks"`
+	// Pace is that of the options.
+	Pace float64 `json:"pace,omitempty"`
 }
 
 // Count is how many checks ended so.
@@ -100,6 +103,8 @@ type Options struct {
 	// Slow is told about a check that goes on after [Bound], and how long it may take. It may be called by several checks at
 	// once. Nil tells nobody.
 	Slow func(check string, bound time.Duration)
+	// Pace is how many times longer than on an ordinary machine things may take; see [Pace]. Less than 1 is 1.
+	Pace float64
 	// Log receives what the parts say while they are tried. Default: nothing is logged.
 	Log *slog.Logger
 }
@@ -111,7 +116,7 @@ type check struct {
 	run  func(context.Context, *exam) Result
 }
 
-// bound is how long the check may take.
+// bound is how long the check may take on an ordinary machine.
 func (c check) bound() time.Duration {
 	if c.name == rendererCheck {
 		return BrowserBound
@@ -207,14 +212,14 @@ func run(ctx context.Context, e *exam, checks []check) Report {
 	}
 	all.Wait()
 
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), longer(undoBound, e.Pace))
 	defer cancel()
 	if err := e.Undo(undo); err != nil {
 		r := failed(fmt.Errorf("undo what was tried: %w", err))
 		r.Name, r.Hint = "undo", cmp.Or(r.Hint, "run `sudo clawjail doctor` again: it first removes what an earlier one has left")
 		results = append(results, r)
 	}
-	report := Report{Checks: results}
+	report := Report{Checks: results, Pace: e.Pace}
 	report.OK = report.Count(Fail) == 0
 	return report
 }
@@ -224,7 +229,7 @@ func run(ctx context.Context, e *exam, checks []check) Report {
 func (e *exam) examine(ctx context.Context, c check) Result {
 	r := skipped("it needs root").hint("sudo clawjail doctor")
 	if !c.root || e.UID == 0 {
-		bound := c.bound()
+		bound := longer(c.bound(), e.Pace)
 		ctx, cancel := context.WithTimeout(ctx, bound)
 		defer cancel()
 		done := make(chan Result, 1)

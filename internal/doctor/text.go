@@ -41,6 +41,9 @@ func (r Report) Write(w io.Writer, signs bool) error {
 			fmt.Fprintf(&b, "%shint: %s\n", indent, below(c.Hint, indent+"      "))
 		}
 	}
+	if r.Pace >= 2 {
+		fmt.Fprintf(&b, "\nthis machine is about %.0f times slower than usual now, and the checks had as much more time\n", r.Pace)
+	}
 	fmt.Fprintf(&b, "\n%d checks: %d ok, %d warn, %d fail, %d skip\n", len(r.Checks), r.Count(OK), r.Count(Warn), r.Count(Fail), r.Count(Skip))
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -31,7 +31,7 @@ const (
 	lockFile    = "lock"
 	subnetFile  = "subnet"
 	tiny        = "tiny" // a template with one file in it
-	// openBound is how long it may take to open one part.
+	// openBound is how long it may take on an ordinary machine to open one part.
 	openBound = 8 * time.Second
 )
 
@@ -67,6 +67,8 @@ type trial struct {
 	log *slog.Logger
 	ctx context.Context // ends with undo
 	end context.CancelFunc
+	// pace is that of the options.
+	pace float64
 
 	id        jail.Installation // after folders
 	data, run string
@@ -129,7 +131,7 @@ func (t *trial) wire() {
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(t.ctx, openBound)
+		ctx, cancel := context.WithTimeout(t.ctx, longer(openBound, t.pace))
 		defer cancel()
 		return linux.OpenNetwork(ctx, linux.NetworkConfig{Installation: t.id, Pool: pool, RunDir: t.run, Log: t.log})
 	}
@@ -138,7 +140,7 @@ func (t *trial) wire() {
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(t.ctx, openBound)
+		ctx, cancel := context.WithTimeout(t.ctx, longer(openBound, t.pace))
 		defer cancel()
 		return linux.OpenFirewall(ctx, linux.FirewallConfig{Installation: t.id, Pool: pool, Port: t.c.Gateway.Port, Log: t.log})
 	}
@@ -321,17 +323,17 @@ func (t *trial) openGateway() (*echo, error) {
 			if err != nil {
 				return // closed
 			}
-			e.conns.Go(func() { answer(conn) })
+			e.conns.Go(func() { answer(conn, longer(reachBound, t.pace)) })
 		}
 	})
 	return e, nil
 }
 
 // answer sends one byte back. Both directions are bounded, so that it ends by itself.
-func answer(conn net.Conn) {
+func answer(conn net.Conn, limit time.Duration) {
 	defer conn.Close() // nothing more is said
 	var b [1]byte
-	if conn.SetDeadline(time.Now().Add(reachBound)) != nil {
+	if conn.SetDeadline(time.Now().Add(limit)) != nil {
 		return
 	}
 	if _, err := conn.Read(b[:]); err == nil {

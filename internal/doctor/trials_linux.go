@@ -14,7 +14,11 @@ import (
 )
 
 // trials are made with the parts that make jails.
-func trials(o Options) Trials { return newTrial(o.Config, o.Log).trials() }
+func trials(o Options) Trials {
+	t := newTrial(o.Config, o.Log)
+	t.pace = o.Pace
+	return t.trials()
+}
 
 func (t *trial) trials() Trials {
 	return Trials{

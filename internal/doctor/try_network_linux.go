@@ -15,8 +15,8 @@ import (
 	"github.com/clawjail/clawjail/internal/jail/linux"
 )
 
-// reachBound is how long a connection to the gateway may take. It takes less than a millisecond, and what is refused is
-// refused at once; only what somebody drops takes longer.
+// reachBound is how long a connection to the gateway may take on an ordinary machine. It takes less than a millisecond there,
+// and what is refused is refused at once; only what somebody drops takes longer.
 const reachBound = 1500 * time.Millisecond
 
 // slot is a lease with its network namespace.
@@ -177,13 +177,14 @@ func (t *trial) dial(ctx context.Context, s slot) error {
 	gateway := netip.AddrPortFrom(pool.Gateway(), t.c.Gateway.Port).String()
 	return inside(s.path, func() error {
 		// To one address, Go makes the socket in the calling goroutine, and so on this thread.
-		d := net.Dialer{Timeout: reachBound}
+		limit := longer(reachBound, t.pace)
+		d := net.Dialer{Timeout: limit}
 		conn, err := d.DialContext(ctx, "tcp4", gateway)
 		if err != nil {
 			return err
 		}
 		defer conn.Close() // nothing more is said
-		if err := conn.SetDeadline(time.Now().Add(reachBound)); err != nil {
+		if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
 			return err
 		}
 		var b [1]byte

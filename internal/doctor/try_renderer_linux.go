@@ -77,7 +77,7 @@ func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err 
 		// Its pipe may end before its last words have come. One that goes on says no more.
 		select {
 		case <-read:
-		case <-time.After(lastWords):
+		case <-time.After(longer(lastWords, t.pace)):
 		}
 		reason := words.last()
 		return Facts{"stderr": reason}, problem.Wrap(err, problem.JailFailed, sandboxHint(reason), "the browser did not answer")
@@ -164,7 +164,7 @@ func (t *trial) browserSpec(found template.Template) (jail.Spec, error) {
 		Kind: jail.KindBrowser, Lifetime: jail.LifetimeOwner, Template: found.Name,
 		Program: jail.Program{Argv: argv, Env: env, Wire: jail.WirePipe34},
 		Limits: jail.Limits{Memory: int64(l.Memory), MilliCPU: int(l.CPU * 1000), Tasks: l.Tasks, Disk: int64(l.Tmp),
-			SharedMemory: int64(l.SHM), Files: l.Files, WallClock: 2 * BrowserBound},
+			SharedMemory: int64(l.SHM), Files: l.Files, WallClock: 2 * longer(BrowserBound, t.pace)},
 	}, nil
 }
 
