@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/template"
 )
 
@@ -39,12 +40,12 @@ type needs struct {
 func (n *needs) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVar(&n.folders, "allow-folders", false, "as root: let agents be given the folders beside the file that it names, from now on, without being asked")
-	f.BoolVar(&n.noBuild, "no-build", false, "build no template that is missing")
+	noBuildFlag(cmd, &n.noBuild)
 }
 
 // meet adds what is missing, and says whether there is anything new, so that it is worth to try again.
 func (p *program) meet(cmd *cobra.Command, n needs) (met bool, err error) {
-	if os.Geteuid() != 0 || p.getenv(urlVariable) != "" {
+	if !p.isHere() {
 		return false, nil
 	}
 	file, err := clawbots.Parse(n.source, n.text, n.dir)
@@ -62,6 +63,30 @@ func (p *program) meet(cmd *cobra.Command, n needs) (met bool, err error) {
 	}
 	built, err := p.buildMissing(cmd, templatesOf(agents, cmp.Or(n.driver, defaultDriver(c.Agents.Driver))))
 	return allowed || built, err
+}
+
+// isHere says whether root speaks to the installation of this machine, and can add to it.
+func (p *program) isHere() bool { return os.Geteuid() == 0 && p.getenv(urlVariable) == "" }
+
+// withTemplate does something that needs a template. Where that is missing, it is built, if it can be, and the thing is done again.
+func (p *program) withTemplate(cmd *cobra.Command, name string, noBuild bool, do func() error) error {
+	err := do()
+	if noBuild || problem.CodeOf(err) != problem.TemplateMissing || !p.isHere() {
+		return err
+	}
+	built, buildErr := p.buildMissing(cmd, []string{cmp.Or(name, session.DefaultTemplate)})
+	if buildErr != nil {
+		return buildErr
+	}
+	if !built {
+		return err
+	}
+	return do()
+}
+
+// noBuildFlag adds --no-build.
+func noBuildFlag(cmd *cobra.Command, noBuild *bool) {
+	cmd.Flags().BoolVar(noBuild, "no-build", false, "build no template that is missing")
 }
 
 // canBeMet says whether the refusal of a declaration may be about something that can be added.
@@ -103,15 +128,16 @@ func (p *program) ensureTemplate(ctx context.Context, cmd *cobra.Command, name s
 	if err != nil {
 		return false, err
 	}
-	if there, err := existing(ctx, store, name); err != nil || there.Name != "" {
+	if _, there, err := store.Find(ctx, name); err != nil || there {
 		return false, err
 	}
-	if _, err := fmt.Fprintf(w, "there is no template %s yet; building it takes about two minutes, once\n", name); err != nil {
+	if _, err := fmt.Fprintf(w, "there is no template %s yet; it is built once, which takes about two minutes and %s of the disk\n", name,
+		size(template.Recipes()[name].NeedBytes)); err != nil {
 		return false, err
 	}
-	t, err := buildTemplate(cmd, store, template.BuildOptions{Name: name}, p.now)
-	if err != nil {
-		return false, err
+	t, built, err := buildTemplate(cmd, store, template.BuildOptions{Name: name}, true, p.now)
+	if err != nil || !built {
+		return err == nil, err // what another has built meanwhile is new as well
 	}
 	_, err = fmt.Fprintf(w, "built %s: %d files, %s\n", t.Name, t.Files, size(t.Size))
 	return true, err

@@ -33,7 +33,7 @@ type refreshing struct {
 
 func newCookiesRefresh(p *program) *cobra.Command {
 	var request api.RefreshRequest
-	var asJSON, wait bool
+	var asJSON, wait, noBuild bool
 	cmd := &cobra.Command{
 		Use:   "refresh DOMAIN [--url URL]",
 		Short: "Log in to a site for the agents",
@@ -49,8 +49,12 @@ func newCookiesRefresh(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			opened, err := openRefresh(cmd.Context(), c, request)
-			if err != nil {
+			var opened refreshing
+			open := func() (err error) {
+				opened, err = openRefresh(cmd.Context(), c, request)
+				return err
+			}
+			if err := p.withTemplate(cmd, "", noBuild, open); err != nil {
 				return err
 			}
 			if err := p.sayRefresh(cmd, args[0], opened, asJSON); err != nil || !wait {
@@ -72,6 +76,7 @@ func newCookiesRefresh(p *program) *cobra.Command {
 		},
 	}
 	p.tenantFlag(cmd, &request.Tenant)
+	noBuildFlag(cmd, &noBuild)
 	cmd.Flags().StringVar(&request.URL, "url", "", "`page` to begin with, https://DOMAIN/ when it is left out")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is over, and say what was stored")

@@ -69,7 +69,7 @@ func (p *program) fromNPM(cmd *cobra.Command, of npmServer, r *api.MCPServerRequ
 	}
 	t, err := store.Get(cmd.Context(), name)
 	if err != nil || t.Source != source {
-		t, err = buildTemplate(cmd, store, template.BuildOptions{Name: name, From: "npm:" + found.Name + "@" + found.Version, NPMScripts: of.scripts}, p.now)
+		t, _, err = buildTemplate(cmd, store, template.BuildOptions{Name: name, From: "npm:" + found.Name + "@" + found.Version, NPMScripts: of.scripts}, false, p.now)
 		if err != nil {
 			return keep, err
 		}

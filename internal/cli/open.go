@@ -18,7 +18,7 @@ func newSessionOpen(p *program) *cobra.Command {
 	var limits api.LimitsRequest
 	var cpu float64
 	var tasks, files int
-	var asJSON bool
+	var asJSON, noBuild bool
 	var token string
 	cmd := &cobra.Command{
 		Use:   "open [URL]",
@@ -58,7 +58,7 @@ func newSessionOpen(p *program) *cobra.Command {
 			if limits != (api.LimitsRequest{}) {
 				request.Limits = &limits
 			}
-			return p.openSession(cmd, request, args, asJSON)
+			return p.openSession(cmd, request, args, asJSON, noBuild)
 		},
 	}
 	f := cmd.Flags()
@@ -71,6 +71,7 @@ func newSessionOpen(p *program) *cobra.Command {
 	f.StringVar(&request.Browser, "browser", "", "`build` of Chromium: shell (the default) or full")
 	f.StringVar(&request.Template, "template", "", "`name` of the template")
 	p.templateFlag(cmd)
+	noBuildFlag(cmd, &noBuild)
 	f.StringVar(&request.Label, "label", "", "`text` to recognise the session by")
 	f.StringVar(&request.TTL, "ttl", "", "how long the session may live, such as 30m")
 	f.StringVar(&request.Idle, "idle", "", "how long nobody may use it, such as 10m")
@@ -116,14 +117,18 @@ type opened struct {
 	Page *browser.Result `json:"page,omitempty"`
 }
 
-func (p *program) openSession(cmd *cobra.Command, request api.OpenRequest, args []string, asJSON bool) error {
+func (p *program) openSession(cmd *cobra.Command, request api.OpenRequest, args []string, asJSON, noBuild bool) error {
 	c, err := p.client()
 	if err != nil {
 		return err
 	}
 	ctx := cmd.Context()
 	var out opened
-	if out.Session, err = c.Open(ctx, request); err != nil {
+	open := func() (err error) {
+		out.Session, err = c.Open(ctx, request)
+		return err
+	}
+	if err := p.withTemplate(cmd, request.Template, noBuild, open); err != nil {
 		return err
 	}
 	var failed error

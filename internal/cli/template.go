@@ -25,7 +25,7 @@ func newTemplateCommand(p *program) *cobra.Command {
 		Long: "A template is a read-only root filesystem without any credential. Jails are clones of it. These commands need root: " +
 			"building runs the scripts of packages.",
 	})
-	cmd.AddCommand(newTemplateBuild(p), newTemplateList(p), newTemplateVerify(p), newTemplateImage(p), newTemplateRemove(p))
+	cmd.AddCommand(newTemplateBuild(p), newTemplateList(p), newTemplateVerify(p), newTemplateImage(p), newTemplateImport(p), newTemplateRemove(p))
 	return cmd
 }
 
@@ -101,17 +101,9 @@ func newTemplateBuild(p *program) *cobra.Command {
 				return err
 			}
 			options.Name = args[0]
-			var t template.Template
-			if ifMissing {
-				if t, err = existing(cmd.Context(), store, options.Name); err != nil {
-					return err
-				}
-			}
-			built := t.Name == ""
-			if built {
-				if t, err = buildTemplate(cmd, store, options, p.now); err != nil {
-					return err
-				}
+			t, built, err := buildTemplate(cmd, store, options, ifMissing, p.now)
+			if err != nil {
+				return err
 			}
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), t)
@@ -134,29 +126,21 @@ func newTemplateBuild(p *program) *cobra.Command {
 	return cmd
 }
 
-// existing is the template of that name, or one without a name where there is none. One that has changed since it was built is
-// there as well: the host daemon refuses to make jails of it, and nobody asked for another.
-func existing(ctx context.Context, store *template.Store, name string) (template.Template, error) {
-	t, err := store.Get(ctx, name)
-	switch problem.CodeOf(err) {
-	case problem.TemplateMissing:
-		return template.Template{}, nil
-	case problem.TemplateChanged:
-		return template.Template{Name: name}, nil
-	}
-	return t, err
-}
-
-// buildTemplate builds a template, and shows how far it is.
-func buildTemplate(cmd *cobra.Command, store *template.Store, options template.BuildOptions, now func() time.Time) (template.Template, error) {
+// buildTemplate builds a template, always or where there is none of its name, and shows how far it is.
+func buildTemplate(cmd *cobra.Command, store *template.Store, options template.BuildOptions, ifMissing bool, now func() time.Time) (t template.Template, built bool, err error) {
 	show := newProgress(cmd.ErrOrStderr(), now)
 	options.Progress = func(p template.Progress) { show.step(step(p)) }
-	t, err := store.Build(cmd.Context(), options)
+	if ifMissing {
+		t, built, err = store.Ensure(cmd.Context(), options)
+	} else {
+		t, err = store.Build(cmd.Context(), options)
+		built = err == nil
+	}
 	show.end()
 	if err != nil {
-		return t, withOutput(err)
+		return t, false, withOutput(err)
 	}
-	return t, nil
+	return t, built, nil
 }
 
 // withOutput shows a tool's last lines in front of the error that they explain.

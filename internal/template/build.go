@@ -287,7 +287,13 @@ func (b *build) explain(ctx context.Context, err error) error {
 		return err
 	}
 	stage := b.out.stageName()
-	e := problem.Wrap(err, problem.TemplateBuildFailed, "look at the last lines above; nothing of this build was left on the disk",
+	hint := "look at the last lines above; nothing of this build was left on the disk"
+	if b.source.kind == sourceDebian && slices.Contains([]string{StageBootstrap, StageIndex, StageDownload}, stage) {
+		name := b.options.Name
+		hint = fmt.Sprintf("where this machine reaches no mirror of Debian, build it on one that does; write it there with "+
+			"`sudo clawjail template image %s --output %s.tar`, and here run `sudo clawjail template import %s.tar`", name, name, name)
+	}
+	e := problem.Wrap(err, problem.TemplateBuildFailed, hint,
 		"template %s could not be built: stage %s", b.options.Name, stage).With("stage", stage)
 	if tool != nil {
 		e = e.With("output", slices.Clone(tool.lines))

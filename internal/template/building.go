@@ -18,6 +18,7 @@ import (
 const (
 	buildingPrefix = ".building-"
 	oldPrefix      = ".old-"
+	firstPrefix    = ".first-" // and a name: who builds that template for all who want it
 	storeLockName  = ".lock"
 )
 
@@ -43,7 +44,7 @@ func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
 	if err := os.Mkdir(s.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the folder of templates: %w", err)
 	}
-	return lockFile(ctx, filepath.Join(s.dir, storeLockName))
+	return lockFile(ctx, filepath.Join(s.dir, storeLockName), nil)
 }
 
 // lockCache takes the lock of the package cache, and makes the cache where there is none.
@@ -51,11 +52,12 @@ func (b *build) lockCache(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(b.store.cache, 0o755); err != nil {
 		return nil, fmt.Errorf("make the package cache: %w", err)
 	}
-	return lockFile(ctx, filepath.Join(b.store.cache, ".clawjail-lock"))
+	return lockFile(ctx, filepath.Join(b.store.cache, ".clawjail-lock"), nil)
 }
 
-// lockFile waits for the exclusive lock of a file. The kernel releases it when the holder dies.
-func lockFile(ctx context.Context, path string) (unlock func(), err error) {
+// lockFile waits for the exclusive lock of a file, and calls waiting, where there is one, if somebody else has it. The kernel releases it
+// when the holder dies.
+func lockFile(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open a lock: %w", err)
@@ -70,6 +72,10 @@ func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 		if held {
 			// Closing the only descriptor releases the lock; there is nothing to write that could fail.
 			return func() { _ = f.Close() }, nil
+		}
+		if waiting != nil {
+			waiting()
+			waiting = nil
 		}
 		select {
 		case <-ctx.Done():

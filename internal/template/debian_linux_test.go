@@ -134,6 +134,9 @@ func TestFailedBootstrapIsExplainedAndLeavesNothing(t *testing.T) {
 	if p.Details["stage"] != StageBootstrap || !strings.Contains(err.Error(), "debootstrap: exit status") || !strings.Contains(err.Error(), "127.0.0.1:1") {
 		t.Errorf("it is not explained: %v, %v", err, p.Details)
 	}
+	if !strings.Contains(p.Hint, "template image small --output small.tar") || !strings.Contains(p.Hint, "template import small.tar") {
+		t.Errorf("who has no mirror is not told what to do: %s", p.Hint)
+	}
 	if diff := cmp.Diff([]string{storeLockName}, names(t, s.dir)); diff != "" {
 		t.Error(diff)
 	}

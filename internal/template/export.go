@@ -23,6 +23,9 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
+// labelTemplate is the label of an image that names its template.
+const labelTemplate = "clawjail.template"
+
 // Image is what Export has written.
 type Image struct {
 	// Tag is the name with a tag, and ID the digest of the configuration: what engines call the image by.
@@ -122,7 +125,7 @@ func describeImage(t Template, tag, repository string, layer blob) (imageArchive
 	settings := v1.Config{
 		User: fmt.Sprintf("%d:%d", jailUser, jailUser), WorkingDir: "/state",
 		Env:    []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/state"},
-		Labels: map[string]string{"clawjail.template": t.Name, "clawjail.digest": t.Digest},
+		Labels: map[string]string{labelTemplate: t.Name, "clawjail.digest": t.Digest},
 	}
 	for _, program := range []string{ProgramMain, ProgramSh} {
 		if p, ok := t.Programs[program]; ok {

@@ -93,6 +93,9 @@ func TestATemplateBecomesAnImage(t *testing.T) {
 	// And it can be built into the same template.
 	file := filepath.Join(t.TempDir(), "image.tar")
 	must(t, os.WriteFile(file, archive.Bytes(), 0o600))
+	if name, err := Exported(ctx, file); err != nil || name != "clawbot" {
+		t.Errorf("it is of the template %q: %v", name, err)
+	}
 	other, err := s.Build(ctx, BuildOptions{Name: "copy", From: "oci-archive:" + file})
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ type Progress struct {
 
 // The stages of a build, in their order. A source has only those that apply to it.
 const (
+	StageWait      = "waiting for another build"
 	StageBootstrap = "bootstrap" // the smallest Debian, by debootstrap
 	StageIndex     = "index"     // the package lists, with the security suite
 	StageDownload  = "download"  // packages

@@ -242,16 +242,23 @@ func TestATemplateIsBuiltWhenAgentsNeedItAndNotBefore(t *testing.T) {
 	b := testkit.OnANewMachine(t)
 	b.Up() // with --no-build
 	file, _ := aHome(t, "clawbots: [{name: bot}]")
-	for _, args := range [][]string{{"agent", "sync", "-f", file, "--no-build"}, {"agent", "sync", "-f", file, "--dry-run"}, {"agent", "add", "bot", "--no-build"}} {
+	of := func(args []string) string {
+		if args[0] == "agent" {
+			return "clawbot"
+		}
+		return "browser"
+	}
+	for _, args := range [][]string{{"agent", "sync", "-f", file, "--no-build"}, {"agent", "sync", "-f", file, "--dry-run"}, {"agent", "add", "bot", "--no-build"},
+		{"session", "open", "--no-build"}, {"cookies", "refresh", "example.com", "--no-build"}} {
 		out, err := b.Command(t.Context(), args...).CombinedOutput()
-		if err == nil || strings.Contains(string(out), "bootstrap") || !strings.Contains(string(out), "clawjail template build clawbot") {
+		if err == nil || strings.Contains(string(out), "bootstrap") || !strings.Contains(string(out), "clawjail template build "+of(args)) {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
 	}
 	// The mirror is nobody: that it is asked shows that the template is being built.
-	for _, args := range [][]string{{"agent", "sync", "-f", file}, {"agent", "add", "bot"}} {
+	for _, args := range [][]string{{"agent", "sync", "-f", file}, {"agent", "add", "bot"}, {"session", "open"}, {"cookies", "refresh", "example.com"}} {
 		out, err := b.Command(t.Context(), args...).CombinedOutput()
-		for _, want := range []string{"there is no template clawbot yet", "bootstrap\n", "hint: "} {
+		for _, want := range []string{"there is no template " + of(args) + " yet", " GiB of the disk", "bootstrap\n", "hint: ", "clawjail template import " + of(args) + ".tar"} {
 			if err == nil || !strings.Contains(string(out), want) {
 				t.Errorf("%v does not say %q: %v\n%s", args, want, err, out)
 			}
