@@ -72,7 +72,7 @@ func takenAway() []struct {
 		{"units", "one that runs", func(f *fake) {
 			f.write("run/systemd/system/none", "")
 			for _, name := range []string{"clawjail-hostd.service", "clawjail.service"} {
-				f.commands["systemctl show "+name+" --property=LoadState,ActiveState,UnitFileState"] = "LoadState=loaded\nActiveState=failed\nUnitFileState=enabled\n"
+				f.commands["systemctl show "+name+" --property=LoadState,ActiveState,SubState,UnitFileState"] = "LoadState=loaded\nActiveState=failed\nUnitFileState=enabled\n"
 			}
 		}, Fail, "has failed", "journalctl"},
 		{"package", "its configuration", func(f *fake) { f.packaged("unpacked") }, Fail, "is unpacked", "sudo apt-get install --fix-broken"},

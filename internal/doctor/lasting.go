@@ -132,6 +132,10 @@ func units(ctx context.Context, e *exam) Result {
 	if len(all) == 0 {
 		return fine("clawjail is not looked after by systemd here")
 	}
+	// The unit of the control plane starts the host daemon's, too.
+	wanted := slices.ContainsFunc(all, func(u health.Unit) bool {
+		return u.Name == health.ControlUnit && u.Enabled && u.State != "not installed" && u.State != health.Masked
+	})
 	var wrong, missing []string
 	for _, u := range all {
 		switch {
@@ -140,11 +144,13 @@ func units(ctx context.Context, e *exam) Result {
 				hint("sudo systemctl unmask %s && sudo systemctl enable --now %s %s", u.Name, health.HostUnit, health.ControlUnit).fact("units", all)
 		case u.State == "failed":
 			return fails("the service %s has failed", u.Name).hint("sudo journalctl -u %s -n 30", u.Name).fact("units", all)
+		case u.State == health.Failing:
+			return fails("the service %s does not start, and systemd tries it again and again", u.Name).hint("sudo journalctl -u %s -n 30", u.Name).fact("units", all)
 		case u.State == "not installed":
 			missing = append(missing, u.Name)
 		case u.State != "active":
 			wrong = append(wrong, fmt.Sprintf("%s is %s", u.Name, u.State))
-		case !u.Enabled:
+		case !u.Enabled && !(u.Name == health.HostUnit && wanted):
 			wrong = append(wrong, u.Name+" does not start with the machine")
 		}
 	}

@@ -95,7 +95,7 @@ func TestServicesThatDoNotRunAreToldOf(t *testing.T) {
 	f.wants("units", OK, "not looked after", "")
 	f.write("run/systemd/system/none", "")
 	say := func(name, load, active, enabled string) {
-		f.commands["systemctl show "+name+" --property=LoadState,ActiveState,UnitFileState"] = "LoadState=" + load + "\nActiveState=" + active + "\nUnitFileState=" + enabled + "\n"
+		f.commands["systemctl show "+name+" --property=LoadState,ActiveState,SubState,UnitFileState"] = "LoadState=" + load + "\nActiveState=" + active + "\nUnitFileState=" + enabled + "\n"
 	}
 	const host, control = "clawjail-hostd.service", "clawjail.service"
 	for _, test := range []struct {
@@ -106,7 +106,10 @@ func TestServicesThatDoNotRunAreToldOf(t *testing.T) {
 		{[3]string{"not-found", "inactive", ""}, [3]string{"not-found", "inactive", ""}, OK, "not installed", ""},
 		{[3]string{"loaded", "active", "enabled"}, [3]string{"loaded", "active", "enabled"}, OK, "both", ""},
 		{[3]string{"loaded", "active", "enabled"}, [3]string{"not-found", "inactive", ""}, Warn, "clawjail.service is not", "both"},
-		{[3]string{"loaded", "active", "disabled"}, [3]string{"loaded", "active", "enabled"}, Warn, "does not start with", "enable --now"},
+		{[3]string{"loaded", "active", "disabled"}, [3]string{"loaded", "active", "enabled"}, OK, "start with the machine", ""}, // which that of the control plane starts
+		{[3]string{"loaded", "active", "enabled"}, [3]string{"loaded", "active", "disabled"}, Warn, "clawjail.service does not start with", "enable --now"},
+		{[3]string{"loaded", "active", "disabled"}, [3]string{"loaded", "active", "disabled"}, Warn, "clawjail-hostd.service does not start with", "enable --now"},
+		{[3]string{"loaded", "activating\nSubState=auto-restart", "enabled"}, [3]string{"loaded", "active", "enabled"}, Fail, "tries it again and again", "journalctl -u clawjail-hostd.service"},
 		{[3]string{"loaded", "inactive", "enabled"}, [3]string{"loaded", "active", "enabled"}, Warn, "is inactive", "enable --now"},
 		{[3]string{"loaded", "active", "enabled"}, [3]string{"loaded", "failed", "enabled"}, Fail, "has failed", "journalctl -u clawjail.service"},
 		{[3]string{"masked", "inactive", "masked"}, [3]string{"loaded", "failed", "enabled"}, Fail, "clawjail-hostd.service is masked", "unmask clawjail-hostd.service"},

@@ -74,6 +74,12 @@ func TestUnitsAreWhatSystemdSays(t *testing.T) {
 	if got := Units(t.Context(), filepath.Join(systemd, "none"), command); got != nil {
 		t.Errorf("without systemd: %+v", got)
 	}
+	failing := func(context.Context, string, ...string) (string, error) {
+		return "LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nUnitFileState=enabled\n", nil
+	}
+	if got := Units(t.Context(), systemd, failing); len(got) != 2 || got[0].State != Failing || !got[0].Enabled {
+		t.Errorf("failing: %+v", got)
+	}
 	masked := func(context.Context, string, ...string) (string, error) {
 		return "LoadState=masked\nActiveState=failed\nUnitFileState=masked\n", nil
 	}

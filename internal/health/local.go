@@ -70,6 +70,9 @@ func Local(ctx context.Context, o LocalOptions) Status {
 		case u.State == Masked:
 			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " is masked: systemd does not start it.",
 				Hint: "Unmask it, and start it.", Command: unmask(u.Name)})
+		case u.State == Failing:
+			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " does not start; systemd tries it again and again.",
+				Hint: "See what it says.", Command: "sudo journalctl -u " + u.Name + " -n 30"})
 		case u.State != "active" && u.State != notInstalled && u.Enabled:
 			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " is " + u.State + ".", Hint: "Start it.",
 				Command: "sudo systemctl start " + u.Name})
@@ -97,6 +100,9 @@ const notInstalled = "not installed"
 // Masked is the state of a unit that an administrator has forbidden systemd to start.
 const Masked = "masked"
 
+// Failing is the state of a unit whose starts fail, and that systemd starts again and again.
+const Failing = "failing"
+
 func unmask(name string) string {
 	return "sudo systemctl unmask " + name + " && sudo systemctl start " + name
 }
@@ -121,7 +127,7 @@ func Units(ctx context.Context, systemd string, command func(ctx context.Context
 	}
 	var out []Unit
 	for _, name := range []string{HostUnit, ControlUnit} {
-		text, err := command(ctx, "systemctl", "show", name, "--property=LoadState,ActiveState,UnitFileState")
+		text, err := command(ctx, "systemctl", "show", name, "--property=LoadState,ActiveState,SubState,UnitFileState")
 		if err != nil {
 			return nil // there is nobody to ask
 		}
@@ -133,6 +139,9 @@ func Units(ctx context.Context, systemd string, command func(ctx context.Context
 		u := Unit{Name: name, State: said["ActiveState"], Enabled: said["UnitFileState"] == "enabled"}
 		switch said["LoadState"] {
 		case "loaded":
+			if said["SubState"] == "auto-restart" {
+				u.State = Failing
+			}
 		case Masked:
 			u.State = Masked // if it runs, it was started before, and does not come back
 		default:

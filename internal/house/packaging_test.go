@@ -52,8 +52,11 @@ func TestUnitsSayWhatTheyMust(t *testing.T) {
 			"Service.Delegate":  "yes",
 			"Service.OOMPolicy": "continue", // what a jail's memory limit ends is not the daemon
 			"Service.Type":      "notify",
+			"Service.Restart":   "on-failure",
 			"Install.WantedBy":  "multi-user.target",
 			"Unit.Wants":        "network-pre.target clawjail-template.service",
+
+			"Unit.StartLimitIntervalSec": "0", // nobody watches agents until it is there
 		},
 		"clawjail-template.service": {
 			"Service.ExecStart": "/usr/local/bin/clawjail template build --if-missing browser",
@@ -69,6 +72,8 @@ func TestUnitsSayWhatTheyMust(t *testing.T) {
 			"Service.ProtectSystem":         "strict",
 			"Service.RestrictNamespaces":    "yes",
 			"Unit.After":                    "network-online.target clawjail-hostd.service",
+			"Unit.Wants":                    "network-online.target clawjail-hostd.service", // the doctor relies on it
+			"Unit.StartLimitIntervalSec":    "0",
 			"Install.WantedBy":              "multi-user.target",
 		},
 	}
