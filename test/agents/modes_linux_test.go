@@ -17,26 +17,14 @@ import (
 )
 
 // modes is a file with the three modes of workspaces, as people write it who have configured nothing.
-const modes = `clawbots:
-  # Mode 1: Fully isolated — named Docker volume only, zero host FS exposure
-  - name: dev-bot
-
-  # Mode 2: Dedicated host path — one bot owns the directory
-  - name: archive-bot
-    workspace: ./workspaces/archive
-    workspace_mode: ro
-
-  # Mode 3: Shared group — multiple bots, same parent, each gets own subdir (MOST COMMON)
-  - name: researcher-bot
-    workspace: ./workspaces/project-x
-
-  - name: writer-bot
-    workspace: ./workspaces/project-x
-
-  - name: reviewer-bot
-    workspace: ./workspaces/project-x
-    workspace_mode: ro
-`
+func modes(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(testenv.Repository(t), "internal/clawbots/testdata/origin.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
 
 // aHome is a folder of a user of the host, with a file in it.
 func aHome(t *testing.T, text string) (file, home string) {
@@ -78,7 +66,8 @@ func typing(e *testkit.Estate, answer string, args ...string) (string, error) {
 
 func TestTheThreeModesOfWorkspacesComeUpWithoutAConfiguration(t *testing.T) {
 	e := asBuilt(t)
-	file, home := aHome(t, modes)
+	text := modes(t)
+	file, home := aHome(t, text)
 	workspaces := filepath.Join(home, "workspaces")
 	untouched := func(when string) {
 		t.Helper()
@@ -168,7 +157,7 @@ func TestTheThreeModesOfWorkspacesComeUpWithoutAConfiguration(t *testing.T) {
 	if err := os.Remove(hostd.WorkspaceRootsFile(e.Config)); err != nil {
 		t.Fatal(err)
 	}
-	more := strings.Replace(modes, "- name: dev-bot", "- name: late-bot\n    workspace: ./workspaces/late\n\n  - name: dev-bot", 1)
+	more := strings.Replace(text, "- name: dev-bot", "- name: late-bot\n    workspace: ./workspaces/late\n\n  - name: dev-bot", 1)
 	if err := os.WriteFile(file, []byte(more), 0o644); err != nil {
 		t.Fatal(err)
 	}

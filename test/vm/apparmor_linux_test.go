@@ -24,7 +24,7 @@ func confinesWithAppArmor(m *machine) {
 	session := m.openSandboxed(id, 503)
 	m.sh("clawjail agent exec confined -- /bin/cat /proc/self/attr/current | grep -xF '" + agent + " (enforce)'")
 	var got map[string]int
-	for deadline := time.Now().Add(commandLimit); len(got) != 2 || got[browser+" (enforce)"] == 0 || got[agent+" (enforce)"] == 0; time.Sleep(time.Second) { // a runtime at work is in them as well
+	for deadline := time.Now().Add(m.longer(commandLimit)); len(got) != 2 || got[browser+" (enforce)"] == 0 || got[agent+" (enforce)"] == 0; time.Sleep(time.Second) { // a runtime at work is in them as well
 		if got = m.labels(id); time.Now().After(deadline) {
 			m.t.Fatalf("processes of jails are under %v", got)
 		}

@@ -13,26 +13,29 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/browser/host/hosttest"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // TestContainer runs both halves in a container of Debian's own engine, as packaging/container describes it, in a machine
 // that has the engine and no clawjail. It is a part of `make test-vm-all`.
 func TestContainer(t *testing.T) {
+	var published uint16
+	checks := chosen(t, []check{
+		{name: "builds the image", do: buildsImage, needed: true},
+		{name: "comes up from the shipped file", do: comesUp, needed: true},
+		{name: "is reached at the published port from elsewhere", do: func(m *machine) { isReached(m, published) }},
+		{name: "opens a session with an account", do: opensOperatorSession},
+		{name: "passes its self-test in a container", do: func(m *machine) { passesSelfTest(m, inside+"clawjail", 1) }},
+		{name: "keeps agents that share a folder", do: sharesAFolder, needed: true},
+		{name: "keeps what it has over a newer image", do: keepsData},
+		{name: "leaves nothing of a container behind", do: leavesNothingOfAContainer},
+	})
 	g := made(t, guest{suite: "bookworm", kernel: "bookworm", arch: "amd64"})
 	m := newMachine(t, g, payload(t, g), templates(t, g))
-	published := testenv.FreePort(t)
+	published = testenv.FreePort(t)
 	m.more = []string{"-netdev", fmt.Sprintf("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-:18780", published), "-device", "virtio-net-pci,netdev=net"}
 	m.boot()
-	step(m, "builds the image", buildsImage)
-	step(m, "comes up from the shipped file", comesUp)
-	step(m, "is reached at the published port from elsewhere", func(m *machine) { isReached(m, published) })
-	step(m, "opens a session with an account", opensOperatorSession)
-	step(m, "passes its self-test", func(m *machine) { passesSelfTest(m, inside+"clawjail", 1) })
-	step(m, "keeps agents that share a folder", sharesAFolder)
-	step(m, "keeps what it has over a newer image", keepsData)
-	step(m, "leaves nothing behind", leavesNothingOfAContainer)
+	m.do(checks)
 	m.off()
 }
 

@@ -77,7 +77,7 @@ func (c *cut) work() {
 	}
 	select {
 	case <-enough:
-	case <-time.After(commandLimit):
+	case <-time.After(c.longer(commandLimit)):
 		c.t.Errorf("nothing is done in the guest")
 	}
 	// Each cut is at another moment of what takes a second or two here.
@@ -89,7 +89,7 @@ func (c *cut) work() {
 
 // answers runs a command that must end well, unless the power goes off.
 func (c *cut) answers(command string, stdin ...string) (string, error) {
-	r, err := c.ask(wire.Request{Run: []string{"/bin/sh", "-euc", command}, Stdin: []byte(strings.Join(stdin, "")), Seconds: int(commandLimit.Seconds())})
+	r, err := c.ask(wire.Request{Run: []string{"/bin/sh", "-euc", command}, Stdin: []byte(strings.Join(stdin, "")), Seconds: int(c.longer(commandLimit).Seconds())})
 	if err == nil && r.Status != 0 {
 		c.t.Errorf("%s\nended with %d: %s", command, r.Status, r.Stderr)
 		err = fmt.Errorf("it ended with %d", r.Status)
@@ -209,7 +209,7 @@ func (c *cut) agentsAreAsAnswered() {
 		}
 		return len(agents) > 0 && !slices.ContainsFunc(agents, func(a listed) bool { return a.Jail == nil || a.Jail.Phase != "running" })
 	}
-	for deadline := time.Now().Add(commandLimit); !settled(); time.Sleep(time.Second) { // each is started in its turn
+	for deadline := time.Now().Add(c.longer(commandLimit)); !settled(); time.Sleep(time.Second) { // each is started in its turn
 		if time.Now().After(deadline) {
 			c.t.Fatalf("agents do not come back: %+v", agents)
 		}

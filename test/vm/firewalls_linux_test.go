@@ -19,6 +19,8 @@ type firewall struct {
 	name    string
 	install string
 	on, off string
+	// again has it make its rules anew.
+	again string
 	// shows is a command that ends well while the firewall refuses.
 	shows string
 	// closed firewalls refuse what jails send to the gateway, until the operator has done what the doctor says.
@@ -30,21 +32,23 @@ var firewalls = []firewall{
 		name: "ufw", install: "ufw", closed: true,
 		on:    "ufw default deny incoming && ufw default deny routed && ufw --force enable",
 		off:   "ufw --force reset && ufw disable",
+		again: "ufw disable && ufw --force enable && ufw reload",
 		shows: "iptables -S INPUT | grep -x -e '-P INPUT DROP' && iptables -S FORWARD | grep -x -e '-P FORWARD DROP'",
 	},
 	{
 		name: "firewalld", install: "firewalld", closed: true,
-		on: "systemctl start firewalld", off: "systemctl stop firewalld", shows: "firewall-cmd --state",
+		on: "systemctl start firewalld", off: "systemctl stop firewalld", again: "systemctl restart firewalld && firewall-cmd --reload", shows: "firewall-cmd --state",
 	},
 	{
 		name: "Docker", install: "docker.io",
-		on: "systemctl start docker", off: "systemctl stop docker.socket docker", shows: "iptables -S FORWARD | grep -x -e '-P FORWARD DROP'",
+		on: "systemctl start docker", off: "systemctl stop docker.socket docker", again: "systemctl restart docker", shows: "iptables -S FORWARD | grep -x -e '-P FORWARD DROP'",
 	},
 }
 
 // livesBeside has a firewall beside clawjail's own rules.
 func livesBeside(f firewall) func(m *machine) {
 	return func(m *machine) {
+		counts(m) // the agent is there
 		serves(m)
 		gateway := m.sh("clawjail agent exec counter -- getent hosts gateway | cut -d ' ' -f 1")
 		reaches(m, gateway)
@@ -64,6 +68,12 @@ func livesBeside(f firewall) func(m *machine) {
 		m.satisfied(m.doctor(), "other_firewall", "nft")
 		reaches(m, gateway)
 		browses(m)
+		m.sh(f.again)
+		m.eventually(commandLimit, f.shows)
+		reaches(m, gateway)
+		m.sh("systemctl restart clawjail-hostd")
+		m.eventually(commandLimit, whole)
+		reaches(m, gateway)
 		m.sh(f.off + "; apt-get purge -q -y --autoremove " + f.install)
 		reaches(m, gateway)
 	}

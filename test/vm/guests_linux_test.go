@@ -5,61 +5,56 @@ package vm
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 )
 
 // These guests are tried by `make test-vm-all`: emulated, each takes as long as the one of `make test-vm`.
 
 // atLength is everything, and the self-test, for which an emulated guest takes many minutes.
-func atLength(m *machine) {
-	uses(m)
-	step(m, "passes its self-test", func(m *machine) { passesSelfTest(m, "clawjail", 3) })
-	step(m, "leaves nothing when it is removed", leavesNothing)
+func atLength() []check { return slices.Concat(uses(), []check{selfTest(3)}, last()) }
+
+func selfTest(cycles int) check {
+	return check{name: "passes its self-test", do: func(m *machine) { passesSelfTest(m, "clawjail", cycles) }}
 }
 
 func TestDebian12Backports(t *testing.T) {
-	ordinary(t, guest{suite: "bookworm", kernel: "bookworm-backports", arch: "amd64"}, atLength)
+	ordinary(t, guest{suite: "bookworm", kernel: "bookworm-backports", arch: "amd64"}, atLength())
 }
 
 func TestDebian13(t *testing.T) {
-	ordinary(t, guest{suite: "trixie", kernel: "trixie", arch: "amd64"}, atLength)
+	ordinary(t, guest{suite: "trixie", kernel: "trixie", arch: "amd64"}, atLength())
 }
 
 func TestDebian13Backports(t *testing.T) {
-	ordinary(t, guest{suite: "trixie", kernel: "trixie-backports", arch: "amd64"}, atLength)
+	ordinary(t, guest{suite: "trixie", kernel: "trixie-backports", arch: "amd64"}, atLength())
 }
 
 // TestDebian12Faults has clawjail live beside the firewalls of others, and takes away what it stands on.
 func TestDebian12Faults(t *testing.T) {
-	ordinary(t, guest{suite: "bookworm", kernel: "bookworm", arch: "amd64"}, func(m *machine) {
-		step(m, "installs with its declared dependencies", installs)
-		step(m, "starts its units", starts)
-		step(m, "keeps agents over ends of the host daemon", keepsAgents)
-		for _, f := range firewalls {
-			step(m, "lives beside "+f.name, livesBeside(f))
-		}
-		step(m, "passes its self-test", func(m *machine) { passesSelfTest(m, "clawjail", 3) })
-		step(m, "refuses to start without a unit", missesUnit)
-		step(m, "says that the disk is full", missesRoom)
-		step(m, "refuses to start without what jails are made with", missesKernel)
-		step(m, "loses nothing when the power is cut", losesNothing)
-		step(m, "leaves nothing when it is removed", leavesNothing)
-		step(m, "refuses to start half installed", missesConfiguration)
-	})
+	checks, end := first(), last()
+	end[len(end)-1].needed = true // before the package is only unpacked
+	for _, f := range firewalls {
+		checks = append(checks, check{name: "lives beside " + f.name, do: livesBeside(f)})
+	}
+	ordinary(t, guest{suite: "bookworm", kernel: "bookworm", arch: "amd64"}, slices.Concat(checks, []check{
+		selfTest(3),
+		{name: "has its templates without a network", do: importsATemplate},
+		{name: "refuses to start without a unit", do: missesUnit},
+		{name: "says that the disk is full", do: missesRoom},
+		{name: "refuses to start without what jails are made with", do: missesKernel},
+		{name: "loses nothing when the power is cut", do: losesNothing},
+	}, end, []check{{name: "refuses to start half installed", do: missesConfiguration}}))
 }
 
-// TestDebian12ARM64 goes through the steps that an emulator of another architecture has time for.
+// TestDebian12ARM64 does the checks that an emulator of another architecture has time for.
 func TestDebian12ARM64(t *testing.T) {
-	g := made(t, guest{suite: "bookworm", kernel: "bookworm", arch: "arm64"})
-	m := newMachine(t, g, payload(t, g), templates(t, g))
-	m.boot()
-	step(m, "installs with its declared dependencies", installs)
-	step(m, "starts its units", starts)
-	step(m, "satisfies its doctor", satisfiesDoctor)
-	step(m, "keeps agents over ends of the host daemon", keepsAgents)
-	step(m, "shows a page", showsAPage)
-	step(m, "passes its self-test", func(m *machine) { passesSelfTest(m, "clawjail", 1) })
-	m.off()
+	ordinary(t, guest{suite: "bookworm", kernel: "bookworm", arch: "arm64"}, append(first(), []check{
+		{name: "satisfies its doctor", do: satisfiesDoctor},
+		{name: "keeps agents over ends and restarts of the host daemon", do: keepsAgents},
+		{name: "shows a page", do: showsAPage},
+		selfTest(1),
+	}...))
 }
 
 // passesSelfTest has a private instance open, use and close browsers, and compare the guest with what it was before. clawjail is

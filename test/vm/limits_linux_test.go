@@ -100,7 +100,7 @@ func limitsBrowsers(m *machine) {
 		m.t.Fatalf("the page answers %q", out)
 	}
 	evaluate(id, `(() => { const a = []; for (let i = 0; i < 700; i++) a.push(new Uint8Array(1 << 20).fill(i)); return a.length })()`)
-	for deadline := time.Now().Add(time.Minute); m.counted(group, "memory.events", "oom_kill") == 0; time.Sleep(time.Second) { // the kernel decides when
+	for deadline := time.Now().Add(m.longer(time.Minute)); m.counted(group, "memory.events", "oom_kill") == 0; time.Sleep(time.Second) { // the kernel decides when
 		if time.Now().After(deadline) {
 			m.t.Fatal("the memory limit has ended nothing")
 		}

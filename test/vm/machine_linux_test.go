@@ -27,7 +27,10 @@ const (
 	accelerated = 45 * time.Second
 	// stageLimit bounds what an emulated guest does for its own image.
 	stageLimit = time.Hour
-	// commandLimit bounds a command that says nothing else.
+	// usualBoot is how long a guest takes to start on a machine with nothing else to do, and mostPace by how much limits grow.
+	usualBoot = 20 * time.Second
+	mostPace  = 4
+	// commandLimit bounds a command that says nothing else, in a guest that has started in the usual time.
 	commandLimit = 10 * time.Minute
 )
 
@@ -41,6 +44,8 @@ type machine struct {
 	qemu  *exec.Cmd
 	ended chan error // how QEMU ended
 	port  *port
+	about string   // what it is, in words
+	pace  float64  // how many times longer than usual it takes
 	words string   // more words on the kernel's command line
 	more  []string // more arguments of QEMU
 }
@@ -105,17 +110,18 @@ func (m *machine) boot() {
 		if err := m.start(emulated, bootLimit); err != nil {
 			m.t.Fatalf("the guest did not start: %v", err)
 		}
-		m.t.Logf("started with %s in %s", emulated, time.Since(began).Round(100*time.Millisecond))
+		m.started(emulated, time.Since(began))
 		return
 	}
 	for {
+		began := time.Now()
 		limit := bootLimit
 		if len(accelerators) > 1 {
 			limit = accelerated
 		}
 		err := m.start(accelerators[0], limit)
 		if err == nil {
-			m.t.Logf("started with %s in %s", accelerators[0], time.Since(began).Round(100*time.Millisecond))
+			m.started(accelerators[0], time.Since(began))
 			return
 		}
 		m.cut()
@@ -125,6 +131,20 @@ func (m *machine) boot() {
 		m.t.Logf("no guest starts here with %s: %v", accelerators[0], err)
 		accelerators = accelerators[1:]
 	}
+}
+
+// started notes what the machine is, and how fast: what it is told to do has as much more time.
+func (m *machine) started(accelerator string, took time.Duration) {
+	m.t.Helper()
+	m.pace = min(max(took.Seconds()/usualBoot.Seconds(), 1), mostPace)
+	accelerator, _, _ = strings.Cut(accelerator, ",")
+	m.about = fmt.Sprintf("%s, %s, %s, %s", m.guest.suite, m.sh("uname -r"), m.guest.arch, accelerator)
+	m.t.Logf("%s: started in %s", m.about, took.Round(100*time.Millisecond))
+}
+
+// longer is a limit of time in this guest.
+func (m *machine) longer(limit time.Duration) time.Duration {
+	return time.Duration(float64(limit) * max(m.pace, 1))
 }
 
 // qemu is a machine of a guest with its root on a disk, and more arguments. In dir are its console and its snapshots.
@@ -273,7 +293,7 @@ func (m *machine) try(script string, stdin ...string) wire.Reply {
 // within is try with another limit.
 func (m *machine) within(limit time.Duration, script string, stdin ...string) wire.Reply {
 	m.t.Helper()
-	r, err := m.ask(wire.Request{Run: []string{"/bin/sh", "-euc", script}, Stdin: []byte(strings.Join(stdin, "")), Seconds: int(limit.Seconds())})
+	r, err := m.ask(wire.Request{Run: []string{"/bin/sh", "-euc", script}, Stdin: []byte(strings.Join(stdin, "")), Seconds: int(m.longer(limit).Seconds())})
 	if err != nil {
 		m.t.Fatalf("%s\n%v\n%s%s", script, err, tail(r.Stdout), tail(r.Stderr))
 	}
@@ -308,7 +328,7 @@ func (m *machine) ask(r wire.Request) (wire.Reply, error) {
 // eventually waits until a script ends with 0.
 func (m *machine) eventually(limit time.Duration, script string) string {
 	m.t.Helper()
-	for deadline := time.Now().Add(limit); ; {
+	for deadline := time.Now().Add(m.longer(limit)); ; {
 		r := m.try(script)
 		if r.Status == 0 {
 			return strings.TrimSpace(string(r.Stdout))

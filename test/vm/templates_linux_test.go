@@ -1,0 +1,26 @@
+//go:build vm && guests
+
+package vm
+
+import "strings"
+
+// importsATemplate has a machine without a network say what to do about a template that it cannot build, and does that.
+func importsATemplate(m *machine) {
+	m.sh("mv /var/lib/clawjail/templates/browser /var/lib/clawjail/templates/.browser")
+	r := m.within(2*commandLimit, "clawjail session open")
+	m.sh("mv /var/lib/clawjail/templates/.browser /var/lib/clawjail/templates/browser")
+	for _, want := range []string{"there is no template browser yet", "clawjail template image browser --output browser.tar", "clawjail template import browser.tar"} {
+		if r.Status == 0 || !strings.Contains(string(r.Stderr), want) {
+			m.t.Errorf("without a template and a mirror a session ends with %d, and not with %q: %s", r.Status, want, r.Stderr)
+		}
+	}
+	// On the other machine, and on this one.
+	for _, command := range []string{"clawjail template image clawbot --output /root/clawbot.tar", "clawjail template import /root/clawbot.tar other"} {
+		if r := m.within(3*commandLimit, command); r.Status != 0 {
+			m.t.Fatalf("%s: %d: %s", command, r.Status, r.Stderr)
+		}
+	}
+	m.sh("rm /root/clawbot.tar && clawjail template verify other && clawjail agent add imported --template other")
+	m.eventually(commandLimit, `clawjail agent logs imported | grep -F '"gateway":"200"'`)
+	m.sh("clawjail agent remove --yes imported && clawjail template rm other")
+}
