@@ -10,18 +10,20 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// bringsUpAFile syncs a file with the three modes of workspaces, from the folder in which it lies, with the configuration that the package
-// has installed, and looks into each agent.
-func bringsUpAFile(m *machine) {
+// bringsUpAFile syncs a file with the three modes of workspaces, with the configuration that the package has installed.
+func bringsUpAFile(m *machine) { bringsUp(m, "") }
+
+// bringsUp syncs that file from the folder in which it lies, and looks into each agent. flags are of the command.
+func bringsUp(m *machine, flags string) {
 	text, err := os.ReadFile(filepath.Join(testenv.Repository(m.t), "internal/clawbots/testdata/origin.yml"))
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	m.put("/srv/bots/clawbots.yml", string(text), 0o644)
-	if r := m.try("cd /srv/bots && clawjail agent sync --yes"); r.Status == 0 || !strings.Contains(string(r.Stderr), "--allow-folders") {
+	if r := m.try("cd /srv/bots && clawjail agent sync --yes " + flags); r.Status == 0 || !strings.Contains(string(r.Stderr), "--allow-folders") {
 		m.t.Errorf("nobody has said yes to the folders, and sync ends with %d: %s", r.Status, r.Stderr)
 	}
-	m.sh("cd /srv/bots && clawjail agent sync --allow-folders")
+	m.sh("cd /srv/bots && clawjail agent sync --allow-folders " + flags)
 	in := func(agent, script string) string {
 		m.t.Helper()
 		return m.eventually(commandLimit, "clawjail agent exec "+agent+" -- /bin/sh -euc '"+script+"'")
@@ -46,8 +48,13 @@ func bringsUpAFile(m *machine) {
 			m.t.Errorf("%s writes to a workspace that is ro", agent)
 		}
 	}
-	if got := m.sh("cd /srv/bots && clawjail agent sync --json"); strings.Contains(got, `"verb":"create"`) || strings.Contains(got, `"verb": "create"`) {
+	if got := m.sh("cd /srv/bots && clawjail agent sync --json " + flags); strings.Contains(got, `"verb":"create"`) || strings.Contains(got, `"verb": "create"`) {
 		m.t.Errorf("a second sync makes something: %s", got)
+	}
+	if flags == "" {
+		in("dev-bot", "! grep -q docker /proc/self/attr/current")
+	} else {
+		in("dev-bot", "grep -x \"docker-default (enforce)\" /proc/self/attr/current")
 	}
 	m.sh("clawjail agent remove --yes dev-bot archive-bot researcher-bot writer-bot reviewer-bot && rm -r /srv/bots")
 }

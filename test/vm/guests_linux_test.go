@@ -40,6 +40,7 @@ func TestDebian12Faults(t *testing.T) {
 	ordinary(t, guest{suite: "bookworm", kernel: "bookworm", arch: "amd64"}, slices.Concat(checks, []check{
 		selfTest(3),
 		{name: "has its templates without a network", do: importsATemplate},
+		{name: "brings up a file of agents as containers", do: bringsUpContainers},
 		{name: "refuses to start without a unit", do: missesUnit},
 		{name: "says that the disk is full", do: missesRoom},
 		{name: "refuses to start without what jails are made with", do: missesKernel},

@@ -24,3 +24,14 @@ func importsATemplate(m *machine) {
 	m.eventually(commandLimit, `clawjail agent logs imported | grep -F '"gateway":"200"'`)
 	m.sh("clawjail agent remove --yes imported && clawjail template rm other")
 }
+
+// bringsUpContainers brings up the same file as containers of Debian's engine.
+func bringsUpContainers(m *machine) {
+	m.sh("apt-get install -q -y --no-install-recommends docker.io && docker info")
+	if r := m.within(3*commandLimit, "clawjail template image clawbot"); r.Status != 0 {
+		m.t.Fatalf("give the engine an image: %d: %s", r.Status, r.Stderr)
+	}
+	bringsUp(m, "--driver docker")
+	m.sh("docker network rm sand_bed && apt-get purge -q -y --autoremove docker.io")
+	counts(m)
+}
