@@ -122,7 +122,7 @@ func (s *Store) refuseTaken(ctx context.Context, options BuildOptions) error {
 		return fmt.Errorf("look for template %s: %w", options.Name, err)
 	}
 	if !options.Replace {
-		return problem.New(problem.Conflict, "clawjail template build --replace "+options.Name, "there is a template %s already", options.Name)
+		return problem.New(problem.Conflict, "say --replace, which keeps the old one until the new one is complete", "there is a template %s already", options.Name)
 	}
 	return s.refuseInUse(ctx, options.Name)
 }

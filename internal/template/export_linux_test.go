@@ -103,6 +103,21 @@ func TestATemplateBecomesAnImage(t *testing.T) {
 	if p := other.Programs[ProgramMain].Path; p != clawbotPath || other.Files != built.Files {
 		t.Errorf("it became %+v", other)
 	}
+
+	// One without a program of its own, whose image starts the shell, has none afterwards.
+	plain := t.TempDir()
+	put(t, plain, map[string]string{"bin/sh": "#!/bin/true\n"})
+	must(t, os.Chmod(filepath.Join(plain, "bin/sh"), 0o755))
+	first, err := s.Build(ctx, BuildOptions{Name: "plain", From: "dir:" + plain})
+	must(t, err)
+	archive.Reset()
+	_, err = s.Export(ctx, "plain", "clawjail/plain", &archive)
+	must(t, err, os.WriteFile(file, archive.Bytes(), 0o600))
+	second, err := s.Build(ctx, BuildOptions{Name: "plain", From: "oci-archive:" + file, Replace: true})
+	must(t, err)
+	if diff := cmp.Diff(first.Programs, second.Programs); diff != "" || first.Digest != second.Digest {
+		t.Errorf("%s became %s: %s", first.Digest, second.Digest, diff)
+	}
 }
 
 // layerFiles are the entries of the only layer, in words.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -166,7 +167,10 @@ func (b *build) unpackImage(ctx context.Context, image v1.Image, counter *regist
 			b.out.advance(done)
 		}
 	}
-	b.template.Programs = entrypoint(root, config.Config)
+	// An image of a template without a program of its own starts the shell, see Export. The template of it has none either.
+	if c := config.Config; c.Labels[labelTemplate] == "" || len(c.Cmd) != 1 || !slices.Contains(shells(), c.Cmd[0]) {
+		b.template.Programs = entrypoint(root, c)
+	}
 	return nil
 }
 

@@ -38,9 +38,12 @@ func knownPrograms() []knownProgram {
 			"/usr/local/share/chromium/chrome", // FreeBSD's www/chromium
 		}, true},
 		{ProgramNode, []string{"/usr/bin/node", "/usr/local/bin/node", "/usr/bin/nodejs"}, true},
-		{ProgramSh, []string{"/bin/sh", "/usr/bin/sh", "/bin/busybox"}, false},
+		{ProgramSh, shells(), false},
 	}
 }
+
+// shells are where the shell of a tree is.
+func shells() []string { return []string{"/bin/sh", "/usr/bin/sh", "/bin/busybox"} }
 
 // versionTime is how long a program may take to say its version.
 const versionTime = 20 * time.Second
