@@ -100,6 +100,34 @@ func TestUnitsSayWhatTheyMust(t *testing.T) {
 	}
 }
 
+// What the host daemon may do as root is a list with reasons: that of its unit is what the container has, and what its own machine
+// lets it do besides.
+func TestTheHostDaemonMayDoWhatIsListed(t *testing.T) {
+	list := func(words []string) []string {
+		slices.Sort(words)
+		return slices.Compact(words)
+	}
+	var want []string
+	for line := range strings.Lines(packaging(t, "container", "compose.yaml")) {
+		if m := regexp.MustCompile(`^ +- ([A-Z_]+)( +#.*)?\n$`).FindStringSubmatch(line); m != nil {
+			want = append(want, "CAP_"+m[1])
+		}
+	}
+	if len(want) < 10 {
+		t.Fatalf("the container may do only %v", want)
+	}
+	want = append(want, "CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN")
+	text := packaging(t, "systemd", "clawjail-hostd.service")
+	got := strings.Fields(strings.Join(unit(t, text)["Service.CapabilityBoundingSet"], " "))
+	if got, want = list(got), list(want); !slices.Equal(got, want) {
+		t.Errorf("the unit has %v, want %v", got, want)
+	}
+	reasons := regexp.MustCompile(`\n# [^\n]+\nCapabilityBoundingSet=`).FindAllString(text, -1)
+	if len(reasons) != strings.Count(text, "\nCapabilityBoundingSet=") {
+		t.Error("a capability has no reason before it")
+	}
+}
+
 // ready copies the units to a folder in which systemd can check them although clawjail is not installed.
 func ready(t *testing.T, change func(string) string) []string {
 	t.Helper()

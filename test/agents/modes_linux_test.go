@@ -41,12 +41,13 @@ func aHome(t *testing.T, text string) (file, home string) {
 	return file, home
 }
 
-// asBuilt is an instance without any configuration about agents.
+// asBuilt is an instance without any configuration about agents, with the rights of the unit that a package installs.
 func asBuilt(t *testing.T) *testkit.Estate {
 	t.Helper()
 	testenv.Root(t)
 	templates := filepath.Dir(testenv.TemplateNamed(t, "clawbot"))
 	b := testkit.PrepareWith(t, instance.Options{Settings: testkit.NoPool}, func(o *instance.Options, _ string) { o.Templates = templates })
+	b.AsUnit(t)
 	b.Up()
 	return &testkit.Estate{Installation: b}
 }

@@ -17,6 +17,7 @@ import (
 func TestTheSelfTestJudgesThisMachine(t *testing.T) {
 	t.Run("a machine that is well", func(t *testing.T) {
 		b := testkit.Prepare(t, instance.Options{Settings: testkit.NoPool})
+		b.AsUnit(t)
 		out, err := b.Run(t.Context(), "selftest", "--cycles", "1", "--json")
 		var r selftest.Report
 		if jsonErr := json.Unmarshal([]byte(out), &r); jsonErr != nil {
@@ -32,6 +33,15 @@ func TestTheSelfTestJudgesThisMachine(t *testing.T) {
 		}
 		if _, err := os.Stat(filepath.Join(b.Config.DataDir, "selftest")); !os.IsNotExist(err) {
 			t.Errorf("its folder is left: %v", err)
+		}
+	})
+	t.Run("a host daemon that may not enter mounts", func(t *testing.T) {
+		b := testkit.Prepare(t, instance.Options{Settings: testkit.NoPool})
+		b.AsUnit(t, "sys_chroot")
+		out, err := b.Command(t.Context(), "selftest", "--cycles", "1", "--json").Output()
+		var r selftest.Report
+		if jsonErr := json.Unmarshal(out, &r); jsonErr != nil || err == nil || r.OK || len(r.Failures) == 0 {
+			t.Errorf("%v, %v\n%s", err, jsonErr, out)
 		}
 	})
 	t.Run("a machine without a runtime", func(t *testing.T) {
