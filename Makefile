@@ -55,12 +55,12 @@ test-long: setup templates ## what make test leaves out: tests that take minutes
 .PHONY: test-vm
 test-vm: templates ## the package on an ordinary Debian 12 in an emulator, or ONLY=what of it; no part of make test
 	@scripts/setup.sh vm
-	CI=true go test -tags vm -count=1 -v -timeout 120m $(if $(ROOT),$(AS_ROOT)) ./test/vm $(if $(ONLY),-only '$(ONLY)')
+	CI=true go test -tags vm -count=1 -v -timeout 120m $(if $(ROOT),$(AS_ROOT)) ./test/vm $(if $(ONLY),-only '$(ONLY)') $(if $(BEFORE),-before '$(BEFORE)')
 
 .PHONY: test-vm-all
 test-vm-all: templates ## that, and on newer kernels and releases, and on arm64, or on one GUEST; takes hours
 	@scripts/setup.sh vm
-	CI=true go test -tags vm,guests -count=1 -v -timeout 600m $(if $(GUEST),-run '$(GUEST)') $(if $(ROOT),$(AS_ROOT)) ./test/vm $(if $(ONLY),-only '$(ONLY)')
+	CI=true go test -tags vm,guests -count=1 -v -timeout 600m $(if $(GUEST),-run '$(GUEST)') $(if $(ROOT),$(AS_ROOT)) ./test/vm $(if $(ONLY),-only '$(ONLY)') $(if $(BEFORE),-before '$(BEFORE)')
 
 .PHONY: screenshots
 screenshots: setup templates ## pictures of every page of the console, light, dark and of a phone's width, in out/screenshots

@@ -8,6 +8,7 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -168,6 +169,9 @@ func builtInside(t *testing.T, g guest) string {
 	return filepath.Join(dir, "templates.img")
 }
 
+// before is what an upgrade begins with.
+var before = flag.String("before", "", "a `revision` of which the package that is upgraded is built; without one it is of these files, as the newer one")
+
 // payload makes the disk with what the test brings: the agent, packages of clawjail and those that they ask for.
 func payload(t *testing.T, g guest) string {
 	t.Helper()
@@ -181,11 +185,17 @@ OUT=$3
 export SOURCE_DATE_EPOCH=1700000000 CGO_ENABLED=0
 (cd packaging/nfpm && go build -trimpath -o "$OUT/nfpm" github.com/goreleaser/nfpm/v2/cmd/nfpm)
 export NFPM=$OUT/nfpm
-packaging/packages.sh v1.0.0 "$2/old" "$5"
+before=.
+if [ -n "$6" ]; then
+	before=$3/before
+	mkdir "$before"
+	git archive "$6" | tar -x -C "$before"
+fi
+"$before/packaging/packages.sh" v1.0.0 "$2/old" "$5"
 packaging/packages.sh v1.1.0 "$2/new" "$5"
 rm "$2"/*/*.rpm
 cp -r "$4" "$2/debs"`
-	if err := run("sh", "-euc", script, "sh", repository, tree, dir, filepath.Join(g.dir, "debs"), g.arch); err != nil {
+	if err := run("sh", "-euc", script, "sh", repository, tree, dir, filepath.Join(g.dir, "debs"), g.arch, *before); err != nil {
 		t.Fatal(err)
 	}
 	if err := index(filepath.Join(tree, "debs")); err != nil {
