@@ -216,8 +216,8 @@ func commonFlags() []string {
 	}
 }
 
-// disabledFeatures are parts of Chromium that reach for the network by themselves, or for devices around it, or that
-// keep what should be gone.
+// disabledFeatures are parts of Chromium that reach for the network by themselves, or for devices around it, that
+// keep what should be gone, or that work in vain.
 func disabledFeatures() []string {
 	return []string{
 		"MediaRouter",                 // looks for screens on the local network
@@ -226,5 +226,6 @@ func disabledFeatures() []string {
 		"NetworkTimeServiceQuerying",  // asks a server for the time
 		"AutofillServerCommunication", // asks a server about forms
 		"BackForwardCache",            // keeps documents alive that were left, with the scripts in them
+		"PreloadTopChromeWebUI",       // loads pages of the browser's own window that may never be shown
 	}
 }
