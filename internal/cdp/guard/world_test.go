@@ -39,7 +39,7 @@ func eachBuild(t *testing.T, test func(t *testing.T, program string, flags ...st
 		if testing.Short() {
 			t.Skip("SKIPPED: -short leaves full Chromium out, which starts four times as slowly; run `make test`")
 		}
-		test(t, testenv.ChromiumFull(t), "--headless=new", "--no-first-run")
+		test(t, testenv.ChromiumFull(t), "--headless=new", "--no-first-run", "--disable-features=PreloadTopChromeWebUI") // as sessions have it
 	})
 }
 
