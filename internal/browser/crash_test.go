@@ -38,7 +38,7 @@ func crashSite(reached chan<- string) http.Handler {
 func TestAPageThatCrashesIsKnownAtOnce(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
 		reached := make(chan string, 10)
-		b := open(t, build, newGateway(t, crashSite(reached)).URL)
+		b := openOwn(t, build, newGateway(t, crashSite(reached)).URL)
 		do[Result](t, b, Navigate{URL: site + "/"})
 		viewer := b.Live().Watch()
 		defer viewer.Close()
@@ -131,7 +131,7 @@ func TestAPageThatCrashesIsKnownAtOnce(t *testing.T) {
 // A frame whose process has ended is left out, and keeps nobody waiting.
 func TestAFrameThatCrashesKeepsNobodyWaiting(t *testing.T) {
 	anyBuild(t, func(t *testing.T, build Build) {
-		b := open(t, build, newGateway(t, crashSite(nil)).URL)
+		b := openOwn(t, build, newGateway(t, crashSite(nil)).URL)
 		do[Result](t, b, Navigate{URL: site + "/framed"})
 		if got := do[SnapshotResult](t, b, Snapshot{}); !strings.Contains(got.Snapshot, "here") || !strings.Contains(got.Snapshot, "outer") {
 			t.Fatalf("the frame is not seen: %s", got.Snapshot)

@@ -35,7 +35,7 @@ type uploaded struct {
 }
 
 func newFileSite(t testing.TB) (*fileSite, http.Handler) {
-	s := &fileSite{big: make([]byte, 5<<20+17), hold: make(chan struct{}), got: make(chan uploaded, 10)}
+	s := &fileSite{big: make([]byte, 2*chunkBytes+17), hold: make(chan struct{}), got: make(chan uploaded, 10)}
 	source := rand.NewChaCha8([32]byte{1})
 	source.Read(s.big)
 	mux := http.NewServeMux()
@@ -101,13 +101,19 @@ func openFolder(t *testing.T, build Build) (*Browser, *fileSite, string) {
 	t.Helper()
 	s, handler := newFileSite(t)
 	b := open(t, build, newGateway(t, handler).URL)
-	dir := cdptest.Dir(t)
+	dir := useFolder(t, b)
+	goTo(t, b, "/page")
+	return b, s, dir
+}
+
+func useFolder(t *testing.T, b *Browser) (dir string) {
+	t.Helper()
+	dir = cdptest.Dir(t)
 	b.UseFolder(dir + "/files")
 	if err := b.ReapplyDownloads(within(t, 10*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	goTo(t, b, "/page")
-	return b, s, dir
+	return dir
 }
 
 func follow(t *testing.T, b *Browser, id string) {

@@ -14,7 +14,7 @@ const quiet = 6 * time.Second
 func TestABrowserThatIsLeftAloneAsksForNothing(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
 		g := newGateway(t, tinySite(nil))
-		b := open(t, build, g.URL)
+		b := openOwn(t, build, g.URL)
 		// Not a wait for something to be done: this is the time in which nothing may happen.
 		select {
 		case <-time.After(quiet):
@@ -41,7 +41,8 @@ func TestABrowserThatIsLeftAloneAsksForNothing(t *testing.T) {
 // would not.
 func TestNoAddressGoesPastTheProxy(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
-		b, g := openSite(t, build)
+		g := newGateway(t, tinySite(nil))
+		b := openOwn(t, build, g.URL)
 		direct := newGateway(t, tinySite(nil))
 		for _, address := range []string{direct.URL + "/", "http://localhost:1/", "http://169.254.169.254/latest/", "http://[::1]:8/", "http://10.0.0.1/"} {
 			// Port 1 and its like are refused by the browser itself; everything else gets the gateway's 403.

@@ -163,7 +163,8 @@ func TestTypedAddresses(t *testing.T) {
 }
 
 func TestAPageThatHangsHoldsNobodyUp(t *testing.T) {
-	b := liveSite(t, Shell, map[string]string{"/": `<title>fine</title><body onkeydown="if (event.key === 'q') for (const end = Date.now() + 6000; Date.now() < end;);">`})
+	b := openOwn(t, Shell, newGateway(t, livePages(map[string]string{
+		"/": `<title>fine</title><body onkeydown="if (event.key === 'q') for (const end = Date.now() + 6000; Date.now() < end;);">`})).URL)
 	arrive(t, b, "/")
 	takeOver(t, b)
 	_, err := b.Live().Do(within(t, 10*time.Second), LiveInput{Type: "keydown", Key: "q", Code: "KeyQ"})

@@ -222,7 +222,7 @@ func TestASiteThatAsksForAPasswordWaits(t *testing.T) {
 			fmt.Fprintf(w, "<title>%s</title>", r.URL.Path)
 		}))
 		t.Cleanup(server.Close)
-		b := open(t, build, server.URL)
+		b := openOwn(t, build, server.URL) // it keeps the password until it ends
 		arrive(t, b, "/open")
 		l := takeOver(t, b)
 		v := l.Watch()

@@ -3,6 +3,7 @@
 package browser
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -69,33 +70,32 @@ func TestNothingThatAScriptLeftSeesAKeyAfterRenew(t *testing.T) {
 	for name, plant := range plants {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			for _, renew := range []bool{false, true} {
-				b := liveSite(t, Shell, map[string]string{
-					"/page":      `<title>page</title><body><input id=i autofocus oninput="document.body.append('x')">`,
-					"/victim":    `<title>victim</title><body><input id=i autofocus>`,
-					"/shared.js": `let n = 0; onconnect = e => { e.ports[0].postMessage(n++ ? 'old' : 'up') }`,
-				})
-				arrive(t, b, "/page")
-				plant(t, b)
-				l := takeOver(t, b)
-				if renew {
-					if err := l.Renew(within(t, 30*time.Second)); err != nil {
-						t.Fatal(err)
+				t.Run(fmt.Sprintf("renewed %t", renew), func(t *testing.T) {
+					b := liveSite(t, Shell, map[string]string{
+						"/page":      `<title>page</title><body><input id=i autofocus oninput="document.body.append('x')">`,
+						"/victim":    `<title>victim</title><body><input id=i autofocus>`,
+						"/shared.js": `let n = 0; onconnect = e => { e.ports[0].postMessage(n++ ? 'old' : 'up') }`,
+					})
+					arrive(t, b, "/page")
+					plant(t, b)
+					l := takeOver(t, b)
+					if renew {
+						if err := l.Renew(within(t, 30*time.Second)); err != nil {
+							t.Fatal(err)
+						}
 					}
-				}
-				becomes(t, b, "document.readyState", "complete")
-				read(t, b, "document.querySelector('#i').focus()")
-				give(t, b, strike("z", "KeyZ", 0)...)
-				becomes(t, b, "document.querySelector('#i').value", "z")
-				if seen := read(t, b, "localStorage.seen"); (seen != "undefined") == renew {
-					t.Errorf("renewed %v: it has seen %q", renew, seen)
-				}
-				if name == "a shared worker" {
-					read(t, b, `(window.w2 = new SharedWorker('/shared.js'), w2.port.onmessage = e => window.pong2 = e.data, w2.port.start(), 0)`)
-					becomes(t, b, "window.pong2", map[bool]string{false: "old", true: "up"}[renew])
-				}
-				if err := b.Close(within(t, 10*time.Second)); err != nil {
-					t.Error(err)
-				}
+					becomes(t, b, "document.readyState", "complete")
+					read(t, b, "document.querySelector('#i').focus()")
+					give(t, b, strike("z", "KeyZ", 0)...)
+					becomes(t, b, "document.querySelector('#i').value", "z")
+					if seen := read(t, b, "localStorage.seen"); (seen != "undefined") == renew {
+						t.Errorf("renewed %v: it has seen %q", renew, seen)
+					}
+					if name == "a shared worker" {
+						read(t, b, `(window.w2 = new SharedWorker('/shared.js'), w2.port.onmessage = e => window.pong2 = e.data, w2.port.start(), 0)`)
+						becomes(t, b, "window.pong2", map[bool]string{false: "old", true: "up"}[renew])
+					}
+				})
 			}
 		})
 	}
@@ -227,46 +227,45 @@ func TestAPageThatBeginsToHangIsLeft(t *testing.T) {
 // Workers are of a browser context. Those of one whose client was just cut are not all that there are.
 func TestRenewEndsServiceWorkersOfEveryContext(t *testing.T) {
 	for _, renew := range []bool{false, true} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/sw.js" {
-				w.Header().Set("Content-Type", "text/javascript")
-				io.WriteString(w, `onactivate = e => e.waitUntil(clients.claim()); oninstall = () => skipWaiting();
-					onfetch = e => e.respondWith(new Response("<title>planted</title>", {headers: {"Content-Type": "text/html"}}))`)
-				return
-			}
-			w.Header().Set("Content-Type", "text/html")
-			io.WriteString(w, "<title>page</title>")
-		}))
-		b := open(t, Shell, server.URL)
-		if _, err := b.Navigate(within(t, 20*time.Second), "http://localhost/"); err != nil {
-			t.Fatal(err)
-		}
-		read(t, b, "(navigator.serviceWorker.register('/sw.js'), 0)")
-		becomes(t, b, "!!navigator.serviceWorker.controller", "true")
-		for range 4 {
-			var made struct {
-				ID string `json:"browserContextId"`
-			}
-			root := b.Conn().Browser()
-			if err := root.Call(within(t, 5*time.Second), "Target.createBrowserContext", nil, &made); err != nil {
+		t.Run(fmt.Sprintf("renewed %t", renew), func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/sw.js" {
+					w.Header().Set("Content-Type", "text/javascript")
+					io.WriteString(w, `onactivate = e => e.waitUntil(clients.claim()); oninstall = () => skipWaiting();
+						onfetch = e => e.respondWith(new Response("<title>planted</title>", {headers: {"Content-Type": "text/html"}}))`)
+					return
+				}
+				w.Header().Set("Content-Type", "text/html")
+				io.WriteString(w, "<title>page</title>")
+			}))
+			t.Cleanup(server.Close)
+			b := open(t, Shell, server.URL)
+			if _, err := b.Navigate(within(t, 20*time.Second), "http://localhost/"); err != nil {
 				t.Fatal(err)
 			}
-			if err := root.Call(within(t, 5*time.Second), "Target.createTarget", map[string]any{"url": "about:blank", "browserContextId": made.ID}, nil); err != nil {
-				t.Fatal(err)
+			read(t, b, "(navigator.serviceWorker.register('/sw.js'), 0)")
+			becomes(t, b, "!!navigator.serviceWorker.controller", "true")
+			for range 4 {
+				var made struct {
+					ID string `json:"browserContextId"`
+				}
+				root := b.Conn().Browser()
+				if err := root.Call(within(t, 5*time.Second), "Target.createBrowserContext", nil, &made); err != nil {
+					t.Fatal(err)
+				}
+				if err := root.Call(within(t, 5*time.Second), "Target.createTarget", map[string]any{"url": "about:blank", "browserContextId": made.ID}, nil); err != nil {
+					t.Fatal(err)
+				}
 			}
-		}
-		l := takeOver(t, b)
-		if renew {
-			if err := l.Renew(within(t, 30*time.Second)); err != nil {
-				t.Fatal(err)
+			l := takeOver(t, b)
+			if renew {
+				if err := l.Renew(within(t, 30*time.Second)); err != nil {
+					t.Fatal(err)
+				}
 			}
-		}
-		do[Done](t, b, FocusTab{TargetID: "t1"})
-		give(t, b, LiveInput{Type: "go", URL: "http://localhost/again"})
-		becomes(t, b, "location.pathname + document.title", "/again"+map[bool]string{false: "planted", true: "page"}[renew])
-		if err := b.Close(within(t, 10*time.Second)); err != nil {
-			t.Error(err)
-		}
-		server.Close()
+			do[Done](t, b, FocusTab{TargetID: "t1"})
+			give(t, b, LiveInput{Type: "go", URL: "http://localhost/again"})
+			becomes(t, b, "location.pathname + document.title", "/again"+map[bool]string{false: "planted", true: "page"}[renew])
+		})
 	}
 }

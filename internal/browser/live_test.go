@@ -22,7 +22,11 @@ import (
 // liveSite serves pages by their path; every one is at site.test.
 func liveSite(t testing.TB, build Build, pages map[string]string) *Browser {
 	t.Helper()
-	g := newGateway(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return open(t, build, newGateway(t, livePages(pages)).URL)
+}
+
+func livePages(pages map[string]string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, ok := pages[r.URL.Path]
 		if !ok {
 			http.NotFound(w, r)
@@ -33,8 +37,7 @@ func liveSite(t testing.TB, build Build, pages map[string]string) *Browser {
 			w.Header().Set("Content-Type", "text/javascript")
 		}
 		io.WriteString(w, body)
-	}))
-	return open(t, build, g.URL)
+	})
 }
 
 func arrive(t testing.TB, b *Browser, path string) {
@@ -279,7 +282,7 @@ func TestBadInputIsRefused(t *testing.T) {
 }
 
 func TestTheEndOfTheBrowserEndsViewers(t *testing.T) {
-	b, _ := openSite(t, Shell)
+	b := openOwn(t, Shell, newGateway(t, tinySite(nil)).URL)
 	v := b.Live().Watch()
 	nextFrame(t, v, func(*Frame) bool { return true })
 	if err := b.Close(context.Background()); err != nil {

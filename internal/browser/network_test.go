@@ -90,7 +90,7 @@ func kill(t *testing.T, b *Browser, kind string) (n int) {
 func TestNoRequestPassesWithoutTheCookiesThatWereThere(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
 		s := &beating{vetted: map[string]bool{}}
-		b := open(t, build, newGateway(t, s).URL)
+		b := openOwn(t, build, newGateway(t, s).URL)
 		s.vet = func() error { return b.Network(within(t, 15*time.Second)) }
 		if err := s.vet(); err != nil {
 			t.Fatal(err)

@@ -13,7 +13,9 @@ import (
 // TestABrowserOutlivesAHiddenPageWithAnError waits longer than Chromium does before it looks for what is left of a context.
 func TestABrowserOutlivesAHiddenPageWithAnError(t *testing.T) {
 	t.Parallel()
-	b, _, _ := openFolder(t, Full)
+	_, pages := newFileSite(t)
+	b := openOwn(t, Full, newGateway(t, pages).URL)
+	useFolder(t, b)
 	err := b.withHidden(within(t, 20*time.Second), func(ctx context.Context, h *hiddenPage) error {
 		result, err := cdp.Do(ctx, h.session, page.Navigate, page.NavigateParams{URL: "http://127.0.0.1:1"})
 		if result.ErrorText == "" {

@@ -21,7 +21,15 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(all{m}) }
+
+// all are the tests, and the end of the browsers that they share.
+type all struct{ m *testing.M }
+
+func (a all) Run() int {
+	defer browsers.end()
+	return a.m.Run()
+}
 
 // eachBuild runs a test with both programs, side by side: a test mostly waits. It is the last thing that a test calls.
 func eachBuild(t *testing.T, test func(t *testing.T, build Build)) {
@@ -82,8 +90,8 @@ func start(t testing.TB, o Options) (*cdptest.Browser, *cdp.Conn) {
 	return process, conn
 }
 
-// open starts a browser and waits until it is ready.
-func open(t testing.TB, build Build, proxy string) *Browser {
+// openOwn starts a browser that is the test's alone, and waits until it is ready.
+func openOwn(t testing.TB, build Build, proxy string) *Browser {
 	t.Helper()
 	conn, _, _ := launch(t, build, proxy)
 	b, err := Open(within(t, 30*time.Second), conn)

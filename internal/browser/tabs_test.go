@@ -292,7 +292,7 @@ func TestAReplacedTabKeepsItsHandle(t *testing.T) {
 }
 
 func TestATabThatWasNotReadyInTimeIsNamed(t *testing.T) {
-	b := open(t, Shell, newGateway(t, hostileSite()).URL)
+	b := openOwn(t, Shell, newGateway(t, hostileSite()).URL)
 	opened, err := b.Do(t.Context(), OpenTab{URL: site + "/loopNow", TimeoutMS: 1000})
 	p, _ := problem.As(err)
 	if p == nil || p.Code != problem.Timeout || p.Details["targetId"] != "t2" {
