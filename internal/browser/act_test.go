@@ -442,10 +442,15 @@ func TestCloseClosesTheTab(t *testing.T) {
 }
 
 func TestHostilePagesEndWithinTheLimit(t *testing.T) {
-	for _, test := range []struct{ name, html string }{
-		{"a handler that never ends", `<button id=b onclick="for(;;);">x</button>`},
-		{"dialogs without end", `<button id=b onclick="for(;;) alert('again')">x</button>`},
-		{"a page that hangs", `<button id=b>x</button>`},
+	// The last one ends the script that hangs.
+	evaluate := Act{Kind: "evaluate", Fn: "1"}
+	for _, test := range []struct {
+		name, html string
+		others     []Act
+	}{
+		{"a handler that never ends", `<button id=b onclick="for(;;);">x</button>`, []Act{evaluate}},
+		{"dialogs without end", `<button id=b onclick="for(;;) alert('again')">x</button>`, []Act{evaluate}},
+		{"a page that hangs", `<button id=b>x</button>`, []Act{{Kind: "press", Key: "a"}, {Kind: "wait", Selector: "#none"}, {Kind: "hover", Selector: "#b"}, evaluate}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := play(t, test.html)
@@ -456,8 +461,8 @@ func TestHostilePagesEndWithinTheLimit(t *testing.T) {
 			if strings.Contains(test.html, "alert") && e.Details["dialogs"] == nil {
 				t.Fatalf("%+v", e.Details)
 			}
-			// The others are cut off as well. The last one ends the script that hangs.
-			for _, act := range []Act{{Kind: "press", Key: "a"}, {Kind: "wait", Selector: "#none"}, {Kind: "hover", Selector: "#b"}, {Kind: "evaluate", Fn: "1"}} {
+			// The others are cut off as well.
+			for _, act := range test.others {
 				act.TimeoutMS = 500
 				if _, err := s.try(act); problem.CodeOf(err) != problem.ActOperationFailed {
 					t.Errorf("%s: %v", act.Kind, err)

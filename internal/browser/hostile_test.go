@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -49,18 +50,20 @@ func lookers(tab string) []Operation {
 
 func TestNoHostilePageHoldsUpAnOperation(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
-		b := open(t, build, newGateway(t, hostileSite()).URL)
+		const most = 20 // a hundred take longer
+		b := openOwn(t, build, newGateway(t, hostileSite()).URL)
+		b.tabs.most = most
 		for _, test := range []struct {
-			page string
-			ends bool // its load event comes, on a machine that has the time
-			full bool // it is tried with full Chromium too, which takes longer for everything
-			long bool // both of what it does is tried apart
+			page        string
+			ends        bool // its load event comes, on a machine that has the time
+			shell, full bool // it is tried with that build, and not only in make test-long
+			closed      bool // likewise it is closed from outside, which asks the most of those that hang, ask or want to stay
 		}{
-			{"/alerts", true, true, false}, {"/alertsNow", false, false, false}, {"/loop", true, false, false}, {"/loopNow", false, true, false}, {"/windows", true, false, false},
-			{"/onward", false, false, false}, {"/onwardLater", true, false, false}, {"/stays", true, true, false}, {"/chatter", true, false, false}, {"/hashes", true, false, false},
-			{"/popsAlert", true, false, true}, {"/popsLoop", true, true, false},
+			{"/alerts", true, false, true, true}, {"/alertsNow", false, true, false, false}, {"/loop", true, false, false, true}, {"/loopNow", false, true, false, true},
+			{"/windows", true, true, false, false}, {"/onward", false, true, false, false}, {"/onwardLater", true, false, false, false}, {"/stays", true, true, true, true},
+			{"/chatter", true, true, false, false}, {"/hashes", true, true, false, false}, {"/popsAlert", true, false, false, false}, {"/popsLoop", true, true, false, false},
 		} {
-			if build == Full && !test.full || test.long && !testenv.IsLong() {
+			if tried := build == Full && test.full || build == Shell && test.shell; !tried && !testenv.IsLong() {
 				continue
 			}
 			t.Run(strings.TrimPrefix(test.page, "/"), func(t *testing.T) {
@@ -77,6 +80,16 @@ func TestNoHostilePageHoldsUpAnOperation(t *testing.T) {
 						t.Errorf("%s: %v", op.Tool(), err)
 					}
 				}
+				// What else it has opened is driven as well.
+				var others []Tab
+				pops := strings.HasPrefix(test.page, "/pops") && build == Shell // full Chromium lets it open none by itself
+				testenv.Eventually(t, 10*time.Second, func() bool { others = do[TabsResult](t, b, Tabs{}).Tabs; return !pops || len(others) > 2 }, "it opens another")
+				if len(others) > 2 {
+					last := others[len(others)-1].TabID
+					if _, err := b.Do(t.Context(), Navigate{URL: site + "/plain", TargetID: last, TimeoutMS: 20000}); err != nil && problem.CodeOf(err) != problem.TabNotFound {
+						t.Errorf("navigate %+v: %v", others[len(others)-1], err)
+					}
+				}
 				// It is left, and its tab is good for another page.
 				// Where it goes on by itself all the time, it may be quicker once.
 				out, err := b.Do(t.Context(), Navigate{URL: site + "/plain", TargetID: tab, TimeoutMS: 20000})
@@ -89,29 +102,21 @@ func TestNoHostilePageHoldsUpAnOperation(t *testing.T) {
 					t.Errorf("navigate away: %+v, %v", out, err)
 				}
 				// And back, to be closed from outside.
-				_, _ = b.Do(t.Context(), Navigate{URL: site + test.page, TargetID: tab, TimeoutMS: 1000})
+				if test.closed || testenv.IsLong() {
+					_, _ = b.Do(t.Context(), Navigate{URL: site + test.page, TargetID: tab, TimeoutMS: 1000})
+				}
 				if _, err := b.Do(t.Context(), CloseTab{TargetID: tab}); err != nil {
 					t.Errorf("close: %v", err)
 				}
-				// Whatever else it opened is driven as well.
 				for {
-					list, err := b.Do(t.Context(), Tabs{})
-					if err != nil {
-						t.Fatal(err)
-					}
-					tabs := list.(TabsResult).Tabs
-					if len(tabs) > maxTabs+20 {
+					tabs := do[TabsResult](t, b, Tabs{}).Tabs
+					if len(tabs) > most+20 {
 						t.Errorf("%d tabs", len(tabs))
 					}
 					if len(tabs) == 1 {
 						break
 					}
 					last := tabs[len(tabs)-1].TabID
-					if len(tabs) < 4 {
-						if _, err := b.Do(t.Context(), Navigate{URL: site + "/plain", TargetID: last, TimeoutMS: 20000}); err != nil && problem.CodeOf(err) != problem.TabNotFound {
-							t.Errorf("navigate %+v: %v", tabs[len(tabs)-1], err)
-						}
-					}
 					if _, err := b.Do(t.Context(), CloseTab{TargetID: last}); err != nil && problem.CodeOf(err) != problem.TabNotFound {
 						t.Fatalf("close %s: %v", last, err)
 					}

@@ -22,9 +22,9 @@ func logSite() http.Handler {
 			fetch('/moved'); fetch('http://dead.test/').catch(() => {});
 			setTimeout(() => { throw new Error('uncaught one') }, 1); Promise.reject('uncaught two')</script>`,
 		"/floods": `<title>Floods</title><script>
-			for (let i = 0; i < 3000; i++) console.log(i + ' ' + 'x'.repeat(3000));
-			for (let i = 0; i < 3000; i++) queueMicrotask(() => { throw new Error(i + 'y'.repeat(3000)) });
-			for (let i = 0; i < 1500; i++) fetch('/nothing?' + i + 'z'.repeat(3000)).catch(() => {});
+			for (let i = 0; i < 600; i++) console.log(i + ' ' + 'x'.repeat(3000));
+			for (let i = 0; i < 600; i++) queueMicrotask(() => { throw new Error(i + 'y'.repeat(3000)) });
+			for (let i = 0; i < 600; i++) fetch('/nothing?' + i + 'z'.repeat(3000)).catch(() => {});
 			setTimeout(() => { document.title = 'flooded' }, 10)</script>`,
 	} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {

@@ -200,8 +200,8 @@ func TestBusyPageDoesNotHoldScreenshots(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, op := range []Operation{
-			Screenshot{TimeoutMS: 1500, Width: 300, Height: 200}, Screenshot{TimeoutMS: 1500, FullPage: true},
-			Screenshot{TimeoutMS: 1500, Element: "p"}, PDF{TimeoutMS: 1500},
+			Screenshot{TimeoutMS: 600, Width: 300, Height: 200}, Screenshot{TimeoutMS: 600, FullPage: true},
+			Screenshot{TimeoutMS: 600, Element: "p"}, PDF{TimeoutMS: 600},
 		} {
 			// It says timeout by itself: the context of the test lasts longer.
 			if _, err := b.Do(within(t, 10*time.Second), op); err != nil && problem.CodeOf(err) != problem.Timeout {
