@@ -5,6 +5,7 @@ package browsers
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -46,13 +47,13 @@ func newAgents(t *testing.T) *laboratory {
 	browsers := testenv.Template(t)
 	l := testkit.NewLab(t)
 	dir := templatesBeside(t)
-	plane := goBuild(t, "plane")
+	plane := program(t, "plane")
 	b := testkit.PrepareWith(t, instance.Options{Settings: testkit.NoPool + l.Settings()}, func(o *instance.Options, _ string) {
 		o.Templates, o.Binary = dir, plane
 	})
 	root := filepath.Join(t.TempDir(), "root")
 	inside.Template(t, root)
-	testkit.CopyFile(t, goBuild(t, "agent"), filepath.Join(root, "bin", "agent"))
+	testkit.CopyFile(t, program(t, "agent"), filepath.Join(root, "bin", "agent"))
 	if out, err := b.Run(t.Context(), "template", "build", "agent", "--from", "dir:"+root); err != nil {
 		t.Fatalf("build the template: %v\n%s", err, out)
 	}
@@ -98,16 +99,32 @@ func templatesBeside(t *testing.T) string {
 	return dir
 }
 
-// goBuild builds one of the programs of package injail, static, and returns its path.
-func goBuild(t *testing.T, name string) string {
-	t.Helper()
-	out := filepath.Join(t.TempDir(), name)
-	cmd := exec.Command(testenv.Tool(t, "go"), "build", "-o", out, "github.com/clawjail/clawjail/test/injail/"+name)
+// programs is the folder with the programs of package injail, static, which are built once.
+var programs = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "clawjail-test-")
+	if err != nil {
+		return "", err
+	}
+	built = dir
+	cmd := exec.Command("go", "build", "-ldflags=-w", "-o", dir, "github.com/clawjail/clawjail/test/injail/...")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", name, err, text)
+		return "", fmt.Errorf("build the programs of jails: %w\n%s", err, text)
 	}
-	return out
+	return dir, nil
+})
+
+var built string // folder of the programs, removed at the end
+
+// program returns the path of one of them.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	testenv.Tool(t, "go")
+	dir, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, name)
 }
 
 // agent is a jail with the program agent in it, and what its agent is known as.
