@@ -18,7 +18,7 @@ import (
 const (
 	buildingPrefix = ".building-"
 	oldPrefix      = ".old-"
-	firstPrefix    = ".first-" // and a name: who builds that template for all who want it
+	firstPrefix    = ".lock-" // and a name: who builds that template for all who want it
 	storeLockName  = ".lock"
 )
 
