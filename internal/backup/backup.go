@@ -19,6 +19,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -97,24 +98,27 @@ type Keys struct {
 	Passphrase string
 }
 
-// known are the names that a backup may have, whatever its manifest says. What is in no list is in no backup.
-var known = []*regexp.Regexp{
-	regexp.MustCompile(`^data/installation\.json$`),
-	regexp.MustCompile(`^data/control/(audit\.key|audit\.key\.pub|audit\.spill|admin\.key|grants\.key|relay\.key)$`),
-	regexp.MustCompile(`^data/control/sessions/[A-Za-z0-9._/-]{1,300}$`),
-	regexp.MustCompile(`^data/database/clawjail\.db$`),
-	regexp.MustCompile(`^data/audit/checkpoints$`),
-	regexp.MustCompile(`^data/agents/[A-Za-z0-9._/-]{1,300}$`),
-	regexp.MustCompile(`^data/state/[A-Za-z0-9._-]{1,200}\.img$`),
-	regexp.MustCompile(`^config/clawjail\.yml$`),
-	regexp.MustCompile(`^key/vault\.key$`),
-}
+// known are the names that a backup may have, whatever its manifest says. What is in no list is in no backup. Every command
+// links them, and few need them.
+var known = sync.OnceValue(func() []*regexp.Regexp {
+	return []*regexp.Regexp{
+		regexp.MustCompile(`^data/installation\.json$`),
+		regexp.MustCompile(`^data/control/(audit\.key|audit\.key\.pub|audit\.spill|admin\.key|grants\.key|relay\.key)$`),
+		regexp.MustCompile(`^data/control/sessions/[A-Za-z0-9._/-]{1,300}$`),
+		regexp.MustCompile(`^data/database/clawjail\.db$`),
+		regexp.MustCompile(`^data/audit/checkpoints$`),
+		regexp.MustCompile(`^data/agents/[A-Za-z0-9._/-]{1,300}$`),
+		regexp.MustCompile(`^data/state/[A-Za-z0-9._-]{1,200}\.img$`),
+		regexp.MustCompile(`^config/clawjail\.yml$`),
+		regexp.MustCompile(`^key/vault\.key$`),
+	}
+})
 
 func knownName(name string) bool {
 	if !filepath.IsLocal(name) || path.Clean(name) != name {
 		return false
 	}
-	for _, k := range known {
+	for _, k := range known() {
 		if k.MatchString(name) {
 			return true
 		}
