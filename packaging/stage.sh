@@ -40,7 +40,7 @@ put() {
 		rm -f "$place"
 		return
 	fi
-	mkdir -p "$(dirname "$place")"
+	[ -d "${place%/*}" ] || mkdir -p "${place%/*}"
 	install -m "$1" "$2" "$place"
 }
 
@@ -61,7 +61,7 @@ if [ "$verb" = uninstall ]; then
 	rm -f "$root$prefix"/share/man/man1/clawjail.1 "$root$prefix"/share/man/man1/clawjail-*.1
 else
 	for page in "$manual"/man1/*.1; do
-		put 0644 "$page" "$prefix/share/man/man1/$(basename "$page")"
+		put 0644 "$page" "$prefix/share/man/man1/${page##*/}"
 	done
 fi
 put 0644 "$manual/completions/clawjail" "$prefix/share/bash-completion/completions/clawjail"
@@ -72,13 +72,13 @@ if [ "$verb" = uninstall ]; then
 	rm -rf "$root$prefix/share/doc/clawjail"
 else
 	for file in README.md CHANGELOG.md LICENSE docs/*.md packaging/clawbots.schema.json; do
-		put 0644 "$file" "$prefix/share/doc/clawjail/$(case $file in docs/*) echo docs/ ;; esac)$(basename "$file")"
+		put 0644 "$file" "$prefix/share/doc/clawjail/$(case $file in docs/*) echo docs/ ;; esac)${file##*/}"
 	done
 	put 0644 packaging/clawjail.yml "$prefix/share/doc/clawjail/examples/clawjail.yml"
 	put 0644 packaging/freebsd/spawn.conf "$prefix/share/doc/clawjail/examples/spawn.conf"
 	put 0644 clawbots.yml.example "$prefix/share/doc/clawjail/examples/clawbots.yml"
 	for file in packaging/proxy/*; do
-		put 0644 "$file" "$prefix/share/doc/clawjail/examples/$(basename "$file")"
+		put 0644 "$file" "$prefix/share/doc/clawjail/examples/${file##*/}"
 	done
 	find examples -type f | LC_ALL=C sort | while read -r file; do
 		put "$([ -x "$file" ] && echo 0755 || echo 0644)" "$file" "$prefix/share/doc/clawjail/$file"

@@ -36,21 +36,19 @@ clear_slot() {
 
 # furnish runs in the new namespaces.
 furnish() {
-	ip link set lo up
-	ip link add up0 type veth peer name up1
-	ip address add 198.18.0.2/15 dev up0
-	ip address add 2001:db8::2/64 dev up0 nodad
-	ip link set up0 up
-	ip link set up1 up
-	ip route add default via 198.18.0.1 dev up0
-	ip -6 route add default via 2001:db8::1 dev up0
+	ip -batch - <<-END
+		link set lo up
+		link add up0 type veth peer name up1
+		address add 198.18.0.2/15 dev up0
+		address add 2001:db8::2/64 dev up0 nodad
+		link set up0 up
+		link set up1 up
+		route add default via 198.18.0.1 dev up0
+		route add ::/0 via 2001:db8::1 dev up0
+	END
 	# Nobody is at the router, which is known after a tenth of a second instead of three.
-	local family
-	for family in ipv4 ipv6; do
-		sysctl --quiet --write net.$family.neigh.up0.mcast_solicit=1 net.$family.neigh.up0.retrans_time_ms=100
-	done
 	# Ports that a test has found free are below those that connections are given.
-	sysctl --quiet --write net.ipv4.ip_local_port_range='40000 60999'
+	sysctl --quiet --write net.{ipv4,ipv6}.neigh.up0.{mcast_solicit=1,retrans_time_ms=100} net.ipv4.ip_local_port_range='40000 60999'
 
 	# What is needed may lie below what is about to be covered: the checkout, and the folder of the test binary.
 	local own=$1 resolver dir n=0
