@@ -105,7 +105,7 @@ func (w *world) mortal(after int) (run hostcmd.Runner, count func() int) {
 	entries, err := os.ReadDir(w.host.Commands())
 	must(w.t, err)
 	for _, e := range entries {
-		script := fmt.Sprintf("#!/bin/sh\necho %s >>%s\n[ $(wc -l <%s) -gt %d ] && exit 99\nexec %s/%s \"$@\"\n",
+		script := fmt.Sprintf("#!/bin/sh\necho %s >>%s\nn=0; while read -r _; do n=$((n + 1)); done <%s\n[ $n -gt %d ] && exit 99\nexec %s/%s \"$@\"\n",
 			e.Name(), counter, counter, after, w.host.Commands(), e.Name())
 		// A process that another test starts meanwhile would have the file open for writing, and it could not be run.
 		syscall.ForkLock.RLock()

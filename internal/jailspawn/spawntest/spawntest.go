@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -41,7 +42,7 @@ func New(t testing.TB) *Host {
 	}
 	h := &Host{t: t, Base: base, Commands: base + "/commands", Root: base + "/jails/mcp0", records: base + "/records"}
 	t.Cleanup(func() {
-		h.script("end", `for p in /proc/[0-9]*; do [ "$(readlink "$p/root")" = "`+h.Root+`" ] && kill -9 "${p#/proc/}"; done`)
+		h.script("end", `for p in /proc/[0-9]*; do [ "$p/root" -ef "`+h.Root+`" ] && kill -9 "${p#/proc/}"; done`)
 		_ = exec.Command(h.Commands + "/end").Run() // nothing may be left to kill
 		if err := os.RemoveAll(base); err != nil {
 			t.Error(err)
@@ -80,16 +81,24 @@ func (h *Host) Write(path, text string) {
 	}
 }
 
+// libraries is what ldd has said of a program.
+var libraries sync.Map
+
 // Install copies a program into a jail's root, with what it is linked to.
 func Install(t testing.TB, root, name string) {
 	t.Helper()
 	program := testenv.Tool(t, name)
-	out, err := exec.Command("ldd", program).Output()
-	if err != nil {
-		t.Fatal(err)
+	known, ok := libraries.Load(program)
+	if !ok {
+		out, err := exec.Command("ldd", program).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		known = string(out)
+		libraries.Store(program, known)
 	}
 	files := []string{program}
-	for _, word := range strings.Fields(string(out)) {
+	for _, word := range strings.Fields(known.(string)) {
 		if strings.HasPrefix(word, "/") {
 			files = append(files, word)
 		}
@@ -137,7 +146,7 @@ shift; exec "$@"`)
 	[ -e `+rec+`/jail.$2 ] || { echo "jail: jail_remove: $2: No such process" >&2; exit 1; }
 	path=$(cat `+rec+`/jail.$2); rm -f `+rec+`/jail.$2
 	# The kernel does it at once, so that none that is born meanwhile gets away.
-	left=1; while [ $left = 1 ]; do left=0; for p in /proc/[0-9]*; do [ "$(readlink "$p/root")" = "$path" ] && kill -9 "${p#/proc/}" && left=1; done; done
+	left=1; while [ $left = 1 ]; do left=0; for p in /proc/[0-9]*; do [ "$p/root" -ef "$path" ] && kill -9 "${p#/proc/}" && left=1; done; done
 	exit 0
 fi
 `+look+`while :; do case $1 in
