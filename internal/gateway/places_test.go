@@ -41,9 +41,16 @@ func TestConnectionsOfATenantLeaveSomeToTheOthers(t *testing.T) {
 		}
 		counted(all)
 	}
+	told := func(want int64) {
+		t.Helper()
+		testenv.Eventually(t, patience, func() bool { return w.g.places.told.Amounts(quota.Holder{})[0].Held.All == want }, "%d are told", want)
+	}
 	const request = "GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n"
 	ask := func(addr, want, text string) {
 		t.Helper()
+		if want == problem.RateLimited {
+			told(0) // who was told before has gone
+		}
 		resp, body := w.raw(addr, request)
 		if code, _ := refusal(t, resp, body); code != want || !strings.Contains(body, text) {
 			t.Errorf("%s: %s %s, want %s and %q", addr, resp.Status, body, want, text)
@@ -58,7 +65,7 @@ func TestConnectionsOfATenantLeaveSomeToTheOthers(t *testing.T) {
 	hold("127.0.0.13", 4, 16)
 	ask("127.0.0.13", problem.RateLimited, "tenant acme has 16 of 16 connections")
 	w.dial("127.0.0.13") // one of the tenant is told; it does not ask yet
-	testenv.Eventually(t, patience, func() bool { return w.g.places.told.Amounts(quota.Holder{})[0].Held.All == 1 }, "it is not counted")
+	told(1)
 	closedSoon(t, "one more", w.dial("127.0.0.11"))
 	ask("127.0.0.14", problem.DNSFailed, "")
 	hold("127.0.0.14", 4, 20)
