@@ -120,12 +120,13 @@ func (b *Browser) attendTab(ctx context.Context, id target.ID) {
 	if err != nil {
 		return // the page is gone
 	}
-	s := b.conn.Session(string(attached.SessionID))
+	session := attached.SessionID
+	s := b.conn.Session(string(session))
 	defer func() {
 		tidy, cancel := context.WithTimeout(context.Background(), quietTimeout)
 		defer cancel()
 		// An error means that the page is gone.
-		_, _ = cdp.Do(tidy, b.conn.Browser(), target.DetachFromTarget, target.DetachFromTargetParams{SessionID: attached.SessionID})
+		_, _ = cdp.Do(tidy, b.conn.Browser(), target.DetachFromTarget, target.DetachFromTargetParams{SessionID: session})
 	}()
 	events, err := s.Subscribe(page.JavascriptDialogOpening.Method, page.JavascriptDialogClosed.Method)
 	if err != nil {
