@@ -48,6 +48,23 @@ func lookers(tab string) []Operation {
 	}
 }
 
+// TestATabThatHangsIsLeftWhereNoMoreTabsMayBe needs another tab for a moment, where there are as many as there may be.
+func TestATabThatHangsIsLeftWhereNoMoreTabsMayBe(t *testing.T) {
+	b := openOwn(t, Shell, newGateway(t, hostileSite()).URL)
+	b.tabs.most = 1
+	if _, err := b.Do(t.Context(), OpenTab{URL: site + "/loopNow", TimeoutMS: 1000}); problem.CodeOf(err) != problem.Timeout {
+		t.Fatalf("open: %v", err)
+	}
+	if _, err := b.Do(t.Context(), OpenTab{URL: site + "/plain", NewTab: true}); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("open another: %v", err)
+	}
+	out, err := b.Do(t.Context(), Navigate{URL: site + "/plain", TimeoutMS: 20000})
+	if result, _ := out.(Result); err != nil || result.Title != "Plain" {
+		t.Errorf("navigate away: %+v, %v", out, err)
+	}
+	testenv.Eventually(t, 10*time.Second, func() bool { return len(do[TabsResult](t, b, Tabs{}).Tabs) == 1 }, "it is one tab again")
+}
+
 func TestNoHostilePageHoldsUpAnOperation(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
 		const most = 20 // a hundred take longer

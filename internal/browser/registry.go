@@ -3,6 +3,7 @@ package browser
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -46,6 +47,8 @@ type registry struct {
 	wake    context.CancelFunc // wakes the goroutine while it waits
 	asked   []*question
 	excess  []target.ID // tabs that are too many, to be closed
+	making  int         // tabs that are being made here
+	late    []target.ID // tabs without an opener beyond the bound, while one is being made: it may be that one
 
 	last    uint64                 // number of the last handle
 	uses    uint64                 // counts, for what was used least recently
@@ -314,7 +317,10 @@ func (r *registry) appeared(info *target.Info) {
 		return
 	}
 	if len(r.tabs) >= r.most && (r.started || info.OpenerID != "") || len(r.tabs) >= maxListed {
-		if len(r.excess) < maxListed {
+		switch {
+		case r.making > 0 && info.OpenerID == "" && len(r.late) < maxListed:
+			r.late = append(r.late, info.TargetID)
+		case len(r.excess) < maxListed:
 			r.excess = append(r.excess, info.TargetID)
 		}
 		return
@@ -324,6 +330,29 @@ func (r *registry) appeared(info *target.Info) {
 		// What a person's click opens is what they look at next.
 		r.current, added.focused = added, r.b.now()
 	}
+}
+
+// make makes a tab, which is one also where there are as many as there may be: its caller is about to close another.
+func (r *registry) make(ctx context.Context, create func() (target.ID, error)) (*record, error) {
+	r.mu.Lock()
+	r.making++
+	r.mu.Unlock()
+	id, err := create()
+	if err == nil {
+		err = r.settle(ctx)
+	}
+	r.mu.Lock()
+	tab := r.find(id)
+	if at := slices.Index(r.late, id); err == nil && tab == nil && at >= 0 {
+		r.late = slices.Delete(r.late, at, at+1)
+		tab = r.add(id, blank)
+	}
+	if r.making--; r.making == 0 {
+		r.excess, r.late = append(r.excess, r.late...), nil
+	}
+	r.mu.Unlock()
+	r.closeExcess(context.WithoutCancel(ctx))
+	return tab, err
 }
 
 // shown takes a prerendered page that became a tab.
@@ -337,17 +366,18 @@ func (r *registry) shown(id target.ID) {
 }
 
 // add gives a tab the next handle. r.mu is held.
-func (r *registry) add(id target.ID, url string) {
+func (r *registry) add(id target.ID, url string) *record {
 	r.last++
-	r.tabs = append(r.tabs, &record{
-		number: r.last, id: id, url: url, attaching: make(chan struct{}, 1), closed: make(chan struct{}),
-	})
+	tab := &record{number: r.last, id: id, url: url, attaching: make(chan struct{}, 1), closed: make(chan struct{})}
+	r.tabs = append(r.tabs, tab)
 	r.b.live.poke()
+	return tab
 }
 
 func (r *registry) vanished(id target.ID) {
 	r.mu.Lock()
 	delete(r.hidden, id)
+	r.late = slices.DeleteFunc(r.late, func(late target.ID) bool { return late == id })
 	var gone *record
 	for i, tab := range r.tabs {
 		if tab.id == id {

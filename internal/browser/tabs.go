@@ -200,16 +200,13 @@ func (b *Browser) record(ctx context.Context, ref string) (*record, error) {
 
 // create opens an empty tab.
 func (b *Browser) create(ctx context.Context) (*record, error) {
-	made, err := cdp.Do(ctx, b.conn.Browser(), target.CreateTarget, target.CreateTargetParams{URL: blank})
+	tab, err := b.tabs.make(ctx, func() (target.ID, error) {
+		made, err := cdp.Do(ctx, b.conn.Browser(), target.CreateTarget, target.CreateTargetParams{URL: blank})
+		return made.TargetID, err
+	})
 	if err != nil {
 		return nil, err
 	}
-	if err := b.tabs.settle(ctx); err != nil {
-		return nil, err
-	}
-	b.tabs.mu.Lock()
-	defer b.tabs.mu.Unlock()
-	tab := b.tabs.find(made.TargetID)
 	if tab == nil {
 		return nil, problem.New(problem.Conflict, "try again", "the new tab was closed at once")
 	}
