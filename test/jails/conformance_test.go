@@ -3,6 +3,7 @@
 package jails
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -226,12 +228,23 @@ func TestOnlyTheGatewayAnswers(t *testing.T) {
 	if !reach() {
 		t.Error("the gateway does not answer after the admission")
 	}
+	// The host daemon stands still meanwhile, as it looks after the membership every second.
+	if err := syscall.Kill(info.PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	goOn := sync.OnceFunc(func() { _ = syscall.Kill(info.PID, syscall.SIGCONT) })
+	defer goOn()
+	testenv.Eventually(t, 10*time.Second, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", info.PID))
+		return err == nil && bytes.Contains(stat, []byte(") T "))
+	}, "the host daemon does not stand still")
 	testkit.Run(t, testenv.Tool(t, "nft"), "flush", "set", "inet", "clawjail_"+string(b.HostScope().Installation), "browser_tasks")
 	check("after the removal")
 	if reach() {
 		t.Error("the gateway answers after the removal")
 	}
 	// What somebody flushed is put back for a living jail.
+	goOn()
 	testenv.Eventually(t, 10*time.Second, reach, "the membership is not restored")
 	// The listeners do answer the host, and the neighbour itself: the probes could have succeeded.
 	if a := neighbour.Ask("dial", "tcp", other.Lease.Addr.String()+":8000", patience); !a.OK {
