@@ -22,6 +22,7 @@ type Credentials interface {
 	Cookies(ctx context.Context, by identity.Principal, tenant string) ([]vault.CookieSet, error)
 	CookieSet(ctx context.Context, by identity.Principal, tenant, domain string) (vault.CookieSet, error)
 	SetRules(ctx context.Context, by identity.Principal, tenant, domain string, r vault.Rules) (vault.CookieSet, error)
+	SetSignedIn(ctx context.Context, by identity.Principal, tenant, domain string, i vault.SignedIn) (vault.CookieSet, error)
 	DeleteCookies(ctx context.Context, by identity.Principal, tenant, domain string) error
 	Capture(ctx context.Context, by identity.Principal, session string, domains []string, change func(*vault.Rules)) ([]vault.CookieSet, error)
 	// FinishRefresh keeps what somebody has logged in to, and ends the session; NeedsRefresh lists what somebody has to log in to.
@@ -173,12 +174,19 @@ func (a *API) setCookieRules(ctx context.Context, by identity.Principal, in *dom
 	if err != nil {
 		return nil, err
 	}
-	if rules == nil {
-		return nil, problem.New(problem.BadRequest, "send scopes, max_sessions or both", "nothing was said to be changed")
+	if rules == nil && body.SignedIn == nil {
+		return nil, problem.New(problem.BadRequest, "send scopes, max_sessions or signed_in", "nothing was said to be changed")
 	}
-	out, err := a.Credentials.SetRules(ctx, by, body.Tenant, in.Domain, *rules)
-	if err != nil {
-		return nil, err
+	var out vault.CookieSet
+	if body.SignedIn != nil {
+		if out, err = a.Credentials.SetSignedIn(ctx, by, body.Tenant, in.Domain, *body.SignedIn); err != nil {
+			return nil, err
+		}
+	}
+	if rules != nil {
+		if out, err = a.Credentials.SetRules(ctx, by, body.Tenant, in.Domain, *rules); err != nil {
+			return nil, err
+		}
 	}
 	return &answer[vault.CookieSet]{out}, nil
 }

@@ -249,6 +249,10 @@ func (f *fakeCredentials) SetRules(_ context.Context, _ identity.Principal, _, _
 	return f.set, f.fail
 }
 
+func (f *fakeCredentials) SetSignedIn(_ context.Context, _ identity.Principal, _, domain string, i vault.SignedIn) (vault.CookieSet, error) {
+	return vault.CookieSet{Domain: domain, SignedIn: i}, f.fail
+}
+
 func (f *fakeCredentials) Capture(_ context.Context, _ identity.Principal, _ string, _ []string, change func(*vault.Rules)) ([]vault.CookieSet, error) {
 	f.captured = nil
 	if change != nil {

@@ -147,8 +147,6 @@ func (s *ownedSessions) OpenRefresh(ctx context.Context, by identity.Principal, 
 
 func (s *ownedSessions) EndPermitted(string, grant.Access) int { return 0 }
 
-func (s *ownedSessions) Reported(string) []session.Reported { return nil }
-
 func (s *ownedSessions) Seen(ctx context.Context, by identity.Principal, id string) (session.Seen, error) {
 	return session.Seen{}, s.permit(ctx, by, identity.SessionRefresh, id)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/vault"
 )
 
 // RefreshRequest is the body that opens a session to log in with.
@@ -33,8 +34,9 @@ type RefreshSession struct {
 
 // FinishRequest is the body that keeps what somebody has logged in to.
 type FinishRequest struct {
-	Domains       []string `json:"domains" nullable:"false" doc:"registrable domains whose cookies are kept, one account for each"`
-	EgressDomains []string `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that the site needs; they are proposed for grants"`
+	Domains       []string        `json:"domains" nullable:"false" doc:"registrable domains whose cookies are kept, one account for each"`
+	EgressDomains []string        `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that the site needs; they are proposed for grants"`
+	SignedIn      *vault.SignedIn `json:"signed_in,omitempty" doc:"how to see later whether the site still knows the account that was logged in to; what seen proposes, or better"`
 }
 
 // NeedsRefresh is the answer to a listing.
@@ -102,7 +104,8 @@ func (a *API) finishRefresh(ctx context.Context, by identity.Principal, in *sess
 	if err != nil {
 		return nil, err
 	}
-	sets, err := a.Credentials.FinishRefresh(ctx, by, credential.FinishRefresh{Session: in.ID, Domains: body.Domains, EgressDomains: body.EgressDomains})
+	sets, err := a.Credentials.FinishRefresh(ctx, by, credential.FinishRefresh{Session: in.ID, Domains: body.Domains, EgressDomains: body.EgressDomains,
+		SignedIn: body.SignedIn})
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
@@ -76,6 +77,8 @@ type RulesRequest struct {
 	Tenant      string   `json:"tenant,omitempty" doc:"whose account it is; the caller's own, or default, when it is left out"`
 	Scopes      []string `json:"scopes,omitzero" nullable:"false" doc:"the widest access of a session that may use the account: tools or cdp; none: no session may"`
 	MaxSessions *int     `json:"max_sessions,omitempty" doc:"how many sessions may use it at the same time"`
+	// SignedIn replaces all that is known of it.
+	SignedIn *vault.SignedIn `json:"signed_in,omitempty" doc:"how to see whether the site still knows the account; in the place of what was said before"`
 }
 
 // CaptureRequest is the body that stores the cookies of a session's browser, one set for each domain.

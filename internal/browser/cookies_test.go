@@ -284,8 +284,7 @@ func TestCookiesOfABrowserThatIsGone(t *testing.T) {
 		"contexts": func(ctx context.Context) error { _, err := b.Contexts(ctx); return err },
 		"get":      func(ctx context.Context) error { _, err := b.Cookies(ctx, ""); return err },
 		"set":      func(ctx context.Context) error { return b.SetCookies(ctx, "", []cookies.Cookie{cookie("a")}) },
-		"address":  func(ctx context.Context) error { _, err := b.Address(ctx); return err },
-		"has":      func(ctx context.Context) error { _, err := b.Has(ctx, "a"); return err },
+		"sign in":  func(ctx context.Context) error { _, err := b.SignIn(ctx, "", "a"); return err },
 	} {
 		if err := do(within(t, 5*time.Second)); problem.CodeOf(err) != problem.BrowserExited {
 			t.Errorf("%s: %v", name, err)

@@ -282,19 +282,26 @@ func cookieFlags(c vault.CookieInfo) string {
 func newCookiesSet(p *program) *cobra.Command {
 	var tenant string
 	var rules ruleFlags
+	var signedIn signedInFlags
 	cmd := &cobra.Command{
-		Use:               "set DOMAIN [--scope ACCESS] [--max-sessions N]",
-		Short:             "Say who may use a cookie set",
-		Long:              "Says who may use a cookie set. Its cookies stay as they are, and so does what no flag speaks of.",
-		Example:           "  clawjail cookies set example.com --scope cdp --max-sessions 2",
+		Use:   "set DOMAIN [--scope ACCESS] [--max-sessions N] [--signed-in-page URL] [--signed-in-marker SELECTOR] [--login-check on|off]",
+		Short: "Say who may use a cookie set, and how to see that its login is gone",
+		Long: "Says who may use a cookie set, and how to see whether its site still knows the login. Its cookies stay as they are, and so " +
+			"does what no flag speaks of.",
+		Example: "  clawjail cookies set example.com --scope cdp --max-sessions 2\n" +
+			"  clawjail cookies set example.com --signed-in-page https://example.com/inbox --signed-in-marker '.avatar'",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: p.completeFirst(domainsOfSets),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := rules.check(cmd); err != nil {
 				return err
 			}
-			if !rules.scoped && !rules.capped {
-				return usage(cmd, "say what to change: --scope or --max-sessions")
+			looks, err := signedIn.given(cmd)
+			if err != nil {
+				return err
+			}
+			if !rules.scoped && !rules.capped && !looks {
+				return usage(cmd, "say what to change: --scope, --max-sessions, --signed-in-page, --signed-in-marker or --login-check")
 			}
 			c, err := p.client()
 			if err != nil {
@@ -304,9 +311,16 @@ func newCookiesSet(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			changed, err := c.SetCookieRules(cmd.Context(), tenant, args[0], *set)
-			if err != nil {
-				return err
+			var changed vault.CookieSet
+			if looks {
+				if changed, err = signedIn.set(cmd, c, tenant, args[0]); err != nil {
+					return err
+				}
+			}
+			if set != nil {
+				if changed, err = c.SetCookieRules(cmd.Context(), tenant, args[0], *set); err != nil {
+					return err
+				}
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), describeSet(changed))
 			return err
@@ -314,7 +328,52 @@ func newCookiesSet(p *program) *cobra.Command {
 	}
 	p.tenantFlag(cmd, &tenant)
 	rules.add(cmd)
+	signedIn.add(cmd)
 	return cmd
+}
+
+// signedInFlags are the flags that say how to see whether a site still knows an account.
+type signedInFlags struct{ page, marker, check string }
+
+const (
+	checkOn  = "on"
+	checkOff = "off"
+)
+
+func (s *signedInFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&s.page, "signed-in-page", "", "`address` of a page that shows whether somebody is signed in; empty for the first page of the domain")
+	f.StringVar(&s.marker, "signed-in-marker", "", "CSS `selector` of what only a signed-in page has; empty for none")
+	f.StringVar(&s.check, "login-check", "", "`on` or off: whether sessions look if the site has forgotten the login")
+	complete(cmd, "login-check", checkOn, checkOff)
+}
+
+// given says whether one of the flags was.
+func (s *signedInFlags) given(cmd *cobra.Command) (bool, error) {
+	changed := cmd.Flags().Changed
+	if changed("login-check") && s.check != checkOn && s.check != checkOff {
+		return false, usage(cmd, "--login-check is on or off, not %q", s.check)
+	}
+	return changed("signed-in-page") || changed("signed-in-marker") || changed("login-check"), nil
+}
+
+// set changes what the flags speak of.
+func (s *signedInFlags) set(cmd *cobra.Command, c *client.Client, tenant, domain string) (vault.CookieSet, error) {
+	set, err := c.CookieSet(cmd.Context(), tenant, domain)
+	if err != nil {
+		return set, err
+	}
+	to, changed := set.SignedIn, cmd.Flags().Changed
+	if changed("signed-in-page") {
+		to.Page = s.page
+	}
+	if changed("signed-in-marker") {
+		to.Marker = s.marker
+	}
+	if changed("login-check") {
+		to.Unwatched = s.check == checkOff
+	}
+	return c.SetSignedIn(cmd.Context(), tenant, domain, to)
 }
 
 func newCookiesRemove(p *program) *cobra.Command {

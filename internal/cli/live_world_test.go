@@ -74,13 +74,7 @@ func (s *inMemory) Seen(context.Context, identity.Principal, string) (session.Se
 	return session.Seen{}, nil
 }
 
-// Reported has seen that example.org asks to log in.
 func (s *inMemory) EndPermitted(string, grant.Access) int { return 0 }
-
-func (s *inMemory) Reported(string) []session.Reported {
-	at := time.Now().Add(time.Hour)
-	return []session.Reported{{Tenant: "default", Domain: "example.org", At: at, Opened: at}}
-}
 
 // Tokens are two, whatever was issued.
 func (s *inMemory) Tokens(_ context.Context, _ identity.Principal, id string) ([]session.IssuedToken, error) {

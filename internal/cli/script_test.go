@@ -23,6 +23,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/store"
 )
 
 func TestMain(m *testing.M) {
@@ -62,7 +63,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"controlplane": startControlPlane, "elsewhere": startElsewhere, "status": wantStatus, "pick": pick, "edit": edit, "noted": noted,
 			"tides": writeTides, "ask": askForAccess, "printed": agentPrinted, "typed": wantTyped, "losehost": loseHost, "edit-ages": editAges,
-			"began": programBegan, "gone": programGone,
+			"began": programBegan, "gone": programGone, "signedout": signedOut,
 		},
 	})
 }
@@ -151,6 +152,15 @@ func startControlPlane(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("CLAWJAIL_URL", w.url)
 	ts.Setenv("CLAWJAIL_KEY", w.key)
 	*ts.Value(worldKey{}).(*world) = *w
+}
+
+// signedOut is `signedout DOMAIN REASON`: a session of the default tenant has seen that the domain's account is signed out.
+func signedOut(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: signedout DOMAIN REASON")
+	}
+	now := time.Now()
+	ts.Check(ts.Value(worldKey{}).(*world).store.MarkSignedOut(context.Background(), store.DefaultTenant, args[0], store.SignedOut{Opened: now, At: now, By: args[1]}))
 }
 
 // worldKey is under what a script has its control plane.

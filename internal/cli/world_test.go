@@ -31,6 +31,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
@@ -47,6 +48,7 @@ type world struct {
 	book     *egress.Book
 	log      *audit.Log
 	accounts *credential.Service
+	store    store.Store
 }
 
 // start starts a control plane with its data in a folder, and returns what ends it.
@@ -101,7 +103,7 @@ func start(data string) (w *world, end func() error, err error) {
 	if r.signin, err = signin.Open(ctx, signin.Options{Store: r.store, Identity: r.identity, Idle: time.Hour, Life: time.Hour, Now: time.Now}); err != nil {
 		return nil, nil, err
 	}
-	w = &world{sessions: &inMemory{all: map[string]*session.Session{}, files: map[string][]byte{}, grants: r.grants}}
+	w = &world{store: r.store, sessions: &inMemory{all: map[string]*session.Session{}, files: map[string][]byte{}, grants: r.grants}}
 	accounts, err := credential.New(credential.Options{Vault: r.vault, Grants: r.grants, Keyring: r.keyring, Identity: r.identity,
 		Audit: r.log, Sessions: w.sessions, Now: time.Now})
 	if err != nil {

@@ -56,6 +56,12 @@ func (c *Client) SetCookieRules(ctx context.Context, tenant, domain string, r va
 	return out, err
 }
 
+// SetSignedIn changes how it is seen whether the site of an account still knows it.
+func (c *Client) SetSignedIn(ctx context.Context, tenant, domain string, i vault.SignedIn) (out vault.CookieSet, err error) {
+	err = c.do(ctx, http.MethodPatch, pathOf("cookies", domain), nil, api.RulesRequest{Tenant: tenant, SignedIn: &i}, &out)
+	return out, err
+}
+
 // DeleteCookies removes an account.
 func (c *Client) DeleteCookies(ctx context.Context, tenant, domain string) error {
 	return c.do(ctx, http.MethodDelete, pathOf("cookies", domain), ofTenant(tenant), nil, nil)

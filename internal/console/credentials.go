@@ -9,6 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/session/signedout"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -20,6 +21,7 @@ func (c *Console) credentialRoutes() {
 	c.post("/credentials/import", c.importAccount)
 	c.get("/credentials/accounts/{tenant}/{domain}", c.showAccount)
 	c.post("/credentials/accounts/{tenant}/{domain}/rules", c.setAccountRules)
+	c.post("/credentials/accounts/{tenant}/{domain}/signed-in", c.setSignedIn)
 	c.post("/credentials/accounts/{tenant}/{domain}/delete", c.deleteAccount)
 	c.post("/credentials/accounts/{tenant}/{domain}/allow", c.allowAccount)
 	c.get("/credentials/permissions", c.listPermissions)
@@ -178,6 +180,9 @@ func (c *Console) lastUsers(q *request, accounts []accountRow) {
 type accountPage struct {
 	accountRow
 	Form *form
+	// SignedInForm says how to see whether the site still knows the account, and Lost by what it was seen that it does not.
+	SignedInForm *form
+	Lost         string
 	// Deletable and Changeable say what the reader may do.
 	Changeable, Deletable, Importable, Refreshable, Grantable bool
 	// Permissions are who may use it without a grant, and Permit lets one more; nil for who may not.
@@ -218,6 +223,13 @@ func (c *Console) accountPage(q *request, f *form) (*accountPage, error) {
 	rows := []accountRow{page.accountRow}
 	c.lastUsers(q, rows)
 	page.accountRow = rows[0]
+	page.SignedInForm = blank("signed_in_page", set.SignedIn.Page, "signed_in_marker", set.SignedIn.Marker)
+	if set.SignedIn.Unwatched {
+		page.SignedInForm.Values.Set("unwatched", "yes")
+	}
+	if reason != "" && reason != credential.AlertExpired {
+		page.Lost = signedout.Reason(reason).Words()
+	}
 	if f == nil {
 		page.Form = formOfRules(vault.Rules{Scopes: set.Scopes, MaxLeases: set.MaxLeases})
 	}
@@ -252,6 +264,31 @@ func (c *Console) setAccountRules(q *request) error {
 		return q.again("credentials_account", page.Domain, page)
 	}
 	return q.done(accountRow{CookieSet: vault.CookieSet{Tenant: q.value("tenant"), Domain: q.value("domain")}}.Path(), "The rules are changed. They hold for sessions that are opened from now on.")
+}
+
+func (c *Console) setSignedIn(q *request) error {
+	f, err := q.form()
+	if err != nil {
+		return err
+	}
+	_, err = c.Credentials.SetSignedIn(q.ctx(), q.by, q.value("tenant"), q.value("domain"), f.signedIn())
+	if err := f.settle(err, map[string]string{"signed_in.page": "signed_in_page", "signed_in.marker": "signed_in_marker"}); err != nil {
+		return err
+	}
+	if !f.ok() {
+		page, err := c.accountPage(q, nil)
+		if err != nil {
+			return err
+		}
+		page.SignedInForm = f
+		return q.again("credentials_account", page.Domain, page)
+	}
+	return q.done(accountRow{CookieSet: vault.CookieSet{Tenant: q.value("tenant"), Domain: q.value("domain")}}.Path(), "Kept. It holds for sessions that are opened from now on.")
+}
+
+// signedIn reads the fields that say how to see whether a site still knows an account.
+func (f *form) signedIn() vault.SignedIn {
+	return vault.SignedIn{Page: f.Get("signed_in_page"), Marker: f.Get("signed_in_marker"), Unwatched: f.Has("unwatched")}
 }
 
 func (c *Console) deleteAccount(q *request) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/grant"
-	"github.com/clawjail/clawjail/internal/session"
+
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
 )
@@ -26,7 +26,7 @@ func TestAccountsAreListedWithTheirStatesAndNoValues(t *testing.T) {
 	w.oldAccount("acme", "example.org", 24*time.Hour)
 	w.account("acme", "example.net", 30*24*time.Hour)
 	w.account("beta", "example.edu", 30*24*time.Hour)
-	w.sessions.reported = []session.Reported{{Tenant: "acme", Domain: "example.net", At: time.Now(), Opened: time.Now().Add(time.Minute)}}
+	w.signedOut("acme", "example.net")
 	operator := w.who["acme operator"]
 	pending, err := w.log.Begin(w.ctx, audit.Intent{Action: "session.inject", Tenant: "acme", Actor: operator.Actor(),
 		Detail: audit.NewDetail(audit.Fields{"domains": []string{"example.com"}})})
@@ -44,6 +44,26 @@ func TestAccountsAreListedWithTheirStatesAndNoValues(t *testing.T) {
 	viewer := w.get("acme viewer", "/console/credentials")
 	viewer.holds(t, http.StatusOK, "example.com", "by operator")
 	viewer.lacks(t, "Log in", "Import")
+}
+
+func TestHowALostLoginIsSeenIsChanged(t *testing.T) {
+	w := newWorld(t)
+	w.account("acme", "example.com", 30*24*time.Hour)
+	w.signedOut("acme", "example.com")
+	const path = "/console/credentials/accounts/acme/example.com"
+	w.get("acme operator", path).holds(t, http.StatusOK, ">login needed<", "Its site asked an agent to log in", `name="signed_in_page"`)
+	p := w.get("acme viewer", path)
+	p.holds(t, http.StatusOK, "the first of its domain")
+	p.lacks(t, `name="signed_in_page"`)
+	w.post("acme operator", path+"/signed-in", "signed_in_page", "https://example.org/", "signed_in_marker", ".avatar").
+		holds(t, http.StatusUnprocessableEntity, "must be the address of a page of example.com", `value="https://example.org/"`, `value=".avatar"`)
+	if p := w.post("acme operator", path+"/signed-in", "signed_in_page", "https://example.com/inbox", "signed_in_marker", ".avatar", "unwatched", "yes"); p.status != http.StatusSeeOther {
+		t.Fatalf("%d\n%s", p.status, p.body)
+	}
+	w.get("acme operator", path).holds(t, http.StatusOK, `value="https://example.com/inbox"`, `value=".avatar"`, `name="unwatched" value="yes" checked`)
+	w.get("acme viewer", path).holds(t, http.StatusOK, "https://example.com/inbox", "<code>.avatar</code>")
+	w.post("acme viewer", path+"/signed-in", "signed_in_page", "").holds(t, http.StatusForbidden)
+	w.post("beta operator", path+"/signed-in", "signed_in_page", "").holds(t, http.StatusNotFound)
 }
 
 func TestAnAccountIsShownWithoutValuesAndChanged(t *testing.T) {

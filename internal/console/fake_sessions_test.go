@@ -36,8 +36,7 @@ type fakeSessions struct {
 	wrong    error            // of the next thing that is asked
 	refused  string           // why the gateway refuses pages
 	failing  error            // why pages are not loaded
-	reported []session.Reported
-	removed  []string // recordings
+	removed  []string         // recordings
 }
 
 func (f *fakeSessions) note(format string, args ...any) {
@@ -133,8 +132,6 @@ func (f *fakeSessions) WaitGone(ctx context.Context, by identity.Principal, id s
 }
 
 func (f *fakeSessions) EndPermitted(string, grant.Access) int { return 0 }
-
-func (f *fakeSessions) Reported(string) []session.Reported { return f.reported }
 
 func (f *fakeSessions) TakeOver(_ context.Context, by identity.Principal, id string, force bool) (session.Session, error) {
 	f.mu.Lock()

@@ -4,14 +4,13 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/session"
 )
 
 // furnishOverview gives the overview something to tell, and the audit log something of everything.
 func furnishOverview(w *world) {
 	w.oldAccount("acme", "mail.example", 50*time.Hour)
 	w.account("acme", "shop.example", 30*24*time.Hour)
-	w.sessions.reported = append(w.sessions.reported, session.Reported{Tenant: "acme", Domain: "shop.example", At: time.Now(), Opened: time.Now().Add(time.Minute)})
+	w.signedOut("acme", "shop.example")
 	w.lasting("acme", "scraper", time.Hour)
 	w.machine.Orphans = []string{"clone cj-x7k2-9 (clone of a jail that is not in the journal)"}
 	for _, e := range []audit.Event{

@@ -91,7 +91,7 @@ func TestWhatNeedsAttentionSaysWhatToDo(t *testing.T) {
 	w := newWorld(t)
 	w.oldAccount("acme", "soon.example", 48*time.Hour)
 	w.account("acme", "asked.example", 30*24*time.Hour)
-	w.sessions.reported = []session.Reported{{Tenant: "acme", Domain: "asked.example", At: time.Now(), Opened: time.Now().Add(time.Minute)}}
+	w.signedOut("acme", "asked.example")
 	ending := w.lasting("acme", "ending", time.Hour)
 	lasting := w.lasting("acme", "lasting", 30*24*time.Hour)
 	_, _, err := w.identity.CreateOperator(w.ctx, w.admin, identity.NewOperator{Name: "bob", Tenant: "acme", Role: identity.RoleOperator, Life: time.Hour})

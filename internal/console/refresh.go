@@ -101,6 +101,8 @@ type refreshPage struct {
 	Form  *form
 	Sites []seenSite
 	Hosts []seenHost
+	// SignedIn is how the page shows that somebody is signed in; Proposed is what clawjail thinks of it.
+	SignedIn, Proposed vault.SignedIn
 	// Problem is why the browser could not be asked.
 	Problem *said
 }
@@ -182,6 +184,8 @@ func (c *Console) refreshPage(q *request, f *form) (*refreshPage, error) {
 	for _, host := range seen.Hosts {
 		page.Hosts = append(page.Hosts, seenHost{host, chosen(f, "host", host, false)})
 	}
+	page.Proposed = seen.SignedIn
+	page.SignedIn = vault.SignedIn{Page: proposed(f, "signed_in_page", seen.SignedIn.Page), Marker: proposed(f, "signed_in_marker", seen.SignedIn.Marker)}
 	return page, nil
 }
 

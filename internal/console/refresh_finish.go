@@ -1,7 +1,6 @@
 package console
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -9,6 +8,8 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/session/signedout"
+	"github.com/clawjail/clawjail/internal/vault"
 )
 
 // needed are the accounts that somebody has to log in to again, and may.
@@ -23,7 +24,10 @@ func (c *Console) needed(q *request) ([]neededRow, error) {
 	var out []neededRow
 	for _, a := range alerts {
 		if identity.Can(q.by, identity.SessionRefresh, a.Tenant) == nil {
-			why := cmp.Or(map[string]string{session.ReasonExpired: "its cookies have expired", session.ReasonLogin: "a session was asked to log in"}[a.Reason], a.Reason)
+			why := "its cookies have expired"
+			if a.Reason != session.ReasonExpired {
+				why = "it " + signedout.Reason(a.Reason).Words()
+			}
 			out = append(out, neededRow{Tenant: a.Tenant, Domain: a.Domain, Why: why})
 		}
 	}
@@ -40,7 +44,7 @@ func (c *Console) finishRefresh(q *request) error {
 		f.Problem = &said{Message: "nothing is chosen to be kept", Hint: "tick the site that you have logged in to"}
 	} else {
 		sets, err := c.Credentials.FinishRefresh(q.ctx(), q.by, credential.FinishRefresh{Session: q.value("id"), Domains: f.Values["domain"],
-			EgressDomains: f.Values["host"]})
+			EgressDomains: f.Values["host"], SignedIn: c.signedInOf(f)})
 		if len(sets) > 0 {
 			if err != nil { // it ends by itself, within half an hour
 				c.Log.Warn("end a refresh session whose accounts are kept", "session", q.value("id"), "error", err)
@@ -67,6 +71,23 @@ func (c *Console) finishRefresh(q *request) error {
 		return err
 	}
 	return q.again("refresh-session", "Log in to "+page.Domain(), page)
+}
+
+// signedInOf is what a person leaves standing of how to see that somebody is signed in; nil when the page did not ask.
+func (c *Console) signedInOf(f *form) *vault.SignedIn {
+	if _, asked := f.Values["signed_in_page"]; !asked {
+		return nil
+	}
+	out := f.signedIn()
+	return &out
+}
+
+// proposed is the text of a field: as the person left it, or what is proposed now where they took what was proposed before.
+func proposed(f *form, field, now string) string {
+	if _, there := f.Values[field]; !there || slices.Contains(f.Values["known"], field+" "+f.Get(field)) {
+		return now
+	}
+	return f.Get(field)
 }
 
 // chosen says whether a box is ticked: as the person left it, or as it is at first.

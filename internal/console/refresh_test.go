@@ -83,6 +83,10 @@ func TestRefreshKeepsWhatWasChosenWhenTheListIsRenewed(t *testing.T) {
 	p := w.get("admin", "/console/refresh/s_login/seen?known=domain+example.com&known=domain+tracker.test&domain=tracker.test&known=host+cdn.example.net&host=cdn.example.net")
 	p.holds(t, http.StatusOK, `name="domain" value="example.com">`, `name="domain" value="tracker.test" checked`, `name="host" value="cdn.example.net" checked`,
 		`name="host" value="fonts.example.org">`)
+	// A text that is as it was proposed is what is proposed now; one that the person has written stays.
+	w.sessions.seen.SignedIn = vault.SignedIn{Page: "https://example.com/inbox", Marker: `a[href="/logout"]`}
+	w.get("admin", "/console/refresh/s_login/seen?known=signed_in_page+https://example.com/&signed_in_page=https://example.com/&signed_in_marker=.mine").
+		holds(t, http.StatusOK, `value="https://example.com/inbox" data-proposed="https://example.com/inbox"`, `value=".mine" data-proposed="a[href=&#34;/logout&#34;]"`)
 	if strings.Contains(p.body, "<html") {
 		t.Error("a part is a whole page")
 	}
@@ -136,6 +140,17 @@ func TestRefreshIsFinished(t *testing.T) {
 	}
 	if got := credentials.got; got.Session != "s_login" || len(got.Domains) != 1 || got.Domains[0] != "example.com" || len(got.EgressDomains) != 1 {
 		t.Errorf("it kept %+v", got)
+	}
+	if credentials.got.SignedIn != nil {
+		t.Errorf("nothing was said of how it shows a login, and it kept %+v", credentials.got.SignedIn)
+	}
+	finish("domain", "example.com", "signed_in_page", "https://example.com/inbox", "signed_in_marker", ".avatar")
+	if got := credentials.got.SignedIn; got == nil || *got != (vault.SignedIn{Page: "https://example.com/inbox", Marker: ".avatar"}) {
+		t.Errorf("it kept %+v", got)
+	}
+	finish("domain", "example.com", "signed_in_page", "", "signed_in_marker", "")
+	if got := credentials.got.SignedIn; got == nil || *got != (vault.SignedIn{}) {
+		t.Errorf("with both emptied it kept %+v", got)
 	}
 	w.follow("admin", p).holds(t, http.StatusOK, "Kept: example.com (2 cookies)", "grant", "Let an agent use it")
 	credentials.late = errors.New("the session does not close")

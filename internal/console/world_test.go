@@ -28,6 +28,8 @@ import (
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -46,6 +48,7 @@ type world struct {
 	accounts *credential.Service
 	book     *egress.Book
 	log      *audit.Log
+	db       *sqlite.DB
 	sessions *fakeSessions
 	agents   *fakeAgents
 	signIns  *fakeSignIns
@@ -61,6 +64,13 @@ type world struct {
 type noNotes struct{}
 
 func (noNotes) Append(context.Context, []byte) error { return nil }
+
+// signedOut has a session see that a site asks to log in to an account.
+func (w *world) signedOut(tenant, domain string) {
+	w.t.Helper()
+	now := time.Now()
+	w.must(w.db.MarkSignedOut(w.ctx, tenant, domain, store.SignedOut{Opened: now.Add(time.Minute), At: now, By: session.ReasonLogin}))
+}
 
 func newWorld(t testing.TB, change ...func(*Options)) *world {
 	t.Helper()
@@ -86,6 +96,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	db, err := sqlite.Open(ctx, filepath.Join(dir, "db"))
 	must(err)
 	closing(db.Close)
+	w.db = db
 	key, err := checkpoint.LoadKey(own("audit.key"))
 	must(err)
 	w.log, err = audit.Open(ctx, audit.Options{Store: db, Node: "n1", SpillPath: own("spill"), Key: key, Checkpoints: noNotes{}})

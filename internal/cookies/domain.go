@@ -57,6 +57,12 @@ func Matches(c Cookie, domains []string) bool {
 	return err == nil && slices.Contains(domains, domain)
 }
 
+// Within says whether a host is a domain, or below it.
+func Within(host, domain string) bool {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	return host == domain || strings.HasSuffix(host, "."+domain)
+}
+
 // Select returns the cookies of the registrable domains, and how many others there were.
 func Select(list []Cookie, domains []string) (chosen []Cookie, others int) {
 	for _, c := range list {

@@ -23,7 +23,8 @@ type Import struct {
 	// Rules are set too; without them those of the account stay, or are [DefaultRules].
 	Rules *vault.Rules
 
-	egress []string // nil keeps what the account has
+	egress   []string        // nil keeps what the account has
+	signedIn *vault.SignedIn // likewise
 }
 
 // Import stores an account. What it had before is gone: the jar is the whole of it. The caller wipes the cookies.
@@ -51,7 +52,7 @@ func (s *Service) put(ctx context.Context, i Import) (vault.CookieSet, error) {
 			i.Rules = &rules
 		}
 	}
-	return s.Vault.PutCookies(ctx, vault.NewCookies{Tenant: i.Tenant, Domain: i.Domain, Cookies: i.Cookies, Rules: i.Rules, EgressDomains: i.egress})
+	return s.Vault.PutCookies(ctx, vault.NewCookies{Tenant: i.Tenant, Domain: i.Domain, Cookies: i.Cookies, Rules: i.Rules, EgressDomains: i.egress, SignedIn: i.signedIn})
 }
 
 // rules are those of an account, or of a new one.
@@ -97,6 +98,26 @@ func (s *Service) SetRules(ctx context.Context, by identity.Principal, tenant, d
 	}
 	err = s.record(ctx, by, identity.CookiesUpdate, tenant, "", domain, fields, func() error {
 		if err := s.Vault.SetRules(ctx, tenant, domain, r); err != nil {
+			return known(err, domain)
+		}
+		out, err = s.Vault.Cookies(ctx, tenant, domain)
+		return known(err, domain)
+	})
+	return out, err
+}
+
+// SetSignedIn changes how it is seen whether the site of an account still knows it.
+func (s *Service) SetSignedIn(ctx context.Context, by identity.Principal, tenant, domain string, i vault.SignedIn) (out vault.CookieSet, err error) {
+	tenant = by.TenantOr(tenant)
+	if err := s.mayWith(ctx, by, identity.CookiesUpdate, tenant, noAccount(domain)); err != nil {
+		return vault.CookieSet{}, err
+	}
+	if err := i.Check(domain); err != nil {
+		return vault.CookieSet{}, err
+	}
+	fields := audit.Fields{"signed_in_page": i.Page, "signed_in_marker": i.Marker, "unwatched": i.Unwatched}
+	err = s.record(ctx, by, identity.CookiesUpdate, tenant, "", domain, fields, func() error {
+		if err := s.Vault.SetSignedIn(ctx, tenant, domain, i); err != nil {
 			return known(err, domain)
 		}
 		out, err = s.Vault.Cookies(ctx, tenant, domain)
@@ -159,6 +180,9 @@ type keeping struct {
 	domains []string
 	change  func(*vault.Rules) // may be nil
 	egress  []string           // nil keeps what the accounts have
+	// signedIn is for the account of one of the domains.
+	of       string
+	signedIn *vault.SignedIn
 }
 
 // keep stores what a jar has of some domains, each as an account of its own.
@@ -185,6 +209,9 @@ func (s *Service) keep(ctx context.Context, k keeping, list []cookies.Cookie) (o
 	}
 	for _, domain := range k.domains {
 		i := Import{Tenant: k.tenant, Domain: domain, Cookies: jars[domain], egress: k.egress}
+		if domain == k.of {
+			i.signedIn = k.signedIn
+		}
 		if k.change != nil {
 			rules, _ := s.rules(ctx, k.tenant, domain)
 			k.change(&rules)

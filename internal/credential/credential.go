@@ -51,8 +51,6 @@ type Sessions interface {
 	// EndPermitted ends the sessions that were opened with a permission and have an access that it is not for; all of them
 	// when it is empty.
 	EndPermitted(permission string, is grant.Access) int
-	// Reported are the accounts whose sites have asked sessions to log in.
-	Reported(tenant string) []session.Reported
 }
 
 // Options of a Service. All are required but Log.

@@ -46,12 +46,13 @@ func (r *records) Begin(ctx context.Context, i audit.Intent) (*audit.Pending, er
 
 // oneSession is a session of acme's whose browser has some cookies.
 type oneSession struct {
-	jar      []cookies.Cookie
-	mode     string
-	closed   int
-	ended    []string // what ended sessions of permissions
-	gone     error    // of WaitGone
-	reported []session.Reported
+	jar  []cookies.Cookie
+	mode string
+	// domains are what somebody logs in to in it.
+	domains []string
+	closed  int
+	ended   []string // what ended sessions of permissions
+	gone    error    // of WaitGone
 }
 
 func (o *oneSession) Close(context.Context, identity.Principal, string) (session.Session, error) {
@@ -68,13 +69,11 @@ func (o *oneSession) EndPermitted(permission string, is grant.Access) int {
 	return 1
 }
 
-func (o *oneSession) Reported(string) []session.Reported { return o.reported }
-
 func (o *oneSession) Get(_ context.Context, by identity.Principal, id string) (session.Session, error) {
 	if id != "s_1" || by.Tenant != "" && by.Tenant != "acme" {
 		return session.Session{}, problem.New(problem.NotFound, "", "there is no session %q", id)
 	}
-	return session.Session{ID: id, Tenant: "acme", CredentialMode: o.mode}, nil
+	return session.Session{ID: id, Tenant: "acme", CredentialMode: o.mode, Domains: o.domains}, nil
 }
 
 func (o *oneSession) Capture(_ context.Context, _ identity.Principal, _ string, domains []string, use func([]cookies.Cookie) error) error {

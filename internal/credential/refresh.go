@@ -38,6 +38,9 @@ type FinishRefresh struct {
 	// EgressDomains are the other domains, or hosts, that the site needs. They are kept with each account, and proposed for
 	// its grants.
 	EgressDomains []string
+	// SignedIn says how the site shows that somebody is signed in. It is kept with the account that was logged in to; nil keeps
+	// what is known.
+	SignedIn *vault.SignedIn
 }
 
 // FinishRefresh keeps what somebody has logged in to, as [Service.Capture] does, and ends the session. When anything is
@@ -65,11 +68,18 @@ func (s *Service) FinishRefresh(ctx context.Context, by identity.Principal, f Fi
 	if from.CredentialMode != session.ModeRefresh {
 		return nil, problem.New(problem.BadRequest, "capture from it: clawjail cookies capture "+from.ID, "session %s is not one to log in with", from.ID)
 	}
+	k := keeping{tenant: from.Tenant, domains: wanted, egress: egress, signedIn: f.SignedIn}
+	if f.SignedIn != nil && len(from.Domains) > 0 {
+		k.of = from.Domains[0]
+		if err := f.SignedIn.Check(k.of); err != nil {
+			return nil, err
+		}
+	}
 	fields := audit.Fields{"domains": audit.Names(wanted), "domain_count": len(wanted),
 		"egress_domains": audit.Names(egress), "egress_domain_count": len(egress)}
 	err = s.record(ctx, by, identity.CookiesCapture, from.Tenant, from.ID, wanted[0], fields, func() error {
 		return s.Sessions.Capture(ctx, by, from.ID, wanted, func(list []cookies.Cookie) error {
-			out, err = s.keep(ctx, keeping{tenant: from.Tenant, domains: wanted, egress: egress}, list)
+			out, err = s.keep(ctx, k, list)
 			return err
 		})
 	})
@@ -93,7 +103,7 @@ func (s *Service) endRefresh(ctx context.Context, by identity.Principal, id stri
 	return nil
 }
 
-// Reasons of an [Alert].
+// Reasons of an [Alert], beside those of package signedout.
 const (
 	AlertExpired  = session.ReasonExpired // cookies of it have expired
 	AlertLogin    = session.ReasonLogin   // its site has asked a session to log in
@@ -104,31 +114,23 @@ const (
 type Alert struct {
 	Tenant string `json:"tenant"`
 	Domain string `json:"domain"`
-	Reason string `json:"reason" enum:"expired_cookies,login_page,expiring"`
+	Reason string `json:"reason" enum:"expired_cookies,login_page,refused,cookies_deleted,password_field,marker_gone,second_factor,expiring"`
 	// At is since when: when cookies expired, or will, or when a session was asked to log in.
 	At time.Time `json:"at"`
 }
 
-// NeedsRefresh lists the accounts of a tenant that somebody has to log in to again: cookies of them have expired, or their
-// site has asked a session to log in since they were last refreshed. What sessions saw is forgotten when clawjail is
-// stopped.
+// NeedsRefresh lists the accounts of a tenant that somebody has to log in to again: cookies of them have expired, or a
+// session has seen since they were last refreshed that their site does not know them any more.
 func (s *Service) NeedsRefresh(ctx context.Context, by identity.Principal, tenant string) ([]Alert, error) {
 	sets, err := s.Cookies(ctx, by, tenant)
 	if err != nil {
 		return nil, err
 	}
-	reported := s.Sessions.Reported(by.Among(tenant))
 	return alerts(sets, func(set vault.CookieSet) (Alert, bool) {
 		if expired(set, s.Now()) {
 			return Alert{Reason: AlertExpired, At: set.ExpiresAt}, true
 		}
-		for _, r := range reported {
-			// A session that was opened before has the cookies from before.
-			if r.Tenant == set.Tenant && r.Domain == set.Domain && r.Opened.After(set.LastRefreshedAt) {
-				return Alert{Reason: AlertLogin, At: r.At}, true
-			}
-		}
-		return Alert{}, false
+		return Alert{Reason: set.SignedOutBy, At: set.SignedOutAt}, !set.SignedOutAt.IsZero()
 	}), nil
 }
 

@@ -3,6 +3,7 @@ package credential
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/vault"
 )
 
 func TestARefreshKeepsWhatWasChosenAndEndsTheSession(t *testing.T) {
@@ -45,6 +48,57 @@ func TestARefreshKeepsWhatWasChosenAndEndsTheSession(t *testing.T) {
 	if set, err := w.CookieSet(w.ctx, w.operator, "", "example.com"); err != nil || len(set.EgressDomains) != 0 {
 		t.Errorf("after another refresh: %+v, %v", set, err)
 	}
+}
+
+func TestHowASiteShowsALoginIsKeptWithItsAccount(t *testing.T) {
+	w := newWorld(t)
+	w.sessions.mode, w.sessions.domains = session.ModeRefresh, []string{"example.com"}
+	w.sessions.jar = []cookies.Cookie{cookie("a", ".example.com"), cookie("b", "example.net")}
+	how := vault.SignedIn{Page: "https://www.example.com/inbox", Marker: `a[href="/logout"]`}
+	stranger := vault.SignedIn{Page: "https://example.net/"}
+	finish := FinishRefresh{Session: "s_1", Domains: []string{"example.com", "example.net"}, SignedIn: &stranger}
+	if _, err := w.FinishRefresh(w.ctx, w.operator, finish); problem.CodeOf(err) != problem.BadRequest {
+		t.Errorf("the page of another site: %v", err)
+	}
+	finish.SignedIn = &how
+	if _, err := w.FinishRefresh(w.ctx, w.operator, finish); err != nil {
+		t.Fatal(err)
+	}
+	is := func(what, domain string, want vault.SignedIn) {
+		t.Helper()
+		if set, err := w.CookieSet(w.ctx, w.operator, "", domain); err != nil || set.SignedIn != want {
+			t.Errorf("%s: %s has %+v, %v", what, domain, set.SignedIn, err)
+		}
+	}
+	is("at first", "example.com", how)
+	is("at first", "example.net", vault.SignedIn{})
+	if _, err := w.Import(w.ctx, w.operator, w.jar()); err != nil {
+		t.Fatal(err)
+	}
+	is("after an import", "example.com", how)
+
+	for name, test := range map[string]struct {
+		by   identity.Principal
+		to   vault.SignedIn
+		code string
+	}{
+		"a viewer":            {w.viewer, vault.SignedIn{}, problem.Forbidden},
+		"somebody of another": {w.stranger, vault.SignedIn{}, problem.NotFound},
+		"another site":        {w.operator, stranger, problem.BadRequest},
+		"no page":             {w.operator, vault.SignedIn{Page: "javascript:alert(1)//example.com"}, problem.BadRequest},
+		"a long marker":       {w.operator, vault.SignedIn{Marker: strings.Repeat("a", 501)}, problem.BadRequest},
+		"two lines":           {w.operator, vault.SignedIn{Marker: "a\nb"}, problem.BadRequest},
+	} {
+		if _, err := w.SetSignedIn(w.ctx, test.by, "acme", "example.com", test.to); problem.CodeOf(err) != test.code {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	is("after what was refused", "example.com", how)
+	if _, err := w.SetSignedIn(w.ctx, w.operator, "", "example.com", vault.SignedIn{Unwatched: true}); err != nil {
+		t.Fatal(err)
+	}
+	is("changed", "example.com", vault.SignedIn{Unwatched: true})
+	w.rows(t, "cookies.update", 2)
 }
 
 func TestARefreshThatCannotBeKeptLeavesTheSessionOpen(t *testing.T) {
@@ -102,12 +156,14 @@ func TestAccountsThatNeedARefreshAreListed(t *testing.T) {
 	expiring("later.com", 100*24*time.Hour)
 	expiring("soon.com", 24*time.Hour)
 	expiring("asked.com", 90*24*time.Hour)
-	w.sessions.reported = []session.Reported{
-		{Tenant: "acme", Domain: "asked.com", At: now, Opened: now.Add(time.Minute)},
-		{Tenant: "acme", Domain: "later.com", At: now, Opened: now.Add(-time.Hour)}, // refreshed since
-		{Tenant: "acme", Domain: "removed.com", At: now, Opened: now.Add(time.Minute)},
-		{Tenant: "beta", Domain: "soon.com", At: now, Opened: now.Add(time.Minute)},
+	saw := func(domain string, opened time.Time) {
+		t.Helper()
+		if err := w.db.MarkSignedOut(w.ctx, "acme", domain, store.SignedOut{Opened: opened, At: now, By: session.ReasonLogin}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	saw("asked.com", now.Add(time.Minute))
+	saw("later.com", now.Add(-time.Hour)) // refreshed since
 	domains := func(list []Alert, err error) (out []string) {
 		t.Helper()
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/session/signedout"
 )
 
 const (
@@ -412,8 +413,8 @@ func (l *look) lookAccounts() error {
 	l.accounts = &AccountCount{Sets: len(sets), NeedsLogin: len(needed), Expiring: len(soon)}
 	for _, a := range needed {
 		text := "The cookies of " + l.called(a.Tenant, a.Domain) + " have expired."
-		if a.Reason == credential.AlertLogin {
-			text = l.called(a.Tenant, a.Domain) + " asked an agent to log in."
+		if a.Reason != credential.AlertExpired {
+			text = l.called(a.Tenant, a.Domain) + " " + signedout.Reason(a.Reason).Words() + "."
 		}
 		l.add(Attention{Code: AccountNeedsLogin, Level: Notice, Sentence: text, Hint: "Log in again for your agents.", At: a.At}, Subject{Tenant: a.Tenant, Name: a.Domain})
 	}

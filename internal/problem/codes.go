@@ -51,7 +51,8 @@ const (
 	PageCrashed = "page_crashed"
 	// TakenOver is a session that a person has in hand.
 	TakenOver = "taken_over"
-	// NeedsRefresh and AccountBusy are about the stored login of a site.
+	// LoginNeeded, NeedsRefresh and AccountBusy are about the stored login of a site.
+	LoginNeeded  = "login_needed"
 	NeedsRefresh = "needs_refresh"
 	AccountBusy  = "account_busy"
 
@@ -199,6 +200,7 @@ func Codes() []Info {
 		{PageCrashed, http.StatusConflict, "the process of the page ended, by itself or for want of memory; the browser goes on", "navigate again; give the session more memory (`--memory`), or open a lighter page"},
 		{TakenOver, http.StatusConflict, "a person has the session's browser in hand", "wait until the person hands it back, or ask them"},
 
+		{LoginNeeded, http.StatusConflict, "a site has forgotten the login of a session's account, and asks to log in where a page should be", "log in again: `clawjail cookies refresh DOMAIN`, and open a new session"},
 		{NeedsRefresh, http.StatusConflict, "the stored login of a site no longer works; somebody has to log in again", "log in again: `clawjail cookies refresh DOMAIN`"},
 		{AccountBusy, http.StatusConflict, "another session uses the account, and no more may at the same time", "wait until the other session is closed, or allow more with --max-sessions"},
 

@@ -61,6 +61,7 @@ type Leases interface {
 	LeaseCookieSets(ctx context.Context, l store.Lease, domains []string) (busy []string, err error)
 	ReleaseLeases(ctx context.Context, session string) error
 	MarkInjected(ctx context.Context, tenant, domain string, at time.Time) error
+	MarkSignedOut(ctx context.Context, tenant, domain string, m store.SignedOut) error
 }
 
 var errRevoked = problem.New(problem.SessionClosed, "open a new one with a key that is good", "the key that opened the session is not good any more")
@@ -183,6 +184,7 @@ func (s *Service) usable(ctx context.Context, r *session, g grant.Grant, standin
 		if err != nil {
 			return err
 		}
+		r.watch.know(set)
 		if len(standing.Permissions) > 0 && !standing.For(domain, set.ID) {
 			return grant.NotAllowed(domain, "the permission is for an account of %s that was removed, and not for the one that is there now", domain)
 		}
@@ -308,7 +310,7 @@ func (s *Service) egress(g grant.Grant) (policy.Policy, error) {
 	named := slices.Concat(g.Domains, g.EgressDomains)
 	for _, rule := range s.Policy.Rules {
 		host, err := hostport.ParseHost(rule.Host.String())
-		if err == nil && slices.ContainsFunc(named, func(domain string) bool { return within(host.String(), domain) }) {
+		if err == nil && slices.ContainsFunc(named, func(domain string) bool { return cookies.Within(host.String(), domain) }) {
 			rules = append(rules, rule)
 		}
 	}
@@ -324,9 +326,4 @@ func (s *Service) egress(g grant.Grant) (policy.Policy, error) {
 	out := policy.Only(rules...)
 	out.Advice = "that takes a grant with --egress-domain"
 	return out, out.Validate()
-}
-
-// within says whether a host is a domain or below it.
-func within(host, domain string) bool {
-	return host == domain || strings.HasSuffix(host, "."+domain)
 }

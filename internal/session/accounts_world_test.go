@@ -200,6 +200,13 @@ func (l steppedLeases) MarkInjected(ctx context.Context, tenant, domain string, 
 	return l.a.db.MarkInjected(ctx, tenant, domain, at)
 }
 
+func (l steppedLeases) MarkSignedOut(ctx context.Context, tenant, domain string, m store.SignedOut) error {
+	if err := l.a.step(ctx, "mark signed out"); err != nil {
+		return err
+	}
+	return l.a.db.MarkSignedOut(ctx, tenant, domain, m)
+}
+
 // cookie is one that Chromium takes; its value is planted.
 func cookie(name, domain string) cookies.Cookie {
 	return cookies.Cookie{

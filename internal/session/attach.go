@@ -216,6 +216,7 @@ func (a *attachment) noteRefused(method, reason string) {
 func (a *attachment) noteSeen(method string) {
 	if !looks(method) {
 		a.changed.Add(1)
+		a.r.watch.poke()
 	}
 }
 

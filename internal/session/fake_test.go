@@ -81,9 +81,11 @@ type fakeBrowser struct {
 	navigate chan error
 
 	mu  sync.Mutex
-	at  string                      // where the page is
-	has string                      // the selector of what it has
-	jar map[string][]cookies.Cookie // by context
+	at  string // where the page is
+	has string // the selector of what it has
+	// signOut says that the page has a control to sign out.
+	signOut bool
+	jar     map[string][]cookies.Cookie // by context
 	// takes says what the browser makes of cookies: nil takes them as they are.
 	takes func([]cookies.Cookie) ([]cookies.Cookie, error)
 	sets  int // calls of SetCookies
@@ -152,16 +154,14 @@ func (b *fakeBrowser) SetCookies(_ context.Context, id string, list []cookies.Co
 	return nil
 }
 
-func (b *fakeBrowser) Address(context.Context) (string, error) {
+func (b *fakeBrowser) SignIn(_ context.Context, _ string, selectors ...string) (browser.SignInPage, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.at, nil
-}
-
-func (b *fakeBrowser) Has(_ context.Context, selector string) (bool, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.has == selector, nil
+	out := browser.SignInPage{URL: b.at, Document: b.at, Loaded: true, Status: 200, SignOut: b.signOut}
+	for _, selector := range selectors {
+		out.Matches, out.Bad = append(out.Matches, selector != "" && selector == b.has), append(out.Bad, false)
+	}
+	return out, nil
 }
 
 func (b *fakeBrowser) Version() browser.Version {
@@ -262,6 +262,8 @@ func (b *fakeBrowser) Do(ctx context.Context, op browser.Operation) (any, error)
 		return browser.Picture{ContentType: "image/png", Data: []byte("a picture in png")}, nil
 	case visiting:
 		return b.Navigate(ctx, op.address)
+	case browser.Tabs:
+		return browser.TabsResult{Running: true, Tabs: []browser.Tab{{TabID: "t1"}}}, nil
 	}
 	return nil, fmt.Errorf("the fake cannot %T", op)
 }

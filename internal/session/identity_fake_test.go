@@ -139,6 +139,9 @@ func (noAccounts) LeaseCookieSets(context.Context, store.Lease, []string) ([]str
 	return nil, errNoAccounts
 }
 func (noAccounts) ReleaseLeases(context.Context, string) error { return errNoAccounts }
+func (noAccounts) MarkSignedOut(context.Context, string, string, store.SignedOut) error {
+	return errNoAccounts
+}
 func (noAccounts) MarkInjected(context.Context, string, string, time.Time) error {
 	return errNoAccounts
 }

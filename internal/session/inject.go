@@ -77,6 +77,7 @@ func (s *Service) injectAll(ctx context.Context, r *session) (count int, err err
 				}
 			}
 			count += len(good)
+			r.watch.given(domain, good)
 			if len(expired) > 0 {
 				s.needsRefresh(r, Refresh{Domain: domain, Reason: ReasonExpired, Cookies: expired})
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,26 +13,31 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/session/signedout"
 )
 
-// Reasons why an account needs a refresh.
+// Reasons why an account needs a refresh: some of its cookies have expired, or one of those of package signedout.
 const (
-	ReasonExpired = "expired_cookies" // some of its cookies have
-	ReasonLogin   = "login_page"      // the site asked to log in
+	ReasonExpired = "expired_cookies"
+	ReasonLogin   = string(signedout.LoginPage)
 )
 
 // Refresh is an account that somebody has to log in to again.
 type Refresh struct {
 	Domain string `json:"domain"`
-	Reason string `json:"reason" enum:"expired_cookies,login_page"`
+	Reason string `json:"reason" enum:"expired_cookies,login_page,refused,cookies_deleted,password_field,marker_gone,second_factor"`
 	// Cookies are the names of those that have expired.
 	Cookies []string  `json:"cookies,omitempty"`
 	At      time.Time `json:"at"`
 }
 
+// Words say what its site did, as the end of a sentence that begins with it.
+func (f Refresh) Words() string { return signedout.Reason(f.Reason).Words() }
+
 const (
-	// lookLimit bounds looking whether a page asks to log in, probeLimit opening one page to see.
+	// lookLimit bounds looking whether a page asks to log in, markLimit writing down that it does, probeLimit opening one page to see.
 	lookLimit  = 3 * time.Second
+	markLimit  = 5 * time.Second
 	probeLimit = 20 * time.Second
 	blankPage  = "about:blank"
 )
@@ -104,7 +108,7 @@ func (s *Service) probe(ctx context.Context, r *session) error {
 			s.Log.Warn("probe an account", "session", r.id, "domain", domain, "error", err)
 			continue
 		}
-		s.look(ctx, r, b)
+		s.look(ctx, r, b, "")
 	}
 	if !probed {
 		return nil
@@ -115,55 +119,23 @@ func (s *Service) probe(ctx context.Context, r *session) error {
 	return nil
 }
 
-// look sees whether the page asks to log in to one of the session's accounts.
-func (s *Service) look(ctx context.Context, r *session, b Browser) {
-	if len(r.plan.domains) == 0 || len(s.logins) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
-	defer cancel()
-	address, err := b.Address(ctx)
-	if err != nil {
-		s.Log.Debug("look where a page is", "session", r.id, "error", err)
-		return
-	}
-	page, err := url.Parse(address)
-	if err != nil {
-		return
-	}
-	for _, domain := range r.plan.domains {
-		l, known := s.logins[domain]
-		if !known {
-			continue
-		}
-		asks := slices.ContainsFunc(l.urls, func(u *regexp.Regexp) bool { return u.MatchString(address) })
-		// A selector is for pages of the domain: others may have a form of their own.
-		if !asks && l.Selector != "" && within(strings.ToLower(page.Hostname()), domain) {
-			if asks, err = b.Has(ctx, l.Selector); err != nil {
-				s.Log.Warn("look for a login form", "session", r.id, "domain", domain, "error", err)
-			}
-		}
-		if asks {
-			s.needsRefresh(r, Refresh{Domain: domain, Reason: ReasonLogin})
-		}
-	}
-}
-
 // needsRefresh notes, once, that somebody has to log in again.
 func (s *Service) needsRefresh(r *session, f Refresh) {
 	s.mu.Lock()
-	known := slices.ContainsFunc(r.refresh, func(o Refresh) bool { return o.Domain == f.Domain && o.Reason == f.Reason })
+	known := slices.ContainsFunc(r.refresh, func(o Refresh) bool {
+		return o.Domain == f.Domain && (o.Reason == ReasonExpired) == (f.Reason == ReasonExpired)
+	})
 	name := r.jail
 	if !known {
 		f.At = s.Now()
 		r.refresh = append(r.refresh, f)
-		if f.Reason == ReasonLogin {
-			s.report(r, f.Domain, f.At)
-		}
 	}
 	s.mu.Unlock()
 	if known {
 		return
+	}
+	if f.Reason != ReasonExpired {
+		s.markSignedOut(r, f.Domain, f.Reason)
 	}
 	s.Log.Warn("an account needs a refresh", "session", r.id, "tenant", r.plan.tenant, "domain", f.Domain, "reason", f.Reason)
 	s.Records.Note(audit.Event{Action: actionRefresh, Result: audit.Failed, Tenant: r.plan.tenant, Actor: actorSystem, Session: r.id,

@@ -59,7 +59,10 @@ func TestPageThatAsksToLogInIsNoticed(t *testing.T) {
 					b.redirect = map[string]string{test.url: test.leads}
 				}
 				for range 2 { // it is said once
-					if _, err := visit(a.s, t.Context(), admin, out.ID, test.url, 0); err != nil {
+					_, err := visit(a.s, t.Context(), admin, out.ID, test.url, 0)
+					if test.asks {
+						wantCode(t, err, problem.LoginNeeded)
+					} else if err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -75,6 +78,11 @@ func TestPageThatAsksToLogInIsNoticed(t *testing.T) {
 				}
 				if len(events) != 1 || !strings.Contains(events[0], `"reason":"login_page"`) {
 					t.Errorf("the events are %q", events)
+				}
+				// It is known when the session is gone.
+				a.mustClose(t, out.ID)
+				if set, err := a.vault.Cookies(t.Context(), store.DefaultTenant, "example.com"); err != nil || set.SignedOutBy != ReasonLogin || !set.SignedOutAt.Equal(asked[0].At) {
+					t.Errorf("the account has %+v, %v", set, err)
 				}
 			})
 		})
@@ -113,9 +121,8 @@ func TestLoginIsNoticedWithAScreenshot(t *testing.T) {
 		b.mu.Lock()
 		b.at = "https://www.example.com/login"
 		b.mu.Unlock()
-		if _, err := photograph(a.s, t.Context(), admin, out.ID); err != nil {
-			t.Fatal(err)
-		}
+		_, err := photograph(a.s, t.Context(), admin, out.ID)
+		wantCode(t, err, problem.LoginNeeded)
 		if asked := a.asked(t, out.ID); len(asked) != 1 {
 			t.Errorf("it says %+v", asked)
 		}
@@ -131,7 +138,7 @@ func TestLoginIsNoticedAlsoWhenThePageDidNotLoad(t *testing.T) {
 		b.at = "https://www.example.com/login"
 		b.mu.Unlock()
 		_, err := visit(a.s, t.Context(), admin, out.ID, "slow", time.Second)
-		wantCode(t, err, problem.Timeout)
+		wantCode(t, err, problem.LoginNeeded)
 		if asked := a.asked(t, out.ID); len(asked) != 1 {
 			t.Errorf("it says %+v", asked)
 		}

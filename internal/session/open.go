@@ -137,7 +137,7 @@ func (s *Service) enter(by identity.Principal, p plan, tenants int, abort contex
 	r := &session{
 		id: "s_" + strings.ToLower(rand.Text()[:16]), by: by, plan: p, created: s.Now(), state: StateOpening, abort: abort,
 		stop: make(chan struct{}), settled: make(chan struct{}), gone: make(chan struct{}), attached: map[*attachment]struct{}{},
-		lost: make(chan struct{}), touched: by.AgentID() != "", unhold: func() {}, lives: map[*Live]struct{}{}, turn: newTurn(),
+		lost: make(chan struct{}), touched: by.AgentID() != "", unhold: func() {}, lives: map[*Live]struct{}{}, turn: newTurn(), watch: newLoginWatch(),
 		// An agent with DevTools clients is trusted with nothing that was there before them either.
 		scripted: by.AgentID() != "" && p.access == grant.AccessCDP,
 	}
@@ -276,6 +276,9 @@ func (s *Service) settle(r *session) (Session, bool) {
 		r.timing.Ready = milliseconds(i.answered.Sub(i.born))
 	}
 	s.tasks.Go(func() { s.keep(r) })
+	if len(r.plan.domains) > 0 {
+		s.tasks.Go(func() { s.lookAgain(r, i.browser) })
+	}
 	return s.view(r), true
 }
 

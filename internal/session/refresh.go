@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session/signedout"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -161,6 +162,8 @@ type Seen struct {
 	Sites []SeenSite `json:"sites" nullable:"false"`
 	// Hosts are hosts of other domains that the pages used, which have set none: they are proposed as egress_domains.
 	Hosts []string `json:"hosts" nullable:"false"`
+	// SignedIn is how the page that is there shows that somebody is signed in, to be kept with the account.
+	SignedIn vault.SignedIn `json:"signed_in"`
 }
 
 // SeenSite is one domain with its cookies, which have no values here.
@@ -193,7 +196,30 @@ func (s *Service) Seen(ctx context.Context, by identity.Principal, id string) (S
 	s.mu.Lock()
 	addr := r.addr
 	s.mu.Unlock()
-	return s.seen(ctx, r, jar, s.Gateway.Hosts(addr))
+	out, err := s.seen(ctx, r, jar, s.Gateway.Hosts(addr))
+	out.SignedIn = s.shows(ctx, r, b)
+	return out, err
+}
+
+// shows proposes how to see later whether an account is signed in: by the page that is there now, and by its control to sign
+// out. It is empty while that page asks to sign in, or is of another site.
+func (s *Service) shows(ctx context.Context, r *session, b Browser) (out vault.SignedIn) {
+	page, err := b.SignIn(ctx, "")
+	if err != nil {
+		s.Log.Debug("look at the page of a refresh session", "session", r.id, "error", err)
+		return out
+	}
+	at, err := url.Parse(page.URL)
+	known := signedout.Known{Domain: r.plan.refresh}
+	if err != nil || !cookies.Within(at.Hostname(), r.plan.refresh) || page.Failed || page.Status >= 400 || signedout.Judge(page, known).Out != signedout.None {
+		return out
+	}
+	at.RawQuery, at.Fragment, at.User = "", "", nil
+	out = vault.SignedIn{Page: at.String(), Marker: page.Offer}
+	if out.Check(r.plan.refresh) != nil {
+		return vault.SignedIn{}
+	}
+	return out
 }
 
 func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, hosts []string) (Seen, error) {

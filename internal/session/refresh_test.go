@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/browser"
-	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -206,24 +205,5 @@ func TestWhatARefreshSessionHasSeen(t *testing.T) {
 		clean := mustOpen(t, s, Request{Tenant: store.DefaultTenant})
 		_, err = s.Seen(t.Context(), ann, clean.ID)
 		wantCode(t, err, problem.BadRequest)
-	})
-}
-
-func TestWhatSitesAskForIsRememberedAfterTheSession(t *testing.T) {
-	pages := withLogins(config.Login{Domain: "example.com", URLs: []string{"https://example.com/login*"}})
-	inBubble(t, pages, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{Tenant: store.DefaultTenant})
-		s.mu.Lock()
-		r := s.sessions[out.ID]
-		s.mu.Unlock()
-		s.needsRefresh(r, Refresh{Domain: "example.org", Reason: ReasonExpired})
-		s.needsRefresh(r, Refresh{Domain: "example.com", Reason: ReasonLogin})
-		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
-			t.Fatal(err)
-		}
-		got := s.Reported(store.DefaultTenant)
-		if len(got) != 1 || got[0].Domain != "example.com" || !got[0].Opened.Equal(out.Created) || len(s.Reported("other")) != 0 || len(s.Reported("")) != 1 {
-			t.Errorf("got %+v", got)
-		}
 	})
 }

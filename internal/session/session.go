@@ -114,9 +114,8 @@ type Browser interface {
 	// Network says whether the cookies are still those of its first call. The code is cookies_lost when they are not.
 	// A connection that was made before a call which returns nil was made with them.
 	Network(ctx context.Context) error
-	// Address is where the page is, and Has whether it has an element that a CSS selector matches.
-	Address(ctx context.Context) (string, error)
-	Has(ctx context.Context, selector string) (bool, error)
+	// SignIn says what of a tab's page has to do with signing in, and which CSS selectors it has an element for.
+	SignIn(ctx context.Context, tab string, selectors ...string) (browser.SignInPage, error)
 	// Conceal makes everything that pages say lose the values, before it is cut, compared or waited for.
 	Conceal(values *redact.Values)
 	// Navigate opens an address in the current tab, for the session's own purposes.
@@ -244,8 +243,8 @@ type Service struct {
 	logins     logins
 
 	mu       sync.Mutex
-	sessions map[string]*session // all that are not yet gone
-	reported map[account]Reported
+	sessions map[string]*session     // all that are not yet gone
+	visits   map[accountPage]visited // of pages of accounts
 	tokens   map[[sha256.Size]byte]token
 	ended    []*session // gone ones that can still be asked about, oldest first
 	opening  int        // opens in flight
@@ -262,7 +261,7 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{Options: o, sessions: map[string]*session{}, reported: map[account]Reported{}, tokens: map[[sha256.Size]byte]token{}, shelf: shelf}
+	s := &Service{Options: o, sessions: map[string]*session{}, visits: map[accountPage]visited{}, tokens: map[[sha256.Size]byte]token{}, shelf: shelf}
 	s.messages = quota.NewGate(quota.GateOptions{Kind: quota.Messages(), Whole: mostOfMessages, Quotas: o.Quotas, Tenants: o.Authority.Counted})
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.logins = newLogins(o.Accounts.Logins)
@@ -325,6 +324,8 @@ type session struct {
 	touched  bool      // an agent has had its hands on it
 	injected int       // cookies
 	refresh  []Refresh // accounts that somebody has to log in to again
+	// watch has what is known of whether its accounts are signed in.
+	watch *loginWatch
 
 	grip *grip // who has its browser in hand; nil for nobody
 	turn *turn // in which it is used

@@ -55,6 +55,13 @@ func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, o
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
 		problem.New(problem.Timeout, "give it more time with timeoutMs, or look at the page with a screenshot", "%s did not end within %s", op.Tool(), limit))
 	defer cancel()
+	tab := browser.TabOf(op)
+	if r.watch.asking.Load() && showsPage(op) && !leaves(op) {
+		if asks := s.look(ctx, r, b, tab); asks != nil {
+			return nil, loginNeeded(*asks, nil)
+		}
+	}
+	r.watch.heads(op, r.plan.domains)
 	began := s.Now()
 	var out any
 	err = s.record(ctx, r, by, may, op.Target(), audit.Fields{"tool": op.Tool()}, func() error {
@@ -67,7 +74,14 @@ func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, o
 		})
 	})
 	if !r.over() && !seized(ctx) {
-		s.look(ctx, r, b) // also after an error: a page that loads slowly may ask to log in
+		if leaves(op) {
+			tab = "" // it may be another one now
+		}
+		// Also after an error: a page that loads slowly may ask to log in.
+		if asks := s.look(ctx, r, b, tab); asks != nil && showsPage(op) {
+			err = loginNeeded(*asks, err)
+		}
+		r.watch.poke()
 	}
 	if err != nil {
 		return nil, err

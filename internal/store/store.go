@@ -167,13 +167,34 @@ type CookieSet struct {
 	ExpiresAt time.Time
 	// EgressDomains are other domains that its site needs; they are proposed for grants.
 	EgressDomains []string
+	SignedIn      SignedIn
+	// SignedOutAt is when a session first saw that the site has forgotten the login, and SignedOutBy what it saw; zero and
+	// empty while none did since LastRefreshedAt.
+	SignedOutAt time.Time
+	SignedOutBy string
+}
+
+// SignedIn says how a site shows that somebody is signed in.
+type SignedIn struct {
+	// Page is the address of a page that shows it, and Marker a CSS selector of what only a signed-in page has. Either may be empty.
+	Page, Marker string
+	// Unwatched says that nobody wants to know.
+	Unwatched bool
+}
+
+// SignedOut is what a session saw of an account.
+type SignedOut struct {
+	// Opened is when the session was opened: it says nothing of cookies that were stored later.
+	Opened time.Time
+	At     time.Time
+	By     string // empty: it saw that the account is signed in
 }
 
 // CookieSets of all tenants.
 type CookieSets interface {
 	// PutCookieSet makes the set or replaces the one of the same tenant and domain. The ID of a set that
 	// exists must be given and stays: ErrExists when another one has taken the place in between. When a set is
-	// replaced, its leases and its CreatedAt stay, and LastInjectedAt does not go back.
+	// replaced, its leases and its CreatedAt stay, LastInjectedAt does not go back, and SignedOutAt stays unless LastRefreshedAt changes.
 	PutCookieSet(ctx context.Context, s CookieSet) error
 	CookieSet(ctx context.Context, tenant, domain string) (CookieSet, error)
 	// ListCookieSets of a tenant, by domain; of all when tenant is empty.
@@ -182,6 +203,9 @@ type CookieSets interface {
 	DeleteCookieSet(ctx context.Context, tenant, domain string) error
 	// MarkInjected sets LastInjectedAt. An earlier time than the known one changes nothing.
 	MarkInjected(ctx context.Context, tenant, domain string, at time.Time) error
+	// MarkSignedOut sets SignedOutAt and SignedOutBy where they are not set, or clears them. What was seen in a session that
+	// was opened before LastRefreshedAt changes nothing.
+	MarkSignedOut(ctx context.Context, tenant, domain string, m SignedOut) error
 
 	// LeaseCookieSets takes one lease on each of the domains' sets for a session, all or none. It returns the
 	// domains that have no lease left, sorted, and ErrNotFound when a set does not exist. A session's second lease

@@ -94,9 +94,15 @@ func (s CookieSet) Validate() error {
 	if s.MaxLeases < 1 {
 		leases = fmt.Errorf("%w: max_leases is %d", ErrInvalid, s.MaxLeases)
 	}
-	return errors.Join(present("id", s.ID), slug("tenant", s.Tenant), present("domain", s.Domain), Text(s.ID, s.Domain), Text(s.Scopes...), Text(s.EgressDomains...), leases,
+	return errors.Join(present("id", s.ID), slug("tenant", s.Tenant), present("domain", s.Domain), Text(s.ID, s.Domain), Text(s.Scopes...), Text(s.EgressDomains...),
+		Text(s.SignedIn.Page, s.SignedIn.Marker, s.SignedOutBy), leases,
 		Moment("created_at", s.CreatedAt), optionalMoment("last_refreshed_at", s.LastRefreshedAt),
-		optionalMoment("last_injected_at", s.LastInjectedAt), optionalMoment("expires_at", s.ExpiresAt))
+		optionalMoment("last_injected_at", s.LastInjectedAt), optionalMoment("expires_at", s.ExpiresAt), optionalMoment("signed_out_at", s.SignedOutAt))
+}
+
+// Validate returns everything that is wrong with what was seen, as ErrInvalid. Every Store asks before it writes.
+func (m SignedOut) Validate() error {
+	return errors.Join(Text(m.By), Moment("opened", m.Opened), Moment("at", m.At))
 }
 
 // Validate returns everything that is wrong with the lease, as ErrInvalid. Every Store asks before it writes.

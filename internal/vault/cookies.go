@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -14,10 +17,12 @@ import (
 
 // Bounds of what an operator sets on a cookie set.
 const (
-	maxLeases = 1000
-	maxScopes = 64
-	maxEgress = 200
-	longScope = 100
+	maxLeases  = 1000
+	maxScopes  = 64
+	maxEgress  = 200
+	longScope  = 100
+	longPage   = 2000
+	longMarker = 500
 	// attempts is how often a change starts again because somebody else made the row in between.
 	attempts = 5
 )
@@ -33,6 +38,8 @@ type NewCookies struct {
 	Rules *Rules
 	// EgressDomains are other domains that the site needs, to be proposed for grants; nil keeps those of the set that is there.
 	EgressDomains []string
+	// SignedIn says how the site shows that somebody is signed in; nil keeps what is known.
+	SignedIn *SignedIn
 }
 
 // Rules are what an operator decides about a cookie set.
@@ -62,6 +69,34 @@ func printable(s string, longest int) bool {
 	return s != "" && len(s) <= longest && !slices.ContainsFunc([]byte(s), func(b byte) bool { return b <= ' ' || b >= 0x7f })
 }
 
+// SignedIn says how a site shows that somebody is signed in, which sessions look at.
+type SignedIn struct {
+	Page   string `json:"page,omitempty" doc:"address of a page that shows whether somebody is signed in"`
+	Marker string `json:"marker,omitempty" doc:"CSS selector of what only pages for somebody who is signed in have"`
+	// Unwatched accounts are never said to be signed out.
+	Unwatched bool `json:"unwatched,omitempty" doc:"do not look whether the site has forgotten the login"`
+}
+
+// Check reports everything that is wrong with it for an account of a domain, with the code bad_request.
+func (i SignedIn) Check(domain string) error {
+	wrong := &problem.Many{Code: problem.BadRequest}
+	i.check(domain, wrong)
+	return wrong.Err()
+}
+
+func (i SignedIn) check(domain string, wrong *problem.Many) {
+	if i.Page != "" {
+		page, err := url.Parse(i.Page)
+		if err != nil || page.Scheme != "https" && page.Scheme != "http" || page.User != nil || !printable(i.Page, longPage) ||
+			!cookies.Within(page.Hostname(), domain) {
+			wrong.Add("signed_in.page", "must be the address of a page of %s, of at most %d bytes", cookies.Printable(domain), longPage)
+		}
+	}
+	if len(i.Marker) > longMarker || strings.ContainsFunc(i.Marker, unicode.IsControl) {
+		wrong.Add("signed_in.marker", "must be a CSS selector of at most %d bytes", longMarker)
+	}
+}
+
 // CookieSet is what may be known about a set without opening an account with it.
 type CookieSet struct {
 	ID              string    `json:"id"`
@@ -77,6 +112,10 @@ type CookieSet struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
 	// EgressDomains are other domains that the site needs, as who logged in to it has chosen: they are proposed for grants.
 	EgressDomains []string `json:"egress_domains,omitempty"`
+	SignedIn      SignedIn `json:"signed_in"`
+	// SignedOutAt is when a session saw that the site has forgotten the login, and SignedOutBy what it saw: one of the reasons of package session.
+	SignedOutAt time.Time `json:"signed_out_at,omitzero"`
+	SignedOutBy string    `json:"signed_out_by,omitempty"`
 	// Cookies are sorted by domain and name.
 	Cookies []CookieInfo `json:"cookies,omitempty"`
 	// Problem is the code for which the set cannot be opened; it has no Cookies then.
@@ -162,6 +201,10 @@ func (v *Vault) nextSet(ctx context.Context, n NewCookies) (store.CookieSet, err
 	if n.EgressDomains != nil {
 		s.EgressDomains = n.EgressDomains
 	}
+	if n.SignedIn != nil {
+		s.SignedIn = store.SignedIn(*n.SignedIn)
+	}
+	s.SignedOutAt, s.SignedOutBy = time.Time{}, ""
 	s.Count, s.LastRefreshedAt, s.ExpiresAt = len(n.Cookies), now, cookies.FirstExpiry(n.Cookies)
 	return s, nil
 }
@@ -184,6 +227,9 @@ func (v *Vault) check(n NewCookies) error {
 	}
 	if n.Rules != nil {
 		n.Rules.check(wrong)
+	}
+	if n.SignedIn != nil {
+		n.SignedIn.check(n.Domain, wrong)
 	}
 	if len(n.EgressDomains) > maxEgress {
 		wrong.Add("egress_domains", "are more than %d", maxEgress)
@@ -291,7 +337,7 @@ func (v *Vault) describe(s store.CookieSet, list []cookies.Cookie) CookieSet {
 	out := CookieSet{
 		ID: s.ID, Tenant: s.Tenant, Domain: s.Domain, Count: s.Count, Scopes: s.Scopes, MaxLeases: s.MaxLeases, CreatedAt: s.CreatedAt,
 		LastRefreshedAt: s.LastRefreshedAt, LastInjectedAt: s.LastInjectedAt, ExpiresAt: s.ExpiresAt,
-		EgressDomains: s.EgressDomains,
+		EgressDomains: s.EgressDomains, SignedIn: SignedIn(s.SignedIn), SignedOutAt: s.SignedOutAt, SignedOutBy: s.SignedOutBy,
 	}
 	if out.Scopes == nil {
 		out.Scopes = []string{}
@@ -332,12 +378,25 @@ func (v *Vault) SetRules(ctx context.Context, tenant, domain string, r Rules) er
 	if r.check(wrong); wrong.Err() != nil {
 		return wrong
 	}
+	return v.change(ctx, tenant, domain, func(s *store.CookieSet) { s.Scopes, s.MaxLeases = r.Scopes, r.MaxLeases })
+}
+
+// SetSignedIn changes how it is seen whether the site still knows the account, and leaves its cookies alone.
+func (v *Vault) SetSignedIn(ctx context.Context, tenant, domain string, i SignedIn) error {
+	if err := i.Check(domain); err != nil {
+		return err
+	}
+	return v.change(ctx, tenant, domain, func(s *store.CookieSet) { s.SignedIn = store.SignedIn(i) })
+}
+
+// change rewrites a set but for its cookies.
+func (v *Vault) change(ctx context.Context, tenant, domain string, change func(*store.CookieSet)) error {
 	return v.exclusively(ctx, func() error {
 		s, err := v.set(ctx, tenant, domain)
 		if err != nil {
 			return err
 		}
-		s.Scopes, s.MaxLeases = r.Scopes, r.MaxLeases
+		change(&s)
 		if err := v.store.PutCookieSet(ctx, s); err != nil {
 			return fmt.Errorf("change cookie set %s: %w", domain, err)
 		}

@@ -30,6 +30,11 @@ function merge(text) {
   const focused = seen.contains(document.activeElement) ? document.activeElement : null;
   for (const box of fresh.querySelectorAll('input[type="checkbox"]')) if (before.has(key(box))) box.checked = before.get(key(box)).checked;
   for (const part of fresh.querySelectorAll('details[data-key]')) part.open = open.has(part.dataset.key);
+  // A field that the person has changed, or is in, keeps what it has.
+  for (const field of fresh.querySelectorAll('input[data-proposed]')) {
+    const was = seen.querySelector(`#${field.id}`);
+    if (was && (was === focused || was.value !== was.dataset.proposed)) field.value = was.value;
+  }
   const node = document.adoptNode(fresh);
   seen.replaceWith(node);
   seen = node;
@@ -37,8 +42,9 @@ function merge(text) {
   const boxes = [...seen.querySelectorAll('input[type="checkbox"]')];
   const again = focused.matches('summary')
     ? [...seen.querySelectorAll('details[data-key]')].find((part) => part.dataset.key === focused.parentElement.dataset.key)?.querySelector('summary')
-    : boxes.find((box) => focused.name && key(box) === key(focused));
+    : focused.dataset.proposed !== undefined ? seen.querySelector(`#${focused.id}`) : boxes.find((box) => focused.name && key(box) === key(focused));
   again?.focus({ preventScroll: true });
+  if (again?.dataset.proposed !== undefined) again.setSelectionRange(focused.selectionStart, focused.selectionEnd);
 }
 
 if (seen) setTimeout(renew, every);

@@ -11,11 +11,13 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-const cookieSetColumns = `id, tenant, domain, ciphertext, count, scopes, max_leases, created_at, last_refreshed_at, last_injected_at, expires_at, egress_domains`
+const cookieSetColumns = `id, tenant, domain, ciphertext, count, scopes, max_leases, created_at, last_refreshed_at, last_injected_at, expires_at, egress_domains,
+	signed_in_page, signed_in_marker, unwatched, signed_out_at, signed_out_by`
 
 func scanCookieSet(row scanner) (s store.CookieSet, err error) {
 	err = row.Scan(&s.ID, &s.Tenant, &s.Domain, blob{&s.Ciphertext}, &s.Count, listing{&s.Scopes}, &s.MaxLeases,
-		moment{&s.CreatedAt}, moment{&s.LastRefreshedAt}, moment{&s.LastInjectedAt}, moment{&s.ExpiresAt}, listing{&s.EgressDomains})
+		moment{&s.CreatedAt}, moment{&s.LastRefreshedAt}, moment{&s.LastInjectedAt}, moment{&s.ExpiresAt}, listing{&s.EgressDomains},
+		&s.SignedIn.Page, &s.SignedIn.Marker, &s.SignedIn.Unwatched, moment{&s.SignedOutAt}, &s.SignedOutBy)
 	return s, err
 }
 
@@ -25,14 +27,18 @@ func (db *DB) PutCookieSet(ctx context.Context, s store.CookieSet) error {
 		return err
 	}
 	return db.changeOr(ctx, errOccupied, "put cookie set", `INSERT INTO cookie_sets (`+cookieSetColumns+`)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 		ON CONFLICT (tenant, domain) DO UPDATE SET
 			ciphertext = excluded.ciphertext, count = excluded.count, scopes = excluded.scopes, max_leases = excluded.max_leases,
 			last_refreshed_at = excluded.last_refreshed_at, expires_at = excluded.expires_at, egress_domains = excluded.egress_domains,
+			signed_in_page = excluded.signed_in_page, signed_in_marker = excluded.signed_in_marker, unwatched = excluded.unwatched,
+			signed_out_at = CASE WHEN excluded.last_refreshed_at = cookie_sets.last_refreshed_at THEN cookie_sets.signed_out_at END,
+			signed_out_by = CASE WHEN excluded.last_refreshed_at = cookie_sets.last_refreshed_at THEN cookie_sets.signed_out_by ELSE '' END,
 			last_injected_at = coalesce(max(last_injected_at, excluded.last_injected_at), last_injected_at, excluded.last_injected_at)
 		WHERE id = excluded.id`,
 		s.ID, s.Tenant, s.Domain, bytes(s.Ciphertext), s.Count, texts(s.Scopes), s.MaxLeases,
-		stamp(s.CreatedAt), stamp(s.LastRefreshedAt), stamp(s.LastInjectedAt), stamp(s.ExpiresAt), texts(s.EgressDomains))
+		stamp(s.CreatedAt), stamp(s.LastRefreshedAt), stamp(s.LastInjectedAt), stamp(s.ExpiresAt), texts(s.EgressDomains),
+		s.SignedIn.Page, s.SignedIn.Marker, s.SignedIn.Unwatched, stamp(s.SignedOutAt), s.SignedOutBy)
 }
 
 // errOccupied is what an upsert that changed nothing means: the place is taken by a row with another ID.
@@ -62,6 +68,17 @@ func (db *DB) MarkInjected(ctx context.Context, tenant, domain string, at time.T
 	}
 	return db.changeOne(ctx, "mark cookie set as injected", `UPDATE cookie_sets
 		SET last_injected_at = max(coalesce(last_injected_at, $3), $3) WHERE tenant = $1 AND domain = $2`, tenant, domain, stamp(at))
+}
+
+// MarkSignedOut is of store.CookieSets.
+func (db *DB) MarkSignedOut(ctx context.Context, tenant, domain string, m store.SignedOut) error {
+	if err := m.Validate(); err != nil {
+		return err
+	}
+	return db.changeOne(ctx, "mark cookie set as signed out", `UPDATE cookie_sets SET
+		signed_out_at = CASE WHEN last_refreshed_at > $3 THEN signed_out_at WHEN $5 = '' THEN NULL ELSE coalesce(signed_out_at, $4) END,
+		signed_out_by = CASE WHEN last_refreshed_at > $3 OR $5 <> '' AND signed_out_by <> '' THEN signed_out_by ELSE $5 END
+		WHERE tenant = $1 AND domain = $2`, tenant, domain, stamp(m.Opened), stamp(m.At), m.By)
 }
 
 // LeaseCookieSets is of store.CookieSets. The transaction is the only one that writes, so what it counts stays true.

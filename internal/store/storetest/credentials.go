@@ -40,6 +40,44 @@ func testCookieSets(t *testing.T, s store.Store) {
 	check(t, "a set without anything", bare)(s.CookieSet(ctx, "acme", "bare.example"))
 }
 
+func testSignedOut(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	set := newCookieSet(t, s, "c1", "default", "a.example") // refreshed at 2
+	other := newCookieSet(t, s, "c2", "default", "b.example")
+	mark := func(opened, when int, by string) {
+		t.Helper()
+		must(t, s.MarkSignedOut(ctx, "default", "a.example", store.SignedOut{Opened: at(opened), At: at(when), By: by}))
+	}
+	is := func(what string, when time.Time, by string) {
+		t.Helper()
+		set.SignedOutAt, set.SignedOutBy = when, by
+		check(t, what, set)(s.CookieSet(ctx, "default", "a.example"))
+	}
+	mark(1, 5, "login_page")
+	is("after a session with the cookies from before", time.Time{}, "")
+	mark(3, 5, "login_page")
+	mark(4, 6, "refused")
+	is("what was seen first", at(5), "login_page")
+	mark(1, 7, "")
+	is("after a session from before that is signed in", at(5), "login_page")
+
+	changed := set
+	changed.SignedIn = store.SignedIn{Page: "https://a.example/", Unwatched: true}
+	changed.SignedOutAt, changed.SignedOutBy = time.Time{}, "" // as somebody read it before it was seen
+	must(t, s.PutCookieSet(ctx, changed))
+	set.SignedIn = changed.SignedIn
+	is("after its rules were changed", at(5), "login_page")
+	mark(4, 7, "")
+	is("after a session that is signed in", time.Time{}, "")
+	mark(4, 8, "refused")
+	is("when it is seen again", at(8), "refused")
+	set.LastRefreshedAt = at(9)
+	must(t, s.PutCookieSet(ctx, set))
+	is("after it was refreshed", time.Time{}, "")
+	check(t, "the other set", other)(s.CookieSet(ctx, "default", "b.example"))
+	wantError(t, "mark none", s.MarkSignedOut(ctx, "default", "none.example", store.SignedOut{Opened: at(1), At: at(1)}), store.ErrNotFound)
+}
+
 func testReplacedCookieSets(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	old := newCookieSet(t, s, "c1", "default", "a.example")
@@ -242,7 +280,8 @@ func testTenantsAreSeparate(t *testing.T, s store.Store) {
 	for what, err := range map[string]error{
 		"read cookies": errSet, "read agent": errAgent, "read secret": errSecret, "lease cookies": errLease,
 		"remove cookies": s.DeleteCookieSet(ctx, "evil", "a.example"), "mark cookies": s.MarkInjected(ctx, "evil", "a.example", at(9)),
-		"remove secret": s.DeleteSecret(ctx, "evil", "a1", "mail"), "mark secret": s.MarkUsed(ctx, "evil", "a1", "mail", at(9)),
+		"mark as signed out": s.MarkSignedOut(ctx, "evil", "a.example", store.SignedOut{Opened: at(9), At: at(9), By: "login_page"}),
+		"remove secret":      s.DeleteSecret(ctx, "evil", "a1", "mail"), "mark secret": s.MarkUsed(ctx, "evil", "a1", "mail", at(9)),
 	} {
 		wantError(t, what, err, store.ErrNotFound)
 	}

@@ -24,7 +24,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		run  func(*testing.T, store.Store)
 	}{
 		{"Tenants", testTenants}, {"Operators", testOperators}, {"Agents", testAgents}, {"Tokens", testTokens},
-		{"CookieSets", testCookieSets}, {"ReplacedCookieSets", testReplacedCookieSets}, {"Leases", testLeases}, {"LeaseRace", testLeaseRace},
+		{"CookieSets", testCookieSets}, {"ReplacedCookieSets", testReplacedCookieSets}, {"SignedOut", testSignedOut}, {"Leases", testLeases}, {"LeaseRace", testLeaseRace},
 		{"Secrets", testSecrets}, {"Grants", testGrants}, {"GrantLife", testGrantLife}, {"GrantRace", testGrantRace},
 		{"TenantsAreSeparate", testTenantsAreSeparate}, {"Times", testTimes}, {"Texts", testTexts}, {"LargeValues", testLargeValues},
 		{"InvalidRows", testInvalidRows}, {"Canceled", testCanceled}, {"Ping", testPing}, {"Closed", testClosed},
@@ -130,6 +130,7 @@ func cookieSet(id, tenant, domain string) store.CookieSet {
 		ID: id, Tenant: tenant, Domain: domain, Ciphertext: []byte("sealed " + id), Count: 3, Scopes: []string{"tools", "cdp"},
 		MaxLeases: 1, CreatedAt: at(1), LastRefreshedAt: at(2), ExpiresAt: at(1000),
 		EgressDomains: []string{"cdn.example", "login.example"},
+		SignedIn:      store.SignedIn{Page: "https://a.example/inbox", Marker: "a.out"},
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"testing"
 	"time"
-
-	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // lookSite are pages that are looked at.
@@ -37,11 +35,11 @@ func lookSite() http.Handler {
 	return mux
 }
 
-func TestAddressIsWhereThePageEnded(t *testing.T) {
+func TestSignInSaysWhereThePageEnded(t *testing.T) {
 	anyBuild(t, func(t *testing.T, build Build) {
 		b := open(t, build, newGateway(t, lookSite()).URL)
-		if at, err := b.Address(within(t, 10*time.Second)); err != nil || at != blank {
-			t.Errorf("at first it is at %q, %v", at, err)
+		if at, err := b.SignIn(within(t, 10*time.Second), ""); err != nil || at.URL != blank && at.URL != "" {
+			t.Errorf("at first it is at %+v, %v", at, err)
 		}
 		for _, test := range []struct{ open, at string }{
 			{"/plain", "/plain"}, {"/go", "/form?from=go"}, {"/script", "/plain#there"}, {"/form#part", "/form#part"},
@@ -49,14 +47,14 @@ func TestAddressIsWhereThePageEnded(t *testing.T) {
 			if _, err := b.Navigate(within(t, 20*time.Second), site+test.open); err != nil {
 				t.Fatal(err)
 			}
-			if at, err := b.Address(within(t, 10*time.Second)); err != nil || at != site+test.at {
-				t.Errorf("%s: it is at %q, %v", test.open, at, err)
+			if at, err := b.SignIn(within(t, 10*time.Second), ""); err != nil || at.URL != site+test.at || at.Status != 200 || at.Failed {
+				t.Errorf("%s: it is at %+v, %v", test.open, at, err)
 			}
 		}
 	})
 }
 
-func TestHasAsksTheDocumentAndNotThePage(t *testing.T) {
+func TestSelectorsAreAskedOfTheDocumentAndNotOfThePage(t *testing.T) {
 	anyBuild(t, func(t *testing.T, build Build) {
 		b := open(t, build, newGateway(t, lookSite()).URL)
 		for _, test := range []struct {
@@ -74,31 +72,56 @@ func TestHasAsksTheDocumentAndNotThePage(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 { // asking changes nothing
-				if has, err := b.Has(within(t, 10*time.Second), test.selector); err != nil || has != test.has {
-					t.Errorf("%s has %s: %v, %v", test.page, test.selector, has, err)
+				if at, err := b.SignIn(within(t, 10*time.Second), "", "#none", test.selector); err != nil || at.Matches[0] || at.Matches[1] != test.has || at.Bad[1] {
+					t.Errorf("%s has %s: %+v, %v", test.page, test.selector, at, err)
 				}
 			}
 		}
 	})
 }
 
-func TestSelectorThatIsNoneIsABadRequest(t *testing.T) {
+func TestWhatIsNoSelectorIsSaidToBeNone(t *testing.T) {
 	anyBuild(t, func(t *testing.T, build Build) {
 		b := open(t, build, newGateway(t, lookSite()).URL)
 		if _, err := b.Navigate(within(t, 20*time.Second), site+"/form"); err != nil {
 			t.Fatal(err)
 		}
-		for _, selector := range []string{"", "form[", "::::", "form:no-such-thing", "a,,b"} {
-			has, err := b.Has(within(t, 10*time.Second), selector)
-			if problem.CodeOf(err) != problem.BadRequest || has {
-				t.Errorf("%q: %v, %v", selector, has, err)
-			}
-			if p, ok := problem.As(err); !ok || p.Hint == "" {
-				t.Errorf("%q has no hint: %v", selector, err)
+		for _, selector := range []string{"form[", "::::", "form:no-such-thing", "a,,b"} {
+			if at, err := b.SignIn(within(t, 10*time.Second), "", selector, "form#login"); err != nil || at.Matches[0] || !at.Bad[0] || !at.Matches[1] || at.Bad[1] {
+				t.Errorf("%q: %+v, %v", selector, at, err)
 			}
 		}
-		if has, err := b.Has(within(t, 10*time.Second), "form#login"); err != nil || !has {
-			t.Errorf("afterwards: %v, %v", has, err)
+	})
+}
+
+// TestSignInLooksIntoFramesAndShadows finds the form wherever a person would see it, also where the page's names hide members
+// of the document.
+func TestSignInLooksIntoFramesAndShadows(t *testing.T) {
+	form := `<form><input name=user><input type=password></form>`
+	pages := map[string]string{
+		"/frame":     `<iframe srcdoc="<form><input name=user><input type=password></form>"></iframe>`,
+		"/shadow":    `<div id=host></div><script>host.attachShadow({mode: 'open'}).innerHTML = '` + form + `'</script>`,
+		"/clobbered": form + `<img name=body><img name=title><img name=querySelectorAll><img name=readyState>`,
+		"/hidden":    `<div style="display:none">` + form + `</div>`,
+		"/invisible": `<div style="visibility:hidden">` + form + `</div>`,
+		"/template":  `<template>` + form + `</template>`,
+	}
+	mux := http.NewServeMux()
+	for path, html := range pages {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			io.WriteString(w, html)
+		})
+	}
+	eachBuild(t, func(t *testing.T, build Build) {
+		b := open(t, build, newGateway(t, mux).URL)
+		for path, shown := range map[string]bool{"/frame": true, "/shadow": true, "/clobbered": true, "/hidden": false, "/invisible": false, "/template": false} {
+			if _, err := b.Navigate(within(t, 20*time.Second), site+path); err != nil {
+				t.Fatal(err)
+			}
+			if at, err := b.SignIn(within(t, 10*time.Second), ""); err != nil || at.Form != shown || !at.Loaded {
+				t.Errorf("%s: %+v, %v", path, at, err)
+			}
 		}
 	})
 }

@@ -1,0 +1,141 @@
+// Says what of a page has to do with signing in, in an isolated world. It looks into frames of the same origin and into
+// open shadow roots. What it says of the page is numbers and flags, and a selector of a control that signs out.
+(selectors = []) => {
+  const MOST = 20000; // elements that are looked at
+  const MOST_TEXT = 4000; // characters of the page's text
+  // A page's names hide members of the document, but not those of its prototype.
+  const own = (name) => Object.getOwnPropertyDescriptor(Document.prototype, name).get.call(document);
+  const all = (root, selector) => (root.nodeType === 9 ? Document : DocumentFragment).prototype.querySelectorAll.call(root, selector);
+  const attribute = (element, name) => (Element.prototype.getAttribute.call(element, name) || '').toLowerCase();
+  const words = (element) => [attribute(element, 'name'), attribute(element, 'id'), attribute(element, 'placeholder'),
+    attribute(element, 'aria-label'), attribute(element, 'title'), attribute(element, 'data-testid')].join(' ');
+  const said = (element) => ((element.localName === 'input' ? attribute(element, 'value') : element.textContent) ||
+    attribute(element, 'aria-label')).trim().toLowerCase().replace(/\s+/g, ' ');
+  const seen = (element) => {
+    const box = Element.prototype.getBoundingClientRect.call(element);
+    return box.width > 2 && box.height > 2 && element.checkVisibility({visibilityProperty: true, contentVisibilityAuto: true});
+  };
+
+  const SIGN_OUT = /^(log|sign) ?(out|off)\b.{0,20}$|^(abmelden|ausloggen|logout|déconnexion|se déconnecter|cerrar sesión|salir|esci|sair|uitloggen|afmelden|wyloguj( się)?|logga ut|log ud|logg ut|kirjaudu ulos|выйти|ログアウト|退出登录|退出|登出|로그아웃)$/;
+  const SIGN_OUT_ADDRESS = /(^|[/_.?&=#-])(log|sign)[-_]?(out|off)([/_.?&=#-]|$)|session[s]?\/destroy|abmelden|deconnexion/;
+  const SIGN_IN = /^(log|sign)[ -]?(in|on)\b.{0,30}$|^(anmelden|einloggen|login|se connecter|connexion|iniciar sesión|acceder|accedi|entrar|inloggen|zaloguj( się)?|logga in|log ind|logg inn|войти|ログイン|登录|登入|로그인)\b.{0,20}$/;
+  const FEDERATED = /\b(continue|sign in|log in|sign up|login|anmelden|weiter|continuer|continuar)\b.{0,12}\b(with|using|mit|avec|con|com)\b|passkey|security key|single sign[- ]on|\bsso\b/;
+  const USER = /user|login|mail|account|acct|phone|mobile|identifier|benutzer|kunden|konto|nutzer|utilisateur|identifiant|usuario|correo|utente|usuário|member/;
+  const NEW = /\bnew\b|new[-_ ]?(pass|pw)|confirm|repeat|retype|again|verif|neues|wiederhol|nouveau|nueva|nuevo|\bold[-_ ]?(pass|pw)/;
+  const CODE = /one[-_ ]?time|\botp\b|otp[-_]|totp|2fa|mfa|two[-_ ]?factor|(verification|security|auth(entication)?|login|access|confirmation)[-_ ]?code|passcode|authenticator|token[-_ ]?code|sms[-_ ]?code|\btan\b/;
+  const CAPTCHA = /recaptcha|hcaptcha|turnstile|challenges\.cloudflare|captcha|arkoselabs|funcaptcha|datadome|perimeterx|geetest/;
+  const HUMAN = /captcha|(are|you.re|you are) (a )?(human|robot)|not a robot|verify (that )?you|human verification|just a moment|checking your browser|bist du ein mensch/;
+  const BLOCKED = /access denied|request (was |has been )?(blocked|rejected|denied)|blocked|firewall|\bwaf\b|attention required|reference #|(incident|request|ray|support|event|trace) ?id|unusual (traffic|activity)|security (policy|service|rule|reason|check)|suspicious|automated|\bbots?\b|your ip|from your (network|country|region|location)/;
+  const AWAY = /maintenance|right back|temporarily|try again (later|in)|too many requests|rate limit|unavailable|wartung|offline|out of service/;
+  const PAYWALL = /subscri|abonn|suscr|paywall|membership|become a member|premium|free trial|unlimited access|upgrade (your plan|now|to)|buy (a )?(plan|pass)|assinar|abbona/;
+
+  const out = {passwords: 0, newPasswords: 0, form: false, identifier: false, code: false, federated: false, signIn: false, signOut: false,
+    captcha: false, human: false, blocked: false, away: false, paywall: false, matches: selectors.map(() => false), bad: selectors.map(() => false), offer: '', status: 0, loaded: own('readyState') === 'complete', cut: false};
+  const entry = performance.getEntriesByType('navigation')[0];
+  if (entry) out.status = entry.responseStatus || 0;
+
+  const roots = [document];
+  const fields = []; // that somebody can see
+  let left = MOST;
+  for (let n = 0; n < roots.length && left > 0; n++) {
+    const root = roots[n];
+    selectors.forEach((selector, i) => {
+      if (!selector || out.matches[i] || out.bad[i]) return;
+      try {
+        out.matches[i] = all(root, selector).length > 0;
+      } catch {
+        out.bad[i] = true;
+      }
+    });
+    for (const element of all(root, '*')) {
+      if (--left < 0) {
+        out.cut = true;
+        break;
+      }
+      if (element.shadowRoot) roots.push(element.shadowRoot);
+      switch (element.localName) {
+        case 'iframe': case 'frame':
+          if (CAPTCHA.test(attribute(element, 'src')) && seen(element)) out.captcha = true;
+          else if (element.contentDocument && seen(element)) roots.push(element.contentDocument);
+          break;
+        case 'input':
+          if (['submit', 'button', 'image'].includes(attribute(element, 'type'))) control(element);
+          else if (attribute(element, 'type') !== 'hidden' && !element.disabled && seen(element)) fields.push(element);
+          break;
+        case 'select': case 'textarea':
+          if (seen(element)) fields.push(element);
+          break;
+        case 'a': case 'button': case 'form':
+          control(element);
+          break;
+        case 'h1': case 'h2': case 'h3': case 'dialog':
+          if (!out.paywall && PAYWALL.test(element.textContent.slice(0, 300).toLowerCase()) && seen(element)) out.paywall = true;
+          break;
+        default:
+          if (attribute(element, 'role') === 'button' || attribute(element, 'role') === 'menuitem') control(element);
+          else if (/\b(g-recaptcha|h-captcha|cf-turnstile)\b/.test(attribute(element, 'class')) && seen(element)) out.captcha = true;
+      }
+    }
+  }
+
+  // A control that signs out counts also while its menu is closed; one that signs in must be seen.
+  function control(element) {
+    const to = attribute(element, element.localName === 'form' ? 'action' : 'href');
+    if (to && SIGN_OUT_ADDRESS.test(to.slice(0, 300))) signsOut(element);
+    if (element.localName === 'form') return;
+    const text = said(element);
+    if (!text || text.length > 60) return;
+    if (SIGN_OUT.test(text)) signsOut(element);
+    else if (!seen(element)) return;
+    else if (FEDERATED.test(text)) out.federated = true;
+    else if (SIGN_IN.test(text)) out.signIn = true;
+    else if (PAYWALL.test(text)) out.paywall = true;
+  }
+
+  function signsOut(element) {
+    out.signOut = true;
+    if (out.offer) return;
+    for (const name of ['id', 'href', 'action', 'data-testid', 'name', 'aria-label']) {
+      const value = Element.prototype.getAttribute.call(element, name);
+      // What a query or a number tells apart may be another one tomorrow.
+      if (!value || value.length > 100 || /[?#"\\\n]|\d{3}/.test(value)) continue;
+      out.offer = `${element.localName}[${name}="${value}"]`;
+      return;
+    }
+  }
+
+  const kind = (field) => field.localName === 'input' ? (attribute(field, 'type') || 'text') : field.localName;
+  const completes = (field) => attribute(field, 'autocomplete').split(/\s+/);
+  const secret = (field) => kind(field) === 'password' || completes(field).includes('current-password');
+  const written = (field) => ['text', 'email', 'tel', 'number', 'url', 'textarea', 'select', 'date', 'file', 'search'].includes(kind(field));
+  const labelled = (field) => words(field) + ' ' + Array.from(field.labels || [], (l) => l.textContent.slice(0, 80).toLowerCase()).join(' ');
+  const user = (field) => ['text', 'email', 'tel'].includes(kind(field)) &&
+    (kind(field) === 'email' || completes(field).some((c) => ['username', 'email', 'tel', 'webauthn'].includes(c)) || USER.test(labelled(field)));
+  const oneTime = (field) => completes(field).includes('one-time-code') ||
+    ['text', 'tel', 'number', 'password'].includes(kind(field)) && CODE.test(labelled(field));
+
+  const digits = fields.filter((f) => ['text', 'tel', 'number'].includes(kind(f)) && attribute(f, 'maxlength') === '1').length;
+  out.code = fields.some(oneTime) || digits >= 4 && digits <= 8;
+  if (fields.some((f) => /captcha/.test(labelled(f)))) out.captcha = true;
+  for (const field of fields.filter((f) => secret(f) && !oneTime(f))) {
+    out.passwords++;
+    const beside = fields.filter((f) => f !== field && (field.form ? f.form === field.form : !f.form));
+    if (completes(field).includes('new-password') || NEW.test(labelled(field)) || beside.some(secret)) {
+      out.newPasswords++;
+      continue;
+    }
+    // A form to sign in asks who it is, for the password, and for little else.
+    const texts = beside.filter((f) => written(f) && kind(f) !== 'search');
+    const hidden = field.form && Array.from(field.form.elements).some((f) => f.localName === 'input' && !seen(f) && completes(f).includes('username'));
+    const bare = texts.length === 1 && (out.signIn || labelled(texts[0]).trim() === '');
+    if ((texts.some(user) || bare || hidden) && texts.length <= 3) out.form = true;
+  }
+  const users = fields.filter(user);
+  out.identifier = out.passwords === 0 && users.length === 1 && fields.filter((f) => written(f) && kind(f) !== 'search').length <= 2;
+
+  const text = (own('title') + ' ' + (own('body') ? own('body').innerText.slice(0, MOST_TEXT) : '')).toLowerCase();
+  out.human = HUMAN.test(text);
+  out.blocked = BLOCKED.test(text);
+  out.away = AWAY.test(text);
+  return out;
+}

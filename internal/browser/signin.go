@@ -1,0 +1,151 @@
+package browser
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"reflect"
+
+	protocol "github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
+
+	"github.com/clawjail/clawjail/internal/cdp"
+)
+
+//go:embed inpage/signin.js
+var signInJS string
+
+// SignInPage is what of a page has to do with signing in.
+type SignInPage struct {
+	// URL is where the tab is. It is empty when there is no such tab, and nothing else is known then.
+	URL string `json:"-"`
+	// Document names the document: it is another one after each load.
+	Document string `json:"-"`
+	// Failed says that the page could not be loaded, and shows an error of the browser's.
+	Failed bool `json:"-"`
+	// Status is the HTTP status of the document; zero when there was none.
+	Status int `json:"status"`
+	// Loaded says that the page has loaded, and Cut that it is too large to be looked at whole.
+	Loaded bool `json:"loaded"`
+	Cut    bool `json:"cut"`
+
+	// Passwords are fields for passwords, NewPasswords those of them that take another one than the account has, and Form
+	// says that one of them stands beside a field for a name, as in a form to sign in.
+	Passwords    int  `json:"passwords"`
+	NewPasswords int  `json:"newPasswords"`
+	Form         bool `json:"form"`
+	// Identifier is a form that asks for a name alone, Code a field for a code that is good once, and Federated a control
+	// that signs in with another site or a passkey.
+	Identifier bool `json:"identifier"`
+	Code       bool `json:"code"`
+	Federated  bool `json:"federated"`
+	// SignIn and SignOut are controls that do that, and Offer a selector of one that signs out, where there is a simple one.
+	SignIn  bool   `json:"signIn"`
+	SignOut bool   `json:"signOut"`
+	Offer   string `json:"offer"`
+	// Captcha is a field or frame for one. Human and Blocked say that the text asks whether a person reads it, or says that
+	// the request was blocked, Away that the site does not serve now; Paywall that headings or buttons sell something.
+	Captcha bool `json:"captcha"`
+	Human   bool `json:"human"`
+	Blocked bool `json:"blocked"`
+	Away    bool `json:"away"`
+	Paywall bool `json:"paywall"`
+	// Matches says which of the selectors an element matches, and Bad which are no selectors.
+	Matches []bool `json:"matches"`
+	Bad     []bool `json:"bad"`
+}
+
+// SignIn says what of a tab's page has to do with signing in, the current tab's when none is named, and which of some CSS
+// selectors it has an element for. No tab is opened for it, and the page's scripts do not notice and cannot answer for it.
+func (b *Browser) SignIn(ctx context.Context, tab string, selectors ...string) (SignInPage, error) {
+	out, err := b.signIn(ctx, tab, selectors)
+	var refused *cdp.Error
+	if errors.As(err, &refused) || errors.Is(err, cdp.ErrSessionGone) {
+		return SignInPage{}, nil // the page went away at this moment
+	}
+	return out, explain(err, "look whether the page asks to sign in")
+}
+
+func (b *Browser) signIn(ctx context.Context, ref string, selectors []string) (out SignInPage, err error) {
+	if err := b.tabs.begin(ctx); err != nil {
+		return out, err
+	}
+	tab := b.tabs.currentTab()
+	if ref != "" {
+		if tab, err = b.tabs.resolve(ref); err != nil {
+			return out, nil // it was closed
+		}
+	}
+	if tab == nil || tab.hasCrashed() {
+		return out, nil
+	}
+	session, done, err := b.borrow(ctx, tab)
+	if err != nil {
+		return out, err
+	}
+	defer done()
+	tree, err := cdp.Do(ctx, session, page.GetFrameTree, protocol.Empty{})
+	if err != nil || tree.FrameTree == nil || tree.FrameTree.Frame == nil {
+		return out, err
+	}
+	top := tree.FrameTree.Frame
+	world, err := cdp.Do(ctx, session, page.CreateIsolatedWorld, page.CreateIsolatedWorldParams{FrameID: top.ID, WorldName: worldName})
+	if err != nil {
+		return out, err
+	}
+	argument, err := json.Marshal(append([]string{}, selectors...))
+	if err != nil {
+		return out, err
+	}
+	byValue := true
+	answer, err := cdp.Do(ctx, session, runtime.CallFunctionOn, runtime.CallFunctionOnParams{FunctionDeclaration: signInJS,
+		ExecutionContextID: world.ExecutionContextID, ReturnByValue: &byValue, Arguments: []*runtime.CallArgument{{Value: argument}}})
+	if err != nil {
+		return out, err
+	}
+	if answer.ExceptionDetails != nil || answer.Result == nil {
+		return out, thrown(answer.ExceptionDetails)
+	}
+	if err := cdp.Decode(answer.Result.Value, &out); err != nil {
+		return SignInPage{}, err
+	}
+	out.URL, out.Document, out.Failed = b.shown(top.URL+top.URLFragment, maxURL), string(top.LoaderID), top.UnreachableURL != ""
+	if out.Failed {
+		out.URL = b.shown(top.UnreachableURL, maxURL)
+	}
+	return out, nil
+}
+
+// borrow is a session with a tab: that of its page when somebody drives it here, or one of its own, which switches nothing
+// on and is gone after done.
+func (b *Browser) borrow(ctx context.Context, tab *record) (s cdp.Session, done func(), err error) {
+	b.tabs.mu.Lock()
+	driven, id := tab.page, tab.id
+	b.tabs.mu.Unlock()
+	if driven != nil && driven.open() {
+		return driven.session, func() {}, nil
+	}
+	flatten := true
+	attached, err := cdp.Do(ctx, b.conn.Browser(), target.AttachToTarget, target.AttachToTargetParams{TargetID: id, Flatten: &flatten})
+	if err != nil {
+		return s, nil, err
+	}
+	return b.conn.Session(string(attached.SessionID)), func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), quietTimeout)
+		defer cancel()
+		_, _ = cdp.Do(ctx, b.conn.Browser(), target.DetachFromTarget, target.DetachFromTargetParams{SessionID: attached.SessionID})
+	}, nil
+}
+
+// TabOf is the tab that an operation names; empty when it names none.
+func TabOf(op Operation) string {
+	if v := reflect.ValueOf(op); v.Kind() == reflect.Struct {
+		if field := v.FieldByName("TargetID"); field.IsValid() && field.Kind() == reflect.String {
+			return field.String()
+		}
+	}
+	return ""
+}

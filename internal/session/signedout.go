@@ -1,0 +1,368 @@
+package session
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session/signedout"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/vault"
+)
+
+const (
+	// settleTime is how long a page has to show what it is going to show, jarEvery how often it is looked which cookies there are.
+	settleTime = 5 * time.Second
+	jarEvery   = time.Second
+	// maxVisits bounds what is remembered of pages, maxTabsLooked the tabs that are looked at behind a session's back.
+	maxVisits     = 10000
+	maxTabsLooked = 5
+)
+
+// lookAfter is when the pages of a session are looked at again after something was done in it: pages draw late.
+var lookAfter = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
+
+// loginWatch is what a session knows of whether its accounts are signed in.
+type loginWatch struct {
+	// poked says that something was done in the browser, asking that the last page that was looked at asks to log in.
+	poked  chan struct{}
+	asking atomic.Bool
+
+	mu       sync.Mutex
+	accounts map[string]*watchedLogin // by domain
+	last     string                   // the domain of the account whose pages the session was at, or went to, last
+}
+
+// watchedLogin is one account of a session.
+type watchedLogin struct {
+	how vault.SignedIn
+	out bool // it is on record that it is signed out
+	// cookies are those that sign in, as they were injected: when each expires. deleted is what the jar said at asked.
+	cookies map[cookies.ID]cookies.Cookie
+	deleted bool
+	asked   time.Time
+}
+
+// accountPage is a page of an account: host and path of its address.
+type accountPage struct{ tenant, domain, page string }
+
+// visited is what the last visit of a page saw, and whether the one before it saw no field for a password.
+type visited struct {
+	document  string
+	at        time.Time
+	passwords bool
+	before    bool
+}
+
+func newLoginWatch() *loginWatch {
+	return &loginWatch{poked: make(chan struct{}, 1), accounts: map[string]*watchedLogin{}}
+}
+
+func (w *loginWatch) account(domain string) *watchedLogin {
+	a := w.accounts[domain]
+	if a == nil {
+		a = &watchedLogin{}
+		w.accounts[domain] = a
+	}
+	return a
+}
+
+// know takes what is stored of an account.
+func (w *loginWatch) know(set vault.CookieSet) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a := w.account(set.Domain)
+	a.how, a.out = set.SignedIn, !set.SignedOutAt.IsZero()
+}
+
+// given takes the cookies of an account that the browser got. Those that scripts cannot read are what signs in; where there
+// are none, any of them may be.
+func (w *loginWatch) given(domain string, list []cookies.Cookie) {
+	hidden := slices.ContainsFunc(list, func(c cookies.Cookie) bool { return c.HTTPOnly })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a := w.account(domain)
+	a.cookies = map[cookies.ID]cookies.Cookie{}
+	for _, c := range list {
+		if c.HTTPOnly == hidden {
+			a.cookies[c.ID()] = cookies.Cookie{Expires: c.Expires, Session: c.Session}
+		}
+	}
+}
+
+// poke says that something was done in the browser. It never waits.
+func (w *loginWatch) poke() {
+	select {
+	case w.poked <- struct{}{}:
+	default:
+	}
+}
+
+// lookAgain looks at the pages of an operator session for a while after each thing that is done in it, until it ends.
+func (s *Service) lookAgain(r *session, b Browser) {
+	next := len(lookAfter)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		var due <-chan time.Time
+		if next < len(lookAfter) {
+			due = timer.C
+		}
+		select {
+		case <-r.life.Done():
+			return
+		case <-r.watch.poked:
+			if next > 0 { // the first look after the first of many
+				next = 0
+				timer.Reset(lookAfter[0])
+			}
+		case <-due:
+			if next++; next < len(lookAfter) {
+				timer.Reset(lookAfter[next])
+			}
+			for _, tab := range s.openTabs(r, b) {
+				s.look(r.life, r, b, tab)
+			}
+		}
+	}
+}
+
+// openTabs are the newest tabs of a browser, by their handles.
+func (s *Service) openTabs(r *session, b Browser) (out []string) {
+	ctx, cancel := context.WithTimeout(r.life, lookLimit)
+	defer cancel()
+	answer, err := b.Do(ctx, browser.Tabs{})
+	if err != nil {
+		s.Log.Debug("list the tabs of a session", "session", r.id, "error", err)
+		return nil
+	}
+	list := answer.(browser.TabsResult).Tabs
+	for _, tab := range list[max(0, len(list)-maxTabsLooked):] {
+		out = append(out, tab.TabID)
+	}
+	return out
+}
+
+// look sees whether a page asks to log in to one of the session's accounts, and returns which; nil for none.
+func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *Refresh {
+	if len(r.plan.domains) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
+	defer cancel()
+	r.watch.mu.Lock()
+	defer r.watch.mu.Unlock()
+	var selectors []string // two for each domain
+	for _, domain := range r.plan.domains {
+		selectors = append(selectors, s.logins[domain].Selector, r.watch.account(domain).how.Marker)
+	}
+	page, err := b.SignIn(ctx, tab, selectors...)
+	if err != nil {
+		s.Log.Debug("look whether a page asks to log in", "session", r.id, "error", err)
+		return nil
+	}
+	at, err := url.Parse(page.URL)
+	if err != nil || page.URL == "" {
+		return nil
+	}
+	own := slices.ContainsFunc(r.plan.domains, func(domain string) bool { return cookies.Within(at.Hostname(), domain) })
+	var asks *Refresh
+	for n, domain := range r.plan.domains {
+		if own && !cookies.Within(at.Hostname(), domain) && !s.logins[domain].asks(page.URL) {
+			continue // it is the page of another account
+		}
+		v := s.judge(ctx, r, b, domain, page, at, page.Matches[2*n], page.Matches[2*n+1])
+		for i := range 2 {
+			if page.Bad[2*n+i] {
+				s.Log.Warn("look for what a page has: no CSS selector", "session", r.id, "domain", domain, "selector", selectors[2*n+i])
+			}
+		}
+		switch {
+		case v.Out != signedout.None:
+			asks = &Refresh{Domain: domain, Reason: string(v.Out)}
+			s.needsRefresh(r, *asks)
+		case v.In:
+			s.signedIn(r, domain)
+		}
+	}
+	for _, domain := range r.plan.domains {
+		if cookies.Within(at.Hostname(), domain) {
+			r.watch.last = domain
+		}
+	}
+	r.watch.asking.Store(asks != nil)
+	return asks
+}
+
+// judge says what a page says of one account. The caller holds the watch's lock.
+func (s *Service) judge(ctx context.Context, r *session, b Browser, domain string, page browser.SignInPage, at *url.URL, selected, marked bool) signedout.Verdict {
+	a, own := r.watch.account(domain), cookies.Within(at.Hostname(), domain)
+	// A selector of the configuration is for pages of the domain: others may have a form of their own.
+	if s.logins[domain].asks(page.URL) || own && selected {
+		return signedout.Verdict{Out: signedout.LoginPage}
+	}
+	if a.how.Unwatched {
+		return signedout.Verdict{}
+	}
+	k := signedout.Known{Domain: domain, Start: a.how.Page, Marked: a.how.Marker != "", Marker: marked, Came: r.watch.last == domain}
+	if k.Start == "" {
+		k.Start = s.logins[domain].ProbeURL
+	}
+	if own {
+		k.Deleted = s.deleted(ctx, r, b, domain, a)
+		seen := s.noteVisit(accountPage{r.plan.tenant, domain, at.Host + at.Path}, page)
+		k.Before = seen.before && s.Now().Sub(seen.at) < settleTime
+		k.Settled = s.Now().Sub(seen.at) >= settleTime
+	}
+	return signedout.Judge(page, k)
+}
+
+// asks says whether an address is one of those that ask to log in.
+func (l login) asks(address string) bool {
+	for _, u := range l.urls {
+		if u.MatchString(address) {
+			return true
+		}
+	}
+	return false
+}
+
+// noteVisit notes what a page shows, and returns what is known of this visit: at is when it began.
+func (s *Service) noteVisit(v accountPage, page browser.SignInPage) visited {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, known := s.visits[v]
+	if !known && len(s.visits) >= maxVisits {
+		for other := range s.visits { // any: it is a guess about guesses
+			delete(s.visits, other)
+			break
+		}
+	}
+	if !known || last.document != page.Document {
+		last = visited{document: page.Document, at: s.Now(), before: known && !last.passwords}
+	}
+	last.passwords = last.passwords || page.Passwords > 0
+	s.visits[v] = last
+	return last
+}
+
+// deleted says whether the site has deleted the cookies of an account that sign in, and set no others of their kind.
+func (s *Service) deleted(ctx context.Context, r *session, b Browser, domain string, a *watchedLogin) bool {
+	if len(a.cookies) == 0 || s.Now().Sub(a.asked) < jarEvery {
+		return a.deleted
+	}
+	jar, err := b.Cookies(ctx, "")
+	if err != nil {
+		s.Log.Debug("look which cookies a session has", "session", r.id, "error", err)
+		return a.deleted
+	}
+	defer cookies.Wipe(jar)
+	a.asked = s.Now()
+	there, others := map[cookies.ID]bool{}, false
+	for _, c := range jar {
+		if !cookies.Matches(c, []string{domain}) {
+			continue
+		}
+		_, given := a.cookies[c.ID()]
+		there[c.ID()] = true
+		others = others || !given && c.HTTPOnly
+	}
+	left, gone := 0, false
+	for id, c := range a.cookies {
+		switch {
+		case there[id]:
+			left++
+		case !c.Expired(a.asked):
+			gone = gone || signsIn(id.Name)
+		}
+	}
+	a.deleted = !others && (gone || left == 0)
+	return a.deleted
+}
+
+// signsIn says whether a cookie's name is one of those that sites sign in with.
+func signsIn(name string) bool {
+	name = strings.ToLower(name)
+	has := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(name, word) })
+	}
+	return has("sess", "sid", "auth", "token", "jwt", "login", "logged", "user", "remember", "ident", "account", "member") &&
+		!has("csrf", "xsrf", "flash", "state", "nonce", "pkce", "device", "visitor", "tmp", "temp")
+}
+
+// markSignedOut puts on record that an account is signed out, or that it is not when by is empty.
+func (s *Service) markSignedOut(r *session, domain, by string) {
+	ctx, cancel := context.WithTimeout(context.Background(), markLimit)
+	defer cancel()
+	err := s.Accounts.Leases.MarkSignedOut(ctx, r.plan.tenant, domain, store.SignedOut{Opened: r.created, At: s.Now(), By: by})
+	if err != nil && problem.CodeOf(err) != problem.NotFound { // the account may be gone meanwhile
+		s.Log.Error("remember whether an account is signed in", "session", r.id, "domain", domain, "error", err)
+	}
+}
+
+// signedIn takes back that an account is signed out. The caller holds the watch's lock.
+func (s *Service) signedIn(r *session, domain string) {
+	of := func(f Refresh) bool { return f.Domain == domain && f.Reason != ReasonExpired }
+	s.mu.Lock()
+	out := r.watch.account(domain).out || slices.ContainsFunc(r.refresh, of)
+	r.refresh = slices.DeleteFunc(r.refresh, of)
+	s.mu.Unlock()
+	if out {
+		s.markSignedOut(r, domain, "")
+		r.watch.account(domain).out = false
+	}
+}
+
+// loginNeeded is what somebody gets in the place of a page that asks to log in.
+func loginNeeded(f Refresh, err error) error {
+	return problem.Wrap(err, problem.LoginNeeded, "ask a person to log in again: `clawjail cookies refresh "+f.Domain+"`; then open a new session",
+		"%s has forgotten the login of this account", f.Domain).With("domain", f.Domain).With("reason", f.Reason)
+}
+
+// heads notes where an operation goes: the site may send it elsewhere to sign in.
+func (w *loginWatch) heads(op browser.Operation, domains []string) {
+	address := ""
+	switch o := op.(type) {
+	case browser.Navigate:
+		address = o.URL
+	case browser.OpenTab:
+		address = o.URL
+	}
+	to, err := url.Parse(address)
+	if err != nil || to.Host == "" {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = ""
+	for _, domain := range domains {
+		if cookies.Within(to.Hostname(), domain) {
+			w.last = domain
+		}
+	}
+}
+
+// showsPage says whether an operation acts on a page or tells of it.
+func showsPage(op browser.Operation) bool {
+	switch op.(type) {
+	case browser.Status, browser.Tabs, browser.FocusTab, browser.CloseTab, browser.TabAction, browser.SetDialog, browser.GetMedia, browser.WaitDownload:
+		return false
+	}
+	return !ofFiles(op)
+}
+
+// leaves says whether an operation goes to another page, so that the one that is there does not matter.
+func leaves(op browser.Operation) bool {
+	switch op.(type) {
+	case browser.Navigate, browser.OpenTab:
+		return true
+	}
+	return false
+}
