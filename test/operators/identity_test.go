@@ -28,6 +28,7 @@ import (
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/selftest/website"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -206,8 +207,8 @@ func TestLogAnAgentInWithoutGivingItThePassword(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := v.API.Navigate(t.Context(), s.ID, browser.Navigate{URL: v.site.URL("/account")}); err != nil {
-		t.Fatal(err)
+	if _, err := v.API.Navigate(t.Context(), s.ID, browser.Navigate{URL: v.site.URL("/account")}); problem.CodeOf(err) != problem.LoginNeeded {
+		t.Fatalf("the page that asks to log in: %v", err)
 	}
 	if s, err = v.API.Get(t.Context(), s.ID); err != nil || len(s.NeedsRefresh) != 1 || s.NeedsRefresh[0].Reason != session.ReasonLogin {
 		t.Errorf("after the site asked to log in: %+v, %v", s.NeedsRefresh, err)
