@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"strconv"
+	"strings"
 
 	protocol "github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/page"
@@ -21,7 +23,7 @@ var signInJS string
 // SignInPage is what of a page has to do with signing in.
 type SignInPage struct {
 	// URL is where the tab is. It is empty when there is no such tab, and nothing else is known then.
-	URL string `json:"-"`
+	URL string `json:"url"`
 	// Document names the document: it is another one after each load.
 	Document string `json:"-"`
 	// Failed says that the page could not be loaded, and shows an error of the browser's.
@@ -82,11 +84,46 @@ func (b *Browser) signIn(ctx context.Context, ref string, selectors []string) (o
 	if tab == nil || tab.hasCrashed() {
 		return out, nil
 	}
-	session, done, err := b.borrow(ctx, tab)
+	out, err = b.askSignIn(ctx, tab, append([]string{}, selectors...))
+	if err != nil {
+		return SignInPage{}, err
+	}
+	if strings.HasPrefix(out.URL, "chrome-error:") {
+		out.Failed = true
+		info, err := cdp.Do(ctx, b.conn.Browser(), target.GetTargetInfo, target.GetTargetInfoParams{TargetID: tab.id})
+		if err != nil || info.TargetInfo == nil {
+			return SignInPage{}, err
+		}
+		out.URL = info.TargetInfo.URL
+	}
+	out.URL = b.shown(out.URL, maxURL)
+	return out, nil
+}
+
+// askSignIn asks the document. A tab that nobody drives here gets a session for it that switches nothing on: its events and
+// dialogs are those of a client.
+func (b *Browser) askSignIn(ctx context.Context, tab *record, selectors []string) (out SignInPage, err error) {
+	b.tabs.mu.Lock()
+	driven, id := tab.page, tab.id
+	b.tabs.mu.Unlock()
+	if driven != nil && driven.open() {
+		if err := driven.mainFrame().ask(ctx, remake, "signIn", &out, selectors); err != nil {
+			return out, err
+		}
+		out.Document = strconv.FormatUint(driven.generation(), 10)
+		return out, nil
+	}
+	flatten := true
+	attached, err := cdp.Do(ctx, b.conn.Browser(), target.AttachToTarget, target.AttachToTargetParams{TargetID: id, Flatten: &flatten})
 	if err != nil {
 		return out, err
 	}
-	defer done()
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), quietTimeout)
+		defer cancel()
+		_, _ = cdp.Do(ctx, b.conn.Browser(), target.DetachFromTarget, target.DetachFromTargetParams{SessionID: attached.SessionID})
+	}()
+	session := b.conn.Session(string(attached.SessionID))
 	tree, err := cdp.Do(ctx, session, page.GetFrameTree, protocol.Empty{})
 	if err != nil || tree.FrameTree == nil || tree.FrameTree.Frame == nil {
 		return out, err
@@ -96,48 +133,22 @@ func (b *Browser) signIn(ctx context.Context, ref string, selectors []string) (o
 	if err != nil {
 		return out, err
 	}
-	argument, err := json.Marshal(append([]string{}, selectors...))
+	argument, err := json.Marshal(selectors)
 	if err != nil {
 		return out, err
 	}
 	byValue := true
-	answer, err := cdp.Do(ctx, session, runtime.CallFunctionOn, runtime.CallFunctionOnParams{FunctionDeclaration: signInJS,
-		ExecutionContextID: world.ExecutionContextID, ReturnByValue: &byValue, Arguments: []*runtime.CallArgument{{Value: argument}}})
+	answer, err := cdp.Do(ctx, session, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
+		FunctionDeclaration: "function(selectors){'use strict';\n" + signInJS + "\nreturn signIn(selectors);}",
+		ExecutionContextID:  world.ExecutionContextID, ReturnByValue: &byValue, Arguments: []*runtime.CallArgument{{Value: argument}}})
 	if err != nil {
 		return out, err
 	}
 	if answer.ExceptionDetails != nil || answer.Result == nil {
 		return out, thrown(answer.ExceptionDetails)
 	}
-	if err := cdp.Decode(answer.Result.Value, &out); err != nil {
-		return SignInPage{}, err
-	}
-	out.URL, out.Document, out.Failed = b.shown(top.URL+top.URLFragment, maxURL), string(top.LoaderID), top.UnreachableURL != ""
-	if out.Failed {
-		out.URL = b.shown(top.UnreachableURL, maxURL)
-	}
-	return out, nil
-}
-
-// borrow is a session with a tab: that of its page when somebody drives it here, or one of its own, which switches nothing
-// on and is gone after done.
-func (b *Browser) borrow(ctx context.Context, tab *record) (s cdp.Session, done func(), err error) {
-	b.tabs.mu.Lock()
-	driven, id := tab.page, tab.id
-	b.tabs.mu.Unlock()
-	if driven != nil && driven.open() {
-		return driven.session, func() {}, nil
-	}
-	flatten := true
-	attached, err := cdp.Do(ctx, b.conn.Browser(), target.AttachToTarget, target.AttachToTargetParams{TargetID: id, Flatten: &flatten})
-	if err != nil {
-		return s, nil, err
-	}
-	return b.conn.Session(string(attached.SessionID)), func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), quietTimeout)
-		defer cancel()
-		_, _ = cdp.Do(ctx, b.conn.Browser(), target.DetachFromTarget, target.DetachFromTargetParams{SessionID: attached.SessionID})
-	}, nil
+	out.Document = string(top.LoaderID)
+	return out, cdp.Decode(answer.Result.Value, &out)
 }
 
 // TabOf is the tab that an operation names; empty when it names none.

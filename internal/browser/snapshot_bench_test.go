@@ -85,3 +85,25 @@ func BenchmarkSnapshotHuge(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkSignIn looks whether a page asks to sign in, in turns with a snapshot of it: sessions with accounts do after each.
+func BenchmarkSignIn(b *testing.B) {
+	for _, elements := range []int{100, 5000} {
+		b.Run(fmt.Sprint(elements), func(b *testing.B) {
+			browser, _ := show(b, Shell, largePage(elements))
+			var look, snapshot time.Duration
+			for b.Loop() {
+				started := time.Now()
+				if at, err := browser.SignIn(b.Context(), ""); err != nil || at.Cut || at.URL == "" {
+					b.Fatalf("%+v, %v", at, err)
+				}
+				look += time.Since(started)
+				started = time.Now()
+				take(b, browser, Snapshot{})
+				snapshot += time.Since(started)
+			}
+			b.ReportMetric(float64(look.Microseconds())/1000/float64(b.N), "ms/look")
+			b.ReportMetric(float64(snapshot.Microseconds())/1000/float64(b.N), "ms/snapshot")
+		})
+	}
+}

@@ -38,7 +38,7 @@ var domJS string
 // registrySource is the function that makes the registry of a document. Its argument is the highest number that a
 // ref of this frame ever had: refs of earlier documents are never given again.
 func registrySource() string {
-	return "function(start){'use strict';\n" + concealJS + elementJS + rolesJS + snapshotJS + domJS + "\nreturn registry;}"
+	return "function(start){'use strict';\n" + concealJS + elementJS + rolesJS + snapshotJS + domJS + signInJS + "\nregistry.signIn = signIn;\nreturn registry;}"
 }
 
 // world returns the isolated world of the main frame's document. It is made once for each document; one that died with
