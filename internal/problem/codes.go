@@ -18,6 +18,7 @@ const (
 	BadUsage    = "bad_usage"
 	BadDomain   = "bad_domain"
 	BadCookie   = "bad_cookie"
+	BadStorage  = "bad_storage"
 	BadSecret   = "bad_secret"
 	// BadCookieFile is a file to import.
 	BadCookieFile = "bad_cookie_file"
@@ -173,6 +174,7 @@ func Codes() []Info {
 		{BadUsage, http.StatusBadRequest, "the command line is not valid", "see the help of the command: --help"},
 		{BadDomain, http.StatusBadRequest, "a domain is not one that somebody can register, such as example.com", "give the registrable domain: example.com and not www.example.com"},
 		{BadCookie, http.StatusBadRequest, "a cookie is not one that a browser would take, or of another domain", "export the cookies anew, of the domain that is named"},
+		{BadStorage, http.StatusBadRequest, "what pages have stored is of another origin than the account's, more than is kept, or cannot be read", "leave out what is named, or store it with the account of its domain"},
 		{BadSecret, http.StatusBadRequest, "a secret or its name is not valid", "give a value of one line, and a name of small letters, digits and hyphens"},
 		{BadCookieFile, http.StatusBadRequest, "a file to import cookies from cannot be read, or is of no kind that is known", "export it as cookies.txt, JSON or storage state"},
 

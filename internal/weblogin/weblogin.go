@@ -1,0 +1,157 @@
+// Package weblogin is what a browser has of somebody who is logged in: cookies, and what the pages of an origin have
+// stored beside them. Sites keep tokens in either.
+//
+// Values are of a type that prints as "[redacted]". They leave the package through [Encode], [EncodeOrigins],
+// [Login.Secrets] and the value's own method. Listings have origins, numbers and sizes, see [Describe]: a name may say
+// whose the account is. The package is pure: no files, no network, no clock.
+package weblogin
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+)
+
+// Login is what is carried from one browser to another.
+type Login struct {
+	Cookies []cookies.Cookie
+	Origins []Origin
+}
+
+// Origin is what pages of one origin have stored.
+type Origin struct {
+	// Origin is scheme, host and port as browsers write them: https://app.example.com, http://example.com:8080.
+	Origin string
+	// Local is localStorage.
+	Local []Item
+	// Left says what is there in a browser and cannot be carried. It is neither stored nor compared.
+	Left []string
+}
+
+// Item is one entry of localStorage.
+type Item struct {
+	Name  string
+	Value secret.Value
+}
+
+// Bounds of what is stored, beside those of cookies. Chromium keeps 5 Mi characters an origin in localStorage.
+const (
+	MaxOrigins = 50
+	// MaxItems is how many entries of localStorage an origin may have.
+	MaxItems = 10_000
+	// MaxValue and MaxOrigin are bytes of UTF-8, of a value with its name and of an origin.
+	MaxValue  = 5 << 20
+	MaxOrigin = 10 << 20
+	// MaxBytes is all of a login, as it is encoded.
+	MaxBytes = cookies.MaxBytes
+)
+
+// Empty says whether there is nothing in it.
+func (l Login) Empty() bool { return len(l.Cookies) == 0 && len(l.Origins) == 0 }
+
+// Wipe overwrites all values.
+func (l Login) Wipe() {
+	cookies.Wipe(l.Cookies)
+	WipeOrigins(l.Origins)
+}
+
+// WipeOrigins overwrites the values of origins.
+func WipeOrigins(list []Origin) {
+	for _, o := range list {
+		for _, item := range o.Local {
+			item.Value.Wipe()
+		}
+	}
+}
+
+// Empty says whether there is nothing in it that could be kept.
+func (o Origin) Empty() bool { return len(o.Local) == 0 }
+
+// Size is how many bytes the names and values of an origin have.
+func (o Origin) Size() int64 {
+	var n int64
+	for _, item := range o.Local {
+		n += int64(len(item.Name) + item.Value.Len())
+	}
+	return n
+}
+
+// OriginInfo is an origin without names and values.
+type OriginInfo struct {
+	Origin string `json:"origin"`
+	// Items are entries of localStorage.
+	Items int `json:"items"`
+	// Bytes are those of names and values.
+	Bytes int64 `json:"bytes"`
+	// LeftOut says what is there and is not kept.
+	LeftOut []string `json:"left_out,omitempty"`
+}
+
+// Describe lists origins in order, without what is in them.
+func Describe(list []Origin) []OriginInfo {
+	var out []OriginInfo
+	for _, o := range list {
+		out = append(out, OriginInfo{Origin: o.Origin, Items: len(o.Local), Bytes: o.Size(), LeftOut: o.Left})
+	}
+	slices.SortFunc(out, func(a, b OriginInfo) int { return strings.Compare(a.Origin, b.Origin) })
+	return out
+}
+
+// Total adds up what is described.
+func Total(list []OriginInfo) (out OriginInfo) {
+	for _, one := range list {
+		out.Items += one.Items
+		out.Bytes += one.Bytes
+	}
+	return out
+}
+
+// Select returns what is of the registrable domains, and how many other origins there were.
+func Select(list []Origin, domains []string) (chosen []Origin, others int) {
+	for _, o := range list {
+		if domain, err := DomainOf(o.Origin); err == nil && slices.Contains(domains, domain) {
+			chosen = append(chosen, o)
+		} else {
+			others++
+		}
+	}
+	return chosen, others
+}
+
+// Compare names the origins whose storage is not as it was put in: one that is missing, an entry that is missing, changed
+// or was there before. It says what, and no name and no value.
+func Compare(put, back []Origin) (bad []string) {
+	for _, o := range put {
+		at := slices.IndexFunc(back, func(b Origin) bool { return b.Origin == o.Origin })
+		if at < 0 {
+			bad = append(bad, o.Origin+" (nothing)")
+			continue
+		}
+		if what := differs(o, back[at]); what != "" {
+			bad = append(bad, o.Origin+" ("+what+")")
+		}
+	}
+	return bad
+}
+
+func differs(put, back Origin) string {
+	there := make(map[string]Item, len(back.Local))
+	for _, item := range back.Local {
+		there[item.Name] = item
+	}
+	for _, item := range put.Local {
+		got, ok := there[item.Name]
+		if !ok {
+			return "an entry is missing"
+		}
+		if !got.Value.Equal(item.Value) {
+			return "a value is another one"
+		}
+	}
+	if len(there) > len(put.Local) {
+		return "it had entries before"
+	}
+	return ""
+}
