@@ -53,6 +53,8 @@ type Browser struct {
 	live       *Live
 	concealed  atomic.Pointer[redact.Values] // what pages must not show; nil: nothing
 	seekers    atomic.Uint64                 // counts, for the names of their handles
+	emptying   chan struct{}                 // holds a token while an empty page is open
+	visited    visited
 }
 
 // Open waits for a browser's first reply, which says that it is ready. The Browser uses the connection from then on,
@@ -62,7 +64,7 @@ func Open(ctx context.Context, conn *cdp.Conn) (*Browser, error) {
 	if err != nil {
 		return nil, explain(err, "open the browser")
 	}
-	b := &Browser{conn: conn, now: time.Now, opening: make(chan struct{}, 1), network: netProcess{starting: make(chan struct{}, 1)},
+	b := &Browser{conn: conn, now: time.Now, opening: make(chan struct{}, 1), emptying: make(chan struct{}, 1), network: netProcess{starting: make(chan struct{}, 1)},
 		attendance: newAttendance(), version: Version{
 			Product:   bounded(version.Product, maxText),
 			UserAgent: bounded(version.UserAgent, maxText),
@@ -85,7 +87,7 @@ func (b *Browser) Done() <-chan struct{} { return b.conn.Done() }
 // isTab says whether a target is a page that a client or a person may have. A full Chromium also lists the pages of its own
 // window, such as the list below the address bar, and the one of our own errands is nobody's.
 func (b *Browser) isTab(info *target.Info) bool {
-	if info.Type != "page" || b.hiddenContext(string(info.BrowserContextID)) {
+	if info.Type != "page" || b.hiddenContext(string(info.BrowserContextID)) || b.tabs.isOwn(info.TargetID) {
 		return false
 	}
 	return !ofWindow(info.URL)

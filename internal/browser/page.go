@@ -393,9 +393,14 @@ func (p *Page) see(ctx context.Context, event cdp.EventMessage) {
 				ID       protocol.FrameID  `json:"id"`
 				ParentID protocol.FrameID  `json:"parentId"`
 				LoaderID protocol.LoaderID `json:"loaderId"`
+				URL      string            `json:"url"`
 			} `json:"frame"`
 		}
-		if cdp.Decode(event.Params, &e) == nil && e.Frame.ParentID == "" {
+		err := cdp.Decode(event.Params, &e)
+		if err == nil {
+			p.b.visits(e.Frame.URL, e.Frame.ParentID != "")
+		}
+		if err == nil && e.Frame.ParentID == "" {
 			p.mu.Lock()
 			p.document, p.current, p.chooser = p.b.documents.Add(1), e.Frame.LoaderID, nil
 			p.top = e.Frame.ID

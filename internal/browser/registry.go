@@ -55,6 +55,9 @@ type registry struct {
 	tabs    []*record              // in order of appearance
 	hidden  map[target.ID]struct{} // prerendered pages, which nobody sees yet
 	current *record
+	sure    chan struct{}  // while a page of our own is being made: closed when its id is known
+	unsure  []*target.Info // what appeared meanwhile: one of them may be such a page
+	own     []target.ID    // the last of them, also for a while after their end
 }
 
 // question is somebody who waits until all events that have arrived were seen.
@@ -230,12 +233,28 @@ func (r *registry) settle(ctx context.Context) error {
 	r.mu.Unlock()
 	select {
 	case <-q.seen:
-		return nil
+		return r.becomeSure(ctx)
 	case <-done:
 		if err := r.b.conn.Err(); err != nil {
 			return err
 		}
 		return cdp.ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// becomeSure waits until it is known of everything that was seen whether it is a tab.
+func (r *registry) becomeSure(ctx context.Context) error {
+	r.mu.Lock()
+	sure := r.sure
+	r.mu.Unlock()
+	if sure == nil {
+		return nil
+	}
+	select {
+	case <-sure:
+		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -265,6 +284,7 @@ func (r *registry) see(event cdp.EventMessage) {
 		var e target.EventTargetCreated
 		if cdp.Decode(event.Params, &e) == nil && e.TargetInfo != nil {
 			r.appeared(e.TargetInfo)
+			r.visits(e.TargetInfo.TargetID, e.TargetInfo.URL)
 		}
 	case target.TargetInfoChanged.Method:
 		var e struct {
@@ -281,6 +301,7 @@ func (r *registry) see(event cdp.EventMessage) {
 		case e.TargetInfo.Subtype == "":
 			r.shown(e.TargetInfo.TargetID)
 			r.noteCrash(e.TargetInfo.TargetID, false)
+			r.visits(e.TargetInfo.TargetID, e.TargetInfo.URL)
 			r.b.live.poke() // it has another title, or another address
 		}
 	case target.TargetCrashed.Method:
@@ -307,6 +328,10 @@ func (r *registry) appeared(info *target.Info) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.find(info.TargetID) != nil {
+		return
+	}
+	if r.sure != nil && info.OpenerID == "" && len(r.unsure) < maxListed {
+		r.unsure = append(r.unsure, info)
 		return
 	}
 	if info.Subtype != "" {
@@ -355,6 +380,39 @@ func (r *registry) make(ctx context.Context, create func() (target.ID, error)) (
 	return tab, err
 }
 
+// aside makes a page that is no tab. The browser reports it before it answers what its id is: until make has called seen with
+// that, or has failed, nothing that no page has opened becomes a tab. It is called by one at a time.
+func (r *registry) aside(create func(seen func(target.ID)) error) error {
+	sure := make(chan struct{})
+	r.mu.Lock()
+	r.sure = sure
+	r.mu.Unlock()
+	err := create(func(id target.ID) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.own = append(r.own, id)
+		if extra := len(r.own) - hiddenKept; extra > 0 {
+			r.own = slices.Delete(r.own, 0, extra)
+		}
+	})
+	r.mu.Lock()
+	unsure := r.unsure
+	r.sure, r.unsure = nil, nil
+	r.mu.Unlock()
+	for _, info := range unsure {
+		r.appeared(info)
+	}
+	close(sure)
+	return err
+}
+
+// isOwn says whether a target is a page that was made aside.
+func (r *registry) isOwn(id target.ID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(r.own, id)
+}
+
 // shown takes a prerendered page that became a tab.
 func (r *registry) shown(id target.ID) {
 	r.mu.Lock()
@@ -378,6 +436,7 @@ func (r *registry) vanished(id target.ID) {
 	r.mu.Lock()
 	delete(r.hidden, id)
 	r.late = slices.DeleteFunc(r.late, func(late target.ID) bool { return late == id })
+	r.unsure = slices.DeleteFunc(r.unsure, func(info *target.Info) bool { return info.TargetID == id })
 	var gone *record
 	for i, tab := range r.tabs {
 		if tab.id == id {
@@ -405,6 +464,16 @@ func (r *registry) noteCrash(id target.ID, crashed bool) {
 	defer r.mu.Unlock()
 	if tab := r.find(id); tab != nil {
 		tab.crashed = crashed
+	}
+}
+
+// visits notes the address of a tab.
+func (r *registry) visits(id target.ID, address string) {
+	r.mu.Lock()
+	tab := r.find(id)
+	r.mu.Unlock()
+	if tab != nil {
+		r.b.visits(address, false)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 func TestPartsOfTheWindowAreNoTabs(t *testing.T) {
 	t.Parallel()
 	b := &Browser{}
+	b.tabs = newRegistry(b)
 	for address, want := range map[string]bool{
 		"chrome://omnibox-popup.top-chrome/": false, "chrome://omnibox-popup.top-chrome/omnibox_popup_aim.html": false,
 		"chrome://read-later.top-chrome": false, "": true, "about:blank": true, "chrome-error://chromewebdata/": true,

@@ -1,0 +1,303 @@
+package browser
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	protocol "github.com/chromedp/cdproto/cdp"
+	interception "github.com/chromedp/cdproto/fetch"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/clawjail/clawjail/internal/cdp"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/weblogin"
+)
+
+// storageScript is the one function that runs in a page of [emptyPage]; see the file.
+//
+//go:embed inpage/storage.js
+var storageScript string
+
+// emptyDocument is what every address is answered with there. Nothing in it asks for anything, an icon included.
+const emptyDocument = `<!doctype html><link rel=icon href="data:,">`
+
+// storageTimeout bounds what is done with one origin; it takes some 10 ms.
+const storageTimeout = 20 * time.Second
+
+// emptyPage is a page of our own in a context that others use, which opens origins without their sites: every request of
+// it is answered here, and none leaves. So what an origin has stored is read and written by a page of that origin in
+// which no script of the site runs. It is no tab.
+type emptyPage struct {
+	b       *Browser
+	id      target.ID
+	session cdp.Session
+	opening atomic.Pointer[string] // the address of the origin
+}
+
+// Stored reads what pages of origins have stored in a context; the empty id is the default one. Origins with nothing are
+// left out. The caller wipes it, with weblogin.WipeOrigins.
+func (b *Browser) Stored(ctx context.Context, browserContext string, origins []string) (out []weblogin.Origin, err error) {
+	if len(origins) == 0 {
+		return nil, nil
+	}
+	err = b.withEmptyPage(ctx, browserContext, func(ctx context.Context, e *emptyPage) error {
+		if err := e.passWorkers(ctx); err != nil {
+			return err
+		}
+		for _, origin := range origins {
+			one, err := e.do(ctx, origin, nil)
+			if err != nil {
+				return err
+			}
+			// A browser that opens another origin in its place has nothing there.
+			if one.Origin == origin && !one.Empty() {
+				out = append(out, one)
+				continue
+			}
+			weblogin.WipeOrigins([]weblogin.Origin{one})
+		}
+		return nil
+	})
+	if err != nil {
+		weblogin.WipeOrigins(out)
+		return nil, explain(err, "read what pages have stored")
+	}
+	return out, nil
+}
+
+// Store puts what pages had stored in a context in which none of their sites has run, and returns what is there afterwards,
+// for comparing; the caller wipes that. No site is asked for anything, and no script of one runs. The code is bad_storage when the browser does not
+// take it: something of it may be there then.
+func (b *Browser) Store(ctx context.Context, browserContext string, list []weblogin.Origin) (back []weblogin.Origin, err error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	err = b.withEmptyPage(ctx, browserContext, func(ctx context.Context, e *emptyPage) error {
+		for _, origin := range list {
+			one, err := e.do(ctx, origin.Origin, &origin)
+			if err != nil {
+				return err
+			}
+			back = append(back, one)
+			if one.Origin != origin.Origin {
+				return problem.New(problem.BadStorage, "", "the browser opens %s in the place of %s", one.Origin, origin.Origin)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		weblogin.WipeOrigins(back)
+		return nil, explain(err, "put in what pages had stored")
+	}
+	return back, nil
+}
+
+// withEmptyPage runs something with an empty page. One is open at a time.
+func (b *Browser) withEmptyPage(ctx context.Context, browserContext string, run func(ctx context.Context, e *emptyPage) error) (err error) {
+	release, err := hold(ctx, b.emptying)
+	if err != nil {
+		return err
+	}
+	defer release()
+	root, hide, flatten := b.conn.Browser(), true, true
+	e := &emptyPage{b: b}
+	err = b.tabs.aside(func(seen func(target.ID)) error {
+		made, err := cdp.DoSeen(ctx, root, target.CreateTarget, target.CreateTargetParams{
+			URL: blank, BrowserContextID: protocol.BrowserContextID(browserContext), Hidden: &hide},
+			func(made target.CreateTargetResult) { seen(made.TargetID) })
+		e.id = made.TargetID
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), disposeTimeout)
+		defer cancel()
+		_, closeErr := cdp.Do(tidy, root, target.CloseTarget, target.CloseTargetParams{TargetID: e.id})
+		if err != nil {
+			err = errors.Join(err, closeErr)
+		}
+	}()
+	attached, err := cdp.Do(ctx, root, target.AttachToTarget, target.AttachToTargetParams{TargetID: e.id, Flatten: &flatten})
+	if err != nil {
+		return err
+	}
+	e.session = b.conn.Session(string(attached.SessionID))
+	events, err := e.session.Subscribe(interception.RequestPaused.Method)
+	if err != nil {
+		return err
+	}
+	var task sync.WaitGroup
+	answering, stop := context.WithCancel(ctx)
+	defer task.Wait()
+	defer events.Close()
+	defer stop()
+	task.Go(func() { e.answer(answering, events) })
+	_, err = cdp.Do(ctx, e.session, interception.Enable, interception.EnableParams{Patterns: []*interception.RequestPattern{{URLPattern: "*"}}})
+	if err != nil {
+		return err
+	}
+	return run(ctx, e)
+}
+
+// passWorkers keeps service workers from answering the page in the place of their sites.
+func (e *emptyPage) passWorkers(ctx context.Context) error {
+	none := int64(0)
+	_, err := cdp.Do(ctx, e.session, network.Enable,
+		network.EnableParams{MaxTotalBufferSize: &none, MaxResourceBufferSize: &none, MaxPostDataSize: &none})
+	if err != nil {
+		return err
+	}
+	_, err = cdp.Do(ctx, e.session, network.SetBypassServiceWorker, network.SetBypassServiceWorkerParams{Bypass: true})
+	return err
+}
+
+// answer answers the page's requests, until its context ends: the document that is asked for with the empty one, and all else
+// with nothing. A full Chromium tries https first where http was asked for, and goes on when nobody answers.
+func (e *emptyPage) answer(ctx context.Context, events *cdp.Subscription) {
+	for {
+		event, err := events.Next(ctx)
+		if err != nil {
+			return // so does what waits for an answer: one that is lost is never given
+		}
+		var paused struct {
+			RequestID    interception.RequestID `json:"requestId"`
+			ResourceType network.ResourceType   `json:"resourceType"`
+			Request      struct {
+				URL string `json:"url"`
+			} `json:"request"`
+		}
+		if cdp.Decode(event.Params, &paused) != nil {
+			continue
+		}
+		// An error means that nobody waits for it any more.
+		if opening := e.opening.Load(); paused.ResourceType != network.ResourceTypeDocument || opening == nil || paused.Request.URL != *opening {
+			_, _ = cdp.Do(ctx, e.session, interception.FailRequest,
+				interception.FailRequestParams{RequestID: paused.RequestID, ErrorReason: network.ErrorReasonConnectionRefused})
+			continue
+		}
+		_, _ = cdp.Do(ctx, e.session, interception.FulfillRequest, interception.FulfillRequestParams{
+			RequestID: paused.RequestID, ResponseCode: 200, Body: []byte(emptyDocument), ResponseHeaders: []*interception.HeaderEntry{
+				{Name: "Content-Type", Value: "text/html; charset=utf-8"}, {Name: "Content-Security-Policy", Value: "default-src 'none'"},
+				{Name: "Cache-Control", Value: "no-store"},
+			}})
+	}
+}
+
+// do opens an origin, puts in what is given, and returns what is stored there.
+func (e *emptyPage) do(ctx context.Context, origin string, put *weblogin.Origin) (weblogin.Origin, error) {
+	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
+	defer cancel()
+	address := origin + "/"
+	e.opening.Store(&address)
+	opened, err := cdp.Do(ctx, e.session, page.Navigate, page.NavigateParams{URL: address})
+	if err != nil {
+		return weblogin.Origin{}, err
+	}
+	if opened.ErrorText != "" {
+		return weblogin.Origin{}, problem.New(problem.BadStorage, "", "the browser does not open %s: %s", origin, bounded(opened.ErrorText, maxText))
+	}
+	world, err := cdp.Do(ctx, e.session, page.CreateIsolatedWorld, page.CreateIsolatedWorldParams{FrameID: opened.FrameID, WorldName: worldName})
+	if err != nil {
+		return weblogin.Origin{}, err
+	}
+	var text []byte
+	if put != nil {
+		list := weblogin.EncodeOrigins([]weblogin.Origin{*put})
+		text = list[1 : len(list)-1] // the one in the list
+		defer clear(list)
+	}
+	// The only error says that something was replaced.
+	quoted, _ := jsontext.AppendQuote(make([]byte, 0, 2*len(text)+2), text)
+	defer clear(quoted)
+	var answer struct {
+		Result struct {
+			Value jsontext.Value `json:"value"`
+		} `json:"result"`
+		Exception jsontext.Value `json:"exceptionDetails"`
+	}
+	err = e.session.Call(ctx, runtime.CallFunctionOn.Method, map[string]any{
+		"functionDeclaration": storageScript, "executionContextId": world.ExecutionContextID, "returnByValue": true, "awaitPromise": true,
+		"arguments": []any{map[string]any{"value": origin}, map[string]any{"value": jsontext.Value(quoted)}},
+	}, &answer)
+	defer clear(answer.Result.Value)
+	defer clear(answer.Exception)
+	if err != nil {
+		return weblogin.Origin{}, err
+	}
+	if answer.Exception != nil { // its words may quote a value
+		return weblogin.Origin{}, problem.New(problem.BadStorage, "", "the browser does not take what is stored for %s", origin)
+	}
+	back, err := jsontext.AppendUnquote(make([]byte, 0, len(answer.Result.Value)), answer.Result.Value)
+	defer clear(back)
+	if err != nil {
+		return weblogin.Origin{}, problem.New(problem.BadStorage, "", "what is stored for %s cannot be read", origin)
+	}
+	out, err := weblogin.DecodeOrigin(back)
+	if err != nil {
+		return weblogin.Origin{}, problem.Wrap(err, problem.BadStorage, "", "what is stored for %s cannot be read", origin)
+	}
+	return out, nil
+}
+
+// maxOrigins bounds the origins that are remembered of a browser.
+const maxOrigins = 100
+
+// visited are the origins of documents that were seen in tabs.
+type visited struct {
+	mu   sync.Mutex
+	list []string
+}
+
+// Origins are those of the documents that tabs have shown, in the order of the first time, and of frames in them that are of
+// the same site. There may be more than are kept.
+func (b *Browser) Origins(ctx context.Context) ([]string, error) {
+	if err := b.tabs.begin(ctx); err != nil {
+		return nil, explain(err, "look what was visited")
+	}
+	if err := b.tabs.settle(ctx); err != nil {
+		return nil, explain(err, "look what was visited")
+	}
+	b.visited.mu.Lock()
+	defer b.visited.mu.Unlock()
+	return slices.Clone(b.visited.list), nil
+}
+
+// visits notes the address of a document: a tab's, or that of a frame in one. A frame of another site has storage of its own
+// in each site that shows it, which is carried nowhere.
+func (b *Browser) visits(address string, frame bool) {
+	if !strings.HasPrefix(address, "http") {
+		return
+	}
+	origin, err := weblogin.OriginOf(address)
+	if err != nil {
+		return
+	}
+	v := &b.visited
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.list) >= maxOrigins || slices.Contains(v.list, origin) {
+		return
+	}
+	if frame && !slices.ContainsFunc(v.list, func(known string) bool { return ofOneDomain(known, origin) }) {
+		return
+	}
+	v.list = append(v.list, origin)
+}
+
+func ofOneDomain(a, b string) bool {
+	one, err := weblogin.DomainOf(a)
+	other, otherErr := weblogin.DomainOf(b)
+	return err == nil && otherErr == nil && one == other
+}
