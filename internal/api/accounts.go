@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // Credentials manages accounts, secrets and grants. *credential.Service is one.
@@ -89,7 +90,7 @@ type (
 func (a *API) accountRoutes() {
 	add(a, route{method: http.MethodGet, path: "/v1/cookies", id: "list-cookies", summary: "List accounts"}, a.cookies)
 	add(a, route{method: http.MethodGet, path: "/v1/cookies/{domain}", id: "get-cookies", summary: "Show an account, without values"}, a.cookieSet)
-	add(a, route{method: http.MethodPut, path: "/v1/cookies/{domain}", id: "import-cookies", summary: "Store the cookies of an account",
+	add(a, route{method: http.MethodPut, path: "/v1/cookies/{domain}", id: "import-cookies", summary: "Store the login of an account",
 		status: http.StatusOK, body: reflect.TypeFor[ImportRequest](), jars: identity.CookiesImport}, a.importCookies)
 	add(a, route{method: http.MethodPatch, path: "/v1/cookies/{domain}", id: "set-cookie-rules", summary: "Change who may use an account",
 		status: http.StatusOK, body: reflect.TypeFor[RulesRequest]()}, a.setCookieRules)
@@ -128,6 +129,7 @@ func (a *API) importCookies(ctx context.Context, by identity.Principal, in *doma
 		return nil, err
 	}
 	defer body.Cookies.Wipe()
+	defer body.Origins.Wipe()
 	if err := errors.Join(checkTenant(body.Tenant), checkScopes(body.Scopes)); err != nil {
 		return nil, err
 	}
@@ -136,7 +138,12 @@ func (a *API) importCookies(ctx context.Context, by identity.Principal, in *doma
 		return nil, err
 	}
 	defer cookies.Wipe(list)
-	request := credential.Import{Tenant: body.Tenant, Domain: in.Domain, Cookies: list}
+	origins, err := body.Origins.origins()
+	if err != nil {
+		return nil, err
+	}
+	defer weblogin.WipeOrigins(origins)
+	request := credential.Import{Tenant: body.Tenant, Domain: in.Domain, Cookies: list, Origins: origins}
 	if request.Rules, err = a.rules(ctx, by, body.Tenant, in.Domain, body.Scopes, body.MaxSessions); err != nil {
 		return nil, err
 	}
@@ -158,6 +165,21 @@ func (j Jar) cookies() (list []cookies.Cookie, err error) {
 	})
 	if err != nil {
 		return nil, problem.New(problem.BadCookie, "send what Storage.getCookies of the DevTools Protocol returns", "the cookies cannot be read: %v", err)
+	}
+	return list, nil
+}
+
+// origins reads what pages have stored. What is wrong with it is said by number and field.
+func (o Origins) origins() (list []weblogin.Origin, err error) {
+	if o.Len() == 0 {
+		return nil, nil
+	}
+	err = o.Use(func(raw []byte) error {
+		list, err = weblogin.DecodeOrigins(raw)
+		return err
+	})
+	if err != nil {
+		return nil, problem.New(problem.BadStorage, "send the origins of a storage state of Playwright", "the origins cannot be read: %v", err)
 	}
 	return list, nil
 }

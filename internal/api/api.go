@@ -235,6 +235,7 @@ func (a *API) configuration() huma.Config {
 		c.Components.Schemas.RegisterTypeAlias(t, reflect.TypeFor[string]())
 	}
 	c.Components.Schemas.RegisterTypeAlias(reflect.TypeFor[Jar](), reflect.TypeFor[[]RawCookie]())
+	c.Components.Schemas.RegisterTypeAlias(reflect.TypeFor[Origins](), reflect.TypeFor[[]RawOrigin]())
 	return c
 }
 

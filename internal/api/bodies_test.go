@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 func TestWhatIsSecretTravelsAndPrintsNowhere(t *testing.T) {
@@ -62,6 +63,21 @@ func TestWhatIsSentIsRead(t *testing.T) {
 	got, err := decode[ImportRequest](text)
 	if err != nil || got.Tenant != "acme" || !got.Cookies.Equal(sent.Cookies.Value) || got.Scopes == nil || len(got.Scopes) != 0 || *got.MaxSessions != 3 {
 		t.Errorf("%+v, %v", got, err)
+	}
+	if got.Origins.Len() > 0 || strings.Contains(string(text), "origins") {
+		t.Errorf("storage that was not said is sent: %s", text)
+	}
+	stored := []weblogin.Origin{{Origin: "https://example.com", Local: []weblogin.Item{{Name: "a", Value: secret.New([]byte("b"))}}}}
+	if text, err = Encode(ImportRequest{Cookies: Jar{secret.Own([]byte("[]"))}, Origins: Origins{secret.Own(weblogin.EncodeOrigins(stored))}}); err != nil {
+		t.Fatal(err)
+	}
+	if other, err := decode[ImportRequest](text); err != nil {
+		t.Error(err)
+	} else if back, err := other.Origins.origins(); err != nil || len(weblogin.Compare(stored, back)) > 0 {
+		t.Errorf("storage is %v, %v", back, err)
+	}
+	if _, err := (Origins{secret.Own([]byte(`[{"origin":"canary"},{"localStorage":"canary"}]`))}).origins(); problem.CodeOf(err) != problem.BadStorage || strings.Contains(err.Error(), "canary") {
+		t.Errorf("damaged storage: %v", err)
 	}
 	list, err := got.Cookies.cookies()
 	if err != nil || len(list) != 1 || !list[0].Equal(someCookies()[0]) {

@@ -34,7 +34,9 @@ type RefreshSession struct {
 
 // FinishRequest is the body that keeps what somebody has logged in to.
 type FinishRequest struct {
-	Domains       []string        `json:"domains" nullable:"false" doc:"registrable domains whose cookies are kept, one account for each"`
+	Domains []string `json:"domains" nullable:"false" doc:"registrable domains whose cookies are kept, one account for each"`
+	// Origins may be left out, which is all of them; an empty list is none.
+	Origins       []string        `json:"origins,omitzero" nullable:"false" doc:"those of the domains of which is kept what their pages have stored; all when they are left out"`
 	EgressDomains []string        `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that the site needs; they are proposed for grants"`
 	SignedIn      *vault.SignedIn `json:"signed_in,omitempty" doc:"how to see later whether the site still knows the account that was logged in to; what seen proposes, or better"`
 }
@@ -104,8 +106,8 @@ func (a *API) finishRefresh(ctx context.Context, by identity.Principal, in *sess
 	if err != nil {
 		return nil, err
 	}
-	sets, err := a.Credentials.FinishRefresh(ctx, by, credential.FinishRefresh{Session: in.ID, Domains: body.Domains, EgressDomains: body.EgressDomains,
-		SignedIn: body.SignedIn})
+	sets, err := a.Credentials.FinishRefresh(ctx, by, credential.FinishRefresh{Session: in.ID, Domains: body.Domains, Origins: body.Origins,
+		EgressDomains: body.EgressDomains, SignedIn: body.SignedIn})
 	if err != nil {
 		return nil, err
 	}

@@ -51,6 +51,8 @@ type TokenRequest struct {
 type ImportRequest struct {
 	Tenant  string `json:"tenant,omitempty" doc:"whose account it is; the caller's own, or default, when it is left out"`
 	Cookies Jar    `json:"cookies" doc:"all that the account needs, as Storage.getCookies of the DevTools Protocol returns them"`
+	// Origins may be left out.
+	Origins Origins `json:"origins,omitzero" doc:"what pages of the domain have stored, as the storage state of Playwright has it"`
 	// Scopes and MaxSessions stay as they are when they are left out; a new set has tools and 1.
 	Scopes      []string `json:"scopes,omitzero" nullable:"false" doc:"the widest access of a session that may use the account: tools or cdp; none: no session may"`
 	MaxSessions *int     `json:"max_sessions,omitempty" doc:"how many sessions may use it at the same time"`
@@ -70,6 +72,19 @@ type RawCookie struct {
 	Priority     string   `json:"priority,omitempty" enum:"Low,Medium,High"`
 	SourceScheme string   `json:"sourceScheme,omitempty" enum:"Unset,NonSecure,Secure"`
 	SourcePort   int64    `json:"sourcePort,omitempty"`
+}
+
+// RawOrigin describes an element of [Origins].
+type RawOrigin struct {
+	_            struct{}  `json:"-" additionalProperties:"true"`
+	Origin       string    `json:"origin" doc:"such as https://app.example.com"`
+	LocalStorage []RawItem `json:"localStorage,omitempty"`
+}
+
+// RawItem is an entry of localStorage.
+type RawItem struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
 }
 
 // RulesRequest is the body that changes who may use an account. What is left out stays as it is.

@@ -16,6 +16,12 @@ import (
 // [redacted].
 type Jar struct{ secret.Value }
 
+// Origins is what pages have stored, as JSON in the shape of a storage state, values included. It prints as [redacted].
+type Origins struct{ secret.Value }
+
+// IsZero says that there is none, so that it is left out.
+func (o Origins) IsZero() bool { return o.Len() == 0 }
+
 // Encode writes a request as it goes to the control plane: what prints as [redacted] everywhere else is in it.
 func Encode(request any) ([]byte, error) {
 	out, err := json.Marshal(request, json.WithMarshalers(json.JoinMarshalers(
@@ -33,6 +39,9 @@ func Encode(request any) ([]byte, error) {
 		}),
 		json.MarshalToFunc(func(e *jsontext.Encoder, jar Jar) error {
 			return jar.Use(func(b []byte) error { return e.WriteValue(b) })
+		}),
+		json.MarshalToFunc(func(e *jsontext.Encoder, origins Origins) error {
+			return origins.Use(func(b []byte) error { return e.WriteValue(b) })
 		}),
 	)))
 	if err != nil {
@@ -61,14 +70,24 @@ func secrets() *json.Unmarshalers {
 			return err
 		}),
 		json.UnmarshalFromFunc(func(d *jsontext.Decoder, jar *Jar) error {
-			raw, err := d.ReadValue()
-			if err == nil && raw.Kind() != '[' {
-				err = errors.New("it is not a list")
-			}
-			*jar = Jar{secret.New(raw)}
+			raw, err := rawList(d)
+			*jar = Jar{raw}
+			return err
+		}),
+		json.UnmarshalFromFunc(func(d *jsontext.Decoder, origins *Origins) error {
+			raw, err := rawList(d)
+			*origins = Origins{raw}
 			return err
 		}),
 	)
+}
+
+func rawList(d *jsontext.Decoder) (secret.Value, error) {
+	raw, err := d.ReadValue()
+	if err == nil && raw.Kind() != '[' {
+		err = errors.New("it is not a list")
+	}
+	return secret.New(raw), err
 }
 
 func quoted(d *jsontext.Decoder) ([]byte, error) {

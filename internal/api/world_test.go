@@ -35,6 +35,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // canary is in every value that is stored: no answer and no log may have it.
@@ -417,14 +418,14 @@ func (s *ownedSessions) Recorded(ctx context.Context, by identity.Principal, id 
 	return []byte("picture"), "png", s.permit(ctx, by, identity.SessionRecording, id)
 }
 
-func (s *ownedSessions) Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error {
+func (s *ownedSessions) Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func(weblogin.Login) error) error {
 	if err := s.permit(ctx, by, identity.CookiesCapture, id); err != nil {
 		return err
 	}
 	list := someCookies()
 	defer cookies.Wipe(list)
 	chosen, _ := cookies.Select(list, domains)
-	return use(chosen)
+	return use(weblogin.Login{Cookies: chosen})
 }
 
 func (s *ownedSessions) Status() session.Status { return session.Status{MaxSessions: 7} }

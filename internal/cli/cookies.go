@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 func newCookiesCommand(p *program) *cobra.Command {
@@ -23,7 +24,7 @@ func newCookiesCommand(p *program) *cobra.Command {
 		Use:     "cookies",
 		Aliases: []string{"account"},
 		Short:   "Store the logins of accounts, and say who may use them",
-		Long: "A cookie set is the login of a tenant at one domain: its cookies, encrypted. Nothing ever shows their values. A " +
+		Long: "A cookie set is the login of a tenant at one domain: its cookies, and what its pages have stored, encrypted. Nothing ever shows their values. A " +
 			"session gets them with a grant, see `clawjail grant`; an agent also where `clawjail cookies allow` permits it.",
 	})
 	cmd.AddCommand(newCookiesImport(p), newCookiesRefresh(p), newCookiesCapture(p), newCookiesList(p), newCookiesSet(p), newCookiesRemove(p),
@@ -101,8 +102,8 @@ func newCookiesCapture(p *program) *cobra.Command {
 		Use:   "capture SESSION --domain DOMAIN",
 		Short: "Store the cookies that a session has",
 		Long: "Stores what the browser of a session has of the named domains, for instance after somebody has logged in there: " +
-			"one cookie set for each domain, which replaces the one that is there. When the session has nothing of one of " +
-			"them, nothing is stored.",
+			"one cookie set for each domain, which replaces the one that is there. With it is stored what pages of the domain have " +
+			"in localStorage, of the origins that were open in a tab. When the session has nothing of one of them, nothing is stored.",
 		Example:           "  clawjail cookies capture s_abcdefgh23456789 --domain example.com",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: p.completeSessions,
@@ -235,15 +236,24 @@ func problemOf(s listedSet) string {
 }
 
 func setRows(sets []listedSet, now time.Time) [][]string {
-	rows := [][]string{{"DOMAIN", "TENANT", "COOKIES", "SCOPES", "SESSIONS", "STORED", "USED", "EXPIRES", "AGENTS", "PROBLEM"}}
+	rows := [][]string{{"DOMAIN", "TENANT", "COOKIES", "STORAGE", "SCOPES", "SESSIONS", "STORED", "USED", "EXPIRES", "AGENTS", "PROBLEM"}}
 	for _, s := range sets {
-		rows = append(rows, []string{printable(s.Domain), s.Tenant, strconv.Itoa(s.Count), dash(printable(strings.Join(s.Scopes, ","))),
+		rows = append(rows, []string{printable(s.Domain), s.Tenant, strconv.Itoa(s.Count), storageOf(s.Storage),
+			dash(printable(strings.Join(s.Scopes, ","))),
 			strconv.Itoa(s.MaxLeases), when(s.LastRefreshedAt, now), when(s.LastInjectedAt, now), when(s.ExpiresAt, now), dash(printable(strings.Join(s.Agents, ","))), problemOf(s)})
 	}
 	return manyTenants(rows, 1)
 }
 
-// showSet lists the cookies of a set.
+// storageOf is how much pages have stored, in a list.
+func storageOf(list []weblogin.OriginInfo) string {
+	if len(list) == 0 {
+		return dash("")
+	}
+	return size(weblogin.Total(list).Bytes)
+}
+
+// showSet lists the cookies of a set, and the origins whose pages have stored something.
 func showSet(w io.Writer, s vault.CookieSet, now time.Time) error {
 	rows := [][]string{{"NAME", "DOMAIN", "PATH", "FLAGS", "EXPIRES"}}
 	for _, c := range s.Cookies {
@@ -257,8 +267,23 @@ func showSet(w io.Writer, s vault.CookieSet, now time.Time) error {
 		rows = append(rows, []string{cookies.Printable(c.Name), cookies.Printable(c.Domain), cookies.Printable(c.Path),
 			cookieFlags(c), expires})
 	}
-	if err := table(w, rows); err != nil || s.Problem == "" {
+	if err := table(w, rows); err != nil {
 		return err
+	}
+	if len(s.Storage) > 0 {
+		rows = [][]string{{"STORAGE OF", "ENTRIES", "SIZE", "LEFT OUT"}}
+		for _, o := range s.Storage {
+			rows = append(rows, []string{printable(o.Origin), strconv.Itoa(o.Items), size(o.Bytes), dash(printable(strings.Join(o.LeftOut, "; ")))})
+		}
+		if _, err := fmt.Fprintln(w); err != nil {
+			return err
+		}
+		if err := table(w, rows); err != nil {
+			return err
+		}
+	}
+	if s.Problem == "" {
+		return nil
 	}
 	return problem.New(s.Problem, "look at the keys with clawjail vault status, or store the cookies anew",
 		"the cookies of %s cannot be read", printable(s.Domain))

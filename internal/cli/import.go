@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies/cookiefile"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 const (
@@ -51,8 +52,8 @@ func newCookiesImport(p *program) *cobra.Command {
 		Short: "Store the cookies of accounts from a file",
 		Long: "Reads cookies from a file that a browser or a tool has made (a storage state of Playwright, a cookies.txt, the " +
 			"JSON of Storage.getCookies), or from the folder of a Firefox profile, and stores those of the named domains: " +
-			"one cookie set for each, which replaces the one that is there. Everything else stays where it is. - is standard " +
-			"input.\n\nThe file is read here, and is not changed. It opens the accounts to whoever has it: remove it " +
+			"one cookie set for each, which replaces the one that is there. Of a storage state, what pages of the domains have " +
+			"stored (localStorage) is stored with them. Everything else stays where it is. - is standard input.\n\nThe file is read here, and is not changed. It opens the accounts to whoever has it: remove it " +
 			"afterwards. Without --domain the domains that the file has cookies of are listed.",
 		Example: "  clawjail cookies import cookies.txt --domain example.com --dry-run\n" +
 			"  clawjail cookies import ~/.mozilla/firefox/abcd.default --domain example.com --domain example.org",
@@ -98,7 +99,7 @@ func domainsOf(cmd *cobra.Command, p *program, file string) error {
 	if err != nil {
 		return err
 	}
-	cookies.Wipe(read.Cookies)
+	read.Wipe()
 	domains := slices.DeleteFunc(read.Report.Domains, func(d cookiefile.DomainCount) bool { return d.Domain == nobodysDomain })
 	if len(domains) == 0 {
 		return problem.New(problem.BadCookieFile, "export the cookies again", "there are no cookies in %s", nameOf(file))
@@ -110,7 +111,7 @@ func domainsOf(cmd *cobra.Command, p *program, file string) error {
 		}
 		switch {
 		case n < domainsMost:
-			rows = append(rows, []string{"  " + domainName(d.Domain), strconv.Itoa(d.Cookies)})
+			rows = append(rows, []string{"  " + domainName(d.Domain), strconv.Itoa(d.Cookies) + andOrigins(d)})
 		case n == domainsMost:
 			rows = append(rows, []string{fmt.Sprintf("  and %d more", len(domains)-n)})
 		}
@@ -121,6 +122,14 @@ func domainsOf(cmd *cobra.Command, p *program, file string) error {
 	}
 	return problem.New(problem.BadUsage, printable(hint), "say with --domain whose cookies to store; %s has those of\n%s",
 		nameOf(file), list.String())
+}
+
+// andOrigins says how many origins of a domain have stored something.
+func andOrigins(d cookiefile.DomainCount) string {
+	if d.Origins == 0 {
+		return ""
+	}
+	return ", and storage of " + count(d.Origins, "origin")
 }
 
 func nameOf(file string) string {
@@ -150,7 +159,7 @@ func (p *program) importCookies(cmd *cobra.Command, i importing) error {
 
 // importRead stores what was read, and wipes it in any case.
 func (p *program) importRead(cmd *cobra.Command, i importing, read *cookiefile.Result) (err error) {
-	defer cookies.Wipe(read.Cookies)
+	defer read.Wipe()
 	out := imported{Report: read.Report, DryRun: i.dryRun, Sets: []vault.CookieSet{}}
 	if !i.asJSON {
 		if err := showImport(cmd.OutOrStdout(), read); err != nil {
@@ -159,7 +168,7 @@ func (p *program) importRead(cmd *cobra.Command, i importing, read *cookiefile.R
 	}
 	failed := nothingLeft(read, i)
 	if failed == nil && !i.dryRun {
-		out.Sets, failed = p.storeCookies(cmd, i, read.Cookies)
+		out.Sets, failed = p.storeLogins(cmd, i, read)
 	}
 	switch {
 	case i.asJSON:
@@ -173,15 +182,15 @@ func (p *program) importRead(cmd *cobra.Command, i importing, read *cookiefile.R
 	return err
 }
 
-// storeCookies sends one set per domain. What was stored before an error is returned with it.
-func (p *program) storeCookies(cmd *cobra.Command, i importing, list []cookies.Cookie) ([]vault.CookieSet, error) {
+// storeLogins sends one set per domain. What was stored before an error is returned with it.
+func (p *program) storeLogins(cmd *cobra.Command, i importing, read *cookiefile.Result) ([]vault.CookieSet, error) {
 	done := []vault.CookieSet{}
 	c, err := p.client()
 	if err != nil {
 		return done, err
 	}
 	for _, domain := range i.domains {
-		set, err := storeSet(cmd.Context(), c, i, domain, list)
+		set, err := storeSet(cmd.Context(), c, i, domain, read)
 		if err != nil {
 			return done, err
 		}
@@ -196,13 +205,12 @@ func (p *program) storeCookies(cmd *cobra.Command, i importing, list []cookies.C
 	return done, nil
 }
 
-func storeSet(ctx context.Context, c *client.Client, i importing, domain string, list []cookies.Cookie) (vault.CookieSet, error) {
+func storeSet(ctx context.Context, c *client.Client, i importing, domain string, read *cookiefile.Result) (vault.CookieSet, error) {
 	rules, err := i.rules.rules(ctx, c, i.tenant, domain)
 	if err != nil {
 		return vault.CookieSet{}, err
 	}
-	chosen, _ := cookies.Select(list, []string{domain})
-	return c.ImportCookies(ctx, i.tenant, domain, chosen, rules)
+	return c.ImportLogin(ctx, i.tenant, domain, read.Of(domain), rules)
 }
 
 // describeSet says in a line what a set holds, and who may use it.
@@ -211,15 +219,23 @@ func describeSet(s vault.CookieSet) string {
 	if len(s.Scopes) > 0 {
 		scopes = "for sessions with " + strings.Join(s.Scopes, ", ")
 	}
-	return fmt.Sprintf("%s: %s, %s, at most %d at a time", printable(s.Domain), count(s.Count, "cookie"), printable(scopes), s.MaxLeases)
+	return fmt.Sprintf("%s: %s%s, %s, at most %d at a time", printable(s.Domain), count(s.Count, "cookie"), describeStorage(s.Storage), printable(scopes), s.MaxLeases)
 }
 
-// nothingLeft refuses an import that would leave a domain without cookies: the account would not work, and the set that
+// describeStorage says how much pages have stored, behind a number of cookies.
+func describeStorage(list []weblogin.OriginInfo) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", storage of %s (%s)", count(len(list), "origin"), size(weblogin.Total(list).Bytes))
+}
+
+// nothingLeft refuses an import that would leave a domain without a login: the account would not work, and the set that
 // is there would be gone.
 func nothingLeft(read *cookiefile.Result, i importing) error {
 	var missing, expired []string
 	for _, domain := range i.domains {
-		if chosen, _ := cookies.Select(read.Cookies, []string{domain}); len(chosen) > 0 {
+		if !read.Of(domain).Empty() {
 			continue
 		}
 		missing = append(missing, domain)
@@ -248,22 +264,28 @@ func ofDomain(id cookies.ID, domain string) bool {
 // showImport says what became of the cookies of a file, by their names.
 func showImport(w io.Writer, read *cookiefile.Result) error {
 	r := read.Report
-	others, theirs := 0, 0
+	others, theirs, origins := 0, 0, 0
 	rows := [][]string{{"DOMAIN", "COOKIES", "KEPT"}}
 	for _, d := range r.Domains {
 		if !d.Wanted {
-			others, theirs = others+1, theirs+d.Cookies
+			others, theirs, origins = others+1, theirs+d.Cookies, origins+d.Origins
 			continue
 		}
-		kept, _ := cookies.Select(read.Cookies, []string{d.Domain})
-		rows = append(rows, []string{domainName(d.Domain), strconv.Itoa(d.Cookies), strconv.Itoa(len(kept))})
+		rows = append(rows, []string{domainName(d.Domain), strconv.Itoa(d.Cookies), strconv.Itoa(len(read.Of(d.Domain).Cookies))})
 	}
 	if err := table(w, rows); err != nil {
 		return err
 	}
 	var lines []string
-	if theirs > 0 {
-		lines = append(lines, fmt.Sprintf("left alone: %s of %s", count(theirs, "cookie"), count(others, "other domain")))
+	if theirs+origins > 0 {
+		left := count(theirs, "cookie")
+		if origins > 0 {
+			left += ", and storage of " + count(origins, "origin") + ","
+		}
+		lines = append(lines, fmt.Sprintf("left alone: %s of %s", left, count(others, "other domain")))
+	}
+	for _, one := range r.Storage {
+		lines = append(lines, fmt.Sprintf("storage of %s: %s, %s", printable(one.Origin), entries(one.Items), size(one.Bytes)))
 	}
 	lines = append(lines, named("expired, left out", r.Expired, cookies.ID.String)...)
 	lines = append(lines, named("bound to another machine, will not work for long", r.DeviceBound, cookies.ID.String)...)
@@ -277,6 +299,14 @@ func showImport(w io.Writer, read *cookiefile.Result) error {
 		}
 	}
 	return nil
+}
+
+// entries is how many there are of localStorage.
+func entries(n int) string {
+	if n == 1 {
+		return "1 entry"
+	}
+	return strconv.Itoa(n) + " entries"
 }
 
 func describeInvalid(i cookiefile.Invalid) string {

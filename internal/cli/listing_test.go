@@ -17,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // hostile is what somebody may write where they can, to take over the terminal of whoever reads it.
@@ -51,7 +52,7 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 		}, now)},
 		{"cookie sets", setRows([]listedSet{
 			{CookieSet: vault.CookieSet{Domain: "example.com", Tenant: "default", Count: 3, Scopes: []string{"tools"}, MaxLeases: 1,
-				LastRefreshedAt: at(-time.Hour), ExpiresAt: at(time.Hour)}, Agents: []string{"shopper", hostile}},
+				LastRefreshedAt: at(-time.Hour), ExpiresAt: at(time.Hour), Storage: []weblogin.OriginInfo{{Origin: "https://example.com", Items: 2, Bytes: 9000}}}, Agents: []string{"shopper", hostile}},
 			{CookieSet: vault.CookieSet{Domain: "example.org", Tenant: "default", Count: 3, MaxLeases: 2, LastRefreshedAt: at(-time.Hour),
 				LastInjectedAt: at(0), Problem: problem.VaultRowDamaged}, NeedsRefresh: "login_page"},
 			{CookieSet: vault.CookieSet{Domain: "example.net", Tenant: "default", Count: 1, MaxLeases: 1, LastRefreshedAt: at(-time.Hour),
@@ -112,7 +113,7 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 		{ID: cookies.ID{Name: hostile, Domain: "www.example.com", Path: hostile, TopLevelSite: "https://example.org"},
 			Session: true, DeviceBound: true},
 		{ID: cookies.ID{Name: "old", Domain: ".example.com", Path: "/"}, ExpiresAt: at(-time.Hour), Expired: true},
-	}}, now)
+	}, Storage: []weblogin.OriginInfo{{Origin: "https://a.example.com", Items: 14, Bytes: 9000}, {Origin: hostile, Items: 1, Bytes: 7, LeftOut: []string{"a key", hostile}}}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}

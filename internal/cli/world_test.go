@@ -35,6 +35,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // node is the name of the control plane of a test in its audit log.
@@ -405,7 +406,7 @@ func (*inMemory) Held(asks quota.Holder) []quota.Amount {
 }
 
 // Capture gives a login at example.com to every session.
-func (s *inMemory) Capture(_ context.Context, _ identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error {
+func (s *inMemory) Capture(_ context.Context, _ identity.Principal, id string, domains []string, use func(weblogin.Login) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, err := s.find(id); err != nil {
@@ -415,5 +416,5 @@ func (s *inMemory) Capture(_ context.Context, _ identity.Principal, id string, d
 		Session: true, Secure: true, HTTPOnly: true}}
 	defer cookies.Wipe(list)
 	chosen, _ := cookies.Select(list, domains)
-	return use(chosen)
+	return use(weblogin.Login{Cookies: chosen})
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -57,14 +58,17 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 	query := api.AuditQuery{Tenant: "acme", Action: "grant.", Actor: "admin", Session: "s", Jail: "j", Phase: "intent", Result: "ok", Ref: "r", Node: "n",
 		Since: at, Until: at, AfterSeq: 3, Limit: 4, Follow: true}
 	for want, call := range map[string]func() error{
-		"GET /v1/whoami":                             func() error { _, err := c.WhoAmI(ctx); return err },
-		"GET /v1/cookies":                            func() error { _, err := c.Cookies(ctx, ""); return err },
-		"GET /v1/cookies?tenant=acme":                func() error { _, err := c.Cookies(ctx, "acme"); return err },
-		"GET /v1/cookies/example.com?tenant=acme":    func() error { _, err := c.CookieSet(ctx, "acme", "example.com"); return err },
-		"GET /v1/cookies/a%2Fb%3Fc":                  func() error { _, err := c.CookieSet(ctx, "", "a/b?c"); return err },
-		"PUT /v1/cookies/example.com {" + sent + "}": func() error { _, err := c.ImportCookies(ctx, "", "example.com", sid, nil); return err },
+		"GET /v1/whoami":                          func() error { _, err := c.WhoAmI(ctx); return err },
+		"GET /v1/cookies":                         func() error { _, err := c.Cookies(ctx, ""); return err },
+		"GET /v1/cookies?tenant=acme":             func() error { _, err := c.Cookies(ctx, "acme"); return err },
+		"GET /v1/cookies/example.com?tenant=acme": func() error { _, err := c.CookieSet(ctx, "acme", "example.com"); return err },
+		"GET /v1/cookies/a%2Fb%3Fc":               func() error { _, err := c.CookieSet(ctx, "", "a/b?c"); return err },
+		"PUT /v1/cookies/example.com {" + sent + "}": func() error {
+			_, err := c.ImportLogin(ctx, "", "example.com", weblogin.Login{Cookies: sid}, nil)
+			return err
+		},
 		"PUT /v1/cookies/example.com {\"tenant\":\"acme\"," + sent + `,"scopes":[],"max_sessions":0}`: func() error {
-			_, err := c.ImportCookies(ctx, "acme", "example.com", sid, &vault.Rules{})
+			_, err := c.ImportLogin(ctx, "acme", "example.com", weblogin.Login{Cookies: sid}, &vault.Rules{})
 			return err
 		},
 		`PATCH /v1/cookies/example.com {"tenant":"acme","scopes":["cdp"],"max_sessions":2}`: func() error {

@@ -10,6 +10,7 @@ import (
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // Where a method takes a tenant, empty is the caller's own. A caller of all tenants means all of them in a listing, and
@@ -34,11 +35,15 @@ func (c *Client) CookieSet(ctx context.Context, tenant, domain string) (out vaul
 	return out, err
 }
 
-// ImportCookies stores the cookies of a registrable domain, in the place of those that are stored. Without rules, those
-// of the account stay. The caller wipes its cookies.
-func (c *Client) ImportCookies(ctx context.Context, tenant, domain string, list []cookies.Cookie, rules *vault.Rules) (out vault.CookieSet, err error) {
-	request := api.ImportRequest{Tenant: tenant, Cookies: api.Jar{Value: secret.Own(cookies.Encode(list))}}
+// ImportLogin stores the login of a registrable domain, in the place of what is stored. Without rules, those of the account
+// stay. The caller wipes its values.
+func (c *Client) ImportLogin(ctx context.Context, tenant, domain string, l weblogin.Login, rules *vault.Rules) (out vault.CookieSet, err error) {
+	request := api.ImportRequest{Tenant: tenant, Cookies: api.Jar{Value: secret.Own(cookies.Encode(l.Cookies))}}
 	defer request.Cookies.Wipe()
+	if len(l.Origins) > 0 {
+		request.Origins = api.Origins{Value: secret.Own(weblogin.EncodeOrigins(l.Origins))}
+		defer request.Origins.Wipe()
+	}
 	if rules != nil {
 		request.Scopes, request.MaxSessions = said(rules.Scopes), &rules.MaxLeases
 	}

@@ -87,7 +87,7 @@ func (c *Console) importAccount(q *request) error {
 		}
 		return q.again("credentials_import", "Import cookies", page)
 	}
-	return q.done(accountRow{CookieSet: set}.Path(), "%s", strings.TrimSpace(fmt.Sprintf("%s now has %s. %s", set.Domain, plural(set.Count, "cookie"), left)))
+	return q.done(accountRow{CookieSet: set}.Path(), "%s", strings.TrimSpace(fmt.Sprintf("%s now has %s. %s", set.Domain, sayLogin(set), left)))
 }
 
 // importFile stores what a file has of the domain in the form, and says what it left out. What is wrong is in the form.
@@ -118,12 +118,12 @@ func (c *Console) importFile(q *request, f *form, file []byte) (set vault.Cookie
 		}
 		return set, "", f.settleField(field, err)
 	}
-	defer cookies.Wipe(read.Cookies)
-	if len(read.Cookies) == 0 {
+	defer read.Wipe()
+	if read.Of(domain).Empty() {
 		f.wrong("cookies", "has no cookie of "+domain+" that can be used; nothing was stored", hintOf(read.Report, domain))
 		return set, "", nil
 	}
-	set, err = c.Credentials.Import(q.ctx(), q.by, credential.Import{Tenant: f.Get("tenant"), Domain: domain, Cookies: read.Cookies, Rules: &rules})
+	set, err = c.Credentials.Import(q.ctx(), q.by, credential.Import{Tenant: f.Get("tenant"), Domain: domain, Cookies: read.Cookies, Origins: read.Origins, Rules: &rules})
 	return set, leftOut(read.Report), f.settle(err, map[string]string{"max_sessions": "max_sessions", "scopes": "max_sessions", "tenant": "tenant"})
 }
 
@@ -147,11 +147,15 @@ func domainsOf(file []byte, now time.Time) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cookies.Wipe(read.Cookies)
+	read.Wipe()
 	var names []string
 	for _, d := range read.Report.Domains {
 		if d.Domain != "" && d.Domain != nobodysDomain {
-			names = append(names, fmt.Sprintf("%s (%d)", d.Domain, d.Cookies))
+			storage := ""
+			if d.Origins > 0 {
+				storage = " and storage"
+			}
+			names = append(names, fmt.Sprintf("%s (%d%s)", d.Domain, d.Cookies, storage))
 		}
 	}
 	if len(names) == 0 {
@@ -161,6 +165,14 @@ func domainsOf(file []byte, now time.Time) (string, error) {
 		names = append(names[:namedMost], fmt.Sprintf("%d more", len(names)-namedMost))
 	}
 	return "is missing. The file has cookies of " + listed(names) + ". Write one of them, and choose the file again", nil
+}
+
+// sayLogin is how much an account has.
+func sayLogin(set vault.CookieSet) string {
+	if len(set.Storage) == 0 {
+		return plural(set.Count, "cookie")
+	}
+	return plural(set.Count, "cookie") + " and storage of " + plural(len(set.Storage), "origin")
 }
 
 // hintOf says what to do about a file that has nothing of a domain.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 func TestAccountsAreListedWithTheirStatesAndNoValues(t *testing.T) {
@@ -138,13 +139,21 @@ func TestCookiesAreImportedFromAFileOrFromText(t *testing.T) {
 	w.follow("acme operator", sent).holds(t, http.StatusOK, "example.com now has 1 cookie.", `value="2"`)
 	text := ".example.org\tTRUE\t/\tTRUE\t" + fmt.Sprint(time.Now().Add(time.Hour).Unix()) + "\tsid\t" + cookieValue + "\n"
 	w.upload("acme operator", "", "domain", "example.org", "scope_cdp", "yes", "max_sessions", "1", "cookies", text).holds(t, http.StatusSeeOther)
-	err := w.accounts.Vault.UseCookies(w.ctx, "acme", "example.org", func(list []cookies.Cookie) error {
+	err := w.accounts.Vault.UseLogin(w.ctx, "acme", "example.org", func(l weblogin.Login) error {
+		list := l.Cookies
 		if len(list) != 1 || !list[0].Value.Equal(secret.New([]byte(cookieValue))) {
 			t.Errorf("it has %d cookies", len(list))
 		}
 		return nil
 	})
 	w.must(err)
+	state := `{"cookies":[],"origins":[{"origin":"https://app.example.net","localStorage":[{"name":"token","value":"` + cookieValue + `"}]}]}`
+	sent = w.upload("acme operator", state, "domain", "example.net", "scope_tools", "yes", "max_sessions", "1", "cookies", "")
+	p := w.follow("acme operator", sent)
+	p.holds(t, http.StatusOK, "example.net now has 0 cookies and storage of 1 origin.", "https://app.example.net", "Storage")
+	p.lacks(t, cookieValue)
+	w.get("acme operator", "/console/credentials").holds(t, http.StatusOK, "and storage of 1 origin")
+	w.upload("acme operator", state, "domain", "", "scope_tools", "yes", "max_sessions", "1", "cookies", "").holds(t, http.StatusUnprocessableEntity, "example.net (0 and storage)")
 	w.get("acme operator", "/console/credentials/import?tenant=acme&domain=example.com").holds(t, http.StatusOK, "What is kept of example.com now will be gone", `value="2"`)
 	if logged := w.written.String(); strings.Contains(logged, cookieValue) {
 		t.Errorf("the log has a value: %s", logged)

@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // fakeSessions has sessions that are only described. Who may do what is the table's, as of the real ones.
@@ -307,7 +308,7 @@ func (f *fakeSessions) Seen(_ context.Context, by identity.Principal, id string)
 	return f.seen, nil
 }
 
-func (f *fakeSessions) Capture(_ context.Context, by identity.Principal, id string, domains []string, keep func([]cookies.Cookie) error) error {
+func (f *fakeSessions) Capture(_ context.Context, by identity.Principal, id string, domains []string, keep func(weblogin.Login) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, err := f.find(by, identity.CookiesCapture, id); err != nil {
@@ -319,7 +320,7 @@ func (f *fakeSessions) Capture(_ context.Context, by identity.Principal, id stri
 			jar = append(jar, c)
 		}
 	}
-	return keep(jar)
+	return keep(weblogin.Login{Cookies: jar})
 }
 
 // aSession is one that is ready.

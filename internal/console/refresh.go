@@ -8,6 +8,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 const refreshPath = Prefix + "/refresh"
@@ -110,9 +111,16 @@ type refreshPage struct {
 // Domain is where somebody logs in.
 func (p refreshPage) Domain() string { return strings.Join(p.Domains, ", ") }
 
-// seenSite is a domain with cookies, and seenHost one without.
+// seenSite is a domain with what it has left, and seenHost one that has left nothing.
 type seenSite struct {
 	session.SeenSite
+	Chosen  bool
+	Origins []seenOrigin
+}
+
+// seenOrigin is an origin whose pages have stored something.
+type seenOrigin struct {
+	weblogin.OriginInfo
 	Chosen bool
 }
 
@@ -129,10 +137,11 @@ func (s seenSite) Bound() int {
 // login says whether a cookie may be of somebody who is logged in: sites keep those away from scripts.
 func login(c vault.CookieInfo) bool { return c.HTTPOnly }
 
-// LooksLoggedIn says whether the site has a cookie that may be of a login. It is a guess, for a warning.
+// LooksLoggedIn says whether the site has a cookie that may be of a login, or pages that have stored something. It is a
+// guess, for a warning.
 func (p refreshPage) LooksLoggedIn() bool {
 	return slices.ContainsFunc(p.Sites, func(s seenSite) bool {
-		return slices.Contains(p.Domains, s.Domain) && slices.ContainsFunc(s.Cookies, login)
+		return slices.Contains(p.Domains, s.Domain) && (slices.ContainsFunc(s.Cookies, login) || len(s.Storage) > 0)
 	})
 }
 
@@ -179,7 +188,11 @@ func (c *Console) refreshPage(q *request, f *form) (*refreshPage, error) {
 		page.Problem = &told
 	}
 	for _, site := range seen.Sites {
-		page.Sites = append(page.Sites, seenSite{site, chosen(f, "domain", site.Domain, slices.Contains(s.Domains, site.Domain))})
+		one := seenSite{SeenSite: site, Chosen: chosen(f, "domain", site.Domain, slices.Contains(s.Domains, site.Domain))}
+		for _, info := range site.Storage {
+			one.Origins = append(one.Origins, seenOrigin{info, chosen(f, "origin", info.Origin, true)})
+		}
+		page.Sites = append(page.Sites, one)
 	}
 	for _, host := range seen.Hosts {
 		page.Hosts = append(page.Hosts, seenHost{host, chosen(f, "host", host, false)})

@@ -10,6 +10,7 @@ import (
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/session/signedout"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // needed are the accounts that somebody has to log in to again, and may.
@@ -44,14 +45,14 @@ func (c *Console) finishRefresh(q *request) error {
 		f.Problem = &said{Message: "nothing is chosen to be kept", Hint: "tick the site that you have logged in to"}
 	} else {
 		sets, err := c.Credentials.FinishRefresh(q.ctx(), q.by, credential.FinishRefresh{Session: q.value("id"), Domains: f.Values["domain"],
-			EgressDomains: f.Values["host"], SignedIn: c.signedInOf(f)})
+			Origins: f.origins(), EgressDomains: f.Values["host"], SignedIn: c.signedInOf(f)})
 		if len(sets) > 0 {
 			if err != nil { // it ends by itself, within half an hour
 				c.Log.Warn("end a refresh session whose accounts are kept", "session", q.value("id"), "error", err)
 			}
 			var kept []string
 			for _, set := range sets {
-				kept = append(kept, set.Domain+" ("+plural(set.Count, "cookie")+")")
+				kept = append(kept, set.Domain+" ("+sayLogin(set)+")")
 			}
 			to := credentialsPath
 			if len(sets) == 1 {
@@ -88,6 +89,17 @@ func proposed(f *form, field, now string) string {
 		return now
 	}
 	return f.Get(field)
+}
+
+// origins are those that are ticked, of sites that are. None is a choice too.
+func (f *form) origins() []string {
+	out := []string{}
+	for _, origin := range f.Values["origin"] {
+		if domain, err := weblogin.DomainOf(origin); err == nil && slices.Contains(f.Values["domain"], domain) {
+			out = append(out, origin)
+		}
+	}
+	return out
 }
 
 // chosen says whether a box is ticked: as the person left it, or as it is at first.

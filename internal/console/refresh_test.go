@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // furnishRefresh puts a session to log in with into a world, the admin's, and what its browser has seen.
@@ -31,6 +33,7 @@ func furnishRefresh(w *world) {
 				info(".example.com", "sid", func(c *vault.CookieInfo) { c.HTTPOnly, c.SameSite = true, "Lax" }),
 				info(".example.com", "bound", func(c *vault.CookieInfo) { c.HTTPOnly, c.DeviceBound = true, true }),
 				info("www.example.com", hostile, func(c *vault.CookieInfo) { c.Session, c.ExpiresAt = true, time.Time{} })}},
+			{Domain: "spa.test", Storage: []weblogin.OriginInfo{{Origin: "https://app.spa.test", Items: 1, Bytes: 2048, LeftOut: []string{hostile}}, {Origin: "https://spa.test", Items: 3, Bytes: 10}}},
 			{Domain: "tracker.test", Cookies: []vault.CookieInfo{info(".tracker.test", "id", func(*vault.CookieInfo) {})}}},
 		Hosts: []string{"cdn.example.net", "fonts.example.org"},
 	}
@@ -71,7 +74,7 @@ func TestRefreshShowsWhatTheBrowserHasSeen(t *testing.T) {
 	p := w.get("admin", "/console/refresh/s_login")
 	p.holds(t, http.StatusOK, "<h1>Log in to example.com</h1>", `data-live="/console/sessions/s_login"`, `data-always="yes"`, "You are steering", escaped,
 		`name="domain" value="example.com" checked`, `name="domain" value="tracker.test">`, `name="host" value="cdn.example.net">`, "1 bound to this device",
-		"HttpOnly", "SameSite=Lax", "replaces the account", "when the browser ends")
+		`name="origin" value="https://app.spa.test" checked`, "1 entry, 2.0 KiB", "3 entries, 10 B", "not kept: "+escaped, "HttpOnly", "SameSite=Lax", "replaces the account", "when the browser ends")
 	p.lacks(t, "looks like a login", "SECRETVALUE", "Take over", "Hand back")
 	w.sessions.seen.Sites = w.sessions.seen.Sites[1:]
 	w.get("admin", "/console/refresh/s_login").holds(t, http.StatusOK, "Nothing here looks like a login to example.com yet")
@@ -80,8 +83,8 @@ func TestRefreshShowsWhatTheBrowserHasSeen(t *testing.T) {
 func TestRefreshKeepsWhatWasChosenWhenTheListIsRenewed(t *testing.T) {
 	w := newWorld(t)
 	furnishRefresh(w)
-	p := w.get("admin", "/console/refresh/s_login/seen?known=domain+example.com&known=domain+tracker.test&domain=tracker.test&known=host+cdn.example.net&host=cdn.example.net")
-	p.holds(t, http.StatusOK, `name="domain" value="example.com">`, `name="domain" value="tracker.test" checked`, `name="host" value="cdn.example.net" checked`,
+	p := w.get("admin", "/console/refresh/s_login/seen?known=domain+example.com&known=domain+tracker.test&domain=tracker.test&known=host+cdn.example.net&host=cdn.example.net&known=origin+https://spa.test")
+	p.holds(t, http.StatusOK, `name="domain" value="example.com">`, `name="origin" value="https://spa.test">`, `name="origin" value="https://app.spa.test" checked`, `name="domain" value="tracker.test" checked`, `name="host" value="cdn.example.net" checked`,
 		`name="host" value="fonts.example.org">`)
 	// A text that is as it was proposed is what is proposed now; one that the person has written stays.
 	w.sessions.seen.SignedIn = vault.SignedIn{Page: "https://example.com/inbox", Marker: `a[href="/logout"]`}
@@ -134,11 +137,12 @@ func TestRefreshIsFinished(t *testing.T) {
 	if credentials.got != nil {
 		t.Fatalf("nothing was chosen, and it kept %+v", credentials.got)
 	}
-	p := finish("domain", "example.com", "host", "cdn.example.net")
+	// Of a site that is not ticked nothing is kept, though a box of it is.
+	p := finish("domain", "example.com", "host", "cdn.example.net", "origin", "https://app.example.com")
 	if p.status != http.StatusSeeOther || !strings.HasPrefix(p.location, credentialsPath) {
 		t.Fatalf("%d to %q\n%s", p.status, p.location, p.body)
 	}
-	if got := credentials.got; got.Session != "s_login" || len(got.Domains) != 1 || got.Domains[0] != "example.com" || len(got.EgressDomains) != 1 {
+	if got := credentials.got; got.Session != "s_login" || len(got.Domains) != 1 || got.Domains[0] != "example.com" || len(got.EgressDomains) != 1 || !slices.Equal(got.Origins, []string{"https://app.example.com"}) {
 		t.Errorf("it kept %+v", got)
 	}
 	if credentials.got.SignedIn != nil {
@@ -153,6 +157,10 @@ func TestRefreshIsFinished(t *testing.T) {
 		t.Errorf("with both emptied it kept %+v", got)
 	}
 	w.follow("admin", p).holds(t, http.StatusOK, "Kept: example.com (2 cookies)", "grant", "Let an agent use it")
+	finish("domain", "example.com", "origin", "https://app.spa.test")
+	if got := credentials.got; got.Origins == nil || len(got.Origins) > 0 {
+		t.Errorf("it kept %+v", got)
+	}
 	credentials.late = errors.New("the session does not close")
 	w.follow("admin", finish("domain", "example.com")).holds(t, http.StatusOK, "Kept: example.com (2 cookies)")
 	// What goes wrong leaves the choice, and the browser.

@@ -68,6 +68,7 @@ type deed struct {
 	Tool, Code, Scope, Mode, Cause, Reason string
 	Force, Anyway                          bool
 	CookieCount                            int `json:"cookie_count"`
+	OriginCount                            int `json:"origin_count"`
 }
 
 func detailOf(row audit.Row) deed {
@@ -113,7 +114,10 @@ func inWords(action string, d deed) string {
 	}
 	switch action {
 	case "session.inject":
-		if d.CookieCount == 0 {
+		switch {
+		case d.OriginCount > 0:
+			return fmt.Sprintf("put %s and storage of %s in", plural(d.CookieCount, "cookie"), plural(d.OriginCount, "origin"))
+		case d.CookieCount == 0:
 			return "put cookies in"
 		}
 		return fmt.Sprintf("put %s in", plural(d.CookieCount, "cookie"))

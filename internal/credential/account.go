@@ -3,6 +3,7 @@ package credential
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,14 +13,17 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
-// Import is a jar to be kept as the account of a domain.
+// Import is a login to be kept as the account of a domain.
 type Import struct {
 	Tenant string
 	// Domain is the registrable domain that every cookie must belong to.
 	Domain  string
 	Cookies []cookies.Cookie
+	// Origins are what pages of the domain have stored.
+	Origins []weblogin.Origin
 	// Rules are set too; without them those of the account stay, or are [DefaultRules].
 	Rules *vault.Rules
 
@@ -27,13 +31,13 @@ type Import struct {
 	signedIn *vault.SignedIn // likewise
 }
 
-// Import stores an account. What it had before is gone: the jar is the whole of it. The caller wipes the cookies.
+// Import stores an account. What it had before is gone: the import is the whole of it. The caller wipes the values.
 func (s *Service) Import(ctx context.Context, by identity.Principal, i Import) (out vault.CookieSet, err error) {
 	i.Tenant = by.TenantOr(i.Tenant)
 	if err := s.may(ctx, by, identity.CookiesImport, i.Tenant); err != nil {
 		return vault.CookieSet{}, err
 	}
-	fields, err := withRules(audit.Fields{"cookie_count": len(i.Cookies)}, i.Rules)
+	fields, err := withRules(audit.Fields{"cookie_count": len(i.Cookies), "origin_count": len(i.Origins)}, i.Rules)
 	if err != nil {
 		return vault.CookieSet{}, err
 	}
@@ -44,7 +48,7 @@ func (s *Service) Import(ctx context.Context, by identity.Principal, i Import) (
 	return out, err
 }
 
-// put stores a jar, with the rules that a new account has.
+// put stores a login, with the rules that a new account has.
 func (s *Service) put(ctx context.Context, i Import) (vault.CookieSet, error) {
 	if i.Rules == nil {
 		if _, there := s.rules(ctx, i.Tenant, i.Domain); !there {
@@ -52,7 +56,8 @@ func (s *Service) put(ctx context.Context, i Import) (vault.CookieSet, error) {
 			i.Rules = &rules
 		}
 	}
-	return s.Vault.PutCookies(ctx, vault.NewCookies{Tenant: i.Tenant, Domain: i.Domain, Cookies: i.Cookies, Rules: i.Rules, EgressDomains: i.egress, SignedIn: i.signedIn})
+	return s.Vault.PutCookies(ctx, vault.NewCookies{Tenant: i.Tenant, Domain: i.Domain, Cookies: i.Cookies, Origins: i.Origins, Rules: i.Rules,
+		EgressDomains: i.egress, SignedIn: i.signedIn})
 }
 
 // rules are those of an account, or of a new one.
@@ -141,7 +146,8 @@ func (s *Service) DeleteCookies(ctx context.Context, by identity.Principal, tena
 }
 
 // Capture keeps what the browser of a session has of some domains, each as an account of its own. A domain without any
-// cookie is an error, and so is a cookie that no browser would take again; nothing is kept then. change makes the rules
+// cookie and without anything that its pages have stored is an error, and so is a cookie that no browser would take again;
+// nothing is kept then. change makes the rules
 // of each account out of those that it has, or that a new one has; it may be nil.
 func (s *Service) Capture(ctx context.Context, by identity.Principal, id string, domains []string, change func(*vault.Rules)) (out []vault.CookieSet, err error) {
 	wanted, err := registrable(domains)
@@ -166,49 +172,56 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 	}
 	// Recorded before the jar is read, and so that a refusal is on record too.
 	err = s.record(ctx, by, identity.CookiesCapture, from.Tenant, id, wanted[0], fields, func() error {
-		return s.Sessions.Capture(ctx, by, id, wanted, func(list []cookies.Cookie) error {
-			out, err = s.keep(ctx, keeping{tenant: from.Tenant, domains: wanted, change: change}, list)
+		return s.Sessions.Capture(ctx, by, id, wanted, func(l weblogin.Login) error {
+			out, err = s.keep(ctx, keeping{tenant: from.Tenant, domains: wanted, change: change}, l)
 			return err
 		})
 	})
 	return out, err
 }
 
-// keeping says what of a jar is kept.
+// keeping says what of a browser is kept.
 type keeping struct {
 	tenant  string
 	domains []string
 	change  func(*vault.Rules) // may be nil
 	egress  []string           // nil keeps what the accounts have
+	origins []string           // whose storage is kept; nil: all that are of the domains
 	// signedIn is for the account of one of the domains.
 	of       string
 	signedIn *vault.SignedIn
 }
 
-// keep stores what a jar has of some domains, each as an account of its own.
-func (s *Service) keep(ctx context.Context, k keeping, list []cookies.Cookie) (out []vault.CookieSet, err error) {
-	jars := map[string][]cookies.Cookie{}
+// keep stores what a browser has of some domains, each as an account of its own.
+func (s *Service) keep(ctx context.Context, k keeping, l weblogin.Login) (out []vault.CookieSet, err error) {
+	jars, stored := map[string][]cookies.Cookie{}, map[string][]weblogin.Origin{}
 	var none []string
 	for _, domain := range k.domains {
 		// What has expired, the browser has forgotten already or is about to.
-		for _, c := range list {
+		for _, c := range l.Cookies {
 			if cookies.Matches(c, []string{domain}) && !c.Expired(s.Now()) {
 				jars[domain] = append(jars[domain], c)
 			}
 		}
-		if len(jars[domain]) == 0 {
+		of, _ := weblogin.Select(l.Origins, []string{domain})
+		for _, o := range of {
+			if k.origins == nil || slices.Contains(k.origins, o.Origin) {
+				stored[domain] = append(stored[domain], o)
+			}
+		}
+		if len(jars[domain]) == 0 && len(stored[domain]) == 0 {
 			none = append(none, domain)
 		}
 	}
 	if len(none) > 0 {
-		return nil, problem.New(problem.NotFound, "log in there with this session first", "the browser has no cookies of %s", strings.Join(none, ", ")).
+		return nil, problem.New(problem.NotFound, "log in there with this session first", "the browser has no cookies of %s, and nothing that its pages have stored", strings.Join(none, ", ")).
 			With("domains", none)
 	}
-	if err := sound(jars); err != nil {
+	if err := sound(jars, stored); err != nil {
 		return nil, err
 	}
 	for _, domain := range k.domains {
-		i := Import{Tenant: k.tenant, Domain: domain, Cookies: jars[domain], egress: k.egress}
+		i := Import{Tenant: k.tenant, Domain: domain, Cookies: jars[domain], Origins: stored[domain], egress: k.egress}
 		if domain == k.of {
 			i.signedIn = k.signedIn
 		}
@@ -243,8 +256,8 @@ func withRules(fields audit.Fields, r *vault.Rules) (audit.Fields, error) {
 // maxDomains is how many accounts one capture may keep: as many as a session may have.
 const maxDomains = 20
 
-// sound refuses jars with a cookie that no browser would take again, and names all such.
-func sound(jars map[string][]cookies.Cookie) error {
+// sound refuses jars with a cookie that no browser would take again, and names all such, and storage that is too much.
+func sound(jars map[string][]cookies.Cookie, stored map[string][]weblogin.Origin) error {
 	many := problem.Many{Code: problem.BadCookie, Hint: "the site sets it in a way that cannot be carried to another browser"}
 	for domain, jar := range jars {
 		for _, c := range jar {
@@ -253,7 +266,15 @@ func sound(jars map[string][]cookies.Cookie) error {
 			}
 		}
 	}
-	return many.Err()
+	if err := many.Err(); err != nil {
+		return err
+	}
+	for _, domain := range slices.Sorted(maps.Keys(stored)) {
+		if err := weblogin.Validate(stored[domain], domain); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // registrable checks domains that somebody named.

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -22,6 +21,7 @@ import (
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // Authority decides who may do what. *identity.Service is one.
@@ -42,9 +42,9 @@ type Records interface {
 // Sessions has the browsers that accounts are captured from. *session.Service is one.
 type Sessions interface {
 	Get(ctx context.Context, by identity.Principal, id string) (session.Session, error)
-	// Capture gives the cookies that a session's browser has of some domains to a function, if the caller may have them
-	// and no agent ever touched the session.
-	Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error
+	// Capture gives the cookies that a session's browser has of some domains, and what their pages have stored, to a
+	// function, if the caller may have them and no agent ever touched the session.
+	Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func(weblogin.Login) error) error
 	Close(ctx context.Context, by identity.Principal, id string) (session.Session, error)
 	// WaitGone waits until nothing of a session that is ending is left.
 	WaitGone(ctx context.Context, by identity.Principal, id string) (session.Session, error)

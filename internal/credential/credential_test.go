@@ -24,6 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,13 +47,14 @@ func (r *records) Begin(ctx context.Context, i audit.Intent) (*audit.Pending, er
 
 // oneSession is a session of acme's whose browser has some cookies.
 type oneSession struct {
-	jar  []cookies.Cookie
-	mode string
+	jar    []cookies.Cookie
+	stored []weblogin.Origin
+	mode   string
+	closed int
+	ended  []string // what ended sessions of permissions
+	gone   error    // of WaitGone
 	// domains are what somebody logs in to in it.
 	domains []string
-	closed  int
-	ended   []string // what ended sessions of permissions
-	gone    error    // of WaitGone
 }
 
 func (o *oneSession) Close(context.Context, identity.Principal, string) (session.Session, error) {
@@ -76,9 +78,10 @@ func (o *oneSession) Get(_ context.Context, by identity.Principal, id string) (s
 	return session.Session{ID: id, Tenant: "acme", CredentialMode: o.mode, Domains: o.domains}, nil
 }
 
-func (o *oneSession) Capture(_ context.Context, _ identity.Principal, _ string, domains []string, use func([]cookies.Cookie) error) error {
+func (o *oneSession) Capture(_ context.Context, _ identity.Principal, _ string, domains []string, use func(weblogin.Login) error) error {
 	chosen, _ := cookies.Select(o.jar, domains)
-	return use(chosen)
+	stored, _ := weblogin.Select(o.stored, domains)
+	return use(weblogin.Login{Cookies: chosen, Origins: stored})
 }
 
 type world struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // goneLimit bounds waiting for the jail of a refresh session to be removed.
@@ -35,6 +36,8 @@ type FinishRefresh struct {
 	Session string
 	// Domains are the registrable domains whose cookies are kept, each as an account.
 	Domains []string
+	// Origins are those of the domains whose storage is kept; nil: of all.
+	Origins []string
 	// EgressDomains are the other domains, or hosts, that the site needs. They are kept with each account, and proposed for
 	// its grants.
 	EgressDomains []string
@@ -61,6 +64,11 @@ func (s *Service) FinishRefresh(ctx context.Context, by identity.Principal, f Fi
 		return nil, err
 	}
 	egress = append([]string{}, egress...) // none is a choice too
+	for _, origin := range f.Origins {
+		if domain, err := weblogin.DomainOf(origin); err != nil || !slices.Contains(wanted, domain) {
+			return nil, problem.New(problem.BadStorage, "name its domain too, or leave it out", "%s is of none of the domains that are kept", cookies.Printable(origin))
+		}
+	}
 	from, err := s.Sessions.Get(ctx, by, f.Session)
 	if err != nil {
 		return nil, err
@@ -68,7 +76,7 @@ func (s *Service) FinishRefresh(ctx context.Context, by identity.Principal, f Fi
 	if from.CredentialMode != session.ModeRefresh {
 		return nil, problem.New(problem.BadRequest, "capture from it: clawjail cookies capture "+from.ID, "session %s is not one to log in with", from.ID)
 	}
-	k := keeping{tenant: from.Tenant, domains: wanted, egress: egress, signedIn: f.SignedIn}
+	k := keeping{tenant: from.Tenant, domains: wanted, egress: egress, origins: f.Origins, signedIn: f.SignedIn}
 	if f.SignedIn != nil && len(from.Domains) > 0 {
 		k.of = from.Domains[0]
 		if err := f.SignedIn.Check(k.of); err != nil {
@@ -78,8 +86,8 @@ func (s *Service) FinishRefresh(ctx context.Context, by identity.Principal, f Fi
 	fields := audit.Fields{"domains": audit.Names(wanted), "domain_count": len(wanted),
 		"egress_domains": audit.Names(egress), "egress_domain_count": len(egress)}
 	err = s.record(ctx, by, identity.CookiesCapture, from.Tenant, from.ID, wanted[0], fields, func() error {
-		return s.Sessions.Capture(ctx, by, from.ID, wanted, func(list []cookies.Cookie) error {
-			out, err = s.keep(ctx, k, list)
+		return s.Sessions.Capture(ctx, by, from.ID, wanted, func(l weblogin.Login) error {
+			out, err = s.keep(ctx, k, l)
 			return err
 		})
 	})

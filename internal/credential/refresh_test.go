@@ -2,6 +2,7 @@ package credential
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,8 @@ import (
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 func TestARefreshKeepsWhatWasChosenAndEndsTheSession(t *testing.T) {
@@ -138,6 +141,67 @@ func TestARefreshThatCannotBeKeptLeavesTheSessionOpen(t *testing.T) {
 	_, err = w.FinishRefresh(w.ctx, w.operator, FinishRefresh{Session: "s_1", Domains: []string{"example.com"}})
 	if problem.CodeOf(err) != problem.BadRequest || w.sessions.closed != 0 {
 		t.Errorf("closed %d times, %v", w.sessions.closed, err)
+	}
+}
+
+// What pages have stored is kept with the account of its domain, as far as somebody has chosen it.
+func TestARefreshKeepsTheStorageThatIsChosen(t *testing.T) {
+	stored := func(origin string) weblogin.Origin {
+		return weblogin.Origin{Origin: origin, Local: []weblogin.Item{{Name: "token", Value: secret.New([]byte("canary"))}}}
+	}
+	for name, test := range map[string]struct {
+		origins []string
+		want    map[string]string
+		code    string
+	}{
+		"nothing said":       {nil, map[string]string{"example.com": "https://a.example.com https://example.com", "spa.test": "https://spa.test"}, ""},
+		"one of two":         {[]string{"https://a.example.com", "https://spa.test"}, map[string]string{"example.com": "https://a.example.com", "spa.test": "https://spa.test"}, ""},
+		"none, and no login": {[]string{}, nil, problem.NotFound}, // spa.test has no cookies
+		"one of no domain":   {[]string{"https://other.test"}, nil, problem.BadStorage},
+		"what is no origin":  {[]string{"https://example.com/"}, nil, problem.BadStorage},
+		"one without any":    {[]string{"https://spa.test", "https://empty.example.com"}, map[string]string{"example.com": "", "spa.test": "https://spa.test"}, ""},
+	} {
+		w := newWorld(t)
+		w.sessions.mode, w.sessions.jar = session.ModeRefresh, []cookies.Cookie{cookie("a", "example.com"), cookie("o", "other.test")}
+		w.sessions.stored = []weblogin.Origin{stored("https://example.com"), stored("https://a.example.com"), stored("https://spa.test"), stored("https://other.test")}
+		sets, err := w.FinishRefresh(w.ctx, w.operator, FinishRefresh{Session: "s_1", Domains: []string{"example.com", "spa.test"}, Origins: test.origins})
+		if problem.CodeOf(err) != test.code {
+			t.Errorf("%s: %v", name, err)
+		}
+		if test.code != "" {
+			if all, err := w.Cookies(w.ctx, w.admin, ""); err != nil || len(all) > 0 || w.sessions.closed > 0 {
+				t.Errorf("%s: it is kept as %+v, and closed %d times, %v", name, all, w.sessions.closed, err)
+			}
+			continue
+		}
+		for _, set := range sets {
+			var got []string
+			for _, o := range set.Storage {
+				got = append(got, o.Origin)
+			}
+			if want := test.want[set.Domain]; strings.Join(got, " ") != want {
+				t.Errorf("%s: of %s is kept %q, not %q", name, set.Domain, got, want)
+			}
+		}
+	}
+}
+
+// An operator imports storage for the domain that they name and for no other.
+func TestStorageOfAnotherDomainIsNotImported(t *testing.T) {
+	w := newWorld(t)
+	origins := []weblogin.Origin{{Origin: "https://example.org", Local: []weblogin.Item{{Name: "token", Value: secret.New([]byte("canary"))}}}}
+	_, err := w.Import(w.ctx, w.operator, Import{Domain: "example.com", Cookies: []cookies.Cookie{cookie("a", "example.com")}, Origins: origins})
+	if problem.CodeOf(err) != problem.BadStorage || !strings.Contains(err.Error(), "store it with the account of example.org") || strings.Contains(err.Error(), "canary") {
+		t.Errorf("it is %v", err)
+	}
+	if all, err := w.Cookies(w.ctx, w.admin, ""); err != nil || len(all) > 0 {
+		t.Errorf("it is kept as %+v, %v", all, err)
+	}
+	if set, err := w.Import(w.ctx, w.operator, Import{Domain: "example.org", Origins: origins}); err != nil || len(set.Storage) != 1 || set.Count != 0 {
+		t.Errorf("with its own account it is %+v, %v", set, err)
+	}
+	if rows := fmt.Sprintf("%s", w.rows(t, "cookies.import", 4)[2].Detail); !strings.Contains(rows, `"origin_count":1`) {
+		t.Errorf("the record says %s", rows)
 	}
 }
 

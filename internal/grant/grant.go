@@ -36,7 +36,7 @@ const (
 )
 
 // CDPReads says what whoever has [AccessCDP] learns of the accounts of a session, wherever somebody decides about it.
-const CDPReads = "scripts read what pages show and cookies without HttpOnly; the jar and the headers are closed"
+const CDPReads = "scripts read what pages show and store, and cookies without HttpOnly; the jar and the headers are closed"
 
 // Covers says whether a grant, or a cookie set's scope, of access a is good for a session of access b.
 func (a Access) Covers(b Access) bool {

@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // Accounts is what operator sessions need of identity.
@@ -50,10 +51,10 @@ type Grants interface {
 	PermissionStands(ctx context.Context, id string) (bool, error)
 }
 
-// Vault has the cookies. *vault.Vault is one.
+// Vault has the logins. *vault.Vault is one.
 type Vault interface {
 	Cookies(ctx context.Context, tenant, domain string) (vault.CookieSet, error)
-	UseCookies(ctx context.Context, tenant, domain string, use func([]cookies.Cookie) error) error
+	UseLogin(ctx context.Context, tenant, domain string, use func(weblogin.Login) error) error
 }
 
 // Leases says who uses which account now. A store.Store is one.
@@ -191,7 +192,8 @@ func (s *Service) usable(ctx context.Context, r *session, g grant.Grant, standin
 		if err := grant.InScopes(set.Scopes, within); err != nil {
 			return fmt.Errorf("the account of %s: %w", domain, err)
 		}
-		if !slices.ContainsFunc(set.Cookies, func(c vault.CookieInfo) bool { return !c.Expired }) {
+		// What pages have stored has no expiry that is known.
+		if len(set.Storage) == 0 && !slices.ContainsFunc(set.Cookies, func(c vault.CookieInfo) bool { return !c.Expired }) {
 			s.Records.Note(audit.Event{Action: actionRefresh, Result: audit.Refused, Tenant: r.plan.tenant, Actor: r.by.Actor(), Session: r.id, Target: domain,
 				Detail: audit.NewDetail(audit.Fields{"reason": ReasonExpired})})
 			return problem.New(problem.NeedsRefresh, "log in to "+domain+" again, and import its cookies",

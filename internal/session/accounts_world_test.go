@@ -24,6 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // accounts is a world with a real database, vault and issuer of grants. Each of their calls is a step of the world, so
@@ -34,7 +35,10 @@ type accounts struct {
 	db     *sqlite.DB
 	vault  *vault.Vault
 	issuer *grant.Issuer
-	logged *lockedBuffer // what the service has logged
+	logged *lockedBuffer     // what the service has logged
+	stores []weblogin.Origin // of the accounts that are set
+	// alters is what somebody does to a login between the vault and the session; nil: nothing.
+	alters func(*weblogin.Login)
 }
 
 // planted is in every cookie value of these tests, and may be nowhere else.
@@ -168,11 +172,16 @@ func (v steppedVault) Cookies(ctx context.Context, tenant, domain string) (vault
 	return v.a.vault.Cookies(ctx, tenant, domain)
 }
 
-func (v steppedVault) UseCookies(ctx context.Context, tenant, domain string, use func([]cookies.Cookie) error) error {
+func (v steppedVault) UseLogin(ctx context.Context, tenant, domain string, use func(weblogin.Login) error) error {
 	if err := v.a.step(ctx, "decrypt cookies"); err != nil {
 		return err
 	}
-	return v.a.vault.UseCookies(ctx, tenant, domain, use)
+	return v.a.vault.UseLogin(ctx, tenant, domain, func(l weblogin.Login) error {
+		if v.a.alters != nil {
+			v.a.alters(&l)
+		}
+		return use(l)
+	})
 }
 
 type steppedLeases struct{ a *accounts }
@@ -232,7 +241,7 @@ func (a *accounts) setScoped(t testing.TB, tenant, domain string, maxLeases int,
 	if len(list) == 0 {
 		list = []cookies.Cookie{cookie("sid", "."+domain), cookie("host", "www."+domain)}
 	}
-	_, err := a.vault.PutCookies(t.Context(), vault.NewCookies{Tenant: tenant, Domain: domain, Cookies: list,
+	_, err := a.vault.PutCookies(t.Context(), vault.NewCookies{Tenant: tenant, Domain: domain, Cookies: list, Origins: a.stores,
 		Rules: &vault.Rules{Scopes: scopes, MaxLeases: maxLeases}})
 	if err != nil {
 		t.Fatal(err)

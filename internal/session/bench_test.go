@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // realLooking are 50 cookies as a jar of some months has them: tokens, preferences and counters, of the domain and of
@@ -70,8 +71,8 @@ func BenchmarkInject50(b *testing.B) {
 		sets = append(sets, time.Since(began))
 		b.StartTimer()
 		began = time.Now()
-		err = a.vault.UseCookies(ctx, store.DefaultTenant, "example.com", func(stored []cookies.Cookie) error {
-			good, _, err := sift(stored, "example.com", time.Now())
+		err = a.vault.UseLogin(ctx, store.DefaultTenant, "example.com", func(stored weblogin.Login) error {
+			good, _, err := sift(stored.Cookies, "example.com", time.Now())
 			if err != nil {
 				return err
 			}

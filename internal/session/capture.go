@@ -2,20 +2,23 @@ package session
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // captureLimit bounds reading a jar.
 const captureLimit = 30 * time.Second
 
-// Capture gives the cookies that a session's browser has of some domains to a function, and wipes them after it. Only a
+// Capture gives the cookies that a session's browser has of some domains, and what their pages have stored, to a function,
+// and wipes them after it. Only a
 // session that no agent ever touched is captured from: an agent could have logged in to an account of its own, and the
 // operator would then work in that one. What the function does is for its caller to record.
-func (s *Service) Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func([]cookies.Cookie) error) error {
+func (s *Service) Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func(weblogin.Login) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, captureLimit, problem.New(problem.Timeout, "try again", "the cookies were not read within %s", captureLimit))
 	defer cancel()
 	ctx, r, b, done, err := s.use(ctx, by, identity.CookiesCapture, id)
@@ -34,10 +37,27 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 		return s.why(ctx, r, err)
 	}
 	defer cookies.Wipe(all)
+	stored, err := storedOf(ctx, b, func(domain string) bool { return slices.Contains(domains, domain) })
+	if err != nil {
+		return s.why(ctx, r, err)
+	}
+	defer weblogin.WipeOrigins(stored)
 	// What a jar has that was lost meanwhile is not what somebody logged in for.
 	if err := s.vet(ctx, r); err != nil {
 		return s.why(ctx, r, err)
 	}
 	chosen, _ := cookies.Select(all, domains)
-	return use(chosen)
+	return use(weblogin.Login{Cookies: chosen, Origins: stored})
+}
+
+// storedOf is what pages of the domains that are wanted have stored in a browser, as far as tabs have shown them.
+func storedOf(ctx context.Context, b Browser, wanted func(domain string) bool) ([]weblogin.Origin, error) {
+	visited, err := b.Origins(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return b.Stored(ctx, "", slices.DeleteFunc(visited, func(origin string) bool {
+		domain, err := weblogin.DomainOf(origin)
+		return err != nil || !wanted(domain)
+	}))
 }

@@ -15,12 +15,14 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // loggedIn is what a browser has after somebody logged in to two sites.
 func loggedIn(b *fakeBrowser) {
 	b.jar = map[string][]cookies.Cookie{"": {cookie("sid", ".example.com"), cookie("host", "www.example.com"), cookie("o", two),
 		cookie("evil", ".evil-example.com"), cookie("ads", ".ads.test")}}
+	b.stored = map[string][]weblogin.Origin{"": {storing("https://www.example.com", "token", planted+"stored"), storing("https://evil-example.com", "token", planted)}}
 }
 
 func TestCaptureGivesWhatWasAskedForAndWipesIt(t *testing.T) {
@@ -32,29 +34,35 @@ func TestCaptureGivesWhatWasAskedForAndWipesIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		var names []string
-		var kept []cookies.Cookie
-		err = a.s.Capture(t.Context(), by, out.ID, []string{"example.com"}, func(list []cookies.Cookie) error {
-			kept = list
-			for _, c := range list {
+		var kept weblogin.Login
+		err = a.s.Capture(t.Context(), by, out.ID, []string{"example.com"}, func(l weblogin.Login) error {
+			kept = l
+			for _, o := range l.Origins {
+				names = append(names, o.Origin+string(o.Local[0].Value.Append(nil)))
+			}
+			for _, c := range l.Cookies {
 				names = append(names, c.Name+c.Domain+string(c.Value.Append(nil)))
 			}
 			return nil
 		})
 		slices.Sort(names)
-		if want := []string{"hostwww.example.comvalue-of-host", "sid.example.comvalue-of-sid"}; err != nil || !slices.Equal(names, want) {
+		if want := []string{"hostwww.example.comvalue-of-host", "https://www.example.comvalue-of-stored", "sid.example.comvalue-of-sid"}; err != nil || !slices.Equal(names, want) {
 			t.Errorf("captured %q, %v", names, err)
 		}
-		for _, c := range kept {
+		if value := kept.Origins[0].Local[0].Value.Append(nil); len(bytes.Trim(value, "\x00")) > 0 {
+			t.Error("what pages have stored was not wiped")
+		}
+		for _, c := range kept.Cookies {
 			if value := c.Value.Append(nil); len(bytes.Trim(value, "\x00")) > 0 {
 				t.Errorf("%s was not wiped", c.Name)
 			}
 		}
-		if err := a.s.Capture(t.Context(), by, out.ID, []string{"example.com"}, func([]cookies.Cookie) error { return errPlanted }); !errors.Is(err, errPlanted) {
+		if err := a.s.Capture(t.Context(), by, out.ID, []string{"example.com"}, func(weblogin.Login) error { return errPlanted }); !errors.Is(err, errPlanted) {
 			t.Errorf("the error of the function became %v", err)
 		}
-		err = a.s.Capture(t.Context(), by, out.ID, nil, func(list []cookies.Cookie) error {
-			if len(list) > 0 {
-				t.Errorf("who asks for nothing gets %d", len(list))
+		err = a.s.Capture(t.Context(), by, out.ID, nil, func(l weblogin.Login) error {
+			if !l.Empty() {
+				t.Errorf("who asks for nothing gets %d", len(l.Cookies))
 			}
 			return nil
 		})
@@ -67,8 +75,8 @@ func TestCaptureGivesWhatWasAskedForAndWipesIt(t *testing.T) {
 	})
 }
 
-func neverCalled(t *testing.T) func([]cookies.Cookie) error {
-	return func([]cookies.Cookie) error {
+func neverCalled(t *testing.T) func(weblogin.Login) error {
+	return func(weblogin.Login) error {
 		t.Error("cookies were handed out")
 		return nil
 	}
@@ -132,7 +140,7 @@ func TestSessionThatAnAgentTouchedIsNotCapturedFrom(t *testing.T) {
 				}
 				use, want := neverCalled(t), problem.Forbidden
 				if !test.refused {
-					use, want = func([]cookies.Cookie) error { return nil }, ""
+					use, want = func(weblogin.Login) error { return nil }, ""
 				}
 				err = a.s.Capture(t.Context(), by, out.ID, []string{"example.com"}, use)
 				if got := problem.CodeOf(err); got != want {
@@ -192,7 +200,7 @@ func TestSessionOfSomebodyElseIsToldFromNoneByNothing(t *testing.T) {
 			return err
 		},
 		"Capture": func(ctx context.Context, s *Service, by identity.Principal, id string) error {
-			return s.Capture(ctx, by, id, []string{"example.com"}, func([]cookies.Cookie) error { return errPlanted })
+			return s.Capture(ctx, by, id, []string{"example.com"}, func(weblogin.Login) error { return errPlanted })
 		},
 	}
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {

@@ -23,6 +23,7 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv/property"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // dialShell starts a real headless shell and connects to it as a session does.
@@ -115,8 +116,8 @@ func TestVaultAndChromiumKeepEveryCookie(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		err = a.vault.UseCookies(ctx, store.DefaultTenant, "example.com", func(list []cookies.Cookie) error {
-			good, expired, err := sift(list, "example.com", time.Now())
+		err = a.vault.UseLogin(ctx, store.DefaultTenant, "example.com", func(l weblogin.Login) error {
+			good, expired, err := sift(l.Cookies, "example.com", time.Now())
 			if err != nil || len(expired) > 0 || len(good) != len(drawn) {
 				return fmt.Errorf("%d of %d are good, %q have expired: %w", len(good), len(drawn), expired, err)
 			}

@@ -25,6 +25,8 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // world is a driver, a gateway, a list of templates and browsers in memory. Every one of its steps can be made to
@@ -89,6 +91,9 @@ type fakeBrowser struct {
 	// takes says what the browser makes of cookies: nil takes them as they are.
 	takes func([]cookies.Cookie) ([]cookies.Cookie, error)
 	sets  int // calls of SetCookies
+	// stored is what pages have stored, by context, and keeps what the browser makes of it: nil keeps it as it is.
+	stored map[string][]weblogin.Origin
+	keeps  func(weblogin.Origin) (weblogin.Origin, error)
 	// redirect is where a page leads to, visits where somebody went.
 	redirect map[string]string
 	visits   []string
@@ -152,6 +157,67 @@ func (b *fakeBrowser) SetCookies(_ context.Context, id string, list []cookies.Co
 		b.jar[id] = append(b.jar[id], c.Clone())
 	}
 	return nil
+}
+
+func (b *fakeBrowser) Origins(context.Context) ([]string, error) {
+	if err := b.step("origins"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []string
+	for _, o := range b.stored[""] {
+		out = append(out, o.Origin)
+	}
+	return out, nil
+}
+
+func (b *fakeBrowser) Stored(_ context.Context, id string, origins []string) ([]weblogin.Origin, error) {
+	if err := b.step("get storage"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []weblogin.Origin
+	for _, o := range b.stored[id] {
+		if slices.Contains(origins, o.Origin) {
+			out = append(out, cloned(o))
+		}
+	}
+	return out, nil
+}
+
+func (b *fakeBrowser) Store(_ context.Context, id string, list []weblogin.Origin) ([]weblogin.Origin, error) {
+	if err := b.step("set storage"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var back []weblogin.Origin
+	for _, o := range list {
+		o = cloned(o)
+		if b.keeps != nil {
+			var err error
+			if o, err = b.keeps(o); err != nil {
+				return nil, err
+			}
+		}
+		if b.stored == nil {
+			b.stored = map[string][]weblogin.Origin{}
+		}
+		b.stored[id] = append(b.stored[id], o)
+		back = append(back, cloned(o))
+	}
+	return back, nil
+}
+
+// cloned has values of its own, which are not wiped with the others.
+func cloned(o weblogin.Origin) weblogin.Origin {
+	out := weblogin.Origin{Origin: o.Origin}
+	for _, item := range o.Local {
+		out.Local = append(out.Local, weblogin.Item{Name: item.Name, Value: secret.Own(item.Value.Append(nil))})
+	}
+	return out
 }
 
 func (b *fakeBrowser) SignIn(_ context.Context, _ string, selectors ...string) (browser.SignInPage, error) {

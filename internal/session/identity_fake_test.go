@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // rights is the real table of who may do what, without keys.
@@ -132,7 +132,7 @@ func (noAccounts) PermissionStands(context.Context, string) (bool, error) {
 func (noAccounts) Cookies(context.Context, string, string) (vault.CookieSet, error) {
 	return vault.CookieSet{}, errNoAccounts
 }
-func (noAccounts) UseCookies(context.Context, string, string, func([]cookies.Cookie) error) error {
+func (noAccounts) UseLogin(context.Context, string, string, func(weblogin.Login) error) error {
 	return errNoAccounts
 }
 func (noAccounts) LeaseCookieSets(context.Context, store.Lease, []string) ([]string, error) {

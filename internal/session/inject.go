@@ -11,14 +11,21 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
-// Jar is the cookies of a browser, one jar for each of its contexts; the empty id is the default one.
+// Jar is what a browser has of logins, in each of its contexts; the empty id is the default one.
 type Jar interface {
 	Contexts(ctx context.Context) ([]string, error)
 	Cookies(ctx context.Context, browserContext string) ([]cookies.Cookie, error)
 	// SetCookies sets all or none; the code is bad_cookie when the browser does not take one of them.
 	SetCookies(ctx context.Context, browserContext string, list []cookies.Cookie) error
+	// Origins are those whose documents tabs have shown, and Stored is what pages of origins have stored.
+	Origins(ctx context.Context) ([]string, error)
+	Stored(ctx context.Context, browserContext string, origins []string) ([]weblogin.Origin, error)
+	// Store puts in what pages had stored, before any document of theirs runs, and returns what is there then. The code is
+	// bad_storage when the browser does not take it.
+	Store(ctx context.Context, browserContext string, list []weblogin.Origin) ([]weblogin.Origin, error)
 }
 
 // maxNamed is how many cookies are named when a browser does not take them.
@@ -36,7 +43,7 @@ func (s *Service) inject(ctx context.Context, r *session) error {
 		return err
 	}
 	count, err := s.injectAll(ctx, r)
-	record.End(outcome(err, audit.Fields{"grant_id": r.grant.ID, "domains": audit.Names(r.plan.domains), "cookie_count": count}))
+	record.End(outcome(err, audit.Fields{"grant_id": r.grant.ID, "domains": audit.Names(r.plan.domains), "cookie_count": count.cookies, "origin_count": count.origins}))
 	if err != nil {
 		return fmt.Errorf("inject the accounts: %w", err)
 	}
@@ -46,15 +53,18 @@ func (s *Service) inject(ctx context.Context, r *session) error {
 	return s.probe(ctx, r)
 }
 
-func (s *Service) injectAll(ctx context.Context, r *session) (count int, err error) {
+// injected counts what was put into a browser.
+type injected struct{ cookies, origins int }
+
+func (s *Service) injectAll(ctx context.Context, r *session) (count injected, err error) {
 	// From before the first cookie on it is known whether the browser still has what it was given.
 	if err := r.instance.browser.Network(ctx); err != nil {
-		return 0, err
+		return count, err
 	}
 	jar := Jar(r.instance.browser)
 	others, err := jar.Contexts(ctx)
 	if err != nil {
-		return 0, err
+		return count, err
 	}
 	var values [][]byte
 	defer func() {
@@ -63,20 +73,22 @@ func (s *Service) injectAll(ctx context.Context, r *session) (count int, err err
 		}
 	}()
 	for _, domain := range r.plan.domains {
-		err := s.Accounts.Vault.UseCookies(ctx, r.plan.tenant, domain, func(list []cookies.Cookie) error {
-			good, expired, err := sift(list, domain, s.Now())
+		err := s.Accounts.Vault.UseLogin(ctx, r.plan.tenant, domain, func(l weblogin.Login) error {
+			good, expired, err := sift(l.Cookies, domain, s.Now())
 			if err != nil {
 				return err
 			}
-			for _, c := range good {
-				values = append(values, c.Value.Append(nil))
+			if err := weblogin.Validate(l.Origins, domain); err != nil {
+				return problem.Wrap(err, problem.BadStorage, "log in to "+domain+" again", "what is stored for %s is not valid", domain)
 			}
+			l.Cookies = good
+			values = append(values, l.Secrets()...)
 			for _, browserContext := range append([]string{""}, others...) {
-				if err := put(ctx, jar, browserContext, r.plan.domains, good, s.Now()); err != nil {
+				if err := putLogin(ctx, jar, browserContext, r.plan.domains, l, s.Now()); err != nil {
 					return err
 				}
 			}
-			count += len(good)
+			count.cookies, count.origins = count.cookies+len(good), count.origins+len(l.Origins)
 			r.watch.given(domain, good)
 			if len(expired) > 0 {
 				s.needsRefresh(r, Refresh{Domain: domain, Reason: ReasonExpired, Cookies: expired})
@@ -102,6 +114,38 @@ func (s *Service) injectAll(ctx context.Context, r *session) (count int, err err
 	return count, nil
 }
 
+// putLogin puts a login into one context. Cookies are first: nothing of the site runs before both are there.
+func putLogin(ctx context.Context, jar Jar, browserContext string, domains []string, l weblogin.Login, now time.Time) error {
+	if err := put(ctx, jar, browserContext, domains, l.Cookies, now); err != nil {
+		return err
+	}
+	return putStorage(ctx, jar, browserContext, l.Origins)
+}
+
+// putStorage puts in what pages had stored, and compares what is there then.
+func putStorage(ctx context.Context, jar Jar, browserContext string, list []weblogin.Origin) error {
+	if len(list) == 0 {
+		return nil
+	}
+	back, err := jar.Store(ctx, browserContext, list)
+	if problem.CodeOf(err) == problem.BadStorage {
+		said, _ := problem.As(err)
+		return storageFailed("%s", said.Message)
+	}
+	if err != nil {
+		return err
+	}
+	defer weblogin.WipeOrigins(back)
+	if bad := weblogin.Compare(list, back); len(bad) > 0 {
+		return storageFailed("the browser has not kept what is stored for %s", strings.Join(bad, ", "))
+	}
+	return nil
+}
+
+func storageFailed(format string, args ...any) error {
+	return problem.New(problem.InjectionFailed, "log in again: `clawjail cookies refresh DOMAIN`; the session was not opened, and needs a new grant", format, args...)
+}
+
 // sift looks at every cookie before the browser does. It names those that have expired, which Chromium would drop
 // without a word, and refuses one that is not valid or of another domain: the vault has neither, unless somebody
 // changed it.
@@ -125,6 +169,9 @@ func sift(list []cookies.Cookie, domain string, now time.Time) (good []cookies.C
 // put sets cookies in one jar, reads it back and compares: Chromium drops some without saying so. A jar that has a cookie
 // of another domain is not the one of a fresh browser.
 func put(ctx context.Context, jar Jar, browserContext string, domains []string, list []cookies.Cookie, now time.Time) error {
+	if len(list) == 0 {
+		return nil
+	}
 	err := jar.SetCookies(ctx, browserContext, list)
 	if problem.CodeOf(err) == problem.BadCookie {
 		bad, err := worst(ctx, jar, browserContext, list)

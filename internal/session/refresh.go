@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session/signedout"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // ModeRefresh is the mode of a session in which a person logs in, for cookies to be kept.
@@ -157,19 +158,20 @@ func ofFiles(op browser.Operation) bool {
 
 // Seen is what a refresh session has seen of the web so far.
 type Seen struct {
-	// Sites are the registrable domains that have set cookies: the one that is logged in to, then the others in the order in
+	// Sites are the registrable domains that have set cookies, or whose pages have stored something: the one that is logged in to, then the others in the order in
 	// which the pages first used them.
 	Sites []SeenSite `json:"sites" nullable:"false"`
-	// Hosts are hosts of other domains that the pages used, which have set none: they are proposed as egress_domains.
+	// Hosts are hosts of other domains that the pages used, which have left nothing: they are proposed as egress_domains.
 	Hosts []string `json:"hosts" nullable:"false"`
 	// SignedIn is how the page that is there shows that somebody is signed in, to be kept with the account.
 	SignedIn vault.SignedIn `json:"signed_in"`
 }
 
-// SeenSite is one domain with its cookies, which have no values here.
+// SeenSite is one domain with its cookies, which have no values here, and with how much its pages have stored.
 type SeenSite struct {
-	Domain  string             `json:"domain"`
-	Cookies []vault.CookieInfo `json:"cookies" nullable:"false"`
+	Domain  string                `json:"domain"`
+	Cookies []vault.CookieInfo    `json:"cookies" nullable:"false"`
+	Storage []weblogin.OriginInfo `json:"storage,omitempty"`
 	// Stored says that there is an account of that domain already.
 	Stored bool `json:"stored"`
 }
@@ -193,10 +195,15 @@ func (s *Service) Seen(ctx context.Context, by identity.Principal, id string) (S
 		return Seen{}, s.why(ctx, r, fmt.Errorf("look at the cookies: %w", err))
 	}
 	defer cookies.Wipe(jar)
+	stored, err := storedOf(ctx, b, func(string) bool { return true })
+	if err != nil {
+		return Seen{}, s.why(ctx, r, fmt.Errorf("look at what pages have stored: %w", err))
+	}
+	defer weblogin.WipeOrigins(stored)
 	s.mu.Lock()
 	addr := r.addr
 	s.mu.Unlock()
-	out, err := s.seen(ctx, r, jar, s.Gateway.Hosts(addr))
+	out, err := s.seen(ctx, r, weblogin.Login{Cookies: jar, Origins: stored}, s.Gateway.Hosts(addr))
 	out.SignedIn = s.shows(ctx, r, b)
 	return out, err
 }
@@ -222,7 +229,7 @@ func (s *Service) shows(ctx context.Context, r *session, b Browser) (out vault.S
 	return out
 }
 
-func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, hosts []string) (Seen, error) {
+func (s *Service) seen(ctx context.Context, r *session, l weblogin.Login, hosts []string) (Seen, error) {
 	out := Seen{Sites: []SeenSite{}, Hosts: []string{}}
 	order := []string{r.plan.refresh}
 	for _, host := range hosts {
@@ -232,17 +239,27 @@ func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, ho
 	}
 	now := s.Now()
 	sites := map[string]*SeenSite{}
-	cookies.Sort(jar)
-	for _, c := range jar {
-		domain, err := cookies.RegistrableDomain(c.Host())
-		if err != nil || c.Expired(now) {
-			continue // such as those of an address: there can be no account of it
-		}
+	of := func(domain string) *SeenSite {
 		if sites[domain] == nil {
 			sites[domain] = &SeenSite{Domain: domain}
 			order = append(order, domain)
 		}
-		sites[domain].Cookies = append(sites[domain].Cookies, vault.Describe(c, now))
+		return sites[domain]
+	}
+	cookies.Sort(l.Cookies)
+	for _, c := range l.Cookies {
+		domain, err := cookies.RegistrableDomain(c.Host())
+		if err != nil || c.Expired(now) {
+			continue // such as those of an address: there can be no account of it
+		}
+		site := of(domain)
+		site.Cookies = append(site.Cookies, vault.Describe(c, now))
+	}
+	for _, info := range weblogin.Describe(l.Origins) {
+		if domain, err := weblogin.DomainOf(info.Origin); err == nil {
+			site := of(domain)
+			site.Storage = append(site.Storage, info)
+		}
 	}
 	for _, domain := range order {
 		site := sites[domain]

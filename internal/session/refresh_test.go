@@ -2,7 +2,9 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 func openRefresh(t *testing.T, s *Service, by identity.Principal, domain string) Session {
@@ -94,7 +97,7 @@ func TestARefreshSessionIsItsOpenersAndNobodyElses(t *testing.T) {
 			wantCode(t, err, want)
 			_, err = s.Seen(t.Context(), by, out.ID)
 			wantCode(t, err, want)
-			wantCode(t, s.Capture(t.Context(), by, out.ID, []string{"example.com"}, func([]cookies.Cookie) error { return nil }), want)
+			wantCode(t, s.Capture(t.Context(), by, out.ID, []string{"example.com"}, func(weblogin.Login) error { return nil }), want)
 		}
 		if trail := strings.Join(w.trail, "\n"); !strings.Contains(trail, "intent session.refresh default operator:ann example.com") {
 			t.Errorf("the trail is\n%s", trail)
@@ -173,6 +176,7 @@ func TestWhatARefreshSessionHasSeen(t *testing.T) {
 	inBubble(t, func(o *Options) { o.Accounts.Vault = emptyVault{domain: "sso.test"} }, func(t *testing.T, w *world, s *Service) {
 		w.prepare = func(b *fakeBrowser) {
 			b.jar = map[string][]cookies.Cookie{"": {cookie("z", "ads.test"), cookie("s", ".login.sso.test"), cookie("b", "www.example.com"), cookie("a", ".example.com"), cookie("x", "10.0.0.9")}}
+			b.stored = map[string][]weblogin.Origin{"": {storing("https://www.example.com", "token", planted), storing("https://spa.test", "a", planted, "b", planted)}}
 		}
 		w.hosts = []string{"www.example.com", "cdn.example.net", "login.sso.test", "10.0.0.9", "[2001:db8::1]", "fonts.cdn.test", "static.ads.test", "com"}
 		out := openRefresh(t, s, ann, "example.com")
@@ -180,8 +184,11 @@ func TestWhatARefreshSessionHasSeen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var sites, names []string
+		var sites, names, stored []string
 		for _, site := range seen.Sites {
+			for _, o := range site.Storage {
+				stored = append(stored, fmt.Sprint(site.Domain, " ", o.Origin, " ", o.Items, " ", o.Bytes))
+			}
 			sites = append(sites, site.Domain)
 			for _, c := range site.Cookies {
 				names = append(names, c.Name)
@@ -190,8 +197,14 @@ func TestWhatARefreshSessionHasSeen(t *testing.T) {
 				t.Errorf("%s is stored: %v", site.Domain, site.Stored)
 			}
 		}
-		if !slices.Equal(sites, []string{"example.com", "sso.test", "ads.test"}) || !slices.Equal(names, []string{"a", "b", "s", "z"}) {
+		if !slices.Equal(sites, []string{"example.com", "sso.test", "ads.test", "spa.test"}) || !slices.Equal(names, []string{"a", "b", "s", "z"}) {
 			t.Errorf("the sites are %q with %q", sites, names)
+		}
+		if want := []string{"example.com https://www.example.com 1 14", "spa.test https://spa.test 2 20"}; !slices.Equal(stored, want) {
+			t.Errorf("stored is %q, want %q", stored, want)
+		}
+		if text, err := json.Marshal(seen); err != nil || strings.Contains(string(text), planted) {
+			t.Errorf("it says %s, %v", text, err)
 		}
 		if !slices.Equal(seen.Hosts, []string{"cdn.example.net", "fonts.cdn.test"}) {
 			t.Errorf("the hosts are %q", seen.Hosts)

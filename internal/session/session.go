@@ -292,7 +292,7 @@ type session struct {
 	// stop is closed when the session begins to end, settled when why it ended is known, and gone when nothing of it
 	// is left on the host.
 	stop, settled, gone chan struct{}
-	// values are those of the cookies that were injected, so that they can be taken out of what leaves. Nil when none were.
+	// values are the secrets of the logins that were injected, so that they can be taken out of what leaves. Nil when none were.
 	values *redact.Values
 	// attached are the DevTools clients.
 	attached map[*attachment]struct{}
@@ -320,9 +320,9 @@ type session struct {
 	using    int       // requests in flight
 	timing   Timing
 	ended    *Ended
-	leased   bool      // it may have leases on accounts
-	touched  bool      // an agent has had its hands on it
-	injected int       // cookies
+	leased   bool // it may have leases on accounts
+	touched  bool // an agent has had its hands on it
+	injected injected
 	refresh  []Refresh // accounts that somebody has to log in to again
 	// watch has what is known of whether its accounts are signed in.
 	watch *loginWatch

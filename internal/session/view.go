@@ -35,10 +35,11 @@ type Session struct {
 	OpenedBy       string `json:"opened_by" doc:"admin, operator:ID or agent:ID"`
 	CredentialMode string `json:"credential_mode" enum:"clean,operator,refresh"`
 	Access         string `json:"access" enum:"tools,cdp"`
-	// Grant, Injected and NeedsRefresh are of operator sessions.
+	// Grant, Injected, Storage and NeedsRefresh are of operator sessions.
 	Domains        []string  `json:"domains,omitempty" doc:"whose accounts it has; of a refresh session: where somebody logs in"`
 	Grant          string    `json:"grant,omitempty" doc:"the id of the grant that it was opened with"`
 	Injected       int       `json:"injected,omitempty" doc:"cookies"`
+	Storage        int       `json:"storage,omitempty" doc:"origins for which it has what their pages had stored"`
 	NeedsRefresh   []Refresh `json:"needs_refresh,omitempty" doc:"accounts that somebody has to log in to again"`
 	Record         string    `json:"record" enum:"off,transient,audit"`
 	Template       string    `json:"template"`
@@ -71,7 +72,7 @@ type Timing struct {
 	Start  float64 `json:"start_ms"`
 	Verify float64 `json:"verify_ms"`
 	Ready  float64 `json:"ready_ms" doc:"from the started jail to the browser's first answer"`
-	Inject float64 `json:"inject_ms,omitempty" doc:"cookies validated, set, read back and compared"`
+	Inject float64 `json:"inject_ms,omitempty" doc:"logins validated, put in, read back and compared"`
 	Total  float64 `json:"total_ms" doc:"what the caller waited"`
 }
 
@@ -284,7 +285,7 @@ func (s *Service) view(r *session) Session {
 	out := Session{
 		ID: r.id, Label: r.plan.label, State: r.state, Tenant: r.plan.tenant, OpenedBy: r.by.Actor(),
 		CredentialMode: r.plan.mode, Access: string(r.plan.access), Domains: slices.Clone(r.plan.domains), Grant: r.grant.ID,
-		Injected: r.injected, NeedsRefresh: slices.Clone(r.refresh), Record: r.plan.record,
+		Injected: r.injected.cookies, Storage: r.injected.origins, NeedsRefresh: slices.Clone(r.refresh), Record: r.plan.record,
 		Template: r.plan.shape.template, Browser: string(r.plan.shape.build), BrowserVersion: r.version,
 		Control: controlOf(r.grip), Jail: string(r.jail), Warm: r.warm, Created: r.created, Timing: r.timing, Screenshots: shotsOf(r.tape),
 	}

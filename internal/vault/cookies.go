@@ -13,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // Bounds of what an operator sets on a cookie set.
@@ -34,6 +35,8 @@ type NewCookies struct {
 	Domain string
 	// Cookies replace what the vault has of the domain: it is the whole jar, and what is not in it is gone.
 	Cookies []cookies.Cookie
+	// Origins are what pages of the domain have stored. They replace what is there, too.
+	Origins []weblogin.Origin
 	// Rules are set too; nil keeps those of the set that is there, or starts with no scopes and one lease.
 	Rules *Rules
 	// EgressDomains are other domains that the site needs, to be proposed for grants; nil keeps those of the set that is there.
@@ -118,7 +121,9 @@ type CookieSet struct {
 	SignedOutBy string    `json:"signed_out_by,omitempty"`
 	// Cookies are sorted by domain and name.
 	Cookies []CookieInfo `json:"cookies,omitempty"`
-	// Problem is the code for which the set cannot be opened; it has no Cookies then.
+	// Storage is what pages of its origins have stored, without names and values.
+	Storage []weblogin.OriginInfo `json:"storage,omitempty"`
+	// Problem is the code for which the set cannot be opened; it has no Cookies and no Storage then.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -134,16 +139,17 @@ type CookieInfo struct {
 	Expired     bool      `json:"expired,omitempty"`
 }
 
-// PutCookies encrypts cookies and replaces the tenant's set of the domain with them. Every cookie must be valid, not
-// expired, and of the domain; all that are not are named, and nothing is stored.
+// PutCookies encrypts cookies, and what pages have stored, and replaces the tenant's set of the domain with them. Every
+// cookie must be valid, not expired, and of the domain, and so must every origin be; all that are not are named, and nothing
+// is stored.
 func (v *Vault) PutCookies(ctx context.Context, n NewCookies) (CookieSet, error) {
 	if err := v.check(n); err != nil {
 		return CookieSet{}, err
 	}
-	plaintext := cookies.Encode(n.Cookies)
+	plaintext := weblogin.Encode(weblogin.Login{Cookies: n.Cookies, Origins: n.Origins})
 	defer clear(plaintext)
-	if len(plaintext) > cookies.MaxBytes {
-		return CookieSet{}, problem.New(problem.BadCookie, "", "the cookies of %s have more than %d MB", n.Domain, cookies.MaxBytes>>20)
+	if len(plaintext) > weblogin.MaxBytes {
+		return CookieSet{}, tooMuch(n)
 	}
 	var s store.CookieSet
 	err := v.exclusively(ctx, func() error {
@@ -171,7 +177,15 @@ func (v *Vault) PutCookies(ctx context.Context, n NewCookies) (CookieSet, error)
 	if err != nil {
 		return CookieSet{}, err
 	}
-	return v.describe(s, n.Cookies), nil
+	return v.describe(s, n.Cookies, weblogin.Describe(n.Origins)), nil
+}
+
+func tooMuch(n NewCookies) error {
+	code, what := problem.BadCookie, "the cookies of "+n.Domain+" have"
+	if len(n.Origins) > 0 {
+		code, what = problem.BadStorage, "cookies and storage of "+n.Domain+" together have"
+	}
+	return problem.New(code, "leave out what a login does not need", "%s more than %d MB", what, weblogin.MaxBytes>>20)
 }
 
 // stored says in words what a store answered to an entry that refers to others.
@@ -218,7 +232,7 @@ func (v *Vault) check(n NewCookies) error {
 		wrong.Add("tenant", "is missing")
 	}
 	switch {
-	case len(n.Cookies) == 0:
+	case len(n.Cookies) == 0 && len(n.Origins) == 0:
 		wrong.Hint = "to remove a set, delete it"
 		wrong.Add("cookies", "are none")
 	case len(n.Cookies) > cookies.MaxCookies:
@@ -250,33 +264,43 @@ func (v *Vault) check(n NewCookies) error {
 		}
 		seen[id] = true
 	}
-	return wrong.Err()
+	if err := wrong.Err(); err != nil {
+		return err
+	}
+	return weblogin.Validate(n.Origins, n.Domain)
 }
 
-// UseCookies decrypts a set and gives it to a function. The values are overwritten when the function returns, so it
+// UseLogin decrypts a set and gives it to a function. The values are overwritten when the function returns, so it
 // keeps neither them nor what they are made into. Its error is returned as it is.
-func (v *Vault) UseCookies(ctx context.Context, tenant, domain string, use func([]cookies.Cookie) error) error {
+func (v *Vault) UseLogin(ctx context.Context, tenant, domain string, use func(weblogin.Login) error) error {
 	s, err := v.set(ctx, tenant, domain)
 	if err != nil {
 		return err
 	}
-	return v.with(s, use)
+	var l weblogin.Login
+	err = v.opened(s, func(plaintext []byte) (err error) {
+		l, err = weblogin.Decode(plaintext)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer l.Wipe()
+	return use(l)
 }
 
-// with opens a row for as long as a function runs.
-func (v *Vault) with(s store.CookieSet, use func([]cookies.Cookie) error) error {
+// opened gives what is in a row to a function that reads it, and wipes it afterwards.
+func (v *Vault) opened(s store.CookieSet, read func(plaintext []byte) error) error {
 	p := placeOfCookies(s)
 	plaintext, err := v.unseal(p, s.Ciphertext)
 	if err != nil {
 		return err
 	}
-	list, err := cookies.Decode(plaintext)
-	clear(plaintext)
-	if err != nil {
+	defer clear(plaintext)
+	if err := read(plaintext); err != nil {
 		return damaged(p, err)
 	}
-	defer cookies.Wipe(list)
-	return use(list)
+	return nil
 }
 
 func (v *Vault) set(ctx context.Context, tenant, domain string) (store.CookieSet, error) {
@@ -321,23 +345,26 @@ func (v *Vault) ListCookies(ctx context.Context, tenant string) ([]CookieSet, er
 	return out, nil
 }
 
-func (v *Vault) look(s store.CookieSet) (out CookieSet) {
-	err := v.with(s, func(list []cookies.Cookie) error {
-		out = v.describe(s, list)
-		return nil
+func (v *Vault) look(s store.CookieSet) CookieSet {
+	var list []cookies.Cookie
+	var storage []weblogin.OriginInfo
+	err := v.opened(s, func(plaintext []byte) (err error) {
+		list, storage, err = weblogin.Peek(plaintext)
+		return err
 	})
+	defer cookies.Wipe(list)
+	out := v.describe(s, list, storage)
 	if err != nil {
-		out = v.describe(s, nil)
 		out.Problem = problem.CodeOf(err)
 	}
 	return out
 }
 
-func (v *Vault) describe(s store.CookieSet, list []cookies.Cookie) CookieSet {
+func (v *Vault) describe(s store.CookieSet, list []cookies.Cookie, storage []weblogin.OriginInfo) CookieSet {
 	out := CookieSet{
 		ID: s.ID, Tenant: s.Tenant, Domain: s.Domain, Count: s.Count, Scopes: s.Scopes, MaxLeases: s.MaxLeases, CreatedAt: s.CreatedAt,
 		LastRefreshedAt: s.LastRefreshedAt, LastInjectedAt: s.LastInjectedAt, ExpiresAt: s.ExpiresAt,
-		EgressDomains: s.EgressDomains, SignedIn: SignedIn(s.SignedIn), SignedOutAt: s.SignedOutAt, SignedOutBy: s.SignedOutBy,
+		EgressDomains: s.EgressDomains, SignedIn: SignedIn(s.SignedIn), SignedOutAt: s.SignedOutAt, SignedOutBy: s.SignedOutBy, Storage: storage,
 	}
 	if out.Scopes == nil {
 		out.Scopes = []string{}

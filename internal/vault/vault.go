@@ -1,11 +1,11 @@
-// Package vault keeps cookie sets and API credentials encrypted in the database, with a key that is not in it.
+// Package vault keeps logins of sites and API credentials encrypted in the database, with a key that is not in it.
 //
 // What is promised:
 //
 //   - A database without the key file opens nothing, and neither does a key file without the database.
 //   - An entry opens only in its own place: what it is bound to (tenant, kind, name, row, form) is authenticated, so
 //     that rows cannot be swapped, copied to another tenant, or written by somebody without the key.
-//   - Values come out through [Vault.UseCookies] and [Vault.UseSecret] alone, for as long as a function runs, and are
+//   - Values come out through [Vault.UseLogin] and [Vault.UseSecret] alone, for as long as a function runs, and are
 //     overwritten afterwards as far as Go allows. Listings have names, flags and times.
 //   - A key file that is missing, wrong, damaged or open to others is refused, and nothing is changed. A new one is made
 //     only when there is nothing yet that it would have to open.

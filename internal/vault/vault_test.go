@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 func TestCookiesComeOutAsTheyWentIn(t *testing.T) {
@@ -30,7 +32,8 @@ func TestCookiesComeOutAsTheyWentIn(t *testing.T) {
 	if _, err := v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: "example.com", Cookies: in}); err != nil {
 		t.Fatal(err)
 	}
-	err = w.open().UseCookies(t.Context(), "default", "example.com", func(out []cookies.Cookie) error {
+	err = w.open().UseLogin(t.Context(), "default", "example.com", func(l weblogin.Login) error {
+		out := l.Cookies
 		if len(out) != len(in) || !out[0].Equal(in[0]) || !out[1].Equal(in[1]) {
 			t.Errorf("got  %s\nwant %s", cookies.Encode(out), cookies.Encode(in))
 		}
@@ -49,12 +52,12 @@ func TestValuesAreWipedWhenTheFunctionReturns(t *testing.T) {
 	w.putSecret(v, name, "canary")
 	zero := strings.Repeat("\x00", len("canary"))
 
-	var kept []cookies.Cookie
+	var kept weblogin.Login
 	failed := errors.New("of the function")
-	if err := v.UseCookies(t.Context(), "default", "example.com", func(list []cookies.Cookie) error { kept = list; return failed }); !errors.Is(err, failed) {
+	if err := v.UseLogin(t.Context(), "default", "example.com", func(l weblogin.Login) error { kept = l; return failed }); !errors.Is(err, failed) {
 		t.Errorf("the error of the function became %v", err)
 	}
-	if got := string(kept[0].Value.Append(nil)); got != zero {
+	if got := string(kept.Cookies[0].Value.Append(nil)); got != zero {
 		t.Errorf("a cookie that was kept is %q", got)
 	}
 	var value secret.Value
@@ -222,6 +225,84 @@ func TestCookiesThatDoNotBelongAreNamedAndNothingIsStored(t *testing.T) {
 	}
 }
 
+func TestStorageIsKeptWithTheCookies(t *testing.T) {
+	w := newWorld(t)
+	v := w.open()
+	canary := func() []weblogin.Origin {
+		return []weblogin.Origin{{Origin: "https://app.example.com", Local: []weblogin.Item{{Name: "canary-name", Value: secret.New([]byte("canary"))}}, Left: []string{"a key"}}}
+	}
+	list := []cookies.Cookie{cookie("sid", "canary", "example.com")}
+	put, err := v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: "example.com", Cookies: list, Origins: canary()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := w.open().Cookies(t.Context(), "default", "example.com")
+	info := []weblogin.OriginInfo{{Origin: "https://app.example.com", Items: 1, Bytes: 17, LeftOut: []string{"a key"}}}
+	if err != nil || !cmp.Equal(put.Storage, info) || !cmp.Equal(again.Storage, info) || again.Count != 1 || len(again.Cookies) != 1 {
+		t.Errorf("put %+v, and described %+v, %v", put, again, err)
+	}
+	listed, err := v.ListCookies(t.Context(), "default")
+	if text := fmt.Sprintf("%+v", listed); err != nil || !strings.Contains(text, "app.example.com") || strings.Contains(text, "canary") {
+		t.Errorf("listed as %s, %v", text, err)
+	}
+	if rows := fmt.Sprintf("%q", w.rowsNow()); strings.Contains(rows, "canary") || strings.Contains(rows, "app.example.com") {
+		t.Errorf("the database says %s", rows)
+	}
+	var kept weblogin.Login
+	err = v.UseLogin(t.Context(), "default", "example.com", func(l weblogin.Login) error {
+		kept = l
+		if bad := weblogin.Compare(canary(), l.Origins); len(bad) > 0 || len(l.Cookies) != 1 {
+			t.Errorf("used is %v: %q", l, bad)
+		}
+		return nil
+	})
+	if got := string(kept.Origins[0].Local[0].Value.Append(nil)); err != nil || strings.Trim(got, "\x00") != "" {
+		t.Errorf("what was used is %q afterwards, %v", got, err)
+	}
+	// A rotation and a change of rules leave it as it is, an import without storage replaces it.
+	if _, err := v.Rotate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.SetRules(t.Context(), "default", "example.com", Rules{MaxLeases: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if set, err := v.Cookies(t.Context(), "default", "example.com"); err != nil || !cmp.Equal(set.Storage, info) {
+		t.Errorf("then it is %+v, %v", set, err)
+	}
+	for name, wrong := range map[string][]weblogin.Origin{
+		"another domain":  {{Origin: "https://example.org", Local: canary()[0].Local}},
+		"twice":           append(canary(), canary()...),
+		"a large value":   {{Origin: "https://example.com", Local: []weblogin.Item{{Name: "canary", Value: secret.New(make([]byte, weblogin.MaxValue))}}}},
+		"larger together": manyLarge(),
+	} {
+		_, err := v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: "example.com", Cookies: list, Origins: wrong})
+		if problem.CodeOf(err) != problem.BadStorage || strings.Contains(fmt.Sprintf("%+v", err), "canary") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if set, err := v.Cookies(t.Context(), "default", "example.com"); err != nil || !cmp.Equal(set.Storage, info) {
+		t.Errorf("after refusals it is %+v, %v", set, err)
+	}
+	if _, err := v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: "example.com", Origins: canary()}); err != nil {
+		t.Errorf("storage alone: %v", err)
+	}
+	if set, err := v.PutCookies(t.Context(), NewCookies{Tenant: "default", Domain: "example.com", Cookies: list}); err != nil || set.Storage != nil {
+		t.Errorf("cookies alone: %+v, %v", set, err)
+	}
+}
+
+// manyLarge are origins each of which is within its bounds, and that are more than an account together.
+func manyLarge() (out []weblogin.Origin) {
+	for n := range 4 {
+		o := weblogin.Origin{Origin: fmt.Sprintf("https://o%d.example.com", n)}
+		for _, name := range []string{"a", "b"} {
+			o.Local = append(o.Local, weblogin.Item{Name: name, Value: secret.New(bytes.Repeat([]byte("v"), weblogin.MaxValue-1))})
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
 func TestWhatIsNotThereIsNotFound(t *testing.T) {
 	w := newWorld(t)
 	v := w.open()
@@ -229,7 +310,7 @@ func TestWhatIsNotThereIsNotFound(t *testing.T) {
 	_, absent := v.Cookies(t.Context(), "default", "example.com")
 	_, tenant := v.PutCookies(t.Context(), NewCookies{Tenant: "absent", Domain: "example.com", Cookies: []cookies.Cookie{cookie("a", "b", "example.com")}})
 	for what, err := range map[string]error{
-		"use":           v.UseCookies(t.Context(), "default", "example.com", nil),
+		"use":           v.UseLogin(t.Context(), "default", "example.com", nil),
 		"describe":      absent,
 		"delete":        v.DeleteCookies(t.Context(), "default", "example.com"),
 		"rules":         v.SetRules(t.Context(), "default", "example.com", Rules{MaxLeases: 1}),
@@ -389,7 +470,7 @@ func TestASetThatAnotherNodeMadeInBetweenIsReplacedUnderItsID(t *testing.T) {
 		if err := w.db.PutCookieSet(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		theirs = other.describe(s, nil)
+		theirs = other.describe(s, nil, nil)
 	}
 	if ours := w.put(v, "default", "example.com", "ours"); ours.ID != theirs.ID {
 		t.Errorf("the set has the ID %s, and the other node's was %s", ours.ID, theirs.ID)
@@ -437,7 +518,7 @@ func BenchmarkEncryptAndDecrypt50(b *testing.B) {
 func BenchmarkUseCookies50(b *testing.B) {
 	_, v, _ := benchmarkSet(b)
 	for b.Loop() {
-		if err := v.UseCookies(b.Context(), "default", "example.com", func([]cookies.Cookie) error { return nil }); err != nil {
+		if err := v.UseLogin(b.Context(), "default", "example.com", func(weblogin.Login) error { return nil }); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 func TestMain(m *testing.M) {
@@ -123,10 +124,10 @@ func (w *world) put(v *Vault, tenant, domain string, values ...string) CookieSet
 	return set
 }
 
-// values are what UseCookies shows, in the clear.
+// values are what UseLogin shows, in the clear.
 func values(v *Vault, tenant, domain string) (out []string, err error) {
-	err = v.UseCookies(context.Background(), tenant, domain, func(list []cookies.Cookie) error {
-		for _, c := range list {
+	err = v.UseLogin(context.Background(), tenant, domain, func(l weblogin.Login) error {
+		for _, c := range l.Cookies {
 			out = append(out, string(c.Value.Append(nil)))
 		}
 		return nil

@@ -26,6 +26,7 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/weblogin"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
@@ -142,7 +143,7 @@ func (f *furnished) accounts() {
 		for n := range list {
 			list[n].Secure = strings.HasPrefix(list[n].Name, "__Secure-")
 		}
-		_, err := f.API.ImportCookies(ctx, "default", domain, list, &vault.Rules{Scopes: []string{"tools", "cdp"}, MaxLeases: 2})
+		_, err := f.API.ImportLogin(ctx, "default", domain, weblogin.Login{Cookies: list}, &vault.Rules{Scopes: []string{"tools", "cdp"}, MaxLeases: 2})
 		f.must("import an account", err)
 	}
 	issued, err := f.API.IssueGrant(ctx, api.GrantRequest{Tenant: "default", Domains: []string{"example.net"}, TTL: "10m"})

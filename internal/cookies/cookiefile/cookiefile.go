@@ -1,8 +1,8 @@
 // Package cookiefile reads cookies out of the files in which browsers and tools keep them: Playwright's storage state,
 // the JSON of the DevTools Protocol, Netscape's cookies.txt, and Firefox profiles. It finds out by itself which one a
-// file is.
+// file is. Of a storage state it reads what pages have stored, too.
 //
-// [Read] keeps the cookies of the registrable domains that are wanted, if a browser will take them, and reports about
+// [Read] keeps what is of the registrable domains that are wanted, if a browser will take it, and reports about
 // all others: how many of which domain, which ones have expired, which are bound to another machine, which are not
 // valid and why. Neither the report nor an error holds a value. What is read is hostile input, and bounded.
 package cookiefile
@@ -22,6 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/cookies/cookiefile/firefox"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // Format is a kind of file.
@@ -67,10 +68,21 @@ func (o Options) Validate() error {
 }
 
 // Result is what was read. Its cookies are sorted, valid, not expired, of the wanted domains, and no two have the same
-// ID. The caller wipes them, with [cookies.Wipe].
+// ID. Origins are those of the wanted domains, within their bounds. The caller wipes it.
 type Result struct {
 	Cookies []cookies.Cookie
+	Origins []weblogin.Origin
 	Report  Report
+}
+
+// Wipe overwrites all values.
+func (r *Result) Wipe() { weblogin.Login{Cookies: r.Cookies, Origins: r.Origins}.Wipe() }
+
+// Of is what was read of one domain.
+func (r *Result) Of(domain string) weblogin.Login {
+	list, _ := cookies.Select(r.Cookies, []string{domain})
+	origins, _ := weblogin.Select(r.Origins, []string{domain})
+	return weblogin.Login{Cookies: list, Origins: origins}
 }
 
 // Read reads a file, or the folder of a Firefox profile. It changes neither. Pipes are read as files are.
@@ -135,7 +147,7 @@ func Parse(data []byte, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sift(found, o), nil
+	return sift(found, o)
 }
 
 func readFirefox(ctx context.Context, path string, o Options) (*Result, error) {
@@ -143,7 +155,7 @@ func readFirefox(ctx context.Context, path string, o Options) (*Result, error) {
 	if err != nil {
 		return nil, problem.Wrap(err, problem.BadCookieFile, firefoxHint(err), "the cookies of Firefox could not be read")
 	}
-	return sift(fromProfile(profile), o), nil
+	return sift(fromProfile(profile), o)
 }
 
 func firefoxHint(err error) string {
@@ -207,6 +219,7 @@ func unreadable(path string, err error) error {
 type found struct {
 	format  Format
 	cookies []cookies.Cookie
+	origins []weblogin.Origin
 	// broken are entries that are not even a cookie.
 	broken []Invalid
 	notes  []string

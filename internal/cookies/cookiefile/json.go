@@ -6,6 +6,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // parseJSON reads a storage state of Playwright, {"cookies": […], "origins": […]}, and what the protocol answers,
@@ -18,6 +19,8 @@ func parseJSON(raw []byte) (*found, error) {
 		var err error
 		if list, ok, err = out.open(raw); err != nil {
 			return nil, err
+		} else if !ok && len(out.origins) > 0 {
+			list = jsontext.Value("[]")
 		} else if !ok {
 			return nil, bad(formats, "the JSON has no list of cookies")
 		}
@@ -47,27 +50,32 @@ func parseJSON(raw []byte) (*found, error) {
 		}
 		out.cookies = append(out.cookies, c)
 	}
-	if native == 0 && len(elements) > 0 {
+	if native == 0 && (len(elements) > 0 || len(out.origins) > 0) {
 		out.format = Playwright
 	}
 	out.note(insecure, "cookies have SameSite=None without Secure, which is taken for no SameSite at all")
 	return out, nil
 }
 
-// open finds the list in an object.
+// open finds the list in an object, and what pages have stored beside it.
 func (f *found) open(raw jsontext.Value) (list jsontext.Value, ok bool, err error) {
+	var storage error
 	err = cookies.Members(raw, func(name string, value jsontext.Value) error {
 		switch {
 		case name == "cookies":
 			list, ok = value, true
 		case name == "origins" && value.Kind() == '[':
 			f.format = Playwright
-			if origins, err := cookies.Elements(value); err == nil {
-				f.note(len(origins), "origins have local storage, which is not imported")
+			var err error
+			if f.origins, err = weblogin.DecodeOrigins(value); err != nil {
+				storage = bad("export the storage state again, of the one site", "what pages have stored cannot be read: %s", err)
 			}
 		}
 		return nil
 	})
+	if storage != nil {
+		return nil, false, storage
+	}
 	if err != nil {
 		return nil, false, bad("export the cookies again", "the JSON is not valid: %s", err)
 	}

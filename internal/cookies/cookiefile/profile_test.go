@@ -159,7 +159,7 @@ func TestFirefoxProfile(t *testing.T) {
 		t.Errorf("cookies of the file (-want +got):\n%s", diff)
 	}
 	report := Report{
-		Format: Firefox, Read: 15, Kept: 11, Domains: []DomainCount{{"example.test", 14, true}, {"other.test", 1, false}},
+		Format: Firefox, Read: 15, Kept: 11, Domains: []DomainCount{{"example.test", 14, true, 0}, {"other.test", 1, false, 0}},
 		Expired: []cookies.ID{{Name: "old", Domain: "example.test", Path: "/"}},
 		Invalid: []Invalid{
 			{Cookie: &cookies.ID{Name: "badkey", Domain: "example.test", Path: "/"}, Reason: cookies.BadPartition,

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 // Report says what became of the cookies of a file. Cookies of domains that are not wanted are counted and not named.
@@ -25,16 +26,20 @@ type Report struct {
 	DeviceBound []cookies.ID `json:"device_bound,omitempty"`
 	// Invalid were left out.
 	Invalid []Invalid `json:"invalid,omitempty"`
+	// Storage is what pages have stored, of the wanted domains.
+	Storage []weblogin.OriginInfo `json:"storage,omitempty"`
 	// Notes are what else the user should know, one sentence each.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// DomainCount is how many cookies a file has of one registrable domain, whatever became of them. The domain is empty
-// for those that belong to none.
+// DomainCount is how much a file has of one registrable domain, whatever became of it. The domain is empty for what
+// belongs to none.
 type DomainCount struct {
 	Domain  string `json:"domain"`
 	Cookies int    `json:"cookies"`
 	Wanted  bool   `json:"wanted"`
+	// Origins are those of the domain whose pages have stored something.
+	Origins int `json:"origins,omitempty"`
 }
 
 // Invalid is an entry that is no cookie, or a cookie that no browser would take.
@@ -53,8 +58,9 @@ func broken(place, format string, args ...any) Invalid {
 	return Invalid{Place: place, Reason: notACookie, Text: fmt.Sprintf(format, args...)}
 }
 
-// sift keeps what is wanted and can be used, wipes the rest, and reports.
-func sift(f *found, o Options) *Result {
+// sift keeps what is wanted and can be used, wipes the rest, and reports. What pages of wanted domains have stored is kept
+// whole: when something of it is beyond its bounds, that is an error.
+func sift(f *found, o Options) (*Result, error) {
 	out := &Result{Report: Report{Format: f.format, Read: len(f.cookies) + len(f.broken), Invalid: f.broken, Notes: f.notes}}
 	counts := map[string]int{}
 	for _, domain := range o.Domains {
@@ -103,8 +109,16 @@ func sift(f *found, o Options) *Result {
 	}
 	cookies.Sort(out.Cookies)
 	out.Report.Kept = len(out.Cookies)
+	stored, err := out.keepStorage(f.origins, o)
+	if err != nil {
+		out.Wipe()
+		return nil, err
+	}
+	for domain := range stored {
+		counts[domain] += 0
+	}
 	for _, domain := range slices.Sorted(maps.Keys(counts)) {
-		out.Report.Domains = append(out.Report.Domains, DomainCount{domain, counts[domain], slices.Contains(o.Domains, domain)})
+		out.Report.Domains = append(out.Report.Domains, DomainCount{domain, counts[domain], slices.Contains(o.Domains, domain), stored[domain]})
 	}
 	slices.SortStableFunc(out.Report.Domains, func(a, b DomainCount) int {
 		switch {
@@ -115,5 +129,32 @@ func sift(f *found, o Options) *Result {
 		}
 		return 1
 	})
-	return out
+	return out, nil
+}
+
+// keepStorage keeps what pages of wanted domains have stored, wipes the rest, and counts origins by their domains.
+func (r *Result) keepStorage(list []weblogin.Origin, o Options) (counts map[string]int, err error) {
+	counts = map[string]int{}
+	for n, origin := range list {
+		domain, err := weblogin.DomainOf(origin.Origin)
+		if err != nil {
+			domain = ""
+		}
+		if !origin.Empty() {
+			counts[domain]++
+		}
+		if origin.Empty() || !slices.Contains(o.Domains, domain) {
+			weblogin.WipeOrigins(list[n : n+1])
+			continue
+		}
+		r.Origins = append(r.Origins, origin)
+	}
+	for _, domain := range o.Domains {
+		of, _ := weblogin.Select(r.Origins, []string{domain})
+		if err := weblogin.Validate(of, domain); err != nil {
+			return nil, err
+		}
+	}
+	r.Report.Storage = weblogin.Describe(r.Origins)
+	return counts, nil
 }

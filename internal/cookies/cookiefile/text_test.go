@@ -13,6 +13,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 const playwright = `{
@@ -26,7 +27,8 @@ const playwright = `{
   {"name":"old","value":"canary","domain":"example.test","path":"/","expires":1700000000,"httpOnly":false,"secure":true,"sameSite":"Lax"},
   {"name":"x","value":"canary","domain":".notexample.test","path":"/","expires":-1,"httpOnly":false,"secure":true,"sameSite":"Lax"}
  ],
- "origins": [{"origin":"https://example.test","localStorage":[{"name":"t","value":"canary"}]}]
+ "origins": [{"origin":"https://example.test","localStorage":[{"name":"t","value":"v6"},{"name":"ü","value":"v7\n"}],"new":1},
+  {"origin":"https://empty.example.test","localStorage":[]},{"origin":"https://notexample.test","localStorage":[{"name":"t","value":"canary"}]}]
 }`
 
 func TestPlaywrightStorageState(t *testing.T) {
@@ -44,17 +46,62 @@ func TestPlaywrightStorageState(t *testing.T) {
 	if diff := cmp.Diff(want, inTheClear(r)); diff != "" {
 		t.Errorf("cookies (-want +got):\n%s", diff)
 	}
+	stored := `[{"origin":"https://example.test","localStorage":[{"name":"t","value":"v6"},{"name":"ü","value":"v7\n"}]}]`
+	if got := string(weblogin.EncodeOrigins(r.Origins)); got != stored {
+		t.Errorf("storage is %s", got)
+	}
 	report := Report{
 		Format: Playwright, Read: 7, Kept: 5,
-		Domains: []DomainCount{{"example.test", 6, true}, {"notexample.test", 1, false}},
+		Domains: []DomainCount{{"example.test", 6, true, 1}, {"notexample.test", 1, false, 1}},
 		Expired: []cookies.ID{{Name: "old", Domain: "example.test", Path: "/"}},
+		Storage: []weblogin.OriginInfo{{Origin: "https://example.test", Items: 2, Bytes: 8}},
 		Notes: []string{
-			"1 origins have local storage, which is not imported",
 			"1 cookies have SameSite=None without Secure, which is taken for no SameSite at all",
 		},
 	}
 	if diff := cmp.Diff(report, r.Report); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
+	}
+}
+
+// What pages have stored is read whole or not at all, and that of others is left alone.
+func TestStorageOfAStorageState(t *testing.T) {
+	large := strings.Repeat("canary", weblogin.MaxValue/6)
+	for name, test := range map[string]struct{ origins, want string }{
+		"of the domain and below":   {`[{"origin":"https://a.example.test","localStorage":[{"name":"n","value":"v"}]}]`, `[{"origin":"https://a.example.test","localStorage":[{"name":"n","value":"v"}]}]`},
+		"of another one":            {`[{"origin":"https://example.test.evil.test","localStorage":[{"name":"n","value":"canary"}]}]`, `[]`},
+		"of no domain":              {`[{"origin":"http://localhost","localStorage":[{"name":"n","value":"canary"}]}]`, `[]`},
+		"one beyond its bounds":     {`[{"origin":"https://example.test","localStorage":[{"name":"name","value":"` + large + `"}]}]`, ""},
+		"another's beyond bounds":   {`[{"origin":"https://other.test","localStorage":[{"name":"name","value":"` + large + `"}]}]`, `[]`},
+		"one that is there twice":   {`[{"origin":"https://example.test","localStorage":[{"name":"n","value":"canary"}]},{"origin":"https://example.test","localStorage":[{"name":"n","value":"canary"}]}]`, ""},
+		"entries that are damaged":  {`[{"origin":"https://example.test","localStorage":[{"name":"n","value":{"canary":1}}]}]`, ""},
+		"something else in a list":  {`["canary"]`, ""},
+		"no cookies but this":       {`[{"origin":"https://example.test","localStorage":[{"name":"n","value":"v"}]}], "z": 1`, `[{"origin":"https://example.test","localStorage":[{"name":"n","value":"v"}]}]`},
+		"none of them has anything": {`[{"origin":"https://example.test","localStorage":[]},{"origin":"https://a.example.test"}]`, `[]`},
+	} {
+		head := `{"cookies":[],`
+		if strings.HasPrefix(name, "no cookies") {
+			head = `{`
+		}
+		r, err := Parse([]byte(head+`"origins":`+test.origins+`}`), options())
+		if test.want == "" {
+			p, _ := problem.As(err)
+			if p == nil || p.Code != problem.BadStorage && p.Code != problem.BadCookieFile || strings.Contains(fmt.Sprintf("%+v", err), "canary") {
+				t.Errorf("%s: %.300v", name, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %.300v", name, err)
+			continue
+		}
+		if got := string(weblogin.EncodeOrigins(r.Origins)); got != test.want {
+			t.Errorf("%s: it is %s", name, got)
+		}
+		if r.Report.Format != Playwright {
+			t.Errorf("%s: its format is %s", name, r.Report.Format)
+		}
+		r.Wipe()
 	}
 }
 
@@ -123,7 +170,7 @@ func TestNetscape(t *testing.T) {
 	}
 	report := Report{
 		Format: Netscape, Read: 17, Kept: 8,
-		Domains: []DomainCount{{"example.test", 10, true}, {"google.com", 1, true}, {"absent.test", 0, true}, {"", 1, false}, {"other.test", 1, false}},
+		Domains: []DomainCount{{"example.test", 10, true, 0}, {"google.com", 1, true, 0}, {"absent.test", 0, true, 0}, {"", 1, false, 0}, {"other.test", 1, false, 0}},
 		Expired: []cookies.ID{{Name: "old", Domain: "example.test", Path: "/"}}, DeviceBound: []cookies.ID{{Name: "SIDTS", Domain: ".google.com", Path: "/"}},
 		Invalid: []Invalid{
 			broken("line 11", "the expiry is not a number of seconds"),
