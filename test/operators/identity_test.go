@@ -5,6 +5,7 @@ package operators
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ type visited struct {
 	*testkit.Installation
 	site      *website.Site
 	elsewhere *neighbour
+	stored    string // by a page of the site, in storage states
 }
 
 // neighbour is a site of another domain, which a clean session reaches as the first one.
@@ -62,7 +64,8 @@ func newNeighbour(t *testing.T) *neighbour {
 			n.visits.Add(1)
 		}
 		w.Header().Set("Content-Type", "text/html")
-		_, _ = io.WriteString(w, "<!doctype html><title>"+elsewhereTitle+"</title>") // who left has seen enough
+		// Who left has seen enough.
+		_, _ = io.WriteString(w, "<!doctype html><title>"+elsewhereTitle+"</title><script>if (localStorage.token) document.title = 'signed in with ' + localStorage.token</script>")
 	}))
 	t.Cleanup(server.Close)
 	n.url = fmt.Sprintf("http://%s:%d/", elsewhereDomain, server.Listener.Addr().(*net.TCPAddr).Port)
@@ -95,7 +98,7 @@ func visiting(t *testing.T, o instance.Options) *visited {
 		"gateway:\n  private_destinations:\n    - {host: %s, address: 127.0.0.1, ports: [%d]}\n"+
 		"    - {host: %s, address: 127.0.0.1, ports: [%s]}\n",
 		ca, website.Domain, website.Host, website.Host, site.Port, elsewhereDomain, elsewhere.port())
-	return &visited{Installation: testkit.Start(t, o), site: site, elsewhere: elsewhere}
+	return &visited{Installation: testkit.Start(t, o), site: site, elsewhere: elsewhere, stored: "stored-" + rand.Text()}
 }
 
 // run runs a command that must succeed.
@@ -126,8 +129,8 @@ func (v *visited) storageState(user string) string {
 	}
 	state := struct {
 		Cookies []cookie `json:"cookies"`
-		Origins []string `json:"origins"`
-	}{Origins: []string{}}
+		Origins []any    `json:"origins"`
+	}{Origins: []any{stored(strings.TrimSuffix(v.site.URL(""), "/"), v.stored)}}
 	for _, c := range set {
 		one := cookie{Name: c.Name, Value: c.Value, Domain: website.Host, Path: c.Path, Expires: -1, HTTPOnly: c.HttpOnly, Secure: c.Secure, SameSite: "Lax"}
 		if c.Domain != "" {
@@ -156,6 +159,11 @@ func (v *visited) storageState(user string) string {
 		v.T.Fatal(err)
 	}
 	return file
+}
+
+// stored is an origin of a storage state, whose pages have stored a token.
+func stored(origin, token string) any {
+	return map[string]any{"origin": origin, "localStorage": []any{map[string]string{"name": "token", "value": token}}}
 }
 
 // operator opens an operator session with a new grant.
@@ -229,6 +237,49 @@ func stderr(err error) string {
 	return ""
 }
 
+// A site that keeps its login in localStorage alone knows the session, and was asked for nothing before its first page.
+func TestAnAgentIsLoggedInByWhatPagesHadStored(t *testing.T) {
+	v := visiting(t, instance.Options{Settings: testkit.NoPool})
+	origin := strings.TrimSuffix(v.elsewhere.url, "/")
+	const token = "stored-0f6b2c9d8e7a41"
+	text, err := json.Marshal(map[string]any{"cookies": []any{}, "origins": []any{stored(origin, token), stored("https://other.test", "another's")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "state.json")
+	testkit.WriteFile(t, file, string(text))
+	if said := v.run("cookies", "import", file, "--domain", elsewhereDomain); !strings.Contains(said, "storage of 1 origin") || strings.Contains(said, token) {
+		t.Errorf("it says %s", said)
+	}
+	for _, build := range []string{"shell", "full"} {
+		before := v.elsewhere.visits.Load()
+		issued, err := v.API.IssueGrant(t.Context(), api.GrantRequest{Domains: []string{elsewhereDomain}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := v.API.Open(t.Context(), api.OpenRequest{Browser: build, CredentialMode: session.ModeOperator, Domains: []string{elsewhereDomain}, Grant: grant.ParseToken(issued.Token)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows := v.Rows("--action", "gateway.", "--session", s.ID); len(rows) > 0 || v.elsewhere.visits.Load() != before {
+			t.Errorf("%s: before its first page it has asked for %+v", build, rows)
+		}
+		page, err := v.API.Navigate(t.Context(), s.ID, browser.Navigate{URL: v.elsewhere.url})
+		if err != nil || page.Title != "signed in with [redacted]" || s.Storage != 1 || s.Injected != 0 {
+			t.Errorf("%s: %+v shows %+v, %v", build, s, page, err)
+		}
+		if rows := v.Rows("--action", "gateway.", "--session", s.ID); len(rows) == 0 {
+			t.Errorf("%s: the search for what it asks for finds nothing", build)
+		}
+		v.Close(s.ID)
+		clean := v.Open(api.OpenRequest{Browser: build})
+		if page, err := v.API.Navigate(t.Context(), clean, browser.Navigate{URL: v.elsewhere.url}); err != nil || page.Title != elsewhereTitle {
+			t.Errorf("%s: a session without the account shows %+v, %v", build, page, err)
+		}
+		v.Close(clean)
+	}
+}
+
 // TestNoValueIsAnywhere searches everything that a run leaves behind for the cookies that were injected, and first
 // finds a canary in every kind of place.
 func TestNoValueIsAnywhere(t *testing.T) {
@@ -278,11 +329,18 @@ func TestNoValueIsAnywhere(t *testing.T) {
 	if _, err := v.API.Navigate(t.Context(), clean, browser.Navigate{URL: v.site.URL("/welcome?user=bob")}); err != nil {
 		t.Fatal(err)
 	}
+	pageToken := "stored-" + rand.Text()
+	if _, err := v.API.Drive(t.Context(), clean, browser.Eval{JS: "localStorage.token = '" + pageToken + "'"}); err != nil {
+		t.Fatal(err)
+	}
 	say("cookies", "capture", clean, "--domain", website.Domain, "--json")
 	v.Close(clean)
 	s, err := v.operator()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if s.Storage != 1 {
+		t.Errorf("it has what pages of %d origins have stored", s.Storage)
 	}
 	page, err := v.API.Navigate(t.Context(), s.ID, browser.Navigate{URL: v.site.URL("/account")})
 	if err != nil || page.Title != website.TitleOf("bob") {
@@ -306,6 +364,7 @@ func TestNoValueIsAnywhere(t *testing.T) {
 	for n, value := range values {
 		needles = append(needles, trawl.Needle{Name: fmt.Sprintf("cookie-%d", n), Value: []byte(value)})
 	}
+	needles = append(needles, trawl.Needle{Name: "of the storage state", Value: []byte(v.stored)}, trawl.Needle{Name: "of a page's storage", Value: []byte(pageToken)})
 	set, err := trawl.NewSet(needles[1:]...)
 	if err != nil {
 		t.Fatal(err)
