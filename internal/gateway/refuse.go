@@ -12,6 +12,9 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
+// HeaderRefusal has the code of a refusal of the gateway's. No upstream's answer has it.
+const HeaderRefusal = "Clawjail-Refusal"
+
 // statusOf is problem.Status with the codes that only the gateway knows.
 func statusOf(code string) int {
 	switch code {
@@ -29,7 +32,7 @@ func refuse(w http.ResponseWriter, r *http.Request, p *problem.Error) {
 	head := w.Header()
 	head.Set("Cache-Control", "no-store")
 	head.Set("Proxy-Status", fmt.Sprintf("clawjail; error=%s; details=%q", proxyError(p.Code), p.Code))
-	head.Set("Clawjail-Refusal", p.Code)
+	head.Set(HeaderRefusal, p.Code)
 	switch after := p.Details["retry_after"].(type) {
 	case int:
 		head.Set("Retry-After", strconv.Itoa(after))

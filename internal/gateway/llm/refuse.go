@@ -12,9 +12,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// headerRefusal has the code of a refusal; it is the one that gateway.Refuse sets too.
-const headerRefusal = "Clawjail-Refusal"
-
 // refuse answers with a problem in the shape of the wire's own errors.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, wire egress.Wire, p *problem.Error) {
 	gateway.NoteRefusal(r.Context(), p)
@@ -22,7 +19,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, wire egress.Wir
 	head := w.Header()
 	head.Set("Content-Type", "application/json")
 	head.Set("Cache-Control", "no-store")
-	head.Set(headerRefusal, p.Code)
+	head.Set(gateway.HeaderRefusal, p.Code)
 	// SDKs of OpenAI and Anthropic try 408, 409, 429 and 5xx again unless this tells them not to.
 	head.Set("X-Should-Retry", strconv.FormatBool(passing(p)))
 	if status == http.StatusTooManyRequests {

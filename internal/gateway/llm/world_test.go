@@ -30,6 +30,9 @@ const canary = "sk-canary-0123456789abcdef"
 
 const patience = 5 * time.Second
 
+// headerRefusal has the code of a refusal.
+const headerRefusal = gateway.HeaderRefusal
+
 // world is a handler with a provider behind it and an agent in front of it.
 type world struct {
 	*Handler
