@@ -28,6 +28,15 @@ func (r *session) object() identity.Object {
 	return identity.Object{Tenant: r.plan.tenant, Agent: r.by.AgentID(), Session: r.id}
 }
 
+// Stopping is closed when a session begins to end.
+func (s *Service) Stopping(ctx context.Context, by identity.Principal, id string) (<-chan struct{}, error) {
+	r, err := s.permitted(ctx, by, identity.SessionRead, id)
+	if err != nil {
+		return nil, err
+	}
+	return r.stop, nil
+}
+
 // permitted returns a session that a principal may do something with. Of one that is not theirs they are told what they
 // are told of one that does not exist.
 func (s *Service) permitted(ctx context.Context, by identity.Principal, op identity.Operation, id string) (*session, error) {
