@@ -24,54 +24,59 @@ const maxPlan = 16 << 20
 // SyncAgents makes the machine match a file. progress, which may be nil, is told of steps as they begin and are done. Steps that
 // failed say so in the plan, and are no error.
 func (c *Client) SyncAgents(ctx context.Context, r api.SyncRequest, progress func(agent.Step)) (agent.Plan, error) {
-	return c.planned(ctx, pathOf("agents", "sync"), r, progress)
+	return told[agent.Step, agent.Plan](ctx, c, pathOf("agents", "sync"), r, "plan", progress)
 }
 
 // DeclareAgent declares one agent, beside what is declared.
 func (c *Client) DeclareAgent(ctx context.Context, name string, r api.DeclareRequest, progress func(agent.Step)) (agent.Plan, error) {
-	return c.planned(ctx, pathOf("agents", name, "declare"), r, progress)
+	return told[agent.Step, agent.Plan](ctx, c, pathOf("agents", name, "declare"), r, "plan", progress)
 }
 
-// planned asks for a plan line by line.
-func (c *Client) planned(ctx context.Context, path string, body any, progress func(agent.Step)) (agent.Plan, error) {
+// told asks for what is done step by step, and told line by line. last is the name under which the end of it stands.
+func told[S, R any](ctx context.Context, c *Client, path string, body any, last string, progress func(S)) (R, error) {
+	var none R
 	text, err := api.Encode(body)
 	if err != nil {
-		return agent.Plan{}, err
+		return none, err
 	}
 	response, err := c.send(ctx, http.MethodPost, path, url.Values{"progress": {"true"}}, bytes.NewReader(text))
 	if err != nil {
-		return agent.Plan{}, err
+		return none, err
 	}
 	if response.StatusCode/100 != 2 {
 		_, err := whole(ctx, response)
-		return agent.Plan{}, err
+		return none, err
 	}
 	defer response.Body.Close() // read to its end, or given up
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(make([]byte, 4<<10), maxPlan)
 	for lines.Scan() {
-		var line struct {
-			Step    *agent.Step     `json:"step"`
-			Plan    *agent.Plan     `json:"plan"`
-			Problem json.RawMessage `json:"problem"`
-		}
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			return agent.Plan{}, fmt.Errorf("read the answer of the control plane: %w", err)
-		}
+		var line map[string]json.RawMessage
+		var step S
+		var out R
+		err := json.Unmarshal(lines.Bytes(), &line)
 		switch {
-		case line.Problem != nil:
-			return agent.Plan{}, refusal(response, line.Problem)
-		case line.Plan != nil:
-			return *line.Plan, nil
-		case line.Step != nil && progress != nil:
-			progress(*line.Step)
+		case err != nil:
+		case line["problem"] != nil:
+			return none, refusal(response, line["problem"])
+		case line[last] != nil:
+			if err = json.Unmarshal(line[last], &out); err == nil {
+				return out, nil
+			}
+		case line["step"] != nil && progress != nil:
+			if err = json.Unmarshal(line["step"], &step); err == nil {
+				progress(step)
+			}
+		}
+		if err != nil {
+			return none, fmt.Errorf("read the answer of the control plane: %w", err)
 		}
 	}
 	err = lines.Err()
 	if err == nil {
 		err = io.ErrUnexpectedEOF
 	}
-	return agent.Plan{}, brokeOff(ctx, err)
+	return none, brokeOff(ctx, err)
 }
 
 // AgentsAndJails lists agents with their jails, and says why it is not known which there are.
