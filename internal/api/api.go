@@ -94,6 +94,8 @@ type Options struct {
 	Audit       AuditLog
 	// Agents keeps the jails of agents. Nil serves nothing about them; agents are identities alone then.
 	Agents agent.Agents
+	// Tasks reaches goals. Nil serves nothing about them.
+	Tasks Tasks
 	// Servers are the MCP servers in jails. Nil serves nothing about them.
 	Servers Servers
 	// Status says how everything is doing. Nil serves nothing about it.

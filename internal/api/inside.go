@@ -32,7 +32,7 @@ func (a *API) Inside(agentOf func(context.Context) string, ownName func(host str
 		case !sameOrigin(r):
 			a.refuse(w, r, problem.New(problem.Forbidden, "call the API from a program, not from a web page", "requests of other web pages are refused"))
 		case !insidePath(r.URL.Path):
-			a.refuse(w, r, problem.New(problem.NotFound, "an agent has /mcp, /v1/sessions, /v1/access-requests, /v1/execute and /svc here; for the rest of the web, use this address as an HTTP proxy",
+			a.refuse(w, r, problem.New(problem.NotFound, "an agent has /mcp, /v1/sessions, /v1/tasks, /v1/access-requests, /v1/execute and /svc here; for the rest of the web, use this address as an HTTP proxy",
 				"the gateway has nothing at %s", quote(r.URL.Path)))
 		default:
 			next.ServeHTTP(w, r)
@@ -54,7 +54,7 @@ func insidePath(path string) bool {
 			return true
 		}
 	}
-	return path == "/v1/health"
+	return path == "/v1/health" || path == "/v1/tasks"
 }
 
 func insideHost(r *http.Request, ownName func(string) bool) bool {

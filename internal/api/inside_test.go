@@ -172,7 +172,7 @@ func TestInsideAreTheSessionsAndNothingElse(t *testing.T) {
 	inside := 0
 	for _, route := range routes(t, &door{API: in.API, key: in.keys["admin"]}) {
 		method, path := route[0], filled.Replace(route[1])
-		if path == "/v1/sessions" || strings.HasPrefix(path, "/v1/sessions/") || path == "/v1/health" ||
+		if path == "/v1/sessions" || strings.HasPrefix(path, "/v1/sessions/") || path == "/v1/health" || path == "/v1/tasks" ||
 			path == "/v1/access-requests" || strings.HasPrefix(path, "/v1/access-requests/") {
 			inside++
 			continue
@@ -188,7 +188,7 @@ func TestInsideAreTheSessionsAndNothingElse(t *testing.T) {
 	if inside < 20 {
 		t.Errorf("there are %d routes of sessions", inside)
 	}
-	for _, path := range []string{"/", "/nothing", "/mcpx", "/MCP", "/v1", "/v1/sessionsx", "/v1/access-requestsx", "/v1/rules/explain", "/v1/health/", "/v1/health/x", "/openapi.json", "//v1/sessions"} {
+	for _, path := range []string{"/", "/nothing", "/mcpx", "/MCP", "/v1", "/v1/sessionsx", "/v1/tasksx", "/v1/tasks/x", "/v1/access-requestsx", "/v1/rules/explain", "/v1/health/", "/v1/health/x", "/openapi.json", "//v1/sessions"} {
 		p := in.ask(agent, http.MethodGet, path).wantProblem(t, http.StatusNotFound, problem.NotFound)
 		if !strings.Contains(p.Detail, "the gateway has nothing at") {
 			t.Errorf("%s comes to the API: %s", path, p.Detail)

@@ -159,6 +159,9 @@ func (a *API) routes() {
 	if a.Servers != nil {
 		a.addServers()
 	}
+	if a.Tasks != nil {
+		a.taskRoutes()
+	}
 	if a.SignIn != nil {
 		a.signInRoutes()
 	}

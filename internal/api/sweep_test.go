@@ -69,6 +69,7 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/sessions/{id}/thumbnail":            {op: identity.SessionLook, status: 200},
 		"POST /v1/sessions/{id}/take-over":           {op: identity.SessionControl, body: `{"force":true}`, status: 200},
 		"POST /v1/sessions/{id}/hand-back":           {op: identity.SessionControl, body: `{"anyway":true}`, status: 200},
+		"POST /v1/tasks":                             {op: identity.TaskRun, of: callers, body: ofTenant + `,"goal":"look"}`, status: 200},
 		"POST /v1/refreshes":                         {op: identity.SessionRefresh, of: callers, body: ofTenant + `,"domain":"example.com"}`, status: 201},
 		"GET /v1/sessions/{id}/seen":                 {op: identity.SessionRefresh, status: 200},
 		"POST /v1/sessions/{id}/refresh":             {op: identity.SessionRefresh, body: `{"domains":["example.com"]}`, status: 200},

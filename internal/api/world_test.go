@@ -146,7 +146,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	must(err)
 	o := Options{
 		Status: doing,
-		Agents: w.jails, Servers: ownedServers{w.identity}, SignIn: w.signIns,
+		Agents: w.jails, Servers: ownedServers{w.identity}, Tasks: &ownedTasks{authority: w.identity}, SignIn: w.signIns,
 		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Egress: w.book, Audit: w.log, Rows: db, Version: "v1.2.3",
 		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },
 		Listen: netip.MustParseAddrPort("127.0.0.1:18780"), Log: logTo(w.written),

@@ -230,6 +230,15 @@ func (r *ring) begin(ctx context.Context, e audit.Event) (end func(result string
 	return func(result string) { pending.End(audit.Outcome{Result: audit.Result(result)}) }, nil
 }
 
+// pending writes an intent down for who has its outcome later.
+func (r *ring) pending(ctx context.Context, in audit.Intent) (end func(audit.Outcome), err error) {
+	p, err := r.log.Begin(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	return p.End, nil
+}
+
 func intentOf(e audit.Event) audit.Intent {
 	return audit.Intent{Action: e.Action, Tenant: e.Tenant, Actor: e.Actor, Session: e.Session, Jail: e.Jail, Target: e.Target, Detail: e.Detail}
 }

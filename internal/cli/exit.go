@@ -21,6 +21,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/service"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/task"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -118,6 +119,11 @@ func newSurfaces(exit *gateway.Gateway, d decided, keys *ring, used *secretsUsed
 		execute: exit.Watched(gateway.SurfaceExecute, run), service: exit.Watched(gateway.SurfaceService, routes),
 		llm: exit.Watched(gateway.SurfaceLLM, models), models: llm.Routes(),
 	}, nil
+}
+
+// newTasks makes what reaches goals: with the models of the gateway, as agents outside of all jails have them.
+func newTasks(keys *ring, sessions *session.Service, s surfaces, d decided, o serveOptions) (*task.Service, error) {
+	return task.New(task.Options{Sessions: sessions, Identity: keys.identity, Models: s.llm, Views: d.view, Audit: keys.pending, Log: o.log})
 }
 
 // secretsUsed says of secrets that they were used, for people who want to know which still are: each at most once a minute,

@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/mcp"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/task"
 )
 
 func newMCPCommand(p *program) *cobra.Command {
@@ -48,7 +49,7 @@ func newMCPCommand(p *program) *cobra.Command {
 			p.warnOfRights(c, log)
 			own := &mcpBackend{program: p}
 			others := newMCPTools(p.version, own.sessions)
-			o := mcp.Options{Backend: own, Access: own, Foreign: others, Version: p.version, Log: log, Now: p.now}
+			o := mcp.Options{Backend: own, Access: own, Tasks: own, Foreign: others, Version: p.version, Log: log, Now: p.now}
 			if p.getenv(urlVariable) == "" { // else the bounds are those of another configuration
 				o.Sessions = mcp.Bounds{TTL: c.Sessions.TTL, MaxTTL: c.Sessions.MaxTTL, Idle: c.Sessions.Idle, Most: c.Sessions.Max}
 			}
@@ -106,12 +107,31 @@ func (b *mcpBackend) Open(ctx context.Context, _ identity.Principal, r session.R
 	if err != nil {
 		return session.Session{}, err
 	}
+	return c.Open(ctx, openRequest(r))
+}
+
+// openRequest is the body of a request that the tools make.
+func openRequest(r session.Request) api.OpenRequest {
 	o := api.OpenRequest{CredentialMode: r.CredentialMode, Domains: r.Domains, Grant: r.Grant, Origin: r.Origin, Access: r.Access,
 		Record: r.Record, Browser: r.Browser, Label: r.Label}
 	if r.TTL != nil {
 		o.TTL = r.TTL.String()
 	}
-	return c.Open(ctx, o)
+	return o
+}
+
+// Run implements mcp.Tasks.
+func (b *mcpBackend) Run(ctx context.Context, _ identity.Principal, r task.Request, tell func(task.Step)) (task.Result, error) {
+	c, err := b.sessions()
+	if err != nil {
+		return task.Result{}, err
+	}
+	o := api.TaskRequest{Goal: r.Goal, Agent: r.Agent, Model: r.Model, Dialect: r.Dialect, URL: r.URL, Schema: r.Schema, Pictures: r.Pictures,
+		MaxSteps: r.MaxSteps, MaxTokens: r.MaxTokens, OpenRequest: openRequest(r.Session)}
+	if r.Timeout != 0 {
+		o.Timeout = r.Timeout.String()
+	}
+	return c.RunTask(ctx, o, tell)
 }
 
 // Close implements mcp.Backend.

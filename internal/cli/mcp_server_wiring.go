@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 
-	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/hostd"
@@ -17,14 +16,7 @@ func newToolServers(o serveOptions, host *hostd.Client, keeper toolserver.Keeper
 	serversOf func(tenant, agentID string) []string) (*toolserver.Service, error) {
 	return toolserver.New(toolserver.Options{
 		Quotas: o.config.Quotas, Tenants: r.identity.Counted,
-		Driver: host, Keeper: keeper, Gateway: exit, Vault: r.vault, Store: r.store, Identity: r.identity,
-		Audit: func(ctx context.Context, in audit.Intent) (func(audit.Outcome), error) {
-			pending, err := r.log.Begin(ctx, in)
-			if err != nil {
-				return nil, err
-			}
-			return pending.End, nil
-		},
+		Driver: host, Keeper: keeper, Gateway: exit, Vault: r.vault, Store: r.store, Identity: r.identity, Audit: r.pending,
 		Templates: func(ctx context.Context) ([]string, error) {
 			all, err := host.Templates(ctx)
 			names := make([]string, len(all))

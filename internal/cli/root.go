@@ -69,7 +69,7 @@ func New(version string, beside ...Beside) *cobra.Command {
 	})
 	root.AddCommand(
 		newUpCommand(p), newHostdCommand(p), newServeCommand(p), newConsoleCommand(p),
-		newSessionCommand(p), newRecordingCommand(p), newTemplateCommand(p), newStatusCommand(p), newReapCommand(p), newSelftestCommand(p), newDemoCommand(p),
+		newSessionCommand(p), newRunTaskCommand(p), newRecordingCommand(p), newTemplateCommand(p), newStatusCommand(p), newReapCommand(p), newSelftestCommand(p), newDemoCommand(p),
 		newDoctorCommand(p), newBrowserCommand(p), newMCPCommand(p), newMCPServerCommand(p),
 		newCookiesCommand(p), newSecretCommand(p), newVaultCommand(p), newGrantCommand(p), newAuditCommand(p),
 		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newSpawnCommand(p), newWhoAmICommand(p),

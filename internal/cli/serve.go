@@ -220,8 +220,12 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		group.Go(func() error { return endToolServers(ctx, servers) })
 		return errors.Join(endSessions(ctx, sessions), group.Wait())
 	}
+	goals, err := newTasks(ring, sessions, surfaces, asked, o)
+	if err != nil {
+		return errors.Join(err, end())
+	}
 	tools, err := mcp.New(mcp.Options{
-		Backend: ownBrowsers{sessions}, Access: book, Foreign: servers, Principal: api.Caller, Version: o.version, Log: o.log, Now: o.now,
+		Backend: ownBrowsers{sessions}, Access: book, Tasks: goals, Foreign: servers, Principal: api.Caller, Version: o.version, Log: o.log, Now: o.now,
 		Sessions: mcp.Bounds{TTL: o.config.Sessions.TTL, MaxTTL: o.config.Sessions.MaxTTL, Idle: o.config.Sessions.Idle, Most: o.config.Sessions.Max},
 	})
 	if err != nil {
@@ -245,7 +249,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		Sessions: sessions, Identity: ring.identity, Credentials: accounts, Audit: ring.log, Rows: ring.store,
 		Verify: ring.verify(hostd.CheckpointsPath(o.config)), Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
 		Quotas: o.config.Quotas, Tenants: ring.tenants, BehindProxy: o.config.BehindProxy, PublicName: publicName(o), PublicPath: config.PublicPath(o.config.PublicURL), Log: o.log, Now: o.now, MCP: tools.Handler(),
-		Agents: agents, Servers: servers, Egress: book, Status: doing, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.config.Metrics.Open,
+		Agents: agents, Servers: servers, Tasks: goals, Egress: book, Status: doing, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.config.Metrics.Open,
 		Host: func(ctx context.Context) (api.HostInfo, error) { return hostInfo(ctx, host) },
 	})
 	if err != nil {

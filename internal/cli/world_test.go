@@ -123,7 +123,7 @@ func start(data string) (w *world, end func() error, err error) {
 		return nil, nil, err
 	}
 	w.agents = &keptAgents{identity: r.identity, restarts: map[string]int{}, log: map[jail.Stream]string{}}
-	a, err := api.New(api.Options{Status: doing, Agents: w.agents, Sessions: w.sessions, Identity: r.identity, Credentials: accounts, Egress: book, Audit: r.log,
+	a, err := api.New(api.Options{Status: doing, Agents: w.agents, Tasks: told{}, Sessions: w.sessions, Identity: r.identity, Credentials: accounts, Egress: book, Audit: r.log,
 		Rows: r.store, Version: "v1.2.3", SignIn: r.signin,
 		Verify: r.verify(kept.path), Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
 		Host: func(context.Context) (api.HostInfo, error) { return api.HostInfo{}, nil }})

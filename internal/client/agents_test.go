@@ -23,7 +23,7 @@ func TestEveryCallAboutAgentsIsTheRequestThatItShouldBe(t *testing.T) {
 		for _, header := range []string{api.LogOffsetHeader, api.LogFirstHeader, api.LogEndHeader} {
 			w.Header().Set(header, "0")
 		}
-		_, _ = w.Write([]byte(`{"plan":{"steps":[]},"written":3}`)) // a client that has gone is seen there
+		_, _ = w.Write([]byte(`{"plan":{"steps":[]},"result":{"steps":1},"written":3}`)) // a client that has gone is seen there
 	})
 	ctx := t.Context()
 	for want, call := range map[string]func() error{
@@ -33,6 +33,10 @@ func TestEveryCallAboutAgentsIsTheRequestThatItShouldBe(t *testing.T) {
 		},
 		`POST /v1/agents/dev-bot/declare?progress=true {"tenant":"acme","agent":{"image":"a:1"}}`: func() error {
 			_, err := c.DeclareAgent(ctx, "dev-bot", api.DeclareRequest{Tenant: "acme", Agent: map[string]any{"image": "a:1"}}, nil)
+			return err
+		},
+		`POST /v1/tasks?progress=true {"goal":"look","max_steps":3,"tenant":"acme"}`: func() error {
+			_, err := c.RunTask(ctx, api.TaskRequest{Goal: "look", MaxSteps: 3, OpenRequest: api.OpenRequest{Tenant: "acme"}}, nil)
 			return err
 		},
 		"GET /v1/agents?tenant=acme":          func() error { _, err := c.AgentsAndJails(ctx, "acme"); return err },

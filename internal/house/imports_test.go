@@ -9,7 +9,7 @@ import (
 // The layers, from the top. A path stands for the package and everything below it.
 var (
 	faces    = []string{"internal/cli", "internal/api", "internal/mcp", "internal/console"}
-	services = []string{"internal/session", "internal/credential", "internal/egress", "internal/agent", "internal/provision", "internal/gateway", "internal/toolserver", "internal/metrics", "internal/health", "internal/supportbundle"}
+	services = []string{"internal/session", "internal/credential", "internal/egress", "internal/agent", "internal/provision", "internal/gateway", "internal/toolserver", "internal/task", "internal/metrics", "internal/health", "internal/supportbundle"}
 	identity = []string{"internal/identity", "internal/vault", "internal/grant", "internal/audit", "internal/cookies", "internal/weblogin"}
 	ground   = []string{"internal/jail", "internal/cdp", "internal/store", "internal/ringlog"}
 	// drivers are named, because the domain and its conformance suite live beside them.

@@ -233,6 +233,11 @@ func (s *Service) addToken(ctx context.Context, a Agent, life time.Duration) (Ke
 	return key, t, nil
 }
 
+// AgentFor finds an agent by its name, for somebody who may do an operation with agents of its tenant.
+func (s *Service) AgentFor(ctx context.Context, by Principal, op Operation, tenant, name string) (Agent, error) {
+	return s.agent(ctx, by, op, tenant, name)
+}
+
 // agent looks one up for an operation. One of another tenant's does not exist.
 func (s *Service) agent(ctx context.Context, by Principal, op Operation, tenant, name string) (Agent, error) {
 	err := s.Authorize(ctx, by, op, tenant)

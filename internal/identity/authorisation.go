@@ -32,6 +32,8 @@ const (
 	SessionWatch        Operation = "session.watch"   // see it live, as a person
 	SessionControl      Operation = "session.control" // take it over, and steer it as a person
 	SessionRefresh      Operation = "session.refresh" // log in, for cookies to be kept
+	// TaskRun has a model reach a goal, as an agent and at its cost.
+	TaskRun Operation = "task.run"
 
 	CookiesList    Operation = "cookies.list" // names, never values
 	CookiesImport  Operation = "cookies.import"
@@ -170,6 +172,7 @@ func Table() []Rule {
 		{SessionWatch, RoleOperator, ReachTenant, AgentsNever},
 		{SessionControl, RoleOperator, ReachTenant, AgentsNever},
 		{SessionRefresh, RoleOperator, ReachTenant, AgentsNever},
+		{TaskRun, RoleOperator, ReachTenant, AgentsOwn},
 
 		{CookiesList, RoleViewer, ReachTenant, AgentsNever},
 		{CookiesImport, RoleOperator, ReachTenant, AgentsNever},

@@ -88,6 +88,7 @@ type (
 	}
 	taskArguments struct {
 		opening
+		goalArguments
 		Steps       []jsontext.Value `json:"steps"`
 		StopOnError *bool            `json:"stopOnError"`
 		Screenshot  *bool            `json:"screenshot"`

@@ -59,6 +59,8 @@ type Options struct {
 	Backend Backend
 	// Access takes what agents ask for. Nil: they cannot ask.
 	Access Access
+	// Tasks reaches goals. Nil: tasks have steps alone.
+	Tasks Tasks
 	// Foreign has the tools of MCP servers of others. Nil: there are none.
 	Foreign Foreign
 	// Principal is who made a request, from the request's context. It is needed for [Server.Handler].
@@ -99,7 +101,7 @@ type Server struct {
 
 // instructions are what a model is told once.
 const instructions = "Browsers in disposable jails. Open a session, navigate, take a snapshot (refs such as e12), act by ref, " +
-	"snapshot again when the page changed. Known steps: browser_run_task does them in one call. " +
+	"snapshot again when the page changed. Known steps, or a goal in words: browser_run_task does all of it in one call. " +
 	"Errors with a hint do not go away by trying again."
 
 // New makes a Server.

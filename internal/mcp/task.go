@@ -25,8 +25,8 @@ const (
 	finalLimit = 10 * time.Second
 )
 
-// task is one that runs.
-type task struct {
+// prepared is a task of steps that runs.
+type prepared struct {
 	s     *Server
 	c     *call
 	t     Target
@@ -46,6 +46,12 @@ func (s *Server) runTask(ctx context.Context, c *call) (out *sdk.CallToolResult,
 	a, err := arguments[taskArguments](c.raw)
 	if err != nil {
 		return nil, err
+	}
+	if a.Goal != "" {
+		return s.runGoal(ctx, c, a)
+	}
+	if !a.goalArguments.empty() {
+		return nil, problem.New(problem.BadRequest, "give a goal", "agent, model, dialect, url, schema, pictures, maxSteps and maxTokens go with a goal")
 	}
 	most, err := chars(a.MaxChars)
 	if err != nil {
@@ -69,7 +75,7 @@ func (s *Server) runTask(ctx context.Context, c *call) (out *sdk.CallToolResult,
 	if err != nil {
 		return nil, err
 	}
-	run := &task{s: s, c: c, t: Target{Session: opened.ID}, steps: steps, left: most}
+	run := &prepared{s: s, c: c, t: Target{Session: opened.ID}, steps: steps, left: most}
 	defer func() {
 		// The caller may be gone, and the session must not stay behind.
 		closing, cancel := context.WithTimeout(context.WithoutCancel(whole), closeLimit)
@@ -92,7 +98,10 @@ func (s *Server) runTask(ctx context.Context, c *call) (out *sdk.CallToolResult,
 
 // stepsOf reads the steps. An error says which one is wrong.
 func stepsOf(a taskArguments) ([]step, error) {
-	if len(a.Steps) < 1 || len(a.Steps) > maxSteps {
+	if len(a.Steps) == 0 {
+		return nil, problem.New(problem.BadRequest, "give a goal in words, or steps; of a step: "+stepHint, "a task has 1 to %d steps, not 0, unless it has a goal", maxSteps)
+	}
+	if len(a.Steps) > maxSteps {
 		return nil, problem.New(problem.BadRequest, stepHint, "a task has 1 to %d steps, not %d", maxSteps, len(a.Steps))
 	}
 	out := make([]step, len(a.Steps))
@@ -115,7 +124,7 @@ func stepsOf(a taskArguments) ([]step, error) {
 }
 
 // all runs the steps, one after the other.
-func (k *task) all(ctx context.Context, stopOnError bool) {
+func (k *prepared) all(ctx context.Context, stopOnError bool) {
 	for n, next := range k.steps {
 		name := next.name()
 		k.c.progress(ctx, float64(n), float64(len(k.steps)), name)
@@ -139,7 +148,7 @@ func (k *task) all(ctx context.Context, stopOnError bool) {
 }
 
 // reason is why a step did not happen, in a line.
-func (k *task) reason(err error) string {
+func (k *prepared) reason(err error) string {
 	said, ok := k.s.failure("browser_run_task", err).StructuredContent.(map[string]string)
 	if !ok {
 		return problem.Internal
@@ -152,7 +161,7 @@ func (k *task) reason(err error) string {
 }
 
 // say adds the line of a step, and what it showed of a page as far as there is room.
-func (k *task) say(n int, name, text string) {
+func (k *prepared) say(n int, name, text string) {
 	first, rest, _ := strings.Cut(text, "\n")
 	k.lines = append(k.lines, fmt.Sprintf("%d %s: %s", n+1, name, line(first, 700)))
 	if rest == "" {
@@ -180,7 +189,7 @@ func (p step) name() string {
 }
 
 // step runs one step: what it answers, and whether the page made it fail.
-func (k *task) step(ctx context.Context, op browser.Operation) (text string, failed bool, err error) {
+func (k *prepared) step(ctx context.Context, op browser.Operation) (text string, failed bool, err error) {
 	s, c, t := k.s, k.c, k.t
 	switch op := op.(type) {
 	case browser.Navigate:
@@ -234,7 +243,7 @@ func (k *task) step(ctx context.Context, op browser.Operation) (text string, fai
 }
 
 // end looks where the task has come to.
-func (k *task) end(whole context.Context, picture bool) {
+func (k *prepared) end(whole context.Context, picture bool) {
 	ctx, cancel := context.WithTimeout(whole, finalLimit)
 	defer cancel()
 	if open, err := drive[browser.TabsResult](ctx, k.s, k.c, k.t, browser.Tabs{}); err == nil {
@@ -258,7 +267,7 @@ func (k *task) end(whole context.Context, picture bool) {
 	k.pictures = append(k.pictures, image)
 }
 
-func (k *task) result() *sdk.CallToolResult {
+func (k *prepared) result() *sdk.CallToolResult {
 	head := fmt.Sprintf("%d of %d steps done", k.done-k.failed, len(k.steps))
 	if k.stopped {
 		head += fmt.Sprintf(", stopped at step %d", k.done)

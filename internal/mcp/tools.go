@@ -28,16 +28,21 @@ func tools() []tool {
 	return []tool{
 		{name: "browser_open_session", about: "Open a browser session in a jail of its own. Close it when done.",
 			takes: anOpening(), run: (*Server).openSession},
-		{name: "browser_run_task", about: "Run up to 50 known steps in a fresh session, which is closed afterwards. " +
-			"Answers one line per step, where it ended, and a screenshot.",
+		{name: "browser_run_task", about: "Reach a goal with a model of yours, or run up to 50 known steps, in a fresh session, which is closed afterwards. " +
+			"Answers one line per step and where it ended; the answer to a goal; of steps, a screenshot.",
 			takes: append([]string{
+				`"goal":{"type":"string","description":"in words, instead of steps"}`, `"url":{"type":"string","description":"to begin with"}`,
+				`"model":{"type":"string"}`, `"dialect":{"enum":["anthropic","openai-chat","openai-responses"]}`,
+				`"schema":{"type":"object","description":"JSON Schema of the answer"}`, `"pictures":{"type":"boolean","description":"show them to the model"}`,
+				`"maxSteps":{"type":"integer","description":"of a goal, default 25"}`, `"maxTokens":{"type":"integer","description":"default 200000"}`,
+				`"agent":{"type":"string","description":"operators name the one that it is done as"}`,
 				`"steps":{"type":"array","items":{"type":"object"},"description":"` +
 					`{do: navigate|open|snapshot|screenshot|query|text|eval, or a kind of browser_act, and its arguments}: ` +
 					`{do:navigate,url:…}, {do:type,selector:#q,text:…,submit:true}"}`,
 				`"stopOnError":{"type":"boolean","description":"default true"}`,
 				`"screenshot":{"type":"boolean","description":"at the end, default true"}`,
-				`"timeoutMs":{"type":"integer","description":"of all, at most 300000"}`, aMaxChars,
-			}, anOpening()...), needs: []string{"steps"}, run: (*Server).runTask},
+				`"timeoutMs":{"type":"integer","description":"of all, at most 300000; of a goal 1800000"}`, aMaxChars,
+			}, anOpening()...), run: (*Server).runTask},
 		{name: "browser_close_session", about: "Close a session. Nothing of it is kept.", takes: []string{aSession}, run: (*Server).closeSession},
 		{name: "browser_tabs", about: "List tabs (default), open, select, label or close one.",
 			takes: in(`"action":{"enum":["list","new","select","label","close"]}`, aTab, `"index":{"type":"integer"}`,

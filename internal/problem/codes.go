@@ -22,6 +22,7 @@ const (
 	BadSecret   = "bad_secret"
 	// BadCookieFile is a file to import.
 	BadCookieFile = "bad_cookie_file"
+	BadSchema     = "bad_schema"
 
 	// Who is asking, and what they may do.
 	Unauthorized = "unauthorized"
@@ -69,6 +70,11 @@ const (
 	ActOperationFailed     = "act_operation_failed"
 	// MethodDenied is a command of the DevTools protocol that a client may not send.
 	MethodDenied = "method_denied"
+
+	// A task in words that has come to no answer.
+	TaskGaveUp   = "task_gave_up"
+	TaskBound    = "task_bound"
+	TaskNonsense = "task_nonsense"
 
 	// The browser of the host.
 	BrowserDisabled   = "browser_disabled"
@@ -177,6 +183,7 @@ func Codes() []Info {
 		{BadStorage, http.StatusBadRequest, "what pages have stored is of another origin than the account's, more than is kept, or cannot be read", "leave out what is named, or store it with the account of its domain"},
 		{BadSecret, http.StatusBadRequest, "a secret or its name is not valid", "give a value of one line, and a name of small letters, digits and hyphens"},
 		{BadCookieFile, http.StatusBadRequest, "a file to import cookies from cannot be read, or is of no kind that is known", "export it as cookies.txt, JSON or storage state"},
+		{BadSchema, http.StatusBadRequest, "a JSON Schema of an answer is none, or nothing can be as it says", "correct the schema; docs/run-task.md says what is taken"},
 
 		{Unauthorized, http.StatusUnauthorized, "no key or token was sent, or it is not known", "use a key that is good: sudo, or CLAWJAIL_KEY; make a new one with `clawjail operator create NAME --role ROLE`"},
 		{Forbidden, http.StatusForbidden, "the caller is known and may not do this", "ask somebody whose role may; `clawjail whoami` says who you are"},
@@ -216,6 +223,10 @@ func Codes() []Info {
 		{ActTargetIDMismatch, http.StatusForbidden, "an action within a batch names another tab", "send actions of one tab in one batch"},
 		{ActOperationFailed, http.StatusInternalServerError, "the page did not let the action happen", "take a new snapshot: something may cover the element"},
 		{MethodDenied, http.StatusForbidden, "a command of the DevTools protocol that clients may not send", "do it another way; docs/cdp.md says what is allowed"},
+
+		{TaskGaveUp, http.StatusUnprocessableEntity, "the model of a task says that its goal cannot be reached", "look at the recording of the session; set another goal, or begin at another page"},
+		{TaskBound, http.StatusUnprocessableEntity, "the steps or the tokens of a task are used, and there is no answer", "allow more steps or tokens, or set a smaller goal"},
+		{TaskNonsense, http.StatusBadGateway, "the answers of a task's model cannot be used, ten in a row, or three are not as the schema says", "name a model that uses tools well, or set a simpler goal or schema"},
 
 		{BrowserDisabled, http.StatusForbidden, "the host browser is switched off in its settings", "set host_browser.enabled"},
 		{BrowserNotRunning, http.StatusConflict, "the host browser does not run", "start it: `clawjail browser start`"},

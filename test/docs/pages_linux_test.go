@@ -47,6 +47,9 @@ answer &`}},
 	"docs/models.md":      {before: map[string]string{"": aWriter + "echo not-a-key | tee key.txt > other.txt"}},
 	// The token is pasted by a person, who has it from the console.
 	"docs/refresh.md": {before: map[string]string{"": aCookieFile + "clawjail cookies import cookies.txt --domain example.com\nexec < <(clawjail grant issue --domain example.com)"}},
+	// The provider that comes first is the site of the test, which answers as a model does.
+	"docs/run-task.md": {before: map[string]string{"": "echo not-a-key > key.txt\n",
+		"Run one": "clawjail provider add first --wire anthropic --url https://api.example.com --address $SITE --model 'claude-*' --inject none --priority 1 --agent shopper\n"}},
 	"docs/services.md": {before: map[string]string{"": aWriter + "echo not-a-key | tee key.txt > token.txt",
 		"One request: POST /v1/execute": curlOfAJail + `clawjail service add github-api --url https://api.github.com --address $SITE --secret github --allow 'GET,POST /**' --agent writer
 clawjail agent tools writer --add 'GET,POST https://api.github.com/repos/acme/**' --service github-api`}},

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -57,6 +58,20 @@ func manualSite(t *testing.T, dir string) (address, settings string) {
 	mux.HandleFunc("GET /login", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		fmt.Fprint(w, "<!doctype html><title>Log in</title><form><input name=user><input type=password name=password><button>Log in</button></form>")
+	})
+	// A model that has seen enough at once.
+	mux.HandleFunc("POST /v1/messages", func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+		answer := `"/orders"`
+		if err != nil || !strings.Contains(string(body), "Orders") {
+			answer = `"there is no such page"`
+		}
+		if strings.Contains(string(body), "this schema describes") {
+			answer = `{"link":` + answer + `}`
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{"type":"tool_use","id":"toolu_1","name":"act",`+
+			`"input":{"do":"done","answer":%s}}],"stop_reason":"tool_use","usage":{"input_tokens":900,"output_tokens":30}}`, answer)
 	})
 	mux.HandleFunc("POST /", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

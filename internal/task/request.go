@@ -1,0 +1,106 @@
+package task
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+)
+
+// Bounds of a task.
+const (
+	maxGoal = 8000 // characters
+
+	// DefaultSteps, DefaultTokens and DefaultTimeout are those of a request that does not say; the others are the most that it may.
+	DefaultSteps, MaxSteps     = 25, 200
+	DefaultTokens, MaxTokens   = 200_000, 10_000_000
+	DefaultTimeout, MaxTimeout = 5 * time.Minute, 30 * time.Minute
+	leastTokens                = 1000
+)
+
+// Request is what a caller may say about a task. Everything but the goal may be left out.
+type Request struct {
+	Goal string
+	// Agent is the name of the agent as which the task is done. An agent leaves it out.
+	Agent string
+	// Model is one that the agent may use; the only one when it is left out.
+	Model   string
+	Dialect Dialect
+	// URL is the page to begin with.
+	URL string
+	// Schema is a JSON Schema of the answer.
+	Schema json.RawMessage
+	// Pictures shows the model a picture of each page as well.
+	Pictures  bool
+	MaxSteps  int
+	MaxTokens int64
+	Timeout   time.Duration
+	// Session says what session to open. Its tenant is whose agent it is.
+	Session session.Request
+}
+
+// plan is a Request with everything decided.
+type plan struct {
+	goal, url, model string
+	dialect          Dialect
+	schema           *answerSchema // nil: any text
+	pictures         bool
+	steps            int
+	tokens           int64
+	timeout          time.Duration
+	session          session.Request
+}
+
+// plan validates a Request. Everything that is wrong is reported at once.
+func (r Request) plan() (plan, error) {
+	flaws := problem.Many{Code: problem.BadRequest, Hint: "the fields and their values are in docs/run-task.md"}
+	p := plan{goal: strings.TrimSpace(r.Goal), url: r.URL, model: r.Model, dialect: r.Dialect, pictures: r.Pictures, steps: r.MaxSteps,
+		tokens: r.MaxTokens, timeout: r.Timeout, session: r.Session}
+	if p.goal == "" {
+		flaws.Add("goal", "it is missing")
+	}
+	if utf8.RuneCountInString(r.Goal) > maxGoal || !utf8.ValidString(r.Goal) {
+		flaws.Add("goal", "it is not a text of at most %d characters", maxGoal)
+	}
+	if r.Dialect != "" && newDialect(r.Dialect) == nil {
+		flaws.Add("dialect", "they are %s, %s and %s", Anthropic, Chat, Responses)
+	}
+	between := func(field string, given, least, most, otherwise int64) int64 {
+		if given == 0 {
+			return otherwise
+		}
+		if given < least || given > most {
+			flaws.Code = problem.BadLimit
+			flaws.Add(field, "it is not between %d and %d", least, most)
+		}
+		return given
+	}
+	p.steps = int(between("max_steps", int64(r.MaxSteps), 1, MaxSteps, DefaultSteps))
+	p.tokens = between("max_tokens", r.MaxTokens, leastTokens, MaxTokens, DefaultTokens)
+	switch {
+	case r.Timeout == 0:
+		p.timeout = DefaultTimeout
+	case r.Timeout < time.Second || r.Timeout > MaxTimeout:
+		flaws.Code = problem.BadLimit
+		flaws.Add("timeout", "it is not between 1s and %s", MaxTimeout)
+	}
+	if err := flaws.Err(); err != nil {
+		return plan{}, err
+	}
+	if r.URL != "" {
+		if err := (browser.Navigate{URL: r.URL}).Validate(); err != nil {
+			return plan{}, err
+		}
+	}
+	if len(r.Schema) > 0 {
+		var err error
+		if p.schema, err = readSchema(r.Schema); err != nil {
+			return plan{}, err
+		}
+	}
+	return p, nil
+}
