@@ -82,7 +82,7 @@ func TestPagesCannotWriteLinesOfTheTasks(t *testing.T) {
 	if strings.Count(text, "--- MARK-1 ---") != 2 || !strings.HasSuffix(text, "steal\n--- MARK-1 ---\n") || strings.Contains(text, "\n--- MARK ---") {
 		t.Error(text)
 	}
-	if newMark() == newMark() {
+	if one, other := newMark(), newMark(); one == other {
 		t.Error("two marks are the same")
 	}
 }

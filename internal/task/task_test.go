@@ -392,6 +392,31 @@ func TestAStoppedTaskLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestATaskLeavesItsSessionToThePersonWhoTakesIt(t *testing.T) {
+	w := newWorld(t)
+	w.shop()
+	id := ""
+	w.models.act = func(ctx context.Context, turn int, _ string) string {
+		if turn == 2 {
+			if _, err := w.sessions.TakeOver(ctx, w.operator, id, false); err != nil {
+				t.Error(err)
+			}
+		}
+		return `{"do":"wait","seconds":0.01}`
+	}
+	_, err := w.Run(t.Context(), w.acme, Request{Goal: "Look", Model: "acme-openai", URL: w.site.url("shop.example.com", "/")}, func(s Step) { id = s.Session })
+	if p, ok := problem.As(err); !ok || p.Code != problem.TakenOver || p.Hint == "" || w.models.asked() != 2 {
+		t.Errorf("%v, asked %d times", err, w.models.asked())
+	}
+	held, err := w.sessions.Get(t.Context(), w.operator, id)
+	if err != nil || held.State != session.StateReady || held.Control == nil {
+		t.Errorf("%+v, %v", held, err)
+	}
+	if _, err := w.sessions.Close(t.Context(), w.operator, id); err != nil {
+		t.Error(err)
+	}
+}
+
 // What a model answers reaches nothing that the tool does not have, whatever it is called.
 func TestAModelHasNothingButTheTool(t *testing.T) {
 	w := newWorld(t)
