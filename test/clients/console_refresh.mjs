@@ -73,9 +73,13 @@ await scene('what is ticked stays so while the list is renewed', async () => {
   const host = page.getByLabel('cdn.example.com')
   check(!(await host.isChecked()), 'cdn.example.com is chosen at first')
   await host.check()
+  const marker = page.getByLabel('What only such a page has')
+  await marker.fill('.written-by-hand')
   await picture.go(site + '/mark')
   await until('the list is renewed', async () => (await page.locator('#seen').textContent()).includes('portal_mark'))
   check(await page.getByLabel('cdn.example.com').isChecked(), 'the choice was lost')
+  equal(await marker.inputValue(), '.written-by-hand', 'the marker that was written')
+  await until('the page is proposed', async () => (await page.getByLabel('Page', { exact: true }).inputValue()) === site + '/mark')
   check(await page.locator(`input[name="domain"][value="${domain}"]`).isChecked(), 'the site is not chosen')
 })
 await scene('Done keeps the account, and ends the browser', async () => {
@@ -87,6 +91,7 @@ await scene('Done keeps the account, and ends the browser', async () => {
   equal(all.length, 1, 'number of accounts')
   equal(all[0].domain, domain)
   equal(JSON.stringify(all[0].egress_domains), '["cdn.example.com"]')
+  equal(JSON.stringify(all[0].signed_in), JSON.stringify({ page: site + '/mark', marker: '.written-by-hand' }))
 })
 await scene('the audit log says so', async () => {
   const { rows } = await must('GET', `/v1/audit?session=${id}&limit=1000`)
@@ -107,7 +112,8 @@ await scene('a grant proposes the other domain, and an agent\'s session is logge
 })
 await scene('a session that is asked to log in makes an alert on the overview', async () => {
   await stage('log-out')
-  await must('POST', `/v1/sessions/${id}/navigate`, { url: site + '/account' })
+  const answer = await call('POST', `/v1/sessions/${id}/navigate`, { url: site + '/account' })
+  equal(answer.value.code, 'login_needed', 'in the place of the page')
   await until('the alert', async () => (await must('GET', '/v1/accounts/needs-refresh')).accounts.some(a => a.domain === domain))
   await must('DELETE', `/v1/sessions/${id}?wait=true`)
   await page.goto(consoleURL + '/console/')
