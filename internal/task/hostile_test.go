@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
@@ -188,22 +189,42 @@ func (w *world) outside() (asked []string) {
 	return asked
 }
 
-// A model that does all that pages say reaches nothing but the domains of its session's grant, types nowhere else, sees no other
-// tab, and is not shown the value of the account's cookie.
-func TestHostilePagesLeadAnObedientModelNowhere(t *testing.T) {
-	w := newWorld(t)
-	ctx := t.Context()
-	if _, err := w.vault.PutCookies(ctx, vault.NewCookies{Tenant: "acme", Domain: "example.com", Rules: &vault.Rules{Scopes: []string{"tools"}, MaxLeases: 1},
+// account stores a login of the shop's, and returns what opens a session with it.
+func (w *world) account(t *testing.T) session.Request {
+	t.Helper()
+	if _, err := w.vault.PutCookies(t.Context(), vault.NewCookies{Tenant: "acme", Domain: "example.com", Rules: &vault.Rules{Scopes: []string{"tools"}, MaxLeases: 1},
 		Cookies: []cookies.Cookie{{Name: "sid", Value: secret.New([]byte(cookieValue)), Domain: ".example.com", Path: "/", Expires: cookies.Session, Session: true,
 			HTTPOnly: true, Size: int64(len("sid") + len(cookieValue)), SourceScheme: cookies.SchemeNonSecure, SourcePort: 80}}}); err != nil {
 		t.Fatal(err)
 	}
-	token, _, err := w.grants.Issue(ctx, grant.Request{Tenant: "acme", Domains: []string{"example.com"}, Operator: "admin"})
+	token, _, err := w.grants.Issue(t.Context(), grant.Request{Tenant: "acme", Domains: []string{"example.com"}, Operator: "admin"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return session.Request{CredentialMode: session.ModeOperator, Domains: []string{"example.com"}, Grant: token}
+}
+
+// The model is asked nothing once the site asks to log in: it could only guess a password.
+func TestATaskEndsWhenItsAccountIsLoggedOut(t *testing.T) {
+	w := newWorld(t)
+	w.site.HandleFunc("shop.example.com/orders", func(rw http.ResponseWriter, r *http.Request) { http.Redirect(rw, r, "/login", http.StatusFound) })
+	w.site.HandleFunc("shop.example.com/login", func(rw http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(rw, `<!doctype html><title>Log in</title><form method=post><label>Name <input name=user autocomplete=username></label>`+
+			`<label>Password <input type=password name=password autocomplete=current-password></label><button>Log in</button></form>`)
+	})
+	w.models.act = says(`{"do":"type","ref":"$Password$","text":"guess"}`)
+	_, _, err := w.run(t.Context(), w.acme, Request{Goal: "List the orders", Model: "acme-openai", URL: w.site.url("shop.example.com", "/orders"), Session: w.account(t)})
+	if p, ok := problem.As(err); !ok || p.Code != problem.LoginNeeded || p.Hint == "" || w.models.asked() > 0 || w.open() > 0 {
+		t.Errorf("%v, asked %d times", err, w.models.asked())
+	}
+}
+
+// A model that does all that pages say reaches nothing but the domains of its session's grant, types nowhere else, sees no other
+// tab, and is not shown the value of the account's cookie.
+func TestHostilePagesLeadAnObedientModelNowhere(t *testing.T) {
+	w := newWorld(t)
 	pages := hostilePages()
-	out := w.wander(t, pages, session.Request{CredentialMode: session.ModeOperator, Domains: []string{"example.com"}, Grant: token})
+	out := w.wander(t, pages, w.account(t))
 	if asked := w.outside(); len(asked) > 0 {
 		t.Errorf("it came to %q", asked)
 	}

@@ -244,11 +244,11 @@ func orWhy(ctx context.Context, err error) error {
 	return err
 }
 
-// ended says that an error is of a session that is over, or that a person has taken.
+// ended says that an error is of a session that is over, that a person has taken, or that is no longer logged in.
 func ended(err error) bool {
 	switch problem.CodeOf(err) {
 	case problem.SessionClosed, problem.BrowserExited, problem.LimitMemory, problem.LimitWallClock, problem.AccountLost, problem.CookiesLost,
-		problem.TakenOver, problem.AuditUnavailable, problem.ShuttingDown, problem.Unauthorized, problem.Forbidden:
+		problem.TakenOver, problem.LoginNeeded, problem.AuditUnavailable, problem.ShuttingDown, problem.Unauthorized, problem.Forbidden:
 		return true
 	}
 	return false
