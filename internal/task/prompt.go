@@ -42,9 +42,12 @@ func (t *running) prompt(page string, mark string) string {
 	}
 	fmt.Fprintf(&b, "This is step %d of at most %d.", t.out.Steps+1, t.plan.steps)
 	if t.flaw != "" {
-		b.WriteString(" Your last answer could not be used: " + t.flaw + ".")
+		b.WriteString(" Your last answer could not be used; the first line behind the mark says why.")
 	}
 	b.WriteString("\n\n--- " + mark + " ---\n")
+	if t.flaw != "" {
+		b.WriteString("Why: " + t.flaw + "\n\n") // it may quote the answer, and that a page
+	}
 	if len(t.before) > 0 {
 		b.WriteString("What you have done, and what came of it:\n")
 		for _, d := range t.before[max(0, len(t.before)-mostBefore):] {
