@@ -77,7 +77,7 @@ func (b *Browser) Stored(ctx context.Context, browserContext string, origins []s
 
 // Store puts what pages had stored in a context in which none of their sites has run, and returns what is there afterwards,
 // for comparing; the caller wipes that. No site is asked for anything, and no script of one runs. The code is bad_storage when the browser does not
-// take it: something of it may be there then.
+// take it: something of it may be there then. Databases are compared here, where they are put in.
 func (b *Browser) Store(ctx context.Context, browserContext string, list []weblogin.Origin) (back []weblogin.Origin, err error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -100,6 +100,27 @@ func (b *Browser) Store(ctx context.Context, browserContext string, list []weblo
 		return nil, explain(err, "put in what pages had stored")
 	}
 	return back, nil
+}
+
+// Weigh says how much pages of origins have stored in a context, without reading it. Origins with nothing are left out.
+func (b *Browser) Weigh(ctx context.Context, browserContext string, origins []string) (out []weblogin.OriginInfo, err error) {
+	if len(origins) == 0 {
+		return nil, nil
+	}
+	err = b.withEmptyPage(ctx, browserContext, func(ctx context.Context, e *emptyPage) error {
+		for _, origin := range origins {
+			var info weblogin.OriginInfo
+			err := e.ask(ctx, origin, nil, "count", func(answer []byte) error { return cdp.Decode(answer, &info) })
+			if err != nil {
+				return err
+			}
+			if info.Origin == origin && info.Items+info.Databases+len(info.LeftOut) > 0 {
+				out = append(out, info)
+			}
+		}
+		return nil
+	})
+	return out, explain(err, "weigh what pages have stored")
 }
 
 // withEmptyPage runs something with an empty page. One is open at a time.
@@ -196,21 +217,32 @@ func (e *emptyPage) answer(ctx context.Context, events *cdp.Subscription) {
 }
 
 // do opens an origin, puts in what is given, and returns what is stored there.
-func (e *emptyPage) do(ctx context.Context, origin string, put *weblogin.Origin) (weblogin.Origin, error) {
+func (e *emptyPage) do(ctx context.Context, origin string, put *weblogin.Origin) (out weblogin.Origin, err error) {
+	err = e.ask(ctx, origin, put, "", func(answer []byte) error {
+		if out, err = weblogin.DecodeOrigin(answer); err != nil {
+			return problem.Wrap(err, problem.BadStorage, "", "what is stored for %s cannot be read", origin)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// ask opens an origin, puts in what is given, and gives the answer of the script to a function.
+func (e *emptyPage) ask(ctx context.Context, origin string, put *weblogin.Origin, how string, read func(answer []byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
 	defer cancel()
 	address := origin + "/"
 	e.opening.Store(&address)
 	opened, err := cdp.Do(ctx, e.session, page.Navigate, page.NavigateParams{URL: address})
 	if err != nil {
-		return weblogin.Origin{}, err
+		return err
 	}
 	if opened.ErrorText != "" {
-		return weblogin.Origin{}, problem.New(problem.BadStorage, "", "the browser does not open %s: %s", origin, bounded(opened.ErrorText, maxText))
+		return problem.New(problem.BadStorage, "", "the browser does not open %s: %s", origin, bounded(opened.ErrorText, maxText))
 	}
 	world, err := cdp.Do(ctx, e.session, page.CreateIsolatedWorld, page.CreateIsolatedWorldParams{FrameID: opened.FrameID, WorldName: worldName})
 	if err != nil {
-		return weblogin.Origin{}, err
+		return err
 	}
 	var text []byte
 	if put != nil {
@@ -229,26 +261,32 @@ func (e *emptyPage) do(ctx context.Context, origin string, put *weblogin.Origin)
 	}
 	err = e.session.Call(ctx, runtime.CallFunctionOn.Method, map[string]any{
 		"functionDeclaration": storageScript, "executionContextId": world.ExecutionContextID, "returnByValue": true, "awaitPromise": true,
-		"arguments": []any{map[string]any{"value": origin}, map[string]any{"value": jsontext.Value(quoted)}},
+		"arguments": []any{map[string]any{"value": origin}, map[string]any{"value": jsontext.Value(quoted)}, map[string]any{"value": how},
+			map[string]any{"value": map[string]int{"bytes": weblogin.MaxDatabase, "records": weblogin.MaxRecords}}},
 	}, &answer)
 	defer clear(answer.Result.Value)
 	defer clear(answer.Exception)
 	if err != nil {
-		return weblogin.Origin{}, err
+		return err
 	}
 	if answer.Exception != nil { // its words may quote a value
-		return weblogin.Origin{}, problem.New(problem.BadStorage, "", "the browser does not take what is stored for %s", origin)
+		return problem.New(problem.BadStorage, "", "the browser does not take what is stored for %s", origin)
 	}
 	back, err := jsontext.AppendUnquote(make([]byte, 0, len(answer.Result.Value)), answer.Result.Value)
 	defer clear(back)
 	if err != nil {
-		return weblogin.Origin{}, problem.New(problem.BadStorage, "", "what is stored for %s cannot be read", origin)
+		return problem.New(problem.BadStorage, "", "what is stored for %s cannot be read", origin)
 	}
-	out, err := weblogin.DecodeOrigin(back)
-	if err != nil {
-		return weblogin.Origin{}, problem.Wrap(err, problem.BadStorage, "", "what is stored for %s cannot be read", origin)
+	var refused struct {
+		Sentence string `json:"refused"`
 	}
-	return out, nil
+	if err := cdp.Decode(back, &refused); err != nil {
+		return problem.New(problem.BadStorage, "", "what is stored for %s cannot be read", origin)
+	}
+	if refused.Sentence != "" {
+		return problem.New(problem.BadStorage, "", "%s: %s", origin, bounded(refused.Sentence, maxText))
+	}
+	return read(back)
 }
 
 // maxOrigins bounds the origins that are remembered of a browser.

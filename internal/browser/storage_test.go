@@ -13,6 +13,12 @@ import (
 	"testing"
 	"time"
 
+	protocol "github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
+
+	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault/secret"
 	"github.com/clawjail/clawjail/internal/weblogin"
@@ -184,6 +190,235 @@ func TestWhatIsStoredIsReadPastServiceWorkers(t *testing.T) {
 	}
 }
 
+// everyKind makes a database with a record for each kind of value that structured clone has.
+const everyKind = `(async () => {
+	const done = (r) => new Promise((ok, no) => { r.onsuccess = () => ok(r.result); r.onerror = () => no(r.error) })
+	const r = indexedDB.open('all ü', 7)
+	r.onupgradeneeded = () => {
+		r.result.createObjectStore('keys')
+		r.result.createObjectStore('path', { keyPath: 'id' }).createIndex('by', ['a', 'b.c'], { unique: true })
+		r.result.createObjectStore('auto', { autoIncrement: true, keyPath: 'n' }).createIndex('tags', 'tags', { multiEntry: true })
+		r.result.createObjectStore('two', { keyPath: ['a', 'b'] })
+		r.result.createObjectStore('empty')
+	}
+	const db = await done(r)
+	const circle = { list: [1] }
+	circle.self = circle; circle.list.push(circle.list)
+	const shared = { a: 1 }
+	const keys = crypto.subtle ? await crypto.subtle.generateKey({ name: 'ECDSA', namedCurve: 'P-256' }, true, ['sign', 'verify']) : 'none'
+	const aes = crypto.subtle ? await crypto.subtle.generateKey({ name: 'AES-GCM', length: 256 }, true, ['encrypt', 'decrypt']) : 'none'
+	const fixed = crypto.subtle ? await crypto.subtle.generateKey({ name: 'AES-GCM', length: 256 }, false, ['encrypt', 'decrypt']) : 'none'
+	const values = { plain: { a: [1, 'x', null, true, { b: -1.5 }] }, undef: undefined, nul: null, nan: [NaN, Infinity, -Infinity, -0], big: 2n ** 80n, date: new Date(1234567890123),
+		nodate: new Date(NaN), regexp: /a\/b"[\n]/giu, error: Object.assign(new TypeError('bad "thing"')), buffer: new Uint8Array([0, 1, 255]).buffer, bytes: new Uint8Array([1, 2, 3]),
+		clamped: new Uint8ClampedArray([1]), floats: new Float64Array([1.5, NaN]), halves: new Float16Array([1.5]), bigs: new BigInt64Array([-1n]), part: new Uint16Array(new ArrayBuffer(8), 2, 2),
+		view: new DataView(new ArrayBuffer(4), 1, 2), map: new Map([[{ k: 1 }, new Set(['a', 2, undefined])], ['m', new Map()]]), blob: new Blob(['bl\0ob'], { type: 'text/x' }),
+		file: new File(['fi'], 'n ü.txt', { type: 'a/b', lastModified: 5 }), half: 'a\ud800b', proto: JSON.parse('{"__proto__":1,"constructor":2}'), sparse: [, 1, ,], circle, shared: [shared, shared],
+		ref: { ref: 1, v: 'null', d: 'x', o: [] }, keys, aes }
+	let t = db.transaction(['keys', 'path', 'auto', 'two'], 'readwrite')
+	for (const [k, v] of Object.entries(values)) t.objectStore('keys').put(v, k)
+	t.objectStore('keys').put('date', new Date(5)); t.objectStore('keys').put('list', [1, ['a', new Uint8Array([1])]]); t.objectStore('keys').put('binary', new Uint8Array([9]))
+	t.objectStore('keys').put('minus', -Infinity); t.objectStore('keys').put({ canary: 'only with its key', fixed }, 'fixed')
+	t.objectStore('path').put({ id: 1, a: 1, b: { c: new Date(7) } })
+	t.objectStore('auto').put({ tags: ['x', 'y'] }); t.objectStore('auto').put({ n: 41, tags: [] })
+	t.objectStore('two').put({ a: 1, b: 'b', c: 3n })
+	await new Promise((ok, no) => { t.oncomplete = ok; t.onabort = () => no(t.error) })
+	db.close()
+	const other = await done(indexedDB.open('bare', 3)); other.close()
+	return String(!!crypto.subtle)
+})()`
+
+// describing tells what is in the databases of a page, value by value, by other code than the browser's own.
+const describing = `(async () => {
+	const done = (r) => new Promise((ok, no) => { r.onsuccess = () => ok(r.result); r.onerror = () => no(r.error) })
+	const tell = async (v, seen = []) => {
+		if (typeof v === 'string') return JSON.stringify([...v].map((c) => c.codePointAt(0)))
+		if (typeof v !== 'object' || v === null) return typeof v + ':' + (Object.is(v, -0) ? '-0' : String(v))
+		if (seen.includes(v)) return 'again ' + seen.indexOf(v)
+		seen.push(v)
+		const kind = Object.prototype.toString.call(v)
+		if (v instanceof Date) return kind + v.getTime()
+		if (v instanceof RegExp) return String(v)
+		if (v instanceof Error) return kind + v.name + v.message + v.stack
+		if (v instanceof ArrayBuffer) return kind + new Uint8Array(v)
+		if (ArrayBuffer.isView(v)) return kind + new Uint8Array(v.buffer.slice(v.byteOffset, v.byteOffset + v.byteLength))
+		if (v instanceof Blob) return kind + v.type + v.name + v.lastModified + new Uint8Array(await v.arrayBuffer())
+		if (globalThis.CryptoKey && v instanceof CryptoKey) return kind + v.extractable + (v.extractable && JSON.stringify(await crypto.subtle.exportKey('jwk', v))) + v.usages + JSON.stringify(v.algorithm)
+		const out = []
+		for (const [k, one] of v instanceof Map ? v : v instanceof Set ? [...v].entries() : Object.entries(v)) out.push(await tell(k, seen) + '=' + await tell(one, seen))
+		return kind + v.length + '{' + out + '}'
+	}
+	const out = []
+	for (const { name, version } of (await indexedDB.databases()).sort((a, b) => a.name < b.name ? -1 : 1)) {
+		const db = await done(indexedDB.open(name))
+		out.push(name + ' ' + version)
+		for (const s of db.objectStoreNames) {
+			const store = db.transaction(s).objectStore(s)
+			const [keys, values] = await Promise.all([done(store.getAllKeys()), done(store.getAll())])
+			out.push(' ' + s + ' ' + JSON.stringify(store.keyPath) + store.autoIncrement)
+			for (const i of store.indexNames) { const x = db.transaction(s).objectStore(s).index(i); out.push('  index ' + i + JSON.stringify(x.keyPath) + x.unique + x.multiEntry + await done(x.count())) }
+			for (const n in keys) out.push('  ' + await tell(keys[n]) + ': ' + await tell(values[n]))
+			if (store.autoIncrement) {
+				const t = db.transaction(s, 'readwrite')
+				out.push('  next ' + await done(t.objectStore(s).add({ tags: [] })))
+				t.abort()
+			}
+		}
+		db.close()
+	}
+	return out.join('\n')
+})()`
+
+// Every kind of value comes into another browser context as it was. A key that cannot be exported is named, with its record.
+func TestDatabasesAreCarriedAsTheyWere(t *testing.T) {
+	eachBuild(t, func(t *testing.T, build Build) {
+		o := newOutside(t, map[string]string{"/": telling})
+		b := open(t, build, o.URL)
+		for _, address := range []string{"http://localhost/", "http://example.com/"} { // with and without crypto.subtle
+			carried(t, b, address)
+		}
+	})
+}
+
+// carried carries databases of every kind from a page to another context.
+func carried(t *testing.T, b *Browser, address string) {
+	t.Helper()
+	do[Result](t, b, Navigate{URL: address})
+	secure := evaluated(t, b, everyKind)
+	want := evaluated(t, b, describing)
+	origin := strings.TrimSuffix(address, "/")
+	list, err := b.Stored(within(t, 20*time.Second), "", []string{origin})
+	if err != nil || len(list) != 1 || len(list[0].Databases) != 2 {
+		t.Fatalf("%s has %+v, %v", origin, list, err)
+	}
+	if secure == "true" {
+		if left := list[0].Left; len(left) != 1 || left[0] != "a record of the database all ü, keys, with a CryptoKey that cannot be exported" {
+			t.Errorf("left out is %q", left)
+		}
+		lines := strings.Split(want, "\n")
+		want = strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, "[object CryptoKey]false") }), "\n")
+	}
+	weighed, err := b.Weigh(within(t, 20*time.Second), "", []string{origin, "http://nothing.example.com"})
+	described := weblogin.Describe(list)[0]
+	if err != nil || len(weighed) != 1 || weighed[0].Databases != 2 || weighed[0].Records < described.Records || weighed[0].Records > described.Records+1 {
+		t.Errorf("it weighs %+v, and is %+v, %v", weighed, described, err)
+	}
+	// As it is kept in between.
+	kept, err := weblogin.Decode(weblogin.Encode(weblogin.Login{Origins: list}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := newContext(t, b)
+	mustStore(t, b, other, kept.Origins...)
+	back, err := b.Stored(within(t, 20*time.Second), other, []string{origin})
+	if err != nil || !slices.EqualFunc(back[0].Databases, list[0].Databases, func(x, y weblogin.Database) bool { return x.JSON.Equal(y.JSON) }) {
+		t.Errorf("%s: read again it is another one: %v", origin, err)
+	}
+	if got := evaluatedIn(t, b, other, address, describing); got != want {
+		t.Errorf("%s: it became\n%s\nand was\n%s", origin, got, want)
+	}
+}
+
+// evaluated is the text that an expression comes to in the current tab.
+func evaluated(t *testing.T, b *Browser, expression string) string {
+	t.Helper()
+	out := must[EvalResult](t, b, Eval{Await: true, JS: expression})
+	text, ok := out.Value.(string)
+	if !ok {
+		t.Fatalf("it is %+v", out)
+	}
+	return text
+}
+
+// evaluatedIn evaluates something in a page of a context.
+func evaluatedIn(t *testing.T, b *Browser, id, address, expression string) string {
+	t.Helper()
+	ctx, flatten := within(t, 20*time.Second), true
+	made, err := cdp.Do(ctx, b.conn.Browser(), target.CreateTarget, target.CreateTargetParams{URL: blank, BrowserContextID: protocol.BrowserContextID(id)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attached, err := cdp.Do(ctx, b.conn.Browser(), target.AttachToTarget, target.AttachToTargetParams{TargetID: made.TargetID, Flatten: &flatten})
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := b.conn.Session(string(attached.SessionID))
+	if _, err := cdp.Do(ctx, session, page.Navigate, page.NavigateParams{URL: address}); err != nil {
+		t.Fatal(err)
+	}
+	await, byValue := true, true
+	out, err := cdp.Do(ctx, session, runtime.Evaluate, runtime.EvaluateParams{Expression: expression, AwaitPromise: &await, ReturnByValue: &byValue})
+	if err != nil || out.ExceptionDetails != nil {
+		t.Fatalf("%v, %+v", err, out.ExceptionDetails)
+	}
+	var text string
+	if err := cdp.Decode(out.Result.Value, &text); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cdp.Do(ctx, b.conn.Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: made.TargetID}); err != nil {
+		t.Error(err)
+	}
+	return text
+}
+
+// database is one with a store, whose records are JSON.
+func database(name string, version int, records string) string {
+	return fmt.Sprintf(`{"name":%q,"version":%d,"stores":[{"name":"s","autoIncrement":false,"indexes":[{"name":"i","keyPath":"a","multiEntry":false,"unique":true}],"records":[%s]}]}`, name, version, records)
+}
+
+func withDatabases(t testing.TB, list ...string) weblogin.Origin {
+	t.Helper()
+	o, err := weblogin.DecodeOrigin([]byte(`{"origin":"http://example.com","localStorage":[],"indexedDB":[` + strings.Join(list, ",") + `]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func TestDatabasesThatABrowserDoesNotTakeAreRefused(t *testing.T) {
+	o := newOutside(t, map[string]string{"/": telling})
+	b := open(t, Shell, o.URL)
+	for name, test := range map[string]struct{ database, says string }{
+		"two with one unique value": {database("d", 1, `{"key":1,"value":{"a":1,"b":"`+planted+`"}},{"key":2,"value":{"a":1}}`), "the database d is not taken (ConstraintError)"},
+		"a key that is none":        {database("d", 1, `{"key":true,"value":"`+planted+`"}`), "the database d is not taken (DataError)"},
+		"a key twice":               {database("d", 1, `{"key":1,"value":"`+planted+`"},{"key":1,"value":2}`), "the database d is not taken (ConstraintError)"},
+		"a kind that is not known":  {database("d", 1, `{"key":1,"valueEncoded":{"zz":"`+planted+`"}}`), "has a value of a kind that is not known"},
+		"damaged base64":            {database("d", 1, `{"key":1,"valueEncoded":{"ab":{"b":"`+planted+`"}}}`), "the database d is not taken (SyntaxError)"},
+		"an address":                {database("d", 1, `{"key":1,"valueEncoded":{"u":"https://`+planted+`/"}}`), "has an address (URL)"},
+		"a key of no kind":          {database("d", 1, `{"key":1,"valueEncoded":{"ck":{"k":{"kty":"oct","k":"`+planted+`"},"a":{"o":[{"k":"name","v":"NONE"}],"id":1},"u":[]}}}`), "the database d is not taken ("},
+	} {
+		back, err := b.Store(within(t, 20*time.Second), newContext(t, b), []weblogin.Origin{withDatabases(t, test.database)})
+		if problem.CodeOf(err) != problem.BadStorage || back != nil || !strings.Contains(err.Error(), test.says) || strings.Contains(fmt.Sprintf("%+v", err), planted) {
+			t.Errorf("%s: %+v", name, err)
+		}
+	}
+	id := newContext(t, b)
+	good := withDatabases(t, database("d", 3, `{"key":1,"value":{"a":1}},{"keyEncoded":{"d":"2026-11-27T00:00:00.000Z"},"valueEncoded":{"o":[{"k":"a","v":{"bi":"5"}}],"id":1}}`))
+	mustStore(t, b, id, good)
+	for version, says := range map[int]string{3: "the database d was there before", 2: "the database d is there in version 3, which is newer than 2"} {
+		_, err := b.Store(within(t, 20*time.Second), id, []weblogin.Origin{withDatabases(t, database("d", version, ""))})
+		if problem.CodeOf(err) != problem.BadStorage || !strings.Contains(err.Error(), says) {
+			t.Errorf("version %d: %v", version, err)
+		}
+	}
+}
+
+// What is too much to be kept is named and left out, whole.
+func TestDatabasesBeyondTheirBoundsAreNamedAndLeftOut(t *testing.T) {
+	o := newOutside(t, map[string]string{"/": telling})
+	b := open(t, Shell, o.URL)
+	do[Result](t, b, Navigate{URL: "http://example.com/"})
+	must[EvalResult](t, b, Eval{Await: true, JS: fmt.Sprintf(`(async () => {
+		const fill = (name, n, value) => new Promise((ok) => { const r = indexedDB.open(name); r.onupgradeneeded = () => { const s = r.result.createObjectStore('s'); for (let i = 0; i < n; i++) s.put(value, i) }
+			r.onsuccess = () => { r.result.close(); ok() } })
+		await fill('large', 3, 'x'.repeat(4 << 20)); await fill('many', %d, 1); await fill('good', 1, 'y')
+	})()`, weblogin.MaxRecords+1)})
+	list, err := b.Stored(within(t, 60*time.Second), "", []string{"http://example.com"})
+	if err != nil || len(list) != 1 || len(list[0].Databases) != 1 || list[0].Databases[0].Name != "good" ||
+		!slices.Equal(list[0].Left, []string{"the database large, which has 13 MB", "the database many, which has 10001 records"}) {
+		t.Errorf("it has %v, %v", weblogin.Describe(list), err)
+	}
+}
+
 func TestStorageThatABrowserDoesNotTakeIsRefused(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
 		b := open(t, build, deadAddress(t))
@@ -207,7 +442,7 @@ func TestWhatIsNoTextIsNamedAndLeftOut(t *testing.T) {
 	read(t, b, `(localStorage.half = 'a\ud800', localStorage['b\udc00'] = 'c', localStorage.whole = '😀', 0)`)
 	list, err := b.Stored(within(t, 20*time.Second), "", []string{"http://example.com"})
 	if err != nil || len(list) != 1 || len(list[0].Local) != 1 || list[0].Local[0].Name != "whole" ||
-		!slices.Equal(list[0].Left, []string{"2 of localStorage, which are no text in Unicode"}) {
+		!slices.Equal(list[0].Left, []string{"an entry of localStorage that is no text in Unicode, 2 times"}) {
 		t.Errorf("it has %+v, %v", list, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -136,6 +137,15 @@ func decodeOrigin(raw jsontext.Value) (out Origin, err error) {
 				}
 				return nil
 			})
+		case "indexedDB":
+			return each(value, MaxDatabases, "databases", func(n int, value jsontext.Value) error {
+				d, err := decodeDatabase(value)
+				out.Databases = append(out.Databases, d)
+				if err != nil {
+					return fmt.Errorf("database %d of IndexedDB: %w", n+1, err)
+				}
+				return nil
+			})
 		}
 		return nil
 	})
@@ -164,6 +174,65 @@ func decodeItem(raw jsontext.Value) (out Item, err error) {
 		err = fmt.Errorf("it has not both of name and value: %w", errForm)
 	}
 	return out, err
+}
+
+// decodeDatabase reads what a database is called and counts its records. Its values are for the browser to read.
+func decodeDatabase(raw jsontext.Value) (out Database, err error) {
+	seen := 0
+	err = cookies.Members(raw, func(name string, value jsontext.Value) error {
+		switch name {
+		case "name":
+			text, err := unquote(value)
+			out.Name, seen = string(text), seen|1
+			return err
+		case "version":
+			out.Version, err = strconv.ParseInt(string(value), 10, 64)
+			if seen |= 2; err != nil {
+				return fmt.Errorf("its version is not a whole number: %w", errForm)
+			}
+		case "stores":
+			seen |= 4
+			return each(value, maxStores, "stores", func(_ int, store jsontext.Value) error { return out.count(store) })
+		}
+		return nil
+	})
+	if err == nil && seen != 7 {
+		err = fmt.Errorf("it has not all of name, version and stores: %w", errForm)
+	}
+	out.JSON = secret.New(raw)
+	return out, err
+}
+
+// maxStores is how many object stores a database may have.
+const maxStores = 200
+
+// count looks through one store.
+func (d *Database) count(store jsontext.Value) error {
+	seen := 0
+	err := cookies.Members(store, func(name string, value jsontext.Value) error {
+		switch name {
+		case "name":
+			_, err := unquote(value)
+			seen |= 1
+			return err
+		case "indexes":
+			seen |= 2
+			return each(value, maxStores, "indexes", func(int, jsontext.Value) error { return nil })
+		case "records":
+			seen |= 4
+			return each(value, MaxRecords, "records", func(_ int, record jsontext.Value) error {
+				if d.Records++; record.Kind() != '{' {
+					return fmt.Errorf("a record is no object: %w", errForm)
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	if err == nil && seen != 7 {
+		err = fmt.Errorf("a store has not all of name, indexes and records: %w", errForm)
+	}
+	return err
 }
 
 func unquote(raw jsontext.Value) ([]byte, error) {

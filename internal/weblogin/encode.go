@@ -39,7 +39,16 @@ func appendOrigins(b []byte, list []Origin) []byte {
 			b = append(quote(append(comma(b, n), `{"name":`...), item.Name), `,"value":`...)
 			b = append(quoteSecret(b, item.Value), '}')
 		}
-		b = append(b, "]}"...)
+		b = append(b, ']')
+		if len(o.Databases) > 0 {
+			b = append(b, `,"indexedDB":[`...)
+			for n, d := range o.Databases {
+				// The function returns no error.
+				_ = d.JSON.Use(func(raw []byte) error { b = append(comma(b, n), raw...); return nil })
+			}
+			b = append(b, ']')
+		}
+		b = append(b, '}')
 	}
 	return append(b, ']')
 }
@@ -73,6 +82,9 @@ func room(list []Origin) int {
 			n += 32 + quoted(item.Name)
 			// The function returns no error.
 			_ = item.Value.Use(func(value []byte) error { n += quoted(value); return nil })
+		}
+		for _, d := range o.Databases {
+			n += 16 + d.JSON.Len()
 		}
 	}
 	return n

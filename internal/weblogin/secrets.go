@@ -22,7 +22,7 @@ const (
 )
 
 // Secrets are copies of what nobody may be shown of a login: the values of cookies, those of localStorage up to 4 KiB, and
-// within longer ones and within JSON what looks like a token. They are for looking for them; the caller wipes them.
+// within longer ones, within JSON and within databases what looks like a token. They are for looking for them; the caller wipes them.
 //
 // Pages store much that is no secret and that they show: a whole list that a page has stored is nothing that anybody would
 // find on it, and its words are.
@@ -37,6 +37,10 @@ func (l Login) Secrets() [][]byte {
 		for _, item := range o.Local {
 			// The function returns no error.
 			_ = item.Value.Use(func(value []byte) error { secretsOf(value, add); return nil })
+		}
+		for _, d := range o.Databases {
+			// The function returns no error.
+			_ = d.JSON.Use(func(raw []byte) error { tokensIn(raw, 0, add); return nil })
 		}
 	}
 	return append(out, longest(stored)...)

@@ -53,11 +53,37 @@ func (o Origin) check(wrong *problem.Many, field string) {
 		}
 		names[item.Name] = true
 	}
+	o.checkDatabases(wrong, field)
 	if size := o.Size(); size > MaxOrigin {
 		wrong.AddFlaw(problem.Flaw{Field: field, Hint: "leave out what a login does not need",
 			Message: fmt.Sprintf("has %d bytes, more than %d MB", size, MaxOrigin>>20)})
 	}
 }
+
+func (o Origin) checkDatabases(wrong *problem.Many, field string) {
+	if len(o.Databases) > MaxDatabases {
+		wrong.Add(field, "has %d databases, more than %d", len(o.Databases), MaxDatabases)
+		return
+	}
+	names := make(map[string]bool, len(o.Databases))
+	for _, d := range o.Databases {
+		name, hint := cookies.Printable(d.Name), "leave it out: it is more than a login needs"
+		switch {
+		case names[d.Name]:
+			wrong.Add(field, "has the database %s twice", name)
+		case d.Version < 1 || d.Version > maxVersion:
+			wrong.Add(field, "has the database %s in version %d, which browsers do not have", name, d.Version)
+		case d.Records > MaxRecords:
+			wrong.AddFlaw(problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf("has the database %s with %d records, more than %d", name, d.Records, MaxRecords)})
+		case d.JSON.Len() > MaxDatabase:
+			wrong.AddFlaw(problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf("has the database %s with %d bytes, more than %d MB", name, d.JSON.Len(), MaxDatabase>>20)})
+		}
+		names[d.Name] = true
+	}
+}
+
+// maxVersion is the largest version of a database: what JavaScript has a whole number for.
+const maxVersion = 1<<53 - 1
 
 func valid(item Item) (ok bool) {
 	// The function returns no error.

@@ -24,8 +24,9 @@ type Login struct {
 type Origin struct {
 	// Origin is scheme, host and port as browsers write them: https://app.example.com, http://example.com:8080.
 	Origin string
-	// Local is localStorage.
-	Local []Item
+	// Local is localStorage, and Databases are those of IndexedDB.
+	Local     []Item
+	Databases []Database
 	// Left says what is there in a browser and cannot be carried. It is neither stored nor compared.
 	Left []string
 }
@@ -36,14 +37,29 @@ type Item struct {
 	Value secret.Value
 }
 
+// Database is one of IndexedDB.
+type Database struct {
+	Name    string
+	Version int64
+	// Records are those of all its stores.
+	Records int
+	// JSON is all of it, as a storage state of Playwright has it.
+	JSON secret.Value
+}
+
 // Bounds of what is stored, beside those of cookies. Chromium keeps 5 Mi characters an origin in localStorage.
 const (
 	MaxOrigins = 50
 	// MaxItems is how many entries of localStorage an origin may have.
 	MaxItems = 10_000
-	// MaxValue and MaxOrigin are bytes of UTF-8, of a value with its name and of an origin.
-	MaxValue  = 5 << 20
-	MaxOrigin = 10 << 20
+	// MaxDatabases and MaxRecords bound IndexedDB: databases of an origin, and records of a database.
+	MaxDatabases = 50
+	MaxRecords   = 10_000
+	// MaxValue, MaxDatabase and MaxOrigin are bytes: of a value of localStorage with its name, of the JSON of a database, and of
+	// all of an origin.
+	MaxValue    = 5 << 20
+	MaxDatabase = 10 << 20
+	MaxOrigin   = 16 << 20
 	// MaxBytes is all of a login, as it is encoded.
 	MaxBytes = cookies.MaxBytes
 )
@@ -63,17 +79,23 @@ func WipeOrigins(list []Origin) {
 		for _, item := range o.Local {
 			item.Value.Wipe()
 		}
+		for _, d := range o.Databases {
+			d.JSON.Wipe()
+		}
 	}
 }
 
 // Empty says whether there is nothing in it that could be kept.
-func (o Origin) Empty() bool { return len(o.Local) == 0 }
+func (o Origin) Empty() bool { return len(o.Local) == 0 && len(o.Databases) == 0 }
 
-// Size is how many bytes the names and values of an origin have.
+// Size is how many bytes the names and values of an origin have, and its databases as JSON.
 func (o Origin) Size() int64 {
 	var n int64
 	for _, item := range o.Local {
 		n += int64(len(item.Name) + item.Value.Len())
+	}
+	for _, d := range o.Databases {
+		n += int64(d.JSON.Len())
 	}
 	return n
 }
@@ -83,6 +105,9 @@ type OriginInfo struct {
 	Origin string `json:"origin"`
 	// Items are entries of localStorage.
 	Items int `json:"items"`
+	// Databases are those of IndexedDB, and Records all that are in them.
+	Databases int `json:"databases,omitempty"`
+	Records   int `json:"records,omitempty"`
 	// Bytes are those of names and values.
 	Bytes int64 `json:"bytes"`
 	// LeftOut says what is there and is not kept.
@@ -93,7 +118,11 @@ type OriginInfo struct {
 func Describe(list []Origin) []OriginInfo {
 	var out []OriginInfo
 	for _, o := range list {
-		out = append(out, OriginInfo{Origin: o.Origin, Items: len(o.Local), Bytes: o.Size(), LeftOut: o.Left})
+		info := OriginInfo{Origin: o.Origin, Items: len(o.Local), Databases: len(o.Databases), Bytes: o.Size(), LeftOut: o.Left}
+		for _, d := range o.Databases {
+			info.Records += d.Records
+		}
+		out = append(out, info)
 	}
 	slices.SortFunc(out, func(a, b OriginInfo) int { return strings.Compare(a.Origin, b.Origin) })
 	return out
@@ -103,6 +132,8 @@ func Describe(list []Origin) []OriginInfo {
 func Total(list []OriginInfo) (out OriginInfo) {
 	for _, one := range list {
 		out.Items += one.Items
+		out.Databases += one.Databases
+		out.Records += one.Records
 		out.Bytes += one.Bytes
 	}
 	return out
@@ -120,8 +151,9 @@ func Select(list []Origin, domains []string) (chosen []Origin, others int) {
 	return chosen, others
 }
 
-// Compare names the origins whose storage is not as it was put in: one that is missing, an entry that is missing, changed
-// or was there before. It says what, and no name and no value.
+// Compare names the origins whose localStorage is not as it was put in: one that is missing, an entry that is missing,
+// changed or was there before. It says what, and no name and no value. Databases are compared where they are put in, by what
+// they mean: the same record can be written in several ways.
 func Compare(put, back []Origin) (bad []string) {
 	for _, o := range put {
 		at := slices.IndexFunc(back, func(b Origin) bool { return b.Origin == o.Origin })

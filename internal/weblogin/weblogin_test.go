@@ -28,9 +28,18 @@ func someLogin() Login {
 		Cookies: []cookies.Cookie{{Name: "sid", Value: secret.New([]byte(planted + "sid")), Domain: "example.com", Path: "/", Expires: cookies.Session, Session: true}},
 		Origins: []Origin{
 			origin("https://example.com", "token", planted+"token", "ü", "\x00\n\"\\😀", "", "", "list", `["a"]`),
-			origin("http://a.example.com:8080", "token", planted+"other"),
+			{Origin: "http://a.example.com:8080", Local: origin("", "token", planted+"other").Local, Databases: []Database{database("db", 3, `{"key":1,"value":"`+planted+`"}`)}},
 		},
 	}
+}
+
+// database is one with a store that has records.
+func database(name string, version int, records ...string) Database {
+	d, err := decodeDatabase([]byte(fmt.Sprintf(`{"name":%q,"version":%d,"stores":[{"name":"s","keyPath":"id","autoIncrement":false,"indexes":[],"records":[%s]}]}`, name, version, strings.Join(records, ","))))
+	if err != nil {
+		panic(err) // the test's own
+	}
+	return d
 }
 
 func TestALoginIsReadAsItWasWritten(t *testing.T) {
@@ -62,11 +71,16 @@ func TestNothingPrintsAValue(t *testing.T) {
 		t.Errorf("it says %s, %v", said, err)
 	}
 	listed, _ := json.Marshal(Describe(l.Origins))
-	if string(listed) != `[{"origin":"http://a.example.com:8080","items":1,"bytes":19},{"origin":"https://example.com","items":4,"bytes":38}]` {
+	if string(listed) != `[{"origin":"http://a.example.com:8080","items":1,"databases":1,"records":1,"bytes":160},{"origin":"https://example.com","items":4,"bytes":38}]` {
 		t.Errorf("it is listed as %s", listed)
 	}
 	l.Wipe()
 	for _, o := range l.Origins {
+		for _, d := range o.Databases {
+			if len(bytes.Trim(d.JSON.Append(nil), "\x00")) > 0 {
+				t.Errorf("the database %s was not wiped", d.Name)
+			}
+		}
 		for _, item := range o.Local {
 			if len(bytes.Trim(item.Value.Append(nil), "\x00")) > 0 {
 				t.Errorf("%s was not wiped", item.Name)
@@ -117,7 +131,13 @@ func TestWhatDoesNotBelongToTheAccountIsRefused(t *testing.T) {
 		"too many":                    {most, "more than 50"},
 		"too many entries":            {[]Origin{items}, "more than 10000"},
 		"a value beyond its bound":    {[]Origin{origin("https://example.com", "ab", large)}, "more than 5 MB"},
-		"an origin beyond its bound":  {[]Origin{origin("https://example.com", "a", large, "b", large, "c", "v")}, "more than 10 MB"},
+		"an origin beyond its bound":  {[]Origin{origin("https://example.com", "a", large, "b", large, "c", large, "d", large)}, "more than 16 MB"},
+		"a database twice":            {[]Origin{{Origin: "https://example.com", Databases: []Database{database("a", 1), database("a", 1)}}}, "database a twice"},
+		"a version of nothing":        {[]Origin{{Origin: "https://example.com", Databases: []Database{database("a", 0)}}}, "in version 0, which browsers do not have"},
+		"a version beyond all":        {[]Origin{{Origin: "https://example.com", Databases: []Database{database("a", maxVersion+1)}}}, "which browsers do not have"},
+		"a database beyond its bound": {[]Origin{{Origin: "https://example.com", Databases: []Database{database("a", 1, `{"value":"`+strings.Repeat("v", MaxDatabase)+`"}`)}}}, "more than 10 MB"},
+		"records beyond their bound":  {[]Origin{{Origin: "https://example.com", Databases: []Database{{Name: "a", Version: 1, Records: MaxRecords + 1}}}}, "more than 10000"},
+		"too many databases":          {[]Origin{{Origin: "https://example.com", Databases: make([]Database, MaxDatabases+1)}}, "has 51 databases"},
 		"what is not UTF-8":           {[]Origin{origin("https://example.com", "a", "\xff")}, "not text"},
 		"a name that is not UTF-8":    {[]Origin{origin("https://example.com", "\xff", "a")}, "not text"},
 		"one of the domain and other": {[]Origin{origin("https://example.com"), origin("https://example.org")}, "is of example.org"},
@@ -127,7 +147,7 @@ func TestWhatDoesNotBelongToTheAccountIsRefused(t *testing.T) {
 			t.Errorf("%s: %.300v", name, err)
 		}
 	}
-	good := []Origin{origin("https://example.com", "a", large, "b", large), origin("http://a.b.example.com:1", "", "")}
+	good := []Origin{origin("https://example.com", "a", large, "b", large), {Origin: "http://a.b.example.com:1", Databases: []Database{database("", 1), database("a", maxVersion, `{}`)}}}
 	if err := Validate(good, "example.com"); err != nil {
 		t.Errorf("good ones: %v", err)
 	}
@@ -160,14 +180,15 @@ func TestSecretsAreWhatATokenLooksLike(t *testing.T) {
 		Origins: []Origin{origin("https://example.com",
 			"plain", "a plain value", "json", `{"body":{"access_token":"`+token+`","scope":"openid profile","user":{"name":"Alice Example","mail":"alice@example.com"}},"n":1}`,
 			"nested", `{"auth":"{\"key\":\"`+key+`\"}"}`, "long", `{"theme":"a long description of something","jwt":"`+long+`"}`,
-			"no secrets", `["https://example.com/callback1234567","2026-11-27T20:00:00Z","/orders/1234567890/items","short1","words without any number"]`)},
+			"unsaid", "", "no secrets", `["https://example.com/callback1234567","2026-11-27T20:00:00Z","/orders/1234567890/items","short1","words without any number"]`)},
 	}
+	l.Origins[0].Databases = []Database{database("db", 1, `{"keyEncoded":{"d":"2026-11-27T20:00:00.000Z"},"valueEncoded":{"o":[{"k":"refresh_token","v":"AMf-vBx0123456789"},{"k":"name","v":"Alice Example"}],"id":1}}`)}
 	var got []string
 	all := l.Secrets()
 	for _, one := range all {
 		got = append(got, string(one))
 	}
-	for _, want := range []string{"a cookie", "a plain value", token, key, long[:maxWhole], `{"auth":"{\"key\":\"` + key + `\"}"}`} {
+	for _, want := range []string{"a cookie", "a plain value", token, key, "AMf-vBx0123456789", long[:maxWhole], `{"auth":"{\"key\":\"` + key + `\"}"}`} {
 		if !slices.Contains(got, want) {
 			t.Errorf("%q is no secret", want)
 		}
@@ -203,7 +224,9 @@ func TestWhatIsNoStorageStateIsRefused(t *testing.T) {
 		"no list": `{}`, "no origin": `[{"localStorage":[]}]`, "an empty one": `[{"origin":""}]`, "a number": `[{"origin":1}]`, "entries that are no list": `[{"origin":"a","localStorage":{}}]`,
 		"no value": `[{"origin":"a","localStorage":[{"name":"value-of-"}]}]`, "no name": `[{"origin":"a","localStorage":[{"value":"value-of-"}]}]`, "a name twice": `[{"origin":"a","origin":"b"}]`,
 		"a value that is a list": `[{"origin":"a","localStorage":[{"name":"a","value":["value-of-"]}]}]`, "half a letter": `[{"origin":"a","localStorage":[{"name":"a","value":"value-of-\ud800"}]}]`,
-		"more behind": `[]value-of-`, "cut": `[{"origin":"value-of-`, "none": ``, "too many": `[` + strings.Repeat(`{"origin":"a"},`, maxRead) + `{"origin":"a"}]`,
+		"more behind": `[]value-of-`, "cut": `[{"origin":"value-of-`, "none": ``, "a database without a version": `[{"origin":"a","indexedDB":[{"name":"value-of-","stores":[]}]}]`, "a version that is none": `[{"origin":"a","indexedDB":[{"name":"n","version":1.5,"stores":[]}]}]`,
+		"a store without records": `[{"origin":"a","indexedDB":[{"name":"n","version":1,"stores":[{"name":"value-of-","indexes":[]}]}]}]`, "a record that is none": `[{"origin":"a","indexedDB":[{"name":"n","version":1,"stores":[{"name":"s","indexes":[],"records":["value-of-"]}]}]}]`,
+		"too many": `[` + strings.Repeat(`{"origin":"a"},`, maxRead) + `{"origin":"a"}]`,
 	} {
 		list, err := DecodeOrigins([]byte(raw))
 		if err == nil || list != nil || strings.Contains(err.Error(), planted) {
