@@ -79,6 +79,7 @@ type RawOrigin struct {
 	_            struct{}  `json:"-" additionalProperties:"true"`
 	Origin       string    `json:"origin" doc:"such as https://app.example.com"`
 	LocalStorage []RawItem `json:"localStorage,omitempty"`
+	IndexedDB    []any     `json:"indexedDB,omitempty"`
 }
 
 // RawItem is an entry of localStorage.

@@ -103,7 +103,7 @@ func newCookiesCapture(p *program) *cobra.Command {
 		Short: "Store the cookies that a session has",
 		Long: "Stores what the browser of a session has of the named domains, for instance after somebody has logged in there: " +
 			"one cookie set for each domain, which replaces the one that is there. With it is stored what pages of the domain have " +
-			"in localStorage, of the origins that were open in a tab. When the session has nothing of one of them, nothing is stored.",
+			"in localStorage and IndexedDB, of the origins that were open in a tab. When the session has nothing of one of them, nothing is stored.",
 		Example:           "  clawjail cookies capture s_abcdefgh23456789 --domain example.com",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: p.completeSessions,
@@ -271,9 +271,9 @@ func showSet(w io.Writer, s vault.CookieSet, now time.Time) error {
 		return err
 	}
 	if len(s.Storage) > 0 {
-		rows = [][]string{{"STORAGE OF", "ENTRIES", "SIZE", "LEFT OUT"}}
+		rows = [][]string{{"STORAGE OF", "ENTRIES", "DATABASES", "RECORDS", "SIZE", "LEFT OUT"}}
 		for _, o := range s.Storage {
-			rows = append(rows, []string{printable(o.Origin), strconv.Itoa(o.Items), size(o.Bytes), dash(printable(strings.Join(o.LeftOut, "; ")))})
+			rows = append(rows, []string{printable(o.Origin), strconv.Itoa(o.Items), strconv.Itoa(o.Databases), strconv.Itoa(o.Records), size(o.Bytes), dash(printable(strings.Join(o.LeftOut, "; ")))})
 		}
 		if _, err := fmt.Fprintln(w); err != nil {
 			return err

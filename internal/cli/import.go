@@ -53,7 +53,7 @@ func newCookiesImport(p *program) *cobra.Command {
 		Long: "Reads cookies from a file that a browser or a tool has made (a storage state of Playwright, a cookies.txt, the " +
 			"JSON of Storage.getCookies), or from the folder of a Firefox profile, and stores those of the named domains: " +
 			"one cookie set for each, which replaces the one that is there. Of a storage state, what pages of the domains have " +
-			"stored (localStorage) is stored with them. Everything else stays where it is. - is standard input.\n\nThe file is read here, and is not changed. It opens the accounts to whoever has it: remove it " +
+			"stored (localStorage, IndexedDB) is stored with them. Everything else stays where it is. - is standard input.\n\nThe file is read here, and is not changed. It opens the accounts to whoever has it: remove it " +
 			"afterwards. Without --domain the domains that the file has cookies of are listed.",
 		Example: "  clawjail cookies import cookies.txt --domain example.com --dry-run\n" +
 			"  clawjail cookies import ~/.mozilla/firefox/abcd.default --domain example.com --domain example.org",
@@ -285,7 +285,7 @@ func showImport(w io.Writer, read *cookiefile.Result) error {
 		lines = append(lines, fmt.Sprintf("left alone: %s of %s", left, count(others, "other domain")))
 	}
 	for _, one := range r.Storage {
-		lines = append(lines, fmt.Sprintf("storage of %s: %s, %s", printable(one.Origin), entries(one.Items), size(one.Bytes)))
+		lines = append(lines, fmt.Sprintf("storage of %s: %s, %s", printable(one.Origin), entries(one), size(one.Bytes)))
 	}
 	lines = append(lines, named("expired, left out", r.Expired, cookies.ID.String)...)
 	lines = append(lines, named("bound to another machine, will not work for long", r.DeviceBound, cookies.ID.String)...)
@@ -301,12 +301,16 @@ func showImport(w io.Writer, read *cookiefile.Result) error {
 	return nil
 }
 
-// entries is how many there are of localStorage.
-func entries(n int) string {
-	if n == 1 {
-		return "1 entry"
+// entries is how many there are of localStorage, and in databases.
+func entries(o weblogin.OriginInfo) string {
+	out := "1 entry"
+	if o.Items != 1 {
+		out = strconv.Itoa(o.Items) + " entries"
 	}
-	return strconv.Itoa(n) + " entries"
+	if o.Databases > 0 {
+		out += ", " + count(o.Databases, "database") + " with " + count(o.Records, "record")
+	}
+	return out
 }
 
 func describeInvalid(i cookiefile.Invalid) string {

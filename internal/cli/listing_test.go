@@ -113,7 +113,7 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 		{ID: cookies.ID{Name: hostile, Domain: "www.example.com", Path: hostile, TopLevelSite: "https://example.org"},
 			Session: true, DeviceBound: true},
 		{ID: cookies.ID{Name: "old", Domain: ".example.com", Path: "/"}, ExpiresAt: at(-time.Hour), Expired: true},
-	}, Storage: []weblogin.OriginInfo{{Origin: "https://a.example.com", Items: 14, Bytes: 9000}, {Origin: hostile, Items: 1, Bytes: 7, LeftOut: []string{"a key", hostile}}}}, now)
+	}, Storage: []weblogin.OriginInfo{{Origin: "https://a.example.com", Items: 14, Bytes: 9000, Databases: 2, Records: 200}, {Origin: hostile, Items: 1, Bytes: 7, LeftOut: []string{"a key", hostile}}}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
+	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 const (
@@ -173,6 +174,18 @@ func sayLogin(set vault.CookieSet) string {
 		return plural(set.Count, "cookie")
 	}
 	return plural(set.Count, "cookie") + " and storage of " + plural(len(set.Storage), "origin")
+}
+
+// sayStored is what pages of an origin have stored, by numbers.
+func sayStored(o weblogin.OriginInfo) string {
+	entries := "1 entry"
+	if o.Items != 1 {
+		entries = fmt.Sprint(o.Items, " entries")
+	}
+	if o.Databases == 0 {
+		return entries
+	}
+	return entries + ", " + plural(o.Databases, "database") + " with " + plural(o.Records, "record")
 }
 
 // hintOf says what to do about a file that has nothing of a domain.

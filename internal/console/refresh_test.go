@@ -33,7 +33,7 @@ func furnishRefresh(w *world) {
 				info(".example.com", "sid", func(c *vault.CookieInfo) { c.HTTPOnly, c.SameSite = true, "Lax" }),
 				info(".example.com", "bound", func(c *vault.CookieInfo) { c.HTTPOnly, c.DeviceBound = true, true }),
 				info("www.example.com", hostile, func(c *vault.CookieInfo) { c.Session, c.ExpiresAt = true, time.Time{} })}},
-			{Domain: "spa.test", Storage: []weblogin.OriginInfo{{Origin: "https://app.spa.test", Items: 1, Bytes: 2048, LeftOut: []string{hostile}}, {Origin: "https://spa.test", Items: 3, Bytes: 10}}},
+			{Domain: "spa.test", Storage: []weblogin.OriginInfo{{Origin: "https://app.spa.test", Items: 1, Bytes: 2048, LeftOut: []string{hostile}}, {Origin: "https://spa.test", Items: 3, Bytes: 10, Databases: 2, Records: 1}}},
 			{Domain: "tracker.test", Cookies: []vault.CookieInfo{info(".tracker.test", "id", func(*vault.CookieInfo) {})}}},
 		Hosts: []string{"cdn.example.net", "fonts.example.org"},
 	}
@@ -74,7 +74,7 @@ func TestRefreshShowsWhatTheBrowserHasSeen(t *testing.T) {
 	p := w.get("admin", "/console/refresh/s_login")
 	p.holds(t, http.StatusOK, "<h1>Log in to example.com</h1>", `data-live="/console/sessions/s_login"`, `data-always="yes"`, "You are steering", escaped,
 		`name="domain" value="example.com" checked`, `name="domain" value="tracker.test">`, `name="host" value="cdn.example.net">`, "1 bound to this device",
-		`name="origin" value="https://app.spa.test" checked`, "1 entry, 2.0 KiB", "3 entries, 10 B", "not kept: "+escaped, "HttpOnly", "SameSite=Lax", "replaces the account", "when the browser ends")
+		`name="origin" value="https://app.spa.test" checked`, "1 entry, 2.0 KiB", "3 entries, 2 databases with 1 record, 10 B", "not kept: "+escaped, "HttpOnly", "SameSite=Lax", "replaces the account", "when the browser ends")
 	p.lacks(t, "looks like a login", "SECRETVALUE", "Take over", "Hand back")
 	w.sessions.seen.Sites = w.sessions.seen.Sites[1:]
 	w.get("admin", "/console/refresh/s_login").holds(t, http.StatusOK, "Nothing here looks like a login to example.com yet")

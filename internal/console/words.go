@@ -19,7 +19,7 @@ func (c *Console) words() template.FuncMap {
 		"join": strings.Join, "percent": percent, "took": took, "add": func(a, b int) int { return a + b }, "file": c.files.path,
 		"field": newField, "as": as, "must": must, "placeholder": placeholder, "autocomplete": autocomplete, "rows": rows, "of": of, "withid": withID,
 		"list": func(items ...any) []any { return items }, "pair": pair, "state": stateTone, "worded": worded, "taken": taken, "phase": sayPhase,
-		"cdpReads": func() string { return grant.CDPReads }, "login": sayLogin,
+		"cdpReads": func() string { return grant.CDPReads }, "login": sayLogin, "stored": sayStored,
 	}
 }
 

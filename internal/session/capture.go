@@ -37,7 +37,14 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 		return s.why(ctx, r, err)
 	}
 	defer cookies.Wipe(all)
-	stored, err := storedOf(ctx, b, func(domain string) bool { return slices.Contains(domains, domain) })
+	visited, err := b.Origins(ctx)
+	if err != nil {
+		return s.why(ctx, r, err)
+	}
+	stored, err := b.Stored(ctx, "", slices.DeleteFunc(visited, func(origin string) bool {
+		domain, err := weblogin.DomainOf(origin)
+		return err != nil || !slices.Contains(domains, domain)
+	}))
 	if err != nil {
 		return s.why(ctx, r, err)
 	}
@@ -48,16 +55,4 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 	}
 	chosen, _ := cookies.Select(all, domains)
 	return use(weblogin.Login{Cookies: chosen, Origins: stored})
-}
-
-// storedOf is what pages of the domains that are wanted have stored in a browser, as far as tabs have shown them.
-func storedOf(ctx context.Context, b Browser, wanted func(domain string) bool) ([]weblogin.Origin, error) {
-	visited, err := b.Origins(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return b.Stored(ctx, "", slices.DeleteFunc(visited, func(origin string) bool {
-		domain, err := weblogin.DomainOf(origin)
-		return err != nil || !wanted(domain)
-	}))
 }

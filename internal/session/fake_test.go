@@ -172,6 +172,11 @@ func (b *fakeBrowser) Origins(context.Context) ([]string, error) {
 	return out, nil
 }
 
+func (b *fakeBrowser) Weigh(ctx context.Context, id string, origins []string) ([]weblogin.OriginInfo, error) {
+	list, err := b.Stored(ctx, id, origins)
+	return weblogin.Describe(list), err
+}
+
 func (b *fakeBrowser) Stored(_ context.Context, id string, origins []string) ([]weblogin.Origin, error) {
 	if err := b.step("get storage"); err != nil {
 		return nil, err

@@ -20,8 +20,9 @@ type Jar interface {
 	Cookies(ctx context.Context, browserContext string) ([]cookies.Cookie, error)
 	// SetCookies sets all or none; the code is bad_cookie when the browser does not take one of them.
 	SetCookies(ctx context.Context, browserContext string, list []cookies.Cookie) error
-	// Origins are those whose documents tabs have shown, and Stored is what pages of origins have stored.
+	// Origins are those whose documents tabs have shown, Weigh is how much pages of origins have stored, and Stored is that.
 	Origins(ctx context.Context) ([]string, error)
+	Weigh(ctx context.Context, browserContext string, origins []string) ([]weblogin.OriginInfo, error)
 	Stored(ctx context.Context, browserContext string, origins []string) ([]weblogin.Origin, error)
 	// Store puts in what pages had stored, before any document of theirs runs, and returns what is there then. The code is
 	// bad_storage when the browser does not take it.

@@ -195,15 +195,18 @@ func (s *Service) Seen(ctx context.Context, by identity.Principal, id string) (S
 		return Seen{}, s.why(ctx, r, fmt.Errorf("look at the cookies: %w", err))
 	}
 	defer cookies.Wipe(jar)
-	stored, err := storedOf(ctx, b, func(string) bool { return true })
+	visited, err := b.Origins(ctx)
+	if err != nil {
+		return Seen{}, s.why(ctx, r, fmt.Errorf("look what was visited: %w", err))
+	}
+	storage, err := b.Weigh(ctx, "", visited)
 	if err != nil {
 		return Seen{}, s.why(ctx, r, fmt.Errorf("look at what pages have stored: %w", err))
 	}
-	defer weblogin.WipeOrigins(stored)
 	s.mu.Lock()
 	addr := r.addr
 	s.mu.Unlock()
-	out, err := s.seen(ctx, r, weblogin.Login{Cookies: jar, Origins: stored}, s.Gateway.Hosts(addr))
+	out, err := s.seen(ctx, r, jar, storage, s.Gateway.Hosts(addr))
 	out.SignedIn = s.shows(ctx, r, b)
 	return out, err
 }
@@ -229,7 +232,7 @@ func (s *Service) shows(ctx context.Context, r *session, b Browser) (out vault.S
 	return out
 }
 
-func (s *Service) seen(ctx context.Context, r *session, l weblogin.Login, hosts []string) (Seen, error) {
+func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, storage []weblogin.OriginInfo, hosts []string) (Seen, error) {
 	out := Seen{Sites: []SeenSite{}, Hosts: []string{}}
 	order := []string{r.plan.refresh}
 	for _, host := range hosts {
@@ -246,8 +249,8 @@ func (s *Service) seen(ctx context.Context, r *session, l weblogin.Login, hosts 
 		}
 		return sites[domain]
 	}
-	cookies.Sort(l.Cookies)
-	for _, c := range l.Cookies {
+	cookies.Sort(jar)
+	for _, c := range jar {
 		domain, err := cookies.RegistrableDomain(c.Host())
 		if err != nil || c.Expired(now) {
 			continue // such as those of an address: there can be no account of it
@@ -255,7 +258,7 @@ func (s *Service) seen(ctx context.Context, r *session, l weblogin.Login, hosts 
 		site := of(domain)
 		site.Cookies = append(site.Cookies, vault.Describe(c, now))
 	}
-	for _, info := range weblogin.Describe(l.Origins) {
+	for _, info := range storage {
 		if domain, err := weblogin.DomainOf(info.Origin); err == nil {
 			site := of(domain)
 			site.Storage = append(site.Storage, info)
