@@ -5,8 +5,10 @@ package session
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +94,72 @@ func BenchmarkInject50(b *testing.B) {
 	}
 	b.ReportMetric(median(injections), "ms-median")
 	b.ReportMetric(median(sets), "ms-set-median")
+}
+
+// stores is what a page of an application has stored after some months: 20 entries of localStorage, and a database of 200
+// records.
+func stores(b *testing.B) []weblogin.Origin {
+	b.Helper()
+	o := weblogin.Origin{Origin: "https://app.example.com"}
+	for n := range 20 {
+		o.Local = append(o.Local, weblogin.Item{Name: fmt.Sprint("entry-", n), Value: secret.New([]byte(strings.Repeat(rand.Text(), []int{1, 2, 10, 40}[n%4])))})
+	}
+	var records []string
+	for n := range 200 {
+		records = append(records, fmt.Sprintf(`{"value":{"id":%d,"token":%q,"user":{"name":"ann","roles":["a","b"]},"at":1764279000000}}`, n, rand.Text()))
+	}
+	d, err := weblogin.DecodeOrigin([]byte(`{"origin":"x","indexedDB":[{"name":"app","version":3,"stores":[{"name":"s","keyPath":"id","autoIncrement":false,
+		"indexes":[{"name":"token","keyPath":"token","multiEntry":false,"unique":true}],"records":[` + strings.Join(records, ",") + `]}]}]}`))
+	if err != nil {
+		b.Fatal(err)
+	}
+	o.Databases = d.Databases
+	return []weblogin.Origin{o}
+}
+
+// BenchmarkInjectLogin is BenchmarkInject50 for an account that has storage, too. ms-cookies-median is an account with the
+// cookies alone, in the same run.
+func BenchmarkInjectLogin(b *testing.B) {
+	shell := dialShell(b)
+	a := &accounts{world: newWorld(nil)}
+	a.openStore(b)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	for domain, origins := range map[string][]weblogin.Origin{"example.com": stores(b), "example.org": nil} {
+		list := realLooking()
+		for n := range list {
+			list[n].Domain = strings.Replace(list[n].Domain, "example.com", domain, 1)
+		}
+		if _, err := a.vault.PutCookies(ctx, vault.NewCookies{Tenant: store.DefaultTenant, Domain: domain, Cookies: list, Origins: origins}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	inject := func(domain string) time.Duration {
+		id, end, err := emptyJar(ctx, shell)
+		if err != nil {
+			b.Fatal(err)
+		}
+		began := time.Now()
+		err = a.vault.UseLogin(ctx, store.DefaultTenant, domain, func(l weblogin.Login) error {
+			good, _, err := sift(l.Cookies, domain, time.Now())
+			if err != nil {
+				return err
+			}
+			l.Cookies = good
+			return putLogin(ctx, shell, id, []string{domain}, l, time.Now())
+		})
+		took := time.Since(began)
+		if err := errors.Join(err, end()); err != nil {
+			b.Fatal(err)
+		}
+		return took
+	}
+	var whole, alone []time.Duration
+	for b.Loop() {
+		whole, alone = append(whole, inject("example.com")), append(alone, inject("example.org"))
+	}
+	b.ReportMetric(median(whole), "ms-median")
+	b.ReportMetric(median(alone), "ms-cookies-median")
 }
 
 func median(list []time.Duration) float64 {
