@@ -52,8 +52,11 @@ func lookers(tab string) []Operation {
 func TestATabThatHangsIsLeftWhereNoMoreTabsMayBe(t *testing.T) {
 	b := openOwn(t, Shell, newGateway(t, hostileSite()).URL)
 	b.tabs.most = 1
-	if _, err := b.Do(t.Context(), OpenTab{URL: site + "/loopNow", TimeoutMS: 1000}); problem.CodeOf(err) != problem.Timeout {
-		t.Fatalf("open: %v", err)
+	if tabs := do[TabsResult](t, b, Tabs{}).Tabs; len(tabs) > 1 {
+		t.Fatalf("it begins with %+v", tabs)
+	}
+	if _, err := b.Do(t.Context(), Navigate{URL: site + "/loopNow", TimeoutMS: 1000}); problem.CodeOf(err) != problem.Timeout {
+		t.Fatalf("navigate: %v", err)
 	}
 	if _, err := b.Do(t.Context(), OpenTab{URL: site + "/plain", NewTab: true}); problem.CodeOf(err) != problem.Conflict {
 		t.Errorf("open another: %v", err)
