@@ -34,6 +34,13 @@ const emptyDocument = `<!doctype html><link rel=icon href="data:,">`
 // storageTimeout bounds what is done with one origin; it takes some 10 ms.
 const storageTimeout = 20 * time.Second
 
+const (
+	// weighTimeout is storageTimeout for somebody who looks on and asks again.
+	weighTimeout = 4 * time.Second
+	// busyTimeout is how long pages of an origin may keep its databases busy; half of weighTimeout for who looks on.
+	busyTimeout = 5 * time.Second
+)
+
 // emptyPage is a page of our own in a context that others use, which opens origins without their sites: every request of
 // it is answered here, and none leaves. So what an origin has stored is read and written by a page of that origin in
 // which no script of the site runs. It is no tab.
@@ -110,7 +117,12 @@ func (b *Browser) Weigh(ctx context.Context, browserContext string, origins []st
 	err = b.withEmptyPage(ctx, browserContext, func(ctx context.Context, e *emptyPage) error {
 		for _, origin := range origins {
 			var info weblogin.OriginInfo
-			err := e.ask(ctx, origin, nil, "count", func(answer []byte) error { return cdp.Decode(answer, &info) })
+			asking, cancel := context.WithTimeout(ctx, weighTimeout)
+			err := e.ask(asking, origin, nil, "count", func(answer []byte) error { return cdp.Decode(answer, &info) })
+			cancel()
+			if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+				info, err = weblogin.OriginInfo{Origin: origin, LeftOut: []string{"all of it: its pages keep the browser busy"}}, nil
+			}
 			if err != nil {
 				return err
 			}
@@ -262,7 +274,7 @@ func (e *emptyPage) ask(ctx context.Context, origin string, put *weblogin.Origin
 	err = e.session.Call(ctx, runtime.CallFunctionOn.Method, map[string]any{
 		"functionDeclaration": storageScript, "executionContextId": world.ExecutionContextID, "returnByValue": true, "awaitPromise": true,
 		"arguments": []any{map[string]any{"value": origin}, map[string]any{"value": jsontext.Value(quoted)}, map[string]any{"value": how},
-			map[string]any{"value": map[string]int{"bytes": weblogin.MaxDatabase, "records": weblogin.MaxRecords}}},
+			map[string]any{"value": mostStored(how)}},
 	}, &answer)
 	defer clear(answer.Result.Value)
 	defer clear(answer.Exception)
@@ -287,6 +299,17 @@ func (e *emptyPage) ask(ctx context.Context, origin string, put *weblogin.Origin
 		return problem.New(problem.BadStorage, "", "%s: %s", origin, bounded(refused.Sentence, maxText))
 	}
 	return read(back)
+}
+
+// mostStored are the bounds of what is read of an origin.
+func mostStored(how string) map[string]int {
+	busy := busyTimeout
+	if how != "" {
+		busy = weighTimeout / 2
+	}
+	return map[string]int{"items": weblogin.MaxItems, "value": weblogin.MaxValue, "databases": weblogin.MaxDatabases, "stores": weblogin.MaxStores,
+		"records": weblogin.MaxRecords, "bytes": weblogin.MaxDatabase, "origin": weblogin.MaxOrigin, "left": weblogin.MaxLeft,
+		"milliseconds": int(busy / time.Millisecond)}
 }
 
 // maxOrigins bounds the origins that are remembered of a browser.

@@ -411,10 +411,14 @@ func TestDatabasesBeyondTheirBoundsAreNamedAndLeftOut(t *testing.T) {
 		const fill = (name, n, value) => new Promise((ok) => { const r = indexedDB.open(name); r.onupgradeneeded = () => { const s = r.result.createObjectStore('s'); for (let i = 0; i < n; i++) s.put(value, i) }
 			r.onsuccess = () => { r.result.close(); ok() } })
 		await fill('large', 3, 'x'.repeat(4 << 20)); await fill('many', %d, 1); await fill('good', 1, 'y')
+		for (let n = 10; n < 62; n++) await fill('small' + n, 1, 1)
+		window.busy = await new Promise((ok) => { const r = indexedDB.open('busy'); r.onupgradeneeded = () => r.result.createObjectStore('s'); r.onsuccess = () => ok(r.result) })
+		const t = busy.transaction('s', 'readwrite'), again = () => { t.objectStore('s').get(1).onsuccess = again }; again() // a transaction that never ends
 	})()`, weblogin.MaxRecords+1)})
 	list, err := b.Stored(within(t, 60*time.Second), "", []string{"http://example.com"})
-	if err != nil || len(list) != 1 || len(list[0].Databases) != 1 || list[0].Databases[0].Name != "good" ||
-		!slices.Equal(list[0].Left, []string{"the database large, which has 13 MB", "the database many, which has 10001 records"}) {
+	if err != nil || len(list) != 1 || len(list[0].Databases) != weblogin.MaxDatabases || list[0].Databases[0].Name != "good" ||
+		!slices.Equal(list[0].Left, []string{"a database beyond those that are kept, 3 times", "the database busy, which is in use", "the database large, which has 13 MB",
+			"the database many, which has 10001 records"}) {
 		t.Errorf("it has %v, %v", weblogin.Describe(list), err)
 	}
 }

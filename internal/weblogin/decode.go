@@ -96,8 +96,8 @@ func DecodeOrigins(raw []byte) (out []Origin, err error) {
 	return out, nil
 }
 
-// maxLeft bounds what a browser says that is not kept, in number and in bytes.
-const maxLeft, longestLeft = 50, 300
+// longestLeft bounds what a browser says that is not kept, in bytes.
+const longestLeft = 300
 
 // DecodeOrigin reads one origin as our own script in a page says it.
 func DecodeOrigin(raw []byte) (out Origin, err error) {
@@ -107,7 +107,7 @@ func DecodeOrigin(raw []byte) (out Origin, err error) {
 			if name != "left" {
 				return nil
 			}
-			return each(value, maxLeft, "parts that are left out", func(_ int, value jsontext.Value) error {
+			return each(value, MaxLeft, "parts that are left out", func(_ int, value jsontext.Value) error {
 				text, err := unquote(value)
 				out.Left = append(out.Left, strings.ToValidUTF8(string(text[:min(len(text), longestLeft)]), ""))
 				return err
@@ -192,7 +192,7 @@ func decodeDatabase(raw jsontext.Value) (out Database, err error) {
 			}
 		case "stores":
 			seen |= 4
-			return each(value, maxStores, "stores", func(_ int, store jsontext.Value) error { return out.count(store) })
+			return each(value, MaxStores, "stores", func(_ int, store jsontext.Value) error { return out.count(store) })
 		}
 		return nil
 	})
@@ -202,9 +202,6 @@ func decodeDatabase(raw jsontext.Value) (out Database, err error) {
 	out.JSON = secret.New(raw)
 	return out, err
 }
-
-// maxStores is how many object stores a database may have.
-const maxStores = 200
 
 // count looks through one store.
 func (d *Database) count(store jsontext.Value) error {
@@ -217,7 +214,7 @@ func (d *Database) count(store jsontext.Value) error {
 			return err
 		case "indexes":
 			seen |= 2
-			return each(value, maxStores, "indexes", func(int, jsontext.Value) error { return nil })
+			return each(value, MaxStores, "indexes", func(int, jsontext.Value) error { return nil })
 		case "records":
 			seen |= 4
 			return each(value, MaxRecords, "records", func(_ int, record jsontext.Value) error {

@@ -52,14 +52,17 @@ const (
 	MaxOrigins = 50
 	// MaxItems is how many entries of localStorage an origin may have.
 	MaxItems = 10_000
-	// MaxDatabases and MaxRecords bound IndexedDB: databases of an origin, and records of a database.
+	// MaxDatabases and MaxRecords bound IndexedDB: databases of an origin, stores of a database, and records of a database.
 	MaxDatabases = 50
+	MaxStores    = 200
 	MaxRecords   = 10_000
 	// MaxValue, MaxDatabase and MaxOrigin are bytes: of a value of localStorage with its name, of the JSON of a database, and of
 	// all of an origin.
 	MaxValue    = 5 << 20
 	MaxDatabase = 10 << 20
 	MaxOrigin   = 16 << 20
+	// MaxLeft is how many things may be named that are not kept.
+	MaxLeft = 50
 	// MaxBytes is all of a login, as it is encoded.
 	MaxBytes = cookies.MaxBytes
 )

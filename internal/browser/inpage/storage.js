@@ -5,8 +5,8 @@
 // {v}, {d}, {bi}, {e}, {r}, {a}, {o}, {m}, {s}, {ta}, {ab} and {ref}. Beside those: {w} is a text that is no Unicode, {dv} a
 // DataView, {bl} a Blob, {f} a File, {ck} a CryptoKey that can be exported, and {hole} is where an array has nothing.
 //
-// text is what to put in, empty for reading; how is "count" where numbers are enough. most has bounds, beyond which a whole
-// database is left out and named.
+// text is what to put in, empty for reading; how is "count" where numbers are enough. most has bounds: a database that is beyond
+// one is left out whole, and named, and so is one that a page keeps busy.
 async function (origin, text, how, most) {
   if (location.origin !== origin) return JSON.stringify({ origin: location.origin });
 
@@ -29,6 +29,9 @@ async function (origin, text, how, most) {
     f32: Float32Array, f64: Float64Array, bi64: BigInt64Array, bui64: BigUint64Array };
   const errors = { Error, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
   const numbers = { NaN: NaN, Infinity: Infinity, '-Infinity': -Infinity, '-0': -0 };
+  const sum = (list, size) => list.reduce((all, one) => all + size(one), 0);
+  const length = (text) => new TextEncoder().encode(text).length;
+  const megabytes = (n) => `${Math.ceil(n / 2 ** 20)} MB`;
   const bytes = (buffer, from = 0, length = buffer.byteLength) => new Uint8Array(buffer, from, length).toBase64();
   const units = (text) => bytes(Uint16Array.from({ length: text.length }, (_, n) => text.charCodeAt(n)).buffer);
 
@@ -156,6 +159,10 @@ async function (origin, text, how, most) {
       const out = { name, version: db.version, stores: [] };
       const names = [...db.objectStoreNames];
       if (!names.length) return out;
+      if (names.length > most.stores) {
+        leave(`the database ${name}, which has ${names.length} stores`);
+        return null;
+      }
       const transaction = db.transaction(names);
       const found = await Promise.all(names.map(async (name) => {
         const store = transaction.objectStore(name);
@@ -254,27 +261,38 @@ async function (origin, text, how, most) {
   for (let n = 0; n < localStorage.length; n++) {
     const name = localStorage.key(n);
     const value = localStorage.getItem(name);
-    if (name.isWellFormed() && value.isWellFormed()) entries.push({ name, value });
-    else leave('an entry of localStorage that is no text in Unicode');
+    const size = length(name) + length(value);
+    if (!name.isWellFormed() || !value.isWellFormed()) leave('an entry of localStorage that is no text in Unicode');
+    else if (size > most.value) leave(`an entry of localStorage with ${megabytes(size)}`);
+    else entries.push({ name, value });
+  }
+  let bytesLeft = most.origin - sum(entries, ({ name, value }) => length(name) + length(value));
+  if (!text && (entries.length > most.items || bytesLeft < 0)) {
+    leave(`localStorage, which has ${entries.length} entries and ${megabytes(most.origin - bytesLeft)}`);
+    entries.length = 0;
+    bytesLeft = most.origin;
   }
   const databases = [];
   if (!text) {
-    for (const { name } of (await indexedDB.databases()).sort((a, b) => a.name < b.name ? -1 : 1)) {
-      if (!name.isWellFormed()) {
-        leave('a database whose name is no text in Unicode');
-        continue;
-      }
-      const database = await read(name);
+    const names = (await indexedDB.databases()).map((one) => one.name).sort();
+    const busy = Symbol();
+    const late = new Promise((ok) => setTimeout(ok, most.milliseconds, busy));
+    const found = await Promise.all(names.map((name) => name.isWellFormed() ? Promise.race([read(name), late]) : leave('a database whose name is no text in Unicode')));
+    for (const [n, database] of found.entries()) {
+      const name = names[n];
       if (!database) continue;
-      const size = JSON.stringify(database).length;
-      if (size > most.bytes) leave(`the database ${name}, which has ${Math.ceil(size / 2 ** 20)} MB`);
-      else databases.push(database);
+      const size = length(JSON.stringify(database === busy ? '' : database));
+      if (database === busy) leave(`the database ${name}, which is in use`);
+      else if (databases.length === most.databases) leave('a database beyond those that are kept');
+      else if (size > Math.min(most.bytes, bytesLeft)) leave(`the database ${name}, which has ${megabytes(size)}`);
+      else {
+        databases.push(database);
+        bytesLeft -= size;
+      }
     }
   }
-  const leftOut = [...left].map(([what, n]) => n > 1 ? `${what}, ${n} times` : what);
+  const leftOut = [...left].sort().slice(0, most.left).map(([what, n]) => n > 1 ? `${what}, ${n} times` : what);
   if (how === 'count') {
-    const sum = (list, size) => list.reduce((all, one) => all + size(one), 0);
-    const length = (text) => new TextEncoder().encode(text).length;
     const { usageDetails } = await navigator.storage?.estimate() ?? {};
     return JSON.stringify({ origin, items: entries.length, databases: databases.length, records: sum(databases, (one) => one.records ?? 0), left_out: leftOut,
       bytes: sum(entries, ({ name, value }) => length(name) + length(value)) + (databases.length ? usageDetails?.indexedDB ?? 0 : 0) });
