@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
@@ -85,6 +86,9 @@ func (b *Browser) signIn(ctx context.Context, ref string, selectors []string) (o
 		return out, nil
 	}
 	out, err = b.askSignIn(ctx, tab, append([]string{}, selectors...))
+	if err == nil {
+		err = out.complete(len(selectors))
+	}
 	if err != nil {
 		return SignInPage{}, err
 	}
@@ -98,6 +102,14 @@ func (b *Browser) signIn(ctx context.Context, ref string, selectors []string) (o
 	}
 	out.URL = b.shown(out.URL, maxURL)
 	return out, nil
+}
+
+// complete refuses an answer that does not speak of each selector: a browser that somebody has taken over answers anything.
+func (p SignInPage) complete(selectors int) error {
+	if p.URL != "" && (len(p.Matches) != selectors || len(p.Bad) != selectors) {
+		return fmt.Errorf("the page answers %d and %d times for %d selectors", len(p.Matches), len(p.Bad), selectors)
+	}
+	return nil
 }
 
 // askSignIn asks the document. A tab that nobody drives here gets a session for it that switches nothing on: its events and
@@ -147,7 +159,7 @@ func (b *Browser) askSignIn(ctx context.Context, tab *record, selectors []string
 	if answer.ExceptionDetails != nil || answer.Result == nil {
 		return out, thrown(answer.ExceptionDetails)
 	}
-	out.Document = string(top.LoaderID)
+	out.Document = bounded(string(top.LoaderID), maxText)
 	return out, cdp.Decode(answer.Result.Value, &out)
 }
 

@@ -94,6 +94,24 @@ func TestWhatIsNoSelectorIsSaidToBeNone(t *testing.T) {
 	})
 }
 
+func TestAnAnswerThatDoesNotSpeakOfEachSelectorIsRefused(t *testing.T) {
+	two := []bool{false, true}
+	for name, test := range map[string]struct {
+		page SignInPage
+		good bool
+	}{
+		"each":           {SignInPage{URL: site, Matches: two, Bad: two}, true},
+		"no page":        {SignInPage{}, true},
+		"none":           {SignInPage{URL: site}, false},
+		"one too few":    {SignInPage{URL: site, Matches: two[:1], Bad: two}, false},
+		"one bad unsaid": {SignInPage{URL: site, Matches: two, Bad: two[:1]}, false},
+	} {
+		if err := test.page.complete(2); (err == nil) != test.good {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestSignInLooksIntoFramesAndShadows finds the form wherever a person would see it, also where the page's names hide members
 // of the document.
 func TestSignInLooksIntoFramesAndShadows(t *testing.T) {
