@@ -38,6 +38,7 @@ type prepared struct {
 	failed   int
 	done     int
 	stopped  bool
+	taken    bool // a person has taken the session over
 }
 
 // runTask opens a session, runs steps in it and closes it, whatever happens. Everything is checked before anything is
@@ -77,6 +78,9 @@ func (s *Server) runTask(ctx context.Context, c *call) (out *sdk.CallToolResult,
 	}
 	run := &prepared{s: s, c: c, t: Target{Session: opened.ID}, steps: steps, left: most}
 	defer func() {
+		if run.taken {
+			return // the person goes on
+		}
 		// The caller may be gone, and the session must not stay behind.
 		closing, cancel := context.WithTimeout(context.WithoutCancel(whole), closeLimit)
 		defer cancel()
@@ -92,7 +96,11 @@ func (s *Server) runTask(ctx context.Context, c *call) (out *sdk.CallToolResult,
 		run.lines = append(run.lines, refresh)
 	}
 	run.all(ctx, a.StopOnError == nil || *a.StopOnError)
-	run.end(whole, a.Screenshot == nil || *a.Screenshot)
+	if run.taken {
+		run.lines = append(run.lines, "session "+opened.ID+" stays open: a person has it in hand")
+	} else {
+		run.end(whole, a.Screenshot == nil || *a.Screenshot)
+	}
 	return run.result(), nil
 }
 
@@ -138,7 +146,8 @@ func (k *prepared) all(ctx context.Context, stopOnError bool) {
 			text = "error " + text
 		}
 		k.say(n, name, text)
-		over := ctx.Err() != nil || err != nil && gone(err)
+		k.taken = problem.CodeOf(err) == problem.TakenOver
+		over := ctx.Err() != nil || k.taken || err != nil && gone(err)
 		if failed && stopOnError || over && (failed || k.done < len(k.steps)) {
 			k.stopped = true
 			break

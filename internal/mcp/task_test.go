@@ -205,6 +205,28 @@ func TestTaskClosesItsSession(t *testing.T) {
 	})
 }
 
+func TestTaskLeavesItsSessionToThePersonWhoTakesIt(t *testing.T) {
+	taken := problem.New(problem.TakenOver, "wait until it is handed back", "a person has taken the session over")
+	for name, why := range map[string]error{"taken": taken, "another failure": problem.New(problem.StaleRef, "", "nothing matches")} {
+		t.Run(name, func(t *testing.T) {
+			answer := site(t)
+			w := newWorld(t, &backend{drive: func(ctx context.Context, at Target, op browser.Operation) (any, error) {
+				if _, typing := op.(browser.Act); typing {
+					return nil, why
+				}
+				return answer(ctx, at, op)
+			}})
+			got, out := w.tool("browser_run_task", args{"steps": loginSteps(), "stopOnError": why != taken})
+			if stays := len(w.back.closedIDs()) == 0; !out.IsError || stays != (why == taken) || stays != strings.HasSuffix(got, "\nsession s_0000000000000001 stays open: a person has it in hand") {
+				t.Errorf("closed %q: %s", w.back.closedIDs(), got)
+			}
+			if steps := len(w.back.driven); why == taken && steps != 2 {
+				t.Errorf("%d operations were asked of a session that a person has", steps)
+			}
+		})
+	}
+}
+
 func TestTaskSaysThatItsSessionIsStillOpen(t *testing.T) {
 	w := newWorld(t, &backend{drive: site(t), fails: map[string]error{"Close": problem.New(problem.HostdUnreachable, "", "no answer")}})
 	got, _ := w.tool("browser_run_task", args{"steps": loginSteps()})
