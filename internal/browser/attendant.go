@@ -114,19 +114,16 @@ func (a *attendance) owned(id target.ID) bool {
 
 // attendTab looks after the dialogs of a page that nobody else controls. Where somebody does, [Page] answers.
 func (b *Browser) attendTab(ctx context.Context, id target.ID) {
-	flatten := true
 	// The caller's end must not leave a session behind.
-	attached, err := cdp.Do(b.attendance.life, b.conn.Browser(), target.AttachToTarget, target.AttachToTargetParams{TargetID: id, Flatten: &flatten})
+	s, err := b.conn.Browser().Attach(b.attendance.life, id)
 	if err != nil {
 		return // the page is gone
 	}
-	session := attached.SessionID
-	s := b.conn.Session(string(session))
 	defer func() {
 		tidy, cancel := context.WithTimeout(context.Background(), quietTimeout)
 		defer cancel()
 		// An error means that the page is gone.
-		_, _ = cdp.Do(tidy, b.conn.Browser(), target.DetachFromTarget, target.DetachFromTargetParams{SessionID: session})
+		_ = b.conn.Browser().Detach(tidy, s)
 	}()
 	events, err := s.Subscribe(page.JavascriptDialogOpening.Method, page.JavascriptDialogClosed.Method)
 	if err != nil {

@@ -126,13 +126,11 @@ func (f *frame) child(ctx context.Context, element runtime.RemoteObjectID, owner
 // it is needed and not before, so that a page that makes frames all day fills no table; and below the page's session, so
 // that it ends with it.
 func (f *frame) attach(ctx context.Context) error {
-	flatten := true
-	attached, err := cdp.Do(ctx, f.page.session, target.AttachToTarget,
-		target.AttachToTargetParams{TargetID: target.ID(f.id), Flatten: &flatten})
+	attached, err := f.page.session.Attach(ctx, target.ID(f.id))
 	if err != nil {
 		return gone(err)
 	}
-	f.session, f.own = f.page.b.conn.Session(string(attached.SessionID)), true
+	f.session, f.own = attached, true
 	return gone(f.page.endWhenCrashed(ctx, f))
 }
 
@@ -143,8 +141,7 @@ func (f *frame) detach() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	_, _ = cdp.Do(ctx, f.page.session, target.DetachFromTarget,
-		target.DetachFromTargetParams{SessionID: target.SessionID(f.session.ID())})
+	_ = f.page.session.Detach(ctx, f.session)
 }
 
 // adopt gives a frame its number, and that of the one which it replaces when there is one.

@@ -117,12 +117,9 @@ func (h *hiddenPage) open(ctx context.Context) error {
 		return err
 	}
 	h.frame = string(made.TargetID)
-	flatten := true
-	attached, err := cdp.Do(ctx, root, target.AttachToTarget, target.AttachToTargetParams{TargetID: made.TargetID, Flatten: &flatten})
-	if err != nil {
+	if h.session, err = root.Attach(ctx, made.TargetID); err != nil {
 		return err
 	}
-	h.session = h.b.conn.Session(string(attached.SessionID))
 	world, err := cdp.Do(ctx, h.session, page.CreateIsolatedWorld, page.CreateIsolatedWorldParams{FrameID: protocol.FrameID(h.frame)})
 	if err != nil {
 		return err

@@ -86,13 +86,10 @@ func (p *Page) hasSecret(ctx context.Context, others []*target.Info) (bool, erro
 				continue
 			}
 			looked[info.TargetID], more = true, true
-			flatten := true
-			attached, err := cdp.Do(ctx, p.browser, target.AttachToTarget,
-				target.AttachToTargetParams{TargetID: info.TargetID, Flatten: &flatten})
+			session, err := p.browser.Attach(ctx, info.TargetID)
 			if err != nil {
 				continue // it is gone
 			}
-			session := p.b.conn.Session(string(attached.SessionID))
 			s.sessions = append(s.sessions, session)
 			has, err := s.secret(ctx, session, ours)
 			if has || err != nil && !refusedOrGone(err) {

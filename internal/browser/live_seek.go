@@ -50,7 +50,7 @@ func (s *seeker) end() {
 	// A page that hangs keeps them until its document goes.
 	_ = s.page.session.Call(ctx, runtime.ReleaseObjectGroup.Method, runtime.ReleaseObjectGroupParams{ObjectGroup: s.group}, nil)
 	for _, attached := range s.sessions[1:] {
-		_, _ = cdp.Do(ctx, s.page.browser, target.DetachFromTarget, target.DetachFromTargetParams{SessionID: target.SessionID(attached.ID())})
+		_ = s.page.browser.Detach(ctx, attached)
 	}
 }
 
@@ -154,13 +154,9 @@ func (s *seeker) open(ctx context.Context, session cdp.Session, frame protocol.F
 	var refused *cdp.Error
 	if errors.As(err, &refused) && frame != s.page.topFrame() {
 		// Attached at the browser: at the page's session, who attends the page would attend it, too.
-		flatten := true
-		attached, attachErr := cdp.Do(ctx, s.page.browser, target.AttachToTarget,
-			target.AttachToTargetParams{TargetID: target.ID(frame), Flatten: &flatten})
-		if attachErr != nil {
-			return 0, gone(attachErr)
+		if session, err = s.page.browser.Attach(ctx, target.ID(frame)); err != nil {
+			return 0, gone(err)
 		}
-		session = s.page.b.conn.Session(string(attached.SessionID))
 		s.sessions = append(s.sessions, session)
 		made, err = world()
 	}

@@ -75,14 +75,12 @@ type fileChooser struct {
 // attachPage takes control of a tab. The page answers dialogs until release is called. A page that does not react is
 // attached all the same; its ready stays open then.
 func attachPage(ctx context.Context, b *Browser, id target.ID) (*Page, error) {
-	flatten := true
-	attached, err := cdp.Do(ctx, b.conn.Browser(), target.AttachToTarget,
-		target.AttachToTargetParams{TargetID: id, Flatten: &flatten})
+	session, err := b.conn.Browser().Attach(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	p := &Page{
-		b: b, session: b.conn.Session(string(attached.SessionID)), browser: b.conn.Browser(), id: id,
+		b: b, session: session, browser: b.conn.Browser(), id: id,
 		steering: make(chan struct{}, 1), photographed: make(chan struct{}, 1),
 		crash: newCrash(), ready: make(chan struct{}), gone: make(chan struct{}),
 		document: b.documents.Add(1), top: protocol.FrameID(id),
@@ -283,8 +281,7 @@ func (p *Page) release() {
 func (p *Page) detach() {
 	ctx, cancel := context.WithTimeout(context.Background(), quietTimeout)
 	defer cancel()
-	_, _ = cdp.Do(ctx, p.browser, target.DetachFromTarget,
-		target.DetachFromTargetParams{SessionID: target.SessionID(p.session.ID())})
+	_ = p.browser.Detach(ctx, p.session)
 }
 
 // watch reads the page's events until the session or the connection ends.

@@ -125,17 +125,15 @@ func (b *Browser) askSignIn(ctx context.Context, tab *record, selectors []string
 		out.Document = strconv.FormatUint(driven.generation(), 10)
 		return out, nil
 	}
-	flatten := true
-	attached, err := cdp.Do(ctx, b.conn.Browser(), target.AttachToTarget, target.AttachToTargetParams{TargetID: id, Flatten: &flatten})
+	session, err := b.conn.Browser().Attach(ctx, id)
 	if err != nil {
 		return out, err
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), quietTimeout)
 		defer cancel()
-		_, _ = cdp.Do(ctx, b.conn.Browser(), target.DetachFromTarget, target.DetachFromTargetParams{SessionID: attached.SessionID})
+		_ = b.conn.Browser().Detach(ctx, session)
 	}()
-	session := b.conn.Session(string(attached.SessionID))
 	tree, err := cdp.Do(ctx, session, page.GetFrameTree, protocol.Empty{})
 	if err != nil || tree.FrameTree == nil || tree.FrameTree.Frame == nil {
 		return out, err

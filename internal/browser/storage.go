@@ -142,7 +142,7 @@ func (b *Browser) withEmptyPage(ctx context.Context, browserContext string, run 
 		return err
 	}
 	defer release()
-	root, hide, flatten := b.conn.Browser(), true, true
+	root, hide := b.conn.Browser(), true
 	e := &emptyPage{b: b}
 	err = b.tabs.aside(func(seen func(target.ID)) error {
 		made, err := cdp.DoSeen(ctx, root, target.CreateTarget, target.CreateTargetParams{
@@ -162,11 +162,9 @@ func (b *Browser) withEmptyPage(ctx context.Context, browserContext string, run 
 			err = errors.Join(err, closeErr)
 		}
 	}()
-	attached, err := cdp.Do(ctx, root, target.AttachToTarget, target.AttachToTargetParams{TargetID: e.id, Flatten: &flatten})
-	if err != nil {
+	if e.session, err = root.Attach(ctx, e.id); err != nil {
 		return err
 	}
-	e.session = b.conn.Session(string(attached.SessionID))
 	events, err := e.session.Subscribe(interception.RequestPaused.Method)
 	if err != nil {
 		return err

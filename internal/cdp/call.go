@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	protocol "github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/target"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -84,6 +85,19 @@ func (c *Conn) Session(id string) Session { return Session{conn: c, id: id} }
 
 // ID is the session's id, empty for the browser itself.
 func (s Session) ID() string { return s.id }
+
+// Attach attaches to a target; s is the browser, or a session of a page whose targets end with it.
+func (s Session) Attach(ctx context.Context, id target.ID) (Session, error) {
+	flatten := true
+	attached, err := Do(ctx, s, target.AttachToTarget, target.AttachToTargetParams{TargetID: id, Flatten: &flatten})
+	return s.conn.Session(string(attached.SessionID)), err
+}
+
+// Detach ends a session that s has attached.
+func (s Session) Detach(ctx context.Context, attached Session) error {
+	_, err := Do(ctx, s, target.DetachFromTarget, target.DetachFromTargetParams{SessionID: target.SessionID(attached.id)})
+	return err
+}
 
 // Call is [Conn.Call] on this session.
 func (s Session) Call(ctx context.Context, method string, params, result any) error {

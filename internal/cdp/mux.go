@@ -175,8 +175,7 @@ func (c *Client) detach() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), detachTimeout)
 	defer cancel()
-	_, err := Do(ctx, c.conn.Browser(), target.DetachFromTarget,
-		target.DetachFromTargetParams{SessionID: target.SessionID(session)})
+	err := c.conn.Browser().Detach(ctx, c.conn.Session(session))
 	// The browser may have ended it first, or have gone itself: what counts is that it is not there any more.
 	if err != nil && c.conn.owns(c, session) {
 		c.detachErr = fmt.Errorf("detach a client: %w", err)
