@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +36,7 @@ type loginWatch struct {
 	poked  chan struct{}
 	asking atomic.Bool
 
+	looking  sync.Mutex // one look at a time; a page can make it wait
 	mu       sync.Mutex
 	accounts map[string]*watchedLogin // by domain
 	last     string                   // the domain of the account whose pages the session was at, or went to, last
@@ -44,6 +46,7 @@ type loginWatch struct {
 type watchedLogin struct {
 	how vault.SignedIn
 	out bool // it is on record that it is signed out
+	bad bool // it was said that one of its selectors is none
 	// cookies are those that sign in, as they were injected: when each expires. deleted is what the jar said at asked.
 	cookies map[cookies.ID]cookies.Cookie
 	deleted bool
@@ -157,12 +160,9 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
 	defer cancel()
-	r.watch.mu.Lock()
-	defer r.watch.mu.Unlock()
-	var selectors []string // two for each domain
-	for _, domain := range r.plan.domains {
-		selectors = append(selectors, s.logins[domain].Selector, r.watch.account(domain).how.Marker)
-	}
+	r.watch.looking.Lock()
+	defer r.watch.looking.Unlock()
+	selectors, came := s.lookFor(r)
 	page, err := b.SignIn(ctx, tab, selectors...)
 	if err != nil {
 		s.Log.Debug("look whether a page asks to log in", "session", r.id, "error", err)
@@ -172,15 +172,18 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 	if err != nil || page.URL == "" {
 		return nil
 	}
+	r.watch.mu.Lock()
+	defer r.watch.mu.Unlock()
 	own := slices.ContainsFunc(r.plan.domains, func(domain string) bool { return cookies.Within(at.Hostname(), domain) })
 	var asks *Refresh
 	for n, domain := range r.plan.domains {
 		if own && !cookies.Within(at.Hostname(), domain) && !s.logins[domain].asks(page.URL) {
 			continue // it is the page of another account
 		}
-		v := s.judge(ctx, r, b, domain, page, at, page.Matches[2*n], page.Matches[2*n+1])
+		v := s.judge(ctx, r, b, domain, page, at, came == domain, page.Matches[2*n], page.Matches[2*n+1])
 		for i := range 2 {
-			if page.Bad[2*n+i] {
+			if a := r.watch.account(domain); page.Bad[2*n+i] && !a.bad {
+				a.bad = true
 				s.Log.Warn("look for what a page has: no CSS selector", "session", r.id, "domain", domain, "selector", selectors[2*n+i])
 			}
 		}
@@ -193,7 +196,7 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 		}
 	}
 	for _, domain := range r.plan.domains {
-		if cookies.Within(at.Hostname(), domain) {
+		if cookies.Within(at.Hostname(), domain) && r.watch.last == came { // it goes nowhere else since
 			r.watch.last = domain
 		}
 	}
@@ -201,8 +204,18 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 	return asks
 }
 
+// lookFor returns the selectors of each domain, of the configuration and of its account, and at whose pages the session was last.
+func (s *Service) lookFor(r *session) (selectors []string, last string) {
+	r.watch.mu.Lock()
+	defer r.watch.mu.Unlock()
+	for _, domain := range r.plan.domains {
+		selectors = append(selectors, s.logins[domain].Selector, r.watch.account(domain).how.Marker)
+	}
+	return selectors, r.watch.last
+}
+
 // judge says what a page says of one account. The caller holds the watch's lock.
-func (s *Service) judge(ctx context.Context, r *session, b Browser, domain string, page browser.SignInPage, at *url.URL, selected, marked bool) signedout.Verdict {
+func (s *Service) judge(ctx context.Context, r *session, b Browser, domain string, page browser.SignInPage, at *url.URL, came, selected, marked bool) signedout.Verdict {
 	a, own := r.watch.account(domain), cookies.Within(at.Hostname(), domain)
 	// A selector of the configuration is for pages of the domain: others may have a form of their own.
 	if s.logins[domain].asks(page.URL) || own && selected {
@@ -211,7 +224,7 @@ func (s *Service) judge(ctx context.Context, r *session, b Browser, domain strin
 	if a.how.Unwatched {
 		return signedout.Verdict{}
 	}
-	k := signedout.Known{Domain: domain, Start: a.how.Page, Marked: a.how.Marker != "", Marker: marked, Came: r.watch.last == domain}
+	k := signedout.Known{Domain: domain, Start: a.how.Page, Marked: a.how.Marker != "", Marker: marked, Came: came}
 	if k.Start == "" {
 		k.Start = s.logins[domain].ProbeURL
 	}
@@ -226,12 +239,7 @@ func (s *Service) judge(ctx context.Context, r *session, b Browser, domain strin
 
 // asks says whether an address is one of those that ask to log in.
 func (l login) asks(address string) bool {
-	for _, u := range l.urls {
-		if u.MatchString(address) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.urls, func(u *regexp.Regexp) bool { return u.MatchString(address) })
 }
 
 // noteVisit notes what a page shows, and returns what is known of this visit: at is when it began.
