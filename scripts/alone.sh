@@ -36,6 +36,8 @@ clear_slot() {
 
 # furnish runs in the new namespaces.
 furnish() {
+	# A link that looks for a second of its address first gets it after a second: a browser drops its connections then.
+	sysctl --quiet --write net.ipv6.conf.{all,default}.accept_dad=0
 	ip -batch - <<-END
 		link set lo up
 		link add up0 type veth peer name up1

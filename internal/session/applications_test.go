@@ -233,17 +233,17 @@ func shown(t *testing.T, b *piped, id, address string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience*30*time.Second)
 	defer cancel()
-	root, flatten := b.conn.Browser(), true
+	root := b.conn.Browser()
 	made, err := cdp.Do(ctx, root, target.CreateTarget, target.CreateTargetParams{URL: "about:blank", BrowserContextID: protocol.BrowserContextID(id)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	attached, err := cdp.Do(ctx, root, target.AttachToTarget, target.AttachToTargetParams{TargetID: made.TargetID, Flatten: &flatten})
+	session, err := root.Attach(ctx, made.TargetID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cdp.Do(ctx, b.conn.Session(string(attached.SessionID)), page.Navigate, page.NavigateParams{URL: address}); err != nil {
-		t.Fatal(err)
+	if opened, err := cdp.Do(ctx, session, page.Navigate, page.NavigateParams{URL: address}); err != nil || opened.ErrorText != "" {
+		t.Fatal(opened.ErrorText, err)
 	}
 	title := ""
 	testenv.Eventually(t, 20*time.Second, func() bool {
