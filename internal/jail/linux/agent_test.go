@@ -5,6 +5,7 @@ package linux
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -61,6 +62,27 @@ func onEachRuntimeWithAgents(t *testing.T, f func(t *testing.T, h *testHost, roo
 			h, root := newAgentHost(t, func(o *Options) { o.Runtime = name })
 			f(t, h, root)
 		})
+	}
+}
+
+// runc from 1.1.13 on reads the map of a user namespace from a process that it believes to find in the namespace's path. The path
+// that is given to it must not look like that; the plain one, which does, is the control.
+func TestRuncFindsNoProcessInThePathOfAUserNamespace(t *testing.T) {
+	h, _ := newAgentHost(t, func(o *Options) { o.Runtime = RuntimeRunc })
+	var namespace string
+	h.startAgent(t, agentSpec("one"), func(s *specs.Spec) {
+		for _, n := range s.Linux.Namespaces {
+			if n.Type == specs.UserNamespace {
+				namespace = n.Path
+			}
+		}
+	})
+	for path, finds := range map[string]int{namespace: 0, filepath.Clean(namespace): 1} {
+		var pid int
+		var rest rune
+		if found, _ := fmt.Sscanf(path, "/proc/%d/ns/user%c", &pid, &rest); found != finds {
+			t.Errorf("it finds %d processes in %q", found, path)
+		}
 	}
 }
 

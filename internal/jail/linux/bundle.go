@@ -48,7 +48,8 @@ func (r *Runtime) spec(p jail.Placement, bundle string, users *os.File) (*specs.
 	}
 	var uids, gids []specs.LinuxIDMapping
 	if users != nil {
-		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), users.Fd())})
+		// runc from 1.1.13 on takes whatever begins with /proc/NUMBER for /proc/NUMBER/ns/user, and the map of that process for the namespace's.
+		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: fmt.Sprintf("/proc/./%d/fd/%d", os.Getpid(), users.Fd())})
 		uids, gids = jailMap(prof.UID, prof.Host), jailMap(prof.GID, prof.Host)
 	}
 	return &specs.Spec{
