@@ -168,12 +168,21 @@ type JailConfig struct {
 	Name string `json:"name,omitempty"`
 	// Path is a folder of the host beneath jail_roots of the configuration. A new jail has it as its read-only root.
 	Path string `json:"path,omitempty"`
-	// RootPath is for jails of hosts on which the root of a named jail is not known; on Linux it must be empty or Path.
+	// RootPath is for named jails whose root nobody else knows. Here the host daemon does: it must be empty or Path.
 	RootPath string `json:"root_path,omitempty"`
 	// User must be empty or "agent": programs run as 1000:1000.
-	User   string       `json:"user,omitempty"`
+	User string `json:"user,omitempty"`
+	// IP4 of a new jail is IP4New or IP4Disable; empty is the former.
+	IP4    string       `json:"ip4,omitempty"`
 	Mounts []jail.Mount `json:"mounts,omitempty"`
 }
+
+// IP4 of a new jail. That of the host, "inherit", is refused.
+const (
+	IP4New     = "new"     // an address of its own, behind the gateway
+	IP4Disable = "disable" // no network
+	ip4Inherit = "inherit"
+)
 
 // Process is a program that was started for an agent.
 type Process struct {

@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/clawbots"
@@ -18,16 +17,11 @@ const (
 	defaultTTL, minTTL, maxTTL = time.Hour, time.Second, 7 * 24 * time.Hour
 	// programTemplate is that of the jail of a program.
 	programTemplate = "clawbot"
-	// searcher finds a program that is named without a path, in a jail as everywhere.
-	searcher = "/usr/bin/env"
 )
 
 // ErrBareHost refuses to run a program outside a jail, whoever asks: there is no code that could.
 var errBareHost = problem.New(problem.Forbidden, "leave the jail out for a new one, name an agent whose jail runs, or give a folder beneath jail_roots",
 	"programs run in jails; none is ever started on the bare host, nor with its network or its root")
-
-// BareHost is what is said to whoever asks for a program outside a jail.
-func BareHost() error { return errBareHost }
 
 // placing is where a program is to run.
 type placing struct {
@@ -47,7 +41,7 @@ func (p *processes) place(a identity.Agent, r ProcessRequest) (placing, error) {
 	if r.Jail != nil {
 		j = *r.Jail
 	}
-	if j.Path == "/" || j.RootPath == "/" || j.User == "root" || j.User == "0" {
+	if j.Path == "/" || j.RootPath == "/" || j.User == "root" || j.User == "0" || j.IP4 == ip4Inherit {
 		return placing{}, errBareHost
 	}
 	out := placing{ttl: r.TTL, inAgent: j.Name != ""}
@@ -60,20 +54,23 @@ func (p *processes) place(a identity.Agent, r ProcessRequest) (placing, error) {
 	if j.User != "" && j.User != "agent" {
 		bad("leave it out", "programs run as the user agent, not as %q", clipText(j.User, 40))
 	}
-	program := jail.Program{Argv: searched(r.Argv), Env: r.Env, Dir: r.Dir, Wire: jail.WireStdio}
+	program := jail.Program{Argv: jail.Searched(r.Argv), Env: r.Env, Dir: r.Dir, Wire: jail.WireStdio}
 	if out.inAgent {
 		// The program acts as the agent whose jail it is in: under another's name nobody would know who did it.
 		if j.Name != a.Name {
 			bad("start it for the agent "+clipText(j.Name, 40), "a program in the jail of %s is one of %s, not of %s", clipText(j.Name, 40), clipText(j.Name, 40), a.Name)
 		}
-		if r.Template != "" || len(j.Mounts) > 0 || r.Limits != (clawbots.Limits{}) {
-			bad("leave the jail out for a new one", "a jail that runs has its template, mounts and limits already")
+		if r.Template != "" || len(j.Mounts) > 0 || r.Limits != (clawbots.Limits{}) || j.RootPath != "" || j.IP4 != "" {
+			bad("leave the jail out for a new one", "a jail that runs has its template, root, mounts, network and limits already")
 		}
 		out.spec.Program = program
 		return out, errors.Join(append(errs, program.Validate())...)
 	}
 	if j.RootPath != "" && j.RootPath != j.Path {
 		bad("leave root_path out", "the root of a jail on this host is its path")
+	}
+	if j.IP4 != "" && j.IP4 != IP4New && j.IP4 != IP4Disable {
+		bad("it is "+IP4New+" or "+IP4Disable, "%q is not a network of a jail", clipText(j.IP4, 40))
 	}
 	if j.Path != "" && r.Template != "" {
 		bad("name one of them", "a jail is made of a template or of a folder, not of both")
@@ -84,6 +81,8 @@ func (p *processes) place(a identity.Agent, r ProcessRequest) (placing, error) {
 	out.spec = jail.Spec{
 		Kind: jail.KindAgent, Lifetime: jail.LifetimeOwner, Root: j.Path, Mounts: j.Mounts,
 		Agent: &jail.Agent{Tenant: a.Tenant, Name: a.Name}, Program: program, Limits: limitsOfProgram(p.with.Agents.Limits, r.Limits, out.ttl),
+		// The gateway and the firewall let it through before its program begins, which may ask for something at once.
+		Admit: j.IP4 != IP4Disable,
 	}
 	if j.Path == "" {
 		if out.spec.Template = r.Template; out.spec.Template == "" {
@@ -91,15 +90,6 @@ func (p *processes) place(a identity.Agent, r ProcessRequest) (placing, error) {
 		}
 	}
 	return out, errors.Join(append(errs, out.spec.Validate())...)
-}
-
-// searched is a command line whose program is found where programs are, when it is a plain name. A name with an equals sign
-// would be a variable to who finds it.
-func searched(argv []string) []string {
-	if len(argv) == 0 || argv[0] == "" || strings.ContainsAny(argv[0], "/=") || argv[0][0] == '-' {
-		return argv
-	}
-	return append([]string{searcher}, argv...)
 }
 
 // limitsOfProgram are the configured limits with what a request says in their place.

@@ -173,17 +173,18 @@ func (s *Service) bring(ctx context.Context, pr *process, where placing) (err er
 	return nil
 }
 
-// makeJail starts a program in a jail of its own, which may reach what its agent may.
+// makeJail starts a program in a jail of its own, which may reach what its agent may, or nothing when it is not admitted.
 func (s *Service) makeJail(ctx context.Context, pr *process, spec jail.Spec) (jail.Name, error) {
 	p := &s.processes
 	err := s.furnish(ctx, pr.agent, &spec)
 	if err != nil {
 		return "", err
 	}
-	// The gateway and the firewall let it through before its program begins, which may ask for something at once.
-	spec.Admit = true
 	known := netip.Addr{}
 	pr.own, err = p.with.Driver.CreateWith(ctx, spec, func(name jail.Name, lease jail.Lease) error {
+		if !spec.Admit {
+			return nil
+		}
 		err := p.admit(pr.agent, name, lease)
 		if err == nil {
 			known = lease.Addr

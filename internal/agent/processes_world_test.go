@@ -27,7 +27,8 @@ type shells struct {
 	number  int
 	all     map[jail.Name]*shell
 	specs   []jail.Spec
-	entered []jail.Name // of ExecIn
+	entered []jail.Name  // of ExecIn
+	last    jail.Program // that was started
 	order   []string
 	refuse  map[string]error // by step
 	begins  func(netip.Addr) // when a program is about to begin
@@ -109,7 +110,7 @@ func (d *shells) CreateWith(ctx context.Context, spec jail.Spec, ready func(jail
 	s.addr = lease.Addr
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.all[name], d.specs = s, append(d.specs, spec)
+	d.all[name], d.specs, d.last = s, append(d.specs, spec), spec.Program
 	return &jail.Jail{Name: name, Lease: lease, Stdio: stdio}, nil
 }
 
@@ -160,7 +161,7 @@ func (d *shells) ExecIn(ctx context.Context, name jail.Name, p jail.Program) (*j
 		return nil, err
 	}
 	d.mu.Lock()
-	d.entered = append(d.entered, name)
+	d.entered, d.last = append(d.entered, name), p
 	d.mu.Unlock()
 	alone := context.AfterFunc(ctx, s.kill)
 	return &jail.Running{Stdio: stdio, End: s.kill, Wait: func() (jail.Exit, error) {

@@ -34,9 +34,9 @@ type ProcessRequest struct {
 type ProcessJail struct {
 	Name     string         `json:"name,omitempty" doc:"the agent's own, which runs: its name"`
 	Path     string         `json:"path,omitempty" doc:"a folder of the host beneath jail_roots, which is the read-only root of a new jail"`
-	RootPath string         `json:"root_path,omitempty" doc:"the same as path, or left out"`
+	RootPath string         `json:"root_path,omitempty" doc:"the same as path, or left out: of a named jail it is known"`
 	User     string         `json:"user,omitempty" enum:"agent" doc:"programs run as 1000:1000"`
-	IP4      string         `json:"ip4,omitempty" enum:"new" doc:"a jail has its own address behind the gateway; that of the host is refused"`
+	IP4      string         `json:"ip4,omitempty" enum:"new,disable" doc:"of a new jail: an address of its own behind the gateway, or no network; that of the host is refused"`
 	Mounts   []ProcessMount `json:"mounts,omitempty" nullable:"false" doc:"folders of the host beneath workspace_roots"`
 }
 
@@ -198,10 +198,7 @@ func (r ProcessRequest) request() (agent.ProcessRequest, error) {
 		out.Limits = clawbots.Limits{Memory: size("limits.memory", l.Memory), CPU: l.CPU, Tasks: l.Tasks, Tmp: size("limits.tmp", l.Tmp), Files: l.Files}
 	}
 	if j := r.Jail; j != nil {
-		if j.IP4 != "" && j.IP4 != "new" {
-			return agent.ProcessRequest{}, agent.BareHost()
-		}
-		out.Jail = &agent.JailConfig{Name: j.Name, Path: j.Path, RootPath: j.RootPath, User: j.User}
+		out.Jail = &agent.JailConfig{Name: j.Name, Path: j.Path, RootPath: j.RootPath, User: j.User, IP4: j.IP4}
 		for _, m := range j.Mounts {
 			out.Jail.Mounts = append(out.Jail.Mounts, jail.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
 		}

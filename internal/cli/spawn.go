@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jailspawn"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -29,12 +30,11 @@ const signalled = 128
 
 // spawning is what the command line says of a program.
 type spawning struct {
-	agent, jail, root string
-	env, mounts       []string
-	request           api.ProcessRequest
-	limits            api.ProcessLimits
-	detach, asJSON    bool
-	// Of a jail without a host daemon: see spawn_direct.go.
+	agent, jail, root       string
+	env, mounts             []string
+	request                 api.ProcessRequest
+	limits                  api.ProcessLimits
+	detach, asJSON          bool
 	user, rootPath, network string
 }
 
@@ -70,9 +70,6 @@ func newSpawnCommand(p *program) *cobra.Command {
 				}
 				return p.spawnDirect(cmd, &s, mode)
 			}
-			if s.user != "" || s.rootPath != "" || s.network != "" {
-				return usage(cmd, "--user, --root-path and --network are for a host without its daemon: here the agent says as whom its programs run, and what they reach")
-			}
 			c, err := p.client()
 			if err != nil {
 				return err
@@ -101,9 +98,9 @@ func newSpawnCommand(p *program) *cobra.Command {
 	f.StringVar(&s.limits.Memory, "memory", "", "memory of its new jail, such as 1GiB")
 	f.Float64Var(&s.limits.CPU, "cpu", 0, "processors of its new jail, such as 1.5")
 	f.IntVar(&s.limits.Tasks, "tasks", 0, "processes and threads of its new jail")
-	f.StringVar(&s.user, "user", "", "without a host daemon: the `user` of the jail that it runs as")
+	f.StringVar(&s.user, "user", "", "the `user` of the jail that it runs as, which a host without its daemon must be told; with it there is one, agent")
 	f.StringVar(&s.rootPath, "root-path", "", "without a host daemon: the `folder` of the host that is the root of the jail named by --jail")
-	f.StringVar(&s.network, "network", "", "without a host daemon: `none` (the default), or inherit for that of the host, which allow_host_network of the configuration must allow")
+	f.StringVar(&s.network, "network", "", "of a new jail: `none`, which is the default without a host daemon; there it may be inherit, for that of the host, when allow_host_network of the configuration says so")
 	f.BoolVar(&s.detach, "detach", false, "let it run on, and print its id")
 	f.BoolVar(&s.asJSON, "json", false, "with --detach, print it as JSON")
 	p.tenantFlag(cmd, &s.request.Tenant)
@@ -123,6 +120,12 @@ func (s *spawning) read(cmd *cobra.Command, args []string) error {
 	if s.jail != "" && s.agent != "" && s.jail != s.agent {
 		return usage(cmd, "a program in the jail of %s is one of %s: leave --agent out", s.jail, s.jail)
 	}
+	if s.network != "" && s.jail != "" {
+		return usage(cmd, "a jail that runs has its network already: leave --network out")
+	}
+	if _, known := networks()[s.network]; !known {
+		return usage(cmd, "--network %q: it is none or inherit", s.network)
+	}
 	if s.asJSON && !s.detach {
 		return usage(cmd, "standard output is the program's: --json is for --detach")
 	}
@@ -140,10 +143,10 @@ func (s *spawning) read(cmd *cobra.Command, args []string) error {
 	if s.limits != (api.ProcessLimits{}) {
 		s.request.Limits = &s.limits
 	}
-	if s.jail == "" && s.root == "" && len(s.mounts) == 0 {
+	if s.jail+s.root+s.rootPath+s.user+s.network == "" && len(s.mounts) == 0 {
 		return nil
 	}
-	s.request.Jail = &api.ProcessJail{Name: s.jail, Path: s.root}
+	s.request.Jail = &api.ProcessJail{Name: s.jail, Path: s.root, RootPath: s.rootPath, User: s.user, IP4: networks()[s.network]}
 	for _, text := range s.mounts {
 		m, ok := mountOf(text)
 		if !ok {
@@ -152,6 +155,11 @@ func (s *spawning) read(cmd *cobra.Command, args []string) error {
 		s.request.Jail.Mounts = append(s.request.Jail.Mounts, m)
 	}
 	return nil
+}
+
+// networks are what --network may say.
+func networks() map[string]string {
+	return map[string]string{"": "", "none": jailspawn.IP4Disable, "inherit": jailspawn.IP4Inherit}
 }
 
 // mountOf reads SOURCE:TARGET[:ro|:rw].

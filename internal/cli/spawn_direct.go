@@ -87,18 +87,7 @@ func (s *spawning) readDirect(cmd *cobra.Command) error {
 	if s.agent != "" && s.agent != s.jail || s.request.Template != "" || len(s.mounts) > 0 || s.limits != (api.ProcessLimits{}) || s.detach || s.request.TTL != "" || s.request.Tenant != "" {
 		return usage(cmd, "there is no host daemon here, which agents, templates, mounts, limits, --ttl and --detach need: start it, or leave them out")
 	}
-	if s.network != "" && s.jail != "" {
-		return usage(cmd, "a jail that runs has its network already: leave --network out")
-	}
-	if _, known := networks()[s.network]; !known {
-		return usage(cmd, "--network %q: it is none or inherit", s.network)
-	}
 	return nil
-}
-
-// networks are what --network may say.
-func networks() map[string]string {
-	return map[string]string{"": jailspawn.IP4Disable, "none": jailspawn.IP4Disable, "inherit": jailspawn.IP4Inherit}
 }
 
 // runDirect runs a program with the stdio of this process.
@@ -106,7 +95,8 @@ func runDirect(cmd *cobra.Command, s *spawning, o jailspawn.Options) error {
 	// What ends this process would leave the program behind.
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()
-	config := jailspawn.JailConfig{Name: s.jail, Path: s.root, RootPath: s.rootPath, User: s.user, IP4: networks()[s.network]}
+	j := s.request.Jail
+	config := jailspawn.JailConfig{Name: j.Name, Path: j.Path, RootPath: j.RootPath, User: j.User, IP4: j.IP4}
 	program := jail.Program{Argv: s.request.Argv, Env: s.request.Env, Dir: s.request.Dir}
 	in, _ := cmd.InOrStdin().(*os.File)
 	exit, err := jailspawn.New(o).Run(ctx, config, program, jailspawn.Stdio{In: in, Out: file(cmd.OutOrStdout(), os.Stdout), Err: file(cmd.ErrOrStderr(), os.Stderr)})

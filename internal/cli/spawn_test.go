@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // Programs are run as they are here, each in a process group that is its jail. Two are not: `request` prints what was asked for,
@@ -27,7 +28,7 @@ func (k *keptAgents) Run(ctx context.Context, by identity.Principal, tenant, nam
 		return agent.Process{}, nil, err
 	}
 	if r.Jail != nil && r.Jail.Path == "/" {
-		return agent.Process{}, nil, agent.BareHost()
+		return agent.Process{}, nil, problem.New(problem.Forbidden, "leave the jail out", "none is ever started on the bare host")
 	}
 	out := agent.Process{ID: "pr_run", Tenant: by.TenantOr(tenant), Agent: name, Argv: r.Argv}
 	switch r.Argv[0] {

@@ -137,6 +137,18 @@ func (p Program) validate(image bool) (errs []error) {
 // Program.Validate is what Spec.Validate says of a program in a jail that is not a container.
 func (p Program) Validate() error { return errors.Join(p.validate(false)...) }
 
+// searcher finds a program that is named without a path, in a jail as everywhere.
+const searcher = "/usr/bin/env"
+
+// Searched is a command line whose program is found where programs are, when it is a plain name. A name with an equals sign
+// would be a variable to who finds it.
+func Searched(argv []string) []string {
+	if len(argv) == 0 || argv[0] == "" || strings.ContainsAny(argv[0], "/=") || argv[0][0] == '-' {
+		return argv
+	}
+	return append([]string{searcher}, argv...)
+}
+
 func validEnvName(s string) bool {
 	for i, c := range []byte(s) {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_'

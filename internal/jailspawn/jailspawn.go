@@ -96,12 +96,12 @@ type Stdio struct{ In, Out, Err *os.File }
 // validate checks what was asked for before anything is done.
 func (s *Spawner) validate(c JailConfig, prog jail.Program) error {
 	switch {
-	case len(prog.Argv) == 0 || prog.Argv[0] == "":
-		return problem.New(problem.BadRequest, "name a program", "there is no program to run")
 	case c.Name == "" && c.Path == "":
 		return problem.New(problem.BadRequest, "clawjail spawn --jail NAME -- …, or --root PATH", "no jail is named: nothing is run outside a jail")
 	case c.Name != "" && !command.ValidName(c.Name):
 		return problem.New(problem.BadName, "jails that run: jls name", "%q is not the name of a jail: letters, digits, - and _, and not digits alone", clip(c.Name))
+	case c.Path == "/" || c.RootPath == "/" || c.User == "root" || c.User == "toor" || c.User == "0":
+		return problem.New(problem.Forbidden, "name a jail that runs or a folder, and a user of the jail that is not root", "no program is started on the bare host, nor as root")
 	case c.User == "" && s.o.Mode != ModeHelper:
 		return problem.New(problem.BadRequest, "--user NAME: a user of the jail, not root", "it is not said as whom the program runs")
 	case c.User != "" && !command.ValidUser(c.User):
@@ -120,38 +120,20 @@ func (s *Spawner) validate(c JailConfig, prog jail.Program) error {
 }
 
 func (s *Spawner) validateMore(c JailConfig, prog jail.Program) error {
-	switch c.IP4 {
-	case "", IP4Disable:
-	case IP4Inherit:
-		if c.Name != "" {
-			return problem.New(problem.BadRequest, "leave it out", "a jail that runs has its network already")
-		}
-		if !s.o.AllowHostNetwork {
-			return problem.New(problem.Forbidden, "set allow_host_network: true in the configuration, when that is what you want", "the host's network is not for jails (ip4: inherit)")
-		}
-	default:
-		return problem.New(problem.BadRequest, "it is disable or inherit", "%q is not a network of a jail", clip(c.IP4))
+	switch {
+	case c.IP4 == IP4Inherit && !s.o.AllowHostNetwork:
+		return problem.New(problem.Forbidden, "set allow_host_network: true in the configuration, when that is what you want", "the host's network is not for jails (ip4: inherit)")
+	case c.IP4 != "" && c.Name != "":
+		return problem.New(problem.BadRequest, "leave it out", "a jail that runs has its network already")
+	case c.IP4 != "" && c.IP4 != IP4Disable && c.IP4 != IP4Inherit:
+		return problem.New(problem.BadRequest, "it is disable or inherit: the address behind the gateway is the host daemon's to give", "%q is not a network of a jail here", clip(c.IP4))
 	}
 	if c.root() == "" && s.o.Mode != ModeHelper && (len(prog.Env) > 0 || prog.Dir != "") {
 		return problem.New(problem.BadRequest, "say where the jail's root is on the host: --root-path PATH",
 			"variables and a working directory are staged beneath the root of the jail %s, and it is not known where that is", c.Name)
 	}
-	for name := range prog.Env {
-		if !variable(name) {
-			return problem.New(problem.BadRequest, "letters, digits and _, no digit first", "%q is not the name of a variable", clip(name))
-		}
-	}
-	return nil
-}
-
-// variable says whether a shell takes it for the name of a variable (POSIX 3.216).
-func variable(name string) bool {
-	for n, c := range []byte(name) {
-		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (n == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return name != ""
+	prog.Argv, prog.Wire = jail.Searched(prog.Argv), jail.WireStdio // jexec(8) and the shell of the jail search by themselves
+	return prog.Validate()
 }
 
 func clip(s string) string {

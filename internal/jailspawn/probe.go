@@ -76,6 +76,15 @@ func (s *Spawner) Probe(ctx context.Context, c JailConfig) Report {
 			return problem.New(problem.BadUsage, "it is mdo, helper, sudo or none", "%q is no mode for a host without its daemon", string(s.o.Mode))
 		})
 	}
+	if c.Name != "" {
+		p.check("jail", func() *problem.Error {
+			look := command.Look(c.Name)
+			if _, err := s.o.Commands.Run(ctx, look[0], look[1:]...); err != nil {
+				return problem.Wrap(err, problem.NotFound, "jails that run: jls name", "no jail %s runs on this host", c.Name)
+			}
+			return nil
+		})
+	}
 	return p.r
 }
 
@@ -131,7 +140,7 @@ func (p *prober) sudo(ctx context.Context, c JailConfig) {
 		wanted = [][]string{command.Enter(name, c.User, command.Shell)}
 	}
 	if c.Path != "" && c.Name == "" {
-		e := command.Ephemeral{Name: command.EphemeralName(strings.Repeat("0", 32)), Path: c.Path, User: c.User}
+		e := command.Ephemeral{Name: command.EphemeralName(strings.Repeat("0", 32)), Path: c.Path, User: c.User, HostNetwork: c.IP4 == IP4Inherit}
 		wanted = [][]string{e.Create(command.Shell), command.Remove(e.Name), e.Unmount()}
 	}
 	for _, argv := range wanted {

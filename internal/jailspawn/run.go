@@ -33,7 +33,7 @@ func (s *Spawner) Run(ctx context.Context, c JailConfig, prog jail.Program, stdi
 	}
 	h := process.Held{Jail: c.Name, Run: s.privileged, Commands: s.o.Commands}
 	if c.root() == "" {
-		return s.hold(ctx, h, command.Enter(c.Name, c.User, prog.Argv...), stdio)
+		return s.hold(ctx, h, command.Enter(c.Name, c.User, unstaged(prog)...), stdio)
 	}
 	st, err := s.newStage(ctx, c.root(), c.User, s.o.StageDir, c.Name == "", prog)
 	if err != nil {
@@ -50,6 +50,12 @@ func (s *Spawner) Run(ctx context.Context, c JailConfig, prog jail.Program, stdi
 		return exit, err
 	}
 	return st.reported(exit)
+}
+
+// unstaged is what runs a program that nothing can be staged for: in the home of its user, with what every program is given.
+// It has no variables of its own, which would be in these arguments.
+func unstaged(prog jail.Program) []string {
+	return append([]string{command.Shell, "-c", "set -eu\n" + string(prog.EnvScript()) + "cd\nexec \"$@\"\n", command.Shell}, prog.Argv...)
 }
 
 // reported is what the program of an ephemeral jail said of its own end. It is silent when it was killed.

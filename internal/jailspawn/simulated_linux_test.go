@@ -20,6 +20,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail/freebsd/hosttest"
 	"github.com/clawjail/clawjail/internal/jailspawn"
 	"github.com/clawjail/clawjail/internal/jailspawn/spawntest"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -42,6 +43,10 @@ type spawn struct {
 	Program                        jail.Program
 }
 
+func (s spawn) options(uid int) jailspawn.Options {
+	return jailspawn.Options{Mode: s.Mode, Commands: hostcmd.Runner{Dir: s.Commands}, Helper: s.Helper, HelperConfig: s.HelperConfig, UID: uid}
+}
+
 // failed is the status of a caller that cannot run its program.
 const failed = 99
 
@@ -54,8 +59,7 @@ func call(text string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	o := jailspawn.Options{Mode: s.Mode, Commands: hostcmd.Runner{Dir: s.Commands}, Helper: s.Helper, HelperConfig: s.HelperConfig, UID: os.Getuid()}
-	exit, err := jailspawn.New(o).Run(ctx, s.Jail, s.Program, jailspawn.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
+	exit, err := jailspawn.New(s.options(os.Getuid())).Run(ctx, s.Jail, s.Program, jailspawn.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return failed
@@ -70,20 +74,29 @@ type way struct {
 	uid uint32
 }
 
-// ways are every mode, with a jail that runs and with one that is made.
-func ways(h *spawntest.Simulated) (out []way) {
+// modes are every mode, without a jail.
+func modes(h *spawntest.Simulated) (out []way) {
 	helper, config := h.Helper()
 	for _, m := range []jailspawn.Mode{jailspawn.ModeNone, jailspawn.ModeMDO, jailspawn.ModeSudo, jailspawn.ModeHelper} {
+		w := way{name: string(m), spawn: spawn{Mode: m, Commands: h.Commands()}}
+		if m != jailspawn.ModeNone {
+			w.uid = spawntest.UID // whom mdo, sudo and the helper let do it, and who may do none of it by himself
+		}
+		if m == jailspawn.ModeHelper {
+			w.Helper, w.HelperConfig = helper, config
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// ways are every mode, with a jail that runs and with one that is made.
+func ways(h *spawntest.Simulated) (out []way) {
+	for _, w := range modes(h) {
 		for name, j := range map[string]jailspawn.JailConfig{"named": {Name: "mcp0", RootPath: h.Named}, "made": {Path: h.Folder}} {
-			j.User = spawntest.User
-			w := way{name: string(m) + "/" + name, spawn: spawn{Mode: m, Commands: h.Commands(), Jail: j}}
-			if m != jailspawn.ModeNone {
-				w.uid = spawntest.UID // whom mdo, sudo and the helper let do it, and who may do none of it by himself
-			}
-			if m == jailspawn.ModeHelper {
-				w.Helper, w.HelperConfig = helper, config
-			}
-			out = append(out, w)
+			of := w
+			of.name, of.Jail, of.Jail.User = w.name+"/"+name, j, spawntest.User
+			out = append(out, of)
 		}
 	}
 	return out
@@ -107,34 +120,57 @@ func (w way) caller(t *testing.T, h *spawntest.Simulated, prog jail.Program) (cm
 	return cmd, out, errs
 }
 
+// Each key of a JailConfig does the same on every way. The column of the host daemon is TestEveryKeyOfAJailConfig of package agent.
 func TestOnASimulatedHostEveryWayPassesAllAndLeavesNothing(t *testing.T) {
 	h := spawntest.Simulate(t)
 	input := make([]byte, 300_000)
 	_, _ = rand.Read(input) // never fails (crypto/rand)
-	prog := jail.Program{
-		Argv: []string{"/bin/sh", "-c", `cat; printf '%s|%s|%s|%s' "$GREETING" "$PWD" "$(id -u)" "$SECRET" >&2; exit 7`},
-		Env:  map[string]string{"GREETING": "it's $HOME; `id`"}, Dir: "/etc",
+	for root, text := range map[string]string{h.Named: "named\n", h.Folder: "made\n"} {
+		if err := os.WriteFile(root+"/where", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for _, w := range ways(h) {
-		t.Run(w.name, func(t *testing.T) {
+	script := `cat; read where </where; printf '%s|%s|%s|%s|%s|%s' "$where" "$GREETING" "$PWD" "$(id -u)" "$LANG" "$SECRET" >&2; exit 7`
+	place := spawntest.Place{Named: "mcp0", Root: h.Named, Folder: h.Folder, User: spawntest.User}
+	for _, w := range modes(h) {
+		for _, row := range spawntest.Rows(place, script) {
+			w.Jail = jailspawn.JailConfig(row.Jail)
 			before := h.Left()
-			cmd, out, errs := w.caller(t, h, prog)
-			cmd.Stdin = bytes.NewReader(input)
-			_ = cmd.Run() // the status says how
-			if status := cmd.ProcessState.ExitCode(); status != 7 || !bytes.Equal(out.Bytes(), input) || errs.String() != "it's $HOME; `id`|/etc|65534|" {
-				t.Errorf("status %d, %d bytes of %d, %q", status, out.Len(), len(input), errs)
+			if code := row.Refused[spawntest.Way(w.Mode)]; code != "" {
+				_, err := jailspawn.New(w.options(int(w.uid))).Run(t.Context(), w.Jail, row.Program, jailspawn.Stdio{})
+				if problem.CodeOf(err) != code {
+					t.Errorf("%s, %s: %v, not %s", w.name, row.What, err, code)
+				}
+			} else {
+				where, dir := "made", spawntest.Home
+				if row.Jail.Name != "" {
+					where = "named"
+				}
+				if row.Program.Dir != "" {
+					dir = row.Program.Dir
+				}
+				want := where + "|" + row.Program.Env["GREETING"] + "|" + dir + "|65534|C.UTF-8|"
+				cmd, out, errs := w.caller(t, h, row.Program)
+				cmd.Stdin = bytes.NewReader(input)
+				_ = cmd.Run() // the status says how
+				if status := cmd.ProcessState.ExitCode(); status != 7 || !bytes.Equal(out.Bytes(), input) || errs.String() != want {
+					t.Errorf("%s, %s: status %d, %d bytes of %d, %q and not %q", w.name, row.What, status, out.Len(), len(input), errs, want)
+				}
 			}
 			if after := h.Left(); after != before {
-				t.Errorf("before:\n%s\nafter:\n%s", before, after)
+				t.Errorf("%s, %s\nbefore:\n%s\nafter:\n%s", w.name, row.What, before, after)
 			}
-		})
+		}
+	}
+	if h.Ran("ip4=inherit") || !h.Ran(`"ip4=disable","ip6=disable"`) {
+		t.Error("a program had the network of the host")
 	}
 	for _, part := range []string{`["mdo","-u","root","` + h.Commands() + `/jexec","-l","-U","clawdie","mcp0","/bin/sh",`, `["mdo","-u","root","` + h.Commands() + `/jail","-q","-c","name=cjs`} {
 		if !h.Ran(part) {
 			t.Errorf("%s was not run", part)
 		}
 	}
-	if h.Ran("GREETING") || h.Ran("it's") {
+	if h.Ran("GREETING=") || h.Ran("it's") {
 		t.Error("variables are in arguments")
 	}
 }

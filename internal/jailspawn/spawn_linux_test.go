@@ -43,33 +43,6 @@ func run(t *testing.T, ctx context.Context, h *spawntest.Host, m jailspawn.Mode,
 	return exit, read("out"), read("err"), err
 }
 
-func TestEveryModePassesStdioVariablesFolderAndStatus(t *testing.T) {
-	h := spawntest.New(t)
-	named := jailspawn.JailConfig{Name: "mcp0", RootPath: h.Root, User: spawntest.User}
-	made := jailspawn.JailConfig{Path: h.Root, User: spawntest.User}
-	prog := jail.Program{Argv: []string{"/bin/sh", "-c", `cat; echo "$GREETING"; pwd >&2; exit 7`}, Env: map[string]string{"GREETING": "it's $HOME; `id`"}, Dir: "/etc"}
-	for _, m := range []jailspawn.Mode{jailspawn.ModeNone, jailspawn.ModeMDO, jailspawn.ModeSudo} {
-		for _, c := range []jailspawn.JailConfig{named, made} {
-			exit, out, errs, err := run(t, t.Context(), h, m, c, prog, "in\x00\xff")
-			if err != nil || exit.Code != 7 || exit.Signal != 0 || out != "in\x00\xffit's $HOME; `id`\n" || errs != "/etc\n" {
-				t.Errorf("%s %+v: %+v, %q, %q, %v", m, c, exit, out, errs, err)
-			}
-			if left := h.Staged(); len(left) > 0 {
-				t.Errorf("%q are left", left)
-			}
-		}
-	}
-	log := h.Record("log")
-	for _, want := range []string{"mdo -u root " + h.Commands + "/jexec -l -U clawdie mcp0 /bin/sh", "sudo -n -- " + h.Commands + "/jail -q -c name=cjs", "umount " + h.Root + "/dev"} {
-		if !strings.Contains(log, want) {
-			t.Errorf("%q is not in %s", want, log)
-		}
-	}
-	if strings.Contains(log, "GREETING") || strings.Contains(log, "it's") {
-		t.Errorf("variables are in arguments: %s", log)
-	}
-}
-
 func TestTheWholeTreeEndsWithItsCaller(t *testing.T) {
 	for _, m := range []jailspawn.Mode{jailspawn.ModeNone, jailspawn.ModeMDO} {
 		for _, ephemeral := range []bool{false, true} {

@@ -1,7 +1,5 @@
 //go:build linux
 
-// Package spawntest is a stand-in for what package jailspawn uses of FreeBSD: commands that say what they were given and do
-// the least of what they are for, with chroot(2) for a jail. It is no model of FreeBSD: that is the simulator.
 package spawntest
 
 import (
@@ -70,6 +68,7 @@ func New(t testing.TB) *Host {
 		t.Fatal(err)
 	}
 	h.commands()
+	h.Set("jail.mcp0", h.Root+"\n")
 	return h
 }
 
