@@ -172,6 +172,13 @@ func (f *follows) page(page manual.Page, a assumed) (o outcome) {
 			t.Fatal(err)
 		}
 	}
+	if a.client != "" {
+		clients, node := testkit.Clients(t)
+		text := "#!/bin/sh\nexec '" + node + "' '" + filepath.Join(clients, "mcp_account.mjs") + "' \"$@\"\n"
+		if err := os.WriteFile(filepath.Join(dir, "tools", a.client), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	text, ran, left, err := program(page, a, f.here(dir, a))
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ type assumed struct {
 	// before are commands that run before the first block of a section, in the page's shell; those of "" before the first of
 	// the page.
 	before map[string]string
+	// client is the name of an MCP client that the page starts with --mcp-config FILE. Here it is a stock one without a model.
+	client string
 	// folders are absolute paths in commands of the page, which mean folders below the page's own.
 	folders []string
 }
@@ -38,9 +40,8 @@ answer() {
 	done
 }
 answer &`}},
-	"docs/identity.md": {before: map[string]string{"": `echo '{"cookies": [{"name": "session", "value": "alice", "domain": "example.com", "path": "/", "expires": -1,
-  "httpOnly": true, "secure": true, "sameSite": "Lax"}], "origins": []}' > state.json`,
-		"Permissions": "clawjail agent create shopper > shopper.token"}},
+	"docs/accounts.md": {client: "claude", before: map[string]string{"An MCP client in your account": aCookieFile + "clawjail account import cookies.txt --domain example.com", "Store a login": `echo '{"cookies": [{"name": "session", "value": "alice", "domain": "example.com", "path": "/", "expires": -1,
+  "httpOnly": true, "secure": true, "sameSite": "Lax"}], "origins": []}' > state.json`}},
 	"docs/live.md":        {before: map[string]string{"": aSession}},
 	"docs/mcp-servers.md": {before: map[string]string{"": "echo not-a-token > token.txt"}},
 	"docs/metrics.md":     {folders: []string{"/etc/prometheus"}},
