@@ -137,6 +137,10 @@ func TestTheFirstRequestOfAProgramIsAnswered(t *testing.T) {
 			t.Errorf("%q, %q, %d", out, errs, status)
 		}
 	}
+	out, errs, status := spawned(e, nil, "--agent", "writer", "--network", "none", "--", "/usr/bin/curl", "-sS", "--noproxy", "*", "--max-time", "2", "http://gateway:3000/v1/sessions")
+	if status == 0 || out != "" || !strings.Contains(errs, "curl: (") {
+		t.Errorf("without a network: %q, %q, %d", out, errs, status)
+	}
 	e.Clean(20 * time.Second)
 }
 
