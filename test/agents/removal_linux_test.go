@@ -42,23 +42,21 @@ func TestRemovingAnAgentRemovesTheFolderThatWasMadeForIt(t *testing.T) {
 	e.Sync(`
 clawbots:
   - {name: made, workspace: ./workspaces/made}
-  - {name: kept, workspace: ./workspaces/kept}
   - {name: silent, workspace: ./workspaces/silent}
   - {name: guest, workspace: ./workspaces/theirs}
   - {name: first, workspace: ./workspaces/team}
   - {name: second, workspace: ./workspaces/team}
-  - {name: before, workspace: ./workspaces/passed}
 `)
-	removed := func(name string, flags ...string) {
+	removed := func(name string) {
 		t.Helper()
-		if out, err := e.Run(t.Context(), append([]string{"agent", "remove", name, "--yes"}, flags...)...); err != nil {
+		if out, err := e.Run(t.Context(), "agent", "remove", name, "--yes"); err != nil {
 			t.Fatalf("remove %s: %v\n%s\n%.3000s", name, err, out, e.Log())
 		}
 		if out, err := e.Run(t.Context(), "agent", "show", name); err == nil {
 			t.Errorf("%s is there still: %s", name, out)
 		}
 	}
-	for _, name := range []string{"made", "kept", "silent", "guest", "before"} {
+	for _, name := range []string{"made", "silent", "guest"} {
 		e.MustIn(name, "echo x > /workspace/file && mkdir -p /workspace/"+strings.Repeat("d/", 100)+" && ln -s "+outside+" /workspace/out && ln -s "+
 			outside+"/stays /workspace/d/file && ln -s ../theirs /workspace/neighbour")
 	}
@@ -78,9 +76,8 @@ clawbots:
 			t.Fatal("there is nothing to be removed")
 		}
 		removed("made")
-		removed("kept", "--keep-workspace")
-		if there(workspace(e, "made")) || !there(workspace(e, "kept/file")) {
-			t.Errorf("without the flag the folder is there: %t; with it: %t", there(workspace(e, "made")), there(workspace(e, "kept/file")))
+		if there(workspace(e, "made")) {
+			t.Error("the folder is there")
 		}
 	})
 	t.Run("in a shared one", func(t *testing.T) {
@@ -94,15 +91,6 @@ clawbots:
 		removed("guest")
 		if !there(workspace(e, "theirs/stays")) || !there(workspace(e, "theirs/file")) {
 			t.Error("a folder of the operator's was removed")
-		}
-	})
-	t.Run("another agent's before", func(t *testing.T) {
-		removed("before", "--keep-workspace")
-		e.Sync("clawbots: [{name: after, workspace: ./workspaces/passed}]")
-		e.Running("after")
-		removed("after")
-		if !there(workspace(e, "passed/file")) {
-			t.Error("what another agent has made is gone")
 		}
 	})
 	t.Run("a folder of the same name", func(t *testing.T) {
