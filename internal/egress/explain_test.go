@@ -83,7 +83,7 @@ type way struct{ asked []string }
 
 func (w *way) CallerIn(session string) (Who, bool) {
 	base := policy.Only(policy.Rule{Name: "grant-1", Action: policy.Allow, Host: policy.MustParsePattern("shop.example"), Ports: policy.Ports(80, 443)})
-	base.Advice = "that takes a grant with --egress-domain"
+	base.Advice = "that takes a grant or a permission with --egress-domain"
 	who, found := map[string]Who{
 		"s_accounts": {Tenant: "acme", Session: "s_accounts", Base: base, Confined: true},
 		"s_bot":      {Tenant: "acme", Session: "s_bot", Opener: "bot's", Base: policy.PublicWeb()},

@@ -326,6 +326,6 @@ func (s *Service) egress(g grant.Grant) (policy.Policy, error) {
 		}
 	}
 	out := policy.Only(rules...)
-	out.Advice = "that takes a grant with --egress-domain"
+	out.Advice = "that takes a grant or a permission with --egress-domain"
 	return out, out.Validate()
 }
