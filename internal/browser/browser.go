@@ -53,7 +53,8 @@ type Browser struct {
 	live       *Live
 	concealed  atomic.Pointer[redact.Values] // what pages must not show; nil: nothing
 	seekers    atomic.Uint64                 // counts, for the names of their handles
-	emptying   chan struct{}                 // holds a token while an empty page is open
+	emptying   chan struct{}                 // holds a token while an empty page is opened and used
+	prepared   prepared
 	visited    visited
 }
 
@@ -153,6 +154,7 @@ func (b *Browser) Close(ctx context.Context) error {
 	b.live.end()
 	b.tabs.end()
 	b.folder.task.Wait()
+	b.endPrepared()
 	if late != nil {
 		return problem.Wrap(errors.Join(late, closed), problem.Timeout, "its jail ends it in any case",
 			"the browser did not exit when it was asked to")

@@ -46,9 +46,13 @@ const (
 // which no script of the site runs. It is no tab.
 type emptyPage struct {
 	b       *Browser
+	context string
 	id      target.ID
 	session cdp.Session
 	opening atomic.Pointer[string] // the address of the origin
+	events  *cdp.Subscription
+	stop    context.CancelFunc // of answering
+	task    sync.WaitGroup
 }
 
 // Stored reads what pages of origins have stored in a context; the empty id is the default one. Origins with nothing are
@@ -135,6 +139,44 @@ func (b *Browser) Weigh(ctx context.Context, browserContext string, origins []st
 	return out, explain(err, "weigh what pages have stored")
 }
 
+// prepared is an empty page that waits for the next one who needs one.
+type prepared struct {
+	task sync.WaitGroup // opens it
+	page *emptyPage     // of who holds the token
+}
+
+// Prepare begins to open what the next call that reads or writes the storage of a context needs: most of the time that one takes is the
+// start of a process. It does not wait, and a failure is found by that call.
+func (b *Browser) Prepare(browserContext string) {
+	select {
+	case b.emptying <- struct{}{}:
+	default:
+		return
+	}
+	b.prepared.task.Go(func() {
+		defer func() { <-b.emptying }()
+		if b.prepared.page != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
+		defer cancel()
+		if e, err := b.openEmptyPage(ctx, browserContext); err == nil {
+			b.prepared.page = e
+		}
+	})
+}
+
+// endPrepared waits for what is left of it, when the connection is closed.
+func (b *Browser) endPrepared() {
+	b.emptying <- struct{}{} // who holds it fails soon
+	defer func() { <-b.emptying }()
+	b.prepared.task.Wait()
+	if b.prepared.page != nil {
+		b.prepared.page.release()
+		b.prepared.page = nil
+	}
+}
+
 // withEmptyPage runs something with an empty page. One is open at a time.
 func (b *Browser) withEmptyPage(ctx context.Context, browserContext string, run func(ctx context.Context, e *emptyPage) error) (err error) {
 	release, err := hold(ctx, b.emptying)
@@ -142,8 +184,31 @@ func (b *Browser) withEmptyPage(ctx context.Context, browserContext string, run 
 		return err
 	}
 	defer release()
+	e := b.prepared.page
+	b.prepared.page = nil
+	if e != nil && e.context != browserContext {
+		if err := e.close(ctx); err != nil {
+			return err
+		}
+		e = nil
+	}
+	if e == nil {
+		if e, err = b.openEmptyPage(ctx, browserContext); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		if closeErr := e.close(ctx); err != nil {
+			err = errors.Join(err, closeErr)
+		}
+	}()
+	return run(ctx, e)
+}
+
+// openEmptyPage opens an empty page, for who holds the token.
+func (b *Browser) openEmptyPage(ctx context.Context, browserContext string) (e *emptyPage, err error) {
 	root, hide := b.conn.Browser(), true
-	e := &emptyPage{b: b}
+	e = &emptyPage{b: b, context: browserContext}
 	err = b.tabs.aside(func(seen func(target.ID)) error {
 		made, err := cdp.DoSeen(ctx, root, target.CreateTarget, target.CreateTargetParams{
 			URL: blank, BrowserContextID: protocol.BrowserContextID(browserContext), Hidden: &hide},
@@ -152,34 +217,48 @@ func (b *Browser) withEmptyPage(ctx context.Context, browserContext string, run 
 		return err
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
+	opened := e
 	defer func() {
-		tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), disposeTimeout)
-		defer cancel()
-		_, closeErr := cdp.Do(tidy, root, target.CloseTarget, target.CloseTargetParams{TargetID: e.id})
 		if err != nil {
-			err = errors.Join(err, closeErr)
+			err = errors.Join(err, opened.close(ctx))
 		}
 	}()
 	if e.session, err = root.Attach(ctx, e.id); err != nil {
-		return err
+		return nil, err
 	}
-	events, err := e.session.Subscribe(interception.RequestPaused.Method)
-	if err != nil {
-		return err
+	if e.events, err = e.session.Subscribe(interception.RequestPaused.Method); err != nil {
+		return nil, err
 	}
-	var task sync.WaitGroup
-	answering, stop := context.WithCancel(ctx)
-	defer task.Wait()
-	defer events.Close()
-	defer stop()
-	task.Go(func() { e.answer(answering, events) })
+	answering, stop := context.WithCancel(context.Background())
+	e.stop = stop
+	e.task.Go(func() { e.answer(answering) })
 	_, err = cdp.Do(ctx, e.session, interception.Enable, interception.EnableParams{Patterns: []*interception.RequestPattern{{URLPattern: "*"}}})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return run(ctx, e)
+	return e, nil
+}
+
+// close closes the page, also when ctx is over.
+func (e *emptyPage) close(ctx context.Context) error {
+	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), disposeTimeout)
+	defer cancel()
+	_, err := cdp.Do(tidy, e.b.conn.Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: e.id})
+	e.release()
+	return err
+}
+
+// release stops answering the page's requests.
+func (e *emptyPage) release() {
+	if e.stop != nil {
+		e.stop()
+	}
+	if e.events != nil {
+		e.events.Close()
+	}
+	e.task.Wait()
 }
 
 // passWorkers keeps service workers from answering the page in the place of their sites.
@@ -194,11 +273,11 @@ func (e *emptyPage) passWorkers(ctx context.Context) error {
 	return err
 }
 
-// answer answers the page's requests, until its context ends: the document that is asked for with the empty one, and all else
+// answer answers the page's requests, until ctx ends: the document that is asked for with the empty one, and all else
 // with nothing. A full Chromium tries https first where http was asked for, and goes on when nobody answers.
-func (e *emptyPage) answer(ctx context.Context, events *cdp.Subscription) {
+func (e *emptyPage) answer(ctx context.Context) {
 	for {
-		event, err := events.Next(ctx)
+		event, err := e.events.Next(ctx)
 		if err != nil {
 			return // so does what waits for an answer: one that is lost is never given
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/vault/secret"
 	"github.com/clawjail/clawjail/internal/weblogin"
 )
@@ -127,6 +128,41 @@ func TestStorageIsThereBeforeTheFirstDocumentOfASite(t *testing.T) {
 			t.Errorf("another context has %s", got)
 		}
 	})
+}
+
+// A page that was opened ahead is used by the next who needs one in its context, and closed by one who needs another.
+func TestAPageThatIsOpenedAheadIsUsedOnce(t *testing.T) {
+	o := newOutside(t, map[string]string{"/": telling})
+	b := openOwn(t, Shell, o.URL)
+	pages := func() (n int) {
+		t.Helper()
+		list, err := cdp.Do(within(t, 10*time.Second), b.conn.Browser(), target.GetTargets, target.GetTargetsParams{Filter: pagesOnly()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list.TargetInfos)
+	}
+	one, another := newContext(t, b), newContext(t, b)
+	before := pages()
+	for _, context := range []string{one, another} {
+		b.Prepare(one)
+		b.Prepare(one) // there is one
+		mustStore(t, b, context, storing("http://example.com", "token", "of "+context))
+		if got := mustRead(t, b, context, "http://example.com"); !strings.Contains(got, "of "+context) {
+			t.Errorf("stored is %s", got)
+		}
+		testenv.Eventually(t, 10*time.Second, func() bool { return pages() == before }, "no page of ours is left")
+	}
+	b.Prepare("")
+	testenv.Eventually(t, 10*time.Second, func() bool { return pages() == before+1 }, "a page is opened ahead")
+	if tabs := must[TabsResult](t, b, Tabs{}).Tabs; len(tabs) != before {
+		t.Errorf("it is a tab: %+v", tabs)
+	}
+	mustStore(t, b, "", storing("http://example.com", "token", "x"))
+	if got := o.requests(); len(got) > 0 {
+		t.Errorf("the network was asked: %q", got)
+	}
+	b.Prepare("") // nobody uses it: it ends with the browser
 }
 
 // The pages of our own are no tabs, whatever is opened at the same time.
@@ -394,7 +430,7 @@ func TestDatabasesThatABrowserDoesNotTakeAreRefused(t *testing.T) {
 	id := newContext(t, b)
 	good := withDatabases(t, database("d", 3, `{"key":1,"value":{"a":1}},{"keyEncoded":{"d":"2026-11-27T00:00:00.000Z"},"valueEncoded":{"o":[{"k":"a","v":{"bi":"5"}}],"id":1}}`))
 	mustStore(t, b, id, good)
-	for version, says := range map[int]string{3: "the database d was there before", 2: "the database d is there in version 3, which is newer than 2"} {
+	for version, says := range map[int]string{3: "the database d was there before", 4: "the database d was there before", 2: "the database d is there in version 3, which is newer than 2"} {
 		_, err := b.Store(within(t, 20*time.Second), id, []weblogin.Origin{withDatabases(t, database("d", version, ""))})
 		if problem.CodeOf(err) != problem.BadStorage || !strings.Contains(err.Error(), says) {
 			t.Errorf("version %d: %v", version, err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/gateway/redact"
@@ -24,6 +26,8 @@ type Jar interface {
 	Origins(ctx context.Context) ([]string, error)
 	Weigh(ctx context.Context, browserContext string, origins []string) ([]weblogin.OriginInfo, error)
 	Stored(ctx context.Context, browserContext string, origins []string) ([]weblogin.Origin, error)
+	// Prepare begins to open what Store needs in a context, and does not wait.
+	Prepare(browserContext string)
 	// Store puts in what pages had stored, before any document of theirs runs, and returns what is there then. The code is
 	// bad_storage when the browser does not take it.
 	Store(ctx context.Context, browserContext string, list []weblogin.Origin) ([]weblogin.Origin, error)
@@ -115,12 +119,12 @@ func (s *Service) injectAll(ctx context.Context, r *session) (count injected, er
 	return count, nil
 }
 
-// putLogin puts a login into one context. Cookies are first: nothing of the site runs before both are there.
+// putLogin puts a login into one context. Nothing of the site runs before all of it is there.
 func putLogin(ctx context.Context, jar Jar, browserContext string, domains []string, l weblogin.Login, now time.Time) error {
-	if err := put(ctx, jar, browserContext, domains, l.Cookies, now); err != nil {
-		return err
-	}
-	return putStorage(ctx, jar, browserContext, l.Origins)
+	group, within := errgroup.WithContext(ctx)
+	group.Go(func() error { return put(within, jar, browserContext, domains, l.Cookies, now) })
+	group.Go(func() error { return putStorage(within, jar, browserContext, l.Origins) })
+	return group.Wait()
 }
 
 // putStorage puts in what pages had stored, and compares what is there then.

@@ -205,13 +205,22 @@ func (s *Service) bring(ctx context.Context, r *session) error {
 	// The browser starts while the firewall is opened for it.
 	group, within := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.Driver.Admit(within, i.name()) })
-	group.Go(func() error { return s.dial(within, i) })
+	group.Go(func() error {
+		err := s.dial(within, i)
+		if err == nil && r.stored {
+			i.browser.Prepare("")
+		}
+		return err
+	})
 	return group.Wait()
 }
 
 // adopt gives a warm browser to a session.
 func (s *Service) adopt(ctx context.Context, r *session, i *instance) error {
 	s.attach(r, i, true)
+	if r.stored {
+		i.browser.Prepare("")
+	}
 	if err := s.admit(r, i); err != nil {
 		return err
 	}

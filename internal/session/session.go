@@ -284,7 +284,8 @@ type session struct {
 	revoke  context.CancelCauseFunc
 	unhold  func()
 	// grant is what an operator session was permitted with.
-	grant grant.Grant
+	grant  grant.Grant
+	stored bool // one of its accounts has storage
 	// permissions are the ids of those that let an agent open it without a grant of its own.
 	permissions []string
 	// abort ends an opening.

@@ -200,9 +200,6 @@ async function (origin, text, how, most) {
 
   // write makes a database, and compares what is in it then.
   async function write(given) {
-    const there = (await indexedDB.databases()).find((one) => one.name === given.name);
-    if (there?.version > given.version) throw new Refused(`is there in version ${there.version}, which is newer than ${given.version}`);
-    if (there) throw new Refused('was there before');
     const made = [];
     for (const store of given.stores) {
       const records = [];
@@ -211,14 +208,23 @@ async function (origin, text, how, most) {
     }
     const of = (one) => one.keyPathArray ?? one.keyPath ?? null;
     const request = indexedDB.open(given.name, given.version);
-    request.onupgradeneeded = () => {
+    let fresh = false;
+    request.onupgradeneeded = ({ oldVersion }) => {
+      fresh = oldVersion === 0;
+      if (!fresh) return request.transaction.abort();
       for (const store of made) {
         const created = request.result.createObjectStore(store.name, { autoIncrement: store.autoIncrement, keyPath: of(store) });
         for (const index of store.indexes) created.createIndex(index.name, of(index), { unique: index.unique, multiEntry: index.multiEntry });
       }
     };
-    const db = await done(request);
+    const db = await done(request).catch(async (error) => {
+      const there = fresh ? null : (await indexedDB.databases()).find((one) => one.name === given.name);
+      if (there?.version > given.version) throw new Refused(`is there in version ${there.version}, which is newer than ${given.version}`);
+      if (there) throw new Refused('was there before');
+      throw error;
+    });
     try {
+      if (!fresh) throw new Refused('was there before');
       if (!made.length) return;
       const names = made.map((store) => store.name);
       const writing = db.transaction(names, 'readwrite', { durability: 'relaxed' });
@@ -226,16 +232,18 @@ async function (origin, text, how, most) {
         const into = writing.objectStore(store.name);
         return store.records.map(({ key, value }) => into.add(value, of(store) === null ? key : undefined));
       });
+      writing.commit();
       await over(writing);
       const reading = db.transaction(names);
+      const text = (value) => plain(value) ? JSON.stringify([value]) : encode(value).then(JSON.stringify); // encode makes no list
       const back = await Promise.all(names.map((name) => Promise.all([done(reading.objectStore(name).getAllKeys()), done(reading.objectStore(name).getAll())])));
       for (const [n, store] of made.entries()) {
         const want = new Map();
-        for (const [m, { value }] of store.records.entries()) want.set(JSON.stringify(await encode(keys[n][m].result)), JSON.stringify(await encode(value)));
+        for (const [m, { value }] of store.records.entries()) want.set(await text(keys[n][m].result), await text(value));
         const [gotKeys, gotValues] = back[n];
         if (gotKeys.length !== want.size) throw new Refused('has other records than were put in');
         for (const [m, key] of gotKeys.entries()) {
-          if (want.get(JSON.stringify(await encode(key))) !== JSON.stringify(await encode(gotValues[m]))) throw new Refused('has a record that is not as it was put in');
+          if (want.get(await text(key)) !== await text(gotValues[m])) throw new Refused('has a record that is not as it was put in');
         }
       }
     } finally {
