@@ -3,10 +3,7 @@
 package console
 
 import (
-	"bytes"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -14,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/instance"
@@ -22,13 +18,14 @@ import (
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
-// operated is a running instance whose console a script looks at, through a cable that can be cut and that keeps all the
-// script's browser receives.
+// operated is a running instance whose console a script looks at, through a cable that can be cut. All that comes
+// out of it is kept.
 type operated struct {
 	*testkit.Installation
-	portal *portal
-	cable  *cable
-	env    map[string]string
+	portal   *portal
+	cable    *testenv.Relay
+	received *testenv.Buffer // by the browser
+	env      map[string]string
 }
 
 func newOperated(t *testing.T) *operated { return newOperatedWith(t, "") }
@@ -39,12 +36,13 @@ func newOperatedWith(t *testing.T, settings string) *operated {
 	testkit.Clients(t)
 	chromium := testenv.Chromium(t)
 	p := newPortal(t)
-	v := &operated{Installation: testkit.Start(t, instance.Options{Settings: testkit.NoPool + p.settings() + settings}), portal: p}
-	v.cable = newCable(t, v.Config.Listen.String())
+	v := &operated{Installation: testkit.Start(t, instance.Options{Settings: testkit.NoPool + p.settings() + settings}), portal: p, received: new(testenv.Buffer)}
+	v.cable = testenv.NewRelay(t, v.received)
+	v.mend()
 	stage := httptest.NewServer(http.HandlerFunc(v.stage))
 	t.Cleanup(stage.Close)
 	v.env = map[string]string{
-		"CHROMIUM": chromium, "API": v.URL(), "CONSOLE": "http://" + v.cable.listener.Addr().String(), "KEY": v.Key(), "STAGE": stage.URL,
+		"CHROMIUM": chromium, "API": v.URL(), "CONSOLE": "http://" + v.cable.Addr(), "KEY": v.Key(), "STAGE": stage.URL,
 		"SITE": strings.TrimSuffix(p.url("/"), "/"), "PASSWORD": p.password, "CODE": p.code, "SHOTS": os.Getenv("CLAWJAIL_TEST_SHOTS"),
 	}
 	return v
@@ -54,9 +52,9 @@ func newOperatedWith(t *testing.T, settings string) *operated {
 func (v *operated) stage(w http.ResponseWriter, r *http.Request) {
 	switch what := strings.TrimPrefix(r.URL.Path, "/"); what {
 	case "cut":
-		v.cable.cut()
+		v.cable.Lead("")
 	case "mend":
-		v.cable.mend()
+		v.mend()
 	case "log-out":
 		v.portal.logOut()
 	case "uploaded":
@@ -73,6 +71,9 @@ func (v *operated) stage(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// mend has the cable lead to the console.
+func (v *operated) mend() { v.cable.Lead(v.Config.Listen.String()) }
+
 // script runs one, with what it needs to know and a little more.
 func (v *operated) script(t *testing.T, name string, more map[string]string) []testkit.Report {
 	t.Helper()
@@ -87,111 +88,6 @@ func (v *operated) script(t *testing.T, name string, more map[string]string) []t
 		t.Logf("log of the instance:\n%s", v.Log())
 	}
 	return out
-}
-
-// cable is a wire between a browser and the console.
-type cable struct {
-	listener net.Listener
-	to       string
-	all      sync.WaitGroup
-
-	mu       sync.Mutex
-	broken   bool
-	open     map[net.Conn]struct{}
-	received bytes.Buffer // by the browser
-}
-
-func newCable(t *testing.T, to string) *cable {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cable{listener: l, to: to, open: map[net.Conn]struct{}{}}
-	c.all.Go(c.accept)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		c.cut()
-		c.all.Wait()
-	})
-	return c
-}
-
-func (c *cable) accept() {
-	for {
-		conn, err := c.listener.Accept()
-		if err != nil {
-			return // closed at the end of the test
-		}
-		c.all.Go(func() { c.join(conn) })
-	}
-}
-
-// join carries one connection until either end leaves, or the cable is cut.
-func (c *cable) join(down net.Conn) {
-	defer down.Close() // nobody needs to know how closing went
-	up, err := net.Dial("tcp", c.to)
-	if err != nil {
-		return
-	}
-	defer up.Close() // likewise
-	c.mu.Lock()
-	if c.broken {
-		c.mu.Unlock()
-		return
-	}
-	c.open[down], c.open[up] = struct{}{}, struct{}{}
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.open, down)
-		delete(c.open, up)
-	}()
-	var both sync.WaitGroup
-	both.Go(func() {
-		_, _ = io.Copy(up, down) // whichever way it ended
-		_ = up.Close()
-		_ = down.Close()
-	})
-	both.Go(func() {
-		_, _ = io.Copy(io.MultiWriter(c, down), up) // likewise
-		_ = up.Close()
-		_ = down.Close()
-	})
-	both.Wait()
-}
-
-// Write keeps what the browser receives.
-func (c *cable) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.received.Write(p)
-}
-
-// cut ends every connection, and lets none through until mend.
-func (c *cable) cut() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.broken = true
-	for conn := range c.open {
-		_ = conn.Close() // gone in any case
-	}
-}
-
-func (c *cable) mend() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.broken = false
-}
-
-// carried says whether a text was received.
-func (c *cable) carried(text string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return bytes.Contains(c.received.Bytes(), []byte(text))
 }
 
 // written is everything in the files of an instance that can be read as it is: the log that it printed, and the audit log,
@@ -225,7 +121,7 @@ func TestALoginForAgentsIsKeptAndNoValueOfItIsSeen(t *testing.T) {
 	v.script(t, "console_refresh.mjs", nil)
 	secrets := map[string]string{"the session cookie": v.portal.session, "the persistent cookie": v.portal.remember, "the password": v.portal.password}
 	for _, there := range []string{"portal_session", "Hello", portalCDN} {
-		if there != "Hello" && !v.cable.carried(there) {
+		if there != "Hello" && !strings.Contains(v.received.String(), there) {
 			t.Errorf("the browser of the operator never received %q, so nothing was looked at", there)
 		}
 	}
@@ -236,7 +132,7 @@ func TestALoginForAgentsIsKeptAndNoValueOfItIsSeen(t *testing.T) {
 		}
 	}
 	for name, value := range secrets {
-		if v.cable.carried(value) {
+		if strings.Contains(v.received.String(), value) {
 			t.Errorf("the browser of the operator received %s", name)
 		}
 		if i := strings.Index(written, value); i >= 0 {
