@@ -18,18 +18,11 @@ import (
 
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
+	"github.com/clawjail/clawjail/internal/cdp/cdptest/shelf"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(all{m}) }
-
-// all are the tests, and the end of the browsers that they share.
-type all struct{ m *testing.M }
-
-func (a all) Run() int {
-	defer browsers.end()
-	return a.m.Run()
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shelf.Tests{M: m, Shelf: &browsers}) }
 
 // eachBuild runs a test with both programs, side by side: a test mostly waits. It is the last thing that a test calls.
 func eachBuild(t *testing.T, test func(t *testing.T, build Build)) {
@@ -59,6 +52,14 @@ func runBuilds(t *testing.T, test func(t *testing.T, build Build), full func(tes
 func launch(t testing.TB, build Build, proxy string) (*cdp.Conn, *cdptest.Browser, Options) {
 	t.Helper()
 	testenv.Time(t)
+	o := launchOptions(t, build, proxy)
+	process, conn := start(t, o)
+	return conn, process, o
+}
+
+// launchOptions are those of a browser with a folder of its own.
+func launchOptions(t testing.TB, build Build, proxy string) Options {
+	t.Helper()
 	home := cdptest.Dir(t)
 	o := Options{Build: build, Proxy: proxy, ProfileDir: home + "/profile", Home: home}
 	switch build {
@@ -67,11 +68,21 @@ func launch(t testing.TB, build Build, proxy string) (*cdp.Conn, *cdptest.Browse
 	default:
 		o.Binary = testenv.ChromiumFull(t)
 	}
-	process, conn := start(t, o)
-	return conn, process, o
+	return o
 }
 
 func start(t testing.TB, o Options) (*cdptest.Browser, *cdp.Conn) {
+	t.Helper()
+	process := begin(t, o)
+	conn, err := cdp.New(process.Replies, process.Commands, cdp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return process, conn
+}
+
+func begin(t testing.TB, o Options) *cdptest.Browser {
 	t.Helper()
 	line, err := Command(o)
 	if err != nil {
@@ -81,13 +92,7 @@ func start(t testing.TB, o Options) (*cdptest.Browser, *cdp.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	process := cdptest.Start(t, line, env)
-	conn, err := cdp.New(process.Replies, process.Commands, cdp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return process, conn
+	return cdptest.Start(t, line, env)
 }
 
 // openOwn starts a browser that is the test's alone, and waits until it is ready.

@@ -88,11 +88,9 @@ func wander(t *testing.T, u *user, address string) (places []string) {
 	return places
 }
 
-const hosts = "--host-resolver-rules=MAP *.test 127.0.0.1"
-
 func TestNoClientHasASessionInTheBrowsersOwnPages(t *testing.T) {
 	eachBuild(t, func(t *testing.T, program string, flags ...string) {
-		_, mux := open(t, program, append(flags, "--site-per-process", hosts)...)
+		_, mux := open(t, program, flags...)
 		site := documents(t)
 		for _, path := range []string{"/a.pdf", "/embed"} {
 			for _, place := range wander(t, guarded(t, mux, Options{Mode: Operator}), site+path) {
@@ -115,7 +113,7 @@ func TestNoClientHasASessionInTheBrowsersOwnPages(t *testing.T) {
 // Clients put their scripts into a frame before it runs.
 func TestFramesOfOtherSitesBeginWithTheClientsScripts(t *testing.T) {
 	eachBuild(t, func(t *testing.T, program string, flags ...string) {
-		_, mux := open(t, program, append(flags, "--site-per-process", hosts)...)
+		_, mux := open(t, program, flags...)
 		u := guarded(t, mux, Options{Mode: Operator})
 		site := documents(t)
 		places := strings.Join(wander(t, u, site+"/"), "\n")

@@ -280,12 +280,11 @@ func (s *rawSite) all() string {
 // address and headers of its own, before a site that writes down what it is really sent.
 func TestNoRequestIsWrittenIntoAnother(t *testing.T) {
 	eachBuild(t, func(t *testing.T, program string, flags ...string) {
-		conn, mux := open(t, program, append(flags,
-			"--host-resolver-rules=MAP other.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")...)
+		conn, mux := open(t, program, flags...)
 		try := func(filter cdp.Filter) (account, other string) {
 			account1, other1 := newRawSite(t), newRawSite(t)
 			host := account1.Addr().String()
-			elsewhere := fmt.Sprintf("other.example:%d", other1.Addr().(*net.TCPAddr).Port)
+			elsewhere := fmt.Sprintf("other.test:%d", other1.Addr().(*net.TCPAddr).Port)
 			u := join(t, mux, filter)
 			defer u.client.Close()
 			_, session := u.page("")
@@ -309,7 +308,7 @@ func TestNoRequestIsWrittenIntoAnother(t *testing.T) {
 				`"method":` + string(quoted("GET /one HTTP/1.1\r\nCookie: sid=own\r\n\r\nGET")),
 				`"headers":[{"name":"X-Own","value":"1\r\nX-Injected: yes"}]`,
 				`"headers":[{"name":"X-HTTP-Method-Override","value":"TRACE"}]`,
-				`"headers":[{"name":"Host","value":"other.example"},{"name":"Content-Length","value":"77"},{"name":"X-Kept","value":"1"}]`,
+				`"headers":[{"name":"Host","value":"other.test"},{"name":"Content-Length","value":"77"},{"name":"X-Kept","value":"1"}]`,
 				fmt.Sprintf(`"url":"http://%s/elsewhere-held"`, elsewhere),
 				fmt.Sprintf(`"url":"http://%s/a\r\nX-Injected: yes"`, host),
 			} {
@@ -349,7 +348,7 @@ func TestNoRequestIsWrittenIntoAnother(t *testing.T) {
 				if !slices.Contains(withBody, method) {
 					t.Errorf("the site was sent a %s with %q", method, line)
 				}
-			case line == "Host: other.example", strings.HasPrefix(line, "X-Injected"),
+			case line == "Host: other.test", strings.HasPrefix(line, "X-Injected"),
 				strings.Contains(line, "sid=own"), strings.HasPrefix(strings.ToLower(line), "x-http-method"):
 				t.Errorf("the site was sent %q", line)
 			}

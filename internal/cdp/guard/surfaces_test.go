@@ -102,7 +102,7 @@ func TestNoClientSeesAnyOfTheBrowsersOwnSurfaces(t *testing.T) {
 	}
 	known := strings.Split(strings.TrimSpace(string(text)), "\n")
 	eachBuild(t, func(t *testing.T, program string, flags ...string) {
-		_, mux := open(t, program, flags...)
+		mux := openOwn(t, program, flags...)
 		raw := join(t, mux, nil)
 		target, session := raw.page("")
 		list := ownList(raw, session)

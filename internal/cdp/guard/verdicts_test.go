@@ -47,8 +47,27 @@ type protocol struct {
 	} `json:"domains"`
 }
 
-// describe asks a browser for the description. It serves it over HTTP only, so this browser has a port.
+// described are the descriptions by program, each of which is asked once.
+var described = struct {
+	mu    sync.Mutex
+	known map[string]protocol
+}{known: map[string]protocol{}}
+
+// describe is what a browser says of its protocol.
 func describe(t testing.TB, program string, flags ...string) protocol {
+	t.Helper()
+	described.mu.Lock()
+	defer described.mu.Unlock()
+	p, known := described.known[program]
+	if !known {
+		p = askProtocol(t, program, flags...)
+		described.known[program] = p
+	}
+	return p
+}
+
+// askProtocol asks a browser for the description. It serves it over HTTP only, so this browser has a port.
+func askProtocol(t testing.TB, program string, flags ...string) protocol {
 	t.Helper()
 	b, dir := process(t, program, append(flags, "--remote-debugging-port=0")...)
 	defer b.Kill()
@@ -377,7 +396,7 @@ func TestEveryAllowedCommandReachesTheBrowser(t *testing.T) {
 			modes = modes[:1] // the guard is the same for both builds, and a clean session may do more
 		}
 		p := describe(t, program, flags...)
-		_, mux := open(t, program, flags...)
+		mux := openOwn(t, program, flags...)
 		for _, mode := range modes {
 			useEverything(t, p, guarded(t, mux, Options{Mode: mode, DownloadsPath: "/nowhere"}), mode)
 		}

@@ -19,10 +19,14 @@ import (
 
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
+	"github.com/clawjail/clawjail/internal/cdp/cdptest/shelf"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shelf.Tests{M: m, Shelf: &lending}) }
+
+// lending has the browsers that open lends.
+var lending shelf.Shelf
 
 const patience = 30 * time.Second
 
@@ -43,17 +47,30 @@ func eachBuild(t *testing.T, test func(t *testing.T, program string, flags ...st
 	})
 }
 
-// process starts a browser that reaches nothing but this machine.
+// process starts a browser that reaches nothing but this machine, under some more names.
 func process(t testing.TB, program string, flags ...string) (*cdptest.Browser, string) {
 	t.Helper()
 	dir := cdptest.Dir(t)
-	line := append([]string{program, "--user-data-dir=" + dir, "--disable-gpu", "--disable-background-networking",
-		"--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"}, flags...)
+	line := append([]string{program, "--user-data-dir=" + dir, "--disable-gpu", "--disable-background-networking", "--site-per-process",
+		"--disable-component-update", "--host-resolver-rules=MAP *.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"}, flags...)
 	return cdptest.Start(t, append(line, "about:blank"),
 		[]string{"HOME=" + dir, "TMPDIR=" + dir, "PATH=/usr/bin:/bin", "LANG=C.UTF-8"}), dir
 }
 
+// open lends a browser that is as if it had just been started. What breaks one, or looks at all that is in it, takes one of its
+// own, by openOwn.
 func open(t testing.TB, program string, flags ...string) (*cdp.Conn, *cdp.Mux) {
+	t.Helper()
+	lent := lending.Take(t, program, func(t testing.TB, _ string) *cdptest.Browser {
+		b, _ := process(t, program, append(flags, "--remote-debugging-pipe")...)
+		return b
+	})
+	t.Cleanup(func() { lent.Return(t) })
+	return lent.Conn, lent.Mux
+}
+
+// openOwn starts a browser that is the test's alone.
+func openOwn(t testing.TB, program string, flags ...string) *cdp.Mux {
 	t.Helper()
 	b, _ := process(t, program, append(flags, "--remote-debugging-pipe")...)
 	conn, err := cdp.New(b.Replies, b.Commands, cdp.Options{})
@@ -65,7 +82,7 @@ func open(t testing.TB, program string, flags ...string) (*cdp.Conn, *cdp.Mux) {
 		mux.Close()
 		conn.Close()
 	})
-	return conn, mux
+	return mux
 }
 
 // message is one message as a client reads it.
