@@ -392,14 +392,16 @@ func TestASavedPageHasNoValueWhereverItsLinesBreak(t *testing.T) {
 	for shift = range 76 {
 		letters = []string{"", "é ", "a title with spaces é "}[shift%3]
 		for _, shown = range []string{odd, decoy} {
+			if shown == decoy && shift%8 > 0 {
+				continue // that nobody's value is seen as it is needs no place of its own
+			}
 			guarded.received = nil
 			guarded.must(session, "Page.navigate", fmt.Sprintf(`{"url":%q}`, s.URL+"/saved"))
 			guarded.event("Page.loadEventFired")
-			was := findText([]byte(bare.must(other, "Page.captureSnapshot", `{}`)), "data")
-			is := findText([]byte(guarded.must(session, "Page.captureSnapshot", `{}`)), "data")
-			if values.Has(was) {
+			if shown == odd && values.Has(findText([]byte(bare.must(other, "Page.captureSnapshot", `{}`)), "data")) {
 				open++
 			}
+			is := findText([]byte(guarded.must(session, "Page.captureSnapshot", `{}`)), "data")
 			plain := strings.NewReplacer("=\r\n", "", "?=\r\n =?utf-8?Q?", "", "=3D", "=").Replace(is)
 			for _, part := range []string{shown[4:12], shown[20:28]} {
 				seen := strings.Contains(plain, part) || strings.Contains(plain, strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(part))
