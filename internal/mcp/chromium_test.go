@@ -17,8 +17,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/browser/browsertest"
 	"github.com/clawjail/clawjail/internal/cdp"
-	"github.com/clawjail/clawjail/internal/cdp/cdptest"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -54,17 +54,7 @@ func shop(t *testing.T) string {
 // chromium drives a real browser: each session of the fake is the same one.
 func chromium(t *testing.T) *backend {
 	t.Helper()
-	home := cdptest.Dir(t)
-	o := browser.Options{Build: browser.Shell, Binary: testenv.Chromium(t), Proxy: shop(t), ProfileDir: home + "/profile", Home: home}
-	line, err := browser.Command(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	env, err := browser.Environment(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	process := cdptest.Start(t, line, env)
+	process := browsertest.Shell(t, shop(t))
 	conn, err := cdp.New(process.Replies, process.Commands, cdp.Options{})
 	if err != nil {
 		t.Fatal(err)

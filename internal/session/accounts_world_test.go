@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +20,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/vault/secret"
 	"github.com/clawjail/clawjail/internal/weblogin"
@@ -35,7 +34,7 @@ type accounts struct {
 	db     *sqlite.DB
 	vault  *vault.Vault
 	issuer *grant.Issuer
-	logged *lockedBuffer     // what the service has logged
+	logged *testenv.Buffer   // what the service has logged
 	stores []weblogin.Origin // of the accounts that are set
 	// alters is what somebody does to a login between the vault and the session; nil: nothing.
 	alters func(*weblogin.Login)
@@ -53,7 +52,7 @@ var errPlanted = errors.New("planted")
 func withAccounts(t *testing.T, change func(*Options), test func(t *testing.T, a *accounts)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		a := &accounts{world: newWorld(t), logged: &lockedBuffer{}}
+		a := &accounts{world: newWorld(t), logged: &testenv.Buffer{}}
 		a.openStore(t)
 		o := a.options(func(o *Options) {
 			o.Accounts = Accounts{Grants: steppedGrants{a}, Vault: steppedVault{a}, Leases: steppedLeases{a}, Node: "node"}
@@ -377,24 +376,6 @@ func (a *accounts) inOrder(t testing.TB, words ...string) {
 		}
 		at += found + 1
 	}
-}
-
-// lockedBuffer is a log that several write to.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // Principals of the tests that are about who does what.

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/target"
+	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
+	"github.com/clawjail/clawjail/internal/cdp/cdptest/shelf"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -25,6 +27,8 @@ import (
 	"github.com/clawjail/clawjail/internal/vault/secret"
 	"github.com/clawjail/clawjail/internal/weblogin"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shelf.Tests{M: m, Shelf: &browsers}) }
 
 // dialShell starts a real headless shell and connects to it as a session does.
 func dialShell(t testing.TB) *piped {

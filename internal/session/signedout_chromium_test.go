@@ -149,11 +149,11 @@ func openWeb(t *testing.T, kinds map[string]kind, access grant.Access) (a *accou
 		}
 	}))
 	t.Cleanup(web.Close)
-	a = &accounts{world: newWorld(t), logged: &lockedBuffer{}}
+	a = &accounts{world: newWorld(t), logged: &testenv.Buffer{}}
 	a.openStore(t)
 	o := a.options(func(o *Options) {
 		o.Accounts = Accounts{Grants: steppedGrants{a}, Vault: steppedVault{a}, Leases: steppedLeases{a}, Node: "node"}
-		o.Connect = func(ctx context.Context, _ *jail.Stdio) (Browser, error) { return dialThrough(ctx, t, web.URL) }
+		o.Connect = func(ctx context.Context, _ *jail.Stdio) (Browser, error) { return dialThrough(ctx, t, web) }
 	})
 	var err error
 	if a.s, err = New(o); err != nil {

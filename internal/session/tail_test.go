@@ -6,13 +6,10 @@ import (
 	"testing"
 	"unicode"
 
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/clawjail/clawjail/internal/testenv/property"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTailKeepsTheEnd(t *testing.T) {
 	property.Check(t, func(t *rapid.T) {

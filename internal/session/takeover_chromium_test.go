@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/browser"
-	"github.com/clawjail/clawjail/internal/cdp/cdptest"
+	"github.com/clawjail/clawjail/internal/browser/browsertest"
+	"github.com/clawjail/clawjail/internal/cdp/cdptest/shelf"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // typingPage has one field, and tells the server what is in it.
@@ -133,20 +133,16 @@ func (c *commander) page(t *testing.T) (session string) {
 	return ""
 }
 
-// dialThrough starts a real headless shell as sessions have it, with a proxy of the test's.
-func dialThrough(ctx context.Context, t *testing.T, proxy string) (Browser, error) {
-	dir := cdptest.Dir(t)
-	launch := browser.Options{Build: browser.Shell, Binary: testenv.Chromium(t), Proxy: proxy, ProfileDir: dir + "/profile", Home: dir, TempDir: dir}
-	argv, err := browser.Command(launch)
-	if err != nil {
-		return nil, err
-	}
-	env, err := browser.Environment(launch)
-	if err != nil {
-		return nil, err
-	}
-	process := cdptest.Start(t, argv, env)
-	return dial(ctx, &jail.Stdio{In: process.Commands, Out: process.Replies}, browser.DialogWait)
+// browsers are lent by dialThrough.
+var browsers shelf.Shelf
+
+// dialThrough connects to a real headless shell as sessions have it, with a proxy of the test's.
+func dialThrough(ctx context.Context, t *testing.T, proxy *httptest.Server) (Browser, error) {
+	lent := browsers.Take(t, "shell", browsertest.Shell)
+	t.Cleanup(func() { lent.Return(t) })
+	lent.Proxy.Lead(proxy.Listener.Addr().String())
+	replies, commands := lent.Pipe(t)
+	return dial(ctx, &jail.Stdio{In: commands, Out: replies}, browser.DialogWait)
 }
 
 // What an agent has put into its pages before hears every key, until somebody takes its session over.
@@ -154,7 +150,7 @@ func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 	site := newListener(t)
 	w := newWorld(t)
 	s, err := New(w.options(func(o *Options) {
-		o.Connect = func(ctx context.Context, _ *jail.Stdio) (Browser, error) { return dialThrough(ctx, t, site.Server.URL) }
+		o.Connect = func(ctx context.Context, _ *jail.Stdio) (Browser, error) { return dialThrough(ctx, t, site.Server) }
 	}))
 	if err != nil {
 		t.Fatal(err)

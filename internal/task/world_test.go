@@ -24,8 +24,8 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
-	"github.com/clawjail/clawjail/internal/browser"
-	"github.com/clawjail/clawjail/internal/cdp/cdptest"
+	"github.com/clawjail/clawjail/internal/browser/browsertest"
+	"github.com/clawjail/clawjail/internal/cdp/cdptest/shelf"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -46,7 +46,10 @@ import (
 	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shelf.Tests{M: m, Shelf: &browsers}) }
+
+// browsers are lent to the sessions of the tests.
+var browsers shelf.Shelf
 
 const (
 	providerKey = "sk-canary-of-the-provider-1234567890"
@@ -67,28 +70,11 @@ type world struct {
 	sessions *session.Service
 	site     *sites
 	models   *models
-	written  *lockedText // the operator's log
+	written  *testenv.Buffer // the operator's log
 	admin    identity.Principal
 	// agents of the tenants acme and beta, which have a provider each.
 	acme, beta identity.Principal
 	operator   identity.Principal // of acme
-}
-
-type lockedText struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedText) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // sites are all servers outside, told apart by their names.
@@ -255,65 +241,24 @@ type here struct {
 
 // hosted is one of them.
 type hosted struct {
-	*cdptest.Browser
-	way net.Listener
-	all sync.WaitGroup // what passes through the way
+	*shelf.Browser
+	gone chan struct{}
 }
 
-// pass passes connections on to the gateway, from the browser's own address.
-func (h *hosted) pass(gateway string, from netip.Addr) {
-	for {
-		in, err := h.way.Accept()
-		if err != nil {
-			return // the browser is gone
-		}
-		h.all.Go(func() {
-			defer in.Close()
-			out, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice()}}).Dial("tcp", gateway)
-			if err != nil {
-				return
-			}
-			defer out.Close()
-			back := make(chan struct{})
-			go func() {
-				defer close(back)
-				_, _ = io.Copy(in, out) // one side has ended, and so does the other
-				_ = in.(*net.TCPConn).CloseWrite()
-			}()
-			_, _ = io.Copy(out, in) // likewise
-			_ = out.(*net.TCPConn).CloseWrite()
-			<-back
-		})
-	}
-}
-
-func (h *here) Create(_ context.Context, spec jail.Spec) (*jail.Jail, error) {
-	home := cdptest.Dir(h.t)
-	way, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	o := browser.Options{Build: browser.Shell, Binary: testenv.Chromium(h.t), Proxy: "http://" + way.Addr().String(), ProfileDir: home + "/profile", Home: home}
-	line, err := browser.Command(o)
-	if err != nil {
-		return nil, err
-	}
-	env, err := browser.Environment(o)
-	if err != nil {
-		return nil, err
-	}
+func (h *here) Create(context.Context, jail.Spec) (*jail.Jail, error) {
 	nothing, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
 	}
-	j := &hosted{Browser: cdptest.Start(h.t, line, env), way: way}
+	j := &hosted{Browser: browsers.Take(h.t, "shell", browsertest.Shell), gone: make(chan struct{})}
+	replies, commands := j.Pipe(h.t)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.made++
 	name, from := jail.Name(fmt.Sprintf("btest%05d", h.made)), netip.AddrFrom4([4]byte{127, 0, 1, byte(h.made)})
 	h.jails[name] = j
-	j.all.Go(func() { j.pass(h.proxy, from) })
-	return &jail.Jail{Name: name, Lease: jail.Lease{Addr: from}, Stdio: &jail.Stdio{In: j.Commands, Out: j.Replies, Err: nothing}}, nil
+	j.Proxy.LeadFrom(from, h.proxy)
+	return &jail.Jail{Name: name, Lease: jail.Lease{Addr: from}, Stdio: &jail.Stdio{In: commands, Out: replies, Err: nothing}}, nil
 }
 
 func (h *here) Admit(context.Context, jail.Name) error { return nil }
@@ -330,7 +275,9 @@ func (h *here) Wait(ctx context.Context, name jail.Name) (jail.Exit, error) {
 		return jail.Exit{}, jail.ErrNotFound
 	}
 	select {
-	case <-p.Exited():
+	case <-p.gone:
+		return jail.Exit{}, nil
+	case <-p.Conn.Done():
 		return jail.Exit{}, nil
 	case <-ctx.Done():
 		return jail.Exit{}, ctx.Err()
@@ -340,17 +287,14 @@ func (h *here) Wait(ctx context.Context, name jail.Name) (jail.Exit, error) {
 func (h *here) Inspect(context.Context, jail.Name) (jail.Status, error) { return jail.Status{}, nil }
 
 func (h *here) Destroy(_ context.Context, name jail.Name) error {
-	if p := h.process(name); p != nil {
-		p.Kill()
-		<-p.Exited()
-		if err := p.way.Close(); err != nil {
-			return err
-		}
-		p.all.Wait()
-	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	p := h.jails[name]
 	delete(h.jails, name)
+	h.mu.Unlock()
+	if p != nil {
+		close(p.gone)
+		p.Return(h.t)
+	}
 	return nil
 }
 
@@ -404,7 +348,7 @@ func newWorld(t *testing.T) *world {
 			}
 		})
 	}
-	w := &world{t: t, written: new(lockedText), site: &sites{ServeMux: http.NewServeMux()}, models: &models{act: says(`{"do":"done","answer":"nothing"}`)}}
+	w := &world{t: t, written: new(testenv.Buffer), site: &sites{ServeMux: http.NewServeMux()}, models: &models{act: says(`{"do":"done","answer":"nothing"}`)}}
 	log := slog.New(slog.NewTextHandler(w.written, nil))
 	w.site.server = httptest.NewServer(w.site)
 	t.Cleanup(w.site.server.Close)
