@@ -241,6 +241,7 @@ type Service struct {
 	shelf      *recording.Shelf
 	messages   *quota.Gate // of DevTools clients
 	logins     logins
+	lookAfter  []time.Duration // pages draw late: pauses between looks at those of a session in which something was done
 
 	mu       sync.Mutex
 	sessions map[string]*session     // all that are not yet gone
@@ -265,6 +266,7 @@ func New(o Options) (*Service, error) {
 	s.messages = quota.NewGate(quota.GateOptions{Kind: quota.Messages(), Whole: mostOfMessages, Quotas: o.Quotas, Tenants: o.Authority.Counted})
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.logins = newLogins(o.Accounts.Logins)
+	s.lookAfter = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
 	s.templates = templates{source: o.Templates, now: s.Now, seen: map[string]seenTemplate{}}
 	s.trust = newTrust(s)
 	s.pool = newPool(s)

@@ -27,9 +27,6 @@ const (
 	maxTabsLooked = 5
 )
 
-// lookAfter is when the pages of a session are looked at again after something was done in it: pages draw late.
-var lookAfter = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
-
 // loginWatch is what a session knows of whether its accounts are signed in.
 type loginWatch struct {
 	// poked says that something was done in the browser, asking that the last page that was looked at asks to log in.
@@ -110,12 +107,12 @@ func (w *loginWatch) poke() {
 
 // lookAgain looks at the pages of an operator session for a while after each thing that is done in it, until it ends.
 func (s *Service) lookAgain(r *session, b Browser) {
-	next := len(lookAfter)
+	next := len(s.lookAfter)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		var due <-chan time.Time
-		if next < len(lookAfter) {
+		if next < len(s.lookAfter) {
 			due = timer.C
 		}
 		select {
@@ -124,11 +121,11 @@ func (s *Service) lookAgain(r *session, b Browser) {
 		case <-r.watch.poked:
 			if next > 0 { // the first look after the first of many
 				next = 0
-				timer.Reset(lookAfter[0])
+				timer.Reset(s.lookAfter[0])
 			}
 		case <-due:
-			if next++; next < len(lookAfter) {
-				timer.Reset(lookAfter[next])
+			if next++; next < len(s.lookAfter) {
+				timer.Reset(s.lookAfter[next])
 			}
 			for _, tab := range s.openTabs(r, b) {
 				s.look(r.life, r, b, tab)
