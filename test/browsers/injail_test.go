@@ -5,12 +5,10 @@ package browsers
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -99,22 +97,8 @@ func templatesBeside(t *testing.T) string {
 	return dir
 }
 
-// programs is the folder with the programs of package injail, static, which are built once.
-var programs = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "clawjail-test-")
-	if err != nil {
-		return "", err
-	}
-	built = dir
-	cmd := exec.Command("go", "build", "-ldflags=-w", "-o", dir, "github.com/clawjail/clawjail/test/injail/...")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the programs of jails: %w\n%s", err, text)
-	}
-	return dir, nil
-})
-
-var built string // folder of the programs, removed at the end
+// programs is the folder with those of package injail.
+var programs = testkit.Build("-ldflags=-w", "github.com/clawjail/clawjail/test/injail/...")
 
 // program returns the path of one of them.
 func program(t *testing.T, name string) string {

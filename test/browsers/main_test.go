@@ -10,10 +10,4 @@ import (
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
-func TestMain(m *testing.M) {
-	status := testkit.Main(m)
-	if built != "" {
-		_ = os.RemoveAll(built) // a folder in the temporary one
-	}
-	os.Exit(status)
-}
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,40 +25,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-// build makes the program once, with the barriers in it, where scripts/test.sh has not made it for all test binaries.
-var build = sync.OnceValues(func() (string, error) {
-	if path := os.Getenv("CLAWJAIL_TEST_PROGRAM"); path != "" {
-		return path, nil
-	}
-	dir, err := os.MkdirTemp("", "clawjail-test-")
-	if err != nil {
-		return "", err
-	}
-	binary = dir
-	// The folder stays closed to others, as a home is: the control plane's user runs the program all the same.
-	path := filepath.Join(dir, "clawjail")
-	cmd := exec.Command("go", "build", "-tags", "barriers", "-o", path, "github.com/clawjail/clawjail/cmd/clawjail")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the program: %w\n%s", err, out)
-	}
-	return path, nil
-})
-
-var binary string // folder of the program, removed at the end
-
-// Program is the program with the barriers in it, which is built once for each test binary.
-func Program() (string, error) { return build() }
-
-// Main runs the tests of a package, removes the program that was built for them, and returns the status to exit with.
-func Main(m *testing.M) int {
-	status := m.Run()
-	if binary != "" {
-		_ = os.RemoveAll(binary) // a folder in the temporary one
-	}
-	return status
-}
 
 // uidBases keeps the uids of instances apart: those of one test, and those of test binaries beside each other.
 var uidBases = func() func() uint32 {
