@@ -35,14 +35,16 @@ type MCPServerRequest struct {
 	Env     map[string]string          `json:"env,omitempty"`
 	Secrets map[string]MCPServerSecret `json:"secrets,omitempty" doc:"by the name of the variable"`
 	Tools   []string                   `json:"tools,omitzero" doc:"names and patterns of tools that are offered; all when it is left out, none when it is empty"`
-	Limits  MCPServerLimits            `json:"limits,omitzero"`
-	Network string                     `json:"network,omitempty" enum:"none,gateway"`
-	Allow   []string                   `json:"allow,omitempty" nullable:"false" doc:"hosts that it may reach through the gateway"`
-	Idle    string                     `json:"idle,omitempty" doc:"how long it stays when nobody calls it, such as 10m"`
-	Answer  string                     `json:"answer,omitempty" doc:"how large an answer may be, 1MiB to 64MiB; 16MiB when it is left out"`
-	Silence string                     `json:"silence,omitempty" doc:"how long a call may say nothing, 1s to 12h; 1m when it is left out"`
-	Mounts  []config.ServerMount       `json:"mounts,omitempty" nullable:"false" doc:"folders of the host beneath workspace_roots"`
-	Shared  bool                       `json:"shared,omitempty" doc:"one instance for all of a tenant, instead of one for each caller"`
+	// Resources: see config.MCPServer.
+	Resources *bool                `json:"resources,omitempty" doc:"whether its resources are offered; where tools is left out, when it is left out"`
+	Limits    MCPServerLimits      `json:"limits,omitzero"`
+	Network   string               `json:"network,omitempty" enum:"none,gateway"`
+	Allow     []string             `json:"allow,omitempty" nullable:"false" doc:"hosts that it may reach through the gateway"`
+	Idle      string               `json:"idle,omitempty" doc:"how long it stays when nobody calls it, such as 10m"`
+	Answer    string               `json:"answer,omitempty" doc:"how large an answer may be, 1MiB to 64MiB; 16MiB when it is left out"`
+	Silence   string               `json:"silence,omitempty" doc:"how long a call may say nothing, 1s to 12h; 1m when it is left out"`
+	Mounts    []config.ServerMount `json:"mounts,omitempty" nullable:"false" doc:"folders of the host beneath workspace_roots"`
+	Shared    bool                 `json:"shared,omitempty" doc:"one instance for all of a tenant, instead of one for each caller"`
 }
 
 // MCPServerSecret is a secret of the vault for an MCP server.
@@ -62,27 +64,28 @@ type MCPServerLimits struct {
 
 // MCPServer is an MCP server as it is answered. Of its environment there are names only.
 type MCPServer struct {
-	Name     string                     `json:"name"`
-	Source   toolserver.Source          `json:"source" enum:"file,added"`
-	State    toolserver.State           `json:"state" enum:"stopped,starting,running,paused"`
-	Since    time.Time                  `json:"since,omitzero"`
-	Command  []string                   `json:"command" nullable:"false"`
-	Tenants  []string                   `json:"tenants" nullable:"false"`
-	Template string                     `json:"template,omitempty"`
-	Agent    string                     `json:"agent,omitempty"`
-	Env      []string                   `json:"env,omitempty"`
-	Secrets  map[string]MCPServerSecret `json:"secrets,omitempty"`
-	Offers   []string                   `json:"offers,omitzero" doc:"names and patterns of tools that are offered; all when it is missing"`
-	Limits   MCPServerLimits            `json:"limits"`
-	Network  string                     `json:"network,omitempty"`
-	Allow    []string                   `json:"allow,omitempty"`
-	Idle     string                     `json:"idle"`
-	Answer   string                     `json:"answer"`
-	Silence  string                     `json:"silence"`
-	Mounts   []config.ServerMount       `json:"mounts,omitempty"`
-	Tools    int                        `json:"tools" doc:"how many are offered; -1 when it is not known yet"`
-	Calls    int                        `json:"calls" doc:"under way"`
-	Problem  string                     `json:"problem,omitempty" doc:"the last thing that went wrong, unless something went well after it"`
+	Name            string                     `json:"name"`
+	Source          toolserver.Source          `json:"source" enum:"file,added"`
+	State           toolserver.State           `json:"state" enum:"stopped,starting,running,paused"`
+	Since           time.Time                  `json:"since,omitzero"`
+	Command         []string                   `json:"command" nullable:"false"`
+	Tenants         []string                   `json:"tenants" nullable:"false"`
+	Template        string                     `json:"template,omitempty"`
+	Agent           string                     `json:"agent,omitempty"`
+	Env             []string                   `json:"env,omitempty"`
+	Secrets         map[string]MCPServerSecret `json:"secrets,omitempty"`
+	Offers          []string                   `json:"offers,omitzero" doc:"names and patterns of tools that are offered; all when it is missing"`
+	OffersResources bool                       `json:"offers_resources" doc:"whether its resources are offered"`
+	Limits          MCPServerLimits            `json:"limits"`
+	Network         string                     `json:"network,omitempty"`
+	Allow           []string                   `json:"allow,omitempty"`
+	Idle            string                     `json:"idle"`
+	Answer          string                     `json:"answer"`
+	Silence         string                     `json:"silence"`
+	Mounts          []config.ServerMount       `json:"mounts,omitempty"`
+	Tools           int                        `json:"tools" doc:"how many are offered; -1 when it is not known yet"`
+	Calls           int                        `json:"calls" doc:"under way"`
+	Problem         string                     `json:"problem,omitempty" doc:"the last thing that went wrong, unless something went well after it"`
 	// Shared and Instances: see toolserver.Instance.
 	Shared    bool                `json:"shared,omitempty" doc:"one instance for all of a tenant, instead of one for each caller"`
 	Instances []MCPServerInstance `json:"instances" nullable:"false" doc:"what runs of it, is being started, or is left alone"`
@@ -213,7 +216,7 @@ func (r MCPServerRequest) Validate() error {
 
 // server is what the body says, read as the configuration is. The service checks it.
 func (r MCPServerRequest) server() (config.MCPServer, error) {
-	out := config.MCPServer{Name: r.Name, Command: r.Command, Tenants: r.Tenants, Template: r.Place, Agent: r.Agent, Env: r.Env, Tools: r.Tools,
+	out := config.MCPServer{Name: r.Name, Command: r.Command, Tenants: r.Tenants, Template: r.Place, Agent: r.Agent, Env: r.Env, Tools: r.Tools, Resources: r.Resources,
 		Network: config.ServerNetwork(r.Network), Allow: r.Allow, Mounts: r.Mounts, Shared: r.Shared,
 		Limits: config.AgentLimits{CPU: r.Limits.CPU, Tasks: r.Limits.Tasks, Files: r.Limits.Files}}
 	wrong := &problem.Many{Code: problem.BadRequest}
@@ -255,7 +258,7 @@ func (r MCPServerRequest) server() (config.MCPServer, error) {
 
 func serverOf(s toolserver.Status) MCPServer {
 	out := MCPServer{Name: s.Name, Source: s.Source, State: s.State, Since: s.Since, Command: s.Command, Tenants: s.Tenants, Template: s.Template, Agent: s.Agent,
-		Env: slices.Sorted(maps.Keys(s.Env)), Offers: s.MCPServer.Tools, Network: string(s.Network), Allow: s.Allow, Idle: s.Idle.String(), Mounts: s.Mounts,
+		Env: slices.Sorted(maps.Keys(s.Env)), Offers: s.MCPServer.Tools, OffersResources: s.OffersResources(), Network: string(s.Network), Allow: s.Allow, Idle: s.Idle.String(), Mounts: s.Mounts,
 		Answer: s.Answer.String(), Silence: cmp.Or(s.Silence, config.DefaultSilence).String(),
 		Tools: s.Tools, Calls: s.Calls, Problem: s.Problem, Shared: s.Shared, Instances: make([]MCPServerInstance, len(s.Instances)),
 		Limits: MCPServerLimits{Memory: s.Limits.Memory.String(), CPU: s.Limits.CPU, Tasks: s.Limits.Tasks, Tmp: s.Limits.Tmp.String(), Files: s.Limits.Files}}

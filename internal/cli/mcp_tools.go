@@ -1,16 +1,17 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"iter"
+	"maps"
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/client"
@@ -20,38 +21,40 @@ import (
 )
 
 const (
-	// toolsPatience bounds a question to the control plane for its tools.
+	// toolsPatience bounds a question to the control plane for what it offers.
 	toolsPatience = 20 * time.Second
 	// The pauses between two attempts to reach it grow from the first to the last.
 	firstPause, lastPause = time.Second, 30 * time.Second
 )
 
-// mcpTools are the tools of other MCP servers, which the control plane runs and offers to whoever has the key. It listens there for
+// mcpTools is what other MCP servers offer, which the control plane runs and offers to whoever has the key. It listens there for
 // changes, and connects again when the connection is lost.
 type mcpTools struct {
 	control func() (*client.Client, error)
 	of      *sdk.Client
-	// dirty has something when the control plane says that the tools have changed.
+	// dirty has something when the control plane says that something has changed.
 	dirty chan struct{}
 
 	connecting sync.Mutex // held while it is connected
 	mu         sync.Mutex
 	session    *sdk.ClientSession
-	view       string // of the tools that were found last
+	views      toolserver.Views // of what was found last
 	watchers   map[chan struct{}]bool
 	progress   map[string]*telling
 }
 
 func newMCPTools(version string, control func() (*client.Client, error)) *mcpTools {
-	t := &mcpTools{control: control, dirty: make(chan struct{}, 1), view: toolserver.SumOf(nil), watchers: map[chan struct{}]bool{}, progress: map[string]*telling{}}
+	t := &mcpTools{control: control, dirty: make(chan struct{}, 1), views: toolserver.Offers{}.Views(), watchers: map[chan struct{}]bool{}, progress: map[string]*telling{}}
+	stir := func() {
+		select {
+		case t.dirty <- struct{}{}:
+		default: // it is known already
+		}
+	}
 	t.of = sdk.NewClient(&sdk.Implementation{Name: "clawjail", Version: version}, &sdk.ClientOptions{
-		Capabilities: &sdk.ClientCapabilities{},
-		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {
-			select {
-			case t.dirty <- struct{}{}:
-			default: // it is known already
-			}
-		},
+		Capabilities:                &sdk.ClientCapabilities{},
+		ToolListChangedHandler:      func(context.Context, *sdk.ToolListChangedRequest) { stir() },
+		ResourceListChangedHandler:  func(context.Context, *sdk.ResourceListChangedRequest) { stir() },
 		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) { t.tell(r.Params) },
 	})
 	return t
@@ -84,7 +87,7 @@ func (t *mcpTools) run(ctx context.Context) {
 func (t *mcpTools) follow(ctx context.Context) (was bool) {
 	session, err := t.connected(ctx)
 	if err != nil {
-		return false // the tools say so when they are asked for
+		return false // what is asked for says so
 	}
 	lost := make(chan struct{})
 	go func() { // ends with the session, which run closes
@@ -93,8 +96,10 @@ func (t *mcpTools) follow(ctx context.Context) (was bool) {
 	}()
 	defer func() { t.drop(session); <-lost }()
 	for {
-		if _, err := t.list(ctx, session); err != nil {
-			return true
+		for _, kind := range toolserver.Kinds() {
+			if _, err := t.list(ctx, session, kind); err != nil {
+				return true
+			}
 		}
 		select {
 		case <-t.dirty:
@@ -141,27 +146,21 @@ func (t *mcpTools) drop(session *sdk.ClientSession) {
 	_ = session.Close() // it is lost already, or not wanted
 }
 
-// list asks for the tools. Who watches hears when they are others than those that were found before.
-func (t *mcpTools) list(ctx context.Context, session *sdk.ClientSession) ([]*sdk.Tool, error) {
+// list asks for what there is of a kind. Who watches hears when it is something else than what was found before.
+func (t *mcpTools) list(ctx context.Context, session *sdk.ClientSession, kind toolserver.Kind) (toolserver.Offers, error) {
 	ctx, cancel := context.WithTimeout(ctx, toolsPatience)
 	defer cancel()
-	var out []*sdk.Tool
-	for tool, err := range session.Tools(ctx, nil) {
-		if err != nil {
-			return nil, err
-		}
-		if toolserver.Offered(tool.Name) { // the others are our own
-			out = append(out, tool)
-		}
+	out, err := listOf(ctx, session, kind)
+	if err != nil {
+		return toolserver.Offers{}, err
 	}
-	slices.SortFunc(out, func(a, b *sdk.Tool) int { return cmp.Compare(a.Name, b.Name) })
-	view := toolserver.SumOf(out)
+	view := out.Sum(kind)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.view == view {
+	if t.views[kind] == view {
 		return out, nil
 	}
-	t.view = view
+	t.views[kind] = view
 	for w := range t.watchers {
 		select {
 		case w <- struct{}{}:
@@ -171,24 +170,51 @@ func (t *mcpTools) list(ctx context.Context, session *sdk.ClientSession) ([]*sdk
 	return out, nil
 }
 
-// ToolsFor implements mcp.Foreign. Without a control plane there are none.
-func (t *mcpTools) ToolsFor(ctx context.Context, _ identity.Principal) ([]*sdk.Tool, string) {
-	session, err := t.connected(ctx)
-	if err != nil {
-		return nil, toolserver.SumOf(nil)
+// listOf lists what of a kind is of other servers, by name.
+func listOf(ctx context.Context, session *sdk.ClientSession, kind toolserver.Kind) (out toolserver.Offers, err error) {
+	switch kind {
+	case toolserver.Tools:
+		for tool, err := range session.Tools(ctx, nil) {
+			if err != nil {
+				return out, err
+			}
+			if toolserver.Offered(tool.Name) { // the others are our own
+				out.Tools = append(out.Tools, tool)
+			}
+		}
+	case toolserver.Resources:
+		if out.Resources, err = gather(session.Resources(ctx, nil)); err == nil {
+			out.Templates, err = gather(session.ResourceTemplates(ctx, nil))
+		}
 	}
-	tools, err := t.list(ctx, session)
-	if err != nil {
-		return nil, toolserver.SumOf(nil)
+	return out.Sorted(), err
+}
+
+// gather is all of a list, or the first error.
+func gather[T any](all iter.Seq2[T, error]) (out []T, err error) {
+	for one, err := range all {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, one)
 	}
-	return tools, toolserver.SumOf(tools)
+	return out, nil
+}
+
+// OffersFor implements mcp.Foreign. Without a control plane there is nothing.
+func (t *mcpTools) OffersFor(ctx context.Context, _ identity.Principal, kind toolserver.Kind) (toolserver.Offers, string) {
+	var out toolserver.Offers
+	if session, err := t.connected(ctx); err == nil {
+		out, _ = t.list(ctx, session, kind) // nothing, then
+	}
+	return out, out.Sum(kind)
 }
 
 // View implements mcp.Foreign.
-func (t *mcpTools) View(context.Context, identity.Principal) (string, error) {
+func (t *mcpTools) View(context.Context, identity.Principal) (toolserver.Views, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.view, nil
+	return maps.Clone(t.views), nil
 }
 
 // Watch implements mcp.Foreign.
@@ -206,13 +232,24 @@ func (t *mcpTools) Watch(identity.Principal) (changed <-chan struct{}, stop func
 
 // Call implements mcp.Foreign. What is refused is the control plane's result; it is passed on as it is.
 func (t *mcpTools) Call(ctx context.Context, _ identity.Principal, name string, arguments json.RawMessage, tell toolserver.Progress) (*sdk.CallToolResult, error) {
-	session, err := t.connected(ctx)
-	if err != nil {
-		return nil, unanswered(err)
-	}
 	params := &sdk.CallToolParams{Name: name}
 	if len(arguments) > 0 {
 		params.Arguments = arguments
+	}
+	return pass(ctx, t, tell, params, (*sdk.ClientSession).CallTool)
+}
+
+// Read implements mcp.Foreign.
+func (t *mcpTools) Read(ctx context.Context, _ identity.Principal, uri string, tell toolserver.Progress) (*sdk.ReadResourceResult, error) {
+	return pass(ctx, t, tell, &sdk.ReadResourceParams{URI: uri}, (*sdk.ClientSession).ReadResource)
+}
+
+// pass passes a request on to the control plane. What is refused there is its error of the protocol.
+func pass[P sdk.RequestParams, R any](ctx context.Context, t *mcpTools, tell toolserver.Progress, params P, send func(*sdk.ClientSession, context.Context, P) (R, error)) (R, error) {
+	var nothing R
+	session, err := t.connected(ctx)
+	if err != nil {
+		return nothing, unanswered(err)
 	}
 	if tell != nil {
 		token := rand.Text()
@@ -228,16 +265,19 @@ func (t *mcpTools) Call(ctx context.Context, _ identity.Principal, name string, 
 			told.end()
 		}()
 	}
-	out, err := session.CallTool(ctx, params)
+	out, err := send(session, ctx, params)
+	var said *jsonrpc.Error
 	switch {
 	case err == nil:
 		return out, nil
 	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
+		return nothing, context.Cause(ctx)
+	case errors.As(err, &said):
+		return nothing, said
 	case errors.Is(err, sdk.ErrSessionMissing), errors.Is(err, sdk.ErrConnectionClosed):
 		t.drop(session)
 	}
-	return nil, unanswered(err)
+	return nothing, unanswered(err)
 }
 
 // unanswered is the error of a call that has no result.
@@ -245,7 +285,7 @@ func unanswered(err error) error {
 	if _, ok := problem.As(err); ok {
 		return err
 	}
-	return problem.Wrap(fmt.Errorf("call a tool at the control plane: %w", err), problem.ControlPlaneUnreachable, "list the tools, and try again",
+	return problem.Wrap(fmt.Errorf("ask the control plane: %w", err), problem.ControlPlaneUnreachable, "list what there is, and try again",
 		"the control plane did not answer the call; whether it was made is not known")
 }
 

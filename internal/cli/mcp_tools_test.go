@@ -2,8 +2,10 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/identity"
@@ -21,24 +24,35 @@ import (
 	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
-// otherServers have one tool at a time, of which the control plane of a test hears when it is another one.
+// otherServers have one tool and one resource at a time, of which the control plane of a test hears when it is another one.
 type otherServers struct {
 	mcp.Backend
 	mu       sync.Mutex
 	tool     string
+	resource string
 	watchers map[chan struct{}]bool
 	heard    chan struct{} // closed when progress was heard, which calls wait for
 }
 
-func (o *otherServers) ToolsFor(ctx context.Context, by identity.Principal) ([]*sdk.Tool, string) {
-	view, _ := o.View(ctx, by)
-	return []*sdk.Tool{{Name: view, InputSchema: json.RawMessage(`{"type":"object"}`)}}, view
-}
-
-func (o *otherServers) View(context.Context, identity.Principal) (string, error) {
+func (o *otherServers) OffersFor(ctx context.Context, by identity.Principal, kind toolserver.Kind) (out toolserver.Offers, _ string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.tool, nil
+	switch kind {
+	case toolserver.Tools:
+		out.Tools = []*sdk.Tool{{Name: o.tool, InputSchema: json.RawMessage(`{"type":"object"}`)}}
+	case toolserver.Resources:
+		out.Resources = []*sdk.Resource{{URI: o.resource}}
+		out.Templates = []*sdk.ResourceTemplate{{URITemplate: "mcp+one+x:{y}"}}
+	}
+	return out, out.Sum(kind)
+}
+
+func (o *otherServers) View(ctx context.Context, by identity.Principal) (toolserver.Views, error) {
+	out := toolserver.Views{}
+	for _, kind := range toolserver.Kinds() {
+		_, out[kind] = o.OffersFor(ctx, by, kind)
+	}
+	return out, nil
 }
 
 func (o *otherServers) Watch(identity.Principal) (<-chan struct{}, func()) {
@@ -59,10 +73,19 @@ func (o *otherServers) Call(ctx context.Context, by identity.Principal, name str
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: by.ID + " " + name + " " + string(raw)}}}, nil
 }
 
-func (o *otherServers) become(tool string) {
+func (o *otherServers) Read(_ context.Context, by identity.Principal, uri string, tell toolserver.Progress) (*sdk.ReadResourceResult, error) {
+	if uri == "mcp+one+gone" {
+		return nil, &jsonrpc.Error{Code: -32002, Message: "the server says no"}
+	}
+	tell(1, 2, "read")
+	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: uri, Text: by.ID}}, Cacheable: sdk.Cacheable{CacheScope: "private"}}, nil
+}
+
+// become gives it another tool and another resource, if they are not empty.
+func (o *otherServers) become(tool, resource string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.tool = tool
+	o.tool, o.resource = cmp.Or(tool, o.tool), cmp.Or(resource, o.resource)
 	for w := range o.watchers {
 		select {
 		case w <- struct{}{}:
@@ -107,7 +130,7 @@ func (o *otherServers) answers(t *testing.T, at string) (addr string, stop func(
 
 // `clawjail mcp` has the tools of other servers that /mcp has, hears of changes there, and comes back when the control plane does.
 func TestMCPHasTheToolsOfOtherServersAndHearsOfChanges(t *testing.T) {
-	o := &otherServers{tool: "one__echo", watchers: map[chan struct{}]bool{}, heard: make(chan struct{})}
+	o := &otherServers{tool: "one__echo", resource: "mcp+one+x:1", watchers: map[chan struct{}]bool{}, heard: make(chan struct{})}
 	addr, stop := o.answers(t, "127.0.0.1:0")
 	defer func() { stop() }()
 	t.Setenv("CLAWJAIL_CONFIG", settings(t, t.TempDir()))
@@ -126,9 +149,10 @@ func TestMCPHasTheToolsOfOtherServersAndHearsOfChanges(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- root.ExecuteContext(ctx) }()
-	changed := make(chan struct{}, 10)
+	changed := make(chan string, 10)
 	c, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ClientOptions{
-		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} },
+		ToolListChangedHandler:     func(context.Context, *sdk.ToolListChangedRequest) { changed <- "tools" },
+		ResourceListChangedHandler: func(context.Context, *sdk.ResourceListChangedRequest) { changed <- "resources" },
 		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
 			if r.Params.Message == "half" {
 				close(o.heard)
@@ -152,12 +176,22 @@ func TestMCPHasTheToolsOfOtherServersAndHearsOfChanges(t *testing.T) {
 			t.Errorf("listed are %q, want %s", names, tool)
 		}
 	}
-	hears := func() {
+	hears := func(want string) {
 		t.Helper()
 		select {
-		case <-changed:
+		case got := <-changed:
+			if got != want {
+				t.Errorf("it hears of %s, want %s", got, want)
+			}
 		case <-ctx.Done():
-			t.Fatal("it hears of no change")
+			t.Fatalf("it hears of no change of %s", want)
+		}
+	}
+	listsResource := func(uri string) {
+		t.Helper()
+		listed, err := c.ListResources(ctx, nil)
+		if err != nil || len(listed.Resources) != 1 || listed.Resources[0].URI != uri {
+			t.Errorf("listed are %+v, %v, want %s", listed, err, uri)
 		}
 	}
 	lists("one__echo")
@@ -168,14 +202,29 @@ func TestMCPHasTheToolsOfOtherServersAndHearsOfChanges(t *testing.T) {
 		t.Errorf("%+v, %v", out, err)
 	}
 	testenv.Eventually(t, 20*time.Second, func() bool { return o.listening() == 1 }, "it does not listen")
-	o.become("two__echo")
-	hears()
+	o.become("two__echo", "")
+	hears("tools")
 	lists("two__echo")
+	listsResource("mcp+one+x:1")
+	if templates, err := c.ListResourceTemplates(ctx, nil); err != nil || len(templates.ResourceTemplates) != 1 {
+		t.Errorf("%+v, %v", templates, err)
+	}
+	read, err := c.ReadResource(ctx, &sdk.ReadResourceParams{URI: "mcp+one+x:1"})
+	if err != nil || read.Contents[0].Text != "a_1" || read.Contents[0].URI != "mcp+one+x:1" {
+		t.Errorf("%+v, %v", read, err)
+	}
+	var said *jsonrpc.Error
+	if _, err := c.ReadResource(ctx, &sdk.ReadResourceParams{URI: "mcp+one+gone"}); !errors.As(err, &said) || said.Code != -32002 || said.Message != "the server says no" {
+		t.Errorf("what is not there: %v", err)
+	}
+	o.become("", "mcp+one+x:2")
+	hears("resources")
+	listsResource("mcp+one+x:2")
 	// The control plane is started again, and knows nothing of who listened.
 	stop()
-	o.become("three__echo")
+	o.become("three__echo", "")
 	_, stop = o.answers(t, addr)
-	hears()
+	hears("tools")
 	lists("three__echo")
 	c.Close()
 	if err := <-done; err != nil {

@@ -226,6 +226,14 @@ func truth(into *bool) func(yamldoc.Value) error {
 	}
 }
 
+// choice reads true or false where neither is the default. What cannot be read is false.
+func choice(into **bool) func(yamldoc.Value) error {
+	return func(v yamldoc.Value) error {
+		*into = new(bool)
+		return truth(*into)(v)
+	}
+}
+
 // whole reads a whole number from 0 to most, which is what the field's type holds; the narrower bounds are Validate's.
 func whole[T int | uint16 | uint32](into *T, most int64) func(yamldoc.Value) error {
 	return func(v yamldoc.Value) error {

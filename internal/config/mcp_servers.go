@@ -15,7 +15,7 @@ import (
 )
 
 // MCPServer is a program that speaks the Model Context Protocol over its standard input and output, and whose tools
-// agents are offered. It runs in a jail of its own, or in an agent's. What is zero has the default that stands beside it.
+// and resources agents are offered. It runs in a jail of its own, or in an agent's. What is zero has the default that stands beside it.
 type MCPServer struct {
 	// Name is the key of mcp_servers: [a-z0-9-]{1,20}. The names of its tools begin with it.
 	Name string `json:"name"`
@@ -33,6 +33,8 @@ type MCPServer struct {
 	// Tools are names of tools, in which * stands for any text, that are offered. Nil is all that the server has; an empty list
 	// is none.
 	Tools []string `json:"tools"`
+	// Resources says whether those of the server are offered. Nil: where Tools is nil, so that who names tools offers nothing else.
+	Resources *bool `json:"resources,omitempty"`
 	// Limits of the jail: agents.limits. Tmp is the size of the home directory as well, which goes with the jail; State is not set.
 	Limits AgentLimits `json:"limits,omitzero"`
 	// Network says whether the jail may reach the gateway: none.
@@ -138,6 +140,16 @@ func (s MCPServer) Serves(tenant string) bool {
 // Offers says whether a tool is one of those that are offered.
 func (s MCPServer) Offers(tool string) bool {
 	return s.Tools == nil || slices.ContainsFunc(s.Tools, func(pattern string) bool { return matchStar(pattern, tool) })
+}
+
+// OffersResources says whether the resources of the server are offered.
+func (s MCPServer) OffersResources() bool { return s.offersElse(s.Resources) }
+
+func (s MCPServer) offersElse(said *bool) bool {
+	if said != nil {
+		return *said
+	}
+	return s.Tools == nil
 }
 
 // matchStar says whether a text is like a pattern in which * stands for any text.
@@ -429,6 +441,7 @@ func (s *MCPServer) decode(m *yamldoc.Map) {
 		s.Tools = []string{} // none, unless some are listed: a list that could not be read is no permission
 	}
 	m.Values("tools", texts(&s.Tools))
+	m.Value("resources", choice(&s.Resources))
 	m.Map("limits", s.Limits.decode)
 	m.Value("network", word(&s.Network, ServerNetworkNone, ServerNetworkGateway))
 	m.Values("allow", texts(&s.Allow))

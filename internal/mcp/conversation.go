@@ -3,12 +3,14 @@ package mcp
 import (
 	"context"
 	"crypto/rand"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // Bounds of what is remembered of clients.
@@ -19,23 +21,26 @@ const (
 	maxRememberedOfTalk = 64 // browser sessions of one conversation; the oldest is forgotten
 )
 
-// conversation is what one client has opened, so that it need not name the session in every call, and which tools it knows.
+// conversation is what one client has opened, so that it need not name the session in every call, and which lists it knows.
 type conversation struct {
 	mu       sync.Mutex
 	sessions []string
-	tools    string // what it has listed; see Foreign
-	ear      *ear   // nil while it does not listen
+	lists    toolserver.Views // those that it has listed; see Foreign
+	ear      *ear             // nil while it does not listen
 	over     bool
 }
 
-// listed keeps which tools the client knows.
-func (c *conversation) listed(tools string) {
+// listed keeps what the client knows of a kind.
+func (c *conversation) listed(kind toolserver.Kind, view string) {
 	if c == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tools = tools
+	if c.lists == nil {
+		c.lists = toolserver.Views{}
+	}
+	c.lists[kind] = view
 	if c.ear == nil {
 		return
 	}
@@ -45,11 +50,11 @@ func (c *conversation) listed(tools string) {
 	}
 }
 
-// seen is which tools the client knows; empty when it has listed none.
-func (c *conversation) seen() string {
+// seen is which lists the client knows. What it has not listed is not among them.
+func (c *conversation) seen() toolserver.Views {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tools
+	return maps.Clone(c.lists)
 }
 
 // hear lets the client listen, in the place of where it listened before, until deafen. cancel is called when it is to end. It is nil

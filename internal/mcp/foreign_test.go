@@ -3,11 +3,14 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/identity"
@@ -15,7 +18,8 @@ import (
 	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
-// others offer two tools, the second to the agent a alone, and more to whom more is given.
+// others offer two tools, the second to the agent a alone, a template, and more to whom more is given: a tool with __ in its name, a
+// resource with +.
 type others struct {
 	called []string
 
@@ -24,25 +28,41 @@ type others struct {
 	watchers map[chan struct{}]bool
 }
 
-func (o *others) ToolsFor(ctx context.Context, by identity.Principal) ([]*sdk.Tool, string) {
+func (o *others) OffersFor(ctx context.Context, by identity.Principal, kind toolserver.Kind) (out toolserver.Offers, view string) {
 	schema := json.RawMessage(`{"type":"object"}`)
-	out := []*sdk.Tool{{Name: "one__echo", InputSchema: schema}}
-	if by.ID == "a" {
-		out = append(out, &sdk.Tool{Name: "two__echo", InputSchema: schema})
-	}
 	o.mu.Lock()
-	if more := o.more[by.ID]; more != "" {
-		out = append(out, &sdk.Tool{Name: more, InputSchema: schema})
-	}
+	more := o.more[by.ID]
 	o.mu.Unlock()
-	view, _ := o.View(ctx, by)
-	return out, view
+	switch kind {
+	case toolserver.Tools:
+		out.Tools = append(out.Tools, &sdk.Tool{Name: "one__echo", InputSchema: schema})
+		if by.ID == "a" {
+			out.Tools = append(out.Tools, &sdk.Tool{Name: "two__echo", InputSchema: schema})
+		}
+		if strings.Contains(more, "__") {
+			out.Tools = append(out.Tools, &sdk.Tool{Name: more, InputSchema: schema})
+		}
+	case toolserver.Resources:
+		out.Templates = append(out.Templates, &sdk.ResourceTemplate{URITemplate: "mcp+one+x:{y}"})
+		if strings.Contains(more, "+") {
+			out.Resources = append(out.Resources, &sdk.Resource{URI: more})
+		}
+	}
+	views, _ := o.View(ctx, by)
+	return out, views[kind]
 }
 
-func (o *others) View(_ context.Context, by identity.Principal) (string, error) {
+func (o *others) View(_ context.Context, by identity.Principal) (toolserver.Views, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return "view " + o.more[by.ID], nil
+	out := toolserver.Views{}
+	for kind, mark := range map[toolserver.Kind]string{toolserver.Tools: "__", toolserver.Resources: "+"} {
+		out[kind] = "view "
+		if more := o.more[by.ID]; strings.Contains(more, mark) {
+			out[kind] += more
+		}
+	}
+	return out, nil
 }
 
 func (o *others) Watch(identity.Principal) (<-chan struct{}, func()) {
@@ -56,14 +76,14 @@ func (o *others) Watch(identity.Principal) (<-chan struct{}, func()) {
 	return w, func() { o.mu.Lock(); defer o.mu.Unlock(); delete(o.watchers, w) }
 }
 
-// give gives an agent one more tool, and wakes everybody.
-func (o *others) give(to, tool string) {
+// give gives an agent one thing more, in the place of what it was given before, and wakes everybody.
+func (o *others) give(to, more string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.more == nil {
 		o.more = map[string]string{}
 	}
-	o.more[to] = tool
+	o.more[to] = more
 	for w := range o.watchers {
 		select {
 		case w <- struct{}{}:
@@ -98,6 +118,60 @@ func (o *others) Call(_ context.Context, by identity.Principal, name string, raw
 		return nil, problem.New(problem.JailFailed, "look", "it ended").With("stderr", "no module")
 	}
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "echoed"}}}, nil
+}
+
+func (o *others) Read(_ context.Context, by identity.Principal, uri string, tell toolserver.Progress) (*sdk.ReadResourceResult, error) {
+	o.called = append(o.called, by.ID+" "+uri)
+	tell(1, 2, "half")
+	switch uri {
+	case "mcp+one+panics":
+		panic("of the test")
+	case "mcp+one+gone":
+		return nil, problem.New(problem.NotFound, "look", "it is not there")
+	case "mcp+one+refused":
+		return nil, &jsonrpc.Error{Code: -32002, Message: "the server says no"}
+	}
+	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: uri, Text: "read"}}, Cacheable: sdk.Cacheable{CacheScope: "private"}}, nil
+}
+
+func TestResourcesOfOthersAreListedAndRead(t *testing.T) {
+	o := new(others)
+	d := newDoorWith(t, Options{Backend: new(backend), Foreign: o})
+	o.give("a", "mcp+one+x:1")
+	for who, want := range map[string]int{"a": 1, "b": 0} {
+		c := d.client(t, who)
+		if can := c.InitializeResult().Capabilities.Resources; can == nil || !can.ListChanged || can.Subscribe {
+			t.Errorf("it says that it can %+v", can)
+		}
+		listed, err := c.ListResources(t.Context(), nil)
+		if err != nil || len(listed.Resources) != want || listed.CacheScope != "private" {
+			t.Errorf("%s: %+v, %v", who, listed, err)
+		}
+		templates, err := c.ListResourceTemplates(t.Context(), nil)
+		if err != nil || len(templates.ResourceTemplates) != 1 {
+			t.Errorf("%s: %+v, %v", who, templates, err)
+		}
+		out, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "mcp+one+x:1"})
+		if err != nil || out.Contents[0].Text != "read" || o.called[len(o.called)-1] != who+" mcp+one+x:1" {
+			t.Errorf("%s: %+v, %v, %q", who, out, err, o.called)
+		}
+	}
+	c := d.client(t, "a")
+	for uri, want := range map[string]jsonrpc.Error{
+		"mcp+one+gone":    {Code: jsonrpc.CodeInvalidParams, Message: "error not_found: it is not there\nhint: look"},
+		"mcp+one+refused": {Code: -32002, Message: "the server says no"},
+		"mcp+one+panics":  {Code: jsonrpc.CodeInternalError, Message: "error internal: something went wrong inside clawjail"},
+	} {
+		var said *jsonrpc.Error
+		if _, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); !errors.As(err, &said) || said.Code != want.Code || said.Message != want.Message {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
+	// Nobody would tell of an update, and nobody says so.
+	_, _, body := d.send(t, "a", d.begin(t, "a"), `{"jsonrpc":"2.0","id":4,"method":"resources/subscribe","params":{"uri":"mcp+one+x:1"}}`)
+	if !strings.Contains(body, fmt.Sprint(jsonrpc.CodeMethodNotFound)) {
+		t.Errorf("it subscribes to a resource: %s", body)
+	}
 }
 
 func TestToolsOfOthersAreBesideOurOwn(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -13,9 +14,10 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
-// A client that wants to know when its tools change listens: with GET, which the versions of the protocol with sessions have,
+// A client that wants to know when its lists change listens: with GET, which the versions of the protocol with sessions have,
 // or with the method subscriptions/listen of later ones. Both are streams of events, and what is said on them is the same.
 const (
 	methodListen = "subscriptions/listen"
@@ -27,8 +29,13 @@ const (
 	readTimeout = 30 * time.Second
 )
 
-// changedNote is what is said. It carries nothing: the list does.
-const changedNote = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+// changedNote is what is said of a kind. It carries nothing, but of which request it is the answer: the list does.
+func changedNote(kind toolserver.Kind, meta string) string {
+	if meta != "" {
+		meta = `,"params":{"_meta":` + meta + `}`
+	}
+	return `{"jsonrpc":"2.0","method":"notifications/` + string(kind) + `/list_changed"` + meta + `}`
+}
 
 // events writes a stream of events, of which one is written at a time. It takes the place of a ResponseWriter.
 type events struct {
@@ -88,9 +95,11 @@ func (e *events) send(text string) error {
 	return e.flush()
 }
 
-// tells sends a message as an event, as often as it is called.
-func (e *events) tells(message string) func() error {
-	return func() error { return e.send("event: message\ndata: " + message + "\n\n") }
+// tells sends that a list has changed, as an event.
+func (e *events) tells(meta string) func(toolserver.Kind) error {
+	return func(kind toolserver.Kind) error {
+		return e.send("event: message\ndata: " + changedNote(kind, meta) + "\n\n")
+	}
 }
 
 // stay says that the stream is still there.
@@ -98,7 +107,7 @@ func (e *events) stay() error { return e.send(": still here\n\n") }
 
 // ear is what a conversation is listened to with.
 type ear struct {
-	// listed has something when the client has listed its tools.
+	// listed has something when the client has listed something.
 	listed chan struct{}
 	cancel context.CancelFunc
 }
@@ -131,7 +140,7 @@ func (s *Server) listen(w http.ResponseWriter, r *http.Request, who *caller, id 
 		return nil // nobody listens any more
 	}
 	owner := keyOf(who.by)
-	l := listener{s: s, by: who.by, changed: changed, listed: own.listed, seen: who.talk.seen, tell: out.tells(changedNote), beat: func() error {
+	l := listener{s: s, by: who.by, kinds: toolserver.Kinds(), changed: changed, listed: own.listed, seen: who.talk.seen, tell: out.tells(""), beat: func() error {
 		if s.conversations.find(id, owner) == nil {
 			return noConversation()
 		}
@@ -145,36 +154,41 @@ func (s *Server) listen(w http.ResponseWriter, r *http.Request, who *caller, id 
 type listener struct {
 	s       *Server
 	by      identity.Principal
+	kinds   []toolserver.Kind // of what it wants to hear
 	changed <-chan struct{}
 	// listed is nil, and seen answers nothing, where it is not known what the client has listed.
 	listed <-chan struct{}
-	seen   func() string
-	// tell says that the tools have changed, and beat that it still listens. An error is the end.
-	tell, beat func() error
+	seen   func() toolserver.Views
+	// tell says that what there is of a kind has changed, and beat that it still listens. An error is the end.
+	tell func(toolserver.Kind) error
+	beat func() error
 }
 
-// run tells until ctx or the service of the tools ends, the client does not read, or it may not listen any more. What is said
-// is that the tools are others than those which the client has listed, and else than those that it had when it began to listen.
+// run tells until ctx or the service of others' servers ends, the client does not read, or it may not listen any more. What is said
+// is that a list is another one than that which the client has listed, and else than the one that there was when it began to listen.
 func (l listener) run(ctx context.Context) {
-	told := l.seen()
+	told := toolserver.Views{}
+	maps.Copy(told, l.seen())
 	beat := time.NewTicker(l.s.beat)
 	defer beat.Stop()
 	var pause <-chan time.Time
 	for {
 		if pause == nil {
 			now, err := l.s.Foreign.View(ctx, l.by)
-			switch {
-			case err != nil:
-				if ctx.Err() == nil {
-					l.s.Log.Warn("look whether tools have changed", "error", err) // it is tried again with the next beat
+			if err != nil && ctx.Err() == nil {
+				l.s.Log.Warn("look whether lists have changed", "error", err) // it is tried again with the next beat
+			}
+			for _, kind := range l.kinds {
+				switch {
+				case err != nil || told[kind] == now[kind]:
+				case told[kind] == "":
+					told[kind] = now[kind]
+				default:
+					if l.tell(kind) != nil {
+						return
+					}
+					told[kind], pause = now[kind], time.After(l.s.gap)
 				}
-			case told == "":
-				told = now
-			case told != now:
-				if l.tell() != nil {
-					return
-				}
-				told, pause = now, time.After(l.s.gap)
 			}
 		}
 		select {
@@ -185,7 +199,7 @@ func (l listener) run(ctx context.Context) {
 				return
 			}
 		case <-l.listed:
-			told = l.seen()
+			maps.Copy(told, l.seen())
 		case <-pause:
 			pause = nil
 		case <-beat.C:
@@ -204,11 +218,11 @@ func (s *Server) subscribed(ctx context.Context, who *caller, r *sdk.Subscriptio
 	}
 	ctx, cancel := until(ctx, who.gone)
 	defer cancel()
-	if n := r.Params.Notifications; n != nil && n.ToolsListChanged {
+	if kinds := wanted(r.Params.Notifications); len(kinds) > 0 {
 		changed, stop := s.Foreign.Watch(who.by)
 		defer stop()
-		note := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{%q:%s}}}`, sdk.MetaKeySubscriptionID, who.id)
-		l := listener{s: s, by: who.by, changed: changed, seen: func() string { return "" }, tell: who.events.tells(note), beat: who.events.stay}
+		meta := fmt.Sprintf(`{%q:%s}`, sdk.MetaKeySubscriptionID, who.id)
+		l := listener{s: s, by: who.by, kinds: kinds, changed: changed, seen: func() toolserver.Views { return nil }, tell: who.events.tells(meta), beat: who.events.stay}
 		var telling sync.WaitGroup
 		defer telling.Wait()
 		defer cancel()
@@ -224,7 +238,20 @@ func (s *Server) subscribed(ctx context.Context, who *caller, r *sdk.Subscriptio
 	return next(ctx, methodListen, r)
 }
 
-// announce tells the one client of [Server.Serve] of changes, once it has listed its tools, until ctx ends.
+// wanted are the kinds of whose changes a client wants to hear.
+func wanted(n *sdk.NotificationSubscriptions) (out []toolserver.Kind) {
+	if n == nil {
+		return nil
+	}
+	for kind, wants := range map[toolserver.Kind]bool{toolserver.Tools: n.ToolsListChanged, toolserver.Resources: n.ResourcesListChanged} {
+		if wants {
+			out = append(out, kind)
+		}
+	}
+	return out
+}
+
+// announce tells the one client of [Server.Serve] of changes, once it has listed something, until ctx ends.
 func (s *Server) announce(ctx context.Context, talk *conversation, own *ear) {
 	select {
 	case <-own.listed:
@@ -233,12 +260,23 @@ func (s *Server) announce(ctx context.Context, talk *conversation, own *ear) {
 	}
 	changed, stop := s.Foreign.Watch(identity.Principal{})
 	defer stop()
-	one := tools()[0]
-	l := listener{s: s, changed: changed, listed: own.listed, seen: talk.seen, beat: func() error { return nil }, tell: func() error {
-		s.sdk.AddTool(one.declared(), s.handle(one)) // as it was; the protocol library says to every client that something has changed
-		return nil
-	}}
+	l := listener{s: s, kinds: toolserver.Kinds(), changed: changed, listed: own.listed, seen: talk.seen, tell: s.stir, beat: func() error { return nil }}
 	l.run(ctx)
+}
+
+// stir lets the protocol library say to every client that a list has changed, which it does when something of it was put in. Nothing
+// of that is listed: see [Server.withOffers].
+func (s *Server) stir(kind toolserver.Kind) error {
+	switch kind {
+	case toolserver.Tools:
+		one := tools()[0]
+		s.sdk.AddTool(one.declared(), s.handle(one)) // as it was
+	case toolserver.Resources:
+		s.sdk.AddResource(&sdk.Resource{URI: "clawjail:changed", Name: "changed"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+			return nil, sdk.ResourceNotFoundError("clawjail:changed")
+		})
+	}
+	return nil
 }
 
 // idOf is the id of a request as it is sent back, and whether it is one.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/testenv"
+	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // heard is what a client hears on a stream: each event, until it ends.
@@ -77,6 +78,8 @@ func (h heard) next(t *testing.T) string {
 	}
 }
 
+const toolsNote = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+
 const listing = `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`
 
 // newListening is a door whose tools change.
@@ -105,13 +108,14 @@ func TestListenersHearOfChangesOfTheirOwnTools(t *testing.T) {
 	for _, version := range []string{"2025-06-18", "2025-11-25", "2026-07-28"} {
 		t.Run(version, func(t *testing.T) {
 			d, o := newListening(t)
-			told := map[string]chan struct{}{}
+			told := map[string]chan string{}
 			clients := map[string]*sdk.ClientSession{}
 			for _, who := range []string{"b", "c"} {
-				told[who] = make(chan struct{}, 100)
+				told[who] = make(chan string, 100)
 				transport := &http.Transport{}
 				client, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ClientOptions{
-					ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { told[who] <- struct{}{} },
+					ToolListChangedHandler:     func(context.Context, *sdk.ToolListChangedRequest) { told[who] <- "tools" },
+					ResourceListChangedHandler: func(context.Context, *sdk.ResourceListChangedRequest) { told[who] <- "resources" },
 				}).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: d.URL, HTTPClient: &http.Client{Transport: keyed{transport, who}}, MaxRetries: -1},
 					&sdk.ClientSessionOptions{ProtocolVersion: version})
 				if err != nil {
@@ -127,18 +131,31 @@ func TestListenersHearOfChangesOfTheirOwnTools(t *testing.T) {
 				clients[who] = client
 			}
 			testenv.Eventually(t, 10*time.Second, func() bool { return o.listening() == 2 }, "they do not listen")
+			hears := func(who, want string) {
+				t.Helper()
+				select {
+				case got := <-told[who]:
+					if got != want {
+						t.Errorf("%s hears of %s, want %s", who, got, want)
+					}
+				case <-time.After(30 * time.Second):
+					t.Fatalf("%s hears nothing of %s", who, want)
+				}
+			}
 			for _, who := range []string{"c", "b"} { // c first: what b heard of that is there before its own
 				o.give(who, "more__of-"+who)
-				select {
-				case <-told[who]:
-				case <-time.After(30 * time.Second):
-					t.Fatalf("%s hears nothing", who)
-				}
+				hears(who, "tools")
 				listed, err := clients[who].ListTools(t.Context(), nil)
 				if err != nil || !slices.ContainsFunc(listed.Tools, func(tool *sdk.Tool) bool { return tool.Name == "more__of-"+who }) {
 					t.Errorf("%s lists %v, %v", who, listed, err)
 				}
 			}
+			// A resource in the place of a tool: both lists are others.
+			o.give("b", "mcp+one+x:1")
+			hears("b", "tools")
+			hears("b", "resources")
+			o.give("b", "mcp+one+x:2")
+			hears("b", "resources")
 			if len(told["b"])+len(told["c"]) != 0 {
 				t.Error("somebody heard more than of the change of its own tools")
 			}
@@ -182,7 +199,7 @@ func TestAStreamEndsWithWhatItIsOf(t *testing.T) {
 		t.Error("the first goes on beside a second")
 	}
 	o.give("ann", "more__one")
-	if got := second.next(t); got != changedNote {
+	if got := second.next(t); got != toolsNote {
 		t.Errorf("the second hears %q", got)
 	}
 	if status, _, _ := d.send(t, "ann", id, ""); status != 204 || second.next(t) != "" {
@@ -208,7 +225,7 @@ func TestWhatIsMissedIsTold(t *testing.T) {
 	o.give("ann", "more__one")
 	for range 2 { // it may have gone before it heard
 		h := d.hear(t, "ann", id)
-		if got := h.next(t); got != changedNote {
+		if got := h.next(t); got != toolsNote {
 			t.Errorf("heard is %q", got)
 		}
 		h.stop()
@@ -298,7 +315,7 @@ func TestAListenerThatDoesNotReadIsLetGo(t *testing.T) {
 	d, o := newListening(t)
 	d.beat = time.Millisecond
 	out := newEvents(&stuck{})
-	l := listener{s: d.Server, by: identity.Principal{ID: "ann"}, seen: func() string { return "" }, tell: out.tells(changedNote), beat: out.stay}
+	l := listener{s: d.Server, by: identity.Principal{ID: "ann"}, seen: func() toolserver.Views { return nil }, kinds: toolserver.Kinds(), tell: out.tells(""), beat: out.stay}
 	changed, stop := o.Watch(l.by)
 	defer stop()
 	l.changed = changed

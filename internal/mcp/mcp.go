@@ -15,8 +15,8 @@
 // HTTP is stateless: every request carries its own key and makes a protocol session of its own, which ends with it.
 // Nothing can be taken over then, a key that is not good any more ends everything at once, and clients of all versions of
 // the protocol are served, those without sessions too. The one thing that a later call leans on, which browser session the
-// client has opened, is kept beside it in a bounded table: see [conversations]. Who listens hears when the list of tools has
-// become another one for the principal that listens: see [listener].
+// client has opened, is kept beside it in a bounded table: see [conversations]. Who listens hears when a list has become another
+// one for the principal that listens: see [listener].
 package mcp
 
 import (
@@ -61,7 +61,7 @@ type Options struct {
 	Access Access
 	// Tasks reaches goals. Nil: tasks have steps alone.
 	Tasks Tasks
-	// Foreign has the tools of MCP servers of others. Nil: there are none.
+	// Foreign has what MCP servers of others offer. Nil: there are none.
 	Foreign Foreign
 	// Principal is who made a request, from the request's context. It is needed for [Server.Handler].
 	Principal func(ctx context.Context) identity.Principal
@@ -114,11 +114,12 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{Options: o, conversations: newConversations(o.Now), requests: newTurnstile(maxAtOnce), calls: newTurnstile(maxAtOnce),
 		listeners: newTurnstile(maxConversationsOf), beat: beatEvery, gap: tellGap}
+	can := &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: o.Foreign != nil}}
+	if o.Foreign != nil { // which servers a caller has may change at any time
+		can.Resources = &sdk.ResourceCapabilities{ListChanged: true}
+	}
 	// Its log would have parts of requests.
-	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "clawjail", Version: o.Version}, &sdk.ServerOptions{
-		Instructions: instructions,
-		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: o.Foreign != nil}},
-	})
+	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "clawjail", Version: o.Version}, &sdk.ServerOptions{Instructions: instructions, Capabilities: can})
 	offered := tools()
 	if o.Access != nil {
 		offered = append(offered, accessTool())

@@ -83,40 +83,55 @@ type call struct {
 	progress func(ctx context.Context, done, of float64, what string)
 }
 
-// handle makes a tool out of its row: it finds out who calls, and turns errors into results.
+// handle makes a tool out of its row: it turns errors into results.
 func (s *Server) handle(t tool) sdk.ToolHandler {
-	return func(ctx context.Context, request *sdk.CallToolRequest) (out *sdk.CallToolResult, err error) {
-		who, ok := ctx.Value(callerKey{}).(*caller)
-		if !ok {
-			return s.failure(t.name, problem.New(problem.Unauthorized, "", "nobody is known to call")), nil
-		}
-		leave, err := s.calls.enter(keyOf(who.by))
+	return func(ctx context.Context, request *sdk.CallToolRequest) (out *sdk.CallToolResult, _ error) {
+		err := s.during(ctx, t.name, func(ctx context.Context, who *caller) (err error) {
+			out, err = t.run(s, ctx, &call{caller: who, raw: request.Params.Arguments, progress: progressTo(request.Session, request.Params)})
+			if err != nil {
+				err = t.explain(err)
+			}
+			return err
+		})
 		if err != nil {
 			return s.failure(t.name, err), nil
 		}
-		defer leave()
-		ctx, cancel := until(ctx, who.gone)
-		defer cancel()
-		// The protocol library has goroutines of its own, in which a panic ends the process and not the request.
-		defer func() {
-			if r := recover(); r != nil {
-				s.Log.Error("mcp: a tool panicked", "tool", t.name, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-				out, err = s.failure(t.name, problem.New(problem.Internal, "", "something went wrong inside clawjail")), nil
-			}
-		}()
-		c := &call{caller: who, raw: request.Params.Arguments, progress: func(context.Context, float64, float64, string) {}}
-		if token := request.Params.GetProgressToken(); token != nil {
-			c.progress = func(ctx context.Context, done, of float64, what string) {
-				// Whoever does not read it hears of the end all the same.
-				_ = request.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
-					ProgressToken: token, Progress: done, Total: of, Message: what})
-			}
-		}
-		out, err = t.run(s, ctx, c)
-		if err != nil {
-			return s.failure(t.name, t.explain(err)), nil
-		}
 		return out, nil
+	}
+}
+
+// during finds out who calls, and does something for them, as one of the calls that they may have at the same time.
+func (s *Server) during(ctx context.Context, what string, do func(ctx context.Context, who *caller) error) (err error) {
+	who, ok := ctx.Value(callerKey{}).(*caller)
+	if !ok {
+		return problem.New(problem.Unauthorized, "", "nobody is known to call")
+	}
+	leave, err := s.calls.enter(keyOf(who.by))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := until(ctx, who.gone)
+	defer cancel()
+	// The protocol library has goroutines of its own, in which a panic ends the process and not the request.
+	defer func() {
+		if r := recover(); r != nil {
+			s.Log.Error("mcp: a call panicked", "of", what, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			err = problem.New(problem.Internal, "", "something went wrong inside clawjail")
+		}
+	}()
+	return do(ctx, who)
+}
+
+// progressTo tells a client how far its request is, where it wants to know.
+func progressTo(session *sdk.ServerSession, params sdk.Params) func(ctx context.Context, done, of float64, what string) {
+	token := params.GetMeta()["progressToken"]
+	if token == nil {
+		return func(context.Context, float64, float64, string) {}
+	}
+	return func(ctx context.Context, done, of float64, what string) {
+		// Whoever does not read it hears of the end all the same.
+		_ = session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: done, Total: of, Message: what})
 	}
 }
 
@@ -218,8 +233,8 @@ func gone(err error) bool {
 	return false
 }
 
-// failure is what went wrong, for a model. The cause is for the log.
-func (s *Server) failure(tool string, err error) *sdk.CallToolResult {
+// words say what went wrong: as code, message and hint, and as a text. The cause is for the log.
+func (s *Server) words(what string, err error) (said map[string]string, text string) {
 	code, message, hint := problem.CodeOf(err), "", ""
 	p, ok := problem.As(err)
 	switch {
@@ -233,10 +248,10 @@ func (s *Server) failure(tool string, err error) *sdk.CallToolResult {
 		message = "something went wrong inside clawjail"
 	}
 	if code == problem.Internal {
-		s.Log.Error("mcp: a tool failed", "tool", tool, "error", err)
+		s.Log.Error("mcp: a call failed", "of", what, "error", err)
 	}
-	said := map[string]string{"code": code, "message": clip(message, maxError)}
-	text := "error " + code + ": " + said["message"]
+	said = map[string]string{"code": code, "message": clip(message, maxError)}
+	text = "error " + code + ": " + said["message"]
 	if hint != "" {
 		said["hint"] = clip(hint, maxError)
 		text += "\nhint: " + said["hint"]
@@ -244,6 +259,12 @@ func (s *Server) failure(tool string, err error) *sdk.CallToolResult {
 	if ok {
 		text += printedBy(p)
 	}
+	return said, text
+}
+
+// failure is what went wrong with a call of a tool, for a model.
+func (s *Server) failure(tool string, err error) *sdk.CallToolResult {
+	said, text := s.words(tool, err)
 	out := answer(text)
 	out.IsError, out.StructuredContent = true, said
 	return out

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/audit"
@@ -16,20 +17,20 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// ToolsFor lists the tools that a principal may call, by name. Servers whose tools are not known yet are started, and waited
-// for a moment; one that takes longer, or cannot be started, has no tools in this listing. seen is the view of them: see [Service.View].
-func (s *Service) ToolsFor(ctx context.Context, by identity.Principal) (_ []*sdk.Tool, seen string) {
+// OffersFor lists what a principal may use of a kind, by name. Servers of which nothing is known yet are started, and waited for
+// a moment; one that takes longer, or cannot be started, has nothing in this listing. seen is the view of it: see [Service.View].
+func (s *Service) OffersFor(ctx context.Context, by identity.Principal, kind Kind) (_ Offers, seen string) {
 	tenant := by.TenantOr("")
 	servers, err := s.usable(ctx, by, tenant)
 	if err != nil {
 		s.o.Log.Error("list MCP servers", "error", err)
-		return nil, ""
+		return Offers{}, ""
 	}
 	var starting []*attempt
 	for _, server := range servers {
 		a, err := s.ask(server, tenant, by)
 		if err != nil {
-			return nil, "" // clawjail is being stopped
+			return Offers{}, "" // clawjail is being stopped
 		}
 		if a != nil {
 			starting = append(starting, a)
@@ -47,18 +48,17 @@ wait:
 			break wait
 		}
 	}
-	var out []*sdk.Tool
+	var out Offers
 	known := make([]*catalog, len(servers))
 	for n, server := range servers {
 		if known[n] = s.catalogOf(server, tenant); known[n] != nil {
-			out = append(out, known[n].tools...)
+			out.add(kind, known[n].Offers)
 		}
 	}
-	slices.SortFunc(out, byName)
-	return out, view(servers, known)
+	return out.Sorted(), view(kind, servers, known)
 }
 
-// usable are the servers whose tools a principal may call.
+// usable are the servers that a principal may use.
 func (s *Service) usable(ctx context.Context, by identity.Principal, tenant string) ([]config.MCPServer, error) {
 	// Not the asking kind: a listing is no attempt at anything.
 	if identity.Can(by, identity.ServerCall, tenant) != nil {
@@ -82,72 +82,106 @@ func Offered(name string) bool { return strings.Contains(name, separator) }
 
 // Call calls a tool by the name under which it is offered. tell may be nil.
 func (s *Service) Call(ctx context.Context, by identity.Principal, name string, arguments json.RawMessage, tell Progress) (*sdk.CallToolResult, error) {
+	given, err := readArguments(arguments)
+	if err != nil {
+		return nil, err
+	}
+	out, err := use(ctx, s, by, question[*sdk.CallToolResult]{
+		server: serverOf(name), action: string(identity.ServerCall), name: name, own: func(c *catalog) string { return c.tools[name] }, none: noTool(), tell: tell,
+		target: func(own string) string { return serverOf(name) + "/" + cut(own, maxToolName, "…") },
+		ask: func(ctx context.Context, r *run, tool, token string) (*sdk.CallToolResult, error) {
+			params := &sdk.CallToolParams{Name: tool, Arguments: given}
+			params.SetProgressToken(token)
+			return r.session.CallTool(ctx, params)
+		},
+		pass: bounded,
+	})
+	if said := new(jsonrpc.Error); errors.As(err, &said) {
+		return refusal(said), nil
+	}
+	return out, err
+}
+
+// question is what a caller asks of a server, of whatever kind it is, and R its answer.
+type question[R any] struct {
+	// server is whom it is for, and action what the record calls it.
+	server, action string
+	// name is what is asked for, as it is offered. own is what the server calls it, empty where it offers no such thing: that is the
+	// error none then. target is how the record names it.
+	name   string
+	own    func(*catalog) string
+	none   error
+	target func(own string) string
+	// ask sends it, with a token for its progress, of which tell is told. tell may be nil.
+	ask  func(ctx context.Context, r *run, own, token string) (R, error)
+	tell Progress
+	// pass makes of an answer what the caller gets.
+	pass func(c *catalog, answer R) R
+}
+
+// use asks a server something for a caller: in an instance that the caller may have, within bounds, and on the record before it
+// is asked. What the server refuses is a *jsonrpc.Error.
+func use[R any](ctx context.Context, s *Service, by identity.Principal, q question[R]) (answer R, err error) {
+	var nothing R
 	tenant := by.TenantOr("")
 	object := identity.Object{Tenant: tenant}
 	if by.Kind == identity.KindAgent {
 		object.Agent = by.ID
 	}
 	if err := s.o.Identity.AuthorizeWith(ctx, by, identity.ServerCall, object); err != nil {
-		return nil, err
+		return nothing, err
 	}
 	servers, err := s.usable(ctx, by, tenant)
 	if err != nil {
-		return nil, err
+		return nothing, err
 	}
-	at := slices.IndexFunc(servers, func(server config.MCPServer) bool { return server.Name == serverOf(name) })
+	at := slices.IndexFunc(servers, func(server config.MCPServer) bool { return server.Name == q.server })
 	if at < 0 {
-		return nil, noTool()
+		return nothing, q.none
 	}
 	server := servers[at]
-	given, err := readArguments(arguments)
-	if err != nil {
-		return nil, err
-	}
 	leave, err := s.enter(by.Actor())
 	if err != nil {
-		return nil, err
+		return nothing, err
 	}
 	defer leave()
 	i, release, err := s.take(server, tenant, by)
 	if err != nil {
-		return nil, err
+		return nothing, err
 	}
 	defer release()
 	// What was offered under the name, where it is known, so that the record has the server's own name of it.
-	target := name
-	if known := s.catalogOf(server, tenant); known != nil && known.original[name] != "" {
-		target = known.original[name]
+	target := q.name
+	if known := s.catalogOf(server, tenant); known != nil && q.own(known) != "" {
+		target = q.own(known)
 	}
-	end, err := s.o.Audit(ctx, audit.Intent{Action: string(identity.ServerCall), Tenant: tenant, Actor: by.Actor(), Target: server.Name + "/" + cut(target, maxToolName, "…")})
+	end, err := s.o.Audit(ctx, audit.Intent{Action: q.action, Tenant: tenant, Actor: by.Actor(), Target: q.target(target)})
 	if err != nil {
-		return nil, err
+		return nothing, err
 	}
 	outcome := audit.Outcome{Result: audit.Failed}
 	defer func() { end(outcome) }()
 	r, err := i.acquire(ctx, by.Actor())
 	if err != nil {
-		return nil, forCaller(by, err)
+		return nothing, forCaller(by, err)
 	}
 	outcome.Jail = string(r.place.name)
-	tool := ""
-	if known := s.catalogOf(server, tenant); known != nil {
-		tool = known.original[name]
+	known := s.catalogOf(server, tenant)
+	if known == nil || q.own(known) == "" {
+		return nothing, q.none
 	}
-	if tool == "" {
-		return nil, noTool()
-	}
-	result, err := r.call(ctx, tool, given, tell)
+	answer, err = ask(ctx, r, q.tell, func(ctx context.Context, token string) (R, error) { return q.ask(ctx, r, q.own(known), token) })
 	if err == nil {
 		outcome.Result = audit.OK
-		return bounded(result), nil
+		return q.pass(known, answer), nil
 	}
 	if p := leftOutOf(server.Name, err); p != nil {
-		return nil, p
+		return nothing, p
 	}
-	if said, ok := refusal(err); ok {
-		return said, nil
+	if said := refused(server.Name, err); said != nil {
+		return nothing, said
 	}
-	return nil, forCaller(by, i.lost(ctx, r, err))
+	return nothing, forCaller(by, i.lost(ctx, r, err))
 }
 
 // lost is why a call has no answer. A server that does not answer questions about itself either is ended.

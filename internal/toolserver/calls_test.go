@@ -430,7 +430,7 @@ func TestWhatAServerRefusesIsAnAnswer(t *testing.T) {
 		})
 	}
 	out, err := w.Call(t.Context(), agent(), "files__echo", nil, nil)
-	if err != nil || !out.IsError || textOf(out) != "the MCP server refused (-32602): no [31mway" {
+	if err != nil || !out.IsError || textOf(out) != "the MCP server files refused (-32602): no [31mway" {
 		t.Errorf("%v, %v", out, err)
 	}
 }
@@ -446,7 +446,7 @@ func TestAClosedServiceStartsNothing(t *testing.T) {
 	if _, err := w.call(agent(), "files__echo"); problem.CodeOf(err) != problem.ShuttingDown {
 		t.Errorf("%v", err)
 	}
-	if got, _ := w.ToolsFor(t.Context(), agent()); got != nil {
+	if got, _ := w.OffersFor(t.Context(), agent(), Tools); got.Tools != nil {
 		t.Errorf("%v", got)
 	}
 }

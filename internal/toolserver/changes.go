@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/clawjail/clawjail/internal/config"
@@ -48,20 +49,20 @@ func (s *Service) learn(key offerKey, o *offer, list *catalog) {
 	if s.offers[key] != o {
 		return // the declaration is another one by now
 	}
-	same := o.known != nil && o.known.sum == list.sum
+	same := o.known != nil && maps.Equal(o.known.views, list.views)
 	o.known = list
 	if !same {
 		s.announce(key.tenant)
 	}
 }
 
-// View stands for the tools that a principal is offered now, as far as they are known: while it is the same, so are they. It
-// starts nothing. What the principal may not use is not in it.
-func (s *Service) View(ctx context.Context, by identity.Principal) (string, error) {
+// View stands for what a principal is offered now, as far as it is known: while it is the same of a kind, so is that. It starts
+// nothing. What the principal may not use is not in it.
+func (s *Service) View(ctx context.Context, by identity.Principal) (Views, error) {
 	tenant := by.TenantOr("")
 	servers, err := s.usable(ctx, by, tenant)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,18 +70,24 @@ func (s *Service) View(ctx context.Context, by identity.Principal) (string, erro
 	for n, server := range servers {
 		known[n] = s.offerOf(server, tenant).known
 	}
-	return view(servers, known), nil
+	out := Views{}
+	for _, kind := range Kinds() {
+		out[kind] = view(kind, servers, known)
+	}
+	return out, nil
 }
 
-// view is one of servers with what is known of each.
-func view(servers []config.MCPServer, known []*catalog) string {
-	lines := make([]string, len(servers))
+// view is one of servers with what is known of each. A server of which nothing is known is told among the tools: who lists them then
+// lets it be asked.
+func view(kind Kind, servers []config.MCPServer, known []*catalog) string {
+	var lines []string
 	for n, server := range servers {
-		sum := "?"
-		if known[n] != nil {
-			sum = known[n].sum
+		switch {
+		case known[n] != nil && known[n].Count(kind) > 0:
+			lines = append(lines, server.Name+" "+known[n].views[kind]+"\n")
+		case known[n] == nil && kind == Tools:
+			lines = append(lines, server.Name+" ?\n")
 		}
-		lines[n] = server.Name + " " + sum + "\n"
 	}
 	slices.SortFunc(lines, cmp.Compare)
 	h := sha256.New()
@@ -90,8 +97,8 @@ func view(servers []config.MCPServer, known []*catalog) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Watch has something in changed whenever the tools that a principal is offered may be others, until stop: View says whether they
-// are. changed is closed when the service ends.
+// Watch has something in changed whenever what a principal is offered may be something else, until stop: View says whether it
+// is. changed is closed when the service ends.
 func (s *Service) Watch(by identity.Principal) (changed <-chan struct{}, stop func()) {
 	w := make(chan struct{}, 1)
 	s.mu.Lock()

@@ -30,7 +30,7 @@ func (w *world) view(by identity.Principal) string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return view
+	return view[Tools]
 }
 
 func TestChangesAreToldToThoseWhoseToolsChange(t *testing.T) {
@@ -42,7 +42,7 @@ func TestChangesAreToldToThoseWhoseToolsChange(t *testing.T) {
 	elsewhere.ID, elsewhere.Tenant = "a_2", "acme"
 	theirs, stopTheirs := w.Watch(elsewhere)
 	defer stopTheirs()
-	_, seen := w.ToolsFor(t.Context(), agent())
+	_, seen := w.OffersFor(t.Context(), agent(), Tools)
 	if w.view(agent()) != seen {
 		t.Fatal("what was listed is not what there is")
 	}
@@ -53,16 +53,7 @@ func TestChangesAreToldToThoseWhoseToolsChange(t *testing.T) {
 		p.setTools(tools)
 		p.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 	}
-	lists := func() (n int) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for _, s := range p.seen {
-			if s.Method == "tools/list" {
-				n++
-			}
-		}
-		return n
-	}
+	lists := func() int { return p.times("tools/list") }
 	say(`{"tools":[{"name":"new","inputSchema":{"type":"object"}},{"name":"old","inputSchema":{"type":"object"}}]}`)
 	seen = w.hears(agent(), changed, seen)
 
@@ -92,7 +83,7 @@ func TestChangesAreToldToThoseWhoseToolsChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen = w.hears(agent(), changed, seen)
-	if _, now := w.ToolsFor(t.Context(), agent()); now == seen {
+	if _, now := w.OffersFor(t.Context(), agent(), Tools); now == seen {
 		t.Error("the tools of the one that was added are not known by now")
 	}
 	seen = w.hears(agent(), changed, seen)
@@ -146,7 +137,7 @@ func TestARestartWithAnotherListIsAChange(t *testing.T) {
 	w := newWorld(t, files())
 	changed, stop := w.Watch(agent())
 	defer stop()
-	_, seen := w.ToolsFor(t.Context(), agent())
+	_, seen := w.OffersFor(t.Context(), agent(), Tools)
 	w.behave = func(p *peer) {
 		p.setTools(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"third","inputSchema":{"type":"object"}}]}`)
 		p.serve(echo)

@@ -361,7 +361,7 @@ func (i *instance) startUp(ctx context.Context, cancel context.CancelFunc, wait 
 	}
 	outcome.Jail = string(r.place.name)
 	began := i.s.o.Now()
-	list, err := r.list(ctx)
+	list, err := i.list(ctx, r, i.s.pace.soon)
 	if err != nil {
 		err = r.explain(ctx, err)
 		i.finish(ctx, r)
@@ -419,13 +419,29 @@ func (i *instance) watch(ctx context.Context, r *run) (wanted bool) {
 			again = time.After(i.s.pace.listGap)
 		case <-again:
 			again = nil
-			list, err := r.list(ctx)
+			list, err := i.list(ctx, r, i.s.pace.list)
 			if err != nil {
 				continue // what is known stays; a server that is gone is seen above
 			}
 			i.s.learn(i.key.offerKey, i.offer, list)
 		}
 	}
+}
+
+// list asks a run for what it offers. What cannot be listed within a moment, beside its tools, is asked for again with more patience.
+func (i *instance) list(ctx context.Context, r *run, patience time.Duration) (*catalog, error) {
+	i.s.mu.Lock()
+	known := i.offer.known
+	i.s.mu.Unlock()
+	list, missing, err := r.list(ctx, known, patience)
+	switch {
+	case err != nil || missing == nil:
+	case patience < r.pace.list:
+		r.askAgain()
+	default:
+		i.s.o.Log.Warn("an MCP server does not list what it offers", "server", i.key.name, "tenant", i.key.tenant, "for", i.key.owner, "error", visible(missing.Error(), maxRefusal))
+	}
+	return list, err
 }
 
 func (i *instance) busy() bool {

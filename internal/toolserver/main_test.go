@@ -62,18 +62,22 @@ type peer struct {
 	killed chan struct{}
 	once   sync.Once
 	files  []*os.File
-	// tools is the list of the server, as JSON.
-	mu    sync.Mutex
-	tools string
-	seen  []said
+	mu     sync.Mutex
+	// lists are its answers to questions about what it offers, as JSON, by the method.
+	lists map[string]string
+	// can is what it says of itself when it is asked first.
+	can  string
+	seen []said
 }
 
 func (p *peer) exit() { p.once.Do(func() { close(p.killed) }) }
 
-func (p *peer) setTools(list string) {
+func (p *peer) setTools(list string) { p.set("tools/list", list) }
+
+func (p *peer) set(method, answer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tools = list
+	p.lists[method] = answer
 }
 
 func (p *peer) say(format string, a ...any) {
@@ -88,22 +92,25 @@ func (p *peer) text(to said, text string) {
 	p.result(to, fmt.Sprintf(`{"content":[{"type":"text","text":%q}]}`, text))
 }
 
-// heard says whether a message of a method has come.
-func (p *peer) heard(method string) bool {
+// times is how often a message of a method has come.
+func (p *peer) times(method string) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.seen {
 		if s.Method == method {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
+
+// heard says whether a message of a method has come.
+func (p *peer) heard(method string) bool { return p.times(method) > 0 }
 
 const someTools = `{"tools":[{"name":"echo","description":"Says it again","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}},
 	{"name":"other","inputSchema":{"type":"object"}}]}`
 
-// serve answers until its input ends. calls answers the calls of tools, each in a goroutine of its own.
+// serve answers until its input ends. calls answers the calls of tools and what else is not in its lists, each in a goroutine of its own.
 func (p *peer) serve(calls func(p *peer, s said)) {
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -114,16 +121,16 @@ func (p *peer) serve(calls func(p *peer, s said)) {
 		}
 		p.mu.Lock()
 		p.seen = append(p.seen, s)
-		tools := p.tools
+		list, isList := p.lists[s.Method]
 		p.mu.Unlock()
-		switch s.Method {
-		case "initialize":
-			p.result(s, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"peer","version":"7"}}`)
-		case "tools/list":
-			p.result(s, strings.ReplaceAll(tools, "\n", " "))
-		case "ping":
+		switch {
+		case s.Method == "initialize":
+			p.result(s, `{"protocolVersion":"2025-06-18","capabilities":`+p.can+`,"serverInfo":{"name":"peer","version":"7"}}`)
+		case isList && list != "": // an empty one is not answered
+			p.result(s, strings.ReplaceAll(list, "\n", " "))
+		case s.Method == "ping":
 			p.result(s, `{}`)
-		case "tools/call":
+		case s.Method == "tools/call" || !isList && s.Method != "" && len(s.ID) > 0:
 			work.Go(func() { calls(p, s) })
 		}
 	}
@@ -289,7 +296,8 @@ func (w *world) CreateWith(_ context.Context, spec jail.Spec, ready func(jail.Na
 	if spec.Admit {
 		w.opened = append(w.opened, name)
 	}
-	p := &peer{t: w.t, in: bufio.NewScanner(ends[0]), out: ends[3], err: ends[5], killed: make(chan struct{}), files: []*os.File{ends[0], ends[3], ends[5]}, tools: someTools}
+	p := &peer{t: w.t, in: bufio.NewScanner(ends[0]), out: ends[3], err: ends[5], killed: make(chan struct{}), files: []*os.File{ends[0], ends[3], ends[5]},
+		lists: map[string]string{"tools/list": someTools}, can: `{"tools":{"listChanged":true}}`}
 	p.in.Buffer(nil, 8<<20)
 	behave := w.behave
 	go func() {
@@ -402,8 +410,8 @@ func admin() identity.Principal {
 
 func (w *world) names(by identity.Principal) []string {
 	out := []string{}
-	tools, _ := w.ToolsFor(w.t.Context(), by)
-	for _, tool := range tools {
+	offers, _ := w.OffersFor(w.t.Context(), by, Tools)
+	for _, tool := range offers.Tools {
 		out = append(out, tool.Name)
 	}
 	return out

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/time/rate"
 
@@ -38,7 +39,7 @@ type run struct {
 	// settled is closed by its instance when it is known why it has ended; why is nil when that was wanted.
 	settled chan struct{}
 	why     error
-	// changed holds that the server's list of tools is another one.
+	// changed holds that what the server offers is something else, or is to be asked for again.
 	changed chan struct{}
 	took    Timing
 	pace    pace
@@ -74,12 +75,7 @@ func (s *Service) start(ctx context.Context, server config.MCPServer, tenant str
 		r.stderr.drain(p.stdio.Err)
 	}()
 	r.wire = newWire(p.stdio.In, p.stdio.Out, s.pace, s.o.Now, int(server.Answer), held{s.messages, quota.Holder{Tenant: tenant}})
-	r.wire.changed = func() {
-		select {
-		case r.changed <- struct{}{}:
-		default: // it is known already
-		}
-	}
+	r.wire.changed = r.askAgain
 	r.wire.progress = r.onProgress
 	r.wire.stray = func(line []byte) { _, _ = fmt.Fprintf(r.stderr, "stdout: %s\n", line[:min(len(line), 1000)]) }
 	began = s.o.Now()
@@ -101,6 +97,14 @@ func (s *Service) start(ctx context.Context, server config.MCPServer, tenant str
 		_ = r.session.Wait() // why it ended is asked of the wire and of the jail
 	}()
 	return r, nil
+}
+
+// askAgain lets the server be asked for what it offers.
+func (r *run) askAgain() {
+	select {
+	case r.changed <- struct{}{}:
+	default: // it is known already
+	}
 }
 
 // causeOf is the error with which a context has ended, or the one that was met first.
@@ -187,19 +191,8 @@ func (r *run) probe(ctx context.Context) bool {
 }
 
 func isRefusal(err error) bool {
-	_, ok := refusal(err)
-	return ok
-}
-
-// list asks for the tools.
-func (r *run) list(ctx context.Context) (*catalog, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.pace.list)
-	defer cancel()
-	listed, err := listTools(ctx, r.session)
-	if err != nil {
-		return nil, err
-	}
-	return newCatalog(r.server, listed), nil
+	var said *jsonrpc.Error
+	return errors.As(err, &said)
 }
 
 // Progress is told how far a call is.
@@ -212,9 +205,10 @@ const (
 	maxProgressText   = 500
 )
 
-// call calls a tool by the server's name of it. A call that says nothing for a while ends; one that goes on, and says so,
-// may take longer. Canceling the context cancels the call at the server too.
-func (r *run) call(ctx context.Context, tool string, arguments any, tell Progress) (*sdk.CallToolResult, error) {
+// ask asks the server something. A call that says nothing for a while ends; one that goes on, and says so, may take longer. Canceling
+// the context cancels the call at the server too.
+func ask[R any](ctx context.Context, r *run, tell Progress, send func(ctx context.Context, token string) (R, error)) (answer R, err error) {
+	var nothing R
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent, longest := r.pace.call, r.pace.callMost
@@ -249,22 +243,20 @@ func (r *run) call(ctx context.Context, tool string, arguments any, tell Progres
 			}
 		}
 	})
-	params := &sdk.CallToolParams{Name: tool, Arguments: arguments}
-	params.SetProgressToken(token)
-	result, err := r.session.CallTool(ctx, params)
+	answer, err = send(ctx, token)
 	forget()
 	close(notes)
 	if err == nil {
 		<-told
-		return result, nil
+		return answer, nil
 	}
 	cause := context.Cause(ctx)
 	cancel(nil)
 	<-told
 	if cause != nil {
-		return nil, cause
+		return nothing, cause
 	}
-	return nil, err
+	return nothing, err
 }
 
 // watch makes a token for the progress of a call.

@@ -220,7 +220,7 @@ func (s *Service) status(server config.MCPServer, tenant string) Status {
 			continue
 		}
 		if o.known != nil {
-			out.Tools = max(out.Tools, len(o.known.tools))
+			out.Tools = max(out.Tools, len(o.known.Tools))
 		}
 		if o.isPaused(now) {
 			out.State = StatePaused
@@ -444,11 +444,15 @@ func (s *Service) try(ctx context.Context, server config.MCPServer, tenant strin
 		}
 	}
 	began := s.o.Now()
-	list, err := r.list(ctx)
+	list, missing, err := r.list(ctx, nil, s.pace.list)
 	if err != nil {
 		return report, string(r.place.name), r.explain(ctx, err)
 	}
 	report.Timing.List = s.o.Now().Sub(began)
-	report.Tools, report.Left = list.tools, list.left
+	report.Tools, report.Left = list.Tools, list.left
+	if missing != nil {
+		return report, string(r.place.name), problem.Wrap(missing, problem.JailFailed, "what it lists is offered all the same",
+			"the MCP server %s does not list what it offers: %s", server.Name, visible(missing.Error(), maxRefusal))
+	}
 	return report, string(r.place.name), nil
 }

@@ -1,28 +1,20 @@
 package toolserver
 
 import (
-	"cmp"
-	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/text/unicode/rangetable"
-
-	"github.com/clawjail/clawjail/internal/config"
 )
 
 // Bounds of what is told of tools.
 const (
 	maxTools       = 128
-	maxPages       = 16
 	maxToolName    = 256
 	maxOffered     = 64
 	maxDescription = 2 << 10  // bytes
@@ -31,7 +23,7 @@ const (
 	separator      = "__"
 )
 
-// offeredName is how a tool is called by those who are offered it: server__tool, of letters, digits, _ and - and at most 64
+// offeredName is how a tool or a prompt is called by those who are offered it: server__tool, of letters, digits, _ and - and at most 64
 // characters, which is what clients take. What had to be changed for that ends with a mark that keeps names apart. The name
 // of a server has no _, so that everything before the first separator is the server.
 func offeredName(server, tool string) string {
@@ -58,50 +50,6 @@ func serverOf(offered string) string {
 	}
 	return server
 }
-
-// catalog is what a server offers. It is not changed once it was made.
-type catalog struct {
-	tools    []*sdk.Tool       // as they are offered
-	original map[string]string // what the server calls them, by the name under which they are offered
-	// left counts tools that were left out: by the declaration, because their name is none, or because there are too many.
-	left int
-	// sum is another one for other tools.
-	sum string
-}
-
-// newCatalog makes one of a server's own list.
-func newCatalog(server config.MCPServer, listed []*sdk.Tool) *catalog {
-	c := &catalog{original: map[string]string{}}
-	for _, tool := range listed {
-		if tool == nil || !properName(tool.Name) || !server.Offers(tool.Name) || len(c.tools) >= maxTools {
-			c.left++
-			continue
-		}
-		name := offeredName(server.Name, tool.Name)
-		if _, taken := c.original[name]; taken {
-			c.left++
-			continue
-		}
-		c.original[name] = tool.Name
-		c.tools = append(c.tools, offered(name, tool))
-	}
-	c.sum = SumOf(c.tools)
-	return c
-}
-
-// SumOf tells one list of tools from another, in whatever order a server lists them.
-func SumOf(tools []*sdk.Tool) string {
-	tools = slices.Clone(tools)
-	slices.SortFunc(tools, byName)
-	text, err := json.Marshal(tools)
-	if err != nil {
-		return rand.Text() // like no other; what is offered always has a form
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
-}
-
-func byName(a, b *sdk.Tool) int { return cmp.Compare(a.Name, b.Name) }
 
 func properName(s string) bool {
 	return s != "" && len(s) <= maxToolName && utf8.ValidString(s) && !strings.ContainsFunc(s, invisible)
@@ -216,22 +164,4 @@ func cut(s string, most int, mark string) string {
 		end--
 	}
 	return s[:end] + mark
-}
-
-// listTools asks a server for its tools.
-func listTools(ctx context.Context, session *sdk.ClientSession) ([]*sdk.Tool, error) {
-	var out []*sdk.Tool
-	params := &sdk.ListToolsParams{}
-	for range maxPages {
-		page, err := session.ListTools(ctx, params)
-		if err != nil {
-			return nil, fmt.Errorf("list its tools: %w", err)
-		}
-		out = append(out, page.Tools...)
-		if page.NextCursor == "" || page.NextCursor == params.Cursor || len(out) > 8*maxTools {
-			break
-		}
-		params = &sdk.ListToolsParams{Cursor: page.NextCursor}
-	}
-	return out, nil
 }

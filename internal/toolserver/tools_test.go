@@ -77,7 +77,7 @@ func FuzzCatalog(f *testing.F) {
 		if json.Unmarshal([]byte(text), &tool) != nil {
 			return
 		}
-		for _, out := range newCatalog(files(), []*sdk.Tool{&tool, &tool}).tools {
+		for _, out := range newCatalog(files(), Offers{Tools: []*sdk.Tool{&tool, &tool}}).Tools {
 			schema, ok := out.InputSchema.(json.RawMessage)
 			if len(out.Name) > maxOffered || len(out.Description) > maxDescription+100 || !ok || len(schema) > maxSchema {
 				t.Errorf("%q is offered as %q", text, out.Name)
@@ -101,23 +101,23 @@ func TestHostileToolsAreMadeHarmless(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
 		t.Fatal(err)
 	}
-	c := newCatalog(files(), list.Tools)
-	if len(c.tools) != 3 || c.left != 3 {
-		t.Fatalf("%d are offered, %d not", len(c.tools), c.left)
+	c := newCatalog(files(), Offers{Tools: list.Tools})
+	if len(c.Tools) != 3 || c.left != 3 {
+		t.Fatalf("%d are offered, %d not", len(c.Tools), c.left)
 	}
-	plain := c.tools[0]
+	plain := c.Tools[0]
 	if plain.Title != "T[2J" || plain.Description != "one\ntwo" {
 		t.Errorf("described as %q, %q", plain.Title, plain.Description)
 	}
 	if got := string(plain.InputSchema.(json.RawMessage)); got != `{"description":"ab","properties":{"p":{"type":"string","x":{"$ref":"#/y"}}},"type":"object"}` {
 		t.Errorf("the schema is %s", got)
 	}
-	for _, tool := range c.tools[1:] {
+	for _, tool := range c.Tools[1:] {
 		if got := string(tool.InputSchema.(json.RawMessage)); got != `{"type":"object"}` || !strings.HasSuffix(tool.Description, "was left out]") || tool.OutputSchema != nil {
 			t.Errorf("%s: %s %q %v", tool.Name, got, tool.Description, tool.OutputSchema)
 		}
 	}
-	if n := len(c.tools[2].Description); n > maxDescription+60 {
+	if n := len(c.Tools[2].Description); n > maxDescription+60 {
 		t.Errorf("the description has %d bytes", n)
 	}
 }
@@ -135,19 +135,13 @@ func TestListsAreBounded(t *testing.T) {
 	if got := w.names(agent()); len(got) != maxTools {
 		t.Errorf("%d tools are offered", len(got))
 	}
-	pages := 0
-	for _, s := range w.peer(0).seen {
-		if s.Method == "tools/list" {
-			pages++
-		}
-	}
-	if pages != 2 { // the same cursor twice is the end
+	if pages := w.peer(0).times("tools/list"); pages != 2 { // the same cursor twice is the end
 		t.Errorf("%d pages were asked for", pages)
 	}
 }
 
 func TestAnswersAreBoundedAndPassedOn(t *testing.T) {
-	out := bounded(&sdk.CallToolResult{IsError: true, Meta: sdk.Meta{"x": "y"}, StructuredContent: map[string]any{"a": 1.0}, Content: []sdk.Content{
+	out := bounded(new(catalog), &sdk.CallToolResult{IsError: true, Meta: sdk.Meta{"x": "y"}, StructuredContent: map[string]any{"a": 1.0}, Content: []sdk.Content{
 		&sdk.TextContent{Text: strings.Repeat("é", 300_000)}, &sdk.ImageContent{Data: []byte("png"), MIMEType: "image/png"},
 		&sdk.AudioContent{Data: []byte("wav"), MIMEType: "audio/wav"}, &sdk.ResourceLink{URI: "file:///x\u0007"},
 		&sdk.EmbeddedResource{Resource: &sdk.ResourceContents{URI: "u", Text: strings.Repeat("x", 600_000)}}, &sdk.TextContent{Text: "more"},
@@ -182,7 +176,7 @@ func TestAnswersAreBoundedAndPassedOn(t *testing.T) {
 	if got := fmt.Sprint(out.StructuredContent); got != "map[a:1]" {
 		t.Errorf("structured is %s", got)
 	}
-	out = bounded(&sdk.CallToolResult{Content: make([]sdk.Content, 3*maxParted)})
+	out = bounded(new(catalog), &sdk.CallToolResult{Content: make([]sdk.Content, 3*maxParted)})
 	if !strings.Contains(textOf(out), "2000 more parts") {
 		t.Errorf("%q", textOf(out))
 	}

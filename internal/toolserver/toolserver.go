@@ -1,14 +1,14 @@
-// Package toolserver runs MCP servers of others in jails, and offers their tools to agents.
+// Package toolserver runs MCP servers of others in jails, and offers what they have to agents.
 //
-// A server is a program that speaks the Model Context Protocol over its standard input and output. It is started when one
-// of its tools is called, in a jail of its own that nothing but its own pipes leads out of, unless its declaration says more;
+// A server is a program that speaks the Model Context Protocol over its standard input and output. It is started when it
+// is called, in a jail of its own that nothing but its own pipes leads out of, unless its declaration says more;
 // it is ended when nobody has called it for a while. Each caller has an instance of its own, with what it keeps in mind, unless
 // the declaration says that it is shared: then there is one of each tenant. What a server offers belongs to its declaration.
 //
 // What is promised:
 //
 //   - Everything that a server says is hostile text: messages, lists, descriptions, schemas and answers are bounded before
-//     they are kept, and control characters are gone from what a model is told of a tool.
+//     they are kept, and control characters are gone from what a model is told of what it has.
 //   - A server that crashes, hangs or floods costs its own callers an error, and nobody else anything. After a few crashes
 //     within a minute it is left alone for another minute: for the caller, or for all when nobody had called it.
 //   - An instance ends when its owner may not use anything any more. When all places are taken, one that nobody calls makes room.
@@ -140,7 +140,8 @@ type pace struct {
 	ping     time.Duration // between two looks whether it still answers
 	pong     time.Duration // until the answer to that
 	write    time.Duration // until it has read a message
-	list     time.Duration // of a listing of its tools
+	list     time.Duration // of a listing of what it offers
+	soon     time.Duration // of a listing of what it offers beside tools, when it starts
 	listGap  time.Duration // between two that it asks for
 	destroy  time.Duration // of its jail, once
 	exit     time.Duration // until it is known how it ended
@@ -150,7 +151,7 @@ type pace struct {
 
 func usualPace() pace {
 	return pace{start: 60 * time.Second, call: 60 * time.Second, callMost: 10 * time.Minute, ping: 30 * time.Second, pong: 10 * time.Second,
-		write: 30 * time.Second, list: 20 * time.Second, listGap: time.Second, destroy: 60 * time.Second, exit: 2 * time.Second,
+		write: 30 * time.Second, list: 20 * time.Second, soon: 2 * time.Second, listGap: time.Second, destroy: 60 * time.Second, exit: 2 * time.Second,
 		first: time.Second, window: time.Minute}
 }
 
