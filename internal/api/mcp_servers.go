@@ -35,8 +35,9 @@ type MCPServerRequest struct {
 	Env     map[string]string          `json:"env,omitempty"`
 	Secrets map[string]MCPServerSecret `json:"secrets,omitempty" doc:"by the name of the variable"`
 	Tools   []string                   `json:"tools,omitzero" doc:"names and patterns of tools that are offered; all when it is left out, none when it is empty"`
-	// Resources: see config.MCPServer.
+	// Resources and Prompts: see config.MCPServer.
 	Resources *bool                `json:"resources,omitempty" doc:"whether its resources are offered; where tools is left out, when it is left out"`
+	Prompts   *bool                `json:"prompts,omitempty" doc:"whether its prompts are offered; where tools is left out, when it is left out"`
 	Limits    MCPServerLimits      `json:"limits,omitzero"`
 	Network   string               `json:"network,omitempty" enum:"none,gateway"`
 	Allow     []string             `json:"allow,omitempty" nullable:"false" doc:"hosts that it may reach through the gateway"`
@@ -76,6 +77,7 @@ type MCPServer struct {
 	Secrets         map[string]MCPServerSecret `json:"secrets,omitempty"`
 	Offers          []string                   `json:"offers,omitzero" doc:"names and patterns of tools that are offered; all when it is missing"`
 	OffersResources bool                       `json:"offers_resources" doc:"whether its resources are offered"`
+	OffersPrompts   bool                       `json:"offers_prompts" doc:"whether its prompts are offered"`
 	Limits          MCPServerLimits            `json:"limits"`
 	Network         string                     `json:"network,omitempty"`
 	Allow           []string                   `json:"allow,omitempty"`
@@ -216,7 +218,7 @@ func (r MCPServerRequest) Validate() error {
 
 // server is what the body says, read as the configuration is. The service checks it.
 func (r MCPServerRequest) server() (config.MCPServer, error) {
-	out := config.MCPServer{Name: r.Name, Command: r.Command, Tenants: r.Tenants, Template: r.Place, Agent: r.Agent, Env: r.Env, Tools: r.Tools, Resources: r.Resources,
+	out := config.MCPServer{Name: r.Name, Command: r.Command, Tenants: r.Tenants, Template: r.Place, Agent: r.Agent, Env: r.Env, Tools: r.Tools, Resources: r.Resources, Prompts: r.Prompts,
 		Network: config.ServerNetwork(r.Network), Allow: r.Allow, Mounts: r.Mounts, Shared: r.Shared,
 		Limits: config.AgentLimits{CPU: r.Limits.CPU, Tasks: r.Limits.Tasks, Files: r.Limits.Files}}
 	wrong := &problem.Many{Code: problem.BadRequest}
@@ -258,7 +260,7 @@ func (r MCPServerRequest) server() (config.MCPServer, error) {
 
 func serverOf(s toolserver.Status) MCPServer {
 	out := MCPServer{Name: s.Name, Source: s.Source, State: s.State, Since: s.Since, Command: s.Command, Tenants: s.Tenants, Template: s.Template, Agent: s.Agent,
-		Env: slices.Sorted(maps.Keys(s.Env)), Offers: s.MCPServer.Tools, OffersResources: s.OffersResources(), Network: string(s.Network), Allow: s.Allow, Idle: s.Idle.String(), Mounts: s.Mounts,
+		Env: slices.Sorted(maps.Keys(s.Env)), Offers: s.MCPServer.Tools, OffersResources: s.OffersResources(), OffersPrompts: s.OffersPrompts(), Network: string(s.Network), Allow: s.Allow, Idle: s.Idle.String(), Mounts: s.Mounts,
 		Answer: s.Answer.String(), Silence: cmp.Or(s.Silence, config.DefaultSilence).String(),
 		Tools: s.Tools, Calls: s.Calls, Problem: s.Problem, Shared: s.Shared, Instances: make([]MCPServerInstance, len(s.Instances)),
 		Limits: MCPServerLimits{Memory: s.Limits.Memory.String(), CPU: s.Limits.CPU, Tasks: s.Limits.Tasks, Tmp: s.Limits.Tmp.String(), Files: s.Limits.Files}}

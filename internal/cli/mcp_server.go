@@ -33,7 +33,7 @@ func newMCPServerCommand(p *program) *cobra.Command {
 func newMCPServerAdd(p *program) *cobra.Command {
 	var r api.MCPServerRequest
 	var env, secrets, tools, mounts []string
-	var noTools, resources, asJSON bool
+	var noTools, resources, prompts, asJSON bool
 	var of npmServer
 	cmd := &cobra.Command{
 		Use:   "add NAME [flags] -- COMMAND…",
@@ -73,6 +73,9 @@ func newMCPServerAdd(p *program) *cobra.Command {
 			if cmd.Flags().Changed("resources") {
 				r.Resources = &resources
 			}
+			if cmd.Flags().Changed("prompts") {
+				r.Prompts = &prompts
+			}
 			c, err := p.client()
 			if err != nil {
 				return err
@@ -102,6 +105,7 @@ func newMCPServerAdd(p *program) *cobra.Command {
 	f.StringArrayVar(&tools, "tool", nil, "`name` or pattern of tools that are offered, such as 'read_*'; may be repeated (default all)")
 	f.BoolVar(&noTools, "no-tools", false, "offer none of its tools")
 	f.BoolVar(&resources, "resources", false, "offer its resources (default where neither --tool nor --no-tools is given)")
+	f.BoolVar(&prompts, "prompts", false, "offer its prompts (default where neither --tool nor --no-tools is given)")
 	f.StringVar(&r.Network, "network", "", "none, or gateway to let it reach the hosts of --allow (default none)")
 	f.StringArrayVar(&r.Allow, "allow", nil, "`host` that it may reach: example.com, *.example.com, example.com:8443; may be repeated")
 	f.StringArrayVar(&mounts, "mount", nil, "folder of the host, beneath workspace_roots, as `SOURCE:TARGET[:ro]`; may be repeated")

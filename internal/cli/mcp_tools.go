@@ -55,6 +55,7 @@ func newMCPTools(version string, control func() (*client.Client, error)) *mcpToo
 		Capabilities:                &sdk.ClientCapabilities{},
 		ToolListChangedHandler:      func(context.Context, *sdk.ToolListChangedRequest) { stir() },
 		ResourceListChangedHandler:  func(context.Context, *sdk.ResourceListChangedRequest) { stir() },
+		PromptListChangedHandler:    func(context.Context, *sdk.PromptListChangedRequest) { stir() },
 		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) { t.tell(r.Params) },
 	})
 	return t
@@ -186,6 +187,8 @@ func listOf(ctx context.Context, session *sdk.ClientSession, kind toolserver.Kin
 		if out.Resources, err = gather(session.Resources(ctx, nil)); err == nil {
 			out.Templates, err = gather(session.ResourceTemplates(ctx, nil))
 		}
+	case toolserver.Prompts:
+		out.Prompts, err = gather(session.Prompts(ctx, nil))
 	}
 	return out.Sorted(), err
 }
@@ -244,16 +247,26 @@ func (t *mcpTools) Read(ctx context.Context, _ identity.Principal, uri string, t
 	return pass(ctx, t, tell, &sdk.ReadResourceParams{URI: uri}, (*sdk.ClientSession).ReadResource)
 }
 
+// Prompt implements mcp.Foreign.
+func (t *mcpTools) Prompt(ctx context.Context, _ identity.Principal, name string, arguments map[string]string, tell toolserver.Progress) (*sdk.GetPromptResult, error) {
+	return pass(ctx, t, tell, &sdk.GetPromptParams{Name: name, Arguments: arguments}, (*sdk.ClientSession).GetPrompt)
+}
+
+// Complete implements mcp.Foreign.
+func (t *mcpTools) Complete(ctx context.Context, _ identity.Principal, asked *sdk.CompleteParams) (*sdk.CompleteResult, error) {
+	return pass(ctx, t, nil, &sdk.CompleteParams{Ref: asked.Ref, Argument: asked.Argument, Context: asked.Context}, (*sdk.ClientSession).Complete)
+}
+
 // pass passes a request on to the control plane. What is refused there is its error of the protocol.
-func pass[P sdk.RequestParams, R any](ctx context.Context, t *mcpTools, tell toolserver.Progress, params P, send func(*sdk.ClientSession, context.Context, P) (R, error)) (R, error) {
+func pass[P sdk.Params, R any](ctx context.Context, t *mcpTools, tell toolserver.Progress, params P, send func(*sdk.ClientSession, context.Context, P) (R, error)) (R, error) {
 	var nothing R
 	session, err := t.connected(ctx)
 	if err != nil {
 		return nothing, unanswered(err)
 	}
-	if tell != nil {
+	if goes, ok := any(params).(sdk.RequestParams); ok && tell != nil {
 		token := rand.Text()
-		params.SetProgressToken(token)
+		goes.SetProgressToken(token)
 		told := &telling{to: tell}
 		t.mu.Lock()
 		t.progress[token] = told

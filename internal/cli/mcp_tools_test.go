@@ -43,6 +43,8 @@ func (o *otherServers) OffersFor(ctx context.Context, by identity.Principal, kin
 	case toolserver.Resources:
 		out.Resources = []*sdk.Resource{{URI: o.resource}}
 		out.Templates = []*sdk.ResourceTemplate{{URITemplate: "mcp+one+x:{y}"}}
+	case toolserver.Prompts:
+		out.Prompts = []*sdk.Prompt{{Name: "one__ask"}}
 	}
 	return out, out.Sum(kind)
 }
@@ -79,6 +81,17 @@ func (o *otherServers) Read(_ context.Context, by identity.Principal, uri string
 	}
 	tell(1, 2, "read")
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: uri, Text: by.ID}}, Cacheable: sdk.Cacheable{CacheScope: "private"}}, nil
+}
+
+func (o *otherServers) Prompt(_ context.Context, by identity.Principal, name string, arguments map[string]string, tell toolserver.Progress) (*sdk.GetPromptResult, error) {
+	tell(1, 2, "got")
+	return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{{Role: "user", Content: &sdk.TextContent{Text: by.ID + " " + name + " " + arguments["x"]}}}}, nil
+}
+
+func (o *otherServers) Complete(_ context.Context, by identity.Principal, asked *sdk.CompleteParams) (*sdk.CompleteResult, error) {
+	out := &sdk.CompleteResult{}
+	out.Completion.Values = []string{by.ID + " " + asked.Ref.Name + " " + asked.Argument.Value}
+	return out, nil
 }
 
 // become gives it another tool and another resource, if they are not empty.
@@ -216,6 +229,17 @@ func TestMCPHasTheToolsOfOtherServersAndHearsOfChanges(t *testing.T) {
 	var said *jsonrpc.Error
 	if _, err := c.ReadResource(ctx, &sdk.ReadResourceParams{URI: "mcp+one+gone"}); !errors.As(err, &said) || said.Code != -32002 || said.Message != "the server says no" {
 		t.Errorf("what is not there: %v", err)
+	}
+	if prompts, err := c.ListPrompts(ctx, nil); err != nil || len(prompts.Prompts) != 1 || prompts.Prompts[0].Name != "one__ask" {
+		t.Errorf("%+v, %v", prompts, err)
+	}
+	if got, err := c.GetPrompt(ctx, &sdk.GetPromptParams{Name: "one__ask", Arguments: map[string]string{"x": "y"}}); err != nil ||
+		got.Messages[0].Content.(*sdk.TextContent).Text != "a_1 one__ask y" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if values, err := c.Complete(ctx, &sdk.CompleteParams{Ref: &sdk.CompleteReference{Type: "ref/prompt", Name: "one__ask"}, Argument: sdk.CompleteParamsArgument{Name: "x", Value: "v"}}); err != nil ||
+		len(values.Completion.Values) != 1 || values.Completion.Values[0] != "a_1 one__ask v" {
+		t.Errorf("%+v, %v", values, err)
 	}
 	o.become("", "mcp+one+x:2")
 	hears("resources")

@@ -14,8 +14,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// MCPServer is a program that speaks the Model Context Protocol over its standard input and output, and whose tools
-// and resources agents are offered. It runs in a jail of its own, or in an agent's. What is zero has the default that stands beside it.
+// MCPServer is a program that speaks the Model Context Protocol over its standard input and output, and whose tools,
+// resources and prompts agents are offered. It runs in a jail of its own, or in an agent's. What is zero has the default that stands beside it.
 type MCPServer struct {
 	// Name is the key of mcp_servers: [a-z0-9-]{1,20}. The names of its tools begin with it.
 	Name string `json:"name"`
@@ -33,8 +33,10 @@ type MCPServer struct {
 	// Tools are names of tools, in which * stands for any text, that are offered. Nil is all that the server has; an empty list
 	// is none.
 	Tools []string `json:"tools"`
-	// Resources says whether those of the server are offered. Nil: where Tools is nil, so that who names tools offers nothing else.
+	// Resources and Prompts say whether those of the server are offered. Nil: where Tools is nil, so that who names tools offers
+	// nothing else.
 	Resources *bool `json:"resources,omitempty"`
+	Prompts   *bool `json:"prompts,omitempty"`
 	// Limits of the jail: agents.limits. Tmp is the size of the home directory as well, which goes with the jail; State is not set.
 	Limits AgentLimits `json:"limits,omitzero"`
 	// Network says whether the jail may reach the gateway: none.
@@ -144,6 +146,9 @@ func (s MCPServer) Offers(tool string) bool {
 
 // OffersResources says whether the resources of the server are offered.
 func (s MCPServer) OffersResources() bool { return s.offersElse(s.Resources) }
+
+// OffersPrompts says whether the prompts of the server are offered.
+func (s MCPServer) OffersPrompts() bool { return s.offersElse(s.Prompts) }
 
 func (s MCPServer) offersElse(said *bool) bool {
 	if said != nil {
@@ -442,6 +447,7 @@ func (s *MCPServer) decode(m *yamldoc.Map) {
 	}
 	m.Values("tools", texts(&s.Tools))
 	m.Value("resources", choice(&s.Resources))
+	m.Value("prompts", choice(&s.Prompts))
 	m.Map("limits", s.Limits.decode)
 	m.Value("network", word(&s.Network, ServerNetworkNone, ServerNetworkGateway))
 	m.Values("allow", texts(&s.Allow))

@@ -40,15 +40,18 @@ func TestToolsThatAreOffered(t *testing.T) {
 }
 
 // Who names tools offers nothing else, unless it is said.
-func TestWhetherResourcesAreOffered(t *testing.T) {
+func TestWhetherResourcesAndPromptsAreOffered(t *testing.T) {
 	yes, no := true, false
 	for _, c := range []struct {
 		tools []string
 		said  *bool
 		want  bool
 	}{{nil, nil, true}, {[]string{}, nil, false}, {[]string{"*"}, nil, false}, {nil, &no, false}, {[]string{"a"}, &yes, true}} {
-		if got := (MCPServer{Tools: c.tools, Resources: c.said}).OffersResources(); got != c.want {
-			t.Errorf("%q, %v: %t", c.tools, c.said, got)
+		if got := (MCPServer{Tools: c.tools, Resources: c.said, Prompts: &yes}).OffersResources(); got != c.want {
+			t.Errorf("resources with %q, %v: %t", c.tools, c.said, got)
+		}
+		if got := (MCPServer{Tools: c.tools, Prompts: c.said, Resources: &yes}).OffersPrompts(); got != c.want {
+			t.Errorf("prompts with %q, %v: %t", c.tools, c.said, got)
 		}
 	}
 }
@@ -130,7 +133,7 @@ func FuzzAllowedHost(f *testing.F) {
 func TestServersAreKeptAsTheyAre(t *testing.T) {
 	for _, s := range []MCPServer{{Name: "a", Command: []string{"/x"}}, {Name: "b", Command: []string{"/x"}, Tools: []string{}},
 		{Name: "c", Command: []string{"/x"}, Env: map[string]string{"A": "b"}, Secrets: []ServerSecret{{Name: "K", Secret: "s", Env: true}}, Limits: AgentLimits{CPU: 1, Tmp: MiB},
-			Network: ServerNetworkGateway, Allow: []string{"a"}, Idle: 11e9, Shared: true, Resources: new(bool), Mounts: []ServerMount{{Source: "/a", Target: "/mnt/a", ReadOnly: true}}}} {
+			Network: ServerNetworkGateway, Allow: []string{"a"}, Idle: 11e9, Shared: true, Resources: new(bool), Prompts: new(bool), Mounts: []ServerMount{{Source: "/a", Target: "/mnt/a", ReadOnly: true}}}} {
 		if err := s.Validate(); err != nil {
 			t.Error(err)
 		}

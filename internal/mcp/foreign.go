@@ -14,7 +14,7 @@ import (
 )
 
 // Foreign offers what MCP servers of others have, to those who may use them. Names of tools are told from our own by
-// [toolserver.Offered]; resources are all theirs. An error that is a *jsonrpc.Error is the server's. *toolserver.Service is one.
+// [toolserver.Offered]; resources and prompts are all theirs. An error that is a *jsonrpc.Error is the server's. *toolserver.Service is one.
 type Foreign interface {
 	// OffersFor lists what there is of a kind. View says what there is of each, as texts that are others when it is, and starts
 	// nothing for it.
@@ -24,6 +24,8 @@ type Foreign interface {
 	Watch(by identity.Principal) (changed <-chan struct{}, stop func())
 	Call(ctx context.Context, by identity.Principal, name string, arguments json.RawMessage, tell toolserver.Progress) (*sdk.CallToolResult, error)
 	Read(ctx context.Context, by identity.Principal, uri string, tell toolserver.Progress) (*sdk.ReadResourceResult, error)
+	Prompt(ctx context.Context, by identity.Principal, name string, arguments map[string]string, tell toolserver.Progress) (*sdk.GetPromptResult, error)
+	Complete(ctx context.Context, by identity.Principal, asked *sdk.CompleteParams) (*sdk.CompleteResult, error)
 }
 
 // withForeign puts what others offer beside our own: it differs from caller to caller and changes while we run, which the
@@ -38,6 +40,14 @@ func (s *Server) withForeign(next sdk.MethodHandler) sdk.MethodHandler {
 		case *sdk.ReadResourceRequest:
 			return asked(ctx, s, method, r.Session, r.Params, func(ctx context.Context, who *caller, tell toolserver.Progress) (*sdk.ReadResourceResult, error) {
 				return s.Foreign.Read(ctx, who.by, r.Params.URI, tell)
+			})
+		case *sdk.GetPromptRequest:
+			return asked(ctx, s, method, r.Session, r.Params, func(ctx context.Context, who *caller, tell toolserver.Progress) (*sdk.GetPromptResult, error) {
+				return s.Foreign.Prompt(ctx, who.by, r.Params.Name, r.Params.Arguments, tell)
+			})
+		case *sdk.CompleteRequest:
+			return asked(ctx, s, method, r.Session, r.Params, func(ctx context.Context, who *caller, _ toolserver.Progress) (*sdk.CompleteResult, error) {
+				return s.Foreign.Complete(ctx, who.by, r.Params)
 			})
 		case *sdk.SubscriptionsListenRequest:
 			if who, known := ctx.Value(callerKey{}).(*caller); known && who.by.Kind != "" {
@@ -79,6 +89,10 @@ func (s *Server) withOffers(ctx context.Context, out sdk.Result) sdk.Result {
 	case *sdk.ListResourceTemplatesResult:
 		more := *listed
 		more.ResourceTemplates, more.CacheScope = append([]*sdk.ResourceTemplate{}, of(toolserver.Resources).Templates...), private
+		return &more
+	case *sdk.ListPromptsResult:
+		more := *listed
+		more.Prompts, more.CacheScope = append([]*sdk.Prompt{}, of(toolserver.Prompts).Prompts...), private
 		return &more
 	}
 	return out

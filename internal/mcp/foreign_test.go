@@ -19,7 +19,7 @@ import (
 )
 
 // others offer two tools, the second to the agent a alone, a template, and more to whom more is given: a tool with __ in its name, a
-// resource with +.
+// resource with +, a prompt with ?.
 type others struct {
 	called []string
 
@@ -47,6 +47,10 @@ func (o *others) OffersFor(ctx context.Context, by identity.Principal, kind tool
 		if strings.Contains(more, "+") {
 			out.Resources = append(out.Resources, &sdk.Resource{URI: more})
 		}
+	case toolserver.Prompts:
+		if strings.Contains(more, "?") {
+			out.Prompts = append(out.Prompts, &sdk.Prompt{Name: more})
+		}
 	}
 	views, _ := o.View(ctx, by)
 	return out, views[kind]
@@ -56,7 +60,7 @@ func (o *others) View(_ context.Context, by identity.Principal) (toolserver.View
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := toolserver.Views{}
-	for kind, mark := range map[toolserver.Kind]string{toolserver.Tools: "__", toolserver.Resources: "+"} {
+	for kind, mark := range map[toolserver.Kind]string{toolserver.Tools: "__", toolserver.Resources: "+", toolserver.Prompts: "?"} {
 		out[kind] = "view "
 		if more := o.more[by.ID]; strings.Contains(more, mark) {
 			out[kind] += more
@@ -132,6 +136,50 @@ func (o *others) Read(_ context.Context, by identity.Principal, uri string, tell
 		return nil, &jsonrpc.Error{Code: -32002, Message: "the server says no"}
 	}
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: uri, Text: "read"}}, Cacheable: sdk.Cacheable{CacheScope: "private"}}, nil
+}
+
+func (o *others) Prompt(_ context.Context, by identity.Principal, name string, arguments map[string]string, tell toolserver.Progress) (*sdk.GetPromptResult, error) {
+	tell(1, 2, "half")
+	if name == "one?gone" {
+		return nil, problem.New(problem.NotFound, "look", "it is not there")
+	}
+	return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{{Role: "user", Content: &sdk.TextContent{Text: by.ID + " " + name + " " + arguments["x"]}}}}, nil
+}
+
+func (o *others) Complete(_ context.Context, by identity.Principal, asked *sdk.CompleteParams) (*sdk.CompleteResult, error) {
+	out := &sdk.CompleteResult{}
+	out.Completion.Values = []string{by.ID + " " + asked.Ref.Name + asked.Ref.URI + " " + asked.Argument.Value}
+	return out, nil
+}
+
+func TestPromptsOfOthersAreListedAndGotAndCompleted(t *testing.T) {
+	o := new(others)
+	d := newDoorWith(t, Options{Backend: new(backend), Foreign: o})
+	o.give("a", "one?p")
+	for who, want := range map[string]int{"a": 1, "b": 0} {
+		c := d.client(t, who)
+		if can := c.InitializeResult().Capabilities; can.Prompts == nil || !can.Prompts.ListChanged || can.Completions == nil {
+			t.Errorf("it says that it can %+v", can)
+		}
+		listed, err := c.ListPrompts(t.Context(), nil)
+		if err != nil || len(listed.Prompts) != want {
+			t.Errorf("%s: %+v, %v", who, listed, err)
+		}
+		out, err := c.GetPrompt(t.Context(), &sdk.GetPromptParams{Name: "one?p", Arguments: map[string]string{"x": "y"}})
+		if err != nil || out.Messages[0].Content.(*sdk.TextContent).Text != who+" one?p y" {
+			t.Errorf("%s: %+v, %v", who, out, err)
+		}
+		for _, ref := range []sdk.CompleteReference{{Type: "ref/prompt", Name: "one?p"}, {Type: "ref/resource", URI: "mcp+one+x:{y}"}} {
+			values, err := c.Complete(t.Context(), &sdk.CompleteParams{Ref: &ref, Argument: sdk.CompleteParamsArgument{Name: "y", Value: "v"}})
+			if err != nil || len(values.Completion.Values) != 1 || values.Completion.Values[0] != who+" "+ref.Name+ref.URI+" v" {
+				t.Errorf("%s: %+v, %v", who, values, err)
+			}
+		}
+	}
+	var said *jsonrpc.Error
+	if _, err := d.client(t, "a").GetPrompt(t.Context(), &sdk.GetPromptParams{Name: "one?gone"}); !errors.As(err, &said) || said.Code != jsonrpc.CodeInvalidParams {
+		t.Errorf("what is not there: %v", err)
+	}
 }
 
 func TestResourcesOfOthersAreListedAndRead(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -243,7 +244,7 @@ func wanted(n *sdk.NotificationSubscriptions) (out []toolserver.Kind) {
 	if n == nil {
 		return nil
 	}
-	for kind, wants := range map[toolserver.Kind]bool{toolserver.Tools: n.ToolsListChanged, toolserver.Resources: n.ResourcesListChanged} {
+	for kind, wants := range map[toolserver.Kind]bool{toolserver.Tools: n.ToolsListChanged, toolserver.Resources: n.ResourcesListChanged, toolserver.Prompts: n.PromptsListChanged} {
 		if wants {
 			out = append(out, kind)
 		}
@@ -264,6 +265,9 @@ func (s *Server) announce(ctx context.Context, talk *conversation, own *ear) {
 	l.run(ctx)
 }
 
+// errNeverAsked is of what only stir puts in: who asks for resources or prompts asks servers of others.
+var errNeverAsked = errors.New("it is none that could be asked for")
+
 // stir lets the protocol library say to every client that a list has changed, which it does when something of it was put in. Nothing
 // of that is listed: see [Server.withOffers].
 func (s *Server) stir(kind toolserver.Kind) error {
@@ -273,7 +277,11 @@ func (s *Server) stir(kind toolserver.Kind) error {
 		s.sdk.AddTool(one.declared(), s.handle(one)) // as it was
 	case toolserver.Resources:
 		s.sdk.AddResource(&sdk.Resource{URI: "clawjail:changed", Name: "changed"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-			return nil, sdk.ResourceNotFoundError("clawjail:changed")
+			return nil, errNeverAsked
+		})
+	case toolserver.Prompts:
+		s.sdk.AddPrompt(&sdk.Prompt{Name: "changed"}, func(context.Context, *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
+			return nil, errNeverAsked
 		})
 	}
 	return nil

@@ -116,6 +116,7 @@ func TestListenersHearOfChangesOfTheirOwnTools(t *testing.T) {
 				client, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ClientOptions{
 					ToolListChangedHandler:     func(context.Context, *sdk.ToolListChangedRequest) { told[who] <- "tools" },
 					ResourceListChangedHandler: func(context.Context, *sdk.ResourceListChangedRequest) { told[who] <- "resources" },
+					PromptListChangedHandler:   func(context.Context, *sdk.PromptListChangedRequest) { told[who] <- "prompts" },
 				}).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: d.URL, HTTPClient: &http.Client{Transport: keyed{transport, who}}, MaxRetries: -1},
 					&sdk.ClientSessionOptions{ProtocolVersion: version})
 				if err != nil {
@@ -131,6 +132,7 @@ func TestListenersHearOfChangesOfTheirOwnTools(t *testing.T) {
 				clients[who] = client
 			}
 			testenv.Eventually(t, 10*time.Second, func() bool { return o.listening() == 2 }, "they do not listen")
+			heard := map[string]bool{}
 			hears := func(who, want string) {
 				t.Helper()
 				select {
@@ -156,6 +158,18 @@ func TestListenersHearOfChangesOfTheirOwnTools(t *testing.T) {
 			hears("b", "resources")
 			o.give("b", "mcp+one+x:2")
 			hears("b", "resources")
+			o.give("b", "mcp+one+x:2?")
+			for range 2 { // each when it is told
+				select {
+				case got := <-told["b"]:
+					heard[got] = true
+				case <-time.After(30 * time.Second):
+					t.Fatal("b hears nothing")
+				}
+			}
+			if !heard["resources"] || !heard["prompts"] {
+				t.Errorf("b hears of %v", heard)
+			}
 			if len(told["b"])+len(told["c"]) != 0 {
 				t.Error("somebody heard more than of the change of its own tools")
 			}

@@ -116,7 +116,8 @@ func New(o Options) (*Server, error) {
 		listeners: newTurnstile(maxConversationsOf), beat: beatEvery, gap: tellGap}
 	can := &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: o.Foreign != nil}}
 	if o.Foreign != nil { // which servers a caller has may change at any time
-		can.Resources = &sdk.ResourceCapabilities{ListChanged: true}
+		can.Resources, can.Prompts = &sdk.ResourceCapabilities{ListChanged: true}, &sdk.PromptCapabilities{ListChanged: true}
+		can.Completions = &sdk.CompletionCapabilities{}
 	}
 	// Its log would have parts of requests.
 	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "clawjail", Version: o.Version}, &sdk.ServerOptions{Instructions: instructions, Capabilities: can})

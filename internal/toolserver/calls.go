@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -88,7 +89,7 @@ func (s *Service) Call(ctx context.Context, by identity.Principal, name string, 
 	}
 	out, err := use(ctx, s, by, question[*sdk.CallToolResult]{
 		server: serverOf(name), action: string(identity.ServerCall), name: name, own: func(c *catalog) string { return c.tools[name] }, none: noTool(), tell: tell,
-		target: func(own string) string { return serverOf(name) + "/" + cut(own, maxToolName, "…") },
+		target: func(own string) string { return named(serverOf(name), own) },
 		ask: func(ctx context.Context, r *run, tool, token string) (*sdk.CallToolResult, error) {
 			params := &sdk.CallToolParams{Name: tool, Arguments: given}
 			params.SetProgressToken(token)
@@ -136,7 +137,7 @@ func use[R any](ctx context.Context, s *Service, by identity.Principal, q questi
 		return nothing, err
 	}
 	at := slices.IndexFunc(servers, func(server config.MCPServer) bool { return server.Name == q.server })
-	if at < 0 {
+	if at < 0 || !utf8.ValidString(q.name) || strings.ContainsFunc(q.name, invisible) {
 		return nothing, q.none
 	}
 	server := servers[at]

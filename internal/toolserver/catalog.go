@@ -26,16 +26,18 @@ type Kind string
 const (
 	Tools     Kind = "tools"
 	Resources Kind = "resources"
+	Prompts   Kind = "prompts"
 )
 
 // Kinds are all of them.
-func Kinds() []Kind { return []Kind{Tools, Resources} }
+func Kinds() []Kind { return []Kind{Tools, Resources, Prompts} }
 
 // Offers is what servers offer, or what of it somebody has asked for.
 type Offers struct {
 	Tools     []*sdk.Tool
 	Resources []*sdk.Resource
 	Templates []*sdk.ResourceTemplate
+	Prompts   []*sdk.Prompt
 }
 
 // add puts what is of a kind of others behind what there is.
@@ -46,6 +48,8 @@ func (o *Offers) add(kind Kind, more Offers) {
 	case Resources:
 		o.Resources = append(o.Resources, more.Resources...)
 		o.Templates = append(o.Templates, more.Templates...)
+	case Prompts:
+		o.Prompts = append(o.Prompts, more.Prompts...)
 	}
 }
 
@@ -56,6 +60,8 @@ func (o Offers) Count(kind Kind) int {
 		return len(o.Tools)
 	case Resources:
 		return len(o.Resources) + len(o.Templates)
+	case Prompts:
+		return len(o.Prompts)
 	}
 	return 0
 }
@@ -66,6 +72,7 @@ func (o Offers) Sorted() Offers {
 		Tools:     sorted(o.Tools, func(t *sdk.Tool) string { return t.Name }),
 		Resources: sorted(o.Resources, func(r *sdk.Resource) string { return r.URI }),
 		Templates: sorted(o.Templates, func(t *sdk.ResourceTemplate) string { return t.URITemplate }),
+		Prompts:   sorted(o.Prompts, func(p *sdk.Prompt) string { return p.Name }),
 	}
 }
 
@@ -103,8 +110,8 @@ func (o Offers) Views() Views {
 type catalog struct {
 	Offers
 	server string
-	// tools are what the server calls them, by the name under which they are offered.
-	tools map[string]string
+	// tools and prompts are what the server calls them, by the name under which they are offered.
+	tools, prompts map[string]string
 	// reads says that it has resources, and that they are offered.
 	reads bool
 	// left counts what was left out: by the declaration, because its name is none, or because there is too much.
@@ -135,6 +142,14 @@ func newCatalog(server config.MCPServer, listed Offers) *catalog {
 		}
 		uri = offeredURI(server.Name, t.URITemplate)
 		return offeredTemplate(uri, t), uri, t.URITemplate, true
+	})
+	c.Prompts, c.prompts = gathered(c, listed.Prompts, maxPrompts, func(p *sdk.Prompt) (_ *sdk.Prompt, name, own string, ok bool) {
+		if p == nil || !properName(p.Name) {
+			return nil, "", "", false
+		}
+		name = offeredName(server.Name, p.Name)
+		made, ok := offeredPrompt(name, p)
+		return made, name, p.Name, ok
 	})
 	c.views = c.Offers.Views()
 	return c
@@ -194,7 +209,7 @@ func (r *run) list(ctx context.Context, known *catalog, patience time.Duration) 
 	defer stop()
 	var listed Offers
 	var work sync.WaitGroup
-	var noResources, noTemplates error
+	var noResources, noTemplates, noPrompts error
 	reads := r.can().Resources != nil && r.server.OffersResources()
 	if reads {
 		work.Go(func() {
@@ -216,6 +231,17 @@ func (r *run) list(ctx context.Context, known *catalog, patience time.Duration) 
 			})
 		})
 	}
+	if r.can().Prompts != nil && r.server.OffersPrompts() {
+		work.Go(func() {
+			listed.Prompts, noPrompts = pages("prompts", maxPrompts, func(cursor string) ([]*sdk.Prompt, string, error) {
+				page, err := r.session.ListPrompts(soon, &sdk.ListPromptsParams{Cursor: cursor})
+				if err != nil {
+					return nil, "", err
+				}
+				return page.Prompts, page.NextCursor, nil
+			})
+		})
+	}
 	listed.Tools, err = pages("tools", maxTools, func(cursor string) ([]*sdk.Tool, string, error) {
 		page, err := r.session.ListTools(ctx, &sdk.ListToolsParams{Cursor: cursor})
 		if err != nil {
@@ -231,10 +257,17 @@ func (r *run) list(ctx context.Context, known *catalog, patience time.Duration) 
 	work.Wait()
 	c := newCatalog(r.server, listed)
 	c.reads = reads
-	if missing = errors.Join(noResources, noTemplates); missing != nil && known != nil {
-		c.Resources, c.Templates = known.Resources, known.Templates
-		c.views = c.Offers.Views()
+	missing = errors.Join(noResources, noTemplates, noPrompts)
+	if missing == nil || known == nil {
+		return c, missing, nil
 	}
+	if noResources != nil || noTemplates != nil {
+		c.Resources, c.Templates = known.Resources, known.Templates
+	}
+	if noPrompts != nil {
+		c.Prompts, c.prompts = known.Prompts, known.prompts
+	}
+	c.views = c.Offers.Views()
 	return c, missing, nil
 }
 

@@ -85,7 +85,7 @@ func (p *peer) say(format string, a ...any) {
 }
 
 func (p *peer) result(to said, result string) {
-	p.say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, to.ID, result)
+	p.say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, to.ID, strings.ReplaceAll(result, "\n", " "))
 }
 
 func (p *peer) text(to said, text string) {
@@ -127,7 +127,7 @@ func (p *peer) serve(calls func(p *peer, s said)) {
 		case s.Method == "initialize":
 			p.result(s, `{"protocolVersion":"2025-06-18","capabilities":`+p.can+`,"serverInfo":{"name":"peer","version":"7"}}`)
 		case isList && list != "": // an empty one is not answered
-			p.result(s, strings.ReplaceAll(list, "\n", " "))
+			p.result(s, list)
 		case s.Method == "ping":
 			p.result(s, `{}`)
 		case s.Method == "tools/call" || !isList && s.Method != "" && len(s.ID) > 0:

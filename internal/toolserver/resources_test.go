@@ -41,6 +41,8 @@ func answers(p *peer, s said) {
 		}
 		p.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":1,"total":2,"message":"half"}}`, s.token())
 		p.result(s, fmt.Sprintf(`{"contents":[{"uri":%q,"mimeType":"text/plain","text":"read"},null,{"uri":"file:///b","blob":"AAE="},{"uri":"file:///empty"}]}`, params.URI))
+	case "prompts/list":
+		p.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"unknown"}}`, s.ID)
 	case "tools/call":
 		p.result(s, `{"content":[{"type":"resource_link","uri":"file:///a.txt","name":"a"},{"type":"resource","resource":{"uri":"file:///b","text":"b"}}]}`)
 	}

@@ -151,7 +151,7 @@ type pace struct {
 
 func usualPace() pace {
 	return pace{start: 60 * time.Second, call: 60 * time.Second, callMost: 10 * time.Minute, ping: 30 * time.Second, pong: 10 * time.Second,
-		write: 30 * time.Second, list: 20 * time.Second, soon: 2 * time.Second, listGap: time.Second, destroy: 60 * time.Second, exit: 2 * time.Second,
+		write: 30 * time.Second, list: 20 * time.Second, soon: time.Second, listGap: time.Second, destroy: 60 * time.Second, exit: 2 * time.Second,
 		first: time.Second, window: time.Minute}
 }
 

@@ -284,7 +284,8 @@ func (w *wire) take(line []byte) (jsonrpc.Message, error) {
 		w.answer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, e.ID))
 	case asked && len(e.ID) <= 64:
 		w.answer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"this client does not do that"}}`, e.ID))
-	case e.Method == "notifications/tools/list_changed", e.Method == "notifications/resources/list_changed":
+	case e.Method == "notifications/tools/list_changed", e.Method == "notifications/resources/list_changed",
+		e.Method == "notifications/prompts/list_changed":
 		w.changed()
 	case e.Method == "notifications/progress":
 		var note progressNote
