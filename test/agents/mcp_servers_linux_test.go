@@ -237,6 +237,50 @@ func TestMCPServersOfOthersRunInJails(t *testing.T) {
 			t.Errorf("fetching: %q", text)
 		}
 	})
+	t.Run("resources and prompts", func(t *testing.T) {
+		const dynamic = "mcp+everything+demo://resource/dynamic/text/"
+		templates, err := k.ListResourceTemplates(t.Context(), nil)
+		if err != nil || !slices.ContainsFunc(templates.ResourceTemplates, func(r *mcp.ResourceTemplate) bool { return r.URITemplate == dynamic+"{resourceId}" }) {
+			t.Errorf("templates are %+v, %v", templates, err)
+		}
+		resources, err := k.ListResources(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed := slices.IndexFunc(resources.Resources, func(r *mcp.Resource) bool { return strings.HasPrefix(r.URI, "mcp+everything+demo://") })
+		if listed < 0 {
+			t.Fatalf("resources are %+v", resources.Resources)
+		}
+		for _, uri := range []string{dynamic + "7", resources.Resources[listed].URI} {
+			out, err := k.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri})
+			if err != nil || len(out.Contents) == 0 || out.Contents[0].URI != uri || out.Contents[0].Text == "" {
+				t.Errorf("%s: %+v, %v", uri, out, err)
+			}
+		}
+		if _, err := k.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "mcp+everything+demo://nothing"}); err == nil || !strings.Contains(err.Error(), "the MCP server everything refused") {
+			t.Errorf("what is not there: %v", err)
+		}
+		// What a tool links to can be read.
+		_, linked := k.use("everything__get-resource-reference", map[string]any{"resourceType": "Text", "resourceId": 3})
+		at := slices.IndexFunc(linked.Content, func(c mcp.Content) bool { _, ok := c.(*mcp.EmbeddedResource); return ok })
+		if at < 0 || linked.Content[at].(*mcp.EmbeddedResource).Resource.URI != dynamic+"3" {
+			t.Errorf("linked is %+v", linked.Content)
+		}
+		got, err := k.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "everything__args-prompt", Arguments: map[string]string{"city": "Oslo"}})
+		if err != nil || len(got.Messages) == 0 || !strings.Contains(got.Messages[0].Content.(*mcp.TextContent).Text, "Oslo") {
+			t.Errorf("%+v, %v", got, err)
+		}
+		for value, ref := range map[string]mcp.CompleteReference{"En": {Type: "ref/prompt", Name: "everything__completable-prompt"}, "7": {Type: "ref/resource", URI: dynamic + "{resourceId}"}} {
+			argument := mcp.CompleteParamsArgument{Name: "department", Value: value}
+			if ref.URI != "" {
+				argument.Name = "resourceId"
+			}
+			out, err := k.Complete(t.Context(), &mcp.CompleteParams{Ref: &ref, Argument: argument})
+			if err != nil || len(out.Completion.Values) != 1 || !strings.HasPrefix(out.Completion.Values[0], value) {
+				t.Errorf("%+v: %+v, %v", ref, out, err)
+			}
+		}
+	})
 	t.Run("filesystem", func(t *testing.T) {
 		if text, out := k.use("files__write_file", map[string]any{"path": "/state/note.txt", "content": "from a jail"}); out.IsError {
 			t.Fatalf("write: %q", text)
@@ -417,7 +461,8 @@ func TestMCPConformanceThroughAJail(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The suite sends no key, and knows its tools by their own names.
+	// The suite sends no key, and knows tools, prompts and resources by their own names.
+	uri := regexp.MustCompile(`("uri"\s*:\s*")(test://)`)
 	own := regexp.MustCompile(`("name"\s*:\s*")(test_|json_schema_)`)
 	front := httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -431,6 +476,7 @@ func TestMCPConformanceThroughAJail(t *testing.T) {
 					t.Error(err)
 				}
 				body = own.ReplaceAll(body, []byte("${1}conformance__$2"))
+				body = uri.ReplaceAll(body, []byte("${1}mcp+conformance+$2"))
 				r.Out.Body, r.Out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 			}
 		},
@@ -443,6 +489,7 @@ func TestMCPConformanceThroughAJail(t *testing.T) {
 				return err
 			}
 			body = bytes.ReplaceAll(body, []byte(`"conformance__`), []byte(`"`))
+			body = bytes.ReplaceAll(body, []byte(`"mcp+conformance+`), []byte(`"`))
 			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 			r.Header.Set("Content-Length", strconv.Itoa(len(body)))
 			return nil
@@ -459,7 +506,8 @@ func TestMCPConformanceThroughAJail(t *testing.T) {
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	for _, must := range []string{"tools-call-simple-text", "tools-call-image", "tools-call-with-progress", "json-schema-2020-12"} {
+	for _, must := range []string{"tools-call-simple-text", "tools-call-image", "tools-call-with-progress", "json-schema-2020-12",
+		"resources-read-binary", "resources-templates-read", "prompts-get-with-args", "prompts-get-embedded-resource", "completion-complete"} {
 		if !bytes.Contains(out, []byte(must)) {
 			t.Errorf("the suite did not try %s:\n%s", must, out)
 		}

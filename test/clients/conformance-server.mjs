@@ -1,7 +1,10 @@
-// The tools that @modelcontextprotocol/conformance asks of a server, over standard input and output. It runs in a jail.
+// The tools, resources and prompts that @modelcontextprotocol/conformance asks of a server, over standard input and output. It runs in a jail.
 import { Server } from '@modelcontextprotocol/sdk/server/index.js'
 import { StdioServerTransport } from '@modelcontextprotocol/sdk/server/stdio.js'
-import { CallToolRequestSchema, ListToolsRequestSchema } from '@modelcontextprotocol/sdk/types.js'
+import {
+  CallToolRequestSchema, CompleteRequestSchema, GetPromptRequestSchema, ListPromptsRequestSchema, ListResourcesRequestSchema, ListResourceTemplatesRequestSchema,
+  ListToolsRequestSchema, ReadResourceRequestSchema,
+} from '@modelcontextprotocol/sdk/types.js'
 
 const png = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=='
 const wav = 'UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA='
@@ -41,9 +44,44 @@ const schemas = {
   },
 }
 
-const server = new Server({ name: 'conformance', version: '1' }, { capabilities: { tools: {} } })
+const resources = {
+  'test://static-text': { mimeType: 'text/plain', text: 'This is the content of the static text resource.' },
+  'test://static-binary': { mimeType: 'image/png', blob: png },
+}
+
+const user = (content) => ({ role: 'user', content })
+const prompts = {
+  test_simple_prompt: { answer: () => [user(text('This is a simple prompt for testing.'))] },
+  test_prompt_with_arguments: { takes: ['arg1', 'arg2'], answer: ({ arg1, arg2 }) => [user(text(`Prompt with arguments: arg1='${arg1}', arg2='${arg2}'`))] },
+  test_prompt_with_embedded_resource: {
+    takes: ['resourceUri'],
+    answer: ({ resourceUri }) => [user(resource(resourceUri, 'text/plain', 'Embedded resource content for testing.')), user(text('Please process the embedded resource above.'))],
+  },
+  test_prompt_with_image: { answer: () => [user(image), user(text('Please analyze the image above.'))] },
+}
+
+const server = new Server({ name: 'conformance', version: '1' }, { capabilities: { tools: {}, resources: {}, prompts: {}, completions: {} } })
 server.setRequestHandler(ListToolsRequestSchema, () => ({
   tools: Object.keys(answers).map((name) => ({ name, description: name, inputSchema: schemas[name] ?? { type: 'object' } })),
 }))
 server.setRequestHandler(CallToolRequestSchema, (request, extra) => answers[request.params.name](request, extra))
+server.setRequestHandler(ListResourcesRequestSchema, () => ({
+  resources: Object.keys(resources).map((uri) => ({ uri, name: uri, description: uri, mimeType: resources[uri].mimeType })),
+}))
+server.setRequestHandler(ListResourceTemplatesRequestSchema, () => ({
+  resourceTemplates: [{ uriTemplate: 'test://template/{id}/data', name: 'template', description: 'template', mimeType: 'application/json' }],
+}))
+server.setRequestHandler(ReadResourceRequestSchema, ({ params: { uri } }) => {
+  const id = uri.match(/^test:\/\/template\/(.+)\/data$/)?.[1]
+  const found = id ? { mimeType: 'application/json', text: JSON.stringify({ id, templateTest: true, data: `Data for ID: ${id}` }) } : resources[uri]
+  if (!found) throw Object.assign(new Error('there is no such resource'), { code: -32002 })
+  return { contents: [{ uri, ...found }] }
+})
+server.setRequestHandler(ListPromptsRequestSchema, () => ({
+  prompts: Object.keys(prompts).map((name) => ({
+    name, description: name, arguments: prompts[name].takes?.map((name) => ({ name, description: name, required: true })),
+  })),
+}))
+server.setRequestHandler(GetPromptRequestSchema, ({ params }) => ({ messages: prompts[params.name].answer(params.arguments ?? {}) }))
+server.setRequestHandler(CompleteRequestSchema, ({ params }) => ({ completion: { values: ['paris', 'park', 'party'].filter((v) => v.startsWith(params.argument.value)), hasMore: false } }))
 await server.connect(new StdioServerTransport())
