@@ -244,8 +244,9 @@ func wanted(n *sdk.NotificationSubscriptions) (out []toolserver.Kind) {
 	if n == nil {
 		return nil
 	}
-	for kind, wants := range map[toolserver.Kind]bool{toolserver.Tools: n.ToolsListChanged, toolserver.Resources: n.ResourcesListChanged, toolserver.Prompts: n.PromptsListChanged} {
-		if wants {
+	wants := map[toolserver.Kind]bool{toolserver.Tools: n.ToolsListChanged, toolserver.Resources: n.ResourcesListChanged, toolserver.Prompts: n.PromptsListChanged}
+	for _, kind := range toolserver.Kinds() {
+		if wants[kind] {
 			out = append(out, kind)
 		}
 	}
