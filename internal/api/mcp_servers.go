@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -86,6 +84,8 @@ type MCPServer struct {
 	Silence         string                     `json:"silence"`
 	Mounts          []config.ServerMount       `json:"mounts,omitempty"`
 	Tools           int                        `json:"tools" doc:"how many are offered; -1 when it is not known yet"`
+	Resources       int                        `json:"resources" doc:"how many are offered, with templates of them; -1 when it is not known yet"`
+	Prompts         int                        `json:"prompts" doc:"how many are offered; -1 when it is not known yet"`
 	Calls           int                        `json:"calls" doc:"under way"`
 	Problem         string                     `json:"problem,omitempty" doc:"the last thing that went wrong, unless something went well after it"`
 	// Shared and Instances: see toolserver.Instance.
@@ -110,24 +110,33 @@ type MCPServers struct {
 
 // MCPServerReport is what a test of an MCP server found.
 type MCPServerReport struct {
-	Name         string          `json:"name"`
-	OK           bool            `json:"ok"`
-	Title        string          `json:"title,omitempty" doc:"what it says of itself"`
-	Version      string          `json:"version,omitempty"`
-	Protocol     string          `json:"protocol,omitempty"`
-	Instructions string          `json:"instructions,omitempty"`
-	Tools        []MCPServerTool `json:"tools" nullable:"false"`
-	Left         int             `json:"left_out,omitempty" doc:"tools that are not offered"`
-	JailMS       float64         `json:"jail_ms"`
-	InitializeMS float64         `json:"initialize_ms"`
-	ListMS       float64         `json:"list_ms"`
-	Stderr       string          `json:"stderr,omitempty" doc:"what it printed beside its messages"`
-	Code         string          `json:"code,omitempty"`
-	Problem      string          `json:"problem,omitempty"`
-	Hint         string          `json:"hint,omitempty"`
+	Name         string              `json:"name"`
+	OK           bool                `json:"ok"`
+	Title        string              `json:"title,omitempty" doc:"what it says of itself"`
+	Version      string              `json:"version,omitempty"`
+	Protocol     string              `json:"protocol,omitempty"`
+	Instructions string              `json:"instructions,omitempty"`
+	Tools        []MCPServerTool     `json:"tools" nullable:"false"`
+	Resources    []MCPServerResource `json:"resources" nullable:"false" doc:"and templates of them"`
+	Prompts      []MCPServerTool     `json:"prompts" nullable:"false"`
+	Left         int                 `json:"left_out,omitempty" doc:"tools that are not offered"`
+	JailMS       float64             `json:"jail_ms"`
+	InitializeMS float64             `json:"initialize_ms"`
+	ListMS       float64             `json:"list_ms"`
+	Stderr       string              `json:"stderr,omitempty" doc:"what it printed beside its messages"`
+	Code         string              `json:"code,omitempty"`
+	Problem      string              `json:"problem,omitempty"`
+	Hint         string              `json:"hint,omitempty"`
 }
 
-// MCPServerTool is a tool as it is offered.
+// MCPServerResource is a resource, or a template of resources, as it is offered.
+type MCPServerResource struct {
+	URI         string `json:"uri"`
+	Name        string `json:"name,omitempty"`
+	Description string `json:"description,omitempty"`
+}
+
+// MCPServerTool is a tool or a prompt as it is offered.
 type MCPServerTool struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
@@ -149,7 +158,7 @@ func (a *API) addServers() {
 	add(a, route{method: http.MethodGet, path: "/v1/mcp-servers", id: "list-mcp-servers", summary: "List MCP servers"}, a.mcpServers)
 	add(a, route{method: http.MethodPut, path: "/v1/mcp-servers", id: "put-mcp-server", summary: "Add an MCP server, or replace the one of the same name",
 		status: http.StatusOK, body: reflect.TypeFor[MCPServerRequest]()}, a.putMCPServer)
-	add(a, route{method: http.MethodPost, path: "/v1/mcp-servers/{name}/test", id: "test-mcp-server", summary: "Start an MCP server, ask for its tools, and end it",
+	add(a, route{method: http.MethodPost, path: "/v1/mcp-servers/{name}/test", id: "test-mcp-server", summary: "Start an MCP server, ask for what it offers, and end it",
 		status: http.StatusOK}, a.testMCPServer)
 	add(a, route{method: http.MethodDelete, path: "/v1/mcp-servers/{name}", id: "remove-mcp-server", summary: "Remove an MCP server",
 		status: http.StatusNoContent}, a.removeMCPServer)
@@ -194,15 +203,21 @@ func (a *API) testMCPServer(ctx context.Context, by identity.Principal, in *serv
 	}
 	out := MCPServerReport{Name: r.Name, OK: r.Problem == "", Title: r.Title, Version: r.Version, Protocol: r.Protocol, Instructions: r.Instructions,
 		Left: r.Left, JailMS: milliseconds(r.Timing.Jail), InitializeMS: milliseconds(r.Timing.Initialize), ListMS: milliseconds(r.Timing.List),
-		Stderr: r.Stderr, Code: r.Code, Problem: r.Problem, Hint: r.Hint, Tools: make([]MCPServerTool, len(r.Tools))}
+		Stderr: r.Stderr, Code: r.Code, Problem: r.Problem, Hint: r.Hint, Tools: make([]MCPServerTool, len(r.Tools)), Prompts: make([]MCPServerTool, len(r.Prompts)),
+		Resources: []MCPServerResource{}}
 	for n, tool := range r.Tools {
-		out.Tools[n] = toolOf(tool)
+		out.Tools[n] = MCPServerTool{Name: tool.Name, Description: tool.Description}
+	}
+	for n, prompt := range r.Prompts {
+		out.Prompts[n] = MCPServerTool{Name: prompt.Name, Description: prompt.Description}
+	}
+	for _, one := range r.Resources {
+		out.Resources = append(out.Resources, MCPServerResource{URI: one.URI, Name: one.Name, Description: one.Description})
+	}
+	for _, one := range r.Templates {
+		out.Resources = append(out.Resources, MCPServerResource{URI: one.URITemplate, Name: one.Name, Description: one.Description})
 	}
 	return &answer[MCPServerReport]{out}, nil
-}
-
-func toolOf(t *sdk.Tool) MCPServerTool {
-	return MCPServerTool{Name: t.Name, Description: t.Description}
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -262,7 +277,7 @@ func serverOf(s toolserver.Status) MCPServer {
 	out := MCPServer{Name: s.Name, Source: s.Source, State: s.State, Since: s.Since, Command: s.Command, Tenants: s.Tenants, Template: s.Template, Agent: s.Agent,
 		Env: slices.Sorted(maps.Keys(s.Env)), Offers: s.MCPServer.Tools, OffersResources: s.OffersResources(), OffersPrompts: s.OffersPrompts(), Network: string(s.Network), Allow: s.Allow, Idle: s.Idle.String(), Mounts: s.Mounts,
 		Answer: s.Answer.String(), Silence: cmp.Or(s.Silence, config.DefaultSilence).String(),
-		Tools: s.Tools, Calls: s.Calls, Problem: s.Problem, Shared: s.Shared, Instances: make([]MCPServerInstance, len(s.Instances)),
+		Tools: s.Tools, Resources: s.Resources, Prompts: s.Prompts, Calls: s.Calls, Problem: s.Problem, Shared: s.Shared, Instances: make([]MCPServerInstance, len(s.Instances)),
 		Limits: MCPServerLimits{Memory: s.Limits.Memory.String(), CPU: s.Limits.CPU, Tasks: s.Limits.Tasks, Tmp: s.Limits.Tmp.String(), Files: s.Limits.Files}}
 	for n, i := range s.Instances {
 		out.Instances[n] = MCPServerInstance(i)

@@ -213,8 +213,8 @@ func newMCPServerTest(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "test NAME",
-		Short: "Start an MCP server, ask for its tools, and end it",
-		Long: "Starts an MCP server in a jail of its own beside those that run, says hello, asks for its tools, and ends it. It prints how long that " +
+		Short: "Start an MCP server, ask for what it offers, and end it",
+		Long: "Starts an MCP server in a jail of its own beside those that run, says hello, asks for its tools, resources and prompts, and ends it. It prints how long that " +
 			"took, and what the server printed. When something went wrong it fails.",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: p.completeAll(mcpServerNames),
@@ -248,7 +248,7 @@ func mcpServerReport(cmd *cobra.Command, r api.MCPServerReport) error {
 	var b strings.Builder
 	if r.Protocol != "" {
 		fmt.Fprintf(&b, "%s %s, protocol %s\n", printable(r.Title), printable(r.Version), printable(r.Protocol))
-		fmt.Fprintf(&b, "jail %.0f ms, initialize %.0f ms, tools %.0f ms\n", r.JailMS, r.InitializeMS, r.ListMS)
+		fmt.Fprintf(&b, "jail %.0f ms, initialize %.0f ms, lists %.0f ms\n", r.JailMS, r.InitializeMS, r.ListMS)
 	}
 	if r.Left > 0 {
 		fmt.Fprintf(&b, "%d tools are not offered\n", r.Left)
@@ -262,13 +262,22 @@ func mcpServerReport(cmd *cobra.Command, r api.MCPServerReport) error {
 	if _, err := fmt.Fprint(out, b.String()); err != nil {
 		return err
 	}
-	if len(r.Tools) == 0 {
-		return nil
+	rows := [][]string{{"OFFERED", "NAME", "DESCRIPTION"}}
+	add := func(kind, name, description string) {
+		first, _, _ := strings.Cut(description, "\n")
+		rows = append(rows, []string{kind, printable(name), dash(printable(shortened(first, 100)))})
 	}
-	rows := [][]string{{"TOOL", "DESCRIPTION"}}
 	for _, t := range r.Tools {
-		first, _, _ := strings.Cut(t.Description, "\n")
-		rows = append(rows, []string{printable(t.Name), dash(printable(shortened(first, 100)))})
+		add("tool", t.Name, t.Description)
+	}
+	for _, one := range r.Resources {
+		add("resource", one.URI, cmp.Or(one.Description, one.Name))
+	}
+	for _, prompt := range r.Prompts {
+		add("prompt", prompt.Name, prompt.Description)
+	}
+	if len(rows) == 1 {
+		return nil
 	}
 	return table(out, rows)
 }

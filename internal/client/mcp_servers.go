@@ -25,7 +25,7 @@ func (c *Client) RemoveMCPServer(ctx context.Context, name string) error {
 	return c.do(ctx, http.MethodDelete, pathOf("mcp-servers", name), nil, nil, nil)
 }
 
-// TestMCPServer starts an MCP server, asks for its tools, and ends it. What went wrong with it is in the report.
+// TestMCPServer starts an MCP server, asks for what it offers, and ends it. What went wrong with it is in the report.
 func (c *Client) TestMCPServer(ctx context.Context, tenant, name string) (out api.MCPServerReport, err error) {
 	err = c.do(ctx, http.MethodPost, pathOf("mcp-servers", name, "test"), ofTenant(tenant), nil, &out)
 	return out, err

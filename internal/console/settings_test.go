@@ -59,7 +59,7 @@ func (f *fakeServers) Test(ctx context.Context, by identity.Principal, _, name s
 	if name == "broken" {
 		return toolserver.Report{}, problem.New(problem.NotFound, "list them", "there is no server %q", name)
 	}
-	return toolserver.Report{Name: name, Title: hostile, Tools: []*sdk.Tool{{Name: "read", Description: "reads " + hostile}}, Left: 2, Stderr: "started " + hostile}, nil
+	return toolserver.Report{Name: name, Title: hostile, Offers: toolserver.Offers{Tools: []*sdk.Tool{{Name: "read", Description: "reads " + hostile}}}, Left: 2, Stderr: "started " + hostile}, nil
 }
 
 // withServers is a world with MCP servers.

@@ -114,7 +114,7 @@ type catalog struct {
 	tools, prompts map[string]string
 	// reads says that it has resources, and that they are offered.
 	reads bool
-	// left counts what was left out: by the declaration, because its name is none, or because there is too much.
+	// left counts tools that were left out: by the declaration, because their name is none, or because there are too many.
 	left  int
 	views Views
 }
@@ -122,28 +122,28 @@ type catalog struct {
 // newCatalog makes one of a server's own lists.
 func newCatalog(server config.MCPServer, listed Offers) *catalog {
 	c := &catalog{server: server.Name}
-	c.Tools, c.tools = gathered(c, listed.Tools, maxTools, func(t *sdk.Tool) (_ *sdk.Tool, name, own string, ok bool) {
+	c.Tools, c.tools = gathered(listed.Tools, maxTools, func(t *sdk.Tool) (_ *sdk.Tool, name, own string, ok bool) {
 		if t == nil || !properName(t.Name) || !server.Offers(t.Name) {
 			return nil, "", "", false
 		}
 		name = offeredName(server.Name, t.Name)
 		return offered(name, t), name, t.Name, true
 	})
-	c.Resources, _ = gathered(c, listed.Resources, maxResources, func(r *sdk.Resource) (_ *sdk.Resource, uri, own string, ok bool) {
+	c.Resources, _ = gathered(listed.Resources, maxResources, func(r *sdk.Resource) (_ *sdk.Resource, uri, own string, ok bool) {
 		if r == nil || !properURI(r.URI) {
 			return nil, "", "", false
 		}
 		uri = offeredURI(server.Name, r.URI)
 		return offeredResource(uri, r), uri, r.URI, true
 	})
-	c.Templates, _ = gathered(c, listed.Templates, maxTemplates, func(t *sdk.ResourceTemplate) (_ *sdk.ResourceTemplate, uri, own string, ok bool) {
+	c.Templates, _ = gathered(listed.Templates, maxTemplates, func(t *sdk.ResourceTemplate) (_ *sdk.ResourceTemplate, uri, own string, ok bool) {
 		if t == nil || !properURI(t.URITemplate) {
 			return nil, "", "", false
 		}
 		uri = offeredURI(server.Name, t.URITemplate)
 		return offeredTemplate(uri, t), uri, t.URITemplate, true
 	})
-	c.Prompts, c.prompts = gathered(c, listed.Prompts, maxPrompts, func(p *sdk.Prompt) (_ *sdk.Prompt, name, own string, ok bool) {
+	c.Prompts, c.prompts = gathered(listed.Prompts, maxPrompts, func(p *sdk.Prompt) (_ *sdk.Prompt, name, own string, ok bool) {
 		if p == nil || !properName(p.Name) {
 			return nil, "", "", false
 		}
@@ -151,22 +151,21 @@ func newCatalog(server config.MCPServer, listed Offers) *catalog {
 		made, ok := offeredPrompt(name, p)
 		return made, name, p.Name, ok
 	})
+	c.left = len(listed.Tools) - len(c.Tools)
 	c.views = c.Offers.Views()
 	return c
 }
 
 // gathered keeps of a list what can be offered: each once, and at most so many. own is what the server calls it, by the name under
 // which it is offered.
-func gathered[T any](c *catalog, listed []T, most int, offer func(T) (made T, name, own string, ok bool)) (out []T, own map[string]string) {
+func gathered[T any](listed []T, most int, offer func(T) (made T, name, own string, ok bool)) (out []T, own map[string]string) {
 	own = map[string]string{}
 	for _, one := range listed {
 		if len(out) == most {
-			c.left++
-			continue
+			break
 		}
 		made, name, its, ok := offer(one)
 		if _, taken := own[name]; taken || !ok {
-			c.left++
 			continue
 		}
 		own[name] = its

@@ -106,6 +106,39 @@ func TestPromptsThatAreNotOfferedAreNotAskedFor(t *testing.T) {
 	}
 }
 
+// Operators see what there is of a server, and which list it does not give.
+func TestATestSaysWhatAServerOffers(t *testing.T) {
+	w := newWorld(t, files())
+	w.behave = promptly
+	r, err := w.Test(t.Context(), admin(), "", "files")
+	if err != nil || r.Problem != "" || len(r.Tools) != 2 || len(r.Resources) != 1 || len(r.Templates) != 1 || len(r.Prompts) != 2 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	counts := func() [3]int {
+		t.Helper()
+		all, err := w.List(t.Context(), admin(), "")
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		return [3]int{all[0].Tools, all[0].Resources, all[0].Prompts}
+	}
+	if got := counts(); got != [3]int{-1, -1, -1} {
+		t.Errorf("before it is known: %v", got)
+	}
+	w.names(agent())
+	if got := counts(); got != [3]int{2, 2, 2} {
+		t.Errorf("there are %v", got)
+	}
+	w.behave = func(p *peer) {
+		whole(p)
+		p.set("prompts/list", `{"prompts":"\u001b[31m"}`)
+		p.serve(answers)
+	}
+	if r, err = w.Test(t.Context(), admin(), "", "files"); err != nil || r.Code != problem.JailFailed || !strings.Contains(r.Problem, "list its prompts") || len(r.Tools) != 2 || len(r.Resources) != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 func TestCompletionsComeFromTheServerThatIsMeant(t *testing.T) {
 	w := newWorld(t, files(), config.MCPServer{Name: "other", Command: []string{"/s"}})
 	w.behave = promptly

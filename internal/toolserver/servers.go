@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -55,9 +53,9 @@ type Status struct {
 	Since  time.Time // of the one that runs the longest
 	// Instances are those that run, are being started, or are left alone.
 	Instances []Instance
-	// Tools is how many are offered, -1 when it is not known yet.
-	Tools int
-	Calls int // under way
+	// Tools, Resources (with templates of them) and Prompts are how many are offered, -1 when it is not known yet.
+	Tools, Resources, Prompts int
+	Calls                     int // under way
 	// Problem is the last thing that went wrong, unless something went well after it; or what keeps it from being started.
 	Problem string
 }
@@ -79,7 +77,7 @@ type Report struct {
 	Title, Version string // what it says of itself
 	Protocol       string
 	Timing         Timing
-	Tools          []*sdk.Tool
+	Offers                // what is offered of it
 	Left           int    // tools that are not offered
 	Stderr         string // what it printed
 	Problem        string
@@ -208,7 +206,7 @@ func (s *Service) List(ctx context.Context, by identity.Principal, named string)
 }
 
 func (s *Service) status(server config.MCPServer, tenant string) Status {
-	out := Status{MCPServer: server, Source: SourceAdded, State: StateStopped, Tools: -1}
+	out := Status{MCPServer: server, Source: SourceAdded, State: StateStopped, Tools: -1, Resources: -1, Prompts: -1}
 	if s.ofFile(server.Name) {
 		out.Source = SourceFile
 	}
@@ -220,7 +218,7 @@ func (s *Service) status(server config.MCPServer, tenant string) Status {
 			continue
 		}
 		if o.known != nil {
-			out.Tools = max(out.Tools, len(o.known.Tools))
+			out.Tools, out.Resources, out.Prompts = max(out.Tools, o.known.Count(Tools)), max(out.Resources, o.known.Count(Resources)), max(out.Prompts, o.known.Count(Prompts))
 		}
 		if o.isPaused(now) {
 			out.State = StatePaused
@@ -373,7 +371,7 @@ func noServer(name string) error {
 	return problem.New(problem.NotFound, "list them: clawjail mcp-server ls", "there is no MCP server %q", visible(name, 60))
 }
 
-// Test starts a server for a tenant, beside those that run, asks for its tools, and ends it. What went wrong is in the
+// Test starts a server for a tenant, beside those that run, asks for what it offers, and ends it. What went wrong is in the
 // report.
 func (s *Service) Test(ctx context.Context, by identity.Principal, tenant, name string) (Report, error) {
 	if err := s.o.Identity.AuthorizeWith(ctx, by, identity.ServerChange, identity.Object{}); err != nil {
@@ -449,7 +447,7 @@ func (s *Service) try(ctx context.Context, server config.MCPServer, tenant strin
 		return report, string(r.place.name), r.explain(ctx, err)
 	}
 	report.Timing.List = s.o.Now().Sub(began)
-	report.Tools, report.Left = list.Tools, list.left
+	report.Offers, report.Left = list.Offers, list.left
 	if missing != nil {
 		return report, string(r.place.name), problem.Wrap(missing, problem.JailFailed, "what it lists is offered all the same",
 			"the MCP server %s does not list what it offers: %s", server.Name, visible(missing.Error(), maxRefusal))

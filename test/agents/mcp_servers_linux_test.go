@@ -294,7 +294,7 @@ func TestMCPServersOfOthersRunInJails(t *testing.T) {
 	})
 	t.Run("tested", func(t *testing.T) {
 		out, err := k.Run(t.Context(), "mcp-server", "test", "everything")
-		if err != nil || !strings.Contains(out, "everything__echo") || !strings.Contains(out, "initialize") {
+		if err != nil || !strings.Contains(out, "everything__echo") || !strings.Contains(out, "mcp+everything+demo://") || !strings.Contains(out, "everything__simple-prompt") || !strings.Contains(out, "initialize") {
 			t.Errorf("%v\n%s", err, out)
 		}
 		t.Logf("%.400s", out)
