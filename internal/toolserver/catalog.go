@@ -119,7 +119,7 @@ type catalog struct {
 	views Views
 }
 
-// newCatalog makes one of a server's own lists.
+// newCatalog makes one of a server's own lists, as [pages] has them.
 func newCatalog(server config.MCPServer, listed Offers) *catalog {
 	c := &catalog{server: server.Name}
 	c.Tools, c.tools = gathered(listed.Tools, maxTools, func(t *sdk.Tool) (_ *sdk.Tool, name, own string, ok bool) {
@@ -130,26 +130,21 @@ func newCatalog(server config.MCPServer, listed Offers) *catalog {
 		return offered(name, t), name, t.Name, true
 	})
 	c.Resources, _ = gathered(listed.Resources, maxResources, func(r *sdk.Resource) (_ *sdk.Resource, uri, own string, ok bool) {
-		if r == nil || !properURI(r.URI) {
-			return nil, "", "", false
-		}
 		uri = offeredURI(server.Name, r.URI)
-		return offeredResource(uri, r), uri, r.URI, true
+		out := *r
+		out.URI = uri
+		return &out, uri, r.URI, true
 	})
 	c.Templates, _ = gathered(listed.Templates, maxTemplates, func(t *sdk.ResourceTemplate) (_ *sdk.ResourceTemplate, uri, own string, ok bool) {
-		if t == nil || !properURI(t.URITemplate) {
-			return nil, "", "", false
-		}
 		uri = offeredURI(server.Name, t.URITemplate)
-		return offeredTemplate(uri, t), uri, t.URITemplate, true
+		out := *t
+		out.URITemplate = uri
+		return &out, uri, t.URITemplate, true
 	})
 	c.Prompts, c.prompts = gathered(listed.Prompts, maxPrompts, func(p *sdk.Prompt) (_ *sdk.Prompt, name, own string, ok bool) {
-		if p == nil || !properName(p.Name) {
-			return nil, "", "", false
-		}
-		name = offeredName(server.Name, p.Name)
-		made, ok := offeredPrompt(name, p)
-		return made, name, p.Name, ok
+		out := *p
+		out.Name = offeredName(server.Name, p.Name)
+		return &out, out.Name, p.Name, true
 	})
 	c.left = len(listed.Tools) - len(c.Tools)
 	c.views = c.Offers.Views()
@@ -177,9 +172,10 @@ func gathered[T any](listed []T, most int, offer func(T) (made T, name, own stri
 // maxPages bounds the pages of a list. A server may say that there are more for ever.
 const maxPages = 16
 
-// pages follows the pages of a list, until the last one, or until there is far more than is offered of it. A server that does not know
-// the question has nothing of it.
-func pages[T any](what string, most int, page func(cursor string) (some []T, next string, err error)) (out []T, err error) {
+// pages follows the pages of a list, until the last one, or until there is far more than is offered of it. small makes of an entry what
+// is kept of it, nil for nothing, before the next page is asked for: pages may be large. A server that does not know the question has
+// nothing of it.
+func pages[T any](what string, most int, small func(*T) *T, page func(cursor string) (some []*T, next string, err error)) (out []*T, err error) {
 	cursor := ""
 	for range maxPages {
 		some, next, err := page(cursor)
@@ -190,7 +186,14 @@ func pages[T any](what string, most int, page func(cursor string) (some []T, nex
 		case err != nil:
 			return nil, fmt.Errorf("list its %s: %w", what, err)
 		}
-		out = append(out, some...)
+		for _, one := range some {
+			if one != nil {
+				one = small(one)
+			}
+			if one != nil {
+				out = append(out, one)
+			}
+		}
 		if next == "" || next == cursor || len(out) > 8*most {
 			break
 		}
@@ -212,7 +215,7 @@ func (r *run) list(ctx context.Context, known *catalog, patience time.Duration) 
 	reads := r.can().Resources != nil && r.server.OffersResources()
 	if reads {
 		work.Go(func() {
-			listed.Resources, noResources = pages("resources", maxResources, func(cursor string) ([]*sdk.Resource, string, error) {
+			listed.Resources, noResources = pages("resources", maxResources, smallResource, func(cursor string) ([]*sdk.Resource, string, error) {
 				page, err := r.session.ListResources(soon, &sdk.ListResourcesParams{Cursor: cursor})
 				if err != nil {
 					return nil, "", err
@@ -221,7 +224,7 @@ func (r *run) list(ctx context.Context, known *catalog, patience time.Duration) 
 			})
 		})
 		work.Go(func() {
-			listed.Templates, noTemplates = pages("templates of resources", maxTemplates, func(cursor string) ([]*sdk.ResourceTemplate, string, error) {
+			listed.Templates, noTemplates = pages("templates of resources", maxTemplates, smallTemplate, func(cursor string) ([]*sdk.ResourceTemplate, string, error) {
 				page, err := r.session.ListResourceTemplates(soon, &sdk.ListResourceTemplatesParams{Cursor: cursor})
 				if err != nil {
 					return nil, "", err
@@ -232,7 +235,7 @@ func (r *run) list(ctx context.Context, known *catalog, patience time.Duration) 
 	}
 	if r.can().Prompts != nil && r.server.OffersPrompts() {
 		work.Go(func() {
-			listed.Prompts, noPrompts = pages("prompts", maxPrompts, func(cursor string) ([]*sdk.Prompt, string, error) {
+			listed.Prompts, noPrompts = pages("prompts", maxPrompts, smallPrompt, func(cursor string) ([]*sdk.Prompt, string, error) {
 				page, err := r.session.ListPrompts(soon, &sdk.ListPromptsParams{Cursor: cursor})
 				if err != nil {
 					return nil, "", err
@@ -241,7 +244,7 @@ func (r *run) list(ctx context.Context, known *catalog, patience time.Duration) 
 			})
 		})
 	}
-	listed.Tools, err = pages("tools", maxTools, func(cursor string) ([]*sdk.Tool, string, error) {
+	listed.Tools, err = pages("tools", maxTools, func(t *sdk.Tool) *sdk.Tool { return t }, func(cursor string) ([]*sdk.Tool, string, error) {
 		page, err := r.session.ListTools(ctx, &sdk.ListToolsParams{Cursor: cursor})
 		if err != nil {
 			return nil, "", err

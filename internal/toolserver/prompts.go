@@ -18,19 +18,19 @@ const (
 	maxCompletion      = 1 << 10
 )
 
-// offeredPrompt is a prompt in bounded, visible text. It is none when it has arguments that nobody could name.
-func offeredPrompt(name string, p *sdk.Prompt) (*sdk.Prompt, bool) {
-	out := &sdk.Prompt{Name: name, Title: visible(p.Title, maxTitle), Description: visible(p.Description, maxDescription)}
-	if len(p.Arguments) > maxPromptArguments {
-		return nil, false
+// smallPrompt is a prompt in bounded, visible text, nil when its name, or one of an argument, is none that anybody could use.
+func smallPrompt(p *sdk.Prompt) *sdk.Prompt {
+	if !properName(p.Name) || len(p.Arguments) > maxPromptArguments {
+		return nil
 	}
+	out := &sdk.Prompt{Name: p.Name, Title: visible(p.Title, maxTitle), Description: visible(p.Description, maxDescription)}
 	for _, a := range p.Arguments {
 		if a == nil || !properName(a.Name) {
-			return nil, false
+			return nil
 		}
 		out.Arguments = append(out.Arguments, &sdk.PromptArgument{Name: a.Name, Title: visible(a.Title, maxTitle), Description: visible(a.Description, maxDescription), Required: a.Required})
 	}
-	return out, true
+	return out
 }
 
 // Prompt gets a prompt by the name under which it is offered. tell may be nil.

@@ -38,15 +38,21 @@ func properURI(s string) bool {
 	return s != "" && len(s) <= maxURI && !strings.ContainsFunc(s, func(r rune) bool { return invisible(r) || r == '\uFFFD' })
 }
 
-// offeredResource is a resource in bounded, visible text.
-func offeredResource(uri string, r *sdk.Resource) *sdk.Resource {
-	return &sdk.Resource{URI: uri, Name: visible(r.Name, maxTitle), Title: visible(r.Title, maxTitle), Description: visible(r.Description, maxDescription),
+// smallResource is a resource in bounded, visible text, nil when it has no URI that could be offered.
+func smallResource(r *sdk.Resource) *sdk.Resource {
+	if !properURI(r.URI) {
+		return nil
+	}
+	return &sdk.Resource{URI: r.URI, Name: visible(r.Name, maxTitle), Title: visible(r.Title, maxTitle), Description: visible(r.Description, maxDescription),
 		MIMEType: visible(r.MIMEType, maxTitle), Size: max(0, r.Size), Annotations: annotations(r.Annotations)}
 }
 
-// offeredTemplate is a template of resources in bounded, visible text.
-func offeredTemplate(uri string, t *sdk.ResourceTemplate) *sdk.ResourceTemplate {
-	return &sdk.ResourceTemplate{URITemplate: uri, Name: visible(t.Name, maxTitle), Title: visible(t.Title, maxTitle),
+// smallTemplate is a template of resources in bounded, visible text, nil when it has none that could be offered.
+func smallTemplate(t *sdk.ResourceTemplate) *sdk.ResourceTemplate {
+	if !properURI(t.URITemplate) {
+		return nil
+	}
+	return &sdk.ResourceTemplate{URITemplate: t.URITemplate, Name: visible(t.Name, maxTitle), Title: visible(t.Title, maxTitle),
 		Description: visible(t.Description, maxDescription), MIMEType: visible(t.MIMEType, maxTitle), Annotations: annotations(t.Annotations)}
 }
 

@@ -214,16 +214,23 @@ func TestHostileListsAreMadeHarmless(t *testing.T) {
 
 // Cursors that go round end.
 func TestCursorsThatGoRoundEnd(t *testing.T) {
-	asked := 0
-	got, err := pages("x", 10, func(cursor string) ([]int, string, error) {
+	asked, made := 0, 0
+	same := func(n *int) *int { made++; return n }
+	got, err := pages("x", 10, same, func(cursor string) ([]*int, string, error) {
+		if made != asked {
+			t.Errorf("of %d pages %d entries were made small when the next was asked for", asked, made)
+		}
 		asked++
-		return []int{asked}, map[string]string{"": "a", "a": "b", "b": "a"}[cursor], nil
+		return []*int{&asked, nil}, map[string]string{"": "a", "a": "b", "b": "a"}[cursor], nil
 	})
 	if err != nil || asked != maxPages || len(got) != maxPages {
 		t.Errorf("%d, %d, %v", asked, len(got), err)
 	}
 	asked = 0
-	if _, err = pages("x", 10, func(string) ([]int, string, error) { asked++; return make([]int, 81), fmt.Sprint(asked), nil }); err != nil || asked != 1 {
+	if _, err = pages("x", 10, same, func(string) ([]*int, string, error) {
+		asked++
+		return slices.Repeat([]*int{&asked}, 81), fmt.Sprint(asked), nil
+	}); err != nil || asked != 1 {
 		t.Errorf("%d, %v", asked, err)
 	}
 }
