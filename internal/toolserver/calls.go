@@ -52,7 +52,7 @@ wait:
 	var out Offers
 	known := make([]*catalog, len(servers))
 	for n, server := range servers {
-		if known[n] = s.catalogOf(server, tenant); known[n] != nil {
+		if known[n] = s.catalogFor(server, tenant, by); known[n] != nil {
 			out.add(kind, known[n].Offers)
 		}
 	}
@@ -153,7 +153,7 @@ func use[R any](ctx context.Context, s *Service, by identity.Principal, q questi
 	defer release()
 	// What was offered under the name, where it is known, so that the record has the server's own name of it.
 	target := q.name
-	if known := s.catalogOf(server, tenant); known != nil && q.own(known) != "" {
+	if known := s.catalogFor(server, tenant, by); known != nil && q.own(known) != "" {
 		target = q.own(known)
 	}
 	end, err := s.o.Audit(ctx, audit.Intent{Action: q.action, Tenant: tenant, Actor: by.Actor(), Target: q.target(target)})
@@ -167,7 +167,7 @@ func use[R any](ctx context.Context, s *Service, by identity.Principal, q questi
 		return nothing, forCaller(by, err)
 	}
 	outcome.Jail = string(r.place.name)
-	known := s.catalogOf(server, tenant)
+	known := s.catalogFor(server, tenant, by)
 	if known == nil || q.own(known) == "" {
 		return nothing, q.none
 	}

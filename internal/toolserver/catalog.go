@@ -151,6 +151,14 @@ func newCatalog(server config.MCPServer, listed Offers) *catalog {
 	return c
 }
 
+// withTools is the same with the tools of another one.
+func (c *catalog) withTools(of *catalog) *catalog {
+	out := *c
+	out.Tools, out.tools, out.left = of.Tools, of.tools, of.left
+	out.views = out.Offers.Views()
+	return &out
+}
+
 // gathered keeps of a list what can be offered: each once, and at most so many. own is what the server calls it, by the name under
 // which it is offered.
 func gathered[T any](listed []T, most int, offer func(T) (made T, name, own string, ok bool)) (out []T, own map[string]string) {

@@ -35,11 +35,20 @@ func (s *Service) offerOf(server config.MCPServer, tenant string) *offer {
 // offerKey is which server for which tenant.
 type offerKey struct{ tenant, name string }
 
-// catalogOf is what a server offered when it was asked last, nil when it has not been.
-func (s *Service) catalogOf(server config.MCPServer, tenant string) *catalog {
+// catalogFor is what a server offers a caller, as it was when it was asked last; nil when it has not been.
+func (s *Service) catalogFor(server config.MCPServer, tenant string, by identity.Principal) *catalog {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.offerOf(server, tenant).known
+	return s.known(server, tenant, by)
+}
+
+// known is [Service.catalogFor] with the lock held.
+func (s *Service) known(server config.MCPServer, tenant string, by identity.Principal) *catalog {
+	o := s.offerOf(server, tenant)
+	if i := s.instances[keyOf(server, tenant, by)]; i != nil && i.offer == o && i.run != nil && i.run.lists != nil {
+		return i.run.lists
+	}
+	return o.known
 }
 
 // learn keeps what a server of a declaration offers. Who listens hears of it where it is something else than before.
@@ -56,6 +65,20 @@ func (s *Service) learn(key offerKey, o *offer, list *catalog) {
 	}
 }
 
+// learnMore keeps what a run offers now. Once its owner has called it, resources and prompts may tell what it has in mind for them, so
+// that nobody else is offered those; its tools are of its declaration.
+func (i *instance) learnMore(r *run, list *catalog) {
+	i.s.mu.Lock()
+	if known := i.offer.known; r.used && i.key.owner != "" && known != nil {
+		if r.lists == nil || !maps.Equal(r.lists.views, list.views) {
+			i.s.announce(i.key.tenant)
+		}
+		r.lists, list = list, known.withTools(list)
+	}
+	i.s.mu.Unlock()
+	i.s.learn(i.key.offerKey, i.offer, list)
+}
+
 // View stands for what a principal is offered now, as far as it is known: while it is the same of a kind, so is that. It starts
 // nothing. What the principal may not use is not in it.
 func (s *Service) View(ctx context.Context, by identity.Principal) (Views, error) {
@@ -68,7 +91,7 @@ func (s *Service) View(ctx context.Context, by identity.Principal) (Views, error
 	defer s.mu.Unlock()
 	known := make([]*catalog, len(servers))
 	for n, server := range servers {
-		known[n] = s.offerOf(server, tenant).known
+		known[n] = s.known(server, tenant, by)
 	}
 	out := Views{}
 	for _, kind := range Kinds() {

@@ -55,15 +55,20 @@ type attempt struct {
 	err  error // read after done
 }
 
+func keyOf(server config.MCPServer, tenant string, by identity.Principal) instanceKey {
+	key := instanceKey{offerKey: offerKey{tenant, server.Name}}
+	if !server.Shared {
+		key.owner = by.Actor()
+	}
+	return key
+}
+
 // instanceOf finds the instance of a server for a caller, or makes one. One that was made of another declaration is ended. The lock
 // is held.
 func (s *Service) instanceOf(server config.MCPServer, tenant string, by identity.Principal) *instance {
-	o := s.offerOf(server, tenant)
-	key := instanceKey{offerKey: offerKey{tenant, server.Name}}
+	o, key := s.offerOf(server, tenant), keyOf(server, tenant, by)
 	if server.Shared {
 		by = identity.Principal{}
-	} else {
-		key.owner = by.Actor()
 	}
 	if i := s.instances[key]; i != nil {
 		if i.offer == o {
@@ -271,6 +276,9 @@ func (i *instance) live(a *attempt, wait time.Duration, actor string) {
 		i.run = nil
 	}
 	r.ending = true
+	if r.lists != nil {
+		i.s.announce(i.key.tenant) // what it offered its owner goes with it
+	}
 	if why != nil {
 		now := i.s.o.Now()
 		i.offer.last = why
@@ -423,7 +431,7 @@ func (i *instance) watch(ctx context.Context, r *run) (wanted bool) {
 			if err != nil {
 				continue // what is known stays; a server that is gone is seen above
 			}
-			i.s.learn(i.key.offerKey, i.offer, list)
+			i.learnMore(r, list)
 		}
 	}
 }
@@ -432,6 +440,9 @@ func (i *instance) watch(ctx context.Context, r *run) (wanted bool) {
 func (i *instance) list(ctx context.Context, r *run, patience time.Duration) (*catalog, error) {
 	i.s.mu.Lock()
 	known := i.offer.known
+	if r.lists != nil {
+		known = r.lists
+	}
 	i.s.mu.Unlock()
 	list, missing, err := r.list(ctx, known, patience)
 	switch {

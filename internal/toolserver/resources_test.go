@@ -277,6 +277,63 @@ func TestChangesOfResourcesAreTold(t *testing.T) {
 	}
 }
 
+// What a server has in mind for one caller is listed to nobody else, and goes with the instance.
+func TestResourcesOfOneCallerAreListedToNobodyElse(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		server := files()
+		server.Shared = shared
+		w := newWorld(t, server)
+		w.pace.listGap = time.Millisecond
+		w.behave = func(p *peer) {
+			whole(p)
+			p.serve(func(p *peer, s said) {
+				answers(p, s)
+				if s.Method == "tools/call" {
+					p.set("resources/list", `{"resources":[{"uri":"note:secret","name":"n"}]}`)
+					p.setTools(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`)
+					p.say(`{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`)
+				}
+			})
+		}
+		other := agent()
+		other.ID = "a_2"
+		has := func(by identity.Principal) bool {
+			offers, _ := w.OffersFor(t.Context(), by, Resources)
+			return len(offers.Resources) == 1 && offers.Resources[0].URI == "mcp+files+note:secret"
+		}
+		theirs := w.names(other)
+		before, err := w.View(t.Context(), other)
+		if err != nil || has(other) || len(theirs) != 2 {
+			t.Fatalf("%v, %v", theirs, err)
+		}
+		changed, stop := w.Watch(agent())
+		if _, err := w.call(agent(), "files__echo"); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Eventually(t, 10*time.Second, func() bool { return has(agent()) && len(w.names(other)) == 1 }, "its owner is not offered it, or the tools are not everybody's")
+		if len(changed) == 0 {
+			t.Error("its owner does not hear of it")
+		}
+		stop()
+		after, err := w.View(t.Context(), other)
+		if err != nil || has(other) != shared || (after[Resources] == before[Resources]) == shared {
+			t.Errorf("shared %t: another one has it: %t, %v", shared, has(other), err)
+		}
+		if shared {
+			continue
+		}
+		changed, stop = w.Watch(agent())
+		for n := range w.started() {
+			w.peer(n).exit()
+		}
+		testenv.Eventually(t, 10*time.Second, func() bool { return w.running() == 0 && !has(agent()) }, "it is there without the instance")
+		if len(changed) == 0 {
+			t.Error("its owner does not hear of the end")
+		}
+		stop()
+	}
+}
+
 // Reads have the bounds that calls have, together with them.
 func TestReadsAreBoundedAsCallsAre(t *testing.T) {
 	w := newWorld(t, files())

@@ -32,6 +32,8 @@ type run struct {
 	leave   func() // the places of the servers that run; of one that an instance has
 	// used says that somebody has called it, and ending that it is being ended. The service's lock guards both.
 	used, ending bool
+	// lists is what it offers its owner, where that is another thing than what its declaration offers. The service's lock guards it.
+	lists *catalog
 	// unwanted is closed when its place is wanted for another one, and gone when nothing of it is left.
 	unwanted, gone chan struct{}
 	// ended is closed when the connection is gone.
