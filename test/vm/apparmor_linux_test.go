@@ -63,7 +63,8 @@ func confinesWithAppArmor(m *machine) {
 	m.sh("sed -i 's/^apparmor: .*/apparmor: off/' /etc/clawjail/clawjail.yml && systemctl restart clawjail-hostd")
 	m.eventually(commandLimit, "clawjail status")
 	m.sh("clawjail agent add loose -- /bin/sleep 100000")
-	m.sh("clawjail agent exec loose -- /bin/cat /proc/self/attr/current | grep -x unconfined")
+	// Debian 13 has a profile for runc, which confines nothing and stays with what it starts.
+	m.sh("clawjail agent exec loose -- /bin/cat /proc/self/attr/current | grep -xE 'unconfined|runc \\(unconfined\\)'")
 	m.sh("clawjail agent exec confined -- /bin/cat /proc/self/attr/current | grep -xF '" + agent + " (enforce)'")
 	m.sh("clawjail agent remove loose --yes && clawjail agent remove confined --yes")
 	m.sh("sed -i 's/^apparmor: .*/apparmor: required/' /etc/clawjail/clawjail.yml && mv /usr/sbin/apparmor_parser /usr/sbin/parser")
