@@ -36,12 +36,11 @@ type owner struct {
 
 func own(t *testing.T, b *Browser, id target.ID) *owner {
 	t.Helper()
-	flatten := true
-	attached, err := cdp.Do(within(t, 10*time.Second), b.conn.Browser(), target.AttachToTarget, target.AttachToTargetParams{TargetID: id, Flatten: &flatten})
+	session, err := b.conn.Browser().Attach(within(t, 10*time.Second), id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &owner{t: t, b: b, id: id, session: b.conn.Session(string(attached.SessionID)), release: b.OwnDialogs(string(id))}
+	o := &owner{t: t, b: b, id: id, session: session, release: b.OwnDialogs(string(id))}
 	if o.events, err = o.session.Subscribe(page.JavascriptDialogOpening.Method, page.JavascriptDialogClosed.Method); err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +117,7 @@ func TestDialogsOfAClientsPageAreTheClients(t *testing.T) {
 			b.LetDialogsWait(time.Hour)
 			o.asks()
 			o.release()
-			if _, err := cdp.Do(within(t, 10*time.Second), b.conn.Browser(), target.DetachFromTarget,
-				target.DetachFromTargetParams{SessionID: target.SessionID(o.session.ID())}); err != nil {
+			if err := b.conn.Browser().Detach(within(t, 10*time.Second), o.session); err != nil {
 				t.Fatal(err)
 			}
 			got := do[SnapshotResult](t, b, Snapshot{TargetID: string(id)})

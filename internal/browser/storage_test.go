@@ -368,16 +368,15 @@ func evaluated(t *testing.T, b *Browser, expression string) string {
 // evaluatedIn evaluates something in a page of a context.
 func evaluatedIn(t *testing.T, b *Browser, id, address, expression string) string {
 	t.Helper()
-	ctx, flatten := within(t, 20*time.Second), true
+	ctx := within(t, 20*time.Second)
 	made, err := cdp.Do(ctx, b.conn.Browser(), target.CreateTarget, target.CreateTargetParams{URL: blank, BrowserContextID: protocol.BrowserContextID(id)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	attached, err := cdp.Do(ctx, b.conn.Browser(), target.AttachToTarget, target.AttachToTargetParams{TargetID: made.TargetID, Flatten: &flatten})
+	session, err := b.conn.Browser().Attach(ctx, made.TargetID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	session := b.conn.Session(string(attached.SessionID))
 	if _, err := cdp.Do(ctx, session, page.Navigate, page.NavigateParams{URL: address}); err != nil {
 		t.Fatal(err)
 	}

@@ -141,7 +141,7 @@ func BenchmarkInjectLogin(b *testing.B) {
 		}
 		if prepared {
 			shell.Prepare(id)
-			time.Sleep(200 * time.Millisecond)
+			time.Sleep(200 * time.Millisecond) // until it is open, which only its user is told
 		}
 		began := time.Now()
 		err = a.vault.UseLogin(ctx, store.DefaultTenant, domain, func(l weblogin.Login) error {

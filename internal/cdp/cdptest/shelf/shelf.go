@@ -286,15 +286,13 @@ func (b *Browser) left(ctx context.Context, but target.ID) (ids []target.ID, err
 
 // forget empties what the browser keeps, by a page.
 func (b *Browser) forget(ctx context.Context, id target.ID) error {
-	root, flatten := b.Conn.Browser(), true
-	attached, err := cdp.Do(ctx, root, target.AttachToTarget, target.AttachToTargetParams{TargetID: id, Flatten: &flatten})
+	root := b.Conn.Browser()
+	page, err := root.Attach(ctx, id)
 	if err != nil {
 		return err
 	}
-	page := b.Conn.Session(string(attached.SessionID))
 	_, stored := cdp.Do(ctx, page, storage.ClearDataForOrigin, storage.ClearDataForOriginParams{Origin: "*", StorageTypes: "all"})
 	_, jar := cdp.Do(ctx, page, storage.ClearCookies, storage.ClearCookiesParams{})
 	_, cached := cdp.Do(ctx, page, network.ClearBrowserCache, protocol.Empty{})
-	_, err = cdp.Do(ctx, root, target.DetachFromTarget, target.DetachFromTargetParams(attached))
-	return errors.Join(stored, jar, cached, err)
+	return errors.Join(stored, jar, cached, root.Detach(ctx, page))
 }
