@@ -96,10 +96,11 @@ func (s *Server) runTask(ctx context.Context, c *call) (out *sdk.CallToolResult,
 		run.lines = append(run.lines, refresh)
 	}
 	run.all(ctx, a.StopOnError == nil || *a.StopOnError)
+	if !run.taken {
+		run.end(whole, a.Screenshot == nil || *a.Screenshot)
+	}
 	if run.taken {
 		run.lines = append(run.lines, "session "+opened.ID+" stays open: a person has it in hand")
-	} else {
-		run.end(whole, a.Screenshot == nil || *a.Screenshot)
 	}
 	return run.result(), nil
 }
@@ -255,7 +256,11 @@ func (k *prepared) step(ctx context.Context, op browser.Operation) (text string,
 func (k *prepared) end(whole context.Context, picture bool) {
 	ctx, cancel := context.WithTimeout(whole, finalLimit)
 	defer cancel()
-	if open, err := drive[browser.TabsResult](ctx, k.s, k.c, k.t, browser.Tabs{}); err == nil {
+	open, err := drive[browser.TabsResult](ctx, k.s, k.c, k.t, browser.Tabs{})
+	if k.taken = problem.CodeOf(err) == problem.TakenOver; k.taken {
+		return
+	}
+	if err == nil {
 		for _, tab := range open.Tabs {
 			if tab.IsActive {
 				k.lines = append(k.lines, "ended at "+tabText(tab))
@@ -270,6 +275,7 @@ func (k *prepared) end(whole context.Context, picture bool) {
 	}
 	_, image, err := k.s.picture(ctx, k.c, k.t, small(browser.Screenshot{}), defaultWidth)
 	if err != nil {
+		k.taken = problem.CodeOf(err) == problem.TakenOver
 		k.lines = append(k.lines, "no screenshot: "+problem.CodeOf(err))
 		return
 	}

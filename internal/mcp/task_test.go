@@ -227,6 +227,28 @@ func TestTaskLeavesItsSessionToThePersonWhoTakesIt(t *testing.T) {
 	}
 }
 
+func TestTaskLeavesItsSessionToThePersonWhoTakesItAtItsEnd(t *testing.T) {
+	for name, taken := range map[string]func(browser.Operation) bool{
+		"when its tabs are listed": func(op browser.Operation) bool { _, is := op.(browser.Tabs); return is },
+		"before its last picture":  func(op browser.Operation) bool { _, is := op.(browser.Screenshot); return is },
+		"never":                    func(browser.Operation) bool { return false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer := site(t)
+			w := newWorld(t, &backend{drive: func(ctx context.Context, at Target, op browser.Operation) (any, error) {
+				if taken(op) {
+					return nil, problem.New(problem.TakenOver, "", "a person has taken the session over")
+				}
+				return answer(ctx, at, op)
+			}})
+			got, _ := w.tool("browser_run_task", args{"steps": loginSteps()})
+			if stays := len(w.back.closedIDs()) == 0; stays != (name != "never") || stays != strings.HasSuffix(got, "stays open: a person has it in hand") {
+				t.Errorf("closed %q: %s", w.back.closedIDs(), got)
+			}
+		})
+	}
+}
+
 func TestTaskSaysThatItsSessionIsStillOpen(t *testing.T) {
 	w := newWorld(t, &backend{drive: site(t), fails: map[string]error{"Close": problem.New(problem.HostdUnreachable, "", "no answer")}})
 	got, _ := w.tool("browser_run_task", args{"steps": loginSteps()})
