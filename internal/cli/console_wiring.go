@@ -11,6 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/task"
 	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
@@ -21,6 +22,7 @@ type consoleParts struct {
 	book     *egress.Book
 	agents   *agent.Service
 	servers  *toolserver.Service
+	goals    *task.Service
 	health   *health.Service
 }
 
@@ -30,7 +32,7 @@ func newConsole(o serveOptions, r *ring, parts consoleParts) (http.Handler, erro
 		return nil, nil
 	}
 	c, err := console.New(console.Options{
-		Sessions: parts.sessions, Identity: r.identity, Credentials: parts.accounts, Egress: parts.book, Agents: parts.agents, Servers: parts.servers,
+		Sessions: parts.sessions, Identity: r.identity, Credentials: parts.accounts, Egress: parts.book, Agents: parts.agents, Servers: parts.servers, Tasks: parts.goals,
 		Audit: r.log, Rows: r.store, Verify: r.verify(hostd.CheckpointsPath(o.config)), SignIn: r.signin,
 		Health: parts.health, Config: o.config, BehindProxy: o.config.BehindProxy, Version: o.version,
 		Log: o.log, Now: o.now,

@@ -240,7 +240,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	if err != nil {
 		return errors.Join(err, end())
 	}
-	people, err := newConsole(o, ring, consoleParts{sessions: sessions, accounts: accounts, book: book, agents: agents, servers: servers, health: doing})
+	people, err := newConsole(o, ring, consoleParts{sessions: sessions, accounts: accounts, book: book, agents: agents, servers: servers, goals: goals, health: doing})
 	if err != nil {
 		return errors.Join(err, end())
 	}

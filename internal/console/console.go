@@ -24,6 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/task"
 )
 
 // Prefix is where the console is.
@@ -38,10 +39,12 @@ type Options struct {
 	// Agents keeps the jails of agents, and Servers are the MCP servers in jails. May be nil.
 	Agents  agent.Agents
 	Servers api.Servers
-	Audit   api.AuditLog
-	Rows    Rows
-	Verify  func(ctx context.Context) (audit.Report, error)
-	SignIn  SignIns
+	// Tasks are those that are being done in sessions. May be nil.
+	Tasks  Tasks
+	Audit  api.AuditLog
+	Rows   Rows
+	Verify func(ctx context.Context) (audit.Report, error)
+	SignIn SignIns
 	// Health says how the installation is doing, and what in it needs somebody.
 	Health Health
 	// Config is the configuration, of which the pages show what is no secret.
@@ -53,6 +56,12 @@ type Options struct {
 	Log *slog.Logger
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
+}
+
+// Tasks are goals that models reach in browsers. *task.Service is one.
+type Tasks interface {
+	// Running is the task that is being done in a session, if there is one.
+	Running(session string) (task.Progress, bool)
 }
 
 // Console is an http.Handler for / and everything below [Prefix].

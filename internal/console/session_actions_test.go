@@ -13,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/task"
 )
 
 func TestBrowserIsTakenOverAndHandedBackByForms(t *testing.T) {
@@ -237,6 +238,25 @@ func TestTimelineSaysWhatWasDoneInWords(t *testing.T) {
 		}
 	}
 	w.get("beta operator", "/console/sessions/s_one/timeline").holds(t, http.StatusNotFound)
+}
+
+// fakeTasks are tasks by the session in which they are done.
+type fakeTasks map[string]task.Progress
+
+func (f fakeTasks) Running(session string) (task.Progress, bool) { p, ok := f[session]; return p, ok }
+
+func TestATaskIsShownWhileItIsDoneAndStopped(t *testing.T) {
+	w := withSessions(t)
+	w.Tasks = fakeTasks{"s_one": {Goal: hostile, Model: "m-1", Steps: []task.Step{
+		{Number: 3, Most: 25, Do: "click e3", URL: "https://shop.example.com/" + hostile, Code: problem.Timeout, Tokens: 4321}, {Do: task.Opened, Most: 25}}}}
+	for _, at := range []string{"", "/task"} {
+		p := w.get("acme operator", "/console/sessions/s_one"+at)
+		p.holds(t, http.StatusOK, "A task is being done", "<p>"+escaped, "Step 3 of at most 25, 4321 tokens of m-1", "click e3", problem.Timeout, "Stop the task", `action="/console/sessions/s_one/close"`)
+		w.get("acme operator", "/console/sessions/s_held"+at).lacks(t, "A task is being done")
+	}
+	w.get("acme viewer", "/console/sessions/s_one").lacks(t, "A task is being done", "click e3") // who may not see the browser
+	w.get("acme viewer", "/console/sessions/s_one/task").lacks(t, "A task is being done", "click e3")
+	w.get("beta operator", "/console/sessions/s_one/task").holds(t, http.StatusNotFound)
 }
 
 func TestPartOfTheFactsAsksForTheWholePageWhenTheStateHasChanged(t *testing.T) {

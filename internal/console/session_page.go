@@ -10,12 +10,14 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/task"
 )
 
 // sessionPage is everything that the page of one session shows.
 type sessionPage struct {
 	sessionRow
 	Live      liveView
+	Task      *task.Progress // nil where none is being done
 	Limits    config.Limits
 	Timeline  []happening
 	Form      *form // for a token
@@ -71,7 +73,7 @@ func (c *Console) sessionPage(q *request) (*sessionPage, error) {
 	}
 	names := c.names(q.ctx(), q.by)
 	page := &sessionPage{sessionRow: rowOf(s, names), Limits: c.Config.Limits, Form: blank("scope", string(identity.ScopeView), "life", "1h")}
-	page.Live = c.liveView(q, page.sessionRow)
+	page.Live, page.Task = c.liveView(q, page.sessionRow), c.taskOf(q, s)
 	if page.Timeline, err = c.timeline(q, s, names); err != nil {
 		return nil, err
 	}
@@ -122,6 +124,27 @@ func (c *Console) sessionFacts(q *request) error {
 	}
 	page := &sessionPage{sessionRow: rowOf(s, c.names(q.ctx(), q.by)), Limits: c.Config.Limits}
 	return q.part("session", "facts", page)
+}
+
+// taskOf is the task that is being done in a session, for those who may see its browser.
+func (c *Console) taskOf(q *request, s session.Session) *task.Progress {
+	if c.Tasks == nil || identity.Can(q.by, identity.SessionWatch, s.Tenant) != nil {
+		return nil
+	}
+	p, ok := c.Tasks.Running(s.ID)
+	if !ok {
+		return nil
+	}
+	return &p
+}
+
+// sessionTask is the part of the page that shows a task.
+func (c *Console) sessionTask(q *request) error {
+	s, err := c.Sessions.Get(q.ctx(), q.by, q.value("id"))
+	if err != nil {
+		return err
+	}
+	return q.part("session", "task", &sessionPage{sessionRow: rowOf(s, nil), Task: c.taskOf(q, s)})
 }
 
 // FilePath is where a file of the browser's folder is saved from.

@@ -41,11 +41,11 @@ type running struct {
 
 // say tells of a step.
 func (t *running) say(step Step) {
-	if t.tell == nil {
-		return
-	}
 	step.Number, step.Most, step.Session, step.Tokens = t.out.Steps, t.plan.steps, t.out.Session, t.used()
-	t.tell(step)
+	t.s.note(t, step)
+	if t.tell != nil {
+		t.tell(step)
+	}
 }
 
 func (t *running) used() int64 { return t.out.InputTokens + t.out.OutputTokens }

@@ -85,14 +85,19 @@ func (o Options) Validate() error {
 }
 
 // Service runs tasks. It may be called from several goroutines, and has none of its own.
-type Service struct{ Options }
+type Service struct {
+	Options
+
+	mu      sync.Mutex
+	running map[string]Progress // by session
+}
 
 // New makes a Service.
 func New(o Options) (*Service, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	return &Service{Options: o}, nil
+	return &Service{Options: o, running: map[string]Progress{}}, nil
 }
 
 // Opened is what the first step of a task has done.
@@ -172,6 +177,7 @@ func (s *Service) Run(ctx context.Context, by identity.Principal, r Request, tel
 	if err != nil {
 		return Result{}, err
 	}
+	defer s.over(opened.ID)
 	t.say(Step{Do: Opened})
 	if err := t.all(ctx); err != nil {
 		return Result{}, t.explained(orWhy(ctx, err))

@@ -376,7 +376,11 @@ func TestAStoppedTaskLeavesNothing(t *testing.T) {
 				}
 			}
 			await(thinks, "question")
-			if err := test.stop(<-id, leave); err != nil {
+			of := <-id
+			if p, ok := w.Running(of); !ok || p.Goal != "Look" || p.Model != "acme-anthropic" || p.Steps[0].Do != Opened {
+				t.Errorf("what is said of it meanwhile: %+v, %v", p, ok)
+			}
+			if err := test.stop(of, leave); err != nil {
 				t.Fatal(err)
 			}
 			select {
@@ -386,6 +390,9 @@ func TestAStoppedTaskLeavesNothing(t *testing.T) {
 			}
 			if err := <-done; problem.CodeOf(err) != test.code {
 				t.Errorf("%v", err)
+			}
+			if p, ok := w.Running(of); ok {
+				t.Errorf("it is said to go on: %+v", p)
 			}
 			testenv.Eventually(t, 10*time.Second, func() bool { return w.open() == 0 }, "a session is open")
 		})
