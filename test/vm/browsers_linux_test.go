@@ -16,7 +16,7 @@ func showsAPage(m *machine) {
 	}
 	id := strings.TrimSpace(string(opened.Stdout))
 	colour := func() string {
-		m.sh("clawjail session screenshot " + id + " -o /root/page.png")
+		m.sh("clawjail session screenshot --timeout 2m " + id + " -o /root/page.png")
 		picture, err := png.Decode(strings.NewReader(m.get("/root/page.png")))
 		if err != nil {
 			m.t.Fatal(err)
