@@ -3,7 +3,6 @@
 package browser
 
 import (
-	"context"
 	"testing"
 	"time"
 )
@@ -32,7 +31,7 @@ func BenchmarkStart(b *testing.B) {
 				step(2, err)
 				_, err = browser.Do(b.Context(), Screenshot{})
 				step(3, err)
-				err = browser.Close(context.Background())
+				err = browser.Close(within(b, 10*time.Second))
 				step(4, err)
 				for i := range at {
 					total[i] += at[i]

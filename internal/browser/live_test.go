@@ -4,7 +4,6 @@ package browser
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"image/jpeg"
 	"io"
@@ -285,7 +284,7 @@ func TestTheEndOfTheBrowserEndsViewers(t *testing.T) {
 	b := openOwn(t, Shell, newGateway(t, tinySite(nil)).URL)
 	v := b.Live().Watch()
 	nextFrame(t, v, func(*Frame) bool { return true })
-	if err := b.Close(context.Background()); err != nil {
+	if err := b.Close(within(t, 10*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	for {

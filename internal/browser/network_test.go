@@ -95,6 +95,12 @@ func TestNoRequestPassesWithoutTheCookiesThatWereThere(t *testing.T) {
 		if err := s.vet(); err != nil {
 			t.Fatal(err)
 		}
+		defer func() {
+			if t.Failed() {
+				known, processes, lost := b.network.state()
+				t.Logf("%d came with the cookie, %d without, %d were refused; known %v, processes %v, lost %v", s.known.Load(), s.strangers.Load(), s.refused.Load(), known, processes, lost)
+			}
+		}()
 		do[Result](t, b, Navigate{URL: site + "/in"})
 		testenv.Eventually(t, 10*time.Second, func() bool { return s.known.Load() > 20 }, "the page asks with its cookie")
 

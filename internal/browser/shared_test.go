@@ -3,7 +3,6 @@
 package browser
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -54,7 +53,7 @@ func open(t testing.TB, build Build, proxy string) *Browser {
 	}
 	t.Cleanup(func() {
 		conn.Close() // so that the browser stays
-		if err := b.Close(context.Background()); err != nil {
+		if err := b.Close(within(t, 10*time.Second)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -105,7 +105,7 @@ func openOwn(t testing.TB, build Build, proxy string) *Browser {
 	}
 	t.Cleanup(func() {
 		if conn.Err() == nil {
-			if err := b.Close(context.Background()); err != nil {
+			if err := b.Close(within(t, 10*time.Second)); err != nil {
 				t.Error(err)
 			}
 		}

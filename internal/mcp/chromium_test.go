@@ -60,7 +60,7 @@ func chromium(t *testing.T) *backend {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience*30*time.Second)
 	defer cancel()
 	b, err := browser.Open(ctx, conn)
 	if err != nil {
@@ -68,7 +68,9 @@ func chromium(t *testing.T) *backend {
 	}
 	t.Cleanup(func() {
 		if conn.Err() == nil {
-			if err := b.Close(context.Background()); err != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience*10*time.Second)
+			defer cancel()
+			if err := b.Close(ctx); err != nil {
 				t.Error(err)
 			}
 		}
