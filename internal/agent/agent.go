@@ -8,6 +8,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/clawbots"
@@ -122,19 +123,16 @@ type Event struct {
 	At   time.Time `json:"at"` // when it was printed; when it was read, where the log does not say
 	Type EventType `json:"type"`
 	// Stream, Name, JSON and Text are of a line. Name is the member "type" of a JSON line, where it has one.
-	Stream jail.Stream `json:"stream,omitempty"`
-	Name   string      `json:"name,omitempty"`
-	JSON   RawJSON     `json:"json,omitempty"`
-	Text   string      `json:"text,omitempty"`
+	Stream jail.Stream     `json:"stream,omitempty"`
+	Name   string          `json:"name,omitempty"`
+	JSON   json.RawMessage `json:"json,omitempty"`
+	Text   string          `json:"text,omitempty"`
 	// Cut says that the line was longer than what is kept of one.
 	Cut bool `json:"cut,omitempty"`
 	// Missed counts bytes that the reader was too slow for.
 	Missed int64      `json:"missed,omitempty"`
 	Exit   *jail.Exit `json:"exit,omitempty"`
 }
-
-// RawJSON is a line as it was printed.
-type RawJSON = rawJSON
 
 // EventType is the kind of an event.
 type EventType string

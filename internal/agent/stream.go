@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"encoding/json"
 	"math"
 	"strconv"
 	"strings"
@@ -115,7 +116,7 @@ func (r *reader) event(l line) Event {
 	data := bytes.TrimSuffix(l.data, []byte("\r"))
 	if l.whole {
 		if name, ok := r.object(data); ok {
-			return Event{Type: EventJSON, Name: name, JSON: RawJSON(bytes.Clone(data))}
+			return Event{Type: EventJSON, Name: name, JSON: json.RawMessage(bytes.Clone(data))}
 		}
 	}
 	return Event{Type: EventText, Text: safeText(data), Cut: !l.whole}

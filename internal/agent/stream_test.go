@@ -47,12 +47,12 @@ func TestLinesBecomeEvents(t *testing.T) {
 		"no end":            {"hello", []Event{{Type: EventText, Text: "hello"}}},
 		"empty line":        {"\n", []Event{{Type: EventText}}},
 		"end of another":    {"hello\r\n", []Event{{Type: EventText, Text: "hello"}}},
-		"object":            {`{"a":1}` + "\n", []Event{{Type: EventJSON, JSON: RawJSON(`{"a":1}`)}}},
-		"typed object":      {`{"a":{"type":"inner"},"type":"turn_end"}` + "\n", []Event{{Type: EventJSON, Name: "turn_end", JSON: RawJSON(`{"a":{"type":"inner"},"type":"turn_end"}`)}}},
-		"typed in escapes":  {`{"\u0074ype":"a\u0062"}` + "\n", []Event{{Type: EventJSON, Name: "ab", JSON: RawJSON(`{"\u0074ype":"a\u0062"}`)}}},
-		"two types":         {`{"type":"a","type":"b"}` + "\n", []Event{{Type: EventJSON, Name: "a", JSON: RawJSON(`{"type":"a","type":"b"}`)}}},
-		"type is no text":   {`{"type":5}` + "\n", []Event{{Type: EventJSON, JSON: RawJSON(`{"type":5}`)}}},
-		"type is long":      {`{"type":"` + strings.Repeat("n", 101) + `"}` + "\n", []Event{{Type: EventJSON, JSON: RawJSON(`{"type":"` + strings.Repeat("n", 101) + `"}`)}}},
+		"object":            {`{"a":1}` + "\n", []Event{{Type: EventJSON, JSON: json.RawMessage(`{"a":1}`)}}},
+		"typed object":      {`{"a":{"type":"inner"},"type":"turn_end"}` + "\n", []Event{{Type: EventJSON, Name: "turn_end", JSON: json.RawMessage(`{"a":{"type":"inner"},"type":"turn_end"}`)}}},
+		"typed in escapes":  {`{"\u0074ype":"a\u0062"}` + "\n", []Event{{Type: EventJSON, Name: "ab", JSON: json.RawMessage(`{"\u0074ype":"a\u0062"}`)}}},
+		"two types":         {`{"type":"a","type":"b"}` + "\n", []Event{{Type: EventJSON, Name: "a", JSON: json.RawMessage(`{"type":"a","type":"b"}`)}}},
+		"type is no text":   {`{"type":5}` + "\n", []Event{{Type: EventJSON, JSON: json.RawMessage(`{"type":5}`)}}},
+		"type is long":      {`{"type":"` + strings.Repeat("n", 101) + `"}` + "\n", []Event{{Type: EventJSON, JSON: json.RawMessage(`{"type":"` + strings.Repeat("n", 101) + `"}`)}}},
 		"array":             {"[1]\n", []Event{{Type: EventText, Text: "[1]"}}},
 		"not whole":         {`{"a":1` + "\n", []Event{{Type: EventText, Text: `{"a":1`}}},
 		"more behind it":    {`{"a":1} x` + "\n", []Event{{Type: EventText, Text: `{"a":1} x`}}},
@@ -120,7 +120,7 @@ func TestALineWhoseBeginningIsLostIsNotTakenForOne(t *testing.T) {
 	if err := c.feed([]byte("{\"b\":1}\n{\"c\":2}\n"), func(l line) error { got = append(got, r.event(l)); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	want := []Event{{Type: EventText, Text: `{"b":1}`, Cut: true}, {Type: EventJSON, JSON: RawJSON(`{"c":2}`)}}
+	want := []Event{{Type: EventText, Text: `{"b":1}`, Cut: true}, {Type: EventJSON, JSON: json.RawMessage(`{"c":2}`)}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

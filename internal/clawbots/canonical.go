@@ -62,17 +62,6 @@ func Differences(old, new Agent) []string {
 	return out
 }
 
-// NeedsNewJail says whether what differs takes a new jail; everything else can be changed while the agent runs.
-func NeedsNewJail(old, new Agent) bool {
-	old, new = canonical(old), canonical(new)
-	for _, f := range newJailFields(old, new) {
-		if f.old != f.new {
-			return true
-		}
-	}
-	return !maps.Equal(old.Env, new.Env) || !slices.Equal(old.Without, new.Without)
-}
-
 // compared is one thing that is declared, in words, of two declarations.
 type compared struct{ name, old, new string }
 

@@ -32,7 +32,7 @@ func TestWhatIsADefaultMakesNoDifference(t *testing.T) {
 		if string(Canonical(a)) != string(Canonical(b)) {
 			t.Errorf("%q and %q:\n%s\n%s", pair[0], pair[1], Canonical(a), Canonical(b))
 		}
-		if d := Differences(a, b); len(d) > 0 || NeedsNewJail(a, b) {
+		if d := Differences(a, b); len(d) > 0 {
 			t.Errorf("%q and %q differ: %v", pair[0], pair[1], d)
 		}
 	}
@@ -51,54 +51,50 @@ func TestCanonicalKeepsNothingSaidApartFromNothingAllowed(t *testing.T) {
 	}
 }
 
-// Every single change is seen, said in words, and known to need a new jail or not.
+// Every single change is seen and said in words.
 func TestDifferences(t *testing.T) {
 	for _, test := range []struct {
 		old, new string
 		want     string
-		newJail  bool
 	}{
-		{"", "    template: mine\n", "template: default → mine", true},
-		{"", "    image: x:1\n", "image: default → x:1", true},
-		{"", "    command: /bin/sh -c 'a b'\n", `command: default → /bin/sh -c "a b"`, true},
-		{"", "    tmp: exec\n", "tmp: default → exec", true},
-		{"", "    limits: {memory: 1GiB}\n", "limits.memory: default → 1GiB", true},
-		{"    limits: {memory: 512MiB}\n", "    limits: {memory: 1GiB}\n", "limits.memory: 512MiB → 1GiB", true},
-		{"", "    limits: {cpu: 0.5}\n", "limits.cpu: default → 0.5", true},
-		{"", "    limits: {tasks: 9}\n", "limits.tasks: default → 9", true},
-		{"", "    limits: {tmp: 1MiB}\n", "limits.tmp: default → 1MiB", true},
-		{"", "    limits: {state: 1MiB}\n", "limits.state: default → 1MiB", true},
-		{"", "    limits: {files: 100}\n", "limits.files: default → 100", true},
-		{"", "    ttl: 8h\n", "ttl: none → 8h0m0s", true},
-		{"", "    services: [a, b]\n", "services: default → a, b", true},
-		{"    workspace: /w\n", "    workspace: /v\n", "workspace: /w → /v", true},
-		{"    workspace: /w\n", "    workspace: /w\n    workspace_mode: ro\n", "workspace_mode: rw → ro", true},
-		{"    workspace: /w\n", "    workspace: /w\n    unix_sockets: true\n", "unix_sockets: false → true", true},
-		{"    env: {A: hidden-old, B: x}\n", "    env: {A: hidden-new, C: y}\n", "env.A: changed|env.B: removed|env.C: added", true},
-		{"    env: {A: x, TZ: null}\n", "    env: {A: x, LANG: null}\n", "env without: TZ → LANG", true},
-		{"", "    restart: never\n", "restart: default → never", false},
-		{"", "    webhook: true\n", "webhook: false → true", false},
-		{"", "    browser: open\n", "browser: default → open", false},
-		{"    browser: open\n", "    browser: rules\n", "browser: open → rules", false},
-		{"", "    allow: [a.example, \"deny: GET http://b.example\"]\n", "allow: none → a.example, deny: GET http://b.example", false},
-		{"", "    tools: [{url: \"https://a.example/**\", methods: [GET], services: [s]}]\n", "tools: default → GET https://a.example/** (s)", false},
+		{"", "    template: mine\n", "template: default → mine"},
+		{"", "    image: x:1\n", "image: default → x:1"},
+		{"", "    command: /bin/sh -c 'a b'\n", `command: default → /bin/sh -c "a b"`},
+		{"", "    tmp: exec\n", "tmp: default → exec"},
+		{"", "    limits: {memory: 1GiB}\n", "limits.memory: default → 1GiB"},
+		{"    limits: {memory: 512MiB}\n", "    limits: {memory: 1GiB}\n", "limits.memory: 512MiB → 1GiB"},
+		{"", "    limits: {cpu: 0.5}\n", "limits.cpu: default → 0.5"},
+		{"", "    limits: {tasks: 9}\n", "limits.tasks: default → 9"},
+		{"", "    limits: {tmp: 1MiB}\n", "limits.tmp: default → 1MiB"},
+		{"", "    limits: {state: 1MiB}\n", "limits.state: default → 1MiB"},
+		{"", "    limits: {files: 100}\n", "limits.files: default → 100"},
+		{"", "    ttl: 8h\n", "ttl: none → 8h0m0s"},
+		{"", "    services: [a, b]\n", "services: default → a, b"},
+		{"    workspace: /w\n", "    workspace: /v\n", "workspace: /w → /v"},
+		{"    workspace: /w\n", "    workspace: /w\n    workspace_mode: ro\n", "workspace_mode: rw → ro"},
+		{"    workspace: /w\n", "    workspace: /w\n    unix_sockets: true\n", "unix_sockets: false → true"},
+		{"    env: {A: hidden-old, B: x}\n", "    env: {A: hidden-new, C: y}\n", "env.A: changed|env.B: removed|env.C: added"},
+		{"    env: {A: x, TZ: null}\n", "    env: {A: x, LANG: null}\n", "env without: TZ → LANG"},
+		{"", "    restart: never\n", "restart: default → never"},
+		{"", "    webhook: true\n", "webhook: false → true"},
+		{"", "    browser: open\n", "browser: default → open"},
+		{"    browser: open\n", "    browser: rules\n", "browser: open → rules"},
+		{"", "    allow: [a.example, \"deny: GET http://b.example\"]\n", "allow: none → a.example, deny: GET http://b.example"},
+		{"", "    tools: [{url: \"https://a.example/**\", methods: [GET], services: [s]}]\n", "tools: default → GET https://a.example/** (s)"},
 		{"", "    accounts: [example.com, {domain: example.org, ask: first, hours: 08-18, egress_domains: [B.example.net, a.example.net]}]\n",
-			"accounts: none → example.com, example.org (08-18, ask first, with a.example.net b.example.net)", false},
-		{"    accounts: [example.com]\n", "    accounts: [{domain: example.com, access: cdp}]\n", "accounts: example.com → example.com (cdp)", false},
-		{"", "    rate: {proxy: 1}\n", "rate.proxy: default → 1", false},
-		{"", "    rate: {execute: 1}\n", "rate.execute: default → 1", false},
-		{"", "    rate: {services: 1}\n", "rate.services: default → 1", false},
-		{"", "    rate: {llm: 1}\n", "rate.llm: default → 1", false},
-		{"", "    mcp: [a]\n", "mcp: none → a", false},
-		{"", "    llm: {tokens_per_day: 5}\n", "llm.tokens_per_day: default → 5", false},
-		{"", "    llm: {cost_per_day: 0.25}\n", "llm.cost_per_day: default → 0.25", false},
+			"accounts: none → example.com, example.org (08-18, ask first, with a.example.net b.example.net)"},
+		{"    accounts: [example.com]\n", "    accounts: [{domain: example.com, access: cdp}]\n", "accounts: example.com → example.com (cdp)"},
+		{"", "    rate: {proxy: 1}\n", "rate.proxy: default → 1"},
+		{"", "    rate: {execute: 1}\n", "rate.execute: default → 1"},
+		{"", "    rate: {services: 1}\n", "rate.services: default → 1"},
+		{"", "    rate: {llm: 1}\n", "rate.llm: default → 1"},
+		{"", "    mcp: [a]\n", "mcp: none → a"},
+		{"", "    llm: {tokens_per_day: 5}\n", "llm.tokens_per_day: default → 5"},
+		{"", "    llm: {cost_per_day: 0.25}\n", "llm.cost_per_day: default → 0.25"},
 	} {
 		old, new := one(t, test.old), one(t, test.new)
 		if got := strings.Join(Differences(old, new), "|"); got != test.want {
 			t.Errorf("%q: got %q, want %q", test.new, got, test.want)
-		}
-		if got := NeedsNewJail(old, new); got != test.newJail || NeedsNewJail(new, old) != got {
-			t.Errorf("%q: a new jail is needed: %v", test.new, got)
 		}
 		if string(Canonical(old)) == string(Canonical(new)) {
 			t.Errorf("%q: the canonical forms are the same", test.new)

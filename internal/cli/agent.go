@@ -28,14 +28,7 @@ func newAgentCommand(p *program) *cobra.Command {
 		newAgentChange(p, "revoke NAME…", "Revoke agents, and end what is open for them",
 			"Revokes agents: none of their tokens is good until `clawjail agent restore`.", (*client.Client).RevokeAgent),
 		newAgentRestore(p),
-		newAgentToken(p), newAgentEnv(p), newAgentTools(p), newAgentLimits(p),
-		older(newAgentTokens(p), "tokens NAME"), older(newAgentRotateToken(p), "rotate-token NAME"), older(newAgentRevokeToken(p), "revoke-token NAME ID"))
-	return cmd
-}
-
-// older makes a command one that still works and is not shown.
-func older(cmd *cobra.Command, use string) *cobra.Command {
-	cmd.Use, cmd.Hidden, cmd.Aliases = use, true, nil
+		newAgentToken(p), newAgentEnv(p), newAgentTools(p), newAgentLimits(p))
 	return cmd
 }
 

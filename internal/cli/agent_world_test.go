@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"os"
 	"slices"
@@ -53,8 +54,6 @@ func (k *keptAgents) plan(file clawbots.File, r agent.SyncRequest) (plan agent.P
 			step(a, agent.Create, "it is new")
 		case len(clawbots.Differences(k.declared[n], a)) == 0:
 			step(a, agent.Unchanged)
-		case clawbots.NeedsNewJail(k.declared[n], a):
-			step(a, agent.Restart, clawbots.Differences(k.declared[n], a)...)
 		default:
 			step(a, agent.Change, clawbots.Differences(k.declared[n], a)...)
 		}
@@ -235,7 +234,7 @@ func (k *keptAgents) Type(ctx context.Context, by identity.Principal, tenant, na
 }
 
 func (k *keptAgents) Events(_ context.Context, _ identity.Principal, _, _, _, _ string, _ bool, emit func(agent.Event) error) error {
-	for _, e := range []agent.Event{{ID: "1", Type: agent.EventStarted}, {ID: "2", Type: agent.EventJSON, Stream: jail.Stdout, Name: "hello", JSON: agent.RawJSON(`{"type":"hello"}`)},
+	for _, e := range []agent.Event{{ID: "1", Type: agent.EventStarted}, {ID: "2", Type: agent.EventJSON, Stream: jail.Stdout, Name: "hello", JSON: json.RawMessage(`{"type":"hello"}`)},
 		{ID: "3", Type: agent.EventText, Stream: jail.Stderr, Text: "<\x1b>"}} {
 		if err := emit(e); err != nil {
 			return err

@@ -20,8 +20,3 @@ func (c *Client) SignIns(ctx context.Context) ([]signin.SignIn, error) {
 	err := c.do(ctx, http.MethodGet, pathOf("console", "sign-ins"), nil, nil, &out)
 	return out.SignIns, err
 }
-
-// EndSignIn signs somebody out of the console.
-func (c *Client) EndSignIn(ctx context.Context, id string) error {
-	return c.do(ctx, http.MethodDelete, pathOf("console", "sign-ins", id), nil, nil, nil)
-}

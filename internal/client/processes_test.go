@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -286,7 +287,7 @@ func TestEventsComeAsTheyAre(t *testing.T) {
 	c, _, run := plane(t)
 	sent := []agent.Event{
 		{ID: "0-0-1", At: time.Unix(1, 0).UTC(), Type: agent.EventStarted},
-		{ID: "9-0-1", At: time.Unix(2, 0).UTC(), Type: agent.EventJSON, Stream: jail.Stdout, Name: "x", JSON: agent.RawJSON(`{"type":"x","a":"<&>\u2028"}`)},
+		{ID: "9-0-1", At: time.Unix(2, 0).UTC(), Type: agent.EventJSON, Stream: jail.Stdout, Name: "x", JSON: json.RawMessage(`{"type":"x","a":"<&>\u2028"}`)},
 		{ID: "9-4-1", At: time.Unix(3, 0).UTC(), Type: agent.EventText, Stream: jail.Stderr, Text: "a\rb: c\n\ndata: {}\n\nid: 5"},
 		{ID: "9-4-2", At: time.Unix(4, 0).UTC(), Type: agent.EventExit, Exit: &jail.Exit{Code: 1, At: time.Unix(4, 0).UTC()}},
 	}

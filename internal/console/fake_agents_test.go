@@ -264,12 +264,12 @@ func (w *world) agentWith(tenant, name string) {
 }
 
 func someEvents(now time.Time) []agent.Event {
-	asJSON := func(v any) agent.RawJSON {
+	asJSON := func(v any) json.RawMessage {
 		text, err := json.Marshal(v)
 		if err != nil {
 			panic(err) // it is a map of texts
 		}
-		return agent.RawJSON(text)
+		return json.RawMessage(text)
 	}
 	return []agent.Event{
 		{ID: "0-0-1", At: now.Add(-time.Minute), Type: agent.EventStarted},

@@ -14,7 +14,7 @@ var (
 	ground   = []string{"internal/jail", "internal/cdp", "internal/store", "internal/ringlog"}
 	// drivers are named, because the domain and its conformance suite live beside them.
 	drivers = []string{
-		"internal/jail/linux", "internal/jail/freebsd", "internal/jail/docker", "internal/jail/kubernetes", "internal/jail/zfs",
+		"internal/jail/linux", "internal/jail/freebsd", "internal/jail/docker", "internal/jail/zfs",
 	}
 	// pure decides and does nothing else, so every layer may use it.
 	pure = []string{"internal/gateway/policy", "internal/gateway/hostport", "internal/gateway/netguard", "internal/gateway/redact"}

@@ -216,7 +216,7 @@ func (s *Service) RevokeToken(ctx context.Context, by Principal, tenant, name, i
 		return nil
 	}
 	return s.Refuse(ctx, by, TokenRevoke, id,
-		problem.New(problem.NotFound, "list them: clawjail agent tokens "+name, "the agent %s has no token %q", name, clip(id)))
+		problem.New(problem.NotFound, "list them: clawjail agent token ls "+name, "the agent %s has no token %q", name, clip(id)))
 }
 
 // addToken makes a token; who may and whether the life is right was looked at before.

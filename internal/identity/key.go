@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/hex"
 	"errors"
 	"hash/crc32"
 	"log/slog"
@@ -65,9 +64,6 @@ func parseKey(text string) (k Key, prefix string, err error) {
 		if !found {
 			continue
 		}
-		if prefix == PrefixAdmin && hexKey(rest) {
-			return Key{redacted.New(text)}, prefix, nil
-		}
 		if len(rest) != bodyLength+checksumLength || strings.Trim(rest, digits) != "" {
 			return Key{}, "", errMalformed
 		}
@@ -77,13 +73,6 @@ func parseKey(text string) (k Key, prefix string, err error) {
 		return Key{redacted.New(text)}, prefix, nil
 	}
 	return Key{}, "", errMalformed
-}
-
-// hexKey says whether the rest of an admin key is in the form that the first versions made: 256 bits in hexadecimal
-// digits, without a checksum.
-func hexKey(rest string) bool {
-	raw, err := hex.DecodeString(rest)
-	return err == nil && len(raw) == sha256.Size && rest == strings.ToLower(rest)
 }
 
 func checksum(body string) string {
