@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -21,7 +22,7 @@ func (s *Service) apply(ctx context.Context, by identity.Principal, t *task) err
 		return s.remove(ctx, by, t)
 	}
 	pending, err := s.o.Audit.Begin(ctx, audit.Intent{Action: string(identity.AgentSync), Tenant: t.tenant, Actor: by.Actor(), Target: t.step.Name,
-		Detail: audit.NewDetail(audit.Fields{"verb": string(t.step.Verb), "driver": t.step.Driver, "source": t.step.Source, "workspace": clip(t.step.Workspace, 500),
+		Detail: audit.NewDetail(audit.Fields{"verb": string(t.step.Verb), "driver": t.step.Driver, "source": t.step.Source, "workspace": texts.Clip(t.step.Workspace, 500),
 			"workspace_mode": string(t.step.Mode), "sharing": string(t.step.Sharing)})})
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -19,7 +20,7 @@ func mayHave(by identity.Principal, key string, roots []string, tenant, path str
 		return err
 	}
 	return problem.New(problem.Forbidden, "ask an admin of the installation to do it, or use a folder beneath "+g.Root+"/"+tenant,
-		"you may not give a jail the folder %s", clip(path, 200))
+		"you may not give a jail the folder %s", texts.Clip(path, 200))
 }
 
 // mayShare is mayHave for a folder beneath workspace_roots. In the one that is there by default, which nobody has divided among
@@ -42,7 +43,7 @@ func (o *Options) mayShare(ctx context.Context, by identity.Principal, tenant, p
 		}
 		for _, m := range k.Spec.Mounts {
 			if within(m.Source, path) || within(path, m.Source) {
-				return problem.New(problem.Forbidden, "name another folder", "the folder %s holds, is or lies in one of another tenant's agents", clip(path, 200))
+				return problem.New(problem.Forbidden, "name another folder", "the folder %s holds, is or lies in one of another tenant's agents", texts.Clip(path, 200))
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -217,7 +218,7 @@ func (s *Service) decideJail(t *task, said bool, verb func(Verb, string, ...any)
 		}
 	case t.kept.Phase == jail.PhaseFailed:
 		t.retry = true
-		verb(Restart, "its jail could not be made: %s", clip(t.kept.Problem, 300))
+		verb(Restart, "its jail could not be made: %s", texts.Clip(t.kept.Problem, 300))
 	}
 }
 

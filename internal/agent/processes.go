@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -252,7 +253,7 @@ func (p *processes) find(a identity.Agent, id string) (*process, error) {
 		return pr, nil
 	}
 	return nil, problem.New(problem.NotFound, "those that run, or ended within the last hour, are listed at /v1/agents/{name}/processes",
-		"the agent %s has no program %q", a.Name, clipText(id, 40))
+		"the agent %s has no program %q", a.Name, texts.Clip(id, 40))
 }
 
 // running counts the programs of an agent that have not ended.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -52,13 +53,13 @@ func (p *processes) place(a identity.Agent, r ProcessRequest) (placing, error) {
 		errs = append(errs, problem.New(problem.BadLimit, "leave it out for "+defaultTTL.String(), "a ttl of %s is not between %s and %s", out.ttl, minTTL, maxTTL))
 	}
 	if j.User != "" && j.User != "agent" {
-		bad("leave it out", "programs run as the user agent, not as %q", clipText(j.User, 40))
+		bad("leave it out", "programs run as the user agent, not as %q", texts.Clip(j.User, 40))
 	}
 	program := jail.Program{Argv: jail.Searched(r.Argv), Env: r.Env, Dir: r.Dir, Wire: jail.WireStdio}
 	if out.inAgent {
 		// The program acts as the agent whose jail it is in: under another's name nobody would know who did it.
 		if j.Name != a.Name {
-			bad("start it for the agent "+clipText(j.Name, 40), "a program in the jail of %s is one of %s, not of %s", clipText(j.Name, 40), clipText(j.Name, 40), a.Name)
+			bad("start it for the agent "+texts.Clip(j.Name, 40), "a program in the jail of %s is one of %s, not of %s", texts.Clip(j.Name, 40), texts.Clip(j.Name, 40), a.Name)
 		}
 		if r.Template != "" || len(j.Mounts) > 0 || r.Limits != (clawbots.Limits{}) || j.RootPath != "" || j.IP4 != "" {
 			bad("leave the jail out for a new one", "a jail that runs has its template, root, mounts, network and limits already")
@@ -70,7 +71,7 @@ func (p *processes) place(a identity.Agent, r ProcessRequest) (placing, error) {
 		bad("leave root_path out", "the root of a jail on this host is its path")
 	}
 	if j.IP4 != "" && j.IP4 != IP4New && j.IP4 != IP4Disable {
-		bad("it is "+IP4New+" or "+IP4Disable, "%q is not a network of a jail", clipText(j.IP4, 40))
+		bad("it is "+IP4New+" or "+IP4Disable, "%q is not a network of a jail", texts.Clip(j.IP4, 40))
 	}
 	if j.Path != "" && r.Template != "" {
 		bad("name one of them", "a jail is made of a template or of a folder, not of both")

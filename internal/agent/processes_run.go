@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -113,7 +114,7 @@ func (s *Service) launch(ctx context.Context, by identity.Principal, op identity
 	if err := p.enter(pr); err != nil {
 		return nil, err
 	}
-	record, err := p.with.Audit.Begin(ctx, pr.intent(op, by.Actor(), audit.Fields{"agent_id": a.ID, "process": pr.view.ID, "program": clipText(safeText([]byte(r.Argv[0])), 200),
+	record, err := p.with.Audit.Begin(ctx, pr.intent(op, by.Actor(), audit.Fields{"agent_id": a.ID, "process": pr.view.ID, "program": texts.Clip(safeText([]byte(r.Argv[0])), 200),
 		"arguments": len(r.Argv) - 1, "own_jail": pr.view.OwnJail}))
 	if err != nil {
 		p.leave(pr)

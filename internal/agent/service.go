@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
@@ -167,12 +168,5 @@ func (s *Service) may(ctx context.Context, by identity.Principal, op identity.Op
 
 // noAgent is what everybody is told about an agent that does not exist for them.
 func noAgent(name string) error {
-	return problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", clip(name, 60))
-}
-
-func clip(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "…"
+	return problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", texts.Clip(name, 60))
 }

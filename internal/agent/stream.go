@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -229,7 +230,7 @@ func After(stdout, stderr int64, since time.Time) string {
 
 // parsePosition reads the id of an event.
 func parsePosition(id string) (position, error) {
-	bad := problem.New(problem.BadRequest, "leave it out to begin with the oldest, or give "+Newest, "%q is not the id of an event", clipText(id, 40))
+	bad := problem.New(problem.BadRequest, "leave it out to begin with the oldest, or give "+Newest, "%q is not the id of an event", texts.Clip(id, 40))
 	if len(id) > 80 {
 		return position{}, bad
 	}
@@ -253,11 +254,4 @@ func parsePosition(id string) (position, error) {
 func number(text string) (int64, bool) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	return int64(n), err == nil && n <= math.MaxInt64
-}
-
-func clipText(text string, most int) string {
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
 }

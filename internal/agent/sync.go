@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -28,7 +29,7 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 	}
 	driver := orElse(r.Driver, s.o.Default)
 	if driver != DriverLinux && driver != DriverDocker {
-		return Plan{}, problem.New(problem.BadRequest, "the drivers are linux and docker", "%q is no driver", clip(r.Driver, 40))
+		return Plan{}, problem.New(problem.BadRequest, "the drivers are linux and docker", "%q is no driver", texts.Clip(r.Driver, 40))
 	}
 	file, err := clawbots.Parse(r.Source, []byte(r.Text), r.Dir)
 	if err != nil {
@@ -82,7 +83,7 @@ func only(all []clawbots.Agent, names []string) ([]clawbots.Agent, error) {
 	m := &problem.Many{Code: problem.NotFound}
 	for _, name := range names {
 		if !slices.ContainsFunc(all, func(a clawbots.Agent) bool { return a.Name == name }) {
-			m.Add(clip(name, 60), "is not declared in the file")
+			m.Add(texts.Clip(name, 60), "is not declared in the file")
 		}
 	}
 	return out, m.Err()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -204,14 +205,7 @@ func (a *API) crabByID(ctx context.Context, by identity.Principal, op identity.O
 			return g, nil
 		}
 	}
-	return identity.Agent{}, problem.New(problem.NotFound, "list them: clawjail agent ls", "No agent found with id: %s", clipped(id))
-}
-
-func clipped(id string) string {
-	if len(id) > 64 {
-		return id[:64] + "…"
-	}
-	return id
+	return identity.Agent{}, problem.New(problem.NotFound, "list them: clawjail agent ls", "No agent found with id: %s", texts.Clip(id, 64))
 }
 
 func (a *API) revokeCrab(ctx context.Context, by identity.Principal, in *crabInput) (*answer[Crab], error) {

@@ -41,6 +41,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/config"
@@ -360,9 +361,5 @@ func (a *API) elsewhere(mux *http.ServeMux) http.HandlerFunc {
 	}
 }
 
-func quote(s string) string {
-	if len(s) > 80 {
-		s = s[:80] + "…"
-	}
-	return fmt.Sprintf("%q", s)
-}
+// quote shows what a caller has sent, in a message.
+func quote(s string) string { return texts.Quote(s, 80) }

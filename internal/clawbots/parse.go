@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -91,15 +91,6 @@ func (f *file) flaw(field, hint, format string, args ...any) {
 	f.late = append(f.late, problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf(format, args...)})
 }
 
-// clip bounds what is said of one mistake: keys can be as long as the file.
-func clip(text string) string {
-	const most = 400
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
-}
-
 // presentable gives the error the code of a bad request, bounds it, and takes out what looks like a secret: somebody's key may
 // stand where it does not belong.
 func presentable(err error) error {
@@ -113,7 +104,7 @@ func presentable(err error) error {
 			out.Add("", "there are %d more mistakes", len(many.Flaws)-i)
 			break
 		}
-		flaw.Field, flaw.Message, flaw.Hint = mask(clip(flaw.Field)), mask(clip(flaw.Message)), mask(clip(flaw.Hint))
+		flaw.Field, flaw.Message, flaw.Hint = mask(texts.Clip(flaw.Field, 400)), mask(texts.Clip(flaw.Message, 400)), mask(texts.Clip(flaw.Hint, 400))
 		out.AddFlaw(flaw)
 	}
 	return out

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -179,8 +180,8 @@ func mcpServerRows(all []api.MCPServer, _ time.Time) [][]string {
 		if len(s.Allow) > 0 {
 			network += ": " + strings.Join(s.Allow, ", ")
 		}
-		rows = append(rows, []string{printable(s.Name), string(s.State), dash(printable(shortened(mcpServerOwners(s), 60))), tools, printable(in), dash(printable(network)), string(s.Source),
-			printable(shortened(strings.Join(s.Command, " "), 60)), dash(printable(shortened(s.Problem, 80)))})
+		rows = append(rows, []string{printable(s.Name), string(s.State), dash(printable(texts.Fit(mcpServerOwners(s), 60))), tools, printable(in), dash(printable(network)), string(s.Source),
+			printable(texts.Fit(strings.Join(s.Command, " "), 60)), dash(printable(texts.Fit(s.Problem, 80)))})
 	}
 	return rows
 }
@@ -199,13 +200,6 @@ func mcpServerOwners(s api.MCPServer) string {
 		return strings.Join(out, "")
 	}
 	return strconv.Itoa(len(out)) + ": " + strings.Join(out, ", ")
-}
-
-func shortened(s string, most int) string {
-	if runes := []rune(s); len(runes) > most {
-		return string(runes[:most-1]) + "…"
-	}
-	return s
 }
 
 func newMCPServerTest(p *program) *cobra.Command {
@@ -265,7 +259,7 @@ func mcpServerReport(cmd *cobra.Command, r api.MCPServerReport) error {
 	rows := [][]string{{"OFFERED", "NAME", "DESCRIPTION"}}
 	add := func(kind, name, description string) {
 		first, _, _ := strings.Cut(description, "\n")
-		rows = append(rows, []string{kind, printable(name), dash(printable(shortened(first, 100)))})
+		rows = append(rows, []string{kind, printable(name), dash(printable(texts.Fit(first, 100)))})
 	}
 	for _, t := range r.Tools {
 		add("tool", t.Name, t.Description)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -290,11 +291,4 @@ func complete(cmd *cobra.Command, flag string, words ...string) {
 }
 
 // printable is a page's text for a terminal: the page chose every character of it.
-func printable(s string) string {
-	return strings.Map(func(c rune) rune {
-		if !strconv.IsPrint(c) {
-			return ' '
-		}
-		return c
-	}, s)
-}
+func printable(s string) string { return texts.Printable(s, ' ') }

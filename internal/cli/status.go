@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/hostd"
@@ -283,8 +284,5 @@ func some(n int, what string) string {
 // unbroken is a text in one line, without what moves a terminal's cursor, and cut to a width.
 func unbroken(text string, most int) string {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }), " ")
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most-1]) + "…"
-	}
-	return text
+	return texts.Fit(text, most)
 }

@@ -43,7 +43,7 @@ func (c *Config) decode(m *yamldoc.Map) {
 	m.Value("storage", word(&c.Storage, StorageAuto, StorageOverlay, StorageBtrfs, StorageZFS))
 	m.Value("zfs_dataset", text(&c.ZFSDataset))
 	m.Value("apparmor", word(&c.AppArmor, AppArmorAuto, AppArmorRequired, AppArmorOff))
-	m.Values("extra_ca", texts(&c.ExtraCA))
+	m.Values("extra_ca", textList(&c.ExtraCA))
 	m.Map("vault", func(m *yamldoc.Map) { m.Value("key_file", text(&c.Vault.KeyFile)) })
 	m.Map("grants", func(m *yamldoc.Map) {
 		m.Value("ttl", duration(&c.Grants.TTL))
@@ -97,8 +97,8 @@ func (c *Config) decode(m *yamldoc.Map) {
 	if m.Has("workspace_roots") {
 		c.Agents.WorkspaceRoots = []string{} // an empty list is none, and not the default
 	}
-	m.Values("workspace_roots", texts(&c.Agents.WorkspaceRoots))
-	m.Values("jail_roots", texts(&c.Agents.JailRoots))
+	m.Values("workspace_roots", textList(&c.Agents.WorkspaceRoots))
+	m.Values("jail_roots", textList(&c.Agents.JailRoots))
 	m.Value("allow_host_network", truth(&c.Agents.AllowHostNetwork))
 	m.Map("agents", c.Agents.decode)
 	m.Map("docker", func(m *yamldoc.Map) {
@@ -175,7 +175,7 @@ func (l *AgentLimits) decode(m *yamldoc.Map) {
 	m.Value("files", whole(&l.Files, math.MaxInt32))
 }
 
-func texts(into *[]string) func(yamldoc.Value) error {
+func textList(into *[]string) func(yamldoc.Value) error {
 	return func(v yamldoc.Value) error {
 		*into = append(*into, "")
 		return text(&(*into)[len(*into)-1])(v)

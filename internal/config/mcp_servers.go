@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -198,7 +199,7 @@ func (c Config) validateServers(v *validation) {
 
 func (s MCPServer) validate(v *validation, at string) {
 	if !wordOf(s.Name, maxServerName, "-") {
-		v.flaw(at+"name", "write 1 to 20 of a-z, 0-9 and -", "%q is not the name of an MCP server", shorten(s.Name))
+		v.flaw(at+"name", "write 1 to 20 of a-z, 0-9 and -", "%q is not the name of an MCP server", texts.Clip(s.Name, 80))
 	}
 	s.validateCommand(v, at)
 	s.validatePlace(v, at)
@@ -209,7 +210,7 @@ func (s MCPServer) validate(v *validation, at string) {
 	}
 	for i, tool := range s.Tools {
 		if tool == "" || len(tool) > 128 || strings.ContainsFunc(tool, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-			v.flaw(fmt.Sprintf("%stools[%d]", at, i), "write a name such as read_file, or a pattern such as read_*", "%q is not the name of a tool", shorten(tool))
+			v.flaw(fmt.Sprintf("%stools[%d]", at, i), "write a name such as read_file, or a pattern such as read_*", "%q is not the name of a tool", texts.Clip(tool, 80))
 		}
 	}
 	if s.Idle != 0 {
@@ -230,7 +231,7 @@ func (s MCPServer) validateCommand(v *validation, at string) {
 	case len(s.Command) > maxServerArgs:
 		v.flaw(at+"command", "", "has more than %d arguments", maxServerArgs)
 	case !path.IsAbs(s.Command[0]):
-		v.flaw(at+"command[0]", "write the absolute path of the program inside the jail", "%q is not an absolute path", shorten(s.Command[0]))
+		v.flaw(at+"command[0]", "write the absolute path of the program inside the jail", "%q is not an absolute path", texts.Clip(s.Command[0], 80))
 	}
 	total := 0
 	for i, a := range s.Command {
@@ -243,7 +244,7 @@ func (s MCPServer) validateCommand(v *validation, at string) {
 		value, field := s.Env[name], at+"env."+name
 		total += len(name) + len(value)
 		if !variable(name) {
-			v.flaw(at+"env", "use letters, digits and underscores, not starting with a digit", "%q is not the name of a variable", shorten(name))
+			v.flaw(at+"env", "use letters, digits and underscores, not starting with a digit", "%q is not the name of a variable", texts.Clip(name, 80))
 			continue
 		}
 		if strings.ContainsRune(value, 0) {
@@ -261,11 +262,11 @@ func (s MCPServer) validateCommand(v *validation, at string) {
 // validatePlace looks at where the server runs, and who may use it.
 func (s MCPServer) validatePlace(v *validation, at string) {
 	if s.Template != "" && !wordOf(s.Template, 20, "") {
-		v.flaw(at+"template", "write 1 to 20 of a-z and 0-9", "%q is not the name of a template", shorten(s.Template))
+		v.flaw(at+"template", "write 1 to 20 of a-z and 0-9", "%q is not the name of a template", texts.Clip(s.Template, 80))
 	}
 	if s.Agent != "" {
 		if !wordOf(s.Agent, 40, "-") {
-			v.flaw(at+"agent", "write the name of an agent", "%q is not the name of an agent", shorten(s.Agent))
+			v.flaw(at+"agent", "write the name of an agent", "%q is not the name of an agent", texts.Clip(s.Agent, 80))
 		}
 		for _, other := range []struct {
 			key string
@@ -282,7 +283,7 @@ func (s MCPServer) validatePlace(v *validation, at string) {
 	}
 	for i, tenant := range s.Tenants {
 		if tenant != "*" && !wordOf(tenant, 40, "-") {
-			v.flaw(fmt.Sprintf("%stenants[%d]", at, i), `write the id of a tenant, or "*" for all`, "%q is not the id of a tenant", shorten(tenant))
+			v.flaw(fmt.Sprintf("%stenants[%d]", at, i), `write the id of a tenant, or "*" for all`, "%q is not the id of a tenant", texts.Clip(tenant, 80))
 		}
 	}
 	s.Limits.validateServer(v, at+"limits.")
@@ -295,7 +296,7 @@ func (s MCPServer) validatePlace(v *validation, at string) {
 		v.path(field+".source", m.Source)
 		inside := m.Target == "/workspace" || strings.HasPrefix(m.Target, "/workspace/") || strings.HasPrefix(m.Target, "/mnt/")
 		if !inside || path.Clean(m.Target) != m.Target || len(m.Target) > 200 || strings.ContainsAny(m.Target, "\x00\n") {
-			v.flaw(field+".target", "mount at /workspace, or below /workspace or /mnt", "nothing can be mounted at %q", shorten(m.Target))
+			v.flaw(field+".target", "mount at /workspace, or below /workspace or /mnt", "nothing can be mounted at %q", texts.Clip(m.Target, 80))
 		}
 		if seen[m.Target] {
 			v.flaw(field+".target", "", "two folders are mounted there")
@@ -311,11 +312,11 @@ func (s MCPServer) validateSecrets(v *validation, at string) {
 	for i, one := range s.Secrets {
 		field := at + "secrets." + one.Name
 		if !variable(one.Name) || len(one.Name) > 64 {
-			v.flaw(at+"secrets", "use letters, digits and underscores, not starting with a digit", "%q is not the name of a variable", shorten(one.Name))
+			v.flaw(at+"secrets", "use letters, digits and underscores, not starting with a digit", "%q is not the name of a variable", texts.Clip(one.Name, 80))
 			continue
 		}
 		if !wordOf(one.Secret, 64, "._-") {
-			v.flaw(field, "write the name that `clawjail secret ls` shows", "%q is not the name of a secret", shorten(one.Secret))
+			v.flaw(field, "write the name that `clawjail secret ls` shows", "%q is not the name of a secret", texts.Clip(one.Secret, 80))
 		}
 		if _, taken := s.Env[one.Name]; taken || slices.ContainsFunc(s.Secrets[:i], func(o ServerSecret) bool { return o.Name == one.Name }) {
 			v.flaw(field, "", "is given twice")
@@ -327,7 +328,7 @@ func (s MCPServer) validateNetwork(v *validation, at string) {
 	switch s.Network {
 	case "", ServerNetworkNone, ServerNetworkGateway:
 	default:
-		v.flaw(at+"network", "write none or gateway", "%q is not a network", shorten(string(s.Network)))
+		v.flaw(at+"network", "write none or gateway", "%q is not a network", texts.Clip(string(s.Network), 80))
 	}
 	if len(s.Allow) > 0 && s.Network != ServerNetworkGateway {
 		v.flaw(at+"allow", "write network: gateway", "says what may be reached, and the jail has no network")
@@ -337,7 +338,7 @@ func (s MCPServer) validateNetwork(v *validation, at string) {
 	}
 	for i, target := range s.Allow {
 		if _, _, err := AllowedHost(target); err != nil {
-			v.flaw(fmt.Sprintf("%sallow[%d]", at, i), "write example.com, *.example.com or example.com:8443", "%q is not a host", shorten(target))
+			v.flaw(fmt.Sprintf("%sallow[%d]", at, i), "write example.com, *.example.com or example.com:8443", "%q is not a host", texts.Clip(target, 80))
 		}
 	}
 }
@@ -352,7 +353,7 @@ func AllowedHost(target string) (policy.Pattern, []policy.PortRange, error) {
 	if found {
 		n, err := strconv.ParseUint(last, 10, 16)
 		if err != nil || n == 0 || last[0] == '0' || last[0] == '+' {
-			return policy.Pattern{}, nil, fmt.Errorf("%q is not a port", shorten(last))
+			return policy.Pattern{}, nil, fmt.Errorf("%q is not a port", texts.Clip(last, 80))
 		}
 		ports = policy.Ports(uint16(n))
 	}
@@ -403,13 +404,6 @@ func looksSecret(value string) bool {
 	return false
 }
 
-func shorten(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
-}
-
 // decodeServers reads mcp_servers, whose keys are the servers' names.
 func (c *Config) decodeServers(m *yamldoc.Map) {
 	for _, name := range m.Keys() {
@@ -420,8 +414,8 @@ func (c *Config) decodeServers(m *yamldoc.Map) {
 }
 
 func (s *MCPServer) decode(m *yamldoc.Map) {
-	m.Values("command", texts(&s.Command))
-	m.Values("tenants", texts(&s.Tenants))
+	m.Values("command", textList(&s.Command))
+	m.Values("tenants", textList(&s.Tenants))
 	m.Value("template", text(&s.Template))
 	m.Value("agent", text(&s.Agent))
 	m.Map("env", func(m *yamldoc.Map) {
@@ -445,12 +439,12 @@ func (s *MCPServer) decode(m *yamldoc.Map) {
 	if slices.Contains(m.Keys(), "tools") {
 		s.Tools = []string{} // none, unless some are listed: a list that could not be read is no permission
 	}
-	m.Values("tools", texts(&s.Tools))
+	m.Values("tools", textList(&s.Tools))
 	m.Value("resources", choice(&s.Resources))
 	m.Value("prompts", choice(&s.Prompts))
 	m.Map("limits", s.Limits.decode)
 	m.Value("network", word(&s.Network, ServerNetworkNone, ServerNetworkGateway))
-	m.Values("allow", texts(&s.Allow))
+	m.Values("allow", textList(&s.Allow))
 	m.Value("idle", duration(&s.Idle))
 	m.Value("answer", size(&s.Answer))
 	m.Value("silence", duration(&s.Silence))

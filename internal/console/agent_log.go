@@ -9,6 +9,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -150,9 +151,7 @@ func lineOf(e agent.Event) logLine {
 		}
 		out.Text = whole.String()
 	}
-	if len(out.Text) > shownLine {
-		out.Text = strings.ToValidUTF8(out.Text[:shownLine], "") + "…"
-	}
+	out.Text = texts.Clip(out.Text, shownLine)
 	if e.Cut {
 		out.Text += " … (the rest of the line was not kept)"
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -186,9 +187,7 @@ func (q *request) act(path string, err error, format string, args ...any) error 
 func toldCookie(r *http.Request) string { return cookieName(r) + "-told" }
 
 func (q *request) tell(path string, t told) error {
-	if len(t.Text) > 1000 {
-		t.Text = strings.ToValidUTF8(t.Text[:1000], "") + "…"
-	}
+	t.Text = texts.Clip(t.Text, 1000)
 	text, err := json.Marshal(t)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/quota"
 )
@@ -137,13 +138,7 @@ func plural(n int, one string) string {
 }
 
 // short cuts a text that may be long.
-func short(most int, text string) string {
-	runes := []rune(text)
-	if len(runes) <= most {
-		return text
-	}
-	return string(runes[:most-1]) + "…"
-}
+func short(most int, text string) string { return texts.Fit(text, most) }
 
 // stateTone is the colour of a state: good, busy, warn, bad, or quiet.
 func stateTone(state any) string {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
@@ -134,11 +135,7 @@ func (id ID) String() string {
 
 // Printable makes a name out of a file fit for a terminal: quoted if it has anything but plain characters, and cut.
 func Printable(s string) string {
-	const longest = 80
-	cut := s
-	if len(cut) > longest {
-		cut = strings.ToValidUTF8(cut[:longest], "") + "…"
-	}
+	cut := texts.Clip(s, 80)
 	for _, r := range cut {
 		if r < ' ' || r == '"' || r > '~' && r != '…' {
 			return fmt.Sprintf("%+q", cut)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -312,8 +313,5 @@ func known(err error, domain string) error {
 }
 
 func noAccount(domain string) error {
-	if len(domain) > 253 {
-		domain = domain[:253] + "…"
-	}
-	return problem.New(problem.NotFound, "list them: clawjail cookies ls", "there is no account of %q", domain)
+	return problem.New(problem.NotFound, "list them: clawjail cookies ls", "there is no account of %s", texts.Quote(domain, 253))
 }

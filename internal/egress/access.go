@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -213,7 +214,7 @@ func (b *Book) ask(ctx context.Context, by identity.Principal, kind AccessKind, 
 		AgentName: by.Name, Kind: kind, Target: target, Reason: reason, State: AccessPending,
 	}
 	s := step{by: by, op: identity.AccessAsk, of: scope{by.Tenant, by.ID}, target: target,
-		fields: audit.Fields{"kind": string(kind), "target": target, "reason": clipTo(reason, maxText), "request_id": a.ID, "agent_name": by.Name}}
+		fields: audit.Fields{"kind": string(kind), "target": target, "reason": texts.Clip(reason, maxText), "request_id": a.ID, "agent_name": by.Name}}
 	err := b.change(ctx, s, func() error { return b.createAccess(ctx, &a, now) })
 	if err != nil {
 		return AccessRequest{}, err

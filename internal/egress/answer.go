@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -58,8 +59,8 @@ func (b *Book) Answer(ctx context.Context, by identity.Principal, id string, a A
 		}
 	}
 	s := step{by: by, op: identity.AccessAnswer, of: scope{out.Tenant, out.Agent}, target: out.Target, fields: audit.Fields{
-		"kind": string(out.Kind), "target": out.Target, "reason": clipTo(out.Reason, 300), "request_id": out.ID, "agent_name": out.AgentName, "state": string(out.State),
-		"once": a.Once, "lasts": a.For, "comment": clipTo(a.Comment, 600), "entry_id": out.Made,
+		"kind": string(out.Kind), "target": out.Target, "reason": texts.Clip(out.Reason, 300), "request_id": out.ID, "agent_name": out.AgentName, "state": string(out.State),
+		"once": a.Once, "lasts": a.For, "comment": texts.Clip(a.Comment, 600), "entry_id": out.Made,
 	}}
 	err = b.change(ctx, s, func() error { return b.settle(ctx, asked, &out, give) })
 	if err != nil {

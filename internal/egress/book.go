@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -204,7 +205,7 @@ func (s step) intent() audit.Intent {
 	if s.of.agent != "" {
 		s.fields["agent_id"] = s.of.agent
 	}
-	return audit.Intent{Action: string(s.op), Tenant: s.of.tenant, Actor: s.by.Actor(), Target: clipTo(s.target, 900), Detail: audit.NewDetail(s.fields)}
+	return audit.Intent{Action: string(s.op), Tenant: s.of.tenant, Actor: s.by.Actor(), Target: texts.Clip(s.target, 900), Detail: audit.NewDetail(s.fields)}
 }
 
 // change does something between its intent and its outcome, and puts it into effect.

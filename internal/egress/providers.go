@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -102,7 +103,7 @@ func (b *Book) PutProvider(ctx context.Context, by identity.Principal, p Provide
 	b.changing.Lock()
 	defer b.changing.Unlock()
 	s := step{by: by, op: identity.ProviderChange, of: scope{p.Tenant, p.Agent}, target: p.Name,
-		fields: audit.Fields{"base_url": clipTo(p.BaseURL, 500), "wire": string(p.Wire), "models": audit.Names(p.Models), "model_count": len(p.Models)}}
+		fields: audit.Fields{"base_url": texts.Clip(p.BaseURL, 500), "wire": string(p.Wire), "models": audit.Names(p.Models), "model_count": len(p.Models)}}
 	err := b.change(ctx, s, func() error {
 		e, err := b.put(ctx, kindProvider, p.Name, &p.Meta, "prv_", func() (store.Entry, error) { return p.entry() }, maxProviders)
 		p.Meta = metaOf(e, p.Meta)

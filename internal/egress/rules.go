@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -95,7 +96,7 @@ func ruleFields(r Rule) audit.Fields {
 		"rule": r.Name, "scheme": string(r.Scheme), "path": r.Path.String(), "session": r.Session, "methods": strings.Join(r.Methods, " "),
 	} {
 		if text != "" {
-			fields[name] = clipTo(text, 500)
+			fields[name] = texts.Clip(text, 500)
 		}
 	}
 	if r.Address.IsValid() {
@@ -230,6 +231,6 @@ func (b *Book) useTool(ctx context.Context, settings, tool string) error {
 
 // noteUsed writes down that something for one use is gone.
 func (b *Book) noteUsed(of scope, target, id string) {
-	b.o.Audit.Note(audit.Event{Action: string(identity.RuleChange), Tenant: of.tenant, Actor: "system", Target: clipTo(target, 900),
+	b.o.Audit.Note(audit.Event{Action: string(identity.RuleChange), Tenant: of.tenant, Actor: "system", Target: texts.Clip(target, 900),
 		Detail: audit.NewDetail(audit.Fields{"removed": true, "used": true, "entry_id": id, "agent_id": of.agent})})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -178,7 +179,7 @@ func (b *Book) sound(ctx context.Context, f *flaws, m Meta, u *Upstream) error {
 
 func serviceStep(by identity.Principal, s Service) step {
 	return step{by: by, op: identity.ServiceChange, of: scope{s.Tenant, s.Agent}, target: s.Name,
-		fields: audit.Fields{"base_url": clipTo(s.BaseURL, 500), "allows": len(s.Allow), "inject": string(s.Inject.Type), "scrub": string(s.Scrub)}}
+		fields: audit.Fields{"base_url": texts.Clip(s.BaseURL, 500), "allows": len(s.Allow), "inject": string(s.Inject.Type), "scrub": string(s.Scrub)}}
 }
 
 // RemoveService removes one.

@@ -15,6 +15,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
@@ -482,11 +483,4 @@ func holdTime(text string) (time.Duration, bool) {
 }
 
 // clip shortens what somebody has written, for a message.
-func clip(text string) string { return clipTo(text, 80) }
-
-func clipTo(text string, most int) string {
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
-}
+func clip(text string) string { return texts.Clip(text, 80) }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -316,7 +317,7 @@ func onlyDeny(rules []policy.Rule) []policy.Rule {
 func compile(p policy.Policy, log *slog.Logger) *policy.Compiled {
 	out, err := policy.Compile(p)
 	if err != nil {
-		log.Error("a policy cannot be used and denies all", "error", clipTo(err.Error(), 1000))
+		log.Error("a policy cannot be used and denies all", "error", texts.Clip(err.Error(), 1000))
 		return nil
 	}
 	return out

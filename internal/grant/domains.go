@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -45,7 +46,7 @@ func (i *Issuer) domains(m *problem.Many, field string, list []string, most int,
 			wrong, hint = "is a host of "+registrable, "write "+registrable+": cookies are kept for whole registrable domains"
 		}
 		if wrong != "" {
-			m.AddFlaw(problem.Flaw{Field: field, Message: quote(text) + " " + wrong, Hint: hint})
+			m.AddFlaw(problem.Flaw{Field: field, Message: texts.Quote(text, 80) + " " + wrong, Hint: hint})
 			continue
 		}
 		out = append(out, name)
@@ -55,15 +56,6 @@ func (i *Issuer) domains(m *problem.Many, field string, list []string, most int,
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
-}
-
-// quote shows what somebody sent, shortened.
-func quote(text string) string {
-	const most = 80
-	if len(text) > most {
-		text = text[:most] + "…"
-	}
-	return `"` + strings.ToValidUTF8(text, "\uFFFD") + `"`
 }
 
 // Domains are those of a request whose accounts a grant is for: sorted, each once.

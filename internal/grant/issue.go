@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -98,14 +99,14 @@ func (i *Issuer) row(r Request) (Grant, []*problem.Many) {
 
 	rest := &problem.Many{Code: problem.BadRequest}
 	if a := Access(g.Access); a != AccessTools && a != AccessCDP {
-		rest.Add("access", "is %s, and must be %s or %s", quote(g.Access), AccessTools, AccessCDP)
+		rest.Add("access", "is %s, and must be %s or %s", texts.Quote(g.Access, 80), AccessTools, AccessCDP)
 	}
 	for _, part := range []struct {
 		field, value string
 		optional     bool
 	}{{"tenant", r.Tenant, false}, {"operator", r.Operator, false}, {"origin", r.Origin, true}} {
 		if part.value == "" && !part.optional || !plain(part.value) {
-			rest.Add(part.field, "is %s, and must be a name", quote(part.value))
+			rest.Add(part.field, "is %s, and must be a name", texts.Quote(part.value, 80))
 		}
 	}
 	return g, []*problem.Many{domains, limits, rest}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -111,7 +112,7 @@ func (i *Issuer) permission(r PermissionRequest) (Permission, error) {
 	}
 	ask := cmp.Or(r.Ask, AskNever)
 	if !slices.Contains([]Ask{AskNever, AskFirst, AskAlways}, ask) {
-		rest.Add("ask", "is %s, and must be first, always or never", quote(string(ask)))
+		rest.Add("ask", "is %s, and must be first, always or never", texts.Quote(string(ask), 80))
 	}
 	if r.Agent == "" || r.Account == "" {
 		rest.Add("agent", "and the account must be there")
@@ -140,7 +141,7 @@ func ParseFor(text string) (time.Duration, error) {
 		d = time.Duration(min(n, 1000)) * 24 * time.Hour
 	}
 	if err != nil || d < time.Second || d > maxFor {
-		return 0, problem.New(problem.BadLimit, "write a number with d, h or m, such as 30d; leave it out for good", "%s is not a time from 1s to 366d", quote(text))
+		return 0, problem.New(problem.BadLimit, "write a number with d, h or m, such as 30d; leave it out for good", "%s is not a time from 1s to 366d", texts.Quote(text, 80))
 	}
 	return d, nil
 }

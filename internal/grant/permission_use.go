@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -96,7 +97,7 @@ func (p Permission) good(access Access, now time.Time) (asks bool, err error) {
 	case p.Expired(now):
 		return false, NotAllowed(p.Domain, "the permission to use the account of %s ended at %s", p.Domain, p.ExpiresAt.Format(time.RFC3339))
 	case !p.Access.Covers(access):
-		return false, NotAllowed(p.Domain, "the permission to use the account of %s is for access %s, and not %s", p.Domain, p.Access, quote(string(access)))
+		return false, NotAllowed(p.Domain, "the permission to use the account of %s is for access %s, and not %s", p.Domain, p.Access, texts.Quote(string(access), 80))
 	case approved:
 		return false, nil
 	case p.Left != nil && *p.Left < 1:

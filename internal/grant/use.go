@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -144,12 +145,12 @@ func (i *Issuer) inScope(g Grant, want Want) error {
 		name, _, wrong, _ := i.domain(text)
 		if wrong != "" || !slices.Contains(g.Domains, name) {
 			return scope("ask for no other domains, or ask the operator for another grant: clawjail grant issue --domain …",
-				"the grant is not for %s, but for %s", quote(text), covers).With("domain", text)
+				"the grant is not for %s, but for %s", texts.Quote(text, 80), covers).With("domain", text)
 		}
 	}
 	if !Access(g.Access).Covers(want.Access) {
 		return scope("open the session with access "+g.Access+", or ask the operator for another grant: clawjail grant issue --access cdp …",
-			"the grant is for access %s, and not %s", g.Access, quote(string(want.Access)))
+			"the grant is for access %s, and not %s", g.Access, texts.Quote(string(want.Access), 80))
 	}
 	return nil
 }
@@ -199,7 +200,7 @@ func (i *Issuer) refused(ctx context.Context, g Grant, want Want, err error) err
 		Grant: g.ID, Code: problem.CodeOf(err),
 	}
 	for _, text := range want.Domains[:min(len(want.Domains), i.o.Limits.MaxDomains)] {
-		e.Domains = append(e.Domains, quote(text)) // as it was sent: who asks for what they may not have is of interest
+		e.Domains = append(e.Domains, texts.Quote(text, 80)) // as it was sent: who asks for what they may not have is of interest
 	}
 	p, ok := problem.As(err)
 	if !ok || !strings.HasPrefix(p.Code, "grant_") {

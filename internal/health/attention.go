@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -463,10 +464,4 @@ func (l *look) lookOperators() error {
 }
 
 // short cuts a text that somebody else has written.
-func short(most int, text string) string {
-	runes := []rune(strings.TrimSpace(text))
-	if len(runes) <= most {
-		return string(runes)
-	}
-	return string(runes[:most-1]) + "…"
-}
+func short(most int, text string) string { return texts.Fit(strings.TrimSpace(text), most) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -34,12 +35,7 @@ func toWire(err error) *wireError {
 	return w
 }
 
-func clipText(s string, most int) string {
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return strings.ToValidUTF8(s, "?")
-}
+func clipText(s string, most int) string { return strings.ToValidUTF8(texts.Clip(s, most), "?") }
 
 // remoteError is an error that the host daemon answered with. Its text is the host daemon's; problem.As finds
 // the public half in it, and errors.Is the sentinels of package jail and context.

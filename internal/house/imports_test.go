@@ -22,6 +22,8 @@ var (
 	outsiders = []string{"internal/client", "internal/instance", "internal/selftest"}
 	// leaves are used everywhere.
 	leaves = []string{"internal/problem", "internal/config"}
+	// base is the lowest room: texts, values and files as every other room needs them.
+	base = []string{"internal/base"}
 )
 
 // rule forbids imports in files that are not tests.
@@ -65,7 +67,7 @@ var rules = []rule{
 		example: [2]string{"internal/hostd", "internal/cli"},
 	}, {
 		from: pure, never: []string{"std-io", "internal", "outside"},
-		neverBut: join(pure, []string{"internal/problem", "golang.org/x/net/idna", "golang.org/x/net/publicsuffix", "golang.org/x/text/unicode/norm"}),
+		neverBut: join(pure, []string{"internal/problem", "internal/base/texts", "golang.org/x/net/idna", "golang.org/x/net/publicsuffix", "golang.org/x/text/unicode/norm"}),
 		why:      "what decides about the network is pure, so that it can be tested whole; those of outside that are named are tables",
 		example:  [2]string{"internal/gateway/policy", "net"},
 	}, {
@@ -73,7 +75,11 @@ var rules = []rule{
 		why:     "every package imports it",
 		example: [2]string{"internal/problem", "internal/config"},
 	}, {
-		from: []string{"internal/config"}, never: []string{"internal"}, neverBut: join(leaves, pure),
+		from: base, never: []string{"internal", "outside"}, neverBut: join(base, []string{"internal/problem", "golang.org/x/sys/unix"}),
+		why:     "it is the lowest room, which every other imports",
+		example: [2]string{"internal/base/texts", "internal/config"},
+	}, {
+		from: []string{"internal/config"}, never: []string{"internal"}, neverBut: join(leaves, pure, base),
 		why:     "every layer imports it",
 		example: [2]string{"internal/config", "internal/jail"},
 	}, {

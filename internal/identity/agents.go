@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -216,7 +217,7 @@ func (s *Service) RevokeToken(ctx context.Context, by Principal, tenant, name, i
 		return nil
 	}
 	return s.Refuse(ctx, by, TokenRevoke, id,
-		problem.New(problem.NotFound, "list them: clawjail agent token ls "+name, "the agent %s has no token %q", name, clip(id)))
+		problem.New(problem.NotFound, "list them: clawjail agent token ls "+name, "the agent %s has no token %q", name, texts.Clip(id, 80)))
 }
 
 // addToken makes a token; who may and whether the life is right was looked at before.
@@ -249,7 +250,7 @@ func (s *Service) agent(ctx context.Context, by Principal, op Operation, tenant,
 	case err == nil:
 		return a, nil
 	case errors.Is(err, store.ErrNotFound), problem.CodeOf(err) == problem.NotFound:
-		return Agent{}, problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", clip(name))
+		return Agent{}, problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", texts.Clip(name, 80))
 	case problem.CodeOf(err) == problem.Forbidden:
 		return Agent{}, err
 	}

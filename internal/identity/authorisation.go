@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -383,18 +384,9 @@ func (s *Service) Refuse(ctx context.Context, p Principal, op Operation, target 
 	if err == nil {
 		return nil
 	}
-	e := Event{Action: string(op), Result: resultRefused, Tenant: p.Tenant, Actor: p.Actor(), Target: clip(target), Reason: problem.CodeOf(err)}
+	e := Event{Action: string(op), Result: resultRefused, Tenant: p.Tenant, Actor: p.Actor(), Target: texts.Clip(target, 80), Reason: problem.CodeOf(err)}
 	if auditErr := s.o.Audit(ctx, e); auditErr != nil {
 		return errors.Join(err, auditErr)
 	}
 	return err
-}
-
-// clip shortens what a caller has written, for a record.
-func clip(text string) string {
-	const most = 80
-	if len(text) <= most {
-		return text
-	}
-	return text[:most] + "…"
 }

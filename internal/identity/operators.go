@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -128,7 +129,7 @@ func (s *Service) operator(ctx context.Context, by Principal, op Operation, id s
 	switch {
 	case errors.Is(err, store.ErrNotFound), err == nil && !by.of(o.Tenant):
 		return Operator{}, s.Refuse(ctx, by, op, id,
-			problem.New(problem.NotFound, "list them: clawjail operator ls", "there is no operator %q", clip(id)))
+			problem.New(problem.NotFound, "list them: clawjail operator ls", "there is no operator %q", texts.Clip(id, 80)))
 	case err != nil:
 		return Operator{}, fmt.Errorf("look up an operator: %w", err)
 	}

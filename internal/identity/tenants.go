@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -163,5 +164,5 @@ func (s *Service) tenant(ctx context.Context, id string) (Tenant, error) {
 }
 
 func noTenant(id string) error {
-	return problem.New(problem.NotFound, "list them: clawjail tenant ls", "there is no tenant %q", clip(id))
+	return problem.New(problem.NotFound, "list them: clawjail tenant ls", "there is no tenant %q", texts.Clip(id, 80))
 }

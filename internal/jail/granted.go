@@ -3,6 +3,7 @@ package jail
 import (
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -37,13 +38,13 @@ func GrantFor(key string, roots []string, tenant, path string) (Grant, error) {
 		if key == "workspace_roots" && tenant == DefaultTenant {
 			hint += "; for a folder beside clawbots.yml root is asked: sudo clawjail agent sync"
 		}
-		return g, problem.New(problem.Forbidden, hint, "%s does not lie beneath one of the %s", clip(path, 200), key)
+		return g, problem.New(problem.Forbidden, hint, "%s does not lie beneath one of the %s", texts.Clip(path, 200), key)
 	}
 	if err := ValidAgentName(tenant); err != nil {
 		return g, err
 	}
 	if tenant != DefaultTenant && !g.Of(tenant) {
-		return g, problem.New(problem.Forbidden, "use a folder beneath "+g.Root+"/"+tenant, "the tenant %s may not have the folder %s", tenant, clip(path, 200))
+		return g, problem.New(problem.Forbidden, "use a folder beneath "+g.Root+"/"+tenant, "the tenant %s may not have the folder %s", tenant, texts.Clip(path, 200))
 	}
 	return g, nil
 }

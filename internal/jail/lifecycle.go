@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -429,7 +430,7 @@ func (l *Lifecycle) lookup(name Name) (*entry, error) {
 	defer l.mu.Unlock()
 	e, ok := l.jails[name]
 	if !ok {
-		return nil, fmt.Errorf("jail %s: %w", clip(string(name), 20), ErrNotFound)
+		return nil, fmt.Errorf("jail %s: %w", texts.Clip(string(name), 20), ErrNotFound)
 	}
 	return e, nil
 }

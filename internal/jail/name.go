@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -57,7 +58,7 @@ func NewName(k Kind, id Installation, n int) (Name, error) {
 // process passes through here before it reaches a path, a command or an interface.
 func ParseName(s string, id Installation) (Name, error) {
 	bad := problem.New(problem.BadName, "names are listed by `clawjail session ls`",
-		"%q is not the name of a jail of this installation", clip(s, 40))
+		"%q is not the name of a jail of this installation", texts.Clip(s, 40))
 	if len(s) != 10 || (s[0] != 'a' && s[0] != 'b' && s[0] != 'c') || s[1:5] != string(id) {
 		return "", bad
 	}
@@ -113,14 +114,7 @@ func (k Kind) prefix() (byte, error) {
 	case KindAgent:
 		return 'a', nil
 	}
-	return 0, problem.New(problem.BadRequest, "the kinds are browser and agent", "%q is not a kind of jail", clip(string(k), 40))
+	return 0, problem.New(problem.BadRequest, "the kinds are browser and agent", "%q is not a kind of jail", texts.Clip(string(k), 40))
 }
 
 func isLowerOrDigit(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
-
-func clip(s string, n int) string {
-	if len(s) > n {
-		return s[:n] + "…"
-	}
-	return s
-}

@@ -5,6 +5,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -28,7 +29,7 @@ func (s Spec) Validate() error {
 		errs = append(errs, err)
 	}
 	if s.Lifetime != LifetimeOwner && s.Lifetime != LifetimeKeep {
-		bad("the lifetimes are owner and keep", "%q is not a lifetime", clip(string(s.Lifetime), 40))
+		bad("the lifetimes are owner and keep", "%q is not a lifetime", texts.Clip(string(s.Lifetime), 40))
 	}
 	errs = append(errs, s.validateSource()...)
 	errs = append(errs, s.validateAgent()...)
@@ -55,7 +56,7 @@ func validateStaged(files []File) (errs []error) {
 		total += len(f.Data)
 		if !validStagePath(f.Path) {
 			bad("use a relative path of letters, digits, spaces, dots, dashes and slashes, without dot elements",
-				"%q is not a path that can be staged", clip(f.Path, 80))
+				"%q is not a path that can be staged", texts.Clip(f.Path, 80))
 			continue
 		}
 		_, taken := isFolder[f.Path]
@@ -66,7 +67,7 @@ func validateStaged(files []File) (errs []error) {
 		}
 		if taken {
 			bad("give each file a path of its own, and stage nothing below a file", "%q is staged twice, or lies below a staged file",
-				clip(f.Path, 80))
+				texts.Clip(f.Path, 80))
 		}
 		isFolder[f.Path] = false
 	}
@@ -84,7 +85,7 @@ func ValidTemplateName(s string) error {
 	}
 	if !ok {
 		return problem.New(problem.BadTemplate, "template names have 1 to 20 characters of a-z and 0-9; `clawjail template ls` shows them",
-			"%q is not the name of a template", clip(s, 40))
+			"%q is not the name of a template", texts.Clip(s, 40))
 	}
 	return nil
 }
@@ -98,13 +99,13 @@ func (p Program) validate(image bool) (errs []error) {
 	} else if len(p.Argv) == 0 || len(p.Argv) > maxArguments {
 		bad("name a program", "a program needs 1 to %d arguments, not %d", maxArguments, len(p.Argv))
 	} else if !path.IsAbs(p.Argv[0]) && !image {
-		bad("give the absolute path of the program inside the jail", "%q is not an absolute path", clip(p.Argv[0], 80))
+		bad("give the absolute path of the program inside the jail", "%q is not an absolute path", texts.Clip(p.Argv[0], 80))
 	}
 	if p.Dir != "" && !path.IsAbs(p.Dir) {
-		bad("give an absolute path inside the jail", "the working directory %q is not an absolute path", clip(p.Dir, 80))
+		bad("give an absolute path inside the jail", "the working directory %q is not an absolute path", texts.Clip(p.Dir, 80))
 	}
 	if p.Wire != WireStdio && p.Wire != WirePipe34 {
-		bad("the wires are stdio and pipe34", "%q is not a wire", clip(string(p.Wire), 40))
+		bad("the wires are stdio and pipe34", "%q is not a wire", texts.Clip(string(p.Wire), 40))
 	}
 	total := len(p.Dir)
 	for _, a := range p.Argv {
@@ -116,16 +117,16 @@ func (p Program) validate(image bool) (errs []error) {
 	for k, v := range p.Env {
 		total += len(k) + len(v)
 		if !validEnvName(k) {
-			bad("use letters, digits and underscores, not starting with a digit", "%q is not the name of a variable", clip(k, 40))
+			bad("use letters, digits and underscores, not starting with a digit", "%q is not the name of a variable", texts.Clip(k, 40))
 		}
 		if strings.ContainsRune(v, 0) {
-			bad("remove it", "the variable %s contains a NUL byte", clip(k, 40))
+			bad("remove it", "the variable %s contains a NUL byte", texts.Clip(k, 40))
 		}
 	}
 	for _, name := range p.Without {
 		total += len(name)
 		if !validEnvName(name) || name == "HOME" {
-			bad("name another variable", "the variable %q cannot be left out", clip(name, 40))
+			bad("name another variable", "the variable %q cannot be left out", texts.Clip(name, 40))
 		}
 	}
 	if total > maxArgBytes {

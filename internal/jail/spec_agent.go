@@ -4,6 +4,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -22,7 +23,7 @@ func ValidAgentName(s string) error {
 		ok = isLowerOrDigit(s[i]) || s[i] == '-'
 	}
 	if !ok {
-		return problem.New(problem.BadName, "use 1 to 40 characters of a-z, 0-9 and -", "%q cannot be a name", clip(s, 60))
+		return problem.New(problem.BadName, "use 1 to 40 characters of a-z, 0-9 and -", "%q cannot be a name", texts.Clip(s, 60))
 	}
 	return nil
 }
@@ -35,7 +36,7 @@ func ValidImageName(s string) error {
 		ok = isLowerOrDigit(c) || c >= 'A' && c <= 'Z' || strings.IndexByte("._-/:@", c) >= 0
 	}
 	if !ok {
-		return problem.New(problem.BadTemplate, "name it like clawjail/clawbot:latest", "%q cannot be the name of an image", clip(s, 80))
+		return problem.New(problem.BadTemplate, "name it like clawjail/clawbot:latest", "%q cannot be the name of an image", texts.Clip(s, 80))
 	}
 	return nil
 }
@@ -55,7 +56,7 @@ func (s Spec) validateSource() (errs []error) {
 		errs = append(errs, ValidImageName(s.Image))
 	case s.Root != "":
 		if !validHostPath(s.Root) {
-			errs = append(errs, problem.New(problem.BadRequest, "give an absolute path without dot elements", "%q cannot be the root of a jail", clip(s.Root, 80)))
+			errs = append(errs, problem.New(problem.BadRequest, "give an absolute path without dot elements", "%q cannot be the root of a jail", texts.Clip(s.Root, 80)))
 		}
 	default:
 		errs = append(errs, ValidTemplateName(s.Template))
@@ -96,13 +97,13 @@ func (s Spec) validateAgent() (errs []error) {
 	seen := map[string]bool{}
 	for _, m := range s.Mounts {
 		if !validHostPath(m.Source) {
-			bad("give an absolute path without dot elements", "%q cannot be mounted", clip(m.Source, 80))
+			bad("give an absolute path without dot elements", "%q cannot be mounted", texts.Clip(m.Source, 80))
 		}
 		if !validTarget(m.Target) {
-			bad("mount at /workspace, or below /workspace or /mnt", "nothing can be mounted at %q", clip(m.Target, 80))
+			bad("mount at /workspace, or below /workspace or /mnt", "nothing can be mounted at %q", texts.Clip(m.Target, 80))
 		}
 		if seen[m.Target] {
-			bad("", "two folders are mounted at %s", clip(m.Target, 80))
+			bad("", "two folders are mounted at %s", texts.Clip(m.Target, 80))
 		}
 		seen[m.Target] = true
 		if len(m.Make) > maxMake {

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jailspawn/command"
@@ -99,18 +100,18 @@ func (s *Spawner) validate(c JailConfig, prog jail.Program) error {
 	case c.Name == "" && c.Path == "":
 		return problem.New(problem.BadRequest, "clawjail spawn --jail NAME -- …, or --root PATH", "no jail is named: nothing is run outside a jail")
 	case c.Name != "" && !command.ValidName(c.Name):
-		return problem.New(problem.BadName, "jails that run: jls name", "%q is not the name of a jail: letters, digits, - and _, and not digits alone", clip(c.Name))
+		return problem.New(problem.BadName, "jails that run: jls name", "%q is not the name of a jail: letters, digits, - and _, and not digits alone", texts.Clip(c.Name, 60))
 	case c.Path == "/" || c.RootPath == "/" || c.User == "root" || c.User == "toor" || c.User == "0":
 		return problem.New(problem.Forbidden, "name a jail that runs or a folder, and a user of the jail that is not root", "no program is started on the bare host, nor as root")
 	case c.User == "" && s.o.Mode != ModeHelper:
 		return problem.New(problem.BadRequest, "--user NAME: a user of the jail, not root", "it is not said as whom the program runs")
 	case c.User != "" && !command.ValidUser(c.User):
-		return problem.New(problem.BadName, "--user NAME: a user of the jail, not root", "%q cannot be the user of a program", clip(c.User))
+		return problem.New(problem.BadName, "--user NAME: a user of the jail, not root", "%q cannot be the user of a program", texts.Clip(c.User, 60))
 	}
 	for _, path := range []string{c.Path, c.RootPath} {
 		if path != "" && !command.ValidPath(path) {
 			return problem.New(problem.BadRequest, "give an absolute path of letters, digits and . _ - /, other than / itself",
-				"%q cannot be the root of a jail", clip(path))
+				"%q cannot be the root of a jail", texts.Clip(path, 60))
 		}
 	}
 	if c.Name == "" && c.RootPath != "" && c.RootPath != c.Path {
@@ -126,7 +127,7 @@ func (s *Spawner) validateMore(c JailConfig, prog jail.Program) error {
 	case c.IP4 != "" && c.Name != "":
 		return problem.New(problem.BadRequest, "leave it out", "a jail that runs has its network already")
 	case c.IP4 != "" && c.IP4 != IP4Disable && c.IP4 != IP4Inherit:
-		return problem.New(problem.BadRequest, "it is disable or inherit: the address behind the gateway is the host daemon's to give", "%q is not a network of a jail here", clip(c.IP4))
+		return problem.New(problem.BadRequest, "it is disable or inherit: the address behind the gateway is the host daemon's to give", "%q is not a network of a jail here", texts.Clip(c.IP4, 60))
 	}
 	if c.root() == "" && s.o.Mode != ModeHelper && (len(prog.Env) > 0 || prog.Dir != "") {
 		return problem.New(problem.BadRequest, "say where the jail's root is on the host: --root-path PATH",
@@ -134,11 +135,4 @@ func (s *Spawner) validateMore(c JailConfig, prog jail.Program) error {
 	}
 	prog.Argv, prog.Wire = jail.Searched(prog.Argv), jail.WireStdio // jexec(8) and the shell of the jail search by themselves
 	return prog.Validate()
-}
-
-func clip(s string) string {
-	if len(s) > 60 {
-		return s[:60] + "…"
-	}
-	return s
 }

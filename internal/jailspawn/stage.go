@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jailspawn/command"
@@ -58,7 +59,7 @@ func (s *Spawner) newStage(ctx context.Context, rootPath, user, dir string, ephe
 		dir = path.Join(who.home, ".cache/clawjail/stage")
 	}
 	if !command.ValidPath(dir) {
-		return nil, problem.New(problem.BadConfig, "give an absolute path as the jail sees it", "%s cannot be %q", StageVariable, clip(dir))
+		return nil, problem.New(problem.BadConfig, "give an absolute path as the jail sees it", "%s cannot be %q", StageVariable, texts.Clip(dir, 60))
 	}
 	folder, err := root.Ensure(dir, 0o700, own)
 	if err != nil {

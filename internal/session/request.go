@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
@@ -251,10 +252,4 @@ func (s *Service) limits(o LimitOverrides, flaws *problem.Many) jail.Limits {
 }
 
 // quote shows a caller's text in a message, shortened.
-func quote(s string) string {
-	const most = 40
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return fmt.Sprintf("%q", s)
-}
+func quote(s string) string { return texts.Quote(s, 40) }

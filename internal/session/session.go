@@ -365,8 +365,5 @@ func (s *Service) Shutdown(ctx context.Context) error {
 }
 
 func notFound(id string) error {
-	if len(id) > 40 {
-		id = id[:40] + "…"
-	}
-	return problem.New(problem.NotFound, "list them: clawjail session ls", "there is no session %q", id)
+	return problem.New(problem.NotFound, "list them: clawjail session ls", "there is no session %s", quote(id))
 }

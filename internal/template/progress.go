@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"sync"
+
+	"github.com/clawjail/clawjail/internal/base/texts"
 )
 
 // Progress is one step forward of a build, or a line that a tool has printed.
@@ -100,9 +102,7 @@ func (o *output) line(line string) {
 	if line == "" {
 		return
 	}
-	if len(line) > maxLine {
-		line = strings.ToValidUTF8(line[:maxLine], "") + "…"
-	}
+	line = texts.Clip(line, maxLine)
 	if o.parse == nil || o.parse(line, &o.current) {
 		if len(o.tail) == maxTail {
 			o.tail = o.tail[1:]

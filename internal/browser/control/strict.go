@@ -3,12 +3,12 @@ package control
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"mime"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -50,7 +50,7 @@ func keyOf(p jsontext.Pointer) string {
 		}
 		b = append(b, token...)
 	}
-	return quote(string(b))
+	return texts.Quote(string(b), 80)
 }
 
 func bad(body []byte, offset int64, what string) error {
@@ -69,12 +69,4 @@ func bad(body []byte, offset int64, what string) error {
 func JSONContent(header string) bool {
 	kind, _, err := mime.ParseMediaType(header)
 	return err == nil && kind == "application/json"
-}
-
-// quote is a text of the caller's in a message, as far as it is short.
-func quote(s string) string {
-	if len(s) > 80 {
-		s = s[:80] + "…"
-	}
-	return fmt.Sprintf("%q", s)
 }

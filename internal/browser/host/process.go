@@ -10,7 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unicode"
+
+	"github.com/clawjail/clawjail/internal/base/texts"
 )
 
 const (
@@ -135,15 +136,5 @@ func (t *tail) lines() []string {
 
 // clean makes text fit for one line of a terminal.
 func clean(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, strings.ToValidUTF8(text, "?"))
-	text = strings.TrimSpace(text)
-	if cut := []rune(text); len(cut) > shownColumns {
-		text = string(cut[:shownColumns]) + "…"
-	}
-	return text
+	return texts.Fit(strings.TrimSpace(texts.Printable(strings.ToValidUTF8(text, "?"), ' ')), shownColumns)
 }

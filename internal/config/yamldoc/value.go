@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -60,14 +60,4 @@ func (v Value) Word(allowed ...string) (string, error) {
 }
 
 // shorten keeps messages readable when the value is not.
-func shorten(text string) string {
-	const most = 60
-	if len(text) <= most {
-		return text
-	}
-	end := most
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "…"
-}
+func shorten(text string) string { return texts.Clip(text, 60) }

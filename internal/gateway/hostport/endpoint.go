@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/clawjail/clawjail/internal/base/texts"
 )
 
 // Endpoint is a canonical host with a port. It is comparable; the zero Endpoint
@@ -31,7 +33,7 @@ func NewEndpoint(h Host, port uint16) (Endpoint, error) {
 func ParsePort(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n == 0 || s[0] == '0' || s[0] == '+' {
-		return 0, fmt.Errorf("port %q: %w", clip(s), ErrPort)
+		return 0, fmt.Errorf("port %q: %w", texts.Clip(s, 100), ErrPort)
 	}
 	return uint16(n), nil
 }
@@ -44,7 +46,7 @@ func ParseAuthority(s string) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	if !found {
-		return Endpoint{}, fmt.Errorf("address %q has no port: %w", clip(s), ErrPort)
+		return Endpoint{}, fmt.Errorf("address %q has no port: %w", texts.Clip(s, 100), ErrPort)
 	}
 	return join(host, port)
 }
@@ -91,20 +93,20 @@ func FromURL(u *url.URL) (Endpoint, error) {
 // split cuts "host", "host:port", "[v6]" and "[v6]:port" without judging them.
 func split(s string) (host, port string, found bool, err error) {
 	if strings.ContainsRune(s, '@') {
-		return "", "", false, fmt.Errorf("address %q: %w", clip(s), ErrUserinfo)
+		return "", "", false, fmt.Errorf("address %q: %w", texts.Clip(s, 100), ErrUserinfo)
 	}
 	rest := s
 	if strings.HasPrefix(s, "[") {
 		end := strings.IndexByte(s, ']')
 		if end < 0 {
-			return "", "", false, fmt.Errorf("address %q: %w", clip(s), ErrName)
+			return "", "", false, fmt.Errorf("address %q: %w", texts.Clip(s, 100), ErrName)
 		}
 		host, rest = s[:end+1], s[end+1:]
 		if rest == "" {
 			return host, "", false, nil
 		}
 		if rest[0] != ':' {
-			return "", "", false, fmt.Errorf("address %q: %w", clip(s), ErrName)
+			return "", "", false, fmt.Errorf("address %q: %w", texts.Clip(s, 100), ErrName)
 		}
 		return host, rest[1:], true, nil
 	}

@@ -19,6 +19,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/idna"
+
+	"github.com/clawjail/clawjail/internal/base/texts"
 )
 
 // Reasons for which a host or port is refused. Test with errors.Is.
@@ -64,7 +66,7 @@ func FromAddr(a netip.Addr) (Host, error) {
 func ParseHost(s string) (Host, error) {
 	h, err := parseHost(s)
 	if err != nil {
-		return Host{}, fmt.Errorf("host %q: %w", clip(s), err)
+		return Host{}, fmt.Errorf("host %q: %w", texts.Clip(s, 100), err)
 	}
 	return h, nil
 }
@@ -243,12 +245,4 @@ func isASCII(s string) bool {
 
 func hasPunycode(s string) bool {
 	return strings.Contains(strings.ToLower(s), "xn--")
-}
-
-// clip keeps an error message short whatever the client sent.
-func clip(s string) string {
-	if len(s) > 100 {
-		return s[:100] + "…"
-	}
-	return s
 }

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/clawjail/clawjail/internal/base/texts"
 )
 
 // Path says which paths a rule is about. The zero Path is about all of them.
@@ -399,9 +401,4 @@ func encode(s string) string {
 }
 
 // clip keeps an error message short, whatever the text.
-func clip(s string) string {
-	if len(s) > 100 {
-		return s[:100] + "…"
-	}
-	return s
-}
+func clip(s string) string { return texts.Clip(s, 100) }

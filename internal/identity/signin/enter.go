@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -100,14 +100,5 @@ func (s *Service) end(row store.SignIn) time.Time {
 
 // plain is a text of somebody else's in one line, with so many letters at most.
 func plain(text string, most int) string {
-	letters := []rune(strings.TrimSpace(strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(text, ""))))
-	if len(letters) > most {
-		letters = append(letters[:most-1], '…')
-	}
-	return string(letters)
+	return texts.Fit(strings.TrimSpace(texts.Printable(strings.ToValidUTF8(text, ""), -1)), most)
 }

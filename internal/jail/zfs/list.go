@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/clawjail/clawjail/internal/base/texts"
 )
 
 // Dataset is a file system below the parent.
@@ -142,7 +144,7 @@ func (d *Datasets) entries(ctx context.Context, full string, below bool) ([]entr
 	}
 	for i, e := range entries {
 		if i == 0 && e.name != full || i > 0 && !strings.HasPrefix(e.name, full+"/") && !strings.HasPrefix(e.name, full+"@") {
-			return nil, fmt.Errorf("read what zfs says of %s: %q was not asked for", full, clip(e.name))
+			return nil, fmt.Errorf("read what zfs says of %s: %q was not asked for", full, texts.Clip(e.name, 80))
 		}
 	}
 	if len(entries) == 0 {
@@ -169,15 +171,15 @@ func parseEntries(text string) ([]entry, error) {
 		for i, line := range group {
 			fields := strings.SplitN(line, "\t", 3)
 			if len(fields) != 3 || fields[0] == "" || fields[1] != wanted[i] || i > 0 && fields[0] != e.name {
-				return nil, fmt.Errorf("read what zfs says: the line %q is not the property %s", clip(line), wanted[i])
+				return nil, fmt.Errorf("read what zfs says: the line %q is not the property %s", texts.Clip(line, 80), wanted[i])
 			}
 			e.name = fields[0]
 			if err := e.set(fields[1], fields[2]); err != nil {
-				return nil, fmt.Errorf("read what zfs says of %q: %w", clip(e.name), err)
+				return nil, fmt.Errorf("read what zfs says of %q: %w", texts.Clip(e.name, 80), err)
 			}
 		}
 		if seen[e.name] {
-			return nil, fmt.Errorf("read what zfs says: %q comes twice", clip(e.name))
+			return nil, fmt.Errorf("read what zfs says: %q comes twice", texts.Clip(e.name, 80))
 		}
 		seen[e.name] = true
 		out = append(out, e)
@@ -189,13 +191,13 @@ func (e *entry) set(property, value string) (err error) {
 	switch property {
 	case "type":
 		if e.kind = value; !slices.Contains([]string{kindFilesystem, kindVolume, kindSnapshot}, value) {
-			return fmt.Errorf("its type is %q", clip(value))
+			return fmt.Errorf("its type is %q", texts.Clip(value, 80))
 		}
 	case "mountpoint":
 		e.mountpoint = value
 	case "mounted":
 		if e.mounted = value == "yes"; !slices.Contains([]string{"yes", "no", none}, value) {
-			return fmt.Errorf("mounted is %q", clip(value))
+			return fmt.Errorf("mounted is %q", texts.Clip(value, 80))
 		}
 	case "origin":
 		if e.origin = value; value == "" {
@@ -203,7 +205,7 @@ func (e *entry) set(property, value string) (err error) {
 		}
 	case "used":
 		if e.used, err = strconv.ParseInt(value, 10, 64); err != nil || e.used < 0 {
-			return fmt.Errorf("used is %q", clip(value))
+			return fmt.Errorf("used is %q", texts.Clip(value, 80))
 		}
 	}
 	return nil

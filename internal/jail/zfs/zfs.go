@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -203,7 +204,7 @@ func (d *Datasets) checked(name string) (string, error) {
 	full := d.Full(name)
 	dataset, snapshot, isSnapshot := strings.Cut(name, "@")
 	if !datasetName.MatchString(dataset) || isSnapshot && !snapshotName.MatchString(snapshot) || len(full) > maxName {
-		return "", problem.New(problem.BadName, "", "%q is not the name of a dataset", clip(name))
+		return "", problem.New(problem.BadName, "", "%q is not the name of a dataset", texts.Clip(name, 80))
 	}
 	return full, nil
 }
@@ -219,11 +220,4 @@ func optionsOf(properties map[string]string) ([]string, error) {
 		out = append(out, "-o", name+"="+value)
 	}
 	return out, nil
-}
-
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -420,9 +421,4 @@ func readSteps(root *os.Root, path string, do func(Step) error) error {
 }
 
 // clip shortens a text, at a character's border.
-func clip(text string, most int) string {
-	if len(text) <= most {
-		return strings.ToValidUTF8(text, "\uFFFD")
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
-}
+func clip(text string, most int) string { return strings.ToValidUTF8(texts.Clip(text, most), "\uFFFD") }

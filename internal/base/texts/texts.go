@@ -1,0 +1,39 @@
+// Package texts makes texts that somebody else wrote fit for a message: bounded, quoted, and harmless for a terminal.
+//
+// It promises no more than that: which bounds a text has, and what else may not be in it, is its users' to say.
+package texts
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// Clip bounds a text to max bytes. What is longer is cut at the border of a character, and ends with "…", which is not counted.
+func Clip(s string, max int) string {
+	if len(s) <= max {
+		return s
+	}
+	return strings.ToValidUTF8(s[:max], "") + "…"
+}
+
+// Fit bounds a text to max characters, for a column or a line. What is longer ends with "…", which is the last of them.
+func Fit(s string, max int) string {
+	if runes := []rune(s); len(runes) > max {
+		return string(runes[:max-1]) + "…"
+	}
+	return s
+}
+
+// Quote is the text in quotation marks and clipped to max bytes, with escapes for what cannot be printed.
+func Quote(s string, max int) string { return fmt.Sprintf("%q", Clip(s, max)) }
+
+// Printable is a text in which the replacement stands for each character that cannot be printed; a negative one takes them out.
+func Printable(s string, replacement rune) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return replacement
+		}
+		return r
+	}, s)
+}
