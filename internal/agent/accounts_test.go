@@ -5,12 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // login keeps an account of a domain.

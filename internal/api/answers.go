@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/identity"
-	"github.com/clawjail/clawjail/internal/identity/redacted"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -236,5 +236,5 @@ func (i IssuedToken) LogValue() slog.Value { return slog.StringValue("token " + 
 
 func withoutKey(w io.Writer, what string) {
 	// The writers of fmt do not fail.
-	_, _ = io.WriteString(w, what+" "+redacted.Placeholder)
+	_, _ = io.WriteString(w, what+" "+secret.Redacted)
 }

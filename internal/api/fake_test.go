@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -25,7 +26,6 @@ import (
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/vault"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -7,9 +7,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/grant"
-	"github.com/clawjail/clawjail/internal/identity/redacted"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // Jar is a list of cookies as JSON, in the shape that the DevTools Protocol gives them, values included. It prints as
@@ -102,7 +101,7 @@ func quoted(d *jsontext.Decoder) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, errNotText
-	case string(text) == redacted.Placeholder:
+	case string(text) == secret.Redacted:
 		return nil, errRedacted
 	}
 	return text, nil

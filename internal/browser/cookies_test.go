@@ -13,10 +13,10 @@ import (
 
 	"github.com/chromedp/cdproto/target"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // planted is in every value of these tests, and may be in no error.

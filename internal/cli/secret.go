@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/vault"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 func newSecretCommand(p *program) *cobra.Command {

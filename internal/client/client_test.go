@@ -17,13 +17,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 	"github.com/clawjail/clawjail/internal/weblogin"
 )
 

@@ -5,10 +5,10 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 const secretsPath = credentialsPath + "/secrets"

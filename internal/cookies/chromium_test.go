@@ -12,10 +12,10 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest"
 	"github.com/clawjail/clawjail/internal/testenv/property"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 type jar struct {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/base/secret"
 )
 
 func TestCompareNamesWhatWasDroppedOrChanged(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/base/texts"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // Bounds of one list of cookies. Chromium itself keeps at most 3300 cookies in a jar, of at most 4096 bytes each.

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/testenv/property"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // answer is what Chromium 156 says to Storage.getCookies, with a field that no protocol has yet.

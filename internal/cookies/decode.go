@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/base/secret"
 )
 
 // Decode reads what [Encode] wrote, or a browser answered: a JSON array of cookies. It does not keep raw.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/base/secret"
 )
 
 // field writes one field of the protocol's object, unless the source did not have it.

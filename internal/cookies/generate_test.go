@@ -9,7 +9,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/base/secret"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

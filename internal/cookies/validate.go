@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // Reason says why a cookie is not valid.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/vault/secret"
+	"github.com/clawjail/clawjail/internal/base/secret"
 )
 
 // verdict is one cookie and what is wrong with it.

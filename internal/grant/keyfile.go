@@ -13,7 +13,7 @@ import (
 	"aidanwoods.dev/go-paseto"
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/identity/redacted"
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -99,11 +99,11 @@ func parseKeys(data []byte) (keys []key, wrong string) {
 			return nil, "not its first key alone signs"
 		}
 		if entry.Seed != "" {
-			secret, err := paseto.NewV4AsymmetricSecretKeyFromSeed(entry.Seed)
+			own, err := paseto.NewV4AsymmetricSecretKeyFromSeed(entry.Seed)
 			if err != nil {
 				return nil, "a seed is not 64 hexadecimal digits"
 			}
-			k.public, k.secret = secret.Public(), redacted.New(entry.Seed)
+			k.public, k.secret = own.Public(), secret.NewText(entry.Seed)
 		} else {
 			public, err := paseto.NewV4AsymmetricPublicKeyFromHex(entry.Public)
 			if err != nil {

@@ -12,7 +12,7 @@ import (
 	"aidanwoods.dev/go-paseto"
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/identity/redacted"
+	"github.com/clawjail/clawjail/internal/base/secret"
 )
 
 // KeyInfo describes a key of a Keyring.
@@ -30,7 +30,7 @@ func (k KeyInfo) Signs() bool { return k.VerifiesUntil.IsZero() }
 type key struct {
 	KeyInfo
 	public paseto.V4AsymmetricPublicKey
-	secret redacted.Text // the seed, in hexadecimal digits
+	secret secret.Text // the seed, in hexadecimal digits
 }
 
 // Keyring is the keys of grants: one signs, and those before it verify for as long as a grant of theirs may live.
@@ -105,7 +105,7 @@ func (k *Keyring) Rotate() (info KeyInfo, err error) {
 	for _, old := range k.keys {
 		if old.Signs() {
 			old.VerifiesUntil = now.Add(MostTTL + retiring).UTC().Truncate(time.Second)
-			old.secret = redacted.Text{}
+			old.secret = secret.Text{}
 		}
 		if now.Before(old.VerifiesUntil) {
 			keys = append(keys, old)
@@ -186,14 +186,14 @@ func (k *Keyring) public(id string) (paseto.V4AsymmetricPublicKey, bool, error) 
 
 // newKey makes a key from 256 random bits.
 func newKey(now time.Time) (key, error) {
-	secret := paseto.NewV4AsymmetricSecretKey()
-	id, err := keyID(secret.Public().ExportBytes())
+	own := paseto.NewV4AsymmetricSecretKey()
+	id, err := keyID(own.Public().ExportBytes())
 	if err != nil {
 		return key{}, err
 	}
 	return key{
 		KeyInfo: KeyInfo{ID: id, CreatedAt: now.UTC().Truncate(time.Second)},
-		public:  secret.Public(), secret: redacted.New(secret.ExportSeedHex()),
+		public:  own.Public(), secret: secret.NewText(own.ExportSeedHex()),
 	}, nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -30,7 +31,7 @@ func LoadAdminKey(path string) (AdminKey, error) {
 	if err != nil {
 		return AdminKey{}, err
 	}
-	return AdminKey{sum: key.Hash()}, nil
+	return AdminKey{sum: secret.Own(key.Hash())}, nil
 }
 
 // ReadAdminKey reads the admin key of a file, for who presents it. What is no admin key, or no file of its own, is not

@@ -9,12 +9,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/clawjail/clawjail/internal/identity/redacted"
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-func keyOf(text string) Key { return Key{redacted.New(text)} }
+func keyOf(text string) Key { return Key{secret.NewText(text)} }
 
 func TestPrincipals(t *testing.T) {
 	w := newWorld(t)

@@ -3,14 +3,12 @@ package identity
 import (
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"hash/crc32"
-	"log/slog"
 	"math/big"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/identity/redacted"
+	"github.com/clawjail/clawjail/internal/base/secret"
 )
 
 // The beginnings of keys, by which people and scanners for secrets recognise them.
@@ -32,14 +30,14 @@ const (
 )
 
 // Key is the text of a new key. It is shown once; it prints as [redacted].
-type Key struct{ redacted.Text }
+type Key struct{ secret.Text }
 
 // newKey makes a key.
 func newKey(prefix string) Key {
 	var random [sha256.Size]byte
 	rand.Read(random[:]) // never fails, see its documentation
 	body := prefix + base62(new(big.Int).SetBytes(random[:]), bodyLength)
-	return Key{redacted.New(body + checksum(body))}
+	return Key{secret.NewText(body + checksum(body))}
 }
 
 // Hash is what the store has of a key.
@@ -70,7 +68,7 @@ func parseKey(text string) (k Key, prefix string, err error) {
 		if body := text[:len(text)-checksumLength]; text != body+checksum(body) {
 			return Key{}, "", errMalformed
 		}
-		return Key{redacted.New(text)}, prefix, nil
+		return Key{secret.NewText(text)}, prefix, nil
 	}
 	return Key{}, "", errMalformed
 }
@@ -93,23 +91,14 @@ func base62(n *big.Int, length int) string {
 // AdminKey is the installation's admin key as a server needs it: its SHA-256. The key itself is in its file and with
 // its users. The zero AdminKey is the key of nobody.
 type AdminKey struct {
-	_   [0]func() // not comparable
-	sum []byte
+	secret.Hidden
+	sum secret.Value
 }
 
 // IsZero reports whether there is no key.
-func (a AdminKey) IsZero() bool { return len(a.sum) == 0 }
-
-// String implements fmt.Stringer.
-func (a AdminKey) String() string { return redacted.Placeholder }
-
-// GoString implements fmt.GoStringer.
-func (a AdminKey) GoString() string { return redacted.Placeholder }
-
-// LogValue implements slog.LogValuer.
-func (a AdminKey) LogValue() slog.Value { return slog.StringValue(redacted.Placeholder) }
+func (a AdminKey) IsZero() bool { return a.sum.Len() == 0 }
 
 // matches compares in constant time; both sides are hashes. Without a key nothing matches: lengths differ.
 func (a AdminKey) matches(k Key) bool {
-	return subtle.ConstantTimeCompare(a.sum, k.Hash()) == 1
+	return a.sum.Equal(secret.Own(k.Hash()))
 }

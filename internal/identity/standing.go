@@ -20,7 +20,7 @@ func (a AdminKey) Fingerprint() string {
 	if a.IsZero() {
 		return ""
 	}
-	sum := sha256.Sum256(append([]byte("clawjail admin key fingerprint\x00"), a.sum...))
+	sum := sha256.Sum256(a.sum.Append([]byte("clawjail admin key fingerprint\x00")))
 	return hex.EncodeToString(sum[:16])
 }
 

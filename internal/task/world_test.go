@@ -24,6 +24,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/browser/browsertest"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest/shelf"
 	"github.com/clawjail/clawjail/internal/config"
@@ -43,7 +44,6 @@ import (
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/vault"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shelf.Tests{M: m, Shelf: &browsers}) }

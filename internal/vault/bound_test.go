@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // given says whether a secret is given out for a destination.

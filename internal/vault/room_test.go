@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // No tenant takes the places and the bytes of the vault from the others. What is there can be replaced all the same.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // longestSecret bounds a secret, in bytes: a key file of some service is a few kilobytes.

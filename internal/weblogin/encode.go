@@ -5,8 +5,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // Encode writes a login with its values in the clear; the caller wipes the bytes after use, with clear. Without storage

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // Login is what is carried from one browser to another.

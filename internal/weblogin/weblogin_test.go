@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 const planted = "value-of-"

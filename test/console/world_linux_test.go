@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/cookies"
@@ -25,7 +26,6 @@ import (
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/vault"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 	"github.com/clawjail/clawjail/internal/weblogin"
 	"github.com/clawjail/clawjail/test/testkit"
 )

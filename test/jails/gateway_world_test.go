@@ -36,6 +36,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/ledger"
@@ -48,7 +49,6 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/vault"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 

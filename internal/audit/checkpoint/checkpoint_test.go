@@ -2,10 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -182,27 +179,6 @@ func TestAKeyFileThatIsNotRightIsRefusedAndLeft(t *testing.T) {
 	}
 	if _, err := LoadKeys(good); err == nil {
 		t.Error("a private key is read as a public one")
-	}
-}
-
-func TestAKeyIsNeverPrinted(t *testing.T) {
-	k := newTestKey(t)
-	var logged bytes.Buffer
-	slog.New(slog.NewJSONHandler(&logged, nil)).Info("x", "key", k, "in", struct{ K *Key }{k})
-	slog.New(slog.NewTextHandler(&logged, nil)).Info("x", "key", k)
-	encoded, err := json.Marshal(map[string]any{"k": k})
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := logged.String() + string(encoded) + fmt.Sprintf("%v %+v %#v %s %x %d %v", k, k, k, k, k, k, []*Key{k}) + fmt.Sprint(struct{ K *Key }{k})
-	seed := k.private.Seed()
-	for _, form := range []string{fmt.Sprintf("%x", seed), fmt.Sprint([]byte(seed)), string(seed)} {
-		if strings.Contains(seen, strings.Trim(form, "[]")) {
-			t.Errorf("the key is in %q", seen)
-		}
-	}
-	if !strings.Contains(seen, redacted) {
-		t.Errorf("got %q", seen)
 	}
 }
 

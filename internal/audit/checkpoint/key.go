@@ -11,17 +11,17 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/base/secret"
 )
 
 const (
-	redacted    = "[redacted]"
 	publicFile  = ".pub"
 	maxKeyFile  = 16 << 10
 	privateType = "PRIVATE KEY"
@@ -30,8 +30,9 @@ const (
 
 // Key signs notes. It prints as [redacted], and two keys cannot be compared with ==.
 type Key struct {
-	_       [0]func()
-	private ed25519.PrivateKey
+	secret.Hidden
+	private secret.Value // an ed25519.PrivateKey
+	public  ed25519.PublicKey
 	id      string
 }
 
@@ -65,7 +66,8 @@ func LoadKey(path string) (*Key, error) {
 }
 
 func newKey(private ed25519.PrivateKey) *Key {
-	return &Key{private: private, id: keyID(private.Public().(ed25519.PublicKey))}
+	public := private.Public().(ed25519.PublicKey)
+	return &Key{private: secret.Own(private), public: public, id: keyID(public)}
 }
 
 // keyID is the beginning of the hash of the public half.
@@ -155,11 +157,13 @@ func syncDir(path string) error {
 func (k *Key) ID() string { return k.id }
 
 // Keys are the public half, for verifying.
-func (k *Key) Keys() Keys { return Keys{k.id: k.private.Public().(ed25519.PublicKey)} }
+func (k *Key) Keys() Keys { return Keys{k.id: k.public} }
 
 // Sign signs fields for one purpose; a signature for one is none for another.
-func (k *Key) Sign(purpose string, fields ...[]byte) []byte {
-	return ed25519.Sign(k.private, message(purpose, fields))
+func (k *Key) Sign(purpose string, fields ...[]byte) (sig []byte) {
+	// The function returns no error.
+	_ = k.private.Use(func(private []byte) error { sig = ed25519.Sign(private, message(purpose, fields)); return nil })
+	return sig
 }
 
 // Note makes the signed note of a row.
@@ -172,21 +176,6 @@ func (k *Key) Note(node string, seq int64, hash [HashSize]byte, at time.Time) No
 func message(purpose string, fields [][]byte) []byte {
 	return Encode(Encode(nil, []byte(purpose)), fields...)
 }
-
-// String hides the key.
-func (k *Key) String() string { return redacted }
-
-// GoString hides the key.
-func (k *Key) GoString() string { return redacted }
-
-// Format hides the key from every verb.
-func (k *Key) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, redacted) }
-
-// LogValue hides the key.
-func (k *Key) LogValue() slog.Value { return slog.StringValue(redacted) }
-
-// MarshalJSON hides the key.
-func (k *Key) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
 // Keys are the keys that a verifier trusts, by their ID.
 type Keys map[string]ed25519.PublicKey

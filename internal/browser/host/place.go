@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -59,18 +60,7 @@ func private(dir string) error {
 }
 
 // Token is what a client of the control server shows. It prints as [redacted].
-type Token struct{ text string }
-
-// Reveal is the token itself.
-func (t Token) Reveal() string { return t.text }
-
-// Format implements fmt.Formatter.
-func (Token) Format(w fmt.State, _ rune) {
-	_, _ = io.WriteString(w, "[redacted]") // the writer is fmt's, which never fails
-}
-
-// MarshalText implements encoding.TextMarshaler, for logs.
-func (Token) MarshalText() ([]byte, error) { return []byte("[redacted]"), nil }
+type Token struct{ secret.Text }
 
 const tokenPrefix = "cjbr_"
 
@@ -99,7 +89,7 @@ func ReadToken(path string) (Token, error) {
 		return Token{}, problem.New(problem.BadConfig, "delete the file and start `clawjail browser serve` again",
 			"%s holds no token of a host browser", path)
 	}
-	return Token{text}, nil
+	return Token{secret.NewText(text)}, nil
 }
 
 // EnsureToken reads the token, and makes one where there is none. Two that do so at once get the same.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // httpOnly is in front of the domain of a cookie that scripts cannot read; to older programs it is a comment.

@@ -1,9 +1,9 @@
 package cookiefile
 
 import (
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/cookies/cookiefile/firefox"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // fromProfile makes Chromium's cookies of Firefox's.

@@ -13,10 +13,10 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // storeAgain is the hint for values that cannot be used as they are.

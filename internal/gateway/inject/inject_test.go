@@ -12,10 +12,10 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv/property"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

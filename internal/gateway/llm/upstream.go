@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/inject"
@@ -17,7 +18,6 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/scrub"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // upstreamURL is where a path of the wire is at a provider. Base URLs are as the SDKs take them: OpenAI's ends in /v1

@@ -22,8 +22,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/identity"
-	"github.com/clawjail/clawjail/internal/identity/redacted"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -60,7 +60,7 @@ type Link struct {
 
 // Format implements fmt.Formatter, for every verb: a link prints without its code.
 func (l Link) Format(f fmt.State, _ rune) {
-	_, _ = io.WriteString(f, redacted.Placeholder) // fmt has no way to hand on an error of its writer here
+	_, _ = io.WriteString(f, secret.Redacted) // fmt has no way to hand on an error of its writer here
 }
 
 // Passkey is one without its key.

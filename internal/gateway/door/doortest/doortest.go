@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
@@ -21,7 +22,6 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
-	"github.com/clawjail/clawjail/internal/vault/secret"
 )
 
 // Token is the secret of tests. It is not in any text by accident.

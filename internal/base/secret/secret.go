@@ -1,8 +1,9 @@
-// Package secret holds values that open an account: cookie values, API credentials.
+// Package secret holds values that open an account: cookie values, API credentials, keys, tokens.
 //
-// A [Value] prints as [Redacted] in every format that Go's packages for text, logs and encodings know, wherever in a
-// structure it stands, and cannot be compared with ==. The bytes come out through [Value.Use] only, so that every
-// place that sees them is found by looking for its callers.
+// A [Value], which is bytes, and a [Text] print as [Redacted] in every format that Go's packages for text, logs and encodings
+// know, wherever in a structure they stand, and cannot be compared with ==. They come out through [Value.Use] and
+// [Text.Reveal] only, so that every place that sees them is found by looking for its callers. [Hidden] does the same for a
+// type of its own, but where it is in an unexported field of somebody else's.
 //
 // Wiping is a best effort: the runtime may have moved or copied bytes, and what a callback copied stays.
 package secret
@@ -12,9 +13,6 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"log/slog"
 )
 
 // Redacted is what a value looks like when it is printed.
@@ -24,8 +22,9 @@ const Redacted = "[redacted]"
 //
 // A Value may be used from several goroutines as long as none of them wipes it.
 type Value struct {
+	Hidden
 	// A function, because fmt prints what is in unexported fields of other people's structs without asking any
-	// method, through one pointer even; of a function it prints the address. It also rules out ==.
+	// method, through one pointer even; of a function it prints the address.
 	open func() []byte
 }
 
@@ -60,27 +59,6 @@ func (v Value) Equal(other Value) bool {
 
 // Wipe overwrites the bytes of the value and of all its copies with zeros. The length stays.
 func (v Value) Wipe() { clear(v.bytes()) }
-
-// String is [Redacted].
-func (Value) String() string { return Redacted }
-
-// GoString is [Redacted].
-func (Value) GoString() string { return Redacted }
-
-// Format writes [Redacted], whatever the verb.
-func (Value) Format(w fmt.State, _ rune) {
-	// The writers of fmt do not fail.
-	_, _ = io.WriteString(w, Redacted)
-}
-
-// LogValue is [Redacted].
-func (Value) LogValue() slog.Value { return slog.StringValue(Redacted) }
-
-// MarshalText is [Redacted]; encodings without a method of their own use it.
-func (Value) MarshalText() ([]byte, error) { return []byte(Redacted), nil }
-
-// MarshalJSON is [Redacted] as a string. Who has to encode a value does so by hand, with [Value.Use].
-func (Value) MarshalJSON() ([]byte, error) { return []byte(`"` + Redacted + `"`), nil }
 
 var errRedacted = errors.New("the value was redacted where it was written")
 
