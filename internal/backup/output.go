@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/clawjail/clawjail/internal/backup/swap"
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -60,7 +60,7 @@ func (o *Output) Keep() error {
 	if err != nil {
 		return fmt.Errorf("name the file %s: %w", o.path, err)
 	}
-	return swap.SyncDir(filepath.Dir(o.path))
+	return keyfile.SyncFolder(filepath.Dir(o.path))
 }
 
 // Close ends it; without Keep nothing stays.

@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/backup/swap"
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
@@ -539,7 +540,7 @@ func settle(ctx context.Context, fresh string, control Owner) error {
 		if rel == "audit" {
 			mode = 0o755 // everybody may read the checkpoints
 		}
-		return errors.Join(os.Chmod(path, mode), swap.SyncDir(path), ctx.Err())
+		return errors.Join(os.Chmod(path, mode), keyfile.SyncFolder(path), ctx.Err())
 	})
 }
 

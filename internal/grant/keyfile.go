@@ -4,15 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"time"
 
 	"aidanwoods.dev/go-paseto"
-	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -45,23 +42,15 @@ func errDamaged(path, what string) error {
 		"the file of the grant keys %s is damaged: %s", path, what)
 }
 
-// readKeys reads the file through one descriptor, so that what is checked is what is read.
+// readKeys reads the file, and says of one that is refused what to do.
 func readKeys(path string) (keys []key, info fs.FileInfo, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) { // the second is FreeBSD's
-		return nil, nil, errOpen(path, "a symbolic link")
+	data, info, err := keyfile.Read(path, longestKeyFile)
+	if refused, ok := errors.AsType[*keyfile.Refused](err); ok {
+		if refused.Why == keyfile.Large {
+			return nil, nil, errDamaged(path, "it is too long")
+		}
+		return nil, nil, errOpen(path, refused.What())
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if info, err = f.Stat(); err != nil {
-		return nil, nil, err
-	}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return nil, nil, errOpen(path, info.Mode().String())
-	}
-	data, err := io.ReadAll(io.LimitReader(f, longestKeyFile+1))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -80,9 +69,6 @@ func errOpen(path, mode string) error {
 
 // parseKeys reads what is in a file, or says what is wrong with it, without quoting from it.
 func parseKeys(data []byte) (keys []key, wrong string) {
-	if len(data) > longestKeyFile {
-		return nil, "it is too long"
-	}
 	var file keyFile
 	if err := strict(data, &file); err != nil {
 		return nil, "it is not whole, or not JSON"
@@ -120,7 +106,7 @@ func parseKeys(data []byte) (keys []key, wrong string) {
 }
 
 // writeKeys puts a file in its place whole or not at all: place is os.Link, which takes nobody's place, or os.Rename.
-func writeKeys(path string, keys []key, place func(from, to string) error) (err error) {
+func writeKeys(path string, keys []key, place func(from, to string) error) error {
 	file := keyFile{Version: keyFileVersion}
 	for _, k := range keys {
 		entry := keyFileEntry{ID: k.ID, CreatedAt: k.CreatedAt, VerifiesUntil: k.VerifiesUntil, Seed: k.secret.Reveal()}
@@ -133,30 +119,5 @@ func writeKeys(path string, keys []key, place func(from, to string) error) (err 
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".grant-keys-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if removeErr := os.Remove(f.Name()); !errors.Is(removeErr, fs.ErrNotExist) { // a rename has taken it
-			err = errors.Join(err, removeErr)
-		}
-	}()
-	_, err = f.Write(append(data, '\n'))
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := place(f.Name(), path); err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(path))
-}
-
-// syncFolder makes a new name survive the loss of power.
-func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return keyfile.Write(path, 0o600, append(data, '\n'), place)
 }

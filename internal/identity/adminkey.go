@@ -3,14 +3,11 @@ package identity
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -23,7 +20,7 @@ const longestAdminFile = 256
 func LoadAdminKey(path string) (AdminKey, error) {
 	key, err := ReadAdminKey(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := writeAdminFile(path, newKey(PrefixAdmin)); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := keyfile.Write(path, 0o600, []byte(newKey(PrefixAdmin).Reveal()+"\n"), os.Link); err != nil && !errors.Is(err, fs.ErrExist) {
 			return AdminKey{}, fmt.Errorf("make the admin key: %w", err)
 		}
 		key, err = ReadAdminKey(path)
@@ -49,42 +46,16 @@ func ReadAdminKey(path string) (Key, error) {
 	return key, nil
 }
 
-// readAdminFile reads through one descriptor, so that what is checked is what is read.
-func readAdminFile(path string) (text string, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) { // the second is FreeBSD's
-		return "", errAdminFile(path, "a symbolic link")
+// readAdminFile says of a file that is refused what to do.
+func readAdminFile(path string) (string, error) {
+	data, _, err := keyfile.Read(path, longestAdminFile)
+	if refused, ok := errors.AsType[*keyfile.Refused](err); ok {
+		return "", errAdminFile(path, refused.What())
 	}
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return "", errAdminFile(path, info.Mode().String())
-	}
-	data, err := io.ReadAll(io.LimitReader(f, longestAdminFile))
 	return string(data), err
 }
 
 func errAdminFile(path, mode string) error {
 	return problem.New(problem.BadConfig, "remove it: a new key is made on the next start, and the old one is worth nothing then",
 		"the admin key %s is %s; it must be a file of mode 0600", path, mode)
-}
-
-// writeAdminFile makes the file whole or not at all, and never over another.
-func writeAdminFile(path string, key Key) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".admin.key-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.Remove(f.Name())) }()
-	_, err = f.WriteString(key.Reveal() + "\n")
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Link(f.Name(), path)
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -270,7 +271,7 @@ func (b *build) publish(ctx context.Context) error {
 		return fmt.Errorf("publish template %s: %w", b.options.Name, err)
 	}
 	b.template.Dir = final
-	return syncDir(b.store.dir)
+	return keyfile.SyncFolder(b.store.dir)
 }
 
 // explain gives an error of a build the code that callers act on.

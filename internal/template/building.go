@@ -213,12 +213,3 @@ func (s *Store) discard(path string) error {
 	}
 	return os.RemoveAll(path)
 }
-
-// syncDir makes a rename last.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}

@@ -4,12 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -115,17 +115,7 @@ func stateOf(t Template, entries []entry) string {
 
 // keepState lets the next quick look at an unchanged template end early. It does not matter whether that can be written.
 func keepState(dir, state string) {
-	f, err := os.CreateTemp(dir, "."+verifiedName+"-*")
-	if err != nil {
-		return
-	}
-	_, err = f.WriteString(state)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, verifiedName))
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // it is removed with the template otherwise
-	}
+	_ = keyfile.Write(filepath.Join(dir, verifiedName), 0o600, []byte(state), os.Rename)
 }
 
 // Summary is one line about the differences.

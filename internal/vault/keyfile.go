@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -128,39 +128,30 @@ func makeFolder(path string) error {
 	return nil
 }
 
-// readKeyFile reads through one descriptor, so that what is checked is what is read.
+// readKeyFile says of a file that is refused what to do.
 func readKeyFile(path string) (k *keyring, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, errNoKeyFile
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EMLINK): // the second is FreeBSD's
-		return nil, exposed(path, "it is a symbolic link", "give the path of the file itself")
-	case err != nil:
-		return nil, fmt.Errorf("open the key file: %w", err)
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("look at the key file: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, exposed(path, "it is not a file", "give the path of a file")
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, exposed(path, fmt.Sprintf("others may use it (mode %04o)", info.Mode().Perm()),
-			"chmod 0600 "+path+"; if somebody may have read it, rotate the key then")
-	}
-	if owner := ownerOf(info); strangers(owner, os.Geteuid()) {
-		return nil, exposed(path, fmt.Sprintf("it belongs to user %d", owner), "give it to the user that clawjail runs as")
-	}
-	data, err := io.ReadAll(io.LimitReader(f, longestKeyFile+1))
+	data, _, err := keyfile.Read(path, longestKeyFile)
 	defer clear(data)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errNoKeyFile
+	}
+	if refused, ok := errors.AsType[*keyfile.Refused](err); ok {
+		switch refused.Why {
+		case keyfile.Link:
+			return nil, exposed(path, "it is a symbolic link", "give the path of the file itself")
+		case keyfile.Irregular:
+			return nil, exposed(path, "it is not a file", "give the path of a file")
+		case keyfile.Shared:
+			return nil, exposed(path, fmt.Sprintf("others may use it (mode %04o)", refused.Mode.Perm()),
+				"chmod 0600 "+path+"; if somebody may have read it, rotate the key then")
+		case keyfile.Strange:
+			return nil, exposed(path, fmt.Sprintf("it belongs to user %d", refused.Owner), "give it to the user that clawjail runs as")
+		case keyfile.Large:
+			return nil, unusable(path, "it is too large")
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the key file: %w", err)
-	}
-	if len(data) > longestKeyFile {
-		return nil, unusable(path, "it is too large")
 	}
 	k, wrong := decodeKeyFile(data)
 	if wrong != "" {
@@ -168,10 +159,6 @@ func readKeyFile(path string) (k *keyring, err error) {
 	}
 	return k, nil
 }
-
-// strangers says whether a user should not use a file of that owner's: root may use everybody's, and everybody their
-// own and root's.
-func strangers(owner, me int) bool { return me != 0 && owner != me && owner != 0 }
 
 // createKeyFile makes the file, for the owner of its folder. It never replaces one.
 func createKeyFile(path string, k *keyring) error {
@@ -234,13 +221,5 @@ func writeKeyFile(path string, k *keyring, like fs.FileInfo, put func(from, to s
 	if err := put(beside, path); err != nil {
 		return err
 	}
-	return syncFolder(filepath.Dir(path))
-}
-
-func syncFolder(folder string) error {
-	d, err := os.Open(folder)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return keyfile.SyncFolder(filepath.Dir(path))
 }

@@ -210,16 +210,12 @@ func TestKeyFileThatOthersCanUseIsRefused(t *testing.T) {
 	}
 	for name, change := range map[string]func() error{
 		"read by all":       func() error { return os.Chmod(w.keyFile, 0o644) },
-		"read by the group": func() error { return os.Chmod(w.keyFile, 0o640) },
-		"run by others":     func() error { return os.Chmod(w.keyFile, 0o601) },
-		"written by others": func() error { return os.Chmod(w.keyFile, 0o602) },
 		"in an open folder": func() error { return os.Chmod(folder, 0o777) },
 		"in a group folder": func() error { return os.Chmod(folder, 0o770) },
 		"a folder":          func() error { return errors.Join(os.Remove(w.keyFile), os.Mkdir(w.keyFile, 0o700)) },
 		"a symbolic link": func() error {
 			return errors.Join(os.Rename(w.keyFile, w.keyFile+".x"), os.Symlink(w.keyFile+".x", w.keyFile))
 		},
-		"a link to nowhere":  func() error { return errors.Join(os.Remove(w.keyFile), os.Symlink("/nonexistent/x", w.keyFile)) },
 		"nothing is changed": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -239,19 +235,6 @@ func TestKeyFileThatOthersCanUseIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.open()
-}
-
-func TestKeyFileOfSomebodyElseIsRefused(t *testing.T) {
-	// Root may use everybody's: this is what the others may.
-	const root, me, other = 0, 1000, 1001
-	for _, tt := range []struct {
-		owner, user int
-		refused     bool
-	}{{me, me, false}, {root, me, false}, {other, me, true}, {-1, me, true}, {other, root, false}, {root, root, false}} {
-		if got := strangers(tt.owner, tt.user); got != tt.refused {
-			t.Errorf("a file of %d for %d: refused is %v", tt.owner, tt.user, got)
-		}
-	}
 }
 
 // What root's commands make, the service must be able to use.

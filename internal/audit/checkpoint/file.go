@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 )
 
 // File appends notes to a file that belongs to one user, root mostly, and is never shortened or rotated: one note a
@@ -66,7 +68,7 @@ func OpenFile(path string) (_ *File, err error) {
 		}
 		out.torn = last[0] != '\n'
 	}
-	if err := syncDir(filepath.Dir(path)); err != nil {
+	if err := keyfile.SyncFolder(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("open the checkpoints: %w", err)
 	}
 	out.protected = appendOnly(f) == nil // not every file system can, and it takes a privilege

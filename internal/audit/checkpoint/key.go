@@ -9,15 +9,12 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/base/secret"
 )
 
@@ -77,19 +74,11 @@ func keyID(public ed25519.PublicKey) string {
 }
 
 func readPrivate(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
+	data, _, err := keyfile.Read(path, maxKeyFile)
+	if refused, ok := errors.AsType[*keyfile.Refused](err); ok && (refused.Why == keyfile.Irregular || refused.Why == keyfile.Shared) {
+		return nil, fmt.Errorf("%s has mode %v: it must be a file that only its owner may use (chmod 600)", path, refused.Mode)
 	}
-	defer f.Close() // only read from
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s has mode %v: it must be a file that only its owner may use (chmod 600)", path, info.Mode())
-	}
-	return io.ReadAll(io.LimitReader(f, maxKeyFile))
+	return data, err
 }
 
 // makeKey leaves a key in path: its own, or that of whoever was faster.
@@ -106,51 +95,14 @@ func makeKey(path string) error {
 	if err != nil {
 		return err
 	}
-	made, err := place(path, 0o600, pem.EncodeToMemory(&pem.Block{Type: privateType, Bytes: der}), os.Link)
-	if err != nil || !made {
-		return err
+	err = keyfile.Write(path, 0o600, pem.EncodeToMemory(&pem.Block{Type: privateType, Bytes: der}), os.Link)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
 	}
-	_, err = place(path+publicFile, 0o644, pem.EncodeToMemory(&pem.Block{Type: publicType, Bytes: pub}), os.Rename)
-	return err
-}
-
-// place writes a file under another name, and gives it its own by move when it is on the disk, so that a process that
-// dies in between leaves no half of it. made is false when the file was there already.
-func place(path string, mode fs.FileMode, data []byte, move func(from, to string) error) (made bool, err error) {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*") // 0600
-	if err != nil {
-		return false, err
-	}
-	defer func() {
-		if e := os.Remove(f.Name()); !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
-		}
-	}()
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return false, err
-	}
-	if err := move(f.Name(), path); errors.Is(err, fs.ErrExist) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	return true, syncDir(dir)
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return keyfile.Write(path+publicFile, 0o644, pem.EncodeToMemory(&pem.Block{Type: publicType, Bytes: pub}), os.Rename)
 }
 
 // ID names the key in notes. It says nothing of the private half.

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/beneath"
 )
 
@@ -77,14 +78,14 @@ func Commit(dir string, p Plan, step func(string)) error {
 		step("plan")
 	}
 	stage := filepath.Join(dir, Stage)
-	if err := SyncDir(stage); err != nil {
+	if err := keyfile.SyncFolder(stage); err != nil {
 		return err
 	}
 	fresh := filepath.Join(stage, "."+planFile)
 	if err := writeSynced(fresh, data); err != nil {
 		return fmt.Errorf("write the plan of a restore: %w", err)
 	}
-	if err := errors.Join(os.Rename(fresh, filepath.Join(stage, planFile)), SyncDir(stage)); err != nil {
+	if err := errors.Join(os.Rename(fresh, filepath.Join(stage, planFile)), keyfile.SyncFolder(stage)); err != nil {
 		return fmt.Errorf("write the plan of a restore: %w", err)
 	}
 	return finish(dir, p, step)
@@ -149,11 +150,11 @@ func finish(dir string, p Plan, step func(string)) error {
 	}
 	step("sync")
 	if there(filepath.Join(dir, p.Aside)) {
-		if err := SyncDir(filepath.Join(dir, p.Aside)); err != nil {
+		if err := keyfile.SyncFolder(filepath.Join(dir, p.Aside)); err != nil {
 			return err
 		}
 	}
-	if err := SyncDir(dir); err != nil {
+	if err := keyfile.SyncFolder(dir); err != nil {
 		return err
 	}
 	step("done")
@@ -216,13 +217,4 @@ func writeSynced(path string, data []byte) error {
 	}
 	_, err = f.Write(data)
 	return errors.Join(err, f.Sync(), f.Close())
-}
-
-// SyncDir has the names in a folder on the disk when it returns.
-func SyncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

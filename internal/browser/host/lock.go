@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -178,22 +179,5 @@ func (k *Keeper) keepOwner() error {
 	if err != nil {
 		return fmt.Errorf("keep whose the profile is: %w", err)
 	}
-	return writeWhole(k.ownerPath(), data)
-}
-
-// writeWhole makes a file of mode 0600, whole or not at all.
-func writeWhole(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
-	}
-	return nil
+	return keyfile.Write(k.ownerPath(), 0o600, data, os.Rename)
 }

@@ -5,12 +5,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -66,21 +66,15 @@ const tokenPrefix = "cjbr_"
 
 // ReadToken reads the token. It refuses a file that others can read.
 func ReadToken(path string) (Token, error) {
-	info, err := os.Stat(path)
+	real, err := filepath.EvalSymlinks(path) // it may be kept with other settings
 	if err != nil {
 		return Token{}, fmt.Errorf("read the token of the host browser: %w", err)
 	}
-	if info.Mode().Perm()&0o077 != 0 {
+	data, _, err := keyfile.Read(real, 1<<10)
+	if refused, ok := errors.AsType[*keyfile.Refused](err); ok && refused.Why == keyfile.Shared {
 		return Token{}, problem.New(problem.BadConfig, "others may know it: delete the file and start `clawjail browser serve` again",
-			"the token of the host browser can be read by others: %s has the mode %04o", path, info.Mode().Perm())
+			"the token of the host browser can be read by others: %s has the mode %04o", path, refused.Mode.Perm())
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return Token{}, fmt.Errorf("read the token of the host browser: %w", err)
-	}
-	defer f.Close() // only read from
-	const most = 200
-	data, err := io.ReadAll(io.LimitReader(f, most))
 	if err != nil {
 		return Token{}, fmt.Errorf("read the token of the host browser: %w", err)
 	}
@@ -103,19 +97,8 @@ func EnsureToken(path string) (Token, error) {
 	}
 	var random [32]byte
 	rand.Read(random[:]) // never fails
-	f, err := os.CreateTemp(filepath.Dir(path), ".browser.token-*")
-	if err != nil {
-		return Token{}, fmt.Errorf("make the token of the host browser: %w", err)
-	}
-	_, err = f.WriteString(tokenPrefix + hex.EncodeToString(random[:]) + "\n")
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		// A link and not a rename: whoever comes second must not replace the token of the first.
-		if err = os.Link(f.Name(), path); errors.Is(err, fs.ErrExist) {
-			err = nil
-		}
-	}
-	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
+	err = keyfile.Write(path, 0o600, []byte(tokenPrefix+hex.EncodeToString(random[:])+"\n"), os.Link)
+	if err != nil && !errors.Is(err, fs.ErrExist) { // whoever comes second takes the token of the first
 		return Token{}, fmt.Errorf("make the token of the host browser: %w", err)
 	}
 	return ReadToken(path)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 )
 
 // painted is what was written into the profile: what differs from it is the user's own choice, and is left alone.
@@ -95,7 +97,7 @@ func (k *Keeper) paint() error {
 	if err != nil {
 		return fmt.Errorf("keep what was painted: %w", err)
 	}
-	return writeWhole(marker, data)
+	return keyfile.Write(marker, 0o600, data, os.Rename)
 }
 
 // tree is a JSON object whose numbers stay as they are written.
@@ -158,5 +160,5 @@ func (t tree) write(path string) error {
 	if err := e.Encode(t); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return writeWhole(path, []byte(b.String()))
+	return keyfile.Write(path, 0o600, []byte(b.String()), os.Rename)
 }
