@@ -23,7 +23,7 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-var update = flag.Bool("update", false, "write docs/codes.md and docs/cli.md")
+var update = flag.Bool("update", false, "write docs/codes.md, docs/cli.md and the table of lines")
 
 // documents are the texts of the pages of the documentation, READMEs among them, by their path from the top.
 func documents(t *testing.T) map[string]string {
