@@ -42,6 +42,7 @@ import (
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/secret"
+	"github.com/clawjail/clawjail/internal/base/strict"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/browser/control"
@@ -298,7 +299,7 @@ func (a *API) bounded(mux *http.ServeMux, next http.Handler) http.Handler {
 		}
 		// What does not say its length may be too large all the same. huma stops one byte later.
 		r.Body = http.MaxBytesReader(w, r.Body, most+1)
-		if r.ContentLength != 0 && !raw && !control.JSONContent(r.Header.Get("Content-Type")) {
+		if r.ContentLength != 0 && !raw && !strict.Content(r.Header.Get("Content-Type")) {
 			a.refuse(w, r, problem.New(problem.BadRequest, "send Content-Type: application/json", "the body is not JSON"))
 			return
 		}

@@ -7,13 +7,14 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-json-experiment/json"
 
+	"github.com/clawjail/clawjail/internal/base/strict"
 	"github.com/clawjail/clawjail/internal/browser/control"
 )
 
-// decode reads a body as every body is read; see [control.Strict]. Secrets are read here, and printed nowhere.
+// decode reads a body as every body is read; see [strict.Object]. Secrets are read here, and printed nowhere.
 func decode[T any](body []byte) (T, error) {
 	var out, none T
-	if err := control.Strict(body, &out, json.WithUnmarshalers(secrets())); err != nil {
+	if err := strict.Object(body, &out, control.Fields, json.WithUnmarshalers(secrets())); err != nil {
 		return none, err
 	}
 	return out, nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/clawjail/clawjail/internal/base/strict"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -75,7 +76,7 @@ func readAct(r reply) (act, error) {
 	if r.name != toolName {
 		return a, problem.New(problem.BadRequest, "", "there is no tool but act")
 	}
-	if err := control.Strict(r.arguments, &a); err != nil {
+	if err := strict.Object(r.arguments, &a, control.Fields); err != nil {
 		return act{}, err
 	}
 	return a, nil

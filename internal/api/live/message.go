@@ -11,8 +11,8 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/clawjail/clawjail/internal/base/strict"
 	"github.com/clawjail/clawjail/internal/browser"
-	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -192,19 +192,19 @@ func parse(text []byte) (said, error) {
 	var err error
 	switch head.Type {
 	case typeShown:
-		err = strict(text, &head)
+		err = strict.Object(text, &head, protocolHint)
 		out.shown = true
 	case typeVisible:
 		var message struct {
 			Type    string `json:"type"`
 			Visible *bool  `json:"visible"`
 		}
-		err = strict(text, &message)
+		err = strict.Object(text, &message, protocolHint)
 		if out.visible = message.Visible; err == nil && out.visible == nil {
 			err = problem.New(problem.BadRequest, protocolHint, "a message of the type visible does not say whether it is")
 		}
 	default:
-		if err = strict(text, &out.input); err == nil && out.input.Type == "" {
+		if err = strict.Object(text, &out.input, protocolHint); err == nil && out.input.Type == "" {
 			err = problem.New(problem.BadRequest, protocolHint, "a message has no type")
 		}
 	}
@@ -212,15 +212,4 @@ func parse(text []byte) (said, error) {
 		return said{}, err
 	}
 	return out, nil
-}
-
-// strict is [control.Strict] with the place where messages are described.
-func strict(text []byte, into any) error {
-	err := control.Strict(text, into)
-	if p, ok := problem.As(err); ok {
-		told := *p
-		told.Hint = protocolHint
-		return &told
-	}
-	return err
 }

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/clawjail/clawjail/internal/base/strict"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv/property"
@@ -417,7 +418,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var got browser.Act
-		if err := Strict(body, &got); err != nil {
+		if err := strict.Object(body, &got, Fields); err != nil {
 			if problem.CodeOf(err) != problem.BadJSON {
 				t.Errorf("%q: %v", body, err)
 			}
@@ -428,7 +429,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal(err)
 		}
 		var again browser.Act
-		if err := Strict(text, &again); err != nil || !cmp.Equal(got, again, same()) {
+		if err := strict.Object(text, &again, Fields); err != nil || !cmp.Equal(got, again, same()) {
 			t.Errorf("%q is read, written as %s, and then %v", body, text, err)
 		}
 	})

@@ -9,9 +9,13 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/clawjail/clawjail/internal/base/strict"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/problem"
 )
+
+// Fields is the hint of a body that cannot be read.
+const Fields = "the fields are in docs/browser.md, and in /openapi.json of a control plane"
 
 // Decode reads the operation of a request that the route's pattern has matched. The operation is the pointer that New
 // returned; whether its values are allowed is for its Validate to say. The code of an error is bad_json or bad_request.
@@ -95,7 +99,7 @@ func (r Route) decodeBody(req *http.Request, op browser.Operation) error {
 	if r.Raw {
 		most = MaxFile
 	}
-	if !r.Raw && req.ContentLength != 0 && !JSONContent(req.Header.Get("Content-Type")) {
+	if !r.Raw && req.ContentLength != 0 && !strict.Content(req.Header.Get("Content-Type")) {
 		return problem.New(problem.BadRequest, "send Content-Type: application/json", "the body is not JSON")
 	}
 	body, err := read(req.Body, req.ContentLength, most)
@@ -107,7 +111,7 @@ func (r Route) decodeBody(req *http.Request, op browser.Operation) error {
 		return nil
 	}
 	defer clear(body) // it may have what somebody types as a password
-	return Strict(body, op)
+	return strict.Object(body, op, Fields)
 }
 
 // read reads at most so many bytes, of a body that may say how many there are.

@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/clawjail/clawjail/internal/browser/control"
+	"github.com/clawjail/clawjail/internal/base/strict"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/gateway/inject"
@@ -64,7 +64,7 @@ type wanted struct {
 
 // read reads a request, and says what is wrong with it.
 func read(r *http.Request, held *share, late func() bool) (*wanted, *problem.Error) {
-	if !control.JSONContent(r.Header.Get("Content-Type")) {
+	if !strict.Content(r.Header.Get("Content-Type")) {
 		return nil, problem.New(problem.BadJSON, "Send the header Content-Type: application/json.", "the request is not JSON")
 	}
 	if r.ContentLength > largestRequest {
@@ -91,14 +91,13 @@ func requestTooLarge() *problem.Error {
 // parse reads the JSON of a request.
 func parse(raw []byte) (*wanted, *problem.Error) {
 	out := &wanted{}
-	if err := control.Strict(raw, &out.request); err != nil {
+	const hint = `Send an object such as {"service": "github", "url": "https://api.github.com/user", "method": "GET"}.`
+	if err := strict.Object(raw, &out.request, hint); err != nil {
 		p, ok := problem.As(err)
 		if !ok {
-			p = problem.New(problem.BadJSON, "", "the request cannot be read")
+			p = problem.New(problem.BadJSON, hint, "the request cannot be read")
 		}
-		shown := *p
-		shown.Hint = `Send an object such as {"service": "github", "url": "https://api.github.com/user", "method": "GET"}.`
-		return nil, &shown
+		return nil, p
 	}
 	if out.URL == "" {
 		return nil, problem.New(problem.BadRequest, `Send an object such as {"service": "github", "url": "https://api.github.com/user"}.`,

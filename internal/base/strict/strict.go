@@ -1,4 +1,5 @@
-package control
+// Package strict reads JSON in the one way in which it can be read.
+package strict
 
 import (
 	"bytes"
@@ -12,15 +13,19 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Strict reads one JSON object: names match exactly, unknown and doubled ones are errors, the text is UTF-8 and nothing
+// Object reads one JSON object: names match exactly, unknown and doubled ones are errors, the text is UTF-8 and nothing
 // follows it. Two programs that read it differently cannot exist then. An empty body is an empty object. The code of an
-// error is bad_json; it says where, and nothing of what the body holds but keys.
-func Strict(body []byte, into any, options ...json.Options) error {
+// error is bad_json, with the hint; it says where, and nothing of what the body holds but keys.
+func Object(body []byte, into any, hint string, options ...json.Options) error {
+	bad := func(offset int64, what string) error {
+		line, column := place(body, offset)
+		return problem.New(problem.BadJSON, hint, "the body at line %d, column %d: %s", line, column, what).With("line", line).With("column", column)
+	}
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil
 	}
 	if jsontext.Value(bytes.TrimSpace(body)).Kind() != '{' {
-		return bad(body, 0, "it is not an object")
+		return bad(0, "it is not an object")
 	}
 	err := json.Unmarshal(body, into, append(options, json.RejectUnknownMembers(true))...)
 	if err == nil {
@@ -30,15 +35,15 @@ func Strict(body []byte, into any, options ...json.Options) error {
 	var meaning *json.SemanticError
 	switch {
 	case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
-		return bad(body, syntax.ByteOffset, "the key "+keyOf(syntax.JSONPointer)+" is there twice")
+		return bad(syntax.ByteOffset, "the key "+keyOf(syntax.JSONPointer)+" is there twice")
 	case errors.As(err, &syntax):
-		return bad(body, syntax.ByteOffset, "it is not valid JSON")
+		return bad(syntax.ByteOffset, "it is not valid JSON")
 	case errors.As(err, &meaning) && errors.Is(err, json.ErrUnknownName):
-		return bad(body, meaning.ByteOffset, "the key "+keyOf(meaning.JSONPointer)+" is not known")
+		return bad(meaning.ByteOffset, "the key "+keyOf(meaning.JSONPointer)+" is not known")
 	case errors.As(err, &meaning):
-		return bad(body, meaning.ByteOffset, "the value of "+keyOf(meaning.JSONPointer)+" has the wrong type")
+		return bad(meaning.ByteOffset, "the value of "+keyOf(meaning.JSONPointer)+" has the wrong type")
 	}
-	return bad(body, 0, "it cannot be read")
+	return bad(0, "it cannot be read")
 }
 
 // keyOf is a key as its writer knows it: limits.memory.
@@ -53,20 +58,18 @@ func keyOf(p jsontext.Pointer) string {
 	return texts.Quote(string(b), 80)
 }
 
-func bad(body []byte, offset int64, what string) error {
+// place is where a fault is, counted from 1.
+func place(body []byte, offset int64) (line, column int) {
 	before := body[:min(int(offset), len(body))]
 	// Leading blanks belong to what comes after them.
 	for len(before) < len(body) && bytes.IndexByte([]byte(" \t\r\n,"), body[len(before)]) >= 0 {
 		before = body[:len(before)+1]
 	}
-	line := 1 + bytes.Count(before, []byte("\n"))
-	column := len(before) - bytes.LastIndexByte(before, '\n')
-	return problem.New(problem.BadJSON, "the fields are in docs/browser.md, and in /openapi.json of a control plane", "the body at line %d, column %d: %s", line, column, what).
-		With("line", line).With("column", column)
+	return 1 + bytes.Count(before, []byte("\n")), len(before) - bytes.LastIndexByte(before, '\n')
 }
 
-// JSONContent says whether a Content-Type is JSON.
-func JSONContent(header string) bool {
+// Content says whether a Content-Type is JSON.
+func Content(header string) bool {
 	kind, _, err := mime.ParseMediaType(header)
 	return err == nil && kind == "application/json"
 }
