@@ -50,6 +50,8 @@ type emptyPage struct {
 	id      target.ID
 	session cdp.Session
 	opening atomic.Pointer[string] // the address of the origin
+	origin  string                 // that is open; empty for none
+	world   runtime.ExecutionContextID
 	events  *cdp.Subscription
 	stop    context.CancelFunc // of answering
 	task    sync.WaitGroup
@@ -145,9 +147,12 @@ type prepared struct {
 	page *emptyPage     // of who holds the token
 }
 
-// Prepare begins to open what the next call that reads or writes the storage of a context needs: most of the time that one takes is the
-// start of a process. It does not wait, and a failure is found by that call.
-func (b *Browser) Prepare(browserContext string) {
+// touchScript has the browser begin what it does at the first contact with the storage of an origin.
+const touchScript = "localStorage.length; indexedDB.databases().then(() => 0)"
+
+// Prepare begins to open what the next call that writes to the storage of a context needs, at the origin that it begins with: most of
+// the time that one takes is the start of processes. It does not wait, and a failure is found by that call.
+func (b *Browser) Prepare(browserContext, origin string) {
 	select {
 	case b.emptying <- struct{}{}:
 	default:
@@ -160,8 +165,14 @@ func (b *Browser) Prepare(browserContext string) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
 		defer cancel()
-		if e, err := b.openEmptyPage(ctx, browserContext); err == nil {
-			b.prepared.page = e
+		e, err := b.openEmptyPage(ctx, browserContext)
+		if err != nil {
+			return
+		}
+		b.prepared.page = e
+		if err := e.open(ctx, origin); err == nil {
+			await := true
+			_, _ = cdp.Do(ctx, e.session, runtime.Evaluate, runtime.EvaluateParams{Expression: touchScript, ContextID: e.world, AwaitPromise: &await})
 		}
 	})
 }
@@ -261,8 +272,9 @@ func (e *emptyPage) release() {
 	e.task.Wait()
 }
 
-// passWorkers keeps service workers from answering the page in the place of their sites.
+// passWorkers keeps service workers from answering the page in the place of their sites, from the next origin on.
 func (e *emptyPage) passWorkers(ctx context.Context) error {
+	e.origin = ""
 	none := int64(0)
 	_, err := cdp.Do(ctx, e.session, network.Enable,
 		network.EnableParams{MaxTotalBufferSize: &none, MaxResourceBufferSize: &none, MaxPostDataSize: &none})
@@ -320,17 +332,7 @@ func (e *emptyPage) do(ctx context.Context, origin string, put *weblogin.Origin)
 func (e *emptyPage) ask(ctx context.Context, origin string, put *weblogin.Origin, how string, read func(answer []byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
 	defer cancel()
-	address := origin + "/"
-	e.opening.Store(&address)
-	opened, err := cdp.Do(ctx, e.session, page.Navigate, page.NavigateParams{URL: address})
-	if err != nil {
-		return err
-	}
-	if opened.ErrorText != "" {
-		return problem.New(problem.BadStorage, "", "the browser does not open %s: %s", origin, bounded(opened.ErrorText, maxText))
-	}
-	world, err := cdp.Do(ctx, e.session, page.CreateIsolatedWorld, page.CreateIsolatedWorldParams{FrameID: opened.FrameID, WorldName: worldName})
-	if err != nil {
+	if err := e.open(ctx, origin); err != nil {
 		return err
 	}
 	var text []byte
@@ -348,8 +350,8 @@ func (e *emptyPage) ask(ctx context.Context, origin string, put *weblogin.Origin
 		} `json:"result"`
 		Exception jsontext.Value `json:"exceptionDetails"`
 	}
-	err = e.session.Call(ctx, runtime.CallFunctionOn.Method, map[string]any{
-		"functionDeclaration": storageScript, "executionContextId": world.ExecutionContextID, "returnByValue": true, "awaitPromise": true,
+	err := e.session.Call(ctx, runtime.CallFunctionOn.Method, map[string]any{
+		"functionDeclaration": storageScript, "executionContextId": e.world, "returnByValue": true, "awaitPromise": true,
 		"arguments": []any{map[string]any{"value": origin}, map[string]any{"value": jsontext.Value(quoted)}, map[string]any{"value": how},
 			map[string]any{"value": mostStored(how)}},
 	}, &answer)
@@ -376,6 +378,29 @@ func (e *emptyPage) ask(ctx context.Context, origin string, put *weblogin.Origin
 		return problem.New(problem.BadStorage, "", "%s: %s", origin, bounded(refused.Sentence, maxText))
 	}
 	return read(back)
+}
+
+// open opens an origin, and makes the world in which the script runs.
+func (e *emptyPage) open(ctx context.Context, origin string) error {
+	if e.origin == origin {
+		return nil
+	}
+	e.origin = ""
+	address := origin + "/"
+	e.opening.Store(&address)
+	opened, err := cdp.Do(ctx, e.session, page.Navigate, page.NavigateParams{URL: address})
+	if err != nil {
+		return err
+	}
+	if opened.ErrorText != "" {
+		return problem.New(problem.BadStorage, "", "the browser does not open %s: %s", origin, bounded(opened.ErrorText, maxText))
+	}
+	world, err := cdp.Do(ctx, e.session, page.CreateIsolatedWorld, page.CreateIsolatedWorldParams{FrameID: opened.FrameID, WorldName: worldName})
+	if err != nil {
+		return err
+	}
+	e.origin, e.world = origin, world.ExecutionContextID
+	return nil
 }
 
 // mostStored are the bounds of what is read of an origin.

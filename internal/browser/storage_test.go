@@ -144,25 +144,27 @@ func TestAPageThatIsOpenedAheadIsUsedOnce(t *testing.T) {
 	}
 	one, another := newContext(t, b), newContext(t, b)
 	before := pages()
-	for _, context := range []string{one, another} {
-		b.Prepare(one)
-		b.Prepare(one) // there is one
-		mustStore(t, b, context, storing("http://example.com", "token", "of "+context))
-		if got := mustRead(t, b, context, "http://example.com"); !strings.Contains(got, "of "+context) {
+	const origin = "http://example.com"
+	for n, ahead := range []struct{ context, origin string }{{one, origin}, {one, "http://app.example.com"}, {another, origin}, {one, "nonsense"}} {
+		b.Prepare(ahead.context, ahead.origin)
+		b.Prepare(ahead.context, ahead.origin) // there is one
+		value := fmt.Sprintf("of %d", n)
+		mustStore(t, b, one, storing(origin, "token", value))
+		if got := mustRead(t, b, one, origin); !strings.Contains(got, value) {
 			t.Errorf("stored is %s", got)
 		}
 		testenv.Eventually(t, 10*time.Second, func() bool { return pages() == before }, "no page of ours is left")
 	}
-	b.Prepare("")
+	b.Prepare("", origin)
 	testenv.Eventually(t, 10*time.Second, func() bool { return pages() == before+1 }, "a page is opened ahead")
 	if tabs := must[TabsResult](t, b, Tabs{}).Tabs; len(tabs) != before {
 		t.Errorf("it is a tab: %+v", tabs)
 	}
-	mustStore(t, b, "", storing("http://example.com", "token", "x"))
+	mustStore(t, b, "", storing(origin, "token", "x"))
 	if got := o.requests(); len(got) > 0 {
 		t.Errorf("the network was asked: %q", got)
 	}
-	b.Prepare("") // nobody uses it: it ends with the browser
+	b.Prepare("", origin) // nobody uses it: it ends with the browser
 }
 
 // The pages of our own are no tabs, whatever is opened at the same time.

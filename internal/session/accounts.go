@@ -186,7 +186,9 @@ func (s *Service) usable(ctx context.Context, r *session, g grant.Grant, standin
 			return err
 		}
 		r.watch.know(set)
-		r.stored = r.stored || len(set.Storage) > 0
+		if r.stored == "" && len(set.Storage) > 0 {
+			r.stored = set.Storage[0].Origin
+		}
 		if len(standing.Permissions) > 0 && !standing.For(domain, set.ID) {
 			return grant.NotAllowed(domain, "the permission is for an account of %s that was removed, and not for the one that is there now", domain)
 		}

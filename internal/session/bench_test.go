@@ -140,7 +140,7 @@ func BenchmarkInjectLogin(b *testing.B) {
 			b.Fatal(err)
 		}
 		if prepared {
-			shell.Prepare(id)
+			shell.Prepare(id, "https://app.example.com")
 			time.Sleep(200 * time.Millisecond) // until it is open, which only its user is told
 		}
 		began := time.Now()

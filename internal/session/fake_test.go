@@ -192,7 +192,7 @@ func (b *fakeBrowser) Stored(_ context.Context, id string, origins []string) ([]
 	return out, nil
 }
 
-func (*fakeBrowser) Prepare(string) {}
+func (*fakeBrowser) Prepare(string, string) {}
 
 func (b *fakeBrowser) Store(_ context.Context, id string, list []weblogin.Origin) ([]weblogin.Origin, error) {
 	if err := b.step("set storage"); err != nil {

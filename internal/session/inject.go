@@ -26,8 +26,8 @@ type Jar interface {
 	Origins(ctx context.Context) ([]string, error)
 	Weigh(ctx context.Context, browserContext string, origins []string) ([]weblogin.OriginInfo, error)
 	Stored(ctx context.Context, browserContext string, origins []string) ([]weblogin.Origin, error)
-	// Prepare begins to open what Store needs in a context, and does not wait.
-	Prepare(browserContext string)
+	// Prepare begins to open what Store needs in a context for an origin, and does not wait.
+	Prepare(browserContext, origin string)
 	// Store puts in what pages had stored, before any document of theirs runs, and returns what is there then. The code is
 	// bad_storage when the browser does not take it.
 	Store(ctx context.Context, browserContext string, list []weblogin.Origin) ([]weblogin.Origin, error)

@@ -207,8 +207,8 @@ func (s *Service) bring(ctx context.Context, r *session) error {
 	group.Go(func() error { return s.Driver.Admit(within, i.name()) })
 	group.Go(func() error {
 		err := s.dial(within, i)
-		if err == nil && r.stored {
-			i.browser.Prepare("")
+		if err == nil && r.stored != "" {
+			i.browser.Prepare("", r.stored)
 		}
 		return err
 	})
@@ -218,8 +218,8 @@ func (s *Service) bring(ctx context.Context, r *session) error {
 // adopt gives a warm browser to a session.
 func (s *Service) adopt(ctx context.Context, r *session, i *instance) error {
 	s.attach(r, i, true)
-	if r.stored {
-		i.browser.Prepare("")
+	if r.stored != "" {
+		i.browser.Prepare("", r.stored)
 	}
 	if err := s.admit(r, i); err != nil {
 		return err

@@ -287,7 +287,7 @@ type session struct {
 	unhold  func()
 	// grant is what an operator session was permitted with.
 	grant  grant.Grant
-	stored bool // one of its accounts has storage
+	stored string // the first origin of which one of its accounts has storage; empty for none
 	// permissions are the ids of those that let an agent open it without a grant of its own.
 	permissions []string
 	// abort ends an opening.

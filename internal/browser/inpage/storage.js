@@ -20,10 +20,6 @@ async function (origin, text, how, most) {
     request.onsuccess = () => ok(request.result);
     request.onerror = () => no(request.error);
   });
-  const over = (transaction) => new Promise((ok, no) => {
-    transaction.oncomplete = ok;
-    transaction.onabort = () => no(transaction.error);
-  });
 
   const arrays = { i8: Int8Array, ui8: Uint8Array, ui8c: Uint8ClampedArray, i16: Int16Array, ui16: Uint16Array, i32: Int32Array, ui32: Uint32Array, f16: Float16Array,
     f32: Float32Array, f64: Float64Array, bi64: BigInt64Array, bui64: BigUint64Array };
@@ -209,16 +205,28 @@ async function (origin, text, how, most) {
     const of = (one) => one.keyPathArray ?? one.keyPath ?? null;
     const request = indexedDB.open(given.name, given.version);
     let fresh = false;
+    let keys = [];
+    let why;
+    // The records go in with what makes their stores: all of it is there in the end, or nothing.
     request.onupgradeneeded = ({ oldVersion }) => {
+      const { transaction } = request;
       fresh = oldVersion === 0;
-      if (!fresh) return request.transaction.abort();
-      for (const store of made) {
-        const created = request.result.createObjectStore(store.name, { autoIncrement: store.autoIncrement, keyPath: of(store) });
-        for (const index of store.indexes) created.createIndex(index.name, of(index), { unique: index.unique, multiEntry: index.multiEntry });
+      if (!fresh) return transaction.abort();
+      transaction.onabort = () => { why ??= transaction.error; };
+      try {
+        keys = made.map((store) => {
+          const into = request.result.createObjectStore(store.name, { autoIncrement: store.autoIncrement, keyPath: of(store) });
+          for (const index of store.indexes) into.createIndex(index.name, of(index), { unique: index.unique, multiEntry: index.multiEntry });
+          return store.records.map(({ key, value }) => into.add(value, of(store) === null ? key : undefined));
+        });
+      } catch (error) {
+        why = error;
+        transaction.abort();
       }
     };
     const db = await done(request).catch(async (error) => {
-      const there = fresh ? null : (await indexedDB.databases()).find((one) => one.name === given.name);
+      if (fresh) throw why ?? error;
+      const there = (await indexedDB.databases()).find((one) => one.name === given.name);
       if (there?.version > given.version) throw new Refused(`is there in version ${there.version}, which is newer than ${given.version}`);
       if (there) throw new Refused('was there before');
       throw error;
@@ -227,13 +235,6 @@ async function (origin, text, how, most) {
       if (!fresh) throw new Refused('was there before');
       if (!made.length) return;
       const names = made.map((store) => store.name);
-      const writing = db.transaction(names, 'readwrite', { durability: 'relaxed' });
-      const keys = made.map((store) => {
-        const into = writing.objectStore(store.name);
-        return store.records.map(({ key, value }) => into.add(value, of(store) === null ? key : undefined));
-      });
-      writing.commit();
-      await over(writing);
       const reading = db.transaction(names);
       const text = (value) => plain(value) ? JSON.stringify([value]) : encode(value).then(JSON.stringify); // encode makes no list
       const back = await Promise.all(names.map((name) => Promise.all([done(reading.objectStore(name).getAllKeys()), done(reading.objectStore(name).getAll())])));
