@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
@@ -18,7 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-var update = flag.Bool("update", false, "write docs/http-api.md")
+var update = flag.Bool("update", false, "write docs/http-api.md and testdata/openapi.json")
 
 // groups are the chapters of the page, by the first part of a path below /v1.
 var groups = map[string]string{
@@ -247,14 +248,27 @@ func TestPageOfTheAPIIsItsDocument(t *testing.T) {
 			t.Errorf("%s %s has no summary", op.method, op.path)
 		}
 	}
-	name := filepath.Join(testenv.Repository(t), "docs", "http-api.md")
+	agreed(t, filepath.Join(testenv.Repository(t), "docs", "http-api.md"), pageOfAPI(doc, known))
+}
+
+// Programs are made from the document: a change in it is one for them.
+func TestDocumentOfTheAPIIsAsAgreedOn(t *testing.T) {
+	text, err := json.MarshalIndent(newWorld(t).api.OpenAPI(), "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	agreed(t, filepath.Join("testdata", "openapi.json"), string(text)+"\n")
+}
+
+// agreed compares a file with what it should have.
+func agreed(t *testing.T, name, text string) {
+	t.Helper()
 	if *update {
-		if err := os.WriteFile(name, []byte(pageOfAPI(doc, known)), 0o644); err != nil {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	text, err := os.ReadFile(name)
-	if err != nil || string(text) != pageOfAPI(doc, known) {
-		t.Errorf("docs/http-api.md is not what the API says of itself (write it with -update); %v", err)
+	if old, err := os.ReadFile(name); err != nil || string(old) != text {
+		t.Errorf("%s is not what the API says of itself (write it with -update, and read the difference); %v", name, err)
 	}
 }
