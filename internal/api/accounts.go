@@ -12,6 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
@@ -50,10 +51,7 @@ type Credentials interface {
 }
 
 type (
-	// ofTenantInput is a request about all that a tenant has of something.
-	ofTenantInput struct {
-		Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own when it is left out; of a caller of all tenants, all"`
-	}
+	ofTenantInput = op.OfTenant
 
 	domainInput struct {
 		Domain string `path:"domain" maxLength:"253" doc:"registrable"`
@@ -130,7 +128,7 @@ func (a *API) importCookies(ctx context.Context, by identity.Principal, in *doma
 	}
 	defer body.Cookies.Wipe()
 	defer body.Origins.Wipe()
-	if err := errors.Join(checkTenant(body.Tenant), checkScopes(body.Scopes)); err != nil {
+	if err := errors.Join(op.CheckTenant(body.Tenant), checkScopes(body.Scopes)); err != nil {
 		return nil, err
 	}
 	list, err := body.Cookies.cookies()
@@ -189,7 +187,7 @@ func (a *API) setCookieRules(ctx context.Context, by identity.Principal, in *dom
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkTenant(body.Tenant), checkScopes(body.Scopes)); err != nil {
+	if err := errors.Join(op.CheckTenant(body.Tenant), checkScopes(body.Scopes)); err != nil {
 		return nil, err
 	}
 	rules, err := a.rules(ctx, by, body.Tenant, in.Domain, body.Scopes, body.MaxSessions)
@@ -282,7 +280,7 @@ func (a *API) putSecret(ctx context.Context, by identity.Principal, in *secretBo
 		return nil, err
 	}
 	defer body.Value.Wipe()
-	if err := errors.Join(checkTenant(body.Tenant), checkText("agent", body.Agent)); err != nil {
+	if err := errors.Join(op.CheckTenant(body.Tenant), checkText("agent", body.Agent)); err != nil {
 		return nil, err
 	}
 	return nil, a.Credentials.PutSecret(ctx, by, vault.SecretName{Tenant: body.Tenant, Agent: body.Agent, Service: in.Service}, body.Value, body.Origins...)
@@ -293,18 +291,6 @@ func (a *API) deleteSecret(ctx context.Context, by identity.Principal, in *secre
 		return nil, a.deletePearl(ctx, by, in.Service)
 	}
 	return nil, a.Credentials.DeleteSecret(ctx, by, vault.SecretName{Tenant: in.Tenant, Agent: in.Agent, Service: in.Service})
-}
-
-// checkTenant refuses a tenant of a body that none can be called. Those of addresses are checked by their pattern.
-func checkTenant(name string) error {
-	valid := len(name) <= 40
-	for _, c := range name {
-		valid = valid && (c == '-' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9')
-	}
-	if !valid {
-		return problem.New(problem.BadName, "use 1 to 40 of a-z, 0-9 and -", "the name of the tenant is not valid")
-	}
-	return nil
 }
 
 func checkScopes(scopes []string) error {

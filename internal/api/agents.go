@@ -17,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -89,7 +90,7 @@ func (a *API) syncAgents(w http.ResponseWriter, req *http.Request, by identity.P
 	if err != nil {
 		return err
 	}
-	if err := checkTenant(body.Tenant); err != nil {
+	if err := op.CheckTenant(body.Tenant); err != nil {
 		return err
 	}
 	request := agent.SyncRequest{
@@ -106,7 +107,7 @@ func (a *API) declareAgent(w http.ResponseWriter, req *http.Request, by identity
 	if err != nil {
 		return err
 	}
-	if err := checkTenant(body.Tenant); err != nil {
+	if err := op.CheckTenant(body.Tenant); err != nil {
 		return err
 	}
 	tenant := by.TenantOr(body.Tenant)

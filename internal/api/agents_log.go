@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/ringlog"
 )
@@ -154,7 +155,7 @@ func ofOneAgent(req *http.Request, by identity.Principal) (tenant, name string, 
 	if len(req.PathValue("name")) > maxAgentName {
 		return "", "", problem.New(problem.BadRequest, "list them: clawjail agent ls", "no agent has a name of more than %d bytes", maxAgentName)
 	}
-	if err := checkTenant(query.Get("tenant")); err != nil {
+	if err := op.CheckTenant(query.Get("tenant")); err != nil {
 		return "", "", err
 	}
 	return by.TenantOr(query.Get("tenant")), req.PathValue("name"), nil

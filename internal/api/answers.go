@@ -8,23 +8,8 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/secret"
-	"github.com/clawjail/clawjail/internal/identity"
-	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/vault"
 )
-
-// Principal is who calls.
-type Principal struct {
-	Kind      identity.Kind `json:"kind" enum:"admin,operator,agent"`
-	ID        string        `json:"id"`
-	Name      string        `json:"name"`
-	Tenant    string        `json:"tenant,omitempty" doc:"missing for a principal of all tenants"`
-	Role      identity.Role `json:"role,omitempty" enum:"viewer,operator,admin" doc:"missing for agents"`
-	ExpiresAt time.Time     `json:"expires_at,omitzero" doc:"when the key ends; missing when it does not"`
-	// Scope and Session are there when it is a token for one session; the rest is of who made it.
-	Scope   identity.Scope `json:"scope,omitempty" enum:"view,control,cdp" doc:"of a token for one session"`
-	Session string         `json:"session,omitempty" doc:"the session that the token is for"`
-}
 
 // CookieSets is the answer to a listing, and to a capture.
 type CookieSets struct {
@@ -82,53 +67,6 @@ type GrantKey struct {
 // GrantKeys is the answer to a listing, the key that signs first.
 type GrantKeys struct {
 	Keys []GrantKey `json:"keys" nullable:"false"`
-}
-
-// Tenant owns agents, accounts and sessions.
-type Tenant struct {
-	ID                       string    `json:"id"`
-	ForbidOperatorMode       bool      `json:"forbid_operator_mode" doc:"it may have no sessions with accounts"`
-	ForbidAccountPermissions bool      `json:"forbid_account_permissions" doc:"its agents may have none with a permission and without a grant"`
-	CreatedAt                time.Time `json:"created_at"`
-}
-
-// TenantUse is a tenant with what it holds of what all share.
-type TenantUse struct {
-	Tenant
-	Quotas []quota.Use `json:"quotas" nullable:"false"`
-}
-
-// Tenants is the answer to a listing.
-type Tenants struct {
-	Tenants []Tenant `json:"tenants" nullable:"false"`
-}
-
-// Disconnected says how much was ended.
-type Disconnected struct {
-	Ended int `json:"ended" doc:"how much was open for the principals of the tenant"`
-}
-
-// Operator is a person, or a program of theirs, with a key.
-type Operator struct {
-	ID        string        `json:"id"`
-	Name      string        `json:"name"`
-	Tenant    string        `json:"tenant,omitempty" doc:"missing for an admin of all tenants"`
-	Role      identity.Role `json:"role" enum:"viewer,operator,admin"`
-	KeyHint   string        `json:"key_hint" doc:"the beginning of the key"`
-	CreatedAt time.Time     `json:"created_at"`
-	ExpiresAt time.Time     `json:"expires_at,omitzero"`
-	RevokedAt time.Time     `json:"revoked_at,omitzero"`
-}
-
-// Operators is the answer to a listing.
-type Operators struct {
-	Operators []Operator `json:"operators" nullable:"false"`
-}
-
-// IssuedOperator is an operator with a new key, which is told once. It prints without the key.
-type IssuedOperator struct {
-	Key      string   `json:"key" doc:"it is told once"`
-	Operator Operator `json:"operator"`
 }
 
 // Agent is an identity of programs in jails.
@@ -208,19 +146,13 @@ type AuditRows struct {
 	Rows []AuditRow `json:"rows" nullable:"false"`
 }
 
-// The four below hold a key that is on its way to its owner. Whoever prints one whole prints no key.
+// The three below hold a key that is on its way to its owner. Whoever prints one whole prints no key.
 
 // Format implements fmt.Formatter, for every verb.
 func (i IssuedGrant) Format(f fmt.State, _ rune) { withoutKey(f, "grant "+i.Grant.ID) }
 
 // LogValue implements slog.LogValuer.
 func (i IssuedGrant) LogValue() slog.Value { return slog.StringValue("grant " + i.Grant.ID) }
-
-// Format implements fmt.Formatter, for every verb.
-func (i IssuedOperator) Format(f fmt.State, _ rune) { withoutKey(f, "operator "+i.Operator.ID) }
-
-// LogValue implements slog.LogValuer.
-func (i IssuedOperator) LogValue() slog.Value { return slog.StringValue("operator " + i.Operator.ID) }
 
 // Format implements fmt.Formatter, for every verb.
 func (i IssuedAgent) Format(f fmt.State, _ rune) { withoutKey(f, "agent "+i.Agent.ID) }

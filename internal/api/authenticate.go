@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -20,23 +21,12 @@ const bearer = "Bearer"
 
 // Identity knows who calls and who may what. *identity.Service is one.
 type Identity interface {
+	op.People
+
 	Authenticate(ctx context.Context, presented string, remote netip.Addr) (identity.Principal, error)
 	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 	// Enter is Hold for one more request or stream, of which a tenant may have so many.
 	Enter(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
-	Authorize(ctx context.Context, p identity.Principal, op identity.Operation, tenant string) error
-
-	Tenants(ctx context.Context, by identity.Principal) ([]identity.Tenant, error)
-	CreateTenant(ctx context.Context, by identity.Principal, id string, policy identity.Policy) (identity.Tenant, error)
-	SetPolicy(ctx context.Context, by identity.Principal, id string, change func(*identity.Policy)) (identity.Tenant, error)
-	DisconnectTenant(ctx context.Context, by identity.Principal, id string) (int, error)
-
-	Operators(ctx context.Context, by identity.Principal, tenant string) ([]identity.Operator, error)
-	CreateOperator(ctx context.Context, by identity.Principal, n identity.NewOperator) (identity.Key, identity.Operator, error)
-	RotateOperator(ctx context.Context, by identity.Principal, id string, life time.Duration) (identity.Key, identity.Operator, error)
-	RevokeOperator(ctx context.Context, by identity.Principal, id string) error
-
-	Agents(ctx context.Context, by identity.Principal, tenant string) ([]identity.Agent, error)
 	CreateAgent(ctx context.Context, by identity.Principal, tenant, name string, life time.Duration) (identity.Key, identity.Agent, error)
 	RevokeAgent(ctx context.Context, by identity.Principal, tenant, name string) error
 	RestoreAgent(ctx context.Context, by identity.Principal, tenant, name string) error

@@ -12,6 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
@@ -39,7 +40,7 @@ func TestWhatIsSecretTravelsAndPrintsNowhere(t *testing.T) {
 		}
 	}
 	for name, answer := range map[string]any{
-		"grant": IssuedGrant{Token: canary, Grant: Grant{ID: "g_1"}}, "operator": IssuedOperator{Key: canary, Operator: Operator{ID: "op_1"}},
+		"grant": IssuedGrant{Token: canary, Grant: Grant{ID: "g_1"}}, "operator": op.IssuedOperator{Key: canary, Operator: op.Operator{ID: "op_1"}},
 		"agent": IssuedAgent{Key: canary, Agent: Agent{ID: "ag_1"}}, "token": IssuedToken{Key: canary, Token: Token{ID: "tk_1"}},
 	} {
 		var log strings.Builder
@@ -248,7 +249,7 @@ func TestTimesThatAreNone(t *testing.T) {
 	}
 	w.request("admin", "PATCH", "/v1/tenants/acme", `{}`).wantProblem(t, 400, problem.BadRequest)
 	for _, text := range []string{"", "never"} {
-		var issued IssuedOperator
+		var issued op.IssuedOperator
 		a := w.request("admin", "POST", "/v1/operators", `{"name":"x","tenant":"acme","role":"viewer","life":"`+text+`"}`)
 		if err := json.Unmarshal([]byte(a.body), &issued); err != nil || !issued.Operator.ExpiresAt.IsZero() || issued.Key == "" {
 			t.Errorf("%q: %s", text, a.body)

@@ -20,11 +20,16 @@ func decode[T any](body []byte) (T, error) {
 	return out, nil
 }
 
-// jsonFormat is how answers are written. Requests are never read by huma.
+// jsonFormat is how answers are written, and how the bodies of described operations are read. Those of other requests huma
+// does not read.
 func jsonFormat() huma.Format {
 	return huma.Format{
 		Marshal: huma.DefaultJSONFormat.Marshal,
-		Unmarshal: func([]byte, any) error {
+		Unmarshal: func(data []byte, into any) error {
+			if body, ok := into.(interface{ Read(into func(any) error) }); ok {
+				body.Read(func(into any) error { return strict.Object(data, into, control.Fields, json.WithUnmarshalers(secrets())) })
+				return nil
+			}
 			return fmt.Errorf("bodies are decoded by their handler: %w", io.ErrUnexpectedEOF)
 		},
 	}

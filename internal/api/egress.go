@@ -9,6 +9,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -103,8 +104,8 @@ func (a *API) whose(ctx context.Context, by identity.Principal, op identity.Oper
 }
 
 // Of is whom an entry is for: the tenant, empty for all of them, and the id of the agent.
-func (w Whose) Of(ctx context.Context, people Identity, by identity.Principal, op identity.Operation) (tenant, agent string, err error) {
-	if err := errors.Join(checkTenant(w.Tenant), checkText("agent", w.Agent)); err != nil {
+func (w Whose) Of(ctx context.Context, people Identity, by identity.Principal, right identity.Operation) (tenant, agent string, err error) {
+	if err := errors.Join(op.CheckTenant(w.Tenant), checkText("agent", w.Agent)); err != nil {
 		return "", "", err
 	}
 	if w.AllTenants {
@@ -117,7 +118,7 @@ func (w Whose) Of(ctx context.Context, people Identity, by identity.Principal, o
 	if w.Agent == "" {
 		return tenant, "", nil
 	}
-	found, err := AgentNamed(ctx, people, by, op, tenant, w.Agent)
+	found, err := AgentNamed(ctx, people, by, right, tenant, w.Agent)
 	return tenant, found.ID, err
 }
 
@@ -212,7 +213,7 @@ func (a *API) explain(ctx context.Context, by identity.Principal, in *jsonBody) 
 	}
 	for n := range body.Questions {
 		q := &body.Questions[n]
-		if err := errors.Join(checkTenant(q.Tenant), checkText("agent", q.Agent)); err != nil {
+		if err := errors.Join(op.CheckTenant(q.Tenant), checkText("agent", q.Agent)); err != nil {
 			return nil, err
 		}
 		q.Tenant = by.TenantOr(q.Tenant)

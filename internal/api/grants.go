@@ -8,6 +8,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -67,7 +68,7 @@ func (a *API) issueGrant(ctx context.Context, by identity.Principal, in *jsonBod
 
 // Request reads the texts. Whether their values are allowed is the service's to say.
 func (r GrantRequest) Request() (grant.Request, error) {
-	if err := checkTenant(r.Tenant); err != nil {
+	if err := op.CheckTenant(r.Tenant); err != nil {
 		return grant.Request{}, err
 	}
 	ttl, err := positive("ttl", r.TTL)

@@ -4,36 +4,15 @@ import (
 	"context"
 	"net/http"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// never is the life of a key that is good until it is revoked.
-const never = "never"
-
 type (
-	tenantInput struct {
-		ID string `path:"id" maxLength:"64" doc:"the tenant's id"`
-	}
-
-	tenantBody struct {
-		ID      string `path:"id" maxLength:"64" doc:"the tenant's id"`
-		RawBody []byte `contentType:"application/json"`
-	}
-
-	operatorInput struct {
-		ID string `path:"id" maxLength:"64" doc:"the operator's id"`
-	}
-
-	operatorBody struct {
-		ID      string `path:"id" maxLength:"64" doc:"the operator's id"`
-		RawBody []byte `contentType:"application/json"`
-	}
-
 	agentInput struct {
 		Name   string `path:"name" maxLength:"64" doc:"the agent's name"`
 		Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out"`
@@ -53,25 +32,16 @@ type (
 )
 
 func (a *API) peopleRoutes() {
-	add(a, route{method: http.MethodGet, path: "/v1/whoami", id: "whoami", summary: "Whose key it is"}, a.whoami)
-
-	add(a, route{method: http.MethodGet, path: "/v1/tenants", id: "list-tenants", summary: "List tenants"}, a.tenants)
-	add(a, route{method: http.MethodPost, path: "/v1/tenants", id: "create-tenant", summary: "Make a tenant",
-		status: http.StatusCreated, body: reflect.TypeFor[TenantRequest]()}, a.createTenant)
-	add(a, route{method: http.MethodGet, path: "/v1/tenants/{id}", id: "show-tenant", summary: "Show a tenant, and what it holds of what all share"},
-		a.showTenant)
-	add(a, route{method: http.MethodPatch, path: "/v1/tenants/{id}", id: "set-tenant", summary: "Change what a tenant may",
-		status: http.StatusOK, body: reflect.TypeFor[TenantPolicy]()}, a.setTenant)
-	add(a, route{method: http.MethodPost, path: "/v1/tenants/{id}/disconnect", id: "disconnect-tenant",
-		summary: "End what is open for a tenant's principals", status: http.StatusOK}, a.disconnectTenant)
-
-	add(a, route{method: http.MethodGet, path: "/v1/operators", id: "list-operators", summary: "List operators"}, a.operators)
-	add(a, route{method: http.MethodPost, path: "/v1/operators", id: "create-operator", summary: "Make an operator",
-		status: http.StatusCreated, body: reflect.TypeFor[OperatorRequest]()}, a.createOperator)
-	add(a, route{method: http.MethodPost, path: "/v1/operators/{id}/rotate", id: "rotate-operator", summary: "Give an operator a new key",
-		status: http.StatusCreated, body: reflect.TypeFor[LifeRequest]()}, a.rotateOperator)
-	add(a, route{method: http.MethodDelete, path: "/v1/operators/{id}", id: "revoke-operator", summary: "Revoke an operator's key",
-		status: http.StatusNoContent}, a.revokeOperator)
+	provide(a, op.WhoAmI())
+	provide(a, op.ListTenants())
+	provide(a, op.CreateTenant())
+	provide(a, op.ShowTenant())
+	provide(a, op.SetTenant())
+	provide(a, op.DisconnectTenant())
+	provide(a, op.ListOperators())
+	provide(a, op.CreateOperator())
+	provide(a, op.RotateOperator())
+	provide(a, op.RevokeOperator())
 
 	add(a, route{method: http.MethodGet, path: "/v1/agents", id: "list-agents", summary: "List agents"}, a.agents)
 	add(a, route{method: http.MethodPost, path: "/v1/agents", id: "create-agent", summary: "Make an agent",
@@ -87,157 +57,6 @@ func (a *API) peopleRoutes() {
 		status: http.StatusCreated, body: reflect.TypeFor[RotateRequest]()}, a.rotateToken)
 	add(a, route{method: http.MethodDelete, path: "/v1/agents/{name}/tokens/{id}", id: "revoke-token", summary: "Revoke an agent's token",
 		status: http.StatusNoContent}, a.revokeToken)
-}
-
-// life reads how long a key is to be good.
-func life(text string) (time.Duration, error) {
-	if text == "" || text == never {
-		return identity.NeverExpires, nil
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 { // below zero there is a number that means never
-		return 0, problem.New(problem.BadLimit, "give a time such as 720h, or never", "the life %s is not a positive duration", quote(text))
-	}
-	return d, nil
-}
-
-func (a *API) whoami(_ context.Context, by identity.Principal, _ *nothing) (*answer[Principal], error) {
-	return &answer[Principal]{Principal{Kind: by.Kind, ID: by.ID, Name: by.Name, Tenant: by.Tenant, Role: by.Role, ExpiresAt: by.ExpiresAt,
-		Scope: by.Scope, Session: by.Session}}, nil
-}
-
-func tenantOf(t identity.Tenant) Tenant {
-	return Tenant{ID: t.ID, ForbidOperatorMode: t.ForbidOperatorMode, ForbidAccountPermissions: t.ForbidAccountPermissions, CreatedAt: t.CreatedAt}
-}
-
-func (a *API) tenants(ctx context.Context, by identity.Principal, _ *nothing) (*answer[Tenants], error) {
-	all, err := a.Identity.Tenants(ctx, by)
-	if err != nil {
-		return nil, err
-	}
-	out := Tenants{Tenants: make([]Tenant, len(all))}
-	for n, t := range all {
-		out.Tenants[n] = tenantOf(t)
-	}
-	return &answer[Tenants]{out}, nil
-}
-
-func (a *API) showTenant(ctx context.Context, by identity.Principal, in *tenantInput) (*answer[TenantUse], error) {
-	all, err := a.Identity.Tenants(ctx, by)
-	if err != nil {
-		return nil, err
-	}
-	n := slices.IndexFunc(all, func(t identity.Tenant) bool { return t.ID == in.ID })
-	if n < 0 {
-		return nil, problem.New(problem.NotFound, "list them: clawjail tenant ls", "there is no tenant %s", quote(in.ID))
-	}
-	uses, err := a.Status.Quotas(ctx, by, in.ID)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[TenantUse]{TenantUse{tenantOf(all[n]), uses}}, nil
-}
-
-func (a *API) createTenant(ctx context.Context, by identity.Principal, in *jsonBody) (*answer[Tenant], error) {
-	body, err := decode[TenantRequest](in.RawBody)
-	if err != nil {
-		return nil, err
-	}
-	t, err := a.Identity.CreateTenant(ctx, by, body.ID, identity.Policy{ForbidOperatorMode: body.ForbidOperatorMode, ForbidAccountPermissions: body.ForbidAccountPermissions})
-	if err != nil {
-		return nil, err
-	}
-	return &answer[Tenant]{tenantOf(t)}, nil
-}
-
-func (a *API) setTenant(ctx context.Context, by identity.Principal, in *tenantBody) (*answer[Tenant], error) {
-	// A policy that says nothing is none: left out, false would allow what is forbidden.
-	body, err := decode[TenantPolicy](in.RawBody)
-	if err != nil {
-		return nil, err
-	}
-	if body == (TenantPolicy{}) {
-		return nil, problem.New(problem.BadRequest, "send forbid_operator_mode or forbid_account_permissions as true or false", "nothing was said to be changed")
-	}
-	t, err := a.Identity.SetPolicy(ctx, by, in.ID, func(p *identity.Policy) {
-		if body.ForbidOperatorMode != nil {
-			p.ForbidOperatorMode = *body.ForbidOperatorMode
-		}
-		if body.ForbidAccountPermissions != nil {
-			p.ForbidAccountPermissions = *body.ForbidAccountPermissions
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &answer[Tenant]{tenantOf(t)}, nil
-}
-
-func (a *API) disconnectTenant(ctx context.Context, by identity.Principal, in *tenantInput) (*answer[Disconnected], error) {
-	n, err := a.Identity.DisconnectTenant(ctx, by, in.ID)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[Disconnected]{Disconnected{Ended: n}}, nil
-}
-
-func operatorOf(o identity.Operator) Operator {
-	return Operator{
-		ID: o.ID, Name: o.Name, Tenant: o.Tenant, Role: identity.Role(o.Role), KeyHint: o.KeyHint, CreatedAt: o.CreatedAt, ExpiresAt: o.ExpiresAt,
-		RevokedAt: o.RevokedAt,
-	}
-}
-
-func (a *API) operators(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[Operators], error) {
-	all, err := a.Identity.Operators(ctx, by, by.Among(in.Tenant))
-	if err != nil {
-		return nil, err
-	}
-	out := Operators{Operators: make([]Operator, len(all))}
-	for n, o := range all {
-		out.Operators[n] = operatorOf(o)
-	}
-	return &answer[Operators]{out}, nil
-}
-
-func (a *API) createOperator(ctx context.Context, by identity.Principal, in *jsonBody) (*answer[IssuedOperator], error) {
-	body, err := decode[OperatorRequest](in.RawBody)
-	if err != nil {
-		return nil, err
-	}
-	long, err := life(body.Life)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkTenant(body.Tenant); err != nil {
-		return nil, err
-	}
-	key, o, err := a.Identity.CreateOperator(ctx, by,
-		identity.NewOperator{Name: body.Name, Tenant: by.Among(body.Tenant), Role: identity.Role(body.Role), Life: long})
-	if err != nil {
-		return nil, err
-	}
-	return &answer[IssuedOperator]{IssuedOperator{Key: key.Reveal(), Operator: operatorOf(o)}}, nil
-}
-
-func (a *API) rotateOperator(ctx context.Context, by identity.Principal, in *operatorBody) (*answer[IssuedOperator], error) {
-	body, err := decode[LifeRequest](in.RawBody)
-	if err != nil {
-		return nil, err
-	}
-	long, err := life(body.Life)
-	if err != nil {
-		return nil, err
-	}
-	key, o, err := a.Identity.RotateOperator(ctx, by, in.ID, long)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[IssuedOperator]{IssuedOperator{Key: key.Reveal(), Operator: operatorOf(o)}}, nil
-}
-
-func (a *API) revokeOperator(ctx context.Context, by identity.Principal, in *operatorInput) (*nothing, error) {
-	return nil, a.Identity.RevokeOperator(ctx, by, in.ID)
 }
 
 func agentOf(g identity.Agent) Agent {
@@ -257,11 +76,11 @@ func (a *API) createAgent(ctx context.Context, by identity.Principal, in *jsonBo
 	if err != nil {
 		return nil, err
 	}
-	long, err := life(body.Life)
+	long, err := op.Life(body.Life)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkTenant(body.Tenant); err != nil {
+	if err := op.CheckTenant(body.Tenant); err != nil {
 		return nil, err
 	}
 	key, g, err := a.Identity.CreateAgent(ctx, by, by.TenantOr(body.Tenant), body.Name, long)
@@ -312,7 +131,7 @@ func (a *API) rotateToken(ctx context.Context, by identity.Principal, in *agentT
 	if err != nil {
 		return nil, err
 	}
-	long, err := life(body.Life)
+	long, err := op.Life(body.Life)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 // AllowRequest is the body that permits an agent the use of an account.
@@ -54,7 +55,7 @@ func (a *API) allowAccount(ctx context.Context, by identity.Principal, in *jsonB
 		return nil, err
 	}
 	lasts, err := grant.ParseFor(body.For)
-	if err := errors.Join(err, checkTenant(body.Tenant)); err != nil {
+	if err := errors.Join(err, op.CheckTenant(body.Tenant)); err != nil {
 		return nil, err
 	}
 	p, err := a.Credentials.AllowAccount(ctx, by, credential.Allow{Tenant: body.Tenant, Domain: body.Domain, Agent: body.Agent, Access: grant.Access(body.Access),

@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -124,11 +125,11 @@ func (a *API) startProcess(ctx context.Context, by identity.Principal, in *start
 }
 
 // firstMay is what is said about a body: what is wrong with it is told to whoever might do what it asks for.
-func (a *API) firstMay(ctx context.Context, by identity.Principal, op identity.Operation, tenant string, wrong error) error {
-	if err := checkTenant(tenant); err != nil {
+func (a *API) firstMay(ctx context.Context, by identity.Principal, right identity.Operation, tenant string, wrong error) error {
+	if err := op.CheckTenant(tenant); err != nil {
 		return err
 	}
-	if err := a.Identity.Authorize(ctx, by, op, by.TenantOr(tenant)); err != nil {
+	if err := a.Identity.Authorize(ctx, by, right, by.TenantOr(tenant)); err != nil {
 		return err
 	}
 	return wrong
@@ -172,7 +173,7 @@ func (a *API) typeToProcess(w http.ResponseWriter, req *http.Request, by identit
 // request reads the texts. Whether their values are allowed is the service's to say.
 func (r ProcessRequest) request() (agent.ProcessRequest, error) {
 	flaws := problem.Many{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
-	if err := checkTenant(r.Tenant); err != nil {
+	if err := op.CheckTenant(r.Tenant); err != nil {
 		return agent.ProcessRequest{}, err
 	}
 	out := agent.ProcessRequest{Template: r.Template, Argv: r.Argv, Env: r.Env, Dir: r.Dir}

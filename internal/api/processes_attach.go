@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api/socket"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -49,15 +50,15 @@ func (a *API) attach(w http.ResponseWriter, req *http.Request, by identity.Princ
 	if err != nil {
 		return err
 	}
-	op := identity.ProcessStart
+	right := identity.ProcessStart
 	if exec {
-		op = identity.AgentExec
+		right = identity.AgentExec
 	}
 	tenant := query.Get("tenant")
-	if err := checkTenant(tenant); err != nil {
+	if err := op.CheckTenant(tenant); err != nil {
 		return err
 	}
-	if err := a.Identity.Authorize(req.Context(), by, op, by.TenantOr(tenant)); err != nil {
+	if err := a.Identity.Authorize(req.Context(), by, right, by.TenantOr(tenant)); err != nil {
 		return err
 	}
 	if !socket.Asked(req.Header) {

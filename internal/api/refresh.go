@@ -13,6 +13,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -66,7 +67,7 @@ func (a *API) openRefresh(w http.ResponseWriter, req *http.Request, by identity.
 	if err != nil {
 		return err
 	}
-	if err := checkTenant(body.Tenant); err != nil {
+	if err := op.CheckTenant(body.Tenant); err != nil {
 		return err
 	}
 	opened, err := a.Sessions.OpenRefresh(req.Context(), by, session.RefreshRequest{Tenant: body.Tenant, Domain: body.Domain, URL: body.URL})

@@ -6,6 +6,7 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -123,33 +124,6 @@ type GrantRequest struct {
 	Origin        string   `json:"origin,omitempty" doc:"the session that alone may use it"`
 }
 
-// TenantRequest is the body that makes a tenant.
-type TenantRequest struct {
-	ID                 string `json:"id" doc:"1 to 40 of a-z, 0-9 and -"`
-	ForbidOperatorMode bool   `json:"forbid_operator_mode" required:"false" doc:"refuse every session with accounts"`
-	// ForbidAccountPermissions leaves grants as the only way to accounts.
-	ForbidAccountPermissions bool `json:"forbid_account_permissions,omitzero" required:"false" doc:"refuse those that an agent opens with a permission and without a grant"`
-}
-
-// TenantPolicy is the body that changes what a tenant may. What is left out stays.
-type TenantPolicy struct {
-	ForbidOperatorMode       *bool `json:"forbid_operator_mode,omitempty" doc:"refuse every session with accounts"`
-	ForbidAccountPermissions *bool `json:"forbid_account_permissions,omitempty" doc:"refuse those that an agent opens with a permission and without a grant"`
-}
-
-// OperatorRequest is the body that makes an operator.
-type OperatorRequest struct {
-	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; not unique"`
-	Tenant string `json:"tenant,omitempty" doc:"the caller's own when it is left out; of a caller of all tenants, that is all"`
-	Role   string `json:"role" enum:"viewer,operator,admin"`
-	Life   string `json:"life,omitempty" doc:"how long the key is good, such as 720h, or never, which is the default"`
-}
-
-// LifeRequest is the body that makes a new key of an operator's.
-type LifeRequest struct {
-	Life string `json:"life,omitempty" doc:"how long the key is good, such as 720h, or never, which is the default"`
-}
-
 // AgentRequest is the body that makes an agent.
 type AgentRequest struct {
 	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; unique in its tenant"`
@@ -216,7 +190,7 @@ func (o OpenRequest) request() (session.Request, error) {
 			SharedMemory: size("limits.shared_memory", l.SHM), CPU: l.CPU, Tasks: l.Tasks, Files: l.Files,
 		}
 	}
-	if err := checkTenant(o.Tenant); err != nil {
+	if err := op.CheckTenant(o.Tenant); err != nil {
 		return session.Request{}, err
 	}
 	return out, flaws.Err()

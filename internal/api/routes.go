@@ -103,7 +103,8 @@ func (a *API) operation(r route) huma.Operation {
 		op.Responses["200"] = &huma.Response{Description: "OK", Content: map[string]*huma.MediaType{"image/png": binary, "image/jpeg": binary}}
 	}
 	if r.body != nil {
-		op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{}}
+		op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{
+			"application/json": {Schema: registry.Schema(r.body, true, r.body.Name())}}}
 	}
 	return op
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -72,7 +73,7 @@ func eventsQuery(req *http.Request) (tenant, after string, follow bool, err erro
 			return "", "", false, problem.New(problem.BadRequest, "write true or false", "follow cannot be %s", quote(query.Get("follow")))
 		}
 	}
-	return tenant, after, follow, checkTenant(tenant)
+	return tenant, after, follow, op.CheckTenant(tenant)
 }
 
 // events answers with server-sent events: each has its id, its type and itself as JSON. A client that is broken off, or that takes

@@ -6,14 +6,13 @@ import (
 
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
-	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 // Statuses says how everything is doing. *health.Service is one.
 type Statuses interface {
 	Status(ctx context.Context, by identity.Principal) (health.Status, error)
-	// Quotas are what tenants hold of what all share.
-	Quotas(ctx context.Context, by identity.Principal, tenants ...string) ([]quota.Use, error)
+	op.Quotas
 }
 
 // InstallationStatus is how everything is doing, under a name of its own in the description.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -49,7 +51,6 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/health": {free: true, status: 200},
 		"GET /v1/info":   {op: identity.InfoRead, of: ownTenants, status: 200},
 		"GET /v1/status": {op: identity.StatusRead, of: ownTenants, status: 200},
-		"GET /v1/whoami": {of: needsNothing, status: 200},
 
 		"POST /v1/sessions":                          {op: identity.SessionOpen, of: callers, body: ofTenant + "}", status: 201},
 		"GET /v1/sessions":                           {op: identity.SessionList, of: callers, query: inTenant, status: 200},
@@ -133,17 +134,6 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/audit/export":  {op: identity.AuditExport, of: nobodys, status: 200},
 		"POST /v1/audit/verify": {op: identity.AuditVerify, of: nobodys, status: 200},
 
-		"GET /v1/tenants":                  {op: identity.TenantRead, of: ownTenants, status: 200},
-		"POST /v1/tenants":                 {op: identity.TenantCreate, of: nobodys, body: `{"id":"gamma"}`, status: 201},
-		"GET /v1/tenants/{id}":             {op: identity.TenantRead, status: 200},
-		"PATCH /v1/tenants/{id}":           {op: identity.TenantUpdate, of: nobodys, body: `{"forbid_operator_mode":false}`, status: 200},
-		"POST /v1/tenants/{id}/disconnect": {op: identity.TenantDisconnect, of: nobodys, status: 200},
-
-		"GET /v1/operators":              {op: identity.OperatorList, query: inTenant, status: 200},
-		"POST /v1/operators":             {op: identity.OperatorCreate, body: ofTenant + `,"name":"x","role":"viewer"}`, status: 201},
-		"POST /v1/operators/{id}/rotate": {op: identity.OperatorRotate, body: `{"life":"1h"}`, status: 201},
-		"DELETE /v1/operators/{id}":      {op: identity.OperatorRevoke, status: 204},
-
 		"POST /v1/console/links":           {op: identity.SignIn, of: ownTenants, status: 200},
 		"GET /v1/console/sign-ins":         {op: identity.SignInList, of: ownTenants, status: 200},
 		"DELETE /v1/console/sign-ins/{id}": {op: identity.SignInEnd, of: operators, status: 204},
@@ -188,7 +178,44 @@ func whatEveryRouteDoes() map[string]expectation {
 		}
 		known[r.Method+" "+ofSession+r.Path] = e
 	}
+	for _, r := range op.All() {
+		known[r.Method+" "+r.Path] = described(r)
+	}
 	return known
+}
+
+// described is what the sweep knows of an operation. What names its object says whose that is.
+func described(r op.Row) expectation {
+	e := expectation{op: r.Right, status: r.Status}
+	var body []string
+	named := strings.Contains(r.Path, "{")
+	for _, f := range r.Fields {
+		switch example := f.Tag.Get("example"); {
+		case f.Name == "tenant" && f.Place == op.InQuery:
+			named, e.query = true, "tenant=TENANT"
+		case f.Name == "tenant":
+			named, body = true, slices.Insert(body, 0, `"tenant":"TENANT"`)
+		case example != "" && f.Type.Kind() == reflect.String:
+			body = append(body, fmt.Sprintf("%q:%q", f.Name, example))
+		case example != "":
+			body = append(body, fmt.Sprintf("%q:%s", f.Name, example))
+		}
+	}
+	if body != nil {
+		e.body = "{" + strings.Join(body, ",") + "}"
+	}
+	i := slices.IndexFunc(identity.Table(), func(rule identity.Rule) bool { return rule.Operation == r.Right })
+	switch {
+	case i < 0:
+		e.of = needsNothing
+	case identity.Table()[i].Reach == identity.ReachInstallation:
+		e.of = nobodys
+	case !named:
+		e.of = ownTenants
+	case identity.Table()[i].Agents == identity.AgentsOwn && !strings.Contains(r.Path, "{"):
+		e.of = callers
+	}
+	return e
 }
 
 // sweeper goes through all routes and collects complaints.
@@ -469,7 +496,7 @@ func TestTheSweepNoticesWhatIsPlanted(t *testing.T) {
 			}
 			return nil, w.identity.Authorize(ctx, by, identity.CookiesList, in.Tenant)
 		})
-	add(w.API, route{method: http.MethodGet, path: "/v1/planted/unknown", id: "planted-unknown", summary: "Planted"}, w.whoami)
+	add(w.API, route{method: http.MethodGet, path: "/v1/planted/unknown", id: "planted-unknown", summary: "Planted"}, w.info)
 	known := whatEveryRouteDoes()
 	known["GET /v1/planted/all"] = expectation{op: identity.CookiesList, status: 200}
 	known["GET /v1/planted/keys"] = expectation{op: identity.VaultStatus, of: nobodys, status: 200}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -244,7 +245,7 @@ func tenantMeant(ctx context.Context, c *client.Client, tenant string) (string, 
 	if tenant != "" {
 		return tenant, nil
 	}
-	me, err := c.WhoAmI(ctx)
+	me, err := client.Call(ctx, c, op.WhoAmI(), op.None{})
 	return cmp.Or(me.Tenant, store.DefaultTenant), err
 }
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/template"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -91,8 +91,8 @@ func (p *program) tenantFlag(cmd *cobra.Command, tenant *string) {
 }
 
 func tenantNames(ctx context.Context, c *client.Client, _ string) ([]string, error) {
-	tenants, err := c.Tenants(ctx)
-	return namesOf(tenants, err, func(t api.Tenant) (string, string) { return t.ID, "" })
+	all, err := client.Call(ctx, c, op.ListTenants(), op.None{})
+	return namesOf(all.Tenants, err, func(t op.Tenant) (string, string) { return t.ID, "" })
 }
 
 func domainsOfSets(ctx context.Context, c *client.Client, tenant string) ([]string, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
@@ -78,13 +79,13 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 			{ID: "k4.pid.a", CreatedAt: at(0), Signs: true},
 			{ID: "k4.pid.b", CreatedAt: at(-time.Hour), VerifiesUntil: at(time.Hour)},
 		}, now)},
-		{"tenants", tenantRows([]api.Tenant{{ID: "acme", CreatedAt: at(0), ForbidOperatorMode: true}, {ID: "default", CreatedAt: at(0)}}, now)},
-		{"operators", operatorRows([]api.Operator{
+		{"tenants", rowsOf(op.ListTenants().View(op.Tenants{Tenants: []op.Tenant{{ID: "acme", CreatedAt: at(0), ForbidOperatorMode: true}, {ID: "default", CreatedAt: at(0)}}})[0], now)},
+		{"operators", rowsOf(op.ListOperators().View(op.Operators{Operators: []op.Operator{
 			{ID: "o1", Name: hostile, Role: "admin", KeyHint: "cjop_abcd", CreatedAt: at(0)},
 			{ID: "o2", Name: "Ada", Tenant: "acme", Role: "viewer", KeyHint: "cjop_efgh", CreatedAt: at(0), ExpiresAt: at(0)},
 			{ID: "o3", Name: "Eve", Tenant: "acme", Role: "viewer", KeyHint: "cjop_ijkl", CreatedAt: at(0),
 				ExpiresAt: at(time.Second), RevokedAt: at(0)},
-		}, now)},
+		}})[0], now)},
 		{"agents", agentRows([]api.Agent{
 			{ID: "A1", Name: "writer", Tenant: "default", CreatedAt: at(0)},
 			{ID: "A2", Name: "reader", Tenant: "default", CreatedAt: at(0), RevokedAt: at(0)},

@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -100,7 +101,7 @@ func (p *program) agentKey(cmd *cobra.Command, tenant, name string) (*url.URL, s
 	if err != nil {
 		return nil, "", err
 	}
-	me, err := c.WhoAmI(cmd.Context())
+	me, err := client.Call(cmd.Context(), c, op.WhoAmI(), op.None{})
 	if err != nil {
 		return nil, "", err
 	}

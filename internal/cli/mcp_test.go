@@ -16,6 +16,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 // mcpClient connects a client to `clawjail mcp`, and returns what calls a tool. At the end the input is closed, which ends
@@ -195,7 +196,7 @@ func TestMCPPrintsConfigurationsOfAgentsThatConnect(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := client.New(at, keyOf(name, printed))
-		me, err := c.WhoAmI(context.Background())
+		me, err := client.Call(context.Background(), c, op.WhoAmI(), op.None{})
 		c.CloseIdle()
 		if err != nil || me.Kind != identity.KindAgent || me.Name != "of-"+name {
 			t.Errorf("%s: the key is that of %+v, %v", name, me, err)

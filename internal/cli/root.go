@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -72,7 +73,7 @@ func New(version string, beside ...Beside) *cobra.Command {
 		newSessionCommand(p), newRunTaskCommand(p), newRecordingCommand(p), newTemplateCommand(p), newStatusCommand(p), newReapCommand(p), newSelftestCommand(p), newDemoCommand(p),
 		newDoctorCommand(p), newBrowserCommand(p), newMCPCommand(p), newMCPServerCommand(p),
 		newCookiesCommand(p), newSecretCommand(p), newVaultCommand(p), newGrantCommand(p), newAuditCommand(p),
-		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newSpawnCommand(p), newWhoAmICommand(p),
+		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newSpawnCommand(p), described(p, op.WhoAmI()),
 		newRulesCommand(p), newServiceCommand(p), newProviderCommand(p), newAccessCommand(p), newUsageCommand(p),
 		newRelayCommand(p), newBackupCommand(p), newRestoreCommand(p), newUninstallCommand(p), newSupportBundleCommand(p), newVersionCommand(p),
 	)

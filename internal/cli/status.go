@@ -17,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -138,7 +139,7 @@ func writeStatus(w io.Writer, s health.Status, now time.Time) error {
 	}
 	var shares []string
 	for _, u := range s.Quotas[:min(len(s.Quotas), quotasListed)] {
-		shares = append(shares, fmt.Sprintf("%s %s of %s %s", u.Tenant, shareOf(u, u.Held), shareOf(u, u.Most), u.Kind))
+		shares = append(shares, fmt.Sprintf("%s %s of %s %s", u.Tenant, legible(op.Share(u, u.Held), time.Time{}), legible(op.Share(u, u.Most), time.Time{}), u.Kind))
 	}
 	line("quotas", append(shares, some(len(s.Quotas)-len(shares), "more"))...)
 	if v := s.Agents; v != nil {

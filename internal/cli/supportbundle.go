@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/doctor"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/supportbundle"
 )
 
@@ -140,8 +141,8 @@ func supportNames(ctx context.Context, c *client.Client, names supportbundle.Nam
 	ctx, cancel := context.WithTimeout(ctx, supportbundle.SourceTime)
 	defer cancel()
 	add := func(kind, name string) { names[kind] = append(names[kind], name) }
-	if all, err := c.Tenants(ctx); err == nil {
-		for _, t := range all {
+	if all, err := client.Call(ctx, c, op.ListTenants(), op.None{}); err == nil {
+		for _, t := range all.Tenants {
 			add("tenant", t.ID)
 		}
 	}
@@ -150,8 +151,8 @@ func supportNames(ctx context.Context, c *client.Client, names supportbundle.Nam
 			add("agent", a.Name)
 		}
 	}
-	if all, err := c.Operators(ctx, ""); err == nil {
-		for _, o := range all {
+	if all, err := client.Call(ctx, c, op.ListOperators(), op.OfTenant{}); err == nil {
+		for _, o := range all.Operators {
 			add("operator", o.Name)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
@@ -58,7 +59,7 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 	query := api.AuditQuery{Tenant: "acme", Action: "grant.", Actor: "admin", Session: "s", Jail: "j", Phase: "intent", Result: "ok", Ref: "r", Node: "n",
 		Since: at, Until: at, AfterSeq: 3, Limit: 4, Follow: true}
 	for want, call := range map[string]func() error{
-		"GET /v1/whoami":                          func() error { _, err := c.WhoAmI(ctx); return err },
+		"GET /v1/whoami":                          func() error { _, err := Call(ctx, c, op.WhoAmI(), op.None{}); return err },
 		"GET /v1/cookies":                         func() error { _, err := c.Cookies(ctx, ""); return err },
 		"GET /v1/cookies?tenant=acme":             func() error { _, err := c.Cookies(ctx, "acme"); return err },
 		"GET /v1/cookies/example.com?tenant=acme": func() error { _, err := c.CookieSet(ctx, "acme", "example.com"); return err },
@@ -115,24 +116,27 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			return nil
 		},
 		"GET /v1/health":       func() error { _, err := c.Health(ctx); return err },
-		"GET /v1/tenants/acme": func() error { _, err := c.Tenant(ctx, "acme"); return err },
-		"GET /v1/tenants":      func() error { _, err := c.Tenants(ctx); return err },
+		"GET /v1/tenants/acme": func() error { _, err := Call(ctx, c, op.ShowTenant(), op.TenantNamed{ID: "acme"}); return err },
+		"GET /v1/tenants":      func() error { _, err := Call(ctx, c, op.ListTenants(), op.None{}); return err },
 		`POST /v1/tenants {"id":"acme","forbid_operator_mode":true}`: func() error {
-			_, err := c.CreateTenant(ctx, api.TenantRequest{ID: "acme", ForbidOperatorMode: true})
+			_, err := Call(ctx, c, op.CreateTenant(), op.NewTenant{Body: op.With(op.TenantRequest{ID: "acme", ForbidOperatorMode: true})})
 			return err
 		},
 		`PATCH /v1/tenants/acme {"forbid_operator_mode":false}`: func() error {
-			_, err := c.SetTenant(ctx, "acme", api.TenantPolicy{ForbidOperatorMode: new(bool)})
+			_, err := Call(ctx, c, op.SetTenant(), op.TenantChange{TenantNamed: op.TenantNamed{ID: "acme"}, Body: op.With(op.TenantPolicy{ForbidOperatorMode: new(bool)})})
 			return err
 		},
-		"POST /v1/tenants/acme/disconnect": func() error { _, err := c.DisconnectTenant(ctx, "acme"); return err },
-		"GET /v1/operators?tenant=acme":    func() error { _, err := c.Operators(ctx, "acme"); return err },
+		"POST /v1/tenants/acme/disconnect": func() error { _, err := Call(ctx, c, op.DisconnectTenant(), op.TenantNamed{ID: "acme"}); return err },
+		"GET /v1/operators?tenant=acme":    func() error { _, err := Call(ctx, c, op.ListOperators(), op.OfTenant{Tenant: "acme"}); return err },
 		`POST /v1/operators {"name":"ada","role":"viewer"}`: func() error {
-			_, err := c.CreateOperator(ctx, api.OperatorRequest{Name: "ada", Role: "viewer"})
+			_, err := Call(ctx, c, op.CreateOperator(), op.NewOperator{Body: op.With(op.OperatorRequest{Name: "ada", Role: "viewer"})})
 			return err
 		},
-		`POST /v1/operators/op_1/rotate {"life":"1h"}`: func() error { _, err := c.RotateOperator(ctx, "op_1", api.LifeRequest{Life: "1h"}); return err },
-		"DELETE /v1/operators/op_1":                    func() error { return c.RevokeOperator(ctx, "op_1") },
+		`POST /v1/operators/op_1/rotate {"life":"1h"}`: func() error {
+			_, err := Call(ctx, c, op.RotateOperator(), op.NewKey{OperatorNamed: op.OperatorNamed{ID: "op_1"}, Body: op.With(op.LifeRequest{Life: "1h"})})
+			return err
+		},
+		"DELETE /v1/operators/op_1":                    func() error { _, err := Call(ctx, c, op.RevokeOperator(), op.OperatorNamed{ID: "op_1"}); return err },
 		"GET /v1/agents?tenant=acme":                   func() error { _, err := c.Agents(ctx, "acme"); return err },
 		`POST /v1/agents {"name":"w","tenant":"acme"}`: func() error { _, err := c.CreateAgent(ctx, api.AgentRequest{Name: "w", Tenant: "acme"}); return err },
 		"POST /v1/agents/w/revoke?tenant=acme":         func() error { return c.RevokeAgent(ctx, "acme", "w") },
@@ -228,13 +232,16 @@ func TestANameCannotMakeItTheRequestOfSomethingElse(t *testing.T) {
 		"revoke-token": func() error { return c.RevokeToken(t.Context(), "", "writer", "..") }, // DELETE /v1/agents/writer
 		"agent":        func() error { return c.DeleteAgent(t.Context(), "", "..") },
 		"dot":          func() error { return c.RevokeAgent(t.Context(), "", ".") },
-		"operator":     func() error { return c.RevokeOperator(t.Context(), "..") },
-		"session":      func() error { return c.Close(t.Context(), "..", false) },
-		"browser":      func() error { _, err := c.Drive(t.Context(), "..", browser.Tabs{}); return err },
-		"file":         func() error { _, err := c.Drive(t.Context(), "s_1", browser.DeleteFile{Name: ".."}); return err },
-		"recording":    func() error { return c.Recording(t.Context(), io.Discard, "..") },
-		"rule":         func() error { return c.RemoveRule(t.Context(), "..") },
-		"answer":       func() error { _, err := c.Answer(t.Context(), "..", api.AccessAnswer{}); return err },
+		"operator": func() error {
+			_, err := Call(t.Context(), c, op.RevokeOperator(), op.OperatorNamed{ID: ".."})
+			return err
+		},
+		"session":   func() error { return c.Close(t.Context(), "..", false) },
+		"browser":   func() error { _, err := c.Drive(t.Context(), "..", browser.Tabs{}); return err },
+		"file":      func() error { _, err := c.Drive(t.Context(), "s_1", browser.DeleteFile{Name: ".."}); return err },
+		"recording": func() error { return c.Recording(t.Context(), io.Discard, "..") },
+		"rule":      func() error { return c.RemoveRule(t.Context(), "..") },
+		"answer":    func() error { _, err := c.Answer(t.Context(), "..", api.AccessAnswer{}); return err },
 	} {
 		if err := call(); problem.CodeOf(err) != problem.NotFound || asked != "" {
 			t.Errorf("%s: %v, and %q was asked for", name, err, asked)
@@ -259,7 +266,7 @@ func TestARefusalKeepsWhatTheControlPlaneSaid(t *testing.T) {
 			t.Errorf("%+v", p.Details)
 		}
 	}
-	_, err := c.WhoAmI(t.Context())
+	_, err := Call(t.Context(), c, op.WhoAmI(), op.None{})
 	check(err)
 	_, err = c.Drive(t.Context(), "s_1", browser.Tabs{})
 	check(err)

@@ -16,12 +16,6 @@ import (
 // Where a method takes a tenant, empty is the caller's own. A caller of all tenants means all of them in a listing, and
 // the tenant default elsewhere.
 
-// WhoAmI says whose the key is.
-func (c *Client) WhoAmI(ctx context.Context) (out api.Principal, err error) {
-	err = c.do(ctx, http.MethodGet, "/v1/whoami", nil, nil, &out)
-	return out, err
-}
-
 // Cookies lists accounts, without the values of their cookies.
 func (c *Client) Cookies(ctx context.Context, tenant string) ([]vault.CookieSet, error) {
 	var out api.CookieSets
@@ -164,62 +158,6 @@ func (c *Client) GrantKeys(ctx context.Context) ([]api.GrantKey, error) {
 func (c *Client) RotateGrantKeys(ctx context.Context) (out api.GrantKey, err error) {
 	err = c.do(ctx, http.MethodPost, pathOf("grant-keys", "rotate"), nil, nil, &out)
 	return out, err
-}
-
-// Tenants lists the tenants that exist for the caller.
-func (c *Client) Tenants(ctx context.Context) ([]api.Tenant, error) {
-	var out api.Tenants
-	err := c.do(ctx, http.MethodGet, pathOf("tenants"), nil, nil, &out)
-	return out.Tenants, err
-}
-
-// CreateTenant makes a tenant.
-func (c *Client) CreateTenant(ctx context.Context, r api.TenantRequest) (out api.Tenant, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("tenants"), nil, r, &out)
-	return out, err
-}
-
-// Tenant is a tenant with what it holds of what all share.
-func (c *Client) Tenant(ctx context.Context, id string) (out api.TenantUse, err error) {
-	err = c.do(ctx, http.MethodGet, pathOf("tenants", id), nil, nil, &out)
-	return out, err
-}
-
-// SetTenant changes what a tenant may.
-func (c *Client) SetTenant(ctx context.Context, id string, r api.TenantPolicy) (out api.Tenant, err error) {
-	err = c.do(ctx, http.MethodPatch, pathOf("tenants", id), nil, r, &out)
-	return out, err
-}
-
-// DisconnectTenant ends what is open for a tenant's principals, and says how much that was.
-func (c *Client) DisconnectTenant(ctx context.Context, id string) (int, error) {
-	var out api.Disconnected
-	err := c.do(ctx, http.MethodPost, pathOf("tenants", id, "disconnect"), nil, nil, &out)
-	return out.Ended, err
-}
-
-// Operators lists operators.
-func (c *Client) Operators(ctx context.Context, tenant string) ([]api.Operator, error) {
-	var out api.Operators
-	err := c.do(ctx, http.MethodGet, pathOf("operators"), ofTenant(tenant), nil, &out)
-	return out.Operators, err
-}
-
-// CreateOperator makes an operator. The key is in the answer, and in no other.
-func (c *Client) CreateOperator(ctx context.Context, r api.OperatorRequest) (out api.IssuedOperator, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("operators"), nil, r, &out)
-	return out, err
-}
-
-// RotateOperator makes a new key for an operator, and ends the old one. The key is in the answer, and in no other.
-func (c *Client) RotateOperator(ctx context.Context, id string, r api.LifeRequest) (out api.IssuedOperator, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("operators", id, "rotate"), nil, r, &out)
-	return out, err
-}
-
-// RevokeOperator ends an operator's key, and what is open with it.
-func (c *Client) RevokeOperator(ctx context.Context, id string) error {
-	return c.do(ctx, http.MethodDelete, pathOf("operators", id), nil, nil, nil)
 }
 
 // Agents lists agents.

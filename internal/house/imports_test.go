@@ -10,8 +10,10 @@ import (
 var (
 	faces    = []string{"internal/cli", "internal/api", "internal/mcp", "internal/console"}
 	services = []string{"internal/session", "internal/credential", "internal/egress", "internal/agent", "internal/provision", "internal/gateway", "internal/toolserver", "internal/task", "internal/metrics", "internal/health", "internal/supportbundle"}
-	identity = []string{"internal/identity", "internal/vault", "internal/grant", "internal/audit", "internal/cookies", "internal/weblogin"}
-	ground   = []string{"internal/jail", "internal/cdp", "internal/store", "internal/ringlog"}
+	// operations are what faces make of services: each is described once.
+	operations = []string{"internal/op"}
+	identity   = []string{"internal/identity", "internal/vault", "internal/grant", "internal/audit", "internal/cookies", "internal/weblogin"}
+	ground     = []string{"internal/jail", "internal/cdp", "internal/store", "internal/ringlog"}
 	// drivers are named, because the domain and its conformance suite live beside them.
 	drivers = []string{
 		"internal/jail/linux", "internal/jail/freebsd", "internal/jail/docker", "internal/jail/zfs",
@@ -42,7 +44,15 @@ var rules = []rule{
 		why:     "faces translate; what two of them need belongs in a service",
 		example: [2]string{"internal/session", "internal/api"},
 	}, {
-		from: join(faces, services, identity, ground, leaves, drivers, []string{"internal/hostd"}), fromBut: []string{"internal/cli"}, never: outsiders,
+		from: join(services, identity, ground, leaves, drivers, []string{"internal/hostd", "internal/browser", "internal/template"}), never: operations,
+		why:     "an operation is described above the service that it calls",
+		example: [2]string{"internal/egress", "internal/op"},
+	}, {
+		from: operations, never: join(outsiders, drivers, []string{"github.com/danielgtaylor/huma", "internal/hostd", "internal/store"}),
+		why:     "a description is for all faces, and calls services alone",
+		example: [2]string{"internal/op", "github.com/danielgtaylor/huma/v2"},
+	}, {
+		from: join(faces, services, operations, identity, ground, leaves, drivers, []string{"internal/hostd"}), fromBut: []string{"internal/cli"}, never: outsiders,
 		why:     "what uses the program from outside is no part of it; the command line starts it",
 		example: [2]string{"internal/session", "internal/client"},
 	}, {

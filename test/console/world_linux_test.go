@@ -23,6 +23,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -93,16 +94,19 @@ func (f *furnished) as(key string) *client.Client {
 // people are a second tenant, and operators of every role.
 func (f *furnished) people() {
 	ctx := f.T.Context()
-	_, err := f.API.CreateTenant(ctx, api.TenantRequest{ID: "acme", ForbidOperatorMode: true})
+	_, err := client.Call(ctx, f.API, op.CreateTenant(), op.NewTenant{Body: op.With(op.TenantRequest{ID: "acme", ForbidOperatorMode: true})})
 	f.must("create a tenant", err)
 	for _, role := range []string{"viewer", "operator", "admin"} {
-		made, err := f.API.CreateOperator(ctx, api.OperatorRequest{Name: "the-" + role, Tenant: "default", Role: role, Life: "720h"})
-		f.must("create an operator", err)
-		f.keys[role] = made.Key
+		f.keys[role] = f.operator(op.OperatorRequest{Name: "the-" + role, Tenant: "default", Role: role, Life: "720h"}).Key
 	}
-	made, err := f.API.CreateOperator(ctx, api.OperatorRequest{Name: "left", Tenant: "acme", Role: "operator"})
+	_, err = client.Call(ctx, f.API, op.RevokeOperator(), op.OperatorNamed{ID: f.operator(op.OperatorRequest{Name: "left", Tenant: "acme", Role: "operator"}).Operator.ID})
+	f.must("revoke an operator", err)
+}
+
+func (f *furnished) operator(r op.OperatorRequest) op.IssuedOperator {
+	made, err := client.Call(f.T.Context(), f.API, op.CreateOperator(), op.NewOperator{Body: op.With(r)})
 	f.must("create an operator", err)
-	f.must("revoke an operator", f.API.RevokeOperator(ctx, made.Operator.ID))
+	return made
 }
 
 // ways are secrets, services, a provider of models and rules.

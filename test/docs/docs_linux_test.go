@@ -16,10 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/client"
 	agents "github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/manual"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/test/testkit"
@@ -293,11 +295,12 @@ func (f *follows) sweep() {
 		_, err := c.RevokeGrant(ctx, tenant, g.ID)
 		note(err)
 	}
-	operators, err := c.Operators(ctx, "")
+	operators, err := client.Call(ctx, c, op.ListOperators(), op.OfTenant{})
 	note(err)
-	for _, o := range operators {
+	for _, o := range operators.Operators {
 		if o.RevokedAt.IsZero() {
-			note(c.RevokeOperator(ctx, o.ID))
+			_, err := client.Call(ctx, c, op.RevokeOperator(), op.OperatorNamed{ID: o.ID})
+			note(err)
 		}
 	}
 	settings, err := c.Settings(ctx, api.Whose{Tenant: tenant})

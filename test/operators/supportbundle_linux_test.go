@@ -17,8 +17,10 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/selftest/website"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/trawl"
@@ -93,7 +95,7 @@ func TestASupportBundleHasNoSecretOfARealInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	needles["admin key"] = strings.TrimSpace(string(admin))
-	operator, err := v.API.CreateOperator(t.Context(), api.OperatorRequest{Name: person, Tenant: "default", Role: "viewer"})
+	operator, err := client.Call(t.Context(), v.API, op.CreateOperator(), op.NewOperator{Body: op.With(op.OperatorRequest{Name: person, Tenant: "default", Role: "viewer"})})
 	if err != nil {
 		t.Fatal(err)
 	}

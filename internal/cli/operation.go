@@ -1,0 +1,270 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/op"
+)
+
+// described makes the command of an operation that is described.
+func described[In, Out any](p *program, o op.Op[In, Out]) *cobra.Command {
+	in := new(In)
+	var asJSON bool
+	c := o.Command
+	cmd := &cobra.Command{Use: c.Use, Aliases: c.Aliases, Short: cmp.Or(c.Short, o.Summary), Long: c.Long, Example: c.Example}
+	values := &given{p: p, cmd: cmd}
+	values.add(reflect.ValueOf(in).Elem())
+	many := strings.HasSuffix(c.Use, "…")
+	most := len(values.args)
+	if many {
+		most = -1
+	}
+	cmd.Args, cmd.ValidArgsFunction = arguments(len(values.args), most), values.complete(many)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := values.check(c.Nothing); err != nil {
+			return err
+		}
+		control, err := p.client()
+		if err != nil {
+			return err
+		}
+		do := func(args ...string) error {
+			if err := values.take(args); err != nil {
+				return err
+			}
+			out, err := client.Call(cmd.Context(), control, o, *in)
+			if err != nil || o.View == nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), listed(out))
+			}
+			return p.show(cmd, o.View(out))
+		}
+		if many {
+			return each(cmd, args, func(arg string) error { return do(arg) })
+		}
+		return do(args...)
+	}
+	if o.View != nil {
+		cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	}
+	return cmd
+}
+
+// given is what somebody gives to a command, and where it goes.
+type given struct {
+	p    *program
+	cmd  *cobra.Command
+	args []argument
+	// flags are looked at in their order before anybody is asked.
+	flags []func() error
+	names []string
+}
+
+type argument struct {
+	op.Field
+	at reflect.Value
+}
+
+func (g *given) add(in reflect.Value) {
+	for _, f := range op.FieldsOf(in.Type()) {
+		at := in.FieldByIndex(f.Index)
+		if f.Tag.Get("arg") != "" {
+			g.args = append(g.args, argument{f, at})
+		}
+		if name := f.Tag.Get("flag"); name != "" {
+			g.flag(name, f, at)
+		}
+	}
+	slices.SortFunc(g.args, func(a, b argument) int { return strings.Compare(a.Tag.Get("arg"), b.Tag.Get("arg")) })
+}
+
+// flag adds a flag for a field. Other types than these are a mistake in a description, and no command is made then.
+func (g *given) flag(name string, f op.Field, at reflect.Value) {
+	usage, flags := cmp.Or(f.Tag.Get("usage"), f.Tag.Get("doc")), g.cmd.Flags()
+	if word := f.Tag.Get("value"); word != "" {
+		usage = strings.Replace(usage, word, "`"+word+"`", 1)
+	}
+	g.names = append(g.names, name)
+	said := func() bool { return flags.Changed(name) }
+	switch to := at.Addr().Interface().(type) {
+	case *bool:
+		flags.BoolVar(to, name, false, usage)
+	case **bool:
+		value := flags.Bool(name, false, usage)
+		g.flags = append(g.flags, func() error {
+			if said() {
+				*to = value
+			}
+			return nil
+		})
+	case *int:
+		flags.IntVar(to, name, 0, usage)
+	default:
+		text := at.Addr().Convert(reflect.TypeFor[*string]()).Interface().(*string)
+		flags.StringVar(text, name, "", usage)
+		g.flags = append(g.flags, func() error { return g.look(name, f, *text) })
+	}
+	switch {
+	case f.Tag.Get("complete") != "":
+		g.p.completeFlag(g.cmd, name, namesBy(f.Tag.Get("complete")))
+	case f.Tag.Get("enum") != "":
+		complete(g.cmd, name, strings.Split(f.Tag.Get("enum"), ",")...)
+	case f.Tag.Get("is") == "life":
+		complete(g.cmd, name, "24h", "720h", op.Never)
+	}
+}
+
+// look refuses what a flag cannot be.
+func (g *given) look(name string, f op.Field, text string) error {
+	if need := f.Tag.Get("need"); need != "" && text == "" {
+		return usage(g.cmd, "%s", need)
+	}
+	switch f.Tag.Get("is") {
+	case "life":
+		return checkLife(g.cmd, text)
+	case "duration":
+		return duration(g.cmd, name, text)
+	}
+	return nil
+}
+
+// check refuses what is wrong before anybody is asked.
+func (g *given) check(nothing string) error {
+	if nothing != "" && !slices.ContainsFunc(g.names, g.cmd.Flags().Changed) {
+		return usage(g.cmd, "%s", nothing)
+	}
+	for _, check := range g.flags {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take takes the arguments.
+func (g *given) take(args []string) error {
+	for n, a := range g.args {
+		a.at.SetString(args[n])
+		if words := strings.Split(a.Tag.Get("enum"), ","); words[0] != "" && !slices.Contains(words, args[n]) {
+			return usage(g.cmd, "%q is none of %s", args[n], strings.Join(words, ", "))
+		}
+	}
+	return nil
+}
+
+// complete offers the words of the argument that is next; with many, the last one is there again and again.
+func (g *given) complete(many bool) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		n := len(args)
+		if many {
+			n = min(n, len(g.args)-1)
+		}
+		if n < len(g.args) {
+			tag := g.args[n].Tag
+			if whose := tag.Get("complete"); whose != "" {
+				return g.p.completer(namesBy(whose))(cmd, args, begun)
+			}
+			if words := tag.Get("enum"); words != "" {
+				return strings.Split(words, ","), cobra.ShellCompDirectiveNoFileComp
+			}
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// namesBy are the names that a description offers. One that is not here is a mistake in it, and no command is made then.
+func namesBy(whose string) names {
+	switch whose {
+	case "tenants":
+		return tenantNames
+	case "operators":
+		return operatorIDs
+	}
+	panic("nobody knows the names of " + whose)
+}
+
+// listed is an answer for programs: of one that has a list and nothing else, the list.
+func listed(out any) any {
+	if v := reflect.ValueOf(out); v.NumField() == 1 && v.Field(0).Kind() == reflect.Slice {
+		return v.Field(0).Interface()
+	}
+	return out
+}
+
+// show writes an answer for people.
+func (p *program) show(cmd *cobra.Command, blocks []op.Block) error {
+	for _, b := range blocks {
+		w := cmd.OutOrStdout()
+		if b.Aside {
+			w = cmd.ErrOrStderr()
+		}
+		var err error
+		switch {
+		case b.Table != nil:
+			err = table(w, rowsOf(b, p.now()))
+		case b.Pairs != nil:
+			var pairs [][2]string
+			for _, pair := range b.Pairs {
+				pairs = append(pairs, [2]string{fmt.Sprint(pair[0]), legible(pair[1], p.now())})
+			}
+			err = fields(w, pairs)
+		default:
+			var args []any
+			for _, arg := range b.Args {
+				args = append(args, legible(arg, p.now()))
+			}
+			_, err = fmt.Fprintf(w, b.Line+"\n", args...)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rowsOf are the rows of a table.
+func rowsOf(b op.Block, now time.Time) (rows [][]string) {
+	for _, row := range b.Table {
+		var cells []string
+		for _, cell := range row {
+			cells = append(cells, dash(legible(cell, now)))
+		}
+		rows = append(rows, cells)
+	}
+	if b.Folds > 0 {
+		return manyTenants(rows, b.Folds-1)
+	}
+	return rows
+}
+
+// legible is a value as people read it, and no terminal obeys it.
+func legible(value any, now time.Time) string {
+	switch v := value.(type) {
+	case time.Time:
+		return when(v, now)
+	case op.Ends:
+		return until(time.Time(v), now)
+	case op.Bytes:
+		return size(int64(v))
+	case op.Key:
+		return keyState(v.Revoked, v.Expires, now)
+	case op.Count:
+		return count(v.N, v.Of)
+	case []string:
+		return printable(strings.Join(v, ","))
+	case float64:
+		return strconv.FormatFloat(v, 'f', 4, 64)
+	}
+	return printable(fmt.Sprint(value))
+}

@@ -1,0 +1,132 @@
+// Package op describes the operations of management, each once for all faces.
+//
+// An [Op] is a request of the control API, the right that it needs, what goes in and what comes out, and the call of a
+// service that does it. The control API serves it, a client sends it and the command line makes a command of it, each
+// from this description alone. Nothing is decided here: whether a caller may is the service's to say.
+//
+// What goes in is a struct. Its tags are
+//
+//   - path and query, for what is in the address; what is in the body is in its [Body];
+//   - doc, enum, pattern, maxLength and example, which the document of the API has;
+//   - arg, the place among the arguments of the command, from 1, and flag, the name of a flag;
+//   - usage, the text of a flag where doc is not for people, and value, the word in it that stands for the value;
+//   - complete, whose names a shell offers;
+//   - is, what the command line looks at before anybody is asked: a life or a duration;
+//   - need, what is said when a flag is missing.
+package op
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/quota"
+)
+
+// Op is one operation.
+type Op[In, Out any] struct {
+	Method, Path string
+	// ID is unique, and never renamed: programs of others have it in the names of their functions.
+	ID, Summary string
+	// Right is the row of [identity.Table] that the service asks for. It is empty where every key may.
+	Right identity.Operation
+	// Status is that of the answer. Zero is 200, or 204 without one.
+	Status int
+	// Call does it. Errors are problems that a caller may see.
+	Call func(ctx context.Context, s Services, by identity.Principal, in In) (Out, error)
+	// Command is what the command line has besides.
+	Command Command
+	// View is what people read of an answer.
+	View func(Out) []Block
+}
+
+// Command is what is known of an operation on the command line alone.
+type Command struct {
+	// Use is the name with the arguments behind it. One that ends with … is done with each argument.
+	Use     string
+	Aliases []string
+	// Short is the summary when it is empty.
+	Short, Long, Example string
+	// Nothing is said when no flag is given, where there is nothing to do then.
+	Nothing string
+}
+
+// Services are what operations call.
+type Services struct {
+	People People
+	Quotas Quotas
+	Now    func() time.Time
+}
+
+// People are tenants, and who acts for them. *identity.Service is one.
+type People interface {
+	Authorize(ctx context.Context, p identity.Principal, op identity.Operation, tenant string) error
+
+	Tenants(ctx context.Context, by identity.Principal) ([]identity.Tenant, error)
+	CreateTenant(ctx context.Context, by identity.Principal, id string, policy identity.Policy) (identity.Tenant, error)
+	SetPolicy(ctx context.Context, by identity.Principal, id string, change func(*identity.Policy)) (identity.Tenant, error)
+	DisconnectTenant(ctx context.Context, by identity.Principal, id string) (int, error)
+
+	Operators(ctx context.Context, by identity.Principal, tenant string) ([]identity.Operator, error)
+	CreateOperator(ctx context.Context, by identity.Principal, n identity.NewOperator) (identity.Key, identity.Operator, error)
+	RotateOperator(ctx context.Context, by identity.Principal, id string, life time.Duration) (identity.Key, identity.Operator, error)
+	RevokeOperator(ctx context.Context, by identity.Principal, id string) error
+
+	Agents(ctx context.Context, by identity.Principal, tenant string) ([]identity.Agent, error)
+}
+
+// Quotas say what tenants hold of what all share.
+type Quotas interface {
+	Quotas(ctx context.Context, by identity.Principal, tenants ...string) ([]quota.Use, error)
+}
+
+// None is what goes in or comes out where there is nothing.
+type None struct{}
+
+// Body is the part of what goes in that is the JSON body. It is embedded.
+type Body[T any] struct {
+	Of  T
+	err error
+}
+
+// With is the body with this content.
+func With[T any](content T) Body[T] { return Body[T]{Of: content} }
+
+// Read lets somebody read the body. [Body.Flaw] is what was wrong with it.
+func (b *Body[T]) Read(into func(any) error) { b.err = into(&b.Of) }
+
+// Flaw says why a body could not be read.
+func (b Body[T]) Flaw() error { return b.err }
+
+// Content is what is sent.
+func (b Body[T]) Content() any { return b.Of }
+
+// Row is an operation without its types, for those who go through all of them.
+type Row struct {
+	Method, Path, ID, Summary string
+	Right                     identity.Operation
+	Status                    int
+	// Use is that of the command.
+	Use    string
+	Fields []Field
+}
+
+// Row describes the operation.
+func (o Op[In, Out]) Row() Row {
+	status := o.Status
+	if _, none := any(*new(Out)).(None); status == 0 && none {
+		status = http.StatusNoContent
+	}
+	return Row{Method: o.Method, Path: o.Path, ID: o.ID, Summary: o.Summary, Right: o.Right, Status: cmp.Or(status, http.StatusOK), Use: o.Command.Use, Fields: FieldsOf(reflect.TypeFor[In]())}
+}
+
+// All are the operations that are described here.
+func All() []Row {
+	return []Row{
+		ListTenants().Row(), CreateTenant().Row(), ShowTenant().Row(), SetTenant().Row(), DisconnectTenant().Row(),
+		ListOperators().Row(), CreateOperator().Row(), RotateOperator().Row(), RevokeOperator().Row(), WhoAmI().Row(),
+	}
+}

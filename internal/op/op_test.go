@@ -1,0 +1,78 @@
+package op
+
+import (
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/clawjail/clawjail/internal/identity"
+)
+
+// mistakes are what is wrong with a description.
+func mistakes(r Row) (out []string) {
+	say := func(what string) { out = append(out, what) }
+	if r.ID == "" || r.Summary == "" || r.Use == "" {
+		say("it has no id, no summary or no command")
+	}
+	if r.Right != "" && !slices.ContainsFunc(identity.Table(), func(rule identity.Rule) bool { return rule.Operation == r.Right }) {
+		say("nobody may " + string(r.Right))
+	}
+	var args, wildcards []string
+	for _, f := range r.Fields {
+		if f.Place == InPath {
+			wildcards = append(wildcards, "{"+f.Name+"}")
+		}
+		if n := f.Tag.Get("arg"); n != "" {
+			args = append(args, n)
+		}
+		if f.Tag.Get("flag") != "" && f.Tag.Get("usage")+f.Tag.Get("doc") == "" {
+			say(f.Name + " has no text")
+		}
+		if word := f.Tag.Get("value"); word != "" && !strings.Contains(f.Tag.Get("usage")+f.Tag.Get("doc"), word) {
+			say("the text of " + f.Name + " has no " + word)
+		}
+		if is := f.Tag.Get("is"); is != "" && !slices.Contains([]string{"life", "duration"}, is) {
+			say(f.Name + " is " + is)
+		}
+	}
+	for _, w := range wildcards {
+		if !strings.Contains(r.Path, w) {
+			say("the path has no " + w)
+		}
+	}
+	if strings.Count(r.Path, "{") != len(wildcards) {
+		say("a wildcard of the path is no field")
+	}
+	slices.Sort(args)
+	for n, arg := range args {
+		if arg != strconv.Itoa(n+1) {
+			say("argument " + arg + " is not " + strconv.Itoa(n+1))
+		}
+	}
+	if n := len(strings.Fields(strings.Split(strings.Split(r.Use, " --")[0], " [")[0])) - 1; n != len(args) {
+		say("the command says " + strconv.Itoa(n) + " arguments")
+	}
+	return out
+}
+
+func TestDescriptionsHaveNoMistakes(t *testing.T) {
+	ids := map[string]bool{}
+	for _, r := range All() {
+		for _, what := range mistakes(r) {
+			t.Errorf("%s: %s", r.ID, what)
+		}
+		if ids[r.ID] {
+			t.Errorf("%s is there twice", r.ID)
+		}
+		ids[r.ID] = true
+	}
+	type wrong struct {
+		ID string `path:"name" arg:"2" flag:"id" is:"good"`
+	}
+	planted := mistakes(Row{Method: "GET", Path: "/v1/{id}/{other}", ID: "x", Summary: "y", Use: "z", Right: "nothing", Fields: FieldsOf(reflect.TypeFor[wrong]())})
+	if len(planted) != 7 {
+		t.Errorf("of seven planted mistakes it sees %q", planted)
+	}
+}
