@@ -280,7 +280,7 @@ func (a *API) putSecret(ctx context.Context, by identity.Principal, in *secretBo
 		return nil, err
 	}
 	defer body.Value.Wipe()
-	if err := errors.Join(op.CheckTenant(body.Tenant), checkText("agent", body.Agent)); err != nil {
+	if err := errors.Join(op.CheckTenant(body.Tenant), op.CheckName("agent", body.Agent)); err != nil {
 		return nil, err
 	}
 	return nil, a.Credentials.PutSecret(ctx, by, vault.SecretName{Tenant: body.Tenant, Agent: body.Agent, Service: in.Service}, body.Value, body.Origins...)
@@ -300,20 +300,7 @@ func checkScopes(scopes []string) error {
 	}
 	var errs []error
 	for n, scope := range scopes {
-		errs = append(errs, checkText(fmt.Sprintf("scopes[%d]", n), scope))
+		errs = append(errs, op.CheckName(fmt.Sprintf("scopes[%d]", n), scope))
 	}
 	return errors.Join(errs...)
-}
-
-// checkText refuses what cannot be written down.
-func checkText(field, text string) error {
-	const most = 100
-	valid := len(text) <= most
-	for _, c := range []byte(text) {
-		valid = valid && c > ' ' && c < 0x7f
-	}
-	if !valid {
-		return problem.New(problem.BadRequest, "use at most 100 letters, digits and signs", "%s is not a name", field)
-	}
-	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -300,7 +301,7 @@ func (a *API) tides(ctx context.Context, by identity.Principal, in *tidesInput) 
 	if err != nil {
 		return nil, err
 	}
-	names, err := a.agentsByID(ctx, by, by.Among(""))
+	names, err := op.AgentNames(ctx, a.Identity, by, by.Among(""))
 	if err != nil {
 		return nil, err
 	}

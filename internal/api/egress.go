@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"reflect"
 	"time"
@@ -15,10 +14,7 @@ import (
 
 // Egress is what operators decide about the way out, and what agents ask for. *egress.Book is one.
 type Egress interface {
-	Rules(ctx context.Context, by identity.Principal, tenant string) ([]egress.Rule, error)
-	AddRule(ctx context.Context, by identity.Principal, r egress.Rule) (egress.Rule, error)
-	RemoveRule(ctx context.Context, by identity.Principal, id string) error
-	Explain(ctx context.Context, by identity.Principal, q []egress.Question) ([]egress.Explanation, error)
+	op.Egress
 
 	ListServices(ctx context.Context, by identity.Principal, tenant string) ([]egress.Service, error)
 	PutService(ctx context.Context, by identity.Principal, s egress.Service) (egress.Service, error)
@@ -39,10 +35,6 @@ type Egress interface {
 }
 
 type (
-	ruleInput struct {
-		ID string `path:"id" maxLength:"64" doc:"the rule's id"`
-	}
-
 	serviceInput struct {
 		ID string `path:"id" maxLength:"64" doc:"the service's id"`
 	}
@@ -69,13 +61,10 @@ type (
 )
 
 func (a *API) egressRoutes() {
-	add(a, route{method: http.MethodGet, path: "/v1/rules", id: "list-rules", summary: "List the rules of the way out"}, a.rulesOf)
-	add(a, route{method: http.MethodPost, path: "/v1/rules", id: "add-rule", summary: "Make a rule",
-		status: http.StatusCreated, body: reflect.TypeFor[RuleRequest]()}, a.addRule)
-	add(a, route{method: http.MethodDelete, path: "/v1/rules/{id}", id: "remove-rule", summary: "Remove a rule",
-		status: http.StatusNoContent}, a.removeRule)
-	add(a, route{method: http.MethodPost, path: "/v1/rules/explain", id: "explain-rules", summary: "Decide requests without doing them",
-		status: http.StatusOK, body: reflect.TypeFor[ExplainRequest]()}, a.explain)
+	provide(a, op.ListRules())
+	provide(a, op.AddRule())
+	provide(a, op.RemoveRule())
+	provide(a, op.ExplainRules())
 
 	add(a, route{method: http.MethodGet, path: "/v1/services", id: "list-services", summary: "List the services that agents use"}, a.services)
 	add(a, route{method: http.MethodPut, path: "/v1/services", id: "put-service", summary: "Make a service, or replace the one of the same name",
@@ -99,142 +88,13 @@ func (a *API) egressRoutes() {
 	add(a, route{method: http.MethodGet, path: "/v1/usage", id: "list-usage", summary: "What agents have used of models"}, a.usage)
 }
 
-func (a *API) whose(ctx context.Context, by identity.Principal, op identity.Operation, w Whose) (tenant, agent string, err error) {
-	return w.Of(ctx, a.Identity, by, op)
-}
-
-// Of is whom an entry is for: the tenant, empty for all of them, and the id of the agent.
-func (w Whose) Of(ctx context.Context, people Identity, by identity.Principal, right identity.Operation) (tenant, agent string, err error) {
-	if err := errors.Join(op.CheckTenant(w.Tenant), checkText("agent", w.Agent)); err != nil {
-		return "", "", err
-	}
-	if w.AllTenants {
-		if w.Tenant != "" || w.Agent != "" {
-			return "", "", problem.New(problem.BadRequest, "leave tenant and agent out, or all_tenants", "what is for all tenants is not one's alone")
-		}
-		return "", "", nil
-	}
-	tenant = by.TenantOr(w.Tenant)
-	if w.Agent == "" {
-		return tenant, "", nil
-	}
-	found, err := AgentNamed(ctx, people, by, right, tenant, w.Agent)
-	return tenant, found.ID, err
-}
-
-func (a *API) agentNamed(ctx context.Context, by identity.Principal, op identity.Operation, tenant, name string) (identity.Agent, error) {
-	return AgentNamed(ctx, a.Identity, by, op, tenant, name)
-}
-
-// AgentNamed finds an agent by its name, for somebody who may do the operation with what is its tenant's: others are told
-// that they may not, before they are told whether it exists.
-func AgentNamed(ctx context.Context, people Identity, by identity.Principal, op identity.Operation, tenant, name string) (identity.Agent, error) {
-	if err := people.Authorize(ctx, by, op, tenant); err != nil {
-		return identity.Agent{}, err
-	}
-	all, err := people.Agents(ctx, by, tenant)
-	if err != nil {
-		return identity.Agent{}, err
-	}
-	for _, g := range all {
-		if g.Name == name {
-			return g, nil
-		}
-	}
-	return identity.Agent{}, problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", name)
-}
-
-// agentsByID are the names of agents, for an answer. One that has been removed has none.
-func (a *API) agentsByID(ctx context.Context, by identity.Principal, tenant string) (map[string]string, error) {
-	if by.Kind == identity.KindAgent {
-		return map[string]string{by.ID: by.Name}, nil // there are no others for it
-	}
-	all, err := a.Identity.Agents(ctx, by, tenant)
-	if err != nil {
-		return nil, err
-	}
-	out := make(map[string]string, len(all))
-	for _, g := range all {
-		out[g.ID] = g.Name
-	}
-	return out, nil
-}
-
-func (a *API) rulesOf(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[Rules], error) {
-	tenant := by.Among(in.Tenant)
-	all, err := a.Egress.Rules(ctx, by, tenant)
-	if err != nil {
-		return nil, err
-	}
-	names, err := a.agentsByID(ctx, by, tenant)
-	if err != nil {
-		return nil, err
-	}
-	out := Rules{Rules: make([]Rule, len(all))}
-	for n, r := range all {
-		out.Rules[n] = ruleAnswer(r, names[r.Agent])
-	}
-	return &answer[Rules]{out}, nil
-}
-
-func (a *API) addRule(ctx context.Context, by identity.Principal, in *jsonBody) (*answer[Rule], error) {
-	body, err := decode[RuleRequest](in.RawBody)
-	if err != nil {
-		return nil, err
-	}
-	rule, err := body.Rule(a.Now())
-	if err != nil {
-		return nil, err
-	}
-	if rule.Tenant, rule.Agent, err = a.whose(ctx, by, identity.RuleChange, body.Whose); err != nil {
-		return nil, err
-	}
-	made, err := a.Egress.AddRule(ctx, by, rule)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[Rule]{ruleAnswer(made, body.Agent)}, nil
-}
-
-func (a *API) removeRule(ctx context.Context, by identity.Principal, in *ruleInput) (*nothing, error) {
-	return nil, a.Egress.RemoveRule(ctx, by, in.ID)
-}
-
-// maxQuestions is how many requests are explained at once.
-const maxQuestions = 10_000
-
-func (a *API) explain(ctx context.Context, by identity.Principal, in *jsonBody) (*answer[Explanations], error) {
-	body, err := decode[ExplainRequest](in.RawBody)
-	if err != nil {
-		return nil, err
-	}
-	if len(body.Questions) == 0 || len(body.Questions) > maxQuestions {
-		return nil, problem.New(problem.BadRequest, "send 1 to 10000 questions", "there are %d questions", len(body.Questions))
-	}
-	for n := range body.Questions {
-		q := &body.Questions[n]
-		if err := errors.Join(op.CheckTenant(q.Tenant), checkText("agent", q.Agent)); err != nil {
-			return nil, err
-		}
-		q.Tenant = by.TenantOr(q.Tenant)
-		if by.Kind == identity.KindAgent && q.Agent == "" {
-			q.Agent = by.Name
-		}
-	}
-	all, err := a.Egress.Explain(ctx, by, body.Questions)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[Explanations]{Explanations{Explanations: listed(all)}}, nil
-}
-
 func (a *API) services(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[Services], error) {
 	tenant := by.Among(in.Tenant)
 	all, err := a.Egress.ListServices(ctx, by, tenant)
 	if err != nil {
 		return nil, err
 	}
-	names, err := a.agentsByID(ctx, by, tenant)
+	names, err := op.AgentNames(ctx, a.Identity, by, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +111,7 @@ func (a *API) putService(ctx context.Context, by identity.Principal, in *jsonBod
 		return nil, err
 	}
 	service := body.Service()
-	if service.Tenant, service.Agent, err = a.whose(ctx, by, identity.ServiceChange, body.Whose); err != nil {
+	if service.Tenant, service.Agent, err = body.Whose.Of(ctx, a.Identity, by, identity.ServiceChange); err != nil {
 		return nil, err
 	}
 	out, err := a.Egress.PutService(ctx, by, service)
@@ -271,7 +131,7 @@ func (a *API) providers(ctx context.Context, by identity.Principal, in *ofTenant
 	if err != nil {
 		return nil, err
 	}
-	names, err := a.agentsByID(ctx, by, tenant)
+	names, err := op.AgentNames(ctx, a.Identity, by, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +148,7 @@ func (a *API) putProvider(ctx context.Context, by identity.Principal, in *jsonBo
 		return nil, err
 	}
 	provider := body.Provider()
-	if provider.Tenant, provider.Agent, err = a.whose(ctx, by, identity.ProviderChange, body.Whose); err != nil {
+	if provider.Tenant, provider.Agent, err = body.Whose.Of(ctx, a.Identity, by, identity.ProviderChange); err != nil {
 		return nil, err
 	}
 	out, err := a.Egress.PutProvider(ctx, by, provider)
@@ -344,7 +204,7 @@ func (a *API) putSettings(ctx context.Context, by identity.Principal, in *settin
 func (a *API) putAgentSettings(ctx context.Context, by identity.Principal, in *agentTokenBody) (*answer[egress.Settings], error) {
 	return a.storeSettings(ctx, by, in.RawBody, func() (string, string, error) {
 		tenant := by.TenantOr(in.Tenant)
-		found, err := a.agentNamed(ctx, by, identity.SettingsChange, tenant, in.Name)
+		found, err := op.AgentNamed(ctx, a.Identity, by, identity.SettingsChange, tenant, in.Name)
 		return tenant, found.ID, err
 	})
 }
@@ -374,7 +234,7 @@ func (a *API) usage(ctx context.Context, by identity.Principal, in *usageInput) 
 	if err != nil {
 		return nil, err
 	}
-	names, err := a.agentsByID(ctx, by, tenant)
+	names, err := op.AgentNames(ctx, a.Identity, by, tenant)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -221,7 +222,7 @@ func TestWhatIsDecidedArrives(t *testing.T) {
 }
 
 func TestWhatCannotBeDecidedIsRefusedBeforeTheServiceHearsOfIt(t *testing.T) {
-	many := `{"questions":[` + strings.Repeat(`{"method":"GET","url":"u"},`, maxQuestions) + `{"method":"GET","url":"u"}]}`
+	many := `{"questions":[` + strings.Repeat(`{"method":"GET","url":"u"},`, 10_000) + `{"method":"GET","url":"u"}]}`
 	for name, test := range map[string]struct {
 		method, path, body string
 		status             int
@@ -278,9 +279,9 @@ func TestWhatTheServiceRefusesIsAnswered(t *testing.T) {
 // An agent that asks what it may means itself.
 func TestAnAgentAsksAboutItself(t *testing.T) {
 	f := &fakeEgress{}
-	d := newDoor(t, func(o *Options) { o.Egress = f })
 	agent := identity.Principal{Kind: identity.KindAgent, ID: "ag_1", Name: "writer", Tenant: "acme"}
-	if _, err := d.explain(t.Context(), agent, &jsonBody{RawBody: []byte(`{"questions":[{"method":"GET","url":"u"},{"agent":"other","method":"GET","url":"u"}]}`)}); err != nil {
+	if _, err := op.ExplainRules().Call(t.Context(), op.Services{Egress: f}, agent,
+		op.Questions{Body: op.With(op.ExplainRequest{Questions: []egress.Question{{Method: "GET", URL: "u"}, {Agent: "other", Method: "GET", URL: "u"}}})}); err != nil {
 		t.Fatal(err)
 	}
 	if f.asked[0].Agent != "writer" || f.asked[0].Tenant != "acme" || f.asked[1].Agent != "other" || f.by.ID != agent.ID {

@@ -2,85 +2,15 @@ package api
 
 import (
 	"net/netip"
-	"time"
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
-	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/op"
 )
-
-// Whose says for whom something is decided. Of all tenants only an admin of the installation decides.
-type Whose struct {
-	Tenant     string `json:"tenant,omitempty" doc:"the caller's own, or default, when it is left out"`
-	AllTenants bool   `json:"all_tenants,omitzero" doc:"for everybody, instead of one tenant"`
-	Agent      string `json:"agent,omitempty" doc:"the name of an agent of the tenant; for all of them when it is left out"`
-}
-
-// RuleRequest is the body that makes a rule.
-type RuleRequest struct {
-	Whose
-	Action   policy.Action `json:"action" enum:"allow,deny"`
-	Target   string        `json:"target" doc:"what it is about: example.com, *.example.com:8000-8080, https://example.com/repos/**"`
-	Methods  []string      `json:"methods,omitempty" nullable:"false" doc:"such as GET; all when it is left out"`
-	Session  string        `json:"session,omitempty" doc:"the id of the session that it is for"`
-	Priority int           `json:"priority,omitzero" doc:"1 to 999, lower first; 100 when it is left out"`
-	Address  netip.Addr    `json:"address,omitzero" doc:"of a private destination: requests go there without DNS"`
-	Opaque   bool          `json:"opaque,omitzero" doc:"let tunnels carry what is neither TLS nor HTTP"`
-	Once     bool          `json:"once,omitzero" doc:"it goes with its first use"`
-	For      string        `json:"for,omitempty" doc:"how long it holds, such as 1h; for good when it is left out"`
-	Name     string        `json:"name,omitempty" doc:"shown in refusals and logs; made from the id when it is left out"`
-	Note     string        `json:"note,omitempty" doc:"for people"`
-}
-
-// Rule reads the texts. Whether their values are allowed is the service's to say.
-func (r RuleRequest) Rule(now time.Time) (egress.Rule, error) {
-	if r.Target == "" {
-		return egress.Rule{}, problem.New(problem.BadRequest, "send target, such as https://example.com/repos/**", "the target is missing")
-	}
-	out := egress.Rule{Session: r.Session, Priority: r.Priority, Once: r.Once}
-	var err error
-	if out.Rule, err = policy.ParseURL(r.Target); err != nil {
-		return egress.Rule{}, problem.Wrap(err, problem.BadURL, "write it like example.com, *.example.com:8443 or https://example.com/repos/**",
-			"the target %s cannot be read: %v", quote(r.Target), err)
-	}
-	out.Name, out.Action, out.Methods, out.Address, out.Opaque = r.Name, r.Action, r.Methods, r.Address, r.Opaque
-	out.Note = r.Note
-	if r.For != "" {
-		d, err := time.ParseDuration(r.For)
-		if err != nil || d <= 0 {
-			return egress.Rule{}, problem.New(problem.BadLimit, "give a time such as 1h", "%s is not a positive duration", quote(r.For))
-		}
-		out.ExpiresAt = now.Add(d).UTC()
-	}
-	return out, nil
-}
-
-// Rule is a rule as it is answered.
-type Rule struct {
-	egress.Rule
-	AgentName string `json:"agent_name,omitempty"`
-}
-
-func ruleAnswer(r egress.Rule, agent string) Rule { return Rule{r, agent} }
-
-// Rules is the answer to a listing.
-type Rules struct {
-	Rules []Rule `json:"rules" nullable:"false"`
-}
-
-// ExplainRequest is the body that asks what would be decided.
-type ExplainRequest struct {
-	Questions []egress.Question `json:"questions" nullable:"false" doc:"at most 10000"`
-}
-
-// Explanations are the decisions, in the order of the questions.
-type Explanations struct {
-	Explanations []egress.Explanation `json:"explanations" nullable:"false"`
-}
 
 // ServiceRequest is the body that makes or replaces a service.
 type ServiceRequest struct {
-	Whose
+	op.Whose
 	Name         string              `json:"name" doc:"1 to 64 of a-z, 0-9, dots, - and _"`
 	BaseURL      string              `json:"base_url" doc:"where its requests go"`
 	Address      netip.Addr          `json:"address,omitzero" doc:"dialled instead of looking the name up; may be private"`
@@ -116,7 +46,7 @@ type Services struct {
 
 // ProviderRequest is the body that makes or replaces a provider of models.
 type ProviderRequest struct {
-	Whose
+	op.Whose
 	Name     string           `json:"name" doc:"1 to 64 of a-z, 0-9, dots, - and _"`
 	BaseURL  string           `json:"base_url" doc:"where its requests go"`
 	Address  netip.Addr       `json:"address,omitzero" doc:"dialled instead of looking the name up; may be private"`

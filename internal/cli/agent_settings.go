@@ -16,11 +16,12 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // settingsFlags say whose settings they are.
-type settingsFlags struct{ api.Whose }
+type settingsFlags struct{ op.Whose }
 
 func (s *settingsFlags) add(p *program, cmd *cobra.Command) {
 	p.tenantFlag(cmd, &s.Tenant)
@@ -28,7 +29,7 @@ func (s *settingsFlags) add(p *program, cmd *cobra.Command) {
 }
 
 // of are the settings of the agent that the command names; without a name, of all agents of the tenant.
-func (s settingsFlags) of(cmd *cobra.Command, args []string) (api.Whose, error) {
+func (s settingsFlags) of(cmd *cobra.Command, args []string) (op.Whose, error) {
 	out := s.Whose
 	if err := exclusive(cmd, "tenant", "all-tenants"); err != nil {
 		return out, err
@@ -43,7 +44,7 @@ func (s settingsFlags) of(cmd *cobra.Command, args []string) (api.Whose, error) 
 }
 
 // change reads settings, changes them, and stores them, unless somebody else has stored others in between.
-func changeSettings(cmd *cobra.Command, c *client.Client, whose api.Whose, change func(*egress.Settings) error) error {
+func changeSettings(cmd *cobra.Command, c *client.Client, whose op.Whose, change func(*egress.Settings) error) error {
 	shown, err := c.Settings(cmd.Context(), whose)
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -44,7 +45,7 @@ func TestTargetsAreShownAsTheyAreRead(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", given, err)
 		}
-		got := targetOf(rule)
+		got := op.Rule{Rule: egress.Rule{Rule: rule}}.Subject()
 		again, err := policy.ParseURL(got)
 		if diff := cmp.Diff(rule, again, cmp.Comparer(func(a, b policy.Pattern) bool { return a == b }), cmp.Comparer(func(a, b policy.Path) bool { return a == b }),
 			cmpopts.EquateComparable(netip.Addr{})); got != want || err != nil || diff != "" {
@@ -59,7 +60,7 @@ func TestWhatAgentsWriteIsForNoTerminal(t *testing.T) {
 	var b bytes.Buffer
 	if err := errors.Join(table(&b, accessRows([]egress.AccessRequest{asked}, now)), watchedLine(&b, asked, now, false),
 		table(&b, usageRows([]api.ModelUsage{{Usage: egress.Usage{Agent: hostile, Model: hostile, Provider: hostile, Day: hostile}}})),
-		table(&b, ruleRows([]api.Rule{{Rule: egress.Rule{Session: hostile, Rule: policy.Rule{Name: hostile, Methods: []string{hostile}}}, AgentName: hostile}}, now)),
+		table(&b, rowsOf(op.ListRules().View(op.Rules{Rules: []op.Rule{{Rule: egress.Rule{Session: hostile, Rule: policy.Rule{Name: hostile, Methods: []string{hostile}}}, AgentName: hostile}}})[0], now)),
 		table(&b, serviceRows([]api.Service{{Service: egress.Service{Name: hostile, Upstream: egress.Upstream{BaseURL: hostile, Secret: hostile},
 			Allow: []egress.Allowance{{Path: hostile}}, Inject: egress.Injection{Name: hostile}}, AgentName: hostile}}, now)),
 		fields(&b, serviceFields(api.Service{Service: egress.Service{Meta: egress.Meta{Note: hostile}, Name: hostile, Git: hostile, Env: map[string]string{"A": hostile}}}, now)),
@@ -199,7 +200,7 @@ func TestSettingsAreChangedAsTheyWereSeen(t *testing.T) {
 	})
 	cmd := newAgentLimits(&program{})
 	cmd.SetContext(t.Context())
-	if err := changeSettings(cmd, c, api.Whose{Agent: "w"}, func(s *egress.Settings) error { s.Hold = "2m"; return nil }); err != nil {
+	if err := changeSettings(cmd, c, op.Whose{Agent: "w"}, func(s *egress.Settings) error { s.Hold = "2m"; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	var got api.SettingsRequest

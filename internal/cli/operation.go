@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
@@ -30,7 +31,7 @@ func described[In, Out any](p *program, o op.Op[In, Out]) *cobra.Command {
 	}
 	cmd.Args, cmd.ValidArgsFunction = arguments(len(values.args), most), values.complete(many)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := values.check(c.Nothing); err != nil {
+		if err := values.check(args, c.Nothing); err != nil {
 			return err
 		}
 		control, err := p.client()
@@ -38,9 +39,7 @@ func described[In, Out any](p *program, o op.Op[In, Out]) *cobra.Command {
 			return err
 		}
 		do := func(args ...string) error {
-			if err := values.take(args); err != nil {
-				return err
-			}
+			values.take(args)
 			out, err := client.Call(cmd.Context(), control, o, *in)
 			if err != nil || o.View == nil {
 				return err
@@ -91,17 +90,17 @@ func (g *given) add(in reflect.Value) {
 
 // flag adds a flag for a field. Other types than these are a mistake in a description, and no command is made then.
 func (g *given) flag(name string, f op.Field, at reflect.Value) {
-	usage, flags := cmp.Or(f.Tag.Get("usage"), f.Tag.Get("doc")), g.cmd.Flags()
+	text, flags := cmp.Or(f.Tag.Get("usage"), f.Tag.Get("doc")), g.cmd.Flags()
 	if word := f.Tag.Get("value"); word != "" {
-		usage = strings.Replace(usage, word, "`"+word+"`", 1)
+		text = strings.Replace(text, word, "`"+word+"`", 1)
 	}
 	g.names = append(g.names, name)
 	said := func() bool { return flags.Changed(name) }
 	switch to := at.Addr().Interface().(type) {
 	case *bool:
-		flags.BoolVar(to, name, false, usage)
+		flags.BoolVar(to, name, false, text)
 	case **bool:
-		value := flags.Bool(name, false, usage)
+		value := flags.Bool(name, false, text)
 		g.flags = append(g.flags, func() error {
 			if said() {
 				*to = value
@@ -109,19 +108,41 @@ func (g *given) flag(name string, f op.Field, at reflect.Value) {
 			return nil
 		})
 	case *int:
-		flags.IntVar(to, name, 0, usage)
+		flags.IntVar(to, name, 0, text)
+		g.flags = append(g.flags, func() error {
+			if f.Tag.Get("is") == "positive" && said() && *to < 1 {
+				return usage(g.cmd, "--%s %d: it is at least 1", name, *to)
+			}
+			return nil
+		})
+	case *[]string:
+		words := flags.StringSlice(name, nil, text)
+		g.flags = append(g.flags, func() error {
+			if *to = *words; f.Tag.Get("is") == "methods" {
+				*to = upper(*words)
+			}
+			return nil
+		})
+	case *netip.Addr:
+		at := flags.String(name, "", text)
+		g.flags = append(g.flags, func() (err error) {
+			*to, err = address(g.cmd, *at)
+			return err
+		})
 	default:
-		text := at.Addr().Convert(reflect.TypeFor[*string]()).Interface().(*string)
-		flags.StringVar(text, name, "", usage)
-		g.flags = append(g.flags, func() error { return g.look(name, f, *text) })
+		value := at.Addr().Convert(reflect.TypeFor[*string]()).Interface().(*string)
+		flags.StringVar(value, name, "", text)
+		g.flags = append(g.flags, func() error { return g.look(name, f, *value) })
 	}
-	switch {
-	case f.Tag.Get("complete") != "":
-		g.p.completeFlag(g.cmd, name, namesBy(f.Tag.Get("complete")))
-	case f.Tag.Get("enum") != "":
-		complete(g.cmd, name, strings.Split(f.Tag.Get("enum"), ",")...)
-	case f.Tag.Get("is") == "life":
-		complete(g.cmd, name, "24h", "720h", op.Never)
+	if others := f.Tag.Get("alone"); others != "" {
+		for other := range strings.SplitSeq(others, ",") {
+			g.flags = append(g.flags, func() error { return exclusive(g.cmd, other, name) })
+		}
+	}
+	if whose := f.Tag.Get("complete"); whose != "" {
+		g.p.completeFlag(g.cmd, name, namesBy(whose))
+	} else if words := cmp.Or(f.Tag.Get("offer"), f.Tag.Get("enum")); words != "" {
+		complete(g.cmd, name, strings.Split(words, ",")...)
 	}
 }
 
@@ -140,7 +161,12 @@ func (g *given) look(name string, f op.Field, text string) error {
 }
 
 // check refuses what is wrong before anybody is asked.
-func (g *given) check(nothing string) error {
+func (g *given) check(args []string, nothing string) error {
+	for n, a := range g.args {
+		if words := strings.Split(a.Tag.Get("enum"), ","); words[0] != "" && !slices.Contains(words, args[n]) {
+			return usage(g.cmd, "%q is neither %s", args[n], strings.Join(words, " nor "))
+		}
+	}
 	if nothing != "" && !slices.ContainsFunc(g.names, g.cmd.Flags().Changed) {
 		return usage(g.cmd, "%s", nothing)
 	}
@@ -153,14 +179,10 @@ func (g *given) check(nothing string) error {
 }
 
 // take takes the arguments.
-func (g *given) take(args []string) error {
+func (g *given) take(args []string) {
 	for n, a := range g.args {
 		a.at.SetString(args[n])
-		if words := strings.Split(a.Tag.Get("enum"), ","); words[0] != "" && !slices.Contains(words, args[n]) {
-			return usage(g.cmd, "%q is none of %s", args[n], strings.Join(words, ", "))
-		}
 	}
-	return nil
 }
 
 // complete offers the words of the argument that is next; with many, the last one is there again and again.
@@ -190,6 +212,12 @@ func namesBy(whose string) names {
 		return tenantNames
 	case "operators":
 		return operatorIDs
+	case "agents":
+		return agentNames
+	case "rules":
+		return ruleIDs
+	case "sessions":
+		return sessionIDs
 	}
 	panic("nobody knows the names of " + whose)
 }
@@ -261,6 +289,12 @@ func legible(value any, now time.Time) string {
 		return keyState(v.Revoked, v.Expires, now)
 	case op.Count:
 		return count(v.N, v.Of)
+	case op.Joined:
+		var b strings.Builder
+		for _, part := range v {
+			b.WriteString(legible(part, now))
+		}
+		return b.String()
 	case []string:
 		return printable(strings.Join(v, ","))
 	case float64:

@@ -3,16 +3,15 @@ package cli
 import (
 	"context"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -23,12 +22,12 @@ func newRulesCommand(p *program) *cobra.Command {
 		Long: "Rules say what may leave a jail. Those of a lower priority come first; of equal ones, a rule that denies comes before " +
 			"one that allows. What no rule of an agent allows is denied; a clean browser session may also see the public web.",
 	})
-	cmd.AddCommand(newRulesList(p), newRulesAdd(p), newRulesRemove(p), newRulesExplain(p), newRulesTest(p), newRulesRecord(p))
+	cmd.AddCommand(described(p, op.ListRules()), described(p, op.AddRule()), described(p, op.RemoveRule()), newRulesExplain(p), newRulesTest(p), newRulesRecord(p))
 	return cmd
 }
 
 // whoseFlags say for whom something is decided.
-type whoseFlags struct{ api.Whose }
+type whoseFlags struct{ op.Whose }
 
 func (w *whoseFlags) add(p *program, cmd *cobra.Command) {
 	p.tenantFlag(cmd, &w.Tenant)
@@ -112,106 +111,6 @@ func listing[T any](p *program, short, long string, list func(*client.Client, co
 	return cmd
 }
 
-func newRulesList(p *program) *cobra.Command {
-	return listing(p, "List rules", "Lists rules in the order in which they are looked at. Those of sessions with accounts are of the grant, and not here.",
-		(*client.Client).Rules, ruleRows)
-}
-
-func ruleRows(rules []api.Rule, now time.Time) [][]string {
-	rows := [][]string{{"PRIORITY", "ACTION", "TARGET", "METHODS", "TENANT", "AGENT", "SESSION", "ENDS", "NAME", "ID"}}
-	for _, r := range rules {
-		tenant, agent := forWhom(r.Meta, r.AgentName)
-		ends := until(r.ExpiresAt, now)
-		if r.Once {
-			ends = "once, " + ends
-		}
-		rows = append(rows, []string{strconv.Itoa(r.Priority), string(r.Action), printable(targetOf(r.Rule.Rule)), dash(printable(strings.Join(r.Methods, ","))),
-			tenant, agent, dash(printable(r.Session)), ends, dash(printable(r.Name)), r.ID})
-	}
-	return manyTenants(rows, 4)
-}
-
-// targetOf is what a rule is about, as `rules add` reads it.
-func targetOf(r policy.Rule) string {
-	out := r.Target()
-	if r.Address.IsValid() {
-		out += " at " + r.Address.String()
-	}
-	if r.Opaque {
-		out += " (opaque)"
-	}
-	return out
-}
-
-func newRulesAdd(p *program) *cobra.Command {
-	var whose whoseFlags
-	var request api.RuleRequest
-	var at string
-	var methods []string
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "add allow|deny TARGET",
-		Short: "Make a rule",
-		Long: "Makes a rule, which holds at once, also for tunnels that are open. TARGET is a host (example.com), all names below one " +
-			"(*.example.com), either with a port (example.com:8443, example.com:*), or a URL (https://example.com/repos/**), in whose path " +
-			"* stands for one segment and ** at the end for any number. Paths and methods can only be seen in what is not encrypted: inside a " +
-			"tunnel, a rule that allows some of them allows nothing. A private address needs --address.",
-		Example: "  clawjail rules add allow github.com --agent writer\n  clawjail rules add deny '*.example.com' --priority 10\n" +
-			"  clawjail rules add allow http://wiki.internal:8080 --address 192.168.1.20 --for 8h",
-		Args:              arguments(2, 2),
-		ValidArgsFunction: cobra.FixedCompletions([]string{"allow", "deny"}, cobra.ShellCompDirectiveNoFileComp),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			request.Action, request.Target = policy.Action(args[0]), args[1]
-			if request.Action != policy.Allow && request.Action != policy.Deny {
-				return usage(cmd, "%q is neither allow nor deny", args[0])
-			}
-			if cmd.Flags().Changed("priority") && request.Priority < 1 {
-				return usage(cmd, "--priority %d: it is at least 1", request.Priority)
-			}
-			if err := duration(cmd, "for", request.For); err != nil {
-				return err
-			}
-			err := whose.check(cmd)
-			if err != nil {
-				return err
-			}
-			if request.Address, err = address(cmd, at); err != nil {
-				return err
-			}
-			request.Whose, request.Methods = whose.Whose, upper(methods)
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			rule, err := c.AddRule(cmd.Context(), request)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), rule)
-			}
-			return said(cmd, "rule %s: %s %s", rule.ID, rule.Action, targetOf(rule.Rule.Rule))
-		},
-	}
-	whose.add(p, cmd)
-	f := cmd.Flags()
-	f.StringVar(&request.Session, "session", "", "`id` of the session that it is for")
-	f.StringSliceVar(&methods, "method", nil, "HTTP `methods` that it is about, such as GET,POST; without it, all")
-	f.IntVar(&request.Priority, "priority", 0, "1 to 999, lower first (default 100)")
-	f.StringVar(&at, "address", "", "private `address` that requests for the host go to, without DNS; only an admin of the installation may")
-	f.BoolVar(&request.Opaque, "opaque", false, "let tunnels carry what is neither TLS nor HTTP, such as SSH")
-	f.StringVar(&request.For, "for", "", "how long it holds, such as 1h (default for good)")
-	f.BoolVar(&request.Once, "once", false, "the rule goes with its first use")
-	f.StringVar(&request.Name, "name", "", "shown in refusals and logs")
-	f.StringVar(&request.Note, "note", "", "a `text` for people")
-	f.BoolVar(&asJSON, "json", false, "print the rule as JSON")
-	complete(cmd, "method", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT")
-	if err := cmd.RegisterFlagCompletionFunc("session", p.completeSessions); err != nil {
-		panic(err) // there is no such flag: a mistake in this package
-	}
-	return cmd
-}
-
 // upper makes methods of what was typed.
 func upper(methods []string) []string {
 	var out []string
@@ -223,27 +122,9 @@ func upper(methods []string) []string {
 	return out
 }
 
-func newRulesRemove(p *program) *cobra.Command {
-	return &cobra.Command{
-		Use:               "rm ID…",
-		Aliases:           []string{"remove"},
-		Short:             "Remove rules",
-		Long:              "Removes rules. What only they allowed ends at once.",
-		Args:              arguments(1, -1),
-		ValidArgsFunction: p.completeAll(ruleIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			return each(cmd, args, func(id string) error { return c.RemoveRule(cmd.Context(), id) })
-		},
-	}
-}
-
 func ruleIDs(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
-	rules, err := c.Rules(ctx, tenant)
-	return namesOf(rules, err, func(r api.Rule) (string, string) { return r.ID, string(r.Action) + " " + targetOf(r.Rule.Rule) })
+	all, err := client.Call(ctx, c, op.ListRules(), op.OfTenant{Tenant: tenant})
+	return namesOf(all.Rules, err, func(r op.Rule) (string, string) { return r.ID, string(r.Action) + " " + r.Subject() })
 }
 
 func newRulesExplain(p *program) *cobra.Command {
@@ -275,14 +156,14 @@ func newRulesExplain(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := c.Explain(cmd.Context(), []egress.Question{q})
+			out, err := client.Call(cmd.Context(), c, op.ExplainRules(), op.Questions{Body: op.With(op.ExplainRequest{Questions: []egress.Question{q}})})
 			if err != nil {
 				return err
 			}
-			if len(all) != 1 {
-				return problem.New(problem.ControlPlaneUnreachable, notOurAnswer, "one question got %d answers", len(all))
+			if n := len(out.Explanations); n != 1 {
+				return problem.New(problem.ControlPlaneUnreachable, notOurAnswer, "one question got %d answers", n)
 			}
-			return showExplanation(cmd, all[0], asJSON)
+			return showExplanation(cmd, out.Explanations[0], asJSON)
 		},
 	}
 	p.tenantFlag(cmd, &q.Tenant)

@@ -22,6 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -62,16 +63,16 @@ func newRulesTest(p *program) *cobra.Command {
 			for n, w := range want {
 				questions[n] = w.Question
 			}
-			var got []egress.Explanation
+			var got op.Explanations
 			if len(questions) > 0 {
-				if got, err = c.Explain(cmd.Context(), questions); err != nil {
+				if got, err = client.Call(cmd.Context(), c, op.ExplainRules(), op.Questions{Body: op.With(op.ExplainRequest{Questions: questions})}); err != nil {
 					return err
 				}
 			}
-			if len(got) != len(want) {
-				return problem.New(problem.ControlPlaneUnreachable, notOurAnswer, "%d questions got %d answers", len(want), len(got))
+			if n := len(got.Explanations); n != len(want) {
+				return problem.New(problem.ControlPlaneUnreachable, notOurAnswer, "%d questions got %d answers", len(want), n)
 			}
-			return showReplay(cmd, args[0], lines, want, got, asJSON)
+			return showReplay(cmd, args[0], lines, want, got.Explanations, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -269,17 +269,12 @@ func (p *program) completeSessions(cmd *cobra.Command, args []string, _ string) 
 	if len(args) > 0 && cmd.Name() != "close" {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
-	defer cancel()
-	open, err := p.listSessions(ctx, false)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp // a shell that completes has nowhere to show it
-	}
-	var ids []string
-	for _, s := range open {
-		ids = append(ids, cobra.CompletionWithDesc(s.ID, strings.TrimSpace(s.Browser+" "+s.Label)))
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+	return p.completer(sessionIDs)(cmd, args, "")
+}
+
+func sessionIDs(ctx context.Context, c *client.Client, _ string) ([]string, error) {
+	open, err := c.List(ctx, false)
+	return namesOf(open, err, func(s session.Session) (string, string) { return s.ID, s.Browser + " " + s.Label })
 }
 
 // complete gives a flag its words.

@@ -15,3 +15,9 @@ func Call[In, Out any](ctx context.Context, c *Client, o op.Op[In, Out], in In) 
 	}
 	return out, c.do(ctx, o.Method, path, query, body, into)
 }
+
+// Do does an operation that answers nothing.
+func Do[In any](ctx context.Context, c *Client, o op.Op[In, op.None], in In) error {
+	_, err := Call(ctx, c, o, in)
+	return err
+}

@@ -136,7 +136,7 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			_, err := Call(ctx, c, op.RotateOperator(), op.NewKey{OperatorNamed: op.OperatorNamed{ID: "op_1"}, Body: op.With(op.LifeRequest{Life: "1h"})})
 			return err
 		},
-		"DELETE /v1/operators/op_1":                    func() error { _, err := Call(ctx, c, op.RevokeOperator(), op.OperatorNamed{ID: "op_1"}); return err },
+		"DELETE /v1/operators/op_1":                    func() error { return Do(ctx, c, op.RevokeOperator(), op.OperatorNamed{ID: "op_1"}) },
 		"GET /v1/agents?tenant=acme":                   func() error { _, err := c.Agents(ctx, "acme"); return err },
 		`POST /v1/agents {"name":"w","tenant":"acme"}`: func() error { _, err := c.CreateAgent(ctx, api.AgentRequest{Name: "w", Tenant: "acme"}); return err },
 		"POST /v1/agents/w/revoke?tenant=acme":         func() error { return c.RevokeAgent(ctx, "acme", "w") },
@@ -165,14 +165,14 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			_, err := c.SessionToken(ctx, "s_1", api.TokenRequest{Scope: "cdp", TTL: "1h"})
 			return err
 		},
-		"GET /v1/rules?tenant=acme": func() error { _, err := c.Rules(ctx, "acme"); return err },
+		"GET /v1/rules?tenant=acme": func() error { _, err := Call(ctx, c, op.ListRules(), op.OfTenant{Tenant: "acme"}); return err },
 		`POST /v1/rules {"tenant":"acme","agent":"w","action":"deny","target":"a.test","once":true}`: func() error {
-			_, err := c.AddRule(ctx, api.RuleRequest{Whose: api.Whose{Tenant: "acme", Agent: "w"}, Action: "deny", Target: "a.test", Once: true})
+			_, err := Call(ctx, c, op.AddRule(), op.NewRule{Body: op.With(op.RuleRequest{Whose: op.Whose{Tenant: "acme", Agent: "w"}, Action: "deny", Target: "a.test", Once: true})})
 			return err
 		},
-		"DELETE /v1/rules/a%2Fb": func() error { return c.RemoveRule(ctx, "a/b") },
+		"DELETE /v1/rules/a%2Fb": func() error { return Do(ctx, c, op.RemoveRule(), op.RuleNamed{ID: "a/b"}) },
 		`POST /v1/rules/explain {"questions":[{"method":"GET","url":"https://a.test/"}]}`: func() error {
-			_, err := c.Explain(ctx, []egress.Question{{Method: "GET", URL: "https://a.test/"}})
+			_, err := Call(ctx, c, op.ExplainRules(), op.Questions{Body: op.With(op.ExplainRequest{Questions: []egress.Question{{Method: "GET", URL: "https://a.test/"}}})})
 			return err
 		},
 		"GET /v1/services": func() error { _, err := c.Services(ctx, ""); return err },
@@ -184,19 +184,19 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 		"DELETE /v1/services/sv_1": func() error { return c.RemoveService(ctx, "sv_1") },
 		"GET /v1/providers":        func() error { _, err := c.Providers(ctx, ""); return err },
 		`PUT /v1/providers {"all_tenants":true,"name":"a","base_url":"https://a.test","wire":"ollama","models":["*"]}`: func() error {
-			_, err := c.PutProvider(ctx, api.ProviderRequest{Whose: api.Whose{AllTenants: true}, Name: "a", BaseURL: "https://a.test", Wire: "ollama", Models: []string{"*"}})
+			_, err := c.PutProvider(ctx, api.ProviderRequest{Whose: op.Whose{AllTenants: true}, Name: "a", BaseURL: "https://a.test", Wire: "ollama", Models: []string{"*"}})
 			return err
 		},
 		"DELETE /v1/providers/pr_1":             func() error { return c.RemoveProvider(ctx, "pr_1") },
-		"GET /v1/agents/w/settings?tenant=acme": func() error { _, err := c.Settings(ctx, api.Whose{Tenant: "acme", Agent: "w"}); return err },
-		"GET /v1/settings?tenant=acme":          func() error { _, err := c.Settings(ctx, api.Whose{Tenant: "acme"}); return err },
-		"GET /v1/settings?all_tenants=true":     func() error { _, err := c.Settings(ctx, api.Whose{AllTenants: true}); return err },
+		"GET /v1/agents/w/settings?tenant=acme": func() error { _, err := c.Settings(ctx, op.Whose{Tenant: "acme", Agent: "w"}); return err },
+		"GET /v1/settings?tenant=acme":          func() error { _, err := c.Settings(ctx, op.Whose{Tenant: "acme"}); return err },
+		"GET /v1/settings?all_tenants=true":     func() error { _, err := c.Settings(ctx, op.Whose{AllTenants: true}); return err },
 		`PUT /v1/settings {"tools":[]}`: func() error {
-			_, err := c.PutSettings(ctx, api.Whose{}, api.SettingsRequest{Tools: []egress.Tool{}})
+			_, err := c.PutSettings(ctx, op.Whose{}, api.SettingsRequest{Tools: []egress.Tool{}})
 			return err
 		},
 		`PUT /v1/agents/w/settings {"version":3}`: func() error {
-			_, err := c.PutSettings(ctx, api.Whose{Agent: "w"}, api.SettingsRequest{Version: 3})
+			_, err := c.PutSettings(ctx, op.Whose{Agent: "w"}, api.SettingsRequest{Version: 3})
 			return err
 		},
 		"GET /v1/usage?from=2026-01-02": func() error { _, err := c.Usage(ctx, "", "2026-01-02"); return err },
@@ -232,16 +232,13 @@ func TestANameCannotMakeItTheRequestOfSomethingElse(t *testing.T) {
 		"revoke-token": func() error { return c.RevokeToken(t.Context(), "", "writer", "..") }, // DELETE /v1/agents/writer
 		"agent":        func() error { return c.DeleteAgent(t.Context(), "", "..") },
 		"dot":          func() error { return c.RevokeAgent(t.Context(), "", ".") },
-		"operator": func() error {
-			_, err := Call(t.Context(), c, op.RevokeOperator(), op.OperatorNamed{ID: ".."})
-			return err
-		},
-		"session":   func() error { return c.Close(t.Context(), "..", false) },
-		"browser":   func() error { _, err := c.Drive(t.Context(), "..", browser.Tabs{}); return err },
-		"file":      func() error { _, err := c.Drive(t.Context(), "s_1", browser.DeleteFile{Name: ".."}); return err },
-		"recording": func() error { return c.Recording(t.Context(), io.Discard, "..") },
-		"rule":      func() error { return c.RemoveRule(t.Context(), "..") },
-		"answer":    func() error { _, err := c.Answer(t.Context(), "..", api.AccessAnswer{}); return err },
+		"operator":     func() error { return Do(t.Context(), c, op.RevokeOperator(), op.OperatorNamed{ID: ".."}) },
+		"session":      func() error { return c.Close(t.Context(), "..", false) },
+		"browser":      func() error { _, err := c.Drive(t.Context(), "..", browser.Tabs{}); return err },
+		"file":         func() error { _, err := c.Drive(t.Context(), "s_1", browser.DeleteFile{Name: ".."}); return err },
+		"recording":    func() error { return c.Recording(t.Context(), io.Discard, "..") },
+		"rule":         func() error { return Do(t.Context(), c, op.RemoveRule(), op.RuleNamed{ID: ".."}) },
+		"answer":       func() error { _, err := c.Answer(t.Context(), "..", api.AccessAnswer{}); return err },
 	} {
 		if err := call(); problem.CodeOf(err) != problem.NotFound || asked != "" {
 			t.Errorf("%s: %v, and %q was asked for", name, err, asked)

@@ -8,32 +8,8 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/op"
 )
-
-// Rules lists the rules of the way out.
-func (c *Client) Rules(ctx context.Context, tenant string) ([]api.Rule, error) {
-	var out api.Rules
-	err := c.do(ctx, http.MethodGet, pathOf("rules"), ofTenant(tenant), nil, &out)
-	return out.Rules, err
-}
-
-// AddRule makes a rule.
-func (c *Client) AddRule(ctx context.Context, r api.RuleRequest) (out api.Rule, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("rules"), nil, r, &out)
-	return out, err
-}
-
-// RemoveRule removes a rule.
-func (c *Client) RemoveRule(ctx context.Context, id string) error {
-	return c.do(ctx, http.MethodDelete, pathOf("rules", id), nil, nil, nil)
-}
-
-// Explain decides requests without doing them, at most 10 000 at once, and answers in their order.
-func (c *Client) Explain(ctx context.Context, questions []egress.Question) ([]egress.Explanation, error) {
-	var out api.Explanations
-	err := c.do(ctx, http.MethodPost, pathOf("rules", "explain"), nil, api.ExplainRequest{Questions: questions}, &out)
-	return out.Explanations, err
-}
 
 // Services lists the services that agents use.
 func (c *Client) Services(ctx context.Context, tenant string) ([]api.Service, error) {
@@ -72,20 +48,20 @@ func (c *Client) RemoveProvider(ctx context.Context, id string) error {
 }
 
 // Settings returns what is set and what is in effect: for an agent, for all of a tenant, or for all.
-func (c *Client) Settings(ctx context.Context, w api.Whose) (out api.SettingsShown, err error) {
+func (c *Client) Settings(ctx context.Context, w op.Whose) (out api.SettingsShown, err error) {
 	path, query := settingsOf(w)
 	err = c.do(ctx, http.MethodGet, path, query, nil, &out)
 	return out, err
 }
 
 // PutSettings replaces what is set. With a version it refuses to replace another one.
-func (c *Client) PutSettings(ctx context.Context, w api.Whose, r api.SettingsRequest) (out egress.Settings, err error) {
+func (c *Client) PutSettings(ctx context.Context, w op.Whose, r api.SettingsRequest) (out egress.Settings, err error) {
 	path, query := settingsOf(w)
 	err = c.do(ctx, http.MethodPut, path, query, r, &out)
 	return out, err
 }
 
-func settingsOf(w api.Whose) (path string, query url.Values) {
+func settingsOf(w op.Whose) (path string, query url.Values) {
 	if w.Agent != "" {
 		return pathOf("agents", w.Agent, "settings"), ofTenant(w.Tenant)
 	}

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -146,12 +146,12 @@ func (c *Console) whoseOptions(q *request, agents map[string]identity.Agent) ([]
 }
 
 // whoseOf reads the choice.
-func whoseOf(text string) api.Whose {
+func whoseOf(text string) op.Whose {
 	if text == allTenants {
-		return api.Whose{AllTenants: true}
+		return op.Whose{AllTenants: true}
 	}
 	tenant, agent, _ := strings.Cut(text, "/")
-	return api.Whose{Tenant: tenant, Agent: agent}
+	return op.Whose{Tenant: tenant, Agent: agent}
 }
 
 // whoseFor is the choice that an entry stands for. An agent that has been removed is named by its id.

@@ -6,10 +6,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 // ruleRow is a rule with names for people.
@@ -143,7 +143,7 @@ var ruleFields = map[string]string{"host": "target", "path": "target", "ports": 
 
 // makeRule makes the rule that a form describes. What is wrong with it is in the form.
 func (c *Console) makeRule(q *request, f *form) (out egress.Rule, err error) {
-	body := api.RuleRequest{
+	body := op.RuleRequest{
 		Whose: whoseOf(f.Get("whose")), Action: policy.Action(f.Get("action")), Target: f.Get("target"), Methods: upper(f.Words("methods")),
 		Session: f.Get("session"), Opaque: f.Has("opaque"), Once: f.Has("once"), For: f.Get("for"), Name: f.Get("name"), Note: f.Get("note"),
 	}

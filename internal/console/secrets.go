@@ -4,9 +4,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -127,7 +127,7 @@ func (c *Console) putSecret(q *request) error {
 	return q.done(secretsPath, "The secret %s is kept. Nobody can read it here any more.", f.Get("service"))
 }
 
-func (c *Console) keepSecret(q *request, whose api.Whose, service string, value secret.Value, origins []string) error {
+func (c *Console) keepSecret(q *request, whose op.Whose, service string, value secret.Value, origins []string) error {
 	if whose.AllTenants {
 		return problem.New(problem.BadRequest, "choose a tenant", "a secret is of one tenant")
 	}

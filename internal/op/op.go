@@ -11,8 +11,9 @@
 //   - arg, the place among the arguments of the command, from 1, and flag, the name of a flag;
 //   - usage, the text of a flag where doc is not for people, and value, the word in it that stands for the value;
 //   - complete, whose names a shell offers;
-//   - is, what the command line looks at before anybody is asked: a life or a duration;
-//   - need, what is said when a flag is missing.
+//   - is, what the command line looks at before anybody is asked: a life, a duration, methods or a positive number;
+//   - need, what is said when a flag is missing, and alone, the flags that it cannot be with;
+//   - offer, words that a shell offers, where there is no enum.
 package op
 
 import (
@@ -22,6 +23,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/quota"
 )
@@ -58,6 +60,7 @@ type Command struct {
 type Services struct {
 	People People
 	Quotas Quotas
+	Egress Egress
 	Now    func() time.Time
 }
 
@@ -81,6 +84,14 @@ type People interface {
 // Quotas say what tenants hold of what all share.
 type Quotas interface {
 	Quotas(ctx context.Context, by identity.Principal, tenants ...string) ([]quota.Use, error)
+}
+
+// Egress is what operators decide about the way out. *egress.Book is one.
+type Egress interface {
+	Rules(ctx context.Context, by identity.Principal, tenant string) ([]egress.Rule, error)
+	AddRule(ctx context.Context, by identity.Principal, r egress.Rule) (egress.Rule, error)
+	RemoveRule(ctx context.Context, by identity.Principal, id string) error
+	Explain(ctx context.Context, by identity.Principal, q []egress.Question) ([]egress.Explanation, error)
 }
 
 // None is what goes in or comes out where there is nothing.
@@ -128,5 +139,6 @@ func All() []Row {
 	return []Row{
 		ListTenants().Row(), CreateTenant().Row(), ShowTenant().Row(), SetTenant().Row(), DisconnectTenant().Row(),
 		ListOperators().Row(), CreateOperator().Row(), RotateOperator().Row(), RevokeOperator().Row(), WhoAmI().Row(),
+		ListRules().Row(), AddRule().Row(), RemoveRule().Row(), ExplainRules().Row(),
 	}
 }

@@ -61,12 +61,12 @@ type OperatorRequest struct {
 	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; not unique" arg:"1" example:"ada"`
 	Tenant string `json:"tenant,omitempty" doc:"the caller's own when it is left out; of a caller of all tenants, that is all" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
 	Role   string `json:"role" enum:"viewer,operator,admin" flag:"role" usage:"admin, operator or viewer" need:"what they may do is missing: --role admin, operator or viewer" example:"viewer"`
-	Life   string `json:"life,omitempty" doc:"how long the key is good, such as 720h, or never, which is the default" flag:"expires" usage:"how long the key is good, such as 720h, or never" is:"life"`
+	Life   string `json:"life,omitempty" doc:"how long the key is good, such as 720h, or never, which is the default" flag:"expires" usage:"how long the key is good, such as 720h, or never" is:"life" offer:"24h,720h,never"`
 }
 
 // LifeRequest is the body that makes a new key of an operator's.
 type LifeRequest struct {
-	Life string `json:"life,omitempty" doc:"how long the key is good, such as 720h, or never, which is the default" flag:"expires" usage:"how long the key is good, such as 720h, or never" is:"life" example:"1h"`
+	Life string `json:"life,omitempty" doc:"how long the key is good, such as 720h, or never, which is the default" flag:"expires" usage:"how long the key is good, such as 720h, or never" is:"life" offer:"24h,720h,never" example:"1h"`
 }
 
 type (

@@ -30,6 +30,8 @@ type (
 	Bytes int64
 	// Key is how a key is doing.
 	Key struct{ Revoked, Expires time.Time }
+	// Joined is written as one.
+	Joined []any
 	// Count is a number of what Of says, in the singular.
 	Count struct {
 		N  int

@@ -9,8 +9,10 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/injail"
@@ -38,24 +40,24 @@ func boundByItsAgent(t *testing.T, v *laboratory, a *agent) {
 	}
 	rule := func(action policy.Action, target, address string) (remove func()) {
 		t.Helper()
-		r := api.RuleRequest{Whose: api.Whose{Agent: "worker"}, Action: action, Target: target, Priority: 10}
+		r := op.RuleRequest{Whose: op.Whose{Agent: "worker"}, Action: action, Target: target, Priority: 10}
 		if address != "" {
 			r.Address = netip.MustParseAddr(address)
 		}
-		made, err := v.API.AddRule(t.Context(), r)
+		made, err := client.Call(t.Context(), v.API, op.AddRule(), op.NewRule{Body: op.With(r)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return func() {
 			t.Helper()
-			if err := v.API.RemoveRule(t.Context(), made.ID); err != nil {
+			if err := client.Do(t.Context(), v.API, op.RemoveRule(), op.RuleNamed{ID: made.ID}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	reach := func(reach egress.BrowserReach) {
 		t.Helper()
-		if _, err := v.API.PutSettings(t.Context(), api.Whose{Agent: "worker"}, api.SettingsRequest{Browser: reach}); err != nil {
+		if _, err := v.API.PutSettings(t.Context(), op.Whose{Agent: "worker"}, api.SettingsRequest{Browser: reach}); err != nil {
 			t.Fatal(err)
 		}
 	}

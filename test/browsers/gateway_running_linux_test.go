@@ -11,8 +11,10 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/injail"
 	"github.com/clawjail/clawjail/test/testkit"
@@ -47,7 +49,7 @@ func TestRegressionAPooledBrowserHasThePolicyOfWhoTakesIt(t *testing.T) {
 		return p.Title
 	}
 	filled()
-	rule, err := b.API.AddRule(t.Context(), api.RuleRequest{Whose: api.Whose{AllTenants: true}, Action: policy.Deny, Target: strings.TrimSuffix(address, "/"), Priority: 1, Name: "while-it-waits"})
+	rule, err := client.Call(t.Context(), b.API, op.AddRule(), op.NewRule{Body: op.With(op.RuleRequest{Whose: op.Whose{AllTenants: true}, Action: policy.Deny, Target: strings.TrimSuffix(address, "/"), Priority: 1, Name: "while-it-waits"})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,13 +58,13 @@ func TestRegressionAPooledBrowserHasThePolicyOfWhoTakesIt(t *testing.T) {
 		t.Errorf("with a rule that was added while it waited, the browser sees %q", title)
 	}
 	// And the other way round, in a browser that runs.
-	if err := b.API.RemoveRule(t.Context(), rule.ID); err != nil {
+	if err := client.Do(t.Context(), b.API, op.RemoveRule(), op.RuleNamed{ID: rule.ID}); err != nil {
 		t.Fatal(err)
 	}
 	if title := see(first); title != "hello" {
 		t.Errorf("without the rule, the browser sees %q", title)
 	}
-	if _, err := b.API.AddRule(t.Context(), api.RuleRequest{Whose: api.Whose{AllTenants: true}, Action: policy.Deny, Target: strings.TrimSuffix(address, "/"), Priority: 1}); err != nil {
+	if _, err := client.Call(t.Context(), b.API, op.AddRule(), op.NewRule{Body: op.With(op.RuleRequest{Whose: op.Whose{AllTenants: true}, Action: policy.Deny, Target: strings.TrimSuffix(address, "/"), Priority: 1})}); err != nil {
 		t.Fatal(err)
 	}
 	if title := see(first); title != "Refused by the gateway" {
@@ -88,8 +90,8 @@ func TestRegressionProxyVariablesAreNotTheEnforcement(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close() })
 	port := strconv.Itoa(everywhere.Addr().(*net.TCPAddr).Port)
 
-	if _, err := v.API.AddRule(t.Context(), api.RuleRequest{Whose: api.Whose{AllTenants: true}, Action: policy.Allow, Target: "page.clawjail.test:" + port,
-		Address: netip.MustParseAddr("127.0.0.1"), Name: "page"}); err != nil {
+	if _, err := client.Call(t.Context(), v.API, op.AddRule(), op.NewRule{Body: op.With(op.RuleRequest{Whose: op.Whose{AllTenants: true}, Action: policy.Allow, Target: "page.clawjail.test:" + port,
+		Address: netip.MustParseAddr("127.0.0.1"), Name: "page"})}); err != nil {
 		t.Fatal(err)
 	}
 	// Addresses of somewhere else, and a link-local one as metadata services have: this host has them, for as long as this takes.

@@ -28,6 +28,7 @@ import (
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest/inside"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -270,7 +271,7 @@ func TestAgentInAJailDrivesABrowserInAnother(t *testing.T) {
 	t.Run("with the rules of the agent", func(t *testing.T) { boundByItsAgent(t, v, a) })
 
 	// Without that its browsers reach what the agent does, which is nothing.
-	if _, err := v.API.PutSettings(t.Context(), api.Whose{}, api.SettingsRequest{Browser: egress.BrowserOpen}); err != nil {
+	if _, err := v.API.PutSettings(t.Context(), op.Whose{}, api.SettingsRequest{Browser: egress.BrowserOpen}); err != nil {
 		t.Fatal(err)
 	}
 	var id string

@@ -99,8 +99,8 @@ func (f *furnished) people() {
 	for _, role := range []string{"viewer", "operator", "admin"} {
 		f.keys[role] = f.operator(op.OperatorRequest{Name: "the-" + role, Tenant: "default", Role: role, Life: "720h"}).Key
 	}
-	_, err = client.Call(ctx, f.API, op.RevokeOperator(), op.OperatorNamed{ID: f.operator(op.OperatorRequest{Name: "left", Tenant: "acme", Role: "operator"}).Operator.ID})
-	f.must("revoke an operator", err)
+	left := f.operator(op.OperatorRequest{Name: "left", Tenant: "acme", Role: "operator"}).Operator
+	f.must("revoke an operator", client.Do(ctx, f.API, op.RevokeOperator(), op.OperatorNamed{ID: left.ID}))
 }
 
 func (f *furnished) operator(r op.OperatorRequest) op.IssuedOperator {
@@ -116,19 +116,19 @@ func (f *furnished) ways(port int) {
 		f.must("put a secret", f.API.PutSecret(ctx, vault.SecretName{Tenant: "default", Service: name}, secret.New([]byte("value-of-"+name))))
 	}
 	site, loopback := fmt.Sprintf("http://%s:%d", furnishedHost, port), netip.MustParseAddr("127.0.0.1")
-	_, err := f.API.PutService(ctx, api.ServiceRequest{Whose: api.Whose{Tenant: "default"}, Name: "forge", BaseURL: site, Address: loopback,
+	_, err := f.API.PutService(ctx, api.ServiceRequest{Whose: op.Whose{Tenant: "default"}, Name: "forge", BaseURL: site, Address: loopback,
 		Allow: []egress.Allowance{{Methods: []string{"GET"}, Path: "/repos/**"}}, Inject: egress.Injection{Type: "bearer"}, Note: hostileText})
 	f.must("put a service", err)
-	_, err = f.API.PutProvider(ctx, api.ProviderRequest{Whose: api.Whose{Tenant: "default"}, Name: "models", BaseURL: site, Address: loopback, Wire: "openai",
+	_, err = f.API.PutProvider(ctx, api.ProviderRequest{Whose: op.Whose{Tenant: "default"}, Name: "models", BaseURL: site, Address: loopback, Wire: "openai",
 		Models: []string{"gpt-*"}, Prices: []egress.Price{{Model: "gpt-*", Input: 2.5, Output: 10}}, Note: hostileText})
 	f.must("put a provider", err)
-	for _, r := range []api.RuleRequest{
-		{Whose: api.Whose{Tenant: "default"}, Action: policy.Allow, Target: "*.example.org:443", Name: "shops", Note: hostileText},
-		{Whose: api.Whose{Tenant: "default"}, Action: policy.Deny, Target: "tracker.example.net", Priority: 10},
-		{Whose: api.Whose{AllTenants: true}, Action: policy.Allow, Target: "docs.example.com", Methods: []string{"GET", "HEAD"}, For: "72h"},
-		{Whose: api.Whose{Tenant: "acme"}, Action: policy.Allow, Target: "api.example.com", Once: true},
+	for _, r := range []op.RuleRequest{
+		{Whose: op.Whose{Tenant: "default"}, Action: policy.Allow, Target: "*.example.org:443", Name: "shops", Note: hostileText},
+		{Whose: op.Whose{Tenant: "default"}, Action: policy.Deny, Target: "tracker.example.net", Priority: 10},
+		{Whose: op.Whose{AllTenants: true}, Action: policy.Allow, Target: "docs.example.com", Methods: []string{"GET", "HEAD"}, For: "72h"},
+		{Whose: op.Whose{Tenant: "acme"}, Action: policy.Allow, Target: "api.example.com", Once: true},
 	} {
-		_, err := f.API.AddRule(ctx, r)
+		_, err := client.Call(ctx, f.API, op.AddRule(), op.NewRule{Body: op.With(r)})
 		f.must("add a rule", err)
 	}
 }

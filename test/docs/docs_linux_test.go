@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/client"
 	agents "github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/manual"
 	"github.com/clawjail/clawjail/internal/op"
@@ -263,10 +263,10 @@ func (f *follows) sweep() {
 	for _, p := range providers {
 		note(c.RemoveProvider(ctx, p.ID))
 	}
-	rules, err := c.Rules(ctx, tenant)
+	rules, err := client.Call(ctx, c, op.ListRules(), op.OfTenant{Tenant: tenant})
 	note(err)
-	for _, r := range rules {
-		note(c.RemoveRule(ctx, r.ID))
+	for _, r := range rules.Rules {
+		note(client.Do(ctx, c, op.RemoveRule(), op.RuleNamed{ID: r.ID}))
 	}
 	secrets, err := c.Secrets(ctx, tenant)
 	note(err)
@@ -299,14 +299,13 @@ func (f *follows) sweep() {
 	note(err)
 	for _, o := range operators.Operators {
 		if o.RevokedAt.IsZero() {
-			_, err := client.Call(ctx, c, op.RevokeOperator(), op.OperatorNamed{ID: o.ID})
-			note(err)
+			note(client.Do(ctx, c, op.RevokeOperator(), op.OperatorNamed{ID: o.ID}))
 		}
 	}
-	settings, err := c.Settings(ctx, api.Whose{Tenant: tenant})
+	settings, err := c.Settings(ctx, op.Whose{Tenant: tenant})
 	note(err)
 	if settings.Set.Version > 0 {
-		_, err := c.PutSettings(ctx, api.Whose{Tenant: tenant}, api.SettingsRequest{Version: settings.Set.Version})
+		_, err := c.PutSettings(ctx, op.Whose{Tenant: tenant}, api.SettingsRequest{Version: settings.Set.Version})
 		note(err)
 	}
 	if err := errors.Join(errs...); err != nil {

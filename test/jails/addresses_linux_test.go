@@ -17,8 +17,10 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
@@ -54,16 +56,16 @@ func TestTheHostsOwnPublicAddressesAreInside(t *testing.T) {
 	defer b.Close(session)
 	allow := func(target, address string) (remove func()) {
 		t.Helper()
-		r := api.RuleRequest{Whose: api.Whose{AllTenants: true}, Action: policy.Allow, Target: strings.TrimSuffix(target, "/")}
+		r := op.RuleRequest{Whose: op.Whose{AllTenants: true}, Action: policy.Allow, Target: strings.TrimSuffix(target, "/")}
 		if address != "" {
 			r.Address = netip.MustParseAddr(address)
 		}
-		rule, err := b.API.AddRule(t.Context(), r)
+		rule, err := client.Call(t.Context(), b.API, op.AddRule(), op.NewRule{Body: op.With(r)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return func() {
-			if err := b.API.RemoveRule(t.Context(), rule.ID); err != nil {
+			if err := client.Do(t.Context(), b.API, op.RemoveRule(), op.RuleNamed{ID: rule.ID}); err != nil {
 				t.Error(err)
 			}
 		}
