@@ -280,7 +280,7 @@ func TestWhatTheServiceRefusesIsAnswered(t *testing.T) {
 func TestAnAgentAsksAboutItself(t *testing.T) {
 	f := &fakeEgress{}
 	agent := identity.Principal{Kind: identity.KindAgent, ID: "ag_1", Name: "writer", Tenant: "acme"}
-	if _, err := op.ExplainRules().Call(t.Context(), op.Services{Egress: f}, agent,
+	if _, err := op.ExplainRules().Call(t.Context(), op.Backend{Egress: f}, agent,
 		op.Questions{Body: op.With(op.ExplainRequest{Questions: []egress.Question{{Method: "GET", URL: "u"}, {Agent: "other", Method: "GET", URL: "u"}}})}); err != nil {
 		t.Fatal(err)
 	}

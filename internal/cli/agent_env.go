@@ -9,7 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/provision"
 )
@@ -38,11 +40,11 @@ func newAgentEnv(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			services, err := c.Services(cmd.Context(), agent.Tenant)
+			services, err := client.Call(cmd.Context(), c, op.ListServices(), op.OfTenant{Tenant: agent.Tenant})
 			if err != nil {
 				return err
 			}
-			providers, err := c.Providers(cmd.Context(), agent.Tenant)
+			providers, err := client.Call(cmd.Context(), c, op.ListProviders(), op.OfTenant{Tenant: agent.Tenant})
 			if err != nil {
 				return err
 			}
@@ -65,12 +67,12 @@ func newAgentEnv(p *program) *cobra.Command {
 					options.Gateway = at.String()
 				}
 			}
-			own := make([]egress.Service, len(services))
-			for n, s := range services {
+			own := make([]egress.Service, len(services.Services))
+			for n, s := range services.Services {
 				own[n] = s.Service
 			}
-			models := make([]egress.Provider, len(providers))
-			for n, m := range providers {
+			models := make([]egress.Provider, len(providers.Providers))
+			for n, m := range providers.Providers {
 				models[n] = m.Provider
 			}
 			options.Services, options.Providers = provision.Select(own, models, agent.Tenant, agent.ID)

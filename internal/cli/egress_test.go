@@ -59,12 +59,12 @@ func TestWhatAgentsWriteIsForNoTerminal(t *testing.T) {
 	asked := egress.AccessRequest{Meta: egress.Meta{ID: "a", Tenant: "t"}, AgentName: hostile, Kind: hostile, Target: hostile, Reason: hostile, State: hostile, Answer: hostile}
 	var b bytes.Buffer
 	if err := errors.Join(table(&b, accessRows([]egress.AccessRequest{asked}, now)), watchedLine(&b, asked, now, false),
-		table(&b, usageRows([]api.ModelUsage{{Usage: egress.Usage{Agent: hostile, Model: hostile, Provider: hostile, Day: hostile}}})),
+		table(&b, rowsOf(op.ListUsage().View(op.ModelUsages{Usage: []op.ModelUsage{{Usage: egress.Usage{Agent: hostile, Model: hostile, Provider: hostile, Day: hostile}}}})[0], now)),
 		table(&b, rowsOf(op.ListRules().View(op.Rules{Rules: []op.Rule{{Rule: egress.Rule{Session: hostile, Rule: policy.Rule{Name: hostile, Methods: []string{hostile}}}, AgentName: hostile}}})[0], now)),
-		table(&b, serviceRows([]api.Service{{Service: egress.Service{Name: hostile, Upstream: egress.Upstream{BaseURL: hostile, Secret: hostile},
-			Allow: []egress.Allowance{{Path: hostile}}, Inject: egress.Injection{Name: hostile}}, AgentName: hostile}}, now)),
-		fields(&b, serviceFields(api.Service{Service: egress.Service{Meta: egress.Meta{Note: hostile}, Name: hostile, Git: hostile, Env: map[string]string{"A": hostile}}}, now)),
-		table(&b, providerRows([]api.Provider{{Provider: egress.Provider{Name: hostile, Models: []string{hostile}, Prices: []egress.Price{{Model: hostile}}}}}, now)),
+		table(&b, rowsOf(op.ListServices().View(op.Services{Services: []op.Service{{Service: egress.Service{Name: hostile, Upstream: egress.Upstream{BaseURL: hostile, Secret: hostile},
+			Allow: []egress.Allowance{{Path: hostile}}, Inject: egress.Injection{Name: hostile}}, AgentName: hostile}}})[0], now)),
+		fields(&b, serviceFields(op.Service{Service: egress.Service{Meta: egress.Meta{Note: hostile}, Name: hostile, Git: hostile, Env: map[string]string{"A": hostile}}}, now)),
+		table(&b, rowsOf(op.ListProviders().View(op.Providers{Providers: []op.Provider{{Provider: egress.Provider{Name: hostile, Models: []string{hostile}, Prices: []egress.Price{{Model: hostile}}}}}})[0], now)),
 		table(&b, toolRows(api.SettingsShown{Effective: egress.Settings{Tools: []egress.Tool{{URL: hostile, Methods: []string{hostile}, Services: []string{hostile}}}}})),
 	); err != nil {
 		t.Fatal(err)

@@ -154,6 +154,10 @@ func (g *given) look(name string, f op.Field, text string) error {
 	switch f.Tag.Get("is") {
 	case "life":
 		return checkLife(g.cmd, text)
+	case "day":
+		if _, err := time.Parse(time.DateOnly, text); text != "" && err != nil {
+			return usage(g.cmd, "--%s %q is not a day: write it like 2026-01-31", name, text)
+		}
 	case "duration":
 		return duration(g.cmd, name, text)
 	}

@@ -1,17 +1,14 @@
 package cli
 
 import (
-	"cmp"
 	"context"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 func newProviderCommand(p *program) *cobra.Command {
@@ -22,12 +19,12 @@ func newProviderCommand(p *program) *cobra.Command {
 			"gateway finds the provider by language and model, puts the key in, and counts tokens. The key is a secret of the vault: " +
 			"clawjail secret set NAME.",
 	})
-	cmd.AddCommand(newProviderAdd(p), newProviderList(p), newProviderRemove(p))
+	cmd.AddCommand(newProviderAdd(p), described(p, op.ListProviders()), newProviderRemove(p))
 	return cmd
 }
 
 // providerPreset fills in what is known of a provider.
-func providerPreset(cmd *cobra.Command, name string, r *api.ProviderRequest) error {
+func providerPreset(cmd *cobra.Command, name string, r *op.ProviderRequest) error {
 	switch egress.Wire(name) {
 	case "":
 	case egress.WireOpenAI:
@@ -45,7 +42,7 @@ func providerPreset(cmd *cobra.Command, name string, r *api.ProviderRequest) err
 
 func newProviderAdd(p *program) *cobra.Command {
 	var whose whoseFlags
-	var flags api.ProviderRequest // what was said on the command line
+	var flags op.ProviderRequest // what was said on the command line
 	var preset, wire, inject, at string
 	var prices []string
 	var asJSON bool
@@ -63,7 +60,7 @@ func newProviderAdd(p *program) *cobra.Command {
 			if err := whose.check(cmd); err != nil {
 				return err
 			}
-			request := api.ProviderRequest{Whose: whose.Whose, Name: args[0], Secret: flags.Secret, Note: flags.Note, Priority: flags.Priority}
+			request := op.ProviderRequest{Whose: whose.Whose, Name: args[0], Secret: flags.Secret, Note: flags.Note, Priority: flags.Priority}
 			if err := providerPreset(cmd, preset, &request); err != nil {
 				return err
 			}
@@ -106,7 +103,7 @@ func newProviderAdd(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			made, err := c.PutProvider(cmd.Context(), request)
+			made, err := client.Call(cmd.Context(), c, op.PutProvider(), op.NewProvider{Body: op.With(request)})
 			if err != nil {
 				return err
 			}
@@ -153,24 +150,6 @@ func priceList(cmd *cobra.Command, texts []string) (out []egress.Price, err erro
 	return out, nil
 }
 
-func newProviderList(p *program) *cobra.Command {
-	return listing(p, "List providers", "Lists providers in the order in which they are asked.", (*client.Client).Providers, providerRows)
-}
-
-func providerRows(all []api.Provider, _ time.Time) [][]string {
-	rows := [][]string{{"NAME", "WIRE", "URL", "TENANT", "AGENT", "PRIORITY", "SECRET", "MODELS", "PRICES"}}
-	for _, one := range all {
-		tenant, agent := forWhom(one.Meta, one.AgentName)
-		var prices []string
-		for _, price := range one.Prices {
-			prices = append(prices, price.String())
-		}
-		rows = append(rows, []string{printable(one.Name), printable(string(one.Wire)), printable(one.BaseURL), tenant, agent, strconv.Itoa(one.Priority),
-			dash(printable(cmp.Or(one.Secret, one.Name))), printable(strings.Join(one.Models, ", ")), dash(printable(strings.Join(prices, ", ")))})
-	}
-	return manyTenants(rows, 3)
-}
-
 func newProviderRemove(p *program) *cobra.Command {
 	var which entryFlags
 	cmd := &cobra.Command{
@@ -184,16 +163,16 @@ func newProviderRemove(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := c.Providers(cmd.Context(), which.tenant)
+			all, err := client.Call(cmd.Context(), c, op.ListProviders(), op.OfTenant{Tenant: which.tenant})
 			if err != nil {
 				return err
 			}
 			return each(cmd, args, func(name string) error {
-				one, err := theOne(which, "provider", name, all, func(o api.Provider) (string, string, string) { return o.ID, o.Name, o.AgentName })
+				one, err := theOne(which, "provider", name, all.Providers, func(o op.Provider) (string, string, string) { return o.ID, o.Name, o.AgentName })
 				if err != nil {
 					return err
 				}
-				return c.RemoveProvider(cmd.Context(), one.ID)
+				return client.Do(cmd.Context(), c, op.RemoveProvider(), op.ProviderNamed{ID: one.ID})
 			})
 		},
 	}
@@ -202,55 +181,6 @@ func newProviderRemove(p *program) *cobra.Command {
 }
 
 func providerNames(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
-	all, err := c.Providers(ctx, tenant)
-	return namesOf(all, err, func(o api.Provider) (string, string) { return o.Name, string(o.Wire) + " " + o.BaseURL })
-}
-
-func newUsageCommand(p *program) *cobra.Command {
-	var tenant, from string
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:     "usage",
-		Short:   "Show what agents have used of models",
-		Long:    "Shows what agents have used of models, by day (UTC). Without --from it is today. A model without a price costs nothing here.",
-		Example: "  clawjail usage --from 2026-01-01",
-		Args:    arguments(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if from != "" {
-				if _, err := time.Parse(time.DateOnly, from); err != nil {
-					return usage(cmd, "--from %q is not a day: write it like 2026-01-31", from)
-				}
-			}
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			all, err := c.Usage(cmd.Context(), tenant, from)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), all)
-			}
-			return table(cmd.OutOrStdout(), usageRows(all))
-		},
-	}
-	p.tenantFlag(cmd, &tenant)
-	cmd.Flags().StringVar(&from, "from", "", "the first `day`, such as 2026-01-31 (default today)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
-}
-
-func usageRows(all []api.ModelUsage) [][]string {
-	rows := [][]string{{"DAY", "TENANT", "AGENT", "PROVIDER", "MODEL", "REQUESTS", "INPUT", "OUTPUT", "COST"}}
-	for _, u := range all {
-		agent := u.AgentName
-		if agent == "" {
-			agent = u.Agent // it has been removed
-		}
-		rows = append(rows, []string{printable(u.Day), u.Tenant, dash(printable(agent)), dash(printable(u.Provider)), dash(printable(u.Model)),
-			strconv.FormatInt(u.Requests, 10), strconv.FormatInt(u.InputTokens, 10), strconv.FormatInt(u.OutputTokens, 10),
-			strconv.FormatFloat(u.Cost, 'f', 4, 64)})
-	}
-	return manyTenants(rows, 1)
+	all, err := client.Call(ctx, c, op.ListProviders(), op.OfTenant{Tenant: tenant})
+	return namesOf(all.Providers, err, func(o op.Provider) (string, string) { return o.Name, string(o.Wire) + " " + o.BaseURL })
 }

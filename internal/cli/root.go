@@ -74,7 +74,7 @@ func New(version string, beside ...Beside) *cobra.Command {
 		newDoctorCommand(p), newBrowserCommand(p), newMCPCommand(p), newMCPServerCommand(p),
 		newCookiesCommand(p), newSecretCommand(p), newVaultCommand(p), newGrantCommand(p), newAuditCommand(p),
 		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newSpawnCommand(p), described(p, op.WhoAmI()),
-		newRulesCommand(p), newServiceCommand(p), newProviderCommand(p), newAccessCommand(p), newUsageCommand(p),
+		newRulesCommand(p), newServiceCommand(p), newProviderCommand(p), newAccessCommand(p), described(p, op.ListUsage()),
 		newRelayCommand(p), newBackupCommand(p), newRestoreCommand(p), newUninstallCommand(p), newSupportBundleCommand(p), newVersionCommand(p),
 	)
 	return root

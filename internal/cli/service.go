@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -23,7 +23,7 @@ func newServiceCommand(p *program) *cobra.Command {
 		Long: "A service is an HTTP server whose requests the gateway makes itself, at /svc/NAME/ in a jail: it puts the credential in on the way " +
 			"out, and takes it out of what comes back. The credential is a secret of the vault: clawjail secret set NAME.",
 	})
-	cmd.AddCommand(newServiceAdd(p), newServiceList(p), newServiceShow(p), newServiceRemove(p))
+	cmd.AddCommand(newServiceAdd(p), described(p, op.ListServices()), newServiceShow(p), newServiceRemove(p))
 	return cmd
 }
 
@@ -39,7 +39,7 @@ func said(cmd *cobra.Command, format string, args ...any) error {
 const presetGitHub = "github"
 
 // servicePreset fills in what is known of a service, and says what else there is to know.
-func servicePreset(cmd *cobra.Command, name string, r *api.ServiceRequest) (note string, err error) {
+func servicePreset(cmd *cobra.Command, name string, r *op.ServiceRequest) (note string, err error) {
 	switch name {
 	case "":
 		r.Inject.Type = egress.InjectBearer
@@ -61,7 +61,7 @@ func servicePreset(cmd *cobra.Command, name string, r *api.ServiceRequest) (note
 
 func newServiceAdd(p *program) *cobra.Command {
 	var whose whoseFlags
-	var flags api.ServiceRequest // what was said on the command line
+	var flags op.ServiceRequest // what was said on the command line
 	var preset, inject, at, scrub, compressed, slash string
 	var allow, env []string
 	var asJSON bool
@@ -79,7 +79,7 @@ func newServiceAdd(p *program) *cobra.Command {
 			if err := whose.check(cmd); err != nil {
 				return err
 			}
-			request := api.ServiceRequest{Whose: whose.Whose, Name: args[0], Secret: flags.Secret, Note: flags.Note}
+			request := op.ServiceRequest{Whose: whose.Whose, Name: args[0], Secret: flags.Secret, Note: flags.Note}
 			if request.Secret == "" {
 				request.Secret = args[0]
 			}
@@ -125,7 +125,7 @@ func newServiceAdd(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			made, err := c.PutService(cmd.Context(), request)
+			made, err := client.Call(cmd.Context(), c, op.PutService(), op.NewService{Body: op.With(request)})
 			if err != nil {
 				return err
 			}
@@ -191,33 +191,6 @@ func variables(cmd *cobra.Command, texts []string) (map[string]string, error) {
 	return out, nil
 }
 
-func newServiceList(p *program) *cobra.Command {
-	return listing(p, "List services", "", (*client.Client).Services, serviceRows)
-}
-
-func serviceRows(all []api.Service, _ time.Time) [][]string {
-	rows := [][]string{{"NAME", "URL", "TENANT", "AGENT", "CREDENTIAL", "SECRET", "ALLOWS"}}
-	for _, s := range all {
-		tenant, agent := forWhom(s.Meta, s.AgentName)
-		rows = append(rows, []string{printable(s.Name), printable(s.BaseURL), tenant, agent, printable(injected(s.Inject)),
-			dash(printable(s.Secret)), dash(printable(strings.Join(allowed(s.Allow), "; ")))})
-	}
-	return manyTenants(rows, 2)
-}
-
-// injected is how a credential goes in.
-func injected(i egress.Injection) string {
-	return strings.Join(slices.DeleteFunc([]string{string(i.Type), i.Name, i.User}, func(s string) bool { return s == "" }), " ")
-}
-
-// allowed is what may be done, as --allow reads it.
-func allowed(all []egress.Allowance) (out []string) {
-	for _, one := range all {
-		out = append(out, one.String())
-	}
-	return out
-}
-
 // entryFlags say which of several entries of a name it is.
 type entryFlags struct{ tenant, agent string }
 
@@ -248,7 +221,7 @@ func theOne[T any](e entryFlags, what, name string, all []T, about func(T) (id, 
 		"there are %d of the name %q", len(found), name)
 }
 
-func aboutService(s api.Service) (id, name, agent string) { return s.ID, s.Name, s.AgentName }
+func aboutService(s op.Service) (id, name, agent string) { return s.ID, s.Name, s.AgentName }
 
 func newServiceShow(p *program) *cobra.Command {
 	var which entryFlags
@@ -263,11 +236,11 @@ func newServiceShow(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := c.Services(cmd.Context(), which.tenant)
+			all, err := client.Call(cmd.Context(), c, op.ListServices(), op.OfTenant{Tenant: which.tenant})
 			if err != nil {
 				return err
 			}
-			s, err := theOne(which, "service", args[0], all, aboutService)
+			s, err := theOne(which, "service", args[0], all.Services, aboutService)
 			if err != nil {
 				return err
 			}
@@ -282,16 +255,16 @@ func newServiceShow(p *program) *cobra.Command {
 	return cmd
 }
 
-func serviceFields(s api.Service, now time.Time) [][2]string {
+func serviceFields(s op.Service, now time.Time) [][2]string {
 	tenant, agent := forWhom(s.Meta, s.AgentName)
 	at := ""
 	if s.Address.IsValid() {
 		at = s.Address.String()
 	}
 	out := [][2]string{{"name", printable(s.Name)}, {"id", s.ID}, {"tenant", tenant}, {"agent", agent}, {"url", printable(s.BaseURL)}, {"address", at},
-		{"credential", printable(injected(s.Inject))}, {"secret", printable(s.Secret)}, {"scrub", printable(string(s.Scrub))},
+		{"credential", printable(s.Credential())}, {"secret", printable(s.Secret)}, {"scrub", printable(string(s.Scrub))},
 		{"compressed", printable(string(s.Compressed))}, {"encoded slash", printable(string(s.EncodedSlash))}, {"git", printable(s.Git)}}
-	for _, text := range allowed(s.Allow) {
+	for _, text := range s.Allows() {
 		out = append(out, [2]string{"allows", printable(text)})
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
@@ -313,16 +286,16 @@ func newServiceRemove(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := c.Services(cmd.Context(), which.tenant)
+			all, err := client.Call(cmd.Context(), c, op.ListServices(), op.OfTenant{Tenant: which.tenant})
 			if err != nil {
 				return err
 			}
 			return each(cmd, args, func(name string) error {
-				s, err := theOne(which, "service", name, all, aboutService)
+				s, err := theOne(which, "service", name, all.Services, aboutService)
 				if err != nil {
 					return err
 				}
-				return c.RemoveService(cmd.Context(), s.ID)
+				return client.Do(cmd.Context(), c, op.RemoveService(), op.ServiceNamed{ID: s.ID})
 			})
 		},
 	}
@@ -331,6 +304,6 @@ func newServiceRemove(p *program) *cobra.Command {
 }
 
 func egressServiceNames(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
-	all, err := c.Services(ctx, tenant)
-	return namesOf(all, err, func(s api.Service) (string, string) { return s.Name, s.BaseURL })
+	all, err := client.Call(ctx, c, op.ListServices(), op.OfTenant{Tenant: tenant})
+	return namesOf(all.Services, err, func(s op.Service) (string, string) { return s.Name, s.BaseURL })
 }

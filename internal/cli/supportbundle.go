@@ -161,8 +161,8 @@ func supportNames(ctx context.Context, c *client.Client, names supportbundle.Nam
 			add("host", set.Domain)
 		}
 	}
-	if all, err := c.Services(ctx, ""); err == nil {
-		for _, s := range all {
+	if all, err := client.Call(ctx, c, op.ListServices(), op.OfTenant{}); err == nil {
+		for _, s := range all.Services {
 			add("service", s.Name)
 		}
 	}

@@ -175,19 +175,19 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			_, err := Call(ctx, c, op.ExplainRules(), op.Questions{Body: op.With(op.ExplainRequest{Questions: []egress.Question{{Method: "GET", URL: "https://a.test/"}}})})
 			return err
 		},
-		"GET /v1/services": func() error { _, err := c.Services(ctx, ""); return err },
+		"GET /v1/services": func() error { _, err := Call(ctx, c, op.ListServices(), op.OfTenant{}); return err },
 		`PUT /v1/services {"name":"a","base_url":"https://a.test","allow":[{"path":"/b"}],"inject":{"type":"bearer"}}`: func() error {
-			_, err := c.PutService(ctx, api.ServiceRequest{Name: "a", BaseURL: "https://a.test", Allow: []egress.Allowance{{Path: "/b"}},
-				Inject: egress.Injection{Type: egress.InjectBearer}})
+			_, err := Call(ctx, c, op.PutService(), op.NewService{Body: op.With(op.ServiceRequest{Name: "a", BaseURL: "https://a.test", Allow: []egress.Allowance{{Path: "/b"}},
+				Inject: egress.Injection{Type: egress.InjectBearer}})})
 			return err
 		},
-		"DELETE /v1/services/sv_1": func() error { return c.RemoveService(ctx, "sv_1") },
-		"GET /v1/providers":        func() error { _, err := c.Providers(ctx, ""); return err },
+		"DELETE /v1/services/sv_1": func() error { return Do(ctx, c, op.RemoveService(), op.ServiceNamed{ID: "sv_1"}) },
+		"GET /v1/providers":        func() error { _, err := Call(ctx, c, op.ListProviders(), op.OfTenant{}); return err },
 		`PUT /v1/providers {"all_tenants":true,"name":"a","base_url":"https://a.test","wire":"ollama","models":["*"]}`: func() error {
-			_, err := c.PutProvider(ctx, api.ProviderRequest{Whose: op.Whose{AllTenants: true}, Name: "a", BaseURL: "https://a.test", Wire: "ollama", Models: []string{"*"}})
+			_, err := Call(ctx, c, op.PutProvider(), op.NewProvider{Body: op.With(op.ProviderRequest{Whose: op.Whose{AllTenants: true}, Name: "a", BaseURL: "https://a.test", Wire: "ollama", Models: []string{"*"}})})
 			return err
 		},
-		"DELETE /v1/providers/pr_1":             func() error { return c.RemoveProvider(ctx, "pr_1") },
+		"DELETE /v1/providers/pr_1":             func() error { return Do(ctx, c, op.RemoveProvider(), op.ProviderNamed{ID: "pr_1"}) },
 		"GET /v1/agents/w/settings?tenant=acme": func() error { _, err := c.Settings(ctx, op.Whose{Tenant: "acme", Agent: "w"}); return err },
 		"GET /v1/settings?tenant=acme":          func() error { _, err := c.Settings(ctx, op.Whose{Tenant: "acme"}); return err },
 		"GET /v1/settings?all_tenants=true":     func() error { _, err := c.Settings(ctx, op.Whose{AllTenants: true}); return err },
@@ -199,7 +199,7 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			_, err := c.PutSettings(ctx, op.Whose{Agent: "w"}, api.SettingsRequest{Version: 3})
 			return err
 		},
-		"GET /v1/usage?from=2026-01-02": func() error { _, err := c.Usage(ctx, "", "2026-01-02"); return err },
+		"GET /v1/usage?from=2026-01-02": func() error { _, err := Call(ctx, c, op.ListUsage(), op.UsageSince{From: "2026-01-02"}); return err },
 		`POST /v1/access-requests {"kind":"host","target":"a.test","reason":"x","wait":"1m"}`: func() error {
 			_, err := c.Ask(ctx, api.AccessQuestion{Kind: "host", Target: "a.test", Reason: "x", Wait: "1m"})
 			return err

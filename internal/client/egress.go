@@ -11,42 +11,6 @@ import (
 	"github.com/clawjail/clawjail/internal/op"
 )
 
-// Services lists the services that agents use.
-func (c *Client) Services(ctx context.Context, tenant string) ([]api.Service, error) {
-	var out api.Services
-	err := c.do(ctx, http.MethodGet, pathOf("services"), ofTenant(tenant), nil, &out)
-	return out.Services, err
-}
-
-// PutService makes a service, or replaces the one of the same tenant, agent and name.
-func (c *Client) PutService(ctx context.Context, r api.ServiceRequest) (out api.Service, err error) {
-	err = c.do(ctx, http.MethodPut, pathOf("services"), nil, r, &out)
-	return out, err
-}
-
-// RemoveService removes a service. Its secret stays.
-func (c *Client) RemoveService(ctx context.Context, id string) error {
-	return c.do(ctx, http.MethodDelete, pathOf("services", id), nil, nil, nil)
-}
-
-// Providers lists the providers of models.
-func (c *Client) Providers(ctx context.Context, tenant string) ([]api.Provider, error) {
-	var out api.Providers
-	err := c.do(ctx, http.MethodGet, pathOf("providers"), ofTenant(tenant), nil, &out)
-	return out.Providers, err
-}
-
-// PutProvider makes a provider, or replaces the one of the same tenant, agent and name.
-func (c *Client) PutProvider(ctx context.Context, r api.ProviderRequest) (out api.Provider, err error) {
-	err = c.do(ctx, http.MethodPut, pathOf("providers"), nil, r, &out)
-	return out, err
-}
-
-// RemoveProvider removes a provider. Its secret stays.
-func (c *Client) RemoveProvider(ctx context.Context, id string) error {
-	return c.do(ctx, http.MethodDelete, pathOf("providers", id), nil, nil, nil)
-}
-
 // Settings returns what is set and what is in effect: for an agent, for all of a tenant, or for all.
 func (c *Client) Settings(ctx context.Context, w op.Whose) (out api.SettingsShown, err error) {
 	path, query := settingsOf(w)
@@ -69,19 +33,6 @@ func settingsOf(w op.Whose) (path string, query url.Values) {
 		return pathOf("settings"), url.Values{"all_tenants": {"true"}}
 	}
 	return pathOf("settings"), ofTenant(w.Tenant)
-}
-
-// Usage lists the use of models from a day on (2006-01-02); today's when it is empty.
-func (c *Client) Usage(ctx context.Context, tenant, from string) ([]api.ModelUsage, error) {
-	query := url.Values{}
-	for name, value := range map[string]string{"tenant": tenant, "from": from} {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
-	var out api.ModelUsages
-	err := c.do(ctx, http.MethodGet, pathOf("usage"), query, nil, &out)
-	return out.Usage, err
 }
 
 // Ask asks the operator for access, with the key of an agent.

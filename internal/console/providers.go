@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -122,7 +122,7 @@ func (c *Console) putProvider(q *request) error {
 	if err != nil {
 		return err
 	}
-	body := api.ProviderRequest{
+	body := op.ProviderRequest{
 		Whose: whoseOf(f.Get("whose")), Name: f.Get("name"), BaseURL: f.Get("base_url"), Secret: f.Get("secret"), Wire: egress.Wire(f.Get("wire")),
 		Models: f.Words("models"), Hosted: f.Words("hosted"), Inject: egress.Injection{Type: egress.InjectionType(f.Get("inject")), Name: f.Get("inject_name")},
 		Note: f.Get("note"), Address: f.address("address"),

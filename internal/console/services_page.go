@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -167,7 +167,7 @@ func (c *Console) putService(q *request) error {
 	if err != nil {
 		return err
 	}
-	body := api.ServiceRequest{
+	body := op.ServiceRequest{
 		Whose: whoseOf(f.Get("whose")), Name: f.Get("name"), BaseURL: f.Get("base_url"), Secret: f.Get("secret"), Scrub: egress.Scrub(f.Get("scrub")),
 		Inject:     egress.Injection{Type: egress.InjectionType(f.Get("inject")), Name: f.Get("inject_name"), User: f.Get("inject_user")},
 		Compressed: egress.Compressed(f.Get("compressed")), EncodedSlash: egress.EncodedSlash(f.Get("encoded_slash")), Git: f.Get("git"), Note: f.Get("note"), Address: f.address("address"), Env: map[string]string{},

@@ -11,7 +11,7 @@
 //   - arg, the place among the arguments of the command, from 1, and flag, the name of a flag;
 //   - usage, the text of a flag where doc is not for people, and value, the word in it that stands for the value;
 //   - complete, whose names a shell offers;
-//   - is, what the command line looks at before anybody is asked: a life, a duration, methods or a positive number;
+//   - is, what the command line looks at before anybody is asked: a life, a duration, a day, methods or a positive number;
 //   - need, what is said when a flag is missing, and alone, the flags that it cannot be with;
 //   - offer, words that a shell offers, where there is no enum.
 package op
@@ -38,7 +38,7 @@ type Op[In, Out any] struct {
 	// Status is that of the answer. Zero is 200, or 204 without one.
 	Status int
 	// Call does it. Errors are problems that a caller may see.
-	Call func(ctx context.Context, s Services, by identity.Principal, in In) (Out, error)
+	Call func(ctx context.Context, s Backend, by identity.Principal, in In) (Out, error)
 	// Command is what the command line has besides.
 	Command Command
 	// View is what people read of an answer.
@@ -56,8 +56,8 @@ type Command struct {
 	Nothing string
 }
 
-// Services are what operations call.
-type Services struct {
+// Backend is the services that operations call.
+type Backend struct {
 	People People
 	Quotas Quotas
 	Egress Egress
@@ -92,6 +92,14 @@ type Egress interface {
 	AddRule(ctx context.Context, by identity.Principal, r egress.Rule) (egress.Rule, error)
 	RemoveRule(ctx context.Context, by identity.Principal, id string) error
 	Explain(ctx context.Context, by identity.Principal, q []egress.Question) ([]egress.Explanation, error)
+
+	ListServices(ctx context.Context, by identity.Principal, tenant string) ([]egress.Service, error)
+	PutService(ctx context.Context, by identity.Principal, s egress.Service) (egress.Service, error)
+	RemoveService(ctx context.Context, by identity.Principal, id string) error
+	ListProviders(ctx context.Context, by identity.Principal, tenant string) ([]egress.Provider, error)
+	PutProvider(ctx context.Context, by identity.Principal, p egress.Provider) (egress.Provider, error)
+	RemoveProvider(ctx context.Context, by identity.Principal, id string) error
+	Usage(ctx context.Context, by identity.Principal, tenant, from string) ([]egress.Usage, error)
 }
 
 // None is what goes in or comes out where there is nothing.
@@ -140,5 +148,6 @@ func All() []Row {
 		ListTenants().Row(), CreateTenant().Row(), ShowTenant().Row(), SetTenant().Row(), DisconnectTenant().Row(),
 		ListOperators().Row(), CreateOperator().Row(), RotateOperator().Row(), RevokeOperator().Row(), WhoAmI().Row(),
 		ListRules().Row(), AddRule().Row(), RemoveRule().Row(), ExplainRules().Row(),
+		ListServices().Row(), PutService().Row(), RemoveService().Row(), ListProviders().Row(), PutProvider().Row(), RemoveProvider().Row(), ListUsage().Row(),
 	}
 }

@@ -102,7 +102,7 @@ func (i IssuedOperator) view() []Block {
 func ListOperators() Op[OfTenant, Operators] {
 	return Op[OfTenant, Operators]{Method: http.MethodGet, Path: "/v1/operators", ID: "list-operators", Summary: "List operators", Right: identity.OperatorList,
 		Command: Command{Use: "ls", Aliases: []string{"list"}},
-		Call: func(ctx context.Context, s Services, by identity.Principal, in OfTenant) (Operators, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in OfTenant) (Operators, error) {
 			all, err := s.People.Operators(ctx, by, by.Among(in.Tenant))
 			return Operators{listOf(all, operatorOf)}, err
 		},
@@ -120,7 +120,7 @@ func CreateOperator() Op[NewOperator, IssuedOperator] {
 		Command: Command{Use: "create NAME --role ROLE", Short: "Make an operator, and print the key",
 			Long:    "Makes an operator. The key alone is on standard output, and is never shown again. Its owner sets it in the variable CLAWJAIL_KEY.",
 			Example: "  clawjail operator create ada --tenant default --role operator --expires 720h > ada.key"},
-		Call: func(ctx context.Context, s Services, by identity.Principal, in NewOperator) (IssuedOperator, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewOperator) (IssuedOperator, error) {
 			life, err := Life(in.Of.Life)
 			if err != nil {
 				return IssuedOperator{}, err
@@ -142,7 +142,7 @@ func RotateOperator() Op[NewKey, IssuedOperator] {
 		Command: Command{Use: "rotate ID", Short: "Give an operator a new key, and revoke the old one at once",
 			Long: "Gives an operator a new key, which has an id of its own, and revokes the old one at once, with everything that " +
 				"is open with it. Who needs both for a while is made a second operator first."},
-		Call: func(ctx context.Context, s Services, by identity.Principal, in NewKey) (IssuedOperator, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewKey) (IssuedOperator, error) {
 			life, err := Life(in.Of.Life)
 			if err != nil {
 				return IssuedOperator{}, err
@@ -157,7 +157,7 @@ func RotateOperator() Op[NewKey, IssuedOperator] {
 func RevokeOperator() Op[OperatorNamed, None] {
 	return Op[OperatorNamed, None]{Method: http.MethodDelete, Path: "/v1/operators/{id}", ID: "revoke-operator", Summary: "Revoke an operator's key", Right: identity.OperatorRevoke,
 		Command: Command{Use: "revoke ID…", Short: "Revoke keys of operators, and end what is open with them"},
-		Call: func(ctx context.Context, s Services, by identity.Principal, in OperatorNamed) (None, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in OperatorNamed) (None, error) {
 			return None{}, s.People.RevokeOperator(ctx, by, in.ID)
 		}}
 }
@@ -166,7 +166,7 @@ func RevokeOperator() Op[OperatorNamed, None] {
 func WhoAmI() Op[None, Principal] {
 	return Op[None, Principal]{Method: http.MethodGet, Path: "/v1/whoami", ID: "whoami", Summary: "Whose key it is",
 		Command: Command{Use: "whoami", Short: "Show whose key is used"},
-		Call: func(_ context.Context, _ Services, by identity.Principal, _ None) (Principal, error) {
+		Call: func(_ context.Context, _ Backend, by identity.Principal, _ None) (Principal, error) {
 			return Principal{Kind: by.Kind, ID: by.ID, Name: by.Name, Tenant: by.Tenant, Role: by.Role, ExpiresAt: by.ExpiresAt, Scope: by.Scope, Session: by.Session}, nil
 		},
 		View: func(p Principal) []Block {

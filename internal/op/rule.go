@@ -104,7 +104,7 @@ func ListRules() Op[OfTenant, Rules] {
 	return Op[OfTenant, Rules]{Method: http.MethodGet, Path: "/v1/rules", ID: "list-rules", Summary: "List the rules of the way out", Right: identity.RuleList,
 		Command: Command{Use: "ls", Aliases: []string{"list"}, Short: "List rules",
 			Long: "Lists rules in the order in which they are looked at. Those of sessions with accounts are of the grant, and not here."},
-		Call: func(ctx context.Context, s Services, by identity.Principal, in OfTenant) (Rules, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in OfTenant) (Rules, error) {
 			all, err := named(ctx, s, by, in, s.Egress.Rules, func(r egress.Rule, names map[string]string) Rule { return Rule{r, names[r.Agent]} })
 			return Rules{all}, err
 		},
@@ -131,7 +131,7 @@ func AddRule() Op[NewRule, Rule] {
 				"tunnel, a rule that allows some of them allows nothing. A private address needs --address.",
 			Example: "  clawjail rules add allow github.com --agent writer\n  clawjail rules add deny '*.example.com' --priority 10\n" +
 				"  clawjail rules add allow http://wiki.internal:8080 --address 192.168.1.20 --for 8h"},
-		Call: func(ctx context.Context, s Services, by identity.Principal, in NewRule) (Rule, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewRule) (Rule, error) {
 			rule, err := in.Of.Rule(s.Now())
 			if err != nil {
 				return Rule{}, err
@@ -149,7 +149,7 @@ func AddRule() Op[NewRule, Rule] {
 func RemoveRule() Op[RuleNamed, None] {
 	return Op[RuleNamed, None]{Method: http.MethodDelete, Path: "/v1/rules/{id}", ID: "remove-rule", Summary: "Remove a rule", Right: identity.RuleChange,
 		Command: Command{Use: "rm ID…", Aliases: []string{"remove"}, Short: "Remove rules", Long: "Removes rules. What only they allowed ends at once."},
-		Call: func(ctx context.Context, s Services, by identity.Principal, in RuleNamed) (None, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in RuleNamed) (None, error) {
 			return None{}, s.Egress.RemoveRule(ctx, by, in.ID)
 		}}
 }
@@ -162,7 +162,7 @@ const maxQuestions = 10_000
 func ExplainRules() Op[Questions, Explanations] {
 	return Op[Questions, Explanations]{Method: http.MethodPost, Path: "/v1/rules/explain", ID: "explain-rules", Summary: "Decide requests without doing them",
 		Right: identity.RuleExplain,
-		Call: func(ctx context.Context, s Services, by identity.Principal, in Questions) (Explanations, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in Questions) (Explanations, error) {
 			asked := in.Of.Questions
 			if len(asked) == 0 || len(asked) > maxQuestions {
 				return Explanations{}, problem.New(problem.BadRequest, "send 1 to 10000 questions", "there are %d questions", len(asked))

@@ -88,7 +88,7 @@ func (t Tenant) view() []Block {
 func ListTenants() Op[None, Tenants] {
 	return Op[None, Tenants]{Method: http.MethodGet, Path: "/v1/tenants", ID: "list-tenants", Summary: "List tenants", Right: identity.TenantRead,
 		Command: Command{Use: "ls", Aliases: []string{"list"}},
-		Call: func(ctx context.Context, s Services, by identity.Principal, _ None) (Tenants, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, _ None) (Tenants, error) {
 			all, err := s.People.Tenants(ctx, by)
 			return Tenants{listOf(all, tenantOf)}, err
 		},
@@ -102,7 +102,7 @@ func CreateTenant() Op[NewTenant, Tenant] {
 	return Op[NewTenant, Tenant]{Method: http.MethodPost, Path: "/v1/tenants", ID: "create-tenant", Summary: "Make a tenant", Right: identity.TenantCreate,
 		Status:  http.StatusCreated,
 		Command: Command{Use: "create ID", Example: "  sudo clawjail tenant create acme\n  sudo clawjail operator create ada --tenant acme --role admin"},
-		Call: func(ctx context.Context, s Services, by identity.Principal, in NewTenant) (Tenant, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewTenant) (Tenant, error) {
 			t, err := s.People.CreateTenant(ctx, by, in.Of.ID,
 				identity.Policy{ForbidOperatorMode: in.Of.ForbidOperatorMode, ForbidAccountPermissions: in.Of.ForbidAccountPermissions})
 			return tenantOf(t), err
@@ -116,7 +116,7 @@ func ShowTenant() Op[TenantNamed, TenantUse] {
 	return Op[TenantNamed, TenantUse]{Method: http.MethodGet, Path: "/v1/tenants/{id}", ID: "show-tenant", Summary: summary, Right: identity.TenantRead,
 		Command: Command{Use: "show ID", Long: "Shows a tenant, and what it holds of what all tenants share, such as places for sessions. How much one tenant and one agent may " +
 			"hold is in the configuration, in quotas."},
-		Call: func(ctx context.Context, s Services, by identity.Principal, in TenantNamed) (TenantUse, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in TenantNamed) (TenantUse, error) {
 			all, err := s.People.Tenants(ctx, by)
 			if err != nil {
 				return TenantUse{}, err
@@ -142,7 +142,7 @@ func SetTenant() Op[TenantChange, Tenant] {
 			Long: "Changes what a tenant may do. Sessions that are open stay open: close them, or end what its principals have " +
 				"open with `clawjail tenant disconnect`.",
 			Nothing: "say what to change: --forbid-operator-mode=true or --forbid-operator-mode=false"},
-		Call: func(ctx context.Context, s Services, by identity.Principal, in TenantChange) (Tenant, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in TenantChange) (Tenant, error) {
 			// A policy that says nothing is none: left out, false would allow what is forbidden.
 			if in.Of == (TenantPolicy{}) {
 				return Tenant{}, problem.New(problem.BadRequest, "send forbid_operator_mode or forbid_account_permissions as true or false", "nothing was said to be changed")
@@ -167,7 +167,7 @@ func DisconnectTenant() Op[TenantNamed, Disconnected] {
 		Command: Command{Use: "disconnect ID", Short: "End everything that is open for a tenant's principals",
 			Long: "Ends every connection and every session that the principals of a tenant have open. Their keys stay good: revoke " +
 				"them as well, or they come back."},
-		Call: func(ctx context.Context, s Services, by identity.Principal, in TenantNamed) (Disconnected, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in TenantNamed) (Disconnected, error) {
 			n, err := s.People.DisconnectTenant(ctx, by, in.ID)
 			return Disconnected{Ended: n}, err
 		},

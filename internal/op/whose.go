@@ -76,7 +76,7 @@ func AgentNames(ctx context.Context, people People, by identity.Principal, tenan
 }
 
 // named lists what a tenant has of something, with the names of the agents that it is for.
-func named[A, B any](ctx context.Context, s Services, by identity.Principal, in OfTenant,
+func named[A, B any](ctx context.Context, s Backend, by identity.Principal, in OfTenant,
 	list func(ctx context.Context, by identity.Principal, tenant string) ([]A, error), of func(A, map[string]string) B) ([]B, error) {
 	tenant := by.Among(in.Tenant)
 	all, err := list(ctx, by, tenant)

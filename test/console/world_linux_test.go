@@ -116,11 +116,11 @@ func (f *furnished) ways(port int) {
 		f.must("put a secret", f.API.PutSecret(ctx, vault.SecretName{Tenant: "default", Service: name}, secret.New([]byte("value-of-"+name))))
 	}
 	site, loopback := fmt.Sprintf("http://%s:%d", furnishedHost, port), netip.MustParseAddr("127.0.0.1")
-	_, err := f.API.PutService(ctx, api.ServiceRequest{Whose: op.Whose{Tenant: "default"}, Name: "forge", BaseURL: site, Address: loopback,
-		Allow: []egress.Allowance{{Methods: []string{"GET"}, Path: "/repos/**"}}, Inject: egress.Injection{Type: "bearer"}, Note: hostileText})
+	_, err := client.Call(ctx, f.API, op.PutService(), op.NewService{Body: op.With(op.ServiceRequest{Whose: op.Whose{Tenant: "default"}, Name: "forge", BaseURL: site, Address: loopback,
+		Allow: []egress.Allowance{{Methods: []string{"GET"}, Path: "/repos/**"}}, Inject: egress.Injection{Type: "bearer"}, Note: hostileText})})
 	f.must("put a service", err)
-	_, err = f.API.PutProvider(ctx, api.ProviderRequest{Whose: op.Whose{Tenant: "default"}, Name: "models", BaseURL: site, Address: loopback, Wire: "openai",
-		Models: []string{"gpt-*"}, Prices: []egress.Price{{Model: "gpt-*", Input: 2.5, Output: 10}}, Note: hostileText})
+	_, err = client.Call(ctx, f.API, op.PutProvider(), op.NewProvider{Body: op.With(op.ProviderRequest{Whose: op.Whose{Tenant: "default"}, Name: "models", BaseURL: site, Address: loopback, Wire: "openai",
+		Models: []string{"gpt-*"}, Prices: []egress.Price{{Model: "gpt-*", Input: 2.5, Output: 10}}, Note: hostileText})})
 	f.must("put a provider", err)
 	for _, r := range []op.RuleRequest{
 		{Whose: op.Whose{Tenant: "default"}, Action: policy.Allow, Target: "*.example.org:443", Name: "shops", Note: hostileText},
@@ -177,8 +177,8 @@ func (f *furnished) agents() {
 	f.must("create an agent", err)
 	f.must("revoke an agent", f.API.RevokeAgent(ctx, "acme", revoked.Agent.Name))
 	testenv.Eventually(f.T, 30*time.Second, func() bool {
-		used, err := f.API.Usage(ctx, "", "")
-		return err == nil && len(used) > 0
+		used, err := client.Call(ctx, f.API, op.ListUsage(), op.UsageSince{})
+		return err == nil && len(used.Usage) > 0
 	}, "what the agent has used of models is not written down")
 	testenv.Eventually(f.T, 30*time.Second, func() bool {
 		s := f.Show("restless")

@@ -253,15 +253,15 @@ func (f *follows) sweep() {
 	for _, s := range servers {
 		note(c.RemoveMCPServer(ctx, s.Name))
 	}
-	services, err := c.Services(ctx, tenant)
+	services, err := client.Call(ctx, c, op.ListServices(), op.OfTenant{Tenant: tenant})
 	note(err)
-	for _, s := range services {
-		note(c.RemoveService(ctx, s.ID))
+	for _, s := range services.Services {
+		note(client.Do(ctx, c, op.RemoveService(), op.ServiceNamed{ID: s.ID}))
 	}
-	providers, err := c.Providers(ctx, tenant)
+	providers, err := client.Call(ctx, c, op.ListProviders(), op.OfTenant{Tenant: tenant})
 	note(err)
-	for _, p := range providers {
-		note(c.RemoveProvider(ctx, p.ID))
+	for _, p := range providers.Providers {
+		note(client.Do(ctx, c, op.RemoveProvider(), op.ProviderNamed{ID: p.ID}))
 	}
 	rules, err := client.Call(ctx, c, op.ListRules(), op.OfTenant{Tenant: tenant})
 	note(err)
