@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"reflect"
-	"time"
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -18,11 +17,6 @@ type Egress interface {
 
 	ShowSettings(ctx context.Context, by identity.Principal, tenant, agent string) (set, effective egress.Settings, err error)
 	PutSettings(ctx context.Context, by identity.Principal, s egress.Settings) (egress.Settings, error)
-
-	Ask(ctx context.Context, by identity.Principal, kind egress.AccessKind, target, reason string, wait time.Duration) (egress.AccessRequest, error)
-	AccessRequests(ctx context.Context, by identity.Principal, tenant string, all bool) ([]egress.AccessRequest, error)
-	AccessRequest(ctx context.Context, by identity.Principal, id string, wait time.Duration) (egress.AccessRequest, error)
-	Answer(ctx context.Context, by identity.Principal, id string, a egress.AccessAnswer) (egress.AccessRequest, error)
 }
 
 type (
@@ -50,6 +44,10 @@ func (a *API) egressRoutes() {
 	provide(a, op.PutProvider())
 	provide(a, op.RemoveProvider())
 	provide(a, op.ListUsage())
+	provide(a, op.AskForAccess())
+	provide(a, op.ListAccess())
+	provide(a, op.ShowAccess())
+	provide(a, op.AnswerAccess())
 
 	add(a, route{method: http.MethodGet, path: "/v1/settings", id: "get-settings", summary: "What holds for all agents of a tenant"}, a.settings)
 	add(a, route{method: http.MethodPut, path: "/v1/settings", id: "put-settings", summary: "Change what holds for all agents of a tenant",

@@ -167,7 +167,6 @@ func (a *API) routes() {
 		a.signInRoutes()
 	}
 	a.egressRoutes()
-	a.accessRoutes()
 	a.aliasRoutes()
 }
 

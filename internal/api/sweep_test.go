@@ -95,7 +95,6 @@ func whatEveryRouteDoes() map[string]expectation {
 		"PUT /v1/agents/{name}/settings": {op: identity.SettingsChange, query: inTenant, body: `{"hold":"1m"}`, status: 200},
 
 		"POST /v1/access-requests":             {op: identity.AccessAsk, of: asker, body: `{"kind":"host","target":"example.net","reason":"to read"}`, status: 200},
-		"GET /v1/access-requests":              {op: identity.AccessList, of: callers, query: inTenant, status: 200},
 		"GET /v1/access-requests/{id}":         {op: identity.AccessList, of: workers, status: 200},
 		"POST /v1/access-requests/{id}/answer": {op: identity.AccessAnswer, of: workers, body: `{"approve":false}`, status: 200},
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 func newAccessCommand(p *program) *cobra.Command {
@@ -20,102 +21,12 @@ func newAccessCommand(p *program) *cobra.Command {
 		Long: "An agent that was refused can ask for a host, a tool or a service. An approval becomes a rule, a tool or a service of that agent, " +
 			"once, for a time or for good.",
 	})
-	cmd.AddCommand(newAccessList(p), newAccessShow(p), newAccessAnswer(p, true), newAccessAnswer(p, false), newAccessWatch(p))
+	cmd.AddCommand(described(p, op.ListAccess()), described(p, op.ShowAccess()), newAccessAnswer(p, true), newAccessAnswer(p, false), newAccessWatch(p))
 	return cmd
-}
-
-func newAccessList(p *program) *cobra.Command {
-	var tenant string
-	var all, asJSON bool
-	cmd := &cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
-		Short:   "List what waits for an answer",
-		Args:    arguments(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			requests, err := c.AccessRequests(cmd.Context(), tenant, all)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), requests)
-			}
-			return table(cmd.OutOrStdout(), accessRows(requests, p.now()))
-		},
-	}
-	p.tenantFlag(cmd, &tenant)
-	cmd.Flags().BoolVar(&all, "all", false, "also what is answered or has expired")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
-}
-
-// accessRows has what agents wrote: it is for no terminal as it is.
-func accessRows(all []egress.AccessRequest, now time.Time) [][]string {
-	rows := [][]string{{"ID", "AGENT", "TENANT", "KIND", "TARGET", "STATE", "ASKED", "REASON"}}
-	for _, r := range all {
-		rows = append(rows, []string{r.ID, dash(printable(nameOr(r.AgentName, r.Agent))), r.Tenant, printable(string(r.Kind)), printable(r.Target),
-			printable(string(r.State)), when(r.CreatedAt, now), dash(printable(r.Reason))})
-	}
-	return manyTenants(rows, 2)
-}
-
-func nameOr(name, id string) string {
-	if name == "" {
-		return id
-	}
-	return name
-}
-
-func newAccessShow(p *program) *cobra.Command {
-	var wait string
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:               "show ID",
-		Short:             "Show what an agent asks for, and what was answered",
-		Args:              arguments(1, 1),
-		ValidArgsFunction: p.completeFirst(accessIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := duration(cmd, "wait", wait); err != nil {
-				return err
-			}
-			long, _ := time.ParseDuration(wait) // checked; empty is none
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			r, err := c.AccessRequest(cmd.Context(), args[0], long)
-			if err != nil {
-				return err
-			}
-			return p.showAccess(cmd, r, asJSON)
-		},
-	}
-	cmd.Flags().StringVar(&wait, "wait", "", "how long to wait for its answer, such as 30s")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
-}
-
-func (p *program) showAccess(cmd *cobra.Command, r egress.AccessRequest, asJSON bool) error {
-	if asJSON {
-		return writeJSON(cmd.OutOrStdout(), r)
-	}
-	at := func(t time.Time) string {
-		if t.IsZero() {
-			return ""
-		}
-		return when(t, p.now())
-	}
-	return fields(cmd.OutOrStdout(), [][2]string{{"id", r.ID}, {"agent", printable(nameOr(r.AgentName, r.Agent))}, {"tenant", r.Tenant},
-		{"kind", printable(string(r.Kind))}, {"target", printable(r.Target)}, {"reason", printable(r.Reason)}, {"state", printable(string(r.State))},
-		{"asked", at(r.CreatedAt)}, {"answered", at(r.AnsweredAt)}, {"by", printable(r.AnsweredBy)}, {"answer", printable(r.Answer)}, {"made", r.Made}})
 }
 
 func newAccessAnswer(p *program, approve bool) *cobra.Command {
-	request := api.AccessAnswer{Approve: &approve}
+	request := op.AccessAnswer{Approve: &approve}
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:               "refuse ID",
@@ -133,11 +44,14 @@ func newAccessAnswer(p *program, approve bool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := c.Answer(cmd.Context(), args[0], request)
+			r, err := client.Call(cmd.Context(), c, op.AnswerAccess(), op.AccessAnswered{AccessNamed: op.AccessNamed{ID: args[0]}, Body: op.With(request)})
 			if err != nil {
 				return err
 			}
-			return p.showAccess(cmd, r, asJSON)
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), r)
+			}
+			return p.show(cmd, op.ShowAccess().View(r))
 		},
 	}
 	f := cmd.Flags()
@@ -154,9 +68,9 @@ func newAccessAnswer(p *program, approve bool) *cobra.Command {
 }
 
 func accessIDs(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
-	all, err := c.AccessRequests(ctx, tenant, false)
-	return namesOf(all, err, func(r egress.AccessRequest) (string, string) {
-		return r.ID, nameOr(r.AgentName, r.Agent) + ": " + r.Target
+	all, err := client.Call(ctx, c, op.ListAccess(), op.AccessListed{OfTenant: op.OfTenant{Tenant: tenant}})
+	return namesOf(all.Requests, err, func(r egress.AccessRequest) (string, string) {
+		return r.ID, cmp.Or(r.AgentName, r.Agent) + ": " + r.Target
 	})
 }
 
@@ -176,7 +90,10 @@ func newAccessWatch(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list := func(ctx context.Context) ([]egress.AccessRequest, error) { return c.AccessRequests(ctx, tenant, false) }
+			list := func(ctx context.Context) ([]egress.AccessRequest, error) {
+				all, err := client.Call(ctx, c, op.ListAccess(), op.AccessListed{OfTenant: op.OfTenant{Tenant: tenant}})
+				return all.Requests, err
+			}
 			return watchAccess(cmd.Context(), list, watchEvery, func(r egress.AccessRequest) error {
 				return watchedLine(cmd.OutOrStdout(), r, p.now(), asJSON)
 			})
@@ -224,7 +141,7 @@ func watchedLine(w io.Writer, r egress.AccessRequest, now time.Time, asJSON bool
 		e := encoder(w)
 		return e.Encode(r)
 	}
-	_, err := fmt.Fprintf(w, "%s  %s  %s asks for the %s %s: %s\n", when(r.CreatedAt, now), r.ID, printable(nameOr(r.AgentName, r.Agent)),
+	_, err := fmt.Fprintf(w, "%s  %s  %s asks for the %s %s: %s\n", when(r.CreatedAt, now), r.ID, printable(cmp.Or(r.AgentName, r.Agent)),
 		printable(string(r.Kind)), printable(r.Target), printable(r.Reason))
 	return err
 }

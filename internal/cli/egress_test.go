@@ -58,7 +58,7 @@ func TestWhatAgentsWriteIsForNoTerminal(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	asked := egress.AccessRequest{Meta: egress.Meta{ID: "a", Tenant: "t"}, AgentName: hostile, Kind: hostile, Target: hostile, Reason: hostile, State: hostile, Answer: hostile}
 	var b bytes.Buffer
-	if err := errors.Join(table(&b, accessRows([]egress.AccessRequest{asked}, now)), watchedLine(&b, asked, now, false),
+	if err := errors.Join(table(&b, rowsOf(op.ListAccess().View(op.AccessRequests{Requests: []egress.AccessRequest{asked}})[0], now)), watchedLine(&b, asked, now, false),
 		table(&b, rowsOf(op.ListUsage().View(op.ModelUsages{Usage: []op.ModelUsage{{Usage: egress.Usage{Agent: hostile, Model: hostile, Provider: hostile, Day: hostile}}}})[0], now)),
 		table(&b, rowsOf(op.ListRules().View(op.Rules{Rules: []op.Rule{{Rule: egress.Rule{Session: hostile, Rule: policy.Rule{Name: hostile, Methods: []string{hostile}}}, AgentName: hostile}}})[0], now)),
 		table(&b, rowsOf(op.ListServices().View(op.Services{Services: []op.Service{{Service: egress.Service{Name: hostile, Upstream: egress.Upstream{BaseURL: hostile, Secret: hostile},

@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/mcp"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/task"
 )
@@ -158,11 +159,7 @@ func (b *mcpBackend) Ask(ctx context.Context, _ identity.Principal, kind egress.
 	if err != nil {
 		return egress.AccessRequest{}, err
 	}
-	q := api.AccessQuestion{Kind: kind, Target: target, Reason: reason}
-	if wait > 0 {
-		q.Wait = wait.String()
-	}
-	return c.Ask(ctx, q)
+	return client.Call(ctx, c, op.AskForAccess(), op.NewAccess{Body: op.With(op.AccessQuestion{Kind: kind, Target: target, Reason: reason, Wait: wait.String()})})
 }
 
 // AccessRequest implements mcp.Access.
@@ -171,7 +168,7 @@ func (b *mcpBackend) AccessRequest(ctx context.Context, _ identity.Principal, id
 	if err != nil {
 		return egress.AccessRequest{}, err
 	}
-	return c.AccessRequest(ctx, id, wait)
+	return client.Call(ctx, c, op.ShowAccess(), op.AccessShown{AccessNamed: op.AccessNamed{ID: id}, Wait: wait.String()})
 }
 
 // Drive implements mcp.Backend.

@@ -218,6 +218,8 @@ func namesBy(whose string) names {
 		return operatorIDs
 	case "agents":
 		return agentNames
+	case "access":
+		return accessIDs
 	case "rules":
 		return ruleIDs
 	case "sessions":

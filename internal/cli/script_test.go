@@ -18,11 +18,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -212,7 +212,7 @@ func askForAccess(ts *testscript.TestScript, neg bool, args []string) {
 	w := ts.Value(worldKey{}).(*world)
 	c := client.New(must(url.Parse(w.url)), args[0])
 	defer c.CloseIdle()
-	_, err := c.Ask(context.Background(), api.AccessQuestion{Kind: egress.AccessKind(args[1]), Target: args[2], Reason: args[3]})
+	_, err := client.Call(context.Background(), c, op.AskForAccess(), op.NewAccess{Body: op.With(op.AccessQuestion{Kind: egress.AccessKind(args[1]), Target: args[2], Reason: args[3]})})
 	ts.Check(err)
 }
 

@@ -201,14 +201,20 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 		},
 		"GET /v1/usage?from=2026-01-02": func() error { _, err := Call(ctx, c, op.ListUsage(), op.UsageSince{From: "2026-01-02"}); return err },
 		`POST /v1/access-requests {"kind":"host","target":"a.test","reason":"x","wait":"1m"}`: func() error {
-			_, err := c.Ask(ctx, api.AccessQuestion{Kind: "host", Target: "a.test", Reason: "x", Wait: "1m"})
+			_, err := Call(ctx, c, op.AskForAccess(), op.NewAccess{Body: op.With(op.AccessQuestion{Kind: "host", Target: "a.test", Reason: "x", Wait: "1m"})})
 			return err
 		},
-		"GET /v1/access-requests?all=true&tenant=acme": func() error { _, err := c.AccessRequests(ctx, "acme", true); return err },
-		"GET /v1/access-requests/ar_1?wait=30s":        func() error { _, err := c.AccessRequest(ctx, "ar_1", 30*time.Second); return err },
+		"GET /v1/access-requests?all=true&tenant=acme": func() error {
+			_, err := Call(ctx, c, op.ListAccess(), op.AccessListed{OfTenant: op.OfTenant{Tenant: "acme"}, All: true})
+			return err
+		},
+		"GET /v1/access-requests/ar_1?wait=30s": func() error {
+			_, err := Call(ctx, c, op.ShowAccess(), op.AccessShown{AccessNamed: op.AccessNamed{ID: "ar_1"}, Wait: "30s"})
+			return err
+		},
 		`POST /v1/access-requests/ar_1/answer {"approve":false,"comment":"no"}`: func() error {
 			approve := false
-			_, err := c.Answer(ctx, "ar_1", api.AccessAnswer{Approve: &approve, Comment: "no"})
+			_, err := Call(ctx, c, op.AnswerAccess(), op.AccessAnswered{AccessNamed: op.AccessNamed{ID: "ar_1"}, Body: op.With(op.AccessAnswer{Approve: &approve, Comment: "no"})})
 			return err
 		},
 		"DELETE /v1/sessions/s_1/recording": func() error { return c.RemoveRecording(ctx, "s_1") },
@@ -238,7 +244,10 @@ func TestANameCannotMakeItTheRequestOfSomethingElse(t *testing.T) {
 		"file":         func() error { _, err := c.Drive(t.Context(), "s_1", browser.DeleteFile{Name: ".."}); return err },
 		"recording":    func() error { return c.Recording(t.Context(), io.Discard, "..") },
 		"rule":         func() error { return Do(t.Context(), c, op.RemoveRule(), op.RuleNamed{ID: ".."}) },
-		"answer":       func() error { _, err := c.Answer(t.Context(), "..", api.AccessAnswer{}); return err },
+		"answer": func() error {
+			_, err := Call(t.Context(), c, op.AnswerAccess(), op.AccessAnswered{AccessNamed: op.AccessNamed{ID: ".."}})
+			return err
+		},
 	} {
 		if err := call(); problem.CodeOf(err) != problem.NotFound || asked != "" {
 			t.Errorf("%s: %v, and %q was asked for", name, err, asked)

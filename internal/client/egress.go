@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -33,40 +32,4 @@ func settingsOf(w op.Whose) (path string, query url.Values) {
 		return pathOf("settings"), url.Values{"all_tenants": {"true"}}
 	}
 	return pathOf("settings"), ofTenant(w.Tenant)
-}
-
-// Ask asks the operator for access, with the key of an agent.
-func (c *Client) Ask(ctx context.Context, q api.AccessQuestion) (out egress.AccessRequest, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("access-requests"), nil, q, &out)
-	return out, err
-}
-
-// AccessRequests lists what agents ask for; with all, also what is answered or has expired.
-func (c *Client) AccessRequests(ctx context.Context, tenant string, all bool) ([]egress.AccessRequest, error) {
-	query := url.Values{}
-	if tenant != "" {
-		query.Set("tenant", tenant)
-	}
-	if all {
-		query.Set("all", "true")
-	}
-	var out api.AccessRequests
-	err := c.do(ctx, http.MethodGet, pathOf("access-requests"), query, nil, &out)
-	return out.Requests, err
-}
-
-// AccessRequest returns what an agent asks for, and waits for its answer at most so long.
-func (c *Client) AccessRequest(ctx context.Context, id string, wait time.Duration) (out egress.AccessRequest, err error) {
-	query := url.Values{}
-	if wait > 0 {
-		query.Set("wait", wait.String())
-	}
-	err = c.do(ctx, http.MethodGet, pathOf("access-requests", id), query, nil, &out)
-	return out, err
-}
-
-// Answer approves or refuses what an agent asks for.
-func (c *Client) Answer(ctx context.Context, id string, answer api.AccessAnswer) (out egress.AccessRequest, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("access-requests", id, "answer"), nil, answer, &out)
-	return out, err
 }

@@ -100,6 +100,11 @@ type Egress interface {
 	PutProvider(ctx context.Context, by identity.Principal, p egress.Provider) (egress.Provider, error)
 	RemoveProvider(ctx context.Context, by identity.Principal, id string) error
 	Usage(ctx context.Context, by identity.Principal, tenant, from string) ([]egress.Usage, error)
+
+	Ask(ctx context.Context, by identity.Principal, kind egress.AccessKind, target, reason string, wait time.Duration) (egress.AccessRequest, error)
+	AccessRequests(ctx context.Context, by identity.Principal, tenant string, all bool) ([]egress.AccessRequest, error)
+	AccessRequest(ctx context.Context, by identity.Principal, id string, wait time.Duration) (egress.AccessRequest, error)
+	Answer(ctx context.Context, by identity.Principal, id string, a egress.AccessAnswer) (egress.AccessRequest, error)
 }
 
 // None is what goes in or comes out where there is nothing.
@@ -149,5 +154,6 @@ func All() []Row {
 		ListOperators().Row(), CreateOperator().Row(), RotateOperator().Row(), RevokeOperator().Row(), WhoAmI().Row(),
 		ListRules().Row(), AddRule().Row(), RemoveRule().Row(), ExplainRules().Row(),
 		ListServices().Row(), PutService().Row(), RemoveService().Row(), ListProviders().Row(), PutProvider().Row(), RemoveProvider().Row(), ListUsage().Row(),
+		AskForAccess().Row(), ListAccess().Row(), ShowAccess().Row(), AnswerAccess().Row(),
 	}
 }

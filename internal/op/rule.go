@@ -178,6 +178,6 @@ func ExplainRules() Op[Questions, Explanations] {
 				}
 			}
 			all, err := s.Egress.Explain(ctx, by, asked)
-			return Explanations{listOf(all, func(e egress.Explanation) egress.Explanation { return e })}, err
+			return Explanations{listOf(all, same)}, err
 		}}
 }

@@ -63,6 +63,17 @@ func listOf[A, B any](all []A, of func(A) B) []B {
 	return out
 }
 
+// same is an element of a list that is answered as it is.
+func same[T any](one T) T { return one }
+
+// when is a time, or nothing.
+func when(t time.Time) any {
+	if t.IsZero() {
+		return ""
+	}
+	return t
+}
+
 // allWhenNone is a tenant, or all of them.
 func allWhenNone(tenant string) string {
 	if tenant == "" {

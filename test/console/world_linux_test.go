@@ -171,7 +171,7 @@ func (f *furnished) agents() {
 	made, err := f.API.CreateAgent(ctx, api.AgentRequest{Name: "clerk", Tenant: "default", Life: "720h"})
 	f.must("create an agent", err)
 	clerk := f.as(made.Key)
-	_, err = clerk.Ask(ctx, api.AccessQuestion{Kind: egress.AccessHost, Target: "prices.example.com", Reason: "The list of prices is there. " + hostileText})
+	_, err = client.Call(ctx, clerk, op.AskForAccess(), op.NewAccess{Body: op.With(op.AccessQuestion{Kind: egress.AccessHost, Target: "prices.example.com", Reason: "The list of prices is there. " + hostileText})})
 	f.must("ask for access", err)
 	revoked, err := f.API.CreateAgent(ctx, api.AgentRequest{Name: "gone", Tenant: "acme"})
 	f.must("create an agent", err)
