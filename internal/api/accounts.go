@@ -270,7 +270,7 @@ func (a *API) secrets(ctx context.Context, by identity.Principal, in *secretsInp
 	if in.CrabID != "" {
 		return &answer[Secrets]{Secrets{Pearls: pearls(all, in.CrabID)}}, nil
 	}
-	return &answer[Secrets]{Secrets{Secrets: listed(all)}}, nil
+	return &answer[Secrets]{Secrets{Secrets: list(all)}}, nil
 }
 
 func (a *API) putSecret(ctx context.Context, by identity.Principal, in *secretBody) (*nothing, error) {

@@ -50,6 +50,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -92,7 +93,7 @@ type Options struct {
 	Sessions    Sessions
 	Identity    Identity
 	Credentials Credentials
-	Egress      Egress
+	Egress      op.Egress
 	Audit       AuditLog
 	// Agents keeps the jails of agents. Nil serves nothing about them; agents are identities alone then.
 	Agents agent.Agents

@@ -71,7 +71,7 @@ func (a *API) permissions(ctx context.Context, by identity.Principal, in *ofTena
 	if err != nil {
 		return nil, err
 	}
-	return &answer[Permissions]{Permissions{listed(all)}}, nil
+	return &answer[Permissions]{Permissions{list(all)}}, nil
 }
 
 func (a *API) disallowAccount(ctx context.Context, by identity.Principal, in *permissionInput) (*answer[Disallowed], error) {

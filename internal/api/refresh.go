@@ -112,7 +112,7 @@ func (a *API) finishRefresh(ctx context.Context, by identity.Principal, in *sess
 	if err != nil {
 		return nil, err
 	}
-	return &answer[CookieSets]{CookieSets{Sets: listed(sets)}}, nil
+	return &answer[CookieSets]{CookieSets{Sets: list(sets)}}, nil
 }
 
 func (a *API) needsRefresh(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[NeedsRefresh], error) {
@@ -120,5 +120,5 @@ func (a *API) needsRefresh(ctx context.Context, by identity.Principal, in *ofTen
 	if err != nil {
 		return nil, err
 	}
-	return &answer[NeedsRefresh]{NeedsRefresh{Accounts: listed(accounts)}}, nil
+	return &answer[NeedsRefresh]{NeedsRefresh{Accounts: list(accounts)}}, nil
 }

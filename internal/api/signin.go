@@ -66,7 +66,7 @@ func (a *API) signIns(ctx context.Context, by identity.Principal, _ *nothing) (*
 	if err != nil {
 		return nil, err
 	}
-	return &answer[SignIns]{SignIns{SignIns: listed(all)}}, nil
+	return &answer[SignIns]{SignIns{SignIns: list(all)}}, nil
 }
 
 func (a *API) endSignIn(ctx context.Context, by identity.Principal, in *signInInput) (*nothing, error) {

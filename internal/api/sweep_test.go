@@ -88,11 +88,7 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/account-permissions":         {op: identity.CookiesList, query: inTenant, status: 200},
 		"DELETE /v1/account-permissions/{id}": {op: identity.CookiesDisallow, query: inTenant, status: 200},
 
-		"POST /v1/rules/explain":         {op: identity.RuleExplain, of: callers, body: `{"questions":[{"tenant":"TENANT","method":"GET","url":"https://example.com/"}]}`, status: 200},
-		"GET /v1/settings":               {op: identity.SettingsRead, of: callers, query: inTenant, status: 200},
-		"PUT /v1/settings":               {op: identity.SettingsChange, query: inTenant, body: `{"hold":"1m"}`, status: 200},
-		"GET /v1/agents/{name}/settings": {op: identity.SettingsRead, query: inTenant, status: 200},
-		"PUT /v1/agents/{name}/settings": {op: identity.SettingsChange, query: inTenant, body: `{"hold":"1m"}`, status: 200},
+		"POST /v1/rules/explain": {op: identity.RuleExplain, of: callers, body: `{"questions":[{"tenant":"TENANT","method":"GET","url":"https://example.com/"}]}`, status: 200},
 
 		"POST /v1/access-requests":             {op: identity.AccessAsk, of: asker, body: `{"kind":"host","target":"example.net","reason":"to read"}`, status: 200},
 		"GET /v1/access-requests/{id}":         {op: identity.AccessList, of: workers, status: 200},

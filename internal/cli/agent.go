@@ -78,7 +78,7 @@ func newAgentCreate(p *program) *cobra.Command {
 				return err
 			}
 			if len(servers) > 0 {
-				_, err = c.PutSettings(cmd.Context(), op.Whose{Tenant: request.Tenant, Agent: request.Name}, api.SettingsRequest{MCP: servers})
+				_, err = c.PutSettings(cmd.Context(), op.Whose{Tenant: request.Tenant, Agent: request.Name}, op.SettingsRequest{MCP: servers})
 			}
 			if err != nil { // it is not what was asked for, and nobody has its token
 				return errors.Join(err, c.RevokeAgent(cmd.Context(), request.Tenant, request.Name))

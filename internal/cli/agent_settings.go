@@ -53,7 +53,7 @@ func changeSettings(cmd *cobra.Command, c *client.Client, whose op.Whose, change
 	if err := change(&s); err != nil {
 		return err
 	}
-	_, err = c.PutSettings(cmd.Context(), whose, api.SettingsRequest{Version: s.Version, Mode: s.Mode, Tools: s.Tools, MCP: s.MCP, Rates: s.Rates, Budget: s.Budget,
+	_, err = c.PutSettings(cmd.Context(), whose, op.SettingsRequest{Version: s.Version, Mode: s.Mode, Tools: s.Tools, MCP: s.MCP, Rates: s.Rates, Budget: s.Budget,
 		Hold: s.Hold, Browser: s.Browser, Note: s.Note})
 	return err
 }
@@ -173,7 +173,7 @@ func readTools(cmd *cobra.Command, path string) ([]egress.Tool, error) {
 	return out, nil
 }
 
-func toolRows(shown api.SettingsShown) [][]string {
+func toolRows(shown op.SettingsShown) [][]string {
 	rows := [][]string{{"METHODS", "URL", "CREDENTIALS"}}
 	for _, t := range shown.Effective.Tools {
 		services := strings.Join(t.Services, ",")

@@ -65,7 +65,7 @@ func TestWhatAgentsWriteIsForNoTerminal(t *testing.T) {
 			Allow: []egress.Allowance{{Path: hostile}}, Inject: egress.Injection{Name: hostile}}, AgentName: hostile}}})[0], now)),
 		fields(&b, serviceFields(op.Service{Service: egress.Service{Meta: egress.Meta{Note: hostile}, Name: hostile, Git: hostile, Env: map[string]string{"A": hostile}}}, now)),
 		table(&b, rowsOf(op.ListProviders().View(op.Providers{Providers: []op.Provider{{Provider: egress.Provider{Name: hostile, Models: []string{hostile}, Prices: []egress.Price{{Model: hostile}}}}}})[0], now)),
-		table(&b, toolRows(api.SettingsShown{Effective: egress.Settings{Tools: []egress.Tool{{URL: hostile, Methods: []string{hostile}, Services: []string{hostile}}}}})),
+		table(&b, toolRows(op.SettingsShown{Effective: egress.Settings{Tools: []egress.Tool{{URL: hostile, Methods: []string{hostile}, Services: []string{hostile}}}}})),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestSettingsAreChangedAsTheyWereSeen(t *testing.T) {
 	if err := changeSettings(cmd, c, op.Whose{Agent: "w"}, func(s *egress.Settings) error { s.Hold = "2m"; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	var got api.SettingsRequest
+	var got op.SettingsRequest
 	if err := json.Unmarshal([]byte(stored), &got); err != nil || got.Version != 4 || got.Mode != "report" || got.Tools == nil || got.Rates.LLM != 3 ||
 		got.Budget.TokensPerDay != 5 || got.Hold != "2m" || got.Note != "n" {
 		t.Errorf("%s, %v", stored, err)

@@ -192,11 +192,11 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 		"GET /v1/settings?tenant=acme":          func() error { _, err := c.Settings(ctx, op.Whose{Tenant: "acme"}); return err },
 		"GET /v1/settings?all_tenants=true":     func() error { _, err := c.Settings(ctx, op.Whose{AllTenants: true}); return err },
 		`PUT /v1/settings {"tools":[]}`: func() error {
-			_, err := c.PutSettings(ctx, op.Whose{}, api.SettingsRequest{Tools: []egress.Tool{}})
+			_, err := c.PutSettings(ctx, op.Whose{}, op.SettingsRequest{Tools: []egress.Tool{}})
 			return err
 		},
 		`PUT /v1/agents/w/settings {"version":3}`: func() error {
-			_, err := c.PutSettings(ctx, op.Whose{Agent: "w"}, api.SettingsRequest{Version: 3})
+			_, err := c.PutSettings(ctx, op.Whose{Agent: "w"}, op.SettingsRequest{Version: 3})
 			return err
 		},
 		"GET /v1/usage?from=2026-01-02": func() error { _, err := Call(ctx, c, op.ListUsage(), op.UsageSince{From: "2026-01-02"}); return err },

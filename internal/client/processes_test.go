@@ -29,6 +29,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -112,7 +113,7 @@ func plane(t *testing.T) (*Client, *people, *programs) {
 	t.Helper()
 	who, run := &people{}, &programs{}
 	a, err := api.New(api.Options{
-		Sessions: struct{ api.Sessions }{}, Identity: who, Credentials: struct{ api.Credentials }{}, Egress: struct{ api.Egress }{},
+		Sessions: struct{ api.Sessions }{}, Identity: who, Credentials: struct{ api.Credentials }{}, Egress: struct{ op.Egress }{},
 		Audit: struct{ api.AuditLog }{}, Rows: struct{ audit.Rows }{}, Agents: run,
 		Verify: func(context.Context) (audit.Report, error) { return audit.Report{}, nil },
 		Host:   func(context.Context) (api.HostInfo, error) { return api.HostInfo{}, nil },

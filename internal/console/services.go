@@ -12,6 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -51,7 +52,7 @@ type Credentials interface {
 
 // Egress is what was decided about the way out. *egress.Book is one.
 type Egress interface {
-	api.Egress
+	op.Egress
 	DeclareSettings(ctx context.Context, by identity.Principal, s egress.Settings) (egress.Settings, error)
 	AllSettings(ctx context.Context, by identity.Principal, tenant string) ([]egress.Settings, error)
 }

@@ -99,6 +99,9 @@ type Egress interface {
 	ListProviders(ctx context.Context, by identity.Principal, tenant string) ([]egress.Provider, error)
 	PutProvider(ctx context.Context, by identity.Principal, p egress.Provider) (egress.Provider, error)
 	RemoveProvider(ctx context.Context, by identity.Principal, id string) error
+	ShowSettings(ctx context.Context, by identity.Principal, tenant, agent string) (set, effective egress.Settings, err error)
+	PutSettings(ctx context.Context, by identity.Principal, s egress.Settings) (egress.Settings, error)
+
 	Usage(ctx context.Context, by identity.Principal, tenant, from string) ([]egress.Usage, error)
 
 	Ask(ctx context.Context, by identity.Principal, kind egress.AccessKind, target, reason string, wait time.Duration) (egress.AccessRequest, error)
@@ -155,5 +158,6 @@ func All() []Row {
 		ListRules().Row(), AddRule().Row(), RemoveRule().Row(), ExplainRules().Row(),
 		ListServices().Row(), PutService().Row(), RemoveService().Row(), ListProviders().Row(), PutProvider().Row(), RemoveProvider().Row(), ListUsage().Row(),
 		AskForAccess().Row(), ListAccess().Row(), ShowAccess().Row(), AnswerAccess().Row(),
+		GetSettings().Row(), PutSettings().Row(), GetAgentSettings().Row(), PutAgentSettings().Row(),
 	}
 }

@@ -57,7 +57,7 @@ func boundByItsAgent(t *testing.T, v *laboratory, a *agent) {
 	}
 	reach := func(reach egress.BrowserReach) {
 		t.Helper()
-		if _, err := v.API.PutSettings(t.Context(), op.Whose{Agent: "worker"}, api.SettingsRequest{Browser: reach}); err != nil {
+		if _, err := v.API.PutSettings(t.Context(), op.Whose{Agent: "worker"}, op.SettingsRequest{Browser: reach}); err != nil {
 			t.Fatal(err)
 		}
 	}

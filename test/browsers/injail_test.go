@@ -271,7 +271,7 @@ func TestAgentInAJailDrivesABrowserInAnother(t *testing.T) {
 	t.Run("with the rules of the agent", func(t *testing.T) { boundByItsAgent(t, v, a) })
 
 	// Without that its browsers reach what the agent does, which is nothing.
-	if _, err := v.API.PutSettings(t.Context(), op.Whose{}, api.SettingsRequest{Browser: egress.BrowserOpen}); err != nil {
+	if _, err := v.API.PutSettings(t.Context(), op.Whose{}, op.SettingsRequest{Browser: egress.BrowserOpen}); err != nil {
 		t.Fatal(err)
 	}
 	var id string

@@ -305,7 +305,7 @@ func (f *follows) sweep() {
 	settings, err := c.Settings(ctx, op.Whose{Tenant: tenant})
 	note(err)
 	if settings.Set.Version > 0 {
-		_, err := c.PutSettings(ctx, op.Whose{Tenant: tenant}, api.SettingsRequest{Version: settings.Set.Version})
+		_, err := c.PutSettings(ctx, op.Whose{Tenant: tenant}, op.SettingsRequest{Version: settings.Set.Version})
 		note(err)
 	}
 	if err := errors.Join(errs...); err != nil {
