@@ -29,7 +29,6 @@ const (
 	auditBytes = `512 + octet_length(target) + coalesce(octet_length(detail), 0)`
 )
 
-// AuditSizes is of store.Audit.
 func (db *DB) AuditSizes(ctx context.Context) ([]store.AuditSize, error) {
 	return list(ctx, db, "read how large the audit log is", func(row pgx.Row) (s store.AuditSize, err error) {
 		err = row.Scan(&s.Tenant, &s.Agent, &s.Bytes)
@@ -37,7 +36,7 @@ func (db *DB) AuditSizes(ctx context.Context) ([]store.AuditSize, error) {
 	}, `SELECT tenant, agent, bytes FROM audit_sizes ORDER BY tenant, agent`)
 }
 
-// AppendAudit is of store.Audit. It is one statement, so one transaction and one round trip. The key decides between
+// AppendAudit is one statement, so one transaction and one round trip. The key decides between
 // two that append to the same node, and a trigger refuses gaps.
 func (db *DB) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
 	first, err := store.Batch(rows)
@@ -103,18 +102,15 @@ func newestSeq(ctx context.Context, q querier, node string) (seq int64, err erro
 	return seq, err
 }
 
-// LastAudit is of store.Audit.
 func (db *DB) LastAudit(ctx context.Context, node string) (store.AuditRow, error) {
 	return one(ctx, db, "read the audit log", scanAudit,
 		`SELECT `+auditColumns+` FROM audit WHERE node = $1 ORDER BY seq DESC LIMIT 1`, node)
 }
 
-// FindAudit is of store.Audit.
 func (db *DB) FindAudit(ctx context.Context, id string) (store.AuditRow, error) {
 	return one(ctx, db, "read the audit log", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE id = $1`, id)
 }
 
-// ListAudit is of store.Audit.
 func (db *DB) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, error) {
 	if err := f.Validate(); err != nil {
 		return nil, err
@@ -185,7 +181,7 @@ func selectAudit(f store.AuditFilter) (query string, args []any) {
 // pageRows is how many rows a walk holds at a time.
 const pageRows = 256
 
-// WalkAudit is of store.Audit. A walk has a connection of its own, so that walks that take their time cannot keep
+// WalkAudit: a walk has a connection of its own, so that walks that take their time cannot keep
 // others from working, and one transaction, which sees one state of the database.
 func (db *DB) WalkAudit(ctx context.Context, node string, from int64) iter.Seq2[store.AuditRow, error] {
 	return func(yield func(store.AuditRow, error) bool) {
@@ -233,7 +229,7 @@ func scanText(row pgx.Row) (s string, err error) {
 	return s, err
 }
 
-// AuditNodes is of store.Audit. It jumps from node to node instead of reading all rows.
+// AuditNodes jumps from node to node instead of reading all rows.
 func (db *DB) AuditNodes(ctx context.Context) ([]string, error) {
 	return list(ctx, db, "list the nodes of the audit log", scanText, `
 		WITH RECURSIVE nodes (node) AS (
@@ -244,7 +240,7 @@ func (db *DB) AuditNodes(ctx context.Context) ([]string, error) {
 		SELECT node FROM nodes WHERE node IS NOT NULL ORDER BY node`)
 }
 
-// OpenIntents is of store.Audit. Which intents are open is found in the indexes alone, without reading the log.
+// OpenIntents: which intents are open is found in the indexes alone, without reading the log.
 func (db *DB) OpenIntents(ctx context.Context, node string) ([]store.AuditRow, error) {
 	return list(ctx, db, "list the open intents", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE node = $1 AND seq IN (
 			SELECT seq FROM audit AS intent
@@ -253,7 +249,7 @@ func (db *DB) OpenIntents(ctx context.Context, node string) ([]store.AuditRow, e
 		ORDER BY seq`, node)
 }
 
-// TrimAudit is of store.Audit. The two settings are what lets the triggers pass; they end with the transaction.
+// TrimAudit: the two settings are what lets the triggers pass; they end with the transaction.
 func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64) (int, error) {
 	var removed int64
 	err := db.change(ctx, "trim the audit log", func(tx pgx.Tx) error {

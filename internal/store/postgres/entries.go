@@ -24,7 +24,6 @@ func scanNumber(row pgx.Row) (n int64, err error) {
 	return n, err
 }
 
-// CreateEntry is of store.Entries.
 func (db *DB) CreateEntry(ctx context.Context, e store.Entry) error {
 	if err := e.Validate(); err != nil {
 		return err
@@ -33,12 +32,10 @@ func (db *DB) CreateEntry(ctx context.Context, e store.Entry) error {
 		e.ID, e.Kind, text(e.Tenant), text(e.Agent), e.Name, e.Body, stamp(e.CreatedAt), stamp(e.UpdatedAt), stamp(e.ExpiresAt))
 }
 
-// Entry is of store.Entries.
 func (db *DB) Entry(ctx context.Context, id string) (store.Entry, error) {
 	return one(ctx, db, "read entry", scanEntry, `SELECT `+entryColumns+` FROM entries WHERE id = $1`, id)
 }
 
-// ListEntries is of store.Entries.
 func (db *DB) ListEntries(ctx context.Context, kind string) ([]store.Entry, error) {
 	if err := store.Text(kind); err != nil {
 		return nil, err
@@ -47,7 +44,6 @@ func (db *DB) ListEntries(ctx context.Context, kind string) ([]store.Entry, erro
 		`SELECT `+entryColumns+` FROM entries WHERE $1 = '' OR kind = $1 ORDER BY created_at, id`, kind)
 }
 
-// AgentEntries is of store.Entries.
 func (db *DB) AgentEntries(ctx context.Context, kind, tenant, agent string) ([]store.Entry, error) {
 	if err := store.Text(kind, tenant, agent); err != nil {
 		return nil, err
@@ -56,7 +52,7 @@ func (db *DB) AgentEntries(ctx context.Context, kind, tenant, agent string) ([]s
 		`SELECT `+entryColumns+` FROM entries WHERE agent = $3 AND tenant = $2 AND kind = $1 ORDER BY created_at, id`, kind, tenant, agent)
 }
 
-// UpdateEntry is of store.Entries. Of two updates at the same time the second waits for the first, and then looks at the
+// UpdateEntry: of two updates at the same time the second waits for the first, and then looks at the
 // version again.
 func (db *DB) UpdateEntry(ctx context.Context, e store.Entry) error {
 	if err := e.ValidateUpdate(); err != nil {
@@ -77,12 +73,10 @@ func (db *DB) UpdateEntry(ctx context.Context, e store.Entry) error {
 	return fmt.Errorf("update entry: %w", store.Outdated(version, e.Version))
 }
 
-// DeleteEntry is of store.Entries.
 func (db *DB) DeleteEntry(ctx context.Context, id string) error {
 	return db.changeOne(ctx, "delete entry", `DELETE FROM entries WHERE id = $1`, id)
 }
 
-// DeleteEntriesBefore is of store.Entries.
 func (db *DB) DeleteEntriesBefore(ctx context.Context, expired time.Time) (int, error) {
 	if err := store.Moment("expired", expired); err != nil {
 		return 0, err
@@ -90,7 +84,6 @@ func (db *DB) DeleteEntriesBefore(ctx context.Context, expired time.Time) (int, 
 	return db.remove(ctx, "delete old entries", `DELETE FROM entries WHERE expires_at < $1`, stamp(expired))
 }
 
-// EntriesRevision is of store.Entries.
 func (db *DB) EntriesRevision(ctx context.Context) (int64, error) {
 	return one(ctx, db, "read the revision of the entries", scanNumber, `SELECT revision FROM entries_revision`)
 }

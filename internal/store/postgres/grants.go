@@ -21,7 +21,6 @@ func scanGrant(row pgx.Row) (g store.Grant, err error) {
 	return g, err
 }
 
-// CreateGrant is of store.Grants.
 func (db *DB) CreateGrant(ctx context.Context, g store.Grant) error {
 	if err := g.Validate(); err != nil {
 		return err
@@ -32,18 +31,16 @@ func (db *DB) CreateGrant(ctx context.Context, g store.Grant) error {
 		stamp(g.IssuedAt), stamp(g.NotBefore), stamp(g.ExpiresAt), stamp(g.UsedAt), g.UsedBy, stamp(g.RevokedAt), g.RevokedBy)
 }
 
-// Grant is of store.Grants.
 func (db *DB) Grant(ctx context.Context, id string) (store.Grant, error) {
 	return one(ctx, db, "read grant", scanGrant, `SELECT `+grantColumns+` FROM grants WHERE id = $1`, id)
 }
 
-// ListGrants is of store.Grants.
 func (db *DB) ListGrants(ctx context.Context, tenant string) ([]store.Grant, error) {
 	return list(ctx, db, "list grants", scanGrant,
 		`SELECT `+grantColumns+` FROM grants WHERE $1 = '' OR tenant = $1 ORDER BY issued_at DESC, id DESC`, tenant)
 }
 
-// UseGrant is of store.Grants. Of two updates at the same time the second waits for the first, and then looks at the
+// UseGrant: of two updates at the same time the second waits for the first, and then looks at the
 // row again.
 func (db *DB) UseGrant(ctx context.Context, id, tenant, session string, now time.Time) (store.Grant, bool, error) {
 	if err := errors.Join(store.Text(session), store.Moment("now", now)); err != nil {
@@ -60,7 +57,6 @@ func (db *DB) UseGrant(ctx context.Context, id, tenant, session string, now time
 	return g, false, err
 }
 
-// RevokeGrant is of store.Grants.
 func (db *DB) RevokeGrant(ctx context.Context, id, by string, at time.Time) error {
 	if err := errors.Join(store.Text(by), store.Moment("revoked_at", at)); err != nil {
 		return err
@@ -69,7 +65,6 @@ func (db *DB) RevokeGrant(ctx context.Context, id, by string, at time.Time) erro
 		revoked_by = CASE WHEN revoked_at IS NULL THEN $2 ELSE revoked_by END WHERE id = $1`, id, by, stamp(at))
 }
 
-// DeleteGrantsBefore is of store.Grants.
 func (db *DB) DeleteGrantsBefore(ctx context.Context, expired time.Time) (int, error) {
 	if err := store.Moment("expired", expired); err != nil {
 		return 0, err

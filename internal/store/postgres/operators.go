@@ -17,7 +17,6 @@ func scanOperator(row pgx.Row) (o store.Operator, err error) {
 	return o, err
 }
 
-// CreateOperator is of store.Operators.
 func (db *DB) CreateOperator(ctx context.Context, o store.Operator) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -26,23 +25,19 @@ func (db *DB) CreateOperator(ctx context.Context, o store.Operator) error {
 		o.ID, o.Name, text(o.Tenant), o.Role, o.KeyHash, o.KeyHint, stamp(o.CreatedAt), stamp(o.ExpiresAt), stamp(o.RevokedAt))
 }
 
-// Operator is of store.Operators.
 func (db *DB) Operator(ctx context.Context, id string) (store.Operator, error) {
 	return one(ctx, db, "read operator", scanOperator, `SELECT `+operatorColumns+` FROM operators WHERE id = $1`, id)
 }
 
-// OperatorByKey is of store.Operators.
 func (db *DB) OperatorByKey(ctx context.Context, hash []byte) (store.Operator, error) {
 	return one(ctx, db, "read operator", scanOperator, `SELECT `+operatorColumns+` FROM operators WHERE key_hash = $1`, filled(hash))
 }
 
-// ListOperators is of store.Operators.
 func (db *DB) ListOperators(ctx context.Context, tenant string) ([]store.Operator, error) {
 	return list(ctx, db, "list operators", scanOperator,
 		`SELECT `+operatorColumns+` FROM operators WHERE $1 = '' OR tenant = $1 ORDER BY created_at, id`, tenant)
 }
 
-// RevokeOperator is of store.Operators.
 func (db *DB) RevokeOperator(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("revoked_at", at); err != nil {
 		return err

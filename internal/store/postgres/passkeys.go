@@ -18,7 +18,6 @@ func scanPasskey(row pgx.Row) (p store.Passkey, err error) {
 	return p, err
 }
 
-// CreatePasskey is of store.Passkeys.
 func (db *DB) CreatePasskey(ctx context.Context, p store.Passkey) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -27,18 +26,15 @@ func (db *DB) CreatePasskey(ctx context.Context, p store.Passkey) error {
 		p.ID, text(p.Owner.Operator), text(p.Owner.AdminKey), p.Name, p.Host, p.Credential, p.Handle, p.Record, int64(p.Count), stamp(p.CreatedAt), stamp(p.UsedAt))
 }
 
-// PasskeyByCredential is of store.Passkeys.
 func (db *DB) PasskeyByCredential(ctx context.Context, credential []byte) (store.Passkey, error) {
 	return one(ctx, db, "read passkey", scanPasskey, `SELECT `+passkeyColumns+` FROM passkeys WHERE credential = $1`, filled(credential))
 }
 
-// ListPasskeys is of store.Passkeys.
 func (db *DB) ListPasskeys(ctx context.Context, owner store.Owner) ([]store.Passkey, error) {
 	return list(ctx, db, "list passkeys", scanPasskey, `SELECT `+passkeyColumns+` FROM passkeys
 		WHERE operator = $1 OR admin_key = $2 ORDER BY created_at, id`, text(owner.Operator), text(owner.AdminKey))
 }
 
-// UsePasskey is of store.Passkeys.
 func (db *DB) UsePasskey(ctx context.Context, id string, count uint32, at time.Time) (used bool, err error) {
 	if err := store.Moment("used_at", at); err != nil {
 		return false, err
@@ -53,7 +49,6 @@ func (db *DB) UsePasskey(ctx context.Context, id string, count uint32, at time.T
 	return false, err
 }
 
-// DeletePasskey is of store.Passkeys.
 func (db *DB) DeletePasskey(ctx context.Context, owner store.Owner, id string) error {
 	return db.changeOne(ctx, "delete passkey", `DELETE FROM passkeys WHERE id = $1 AND (operator = $2 OR admin_key = $3)`, id, text(owner.Operator), text(owner.AdminKey))
 }

@@ -20,7 +20,7 @@ import (
 // leastConns is what a pool needs at least: the schema is locked on one connection and changed on another.
 const leastConns = 4
 
-// DB is a database. It is a store.Store.
+// DB is a store.Store, which says what its methods promise.
 type DB struct{ pool *pgxpool.Pool }
 
 var _ store.Store = (*DB)(nil)

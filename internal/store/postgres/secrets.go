@@ -19,7 +19,6 @@ func scanSecret(row pgx.Row) (s store.Secret, err error) {
 	return s, err
 }
 
-// PutSecret is of store.Secrets.
 func (db *DB) PutSecret(ctx context.Context, s store.Secret) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -32,25 +31,21 @@ func (db *DB) PutSecret(ctx context.Context, s store.Secret) error {
 		s.ID, s.Tenant, text(s.Agent), s.Service, filled(s.Ciphertext), stamp(s.CreatedAt), stamp(s.UpdatedAt), stamp(s.UsedAt))
 }
 
-// Secret is of store.Secrets.
 func (db *DB) Secret(ctx context.Context, tenant, agent, service string) (store.Secret, error) {
 	return one(ctx, db, "read secret", scanSecret,
 		`SELECT `+secretColumns+` FROM secrets WHERE tenant = $1 AND coalesce(agent, '') = $2 AND service = $3`, tenant, agent, service)
 }
 
-// ListSecrets is of store.Secrets.
 func (db *DB) ListSecrets(ctx context.Context, tenant string) ([]store.Secret, error) {
 	return list(ctx, db, "list secrets", scanSecret,
 		`SELECT `+secretColumns+` FROM secrets WHERE $1 = '' OR tenant = $1 ORDER BY service, coalesce(agent, ''), tenant`, tenant)
 }
 
-// DeleteSecret is of store.Secrets.
 func (db *DB) DeleteSecret(ctx context.Context, tenant, agent, service string) error {
 	return db.changeOne(ctx, "delete secret",
 		`DELETE FROM secrets WHERE tenant = $1 AND coalesce(agent, '') = $2 AND service = $3`, tenant, agent, service)
 }
 
-// MarkUsed is of store.Secrets.
 func (db *DB) MarkUsed(ctx context.Context, tenant, agent, service string, at time.Time) error {
 	if err := store.Moment("used_at", at); err != nil {
 		return err
@@ -59,7 +54,6 @@ func (db *DB) MarkUsed(ctx context.Context, tenant, agent, service string, at ti
 		WHERE tenant = $1 AND coalesce(agent, '') = $2 AND service = $3`, tenant, agent, service, stamp(at))
 }
 
-// ListSealed is of store.Secrets.
 func (db *DB) ListSealed(ctx context.Context) ([]store.Sealed, error) {
 	return list(ctx, db, "list what is encrypted", func(row pgx.Row) (s store.Sealed, err error) {
 		err = row.Scan(&s.ID, &s.Tenant, &s.Agent, &s.Name, &s.Secret, &s.Head, &s.Bytes)

@@ -15,7 +15,6 @@ func scanTenant(row pgx.Row) (t store.Tenant, err error) {
 	return t, err
 }
 
-// CreateTenant is of store.Tenants.
 func (db *DB) CreateTenant(ctx context.Context, t store.Tenant) error {
 	if err := t.Validate(); err != nil {
 		return err
@@ -24,17 +23,14 @@ func (db *DB) CreateTenant(ctx context.Context, t store.Tenant) error {
 		t.ID, stamp(t.CreatedAt), t.ForbidOperatorMode, t.ForbidAccountPermissions)
 }
 
-// Tenant is of store.Tenants.
 func (db *DB) Tenant(ctx context.Context, id string) (store.Tenant, error) {
 	return one(ctx, db, "read tenant", scanTenant, `SELECT `+tenantColumns+` FROM tenants WHERE id = $1`, id)
 }
 
-// ListTenants is of store.Tenants.
 func (db *DB) ListTenants(ctx context.Context) ([]store.Tenant, error) {
 	return list(ctx, db, "list tenants", scanTenant, `SELECT `+tenantColumns+` FROM tenants ORDER BY id`)
 }
 
-// UpdateTenant is of store.Tenants.
 func (db *DB) UpdateTenant(ctx context.Context, t store.Tenant) error {
 	return db.changeOne(ctx, "update tenant", `UPDATE tenants SET forbid_operator_mode = $2, forbid_account_permissions = $3 WHERE id = $1`,
 		t.ID, t.ForbidOperatorMode, t.ForbidAccountPermissions)

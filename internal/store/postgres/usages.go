@@ -37,7 +37,7 @@ const (
 	chargeKnownUsage = `UPDATE usages AS u SET ` + usageSums + ` WHERE ` + usageKey + ` AND (` + usageAllowed + `) RETURNING ` + usageRow
 )
 
-// ChargeUsage is of store.Usages. Of two charges at the same time the second waits for the first, and then looks at the
+// ChargeUsage: of two charges at the same time the second waits for the first, and then looks at the
 // row again.
 func (db *DB) ChargeUsage(ctx context.Context, amount store.Usage, limit store.UsageLimit) (store.Usage, bool, error) {
 	if err := errors.Join(amount.UsageKey.Validate(), limit.Validate()); err != nil {
@@ -70,7 +70,6 @@ func (db *DB) usage(ctx context.Context, query string, args ...any) (store.Usage
 	return u, nil
 }
 
-// ListUsage is of store.Usages.
 func (db *DB) ListUsage(ctx context.Context, tenant, fromDay string) ([]store.Usage, error) {
 	if err := errors.Join(store.Text(tenant), store.Day(fromDay)); err != nil {
 		return nil, err
@@ -79,7 +78,6 @@ func (db *DB) ListUsage(ctx context.Context, tenant, fromDay string) ([]store.Us
 		WHERE day >= $2 AND ($1 = '' OR tenant = $1) ORDER BY day, agent, provider, model, tenant`, tenant, fromDay)
 }
 
-// DeleteUsageBefore is of store.Usages.
 func (db *DB) DeleteUsageBefore(ctx context.Context, day string) (int, error) {
 	if err := store.Day(day); err != nil {
 		return 0, err

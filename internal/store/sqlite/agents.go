@@ -30,7 +30,6 @@ func scanToken(row scanner) (t store.Token, err error) {
 	return t, err
 }
 
-// CreateAgent is of store.Agents.
 func (db *DB) CreateAgent(ctx context.Context, a store.Agent) error {
 	if err := a.Validate(); err != nil {
 		return err
@@ -39,33 +38,27 @@ func (db *DB) CreateAgent(ctx context.Context, a store.Agent) error {
 		a.ID, a.Tenant, a.Name, stamp(a.CreatedAt), stamp(a.RevokedAt))
 }
 
-// Agent is of store.Agents.
 func (db *DB) Agent(ctx context.Context, tenant, name string) (store.Agent, error) {
 	return one(ctx, db, "read agent", scanAgent, `SELECT `+agentColumns+` FROM agents WHERE tenant = $1 AND name = $2`, tenant, name)
 }
 
-// AgentByID is of store.Agents.
 func (db *DB) AgentByID(ctx context.Context, id string) (store.Agent, error) {
 	return one(ctx, db, "read agent", scanAgent, `SELECT `+agentColumns+` FROM agents WHERE id = $1`, id)
 }
 
-// ListAgents is of store.Agents.
 func (db *DB) ListAgents(ctx context.Context, tenant string) ([]store.Agent, error) {
 	return list(ctx, db, "list agents", scanAgent,
 		`SELECT `+agentColumns+` FROM agents WHERE $1 = '' OR tenant = $1 ORDER BY name, tenant`, tenant)
 }
 
-// RevokeAgent is of store.Agents.
 func (db *DB) RevokeAgent(ctx context.Context, id string, at time.Time) error {
 	return db.changeOne(ctx, "revoke agent", `UPDATE agents SET revoked_at = $2 WHERE id = $1`, id, stamp(at))
 }
 
-// DeleteAgent is of store.Agents.
 func (db *DB) DeleteAgent(ctx context.Context, id string) error {
 	return db.changeOne(ctx, "delete agent", `DELETE FROM agents WHERE id = $1`, id)
 }
 
-// CreateToken is of store.Agents.
 func (db *DB) CreateToken(ctx context.Context, t store.Token) error {
 	if err := t.Validate(); err != nil {
 		return err
@@ -75,7 +68,6 @@ func (db *DB) CreateToken(ctx context.Context, t store.Token) error {
 		t.ID, t.Agent, t.Hash, t.Hint, stamp(t.CreatedAt), stamp(t.ExpiresAt), stamp(t.RevokedAt), stamp(t.UsedAt))
 }
 
-// TokenByHash is of store.Agents.
 func (db *DB) TokenByHash(ctx context.Context, hash []byte) (store.Token, store.Agent, error) {
 	type both struct {
 		token store.Token
@@ -88,18 +80,15 @@ func (db *DB) TokenByHash(ctx context.Context, hash []byte) (store.Token, store.
 	return v.token, v.agent, err
 }
 
-// ListTokens is of store.Agents.
 func (db *DB) ListTokens(ctx context.Context, agent string) ([]store.Token, error) {
 	return list(ctx, db, "list tokens", scanToken, `SELECT `+tokenColumns+` FROM tokens WHERE agent = $1 ORDER BY created_at, id`, agent)
 }
 
-// ListTenantTokens is of store.Agents.
 func (db *DB) ListTenantTokens(ctx context.Context, tenant string) ([]store.Token, error) {
 	return list(ctx, db, "list the tokens of a tenant", scanToken, `SELECT `+tokenColumns+` FROM tokens WHERE $1 = '' OR agent IN
 		(SELECT id FROM agents WHERE tenant = $1) ORDER BY agent, created_at, id`, tenant)
 }
 
-// RevokeToken is of store.Agents.
 func (db *DB) RevokeToken(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("revoked_at", at); err != nil {
 		return err
@@ -107,7 +96,6 @@ func (db *DB) RevokeToken(ctx context.Context, id string, at time.Time) error {
 	return db.changeOne(ctx, "revoke token", `UPDATE tokens SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1`, id, stamp(at))
 }
 
-// ExpireToken is of store.Agents.
 func (db *DB) ExpireToken(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("expires_at", at); err != nil {
 		return err
@@ -115,7 +103,6 @@ func (db *DB) ExpireToken(ctx context.Context, id string, at time.Time) error {
 	return db.changeOne(ctx, "expire token", `UPDATE tokens SET expires_at = min(coalesce(expires_at, $2), $2) WHERE id = $1`, id, stamp(at))
 }
 
-// TouchToken is of store.Agents.
 func (db *DB) TouchToken(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("used_at", at); err != nil {
 		return err

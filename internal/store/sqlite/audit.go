@@ -34,7 +34,7 @@ func auditValues(to []any, r store.AuditRow) []any {
 		r.Session, r.Jail, r.Target, bytes(r.Detail), r.PrevHash, r.Hash)
 }
 
-// AppendAudit is of store.Audit. A trigger refuses a row that does not follow the newest one.
+// AppendAudit: a trigger refuses a row that does not follow the newest one.
 func (db *DB) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
 	if _, err := store.Batch(rows); err != nil || len(rows) == 0 {
 		return err
@@ -75,7 +75,6 @@ const (
 	noAuditLeft = `DELETE FROM audit_sizes WHERE bytes <= 0`
 )
 
-// AuditSizes is of store.Audit.
 func (db *DB) AuditSizes(ctx context.Context) ([]store.AuditSize, error) {
 	return list(ctx, db, "read how large the audit log is", func(row scanner) (s store.AuditSize, err error) {
 		err = row.Scan(&s.Tenant, &s.Agent, &s.Bytes)
@@ -119,18 +118,15 @@ func newestSeq(ctx context.Context, tx *sql.Tx, node string) (seq int64, err err
 	return seq, err
 }
 
-// LastAudit is of store.Audit.
 func (db *DB) LastAudit(ctx context.Context, node string) (store.AuditRow, error) {
 	return one(ctx, db, "read the audit log", scanAudit,
 		`SELECT `+auditColumns+` FROM audit WHERE node = $1 ORDER BY seq DESC LIMIT 1`, node)
 }
 
-// FindAudit is of store.Audit.
 func (db *DB) FindAudit(ctx context.Context, id string) (store.AuditRow, error) {
 	return one(ctx, db, "read the audit log", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE id = $1`, id)
 }
 
-// ListAudit is of store.Audit.
 func (db *DB) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, error) {
 	if err := f.Validate(); err != nil {
 		return nil, err
@@ -198,7 +194,7 @@ func selectAudit(f store.AuditFilter) (query string, args []any) {
 	return "SELECT " + auditColumns + found, args
 }
 
-// WalkAudit is of store.Audit. One statement sees one state of the database, however long it takes.
+// WalkAudit: one statement sees one state of the database, however long it takes.
 func (db *DB) WalkAudit(ctx context.Context, node string, from int64) iter.Seq2[store.AuditRow, error] {
 	return func(yield func(store.AuditRow, error) bool) {
 		const what = "walk the audit log"
@@ -229,7 +225,7 @@ func scanText(row scanner) (s string, err error) {
 	return s, err
 }
 
-// AuditNodes is of store.Audit. It jumps from node to node instead of reading all rows.
+// AuditNodes jumps from node to node instead of reading all rows.
 func (db *DB) AuditNodes(ctx context.Context) ([]string, error) {
 	return list(ctx, db, "list the nodes of the audit log", scanText, `
 		WITH RECURSIVE nodes (node) AS (
@@ -240,7 +236,7 @@ func (db *DB) AuditNodes(ctx context.Context) ([]string, error) {
 		SELECT node FROM nodes WHERE node IS NOT NULL ORDER BY node`)
 }
 
-// OpenIntents is of store.Audit. Which intents are open is found in the indexes alone, without reading the log.
+// OpenIntents: which intents are open is found in the indexes alone, without reading the log.
 func (db *DB) OpenIntents(ctx context.Context, node string) ([]store.AuditRow, error) {
 	return list(ctx, db, "list the open intents", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE node = $1 AND seq IN (
 			SELECT seq FROM audit AS intent INDEXED BY audit_intents
@@ -249,7 +245,7 @@ func (db *DB) OpenIntents(ctx context.Context, node string) ([]store.AuditRow, e
 		ORDER BY seq`, node)
 }
 
-// TrimAudit is of store.Audit. The row in audit_trim is what lets the triggers pass; nobody else ever sees it.
+// TrimAudit: the row in audit_trim is what lets the triggers pass; nobody else ever sees it.
 func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64) (int, error) {
 	var removed int64
 	err := db.change(ctx, "trim the audit log", func(ctx context.Context, tx *sql.Tx) error {

@@ -21,7 +21,6 @@ func scanCookieSet(row scanner) (s store.CookieSet, err error) {
 	return s, err
 }
 
-// PutCookieSet is of store.CookieSets.
 func (db *DB) PutCookieSet(ctx context.Context, s store.CookieSet) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -44,24 +43,20 @@ func (db *DB) PutCookieSet(ctx context.Context, s store.CookieSet) error {
 // errOccupied is what an upsert that changed nothing means: the place is taken by a row with another ID.
 var errOccupied = fmt.Errorf("another one has taken its place: %w", store.ErrExists)
 
-// CookieSet is of store.CookieSets.
 func (db *DB) CookieSet(ctx context.Context, tenant, domain string) (store.CookieSet, error) {
 	return one(ctx, db, "read cookie set", scanCookieSet,
 		`SELECT `+cookieSetColumns+` FROM cookie_sets WHERE tenant = $1 AND domain = $2`, tenant, domain)
 }
 
-// ListCookieSets is of store.CookieSets.
 func (db *DB) ListCookieSets(ctx context.Context, tenant string) ([]store.CookieSet, error) {
 	return list(ctx, db, "list cookie sets", scanCookieSet,
 		`SELECT `+cookieSetColumns+` FROM cookie_sets WHERE $1 = '' OR tenant = $1 ORDER BY domain, tenant`, tenant)
 }
 
-// DeleteCookieSet is of store.CookieSets.
 func (db *DB) DeleteCookieSet(ctx context.Context, tenant, domain string) error {
 	return db.changeOne(ctx, "delete cookie set", `DELETE FROM cookie_sets WHERE tenant = $1 AND domain = $2`, tenant, domain)
 }
 
-// MarkInjected is of store.CookieSets.
 func (db *DB) MarkInjected(ctx context.Context, tenant, domain string, at time.Time) error {
 	if err := store.Moment("last_injected_at", at); err != nil {
 		return err
@@ -70,7 +65,6 @@ func (db *DB) MarkInjected(ctx context.Context, tenant, domain string, at time.T
 		SET last_injected_at = max(coalesce(last_injected_at, $3), $3) WHERE tenant = $1 AND domain = $2`, tenant, domain, stamp(at))
 }
 
-// MarkSignedOut is of store.CookieSets.
 func (db *DB) MarkSignedOut(ctx context.Context, tenant, domain string, m store.SignedOut) error {
 	if err := m.Validate(); err != nil {
 		return err
@@ -81,7 +75,7 @@ func (db *DB) MarkSignedOut(ctx context.Context, tenant, domain string, m store.
 		WHERE tenant = $1 AND domain = $2`, tenant, domain, stamp(m.Opened), stamp(m.At), m.By)
 }
 
-// LeaseCookieSets is of store.CookieSets. The transaction is the only one that writes, so what it counts stays true.
+// LeaseCookieSets: the transaction is the only one that writes, so what it counts stays true.
 func (db *DB) LeaseCookieSets(ctx context.Context, l store.Lease, domains []string) (busy []string, err error) {
 	if err := errors.Join(l.Validate(), store.Text(domains...)); err != nil {
 		return nil, err
@@ -122,12 +116,10 @@ func (db *DB) LeaseCookieSets(ctx context.Context, l store.Lease, domains []stri
 	return busy, nil
 }
 
-// ReleaseLeases is of store.CookieSets.
 func (db *DB) ReleaseLeases(ctx context.Context, session string) error {
 	return db.add(ctx, "release leases", `DELETE FROM leases WHERE session = $1`, session)
 }
 
-// ReleaseNodeLeases is of store.CookieSets.
 func (db *DB) ReleaseNodeLeases(ctx context.Context, node string) error {
 	return db.add(ctx, "release leases of a node", `DELETE FROM leases WHERE node = $1`, node)
 }

@@ -17,7 +17,6 @@ func scanEntry(row scanner) (e store.Entry, err error) {
 	return e, err
 }
 
-// CreateEntry is of store.Entries.
 func (db *DB) CreateEntry(ctx context.Context, e store.Entry) error {
 	if err := e.Validate(); err != nil {
 		return err
@@ -26,12 +25,10 @@ func (db *DB) CreateEntry(ctx context.Context, e store.Entry) error {
 		e.ID, e.Kind, text(e.Tenant), text(e.Agent), e.Name, e.Body, stamp(e.CreatedAt), stamp(e.UpdatedAt), stamp(e.ExpiresAt))
 }
 
-// Entry is of store.Entries.
 func (db *DB) Entry(ctx context.Context, id string) (store.Entry, error) {
 	return one(ctx, db, "read entry", scanEntry, `SELECT `+entryColumns+` FROM entries WHERE id = $1`, id)
 }
 
-// ListEntries is of store.Entries.
 func (db *DB) ListEntries(ctx context.Context, kind string) ([]store.Entry, error) {
 	if err := store.Text(kind); err != nil {
 		return nil, err
@@ -40,7 +37,6 @@ func (db *DB) ListEntries(ctx context.Context, kind string) ([]store.Entry, erro
 		`SELECT `+entryColumns+` FROM entries WHERE $1 = '' OR kind = $1 ORDER BY created_at, id`, kind)
 }
 
-// AgentEntries is of store.Entries.
 func (db *DB) AgentEntries(ctx context.Context, kind, tenant, agent string) ([]store.Entry, error) {
 	if err := store.Text(kind, tenant, agent); err != nil {
 		return nil, err
@@ -49,7 +45,6 @@ func (db *DB) AgentEntries(ctx context.Context, kind, tenant, agent string) ([]s
 		`SELECT `+entryColumns+` FROM entries WHERE agent = $3 AND tenant = $2 AND kind = $1 ORDER BY created_at, id`, kind, tenant, agent)
 }
 
-// UpdateEntry is of store.Entries.
 func (db *DB) UpdateEntry(ctx context.Context, e store.Entry) error {
 	if err := e.ValidateUpdate(); err != nil {
 		return err
@@ -69,12 +64,10 @@ func (db *DB) UpdateEntry(ctx context.Context, e store.Entry) error {
 	})
 }
 
-// DeleteEntry is of store.Entries.
 func (db *DB) DeleteEntry(ctx context.Context, id string) error {
 	return db.changeOne(ctx, "delete entry", `DELETE FROM entries WHERE id = $1`, id)
 }
 
-// DeleteEntriesBefore is of store.Entries.
 func (db *DB) DeleteEntriesBefore(ctx context.Context, expired time.Time) (int, error) {
 	if err := store.Moment("expired", expired); err != nil {
 		return 0, err
@@ -82,7 +75,6 @@ func (db *DB) DeleteEntriesBefore(ctx context.Context, expired time.Time) (int, 
 	return db.remove(ctx, "delete old entries", `DELETE FROM entries WHERE expires_at < $1`, stamp(expired))
 }
 
-// EntriesRevision is of store.Entries.
 func (db *DB) EntriesRevision(ctx context.Context) (int64, error) {
 	return one(ctx, db, "read the revision of the entries", func(row scanner) (n int64, err error) {
 		err = row.Scan(&n)

@@ -18,7 +18,6 @@ func scanGrant(row scanner) (g store.Grant, err error) {
 	return g, err
 }
 
-// CreateGrant is of store.Grants.
 func (db *DB) CreateGrant(ctx context.Context, g store.Grant) error {
 	if err := g.Validate(); err != nil {
 		return err
@@ -29,12 +28,10 @@ func (db *DB) CreateGrant(ctx context.Context, g store.Grant) error {
 		stamp(g.IssuedAt), stamp(g.NotBefore), stamp(g.ExpiresAt), stamp(g.UsedAt), g.UsedBy, stamp(g.RevokedAt), g.RevokedBy)
 }
 
-// Grant is of store.Grants.
 func (db *DB) Grant(ctx context.Context, id string) (store.Grant, error) {
 	return one(ctx, db, "read grant", scanGrant, `SELECT `+grantColumns+` FROM grants WHERE id = $1`, id)
 }
 
-// ListGrants is of store.Grants.
 func (db *DB) ListGrants(ctx context.Context, tenant string) ([]store.Grant, error) {
 	return list(ctx, db, "list grants", scanGrant,
 		`SELECT `+grantColumns+` FROM grants WHERE $1 = '' OR tenant = $1 ORDER BY issued_at DESC, id DESC`, tenant)
@@ -44,7 +41,6 @@ const useGrant = `UPDATE grants SET used_at = $4, used_by = $3
 	WHERE id = $1 AND tenant = $2 AND used_at IS NULL AND revoked_at IS NULL AND not_before <= $4 AND $4 < expires_at
 	RETURNING ` + grantColumns
 
-// UseGrant is of store.Grants.
 func (db *DB) UseGrant(ctx context.Context, id, tenant, session string, now time.Time) (g store.Grant, used bool, err error) {
 	if err := errors.Join(store.Text(session), store.Moment("now", now)); err != nil {
 		return store.Grant{}, false, err
@@ -63,7 +59,6 @@ func (db *DB) UseGrant(ctx context.Context, id, tenant, session string, now time
 	return g, used, nil
 }
 
-// RevokeGrant is of store.Grants.
 func (db *DB) RevokeGrant(ctx context.Context, id, by string, at time.Time) error {
 	if err := errors.Join(store.Text(by), store.Moment("revoked_at", at)); err != nil {
 		return err
@@ -72,7 +67,6 @@ func (db *DB) RevokeGrant(ctx context.Context, id, by string, at time.Time) erro
 		revoked_by = CASE WHEN revoked_at IS NULL THEN $2 ELSE revoked_by END WHERE id = $1`, id, by, stamp(at))
 }
 
-// DeleteGrantsBefore is of store.Grants.
 func (db *DB) DeleteGrantsBefore(ctx context.Context, expired time.Time) (int, error) {
 	if err := store.Moment("expired", expired); err != nil {
 		return 0, err

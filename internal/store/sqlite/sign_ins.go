@@ -21,7 +21,6 @@ func scanSignIn(row scanner) (s store.SignIn, err error) {
 	return s, err
 }
 
-// CreateSignIn is of store.SignIns.
 func (db *DB) CreateSignIn(ctx context.Context, s store.SignIn) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -31,12 +30,10 @@ func (db *DB) CreateSignIn(ctx context.Context, s store.SignIn) error {
 		stamp(s.CreatedAt), stamp(s.UsedAt), stamp(s.ExpiresAt))
 }
 
-// SignIn is of store.SignIns.
 func (db *DB) SignIn(ctx context.Context, id string) (store.SignIn, error) {
 	return one(ctx, db, "read sign-in", scanSignIn, `SELECT `+signInColumns+` FROM sign_ins WHERE id = $1`, id)
 }
 
-// SignInByHash is of store.SignIns.
 func (db *DB) SignInByHash(ctx context.Context, hash []byte) (store.SignIn, store.Operator, error) {
 	type both struct {
 		signIn   store.SignIn
@@ -52,12 +49,10 @@ func (db *DB) SignInByHash(ctx context.Context, hash []byte) (store.SignIn, stor
 	return v.signIn, v.operator, err
 }
 
-// ListSignIns is of store.SignIns.
 func (db *DB) ListSignIns(ctx context.Context) ([]store.SignIn, error) {
 	return list(ctx, db, "list sign-ins", scanSignIn, `SELECT `+signInColumns+` FROM sign_ins ORDER BY created_at DESC, id DESC`)
 }
 
-// TouchSignIn is of store.SignIns.
 func (db *DB) TouchSignIn(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("used_at", at); err != nil {
 		return err
@@ -65,12 +60,10 @@ func (db *DB) TouchSignIn(ctx context.Context, id string, at time.Time) error {
 	return db.changeOne(ctx, "touch sign-in", `UPDATE sign_ins SET used_at = max(used_at, $2) WHERE id = $1`, id, stamp(at))
 }
 
-// DeleteSignIn is of store.SignIns.
 func (db *DB) DeleteSignIn(ctx context.Context, id string) error {
 	return db.changeOne(ctx, "delete sign-in", `DELETE FROM sign_ins WHERE id = $1`, id)
 }
 
-// DeleteSignInsBefore is of store.SignIns.
 func (db *DB) DeleteSignInsBefore(ctx context.Context, expired, used time.Time) (int, error) {
 	if err := errors.Join(store.Moment("expired", expired), store.Moment("used", used)); err != nil {
 		return 0, err

@@ -36,7 +36,7 @@ const (
 	autoCheckpoint = 4000
 )
 
-// DB is a database. It is a store.Store.
+// DB is a store.Store, which says what its methods promise.
 type DB struct {
 	path        string
 	write, read *sql.DB

@@ -34,7 +34,6 @@ const (
 	chargeKnownUsage = `UPDATE usages SET ` + usageSums + ` WHERE ` + usageKey + ` AND (` + usageAllowed + `) RETURNING ` + usageColumns
 )
 
-// ChargeUsage is of store.Usages.
 func (db *DB) ChargeUsage(ctx context.Context, amount store.Usage, limit store.UsageLimit) (now store.Usage, charged bool, err error) {
 	if err := errors.Join(amount.UsageKey.Validate(), limit.Validate()); err != nil {
 		return store.Usage{}, false, err
@@ -64,7 +63,6 @@ func (db *DB) ChargeUsage(ctx context.Context, amount store.Usage, limit store.U
 	return now, charged, nil
 }
 
-// ListUsage is of store.Usages.
 func (db *DB) ListUsage(ctx context.Context, tenant, fromDay string) ([]store.Usage, error) {
 	if err := errors.Join(store.Text(tenant), store.Day(fromDay)); err != nil {
 		return nil, err
@@ -73,7 +71,6 @@ func (db *DB) ListUsage(ctx context.Context, tenant, fromDay string) ([]store.Us
 		WHERE day >= $2 AND ($1 = '' OR tenant = $1) ORDER BY day, agent, provider, model, tenant`, tenant, fromDay)
 }
 
-// DeleteUsageBefore is of store.Usages.
 func (db *DB) DeleteUsageBefore(ctx context.Context, day string) (int, error) {
 	if err := store.Day(day); err != nil {
 		return 0, err
