@@ -331,7 +331,7 @@ func sameInstallation(m Manifest, dir string) error {
 	return nil
 }
 
-// verify looks at a database that was unpacked: whether it is whole and no newer than this program, and whether the audit log in
+// verify looks at a database that was unpacked: whether it is whole and of a schema that this program knows, and whether the audit log in
 // it is the one that its checkpoints speak of. Its schema is brought up to date.
 func verify(ctx context.Context, dir string) (audit.Report, error) {
 	folder := filepath.Join(dir, "data", open.Folder)

@@ -104,6 +104,7 @@ const (
 	AuditBroken             = "audit_broken"
 	DatabaseUnavailable     = "database_unavailable"
 	DatabaseTooNew          = "database_too_new"
+	DatabaseTooOld          = "database_too_old"
 
 	// The vault. What it refuses, it has not changed.
 	VaultKeyMissing = "vault_key_missing"
@@ -253,6 +254,7 @@ func Codes() []Info {
 		{AuditBroken, http.StatusServiceUnavailable, "the audit log of this node does not hold together", "`sudo clawjail audit verify` says where; restore the database from a backup"},
 		{DatabaseUnavailable, http.StatusServiceUnavailable, "the database cannot be used at the moment", "see whether it runs, and whether its disk has room"},
 		{DatabaseTooNew, http.StatusServiceUnavailable, "the database was changed by a newer clawjail", "install the version that it was used with, or a newer one"},
+		{DatabaseTooOld, http.StatusServiceUnavailable, "the database was made by a clawjail from before the first release", "begin with an empty database"},
 
 		{VaultKeyMissing, http.StatusServiceUnavailable, "the vault's key file is gone, and the database has entries that only it opens", "put the key file back from a backup"},
 		{VaultKeyWrong, http.StatusServiceUnavailable, "the vault's key file is not the one that the database was written with", "put back the key file that belongs to this database"},

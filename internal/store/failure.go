@@ -19,10 +19,18 @@ func Full(cause error) error {
 		"free some space on the disk of the database; sessions can still be closed", "the disk of the database is full")
 }
 
-// TooNew is what a database returns that a newer clawjail has changed: this one does not know what its rows mean.
-func TooNew(found, known int64) error {
-	return problem.New(problem.DatabaseTooNew, "run the newer clawjail, or restore the backup that was made before the update",
-		"the database was changed by a newer clawjail: its schema is version %d, and this program knows up to %d", found, known)
+// CheckSchema refuses the versions of a schema that this program does not know, from the first to the last that it does. An
+// empty database has version 0.
+func CheckSchema(found, first, last int64) error {
+	switch {
+	case found > last:
+		return problem.New(problem.DatabaseTooNew, "run the newer clawjail, or restore the backup that was made before the update",
+			"the database was changed by a newer clawjail: its schema is version %d, and this program knows up to %d", found, last)
+	case found > 0 && found < first:
+		return problem.New(problem.DatabaseTooOld, "begin with an empty database, or run the clawjail that it was made with",
+			"the database was made by a clawjail from before the first release: its schema is version %d, and this program knows none before %d", found, first)
+	}
+	return nil
 }
 
 // Outdated is ErrExists for an entry that somebody else has changed since it was read.

@@ -50,14 +50,12 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) (err error) {
 	if err != nil {
 		return fmt.Errorf("read the migrations: %w", err)
 	}
-	found, known, err := provider.GetVersions(ctx)
-	switch {
-	case err != nil:
+	found, last, err := provider.GetVersions(ctx)
+	if err != nil {
 		return failure(ctx, "read the version of the database", err)
-	case found > known:
-		return store.TooNew(found, known)
-	case found == known:
-		return nil
+	}
+	if err := store.CheckSchema(found, provider.ListSources()[0].Version, last); err != nil || found == last {
+		return err
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return failure(ctx, "bring the database up to date", err)

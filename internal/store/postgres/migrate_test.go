@@ -1,77 +1,40 @@
 package postgres
 
 import (
-	"errors"
-	"io/fs"
-	"slices"
 	"testing"
-	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
-
-	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/postgres/pgtest"
+	"github.com/clawjail/clawjail/internal/store/storetest"
 )
 
-// TestOlderSchemaIsBroughtUpToDate: what is in a database of the first version stays, and the rest is added.
-func TestOlderSchemaIsBroughtUpToDate(t *testing.T) {
-	ctx := t.Context()
-	url := pgtest.Start(t).Database(t)
-	pool, err := pgxpool.New(ctx, url)
+// TestSchema: a new database has the tables, columns, constraints, indexes and triggers that every database of its version has.
+func TestSchema(t *testing.T) {
+	db, err := Open(t.Context(), pgtest.Start(t).Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		t.Fatal(err)
-	}
-	plain := stdlib.OpenDBFromPool(pool)
-	provider, err := goose.NewProvider(goose.DialectPostgres, plain, files, goose.WithDisableGlobalRegistry(true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := provider.UpTo(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
-	agent := store.Agent{ID: "a1", Tenant: store.DefaultTenant, Name: "bea", CreatedAt: time.Date(2031, 2, 3, 12, 0, 0, 0, time.UTC)}
-	if err := (&DB{pool: pool}).CreateAgent(ctx, agent); err != nil {
-		t.Fatal(err)
-	}
-	var rows []store.AuditRow
-	for n, actor := range []string{"agent:a1", "operator:o", "agent:a1", "system"} {
-		rows = append(rows, store.AuditRow{Node: "n1", Seq: int64(n + 1), Time: agent.CreatedAt, ID: actor + string(rune('0'+n)), Phase: "event", Action: "x",
-			Tenant: agent.Tenant, Actor: actor, Target: "ü", Detail: []byte(`{"n":1}`), PrevHash: make([]byte, 32), Hash: make([]byte, 32)})
-		r := rows[n]
-		if _, err := pool.Exec(ctx, `INSERT INTO audit (`+auditColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`,
-			r.Node, r.Seq, r.Time, r.ID, r.Ref, r.Phase, r.Action, r.Result, r.Tenant, r.Actor, r.Session, r.Jail, r.Target, r.Detail, r.PrevHash, r.Hash); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := plain.Close(); err != nil {
-		t.Fatal(err)
-	}
-	pool.Close()
-
-	db, err := Open(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
-	if got, err := db.AgentByID(ctx, "a1"); err != nil || got != agent {
-		t.Errorf("%+v, %v", got, err)
+	})
+	lines, err := list(t.Context(), db, "read the schema", scanText, `
+		WITH ours AS (SELECT oid, relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND relname !~ 'goose')
+		SELECT regexp_replace(line, '\s+', ' ', 'g') FROM (
+			SELECT format('TABLE %s (%s)', relname, string_agg(concat_ws(' ', attname, format_type(atttypid, atttypmod), collname,
+				CASE WHEN attnotnull THEN 'NOT NULL' END, pg_get_expr(adbin, adrelid)), ', ' ORDER BY attnum)) AS line
+			FROM ours JOIN pg_attribute ON attrelid = ours.oid LEFT JOIN pg_collation ON pg_collation.oid = attcollation
+				LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+			WHERE attnum > 0 AND NOT attisdropped GROUP BY relname
+			UNION ALL SELECT format('CONSTRAINTS %s %s', relname, string_agg(conname || ' ' || pg_get_constraintdef(pg_constraint.oid), ', ' ORDER BY conname))
+			FROM ours JOIN pg_constraint ON conrelid = ours.oid WHERE contype <> 'n' GROUP BY relname
+			UNION ALL SELECT pg_get_indexdef(indexrelid) FROM ours JOIN pg_index ON indrelid = ours.oid
+			WHERE NOT EXISTS (SELECT 1 FROM pg_constraint WHERE conindid = indexrelid AND conrelid = indrelid)
+			UNION ALL SELECT pg_get_triggerdef(pg_trigger.oid) FROM ours JOIN pg_trigger ON tgrelid = ours.oid WHERE NOT tgisinternal
+			UNION ALL SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
+		) AS lines ORDER BY line COLLATE "C"`)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got, err := db.AuditSizes(ctx); err != nil || !slices.Equal(got, store.SizesOf(rows)) {
-		t.Errorf("the log is said to be %+v, %v", got, err)
-	}
-	e := store.Entry{ID: "e1", Kind: "rule", Tenant: agent.Tenant, Agent: agent.ID, Body: []byte(`{}`), CreatedAt: agent.CreatedAt}
-	_, charged, err := db.ChargeUsage(ctx, store.Usage{UsageKey: store.UsageKey{Tenant: agent.Tenant, Agent: agent.ID, Day: "2031-02-03"}}, store.UsageLimit{})
-	if err := errors.Join(db.CreateEntry(ctx, e), err); err != nil || !charged {
-		t.Errorf("%v, %v", charged, err)
-	}
+	storetest.SameSchema(t, lines)
 }

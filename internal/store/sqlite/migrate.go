@@ -25,14 +25,9 @@ func migrate(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	found, known, err := provider.GetVersions(ctx)
-	switch {
-	case err != nil:
-		return unreadable(failure(ctx, "read the version of the database", err))
-	case found > known:
-		return store.TooNew(found, known)
-	case found == known:
-		return nil
+	found, last, err := version(ctx, provider)
+	if err != nil || found == last {
+		return err
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return failure(ctx, "bring the database up to date", err)
@@ -50,6 +45,14 @@ func versions(db *sql.DB) (*goose.Provider, error) {
 		return nil, fmt.Errorf("read the migrations: %w", err)
 	}
 	return provider, nil
+}
+
+// version is that of the schema, and the last one that this program knows. One that it does not know is an error.
+func version(ctx context.Context, known *goose.Provider) (found, last int64, err error) {
+	if found, last, err = known.GetVersions(ctx); err != nil {
+		return 0, 0, unreadable(failure(ctx, "read the version of the database", err))
+	}
+	return found, last, store.CheckSchema(found, known.ListSources()[0].Version, last)
 }
 
 // unreadable says so when the file is no database, or a damaged one.

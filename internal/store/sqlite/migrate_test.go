@@ -1,68 +1,24 @@
 package sqlite
 
 import (
-	"errors"
-	"io/fs"
-	"path/filepath"
-	"slices"
+	"regexp"
 	"testing"
-	"time"
 
-	"github.com/pressly/goose/v3"
-
-	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/storetest"
 )
 
-// TestOlderSchemaIsBroughtUpToDate: what is in a database of the first version stays, and the rest is added.
-func TestOlderSchemaIsBroughtUpToDate(t *testing.T) {
-	ctx := t.Context()
-	dir := t.TempDir()
-	old, err := pool(filepath.Join(dir, FileName), false)
+// TestSchema: a new database has the tables, columns, constraints, indexes and triggers that every database of its version has.
+func TestSchema(t *testing.T) {
+	db, _ := openHere(t)
+	lines, err := list(t.Context(), db, "read the schema", scanText,
+		`SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND tbl_name NOT IN ('goose_db_version', 'sqlite_sequence') ORDER BY type, name`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		t.Fatal(err)
+	comments, spaces := regexp.MustCompile(`--.*`), regexp.MustCompile(`\s+`)
+	inside := regexp.MustCompile(` ?([(),]) ?`)
+	for i, sql := range lines {
+		lines[i] = inside.ReplaceAllString(spaces.ReplaceAllString(comments.ReplaceAllString(sql, ""), " "), "$1")
 	}
-	provider, err := goose.NewProvider(goose.DialectSQLite3, old, files, goose.WithDisableGlobalRegistry(true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := provider.UpTo(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
-	agent := store.Agent{ID: "a1", Tenant: store.DefaultTenant, Name: "bea", CreatedAt: time.Date(2031, 2, 3, 12, 0, 0, 0, time.UTC)}
-	var rows []store.AuditRow
-	for n, actor := range []string{"agent:a1", "operator:o", "agent:a1", "system"} {
-		rows = append(rows, store.AuditRow{Node: "n1", Seq: int64(n + 1), Time: agent.CreatedAt, ID: actor + string(rune('0'+n)), Phase: "event", Action: "x",
-			Tenant: agent.Tenant, Actor: actor, Target: "ü", Detail: []byte(`{"n":1}`), PrevHash: make([]byte, 32), Hash: make([]byte, 32)})
-		if _, err := old.ExecContext(ctx, insertAudit(1), auditValues(nil, rows[n])...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := errors.Join((&DB{write: old}).CreateAgent(ctx, agent), old.Close()); err != nil {
-		t.Fatal(err)
-	}
-
-	db, err := Open(ctx, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if got, err := db.AgentByID(ctx, "a1"); err != nil || got != agent {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if got, err := db.AuditSizes(ctx); err != nil || !slices.Equal(got, store.SizesOf(rows)) {
-		t.Errorf("the log is said to be %+v, %v", got, err)
-	}
-	e := store.Entry{ID: "e1", Kind: "rule", Tenant: agent.Tenant, Agent: agent.ID, Body: []byte(`{}`), CreatedAt: agent.CreatedAt}
-	_, charged, err := db.ChargeUsage(ctx, store.Usage{UsageKey: store.UsageKey{Tenant: agent.Tenant, Agent: agent.ID, Day: "2031-02-03"}}, store.UsageLimit{})
-	if err := errors.Join(db.CreateEntry(ctx, e), err); err != nil || !charged {
-		t.Errorf("%v, %v", charged, err)
-	}
+	storetest.SameSchema(t, lines)
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/store"
 )
 
 // Snapshot copies the database in a folder into a new file, as it is at one moment. Others may write to it meanwhile:
@@ -49,7 +48,7 @@ func Snapshot(ctx context.Context, dir, to string) (err error) {
 }
 
 // Inspect looks whether the database in a folder is whole, page by page, and says which version its schema has. One that
-// is damaged has the code bad_config, and one that is newer than this program database_too_new.
+// is damaged has the code bad_config, and one that this program does not know database_too_new or database_too_old.
 func Inspect(ctx context.Context, dir string) (schema int64, err error) {
 	db, err := pool(filepath.Join(dir, FileName), true)
 	if err != nil {
@@ -67,12 +66,6 @@ func Inspect(ctx context.Context, dir string) (schema int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	schema, known, err := provider.GetVersions(ctx)
-	if err != nil {
-		return 0, unreadable(failure(ctx, "read the version of the database", err))
-	}
-	if schema > known {
-		return schema, store.TooNew(schema, known)
-	}
-	return schema, nil
+	schema, _, err = version(ctx, provider)
+	return schema, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/problem"
@@ -28,7 +29,7 @@ func RunShared(t *testing.T, fresh func(t *testing.T) Database) {
 	}{
 		{"GrantRaceOfTwoNodes", testGrantRaceOfTwoNodes}, {"AuditRaceOfTwoNodes", testAuditRaceOfTwoNodes},
 		{"LeasesOfTwoNodes", testLeasesOfTwoNodes}, {"GrantMachine", testGrantMachine}, {"Restart", testRestart},
-		{"ManyOpenAtOnce", testManyOpenAtOnce}, {"NewerSchema", testNewerSchema}, {"AuditRowsAreRefused", testAuditRowsAreRefused},
+		{"ManyOpenAtOnce", testManyOpenAtOnce}, {"OtherSchemas", testOtherSchemas}, {"AuditRowsAreRefused", testAuditRowsAreRefused},
 		{"RowsAreRefusedAfterATrim", testRowsAreRefusedAfterATrim},
 		{"EntriesOfTwoNodes", testEntriesOfTwoNodes}, {"EntryMachine", testEntryMachine}, {"UsageRaceOfTwoNodes", testUsageRaceOfTwoNodes},
 		{"UsageMachine", testUsageMachine}, {"EntriesAndUsageAfterARestart", testEntriesAndUsageAfterARestart},
@@ -130,22 +131,31 @@ func testManyOpenAtOnce(t *testing.T, d Database) {
 	}
 }
 
-// testNewerSchema: what a newer clawjail has changed is not touched.
-func testNewerSchema(t *testing.T, d Database) {
+// testOtherSchemas: what a newer clawjail has changed, or one from before the first release has made, is not touched.
+func testOtherSchemas(t *testing.T, d Database) {
 	ctx := t.Context()
 	s, err := d.Open(ctx)
 	must(t, err)
 	must(t, s.Close())
-	must(t, d.Exec(ctx, `INSERT INTO goose_db_version (version_id, is_applied) VALUES (4711, true)`))
-	s, err = d.Open(ctx)
-	if err == nil {
-		t.Fatal(errors.Join(errors.New("a newer schema is opened"), s.Close()))
+	for _, other := range []struct {
+		by   int
+		code string
+	}{{4711, problem.DatabaseTooNew}, {-1, problem.DatabaseTooOld}} {
+		shift := fmt.Sprintf(`UPDATE goose_db_version SET version_id = version_id + (%d) WHERE version_id > 0`, other.by)
+		must(t, d.Exec(ctx, shift))
+		s, err = d.Open(ctx)
+		if err == nil {
+			t.Fatal(errors.Join(fmt.Errorf("a schema that differs by %d is opened", other.by), s.Close()))
+		}
+		if code := problem.CodeOf(err); code != other.code {
+			t.Errorf("got the code %q, want %q: %v", code, other.code, err)
+		}
+		must(t, d.Exec(ctx, strings.Replace(shift, "+", "-", 1)))
+		// Nothing was written: this is the version that it had.
+		s, err = d.Open(ctx)
+		must(t, err)
+		must(t, s.Close())
 	}
-	if code := problem.CodeOf(err); code != problem.DatabaseTooNew {
-		t.Errorf("got the code %q: %v", code, err)
-	}
-	must(t, d.Exec(ctx, `DELETE FROM goose_db_version WHERE version_id = 4711`))
-	open(t, d)
 }
 
 // testAuditRowsAreRefused: the database refuses to change the log, whoever asks. Without the triggers the same

@@ -4,10 +4,12 @@
 CREATE TABLE tenants (
     id                   text COLLATE "C" NOT NULL PRIMARY KEY CHECK (id ~ '^[a-z0-9-]{1,40}$'),
     created_at           timestamptz      NOT NULL,
-    forbid_operator_mode boolean          NOT NULL
+    forbid_operator_mode boolean          NOT NULL,
+    -- Whether its agents may not be permitted to use accounts without a grant each time.
+    forbid_account_permissions boolean    NOT NULL DEFAULT false
 );
 
-INSERT INTO tenants VALUES ('default', now(), false);
+INSERT INTO tenants VALUES ('default', now(), false, false);
 
 CREATE TABLE operators (
     id         text COLLATE "C" NOT NULL PRIMARY KEY,
@@ -57,6 +59,14 @@ CREATE TABLE cookie_sets (
     last_refreshed_at timestamptz,
     last_injected_at  timestamptz,
     expires_at        timestamptz,
+    -- Other domains that the site was seen to need when somebody logged in to it: they are proposed for its grants.
+    egress_domains    text[]           NOT NULL DEFAULT '{}',
+    -- How the site shows whether it is signed in there, as people have said, and when a session saw that it is not.
+    signed_in_page    text             NOT NULL DEFAULT '',
+    signed_in_marker  text             NOT NULL DEFAULT '',
+    unwatched         boolean          NOT NULL DEFAULT false,
+    signed_out_at     timestamptz,
+    signed_out_by     text             NOT NULL DEFAULT '',
     UNIQUE (tenant, domain)
 );
 
@@ -125,10 +135,22 @@ CREATE TABLE audit (
     PRIMARY KEY (node, seq)
 );
 CREATE UNIQUE INDEX audit_id ON audit (id);
-CREATE INDEX audit_time ON audit (time, node, seq);
+-- A log that is asked for an action, a tenant, an actor or a result is read in its order from this index, and only the rows that
+-- are shown from the table. An index of its own for each would cost every write; this one is written anyway.
+CREATE INDEX audit_time ON audit (time, node, seq) INCLUDE (action, tenant, actor, result);
 CREATE INDEX audit_ref ON audit (ref, phase) WHERE ref <> '';
-CREATE INDEX audit_session ON audit (session) WHERE session <> '';
+-- What a session did last is shown while it runs: the index has it in its order, however much it was.
+CREATE INDEX audit_session ON audit (session, time, node, seq) WHERE session <> '';
 CREATE INDEX audit_intents ON audit (node, seq, id) WHERE phase = 'intent';
+
+-- How much room the records of each tenant and agent take: 512 bytes for a row, and its target and detail. It is kept beside
+-- the rows, because counting would read them all.
+CREATE TABLE audit_sizes (
+    tenant text COLLATE "C" NOT NULL,
+    agent  text COLLATE "C" NOT NULL,
+    bytes  bigint           NOT NULL,
+    PRIMARY KEY (tenant, agent)
+);
 
 -- The triggers let a row go only in a transaction that has set clawjail.trim_node and clawjail.trim_upto for itself,
 -- as TrimAudit does: outside of it both are empty. They stop mistakes and careless tools; somebody who means it can
@@ -165,3 +187,100 @@ CREATE TABLE heartbeat (
     beats    bigint  NOT NULL
 );
 INSERT INTO heartbeat VALUES (1, 0);
+
+-- What operators decided about what agents may reach. Package egress knows what the bodies say.
+CREATE TABLE entries (
+    id         text COLLATE "C" NOT NULL PRIMARY KEY,
+    kind       text COLLATE "C" NOT NULL CHECK (kind ~ '^[a-z]{1,20}$'),
+    tenant     text COLLATE "C" REFERENCES tenants (id), -- NULL: all
+    agent      text COLLATE "C", -- NULL: all of the tenant
+    name       text COLLATE "C" NOT NULL,
+    body       bytea            NOT NULL CHECK (length(body) BETWEEN 1 AND 65536),
+    version    bigint           NOT NULL CHECK (version >= 1),
+    created_at timestamptz      NOT NULL,
+    updated_at timestamptz,
+    expires_at timestamptz,
+    -- Without a tenant the reference below would hold for any agent.
+    CHECK (agent IS NULL OR tenant IS NOT NULL),
+    FOREIGN KEY (agent, tenant) REFERENCES agents (id, tenant) ON DELETE CASCADE
+);
+CREATE UNIQUE INDEX entries_name ON entries (kind, coalesce(tenant, ''), coalesce(agent, ''), name) WHERE name <> '';
+CREATE INDEX entries_agent ON entries (agent, tenant);
+CREATE INDEX entries_tenant ON entries (tenant);
+CREATE INDEX entries_expire ON entries (expires_at) WHERE expires_at IS NOT NULL;
+
+-- How often entries were changed. It is counted in the transaction of the change, also of one that the reference to
+-- agents makes. The row stays locked until that has been committed, so that numbers become visible in their order:
+-- whoever sees a number sees all changes up to it. A sequence would not do, because it is outside of transactions.
+CREATE TABLE entries_revision (
+    only_row integer NOT NULL PRIMARY KEY CHECK (only_row = 1),
+    revision bigint  NOT NULL
+);
+INSERT INTO entries_revision VALUES (1, 1);
+
+-- A statement that changed nothing is not counted.
+-- +goose StatementBegin
+CREATE FUNCTION entries_count() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP <> 'TRUNCATE' THEN
+        IF NOT EXISTS (SELECT 1 FROM changed) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    UPDATE entries_revision SET revision = revision + 1;
+    RETURN NULL;
+END
+$$;
+-- +goose StatementEnd
+CREATE TRIGGER entries_inserted AFTER INSERT ON entries REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION entries_count();
+CREATE TRIGGER entries_updated AFTER UPDATE ON entries REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION entries_count();
+CREATE TRIGGER entries_deleted AFTER DELETE ON entries REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION entries_count();
+CREATE TRIGGER entries_truncated AFTER TRUNCATE ON entries FOR EACH STATEMENT EXECUTE FUNCTION entries_count();
+
+-- What agents used of models. It does not refer to them: it outlives them.
+CREATE TABLE usages (
+    day           text COLLATE "C" NOT NULL CHECK (day ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}$'),
+    tenant        text COLLATE "C" NOT NULL REFERENCES tenants (id),
+    agent         text COLLATE "C" NOT NULL,
+    provider      text COLLATE "C" NOT NULL, -- empty: the sum over all
+    model         text COLLATE "C" NOT NULL,
+    requests      bigint           NOT NULL CHECK (requests >= 0),
+    input_tokens  bigint           NOT NULL CHECK (input_tokens >= 0),
+    output_tokens bigint           NOT NULL CHECK (output_tokens >= 0),
+    micro_cost    bigint           NOT NULL CHECK (micro_cost >= 0),
+    PRIMARY KEY (day, tenant, agent, provider, model)
+);
+
+-- Who is signed in to the console. It is of an operator, or of who had the admin key with that fingerprint.
+CREATE TABLE sign_ins (
+    id         text COLLATE "C" NOT NULL PRIMARY KEY,
+    hash       bytea            NOT NULL UNIQUE CHECK (length(hash) = 32),
+    operator   text COLLATE "C" REFERENCES operators (id),
+    admin_key  text COLLATE "C",
+    method     text COLLATE "C" NOT NULL,
+    remote     text COLLATE "C" NOT NULL,
+    user_agent text COLLATE "C" NOT NULL,
+    created_at timestamptz      NOT NULL,
+    used_at    timestamptz      NOT NULL,
+    expires_at timestamptz      NOT NULL,
+    CHECK ((operator IS NULL) <> (admin_key IS NULL))
+);
+CREATE INDEX sign_ins_operator ON sign_ins (operator);
+
+-- With what they may sign in besides a key.
+CREATE TABLE passkeys (
+    id         text COLLATE "C" NOT NULL PRIMARY KEY,
+    operator   text COLLATE "C" REFERENCES operators (id),
+    admin_key  text COLLATE "C",
+    name       text COLLATE "C" NOT NULL,
+    host       text COLLATE "C" NOT NULL,
+    credential bytea            NOT NULL UNIQUE,
+    handle     bytea            NOT NULL,
+    record     bytea            NOT NULL,
+    count      bigint           NOT NULL CHECK (count >= 0),
+    created_at timestamptz      NOT NULL,
+    used_at    timestamptz,
+    CHECK ((operator IS NULL) <> (admin_key IS NULL))
+);
+CREATE INDEX passkeys_operator ON passkeys (operator);
+CREATE INDEX passkeys_admin ON passkeys (admin_key);

@@ -4,10 +4,12 @@
 CREATE TABLE tenants (
     id                   TEXT    NOT NULL PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 40 AND id NOT GLOB '*[^a-z0-9-]*'),
     created_at           INTEGER NOT NULL,
-    forbid_operator_mode INTEGER NOT NULL CHECK (forbid_operator_mode IN (0, 1))
+    forbid_operator_mode INTEGER NOT NULL CHECK (forbid_operator_mode IN (0, 1)),
+    -- Whether its agents may not be permitted to use accounts without a grant each time.
+    forbid_account_permissions INTEGER NOT NULL DEFAULT 0 CHECK (forbid_account_permissions IN (0, 1))
 ) STRICT, WITHOUT ROWID;
 
-INSERT INTO tenants VALUES ('default', CAST(unixepoch('subsec') * 1000000 AS INTEGER), 0);
+INSERT INTO tenants VALUES ('default', CAST(unixepoch('subsec') * 1000000 AS INTEGER), 0, 0);
 
 CREATE TABLE operators (
     id         TEXT    NOT NULL PRIMARY KEY,
@@ -57,6 +59,14 @@ CREATE TABLE cookie_sets (
     last_refreshed_at INTEGER,
     last_injected_at  INTEGER,
     expires_at        INTEGER,
+    -- Other domains that the site was seen to need when somebody logged in to it: they are proposed for its grants.
+    egress_domains    TEXT    NOT NULL DEFAULT '[]',
+    -- How the site shows whether it is signed in there, as people have said, and when a session saw that it is not.
+    signed_in_page    TEXT    NOT NULL DEFAULT '',
+    signed_in_marker  TEXT    NOT NULL DEFAULT '',
+    unwatched         INTEGER NOT NULL DEFAULT 0 CHECK (unwatched IN (0, 1)),
+    signed_out_at     INTEGER,
+    signed_out_by     TEXT    NOT NULL DEFAULT '',
     UNIQUE (tenant, domain)
 ) STRICT;
 
@@ -126,10 +136,22 @@ CREATE TABLE audit (
     PRIMARY KEY (node, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX audit_id ON audit (id);
-CREATE INDEX audit_time ON audit (time, node, seq);
+-- A log that is asked for an action, a tenant, an actor or a result is read in its order from this index, and only the rows that
+-- are shown from the table. An index of its own for each would cost every write; this one is written anyway.
+CREATE INDEX audit_time ON audit (time, node, seq, action, tenant, actor, result);
 CREATE INDEX audit_ref ON audit (ref, phase) WHERE ref <> '';
-CREATE INDEX audit_session ON audit (session) WHERE session <> '';
+-- What a session did last is shown while it runs: the index has it in its order, however much it was.
+CREATE INDEX audit_session ON audit (session, time, node, seq) WHERE session <> '';
 CREATE INDEX audit_intents ON audit (node, seq, id) WHERE phase = 'intent';
+
+-- How much room the records of each tenant and agent take: 512 bytes for a row, and its target and detail. It is kept beside
+-- the rows, because counting would read them all.
+CREATE TABLE audit_sizes (
+    tenant TEXT    NOT NULL,
+    agent  TEXT    NOT NULL,
+    bytes  INTEGER NOT NULL,
+    PRIMARY KEY (tenant, agent)
+) STRICT, WITHOUT ROWID;
 
 -- The guard of the triggers. TrimAudit writes a row here, removes what the row allows, and removes the row, all in one
 -- transaction: outside of it the table is empty. It stops mistakes and careless tools; somebody who means it can write
@@ -154,10 +176,11 @@ BEGIN
 END;
 -- +goose StatementEnd
 
--- INSERT OR REPLACE removes the row that is in its way, and that fires no trigger for deletes.
+-- INSERT OR REPLACE removes the row that is in its way, and that fires no trigger for deletes. The newest row is found by one step
+-- instead of an aggregate: the trigger is asked for every row.
 -- +goose StatementBegin
 CREATE TRIGGER audit_in_order BEFORE INSERT ON audit
-WHEN NEW.seq <> coalesce((SELECT max(seq) FROM audit WHERE node = NEW.node), 0) + 1
+WHEN NEW.seq <> coalesce((SELECT seq FROM audit WHERE node = NEW.node ORDER BY seq DESC LIMIT 1), 0) + 1
     OR EXISTS (SELECT 1 FROM audit WHERE id = NEW.id)
 BEGIN
     SELECT RAISE(ABORT, 'audit: a row comes right after the newest one, with an id of its own');
@@ -170,3 +193,101 @@ CREATE TABLE heartbeat (
     beats    INTEGER NOT NULL
 ) STRICT;
 INSERT INTO heartbeat VALUES (1, 0);
+
+-- What operators decided about what agents may reach. Package egress knows what the bodies say.
+CREATE TABLE entries (
+    id         TEXT    NOT NULL PRIMARY KEY,
+    kind       TEXT    NOT NULL CHECK (length(kind) BETWEEN 1 AND 20 AND kind NOT GLOB '*[^a-z]*'),
+    tenant     TEXT    REFERENCES tenants (id), -- NULL: all
+    agent      TEXT, -- NULL: all of the tenant
+    name       TEXT    NOT NULL,
+    body       BLOB    NOT NULL CHECK (length(body) BETWEEN 1 AND 65536),
+    version    INTEGER NOT NULL CHECK (version >= 1),
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER,
+    expires_at INTEGER,
+    -- Without a tenant the reference below would hold for any agent.
+    CHECK (agent IS NULL OR tenant IS NOT NULL),
+    FOREIGN KEY (agent, tenant) REFERENCES agents (id, tenant) ON DELETE CASCADE
+) STRICT;
+CREATE UNIQUE INDEX entries_name ON entries (kind, coalesce(tenant, ''), coalesce(agent, ''), name) WHERE name <> '';
+CREATE INDEX entries_agent ON entries (agent, tenant);
+CREATE INDEX entries_tenant ON entries (tenant);
+CREATE INDEX entries_expire ON entries (expires_at) WHERE expires_at IS NOT NULL;
+
+-- How often entries were changed. It is counted in the transaction of the change, also of one that the reference to
+-- agents makes: whoever sees a number sees all changes up to it.
+CREATE TABLE entries_revision (
+    only_row INTEGER NOT NULL PRIMARY KEY CHECK (only_row = 1),
+    revision INTEGER NOT NULL
+) STRICT;
+INSERT INTO entries_revision VALUES (1, 1);
+
+-- +goose StatementBegin
+CREATE TRIGGER entries_inserted AFTER INSERT ON entries
+BEGIN
+    UPDATE entries_revision SET revision = revision + 1;
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE TRIGGER entries_updated AFTER UPDATE ON entries
+BEGIN
+    UPDATE entries_revision SET revision = revision + 1;
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE TRIGGER entries_deleted AFTER DELETE ON entries
+BEGIN
+    UPDATE entries_revision SET revision = revision + 1;
+END;
+-- +goose StatementEnd
+
+-- What agents used of models. It does not refer to them: it outlives them.
+CREATE TABLE usages (
+    day           TEXT    NOT NULL CHECK (day GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]'),
+    tenant        TEXT    NOT NULL REFERENCES tenants (id),
+    agent         TEXT    NOT NULL,
+    provider      TEXT    NOT NULL, -- empty: the sum over all
+    model         TEXT    NOT NULL,
+    requests      INTEGER NOT NULL CHECK (requests >= 0),
+    input_tokens  INTEGER NOT NULL CHECK (input_tokens >= 0),
+    output_tokens INTEGER NOT NULL CHECK (output_tokens >= 0),
+    micro_cost    INTEGER NOT NULL CHECK (micro_cost >= 0),
+    PRIMARY KEY (day, tenant, agent, provider, model)
+) STRICT, WITHOUT ROWID;
+
+-- Who is signed in to the console. It is of an operator, or of who had the admin key with that fingerprint.
+CREATE TABLE sign_ins (
+    id         TEXT    NOT NULL PRIMARY KEY,
+    hash       BLOB    NOT NULL UNIQUE CHECK (length(hash) = 32),
+    operator   TEXT    REFERENCES operators (id),
+    admin_key  TEXT,
+    method     TEXT    NOT NULL,
+    remote     TEXT    NOT NULL,
+    user_agent TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    used_at    INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    CHECK ((operator IS NULL) <> (admin_key IS NULL))
+) STRICT;
+CREATE INDEX sign_ins_operator ON sign_ins (operator);
+
+-- With what they may sign in besides a key.
+CREATE TABLE passkeys (
+    id         TEXT    NOT NULL PRIMARY KEY,
+    operator   TEXT    REFERENCES operators (id),
+    admin_key  TEXT,
+    name       TEXT    NOT NULL,
+    host       TEXT    NOT NULL,
+    credential BLOB    NOT NULL UNIQUE,
+    handle     BLOB    NOT NULL,
+    record     BLOB    NOT NULL,
+    count      INTEGER NOT NULL CHECK (count >= 0),
+    created_at INTEGER NOT NULL,
+    used_at    INTEGER,
+    CHECK ((operator IS NULL) <> (admin_key IS NULL))
+) STRICT;
+CREATE INDEX passkeys_operator ON passkeys (operator);
+CREATE INDEX passkeys_admin ON passkeys (admin_key);
