@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/sqldb"
 )
 
 const cookieSetColumns = `id, tenant, domain, ciphertext, count, scopes, max_leases, created_at, last_refreshed_at, last_injected_at, expires_at, egress_domains,
@@ -29,7 +30,7 @@ func (db *DB) PutCookieSet(ctx context.Context, s store.CookieSet) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	return db.changeOr(ctx, errOccupied, "put cookie set", `INSERT INTO cookie_sets (`+cookieSetColumns+`)
+	return db.changeOr(ctx, sqldb.ErrOccupied, "put cookie set", `INSERT INTO cookie_sets (`+cookieSetColumns+`)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 		ON CONFLICT (tenant, domain) DO UPDATE SET
 			ciphertext = excluded.ciphertext, count = excluded.count, scopes = excluded.scopes, max_leases = excluded.max_leases,
@@ -43,9 +44,6 @@ func (db *DB) PutCookieSet(ctx context.Context, s store.CookieSet) error {
 		stamp(s.CreatedAt), stamp(s.LastRefreshedAt), stamp(s.LastInjectedAt), stamp(s.ExpiresAt), filled(s.EgressDomains),
 		s.SignedIn.Page, s.SignedIn.Marker, s.SignedIn.Unwatched, stamp(s.SignedOutAt), s.SignedOutBy)
 }
-
-// errOccupied is what an upsert that changed nothing means: the place is taken by a row with another ID.
-var errOccupied = fmt.Errorf("another one has taken its place: %w", store.ErrExists)
 
 func (db *DB) CookieSet(ctx context.Context, tenant, domain string) (store.CookieSet, error) {
 	return one(ctx, db, "read cookie set", scanCookieSet,

@@ -2,17 +2,19 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/puddle/v2"
 
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/sqldb"
 )
 
 // notInOrder is the SQLSTATE of the trigger audit_in_order.
@@ -41,7 +43,7 @@ func failure(ctx context.Context, what string, err error) error {
 
 // meaning follows https://www.postgresql.org/docs/current/errcodes-appendix.html.
 func meaning(err error) error {
-	if errors.Is(err, pgx.ErrNoRows) {
+	if errors.Is(err, sql.ErrNoRows) {
 		return store.ErrNotFound
 	}
 	switch code := state(err); code {
@@ -79,7 +81,8 @@ func meaning(err error) error {
 	var connecting *pgconn.ConnectError
 	var network net.Error
 	if errors.As(err, &connecting) || errors.As(err, &network) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, puddle.ErrClosedPool) {
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, puddle.ErrClosedPool) ||
+		errors.Is(err, driver.ErrBadConn) || sqldb.Closed(err) {
 		return store.Unavailable(err)
 	}
 	return err

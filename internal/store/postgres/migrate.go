@@ -2,13 +2,13 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
 	"github.com/clawjail/clawjail/internal/store"
@@ -23,7 +23,7 @@ var migrations embed.FS
 const schemaLock = 0x636c61776a61696c // "clawjail"
 
 // migrate brings the schema up to date.
-func migrate(ctx context.Context, pool *pgxpool.Pool) (err error) {
+func migrate(ctx context.Context, pool *pgxpool.Pool, db *sql.DB) (err error) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return failure(ctx, "open the database", err)
@@ -40,8 +40,6 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) (err error) {
 		}
 	}()
 
-	db := stdlib.OpenDBFromPool(pool) // the pool is not closed with it
-	defer func() { err = errors.Join(err, db.Close()) }()
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return fmt.Errorf("read the migrations: %w", err)

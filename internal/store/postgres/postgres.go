@@ -10,18 +10,24 @@ package postgres
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/sqldb"
 )
 
 // leastConns is what a pool needs at least: the schema is locked on one connection and changed on another.
 const leastConns = 4
 
 // DB is a store.Store, which says what its methods promise.
-type DB struct{ pool *pgxpool.Pool }
+type DB struct {
+	sqldb.Tables
+	pool *pgxpool.Pool
+}
 
 var _ store.Store = (*DB)(nil)
 
@@ -46,7 +52,12 @@ func Open(ctx context.Context, databaseURL string) (*DB, error) {
 		return nil, failure(ctx, "open the database", err)
 	}
 	db := &DB{pool: pool}
-	if err := migrate(ctx, pool); err != nil {
+	db.Read, db.Failure, db.Stamp = stdlib.OpenDBFromPool(pool), failure, func(t time.Time) any { return stamp(t) }
+	// Each statement is a transaction of its own: one of them changes rows at most.
+	db.Change = func(ctx context.Context, what string, f func(context.Context, sqldb.Querier) error) error {
+		return failure(ctx, what, f(ctx, db.Read))
+	}
+	if err := migrate(ctx, pool, db.Read); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
@@ -62,7 +73,7 @@ func keepCommits(ctx context.Context, conn *pgx.Conn) error {
 // Close waits for the methods that are running.
 func (db *DB) Close() error {
 	db.pool.Close()
-	return nil
+	return db.Read.Close()
 }
 
 // Ping writes, so that it fails when the disk is full, and on a server that is read-only.

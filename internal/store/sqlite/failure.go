@@ -10,6 +10,7 @@ import (
 	codes "modernc.org/sqlite/lib"
 
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/sqldb"
 )
 
 // failure gives an error its meaning for callers. It is nil for nil.
@@ -29,8 +30,7 @@ func meaning(err error) error {
 		return store.ErrNotFound
 	}
 	if code(err) == 0 {
-		// database/sql has no name for this error.
-		if errors.Is(err, sql.ErrConnDone) || err.Error() == "sql: database is closed" {
+		if sqldb.Closed(err) {
 			return store.Unavailable(err)
 		}
 		return err

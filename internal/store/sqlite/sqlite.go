@@ -20,6 +20,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/sqldb"
 )
 
 const (
@@ -38,6 +39,7 @@ const (
 
 // DB is a store.Store, which says what its methods promise.
 type DB struct {
+	sqldb.Tables
 	path        string
 	write, read *sql.DB
 	// walk is for readers that take their time: each has a connection of its own, so that they cannot keep the
@@ -65,6 +67,10 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	defer func() { err = errors.Join(err, release()) }()
 
 	db := &DB{path: path}
+	db.Change = func(ctx context.Context, what string, f func(context.Context, sqldb.Querier) error) error {
+		return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, tx) })
+	}
+	db.Failure, db.Stamp = failure, stamp
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, db.Close())
@@ -96,6 +102,7 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	}
 	db.read.SetMaxOpenConns(readers)
 	db.read.SetMaxIdleConns(readers)
+	db.Read = db.read
 	if db.walk, err = pool(path, true); err != nil {
 		return nil, err
 	}

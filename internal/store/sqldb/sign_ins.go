@@ -1,4 +1,4 @@
-package sqlite
+package sqldb
 
 import (
 	"context"
@@ -21,20 +21,20 @@ func scanSignIn(row scanner) (s store.SignIn, err error) {
 	return s, err
 }
 
-func (db *DB) CreateSignIn(ctx context.Context, s store.SignIn) error {
+func (db *Tables) CreateSignIn(ctx context.Context, s store.SignIn) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
 	return db.add(ctx, "create sign-in", `INSERT INTO sign_ins (id, hash, operator, admin_key, method, remote, user_agent, created_at, used_at, expires_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, s.ID, s.Hash, text(s.Owner.Operator), text(s.Owner.AdminKey), s.Method, s.Remote, s.UserAgent,
-		stamp(s.CreatedAt), stamp(s.UsedAt), stamp(s.ExpiresAt))
+		db.Stamp(s.CreatedAt), db.Stamp(s.UsedAt), db.Stamp(s.ExpiresAt))
 }
 
-func (db *DB) SignIn(ctx context.Context, id string) (store.SignIn, error) {
+func (db *Tables) SignIn(ctx context.Context, id string) (store.SignIn, error) {
 	return one(ctx, db, "read sign-in", scanSignIn, `SELECT `+signInColumns+` FROM sign_ins WHERE id = $1`, id)
 }
 
-func (db *DB) SignInByHash(ctx context.Context, hash []byte) (store.SignIn, store.Operator, error) {
+func (db *Tables) SignInByHash(ctx context.Context, hash []byte) (store.SignIn, store.Operator, error) {
 	type both struct {
 		signIn   store.SignIn
 		operator store.Operator
@@ -49,24 +49,24 @@ func (db *DB) SignInByHash(ctx context.Context, hash []byte) (store.SignIn, stor
 	return v.signIn, v.operator, err
 }
 
-func (db *DB) ListSignIns(ctx context.Context) ([]store.SignIn, error) {
+func (db *Tables) ListSignIns(ctx context.Context) ([]store.SignIn, error) {
 	return list(ctx, db, "list sign-ins", scanSignIn, `SELECT `+signInColumns+` FROM sign_ins ORDER BY created_at DESC, id DESC`)
 }
 
-func (db *DB) TouchSignIn(ctx context.Context, id string, at time.Time) error {
+func (db *Tables) TouchSignIn(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("used_at", at); err != nil {
 		return err
 	}
-	return db.changeOne(ctx, "touch sign-in", `UPDATE sign_ins SET used_at = max(used_at, $2) WHERE id = $1`, id, stamp(at))
+	return db.changeOne(ctx, "touch sign-in", `UPDATE sign_ins SET used_at = CASE WHEN used_at > $2 THEN used_at ELSE $2 END WHERE id = $1`, id, db.Stamp(at))
 }
 
-func (db *DB) DeleteSignIn(ctx context.Context, id string) error {
+func (db *Tables) DeleteSignIn(ctx context.Context, id string) error {
 	return db.changeOne(ctx, "delete sign-in", `DELETE FROM sign_ins WHERE id = $1`, id)
 }
 
-func (db *DB) DeleteSignInsBefore(ctx context.Context, expired, used time.Time) (int, error) {
+func (db *Tables) DeleteSignInsBefore(ctx context.Context, expired, used time.Time) (int, error) {
 	if err := errors.Join(store.Moment("expired", expired), store.Moment("used", used)); err != nil {
 		return 0, err
 	}
-	return db.remove(ctx, "delete old sign-ins", `DELETE FROM sign_ins WHERE expires_at < $1 OR used_at < $2`, stamp(expired), stamp(used))
+	return db.remove(ctx, "delete old sign-ins", `DELETE FROM sign_ins WHERE expires_at < $1 OR used_at < $2`, db.Stamp(expired), db.Stamp(used))
 }

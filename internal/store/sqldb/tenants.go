@@ -1,37 +1,35 @@
-package postgres
+package sqldb
 
 import (
 	"context"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/clawjail/clawjail/internal/store"
 )
 
 const tenantColumns = `id, created_at, forbid_operator_mode, forbid_account_permissions`
 
-func scanTenant(row pgx.Row) (t store.Tenant, err error) {
+func scanTenant(row scanner) (t store.Tenant, err error) {
 	err = row.Scan(&t.ID, moment{&t.CreatedAt}, &t.ForbidOperatorMode, &t.ForbidAccountPermissions)
 	return t, err
 }
 
-func (db *DB) CreateTenant(ctx context.Context, t store.Tenant) error {
+func (db *Tables) CreateTenant(ctx context.Context, t store.Tenant) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
 	return db.add(ctx, "create tenant", `INSERT INTO tenants (`+tenantColumns+`) VALUES ($1, $2, $3, $4)`,
-		t.ID, stamp(t.CreatedAt), t.ForbidOperatorMode, t.ForbidAccountPermissions)
+		t.ID, db.Stamp(t.CreatedAt), t.ForbidOperatorMode, t.ForbidAccountPermissions)
 }
 
-func (db *DB) Tenant(ctx context.Context, id string) (store.Tenant, error) {
+func (db *Tables) Tenant(ctx context.Context, id string) (store.Tenant, error) {
 	return one(ctx, db, "read tenant", scanTenant, `SELECT `+tenantColumns+` FROM tenants WHERE id = $1`, id)
 }
 
-func (db *DB) ListTenants(ctx context.Context) ([]store.Tenant, error) {
+func (db *Tables) ListTenants(ctx context.Context) ([]store.Tenant, error) {
 	return list(ctx, db, "list tenants", scanTenant, `SELECT `+tenantColumns+` FROM tenants ORDER BY id`)
 }
 
-func (db *DB) UpdateTenant(ctx context.Context, t store.Tenant) error {
+func (db *Tables) UpdateTenant(ctx context.Context, t store.Tenant) error {
 	return db.changeOne(ctx, "update tenant", `UPDATE tenants SET forbid_operator_mode = $2, forbid_account_permissions = $3 WHERE id = $1`,
 		t.ID, t.ForbidOperatorMode, t.ForbidAccountPermissions)
 }

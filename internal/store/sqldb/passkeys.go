@@ -1,9 +1,8 @@
-package sqlite
+package sqldb
 
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/store"
@@ -17,38 +16,35 @@ func scanPasskey(row scanner) (p store.Passkey, err error) {
 	return p, err
 }
 
-func (db *DB) CreatePasskey(ctx context.Context, p store.Passkey) error {
+func (db *Tables) CreatePasskey(ctx context.Context, p store.Passkey) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
 	return db.add(ctx, "create passkey", `INSERT INTO passkeys (`+passkeyColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-		p.ID, text(p.Owner.Operator), text(p.Owner.AdminKey), p.Name, p.Host, p.Credential, p.Handle, p.Record, p.Count, stamp(p.CreatedAt), stamp(p.UsedAt))
+		p.ID, text(p.Owner.Operator), text(p.Owner.AdminKey), p.Name, p.Host, p.Credential, p.Handle, p.Record, int64(p.Count), db.Stamp(p.CreatedAt), db.Stamp(p.UsedAt))
 }
 
-func (db *DB) PasskeyByCredential(ctx context.Context, credential []byte) (store.Passkey, error) {
+func (db *Tables) PasskeyByCredential(ctx context.Context, credential []byte) (store.Passkey, error) {
 	return one(ctx, db, "read passkey", scanPasskey, `SELECT `+passkeyColumns+` FROM passkeys WHERE credential = $1`, bytes(credential))
 }
 
-func (db *DB) ListPasskeys(ctx context.Context, owner store.Owner) ([]store.Passkey, error) {
+func (db *Tables) ListPasskeys(ctx context.Context, owner store.Owner) ([]store.Passkey, error) {
 	return list(ctx, db, "list passkeys", scanPasskey, `SELECT `+passkeyColumns+` FROM passkeys
 		WHERE operator = $1 OR admin_key = $2 ORDER BY created_at, id`, text(owner.Operator), text(owner.AdminKey))
 }
 
-func (db *DB) UsePasskey(ctx context.Context, id string, count uint32, at time.Time) (used bool, err error) {
+func (db *Tables) UsePasskey(ctx context.Context, id string, count uint32, at time.Time) (used bool, err error) {
 	if err := store.Moment("used_at", at); err != nil {
 		return false, err
 	}
-	err = db.change(ctx, "use passkey", func(ctx context.Context, tx *sql.Tx) error {
-		err := tx.QueryRowContext(ctx, `UPDATE passkeys SET count = $2, used_at = max(coalesce(used_at, $3), $3)
-			WHERE id = $1 AND (count < $2 OR count = 0 AND $2 = 0) RETURNING id`, id, count, stamp(at)).Scan(new(string))
-		if used = err == nil; used || !errors.Is(err, sql.ErrNoRows) {
-			return err
-		}
-		return tx.QueryRowContext(ctx, `SELECT id FROM passkeys WHERE id = $1`, id).Scan(new(string))
-	})
-	return used && err == nil, err
+	return db.decide(ctx, "use passkey", func(ctx context.Context, q Querier) *sql.Row {
+		return q.QueryRowContext(ctx, `UPDATE passkeys SET count = $2, used_at = CASE WHEN used_at > $3 THEN used_at ELSE $3 END
+			WHERE id = $1 AND (count < $2 OR count = 0 AND $2 = 0) RETURNING id`, id, int64(count), db.Stamp(at))
+	}, func(ctx context.Context, q Querier) *sql.Row {
+		return q.QueryRowContext(ctx, `SELECT id FROM passkeys WHERE id = $1`, id)
+	}, func(row scanner) error { return row.Scan(new(string)) })
 }
 
-func (db *DB) DeletePasskey(ctx context.Context, owner store.Owner, id string) error {
+func (db *Tables) DeletePasskey(ctx context.Context, owner store.Owner, id string) error {
 	return db.changeOne(ctx, "delete passkey", `DELETE FROM passkeys WHERE id = $1 AND (operator = $2 OR admin_key = $3)`, id, text(owner.Operator), text(owner.AdminKey))
 }

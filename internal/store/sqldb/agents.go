@@ -1,4 +1,4 @@
-package sqlite
+package sqldb
 
 import (
 	"context"
@@ -30,45 +30,45 @@ func scanToken(row scanner) (t store.Token, err error) {
 	return t, err
 }
 
-func (db *DB) CreateAgent(ctx context.Context, a store.Agent) error {
+func (db *Tables) CreateAgent(ctx context.Context, a store.Agent) error {
 	if err := a.Validate(); err != nil {
 		return err
 	}
 	return db.add(ctx, "create agent", `INSERT INTO agents (id, tenant, name, created_at, revoked_at) VALUES ($1, $2, $3, $4, $5)`,
-		a.ID, a.Tenant, a.Name, stamp(a.CreatedAt), stamp(a.RevokedAt))
+		a.ID, a.Tenant, a.Name, db.Stamp(a.CreatedAt), db.Stamp(a.RevokedAt))
 }
 
-func (db *DB) Agent(ctx context.Context, tenant, name string) (store.Agent, error) {
+func (db *Tables) Agent(ctx context.Context, tenant, name string) (store.Agent, error) {
 	return one(ctx, db, "read agent", scanAgent, `SELECT `+agentColumns+` FROM agents WHERE tenant = $1 AND name = $2`, tenant, name)
 }
 
-func (db *DB) AgentByID(ctx context.Context, id string) (store.Agent, error) {
+func (db *Tables) AgentByID(ctx context.Context, id string) (store.Agent, error) {
 	return one(ctx, db, "read agent", scanAgent, `SELECT `+agentColumns+` FROM agents WHERE id = $1`, id)
 }
 
-func (db *DB) ListAgents(ctx context.Context, tenant string) ([]store.Agent, error) {
+func (db *Tables) ListAgents(ctx context.Context, tenant string) ([]store.Agent, error) {
 	return list(ctx, db, "list agents", scanAgent,
 		`SELECT `+agentColumns+` FROM agents WHERE $1 = '' OR tenant = $1 ORDER BY name, tenant`, tenant)
 }
 
-func (db *DB) RevokeAgent(ctx context.Context, id string, at time.Time) error {
-	return db.changeOne(ctx, "revoke agent", `UPDATE agents SET revoked_at = $2 WHERE id = $1`, id, stamp(at))
+func (db *Tables) RevokeAgent(ctx context.Context, id string, at time.Time) error {
+	return db.changeOne(ctx, "revoke agent", `UPDATE agents SET revoked_at = $2 WHERE id = $1`, id, db.Stamp(at))
 }
 
-func (db *DB) DeleteAgent(ctx context.Context, id string) error {
+func (db *Tables) DeleteAgent(ctx context.Context, id string) error {
 	return db.changeOne(ctx, "delete agent", `DELETE FROM agents WHERE id = $1`, id)
 }
 
-func (db *DB) CreateToken(ctx context.Context, t store.Token) error {
+func (db *Tables) CreateToken(ctx context.Context, t store.Token) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
 	return db.add(ctx, "create token", `INSERT INTO tokens (id, agent, hash, hint, created_at, expires_at, revoked_at, used_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-		t.ID, t.Agent, t.Hash, t.Hint, stamp(t.CreatedAt), stamp(t.ExpiresAt), stamp(t.RevokedAt), stamp(t.UsedAt))
+		t.ID, t.Agent, t.Hash, t.Hint, db.Stamp(t.CreatedAt), db.Stamp(t.ExpiresAt), db.Stamp(t.RevokedAt), db.Stamp(t.UsedAt))
 }
 
-func (db *DB) TokenByHash(ctx context.Context, hash []byte) (store.Token, store.Agent, error) {
+func (db *Tables) TokenByHash(ctx context.Context, hash []byte) (store.Token, store.Agent, error) {
 	type both struct {
 		token store.Token
 		agent store.Agent
@@ -80,32 +80,32 @@ func (db *DB) TokenByHash(ctx context.Context, hash []byte) (store.Token, store.
 	return v.token, v.agent, err
 }
 
-func (db *DB) ListTokens(ctx context.Context, agent string) ([]store.Token, error) {
+func (db *Tables) ListTokens(ctx context.Context, agent string) ([]store.Token, error) {
 	return list(ctx, db, "list tokens", scanToken, `SELECT `+tokenColumns+` FROM tokens WHERE agent = $1 ORDER BY created_at, id`, agent)
 }
 
-func (db *DB) ListTenantTokens(ctx context.Context, tenant string) ([]store.Token, error) {
+func (db *Tables) ListTenantTokens(ctx context.Context, tenant string) ([]store.Token, error) {
 	return list(ctx, db, "list the tokens of a tenant", scanToken, `SELECT `+tokenColumns+` FROM tokens WHERE $1 = '' OR agent IN
 		(SELECT id FROM agents WHERE tenant = $1) ORDER BY agent, created_at, id`, tenant)
 }
 
-func (db *DB) RevokeToken(ctx context.Context, id string, at time.Time) error {
+func (db *Tables) RevokeToken(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("revoked_at", at); err != nil {
 		return err
 	}
-	return db.changeOne(ctx, "revoke token", `UPDATE tokens SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1`, id, stamp(at))
+	return db.changeOne(ctx, "revoke token", `UPDATE tokens SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1`, id, db.Stamp(at))
 }
 
-func (db *DB) ExpireToken(ctx context.Context, id string, at time.Time) error {
+func (db *Tables) ExpireToken(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("expires_at", at); err != nil {
 		return err
 	}
-	return db.changeOne(ctx, "expire token", `UPDATE tokens SET expires_at = min(coalesce(expires_at, $2), $2) WHERE id = $1`, id, stamp(at))
+	return db.changeOne(ctx, "expire token", `UPDATE tokens SET expires_at = CASE WHEN expires_at < $2 THEN expires_at ELSE $2 END WHERE id = $1`, id, db.Stamp(at))
 }
 
-func (db *DB) TouchToken(ctx context.Context, id string, at time.Time) error {
+func (db *Tables) TouchToken(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("used_at", at); err != nil {
 		return err
 	}
-	return db.changeOne(ctx, "touch token", `UPDATE tokens SET used_at = max(coalesce(used_at, $2), $2) WHERE id = $1`, id, stamp(at))
+	return db.changeOne(ctx, "touch token", `UPDATE tokens SET used_at = CASE WHEN used_at > $2 THEN used_at ELSE $2 END WHERE id = $1`, id, db.Stamp(at))
 }

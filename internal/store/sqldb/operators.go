@@ -1,4 +1,4 @@
-package sqlite
+package sqldb
 
 import (
 	"context"
@@ -15,30 +15,30 @@ func scanOperator(row scanner) (o store.Operator, err error) {
 	return o, err
 }
 
-func (db *DB) CreateOperator(ctx context.Context, o store.Operator) error {
+func (db *Tables) CreateOperator(ctx context.Context, o store.Operator) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
 	return db.add(ctx, "create operator", `INSERT INTO operators (`+operatorColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		o.ID, o.Name, text(o.Tenant), o.Role, o.KeyHash, o.KeyHint, stamp(o.CreatedAt), stamp(o.ExpiresAt), stamp(o.RevokedAt))
+		o.ID, o.Name, text(o.Tenant), o.Role, o.KeyHash, o.KeyHint, db.Stamp(o.CreatedAt), db.Stamp(o.ExpiresAt), db.Stamp(o.RevokedAt))
 }
 
-func (db *DB) Operator(ctx context.Context, id string) (store.Operator, error) {
+func (db *Tables) Operator(ctx context.Context, id string) (store.Operator, error) {
 	return one(ctx, db, "read operator", scanOperator, `SELECT `+operatorColumns+` FROM operators WHERE id = $1`, id)
 }
 
-func (db *DB) OperatorByKey(ctx context.Context, hash []byte) (store.Operator, error) {
+func (db *Tables) OperatorByKey(ctx context.Context, hash []byte) (store.Operator, error) {
 	return one(ctx, db, "read operator", scanOperator, `SELECT `+operatorColumns+` FROM operators WHERE key_hash = $1`, bytes(hash))
 }
 
-func (db *DB) ListOperators(ctx context.Context, tenant string) ([]store.Operator, error) {
+func (db *Tables) ListOperators(ctx context.Context, tenant string) ([]store.Operator, error) {
 	return list(ctx, db, "list operators", scanOperator,
 		`SELECT `+operatorColumns+` FROM operators WHERE $1 = '' OR tenant = $1 ORDER BY created_at, id`, tenant)
 }
 
-func (db *DB) RevokeOperator(ctx context.Context, id string, at time.Time) error {
+func (db *Tables) RevokeOperator(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("revoked_at", at); err != nil {
 		return err
 	}
-	return db.changeOne(ctx, "revoke operator", `UPDATE operators SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1`, id, stamp(at))
+	return db.changeOne(ctx, "revoke operator", `UPDATE operators SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1`, id, db.Stamp(at))
 }
