@@ -9,10 +9,12 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
@@ -52,7 +54,11 @@ func Open(ctx context.Context, databaseURL string) (*DB, error) {
 		return nil, failure(ctx, "open the database", err)
 	}
 	db := &DB{pool: pool}
-	db.Read, db.Failure, db.Stamp = stdlib.OpenDBFromPool(pool), failure, func(t time.Time) any { return stamp(t) }
+	arrays := &arrays{types: pgtype.NewMap()}
+	db.Dialect = sqldb.Dialect{
+		Read: stdlib.OpenDBFromPool(pool), Failure: failure, Stamp: func(t time.Time) any { return stamp(t) },
+		List: func(list []string) any { return filled(list) }, ScanList: func(to *[]string) sql.Scanner { return listing{arrays, to} },
+	}
 	// Each statement is a transaction of its own: one of them changes rows at most.
 	db.Change = func(ctx context.Context, what string, f func(context.Context, sqldb.Querier) error) error {
 		return failure(ctx, what, f(ctx, db.Read))
@@ -78,41 +84,13 @@ func (db *DB) Close() error {
 
 // Ping writes, so that it fails when the disk is full, and on a server that is read-only.
 func (db *DB) Ping(ctx context.Context) error {
-	return db.add(ctx, "write to the database", `UPDATE heartbeat SET beats = beats + 1`)
+	_, err := db.pool.Exec(ctx, `UPDATE heartbeat SET beats = beats + 1`)
+	return failure(ctx, "write to the database", err)
 }
 
 // change runs f in a transaction, and commits it unless f returns an error.
 func (db *DB) change(ctx context.Context, what string, f func(tx pgx.Tx) error) error {
 	return failure(ctx, what, pgx.BeginFunc(ctx, db.pool, f))
-}
-
-// changeOne runs a statement that changes the row that was meant: ErrNotFound when there is none.
-func (db *DB) changeOne(ctx context.Context, what, query string, args ...any) error {
-	return db.changeOr(ctx, store.ErrNotFound, what, query, args...)
-}
-
-// changeOr runs a statement, and returns none when it changed no row.
-func (db *DB) changeOr(ctx context.Context, none error, what, query string, args ...any) error {
-	tag, err := db.pool.Exec(ctx, query, args...)
-	if err == nil && tag.RowsAffected() == 0 {
-		err = none
-	}
-	return failure(ctx, what, err)
-}
-
-// add runs a statement that may change any number of rows.
-func (db *DB) add(ctx context.Context, what, query string, args ...any) error {
-	_, err := db.pool.Exec(ctx, query, args...)
-	return failure(ctx, what, err)
-}
-
-// remove runs a DELETE of any number of rows, and says how many they were.
-func (db *DB) remove(ctx context.Context, what, query string, args ...any) (int, error) {
-	tag, err := db.pool.Exec(ctx, query, args...)
-	if err != nil {
-		return 0, failure(ctx, what, err)
-	}
-	return int(tag.RowsAffected()), nil
 }
 
 // one reads one row.

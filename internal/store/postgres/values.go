@@ -2,7 +2,10 @@ package postgres
 
 import (
 	"fmt"
+	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -31,26 +34,25 @@ func (m moment) Scan(value any) error {
 	return nil
 }
 
-// text is a text as a column has it where an empty one is NULL.
-func text(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
+// arrays scans arrays, one at a time.
+type arrays struct {
+	mu    sync.Mutex
+	types *pgtype.Map
 }
 
-// optional scans such a text.
-type optional struct{ to *string }
+// listing scans a list.
+type listing struct {
+	arrays *arrays
+	to     *[]string
+}
 
-func (o optional) Scan(value any) error {
-	switch v := value.(type) {
-	case nil:
-		*o.to = ""
-	case string:
-		*o.to = v
-	default:
-		return fmt.Errorf("a text is expected, not %T", value)
+func (l listing) Scan(value any) error {
+	l.arrays.mu.Lock()
+	defer l.arrays.mu.Unlock()
+	if err := l.arrays.types.SQLScanner(l.to).Scan(value); err != nil {
+		return err
 	}
+	orNil(l.to)
 	return nil
 }
 

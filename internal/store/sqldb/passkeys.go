@@ -2,7 +2,6 @@ package sqldb
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/store"
@@ -37,12 +36,10 @@ func (db *Tables) UsePasskey(ctx context.Context, id string, count uint32, at ti
 	if err := store.Moment("used_at", at); err != nil {
 		return false, err
 	}
-	return db.decide(ctx, "use passkey", func(ctx context.Context, q Querier) *sql.Row {
-		return q.QueryRowContext(ctx, `UPDATE passkeys SET count = $2, used_at = CASE WHEN used_at > $3 THEN used_at ELSE $3 END
-			WHERE id = $1 AND (count < $2 OR count = 0 AND $2 = 0) RETURNING id`, id, int64(count), db.Stamp(at))
-	}, func(ctx context.Context, q Querier) *sql.Row {
-		return q.QueryRowContext(ctx, `SELECT id FROM passkeys WHERE id = $1`, id)
-	}, func(row scanner) error { return row.Scan(new(string)) })
+	return db.decide(ctx, "use passkey", func(row scanner) error { return row.Scan(new(string)) },
+		statement{`UPDATE passkeys SET count = $2, used_at = CASE WHEN used_at > $3 THEN used_at ELSE $3 END
+			WHERE id = $1 AND (count < $2 OR count = 0 AND $2 = 0) RETURNING id`, []any{id, int64(count), db.Stamp(at)}},
+		statement{`SELECT id FROM passkeys WHERE id = $1`, []any{id}})
 }
 
 func (db *Tables) DeletePasskey(ctx context.Context, owner store.Owner, id string) error {

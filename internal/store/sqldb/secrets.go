@@ -20,7 +20,7 @@ func (db *Tables) PutSecret(ctx context.Context, s store.Secret) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	return db.changeOr(ctx, ErrOccupied, "put secret", `INSERT INTO secrets (`+secretColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+	return db.changeOr(ctx, errOccupied, "put secret", `INSERT INTO secrets (`+secretColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 		ON CONFLICT (tenant, coalesce(agent, ''), service) DO UPDATE SET
 			ciphertext = excluded.ciphertext, updated_at = excluded.updated_at,
 			used_at = CASE WHEN excluded.used_at > secrets.used_at OR secrets.used_at IS NULL THEN excluded.used_at ELSE secrets.used_at END

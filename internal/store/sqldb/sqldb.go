@@ -26,6 +26,9 @@ type Dialect struct {
 	Failure func(ctx context.Context, what string, err error) error
 	// Stamp is a time as a column has it; NULL for none.
 	Stamp func(time.Time) any
+	// List is a list as a column has it, and ScanList scans it; an empty one is nil.
+	List     func([]string) any
+	ScanList func(to *[]string) sql.Scanner
 }
 
 // Querier is a database or a transaction.
@@ -37,13 +40,16 @@ type Querier interface {
 // Tables are the parts of a store.Store that databases have in common.
 type Tables struct{ Dialect }
 
-// ErrOccupied is what an upsert that changed nothing means: the place is taken by a row with another ID.
-var ErrOccupied = fmt.Errorf("another one has taken its place: %w", store.ErrExists)
+// errOccupied is what an upsert that changed nothing means: the place is taken by a row with another ID.
+var errOccupied = fmt.Errorf("another one has taken its place: %w", store.ErrExists)
 
 // Closed says whether an error is of a pool or a connection that was closed. Package database/sql has no name for the first.
 func Closed(err error) bool {
 	return errors.Is(err, sql.ErrConnDone) || err.Error() == "sql: database is closed"
 }
+
+// Frequent are the queries that an opening session and every request to a model wait for: it is worth while to prepare them.
+func (*Tables) Frequent() []string { return []string{useGrant, chargeUsage} }
 
 // changeOne runs a statement that changes the row that was meant: ErrNotFound when there is none.
 func (db *Tables) changeOne(ctx context.Context, what, query string, args ...any) error {
@@ -86,15 +92,21 @@ func (db *Tables) remove(ctx context.Context, what, query string, args ...any) (
 	return removed, nil
 }
 
-// decide runs a statement that changes one row and returns it, or changes none because of what the row says. Then the row is read
-// as it is, and changed is false.
-func (db *Tables) decide(ctx context.Context, what string, change, look func(ctx context.Context, q Querier) *sql.Row, scan func(scanner) error) (changed bool, err error) {
+// statement is a query with its parameters.
+type statement struct {
+	query string
+	args  []any
+}
+
+// decide runs a statement that changes one row and returns it, or changes none because of what the row says: then the row is looked
+// at, and changed is false.
+func (db *Tables) decide(ctx context.Context, what string, scan func(scanner) error, change, look statement) (changed bool, err error) {
 	err = db.Change(ctx, what, func(ctx context.Context, q Querier) error {
-		err := scan(change(ctx, q))
+		err := scan(q.QueryRowContext(ctx, change.query, change.args...))
 		if changed = err == nil; changed || !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		return scan(look(ctx, q))
+		return scan(q.QueryRowContext(ctx, look.query, look.args...))
 	})
 	return changed && err == nil, err
 }

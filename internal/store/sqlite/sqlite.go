@@ -12,8 +12,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"time"
 
 	driver "modernc.org/sqlite"
@@ -46,9 +48,9 @@ type DB struct {
 	// others from reading. listings of the audit log can take theirs, and share a few.
 	walk, listings *sql.DB
 	// What an opening session and every request to a model wait for is prepared once, on the connection that writes.
-	insertAudit           [3]*sql.Stmt // by auditGroups
-	useGrant, chargeUsage *sql.Stmt
-	growAudit             *sql.Stmt
+	insertAudit [3]*sql.Stmt // by auditGroups
+	growAudit   *sql.Stmt
+	frequent    map[string]*sql.Stmt // by query
 }
 
 var _ store.Store = (*DB)(nil)
@@ -66,11 +68,11 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	}
 	defer func() { err = errors.Join(err, release()) }()
 
-	db := &DB{path: path}
+	db := &DB{path: path, frequent: map[string]*sql.Stmt{}}
+	db.Dialect = sqldb.Dialect{Failure: failure, Stamp: stamp, List: texts, ScanList: func(to *[]string) sql.Scanner { return listing{to} }}
 	db.Change = func(ctx context.Context, what string, f func(context.Context, sqldb.Querier) error) error {
-		return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, tx) })
+		return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, querier{tx, db.frequent}) })
 	}
-	db.Failure, db.Stamp = failure, stamp
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, db.Close())
@@ -88,11 +90,10 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 			return nil, failure(ctx, "open the database", err)
 		}
 	}
-	if db.useGrant, err = db.write.PrepareContext(ctx, useGrant); err != nil {
-		return nil, failure(ctx, "open the database", err)
-	}
-	if db.chargeUsage, err = db.write.PrepareContext(ctx, chargeUsage); err != nil {
-		return nil, failure(ctx, "open the database", err)
+	for _, query := range db.Frequent() {
+		if db.frequent[query], err = db.write.PrepareContext(ctx, query); err != nil {
+			return nil, failure(ctx, "open the database", err)
+		}
 	}
 	if db.growAudit, err = db.write.PrepareContext(ctx, growAudit); err != nil {
 		return nil, failure(ctx, "open the database", err)
@@ -150,7 +151,7 @@ func pool(path string, readOnly bool) (*sql.DB, error) {
 // Close waits for the methods that are running.
 func (db *DB) Close() error {
 	var errs []error
-	for _, statement := range append(db.insertAudit[:], db.useGrant, db.chargeUsage, db.growAudit) {
+	for _, statement := range slices.AppendSeq(append(db.insertAudit[:], db.growAudit), maps.Values(db.frequent)) {
 		if statement != nil {
 			errs = append(errs, statement.Close())
 		}
@@ -166,10 +167,7 @@ func (db *DB) Close() error {
 
 // Ping writes, so that it fails when the disk is full.
 func (db *DB) Ping(ctx context.Context) error {
-	return db.change(ctx, "write to the database", func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE heartbeat SET beats = beats + 1`)
-		return err
-	})
+	return db.add(ctx, "write to the database", `UPDATE heartbeat SET beats = beats + 1`)
 }
 
 // change runs f in a transaction that has the right to write from the start, and commits it unless f returns an
@@ -199,29 +197,7 @@ func (db *DB) fullOr(ctx context.Context, err error) error {
 	return err
 }
 
-// changeOne runs a statement that changes the row that was meant: ErrNotFound when there is none.
-func (db *DB) changeOne(ctx context.Context, what, query string, args ...any) error {
-	return db.changeOr(ctx, store.ErrNotFound, what, query, args...)
-}
-
-// changeOr runs a statement, and returns none when it changed no row.
-func (db *DB) changeOr(ctx context.Context, none error, what, query string, args ...any) error {
-	return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		switch n, err := result.RowsAffected(); {
-		case err != nil:
-			return err
-		case n == 0:
-			return none
-		}
-		return nil
-	})
-}
-
-// add runs an INSERT.
+// add runs a statement that may change any number of rows.
 func (db *DB) add(ctx context.Context, what, query string, args ...any) error {
 	return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, query, args...)
@@ -229,21 +205,17 @@ func (db *DB) add(ctx context.Context, what, query string, args ...any) error {
 	})
 }
 
-// remove runs a DELETE of any number of rows, and says how many they were.
-func (db *DB) remove(ctx context.Context, what, query string, args ...any) (int, error) {
-	var removed int64
-	err := db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		removed, err = result.RowsAffected()
-		return err
-	})
-	if err != nil {
-		return 0, err
+// querier is a transaction with the statements that are prepared.
+type querier struct {
+	*sql.Tx
+	frequent map[string]*sql.Stmt
+}
+
+func (q querier) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if statement := q.frequent[query]; statement != nil {
+		return q.StmtContext(ctx, statement).QueryRowContext(ctx, args...)
 	}
-	return int(removed), nil
+	return q.Tx.QueryRowContext(ctx, query, args...)
 }
 
 // scanner is a *sql.Row or *sql.Rows.

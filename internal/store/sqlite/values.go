@@ -31,31 +31,8 @@ func (m moment) Scan(value any) error {
 	return nil
 }
 
-// text is a text as a column has it where an empty one is NULL.
-func text(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
-}
-
-// optional scans such a text.
-type optional struct{ to *string }
-
-func (o optional) Scan(value any) error {
-	switch v := value.(type) {
-	case nil:
-		*o.to = ""
-	case string:
-		*o.to = v
-	default:
-		return fmt.Errorf("a text is expected, not %T", value)
-	}
-	return nil
-}
-
 // texts is a list as a column has it.
-func texts(list []string) string {
+func texts(list []string) any {
 	if len(list) == 0 {
 		return "[]"
 	}

@@ -1,9 +1,8 @@
-package sqlite
+package sqldb
 
 import (
 	"context"
-	"database/sql"
-	"errors"
+	"fmt"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/store"
@@ -17,19 +16,19 @@ func scanEntry(row scanner) (e store.Entry, err error) {
 	return e, err
 }
 
-func (db *DB) CreateEntry(ctx context.Context, e store.Entry) error {
+func (db *Tables) CreateEntry(ctx context.Context, e store.Entry) error {
 	if err := e.Validate(); err != nil {
 		return err
 	}
 	return db.add(ctx, "create entry", `INSERT INTO entries (`+entryColumns+`) VALUES ($1, $2, $3, $4, $5, $6, 1, $7, $8, $9)`,
-		e.ID, e.Kind, text(e.Tenant), text(e.Agent), e.Name, e.Body, stamp(e.CreatedAt), stamp(e.UpdatedAt), stamp(e.ExpiresAt))
+		e.ID, e.Kind, text(e.Tenant), text(e.Agent), e.Name, e.Body, db.Stamp(e.CreatedAt), db.Stamp(e.UpdatedAt), db.Stamp(e.ExpiresAt))
 }
 
-func (db *DB) Entry(ctx context.Context, id string) (store.Entry, error) {
+func (db *Tables) Entry(ctx context.Context, id string) (store.Entry, error) {
 	return one(ctx, db, "read entry", scanEntry, `SELECT `+entryColumns+` FROM entries WHERE id = $1`, id)
 }
 
-func (db *DB) ListEntries(ctx context.Context, kind string) ([]store.Entry, error) {
+func (db *Tables) ListEntries(ctx context.Context, kind string) ([]store.Entry, error) {
 	if err := store.Text(kind); err != nil {
 		return nil, err
 	}
@@ -37,7 +36,7 @@ func (db *DB) ListEntries(ctx context.Context, kind string) ([]store.Entry, erro
 		`SELECT `+entryColumns+` FROM entries WHERE $1 = '' OR kind = $1 ORDER BY created_at, id`, kind)
 }
 
-func (db *DB) AgentEntries(ctx context.Context, kind, tenant, agent string) ([]store.Entry, error) {
+func (db *Tables) AgentEntries(ctx context.Context, kind, tenant, agent string) ([]store.Entry, error) {
 	if err := store.Text(kind, tenant, agent); err != nil {
 		return nil, err
 	}
@@ -45,37 +44,33 @@ func (db *DB) AgentEntries(ctx context.Context, kind, tenant, agent string) ([]s
 		`SELECT `+entryColumns+` FROM entries WHERE agent = $3 AND tenant = $2 AND kind = $1 ORDER BY created_at, id`, kind, tenant, agent)
 }
 
-func (db *DB) UpdateEntry(ctx context.Context, e store.Entry) error {
+func (db *Tables) UpdateEntry(ctx context.Context, e store.Entry) error {
 	if err := e.ValidateUpdate(); err != nil {
 		return err
 	}
-	return db.change(ctx, "update entry", func(ctx context.Context, tx *sql.Tx) error {
-		var version int64
-		err := tx.QueryRowContext(ctx, `UPDATE entries SET name = $3, body = $4, updated_at = $5, expires_at = $6, version = version + 1
-			WHERE id = $1 AND version = $2 RETURNING version`,
-			e.ID, e.Version, e.Name, e.Body, stamp(e.UpdatedAt), stamp(e.ExpiresAt)).Scan(&version)
-		if !errors.Is(err, sql.ErrNoRows) {
-			return err
-		}
-		if err := tx.QueryRowContext(ctx, `SELECT version FROM entries WHERE id = $1`, e.ID).Scan(&version); err != nil {
-			return err
-		}
-		return store.Outdated(version, e.Version)
-	})
+	var version int64
+	changed, err := db.decide(ctx, "update entry", func(row scanner) error { return row.Scan(&version) },
+		statement{`UPDATE entries SET name = $3, body = $4, updated_at = $5, expires_at = $6, version = version + 1
+			WHERE id = $1 AND version = $2 RETURNING version`, []any{e.ID, e.Version, e.Name, e.Body, db.Stamp(e.UpdatedAt), db.Stamp(e.ExpiresAt)}},
+		statement{`SELECT version FROM entries WHERE id = $1`, []any{e.ID}})
+	if err == nil && !changed {
+		err = fmt.Errorf("update entry: %w", store.Outdated(version, e.Version))
+	}
+	return err
 }
 
-func (db *DB) DeleteEntry(ctx context.Context, id string) error {
+func (db *Tables) DeleteEntry(ctx context.Context, id string) error {
 	return db.changeOne(ctx, "delete entry", `DELETE FROM entries WHERE id = $1`, id)
 }
 
-func (db *DB) DeleteEntriesBefore(ctx context.Context, expired time.Time) (int, error) {
+func (db *Tables) DeleteEntriesBefore(ctx context.Context, expired time.Time) (int, error) {
 	if err := store.Moment("expired", expired); err != nil {
 		return 0, err
 	}
-	return db.remove(ctx, "delete old entries", `DELETE FROM entries WHERE expires_at < $1`, stamp(expired))
+	return db.remove(ctx, "delete old entries", `DELETE FROM entries WHERE expires_at < $1`, db.Stamp(expired))
 }
 
-func (db *DB) EntriesRevision(ctx context.Context) (int64, error) {
+func (db *Tables) EntriesRevision(ctx context.Context) (int64, error) {
 	return one(ctx, db, "read the revision of the entries", func(row scanner) (n int64, err error) {
 		err = row.Scan(&n)
 		return n, err
