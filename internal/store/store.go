@@ -1,7 +1,7 @@
 // Package store is what clawjail keeps in its database: the rows, and what can be done with them.
 //
-// Two packages implement it, store/sqlite (embedded, the default) and store/postgres, and both pass the suite
-// in store/storetest. Values that are secret are ciphertext before they come here: a database that is stolen
+// Two packages implement it, store/sqlite (embedded, the default) and store/postgres. They share store/sqldb, and both pass
+// the suite in store/storetest. Values that are secret are ciphertext before they come here: a database that is stolen
 // without the key file tells who has accounts where, and nothing that opens them.
 //
 // All methods may be called concurrently, also by several processes. Times are UTC and are kept to the microsecond,

@@ -4,37 +4,20 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/sqldb"
 )
-
-const auditColumns = `node, seq, time, id, ref, phase, action, result, tenant, actor, session, jail, target, detail, prev_hash, hash`
-
-func scanAudit(row pgx.Row) (r store.AuditRow, err error) {
-	err = row.Scan(&r.Node, &r.Seq, moment{&r.Time}, &r.ID, &r.Ref, &r.Phase, &r.Action, &r.Result, &r.Tenant, &r.Actor,
-		&r.Session, &r.Jail, &r.Target, &r.Detail, &r.PrevHash, &r.Hash)
-	orNil(&r.Detail)
-	return r, err
-}
 
 // auditAgent and auditBytes are what store.AuditRow says of a row.
 const (
 	auditAgent = `CASE WHEN substr(actor, 1, 6) = 'agent:' THEN substr(actor, 7) ELSE '' END`
 	auditBytes = `512 + octet_length(target) + coalesce(octet_length(detail), 0)`
 )
-
-func (db *DB) AuditSizes(ctx context.Context) ([]store.AuditSize, error) {
-	return list(ctx, db, "read how large the audit log is", func(row pgx.Row) (s store.AuditSize, err error) {
-		err = row.Scan(&s.Tenant, &s.Agent, &s.Bytes)
-		return s, err
-	}, `SELECT tenant, agent, bytes FROM audit_sizes ORDER BY tenant, agent`)
-}
 
 // AppendAudit is one statement, so one transaction and one round trip. The key decides between
 // two that append to the same node, and a trigger refuses gaps.
@@ -43,10 +26,10 @@ func (db *DB) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	_, err = db.pool.Exec(ctx, `WITH written AS (INSERT INTO audit (`+auditColumns+`)
-		SELECT `+auditColumns+` FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::text[],
+	_, err = db.pool.Exec(ctx, `WITH written AS (INSERT INTO audit (`+sqldb.AuditColumns+`)
+		SELECT `+sqldb.AuditColumns+` FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::text[],
 			$8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::bytea[], $15::bytea[], $16::bytea[])
-			WITH ORDINALITY AS given (`+auditColumns+`, place) ORDER BY place
+			WITH ORDINALITY AS given (`+sqldb.AuditColumns+`, place) ORDER BY place
 			RETURNING tenant, `+auditAgent+` AS agent, `+auditBytes+` AS bytes)
 		INSERT INTO audit_sizes (tenant, agent, bytes) SELECT tenant, agent, sum(bytes) FROM written GROUP BY 1, 2 ORDER BY 1, 2
 			ON CONFLICT (tenant, agent) DO UPDATE SET bytes = audit_sizes.bytes + excluded.bytes`, columns(rows)...)
@@ -102,82 +85,6 @@ func newestSeq(ctx context.Context, q querier, node string) (seq int64, err erro
 	return seq, err
 }
 
-func (db *DB) LastAudit(ctx context.Context, node string) (store.AuditRow, error) {
-	return one(ctx, db, "read the audit log", scanAudit,
-		`SELECT `+auditColumns+` FROM audit WHERE node = $1 ORDER BY seq DESC LIMIT 1`, node)
-}
-
-func (db *DB) FindAudit(ctx context.Context, id string) (store.AuditRow, error) {
-	return one(ctx, db, "read the audit log", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE id = $1`, id)
-}
-
-func (db *DB) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, error) {
-	if err := f.Validate(); err != nil {
-		return nil, err
-	}
-	query, args := selectAudit(f)
-	rows, err := list(ctx, db, "read the audit log", scanAudit, query, args...)
-	if f.Newest {
-		slices.Reverse(rows)
-	}
-	return rows, err
-}
-
-func selectAudit(f store.AuditFilter) (query string, args []any) {
-	var where []string
-	match := func(condition string, value any) {
-		args = append(args, value)
-		where = append(where, strings.ReplaceAll(condition, "?", fmt.Sprintf("$%d", len(args))))
-	}
-	for _, field := range []struct{ column, value string }{
-		{"node", f.Node}, {"tenant", f.Tenant}, {"actor", f.Actor}, {"action", f.Action}, {"session", f.Session}, {"jail", f.Jail},
-		{"phase", f.Phase}, {"result", f.Result}, {"ref", f.Ref},
-	} {
-		if field.value != "" {
-			match(field.column+" = ?", field.value)
-		}
-	}
-	// The indexes on these leave out the rows without one, and are used only for a query that says so.
-	if f.Session != "" {
-		where = append(where, "session <> ''")
-	}
-	if f.Ref != "" {
-		where = append(where, "ref <> ''")
-	}
-	if f.ActionPrefix != "" {
-		match("starts_with(action, ?)", f.ActionPrefix)
-	}
-	if !f.Since.IsZero() {
-		match("time >= ?", stamp(f.Since))
-	}
-	if !f.Until.IsZero() {
-		match("time < ?", stamp(f.Until))
-	}
-	if f.AfterSeq != 0 {
-		match("seq > ?", f.AfterSeq)
-	}
-	order := []string{"time", "node", "seq"}
-	if f.Node != "" {
-		order = []string{"seq"}
-	}
-	direction := ""
-	if f.Newest {
-		direction = " DESC"
-	}
-	args = append(args, f.Limit)
-	ordered := fmt.Sprintf(" ORDER BY %s%s", strings.Join(order, direction+", "), direction)
-	found := " FROM audit"
-	if len(where) > 0 {
-		found += " WHERE " + strings.Join(where, " AND ")
-	}
-	found += fmt.Sprintf("%s LIMIT $%d", ordered, len(args))
-	if f.InTimes() { // the index of times has all of that: of the rows that do not match, only the index is read
-		return "SELECT " + auditColumns + " FROM audit JOIN (SELECT node AS at_node, seq AS at_seq" + found +
-			") AS found ON node = at_node AND seq = at_seq" + ordered, args
-	}
-	return "SELECT " + auditColumns + found, args
-}
-
 // pageRows is how many rows a walk holds at a time.
 const pageRows = 256
 
@@ -204,11 +111,11 @@ func (db *DB) walk(ctx context.Context, node string, from int64, visit func(stor
 		return err
 	}
 	for {
-		rows, err := tx.Query(ctx, `SELECT `+auditColumns+` FROM audit WHERE node = $1 AND seq >= $2 ORDER BY seq LIMIT $3`, node, from, pageRows)
+		rows, err := tx.Query(ctx, `SELECT `+sqldb.AuditColumns+` FROM audit WHERE node = $1 AND seq >= $2 ORDER BY seq LIMIT $3`, node, from, pageRows)
 		if err != nil {
 			return err
 		}
-		page, err := pgx.AppendRows([]store.AuditRow(nil), rows, func(row pgx.CollectableRow) (store.AuditRow, error) { return scanAudit(row) })
+		page, err := pgx.AppendRows([]store.AuditRow(nil), rows, func(row pgx.CollectableRow) (store.AuditRow, error) { return sqldb.ScanAudit(row) })
 		if err != nil {
 			return err
 		}
@@ -222,31 +129,6 @@ func (db *DB) walk(ctx context.Context, node string, from int64, visit func(stor
 			return nil
 		}
 	}
-}
-
-func scanText(row pgx.Row) (s string, err error) {
-	err = row.Scan(&s)
-	return s, err
-}
-
-// AuditNodes jumps from node to node instead of reading all rows.
-func (db *DB) AuditNodes(ctx context.Context) ([]string, error) {
-	return list(ctx, db, "list the nodes of the audit log", scanText, `
-		WITH RECURSIVE nodes (node) AS (
-			SELECT min(node) FROM audit
-			UNION ALL
-			SELECT (SELECT min(audit.node) FROM audit WHERE audit.node > nodes.node) FROM nodes WHERE nodes.node IS NOT NULL
-		)
-		SELECT node FROM nodes WHERE node IS NOT NULL ORDER BY node`)
-}
-
-// OpenIntents: which intents are open is found in the indexes alone, without reading the log.
-func (db *DB) OpenIntents(ctx context.Context, node string) ([]store.AuditRow, error) {
-	return list(ctx, db, "list the open intents", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE node = $1 AND seq IN (
-			SELECT seq FROM audit AS intent
-			WHERE intent.node = $1 AND intent.phase = 'intent' AND NOT EXISTS (
-				SELECT 1 FROM audit AS closing WHERE closing.ref = intent.id AND closing.ref <> '' AND closing.phase = 'outcome'))
-		ORDER BY seq`, node)
 }
 
 // TrimAudit: the two settings are what lets the triggers pass; they end with the transaction.

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +37,8 @@ func TestErrorsOfTheServerHaveTheirMeaning(t *testing.T) {
 		{code("28P01"), store.ErrUnavailable, problem.BadConfig},
 		{code("3D000"), store.ErrUnavailable, problem.BadConfig},
 		{io.ErrUnexpectedEOF, store.ErrUnavailable, problem.DatabaseUnavailable},
+		{driver.ErrBadConn, store.ErrUnavailable, problem.DatabaseUnavailable},
+		{sql.ErrConnDone, store.ErrUnavailable, problem.DatabaseUnavailable},
 	} {
 		err := failure(t.Context(), "test", tt.err)
 		if !errors.Is(err, tt.want) || problem.CodeOf(err) != tt.code || !errors.Is(err, tt.err) && tt.err != pgx.ErrNoRows {

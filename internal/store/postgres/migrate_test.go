@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/store/postgres/pgtest"
@@ -18,7 +19,7 @@ func TestSchema(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	lines, err := list(t.Context(), db, "read the schema", scanText, `
+	storetest.SameSchema(t, db.plain, `
 		WITH ours AS (SELECT oid, relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND relname !~ 'goose')
 		SELECT regexp_replace(line, '\s+', ' ', 'g') FROM (
 			SELECT format('TABLE %s (%s)', relname, string_agg(concat_ws(' ', attname, format_type(atttypid, atttypmod), collname,
@@ -32,9 +33,5 @@ func TestSchema(t *testing.T) {
 			WHERE NOT EXISTS (SELECT 1 FROM pg_constraint WHERE conindid = indexrelid AND conrelid = indrelid)
 			UNION ALL SELECT pg_get_triggerdef(pg_trigger.oid) FROM ours JOIN pg_trigger ON tgrelid = ours.oid WHERE NOT tgisinternal
 			UNION ALL SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
-		) AS lines ORDER BY line COLLATE "C"`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	storetest.SameSchema(t, lines)
+		) AS lines ORDER BY line COLLATE "C"`, strings.Clone)
 }

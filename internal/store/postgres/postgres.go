@@ -28,7 +28,8 @@ const leastConns = 4
 // DB is a store.Store, which says what its methods promise.
 type DB struct {
 	sqldb.Tables
-	pool *pgxpool.Pool
+	pool  *pgxpool.Pool
+	plain *sql.DB // the same pool
 }
 
 var _ store.Store = (*DB)(nil)
@@ -53,17 +54,17 @@ func Open(ctx context.Context, databaseURL string) (*DB, error) {
 	if err != nil {
 		return nil, failure(ctx, "open the database", err)
 	}
-	db := &DB{pool: pool}
-	arrays := &arrays{types: pgtype.NewMap()}
-	db.Dialect = sqldb.Dialect{
-		Read: stdlib.OpenDBFromPool(pool), Failure: failure, Stamp: func(t time.Time) any { return stamp(t) },
+	db, arrays := &DB{pool: pool, plain: stdlib.OpenDBFromPool(pool)}, &arrays{types: pgtype.NewMap()}
+	db.Tables = sqldb.New(sqldb.Dialect{
+		Read: db.plain, Listings: db.plain,
+		// Each statement is a transaction of its own: one of them changes rows at most.
+		Change: func(ctx context.Context, what string, f func(context.Context, sqldb.Querier) error) error {
+			return failure(ctx, what, f(ctx, db.plain))
+		},
+		Failure: failure, Stamp: func(t time.Time) any { return stamp(t) },
 		List: func(list []string) any { return filled(list) }, ScanList: func(to *[]string) sql.Scanner { return listing{arrays, to} },
-	}
-	// Each statement is a transaction of its own: one of them changes rows at most.
-	db.Change = func(ctx context.Context, what string, f func(context.Context, sqldb.Querier) error) error {
-		return failure(ctx, what, f(ctx, db.Read))
-	}
-	if err := migrate(ctx, pool, db.Read); err != nil {
+	})
+	if err := migrate(ctx, pool, db.plain); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
@@ -79,7 +80,7 @@ func keepCommits(ctx context.Context, conn *pgx.Conn) error {
 // Close waits for the methods that are running.
 func (db *DB) Close() error {
 	db.pool.Close()
-	return db.Read.Close()
+	return db.plain.Close()
 }
 
 // Ping writes, so that it fails when the disk is full, and on a server that is read-only.
@@ -91,27 +92,4 @@ func (db *DB) Ping(ctx context.Context) error {
 // change runs f in a transaction, and commits it unless f returns an error.
 func (db *DB) change(ctx context.Context, what string, f func(tx pgx.Tx) error) error {
 	return failure(ctx, what, pgx.BeginFunc(ctx, db.pool, f))
-}
-
-// one reads one row.
-func one[T any](ctx context.Context, db *DB, what string, scan func(pgx.Row) (T, error), query string, args ...any) (T, error) {
-	v, err := scan(db.pool.QueryRow(ctx, query, args...))
-	if err != nil {
-		var zero T
-		return zero, failure(ctx, what, err)
-	}
-	return v, nil
-}
-
-// list reads all rows; nil when there are none.
-func list[T any](ctx context.Context, db *DB, what string, scan func(pgx.Row) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := db.pool.Query(ctx, query, args...)
-	if err != nil {
-		return nil, failure(ctx, what, err)
-	}
-	out, err := pgx.AppendRows([]T(nil), rows, func(row pgx.CollectableRow) (T, error) { return scan(row) })
-	if err != nil {
-		return nil, failure(ctx, what, err)
-	}
-	return out, nil
 }

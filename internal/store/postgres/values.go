@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -17,21 +16,6 @@ func stamp(t time.Time) *time.Time {
 	}
 	t = store.Microsecond(t)
 	return &t
-}
-
-// moment scans a time.
-type moment struct{ to *time.Time }
-
-func (m moment) Scan(value any) error {
-	switch v := value.(type) {
-	case nil:
-		*m.to = time.Time{}
-	case time.Time:
-		*m.to = v.UTC()
-	default:
-		return fmt.Errorf("a time is expected, not %T", value)
-	}
-	return nil
 }
 
 // arrays scans arrays, one at a time.
@@ -52,7 +36,9 @@ func (l listing) Scan(value any) error {
 	if err := l.arrays.types.SQLScanner(l.to).Scan(value); err != nil {
 		return err
 	}
-	orNil(l.to)
+	if len(*l.to) == 0 {
+		*l.to = nil
+	}
 	return nil
 }
 
@@ -62,11 +48,4 @@ func filled[T any](list []T) []T {
 		return []T{}
 	}
 	return list
-}
-
-// orNil makes an empty list that was read nil.
-func orNil[T any](list *[]T) {
-	if len(*list) == 0 {
-		*list = nil
-	}
 }

@@ -20,12 +20,12 @@ func tokenFields(t *store.Token) []any {
 	return []any{&t.ID, &t.Agent, blob{&t.Hash}, &t.Hint, moment{&t.CreatedAt}, moment{&t.ExpiresAt}, moment{&t.RevokedAt}, moment{&t.UsedAt}}
 }
 
-func scanAgent(row scanner) (a store.Agent, err error) {
+func scanAgent(row Scanner) (a store.Agent, err error) {
 	err = row.Scan(agentFields(&a)...)
 	return a, err
 }
 
-func scanToken(row scanner) (t store.Token, err error) {
+func scanToken(row Scanner) (t store.Token, err error) {
 	err = row.Scan(tokenFields(&t)...)
 	return t, err
 }
@@ -35,7 +35,7 @@ func (db *Tables) CreateAgent(ctx context.Context, a store.Agent) error {
 		return err
 	}
 	return db.add(ctx, "create agent", `INSERT INTO agents (id, tenant, name, created_at, revoked_at) VALUES ($1, $2, $3, $4, $5)`,
-		a.ID, a.Tenant, a.Name, db.Stamp(a.CreatedAt), db.Stamp(a.RevokedAt))
+		a.ID, a.Tenant, a.Name, db.dialect.Stamp(a.CreatedAt), db.dialect.Stamp(a.RevokedAt))
 }
 
 func (db *Tables) Agent(ctx context.Context, tenant, name string) (store.Agent, error) {
@@ -52,7 +52,7 @@ func (db *Tables) ListAgents(ctx context.Context, tenant string) ([]store.Agent,
 }
 
 func (db *Tables) RevokeAgent(ctx context.Context, id string, at time.Time) error {
-	return db.changeOne(ctx, "revoke agent", `UPDATE agents SET revoked_at = $2 WHERE id = $1`, id, db.Stamp(at))
+	return db.changeOne(ctx, "revoke agent", `UPDATE agents SET revoked_at = $2 WHERE id = $1`, id, db.dialect.Stamp(at))
 }
 
 func (db *Tables) DeleteAgent(ctx context.Context, id string) error {
@@ -65,7 +65,7 @@ func (db *Tables) CreateToken(ctx context.Context, t store.Token) error {
 	}
 	return db.add(ctx, "create token", `INSERT INTO tokens (id, agent, hash, hint, created_at, expires_at, revoked_at, used_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-		t.ID, t.Agent, t.Hash, t.Hint, db.Stamp(t.CreatedAt), db.Stamp(t.ExpiresAt), db.Stamp(t.RevokedAt), db.Stamp(t.UsedAt))
+		t.ID, t.Agent, t.Hash, t.Hint, db.dialect.Stamp(t.CreatedAt), db.dialect.Stamp(t.ExpiresAt), db.dialect.Stamp(t.RevokedAt), db.dialect.Stamp(t.UsedAt))
 }
 
 func (db *Tables) TokenByHash(ctx context.Context, hash []byte) (store.Token, store.Agent, error) {
@@ -73,7 +73,7 @@ func (db *Tables) TokenByHash(ctx context.Context, hash []byte) (store.Token, st
 		token store.Token
 		agent store.Agent
 	}
-	v, err := one(ctx, db, "read token", func(row scanner) (b both, err error) {
+	v, err := one(ctx, db, "read token", func(row Scanner) (b both, err error) {
 		err = row.Scan(append(tokenFields(&b.token), agentFields(&b.agent)...)...)
 		return b, err
 	}, `SELECT `+tokenColumns+`, `+agentColumns+` FROM tokens JOIN agents ON agents.id = tokens.agent WHERE tokens.hash = $1`, bytes(hash))
@@ -93,19 +93,19 @@ func (db *Tables) RevokeToken(ctx context.Context, id string, at time.Time) erro
 	if err := store.Moment("revoked_at", at); err != nil {
 		return err
 	}
-	return db.changeOne(ctx, "revoke token", `UPDATE tokens SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1`, id, db.Stamp(at))
+	return db.changeOne(ctx, "revoke token", `UPDATE tokens SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1`, id, db.dialect.Stamp(at))
 }
 
 func (db *Tables) ExpireToken(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("expires_at", at); err != nil {
 		return err
 	}
-	return db.changeOne(ctx, "expire token", `UPDATE tokens SET expires_at = CASE WHEN expires_at < $2 THEN expires_at ELSE $2 END WHERE id = $1`, id, db.Stamp(at))
+	return db.changeOne(ctx, "expire token", `UPDATE tokens SET expires_at = CASE WHEN expires_at < $2 THEN expires_at ELSE $2 END WHERE id = $1`, id, db.dialect.Stamp(at))
 }
 
 func (db *Tables) TouchToken(ctx context.Context, id string, at time.Time) error {
 	if err := store.Moment("used_at", at); err != nil {
 		return err
 	}
-	return db.changeOne(ctx, "touch token", `UPDATE tokens SET used_at = CASE WHEN used_at > $2 THEN used_at ELSE $2 END WHERE id = $1`, id, db.Stamp(at))
+	return db.changeOne(ctx, "touch token", `UPDATE tokens SET used_at = CASE WHEN used_at > $2 THEN used_at ELSE $2 END WHERE id = $1`, id, db.dialect.Stamp(at))
 }

@@ -10,9 +10,9 @@ import (
 const cookieSetColumns = `id, tenant, domain, ciphertext, count, scopes, max_leases, created_at, last_refreshed_at, last_injected_at, expires_at, egress_domains,
 	signed_in_page, signed_in_marker, unwatched, signed_out_at, signed_out_by`
 
-func (db *Tables) scanCookieSet(row scanner) (s store.CookieSet, err error) {
-	err = row.Scan(&s.ID, &s.Tenant, &s.Domain, blob{&s.Ciphertext}, &s.Count, db.ScanList(&s.Scopes), &s.MaxLeases,
-		moment{&s.CreatedAt}, moment{&s.LastRefreshedAt}, moment{&s.LastInjectedAt}, moment{&s.ExpiresAt}, db.ScanList(&s.EgressDomains),
+func (db *Tables) scanCookieSet(row Scanner) (s store.CookieSet, err error) {
+	err = row.Scan(&s.ID, &s.Tenant, &s.Domain, blob{&s.Ciphertext}, &s.Count, db.dialect.ScanList(&s.Scopes), &s.MaxLeases,
+		moment{&s.CreatedAt}, moment{&s.LastRefreshedAt}, moment{&s.LastInjectedAt}, moment{&s.ExpiresAt}, db.dialect.ScanList(&s.EgressDomains),
 		&s.SignedIn.Page, &s.SignedIn.Marker, &s.SignedIn.Unwatched, moment{&s.SignedOutAt}, &s.SignedOutBy)
 	return s, err
 }
@@ -32,9 +32,9 @@ func (db *Tables) PutCookieSet(ctx context.Context, s store.CookieSet) error {
 			last_injected_at = CASE WHEN excluded.last_injected_at > cookie_sets.last_injected_at OR cookie_sets.last_injected_at IS NULL
 				THEN excluded.last_injected_at ELSE cookie_sets.last_injected_at END
 		WHERE cookie_sets.id = excluded.id`,
-		s.ID, s.Tenant, s.Domain, bytes(s.Ciphertext), s.Count, db.List(s.Scopes), s.MaxLeases,
-		db.Stamp(s.CreatedAt), db.Stamp(s.LastRefreshedAt), db.Stamp(s.LastInjectedAt), db.Stamp(s.ExpiresAt), db.List(s.EgressDomains),
-		s.SignedIn.Page, s.SignedIn.Marker, s.SignedIn.Unwatched, db.Stamp(s.SignedOutAt), s.SignedOutBy)
+		s.ID, s.Tenant, s.Domain, bytes(s.Ciphertext), s.Count, db.dialect.List(s.Scopes), s.MaxLeases,
+		db.dialect.Stamp(s.CreatedAt), db.dialect.Stamp(s.LastRefreshedAt), db.dialect.Stamp(s.LastInjectedAt), db.dialect.Stamp(s.ExpiresAt), db.dialect.List(s.EgressDomains),
+		s.SignedIn.Page, s.SignedIn.Marker, s.SignedIn.Unwatched, db.dialect.Stamp(s.SignedOutAt), s.SignedOutBy)
 }
 
 func (db *Tables) CookieSet(ctx context.Context, tenant, domain string) (store.CookieSet, error) {
@@ -56,7 +56,7 @@ func (db *Tables) MarkInjected(ctx context.Context, tenant, domain string, at ti
 		return err
 	}
 	return db.changeOne(ctx, "mark cookie set as injected", `UPDATE cookie_sets
-		SET last_injected_at = CASE WHEN last_injected_at > $3 THEN last_injected_at ELSE $3 END WHERE tenant = $1 AND domain = $2`, tenant, domain, db.Stamp(at))
+		SET last_injected_at = CASE WHEN last_injected_at > $3 THEN last_injected_at ELSE $3 END WHERE tenant = $1 AND domain = $2`, tenant, domain, db.dialect.Stamp(at))
 }
 
 func (db *Tables) MarkSignedOut(ctx context.Context, tenant, domain string, m store.SignedOut) error {
@@ -66,7 +66,7 @@ func (db *Tables) MarkSignedOut(ctx context.Context, tenant, domain string, m st
 	return db.changeOne(ctx, "mark cookie set as signed out", `UPDATE cookie_sets SET
 		signed_out_at = CASE WHEN last_refreshed_at > $3 THEN signed_out_at WHEN $5 = '' THEN NULL ELSE coalesce(signed_out_at, $4) END,
 		signed_out_by = CASE WHEN last_refreshed_at > $3 OR $5 <> '' AND signed_out_by <> '' THEN signed_out_by ELSE $5 END
-		WHERE tenant = $1 AND domain = $2`, tenant, domain, db.Stamp(m.Opened), db.Stamp(m.At), m.By)
+		WHERE tenant = $1 AND domain = $2`, tenant, domain, db.dialect.Stamp(m.Opened), db.dialect.Stamp(m.At), m.By)
 }
 
 func (db *Tables) ReleaseLeases(ctx context.Context, session string) error {

@@ -10,7 +10,7 @@ import (
 
 const entryColumns = `id, kind, tenant, agent, name, body, version, created_at, updated_at, expires_at`
 
-func scanEntry(row scanner) (e store.Entry, err error) {
+func scanEntry(row Scanner) (e store.Entry, err error) {
 	err = row.Scan(&e.ID, &e.Kind, optional{&e.Tenant}, optional{&e.Agent}, &e.Name, blob{&e.Body}, &e.Version,
 		moment{&e.CreatedAt}, moment{&e.UpdatedAt}, moment{&e.ExpiresAt})
 	return e, err
@@ -21,7 +21,7 @@ func (db *Tables) CreateEntry(ctx context.Context, e store.Entry) error {
 		return err
 	}
 	return db.add(ctx, "create entry", `INSERT INTO entries (`+entryColumns+`) VALUES ($1, $2, $3, $4, $5, $6, 1, $7, $8, $9)`,
-		e.ID, e.Kind, text(e.Tenant), text(e.Agent), e.Name, e.Body, db.Stamp(e.CreatedAt), db.Stamp(e.UpdatedAt), db.Stamp(e.ExpiresAt))
+		e.ID, e.Kind, text(e.Tenant), text(e.Agent), e.Name, e.Body, db.dialect.Stamp(e.CreatedAt), db.dialect.Stamp(e.UpdatedAt), db.dialect.Stamp(e.ExpiresAt))
 }
 
 func (db *Tables) Entry(ctx context.Context, id string) (store.Entry, error) {
@@ -49,9 +49,9 @@ func (db *Tables) UpdateEntry(ctx context.Context, e store.Entry) error {
 		return err
 	}
 	var version int64
-	changed, err := db.decide(ctx, "update entry", func(row scanner) error { return row.Scan(&version) },
+	changed, err := db.decide(ctx, "update entry", func(row Scanner) error { return row.Scan(&version) },
 		statement{`UPDATE entries SET name = $3, body = $4, updated_at = $5, expires_at = $6, version = version + 1
-			WHERE id = $1 AND version = $2 RETURNING version`, []any{e.ID, e.Version, e.Name, e.Body, db.Stamp(e.UpdatedAt), db.Stamp(e.ExpiresAt)}},
+			WHERE id = $1 AND version = $2 RETURNING version`, []any{e.ID, e.Version, e.Name, e.Body, db.dialect.Stamp(e.UpdatedAt), db.dialect.Stamp(e.ExpiresAt)}},
 		statement{`SELECT version FROM entries WHERE id = $1`, []any{e.ID}})
 	if err == nil && !changed {
 		err = fmt.Errorf("update entry: %w", store.Outdated(version, e.Version))
@@ -67,11 +67,11 @@ func (db *Tables) DeleteEntriesBefore(ctx context.Context, expired time.Time) (i
 	if err := store.Moment("expired", expired); err != nil {
 		return 0, err
 	}
-	return db.remove(ctx, "delete old entries", `DELETE FROM entries WHERE expires_at < $1`, db.Stamp(expired))
+	return db.remove(ctx, "delete old entries", `DELETE FROM entries WHERE expires_at < $1`, db.dialect.Stamp(expired))
 }
 
 func (db *Tables) EntriesRevision(ctx context.Context) (int64, error) {
-	return one(ctx, db, "read the revision of the entries", func(row scanner) (n int64, err error) {
+	return one(ctx, db, "read the revision of the entries", func(row Scanner) (n int64, err error) {
 		err = row.Scan(&n)
 		return n, err
 	}, `SELECT revision FROM entries_revision`)

@@ -11,8 +11,8 @@ import (
 const grantColumns = `id, tenant, domains, egress_domains, access, origin, operator, issued_at, not_before, expires_at,
 	used_at, used_by, revoked_at, revoked_by`
 
-func (db *Tables) scanGrant(row scanner) (g store.Grant, err error) {
-	err = row.Scan(&g.ID, &g.Tenant, db.ScanList(&g.Domains), db.ScanList(&g.EgressDomains), &g.Access, &g.Origin, &g.Operator,
+func (db *Tables) scanGrant(row Scanner) (g store.Grant, err error) {
+	err = row.Scan(&g.ID, &g.Tenant, db.dialect.ScanList(&g.Domains), db.dialect.ScanList(&g.EgressDomains), &g.Access, &g.Origin, &g.Operator,
 		moment{&g.IssuedAt}, moment{&g.NotBefore}, moment{&g.ExpiresAt}, moment{&g.UsedAt}, &g.UsedBy, moment{&g.RevokedAt}, &g.RevokedBy)
 	return g, err
 }
@@ -23,8 +23,8 @@ func (db *Tables) CreateGrant(ctx context.Context, g store.Grant) error {
 	}
 	return db.add(ctx, "create grant", `INSERT INTO grants (`+grantColumns+`)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
-		g.ID, g.Tenant, db.List(g.Domains), db.List(g.EgressDomains), g.Access, g.Origin, g.Operator,
-		db.Stamp(g.IssuedAt), db.Stamp(g.NotBefore), db.Stamp(g.ExpiresAt), db.Stamp(g.UsedAt), g.UsedBy, db.Stamp(g.RevokedAt), g.RevokedBy)
+		g.ID, g.Tenant, db.dialect.List(g.Domains), db.dialect.List(g.EgressDomains), g.Access, g.Origin, g.Operator,
+		db.dialect.Stamp(g.IssuedAt), db.dialect.Stamp(g.NotBefore), db.dialect.Stamp(g.ExpiresAt), db.dialect.Stamp(g.UsedAt), g.UsedBy, db.dialect.Stamp(g.RevokedAt), g.RevokedBy)
 }
 
 func (db *Tables) Grant(ctx context.Context, id string) (store.Grant, error) {
@@ -44,8 +44,8 @@ func (db *Tables) UseGrant(ctx context.Context, id, tenant, session string, now 
 	if err := errors.Join(store.Text(session), store.Moment("now", now)); err != nil {
 		return store.Grant{}, false, err
 	}
-	used, err = db.decide(ctx, "use grant", func(row scanner) (err error) { g, err = db.scanGrant(row); return err },
-		statement{useGrant, []any{id, tenant, session, db.Stamp(now)}},
+	used, err = db.decide(ctx, "use grant", func(row Scanner) (err error) { g, err = db.scanGrant(row); return err },
+		statement{useGrant, []any{id, tenant, session, db.dialect.Stamp(now)}},
 		statement{`SELECT ` + grantColumns + ` FROM grants WHERE id = $1`, []any{id}})
 	if err != nil {
 		return store.Grant{}, false, err
@@ -58,12 +58,12 @@ func (db *Tables) RevokeGrant(ctx context.Context, id, by string, at time.Time) 
 		return err
 	}
 	return db.changeOne(ctx, "revoke grant", `UPDATE grants SET revoked_at = coalesce(revoked_at, $3),
-		revoked_by = CASE WHEN revoked_at IS NULL THEN $2 ELSE revoked_by END WHERE id = $1`, id, by, db.Stamp(at))
+		revoked_by = CASE WHEN revoked_at IS NULL THEN $2 ELSE revoked_by END WHERE id = $1`, id, by, db.dialect.Stamp(at))
 }
 
 func (db *Tables) DeleteGrantsBefore(ctx context.Context, expired time.Time) (int, error) {
 	if err := store.Moment("expired", expired); err != nil {
 		return 0, err
 	}
-	return db.remove(ctx, "delete old grants", `DELETE FROM grants WHERE expires_at < $1`, db.Stamp(expired))
+	return db.remove(ctx, "delete old grants", `DELETE FROM grants WHERE expires_at < $1`, db.dialect.Stamp(expired))
 }

@@ -9,7 +9,7 @@ import (
 
 const operatorColumns = `id, name, tenant, role, key_hash, key_hint, created_at, expires_at, revoked_at`
 
-func scanOperator(row scanner) (o store.Operator, err error) {
+func scanOperator(row Scanner) (o store.Operator, err error) {
 	err = row.Scan(&o.ID, &o.Name, optional{&o.Tenant}, &o.Role, blob{&o.KeyHash}, &o.KeyHint,
 		moment{&o.CreatedAt}, moment{&o.ExpiresAt}, moment{&o.RevokedAt})
 	return o, err
@@ -20,7 +20,7 @@ func (db *Tables) CreateOperator(ctx context.Context, o store.Operator) error {
 		return err
 	}
 	return db.add(ctx, "create operator", `INSERT INTO operators (`+operatorColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		o.ID, o.Name, text(o.Tenant), o.Role, o.KeyHash, o.KeyHint, db.Stamp(o.CreatedAt), db.Stamp(o.ExpiresAt), db.Stamp(o.RevokedAt))
+		o.ID, o.Name, text(o.Tenant), o.Role, o.KeyHash, o.KeyHint, db.dialect.Stamp(o.CreatedAt), db.dialect.Stamp(o.ExpiresAt), db.dialect.Stamp(o.RevokedAt))
 }
 
 func (db *Tables) Operator(ctx context.Context, id string) (store.Operator, error) {
@@ -40,5 +40,5 @@ func (db *Tables) RevokeOperator(ctx context.Context, id string, at time.Time) e
 	if err := store.Moment("revoked_at", at); err != nil {
 		return err
 	}
-	return db.changeOne(ctx, "revoke operator", `UPDATE operators SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1`, id, db.Stamp(at))
+	return db.changeOne(ctx, "revoke operator", `UPDATE operators SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1`, id, db.dialect.Stamp(at))
 }

@@ -9,7 +9,7 @@ import (
 
 const passkeyColumns = `id, operator, admin_key, name, host, credential, handle, record, count, created_at, used_at`
 
-func scanPasskey(row scanner) (p store.Passkey, err error) {
+func scanPasskey(row Scanner) (p store.Passkey, err error) {
 	err = row.Scan(&p.ID, optional{&p.Owner.Operator}, optional{&p.Owner.AdminKey}, &p.Name, &p.Host, blob{&p.Credential}, blob{&p.Handle}, blob{&p.Record},
 		&p.Count, moment{&p.CreatedAt}, moment{&p.UsedAt})
 	return p, err
@@ -20,7 +20,7 @@ func (db *Tables) CreatePasskey(ctx context.Context, p store.Passkey) error {
 		return err
 	}
 	return db.add(ctx, "create passkey", `INSERT INTO passkeys (`+passkeyColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-		p.ID, text(p.Owner.Operator), text(p.Owner.AdminKey), p.Name, p.Host, p.Credential, p.Handle, p.Record, int64(p.Count), db.Stamp(p.CreatedAt), db.Stamp(p.UsedAt))
+		p.ID, text(p.Owner.Operator), text(p.Owner.AdminKey), p.Name, p.Host, p.Credential, p.Handle, p.Record, int64(p.Count), db.dialect.Stamp(p.CreatedAt), db.dialect.Stamp(p.UsedAt))
 }
 
 func (db *Tables) PasskeyByCredential(ctx context.Context, credential []byte) (store.Passkey, error) {
@@ -36,9 +36,9 @@ func (db *Tables) UsePasskey(ctx context.Context, id string, count uint32, at ti
 	if err := store.Moment("used_at", at); err != nil {
 		return false, err
 	}
-	return db.decide(ctx, "use passkey", func(row scanner) error { return row.Scan(new(string)) },
+	return db.decide(ctx, "use passkey", func(row Scanner) error { return row.Scan(new(string)) },
 		statement{`UPDATE passkeys SET count = $2, used_at = CASE WHEN used_at > $3 THEN used_at ELSE $3 END
-			WHERE id = $1 AND (count < $2 OR count = 0 AND $2 = 0) RETURNING id`, []any{id, int64(count), db.Stamp(at)}},
+			WHERE id = $1 AND (count < $2 OR count = 0 AND $2 = 0) RETURNING id`, []any{id, int64(count), db.dialect.Stamp(at)}},
 		statement{`SELECT id FROM passkeys WHERE id = $1`, []any{id}})
 }
 

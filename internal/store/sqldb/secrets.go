@@ -10,7 +10,7 @@ import (
 
 const secretColumns = `id, tenant, agent, service, ciphertext, created_at, updated_at, used_at`
 
-func scanSecret(row scanner) (s store.Secret, err error) {
+func scanSecret(row Scanner) (s store.Secret, err error) {
 	err = row.Scan(&s.ID, &s.Tenant, optional{&s.Agent}, &s.Service, blob{&s.Ciphertext},
 		moment{&s.CreatedAt}, moment{&s.UpdatedAt}, moment{&s.UsedAt})
 	return s, err
@@ -25,7 +25,7 @@ func (db *Tables) PutSecret(ctx context.Context, s store.Secret) error {
 			ciphertext = excluded.ciphertext, updated_at = excluded.updated_at,
 			used_at = CASE WHEN excluded.used_at > secrets.used_at OR secrets.used_at IS NULL THEN excluded.used_at ELSE secrets.used_at END
 		WHERE secrets.id = excluded.id`,
-		s.ID, s.Tenant, text(s.Agent), s.Service, bytes(s.Ciphertext), db.Stamp(s.CreatedAt), db.Stamp(s.UpdatedAt), db.Stamp(s.UsedAt))
+		s.ID, s.Tenant, text(s.Agent), s.Service, bytes(s.Ciphertext), db.dialect.Stamp(s.CreatedAt), db.dialect.Stamp(s.UpdatedAt), db.dialect.Stamp(s.UsedAt))
 }
 
 func (db *Tables) Secret(ctx context.Context, tenant, agent, service string) (store.Secret, error) {
@@ -48,11 +48,11 @@ func (db *Tables) MarkUsed(ctx context.Context, tenant, agent, service string, a
 		return err
 	}
 	return db.changeOne(ctx, "mark secret as used", `UPDATE secrets SET used_at = CASE WHEN used_at > $4 THEN used_at ELSE $4 END
-		WHERE tenant = $1 AND coalesce(agent, '') = $2 AND service = $3`, tenant, agent, service, db.Stamp(at))
+		WHERE tenant = $1 AND coalesce(agent, '') = $2 AND service = $3`, tenant, agent, service, db.dialect.Stamp(at))
 }
 
 func (db *Tables) ListSealed(ctx context.Context) ([]store.Sealed, error) {
-	return list(ctx, db, "list what is encrypted", func(row scanner) (s store.Sealed, err error) {
+	return list(ctx, db, "list what is encrypted", func(row Scanner) (s store.Sealed, err error) {
 		err = row.Scan(&s.ID, &s.Tenant, &s.Agent, &s.Name, &s.Secret, blob{&s.Head}, &s.Bytes)
 		return s, err
 	}, fmt.Sprintf(`

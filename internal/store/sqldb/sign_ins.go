@@ -16,7 +16,7 @@ func signInFields(s *store.SignIn) []any {
 		moment{&s.CreatedAt}, moment{&s.UsedAt}, moment{&s.ExpiresAt}}
 }
 
-func scanSignIn(row scanner) (s store.SignIn, err error) {
+func scanSignIn(row Scanner) (s store.SignIn, err error) {
 	err = row.Scan(signInFields(&s)...)
 	return s, err
 }
@@ -27,7 +27,7 @@ func (db *Tables) CreateSignIn(ctx context.Context, s store.SignIn) error {
 	}
 	return db.add(ctx, "create sign-in", `INSERT INTO sign_ins (id, hash, operator, admin_key, method, remote, user_agent, created_at, used_at, expires_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, s.ID, s.Hash, text(s.Owner.Operator), text(s.Owner.AdminKey), s.Method, s.Remote, s.UserAgent,
-		db.Stamp(s.CreatedAt), db.Stamp(s.UsedAt), db.Stamp(s.ExpiresAt))
+		db.dialect.Stamp(s.CreatedAt), db.dialect.Stamp(s.UsedAt), db.dialect.Stamp(s.ExpiresAt))
 }
 
 func (db *Tables) SignIn(ctx context.Context, id string) (store.SignIn, error) {
@@ -39,7 +39,7 @@ func (db *Tables) SignInByHash(ctx context.Context, hash []byte) (store.SignIn, 
 		signIn   store.SignIn
 		operator store.Operator
 	}
-	v, err := one(ctx, db, "read sign-in", func(row scanner) (b both, err error) {
+	v, err := one(ctx, db, "read sign-in", func(row Scanner) (b both, err error) {
 		o := &b.operator
 		err = row.Scan(append(signInFields(&b.signIn), optional{&o.ID}, optional{&o.Name}, optional{&o.Tenant}, optional{&o.Role}, blob{&o.KeyHash}, optional{&o.KeyHint},
 			moment{&o.CreatedAt}, moment{&o.ExpiresAt}, moment{&o.RevokedAt})...)
@@ -57,7 +57,7 @@ func (db *Tables) TouchSignIn(ctx context.Context, id string, at time.Time) erro
 	if err := store.Moment("used_at", at); err != nil {
 		return err
 	}
-	return db.changeOne(ctx, "touch sign-in", `UPDATE sign_ins SET used_at = CASE WHEN used_at > $2 THEN used_at ELSE $2 END WHERE id = $1`, id, db.Stamp(at))
+	return db.changeOne(ctx, "touch sign-in", `UPDATE sign_ins SET used_at = CASE WHEN used_at > $2 THEN used_at ELSE $2 END WHERE id = $1`, id, db.dialect.Stamp(at))
 }
 
 func (db *Tables) DeleteSignIn(ctx context.Context, id string) error {
@@ -68,5 +68,5 @@ func (db *Tables) DeleteSignInsBefore(ctx context.Context, expired, used time.Ti
 	if err := errors.Join(store.Moment("expired", expired), store.Moment("used", used)); err != nil {
 		return 0, err
 	}
-	return db.remove(ctx, "delete old sign-ins", `DELETE FROM sign_ins WHERE expires_at < $1 OR used_at < $2`, db.Stamp(expired), db.Stamp(used))
+	return db.remove(ctx, "delete old sign-ins", `DELETE FROM sign_ins WHERE expires_at < $1 OR used_at < $2`, db.dialect.Stamp(expired), db.dialect.Stamp(used))
 }

@@ -19,6 +19,10 @@ import (
 type Dialect struct {
 	// Read is where rows are read that nobody is about to change.
 	Read *sql.DB
+	// Listings is where records of the audit log are listed: those that take their time keep nobody else from reading.
+	Listings *sql.DB
+	// ByIntents follows the name of the audit log where only its intents are asked for.
+	ByIntents string
 	// Change runs f, of whose statements one at most changes rows. That change is on the disk when Change returns nil, and
 	// was not made when f returns an error. Errors have the meaning that package store gives them.
 	Change func(ctx context.Context, what string, f func(ctx context.Context, q Querier) error) error
@@ -38,7 +42,10 @@ type Querier interface {
 }
 
 // Tables are the parts of a store.Store that databases have in common.
-type Tables struct{ Dialect }
+type Tables struct{ dialect Dialect }
+
+// New has the tables of a database.
+func New(d Dialect) Tables { return Tables{d} }
 
 // errOccupied is what an upsert that changed nothing means: the place is taken by a row with another ID.
 var errOccupied = fmt.Errorf("another one has taken its place: %w", store.ErrExists)
@@ -49,7 +56,7 @@ func Closed(err error) bool {
 }
 
 // Frequent are the queries that an opening session and every request to a model wait for: it is worth while to prepare them.
-func (*Tables) Frequent() []string { return []string{useGrant, chargeUsage} }
+func Frequent() []string { return []string{useGrant, chargeUsage} }
 
 // changeOne runs a statement that changes the row that was meant: ErrNotFound when there is none.
 func (db *Tables) changeOne(ctx context.Context, what, query string, args ...any) error {
@@ -58,7 +65,7 @@ func (db *Tables) changeOne(ctx context.Context, what, query string, args ...any
 
 // changeOr runs a statement, and returns none when it changed no row.
 func (db *Tables) changeOr(ctx context.Context, none error, what, query string, args ...any) error {
-	return db.Change(ctx, what, func(ctx context.Context, q Querier) error {
+	return db.dialect.Change(ctx, what, func(ctx context.Context, q Querier) error {
 		result, err := q.ExecContext(ctx, query, args...)
 		if err != nil {
 			return err
@@ -77,7 +84,7 @@ func (db *Tables) add(ctx context.Context, what, query string, args ...any) erro
 
 // remove runs a DELETE of any number of rows, and says how many they were.
 func (db *Tables) remove(ctx context.Context, what, query string, args ...any) (removed int, err error) {
-	err = db.Change(ctx, what, func(ctx context.Context, q Querier) error {
+	err = db.dialect.Change(ctx, what, func(ctx context.Context, q Querier) error {
 		result, err := q.ExecContext(ctx, query, args...)
 		if err != nil {
 			return err
@@ -100,8 +107,8 @@ type statement struct {
 
 // decide runs a statement that changes one row and returns it, or changes none because of what the row says: then the row is looked
 // at, and changed is false.
-func (db *Tables) decide(ctx context.Context, what string, scan func(scanner) error, change, look statement) (changed bool, err error) {
-	err = db.Change(ctx, what, func(ctx context.Context, q Querier) error {
+func (db *Tables) decide(ctx context.Context, what string, scan func(Scanner) error, change, look statement) (changed bool, err error) {
+	err = db.dialect.Change(ctx, what, func(ctx context.Context, q Querier) error {
 		err := scan(q.QueryRowContext(ctx, change.query, change.args...))
 		if changed = err == nil; changed || !errors.Is(err, sql.ErrNoRows) {
 			return err
@@ -111,36 +118,40 @@ func (db *Tables) decide(ctx context.Context, what string, scan func(scanner) er
 	return changed && err == nil, err
 }
 
-// scanner is a *sql.Row or *sql.Rows.
-type scanner interface{ Scan(dest ...any) error }
+// Scanner is a row.
+type Scanner interface{ Scan(dest ...any) error }
 
 // one reads one row.
-func one[T any](ctx context.Context, db *Tables, what string, scan func(scanner) (T, error), query string, args ...any) (T, error) {
-	v, err := scan(db.Read.QueryRowContext(ctx, query, args...))
+func one[T any](ctx context.Context, db *Tables, what string, scan func(Scanner) (T, error), query string, args ...any) (T, error) {
+	v, err := scan(db.dialect.Read.QueryRowContext(ctx, query, args...))
 	if err != nil {
 		var zero T
-		return zero, db.Failure(ctx, what, err)
+		return zero, db.dialect.Failure(ctx, what, err)
 	}
 	return v, nil
 }
 
 // list reads all rows; nil when there are none.
-func list[T any](ctx context.Context, db *Tables, what string, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := db.Read.QueryContext(ctx, query, args...)
+func list[T any](ctx context.Context, db *Tables, what string, scan func(Scanner) (T, error), query string, args ...any) ([]T, error) {
+	return listFrom(ctx, db, db.dialect.Read, what, scan, query, args...)
+}
+
+func listFrom[T any](ctx context.Context, db *Tables, from *sql.DB, what string, scan func(Scanner) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := from.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, db.Failure(ctx, what, err)
+		return nil, db.dialect.Failure(ctx, what, err)
 	}
 	defer rows.Close() // a second time where Next has done it; Err has its error
 	var out []T
 	for rows.Next() {
 		v, err := scan(rows)
 		if err != nil {
-			return nil, db.Failure(ctx, what, err)
+			return nil, db.dialect.Failure(ctx, what, err)
 		}
 		out = append(out, v)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, db.Failure(ctx, what, err)
+		return nil, db.dialect.Failure(ctx, what, err)
 	}
 	return out, nil
 }

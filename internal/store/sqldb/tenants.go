@@ -8,7 +8,7 @@ import (
 
 const tenantColumns = `id, created_at, forbid_operator_mode, forbid_account_permissions`
 
-func scanTenant(row scanner) (t store.Tenant, err error) {
+func scanTenant(row Scanner) (t store.Tenant, err error) {
 	err = row.Scan(&t.ID, moment{&t.CreatedAt}, &t.ForbidOperatorMode, &t.ForbidAccountPermissions)
 	return t, err
 }
@@ -18,7 +18,7 @@ func (db *Tables) CreateTenant(ctx context.Context, t store.Tenant) error {
 		return err
 	}
 	return db.add(ctx, "create tenant", `INSERT INTO tenants (`+tenantColumns+`) VALUES ($1, $2, $3, $4)`,
-		t.ID, db.Stamp(t.CreatedAt), t.ForbidOperatorMode, t.ForbidAccountPermissions)
+		t.ID, db.dialect.Stamp(t.CreatedAt), t.ForbidOperatorMode, t.ForbidAccountPermissions)
 }
 
 func (db *Tables) Tenant(ctx context.Context, id string) (store.Tenant, error) {

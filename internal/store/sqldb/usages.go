@@ -10,7 +10,7 @@ import (
 
 const usageColumns = `day, tenant, agent, provider, model, requests, input_tokens, output_tokens, micro_cost`
 
-func scanUsage(row scanner) (u store.Usage, err error) {
+func scanUsage(row Scanner) (u store.Usage, err error) {
 	err = row.Scan(&u.Day, &u.Tenant, &u.Agent, &u.Provider, &u.Model, &u.Requests, &u.InputTokens, &u.OutputTokens, &u.MicroCost)
 	return u, err
 }
@@ -51,7 +51,7 @@ func (db *Tables) ChargeUsage(ctx context.Context, amount store.Usage, limit sto
 	if limit.Allows(store.Usage{}, amount) {
 		query = chargeUsage
 	}
-	err = db.Change(ctx, "charge usage", func(ctx context.Context, q Querier) (err error) {
+	err = db.dialect.Change(ctx, "charge usage", func(ctx context.Context, q Querier) (err error) {
 		now, err = scanUsage(q.QueryRowContext(ctx, query, args...))
 		if charged = err == nil; charged || !errors.Is(err, sql.ErrNoRows) {
 			return err

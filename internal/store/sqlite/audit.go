@@ -5,27 +5,19 @@ import (
 	"database/sql"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
 
 	codes "modernc.org/sqlite/lib"
 
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/sqldb"
 )
-
-const auditColumns = `node, seq, time, id, ref, phase, action, result, tenant, actor, session, jail, target, detail, prev_hash, hash`
-
-func scanAudit(row scanner) (r store.AuditRow, err error) {
-	err = row.Scan(&r.Node, &r.Seq, moment{&r.Time}, &r.ID, &r.Ref, &r.Phase, &r.Action, &r.Result, &r.Tenant, &r.Actor,
-		&r.Session, &r.Jail, &r.Target, blob{&r.Detail}, blob{&r.PrevHash}, blob{&r.Hash})
-	return r, err
-}
 
 // auditGroups are how many rows one statement inserts: most of what a row costs is the statement.
 func auditGroups() [3]int { return [3]int{16, 4, 1} }
 
 func insertAudit(rows int) string {
-	return `INSERT INTO audit (` + auditColumns + `) VALUES ` +
+	return `INSERT INTO audit (` + sqldb.AuditColumns + `) VALUES ` +
 		strings.TrimSuffix(strings.Repeat(`(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?), `, rows), ", ")
 }
 
@@ -75,13 +67,6 @@ const (
 	noAuditLeft = `DELETE FROM audit_sizes WHERE bytes <= 0`
 )
 
-func (db *DB) AuditSizes(ctx context.Context) ([]store.AuditSize, error) {
-	return list(ctx, db, "read how large the audit log is", func(row scanner) (s store.AuditSize, err error) {
-		err = row.Scan(&s.Tenant, &s.Agent, &s.Bytes)
-		return s, err
-	}, `SELECT tenant, agent, bytes FROM audit_sizes ORDER BY tenant, agent`)
-}
-
 // whichRow says which of the rows of a statement was refused, and why. Nothing of the statement has happened.
 func (db *DB) whichRow(ctx context.Context, tx *sql.Tx, rows []store.AuditRow, cause error) error {
 	one := tx.StmtContext(ctx, db.insertAudit[len(db.insertAudit)-1])
@@ -118,94 +103,18 @@ func newestSeq(ctx context.Context, tx *sql.Tx, node string) (seq int64, err err
 	return seq, err
 }
 
-func (db *DB) LastAudit(ctx context.Context, node string) (store.AuditRow, error) {
-	return one(ctx, db, "read the audit log", scanAudit,
-		`SELECT `+auditColumns+` FROM audit WHERE node = $1 ORDER BY seq DESC LIMIT 1`, node)
-}
-
-func (db *DB) FindAudit(ctx context.Context, id string) (store.AuditRow, error) {
-	return one(ctx, db, "read the audit log", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE id = $1`, id)
-}
-
-func (db *DB) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, error) {
-	if err := f.Validate(); err != nil {
-		return nil, err
-	}
-	query, args := selectAudit(f)
-	rows, err := listFrom(ctx, db.listings, "read the audit log", scanAudit, query, args...)
-	if f.Newest {
-		slices.Reverse(rows)
-	}
-	return rows, err
-}
-
-func selectAudit(f store.AuditFilter) (query string, args []any) {
-	var where []string
-	match := func(condition string, value any) {
-		args = append(args, value)
-		where = append(where, strings.ReplaceAll(condition, "?", fmt.Sprintf("$%d", len(args))))
-	}
-	for _, field := range []struct{ column, value string }{
-		{"node", f.Node}, {"tenant", f.Tenant}, {"actor", f.Actor}, {"action", f.Action}, {"session", f.Session}, {"jail", f.Jail},
-		{"phase", f.Phase}, {"result", f.Result}, {"ref", f.Ref},
-	} {
-		if field.value != "" {
-			match(field.column+" = ?", field.value)
-		}
-	}
-	// The indexes on these leave out the rows without one, and are used only for a query that says so.
-	if f.Session != "" {
-		where = append(where, "session <> ''")
-	}
-	if f.Ref != "" {
-		where = append(where, "ref <> ''")
-	}
-	if f.ActionPrefix != "" {
-		match("substr(action, 1, length(?)) = ?", f.ActionPrefix)
-	}
-	if !f.Since.IsZero() {
-		match("time >= ?", stamp(f.Since))
-	}
-	if !f.Until.IsZero() {
-		match("time < ?", stamp(f.Until))
-	}
-	if f.AfterSeq != 0 {
-		match("seq > ?", f.AfterSeq)
-	}
-	order := []string{"time", "node", "seq"}
-	if f.Node != "" {
-		order = []string{"seq"}
-	}
-	direction := ""
-	if f.Newest {
-		direction = " DESC"
-	}
-	args = append(args, f.Limit)
-	ordered := fmt.Sprintf(" ORDER BY %s%s", strings.Join(order, direction+", "), direction)
-	found := " FROM audit"
-	if len(where) > 0 {
-		found += " WHERE " + strings.Join(where, " AND ")
-	}
-	found += fmt.Sprintf("%s LIMIT $%d", ordered, len(args))
-	if f.InTimes() { // the index of times has all of that: of the rows that do not match, only the index is read
-		return "SELECT " + auditColumns + " FROM audit JOIN (SELECT node AS at_node, seq AS at_seq" + found +
-			") AS found ON node = at_node AND seq = at_seq" + ordered, args
-	}
-	return "SELECT " + auditColumns + found, args
-}
-
 // WalkAudit: one statement sees one state of the database, however long it takes.
 func (db *DB) WalkAudit(ctx context.Context, node string, from int64) iter.Seq2[store.AuditRow, error] {
 	return func(yield func(store.AuditRow, error) bool) {
 		const what = "walk the audit log"
-		rows, err := db.walk.QueryContext(ctx, `SELECT `+auditColumns+` FROM audit WHERE node = $1 AND seq >= $2 ORDER BY seq`, node, from)
+		rows, err := db.walk.QueryContext(ctx, `SELECT `+sqldb.AuditColumns+` FROM audit WHERE node = $1 AND seq >= $2 ORDER BY seq`, node, from)
 		if err != nil {
 			yield(store.AuditRow{}, failure(ctx, what, err))
 			return
 		}
 		defer rows.Close() // a second time where Next has done it; Err has its error
 		for rows.Next() {
-			r, err := scanAudit(rows)
+			r, err := sqldb.ScanAudit(rows)
 			if err != nil {
 				yield(store.AuditRow{}, failure(ctx, what, err))
 				return
@@ -218,31 +127,6 @@ func (db *DB) WalkAudit(ctx context.Context, node string, from int64) iter.Seq2[
 			yield(store.AuditRow{}, failure(ctx, what, err))
 		}
 	}
-}
-
-func scanText(row scanner) (s string, err error) {
-	err = row.Scan(&s)
-	return s, err
-}
-
-// AuditNodes jumps from node to node instead of reading all rows.
-func (db *DB) AuditNodes(ctx context.Context) ([]string, error) {
-	return list(ctx, db, "list the nodes of the audit log", scanText, `
-		WITH RECURSIVE nodes (node) AS (
-			SELECT min(node) FROM audit
-			UNION ALL
-			SELECT (SELECT min(audit.node) FROM audit WHERE audit.node > nodes.node) FROM nodes WHERE nodes.node IS NOT NULL
-		)
-		SELECT node FROM nodes WHERE node IS NOT NULL ORDER BY node`)
-}
-
-// OpenIntents: which intents are open is found in the indexes alone, without reading the log.
-func (db *DB) OpenIntents(ctx context.Context, node string) ([]store.AuditRow, error) {
-	return list(ctx, db, "list the open intents", scanAudit, `SELECT `+auditColumns+` FROM audit WHERE node = $1 AND seq IN (
-			SELECT seq FROM audit AS intent INDEXED BY audit_intents
-			WHERE intent.node = $1 AND intent.phase = 'intent' AND NOT EXISTS (
-				SELECT 1 FROM audit AS closing WHERE closing.ref = intent.id AND closing.ref <> '' AND closing.phase = 'outcome'))
-		ORDER BY seq`, node)
 }
 
 // TrimAudit: the row in audit_trim is what lets the triggers pass; nobody else ever sees it.

@@ -30,7 +30,7 @@ func TestLogAskedForActionsReadsNoOtherRows(t *testing.T) {
 		{store.AuditFilter{Tenant: "acme", Actor: "operator:a", Result: "refused", Limit: 1, Newest: true}, true},
 		{store.AuditFilter{Tenant: "acme", Jail: "j", Limit: 1, Newest: true}, false}, // the jail is in the table
 	} {
-		query, args := selectAudit(c.filter)
+		query, args := db.SelectAudit(c.filter)
 		rows, err := db.read.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
 		if err != nil {
 			t.Fatal(err)

@@ -69,10 +69,6 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	defer func() { err = errors.Join(err, release()) }()
 
 	db := &DB{path: path, frequent: map[string]*sql.Stmt{}}
-	db.Dialect = sqldb.Dialect{Failure: failure, Stamp: stamp, List: texts, ScanList: func(to *[]string) sql.Scanner { return listing{to} }}
-	db.Change = func(ctx context.Context, what string, f func(context.Context, sqldb.Querier) error) error {
-		return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, querier{tx, db.frequent}) })
-	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, db.Close())
@@ -90,7 +86,7 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 			return nil, failure(ctx, "open the database", err)
 		}
 	}
-	for _, query := range db.Frequent() {
+	for _, query := range sqldb.Frequent() {
 		if db.frequent[query], err = db.write.PrepareContext(ctx, query); err != nil {
 			return nil, failure(ctx, "open the database", err)
 		}
@@ -103,7 +99,6 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	}
 	db.read.SetMaxOpenConns(readers)
 	db.read.SetMaxIdleConns(readers)
-	db.Read = db.read
 	if db.walk, err = pool(path, true); err != nil {
 		return nil, err
 	}
@@ -113,6 +108,13 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	}
 	db.listings.SetMaxOpenConns(listers)
 	db.listings.SetMaxIdleConns(listers)
+	db.Tables = sqldb.New(sqldb.Dialect{
+		Read: db.read, Listings: db.listings, ByIntents: " INDEXED BY audit_intents",
+		Change: func(ctx context.Context, what string, f func(context.Context, sqldb.Querier) error) error {
+			return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, querier{tx, db.frequent}) })
+		},
+		Failure: failure, Stamp: stamp, List: texts, ScanList: func(to *[]string) sql.Scanner { return listing{to} },
+	})
 	return db, nil
 }
 
@@ -216,42 +218,4 @@ func (q querier) QueryRowContext(ctx context.Context, query string, args ...any)
 		return q.StmtContext(ctx, statement).QueryRowContext(ctx, args...)
 	}
 	return q.Tx.QueryRowContext(ctx, query, args...)
-}
-
-// scanner is a *sql.Row or *sql.Rows.
-type scanner interface{ Scan(dest ...any) error }
-
-// one reads one row.
-func one[T any](ctx context.Context, db *DB, what string, scan func(scanner) (T, error), query string, args ...any) (T, error) {
-	v, err := scan(db.read.QueryRowContext(ctx, query, args...))
-	if err != nil {
-		var zero T
-		return zero, failure(ctx, what, err)
-	}
-	return v, nil
-}
-
-// list reads all rows; nil when there are none.
-func list[T any](ctx context.Context, db *DB, what string, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
-	return listFrom(ctx, db.read, what, scan, query, args...)
-}
-
-func listFrom[T any](ctx context.Context, from *sql.DB, what string, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := from.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, failure(ctx, what, err)
-	}
-	defer rows.Close() // a second time where Next has done it; Err has its error
-	var out []T
-	for rows.Next() {
-		v, err := scan(rows)
-		if err != nil {
-			return nil, failure(ctx, what, err)
-		}
-		out = append(out, v)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, failure(ctx, what, err)
-	}
-	return out, nil
 }

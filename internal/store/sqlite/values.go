@@ -16,21 +16,6 @@ func stamp(t time.Time) any {
 	return store.Microsecond(t).UnixMicro()
 }
 
-// moment scans a time.
-type moment struct{ to *time.Time }
-
-func (m moment) Scan(value any) error {
-	switch v := value.(type) {
-	case nil:
-		*m.to = time.Time{}
-	case int64:
-		*m.to = time.UnixMicro(v).UTC()
-	default:
-		return fmt.Errorf("a time is an integer, not %T", value)
-	}
-	return nil
-}
-
 // texts is a list as a column has it.
 func texts(list []string) any {
 	if len(list) == 0 {
@@ -64,19 +49,4 @@ func bytes(b []byte) []byte {
 		return []byte{}
 	}
 	return b
-}
-
-// blob scans bytes; none are nil.
-type blob struct{ to *[]byte }
-
-func (b blob) Scan(value any) error {
-	v, ok := value.([]byte)
-	if !ok && value != nil {
-		return fmt.Errorf("bytes are expected, not %T", value)
-	}
-	*b.to = nil
-	if len(v) > 0 {
-		*b.to = append([]byte(nil), v...) // the driver may use its bytes again
-	}
-	return nil
 }
