@@ -27,7 +27,9 @@ func jsonFormat() huma.Format {
 		Marshal: huma.DefaultJSONFormat.Marshal,
 		Unmarshal: func(data []byte, into any) error {
 			if body, ok := into.(interface{ Read(into func(any) error) }); ok {
-				body.Read(func(into any) error { return strict.Object(data, into, control.Fields, json.WithUnmarshalers(secrets())) })
+				body.Read(func(into any) error {
+					return strict.Object(data, into, control.Fields, json.WithUnmarshalers(secrets()))
+				})
 				return nil
 			}
 			return fmt.Errorf("bodies are decoded by their handler: %w", io.ErrUnexpectedEOF)

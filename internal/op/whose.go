@@ -3,9 +3,9 @@ package op
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -127,10 +127,5 @@ func Life(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// quote is a text of the caller's in a message, as far as it is short.
-func quote(s string) string {
-	if len(s) > 80 {
-		s = s[:80] + "…"
-	}
-	return fmt.Sprintf("%q", s)
-}
+// quote is a text of the caller's in a message.
+func quote(s string) string { return texts.Quote(s, 80) }
