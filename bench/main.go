@@ -8,7 +8,7 @@
 //	bin/bench -only starts,arena
 //	bin/bench -table bench/results/2026-11-22T2331Z.json
 //	bin/bench -compare bench/results/A.json,bench/results/B.json
-//	bin/bench -readme bench/results/A.json
+//	bin/bench -page bench/results/A.json
 //
 // A run writes one file, bench/results/TIME.json, whose form is package report's, and prints it as a table. It needs root
 // and the templates; without Docker, or without the packages of stock clients, it says so and leaves out what is measured
@@ -50,7 +50,7 @@ func run(ctx context.Context) error {
 	out := flag.String("out", "bench/results", "folder that the file of the run is written to")
 	table := flag.String("table", "", "print this file as a table, and measure nothing")
 	compare := flag.String("compare", "", "print the difference of two files, A,B, and measure nothing")
-	readme := flag.String("readme", "", "write the figures of this file into README.md, and measure nothing")
+	page := flag.String("page", "", "write the figures of this file into docs/figures.md, and measure nothing")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("%q is no flag", flag.Arg(0))
@@ -60,8 +60,8 @@ func run(ctx context.Context) error {
 		return printTable(*table)
 	case *compare != "":
 		return printDifference(*compare)
-	case *readme != "":
-		return report.WriteReadme("README.md", *readme)
+	case *page != "":
+		return report.WritePage("docs/figures.md", *page)
 	}
 	b, err := newBench(*binary, *templates, *only, *runs, *cycles)
 	if err != nil {

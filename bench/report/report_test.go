@@ -222,14 +222,14 @@ func TestDifferenceWithinWhatARunVariedByIsNone(t *testing.T) {
 	}
 }
 
-// TestFiguresOfReadmeAreThoseOfTheNewestRun keeps README.md from saying what was not measured.
-func TestFiguresOfReadmeAreThoseOfTheNewestRun(t *testing.T) {
+// TestFiguresOfThePageAreThoseOfTheNewestRun keeps docs/figures.md from saying what was not measured.
+func TestFiguresOfThePageAreThoseOfTheNewestRun(t *testing.T) {
 	top := testenv.Repository(t)
 	path, r, err := NewestWhole(filepath.Join(top, "bench", "results"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(top, "README.md"))
+	text, err := os.ReadFile(filepath.Join(top, "docs", "figures.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,16 +238,16 @@ func TestFiguresOfReadmeAreThoseOfTheNewestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := "bench/results/" + filepath.Base(path)
-	if want := r.Readme(file); got != want {
-		t.Errorf("README.md has other figures; bin/bench -readme %s writes them\n%s", file, want)
+	if want := r.Page(file); got != want {
+		t.Errorf("docs/figures.md has other figures; bin/bench -page %s writes them\n%s", file, want)
 	}
 }
 
-func TestFiguresOfAPartAreNotForReadme(t *testing.T) {
+func TestFiguresOfAPartAreNotForThePage(t *testing.T) {
 	folder := t.TempDir()
-	readme := filepath.Join(folder, "README.md")
-	text := "# x\n\n" + readmeBegin + readmeEnd + "\nend\n"
-	if err := os.WriteFile(readme, []byte(text), 0o600); err != nil {
+	page := filepath.Join(folder, "figures.md")
+	text := "# x\n\n" + pageBegin + pageEnd + "\nend\n"
+	if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	part, whole := run(1, 1), run(1, 1)
@@ -258,11 +258,11 @@ func TestFiguresOfAPartAreNotForReadme(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := WriteReadme(readme, path); (err == nil) != wanted {
+		if err := WritePage(page, path); (err == nil) != wanted {
 			t.Errorf("%v: %v", r.Only, err)
 		}
 	}
-	got, err := os.ReadFile(readme)
+	got, err := os.ReadFile(page)
 	if err != nil || !strings.Contains(string(got), "| start of headless-shell until it answers, cold | 107.5 ms (112.3) | plain Chromium: 91.5 ms, 1.17 ×; docker run: 297.0 ms, 0.36 × | ≤ 133.9, met |") ||
 		!strings.HasSuffix(string(got), "\nend\n") {
 		t.Errorf("%v:\n%s", err, got)
@@ -272,7 +272,7 @@ func TestFiguresOfAPartAreNotForReadme(t *testing.T) {
 	}
 }
 
-// TestEveryCommittedRunIsReadable also holds the rows of README.md to names that were measured.
+// TestEveryCommittedRunIsReadable also holds the rows of docs/figures.md to names that were measured.
 func TestEveryCommittedRunIsReadable(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(testenv.Repository(t), "bench", "results", "*.json"))
 	if err != nil || len(paths) == 0 {
@@ -301,9 +301,9 @@ func TestEveryCommittedRunIsReadable(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, row := range readmeRows() {
+	for _, row := range pageRows() {
 		if !measured[row.name] {
-			t.Errorf("README.md is to have %q, which no run measured", row.name)
+			t.Errorf("docs/figures.md is to have %q, which no run measured", row.name)
 		}
 	}
 }

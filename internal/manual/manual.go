@@ -116,15 +116,15 @@ func Reasons() []string {
 func Elsewhere() map[string]string {
 	gitHub, pi, compose := "TestGiveAnAgentGitHubWithoutGivingItTheToken", "TestThePiExampleDoesWhatItsREADMESays", "TestTheFileForDockerComposeIsConfinedInTheSameWay"
 	return map[string]string{
-		"README.md#Give an agent GitHub without giving it your token":           gitHub,
-		"docs/docker.md#How do agents run in containers?":                       "TestTheExampleSyncsTwiceAsContainers",
-		"docs/docker.md#With docker-compose":                                    compose,
-		"docs/mcp-servers.md#How do agents get the tools of other MCP servers?": "TestMCPServersOfOthersRunInJails",
-		"docs/proxy.md#With a proxy on the same machine":                        "TestExampleProxiesCarryEverything",
-		"docs/proxy.md#Without a proxy":                                         "TestOwnCertificate",
-		"examples/pi/README.md#Before":                                          pi,
-		"examples/pi/README.md#A model":                                         pi,
-		"examples/pi/README.md#The agent":                                       pi,
-		"examples/pi/README.md#The end":                                         pi,
+		"docs/github.md#How do I give an agent GitHub without giving it my token?": gitHub,
+		"docs/docker.md#How do agents run in containers?":                          "TestTheExampleSyncsTwiceAsContainers",
+		"docs/docker.md#With docker-compose":                                       compose,
+		"docs/mcp-servers.md#How do agents get the tools of other MCP servers?":    "TestMCPServersOfOthersRunInJails",
+		"docs/proxy.md#With a proxy on the same machine":                           "TestExampleProxiesCarryEverything",
+		"docs/proxy.md#Without a proxy":                                            "TestOwnCertificate",
+		"examples/pi/README.md#Before":                                             pi,
+		"examples/pi/README.md#A model":                                            pi,
+		"examples/pi/README.md#The agent":                                          pi,
+		"examples/pi/README.md#The end":                                            pi,
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // tokenIn is the form in which a text has the token of the server; empty when it does not.
-func tokenIn(text []byte) string { return secretIn(text, readmeToken) }
+func tokenIn(text []byte) string { return secretIn(text, gitToken) }
 
 // secretIn is [tokenIn] for another secret.
 func secretIn(text []byte, secret string) string {
@@ -87,9 +87,9 @@ func readData(path string) (out []byte, err error) {
 func TestTheSearchForTheTokenFindsIt(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"itself": readmeToken, "hexadecimal": hex.EncodeToString([]byte(readmeToken)),
-		"what goes over the wire": base64.StdEncoding.EncodeToString([]byte("x-access-token:" + readmeToken)),
-		"base64":                  base64.StdEncoding.EncodeToString([]byte(readmeToken)),
+		"itself": gitToken, "hexadecimal": hex.EncodeToString([]byte(gitToken)),
+		"what goes over the wire": base64.StdEncoding.EncodeToString([]byte("x-access-token:" + gitToken)),
+		"base64":                  base64.StdEncoding.EncodeToString([]byte(gitToken)),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("before "+text+" after"), 0o600); err != nil {
 			t.Fatal(err)
@@ -100,7 +100,7 @@ func TestTheSearchForTheTokenFindsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = image.WriteAt([]byte(readmeToken), 1<<40)
+	_, err = image.WriteAt([]byte(gitToken), 1<<40)
 	if err := errors.Join(err, image.Truncate(1<<41), image.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// The marks that the figures stand between in README.md.
+// The marks that the figures stand between in docs/figures.md.
 const (
-	readmeBegin = "<!-- figures of the newest whole run: written by bin/bench -readme, checked by a test -->\n"
-	readmeEnd   = "<!-- end of the figures -->\n"
+	pageBegin = "<!-- figures of the newest whole run: written by bin/bench -page, checked by a test -->\n"
+	pageEnd   = "<!-- end of the figures -->\n"
 )
 
-// readmeRows are the figures that README.md has, in its order.
-func readmeRows() []struct{ label, name string } {
+// pageRows are the figures that docs/figures.md has, in its order.
+func pageRows() []struct{ label, name string } {
 	return []struct{ label, name string }{
 		{"start of headless-shell until it answers, cold", "start: clawjail, cold"},
 		{"… warm, from the pool", "start: clawjail, warm"},
@@ -57,13 +57,13 @@ func readmeRows() []struct{ label, name string } {
 	}
 }
 
-// Readme is the figures as README.md has them. file is the run's, from the top of the repository. What was not measured has
+// Page is the figures as docs/figures.md has them. file is the run's, from the top of the repository. What was not measured has
 // no row.
-func (r *Run) Readme(file string) string {
+func (r *Run) Page(file string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "From one run of `make bench` on %s processors ([its file](%s)): medians, and in brackets what 95 %% stay below.\n", r.Host["cpus"], file)
+	fmt.Fprintf(&b, "From one run of `make bench` on %s processors ([its file](../%s)): medians, and in brackets what 95 %% stay below.\n", r.Host["cpus"], file)
 	b.WriteString("A floor is what a figure is to be at most (≤) or at least (≥).\n\n| | clawjail | beside it, in the same run | floor |\n|---|---|---|---|\n")
-	for _, row := range readmeRows() {
+	for _, row := range pageRows() {
 		f, ok := r.Figures[row.name]
 		if !ok {
 			continue
@@ -94,8 +94,8 @@ func spoken(v float64, unit string) string {
 	return strings.TrimSpace(s + " " + unit)
 }
 
-// WriteReadme writes the figures of a run between the marks of README.md. It has to be a whole run.
-func WriteReadme(readme, file string) error {
+// WritePage writes the figures of a run between the marks of a page. It has to be a whole run.
+func WritePage(page, file string) error {
 	r, err := Read(file)
 	if err != nil {
 		return err
@@ -103,22 +103,22 @@ func WriteReadme(readme, file string) error {
 	if !r.Whole() {
 		return fmt.Errorf("%s is not of a whole run", file)
 	}
-	text, err := os.ReadFile(readme)
+	text, err := os.ReadFile(page)
 	if err != nil {
 		return fmt.Errorf("write the figures: %w", err)
 	}
 	before, _, after, err := marked(string(text))
 	if err != nil {
-		return fmt.Errorf("write the figures: %s: %w", readme, err)
+		return fmt.Errorf("write the figures: %s: %w", page, err)
 	}
-	out := before + readmeBegin + "\n" + r.Readme(filepath.ToSlash(file)) + "\n" + readmeEnd + after
-	return os.WriteFile(readme, []byte(out), 0o644)
+	out := before + pageBegin + "\n" + r.Page(filepath.ToSlash(file)) + "\n" + pageEnd + after
+	return os.WriteFile(page, []byte(out), 0o644)
 }
 
 // marked takes a text apart at its marks.
 func marked(text string) (before, between, after string, err error) {
-	before, rest, first := strings.Cut(text, readmeBegin)
-	between, after, second := strings.Cut(rest, readmeEnd)
+	before, rest, first := strings.Cut(text, pageBegin)
+	between, after, second := strings.Cut(rest, pageEnd)
 	if !first || !second {
 		return "", "", "", errors.New("it has no marks for the figures")
 	}

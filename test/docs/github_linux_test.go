@@ -27,11 +27,12 @@ import (
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
-// The README's section, and what stands in it.
+// The page, its section, and what stands in it.
 const (
-	gitHubSection = "Give an agent GitHub without giving it your token"
-	readmePort    = "9418"
-	readmeToken   = "ghp_4kQ7mX2vT9sW8nB3zR6c"
+	gitHubPage    = "docs/github.md"
+	gitHubSection = "How do I give an agent GitHub without giving it my token?"
+	gitPort       = "9418"
+	gitToken      = "ghp_4kQ7mX2vT9sW8nB3zR6c"
 )
 
 // shellBlocks are the shell commands of a section of a README, block by block.
@@ -63,7 +64,7 @@ func blocksOf(t *testing.T, file, section, language string) []string {
 	return blocks
 }
 
-// reader is somebody who does what the README says, on a machine where another clawjail may run: the port of the server is
+// reader is somebody who does what the page says, on a machine where another clawjail may run: the port of the server is
 // another one, clawjail is told where its configuration is, and sudo does nothing.
 type reader struct {
 	*testkit.Installation
@@ -79,7 +80,7 @@ func newReader(t *testing.T) *reader {
 		o.Templates = filepath.Join(dir, "templates")
 	})
 	b.Up()
-	blocks := shellBlocks(t, "README.md", gitHubSection)
+	blocks := shellBlocks(t, gitHubPage, gitHubSection)
 	if len(blocks) != 4 {
 		t.Fatalf("the section has %d blocks; this knows server, operator, agent and end", len(blocks))
 	}
@@ -112,9 +113,9 @@ func (r *reader) furnish() {
 	}
 }
 
-// shell is a shell that is about to run commands of the README.
+// shell is a shell that is about to run commands of the page.
 func (r *reader) shell(commands string, env []string) *exec.Cmd {
-	cmd := exec.CommandContext(r.T.Context(), testenv.Tool(r.T, "bash"), "-euo", "pipefail", "-c", strings.ReplaceAll(commands, ":"+readmePort, ":"+r.port))
+	cmd := exec.CommandContext(r.T.Context(), testenv.Tool(r.T, "bash"), "-euo", "pipefail", "-c", strings.ReplaceAll(commands, ":"+gitPort, ":"+r.port))
 	cmd.Dir, cmd.WaitDelay = r.dir, 10*time.Second
 	cmd.Env = slices.Concat(env, []string{"CLAWJAIL_CONFIG=" + r.ConfigFile})
 	return cmd
@@ -186,7 +187,7 @@ func (r *reader) terminal(commands string) *testkit.Transcript {
 	return said
 }
 
-// agent does what the README's agent does, and returns the environment of its shell.
+// agent does what the agent of the page does, and returns the environment of its shell.
 func (r *reader) agent() []string {
 	r.T.Helper()
 	file := filepath.Join(r.T.TempDir(), "env")
@@ -389,7 +390,7 @@ func TestPushesEndWithTheirPermission(t *testing.T) {
 		{"a token that is none", "", with(wrong), "the key is not good, or not any more", ""},
 		{"another agent's token", "", with(strings.TrimSpace(string(otherToken))), "this agent has no service of the name github", ""},
 		{"the service is gone", "sudo bin/clawjail service rm github", env, "this agent has no service of the name github", r.blocks[1][strings.Index(r.blocks[1], "sudo bin/clawjail service add"):]},
-		{"the secret is gone", "sudo bin/clawjail secret rm github", env, "there is no credential for the service github", "echo " + readmeToken + " | sudo bin/clawjail secret set github"},
+		{"the secret is gone", "sudo bin/clawjail secret rm github", env, "there is no credential for the service github", "echo " + gitToken + " | sudo bin/clawjail secret set github"},
 		{"pushing is not allowed", "sudo bin/clawjail service add github --agent writer --url http://git.test:9418 --address 127.0.0.1 " +
 			"--inject basic --user x-access-token --git https://github.com/you/ --allow 'GET /**'", env, "the service github does not allow POST /svc/github/demo.git/git-receive-pack", ""},
 	} {
