@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -175,6 +176,43 @@ func TestLoginOfAnAccountThatTheSessionHasNotIsNotNoticed(t *testing.T) {
 		}
 		if asked := a.asked(t, out.ID); len(asked) != 0 {
 			t.Errorf("it says %+v", asked)
+		}
+	})
+}
+
+// A look that comes while the browser is about to leave a page does not take the session back to that page's account: the site that it
+// goes to may send it elsewhere to sign in.
+func TestAPageThatIsBeingLeftIsNotWhereTheSessionGoes(t *testing.T) {
+	withAccounts(t, nil, func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 1)
+		a.set(t, store.DefaultTenant, two, 1)
+		token, _ := a.issue(t, inBothDomains)
+		out, err := a.s.Open(t.Context(), admin, wanting(token, "example.com", two))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := visit(a.s, t.Context(), admin, out.ID, "https://www.example.com/", 0); err != nil {
+			t.Fatal(err)
+		}
+		a.s.mu.Lock()
+		r := a.s.sessions[out.ID]
+		a.s.mu.Unlock()
+		b := a.browserOf(out)
+		last := func() string {
+			a.s.look(t.Context(), r, b, "")
+			r.watch.mu.Lock()
+			defer r.watch.mu.Unlock()
+			return r.watch.last
+		}
+		r.watch.heads(browser.Navigate{URL: "https://" + two + "/"}, r.plan.domains)
+		if got := last(); got != two {
+			t.Errorf("on its way it is at %q", got)
+		}
+		b.mu.Lock()
+		b.at = "https://www.example.com/arrived"
+		b.mu.Unlock()
+		if got := last(); got != "example.com" {
+			t.Errorf("at a page that is new it is at %q", got)
 		}
 	})
 }
