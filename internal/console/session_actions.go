@@ -17,6 +17,18 @@ func (c *Console) closeSession(q *request) error {
 	return q.done(sessionsPath, "The session %s is closed, and its jail is being removed.", rowOf(s, nil).Name())
 }
 
+// stopTask closes the session of a task. A session whose task is over may be in a person's hand.
+func (c *Console) stopTask(q *request) error {
+	s, err := c.Sessions.Get(q.ctx(), q.by, q.value("id"))
+	if err != nil {
+		return err
+	}
+	if c.taskOf(q, s) == nil {
+		return q.failed(sessionPath(s.ID), problem.New(problem.Conflict, "close the session if nobody needs it", "the task is over already"))
+	}
+	return c.closeSession(q)
+}
+
 // takeOver and handBack are forms that work without scripts. With them nothing of the page is lost: they are sent behind it,
 // and who is in control is told by the live view.
 func (c *Console) takeOver(q *request) error {

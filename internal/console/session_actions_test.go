@@ -251,12 +251,21 @@ func TestATaskIsShownWhileItIsDoneAndStopped(t *testing.T) {
 		{Number: 3, Most: 25, Do: "click e3", URL: "https://shop.example.com/" + hostile, Code: problem.Timeout, Tokens: 4321}, {Do: task.Opened, Most: 25}}}}
 	for _, at := range []string{"", "/task"} {
 		p := w.get("acme operator", "/console/sessions/s_one"+at)
-		p.holds(t, http.StatusOK, "A task is being done", "<p>"+escaped, "Step 3 of at most 25, 4321 tokens of m-1", "click e3", problem.Timeout, "Stop the task", `action="/console/sessions/s_one/close"`)
+		p.holds(t, http.StatusOK, "A task is being done", "<p>"+escaped, "Step 3 of at most 25, 4321 tokens of m-1", "click e3", problem.Timeout, "Stop the task", `action="/console/sessions/s_one/task/stop"`)
 		w.get("acme operator", "/console/sessions/s_held"+at).lacks(t, "A task is being done")
 	}
 	w.get("acme viewer", "/console/sessions/s_one").lacks(t, "A task is being done", "click e3") // who may not see the browser
 	w.get("acme viewer", "/console/sessions/s_one/task").lacks(t, "A task is being done", "click e3")
 	w.get("beta operator", "/console/sessions/s_one/task").holds(t, http.StatusNotFound)
+	w.post("beta operator", "/console/sessions/s_one/task/stop").holds(t, http.StatusNotFound)
+	w.follow("acme operator", w.post("acme operator", "/console/sessions/s_held/task/stop")).holds(t, http.StatusOK, "the task is over already") // of a page from before
+	if len(w.sessions.asked) != 0 {
+		t.Errorf("it did %q", w.sessions.asked)
+	}
+	w.post("acme operator", "/console/sessions/s_one/task/stop")
+	if got := strings.Join(w.sessions.asked, "; "); got != "close s_one" {
+		t.Error(got)
+	}
 }
 
 func TestPartOfTheFactsAsksForTheWholePageWhenTheStateHasChanged(t *testing.T) {

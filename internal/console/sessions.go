@@ -24,6 +24,7 @@ func (c *Console) sessionRoutes() {
 	c.get("/sessions/{id}/facts", c.sessionFacts)
 	c.get("/sessions/{id}/timeline", c.sessionTimeline)
 	c.get("/sessions/{id}/task", c.sessionTask)
+	c.post("/sessions/{id}/task/stop", c.stopTask)
 	c.post("/sessions/{id}/close", c.closeSession)
 	c.post("/sessions/{id}/take-over", c.takeOver)
 	c.post("/sessions/{id}/hand-back", c.handBack)
