@@ -300,9 +300,12 @@ func (a *API) bounded(mux *http.ServeMux, next http.Handler) http.Handler {
 		}
 		// What does not say its length may be too large all the same. huma stops one byte later.
 		r.Body = http.MaxBytesReader(w, r.Body, most+1)
-		if r.ContentLength != 0 && !raw && !strict.Content(r.Header.Get("Content-Type")) {
-			a.refuse(w, r, problem.New(problem.BadRequest, "send Content-Type: application/json", "the body is not JSON"))
-			return
+		if r.ContentLength != 0 && !raw {
+			if !strict.Content(r.Header.Get("Content-Type")) {
+				a.refuse(w, r, problem.New(problem.BadRequest, "send Content-Type: application/json", "the body is not JSON"))
+				return
+			}
+			r.Header.Set("Content-Type", "application/json") // huma knows fewer spellings of it
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -153,8 +153,13 @@ func TestBodyMustSayThatItIsJSON(t *testing.T) {
 		d.ask(t, "POST", "/v1/sessions", "{}", header("Content-Type", kind)).wantProblem(t, http.StatusBadRequest, problem.BadRequest)
 	}
 	noCalls(t, d)
-	if a := d.ask(t, "POST", "/v1/sessions", "{}", header("Content-Type", "application/json; charset=utf-8")); a.StatusCode != http.StatusCreated {
-		t.Errorf("%d %s", a.StatusCode, a.body)
+	for _, kind := range []string{"application/json; charset=utf-8", "application/json ; charset=utf-8", `Application/JSON; profile="a+b"`} {
+		if a := d.ask(t, "POST", "/v1/sessions", "{}", header("Content-Type", kind)); a.StatusCode != http.StatusCreated {
+			t.Errorf("%s: %d %s", kind, a.StatusCode, a.body)
+		}
+		if a := d.ask(t, "POST", "/v1/rules", "{}", header("Content-Type", kind)); a.StatusCode != http.StatusBadRequest { // a described one, without a target
+			t.Errorf("%s: %d %s", kind, a.StatusCode, a.body)
+		}
 	}
 }
 
