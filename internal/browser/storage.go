@@ -37,6 +37,8 @@ const storageTimeout = 20 * time.Second
 const (
 	// weighTimeout is storageTimeout for somebody who looks on and asks again.
 	weighTimeout = 4 * time.Second
+	// prepareTimeout bounds what is done ahead: who waits for it can do it as well.
+	prepareTimeout = 2 * time.Second
 	// busyTimeout is how long pages of an origin may keep its databases busy; half of weighTimeout for who looks on.
 	busyTimeout = 5 * time.Second
 )
@@ -163,17 +165,20 @@ func (b *Browser) Prepare(browserContext, origin string) {
 		if b.prepared.page != nil {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), prepareTimeout)
 		defer cancel()
 		e, err := b.openEmptyPage(ctx, browserContext)
 		if err != nil {
 			return
 		}
-		b.prepared.page = e
-		if err := e.open(ctx, origin); err == nil {
-			await := true
-			_, _ = cdp.Do(ctx, e.session, runtime.Evaluate, runtime.EvaluateParams{Expression: touchScript, ContextID: e.world, AwaitPromise: &await})
+		if err = e.open(ctx, origin); err == nil {
+			err = e.evaluate(ctx, touchScript)
 		}
+		if err != nil {
+			_ = e.close(ctx) // the next one opens its own
+			return
+		}
+		b.prepared.page = e
 	})
 }
 
@@ -197,7 +202,7 @@ func (b *Browser) withEmptyPage(ctx context.Context, browserContext string, run 
 	defer release()
 	e := b.prepared.page
 	b.prepared.page = nil
-	if e != nil && e.context != browserContext {
+	if e != nil && (e.context != browserContext || e.evaluate(ctx, "0") != nil) { // its process may have ended
 		if err := e.close(ctx); err != nil {
 			return err
 		}
@@ -401,6 +406,15 @@ func (e *emptyPage) open(ctx context.Context, origin string) error {
 	}
 	e.origin, e.world = origin, world.ExecutionContextID
 	return nil
+}
+
+// evaluate runs a script in the world that is open, and waits for its promise.
+func (e *emptyPage) evaluate(ctx context.Context, script string) error {
+	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
+	defer cancel()
+	await := true
+	_, err := cdp.Do(ctx, e.session, runtime.Evaluate, runtime.EvaluateParams{Expression: script, ContextID: e.world, AwaitPromise: &await})
+	return err
 }
 
 // mostStored are the bounds of what is read of an origin.

@@ -49,6 +49,9 @@ func readKeys(path string) (keys []key, info fs.FileInfo, err error) {
 		if refused.Why == keyfile.Large {
 			return nil, nil, errDamaged(path, "it is too long")
 		}
+		if refused.Why == keyfile.Strange {
+			return nil, nil, problem.New(problem.BadConfig, "give it to the user that clawjail runs as", "the file of the grant keys %s is %s", path, refused.What())
+		}
 		return nil, nil, errOpen(path, refused.What())
 	}
 	if err != nil {

@@ -50,6 +50,9 @@ func ReadAdminKey(path string) (Key, error) {
 func readAdminFile(path string) (string, error) {
 	data, _, err := keyfile.Read(path, longestAdminFile)
 	if refused, ok := errors.AsType[*keyfile.Refused](err); ok {
+		if refused.Why == keyfile.Strange {
+			return "", problem.New(problem.BadConfig, "give it to the user that clawjail runs as", "the admin key %s is %s", path, refused.What())
+		}
 		return "", errAdminFile(path, refused.What())
 	}
 	return string(data), err

@@ -71,9 +71,13 @@ func ReadToken(path string) (Token, error) {
 		return Token{}, fmt.Errorf("read the token of the host browser: %w", err)
 	}
 	data, _, err := keyfile.Read(real, 1<<10)
-	if refused, ok := errors.AsType[*keyfile.Refused](err); ok && refused.Why == keyfile.Shared {
-		return Token{}, problem.New(problem.BadConfig, "others may know it: delete the file and start `clawjail browser serve` again",
-			"the token of the host browser can be read by others: %s has the mode %04o", path, refused.Mode.Perm())
+	if refused, ok := errors.AsType[*keyfile.Refused](err); ok {
+		if refused.Why == keyfile.Shared {
+			return Token{}, problem.New(problem.BadConfig, "others may know it: delete the file and start `clawjail browser serve` again",
+				"the token of the host browser can be read by others: %s has the mode %04o", path, refused.Mode.Perm())
+		}
+		return Token{}, problem.New(problem.BadConfig, "delete the file and start `clawjail browser serve` again",
+			"%s, which is to hold the token of the host browser, is %s", path, refused.What())
 	}
 	if err != nil {
 		return Token{}, fmt.Errorf("read the token of the host browser: %w", err)

@@ -23,8 +23,8 @@ type Dialect struct {
 	Listings *sql.DB
 	// ByIntents follows the name of the audit log where only its intents are asked for.
 	ByIntents string
-	// Change runs f, of whose statements one at most changes rows. That change is on the disk when Change returns nil, and
-	// was not made when f returns an error. Errors have the meaning that package store gives them.
+	// Change runs f, of whose statements one at most changes rows. That change is on the disk when Change returns nil; when f returns
+	// an error after it, it may have been made. Errors have the meaning that package store gives them.
 	Change func(ctx context.Context, what string, f func(ctx context.Context, q Querier) error) error
 	// Failure gives an error its meaning for callers.
 	Failure func(ctx context.Context, what string, err error) error
