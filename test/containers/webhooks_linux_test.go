@@ -90,8 +90,8 @@ clawbots:
 	if out, err := e.Run(t.Context(), "agent", "logs", "taker"); err != nil || !strings.Contains(out, `"type":"hooked"`) {
 		t.Errorf("the agent has not seen it: %v\n%s", err, out)
 	}
-	// The same program listens here, and was not told that anybody sends.
-	if out := e.MustIn("deaf", "curl -s --noproxy '*' -d x http://127.0.0.1:8000/webhook"); out != "/webhook|None|x" {
+	// The same program listens here, soon, and was not told that anybody sends.
+	if out := e.MustIn("deaf", "curl -s --retry 5 --retry-connrefused --noproxy '*' -d x http://127.0.0.1:8000/webhook"); out != "/webhook|None|x" {
 		t.Fatalf("it does not listen, so a refusal shows nothing: %q", out)
 	}
 	if status, answer := webhook(e, "deaf", "hello"); status != http.StatusConflict || !strings.Contains(answer, "not declared") {
