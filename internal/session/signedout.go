@@ -37,7 +37,6 @@ type loginWatch struct {
 	mu       sync.Mutex
 	accounts map[string]*watchedLogin // by domain
 	last     string                   // the domain of the account whose pages the session was at, or went to, last
-	moves    int                      // how often it was sent somewhere
 }
 
 // watchedLogin is one account of a session.
@@ -60,7 +59,6 @@ type visited struct {
 	at        time.Time
 	passwords bool
 	before    bool
-	moves     int // of the session, when it was seen first
 }
 
 func newLoginWatch() *loginWatch {
@@ -175,19 +173,11 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 	defer r.watch.mu.Unlock()
 	own := slices.ContainsFunc(r.plan.domains, func(domain string) bool { return cookies.Within(at.Hostname(), domain) })
 	var asks *Refresh
-	arrived := ""
 	for n, domain := range r.plan.domains {
 		if own && !cookies.Within(at.Hostname(), domain) && !s.logins[domain].asks(page.URL) {
 			continue // it is the page of another account
 		}
-		var seen visited
-		if cookies.Within(at.Hostname(), domain) {
-			seen = s.noteVisit(accountPage{r.plan.tenant, domain, at.Host + at.Path}, page, r.watch.moves)
-			if seen.moves == r.watch.moves { // else the session is about to leave it
-				arrived = domain
-			}
-		}
-		v := s.judge(ctx, r, b, domain, page, at, seen, came == domain, page.Matches[2*n], page.Matches[2*n+1])
+		v := s.judge(ctx, r, b, domain, page, at, came == domain, page.Matches[2*n], page.Matches[2*n+1])
 		for i := range 2 {
 			if a := r.watch.account(domain); page.Bad[2*n+i] && !a.bad {
 				a.bad = true
@@ -202,8 +192,10 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 			s.signedIn(r, domain)
 		}
 	}
-	if arrived != "" && r.watch.last == came { // it goes nowhere else since
-		r.watch.last = arrived
+	for _, domain := range r.plan.domains {
+		if cookies.Within(at.Hostname(), domain) && r.watch.last == came { // it goes nowhere else since
+			r.watch.last = domain
+		}
 	}
 	r.watch.asking.Store(asks != nil)
 	return asks
@@ -219,8 +211,8 @@ func (s *Service) lookFor(r *session) (selectors []string, last string) {
 	return selectors, r.watch.last
 }
 
-// judge says what a page says of one account; seen is this visit of one of its own pages. The caller holds the watch's lock.
-func (s *Service) judge(ctx context.Context, r *session, b Browser, domain string, page browser.SignInPage, at *url.URL, seen visited, came, selected, marked bool) signedout.Verdict {
+// judge says what a page says of one account. The caller holds the watch's lock.
+func (s *Service) judge(ctx context.Context, r *session, b Browser, domain string, page browser.SignInPage, at *url.URL, came, selected, marked bool) signedout.Verdict {
 	a, own := r.watch.account(domain), cookies.Within(at.Hostname(), domain)
 	// A selector of the configuration is for pages of the domain: others may have a form of their own.
 	if s.logins[domain].asks(page.URL) || own && selected {
@@ -235,6 +227,7 @@ func (s *Service) judge(ctx context.Context, r *session, b Browser, domain strin
 	}
 	if own {
 		k.Deleted = s.deleted(ctx, r, b, domain, a)
+		seen := s.noteVisit(accountPage{r.plan.tenant, domain, at.Host + at.Path}, page)
 		k.Before = seen.before && s.Now().Sub(seen.at) < settleTime
 		k.Settled = s.Now().Sub(seen.at) >= settleTime
 	}
@@ -247,7 +240,7 @@ func (l login) asks(address string) bool {
 }
 
 // noteVisit notes what a page shows, and returns what is known of this visit: at is when it began.
-func (s *Service) noteVisit(v accountPage, page browser.SignInPage, moves int) visited {
+func (s *Service) noteVisit(v accountPage, page browser.SignInPage) visited {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, known := s.visits[v]
@@ -258,7 +251,7 @@ func (s *Service) noteVisit(v accountPage, page browser.SignInPage, moves int) v
 		}
 	}
 	if !known || last.document != page.Document {
-		last = visited{document: page.Document, at: s.Now(), before: known && !last.passwords, moves: moves}
+		last = visited{document: page.Document, at: s.Now(), before: known && !last.passwords}
 	}
 	last.passwords = last.passwords || page.Passwords > 0
 	s.visits[v] = last
@@ -354,7 +347,6 @@ func (w *loginWatch) heads(op browser.Operation, domains []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = ""
-	w.moves++
 	for _, domain := range domains {
 		if cookies.Within(to.Hostname(), domain) {
 			w.last = domain

@@ -76,7 +76,7 @@ func (db *Tables) TokenByHash(ctx context.Context, hash []byte) (store.Token, st
 	v, err := one(ctx, db, "read token", func(row Scanner) (b both, err error) {
 		err = row.Scan(append(tokenFields(&b.token), agentFields(&b.agent)...)...)
 		return b, err
-	}, `SELECT `+tokenColumns+`, `+agentColumns+` FROM tokens JOIN agents ON agents.id = tokens.agent WHERE tokens.hash = $1`, bytes(hash))
+	}, `SELECT `+tokenColumns+`, `+agentColumns+` FROM tokens JOIN agents ON agents.id = tokens.agent WHERE tokens.hash = $1`, Bytes(hash))
 	return v.token, v.agent, err
 }
 

@@ -32,7 +32,7 @@ func (db *Tables) PutCookieSet(ctx context.Context, s store.CookieSet) error {
 			last_injected_at = CASE WHEN excluded.last_injected_at > cookie_sets.last_injected_at OR cookie_sets.last_injected_at IS NULL
 				THEN excluded.last_injected_at ELSE cookie_sets.last_injected_at END
 		WHERE cookie_sets.id = excluded.id`,
-		s.ID, s.Tenant, s.Domain, bytes(s.Ciphertext), s.Count, db.dialect.List(s.Scopes), s.MaxLeases,
+		s.ID, s.Tenant, s.Domain, Bytes(s.Ciphertext), s.Count, db.dialect.List(s.Scopes), s.MaxLeases,
 		db.dialect.Stamp(s.CreatedAt), db.dialect.Stamp(s.LastRefreshedAt), db.dialect.Stamp(s.LastInjectedAt), db.dialect.Stamp(s.ExpiresAt), db.dialect.List(s.EgressDomains),
 		s.SignedIn.Page, s.SignedIn.Marker, s.SignedIn.Unwatched, db.dialect.Stamp(s.SignedOutAt), s.SignedOutBy)
 }

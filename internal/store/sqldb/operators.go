@@ -28,7 +28,7 @@ func (db *Tables) Operator(ctx context.Context, id string) (store.Operator, erro
 }
 
 func (db *Tables) OperatorByKey(ctx context.Context, hash []byte) (store.Operator, error) {
-	return one(ctx, db, "read operator", scanOperator, `SELECT `+operatorColumns+` FROM operators WHERE key_hash = $1`, bytes(hash))
+	return one(ctx, db, "read operator", scanOperator, `SELECT `+operatorColumns+` FROM operators WHERE key_hash = $1`, Bytes(hash))
 }
 
 func (db *Tables) ListOperators(ctx context.Context, tenant string) ([]store.Operator, error) {

@@ -24,7 +24,7 @@ func (db *Tables) CreatePasskey(ctx context.Context, p store.Passkey) error {
 }
 
 func (db *Tables) PasskeyByCredential(ctx context.Context, credential []byte) (store.Passkey, error) {
-	return one(ctx, db, "read passkey", scanPasskey, `SELECT `+passkeyColumns+` FROM passkeys WHERE credential = $1`, bytes(credential))
+	return one(ctx, db, "read passkey", scanPasskey, `SELECT `+passkeyColumns+` FROM passkeys WHERE credential = $1`, Bytes(credential))
 }
 
 func (db *Tables) ListPasskeys(ctx context.Context, owner store.Owner) ([]store.Passkey, error) {

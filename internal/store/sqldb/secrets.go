@@ -25,7 +25,7 @@ func (db *Tables) PutSecret(ctx context.Context, s store.Secret) error {
 			ciphertext = excluded.ciphertext, updated_at = excluded.updated_at,
 			used_at = CASE WHEN excluded.used_at > secrets.used_at OR secrets.used_at IS NULL THEN excluded.used_at ELSE secrets.used_at END
 		WHERE secrets.id = excluded.id`,
-		s.ID, s.Tenant, text(s.Agent), s.Service, bytes(s.Ciphertext), db.dialect.Stamp(s.CreatedAt), db.dialect.Stamp(s.UpdatedAt), db.dialect.Stamp(s.UsedAt))
+		s.ID, s.Tenant, text(s.Agent), s.Service, Bytes(s.Ciphertext), db.dialect.Stamp(s.CreatedAt), db.dialect.Stamp(s.UpdatedAt), db.dialect.Stamp(s.UsedAt))
 }
 
 func (db *Tables) Secret(ctx context.Context, tenant, agent, service string) (store.Secret, error) {

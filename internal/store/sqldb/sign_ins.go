@@ -45,7 +45,7 @@ func (db *Tables) SignInByHash(ctx context.Context, hash []byte) (store.SignIn, 
 			moment{&o.CreatedAt}, moment{&o.ExpiresAt}, moment{&o.RevokedAt})...)
 		return b, err
 	}, `SELECT `+signInColumns+`, o.id, o.name, o.tenant, o.role, o.key_hash, o.key_hint, o.created_at, o.expires_at, o.revoked_at
-		FROM sign_ins LEFT JOIN operators o ON o.id = sign_ins.operator WHERE sign_ins.hash = $1`, bytes(hash))
+		FROM sign_ins LEFT JOIN operators o ON o.id = sign_ins.operator WHERE sign_ins.hash = $1`, Bytes(hash))
 	return v.signIn, v.operator, err
 }
 

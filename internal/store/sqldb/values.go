@@ -45,8 +45,8 @@ func (o optional) Scan(value any) error {
 	return nil
 }
 
-// bytes are never NULL.
-func bytes(b []byte) []byte {
+// Bytes are never NULL.
+func Bytes(b []byte) []byte {
 	if b == nil {
 		return []byte{}
 	}

@@ -23,7 +23,7 @@ func insertAudit(rows int) string {
 
 func auditValues(to []any, r store.AuditRow) []any {
 	return append(to, r.Node, r.Seq, stamp(r.Time), r.ID, r.Ref, r.Phase, r.Action, r.Result, r.Tenant, r.Actor,
-		r.Session, r.Jail, r.Target, bytes(r.Detail), r.PrevHash, r.Hash)
+		r.Session, r.Jail, r.Target, sqldb.Bytes(r.Detail), r.PrevHash, r.Hash)
 }
 
 // AppendAudit: a trigger refuses a row that does not follow the newest one.

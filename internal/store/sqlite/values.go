@@ -42,11 +42,3 @@ func (l listing) Scan(value any) error {
 	}
 	return json.Unmarshal([]byte(s), l.to)
 }
-
-// bytes are never NULL.
-func bytes(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
-}
