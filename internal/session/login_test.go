@@ -205,14 +205,18 @@ func TestAPageThatIsBeingLeftIsNotWhereTheSessionGoes(t *testing.T) {
 			return r.watch.last
 		}
 		r.watch.heads(browser.Navigate{URL: "https://" + two + "/"}, r.plan.domains)
-		if got := last(); got != two {
-			t.Errorf("on its way it is at %q", got)
-		}
-		b.mu.Lock()
-		b.at = "https://www.example.com/arrived"
-		b.mu.Unlock()
-		if got := last(); got != "example.com" {
-			t.Errorf("at a page that is new it is at %q", got)
+		for _, step := range []struct{ shows, want string }{
+			{"https://www.example.com/", two},                    // the page that it leaves
+			{"https://" + two + "/", two},                        // it has arrived
+			{"https://www.example.com/", "example.com"},          // and goes back, to the document of before
+			{"https://www.example.com/elsewhere", "example.com"}, // by itself
+		} {
+			b.mu.Lock()
+			b.at = step.shows
+			b.mu.Unlock()
+			if got := last(); got != step.want {
+				t.Errorf("while it shows %s it is at %q", step.shows, got)
+			}
 		}
 	})
 }

@@ -22,9 +22,11 @@ const (
 	// settleTime is how long a page has to show what it is going to show, jarEvery how often it is looked which cookies there are.
 	settleTime = 5 * time.Second
 	jarEvery   = time.Second
-	// maxVisits bounds what is remembered of pages, maxTabsLooked the tabs that are looked at behind a session's back.
+	// maxVisits bounds what is remembered of pages, maxSeen the documents of a session, and maxTabsLooked the tabs that are looked at
+	// behind its back.
 	maxVisits     = 10000
 	maxTabsLooked = 5
+	maxSeen       = 1000
 )
 
 // loginWatch is what a session knows of whether its accounts are signed in.
@@ -37,6 +39,8 @@ type loginWatch struct {
 	mu       sync.Mutex
 	accounts map[string]*watchedLogin // by domain
 	last     string                   // the domain of the account whose pages the session was at, or went to, last
+	going    bool                     // it was sent there, and no document has come since
+	seen     map[string]bool          // documents that were looked at
 }
 
 // watchedLogin is one account of a session.
@@ -62,7 +66,7 @@ type visited struct {
 }
 
 func newLoginWatch() *loginWatch {
-	return &loginWatch{poked: make(chan struct{}, 1), accounts: map[string]*watchedLogin{}}
+	return &loginWatch{poked: make(chan struct{}, 1), accounts: map[string]*watchedLogin{}, seen: map[string]bool{}}
 }
 
 func (w *loginWatch) account(domain string) *watchedLogin {
@@ -72,6 +76,18 @@ func (w *loginWatch) account(domain string) *watchedLogin {
 		w.accounts[domain] = a
 	}
 	return a
+}
+
+// arrived says whether the session is where a document is. It is not while it was sent elsewhere and the document was there before: that
+// is the page that it leaves.
+func (w *loginWatch) arrived(document string) bool {
+	if !w.seen[document] {
+		if len(w.seen) >= maxSeen {
+			clear(w.seen)
+		}
+		w.seen[document], w.going = true, false
+	}
+	return !w.going
 }
 
 // know takes what is stored of an account.
@@ -172,6 +188,7 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 	r.watch.mu.Lock()
 	defer r.watch.mu.Unlock()
 	own := slices.ContainsFunc(r.plan.domains, func(domain string) bool { return cookies.Within(at.Hostname(), domain) })
+	here := r.watch.arrived(page.Document)
 	var asks *Refresh
 	for n, domain := range r.plan.domains {
 		if own && !cookies.Within(at.Hostname(), domain) && !s.logins[domain].asks(page.URL) {
@@ -193,7 +210,7 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 		}
 	}
 	for _, domain := range r.plan.domains {
-		if cookies.Within(at.Hostname(), domain) && r.watch.last == came { // it goes nowhere else since
+		if here && cookies.Within(at.Hostname(), domain) && r.watch.last == came { // it goes nowhere else since
 			r.watch.last = domain
 		}
 	}
@@ -346,7 +363,7 @@ func (w *loginWatch) heads(op browser.Operation, domains []string) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last = ""
+	w.last, w.going = "", true
 	for _, domain := range domains {
 		if cookies.Within(to.Hostname(), domain) {
 			w.last = domain
