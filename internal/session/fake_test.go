@@ -87,7 +87,9 @@ type fakeBrowser struct {
 	has string // the selector of what it has
 	// signOut says that the page has a control to sign out.
 	signOut bool
-	jar     map[string][]cookies.Cookie // by context
+	// passwords is how many fields for a password the page has.
+	passwords int
+	jar       map[string][]cookies.Cookie // by context
 	// takes says what the browser makes of cookies: nil takes them as they are.
 	takes func([]cookies.Cookie) ([]cookies.Cookie, error)
 	sets  int // calls of SetCookies
@@ -230,7 +232,7 @@ func cloned(o weblogin.Origin) weblogin.Origin {
 func (b *fakeBrowser) SignIn(_ context.Context, _ string, selectors ...string) (browser.SignInPage, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := browser.SignInPage{URL: b.at, Document: b.at, Loaded: true, Status: 200, SignOut: b.signOut}
+	out := browser.SignInPage{URL: b.at, Document: b.at, Loaded: true, Status: 200, SignOut: b.signOut, Passwords: b.passwords}
 	for _, selector := range selectors {
 		out.Matches, out.Bad = append(out.Matches, selector != "" && selector == b.has), append(out.Bad, false)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session/signedout"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -219,6 +220,41 @@ func TestAPageThatIsBeingLeftIsNotWhereTheSessionGoes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What a page showed is known in later sessions, whose browsers give their documents the same names.
+func TestAPasswordFieldIsNewWhereAnEarlierSessionSawNone(t *testing.T) {
+	const page = "https://www.example.com/home"
+	for name, test := range map[string]struct {
+		first, second int // fields for a password
+		asks          bool
+	}{
+		"none and one": {0, 1, true},
+		"one and one":  {1, 1, false},
+		"none twice":   {0, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withAccounts(t, nil, func(t *testing.T, a *accounts) {
+				a.set(t, store.DefaultTenant, "example.com", 1)
+				var out Session
+				for _, passwords := range []int{test.first, test.second} {
+					if out.ID != "" {
+						a.mustClose(t, out.ID)
+					}
+					out = a.mustOpenOperator(t)
+					a.browserOf(out).passwords = passwords
+					_, err := visit(a.s, t.Context(), admin, out.ID, page, 0)
+					if err != nil && problem.CodeOf(err) != problem.LoginNeeded {
+						t.Fatal(err)
+					}
+				}
+				asked := a.asked(t, out.ID)
+				if len(asked) > 0 != test.asks || test.asks && asked[0].Reason != string(signedout.Password) {
+					t.Errorf("it says %+v", asked)
+				}
+			})
+		})
+	}
 }
 
 func probing() config.Login {

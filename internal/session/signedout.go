@@ -59,7 +59,8 @@ type accountPage struct{ tenant, domain, page string }
 
 // visited is what the last visit of a page saw, and whether the one before it saw no field for a password.
 type visited struct {
-	document  string
+	session   string
+	document  string // of the session's browser; another browser has one of the same name
 	at        time.Time
 	passwords bool
 	before    bool
@@ -244,7 +245,7 @@ func (s *Service) judge(ctx context.Context, r *session, b Browser, domain strin
 	}
 	if own {
 		k.Deleted = s.deleted(ctx, r, b, domain, a)
-		seen := s.noteVisit(accountPage{r.plan.tenant, domain, at.Host + at.Path}, page)
+		seen := s.noteVisit(r, accountPage{r.plan.tenant, domain, at.Host + at.Path}, page)
 		k.Before = seen.before && s.Now().Sub(seen.at) < settleTime
 		k.Settled = s.Now().Sub(seen.at) >= settleTime
 	}
@@ -257,7 +258,7 @@ func (l login) asks(address string) bool {
 }
 
 // noteVisit notes what a page shows, and returns what is known of this visit: at is when it began.
-func (s *Service) noteVisit(v accountPage, page browser.SignInPage) visited {
+func (s *Service) noteVisit(r *session, v accountPage, page browser.SignInPage) visited {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, known := s.visits[v]
@@ -267,8 +268,8 @@ func (s *Service) noteVisit(v accountPage, page browser.SignInPage) visited {
 			break
 		}
 	}
-	if !known || last.document != page.Document {
-		last = visited{document: page.Document, at: s.Now(), before: known && !last.passwords}
+	if !known || last.session != r.id || last.document != page.Document {
+		last = visited{session: r.id, document: page.Document, at: s.Now(), before: known && !last.passwords}
 	}
 	last.passwords = last.passwords || page.Passwords > 0
 	s.visits[v] = last
