@@ -25,7 +25,8 @@ var signInJS string
 type SignInPage struct {
 	// URL is where the tab is. It is empty when there is no such tab, and nothing else is known then.
 	URL string `json:"url"`
-	// Document names the document: it is another one after each load.
+	// Tab names the tab, and Document the document: it is another one after each load.
+	Tab      string `json:"-"`
 	Document string `json:"-"`
 	// Failed says that the page could not be loaded, and shows an error of the browser's.
 	Failed bool `json:"-"`
@@ -100,7 +101,7 @@ func (b *Browser) signIn(ctx context.Context, ref string, selectors []string) (o
 		}
 		out.URL = info.TargetInfo.URL
 	}
-	out.URL = b.shown(out.URL, maxURL)
+	out.Tab, out.URL = string(tab.id), b.shown(out.URL, maxURL)
 	return out, nil
 }
 

@@ -229,10 +229,10 @@ func cloned(o weblogin.Origin) weblogin.Origin {
 	return out
 }
 
-func (b *fakeBrowser) SignIn(_ context.Context, _ string, selectors ...string) (browser.SignInPage, error) {
+func (b *fakeBrowser) SignIn(_ context.Context, tab string, selectors ...string) (browser.SignInPage, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := browser.SignInPage{URL: b.at, Document: b.at, Loaded: true, Status: 200, SignOut: b.signOut, Passwords: b.passwords}
+	out := browser.SignInPage{URL: b.at, Tab: tab, Document: tab + b.at, Loaded: true, Status: 200, SignOut: b.signOut, Passwords: b.passwords}
 	for _, selector := range selectors {
 		out.Matches, out.Bad = append(out.Matches, selector != "" && selector == b.has), append(out.Bad, false)
 	}

@@ -181,45 +181,60 @@ func TestLoginOfAnAccountThatTheSessionHasNotIsNotNoticed(t *testing.T) {
 	})
 }
 
-// A look that comes while the browser is about to leave a page does not take the session back to that page's account: the site that it
-// goes to may send it elsewhere to sign in.
-func TestAPageThatIsBeingLeftIsNotWhereTheSessionGoes(t *testing.T) {
-	withAccounts(t, nil, func(t *testing.T, a *accounts) {
-		a.set(t, store.DefaultTenant, "example.com", 1)
-		a.set(t, store.DefaultTenant, two, 1)
-		token, _ := a.issue(t, inBothDomains)
-		out, err := a.s.Open(t.Context(), admin, wanting(token, "example.com", two))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := visit(a.s, t.Context(), admin, out.ID, "https://www.example.com/", 0); err != nil {
-			t.Fatal(err)
-		}
-		a.s.mu.Lock()
-		r := a.s.sessions[out.ID]
-		a.s.mu.Unlock()
-		b := a.browserOf(out)
-		last := func() string {
-			a.s.look(t.Context(), r, b, "")
-			r.watch.mu.Lock()
-			defer r.watch.mu.Unlock()
-			return r.watch.last
-		}
-		r.watch.heads(browser.Navigate{URL: "https://" + two + "/"}, r.plan.domains)
-		for _, step := range []struct{ shows, want string }{
-			{"https://www.example.com/", two},                    // the page that it leaves
-			{"https://" + two + "/", two},                        // it has arrived
-			{"https://www.example.com/", "example.com"},          // and goes back, to the document of before
-			{"https://www.example.com/elsewhere", "example.com"}, // by itself
-		} {
-			b.mu.Lock()
-			b.at = step.shows
-			b.mu.Unlock()
-			if got := last(); got != step.want {
-				t.Errorf("while it shows %s it is at %q", step.shows, got)
-			}
-		}
-	})
+// Where a tab comes from decides whose login is gone when it shows a sign-in of another domain. A look that comes while the browser is
+// about to leave a page counts for that page, and other tabs count for themselves.
+func TestATabComesFromWhereItWasOrWasSent(t *testing.T) {
+	const sso = "https://sso.test/authorize"
+	to := func(domain string) string { return "https://" + domain + "/" }
+	type step struct {
+		sent       string // an address, before the look
+		tab, shows string
+		asks       string // the account whose login is gone
+	}
+	for name, steps := range map[string][]step{
+		"the page that it leaves does not count": {{"", "a", to("example.com"), ""}, {to(two), "a", to("example.com"), ""}, {"", "a", sso, two}},
+		"it arrives, and is sent from there":     {{to(two), "a", to(two), ""}, {"", "a", sso, two}},
+		"it goes elsewhere by itself":            {{to(two), "a", to(two), ""}, {"", "a", to("example.com"), ""}, {"", "a", sso, "example.com"}},
+		"another tab was at another account":     {{to("example.com"), "a", to("example.com"), ""}, {to(two), "b", to(two), ""}, {"", "a", sso, "example.com"}},
+		"another tab is looked at on the way": {{to("example.com"), "a", to("example.com"), ""}, {to(two), "b", to(two), ""}, {to("example.com"), "b", to(two), ""},
+			{"", "a", sso, "example.com"}},
+		"a tab that a page opens":  {{to(two), "a", to(two), ""}, {"", "b", sso, two}},
+		"it comes from no account": {{to("elsewhere.test"), "a", to("elsewhere.test"), ""}, {"", "a", sso, ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withAccounts(t, nil, func(t *testing.T, a *accounts) {
+				a.set(t, store.DefaultTenant, "example.com", 1)
+				a.set(t, store.DefaultTenant, two, 1)
+				token, _ := a.issue(t, inBothDomains)
+				out, err := a.s.Open(t.Context(), admin, wanting(token, "example.com", two))
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.s.mu.Lock()
+				r := a.s.sessions[out.ID]
+				a.s.mu.Unlock()
+				b := a.browserOf(out)
+				for n, step := range steps {
+					if step.sent != "" {
+						r.watch.heads(browser.Navigate{URL: step.sent}, r.plan.domains)
+					}
+					b.mu.Lock()
+					b.at, b.passwords = step.shows, 0
+					if step.shows == sso {
+						b.passwords = 1
+					}
+					b.mu.Unlock()
+					got := ""
+					if asks := a.s.look(t.Context(), r, b, step.tab); asks != nil {
+						got = asks.Domain
+					}
+					if got != step.asks {
+						t.Errorf("step %d: %q asks to log in, not %q", n, got, step.asks)
+					}
+				}
+			})
+		})
+	}
 }
 
 // What a page showed is known in later sessions, whose browsers give their documents the same names.

@@ -38,9 +38,11 @@ type loginWatch struct {
 	looking  sync.Mutex // one look at a time; a page can make it wait
 	mu       sync.Mutex
 	accounts map[string]*watchedLogin // by domain
-	last     string                   // the domain of the account whose pages the session was at, or went to, last
-	going    bool                     // it was sent there, and no document has come since
 	seen     map[string]bool          // documents that were looked at
+	at       map[string]string        // by tab: the domain of the account whose pages it was at, or was sent to, last
+	newest   string                   // that of all tabs, for one that a page opens
+	sent     int                      // how often the session was sent to an address
+	going    bool                     // no document has come since
 }
 
 // watchedLogin is one account of a session.
@@ -67,7 +69,7 @@ type visited struct {
 }
 
 func newLoginWatch() *loginWatch {
-	return &loginWatch{poked: make(chan struct{}, 1), accounts: map[string]*watchedLogin{}, seen: map[string]bool{}}
+	return &loginWatch{poked: make(chan struct{}, 1), accounts: map[string]*watchedLogin{}, seen: map[string]bool{}, at: map[string]string{}}
 }
 
 func (w *loginWatch) account(domain string) *watchedLogin {
@@ -79,16 +81,23 @@ func (w *loginWatch) account(domain string) *watchedLogin {
 	return a
 }
 
-// arrived says whether the session is where a document is. It is not while it was sent elsewhere and the document was there before: that
-// is the page that it leaves.
-func (w *loginWatch) arrived(document string) bool {
-	if !w.seen[document] {
-		if len(w.seen) >= maxSeen {
-			clear(w.seen)
-		}
-		w.seen[document], w.going = true, false
+// from returns the domain of the account whose pages a tab comes from, now that it shows a document. One that was looked at before, or
+// that was asked for before the session was sent elsewhere, is the page that the tab leaves: where it goes does not count for it.
+func (w *loginWatch) from(tab, document string, sent int) string {
+	_, known := w.at[tab]
+	switch {
+	case !w.seen[document] && w.going && sent == w.sent:
+		w.at[tab], w.going = w.newest, false
+	case !known:
+		w.at[tab] = w.newest
 	}
-	return !w.going
+	came := w.at[tab]
+	if len(w.seen) >= maxSeen {
+		clear(w.seen)
+		clear(w.at)
+	}
+	w.seen[document] = true
+	return came
 }
 
 // know takes what is stored of an account.
@@ -176,7 +185,7 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 	defer cancel()
 	r.watch.looking.Lock()
 	defer r.watch.looking.Unlock()
-	selectors, came := s.lookFor(r)
+	selectors, sent := s.lookFor(r)
 	page, err := b.SignIn(ctx, tab, selectors...)
 	if err != nil {
 		s.Log.Debug("look whether a page asks to log in", "session", r.id, "error", err)
@@ -189,7 +198,7 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 	r.watch.mu.Lock()
 	defer r.watch.mu.Unlock()
 	own := slices.ContainsFunc(r.plan.domains, func(domain string) bool { return cookies.Within(at.Hostname(), domain) })
-	here := r.watch.arrived(page.Document)
+	came := r.watch.from(page.Tab, page.Document, sent)
 	var asks *Refresh
 	for n, domain := range r.plan.domains {
 		if own && !cookies.Within(at.Hostname(), domain) && !s.logins[domain].asks(page.URL) {
@@ -211,22 +220,25 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 		}
 	}
 	for _, domain := range r.plan.domains {
-		if here && cookies.Within(at.Hostname(), domain) && r.watch.last == came { // it goes nowhere else since
-			r.watch.last = domain
+		if cookies.Within(at.Hostname(), domain) {
+			r.watch.at[page.Tab] = domain
+			if !r.watch.going {
+				r.watch.newest = domain
+			}
 		}
 	}
 	r.watch.asking.Store(asks != nil)
 	return asks
 }
 
-// lookFor returns the selectors of each domain, of the configuration and of its account, and at whose pages the session was last.
-func (s *Service) lookFor(r *session) (selectors []string, last string) {
+// lookFor returns the selectors of each domain, of the configuration and of its account, and how often the session was sent elsewhere.
+func (s *Service) lookFor(r *session) (selectors []string, sent int) {
 	r.watch.mu.Lock()
 	defer r.watch.mu.Unlock()
 	for _, domain := range r.plan.domains {
 		selectors = append(selectors, s.logins[domain].Selector, r.watch.account(domain).how.Marker)
 	}
-	return selectors, r.watch.last
+	return selectors, r.watch.sent
 }
 
 // judge says what a page says of one account. The caller holds the watch's lock.
@@ -364,10 +376,11 @@ func (w *loginWatch) heads(op browser.Operation, domains []string) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last, w.going = "", true
+	w.newest, w.going = "", true
+	w.sent++
 	for _, domain := range domains {
 		if cookies.Within(to.Hostname(), domain) {
-			w.last = domain
+			w.newest = domain
 		}
 	}
 }
