@@ -38,7 +38,7 @@ var firewalls = []firewall{
 	{
 		name: "firewalld", install: "firewalld", closed: true,
 		on: "systemctl start firewalld", off: "systemctl stop firewalld", again: "systemctl restart firewalld && firewall-cmd --reload",
-		shows: "firewall-cmd --state || { systemctl status --no-pager firewalld; tail -n 20 /var/log/firewalld; false; }",
+		shows: "firewall-cmd --state || { journalctl --no-pager -u firewalld -n 40; false; }",
 	},
 	{
 		name: "Docker", install: "docker.io",

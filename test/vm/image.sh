@@ -17,7 +17,7 @@ mirror=http://deb.debian.org/debian
 # program that it is to be started with, once.
 foreign=
 [ "$arch" = "$(dpkg --print-architecture)" ] || foreign=--foreign
-debootstrap ${foreign:+"$foreign"} --arch="$arch" --variant=minbase --include=apparmor,dbus,kmod,systemd-sysv,udev \
+debootstrap ${foreign:+"$foreign"} --arch="$arch" --variant=minbase --include=apparmor,dbus,kmod,netbase,systemd-sysv,udev \
 	"$suite" "$root" "$mirror"
 
 # This host's apt, of whose configuration nothing counts, works for the guest, whose programs it need not be able to run.
