@@ -9,7 +9,7 @@
 // writes them, so the chain never forks; it takes all that is waiting into one transaction, and waits for nobody.
 // Every second, or thousand rows, it hands a signed note of the newest row to the host daemon, which appends it to a
 // file that the control plane cannot change. [Verify] finds a row that was changed, removed, added or moved behind
-// such a note, also when every hash after it was calculated again. What it cannot see are rows that were forged
+// such a note, also when every hash after it was calculated again. It cannot see rows that were forged
 // behind the last note; it says how many rows that could be.
 //
 // A record says who did what to whom, and never holds the value of a credential; see [Detail].

@@ -17,7 +17,7 @@ import (
 const maxLine = 1 << 20
 
 // WriteExport writes rows as JSON, one a line, with their hashes in hex: node after node, each in the order of seq. The
-// fields of a line and their order are kept. An empty node is all of them. What is written can be verified like the
+// fields of a line and their order are kept. An empty node is all of them. The file can be verified like the
 // database that it came from; see [Export].
 func WriteExport(ctx context.Context, out io.Writer, rows Rows, node string) (written int64, err error) {
 	nodes := []string{node}

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// listsOfTenant is how many listings of one tenant read the database at the same time; more wait. Whoever is of no tenant
-	// counts as one tenant more.
+	// listsOfTenant is how many listings of one tenant read the database at the same time; more wait. All callers of no tenant
+	// count as one tenant more.
 	listsOfTenant = 2
-	// listLimit is how long one may read. What no index answers reads the whole log.
+	// listLimit is how long one may read. A question that no index answers reads the whole log.
 	listLimit = 10 * time.Second
 )
 

@@ -73,7 +73,7 @@ const (
 	putClosed
 )
 
-// queue is what waits for the writer. What has a caller that waits always finds place: there are no more of those
+// queue is what waits for the writer. A record with a caller that waits always finds place: there are no more of those
 // than callers.
 type queue struct {
 	wake chan struct{}

@@ -13,13 +13,13 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// Who is refused all the time fills nobody's log: the same refusal again is counted, and the count is one record a while later.
+// An actor that is refused all the time fills no log: the same refusal again is counted, and the count is one record a while later.
 // Of different ones there are so many of one actor at once, and then so many a second; what is left out is counted, too.
 const (
 	refusalsAtOnce    = 1000
 	refusalsPerSecond = 2
-	// repeatsMost is how many different records are remembered, and of how many actors the rate is known. What comes on top
-	// of the first is written down each time; actors on top of the second share one rate.
+	// repeatsMost is how many different records are remembered, and of how many actors the rate is known. Records on top
+	// of the first number are written down each time; actors on top of the second share one rate.
 	repeatsMost = 4096
 	// forgetActor is how long the rate of an actor is kept that is not refused. It is full again by then.
 	forgetActor = 10 * time.Minute

@@ -12,8 +12,8 @@ import (
 // defaultRoom is what all records may take where nobody says.
 const defaultRoom = 64 << 30
 
-// room is how much of the database records take, and whose they are. Who has used up a share begins nothing more, because it
-// could not be recorded. What must be recorded all the same, such as outcomes and endings, is counted and never refused.
+// room is how much of the database records take, and whose they are. A tenant that has used up its share begins nothing more, because it
+// could not be recorded. Records that must be written all the same, such as outcomes and endings, are counted and never refused.
 type room struct {
 	gate  *quota.Gate
 	store store.Audit
@@ -44,8 +44,8 @@ func (r *room) recount(ctx context.Context) error {
 	return nil
 }
 
-// admit is an error when there is no room for a record and its outcome. What the admin of the installation does for a tenant,
-// and what has to go on by itself, is counted and not refused; what leaves a jail is neither.
+// admit is an error when there is no room for a record and its outcome. An act of the installation's admin for a tenant,
+// and one that has to go on by itself, is counted and not refused; a request that leaves a jail is neither.
 func (r *room) admit(row store.AuditRow) error {
 	if (row.Actor == actorAdmin || row.Actor == actorSystem) && !strings.HasPrefix(row.Action, jailsActions) {
 		return nil

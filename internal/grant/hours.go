@@ -33,7 +33,7 @@ func (h Hours) Validate() error {
 	return nil
 }
 
-// contain says whether a moment is within the hours. What cannot be read contains none.
+// contain says whether a moment is within the hours. Hours that cannot be read contain none.
 func (h Hours) contain(t time.Time) bool {
 	if h == "" {
 		return true

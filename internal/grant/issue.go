@@ -53,7 +53,7 @@ func (i *Issuer) Issue(ctx context.Context, r Request) (Token, Grant, error) {
 	return token, g, end(resultOK)
 }
 
-// begin records what is about to be done. What end returns is an error of recording that it did not work.
+// begin records what is about to be done. The function end returns an error when the outcome could not be recorded.
 func (i *Issuer) begin(ctx context.Context, e Event) (end func(result string) error, err error) {
 	if i.o.Begin != nil {
 		done, err := i.o.Begin(ctx, e)

@@ -152,7 +152,7 @@ func (i *Issuer) CheckPermission(r PermissionRequest) error {
 	return err
 }
 
-// Allow gives a permission. What the agent was permitted with the account before is replaced, but what was counted stays,
+// Allow gives a permission. It replaces the agent's permission for the account; the counts stay,
 // and so do its sessions: the caller ends those whose access is wider now. Over is a permission for an account that was
 // removed since, which is gone: the caller ends its sessions.
 func (i *Issuer) Allow(ctx context.Context, r PermissionRequest) (made Permission, over string, err error) {
@@ -212,7 +212,7 @@ func find(all []Permission, agent, domain string) *Permission {
 	return &all[at]
 }
 
-// Disallow takes a permission back. Nobody opens a session with it when it returns; the caller ends those that are open.
+// Disallow takes a permission back. No session is opened with it when it returns; the caller ends those that are open.
 func (i *Issuer) Disallow(ctx context.Context, id string) error {
 	err := i.o.Store.DeleteEntry(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
@@ -238,8 +238,8 @@ func (i *Issuer) Approve(ctx context.Context, id string) error {
 	return err
 }
 
-// Permissions lists those of a tenant, by domain and then by agent; those of all tenants when tenant is empty. What cannot
-// be read is not among them, and permits nothing.
+// Permissions lists those of a tenant, by domain and then by agent; those of all tenants when tenant is empty. Permissions that cannot
+// be read are not among them, and permit nothing.
 func (i *Issuer) Permissions(ctx context.Context, tenant string) ([]Permission, error) {
 	entries, err := i.o.Store.ListEntries(ctx, KindPermission)
 	if err != nil {

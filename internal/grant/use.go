@@ -171,7 +171,7 @@ func scope(hint, format string, args ...any) *problem.Error {
 	return problem.New(problem.GrantScope, hint, format, args...)
 }
 
-// refuse is the problem of a code. What it says is for whoever sent the token, and tells no more than the code.
+// refuse is the problem of a code. Its text goes to the sender of the token, and tells no more than the code.
 func refuse(code string) *problem.Error {
 	message, hint := "", "ask the operator for another one: clawjail grant issue --domain …"
 	switch code {
@@ -193,7 +193,7 @@ func refuse(code string) *problem.Error {
 	return problem.New(code, hint, "%s", message)
 }
 
-// refused records a refusal and returns it. What is not a refusal but a failure is recorded as one.
+// refused records a refusal and returns it. A failure that is no refusal is recorded as a failure.
 func (i *Issuer) refused(ctx context.Context, g Grant, want Want, err error) error {
 	e := Event{
 		Action: "grant.refuse", Result: resultRefused, Tenant: want.Tenant, Actor: want.Actor, Session: want.Session,

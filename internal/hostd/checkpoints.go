@@ -41,7 +41,7 @@ func openCheckpoints(path string, now func() time.Time, log *slog.Logger) (*chec
 	return &checkpoints{file: file, dir: filepath.Dir(path), limit: rate.NewLimiter(notesPerSecond, noteBurst), now: now}, nil
 }
 
-// append adds one note. What it refuses may be sent again later; the audit log's next note covers the one before.
+// append adds one note. A note that it refuses may be sent again later; the audit log's next note covers the one before.
 func (c *checkpoints) append(ctx context.Context, note []byte) error {
 	if _, err := checkpoint.Parse(note); err != nil {
 		return problem.Wrap(err, problem.BadRequest, "both halves of clawjail must be of one version", "the checkpoint is not a note of the audit log")

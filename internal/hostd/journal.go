@@ -21,7 +21,7 @@ import (
 // FileJournal is the jail.Journal of the host daemon: one file per jail, <name>.json, in a folder of its own.
 //
 // A record is written under another name and renamed, so that a reader finds the one before or the one after,
-// whenever the process dies. What a jail of LifetimeOwner needs is that the death of the process loses nothing,
+// whenever the process dies. A jail of LifetimeOwner needs that the death of the process loses nothing,
 // and the kernel keeps what was written; its record is not forced to the disk, because no process, mount or
 // interface of such a jail survives a reboot either, and its clone is found by its name. A jail of LifetimeKeep
 // comes back after a reboot, so its record is on the disk when Put returns.
@@ -87,7 +87,7 @@ func (j *FileJournal) Close() error {
 	return errors.Join(err, j.root.Close())
 }
 
-// sweep removes what a process left that died while it wrote. Nobody else writes: the journal is locked.
+// sweep removes what a process left that died while it wrote. There is no other writer: the journal is locked.
 func (j *FileJournal) sweep() error {
 	entries, err := fs.ReadDir(j.root.FS(), ".")
 	if err != nil {

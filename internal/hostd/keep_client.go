@@ -27,7 +27,7 @@ func (c *Client) Drop(ctx context.Context, tenant, name string, o jail.DropOptio
 	return err
 }
 
-// Kept implements jail.Keeper. What changes while the parts of a long list come is in the next one: the version is that of
+// Kept implements jail.Keeper. A change while the parts of a long list come is in the next list: the version is that of
 // the first part.
 func (c *Client) Kept(ctx context.Context, after uint64, usage bool) (version uint64, _ []jail.KeptStatus, err error) {
 	all, err := pages(func(behind string) ([]jail.KeptStatus, string, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// socketMode lets the control plane's group connect. Who really calls is asked of the kernel.
+// socketMode lets the control plane's group connect. The kernel says who really calls.
 const socketMode = 0o660
 
 // listen makes the socket in a folder that nobody else can write. A file that is there is of a host daemon that was

@@ -15,7 +15,7 @@ import (
 )
 
 // lock takes the lock file of a run directory. It is given up by closing the file, and by the death of the
-// process; the file stays. Who has it stands in it.
+// process; the file stays. It names its holder.
 func lock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

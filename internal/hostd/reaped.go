@@ -40,7 +40,7 @@ type Reaping struct {
 
 // Reaped is what the reaper did and nobody has acknowledged.
 type Reaped struct {
-	// Instance is another one with every start of the host daemon. What a number says holds within one.
+	// Instance is another one with every start of the host daemon. Numbers hold within one instance.
 	Instance string `json:"instance"`
 	// Dropped is how many entries this instance has lost so far, because nobody asked for them in time.
 	Dropped uint64    `json:"dropped"`
@@ -64,7 +64,7 @@ type reapings struct {
 	now      func() time.Time
 	instance string
 	first    uint64 // the number of the first entry of all
-	// isHere says whether an owner is here. Nobody is before the first call.
+	// isHere says whether an owner is here. No owner is before the first call.
 	isHere func(owner string) bool
 
 	mu      sync.Mutex
@@ -189,7 +189,7 @@ func (j *reapJournal) Delete(ctx context.Context, name jail.Name) error {
 	return err
 }
 
-// begin remembers why the reaper ends a jail. What it tries again has the reason of the first time.
+// begin remembers why the reaper ends a jail. A jail that it tries again keeps its first reason.
 func (q *reapings) begin(r jail.Record) {
 	here := q.isHere(r.Owner)
 	q.mu.Lock()

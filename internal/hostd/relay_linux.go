@@ -36,7 +36,7 @@ func relayOf(c config.Config, o ContainerOptions) (*docker.Relay, error) {
 		To: c.Gateway.RelayTarget()}, nil
 }
 
-// makeRelayKey makes the key in the control plane's folder, once, beneath that folder whatever the name stands for there. What is
+// makeRelayKey makes the key in the control plane's folder, once, beneath that folder whatever the name stands for there. A file that is
 // no key is removed first: only the control plane, or a power cut, can have left it.
 func makeRelayKey(folder string, uid, gid int) (err error) {
 	dir, err := os.OpenFile(folder, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)

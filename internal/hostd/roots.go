@@ -33,7 +33,7 @@ const (
 	maxAddedRootsLen = 64 << 10
 )
 
-// AddedRoot is a folder that was added. Nobody but its owner and root could replace it.
+// AddedRoot is a folder that was added. Only its owner and root could replace it.
 type AddedRoot struct {
 	Path  string
 	Owner uint32

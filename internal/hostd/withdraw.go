@@ -38,7 +38,7 @@ func FindInstallation(c config.Config) (in Installation, found bool, err error) 
 	return in, err == nil, err
 }
 
-// DataEntries are the names of all that clawjail makes in the data directory. What has another name there is somebody else's,
+// DataEntries are the names of all that clawjail makes in the data directory. An entry of another name is somebody else's,
 // perhaps a whole installation. The installation's own file is the last: while it is there, a removal can be gone on with.
 func DataEntries() []string {
 	return []string{BackupDir, swap.Stage, RestoredConfig, "agents", "audit", "cache", "clones", "container-journal", "containers", "control",
@@ -87,7 +87,7 @@ type WithdrawOptions struct {
 }
 
 // Withdraw takes an installation off the host: it ends every jail and every container, kept ones too, and removes what they
-// share. What is on the disk stays, so that a host daemon that is started again makes the agents' jails anew. It refuses while a
+// share. The data on the disk stays, so that a host daemon that is started again makes the agents' jails anew. It refuses while a
 // half of clawjail runs, needs none, and may be called again: what cannot be removed keeps nothing else, and is an error.
 func Withdraw(ctx context.Context, o RunOptions, how WithdrawOptions) (err error) {
 	if os.Geteuid() != 0 {

@@ -28,7 +28,7 @@ const (
 	// roomEvery is how often it is looked how much room there is, and countEvery how often files are counted at most, when there is
 	// little. Counting that takes long is done more rarely.
 	roomEvery, countEvery = 2 * time.Second, 10 * time.Second
-	// maxCounted is how many files of a tenant are counted. Whoever has more has too many.
+	// maxCounted is how many files of a tenant are counted. A tenant with more has too many.
 	maxCounted = 4 << 20
 )
 

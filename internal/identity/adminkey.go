@@ -31,7 +31,7 @@ func LoadAdminKey(path string) (AdminKey, error) {
 	return AdminKey{sum: secret.Own(key.Hash())}, nil
 }
 
-// ReadAdminKey reads the admin key of a file, for who presents it. What is no admin key, or no file of its own, is not
+// ReadAdminKey reads the admin key of a file, for a client that presents it. A file that is no admin key, or not a file of its own, is not
 // read: the folder is not root's, and root must not send other people's files to whom it has been led to.
 func ReadAdminKey(path string) (Key, error) {
 	text, err := readAdminFile(path)

@@ -62,7 +62,7 @@ func (s *Service) Authenticate(ctx context.Context, presented string, remote net
 }
 
 // Braked says whether a place has presented too much that was wrong, and must wait (rate_limited; [RetryAfter] says how
-// long). Whoever takes something else than a key that lets people in asks it first.
+// long). A face that lets people in by something else than a key asks it first.
 func (s *Service) Braked(ctx context.Context, remote netip.Addr) error {
 	wait, first := s.brake.blocked(remote, proxyOf(ctx))
 	if wait <= 0 {

@@ -149,7 +149,7 @@ type Rule struct {
 	Agents Agents
 }
 
-// Table is who may do what. What is not in it, nobody may.
+// Table is who may do what. An operation that is not in it is forbidden to all.
 func Table() []Rule {
 	return []Rule{
 		{InfoRead, RoleViewer, ReachTenant, AgentsAll},
@@ -303,7 +303,7 @@ type Object struct {
 // tenants. An agent that has the operation only for what is its own may do it here: who lists or opens looks at what
 // is whose. For one thing that exists, ask [CanWith].
 //
-// The answer is nil, forbidden, or not_found for what belongs to another tenant. Who answers not_found must do so in
+// The answer is nil, forbidden, or not_found for what belongs to another tenant. A caller that answers not_found must do so in
 // the words that it has for a thing that does not exist.
 func Can(p Principal, op Operation, tenant string) error {
 	return decide(Table(), p, op, Object{Tenant: tenant, Agent: p.ID})
@@ -379,7 +379,7 @@ func (s *Service) AuthorizeWith(ctx context.Context, p Principal, op Operation, 
 }
 
 // Refuse writes a refusal down, if err is one: nil stays nil. It is one of the principal's tenant, whatever tenant was asked for: nobody else's log
-// is for strangers to fill. Who is refused all the time fills nobody's; see [audit.Log.Note].
+// is for strangers to fill. A principal that is refused all the time fills no log; see [audit.Log.Note].
 func (s *Service) Refuse(ctx context.Context, p Principal, op Operation, target string, err error) error {
 	if err == nil {
 		return nil

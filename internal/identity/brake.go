@@ -48,7 +48,7 @@ func (b Brake) validate(m *problem.Many) {
 	}
 }
 
-// brake counts wrong keys. What counts is where they come from, never what they are: it answers before a key is read.
+// brake counts wrong keys. It counts by where they come from, never by what they are: it answers before a key is read.
 type brake struct {
 	limits Brake
 	now    func() time.Time
@@ -84,8 +84,8 @@ func newBrake(limits Brake, now func() time.Time) *brake {
 	return &brake{limits: limits, now: now, known: map[guessing]*list.Element{}}
 }
 
-// place is what one guesser can be expected to have: an IPv4 address, or the /64 of an IPv6 address. What has no
-// address, such as a Unix socket, is one place.
+// place is what one guesser can be expected to have: an IPv4 address, or the /64 of an IPv6 address. A caller without an
+// address, such as one of a Unix socket, is one place.
 func place(remote netip.Addr) netip.Prefix {
 	remote = remote.Unmap()
 	bits := 64

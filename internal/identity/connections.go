@@ -12,7 +12,7 @@ import (
 
 // Hold registers something that is open for a principal: a connection, a stream, a session. cancel is called once
 // when the principal's key is not good any more, with the reason as its cause, from another goroutine; it must not
-// block. Whoever holds calls release when the thing has ended by itself; release may be called more than once.
+// block. The holder calls release when the thing has ended by itself; release may be called more than once.
 //
 // Hold fails when the key is not good already: it may have been revoked since it was looked at. cancel is not called
 // then.

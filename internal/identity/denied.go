@@ -29,7 +29,7 @@ func (d *denied) has(p Principal) bool {
 	return d.ids[p.ID] || d.ids[p.TokenID]
 }
 
-// cutOff ends everything that matches, whether that can be written or not. What could not be written is refused by this
+// cutOff ends everything that matches, whether that can be written or not. A caller whose end could not be written is refused by this
 // process all the same, until it can be, or until it is stopped.
 func (s *Service) cutOff(id string, match func(Principal) bool, write func() error) error {
 	s.denied.set(id, true)

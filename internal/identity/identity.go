@@ -1,8 +1,8 @@
 // Package identity knows who calls, and what they may do.
 //
 // A caller presents a key and becomes a [Principal]: the admin of the installation, an operator with a role, or an
-// agent. Keys are 256 random bits; the store has their SHA-256, and their text is shown once. What a principal may do
-// is one table ([Table]) that every face asks through [Service.Authorize] or [Can]. Principals of a tenant are told
+// agent. Keys are 256 random bits; the store has their SHA-256, and their text is shown once. The rights of a principal
+// are one table ([Table]) that every face asks through [Service.Authorize] or [Can]. Principals of a tenant are told
 // of other tenants' things what they are told of things that do not exist.
 //
 // Revoking ends what is open: whoever holds a connection for a principal registers it with [Service.Hold], and is

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Record writes an event down and then does it; when that fails, the outcome says so. What cannot be written down is
+// Record writes an event down and then does it; when that fails, the outcome says so. An act that cannot be written down is
 // not done.
 func (s *Service) Record(ctx context.Context, e Event, do func() error) error {
 	if s.o.Begin != nil {

@@ -24,7 +24,7 @@ func (a AdminKey) Fingerprint() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// AdminFingerprint is that of the installation's admin key. What was made with another one is nobody's any more.
+// AdminFingerprint is that of the installation's admin key. Objects that were made with another one have no owner any more.
 func (s *Service) AdminFingerprint() string { return s.o.Admin.Fingerprint() }
 
 // Standing is a principal as it is now: somebody who has shown a key before, and shows something else that stands for

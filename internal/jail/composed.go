@@ -7,7 +7,7 @@ import (
 )
 
 // Composed is a container that somebody else has started for an agent on the network of agents' containers, such as
-// docker-compose. Nobody has looked at how it is confined, and its labels prove nothing: the gateway wants the agent's token.
+// docker-compose. Its confinement was not looked at, and its labels prove nothing: the gateway wants the agent's token.
 type Composed struct {
 	// ID is the engine's.
 	ID     string     `json:"id"`

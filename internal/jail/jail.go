@@ -67,14 +67,14 @@ type Spec struct {
 	Limits   Limits  `json:"limits"`
 	// Agent says whose jail it is. Jails of LifetimeKeep are always somebody's.
 	Agent *Agent `json:"agent,omitempty"`
-	// For is the tenant that a jail without an Agent is for. What is for nobody has none.
+	// For is the tenant that a jail without an Agent is for. A jail for no tenant has none.
 	For string `json:"for,omitempty"`
 	// Admit opens the gateway's port to the jail before its program begins, so that not even its first request is refused.
 	// Without it that is for Driver.Admit.
 	Admit bool `json:"admit,omitempty"`
 	// Mounts are folders of the operator's that the jail sees.
 	Mounts []Mount `json:"mounts,omitempty"`
-	// UnixSockets lets programs of the jail use UNIX sockets although it has Mounts. Whoever shares those folders, another
+	// UnixSockets lets programs of the jail use UNIX sockets although it has Mounts. A sharer of those folders, another
 	// jail or a program of the host, can then be connected with it past the gateway. Without Mounts they can be used anyway.
 	UnixSockets bool `json:"unix_sockets,omitempty"`
 	// HomeFiles are copied into the home directory before the program starts, for what a program insists
@@ -243,7 +243,7 @@ type Maker interface {
 	// Check says what would keep Create from working, before anything is made: a template or an image that is missing, a
 	// mount outside the allowed folders, an engine that does not answer.
 	Check(ctx context.Context, spec Spec) error
-	// RemoveState removes the volume at /state of an agent that has no jail. What is not there is removed already.
+	// RemoveState removes the volume at /state of an agent that has no jail. A volume that is not there is removed already.
 	RemoveState(ctx context.Context, a Agent) error
 }
 
@@ -261,7 +261,7 @@ type Console interface {
 	Open(ctx context.Context, name Name, a Agent) ([3]*os.File, error)
 	// Resume goes on with a jail that an earlier process opened.
 	Resume(ctx context.Context, name Name, a Agent) error
-	// Finish keeps what is left in the pipes and removes them. What was kept stays. It may be repeated.
+	// Finish keeps what is left in the pipes and removes them. Output that was kept stays. It may be repeated.
 	Finish(ctx context.Context, name Name) error
 	List(ctx context.Context) ([]Trace, error)
 }

@@ -180,12 +180,12 @@ type DropOptions struct {
 
 // Keeper keeps jails running. The host daemon is one, and so is its client.
 type Keeper interface {
-	// Keep declares a jail. What is declared already is left alone, and what differs is started anew; Revision alone, and
+	// Keep declares a jail. A jail as it is declared already is left alone, and one that differs is started anew; Revision alone, and
 	// Stopped, need no new jail. An empty token leaves the one that is there, and is an error when there is none. It
 	// returns when the declaration is on the disk and the jail runs, or could not be started: the error says why, and
 	// the declaration stays.
 	Keep(ctx context.Context, k Kept, token string) error
-	// Drop ends a jail and forgets what was declared. What is not there is dropped already; a volume or log that an
+	// Drop ends a jail and forgets what was declared. A jail that is not there is dropped already; a volume or log that an
 	// earlier Drop kept is removed by one that does not keep it.
 	Drop(ctx context.Context, tenant, name string, o DropOptions) error
 	// Kept lists what is declared, by key, when it is of another version than after; else it waits for a change until the
@@ -200,7 +200,7 @@ type Keeper interface {
 	// RestartKept ends the jail and makes a new one at once.
 	RestartKept(ctx context.Context, tenant, name string) error
 	ReadLog(ctx context.Context, r LogRequest) (LogChunk, error)
-	// Type writes to the stdin of the jail that runs. What does not fit into its pipe is an error after five seconds, and says
+	// Type writes to the stdin of the jail that runs. Data that does not fit into its pipe is an error after five seconds, which says
 	// how much did.
 	Type(ctx context.Context, tenant, name string, data []byte) (int, error)
 	// ExecIn starts a program in a jail, whosever it is; the caller has the stdio. Closing it, or the end of the context,

@@ -50,7 +50,7 @@ type Limits struct {
 	MilliCPU int `json:"milli_cpu"`
 	// Tasks bounds processes and threads together.
 	Tasks int `json:"tasks"`
-	// Disk bounds each writable tmpfs of an ephemeral jail (/tmp and the home directory), in bytes. What is
+	// Disk bounds each writable tmpfs of an ephemeral jail (/tmp and the home directory), in bytes. Data that is
 	// written there counts against Memory.
 	Disk int64 `json:"disk"`
 	// SharedMemory bounds /dev/shm, in bytes. It counts against Memory too.

@@ -86,7 +86,7 @@ func (k Kind) Table() Table {
 // Limiter bounds what a jail consumes. Apply comes before Start, so that not even the first instruction of
 // the program runs without limits.
 type Limiter interface {
-	// Apply sets the limits of a jail. What it takes is taken of the tenant's share too, where the substrate can bound jails
+	// Apply sets the limits of a jail. They count against the tenant's share, too, where the substrate can bound jails
 	// together; the tenant of nobody's is empty.
 	Apply(ctx context.Context, name Name, tenant string, l Limits) error
 	// Remove removes the limits and returns when they are gone. ErrBusy while processes are left.

@@ -135,7 +135,7 @@ func ProfileFor(s Spec, l Lease) Profile {
 	return p
 }
 
-// Means are what a substrate can confine with beyond what all of them can. What it has no means for is left out of the
+// Means are what a substrate can confine with beyond what all of them can. A measure that it has no means for is left out of the
 // profile by one rule, and not by a driver that reports more than it saw.
 type Means struct {
 	// Seccomp is a filter of system calls for each jail.

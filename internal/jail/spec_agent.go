@@ -28,7 +28,7 @@ func ValidAgentName(s string) error {
 	return nil
 }
 
-// ValidImageName accepts what can be the name of an image: host, path, tag and digest. What it names is the engine's to say.
+// ValidImageName accepts what can be the name of an image: host, path, tag and digest. The engine says what it names.
 func ValidImageName(s string) error {
 	ok := s != "" && len(s) <= maxImageName && (isLowerOrDigit(s[0]) || s[0] >= 'A' && s[0] <= 'Z')
 	for i := 0; ok && i < len(s); i++ {

@@ -17,7 +17,7 @@ const (
 // usual is what every program is given that is not given something else: text in UTF-8, and a time zone.
 func usual() map[string]string { return map[string]string{"LANG": "C.UTF-8", "TZ": "UTC"} }
 
-// Environment is Env with what every program is given. What its image has, as NAME=VALUE, stays as it is.
+// Environment is Env with what every program is given. Variables of its image, as NAME=VALUE, stay as they are.
 func (p Program) Environment(image []string) map[string]string {
 	out := usual()
 	for _, variable := range image {

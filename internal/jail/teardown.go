@@ -52,7 +52,7 @@ func Steps() []Step {
 
 // How long ends may take, on every substrate.
 const (
-	// TeardownLimit bounds one attempt at a teardown. What is left is tried again by the reaper.
+	// TeardownLimit bounds one attempt at a teardown. The reaper tries the rest again.
 	TeardownLimit = 30 * time.Second
 	// OwnerGrace is how long the program of an owner jail may take to end by itself. Its state is thrown
 	// away, so there is little for it to do.
@@ -168,7 +168,7 @@ func (l *Lifecycle) teardown(ctx context.Context, e *entry) error {
 	}
 	l.mu.Lock()
 	if e.rec.Exit == nil && e.rec.Process.PID == 0 {
-		// Nobody watched it: an earlier host daemon was killed while it made the jail. Who waits for it is told here.
+		// No goroutine watched it: an earlier host daemon was killed while it made the jail. Its waiters are told here.
 		e.rec.Exit = &Exit{Code: -1, Cause: cmp.Or(e.cause, CauseDestroyed), At: l.Now()}
 		close(e.ended)
 	}

@@ -81,7 +81,7 @@ func (a Auditor) Export(ctx context.Context, by identity.Principal, node string)
 	}, nil
 }
 
-// Verify proves that no record was changed, or says which was. Nobody waits for the record of it: a log that cannot be
+// Verify proves that no record was changed, or says which was. It does not wait for its own record: a log that cannot be
 // written to is one that somebody has to look at.
 func (a Auditor) Verify(ctx context.Context, by identity.Principal) (audit.Report, error) {
 	if err := a.Identity.Authorize(ctx, by, identity.AuditVerify, ""); err != nil {

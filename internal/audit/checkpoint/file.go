@@ -113,7 +113,7 @@ func unsupported(err error) bool {
 	return false
 }
 
-// Append adds a note, and returns when it is on the disk. What is not a note is refused; signatures are for the
+// Append adds a note, and returns when it is on the disk. Data that is no note is refused; signatures are for the
 // verifier. A note that was written in part, because the disk was full, is made a line of its own by the next one.
 func (f *File) Append(ctx context.Context, note []byte) error {
 	if err := ctx.Err(); err != nil {

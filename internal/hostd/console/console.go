@@ -2,7 +2,7 @@
 //
 // A jail's stdio is three named pipes below a folder of root's. The jail gets descriptors of them, never the folder, and
 // they are open for reading and writing both, stdin too: the pipes live as long as the jail does and neither side sees an
-// end meanwhile, whatever becomes of the host daemon. What comes out is moved by the kernel into bounded logs, one folder
+// end meanwhile, whatever becomes of the host daemon. The output is moved by the kernel into bounded logs, one folder
 // per agent, that go on from jail to jail.
 //
 // Which lines can be lost: none while the jail lives, also when the host daemon is killed. A jail that prints more than its
@@ -267,7 +267,7 @@ func (c *Console) List(ctx context.Context) ([]jail.Trace, error) {
 	return out, nil
 }
 
-// Type writes to the stdin of a jail. What does not fit into the pipe in time is an error, and n says how much did.
+// Type writes to the stdin of a jail. Data that does not fit into the pipe in time is an error, and n says how much did.
 func (c *Console) Type(ctx context.Context, name jail.Name, data []byte) (n int, err error) {
 	if err := c.check(name); err != nil {
 		return 0, err

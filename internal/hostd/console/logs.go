@@ -175,7 +175,7 @@ func (c *Console) reader(a jail.Agent, s jail.Stream) ringlog.Reader {
 	return ringlog.OpenReader(filepath.Join(c.logFolder(a), string(s)))
 }
 
-// RemoveLog removes what was kept of an agent that has no jail. What is not there is removed already.
+// RemoveLog removes what was kept of an agent that has no jail. A log that is not there is removed already.
 func (c *Console) RemoveLog(_ context.Context, a jail.Agent) error {
 	if err := errors.Join(jail.ValidAgentName(a.Tenant), jail.ValidAgentName(a.Name)); err != nil {
 		return err

@@ -79,7 +79,7 @@ func (o *Options) pauseAfter(before, ran time.Duration) time.Duration {
 	return min(2*before, o.LongestPause)
 }
 
-// sameSpec says whether two specs make the same jail. What cannot be compared is not the same.
+// sameSpec says whether two specs make the same jail. Specs that cannot be compared are not the same.
 func sameSpec(a, b jail.Spec) bool {
 	x, err := canonical(a)
 	y, err2 := canonical(b)

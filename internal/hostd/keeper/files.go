@@ -211,7 +211,7 @@ func (f *files) setToken(key, token string) error {
 	return f.write(key+tokenSuffix, []byte(token), true)
 }
 
-// running reads which jail was that of an agent. What cannot be read was none.
+// running reads which jail was that of an agent. A file that cannot be read names none.
 func (f *files) running(key string) run {
 	var r run
 	if err := f.read(key+runSuffix, &r); err != nil {

@@ -129,7 +129,7 @@ func onHost(ctx context.Context, c config.Config, in hostd.Installation) ([]inve
 	return own, nil
 }
 
-// inWorkspaces says whether something is the folder of workspaces, or lies in it. What is mounted there is the operator's.
+// inWorkspaces says whether something is the folder of workspaces, or lies in it. Mounts there are the operator's.
 func inWorkspaces(c config.Config, path string) bool {
 	return strings.HasPrefix(path+"/", c.Workspaces()+"/")
 }

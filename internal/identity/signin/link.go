@@ -17,7 +17,7 @@ const (
 	linkLife = 10 * time.Minute
 	// mostLinks is how many of one owner's are good at a time. The oldest is forgotten first.
 	mostLinks = 16
-	// linkMake is what making one is called in the audit log. Who may sign in may make one.
+	// linkMake is what making one is called in the audit log. Everybody who may sign in may make one.
 	linkMake = "console.link"
 )
 

@@ -166,7 +166,7 @@ func (s *Service) Passkeys(ctx context.Context, by identity.Principal) ([]Passke
 	return out, nil
 }
 
-// RemovePasskey removes one of the caller's own. Who is signed in with it stays so.
+// RemovePasskey removes one of the caller's own. Sign-ins that were made with it stay.
 func (s *Service) RemovePasskey(ctx context.Context, by identity.Principal, id string) error {
 	if err := s.o.Identity.Authorize(ctx, by, identity.PasskeyRemove, by.Tenant); err != nil {
 		return err

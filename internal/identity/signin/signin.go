@@ -1,6 +1,6 @@
 // Package signin signs people in to the console and knows them by their cookies.
 //
-// A person signs in with a key, with a link that is good once, or with a passkey (WebAuthn). What they get is 256 random
+// A person signs in with a key, with a link that is good once, or with a passkey (WebAuthn). They get 256 random
 // bits in a cookie; the store has their SHA-256. A sign-in ends when nobody used it for its idle time, after its life,
 // when it is ended, and with the key or the operator it stands for: who it is is looked up at every request.
 //

@@ -216,7 +216,7 @@ func (u *uses) ended(id string) bool {
 	return u.known[id] != nil && u.known[id].ended
 }
 
-// forget forgets those that were not used since a time. What was ended is remembered: the store does not know it.
+// forget forgets those that were not used since a time. Ended ones are remembered: the store does not know them.
 func (u *uses) forget(before time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

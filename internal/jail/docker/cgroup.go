@@ -93,7 +93,7 @@ func (g groups) dir(controller string) (string, int) {
 	return "", 0
 }
 
-// number reads a file of a group's. What is not there, not a number or "max" is 0: a limit that is not set.
+// number reads a file of a group's. A file that is not there, no number, and "max" are 0: a limit that is not set.
 func (g groups) number(controller, v1, v2 string) int64 {
 	dir, version := g.dir(controller)
 	file := v1
@@ -157,7 +157,7 @@ func (g groups) limits() (memory int64, milli, tasks int) {
 	return memory, milli, tasks
 }
 
-// usage measures a container. What cannot be measured is 0.
+// usage measures a container. A figure that cannot be measured is 0.
 func usage(proc jail.Process) jail.Usage {
 	g, err := groupsOf(proc)
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 // composed are the containers of docker-compose that the gateway is open to.
 type composed struct {
 	one chan struct{} // one token: comparing
-	// confined are containers of the network that cannot take the address of another. Whoever compares has it.
+	// confined are containers of the network that cannot take the address of another. The caller that compares holds it.
 	confined map[string]bool
 
 	mu      sync.Mutex // guards what follows

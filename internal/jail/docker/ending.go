@@ -216,7 +216,7 @@ func (d *Driver) terminate(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// remove ends a container and has it removed, with everything that runs in it. What it printed is read first. It returns
+// remove ends a container and has it removed, with everything that runs in it. Its output is read first. It returns
 // when the engine does not know it any more.
 func (d *Driver) remove(ctx context.Context, name jail.Name) error {
 	got, err := d.engine.ContainerInspect(ctx, string(name), client.ContainerInspectOptions{})

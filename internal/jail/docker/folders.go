@@ -141,7 +141,7 @@ func (s *folders) add(dir string, f *os.File, target string, flags uint64) (err 
 	return nil
 }
 
-// addTmpfs makes a file system in memory. What is in it counts against the limit of the container that writes it, like
+// addTmpfs makes a file system in memory. Its content counts against the limit of the container that writes it, like
 // with one that the engine makes; but an engine's has the mode of the image's folder, and a copy of what is in that.
 func (s *folders) addTmpfs(dir string, t jail.Tmpfs, p jail.Profile) error {
 	at := folder{source: filepath.Join(dir, strconv.Itoa(len(s.all))), target: t.Path}
@@ -309,7 +309,7 @@ func (d *Driver) volume(ctx context.Context, a jail.Agent) (mountpoint string, t
 }
 
 // abandoned says whether a volume is what is left when the engine is ended while it makes one: its folder is there, and
-// its labels, which the engine writes after that, are not. Nobody has anything in it.
+// its labels, which the engine writes after that, are not. It is empty.
 func abandoned(v volume.Volume) bool {
 	if len(v.Labels) > 0 || v.Driver != "local" || len(v.Options) > 0 || !filepath.IsAbs(v.Mountpoint) {
 		return false

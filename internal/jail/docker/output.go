@@ -58,7 +58,7 @@ func (m mark) since() time.Time {
 
 const (
 	marksFolder = "containers" // below DataDir
-	// markEvery is how many bytes are read between two marks. What was read since the last is skipped byte by byte.
+	// markEvery is how many bytes are read between two marks. Output that was read since the last mark is skipped byte by byte.
 	markEvery = 1 << 20
 	// maxPiece is more than an engine makes of one.
 	maxPiece = 1 << 20

@@ -68,7 +68,7 @@ func (d *Driver) Traces(ctx context.Context) ([]jail.Trace, error) {
 	return out, nil
 }
 
-// Reap compares the engine with the journal and removes what should not be there. What has no record is left alone for
+// Reap compares the engine with the journal and removes what should not be there. Objects without a record are left alone for
 // the grace period: an engine that was killed may not have said yet that it made it.
 func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport, error) {
 	report := jail.ReapReport{Findings: []jail.Finding{}}

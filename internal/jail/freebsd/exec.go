@@ -26,7 +26,7 @@ import (
 // for all together.
 //
 // A file <run>/jails/NAME/execs/<id> says that it was started. A host daemon that was killed is no reaper any more: the next
-// one ends the program that the file names with its children as ps shows them. What had left both is ended with the jail.
+// one ends the program that the file names with its children as ps shows them. Processes that had left both are ended with the jail.
 
 const (
 	// execGrace is how long a program may take to end by itself when it is asked to.
@@ -277,7 +277,7 @@ func (r *Runtime) endExecutions(ctx context.Context, name jail.Name) error {
 }
 
 // endStale ends the programs that a host daemon had started in jails and that it did not live to end: nobody holds their
-// stdio any more. Called before there are others. What cannot be ended keeps its mark, and ends with its jail.
+// stdio any more. Called before there are others. A program that cannot be ended keeps its mark, and ends with its jail.
 func (r *Runtime) endStale(ctx context.Context) error {
 	all, err := traces(r.folders, jail.TraceStaged, r.o.Installation)
 	if err != nil {

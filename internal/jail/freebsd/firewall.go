@@ -37,7 +37,7 @@ func (f *Firewall) missing(err error, format string, a ...any) error {
 			"then `service pf reload`", format, a...)
 }
 
-// Ensure looks whether pf is on, and whether our rules are in force. What is missing is for the administrator to load.
+// Ensure looks whether pf is on, and whether our rules are in force. Missing rules are for the administrator to load.
 func (f *Firewall) Ensure(ctx context.Context) error {
 	info, err := f.pfctl(ctx, "-s", "info")
 	if err != nil {

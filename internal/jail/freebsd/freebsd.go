@@ -46,7 +46,7 @@ type Options struct {
 // Ruleset is the number of our devfs ruleset.
 const Ruleset = 4711
 
-// Folders below RunDir and DataDir. What the reaper may remove in them has a jail's name.
+// Folders below RunDir and DataDir. The reaper removes only entries with a jail's name in them.
 const (
 	jailsFolder  = "jails"  // <name>/: jail.conf and what is staged for programs that join
 	tokensFolder = "tokens" // <name>/: the token

@@ -125,7 +125,7 @@ func stage(root *beneath.Folder, p jail.Placement) (err error) {
 	return nil
 }
 
-// gate makes the FIFO that launch.sh waits at. Nobody but the host has been in the folder.
+// gate makes the FIFO that launch.sh waits at. Only the host has been in the folder.
 func gate(f *beneath.Folder, uid int) error {
 	at := filepath.Join(f.Path(), jail.StageGate)
 	if err := unix.Mkfifo(at, 0o400); err != nil {

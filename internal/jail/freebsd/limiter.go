@@ -23,7 +23,7 @@ import (
 //     accepted and only pages out (sys/kern/kern_racct.c, RACCT_RSS; rctl(8) warns of the thrashing). swapuse, which
 //     counts what is reserved and not only what is swapped (sys/vm/swap_pager.c, swap_reserve_by_cred), denies twice the
 //     memory, so that a jail that only reserves is bounded as well. Virtual memory is not limited: Chromium reserves
-//     terabytes of it. What is written to a tmpfs is not counted against the jail; each has its own size.
+//     terabytes of it. Data in a tmpfs is not counted against the jail; each has its own size.
 //   - Tasks: nthr counts threads, of which every process has at least one; maxproc bounds processes on top.
 //   - Files: openfiles is the sum over a jail unless it is said to be meant for each process.
 //   - CPU: pcpu throttles, in whole hundredths of one CPU.

@@ -222,7 +222,7 @@ func refused(err error, name, root string) error {
 	return jail.Shortage(err)
 }
 
-// Token puts the token into its folder. Whoever reads sees the one before or this one.
+// Token puts the token into its folder. A reader sees the one before or this one.
 func (s *Storage) Token(ctx context.Context, name jail.Name, uid uint32, token []byte) error {
 	if err := errors.Join(s.o.check(name), ctx.Err()); err != nil {
 		return err

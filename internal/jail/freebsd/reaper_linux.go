@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Linux is where the driver is tested. What stands for the kernel's memory of descendants is a variable that they inherit:
+// Linux is where the driver is tested. A variable that they inherit stands for the kernel's memory of descendants:
 // the programs of the tests keep it.
 
 func becomeReaper() error { return nil }

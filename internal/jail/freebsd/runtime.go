@@ -322,7 +322,7 @@ func (r *Runtime) Kill(ctx context.Context, name jail.Name, proc jail.Process) e
 	}
 	c := r.child(name, proc)
 	if c != nil && !c.ended() {
-		// It may not have entered the jail yet. Nobody else has its number before it is collected.
+		// It may not have entered the jail yet. No other process has its number before it is collected.
 		if err := sendSignal(proc.PID, syscall.SIGKILL); err != nil {
 			return err
 		}
@@ -338,7 +338,7 @@ func (r *Runtime) Kill(ctx context.Context, name jail.Name, proc jail.Process) e
 }
 
 // Stop removes the jail, its epair and what was staged for it. A jail that is dying is ErrBusy: something holds it, most
-// often a connection that is being closed. What a killed host daemon had started may have entered the jail only after Kill,
+// often a connection that is being closed. A program that a killed host daemon had started may have entered the jail only after Kill,
 // and is ended here.
 //
 // By jail -R and not by -r: everything that -r would undo has been made here and is undone here, and looked at.

@@ -183,7 +183,7 @@ func (s *Storage) Unmount(ctx context.Context, name jail.Name, force bool) error
 	return fmt.Errorf("unmount %s: %s is still mounted: %w", name, left[0].point, errors.Join(append(errs, jail.ErrBusy)...))
 }
 
-// Destroy destroys the clone, and looks whether it is gone. What is still mounted beneath it is ErrBusy.
+// Destroy destroys the clone, and looks whether it is gone. A mount that is still beneath it is ErrBusy.
 func (s *Storage) Destroy(ctx context.Context, name jail.Name) error {
 	if err := s.o.check(name); err != nil {
 		return err

@@ -152,7 +152,7 @@ func appArmorFeatures(root string) string {
 	return ""
 }
 
-// appArmorText is what the parser is given. What is not allowed is refused: mounts of every kind, raw sockets and packets, other
+// appArmorText is what the parser is given. Everything that it does not allow is refused: mounts of every kind, raw sockets and packets, other
 // capabilities, other profiles; signals and traces beyond the jail's own processes, but for the signals of the host. A kernel that can
 // tell who makes a user namespace refuses that to agents.
 //

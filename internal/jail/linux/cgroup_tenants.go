@@ -22,7 +22,7 @@ import (
 
 // The jails of a tenant are in a group of the tenant's, clawjail-<id>/tenant-<tenant>, which bounds the memory and the tasks that they
 // take together. Processor time needs no bound: all groups of tenants have the same weight, so that each gets the same when there is
-// too little of it, however many jails are in it. What is nobody's lies beside these groups, and so do jails that were made before
+// too little of it, however many jails are in it. Jails of no tenant lie beside these groups, and so do jails that were made before
 // there were any.
 
 // tenantPrefix begins the names of tenants' groups. No jail has a dash in its name.

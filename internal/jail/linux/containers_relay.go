@@ -52,7 +52,7 @@ func OutsideBridge(id jail.Installation) string { return "cj" + string(id) + "o"
 //	  }
 //	}
 //
-// The second table sees what is bridged as well where br_netfilter is on, and lets pass what the first decides about. What is
+// The second table sees what is bridged as well where br_netfilter is on, and lets pass what the first decides about. A packet that is
 // for the relay and came to the host to be routed, so that the first chain would not see it, is dropped by the chain input;
 // what the relay sends to the host, whatever it calls itself, belongs to no connection.
 func OpenRelayFirewall(ctx context.Context, c FirewallConfig, relay netip.Addr) (*Firewall, error) {

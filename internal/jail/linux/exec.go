@@ -27,7 +27,7 @@ import (
 // filter and without any more rights. It runs in a control group of its own inside the jail's, by which everything that it
 // starts is found and ended, also what has left its session and its parents. The limits are the jail's, for all together.
 //
-// A folder of the bundle, execs/<id>, says that it was started. What a killed host daemon leaves is ended by the next.
+// A folder of the bundle, execs/<id>, says that it was started. Programs that a killed host daemon leaves are ended by the next.
 
 const (
 	bundleExecs   = "execs"   // <id>/: one folder for each program that joined

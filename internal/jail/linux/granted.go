@@ -16,7 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What the operator grants to jails lies beneath folders that the configuration names. Whoever may write there, a jailed
+// Folders that the operator grants to jails lie beneath those that the configuration names. A writer there, a jailed
 // program with a workspace of its own among them, may have planted anything: so a path is taken one element at a time, by
 // descriptor, never out of the folder that was named, and what has to be made is only ever made in a folder that is open.
 

@@ -72,7 +72,7 @@ const (
 	RuntimeRunsc = "runsc"
 )
 
-// Folders below RunDir and DataDir. What the reaper may remove in them has a jail's name.
+// Folders below RunDir and DataDir. The reaper removes only entries with a jail's name in them.
 const (
 	jailsFolder   = "jails"   // <name>/{rw,root}: mount points of the clones; <name>/token
 	bundlesFolder = "bundles" // <name>/: what the runtime and the program read

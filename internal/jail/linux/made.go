@@ -16,7 +16,7 @@ import (
 )
 
 // A folder that was made as an agent's workspace has a mark: an attribute that only root of the host can set, see or remove,
-// with the agent and the folder's own inode. A copy of the folder is therefore not marked. What has no mark is the operator's
+// with the agent and the folder's own inode. A copy of the folder is therefore not marked. A folder without a mark is the operator's
 // and is never removed: so is what was made where attributes cannot be set, or just before the host daemon was killed. A mark
 // goes when the folder comes to be anybody else's too.
 const madeMark = "trusted.clawjail.made"
@@ -121,7 +121,7 @@ func (g grant) passBy() error {
 }
 
 // RemoveMade removes the folders of an agent's mounts that were made for it. The agent has no jail. Everything is done beneath
-// the roots by descriptor, no link is followed, and what is mounted there is left and an error. What is not there, has no mark
+// the roots by descriptor, no link is followed, and what is mounted there is left and an error. A folder that is not there, has no mark
 // of the agent, or does not lie beneath a root any more is left alone.
 func RemoveMade(ctx context.Context, roots []string, whose Holder, mounts []jail.Mount) error {
 	var errs []error

@@ -275,7 +275,7 @@ func (m mount) harmless() bool {
 }
 
 // sealRoot makes the root file system of the process one in which neither devices nor setuid programs work, as its clone is. A
-// runtime that makes it read-only leaves that out. What is not the clone is left alone: Observe says so.
+// runtime that makes it read-only leaves that out. A root that is not the clone is left alone: Observe says so.
 func (p *process) sealRoot(clone string) error {
 	if !p.sees("/", clone) {
 		return nil

@@ -29,8 +29,8 @@ const joinScript = `while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; d
 // execute runs the runtime and returns when it has ended, and everything of a failed one with it. Descriptors that
 // are nil are /dev/null. Where netns is not empty the runtime is started in that network. name is the jail's whose groups the runtime is to be in, if it is of those that join.
 //
-// The runtime is killed with this process: it would otherwise go on making a jail that nobody waits for. What it has
-// started by then either ends with it or is in the jail's control group.
+// The runtime is killed with this process: it would otherwise go on making a jail that nobody waits for. Processes that it has
+// started by then either end with it or are in the jail's control group.
 func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args []string, stdio [3]*os.File, bundle *beneath.Folder, netns string) (err error) {
 	args = append([]string{p.path}, args...)
 	group := -1

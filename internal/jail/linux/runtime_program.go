@@ -146,8 +146,8 @@ func (r *Runtime) endTrial(ctx context.Context) error {
 	return errors.Join(r.kill(ctx, trial, jail.Process{}), r.limits.remove(ctx, trial), r.state.RemoveAll(trial), r.run.RemoveAll(trial))
 }
 
-// try runs a container that is confined like a jail and ends at once. What it has made is removed again; what one left whose
-// process was killed is removed by the next process at its start.
+// try runs a container that is confined like a jail and ends at once. Its files are removed again; those of one whose
+// process was killed are removed by the next process at its start.
 func (r *Runtime) try(ctx context.Context, p *program) (err error) {
 	const name = trial
 	if err := r.endTrial(ctx); err != nil {

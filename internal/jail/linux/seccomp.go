@@ -39,7 +39,7 @@ func ofModes() map[string]uint {
 // opening are those that do when they make one: the argument of the flags, which the mode follows.
 func opening() map[string]uint { return map[string]uint{"open": 1, "openat": 2} }
 
-// modeRules refuse to make a file setuid or setgid. What an agent makes in a folder of the operator's belongs to the
+// modeRules refuse to make a file setuid or setgid. A file that an agent makes in a folder of the operator's belongs to the
 // operator on the host, and a setuid program of it would run as them there, for whoever starts it. A filter does not see
 // whether it is a folder that is given the mode, so that setgid folders are refused as well; those that inherit it are not.
 //

@@ -83,7 +83,7 @@ type slots struct {
 
 func (s *slots) path(index int) string { return filepath.Join(s.dir, slotSuffix(index)) }
 
-// make makes the slot of a lease. What an earlier process left under the same index is removed first, so that
+// make makes the slot of a lease. Remains of an earlier process under the same index are removed first, so that
 // nothing of it can be inherited. On error nothing is left.
 func (s *slots) make(ctx context.Context, l jail.Lease) (err error) {
 	if err := s.remove(ctx, l); err != nil {

@@ -47,7 +47,7 @@ type cloner interface {
 	kind() string
 	// ready looks whether clones can be made, and prepares what all of them share.
 	ready(ctx context.Context) error
-	// clone makes the clone and attaches it at place/root. What it leaves when it fails is for unmount and destroy.
+	// clone makes the clone and attaches it at place/root. Remains of a failure are for unmount and destroy.
 	clone(ctx context.Context, place *beneath.Folder, name jail.Name, t origin) error
 	// destroy removes what of a clone is not below its place, after all of it was unmounted.
 	destroy(ctx context.Context, name jail.Name) error
@@ -297,7 +297,7 @@ func (s *Storage) unmount(point string, force bool) error {
 	return errors.Join(err, unix.Close(parent))
 }
 
-// Destroy removes the clone. What is still mounted is ErrBusy; a ZFS clone is, too, while somebody holds a file of it open
+// Destroy removes the clone. A clone that is still mounted is ErrBusy; a ZFS clone is, too, while a process holds a file of it open
 // that was detached.
 func (s *Storage) Destroy(ctx context.Context, name jail.Name) error {
 	if err := s.o.check(name); err != nil {

@@ -48,7 +48,7 @@ func (r *Runtime) Terminate(ctx context.Context, name jail.Name, proc jail.Proce
 }
 
 // handled reports whether a process of the jail does something of its own when it gets a signal: it has a handler, or blocks
-// it, which is how it is waited for by sigwait(3) and signalfd(2). What cannot be read has a handler. waiting are the children of
+// it, which is how it is waited for by sigwait(3) and signalfd(2). A process that cannot be read counts as one that has a handler. waiting are the children of
 // the first process that do neither.
 func (r *Runtime) handled(name jail.Name, first jail.Process, sig syscall.Signal) (caught, blocked bool, waiting []int) {
 	pids, err := r.limits.processes(string(name))

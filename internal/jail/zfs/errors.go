@@ -19,8 +19,8 @@ var (
 //
 // Sources: libzfs_error_description and zfs_standard_error_fmt in lib/libzfs/libzfs_util.c; zfs_do_destroy in
 // cmd/zfs/zfs_main.c; unmount_one and zfs_mount in lib/libzfs/libzfs_mount.c, all of OpenZFS and, older, of illumos and
-// zfs-fuse 0.7.0. The texts of umount(8) are passed on by versions that run it: util-linux sys-utils/umount.c. What a
-// dataset depends on is looked for first: "has children" may come together with others.
+// zfs-fuse 0.7.0. The texts of umount(8) are passed on by versions that run it: util-linux sys-utils/umount.c. Of two causes, the one that a
+// dataset depends on counts: "has children" may come together with others.
 var said = []struct {
 	text  string
 	means error
@@ -43,7 +43,7 @@ var said = []struct {
 	{"permission denied", fs.ErrPermission},
 }
 
-// translate gives an error of the command its meaning. What it said stays in the text.
+// translate gives an error of the command its meaning. The command's own words stay in the text.
 func translate(err error) error {
 	if err == nil {
 		return nil

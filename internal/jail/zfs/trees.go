@@ -37,7 +37,7 @@ type Trees struct{ datasets *Datasets }
 // NewTrees makes Trees of what New made. It runs nothing.
 func NewTrees(d *Datasets) *Trees { return &Trees{datasets: d} }
 
-// Make makes an empty tree with mode 0755. Its parent must exist, and it must not. What an interruption leaves is
+// Make makes an empty tree with mode 0755. Its parent must exist, and it must not. Remains of an interruption are
 // removed by Remove.
 func (t *Trees) Make(ctx context.Context, path string) (err error) {
 	defer func() {

@@ -1,8 +1,8 @@
 // Package zfs keeps the root file systems of jails as clones of ZFS datasets, with the command zfs(8).
 //
 // It works beneath one dataset that root's configuration names, and never outside of it: every name that its methods
-// take is relative to that one and checked, and nothing is ever destroyed recursively. What the command says is turned
-// into errors in one place (errors.go); a dataset that is busy is jail.ErrBusy, which the caller repeats, and one with
+// take is relative to that one and checked, and nothing is ever destroyed recursively. Errors of the command are turned
+// into ours in one place (errors.go); a dataset that is busy is jail.ErrBusy, which the caller repeats, and one with
 // clones or children jail.ErrHasDependents, which is final.
 //
 // The command lines are those that OpenZFS 2 and the zfs-fuse of 2011 have in common. The tests run the latter; no host
@@ -199,7 +199,7 @@ func (d *Datasets) output(ctx context.Context, args ...string) (string, error) {
 	return out, translate(err)
 }
 
-// checked is the full name of a dataset or of a snapshot below the parent. What is not surely one is refused.
+// checked is the full name of a dataset or of a snapshot below the parent. A name that is not surely one is refused.
 func (d *Datasets) checked(name string) (string, error) {
 	full := d.Full(name)
 	dataset, snapshot, isSnapshot := strings.Cut(name, "@")

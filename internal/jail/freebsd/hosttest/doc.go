@@ -7,8 +7,8 @@
 //	run := hostcmd.Runner{Dir: host.Commands()}
 //
 // Each command is a link to the test's own binary, which becomes the command when Main finds itself called by such a link. The
-// commands are real processes that may run at the same time; their state is one file under a lock. What they say and how they
-// end is copied from the sources that Behaviours lists, and an argument that is not modelled is an error: where the driver and
+// commands are real processes that may run at the same time; their state is one file under a lock. Their output and how they
+// end are copied from the sources that Behaviours lists, and an argument that is not modelled is an error: where the driver and
 // the simulator disagree one of them misread a source. It shares no code with the driver.
 //
 // Programs in a jail are real Linux processes with real stdio, signals and children, in namespaces of their own and with the

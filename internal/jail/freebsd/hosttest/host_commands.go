@@ -32,7 +32,7 @@ func (c *command) uname() int {
 	return 0
 }
 
-// devfs is devfs(8) as far as `devfs rule -s RULESET show`. What is not there is an empty ruleset, and no error. Ruleset 4711
+// devfs is devfs(8) as far as `devfs rule -s RULESET show`. A ruleset that is not there is an empty one, and no error. Ruleset 4711
 // is the one of packaging/freebsd/devfs.rules; the others are one rule that stands for theirs.
 func (c *command) devfs() (int, error) {
 	if len(c.args) != 4 || c.args[0] != "rule" || c.args[1] != "-s" || c.args[3] != "show" {

@@ -81,7 +81,7 @@ func (c *command) jailUntil(stage string, f Fault) (int, error) {
 	return c.jailCreate(p, "", set, stage, f)
 }
 
-// jailCreate makes a jail: file systems, the jail, its interfaces, its command. What fails is undone from there, backwards.
+// jailCreate makes a jail: file systems, the jail, its interfaces, its command. A failed step undoes those before it, backwards.
 func (c *command) jailCreate(p params, label string, set map[byte][]string, stage string, f Fault) (int, error) {
 	warn := func(format string, args ...any) int {
 		if label != "" {

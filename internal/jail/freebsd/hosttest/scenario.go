@@ -48,7 +48,7 @@ type Fault struct {
 	Stderr string `json:"stderr,omitempty"`
 }
 
-// Settings change the host. What is not given stays.
+// Settings change the host. A setting that is not given stays.
 type Settings struct {
 	// Dying is how long a removed jail stays: a duration, or "msl" for twice the net.inet.tcp.msl of its network.
 	Dying   string            `json:"dying,omitempty"`

@@ -99,7 +99,7 @@ func (c *command) kldstat() int {
 }
 
 // mdo is mdo(1): this process becomes the command, as another user, when mac_do(4) is loaded and has a rule for that. Root
-// needs neither. Whoever calls is not root for it when the host's sysctl hosttest.uid says so.
+// needs neither. The caller is not root for it when the host's sysctl hosttest.uid says so.
 func (c *command) mdo() (int, error) {
 	set, rest, bad := flags(c.args, "u:i")
 	if bad != 0 {

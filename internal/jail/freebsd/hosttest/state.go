@@ -192,7 +192,7 @@ func (s *state) iface(name string, vnet int) *iface {
 	return nil
 }
 
-// node resolves a path of the host, as a command was given it. What is outside of the host's folder is refused: a test that
+// node resolves a path of the host, as a command was given it. A path outside of the host's folder is refused: a test that
 // would mount over the machine's own folders is wrong.
 func (s *state) node(path string) (string, error) {
 	path = filepath.Clean(path)
