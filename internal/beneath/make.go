@@ -58,57 +58,56 @@ func (f *Folder) Give(name string, mode os.FileMode, uid int) (*Folder, error) {
 		return nil, err
 	}
 	return f.walk(names, func(parent *Folder, n string) (*Folder, error) {
-		dir, _, err := parent.give(n, mode, uid)
-		return dir, err
+		return parent.GiveOne(n, mode, uid, nil)
 	})
 }
 
-// GiveOne is Give for one element, and says whether the folder is one that was made here.
-func (f *Folder) GiveOne(name string, mode os.FileMode, uid int) (dir *Folder, made bool, err error) {
+// GiveOne is Give for one element. first, which may be nil, is called with a folder that is about to be given away, and whether it was
+// made here or is one that another call or a killed process has made: nobody works in it before.
+func (f *Folder) GiveOne(name string, mode os.FileMode, uid int, first func(dir *Folder, made bool) error) (*Folder, error) {
 	if err := element(name); err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	return f.give(name, mode, uid)
-}
-
-func (f *Folder) give(name string, mode os.FileMode, uid int) (_ *Folder, fresh bool, err error) {
 	at := path.Join(f.path, name)
 	made := unix.Mkdirat(f.fd, name, Unfinished)
 	if made != nil && !errors.Is(made, unix.EEXIST) {
-		return nil, false, failed("mkdir", at, made)
+		return nil, failed("mkdir", at, made)
 	}
 	dir, err := f.enter(name)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if made == nil && dropsSticky {
 		err = unix.Fchmod(dir.fd, Unfinished)
 	}
 	o, looked := dir.Owned()
 	if err := errors.Join(err, looked); err != nil {
-		return nil, false, errors.Join(failed("mkdir", at, err), dir.Close())
+		return nil, errors.Join(failed("mkdir", at, err), dir.Close())
 	}
-	if !o.unfinished() {
-		return dir, false, nil
+	if !o.Unfinished() {
+		return dir, nil
 	}
 	some, err := dir.Names(1)
 	if err == nil && len(some) > 0 {
-		if o, err = dir.Owned(); err == nil && !o.unfinished() {
-			return dir, false, nil // somebody else has finished it since, and it is in use
+		if o, err = dir.Owned(); err == nil && !o.Unfinished() {
+			return dir, nil // another call has finished it since, and it is in use
 		}
 		err = errors.Join(err, failed("mkdir", at, unix.ENOTEMPTY))
+	}
+	if err == nil && first != nil {
+		err = first(dir, made == nil)
 	}
 	if err == nil {
 		err = dir.Own(uid, mode)
 	}
 	if err != nil {
-		return nil, false, errors.Join(err, dir.Close())
+		return nil, errors.Join(err, dir.Close())
 	}
-	return dir, true, nil
+	return dir, nil
 }
 
-// unfinished says whether a folder was made and not yet given away.
-func (o Owned) unfinished() bool {
+// Unfinished says whether a folder was made and not yet given away.
+func (o Owned) Unfinished() bool {
 	mode := o.Mode &^ unix.S_ISGID // folders may inherit that bit
 	return mode == Unfinished || mode == 0 && dropsSticky
 }

@@ -61,36 +61,55 @@ func enter(f *beneath.Folder, rel string) (*beneath.Folder, error) {
 	return beneath.At(fd, filepath.Join(f.Path(), rel)), nil
 }
 
-// open opens the folder, and makes what is missing for a user when uid is not negative. It says whether the folder itself
-// was made.
-func (g grant) open(uid int) (_ *beneath.Folder, made bool, err error) {
+// open opens the folder, and makes the folders that are missing for a user. first is called with the folder itself before that one is
+// given away; see [beneath.Folder.GiveOne].
+func (g grant) open(uid int, first func(dir *beneath.Folder, made bool) error) (*beneath.Folder, error) {
 	root, err := g.openRoot()
 	if err != nil || g.Rel == "." {
-		return root, false, err
+		return root, err
 	}
 	defer func() { _ = root.Close() }() // opened for reading
-	if dir, err := enter(root, g.Rel); err == nil {
-		return dir, false, nil
+	if dir, err := enterFinished(root, g.Rel); err == nil {
+		return dir, nil
 	}
 	var dir *beneath.Folder
 	above := root
 	elements := strings.Split(g.Rel, "/")
 	for i, name := range elements {
 		rel := strings.Join(elements[:i+1], "/")
-		dir, err = enter(root, rel)
-		made = false
-		if uid >= 0 && errors.Is(err, unix.ENOENT) {
-			dir, made, err = above.GiveOne(name, 0o755, uid)
+		dir, err = enterFinished(root, rel)
+		if errors.Is(err, unix.ENOENT) {
+			last := first
+			if i < len(elements)-1 {
+				last = nil
+			}
+			dir, err = above.GiveOne(name, 0o755, uid, last)
 		}
 		if above != root {
 			err = errors.Join(err, above.Close())
 		}
 		if err != nil {
-			return nil, false, g.refused(rel, err)
+			return nil, g.refused(rel, err)
 		}
 		above = dir
 	}
-	return dir, made, nil
+	return dir, nil
+}
+
+// enterFinished is enter. A folder that was made and not given away yet, by another call or a process that was killed, is not there.
+func enterFinished(root *beneath.Folder, rel string) (*beneath.Folder, error) {
+	dir, err := enter(root, rel)
+	if err != nil {
+		return nil, err
+	}
+	o, err := dir.Owned()
+	if err == nil && o.Unfinished() {
+		err = unix.ENOENT
+	}
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return dir, nil
 }
 
 // owner is whose the folders are that are made beneath the root: its owner's, and the agents' user's in one of root's.
@@ -150,11 +169,12 @@ func openMount(roots []string, whose Holder, m jail.Mount, uid int, mapped bool)
 			return nil, err
 		}
 	}
-	dir, made, err := g.open(owner)
+	alone := len(m.Make) == 0
+	dir, err := g.open(owner, whose.first(alone && g.single(whose.Agent.Tenant)))
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(g.passBy(), whose.note(dir, made && len(m.Make) == 0 && g.single(whose.Agent.Tenant), len(m.Make) == 0)); err != nil {
+	if err := errors.Join(g.passBy(), whose.note(dir, alone)); err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
 	if mapped {
@@ -165,9 +185,9 @@ func openMount(roots []string, whose Holder, m jail.Mount, uid int, mapped bool)
 		uid = int(of.uid)
 	}
 	for _, name := range m.Make {
-		sub, made, err := dir.GiveOne(name, 0o755, uid)
+		sub, err := dir.GiveOne(name, 0o755, uid, whose.first(true))
 		if err == nil {
-			err = errors.Join(whose.note(sub, made, true), sub.Close())
+			err = errors.Join(whose.note(sub, true), sub.Close())
 		}
 		if err != nil {
 			return nil, errors.Join(g.refused(filepath.Join(g.Rel, name), err), dir.Close())

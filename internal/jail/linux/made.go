@@ -68,21 +68,35 @@ func unmark(f *beneath.Folder) error {
 	return nil
 }
 
-// note marks a folder that was made, and takes the mark of one away that is not, or not only, this agent's any more. Alone
-// says that the folder as a whole is that of the agent.
-func (h Holder) note(f *beneath.Folder, made, alone bool) error {
-	if made {
-		value, err := h.mark(f)
-		if err != nil {
-			return err
+// sharedMark is that of a folder which two calls have made at the same time: it is nobody's alone.
+const sharedMark = "shared"
+
+// first marks a folder before it is given away. Alone says that it is to be that of the agent as a whole.
+func (h Holder) first(alone bool) func(dir *beneath.Folder, made bool) error {
+	return func(dir *beneath.Folder, made bool) error {
+		value := sharedMark
+		switch {
+		case made && !alone:
+			return nil
+		case made:
+			var err error
+			if value, err = h.mark(dir); err != nil {
+				return err
+			}
 		}
-		if err := unix.Fsetxattr(f.FD(), madeMark, []byte(value), 0); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
-			return fmt.Errorf("mark %s: %w", f.Path(), jail.Shortage(err))
+		err := unix.Fsetxattr(dir.FD(), madeMark, []byte(value), unix.XATTR_CREATE)
+		if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return fmt.Errorf("mark %s: %w", dir.Path(), jail.Shortage(err))
 		}
 		return nil
 	}
+}
+
+// note takes the mark of a folder away that is not, or not only, this agent's any more. Alone says that the folder as a whole is
+// that of the agent.
+func (h Holder) note(f *beneath.Folder, alone bool) error {
 	is, err := readMark(f)
-	if err != nil || is == "" {
+	if err != nil || is == "" || is == sharedMark {
 		return err
 	}
 	if want, err := h.mark(f); err != nil || alone && is == want {

@@ -246,8 +246,15 @@ func (s *Storage) source(spec jail.Spec) (int, error) {
 		if err != nil {
 			return -1, err
 		}
-		dir, _, err := g.open(-1)
+		root, err := g.openRoot()
 		if err != nil {
+			return -1, err
+		}
+		dir, err := g.walk(root)
+		if dir == nil && err == nil {
+			err = g.refused(g.Rel, unix.ENOENT)
+		}
+		if err := errors.Join(err, root.Close()); err != nil {
 			return -1, err
 		}
 		return dir.FD(), nil
