@@ -124,7 +124,7 @@ func browses(m *machine) {
 	m.t.Helper()
 	id := m.sh("clawjail session open")
 	m.sh("clawjail rules add allow http://inside.test:4000 --address 127.0.0.1 --session " + id)
-	m.sh("clawjail session navigate " + id + " http://inside.test:4000/")
+	m.sh("clawjail session navigate --timeout 2m " + id + " http://inside.test:4000/")
 	if title := m.sh("clawjail session eval " + id + " document.title"); !strings.Contains(title, "inside") {
 		m.t.Errorf("the page is %q", title)
 	}
