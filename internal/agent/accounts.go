@@ -21,7 +21,7 @@ type Accounts interface {
 	DisallowAccount(ctx context.Context, by identity.Principal, tenant, id string) (p grant.Permission, ended int, err error)
 }
 
-// accountChanges are what makes the permissions of an agent those that are declared. What a person has given stays as it is.
+// accountChanges are what makes the permissions of an agent those that are declared. Permissions that a person has given stay as they are.
 type accountChanges struct {
 	allow    []clawbots.Account
 	disallow []grant.Permission

@@ -2,8 +2,8 @@
 // shows what they do.
 //
 // An agent is an identity with a token (package identity), settings of the way out (package egress), and a jail that the
-// host daemon keeps (jail.Keeper). A declaration joins the three. What was declared last is kept in the database, so that
-// a plan can say what changes and why; what is there is always asked of who has it, and never believed from memory.
+// host daemon keeps (jail.Keeper). A declaration joins the three. The last one is kept in the database, so that
+// a plan can say what changes and why; the actual state is always asked of the part that holds it, and never believed from memory.
 package agent
 
 import (

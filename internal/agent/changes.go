@@ -21,8 +21,8 @@ func (l lock) lock(ctx context.Context) error {
 
 func (l lock) unlock() { <-l }
 
-// steps tells somebody of steps, in the order that they came and one at a time. Who adds one does not wait until it is told: somebody
-// who listens slowly holds up the end of their own call, and nothing else.
+// steps tells a listener of steps, in the order that they came and one at a time. The code that adds one does not wait until it is told:
+// a slow listener holds up the end of its own call, and nothing else.
 type steps struct {
 	tell func(Step) // nil: nobody listens
 

@@ -124,7 +124,7 @@ func (t *telling) catchUp(ctx context.Context) error {
 	return t.ended(l)
 }
 
-// old tells what both streams have, in the order in which it was printed. What comes meanwhile is for the next one who asks: a
+// old tells what both streams have, in the order in which it was printed. Output that comes meanwhile is left for the next reading: a
 // flood has no end.
 func (t *telling) old(ctx context.Context) error {
 	var waiting [2][]jail.LogRun

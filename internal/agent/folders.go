@@ -12,8 +12,8 @@ import (
 )
 
 // mayHave says whether a principal may give a jail of a tenant that folder of the host. The host's folders are nobody's: a
-// tenant has those beneath ROOT/TENANT, which the host daemon sees to as well. What lies elsewhere is for the default
-// tenant, and only admins of the installation name it: who works for one tenant only, or as an agent, does not.
+// tenant has those beneath ROOT/TENANT, which the host daemon sees to as well. Folders elsewhere are for the default
+// tenant, and only admins of the installation name them: a principal of one tenant, or an agent, does not.
 func mayHave(by identity.Principal, key string, roots []string, tenant, path string) error {
 	g, err := jail.GrantFor(key, roots, tenant, path)
 	if err != nil || by.Tenant == "" || g.Of(tenant) {

@@ -53,7 +53,7 @@ func (s *Service) Get(ctx context.Context, by identity.Principal, tenant, name s
 	return all[0], nil
 }
 
-// statuses are those of all agents of a tenant, or of one, by name. What is half made, or half removed, is among them. They are
+// statuses are those of all agents of a tenant, or of one, by name. Agents half made, or half removed, are among them. The statuses are
 // there with an error, too, when nobody can say which jails are kept.
 func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Agent, name string, usage bool) ([]Status, error) {
 	declared, err := s.declarations(ctx, tenant)

@@ -70,7 +70,7 @@ type process struct {
 	view Process // guarded by processes.mu
 }
 
-// open makes the processes ready. What an earlier control plane kept of its own is removed: they ended with it.
+// open makes the processes ready. Files that an earlier control plane kept of its programs are removed: those ended with it.
 func (p *processes) open(o Options) error {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -31,7 +31,7 @@ type placing struct {
 	ttl     time.Duration
 }
 
-// place reads a request. Everything that is wrong with it is said at once. What depends on the agent's environment is added
+// place reads a request. Everything that is wrong with it is said at once. Parts that depend on the agent's environment are added
 // later.
 func (p *processes) place(a identity.Agent, r ProcessRequest) (placing, error) {
 	var errs []error

@@ -309,7 +309,7 @@ func (pr *process) jail() jail.Name {
 	return pr.view.Jail
 }
 
-// intent is the beginning of what is done with a program. What it is called with stays out: there may be secrets in it.
+// intent is the beginning of what is done with a program. The program's arguments stay out: there may be secrets in them.
 func (pr *process) intent(op identity.Operation, actor string, fields audit.Fields) audit.Intent {
 	return audit.Intent{Action: string(op), Tenant: pr.agent.Tenant, Actor: actor, Jail: string(pr.jail()), Target: pr.agent.Name, Detail: audit.NewDetail(fields)}
 }

@@ -16,7 +16,7 @@ const maxWaits = 256
 // wait counts a question to the host daemon that waits for an answer, until leave.
 func (p *processes) wait(asks quota.Holder) (leave func(), err error) { return p.waits.Enter(asks) }
 
-// Held looks at what is held of what agents share, once for all who ask. What nobody can say is left out.
+// Held reads how much is held of what agents share, once for all who ask. An amount that cannot be read is left out.
 func (s *Service) Held(ctx context.Context) func(asks quota.Holder) []quota.Amount {
 	all, err := s.allKept(ctx)
 	volumes, volumesErr := s.o.Volumes(ctx)

@@ -118,7 +118,7 @@ func orElse[T comparable](v, otherwise T) T {
 	return v
 }
 
-// environment is what an agent's programs are given. What is declared is added to what leads them to the gateway, and takes
+// environment is what an agent's programs are given. Declared variables are added to those that lead to the gateway, and take
 // the place of a service's variables, but not of those that every jail has.
 func (s *Service) environment(tenant, id string, a clawbots.Agent, home string, image bool, from surfaces) (map[string]string, []jail.File, error) {
 	services, providers := provision.Select(from.services, from.providers, tenant, id)

@@ -77,7 +77,7 @@ func (s *Service) listening(ctx context.Context, a identity.Agent) (jail.Name, e
 	return k.Jail, nil
 }
 
-// post sends one request, over one connection. What comes back is from the jail: it is bounded, and no redirect is followed.
+// post sends one request, over one connection. The answer is from the jail: it is bounded, and no redirect is followed.
 func (s *Service) post(ctx context.Context, to jail.Name, w WebhookCall) (WebhookAnswer, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
@@ -112,7 +112,7 @@ func (s *Service) post(ctx context.Context, to jail.Name, w WebhookCall) (Webhoo
 	return WebhookAnswer{Status: answer.StatusCode, ContentType: contentType(answer.Header.Get("Content-Type")), Body: body}, nil
 }
 
-// unanswered says why there is no answer. What the jail sent is not repeated.
+// unanswered says why there is no answer. It does not repeat data that the jail sent.
 func unanswered(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -123,7 +123,7 @@ func unanswered(ctx context.Context, err error) error {
 	if p, ok := problem.As(err); ok {
 		return p
 	}
-	// What it sent instead is in the error, and is left out.
+	// The error may quote what the jail sent instead, and is left out.
 	return problem.New(problem.UpstreamFailed, fmt.Sprintf("the agent must answer POST %s on port %d of its jail", webhookPath, webhookPort),
 		"the agent did not answer the webhook")
 }

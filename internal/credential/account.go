@@ -32,7 +32,7 @@ type Import struct {
 	signedIn *vault.SignedIn // likewise
 }
 
-// Import stores an account. What it had before is gone: the import is the whole of it. The caller wipes the values.
+// Import stores an account. All that it had before is gone: the import is the whole of it. The caller wipes the values.
 func (s *Service) Import(ctx context.Context, by identity.Principal, i Import) (out vault.CookieSet, err error) {
 	i.Tenant = by.TenantOr(i.Tenant)
 	if err := s.may(ctx, by, identity.CookiesImport, i.Tenant); err != nil {

@@ -28,7 +28,7 @@ func (s *Service) IssueGrant(ctx context.Context, by identity.Principal, r grant
 	return token, g, err
 }
 
-// usable says what of a request no session could use. What is wrong with the request itself is for the issuer to say.
+// usable says what of a request no session could use. The issuer reports the faults of the request itself.
 func (s *Service) usable(ctx context.Context, r grant.Request) error {
 	domains, err := s.Grants.Domains(r.Domains)
 	if err != nil {

@@ -43,7 +43,7 @@ func (s *Service) AllowAccount(ctx context.Context, by identity.Principal, a All
 	return s.allow(ctx, by, request)
 }
 
-// permission reads what somebody permits. What nobody could use is refused: of an account that is not there, with an
+// permission reads what somebody permits. A permission that no session could use is refused: of an account that is not there, with an
 // access that the account is not for, and where the tenant forbids it.
 func (s *Service) permission(ctx context.Context, by identity.Principal, a Allow) (grant.PermissionRequest, error) {
 	r := grant.PermissionRequest{Tenant: a.Tenant, Operator: by.Actor(), Domain: a.Domain, EgressDomains: a.EgressDomains, Access: a.Access, Ask: a.Ask,

@@ -41,7 +41,7 @@ func agentState(ctx context.Context, e *exam) Result {
 	return fine("what an agent keeps has a volume that holds as much as it may, and not more").facts(facts)
 }
 
-// workspaceRoots looks at the folders beneath which jails are given folders of the host. Whoever can replace one of them, or
+// workspaceRoots looks at the folders beneath which jails are given folders of the host. A user who can replace one of them, or
 // a folder above it, decides what of the host jails see; what is beneath it need not be root's.
 func workspaceRoots(_ context.Context, e *exam) Result {
 	roots := map[string][]string{"workspace_roots": e.Config.Agents.WorkspaceRoots, "jail_roots": e.Config.Agents.JailRoots}

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// resolver looks whether the host has somebody to ask for the addresses of names. Nobody is asked.
+// resolver checks that /etc/resolv.conf names a DNS server. It sends no query.
 func resolver(_ context.Context, e *exam) Result {
 	const path, hint = "etc/resolv.conf", "name a server in /etc/resolv.conf, or start systemd-resolved: without one no page can be loaded"
 	text, err := e.read(path)

@@ -1,7 +1,7 @@
 // Package doctor finds out what a host can do for clawjail, mostly by trying it.
 //
 // Every check is one line of a table: it has a name that stays, looks at one facility, and ends with one sentence of
-// facts and, where something can be done, a hint. What a setting says and what the kernel does are often two things, so
+// facts and, where something can be done, a hint. A setting and the behaviour of the kernel are often two things, so
 // what matters is tried with the parts that make jails: an overlay is mounted, a program eats memory in a cgroup, a
 // connection is made from inside a network slot, a browser is started in a jail.
 //
@@ -9,7 +9,7 @@
 //
 //   - Nothing that is tried touches an installation. Trials have an installation id of their own and folders of their
 //     own below the configured ones, and are undone before Run returns, also after an error or when the context ends.
-//     What a doctor left that was killed is removed by the next one.
+//     Leftovers of a doctor that was killed are removed by the next one.
 //   - A check ends within [Bound], or [BrowserBound] where it starts a browser, one way or the other; on a slow machine these are
 //     longer, as [Pace] says.
 //   - Without root it says what it can, and what it left out.

@@ -37,8 +37,8 @@ func (f Filter) String() string {
 func (f Filter) stops() bool { return f.Drops || f.Refuses }
 
 // otherFirewall finds out whether another firewall would swallow what jails send to the gateway. A verdict "accept" of
-// one table does not keep another from dropping, so clawjail's own rules cannot prevent it. What decides is a
-// connection from inside a slot; the rules of the others are read only to name whom to talk to.
+// one table does not keep another from dropping, so clawjail's own rules cannot prevent it. A
+// connection from inside a slot decides; the rules of the others are read only to name the one to change.
 func otherFirewall(ctx context.Context, e *exam) Result {
 	manager := e.firewallManager(ctx)
 	if e.Reach == nil {
@@ -129,7 +129,7 @@ func called(manager string) string {
 const keepRule = "\nsave the rules to keep it, for example with netfilter-persistent save"
 
 // openGateway is the command that lets jails reach the gateway's port and nothing else. It names the bridges of all
-// installations, those of trials among them. What follows in further lines is no command.
+// installations, those of trials among them. Further lines are no command.
 func openGateway(f Filter, manager string, port uint16) string {
 	switch {
 	case manager == "ufw":

@@ -25,7 +25,7 @@ func Pace(ctx context.Context, now func() time.Time) float64 {
 	})
 }
 
-// measure is Pace for any start. What does not start says nothing about the machine's speed.
+// measure is Pace for any start. A start that fails says nothing about the machine's speed.
 func measure(now func() time.Time, start func() error) float64 {
 	var took []time.Duration
 	for range starts {

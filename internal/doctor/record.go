@@ -50,8 +50,8 @@ const (
 
 // Record writes a transcript of what the commands of this host answer: first those that only look, then a try that makes and
 // removes a dataset with a snapshot and a clone, a pair of interfaces, an address in a table of an anchor of its own, limits,
-// and a jail without programs. What was made is removed before Record returns, also after an error. What other programs have on
-// the host is left out, and host names, addresses and the pool's name are masked.
+// and a jail without programs. All of them are removed before Record returns, also after an error. The objects of other programs on
+// the host are left out, and host names, addresses and the pool's name are masked.
 func Record(ctx context.Context, o RecordOptions) (err error) {
 	if o.Dataset == "" {
 		return problem.New(problem.BadConfig, "set zfs_dataset in the configuration", "a recording needs a dataset that it can make another one in")
@@ -106,7 +106,7 @@ func (r *recorder) run(ctx context.Context, note string, others bool, words ...s
 	return stdout, err == nil && status == 0
 }
 
-// start runs a command to its end. What it says on standard error is kept also when it does not fail: pfctl(8) counts there.
+// start runs a command to its end. Its standard error is kept also when it does not fail: pfctl(8) counts there.
 func (r *recorder) start(ctx context.Context, words []string) (stdout, stderr string, status int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, hostcmd.Timeout)
 	defer cancel()
@@ -151,7 +151,7 @@ func (r *recorder) look(ctx context.Context) {
 	}
 }
 
-// try makes one of each and removes it. What could not be made is not tried further, and what was made is removed whatever
+// try makes one of each and removes it. One that could not be made is not tried further, and those that were made are removed whatever
 // happens: in the reverse order, and with the caller's context or without.
 func (r *recorder) try(ctx context.Context) {
 	undo := func(words ...string) {

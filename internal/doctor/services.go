@@ -124,7 +124,7 @@ func (e *exam) records(id jail.Installation) ([]record, error) {
 	return out, nil
 }
 
-// strays are the things that belong to a jail of which there is no record. What all jails share stays out: the bridge,
+// strays are the things that belong to a jail of which there is no record. Things that all jails share stay out: the bridge,
 // the tables, the installation's own group.
 func strays(things []inventory.Thing, known []record, id jail.Installation, pool *jail.Pool, data, run string) []inventory.Thing {
 	names := map[jail.Name]bool{}

@@ -10,7 +10,7 @@ type version [4]int
 
 const release = 1 << 20
 
-// parseVersion reads 1.1.5, 1.1.5+ds1, 1.4.0-rc.2, 1.0.0-rc93 and the like. What follows is a builder's own.
+// parseVersion reads 1.1.5, 1.1.5+ds1, 1.4.0-rc.2, 1.0.0-rc93 and the like. The text behind that is a builder's own.
 func parseVersion(text string) (version, bool) {
 	m := regexp.MustCompile(`^v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?:[-~]rc\.?(\d{1,6}))?`).FindStringSubmatch(text)
 	if m == nil {

@@ -1,9 +1,9 @@
 // Package egress is what operators decided about the way out: which hosts an agent may reach, which tools, services and
 // models it may use and how much of them, and what agents have asked for.
 //
-// What is decided stands in the database as entries, is held in memory in a form that is ready for decisions, and takes
-// effect on what is running the moment it is changed, also when another process changed it within [Options.Recheck].
-// Package gateway asks for a [View] with every request. What cannot be read denies. An entry that makes no sense to this
+// The decisions stand in the database as entries, are held in memory in a form that is ready for use, and take
+// effect on what is running the moment they are changed, also when another process changed them within [Options.Recheck].
+// Package gateway asks for a [View] with every request. A decision that cannot be read denies. An entry that makes no sense to this
 // version is left out when it allows; when it denies, nobody can say what, and its whole scope is denied. When the
 // database has not answered ten times in a row, every new View denies until it does; what is under way goes on.
 //
@@ -220,12 +220,12 @@ type Budget struct {
 	CostPerDay   float64 `json:"cost_per_day,omitempty"`
 }
 
-// Settings are of one agent, of a tenant's agents, or of all. What an agent's do not say, its tenant's do, then those of all.
+// Settings are of one agent, of a tenant's agents, or of all. A field that an agent's leave out is their tenant's, then that of all.
 type Settings struct {
 	Meta
 	// Mode: enforce, or report, in which refusals of the policy are only written down.
 	Mode policy.Mode `json:"mode,omitempty"`
-	// Tools of execute. Nil: the wider setting's; a list, also an empty one, is all there is. Nobody's list denies.
+	// Tools of execute. Nil: the wider setting's; a list, also an empty one, is all there is. Where none of them has a list, all is denied.
 	Tools []Tool `json:"tools"`
 	// Services are the names of the services of the tenant, and of all tenants, that may be used. Nil: the wider setting's,
 	// at last all of them; a list, also an empty one, is all there is. A service that is an agent's own is there anyway:

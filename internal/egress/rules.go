@@ -20,7 +20,7 @@ import (
 const byConfiguration = "configuration"
 
 // Rules lists rules in their order: of a tenant, with those of all tenants, or everybody's when the tenant is empty.
-// Those of the configuration are among them and have no ID. What stands for an entry that cannot be read is there too,
+// Those of the configuration are among them and have no ID. A rule that stands for an entry that cannot be read is there too,
 // so that it can be removed.
 func (b *Book) Rules(ctx context.Context, by identity.Principal, tenant string) ([]Rule, error) {
 	tenant = by.Among(tenant)

@@ -177,7 +177,7 @@ func (b *Book) ShowSettings(ctx context.Context, by identity.Principal, tenant, 
 	return set, effective, nil
 }
 
-// scopeOf finds the agent of a name, if the caller may do something with what is its. Who may not is told the same as
+// scopeOf finds the agent of a name, if the caller may do the operation with it. A caller who may not is told the same as
 // about an agent that does not exist.
 func (b *Book) scopeOf(ctx context.Context, by identity.Principal, op identity.Operation, tenant, agent string) (scope, error) {
 	if by.Kind == identity.KindAgent {

@@ -90,7 +90,7 @@ type reader struct {
 	log   *slog.Logger
 }
 
-// next makes the state of these entries. What has not changed is taken over from the state before, which may be nil.
+// next makes the state of these entries. Items that have not changed are taken over from the state before, which may be nil.
 func (r *reader) next(before *state, revision int64, entries []store.Entry) *state {
 	s := &state{revision: revision, items: make(map[string]*item, len(entries)), changed: make(chan struct{})}
 	from := make([]*item, 0, len(entries))

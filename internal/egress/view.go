@@ -17,7 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Bounds of what is kept ready. What is beyond is made again.
+// Bounds of what is kept ready. Views beyond them are made again.
 const (
 	maxViews  = 8192
 	maxWeight = 200_000 // rules
@@ -87,7 +87,7 @@ func (b *Book) View(w Who) *View {
 	if b.deaf.Load() {
 		return b.unread
 	}
-	// A caller is a jail of an agent's, or of a session's. Who is neither or both is nobody.
+	// A caller is a jail of an agent's, or of a session's. A caller that is neither or both has the view of nobody.
 	if w.Tenant == "" || (w.Agent == "") == (w.Session == "") {
 		return b.nobody
 	}

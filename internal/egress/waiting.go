@@ -48,7 +48,7 @@ func (w *waiting) done(actor string) {
 }
 
 // answered waits until a request for access is answered and the answer is in effect, or the time is over, and returns
-// it as it is then. Who waits for as much as may be already does not wait.
+// it as it is then. An actor that waits for as many as it may already does not wait.
 func (b *Book) answered(ctx context.Context, actor string, a AccessRequest, wait time.Duration) (AccessRequest, error) {
 	if wait <= 0 || a.state(b.o.Now()) != AccessPending || !b.waiting.begin(actor) {
 		return a.shown(b.o.Now()), nil

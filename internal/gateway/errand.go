@@ -41,7 +41,7 @@ type Errand struct {
 // Send takes a request through every step of the gateway: policy, resolve, netguard, record, dial. It does not follow
 // redirects, and takes nothing from the caller's rate: see [Gateway.Take]. r has an absolute http or https URL; its Host is
 // sent as the URL has it, and hop-by-hop fields are not sent. The caller closes the body of the answer, which also ends
-// the record. What the gateway itself refuses is an error whose problem code says why; what the upstream answers is none,
+// the record. A refusal of the gateway itself is an error whose problem code says why; an answer of the upstream is none,
 // whatever its status.
 func (g *Gateway) Send(ctx context.Context, e Errand, r *http.Request) (*http.Response, *problem.Error) {
 	onRecord(ctx)

@@ -158,7 +158,7 @@ func (h *hop) roundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil || !u.reused || !replayable(r) || r.Context().Err() != nil {
 		return resp, err
 	}
-	// The server had closed the connection. What goes out a second time has a record of its own.
+	// The server had closed the connection. A request that goes out a second time has a record of its own.
 	next, refusal := h.exchange.again(r.Context(), h.to, u.key)
 	if refusal != nil {
 		return nil, errors.Join(err, refusal)

@@ -131,7 +131,7 @@ func proxyToken(values []string) (string, bool) {
 }
 
 // LocalToken finds an agent's token in a request to the gateway itself, of a program that knows nothing of clawjail: as a
-// bearer's, as the password of a user, or as an API key. What is there and is no agent's token is a placeholder, and means nothing.
+// bearer's, as the password of a user, or as an API key. Any other value there is a placeholder, and means nothing.
 func LocalToken(r *http.Request) (token string, presented bool) {
 	candidates := slices.Clone(r.Header.Values("X-Api-Key"))
 	for _, value := range r.Header.Values("Authorization") {

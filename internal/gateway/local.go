@@ -42,7 +42,7 @@ func (g *Gateway) isLocal(r *http.Request, c *conn) bool {
 	return err == nil && r.URL.Scheme == "http" && port == strconv.Itoa(int(c.listener.port)) && (OwnName(host) || host == own.Addr().String())
 }
 
-// serveLocal answers a request to the gateway itself. What is open for an agent ends with its jail's admission.
+// serveLocal answers a request to the gateway itself. Connections that are open for an agent end with its jail's admission.
 func (g *Gateway) serveLocal(w http.ResponseWriter, r *http.Request, who *caller) {
 	who.requests.Add(1)
 	who.last.Store(int64(g.now().Sub(g.start)))

@@ -61,7 +61,7 @@ func (t *tunnel) review(permit *policy.Compiled) {
 	t.cut(d)
 }
 
-// cut ends a tunnel that is open. Whoever carries it finds it closed, and writes down why.
+// cut ends a tunnel that is open. The goroutine that carries it finds it closed, and writes down why.
 func (t *tunnel) cut(why policy.Decision) {
 	t.denied.Store(&why)
 	_ = t.client.Close()

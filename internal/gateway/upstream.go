@@ -39,7 +39,7 @@ type upstream struct {
 }
 
 // upstreamKey says what a connection is good for. A name that operators lead to a private address is another one than
-// the same name in DNS. What carries a credential has connections of its own: a server that loses count of where a
+// the same name in DNS. A request with a credential has connections of its own: a server that loses count of where a
 // request ends must not take one with a credential for the rest of another.
 type upstreamKey struct {
 	scheme     string // http or https

@@ -31,7 +31,7 @@ const (
 // Level is how bad something is.
 type Level string
 
-// The levels. What has failed does not work; a notice waits for somebody.
+// The levels. A part that has failed does not work; a notice waits for somebody.
 const (
 	Fine   Level = "ok"
 	Notice Level = "notice"

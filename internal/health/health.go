@@ -123,7 +123,7 @@ func New(o Options) (*Service, error) {
 // Machine says how the host is doing.
 func (s *Service) Machine(ctx context.Context) (Machine, error) { return s.Options.Machine(ctx) }
 
-// Status is how everything is doing. What concerns the installation is missing for who has only one tenant.
+// Status is how everything is doing. Fields about the installation are missing for a principal of one tenant.
 type Status struct {
 	// Level is the worst of what needs somebody.
 	Level   Level     `json:"level" enum:"ok,notice,failed"`

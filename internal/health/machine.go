@@ -68,7 +68,7 @@ type Host interface {
 	Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport, error)
 }
 
-// Watch says how the host is doing, and asks no more often than it must. Who comes while it asks waits for the same answer.
+// Watch says how the host is doing, and asks no more often than it must. A caller that comes while it asks waits for the same answer.
 type Watch struct {
 	host Host
 	data string // the folder whose disk counts
@@ -122,7 +122,7 @@ func (m *Watch) known() (Machine, bool) {
 	return m.last, !m.at.IsZero() && m.now().Sub(m.at) < machineAge
 }
 
-// ask is called by one at a time. What cannot be known is left out; that the host daemon does not answer is one of the answers.
+// ask is called by one at a time. A value that cannot be known is left out; that the host daemon does not answer is one of the answers.
 func (m *Watch) ask(ctx context.Context) Machine {
 	out := Machine{Cores: runtime.NumCPU()}
 	out.Load = m.load()

@@ -1,7 +1,7 @@
 // Package inventory looks at a host and lists what one clawjail installation has on it.
 //
 // It is the judge of the promise that nothing is left behind, so it shares no code with the parts that make and
-// remove these things: it reads the kernel's own lists. What can be left is one table, one line per kind;
+// remove these things: it reads the kernel's own lists. One table lists what can be left, one line per kind;
 // the test of this package plants a leak of each kind and fails when the comparison does not see it.
 package inventory
 
@@ -48,7 +48,7 @@ func Kinds() []string {
 	return out
 }
 
-// Take lists everything of the installation that is on the host, in a fixed order. What cannot be read is an
+// Take lists everything of the installation that is on the host, in a fixed order. A list that cannot be read is an
 // error: an incomplete list must not look like an empty one.
 func Take(ctx context.Context, s Scope) ([]Thing, error) {
 	var all []Thing

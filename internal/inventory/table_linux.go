@@ -55,7 +55,7 @@ func (s Scope) within(path string) bool {
 }
 
 // processes finds those that run as one of the jails' users, sit in one of its cgroups, or are a runtime for one of its
-// jails (which may have been killed half-way). What sits in a cgroup of another installation is that one's: both may have
+// jails (which may have been killed half-way). A process in a cgroup of another installation is that one's: both may have
 // the same numbers, and the same folders where they see different file systems.
 func processes(_ context.Context, s Scope) ([]string, error) {
 	pids, err := os.ReadDir("/proc")
@@ -86,7 +86,7 @@ func processes(_ context.Context, s Scope) ([]string, error) {
 	return out, nil
 }
 
-// ownsProcess decides by who a process is, the groups that it is in, and its arguments. Whoever looks at a file of the
+// ownsProcess decides by who a process is, the groups that it is in, and its arguments. A program that looks at a file of the
 // installation has a folder of it among the arguments, too: a runtime has the name of a jail besides.
 func (s Scope) ownsProcess(uid uint64, groups string, args []string) bool {
 	own, others := false, false

@@ -6,7 +6,7 @@
 // docs/spawn.md. Nothing is ever run outside a jail, as root in one, or, unless the configuration allows it, on the
 // network of the host.
 //
-// No FreeBSD was at hand. What it does with these commands is taken from its manual pages and sources, and tried with
+// No FreeBSD was at hand. Its behaviour with these commands is taken from its manual pages and sources, and tried with
 // stand-ins on Linux.
 package jailspawn
 

@@ -50,7 +50,7 @@ func (c *conversation) listed(kind toolserver.Kind, view string) {
 	}
 }
 
-// seen is which lists the client knows. What it has not listed is not among them.
+// seen is which lists the client knows. A list that it has not asked for is not among them.
 func (c *conversation) seen() toolserver.Views {
 	c.mu.Lock()
 	defer c.mu.Unlock()

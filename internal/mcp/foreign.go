@@ -62,7 +62,7 @@ func (s *Server) withForeign(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// withOffers adds to a list of ours what others offer. Ours has one page. What is no list stays as it is.
+// withOffers adds to a list of ours what others offer. Ours has one page. A result that is no list stays as it is.
 func (s *Server) withOffers(ctx context.Context, out sdk.Result) sdk.Result {
 	who, known := ctx.Value(callerKey{}).(*caller)
 	if !known {
@@ -121,7 +121,7 @@ func asked[R sdk.Result](ctx context.Context, s *Server, method string, session 
 	return out, nil
 }
 
-// wrong is what went wrong with a request that is no call of a tool. What a server of others has answered is passed on.
+// wrong is what went wrong with a request that is no call of a tool. The error of another's server is passed on.
 func (s *Server) wrong(method string, err error) error {
 	var theirs *jsonrpc.Error
 	if errors.As(err, &theirs) {

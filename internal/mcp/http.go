@@ -19,7 +19,7 @@ import (
 // sessionHeader has the id of a conversation.
 const sessionHeader = "Mcp-Session-Id"
 
-// Handler serves MCP over streamable HTTP. Whoever serves it has authenticated the request and put the principal into its
+// Handler serves MCP over streamable HTTP. Its caller has authenticated the request and put the principal into its
 // context. A request from a page of another origin, and one to a loopback address under another name, is refused here as
 // well. GET listens to a conversation, where there are tools that may change (405 where not), and DELETE ends it.
 func (s *Server) Handler() http.Handler {

@@ -24,7 +24,7 @@ const (
 	methodListen = "subscriptions/listen"
 	// beatEvery is how often a stream says that it is still there.
 	beatEvery = 15 * time.Second
-	// tellGap is the least time between two notifications. What changes meanwhile is one more.
+	// tellGap is the least time between two notifications. Changes meanwhile are told in one more.
 	tellGap = time.Second
 	// readTimeout is how long a listener may take to read what it is sent.
 	readTimeout = 30 * time.Second
@@ -165,8 +165,8 @@ type listener struct {
 	beat func() error
 }
 
-// run tells until ctx or the service of others' servers ends, the client does not read, or it may not listen any more. What is said
-// is that a list is another one than that which the client has listed, and else than the one that there was when it began to listen.
+// run tells until ctx or the service of others' servers ends, the client does not read, or it may not listen any more. It tells of
+// a list that differs from the one that the client has listed, or, where it has listed none, from the one when it began to listen.
 func (l listener) run(ctx context.Context) {
 	told := toolserver.Views{}
 	maps.Copy(told, l.seen())

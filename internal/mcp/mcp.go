@@ -3,11 +3,11 @@
 //
 // What is promised:
 //
-//   - It decides nothing. Who may do what, what is recorded and what a browser does is for the [Backend].
+//   - It decides nothing. The [Backend] decides who may do what, what is recorded and what a browser does.
 //   - A call acts as the principal of its own request, never as that of an earlier one.
 //   - An answer is small: a line for what was done, at most 8000 characters of a page unless more is asked for, pictures
-//     as JPEG of at most 1280 pixels. What is cut says so.
-//   - What went wrong is the result of a tool with a code, a sentence and a hint, so that a model understands it and does
+//     as JPEG of at most 1280 pixels. A text that is cut says so.
+//   - A failure is the result of a tool with a code, a sentence and a hint, so that a model understands it and does
 //     not try again what cannot work. With requests that are no calls of tools it is an error of the protocol that says the same. Causes
 //     are for the log.
 //   - Arguments are in no log and in no error: a grant or a password may be among them.
@@ -16,8 +16,8 @@
 // HTTP is stateless: every request carries its own key and makes a protocol session of its own, which ends with it.
 // Nothing can be taken over then, a key that is not good any more ends everything at once, and clients of all versions of
 // the protocol are served, those without sessions too. The one thing that a later call leans on, which browser session the
-// client has opened, is kept beside it in a bounded table: see [conversations]. Who listens hears when a list has become another
-// one for the principal that listens: see [listener].
+// client has opened, is kept beside it in a bounded table: see [conversations]. A listener hears when a list has become another
+// one for its principal: see [listener].
 package mcp
 
 import (
@@ -68,7 +68,7 @@ type Options struct {
 	Principal func(ctx context.Context) identity.Principal
 	// Version is that of the program.
 	Version string
-	// Sessions are bounds that the tool capabilities tells. What is zero is left out.
+	// Sessions are bounds that the tool capabilities tells. A bound that is zero is left out.
 	Sessions Bounds
 	Log      *slog.Logger
 	// Now is the clock. Default time.Now.

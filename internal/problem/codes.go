@@ -106,7 +106,7 @@ const (
 	DatabaseTooNew          = "database_too_new"
 	DatabaseTooOld          = "database_too_old"
 
-	// The vault. What it refuses, it has not changed.
+	// The vault. A refusal changes nothing in it.
 	VaultKeyMissing = "vault_key_missing"
 	VaultKeyWrong   = "vault_key_wrong"
 	VaultKeyDamaged = "vault_key_damaged"
@@ -157,7 +157,7 @@ const (
 	Internal = "internal"
 )
 
-// statusClientClosedRequest is what proxies log when a client left before its answer. Nobody receives it.
+// statusClientClosedRequest is what proxies log when a client left before its answer. No client receives it.
 const statusClientClosedRequest = 499
 
 // Info is one row of the table of codes.

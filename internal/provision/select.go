@@ -8,7 +8,7 @@ import (
 )
 
 // Select picks what an agent has out of what a tenant has: of several of one name its own, else its tenant's, else
-// everybody's. What is for other agents or tenants is left out.
+// everybody's. Those of other agents or tenants are left out.
 func Select(services []egress.Service, providers []egress.Provider, tenant, agent string) ([]egress.Service, []egress.Provider) {
 	return narrowest(services, tenant, agent, func(s egress.Service) (egress.Meta, string) { return s.Meta, s.Name }),
 		narrowest(providers, tenant, agent, func(p egress.Provider) (egress.Meta, string) { return p.Meta, p.Name })

@@ -1,5 +1,5 @@
 // Package quota bounds what one tenant, and one agent, may hold of what an installation has once: places for sessions, room
-// for recordings. Who gives such a thing away counts it, and asks here.
+// for recordings. The package that gives such a thing away counts it, and asks here.
 //
 // While an installation has one tenant, that one may hold everything. Once there are more, each may hold quotas.tenant of the
 // whole: no tenant takes the rest from the others. An agent may always hold quotas.agent of what its tenant may, so that people
@@ -39,7 +39,7 @@ func Recordings() Kind {
 		Hint: "close the session; those for audit go after a week, or with clawjail recording rm"}
 }
 
-// Records are those of the audit log. Who has no room for them does nothing that has to be recorded.
+// Records are those of the audit log. A holder without room for them does nothing that has to be recorded.
 func Records() Kind {
 	return Kind{Name: "records of audit", Bytes: true, Code: problem.AuditUnavailable, Key: "quotas.audit",
 		Hint: "ask an admin of the installation to shorten audit.keep"}

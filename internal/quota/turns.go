@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Turns lets only so many work at a time. Who has to wait is let in by turns of tenants: a tenant with a hundred who wait does not
+// Turns lets only so many work at a time. Callers that have to wait are let in by turns of tenants: a tenant with a hundred of them does not
 // make the one of another wait for all of them. Its methods may be called at the same time.
 type Turns struct {
 	most  int

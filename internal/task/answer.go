@@ -235,7 +235,7 @@ func (p *placing) find(ref string) (any, error) {
 	return at, nil
 }
 
-// impossible says why nothing can be as a schema says, where that can be seen; empty where it cannot. What only shows when an
+// impossible says why nothing can be as a schema says, where that can be seen; empty where it cannot. A fault that only shows when an
 // answer is checked ends a task after a few answers.
 func impossible(s *jsonschema.Schema) string {
 	if s == nil {

@@ -158,7 +158,7 @@ func (t *running) answer(a act) (ended bool, err error) {
 	return false, nil
 }
 
-// do does an act. What goes wrong with it is for the model; an error ends the task.
+// do does an act. A failure of it is for the model; an error ends the task.
 func (t *running) do(ctx context.Context, a act, page string) error {
 	op, err := a.operation(t.tab(), t.back())
 	if err != nil {

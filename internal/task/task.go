@@ -5,10 +5,10 @@
 //
 //   - The model is asked through the gateway's own model endpoints, as the agent of the task. Its provider, budget, rate, rules
 //     and records are those that the agent's own requests have, and nothing in a request for a task chooses another payer.
-//   - A model steers with one tool, act. What it may do there is a part of the operations of package browser: no JavaScript,
+//   - A model steers with one tool, act. It offers a part of the operations of package browser: no JavaScript,
 //     no cookies, no files, no tab but the one of the task and those that its own acts have opened. Each operation is done by
 //     [Sessions] as the agent, so that the grant, the rules of the gateway, the recording and the audit log hold for it.
-//   - What a page says is data in the question. It is told from the goal by a mark that no page knows, and whatever it makes a
+//   - The text of a page is data in the question. It is told from the goal by a mark that no page knows, and whatever it makes a
 //     model do, it widens nothing of the above.
 //   - A task has an end: the answer, steps, tokens, time, ten useless answers of the model, the end of its session, of its
 //     caller or of its agent's rights. A request to a model that is under way ends with it, and the session is closed, unless a

@@ -121,7 +121,7 @@ type question[R any] struct {
 }
 
 // use asks a server something for a caller: in an instance that the caller may have, within bounds, and on the record before it
-// is asked. What the server refuses is a *jsonrpc.Error.
+// is asked. A refusal of the server is a *jsonrpc.Error.
 func use[R any](ctx context.Context, s *Service, by identity.Principal, q question[R]) (answer R, err error) {
 	var nothing R
 	tenant := by.TenantOr("")

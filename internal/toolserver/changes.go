@@ -51,7 +51,7 @@ func (s *Service) known(server config.MCPServer, tenant string, by identity.Prin
 	return o.known
 }
 
-// learn keeps what a server of a declaration offers. Who listens hears of it where it is something else than before.
+// learn keeps what a server of a declaration offers. Listeners hear of it where it is something else than before.
 func (s *Service) learn(key offerKey, o *offer, list *catalog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (i *instance) learnMore(r *run, list *catalog) {
 }
 
 // View stands for what a principal is offered now, as far as it is known: while it is the same of a kind, so is that. It starts
-// nothing. What the principal may not use is not in it.
+// nothing. A server that the principal may not use is not in it.
 func (s *Service) View(ctx context.Context, by identity.Principal) (Views, error) {
 	tenant := by.TenantOr("")
 	servers, err := s.usable(ctx, by, tenant)

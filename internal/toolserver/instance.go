@@ -436,7 +436,7 @@ func (i *instance) watch(ctx context.Context, r *run) (wanted bool) {
 	}
 }
 
-// list asks a run for what it offers. What cannot be listed within a moment, beside its tools, is asked for again with more patience.
+// list asks a run for what it offers. A list other than the tools' that does not come within a moment is asked for again later.
 func (i *instance) list(ctx context.Context, r *run, patience time.Duration) (*catalog, error) {
 	i.s.mu.Lock()
 	known := i.offer.known

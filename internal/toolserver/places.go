@@ -29,8 +29,8 @@ func (s *Service) enterPlace(ctx context.Context, tenant string) (leave func(), 
 	}
 }
 
-// makeRoom ends a server that nobody calls, and returns what is closed when its place is free; nil when there is none. What is
-// ending anyway will do. Others' are ended only where it is they who leave no room, and not the tenant's own share.
+// makeRoom ends a server that nobody calls, and returns what is closed when its place is free; nil when there is none. One that is
+// ending anyway will do. Servers of other tenants are ended only where these leave no room, and not the tenant's own share.
 func (s *Service) makeRoom(tenant string) (gone <-chan struct{}) {
 	full := false
 	for _, a := range s.Held(quota.Holder{Tenant: tenant}) {

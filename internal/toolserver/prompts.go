@@ -103,7 +103,7 @@ func (s *Service) Complete(ctx context.Context, by identity.Principal, asked *sd
 	return use(ctx, s, by, q)
 }
 
-// completion is an answer as it is passed on. What is not all visible, or too long, would be another value when it was cleaned.
+// completion is an answer as it is passed on. A value that is not all visible, or too long, is left out: cleaned, it would be another one.
 func completion(r *sdk.CompleteResult) *sdk.CompleteResult {
 	values := slices.DeleteFunc(slices.Clone(r.Completion.Values), func(v string) bool { return visible(v, maxCompletion) != v })
 	more := len(values) > maxCompletions

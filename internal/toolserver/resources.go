@@ -20,7 +20,7 @@ const (
 )
 
 // offeredURI is how a resource is called by those who are offered it: mcp+server+ before the server's own URI, which makes a scheme of
-// its own: two servers may have the same URI. What is behind is as the server wrote it, so that a template makes the same of its
+// its own: two servers may have the same URI. The rest is as the server wrote it, so that a template makes the same of its
 // variables.
 func offeredURI(server, uri string) string { return uriMark + server + "+" + uri }
 

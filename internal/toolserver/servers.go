@@ -23,7 +23,7 @@ const kindServer = "mcpserver"
 // Source says where a server was declared.
 type Source string
 
-// The sources. What is of the file is changed there.
+// The sources. A server of the file is changed there.
 const (
 	SourceFile  Source = "file"
 	SourceAdded Source = "added"
@@ -149,7 +149,7 @@ func (s *Service) load(ctx context.Context) (storedServers, error) {
 	return next, nil
 }
 
-// decodeStored reads an entry. What the database has is checked like what anybody else says.
+// decodeStored reads an entry. It is checked like one that a caller sends.
 func decodeStored(row store.Entry) (config.MCPServer, error) {
 	var server config.MCPServer
 	if err := json.Unmarshal(row.Body, &server); err != nil {
@@ -371,7 +371,7 @@ func noServer(name string) error {
 	return problem.New(problem.NotFound, "list them: clawjail mcp-server ls", "there is no MCP server %q", visible(name, 60))
 }
 
-// Test starts a server for a tenant, beside those that run, asks for what it offers, and ends it. What went wrong is in the
+// Test starts a server for a tenant, beside those that run, asks for what it offers, and ends it. A failure is in the
 // report.
 func (s *Service) Test(ctx context.Context, by identity.Principal, tenant, name string) (Report, error) {
 	if err := s.o.Identity.AuthorizeWith(ctx, by, identity.ServerChange, identity.Object{}); err != nil {

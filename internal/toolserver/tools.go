@@ -24,7 +24,7 @@ const (
 )
 
 // offeredName is how a tool or a prompt is called by those who are offered it: server__tool, of letters, digits, _ and - and at most 64
-// characters, which is what clients take. What had to be changed for that ends with a mark that keeps names apart. The name
+// characters, which is what clients take. A name that had to be changed for that ends with a mark that keeps names apart. The name
 // of a server has no _, so that everything before the first separator is the server.
 func offeredName(server, tool string) string {
 	plain := strings.Map(func(r rune) rune {

@@ -3,7 +3,7 @@
 // A server is a program that speaks the Model Context Protocol over its standard input and output. It is started when it
 // is called, in a jail of its own that nothing but its own pipes leads out of, unless its declaration says more;
 // it is ended when nobody has called it for a while. Each caller has an instance of its own, with what it keeps in mind, unless
-// the declaration says that it is shared: then there is one of each tenant. What a server offers belongs to its declaration.
+// the declaration says that it is shared: then there is one of each tenant. The offers of a server belong to its declaration.
 //
 // What is promised:
 //
@@ -14,7 +14,7 @@
 //   - An instance ends when its owner may not use anything any more. When all places are taken, one that nobody calls makes room.
 //   - A call is recorded before it is made, without its arguments. It is never made twice: what it did before an answer was
 //     lost is not known.
-//   - What a server asks of its client (sampling, elicitation, roots) is refused.
+//   - Requests of a server to its client (sampling, elicitation, roots) are refused.
 //   - Secrets are in files of the jail, and in nothing that describes it.
 package toolserver
 

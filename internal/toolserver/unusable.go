@@ -31,7 +31,7 @@ func (s *Service) noteTest(server config.MCPServer, tenant string, r Report) {
 	s.tests[key] = tested{fingerprint(server), r.Problem}
 }
 
-// explainStopped says of servers that do not run why they could not: what they lack, or what their last test found. What cannot
+// explainStopped says of servers that do not run why they could not: what they lack, or what their last test found. A cause that cannot
 // be found out is left out.
 func (s *Service) explainStopped(ctx context.Context, all []Status, tenant string) {
 	var templates []string

@@ -1,8 +1,8 @@
 // Package compose writes the file for docker-compose that is equivalent to a file of agents: the same containers, confined
 // in the same way, for machines on which the engine is to be left to its own tool.
 //
-// It decides nothing: what an agent means is package clawbots', and how its jail is confined is jail.ProfileFor's. What docker-compose
-// cannot do is written at the head of the file: nobody compares the containers with what was declared, tokens are put where they belong
+// It decides nothing: what an agent means is package clawbots', and how its jail is confined is jail.ProfileFor's. The head of the file
+// lists what docker-compose cannot do: nobody compares the containers with what was declared, tokens are put where they belong
 // by hand, and the rules of agents are made by hand as well. Versions 1.29 and 2 of docker-compose take the file.
 package compose
 

@@ -30,7 +30,7 @@ type patient struct {
 	now     func() time.Time
 }
 
-// wait gives the client time for the next write. What takes no deadlines is not a network.
+// wait gives the client time for the next write. A writer that takes no deadlines is no network connection.
 func (p *patient) wait() error {
 	if err := p.control.SetWriteDeadline(p.now().Add(Patience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err

@@ -124,8 +124,8 @@ func parse(raw []byte) (*wanted, *problem.Error) {
 	return out, nil
 }
 
-// readHeaders takes what an agent may set. What is about the connection or the way is left out, as a proxy would, and so is
-// every Authorization; what would be read as two headers is refused.
+// readHeaders takes the headers that an agent may set. Those about the connection or the way are left out, as by a proxy, and so is
+// every Authorization; one that would be read as two is refused.
 func (w *wanted) readHeaders() *problem.Error {
 	bad := func(format string, args ...any) *problem.Error {
 		return problem.New(problem.BadRequest, `Send headers as {"Name": "value"} or {"Name": ["one", "two"]}.`, format, args...)
@@ -219,9 +219,9 @@ func (w *wanted) readPlace() *problem.Error {
 	return nil
 }
 
-// injection is where the credential goes. What the operator decided for a service is not the agent's to change: a
-// credential in another place, such as the text of a message, could be read by somebody. Whoever names no service of
-// its own gets no credential: the name of a secret is not enough.
+// injection is where the credential goes. The agent cannot change the place that the operator chose for a service: a
+// credential in another place, such as the text of a message, could be read by somebody. A request that names no service of
+// the agent gets no credential: the name of a secret is not enough.
 func (w *wanted) injection(s egress.Service, known bool) (egress.Injection, *problem.Error) {
 	none := egress.Injection{Type: egress.InjectNone}
 	switch {

@@ -75,8 +75,8 @@ func (r *rtnetlink) close() error {
 }
 
 // changed empties the queue of news. A message of the kernel is there before the call that made a change returns, so
-// that nothing is missed; and of a queue that ran over the kernel says so (ENOBUFS), which is news as well. Nobody waits
-// for news: whoever is about to connect looks.
+// that nothing is missed; and of a queue that ran over the kernel says so (ENOBUFS), which is news as well. No goroutine waits
+// for news: each connection looks before it begins.
 func (r *rtnetlink) changed() (bool, error) {
 	news := false
 	for {
@@ -109,7 +109,7 @@ func (r *rtnetlink) list() (own, near []netip.Prefix, err error) {
 
 var errChanging = errors.New("they change faster than they can be read")
 
-// dump reads a whole list. What was read of one that changed meanwhile stays: it was true a moment ago, and errs on the
+// dump reads a whole list. Entries of one that changed meanwhile stay: they were true a moment ago, and err on the
 // side of too much.
 func (r *rtnetlink) dump(kind uint16, take func([]byte) error) error {
 	for range tries {

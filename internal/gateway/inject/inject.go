@@ -160,7 +160,7 @@ func basic(user string, value []byte) (pair string, scrub [][]byte, err error) {
 		whole = append([]byte(user+":"), value...)
 	} else {
 		name, password, found := bytes.Cut(value, []byte(":"))
-		// One character at most is what services ask for in the place that they do not use ("KEY:", "KEY:X"). What is longer may be a
+		// Services ask for one character at most in the place that they do not use ("KEY:", "KEY:X"). A longer text may be a
 		// password, and one that cannot be found in answers.
 		if !found || len(password) > 1 && len(password) < redact.Shortest || len(password) <= 1 && len(name) < redact.Shortest {
 			return "", nil, problem.New(problem.BadSecret, "Do not retry: the operator has to store the secret as user:password, or give the injection a user.",

@@ -88,8 +88,8 @@ func (a *ask) askUsage(inside int, options jsontext.Value, end int) *problem.Err
 	return nil
 }
 
-// keepNothing makes a provider not keep the response that it answers with. What the model has thought is then asked for in a form
-// that only the provider can read: the next request has it with it.
+// keepNothing makes a provider not keep the response that it answers with. It then asks for the thoughts of the model in a form
+// that only the provider can read: the next request brings them along.
 func (a *ask) keepNothing() {
 	value, end, said := member(a.body, "store")
 	switch {

@@ -30,7 +30,7 @@ type amounts struct {
 // callsUnsaid is how many uses of the provider's tools a request is taken to make that may.
 const callsUnsaid = 16
 
-// reservation is the most that a request may use: a token has at least one byte. What the gateway cannot see, because the
+// reservation is the most that a request may use: a token has at least one byte. Input that the gateway cannot see, because the
 // provider has it or gets it, is as long as a model can read.
 func reservation(e endpoint, a ask, p egress.Provider) egress.Tokens {
 	u := amounts{before: a.wants.before}

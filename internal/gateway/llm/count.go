@@ -11,7 +11,7 @@ import (
 )
 
 // counter reads the usage in an answer as it passes. It keeps a few bytes, whatever the size of the answer, and does not
-// mind how the answer is cut into pieces. What it does not understand, it does not count.
+// mind how the answer is cut into pieces. Data that it does not understand is not counted.
 type counter struct {
 	scan   scanner
 	events bool // server-sent events; otherwise JSON, one value or many

@@ -200,7 +200,7 @@ func (t *turn) text(text []byte) sum {
 }
 
 // resolve puts what the agent got in place of what refers to it, and leaves out reasoning that the provider has not kept and
-// nobody can read. What the agent did not get stays as it is, and is refused by whoever looks at the body next.
+// nobody can read. A reference to anything else stays as it is, and the next check of the body refuses it.
 func (t *turn) resolve(body []byte) ([]byte, *problem.Error) {
 	var items []jsontext.Value
 	input, _, said := member(body, "input")

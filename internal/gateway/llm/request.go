@@ -245,7 +245,7 @@ func boolOf(key string, value jsontext.Value, otherwise bool) (bool, *problem.Er
 	return false, badBody("%q is not a boolean", key)
 }
 
-// numberOf reads a number of tokens. What is less than nothing is nothing.
+// numberOf reads a number of tokens. A negative one is 0.
 func numberOf(key string, value jsontext.Value) (int64, *problem.Error) {
 	switch value.Kind() {
 	case 'n':

@@ -12,8 +12,8 @@ import (
 // Compiled is a policy made ready for many decisions: it gives the answers of [Policy.Decide], and looks only at the
 // rules that can be about a request. It does not change, and may be used from several goroutines.
 //
-// The rules are found by host, then by port, and those that differ in nothing but their paths by a tree of segments. What is
-// left to go through one by one are rules of one host, or of all hosts, that differ in ranges of ports, schemes or
+// The rules are found by host, then by port, and those that differ in nothing but their paths by a tree of segments. Only
+// rules of one host, or of all hosts, are gone through one by one where they differ in ranges of ports, schemes or
 // methods.
 type Compiled struct {
 	policy Policy

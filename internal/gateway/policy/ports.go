@@ -66,7 +66,7 @@ func (pr PortRange) String() string {
 	}
 }
 
-// MarshalText implements encoding.TextMarshaler. What is no range has no text.
+// MarshalText implements encoding.TextMarshaler. A value that is no range has no text.
 func (pr PortRange) MarshalText() ([]byte, error) {
 	if !pr.valid() {
 		return nil, errors.New("ports " + pr.String() + ": not a range from 1 to 65535")

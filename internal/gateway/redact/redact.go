@@ -16,7 +16,7 @@ import (
 // Mark is what stands where a value was.
 const Mark = "[redacted]"
 
-// Shortest is the length from which values are looked for, in bytes. What is shorter is found in ordinary text.
+// Shortest is the length from which values are looked for, in bytes. A shorter one is found in ordinary text.
 const Shortest = 8
 
 // Values are secrets to look for. They print as [Mark] in every format, and several goroutines may use them. A nil
@@ -65,7 +65,7 @@ func (v *Values) Wipe() {
 }
 
 // JSON replaces values in the texts, names and numbers of valid JSON, which stays valid: a number that is a value
-// becomes a text. What has no value in it is returned as it came; nothing is changed in place.
+// becomes a text. JSON without a value in it is returned as it came; nothing is changed in place.
 func (v *Values) JSON(raw []byte) []byte {
 	if v == nil || len(raw) < Shortest {
 		return raw

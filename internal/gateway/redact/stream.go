@@ -20,7 +20,7 @@ type StreamOptions struct {
 
 const (
 	// firstBuffer is enough for an event of a stream that mostly waits; largestBuffer is what a stream grows to that
-	// does not. What is held back comes on top.
+	// does not. Data that is held back comes on top.
 	firstBuffer   = 2 << 10
 	largestBuffer = 32 << 10
 	// mostEmptyReads is how often a source may have nothing to say before it counts as broken.
@@ -29,7 +29,7 @@ const (
 
 // NewReader reads src with every value replaced, as [Values.Text] does it to the whole, however src is cut into reads.
 //
-// What is held back is the end of the data that could still become a value, whatever stands there: if it depended on the values,
+// The reader holds back the end of the data that could still become a value, whatever stands there: if that depended on the values,
 // who chooses the data would learn from the sizes of what arrives whether it begins like one. Nothing waits behind the end
 // of a line, so that events of a stream arrive when they were sent. At the end of src the rest is passed on; when src fails it
 // is not. Memory is bounded by 32 KiB and twice the longest form of a value.

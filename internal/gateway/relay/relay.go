@@ -3,10 +3,10 @@
 //
 // A relay runs as a container between the agents' internal network and an outside one. It understands nothing of what
 // passes through it and holds no key but its own: for each connection it says from which address it came, proves that it
-// may say so, and then copies bytes both ways. Who the address is, and what it may do, is the gateway's to decide.
+// may say so, and then copies bytes both ways. The gateway decides who the address is, and what it may do.
 //
-// The proof is HMAC-SHA256 over a nonce of the gateway's and the address, with a key that the relay has from a file. What
-// is relayed is not encrypted: both ends are on one machine.
+// The proof is HMAC-SHA256 over a nonce of the gateway's and the address, with a key that the relay has from a file. Relayed
+// data is not encrypted: both ends are on one machine.
 package relay
 
 import (
@@ -82,7 +82,7 @@ func (k Key) proof(nonce, addr []byte) []byte {
 }
 
 // Listen makes a listener of the connections that relays bring. RemoteAddr of a connection is the address that the relay
-// says. Who does not prove itself is hung up on. Closing it closes inner. front is the port at which the relay is reached.
+// says. A peer that does not prove itself is hung up on. Closing the listener closes inner. front is the port at which the relay is reached.
 //
 // Connections introduce themselves beside each other, so that they do not come out in the order of the kernel's queue: one
 // may come out as long after its client has ended as an introduction takes, which is seconds at most.

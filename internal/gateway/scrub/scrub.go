@@ -2,8 +2,8 @@
 // body as it streams, and out of the trailers.
 //
 // It covers values as they are and in the encodings of package redact. It is for accidents, such as a page that repeats
-// the header it was asked with; a server that wants to give the credential away can. What is covered and what is not is
-// docs/scrubbing.md, which the tests of this package write. Whatever cannot be looked through is not passed on.
+// the header it was asked with; a server that wants to give the credential away can. The limits of it are in
+// docs/scrubbing.md, which the tests of this package write. An answer that cannot be looked through is not passed on.
 package scrub
 
 import (
@@ -74,7 +74,7 @@ func PrepareRequest(h http.Header, o Options) {
 	h.Set("Accept-Encoding", "identity")
 }
 
-// Response makes an answer lose the values: they are replaced or, with block, end it. What it returns is a
+// Response makes an answer lose the values: they are replaced or, with block, end it. Its error is a
 // [problem.Error] that is for the caller in place of the answer: then nothing of the answer may be passed on. The caller
 // closes the body of the answer in any case.
 //

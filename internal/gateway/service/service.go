@@ -1,7 +1,7 @@
 // Package service is the reverse route of services for unmodified tools: a request to /svc/NAME/rest goes to the
 // service's base URL with /rest, and with the service's credential, which the tool and its jail never have.
 //
-// A service allows methods and paths. What a tool sends as a credential of its own is left out, and so are cookies in
+// A service allows methods and paths. A credential that a tool sends itself is left out, and so are cookies in
 // both directions: all services share one address here, and what one of them sets the next one would get. Answers
 // stream, are scrubbed as the service says, and redirects within the service stay in it. Connections cannot be upgraded.
 package service

@@ -76,7 +76,7 @@ func EphemeralName(id string) string { return mark + id[:8] }
 // Create makes an ephemeral jail and runs a program in it. command takes all that follows (jail(8)), so it is last.
 //
 // Two things are not as one would think (usr.sbin/jail/command.c): jail(8) ends with status 1 whatever the status of a
-// program that failed, and it leaves /dev mounted when the program ends well. Who runs it sees to both.
+// program that failed, and it leaves /dev mounted when the program ends well. Its caller sees to both.
 func (e Ephemeral) Create(argv ...string) []string {
 	network := "disable"
 	if e.HostNetwork {

@@ -1,9 +1,9 @@
 // Package helper is the setuid program clawjail-spawn: it lets users whom root has named run programs in jails that root has
 // named, as a user of the jail that root has named, and nothing else.
 //
-// Who asks is known by the real user id that the kernel gives. What they may say is a verb, a name and a random number; what
+// The caller is known by the real user id that the kernel gives. It may say a verb, a name and a random number; what
 // these stand for is in a file of root's. Nothing of the caller's environment, descriptors, limits, folder or signals
-// reaches what runs as root, and no shell runs on the host. What is staged for the program is looked at by descriptor, and
+// reaches what runs as root, and no shell runs on the host. The folder that is staged for the program is looked at by descriptor, and
 // read by the shell of the jail, as the jail's user. It links nothing but the standard library and x/sys.
 //
 // No FreeBSD was at hand: what the kernel of FreeBSD does with a setuid program is taken from its manual pages.

@@ -12,7 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jailspawn/process"
 )
 
-// started is the name that the helper starts itself by in a clean environment. Who uses it without one is refused, so that
+// started is the name that the helper starts itself by in a clean environment. A start by it without one is refused, so that
 // it never starts itself more than once.
 const started = "clawjail-spawn: clean"
 
