@@ -244,7 +244,7 @@ func (x *box) daemons() (float64, error) {
 	return float64(sum) / 1000, nil
 }
 
-// kilobytes reads one field of a file of /proc. What is not there is 0.
+// kilobytes reads one field of a file of /proc. A field that is not there is 0.
 func kilobytes(path, field string) int64 {
 	text, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(text)) {

@@ -71,8 +71,8 @@ func (b *bench) connects(r *relay, token api.SessionToken) error {
 	return nil
 }
 
-// scripts runs the same script in every way, in turn and in another order each time. What the guard costs is told by each
-// round alone, since the machine is another in the next.
+// scripts runs the same script in every way, in turn and in another order each time. The cost of the guard is taken within each
+// round alone: the machine is another in the next.
 func (b *bench) scripts(r *relay, token api.SessionToken) error {
 	ways := []string{direct, guardedClean, guardedOperator, aSession}
 	all := map[string][]took{}

@@ -57,7 +57,7 @@ func pageRows() []struct{ label, name string } {
 	}
 }
 
-// Page is the figures as docs/figures.md has them. file is the run's, from the top of the repository. What was not measured has
+// Page is the figures as docs/figures.md has them. file is the run's, from the top of the repository. A figure that was not measured has
 // no row.
 func (r *Run) Page(file string) string {
 	var b strings.Builder

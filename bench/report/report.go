@@ -131,7 +131,7 @@ func (r *Run) Missed() (names []string) {
 // FileName is what the file of a run is called: the time it began, in UTC. Two runs in the same minute cannot both write.
 func (r *Run) FileName() string { return r.Time.UTC().Format("2006-01-02T1504Z") + ".json" }
 
-// Write writes a run into a folder, and returns the path. What is there is never overwritten.
+// Write writes a run into a folder, and returns the path. A file that is there is never overwritten.
 func (r *Run) Write(folder string) (string, error) {
 	text, err := json.MarshalIndent(r, "", " ")
 	if err != nil {

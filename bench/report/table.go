@@ -211,7 +211,7 @@ func item(b *bufio.Writer, label, text string) {
 	}
 }
 
-// wrapped breaks a text at its spaces. What follows the first line is indented a little more than that; a word that is too
+// wrapped breaks a text at its spaces. Lines behind the first are indented a little more than that; a word that is too
 // long by itself is cut.
 func wrapped(text string, width int) (lines []string) {
 	indent := len(text) - len(strings.TrimLeft(text, " "))

@@ -89,7 +89,7 @@ func (a *agent) token() string {
 	return strings.TrimSpace(string(data))
 }
 
-// execute asks the gateway to make a request. What it may ask for is in tools: of clawbots.yml.
+// execute asks the gateway to make a request. The list of requests that it may ask for is tools: in clawbots.yml.
 func (a *agent) execute(ctx context.Context) (int, error) {
 	body, err := json.Marshal(map[string]any{"url": a.target, "method": "GET"})
 	if err != nil {

@@ -98,7 +98,7 @@ type Keys struct {
 	Passphrase string
 }
 
-// known are the names that a backup may have, whatever its manifest says. What is in no list is in no backup. Every command
+// known are the names that a backup may have, whatever its manifest says. A file that none of them matches is in no backup. Every command
 // links them, and few need them.
 var known = sync.OnceValue(func() []*regexp.Regexp {
 	return []*regexp.Regexp{

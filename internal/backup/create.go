@@ -113,7 +113,7 @@ func installation(dir string) (in hostd.Installation, err error) {
 	return in, nil
 }
 
-// takeWork makes the folder of copies anew, for one backup at a time. What one that was killed has left is removed. A folder that
+// takeWork makes the folder of copies anew, for one backup at a time. Leftovers of a backup that was killed are removed. A folder that
 // is not the user's own, or that others may enter, is not one of a backup.
 func takeWork(dir string) (release func() error, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -241,7 +241,7 @@ func (b *collection) declared() error {
 	return b.tree("agents", hostd.AgentsDir(b.o.Config), b.copied)
 }
 
-// tree takes the files of a folder of the data directory. What is hidden is half written.
+// tree takes the files of a folder of the data directory. A hidden one is half written, and left out.
 func (b *collection) tree(below, dir string, take func(name, path string) error) error {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || path == dir {

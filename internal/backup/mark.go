@@ -33,7 +33,7 @@ type mark struct {
 	Aside        string `json:"aside,omitempty"`
 }
 
-// leaveMark writes the mark of a restore. What is replaced is still in its place.
+// leaveMark writes the mark of a restore. The files to be replaced are still in their place.
 func leaveMark(control string, m Manifest, aside string, c config.Config, now time.Time) error {
 	note := mark{Created: m.Created, Restored: now.UTC().Truncate(time.Second), Version: m.Version, Aside: filepath.Base(aside)}
 	if aside == "" {

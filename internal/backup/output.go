@@ -18,7 +18,7 @@ type Output struct {
 	temp string // empty where the file has no name yet
 }
 
-// NewOutput starts a file. What has the name already is never replaced.
+// NewOutput starts a file. A file that has the name already is never replaced.
 func NewOutput(path string) (*Output, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return nil, exists(path)

@@ -43,7 +43,7 @@ type plain struct{ io.Writer }
 
 func (plain) Close() error { return nil }
 
-// unseal reads what seal wrote, and unpacks it. What follows the end of the file is an error.
+// unseal reads what seal wrote, and unpacks it. Data behind the end of the file is an error.
 func unseal(r io.Reader, k Keys) (*gzip.Reader, error) {
 	in := bufio.NewReaderSize(r, 64<<10)
 	start, err := in.Peek(len(ageIntro))

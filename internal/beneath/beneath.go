@@ -88,7 +88,7 @@ func At(fd int, name string) *Folder { return &Folder{fd: fd, path: name} }
 // FD is the descriptor. It stays the folder's.
 func (f *Folder) FD() int { return f.fd }
 
-// Path is how the folder was named when it was opened. What has that name now may be another.
+// Path is how the folder was named when it was opened. The folder of that name may be another by now.
 func (f *Folder) Path() string { return f.path }
 
 // Close closes the directory.

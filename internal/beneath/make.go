@@ -49,8 +49,8 @@ func (f *Folder) Ensure(name string, mode os.FileMode, uid int) (*Folder, error)
 // Unfinished is the mode of a folder that Give has made and not yet given away. It is never that of a folder in use.
 const Unfinished = unix.S_ISVTX
 
-// Give is Folder; what is missing is made and given to a user. What is there keeps its owner and mode. What is given away is
-// empty: should somebody who may write here put another folder in its place, he gains nothing. One that a killed process
+// Give is Folder; missing folders are made and given to a user. Those that are there keep their owner and mode. A new one is
+// empty when it is given away: should somebody who may write here put another folder in its place, he gains nothing. One that a killed process
 // left half-made is told by its mode, and finished.
 func (f *Folder) Give(name string, mode os.FileMode, uid int) (*Folder, error) {
 	names, err := elements(name)

@@ -60,7 +60,7 @@ const deepest = 32
 // ends. Like RemoveAll it follows no link and enters no mount.
 func (f *Folder) Empty(ctx context.Context) error { return f.empty(ctx, f, deepest) }
 
-// empty is Empty for a folder below top. What is too deep is moved up to top, which is looked through until nothing is there.
+// empty is Empty for a folder below top. An entry that is too deep is moved up to top, which is looked through until nothing is there.
 func (f *Folder) empty(ctx context.Context, top *Folder, depth int) error {
 	for {
 		const some = 1024

@@ -28,7 +28,7 @@ const (
 // Tool is "act".
 func (a Act) Tool() string { return "act" }
 
-// Target is the kind and the elements that it is about. What is typed, pressed, selected or run is not in it.
+// Target is the kind and the elements that it is about. Typed text, keys, options and scripts are not in it.
 func (a Act) Target() string {
 	parts := []string{a.Kind}
 	switch a.Kind {
@@ -271,7 +271,7 @@ func (m *acting) report(ctx context.Context, result *ActResult) {
 	result.FileChooser = m.chooserWaits()
 }
 
-// chooserWaits reports whether the page wants files. Who gives them takes the chooser.
+// chooserWaits reports whether the page wants files. The chooser stays for [Page.answerChooser].
 func (m *acting) chooserWaits() bool {
 	m.page.mu.Lock()
 	defer m.page.mu.Unlock()

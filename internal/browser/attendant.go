@@ -39,7 +39,7 @@ func newAttendance() *attendance {
 // LetDialogsWait says how long DevTools clients may take for the dialogs of their pages, before anybody attaches one.
 func (b *Browser) LetDialogsWait(limit time.Duration) { b.attendance.wait = limit }
 
-// OwnDialogs says that a DevTools client answers the dialogs of a page, until release is called. It does not wait. What the
+// OwnDialogs says that a DevTools client answers the dialogs of a page, until release is called. It does not wait. A dialog that the
 // client does not answer in time, or leaves behind, is answered for it.
 func (b *Browser) OwnDialogs(page string) (release func()) {
 	a, id := b.attendance, target.ID(page)

@@ -1,8 +1,8 @@
 // Package browser is what one does with a browser: how it is started, how a page is opened, looked at, used and closed.
 //
 // A [Browser] stands on the connection of [cdp.Conn] and acts as the control plane: on the browser itself, beside any
-// clients that share the pipe. What is done with it is an [Operation]; [Browser.Do] runs one. What a page says (titles,
-// addresses, dialogs, its console) is hostile text; it is bounded here and only ever handed on as data.
+// clients that share the pipe. Every use of it is an [Operation]; [Browser.Do] runs one. The texts of a page (titles,
+// addresses, dialogs, its console) are hostile; they are bounded here and only ever handed on as data.
 //
 // Errors are problems with a code, such as bad_url, bad_request, tab_not_found, navigation_failed, timeout or
 // browser_exited.

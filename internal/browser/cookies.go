@@ -49,7 +49,7 @@ func (b *Browser) Cookies(ctx context.Context, browserContext string) ([]cookies
 }
 
 // SetCookies sets cookies in a context, all of them or none. The code is bad_cookie when the browser does not take
-// them; it does not say which. What it takes and drops all the same is seen by reading them back.
+// them; it does not say which. Cookies that it takes and drops all the same are found by reading them back.
 func (b *Browser) SetCookies(ctx context.Context, browserContext string, list []cookies.Cookie) error {
 	params := cookies.Params(list)
 	defer clear(params)

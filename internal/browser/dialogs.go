@@ -41,7 +41,7 @@ type dialogAnswer struct {
 // Tool is "dialog".
 func (SetDialog) Tool() string { return "dialog" }
 
-// Target is the tab. What is to be typed is nobody's business.
+// Target is the tab. The text to be typed is not in it.
 func (o SetDialog) Target() string { return o.TargetID }
 
 // Effect is Steers.

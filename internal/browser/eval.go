@@ -64,7 +64,7 @@ func (o Eval) Limit() time.Duration { return limit(o.TimeoutMS, evalTimeout) + e
 // Result implements Operation.
 func (Eval) Result() any { return new(EvalResult) }
 
-// Run implements Operation. What the script throws is a result. A script that is not done in time is ended, with the
+// Run implements Operation. An exception that the script throws is a result. A script that is not done in time is ended, with the
 // code timeout; the code is act_operation_failed when the page went away meanwhile.
 func (o Eval) Run(ctx context.Context, b *Browser) (any, error) {
 	p, err := b.tab(ctx, o.TargetID)

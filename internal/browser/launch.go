@@ -50,8 +50,8 @@ type Options struct {
 	NoSandbox bool
 }
 
-// Validate reports everything that is wrong, with the code bad_config. What goes into a flag is narrow on purpose: a
-// value must not become a second one.
+// Validate reports everything that is wrong, with the code bad_config. Values of flags are narrow on purpose: a
+// value must not become a second flag.
 func (o Options) Validate() error {
 	flaws := problem.Many{Code: problem.BadConfig}
 	if o.Build != Shell && o.Build != Full {

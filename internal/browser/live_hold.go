@@ -85,8 +85,8 @@ func (l *Live) Hold(ctx context.Context) error {
 	return nil
 }
 
-// LetGo ends Hold. What waits is dismissed; keys and buttons that are down go up. What the pages' logs (console, requests, dialogs) have from
-// the time in between is forgotten, and so is where tabs have been: nobody reads there what the person did, or goes back to what
+// LetGo ends Hold. Popups that wait are dismissed; keys and buttons that are down go up. Entries of the pages' logs (console, requests,
+// dialogs) from the time in between are forgotten, and so is where tabs have been: nobody reads there what the person did, or goes back to what
 // the person typed. Where a tab's history cannot be pruned, the browser stays held.
 func (l *Live) LetGo(ctx context.Context) error {
 	release, err := hold(ctx, l.turn)

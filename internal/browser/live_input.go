@@ -268,8 +268,8 @@ func (l *Live) carryMoves(ctx context.Context) {
 	}
 }
 
-// carryMove sends the latest move, if there is one. The caller has the lane. Nobody waits for its outcome: the next input
-// fails as it did.
+// carryMove sends the latest move, if there is one. The caller has the lane. It returns no outcome: the next input
+// fails as the move did.
 func (l *Live) carryMove(ctx context.Context) {
 	l.mu.Lock()
 	in := l.hands.move

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// maxPopups bounds what waits for a person. What comes beyond it is dismissed.
+	// maxPopups bounds the popups that wait for a person. Further ones are dismissed.
 	maxPopups = 50
 	// maxSecret bounds a user name and a password of HTTP authentication, in bytes.
 	maxSecret = 4 << 10
@@ -116,7 +116,7 @@ func (l *Live) dialogClosed(p *Page) {
 	l.dropped(func(asked *popup) bool { return asked.page == p && asked.dialog() })
 }
 
-// left forgets what the last document of a page asked for. Whoever wants a password waits in front of the next one.
+// left forgets what the last document of a page asked for. A request for a password stays: it waits in front of the next one.
 func (l *Live) left(p *Page) {
 	l.dropped(func(asked *popup) bool { return asked.page == p && asked.Kind != PopupAuth })
 }

@@ -37,10 +37,10 @@ type renewed struct {
 }
 
 // Renew replaces every document of every tab by a fresh one of the same address, without anything that a script had put
-// there: listeners, bindings, workers (service workers are unregistered). What was typed into pages is lost. Tabs and their handles stay.
+// there: listeners, bindings, workers (service workers are unregistered). Text that was typed into pages is lost. Tabs and their handles stay.
 //
 // First all tabs show an empty document at the same time: no old one is left that could reach into a new one. Then each goes back
-// to where it was, and loads that anew past all caches. What is not on the web (data: and blob: addresses) stays empty: a script
+// to where it was, and loads that anew past all caches. A page that is not on the web (data: and blob: addresses) stays empty: a script
 // may have made it. The pages that a tab could go forward to are lost.
 func (l *Live) Renew(ctx context.Context) error {
 	release, err := hold(ctx, l.turn)
@@ -133,7 +133,7 @@ func (l *Live) emptyAll(ctx context.Context, known map[*record]*renewed) (done b
 	return done, nil
 }
 
-// empty gives a tab an empty document, unless it has had one since before. What it returns is before itself in that case.
+// empty gives a tab an empty document, unless it has had one since before. It returns before itself in that case.
 func (l *Live) empty(ctx context.Context, tab *record, before *renewed) (*renewed, error) {
 	p, err := l.attached(ctx, tab)
 	if err != nil {

@@ -28,7 +28,7 @@ type Operation interface {
 	Result() any
 }
 
-// Effect is what an operation does, in rising order. Who may do which is decided by others.
+// Effect is what an operation does, in rising order. The services decide who may do which.
 type Effect int
 
 // The effects.

@@ -26,7 +26,7 @@ const (
 )
 
 // Page is one tab, controlled over a session of its own. One steering operation and one screenshot run at a time;
-// others wait. What is known of the page (its console, its requests) is known from when it was attached.
+// others wait. Its logs (console, requests) begin when it was attached.
 type Page struct {
 	b       *Browser
 	session cdp.Session
@@ -372,7 +372,7 @@ func (p *Page) lost(noise bool) {
 	answerDialog(p.session, false, "")
 }
 
-// see takes one event. What cannot be decoded is of no use and no harm: the browser itself is trusted with its form.
+// see takes one event. An event that cannot be decoded is of no use and no harm: the browser itself is trusted with its form.
 func (p *Page) see(ctx context.Context, event cdp.EventMessage) {
 	switch event.Method {
 	case page.JavascriptDialogOpening.Method:

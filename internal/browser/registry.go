@@ -277,7 +277,7 @@ func (r *registry) answer(drained bool) {
 	r.asked = kept
 }
 
-// see takes one event. What cannot be decoded is passed over, as an event of no tab.
+// see takes one event. An event that cannot be decoded is passed over, as an event of no tab.
 func (r *registry) see(event cdp.EventMessage) {
 	switch event.Method {
 	case target.TargetCreated.Method:

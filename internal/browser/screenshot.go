@@ -174,7 +174,7 @@ func (p *Page) capture(ctx context.Context, o Screenshot, picture *Picture) erro
 	return err
 }
 
-// resizeFor gives the window another size. What it returns gives it its size back.
+// resizeFor gives the window another size. The function restore gives it its size back.
 func (p *Page) resizeFor(ctx context.Context, width, height int) (restore func(), err error) {
 	before, err := p.window(ctx)
 	if err != nil {

@@ -53,7 +53,7 @@ func (v axValue) text() string {
 	return bounded(text, maxNodeText)
 }
 
-// aria takes the accessibility tree of the main frame. What the tree ignores is folded: its children hang where it
+// aria takes the accessibility tree of the main frame. A node that the tree ignores is folded: its children hang where it
 // would.
 func (s Snapshot) aria(ctx context.Context, p *Page, result *SnapshotResult) error {
 	f := p.mainFrame()

@@ -75,7 +75,7 @@ func (f *frame) ask(ctx context.Context, again bool, method string, result, argu
 	return nil
 }
 
-// answer is that of a method, in JSON. What shows the document is asked with care.
+// answer is that of a method, in JSON. A method that shows the document is called through [Browser.openly].
 func (f *frame) answer(ctx context.Context, again bool, method string, argument any) (jsontext.Value, error) {
 	plainly := func(method string, argument any) (jsontext.Value, error) {
 		object, err := f.call(ctx, again, method, argument, true)

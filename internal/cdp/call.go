@@ -11,7 +11,7 @@ import (
 )
 
 // Call sends a command and waits for its reply. An empty session is the browser itself. params is encoded to a JSON
-// object and may be nil; the reply is decoded into result unless that is nil. What the browser says about the command
+// object and may be nil; the reply is decoded into result unless that is nil. An error that the browser reports
 // comes back as an [*Error]. When ctx ends, the command may still run; its reply is thrown away.
 func (c *Conn) Call(ctx context.Context, session, method string, params, result any) error {
 	return c.call(ctx, session, method, params, result, nil)

@@ -9,7 +9,7 @@
 //
 //   - A browser that sends anything but well-formed protocol ends its Conn with a cause. It cannot make the reader
 //     panic, block, or hold more than its bounds.
-//   - A slow reader never stalls the pipe, nor another reader. What it can do without ([Noise]) is left out when too much
+//   - A slow reader never stalls the pipe, nor another reader. An event that it can do without ([Noise]) is left out when too much
 //     waits, and it is told how much. Replies and all other events are kept; a client for which too many of them wait
 //     is ended.
 //   - A message that is larger than one may be, or has no [Room], is answered with an error, in both directions. The

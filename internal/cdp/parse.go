@@ -150,7 +150,7 @@ func memberBit(name string) uint8 {
 	return 0
 }
 
-// errorMember reads one member of an error object. What the protocol adds to it later is left out, not refused.
+// errorMember reads one member of an error object. Members that the protocol adds later are left out, not refused.
 func (d *envelope) errorMember(name string) (err error) {
 	switch name {
 	case "code":

@@ -138,7 +138,7 @@ func (g *gap) add(method string) {
 	}
 }
 
-// pop waits for a message, or for a gap. What is queued comes before the cause of an end.
+// pop waits for a message, or for a gap. Queued messages and gaps come before the cause of an end.
 func (q *queue) pop(ctx context.Context) (*Message, *gap, error) {
 	for {
 		if next, err := q.take(); next != (item{}) || err != nil {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// session is one attached session, as the browser's events report it. What is attached under a session belongs to
-// whoever that session belongs to.
+// session is one attached session, as the browser's events report it. A session that is attached under another belongs to
+// the owner of that one.
 type session struct {
 	parent   string
 	owner    *Client // nil: the control plane

@@ -27,7 +27,7 @@ const (
 	minCost   = 0.000001
 )
 
-// agent reads one agent. What follows from the whole file is decided later.
+// agent reads one agent. Values that follow from the whole file are decided later.
 func (f *file) agent(m *yamldoc.Map) Agent {
 	a := Agent{Line: m.Line()}
 	m.Value("name", func(v yamldoc.Value) error {

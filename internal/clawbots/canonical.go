@@ -22,7 +22,7 @@ func Canonical(a Agent) []byte {
 	return out
 }
 
-// canonical leaves out what is the default for everybody. What the configuration decides is left as it is: it can change.
+// canonical leaves out what is the default for everybody. A default that the configuration decides is left as it is: it can change.
 func canonical(a Agent) Agent {
 	if a.Workspace == "" {
 		a.Sharing, a.WorkspaceMode, a.UnixSockets = Isolated, "", false

@@ -81,7 +81,7 @@ func checkWord(w string) error {
 	return nil
 }
 
-// splitCommand splits a text into words as a shell does, with quotes and backslashes. What a shell would expand or act upon is
+// splitCommand splits a text into words as a shell does, with quotes and backslashes. Syntax that a shell would expand or act upon is
 // refused: nothing does that here.
 func splitCommand(text string) ([]string, error) {
 	fail := func(hint, format string, args ...any) ([]string, error) {

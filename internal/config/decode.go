@@ -11,7 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// decode takes every known key out of the file. What it cannot read keeps its default, so that Validate does not
+// decode takes every known key out of the file. A key that it cannot read keeps its default, so that Validate does not
 // report it a second time.
 func (c *Config) decode(m *yamldoc.Map) {
 	m.Value("data_dir", text(&c.DataDir))
@@ -226,7 +226,7 @@ func truth(into *bool) func(yamldoc.Value) error {
 	}
 }
 
-// choice reads true or false where neither is the default. What cannot be read is false.
+// choice reads true or false where neither is the default. A value that cannot be read is false.
 func choice(into **bool) func(yamldoc.Value) error {
 	return func(v yamldoc.Value) error {
 		*into = new(bool)

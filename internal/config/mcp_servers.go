@@ -16,7 +16,7 @@ import (
 )
 
 // MCPServer is a program that speaks the Model Context Protocol over its standard input and output, and whose tools,
-// resources and prompts agents are offered. It runs in a jail of its own, or in an agent's. What is zero has the default that stands beside it.
+// resources and prompts agents are offered. It runs in a jail of its own, or in an agent's. A zero field has the default that stands beside it.
 type MCPServer struct {
 	// Name is the key of mcp_servers: [a-z0-9-]{1,20}. The names of its tools begin with it.
 	Name string `json:"name"`

@@ -76,7 +76,7 @@ func (v *validation) flaw(field, hint, format string, args ...any) {
 	v.AddFlaw(problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf(format, args...)})
 }
 
-// shared are folders of systems. What clawjail makes has plain names, such as cache and database: among the things of others
+// shared are folders of systems. The entries that clawjail makes have plain names, such as cache and database: among those of others
 // it would take theirs for its own, and remove them when it is uninstalled.
 var shared = []string{"/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run", "/sbin", "/srv",
 	"/sys", "/tmp", "/usr", "/usr/lib", "/usr/local", "/usr/local/etc", "/usr/local/lib", "/usr/share", "/var", "/var/cache", "/var/db", "/var/lib",
@@ -301,7 +301,7 @@ func (l Limits) validate(v *validation) {
 	v.within("limits.shm", l.SHM, l.Memory)
 }
 
-// within reports a tmpfs that could never be full. What is written into it counts as the jail's memory.
+// within reports a tmpfs that could never be full. Data in it counts as the jail's memory.
 func (v *validation) within(field string, size, memory Bytes) {
 	if size > memory {
 		v.flaw(field, "lower it, or raise limits.memory", "%s is more than limits.memory, %s, that it is part of", size, memory)

@@ -36,7 +36,7 @@ func RegistrableDomain(host string) (string, error) {
 	return domain, nil
 }
 
-// domainOf is the registrable domain of a cookie. What browsers never write is refused: upper case, Unicode, a
+// domainOf is the registrable domain of a cookie. A form that browsers never write is refused: upper case, Unicode, a
 // trailing dot, two dots in front.
 func domainOf(c Cookie) (string, error) {
 	host := c.Host()

@@ -1,10 +1,10 @@
-// Package manual reads the project's own documentation: its pages, and the blocks of code that are in them. What is shown
-// to readers is tried by tests, and this is how they find it. Only tests import this package.
+// Package manual reads the project's own documentation: its pages, and the blocks of code that are in them. Tests try what is shown
+// to readers, and this is how they find it. Only tests import this package.
 //
 // A block of sh is run by TestEveryCommandOfTheDocumentationRuns: the blocks of a page in their order, in one bash with
 // -euo pipefail, in a folder that looks like a checkout after `make build`, while clawjail runs with the templates browser
 // and clawbot. sudo does nothing there, https://example.com is a site of the test, and the rest of the Internet is not
-// there. What cannot be run there says why after the language, in one of the words of [Reasons]: ```sh desktop.
+// there. A block that cannot be run there says why after the language, in one of the words of [Reasons]: ```sh desktop.
 package manual
 
 import (

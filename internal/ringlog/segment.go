@@ -221,7 +221,7 @@ func (f files) read(offset int64, limit int) (Chunk, error) {
 	return c, err
 }
 
-// Remove removes a log that nobody writes. What is not there is removed already; files that are not of a log are left, and
+// Remove removes a log that nobody writes. A log that is not there is removed already; files that are not of a log are left, and
 // are an error.
 func Remove(dir string) error {
 	root, err := os.OpenRoot(dir)

@@ -94,7 +94,7 @@ func (f files) Marks(c Chunk) []Mark {
 	return readMarks(root, s, c)
 }
 
-// readMarks reads the marks of a piece of a segment. What is damaged is left out: nothing but times is lost with it.
+// readMarks reads the marks of a piece of a segment. Damaged ones are left out: nothing but times is lost with them.
 func readMarks(root *os.Root, s segment, c Chunk) []Mark {
 	end := c.Offset + int64(len(c.Data))
 	if len(c.Data) == 0 || s.size == 0 || c.Offset < s.start || end > s.end() {

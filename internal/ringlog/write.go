@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Write appends. What the disk does not take is dropped and counted, because whoever prints must not hang on a full disk:
+// Write appends. Data that the disk does not take is dropped and counted, because a program that prints must not hang on a full disk:
 // the only error is that the log is closed.
 func (l *Log) Write(p []byte) (int, error) {
 	l.writing.Lock()
@@ -91,7 +91,7 @@ func (l *Log) grew(n int64) {
 	}
 }
 
-// drop leaves n bytes out. What comes next begins a segment, whose name says where it is.
+// drop leaves n bytes out. The data behind them begins a segment, whose name says where it is.
 func (l *Log) drop(n int64) {
 	if n <= 0 {
 		return

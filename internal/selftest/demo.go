@@ -165,8 +165,8 @@ func (c *counting) Close() error {
 	return err
 }
 
-// refusal asks for an address that the gateway must not let through, and returns the title of its page. What the browser
-// refuses by itself shows nothing.
+// refusal asks for an address that the gateway must not let through, and returns the title of its page. A refusal of
+// the browser itself shows nothing.
 func refusal(ctx context.Context, c *client.Client, id, address string) (string, error) {
 	page, err := c.Navigate(ctx, id, browser.Navigate{URL: address, TimeoutMS: 10000})
 	if err != nil {

@@ -107,7 +107,7 @@ func (r *run) all(ctx context.Context) error {
 	})
 }
 
-// inInstance makes an instance, uses it, and takes it away again whatever happens. What cannot be taken away becomes
+// inInstance makes an instance, uses it, and takes it away again whatever happens. A part that cannot be taken away becomes
 // residue.
 func (r *run) inInstance(ctx context.Context, use func(*instance.Instance) error) (err error) {
 	settings, err := r.settings()

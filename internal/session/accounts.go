@@ -70,8 +70,8 @@ var errRevoked = problem.New(problem.SessionClosed, "open a new one with a key t
 // releaseLimit bounds giving leases back.
 const releaseLimit = 5 * time.Second
 
-// permit does everything that comes before the jail: the record, and in an operator session grant and leases. What can
-// be refused without changing anything is refused first.
+// permit does everything that comes before the jail: the record, and in an operator session grant and leases. It begins with what it can
+// refuse without changing anything.
 func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
 	if r.plan.mode == ModeRefresh {
 		return s.permitRefresh(ctx, r)
@@ -133,7 +133,7 @@ func (r *session) want() grant.Want {
 		Access: r.plan.access, Actor: r.by.Actor()}
 }
 
-// verify refuses an operator session without changing anything. What stands is of an agent that has no token.
+// verify refuses an operator session without changing anything. The standing permission is of an agent that has no token.
 func (s *Service) verify(ctx context.Context, r *session) (g grant.Grant, standing grant.Standing, err error) {
 	if err := s.Authority.OperatorMode(ctx, r.plan.tenant); err != nil {
 		return grant.Grant{}, grant.Standing{}, err
@@ -206,7 +206,7 @@ func (s *Service) usable(ctx context.Context, r *session, g grant.Grant, standin
 	return nil
 }
 
-// isOrigin refuses a session that says to be asked for by another one that is not its caller's. What it says is then
+// isOrigin refuses a session that says to be asked for by another one that is not its caller's. The origin is then
 // compared with the grant.
 func (s *Service) isOrigin(r *session) error {
 	if r.plan.origin == "" {

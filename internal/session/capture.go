@@ -17,7 +17,7 @@ const captureLimit = 30 * time.Second
 // Capture gives the cookies that a session's browser has of some domains, and what their pages have stored, to a function,
 // and wipes them after it. Only a
 // session that no agent ever touched is captured from: an agent could have logged in to an account of its own, and the
-// operator would then work in that one. What the function does is for its caller to record.
+// operator would then work in that one. The caller of Capture records what the function does.
 func (s *Service) Capture(ctx context.Context, by identity.Principal, id string, domains []string, use func(weblogin.Login) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, captureLimit, problem.New(problem.Timeout, "try again", "the cookies were not read within %s", captureLimit))
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Control says that a person has a session's browser in hand. Nobody else uses it meanwhile.
+// Control says that a person has a session's browser in hand. No other principal uses it meanwhile.
 type Control struct {
 	By    string    `json:"by" doc:"as the audit log names principals"`
 	Name  string    `json:"name,omitempty"`

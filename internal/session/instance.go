@@ -23,7 +23,7 @@ const (
 	destroyLimit = 60 * time.Second
 )
 
-// instance is a started jail with a browser in it. Whoever has it ends it with destroy.
+// instance is a started jail with a browser in it. Its holder ends it with destroy.
 type instance struct {
 	jail    *jail.Jail
 	browser Browser // nil until it has answered

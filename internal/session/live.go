@@ -33,7 +33,7 @@ type Sight struct {
 }
 
 // Live is one who watches a session live, and may steer it while their principal is in control. It ends with the session,
-// with its principal's token, and with Close. Whoever has it holds the principal's key; see [Authority].
+// with its principal's token, and with Close. Its caller holds the principal's key; see [Authority].
 type Live struct {
 	s      *Service
 	r      *session

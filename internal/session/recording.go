@@ -56,8 +56,8 @@ func (s *Service) endTape(r *session) {
 	}
 }
 
-// taped does something that a caller asked for, and keeps that it was done. What a recording for audit cannot keep is not
-// done. What a person does who has the session in hand is not kept.
+// taped does something that a caller asked for, and keeps that it was done. An operation that a recording for audit cannot keep is not
+// done. The operations of a person who has the session in hand are not kept.
 func (s *Service) taped(ctx context.Context, r *session, by identity.Principal, b Browser, op browser.Operation, do func() (any, error)) error {
 	if r.tape == nil || s.held(r) {
 		_, err := do()

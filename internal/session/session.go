@@ -6,20 +6,20 @@
 //   - Open returns a session whose browser answers and whose jail is confined, or an error after which nothing of the
 //     attempt is left. A caller who goes away in the middle is such an error.
 //   - Every session ends: when it is closed, when its time is up, when nobody used it for its idle time, when its
-//     browser is gone, or when the service shuts down. Why is kept for a while, with the limits that it ran into.
+//     browser is gone, or when the service shuts down. The cause is kept for a while, with the limits that it ran into.
 //   - From the moment in which a session ends, nobody reaches its browser and its jail reaches nobody. Removing the
 //     jail goes on behind that, in a goroutine that Shutdown waits for.
 //   - A jail is used by one session only. Warm browsers were used by none.
-//   - Who may do what is asked before anything is done, and every action is on record before it is done. What cannot
+//   - Rights are checked before anything is done, and every action is on record before it is done. One that cannot
 //     be recorded is not done; ending is exempt.
 //   - An operator session is ready when its browser has every cookie of its accounts as it was stored, and nothing of
 //     other domains; see [Accounts]. It reaches what its grant names and nothing else. Nothing is saved back from it.
 //   - A session ends with the key that opened it.
 //   - When a browser loses its cookies, no request leaves without them, and its session ends and says so.
-//   - What a browser prints is kept in a bounded tail, and never logged.
+//   - The output of a browser is kept in a bounded tail, and never logged.
 //   - While a person has a session's browser in hand, nobody else uses it, nothing of what they do is recorded but that
 //     they had it, and no script of whoever used it before is in its pages.
-//   - In a refresh session only who opened it sees and steers the browser.
+//   - In a refresh session only its opener sees and steers the browser.
 //
 // All methods of a Service may be called at the same time.
 package session

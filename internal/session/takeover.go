@@ -27,8 +27,8 @@ const (
 
 // TakeOver gives a session's browser to a person. DevTools clients are cut and requests in flight end, both with the code
 // taken_over, as everything does that others ask until the browser is handed back; the recording pauses; pages in which a
-// script of theirs may be are loaded anew, and what was typed there is lost. Nobody attaches DevTools meanwhile, not even
-// the person. Somebody who has it already is a conflict, unless force: then it is the caller's.
+// script of theirs may be are loaded anew, and what was typed there is lost. No DevTools client attaches meanwhile, not even
+// one of the person. Somebody who has it already is a conflict, unless force: then it is the caller's.
 //
 // When a step of it does not work, whoever had the browser has it again, and the error says why.
 func (s *Service) TakeOver(ctx context.Context, by identity.Principal, id string, force bool) (Session, error) {

@@ -68,7 +68,7 @@ func noThumbnail(r *session) error {
 	return problem.New(problem.NotFound, "there is one while it is ready, and in nobody's hand", "there is no picture of session %s now", r.id)
 }
 
-// makeThumbnail makes one. What shows the page after somebody took it over is thrown away.
+// makeThumbnail makes one. A picture of the page after a take-over is thrown away.
 func (s *Service) makeThumbnail(ctx context.Context, r *session, b Browser, m *exposure) {
 	defer close(m.done)
 	ctx, cancel := context.WithTimeout(ctx, thumbnailLimit)

@@ -46,7 +46,7 @@ func (s *Service) intent(r *session, actor, action, target string, fields audit.
 // targetMost is how much of an address is recorded, in bytes.
 const targetMost = 800
 
-// clip makes a text of a caller's fit for a record. What is cut off is told from others by its hash.
+// clip makes a text of a caller's fit for a record. The part that is cut off is told from others by its hash.
 func clip(target string) string {
 	whole := target
 	target = strings.Map(func(c rune) rune {

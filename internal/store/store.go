@@ -6,7 +6,7 @@
 //
 // All methods may be called concurrently, also by several processes. Times are UTC and are kept to the microsecond,
 // rounded down; an empty list comes back as nil. A row that does not exist is ErrNotFound, also one that is only
-// referred to, such as the tenant of a new agent; one that exists already is ErrExists. What was written is still
+// referred to, such as the tenant of a new agent; one that exists already is ErrExists. A written row is still
 // there after a loss of power.
 package store
 
@@ -203,7 +203,7 @@ type CookieSets interface {
 	DeleteCookieSet(ctx context.Context, tenant, domain string) error
 	// MarkInjected sets LastInjectedAt. An earlier time than the known one changes nothing.
 	MarkInjected(ctx context.Context, tenant, domain string, at time.Time) error
-	// MarkSignedOut sets SignedOutAt and SignedOutBy where they are not set, or clears them. What was seen in a session that
+	// MarkSignedOut sets SignedOutAt and SignedOutBy where they are not set, or clears them. A sign-out that was seen in a session that
 	// was opened before LastRefreshedAt changes nothing.
 	MarkSignedOut(ctx context.Context, tenant, domain string, m SignedOut) error
 
@@ -387,7 +387,7 @@ type Audit interface {
 }
 
 // Entry is one thing that operators decided about what agents may reach: a rule, a service, a model provider, settings,
-// a request for access, an account. What it says is in Body, as JSON that package egress writes, reads and validates; the database
+// a request for access, an account. Its content is in Body, as JSON that package egress writes, reads and validates; the database
 // keeps it, and finds it by the columns.
 type Entry struct {
 	ID     string // random
@@ -414,7 +414,7 @@ type Entries interface {
 	// AgentEntries are those of a kind of one agent, oldest first: without reading all others.
 	AgentEntries(ctx context.Context, kind, tenant, agent string) ([]Entry, error)
 	// UpdateEntry replaces name, body, UpdatedAt and ExpiresAt of the entry with e.ID if its version is still e.Version, and
-	// counts the version up. What else e has is not looked at. ErrExists when the entry has another version by now, or
+	// counts the version up. The other fields of e are not looked at. ErrExists when the entry has another version by now, or
 	// another one has the name; ErrNotFound when it is gone.
 	UpdateEntry(ctx context.Context, e Entry) error
 	// DeleteEntry is ErrNotFound when it is not there.

@@ -69,7 +69,7 @@ func (m Machine) Sources() []Source {
 	return out
 }
 
-// Known are the values of secrets that this machine has in files and in its configuration. What cannot be read is not known.
+// Known are the values of secrets that this machine has in files and in its configuration. A file that cannot be read adds none.
 func (m Machine) Known() (out [][]byte) {
 	for _, file := range m.Secrets {
 		if text, err := tail(file, secretLimit); err == nil {

@@ -38,7 +38,7 @@ type Image struct {
 // Export writes a template as an image: a tar file that is an OCI layout and what `docker load` reads. It has one layer, runs
 // as the jail's user in /state, and starts the template's main program, else its shell. The tree is looked at before, so that what
 // was changed or has a credential in it is not given away. The codes are those of Verify, and bad_template for a tag that is
-// none. What was written before an error is of no use.
+// none. Output from before an error is of no use.
 func (s *Store) Export(ctx context.Context, templateName, tag string, w io.Writer) (Image, error) {
 	tag, repository, err := imageTag(tag)
 	if err != nil {

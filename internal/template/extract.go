@@ -86,7 +86,7 @@ func entryName(name string) (string, error) {
 	return clean, nil
 }
 
-// badEntry is an entry that cannot be unpacked. What the disk or the caller is to blame for keeps its own code.
+// badEntry is an entry that cannot be unpacked. An error that the disk or the caller is to blame for keeps its own code.
 func badEntry(name string, err error) error {
 	if _, ok := problem.As(err); ok || isHostError(err) {
 		return err

@@ -136,7 +136,7 @@ func realFolder(root *os.Root, name string) error {
 	return nil
 }
 
-// emptyFolder removes what is in a folder. What is no folder, or is not there, is left alone.
+// emptyFolder removes what is in a folder. A name that is no folder, or is not there, is left alone.
 func emptyFolder(root *os.Root, name string) error {
 	info, err := root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
@@ -271,7 +271,7 @@ func (b *build) systemFiles(ctx context.Context, root *os.Root) error {
 	return b.system.accounts(b, ctx, root)
 }
 
-// recipeFiles writes the files of a recipe that is known. What the source has at such a place stays, unless it is no file.
+// recipeFiles writes the files of a recipe that is known. An entry of the source at such a place stays, unless it is no file.
 func (b *build) recipeFiles(root *os.Root) error {
 	if !b.known {
 		return nil

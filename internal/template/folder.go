@@ -19,7 +19,7 @@ import (
 )
 
 // buildDir makes the tree from a folder, with owners, modes, times, hard links and extended attributes. Where the
-// filesystem can share blocks between files, nothing is copied. What is mounted below the folder is not part of it.
+// filesystem can share blocks between files, nothing is copied. Mounts below the folder are not part of it.
 func (b *build) buildDir(ctx context.Context) error {
 	source, err := filepath.EvalSymlinks(b.source.value)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -54,7 +54,7 @@ func (s *Store) supported(src source) error {
 	return problem.New(problem.Unsupported, "build it on Linux or FreeBSD", "templates cannot be built on this system")
 }
 
-// hostRun runs a command of the host. What it says is progress, and its last lines are in the error; what it answers on
+// hostRun runs a command of the host. Its output is progress, and the last lines are in the error; the text on
 // standard output is returned as well.
 func (b *build) hostRun(ctx context.Context, limit time.Duration, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)

@@ -48,7 +48,7 @@ func shells() []string { return []string{"/bin/sh", "/usr/bin/sh", "/bin/busybox
 // versionTime is how long a program may take to say its version.
 const versionTime = 20 * time.Second
 
-// findPrograms finds what can be started in the tree, and asks the programs for their versions. What the image names as
+// findPrograms finds what can be started in the tree, and asks the programs for their versions. The program that the image names as
 // its entrypoint has been found before.
 func (b *build) findPrograms(ctx context.Context, root *os.Root) error {
 	if b.template.Programs == nil {

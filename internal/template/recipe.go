@@ -27,7 +27,7 @@ type Recipe struct {
 	Needs []string
 	// FreeBSDNeeds are the same for a base system of FreeBSD.
 	FreeBSDNeeds []string
-	// Files are written into the finished template. What an image or a folder has at such a place stays.
+	// Files are written into the finished template. A file that an image or a folder has at such a place stays.
 	Files []RecipeFile
 	// Main is the path of what a jail of it runs when nobody says otherwise; empty is nothing.
 	Main string

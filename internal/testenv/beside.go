@@ -9,7 +9,7 @@ import (
 )
 
 // Test binaries run side by side, each in namespaces of its own that scripts/alone.sh makes: network, mounts, IPC, /tmp,
-// /var/tmp, /run and /dev/shm. They share processes, control groups and user ids. What is named or numbered there is made of Slot.
+// /var/tmp, /run and /dev/shm. They share processes, control groups and user ids. Names and numbers there are made of Slot.
 
 // Slots is one more than the highest Slot.
 const Slots = 9

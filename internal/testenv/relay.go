@@ -20,7 +20,7 @@ type Relay struct {
 	coming map[net.Conn]struct{}
 }
 
-// NewRelay makes one that leads nowhere yet, and ends with the test. What servers answer is written to heard as well, if it is not
+// NewRelay makes one that leads nowhere yet, and ends with the test. The servers' answers are written to heard as well, if it is not
 // nil, by several goroutines.
 func NewRelay(t testing.TB, heard io.Writer) *Relay {
 	t.Helper()

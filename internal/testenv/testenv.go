@@ -28,7 +28,7 @@ func Need(t testing.TB, needs ...func(testing.TB)) {
 }
 
 // Fresh has go test run the tests of a package although nothing in it has changed: they ask something of the machine, of which
-// go test knows nothing. `make test` gives the variable another value each time. What needs something of this package is fresh.
+// go test knows nothing. `make test` gives the variable another value each time. A test that needs something of this package is fresh.
 func Fresh() { _ = os.Getenv("CLAWJAIL_TEST_RUN") }
 
 // Root is for tests that make namespaces, mounts, interfaces or jails.

@@ -51,7 +51,7 @@ func (o *FileOptions) fill() error {
 }
 
 // Files searches trees: the names in them, the content of regular files, where symbolic links point, and extended
-// attributes. What is packed with gzip is searched packed and unpacked. Links are not followed, except the roots.
+// attributes. A file that is packed with gzip is searched packed and unpacked. Links are not followed, except the roots.
 //
 // A file that vanishes meanwhile is no error. One that cannot be read is: everything else is searched all the same, and
 // what was found and looked at is returned with the error. A file is read up to the size that it has when it is opened.

@@ -134,7 +134,7 @@ func (s *Set) In(where string, data []byte) []Hit {
 	return st.found()
 }
 
-// Reader searches everything that r gives, in bounded memory. What was found before an error is returned with it.
+// Reader searches everything that r gives, in bounded memory. Hits from before an error are returned with it.
 func (s *Set) Reader(where string, r io.Reader) ([]Hit, error) {
 	st := stream{set: s, where: where}
 	err := st.readFrom(r, math.MaxInt64)

@@ -8,7 +8,7 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// What a vault has room for. Whoever lists accounts opens all of one tenant, and a rotation encrypts everything anew.
+// Bounds of a vault. A list of accounts opens all of one tenant, and a rotation encrypts everything anew.
 const (
 	accountsMost = 4096
 	secretsMost  = 16384
@@ -58,7 +58,7 @@ func countRows(rows []row, asks quota.Holder) (h held) {
 	return h
 }
 
-// fits is an error when there is no room for an entry. What it replaces is not counted, so one that grows no larger always
+// fits is an error when there is no room for an entry. An entry that it replaces is not counted, so one that grows no larger always
 // fits. The caller has the lock.
 func (v *Vault) fits(ctx context.Context, next row) error {
 	rows, err := v.rows(ctx)

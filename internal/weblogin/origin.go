@@ -8,7 +8,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 )
 
-// OriginOf is the origin of an address, as browsers write it. What is not of http or https, and what belongs to no
+// OriginOf is the origin of an address, as browsers write it. An address that is not of http or https, or belongs to no
 // registrable domain, has none here: no account can be of it.
 func OriginOf(address string) (string, error) {
 	u, err := url.Parse(address)

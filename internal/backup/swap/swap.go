@@ -1,8 +1,8 @@
 // Package swap puts new files in the place of those of a folder, all of them or none.
 //
-// What is new is made below <folder>/.clawjail-restore/new. [Commit] writes down what goes where; from then on the new ones count,
+// New files are made below <folder>/.clawjail-restore/new. [Commit] writes down what goes where; from then on the new ones count,
 // and before that the old ones. A process that dies in between leaves either a stage that [Finish] removes, or a plan
-// that Finish carries out. Whoever uses the files calls Finish first. Nothing that was there is removed: it is moved
+// that Finish carries out. A program calls Finish before it uses the files. Nothing that was there is removed: it is moved
 // into a folder that the plan names.
 package swap
 

@@ -27,5 +27,5 @@ func (Hidden) LogValue() slog.Value { return slog.StringValue(Redacted) }
 // MarshalText is [Redacted]; encodings without a method of their own use it.
 func (Hidden) MarshalText() ([]byte, error) { return []byte(Redacted), nil }
 
-// MarshalJSON is [Redacted] as a string. Who has to encode a value does so by hand.
+// MarshalJSON is [Redacted] as a string. Code that has to encode a value does so by hand.
 func (Hidden) MarshalJSON() ([]byte, error) { return []byte(`"` + Redacted + `"`), nil }

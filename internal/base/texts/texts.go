@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// Clip bounds a text to max bytes. What is longer is cut at the border of a character, and ends with "…", which is not counted.
+// Clip bounds a text to max bytes. A longer one is cut at the border of a character, and ends with "…", which is not counted.
 func Clip(s string, max int) string {
 	if len(s) <= max {
 		return s
@@ -17,7 +17,7 @@ func Clip(s string, max int) string {
 	return strings.ToValidUTF8(s[:max], "") + "…"
 }
 
-// Fit bounds a text to max characters, for a column or a line. What is longer ends with "…", which is the last of them.
+// Fit bounds a text to max characters, for a column or a line. A longer one ends with "…", which is the last of them.
 func Fit(s string, max int) string {
 	if runes := []rune(s); len(runes) > max {
 		return string(runes[:max-1]) + "…"

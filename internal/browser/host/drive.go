@@ -7,8 +7,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Drive runs an operation in the browser. What opens a page starts the browser where that is missing, after the
-// operation was found to be valid; nothing else does.
+// Drive runs an operation in the browser. One that opens a page starts the browser where it is missing, after the
+// operation was found to be valid; no other does.
 func (k *Keeper) Drive(ctx context.Context, op browser.Operation) (any, error) {
 	if err := k.Enabled(); err != nil {
 		return nil, err

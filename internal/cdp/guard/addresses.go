@@ -30,7 +30,7 @@ func (s attached) disown() {
 }
 
 // privileged says whether an address is anything but a page of the web or an empty one: one of the browser's own pages, whose
-// scripts may do what no web page may, or a local file. What stands in place of a page that did not load is neither. An
+// scripts may do what no web page may, or a local file. The error page in place of one that did not load is neither. An
 // empty address is one that is not known yet, see [Guard.known].
 func privileged(url string) bool {
 	scheme, rest, found := strings.Cut(url, ":")

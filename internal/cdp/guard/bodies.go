@@ -66,7 +66,7 @@ func (g *Guard) bodies(command *cdp.Message, result jsontext.Value) (jsontext.Va
 	return inside(result, change, name)
 }
 
-// encoded takes the values out of a body in base64. What is none is a text.
+// encoded takes the values out of a body in base64. A text that is not base64 stays as it is.
 func (g *Guard) encoded(raw jsontext.Value) (jsontext.Value, error) {
 	return texts(raw, func(text string) string {
 		plain, err := base64.StdEncoding.DecodeString(text)

@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// The codec takes one level of JSON apart and puts it together again. What it reads is valid JSON: the connection has
+// The codec takes one level of JSON apart and puts it together again. Its input is valid JSON: the connection has
 // parsed it before. Values that are kept are copied as they stand, which is why a guard costs little.
 
 // object calls each with the members of an object, names decoded, in their order.
@@ -212,7 +212,7 @@ func keep(value jsontext.Value) (jsontext.Value, error) { return value, nil }
 // drop leaves a value out.
 func drop(jsontext.Value) (jsontext.Value, error) { return nil, nil }
 
-// shape says what becomes of each member of an object. What it does not name is unknown.
+// shape says what becomes of each member of an object. A member that it does not name is unknown.
 type shape map[string]change
 
 // members are a shape's members that are kept as they are.

@@ -140,7 +140,7 @@ func pageAddress(value jsontext.Value) (jsontext.Value, error) {
 }
 
 // address accepts the schemes that are listed. It reads an address as browsers do: blanks around it and line breaks and
-// tabs inside do not count (URL standard, section 4.4). What is passed on has none, so that there is one reading of it.
+// tabs inside do not count (URL standard, section 4.4). The address that is passed on has none, so that there is one reading of it.
 func address(value jsontext.Value, schemes ...string) (jsontext.Value, error) {
 	given, err := text(value)
 	if err != nil {

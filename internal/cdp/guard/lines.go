@@ -212,7 +212,7 @@ func fieldsOf(table string) (map[string][]field, error) {
 	return out, nil
 }
 
-// look checks all values that a field has in the parameters. What is not of the form that the path says is refused.
+// look checks all values that a field has in the parameters. A value of another form than the path says is refused.
 func (f field) look(mode Mode, raw jsontext.Value) error {
 	switch {
 	case len(raw) == 0 || string(raw) == "null":

@@ -4,7 +4,7 @@
 //
 // [Read] keeps what is of the registrable domains that are wanted, if a browser will take it, and reports about
 // all others: how many of which domain, which ones have expired, which are bound to another machine, which are not
-// valid and why. Neither the report nor an error holds a value. What is read is hostile input, and bounded.
+// valid and why. Neither the report nor an error holds a value. The files are hostile input, and reading is bounded.
 package cookiefile
 
 import (

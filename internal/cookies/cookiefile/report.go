@@ -58,7 +58,7 @@ func broken(place, format string, args ...any) Invalid {
 	return Invalid{Place: place, Reason: notACookie, Text: fmt.Sprintf(format, args...)}
 }
 
-// sift keeps what is wanted and can be used, wipes the rest, and reports. What pages of wanted domains have stored is kept
+// sift keeps what is wanted and can be used, wipes the rest, and reports. The storage of pages of wanted domains is kept
 // whole: when something of it is beyond its bounds, that is an error.
 func sift(f *found, o Options) (*Result, error) {
 	out := &Result{Report: Report{Format: f.format, Read: len(f.cookies) + len(f.broken), Invalid: f.broken, Notes: f.notes}}

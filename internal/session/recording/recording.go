@@ -137,7 +137,7 @@ func (s *Shelf) Held(asks quota.Holder) []quota.Amount { return s.room.gate.Amou
 // Close removes what does not outlive the process.
 func (s *Shelf) Close() error { return s.sweep(true) }
 
-// sweep removes recordings that are too old; with transient also all that are not for audit. What others have removed is
+// sweep removes recordings that are too old; with transient also all that are not for audit. A recording that others have removed is
 // not counted any more.
 func (s *Shelf) sweep(transient bool) error {
 	s.mu.Lock()

@@ -40,7 +40,7 @@ func (db *DB) Reserve(ctx context.Context, bytes int64) error {
 	if bytes = min(bytes, quarter); free*size >= bytes/2 {
 		return nil
 	}
-	// The table may be there from a process that was killed. Nobody else sees it.
+	// The table may be there from a process that was killed. It is never read.
 	const what, remove = "reserve room for the database", `DROP TABLE IF EXISTS reserve`
 	if err = db.add(ctx, what, remove); err == nil {
 		err = db.add(ctx, what, `CREATE TABLE reserve (room BLOB)`)

@@ -76,7 +76,7 @@ func testAuditOrder(t *testing.T, s store.Store) {
 
 func testAuditRace(t *testing.T, s store.Store) { auditRace(t, []store.Store{s}) }
 
-// auditRace: of those that append the same row, one does. Nobody leaves a gap or a fork.
+// auditRace: of those that append the same row, one does. None leaves a gap or a fork.
 func auditRace(t *testing.T, nodes []store.Store) {
 	const rounds, writers = 5, 12
 	for seq := 1; seq <= rounds; seq++ {

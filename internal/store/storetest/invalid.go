@@ -8,7 +8,7 @@ import (
 )
 
 // testInvalidRows: every method that takes a row asks the row whether it is valid, and keeps nothing of one that is
-// not. What is valid is tested with the rows themselves.
+// not. Valid rows are tested with the rows themselves.
 func testInvalidRows(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	newAgent(t, s, "a1", "default", "bea")

@@ -61,7 +61,7 @@ func (l lasting) Cleanup(end func()) { l.b.ends = append(l.b.ends, end) }
 func (l lasting) Failed() bool { return false }
 
 // Take is a browser of a kind that nobody uses, or one that start has started, before the proxy that it is given. The test of
-// start is over when the browser is ended. Who takes a browser returns it.
+// start is over when the browser is ended. The caller returns it.
 func (s *Shelf) Take(t testing.TB, kind string, start func(t testing.TB, proxy string) *cdptest.Browser) *Browser {
 	t.Helper()
 	for b := s.pick(kind); b != nil; b = s.pick(kind) {
@@ -152,7 +152,7 @@ func (b *Browser) end() {
 	b.ends = nil
 }
 
-// Return gives the browser back. What its test has attached is closed by then.
+// Return gives the browser back. Its test has closed by then what it attached.
 func (b *Browser) Return(t testing.TB) {
 	t.Helper()
 	detached := b.unplug()
