@@ -293,7 +293,7 @@ func (s *Service) stand(ctx context.Context, waits map[whose]time.Time) error {
 
 // standOf is stand for the agents of one tenant, which nobody else changes meanwhile.
 func (s *Service) standOf(ctx context.Context, tenant string, waits map[whose]time.Time) error {
-	// What is to be done is looked at again: it is still so when it is done.
+	// The work is determined again here, so that it is still current when it is done.
 	todo, err := s.outOfStanding(ctx, waits)
 	if err != nil {
 		return err
@@ -340,7 +340,7 @@ func (s *Service) outOfStanding(ctx context.Context, waits map[whose]time.Time) 
 		a, is := agents[whose{own.Tenant, own.Name}]
 		d := byTenant[own.Tenant][own.Name]
 		idle := !is || !a.RevokedAt.IsZero() || d != nil && !d.damaged && timeIsOver(d.Agent, a.CreatedAt, now)
-		// What was begun and not finished is for the next sync to start.
+		// A declaration that was begun and not finished is for the next sync to start.
 		if idle == k.Stopped || k.Stopped && (d == nil || d.damaged || !d.Done) {
 			continue
 		}

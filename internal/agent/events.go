@@ -168,7 +168,7 @@ type piece struct {
 
 // follow tells what there is and what comes.
 func (t *telling) follow(ctx context.Context) error {
-	// What is running began before it printed anything.
+	// The running program began before it printed anything.
 	first, err := t.lives(ctx, 0)
 	if err != nil {
 		return err
@@ -333,7 +333,7 @@ func (t *telling) take(n int, r jail.LogRun) error {
 	t.printed = r.At
 	defer func() { t.printed = time.Time{} }()
 	if missed := r.Offset - s.next(); missed > 0 {
-		// What there was of a line whose end is lost goes with it.
+		// The beginning of a line whose end is lost goes with it.
 		missed += int64(len(s.rest))
 		s.at(r.Offset, false, true)
 		if err := t.say(n, Event{Type: EventMissed, Missed: missed}); err != nil {

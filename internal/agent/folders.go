@@ -11,7 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// mayHave says whether a principal may give a jail of a tenant that folder of the host. The host's folders are nobody's: a
+// mayHave says whether a principal may give a jail of a tenant that folder of the host. The host's folders belong to no tenant: a
 // tenant has those beneath ROOT/TENANT, which the host daemon sees to as well. Folders elsewhere are for the default
 // tenant, and only admins of the installation name them: a principal of one tenant, or an agent, does not.
 func mayHave(by identity.Principal, key string, roots []string, tenant, path string) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 )
 
-// What marks rules that a declaration made. Both are looked at: a person may choose such a name.
+// The marks of rules that a declaration made. Both are looked at: a person may choose such a name.
 const (
 	rulePrefix = "clawbots-"
 	ruleNote   = "clawbots: "

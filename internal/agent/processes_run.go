@@ -203,7 +203,7 @@ func (s *Service) makeJail(ctx context.Context, pr *process, spec jail.Spec) (ja
 
 // admit makes the gateway know whose the jail of a program is.
 func (p *processes) admit(a identity.Agent, name jail.Name, lease jail.Lease) error {
-	// Nobody but the new jail has the address: what is left of an earlier one ends here, or keeps this one out.
+	// Only the new jail has the address: what is left of an earlier one ends here, or keeps this one out.
 	err := p.with.Gateway.Forget(lease.Addr)
 	if err == nil {
 		err = p.with.Gateway.Admit(lease.Addr, gateway.Caller{Jail: string(name), Tenant: a.Tenant, Agent: a.ID, Actor: "agent:" + a.ID, Policy: policy.Only()})

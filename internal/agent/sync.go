@@ -124,7 +124,7 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 		return Plan{}, problem.New(problem.Conflict, "look at it: clawjail agent show "+a.Name+"; to declare it anew, which ends what it does, say so: --replace, or replace in a request",
 			"there is an agent %s already, and it is declared otherwise", a.Name)
 	}
-	// Who shares the folder of the new one from now on sees more than before, and takes part.
+	// An agent that shares the folder of the new one from now on sees more than before, and takes part.
 	wanted := slices.DeleteFunc(all, func(other clawbots.Agent) bool {
 		return other.Name != a.Name && other.Sharing == w.declared[other.Name].Agent.Sharing
 	})
@@ -159,7 +159,7 @@ func together(a clawbots.Agent, before []clawbots.Agent) ([]clawbots.Agent, erro
 	if err != nil {
 		var many *problem.Many
 		if errors.As(err, &many) {
-			// It is nobody's file: there are no places in it.
+			// The text was made here: places in it mean nothing to a reader.
 			for i := range many.Flaws {
 				many.Flaws[i].Line, many.Flaws[i].Column = 0, 0
 				many.Flaws[i].Field = strings.TrimPrefix(strings.TrimPrefix(many.Flaws[i].Field, "clawbots[0]"), ".")
@@ -318,7 +318,7 @@ func (s *Service) carryOut(ctx context.Context, by identity.Principal, plan Plan
 				return nil
 			})
 		}
-		// What failed is with its step; one agent does not keep the others from being made.
+		// A failure is told with its step; one agent does not keep the others from being made.
 		_ = group.Wait()
 	}
 	if changed {

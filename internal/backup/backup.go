@@ -6,7 +6,7 @@
 // asked for: without it nobody reads the accounts in the file. Everything else that is secret is in it, so it belongs to
 // root alone.
 //
-// What is read again is trusted with nothing: names, order, sizes and sums must be those of the manifest, and whatever the
+// A backup that is read again is trusted with nothing: names, order, sizes and sums must be those of the manifest, and whatever the
 // file says, each name has its owner. [Restore] has looked at everything before it changes anything, and changes it as
 // package swap promises: all or nothing, also when it is killed.
 package backup

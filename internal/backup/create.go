@@ -391,7 +391,7 @@ func (b *collection) recordings() error {
 		if err != nil {
 			return b.copied(name, path) // another file system, or one without such names
 		}
-		// Nobody but the control plane has files there; a folder that was exchanged meanwhile leads to another's.
+		// Only the control plane has files there; a folder that was exchanged meanwhile leads to another's.
 		var own, file unix.Stat_t
 		if err := errors.Join(unix.Stat(hostd.ControlDir(b.o.Config), &own), unix.Lstat(to, &file)); err != nil {
 			return err

@@ -404,7 +404,7 @@ func placeVaultKey(m Manifest, o RestoreOptions, fresh, aside string) (from stri
 		}
 		from = "kept"
 	}
-	// What is in a folder that is swapped goes with it.
+	// A key in a folder that is swapped goes with it.
 	if rel, err := filepath.Rel(o.Config.DataDir, path); err == nil && filepath.IsLocal(rel) {
 		if top, _, _ := strings.Cut(filepath.ToSlash(rel), "/"); slices.Contains(belongings, top) {
 			staged := filepath.Join(fresh, "data", rel)

@@ -1,6 +1,6 @@
 // Package beneath works in folders by descriptor, below one that is trusted.
 //
-// What lies beneath the root of a jail is the jail's, and what lies in a workspace an agent's: programs may put a link, a
+// Files beneath the root of a jail are the jail's, and those in a workspace an agent's: programs may put a link, a
 // pipe or a device anywhere there, also between two looks at it. So every element of a name is opened by itself without
 // following links, nothing that exists is opened for writing but by whoever asks for that, and what was opened is what is
 // looked at. It is portable: it needs no more than openat(2). Setuid programs link it, so it imports next to nothing.

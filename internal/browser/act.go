@@ -118,7 +118,7 @@ func (a Act) Run(ctx context.Context, b *Browser) (any, error) {
 		return nil, err
 	}
 	if a.Effect() == Steers || a.Kind == "batch" {
-		// What only waits, or runs a script, goes on beside what others do.
+		// An act that only waits, or runs a script, goes on beside those of others.
 		release, err := page.hold(ctx)
 		if err != nil {
 			return nil, err

@@ -117,7 +117,7 @@ func (m *acting) lacksInPage(ctx context.Context, w wanted) (string, error) {
 	if m.page.b.concealed.Load().Empty() {
 		answer, err = look(nil)
 	} else {
-		// What is to be taken out is known before anything is waited for: how long a look takes must not tell either.
+		// The texts to take out are known before anything is waited for: how long a look takes must not tell either.
 		var texts []string
 		if err := m.page.mainFrame().confirms(ctx, w.Selector); err != nil {
 			return m.rearm(ctx, err)

@@ -60,7 +60,7 @@ func (m *acting) ready(ctx context.Context, where Where, wants needs) (*element,
 			return e, at, nil
 		}
 		if ctx.Err() != nil {
-			// What the look before found says more than that this one was cut off.
+			// The finding of the look before says more than that this one was cut off.
 			if last != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return nil, point{}, last
 			}

@@ -83,7 +83,7 @@ func (b *Browser) Conn() *cdp.Conn { return b.conn }
 func (b *Browser) Done() <-chan struct{} { return b.conn.Done() }
 
 // isTab says whether a target is a page that a client or a person may have. A full Chromium also lists the pages of its own
-// window, such as the list below the address bar, and the one of our own errands is nobody's.
+// window, such as the list below the address bar, and the one of our own errands is hidden.
 func (b *Browser) isTab(info *target.Info) bool {
 	if info.Type != "page" || b.hiddenContext(string(info.BrowserContextID)) || b.tabs.isOwn(info.TargetID) {
 		return false

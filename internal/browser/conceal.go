@@ -23,7 +23,7 @@ const maxFound = 5
 // Conceal makes everything that pages say from now on lose the values, before it is cut, compared or waited for: a cut
 // of what would be found shows a part of it, and a comparison confirms it.
 //
-// What runs in a page is never told a value that the page does not have. It answers with all that it read, which is
+// The code that runs in a page is never told a value that the page does not have. It answers with all that it read, which is
 // looked through here; when something is found the page is asked again, and takes that out by itself.
 func (b *Browser) Conceal(values *redact.Values) { b.concealed.Store(values) }
 

@@ -279,7 +279,7 @@ func stateOf(state devtools.DownloadProgressState) string {
 	return inProgress
 }
 
-// What follows is called with f.mu held.
+// The functions below are called with f.mu held.
 
 func (f *folder) add(file *stored) {
 	f.files = append(f.files, file)

@@ -259,7 +259,7 @@ func (o *EvalResult) take(found evaluation) {
 		o.Truncated = true
 		o.Description = first(o.Description, fmt.Sprintf("a value with %d characters of JSON; %d are allowed", found.Length, maxValue))
 	case found.JSON != "" && o.Type != "bigint":
-		// What is not JSON after all has no value: the page may have made it up.
+		// A text that is not JSON after all has no value: the page may have made it up.
 		if err := cdp.Decode([]byte(found.JSON), &o.Value); err != nil {
 			o.Value = nil
 		}

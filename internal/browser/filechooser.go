@@ -117,7 +117,7 @@ func (p *Page) armChooser(d time.Duration, paths []string) {
 	f.armed[p] = &cancel
 	f.task.Go(func() {
 		defer cancel()
-		// Nobody waits for this: that no chooser came, or one that cannot be answered, shows in the page.
+		// No caller is told the error: that no chooser came, or one that cannot be answered, shows in the page.
 		_ = p.awaitChooser(ctx, paths)
 		f.mu.Lock()
 		defer f.mu.Unlock()

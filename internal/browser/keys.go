@@ -55,7 +55,7 @@ func parseChord(text string) ([]key, error) {
 		held |= pressed.modifier
 		chord = append(chord, pressed)
 	}
-	// What a chord's last key writes depends on what is held before it.
+	// The text of a chord's last key depends on the keys held before it.
 	last := &chord[len(chord)-1]
 	if held&modifierShift != 0 && last.modifier == 0 {
 		*last = last.withShift()

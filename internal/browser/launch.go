@@ -191,7 +191,7 @@ func commonFlags() []string {
 		// Drawing happens on the processor: a jail has no graphics device, and looking for one costs 10 ms and 11 MB.
 		"--disable-gpu",
 		"--disable-software-rasterizer",
-		// What the browser would do on the network by itself.
+		// Things that the browser would do on the network by itself.
 		"--disable-background-networking",
 		"--disable-component-update",
 		"--disable-default-apps",

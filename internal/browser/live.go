@@ -113,7 +113,7 @@ type PopupOption struct {
 	Disabled bool   `json:"disabled,omitempty"`
 }
 
-// LiveInput is one thing that a person does. It prints as its type: what is typed is nobody's business.
+// LiveInput is one thing that a person does. It prints as its type, without the text that is typed.
 type LiveInput struct {
 	// Type is move, down, up, wheel, keydown, keyup, text, commit, compose, go, back, forward, reload, stop, tab, open, close,
 	// size, copy, cut or answer.

@@ -110,7 +110,7 @@ func (l *Live) LetGo(ctx context.Context) error {
 	}
 	tidied.Wait()
 	l.held.Store(false)
-	// What came in between.
+	// Popups that came in between.
 	l.dismiss(ctx, nil)
 	l.poke()
 	return nil

@@ -282,7 +282,7 @@ func (l *Live) comeBack(ctx context.Context, r *renewed) error {
 		defer cancel()
 		return unlessGone(ctx, r.page.visit(going, r.url))
 	case err != nil, arrived.posted[document]:
-		// What a form has sent is not sent again.
+		// The data of a form is not sent again.
 		return unlessGone(ctx, err)
 	}
 	// The history brings back what was in frames, where a script may have put it, and caches what it may have answered.

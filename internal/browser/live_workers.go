@@ -77,7 +77,7 @@ func (p *Page) endWorkers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What a worker or a client's interception has answered may be in the cache of the network, too.
+	// Answers of a worker or of a client's interception may be in the cache of the network, too.
 	if _, err := cdp.Do(ctx, p.session, network.ClearBrowserCache, protocol.Empty{}); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (p *Page) endWorkers(ctx context.Context) error {
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = nil
 	}
-	// It is only for this: what it tells of is nobody's.
+	// The domain was enabled for this alone: its events are of no use.
 	_, _ = cdp.Do(ctx, p.session, serviceworker.Disable, protocol.Empty{})
 	return err
 }

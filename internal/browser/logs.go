@@ -15,7 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What is kept of one page, the newest of each kind.
+// Bounds of what is kept of one page, the newest of each kind.
 const (
 	maxConsole      = 200
 	maxConsoleBytes = 128 << 10

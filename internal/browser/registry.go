@@ -352,7 +352,7 @@ func (r *registry) appeared(info *target.Info) {
 	}
 	r.add(info.TargetID, r.b.shown(info.URL, maxURL))
 	if added := r.tabs[len(r.tabs)-1]; info.OpenerID != "" && r.b.live.held.Load() {
-		// What a person's click opens is what they look at next.
+		// A person looks next at the tab that their click opens.
 		r.current, added.focused = added, r.b.now()
 	}
 }

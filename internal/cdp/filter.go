@@ -57,7 +57,7 @@ func (c *Client) sendActs() {
 			if m.SessionID == "" {
 				m.SessionID = c.sessionID()
 			}
-			// What the browser says about it concerns nobody, and an error means that the connection is gone.
+			// The reply concerns nobody, and an error means that the connection is gone.
 			_ = c.conn.submit(context.Background(), c.done, m, func(*Message, error) {})
 		}
 	}

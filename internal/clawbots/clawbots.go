@@ -98,7 +98,7 @@ const (
 // Browser is what the clean sessions may reach that the agent opens.
 type Browser string
 
-// What it can be; the settings of its tenant decide when nothing is said, at last its rules.
+// The values of Browser; the settings of its tenant decide when nothing is said, at last its rules.
 const (
 	BrowserRules Browser = "rules" // what its rules allow
 	BrowserOpen  Browser = "open"  // the public web as well

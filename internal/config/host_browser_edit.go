@@ -46,7 +46,7 @@ func (e Environment) EditHostBrowser(source string, data []byte, to HostBrowser)
 	if len(data) > largest {
 		return nil, problem.New(problem.BadConfig, "write less into it", "the configuration would be larger than %s", Bytes(largest))
 	}
-	// What is read of it next time is what was wanted, to the last key.
+	// The next reading of the file must give what was wanted, to the last key.
 	got, err := e.Parse(source, data)
 	if err != nil {
 		return nil, err

@@ -155,7 +155,7 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 	if err != nil {
 		return nil, err
 	}
-	// Whoever may never do it is told so, also of a session that is not theirs.
+	// A caller who may never do it is told so, also of a session that is not theirs.
 	if err := s.may(ctx, by, identity.CookiesCapture, by.TenantOr("")); err != nil {
 		return nil, err
 	}
@@ -198,7 +198,7 @@ func (s *Service) keep(ctx context.Context, k keeping, l weblogin.Login) (out []
 	jars, stored := map[string][]cookies.Cookie{}, map[string][]weblogin.Origin{}
 	var none []string
 	for _, domain := range k.domains {
-		// What has expired, the browser has forgotten already or is about to.
+		// The browser has forgotten expired cookies already, or is about to.
 		for _, c := range l.Cookies {
 			if cookies.Matches(c, []string{domain}) && !c.Expired(s.Now()) {
 				jars[domain] = append(jars[domain], c)

@@ -42,7 +42,7 @@ const (
 	recordAddr   = "192.0.2.1" // for documentation, RFC 5737
 	recordTable  = "browser_tasks"
 
-	// What stands in a recording for the dataset, for that of the template and for the folder.
+	// The names that stand in a recording for the dataset, for that of the template and for the folder.
 	recordDataset  = "zroot/clawjail"
 	recordTemplate = recordDataset + "/templates/browser"
 	recordDir      = "{root}/var/run/clawjail"

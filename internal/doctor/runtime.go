@@ -124,7 +124,7 @@ func firstLine(text string) string {
 	return strings.TrimSpace(line)
 }
 
-// packageOf asks the package manager whose file it is. Both names are empty when it is nobody's.
+// packageOf asks the package manager whose file it is. Both names are empty when it is of no package.
 func (e *exam) packageOf(ctx context.Context, file string) (pkg, version string) {
 	// On systems where /bin is a link to /usr/bin, a package may know its file by either name.
 	for _, f := range []string{file, strings.TrimPrefix(file, "/usr")} {

@@ -63,7 +63,7 @@ func orphans(ctx context.Context, e *exam) Result {
 	if err != nil {
 		return e.failed(err)
 	}
-	// What is there is read before what should be: a record is written before anything of a jail exists.
+	// The host's things are read before the records: a record is written before anything of a jail exists.
 	things, err := e.Things(ctx, inventory.Scope{
 		Installation: in.ID, Data: e.Config.DataDir, Run: e.Config.RunDir,
 		Subnet: in.Subnet, UIDBase: e.Config.UIDBase, UIDs: uint32(pool.Size()),

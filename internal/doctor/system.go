@@ -147,7 +147,7 @@ func memory(_ context.Context, e *exam) Result {
 // full is how much is free at most where nothing can be made any more. A file system has a little left for its own needs.
 const full = 32 << 20
 
-// What should be free: a template and its packages need about 3 GiB while they are built; what is in the run directory
+// The room that should be free: a template and its packages need about 3 GiB while they are built; what is in the run directory
 // is small, and is on a tmpfs mostly.
 const (
 	leastData = 5 << 30

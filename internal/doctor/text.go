@@ -34,7 +34,7 @@ func (r Report) Write(w io.Writer, signs bool) error {
 	var b strings.Builder
 	for _, c := range r.Checks {
 		start := mark(c.Status, signs) + " "
-		// What goes on in the next line (a list of mistakes) stays in its column.
+		// A text that goes on in the next line (a list of mistakes) stays in its column.
 		indent := strings.Repeat(" ", utf8.RuneCountInString(start)+width+2)
 		fmt.Fprintf(&b, "%s%-*s  %s\n", start, width, c.Name, below(c.Message, indent))
 		if c.Hint != "" && c.Status != OK {

@@ -11,7 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What follows are the checks that are mostly a trial: what Trials found, in words.
+// The checks below are mostly a trial: they put into words what Trials found.
 
 func storage(ctx context.Context, e *exam) Result {
 	if e.Trials.Storage == nil {

@@ -268,7 +268,7 @@ func sweepOne(ctx context.Context, c config.Config, log *slog.Logger, id jail.In
 		}
 		return t.poolOf(network)
 	}
-	// What cannot be opened can have left nothing, except for what the folders hold.
+	// A part that cannot be opened can have left nothing, except for what the folders hold.
 	_, foldersErr := t.folders.get()
 	_, storageErr := t.storage.get()
 	_, runtimeErr := t.runtime.get() // and the limiter

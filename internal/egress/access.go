@@ -52,7 +52,7 @@ func validAccess(f *flaws, a AccessRequest) {
 	f.check(slices.Contains([]AccessState{AccessPending, AccessApproved, AccessRefused}, a.State), "state", "%q is none", clip(string(a.State)))
 }
 
-// readTarget returns the one form of what is asked for. Read again it is the same.
+// readTarget returns the one form of what is asked for. A second reading gives the same.
 func readTarget(kind AccessKind, target string) (string, error) {
 	tooLong := errors.New("it has more than 1000 bytes or control characters")
 	if !clean(target, maxText) {

@@ -172,7 +172,7 @@ func (b *Book) giveTool(ctx context.Context, meta Meta, t Tool) (string, func(co
 	}
 	if s.Tools == nil {
 		s.Tools = b.state.Load().effective(scope{tenant: of.tenant}, now).Tools
-		// What is for one use stays where it is: it would be two uses.
+		// A tool for one use is not copied: it would be two uses.
 		s.Tools = slices.DeleteFunc(slices.Clone(s.Tools), func(t Tool) bool { return t.Once })
 	}
 	s.UpdatedAt = now

@@ -62,7 +62,7 @@ func (b *Book) Charge(ctx context.Context, w Who, provider, model string, reques
 		}
 		limit = store.UsageLimit{Tokens: budget.TokensPerDay, MicroCost: microCost(budget.CostPerDay)}
 	} else {
-		// What was used was used, also when the one who asked has left.
+		// Use is counted also when the caller has left.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 		defer cancel()

@@ -246,7 +246,7 @@ type Settings struct {
 // BrowserReach is what stands behind the rules of a clean session that an agent opens.
 type BrowserReach string
 
-// What it can be. Sessions that people open have the public web, whatever is set.
+// The values of BrowserReach. Sessions that people open have the public web, whatever is set.
 const (
 	BrowserRules BrowserReach = "rules" // nothing: it has the rules of its agent
 	BrowserOpen  BrowserReach = "open"  // the public web and the private destinations of the configuration

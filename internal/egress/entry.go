@@ -182,7 +182,7 @@ func decode(body []byte, into any) error {
 	if len(body) > maxBody {
 		return fmt.Errorf("it has %d bytes, more than %d", len(body), maxBody)
 	}
-	// What the error says may quote the body, which is of no use to a log that is read by many.
+	// The text of the error may quote the body, which is of no use to a log that is read by many.
 	if strict.Unmarshal(body, into, strict.RejectUnknownMembers(true)) != nil {
 		return errors.New("its text is not what this version writes")
 	}

@@ -139,7 +139,7 @@ func (b *Book) inSession(ctx context.Context, by identity.Principal, key asked) 
 		who, found = b.o.Way.CallerIn(key.session)
 	}
 	if !found || by.Kind == identity.KindAgent && who.Opener != by.ID {
-		// Who may not ask at all learns no more than that.
+		// A caller who may not ask at all learns no more than that.
 		return Who{}, cmp.Or(b.mayWith(ctx, by, identity.RuleExplain, own, missing), error(missing))
 	}
 	return who, b.mayWith(ctx, by, identity.RuleExplain, scope{who.Tenant, who.Opener}, missing)
@@ -158,7 +158,7 @@ func (e *Explanation) reaches(ctx context.Context, way Way, t target, lookup boo
 	switch {
 	case refusal == nil:
 	case refusal.Code == problem.DNSFailed:
-		// Nobody refuses this: where the name leads is not known now.
+		// This is no refusal: where the name leads is not known now.
 		e.LookedUp = false
 		e.Code, e.Reason, e.Hint = refusal.Code, e.Reason+"; but "+refusal.Message, refusal.Hint
 	default:
@@ -233,7 +233,7 @@ func request(q Question, address string, slashes bool) (policy.Request, hostport
 	}
 	proxied := q.Surface == "" || q.Surface == surfaceProxy || q.Surface == surfaceBrowser
 	if proxied && (req.Method == policy.Connect || req.Scheme == policy.HTTPS) {
-		// What travels in the tunnel is not seen.
+		// Requests in the tunnel are not seen.
 		req.Method = policy.Connect
 		return req, to, nil
 	}

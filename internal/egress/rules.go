@@ -136,7 +136,7 @@ func (b *Book) RemoveRule(ctx context.Context, by identity.Principal, id string)
 	if i := b.state.Load().items[id]; i != nil && i.damaged != nil && i.entry.Kind == kindSettings {
 		kind = kindSettings // what stands for settings that cannot be read is listed as a rule
 	}
-	// Who may remove none is told so before anything is said about this one.
+	// A caller who may remove none is told so before anything is said about this one.
 	if err := b.may(ctx, by, identity.RuleChange, scope{tenant: by.TenantOr("")}); err != nil {
 		return err
 	}

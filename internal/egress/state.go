@@ -30,7 +30,7 @@ type decisions struct {
 	services map[string][]*item  // by tenant, and those of all tenants under ""
 	provided map[string][]*item  // providers, as services
 	settings map[scope]*item
-	// Who has rules of its own. Those who have none share what is compiled.
+	// Agents and sessions that have rules of their own. Those that have none share what is compiled.
 	agents, sessions map[string]bool
 
 	mu       sync.RWMutex // guards what follows
@@ -49,7 +49,7 @@ type ranked struct {
 // compare orders rules as the documentation of [Rule] says.
 func compare(a, b ranked) int {
 	return cmp.Or(
-		// What stands for a damaged entry comes first of all: whatever that was, nothing passes it.
+		// A rule that stands for a damaged entry comes first of all: whatever that was, nothing passes it.
 		last(!a.damaged, !b.damaged),
 		cmp.Compare(a.Priority, b.Priority),
 		last(!a.fixed, !b.fixed),

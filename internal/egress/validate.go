@@ -22,7 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What there may be of everything.
+// Bounds of how many there may be.
 const (
 	maxRules     = 10_000 // of a tenant, and of all tenants together
 	maxServices  = 200

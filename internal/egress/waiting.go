@@ -9,7 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 )
 
-// Who waits for answers at the same time: each agent, and each operator.
+// How many answers each agent, and each operator, may wait for at the same time.
 const (
 	maxWaitsOfAgent = 8
 	maxWaitsOfOther = 32

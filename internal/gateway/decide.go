@@ -335,7 +335,7 @@ func (x *exchange) take() *problem.Error {
 // refused notes why the request ends, records it, and returns the same problem
 // with the details that its reader gets.
 func (x *exchange) refused(_ context.Context, p *problem.Error) *problem.Error {
-	// What is refused before it is decided about counts as well: a refusal is a record in the audit log.
+	// A request that is refused before it is decided about counts as well: a refusal is a record in the audit log.
 	if limited := x.take(); limited != nil {
 		p = limited
 	}
@@ -344,7 +344,7 @@ func (x *exchange) refused(_ context.Context, p *problem.Error) *problem.Error {
 	case x.record != nil:
 		// The intent stands, and its outcome says what became of it.
 	case p.Code == problem.RateLimited, p.Code == problem.AuditUnavailable:
-		// Whoever asks too often would fill the log with it. The log line and the counters tell.
+		// A caller that asks too often would fill the audit log with it. The log line and the counters tell.
 		x.gateway.observer.Decided(x.Decision, x.gateway.now().Sub(x.Time))
 	default:
 		x.gateway.records.Refused(x.Decision)

@@ -64,7 +64,7 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, who *caller, t
 	hop.use(u)
 	c := ctx.Value(connKey{}).(*conn) // handle has looked
 	c.hop = hop
-	// What ends the request closes the connection; what ends well leaves it for the next.
+	// A request that breaks off closes the connection; one that ends well leaves it for the next.
 	defer func() {
 		c.hop = nil
 		if ctx.Err() != nil || !hop.ended || hop.late.Load() || x.status == http.StatusSwitchingProtocols {

@@ -98,7 +98,7 @@ func (g *Gateway) hold(ctx context.Context, c *conn, what int, p identity.Princi
 			_ = c.Close()
 		}
 		if c.local.Load() {
-			// Who answers the request has been told as well, and may say so.
+			// The code that answers the request has been told as well, and may say so.
 			time.AfterFunc(farewell, end)
 			return
 		}

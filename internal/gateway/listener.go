@@ -54,7 +54,7 @@ type conn struct {
 	ends   [holds]func() // give back what is held for the connection
 }
 
-// What is held for a connection, one of each.
+// The things that are held for a connection, one of each.
 const (
 	holdsAgent = iota
 	holdsToken
@@ -172,7 +172,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if c := l.welcome(nc); c != nil {
 			return c, nil
 		}
-		// Nobody reads from it, so nobody needs to know how closing went.
+		// The connection has no reader, so nobody needs to know how closing went.
 		_ = nc.Close()
 	}
 }

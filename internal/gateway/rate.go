@@ -128,7 +128,7 @@ func (q *quotas) take(account string, s Surface, perMinute int, now time.Time) (
 	return wait
 }
 
-// What no rate bounds is logged so often: linesAtOnce, and then one a second.
+// Events that no rate bounds are logged so often: linesAtOnce, and then one a second.
 const linesAtOnce = 60
 
 // line says whether something is worth a line in the log that somebody can do as often as he likes: to be refused because

@@ -106,7 +106,7 @@ func (m *Watch) Look(ctx context.Context) (Machine, error) {
 	if known, fresh := m.known(); fresh {
 		return known, nil
 	}
-	// What one asks for, all are told: who goes away does not spoil it for the others.
+	// One answer is for all who wait: a caller that goes away does not spoil it for the others.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hostLimit)
 	defer cancel()
 	out := m.ask(ctx)

@@ -77,7 +77,7 @@ func makeFolders(c config.Config, control account) error {
 		{path: c.RunDir, mode: 0o750, uid: self, gid: control.gid},
 		{path: consolesDir(c), mode: 0o700, uid: self, gid: -1},
 	}
-	// What agents make there may belong to a user of this host with the number 1000, who is not asked: only root looks into it.
+	// Files that agents make there may belong to a user of this host with the number 1000, who is not asked: only root looks into it.
 	if slices.Contains(c.Agents.WorkspaceRoots, c.Workspaces()) {
 		all = append(all, folder{path: c.Workspaces(), mode: 0o700, uid: self, gid: -1, once: true})
 	}

@@ -36,7 +36,7 @@ const (
 	// OpShare says how many tenants share the host, and answers with what they have of it.
 	OpShare Operation = "share"
 
-	// What follows is jail.Keeper.
+	// The operations of jail.Keeper.
 	OpKeep     Operation = "keep"      // declare a jail that is kept running
 	OpDrop     Operation = "drop"      // end it and forget it
 	OpKept     Operation = "kept"      // what is declared, when it has changed

@@ -177,7 +177,7 @@ func (o RunOptions) withdrawJails(ctx context.Context, in Installation, pool *ja
 	}
 	errs = append(errs, end())
 	if len(left) > 0 || unlisted != nil {
-		// What confines those that live stays with them.
+		// The confinement of those that live stays with them.
 		errs = append(errs, fmt.Errorf("%d jails could not be ended, so what confines them stays", len(left)))
 	} else if o.Substrate.Uninstall != nil {
 		errs = append(errs, o.Substrate.Uninstall(ctx, o.Config, in.ID, pool))

@@ -19,7 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// What agents write to workspaces has no bound of its own: those are folders of the host. While there are several tenants, the host
+// Agents' data in workspaces has no bound of its own: those are folders of the host. While there are several tenants, the host
 // daemon looks after the disk that data_dir is on. When little of it is left, it adds up what each tenant has in its workspaces
 // there. Of one that has more than its share of what all tenants have and of what is free, the jails that write to workspaces
 // are ended, and none is started until there is room: the others find the rest.

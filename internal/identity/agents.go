@@ -164,7 +164,7 @@ func (s *Service) RotateToken(ctx context.Context, by Principal, tenant, name st
 		}
 		for _, t := range old {
 			if err := s.endToken(ctx, t, overlap); err != nil {
-				// Nobody will be told the new token, so it must not stay.
+				// The new token is told to nobody, so it must not stay.
 				return errors.Join(err, s.o.Store.RevokeToken(context.WithoutCancel(ctx), fresh.ID, s.now()))
 			}
 		}

@@ -207,7 +207,7 @@ func Table() []Rule {
 		{AgentDelete, RoleOperator, ReachTenant, AgentsNever},
 		{AgentSync, RoleOperator, ReachTenant, AgentsNever},
 		{AgentRestart, RoleOperator, ReachTenant, AgentsNever},
-		// What an agent prints may be what it saw of an account.
+		// The output of an agent may show what it saw of an account.
 		{AgentLog, RoleOperator, ReachTenant, AgentsNever},
 		{AgentType, RoleOperator, ReachTenant, AgentsNever},
 		{AgentExec, RoleOperator, ReachTenant, AgentsNever},
@@ -253,7 +253,7 @@ func Table() []Rule {
 		{MetricsRead, RoleAdmin, ReachInstallation, AgentsNever},
 
 		{TenantRead, RoleViewer, ReachTenant, AgentsNever},
-		// What a tenant may is decided for it.
+		// The rights of a tenant are decided for it.
 		{TenantCreate, RoleAdmin, ReachInstallation, AgentsNever},
 		{TenantUpdate, RoleAdmin, ReachInstallation, AgentsNever},
 		{TenantDisconnect, RoleAdmin, ReachInstallation, AgentsNever},

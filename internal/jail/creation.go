@@ -20,7 +20,7 @@ func (l *Lifecycle) Create(ctx context.Context, spec Spec) (*Jail, error) {
 //
 // deliver gives the jail to its owner, stdio and all, and returns when the owner has it. Until then the program has
 // not begun and the journal does not say that the jail has started: when the process dies before its owner has it,
-// the jail is nobody's, and is removed. Once it is delivered, the context counts no more.
+// the jail has no owner, and is removed. Once it is delivered, the context counts no more.
 func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deliver func(context.Context, *Jail) error) (_ *Jail, err error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err

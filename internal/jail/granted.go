@@ -54,7 +54,7 @@ func (g Grant) Of(tenant string) bool {
 	return g.Rel == tenant || strings.HasPrefix(g.Rel, tenant+"/")
 }
 
-// Tenant is whose the jail is: nobody's is none.
+// Tenant is the tenant that the jail belongs to, empty for none.
 func (s Spec) Tenant() string {
 	if s.Agent == nil {
 		return s.For

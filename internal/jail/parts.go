@@ -87,7 +87,7 @@ func (k Kind) Table() Table {
 // the program runs without limits.
 type Limiter interface {
 	// Apply sets the limits of a jail. They count against the tenant's share, too, where the substrate can bound jails
-	// together; the tenant of nobody's is empty.
+	// together; the tenant is empty for a jail of none.
 	Apply(ctx context.Context, name Name, tenant string, l Limits) error
 	// Remove removes the limits and returns when they are gone. ErrBusy while processes are left.
 	Remove(ctx context.Context, name Name) error

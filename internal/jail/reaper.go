@@ -33,7 +33,7 @@ type Finding struct {
 // returns an error when the host could not be read, or when something could not be removed; the report is
 // complete in both cases.
 //
-// What the host holds is read before what the journal holds: a record is written before anything of a jail
+// The host is read before the journal: a record is written before anything of a jail
 // exists, so a trace without a record belongs to nobody. Only names of this installation are touched.
 func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error) {
 	select {

@@ -8,7 +8,7 @@
 //   - An answer is small: a line for what was done, at most 8000 characters of a page unless more is asked for, pictures
 //     as JPEG of at most 1280 pixels. A text that is cut says so.
 //   - A failure is the result of a tool with a code, a sentence and a hint, so that a model understands it and does
-//     not try again what cannot work. With requests that are no calls of tools it is an error of the protocol that says the same. Causes
+//     not try again what cannot work. Of a request that is no call of a tool it is an error of the protocol that says the same. Causes
 //     are for the log.
 //   - Arguments are in no log and in no error: a grant or a password may be among them.
 //   - A call ends with its client, except over a connection that the protocol lets a client leave.

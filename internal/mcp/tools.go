@@ -130,7 +130,7 @@ func progressTo(session *sdk.ServerSession, params sdk.Params) func(ctx context.
 		return func(context.Context, float64, float64, string) {}
 	}
 	return func(ctx context.Context, done, of float64, what string) {
-		// Whoever does not read it hears of the end all the same.
+		// A client that does not read it hears of the end all the same.
 		_ = session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: done, Total: of, Message: what})
 	}
 }

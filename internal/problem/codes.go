@@ -7,7 +7,7 @@ import (
 
 // The codes, in the order of the table below. A new one is added in both places; a test compares them.
 const (
-	// What the caller sent is wrong. Nothing was created.
+	// The request is wrong. Nothing was created.
 	BadName     = "bad_name"
 	BadLimit    = "bad_limit"
 	BadTemplate = "bad_template"
@@ -24,7 +24,7 @@ const (
 	BadCookieFile = "bad_cookie_file"
 	BadSchema     = "bad_schema"
 
-	// Who is asking, and what they may do.
+	// The caller's identity and rights.
 	Unauthorized = "unauthorized"
 	Forbidden    = "forbidden"
 	NoRoot       = "no_root"
@@ -41,7 +41,7 @@ const (
 	// AccountNotAllowed is an agent without a grant, and without a permission that is good.
 	AccountNotAllowed = "account_not_allowed"
 
-	// What was asked for is not there, or not in a state for it.
+	// The thing asked for is not there, or not in a state for it.
 	NotFound      = "not_found"
 	Conflict      = "conflict"
 	SessionClosed = "session_closed"
@@ -135,7 +135,7 @@ const (
 	SNIMismatch         = "sni_mismatch"
 	DNSFailed           = "dns_failed"
 	UpstreamUnreachable = "upstream_unreachable"
-	// What the gateway's own surfaces say.
+	// The codes of the gateway's own surfaces.
 	PathDenied        = "path_denied"
 	ToolDenied        = "tool_denied"
 	CredentialMissing = "credential_missing"

@@ -31,7 +31,7 @@ func forGit(gateway *url.URL, token string, services []egress.Service) Env {
 		}
 	}
 	env := Env{
-		// Nobody is there to type a password: git ends with an error instead of waiting.
+		// No person is there to type a password: git ends with an error instead of waiting.
 		"GIT_TERMINAL_PROMPT": "0",
 	}
 	if len(settings) == 0 {

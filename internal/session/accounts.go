@@ -195,7 +195,7 @@ func (s *Service) usable(ctx context.Context, r *session, g grant.Grant, standin
 		if err := grant.InScopes(set.Scopes, within); err != nil {
 			return fmt.Errorf("the account of %s: %w", domain, err)
 		}
-		// What pages have stored has no expiry that is known.
+		// The storage of pages has no expiry that is known.
 		if len(set.Storage) == 0 && !slices.ContainsFunc(set.Cookies, func(c vault.CookieInfo) bool { return !c.Expired }) {
 			s.Records.Note(audit.Event{Action: actionRefresh, Result: audit.Refused, Tenant: r.plan.tenant, Actor: r.by.Actor(), Session: r.id, Target: domain,
 				Detail: audit.NewDetail(audit.Fields{"reason": ReasonExpired})})

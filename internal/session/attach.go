@@ -266,7 +266,7 @@ func (a *attachment) film() {
 		case <-tick.C:
 		}
 		if err := a.frame(); err != nil {
-			// What cannot be recorded is not done: the client ends here.
+			// Use that cannot be recorded is not allowed: the client ends here.
 			a.s.Log.Error("record a DevTools client", "session", a.r.id, "error", err)
 			_ = a.Devtools.Close() // it is told by its end
 			return

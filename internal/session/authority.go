@@ -43,7 +43,7 @@ func (s *Service) permitted(ctx context.Context, by identity.Principal, op ident
 	s.mu.Lock()
 	r := s.find(id)
 	s.mu.Unlock()
-	// Nobody may learn from the difference between "may not" and "is not" that it exists.
+	// The difference between "may not" and "is not" must not tell that it exists.
 	object := identity.Object{Tenant: by.TenantOr(""), Agent: by.AgentID(), Session: id}
 	if r != nil {
 		object = r.object()

@@ -49,7 +49,7 @@ func (s *Service) Capture(ctx context.Context, by identity.Principal, id string,
 		return s.why(ctx, r, err)
 	}
 	defer weblogin.WipeOrigins(stored)
-	// What a jar has that was lost meanwhile is not what somebody logged in for.
+	// A jar that was lost meanwhile does not have what somebody logged in for.
 	if err := s.vet(ctx, r); err != nil {
 		return s.why(ctx, r, err)
 	}

@@ -80,7 +80,7 @@ type guarded struct {
 // Close implements Devtools.
 func (g *guarded) Close() error {
 	err := g.Client.Close()
-	// What a client said about downloads goes with it, and with it what everybody has said.
+	// A client's setting of downloads goes with it, and those of all others with that.
 	if g.browser.Conn().Err() != nil {
 		return err
 	}

@@ -142,7 +142,7 @@ func (s *Service) keep(r *session) {
 			<-r.stop
 			watching = false
 		case <-i.browser.Done():
-			// Whoever closes a session closes its pipe too, so the browser may seem to end first; begin knows.
+			// The end of a session closes its pipe too, so the browser may seem to end first; begin knows.
 			s.begin(r, Ended{Cause: CauseBrowserExited})
 			<-r.stop
 			watching = false

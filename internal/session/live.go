@@ -198,7 +198,7 @@ func (l *Live) Input(ctx context.Context, in browser.LiveInput) (copied string, 
 	if l.ctx.Err() != nil {
 		return "", l.why(ctx, context.Cause(l.ctx))
 	}
-	// Who is not in control is told so without a word in the audit log: there may be an input every few milliseconds.
+	// A viewer who is not in control is told so without a word in the audit log: there may be an input every few milliseconds.
 	within, done, err := l.s.steer(ctx, l.r, l.by)
 	if err != nil {
 		return "", err

@@ -41,7 +41,7 @@ func (s *Service) Open(ctx context.Context, by identity.Principal, request Reque
 
 // openPlan opens a session of somebody who may.
 func (s *Service) openPlan(ctx context.Context, by identity.Principal, p plan) (Session, error) {
-	// Whoever makes the tenant later would find sessions of strangers in it.
+	// A tenant that is made later would have sessions of strangers in it.
 	tenants, err := s.Authority.CountTenants(ctx, p.tenant)
 	if err != nil {
 		return Session{}, err
@@ -129,7 +129,7 @@ func (s *Service) enter(by identity.Principal, p plan, tenants int, abort contex
 	if err := bounds.Check(quota.Sessions(), asks, open, 1); err != nil {
 		return nil, err
 	}
-	// What is being removed still has its address and memory. Callers who open and close faster than this machine can
+	// A session that is being removed still has its address and memory. Callers who open and close faster than this machine can
 	// remove would otherwise fill it.
 	if err := bounds.Check(quota.ClosingSessions(), asks, closing, 0); err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ func (s *Service) opened() {
 
 // bring gets the session a browser that answers and may reach the gateway.
 func (s *Service) bring(ctx context.Context, r *session) error {
-	// Whoever is in the pool is taken without a question to the host daemon: it has the right key, see pool.
+	// A browser of the pool is taken without a question to the host daemon: it has the right key, see pool.
 	s.pool.note(r.plan.shape)
 	i := s.pool.take(r.plan.shape)
 	var b blueprint
@@ -234,7 +234,7 @@ func (s *Service) adopt(ctx context.Context, r *session, i *instance) error {
 }
 
 func (s *Service) admit(r *session, i *instance) error {
-	// Nobody but the new jail has the address. Whatever the gateway may still hold of an earlier one, after a Forget
+	// Only the new jail has the address. Whatever the gateway may still hold of an earlier one, after a Forget
 	// that failed, ends here or keeps the session from being opened.
 	if err := s.Gateway.Forget(i.addr()); err != nil {
 		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)

@@ -43,7 +43,7 @@ type pool struct {
 	places []string    // whom each place is for, latest first
 }
 
-// making is a member that is being made. Somebody who needs a browser now waits for it rather than for one that would
+// making is a member that is being made. A session that needs a browser now waits for it rather than for one that would
 // start later and slow it down.
 type making struct {
 	key     string

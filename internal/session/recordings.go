@@ -60,7 +60,7 @@ func (s *Service) recorded(ctx context.Context, by identity.Principal, op identi
 	if err == nil {
 		object = objectOf(meta)
 	}
-	// Nobody may learn from the difference between "may not" and "is not" that it exists.
+	// The difference between "may not" and "is not" must not tell that it exists.
 	if refused := s.Authority.AuthorizeWith(ctx, by, op, object); refused != nil && problem.CodeOf(refused) != problem.NotFound {
 		return meta, refused
 	} else if refused != nil || err != nil {

@@ -282,7 +282,7 @@ func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, st
 		if err != nil || host.IsAddr() {
 			continue
 		}
-		// What nobody can register cannot be in a grant either.
+		// A name that nobody can register cannot be in a grant either.
 		domain, err := cookies.RegistrableDomain(name)
 		if err == nil && domain != r.plan.refresh && sites[domain] == nil && !slices.Contains(out.Hosts, name) {
 			out.Hosts = append(out.Hosts, name)

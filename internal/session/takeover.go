@@ -28,7 +28,7 @@ const (
 // TakeOver gives a session's browser to a person. DevTools clients are cut and requests in flight end, both with the code
 // taken_over, as everything does that others ask until the browser is handed back; the recording pauses; pages in which a
 // script of theirs may be are loaded anew, and what was typed there is lost. No DevTools client attaches meanwhile, not even
-// one of the person. Somebody who has it already is a conflict, unless force: then it is the caller's.
+// one of the person. A person who has it already is a conflict, unless force: then it is the caller's.
 //
 // When a step of it does not work, whoever had the browser has it again, and the error says why.
 func (s *Service) TakeOver(ctx context.Context, by identity.Principal, id string, force bool) (Session, error) {
@@ -221,7 +221,7 @@ func (s *Service) handBack(ctx context.Context, r *session, b Browser, by identi
 	if err != nil {
 		return err
 	}
-	// What the person was doing is over before anybody looks for passwords.
+	// The person's input is over before anybody looks for passwords.
 	if err = s.clear(ctx, r, last); err == nil && !anyway {
 		err = s.noSecrets(ctx, r, b)
 	}

@@ -24,7 +24,7 @@ var (
 	ErrExists   = errors.New("the row exists already")
 	// ErrUnavailable wraps what the database says when it cannot be reached or its disk is full: nothing was
 	// changed, and it may work again later. One case cannot be told from the others: when the connection to a
-	// database on another machine breaks while a change is being confirmed, the change may have been made. Whoever
+	// database on another machine breaks while a change is being confirmed, the change may have been made. A caller that
 	// tries again looks first.
 	ErrUnavailable = errors.New("the database is not available")
 	// ErrGap is an audit row whose seq does not follow the newest one of its node.

@@ -7,7 +7,7 @@
 //     everything that looks like a key, and the paths and queries of URLs of others.
 //   - Names that people chose, and names of hosts, are replaced: the same name by the same word everywhere in one bundle. They stay
 //     when that is asked for.
-//   - What cannot be had is told of in its place, and spoils nothing else: a bundle can be made while nothing runs.
+//   - A part that cannot be had is told of in its place, and spoils nothing else: a bundle can be made while nothing runs.
 //   - Nothing on the machine is changed.
 package supportbundle
 

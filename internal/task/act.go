@@ -13,7 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What a model may do in one step.
+// The acts of a model, one in each step.
 const (
 	doClick    = "click"
 	doType     = "type"

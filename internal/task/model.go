@@ -191,7 +191,7 @@ func (s *Service) ask(ctx context.Context, m model, q question) (reply, error) {
 		return reply{}, problem.Wrap(err, problem.UpstreamFailed, "choose another dialect: anthropic, openai-chat or openai-responses",
 			"the answer of the model %s is none of %s", clipped(m.name, 80), m.dialect)
 	}
-	// What a server does not count is estimated, so that the bound of a task holds.
+	// Tokens that a server does not count are estimated, so that the bound of a task holds.
 	if out.input <= 0 {
 		out.input = int64(len(body)) / 4
 	}

@@ -135,7 +135,7 @@ func (o *output) run(ctx context.Context, c command) error {
 		cmd.Stdout = c.stdout
 	}
 	cmd.SysProcAttr = isolation(c.chroot != "")
-	// What is killed with the process namespace can hold the pipe for a moment longer.
+	// Processes that are killed with their namespace can hold the pipe for a moment longer.
 	cmd.WaitDelay = 10 * time.Second
 
 	// The death signal is sent when the thread that started the child ends, so that thread must stay until Wait.

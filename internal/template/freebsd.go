@@ -19,7 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What is in this file and in bastille.go runs on FreeBSD hosts. It was checked on Linux with stand-ins of the host's commands,
+// The code in this file and in bastille.go runs on FreeBSD hosts. It was checked on Linux with stand-ins of the host's commands,
 // written from their manual pages, and has not run on a FreeBSD host.
 
 const freebsd = "freebsd"
@@ -250,7 +250,7 @@ func (b *build) checkUserland(host string) error {
 // versionNumber orders releases: 1500 is 15.0.
 func versionNumber(release string) int {
 	var major, minor int
-	// What is no number counts as 0, the oldest: then the kernel is new enough.
+	// A release that is no number counts as 0, the oldest: then the kernel is new enough.
 	_, _ = fmt.Sscanf(release, "%d.%d", &major, &minor)
 	return major*100 + minor
 }

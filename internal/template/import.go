@@ -19,7 +19,7 @@ import (
 const maxImageConfig = 1 << 20
 
 // Exported is the name of the template that Export has made a file of. The code is bad_template for a file that is none of these.
-// What is in it is looked at when it is built.
+// Its content is looked at when it is built.
 func Exported(ctx context.Context, file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {

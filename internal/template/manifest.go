@@ -35,7 +35,7 @@ type entry struct {
 	attr string // SHA-256 of the extended attributes, hexadecimal; "-" when there are none
 	link string // target of a link
 
-	// What the filesystem says of it. It is not part of the digest: it is how a quick look finds what was touched.
+	// stamp is what the filesystem says of it. It is not part of the digest: it is how a quick look finds what was touched.
 	stamp stamp
 
 	dev, nlink uint64 // not written: to read hard-linked files once

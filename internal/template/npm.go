@@ -35,7 +35,7 @@ const (
 	oldestNode = 20                   // packages that would run with an older one get this or a newer one
 )
 
-// What is done with scripts of packages that run when they are installed.
+// The treatments of scripts of packages that run when they are installed.
 const (
 	NPMScriptsRun  = "run"  // they run as the jail's user in the new tree, without a network
 	NPMScriptsSkip = "skip" // they do not run

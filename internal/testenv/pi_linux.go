@@ -85,7 +85,7 @@ func (c piBuild) build(t testing.TB, key string) error {
 		return "data_dir: " + filepath.Join(Cache, "data") + "\ntemplates_dir: " + templates + "\n"
 	}
 	machine, program := filepath.Join(Cache, "machine.yml"), filepath.Join(Cache, "clawjail")
-	// What pi is made from is the machine's; pi itself is not to be among the machine's templates.
+	// pi is made from the machine's templates; it is not to be among them.
 	script := fmt.Sprintf("#!/bin/sh\ncase \"$1 $2\" in 'template image') config='%s' ;; *) config='%s' ;; esac\nexec '%s' --config \"$config\" \"$@\"\n",
 		machine, piConfig(), c.clawjail)
 	err := errors.Join(

@@ -151,7 +151,7 @@ func use[R any](ctx context.Context, s *Service, by identity.Principal, q questi
 		return nothing, err
 	}
 	defer release()
-	// What was offered under the name, where it is known, so that the record has the server's own name of it.
+	// The offer of that name, where it is known, gives the record the server's own name of it.
 	target := q.name
 	if known := s.catalogFor(server, tenant, by); known != nil && q.own(known) != "" {
 		target = q.own(known)

@@ -248,7 +248,7 @@ func (i *instance) live(a *attempt, wait time.Duration, actor string) {
 	if err != nil {
 		a.err = err
 		if ctx.Err() == nil && begun {
-			// Nobody has called it: it is no caller's fault, and it will not be better for another one.
+			// No call was made yet: the failure is no caller's fault, and it will not be better for another one.
 			i.offer.add(err, now)
 		}
 		i.forget()

@@ -86,7 +86,7 @@ func (s *Service) admit(server config.MCPServer, tenant string, name jail.Name, 
 		}
 		rules = append(rules, policy.Rule{Name: fmt.Sprintf("mcp-%s-%d", server.Name, n+1), Action: policy.Allow, Host: host, Ports: ports})
 	}
-	// Whoever had the address before is gone; what of it may not be is cut off here.
+	// The jail that had the address before is gone; what may be left of it is cut off here.
 	if err := s.o.Gateway.Forget(addr); err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (s *Service) openBeside(ctx context.Context, server config.MCPServer, tenan
 		if k.Jail == "" || k.Phase != jail.PhaseRunning {
 			break
 		}
-		// What leads programs there to the gateway leads the server, too.
+		// The environment that leads programs there to the gateway leads the server, too.
 		program := jail.Program{Argv: server.Command, Env: server.Env, Wire: jail.WireStdio}
 		program.Inherit(k.Spec.Program.Env, k.Spec.Program.Without)
 		running, err := s.o.Keeper.ExecIn(ctx, k.Jail, program)

@@ -100,7 +100,7 @@ func (s *Service) Read(ctx context.Context, by identity.Principal, uri string, t
 			return r.session.ReadResource(ctx, params)
 		},
 		pass: func(c *catalog, answer *sdk.ReadResourceResult) *sdk.ReadResourceResult {
-			// What one caller reads is no matter of another one, and is read anew each time.
+			// A resource that one caller reads is no matter of another one, and is read anew each time.
 			out := &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{}, Cacheable: sdk.Cacheable{CacheScope: "private"}}
 			for _, one := range answer.Contents[:min(len(answer.Contents), maxParted)] {
 				if one != nil {

@@ -31,7 +31,7 @@ func (t *tail) Write(p []byte) (int, error) {
 
 // drain reads a pipe to its end.
 func (t *tail) drain(from io.Reader) {
-	// What is wrong with a pipe is wrong with the server, and told by the other pipe.
+	// A fault of this pipe is one of the server, and the other pipe tells it.
 	_, _ = io.CopyBuffer(struct{ io.Writer }{t}, struct{ io.Reader }{from}, make([]byte, 8<<10))
 }
 

@@ -213,7 +213,7 @@ func (w *wire) giveBack() {
 // codeLeftOut is the code of the error that takes the place of an answer that was left out.
 const codeLeftOut = -32098
 
-// leaveOut answers in the place of a server whose answer is left out. Whatever else it is, nobody waits for it.
+// leaveOut answers in the place of a server whose answer is left out. A message that is no answer is only counted: nobody waits for it.
 func (w *wire) leaveOut(left *leftOut) (jsonrpc.Message, error) {
 	if left.Method == "" && left.ID != "" && left.ID != "null" {
 		m, err := jsonrpc.DecodeMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`, left.ID, codeLeftOut, left.why))

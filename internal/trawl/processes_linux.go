@@ -113,7 +113,7 @@ func (w *walk) deletedFiles(pid int, seen map[[2]uint64]bool) {
 	}
 	for _, entry := range entries {
 		path := filepath.Join(folder, entry.Name())
-		// What the descriptor is must be known before it is opened: opening a device can do something.
+		// The kind of the descriptor must be known before it is opened: opening a device can do something.
 		info, err := os.Stat(path)
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {

@@ -4,7 +4,7 @@
 // JSON, HTML and others, also where an encoder escaped only some of the characters. Names are printed, values never: a
 // value in the path of a file or in an error is replaced by its name.
 //
-// What is not found: values that were encrypted, hashed, cut, encoded twice in other ways than JSON in JSON, packed by
+// It does not find values that were encrypted, hashed, cut, encoded twice in other ways than JSON in JSON, packed by
 // anything but gzip, or split over pages of a database. Rows are therefore searched as rows too, with [Set.Any].
 //
 // A search that looked at nothing finds nothing. [Stats] says how much was looked at, and a test that relies on an

@@ -192,7 +192,7 @@ func writeKeyFile(path string, k *keyring, like fs.FileInfo, put func(from, to s
 	}
 	defer clear(data)
 	beside := path + newEnding
-	// What a process left that ended while it was writing.
+	// A process that ended while it was writing may have left this file.
 	if err := os.Remove(beside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("write the key file: %w", err)
 	}

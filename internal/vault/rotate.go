@@ -27,7 +27,7 @@ type Rotation struct {
 // again; until then the old keys are kept.
 //
 // Entries that cannot be opened stop it before the old keys are destroyed: they are named, and have to be deleted first.
-// What was copied from the database or from the key file earlier stays readable for whoever has both.
+// Earlier copies of the database and of the key file stay readable for whoever has both.
 func (v *Vault) Rotate(ctx context.Context) (out Rotation, err error) {
 	release, err := tryLock(v.path + rotatingEnding)
 	if errors.Is(err, errLocked) {
@@ -58,7 +58,7 @@ func (v *Vault) Rotate(ctx context.Context) (out Rotation, err error) {
 		return out, fmt.Errorf("add a key: %w", err)
 	}
 	out.Key = keys.primary.String()
-	// What changes while a pass runs is of the next one. Other processes on this host use the new key already.
+	// Entries that change while a pass runs are of the next one. Other processes on this host use the new key already.
 	const passes = 20
 	for range passes {
 		n, err := v.reencrypt(ctx, keys)

@@ -91,7 +91,7 @@ func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, valu
 		return fmt.Errorf("read secret %s: %w", n.Service, err)
 	}
 	if len(to) == 0 {
-		// What no longer opens is replaced, and bound to nothing yet.
+		// The destinations stay as they were; a secret that no longer opens has none.
 		to = v.boundTo(s)
 	}
 	if len(to) == 0 {

@@ -1,6 +1,6 @@
 // Package auditor is the audit log as people read it: who may see what of it, and what is written down about that.
 //
-// Whoever is of one tenant sees the records of that tenant, and is told of others what it is told of records that do not
+// A principal of one tenant sees the records of that tenant, and is told of others what it is told of records that do not
 // exist. The whole log is for admins of the installation: a chain without some of its records would not hold together.
 package auditor
 

@@ -137,7 +137,7 @@ func finish(dir string, p Plan, step func(string)) error {
 			}
 		}
 		step("place " + name)
-		// What is there now is an empty folder that somebody has made since, if anything: it is replaced, and
+		// An empty folder that somebody has made there since is replaced, and
 		// anything else is an error. os.Rename replaces no folder.
 		if err := unix.Rename(from, to); err != nil {
 			return fmt.Errorf("put %s in its place: %w", name, err)

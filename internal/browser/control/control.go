@@ -5,7 +5,7 @@
 // It knows addresses and bytes, and nothing of sessions, keys or errors of a server: whoever serves the routes puts them
 // below an address of their own, asks who the caller is, runs the operation and answers what went wrong.
 //
-// What comes in is read strictly. A body is one JSON object of at most [MaxBody] bytes, without unknown and doubled keys;
+// Requests are read strictly. A body is one JSON object of at most [MaxBody] bytes, without unknown and doubled keys;
 // parameters of the query are those of the route, once each, in the form that [Request] writes; a file is raw bytes, at
 // most [MaxFile].
 package control

@@ -68,7 +68,7 @@ func flags(goos, profile string, headless bool) []string {
 		"--disable-session-crashed-bubble",
 		"--hide-crash-restore-bubble",
 	}
-	// Nobody is there to unlock a keyring, and the profile is the user's alone.
+	// No person is there to unlock a keyring, and the profile is the user's alone.
 	if goos == "darwin" {
 		out = append(out, "--use-mock-keychain")
 	} else {

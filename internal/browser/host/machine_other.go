@@ -12,7 +12,7 @@ import (
 func thisMachine() machine {
 	var m machine
 	m.Host, _ = os.Hostname()
-	// What the system does not say stays empty, which proves nothing.
+	// A value that the system does not give stays empty, which proves nothing.
 	if runtime.GOOS == "darwin" {
 		m.ID, _ = unix.Sysctl("kern.uuid")
 		m.Boot, _ = unix.Sysctl("kern.bootsessionuuid")

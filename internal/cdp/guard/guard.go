@@ -12,7 +12,7 @@
 //   - In both kinds of session a client reads and writes no file except by name among the session's own, opens no
 //     listener, sets no proxy, attaches to nothing but pages, their frames and workers, and sees no other client's
 //     contexts.
-//   - What a client writes into the line or the header of a request, an answer or a cookie stays the one part of it that
+//   - A text that a client writes into the line or the header of a request, an answer or a cookie stays the one part of it that
 //     it is (fields.tsv). Methods are those of [methods]; a client sends no credentials of its own into an account.
 //   - Stock clients go on working: a command that returns the jar answers with an empty one, and an event that carries
 //     it is rewritten and not dropped.

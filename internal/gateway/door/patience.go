@@ -16,7 +16,7 @@ const Patience = 60 * time.Second
 func Patient(w http.ResponseWriter, r *http.Request, now func() time.Time) (out http.ResponseWriter, done func()) {
 	p := &patient{ResponseWriter: w, control: http.NewResponseController(w), now: now}
 	if r.Body != nil && r.Body != http.NoBody {
-		// What takes no deadlines is not a network.
+		// A writer that takes no deadlines is no network connection.
 		_ = p.control.SetReadDeadline(now().Add(Patience))
 		r.Body = &patientBody{ReadCloser: r.Body, patient: p}
 	}

@@ -33,7 +33,7 @@ type errand struct {
 	named      *policy.Compiled // the tools that name the service
 	scrub      scrub.Options
 
-	// What the next hop sends; without the credential.
+	// The request of the next hop, without the credential.
 	method string
 	url    *url.URL
 	header http.Header
@@ -67,7 +67,7 @@ func (e *errand) follow() (*http.Response, *problem.Error) {
 		if refusal == nil && to == nil {
 			return resp, nil
 		}
-		// Nobody reads the page of a redirect, or of one that is refused.
+		// The page of a redirect, or of one that is refused, is not read.
 		_ = resp.Body.Close()
 		if refusal != nil {
 			return nil, refusal

@@ -1,6 +1,6 @@
 // Package execute makes one HTTP request for an agent, with a credential that the agent never sees: POST /v1/execute.
 //
-// What an agent may ask for are its tools: without a tool that allows the method, the host and the path, with the
+// An agent may ask for what its tools allow: without a tool that allows the method, the host and the path, with the
 // credential of that service, nothing is looked up, resolved or dialled. Redirects are followed hop by hop, each under
 // the same rules, and the credential stays with the origin that it is for.
 //

@@ -8,7 +8,7 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// What requests and answers that are under way may hold, in bytes: those of all agents, and those of one; a tenant has its share.
+// Bounds of what requests and answers under way may hold, in bytes: those of all agents, and those of one; a tenant has its share.
 // Of a byte that was read there are up to copies at once: it is decoded, and encoded again.
 const (
 	mostHeld        = 512 << 20

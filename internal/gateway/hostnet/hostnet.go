@@ -10,7 +10,7 @@
 //	near    the prefix of every address, the other end of every point-to-point line, every route
 //	        without a router, and every router
 //
-// What is behind a router is outside: nothing tells it from the Internet. So is what only another namespace or a
+// An address behind a router is outside: nothing tells it from the Internet. So is one that only another namespace or a
 // translator in front of the host knows, such as the public address of a virtual machine in a cloud.
 package hostnet
 

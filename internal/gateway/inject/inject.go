@@ -1,6 +1,6 @@
 // Package inject puts a credential into a request, and only where the operator, or the request's tool, says.
 //
-// What the client sent in the same place is removed, in every spelling that a server may take for it, and so is every
+// A value that the client sent in the same place is removed, in every spelling that a server may take for it, and so is every
 // Authorization of its own: a request leaves with the injected credential or with none. A value that cannot be sent as
 // it is, or that is too short to be found again in the answer, is refused; nothing is sent then.
 package inject

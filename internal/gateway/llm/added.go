@@ -30,7 +30,7 @@ func (a *added) refused(resp *http.Response) bool {
 	if a == nil || resp.StatusCode != http.StatusBadRequest && resp.StatusCode != http.StatusUnprocessableEntity {
 		return false
 	}
-	// What is wrong with the rest is said again when it is read.
+	// An error of the rest comes again when it is read.
 	text, err := io.ReadAll(io.LimitReader(resp.Body, longestRefusal))
 	resp.Body = struct {
 		io.Reader

@@ -147,7 +147,7 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 		done(settle(e, x.counter, provider, a, x.reserved, x.counter.complete(err)))
 	}
 	if err != nil {
-		// What has been sent cannot be taken back, but it must not look whole.
+		// The part that has been sent cannot be taken back, but it must not look whole.
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 )
 
-// What a request may use where it does not say. Both are the largest bounds of the models of today.
+// Bounds of a request that names none. Both are the largest bounds of the models of today.
 const (
 	longestOutput  = egress.LongestAnswer
 	longestContext = 1 << 20 // tokens of input that is not in the body
@@ -106,7 +106,7 @@ func priced(p egress.Provider, model string, u amounts) egress.Tokens {
 		}
 		return otherwise
 	}
-	// What has no usual price counts as the highest that is known.
+	// A use without a usual price is named in Unpriced, and counts at the price given here.
 	needed := func(used bool, said *float64, name string, otherwise float64) float64 {
 		if used && said == nil {
 			t.Unpriced = cmp.Or(t.Unpriced, name)

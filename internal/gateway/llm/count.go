@@ -157,7 +157,7 @@ func (c *counter) usage() (u amounts, said bool) {
 		u.output = max(u.output, n[keyTotal]-u.input)
 		u.cacheRead = n[keyCached]
 	}
-	// What has a price of its own is a part of what it is named beside.
+	// A number with a price of its own is a part of the one that it is named beside.
 	u.cacheWriteHour = min(n[keyCacheHour], u.cacheWrite)
 	u.cacheWrite -= u.cacheWriteHour
 	if s.wire == egress.WireOpenAI {

@@ -43,7 +43,7 @@ func readFields() fields {
 	return out
 }
 
-// What members are.
+// The kinds of members.
 const (
 	fieldText   = "text"
 	fieldURL    = "url"

@@ -13,7 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What a provider does by itself when a request asks for it: it searches the web, fetches addresses, runs code, calls
+// The names of things that a provider does by itself when a request asks for them: it searches the web, fetches addresses, runs code, calls
 // servers, or keeps what was said and answers from it. No rule of the agent decides about that, so it is refused unless
 // the provider's entry allows it by name. A request asks by members that the endpoint has, which fields.txt lists, and by tools,
 // which are named after their type without a date, such as web_search. A member that is not in the list is refused by its own name.
@@ -303,7 +303,7 @@ func (w *hosted) whole(o *object) *problem.Error {
 			}
 		}
 	}
-	// What ran in a container is told with it; who may run code names one by the tool.
+	// An item that ran in a container is told with it; a request that may run code names one by the tool.
 	if o.refers(w.endpoint.path) || o.holds && o.kind != "code_interpreter_call" {
 		return w.need(hostedStored)
 	}

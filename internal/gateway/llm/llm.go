@@ -7,7 +7,7 @@
 // say its usage, and the event that this adds is kept from the agent; a response of that wire is not kept by the provider, and
 // what the next request refers to is put in by the gateway. Answers pass as they come, event by event.
 //
-// What a provider would do by itself (search the web, fetch an address, call a server, run code, answer from what it
+// Anything that a provider would do by itself (search the web, fetch an address, call a server, run code, answer from what it
 // keeps) is refused unless its entry allows that by name: no rule of the agent's decides about it.
 //
 // # Counting

@@ -246,7 +246,7 @@ func (h *Handler) send(ctx context.Context, c call) (resp *http.Response, sent b
 	if c.method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	// What is counted and scrubbed has to be readable.
+	// An answer that is counted and scrubbed has to be readable.
 	r.Header.Set("Accept-Encoding", "identity")
 	scrub.PrepareRequest(r.Header, scrubOptions())
 	errand := gateway.Errand{

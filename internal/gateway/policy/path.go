@@ -26,7 +26,7 @@ import (
 // and part of the name to others. A rule that denies meets a path that it denies in one of the readings: in any case, with
 // the parameters or without. A rule that allows needs the path as it is written.
 //
-// What else a server makes of a path is its own affair (rewriting). Rules that allow paths are therefore sound, and rules
+// Any other reading of a path by a server is its own affair (rewriting). Rules that allow paths are therefore sound, and rules
 // that deny some paths of an allowed host are a convenience.
 type Path struct{ text string }
 

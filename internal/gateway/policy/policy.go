@@ -53,7 +53,7 @@ const Connect = "CONNECT"
 
 // Rule is one line of a policy. It matches a request when all its conditions do.
 //
-// What cannot be told about a request, because nobody sees it or because it can be read in two ways, does not meet a
+// A property of a request that is not known, because nobody sees it or because it can be read in two ways, does not meet a
 // condition of a rule that allows, and meets one of a rule that denies.
 //
 // In JSON the fields that are not set are left out, and ports are texts: see [PortRange].

@@ -165,7 +165,7 @@ func (f *finder) endOf(text []byte, start int) int {
 }
 
 // settled is the first index at from or later where a pattern could start that needs more than there is, whatever stands there.
-// Who sees what is held back learns nothing of the patterns: only where lines end, and not what is in them, moves it.
+// A reader who sees what is held back learns nothing of the patterns: only where lines end, and not what is in them, moves it.
 func (f *finder) settled(text []byte, from int) int {
 	at := max(from, len(text)-f.held+1)
 	if f.lines && at < len(text) {

@@ -213,7 +213,7 @@ func newPlaces(texts []*text) *places {
 		}
 	}
 	for _, list := range p.behind {
-		// What has the most before it begins first.
+		// The place with the most before it begins first.
 		slices.SortStableFunc(list, func(a, b place) int { return b.escaped[b.number].at - a.escaped[a.number].at })
 	}
 	return p

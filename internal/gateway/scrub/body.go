@@ -100,13 +100,13 @@ func (b *body) trailers() error {
 // Close implements io.Closer. It may make the source read its trailers.
 func (b *body) Close() error {
 	err := b.closer.Close()
-	// Who is reading at the same time looks at the trailers itself when it ends, which is now.
+	// A reader at the same time looks at the trailers itself when it ends, which is now.
 	if b.mu.TryLock() {
 		defer b.mu.Unlock()
 		if b.err == nil {
 			b.err = http.ErrBodyReadAfterClose
 		}
-		// Nobody is left to tell; what was found is gone.
+		// No reader is left to tell; what was found is gone.
 		_ = b.trailers()
 	}
 	return err

@@ -241,7 +241,7 @@ func (c *Console) Finish(ctx context.Context, name jail.Name) error {
 	return nil
 }
 
-// untilEmpty waits for the pumps. Somebody else who has the pipe open must not hold up the end of the jail.
+// untilEmpty waits for the pumps. Another process that has the pipe open must not hold up the end of the jail.
 func (c *Console) untilEmpty(ctx context.Context, s *session) {
 	ctx, cancel := context.WithTimeout(ctx, c.Patience)
 	defer cancel()

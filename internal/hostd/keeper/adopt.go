@@ -179,7 +179,7 @@ func (k *Keeper) sweepOne(ctx context.Context, containers bool) error {
 	return errors.Join(errs...)
 }
 
-// isStray says whether a jail that was listed a moment ago is nobody's. It was claimed before it came into these states, and
+// isStray says whether a jail that was listed a moment ago belongs to no agent. One of an agent was claimed before it came into these states, and
 // is looked for here after it was listed. k.mu is held.
 func (k *Keeper) isStray(key string, st jail.Status) bool {
 	if st.State != jail.StateStarted && st.State != jail.StateReady {

@@ -25,7 +25,7 @@ type agent struct {
 	inJail  jail.Name  // the jail that has a token,
 	inForce [sha256.Size]byte
 
-	// What follows is guarded by Keeper.mu.
+	// The fields below are guarded by Keeper.mu.
 	declared declaration
 	blank    bool // nothing was ever declared of it
 	status   jail.KeptStatus
@@ -42,7 +42,7 @@ type agent struct {
 	news     chan struct{} // closed with the next outcome; nil when nobody waits
 	cancel   context.CancelFunc
 
-	// What follows is the goroutine's own.
+	// The fields below are the goroutine's own.
 	fresh    bool // it was not there when the host daemon was started
 	unwatch  func()
 	exits    chan jail.Exit

@@ -105,7 +105,7 @@ func (f *files) load() ([]declaration, error) {
 		there[e.Name()] = true
 	}
 	for _, e := range entries {
-		// What a process that was killed has left: a half-written file, and what belongs to nothing that is declared.
+		// Leftovers of a process that was killed: a half-written file, and files that belong to no declaration.
 		stem, isToken := strings.CutSuffix(e.Name(), tokenSuffix)
 		stem, isRun := strings.CutSuffix(stem, runSuffix)
 		if strings.HasSuffix(e.Name(), tempSuffix) || (isToken || isRun) && !there[stem+declarationSuffix] {

@@ -1,6 +1,6 @@
 // Package keeper keeps the jails of agents running: it is the jail.Keeper of the host daemon.
 //
-// What is declared stands in files, one per agent, and so do the tokens. One goroutine per agent compares what is declared
+// Declarations stand in files, one per agent, and so do the tokens. One goroutine per agent compares what is declared
 // with what is there and does the next thing: it starts a jail, takes over one that an earlier host daemon has started, ends
 // one that is not wanted any more, or waits before it starts again what has ended. A restart makes a new jail; the volume at
 // /state, the log and the token go on. The token is put into the jail only after the jail was seen to be confined as

@@ -84,7 +84,7 @@ func Up(ctx context.Context, o UpOptions) error {
 	children := []Child{
 		{
 			Name: "hostd", Code: problem.HostdUnreachable, Grace: hostGrace,
-			// What this command has started ends with it: the jails as well.
+			// Everything that this command has started ends with it: the jails as well.
 			Command: func() *exec.Cmd { return o.command(nil, os.Environ(), "hostd", "--end-jails") },
 			Ready:   func(ctx context.Context, pid int) error { return hostReady(ctx, client, pid) },
 		},
@@ -150,7 +150,7 @@ func credentialOf(u *user.User) (*syscall.Credential, error) {
 }
 
 // controlEnvironment is what the control plane gets of root's environment: how to reach the outside, and no more.
-// What root's shell has exported may be nobody else's business.
+// Other variables of root's shell may be secret.
 func controlEnvironment(environment []string, name, home string) []string {
 	keep := []string{"PATH", "TZ", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
 	var out []string

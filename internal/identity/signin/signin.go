@@ -4,7 +4,7 @@
 // bits in a cookie; the store has their SHA-256. A sign-in ends when nobody used it for its idle time, after its life,
 // when it is ended, and with the key or the operator it stands for: who it is is looked up at every request.
 //
-// What is open when nobody clicks counts as use: whoever watches a browser is not signed out while they do.
+// A view that stays open without a click counts as use: whoever watches a browser is not signed out while they do.
 //
 // A passkey is its owner's as a key is: it ends with the operator, also when the operator is given a new key, and with
 // the admin key that was there when it was added. Links, and what is under way with a passkey, are kept in memory: a

@@ -64,7 +64,7 @@ func (s *Service) use(ctx context.Context, row store.SignIn) error {
 	if err := s.o.Store.TouchSignIn(ctx, row.ID, now); notThere(err) {
 		return notSignedIn() // it was ended at the same moment
 	}
-	// What else fails only makes a restart believe that nobody was here: this process knows better.
+	// Any other failure only makes a restart believe that nobody was here: this process knows better.
 	return nil
 }
 

@@ -193,7 +193,7 @@ func (d *Driver) compareComposed(ctx context.Context) error {
 		}
 		d.o.Log.Info("a container of docker-compose does not reach the gateway any more", "address", addr, "agent", old[addr].Agent)
 	}
-	// What is told goes before what is opened: nobody is taken for the one who had the address before.
+	// The owner of an address is known before the address is opened: nobody is taken for the one who had it before.
 	c.set(are)
 	for addr, who := range are {
 		if open[addr] {

@@ -20,7 +20,7 @@ import (
 // cpuPeriod is how often the share of processor time is refilled, in microseconds.
 const cpuPeriod = 100_000
 
-// What the engine keeps of a kept container's output. It is followed all the time; this is for while nobody does.
+// Bounds of the output that the engine keeps of a kept container. It is followed all the time; they are for times without a follower.
 const (
 	keptLogSize  = "16m"
 	keptLogFiles = "2"

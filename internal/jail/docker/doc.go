@@ -6,7 +6,7 @@
 // confined as its jail.Profile declares is ended before it gets its token. The declaration is compared with what the
 // kernel says of the container's first process, not with what the engine says that it did.
 //
-// What is different from other drivers, and why:
+// Differences from other drivers, and their reasons:
 //
 //   - An engine has no gate. It starts a shell of the image, which becomes the program when the container was seen to
 //     be confined and its owner has it. The program of an image without /bin/sh begins at once, and waits for its token:

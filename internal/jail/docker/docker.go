@@ -30,9 +30,9 @@ type Options struct {
 	Network string
 	// Port is the gateway's.
 	Port uint16
-	// RunDir holds what does not outlive the host. Made when missing.
+	// RunDir holds what does not outlive the host. It is made when it is missing.
 	RunDir string
-	// DataDir holds what does: where in a container's output was read to. Made when missing.
+	// DataDir holds what outlives it: where in a container's output was read to. It is made when it is missing.
 	DataDir string
 	// WorkspaceRoots are the folders beneath which jails may see something.
 	WorkspaceRoots []string

@@ -23,7 +23,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
-// What a kept container prints is kept by the engine, with a time for each piece, and followed from there into the agent's
+// The output of a kept container is kept by the engine, with a time for each piece, and followed from there into the agent's
 // log. So that no line is lost or there twice, however this process ends, a mark says up to where the engine's record was
 // read and how long the agent's logs were then: what the logs have beyond that was read after the mark, and is skipped.
 

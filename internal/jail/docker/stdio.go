@@ -63,7 +63,7 @@ func pump(ctx context.Context, conn client.HijackedResponse, ends [3]*os.File) {
 		_, _ = io.Copy(conn.Conn, ends[0]) // an end of either side is the end of stdin
 		_ = conn.CloseWrite()
 	}()
-	// What nobody reads any more is thrown away: the program goes on, as it would with a pipe to a program that ended.
+	// Output that nobody reads any more is thrown away: the program goes on, as it would with a pipe to a program that ended.
 	_, _ = stdcopy.StdCopy(&lenient{w: ends[1]}, &lenient{w: ends[2]}, conn.Reader) // the engine's end is the program's
 	conn.Close()
 	closeAll(ends) // wakes the copy of stdin

@@ -10,7 +10,7 @@
 // pfctl -T test, rctl, mount -p, ps -J), and what is seen there decides: jail(8) may end well without a jail, a removed jail
 // may stay as a dying one and hold its file system, an epair may be left of a jail that did not start.
 //
-// What a jail is made of, all of it found by the jail's name:
+// The parts of a jail, all of them found by its name:
 //
 //	dataset <parent>/jails/NAME     mounted at <data>/clones/NAME, read-only once the jail is staged
 //	<run>/jails/NAME/               jail.conf, and what is staged for programs that join

@@ -277,7 +277,7 @@ func (r *Runtime) endExecutions(ctx context.Context, name jail.Name) error {
 }
 
 // endStale ends the programs that a host daemon had started in jails and that it did not live to end: nobody holds their
-// stdio any more. Called before there are others. A program that cannot be ended keeps its mark, and ends with its jail.
+// stdio any more. It is called before there are others. A program that cannot be ended keeps its mark, and ends with its jail.
 func (r *Runtime) endStale(ctx context.Context) error {
 	all, err := traces(r.folders, jail.TraceStaged, r.o.Installation)
 	if err != nil {

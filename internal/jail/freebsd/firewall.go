@@ -181,7 +181,7 @@ func (f *Firewall) List(ctx context.Context) ([]jail.Trace, error) {
 	return out, nil
 }
 
-// RemoveTrace removes a member that List reported, also one whose address is in nobody's pool.
+// RemoveTrace removes a member that List reported, also one whose address is outside of the pool.
 func (f *Firewall) RemoveTrace(ctx context.Context, t jail.Trace) error {
 	table, text, _ := strings.Cut(t.ID, " ")
 	addr, err := netip.ParseAddr(text)

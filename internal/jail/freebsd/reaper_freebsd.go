@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What follows is of sys/procctl.h, whose structures are part of the kernel's interface. It is not verified on a real host.
+// The constants of sys/procctl.h, whose structures are part of the kernel's interface. They are not verified on a real host.
 const (
 	pPID           = 0 // idtype P_PID (sys/wait.h)
 	reapAcquire    = 2 // PROC_REAP_ACQUIRE

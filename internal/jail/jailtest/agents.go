@@ -26,7 +26,7 @@ type Agents struct {
 	Template, Image string
 	// Workspaces is an empty folder of the host beneath one of the driver's workspace roots.
 	Workspaces string
-	// Gateway is the address that jails which were admitted reach. Somebody listens there, and so somebody does at each of
+	// Gateway is the address that jails which were admitted reach. A server listens there, and so one does at each of
 	// Closed: addresses of the host that no jail reaches.
 	Gateway netip.AddrPort
 	Closed  []netip.AddrPort

@@ -16,7 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What agents' jails have of the host, on a host that is a few maps.
+// The parts of the host that agents' jails have, on a host that is a few maps.
 
 // Token returns the token that a jail has in its folder, and whether it has one.
 func (h *Host) Token(n jail.Name) (string, bool) {

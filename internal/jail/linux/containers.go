@@ -22,7 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
-// What follows is for the driver whose jails an engine makes: the kernel confines them like any other, so it is looked
+// The code below is for the driver whose jails an engine makes: the kernel confines them like any other, so they are looked
 // at, and the gateway opened, by the same code.
 
 // ContainerBridge is the name of the bridge that an engine makes for an installation's containers.

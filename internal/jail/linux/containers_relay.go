@@ -19,8 +19,8 @@ import (
 // OutsideBridge is the name of the bridge of the network on which the relay reaches the control plane.
 func OutsideBridge(id jail.Installation) string { return "cj" + string(id) + "o" }
 
-// OpenRelayFirewall is OpenContainerFirewall for a gateway that is a container on the bridge, at an address of its own. What
-// goes from one port of the bridge to another is decided in the bridge family, where it passes whatever the host's settings
+// OpenRelayFirewall is OpenContainerFirewall for a gateway that is a container on the bridge, at an address of its own. Traffic
+// from one port of the bridge to another is decided in the bridge family, where it passes whatever the host's settings
 // are; of the bridge's own address nothing is open to anybody:
 //
 //	table bridge clawjail_k3x9d {

@@ -169,7 +169,7 @@ func (r *Runtime) join(ctx context.Context, prog *program, p jail.Placement, x *
 		r.collectOrphans()
 	}()
 	args := prog.exec(r.state.Path(), bundle.Path(), string(p.Name), execGroup+x.id, r.limits.Version())
-	// What is moved into a group is not counted against its limit, only what is forked in it.
+	// A process that is moved into a group is not counted against its limit, only those that are forked in it.
 	full := problem.New(problem.LimitTasks, "end something in it, or give it more tasks", "jail %s has as many tasks as it may have", p.Name)
 	if r.limits.full(string(p.Name)) {
 		return full

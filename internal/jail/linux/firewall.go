@@ -206,7 +206,7 @@ func (f *Firewall) List(ctx context.Context) ([]jail.Trace, error) {
 	return traces, err
 }
 
-// RemoveTrace removes a member that List reported, also one whose address is in nobody's pool.
+// RemoveTrace removes a member that List reported, also one whose address is outside of the pool.
 func (f *Firewall) RemoveTrace(ctx context.Context, t jail.Trace) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What follows is called with the lock held.
+// The functions below are called with the lock held.
 
 // withConnection runs f with open connections. After an error they are closed, because a connection may hold
 // answers to a question that was given up; the next call opens new ones. An error that only says that something is

@@ -23,9 +23,9 @@ import (
 type Options struct {
 	Installation jail.Installation
 	// RunDir holds what does not outlive the host: mount points, bundles, runtime state. A tmpfs such as
-	// /run/clawjail. Made when missing.
+	// /run/clawjail. It is made when it is missing.
 	RunDir string
-	// DataDir holds what does: templates and, on btrfs, clones. Made when missing.
+	// DataDir holds what outlives it: templates and, on btrfs, clones. It is made when it is missing.
 	DataDir string
 	// Templates is the folder of templates: <Templates>/<name>/rootfs. Default <DataDir>/templates.
 	Templates string

@@ -102,7 +102,7 @@ func (n *Network) RemoveTrace(ctx context.Context, t jail.Trace) error {
 	if state := n.state(t.Index); state != 0 && state != slotAttached {
 		return fmt.Errorf("remove %s: slot %d has become one that waits for its jail: %w", t.ID, t.Index, jail.ErrBusy)
 	}
-	// What is removed is named by the index. The text must be what List would have said of it.
+	// The index names the thing to remove. The text must be the one that List gives of it.
 	switch {
 	case t.Index < 0:
 	case t.Kind == jail.TraceNamespace && t.ID == n.slots.path(t.Index):

@@ -237,7 +237,7 @@ func (p *process) files(o *jail.Observed, declared jail.Profile) error {
 				NoExec: slices.Contains(m.Options, "noexec"), Mapped: slices.Contains(m.Options, "idmapped")})
 		case m.readOnly():
 		case m.FSType == "proc" && m.Root == "/" && m.Point == "/proc":
-			// What may be written in proc is decided by the user and by the paths that are mounted over.
+			// The user and the paths that are mounted over decide what may be written in proc.
 		case m.isDeviceNode(p):
 			// A device hides a file; it is not a place to write to.
 		default:
@@ -354,7 +354,7 @@ func visible(mounts []mount) []mount {
 	return out
 }
 
-// pivoted reports whether the root of the process is the root of its mount tree. Seen from outside, the parent of a
+// pivoted reports whether the root of the process is the root of its mount tree. From outside, the parent of a
 // pivoted root is that root itself; the parent of a folder that was only entered by chroot is a folder of the host.
 func (p *process) pivoted() (bool, error) {
 	root, err := unix.Openat(int(p.dir.Fd()), "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -13,8 +13,8 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
-// What a runtime leaves becomes a child of this process once BecomeSubreaper was called: the jail's first process,
-// which is what it is for, and others that are only to be collected when they have ended. crun leaves one with every
+// Processes that a runtime leaves become children of this process once BecomeSubreaper was called: the jail's first process,
+// which it waits for, and others that are only to be collected when they have ended. crun leaves one with every
 // jail, between itself and the first process; one that is killed half-way leaves whatever it had started.
 
 // collectOrphans collects ended children that nobody else waits for. They are told by the runtime's name, which a

@@ -16,7 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What a clone may be written to by the runtime before it becomes read-only: mount points and nothing else.
+// Bounds of what the runtime writes to a clone before it becomes read-only: mount points and nothing else.
 const (
 	writeSize   = "16m"
 	writeInodes = "4096"

@@ -458,7 +458,7 @@ func (r *Runtime) Stop(ctx context.Context, name jail.Name) error {
 	if err := r.runtimeDelete(ctx, string(name)); err != nil {
 		return fmt.Errorf("stop jail %s: %w", name, err)
 	}
-	// What crun and runc keep is one folder: removing it is what their delete does once the processes and the
+	// The state of crun, and of runc, is one folder: removing it is what their delete does once the processes and the
 	// groups are gone, without the time to start them.
 	if err := errors.Join(r.state.RemoveAll(string(name)), r.bundles.RemoveAll(string(name))); err != nil {
 		return fmt.Errorf("stop jail %s: %w", name, err)

@@ -66,7 +66,7 @@ const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUT
 // native architecture only, with fewer kinds of sockets.
 //
 // A browser may also do what Chromium's own sandbox is built from: make user, pid and network namespaces, and chroot.
-// What it gains in such a namespace is bounded by the rest of the filter, which every process of the jail has; that
+// Its gain in such a namespace is bounded by the rest of the filter, which every process of the jail has; that
 // includes those that Chromium leaves without a filter of its own.
 func seccompFilter(p jail.SeccompProfile) (*specs.LinuxSeccomp, error) {
 	none := &specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}}

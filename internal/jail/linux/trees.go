@@ -83,7 +83,7 @@ func (t *Trees) Remove(path string) error {
 	}
 	name := filepath.Base(path)
 	if t.datasets != nil {
-		// What is left afterwards was none: a template of the time before storage was zfs.
+		// A folder that is left afterwards was none: a template of the time before storage was zfs.
 		if err := t.datasets.Remove(context.Background(), filepath.Join(parent.Path(), name)); err != nil {
 			return errors.Join(err, parent.Close())
 		}

@@ -24,7 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What an agent keeps at /state is a file system of its own in a sparse file, <data>/state/<key>.img: bounded on every
+// An agent's state, at /state, is a file system of its own in a sparse file, <data>/state/<key>.img: bounded on every
 // file system of the host, without a quota to be turned on for all of it. The kernel gives the loop device back when the
 // last mount goes, so that nothing has to be remembered.
 

@@ -99,7 +99,7 @@ func (t *Trees) Remove(ctx context.Context, path string) error {
 }
 
 // untilFree repeats what says ErrBusy: after what was mounted there it may be for a moment, and unlike a jail's, the
-// removal of a tree is nobody's to try again.
+// removal of a tree is not tried again by anybody.
 func untilFree(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, busyLimit)
 	defer cancel()
@@ -203,7 +203,7 @@ func (t *Trees) Clone(ctx context.Context, path, dataset string, properties map[
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// What is not there is the snapshot, mostly; else the second attempt says what. It may be taken of what is not mounted.
+	// The missing one is the snapshot, mostly; else the second attempt says which. A snapshot needs no mounted dataset.
 	if err := t.datasets.Snapshot(ctx, name, snapshot); err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func (d *Datasets) Mount(ctx context.Context, dataset string) error {
 
 // Unmount unmounts a dataset; force tries to even when it is in use. That it is not mounted, or not there, is fine.
 //
-// What a force is able to do depends on the system: FreeBSD takes the files away from those who have them open; Linux
+// The effect of force depends on the system: FreeBSD takes the files away from those who have them open; Linux
 // may take it out of sight, and keeps it busy until they have closed them.
 func (d *Datasets) Unmount(ctx context.Context, dataset string, force bool) error {
 	command := []string{"unmount"}

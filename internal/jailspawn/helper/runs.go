@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What runs is a locked file in root's own folder: UID.N holds the id, the jail's name and the helper's process id of the
+// A running program is a locked file in root's own folder: UID.N holds the id, the jail's name and the helper's process id of the
 // caller's run number N. The kernel unlocks it when the helper is gone, however that went.
 
 // errTooMany is a caller who has enough.

@@ -15,7 +15,7 @@
 //   - All recordings together, and those of one tenant and of one agent, take no more room than their share, and none takes the
 //     last room of the disk: the audit log and the database need it. A transient tape then keeps less; of an audit tape, Begin is an error.
 //   - Names cannot lead out of the folder, and nothing but recordings is ever touched in it.
-//   - What a page said is data: [Shelf.WritePage] escapes all of it.
+//   - The text of a page is data: [Shelf.WritePage] escapes all of it.
 package recording
 
 import (

@@ -104,7 +104,7 @@ func (db *DB) walk(ctx context.Context, node string, from int64, visit func(stor
 	if err != nil {
 		return err
 	}
-	// What is not read is not missed, and nothing was changed: how the connection ends does not matter.
+	// Unread rows are not missed, and nothing was changed: how the connection ends does not matter.
 	defer conn.Close(context.WithoutCancel(ctx))
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
@@ -150,7 +150,7 @@ func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64) (int, erro
 			query string
 			args  []any
 		}{
-			// Whoever appends takes these rows in their order, too.
+			// AppendAudit takes these rows in their order, too.
 			{`SELECT 1 FROM audit_sizes ORDER BY tenant, agent FOR UPDATE`, nil},
 			{`UPDATE audit_sizes SET bytes = audit_sizes.bytes - gone.bytes FROM (
 				SELECT tenant, ` + auditAgent + ` AS agent, sum(` + auditBytes + `) AS bytes FROM audit WHERE node = $1 AND seq <= $2 GROUP BY 1, 2

@@ -46,7 +46,7 @@ func Open(ctx context.Context, databaseURL string) (*DB, error) {
 		settings["application_name"] = "clawjail"
 	}
 	settings["timezone"] = "UTC"
-	// What is promised here holds at this level; a stricter one would only make transactions fail that must be retried.
+	// The promises of package store hold at this level; a stricter one would only make transactions fail that must be retried.
 	settings["default_transaction_isolation"] = "read committed"
 	config.MaxConns = max(config.MaxConns, leastConns)
 	config.AfterConnect = keepCommits

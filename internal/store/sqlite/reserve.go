@@ -20,7 +20,7 @@ const (
 )
 
 // Reserve sees to it that so many bytes can still be written to the database when the disk is full: pages of its file that
-// nothing is in, and room for its WAL. It takes no more than a quarter of what is free. Called again, it replaces what was used
+// nothing is in, and room for its WAL. It takes no more than a quarter of what is free. A second call replaces what was used
 // up since, when less than half is left.
 func (db *DB) Reserve(ctx context.Context, bytes int64) error {
 	_, room, err := quota.Disk(db.path)

@@ -47,7 +47,7 @@ type DB struct {
 	// walk is for readers that take their time: each has a connection of its own, so that they cannot keep the
 	// others from reading. listings of the audit log can take theirs, and share a few.
 	walk, listings *sql.DB
-	// What an opening session and every request to a model wait for is prepared once, on the connection that writes.
+	// Statements that an opening session and every request to a model wait for are prepared once, on the connection that writes.
 	insertAudit [3]*sql.Stmt // by auditGroups
 	growAudit   *sql.Stmt
 	frequent    map[string]*sql.Stmt // by query
@@ -133,7 +133,7 @@ func pool(path string, readOnly bool) (*sql.DB, error) {
 		// Temporary tables are no files; the functions of a schema that somebody else wrote are not run. The WAL is
 		// moved into the file every 16 MB instead of 4: the pages of the indexes are written often, and moved once.
 		"_pragma": {"temp_store(MEMORY)", "trusted_schema(0)", fmt.Sprintf("wal_autocheckpoint(%d)", autoCheckpoint)},
-		// What failed is said, and not what failed before.
+		// The error is of what failed, and not of an earlier failure.
 		"_error_rc": {"1"},
 	}
 	if readOnly {

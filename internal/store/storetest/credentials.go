@@ -349,7 +349,7 @@ func testTexts(t *testing.T, s store.Store) {
 		must(t, s.AppendAudit(ctx, []store.AuditRow{row}))
 		check(t, text, []store.AuditRow{row})(s.ListAudit(ctx, store.AuditFilter{Ref: text, ActionPrefix: text, Limit: 2}))
 	}
-	// What cannot be in the database is not found, and does no harm.
+	// A text that cannot be in the database is not found, and does no harm.
 	for _, text := range []string{"a\x00b", "\xff", "\xed\xa0\x80"} {
 		_, err := s.Operator(ctx, text)
 		wantError(t, "look for bad text", err, store.ErrNotFound)

@@ -149,7 +149,7 @@ func (c *command) finish() error {
 	if err := c.lock.Close(); err != nil {
 		return err
 	}
-	// Whoever does not listen any more is no concern of a command.
+	// A reader that does not listen any more is no concern of a command.
 	_, _ = io.Copy(os.Stdout, &c.out)
 	_, _ = io.Copy(os.Stderr, &c.errs)
 	return nil
