@@ -102,8 +102,11 @@ await scene('a key that ends closes the live view', async () => {
   const operators = (await must('GET', '/v1/operators')).operators
   const other = await people.ann.context.newPage()
   await other.goto(consoleURL + '/console/')
-  const socket = a.page.evaluate(path => new Promise(yes => { const s = new WebSocket(`ws://${location.host}${path}`); let end = ''; s.onmessage = ({ data }) => { if (typeof data === 'string' && JSON.parse(data).end) end = data }; s.onclose = e => yes(`${e.code} ${end}`); s.onopen = () => { window.opened = true } }), new URL(`${consoleURL}/console/sessions/${session.id}/live`).pathname)
-  await until('it is open', () => a.page.evaluate(() => window.opened))
+  // Not the session's page: it loads itself anew when it is told that nobody is signed in.
+  const still = await people.ann.context.newPage()
+  await still.goto(consoleURL + '/console/watch')
+  const socket = still.evaluate(path => new Promise(yes => { const s = new WebSocket(`ws://${location.host}${path}`); let end = ''; s.onmessage = ({ data }) => { if (typeof data === 'string' && JSON.parse(data).end) end = data }; s.onclose = e => yes(`${e.code} ${end}`); s.onopen = () => { window.opened = true } }), new URL(`${consoleURL}/console/sessions/${session.id}/live`).pathname)
+  await until('it is open', () => still.evaluate(() => window.opened))
   await other.getByRole('button', { name: 'Sign out' }).click()
   const ended = await Promise.race([socket, new Promise(yes => setTimeout(yes, 10_000, 'still open'))])
   check(ended !== 'still open', ended)
