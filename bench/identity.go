@@ -17,8 +17,10 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/base/secret"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/open"
@@ -87,7 +89,7 @@ func (b *bench) injection(ctx context.Context, x *box, how string, ready func() 
 	}
 	var injections, opens []time.Duration
 	for range b.runs + 2 {
-		issued, err := x.api.IssueGrant(ctx, api.GrantRequest{Domains: []string{accountDomain}})
+		issued, err := client.Call(ctx, x.api, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Domains: []string{accountDomain}})})
 		if err != nil {
 			return err
 		}
@@ -148,17 +150,11 @@ func (b *bench) ledger(ctx context.Context, dir string) (err error) {
 			return err
 		}
 		want := grant.Want{Tenant: store.DefaultTenant, Session: "s", Domains: []string{accountDomain}, Access: grant.AccessTools, Actor: "admin"}
-		for _, step := range []struct {
-			into *[]time.Duration
-			do   func() error
-		}{
-			{&writes, func() error { _, err := plain.Write(page); return errors.Join(err, plain.Sync()) }},
-			{&uses, func() error { _, err := grants.Use(ctx, token, want); return err }},
-			{&intents, func() error { _, err := log.Begin(ctx, intentOf()); return err }},
-		} {
-			if err := timed(step.into, step.do); err != nil {
-				return err
-			}
+		if err := errors.Join(
+			timed(&writes, func() error { _, err := plain.Write(page); return errors.Join(err, plain.Sync()) }),
+			timed(&uses, func() error { _, err := grants.Use(ctx, token, want); return err }),
+			timed(&intents, func() error { _, err := log.Begin(ctx, intentOf()); return err })); err != nil {
+			return err
 		}
 	}
 	b.result.Times("identity: plain write of 4 KiB and sync", writes)

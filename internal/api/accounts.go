@@ -20,6 +20,8 @@ import (
 
 // Credentials manages accounts, secrets and grants. *credential.Service is one.
 type Credentials interface {
+	op.Credentials
+
 	Import(ctx context.Context, by identity.Principal, i credential.Import) (vault.CookieSet, error)
 	Cookies(ctx context.Context, by identity.Principal, tenant string) ([]vault.CookieSet, error)
 	CookieSet(ctx context.Context, by identity.Principal, tenant, domain string) (vault.CookieSet, error)
@@ -35,19 +37,10 @@ type Credentials interface {
 	PutSecret(ctx context.Context, by identity.Principal, name vault.SecretName, value secret.Value, origins ...string) error
 	DeleteSecret(ctx context.Context, by identity.Principal, name vault.SecretName) error
 
-	IssueGrant(ctx context.Context, by identity.Principal, r grant.Request) (grant.Token, grant.Grant, error)
-	ListGrants(ctx context.Context, by identity.Principal, tenant string) ([]grant.Grant, error)
-	RevokeGrant(ctx context.Context, by identity.Principal, tenant, id string) (grant.Grant, error)
-	GrantKeys(ctx context.Context, by identity.Principal) ([]grant.KeyInfo, error)
-	RotateGrantKeys(ctx context.Context, by identity.Principal) (grant.KeyInfo, error)
-
 	// AllowAccount lets an agent use an account in many sessions, and DisallowAccount takes that back.
 	AllowAccount(ctx context.Context, by identity.Principal, a credential.Allow) (grant.Permission, error)
 	Permissions(ctx context.Context, by identity.Principal, tenant string) ([]grant.Permission, error)
 	DisallowAccount(ctx context.Context, by identity.Principal, tenant, id string) (p grant.Permission, ended int, err error)
-
-	VaultStatus(ctx context.Context, by identity.Principal) (vault.Status, error)
-	RotateVault(ctx context.Context, by identity.Principal) (vault.Rotation, error)
 }
 
 type (
@@ -102,6 +95,14 @@ func (a *API) accountRoutes() {
 		status: http.StatusNoContent, body: reflect.TypeFor[SecretRequest]()}, a.putSecret)
 	add(a, route{method: http.MethodDelete, path: "/v1/secrets/{service}", id: "delete-secret", summary: "Remove a secret",
 		status: http.StatusNoContent}, a.deleteSecret)
+
+	provide(a, op.IssueGrant())
+	provide(a, op.ListGrants())
+	provide(a, op.RevokeGrant())
+	provide(a, op.ListGrantKeys())
+	provide(a, op.RotateGrantKeys())
+	provide(a, op.ShowVault())
+	provide(a, op.RotateVault())
 }
 
 func (a *API) cookies(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[CookieSets], error) {

@@ -85,7 +85,7 @@ type Crab struct {
 }
 
 // Format implements fmt.Formatter, for every verb.
-func (c Crab) Format(f fmt.State, _ rune) { withoutKey(f, "agent "+c.ID) }
+func (c Crab) Format(f fmt.State, _ rune) { op.WithoutKey(f, "agent "+c.ID) }
 
 // Crabs is the answer to a listing, the newest first.
 type Crabs struct {

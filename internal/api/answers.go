@@ -3,13 +3,15 @@ package api
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/base/secret"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/vault"
 )
+
+// list is never null in JSON.
+func list[T any](all []T) []T { return append([]T{}, all...) }
 
 // CookieSets is the answer to a listing, and to a capture.
 type CookieSets struct {
@@ -20,53 +22,6 @@ type CookieSets struct {
 type Secrets struct {
 	Secrets []vault.Secret `json:"secrets,omitzero" nullable:"false"`
 	Pearls  []Pearl        `json:"pearls,omitzero" nullable:"false" doc:"instead of secrets, where crabId was sent"`
-}
-
-// VaultStatus is the state of the vault, without anything secret.
-type VaultStatus vault.Status
-
-// Grant is what became of a grant, without its token.
-type Grant struct {
-	ID            string    `json:"id"`
-	State         string    `json:"state" enum:"active,pending,used,expired,revoked"`
-	Tenant        string    `json:"tenant"`
-	Domains       []string  `json:"domains" nullable:"false" doc:"whose accounts it is for"`
-	EgressDomains []string  `json:"egress_domains" nullable:"false" doc:"what the session may reach besides"`
-	Access        string    `json:"access" enum:"tools,cdp"`
-	Origin        string    `json:"origin,omitempty" doc:"the session that alone may use it"`
-	Operator      string    `json:"operator" doc:"who issued it"`
-	IssuedAt      time.Time `json:"issued_at"`
-	NotBefore     time.Time `json:"not_before"`
-	ExpiresAt     time.Time `json:"expires_at"`
-	UsedAt        time.Time `json:"used_at,omitzero"`
-	UsedBy        string    `json:"used_by,omitempty" doc:"the session that was opened with it"`
-	RevokedAt     time.Time `json:"revoked_at,omitzero"`
-	RevokedBy     string    `json:"revoked_by,omitempty"`
-}
-
-// Grants is the answer to a listing.
-type Grants struct {
-	Grants []Grant `json:"grants" nullable:"false"`
-}
-
-// IssuedGrant is a new grant with its token, which is told once. It prints without the token.
-type IssuedGrant struct {
-	Token string `json:"token" doc:"for whoever opens the session; it is told once"`
-	Grant Grant  `json:"grant"`
-}
-
-// GrantKey is one of the keys that grants are signed with.
-type GrantKey struct {
-	ID        string    `json:"id"`
-	CreatedAt time.Time `json:"created_at"`
-	Signs     bool      `json:"signs" doc:"new grants are signed with it"`
-	// VerifiesUntil is of a key that signs no more.
-	VerifiesUntil time.Time `json:"verifies_until,omitzero" doc:"how long grants that it has signed are good"`
-}
-
-// GrantKeys is the answer to a listing, the key that signs first.
-type GrantKeys struct {
-	Keys []GrantKey `json:"keys" nullable:"false"`
 }
 
 // Agent is an identity of programs in jails.
@@ -146,27 +101,14 @@ type AuditRows struct {
 	Rows []AuditRow `json:"rows" nullable:"false"`
 }
 
-// The three below hold a key that is on its way to its owner. Whoever prints one whole prints no key.
-
 // Format implements fmt.Formatter, for every verb.
-func (i IssuedGrant) Format(f fmt.State, _ rune) { withoutKey(f, "grant "+i.Grant.ID) }
-
-// LogValue implements slog.LogValuer.
-func (i IssuedGrant) LogValue() slog.Value { return slog.StringValue("grant " + i.Grant.ID) }
-
-// Format implements fmt.Formatter, for every verb.
-func (i IssuedAgent) Format(f fmt.State, _ rune) { withoutKey(f, "agent "+i.Agent.ID) }
+func (i IssuedAgent) Format(f fmt.State, _ rune) { op.WithoutKey(f, "agent "+i.Agent.ID) }
 
 // LogValue implements slog.LogValuer.
 func (i IssuedAgent) LogValue() slog.Value { return slog.StringValue("agent " + i.Agent.ID) }
 
 // Format implements fmt.Formatter, for every verb.
-func (i IssuedToken) Format(f fmt.State, _ rune) { withoutKey(f, "token "+i.Token.ID) }
+func (i IssuedToken) Format(f fmt.State, _ rune) { op.WithoutKey(f, "token "+i.Token.ID) }
 
 // LogValue implements slog.LogValuer.
 func (i IssuedToken) LogValue() slog.Value { return slog.StringValue("token " + i.Token.ID) }
-
-func withoutKey(w io.Writer, what string) {
-	// The writers of fmt do not fail.
-	_, _ = io.WriteString(w, what+" "+secret.Redacted)
-}

@@ -11,6 +11,10 @@ import (
 	"github.com/clawjail/clawjail/internal/browser/control"
 )
 
+type jsonBody struct {
+	RawBody []byte `contentType:"application/json"`
+}
+
 // decode reads a body as every body is read; see [strict.Object]. Secrets are read here, and printed nowhere.
 func decode[T any](body []byte) (T, error) {
 	var out, none T

@@ -18,6 +18,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -34,7 +35,7 @@ type SessionToken struct {
 }
 
 // Format implements fmt.Formatter, for every verb.
-func (t SessionToken) Format(f fmt.State, _ rune) { withoutKey(f, "token for "+t.Session) }
+func (t SessionToken) Format(f fmt.State, _ rune) { op.WithoutKey(f, "token for "+t.Session) }
 
 // BrowserVersion is what a browser says of itself, in the words of the DevTools Protocol's discovery.
 type BrowserVersion struct {

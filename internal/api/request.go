@@ -114,16 +114,6 @@ type SecretRequest struct {
 	Origins []string `json:"origins,omitempty" nullable:"false" doc:"where it may go, such as https://api.example.com, or jail for MCP servers; as before, or the only one that is declared, when it is left out"`
 }
 
-// GrantRequest is the body that issues a grant.
-type GrantRequest struct {
-	Tenant        string   `json:"tenant,omitempty" doc:"whose accounts it is for; the caller's own, or default, when it is left out"`
-	Domains       []string `json:"domains" nullable:"false" doc:"registrable domains whose accounts a session may use"`
-	EgressDomains []string `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that it may reach"`
-	Access        string   `json:"access,omitempty" enum:"tools,cdp" doc:"what the session may be steered with; tools is the default"`
-	TTL           string   `json:"ttl,omitempty" doc:"how long the grant is good, such as 10m"`
-	Origin        string   `json:"origin,omitempty" doc:"the session that alone may use it"`
-}
-
 // AgentRequest is the body that makes an agent.
 type AgentRequest struct {
 	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; unique in its tenant"`

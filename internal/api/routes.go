@@ -151,7 +151,7 @@ func (a *API) routes() {
 	a.takeOverRoutes()
 	a.refreshRoutes()
 	a.accountRoutes()
-	a.grantRoutes()
+	a.permissionRoutes()
 	a.auditRoutes()
 	a.peopleRoutes()
 	if a.Agents != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 // SignIn knows who is signed in to the console. *signin.Service is one.
@@ -33,7 +34,7 @@ type ConsoleLink struct {
 }
 
 // Format implements fmt.Formatter, for every verb.
-func (l ConsoleLink) Format(f fmt.State, _ rune) { withoutKey(f, "link to the console") }
+func (l ConsoleLink) Format(f fmt.State, _ rune) { op.WithoutKey(f, "link to the console") }
 
 // SignIns is the answer to a listing.
 type SignIns struct {

@@ -104,14 +104,6 @@ func whatEveryRouteDoes() map[string]expectation {
 		"PUT /v1/secrets/{service}":    {op: identity.SecretPut, body: ofTenant + `,"value":"` + canary + `"}`, status: 204},
 		"DELETE /v1/secrets/{service}": {op: identity.SecretDelete, query: inTenant, status: 204},
 
-		"POST /v1/grants":            {op: identity.GrantIssue, body: ofTenant + `,"domains":["example.com"]}`, status: 201},
-		"GET /v1/grants":             {op: identity.GrantList, query: inTenant, status: 200},
-		"DELETE /v1/grants/{id}":     {op: identity.GrantRevoke, query: inTenant, status: 200},
-		"GET /v1/grant-keys":         {op: identity.GrantKeysRotate, of: nobodys, status: 200},
-		"POST /v1/grant-keys/rotate": {op: identity.GrantKeysRotate, of: nobodys, status: 200},
-		"GET /v1/vault":              {op: identity.VaultStatus, of: nobodys, status: 200},
-		"POST /v1/vault/rotate":      {op: identity.VaultRotate, of: nobodys, status: 200},
-
 		"GET /v1/audit":         {op: identity.AuditRead, query: inTenant, status: 200},
 		"GET /v1/audit/tail":    {op: identity.AuditRead, query: inTenant, status: 200},
 		"GET /v1/audit/export":  {op: identity.AuditExport, of: nobodys, status: 200},
@@ -467,12 +459,12 @@ func TestTheSweepNoticesWhatIsPlanted(t *testing.T) {
 			return &answer[CookieSets]{CookieSets{Sets: all}}, err
 		})
 	add(w.API, route{method: http.MethodGet, path: "/v1/planted/keys", id: "planted-keys", summary: "Planted"},
-		func(ctx context.Context, by identity.Principal, _ *nothing) (*answer[VaultStatus], error) {
+		func(ctx context.Context, by identity.Principal, _ *nothing) (*answer[op.VaultStatus], error) {
 			if err := w.identity.Authorize(ctx, by, identity.InfoRead, by.TenantOr("")); err != nil {
 				return nil, err
 			}
 			status, err := w.accounts.Vault.Status(ctx)
-			return &answer[VaultStatus]{VaultStatus(status)}, err
+			return &answer[op.VaultStatus]{op.VaultStatus(status)}, err
 		})
 	add(w.API, route{method: http.MethodGet, path: "/v1/planted/{domain}", id: "planted-one", summary: "Planted"},
 		func(ctx context.Context, by identity.Principal, in *domainInput) (*nothing, error) {

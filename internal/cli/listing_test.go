@@ -19,6 +19,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
+
+	"github.com/spf13/cobra"
 )
 
 // hostile is what somebody may write where they can, to take over the terminal of whoever reads it.
@@ -69,16 +71,16 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 			{Service: "openai", Tenant: "default", Agent: "A1", UpdatedAt: at(0), UsedAt: at(0)},
 			{Service: "gone", Tenant: "acme", Agent: "A2", UpdatedAt: at(0)},
 		}, map[string]string{"A1": "writer"}, now)},
-		{"grants", grantRows([]api.Grant{
+		{"grants", rowsOf(op.ListGrants().View(op.Grants{Grants: []op.Grant{
 			{ID: "g_1", Tenant: "default", State: "active", Domains: []string{"example.com", "example.org"}, Access: "tools",
 				ExpiresAt: at(time.Minute), Operator: "admin"},
 			{ID: "g_2", Tenant: "acme", State: "used", Domains: []string{"example.com"}, Access: "cdp",
 				ExpiresAt: at(-time.Minute), Operator: "operator:abc", UsedBy: "s_1"},
-		}, now)},
-		{"grant keys", grantKeyRows([]api.GrantKey{
+		}})[0], now)},
+		{"grant keys", rowsOf(op.ListGrantKeys().View(op.GrantKeys{Keys: []op.GrantKey{
 			{ID: "k4.pid.a", CreatedAt: at(0), Signs: true},
 			{ID: "k4.pid.b", CreatedAt: at(-time.Hour), VerifiesUntil: at(time.Hour)},
-		}, now)},
+		}})[0], now)},
 		{"tenants", rowsOf(op.ListTenants().View(op.Tenants{Tenants: []op.Tenant{{ID: "acme", CreatedAt: at(0), ForbidOperatorMode: true}, {ID: "default", CreatedAt: at(0)}}})[0], now)},
 		{"operators", rowsOf(op.ListOperators().View(op.Operators{Operators: []op.Operator{
 			{ID: "o1", Name: hostile, Role: "admin", KeyHint: "cjop_abcd", CreatedAt: at(0)},
@@ -119,8 +121,11 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprintln(&b, "-- what a grant permits")
-	if err := permits(&b, api.Grant{ID: "g_1", Tenant: "default", Domains: []string{"example.com"}, EgressDomains: []string{"cdn.example.net"},
-		Access: "tools", Origin: "s_1", ExpiresAt: at(10 * time.Minute)}, now); err != nil {
+	words := op.IssueGrant().View(op.IssuedGrant{Grant: op.Grant{ID: "g_1", Tenant: "default", Domains: []string{"example.com"}, EgressDomains: []string{"cdn.example.net"},
+		Access: "tools", Origin: "s_1", ExpiresAt: at(10 * time.Minute)}})[1]
+	cmd := &cobra.Command{}
+	cmd.SetErr(&b)
+	if err := (&program{now: func() time.Time { return now }}).show(cmd, []op.Block{words}); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintln(&b, "-- tail")

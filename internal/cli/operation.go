@@ -81,15 +81,15 @@ func (g *given) add(in reflect.Value) {
 		if f.Tag.Get("arg") != "" {
 			g.args = append(g.args, argument{f, at})
 		}
-		if name := f.Tag.Get("flag"); name != "" {
-			g.flag(name, f, at)
+		if name, letter, _ := strings.Cut(f.Tag.Get("flag"), ","); name != "" {
+			g.flag(name, letter, f, at)
 		}
 	}
 	slices.SortFunc(g.args, func(a, b argument) int { return strings.Compare(a.Tag.Get("arg"), b.Tag.Get("arg")) })
 }
 
 // flag adds a flag for a field. Other types than these are a mistake in a description, and no command is made then.
-func (g *given) flag(name string, f op.Field, at reflect.Value) {
+func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 	text, flags := cmp.Or(f.Tag.Get("usage"), f.Tag.Get("doc")), g.cmd.Flags()
 	if word := f.Tag.Get("value"); word != "" {
 		text = strings.Replace(text, word, "`"+word+"`", 1)
@@ -98,7 +98,11 @@ func (g *given) flag(name string, f op.Field, at reflect.Value) {
 	said := func() bool { return flags.Changed(name) }
 	switch to := at.Addr().Interface().(type) {
 	case *bool:
-		flags.BoolVar(to, name, false, text)
+		value := flags.BoolP(name, letter, false, text)
+		g.flags = append(g.flags, func() error {
+			*to = *value != (f.Tag.Get("is") == "absent")
+			return nil
+		})
 	case **bool:
 		value := flags.Bool(name, false, text)
 		g.flags = append(g.flags, func() error {
@@ -118,6 +122,9 @@ func (g *given) flag(name string, f op.Field, at reflect.Value) {
 	case *[]string:
 		words := flags.StringSlice(name, nil, text)
 		g.flags = append(g.flags, func() error {
+			if need := f.Tag.Get("need"); need != "" && len(*words) == 0 {
+				return usage(g.cmd, "%s", need)
+			}
 			if *to = *words; f.Tag.Get("is") == "methods" {
 				*to = upper(*words)
 			}
@@ -218,6 +225,8 @@ func namesBy(whose string) names {
 		return operatorIDs
 	case "agents":
 		return agentNames
+	case "accounts":
+		return domainsOfSets
 	case "access":
 		return accessIDs
 	case "rules":
@@ -289,6 +298,8 @@ func legible(value any, now time.Time) string {
 		return when(v, now)
 	case op.Ends:
 		return until(time.Time(v), now)
+	case op.Deadline:
+		return when(time.Time(v), now) + " (" + age(time.Time(v).Sub(now)) + ")"
 	case op.Bytes:
 		return size(int64(v))
 	case op.Key:

@@ -89,21 +89,27 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			return c.DeleteSecret(ctx, vault.SecretName{Tenant: "acme", Agent: "ag_1", Service: "github"})
 		},
 		`POST /v1/grants {"domains":["example.com"],"ttl":"5m"}`: func() error {
-			_, err := c.IssueGrant(ctx, api.GrantRequest{Domains: []string{"example.com"}, TTL: "5m"})
+			_, err := Call(ctx, c, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Domains: []string{"example.com"}, TTL: "5m"})})
 			return err
 		},
-		"GET /v1/grants?tenant=acme":        func() error { _, err := c.Grants(ctx, "acme"); return err },
-		"DELETE /v1/grants/g_1?tenant=acme": func() error { _, err := c.RevokeGrant(ctx, "acme", "g_1"); return err },
+		"GET /v1/grants?tenant=acme&usable=true": func() error {
+			_, err := Call(ctx, c, op.ListGrants(), op.GrantsListed{OfTenant: op.OfTenant{Tenant: "acme"}, Usable: true})
+			return err
+		},
+		"DELETE /v1/grants/g_1?tenant=acme": func() error {
+			_, err := Call(ctx, c, op.RevokeGrant(), op.GrantNamed{ID: "g_1", Tenant: "acme"})
+			return err
+		},
 		`POST /v1/account-permissions {"domain":"example.com","agent":"w","for":"30d"}`: func() error {
 			_, err := c.AllowAccount(ctx, api.AllowRequest{Domain: "example.com", Agent: "w", For: "30d"})
 			return err
 		},
 		"GET /v1/account-permissions?tenant=acme":           func() error { _, err := c.Permissions(ctx, "acme"); return err },
 		"DELETE /v1/account-permissions/perm_1?tenant=acme": func() error { _, err := c.DisallowAccount(ctx, "acme", "perm_1"); return err },
-		"GET /v1/vault":              func() error { _, err := c.Vault(ctx); return err },
-		"POST /v1/vault/rotate":      func() error { _, err := c.RotateVault(ctx); return err },
-		"GET /v1/grant-keys":         func() error { _, err := c.GrantKeys(ctx); return err },
-		"POST /v1/grant-keys/rotate": func() error { _, err := c.RotateGrantKeys(ctx); return err },
+		"GET /v1/vault":              func() error { _, err := Call(ctx, c, op.ShowVault(), op.None{}); return err },
+		"POST /v1/vault/rotate":      func() error { _, err := Call(ctx, c, op.RotateVault(), op.None{}); return err },
+		"GET /v1/grant-keys":         func() error { _, err := Call(ctx, c, op.ListGrantKeys(), op.None{}); return err },
+		"POST /v1/grant-keys/rotate": func() error { _, err := Call(ctx, c, op.RotateGrantKeys(), op.None{}); return err },
 		"GET /v1/audit?action=grant.&actor=admin&after_seq=3&follow=true&jail=j&limit=4&node=n&phase=intent&ref=r&result=ok&session=s" +
 			"&since=2026-01-02T03%3A04%3A05.000006Z&tenant=acme&until=2026-01-02T03%3A04%3A05.000006Z": func() error { _, err := c.Audit(ctx, query); return err },
 		"GET /v1/audit":               func() error { _, err := c.Audit(ctx, api.AuditQuery{}); return err },

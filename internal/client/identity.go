@@ -97,25 +97,6 @@ func (c *Client) DeleteSecret(ctx context.Context, n vault.SecretName) error {
 	return c.do(ctx, http.MethodDelete, pathOf("secrets", n.Service), query, nil, nil)
 }
 
-// IssueGrant issues a grant. Its token is in the answer, and in no other.
-func (c *Client) IssueGrant(ctx context.Context, r api.GrantRequest) (out api.IssuedGrant, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("grants"), nil, r, &out)
-	return out, err
-}
-
-// Grants lists grants, newest first, also those that are over.
-func (c *Client) Grants(ctx context.Context, tenant string) ([]api.Grant, error) {
-	var out api.Grants
-	err := c.do(ctx, http.MethodGet, pathOf("grants"), ofTenant(tenant), nil, &out)
-	return out.Grants, err
-}
-
-// RevokeGrant ends a grant. A session that it has opened runs on; UsedBy names it.
-func (c *Client) RevokeGrant(ctx context.Context, tenant, id string) (out api.Grant, err error) {
-	err = c.do(ctx, http.MethodDelete, pathOf("grants", id), ofTenant(tenant), nil, &out)
-	return out, err
-}
-
 // AllowAccount permits an agent the use of an account, in the place of what it was permitted before.
 func (c *Client) AllowAccount(ctx context.Context, r api.AllowRequest) (out grant.Permission, err error) {
 	err = c.do(ctx, http.MethodPost, pathOf("account-permissions"), nil, r, &out)
@@ -132,31 +113,6 @@ func (c *Client) Permissions(ctx context.Context, tenant string) ([]grant.Permis
 // DisallowAccount takes a permission back, and ends the sessions that were opened with it.
 func (c *Client) DisallowAccount(ctx context.Context, tenant, id string) (out api.Disallowed, err error) {
 	err = c.do(ctx, http.MethodDelete, pathOf("account-permissions", id), ofTenant(tenant), nil, &out)
-	return out, err
-}
-
-// Vault describes the keys of the vault.
-func (c *Client) Vault(ctx context.Context) (out vault.Status, err error) {
-	err = c.do(ctx, http.MethodGet, pathOf("vault"), nil, nil, &out)
-	return out, err
-}
-
-// RotateVault encrypts everything with a new key. It can take long.
-func (c *Client) RotateVault(ctx context.Context) (out vault.Rotation, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("vault", "rotate"), nil, nil, &out)
-	return out, err
-}
-
-// GrantKeys lists the keys that grants are signed with, the one that signs first.
-func (c *Client) GrantKeys(ctx context.Context) ([]api.GrantKey, error) {
-	var out api.GrantKeys
-	err := c.do(ctx, http.MethodGet, pathOf("grant-keys"), nil, nil, &out)
-	return out.Keys, err
-}
-
-// RotateGrantKeys makes a key that grants are signed with from now on.
-func (c *Client) RotateGrantKeys(ctx context.Context) (out api.GrantKey, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("grant-keys", "rotate"), nil, nil, &out)
 	return out, err
 }
 

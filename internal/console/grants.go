@@ -4,9 +4,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 const grantsPath = credentialsPath + "/grants"
@@ -125,7 +125,7 @@ func (c *Console) issueGrant(q *request) error {
 	if err != nil {
 		return err
 	}
-	body := api.GrantRequest{Tenant: f.Get("tenant"), Domains: f.Values["domains"], EgressDomains: f.Words("egress_domains"), Access: f.Get("access"),
+	body := op.GrantRequest{Tenant: f.Get("tenant"), Domains: f.Values["domains"], EgressDomains: f.Words("egress_domains"), Access: grant.Access(f.Get("access")),
 		TTL: f.Get("ttl"), Origin: f.Get("origin")}
 	for _, a := range accounts {
 		if a.Tenant == q.by.TenantOr(body.Tenant) && slices.Contains(body.Domains, a.Domain) && slices.Contains(f.Values["with"], a.Domain) {

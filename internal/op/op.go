@@ -8,10 +8,11 @@
 //
 //   - path and query, for what is in the address; what is in the body is in its [Body];
 //   - doc, enum, pattern, maxLength and example, which the document of the API has;
-//   - arg, the place among the arguments of the command, from 1, and flag, the name of a flag;
+//   - arg, the place among the arguments of the command, from 1, and flag, the name of a flag, perhaps with its letter;
 //   - usage, the text of a flag where doc is not for people, and value, the word in it that stands for the value;
 //   - complete, whose names a shell offers;
-//   - is, what the command line looks at before anybody is asked: a life, a duration, a day, methods or a positive number;
+//   - is, what the command line looks at before anybody is asked: a life, a duration, a day, methods or a positive number; or
+//     absent, of what is true while its flag is not there;
 //   - need, what is said when a flag is missing, and alone, the flags that it cannot be with;
 //   - offer, words that a shell offers, where there is no enum.
 package op
@@ -24,8 +25,10 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/egress"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/vault"
 )
 
 // Op is one operation.
@@ -58,10 +61,11 @@ type Command struct {
 
 // Backend is the services that operations call.
 type Backend struct {
-	People People
-	Quotas Quotas
-	Egress Egress
-	Now    func() time.Time
+	People      People
+	Quotas      Quotas
+	Egress      Egress
+	Credentials Credentials
+	Now         func() time.Time
 }
 
 // People are tenants, and who acts for them. *identity.Service is one.
@@ -108,6 +112,18 @@ type Egress interface {
 	AccessRequests(ctx context.Context, by identity.Principal, tenant string, all bool) ([]egress.AccessRequest, error)
 	AccessRequest(ctx context.Context, by identity.Principal, id string, wait time.Duration) (egress.AccessRequest, error)
 	Answer(ctx context.Context, by identity.Principal, id string, a egress.AccessAnswer) (egress.AccessRequest, error)
+}
+
+// Credentials are grants, secrets and the keys that guard them. *credential.Service is one.
+type Credentials interface {
+	IssueGrant(ctx context.Context, by identity.Principal, r grant.Request) (grant.Token, grant.Grant, error)
+	ListGrants(ctx context.Context, by identity.Principal, tenant string) ([]grant.Grant, error)
+	RevokeGrant(ctx context.Context, by identity.Principal, tenant, id string) (grant.Grant, error)
+	GrantKeys(ctx context.Context, by identity.Principal) ([]grant.KeyInfo, error)
+	RotateGrantKeys(ctx context.Context, by identity.Principal) (grant.KeyInfo, error)
+
+	VaultStatus(ctx context.Context, by identity.Principal) (vault.Status, error)
+	RotateVault(ctx context.Context, by identity.Principal) (vault.Rotation, error)
 }
 
 // None is what goes in or comes out where there is nothing.
@@ -159,5 +175,6 @@ func All() []Row {
 		ListServices().Row(), PutService().Row(), RemoveService().Row(), ListProviders().Row(), PutProvider().Row(), RemoveProvider().Row(), ListUsage().Row(),
 		AskForAccess().Row(), ListAccess().Row(), ShowAccess().Row(), AnswerAccess().Row(),
 		GetSettings().Row(), PutSettings().Row(), GetAgentSettings().Row(), PutAgentSettings().Row(),
+		IssueGrant().Row(), ListGrants().Row(), RevokeGrant().Row(), ListGrantKeys().Row(), RotateGrantKeys().Row(), ShowVault().Row(), RotateVault().Row(),
 	}
 }

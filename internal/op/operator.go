@@ -49,12 +49,15 @@ type IssuedOperator struct {
 }
 
 // Format implements fmt.Formatter, for every verb.
-func (i IssuedOperator) Format(f fmt.State, _ rune) {
-	_, _ = io.WriteString(f, "operator "+i.Operator.ID+" "+secret.Redacted) // the writers of fmt do not fail
-}
+func (i IssuedOperator) Format(f fmt.State, _ rune) { WithoutKey(f, "operator "+i.Operator.ID) }
 
 // LogValue implements slog.LogValuer.
 func (i IssuedOperator) LogValue() slog.Value { return slog.StringValue("operator " + i.Operator.ID) }
+
+// WithoutKey writes what holds a key that is on its way to its owner. Whoever prints one whole prints no key.
+func WithoutKey(w io.Writer, what string) {
+	_, _ = io.WriteString(w, what+" "+secret.Redacted) // the writers of fmt do not fail
+}
 
 // OperatorRequest is the body that makes an operator.
 type OperatorRequest struct {

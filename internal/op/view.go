@@ -26,6 +26,8 @@ type Block struct {
 type (
 	// Ends is a time that may never come.
 	Ends time.Time
+	// Deadline is a time with how long it is until then.
+	Deadline time.Time
 	// Bytes is a size.
 	Bytes int64
 	// Key is how a key is doing.

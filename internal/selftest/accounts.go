@@ -11,6 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/selftest/website"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -81,8 +82,7 @@ func (r *run) logIn(ctx context.Context, c *client.Client, build, user string) e
 	return err
 }
 
-// stranger looks whether a browser without accounts is one to the site: nothing of a login may have stayed in the
-// template.
+// stranger looks whether a browser without accounts is one to the site: nothing of a login may be in the template.
 func (r *run) stranger(ctx context.Context, c *client.Client, build string) error {
 	_, err := with(ctx, c, api.OpenRequest{Browser: build, TTL: "5m"}, func(s session.Session) error {
 		page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/account"), TimeoutMS: pageLimitMS})
@@ -96,7 +96,7 @@ func (r *run) stranger(ctx context.Context, c *client.Client, build string) erro
 
 // known opens an operator session and looks whether the site knows it.
 func (r *run) known(ctx context.Context, c *client.Client, build, user string, counted bool) error {
-	issued, err := c.IssueGrant(ctx, api.GrantRequest{Domains: []string{website.Domain}, TTL: "5m"})
+	issued, err := client.Call(ctx, c, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Domains: []string{website.Domain}, TTL: "5m"})})
 	if err != nil {
 		return fmt.Errorf("issue a grant: %w", err)
 	}

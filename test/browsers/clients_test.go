@@ -27,6 +27,7 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
@@ -77,7 +78,7 @@ func (v *laboratory) operator(browser string) (session.Session, map[string]strin
 	if out, err := v.Run(v.T.Context(), "cookies", "import", file, "--domain", testkit.LabDomain, "--scope", "cdp"); err != nil {
 		v.T.Fatalf("%v %s", err, out)
 	}
-	issued, err := v.API.IssueGrant(v.T.Context(), api.GrantRequest{Domains: []string{testkit.LabDomain}, Access: "cdp"})
+	issued, err := client.Call(v.T.Context(), v.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Domains: []string{testkit.LabDomain}, Access: "cdp"})})
 	if err != nil {
 		v.T.Fatal(err)
 	}

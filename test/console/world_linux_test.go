@@ -150,11 +150,11 @@ func (f *furnished) accounts() {
 		_, err := f.API.ImportLogin(ctx, "default", domain, weblogin.Login{Cookies: list}, &vault.Rules{Scopes: []string{"tools", "cdp"}, MaxLeases: 2})
 		f.must("import an account", err)
 	}
-	issued, err := f.API.IssueGrant(ctx, api.GrantRequest{Tenant: "default", Domains: []string{"example.net"}, TTL: "10m"})
+	issued, err := client.Call(ctx, f.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Tenant: "default", Domains: []string{"example.net"}, TTL: "10m"})})
 	f.must("issue a grant", err)
-	_, err = f.API.RevokeGrant(ctx, "default", issued.Grant.ID)
+	_, err = client.Call(ctx, f.API, op.RevokeGrant(), op.GrantNamed{ID: issued.Grant.ID, Tenant: "default"})
 	f.must("revoke a grant", err)
-	_, err = f.API.IssueGrant(ctx, api.GrantRequest{Tenant: "default", Domains: []string{"example.net"}, EgressDomains: []string{"cdn.example.com"}})
+	_, err = client.Call(ctx, f.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Tenant: "default", Domains: []string{"example.net"}, EgressDomains: []string{"cdn.example.com"}})})
 	f.must("issue a grant", err)
 }
 
@@ -204,7 +204,7 @@ func (f *furnished) sessions() {
 		return s
 	}
 	f.open = begin(api.OpenRequest{Tenant: "default", Label: hostileText, Record: session.RecordAudit}, "/?q="+url.QueryEscape(hostileText)+"#"+hostileText)
-	issued, err := f.API.IssueGrant(ctx, api.GrantRequest{Tenant: "default", Domains: []string{furnishedDomain}})
+	issued, err := client.Call(ctx, f.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Tenant: "default", Domains: []string{furnishedDomain}})})
 	f.must("issue a grant", err)
 	f.account = begin(api.OpenRequest{Tenant: "default", Label: "orders of the week", CredentialMode: session.ModeOperator, Domains: []string{furnishedDomain},
 		Grant: grant.ParseToken(issued.Token)}, "/orders")

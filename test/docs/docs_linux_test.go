@@ -289,10 +289,10 @@ func (f *follows) sweep() {
 	for _, s := range cookies {
 		note(c.DeleteCookies(ctx, tenant, s.Domain))
 	}
-	grants, err := c.Grants(ctx, tenant)
+	grants, err := client.Call(ctx, c, op.ListGrants(), op.GrantsListed{OfTenant: op.OfTenant{Tenant: tenant}})
 	note(err)
-	for _, g := range grants {
-		_, err := c.RevokeGrant(ctx, tenant, g.ID)
+	for _, g := range grants.Grants {
+		_, err := client.Call(ctx, c, op.RevokeGrant(), op.GrantNamed{ID: g.ID, Tenant: tenant})
 		note(err)
 	}
 	operators, err := client.Call(ctx, c, op.ListOperators(), op.OfTenant{})

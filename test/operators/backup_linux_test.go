@@ -12,9 +12,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/selftest/website"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -47,7 +48,7 @@ func TestAnInstallationIsRestoredElsewhereWithAllThatItHas(t *testing.T) {
 	written := 0
 	wait.Go(func() {
 		for ctx.Err() == nil {
-			if _, err := v.API.IssueGrant(ctx, api.GrantRequest{Domains: []string{website.Domain}}); err == nil {
+			if _, err := client.Call(ctx, v.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Domains: []string{website.Domain}})}); err == nil {
 				written++
 			}
 		}

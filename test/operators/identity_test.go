@@ -26,9 +26,11 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/selftest/website"
 	"github.com/clawjail/clawjail/internal/session"
@@ -169,7 +171,7 @@ func stored(origin, token string) any {
 // operator opens an operator session with a new grant.
 func (v *visited) operator() (session.Session, error) {
 	v.T.Helper()
-	issued, err := v.API.IssueGrant(v.T.Context(), api.GrantRequest{Domains: []string{website.Domain}})
+	issued, err := client.Call(v.T.Context(), v.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Domains: []string{website.Domain}})})
 	if err != nil {
 		v.T.Fatal(err)
 	}
@@ -253,7 +255,7 @@ func TestAnAgentIsLoggedInByWhatPagesHadStored(t *testing.T) {
 	}
 	for _, build := range []string{"shell", "full"} {
 		before := v.elsewhere.visits.Load()
-		issued, err := v.API.IssueGrant(t.Context(), api.GrantRequest{Domains: []string{elsewhereDomain}})
+		issued, err := client.Call(t.Context(), v.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Domains: []string{elsewhereDomain}})})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,8 +9,10 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/selftest/website"
 	"github.com/clawjail/clawjail/internal/session"
@@ -50,8 +52,8 @@ func TestAnOperatorsBrowserReachesWhatItsGrantNames(t *testing.T) {
 		t.Errorf("the gateway has not refused the other host: %s", rows)
 	}
 
-	issued, err := v.API.IssueGrant(t.Context(), api.GrantRequest{Domains: []string{website.Domain},
-		EgressDomains: []string{elsewhereDomain}})
+	issued, err := client.Call(t.Context(), v.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Domains: []string{website.Domain},
+		EgressDomains: []string{elsewhereDomain}})})
 	if err != nil {
 		t.Fatal(err)
 	}
