@@ -33,9 +33,7 @@ type Credentials interface {
 	FinishRefresh(ctx context.Context, by identity.Principal, f credential.FinishRefresh) ([]vault.CookieSet, error)
 	NeedsRefresh(ctx context.Context, by identity.Principal, tenant string) ([]credential.Alert, error)
 
-	Secrets(ctx context.Context, by identity.Principal, tenant string) ([]vault.Secret, error)
 	PutSecret(ctx context.Context, by identity.Principal, name vault.SecretName, value secret.Value, origins ...string) error
-	DeleteSecret(ctx context.Context, by identity.Principal, name vault.SecretName) error
 
 	// AllowAccount lets an agent use an account in many sessions, and DisallowAccount takes that back.
 	AllowAccount(ctx context.Context, by identity.Principal, a credential.Allow) (grant.Permission, error)
@@ -61,17 +59,6 @@ type (
 		RawBody []byte `contentType:"application/json"`
 	}
 
-	secretInput struct {
-		Service string `path:"service" maxLength:"64"`
-		Tenant  string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out"`
-		Agent   string `query:"agent" maxLength:"64" doc:"the id of the agent whose it is"`
-	}
-
-	secretsInput struct {
-		Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own when it is left out; of a caller of all tenants, all"`
-		CrabID string `query:"crabId" maxLength:"64" doc:"alias: of the agent with this id only, answered as pearls"`
-	}
-
 	secretBody struct {
 		Service string `path:"service" maxLength:"64"`
 		RawBody []byte `contentType:"application/json"`
@@ -90,12 +77,10 @@ func (a *API) accountRoutes() {
 	add(a, route{method: http.MethodPost, path: "/v1/sessions/{id}/capture", id: "capture-cookies", summary: "Store what a session's browser has",
 		status: http.StatusOK, body: reflect.TypeFor[CaptureRequest]()}, a.capture)
 
-	add(a, route{method: http.MethodGet, path: "/v1/secrets", id: "list-secrets", summary: "List secrets, without values"}, a.secrets)
+	provide(a, op.ListSecrets())
 	add(a, route{method: http.MethodPut, path: "/v1/secrets/{service}", id: "put-secret", summary: "Store a secret",
 		status: http.StatusNoContent, body: reflect.TypeFor[SecretRequest]()}, a.putSecret)
-	add(a, route{method: http.MethodDelete, path: "/v1/secrets/{service}", id: "delete-secret", summary: "Remove a secret",
-		status: http.StatusNoContent}, a.deleteSecret)
-
+	provide(a, op.RemoveSecret())
 	provide(a, op.IssueGrant())
 	provide(a, op.ListGrants())
 	provide(a, op.RevokeGrant())
@@ -263,17 +248,6 @@ func (a *API) capture(ctx context.Context, by identity.Principal, in *captureInp
 	return &answer[CookieSets]{CookieSets{Sets: sets}}, nil
 }
 
-func (a *API) secrets(ctx context.Context, by identity.Principal, in *secretsInput) (*answer[Secrets], error) {
-	all, err := a.Credentials.Secrets(ctx, by, in.Tenant)
-	if err != nil {
-		return nil, err
-	}
-	if in.CrabID != "" {
-		return &answer[Secrets]{Secrets{Pearls: pearls(all, in.CrabID)}}, nil
-	}
-	return &answer[Secrets]{Secrets{Secrets: list(all)}}, nil
-}
-
 func (a *API) putSecret(ctx context.Context, by identity.Principal, in *secretBody) (*nothing, error) {
 	defer clear(in.RawBody)
 	body, err := decode[SecretRequest](in.RawBody)
@@ -285,13 +259,6 @@ func (a *API) putSecret(ctx context.Context, by identity.Principal, in *secretBo
 		return nil, err
 	}
 	return nil, a.Credentials.PutSecret(ctx, by, vault.SecretName{Tenant: body.Tenant, Agent: body.Agent, Service: in.Service}, body.Value, body.Origins...)
-}
-
-func (a *API) deleteSecret(ctx context.Context, by identity.Principal, in *secretInput) (*nothing, error) {
-	if isPearlID(in.Service) {
-		return nil, a.deletePearl(ctx, by, in.Service)
-	}
-	return nil, a.Credentials.DeleteSecret(ctx, by, vault.SecretName{Tenant: in.Tenant, Agent: in.Agent, Service: in.Service})
 }
 
 func checkScopes(scopes []string) error {

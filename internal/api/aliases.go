@@ -100,16 +100,6 @@ type PearlRequest struct {
 	Label     string       `json:"label,omitempty" doc:"is not kept"`
 }
 
-// Pearl is a secret under its older name, without its value.
-type Pearl struct {
-	ID        string    `json:"id"`
-	CrabID    string    `json:"crabId"`
-	Service   string    `json:"service"`
-	Label     *string   `json:"label" doc:"always null"`
-	CreatedAt time.Time `json:"createdAt"`
-	UpdatedAt time.Time `json:"updatedAt"`
-}
-
 // Tide is a record of the gateway under its older name.
 type Tide struct {
 	ID         string    `json:"id"`
@@ -222,7 +212,7 @@ func (a *API) revokeCrab(ctx context.Context, by identity.Principal, in *crabInp
 	return &answer[Crab]{out}, nil
 }
 
-func (a *API) createPearl(ctx context.Context, by identity.Principal, in *jsonBody) (*answer[Pearl], error) {
+func (a *API) createPearl(ctx context.Context, by identity.Principal, in *jsonBody) (*answer[op.Pearl], error) {
 	defer clear(in.RawBody)
 	body, err := decode[PearlRequest](in.RawBody)
 	if err != nil {
@@ -246,43 +236,10 @@ func (a *API) createPearl(ctx context.Context, by identity.Principal, in *jsonBo
 	}
 	for _, s := range all {
 		if s.Agent == g.ID && s.Service == body.Service {
-			return &answer[Pearl]{pearlOf(s)}, nil
+			return &answer[op.Pearl]{op.PearlOf(s)}, nil
 		}
 	}
 	return nil, problem.New(problem.Conflict, "store it again", "the secret was removed while it was stored")
-}
-
-func pearlOf(s vault.Secret) Pearl {
-	return Pearl{ID: s.ID, CrabID: s.Agent, Service: s.Service, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt}
-}
-
-// pearls are the secrets of one agent, for the answer of /v1/secrets?crabId=.
-func pearls(all []vault.Secret, crab string) []Pearl {
-	out := []Pearl{}
-	for _, s := range all {
-		if s.Agent == crab {
-			out = append(out, pearlOf(s))
-		}
-	}
-	return out
-}
-
-// isPearlID says whether a text is the id of a secret. No service is called so: their names have no capitals.
-func isPearlID(text string) bool {
-	return len(text) == 26 && strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
-}
-
-func (a *API) deletePearl(ctx context.Context, by identity.Principal, id string) error {
-	all, err := a.Credentials.Secrets(ctx, by, by.Among(""))
-	if err != nil {
-		return err
-	}
-	for _, s := range all {
-		if s.ID == id {
-			return a.Credentials.DeleteSecret(ctx, by, vault.SecretName{Tenant: s.Tenant, Agent: s.Agent, Service: s.Service})
-		}
-	}
-	return problem.New(problem.NotFound, "list them: clawjail secret ls", "No secret found with id: %s", id)
 }
 
 // mostTides is how many records are looked through for a page.

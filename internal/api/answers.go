@@ -18,12 +18,6 @@ type CookieSets struct {
 	Sets []vault.CookieSet `json:"sets" nullable:"false"`
 }
 
-// Secrets is the answer to a listing. No value is in it.
-type Secrets struct {
-	Secrets []vault.Secret `json:"secrets,omitzero" nullable:"false"`
-	Pearls  []Pearl        `json:"pearls,omitzero" nullable:"false" doc:"instead of secrets, where crabId was sent"`
-}
-
 // Agent is an identity of programs in jails.
 type Agent struct {
 	ID        string    `json:"id"`

@@ -66,11 +66,11 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 				Hours: "08-18", Ask: "first", Used: 7, LastUsedAt: at(time.Minute), By: "operator:o", Declared: true},
 			{Domain: hostile, Tenant: "default", AgentName: hostile, Access: "cdp", CreatedAt: at(0), Ask: "never", By: hostile},
 		}, now)},
-		{"secrets", secretRows([]vault.Secret{
-			{Service: "github", Tenant: "default", UpdatedAt: at(0)},
-			{Service: "openai", Tenant: "default", Agent: "A1", UpdatedAt: at(0), UsedAt: at(0)},
-			{Service: "gone", Tenant: "acme", Agent: "A2", UpdatedAt: at(0)},
-		}, map[string]string{"A1": "writer"}, now)},
+		{"secrets", rowsOf(op.ListSecrets().View(op.Secrets{Secrets: []op.Secret{
+			{Secret: vault.Secret{Service: "github", Tenant: "default", UpdatedAt: at(0)}},
+			{Secret: vault.Secret{Service: "openai", Tenant: "default", Agent: "A1", UpdatedAt: at(0), UsedAt: at(0)}, AgentName: "writer"},
+			{Secret: vault.Secret{Service: "gone", Tenant: "acme", Agent: "A2", UpdatedAt: at(0)}},
+		}})[0], now)},
 		{"grants", rowsOf(op.ListGrants().View(op.Grants{Grants: []op.Grant{
 			{ID: "g_1", Tenant: "default", State: "active", Domains: []string{"example.com", "example.org"}, Access: "tools",
 				ExpiresAt: at(time.Minute), Operator: "admin"},

@@ -231,6 +231,8 @@ func namesBy(whose string) names {
 		return accessIDs
 	case "rules":
 		return ruleIDs
+	case "secrets":
+		return serviceNames
 	case "sessions":
 		return sessionIDs
 	}
@@ -239,7 +241,13 @@ func namesBy(whose string) names {
 
 // listed is an answer for programs: of one that has a list and nothing else, the list.
 func listed(out any) any {
-	if v := reflect.ValueOf(out); v.NumField() == 1 && v.Field(0).Kind() == reflect.Slice {
+	v := reflect.ValueOf(out)
+	for n := 1; n < v.NumField(); n++ {
+		if !v.Field(n).IsZero() {
+			return out
+		}
+	}
+	if v.NumField() > 0 && v.Field(0).Kind() == reflect.Slice {
 		return v.Field(0).Interface()
 	}
 	return out

@@ -1,14 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -19,32 +19,12 @@ func newSecretCommand(p *program) *cobra.Command {
 		Long: "A secret is the API credential of a service, for all agents of a tenant or for one of them. It is stored " +
 			"encrypted, and nothing ever shows its value.",
 	})
-	cmd.AddCommand(newSecretSet(p), newSecretList(p), newSecretRemove(p))
+	cmd.AddCommand(newSecretSet(p), described(p, op.ListSecrets()), described(p, op.RemoveSecret()))
 	return cmd
 }
 
-// secretFlags say which secret it is.
-type secretFlags struct{ tenant, agent string }
-
-func (s *secretFlags) add(p *program, cmd *cobra.Command) {
-	p.tenantFlag(cmd, &s.tenant)
-	cmd.Flags().StringVar(&s.agent, "agent", "", "`name` of the agent whose secret it is; without it, it is for all agents of the tenant")
-	p.completeFlag(cmd, "agent", agentNames)
-}
-
-// name is how the control plane knows the secret: an agent by its id, because a name may be given to another one.
-func (s secretFlags) name(ctx context.Context, c *client.Client, service string) (vault.SecretName, error) {
-	out := vault.SecretName{Tenant: s.tenant, Service: service}
-	if s.agent == "" {
-		return out, nil
-	}
-	agent, err := findAgent(ctx, c, s.tenant, s.agent)
-	out.Agent = agent.ID
-	return out, err
-}
-
 func newSecretSet(p *program) *cobra.Command {
-	var which secretFlags
+	var name vault.SecretName
 	var origins []string
 	cmd := &cobra.Command{
 		Use:   "set SERVICE",
@@ -61,9 +41,13 @@ func newSecretSet(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			name, err := which.name(cmd.Context(), c, args[0])
-			if err != nil {
-				return err
+			name.Service = args[0]
+			if name.Agent != "" { // by its id, because a name may be given to another one
+				agent, err := findAgent(cmd.Context(), c, name.Tenant, name.Agent)
+				if err != nil {
+					return err
+				}
+				name.Agent = agent.ID
 			}
 			data, err := readCredential(cmd, "value of "+printable(args[0]))
 			if err != nil {
@@ -74,100 +58,14 @@ func newSecretSet(p *program) *cobra.Command {
 			return c.PutSecret(cmd.Context(), name, value, origins...)
 		},
 	}
-	which.add(p, cmd)
+	p.tenantFlag(cmd, &name.Tenant)
+	cmd.Flags().StringVar(&name.Agent, "agent", "", "`name` of the agent whose secret it is; without it, it is for all agents of the tenant")
+	p.completeFlag(cmd, "agent", agentNames)
 	cmd.Flags().StringArrayVar(&origins, "origin", nil, "`origin` that it may go to, such as https://api.example.com, or jail for MCP servers; may be repeated")
 	return cmd
 }
 
-func newSecretList(p *program) *cobra.Command {
-	var tenant string
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
-		Short:   "List secrets, without their values",
-		Args:    arguments(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			secrets, err := c.Secrets(cmd.Context(), tenant)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), secrets)
-			}
-			agents := map[string]string{} // id → name
-			for _, s := range secrets {
-				if s.Agent == "" {
-					continue
-				}
-				known, err := c.Agents(cmd.Context(), tenant)
-				if err != nil {
-					return err
-				}
-				for _, a := range known {
-					agents[a.ID] = a.Name
-				}
-				break
-			}
-			return table(cmd.OutOrStdout(), secretRows(secrets, agents, p.now()))
-		},
-	}
-	p.tenantFlag(cmd, &tenant)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
-}
-
-func secretRows(secrets []vault.Secret, agents map[string]string, now time.Time) [][]string {
-	rows := [][]string{{"SERVICE", "TENANT", "AGENT", "BOUND TO", "STORED", "USED"}}
-	for _, s := range secrets {
-		agent := agents[s.Agent]
-		if agent == "" {
-			agent = s.Agent
-		}
-		rows = append(rows, []string{printable(s.Service), s.Tenant, dash(printable(agent)), dash(boundTo(s)), when(s.UpdatedAt, now), when(s.UsedAt, now)})
-	}
-	return manyTenants(rows, 1)
-}
-
-func boundTo(s vault.Secret) string {
-	var out []string
-	for _, to := range s.BoundTo {
-		out = append(out, printable(string(to)))
-	}
-	return strings.Join(out, " ")
-}
-
-func newSecretRemove(p *program) *cobra.Command {
-	var which secretFlags
-	cmd := &cobra.Command{
-		Use:               "rm SERVICE…",
-		Aliases:           []string{"remove"},
-		Short:             "Remove secrets",
-		Args:              arguments(1, -1),
-		ValidArgsFunction: p.completeAll(serviceNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			return each(cmd, args, func(service string) error {
-				name, err := which.name(cmd.Context(), c, service)
-				if err != nil {
-					return err
-				}
-				return c.DeleteSecret(cmd.Context(), name)
-			})
-		},
-	}
-	which.add(p, cmd)
-	return cmd
-}
-
 func serviceNames(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
-	secrets, err := c.Secrets(ctx, tenant)
-	return namesOf(secrets, err, func(s vault.Secret) (string, string) { return s.Service, strings.TrimSpace(s.Agent) })
+	all, err := client.Call(ctx, c, op.ListSecrets(), op.SecretsListed{OfTenant: op.OfTenant{Tenant: tenant}})
+	return namesOf(all.Secrets, err, func(s op.Secret) (string, string) { return s.Service, cmp.Or(s.AgentName, s.Agent) })
 }

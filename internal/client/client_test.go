@@ -81,12 +81,15 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			_, err := c.Capture(ctx, "s_1", api.CaptureRequest{Domains: []string{"example.com"}, Scopes: []string{}})
 			return err
 		},
-		"GET /v1/secrets?tenant=acme": func() error { _, err := c.Secrets(ctx, "acme"); return err },
+		"GET /v1/secrets?tenant=acme": func() error {
+			_, err := Call(ctx, c, op.ListSecrets(), op.SecretsListed{OfTenant: op.OfTenant{Tenant: "acme"}})
+			return err
+		},
 		`PUT /v1/secrets/github {"tenant":"acme","agent":"ag_1","value":"v\"x"}`: func() error {
 			return c.PutSecret(ctx, vault.SecretName{Tenant: "acme", Agent: "ag_1", Service: "github"}, secret.New([]byte(`v"x`)))
 		},
 		"DELETE /v1/secrets/github?agent=ag_1&tenant=acme": func() error {
-			return c.DeleteSecret(ctx, vault.SecretName{Tenant: "acme", Agent: "ag_1", Service: "github"})
+			return Do(ctx, c, op.RemoveSecret(), op.SecretNamed{Service: "github", InTenant: op.InTenant{Tenant: "acme"}, Agent: "ag_1"})
 		},
 		`POST /v1/grants {"domains":["example.com"],"ttl":"5m"}`: func() error {
 			_, err := Call(ctx, c, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Domains: []string{"example.com"}, TTL: "5m"})})

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"net/http"
-	"net/url"
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/base/secret"
@@ -73,28 +72,9 @@ func (c *Client) Capture(ctx context.Context, session string, r api.CaptureReque
 	return out.Sets, err
 }
 
-// Secrets lists secrets, without their values.
-func (c *Client) Secrets(ctx context.Context, tenant string) ([]vault.Secret, error) {
-	var out api.Secrets
-	err := c.do(ctx, http.MethodGet, pathOf("secrets"), ofTenant(tenant), nil, &out)
-	return out.Secrets, err
-}
-
 // PutSecret stores a secret, or replaces the one of the same name. It does not keep or wipe value.
 func (c *Client) PutSecret(ctx context.Context, n vault.SecretName, value secret.Value, origins ...string) error {
 	return c.do(ctx, http.MethodPut, pathOf("secrets", n.Service), nil, api.SecretRequest{Tenant: n.Tenant, Agent: n.Agent, Value: value, Origins: origins}, nil)
-}
-
-// DeleteSecret removes a secret.
-func (c *Client) DeleteSecret(ctx context.Context, n vault.SecretName) error {
-	query := url.Values{}
-	if n.Tenant != "" {
-		query.Set("tenant", n.Tenant)
-	}
-	if n.Agent != "" {
-		query.Set("agent", n.Agent)
-	}
-	return c.do(ctx, http.MethodDelete, pathOf("secrets", n.Service), query, nil, nil)
 }
 
 // AllowAccount permits an agent the use of an account, in the place of what it was permitted before.

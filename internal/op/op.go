@@ -122,6 +122,9 @@ type Credentials interface {
 	GrantKeys(ctx context.Context, by identity.Principal) ([]grant.KeyInfo, error)
 	RotateGrantKeys(ctx context.Context, by identity.Principal) (grant.KeyInfo, error)
 
+	Secrets(ctx context.Context, by identity.Principal, tenant string) ([]vault.Secret, error)
+	DeleteSecret(ctx context.Context, by identity.Principal, name vault.SecretName) error
+
 	VaultStatus(ctx context.Context, by identity.Principal) (vault.Status, error)
 	RotateVault(ctx context.Context, by identity.Principal) (vault.Rotation, error)
 }
@@ -176,5 +179,6 @@ func All() []Row {
 		AskForAccess().Row(), ListAccess().Row(), ShowAccess().Row(), AnswerAccess().Row(),
 		GetSettings().Row(), PutSettings().Row(), GetAgentSettings().Row(), PutAgentSettings().Row(),
 		IssueGrant().Row(), ListGrants().Row(), RevokeGrant().Row(), ListGrantKeys().Row(), RotateGrantKeys().Row(), ShowVault().Row(), RotateVault().Row(),
+		ListSecrets().Row(), RemoveSecret().Row(),
 	}
 }

@@ -15,6 +15,11 @@ type OfTenant struct {
 	Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own when it is left out; of a caller of all tenants, all" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
 }
 
+// InTenant is the tenant of one thing.
+type InTenant struct {
+	Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
+}
+
 // Whose says for whom something is decided. Of all tenants only an admin of the installation decides.
 type Whose struct {
 	Tenant     string `json:"tenant,omitempty" doc:"the caller's own, or default, when it is left out" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`

@@ -23,7 +23,6 @@ import (
 	"github.com/clawjail/clawjail/internal/manual"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/testenv"
-	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
@@ -268,11 +267,11 @@ func (f *follows) sweep() {
 	for _, r := range rules.Rules {
 		note(client.Do(ctx, c, op.RemoveRule(), op.RuleNamed{ID: r.ID}))
 	}
-	secrets, err := c.Secrets(ctx, tenant)
+	secrets, err := client.Call(ctx, c, op.ListSecrets(), op.SecretsListed{OfTenant: op.OfTenant{Tenant: tenant}})
 	note(err)
-	for _, s := range secrets {
+	for _, s := range secrets.Secrets {
 		if s.Agent == "" {
-			note(c.DeleteSecret(ctx, vault.SecretName{Tenant: s.Tenant, Service: s.Service}))
+			note(client.Do(ctx, c, op.RemoveSecret(), op.SecretNamed{Service: s.Service, InTenant: op.InTenant{Tenant: s.Tenant}}))
 		}
 	}
 	list, err := c.AgentsAndJails(ctx, tenant)
