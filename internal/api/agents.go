@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -311,37 +310,4 @@ func tenantsOf(by identity.Principal, tenant string, all []identity.Agent) []str
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
-}
-
-// rotateKept gives the agent of a jail a new token, where the program in the jail finds it; nobody else is told. done is false for
-// an agent that has no jail, and for whoever may not.
-func (a *API) rotateKept(ctx context.Context, by identity.Principal, tenant, name string, body RotateRequest, overlap time.Duration) (_ IssuedToken, done bool, _ error) {
-	if a.Agents == nil || identity.Can(by, identity.TokenRotate, tenant) != nil {
-		return IssuedToken{}, false, nil
-	}
-	s, err := a.Agents.Get(ctx, by, tenant, name)
-	switch {
-	case problem.CodeOf(err) == problem.NotFound:
-		return IssuedToken{}, false, nil
-	case err != nil:
-		return IssuedToken{}, false, err
-	case s.Declared == nil && s.Jail == nil:
-		return IssuedToken{}, false, nil
-	case body.Life != "":
-		return IssuedToken{}, false, problem.New(problem.BadRequest, "leave the life out; a declaration has ttl", "the token of a jail that is kept ends with the jail")
-	}
-	if err := a.Agents.RotateToken(ctx, by, tenant, name, overlap); err != nil {
-		return IssuedToken{}, false, err
-	}
-	tokens, err := a.Identity.Tokens(ctx, by, tenant, name)
-	if err != nil {
-		return IssuedToken{}, false, err
-	}
-	out := IssuedToken{Delivered: true}
-	for _, t := range tokens {
-		if t.RevokedAt.IsZero() && !t.CreatedAt.Before(out.Token.CreatedAt) {
-			out.Token = tokenOf(t)
-		}
-	}
-	return out, true, nil
 }

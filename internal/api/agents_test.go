@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/ringlog"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -226,7 +227,7 @@ func TestRemovingEndsTheJail(t *testing.T) {
 func TestTheTokenOfAJailIsDeliveredAndToldNobody(t *testing.T) {
 	w := newWorld(t)
 	path := "/v1/agents/writer2/tokens"
-	var first, second IssuedToken
+	var first, second op.IssuedToken
 	a := w.request("acme operator", "POST", path, `{"overlap":"1m"}`)
 	if err := json.Unmarshal([]byte(a.body), &first); err != nil || a.StatusCode != 201 || !strings.HasPrefix(first.Key, "cjagt_") || first.Delivered {
 		t.Errorf("without a jail: %d %v", a.StatusCode, err)

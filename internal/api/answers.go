@@ -46,29 +46,6 @@ type IssuedAgent struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"when the token ends; missing when it does not"`
 }
 
-// Token is one of an agent's tokens, without what it is.
-type Token struct {
-	ID        string    `json:"id"`
-	Hint      string    `json:"hint" doc:"its beginning"`
-	CreatedAt time.Time `json:"created_at"`
-	ExpiresAt time.Time `json:"expires_at,omitzero"`
-	RevokedAt time.Time `json:"revoked_at,omitzero"`
-	UsedAt    time.Time `json:"used_at,omitzero" doc:"about when it was used last"`
-}
-
-// Tokens is the answer to a listing.
-type Tokens struct {
-	Tokens []Token `json:"tokens" nullable:"false"`
-}
-
-// IssuedToken is a new token of an agent's, which is told once. It prints without what it is.
-type IssuedToken struct {
-	Key   string `json:"key,omitempty" doc:"the token; it is told once, and not at all when it was delivered"`
-	Token Token  `json:"token"`
-	// Delivered tokens are for nobody but the program in the jail.
-	Delivered bool `json:"delivered,omitempty" doc:"it was put into the jail that is kept for the agent"`
-}
-
 // AuditRow is one record of the audit log.
 type AuditRow struct {
 	Node    string    `json:"node"`
@@ -100,9 +77,3 @@ func (i IssuedAgent) Format(f fmt.State, _ rune) { op.WithoutKey(f, "agent "+i.A
 
 // LogValue implements slog.LogValuer.
 func (i IssuedAgent) LogValue() slog.Value { return slog.StringValue("agent " + i.Agent.ID) }
-
-// Format implements fmt.Formatter, for every verb.
-func (i IssuedToken) Format(f fmt.State, _ rune) { op.WithoutKey(f, "token "+i.Token.ID) }
-
-// LogValue implements slog.LogValuer.
-func (i IssuedToken) LogValue() slog.Value { return slog.StringValue("token " + i.Token.ID) }

@@ -31,9 +31,6 @@ type Identity interface {
 	RevokeAgent(ctx context.Context, by identity.Principal, tenant, name string) error
 	RestoreAgent(ctx context.Context, by identity.Principal, tenant, name string) error
 	DeleteAgent(ctx context.Context, by identity.Principal, tenant, name string) error
-	Tokens(ctx context.Context, by identity.Principal, tenant, name string) ([]identity.Token, error)
-	RotateToken(ctx context.Context, by identity.Principal, tenant, name string, life, overlap time.Duration) (identity.Key, identity.Token, error)
-	RevokeToken(ctx context.Context, by identity.Principal, tenant, name, id string) error
 }
 
 // open lists what answers without a key.

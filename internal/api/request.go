@@ -121,12 +121,6 @@ type AgentRequest struct {
 	Life   string `json:"life,omitempty" doc:"how long the token is good, such as 720h, or never, which is the default"`
 }
 
-// RotateRequest is the body that makes a new token of an agent's.
-type RotateRequest struct {
-	Life    string `json:"life,omitempty" doc:"how long the token is good, such as 720h, or never, which is the default"`
-	Overlap string `json:"overlap,omitempty" doc:"how long the old ones are still good, such as 10m, which is the default"`
-}
-
 // AuditQuery selects records. What is left out matches all. It is sent in the query of the address.
 type AuditQuery struct {
 	Tenant   string    `query:"tenant" pattern:"^[a-z0-9-]{1,40}$"`

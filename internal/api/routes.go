@@ -146,7 +146,6 @@ func (a *API) routes() {
 	}
 	a.driveRoutes()
 	a.devtoolsRoutes()
-	a.sessionTokenRoutes()
 	a.liveRoutes()
 	a.takeOverRoutes()
 	a.refreshRoutes()

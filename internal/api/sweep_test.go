@@ -64,8 +64,6 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/sessions/{id}/cdp/json/version":     {op: identity.SessionAttach, status: 200},
 		"GET /v1/sessions/{id}/cdp/json/list":        {op: identity.SessionAttach, status: 200},
 		"GET /v1/sessions/{id}/screenshots/{number}": {op: identity.SessionRecording, status: 200},
-		"GET /v1/sessions/{id}/tokens":               {op: identity.SessionToken, status: 200},
-		"DELETE /v1/sessions/{id}/tokens/{token}":    {op: identity.SessionToken, status: 204},
 		"GET /v1/sessions/{id}/live":                 {op: identity.SessionWatch, status: 400}, // no WebSocket
 		"GET /v1/sessions/{id}/thumbnail":            {op: identity.SessionLook, status: 200},
 		"POST /v1/sessions/{id}/take-over":           {op: identity.SessionControl, body: `{"force":true}`, status: 200},
@@ -111,14 +109,11 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/console/sign-ins":         {op: identity.SignInList, of: ownTenants, status: 200},
 		"DELETE /v1/console/sign-ins/{id}": {op: identity.SignInEnd, of: operators, status: 204},
 
-		"GET /v1/agents":                       {op: identity.AgentList, query: inTenant, status: 200},
-		"POST /v1/agents":                      {op: identity.AgentCreate, body: ofTenant + `,"name":"NEW"}`, status: 201},
-		"DELETE /v1/agents/{name}":             {op: identity.AgentDelete, query: inTenant, status: 204},
-		"POST /v1/agents/{name}/revoke":        {op: identity.AgentRevoke, query: inTenant, status: 204},
-		"POST /v1/agents/{name}/restore":       {op: identity.AgentRestore, query: inTenant, status: 204},
-		"GET /v1/agents/{name}/tokens":         {op: identity.TokenList, query: inTenant, status: 200},
-		"POST /v1/agents/{name}/tokens":        {op: identity.TokenRotate, query: inTenant, body: `{"life":"1h"}`, status: 201},
-		"DELETE /v1/agents/{name}/tokens/{id}": {op: identity.TokenRevoke, query: inTenant, status: 204},
+		"GET /v1/agents":                 {op: identity.AgentList, query: inTenant, status: 200},
+		"POST /v1/agents":                {op: identity.AgentCreate, body: ofTenant + `,"name":"NEW"}`, status: 201},
+		"DELETE /v1/agents/{name}":       {op: identity.AgentDelete, query: inTenant, status: 204},
+		"POST /v1/agents/{name}/revoke":  {op: identity.AgentRevoke, query: inTenant, status: 204},
+		"POST /v1/agents/{name}/restore": {op: identity.AgentRestore, query: inTenant, status: 204},
 
 		"POST /v1/agents/sync":           {op: identity.AgentSync, body: ofTenant + `,"source":"clawbots.yml","text":"clawbots: []","dry_run":true}`, status: 200},
 		"POST /v1/agents/{name}/declare": {op: identity.AgentSync, body: ofTenant + `,"agent":{}}`, status: 200},

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +44,7 @@ func newAgentToken(p *program) *cobra.Command {
 		Use:   "token",
 		Short: "Rotate, revoke and list the tokens of an agent",
 	})
-	cmd.AddCommand(newAgentTokens(p), newAgentRotateToken(p), newAgentRevokeToken(p))
+	cmd.AddCommand(described(p, op.ListTokens()), described(p, op.RotateToken()), described(p, op.RevokeToken()))
 	return cmd
 }
 
@@ -119,119 +117,17 @@ func newAgentChange(p *program, use, short, long string,
 	return cmd
 }
 
-func newAgentTokens(p *program) *cobra.Command {
-	var tenant string
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:               "ls NAME",
-		Aliases:           []string{"list"},
-		Short:             "List the tokens of an agent, without what they are",
-		Args:              arguments(1, 1),
-		ValidArgsFunction: p.completeFirst(agentNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			tokens, err := c.Tokens(cmd.Context(), tenant, args[0])
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), tokens)
-			}
-			return table(cmd.OutOrStdout(), tokenRows(tokens, p.now()))
-		},
+func agentTokenIDs(agent string) names {
+	return func(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
+		all, err := client.Call(ctx, c, op.ListTokens(), op.OneAgent{Name: agent, InTenant: op.InTenant{Tenant: tenant}})
+		return namesOf(all.Tokens, err, func(t op.Token) (string, string) { return t.ID, t.Hint + "…" })
 	}
-	p.tenantFlag(cmd, &tenant)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
 }
 
-func tokenRows(tokens []api.Token, now time.Time) [][]string {
-	rows := [][]string{{"ID", "TOKEN", "STATE", "MADE", "EXPIRES", "USED"}}
-	for _, t := range tokens {
-		rows = append(rows, []string{t.ID, t.Hint + "…", keyState(t.RevokedAt, t.ExpiresAt, now), when(t.CreatedAt, now),
-			until(t.ExpiresAt, now), when(t.UsedAt, now)})
-	}
-	return rows
-}
-
-func newAgentRotateToken(p *program) *cobra.Command {
-	var tenant string
-	var request api.RotateRequest
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "rotate NAME",
-		Short: "Give an agent a new token, and let the old ones end",
-		Long: "Gives an agent a new token, which alone is on standard output and is never shown again. An agent in a jail that is kept " +
-			"finds it at /run/hermit/token, without a restart, and nobody is shown it. Its old tokens are good " +
-			"for as long as --overlap says, so that the agent has time to change; 0s ends them, and what is open with them, " +
-			"now.",
-		Example:           "  clawjail agent token rotate writer --overlap 10m > writer.token",
-		Args:              arguments(1, 1),
-		ValidArgsFunction: p.completeFirst(agentNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkLife(cmd, request.Life); err != nil {
-				return err
-			}
-			if err := duration(cmd, "overlap", request.Overlap); err != nil {
-				return err
-			}
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			issued, err := c.RotateToken(cmd.Context(), tenant, args[0], request)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), issued)
-			}
-			if issued.Delivered {
-				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "the new token is in the jail of %s, at /run/hermit/token; nobody is shown it\n", printable(args[0]))
-				return err
-			}
-			return showKey(cmd, issued.Key, "the agent "+args[0], issued.Token.ExpiresAt, p.now())
-		},
-	}
-	p.tenantFlag(cmd, &tenant)
-	expiresFlag(cmd, &request.Life)
-	cmd.Flags().StringVar(&request.Overlap, "overlap", "", "how long the old tokens are still good (default 10m)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the token as JSON")
-	return cmd
-}
-
-func newAgentRevokeToken(p *program) *cobra.Command {
-	var tenant string
-	cmd := &cobra.Command{
-		Use:               "revoke NAME ID",
-		Short:             "Revoke one token of an agent, and end what is open with it",
-		Args:              arguments(2, 2),
-		ValidArgsFunction: p.completeTokens(&tenant),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			return c.RevokeToken(cmd.Context(), tenant, args[0], args[1])
-		},
-	}
-	p.tenantFlag(cmd, &tenant)
-	return cmd
-}
-
-// completeTokens completes an agent, and then one of its tokens.
-func (p *program) completeTokens(tenant *string) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(args) != 1 {
-			return p.completeFirst(agentNames)(cmd, args, begun)
-		}
-		return p.completer(func(ctx context.Context, c *client.Client, _ string) ([]string, error) {
-			tokens, err := c.Tokens(ctx, *tenant, args[0])
-			return namesOf(tokens, err, func(t api.Token) (string, string) { return t.ID, t.Hint + "…" })
-		})(cmd, args, begun)
+func sessionTokenIDs(session string) names {
+	return func(ctx context.Context, c *client.Client, _ string) ([]string, error) {
+		all, err := client.Call(ctx, c, op.ListSessionTokens(), op.SessionNamed{ID: session})
+		return namesOf(all.Tokens, err, func(t op.SessionTokenInfo) (string, string) { return t.ID, string(t.Scope) })
 	}
 }
 

@@ -97,10 +97,10 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 			{ID: "A2", Name: "reader", Tenant: "default", CreatedAt: at(0), Jail: &api.AgentJail{Driver: "linux", Phase: jail.PhaseWaiting, Since: at(0), Restarts: 9,
 				Crashes: 7, Exit: &api.AgentExit{Code: 3, Cause: jail.CauseExited}}},
 		}, now)},
-		{"tokens", tokenRows([]api.Token{
+		{"tokens", rowsOf(op.ListTokens().View(op.Tokens{Tokens: []op.Token{
 			{ID: "T1", Hint: "cjagt_abcd", CreatedAt: at(0)},
 			{ID: "T2", Hint: "cjagt_efgh", CreatedAt: at(0), ExpiresAt: at(-1), UsedAt: at(0)},
-		}, now)},
+		}})[0], now)},
 	}
 	var b strings.Builder
 	for _, l := range lists {

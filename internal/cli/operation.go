@@ -50,7 +50,8 @@ func described[In, Out any](p *program, o op.Op[In, Out]) *cobra.Command {
 			return p.show(cmd, o.View(out))
 		}
 		if many {
-			return each(cmd, args, func(arg string) error { return do(arg) })
+			last := len(values.args) - 1
+			return each(cmd, args[last:], func(arg string) error { return do(append(args[:last:last], arg)...) })
 		}
 		return do(args...)
 	}
@@ -206,7 +207,7 @@ func (g *given) complete(many bool) cobra.CompletionFunc {
 		if n < len(g.args) {
 			tag := g.args[n].Tag
 			if whose := tag.Get("complete"); whose != "" {
-				return g.p.completer(namesBy(whose))(cmd, args, begun)
+				return g.p.completer(namesBy(whose, args...))(cmd, args, begun)
 			}
 			if words := tag.Get("enum"); words != "" {
 				return strings.Split(words, ","), cobra.ShellCompDirectiveNoFileComp
@@ -216,8 +217,8 @@ func (g *given) complete(many bool) cobra.CompletionFunc {
 	}
 }
 
-// namesBy are the names that a description offers. One that is not here is a mistake in it, and no command is made then.
-func namesBy(whose string) names {
+// namesBy are the names that a description offers, behind those arguments. One that is not here is a mistake in it, and no command is made then.
+func namesBy(whose string, behind ...string) names {
 	switch whose {
 	case "tenants":
 		return tenantNames
@@ -233,6 +234,10 @@ func namesBy(whose string) names {
 		return ruleIDs
 	case "secrets":
 		return serviceNames
+	case "tokens":
+		return agentTokenIDs(behind[0])
+	case "session tokens":
+		return sessionTokenIDs(behind[0])
 	case "sessions":
 		return sessionIDs
 	}

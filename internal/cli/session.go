@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/session"
 )
 
@@ -26,7 +27,7 @@ func newSessionCommand(p *program) *cobra.Command {
 	})
 	cmd.AddCommand(newSessionOpen(p), newSessionList(p), newSessionShow(p), newSessionClose(p))
 	cmd.AddCommand(newSessionOperations(p)...)
-	cmd.AddCommand(newSessionFiles(p), newSessionCDP(p), newSessionTokens(p), newSessionRevokeToken(p), newSessionRecording(p))
+	cmd.AddCommand(newSessionFiles(p), newSessionCDP(p), described(p, op.ListSessionTokens()), described(p, op.RevokeSessionToken()), newSessionRecording(p))
 	cmd.AddCommand(newSessionWatch(p), newSessionTakeOver(p), newSessionHandBack(p))
 	return cmd
 }

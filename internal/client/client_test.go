@@ -55,6 +55,7 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 	ctx := t.Context()
 	sid := []cookies.Cookie{{Name: "sid", Value: secret.New([]byte("v")), Domain: ".example.com", Path: "/", Expires: cookies.Session}}
 	const sent = `"cookies":[{"name":"sid","value":"v","domain":".example.com","path":"/","expires":-1,"httpOnly":false,"secure":false,"session":false}]`
+	agent := op.OneAgent{Name: "w", InTenant: op.InTenant{Tenant: "acme"}}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	query := api.AuditQuery{Tenant: "acme", Action: "grant.", Actor: "admin", Session: "s", Jail: "j", Phase: "intent", Result: "ok", Ref: "r", Node: "n",
 		Since: at, Until: at, AfterSeq: 3, Limit: 4, Follow: true}
@@ -151,12 +152,12 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 		"POST /v1/agents/w/revoke?tenant=acme":         func() error { return c.RevokeAgent(ctx, "acme", "w") },
 		"POST /v1/agents/w/restore?tenant=acme":        func() error { return c.RestoreAgent(ctx, "acme", "w") },
 		"DELETE /v1/agents/w?tenant=acme":              func() error { return c.DeleteAgent(ctx, "acme", "w") },
-		"GET /v1/agents/w/tokens?tenant=acme":          func() error { _, err := c.Tokens(ctx, "acme", "w"); return err },
+		"GET /v1/agents/w/tokens?tenant=acme":          func() error { _, err := Call(ctx, c, op.ListTokens(), agent); return err },
 		`POST /v1/agents/w/tokens?tenant=acme {"overlap":"0s"}`: func() error {
-			_, err := c.RotateToken(ctx, "acme", "w", api.RotateRequest{Overlap: "0s"})
+			_, err := Call(ctx, c, op.RotateToken(), op.NewToken{OneAgent: agent, Body: op.With(op.RotateRequest{Overlap: "0s"})})
 			return err
 		},
-		"DELETE /v1/agents/w/tokens/tk_1?tenant=acme": func() error { return c.RevokeToken(ctx, "acme", "w", "tk_1") },
+		"DELETE /v1/agents/w/tokens/tk_1?tenant=acme": func() error { return Do(ctx, c, op.RevokeToken(), op.TokenNamed{Name: "w", ID: "tk_1", InTenant: agent.InTenant}) },
 		`POST /v1/sessions/s_1/navigate {"url":"https://example.com/","timeoutMs":5000}`: func() error {
 			_, err := c.Navigate(ctx, "s_1", browser.Navigate{URL: "https://example.com/", TimeoutMS: 5000})
 			return err
@@ -244,15 +245,17 @@ func TestANameCannotMakeItTheRequestOfSomethingElse(t *testing.T) {
 	asked := ""
 	c := serve(t, func(_ http.ResponseWriter, r *http.Request) { asked = r.Method + " " + r.URL.Path })
 	for name, call := range map[string]func() error{
-		"revoke-token": func() error { return c.RevokeToken(t.Context(), "", "writer", "..") }, // DELETE /v1/agents/writer
-		"agent":        func() error { return c.DeleteAgent(t.Context(), "", "..") },
-		"dot":          func() error { return c.RevokeAgent(t.Context(), "", ".") },
-		"operator":     func() error { return Do(t.Context(), c, op.RevokeOperator(), op.OperatorNamed{ID: ".."}) },
-		"session":      func() error { return c.Close(t.Context(), "..", false) },
-		"browser":      func() error { _, err := c.Drive(t.Context(), "..", browser.Tabs{}); return err },
-		"file":         func() error { _, err := c.Drive(t.Context(), "s_1", browser.DeleteFile{Name: ".."}); return err },
-		"recording":    func() error { return c.Recording(t.Context(), io.Discard, "..") },
-		"rule":         func() error { return Do(t.Context(), c, op.RemoveRule(), op.RuleNamed{ID: ".."}) },
+		"revoke-token": func() error {
+			return Do(t.Context(), c, op.RevokeToken(), op.TokenNamed{Name: "writer", ID: ".."})
+		}, // DELETE /v1/agents/writer
+		"agent":     func() error { return c.DeleteAgent(t.Context(), "", "..") },
+		"dot":       func() error { return c.RevokeAgent(t.Context(), "", ".") },
+		"operator":  func() error { return Do(t.Context(), c, op.RevokeOperator(), op.OperatorNamed{ID: ".."}) },
+		"session":   func() error { return c.Close(t.Context(), "..", false) },
+		"browser":   func() error { _, err := c.Drive(t.Context(), "..", browser.Tabs{}); return err },
+		"file":      func() error { _, err := c.Drive(t.Context(), "s_1", browser.DeleteFile{Name: ".."}); return err },
+		"recording": func() error { return c.Recording(t.Context(), io.Discard, "..") },
+		"rule":      func() error { return Do(t.Context(), c, op.RemoveRule(), op.RuleNamed{ID: ".."}) },
 		"answer": func() error {
 			_, err := Call(t.Context(), c, op.AnswerAccess(), op.AccessAnswered{AccessNamed: op.AccessNamed{ID: ".."}})
 			return err

@@ -123,21 +123,3 @@ func (c *Client) RestoreAgent(ctx context.Context, tenant, name string) error {
 func (c *Client) DeleteAgent(ctx context.Context, tenant, name string) error {
 	return c.do(ctx, http.MethodDelete, pathOf("agents", name), ofTenant(tenant), nil, nil)
 }
-
-// Tokens lists an agent's tokens, without what they are.
-func (c *Client) Tokens(ctx context.Context, tenant, name string) ([]api.Token, error) {
-	var out api.Tokens
-	err := c.do(ctx, http.MethodGet, pathOf("agents", name, "tokens"), ofTenant(tenant), nil, &out)
-	return out.Tokens, err
-}
-
-// RotateToken makes a new token for an agent. It is in the answer, and in no other.
-func (c *Client) RotateToken(ctx context.Context, tenant, name string, r api.RotateRequest) (out api.IssuedToken, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("agents", name, "tokens"), ofTenant(tenant), r, &out)
-	return out, err
-}
-
-// RevokeToken ends one of an agent's tokens, and what is open with it.
-func (c *Client) RevokeToken(ctx context.Context, tenant, name, id string) error {
-	return c.do(ctx, http.MethodDelete, pathOf("agents", name, "tokens", id), ofTenant(tenant), nil, nil)
-}

@@ -21,18 +21,6 @@ func (c *Client) HandBack(ctx context.Context, id string, anyway bool) (out sess
 	return out, err
 }
 
-// SessionTokens lists the tokens for a session that are good.
-func (c *Client) SessionTokens(ctx context.Context, id string) ([]api.SessionTokenInfo, error) {
-	var out api.SessionTokens
-	err := c.do(ctx, http.MethodGet, sessionPath(id, "tokens"), nil, nil, &out)
-	return out.Tokens, err
-}
-
-// RevokeSessionToken ends a token for a session, and what is open with it.
-func (c *Client) RevokeSessionToken(ctx context.Context, id, token string) error {
-	return c.do(ctx, http.MethodDelete, sessionPath(id, "tokens", token), nil, nil, nil)
-}
-
 // Recordings lists what was recorded of a tenant's sessions, or of all that the caller may see.
 func (c *Client) Recordings(ctx context.Context, tenant string) ([]session.Recording, error) {
 	var out api.RecordingList

@@ -24,10 +24,12 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -65,6 +67,8 @@ type Backend struct {
 	Quotas      Quotas
 	Egress      Egress
 	Credentials Credentials
+	Agents      Agents // may be nil
+	Sessions    Sessions
 	Now         func() time.Time
 }
 
@@ -83,6 +87,21 @@ type People interface {
 	RevokeOperator(ctx context.Context, by identity.Principal, id string) error
 
 	Agents(ctx context.Context, by identity.Principal, tenant string) ([]identity.Agent, error)
+	Tokens(ctx context.Context, by identity.Principal, tenant, name string) ([]identity.Token, error)
+	RotateToken(ctx context.Context, by identity.Principal, tenant, name string, life, overlap time.Duration) (identity.Key, identity.Token, error)
+	RevokeToken(ctx context.Context, by identity.Principal, tenant, name, id string) error
+}
+
+// Agents keep jails. An agent.Agents is one.
+type Agents interface {
+	Get(ctx context.Context, by identity.Principal, tenant, name string) (agent.Status, error)
+	RotateToken(ctx context.Context, by identity.Principal, tenant, name string, overlap time.Duration) error
+}
+
+// Sessions are those of browsers. *session.Service is one.
+type Sessions interface {
+	Tokens(ctx context.Context, by identity.Principal, id string) ([]session.IssuedToken, error)
+	RevokeToken(ctx context.Context, by identity.Principal, id, token string) error
 }
 
 // Quotas say what tenants hold of what all share.
@@ -180,5 +199,6 @@ func All() []Row {
 		GetSettings().Row(), PutSettings().Row(), GetAgentSettings().Row(), PutAgentSettings().Row(),
 		IssueGrant().Row(), ListGrants().Row(), RevokeGrant().Row(), ListGrantKeys().Row(), RotateGrantKeys().Row(), ShowVault().Row(), RotateVault().Row(),
 		ListSecrets().Row(), RemoveSecret().Row(),
+		ListTokens().Row(), RotateToken().Row(), RevokeToken().Row(), ListSessionTokens().Row(), RevokeSessionToken().Row(),
 	}
 }

@@ -93,12 +93,16 @@ func operatorOf(o identity.Operator) Operator {
 		RevokedAt: o.RevokedAt}
 }
 
-// view has the key alone on standard output, so that a script can keep it.
 func (i IssuedOperator) view() []Block {
 	o := i.Operator
-	whose := line("this is the key of the %s %s (%s); it is shown once. It expires: %s", o.Role, o.Name, o.ID, Ends(o.ExpiresAt))
-	whose.Aside = true
-	return []Block{line("%s", i.Key), whose}
+	return keyOf(i.Key, fmt.Sprintf("the %s %s (%s)", o.Role, o.Name, o.ID), o.ExpiresAt)
+}
+
+// keyOf is a new key: alone, so that a script can keep it, and beside it whose it is.
+func keyOf(key, whose string, expires time.Time) []Block {
+	said := line("this is the key of %s; it is shown once. It expires: %s", whose, Ends(expires))
+	said.Aside = true
+	return []Block{line("%s", key), said}
 }
 
 // ListOperators lists operators.

@@ -36,12 +36,6 @@ type (
 		AllTenants bool   `query:"all_tenants" doc:"what holds for all tenants, instead of one"`
 	}
 
-	// AgentsSettings are those of an agent.
-	AgentsSettings struct {
-		Name   string `path:"name" maxLength:"64" doc:"the agent's name"`
-		Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out"`
-	}
-
 	// TenantsChange replaces those of a tenant.
 	TenantsChange struct {
 		TenantsSettings
@@ -50,7 +44,7 @@ type (
 
 	// AgentsChange replaces those of an agent.
 	AgentsChange struct {
-		AgentsSettings
+		OneAgent
 		Body[SettingsRequest]
 	}
 )
@@ -103,10 +97,10 @@ func PutSettings() Op[TenantsChange, egress.Settings] {
 }
 
 // GetAgentSettings shows what holds for an agent.
-func GetAgentSettings() Op[AgentsSettings, SettingsShown] {
-	return Op[AgentsSettings, SettingsShown]{Method: http.MethodGet, Path: "/v1/agents/{name}/settings", ID: "get-agent-settings", Summary: "What holds for an agent",
+func GetAgentSettings() Op[OneAgent, SettingsShown] {
+	return Op[OneAgent, SettingsShown]{Method: http.MethodGet, Path: "/v1/agents/{name}/settings", ID: "get-agent-settings", Summary: "What holds for an agent",
 		Right: identity.SettingsRead,
-		Call: func(ctx context.Context, s Backend, by identity.Principal, in AgentsSettings) (SettingsShown, error) {
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in OneAgent) (SettingsShown, error) {
 			return showSettings(ctx, s, by, by.TenantOr(in.Tenant), in.Name)
 		}}
 }

@@ -368,14 +368,14 @@ func TestAgentInAJailDrivesABrowserInAnother(t *testing.T) {
 	})
 	t.Run("until its token is revoked", func(t *testing.T) {
 		// The second token is not the one that the session was opened with, and the session goes on without it.
-		second, err := v.API.RotateToken(t.Context(), "", "worker", api.RotateRequest{Overlap: "1h"})
+		second, err := client.Call(t.Context(), v.API, op.RotateToken(), op.NewToken{OneAgent: op.OneAgent{Name: "worker"}, Body: op.With(op.RotateRequest{Overlap: "1h"})})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if r := a.dial(t, second.Key, id); r.Error != "" {
 			t.Fatal(r.Error)
 		}
-		if err := v.API.RevokeToken(t.Context(), "", "worker", second.Token.ID); err != nil {
+		if err := client.Do(t.Context(), v.API, op.RevokeToken(), op.TokenNamed{Name: "worker", ID: second.Token.ID}); err != nil {
 			t.Fatal(err)
 		}
 		r := a.do(t, injail.Command{Do: injail.Ended})
