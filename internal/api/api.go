@@ -100,7 +100,7 @@ type Options struct {
 	// Tasks reaches goals. Nil serves nothing about them.
 	Tasks Tasks
 	// Servers are the MCP servers in jails. Nil serves nothing about them.
-	Servers Servers
+	Servers op.Servers
 	// Status says how everything is doing. Nil serves nothing about it.
 	Status Statuses
 	// SignIn knows who is signed in to the console. Nil serves nothing about it.

@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/session"
 )
 
@@ -157,7 +158,10 @@ func (a *API) routes() {
 		a.agentRoutes()
 	}
 	if a.Servers != nil {
-		a.addServers()
+		provide(a, op.ListMCPServers())
+		provide(a, op.PutMCPServer())
+		provide(a, op.TestMCPServer())
+		provide(a, op.RemoveMCPServer())
 	}
 	if a.Tasks != nil {
 		a.taskRoutes()

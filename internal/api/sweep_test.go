@@ -131,10 +131,6 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/agents/{name}/events":                {op: identity.AgentLog, query: inTenant, status: 200},
 		"GET /v1/agents/{name}/attach":                {op: identity.ProcessStart, query: inTenant, status: 400}, // no WebSocket
 
-		"GET /v1/mcp-servers":              {op: identity.ServerList, query: inTenant, status: 200},
-		"PUT /v1/mcp-servers":              {op: identity.ServerChange, of: nobodys, body: `{"name":"files","command":["/bin/true"]}`, status: 200},
-		"POST /v1/mcp-servers/{name}/test": {op: identity.ServerChange, of: nobodys, query: inTenant, status: 200},
-		"DELETE /v1/mcp-servers/{name}":    {op: identity.ServerChange, of: nobodys, status: 204},
 	}
 	for _, r := range control.Routes() {
 		e := expectation{op: identity.SessionUse, status: 200}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
@@ -297,16 +296,16 @@ func knownServers(cmd *cobra.Command, c *client.Client, tenant string, names []s
 	if len(names) == 0 {
 		return nil
 	}
-	all, err := c.MCPServers(cmd.Context(), tenant)
+	all, err := client.Call(cmd.Context(), c, op.ListMCPServers(), op.OfTenant{Tenant: tenant})
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		at := slices.IndexFunc(all, func(s api.MCPServer) bool { return s.Name == name })
+		at := slices.IndexFunc(all.Servers, func(s op.MCPServer) bool { return s.Name == name })
 		if at < 0 {
 			return problem.New(problem.NotFound, "list them: clawjail mcp-server ls", "there is no MCP server %q", name)
 		}
-		if of := all[at].Tenants; tenant != "" && !slices.Contains(of, tenant) && !slices.Contains(of, "*") {
+		if of := all.Servers[at].Tenants; tenant != "" && !slices.Contains(of, tenant) && !slices.Contains(of, "*") {
 			return problem.New(problem.NotFound, "list them: clawjail mcp-server ls --tenant "+tenant, "there is no MCP server %q for the tenant %s", name, tenant)
 		}
 	}

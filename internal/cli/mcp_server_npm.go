@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/template"
 )
@@ -29,7 +29,7 @@ func npmScriptsFlag(cmd *cobra.Command, scripts *string) {
 
 // fromNPM makes a server of a package, where one is asked for: its template, and its command. keep is called when it is known
 // whether the server was added. A template that was built for one that was not is removed.
-func (p *program) fromNPM(cmd *cobra.Command, of npmServer, r *api.MCPServerRequest) (keep func(added bool) error, err error) {
+func (p *program) fromNPM(cmd *cobra.Command, of npmServer, r *op.MCPServerRequest) (keep func(added bool) error, err error) {
 	keep = func(bool) error { return nil }
 	if of.what == "" {
 		if of.bin != "" || of.scripts != "" {

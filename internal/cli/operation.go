@@ -45,9 +45,14 @@ func described[In, Out any](p *program, o op.Op[In, Out]) *cobra.Command {
 				return err
 			}
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), listed(out))
+				err = writeJSON(cmd.OutOrStdout(), listed(out))
+			} else {
+				err = p.show(cmd, o.View(out))
 			}
-			return p.show(cmd, o.View(out))
+			if err != nil || o.Fails == nil {
+				return err
+			}
+			return o.Fails(out)
 		}
 		if many {
 			last := len(values.args) - 1
@@ -84,6 +89,8 @@ func (g *given) add(in reflect.Value) {
 		}
 		if name, letter, _ := strings.Cut(f.Tag.Get("flag"), ","); name != "" {
 			g.flag(name, letter, f, at)
+		} else if at.Kind() == reflect.Struct {
+			g.add(at)
 		}
 	}
 	slices.SortFunc(g.args, func(a, b argument) int { return strings.Compare(a.Tag.Get("arg"), b.Tag.Get("arg")) })
@@ -120,6 +127,8 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 			}
 			return nil
 		})
+	case *float64:
+		flags.Float64Var(to, name, 0, text)
 	case *[]string:
 		words := flags.StringSlice(name, nil, text)
 		g.flags = append(g.flags, func() error {
@@ -228,6 +237,8 @@ func namesBy(whose string, behind ...string) names {
 		return agentNames
 	case "accounts":
 		return domainsOfSets
+	case "mcp servers":
+		return mcpServerNames
 	case "access":
 		return accessIDs
 	case "rules":

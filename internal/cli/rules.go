@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -79,36 +78,6 @@ func forWhom(m egress.Meta, agent string) (tenant, name string) {
 		agent = m.Agent // it has been removed
 	}
 	return tenant, dash(printable(agent))
-}
-
-// listing makes a command that lists something of a tenant.
-func listing[T any](p *program, short, long string, list func(*client.Client, context.Context, string) ([]T, error), rows func([]T, time.Time) [][]string) *cobra.Command {
-	var tenant string
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
-		Short:   short,
-		Long:    long,
-		Args:    arguments(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			all, err := list(c, cmd.Context(), tenant)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), all)
-			}
-			return table(cmd.OutOrStdout(), rows(all, p.now()))
-		},
-	}
-	p.tenantFlag(cmd, &tenant)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
 }
 
 // upper makes methods of what was typed.

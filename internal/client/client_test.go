@@ -157,7 +157,9 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			_, err := Call(ctx, c, op.RotateToken(), op.NewToken{OneAgent: agent, Body: op.With(op.RotateRequest{Overlap: "0s"})})
 			return err
 		},
-		"DELETE /v1/agents/w/tokens/tk_1?tenant=acme": func() error { return Do(ctx, c, op.RevokeToken(), op.TokenNamed{Name: "w", ID: "tk_1", InTenant: agent.InTenant}) },
+		"DELETE /v1/agents/w/tokens/tk_1?tenant=acme": func() error {
+			return Do(ctx, c, op.RevokeToken(), op.TokenNamed{Name: "w", ID: "tk_1", InTenant: agent.InTenant})
+		},
 		`POST /v1/sessions/s_1/navigate {"url":"https://example.com/","timeoutMs":5000}`: func() error {
 			_, err := c.Navigate(ctx, "s_1", browser.Navigate{URL: "https://example.com/", TimeoutMS: 5000})
 			return err
@@ -195,6 +197,15 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 		"GET /v1/providers":        func() error { _, err := Call(ctx, c, op.ListProviders(), op.OfTenant{}); return err },
 		`PUT /v1/providers {"all_tenants":true,"name":"a","base_url":"https://a.test","wire":"ollama","models":["*"]}`: func() error {
 			_, err := Call(ctx, c, op.PutProvider(), op.NewProvider{Body: op.With(op.ProviderRequest{Whose: op.Whose{AllTenants: true}, Name: "a", BaseURL: "https://a.test", Wire: "ollama", Models: []string{"*"}})})
+			return err
+		},
+		"GET /v1/mcp-servers?tenant=acme": func() error {
+			_, err := Call(ctx, c, op.ListMCPServers(), op.OfTenant{Tenant: "acme"})
+			return err
+		},
+		`PUT /v1/mcp-servers {"name":"a","command":["/x"],"tools":[],"prompts":true,"shared":false}`: func() error {
+			yes := true
+			_, err := Call(ctx, c, op.PutMCPServer(), op.NewMCPServer{Body: op.With(op.MCPServerRequest{Name: "a", Command: []string{"/x"}, Tools: []string{}, Prompts: &yes})})
 			return err
 		},
 		"DELETE /v1/providers/pr_1":             func() error { return Do(ctx, c, op.RemoveProvider(), op.ProviderNamed{ID: "pr_1"}) },

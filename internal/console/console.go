@@ -24,6 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/task"
 )
 
@@ -38,7 +39,7 @@ type Options struct {
 	Egress      Egress
 	// Agents keeps the jails of agents, and Servers are the MCP servers in jails. May be nil.
 	Agents  agent.Agents
-	Servers api.Servers
+	Servers op.Servers
 	// Tasks are those that are being done in sessions. May be nil.
 	Tasks  Tasks
 	Audit  api.AuditLog

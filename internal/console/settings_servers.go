@@ -19,7 +19,6 @@ type serverRow struct {
 	toolserver.Status
 	Command string
 	Names   string // of its environment
-	Secret  string // the names of its secrets
 	Fixed   bool   // it is of the configuration, and changed there
 	For     string // whom it runs for
 }
@@ -31,6 +30,7 @@ type servers struct {
 	Form    *form
 	Report  *toolserver.Report
 	May     bool
+	Offers  []option
 	Wrong   bool // the form was sent, and something of it was
 }
 
@@ -44,14 +44,9 @@ func (c *Console) showServers(q *request, f *form, report *toolserver.Report) er
 	if err != nil {
 		return err
 	}
-	data := servers{Wrong: !f.ok(), Tabs: c.settingsTabs("/servers"), Form: f, Report: report, May: identity.Can(q.by, identity.ServerChange, "") == nil}
+	data := servers{Wrong: !f.ok(), Tabs: c.settingsTabs("/servers"), Form: f, Offers: options("", "yes", "no"), Report: report, May: identity.Can(q.by, identity.ServerChange, "") == nil}
 	for _, s := range all {
 		row := serverRow{Status: s, Command: strings.Join(s.Command, " "), Names: strings.Join(slices.Sorted(maps.Keys(s.Env)), ", "), Fixed: s.Source == toolserver.SourceFile}
-		var secrets []string
-		for _, one := range s.Secrets {
-			secrets = append(secrets, one.Secret)
-		}
-		row.Secret = strings.Join(secrets, ", ")
 		var owners []string
 		for _, i := range s.Instances {
 			owners = append(owners, cmp.Or(i.Name, i.Owner, "all of "+i.Tenant))
@@ -80,6 +75,8 @@ func (c *Console) addServer(q *request) error {
 	if tools := f.Words("tools"); len(tools) > 0 {
 		s.Tools = tools
 	}
+	said := map[string]*bool{"yes": new(true), "no": new(false)}
+	s.Resources, s.Prompts = said[f.Get("resources")], said[f.Get("prompts")]
 	if _, err = c.Servers.Add(q.ctx(), q.by, s); err == nil {
 		return q.done(serversPath, "%s is there. Test it to see its tools.", s.Name)
 	}

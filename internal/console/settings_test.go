@@ -228,8 +228,8 @@ func TestServersAreAddedTestedAndRemoved(t *testing.T) {
 	}
 	shows(t, w.post("admin", path, "name", "good", "command", "relative"), http.StatusUnprocessableEntity, `id="f-command-wrong"`)
 	shows(t, w.post("admin", path, "name", "BAD", "command", "relative", "allow", "kept"), http.StatusUnprocessableEntity, `id="f-name-wrong"`, `value="BAD"`, `value="kept"`, "relative</textarea>")
-	p = w.post("admin", path, "name", "fresh", "command", "/usr/bin/fresh\r\n--fast\r\n", "tenants", "acme beta", "allow", "example.com", "tools", "read*")
-	if p.location != path || len(servers.added.Command) != 2 || len(servers.added.Tenants) != 2 || servers.added.Network != "gateway" || len(servers.added.Tools) != 1 {
+	p = w.post("admin", path, "name", "fresh", "command", "/usr/bin/fresh\r\n--fast\r\n", "tenants", "acme beta", "allow", "example.com", "tools", "read*", "resources", "yes", "prompts", "")
+	if p.location != path || len(servers.added.Command) != 2 || len(servers.added.Tenants) != 2 || servers.added.Network != "gateway" || len(servers.added.Tools) != 1 || !servers.added.OffersResources() || servers.added.OffersPrompts() {
 		t.Errorf("to %s: %+v\n%s", p.location, servers.added, p.body)
 	}
 	shows(t, w.post("admin", path+"/files/test"), http.StatusOK, "Test of files", "reads &lt;img", "2 tools of it not offered", "started &lt;img")

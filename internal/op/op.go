@@ -25,11 +25,13 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/toolserver"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -48,6 +50,8 @@ type Op[In, Out any] struct {
 	Command Command
 	// View is what people read of an answer.
 	View func(Out) []Block
+	// Fails is why the command fails, of an answer that people have read. May be nil.
+	Fails func(Out) error
 }
 
 // Command is what is known of an operation on the command line alone.
@@ -67,7 +71,8 @@ type Backend struct {
 	Quotas      Quotas
 	Egress      Egress
 	Credentials Credentials
-	Agents      Agents // may be nil
+	Agents      Agents  // may be nil
+	Servers     Servers // may be nil
 	Sessions    Sessions
 	Now         func() time.Time
 }
@@ -148,6 +153,14 @@ type Credentials interface {
 	RotateVault(ctx context.Context, by identity.Principal) (vault.Rotation, error)
 }
 
+// Servers are the MCP servers of others that run in jails. *toolserver.Service is one.
+type Servers interface {
+	List(ctx context.Context, by identity.Principal, tenant string) ([]toolserver.Status, error)
+	Add(ctx context.Context, by identity.Principal, server config.MCPServer) (toolserver.Status, error)
+	Remove(ctx context.Context, by identity.Principal, name string) error
+	Test(ctx context.Context, by identity.Principal, tenant, name string) (toolserver.Report, error)
+}
+
 // None is what goes in or comes out where there is nothing.
 type None struct{}
 
@@ -200,5 +213,6 @@ func All() []Row {
 		IssueGrant().Row(), ListGrants().Row(), RevokeGrant().Row(), ListGrantKeys().Row(), RotateGrantKeys().Row(), ShowVault().Row(), RotateVault().Row(),
 		ListSecrets().Row(), RemoveSecret().Row(),
 		ListTokens().Row(), RotateToken().Row(), RevokeToken().Row(), ListSessionTokens().Row(), RevokeSessionToken().Row(),
+		ListMCPServers().Row(), PutMCPServer().Row(), TestMCPServer().Row(), RemoveMCPServer().Row(),
 	}
 }

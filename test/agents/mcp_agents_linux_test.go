@@ -14,8 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -174,11 +175,11 @@ require("readline").createInterface({input: process.stdin}).on("line", line => {
 		}
 	}
 	busy.Wait()
-	servers, err := e.API.MCPServers(t.Context(), "")
+	servers, err := client.Call(t.Context(), e.API, op.ListMCPServers(), op.OfTenant{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range servers {
+	for _, s := range servers.Servers {
 		if s.Name == "everything" && (!isUp(s) || len(s.Instances) != 1 || s.Instances[0].Owner != "") {
 			t.Errorf("%+v", s)
 		}
@@ -191,9 +192,9 @@ require("readline").createInterface({input: process.stdin}).on("line", line => {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	testenv.Eventually(t, 30*time.Second, func() bool {
-		servers, err := e.API.MCPServers(t.Context(), "")
-		at := slices.IndexFunc(servers, func(s api.MCPServer) bool { return s.Name == "draws" })
-		return err == nil && at >= 0 && len(servers[at].Instances) == 1 && servers[at].Instances[0].Name == "bot"
+		servers, err := client.Call(t.Context(), e.API, op.ListMCPServers(), op.OfTenant{})
+		at := slices.IndexFunc(servers.Servers, func(s op.MCPServer) bool { return s.Name == "draws" })
+		return err == nil && at >= 0 && len(servers.Servers[at].Instances) == 1 && servers.Servers[at].Instances[0].Name == "bot"
 	}, "the servers of an agent that was removed run on")
 	if text, ok := called(e, "bot", "draws__go", map[string]any{"size": 4}); !ok || !strings.Contains(text, "call 3 with") {
 		t.Errorf("the other agent's is another one: %.300s", text)
@@ -235,7 +236,7 @@ exec curl -N -H 'Accept: text/event-stream' -H "Mcp-Session-Id: $id" `+with)
 	e.T.Errorf("it hears nothing; it has been given a server: %t", given)
 }
 
-func isUp(s api.MCPServer) bool { return string(s.State) == "running" }
+func isUp(s op.MCPServer) bool { return string(s.State) == "running" }
 
 // nodes are the processes of node in the instance's jails that have a text on their command line.
 func nodes(e *testkit.Estate, text string) (out []int) {

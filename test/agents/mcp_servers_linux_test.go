@@ -25,9 +25,10 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/jail/jailtest/inside"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
@@ -298,7 +299,7 @@ func TestMCPServersOfOthersRunInJails(t *testing.T) {
 			t.Errorf("%v\n%s", err, out)
 		}
 		t.Logf("%.400s", out)
-		r, err := k.API.TestMCPServer(t.Context(), "", "crashes")
+		r, err := client.Call(t.Context(), k.API, op.TestMCPServer(), op.MCPServerTested{MCPServerNamed: op.MCPServerNamed{Name: "crashes"}})
 		if err != nil || r.OK || r.Code != problem.JailFailed || !strings.Contains(r.Problem, "status 7") || !strings.Contains(r.Stderr, "no module") {
 			t.Errorf("%+v, %v", r, err)
 		}
@@ -309,7 +310,7 @@ func TestMCPServersOfOthersRunInJails(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 		}
-		r, err := k.API.TestMCPServer(t.Context(), "", "secrets")
+		r, err := client.Call(t.Context(), k.API, op.TestMCPServer(), op.MCPServerTested{MCPServerNamed: op.MCPServerNamed{Name: "secrets"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -379,8 +380,8 @@ func TestMCPServersOfOthersRunInJails(t *testing.T) {
 		if out, err := k.Run(t.Context(), "mcp-server", "rm", "files"); err == nil || !strings.Contains(err.Error(), "configuration file") {
 			t.Errorf("one of the file was removed: %v %s", err, out)
 		}
-		all, err := k.API.MCPServers(t.Context(), "")
-		if err != nil || len(all) != 5 || slices.ContainsFunc(all, func(s api.MCPServer) bool { return s.Name == "more" }) {
+		all, err := client.Call(t.Context(), k.API, op.ListMCPServers(), op.OfTenant{})
+		if err != nil || len(all.Servers) != 5 || slices.ContainsFunc(all.Servers, func(s op.MCPServer) bool { return s.Name == "more" }) {
 			t.Errorf("there are %+v, %v", all, err)
 		}
 	})

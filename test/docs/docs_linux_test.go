@@ -247,10 +247,10 @@ func (f *follows) sweep() {
 	for _, s := range sessions {
 		note(c.Close(ctx, s.ID, true))
 	}
-	servers, err := c.MCPServers(ctx, tenant)
+	servers, err := client.Call(ctx, c, op.ListMCPServers(), op.OfTenant{Tenant: tenant})
 	note(err)
-	for _, s := range servers {
-		note(c.RemoveMCPServer(ctx, s.Name))
+	for _, s := range servers.Servers {
+		note(client.Do(ctx, c, op.RemoveMCPServer(), op.MCPServerNamed{Name: s.Name}))
 	}
 	services, err := client.Call(ctx, c, op.ListServices(), op.OfTenant{Tenant: tenant})
 	note(err)
