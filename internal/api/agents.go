@@ -241,7 +241,7 @@ func whole(p agent.Plan) agent.Plan {
 	return p
 }
 
-func (a *API) agentDetails(ctx context.Context, by identity.Principal, in *agentInput) (*answer[AgentDetails], error) {
+func (a *API) agentDetails(ctx context.Context, by identity.Principal, in *op.OneAgent) (*answer[AgentDetails], error) {
 	s, err := a.Agents.Get(ctx, by, by.TenantOr(in.Tenant), in.Name)
 	if err != nil {
 		return nil, err
@@ -260,7 +260,7 @@ func (a *API) agentDetails(ctx context.Context, by identity.Principal, in *agent
 	return &answer[AgentDetails]{out}, nil
 }
 
-func (a *API) restartAgent(ctx context.Context, by identity.Principal, in *agentInput) (*nothing, error) {
+func (a *API) restartAgent(ctx context.Context, by identity.Principal, in *op.OneAgent) (*nothing, error) {
 	return nil, a.Agents.RestartAgent(ctx, by, by.TenantOr(in.Tenant), in.Name)
 }
 

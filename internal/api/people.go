@@ -10,8 +10,6 @@ import (
 	"github.com/clawjail/clawjail/internal/op"
 )
 
-type agentInput = op.OneAgent
-
 func (a *API) peopleRoutes() {
 	provide(a, op.WhoAmI())
 	provide(a, op.ListTenants())
@@ -83,10 +81,10 @@ func (a *API) deleteAgent(ctx context.Context, by identity.Principal, in *agentR
 	return nil, a.Identity.DeleteAgent(ctx, by, by.TenantOr(in.Tenant), in.Name)
 }
 
-func (a *API) revokeAgent(ctx context.Context, by identity.Principal, in *agentInput) (*nothing, error) {
+func (a *API) revokeAgent(ctx context.Context, by identity.Principal, in *op.OneAgent) (*nothing, error) {
 	return nil, a.Identity.RevokeAgent(ctx, by, by.TenantOr(in.Tenant), in.Name)
 }
 
-func (a *API) restoreAgent(ctx context.Context, by identity.Principal, in *agentInput) (*nothing, error) {
+func (a *API) restoreAgent(ctx context.Context, by identity.Principal, in *op.OneAgent) (*nothing, error) {
 	return nil, a.Identity.RestoreAgent(ctx, by, by.TenantOr(in.Tenant), in.Name)
 }

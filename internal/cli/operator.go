@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,11 +65,7 @@ func showKey(cmd *cobra.Command, key, whose string, expires, now time.Time) erro
 	if _, err := fmt.Fprintln(cmd.OutOrStdout(), key); err != nil {
 		return err
 	}
-	return sayKey(cmd.ErrOrStderr(), whose, expires, now)
-}
-
-func sayKey(w io.Writer, whose string, expires, now time.Time) error {
-	_, err := fmt.Fprintf(w, "this is the key of %s; it is shown once. It expires: %s\n", printable(whose), until(expires, now))
+	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "this is the key of %s; it is shown once. It expires: %s\n", printable(whose), until(expires, now))
 	return err
 }
 
