@@ -107,7 +107,7 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 	limits := grant.DefaultLimits()
 	limits.DefaultTTL, limits.MaxTTL = o.config.Grants.TTL, o.config.Grants.MaxTTL
 	r.grants, err = grant.New(grant.Options{Store: r.store, Keys: r.keyring, Installation: issuer,
-		RegistrableDomain: cookies.RegistrableDomain, Limits: limits, Now: o.now, Audit: r.recordGrant, Begin: r.beginGrant})
+		RegistrableDomain: cookies.RegistrableDomain, Limits: limits, Now: o.now, Audit: records{r.log}.grant, Begin: records{r.log}.beginGrant})
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 	if err != nil {
 		return nil, err
 	}
-	r.identity, err = identity.Open(ctx, identity.Options{Store: r.store, Admin: admin, Quotas: o.config.Quotas, Now: o.now, Audit: r.recordIdentity, Begin: r.beginIdentity,
+	r.identity, err = identity.Open(ctx, identity.Options{Store: r.store, Admin: admin, Quotas: o.config.Quotas, Now: o.now, Audit: records{r.log}.identity, Begin: records{r.log}.beginIdentity,
 		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
 	if err != nil {
 		return nil, fmt.Errorf("open what is known of operators and agents: %w", err)
@@ -167,94 +167,6 @@ func (r *ring) close(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// recordGrant writes an event of a grant down. A refusal is a no whether it is written or not, so nobody waits for it.
-func (r *ring) recordGrant(ctx context.Context, e grant.Event) error {
-	return r.event(ctx, e.Action == "grant.revoke", ofGrant(e))
-}
-
-// beginGrant writes down what is about to be done with a grant.
-func (r *ring) beginGrant(ctx context.Context, e grant.Event) (func(string), error) {
-	return r.begin(ctx, ofGrant(e))
-}
-
-func ofGrant(e grant.Event) audit.Event {
-	fields := audit.Fields{"domains": audit.Names(e.Domains), "domain_count": len(e.Domains)}
-	if e.Code != "" {
-		fields["code"] = e.Code
-	}
-	if e.Access != "" {
-		fields["access"], fields["expires_at"] = e.Access, e.ExpiresAt.UTC().Format(time.RFC3339)
-		fields["egress_domains"], fields["egress_domain_count"] = audit.Names(e.EgressDomains), len(e.EgressDomains)
-	}
-	return audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant,
-		Actor: e.Actor, Session: e.Session, Target: e.Grant, Detail: audit.NewDetail(fields)}
-}
-
-// recordIdentity writes an event about who may down.
-func (r *ring) recordIdentity(ctx context.Context, e identity.Event) error {
-	return r.event(ctx, e.Ending, ofIdentity(e))
-}
-
-// beginIdentity writes down what is about to be done about who may.
-func (r *ring) beginIdentity(ctx context.Context, e identity.Event) (func(string), error) {
-	return r.begin(ctx, ofIdentity(e))
-}
-
-func ofIdentity(e identity.Event) audit.Event {
-	fields := audit.Fields{}
-	for name, value := range e.Facts {
-		if value != "" {
-			fields[name] = value
-		}
-	}
-	for name, value := range map[string]string{"reason": e.Reason, "presented": e.KeyHint} {
-		if value != "" {
-			fields[name] = value
-		}
-	}
-	if e.Remote.IsValid() {
-		fields["remote"] = e.Remote.String()
-	}
-	return audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant,
-		Actor: e.Actor, Target: e.Target, Detail: audit.NewDetail(fields)}
-}
-
-// begin writes an intent down, and end its outcome.
-func (r *ring) begin(ctx context.Context, e audit.Event) (end func(result string), err error) {
-	pending, err := r.log.Begin(ctx, intentOf(e))
-	if err != nil {
-		return nil, err
-	}
-	return func(result string) { pending.End(audit.Outcome{Result: audit.Result(result)}) }, nil
-}
-
-// pending writes an intent down for who has its outcome later.
-func (r *ring) pending(ctx context.Context, in audit.Intent) (end func(audit.Outcome), err error) {
-	p, err := r.log.Begin(ctx, in)
-	if err != nil {
-		return nil, err
-	}
-	return p.End, nil
-}
-
-func intentOf(e audit.Event) audit.Intent {
-	return audit.Intent{Action: e.Action, Tenant: e.Tenant, Actor: e.Actor, Session: e.Session, Jail: e.Jail, Target: e.Target, Detail: e.Detail}
-}
-
-// event writes an event down. An ending happens in any case, so its record finds a place in any case; a refusal is a no
-// whether it is written or not.
-func (r *ring) event(ctx context.Context, ending bool, e audit.Event) error {
-	switch {
-	case e.Result == audit.Refused:
-		r.log.Note(e)
-		return nil
-	case ending:
-		r.log.BeginEnding(intentOf(e)).End(audit.Outcome{Result: e.Result})
-		return nil
-	}
-	return r.log.Event(ctx, e)
 }
 
 // verify compares the audit log with the checkpoints that the host daemon keeps.
@@ -326,7 +238,7 @@ func (r *ring) removeOld(ctx context.Context, now time.Time, log *slog.Logger) {
 	}
 }
 
-// records is the audit log as sessions write it.
+// records is the audit log as sessions, grants, identity, tasks and MCP servers write it.
 type records struct{ *audit.Log }
 
 // Begin implements session.Records.
@@ -340,3 +252,85 @@ func (r records) Begin(ctx context.Context, i audit.Intent) (session.Record, err
 
 // BeginEnding implements session.Records.
 func (r records) BeginEnding(i audit.Intent) session.Record { return r.Log.BeginEnding(i) }
+
+// pending writes an intent down for who has its outcome later.
+func (r records) pending(ctx context.Context, in audit.Intent) (end func(audit.Outcome), err error) {
+	p, err := r.Log.Begin(ctx, in)
+	return p.End, err
+}
+
+// grant writes an event of a grant down. A refusal is a no whether it is written or not, so nobody waits for it.
+func (r records) grant(ctx context.Context, e grant.Event) error {
+	return r.event(ctx, e.Action == "grant.revoke", ofGrant(e))
+}
+
+// beginGrant writes down what is about to be done with a grant.
+func (r records) beginGrant(ctx context.Context, e grant.Event) (func(string), error) {
+	return r.begin(ctx, ofGrant(e))
+}
+
+func ofGrant(e grant.Event) audit.Event {
+	fields := audit.Fields{"domains": audit.Names(e.Domains), "domain_count": len(e.Domains)}
+	if e.Code != "" {
+		fields["code"] = e.Code
+	}
+	if e.Access != "" {
+		fields["access"], fields["expires_at"] = e.Access, e.ExpiresAt.UTC().Format(time.RFC3339)
+		fields["egress_domains"], fields["egress_domain_count"] = audit.Names(e.EgressDomains), len(e.EgressDomains)
+	}
+	return audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant,
+		Actor: e.Actor, Session: e.Session, Target: e.Grant, Detail: audit.NewDetail(fields)}
+}
+
+// identity writes an event about who may down.
+func (r records) identity(ctx context.Context, e identity.Event) error {
+	return r.event(ctx, e.Ending, ofIdentity(e))
+}
+
+// beginIdentity writes down what is about to be done about who may.
+func (r records) beginIdentity(ctx context.Context, e identity.Event) (func(string), error) {
+	return r.begin(ctx, ofIdentity(e))
+}
+
+func ofIdentity(e identity.Event) audit.Event {
+	fields := audit.Fields{}
+	for name, value := range e.Facts {
+		if value != "" {
+			fields[name] = value
+		}
+	}
+	for name, value := range map[string]string{"reason": e.Reason, "presented": e.KeyHint} {
+		if value != "" {
+			fields[name] = value
+		}
+	}
+	if e.Remote.IsValid() {
+		fields["remote"] = e.Remote.String()
+	}
+	return audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant,
+		Actor: e.Actor, Target: e.Target, Detail: audit.NewDetail(fields)}
+}
+
+// begin writes an intent down, and end its outcome.
+func (r records) begin(ctx context.Context, e audit.Event) (end func(result string), err error) {
+	pending, err := r.pending(ctx, intentOf(e))
+	return func(result string) { pending(audit.Outcome{Result: audit.Result(result)}) }, err
+}
+
+func intentOf(e audit.Event) audit.Intent {
+	return audit.Intent{Action: e.Action, Tenant: e.Tenant, Actor: e.Actor, Session: e.Session, Jail: e.Jail, Target: e.Target, Detail: e.Detail}
+}
+
+// event writes an event down. An ending happens in any case, so its record finds a place in any case; a refusal is a no
+// whether it is written or not.
+func (r records) event(ctx context.Context, ending bool, e audit.Event) error {
+	switch {
+	case e.Result == audit.Refused:
+		r.Log.Note(e)
+		return nil
+	case ending:
+		r.Log.BeginEnding(intentOf(e)).End(audit.Outcome{Result: e.Result})
+		return nil
+	}
+	return r.Log.Event(ctx, e)
+}

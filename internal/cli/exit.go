@@ -123,7 +123,7 @@ func newSurfaces(exit *gateway.Gateway, d decided, keys *ring, used *secretsUsed
 
 // newTasks makes what reaches goals: with the models of the gateway, as agents outside of all jails have them.
 func newTasks(keys *ring, sessions *session.Service, s surfaces, d decided, o serveOptions) (*task.Service, error) {
-	return task.New(task.Options{Sessions: sessions, Identity: keys.identity, Models: s.llm, Views: d.view, Audit: keys.pending, Log: o.log})
+	return task.New(task.Options{Sessions: sessions, Identity: keys.identity, Models: s.llm, Views: d.view, Audit: records{keys.log}.pending, Log: o.log})
 }
 
 // secretsUsed says of secrets that they were used, for people who want to know which still are: each at most once a minute,

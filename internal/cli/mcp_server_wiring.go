@@ -16,7 +16,7 @@ func newToolServers(o serveOptions, host *hostd.Client, keeper toolserver.Keeper
 	serversOf func(tenant, agentID string) []string) (*toolserver.Service, error) {
 	return toolserver.New(toolserver.Options{
 		Quotas: o.config.Quotas, Tenants: r.identity.Counted,
-		Driver: host, Keeper: keeper, Gateway: exit, Vault: r.vault, Store: r.store, Identity: r.identity, Audit: r.pending,
+		Driver: host, Keeper: keeper, Gateway: exit, Vault: r.vault, Store: r.store, Identity: r.identity, Audit: records{r.log}.pending,
 		Templates: func(ctx context.Context) ([]string, error) {
 			all, err := host.Templates(ctx)
 			names := make([]string, len(all))

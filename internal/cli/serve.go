@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
@@ -161,12 +162,12 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	var servers *toolserver.Service
 	counted := metrics.New(metrics.Options{Version: o.version, Audit: ring.log.Status,
 		Sessions: func() session.Status { return sessions.Status() }, States: func() map[session.State]int { return sessions.States() }})
-	inside := new(lateHandler)
+	var inside http.Handler
 	asked := decided{book}
 	limits := gateway.DefaultLimits()
 	limits.IdleTimeout = o.config.Gateway.Silence
 	exit, err := gateway.New(gateway.Config{
-		Guard: reach.guard, Networks: networks.Now, Logger: o.log, Now: o.now, Limits: limits, Local: inside, Records: ledger.New(ring.log),
+		Guard: reach.guard, Networks: networks.Now, Logger: o.log, Now: o.now, Limits: limits, Local: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { inside.ServeHTTP(w, r) }), Records: ledger.New(ring.log),
 		Policy: asked.policy, Used: asked.used, Ask: asked.ask, Rates: asked.rates, Keys: ring.identity, Observer: counted, Roots: trusted,
 		Unknown: func(ctx context.Context, addr netip.Addr) bool { return agents.Unknown(ctx, addr) },
 		Quotas:  o.config.Quotas, Connections: connectionsOfAll(), Tenants: ring.identity.Counted,
@@ -256,7 +257,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		return errors.Join(err, end())
 	}
 
-	inside.set(door.Inside(func(ctx context.Context) string { return gateway.CallerOf(ctx).Agent }, gateway.OwnName))
+	inside = door.Inside(func(ctx context.Context) string { return gateway.CallerOf(ctx).Agent }, gateway.OwnName)
 
 	// The gateway serves until the sessions are closed: a page that is still loading then fails with its session, and
 	// not because the way out went first.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/browser"
@@ -41,20 +39,6 @@ func (w way) LastActivity(addr netip.Addr) time.Time {
 
 // lateAccounts are accounts that are opened after what asks for them. Nobody is served before.
 type lateAccounts struct{ *credential.Service }
-
-// lateHandler is a handler that is made after what serves it. Until then it answers nobody.
-type lateHandler struct{ handler atomic.Pointer[http.Handler] }
-
-func (l *lateHandler) set(h http.Handler) { l.handler.Store(&h) }
-
-// ServeHTTP implements http.Handler.
-func (l *lateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h := l.handler.Load(); h != nil {
-		(*h).ServeHTTP(w, r)
-		return
-	}
-	http.Error(w, "clawjail is starting", http.StatusServiceUnavailable)
-}
 
 // ownBrowsers are the sessions of this control plane as MCP sees browsers. There is no host browser here: that one is
 // the desktop user's.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -55,11 +56,18 @@ type world struct {
 // start starts a control plane with its data in a folder, and returns what ends it.
 func start(data string) (w *world, end func() error, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &ring{node: node}
+	var ends []func() error
+	end = func() error {
+		cancel()
+		var errs []error
+		for _, end := range slices.Backward(ends) {
+			errs = append(errs, end())
+		}
+		return errors.Join(errs...)
+	}
 	defer func() {
 		if err != nil {
-			cancel()
-			err = errors.Join(err, r.close(context.Background()))
+			err = errors.Join(err, end())
 		}
 	}()
 	own := func(name string) string { return filepath.Join(data, "control", name) }
@@ -72,60 +80,75 @@ func start(data string) (w *world, end func() error, err error) {
 	if err := os.WriteFile(kept.path, nil, 0o600); err != nil {
 		return nil, nil, err
 	}
-	if r.key, err = checkpoint.LoadKey(own("audit.key")); err != nil {
+	key, err := checkpoint.LoadKey(own("audit.key"))
+	if err != nil {
 		return nil, nil, err
 	}
-	if r.store, err = open.Open(ctx, "", data); err != nil {
+	db, err := open.Open(ctx, "", data)
+	if err != nil {
 		return nil, nil, err
 	}
-	if r.log, err = audit.Open(ctx, audit.Options{Store: r.store, Node: node, SpillPath: own("audit.spill"), Key: r.key, Checkpoints: kept,
-		CheckpointEvery: time.Millisecond}); err != nil {
+	ends = append(ends, db.Close)
+	log, err := audit.Open(ctx, audit.Options{Store: db, Node: node, SpillPath: own("audit.spill"), Key: key, Checkpoints: kept,
+		CheckpointEvery: time.Millisecond})
+	if err != nil {
 		return nil, nil, err
 	}
-	if r.vault, err = vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: r.store, Now: time.Now}); err != nil {
+	ends = append(ends, func() error { return log.Close(context.Background()) })
+	values, err := vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: time.Now})
+	if err != nil {
 		return nil, nil, err
 	}
-	if r.keyring, err = grant.OpenKeyring(own("grants.key"), time.Now); err != nil {
+	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)
+	if err != nil {
 		return nil, nil, err
 	}
-	if r.grants, err = grant.New(grant.Options{Store: r.store, Keys: r.keyring, Installation: "test",
+	grants, err := grant.New(grant.Options{Store: db, Keys: keyring, Installation: "test",
 		RegistrableDomain: cookies.RegistrableDomain,
-		Limits:            grant.DefaultLimits(), Now: time.Now, Audit: r.recordGrant}); err != nil {
+		Limits:            grant.DefaultLimits(), Now: time.Now, Audit: records{log}.grant})
+	if err != nil {
 		return nil, nil, err
 	}
 	admin, err := identity.LoadAdminKey(own("admin.key"))
 	if err != nil {
 		return nil, nil, err
 	}
-	if r.identity, err = identity.Open(ctx, identity.Options{Store: r.store, Admin: admin, Now: time.Now, Audit: r.recordIdentity,
-		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()}); err != nil {
-		return nil, nil, err
-	}
-	if r.signin, err = signin.Open(ctx, signin.Options{Store: r.store, Identity: r.identity, Idle: time.Hour, Life: time.Hour, Now: time.Now}); err != nil {
-		return nil, nil, err
-	}
-	w = &world{store: r.store, sessions: &inMemory{all: map[string]*session.Session{}, files: map[string][]byte{}, grants: r.grants}}
-	accounts, err := credential.New(credential.Options{Vault: r.vault, Grants: r.grants, Keyring: r.keyring, Identity: r.identity,
-		Audit: r.log, Sessions: w.sessions, Now: time.Now})
+	people, err := identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Audit: records{log}.identity,
+		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
 	if err != nil {
 		return nil, nil, err
 	}
-	book, err := egress.Open(ctx, egress.Options{Store: r.store, Identity: r.identity, Audit: r.log, Now: time.Now, Recheck: time.Hour, Accounts: accounts})
+	ends = append(ends, func() error { people.Close(); return nil })
+	signedIn, err := signin.Open(ctx, signin.Options{Store: db, Identity: people, Idle: time.Hour, Life: time.Hour, Now: time.Now})
 	if err != nil {
 		return nil, nil, err
 	}
-	w.book, w.log, w.accounts = book, r.log, accounts
-	doing, err := health.New(health.Options{Divided: config.Default().Quotas, Held: []quota.Look{quota.Always(w.sessions.Held)}, Sessions: w.sessions, Identity: r.identity, Accounts: accounts, Requests: book, Audit: r.log.Status, Checkpoints: kept.path,
-		Machine: func(context.Context) (health.Machine, error) { return wellMachine(), nil }, Database: r.store, DatabaseKind: "embedded",
+	ends = append(ends, func() error { signedIn.Close(); return nil })
+	w = &world{store: db, sessions: &inMemory{all: map[string]*session.Session{}, files: map[string][]byte{}, grants: grants}}
+	accounts, err := credential.New(credential.Options{Vault: values, Grants: grants, Keyring: keyring, Identity: people,
+		Audit: log, Sessions: w.sessions, Now: time.Now})
+	if err != nil {
+		return nil, nil, err
+	}
+	book, err := egress.Open(ctx, egress.Options{Store: db, Identity: people, Audit: log, Now: time.Now, Recheck: time.Hour, Accounts: accounts})
+	if err != nil {
+		return nil, nil, err
+	}
+	ends = append(ends, func() error { book.Close(); return nil })
+	w.book, w.log, w.accounts = book, log, accounts
+	doing, err := health.New(health.Options{Divided: config.Default().Quotas, Held: []quota.Look{quota.Always(w.sessions.Held)}, Sessions: w.sessions, Identity: people, Accounts: accounts, Requests: book, Audit: log.Status, Checkpoints: kept.path,
+		Machine: func(context.Context) (health.Machine, error) { return wellMachine(), nil }, Database: db, DatabaseKind: "embedded",
 		DatabaseDir: filepath.Join(data, open.Folder), Gateway: func() (uint64, uint64) { return 1204, 7 }, GatewayAt: "10.213.0.1:3000", API: "127.0.0.1:18780",
 		Version: "v1.2.3", Node: node, Now: time.Now})
 	if err != nil {
 		return nil, nil, err
 	}
-	w.agents = &keptAgents{identity: r.identity, restarts: map[string]int{}, log: map[jail.Stream]string{}}
-	a, err := api.New(api.Options{Status: doing, Agents: w.agents, Tasks: told{}, Sessions: w.sessions, Identity: r.identity, Credentials: accounts, Egress: book, Audit: r.log,
-		Rows: r.store, Version: "v1.2.3", SignIn: r.signin,
-		Verify: r.verify(kept.path), Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
+	w.agents = &keptAgents{identity: people, restarts: map[string]int{}, log: map[jail.Stream]string{}}
+	a, err := api.New(api.Options{Status: doing, Agents: w.agents, Tasks: told{}, Sessions: w.sessions, Identity: people, Credentials: accounts, Egress: book, Audit: log,
+		Rows: db, Version: "v1.2.3", SignIn: signedIn,
+		Verify: func(ctx context.Context) (audit.Report, error) {
+			return audit.Verify(ctx, db, checkpoint.ReadFile(kept.path), key.Keys())
+		}, Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
 		Host: func(context.Context) (api.HostInfo, error) { return api.HostInfo{}, nil }})
 	if err != nil {
 		return nil, nil, err
@@ -141,12 +164,8 @@ func start(data string) (w *world, end func() error, err error) {
 	w.url, w.key = "http://"+listener.Addr().String(), strings.TrimSpace(string(text))
 	served := make(chan error, 1)
 	go func() { served <- a.Serve(ctx, listener) }()
-	return w, func() error {
-		cancel()
-		err := <-served
-		book.Close()
-		return errors.Join(err, r.close(context.Background()))
-	}, nil
+	ends = append(ends, func() error { return <-served })
+	return w, end, nil
 }
 
 // wellMachine is a machine that is doing well.
