@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/controlplane"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -61,7 +62,7 @@ func (p *program) meet(cmd *cobra.Command, n needs) (met bool, err error) {
 	if err != nil || n.noBuild {
 		return allowed, err
 	}
-	built, err := p.buildMissing(cmd, templatesOf(agents, cmp.Or(n.driver, defaultDriver(c.Agents.Driver))))
+	built, err := p.buildMissing(cmd, templatesOf(agents, cmp.Or(n.driver, controlplane.DefaultDriver(c.Agents.Driver))))
 	return allowed || built, err
 }
 

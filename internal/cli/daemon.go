@@ -9,7 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/controlplane"
 	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/template"
 )
 
@@ -55,6 +57,34 @@ runs as its own user. Jails outlive a restart of the host daemon; those of sessi
 	}
 	cmd.Flags().BoolVar(&endJails, "end-jails", false, "end every jail when the host daemon ends")
 	return cmd
+}
+
+// newServeCommand is `clawjail serve`.
+func newServeCommand(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "serve",
+		Short: "Run the control plane alone, for service managers",
+		Long: "Runs the half of clawjail without privileges: the API, the sessions and the gateway. The host daemon, `clawjail hostd`, is the " +
+			"other half. When the control plane ends, so do all sessions.",
+		Args: arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if os.Geteuid() == 0 {
+				return problem.New(problem.Forbidden, "`clawjail up` starts it as the right user; by hand: sudo -u clawjail clawjail serve",
+					"the control plane must not run as root")
+			}
+			c, err := p.config()
+			if err != nil {
+				return err
+			}
+			log, err := logger(c.Log, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			controlplane.BoundMemory(p.lookupEnv, log)
+			return controlplane.Run(cmd.Context(), controlplane.Options{Config: c, Version: p.version, Log: log, Now: p.now,
+				Notify: hostd.Notifier(p.getenv("NOTIFY_SOCKET")), Beside: p.beside})
+		},
+	}
 }
 
 // listTemplates translates what the store knows into what the host daemon tells.

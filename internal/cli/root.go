@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/controlplane"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -41,7 +42,7 @@ type program struct {
 	// lookupEnv also tells a variable that is empty from one that is not set.
 	lookupEnv func(string) (string, bool)
 	now       func() time.Time
-	beside    []Beside
+	beside    []controlplane.Beside
 }
 
 // configFile is the configuration file to use, empty when there is none.
@@ -51,7 +52,7 @@ func (p *program) configFile() string { return config.Find(p.file) }
 func (p *program) config() (config.Config, error) { return config.Load(p.configFile()) }
 
 // New makes the command clawjail. version is what `clawjail version` prints; beside is attached to its control plane.
-func New(version string, beside ...Beside) *cobra.Command {
+func New(version string, beside ...controlplane.Beside) *cobra.Command {
 	p := &program{version: version, getenv: os.Getenv, lookupEnv: os.LookupEnv, now: time.Now, beside: beside}
 	root := &cobra.Command{
 		Use:   "clawjail",
@@ -81,7 +82,7 @@ func New(version string, beside ...Beside) *cobra.Command {
 }
 
 // Main runs the command line and returns the exit status.
-func Main(ctx context.Context, version string, args []string, out, errs io.Writer, beside ...Beside) int {
+func Main(ctx context.Context, version string, args []string, out, errs io.Writer, beside ...controlplane.Beside) int {
 	root := New(version, beside...)
 	root.SetArgs(args)
 	root.SetOut(out)

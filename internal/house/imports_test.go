@@ -10,6 +10,8 @@ import (
 var (
 	faces    = []string{"internal/cli", "internal/api", "internal/mcp", "internal/console"}
 	services = []string{"internal/session", "internal/credential", "internal/egress", "internal/agent", "internal/provision", "internal/gateway", "internal/toolserver", "internal/task", "internal/metrics", "internal/health", "internal/supportbundle"}
+	// wiring makes the control plane of all of these, and serves it.
+	wiring = []string{"internal/controlplane"}
 	// operations are what faces make of services: each is described once.
 	operations = []string{"internal/op"}
 	identity   = []string{"internal/identity", "internal/vault", "internal/grant", "internal/audit", "internal/cookies", "internal/weblogin"}
@@ -40,9 +42,21 @@ type rule struct {
 // is neither ours nor the standard library's.
 var rules = []rule{
 	{
-		from: []string{"internal"}, fromBut: join(faces, outsiders), never: faces,
+		from: []string{"internal"}, fromBut: join(faces, outsiders, wiring), never: faces,
 		why:     "faces translate; what two of them need belongs in a service",
 		example: [2]string{"internal/session", "internal/api"},
+	}, {
+		from: []string{"*"}, fromBut: []string{"internal/cli", "cmd"}, never: wiring,
+		why:     "it is put together of everything else, so only what starts it imports it",
+		example: [2]string{"internal/api", "internal/controlplane"},
+	}, {
+		from: wiring, never: join(drivers, []string{"internal/cli", "internal/template", "internal/jailspawn"}),
+		why:     "it serves the API, MCP and the console, asks the host daemon for jails, and is started by the command line",
+		example: [2]string{"internal/controlplane", "internal/cli"},
+	}, {
+		from: []string{"internal/cli"}, never: []string{"internal/gateway", "internal/store/open", "internal/credential", "internal/metrics"}, neverBut: join(pure, []string{"internal/gateway/relay"}),
+		why:     "commands start the control plane or speak to it; what it is made of is known in one place",
+		example: [2]string{"internal/cli", "internal/gateway"},
 	}, {
 		from: join(services, identity, ground, leaves, drivers, []string{"internal/hostd", "internal/browser", "internal/template"}), never: operations,
 		why:     "an operation is described above the service that it calls",
@@ -52,7 +66,7 @@ var rules = []rule{
 		why:     "a description is for all faces, and calls services alone",
 		example: [2]string{"internal/op", "github.com/danielgtaylor/huma/v2"},
 	}, {
-		from: join(faces, services, operations, identity, ground, leaves, drivers, []string{"internal/hostd"}), fromBut: []string{"internal/cli"}, never: outsiders,
+		from: join(faces, wiring, services, operations, identity, ground, leaves, drivers, []string{"internal/hostd"}), fromBut: []string{"internal/cli"}, never: outsiders,
 		why:     "what uses the program from outside is no part of it; the command line starts it",
 		example: [2]string{"internal/session", "internal/client"},
 	}, {
@@ -208,7 +222,7 @@ func TestWhatIsUsedByLayersBelowIsForbidden(t *testing.T) {
 
 func TestWhatTheLayersAreForIsAllowed(t *testing.T) {
 	for _, allowed := range [][2]string{
-		{"internal/cli", "internal/session"}, {"internal/cli", "internal/api"}, {"internal/api", "internal/vault"},
+		{"internal/cli", "internal/session"}, {"internal/cli", "internal/api"}, {"internal/cli", "internal/controlplane"}, {"internal/controlplane", "internal/console"}, {"internal/api", "internal/vault"},
 		{"internal/api", "internal/credential"}, {"internal/credential", "internal/vault"}, {"internal/credential", "internal/session"},
 		{"internal/session", "internal/gateway/policy"}, {"internal/session", "internal/jail"}, {"internal/agent", "internal/gateway"},
 		{"internal/agent", "internal/ringlog"}, {"internal/hostd/console", "internal/ringlog"}, {"internal/hostd/keeper", "internal/jail"},

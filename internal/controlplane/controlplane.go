@@ -1,4 +1,9 @@
-package cli
+// Package controlplane puts the control plane together, the half of clawjail without privileges: it makes the services of the
+// configuration, serves them, and ends them.
+//
+// What the operator can have got wrong is told before anything is waited for. Nobody is served before everything is there. At
+// the end sessions, programs and MCP servers go while their way out is still there, and the audit log goes last.
+package controlplane
 
 import (
 	"context"
@@ -13,10 +18,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/clawjail/clawjail/internal/agent"
@@ -43,69 +46,44 @@ const (
 	endLimit = 30 * time.Second
 	// hostLimit bounds a question to the host daemon that somebody waits for.
 	hostLimit = 2 * time.Second
-	// A heap that is collected more often than Go's own default: much of what passes through here (pictures, pages of
-	// the protocol) is garbage at once, and memory is better given to jails.
-	serveGCPercent = 50
 )
 
-func newServeCommand(p *program) *cobra.Command {
-	return &cobra.Command{
-		Use:   "serve",
-		Short: "Run the control plane alone, for service managers",
-		Long: "Runs the half of clawjail without privileges: the API, the sessions and the gateway. The host daemon, `clawjail hostd`, is the " +
-			"other half. When the control plane ends, so do all sessions.",
-		Args: arguments(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if os.Geteuid() == 0 {
-				return problem.New(problem.Forbidden, "`clawjail up` starts it as the right user; by hand: sudo -u clawjail clawjail serve",
-					"the control plane must not run as root")
-			}
-			c, err := p.config()
-			if err != nil {
-				return err
-			}
-			log, err := logger(c.Log, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			debug.SetGCPercent(serveGCPercent)
-			boundMemory(p.lookupEnv, log)
-			return serve(cmd.Context(), serveOptions{config: c, version: p.version, log: log, now: p.now,
-				notify: hostd.Notifier(p.getenv("NOTIFY_SOCKET")), beside: p.beside})
-		},
-	}
+// Options are what a control plane is made from.
+type Options struct {
+	Config  config.Config
+	Version string
+	Log     *slog.Logger
+	Now     func() time.Time
+	// Notify tells the service manager.
+	Notify func(state string) error
+	// Beside are what a test's control plane runs besides; the program has none.
+	Beside []Beside
 }
 
-// serveOptions are what a control plane is made from.
-type serveOptions struct {
-	config  config.Config
-	version string
-	log     *slog.Logger
-	now     func() time.Time
-	notify  func(state string) error
-	beside  []Beside
-}
+// Beside runs beside a control plane and with its gateway, until ctx ends; an error ends the control plane. A test's control
+// plane admits jails of its own with one.
+type Beside func(ctx context.Context, exit *gateway.Gateway) error
 
-// serve runs a control plane until ctx ends. Then it closes every session, and returns when nothing of them is left.
-func serve(ctx context.Context, o serveOptions) (err error) {
+// Run runs a control plane until ctx ends. Then it closes every session, and returns when nothing of them is left.
+func Run(ctx context.Context, o Options) (err error) {
 	// First what the operator can have got wrong, so that it is told before anything is waited for.
-	authorities, err := readAuthorities(o.config.ExtraCA)
+	authorities, err := readAuthorities(o.Config.ExtraCA)
 	if err != nil {
 		return err
 	}
-	reach, err := reachOf(o.config)
+	reach, err := reachOf(o.Config)
 	if err != nil {
 		return err
 	}
-	certificate, err := loadCertificate(o.config.TLS)
+	certificate, err := loadCertificate(o.Config.TLS)
 	if err != nil {
 		return err
 	}
-	if err := open.CheckURL(o.config.Database.Reveal()); err != nil {
+	if err := open.CheckURL(o.Config.Database.Reveal()); err != nil {
 		return err
 	}
 
-	host := hostd.NewClient(hostd.SocketPath(o.config), o.log)
+	host := hostd.NewClient(hostd.SocketPath(o.Config), o.Log)
 	starting, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	if err := host.Hold(starting); err != nil {
@@ -129,29 +107,29 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		return err
 	}
 	defer apiListener.Close() // closed already where it was served
-	gatewayListener, err := listenGateway(starting, netip.AddrPortFrom(info.Gateway, o.config.Gateway.Port))
+	gatewayListener, err := listenGateway(starting, netip.AddrPortFrom(info.Gateway, o.Config.Gateway.Port))
 	if err != nil {
 		return err
 	}
 	defer gatewayListener.Close() // likewise
-	relayKey, err := readRelayKey(o.config)
+	relayKey, err := readRelayKey(o.Config)
 	if err != nil {
 		return err
 	}
 
-	reach.guard.Self = append(reach.guard.Self, o.config.Listen)
-	networks, err := hostnet.Open(o.log)
+	reach.guard.Self = append(reach.guard.Self, o.Config.Listen)
+	networks, err := hostnet.Open(o.Log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, networks.Close()) }()
-	trusted, err := roots(o.config.ExtraCA)
+	trusted, err := roots(o.Config.ExtraCA)
 	if err != nil {
 		return err
 	}
 	explains := &explained{clean: reach.policy}
 	permits := new(lateAccounts)
-	book, err := egress.Open(ctx, egress.Options{Store: ring.store, Identity: ring.identity, Audit: ring.log, Now: o.now, Recheck: egressRecheck, Way: explains, Accounts: permits, Log: o.log})
+	book, err := egress.Open(ctx, egress.Options{Store: ring.store, Identity: ring.identity, Audit: ring.log, Now: o.Now, Recheck: egressRecheck, Way: explains, Accounts: permits, Log: o.Log})
 	if err != nil {
 		return fmt.Errorf("read what was decided about the way out: %w", err)
 	}
@@ -160,17 +138,17 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	var sessions *session.Service
 	var agents *agent.Service
 	var servers *toolserver.Service
-	counted := metrics.New(metrics.Options{Version: o.version, Audit: ring.log.Status,
+	counted := metrics.New(metrics.Options{Version: o.Version, Audit: ring.log.Status,
 		Sessions: func() session.Status { return sessions.Status() }, States: func() map[session.State]int { return sessions.States() }})
 	var inside http.Handler
 	asked := decided{book}
 	limits := gateway.DefaultLimits()
-	limits.IdleTimeout = o.config.Gateway.Silence
+	limits.IdleTimeout = o.Config.Gateway.Silence
 	exit, err := gateway.New(gateway.Config{
-		Guard: reach.guard, Networks: networks.Now, Logger: o.log, Now: o.now, Limits: limits, Local: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { inside.ServeHTTP(w, r) }), Records: ledger.New(ring.log),
+		Guard: reach.guard, Networks: networks.Now, Logger: o.Log, Now: o.Now, Limits: limits, Local: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { inside.ServeHTTP(w, r) }), Records: ledger.New(ring.log),
 		Policy: asked.policy, Used: asked.used, Ask: asked.ask, Rates: asked.rates, Keys: ring.identity, Observer: counted, Roots: trusted,
 		Unknown: func(ctx context.Context, addr netip.Addr) bool { return agents.Unknown(ctx, addr) },
-		Quotas:  o.config.Quotas, Connections: connectionsOfAll(), Tenants: ring.identity.Counted,
+		Quotas:  o.Config.Quotas, Connections: connectionsOfAll(), Tenants: ring.identity.Counted,
 	})
 	if err != nil {
 		return err
@@ -184,19 +162,19 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	}
 
 	sessions, err = session.New(session.Options{
-		Driver: host, Gateway: way{exit}, Templates: installed{host}, Connect: session.Dialer(o.config.Sessions.DialogWait),
-		Sessions: o.config.Sessions, Quotas: o.config.Quotas, Limits: o.config.Limits, WarmPool: o.config.WarmPool,
+		Driver: host, Gateway: way{exit}, Templates: installed{host}, Connect: session.Dialer(o.Config.Sessions.DialogWait),
+		Sessions: o.Config.Sessions, Quotas: o.Config.Quotas, Limits: o.Config.Limits, WarmPool: o.Config.WarmPool,
 		Proxy: "http://" + gatewayListener.Addr().String(), Policy: reach.policy, ExtraCA: authorities, Unsandboxed: info.Unsandboxed,
-		Authority: ring.identity, Records: records{ring.log},
-		Accounts:   session.Accounts{Grants: ring.grants, Vault: ring.vault, Leases: ring.store, Node: ring.node, Logins: o.config.Logins, Ask: book.AskForAccount},
-		Recordings: filepath.Join(hostd.ControlDir(o.config), "sessions"), Observe: countOpened(counted.Opened),
-		Log: o.log, Now: o.now,
+		Authority: ring.identity, Records: Records{ring.log},
+		Accounts:   session.Accounts{Grants: ring.grants, Vault: ring.vault, Leases: ring.store, Node: ring.node, Logins: o.Config.Logins, Ask: book.AskForAccount},
+		Recordings: filepath.Join(hostd.ControlDir(o.Config), "sessions"), Observe: countOpened(counted.Opened),
+		Log: o.Log, Now: o.Now,
 	})
 	if err != nil {
 		return err
 	}
 	accounts, err := credential.New(credential.Options{Vault: ring.vault, Grants: ring.grants, Keyring: ring.keyring, Identity: ring.identity,
-		Audit: ring.log, Sessions: sessions, Now: o.now, Log: o.log})
+		Audit: ring.log, Sessions: sessions, Now: o.Now, Log: o.Log})
 	if err != nil {
 		return errors.Join(err, endSessions(ctx, sessions))
 	}
@@ -226,14 +204,14 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		return errors.Join(err, end())
 	}
 	tools, err := mcp.New(mcp.Options{
-		Backend: ownBrowsers{sessions}, Access: book, Tasks: goals, Foreign: servers, Principal: api.Caller, Version: o.version, Log: o.log, Now: o.now,
-		Sessions: mcp.Bounds{TTL: o.config.Sessions.TTL, MaxTTL: o.config.Sessions.MaxTTL, Idle: o.config.Sessions.Idle, Most: o.config.Sessions.Max},
+		Backend: ownBrowsers{sessions}, Access: book, Tasks: goals, Foreign: servers, Principal: api.Caller, Version: o.Version, Log: o.Log, Now: o.Now,
+		Sessions: mcp.Bounds{TTL: o.Config.Sessions.TTL, MaxTTL: o.Config.Sessions.MaxTTL, Idle: o.Config.Sessions.Idle, Most: o.Config.Sessions.Max},
 	})
 	if err != nil {
 		return errors.Join(err, end())
 	}
 	var signedIn api.SignIn // nil without a console
-	if o.config.Console.Enabled {
+	if o.Config.Console.Enabled {
 		signedIn = ring.signin
 	}
 	doing, err := newHealth(o, host, ring, certificate, healthParts{sessions: sessions, accounts: accounts, book: book, agents: agents,
@@ -248,9 +226,9 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	door, err := api.New(api.Options{
 		SignIn: signedIn, Console: people,
 		Sessions: sessions, Identity: ring.identity, Credentials: accounts, Audit: ring.log, Rows: ring.store,
-		Verify: ring.verify(hostd.CheckpointsPath(o.config)), Version: o.version, Listen: o.config.Listen, OwnName: certificate.ownName,
-		Quotas: o.config.Quotas, Tenants: ring.tenants, BehindProxy: o.config.BehindProxy, PublicName: publicName(o), PublicPath: config.PublicPath(o.config.PublicURL), Log: o.log, Now: o.now, MCP: tools.Handler(),
-		Agents: agents, Servers: servers, Tasks: goals, Egress: book, Status: doing, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.config.Metrics.Open,
+		Verify: ring.verify(hostd.CheckpointsPath(o.Config)), Version: o.Version, Listen: o.Config.Listen, OwnName: certificate.ownName,
+		Quotas: o.Config.Quotas, Tenants: ring.tenants, BehindProxy: o.Config.BehindProxy, PublicName: publicName(o), PublicPath: config.PublicPath(o.Config.PublicURL), Log: o.Log, Now: o.Now, MCP: tools.Handler(),
+		Agents: agents, Servers: servers, Tasks: goals, Egress: book, Status: doing, Surfaces: surfaces, Metrics: counted, OpenMetrics: o.Config.Metrics.Open,
 		Host: func(ctx context.Context) (api.HostInfo, error) { return hostInfo(ctx, host) },
 	})
 	if err != nil {
@@ -275,7 +253,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		return nil
 	})
 	group.Go(func() error {
-		ring.tidy(running, host, o.now, o.log)
+		ring.tidy(running, host, o.Now, o.Log)
 		return nil
 	})
 	group.Go(func() error {
@@ -283,7 +261,7 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 		return nil
 	})
 	group.Go(func() error {
-		tidyBook(running, book, o.log)
+		tidyBook(running, book, o.Log)
 		return nil
 	})
 	group.Go(func() error {
@@ -293,33 +271,33 @@ func serve(ctx context.Context, o serveOptions) (err error) {
 	})
 	group.Go(func() error { return agents.Follow(running) })
 	group.Go(func() error {
-		tellTenants(running, host, ring.identity.Counted, o.log)
+		tellTenants(running, host, ring.identity.Counted, o.Log)
 		return nil
 	})
 	group.Go(func() error {
 		wayOfContainers(o, host, exit, relayKey).run(serving)
 		return nil
 	})
-	for _, run := range o.beside {
+	for _, run := range o.Beside {
 		group.Go(func() error { return run(running, exit) })
 	}
-	o.log.Info("control plane is ready", "api", apiListener.Addr(), "gateway", gatewayListener.Addr(), "installation", info.Installation)
-	if err := o.notify("READY=1"); err != nil {
-		o.log.Warn("tell the service manager", "error", err)
+	o.Log.Info("control plane is ready", "api", apiListener.Addr(), "gateway", gatewayListener.Addr(), "installation", info.Installation)
+	if err := o.Notify("READY=1"); err != nil {
+		o.Log.Warn("tell the service manager", "error", err)
 	}
 	err = group.Wait()
-	o.log.Info("control plane has ended")
+	o.Log.Info("control plane has ended")
 	return err
 }
 
 // publicName is the host name in public_url.
-func publicName(o serveOptions) string {
-	u, err := url.Parse(o.config.PublicURL)
+func publicName(o Options) string {
+	u, err := url.Parse(o.Config.PublicURL)
 	if err != nil {
 		return "" // the configuration has been validated
 	}
-	if u.Host == "" && len(o.config.BehindProxy) > 0 {
-		o.log.Warn("behind_proxy is set without public_url: requests that name another host than this one are refused",
+	if u.Host == "" && len(o.Config.BehindProxy) > 0 {
+		o.Log.Warn("behind_proxy is set without public_url: requests that name another host than this one are refused",
 			"hint", "set public_url to the address that clients of the proxy use")
 	}
 	return u.Hostname()
@@ -357,14 +335,14 @@ func listenGateway(ctx context.Context, at netip.AddrPort) (net.Listener, error)
 	}
 }
 
-func listenAPI(ctx context.Context, o serveOptions, r *ring, c certificate) (net.Listener, error) {
-	at := o.config.Listen
+func listenAPI(ctx context.Context, o Options, r *ring, c certificate) (net.Listener, error) {
+	at := o.Config.Listen
 	var l net.ListenConfig
 	listener, err := l.Listen(ctx, "tcp", at.String())
 	if err != nil {
 		return nil, problem.Wrap(err, problem.Conflict, "stop what uses it, or set listen in the configuration", "the API cannot listen on %s", at)
 	}
-	entrance := api.NewEntrance(listener, o.config.Quotas, r.tenants)
+	entrance := api.NewEntrance(listener, o.Config.Quotas, r.tenants)
 	if c.leaf == nil {
 		return entrance, nil
 	}

@@ -1,4 +1,4 @@
-package cli
+package controlplane
 
 import (
 	"github.com/clawjail/clawjail/internal/agent"
@@ -25,17 +25,17 @@ type healthParts struct {
 	gateway  string
 }
 
-func newHealth(o serveOptions, host *hostd.Client, r *ring, c certificate, parts healthParts) (*health.Service, error) {
+func newHealth(o Options, host *hostd.Client, r *ring, c certificate, parts healthParts) (*health.Service, error) {
 	out := health.Options{
-		Sessions: parts.sessions, Identity: r.identity, Accounts: parts.accounts, Requests: parts.book, Agents: parts.agents, Divided: o.config.Quotas,
+		Sessions: parts.sessions, Identity: r.identity, Accounts: parts.accounts, Requests: parts.book, Agents: parts.agents, Divided: o.Config.Quotas,
 		Held: []quota.Look{quota.Always(parts.sessions.Held), quota.Always(r.log.Held), quota.Always(r.identity.Held), quota.Always(parts.exit.Held), parts.agents.Held,
 			quota.Always(parts.servers.Held), memoryOfJails(host, r.identity), r.vault.Held},
-		Machine: health.NewWatch(host, o.config.DataDir, o.now, o.log).Look,
-		Audit:   r.log.Status, Checkpoints: hostd.CheckpointsPath(o.config), Database: r.store, DatabaseKind: "postgresql",
-		Gateway: parts.counted.Gateway, GatewayAt: parts.gateway, API: o.config.Listen.String(), Version: o.version, Node: r.node, Log: o.log, Now: o.now,
+		Machine: health.NewWatch(host, o.Config.DataDir, o.Now, o.Log).Look,
+		Audit:   r.log.Status, Checkpoints: hostd.CheckpointsPath(o.Config), Database: r.store, DatabaseKind: "postgresql",
+		Gateway: parts.counted.Gateway, GatewayAt: parts.gateway, API: o.Config.Listen.String(), Version: o.Version, Node: r.node, Log: o.Log, Now: o.Now,
 	}
-	if o.config.Database == "" {
-		out.DatabaseKind, out.DatabaseDir = "embedded", hostd.DatabaseDir(o.config)
+	if o.Config.Database == "" {
+		out.DatabaseKind, out.DatabaseDir = "embedded", hostd.DatabaseDir(o.Config)
 	}
 	if c.leaf != nil {
 		out.Certificate = c.leaf.NotAfter

@@ -1,4 +1,4 @@
-package cli
+package controlplane
 
 import (
 	"context"
@@ -102,16 +102,16 @@ func (s surfaces) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
-func newSurfaces(exit *gateway.Gateway, d decided, keys *ring, used *secretsUsed, o serveOptions) (surfaces, error) {
-	run, err := execute.New(execute.Options{Quotas: o.config.Quotas, Tenants: keys.identity.Counted, Gateway: exit, Views: d.view, Secrets: keys.vault, Used: used.note, Log: o.log, Now: o.now})
+func newSurfaces(exit *gateway.Gateway, d decided, keys *ring, used *secretsUsed, o Options) (surfaces, error) {
+	run, err := execute.New(execute.Options{Quotas: o.Config.Quotas, Tenants: keys.identity.Counted, Gateway: exit, Views: d.view, Secrets: keys.vault, Used: used.note, Log: o.Log, Now: o.Now})
 	if err != nil {
 		return surfaces{}, err
 	}
-	routes, err := service.New(service.Options{Gateway: exit, Views: d.view, Secrets: keys.vault, Used: used.note, Log: o.log, Now: o.now})
+	routes, err := service.New(service.Options{Gateway: exit, Views: d.view, Secrets: keys.vault, Used: used.note, Log: o.Log, Now: o.Now})
 	if err != nil {
 		return surfaces{}, err
 	}
-	models, err := llm.New(llm.Options{Quotas: o.config.Quotas, Tenants: keys.identity.Counted, Gateway: exit, Views: d.view, Book: d.book, Secrets: keys.vault, Used: used.note, Log: o.log, Now: o.now})
+	models, err := llm.New(llm.Options{Quotas: o.Config.Quotas, Tenants: keys.identity.Counted, Gateway: exit, Views: d.view, Book: d.book, Secrets: keys.vault, Used: used.note, Log: o.Log, Now: o.Now})
 	if err != nil {
 		return surfaces{}, err
 	}
@@ -122,8 +122,8 @@ func newSurfaces(exit *gateway.Gateway, d decided, keys *ring, used *secretsUsed
 }
 
 // newTasks makes what reaches goals: with the models of the gateway, as agents outside of all jails have them.
-func newTasks(keys *ring, sessions *session.Service, s surfaces, d decided, o serveOptions) (*task.Service, error) {
-	return task.New(task.Options{Sessions: sessions, Identity: keys.identity, Models: s.llm, Views: d.view, Audit: records{keys.log}.pending, Log: o.log})
+func newTasks(keys *ring, sessions *session.Service, s surfaces, d decided, o Options) (*task.Service, error) {
+	return task.New(task.Options{Sessions: sessions, Identity: keys.identity, Models: s.llm, Views: d.view, Audit: Records{keys.log}.pending, Log: o.Log})
 }
 
 // secretsUsed says of secrets that they were used, for people who want to know which still are: each at most once a minute,
@@ -135,8 +135,8 @@ type secretsUsed struct {
 	news  chan vault.SecretName
 }
 
-func newSecretsUsed(v *vault.Vault, o serveOptions) *secretsUsed {
-	return &secretsUsed{vault: v, log: o.log, now: o.now, news: make(chan vault.SecretName, 256)}
+func newSecretsUsed(v *vault.Vault, o Options) *secretsUsed {
+	return &secretsUsed{vault: v, log: o.Log, now: o.Now, news: make(chan vault.SecretName, 256)}
 }
 
 // note takes a name. When too many come at once, some are left out: they will come again.

@@ -1,4 +1,4 @@
-package cli
+package controlplane
 
 import (
 	"context"
@@ -12,11 +12,11 @@ import (
 
 // newToolServers makes the service of MCP servers in jails. serversOf says what agents may use; keeper may be nil. What is
 // returned is closed before the host daemon is let go.
-func newToolServers(o serveOptions, host *hostd.Client, keeper toolserver.Keeper, exit *gateway.Gateway, r *ring, proxy string,
+func newToolServers(o Options, host *hostd.Client, keeper toolserver.Keeper, exit *gateway.Gateway, r *ring, proxy string,
 	serversOf func(tenant, agentID string) []string) (*toolserver.Service, error) {
 	return toolserver.New(toolserver.Options{
-		Quotas: o.config.Quotas, Tenants: r.identity.Counted,
-		Driver: host, Keeper: keeper, Gateway: exit, Vault: r.vault, Store: r.store, Identity: r.identity, Audit: records{r.log}.pending,
+		Quotas: o.Config.Quotas, Tenants: r.identity.Counted,
+		Driver: host, Keeper: keeper, Gateway: exit, Vault: r.vault, Store: r.store, Identity: r.identity, Audit: Records{r.log}.pending,
 		Templates: func(ctx context.Context) ([]string, error) {
 			all, err := host.Templates(ctx)
 			names := make([]string, len(all))
@@ -25,13 +25,13 @@ func newToolServers(o serveOptions, host *hostd.Client, keeper toolserver.Keeper
 			}
 			return names, err
 		},
-		ServersOf: serversOf, Servers: o.config.MCPServers, Limits: o.config.Agents.Limits, Proxy: proxy, Version: o.version, Log: o.log, Now: o.now,
+		ServersOf: serversOf, Servers: o.Config.MCPServers, Limits: o.Config.Agents.Limits, Proxy: proxy, Version: o.Version, Log: o.Log, Now: o.Now,
 	})
 }
 
 // bindSecrets lets what operators have declared say where secrets go that were stored without an origin, and binds those that
 // are there. One that cannot be bound is refused where it is used, so that it keeps nobody from starting.
-func bindSecrets(ctx context.Context, o serveOptions, r *ring, book *egress.Book, servers *toolserver.Service) {
+func bindSecrets(ctx context.Context, o Options, r *ring, book *egress.Book, servers *toolserver.Service) {
 	r.vault.BindBy(func(ctx context.Context, n vault.SecretName) ([]vault.Destination, error) {
 		out, err := vault.ParseDestinations(book.Origins(n.Tenant, n.Agent, n.Service))
 		if err != nil || n.Agent != "" {
@@ -44,7 +44,7 @@ func bindSecrets(ctx context.Context, o serveOptions, r *ring, book *egress.Book
 		return out, err
 	})
 	if err := r.vault.BindDeclared(ctx); err != nil {
-		o.log.Warn("secrets could not be bound to where they go", "error", err)
+		o.Log.Warn("secrets could not be bound to where they go", "error", err)
 	}
 }
 

@@ -1,4 +1,4 @@
-package cli
+package controlplane
 
 import (
 	"fmt"
@@ -27,15 +27,15 @@ type consoleParts struct {
 }
 
 // newConsole makes the web console, or none where the configuration has none.
-func newConsole(o serveOptions, r *ring, parts consoleParts) (http.Handler, error) {
-	if !o.config.Console.Enabled {
+func newConsole(o Options, r *ring, parts consoleParts) (http.Handler, error) {
+	if !o.Config.Console.Enabled {
 		return nil, nil
 	}
 	c, err := console.New(console.Options{
 		Sessions: parts.sessions, Identity: r.identity, Credentials: parts.accounts, Egress: parts.book, Agents: parts.agents, Servers: parts.servers, Tasks: parts.goals,
-		Audit: r.log, Rows: r.store, Verify: r.verify(hostd.CheckpointsPath(o.config)), SignIn: r.signin,
-		Health: parts.health, Config: o.config, BehindProxy: o.config.BehindProxy, Version: o.version,
-		Log: o.log, Now: o.now,
+		Audit: r.log, Rows: r.store, Verify: r.verify(hostd.CheckpointsPath(o.Config)), SignIn: r.signin,
+		Health: parts.health, Config: o.Config, BehindProxy: o.Config.BehindProxy, Version: o.Version,
+		Log: o.Log, Now: o.Now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the console: %w", err)

@@ -1,4 +1,4 @@
-package cli
+package controlplane
 
 import (
 	"context"
@@ -62,14 +62,14 @@ type ring struct {
 
 // openRing opens everything that the control plane has of identity. The audit log comes first, so that nothing is done
 // without it.
-func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info hostd.Info) (_ *ring, err error) {
+func openRing(ctx context.Context, o Options, host *hostd.Client, info hostd.Info) (_ *ring, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
-	r := &ring{node: o.config.Node, keep: o.config.Audit.Keep}
+	r := &ring{node: o.Config.Node, keep: o.Config.Audit.Keep}
 	if r.node == "" {
 		r.node = string(info.Installation)
 	}
-	own := func(name string) string { return filepath.Join(hostd.ControlDir(o.config), name) }
+	own := func(name string) string { return filepath.Join(hostd.ControlDir(o.Config), name) }
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close(ctx))
@@ -78,50 +78,50 @@ func openRing(ctx context.Context, o serveOptions, host *hostd.Client, info host
 	if r.key, err = checkpoint.LoadKey(own("audit.key")); err != nil {
 		return nil, fmt.Errorf("read the key of the audit log: %w", err)
 	}
-	if r.store, err = open.Open(ctx, o.config.Database.Reveal(), o.config.DataDir); err != nil {
+	if r.store, err = open.Open(ctx, o.Config.Database.Reveal(), o.Config.DataDir); err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	room, err := roomForRecords(o.config)
+	room, err := roomForRecords(o.Config)
 	if err != nil {
 		return nil, err
 	}
 	r.log, err = audit.Open(ctx, audit.Options{Store: r.store, Node: r.node, SpillPath: own("audit.spill"), Key: r.key,
-		Checkpoints: host.Checkpoints(), Room: room, Quotas: o.config.Quotas, Tenants: r.tenants, Now: o.now, Log: o.log})
+		Checkpoints: host.Checkpoints(), Room: room, Quotas: o.Config.Quotas, Tenants: r.tenants, Now: o.Now, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("open the audit log: %w", err)
 	}
-	if err := backup.Record(ctx, r.log, o.config); err != nil {
+	if err := backup.Record(ctx, r.log, o.Config); err != nil {
 		return nil, err
 	}
 	// This process has just started, so it has no sessions.
 	if err := r.store.ReleaseNodeLeases(ctx, r.node); err != nil {
 		return nil, fmt.Errorf("give back the accounts of sessions that are gone: %w", err)
 	}
-	if r.vault, err = vault.Open(ctx, vault.Options{KeyFile: backup.VaultKeyPath(o.config), Store: r.store, Now: o.now,
-		Quotas: o.config.Quotas, Tenants: r.tenants}); err != nil {
+	if r.vault, err = vault.Open(ctx, vault.Options{KeyFile: backup.VaultKeyPath(o.Config), Store: r.store, Now: o.Now,
+		Quotas: o.Config.Quotas, Tenants: r.tenants}); err != nil {
 		return nil, fmt.Errorf("open the vault: %w", err)
 	}
-	if r.keyring, err = grant.OpenKeyring(own("grants.key"), o.now); err != nil {
+	if r.keyring, err = grant.OpenKeyring(own("grants.key"), o.Now); err != nil {
 		return nil, fmt.Errorf("read the keys of grants: %w", err)
 	}
 	limits := grant.DefaultLimits()
-	limits.DefaultTTL, limits.MaxTTL = o.config.Grants.TTL, o.config.Grants.MaxTTL
+	limits.DefaultTTL, limits.MaxTTL = o.Config.Grants.TTL, o.Config.Grants.MaxTTL
 	r.grants, err = grant.New(grant.Options{Store: r.store, Keys: r.keyring, Installation: issuer,
-		RegistrableDomain: cookies.RegistrableDomain, Limits: limits, Now: o.now, Audit: records{r.log}.grant, Begin: records{r.log}.beginGrant})
+		RegistrableDomain: cookies.RegistrableDomain, Limits: limits, Now: o.Now, Audit: Records{r.log}.Grant, Begin: Records{r.log}.BeginGrant})
 	if err != nil {
 		return nil, err
 	}
-	admin, err := identity.LoadAdminKey(hostd.AdminKeyPath(o.config))
+	admin, err := identity.LoadAdminKey(hostd.AdminKeyPath(o.Config))
 	if err != nil {
 		return nil, err
 	}
-	r.identity, err = identity.Open(ctx, identity.Options{Store: r.store, Admin: admin, Quotas: o.config.Quotas, Now: o.now, Audit: records{r.log}.identity, Begin: records{r.log}.beginIdentity,
+	r.identity, err = identity.Open(ctx, identity.Options{Store: r.store, Admin: admin, Quotas: o.Config.Quotas, Now: o.Now, Audit: Records{r.log}.Identity, Begin: Records{r.log}.BeginIdentity,
 		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
 	if err != nil {
 		return nil, fmt.Errorf("open what is known of operators and agents: %w", err)
 	}
 	r.counts.Store(r.identity)
-	r.signin, err = signin.Open(ctx, signin.Options{Store: r.store, Identity: r.identity, Idle: o.config.Console.Idle, Life: o.config.Console.Life, Now: o.now})
+	r.signin, err = signin.Open(ctx, signin.Options{Store: r.store, Identity: r.identity, Idle: o.Config.Console.Idle, Life: o.Config.Console.Life, Now: o.Now})
 	if err != nil {
 		return nil, fmt.Errorf("open what is known of who is signed in: %w", err)
 	}
@@ -238,11 +238,11 @@ func (r *ring) removeOld(ctx context.Context, now time.Time, log *slog.Logger) {
 	}
 }
 
-// records is the audit log as sessions, grants, identity, tasks and MCP servers write it.
-type records struct{ *audit.Log }
+// Records is the audit log as sessions, grants, identity, tasks and MCP servers write it.
+type Records struct{ *audit.Log }
 
 // Begin implements session.Records.
-func (r records) Begin(ctx context.Context, i audit.Intent) (session.Record, error) {
+func (r Records) Begin(ctx context.Context, i audit.Intent) (session.Record, error) {
 	p, err := r.Log.Begin(ctx, i)
 	if err != nil {
 		return nil, err // and no record: a nil *Pending would be one
@@ -251,21 +251,21 @@ func (r records) Begin(ctx context.Context, i audit.Intent) (session.Record, err
 }
 
 // BeginEnding implements session.Records.
-func (r records) BeginEnding(i audit.Intent) session.Record { return r.Log.BeginEnding(i) }
+func (r Records) BeginEnding(i audit.Intent) session.Record { return r.Log.BeginEnding(i) }
 
 // pending writes an intent down for who has its outcome later.
-func (r records) pending(ctx context.Context, in audit.Intent) (end func(audit.Outcome), err error) {
+func (r Records) pending(ctx context.Context, in audit.Intent) (end func(audit.Outcome), err error) {
 	p, err := r.Log.Begin(ctx, in)
 	return p.End, err
 }
 
-// grant writes an event of a grant down. A refusal is a no whether it is written or not, so nobody waits for it.
-func (r records) grant(ctx context.Context, e grant.Event) error {
+// Grant writes an event of a grant down. A refusal is a no whether it is written or not, so nobody waits for it.
+func (r Records) Grant(ctx context.Context, e grant.Event) error {
 	return r.event(ctx, e.Action == "grant.revoke", ofGrant(e))
 }
 
-// beginGrant writes down what is about to be done with a grant.
-func (r records) beginGrant(ctx context.Context, e grant.Event) (func(string), error) {
+// BeginGrant writes down what is about to be done with a grant.
+func (r Records) BeginGrant(ctx context.Context, e grant.Event) (func(string), error) {
 	return r.begin(ctx, ofGrant(e))
 }
 
@@ -282,13 +282,13 @@ func ofGrant(e grant.Event) audit.Event {
 		Actor: e.Actor, Session: e.Session, Target: e.Grant, Detail: audit.NewDetail(fields)}
 }
 
-// identity writes an event about who may down.
-func (r records) identity(ctx context.Context, e identity.Event) error {
+// Identity writes an event about who may down.
+func (r Records) Identity(ctx context.Context, e identity.Event) error {
 	return r.event(ctx, e.Ending, ofIdentity(e))
 }
 
-// beginIdentity writes down what is about to be done about who may.
-func (r records) beginIdentity(ctx context.Context, e identity.Event) (func(string), error) {
+// BeginIdentity writes down what is about to be done about who may.
+func (r Records) BeginIdentity(ctx context.Context, e identity.Event) (func(string), error) {
 	return r.begin(ctx, ofIdentity(e))
 }
 
@@ -312,7 +312,7 @@ func ofIdentity(e identity.Event) audit.Event {
 }
 
 // begin writes an intent down, and end its outcome.
-func (r records) begin(ctx context.Context, e audit.Event) (end func(result string), err error) {
+func (r Records) begin(ctx context.Context, e audit.Event) (end func(result string), err error) {
 	pending, err := r.pending(ctx, intentOf(e))
 	return func(result string) { pending(audit.Outcome{Result: audit.Result(result)}) }, err
 }
@@ -323,7 +323,7 @@ func intentOf(e audit.Event) audit.Intent {
 
 // event writes an event down. An ending happens in any case, so its record finds a place in any case; a refusal is a no
 // whether it is written or not.
-func (r records) event(ctx context.Context, ending bool, e audit.Event) error {
+func (r Records) event(ctx context.Context, ending bool, e audit.Event) error {
 	switch {
 	case e.Result == audit.Refused:
 		r.Log.Note(e)

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package cli
+package controlplane
 
 // memoryOfMachine is not known here.
 func memoryOfMachine() int64 { return 0 }

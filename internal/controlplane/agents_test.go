@@ -1,4 +1,4 @@
-package cli
+package controlplane
 
 import (
 	"context"
@@ -67,7 +67,7 @@ func TestTheGatewayListensWhereContainersAre(t *testing.T) {
 }
 
 func TestTheDefaultDriverIsTheConfigured(t *testing.T) {
-	if defaultDriver(config.AgentDriverDocker) != agent.DriverDocker || defaultDriver(config.AgentDriverLinux) != agent.DriverLinux {
+	if DefaultDriver(config.AgentDriverDocker) != agent.DriverDocker || DefaultDriver(config.AgentDriverLinux) != agent.DriverLinux {
 		t.Error("the configured driver is not used")
 	}
 	if got := gatewayOfJails(config.Default()); got != "http://gateway:3000" {

@@ -1,4 +1,4 @@
-package cli
+package controlplane
 
 import (
 	"context"
@@ -9,12 +9,16 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestPrivateDestinationNeedsAndHasARuleAndAnAddress(t *testing.T) {
 	c := config.Default()

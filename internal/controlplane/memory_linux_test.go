@@ -1,4 +1,4 @@
-package cli
+package controlplane
 
 import (
 	"log/slog"
@@ -12,11 +12,11 @@ func TestTheControlPlaneTakesHalfOfTheMemory(t *testing.T) {
 	defer debug.SetMemoryLimit(before)
 	log := slog.New(slog.DiscardHandler)
 	debug.SetMemoryLimit(math.MaxInt64)
-	boundMemory(func(string) (string, bool) { return "1GiB", true }, log)
+	BoundMemory(func(string) (string, bool) { return "1GiB", true }, log)
 	if got := debug.SetMemoryLimit(-1); got != math.MaxInt64 {
 		t.Errorf("the limit is %d where GOMEMLIMIT decides", got)
 	}
-	boundMemory(func(string) (string, bool) { return "", false }, log)
+	BoundMemory(func(string) (string, bool) { return "", false }, log)
 	if got, machine := debug.SetMemoryLimit(-1), memoryOfMachine(); machine <= 0 || got != max(machine/2, leastMemory) {
 		t.Errorf("the limit is %d of %d", got, machine)
 	}

@@ -1,4 +1,4 @@
-package cli
+package controlplane
 
 import (
 	"context"
@@ -27,18 +27,18 @@ import (
 const containersEvery = time.Second
 
 // newAgents makes the service of agents. servers names the MCP servers that there are, and changed hears that agents may use others.
-func newAgents(o serveOptions, host *hostd.Client, exit *gateway.Gateway, book *egress.Book, accounts *credential.Service, r *ring,
+func newAgents(o Options, host *hostd.Client, exit *gateway.Gateway, book *egress.Book, accounts *credential.Service, r *ring,
 	servers func(context.Context) ([]string, error), changed func()) (*agent.Service, error) {
 	return agent.New(agent.Options{
 		Keeper: host, Driver: host, Composed: host.Composed, Gateway: exit, Identity: r.identity, Book: book, Accounts: accounts, Store: r.store, Audit: r.log,
-		Agents: o.config.Agents, Docker: o.config.Docker, Default: defaultDriver(o.config.Agents.Driver), GatewayURL: gatewayOfJails(o.config),
-		Workspaces: workspacesOf(o.config), AddedRoots: func() ([]string, error) { return hostd.PathsOfAddedRoots(o.config) },
-		Servers: servers, ServersChanged: changed, Quotas: o.config.Quotas, MaxAgents: hostd.AgentJails,
+		Agents: o.Config.Agents, Docker: o.Config.Docker, Default: DefaultDriver(o.Config.Agents.Driver), GatewayURL: gatewayOfJails(o.Config),
+		Workspaces: workspacesOf(o.Config), AddedRoots: func() ([]string, error) { return hostd.PathsOfAddedRoots(o.Config) },
+		Servers: servers, ServersChanged: changed, Quotas: o.Config.Quotas, MaxAgents: hostd.AgentJails,
 		Disk: func() (int64, error) {
-			size, _, err := quota.Disk(o.config.DataDir)
+			size, _, err := quota.Disk(o.Config.DataDir)
 			return size, err
 		},
-		Volumes: host.Volumes, Dir: filepath.Join(hostd.ControlDir(o.config), "programs"), Log: o.log, Now: o.now,
+		Volumes: host.Volumes, Dir: filepath.Join(hostd.ControlDir(o.Config), "programs"), Log: o.Log, Now: o.Now,
 	})
 }
 
@@ -55,8 +55,8 @@ func gatewayOfJails(c config.Config) string {
 	return "http://" + net.JoinHostPort(provision.GatewayName, strconv.Itoa(int(c.Gateway.Port)))
 }
 
-// defaultDriver makes the jails of agents that name neither template nor image.
-func defaultDriver(d config.AgentDriver) string {
+// DefaultDriver makes the jails of agents that name neither template nor image.
+func DefaultDriver(d config.AgentDriver) string {
 	switch {
 	case d == config.AgentDriverDocker, d == config.AgentDriverAuto && runtime.GOOS != "linux":
 		return agent.DriverDocker
@@ -80,14 +80,14 @@ func readRelayKey(c config.Config) (key relay.Key, err error) {
 }
 
 // wayOfContainers is where agents in containers reach the gateway: on their bridge, or where a relay brings their connections.
-func wayOfContainers(o serveOptions, host *hostd.Client, exit *gateway.Gateway, key relay.Key) containers {
-	own := containers{port: o.config.Gateway.Port, serve: exit.Serve, log: o.log,
+func wayOfContainers(o Options, host *hostd.Client, exit *gateway.Gateway, key relay.Key) containers {
+	own := containers{port: o.Config.Gateway.Port, serve: exit.Serve, log: o.Log,
 		gateway: func(ctx context.Context) (netip.Addr, error) { return containerGateway(ctx, host) }}
-	if g := o.config.Gateway; g.Placement == config.PlacementContainer {
+	if g := o.Config.Gateway; g.Placement == config.PlacementContainer {
 		own.port = g.Relay.Port()
 		own.gateway = func(context.Context) (netip.Addr, error) { return g.Relay.Addr(), nil }
 		own.serve = func(ctx context.Context, l net.Listener) error {
-			return exit.Serve(ctx, relay.Listen(l, key, g.Port, o.log))
+			return exit.Serve(ctx, relay.Listen(l, key, g.Port, o.Log))
 		}
 	}
 	return own

@@ -1,14 +1,15 @@
-package cli
+package controlplane
 
 import (
 	"log/slog"
 	"runtime/debug"
 )
 
-// boundMemory has the control plane collect its garbage more often before it takes half of the memory that there is: what it
+// BoundMemory has the control plane collect its garbage more often before it takes half of the memory that there is: what it
 // holds for clients is bounded (see the page on limits), and what it no longer holds is not to grow beside that. Who sets
 // GOMEMLIMIT decides alone.
-func boundMemory(lookupEnv func(string) (string, bool), log *slog.Logger) {
+func BoundMemory(lookupEnv func(string) (string, bool), log *slog.Logger) {
+	debug.SetGCPercent(gcPercent)
 	if _, set := lookupEnv("GOMEMLIMIT"); set {
 		return
 	}
@@ -17,6 +18,10 @@ func boundMemory(lookupEnv func(string) (string, bool), log *slog.Logger) {
 		log.Debug("memory is collected below a limit", "bytes", limit)
 	}
 }
+
+// gcPercent has the heap collected more often than Go's own default: much of what passes through here (pictures, pages of the
+// protocol) is garbage at once, and memory is better given to jails.
+const gcPercent = 50
 
 // leastMemory is what the control plane is left at any rate.
 const leastMemory = 256 << 20
