@@ -67,7 +67,7 @@ type Beside func(ctx context.Context, exit *gateway.Gateway) error
 // Run runs a control plane until ctx ends. Then it closes every session, and returns when nothing of them is left.
 func Run(ctx context.Context, o Options) (err error) {
 	// First what the operator can have got wrong, so that it is told before anything is waited for.
-	authorities, err := readAuthorities(o.Config.ExtraCA)
+	authorities, trusted, err := readAuthorities(o.Config.ExtraCA)
 	if err != nil {
 		return err
 	}
@@ -123,10 +123,6 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, networks.Close()) }()
-	trusted, err := roots(o.Config.ExtraCA)
-	if err != nil {
-		return err
-	}
 	explains := &explained{clean: reach.policy}
 	permits := new(lateAccounts)
 	book, err := egress.Open(ctx, egress.Options{Store: ring.store, Identity: ring.identity, Audit: ring.log, Now: o.Now, Recheck: egressRecheck, Way: explains, Accounts: permits, Log: o.Log})
@@ -373,21 +369,26 @@ func (c certificate) ownName(host string) bool {
 	return c.leaf != nil && c.leaf.VerifyHostname(host) == nil
 }
 
-// readAuthorities reads the files of extra_ca.
-func readAuthorities(files []string) (all session.Certificates, err error) {
+// readAuthorities reads the files of extra_ca, for browsers, and for the gateway, which trusts the system's authorities as well
+// when it speaks TLS itself.
+func readAuthorities(files []string) (all session.Certificates, pool *x509.CertPool, err error) {
+	if pool, err = x509.SystemCertPool(); err != nil {
+		return all, nil, fmt.Errorf("read the system's certificates: %w", err)
+	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return session.Certificates{}, problem.Wrap(err, problem.BadConfig, "correct extra_ca, and let the control plane's user read the file",
+			return all, nil, problem.Wrap(err, problem.BadConfig, "correct extra_ca, and let the control plane's user read the file",
 				"extra_ca: %s cannot be read", file)
 		}
 		one, err := session.ParseCertificates(file, text)
 		if err != nil {
-			return session.Certificates{}, err
+			return all, nil, err
 		}
 		if all, err = all.Add(one); err != nil {
-			return session.Certificates{}, err
+			return all, nil, err
 		}
+		pool.AppendCertsFromPEM(text) // it is certificates and nothing else
 	}
-	return all, nil
+	return all, pool, nil
 }

@@ -91,11 +91,11 @@ func TestExtraAuthoritiesThatCannotBeReadAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{missing, text} {
-		if _, err := readAuthorities([]string{file}); problem.CodeOf(err) != problem.BadConfig {
+		if _, _, err := readAuthorities([]string{file}); problem.CodeOf(err) != problem.BadConfig {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
-	if all, err := readAuthorities(nil); err != nil || all.Len() != 0 {
+	if all, pool, err := readAuthorities(nil); err != nil || all.Len() != 0 || pool == nil {
 		t.Errorf("none: %d, %v", all.Len(), err)
 	}
 }

@@ -2,11 +2,8 @@ package controlplane
 
 import (
 	"context"
-	"crypto/x509"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -167,24 +164,6 @@ func (s *secretsUsed) run(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// roots are the authorities that the gateway trusts when it speaks TLS itself: the system's and those of the configuration.
-func roots(files []string) (*x509.CertPool, error) {
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		return nil, fmt.Errorf("read the system's certificates: %w", err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, problem.Wrap(err, problem.BadConfig, "correct extra_ca, and let the control plane's user read the file", "extra_ca: %s cannot be read", file)
-		}
-		if !pool.AppendCertsFromPEM(text) {
-			return nil, problem.New(problem.BadConfig, "give a PEM file", "extra_ca: %s has no certificate", file)
-		}
-	}
-	return pool, nil
 }
 
 // tidyBook removes now and then what has expired.
