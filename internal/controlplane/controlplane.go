@@ -249,15 +249,11 @@ func Run(ctx context.Context, o Options) (err error) {
 		return nil
 	})
 	group.Go(func() error {
-		ring.tidy(running, host, o.Now, o.Log)
+		ring.tidy(running, host, book, o.Now, o.Log)
 		return nil
 	})
 	group.Go(func() error {
 		used.run(running)
-		return nil
-	})
-	group.Go(func() error {
-		tidyBook(running, book, o.Log)
 		return nil
 	})
 	group.Go(func() error {

@@ -166,22 +166,6 @@ func (s *secretsUsed) run(ctx context.Context) {
 	}
 }
 
-// tidyBook removes now and then what has expired.
-func tidyBook(ctx context.Context, book *egress.Book, log *slog.Logger) {
-	every := time.NewTicker(time.Hour)
-	defer every.Stop()
-	for {
-		if err := book.Tidy(ctx); err != nil && ctx.Err() == nil {
-			log.Warn("remove what was decided and has expired", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-every.C:
-		}
-	}
-}
-
 // countOpened counts sessions.
 func countOpened(count func(code string, warm bool, t session.Timing)) func(session.Session, error) {
 	return func(s session.Session, err error) { count(problem.CodeOf(err), s.Warm, s.Timing) }

@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/backup"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -177,20 +178,20 @@ func (r *ring) verify(checkpoints string) func(context.Context) (audit.Report, e
 }
 
 // tidy removes what is too old, and records what the host daemon has reaped by itself, until ctx ends.
-func (r *ring) tidy(ctx context.Context, host *hostd.Client, now func() time.Time, log *slog.Logger) {
+func (r *ring) tidy(ctx context.Context, host *hostd.Client, book *egress.Book, now func() time.Time, log *slog.Logger) {
 	reaping, old, reserving := time.NewTicker(reapedEvery), time.NewTicker(tidyEvery), time.NewTimer(reserveFirst)
 	defer reaping.Stop()
 	defer old.Stop()
 	defer reserving.Stop()
 	var seen reaped
 	seen.ask(ctx, host, r.log, log)
-	r.removeOld(ctx, now(), log)
+	r.removeOld(ctx, book, now(), log)
 	for {
 		select {
 		case <-reaping.C:
 			seen.ask(ctx, host, r.log, log)
 		case <-old.C:
-			r.removeOld(ctx, now(), log)
+			r.removeOld(ctx, book, now(), log)
 		case <-reserving.C:
 			r.reserve(ctx, log)
 			reserving.Reset(reserveEvery)
@@ -218,8 +219,12 @@ func (r *ring) reserve(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// removeOld removes grants that expired long ago, sign-ins that are over, and audit rows that need not be kept.
-func (r *ring) removeOld(ctx context.Context, now time.Time, log *slog.Logger) {
+// removeOld removes what was decided about the way out and has expired, grants that expired long ago, sign-ins that are over, and
+// audit rows that need not be kept.
+func (r *ring) removeOld(ctx context.Context, book *egress.Book, now time.Time, log *slog.Logger) {
+	if err := book.Tidy(ctx); err != nil && ctx.Err() == nil {
+		log.Warn("remove what was decided and has expired", "error", err)
+	}
 	if n, err := r.grants.Purge(ctx); err != nil {
 		log.Warn("remove old grants", "error", err)
 	} else if n > 0 {
