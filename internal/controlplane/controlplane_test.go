@@ -2,10 +2,15 @@ package controlplane
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,14 +25,74 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// What is open ends at once and together, while its way out still runs; then goes what it stood on, the last first.
+func TestEverythingThatWasMadeEndsInItsOrder(t *testing.T) {
+	broken := errors.New("broken")
+	for failing, c := range map[string]struct {
+		atWork int32
+		want   string
+	}{
+		"run":      {2, "database way sessions agents API -work -work ~way -way -database"},
+		"API":      {2, "database way sessions agents -work -work -way -database"},
+		"agents":   {1, "database way sessions -work -way -database"},
+		"way":      {0, "database -database"},
+		"database": {0, ""},
+	} {
+		var mu sync.Mutex // guards seen
+		var seen []string
+		say := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, what)
+		}
+		var atWork atomic.Int32
+		together := make(chan struct{})
+		endWork := func(_ *plane, ctx context.Context) error {
+			if atWork.Add(1) == c.atWork {
+				close(together)
+			}
+			select {
+			case <-together:
+			case <-ctx.Done():
+				t.Error("work ends one after the other")
+			}
+			say("-work")
+			return errors.New("unwilling")
+		}
+		runWay := func(_ *plane, ctx context.Context) error {
+			<-ctx.Done()
+			say("~way")
+			return nil
+		}
+		parts := []part{{name: "database"}, {name: "way", wayOut: true, run: runWay}, {name: "sessions", work: true, end: endWork}, {name: "agents", work: true, end: endWork},
+			{name: "API", run: func(*plane, context.Context) error { return broken }}}
+		for n, one := range parts {
+			parts[n].start = func(*plane, context.Context) error {
+				if one.name == failing {
+					return broken
+				}
+				say(one.name)
+				return nil
+			}
+			if n < 2 {
+				parts[n].end = func(*plane, context.Context) error { say("-" + one.name); return nil }
+			}
+		}
+		err := live(t.Context(), &plane{Options: Options{Log: slog.New(slog.DiscardHandler)}}, parts)
+		if got := strings.Join(seen, " "); !errors.Is(err, broken) || got != c.want || strings.Contains(err.Error(), "end sessions: unwilling") != (c.atWork > 0) {
+			t.Errorf("where %s fails: %v, %s instead of %s", failing, err, got, c.want)
+		}
+	}
+}
+
 func TestPrivateDestinationNeedsAndHasARuleAndAnAddress(t *testing.T) {
 	c := config.Default()
-	ask := func(r reach, host string, port uint16) (bool, bool) {
+	ask := func(r policy.Policy, host string, port uint16) (bool, bool) {
 		h := hostport.MustParseHost(host)
-		d := r.policy.Decide(policy.Request{Scheme: policy.HTTPS, Host: h, Port: port, Method: policy.Connect})
+		d := r.Decide(policy.Request{Scheme: policy.HTTPS, Host: h, Port: port, Method: policy.Connect})
 		return d.Allowed, d.Address.IsValid()
 	}
-	r, err := reachOf(c)
+	r, err := cleanPolicy(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +104,7 @@ func TestPrivateDestinationNeedsAndHasARuleAndAnAddress(t *testing.T) {
 		{Host: "10.9.9.9", Address: netip.MustParseAddr("10.9.9.9"), Ports: []uint16{80}},
 		{Host: "fd00::1", Address: netip.MustParseAddr("fd00::1"), Ports: []uint16{80}},
 	}
-	if r, err = reachOf(c); err != nil {
+	if r, err = cleanPolicy(c); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {
@@ -61,7 +126,7 @@ func TestPrivateDestinationNeedsAndHasARuleAndAnAddress(t *testing.T) {
 	}
 	// A cloud's metadata service is not reached, whatever the configuration says.
 	c.Gateway.PrivateDestinations = []config.PrivateDestination{{Host: "x.internal", Address: netip.MustParseAddr("169.254.169.254"), Ports: []uint16{80}}}
-	if _, err := reachOf(c); problem.CodeOf(err) != problem.BadConfig {
+	if _, err := cleanPolicy(c); problem.CodeOf(err) != problem.BadConfig {
 		t.Errorf("the metadata service is a destination: %v", err)
 	}
 }
@@ -74,11 +139,11 @@ func TestGatewayWaitsForItsAddress(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := listenGateway(short, at); problem.CodeOf(err) != problem.Conflict {
+	if _, err := listenAt(short, at); problem.CodeOf(err) != problem.Conflict {
 		t.Errorf("an address that is taken: %v", err)
 	}
 	time.AfterFunc(20*time.Millisecond, func() { taken.Close() })
-	l, err := listenGateway(t.Context(), at)
+	l, err := listenAt(t.Context(), at)
 	if err != nil {
 		t.Fatal(err)
 	}

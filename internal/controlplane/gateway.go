@@ -2,8 +2,12 @@ package controlplane
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -13,55 +17,139 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/gateway/execute"
+	"github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
+	"github.com/clawjail/clawjail/internal/gateway/netguard"
 	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/gateway/service"
+	"github.com/clawjail/clawjail/internal/metrics"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
-	"github.com/clawjail/clawjail/internal/task"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
-// decided is the book of what operators decided, as the gateway asks it.
-type decided struct{ book *egress.Book }
+// egressRecheck is how soon what another control plane on the same database decided is known here.
+const egressRecheck = 2 * time.Second
 
-func (d decided) view(c gateway.Caller) *egress.View { return d.book.View(door.Who(c)) }
+func (p *plane) listenGateway(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, hostWait)
+	defer cancel()
+	p.gatewayListener, err = listenAt(ctx, netip.AddrPortFrom(p.info.Gateway, p.Config.Gateway.Port))
+	return err
+}
 
-// explained is the gateway as explanations ask it. The gateway is made after the book, and before anybody asks.
-type explained struct {
+// listenAt listens on the bridge of the jails, which appears when the host daemon has made it.
+func listenAt(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
+	for {
+		var l net.ListenConfig
+		listener, err := l.Listen(ctx, "tcp4", at.String())
+		if err == nil {
+			return listener, nil
+		}
+		again := time.NewTimer(100 * time.Millisecond)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return nil, problem.Wrap(err, problem.Conflict, "does something else listen there? `clawjail doctor` looks at the bridge; gateway.port sets another port",
+				"the gateway cannot listen on %s", at)
+		}
+	}
+}
+
+func (p *plane) openBook(ctx context.Context) (err error) {
+	p.book, err = egress.Open(ctx, egress.Options{Store: p.store, Identity: p.identity, Audit: p.audit, Now: p.Now, Recheck: egressRecheck, Way: &p.gateway, Accounts: &p.accounts, Log: p.Log})
+	if err != nil {
+		return fmt.Errorf("read what was decided about the way out: %w", err)
+	}
+	return nil
+}
+
+// makeGateway makes it with what counts. Both ask what is made later; nobody asks them before everything is there.
+func (p *plane) makeGateway(context.Context) (err error) {
+	p.metrics = metrics.New(metrics.Options{Version: p.Version, Audit: p.audit.Status,
+		Sessions: func() session.Status { return p.sessions.Status() }, States: func() map[session.State]int { return p.sessions.States() }})
+	limits := gateway.DefaultLimits()
+	limits.IdleTimeout = p.Config.Gateway.Silence
+	p.gateway.Gateway, err = gateway.New(gateway.Config{
+		Guard: netguard.Guard{Self: []netip.AddrPort{p.Config.Listen}}, Networks: p.networks.Now, Logger: p.Log, Now: p.Now, Limits: limits,
+		Local: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.inside.ServeHTTP(w, r) }), Records: ledger.New(p.audit),
+		Policy: p.policy, Used: p.ruleUsed, Ask: p.ask, Rates: p.rates, Keys: p.identity, Observer: p.metrics, Roots: p.roots,
+		Unknown: func(ctx context.Context, addr netip.Addr) bool { return p.agents.Unknown(ctx, addr) },
+		Quotas:  p.Config.Quotas, Connections: connectionsOfAll(), Tenants: p.identity.Counted,
+	})
+	return err
+}
+
+func (p *plane) serveGateway(ctx context.Context) error {
+	err := p.gateway.Serve(ctx, p.gatewayListener)
+	if err == nil && ctx.Err() == nil {
+		err = errors.New("the gateway stopped listening")
+	}
+	return err
+}
+
+// connectionsOfAll is how many connections jails may have open: each takes two descriptors, and half of them are for the rest.
+func connectionsOfAll() int {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return gateway.DefaultConnections
+	}
+	return int(min(max(uint64(files.Max)/4, 64), gateway.DefaultConnections))
+}
+
+// way is the gateway as sessions and explanations see it. It is made after the book of what operators decided, and before
+// anybody asks.
+type way struct {
 	*gateway.Gateway
 	clean policy.Policy
 }
 
+// Admit implements session.Gateway.
+func (w *way) Admit(addr netip.Addr, who session.Caller) error {
+	return w.Gateway.Admit(addr, gateway.Caller{Jail: string(who.Jail), Session: who.Session, Tenant: who.Tenant, Opener: who.Opener,
+		Actor: who.Actor, Policy: who.Policy, Confined: who.Confined, Vet: who.Vet})
+}
+
+// LastActivity implements session.Gateway.
+func (w *way) LastActivity(addr netip.Addr) time.Time {
+	// An address that is not admitted did nothing, and its zero Activity says so.
+	a, _ := w.Gateway.Activity(addr)
+	return a.Last
+}
+
 // CallerIn implements egress.Way.
-func (e *explained) CallerIn(session string) (egress.Who, bool) {
-	c, found := e.Gateway.CallerIn(session)
+func (w *way) CallerIn(session string) (egress.Who, bool) {
+	c, found := w.Gateway.CallerIn(session)
 	return door.Who(c), found
 }
 
 // Clean implements egress.Way.
-func (e *explained) Clean() policy.Policy { return e.clean }
+func (w *way) Clean() policy.Policy { return w.clean }
+
+// view is what operators decided for a caller.
+func (p *plane) view(c gateway.Caller) *egress.View { return p.book.View(door.Who(c)) }
 
 // policy implements gateway.Config.Policy.
-func (d decided) policy(c gateway.Caller) *policy.Compiled { return d.view(c).Proxy() }
+func (p *plane) policy(c gateway.Caller) *policy.Compiled { return p.view(c).Proxy() }
 
 // rates implements gateway.Config.Rates.
-func (d decided) rates(c gateway.Caller) gateway.Rates {
-	r := d.view(c).Settings().Rates
+func (p *plane) rates(c gateway.Caller) gateway.Rates {
+	r := p.view(c).Settings().Rates
 	return gateway.Rates{Proxy: r.Proxy, Execute: r.Execute, Service: r.Service, LLM: r.LLM, Tunnels: r.Tunnels}
 }
 
-// used implements gateway.Config.Used.
-func (d decided) used(ctx context.Context, rule string) (ok, once bool) {
-	return d.book.Used(ctx, rule), egress.ForOneUse(rule)
+// ruleUsed implements gateway.Config.Used.
+func (p *plane) ruleUsed(ctx context.Context, rule string) (ok, once bool) {
+	return p.book.Used(ctx, rule), egress.ForOneUse(rule)
 }
 
 // ask implements gateway.Config.Ask.
-func (d decided) ask(ctx context.Context, c gateway.Caller, target string) bool {
-	if d.view(c).Hold() <= 0 {
+func (p *plane) ask(ctx context.Context, c gateway.Caller, target string) bool {
+	if p.view(c).Hold() <= 0 {
 		return false
 	}
-	return d.book.Hold(ctx, door.Who(c), target)
+	return p.book.Hold(ctx, door.Who(c), target)
 }
 
 // surfaces are what the gateway itself answers to agents, besides the API. Paths are not made canonical on the way: what
@@ -99,28 +187,25 @@ func (s surfaces) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
-func newSurfaces(exit *gateway.Gateway, d decided, keys *ring, used *secretsUsed, o Options) (surfaces, error) {
-	run, err := execute.New(execute.Options{Quotas: o.Config.Quotas, Tenants: keys.identity.Counted, Gateway: exit, Views: d.view, Secrets: keys.vault, Used: used.note, Log: o.Log, Now: o.Now})
+func (p *plane) makeSurfaces(context.Context) error {
+	p.used = &secretsUsed{vault: p.vault, log: p.Log, now: p.Now, news: make(chan vault.SecretName, 256)}
+	run, err := execute.New(execute.Options{Quotas: p.Config.Quotas, Tenants: p.identity.Counted, Gateway: p.gateway.Gateway, Views: p.view, Secrets: p.vault, Used: p.used.note, Log: p.Log, Now: p.Now})
 	if err != nil {
-		return surfaces{}, err
+		return err
 	}
-	routes, err := service.New(service.Options{Gateway: exit, Views: d.view, Secrets: keys.vault, Used: used.note, Log: o.Log, Now: o.Now})
+	routes, err := service.New(service.Options{Gateway: p.gateway.Gateway, Views: p.view, Secrets: p.vault, Used: p.used.note, Log: p.Log, Now: p.Now})
 	if err != nil {
-		return surfaces{}, err
+		return err
 	}
-	models, err := llm.New(llm.Options{Quotas: o.Config.Quotas, Tenants: keys.identity.Counted, Gateway: exit, Views: d.view, Book: d.book, Secrets: keys.vault, Used: used.note, Log: o.Log, Now: o.Now})
+	models, err := llm.New(llm.Options{Quotas: p.Config.Quotas, Tenants: p.identity.Counted, Gateway: p.gateway.Gateway, Views: p.view, Book: p.book, Secrets: p.vault, Used: p.used.note, Log: p.Log, Now: p.Now})
 	if err != nil {
-		return surfaces{}, err
+		return err
 	}
-	return surfaces{
-		execute: exit.Watched(gateway.SurfaceExecute, run), service: exit.Watched(gateway.SurfaceService, routes),
-		llm: exit.Watched(gateway.SurfaceLLM, models), models: llm.Routes(),
-	}, nil
-}
-
-// newTasks makes what reaches goals: with the models of the gateway, as agents outside of all jails have them.
-func newTasks(keys *ring, sessions *session.Service, s surfaces, d decided, o Options) (*task.Service, error) {
-	return task.New(task.Options{Sessions: sessions, Identity: keys.identity, Models: s.llm, Views: d.view, Audit: Records{keys.log}.pending, Log: o.Log})
+	p.surfaces = surfaces{
+		execute: p.gateway.Watched(gateway.SurfaceExecute, run), service: p.gateway.Watched(gateway.SurfaceService, routes),
+		llm: p.gateway.Watched(gateway.SurfaceLLM, models), models: llm.Routes(),
+	}
+	return nil
 }
 
 // secretsUsed says of secrets that they were used, for people who want to know which still are: each at most once a minute,
@@ -132,10 +217,6 @@ type secretsUsed struct {
 	news  chan vault.SecretName
 }
 
-func newSecretsUsed(v *vault.Vault, o Options) *secretsUsed {
-	return &secretsUsed{vault: v, log: o.Log, now: o.Now, news: make(chan vault.SecretName, 256)}
-}
-
 // note takes a name. When too many come at once, some are left out: they will come again.
 func (s *secretsUsed) note(n vault.SecretName) {
 	select {
@@ -144,12 +225,12 @@ func (s *secretsUsed) note(n vault.SecretName) {
 	}
 }
 
-func (s *secretsUsed) run(ctx context.Context) {
+func (s *secretsUsed) run(ctx context.Context) error {
 	known := make(map[vault.SecretName]time.Time)
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case n := <-s.news:
 			now := s.now()
 			if now.Sub(known[n]) < time.Minute {
@@ -164,21 +245,4 @@ func (s *secretsUsed) run(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// countOpened counts sessions.
-func countOpened(count func(code string, warm bool, t session.Timing)) func(session.Session, error) {
-	return func(s session.Session, err error) { count(problem.CodeOf(err), s.Warm, s.Timing) }
-}
-
-// egressRecheck is how soon what another control plane on the same database decided is known here.
-const egressRecheck = 2 * time.Second
-
-// connectionsOfAll is how many connections jails may have open: each takes two descriptors, and half of them are for the rest.
-func connectionsOfAll() int {
-	var files unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
-		return gateway.DefaultConnections
-	}
-	return int(min(max(uint64(files.Max)/4, 64), gateway.DefaultConnections))
 }

@@ -1,0 +1,65 @@
+package controlplane
+
+import (
+	"context"
+
+	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/credential"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcp"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/task"
+)
+
+func (p *plane) makeSessions(context.Context) (err error) {
+	p.sessions, err = session.New(session.Options{
+		Driver: p.host, Gateway: &p.gateway, Templates: installed{p.host}, Connect: session.Dialer(p.Config.Sessions.DialogWait),
+		Sessions: p.Config.Sessions, Quotas: p.Config.Quotas, Limits: p.Config.Limits, WarmPool: p.Config.WarmPool,
+		Proxy: p.proxy(), Policy: p.gateway.clean, ExtraCA: p.authorities, Unsandboxed: p.info.Unsandboxed,
+		Authority: p.identity, Records: Records{p.audit},
+		Accounts:   session.Accounts{Grants: p.grants, Vault: p.vault, Leases: p.store, Node: p.node, Logins: p.Config.Logins, Ask: p.book.AskForAccount},
+		Recordings: p.own("sessions"),
+		Observe:    func(s session.Session, err error) { p.metrics.Opened(problem.CodeOf(err), s.Warm, s.Timing) },
+		Log:        p.Log, Now: p.Now,
+	})
+	return err
+}
+
+// proxy is the gateway as jails of this machine see it.
+func (p *plane) proxy() string { return "http://" + p.gatewayListener.Addr().String() }
+
+// lateAccounts are accounts that are opened after what asks for them. Nobody is served before.
+type lateAccounts struct{ *credential.Service }
+
+func (p *plane) makeAccounts(context.Context) (err error) {
+	p.accounts.Service, err = credential.New(credential.Options{Vault: p.vault, Grants: p.grants, Keyring: p.keyring, Identity: p.identity,
+		Audit: p.audit, Sessions: p.sessions, Now: p.Now, Log: p.Log})
+	return err
+}
+
+// makeTasks makes what reaches goals: with the models of the gateway, as agents outside of all jails have them.
+func (p *plane) makeTasks(context.Context) (err error) {
+	p.tasks, err = task.New(task.Options{Sessions: p.sessions, Identity: p.identity, Models: p.surfaces.llm, Views: p.view, Audit: Records{p.audit}.pending, Log: p.Log})
+	return err
+}
+
+// ownBrowsers are the sessions of this control plane as MCP sees browsers. There is no host browser here: that one is
+// the desktop user's.
+type ownBrowsers struct{ *session.Service }
+
+// List implements mcp.Backend.
+func (o ownBrowsers) List(ctx context.Context, by identity.Principal) ([]session.Session, error) {
+	return o.Service.List(ctx, by, "", false)
+}
+
+// Drive implements mcp.Backend.
+func (o ownBrowsers) Drive(ctx context.Context, by identity.Principal, t mcp.Target, op browser.Operation) (any, error) {
+	if t.Host {
+		return nil, problem.New(problem.Unsupported, "use the target session; `clawjail mcp` on a desktop has the host browser", "there is no host browser here")
+	}
+	return o.Service.Drive(ctx, by, t.Session, op)
+}
+
+// Host implements mcp.Backend.
+func (ownBrowsers) Host() bool { return false }

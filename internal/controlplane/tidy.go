@@ -1,0 +1,133 @@
+package controlplane
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/hostd"
+)
+
+const (
+	// reapedEvery is how often the host daemon is asked what it has reaped, tidyEvery how often what is too old goes.
+	reapedEvery = 5 * time.Second
+	tidyEvery   = time.Hour
+	// reserveBytes is what the database can still write when others have filled its disk. It is taken a while after the start,
+	// and what was used up is replaced.
+	reserveBytes = 64 << 20
+	reserveFirst = time.Minute
+	reserveEvery = 10 * time.Minute
+	// system is who does what nobody asked for.
+	system = "system"
+)
+
+// tidy removes what is too old, and records what the host daemon has reaped by itself, until ctx ends.
+func (p *plane) tidy(ctx context.Context) error {
+	reaping, old, reserving := time.NewTicker(reapedEvery), time.NewTicker(tidyEvery), time.NewTimer(reserveFirst)
+	defer reaping.Stop()
+	defer old.Stop()
+	defer reserving.Stop()
+	var seen reaped
+	seen.ask(ctx, p.host, p.audit, p.Log)
+	p.removeOld(ctx)
+	for {
+		select {
+		case <-reaping.C:
+			seen.ask(ctx, p.host, p.audit, p.Log)
+		case <-old.C:
+			p.removeOld(ctx)
+		case <-reserving.C:
+			p.reserve(ctx)
+			reserving.Reset(reserveEvery)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// reserve keeps room for an embedded database, and with it for the audit log, on a disk that others fill. It counts anew what
+// tenants hold of it.
+func (p *plane) reserve(ctx context.Context) {
+	// Other nodes write records, too.
+	if err := p.audit.Recount(ctx); err != nil && ctx.Err() == nil {
+		p.Log.Warn("count the records of the audit log", "error", err)
+	}
+	db, embedded := p.store.(interface {
+		Reserve(ctx context.Context, bytes int64) error
+	})
+	if !embedded {
+		return
+	}
+	if err := db.Reserve(ctx, reserveBytes); err != nil && ctx.Err() == nil {
+		p.Log.Warn("reserve room on the disk for the database", "error", err)
+	}
+}
+
+// removeOld removes what was decided about the way out and has expired, grants that expired long ago, sign-ins that are over, and
+// audit rows that need not be kept.
+func (p *plane) removeOld(ctx context.Context) {
+	if err := p.book.Tidy(ctx); err != nil && ctx.Err() == nil {
+		p.Log.Warn("remove what was decided and has expired", "error", err)
+	}
+	if n, err := p.grants.Purge(ctx); err != nil {
+		p.Log.Warn("remove old grants", "error", err)
+	} else if n > 0 {
+		p.Log.Info("old grants removed", "grants", n)
+	}
+	if n, err := p.signin.Purge(ctx); err != nil {
+		p.Log.Warn("remove old sign-ins", "error", err)
+	} else if n > 0 {
+		p.Log.Info("old sign-ins removed", "sign_ins", n)
+	}
+	gone, err := p.audit.Trim(ctx, audit.Retention{OlderThan: p.Now().Add(-p.Config.Audit.Keep), Actor: system, Why: "audit.keep"})
+	if err != nil {
+		p.Log.Warn("remove old audit rows", "error", err)
+	} else if gone.Rows > 0 {
+		p.Log.Info("old audit rows removed", "rows", gone.Rows, "from", gone.From, "to", gone.To)
+	}
+}
+
+// reaped brings what the host daemon has removed by itself into the audit log. The zero value has seen nothing.
+type reaped struct {
+	instance string
+	after    uint64
+	dropped  uint64
+}
+
+// ask records what is new. What it has recorded is acknowledged with the next question, so nothing is lost when this
+// process dies in between; it is recorded twice then.
+func (r *reaped) ask(ctx context.Context, host *hostd.Client, records *audit.Log, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, hostLimit)
+	defer cancel()
+	found, err := host.Reaped(ctx, r.after)
+	if err != nil {
+		// While the host daemon is away, everything that needs it says so.
+		log.Debug("ask what was reaped", "error", err)
+		return
+	}
+	if found.Instance != r.instance {
+		*r = reaped{instance: found.Instance}
+	}
+	if lost := found.Dropped - r.dropped; lost > 0 {
+		records.Note(audit.Event{Action: "jail.reap", Result: audit.Unknown, Actor: system,
+			Detail: audit.NewDetail(audit.Fields{"lost_count": int64(lost)})})
+		r.dropped = found.Dropped
+	}
+	for _, e := range found.Entries {
+		if e.Seq <= r.after {
+			continue
+		}
+		fields := audit.Fields{"reason": string(e.Reason), "what": e.What, "reaped_at": e.At.UTC().Format("2006-01-02T15:04:05.000Z07:00")}
+		result := audit.OK
+		if e.Error != "" {
+			result, fields["error"] = audit.Failed, e.Error
+		}
+		err := records.Event(ctx, audit.Event{Action: "jail.reap", Result: result, Actor: system, Jail: string(e.Jail), Detail: audit.NewDetail(fields)})
+		if err != nil {
+			log.Warn("record what was reaped", "jail", e.Jail, "error", err)
+			return // asked again
+		}
+		r.after = e.Seq
+	}
+}
