@@ -97,7 +97,7 @@ type plane struct {
 	metrics  *metrics.Metrics
 	gateway  way
 	relayKey relay.Key
-	used     *secretsUsed
+	used     chan vault.SecretName // that nobody has marked yet
 	surfaces surfaces
 
 	sessions *session.Service
@@ -144,7 +144,7 @@ var parts = []part{
 	{name: "rules", start: (*plane).openBook, end: func(p *plane, _ context.Context) error { p.book.Close(); return nil }},
 	{name: "gateway", wayOut: true, start: (*plane).makeGateway, run: (*plane).serveGateway, end: func(p *plane, _ context.Context) error { return p.gateway.Close() }},
 	{name: "gateway for containers", wayOut: true, start: (*plane).readRelayKey, run: (*plane).serveContainers},
-	{name: "surfaces", start: (*plane).makeSurfaces, run: func(p *plane, ctx context.Context) error { return p.used.run(ctx) }},
+	{name: "surfaces", start: (*plane).makeSurfaces, run: (*plane).markUsed},
 	{name: "sessions", work: true, start: (*plane).makeSessions, end: func(p *plane, ctx context.Context) error { return p.sessions.Shutdown(ctx) }},
 	{name: "accounts", start: (*plane).makeAccounts},
 	// Their jails run on; what ends are the programs that run for agents.

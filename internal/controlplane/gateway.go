@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -188,16 +187,16 @@ func (s surfaces) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *plane) makeSurfaces(context.Context) error {
-	p.used = &secretsUsed{vault: p.vault, log: p.Log, now: p.Now, news: make(chan vault.SecretName, 256)}
-	run, err := execute.New(execute.Options{Quotas: p.Config.Quotas, Tenants: p.identity.Counted, Gateway: p.gateway.Gateway, Views: p.view, Secrets: p.vault, Used: p.used.note, Log: p.Log, Now: p.Now})
+	p.used = make(chan vault.SecretName, 256)
+	run, err := execute.New(execute.Options{Quotas: p.Config.Quotas, Tenants: p.identity.Counted, Gateway: p.gateway.Gateway, Views: p.view, Secrets: p.vault, Used: p.note, Log: p.Log, Now: p.Now})
 	if err != nil {
 		return err
 	}
-	routes, err := service.New(service.Options{Gateway: p.gateway.Gateway, Views: p.view, Secrets: p.vault, Used: p.used.note, Log: p.Log, Now: p.Now})
+	routes, err := service.New(service.Options{Gateway: p.gateway.Gateway, Views: p.view, Secrets: p.vault, Used: p.note, Log: p.Log, Now: p.Now})
 	if err != nil {
 		return err
 	}
-	models, err := llm.New(llm.Options{Quotas: p.Config.Quotas, Tenants: p.identity.Counted, Gateway: p.gateway.Gateway, Views: p.view, Book: p.book, Secrets: p.vault, Used: p.used.note, Log: p.Log, Now: p.Now})
+	models, err := llm.New(llm.Options{Quotas: p.Config.Quotas, Tenants: p.identity.Counted, Gateway: p.gateway.Gateway, Views: p.view, Book: p.book, Secrets: p.vault, Used: p.note, Log: p.Log, Now: p.Now})
 	if err != nil {
 		return err
 	}
@@ -208,31 +207,24 @@ func (p *plane) makeSurfaces(context.Context) error {
 	return nil
 }
 
-// secretsUsed says of secrets that they were used, for people who want to know which still are: each at most once a minute,
-// and by itself, so that no request waits for it.
-type secretsUsed struct {
-	vault *vault.Vault
-	log   *slog.Logger
-	now   func() time.Time
-	news  chan vault.SecretName
-}
-
-// note takes a name. When too many come at once, some are left out: they will come again.
-func (s *secretsUsed) note(n vault.SecretName) {
+// note takes the name of a secret that was used. When too many come at once, some are left out: they will come again.
+func (p *plane) note(n vault.SecretName) {
 	select {
-	case s.news <- n:
+	case p.used <- n:
 	default:
 	}
 }
 
-func (s *secretsUsed) run(ctx context.Context) error {
+// markUsed says of secrets that they were used, for people who want to know which still are: each at most once a minute, and by
+// itself, so that no request waits for it.
+func (p *plane) markUsed(ctx context.Context) error {
 	known := make(map[vault.SecretName]time.Time)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case n := <-s.news:
-			now := s.now()
+		case n := <-p.used:
+			now := p.Now()
 			if now.Sub(known[n]) < time.Minute {
 				continue
 			}
@@ -240,8 +232,8 @@ func (s *secretsUsed) run(ctx context.Context) error {
 				clear(known)
 			}
 			known[n] = now
-			if err := s.vault.MarkUsed(ctx, n, now); err != nil && ctx.Err() == nil {
-				s.log.Warn("say that a secret was used", "service", n.Service, "error", err)
+			if err := p.vault.MarkUsed(ctx, n, now); err != nil && ctx.Err() == nil {
+				p.Log.Warn("say that a secret was used", "service", n.Service, "error", err)
 			}
 		}
 	}

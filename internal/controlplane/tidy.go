@@ -2,11 +2,9 @@ package controlplane
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/hostd"
 )
 
 const (
@@ -29,12 +27,12 @@ func (p *plane) tidy(ctx context.Context) error {
 	defer old.Stop()
 	defer reserving.Stop()
 	var seen reaped
-	seen.ask(ctx, p.host, p.audit, p.Log)
+	seen.ask(ctx, p)
 	p.removeOld(ctx)
 	for {
 		select {
 		case <-reaping.C:
-			seen.ask(ctx, p.host, p.audit, p.Log)
+			seen.ask(ctx, p)
 		case <-old.C:
 			p.removeOld(ctx)
 		case <-reserving.C:
@@ -97,20 +95,20 @@ type reaped struct {
 
 // ask records what is new. What it has recorded is acknowledged with the next question, so nothing is lost when this
 // process dies in between; it is recorded twice then.
-func (r *reaped) ask(ctx context.Context, host *hostd.Client, records *audit.Log, log *slog.Logger) {
+func (r *reaped) ask(ctx context.Context, p *plane) {
 	ctx, cancel := context.WithTimeout(ctx, hostLimit)
 	defer cancel()
-	found, err := host.Reaped(ctx, r.after)
+	found, err := p.host.Reaped(ctx, r.after)
 	if err != nil {
 		// While the host daemon is away, everything that needs it says so.
-		log.Debug("ask what was reaped", "error", err)
+		p.Log.Debug("ask what was reaped", "error", err)
 		return
 	}
 	if found.Instance != r.instance {
 		*r = reaped{instance: found.Instance}
 	}
 	if lost := found.Dropped - r.dropped; lost > 0 {
-		records.Note(audit.Event{Action: "jail.reap", Result: audit.Unknown, Actor: system,
+		p.audit.Note(audit.Event{Action: "jail.reap", Result: audit.Unknown, Actor: system,
 			Detail: audit.NewDetail(audit.Fields{"lost_count": int64(lost)})})
 		r.dropped = found.Dropped
 	}
@@ -123,9 +121,9 @@ func (r *reaped) ask(ctx context.Context, host *hostd.Client, records *audit.Log
 		if e.Error != "" {
 			result, fields["error"] = audit.Failed, e.Error
 		}
-		err := records.Event(ctx, audit.Event{Action: "jail.reap", Result: result, Actor: system, Jail: string(e.Jail), Detail: audit.NewDetail(fields)})
+		err := p.audit.Event(ctx, audit.Event{Action: "jail.reap", Result: result, Actor: system, Jail: string(e.Jail), Detail: audit.NewDetail(fields)})
 		if err != nil {
-			log.Warn("record what was reaped", "jail", e.Jail, "error", err)
+			p.Log.Warn("record what was reaped", "jail", e.Jail, "error", err)
 			return // asked again
 		}
 		r.after = e.Seq
