@@ -218,7 +218,7 @@ func goSubjects() []goSubject {
 		{"internal/jail/linux TwentyAgents", "agents"}, {"internal/jail/linux Exec", "agents"},
 		{"internal/agent", "agents"}, {"internal/ringlog", "agents"}, {"internal/hostd TwentyAgents", "agents"}, {"internal/hostd/keeper", "agents"},
 		{"internal/browser", "drive"}, {"internal/browser Snapshot", "snapshot"}, {"internal/browser Live", "console"}, {"internal/cdp", "drive"},
-		{"internal/console", "console"}, {"internal/gateway", "gateway"}, {"internal/egress", "gateway"},
+		{"internal/console", "console"}, {"internal/gateway", "gateway"}, {"internal/policy", "gateway"}, {"internal/egress", "gateway"},
 		{"internal/identity", "identity"}, {"internal/vault", "identity"}, {"internal/grant", "identity"}, {"internal/audit", "identity"},
 		{"internal/cookies", "identity"}, {"internal/session", "identity"}, {"internal/store", "identity"}, {"internal/trawl", "identity"},
 		{"internal/template", "templates"},

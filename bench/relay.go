@@ -17,7 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/guard"
-	"github.com/clawjail/clawjail/internal/gateway/redact"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 )
 
 // The ways to drive one browser. They differ in nothing but the guard.

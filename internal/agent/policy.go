@@ -10,8 +10,8 @@ import (
 
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/policy"
 )
 
 // The marks of rules that a declaration made. Both are looked at: a person may choose such a name.

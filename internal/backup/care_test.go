@@ -18,13 +18,13 @@ import (
 	"filippo.io/age"
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/backup/swap"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/store/postgres/pgtest"
+	"github.com/clawjail/clawjail/internal/swap"
 )
 
 // run runs the test binary as one that kills itself, and says whether it did.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
-	"github.com/clawjail/clawjail/internal/backup/swap"
 	"github.com/clawjail/clawjail/internal/base/keyfile"
 	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/config"
@@ -26,6 +25,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/swap"
 )
 
 // Owner is a user of the system.

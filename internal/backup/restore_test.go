@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/backup/swap"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/swap"
 )
 
 func restore(h *house, data []byte, change func(*RestoreOptions)) (Restored, error) {

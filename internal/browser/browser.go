@@ -21,7 +21,7 @@ import (
 	"github.com/chromedp/cdproto/target"
 
 	"github.com/clawjail/clawjail/internal/cdp"
-	"github.com/clawjail/clawjail/internal/gateway/redact"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 

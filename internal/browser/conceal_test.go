@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/gateway/redact"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )

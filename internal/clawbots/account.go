@@ -8,8 +8,8 @@ import (
 
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/cookies"
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 

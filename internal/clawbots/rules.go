@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 

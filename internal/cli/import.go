@@ -12,10 +12,10 @@ import (
 
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/cookies"
-	"github.com/clawjail/clawjail/internal/cookies/cookiefile"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
+	"github.com/clawjail/clawjail/internal/weblogin/cookiefile"
 )
 
 const (

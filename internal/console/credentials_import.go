@@ -13,12 +13,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/clawjail/clawjail/internal/cookies"
-	"github.com/clawjail/clawjail/internal/cookies/cookiefile"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
+	"github.com/clawjail/clawjail/internal/weblogin/cookiefile"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 

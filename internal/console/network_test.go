@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/policy"
 )
 
 func TestAServiceIsAddedAndChanged(t *testing.T) {

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/policy"
 )
 
 // ruleRow is a rule with names for people.

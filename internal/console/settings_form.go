@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
 )
 
 // settingsFields are the fields of the form by what package egress calls them.

@@ -17,8 +17,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/clawjail/clawjail/internal/config"
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )

@@ -10,9 +10,9 @@ import (
 	"os"
 
 	"github.com/clawjail/clawjail/internal/config"
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
-	"github.com/clawjail/clawjail/internal/gateway/netguard"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
+	"github.com/clawjail/clawjail/internal/policy/netguard"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store/open"

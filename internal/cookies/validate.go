@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/base/secret"
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 )
 
 // Reason says why a cookie is not valid.

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 )
 
 func TestExecuteReachesAServiceWhereItsOperatorLeadsIt(t *testing.T) {

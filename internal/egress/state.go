@@ -8,8 +8,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/store"
 )
 

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/texts"
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 

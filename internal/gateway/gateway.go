@@ -41,8 +41,8 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/config"
-	"github.com/clawjail/clawjail/internal/gateway/netguard"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/netguard"
 )
 
 // Resolver turns names into addresses; *net.Resolver is one. The gateway asks

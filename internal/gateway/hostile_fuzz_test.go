@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 )
 
 // FuzzRequestReader sends anything from a jail: nothing panics, every answer ends, and nothing is dialled that is inside or

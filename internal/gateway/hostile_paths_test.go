@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
 )
 
 // readings are what servers make of a request target: decoded once or twice, before or after dot segments are resolved,

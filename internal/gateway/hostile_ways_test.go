@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/gateway/netguard"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/netguard"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )

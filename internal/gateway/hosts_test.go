@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
 )
 
 func TestHostsAreThoseThatASessionWasLetConnectTo(t *testing.T) {

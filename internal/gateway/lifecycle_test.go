@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
 )
 
 // The gateway's own part is for the jails of agents: of a session's jail, where any page may ask, nothing is answered.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 

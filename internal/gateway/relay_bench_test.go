@@ -11,8 +11,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 )
 
 const benchBlock = 1 << 20

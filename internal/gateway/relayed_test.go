@@ -3,8 +3,8 @@ package gateway
 import (
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/gateway/policy"
 	relays "github.com/clawjail/clawjail/internal/gateway/relay"
+	"github.com/clawjail/clawjail/internal/policy"
 )
 
 // An address is forgotten although nobody gets through to a relay's listener who only dials.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 

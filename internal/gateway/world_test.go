@@ -21,8 +21,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/clawjail/clawjail/internal/gateway/netguard"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/netguard"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 

@@ -11,9 +11,9 @@ import (
 
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp/guard"
-	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/clawjail/clawjail/internal/gateway/redact"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 )
 
 // hidden stands where something was.

@@ -5,7 +5,7 @@ import (
 	"net/url"
 
 	"github.com/clawjail/clawjail/internal/cookies"
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 )
 
 // OriginOf is the origin of an address, as browsers write it. An address that is not of http or https, or belongs to no

@@ -18,9 +18,9 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 

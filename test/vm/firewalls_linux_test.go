@@ -94,7 +94,9 @@ func serves(m *machine) {
 // asks has the agent ask for a URL, and says what curl ended with.
 func asks(m *machine, url string, more ...string) int {
 	m.t.Helper()
-	return m.try("clawjail agent exec counter -- curl -fsS -o /dev/null --max-time 60 " + strings.Join(more, " ") + " " + url).Status
+	r := m.try("clawjail agent exec counter -- curl -fsS -o /dev/null --max-time 60 " + strings.Join(more, " ") + " " + url)
+	m.t.Logf("%s: %d\n%s", url, r.Status, tail(r.Stderr))
+	return r.Status
 }
 
 // What curl ends with.

@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/clawjail/clawjail/internal/cdp"
-	"github.com/clawjail/clawjail/internal/gateway/redact"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 )
 
 // odd is a value with all that the encoders of a browser treat in different ways, of a header or a cookie. decoy is as long,

@@ -28,7 +28,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/clawjail/clawjail/internal/cdp"
-	"github.com/clawjail/clawjail/internal/gateway/redact"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 )
 
 // Mode is the kind of session that a client drives.

@@ -12,7 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/inject"
-	"github.com/clawjail/clawjail/internal/gateway/redact"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 )

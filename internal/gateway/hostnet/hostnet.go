@@ -20,7 +20,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/clawjail/clawjail/internal/gateway/netguard"
+	"github.com/clawjail/clawjail/internal/policy/netguard"
 )
 
 // Networks follows the networks of the host. Its methods may be called from several goroutines.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 

@@ -13,9 +13,9 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/inject"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
-	"github.com/clawjail/clawjail/internal/gateway/redact"
 	"github.com/clawjail/clawjail/internal/gateway/scrub"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 )

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/clawjail/clawjail/internal/gateway/redact"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cli"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/test/injail"
 )

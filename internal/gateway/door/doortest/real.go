@@ -17,8 +17,8 @@ import (
 
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
-	"github.com/clawjail/clawjail/internal/gateway/netguard"
-	"github.com/clawjail/clawjail/internal/gateway/policy"
+	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/policy/netguard"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 

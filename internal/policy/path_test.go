@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 )
 
 func TestPathPatterns(t *testing.T) {

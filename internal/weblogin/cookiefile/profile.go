@@ -3,7 +3,7 @@ package cookiefile
 import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
-	"github.com/clawjail/clawjail/internal/cookies/cookiefile/firefox"
+	"github.com/clawjail/clawjail/internal/weblogin/cookiefile/firefox"
 )
 
 // fromProfile makes Chromium's cookies of Firefox's.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 )
 
 // Compiled is a policy made ready for many decisions: it gives the answers of [Policy.Decide], and looks only at the

@@ -20,9 +20,9 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/cookies"
-	"github.com/clawjail/clawjail/internal/cookies/cookiefile/firefox"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/weblogin"
+	"github.com/clawjail/clawjail/internal/weblogin/cookiefile/firefox"
 )
 
 // Format is a kind of file.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 )
 
 func shown(r Rule) string { return fmt.Sprint(r.Scheme, " ", r.Host, " ", r.Ports, " ", r.Path) }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/clawjail/clawjail/internal/cookies"
-	"github.com/clawjail/clawjail/internal/cookies/cookiefile/firefox"
+	"github.com/clawjail/clawjail/internal/weblogin/cookiefile/firefox"
 )
 
 // Schemas of moz_cookies, by the version of the database. Expiry is in seconds in 13, and in milliseconds in 16.

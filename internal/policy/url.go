@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 )
 
 // maxURL bounds the text that ParseURL looks at: the longest host in Unicode, and the longest path.

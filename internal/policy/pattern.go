@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/gateway/hostport"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 )
 
 // Pattern says which hosts a rule is about. The zero Pattern is about none.
