@@ -101,9 +101,30 @@ func (b *Browser) signIn(ctx context.Context, ref string, selectors []string) (o
 		}
 		out.URL = info.TargetInfo.URL
 	}
-	out.Tab, out.URL = string(tab.id), b.shown(out.URL, maxURL)
+	out.Tab, out.URL = tab.handle(), b.shown(out.URL, maxURL)
 	return out, nil
 }
+
+// Where names a tab, the current one when none is named, and the document that it shows, both as [Browser.SignIn] does. They are empty
+// where they are not known: of a tab that is not there, and the document of one that nobody drives here.
+func (b *Browser) Where(ref string) (name, document string) {
+	tab := b.tabs.currentTab()
+	if ref != "" {
+		tab, _ = b.tabs.resolve(ref) // nil when there is none
+	}
+	if tab == nil {
+		return "", ""
+	}
+	b.tabs.mu.Lock()
+	driven := tab.page
+	b.tabs.mu.Unlock()
+	if driven != nil && driven.open() {
+		document = driven.documentName()
+	}
+	return tab.handle(), document
+}
+
+func (p *Page) documentName() string { return strconv.FormatUint(p.generation(), 10) }
 
 // complete refuses an answer that does not speak of each selector: a browser that somebody has taken over answers anything.
 func (p SignInPage) complete(selectors int) error {
@@ -123,7 +144,7 @@ func (b *Browser) askSignIn(ctx context.Context, tab *record, selectors []string
 		if err := driven.mainFrame().ask(ctx, remake, "signIn", &out, selectors); err != nil {
 			return out, err
 		}
-		out.Document = strconv.FormatUint(driven.generation(), 10)
+		out.Document = driven.documentName()
 		return out, nil
 	}
 	session, err := b.conn.Browser().Attach(ctx, id)

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -232,11 +233,19 @@ func cloned(o weblogin.Origin) weblogin.Origin {
 func (b *fakeBrowser) SignIn(_ context.Context, tab string, selectors ...string) (browser.SignInPage, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := browser.SignInPage{URL: b.at, Tab: tab, Document: tab + b.at, Loaded: true, Status: 200, SignOut: b.signOut, Passwords: b.passwords}
+	tab = cmp.Or(tab, "t1")
+	out := browser.SignInPage{URL: b.at, Tab: tab, Document: tab + " " + b.at, Loaded: true, Status: 200, SignOut: b.signOut, Passwords: b.passwords}
 	for _, selector := range selectors {
 		out.Matches, out.Bad = append(out.Matches, selector != "" && selector == b.has), append(out.Bad, false)
 	}
 	return out, nil
+}
+
+func (b *fakeBrowser) Where(tab string) (name, document string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	tab = cmp.Or(tab, "t1")
+	return tab, tab + " " + b.at
 }
 
 func (b *fakeBrowser) Version() browser.Version {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -93,6 +94,7 @@ func (s *Service) probe(ctx context.Context, r *session) error {
 		err := s.record(ctx, r, r.by, identity.SessionUse, l.ProbeURL, audit.Fields{"tool": "probe"}, func() error {
 			within, cancel := context.WithTimeout(ctx, probeLimit)
 			defer cancel()
+			r.watch.heads(b, browser.Navigate{URL: l.ProbeURL}, r.plan.domains)
 			_, err := b.Navigate(within, l.ProbeURL)
 			return err
 		})

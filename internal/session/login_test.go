@@ -184,22 +184,27 @@ func TestLoginOfAnAccountThatTheSessionHasNotIsNotNoticed(t *testing.T) {
 // Where a tab comes from decides whose login is gone when it shows a sign-in of another domain. A look that comes while the browser is
 // about to leave a page counts for that page, and other tabs count for themselves.
 func TestATabComesFromWhereItWasOrWasSent(t *testing.T) {
-	const sso = "https://sso.test/authorize"
-	to := func(domain string) string { return "https://" + domain + "/" }
+	const sso, one, other = "https://sso.test/authorize", "https://example.com/", "https://" + two + "/"
 	type step struct {
-		sent       string // an address, before the look
 		tab, shows string
+		unseen     bool   // it is not looked at
+		sent       string // an address, before the tab shows that
+		opens      bool   // in a new tab
+		done       bool   // the operation has ended well
 		asks       string // the account whose login is gone
 	}
 	for name, steps := range map[string][]step{
-		"the page that it leaves does not count": {{"", "a", to("example.com"), ""}, {to(two), "a", to("example.com"), ""}, {"", "a", sso, two}},
-		"it arrives, and is sent from there":     {{to(two), "a", to(two), ""}, {"", "a", sso, two}},
-		"it goes elsewhere by itself":            {{to(two), "a", to(two), ""}, {"", "a", to("example.com"), ""}, {"", "a", sso, "example.com"}},
-		"another tab was at another account":     {{to("example.com"), "a", to("example.com"), ""}, {to(two), "b", to(two), ""}, {"", "a", sso, "example.com"}},
-		"another tab is looked at on the way": {{to("example.com"), "a", to("example.com"), ""}, {to(two), "b", to(two), ""}, {to("example.com"), "b", to(two), ""},
-			{"", "a", sso, "example.com"}},
-		"a tab that a page opens":  {{to(two), "a", to(two), ""}, {"", "b", sso, two}},
-		"it comes from no account": {{to("elsewhere.test"), "a", to("elsewhere.test"), ""}, {"", "a", sso, ""}},
+		"the page that it leaves does not count":     {{tab: "a", shows: one}, {tab: "a", sent: other, shows: one}, {tab: "a", shows: sso, asks: two}},
+		"nor one that was not looked at":             {{tab: "a", shows: one, unseen: true}, {tab: "a", sent: other, shows: one}, {tab: "a", shows: sso, asks: two}},
+		"it arrives, and is sent from there":         {{tab: "a", sent: other, shows: other, done: true}, {tab: "a", shows: sso, asks: two}},
+		"it goes elsewhere by itself":                {{tab: "a", sent: other, shows: other}, {tab: "a", shows: one}, {tab: "a", shows: sso, asks: "example.com"}},
+		"another tab was at another account":         {{tab: "a", sent: one, shows: one}, {tab: "b", sent: other, shows: other}, {tab: "a", shows: sso, asks: "example.com"}},
+		"another tab shows a new page on the way":    {{tab: "a", shows: one}, {tab: "a", sent: other, shows: one, unseen: true}, {tab: "b", shows: one}, {tab: "a", shows: sso, asks: two}},
+		"another tab was sent to a part of its page": {{tab: "a", shows: one}, {tab: "b", shows: other}, {tab: "b", sent: other + "#x", shows: other, done: true}, {tab: "a", shows: sso, asks: "example.com"}},
+		"a tab that is opened":                       {{tab: "a", shows: one}, {tab: "b", opens: true, sent: other, shows: sso, asks: two}},
+		"a tab that is opened, after a look at one":  {{tab: "a", shows: one}, {tab: "a", opens: true, sent: other, shows: one}, {tab: "b", shows: sso, asks: two}},
+		"a tab that a page opens":                    {{tab: "a", sent: other, shows: other}, {tab: "b", shows: sso, asks: two}},
+		"it comes from no account":                   {{tab: "a", sent: "https://elsewhere.test/", shows: "https://elsewhere.test/"}, {tab: "a", shows: sso}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withAccounts(t, nil, func(t *testing.T, a *accounts) {
@@ -214,22 +219,39 @@ func TestATabComesFromWhereItWasOrWasSent(t *testing.T) {
 				r := a.s.sessions[out.ID]
 				a.s.mu.Unlock()
 				b := a.browserOf(out)
-				for n, step := range steps {
-					if step.sent != "" {
-						r.watch.heads(browser.Navigate{URL: step.sent}, r.plan.domains)
-					}
+				shown := map[string]string{}
+				show := func(tab string) {
 					b.mu.Lock()
-					b.at, b.passwords = step.shows, 0
-					if step.shows == sso {
+					defer b.mu.Unlock()
+					b.at, b.passwords = shown[tab], 0
+					if b.at == sso {
 						b.passwords = 1
 					}
-					b.mu.Unlock()
+				}
+				for n, step := range steps {
+					arrived := func() {}
+					if step.sent != "" {
+						show(step.tab)
+						var op browser.Operation = browser.Navigate{TargetID: step.tab, URL: step.sent}
+						if step.opens {
+							op = browser.OpenTab{URL: step.sent}
+						}
+						arrived = r.watch.heads(b, op, r.plan.domains)
+					}
+					shown[step.tab] = step.shows
+					if step.unseen {
+						continue
+					}
+					show(step.tab)
 					got := ""
 					if asks := a.s.look(t.Context(), r, b, step.tab); asks != nil {
 						got = asks.Domain
 					}
 					if got != step.asks {
 						t.Errorf("step %d: %q asks to log in, not %q", n, got, step.asks)
+					}
+					if step.done {
+						arrived()
 					}
 				}
 			})
@@ -270,6 +292,39 @@ func TestAPasswordFieldIsNewWhereAnEarlierSessionSawNone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Sessions that look in turn at one page have a visit each: a field that comes later is no news.
+func TestTwoSessionsVisitAPageAtOnce(t *testing.T) {
+	withAccounts(t, nil, func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 2)
+		var r [2]*session
+		var b [2]*fakeBrowser
+		for n := range r {
+			out := a.mustOpenOperator(t)
+			a.s.mu.Lock()
+			r[n] = a.s.sessions[out.ID]
+			a.s.mu.Unlock()
+			b[n] = a.browserOf(out)
+			b[n].at = "https://www.example.com/home"
+		}
+		now := time.Now()
+		a.s.Now = func() time.Time { return now }
+		for range 3 {
+			for n := range r {
+				a.s.look(t.Context(), r[n], b[n], "")
+			}
+			now = now.Add(settleTime)
+		}
+		b[0].passwords = 1
+		if asks := a.s.look(t.Context(), r[0], b[0], ""); asks != nil {
+			t.Errorf("it says %+v", asks)
+		}
+		b[0].at = "https://www.example.com/home?again" // another document of the page
+		if asks := a.s.look(t.Context(), r[0], b[0], ""); asks != nil {
+			t.Errorf("after a page with a field it says %+v", asks)
+		}
+	})
 }
 
 func probing() config.Login {

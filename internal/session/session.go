@@ -116,6 +116,8 @@ type Browser interface {
 	Network(ctx context.Context) error
 	// SignIn says what of a tab's page has to do with signing in, and which CSS selectors it has an element for.
 	SignIn(ctx context.Context, tab string, selectors ...string) (browser.SignInPage, error)
+	// Where names a tab, the current one when none is named, and its document, as SignIn does.
+	Where(tab string) (name, document string)
 	// Conceal makes everything that pages say lose the values, before it is cut, compared or waited for.
 	Conceal(values *redact.Values)
 	// Navigate opens an address in the current tab, for the session's own purposes.
@@ -244,8 +246,8 @@ type Service struct {
 	lookAfter  []time.Duration // pages draw late: pauses between looks at those of a session in which something was done
 
 	mu       sync.Mutex
-	sessions map[string]*session     // all that are not yet gone
-	visits   map[accountPage]visited // of pages of accounts
+	sessions map[string]*session  // all that are not yet gone
+	visits   map[accountPage]bool // whether the last visit of a page saw a field for a password
 	tokens   map[[sha256.Size]byte]token
 	ended    []*session // gone ones that can still be asked about, oldest first
 	opening  int        // opens in flight
@@ -262,7 +264,7 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{Options: o, sessions: map[string]*session{}, visits: map[accountPage]visited{}, tokens: map[[sha256.Size]byte]token{}, shelf: shelf}
+	s := &Service{Options: o, sessions: map[string]*session{}, visits: map[accountPage]bool{}, tokens: map[[sha256.Size]byte]token{}, shelf: shelf}
 	s.messages = quota.NewGate(quota.GateOptions{Kind: quota.Messages(), Whole: mostOfMessages, Quotas: o.Quotas, Tenants: o.Authority.Counted})
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.logins = newLogins(o.Accounts.Logins)

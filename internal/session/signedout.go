@@ -38,11 +38,12 @@ type loginWatch struct {
 	looking  sync.Mutex // one look at a time; a page can make it wait
 	mu       sync.Mutex
 	accounts map[string]*watchedLogin // by domain
+	visits   map[accountPage]visited  // of this session
 	seen     map[string]bool          // documents that were looked at
 	at       map[string]string        // by tab: the domain of the account whose pages it was at, or was sent to, last
 	newest   string                   // that of all tabs, for one that a page opens
-	sent     int                      // how often the session was sent to an address
-	going    bool                     // no document has come since
+	going    map[string]string        // where tabs were sent, until a document has come; "" is a tab that is to be opened
+	sent     int                      // how often a tab was sent somewhere
 }
 
 // watchedLogin is one account of a session.
@@ -59,17 +60,16 @@ type watchedLogin struct {
 // accountPage is a page of an account: host and path of its address.
 type accountPage struct{ tenant, domain, page string }
 
-// visited is what the last visit of a page saw, and whether the one before it saw no field for a password.
+// visited is a visit of a page: when it began, and whether the one before it, of any session, saw no field for a password.
 type visited struct {
-	session   string
-	document  string // of the session's browser; another browser has one of the same name
-	at        time.Time
-	passwords bool
-	before    bool
+	document string
+	at       time.Time
+	before   bool
 }
 
 func newLoginWatch() *loginWatch {
-	return &loginWatch{poked: make(chan struct{}, 1), accounts: map[string]*watchedLogin{}, seen: map[string]bool{}, at: map[string]string{}}
+	return &loginWatch{poked: make(chan struct{}, 1), accounts: map[string]*watchedLogin{}, visits: map[accountPage]visited{},
+		seen: map[string]bool{}, at: map[string]string{}, going: map[string]string{}}
 }
 
 func (w *loginWatch) account(domain string) *watchedLogin {
@@ -82,22 +82,31 @@ func (w *loginWatch) account(domain string) *watchedLogin {
 }
 
 // from returns the domain of the account whose pages a tab comes from, now that it shows a document. One that was looked at before, or
-// that was asked for before the session was sent elsewhere, is the page that the tab leaves: where it goes does not count for it.
+// that was asked for before a tab was sent elsewhere, is the page that the tab leaves: where it goes does not count for it.
 func (w *loginWatch) from(tab, document string, sent int) string {
+	to, going := w.going[tab]
 	_, known := w.at[tab]
+	opened, opening := w.going[""]
 	switch {
-	case !w.seen[document] && w.going && sent == w.sent:
-		w.at[tab], w.going = w.newest, false
-	case !known:
+	case going && !w.seen[document] && sent == w.sent:
+		w.at[tab] = to
+		delete(w.going, tab)
+	case known, going:
+	case opening:
+		w.at[tab] = opened
+		delete(w.going, "")
+	default:
 		w.at[tab] = w.newest
 	}
-	came := w.at[tab]
+	w.see(document)
+	return w.at[tab]
+}
+
+func (w *loginWatch) see(document string) {
 	if len(w.seen) >= maxSeen {
 		clear(w.seen)
-		clear(w.at)
 	}
 	w.seen[document] = true
-	return came
 }
 
 // know takes what is stored of an account.
@@ -221,10 +230,7 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 	}
 	for _, domain := range r.plan.domains {
 		if cookies.Within(at.Hostname(), domain) {
-			r.watch.at[page.Tab] = domain
-			if !r.watch.going {
-				r.watch.newest = domain
-			}
+			r.watch.at[page.Tab], r.watch.newest = domain, domain
 		}
 	}
 	r.watch.asking.Store(asks != nil)
@@ -269,23 +275,28 @@ func (l login) asks(address string) bool {
 	return slices.ContainsFunc(l.urls, func(u *regexp.Regexp) bool { return u.MatchString(address) })
 }
 
-// noteVisit notes what a page shows, and returns what is known of this visit: at is when it began.
+// noteVisit notes what a page shows, and returns what is known of this visit. The caller holds the watch's lock.
 func (s *Service) noteVisit(r *session, v accountPage, page browser.SignInPage) visited {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last, known := s.visits[v]
+	asked, known := s.visits[v]
 	if !known && len(s.visits) >= maxVisits {
 		for other := range s.visits { // any: it is a guess about guesses
 			delete(s.visits, other)
 			break
 		}
 	}
-	if !known || last.session != r.id || last.document != page.Document {
-		last = visited{session: r.id, document: page.Document, at: s.Now(), before: known && !last.passwords}
+	visit, same := r.watch.visits[v]
+	if !same || visit.document != page.Document {
+		if len(r.watch.visits) >= maxSeen {
+			clear(r.watch.visits)
+		}
+		visit = visited{document: page.Document, at: s.Now(), before: known && !asked}
+		r.watch.visits[v] = visit
+		asked = false
 	}
-	last.passwords = last.passwords || page.Passwords > 0
-	s.visits[v] = last
-	return last
+	s.visits[v] = asked || page.Passwords > 0
+	return visit
 }
 
 // deleted says whether the site has deleted the cookies of an account that sign in, and set no others of their kind.
@@ -361,26 +372,38 @@ func loginNeeded(f Refresh, err error) error {
 		"%s has forgotten the login of this account", f.Domain).With("domain", f.Domain).With("reason", f.Reason)
 }
 
-// heads notes where an operation goes: the site may send it elsewhere to sign in.
-func (w *loginWatch) heads(op browser.Operation, domains []string) {
-	address := ""
+// heads notes where an operation goes, which the site may send elsewhere to sign in, and returns what to call when it has arrived. Of the
+// tab that is named, or of the current one, it leaves the document.
+func (w *loginWatch) heads(b Browser, op browser.Operation, domains []string) (arrived func()) {
+	address, tab, document := "", "", ""
 	switch o := op.(type) {
 	case browser.Navigate:
 		address = o.URL
+		tab, document = b.Where(o.TargetID)
 	case browser.OpenTab:
 		address = o.URL
 	}
 	to, err := url.Parse(address)
 	if err != nil || to.Host == "" {
-		return
+		return func() {}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.newest, w.going = "", true
 	w.sent++
+	w.going[tab] = ""
 	for _, domain := range domains {
 		if cookies.Within(to.Hostname(), domain) {
-			w.newest = domain
+			w.going[tab] = domain
+		}
+	}
+	if document != "" {
+		w.see(document)
+	}
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if tab != "" {
+			delete(w.going, tab) // without a new document it is where it was
 		}
 	}
 }

@@ -269,8 +269,11 @@ func TestALoginThatLooksGoneIsKept(t *testing.T) {
 			if name == "away" && gone { // as long as a page has to show what it is going to show
 				testenv.Eventually(t, 20*time.Second, func() bool {
 					a.s.mu.Lock()
-					defer a.s.mu.Unlock()
-					v := a.s.visits[accountPage{store.DefaultTenant, "away.example", "away.example/"}]
+					watch := a.s.sessions[id].watch
+					a.s.mu.Unlock()
+					watch.mu.Lock()
+					defer watch.mu.Unlock()
+					v := watch.visits[accountPage{store.DefaultTenant, "away.example", "away.example/"}]
 					return !v.at.IsZero() && a.s.Now().Sub(v.at) > settleTime
 				}, "it does not settle")
 			}

@@ -61,7 +61,7 @@ func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, o
 			return nil, loginNeeded(*asks, nil)
 		}
 	}
-	r.watch.heads(op, r.plan.domains)
+	arrived := r.watch.heads(b, op, r.plan.domains)
 	began := s.Now()
 	var out any
 	err = s.record(ctx, r, by, may, op.Target(), audit.Fields{"tool": op.Tool()}, func() error {
@@ -80,6 +80,9 @@ func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, o
 		// Also after an error: a page that loads slowly may ask to log in.
 		if asks := s.look(ctx, r, b, tab); asks != nil && showsPage(op) {
 			err = loginNeeded(*asks, err)
+		}
+		if err == nil {
+			arrived()
 		}
 		r.watch.poke()
 	}
