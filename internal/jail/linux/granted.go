@@ -96,7 +96,8 @@ func (g grant) open(uid int, first func(dir *beneath.Folder, made bool) error) (
 	return dir, nil
 }
 
-// enterFinished is enter. A folder that was made and not given away yet, by another call or a process that was killed, is not there.
+// enterFinished is enter. A folder that was made and not given away yet, by another call or a process that was killed, is not there. It is
+// empty: the mode alone can be set by whoever has a folder.
 func enterFinished(root *beneath.Folder, rel string) (*beneath.Folder, error) {
 	dir, err := enter(root, rel)
 	if err != nil {
@@ -104,7 +105,10 @@ func enterFinished(root *beneath.Folder, rel string) (*beneath.Folder, error) {
 	}
 	o, err := dir.Owned()
 	if err == nil && o.Unfinished() {
-		err = unix.ENOENT
+		var some []string
+		if some, err = dir.Names(1); err == nil && len(some) == 0 {
+			err = unix.ENOENT
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())

@@ -22,20 +22,26 @@ func TestAHalfMadeWorkspaceIsFinished(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	for name, test := range map[string]struct {
 		half bool
+		full bool // there is something in it
 		m    jail.Mount
 		mode uint32 // of the folder a, in the end
 		uid  uint32
 	}{
-		"the workspace":      {true, jail.Mount{Source: "a"}, 0o755, jail.AgentUID},
-		"a folder above it":  {true, jail.Mount{Source: "a/b"}, 0o755, jail.AgentUID},
-		"a shared one":       {true, jail.Mount{Source: "a", Make: []string{"bot"}}, 0o755, jail.AgentUID},
-		"the operator's own": {false, jail.Mount{Source: "a"}, 0o750, 0},
+		"the workspace":      {true, false, jail.Mount{Source: "a"}, 0o755, jail.AgentUID},
+		"a folder above it":  {true, false, jail.Mount{Source: "a/b"}, 0o755, jail.AgentUID},
+		"a shared one":       {true, false, jail.Mount{Source: "a", Make: []string{"bot"}}, 0o755, jail.AgentUID},
+		"the operator's own": {false, false, jail.Mount{Source: "a"}, 0o750, 0},
+		// An agent that shares it could keep the others out.
+		"one in use that has got the mode": {true, true, jail.Mount{Source: "a", Make: []string{"bot"}}, beneath.Unfinished, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			must(t, os.Mkdir(filepath.Join(root, "a"), 0o750))
 			if test.half {
 				must(t, unix.Chmod(filepath.Join(root, "a"), beneath.Unfinished))
+			}
+			if test.full {
+				must(t, os.WriteFile(filepath.Join(root, "a/file"), nil, 0o600))
 			}
 			m := test.m
 			m.Source, m.Target = filepath.Join(root, m.Source), jail.WorkspaceDir
