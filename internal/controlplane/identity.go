@@ -29,7 +29,11 @@ const (
 // own is the path of a file of the control plane's. The host daemon has made the folder.
 func (p *plane) own(name string) string { return filepath.Join(hostd.ControlDir(p.Config), name) }
 
+// openStore reads the key of the audit log first: a database that is brought up to date is no more one of before.
 func (p *plane) openStore(ctx context.Context) (err error) {
+	if p.key, err = checkpoint.LoadKey(p.own("audit.key")); err != nil {
+		return fmt.Errorf("read the key of the audit log: %w", err)
+	}
 	if p.store, err = open.Open(ctx, p.Config.Database.Reveal(), p.Config.DataDir); err != nil {
 		return fmt.Errorf("open the database: %w", err)
 	}
@@ -40,9 +44,6 @@ func (p *plane) openStore(ctx context.Context) (err error) {
 func (p *plane) openAudit(ctx context.Context) (err error) {
 	if p.node = p.Config.Node; p.node == "" {
 		p.node = string(p.info.Installation)
-	}
-	if p.key, err = checkpoint.LoadKey(p.own("audit.key")); err != nil {
-		return fmt.Errorf("read the key of the audit log: %w", err)
 	}
 	room, err := p.roomForRecords()
 	if err != nil {

@@ -46,6 +46,9 @@ func ParseCertificates(source string, text []byte) (Certificates, error) {
 		if block.Type != "CERTIFICATE" {
 			return bad(nil, "remove everything but the certificates from it", "holds a "+strings.ToLower(block.Type))
 		}
+		if len(block.Headers) > 0 {
+			return bad(nil, "remove the lines with a colon from it", "holds a certificate with headers, which not every reader of certificates takes")
+		}
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			return bad(err, "replace it", "holds a certificate that cannot be read")

@@ -51,6 +51,7 @@ func TestExtraAuthoritiesAreCertificatesOfAuthoritiesOnly(t *testing.T) {
 		"one":                         {one, ""},
 		"two with blanks":             {append(append([]byte("\n\n"), one...), append([]byte("\n"), two...)...), ""},
 		"nothing":                     {[]byte(" \n"), "holds no certificate"},
+		"headers":                     {bytes.Replace(one, []byte("CERTIFICATE-----\n"), []byte("CERTIFICATE-----\nComment: mine\n\n"), 1), "with headers"},
 		"text":                        {[]byte("hello"), "is not PEM"},
 		"text behind":                 {append(bytes.Clone(one), "hello"...), "is not PEM"},
 		"a private key":               {append(bytes.Clone(one), key...), "holds a private key"},
