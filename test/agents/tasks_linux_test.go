@@ -75,16 +75,20 @@ func TestAnAgentHasATaskDoneFromItsJail(t *testing.T) {
 	slow.Store(true)
 	stopped := make(chan error, 1)
 	go func() {
-		_, err := e.In("shopper", strings.Replace(asking, "-m 60", "-m 2", 1))
+		_, err := e.In("shopper", asking+" & echo $! >/tmp/asking; wait $!")
 		stopped <- err
 	}()
-	for _, end := range []chan struct{}{thinks, left} {
+	waits := func(end chan struct{}, what string) {
+		t.Helper()
 		select {
 		case <-end:
-		case <-time.After(30 * time.Second):
-			t.Fatal("the model is not asked, or not left")
+		case <-time.After(testenv.Patience * 20 * time.Second):
+			t.Fatalf("the model is not %s", what)
 		}
 	}
+	waits(thinks, "asked")
+	e.MustIn("shopper", "kill $(cat /tmp/asking)")
+	waits(left, "left")
 	if err := <-stopped; err == nil {
 		t.Error("curl has an answer")
 	}
