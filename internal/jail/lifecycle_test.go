@@ -67,8 +67,8 @@ func lived(l *jail.Lifecycle) {
 		return
 	}
 	_ = l.Admit(ctx, j.Name)
-	j.Stdio.Close()
 	_ = l.Destroy(ctx, j.Name)
+	j.Stdio.Close()
 }
 
 // operations lists every change of the host that the life of one jail consists of.
