@@ -22,8 +22,8 @@ const (
 	// settleTime is how long a page has to show what it is going to show, jarEvery how often it is looked which cookies there are.
 	settleTime = 5 * time.Second
 	jarEvery   = time.Second
-	// maxVisits bounds what is remembered of pages, maxSeen the documents of a session, and maxTabsLooked the tabs that are looked at
-	// behind its back.
+	// maxVisits bounds what is remembered of pages of all sessions, maxSeen what one session remembers of documents, pages and tabs, and
+	// maxTabsLooked the tabs that are looked at behind its back.
 	maxVisits     = 10000
 	maxTabsLooked = 5
 	maxSeen       = 1000
@@ -84,6 +84,7 @@ func (w *loginWatch) account(domain string) *watchedLogin {
 // from returns the domain of the account whose pages a tab comes from, now that it shows a document. One that was looked at before, or
 // that was asked for before a tab was sent elsewhere, is the page that the tab leaves: where it goes does not count for it.
 func (w *loginWatch) from(tab, document string, sent int) string {
+	bounded(w.at)
 	to, going := w.going[tab]
 	_, known := w.at[tab]
 	opened, opening := w.going[""]
@@ -103,10 +104,15 @@ func (w *loginWatch) from(tab, document string, sent int) string {
 }
 
 func (w *loginWatch) see(document string) {
-	if len(w.seen) >= maxSeen {
-		clear(w.seen)
-	}
+	bounded(w.seen)
 	w.seen[document] = true
+}
+
+// bounded forgets what a map has when it has too much for another entry.
+func bounded[K comparable, V any](m map[K]V) {
+	if len(m) >= maxSeen {
+		clear(m)
+	}
 }
 
 // know takes what is stored of an account.
@@ -288,9 +294,7 @@ func (s *Service) noteVisit(r *session, v accountPage, page browser.SignInPage) 
 	}
 	visit, same := r.watch.visits[v]
 	if !same || visit.document != page.Document {
-		if len(r.watch.visits) >= maxSeen {
-			clear(r.watch.visits)
-		}
+		bounded(r.watch.visits)
 		visit = visited{document: page.Document, at: s.Now(), before: known && !asked}
 		r.watch.visits[v] = visit
 		asked = false
@@ -390,6 +394,7 @@ func (w *loginWatch) heads(b Browser, op browser.Operation, domains []string) (a
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sent++
+	bounded(w.going)
 	w.going[tab] = ""
 	for _, domain := range domains {
 		if cookies.Within(to.Hostname(), domain) {
