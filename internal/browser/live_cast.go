@@ -161,10 +161,7 @@ func (l *Live) page(ctx context.Context) (*Page, error) {
 
 // attached is the page of a tab. One that is attached already is not waited for, however little it reacts.
 func (l *Live) attached(ctx context.Context, tab *record) (*Page, error) {
-	l.b.tabs.mu.Lock()
-	p := tab.page
-	l.b.tabs.mu.Unlock()
-	if p != nil && p.open() {
+	if p := l.b.tabs.driven(tab); p != nil {
 		return p, nil
 	}
 	return l.b.attach(ctx, tab)

@@ -77,13 +77,8 @@ func (b *Browser) signIn(ctx context.Context, ref string, selectors []string) (o
 	if err := b.tabs.begin(ctx); err != nil {
 		return out, err
 	}
-	tab := b.tabs.currentTab()
-	if ref != "" {
-		if tab, err = b.tabs.resolve(ref); err != nil {
-			return out, nil // it was closed
-		}
-	}
-	if tab == nil || tab.hasCrashed() {
+	tab := b.tabs.named(ref)
+	if tab == nil || tab.hasCrashed() { // it may have been closed
 		return out, nil
 	}
 	out, err = b.askSignIn(ctx, tab, append([]string{}, selectors...))
@@ -108,17 +103,11 @@ func (b *Browser) signIn(ctx context.Context, ref string, selectors []string) (o
 // Where names a tab, the current one when none is named, and the document that it shows, both as [Browser.SignIn] does. They are empty
 // where they are not known: of a tab that is not there, and the document of one that nobody drives here.
 func (b *Browser) Where(ref string) (name, document string) {
-	tab := b.tabs.currentTab()
-	if ref != "" {
-		tab, _ = b.tabs.resolve(ref) // nil when there is none
-	}
+	tab := b.tabs.named(ref)
 	if tab == nil {
 		return "", ""
 	}
-	b.tabs.mu.Lock()
-	driven := tab.page
-	b.tabs.mu.Unlock()
-	if driven != nil && driven.open() {
+	if driven := b.tabs.driven(tab); driven != nil {
 		document = driven.documentName()
 	}
 	return tab.handle(), document
@@ -137,16 +126,16 @@ func (p SignInPage) complete(selectors int) error {
 // askSignIn asks the document. A tab that nobody drives here gets a session for it that switches nothing on: its events and
 // dialogs are those of a client.
 func (b *Browser) askSignIn(ctx context.Context, tab *record, selectors []string) (out SignInPage, err error) {
-	b.tabs.mu.Lock()
-	driven, id := tab.page, tab.id
-	b.tabs.mu.Unlock()
-	if driven != nil && driven.open() {
+	if driven := b.tabs.driven(tab); driven != nil {
 		if err := driven.mainFrame().ask(ctx, remake, "signIn", &out, selectors); err != nil {
 			return out, err
 		}
 		out.Document = driven.documentName()
 		return out, nil
 	}
+	b.tabs.mu.Lock()
+	id := tab.id
+	b.tabs.mu.Unlock()
 	session, err := b.conn.Browser().Attach(ctx, id)
 	if err != nil {
 		return out, err

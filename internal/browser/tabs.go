@@ -257,6 +257,26 @@ func (r *registry) handleOf(id target.ID) string {
 	return ""
 }
 
+// named is the tab that a reference names, the current one when it is empty; nil when there is none.
+func (r *registry) named(ref string) *record {
+	if ref == "" {
+		return r.currentTab()
+	}
+	tab, _ := r.resolve(ref) // nil with an error
+	return tab
+}
+
+// driven is the page of a tab that is attached here, and nil of another.
+func (r *registry) driven(tab *record) *Page {
+	r.mu.Lock()
+	p := tab.page
+	r.mu.Unlock()
+	if p == nil || !p.open() {
+		return nil
+	}
+	return p
+}
+
 // resolve finds a tab by a reference that is not empty.
 func (r *registry) resolve(ref string) (*record, error) {
 	if len(ref) > maxReference {
