@@ -68,11 +68,7 @@ func (p *program) serveBrowser(cmd *cobra.Command, start bool, headless *bool, b
 	if err := host.RefuseRoot(b.env); err != nil {
 		return err
 	}
-	c, err := p.config()
-	if err != nil {
-		return err
-	}
-	log, err := logger(c.Log, cmd.ErrOrStderr())
+	_, log, err := p.configured(cmd)
 	if err != nil {
 		return err
 	}

@@ -72,11 +72,7 @@ func newServeCommand(p *program) *cobra.Command {
 				return problem.New(problem.Forbidden, "`clawjail up` starts it as the right user; by hand: sudo -u clawjail clawjail serve",
 					"the control plane must not run as root")
 			}
-			c, err := p.config()
-			if err != nil {
-				return err
-			}
-			log, err := logger(c.Log, cmd.ErrOrStderr())
+			c, log, err := p.configured(cmd)
 			if err != nil {
 				return err
 			}

@@ -39,11 +39,7 @@ func newMCPCommand(p *program) *cobra.Command {
 			if agent != "" || tenant != "" {
 				return usage(cmd, "--agent and --tenant go with --print-config")
 			}
-			c, err := p.config()
-			if err != nil {
-				return err
-			}
-			log, err := logger(c.Log, cmd.ErrOrStderr())
+			c, log, err := p.configured(cmd)
 			if err != nil {
 				return err
 			}

@@ -174,6 +174,16 @@ func group(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// configured is the configuration, and the log that it asks for.
+func (p *program) configured(cmd *cobra.Command) (config.Config, *slog.Logger, error) {
+	c, err := p.config()
+	if err != nil {
+		return c, nil, err
+	}
+	log, err := logger(c.Log, cmd.ErrOrStderr())
+	return c, log, err
+}
+
 // logger makes the log of a daemon as the configuration wants it. It writes to standard error.
 func logger(c config.Log, w io.Writer) (*slog.Logger, error) {
 	var level slog.Level

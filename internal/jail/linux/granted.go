@@ -206,12 +206,7 @@ func CheckMount(roots []string, tenant string, m jail.Mount) error {
 	if err != nil {
 		return err
 	}
-	root, err := g.openRoot()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }() // opened for reading
-	dir, err := g.walk(root)
+	dir, err := g.walk()
 	if dir == nil || err != nil {
 		return err
 	}
@@ -233,7 +228,12 @@ func CheckMount(roots []string, tenant string, m jail.Mount) error {
 
 // walk opens the folder as far as there is something, and reports what is in the way: nil is one that would be made. A link
 // that leads nowhere is in the way.
-func (g grant) walk(root *beneath.Folder) (*beneath.Folder, error) {
+func (g grant) walk() (*beneath.Folder, error) {
+	root, err := g.openRoot()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }() // opened for reading
 	for i := range len(g.Rel) + 1 {
 		if i < len(g.Rel) && g.Rel[i] != '/' {
 			continue

@@ -246,15 +246,11 @@ func (s *Storage) source(spec jail.Spec) (int, error) {
 		if err != nil {
 			return -1, err
 		}
-		root, err := g.openRoot()
-		if err != nil {
-			return -1, err
-		}
-		dir, err := g.walk(root)
+		dir, err := g.walk()
 		if dir == nil && err == nil {
 			err = g.refused(g.Rel, unix.ENOENT)
 		}
-		if err := errors.Join(err, root.Close()); err != nil {
+		if err != nil {
 			return -1, err
 		}
 		return dir.FD(), nil
