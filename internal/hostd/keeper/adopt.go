@@ -33,6 +33,10 @@ func (a *agent) adopt(ctx context.Context, w wanted) error {
 	}
 	a.k.mu.Lock()
 	a.adopted = true
+	if mine != nil { // in the same moment: of an agent that was adopted, sweep ends every jail but this one
+		a.status.Jail, a.status.Addr, a.status.PID, a.status.Since, a.made = mine.Name, mine.Lease.Addr, mine.PID, mine.Created, last.Generation
+		a.k.changed()
+	}
 	if current {
 		a.status.Restarts, a.status.Crashes, a.status.Exit = last.Restarts, last.Crashes, last.Exit
 	}
@@ -41,17 +45,13 @@ func (a *agent) adopt(ctx context.Context, w wanted) error {
 	}
 	a.k.mu.Unlock()
 	if mine != nil {
-		a.takeOver(ctx, w, *mine, last)
+		a.takeOver(ctx, w, *mine)
 	}
 	return nil
 }
 
 // takeOver goes on with a jail that runs.
-func (a *agent) takeOver(ctx context.Context, w wanted, st jail.Status, last run) {
-	a.k.mu.Lock()
-	a.status.Jail, a.status.Addr, a.status.PID, a.status.Since, a.made = st.Name, st.Lease.Addr, st.PID, st.Created, last.Generation
-	a.k.changed()
-	a.k.mu.Unlock()
+func (a *agent) takeOver(ctx context.Context, w wanted, st jail.Status) {
 	a.watch(st.Name)
 	if st.Exit != nil {
 		return // its program has ended, which Wait says

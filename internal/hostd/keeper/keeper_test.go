@@ -268,6 +268,28 @@ func TestJailsRunOnThroughARestartOfTheHostDaemon(t *testing.T) {
 	}
 }
 
+func TestNoJailThatIsTakenOverIsTakenForAStray(t *testing.T) {
+	f := newFixture(t, nil)
+	f.keep(t, kept("bot", "exec sleep 1000"), token)
+	mine := jail.Status{Name: f.status("bot").Jail, State: jail.StateReady}
+	for range 200 {
+		f.stop(true)
+		f.start()
+		for running := false; !running; { // as often as it can be asked, a sweep would not end it
+			f.k.mu.Lock()
+			stray := f.k.isStray("bot", mine)
+			running = f.k.agents["bot"].status.Phase == jail.PhaseRunning
+			f.k.mu.Unlock()
+			if stray {
+				t.Fatal("the jail of an agent is taken for one that nobody declared while it is taken over")
+			}
+		}
+	}
+	if !f.k.isStray("nobody", mine) {
+		t.Error("no jail is taken for one that nobody declared")
+	}
+}
+
 func TestDropKeepsWhatItIsAskedToKeep(t *testing.T) {
 	f := newFixture(t, nil)
 	script := "echo hello; exec sleep 1000"
