@@ -16,7 +16,7 @@ func TestJailsKeepTheirPromisesOnTheSimulator(t *testing.T) {
 		w := newWorld(t)
 		l := w.life(w.open())
 		running(t, l)
-		return jailtest.Subject{Driver: l, Template: "tiny", Missing: "bk3x999999", Confines: true,
+		return jailtest.Subject{Driver: l, Template: "tiny", Missing: "bk3x999999", Confines: true, Slow: true,
 			Things: func(ctx context.Context) ([]jail.Trace, error) {
 				traces, err := l.Traces(ctx)
 				for _, thing := range w.host.Things() {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // Subject is a driver under test, on a host of its own.
@@ -26,6 +27,9 @@ type Subject struct {
 	Missing jail.Name
 	// Confines is false for a driver that runs programs without confining them.
 	Confines bool
+	// Slow is true for a driver whose steps are processes of a simulated host. Twenty of its jails at once, some 1500 processes,
+	// are a part of make test-long; else there are six.
+	Slow bool
 }
 
 // Spec is a jail that runs a shell command, with limits that no test here reaches by accident.
@@ -351,6 +355,9 @@ func reapTwice(t *testing.T, s Subject) {
 func twentyAtOnce(t *testing.T, s Subject) {
 	var all sync.WaitGroup
 	jails := make([]*jail.Jail, 20)
+	if s.Slow && !testenv.IsLong() {
+		jails = jails[:6]
+	}
 	for i := range jails {
 		all.Go(func() {
 			j, err := s.Driver.Create(t.Context(), s.Spec(`exec cat`))
