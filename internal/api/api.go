@@ -2,7 +2,7 @@
 // command line.
 //
 // It translates and decides nothing: what may be done, and by whom, is decided by the services behind it, which are told
-// who asks. What it adds is the door:
+// who asks. It adds the door:
 //
 //   - Every request needs a key in Authorization: Bearer or in X-Admin-Key, also one for a path that does not exist. Only
 //     /v1/health and /openapi.json answer without it, and the console, which asks by itself. A request ends with its key. A token of one session does there
@@ -12,8 +12,8 @@
 //   - Bodies are JSON of at most 1 MB; one with cookies may have 33 MB, from those who may store some, and a file 32 MB.
 //     Unknown and doubled keys, and anything after the end, are errors with a position. Unknown query parameters are
 //     errors too.
-//   - Errors are application/problem+json (RFC 9457) with the members code, hint, details and errors. What has no code
-//     is in the log only. What a body holds is in neither.
+//   - Errors are application/problem+json (RFC 9457) with the members code, hint, details and errors. The text of an error without a code
+//     is in the log only. The content of a body is in neither.
 //
 // The API describes itself at /openapi.json.
 package api

@@ -57,7 +57,7 @@ func (a *API) metered(next http.Handler) http.Handler {
 	})
 }
 
-// is says whose the request is. What it holds already is counted as theirs.
+// is says whose the request is. Memory that it holds already is counted as theirs.
 func (m *meter) is(of quota.Holder) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 // maxID bounds the id of a session in an address.
 const maxID = 64
 
-// plain registers a route whose handler reads the request and writes the answer itself. What it has written when it
-// returns an error is nothing. parameters are those beside the wildcards; answers are the kinds of content of an answer.
+// plain registers a route whose handler reads the request and writes the answer itself. A handler that
+// returns an error has written nothing. parameters are those beside the wildcards; answers are the kinds of content of an answer.
 func (a *API) plain(r route, parameters []*huma.Param, answers map[string]*huma.Schema,
 	handle func(w http.ResponseWriter, req *http.Request, by identity.Principal) error) {
 	op := a.operation(r)

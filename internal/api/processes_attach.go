@@ -34,8 +34,8 @@ type Attached struct {
 	Problem *Problem   `json:"problem,omitempty"`
 }
 
-// attach runs a program in a jail for the other end of a WebSocket, whose first message says which. Who may not is answered like
-// everybody, before there is a WebSocket. The program ends with the connection.
+// attach runs a program in a jail for the other end of a WebSocket, whose first message says which. A caller without the right gets
+// an HTTP error, before there is a WebSocket. The program ends with the connection.
 func (a *API) attach(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
 	query := req.URL.Query()
 	for key, values := range query {

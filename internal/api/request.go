@@ -89,7 +89,7 @@ type RawItem struct {
 	Value string `json:"value"`
 }
 
-// RulesRequest is the body that changes who may use an account. What is left out stays as it is.
+// RulesRequest is the body that changes who may use an account. Members that are left out stay as they are.
 type RulesRequest struct {
 	Tenant      string   `json:"tenant,omitempty" doc:"whose account it is; the caller's own, or default, when it is left out"`
 	Scopes      []string `json:"scopes,omitzero" nullable:"false" doc:"the widest access of a session that may use the account: tools or cdp; none: no session may"`
@@ -121,7 +121,7 @@ type AgentRequest struct {
 	Life   string `json:"life,omitempty" doc:"how long the token is good, such as 720h, or never, which is the default"`
 }
 
-// AuditQuery selects records. What is left out matches all. It is sent in the query of the address.
+// AuditQuery selects records. A parameter that is left out matches all. It is sent in the query of the address.
 type AuditQuery struct {
 	Tenant   string    `query:"tenant" pattern:"^[a-z0-9-]{1,40}$"`
 	Action   string    `query:"action" maxLength:"128" doc:"such as grant.issue; with a dot at its end, all that begin so: session."`

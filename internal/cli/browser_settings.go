@@ -325,7 +325,7 @@ func (s *browserSettings) Shows(ctx context.Context, origin string) (bool, error
 	return false, nil
 }
 
-// show starts the person's own browser with an address, in which there is nothing that others may not see. What is started
+// show starts the person's own browser with an address, in which there is nothing that others may not see. The process that is started
 // may be that browser itself: it is in a session of its own, and does not end with this command.
 func (s *browserSettings) show(say io.Writer, address string) {
 	opener := "xdg-open"

@@ -182,7 +182,7 @@ func (p *program) importRead(cmd *cobra.Command, i importing, read *cookiefile.R
 	return err
 }
 
-// storeLogins sends one set per domain. What was stored before an error is returned with it.
+// storeLogins sends one set per domain. Sets that were stored before an error are returned with it.
 func (p *program) storeLogins(cmd *cobra.Command, i importing, read *cookiefile.Result) ([]vault.CookieSet, error) {
 	done := []vault.CookieSet{}
 	c, err := p.client()

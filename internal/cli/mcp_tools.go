@@ -147,7 +147,7 @@ func (t *mcpTools) drop(session *sdk.ClientSession) {
 	_ = session.Close() // it is lost already, or not wanted
 }
 
-// list asks for what there is of a kind. Who watches hears when it is something else than what was found before.
+// list asks for what there is of a kind. Watchers hear when the list differs from the one before.
 func (t *mcpTools) list(ctx context.Context, session *sdk.ClientSession, kind toolserver.Kind) (toolserver.Offers, error) {
 	ctx, cancel := context.WithTimeout(ctx, toolsPatience)
 	defer cancel()
@@ -233,7 +233,7 @@ func (t *mcpTools) Watch(identity.Principal) (changed <-chan struct{}, stop func
 	}
 }
 
-// Call implements mcp.Foreign. What is refused is the control plane's result; it is passed on as it is.
+// Call implements mcp.Foreign. A refusal is a result of the control plane; it is passed on as it is.
 func (t *mcpTools) Call(ctx context.Context, _ identity.Principal, name string, arguments json.RawMessage, tell toolserver.Progress) (*sdk.CallToolResult, error) {
 	params := &sdk.CallToolParams{Name: name}
 	if len(arguments) > 0 {
@@ -257,7 +257,7 @@ func (t *mcpTools) Complete(ctx context.Context, _ identity.Principal, asked *sd
 	return pass(ctx, t, nil, &sdk.CompleteParams{Ref: asked.Ref, Argument: asked.Argument, Context: asked.Context}, (*sdk.ClientSession).Complete)
 }
 
-// pass passes a request on to the control plane. What is refused there is its error of the protocol.
+// pass passes a request on to the control plane. A refusal there is its error of the protocol.
 func pass[P sdk.Params, R any](ctx context.Context, t *mcpTools, tell toolserver.Progress, params P, send func(*sdk.ClientSession, context.Context, P) (R, error)) (R, error) {
 	var nothing R
 	session, err := t.connected(ctx)

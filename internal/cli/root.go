@@ -1,11 +1,11 @@
 // Package cli is the command line of clawjail.
 //
-// What every command promises: it exits with 0 when it did what was asked, 1 when it did not, and 2 when the command
-// line was not valid. Results go to standard output and nothing else does. What went wrong is on standard error, in
+// Every command promises this: it exits with 0 when it did what was asked, 1 when it did not, and 2 when the command
+// line was not valid. Results go to standard output and nothing else does. Errors are on standard error, in
 // lines that begin with "clawjail: error:", followed by one with "clawjail: hint:" where something can be done about
 // it, and a last one with its code, as "clawjail: [not_found]", for programs and for docs/codes.md. Listings have --json. A program that is run for the user ends the command with its own status. Nothing asks a
-// question where standard input is no terminal. Where it is one, what must not be seen is asked for (`secret set`,
-// `session open --grant -`), and what cannot be undone is asked about; elsewhere that needs --yes.
+// question where standard input is no terminal. Where it is one, secrets are asked for (`secret set`,
+// `session open --grant -`), and acts that cannot be undone are asked about; elsewhere those need --yes.
 package cli
 
 import (

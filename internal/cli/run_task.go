@@ -77,7 +77,7 @@ func newRunTaskCommand(p *program) *cobra.Command {
 	return cmd
 }
 
-// readSchemaFile reads the file of a schema. What is in it is for the control plane to look at, but for whether it is JSON.
+// readSchemaFile reads the file of a schema, and refuses one that is not JSON. The control plane checks the rest.
 func readSchemaFile(name string) (json.RawMessage, error) {
 	info, err := os.Stat(name)
 	if err == nil && info.Size() > maxSchemaFile {

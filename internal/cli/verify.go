@@ -118,8 +118,8 @@ func (p *program) verifyExport(ctx context.Context, v verifying, asOf time.Time)
 	return report, err
 }
 
-// notesUntil leaves out the checkpoints that were signed after a time; none when it is zero. Whoever cut the log off before
-// that time is found out all the same.
+// notesUntil leaves out the checkpoints that were signed after a time; none when it is zero. A cut in the log before
+// that time is found all the same.
 func notesUntil(all audit.Notes, at time.Time) audit.Notes {
 	return func(yield func(checkpoint.Note, error) bool) {
 		for n, err := range all {
@@ -152,7 +152,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// showReport prints what was found. What is wrong is the error.
+// showReport prints what was found. The first finding is its error.
 func showReport(w io.Writer, r audit.Report, exported, asJSON bool) error {
 	var err error
 	if asJSON {

@@ -109,7 +109,7 @@ func sessionPath(id string, more ...string) string {
 	return pathOf("sessions", append([]string{id}, more...)...)
 }
 
-// pathOf is the path of a thing. What comes from callers is one segment each, whatever is in it.
+// pathOf is the path of a thing. Each of more is one segment, whatever is in it.
 func pathOf(kind string, more ...string) string {
 	path := "/v1/" + kind
 	for _, m := range more {

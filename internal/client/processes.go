@@ -29,7 +29,7 @@ const (
 	maxRefusal = 64 << 10
 )
 
-// StartProcess starts a program in a jail for an agent. What it prints is kept, as events.
+// StartProcess starts a program in a jail for an agent. Its output is kept, as events.
 func (c *Client) StartProcess(ctx context.Context, name string, r api.ProcessRequest) (out api.Process, err error) {
 	err = c.do(ctx, http.MethodPost, pathOf("agents", name, "processes"), nil, r, &out)
 	return out, err

@@ -40,7 +40,7 @@ type point struct {
 	First, Second float64
 }
 
-// newChart draws the days of a series. What is no number, or below zero, is nothing. say writes a value for people; limit is
+// newChart draws the days of a series. Values that are no number, or below zero, count as zero. say writes a value for people; limit is
 // a line across, if it is above zero.
 func newChart(title string, points []point, limit float64, say func(float64) string) chart {
 	out := chart{Title: title, Box: "0 0 3000 1000", Empty: true}
@@ -102,7 +102,7 @@ func amount(value float64) float64 {
 	return value
 }
 
-// share is how high a value is in the box. What is there at all can be seen.
+// share is how high a value is in the box. A bar above zero is high enough to be seen.
 func share(value, scale float64) int {
 	if value == 0 || scale == 0 {
 		return 0

@@ -1,15 +1,15 @@
-// Package console is the web console: what every agent and browser is doing, live, and the hands of an operator in it.
+// Package console is the web console: it shows live what every agent and browser is doing, and lets operators act on them.
 //
 // It is a face. Its pages are made here, on the server, of what the services answer, and every action is one call of a
-// service, which decides, as for the API, who may. What it adds is its door:
+// service, which decides, as for the API, who may. It adds its door:
 //
 //   - Everybody signs in: with a key, a link that is good once, or a passkey. The cookie is for this path alone, SameSite=Strict
 //     and HttpOnly. A request, and whatever stays open, ends with the sign-in and with the key behind it.
 //   - Requests that change something come from the console's own pages ([net/http.CrossOriginProtection]).
-//   - Pages run no code but the console's own files and are never in a frame (Content-Security-Policy). What agents, pages and
-//     logs say is text wherever it is shown.
+//   - Pages run no code but the console's own files and are never in a frame (Content-Security-Policy). Words of agents, pages and
+//     logs are text wherever they are shown.
 //
-// Pages work without JavaScript, except what is live. What a person types into a browser in a jail is never logged.
+// Pages work without JavaScript, except what is live. Text that a person types into a browser in a jail is never logged.
 package console
 
 import (

@@ -91,10 +91,10 @@ func (c *Console) importAccount(q *request) error {
 	return q.done(accountRow{CookieSet: set}.Path(), "%s", strings.TrimSpace(fmt.Sprintf("%s now has %s. %s", set.Domain, sayLogin(set), left)))
 }
 
-// importFile stores what a file has of the domain in the form, and says what it left out. What is wrong is in the form.
+// importFile stores what a file has of the domain in the form, and says what it left out. Mistakes are put into the form.
 func (c *Console) importFile(q *request, f *form, file []byte) (set vault.CookieSet, left string, err error) {
 	domain, rules := strings.ToLower(f.Get("domain")), f.rules()
-	// Whoever may not do it learns nothing about the file.
+	// A caller without the right learns nothing about the file.
 	if err := c.Identity.Authorize(q.ctx(), q.by, identity.CookiesImport, q.by.TenantOr(f.Get("tenant"))); err != nil {
 		return set, "", err
 	}

@@ -211,7 +211,7 @@ func nothingHere(q *request) error {
 	return problem.New(problem.NotFound, "choose something of what is at the side", "there is nothing at this address")
 }
 
-// fail shows an error. What has no code is in the log only.
+// fail shows an error. The text of one without a code is in the log only.
 func (c *Console) fail(q *request, err error) {
 	if q.r.Context().Err() != nil && errors.Is(err, q.r.Context().Err()) {
 		if cause := context.Cause(q.r.Context()); problem.CodeOf(cause) != problem.Internal {

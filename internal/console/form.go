@@ -18,7 +18,7 @@ type form struct {
 	flaws   map[string][]problem.Flaw
 }
 
-// form reads the form that was sent. What is no text is refused.
+// form reads the form that was sent. A value that is no text is refused.
 func (q *request) form() (*form, error) {
 	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, maxForm)
 	if err := q.r.ParseForm(); err != nil {

@@ -41,8 +41,8 @@ type HostServer struct {
 // HostSettings is the page on which a person changes the settings of their host browser. It is for one person at one
 // machine, and for as long as the command runs that serves it.
 //
-// An agent can send the host browser anywhere, and has its server's token, so neither opens this page. What does is a code
-// that the command prints: the person types it into their own browser. It is good once. No address, no argument of a program
+// An agent can send the host browser anywhere, and has its server's token, so neither opens this page. It is opened by a code
+// that the command prints and the person types into their own browser. The code is good once. No address, no argument of a program
 // and no file has it. The page then carries a key in its forms: there is no cookie, which other servers of this machine would
 // be sent as well. The page is not shown in the host browser, where an agent would read it, and a code that a person can have
 // typed there is good no more.

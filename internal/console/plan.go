@@ -136,7 +136,7 @@ func (c *Console) makePlan(q *request) error {
 	return c.showPlan(q, data)
 }
 
-// planOf plans. What is wrong with the file is in the page.
+// planOf plans. Mistakes in the file are put into the page.
 func (c *Console) planOf(q *request, f *form, r agent.SyncRequest) (planPage, error) {
 	data := planPage{Form: f}
 	if !utf8.ValidString(r.Text) || strings.ContainsRune(r.Text, 0) {

@@ -141,7 +141,7 @@ func (c *Console) addRule(q *request) error {
 var ruleFields = map[string]string{"host": "target", "path": "target", "ports": "target", "scheme": "target", "expires_at": "for",
 	"tenant": "whose", "agent": "whose", "methods": "methods"}
 
-// makeRule makes the rule that a form describes. What is wrong with it is in the form.
+// makeRule makes the rule that a form describes. Mistakes are put into the form.
 func (c *Console) makeRule(q *request, f *form) (out egress.Rule, err error) {
 	body := op.RuleRequest{
 		Whose: whoseOf(f.Get("whose")), Action: policy.Action(f.Get("action")), Target: f.Get("target"), Methods: upper(f.Words("methods")),

@@ -57,7 +57,7 @@ func showSettings(f *form, set, effective egress.Settings, wider string) setting
 	return out
 }
 
-// settingsForm is a form with what is set. What is not set is empty: the wider setting's.
+// settingsForm is a form with what is set. Fields that are not set are empty: the wider setting holds there.
 func settingsForm(s egress.Settings) *form {
 	number := func(n int64) string {
 		if n == 0 {

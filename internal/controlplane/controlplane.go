@@ -1,7 +1,7 @@
 // Package controlplane puts the control plane together, the half of clawjail without privileges: it makes the services of the
 // configuration, serves them, and ends them.
 //
-// What the operator can have got wrong is told before anything is waited for. Nobody is served before everything is there. At
+// Mistakes of the operator are told before anything is waited for. No client is served before everything is there. At
 // the end sessions, programs and MCP servers go while their way out is still there, and the audit log goes last.
 package controlplane
 
@@ -114,14 +114,14 @@ type plane struct {
 // part is one of what a control plane is made of. run and end may be nil.
 type part struct {
 	name string
-	// start makes it. Nobody is served before everything is made.
+	// start makes it. No client is served before everything is made.
 	start func(*plane, context.Context) error
 	// run does what it does by itself until its context ends: when the end is asked for or, of the wayOut, when all work has
 	// ended. A page that is still loading fails with its session so, and not because the way out went first.
 	run    func(*plane, context.Context) error
 	wayOut bool
-	// end ends it. What is somebody's work here ends at once when the end is asked for, all of it together: each has its own time
-	// for it. The rest ends when nothing runs any more, the last first.
+	// end ends it. Parts with work of users end first and together, when the end is asked for: each has its own time
+	// for it. The others end when nothing runs any more, the last first.
 	end  func(*plane, context.Context) error
 	work bool
 }

@@ -6,8 +6,8 @@ import (
 )
 
 // BoundMemory has the control plane collect its garbage more often before it takes half of the memory that there is: what it
-// holds for clients is bounded (see the page on limits), and what it no longer holds is not to grow beside that. Who sets
-// GOMEMLIMIT decides alone.
+// holds for clients is bounded (see the page on limits), and what it no longer holds is not to grow beside that. Where
+// GOMEMLIMIT is set, it decides alone.
 func BoundMemory(lookupEnv func(string) (string, bool), log *slog.Logger) {
 	debug.SetGCPercent(gcPercent)
 	if _, set := lookupEnv("GOMEMLIMIT"); set {

@@ -93,8 +93,8 @@ type reaped struct {
 	dropped  uint64
 }
 
-// ask records what is new. What it has recorded is acknowledged with the next question, so nothing is lost when this
-// process dies in between; it is recorded twice then.
+// ask records new entries. Its next call acknowledges them, so none is lost when this
+// process dies in between; they are recorded twice then.
 func (r *reaped) ask(ctx context.Context, p *plane) {
 	ctx, cancel := context.WithTimeout(ctx, hostLimit)
 	defer cancel()

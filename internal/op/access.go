@@ -19,7 +19,7 @@ type AccessQuestion struct {
 	Wait   string            `json:"wait,omitempty" doc:"how long to wait for the answer, such as 2m; at most 5m; not at all when it is left out"`
 }
 
-// AccessAnswer is the body with which an operator answers. Whoever says nothing has not refused.
+// AccessAnswer is the body with which an operator answers. One without approve is an error, and no refusal.
 type AccessAnswer struct {
 	Approve *bool  `json:"approve" doc:"true approves, false refuses" example:"false"`
 	Once    bool   `json:"once,omitzero" doc:"of an approval: for one request"`

@@ -54,8 +54,8 @@ func FieldsOf(t reflect.Type) (out []Field) {
 	return out
 }
 
-// Request is what a client sends: the path, the query, and what the body is made of, nil for none. What comes from callers
-// is one segment of the path each, whatever is in it. A query has what is not zero.
+// Request is what a client sends: the path, the query, and what the body is made of, nil for none. Each value of
+// the path is one segment, whatever is in it. The query leaves out zero values.
 func (o Op[In, Out]) Request(in In) (path string, query url.Values, body any) {
 	path, query = o.Path, url.Values{}
 	at := reflect.ValueOf(in)

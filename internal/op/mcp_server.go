@@ -221,7 +221,7 @@ func RemoveMCPServer() Op[MCPServerNamed, None] {
 		}}
 }
 
-// TestMCPServer starts an MCP server, asks for what it offers, and ends it. What went wrong with it is in the report.
+// TestMCPServer starts an MCP server, asks for what it offers, and ends it. A failure of the server is in the report.
 func TestMCPServer() Op[MCPServerTested, MCPServerReport] {
 	return Op[MCPServerTested, MCPServerReport]{Method: http.MethodPost, Path: "/v1/mcp-servers/{name}/test", ID: "test-mcp-server",
 		Summary: "Start an MCP server, ask for what it offers, and end it", Right: identity.ServerChange,

@@ -54,7 +54,7 @@ func (i IssuedOperator) Format(f fmt.State, _ rune) { WithoutKey(f, "operator "+
 // LogValue implements slog.LogValuer.
 func (i IssuedOperator) LogValue() slog.Value { return slog.StringValue("operator " + i.Operator.ID) }
 
-// WithoutKey writes what holds a key that is on its way to its owner. Whoever prints one whole prints no key.
+// WithoutKey prints the name of a value that holds a key on its way to the key's owner, instead of the value.
 func WithoutKey(w io.Writer, what string) {
 	_, _ = io.WriteString(w, what+" "+secret.Redacted) // the writers of fmt do not fail
 }

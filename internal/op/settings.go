@@ -10,7 +10,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// SettingsRequest is the body that replaces settings. What is left out is the wider setting's.
+// SettingsRequest is the body that replaces settings. Members that are left out follow the wider setting, but for mcp, which stays.
 type SettingsRequest struct {
 	Version int64               `json:"version,omitzero" doc:"of the settings that are to be replaced: others are not"`
 	Mode    policy.Mode         `json:"mode,omitempty" enum:"enforce,report" doc:"report only writes down what would be refused"`

@@ -43,7 +43,7 @@ type TenantRequest struct {
 	ForbidAccountPermissions bool `json:"forbid_account_permissions,omitzero" required:"false" doc:"refuse those that an agent opens with a permission and without a grant" flag:"forbid-account-permissions"`
 }
 
-// TenantPolicy is the body that changes what a tenant may. What is left out stays.
+// TenantPolicy is the body that changes what a tenant may. Members that are left out stay as they are.
 type TenantPolicy struct {
 	ForbidOperatorMode       *bool `json:"forbid_operator_mode,omitempty" doc:"refuse every session with accounts" flag:"forbid-operator-mode" example:"false"`
 	ForbidAccountPermissions *bool `json:"forbid_account_permissions,omitempty" doc:"refuse those that an agent opens with a permission and without a grant" flag:"forbid-account-permissions"`

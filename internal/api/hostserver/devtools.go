@@ -14,7 +14,7 @@ import (
 // maxClients bounds how many DevTools clients there are at once.
 const maxClients = 32
 
-// socketPath is the browser's own target. What follows has no meaning: a client that is connected has a target of its own.
+// socketPath is the address of the browser itself. Its last part is not read: there is one browser.
 const socketPath = "/devtools/browser/" + host.ProfileName
 
 // Endpoint is the answer to a question for the DevTools endpoint: where clients connect to. The addresses hold a ticket.

@@ -110,7 +110,7 @@ type Problem struct {
 	Details map[string]any `json:"details,omitempty"`
 }
 
-// fail answers with an error. What only the log may know stays there.
+// fail answers with an error: the message, hint and details of a problem. Its cause, and other errors, are for the log only.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	code := problem.CodeOf(err)
 	out := Problem{Code: code, Error: "something went wrong that nobody foresaw", Hint: "the log of `clawjail browser serve` says what"}

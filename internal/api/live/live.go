@@ -14,7 +14,7 @@
 //
 // From the client, a text message is a JSON object of at most MaxMessage bytes: {"type":"shown"} says that the last frame was
 // drawn, {"type":"visible","visible":false} that nobody looks, and everything else is a browser.LiveInput. Members that are
-// not known are an error, and nothing is done; a longer message is one, too. What is no JSON ends the connection.
+// not known are an error, and nothing is done; a longer message is one, too. A text that is no JSON ends the connection.
 //
 // Inputs are done one after another. When more wait than may, moves of the pointer are left out first, then turns of the wheel
 // and repeated keys. Nothing of an input is ever written down here.
@@ -63,7 +63,7 @@ type Viewer interface {
 var errLeft = errors.New("the client has left")
 
 // Serve answers a request with a WebSocket, and shows what the viewer sees until one of the two ends, or ctx: its cause is
-// told. It returns why; the viewer is the caller's to close. Who may connect, from which origin, the caller has decided.
+// told. It returns why; the viewer is the caller's to close. The caller has decided that this client may connect, from this origin.
 func Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, viewer Viewer, log *slog.Logger) error {
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled, InsecureSkipVerify: true})
 	if err != nil {

@@ -143,7 +143,7 @@ func read(ctx context.Context, conn *websocket.Conn) ([]byte, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(from, MaxMessage+1))
 	if err == nil && len(text) > MaxMessage {
-		// The rest is not held. What comes behind it is the next message.
+		// The rest is read and not held: the next message begins behind it.
 		if _, err = io.Copy(io.Discard, io.LimitReader(from, endlessMessage)); err == nil {
 			_, err = from.Read(make([]byte, 1))
 		}

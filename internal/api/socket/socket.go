@@ -2,7 +2,7 @@
 //
 // A client may be busy, stopped or asleep: it is waited for, for as long as [patience] says. One that is gone without a word is
 // found out. A message that is too large is answered; one that is no text, or no command, ends this connection and nothing
-// else. Whoever is ended is told why, in a close frame: the code and sentence of a problem, and of anything else nothing.
+// else. A client that is ended is told why, in a close frame: the code and sentence of a problem; of other errors only their kind.
 package socket
 
 import (
@@ -56,7 +56,7 @@ type Client interface {
 }
 
 // Serve answers a request with a WebSocket, and carries messages until one of the two ends, or ctx. It returns why; the
-// client is the caller's to close. Who may connect, from which origin, the caller has decided.
+// client is the caller's to close. The caller has decided that it may connect, from this origin.
 func Serve(ctx context.Context, w http.ResponseWriter, req *http.Request, client Client) error {
 	s, err := accept(w, req, client)
 	if err != nil {

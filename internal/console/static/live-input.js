@@ -1,4 +1,4 @@
-// The pointer of who steers: a mouse, a pen or a finger. What is typed is in live-keys.js.
+// The pointer of the person who steers: a mouse, a pen or a finger. The keyboard is in live-keys.js.
 import { modifiers } from './live-keys.js';
 
 const buttonNames = ['left', 'middle', 'right', 'back', 'forward'];

@@ -1,8 +1,8 @@
-// The keyboard of who steers, and their clipboard. A field that nobody sees takes the keys, so that input methods, dictation,
+// The keyboard and the clipboard of the person who steers. A field that nobody sees takes the keys, so that input methods, dictation,
 // pickers of emoji and the keyboards of phones work. F8 gives the keyboard back; so does the button below the picture.
 //
-// A key counts as what the person's layout made of it. What the layout makes with AltGr, or with Option on a Mac, is that sign
-// and no shortcut. A text that comes without a key arrives as an input of the field.
+// A key counts as what the person's layout made of it. A key with AltGr, or with Option on a Mac, counts as the sign that it makes,
+// and is no shortcut. A text that comes without a key arrives as an input of the field.
 
 const ownKeys = ['F8', 'F11', 'F12']; // stay the console's
 const notYet = ['Dead', 'Compose', 'Process', 'Unidentified']; // the text comes later

@@ -1,4 +1,4 @@
-// Passkeys (WebAuthn): signing in with one, and adding one. What needs them stays hidden where the browser has none.
+// Passkeys (WebAuthn): signing in with one, and adding one. Forms that need them stay hidden where the browser has none.
 
 const decode = (text) => Uint8Array.from(atob(text.replace(/-/g, '+').replace(/_/g, '/')), (c) => c.charCodeAt(0));
 const encode = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer))).replace(/\+/g, '-').replace(/\//g, '_').replace(/=+$/, '');

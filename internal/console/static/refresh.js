@@ -18,7 +18,7 @@ async function renew() {
   setTimeout(renew, every);
 }
 
-// merge puts the new list in the place of the old one. What was ticked, opened and focused meanwhile stays so.
+// merge puts the new list in the place of the old one. Boxes that were ticked, parts that were opened and the focus stay.
 function merge(text) {
   if (text === last) return;
   last = text;
