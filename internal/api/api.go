@@ -235,7 +235,7 @@ func (a *API) configuration() huma.Config {
 		headerName: {Type: "apiKey", In: "header", Name: KeyHeader, Description: "the same, in a header of its own"},
 	}
 	c.Security = []map[string][]string{{bearerName: {}}, {headerName: {}}}
-	// What prints as [redacted] elsewhere is a text in a body.
+	// Values that print as [redacted] elsewhere are texts in a body.
 	for _, t := range []reflect.Type{reflect.TypeFor[grant.Token](), reflect.TypeFor[secret.Value]()} {
 		c.Components.Schemas.RegisterTypeAlias(t, reflect.TypeFor[string]())
 	}
@@ -298,7 +298,7 @@ func (a *API) bounded(mux *http.ServeMux, next http.Handler) http.Handler {
 			a.refuse(w, r, tooLarge(most))
 			return
 		}
-		// What does not say its length may be too large all the same. huma stops one byte later.
+		// A body that does not say its length may be too large all the same. huma stops one byte later.
 		r.Body = http.MaxBytesReader(w, r.Body, most+1)
 		if r.ContentLength != 0 && !raw {
 			if !strict.Content(r.Header.Get("Content-Type")) {

@@ -93,7 +93,7 @@ func (a *API) events(w http.ResponseWriter, req *http.Request, by identity.Princ
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err == nil {
-			// Who reconnects by itself is told that there is nothing more: it would ask again and again.
+			// A client that reconnects by itself is told that there is nothing more: it would ask again and again.
 			if _, err = out.Write([]byte("event: end\ndata: {}\n\n")); err == nil {
 				err = out.flush()
 			}

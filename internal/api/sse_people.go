@@ -22,7 +22,7 @@ func StreamEvents(ctx context.Context, w http.ResponseWriter, tell func(ctx cont
 	case err != nil:
 		return nil // it has begun, and is over
 	}
-	// Who reconnects by itself is told that there is nothing more: it would ask again and again.
+	// A client that reconnects by itself is told that there is nothing more: it would ask again and again.
 	if _, err := out.Write([]byte("event: end\ndata: {}\n\n")); err != nil {
 		return nil // nobody listens any more
 	}

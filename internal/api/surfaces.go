@@ -117,7 +117,7 @@ func (a *API) scrape(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *API) serveSurface(w http.ResponseWriter, r *http.Request) {
-	// What stands here is for this server, and goes no further.
+	// These headers are for this server, and go no further.
 	r = r.Clone(r.Context())
 	if _, presented := gateway.LocalToken(r); presented {
 		for _, name := range surfaceHeaders() {

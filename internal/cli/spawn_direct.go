@@ -92,7 +92,7 @@ func (s *spawning) readDirect(cmd *cobra.Command) error {
 
 // runDirect runs a program with the stdio of this process.
 func runDirect(cmd *cobra.Command, s *spawning, o jailspawn.Options) error {
-	// What ends this process would leave the program behind.
+	// Signals that end this process would leave the program behind.
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()
 	j := s.request.Jail

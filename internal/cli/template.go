@@ -170,7 +170,7 @@ func newTemplateList(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// What could be read is shown, also when something could not.
+			// Templates that could be read are shown, also when others could not.
 			found, listErr := store.List(cmd.Context())
 			if asJSON {
 				if found == nil {

@@ -92,7 +92,7 @@ func (c *Console) listAccounts(q *request) error {
 			page.Needed++
 		}
 	}
-	// What needs somebody comes first.
+	// Accounts that need a person to sign in come first.
 	slices.SortStableFunc(all, func(a, b accountRow) int {
 		switch {
 		case a.NeedsLogin() == b.NeedsLogin():

@@ -60,7 +60,7 @@ func (c *Console) newImport(q *request) error {
 		return err
 	}
 	if domain := f.Get("domain"); domain != "" {
-		// What it has now stays as it is in what is not asked about.
+		// The account's rules are in the form, so that they stay as they are unless the person changes them.
 		if set, err := c.Credentials.CookieSet(q.ctx(), q.by, f.Get("tenant"), domain); err == nil {
 			page.Replaces = set.Domain
 			page.Form = formOfRules(vault.Rules{Scopes: set.Scopes, MaxLeases: set.MaxLeases})

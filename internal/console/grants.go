@@ -78,7 +78,7 @@ func (c *Console) showGrant(q *request, f *form, again bool) error {
 		if a.Tenant != page.Tenant {
 			continue
 		}
-		// What an account needs is proposed until somebody says otherwise.
+		// The domains that an account needs are proposed until the person says otherwise.
 		page.Choices = append(page.Choices, choice{Domain: a.Domain, State: a.State, Chosen: slices.Contains(f.Values["domains"], a.Domain),
 			Needs: a.EgressDomains, With: !again || slices.Contains(f.Values["with"], a.Domain)})
 	}

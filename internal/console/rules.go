@@ -100,7 +100,7 @@ func (c *Console) newRule(q *request) error {
 	if err := c.Identity.Authorize(q.ctx(), q.by, identity.RuleChange, q.by.TenantOr("")); err != nil {
 		return err
 	}
-	// What leads here says what the rule is to be about.
+	// The link that leads here says what the rule is to be about.
 	f := blank("action", "allow", "whose", q.by.TenantOr(""))
 	for _, name := range []string{"action", "target", "whose", "session", "methods"} {
 		if value := q.query(name); value != "" {

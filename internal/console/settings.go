@@ -179,7 +179,7 @@ func (c *Console) putGeneral(q *request) error {
 		scope = q.by.TenantOr(scope)
 		tenant = scope
 	}
-	// Who may not see what is set does not change it: an admin of a tenant has none of everybody's.
+	// A caller without the right neither sees nor changes settings: an admin of a tenant has no right to everybody's.
 	if err := c.Identity.Authorize(q.ctx(), q.by, identity.SettingsChange, tenant); err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func (c containers) run(ctx context.Context) {
 				}
 			}
 		}
-		// What does not work is tried again, and told once.
+		// A failure is tried again, and told once.
 		if err != nil && ctx.Err() == nil && err.Error() != said {
 			said = err.Error()
 			c.log.Warn("the gateway cannot listen for containers yet", "error", err)

@@ -1,10 +1,10 @@
 // Package op describes the operations of management, each once for all faces.
 //
-// An [Op] is a request of the control API, the right that it needs, what goes in and what comes out, and the call of a
+// An [Op] is a request of the control API, the right that it needs, its input and its output, and the call of a
 // service that does it. The control API serves it, a client sends it and the command line makes a command of it, each
 // from this description alone. Nothing is decided here: whether a caller may is the service's to say.
 //
-// What goes in is a struct. Its tags are
+// The input is a struct. Its tags are
 //
 //   - path and query, for what is in the address; what is in the body is in its [Body];
 //   - doc, enum, pattern, maxLength and example, which the document of the API has;

@@ -123,7 +123,7 @@ func (c *connection) write(ctx context.Context, kind websocket.MessageType, text
 func (c *connection) last(message any) bool {
 	within, cancel := context.WithTimeout(context.Background(), endLimit)
 	defer cancel()
-	// Who does not read what is being sent now is not waited for.
+	// A client that does not read the message in time is not waited for.
 	defer context.AfterFunc(within, func() { _ = c.conn.CloseNow() })()
 	c.mu.Lock()
 	defer c.mu.Unlock()

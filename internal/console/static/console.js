@@ -43,7 +43,7 @@ function say(button, text) {
   setTimeout(() => { button.textContent = before; }, 2000);
 }
 
-// What waits for an answer stands in the title too: a page that nobody looks at is seen to want something.
+// The number of questions that wait stands in the title too: it is seen while the page is not looked at.
 document.addEventListener('htmx:afterSettle', () => {
   const waiting = Number(document.getElementById('menu')?.dataset.waiting ?? 0);
   document.title = (waiting ? `(${waiting}) ` : '') + document.title.replace(/^\(\d+\) /, '');

@@ -1,4 +1,4 @@
-// What is around the picture: tabs, where the browser is, and who has it in hand. Titles and addresses are text, and nothing
+// The parts around the picture: tabs, where the browser is, and who has it in hand. Titles and addresses are text, and nothing
 // of them leaves the box.
 
 export class Bar {

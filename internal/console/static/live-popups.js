@@ -1,5 +1,5 @@
-// What a browser draws by itself, outside of its page: dialogs, file choosers, passwords of HTTP, lists. It is not in the
-// picture, so it is made here. The texts are the page's, and are shown as text that says whose it is.
+// Windows that a browser draws outside of its page: dialogs, file choosers, passwords of HTTP, lists. They are not in the
+// picture, so they are made here. The texts are the page's, and are shown as text that says whose it is.
 
 export class Popups {
   constructor(view) {

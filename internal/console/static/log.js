@@ -33,7 +33,7 @@ function clip(text, length) {
 
 const saying = ['message', 'msg', 'text', 'content', 'summary', 'title', 'name', 'tool', 'command', 'path', 'url', 'status', 'error'];
 
-// What a line of JSON is about, in short. The server says the same of what a page begins with.
+// summary is what a line of JSON is about, in short. The server makes the same of the lines that a page begins with.
 function summary(event) {
   const parts = event.name ? [event.name] : [];
   for (const name of saying) {
@@ -90,7 +90,7 @@ function wanted(row) {
   return !text || row.textContent.toLowerCase().includes(text) || (row.data ?? '').includes(text);
 }
 
-// Whoever has scrolled up reads: the log stays where it is.
+// A person who has scrolled up reads: the log stays where it is.
 function atTheEnd() {
   return log.scrollHeight - log.scrollTop - log.clientHeight < 24;
 }
@@ -153,7 +153,7 @@ function listen() {
   source.onopen = state;
   source.onerror = () => {
     state();
-    // What the server refuses, the browser does not try again.
+    // A request that the server refuses is not tried again by the browser.
     if (source.readyState === EventSource.CLOSED && !ended) again = setTimeout(listen, 5000);
   };
   for (const type of ['started', 'json', 'text', 'missed', 'exit']) {
