@@ -51,7 +51,7 @@ func TestAFileSaysWhichAccountsAgentsMayUse(t *testing.T) {
 	p, err = l.sync(both)
 	l.want("again", p, err, "unchanged a")
 
-	// What a person gives stays, whatever the file says; what a person takes back is given again.
+	// A permission that a person gives stays, whatever the file says; one of the file that a person takes back is given again.
 	if _, err := l.accounts.AllowAccount(l.ctx, l.admin, credential.Allow{Tenant: "default", Domain: "example.com", Agent: "a", Ask: grant.AskAlways}); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestAFileSaysWhichAccountsAgentsMayUse(t *testing.T) {
 	if got := l.permitted(); got != "a example.com tools always by hand; a example.org tools first" {
 		t.Errorf("permitted is %s", got)
 	}
-	// What the file does not say any more is taken back, but not what a person gave.
+	// A permission that the file does not name any more is taken back, but not one that a person gave.
 	p, err = l.sync("clawbots:\n  - name: a\n")
 	l.want("without", p, err, "change a")
 	if got := l.permitted(); got != "a example.com tools always by hand" {

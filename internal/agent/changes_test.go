@@ -55,7 +55,7 @@ func TestTenantsDoNotWaitForEachOthersChanges(t *testing.T) {
 	l.must(l.RemoveAgent(l.ctx, l.admin, "slow", "dev-bot", RemoveOptions{}))
 }
 
-// Who is told of the steps of a sync and does not listen holds up nobody, not even who changes the same tenant.
+// A client that is told of the steps of a sync and does not listen holds up no change, not even of the same tenant.
 func TestWhoListensSlowlyHoldsNobodyUp(t *testing.T) {
 	l := newLand(t)
 	listening, listen := make(chan struct{}), make(chan struct{})

@@ -10,7 +10,7 @@ import (
 	"github.com/clawjail/clawjail/internal/ringlog"
 )
 
-// What is kept is told in the order in which it was printed, with the time of that, whoever asks and whenever.
+// Kept lines are told in the order in which they were printed, with the time of that, to every reader at any time.
 func TestWhatIsKeptIsToldInTheOrderOfItsTimes(t *testing.T) {
 	began := time.Unix(1000, 0)
 	now := began
@@ -48,7 +48,7 @@ func TestWhatIsKeptIsToldInTheOrderOfItsTimes(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	// Whoever goes on after any of them hears the rest, in the same order.
+	// A reader that goes on after any of them hears the rest, in the same order.
 	for n, id := range ids {
 		if rest, _ := told(id); !cmp.Equal(rest, want[n+1:]) && len(rest)+len(want[n+1:]) > 0 {
 			t.Errorf("after %s: %q", want[n], rest)

@@ -176,7 +176,7 @@ func TestEventsAreToldAsTheyHappen(t *testing.T) {
 	l.expect(t, "started", "stdout one", `stdout {"type":"two"}`)
 	s.print(t, 1, "three\npart")
 	l.expect(t, "started", "stdout one", `stdout {"type":"two"}`, "stderr three")
-	// What has no end is told when nothing follows, before the end.
+	// A line without its end is told when nothing follows, before the exit.
 	s.lives(life{exit: &jail.Exit{Code: 3, At: began.Add(time.Second)}, over: true})
 	if err := <-l.done; err != nil {
 		t.Fatal(err)

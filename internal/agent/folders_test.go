@@ -35,7 +35,7 @@ func TestAFolderThatRootAddedIsTheDefaultTenantsAndAskedForEachTime(t *testing.T
 	// Another tenant has nothing of it, not even the folder of its name.
 	_, err = l.sync(oneIn("theirs", dir+"/acme"), inTenant("acme"))
 	refused("in another tenant", err)
-	// Who works for the default tenant only has the folder of that name.
+	// An operator of the default tenant only may use the folder of that name alone.
 	by := l.operator("default", identity.RoleAdmin)
 	_, err = l.Sync(l.ctx, by, SyncRequest{Source: "f", Text: oneIn("third", dir+"/y"), Dir: "/"}, nil)
 	if err == nil || !strings.Contains(err.Error(), "you may not give") {

@@ -371,7 +371,7 @@ func TestProgramsAreBounded(t *testing.T) {
 
 func rnd() string { return processPrefix + rand.Text() }
 
-// What was printed by programs that have ended is kept for a while, of so many.
+// The output of programs that have ended is kept for a while, and then removed.
 func TestWhatProgramsPrintedGoes(t *testing.T) {
 	l, _ := newPrograms(t)
 	p := &l.processes

@@ -58,7 +58,7 @@ func TestATenantsAgentsLeaveRoomForThoseOfOthers(t *testing.T) {
 	}
 }
 
-// What agents have left counts like what they have: a tenant that removes agents and keeps their state gets no more of the disk.
+// Volumes that agents have left count like those in use: a tenant that removes agents and keeps their state gets no more of the disk.
 func TestVolumesThatAreLeftCount(t *testing.T) {
 	var volumes map[string]int64
 	l := newLand(t, func(o *Options) {
@@ -87,7 +87,7 @@ func TestVolumesThatAreLeftCount(t *testing.T) {
 	}
 }
 
-// The host daemon takes only so many calls that wait. Who waits for agents leaves some to the sessions and to other tenants.
+// The host daemon takes only so many calls that wait. Calls that wait for agents leave some to the sessions and to other tenants.
 func TestWhoWaitsForAgentsIsBoundByTenant(t *testing.T) {
 	l := newLand(t)
 	l.must(func() error { _, err := l.sync(twoBots); return err }())

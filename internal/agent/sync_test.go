@@ -428,7 +428,7 @@ func TestNullTakesAVariableAway(t *testing.T) {
 	if _, set := env["LANG"]; set || env["TZ"] != "Europe/Berlin" {
 		t.Errorf("its variables are %v", env)
 	}
-	// What somebody starts there with such a variable has it.
+	// A program that is started there with such a variable of its own has it.
 	own := jail.Program{Env: map[string]string{"LANG": "C"}}
 	own.Inherit(program.Env, program.Without)
 	if env := own.Environment(nil); env["LANG"] != "C" || env["TZ"] != "Europe/Berlin" || slices.Contains(own.Without, "LANG") {

@@ -24,7 +24,7 @@ func read[T any](t *testing.T, a asked, status int) T {
 
 type object = map[string]any
 
-// What a program for the older control plane does, as it does it: with its header, its paths and its names.
+// A program for the older control plane works as it is: with its header, its paths and its names.
 func TestAProgramForTheOlderControlPlaneWorks(t *testing.T) {
 	w := newWorld(t)
 	d := &door{API: w.API}

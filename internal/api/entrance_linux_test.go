@@ -85,7 +85,7 @@ func closed(t *testing.T, c net.Conn) {
 	}
 }
 
-// Whoever opens connections and shows no key closes their own older ones, and neither those of others nor those with a key.
+// A client that opens connections and shows no key closes its own older ones, and neither those of others nor those with a key.
 func TestStrangersKeepNobodyOut(t *testing.T) {
 	w, e := entered(t)
 	known := from(t, "127.0.0.2", e.Addr())

@@ -88,7 +88,7 @@ func TestAViewIsRefusedBeforeThereIsASocket(t *testing.T) {
 			t.Errorf("%s: %v, %v, %v", name, conn, response, err)
 		}
 	}
-	// Who may, and sends no WebSocket, watches no more.
+	// A caller with the right that sends no WebSocket does not watch either.
 	d.sessions.fail = nil
 	d.ask(t, "GET", "/v1/sessions/"+someID+"/live", "").wantProblem(t, 400, problem.BadRequest)
 	<-d.viewer(t).closed

@@ -69,7 +69,7 @@ func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// What others do on this machine is nobody's business: a tenant's own principals hear of neither their sessions nor the
+// Principals of one tenant do not learn what others do on this machine: they hear of neither their sessions nor the
 // host.
 func TestInfoOfATenantIsItsOwn(t *testing.T) {
 	w := newWorld(t)

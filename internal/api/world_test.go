@@ -301,8 +301,8 @@ func serve(t *testing.T, handler http.Handler) *httptest.Server {
 	return s
 }
 
-// ownedSessions has sessions of which there is only whose they are. Who may do what with them is decided as package
-// session does.
+// ownedSessions has sessions of which only the owner is known. It decides who may do what with them as package
+// session does it.
 type ownedSessions struct {
 	authority *identity.Service
 	of        map[string]identity.Object

@@ -85,7 +85,7 @@ func TestWhatCannotBeRecordedAsItIsIsRefused(t *testing.T) {
 			t.Errorf("%s: it is recorded", name)
 		}
 	}
-	// What must happen is recorded as far as it goes.
+	// An ending must happen, so it is recorded as far as it can be.
 	l.BeginEnding(Intent{Action: "session.close", Session: "s1", Actor: "x\x00", Detail: NewDetail(Fields{"password": "hunter2"})}).
 		End(Outcome{Result: "strange", Detail: NewDetail(Fields{"x": day})})
 	w.close(l)

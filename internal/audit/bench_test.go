@@ -100,7 +100,7 @@ func BenchmarkVerify(b *testing.B) {
 	b.ReportMetric(float64(walked)/b.Elapsed().Seconds(), "rows/s")
 }
 
-// What the log itself costs, without a database.
+// BenchmarkSeal is the cost of the log itself, without a database.
 func BenchmarkSeal(b *testing.B) {
 	w := &writer{options: Options{Node: "n1"}}
 	row, err := intentRow(benchIntent())

@@ -19,15 +19,15 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// The test binary runs itself to have a process to kill. What the child is to do stands in the first variable, where
-// in the second.
+// The test binary runs itself to have a process to kill. The first variable says what the child is to do, and
+// the second where.
 const (
 	childVariable = "CLAWJAIL_TEST_AUDIT_CHILD"
 	childFolder   = "CLAWJAIL_TEST_AUDIT_FOLDER"
 )
 
 // With the suffix inTheMiddle a mode has each of the eight go on to the middle of a request, and stay there, after as many as
-// heldAfter. What was seen by then is allSeen.
+// heldAfter. By then allSeen requests were seen.
 const (
 	inTheMiddle = ", and stays in the middle"
 	heldAfter   = 20

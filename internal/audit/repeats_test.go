@@ -41,7 +41,7 @@ func refusal(tenant, agent, target string) Event {
 }
 
 // One refusal three thousand times a minute is two records of the first minute and one of each that follows, and the numbers
-// in them are right. What another tenant is refused meanwhile has its own record.
+// in them are right. A refusal of another tenant meanwhile has its own record.
 func TestARefusalThatRepeatsIsOneRecordWithACount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -110,7 +110,7 @@ func TestWhoIsRefusedAllTheTimeDoesNotFillTheLog(t *testing.T) {
 	})
 }
 
-// What is remembered is bounded, and what is not remembered is written.
+// The number of refusals that are remembered is bounded, and one that is not remembered is written.
 func TestRepeatsAreRememberedUpToABound(t *testing.T) {
 	r := newRepeats(time.Minute)
 	for n := range 2 * repeatsMost {
@@ -134,7 +134,7 @@ func TestRepeatsAreRememberedUpToABound(t *testing.T) {
 }
 
 // A tenant without room for records begins nothing, and fills nothing with being refused and with ending things; another one
-// works on. What ends is on record. When there is room again, it begins again.
+// works on. Endings are on record. When there is room again, it begins again.
 func TestNoTenantTakesTheRoomForRecordsOfOthers(t *testing.T) {
 	w := newWorld(t)
 	w.options.Room, w.options.Tenants, w.options.Quotas = 100_000, func() int { return 2 }, config.Quotas{Tenant: 60, Agent: 50}

@@ -72,7 +72,7 @@ func TestOnlyCheckpointsFindAChainThatWasWrittenAnew(t *testing.T) {
 	}
 }
 
-// What holds together by its hashes may still be wrong.
+// Rows whose hashes are right may still be wrong.
 func TestAChainStartsOnceAndGoesForward(t *testing.T) {
 	w := tenRows(t)
 	honest := w.store.all()

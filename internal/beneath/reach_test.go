@@ -50,7 +50,7 @@ func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	if _, err := believed("mine/file"); err == nil {
 		t.Error("a path that is not absolute is one")
 	}
-	// Who has the folder with the link may be another than who has what it leads to.
+	// The owner of the folder with the link may be another user than the owner of its target.
 	must(t, os.Chmod(mine, 0o777))
 	if got, err := believed(filepath.Join(mine, "link")); !errors.Is(err, ErrPlanted) {
 		t.Errorf("a link in a folder that everybody may write to: %q, %v", got, err)

@@ -208,7 +208,7 @@ func TestActionsFindElementsThatComeLate(t *testing.T) {
 	if _, err := s.try(Act{Kind: "click", Selector: "#none", TimeoutMS: 500}); problem.CodeOf(err) != problem.ActOperationFailed {
 		t.Fatal(err)
 	}
-	// What cannot come right fails at once.
+	// An action that can never succeed fails at once.
 	for act, code := range map[*Act]string{
 		{Kind: "click", Selector: "a[[", TimeoutMS: 60_000}: problem.BadRequest,
 		{Kind: "click", Ref: "e999", TimeoutMS: 60_000}:     problem.StaleRef,

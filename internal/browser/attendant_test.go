@@ -77,7 +77,7 @@ func (o *owner) titled(want string) {
 }
 
 // While a client asks for a page's events, its dialogs are the client's: nobody else answers, for as long as the client may
-// take, whether the tab is used by operations too or not. What it leaves behind is answered at once.
+// take, whether the tab is used by operations too or not. A dialog that it leaves behind is answered at once.
 func TestDialogsOfAClientsPageAreTheClients(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
 		b := open(t, build, newGateway(t, questionSite()).URL)

@@ -267,7 +267,7 @@ func TestOpenFailsWhenTheBrowserDoes(t *testing.T) {
 	}
 }
 
-// Who answered is only believed where the gateway can read the answer: inside TLS it is the site that writes fields.
+// The field that names the gateway is only believed where the gateway can read the answer: inside TLS the site writes fields.
 func TestAnAnswerOfTheGatewaysIsToldFromThatOfASite(t *testing.T) {
 	for response, want := range map[string]answered{
 		`{"status":403,"url":"http://a.test/","headers":{"Clawjail-Refusal":"host_denied","Server":"x"}}`: {403, "host_denied"},

@@ -175,7 +175,7 @@ func TestNoWaitAndNoSelectorConfirmsAPartOfAValue(t *testing.T) {
 				t.Errorf("%s tells\n%.300s of a part of the value, and\n%.300s of another", name, a, b)
 			}
 		}
-		// What is no part of it is found all the same.
+		// Texts that are no part of the value are found all the same.
 		for _, op := range []Operation{
 			Act{Kind: "wait", Text: text("sid="), TimeoutMS: 5000}, Act{Kind: "wait", TextGone: "never there", Selector: "#b", TimeoutMS: 5000},
 			Query{Selector: "#f"}, DOM{Selector: "p"}, Snapshot{Selector: "#c"}, Act{Kind: "click", Selector: "#b", TimeoutMS: 5000},

@@ -128,7 +128,7 @@ func TestCookiesComeBackAsTheyWereSet(t *testing.T) {
 				t.Errorf("%s became %s", cookies.Encode(set[n:n+1]), cookies.Encode(first[n:n+1]))
 			}
 		}
-		// What one jar has goes into another one, and is the same there.
+		// Cookies of one jar go into another one, and are the same there.
 		id := newContext(t, b)
 		mustSet(t, b, id, first)
 		if again := mustGet(t, b, id); !slices.EqualFunc(first, again, cookies.Cookie.Equal) {
@@ -200,7 +200,7 @@ func TestContextThatIsNotThere(t *testing.T) {
 	}
 }
 
-// What Chromium does with a cookie that is not valid.
+// These are what Chromium does with a cookie that is not valid.
 const (
 	refuses = "refuses it"
 	drops   = "drops it"

@@ -55,7 +55,7 @@ func TestEval(t *testing.T) {
 	})
 }
 
-// What a script throws is an answer, and no failure.
+// An exception of a script is an answer, and no failure.
 func TestEvalReportsExceptions(t *testing.T) {
 	b := openRead(t, Shell, "/form")
 	for js, want := range map[string]string{

@@ -11,7 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What could not be loaded leaves a page, too, and not the one before.
+// An address that could not be loaded leaves a page, too, and not the one before.
 func TestAPageThatCouldNotBeLoadedIsLookedAt(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
 		b, _ := openSite(t, build)

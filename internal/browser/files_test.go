@@ -475,7 +475,7 @@ func TestSafeName(t *testing.T) {
 	}
 }
 
-// What is no file of the network or of a page does not become one of the session.
+// A file that is neither of the network nor of a page does not become one of the session.
 func TestDownloadsAreOfTheWeb(t *testing.T) {
 	for address, goes := range map[string]bool{
 		"https://example.com/x": true, "HTTP://example.com/x": true, "data:text/plain,x": true, "blob:https://example.com/1": true,

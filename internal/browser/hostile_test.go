@@ -100,7 +100,7 @@ func TestNoHostilePageHoldsUpAnOperation(t *testing.T) {
 						t.Errorf("%s: %v", op.Tool(), err)
 					}
 				}
-				// What else it has opened is driven as well.
+				// Other tabs that it has opened are driven as well.
 				var others []Tab
 				pops := strings.HasPrefix(test.page, "/pops") && build == Shell // full Chromium lets it open none by itself
 				testenv.Eventually(t, 10*time.Second, func() bool { others = do[TabsResult](t, b, Tabs{}).Tabs; return !pops || len(others) > 2 }, "it opens another")

@@ -110,7 +110,7 @@ func TestAPersonGoesWhereTheyWant(t *testing.T) {
 		becomes(t, b, "document.title", "two")
 		give(t, b, LiveInput{Type: "stop"}, LiveInput{Type: "back"})
 		becomes(t, b, "document.title", "one")
-		// What a click opens is looked at next.
+		// A tab that a click opens is shown next.
 		v := b.Live().Watch()
 		defer v.Close()
 		give(t, b, clicked(50, 50)...)

@@ -68,7 +68,7 @@ func TestDialogsWaitForThePerson(t *testing.T) {
 		if got := read(t, b, "document.title"); got != "stay" {
 			t.Errorf("left for %s", got)
 		}
-		// What waits when the browser is handed back is dismissed, and later dialogs are answered at once.
+		// A popup that waits when the browser is handed back is dismissed, and later dialogs are answered at once.
 		give(t, b, LiveInput{Type: "go", URL: site + "/"})
 		give(t, b, answers(waits(t, v, PopupLeave).ID, true))
 		becomes(t, b, "document.title", "ask")
@@ -241,7 +241,7 @@ func TestASiteThatAsksForAPasswordWaits(t *testing.T) {
 		if err := l.LetGo(within(t, 10*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		// Nobody is asked afterwards, and requests go their way.
+		// No person is asked afterwards, and requests go their way.
 		got, err := b.Navigate(within(t, 20*time.Second), "http://third.test/secret/3")
 		if got.Status != 401 && (err == nil || !strings.Contains(err.Error(), "ERR_INVALID_AUTH_CREDENTIALS")) {
 			t.Errorf("got %+v, %v", got, err)

@@ -127,7 +127,7 @@ func TestRenewKeepsTabsHistoryAndStorage(t *testing.T) {
 		arrive(t, b, "/one")
 		arrive(t, b, "/two")
 		read(t, b, `(sessionStorage.kept = 'kept', window.stale = 1, history.replaceState({}, '', '/two#here'), 0)`)
-		// What a script has put into a frame does not come back with the history.
+		// A document that a script has put into a frame does not come back with the history.
 		read(t, b, `(frames[0].location.replace('data:text/html,<title>planted</title>'), 0)`)
 		opened := do[OpenTabResult](t, b, OpenTab{URL: "about:blank", NewTab: true})
 		read(t, b, `(document.body.innerHTML = '<p>written', window.stale = 1, 0)`)

@@ -81,7 +81,7 @@ func TestCopyTakesWhatIsSelectedWhereTheFocusIs(t *testing.T) {
 			t.Errorf("%s: copied %q", test.js, got)
 		}
 	}
-	// What is pasted goes into the frame, too, in place of what is selected there.
+	// A pasted text goes into the frame, too, in place of the selection there.
 	give(t, b, LiveInput{Type: "text", Text: "pasted\ninto it"})
 	if got := copied(); got != "" {
 		t.Errorf("copied %q behind it", got)

@@ -85,7 +85,7 @@ func kill(t *testing.T, b *Browser, kind string) (n int) {
 	return n
 }
 
-// When the network process dies, Chromium goes on with another one and an empty jar. What pages ask for then comes on
+// When the network process dies, Chromium goes on with another one and an empty jar. Requests of pages then come on
 // connections that are known to be a stranger's. Without the question, those requests would be strangers.
 func TestNoRequestPassesWithoutTheCookiesThatWereThere(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
@@ -104,7 +104,7 @@ func TestNoRequestPassesWithoutTheCookiesThatWereThere(t *testing.T) {
 		do[Result](t, b, Navigate{URL: site + "/in"})
 		testenv.Eventually(t, 10*time.Second, func() bool { return s.known.Load() > 20 }, "the page asks with its cookie")
 
-		// What has no cookies may end.
+		// Processes that have no cookies may end.
 		for _, kind := range []string{"GPU", "storage.mojom.StorageService"} {
 			before := s.known.Load()
 			n := kill(t, b, kind)

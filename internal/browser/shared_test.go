@@ -24,7 +24,7 @@ import (
 // browsers are lent by open.
 var browsers shelf.Shelf
 
-// open lends a browser that is as if it had just been started with a proxy. What ends a browser, breaks it or asks how it
+// open lends a browser that is as if it had just been started with a proxy. A test that ends a browser, breaks it or asks how it
 // starts takes one of its own, by openOwn.
 func open(t testing.TB, build Build, proxy string) *Browser {
 	t.Helper()

@@ -92,7 +92,7 @@ func mustRead(t testing.TB, b *Browser, id string, origins ...string) string {
 	return string(weblogin.EncodeOrigins(list))
 }
 
-// What pages had stored is there when the first script of the site runs; until then the site is asked for nothing.
+// Storage of an account is there when the first script of the site runs; until then the site is asked for nothing.
 func TestStorageIsThereBeforeTheFirstDocumentOfASite(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
 		o := newOutside(t, map[string]string{"/": telling})
@@ -190,7 +190,7 @@ func TestReadingWhatIsStoredOpensNoTab(t *testing.T) {
 		if !slices.Equal(handles, []string{"t1", "t2", "t3", "t4", "t5", "t6"}) {
 			t.Errorf("the tabs are %q", handles)
 		}
-		// What a person looks at is drawn as before.
+		// A page that a person looks at is drawn as before.
 		mustRead(t, b, "", "http://example.com")
 		drawn := must[EvalResult](t, b, Eval{Await: true, JS: "Promise.race([new Promise(ok => requestAnimationFrame(() => ok('drawn'))), new Promise(ok => setTimeout(ok, 5000, 'not drawn'))])"})
 		if drawn.Value != "drawn" {
@@ -439,7 +439,7 @@ func TestDatabasesThatABrowserDoesNotTakeAreRefused(t *testing.T) {
 	}
 }
 
-// What is too much to be kept is named and left out, whole.
+// A database that is too large to be kept is named and left out, whole.
 func TestDatabasesBeyondTheirBoundsAreNamedAndLeftOut(t *testing.T) {
 	o := newOutside(t, map[string]string{"/": telling})
 	b := open(t, Shell, o.URL)

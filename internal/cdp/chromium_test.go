@@ -347,7 +347,7 @@ func TestChromiumAFloodOfLinesLosesNoClient(t *testing.T) {
 	}
 }
 
-// Chromium takes commands, and gives results, as large as are passed on here. What is larger costs the command.
+// Chromium takes commands, and gives results, as large as are passed on here. A larger message costs its command.
 func TestChromiumTakesTheLargestMessages(t *testing.T) {
 	conn, _ := openShell(t)
 	m := NewMux(conn)

@@ -99,7 +99,7 @@ func TestALargeCommandCostsTheCommand(t *testing.T) {
 		}
 		expect(t, c, `{"id":1,"result":{}}`)
 	}
-	// Nobody can be told when it has no id.
+	// Without an id the client cannot be told which command it was.
 	if err := ways["read"](c, `{"method":"A.b","params":{"a":"`+long+`"}}`); !errors.Is(err, ErrFrameTooLarge) {
 		t.Errorf("got %v", err)
 	}
@@ -148,7 +148,7 @@ func TestWithoutRoomALargeMessageIsRefused(t *testing.T) {
 	try(false)
 	room.Give(19 << 20)
 	try(true)
-	// What waits for a client is counted until it leaves.
+	// Messages that wait for a client are counted until it leaves.
 	for range 2 {
 		send(t, c, `{"id":1,"method":"A.large"}`)
 	}

@@ -102,7 +102,7 @@ func TestParseRefusesEverythingElse(t *testing.T) {
 	}
 }
 
-// What passes acceptable at the limit must be what Chromium takes; TestChromiumAnswersWhateverTheCodecAccepts tries it.
+// Chromium must take every message that passes acceptable at the limit; TestChromiumAnswersWhateverTheCodecAccepts tries it.
 func TestAcceptableKnowsStringsFromStructure(t *testing.T) {
 	brackets := `"` + strings.Repeat(`[{\"\\`, 1000) + `"`
 	for _, ok := range []string{brackets, `["1e999","\\",-0,1E5,12345678901234567890123]`} {
@@ -118,7 +118,7 @@ func TestAcceptableKnowsStringsFromStructure(t *testing.T) {
 }
 
 // FuzzCodec: whatever is accepted is encoded to something that is accepted again and means the same, is stable from
-// there on, and holds no delimiter. What is accepted from a client has no member twice under any spelling.
+// there on, and holds no delimiter. A message that is accepted from a client has no member twice under any spelling.
 func FuzzCodec(f *testing.F) {
 	for _, seed := range []string{
 		`{"id":7,"method":"Page.navigate","params":{"url":"x"},"sessionId":"S"}`,

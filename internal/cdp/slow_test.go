@@ -160,7 +160,7 @@ func TestNothingIsMissingThatIsNotCounted(t *testing.T) {
 	}
 }
 
-// What cannot be left out ends the client for which too much of it waits, and nobody else.
+// Messages that cannot be left out end the client for which too many of them wait, and no other.
 func TestAClientForWhichTooMuchIsKeptIsEnded(t *testing.T) {
 	b := newFake(t, Options{}, browserWithSessions(func(c *Message) []string {
 		var out []string

@@ -249,7 +249,7 @@ func TestManyMistakesAreBounded(t *testing.T) {
 	}
 }
 
-// Whoever writes the file decides neither how long the messages are nor how long they take: one line with everything wrong is
+// The author of the file decides neither how long the messages are nor how long they take: one line with everything wrong is
 // made presentable once.
 func TestMessagesOfHostileFilesAreShort(t *testing.T) {
 	for what, text := range map[string]string{
@@ -350,7 +350,7 @@ func FuzzParse(f *testing.F) {
 			if (a.Workspace == "") != (a.Sharing == Isolated) || a.Workspace != "" && (!filepath.IsAbs(a.Workspace) || filepath.Clean(a.Workspace) != a.Workspace) {
 				t.Fatalf("the workspace is %q, %s", a.Workspace, a.Sharing)
 			}
-			// What was read can be kept and read again.
+			// A declaration that was read can be kept and read again.
 			again := decoded(t, Canonical(a))
 			if d := Differences(a, again); len(d) > 0 {
 				t.Fatalf("differs from itself: %v", d)

@@ -45,7 +45,7 @@ func TestSplitCommand(t *testing.T) {
 	}
 }
 
-// What is quoted comes back as it was, whatever it is.
+// A word that was quoted comes back as it was, whatever it is.
 func TestQuotedWordsComeBack(t *testing.T) {
 	property.Check(t, func(t *rapid.T) {
 		words := rapid.SliceOfN(rapid.StringMatching(`[ -~\n\t]{0,12}`), 1, 8).Draw(t, "words")
@@ -170,7 +170,7 @@ func TestWorkspaces(t *testing.T) {
 	}
 }
 
-// What a file says of the way out is what the gateway takes; see also the tests of package egress.
+// The gateway takes the rules that a file has; see also the tests of package egress.
 func TestRulesAreTheGateways(t *testing.T) {
 	a := one(t, "    allow: [example.com, \"GET,POST http://x.example:8080/a/*\", \"deny: DELETE *.example.org\"]\n")
 	var rules []policy.Rule

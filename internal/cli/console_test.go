@@ -35,7 +35,7 @@ func TestAConsoleThatIsSwitchedOffSaysSo(t *testing.T) {
 	}
 }
 
-// Who starts clawjail gets a link of the admin's, read from a folder that is not root's.
+// The person who starts clawjail gets a link of the admin's, read from a folder that is not root's.
 func TestUpMakesALinkWithTheAdminsKey(t *testing.T) {
 	dir := t.TempDir()
 	w, end, err := start(filepath.Join(dir, "data"))

@@ -186,7 +186,7 @@ func TestAllPagesOfTheLogAreRecorded(t *testing.T) {
 	}
 }
 
-// What somebody else has stored in between is not lost.
+// A setting that somebody else has stored in between is not lost.
 func TestSettingsAreChangedAsTheyWereSeen(t *testing.T) {
 	var stored string
 	c := controlPlane(t, func(w http.ResponseWriter, r *http.Request) {
@@ -227,7 +227,7 @@ func FuzzRecorded(f *testing.F) {
 		if len(all) != len(lines) || len(all) > maxRecorded {
 			t.Fatalf("%d requests on %d lines", len(all), len(lines))
 		}
-		// What was read is written, and read again the same.
+		// Requests that were read are written, and read again the same.
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
 		for _, one := range all {

@@ -36,7 +36,7 @@ func TestFlagsOfMCPServersAreRead(t *testing.T) {
 	}
 }
 
-// What a server says of itself cannot move the cursor of whoever lists it.
+// The words of a server about itself cannot move the cursor of a terminal.
 func TestMCPServersAreListedOnOneLineEach(t *testing.T) {
 	rows := rowsOf(op.ListMCPServers().View(op.MCPServers{Servers: []op.MCPServer{
 		{Name: "files", State: "running", Tools: 3, Template: "clawbot", Network: "none", Source: "file", Command: []string{"/x", strings.Repeat("y", 100)},

@@ -189,7 +189,7 @@ func TestMCPHasTheToolsOfOtherServersAndHearsOfChanges(t *testing.T) {
 			t.Errorf("listed are %q, want %s", names, tool)
 		}
 	}
-	// What is found after the client has come, it hears of as well.
+	// The client hears as well of tools that are found after it has come.
 	hears := func(want string) {
 		t.Helper()
 		for got := ""; got != want; {

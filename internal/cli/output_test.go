@@ -194,7 +194,7 @@ func TestNumbersAsPeopleReadThem(t *testing.T) {
 	}
 }
 
-// What is printed as JSON is what agents, pages and servers have said. It is the same for a program that reads it.
+// JSON has words of agents, pages and servers. A program reads them as they were said, and a terminal obeys none of them.
 func TestJSONCommandsNoTerminal(t *testing.T) {
 	const hostile = "a\u009b31m\u009d0;title\u009c\x1b[2J\x7f\u202eesrever\u2066\u200b\u2028\ufeff\U000e0041 plain: äöü 中 \U0001f980 <&>"
 	for name, write := range map[string]func(io.Writer) error{

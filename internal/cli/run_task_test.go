@@ -9,7 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/task"
 )
 
-// told are tasks that say what they were asked for. What they come to is the goal's to say.
+// told are tasks that say what they were asked for. The goal says how they end.
 type told struct{}
 
 func (told) Run(_ context.Context, by identity.Principal, r task.Request, tell func(task.Step)) (task.Result, error) {

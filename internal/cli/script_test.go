@@ -184,7 +184,7 @@ func writeTides(ts *testscript.TestScript, _ bool, _ []string) {
 			Detail: audit.NewDetail(audit.Fields{"method": "GET", "scheme": "http", "path": "/a", "allowed": false, "code": "host_denied"})},
 		{Action: "gateway.connect", Actor: "admin", Session: "s_1", Target: "2001:db8::1:8443", Result: audit.Refused,
 			Detail: audit.NewDetail(audit.Fields{"method": "CONNECT", "scheme": "https", "allowed": false, "code": "host_denied"})},
-		// What no policy decided, what is of nobody, and what is damaged.
+		// Rows that no policy decided, rows of no agent, and damaged rows.
 		{Action: "gateway.connect", Actor: actor, Target: "slow.test:443", Result: audit.Refused,
 			Detail: audit.NewDetail(audit.Fields{"method": "CONNECT", "scheme": "https", "allowed": false, "code": "rate_limited"})},
 		{Action: "gateway.connect", Actor: "agent:gone", Target: "gone.test:443", Result: audit.OK,

@@ -186,7 +186,7 @@ func TestAProgramIsNotAttachedToWithoutPermission(t *testing.T) {
 	}
 }
 
-// Whoever leaves ends the program, also one that reads nothing of what is typed, and whose output nobody takes.
+// A client that leaves ends the program, also one that does not read its input, and whose output is not taken.
 func TestAProgramEndsWithWhoStartedIt(t *testing.T) {
 	for name, cut := range map[string]func(who *people, leave func()){
 		"left":    func(_ *people, leave func()) { leave() },
@@ -274,7 +274,7 @@ func TestWhoBreaksTheProtocolIsCutOff(t *testing.T) {
 			if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"argv":["/bin/sleep","1000"]}`)); err != nil {
 				t.Fatal(err)
 			}
-			// Who is cut off before has no program that could end.
+			// A client that is cut off before that has no program that could end.
 			testenv.Eventually(t, 20*time.Second, func() bool { return run.begun.Load() == 1 }, "the program does not begin")
 			for _, m := range messages {
 				_ = conn.Write(t.Context(), websocket.MessageBinary, m) // it may be cut off already

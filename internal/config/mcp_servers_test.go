@@ -39,7 +39,7 @@ func TestToolsThatAreOffered(t *testing.T) {
 	}
 }
 
-// Who names tools offers nothing else, unless it is said.
+// A server with a list of tools offers nothing else, unless it is said.
 func TestWhetherResourcesAndPromptsAreOffered(t *testing.T) {
 	yes, no := true, false
 	for _, c := range []struct {
@@ -56,7 +56,7 @@ func TestWhetherResourcesAndPromptsAreOffered(t *testing.T) {
 	}
 }
 
-// What a pattern was made from by putting stars in the place of parts is like it.
+// A text matches each pattern that is made from it by putting stars in the place of parts.
 func TestPatternsMatchWhatTheyWereMadeFrom(t *testing.T) {
 	property.Check(t, func(t *rapid.T) {
 		parts := rapid.SliceOfN(rapid.StringMatching(`[ab]{0,3}`), 1, 6).Draw(t, "parts")
@@ -129,7 +129,7 @@ func FuzzAllowedHost(f *testing.F) {
 	})
 }
 
-// What is kept in the database comes back as it was, the difference between all tools and none included.
+// A server that is kept in the database comes back as it was, the difference between all tools and none included.
 func TestServersAreKeptAsTheyAre(t *testing.T) {
 	for _, s := range []MCPServer{{Name: "a", Command: []string{"/x"}}, {Name: "b", Command: []string{"/x"}, Tools: []string{}},
 		{Name: "c", Command: []string{"/x"}, Env: map[string]string{"A": "b"}, Secrets: []ServerSecret{{Name: "K", Secret: "s", Env: true}}, Limits: AgentLimits{CPU: 1, Tmp: MiB},

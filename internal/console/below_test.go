@@ -29,8 +29,8 @@ var (
 	imported = regexp.MustCompile(`(?:from|import) '\./([a-z-]+\.js)'`)
 )
 
-// below is a console behind a proxy that serves it below /jail, and a browser's client of it. What is asked of the proxy
-// beside that path is an error.
+// below is a console behind a proxy that serves it below /jail, and a browser's client of it. A request to the proxy
+// outside of that path is an error.
 type below struct {
 	t      *testing.T
 	origin string

@@ -227,7 +227,7 @@ func TestTheHostBrowsersSettingsAreNotShownInIt(t *testing.T) {
 		t.Errorf("a code of before it was closed there: %d", w.Code)
 	}
 	d.enter()
-	// Nobody can say where it is while the browser does not answer, which an agent can bring about.
+	// Its place is unknown while the browser does not answer, which an agent can bring about.
 	typed = d.code()
 	d.browser.mute = errors.New("no answer")
 	d.page.look(t.Context())

@@ -28,7 +28,7 @@ func TestAServiceIsAddedAndChanged(t *testing.T) {
 	}
 	edit := w.get("acme operator", "/console/network/services/edit?id="+all[0].ID)
 	edit.holds(t, http.StatusOK, "Service tracker", `value="acme/builder"`, "GET,POST /issues/**\n/search", "API_URL={url}\nMODE=a=b", `value="https://api.example.com/v1"`, "Agent builder")
-	// What the form has is what the service is: sent back as it is, nothing changes.
+	// The form has all of the service: sent back as it is, it changes nothing.
 	again := formOfService(all[0], map[string]identity.Agent{builder.ID: {ID: builder.ID, Tenant: "acme", Name: "builder"}})
 	w.send("acme operator", http.MethodPost, "/console/network/services/edit", again.Values).holds(t, http.StatusSeeOther)
 	same, err := w.book.ListServices(w.ctx, w.admin, "acme")

@@ -163,7 +163,7 @@ func TestRefreshIsFinished(t *testing.T) {
 	}
 	credentials.late = errors.New("the session does not close")
 	w.follow("admin", finish("domain", "example.com")).holds(t, http.StatusOK, "Kept: example.com (2 cookies)")
-	// What goes wrong leaves the choice, and the browser.
+	// A failure leaves the choice and the browser as they are.
 	credentials.wrong = problem.New(problem.BadCookie, "log in again", "the cookie %s cannot be kept", hostile)
 	values := url.Values{"domain": {"tracker.test"}, "known": {"domain tracker.test", "domain example.com"}}
 	w.send("admin", http.MethodPost, "/console/refresh/s_login/finish", values).holds(t, http.StatusUnprocessableEntity, "cannot be kept", "log in again",

@@ -66,7 +66,7 @@ func TestSigningInWithAKeyLeadsOnAndIsForThisPathAlone(t *testing.T) {
 	if p := w.send("", http.MethodGet, "/console/", nil, with(p)); p.status != http.StatusOK || !strings.Contains(p.body, "operator of acme") {
 		t.Errorf("%d\n%s", p.status, p.body)
 	}
-	// Who is signed in has no reason to be here.
+	// A person who is signed in is led on.
 	if p := w.send("", http.MethodGet, "/console/sign-in?code=x&next=/console/audit", nil, with(p)); p.status != http.StatusSeeOther || p.location != "/console/audit" {
 		t.Errorf("%d to %q", p.status, p.location)
 	}

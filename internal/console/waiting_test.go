@@ -9,7 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/session"
 )
 
-// What an approval cannot change is said before it is given.
+// The page says what an approval cannot change, before it is given.
 func TestAnApprovalSaysThatASessionWithAccountsStaysAsItIs(t *testing.T) {
 	w := newWorld(t)
 	const said = "An approval changes nothing for its session with accounts"

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What is open ends at once and together, while its way out still runs; then goes what it stood on, the last first.
+// Open work ends first and together, while its way out still runs; then the parts that it needs end, the last first.
 func TestEverythingThatWasMadeEndsInItsOrder(t *testing.T) {
 	broken := errors.New("broken")
 	for failing, c := range map[string]struct {

@@ -78,7 +78,7 @@ func TestChromiumTakesAndReturnsAnyJarUnchanged(t *testing.T) {
 		if d := Compare(first, got, now()); len(d) > 0 || len(got) != len(first) {
 			rt.Fatalf("%d became %d: %v", len(first), len(got), d)
 		}
-		// What was read goes through the store's form into an empty jar, and comes back the same in every field.
+		// Cookies that were read go through the store's form into an empty jar, and come back the same in every field.
 		stored, err := Decode(Encode(got))
 		if err != nil {
 			rt.Fatal(err)

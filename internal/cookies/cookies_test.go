@@ -72,7 +72,7 @@ func TestParamsAreWhatStorageSetCookiesTakes(t *testing.T) {
 	if got := string(Params(nil)); got != "[]" {
 		t.Errorf("no cookies are %s", got)
 	}
-	// What a source did not say is left to the browser.
+	// A field that a source did not have is left to the browser.
 	bare := Cookie{Name: "a", Value: secret.New([]byte("b")), Domain: "example.test", Path: "/", Expires: Session}
 	want = `[{"name":"a","value":"b","domain":"example.test","path":"/","expires":-1,"httpOnly":false,"secure":false}]`
 	if diff := cmp.Diff(want, string(Params([]Cookie{bare}))); diff != "" {

@@ -424,7 +424,7 @@ func TestACaptureIsWholeOrNothing(t *testing.T) {
 	}
 }
 
-// What is not said about an account stays as it is, and is the default of a new one.
+// A rule that is not given for an account stays as it is, and is the default for a new one.
 func TestACaptureChangesTheRulesThatAreSaid(t *testing.T) {
 	w := newWorld(t)
 	w.sessions.jar = []cookies.Cookie{cookie("a", ".example.com"), cookie("c", "example.net")}

@@ -170,7 +170,7 @@ func TestRemovingAnAccountTakesItsPermissionsBack(t *testing.T) {
 	}
 }
 
-// What is taken back is taken back, whether it can be written down or not.
+// A permission is taken back whether that can be recorded or not.
 func TestAPermissionIsTakenBackWithoutARecord(t *testing.T) {
 	w, _ := shopper(t)
 	p, err := w.AllowAccount(w.ctx, w.operator, Allow{Domain: "example.com", Agent: "shopper"})

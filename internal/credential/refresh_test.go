@@ -144,7 +144,7 @@ func TestARefreshThatCannotBeKeptLeavesTheSessionOpen(t *testing.T) {
 	}
 }
 
-// What pages have stored is kept with the account of its domain, as far as somebody has chosen it.
+// Storage of pages is kept with the account of its domain, as far as a person has chosen it.
 func TestARefreshKeepsTheStorageThatIsChosen(t *testing.T) {
 	stored := func(origin string) weblogin.Origin {
 		return weblogin.Origin{Origin: origin, Local: []weblogin.Item{{Name: "token", Value: secret.New([]byte("canary"))}}}

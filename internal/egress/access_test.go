@@ -127,7 +127,7 @@ func TestTheSameQuestionHearsItsAnswer(t *testing.T) {
 	}
 }
 
-// What was approved and is used up, over or taken back is asked for anew: "try again now" would be wrong.
+// An approval that is used up, over or taken back is asked for anew: "try again now" would be wrong.
 func TestAnApprovalThatGivesNothingMoreIsNoAnswer(t *testing.T) {
 	w := newWorld(t)
 	const tool = "GET https://t.example/x s"
@@ -242,7 +242,7 @@ func TestApprovalOfAServiceCopiesIt(t *testing.T) {
 	if has(w.bot) {
 		t.Error("it does not expire")
 	}
-	// What has expired is still in the database, and in nobody's way.
+	// A service that has expired is still in the database, and hinders no new one.
 	again, err := w.Answer(w.ctx, w.admin, w.ask(w.bot, AccessService, "github").ID, AccessAnswer{Approve: true})
 	if err != nil || !has(w.bot) {
 		t.Errorf("it cannot be given again: %+v, %v", again, err)
@@ -397,7 +397,7 @@ func TestWaitersAreWokenByTheAnswer(t *testing.T) {
 	}
 }
 
-// Who is told that it was approved finds the rule there, also when another process answered.
+// An agent that is told of an approval finds the rule there, also when another process answered.
 func TestNobodyIsWokenBeforeTheRuleIsThere(t *testing.T) {
 	w := newWorld(t)
 	other, hidden := w.another(), &shaky{Store: w.db}

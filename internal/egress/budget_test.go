@@ -45,7 +45,7 @@ func TestBudgetOfADay(t *testing.T) {
 	if p, _ := problem.As(err); p.Details["retry_after"] != int64(12*3600) || p.Details["tokens_used"] != int64(1_000_100) || !strings.Contains(p.Hint, "Do not retry today") {
 		t.Errorf("the refusal says %+v", p)
 	}
-	// Who reads the refusal sees why: what is used, what the request reserves, and the limit.
+	// The refusal says why: what is used, what the request reserves, and the limit.
 	if p, _ := problem.As(err); !strings.Contains(p.Message, "the request reserves 1 tokens, and 1000100 of 1000100 a day are used") || p.Details["tokens_reserved"] != int64(1) {
 		t.Errorf("the refusal says %+v", p)
 	}
@@ -107,7 +107,7 @@ func TestWhatCannotBeCharged(t *testing.T) {
 	}
 }
 
-// What was charged before midnight is given back to the day that it was charged on.
+// A charge from before midnight is given back to its own day.
 func TestCorrectionsBelongToTheDayOfTheCharge(t *testing.T) {
 	w := newWorld(t)
 	bot := agent(w.bot)

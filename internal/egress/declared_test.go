@@ -51,7 +51,7 @@ func TestSettingsBoundTheServicesOfAnAgent(t *testing.T) {
 		t.Error("another agent has lost a service")
 	}
 
-	// Who changes other settings, and has never heard of services, takes nothing from what was decided.
+	// A client that changes other settings, and does not know services, leaves the services as they were.
 	_, err = w.PutSettings(w.ctx, w.operator, Settings{Meta: Meta{Tenant: "acme", Agent: w.bot.ID}, Tools: []Tool{tool}, Mode: policy.Enforce})
 	w.must(err)
 	has("after other settings", "one", "own")

@@ -156,7 +156,7 @@ func TestExplanationsAreOfTheWholeWayOut(t *testing.T) {
 	w.wantCode("a session and an agent", err, problem.BadRequest)
 	_, err = w.Explain(w.ctx, w.bot, []Question{{Session: "s_bot", URL: "https://a.example"}})
 	w.wantCode("an agent about a session of another", err, problem.NotFound)
-	// What an agent asks leaves no trace, so no name leaves with it.
+	// A question of an agent leaves no record, so no name may be looked up for it.
 	to.asked = nil
 	out, err := w.Explain(w.ctx, w.viewer, []Question{{Agent: "bot", URL: "https://inside.example/", Lookup: true}})
 	if err != nil || !out[0].Allowed || out[0].LookedUp {

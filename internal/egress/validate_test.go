@@ -222,7 +222,7 @@ func TestThereAreOnlySoManyOfEach(t *testing.T) {
 	w.must(second2(w.AddRule(w.ctx, w.admin, rule(policy.Allow, "b.example").of("beta", ""))))
 }
 
-// What is kept is read back as it was, and nothing else is in it.
+// A kept entry is read back as it was, and nothing else is in it.
 func TestEntriesAreReadBack(t *testing.T) {
 	w := newWorld(t)
 	r := rule(policy.Allow, "*.a.example").of("acme", w.bot.ID)

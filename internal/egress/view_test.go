@@ -261,7 +261,7 @@ func TestAnotherProcessSeesChanges(t *testing.T) {
 	testenv.Eventually(t, 5*time.Second, func() bool { return !w.passes(other, bot, "b.example") }, "the agent's rules outlive it")
 }
 
-// What this process has not heard of yet is in its lists all the same, and what went with an agent is not.
+// Lists have entries that this process has not heard of yet, and none that went with an agent.
 func TestListsAreOfNow(t *testing.T) {
 	w := newWorld(t)
 	other, stale := w.another(), w.another()
@@ -319,7 +319,7 @@ func TestStoreThatDoesNotAnswerDeniesAfterTenTimes(t *testing.T) {
 	testenv.Eventually(t, 5*time.Second, func() bool { return w.passes(w.Book, bot, "a.example") }, "it stays denied")
 }
 
-// What was changed may be a rule that was removed.
+// The change may be the removal of a rule.
 func TestChangeThatCannotBeReadBackDeniesAll(t *testing.T) {
 	w := newWorld(t)
 	bot := agent(w.bot)
@@ -545,7 +545,7 @@ func TestTheCredentialOfAServiceThatCannotBeReadIsNotUsed(t *testing.T) {
 	}
 }
 
-// Whoever repairs a row by hand does not count its version up.
+// An operator who repairs a row by hand does not count its version up.
 func TestBodyThatChangesUnderItsVersionIsSeen(t *testing.T) {
 	w := newWorld(t)
 	r := w.add(rule(policy.Allow, "a.example").of("acme", w.bot.ID))

@@ -19,7 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What lets an errand pass is its own permit. Where that was for one use and has had it, the rules of the proxy, which
+// An errand passes by its own permit. Where that was for one use and has had it, the rules of the proxy, which
 // are wider and know nothing of credentials, do not take its place.
 func TestAnErrandThatWasForOneUseDoesNotFallBackToTheProxysRules(t *testing.T) {
 	s := web(t, func(http.ResponseWriter, *http.Request) { t.Error("a request left") })
@@ -263,7 +263,7 @@ func TestCredentialsDoNotFollowWhatAnAgentSentOnTheSameConnection(t *testing.T) 
 	}
 }
 
-// What Go says about an answer that is no HTTP quotes it, and a server that repeats what it is sent puts the credential there.
+// Go's error about an answer that is no HTTP quotes the answer, and a server that repeats the request puts the credential there.
 func TestTheLogQuotesNoAnswerToARequestWithACredential(t *testing.T) {
 	for name, inject := range map[string]func(*http.Request){
 		"in the query": func(r *http.Request) { r.URL.RawQuery = "key=sk-canary-1234" },
@@ -310,7 +310,7 @@ func TestTheLogQuotesNoAnswerToARequestWithACredential(t *testing.T) {
 	}
 }
 
-// What a surface refuses before it takes from the rate does not fill the audit log either.
+// Requests that a surface refuses before it takes from the rate do not fill the audit log either.
 func TestRefusalsBeforeTheRateDoNotFillTheAuditLog(t *testing.T) {
 	still := time.Now()
 	w := newWorld(t, func(c *Config) { c.Now = func() time.Time { return still } })
@@ -331,7 +331,7 @@ func TestRefusalsBeforeTheRateDoNotFillTheAuditLog(t *testing.T) {
 	}
 }
 
-// A refusal is a record in the audit log. What is refused before anything is decided about it comes out of the same rate.
+// A refusal is a record in the audit log. A request that is refused before any decision comes out of the same rate.
 func TestRefusalsOfWhatIsNotDecidedAboutAreBoundByTheRate(t *testing.T) {
 	const perMinute = 5
 	for name, request := range map[string]string{

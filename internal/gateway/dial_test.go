@@ -102,7 +102,7 @@ type countedClose struct {
 
 func (c countedClose) Close() error { c.n.Add(1); return nil }
 
-// What an explanation asks is what a request would be told, and nothing is sent for it.
+// An explanation gets the answer that a request would get, and nothing is sent for it.
 func TestReachSaysWhatARequestWouldBeTold(t *testing.T) {
 	w := newWorld(t)
 	w.names.answers["open.example"] = [][]string{{"93.184.216.34"}}

@@ -195,7 +195,7 @@ func (a *arena) open(t testing.TB) *net.UnixConn {
 	return near
 }
 
-// send sends bytes from the jail, and returns all that comes back. Who is in a hurry says at once that nothing follows.
+// send sends bytes from the jail, and returns all that comes back. With hurry it says at once that nothing follows.
 func (a *arena) send(t testing.TB, bytes []byte, hurry bool) []byte {
 	t.Helper()
 	c := a.open(t)
@@ -205,7 +205,7 @@ func (a *arena) send(t testing.TB, bytes []byte, hurry bool) []byte {
 	}
 	var writing sync.WaitGroup
 	writing.Go(func() {
-		// Whoever is refused is not listened to any more.
+		// The gateway does not read on after a refusal.
 		_, _ = c.Write(bytes)
 		if hurry {
 			_ = c.CloseWrite()

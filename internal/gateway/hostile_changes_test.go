@@ -41,8 +41,8 @@ func denied(host string) policy.Rule {
 	return policy.Rule{Name: "added-later-" + host, Action: policy.Deny, Host: policy.MustParsePattern(host), Ports: policy.AnyPort()}
 }
 
-// A rule that denies counts for the next request of whatever is open, and cuts tunnels that carry TLS, in which nobody sees
-// requests. What it does not name goes on.
+// A rule that denies counts for the next request of open connections, and cuts tunnels that carry TLS, in which the gateway does not see
+// requests. Connections to other hosts go on.
 func TestRegressionARuleTakesEffectOnWhatRuns(t *testing.T) {
 	o, change := changing(t, policy.PublicWeb())
 	w := newWorld(t, o, withLimits(func(l *Limits) { l.FirstBytesTimeout = time.Second }))
@@ -122,7 +122,7 @@ func TestRegressionARuleTakesEffectOnWhatRuns(t *testing.T) {
 	}
 }
 
-// Isolation that is silently not applied has been the most frequent failure of such programs. What is missing here is
+// Isolation that is silently not applied has been the most frequent failure of such programs. A part that is missing here is
 // either an error at the start, or denies.
 func TestRegressionWhatIsMissingDenies(t *testing.T) {
 	complete := func() Config { return Config{Records: (*book)(&world{}), Networks: alone, Limits: DefaultLimits()} }

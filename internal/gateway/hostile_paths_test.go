@@ -112,7 +112,7 @@ func TestPathRulesHoldForEverySpelling(t *testing.T) {
 	for _, spelling := range spellings() {
 		tryPath(t, a, spelling)
 	}
-	// What is allowed does arrive, with the spelling that was sent.
+	// An allowed path does arrive, with the spelling that was sent.
 	for _, allowed := range []string{"denies.example/", "denies.example/x?admin", "allows.example/public/%c3%a9", "allows.example/public/a%20b?x=/../", "denies.example"} {
 		a.send(t, []byte("GET http://"+allowed+" HTTP/1.1\r\nHost: x\r\n\r\n"), false)
 		host, target, _ := strings.Cut(allowed, "/")

@@ -228,7 +228,7 @@ func TestNoOtherProtocolIsSwitchedTo(t *testing.T) {
 	}
 }
 
-// What an upstream says about this gateway is not passed on, nor is an answer that two programs read in different ways.
+// Words of an upstream about this gateway are not passed on, nor is an answer that two programs read in different ways.
 func TestAnswersThatCanBeReadInTwoWaysAreNotPassedOn(t *testing.T) {
 	w := newWorld(t)
 	w.admit(jailA, policy.PublicWeb())

@@ -68,7 +68,7 @@ func TestTheGatewayItselfIsClosedToRulesThatLeadThere(t *testing.T) {
 	}
 }
 
-// What programs read as an address of the inside in some spelling: none of them is dialled, and none resolved.
+// Programs read these spellings as addresses of the inside: none of them is dialled, and none resolved.
 func TestNoSpellingOfAnAddressLeadsInside(t *testing.T) {
 	everywhere := policy.Policy{Default: policy.Allow, Rules: []policy.Rule{
 		{Name: "names", Action: policy.Allow, Host: policy.AnyHost(), Ports: policy.AnyPort()},
@@ -161,7 +161,7 @@ func TestRegressionDNSIsNoWayOutBesideTheProxy(t *testing.T) {
 	}
 }
 
-// What somebody says within a tunnel is no more than what he could say outside of it.
+// A request within a tunnel may do no more than one outside of it.
 func TestRegressionAConnectWithinATunnelIsNotRelayed(t *testing.T) {
 	w := newWhole(t, policy.Only(policy.Rule{Name: "one", Action: policy.Allow, Host: policy.MustParsePattern("allowed.example"), Ports: policy.AnyPort()}))
 	for _, name := range []string{"allowed.example", "other.example"} {

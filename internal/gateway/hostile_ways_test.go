@@ -50,7 +50,7 @@ func addresses() []address {
 		// Metadata services, by every number that clouds have given them.
 		"169.254.169.254", "169.254.0.1", "169.254.170.2", "169.254.170.23", "168.63.129.16", "100.100.100.200", "192.0.0.192",
 		"fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fe80::1", "fe80::a9fe:a9fe", "::ffff:169.254.169.254", "::ffff:168.63.129.16",
-		// What is no machine, and IPv4 hidden in IPv6.
+		// Addresses of no machine, and IPv4 hidden in IPv6.
 		"0.0.0.0", "0.1.2.3", "255.255.255.255", "224.0.0.1", "::", "ff02::1",
 		"64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:7f00:1::1", "2002:a9fe:a9fe::1", "2001:0:1::1",
 		"::127.0.0.1", "::169.254.169.254", "::ffff:0:127.0.0.1",

@@ -16,7 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// What was let through may be silent for much longer than a request may be on its way: a tunnel, a stream, and an
+// An allowed connection may be silent for much longer than a request may be on its way: a tunnel, a stream, and an
 // answer that a model thinks about.
 func TestWhatIsSilentIsNotDead(t *testing.T) {
 	const wait = 100 * time.Millisecond

@@ -39,7 +39,7 @@ func lazySite(t *testing.T) (addr net.Addr, seen func() []string) {
 			mu.Lock()
 			lines = append(lines, line)
 			mu.Unlock()
-			// Whoever has its answer may send no body any more.
+			// A client that has its answer may send no body any more.
 			if length := header.Get("Content-Length"); length != "" && length != "0" || header.Get("Transfer-Encoding") != "" {
 				_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second)) // a body that does not come shows in what was seen
 				_, _ = reader.R.Peek(1)

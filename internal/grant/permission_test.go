@@ -204,7 +204,7 @@ func TestPermissionEndsByTimeNumberHoursAndHand(t *testing.T) {
 	}
 }
 
-// What was looked at before decides nothing: the row does.
+// An earlier look decides nothing: the row does.
 func TestPermissionIsTakenBackWhileASessionOpens(t *testing.T) {
 	w := newAgents(t)
 	p := w.allow()
@@ -351,7 +351,7 @@ func TestPermissionRequestsAreChecked(t *testing.T) {
 	}
 }
 
-// Whoever can only write to the database makes no permission and widens none; the key that signs is not there.
+// Somebody who can only write to the database makes no permission and widens none; the key that signs is not there.
 func TestPermissionThatWasNotSignedHereIsNone(t *testing.T) {
 	w := newAgents(t)
 	ctx := context.Background()

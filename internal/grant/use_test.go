@@ -90,7 +90,7 @@ func TestGrantOfAnotherTenant(t *testing.T) {
 	w.refusal(token, other, problem.GrantWrongTenant)
 	w.works(token, want())
 
-	// What became of it is not told to another tenant either.
+	// Another tenant is not told that it was used either.
 	w.refusal(token, want(), problem.GrantUsed)
 	w.refusal(token, other, problem.GrantWrongTenant)
 	if _, err := w.Revoke(t.Context(), "", g.ID, "admin"); err != nil {
@@ -235,7 +235,7 @@ func TestRowWithoutASignatureIsWorthNothing(t *testing.T) {
 	w.works(token, want())
 }
 
-// Whoever changes what the row permits, or has a token that says something else, has nothing.
+// A changed row, or a token that says something else than its row, permits nothing.
 func TestRowAndTokenMustSayTheSame(t *testing.T) {
 	for name, change := range map[string]func(*claims){
 		"iss":            func(c *claims) { c.Issuer = "clawjail:zz99" },

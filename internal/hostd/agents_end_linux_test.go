@@ -14,8 +14,8 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// What is done in a jail ends when the jail does, whoever ends it and whatever is under way: programs that joined it, and
-// connections into it.
+// Programs that joined a jail and connections into it end when the jail does, whoever ends it and whatever they are
+// doing.
 func TestProgramsAndConnectionsEndWithTheirJail(t *testing.T) {
 	clawbot(t)
 	self, err := os.Executable()

@@ -135,7 +135,7 @@ func TestNotesThatComeTooFastAreRefused(t *testing.T) {
 	if got := noted(t, filepath.Join(filepath.Dir(f.socket), "checkpoints")); int64(len(got)) != kept {
 		t.Errorf("%d notes were kept, and the file has %d", kept, len(got))
 	}
-	// What is no note takes nothing from those that are.
+	// Data that is no note takes nothing from the rate of notes.
 	at.advance(time.Second)
 	for range noteBurst {
 		if err := c.AppendCheckpoint(t.Context(), []byte("hello")); !hasCode(err, problem.BadRequest) {

@@ -51,7 +51,7 @@ func TestNoAgentIsStartedOfATemplateThatWasChanged(t *testing.T) {
 	testenv.Eventually(t, patience, func() bool { return keptStatus(t, c, "bot").Phase == jail.PhaseRunning }, "it is not started again")
 }
 
-// What a control plane that somebody has taken over may send is refused before anything is made.
+// Hostile declarations of a control plane that was taken over are refused before anything is made.
 func TestHostileDeclarationsAreRefused(t *testing.T) {
 	f := newFixture(t, nil)
 	c := NewClient(f.socket, nil)

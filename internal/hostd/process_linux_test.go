@@ -24,7 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// runHelper is the main function of this test binary when it is another process. What it needs to know is in
+// runHelper is the main function of this test binary when it is another process. Its settings are in the
 // arguments after the first.
 func runHelper(name string) int {
 	helpers := map[string]func(args []string) error{

@@ -145,7 +145,7 @@ func TestJailsThatTheReaperEndsAreToldWithTheirReason(t *testing.T) {
 				}
 				return len(got.Entries) > 0
 			}, "nothing was told")
-			// What its owner destroyed is not told.
+			// A jail that its owner destroyed is not told.
 			if e := got.Entries[0]; len(got.Entries) != 1 || e.Jail != j.Name || e.Reason != c.want || e.What != whatJail ||
 				e.Error != "" || !e.At.After(newClock().now()) {
 				t.Errorf("got %+v, want jail %s and %s", got.Entries, j.Name, c.want)

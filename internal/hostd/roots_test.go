@@ -146,7 +146,7 @@ func TestWhatCannotBeAddedIsNotMade(t *testing.T) {
 			t.Errorf("%s could be added: %+v", dir, r)
 		}
 	}
-	// What is planted between the look and the yes is not followed.
+	// A link that is planted between the look and the yes is not followed.
 	r, err := NewRoot(c, filepath.Join(bots, "late"))
 	must(t, err)
 	must(t, os.Symlink("/etc", r.Path))

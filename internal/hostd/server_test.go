@@ -120,7 +120,7 @@ func TestATenantDeclaresNoMoreMemoryThanItsShare(t *testing.T) {
 		}
 		return d
 	}
-	// Nobody has said yet how many there are.
+	// The number of tenants was not told yet.
 	for n := range 8 {
 		create(t, c, of("greedy", n%2 == 0))
 	}

@@ -12,7 +12,7 @@ import (
 
 func TestTheContainersImageIsPinnedAndItsFilesAreThere(t *testing.T) {
 	file := packaging(t, "container", "Dockerfile")
-	// A dated name: Debian gives it once. What has been corrected since comes with apt-get.
+	// A dated name: Debian gives it once. Later corrections come with apt-get.
 	if !regexp.MustCompile(`(?m)^ARG BASE=debian:[a-z]+-20[0-9]{6}-slim$`).MatchString(file) || !strings.Contains(file, "\nFROM ${BASE}\n") {
 		t.Error("the base of the image is not pinned")
 	}
@@ -45,7 +45,7 @@ func TestTheContainersImageIsPinnedAndItsFilesAreThere(t *testing.T) {
 	}
 }
 
-// What the file of the container asks for is named one by one, each with what needs it, there and on its page.
+// The file of the container names each right that it asks for, with the part that needs it, there and on its page.
 func TestTheContainerAsksForLittle(t *testing.T) {
 	compose, page := packaging(t, "container", "compose.yaml"), documents(t)["docs/container.md"]
 	if lax := laxities(compose); len(lax) > 0 {

@@ -276,7 +276,7 @@ func TestCommandsThatDocumentsShowExist(t *testing.T) {
 	}
 }
 
-// Who decides whether a session with accounts has access cdp is told the same everywhere.
+// Each page says the same to a person who decides whether a session with accounts has access cdp.
 func TestOneSentenceSaysWhatCDPReads(t *testing.T) {
 	pages := documents(t)
 	for _, name := range []string{"README.md", "docs/cdp.md", "docs/sessions.md", "docs/limits.md", "docs/cli.md"} {

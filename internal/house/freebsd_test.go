@@ -313,7 +313,7 @@ func TestScriptsForFreeBSDParse(t *testing.T) {
 	}
 }
 
-// What docs/freebsd.md names of the package and of the configuration is there.
+// Files and keys that docs/freebsd.md names are in the package and in the configuration.
 func TestPageOfFreeBSDNamesWhatThereIs(t *testing.T) {
 	top := testenv.Repository(t)
 	page := documents(t)["docs/freebsd.md"]

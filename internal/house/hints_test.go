@@ -222,7 +222,7 @@ func TestCommandsThatHintsNameCanBeGiven(t *testing.T) {
 	}
 }
 
-// What finds mistakes in hints finds them.
+// The search for mistakes in hints finds them.
 func TestHintsAreLookedThrough(t *testing.T) {
 	root := cli.New("v1.2.3")
 	for line, right := range map[string]bool{

@@ -100,7 +100,7 @@ func TestUnitsSayWhatTheyMust(t *testing.T) {
 	}
 }
 
-// What the host daemon may do as root is a list with reasons: that of its unit is what the container has, and what its own machine
+// A list with reasons says what the host daemon may do as root: that of its unit has all that the container's has, and what its own machine
 // lets it do besides.
 func TestTheHostDaemonMayDoWhatIsListed(t *testing.T) {
 	list := func(words []string) []string {

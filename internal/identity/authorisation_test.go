@@ -90,7 +90,7 @@ func TestAuthorisationTable(t *testing.T) {
 	}
 }
 
-// What must hold of the table whatever else changes in it.
+// This must hold of the table whatever else changes in it.
 func TestNobodyReachesAcrossTenants(t *testing.T) {
 	for _, rule := range Table() {
 		for _, caller := range callers {
@@ -103,7 +103,7 @@ func TestNobodyReachesAcrossTenants(t *testing.T) {
 					t.Errorf("%s may %s what is %s", caller.name, rule.Operation, object.name)
 				}
 			}
-			// What is not there and what is another tenant's cannot be told apart, nor one tenant from another.
+			// A missing object and one of another tenant cannot be told apart, nor one tenant from another.
 			one := fmt.Sprint(decide(Table(), caller.p, rule.Operation, Object{Tenant: "rival"}))
 			two := fmt.Sprint(decide(Table(), caller.p, rule.Operation, Object{Tenant: "no-such-tenant"}))
 			if one != two {

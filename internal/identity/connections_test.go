@@ -129,7 +129,7 @@ func TestKeyThatGoesBeforeHoldIsNotHeld(t *testing.T) {
 	}
 }
 
-// Whoever wins, a revoked key has nothing open afterwards.
+// Whichever call wins, a revoked key has nothing open afterwards.
 func TestHoldAndRevokeAtTheSameTime(t *testing.T) {
 	w := newWorld(t)
 	for n := range 30 {
@@ -416,7 +416,7 @@ func TestHoldLearnsWhenTheKeyExpires(t *testing.T) {
 	}
 }
 
-// What one agent, and one tenant, keep open leaves room for others, and an admin of all tenants always gets in.
+// Connections of one agent, and of one tenant, leave room for others, and an admin of all tenants always gets in.
 func TestNobodyKeepsEverythingOpen(t *testing.T) {
 	w := newWorld(t)
 	_, _, bot := w.agent("acme", "bot")

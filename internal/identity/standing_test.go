@@ -116,7 +116,7 @@ func TestTheAdminKeyIsReadForWhoPresentsIt(t *testing.T) {
 	}
 }
 
-// What takes something else than keys shares their brake.
+// A face that takes something else than keys shares their brake.
 func TestTheBrakeIsOne(t *testing.T) {
 	w := newWorld(t)
 	key, _, _ := w.operator("acme", RoleViewer)

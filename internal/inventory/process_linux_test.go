@@ -2,7 +2,7 @@ package inventory
 
 import "testing"
 
-// Whoever looks into a folder of the installation, and what another one runs, is nothing that it has left behind.
+// A process that looks into a folder of the installation, or is another installation's, was not left behind by this one.
 func TestProcessesAreAnInstallationsByMoreThanTheirArguments(t *testing.T) {
 	s := Scope{Installation: "zzt1", Data: "/var/lib/clawjail", Run: "/run/clawjail", UIDBase: 5000, UIDs: 100}
 	for what, c := range map[string]struct {

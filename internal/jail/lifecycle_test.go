@@ -155,7 +155,7 @@ func recover_(t *testing.T, h *jailtest.Host) {
 	l := newLifecycle(t, m, func(o *jail.Options) {
 		o.Now = func() time.Time { return time.Now().Add(2 * time.Hour) } // the owner's grace is over
 	})
-	// Whoever waits for one of them is told of its end, also of one whose program nobody has seen yet.
+	// A caller that waits for one of them is told of its end, also of one whose program was not seen yet.
 	there, err := l.List(t.Context())
 	if err != nil {
 		t.Fatal(err)

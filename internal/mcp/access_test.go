@@ -50,7 +50,7 @@ func TestAccessIsAskedForInFewWords(t *testing.T) {
 	if o.asked != `"" host example.com "to read" 30s` {
 		t.Errorf("asked for %s", o.asked)
 	}
-	// What became of it is heard by the id alone.
+	// The id alone is enough to hear the decision.
 	o.answer = egress.AccessRequest{Meta: egress.Meta{ID: "ar_1"}, State: egress.AccessRefused}
 	if got, out := w.tool("request_access", args{"id": "ar_1", "wait_seconds": 30}); got != "refused; do not ask for it again" || out.IsError || o.asked != `"" what became of ar_1 30s` {
 		t.Errorf("%q, asked for %s", got, o.asked)

@@ -215,7 +215,7 @@ func TestResourcesOfOthersAreListedAndRead(t *testing.T) {
 			t.Errorf("%s: %v", uri, err)
 		}
 	}
-	// Nobody would tell of an update, and nobody says so.
+	// No update would be told, so no subscription is offered.
 	_, _, body := d.send(t, "a", d.begin(t, "a"), `{"jsonrpc":"2.0","id":4,"method":"resources/subscribe","params":{"uri":"mcp+one+x:1"}}`)
 	if !strings.Contains(body, fmt.Sprint(jsonrpc.CodeMethodNotFound)) {
 		t.Errorf("it subscribes to a resource: %s", body)
@@ -271,7 +271,7 @@ func TestProgressOfOthersIsPassedOn(t *testing.T) {
 	}
 }
 
-// Who asks is who asks now, over HTTP too.
+// The caller is the one of this very request, over HTTP too.
 func TestToolsOfOthersAreThoseOfTheCaller(t *testing.T) {
 	d := newDoorWith(t, Options{Backend: new(backend), Foreign: new(others)})
 	for who, want := range map[string]int{"a": 2, "b": 1} {

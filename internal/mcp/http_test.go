@@ -338,7 +338,7 @@ func TestTaskOverHTTPClosesItsSessionWhenTheClientGoes(t *testing.T) {
 	testenv.Eventually(t, 10*time.Second, func() bool { return len(d.back.closedIDs()) == 1 }, "the session is still open")
 }
 
-// Whoever had a token for one session could go on with the conversations of who made it, and use up their calls.
+// Otherwise the holder of a token for one session could go on with its maker's conversations, and use up the maker's calls.
 func TestTheTokenOfASessionIsAnotherKeyThanItsMakers(t *testing.T) {
 	maker := identity.Principal{Kind: identity.KindAgent, ID: "ann", Tenant: "acme", TokenID: "k1"}
 	keys := map[string]bool{keyOf(maker): true}

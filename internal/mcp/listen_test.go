@@ -232,7 +232,7 @@ func TestAStreamEndsWithWhatItIsOf(t *testing.T) {
 	}, "places of listeners are left")
 }
 
-// What changes while a client is away is told when it comes back, until it has listed its tools.
+// A change while a client is away is told when it comes back, until it has listed its tools.
 func TestWhatIsMissedIsTold(t *testing.T) {
 	d, o := newListening(t)
 	id := d.begin(t, "ann")

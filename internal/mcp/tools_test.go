@@ -172,7 +172,7 @@ func TestOpenPassesOnWhatWasAskedFor(t *testing.T) {
 	}
 }
 
-// What is wrong has a code, a sentence and a hint; what was typed is in none of them, and not in the log.
+// An error has a code, a sentence and a hint; the text that was typed is in none of them, and not in the log.
 func TestWrongArgumentsAreToolErrorsThatSayNothingSecret(t *testing.T) {
 	for _, c := range []struct {
 		tool, code, has string
@@ -279,7 +279,7 @@ func TestSessionMayBeLeftOutWhileThereIsOne(t *testing.T) {
 	if want := []string{"s_0000000000000002 browser.Eval", "s_0000000000000002 browser.Eval"}; !slices.Equal(w.back.driven, want) {
 		t.Errorf("driven: %q", w.back.driven)
 	}
-	// What ended is not asked for again.
+	// A session that has ended is not asked again.
 	w.back.drive = answers(problem.New(problem.SessionClosed, "", "it has ended"))
 	w.tool("browser_eval", args{"js": "1"})
 	if got, _ := w.tool("browser_eval", args{"js": "1"}); !strings.Contains(got, "no session is open") {

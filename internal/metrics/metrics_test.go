@@ -65,7 +65,7 @@ func TestAScrapeHasWhatHappened(t *testing.T) {
 	}
 }
 
-// Whoever is in a jail must not be able to make series without end.
+// A program in a jail must not be able to make series without end.
 func TestNoLabelIsChosenByACaller(t *testing.T) {
 	m := metrics()
 	for n := range 1000 {

@@ -107,7 +107,7 @@ func oracleConditions(r Rule, req Request) []bool {
 			path = denies
 		} else {
 			path = oracleMatches(pattern, decoded, denies)
-			// What follows a semicolon may be a parameter of its segment, or the end of the path.
+			// Text after a semicolon may be a parameter of its segment, or the end of the path.
 			for _, parameters := range []string{";[^/]*", ";.*"} {
 				path = path || denies && oracleMatches(pattern, regexp.MustCompile("(?s)"+parameters).ReplaceAllString(decoded, ""), true)
 			}

@@ -192,7 +192,7 @@ func TestNobodySeesPathsInATunnel(t *testing.T) {
 	}
 }
 
-// What is accepted prints a form that is read back as the same, and matches what a regular expression made of it
+// A pattern that is accepted prints a form that is read back as the same, and matches what a regular expression made of it
 // matches, on the pattern's own text and on any other path.
 func FuzzParsePath(f *testing.F) {
 	for _, s := range append(ambiguousPaths(), "/", "/a/*/b/**", "/%2A/é", "/a%20b/", "/**", "/*", "/a;b/c.d") {

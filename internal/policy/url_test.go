@@ -72,7 +72,7 @@ func TestRefusedURLsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-// What a pattern means, others that read URLs must not understand otherwise: a pattern without wildcards allows the very URL that
+// Other readers of URLs must not understand a pattern in another way: a pattern without wildcards allows the very URL that
 // it is, as net/url and hostport read it, and its canonical form is read back as the same.
 func FuzzParseURL(f *testing.F) {
 	for _, s := range []string{

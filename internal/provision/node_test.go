@@ -385,7 +385,7 @@ func TestTheOldestNodeFindsTheProxy(t *testing.T) {
 	}
 }
 
-// What NO_PROXY names is not asked for at the proxy, and only that.
+// Hosts that NO_PROXY names are not asked for at the proxy, and only those.
 func TestOldNodeReadsTheListOfExceptions(t *testing.T) {
 	path := node(t, ".node20")
 	o := newOutside(t)

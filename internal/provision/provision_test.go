@@ -273,7 +273,7 @@ func TestAnAgentHasWhatIsNarrowest(t *testing.T) {
 	}
 }
 
-// What a shell makes of the exports is what is in the environment.
+// A shell that reads the exports gets the values of the environment.
 func TestShellTakesValuesAsTheyAre(t *testing.T) {
 	sh := testenv.Tool(t, "sh")
 	property.Check(t, func(r *rapid.T) {

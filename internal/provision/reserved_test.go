@@ -6,7 +6,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 )
 
-// The script of `agent env` is for eval, also in the shell of an operator. What a service may set there must not be what the
+// The script of `agent env` is for eval, also in the shell of an operator. A service may not set a variable there whose value the
 // shell or the next command runs.
 func TestServicesSetNothingThatRuns(t *testing.T) {
 	env := func(name string) error {

@@ -281,7 +281,7 @@ func TestOneProcessWrites(t *testing.T) {
 	open(t, dir, segment)
 }
 
-// What lies in the folder of a log and is none of it is not followed, not read and not written to.
+// A file or link in the folder of a log that is none of its own is not followed, not read and not written to.
 func TestPlantedFilesAreNotFollowed(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "log")
 	outside := filepath.Join(t.TempDir(), "outside")

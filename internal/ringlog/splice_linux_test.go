@@ -37,7 +37,7 @@ func child(dir string) {
 	}
 }
 
-// Whoever moves the lines is killed again and again, at any instant: no line is lost, and none is there twice.
+// The process that moves the lines is killed again and again, at any instant: no line is lost, and none is there twice.
 func TestKilledProcessLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
@@ -249,7 +249,7 @@ func fd(t *testing.T, f *os.File) (n int) {
 	return n
 }
 
-// Who prints without end is taken from at a pace, and who rests gets what it had in hand.
+// Output without end is read at a pace, and a writer that has rested may print more at once.
 func TestDrainHasAPace(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {

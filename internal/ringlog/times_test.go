@@ -158,7 +158,7 @@ func TestMarksAreBoundedAndGoWithTheirBytes(t *testing.T) {
 	if err != nil || len(l.Marks(c)) != 1 {
 		t.Errorf("the last byte has the marks %v, %v", l.Marks(c), err)
 	}
-	// What went before a log was opened is swept away.
+	// Times of bytes that are gone are removed when a log is opened.
 	stray := filepath.Join(dir, "0000000000000000000.times")
 	if err := os.WriteFile(stray, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -97,7 +97,7 @@ func TestTheNumberOfDevtoolsClientsIsBounded(t *testing.T) {
 	})
 }
 
-// What one tenant's clients do not read leaves memory for those of another.
+// Messages that one tenant's clients do not read leave memory for those of another.
 func TestMessagesOfOneTenantLeaveRoomForThoseOfOthers(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		w.tenants = 2
@@ -361,7 +361,7 @@ func TestValuesOfInjectedCookiesAreTakenOutOfErrors(t *testing.T) {
 	}
 }
 
-// What ends a session is told to whoever is attached, also before the end is complete.
+// Attached clients are told why their session ends, also before the end is complete.
 func TestAClientIsToldWhatEndedItsSession(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(t *testing.T, w *world, s *Service, out Session)

@@ -163,7 +163,7 @@ func TestAgentCapturesNothing(t *testing.T) {
 	})
 }
 
-// What is another's is answered in the very words for what is not there.
+// A session of another tenant gets the very answer of one that is not there.
 func TestSessionOfSomebodyElseIsToldFromNoneByNothing(t *testing.T) {
 	owner := agentIn(store.DefaultTenant, "a1")
 	strangers := map[string]identity.Principal{

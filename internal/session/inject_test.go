@@ -145,7 +145,7 @@ func TestFindingBadCookiesIsBounded(t *testing.T) {
 	})
 }
 
-// What the vault refuses to store is not believed either when it comes out of it.
+// A cookie that the vault refuses to store is not believed either when it comes out of it.
 func TestCookieThatIsNotOfItsAccountIsNotInjected(t *testing.T) {
 	bad := cookie("bad", ".example.com")
 	bad.SameSite, bad.Secure, bad.SourceScheme = cookies.SameSiteNone, false, cookies.SchemeUnset

@@ -53,7 +53,7 @@ func TestAccountIsFreeWhenTheJailIsGoneAndNotBefore(t *testing.T) {
 	})
 }
 
-// Whoever closes a session and opens another one with its account does not have to know how long the first takes to end.
+// A caller that closes a session and opens another one with its account does not have to know how long the first takes to end.
 func TestAccountOfASessionThatIsBeingClosedIsWaitedFor(t *testing.T) {
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {
 		a.set(t, store.DefaultTenant, "example.com", 1)

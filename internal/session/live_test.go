@@ -87,7 +87,7 @@ func TestAgentsAndStrangersDoNotWatch(t *testing.T) {
 		wantCode(t, err, problem.NotFound)
 		_, err = s.TakeOver(t.Context(), operatorOf("other", "eve"), out.ID, true)
 		wantCode(t, err, problem.NotFound)
-		// What is not on record is not seen.
+		// A session is not shown when that cannot be recorded.
 		w.failOnce("record session.watch", problem.New(problem.AuditUnavailable, "", "the log is full"))
 		_, err = s.Watch(t.Context(), ann, out.ID)
 		wantCode(t, err, problem.AuditUnavailable)
@@ -110,7 +110,7 @@ func TestTwentyWatchOneSession(t *testing.T) {
 	})
 }
 
-// Whoever watches, or has a DevTools client attached, uses the session, however silent they are. Its time ends it all the
+// A viewer, and an attached DevTools client, use the session, however silent they are. Its time ends it all the
 // same, and once they have left it ends idle.
 func TestWatchersAndAttachedClientsUseTheSession(t *testing.T) {
 	for name, begin := range map[string]func(t *testing.T, s *Service, id string) (leave func() error){
@@ -203,7 +203,7 @@ func TestAViewEndsWithItsTokenAndItsRevocation(t *testing.T) {
 		if err := stays.Err(); err != nil {
 			t.Errorf("another's client has ended: %v", err)
 		}
-		// Whoever was let in with it a moment ago gets nowhere either.
+		// A client that was let in with it a moment ago gets nowhere either.
 		_, err = s.Attach(t.Context(), seeing, out.ID)
 		wantCode(t, err, problem.Unauthorized)
 		_, err = s.Watch(t.Context(), seeing, out.ID)

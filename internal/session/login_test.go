@@ -259,7 +259,7 @@ func TestATabComesFromWhereItWasOrWasSent(t *testing.T) {
 	}
 }
 
-// What a page showed is known in later sessions, whose browsers give their documents the same names.
+// The fields that a page showed are known in later sessions, whose browsers give their documents the same names.
 func TestAPasswordFieldIsNewWhereAnEarlierSessionSawNone(t *testing.T) {
 	const page = "https://www.example.com/home"
 	for name, test := range map[string]struct {

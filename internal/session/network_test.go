@@ -87,7 +87,7 @@ func TestASessionEndsWhenItsCookiesAreLost(t *testing.T) {
 	}
 }
 
-// What ended the process is said where the kernel knows it.
+// The reason why the process ended is told where the kernel knows it.
 func TestMemoryIsTheReasonWhyCookiesAreLost(t *testing.T) {
 	for _, hit := range [][]jail.LimitName{nil, {jail.LimitMemory}} {
 		inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
@@ -137,7 +137,7 @@ func TestASessionIsNotOpenedWithoutTheAccountThatItWasGiven(t *testing.T) {
 	})
 }
 
-// What cannot be said is no yes.
+// A browser that does not answer has not said yes.
 func TestAConnectionIsRefusedWhenTheBrowserDoesNotSay(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		out := mustOpen(t, s, Request{})

@@ -212,7 +212,7 @@ func TestNoTenantAndNoAgentTakesAllPlaces(t *testing.T) {
 	})
 }
 
-// What one tenant opens and closes faster than it can be removed holds up that tenant.
+// Sessions that one tenant opens and closes faster than they can be removed hold up that tenant.
 func TestOneTenantsClosedSessionsDoNotStopTheOthers(t *testing.T) {
 	inBubble(t, func(o *Options) { o.Sessions.Max = 4 }, func(t *testing.T, w *world, s *Service) {
 		w.tenants = 2

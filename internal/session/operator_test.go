@@ -205,7 +205,7 @@ func TestGrantIsRefusedWithItsReasonAndNothingIsDone(t *testing.T) {
 	}
 }
 
-// What a session asks for decides, and not all that its grant would allow.
+// The access that a session asks for decides, and not all that its grant would allow.
 func TestWideGrantOpensANarrowSession(t *testing.T) {
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {
 		a.setScoped(t, store.DefaultTenant, "example.com", 1, []string{"tools"})

@@ -68,7 +68,7 @@ func TestAgentWithAPermissionOpensSessionsWithoutAGrant(t *testing.T) {
 		if done := a.steps("verify grant", "use grant"); len(done) > 0 {
 			t.Errorf("a token was looked at: %q", done)
 		}
-		// Who sends a grant is judged by the grant, and people have no permissions.
+		// A caller that sends a grant is judged by the grant, and people have no permissions.
 		a.refused(t, by, wanting(grant.ParseToken("v4.public.x")), problem.GrantInvalid)
 		a.refused(t, admin, wanting(grant.Token{}), problem.GrantMissing)
 	})
@@ -282,7 +282,7 @@ func TestPermissionAsksAPersonBeforeItIsUsed(t *testing.T) {
 		if want := slices.Repeat([]string{"agent:a1 example.com tools"}, 3); !slices.Equal(asked, want) {
 			t.Errorf("asked %q", asked)
 		}
-		// Nobody who waits for a person keeps one from taking it back.
+		// Without a way to ask a person, a permission that has to be asked about is refused.
 		a.s.Accounts.Ask = nil
 		p = a.allow(t, func(r *grant.PermissionRequest) { r.Ask = grant.AskAlways })
 		a.refused(t, by, wanting(grant.Token{}), problem.AccountNotAllowed)

@@ -12,7 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// What fills a share can be removed before its week is over: by an admin of the tenant, on record, when the session has ended.
+// A recording can be removed before its week is over: by an admin of the tenant, on record, when the session has ended.
 func TestARecordingIsRemovedByWhoMay(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		of := func(kind identity.Kind, tenant string, role identity.Role) identity.Principal {

@@ -8,7 +8,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// A browser says of every tunnel that was refused that it could not be made. Who drives it is told what the gateway said.
+// A browser says of every tunnel that was refused that it could not be made. Its caller is told what the gateway said.
 func TestARefusalOfTheGatewaysIsToldAsItsOwn(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		out := mustOpen(t, s, Request{})

@@ -40,7 +40,7 @@ func TestSessionOfARevokedKeyEnds(t *testing.T) {
 				if who.Open() != 2 {
 					t.Fatalf("%d are registered", who.Open())
 				}
-				// What cannot be recorded does not keep it open.
+				// An end that cannot be recorded does not keep it open.
 				a.failing("record session.close", errPlanted)
 				if err := who.RevokeOperator(t.Context(), keyAdmin, first.ID); err != nil {
 					t.Fatal(err)

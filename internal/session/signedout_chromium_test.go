@@ -228,7 +228,7 @@ func TestALoginThatIsGoneIsNoticed(t *testing.T) {
 		if seen() != string(k.wants) {
 			t.Errorf("%s is noticed by %s, not by %s", name, seen(), k.wants)
 		}
-		// Who asks for the page gets no page; what has nothing to do with it goes on.
+		// A request for the page gets no page; requests that have nothing to do with it go on.
 		for _, op := range []browser.Operation{browser.Snapshot{}, browser.Screenshot{}, browser.Act{Kind: "press", Key: "a"}} {
 			_, err = a.s.Drive(t.Context(), admin, id, op)
 			wantCode(t, err, problem.LoginNeeded)

@@ -88,7 +88,7 @@ func TestBrowserThatDoesNotKeepTheStorageGetsNoSession(t *testing.T) {
 	}
 }
 
-// What the vault refuses to store is not believed either when it comes out of it.
+// Storage that the vault refuses to store is not believed either when it comes out of it.
 func TestStorageThatIsNotOfItsAccountIsNotPutIn(t *testing.T) {
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {
 		a.set(t, store.DefaultTenant, "example.com", 1)

@@ -145,7 +145,7 @@ func dialThrough(ctx context.Context, t *testing.T, proxy *httptest.Server) (Bro
 	return dial(ctx, &jail.Stdio{In: commands, Out: replies}, browser.DialogWait)
 }
 
-// What an agent has put into its pages before hears every key, until somebody takes its session over.
+// A script that an agent has put into its pages before hears every key, until somebody takes its session over.
 func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 	site := newListener(t)
 	w := newWorld(t)

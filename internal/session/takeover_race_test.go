@@ -13,7 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// Whoever hands back closes the page next: half a hand-back would leave dialogs open that nobody answers.
+// A person who hands back closes the page next: half a hand-back would leave dialogs open that nobody answers.
 func TestAHandBackThatHasBegunIsDoneWithoutItsCaller(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		out := openOf(t, s, worker, Request{})

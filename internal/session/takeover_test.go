@@ -19,7 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// Who takes part: an agent that has opened the session, and two people.
+// These take part: an agent that has opened the session, and two people.
 var (
 	worker = agentIn(store.DefaultTenant, "worker")
 	ann    = operatorOf(store.DefaultTenant, "ann")
@@ -343,7 +343,7 @@ func TestHandingBackWaitsForPasswords(t *testing.T) {
 		if _, err := hers.Input(t.Context(), browser.LiveInput{Type: "text", Text: "x"}); err != nil {
 			t.Error(err)
 		}
-		// What cannot be let go of stays in her hand.
+		// A browser that cannot be let go of stays in her hand.
 		w.failOnce("let go", errors.New("it does not answer"))
 		if _, err := s.HandBack(t.Context(), ann, out.ID, true); err == nil {
 			t.Error("it was handed back with its dialogs")

@@ -131,7 +131,7 @@ func (w *world) leavesTraces(t *testing.T) {
 	}
 }
 
-// Whoever asks, the agent of the task pays, with the providers that it has itself.
+// The agent of the task pays, whoever asks, with the providers that it has itself.
 func TestATaskIsPaidByItsOwnAgent(t *testing.T) {
 	w := newWorld(t)
 	w.shop()
@@ -424,7 +424,7 @@ func TestATaskLeavesItsSessionToThePersonWhoTakesIt(t *testing.T) {
 	}
 }
 
-// What a model answers reaches nothing that the tool does not have, whatever it is called.
+// An answer of a model reaches nothing that the tool does not have, whatever it is called.
 func TestAModelHasNothingButTheTool(t *testing.T) {
 	w := newWorld(t)
 	w.shop()

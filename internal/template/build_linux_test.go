@@ -293,7 +293,7 @@ func verifyFinds(t *testing.T, s *Store, rootfs string) {
 			must(t, change.undo())
 		}
 	}
-	// What a quick look has found unchanged is not read again, and not compared, until something is touched.
+	// A template that a quick look has found unchanged is not read again, and not compared, until something is touched.
 	look := func() (Report, error) { return s.Verify(ctx, "mine", VerifyOptions{Quick: true}) }
 	if report, err := look(); err != nil || report.Read == 0 { // what was changed and changed back
 		t.Errorf("the first look: %+v, %v", report, err)

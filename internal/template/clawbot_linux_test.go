@@ -91,7 +91,7 @@ func TestRecipesNamePlainPrograms(t *testing.T) {
 	}
 }
 
-// What a folder has at the place of a recipe's program is the operator's, and stays.
+// A file that a folder has at the place of a recipe's program is the operator's, and stays.
 func TestASourceKeepsItsOwnProgram(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	source := sourceTree(t)
@@ -107,7 +107,7 @@ func TestASourceKeepsItsOwnProgram(t *testing.T) {
 	}
 }
 
-// What runs in a jail is called what it is: an agent is no browser.
+// The user of a jail is named after its program: an agent is no browser.
 func TestTheUserOfATemplateIsNamedByItsRecipe(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	source := sourceTree(t)

@@ -83,7 +83,7 @@ func TestDebianPackagesBecomeATemplate(t *testing.T) {
 		}
 	}
 
-	// What is installed is what the security suite has, where that is newer: without the suite the plan is another one.
+	// The packages of the security suite are installed where they are newer: without the suite the plan is another one.
 	b, err := s.newBuild(BuildOptions{Name: "small"})
 	must(t, err)
 	m, err := s.findMirrors("bookworm")

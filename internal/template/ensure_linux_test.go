@@ -61,12 +61,12 @@ func TestATemplateThatSeveralWantAtOnceIsBuiltOnce(t *testing.T) {
 	if _, built, err := s.Ensure(ctx, BuildOptions{Name: "clawbot", From: "dir:" + source}); err != nil || built {
 		t.Errorf("one that is there: %v, %v", built, err)
 	}
-	// What was damaged is there, and is left to whoever has to say so.
+	// A damaged template is there, and is not built again.
 	must(t, os.WriteFile(filepath.Join(s.dir, "clawbot", metadataName), []byte("{"), 0o644))
 	if got, built, err := s.Ensure(ctx, BuildOptions{Name: "clawbot", From: "dir:" + source}); err != nil || built || got.Name != "clawbot" || got.Digest != "" {
 		t.Errorf("one that was changed: %+v, %v, %v", got, built, err)
 	}
-	// Who waits gives up with their context.
+	// A caller that waits gives up with its context.
 	done, err := lockFile(ctx, filepath.Join(s.dir, firstPrefix+"other"), nil)
 	must(t, err)
 	defer done()

@@ -233,7 +233,7 @@ func TestAnEngineTakesTheImage(t *testing.T) {
 		t.Errorf("the engine has %+v", image)
 	}
 
-	// What is no image is an error, although the engine begins to answer.
+	// A text that is no image is an error, although the engine begins to answer.
 	if _, err := docker.LoadImage(ctx, engine.Socket, strings.NewReader("no image")); err == nil {
 		t.Error("a text was taken for an image")
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 // freebsdCommands is one program that stands in for the commands of a FreeBSD host that builds use, written from their
-// manual pages. What it gets is in $S/log; a file $S/NO-<name> makes the command fail.
+// manual pages. $S/log has its arguments; a file $S/NO-<name> makes the command fail.
 const freebsdCommands = `#!/bin/sh
 S=@STATE@
 name=${0##*/}

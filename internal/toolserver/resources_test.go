@@ -100,7 +100,7 @@ func TestResourcesAreOfferedAndRead(t *testing.T) {
 		w.intents[at].Target != "mcp+files+file:///x" || w.intents[at].Actor != agent().Actor() {
 		t.Errorf("recorded is %+v", w.intents)
 	}
-	// What a tool links to can be read.
+	// A resource that a tool links to can be read.
 	called, err := w.Call(t.Context(), agent(), "files__echo", nil, nil)
 	if err != nil || called.Content[0].(*sdk.ResourceLink).URI != "mcp+files+file:///a.txt" || called.Content[1].(*sdk.EmbeddedResource).Resource.URI != "mcp+files+file:///b" {
 		t.Errorf("%+v, %v", called, err)
@@ -156,7 +156,7 @@ func TestResourcesOfOthersAreNotThere(t *testing.T) {
 	}
 }
 
-// What hostile lists hold is left out, and costs neither the tools nor what is good beside it.
+// Hostile entries of lists are left out, and cost neither the tools nor the good entries beside them.
 func TestHostileListsAreMadeHarmless(t *testing.T) {
 	many := func(n int, entry string) string {
 		var out []string
@@ -277,7 +277,7 @@ func TestChangesOfResourcesAreTold(t *testing.T) {
 	}
 }
 
-// What a server has in mind for one caller is listed to nobody else, and goes with the instance.
+// Resources that a server has for one caller are listed to no other, and go with the instance.
 func TestResourcesOfOneCallerAreListedToNobodyElse(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		server := files()

@@ -100,7 +100,7 @@ func TestBadServersAreRefusedWithEverythingAtOnce(t *testing.T) {
 	}
 }
 
-// What the database says is checked as what people say.
+// Entries of the database are checked like those that people write.
 func TestDamagedEntriesAreLeftOut(t *testing.T) {
 	w := newWorld(t, files())
 	now := w.o.Now()

@@ -53,7 +53,7 @@ func TestAServerThatFloodsIsEndedAndOthersGoOn(t *testing.T) {
 			}
 			w.behave = func(p *peer) { p.serve(c.behave) }
 			_, err := w.call(operator(), "files__echo")
-			// What nobody answers is known by its silence.
+			// A call without an answer fails by its silence.
 			if p, ok := problem.As(err); !ok || p.Code != problem.Timeout && !strings.Contains(p.Message, "was ended") || !strings.Contains(p.Message, c.says) {
 				t.Errorf("%v", err)
 			}
@@ -121,7 +121,7 @@ func TestAnAnswerThatCannotBeTakenCostsTheCall(t *testing.T) {
 	if text, err := ask("fits"); err != nil || len(text) != 900<<10 {
 		t.Errorf("%d bytes, %v", len(text), err)
 	}
-	// What is too large and no answer is left out.
+	// A message that is too large and no answer is left out.
 	close(go1)
 	if err := <-other; err != nil {
 		t.Errorf("the call of another: %v", err)

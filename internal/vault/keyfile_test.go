@@ -237,7 +237,7 @@ func TestKeyFileThatOthersCanUseIsRefused(t *testing.T) {
 	w.open()
 }
 
-// What root's commands make, the service must be able to use.
+// The service must be able to use files that root's commands make.
 func TestFilesThatRootMakesBelongToTheOwnerOfTheFolder(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	w := newWorld(t)

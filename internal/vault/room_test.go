@@ -14,7 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// No tenant takes the places and the bytes of the vault from the others. What is there can be replaced all the same.
+// No tenant takes the places and the bytes of the vault from the others. Stored values can be replaced all the same.
 func TestNoTenantTakesTheRoomOfTheVault(t *testing.T) {
 	w := newWorld(t)
 	v := w.open()

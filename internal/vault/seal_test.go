@@ -75,7 +75,7 @@ func TestNoTwoPlacesAreBoundToTheSame(t *testing.T) {
 	})
 }
 
-// Whoever can write to the database moves ciphertexts about: everything that they can name.
+// Somebody who can write to the database moves ciphertexts about: everything that they can name.
 func TestRowsThatWereSwappedAreRefusedAndNotOverwritten(t *testing.T) {
 	w := newWorld(t)
 	v := w.open()

@@ -491,7 +491,7 @@ func benchmarkSet(b *testing.B) (*world, *Vault, NewCookies) {
 	return w, v, n
 }
 
-// What encryption costs, without the database.
+// BenchmarkEncryptAndDecrypt50 is the cost of encryption, without the database.
 func BenchmarkEncryptAndDecrypt50(b *testing.B) {
 	_, v, n := benchmarkSet(b)
 	p := place{kindCookies, "default", []string{"example.com"}, "row", form}

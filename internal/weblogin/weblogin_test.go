@@ -57,7 +57,7 @@ func TestALoginIsReadAsItWasWritten(t *testing.T) {
 			t.Errorf("%s: %d bytes were made room for, and there are %d", name, n, len(EncodeOrigins(l.Origins)))
 		}
 	}
-	// What has no storage is as earlier versions wrote it.
+	// A login without storage is encoded as earlier versions wrote it.
 	if got := Encode(Login{Cookies: someLogin().Cookies}); !bytes.Equal(got, cookies.Encode(someLogin().Cookies)) {
 		t.Errorf("cookies alone are %s", got)
 	}

@@ -265,7 +265,7 @@ func TestASlowClientGetsOnlyTheLatest(t *testing.T) {
 	for n := 2; n <= 9; n++ {
 		w.show(picture(fmt.Sprint(n)))
 	}
-	// What is not a frame does not wait for it: so this comes before the next frame.
+	// Messages that are no frames do not wait for shown: so this comes before the next frame.
 	w.tell(session.Sight{Changed: true})
 	w.want(t, `{"control":null}`)
 	w.send(t, `{"type":"shown"}`)

@@ -42,7 +42,7 @@ func TestAMoveTakesThePlaceOfTheMoveBeforeIt(t *testing.T) {
 	}
 }
 
-// What is missed least goes first, and a key that would never go up is not left out.
+// Inputs that are missed least go first, and a key that would never go up is not left out.
 func TestAFullQueueLeavesOutWhatIsMissedLeast(t *testing.T) {
 	q := newQueue()
 	keys := func(kind string, repeat bool, n int) {
@@ -67,7 +67,7 @@ func TestAFullQueueLeavesOutWhatIsMissedLeast(t *testing.T) {
 	}
 }
 
-// What a client may leave in the memory of the server while a page hangs is bounded, not only how many inputs.
+// The bytes that a client may leave in the memory of the server while a page hangs are bounded, not only the number of inputs.
 func TestInputsThatWaitSayOnlySoMuch(t *testing.T) {
 	for name, large := range map[string]browser.LiveInput{
 		"text":    {Type: "text", Text: strings.Repeat("x", 1<<20)},

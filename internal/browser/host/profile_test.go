@@ -44,7 +44,7 @@ func TestTheProfileLooksLikeNoOtherUntilItsUserChangesIt(t *testing.T) {
 		}
 	}
 	restart()
-	// The browser has written its own files by now. What its window looks like, TestTheHostBrowserIsSeenBesideThePersonsOwn sees.
+	// The browser has written its own files by now. TestTheHostBrowserIsSeenBesideThePersonsOwn looks at its window.
 	if name, color, _ := look(t, k); name != "clawd" || color != orange {
 		t.Errorf("the name is %s, the colour %s", name, color)
 	}
@@ -118,7 +118,7 @@ func TestANewSettingRepaintsWhatTheUserLeftAlone(t *testing.T) {
 		}
 	}
 	paint("#FF4500")
-	// What the browser keeps there, large numbers too, stays as it is.
+	// Preferences of the browser there, large numbers too, stay as they are.
 	path := filepath.Join(k.Profile(), "Default", "Preferences")
 	preferences, err := readTree(path)
 	if err != nil {

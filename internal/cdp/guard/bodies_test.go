@@ -110,7 +110,7 @@ func TestAStreamHasNoValueHoweverItIsRead(t *testing.T) {
 		if got := readAll(t, g, before+odd[:20]+after, true, 0, size); got != before+odd[:20]+after {
 			t.Errorf("in pieces of %d the beginning of a value became %q", size, got)
 		}
-		// What was held back comes with the end.
+		// Bytes that were held back come with the end.
 		if got := readAll(t, g, before+odd[:20], true, 0, size); got != before+odd[:20] {
 			t.Errorf("in pieces of %d the end became %q", size, got)
 		}

@@ -77,7 +77,7 @@ func TestNoClientGetsIntoTheWorldOfClawjail(t *testing.T) {
 			t.Errorf("the client was told %s", m.Params)
 		}
 	}
-	// What a context of the client's was is nothing any more in another document.
+	// The id of a client's context is not known any more in another document.
 	u.must(session, "Page.navigate", `{"url":"data:text/html,two"}`)
 	u.event("Runtime.executionContextsCleared")
 	if m := u.call(session, "Runtime.evaluate", fmt.Sprintf(`{"contextId":%s,"expression":"1"}`, mine)); m.Error == nil {

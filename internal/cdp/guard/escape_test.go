@@ -127,7 +127,7 @@ func TestAFileIsGivenByItsNameAmongTheSessions(t *testing.T) {
 	})
 }
 
-// What no page took when it was dropped was opened in a new tab: in the shell, also a file.
+// An address that no page took when it was dropped was opened in a new tab: in the shell, also a file.
 func TestADroppedAddressOpensNoFile(t *testing.T) {
 	eachBuild(t, func(t *testing.T, program string, flags ...string) {
 		_, mux := open(t, program, flags...)
@@ -146,7 +146,7 @@ func TestADroppedAddressOpensNoFile(t *testing.T) {
 				drop(kind, address)
 			}
 		}
-		// What may be opened still is, after all the others.
+		// An address that may be opened still is, after all the others.
 		drop("text/uri-list", s.URL+"/dropped")
 		targets := ""
 		testenv.Eventually(t, patience, func() bool {
@@ -242,7 +242,7 @@ func TestClientsDoNotSeeEachOthersContexts(t *testing.T) {
 					t.Errorf("%s answered %s %+v", c[0], m.Result, m.Error)
 				}
 			}
-			// What the first client made goes with it, whatever it asked for.
+			// Targets that the first client made go with it, whatever it asked for.
 			one.client.Close()
 			three := guarded(t, mux, Options{Mode: Clean, Registry: registry})
 			if got := string(three.must("", "Target.getBrowserContexts", `{}`)); strings.Contains(got, context) {
@@ -432,7 +432,7 @@ func TestASecondSessionOfTheBrowserIsGuardedLikeTheFirst(t *testing.T) {
 	}
 }
 
-// What the control plane does in contexts of its own is no client's business.
+// Clients do not see the contexts that the control plane has for itself.
 func TestContextsOfTheControlPlaneAreHiddenFromClients(t *testing.T) {
 	conn, mux := open(t, shell(t))
 	var made struct {

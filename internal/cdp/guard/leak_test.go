@@ -25,7 +25,7 @@ func drive(u *user, s *site) {
 			u.post(m.SessionID, "Fetch.continueRequest", fmt.Sprintf(`{"requestId":%q}`, id))
 			return
 		}
-		// What the client was shown goes back, as clients do that change one header.
+		// The headers that the client was shown go back, as clients do that change one header.
 		var headers []string
 		_ = object(find(request, "headers"), func(name []byte, value jsontext.Value) error {
 			headers = append(headers, fmt.Sprintf(`{"name":%q,"value":%s}`, name, value))

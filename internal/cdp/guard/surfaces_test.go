@@ -15,7 +15,7 @@ import (
 
 // listed is the file of everything that the full build has beside the web, a word and an address a line. The first three
 // words are the parts of the browser's own list: page, internal (for its makers), command (which does something and shows
-// nothing). What is not on that list has own.
+// nothing). An address that is not on that list has the word own.
 const listed = "testdata/surfaces.txt"
 
 // walked are the pages of the list that the test opens. Not all of them can be opened by themselves without harm to the browser.

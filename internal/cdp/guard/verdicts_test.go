@@ -440,7 +440,7 @@ func useEverything(t *testing.T, p protocol, u *user, mode Mode) {
 				broken, on = u.page("")
 			}
 			names[u.post(on, name, params)] = name
-			// What the guard refuses it refuses before this is sent, so nobody has to wait for commands that wait.
+			// The guard refuses a command before this one is sent, so the test does not wait for commands that wait.
 			u.must("", "Browser.getVersion", `{}`)
 			if broken != "" {
 				u.call("", "Target.closeTarget", fmt.Sprintf(`{"targetId":%q}`, broken))
@@ -520,7 +520,7 @@ func TestATableThatIsWrongIsRefused(t *testing.T) {
 	}
 }
 
-// What a slow client may miss are events of the protocol, and no event that is looked at here before others can be understood.
+// Events that a slow client may miss are of the protocol, and none of them is needed here to understand others.
 func TestNoiseIsOfTheProtocol(t *testing.T) {
 	known := map[string]bool{}
 	for _, r := range rowsOf(t) {

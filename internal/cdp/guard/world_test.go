@@ -57,7 +57,7 @@ func process(t testing.TB, program string, flags ...string) (*cdptest.Browser, s
 		[]string{"HOME=" + dir, "TMPDIR=" + dir, "PATH=/usr/bin:/bin", "LANG=C.UTF-8"}), dir
 }
 
-// open lends a browser that is as if it had just been started. What breaks one, or looks at all that is in it, takes one of its
+// open lends a browser that is as if it had just been started. A test that breaks one, or looks at all that is in it, takes one of its
 // own, by openOwn.
 func open(t testing.TB, program string, flags ...string) (*cdp.Conn, *cdp.Mux) {
 	t.Helper()

@@ -154,7 +154,7 @@ func TestSilentClientsAreNotWaitedFor(t *testing.T) {
 }
 
 func TestAConnectionIsAsBeforeAfterwards(t *testing.T) {
-	// What is left of the first request's deadlines would end the second one.
+	// Deadlines that the first request leaves behind would end the second one.
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/first" {
 			control := http.NewResponseController(w)

@@ -29,7 +29,7 @@ func TestBodiesThatDoNotEndHoldABoundedAmount(t *testing.T) {
 		reader, writer := io.Pipe()
 		ends = append(ends, writer)
 		group.Go(func() {
-			// Whoever is refused does not take all of it.
+			// A request that is refused does not read all of it.
 			_, _ = writer.Write(bytes.Repeat([]byte(" "), large))
 		})
 		group.Go(func() {

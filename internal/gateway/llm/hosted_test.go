@@ -60,7 +60,7 @@ var hostedRequests = []struct{ path, more, name string }{
 	{pathChat, `"urlContext":{}`, "urlcontext"},
 	{pathChat, `"codeExecution":{}`, "codeexecution"},
 	{pathResponses, `"input":[{"type":"additional_tools","tools":[{"type":"web_search"}]}]`, "web_search"},
-	// What nobody has decided about: members and types, wherever they are, and in the dialects of others.
+	// Members and types that are not listed, wherever they are, and in the dialects of others.
 	{pathChat, `"brand_new":false`, "brand_new"},
 	{pathChat, `"Brand-New":"x"`, "brand_new"},
 	{pathChat, `"messages":[{"role":"user","content":"x","brand_new":1}]`, "brand_new"},
@@ -86,7 +86,7 @@ var hostedRequests = []struct{ path, more, name string }{
 	{"/api/chat", `"messages":[{"role":"user","images":["https://evil.example/i.png"]}]`, "fetch"},
 	{"/api/generate", `"images":["//evil.example/i.png"]`, "fetch"},
 	{"/api/generate", `"brand_new":1`, "brand_new"},
-	// What is kept, named without saying so.
+	// References to what a provider keeps that do not say so.
 	{pathResponses, `"input":[{"id":"msg_of_another"}]`, "stored"},
 	{pathResponses, `"input":[{"content":"x","id":"msg_of_another"}]`, "stored"},
 	{pathResponses, `"input":[{"type":"message","role":"assistant","content": [ ],"id":"msg_of_another"}]`, "stored"},

@@ -338,7 +338,7 @@ func TestLargeBodiesAreRefused(t *testing.T) {
 	if n := w.heldNow(); n != 0 {
 		t.Errorf("%d bytes are still held", n)
 	}
-	// What just fits is read.
+	// A body that just fits is read.
 	body := chatBody("openai-mini")
 	if got := w.post(pathChat, body+strings.Repeat(" ", longestBody-len(body))); got.status != http.StatusOK {
 		t.Errorf("%d %s", got.status, got.body)

@@ -237,7 +237,7 @@ func TestWhatAnAgentGotIsForNobodyElse(t *testing.T) {
 	if one, two := w.follow(response); one.status != http.StatusOK || two.status != http.StatusOK {
 		t.Errorf("its own: %d %s, %d %s", one.status, one.body, two.status, two.body)
 	}
-	// What one provider answered is not said to another.
+	// An answer of one provider is not sent to another.
 	w.provider(egress.WireOpenAI, func(p *egress.Provider) { p.ID = "another" })
 	if one, two := w.follow(response); one.header.Get(headerRefusal) != problem.HostedDenied || two.header.Get(headerRefusal) != problem.HostedDenied {
 		t.Errorf("of another provider: %d %s, %d %s", one.status, one.body, two.status, two.body)
@@ -329,7 +329,7 @@ func TestMemoryOfAnswersIsSharedAndBounded(t *testing.T) {
 	if n := kept(rival, 31); n != 31 {
 		t.Errorf("another tenant finds room for %d", n)
 	}
-	// What is under way counts, and is given back.
+	// Bytes of an answer under way count, and are given back.
 	held := r.gate.Amounts(quota.Holder{})[0].Held.All
 	late := of("late", "a")
 	if !late.hold(1 << 20) {

@@ -251,7 +251,7 @@ func TestAgentThatLeavesPaysForWhatMayHaveBeenMade(t *testing.T) {
 	case <-time.After(testenv.Patience * patience):
 		t.Fatal("the provider was not told")
 	}
-	// What message_start said about the input, 100 of it written to a cache, and all the output that was asked for.
+	// The input is the one of message_start, 100 of it written to a cache, and the output all that was asked for.
 	if got, want := w.debited(), (egress.Tokens{Input: 1110, Output: 500, MicroCost: 1135 + 1000}); got != want {
 		t.Errorf("debited %+v, want %+v", got, want)
 	}

@@ -123,7 +123,7 @@ func TestOnlyWhoHasTheKeyIsHeard(t *testing.T) {
 	}
 }
 
-// Whoever has the listener can see how far its queue is.
+// The holder of the listener can see how far its queue is.
 func TestAProbeComesOutAsItself(t *testing.T) {
 	key := NewKey()
 	gateway, _ := chain(t, key, key)

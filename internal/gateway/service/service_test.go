@@ -484,7 +484,7 @@ func FuzzAim(f *testing.F) {
 		if strings.ContainsFunc(x.url.RequestURI(), func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
 			t.Fatalf("%q may not stand in a request line", x.url.RequestURI())
 		}
-		// What a redirect to the same place becomes leads to the same place.
+		// A redirect to the same place is rewritten to an address that leads to the same place.
 		back, err := x.place(x.url.String())
 		if err != nil {
 			t.Fatal(err)

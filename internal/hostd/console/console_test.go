@@ -265,7 +265,7 @@ func TestPlantedThingsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// What holds a pipe open, whoever it is, does not hold up the end of a jail.
+// A process that holds a pipe open does not hold up the end of a jail.
 func TestFinishDoesNotWaitForWhoHoldsThePipes(t *testing.T) {
 	c := newConsole(t, t.TempDir(), func(o *console.Options) { o.Patience = 20 * time.Millisecond })
 	ends := begin(t, c)
@@ -423,7 +423,7 @@ func TestKilledOwnerLosesNoLine(t *testing.T) {
 	}
 }
 
-// What agents that are gone have left does not grow without an end.
+// Logs of agents that are gone do not grow without an end.
 func TestLogsOfAgentsAreBounded(t *testing.T) {
 	c := newConsole(t, t.TempDir(), nil)
 	leave := func(prefix string, n int) {
@@ -438,7 +438,7 @@ func TestLogsOfAgentsAreBounded(t *testing.T) {
 	if _, err := c.Writer(bot(), jail.Stdout); problem.CodeOf(err) != problem.PoolExhausted {
 		t.Errorf("one more of the tenant: %v", err)
 	}
-	// What one tenant has left does not keep another from a log.
+	// Logs that one tenant has left do not keep another from a log.
 	if _, err := c.Writer(jail.Agent{Tenant: "acme", Name: "bot"}, jail.Stdout); err != nil {
 		t.Errorf("one of another tenant: %v", err)
 	}

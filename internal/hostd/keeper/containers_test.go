@@ -152,7 +152,7 @@ func TestContainersRunOnWhenTheEngineComesBack(t *testing.T) {
 	}
 }
 
-// Who has no containers asks no engine; who had one and has a template now is looked for at both.
+// A keeper without containers asks no engine; an agent that had one and has a template now is looked for at both.
 func TestTheEngineIsAskedWhenSomebodyNeedsIt(t *testing.T) {
 	e := &engine{}
 	f := newFixture(t, withEngine(e))

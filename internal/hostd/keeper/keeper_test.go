@@ -104,7 +104,7 @@ func TestTokensGoIntoJailsAndNowhereElse(t *testing.T) {
 	if got, _ := f.host.Token(f.status("bot").Jail); got != second {
 		t.Errorf("the next jail has the token %q", got)
 	}
-	// What is on the disk and what is in the jail differ: written by one that was killed before it was delivered.
+	// The tokens on the disk and in the jail differ: a keeper wrote the first and was killed before it delivered it.
 	f.stop(true)
 	if err := os.WriteFile(filepath.Join(f.dir, "agents", "bot.token"), []byte(token), 0o600); err != nil {
 		t.Fatal(err)

@@ -75,7 +75,7 @@ func pretendServe(ctx context.Context, c config.Config) error {
 	}
 	fmt.Printf("uid %d gid %d groups %v home %s notify %q secret %q\n", os.Geteuid(), os.Getegid(), groups,
 		os.Getenv("HOME"), os.Getenv("NOTIFY_SOCKET"), os.Getenv("ROOT_SECRET"))
-	// What the control plane does first: its own folder is its own, and the host daemon answers it.
+	// The control plane does this first: it writes to its own folder, and the host daemon answers it.
 	if err := os.WriteFile(hostd.AdminKeyPath(c), []byte("key"), 0o600); err != nil {
 		return err
 	}

@@ -212,7 +212,7 @@ func TestAPasskeySignsItsOwnerIn(t *testing.T) {
 			if err != nil || len(list) != 1 || list[0].ID != made.ID || list[0].UsedAt.IsZero() {
 				t.Errorf("listed %+v, %v", list, err)
 			}
-			// What another has does not exist.
+			// A passkey of another person is as one that does not exist.
 			if err := w.RemovePasskey(t.Context(), w.admin, made.ID); problem.CodeOf(err) != problem.NotFound {
 				t.Errorf("removed by another: %v", err)
 			}

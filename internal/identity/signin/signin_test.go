@@ -227,7 +227,7 @@ func TestAShorterLifeCountsAtOnce(t *testing.T) {
 	})
 }
 
-// Who it is is looked up at every request: what ends the key ends the sign-in.
+// The owner of a sign-in is looked up at every request: the end of the key ends the sign-in.
 func TestASignInEndsWithWhatItStandsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, end := newWorld(t)
@@ -315,7 +315,7 @@ func TestSignInsAreListedToWhoseTheyAre(t *testing.T) {
 				t.Errorf("%s does not see %s", name, one)
 			}
 		}
-		// What is not seen cannot be ended, and is told of as what is not there.
+		// A sign-in that is not seen cannot be ended, and is answered like one that is not there.
 		for _, one := range everybody {
 			if got[one] {
 				continue
@@ -418,7 +418,7 @@ func TestASignInEndsAlsoWhenThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// What is held is used, until its life is over, and another process may end it.
+// A sign-in that is held counts as used, until its life is over, and another process may end it.
 func TestWhatIsHeldIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, end := newWorld(t)
@@ -450,7 +450,7 @@ func TestWhatIsHeldIsUsed(t *testing.T) {
 		open.release()
 		w.out("another process ended it", cookie)
 
-		// What nobody holds any more counts for nothing.
+		// A sign-in that is held no more is not used.
 		cookie, in = w.signIn(w.adminKey)
 		open = w.hold(w.admin, in)
 		time.Sleep(idle)

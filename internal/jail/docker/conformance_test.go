@@ -14,7 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// What every driver promises of agents' jails, seen from inside.
+// TestAgents tries the promises of every driver about agents' jails, seen from inside.
 func TestAgents(t *testing.T) {
 	jailtest.RunAgents(t, func(t *testing.T) jailtest.Agents {
 		h := newHost(t)

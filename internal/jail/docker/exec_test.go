@@ -139,7 +139,7 @@ func TestWhatAnExecutionLeavesIsEndedWithIt(t *testing.T) {
 	testenv.Eventually(t, 5*time.Second, func() bool { return tasks(t, h, j.Name) <= before }, "something that it left runs, or was not collected")
 }
 
-// What a host daemon that is gone had started is ended by the next.
+// Programs that a host daemon had started before it ended are ended by the next one.
 func TestExecutionsOfAnEarlierProcessAreEnded(t *testing.T) {
 	h := newHost(t)
 	j, err := h.Create(t.Context(), shell(jail.LifetimeKeep, `while :; do /bin/probe sleep; done`))
@@ -196,7 +196,7 @@ func TestAForkBombInAnExecutionIsEnded(t *testing.T) {
 	testenv.Eventually(t, 5*time.Second, func() bool { return tasks(t, h, j.Name) == before }, "the container does not come to rest")
 	x, _ := h.exec(t, j.Name, `exec /bin/probe bomb`)
 	testenv.Eventually(t, 10*time.Second, func() bool { return tasks(t, h, j.Name) > before+4 }, "the bomb does not go off")
-	// Whoever it takes long to kill them all is not outrun: before the first is killed, the group may not grow any more. A
+	// A bomb does not outrun a slow kill: before the first process is killed, the group may not grow any more. A
 	// group inside keeps it from being removed, so that this can be seen.
 	inside := h.fences(t, j.Name)
 	if len(inside) != 1 {

@@ -223,7 +223,7 @@ func TestTheRelayIsMadeOnceAndMadeAgain(t *testing.T) {
 	}
 }
 
-// What the control plane puts at the place of the key is not believed.
+// A file that the control plane puts at the place of the key is not believed.
 func TestOnlyAFileIsAKey(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, size int) string {

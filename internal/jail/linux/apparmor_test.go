@@ -154,7 +154,7 @@ func TestOnlyBrowsersMakeUserNamespaces(t *testing.T) {
 			t.Errorf("%q is not a rule of browsers alone:\n%s", rule, text)
 		}
 	}
-	// An older parser does not know the rule. What is not mediated is allowed, also where the kernel restricts others.
+	// An older parser does not know the rule. An act without mediation is allowed, also where the kernel restricts others.
 	if text := appArmorText("k3x9", "3.0"); strings.Contains(text, "userns") || !strings.Contains(text, "abi <abi/3.0>") {
 		t.Errorf("for an older parser:\n%s", text)
 	}

@@ -261,7 +261,7 @@ func TestEndTakesTheWholeTree(t *testing.T) {
 	})
 }
 
-// What the jail's own programs plant where something is staged, as the host daemon was told, is refused, and nothing outside is
+// A link that the jail's own programs plant where the host daemon was told to stage is refused, and nothing outside is
 // written.
 func TestNothingIsStagedThroughWhatWasPlanted(t *testing.T) {
 	h, _ := newAgentHost(t, func(o *Options) { o.StageDir = "/state/.cache/clawjail/stage" })
@@ -417,7 +417,7 @@ func TestEndOfTheJailEndsWhatJoinedIt(t *testing.T) {
 	})
 }
 
-// What a program has left behind is collected by the first process, and keeps no place among the tasks.
+// Processes that a program has left behind are collected by the first process, and keep no place among the tasks.
 func TestWhatIsLeftBehindIsCollected(t *testing.T) {
 	onEachRuntimeWithAgents(t, func(t *testing.T, h *testHost, _ string) {
 		j := h.startAgent(t, agentSpec("one"), nil)

@@ -22,7 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// Whoever may write in a workspace swaps folders for links while the host daemon opens them: what is opened and made always
+// A program swaps folders of a workspace for links while the host daemon opens them: each folder that is opened or made
 // lies beneath the root.
 func TestRacingRenamesNeverLeadOut(t *testing.T) {
 	testenv.Need(t, testenv.Root)
@@ -207,7 +207,7 @@ func TestProgramsThatJoinWhileTheJailEnds(t *testing.T) {
 	})
 }
 
-// What agents that are gone have left does not grow without an end.
+// Volumes of agents that are gone do not grow without an end.
 func TestVolumesAreBounded(t *testing.T) {
 	h, _ := newAgentHost(t)
 	h.end(t, h.placeAgent(t, agentSpec("one")).Name, jail.Process{})
@@ -217,7 +217,7 @@ func TestVolumesAreBounded(t *testing.T) {
 	for i := range maxVolumesOfTenant - 1 {
 		must(t, os.WriteFile(left(i), nil, 0o600))
 	}
-	// What one tenant has left does not keep another from a volume.
+	// Volumes that one tenant has left do not keep another from a volume.
 	full := h.place(t, agentSpec("three"))
 	if err := h.storage.Mount(t.Context(), full); problem.CodeOf(err) != problem.PoolExhausted {
 		t.Errorf("one more of the tenant: %v", err)

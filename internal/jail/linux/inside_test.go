@@ -27,7 +27,7 @@ import (
 
 func num(v uint64) string { return strconv.FormatUint(v, 10) }
 
-// What is open in a jail, where it stands and what it finds: the ways out that container runtimes have had.
+// Open files, the working folder and what is in sight of a jail: the ways out that container runtimes have had.
 func TestJailHasNothingOfTheHost(t *testing.T) {
 	onEachRuntime(t, func(t *testing.T, h *testHost) {
 		j := h.start(t, probeSpec(jail.KindBrowser), nil)

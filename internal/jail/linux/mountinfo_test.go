@@ -48,7 +48,7 @@ func FuzzMountinfo(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What the kernel escapes comes back as it was.
+		// A path that the kernel has escaped comes back as it was.
 		escaped := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(m.Point)
 		if back := unescapeMount(escaped); back != m.Point {
 			t.Errorf("%q became %q", m.Point, back)

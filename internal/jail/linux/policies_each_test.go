@@ -65,7 +65,7 @@ for (const c of n.childNodes) {
 }
 return s })(document).replace(/\s+/g, ' ')`
 
-// readBack is what the browser has read of each policy. What it does not know, or not with such a value, is left out.
+// readBack is what the browser has read of each policy. A policy that it does not know, or not with such a value, is left out.
 func (d *driven) readBack() map[string]string {
 	d.t.Helper()
 	d.open()

@@ -19,7 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// patience is how long an answer is waited for. What is at once is told by nothing having been sent twice.
+// patience is how long an answer is waited for. A refusal came at once when no packet was sent twice.
 const patience = testenv.Patience * 2 * time.Second
 
 // probe is something that a jail might try.
@@ -346,7 +346,7 @@ func TestSpoofedSourceGetsNothing(t *testing.T) {
 	answerTCP(t, addr)
 	seen := b.packets(t)
 
-	// What the host answers to the thief goes to the owner of the address. So the owner tells what the host believed.
+	// The host's answers to the thief go to the owner of the address. So the owner sees what the host believed.
 	a.netlinkInside(t, func(h *netlink.Handle, eth netlink.Link) error {
 		return h.AddrAdd(eth, &netlink.Addr{IPNet: hostNet(b.lease.Addr)})
 	})

@@ -82,7 +82,7 @@ func TestSubnetThatTheHostUsesIsNotTaken(t *testing.T) {
 		}
 	}
 
-	// What the installation has already, it keeps, wherever that stands in the list.
+	// An installation keeps the network that it has, wherever that stands in the list.
 	install(t, "test", "10.6.0.0/20", 0)
 	if got, err := FreeSubnet(t.Context(), "test", candidates); err != nil || got != candidates[4] {
 		t.Errorf("with a bridge of its own: %s, %v", got, err)

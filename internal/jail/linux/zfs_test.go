@@ -36,7 +36,7 @@ func (h *testHost) endClone(t testing.TB, name jail.Name) {
 	h.destroy(t, name)
 }
 
-// What a daemon leaves that was killed between two commands.
+// A daemon that was killed between two commands leaves such a dataset.
 func TestNothingIsLeftOfADatasetThatWasNeverMounted(t *testing.T) {
 	if !testenv.OnZFS(t) {
 		return

@@ -346,7 +346,7 @@ func TestTheHelperKeepsItsMemoryAndCoreToItself(t *testing.T) {
 	if cwd, err := os.Readlink("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/cwd"); cwd != "/" {
 		t.Errorf("the helper holds the folder %s: %v", cwd, err)
 	}
-	// What it was started with as the process that it is now, which is all that its runtime was told.
+	// The environment of the process as it is now is all that its runtime was told.
 	if env, err := os.ReadFile("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/environ"); err != nil || !bytes.HasPrefix(env, []byte("PATH=/sbin:")) || bytes.Contains(env, []byte("CANARY")) || bytes.Contains(env, []byte("GODEBUG")) {
 		t.Errorf("the helper's environment is %q: %v", env, err)
 	}

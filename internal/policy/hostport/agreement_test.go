@@ -186,7 +186,7 @@ func FuzzURLIsReadAlikeByAll(f *testing.F) {
 		if strings.Contains(host, ":") {
 			host = "[" + host + "]"
 		} else if plain, err := idna.Lookup.ToASCII(host); err == nil {
-			// What net/http does before it dials.
+			// net/http does this before it dials.
 			host = plain
 		}
 		dialled, err := ParseAuthority(host + ":" + port)

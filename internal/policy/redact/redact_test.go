@@ -68,7 +68,7 @@ func TestAValueIsFoundInEveryListedEncoding(t *testing.T) {
 	}
 }
 
-// Who encodes a part of what another one encodes leaves some letters as they are, and others not.
+// Encoders differ in the letters that they escape, and a text may have passed through several.
 func TestAValueIsFoundInEveryMixtureOfEscapes(t *testing.T) {
 	v := New([]byte(`it's(a)*t&b/c`))
 	for _, text := range []string{

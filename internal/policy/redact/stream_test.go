@@ -191,8 +191,8 @@ func arriving(t rapid.TB, v *Values, text string, sizes []int, o StreamOptions) 
 	}
 }
 
-// Who chooses a text and sees in which pieces it arrives, and which messages are masked, learns nothing of a value but its
-// length, roughly: what begins like the value arrives as for any other value.
+// A client that chooses a text and sees in which pieces it arrives, and which messages are masked, learns nothing of a value but its
+// length, roughly: a text that begins like the value arrives as for any other value.
 func TestWhatIsHeldBackDoesNotTellTheValue(t *testing.T) {
 	const known = "eyJhbGci" // what is known of a value may be used, and says nothing of the rest
 	property.CheckFew(t, func(t *rapid.T) {

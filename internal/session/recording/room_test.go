@@ -97,7 +97,7 @@ func TestRecordingsOfOneAgentAndOneTenantLeaveRoomForOthers(t *testing.T) {
 		t.Errorf("the recordings take %d bytes", got)
 	}
 
-	// What a process has counted, the next one finds.
+	// The bytes that a process has counted are found by the next one.
 	for _, tape := range []*Tape{bot, people, other} {
 		if err := tape.Close(c.at, "closed"); err != nil {
 			t.Fatal(err)
@@ -165,7 +165,7 @@ func TestATransientRecordingWithoutRoomKeepsLess(t *testing.T) {
 	}
 }
 
-// What is left of a disk that is nearly full is for the audit log and the database.
+// The last part of a disk is left to the audit log and the database.
 func TestRecordingsLeaveTheLastOfTheDisk(t *testing.T) {
 	s, c, _ := small(t, config.TiB, 1)
 	tape := start(t, s, meta(one, Audit, c.at))
@@ -180,7 +180,7 @@ func TestRecordingsLeaveTheLastOfTheDisk(t *testing.T) {
 	}
 }
 
-// What cannot be written because somebody has removed the folder is not done either.
+// A step that cannot be written because somebody has removed the folder is not done either.
 func TestAnAuditRecordingWithoutItsFolderTakesNoStep(t *testing.T) {
 	s, c, dir := newShelf(t)
 	tape := start(t, s, meta(one, Audit, c.at))

@@ -145,7 +145,7 @@ func TestOpeningWaitsForTheOneWhoIsOpening(t *testing.T) {
 	}
 }
 
-// TestFullDisk fills a small file system. What was confirmed stays, what was refused leaves no trace, and it works
+// TestFullDisk fills a small file system. Rows that were confirmed stay, a refused row leaves no trace, and the database works
 // again as soon as there is space.
 func TestFullDisk(t *testing.T) {
 	testenv.Need(t, testenv.Root)

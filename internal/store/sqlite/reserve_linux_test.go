@@ -16,7 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// What others write until the disk is full does not take what was reserved, and what was used up is replaced when there is
+// Files that others write until the disk is full do not take the reserved bytes, and those that were used up are replaced when there is
 // room again.
 func TestWhatIsReservedCanBeWrittenOnAFullDisk(t *testing.T) {
 	testenv.Need(t, testenv.Root)
@@ -86,7 +86,7 @@ func TestWhatIsReservedCanBeWrittenOnAFullDisk(t *testing.T) {
 			if n, err := write(want / 2); err != nil {
 				t.Errorf("what was used up is not replaced: %d KiB, %v", n>>10, err)
 			}
-			// What is reserved is not reserved again.
+			// Reserved bytes are not reserved again.
 			before := size(t, filepath.Join(disk, "db"))
 			if err := os.Remove(hog); err != nil {
 				t.Fatal(err)

@@ -64,7 +64,7 @@ func TestPlaywrightStorageState(t *testing.T) {
 	}
 }
 
-// What pages have stored is read whole or not at all, and that of others is left alone.
+// Storage of an origin is read whole or not at all, and that of other domains is left alone.
 func TestStorageOfAStorageState(t *testing.T) {
 	large := strings.Repeat("canary", weblogin.MaxValue/6)
 	for name, test := range map[string]struct{ origins, want string }{
@@ -294,7 +294,7 @@ func TestOptionsSayEverythingThatIsWrong(t *testing.T) {
 	}
 }
 
-// What is left out is wiped: nobody else will.
+// Cookies that are left out are wiped here: no other code does it.
 func TestCookiesThatAreNotKeptAreWiped(t *testing.T) {
 	f, err := parseJSON([]byte(playwright))
 	if err != nil {

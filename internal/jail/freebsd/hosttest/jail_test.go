@@ -137,7 +137,7 @@ func TestAnEphemeralJailEndsWithItsCommand(t *testing.T) {
 	if out := h.Must("jls", "-d", "name"); out != "" {
 		t.Errorf("it is still there: %q", out)
 	}
-	// What it leaves running keeps it.
+	// A process that it leaves running keeps the jail.
 	h.Must(append(base, "name=e", "command=/bin/sh", "-c", "(read x </dev/zero) >/dev/null 2>&1 &")...)
 	if out := h.Must("jls", "name"); out != "e\n" {
 		t.Errorf("%q", out)
