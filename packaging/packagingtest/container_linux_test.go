@@ -174,7 +174,7 @@ func TestTheContainersImageIsBuiltAndRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What it copies, and nothing else of the checkout.
+	// The build gets the files that it copies, and nothing else of the checkout.
 	work, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
 	if err := errors.Join(os.MkdirAll(filepath.Join(work, "out", "packages"), 0o755), os.MkdirAll(filepath.Join(work, "packaging", "container"), 0o755),
 		os.WriteFile(filepath.Join(work, "out", "packages", "clawjail_1.0.0_"+runtime.GOARCH+".deb"), deb, 0o644),

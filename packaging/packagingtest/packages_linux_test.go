@@ -185,7 +185,7 @@ func TestDebianPackageIsInstalledUpgradedRemovedAndPurged(t *testing.T) {
 	}
 	// A template has no devices, and has the place where a jail finds what is handed to it: no machine has that.
 	d.run("rm -rf /run/clawjail; mknod /dev/null c 1 3")
-	// What it depends on is not in the template, and there is no network to bring it: dpkg is told so, and of nothing else.
+	// The package's dependencies are not in the template, and there is no network to bring them: dpkg ignores that, and nothing else.
 	const install = "dpkg --force-depends --install "
 	before := d.files()
 	d.bring(one(t, filepath.Join(dir, "first", "*.deb")), "first.deb")

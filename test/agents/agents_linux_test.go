@@ -59,7 +59,7 @@ func TestSyncMakesTheMachineMatchTheFile(t *testing.T) {
 		t.Error("a rule made a new jail")
 	}
 
-	// What is in the file no more stays, until it is pruned.
+	// An agent that is in the file no more stays, until it is pruned.
 	fewer := "clawbots:\n  - name: own\n    allow: [example.com]\n    workspace: ./workspaces/own\n"
 	if got := testkit.Verbs(e.Sync(fewer)); got != "unchanged own, extra alone, extra first, extra second" {
 		t.Errorf("a shorter file does %q", got)

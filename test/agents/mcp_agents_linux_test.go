@@ -187,7 +187,7 @@ require("readline").createInterface({input: process.stdin}).on("line", line => {
 			t.Errorf("%+v", s)
 		}
 	}
-	// What runs for an agent ends with the agent, and nothing else does.
+	// Instances that run for an agent end with the agent, and no others do.
 	if out, err := e.Run(t.Context(), "agent", "remove", "brave", "--yes"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

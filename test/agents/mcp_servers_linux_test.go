@@ -261,7 +261,7 @@ func TestMCPServersOfOthersRunInJails(t *testing.T) {
 		if _, err := k.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "mcp+everything+demo://nothing"}); err == nil || !strings.Contains(err.Error(), "the MCP server everything refused") {
 			t.Errorf("what is not there: %v", err)
 		}
-		// What a tool links to can be read.
+		// A resource that a tool links to can be read.
 		_, linked := k.use("everything__get-resource-reference", map[string]any{"resourceType": "Text", "resourceId": 3})
 		at := slices.IndexFunc(linked.Content, func(c mcp.Content) bool { _, ok := c.(*mcp.EmbeddedResource); return ok })
 		if at < 0 || linked.Content[at].(*mcp.EmbeddedResource).Resource.URI != dynamic+"3" {

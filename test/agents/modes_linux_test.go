@@ -82,7 +82,7 @@ func TestTheThreeModesOfWorkspacesComeUpWithoutAConfiguration(t *testing.T) {
 		}
 	}
 
-	// Nobody is given a folder that root has not said yes to: --yes is about other things.
+	// No agent is given a folder that root has not said yes to: --yes is about other things.
 	_, err := e.Run(t.Context(), "agent", "sync", "-f", file, "--yes")
 	if err == nil || !strings.Contains(err.Error(), "nobody has allowed that") || !strings.Contains(err.Error(), "--allow-folders") {
 		t.Fatalf("off a terminal: %v", err)
@@ -133,7 +133,7 @@ func TestTheThreeModesOfWorkspacesComeUpWithoutAConfiguration(t *testing.T) {
 		}
 	}
 	look("after the first sync")
-	// What agents make in a user's folder is that user's, not of whoever has the number 1000.
+	// Files that agents make in a user's folder are that user's, and not those of user 1000.
 	for _, path := range []string{"", "archive", "project-x", "project-x/writer-bot", "project-x/researcher-bot/notes"} {
 		info, err := os.Lstat(filepath.Join(workspaces, path))
 		if err != nil {

@@ -120,7 +120,7 @@ require('readline').createInterface({ input: process.stdin }).on('line', line =>
 })
 `
 
-// What stands in for npm in the new tree: it runs the scripts.
+// npmInTree stands in for npm in the new tree: it runs the scripts.
 const npmInTree = `const fs = require('fs'), at = process.argv[process.argv.indexOf('--prefix') + 1] + '/node_modules/'
 for (const name of fs.readdirSync(at)) {
   let about

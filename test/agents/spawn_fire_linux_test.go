@@ -219,7 +219,7 @@ func TestAPlantedStageIsInNobodysWay(t *testing.T) {
 	}
 }
 
-// Whoever reads an agent's events goes on where it was, whatever was restarted.
+// A reader of an agent's events goes on where it was, whatever was restarted.
 func TestEventsGoOnAfterARestartOfTheControlPlane(t *testing.T) {
 	e := testkit.NewEstate(t, "")
 	e.Sync(`

@@ -209,7 +209,7 @@ func inJailsOf(t *testing.T, sign string) []int {
 	})
 }
 
-// What a program is called with may be secret: it arrives whole, and is nowhere but in its jail.
+// Arguments and variables of a program may be secret: they arrive whole, and are nowhere but in its jail.
 func TestTheEnvironmentOfAProgramStaysInItsJail(t *testing.T) {
 	e := testkit.NewEstate(t, "")
 	e.Sync("clawbots: [{name: bot}]")
@@ -367,7 +367,7 @@ func TestProgramsRunInFoldersOfTheOperatorsAndNowhereElse(t *testing.T) {
 		t.Errorf("%q, %q, %d; %q, %v", out, errs, status, answer, err)
 	}
 	foldersOfTenants(e, roots)
-	// What is refused, with nothing made.
+	// These requests are refused, with nothing made.
 	argv := []string{"/bin/sh", "-c", "echo it runs"}
 	for what, r := range map[string]api.ProcessRequest{
 		"the bare host":             {Jail: &api.ProcessJail{Path: "/"}},

@@ -18,7 +18,7 @@ import (
 )
 
 // TestAnAgentHasATaskDoneFromItsJail has a browser in a jail of its own reach a goal, for an agent that asks from its jail, and for
-// an operator. What stops it ends the request to the model.
+// an operator. Each way to stop it ends the request to the model.
 func TestAnAgentHasATaskDoneFromItsJail(t *testing.T) {
 	testenv.Template(t)
 	settings, page := testkit.Page(t, `<!doctype html><title>Tea</title><p>Price: 4.20</p>`)

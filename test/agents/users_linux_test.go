@@ -42,7 +42,7 @@ func userOf(t *testing.T, pid int) uint32 {
 	return st.Uid
 }
 
-// What runs on the host beside a jail is another user, whatever its number: user 1000, whom the agent is inside, and the
+// A program on the host beside a jail is another user, whatever its number: user 1000, whom the agent is inside, and the
 // number of another agent find nothing of it. Beside each refusal is somebody who is not refused.
 func TestAnAgentIsNoOtherUserOfTheHost(t *testing.T) {
 	e := testkit.NewEstate(t, "")

@@ -23,7 +23,7 @@ clawbots:
   - {name: second, workspace: ./workspaces/team, workspace_mode: ro}
 `
 
-// What an agent sees from inside after each command of its life: its home, what it has left in /state, what is in /workspace with
+// An agent looks from inside after each command of its life: at its home, what it has left in /state, what is in /workspace with
 // owners and rights, and whether its home can be written. Then it leaves a mark where it can. It is the table of docs/agents.md.
 func TestWhatAnAgentHasAfterEachCommandOfItsLife(t *testing.T) {
 	e := testkit.NewEstate(t, "")

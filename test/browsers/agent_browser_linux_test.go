@@ -92,7 +92,7 @@ func boundByItsAgent(t *testing.T, v *laboratory, a *agent) {
 	see("with browser: rules again", own, refused)
 	reach("") // as its tenant has it
 
-	// What an agent waits for in vain is nothing that the operator has to look at.
+	// A wait of an agent in vain is nothing that the operator has to look at.
 	if _, err := v.API.Drive(t.Context(), own, browser.WaitDownload{TimeoutMS: 1000}); problem.CodeOf(err) != problem.Timeout {
 		t.Errorf("a download that does not come: %v", err)
 	}

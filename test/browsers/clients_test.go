@@ -104,7 +104,7 @@ func TestStockClientsWorkUnmodified(t *testing.T) {
 				if got, err := v.API.Get(t.Context(), s.ID); err != nil || got.State != session.StateReady {
 					t.Errorf("afterwards the session is %s, %v", got.State, err)
 				}
-				// What looked after the dialogs of its pages lets go of them behind its back.
+				// The attendant of dialogs lets go of the client's pages after it has left.
 				testenv.Eventually(t, 10*time.Second, func() bool {
 					list, err := client.As[browser.TabsResult](v.API.Drive(t.Context(), s.ID, browser.Tabs{}))
 					if err != nil || len(list.Tabs) == 0 {
@@ -185,7 +185,7 @@ func (p *tap) finds(value string) string {
 	all := p.received.Bytes()
 	forms := map[string]string{"plain": value, "hex": hex.EncodeToString([]byte(value)), "query": url.QueryEscape(value)}
 	for shift := range 3 {
-		// What stands before it moves its base64 by up to two characters; the ends depend on the neighbours.
+		// Text before it moves its base64 by up to two characters; the ends depend on the neighbours.
 		text := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", shift) + value))
 		forms[fmt.Sprintf("base64 %d", shift)] = text[4 : len(text)-4]
 	}

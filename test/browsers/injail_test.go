@@ -183,7 +183,7 @@ func (v *laboratory) newAgent(issued api.IssuedAgent) *agent {
 		commands: json.NewEncoder(j.Stdio.In), replies: json.NewDecoder(j.Stdio.Out)}
 }
 
-// admit admits the jail to the gateway as its agent's. What it returns ends that.
+// admit admits the jail to the gateway as its agent's. end takes that back.
 func (a *agent) admit() (end func()) {
 	a.t.Helper()
 	conn, err := net.Dial("unix", injail.Socket(a.v.Config))
@@ -400,7 +400,7 @@ func TestAgentInAJailDrivesABrowserInAnother(t *testing.T) {
 		if r := a.try(t, injail.Command{Do: injail.Call, Tool: "capabilities"}); r.Error == "" {
 			t.Errorf("a revoked agent calls a tool: %s", r.Body)
 		}
-		// What it has opened ends with it.
+		// Sessions that it has opened end with it.
 		testenv.Eventually(t, 10*time.Second, func() bool {
 			got, err := v.API.Get(t.Context(), id)
 			return err == nil && got.State == session.StateClosed

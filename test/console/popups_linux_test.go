@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What reaches a person past the picture: what the browser in a jail draws by itself, and what a page does to get out of its
+// These reach a person past the picture: windows that the browser in a jail draws by itself, and attempts of a page to get out of its
 // box. And the way in that needs no key.
 func TestAnOperatorAnswersABrowserAndNoPageLeavesItsBox(t *testing.T) {
 	v := newOperated(t)

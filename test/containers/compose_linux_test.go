@@ -23,7 +23,7 @@ import (
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
-// What docker-compose makes of the file that we write for it is confined as what a sync makes, by the same comparison.
+// Containers that docker-compose makes of our file are confined as those that a sync makes, by the same comparison.
 func TestTheFileForDockerComposeIsConfinedInTheSameWay(t *testing.T) {
 	testenv.Root(t)
 	tool := testenv.Tool(t, "docker-compose")
@@ -52,7 +52,7 @@ clawbots:
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the head of the file says is to be done by hand.
+	// These steps are the ones that the head of the file wants done by hand.
 	tokens := map[string]string{}
 	for _, a := range declared.Agents {
 		out, err := d.Run(t.Context(), "agent", "create", a.Name)

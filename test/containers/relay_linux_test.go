@@ -148,7 +148,7 @@ clawbots:
 		}
 	}
 
-	// What is on the network and was not admitted reaches nothing, whoever it is.
+	// A container on the network that was not admitted reaches nothing.
 	front := is.NetworkSettings.Networks["sand_bed"].IPAddress + ":3000"
 	if out, status := d.asStranger("curl -sv --noproxy '*' --max-time 3 http://" + front + "/v1/sessions"); status == 0 || !strings.Contains(out, front[:len(front)-5]) {
 		t.Errorf("a container of somebody else's reaches the relay: %d\n%s", status, out)

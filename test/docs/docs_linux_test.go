@@ -84,7 +84,7 @@ func (f *follows) folder(page manual.Page) string {
 	}
 	for name, text := range map[string]string{
 		"tools/sudo": "#!/bin/sh\nexec env \"$@\"\n", // env, since variables may stand before the command
-		// What a server refuses is a failure, which curl alone does not say.
+		// A refusal of a server is a failure, which curl alone does not say.
 		"tools/curl":     "#!/bin/sh\nexec '" + testenv.Tool(t, "curl") + "' --fail-with-body \"$@\"\n",
 		"tools/clawjail": f.wrapper(), "bin/clawjail": f.wrapper(),
 	} {

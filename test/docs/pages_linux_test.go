@@ -13,7 +13,7 @@ type assumed struct {
 	folders []string
 }
 
-// What several pages take for granted.
+// Several pages take these for granted.
 const (
 	aWriter  = "clawjail agent create writer > writer.token\n"
 	aSession = "id=$(clawjail session open)\n"

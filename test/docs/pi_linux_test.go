@@ -22,7 +22,7 @@ import (
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
-// What stands in the README of the example.
+// These stand in the README of the example.
 const (
 	piReadme = "examples/pi/README.md"
 	piPort   = "8090"

@@ -151,7 +151,7 @@ func network(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// newNeighbourhood joins the host to an island. What it adds to the host is on a link of its own, and goes with it.
+// newNeighbourhood joins the host to an island. All that it adds to the host is on a link of its own, and goes with it.
 func newNeighbourhood(t *testing.T) *neighbourhood {
 	t.Helper()
 	i := newIsland(t)

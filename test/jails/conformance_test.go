@@ -243,7 +243,7 @@ func TestOnlyTheGatewayAnswers(t *testing.T) {
 	if reach() {
 		t.Error("the gateway answers after the removal")
 	}
-	// What somebody flushed is put back for a living jail.
+	// A member that somebody flushed is put back for a living jail.
 	goOn()
 	testenv.Eventually(t, 10*time.Second, reach, "the membership is not restored")
 	// The listeners do answer the host, and the neighbour itself: the probes could have succeeded.

@@ -52,7 +52,7 @@ import (
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
-// What only the vault and the servers know.
+// Only the vault and the servers know these.
 const (
 	gitToken    = "ghp-canary-5d1e7a90c4"
 	modelKey    = "sk-canary-77ab03f19e"

@@ -74,7 +74,7 @@ func TestWarmSessionsComeFromThePoolAndAreUsedOnce(t *testing.T) {
 	if !second.Warm || second.Jail == first.Jail || second.Address == first.Address {
 		t.Fatalf("two sessions share a warm jail: %+v %+v", first, second)
 	}
-	// What shapes the jail keys the pool: another limit is another jail.
+	// All that shapes a jail is in the key of the pool: another limit is another jail.
 	tasks := 300
 	other, err := b.API.Open(t.Context(), api.OpenRequest{Limits: &api.LimitsRequest{Tasks: &tasks}})
 	if err != nil || other.Warm {

@@ -27,7 +27,7 @@ type settingsPage struct {
 
 func (d *desktop) openSettings() *settingsPage {
 	d.t.Helper()
-	// What the desktop opens links with writes down what it was given.
+	// The program with which the desktop opens links writes down its arguments.
 	bin := filepath.Join(d.home, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		d.t.Fatal(err)

@@ -235,7 +235,7 @@ func (d *desktop) picture() *image.RGBA {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	// XWDFile.h: numbers of 32 bits. What counts is the size of the header, of the picture, of a line, and of the colours.
+	// XWDFile.h: numbers of 32 bits. Needed are the size of the header, of the picture, of a line, and of the colours.
 	field := func(n int) int { return int(xwd.BigEndian.Uint32(data[4*n:])) }
 	if len(data) < 100 || field(1) != 7 || field(11) != 32 || field(7) != 0 {
 		d.t.Fatalf("the display is not kept in the format that this test knows")

@@ -66,7 +66,7 @@ func newNeighbour(t *testing.T) *neighbour {
 			n.visits.Add(1)
 		}
 		w.Header().Set("Content-Type", "text/html")
-		// Who left has seen enough.
+		// An error here is a browser that has left.
 		_, _ = io.WriteString(w, "<!doctype html><title>"+elsewhereTitle+"</title><script>if (localStorage.token) document.title = 'signed in with ' + localStorage.token</script>")
 	}))
 	t.Cleanup(server.Close)
@@ -318,7 +318,7 @@ func TestNoValueIsAnywhere(t *testing.T) {
 		}
 	}
 
-	// What happens to an account in its life.
+	// These things happen to an account in its life.
 	file := v.storageState("alice")
 	var spoken []string
 	say := func(args ...string) { spoken = append(spoken, v.run(args...)) }

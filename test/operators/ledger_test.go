@@ -56,7 +56,7 @@ func TestAFullDiskStopsActionsAndNoEnding(t *testing.T) {
 	if closed := f.Close(); closed != nil || !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err, closed)
 	}
-	// What is free inside the database's own file is used up first.
+	// Free room inside the database's own file is used up first.
 	testenv.Eventually(t, 60*time.Second, func() bool {
 		s, err := b.API.Open(t.Context(), api.OpenRequest{})
 		if err == nil {

@@ -103,7 +103,7 @@ func TestUninstallLeavesNothingOfAKilledInstallationAndNothingElseIsTouched(t *t
 		t.Errorf("a second time it removed %v", again.Removed)
 	}
 
-	// What is kept is taken up again: the agent runs with what it had.
+	// Data that was kept is used again: the agent runs with what it had.
 	e.Up()
 	e.Running("keeper")
 	if notes, err := e.In("keeper", "cat /state/notes"); err != nil || strings.Count(notes, "kept") < 2 {

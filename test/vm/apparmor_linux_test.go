@@ -59,7 +59,7 @@ func confinesWithAppArmor(m *machine) {
 	m.sh("clawjail agent restart confined")
 	m.eventually(commandLimit, "clawjail agent exec confined -- /bin/cat /proc/self/attr/current | grep -xF '"+agent+" (enforce)'")
 
-	// What is looked for above is not there of itself.
+	// The profiles that are looked for above are not there without clawjail.
 	m.sh("sed -i 's/^apparmor: .*/apparmor: off/' /etc/clawjail/clawjail.yml && systemctl restart clawjail-hostd")
 	m.eventually(commandLimit, "clawjail status")
 	m.sh("clawjail agent add loose -- /bin/sleep 100000")

@@ -149,13 +149,13 @@ func sharesAFolder(m *machine) {
 	for _, name := range []string{"ada", "ben", "cyd"} {
 		m.eventually(commandLimit, inside+"clawjail agent exec "+name+" -- sh -c 'grep ada /workspace/crew && grep ben /workspace/crew && grep cyd /workspace/crew && test -s /state/now'")
 	}
-	// What bounds it is the group of the container, and the agent's own inside of it.
+	// An agent is bound by the group of the container, and by its own inside of it.
 	if out := m.sh("find /sys/fs/cgroup -path '*docker*' -name pids.max -path '*clawjail-*' | wc -l"); out == "0" {
 		m.t.Error("no jail has a control group within the container's")
 	}
 }
 
-// keepsData has a newer image take the place of the container. What an agent keeps, keys and the audit log are there afterwards.
+// keepsData has a newer image take the place of the container. The agent's files, keys and the audit log are there afterwards.
 func keepsData(m *machine) {
 	m.sh(inside + "clawjail agent exec ada -- sh -c 'echo kept >/state/kept'")
 	version, key := m.sh(inside+"clawjail version"), m.sh(inside+"cat /var/lib/clawjail/control/admin.key")

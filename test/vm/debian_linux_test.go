@@ -29,7 +29,7 @@ func ordinary(t *testing.T, g guest, checks []check) {
 
 var upgrade = check{name: "keeps agents over an upgrade", do: upgrades}
 
-// first are what all that is done with a package stands on. What another revision has built is upgraded at once: the rest is about
+// first are the checks that all others need. A package that another revision has built is upgraded at once: the rest is about
 // these files.
 func first() []check {
 	out := []check{{name: "installs with its declared dependencies", do: installs, needed: true}, {name: "starts its units", do: starts, needed: true}}
@@ -144,7 +144,7 @@ func keepsAgents(m *machine) {
 	keepsAgentsWhileStopped(m)
 	keepsAgentsOnAFullRun(m)
 	losesNoLine(m)
-	// What the unit must not say: a folder that systemd would give to root at every start.
+	// The unit must not name a folder that systemd would give to root at every start.
 	m.put("/run/systemd/system/clawjail-hostd.service.d/control.conf", "[Service]\nRuntimeDirectory=clawjail\nRuntimeDirectoryMode=0755\nRuntimeDirectoryPreserve=yes\nRestart=no\n", 0o644)
 	m.sh("systemctl daemon-reload")
 	if r := m.try("systemctl restart clawjail-hostd"); r.Status == 0 {

@@ -14,7 +14,7 @@ while (my $c = $s->accept) {
 }
 `
 
-// firewall is one that hosts have. What it does not know it refuses, to the host and through it.
+// firewall is one that hosts have. It refuses unknown traffic, to the host and through it.
 type firewall struct {
 	name    string
 	install string
@@ -99,7 +99,7 @@ func asks(m *machine, url string, more ...string) int {
 	return r.Status
 }
 
-// What curl ends with.
+// curlRefused and curlHTTP are statuses of curl.
 const (
 	curlRefused = 7  // no connection, at once
 	curlHTTP    = 22 // an answer that is an error
