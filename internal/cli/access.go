@@ -57,7 +57,7 @@ func newAccessAnswer(p *program, approve bool) *cobra.Command {
 	f := cmd.Flags()
 	if approve {
 		cmd.Use, cmd.Short = "approve ID", "Give an agent what it asks for"
-		cmd.Long = "Gives an agent what it asks for: for good, or as --once and --for say. What was made can be removed like any other rule, tool or service."
+		cmd.Long = "Gives an agent what it asks for: for good, or as --once and --for say. The rule, tool or service that this makes can be removed like any other."
 		cmd.Example = "  clawjail access approve ID --for 1h --comment 'for the release only'"
 		f.BoolVar(&request.Once, "once", false, "for one request")
 		f.StringVar(&request.For, "for", "", "for how long, such as 1h")
@@ -83,7 +83,7 @@ func newAccessWatch(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Show what agents ask for, as they ask",
-		Long:  "Shows what waits for an answer, and then what agents ask for, a line each, until it is interrupted.",
+		Long:  "Shows the requests that wait for an answer, and then new ones as agents ask, a line each, until it is interrupted.",
 		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := p.client()

@@ -89,7 +89,7 @@ func newBackupCommand(p *program) *cobra.Command {
 		Long: "Writes the database, the keys of the control plane, the checkpoints of the audit log and what is declared of agents into one " +
 			"file, while clawjail runs. `-` is standard output. The file is a tar in gzip and secret: it has the admin key and the " +
 			"tokens of agents. The vault's key, without which nobody reads the accounts in it, is only in it with --with-key; --key " +
-			"writes it into a file of its own. Whoever has both has the accounts. With --recipient or --passphrase-file the file is " +
+			"writes it into a file of its own. Both together open the accounts. With --recipient or --passphrase-file the file is " +
 			"encrypted with age.\n\n--agent-state needs clawjail to be stopped. --check reads a backup, and proves that it can be restored.",
 		Example: "  sudo clawjail backup --key vault.key clawjail.tar.gz\n" +
 			"  sudo clawjail backup --with-key --passphrase-file words clawjail.tar.gz.age\n" +
@@ -263,8 +263,8 @@ func newRestoreCommand(p *program) *cobra.Command {
 		Short: "Make the installation of a backup",
 		Long: "Puts an installation back as `clawjail backup` has kept it. Everything in the file is verified before anything is changed, and " +
 			"a restore that is killed has changed all or nothing. Nothing of clawjail may run. Data that is there is only replaced " +
-			"with --replace, which moves it into a folder beside.\n\nWhat has ended since the backup is back: tokens and keys that were " +
-			"revoked are good again. Grants that were not used are void, unless --keep-grants says that none was used since.",
+			"with --replace, which moves it into a folder beside.\n\nTokens and keys that were " +
+			"revoked since the backup are good again. Grants that were not used are void, unless --keep-grants says that none was used since.",
 		Example: "  sudo clawjail restore --key vault.key clawjail.tar.gz\n  sudo clawjail restore --replace --passphrase-file words clawjail.tar.gz.age",
 		Args:    arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {

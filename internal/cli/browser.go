@@ -21,7 +21,7 @@ func newBrowserCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "browser",
 		Short: "Use the browser of this desktop: a visibly different one, for agents beside your own",
-		Long: "The host browser belongs to you and is none of yours: it has a profile of its own, " + host.ProfileName + ", in a colour that " +
+		Long: "The host browser is a separate browser on your desktop, for agents: it has a profile of its own, " + host.ProfileName + ", in a colour that " +
 			"you see, and a folder of its own. Its pages are driven by these commands, and by programs at the control URL.\n\n" +
 			"Commands start its server where that is missing. Settings are below `browser` in the configuration.",
 		Example: "  clawjail browser open https://example.com/\n  clawjail browser snapshot\n  clawjail browser act click e12",

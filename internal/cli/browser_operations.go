@@ -209,9 +209,9 @@ func browserLooks() []browserCommand {
 				f.StringVar(&op.Format, "format", "", "ai (the default), aria or domSnapshot")
 				f.IntVar(&op.Most, "limit", 0, "how many nodes, of aria and domSnapshot")
 				f.IntVar(&op.MaxChars, "max-chars", 0, "how many characters, of ai")
-				f.BoolVar(&op.Interactive, "interactive", false, "only what can be used")
-				f.BoolVar(&op.Compact, "compact", false, "without what only groups")
-				f.IntVar(&op.Depth, "depth", 0, "how deep")
+				f.BoolVar(&op.Interactive, "interactive", false, "only elements that can be used")
+				f.BoolVar(&op.Compact, "compact", false, "without elements that only group others")
+				f.IntVar(&op.Depth, "depth", 0, "how many levels of elements")
 				f.StringVar(&op.Selector, "selector", "", "only below the element with this CSS `selector`")
 				f.BoolVar(&op.URLs, "urls", false, "with the addresses of links")
 				f.StringVar(&op.Mode, "mode", "", "efficient: interactive, compact, and short")
@@ -231,7 +231,7 @@ func browserLooks() []browserCommand {
 				f.StringVar(&op.Element, "element", "", "only the element with this CSS `selector`")
 				f.StringVar(&op.Type, "type", "", "png or jpeg")
 				f.IntVar(&op.Quality, "quality", 0, "1 to 100, of a jpeg")
-				f.BoolVar(&op.Labels, "labels", false, "draw the refs of what can be used")
+				f.BoolVar(&op.Labels, "labels", false, "draw the refs of elements that can be used")
 				f.IntVar(&op.Width, "width", 0, "`pixels` of the window for this picture, together with --height")
 				f.IntVar(&op.Height, "height", 0, "`pixels` of the window for this picture")
 				complete(cmd, "type", "png", "jpeg")
@@ -279,8 +279,8 @@ func browserLooks() []browserCommand {
 			make: func(cmd *cobra.Command, p *program) build {
 				op := &browser.Console{}
 				tabFlag(cmd, p, &op.TargetID)
-				cmd.Flags().StringVar(&op.Level, "level", "", "the least: debug, info, warning or error")
-				cmd.Flags().BoolVar(&op.Clear, "clear", false, "and forget it")
+				cmd.Flags().StringVar(&op.Level, "level", "", "the lowest level that is printed: debug, info, warning or error")
+				cmd.Flags().BoolVar(&op.Clear, "clear", false, "then forget what was printed")
 				complete(cmd, "level", "debug", "info", "warning", "error")
 				return operation(op, nil)
 			}},
@@ -288,7 +288,7 @@ func browserLooks() []browserCommand {
 			make: func(cmd *cobra.Command, p *program) build {
 				op := &browser.Errors{}
 				tabFlag(cmd, p, &op.TargetID)
-				cmd.Flags().BoolVar(&op.Clear, "clear", false, "and forget them")
+				cmd.Flags().BoolVar(&op.Clear, "clear", false, "then forget them")
 				return operation(op, nil)
 			}},
 		{use: "requests", short: "Print what the page has asked the network for",
@@ -296,7 +296,7 @@ func browserLooks() []browserCommand {
 				op := &browser.Requests{}
 				tabFlag(cmd, p, &op.TargetID)
 				cmd.Flags().StringVar(&op.Filter, "filter", "", "only addresses with this `text` in them")
-				cmd.Flags().BoolVar(&op.Clear, "clear", false, "and forget them")
+				cmd.Flags().BoolVar(&op.Clear, "clear", false, "then forget them")
 				return operation(op, nil)
 			}},
 	}
@@ -307,7 +307,7 @@ func browserActs() []browserCommand {
 	return []browserCommand{
 		{use: "act KIND [REF…]", least: 1, most: -1,
 			short: "Click, type, press, hover, drag, select, fill, resize: what a person does",
-			long: "Does one thing in the page. What it is done to is a ref of the last snapshot, or --selector. The action can also be given " +
+			long: "Does one thing in the page. A ref of the last snapshot, or --selector, names the element. The action can also be given " +
 				"whole, as the JSON of the control contract; with - it is read from standard input, where no list of processes shows " +
 				"what is typed.",
 			example: "  clawjail browser act click e12\n  clawjail browser act type e3 'some text' --submit\n  clawjail browser act press Enter\n" +
@@ -348,8 +348,8 @@ func browserActs() []browserCommand {
 			}},
 		{use: "dialog ANSWER", least: 1, most: 1,
 			short: "Say how the next dialog is answered: accept or dismiss",
-			long: "Says how the next dialog of the page is answered. Without it dialogs are dismissed, and told of by the command that they " +
-				"came from.",
+			long: "Says how the next dialog of the page is answered. Without it dialogs are dismissed, and reported by the command that " +
+				"caused them.",
 			example: "  clawjail browser dialog accept --prompt Ada",
 			words:   []string{"accept", "dismiss"},
 			make: func(cmd *cobra.Command, p *program) build {
@@ -377,7 +377,7 @@ func browserActs() []browserCommand {
 				f.StringVar(&op.URL, "url", "", "until the address is like this; * stands for any text")
 				f.StringVar(&op.LoadState, "load", "", "until it has loaded: load, domcontentloaded or networkidle")
 				f.StringVar(&op.Fn, "fn", "", "until this JavaScript `function` returns something true")
-				timeoutFlag(cmd, "time", &op.TimeMS, "so long, such as 2s")
+				timeoutFlag(cmd, "time", &op.TimeMS, "wait this long, such as 2s")
 				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 30s")
 				complete(cmd, "load", "load", "domcontentloaded", "networkidle")
 				return func(args []string) (browser.Operation, error) {

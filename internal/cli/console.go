@@ -24,7 +24,7 @@ func newConsoleCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "console",
 		Short: "Print a link to the console, which signs you in once",
-		Long: "Prints a link to the web console. Who opens it is signed in as you: as whom your key stands for, the admin's unless $" + keyVariable + " says otherwise. " +
+		Long: "Prints a link to the web console. The person who opens it is signed in as the owner of your key, which is the admin's unless $" + keyVariable + " says otherwise. " +
 			"It is good once, for ten minutes.\n\nWith --open your browser is started with it. Other users of this machine can then read the link in the list of processes.",
 		Example: "  sudo clawjail console\n  " + keyVariable + "=cjop_… clawjail console --open",
 		Args:    arguments(0, 0),

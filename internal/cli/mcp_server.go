@@ -38,7 +38,7 @@ func newMCPServerAdd(p *program) *cobra.Command {
 			"absolute path. Without --network gateway there is nothing that the server can reach. A secret is one of the vault: --secret " +
 			"API_KEY=github puts it into a file, and API_KEY_FILE in the server's environment has its path; --secret env:API_KEY=github puts " +
 			"the secret itself into its environment, for programs that read no files.\n\nWith --npm, as root on the host, the program is one of a package of npm, and " +
-			"what stands behind -- are its arguments. A template with that version of the package, all that it needs, and the newest Node that it wants is built, or used " +
+			"words behind -- are its arguments. A template with that version of the package, all that it needs, and the newest Node that it wants is built, or used " +
 			"again. npm of the host installs it, from the registry that npm is configured for; nothing is fetched when the server runs. Scripts that packages want to run " +
 			"when they are installed are a reason to refuse, unless --install-scripts says skip or run: as the jail's user, in the new template, without a network.",
 		Example: "  clawjail mcp-server add files --mount /srv/docs:/mnt/docs:ro -- /usr/bin/mcp-server-filesystem /mnt/docs\n" +

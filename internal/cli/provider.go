@@ -51,8 +51,8 @@ func newProviderAdd(p *program) *cobra.Command {
 		Short: "Make a provider, or replace the one of the same name",
 		Long: "Makes a provider, or replaces the one of the same name, tenant and agent. A model is served by the first provider of its language that " +
 			"has it: an agent's own come before its tenant's, then by --priority, then by age. --price counts the cost, per million tokens; " +
-			"without one a model is not counted as money, and agents with a budget in money may not use it. What a provider does by itself, such as " +
-			"searching the web or fetching an address, is past the rules of agents, and refused but for --allow-hosted.",
+			"without one a model is not counted as money, and agents with a budget in money may not use it. Acts of a provider by itself, such as " +
+			"searching the web or fetching an address, do not follow the rules of agents, and are refused unless --allow-hosted names them.",
 		Example: "  clawjail secret set openai < key.txt\n  clawjail provider add openai --preset openai --price 'gpt-4o*=2.50/10'\n" +
 			"  clawjail provider add local --preset ollama --url http://models.internal:11434 --address 192.168.1.30",
 		Args: arguments(1, 1),

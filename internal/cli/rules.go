@@ -19,7 +19,7 @@ func newRulesCommand(p *program) *cobra.Command {
 		Use:   "rules",
 		Short: "Decide which hosts agents and browsers may reach",
 		Long: "Rules say what may leave a jail. Those of a lower priority come first; of equal ones, a rule that denies comes before " +
-			"one that allows. What no rule of an agent allows is denied; a clean browser session may also see the public web.",
+			"one that allows. A request that no rule of an agent allows is denied; a clean browser session may also see the public web.",
 	})
 	cmd.AddCommand(described(p, op.ListRules()), described(p, op.AddRule()), described(p, op.RemoveRule()), newRulesExplain(p), newRulesTest(p), newRulesRecord(p))
 	return cmd
@@ -104,7 +104,7 @@ func newRulesExplain(p *program) *cobra.Command {
 		Short: "Say what would become of a request, and which rule decides",
 		Long: "Decides a request without making it, and names the rule that decided. It ends with 0 when the request is allowed and with 1 " +
 			"when it is not. Without --agent it is the request of a clean browser session; --session is one that is open, also with accounts. An agent " +
-			"asks about itself. What is allowed is looked up and its address checked, as the gateway does; for agents names are not looked up.",
+			"asks about itself. An allowed name is looked up and its address checked, as the gateway does; for agents names are not looked up.",
 		Example: "  clawjail rules explain https://github.com/ --agent writer\n" +
 			"  clawjail rules explain https://api.github.com/user --agent writer --surface execute --service github\n" +
 			"  clawjail rules explain https://example.com/ --session ID",

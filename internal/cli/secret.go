@@ -30,7 +30,7 @@ func newSecretSet(p *program) *cobra.Command {
 		Use:   "set SERVICE",
 		Short: "Store a secret, or replace it",
 		Long: "Stores the credential of a service. The value comes from standard input; on a terminal it is typed, and not " +
-			"shown. The end of a line behind it is not part of it. It cannot be given on the command line, which other users " +
+			"shown. A newline at its end is not part of it. The value cannot be given on the command line, which other users " +
 			"of the machine can read.\n\n" +
 			"A secret goes to the origins that it is bound to, and nowhere else. Without --origin, they are those that it had, or the " +
 			"only one that services, providers or MCP servers name it for, now or at its first use.",

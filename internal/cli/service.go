@@ -21,7 +21,7 @@ func newServiceCommand(p *program) *cobra.Command {
 		Use:   "service",
 		Short: "Let agents use services with credentials that they never see",
 		Long: "A service is an HTTP server whose requests the gateway makes itself, at /svc/NAME/ in a jail: it puts the credential in on the way " +
-			"out, and takes it out of what comes back. The credential is a secret of the vault: clawjail secret set NAME.",
+			"out, and takes it out of the answer. The credential is a secret of the vault: clawjail secret set NAME.",
 	})
 	cmd.AddCommand(newServiceAdd(p), described(p, op.ListServices()), newServiceShow(p), newServiceRemove(p))
 	return cmd

@@ -45,7 +45,7 @@ func newSpawnCommand(p *program) *cobra.Command {
 		Short: "Run a program in a jail, with its stdin, stdout and stderr here",
 		Long: "Runs a program in a jail for an agent: in a new one of a template, in one whose root is a folder of the host, or in the agent's " +
 			"own. Bytes pass through untouched. The command's status is the program's, or 128 and the number of the signal that ended it. Ctrl-C ends " +
-			"the program, with everything that it started. What is behind -- is the program's.\n\n" +
+			"the program, with everything that it started. Words behind -- are the program's.\n\n" +
 			"With --detach the program runs on by itself, what it prints is kept, and its id is printed. Nothing is ever run outside a jail.",
 		Example: "  clawjail spawn --agent writer -- python3 -c 'print(1)'\n" +
 			"  tar c . | clawjail spawn --agent writer --template clawbot -- tar t\n" +

@@ -9,7 +9,7 @@ import (
 func newTenantCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "tenant",
-		Short: "Separate those who share an installation",
+		Short: "Separate groups that share an installation",
 		Long: "A tenant owns agents, accounts and sessions, and sees nothing of other tenants. The tenant default exists from " +
 			"the start. Tenants are made by an admin of all tenants.",
 	})

@@ -19,7 +19,7 @@ func newUninstallCommand(p *program) *cobra.Command {
 		Long: "Ends every jail of this installation, those of agents too, and removes what it has made on this machine: the bridge, the firewall's " +
 			"tables, control groups, mounts, loop devices, and the folder of its sockets. What is on the disk stays: keys, database, recordings, what " +
 			"agents have kept, templates and the configuration; it says where. --data removes that as well, the folder workspaces in data_dir too, and the user of the control plane if " +
-			"clawjail made it. It refuses while clawjail runs. The program itself, and the files of a package, are for whoever installed them.",
+			"clawjail made it. It refuses while clawjail runs. The program itself, and the files of a package, are removed in the way in which they were installed.",
 		Example: "  sudo clawjail uninstall --dry-run\n  sudo clawjail uninstall\n  sudo clawjail uninstall --data --yes",
 		Args:    arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -67,6 +67,6 @@ FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is sta
 			return supervisor.Up(cmd.Context(), o)
 		},
 	}
-	cmd.Flags().BoolVar(&noBuild, "no-build", false, "build no template: what is there is what jails can be made of")
+	cmd.Flags().BoolVar(&noBuild, "no-build", false, "build no template: jails are made of those that are there")
 	return cmd
 }

@@ -11,7 +11,7 @@ func newVaultCommand(p *program) *cobra.Command {
 		Use:   "vault",
 		Short: "Look at the key of the vault, and change it",
 		Long: "The vault keeps cookie sets and secrets encrypted in the database, with a key that is in a file beside it. " +
-			"Whoever has both has the accounts; back them up to different places.",
+			"Both together open the accounts; back them up to different places.",
 	})
 	cmd.AddCommand(described(p, op.ShowVault()), described(p, op.RotateVault()))
 	return cmd

@@ -148,7 +148,7 @@ func RotateOperator() Op[NewKey, IssuedOperator] {
 		Right: identity.OperatorRotate, Status: http.StatusCreated,
 		Command: Command{Use: "rotate ID", Short: "Give an operator a new key, and revoke the old one at once",
 			Long: "Gives an operator a new key, which has an id of its own, and revokes the old one at once, with everything that " +
-				"is open with it. Who needs both for a while is made a second operator first."},
+				"is open with it. To have two good keys for a while, make a second operator first."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewKey) (IssuedOperator, error) {
 			life, err := Life(in.Of.Life)
 			if err != nil {

@@ -103,7 +103,7 @@ type (
 func ListRules() Op[OfTenant, Rules] {
 	return Op[OfTenant, Rules]{Method: http.MethodGet, Path: "/v1/rules", ID: "list-rules", Summary: "List the rules of the way out", Right: identity.RuleList,
 		Command: Command{Use: "ls", Aliases: []string{"list"}, Short: "List rules",
-			Long: "Lists rules in the order in which they are looked at. Those of sessions with accounts are of the grant, and not here."},
+			Long: "Lists rules in the order in which they are looked at. Rules of sessions with accounts come from their grants, and are not listed."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in OfTenant) (Rules, error) {
 			all, err := named(ctx, s, by, in, s.Egress.Rules, func(r egress.Rule, names map[string]string) Rule { return Rule{r, names[r.Agent]} })
 			return Rules{all}, err
@@ -148,7 +148,7 @@ func AddRule() Op[NewRule, Rule] {
 // RemoveRule removes a rule.
 func RemoveRule() Op[RuleNamed, None] {
 	return Op[RuleNamed, None]{Method: http.MethodDelete, Path: "/v1/rules/{id}", ID: "remove-rule", Summary: "Remove a rule", Right: identity.RuleChange,
-		Command: Command{Use: "rm ID…", Aliases: []string{"remove"}, Short: "Remove rules", Long: "Removes rules. What only they allowed ends at once."},
+		Command: Command{Use: "rm ID…", Aliases: []string{"remove"}, Short: "Remove rules", Long: "Removes rules. Connections that only they allowed end at once."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in RuleNamed) (None, error) {
 			return None{}, s.Egress.RemoveRule(ctx, by, in.ID)
 		}}
