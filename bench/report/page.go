@@ -62,7 +62,7 @@ func pageRows() []struct{ label, name string } {
 func (r *Run) Page(file string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "From one run of `make bench` on %s processors ([its file](../%s)): medians, and in brackets what 95 %% stay below.\n", r.Host["cpus"], file)
-	b.WriteString("A floor is what a figure is to be at most (≤) or at least (≥).\n\n| | clawjail | beside it, in the same run | floor |\n|---|---|---|---|\n")
+	b.WriteString("A floor, in the unit of the figure, is what it is to be at most (≤) or at least (≥).\n\n| | clawjail | beside it, in the same run | floor |\n|---|---|---|---|\n")
 	for _, row := range pageRows() {
 		f, ok := r.Figures[row.name]
 		if !ok {
