@@ -4,7 +4,7 @@
 // What it promises:
 //
 //   - It trusts its caller with jails, not with the host. The kernel says who calls: the control plane's user or
-//     root, nobody else gets an answer. There are two dozen operations with typed arguments; a name is a name of
+//     root, nobody else gets an answer. Operations have typed arguments; a name is a name of
 //     this installation, an unknown or doubled member of a request is an error, and no operation takes a command
 //     for the host. The folders of the host that a jail is to see, or is made of, are opened by descriptor beneath
 //     workspace_roots and jail_roots of the configuration, which is root's, and beneath folders that root has added.

@@ -81,7 +81,7 @@ function frames() {
 	});
 }
 
-// scroll brings the element into view. What is fixed at an edge may cover it there, so every attempt tries another.
+// scroll brings the element into view. An element that is fixed at an edge may cover it there, so every attempt tries another place.
 function scroll(element, attempt) {
 	if (attempt === 0) Element.prototype.scrollIntoViewIfNeeded.call(element, true);
 	else Element.prototype.scrollIntoView.call(element,
@@ -106,7 +106,7 @@ async function examine(element, needs, attempt) {
 	if (needs.enabled && !enabled(element)) return {check: 'enabled'};
 	if (needs.editable && !editable(element)) return {check: 'editable'};
 	const before = BOX(element);
-	// What is in the middle of the window already stays where it is.
+	// An element in the middle of the window stays where it is.
 	if (attempt > 0 || places(element).length === 0 || before.top < 0 || before.left < 0 || before.bottom > innerHeight ||
 		before.right > innerWidth) scroll(element, attempt);
 	const start = BOX(element);

@@ -1,4 +1,4 @@
-// What must not be shown is taken out before anything is cut or compared. The texts to take out are only ones that this
+// Values that must not be shown are taken out before anything is cut or compared. The texts to take out are only ones that this
 // document has itself: whoever asks looks them up in everything that is here, and asks again with those it found.
 let concealed = null;
 

@@ -1,4 +1,4 @@
-// What everything in the world uses: safe access to the document, refs, and the search for elements.
+// All scripts of the world use these: safe access to the document, refs, and the search for elements.
 //
 // A form shows its inputs, and a document its forms and images, as properties of their own names, also here. So every
 // property of a node is read through the getter of its prototype, and every method is called that way.

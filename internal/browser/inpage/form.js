@@ -1,4 +1,4 @@
-// Fields of forms. What stands in a field is set as a person would leave it there, with the events that follow.
+// Fields of forms. The value of a field is set as a person would leave it there, with the events that follow.
 
 const own = (prototype, name) => Object.getOwnPropertyDescriptor(prototype, name).get;
 const field = element => element instanceof HTMLLabelElement && element.control || element;

@@ -1,4 +1,4 @@
-// Looks at the document for Query and DOM, in an isolated world. What is asked for is bounded here, before it travels.
+// Looks at the document for Query and DOM, in an isolated world. Answers are bounded here, before they travel.
 // Accessors are taken from the prototypes: inputs of a form hide the form's own, and images and forms the document's.
 const look = (request) => {
   const getter = (type, name) => {

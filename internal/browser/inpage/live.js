@@ -1,4 +1,4 @@
-// What a person who steers needs to know of a document.
+// These tell a person who steers about a document.
 
 const own = (prototype, name) => Object.getOwnPropertyDescriptor(prototype, name).get;
 

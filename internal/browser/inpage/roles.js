@@ -1,4 +1,4 @@
-// What elements are: their roles, the words for them, and how texts are quoted. See snapshot.js.
+// Elements in words: their roles, the words for them, and how texts are quoted. See snapshot.js.
 const maxVisits = 200000; // nodes
 const maxDOMDepth = 600; // elements in elements, which is also how deep the walk calls itself
 const maxText = 500; // characters of one text or name
@@ -73,7 +73,7 @@ const fieldTags = words('button fieldset input optgroup option select textarea')
 const tellingRoles = words('alert canvas img meter progressbar separator status');
 const skippedTags = words('script style noscript template head title meta link base param source track');
 
-// A text of the page is quoted: no line break and no quote of it can end the quotes. What steers the direction or the
+// A text of the page is quoted: no line break and no quote of it can end the quotes. A character that steers the direction or the
 // width of text is written as its number.
 const steering = /[\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 const quote = text => JSON.stringify(text).replace(steering, c => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'));

@@ -1,5 +1,5 @@
 // Says what of a page has to do with signing in, in an isolated world. It looks into frames of the same origin and into
-// open shadow roots. What it says of the page is numbers and flags, and a selector of a control that signs out.
+// open shadow roots. Its answer is numbers and flags, and a selector of a control that signs out.
 const signIn = (() => {
   const MOST = 20000; // elements that are looked at
   const MOST_TEXT = 4000; // characters of the page's text
@@ -98,7 +98,7 @@ const signIn = (() => {
       if (out.offer) return;
       for (const name of ['id', 'href', 'action', 'data-testid', 'name', 'aria-label']) {
         const value = Element.prototype.getAttribute.call(element, name);
-        // What a query or a number tells apart may be another one tomorrow.
+        // A value with a query or a number may be another one tomorrow.
         if (!value || value.length > 100 || /[?#"\\\n]|\d{3}/.test(value)) continue;
         out.offer = `${element.localName}[${name}="${value}"]`;
         return;

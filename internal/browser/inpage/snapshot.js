@@ -247,7 +247,7 @@ class Walk {
       if ((box.width === 0 || box.height === 0) && (style.overflowX !== 'visible' || style.overflowY !== 'visible')) return;
     }
     if (!shown) {
-      // What is within may be shown again.
+      // Elements within it may be shown again.
       this.children(node, child => {
         if (isElement(child)) this.at(child, depth, deep + 1, covered, pointing);
       });

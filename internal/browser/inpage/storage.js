@@ -1,4 +1,4 @@
-// What pages of an origin have stored, read and written in an empty page of that origin. The answer is JSON. In a page of
+// Storage of the pages of an origin, read and written in an empty page of that origin. The answer is JSON. In a page of
 // another origin, which a browser opens where a site is only of https for example, it says whose it is and does nothing.
 //
 // Values of IndexedDB are written as Playwright writes them in a storage state: as they are where JSON has them, and else as

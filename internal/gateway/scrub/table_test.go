@@ -383,13 +383,13 @@ error page that repeats the request. A server that wants to give the credential 
 
 A service says what happens (` + "`scrub`" + `): with ` + "`redact`" + ` the value is replaced by ` + "`" + redact.Mark + "`" + `; with ` + "`block`" + ` an answer that has it in its header
 is refused, and one that has it in its body breaks off before it; with ` + "`off`" + ` nothing is looked at. Redacted answers have no length, no
-` + "`ETag`" + ` and no digests, because those are of what the server sent. What is asked for is whole and not compressed; an answer that is compressed all
+` + "`ETag`" + ` and no digests, because those are of what the server sent. The gateway asks for the whole answer, not compressed; an answer that is compressed all
 the same is decoded or, with ` + "`compressed: refuse`" + `, refused.
 
 While an answer streams, the end of what came is held back until more comes: what stands behind the last control character, such as the end of a
 line, and at most as much as the longest encoding has, rounded up to a power of two. Lines and events arrive at once; text without an end
-of a line arrives later. What is held back does not depend on the credential: else who chooses the text would learn from the pieces in which it
-arrives whether it begins like one (` + "`TestWhatIsHeldBackDoesNotTellTheValue`" + `). Who sees a whole credential replaced had it already.
+of a line arrives later. The length that is held back does not depend on the credential: else a client that chooses the text would learn from
+the pieces in which it arrives whether it begins like one (` + "`TestWhatIsHeldBackDoesNotTellTheValue`" + `). A client that sees a whole credential replaced had it already.
 
 This page is written by the tests of ` + "`internal/gateway/scrub`" + ` (` + "`go test ./internal/gateway/scrub -update`" + `). Each row is a test, also
 where the credential passes.

@@ -15,7 +15,7 @@ import (
 // writtenEvery is how exactly the store knows when a sign-in was used: a write for each request would be too much.
 const writtenEvery = time.Minute
 
-// Who is behind a cookie. It counts as use. The code is unauthorized when it is not good, or not any more.
+// Who is the person behind a cookie. The call counts as use. The code is unauthorized when the cookie is not good, or not any more.
 func (s *Service) Who(ctx context.Context, cookie string) (identity.Principal, SignIn, error) {
 	sum, ok := hashOf(PrefixCookie, cookie)
 	if !ok {
