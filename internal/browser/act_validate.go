@@ -19,7 +19,7 @@ const (
 	maxBatchDepth   = 5
 
 	maxActText    = 200_000 // bytes that are typed or filled in
-	maxActSlowly  = 2000    // characters that are typed one by one
+	maxActSlowly  = 2000    // bytes that are typed one by one
 	maxActFn      = 100_000
 	maxActLine    = 4096 // a selector, a glob, a text to wait for, a value to select
 	maxActName    = 256  // a ref, a tab, a key
