@@ -162,10 +162,13 @@ func (a *agent) isGone() bool {
 	}
 }
 
-// drop says that it is to go.
+// drop says that it is to go. One that is gone already is errUnknown.
 func (a *agent) drop(o jail.DropOptions) (uint64, error) {
 	a.changing.Lock()
 	defer a.changing.Unlock()
+	if a.isGone() {
+		return 0, errUnknown
+	}
 	a.k.mu.Lock()
 	next := a.declared
 	a.k.mu.Unlock()

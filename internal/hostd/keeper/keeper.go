@@ -242,14 +242,14 @@ func (k *Keeper) Drop(ctx context.Context, tenant, name string, o jail.DropOptio
 	if err != nil {
 		return err
 	}
+	var seq uint64
 	a, err := k.lookup(id)
+	if err == nil {
+		seq, err = a.drop(o)
+	}
 	if errors.Is(err, errUnknown) {
 		return k.removeRemains(ctx, id, o)
 	}
-	if err != nil {
-		return err
-	}
-	seq, err := a.drop(o)
 	if err != nil {
 		return err
 	}

@@ -327,6 +327,42 @@ func TestDropKeepsWhatItIsAskedToKeep(t *testing.T) {
 	drop(jail.DropOptions{})
 }
 
+func TestADropThatFindsAnotherAtItsEndIsDoneToo(t *testing.T) {
+	ends, goOn := make(chan struct{}), make(chan struct{})
+	f := newFixture(t, func(f *fixture) {
+		f.change = func(o *Options) {
+			o.RemoveMade = func(context.Context, jail.Agent, []jail.Mount) error {
+				ends <- struct{}{}
+				<-goOn
+				return nil
+			}
+		}
+	})
+	f.keep(t, kept("bot", "exec sleep 1000"), token)
+	done := make(chan error, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	drop := func(o jail.DropOptions) { go func() { done <- f.k.Drop(ctx, "default", "bot", o) }() }
+	bot := f.k.agents["bot"]
+	drop(jail.DropOptions{KeepState: true, RemoveWorkspace: true})
+	<-ends
+	before := bot.look().seq
+	drop(jail.DropOptions{})
+	testenv.Eventually(t, patience, func() bool { return bot.look().seq > before }, "the second is not wanted")
+	goOn <- struct{}{}
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if len(f.host.States()) != 0 || f.status("bot").Phase != "" {
+		t.Errorf("left are the volumes %v, and %+v", f.host.States(), f.status("bot"))
+	}
+	if _, err := bot.drop(jail.DropOptions{}); !errors.Is(err, errUnknown) {
+		t.Errorf("dropped when it was gone: %v", err)
+	}
+}
+
 func TestWhatCannotBeMadeSaysWhyAndIsTriedAgain(t *testing.T) {
 	f := newFixture(t, func(f *fixture) {
 		f.change = func(o *Options) { o.FirstPause, o.LongestPause = time.Hour, time.Hour }

@@ -397,6 +397,16 @@ func (a *agent) finishDrop(ctx context.Context, w wanted) error {
 			return err
 		}
 	}
+	return a.forgotten(w)
+}
+
+// forgotten ends an agent of which nothing is left. When something else was wanted of it meanwhile, that is done first.
+func (a *agent) forgotten(w wanted) error {
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	if a.look().seq != w.seq {
+		return nil
+	}
 	if err := a.k.files.drop(a.key); err != nil {
 		return err
 	}
