@@ -15,6 +15,7 @@ import (
 
 // departure watches, from before an action, whether the tab leaves for another document.
 type departure struct {
+	page   *Page
 	events *cdp.Subscription
 	frame  protocol.FrameID
 	phase  departurePhase
@@ -42,7 +43,7 @@ func watchDeparture(p *Page) (*departure, error) {
 		return nil, err
 	}
 	// The frame of a tab has the tab's id.
-	return &departure{events: events, frame: protocol.FrameID(p.id)}, nil
+	return &departure{page: p, events: events, frame: protocol.FrameID(p.id)}, nil
 }
 
 func (d *departure) close() { d.events.Close() }
@@ -52,12 +53,25 @@ func (d *departure) close() { d.events.Close() }
 func (d *departure) settle(ctx context.Context, grace time.Duration) (loading bool) {
 	soon, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
+	loading = d.follow(ctx, soon)
+	if d.phase == staying && ctx.Err() == nil && grace > 0 && !d.page.dialogWaits() {
+		// On a busy machine the page may have had no processor meanwhile. When it has answered twice, its timers of the
+		// grace have run: the first answer may come before them, and what is asked after it may not.
+		if d.page.reacts(ctx) && d.page.reacts(ctx) {
+			loading = d.follow(ctx, soon)
+		}
+	}
+	return loading
+}
+
+// follow reads events until the new document is parsed, or until soon is over and none is on its way.
+func (d *departure) follow(ctx, soon context.Context) (loading bool) {
 	for d.phase != arrived {
 		until := ctx
 		if d.phase == staying {
 			until = soon
 		}
-		event, err := d.events.Next(until)
+		event, err := d.events.Next(until) // after the end of until, those that have arrived already
 		var lost *cdp.LostError
 		if errors.As(err, &lost) {
 			continue

@@ -117,6 +117,13 @@ func (p *Page) dialogClosed() {
 	}
 }
 
+// dialogWaits reports whether a dialog waits for a client. The page's scripts stand still meanwhile.
+func (p *Page) dialogWaits() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asking != nil
+}
+
 // hurryDialog has a dialog answered that waits for a client, and waits until it is: the page is to be left.
 func (p *Page) hurryDialog(ctx context.Context) {
 	p.settle(ctx)
