@@ -89,7 +89,8 @@ func TestCredentialsAndModelsAreNoWayOutOfAJail(t *testing.T) {
 		passes("and back", "/svc/api/x", "{}", "Bearer "+key)
 		// In which pieces a text of the agent's own comes back does not tell whether it begins like the credential.
 		pieces := func(end string) string {
-			out, err := e.In("asker", fmt.Sprintf("curl -s -m 20 --raw http://gateway:3000/svc/api/stored -H 'Content-Type: text/plain' -d '%s%s'", strings.Repeat("~", 300), end))
+			out, err := e.In("asker", fmt.Sprintf(`api=http://gateway:3000/svc/api; cd /tmp; >got; curl -sN -m 60 --raw $api/stored -H 'Content-Type: text/plain' -d '%s%s' >got &
+				for n in $(seq 2000); do [ -s got ] && break; sleep 0.01; done; curl -s -m 20 $api/rest -d {}; wait; cat got`, strings.Repeat("~", 300), end))
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // Upstream answers like a provider of models, and keeps what it was sent.
@@ -22,16 +21,27 @@ type Upstream struct {
 // NewUpstream starts one that ends with the test.
 func NewUpstream(t *testing.T) *Upstream {
 	u := &Upstream{}
+	rest := make(chan struct{}, 1)
 	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		u.mu.Lock()
 		u.seen = append(u.seen, r.URL.Path+" "+r.Header.Get("Authorization")+" "+string(body))
 		u.mu.Unlock()
-		if r.URL.Path == "/stored" { // what was sent comes back, and the end of the line a moment later
+		switch r.URL.Path {
+		case "/stored": // the body comes back, and the end of the line after a request for /rest
 			_, _ = w.Write(body)
 			_ = http.NewResponseController(w).Flush()
-			time.Sleep(100 * time.Millisecond)
+			select {
+			case <-rest:
+			case <-r.Context().Done():
+			}
 			_, _ = io.WriteString(w, "\nend\n")
+			return
+		case "/rest":
+			select {
+			case rest <- struct{}{}:
+			case <-r.Context().Done():
+			}
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
