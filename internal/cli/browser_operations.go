@@ -280,7 +280,7 @@ func browserLooks() []browserCommand {
 				op := &browser.Console{}
 				tabFlag(cmd, p, &op.TargetID)
 				cmd.Flags().StringVar(&op.Level, "level", "", "the lowest level that is printed: debug, info, warning or error")
-				cmd.Flags().BoolVar(&op.Clear, "clear", false, "then forget what was printed")
+				cmd.Flags().BoolVar(&op.Clear, "clear", false, "then forget all messages, also those that were not printed")
 				complete(cmd, "level", "debug", "info", "warning", "error")
 				return operation(op, nil)
 			}},
@@ -288,7 +288,7 @@ func browserLooks() []browserCommand {
 			make: func(cmd *cobra.Command, p *program) build {
 				op := &browser.Errors{}
 				tabFlag(cmd, p, &op.TargetID)
-				cmd.Flags().BoolVar(&op.Clear, "clear", false, "then forget them")
+				cmd.Flags().BoolVar(&op.Clear, "clear", false, "then forget all of them")
 				return operation(op, nil)
 			}},
 		{use: "requests", short: "Print what the page has asked the network for",
@@ -296,7 +296,7 @@ func browserLooks() []browserCommand {
 				op := &browser.Requests{}
 				tabFlag(cmd, p, &op.TargetID)
 				cmd.Flags().StringVar(&op.Filter, "filter", "", "only addresses with this `text` in them")
-				cmd.Flags().BoolVar(&op.Clear, "clear", false, "then forget them")
+				cmd.Flags().BoolVar(&op.Clear, "clear", false, "then forget all of them")
 				return operation(op, nil)
 			}},
 	}

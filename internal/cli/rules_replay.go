@@ -199,7 +199,7 @@ func newRulesRecord(p *program) *cobra.Command {
 		Use:   "record",
 		Short: "Write the requests that were made, for rules test",
 		Long: "Reads from the audit log what went through the gateway, and writes each kind of request once, with its newest verdict, at most " +
-			"10000 of them: the newest. Requests that rates, budgets or addresses decided, and those of sessions with accounts and of MCP servers, are left out. A long path is cut as in the log.",
+			"10000 of them: the newest. Requests that rates, budgets or addresses decided, and those of sessions with accounts and of MCP servers, are left out. Paths are as in the log: without a query, and cut when they are long.",
 		Example: "  clawjail rules record --agent writer --since 168h > requests.jsonl",
 		Args:    arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {

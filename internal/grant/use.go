@@ -186,7 +186,7 @@ func refuse(code string) *problem.Error {
 	case problem.GrantUsed:
 		message = "the grant has been used already; it is good for one session"
 	case problem.GrantExpired:
-		message = "now is not within the life of the grant"
+		message = "the grant is not good at this time"
 	case problem.GrantWrongOrigin:
 		message, hint = "the grant was issued for another session", "use it in the session that it names, or ask the operator for another one"
 	}

@@ -201,7 +201,7 @@ func Codes() []Info {
 		{AccountNotAllowed, http.StatusForbidden, "the agent sent no grant, and no permission lets it use the account now",
 			"permit it: `clawjail cookies allow DOMAIN --agent NAME`; or let the agent ask with `request_access`"},
 
-		{NotFound, http.StatusNotFound, "there is nothing of that name", "list what there is; things of other tenants are not shown to you"},
+		{NotFound, http.StatusNotFound, "there is nothing of that name", "list what there is; things that you may not see are not shown to you"},
 		{Conflict, http.StatusConflict, "the thing exists already, or is in a state that does not allow this", "see what is there, then try again"},
 		{SessionClosed, http.StatusGone, "the session has been closed", "open a new session"},
 		{BrowserExited, http.StatusGone, "the browser of the session has ended", "open a new session; `session show` says why it ended"},
