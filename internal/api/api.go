@@ -57,6 +57,7 @@ import (
 
 // Sessions opens and uses browsers. *session.Service is one.
 type Sessions interface {
+	op.Sessions
 	Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error)
 	Get(ctx context.Context, by identity.Principal, id string) (session.Session, error)
 	List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error)
@@ -70,8 +71,6 @@ type Sessions interface {
 	// IssueToken makes a token that is good for one session, and Redeem says who holds one.
 	IssueToken(ctx context.Context, by identity.Principal, id string, scope session.Scope, life time.Duration) (session.Token, error)
 	Redeem(ctx context.Context, presented string) (identity.Principal, error)
-	Tokens(ctx context.Context, by identity.Principal, id string) ([]session.IssuedToken, error)
-	RevokeToken(ctx context.Context, by identity.Principal, id, token string) error
 	// Watch adds somebody who sees a session live, and steers it while they have it in hand.
 	Watch(ctx context.Context, by identity.Principal, id string) (*session.Live, error)
 	TakeOver(ctx context.Context, by identity.Principal, id string, force bool) (session.Session, error)
@@ -83,8 +82,6 @@ type Sessions interface {
 	Recorded(ctx context.Context, by identity.Principal, id string, number int) ([]byte, string, error)
 	// WriteRecording writes what was recorded as one page of HTML. Nothing is written when there is an error before it.
 	WriteRecording(ctx context.Context, by identity.Principal, id string, w io.Writer) error
-	ListRecordings(ctx context.Context, by identity.Principal, tenant string) ([]session.Recording, error)
-	RemoveRecording(ctx context.Context, by identity.Principal, id string) error
 	Status() session.Status
 }
 

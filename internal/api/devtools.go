@@ -66,11 +66,8 @@ func (a *API) devtoolsRoutes() {
 	a.plain(route{method: http.MethodGet, path: ofSession + "/recording", id: "recording", summary: "What was recorded, as one page"},
 		[]*huma.Param{sessionID()}, map[string]*huma.Schema{"text/html": {Type: huma.TypeString}}, a.recording)
 
-	add(a, route{method: http.MethodGet, path: "/v1/recordings", id: "list-recordings", summary: "List what was recorded, the largest first"}, a.recordings)
-	add(a, route{method: http.MethodDelete, path: ofSession + "/recording", id: "remove-recording", summary: "Remove what was recorded of a session that has ended",
-		status: http.StatusNoContent}, func(ctx context.Context, by identity.Principal, in *getInput) (*nothing, error) {
-		return nil, a.Sessions.RemoveRecording(ctx, by, in.ID)
-	})
+	provide(a, op.ListRecordings())
+	provide(a, op.RemoveRecording())
 
 	token := &huma.Param{Name: tokenParameter, In: "query", Schema: &huma.Schema{Type: huma.TypeString},
 		Description: "a token for the session with the scope cdp, instead of a key in the header"}
@@ -87,23 +84,6 @@ func (a *API) devtoolsRoutes() {
 	} {
 		a.mux.HandleFunc(http.MethodGet+" "+devtoolsPath+path, handle)
 	}
-}
-
-// RecordingList is the answer to a listing.
-type RecordingList struct {
-	Recordings []session.Recording `json:"recordings" nullable:"false"`
-}
-
-type recordingsInput struct {
-	Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$"`
-}
-
-func (a *API) recordings(ctx context.Context, by identity.Principal, in *recordingsInput) (*answer[RecordingList], error) {
-	all, err := a.Sessions.ListRecordings(ctx, by, in.Tenant)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[RecordingList]{RecordingList{all}}, nil
 }
 
 func (a *API) issueSessionToken(w http.ResponseWriter, req *http.Request, by identity.Principal) error {

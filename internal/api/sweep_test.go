@@ -62,8 +62,6 @@ func whatEveryRouteDoes() map[string]expectation {
 		"DELETE /v1/sessions/{id}":                   {op: identity.SessionClose, status: 200},
 		"POST /v1/sessions/{id}/tokens":              {op: identity.SessionToken, body: `{"scope":"cdp","ttl":"1m"}`, status: 200},
 		"GET /v1/sessions/{id}/recording":            {op: identity.SessionRecording, status: 200},
-		"DELETE /v1/sessions/{id}/recording":         {op: identity.RecordingRemove, status: 204},
-		"GET /v1/recordings":                         {op: identity.SessionList, of: callers, query: inTenant, status: 200},
 		"GET /v1/sessions/{id}/cdp":                  {op: identity.SessionAttach, status: 400}, // no WebSocket
 		"GET /v1/sessions/{id}/cdp/json/version":     {op: identity.SessionAttach, status: 200},
 		"GET /v1/sessions/{id}/cdp/json/list":        {op: identity.SessionAttach, status: 200},

@@ -249,6 +249,8 @@ func namesBy(whose string, behind ...string) names {
 		return agentTokenIDs(behind[0])
 	case "session tokens":
 		return sessionTokenIDs(behind[0])
+	case "recordings":
+		return recordingIDs
 	case "sessions":
 		return sessionIDs
 	}

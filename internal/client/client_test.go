@@ -238,8 +238,8 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			_, err := Call(ctx, c, op.AnswerAccess(), op.AccessAnswered{AccessNamed: op.AccessNamed{ID: "ar_1"}, Body: op.With(op.AccessAnswer{Approve: &approve, Comment: "no"})})
 			return err
 		},
-		"DELETE /v1/sessions/s_1/recording": func() error { return c.RemoveRecording(ctx, "s_1") },
-		"GET /v1/recordings?tenant=acme":    func() error { _, err := c.Recordings(ctx, "acme"); return err },
+		"DELETE /v1/sessions/s_1/recording": func() error { return Do(ctx, c, op.RemoveRecording(), op.RecordingNamed{ID: "s_1"}) },
+		"GET /v1/recordings?tenant=acme":    func() error { _, err := Call(ctx, c, op.ListRecordings(), op.OfTenant{Tenant: "acme"}); return err },
 		"GET /v1/sessions/s_1/recording":    func() error { return c.Recording(ctx, io.Discard, "s_1") },
 		`POST /v1/sessions {"credential_mode":"operator","domains":["example.com"],"grant":"v4.public.x"}`: func() error {
 			_, err := c.Open(ctx, api.OpenRequest{CredentialMode: "operator", Domains: []string{"example.com"}, Grant: grant.ParseToken("v4.public.x")})

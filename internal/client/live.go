@@ -21,18 +21,6 @@ func (c *Client) HandBack(ctx context.Context, id string, anyway bool) (out sess
 	return out, err
 }
 
-// Recordings lists what was recorded of a tenant's sessions, or of all that the caller may see.
-func (c *Client) Recordings(ctx context.Context, tenant string) ([]session.Recording, error) {
-	var out api.RecordingList
-	err := c.do(ctx, http.MethodGet, pathOf("recordings"), ofTenant(tenant), nil, &out)
-	return out.Recordings, err
-}
-
-// RemoveRecording removes what was recorded of a session that has ended.
-func (c *Client) RemoveRecording(ctx context.Context, id string) error {
-	return c.do(ctx, http.MethodDelete, sessionPath(id, "recording"), nil, nil, nil)
-}
-
 // OpenRefresh opens a session in which a person logs in to a site.
 func (c *Client) OpenRefresh(ctx context.Context, r api.RefreshRequest) (out api.RefreshSession, err error) {
 	err = c.do(ctx, http.MethodPost, pathOf("refreshes"), nil, r, &out)

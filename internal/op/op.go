@@ -107,6 +107,9 @@ type Agents interface {
 type Sessions interface {
 	Tokens(ctx context.Context, by identity.Principal, id string) ([]session.IssuedToken, error)
 	RevokeToken(ctx context.Context, by identity.Principal, id, token string) error
+
+	ListRecordings(ctx context.Context, by identity.Principal, tenant string) ([]session.Recording, error)
+	RemoveRecording(ctx context.Context, by identity.Principal, id string) error
 }
 
 // Quotas say what tenants hold of what all share.
@@ -213,6 +216,7 @@ func All() []Row {
 		IssueGrant().Row(), ListGrants().Row(), RevokeGrant().Row(), ListGrantKeys().Row(), RotateGrantKeys().Row(), ShowVault().Row(), RotateVault().Row(),
 		ListSecrets().Row(), RemoveSecret().Row(),
 		ListTokens().Row(), RotateToken().Row(), RevokeToken().Row(), ListSessionTokens().Row(), RevokeSessionToken().Row(),
+		ListRecordings().Row(), RemoveRecording().Row(),
 		ListMCPServers().Row(), PutMCPServer().Row(), TestMCPServer().Row(), RemoveMCPServer().Row(),
 	}
 }
