@@ -59,10 +59,6 @@ import (
 type Sessions interface {
 	op.Sessions
 	Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error)
-	Get(ctx context.Context, by identity.Principal, id string) (session.Session, error)
-	List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error)
-	Close(ctx context.Context, by identity.Principal, id string) (session.Session, error)
-	WaitGone(ctx context.Context, by identity.Principal, id string) (session.Session, error)
 	// Drive does something with a session's browser.
 	Drive(ctx context.Context, by identity.Principal, id string, op browser.Operation) (any, error)
 	// Devtools says what browser a DevTools client would attach to, and Attach adds one.
@@ -73,8 +69,6 @@ type Sessions interface {
 	Redeem(ctx context.Context, presented string) (identity.Principal, error)
 	// Watch adds somebody who sees a session live, and steers it while they have it in hand.
 	Watch(ctx context.Context, by identity.Principal, id string) (*session.Live, error)
-	TakeOver(ctx context.Context, by identity.Principal, id string, force bool) (session.Session, error)
-	HandBack(ctx context.Context, by identity.Principal, id string, anyway bool) (session.Session, error)
 	Thumbnail(ctx context.Context, by identity.Principal, id string) ([]byte, time.Time, error)
 	// OpenRefresh opens a session in which a person logs in to a site, and Seen says what it has seen.
 	OpenRefresh(ctx context.Context, by identity.Principal, r session.RefreshRequest) (session.Session, error)

@@ -25,11 +25,6 @@ type Info struct {
 	Host *HostInfo `json:"host,omitempty" doc:"missing while the host daemon does not answer, and for principals of one tenant"`
 }
 
-// SessionList is the answer to a listing.
-type SessionList struct {
-	Sessions []session.Session `json:"sessions" nullable:"false"`
-}
-
 type (
 	nothing struct{}
 
@@ -44,18 +39,12 @@ type (
 		RawBody []byte `contentType:"application/json"`
 	}
 
-	getInput struct {
-		ID string `path:"id" maxLength:"64" doc:"the session's id"`
-	}
+	getInput = op.SessionNamed
 
-	listInput struct {
-		Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$"`
-		All    bool   `query:"all" doc:"also those that are closing, and that ended in the last ten minutes"`
-	}
-
-	closeInput struct {
-		ID   string `path:"id" maxLength:"64" doc:"the session's id"`
-		Wait bool   `query:"wait" doc:"answer when nothing of the session is left"`
+	// sessionBody is a request about a session, with a body.
+	sessionBody struct {
+		ID      string `path:"id" maxLength:"64" doc:"the session's id"`
+		RawBody []byte `contentType:"application/json"`
 	}
 
 	recordedInput struct {
@@ -136,10 +125,11 @@ func (a *API) routes() {
 	add(a, route{method: http.MethodGet, path: "/v1/info", id: "info", summary: "Say what runs here"}, a.info)
 	add(a, route{method: http.MethodPost, path: "/v1/sessions", id: "open-session", summary: "Open a session",
 		status: http.StatusCreated, body: reflect.TypeFor[OpenRequest]()}, a.open)
-	add(a, route{method: http.MethodGet, path: "/v1/sessions", id: "list-sessions", summary: "List sessions"}, a.list)
-	add(a, route{method: http.MethodGet, path: "/v1/sessions/{id}", id: "get-session", summary: "Show a session"}, a.get)
-	add(a, route{method: http.MethodDelete, path: "/v1/sessions/{id}", id: "close-session", summary: "Close a session",
-		status: http.StatusOK}, a.close)
+	provide(a, op.ListSessions())
+	provide(a, op.ShowSession())
+	provide(a, op.CloseSession())
+	provide(a, op.TakeOver())
+	provide(a, op.HandBack())
 	add(a, route{method: http.MethodGet, path: "/v1/sessions/{id}/screenshots/{number}", id: "recorded-screenshot",
 		summary: "A screenshot that was kept", images: true}, a.recorded)
 	if a.Status != nil {
@@ -148,7 +138,6 @@ func (a *API) routes() {
 	a.driveRoutes()
 	a.devtoolsRoutes()
 	a.liveRoutes()
-	a.takeOverRoutes()
 	a.refreshRoutes()
 	a.accountRoutes()
 	a.permissionRoutes()
@@ -205,33 +194,6 @@ func (a *API) open(ctx context.Context, by identity.Principal, in *openInput) (*
 		return nil, err
 	}
 	out, err := a.Sessions.Open(ctx, by, request)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[session.Session]{out}, nil
-}
-
-func (a *API) list(ctx context.Context, by identity.Principal, in *listInput) (*answer[SessionList], error) {
-	all, err := a.Sessions.List(ctx, by, in.Tenant, in.All)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[SessionList]{SessionList{Sessions: all}}, nil
-}
-
-func (a *API) get(ctx context.Context, by identity.Principal, in *getInput) (*answer[session.Session], error) {
-	out, err := a.Sessions.Get(ctx, by, in.ID)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[session.Session]{out}, nil
-}
-
-func (a *API) close(ctx context.Context, by identity.Principal, in *closeInput) (*answer[session.Session], error) {
-	out, err := a.Sessions.Close(ctx, by, in.ID)
-	if err == nil && in.Wait {
-		out, err = a.Sessions.WaitGone(ctx, by, in.ID)
-	}
 	if err != nil {
 		return nil, err
 	}

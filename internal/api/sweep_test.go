@@ -57,9 +57,6 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/status": {op: identity.StatusRead, of: ownTenants, status: 200},
 
 		"POST /v1/sessions":                          {op: identity.SessionOpen, of: callers, body: ofTenant + "}", status: 201},
-		"GET /v1/sessions":                           {op: identity.SessionList, of: callers, query: inTenant, status: 200},
-		"GET /v1/sessions/{id}":                      {op: identity.SessionRead, status: 200},
-		"DELETE /v1/sessions/{id}":                   {op: identity.SessionClose, status: 200},
 		"POST /v1/sessions/{id}/tokens":              {op: identity.SessionToken, body: `{"scope":"cdp","ttl":"1m"}`, status: 200},
 		"GET /v1/sessions/{id}/recording":            {op: identity.SessionRecording, status: 200},
 		"GET /v1/sessions/{id}/cdp":                  {op: identity.SessionAttach, status: 400}, // no WebSocket
@@ -68,8 +65,6 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/sessions/{id}/screenshots/{number}": {op: identity.SessionRecording, status: 200},
 		"GET /v1/sessions/{id}/live":                 {op: identity.SessionWatch, status: 400}, // no WebSocket
 		"GET /v1/sessions/{id}/thumbnail":            {op: identity.SessionLook, status: 200},
-		"POST /v1/sessions/{id}/take-over":           {op: identity.SessionControl, body: `{"force":true}`, status: 200},
-		"POST /v1/sessions/{id}/hand-back":           {op: identity.SessionControl, body: `{"anyway":true}`, status: 200},
 		"POST /v1/tasks":                             {op: identity.TaskRun, of: callers, body: ofTenant + `,"goal":"look"}`, status: 200},
 		"POST /v1/refreshes":                         {op: identity.SessionRefresh, of: callers, body: ofTenant + `,"domain":"example.com"}`, status: 201},
 		"GET /v1/sessions/{id}/seen":                 {op: identity.SessionRefresh, status: 200},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/jail"
 )
 
 func newAgentList(p *program) *cobra.Command {
@@ -189,6 +190,14 @@ func aboutJail(j api.AgentJail, now time.Time) [][2]string {
 		out = append(out, [2]string{"limits hit", limitNames(u.Hit)})
 	}
 	return out
+}
+
+func limitNames(hit []jail.LimitName) string {
+	names := make([]string, len(hit))
+	for n, h := range hit {
+		names[n] = string(h)
+	}
+	return strings.Join(names, ", ")
 }
 
 func usedTime(u *api.JailUsage) string {

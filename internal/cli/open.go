@@ -86,9 +86,7 @@ func newSessionOpen(p *program) *cobra.Command {
 	complete(cmd, "mode", session.ModeClean, session.ModeOperator)
 	complete(cmd, "access", string(grant.AccessTools), string(grant.AccessCDP))
 	p.completeFlag(cmd, "domain", domainsOfSets)
-	if err := cmd.RegisterFlagCompletionFunc("origin", p.completeSessions); err != nil {
-		panic(err) // there is no such flag: a mistake in this package
-	}
+	p.completeFlag(cmd, "origin", sessionIDs)
 	complete(cmd, "browser", "shell", "full")
 	complete(cmd, "record", "transient", "audit", "off")
 	return cmd

@@ -322,6 +322,10 @@ func legible(value any, now time.Time) string {
 	switch v := value.(type) {
 	case time.Time:
 		return when(v, now)
+	case bool:
+		return yesNo(v)
+	case op.Age:
+		return since(time.Time(v), now)
 	case op.Ends:
 		return until(time.Time(v), now)
 	case op.Deadline:

@@ -15,8 +15,10 @@ import (
 	"unicode"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/template"
@@ -81,19 +83,21 @@ func sample() (now time.Time, all []session.Session) {
 func TestSessionsAsPeopleReadThem(t *testing.T) {
 	now, all := sample()
 	var list, shown strings.Builder
-	if err := sessionTable(&list, all, now); err != nil {
+	if err := table(&list, rowsOf(op.ListSessions().View(op.SessionList{Sessions: all})[0], now)); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "sessions.txt", list.String())
 	list.Reset()
 	two := slices.Clone(all[:2])
 	two[1].Tenant = "acme"
-	if err := sessionTable(&list, two, now); err != nil {
+	if err := table(&list, rowsOf(op.ListSessions().View(op.SessionList{Sessions: two})[0], now)); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "sessions-tenants.txt", list.String())
+	cmd := &cobra.Command{}
+	cmd.SetOut(&shown)
 	for _, s := range all {
-		if err := showSession(&shown, s, now); err != nil {
+		if err := (&program{now: func() time.Time { return now }}).show(cmd, op.ShowSession().View(s)); err != nil {
 			t.Fatal(err)
 		}
 		shown.WriteString("--\n")

@@ -144,9 +144,7 @@ func newRulesExplain(p *program) *cobra.Command {
 	f.StringVar(&q.Service, "service", "", "`name` of the service whose credential it needs")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	p.completeFlag(cmd, "agent", agentNames)
-	if err := cmd.RegisterFlagCompletionFunc("session", p.completeSessions); err != nil {
-		panic(err) // there is no such flag: a mistake in this package
-	}
+	p.completeFlag(cmd, "session", sessionIDs)
 	p.completeFlag(cmd, "service", egressServiceNames)
 	complete(cmd, "surface", surfaceProxy, surfaceExecute, surfaceService, surfaceBrowser)
 	return cmd

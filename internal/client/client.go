@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/health"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -53,29 +54,20 @@ func (c *Client) Open(ctx context.Context, r api.OpenRequest) (out session.Sessi
 }
 
 // Get returns one session.
-func (c *Client) Get(ctx context.Context, id string) (out session.Session, err error) {
-	err = c.do(ctx, http.MethodGet, sessionPath(id), nil, nil, &out)
-	return out, err
+func (c *Client) Get(ctx context.Context, id string) (session.Session, error) {
+	return Call(ctx, c, op.ShowSession(), op.SessionNamed{ID: id})
 }
 
 // List returns the sessions; with all, also those that are closing or ended in the last ten minutes.
 func (c *Client) List(ctx context.Context, all bool) ([]session.Session, error) {
-	query := url.Values{}
-	if all {
-		query.Set("all", "true")
-	}
-	out := api.SessionList{}
-	err := c.do(ctx, http.MethodGet, "/v1/sessions", query, nil, &out)
+	out, err := Call(ctx, c, op.ListSessions(), op.SessionsListed{All: all})
 	return out.Sessions, err
 }
 
 // Close closes a session; with wait it returns when nothing of it is left.
 func (c *Client) Close(ctx context.Context, id string, wait bool) error {
-	query := url.Values{}
-	if wait {
-		query.Set("wait", "true")
-	}
-	return c.do(ctx, http.MethodDelete, sessionPath(id), query, nil, nil)
+	_, err := Call(ctx, c, op.CloseSession(), op.SessionClosed{SessionNamed: op.SessionNamed{ID: id}, Wait: wait})
+	return err
 }
 
 // Status is how everything is doing.

@@ -105,6 +105,13 @@ type Agents interface {
 
 // Sessions are those of browsers. *session.Service is one.
 type Sessions interface {
+	List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error)
+	Get(ctx context.Context, by identity.Principal, id string) (session.Session, error)
+	Close(ctx context.Context, by identity.Principal, id string) (session.Session, error)
+	WaitGone(ctx context.Context, by identity.Principal, id string) (session.Session, error)
+	TakeOver(ctx context.Context, by identity.Principal, id string, force bool) (session.Session, error)
+	HandBack(ctx context.Context, by identity.Principal, id string, anyway bool) (session.Session, error)
+
 	Tokens(ctx context.Context, by identity.Principal, id string) ([]session.IssuedToken, error)
 	RevokeToken(ctx context.Context, by identity.Principal, id, token string) error
 
@@ -216,6 +223,7 @@ func All() []Row {
 		IssueGrant().Row(), ListGrants().Row(), RevokeGrant().Row(), ListGrantKeys().Row(), RotateGrantKeys().Row(), ShowVault().Row(), RotateVault().Row(),
 		ListSecrets().Row(), RemoveSecret().Row(),
 		ListTokens().Row(), RotateToken().Row(), RevokeToken().Row(), ListSessionTokens().Row(), RevokeSessionToken().Row(),
+		ListSessions().Row(), ShowSession().Row(), CloseSession().Row(), TakeOver().Row(), HandBack().Row(),
 		ListRecordings().Row(), RemoveRecording().Row(),
 		ListMCPServers().Row(), PutMCPServer().Row(), TestMCPServer().Row(), RemoveMCPServer().Row(),
 	}

@@ -1,6 +1,7 @@
 package op
 
 import (
+	"strings"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/quota"
@@ -24,6 +25,8 @@ type Block struct {
 }
 
 type (
+	// Age is when something began, written as how long ago that was.
+	Age time.Time
 	// Ends is a time that may never come.
 	Ends time.Time
 	// Deadline is a time with how long it is until then.
@@ -63,6 +66,11 @@ func listOf[A, B any](all []A, of func(A) B) []B {
 		out[n] = of(one)
 	}
 	return out
+}
+
+// commas are texts in one.
+func commas[T ~string](all []T) string {
+	return strings.Join(listOf(all, func(one T) string { return string(one) }), ", ")
 }
 
 // same is an element of a list that is answered as it is.
