@@ -22,7 +22,9 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/console"
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 const (
@@ -149,11 +151,9 @@ func (d *desk) fill(ctx context.Context) error {
 
 // fillAgent makes one agent, and what it adds to the audit log: each of these actions has an intent and an outcome.
 func (d *desk) fillAgent(ctx context.Context, name string) error {
-	_, err := d.api.CreateAgent(ctx, api.AgentRequest{Name: name})
+	_, err := client.Call(ctx, d.api, op.CreateAgent(), op.NewAgent{Body: op.With(op.AgentRequest{Name: name})})
 	for n := 0; n < shownRecords/shownAgents/4 && err == nil; n++ {
-		if err = d.api.RevokeAgent(ctx, "", name); err == nil {
-			err = d.api.RestoreAgent(ctx, "", name)
-		}
+		err = errors.Join(client.Do(ctx, d.api, op.RevokeAgent(), op.OneAgent{Name: name}), client.Do(ctx, d.api, op.RestoreAgent(), op.OneAgent{Name: name}))
 	}
 	return err
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"path"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -29,13 +28,6 @@ const (
 	maxAgentName = 64
 )
 
-type agentRemoval struct {
-	Name          string `path:"name" maxLength:"64" doc:"the agent's name"`
-	Tenant        string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out"`
-	KeepState     bool   `query:"keep_state" doc:"keep the volume of its /state"`
-	KeepWorkspace bool   `query:"keep_workspace" default:"true" doc:"false also removes the folder that clawjail made for it as its workspace, or in a shared one; folders of the operator's stay"`
-}
-
 // agentRoutes are those about the jails of agents.
 func (a *API) agentRoutes() {
 	sync := route{method: http.MethodPost, path: "/v1/agents/sync", id: "sync-agents", summary: "Make the machine match a file",
@@ -44,9 +36,8 @@ func (a *API) agentRoutes() {
 	a.plain(sync, []*huma.Param{progressParam()}, a.planAnswers(), a.syncAgents)
 	a.plain(route{method: http.MethodPost, path: ofAgent + "/declare", id: "declare-agent", summary: "Declare one agent, beside what is declared",
 		status: http.StatusOK, body: reflect.TypeFor[DeclareRequest]()}, []*huma.Param{agentNameParam(), progressParam()}, a.planAnswers(), a.declareAgent)
-	add(a, route{method: http.MethodGet, path: ofAgent, id: "get-agent", summary: "Show an agent and its jail"}, a.agentDetails)
-	add(a, route{method: http.MethodPost, path: ofAgent + "/restart", id: "restart-agent", summary: "End an agent's jail, and make a new one",
-		status: http.StatusNoContent}, a.restartAgent)
+	provide(a, op.ShowAgent())
+	provide(a, op.RestartAgent())
 	a.agentLogRoutes()
 	a.addProcesses()
 }
@@ -112,7 +103,7 @@ func (a *API) declareAgent(w http.ResponseWriter, req *http.Request, by identity
 	tenant := by.TenantOr(body.Tenant)
 	one, err := body.Read(req.PathValue("name"))
 	if err != nil {
-		// What is wrong with it is told to whoever might declare it.
+		// Its mistakes are told to callers who might declare it.
 		if refused := a.Identity.Authorize(req.Context(), by, identity.AgentSync, tenant); refused != nil {
 			err = refused
 		}
@@ -239,75 +230,4 @@ func hasFailed(p agent.Plan) bool {
 func whole(p agent.Plan) agent.Plan {
 	p.Steps = list(p.Steps)
 	return p
-}
-
-func (a *API) agentDetails(ctx context.Context, by identity.Principal, in *op.OneAgent) (*answer[AgentDetails], error) {
-	s, err := a.Agents.Get(ctx, by, by.TenantOr(in.Tenant), in.Name)
-	if err != nil {
-		return nil, err
-	}
-	out := AgentDetails{Agent: statusOf(s, a.Now())}
-	if s.Declared != nil {
-		out.Declared, out.Exposes = DeclarationOf(*s.Declared), clawbots.Exposes(*s.Declared)
-	}
-	if s.ID != "" {
-		_, settings, err := a.Egress.ShowSettings(ctx, by, s.Tenant, s.Name)
-		if err != nil {
-			return nil, err
-		}
-		out.MCP = settings.MCP
-	}
-	return &answer[AgentDetails]{out}, nil
-}
-
-func (a *API) restartAgent(ctx context.Context, by identity.Principal, in *op.OneAgent) (*nothing, error) {
-	return nil, a.Agents.RestartAgent(ctx, by, by.TenantOr(in.Tenant), in.Name)
-}
-
-// agentsAndJails lists agents with what is kept for them. When nobody can say that, the agents are listed all the same.
-func (a *API) agentsAndJails(ctx context.Context, by identity.Principal, tenant string, all []identity.Agent) Agents {
-	out := Agents{Agents: make([]Agent, len(all))}
-	for n, g := range all {
-		out.Agents[n] = agentOf(g)
-	}
-	if a.Agents == nil {
-		return out
-	}
-	var statuses []agent.Status
-	for _, t := range tenantsOf(by, tenant, all) {
-		some, err := a.Agents.List(ctx, by, t)
-		if err != nil && out.JailsUnknown == nil {
-			out.JailsUnknown, _ = a.failed(ctx, "List the jails of agents", err).(*Problem) // it is always one
-		}
-		statuses = append(statuses, some...)
-	}
-	type key struct{ tenant, name string }
-	at := make(map[key]int, len(all))
-	for n, g := range all {
-		at[key{g.Tenant, g.Name}] = n
-	}
-	for _, s := range statuses {
-		if n, ok := at[key{s.Tenant, s.Name}]; ok {
-			was := out.Agents[n]
-			out.Agents[n] = statusOf(s, a.Now())
-			out.Agents[n].ID, out.Agents[n].CreatedAt, out.Agents[n].RevokedAt = was.ID, was.CreatedAt, was.RevokedAt
-			continue
-		}
-		// A jail whose agent is gone: an end that did not come to its end.
-		out.Agents = append(out.Agents, statusOf(s, a.Now()))
-	}
-	return out
-}
-
-// tenantsOf are those whose jails belong to a listing: of all tenants, for a caller of all who names none.
-func tenantsOf(by identity.Principal, tenant string, all []identity.Agent) []string {
-	if tenant != "" || by.Tenant != "" {
-		return []string{by.TenantOr(tenant)}
-	}
-	out := []string{by.TenantOr("")}
-	for _, g := range all {
-		out = append(out, g.Tenant)
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }

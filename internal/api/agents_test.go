@@ -115,7 +115,7 @@ func TestStepsAreToldAsTheyAreDone(t *testing.T) {
 	if a := d.ask(t, "POST", "/v1/agents/sync", "{}", key(w.keys["acme operator"])); strings.Contains(a.body, `"plan"`) || !strings.Contains(a.body, `"steps"`) {
 		t.Errorf("nobody asked for lines: %s", a.body)
 	}
-	// What kept all of it from being done comes after what was told before.
+	// The error that kept all of it from being done comes after the steps that were told.
 	w.jails.fail, w.jails.plan = problem.New(problem.DiskFull, "make room", "the disk is full"), agent.Plan{}
 	got := readLines(t, w.request("acme operator", "POST", "/v1/agents/sync?progress=true", "{}").body)
 	if len(got) != 3 || got[2].Problem == nil || got[2].Problem.Code != problem.DiskFull || got[2].Problem.Hint != "make room" {
@@ -164,7 +164,7 @@ func TestADeclarationIsReadAsAnEntryOfAFile(t *testing.T) {
 		}
 	}
 	w.request("acme operator", "POST", "/v1/agents/Archive_Bot/declare", "{}").wantProblem(t, 400, problem.BadRequest)
-	// Whoever may not declare is not told what would be wrong with it.
+	// A caller who may not declare is not told what would be wrong with it.
 	w.request("acme viewer", "POST", "/v1/agents/archive-bot/declare", `{"agent":{"memroy":1}}`).wantProblem(t, 403, problem.Forbidden)
 }
 
@@ -192,7 +192,7 @@ func TestAListingHasTheJails(t *testing.T) {
 	if strings.Contains(one.body, `"services"`) {
 		t.Errorf("nothing was said of services: %s", one.body)
 	}
-	var of struct{ Agents []Agent }
+	var of struct{ Agents []op.Agent }
 	if err := json.Unmarshal([]byte(list.body), &of); err != nil || len(of.Agents) != 2 {
 		t.Fatalf("%s, %v", list.body, err)
 	}
@@ -286,7 +286,7 @@ func TestALogIsBytesWithTheirOffsets(t *testing.T) {
 	}
 }
 
-// Who waits for an agent to say something does not keep the server from ending.
+// A caller who waits for an agent to say something does not keep the server from ending.
 func TestWhoWaitsForALogIsToldWhenTheServerEnds(t *testing.T) {
 	w := newWorld(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

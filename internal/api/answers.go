@@ -2,11 +2,8 @@ package api
 
 import (
 	"encoding/json"
-	"fmt"
-	"log/slog"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -16,34 +13,6 @@ func list[T any](all []T) []T { return append([]T{}, all...) }
 // CookieSets is the answer to a listing, and to a capture.
 type CookieSets struct {
 	Sets []vault.CookieSet `json:"sets" nullable:"false"`
-}
-
-// Agent is an identity of programs in jails.
-type Agent struct {
-	ID        string    `json:"id"`
-	Name      string    `json:"name"`
-	Tenant    string    `json:"tenant"`
-	CreatedAt time.Time `json:"created_at"`
-	RevokedAt time.Time `json:"revoked_at,omitzero"`
-	// The rest is there where a jail is declared for it.
-	Declares  bool       `json:"is_declared,omitempty" doc:"whether a jail is declared for it; without one it is an identity alone"`
-	Jail      *AgentJail `json:"jail,omitempty" doc:"the jail that is kept for it"`
-	Unwatched bool       `json:"is_unwatched,omitempty" doc:"whether a jail is declared for it that nobody watches, because the host daemon does not answer"`
-	Processes int        `json:"processes,omitempty" doc:"programs that were started for it and have not ended"`
-}
-
-// Agents is the answer to a listing.
-type Agents struct {
-	Agents []Agent `json:"agents" nullable:"false"`
-	// JailsUnknown is there when nobody could say what jails there are.
-	JailsUnknown *Problem `json:"jails_unknown,omitempty" doc:"why it is not known what jails are kept; missing when it is"`
-}
-
-// IssuedAgent is a new agent with its first token, which is told once. It prints without the token.
-type IssuedAgent struct {
-	Key       string    `json:"key" doc:"its token; it is told once"`
-	Agent     Agent     `json:"agent"`
-	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"when the token ends; missing when it does not"`
 }
 
 // AuditRow is one record of the audit log.
@@ -71,9 +40,3 @@ type AuditRow struct {
 type AuditRows struct {
 	Rows []AuditRow `json:"rows" nullable:"false"`
 }
-
-// Format implements fmt.Formatter, for every verb.
-func (i IssuedAgent) Format(f fmt.State, _ rune) { op.WithoutKey(f, "agent "+i.Agent.ID) }
-
-// LogValue implements slog.LogValuer.
-func (i IssuedAgent) LogValue() slog.Value { return slog.StringValue("agent " + i.Agent.ID) }

@@ -27,10 +27,6 @@ type Identity interface {
 	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 	// Enter is Hold for one more request or stream, of which a tenant may have so many.
 	Enter(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
-	CreateAgent(ctx context.Context, by identity.Principal, tenant, name string, life time.Duration) (identity.Key, identity.Agent, error)
-	RevokeAgent(ctx context.Context, by identity.Principal, tenant, name string) error
-	RestoreAgent(ctx context.Context, by identity.Principal, tenant, name string) error
-	DeleteAgent(ctx context.Context, by identity.Principal, tenant, name string) error
 }
 
 // open lists what answers without a key.

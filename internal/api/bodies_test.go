@@ -41,7 +41,7 @@ func TestWhatIsSecretTravelsAndPrintsNowhere(t *testing.T) {
 	}
 	for name, answer := range map[string]any{
 		"grant": op.IssuedGrant{Token: canary, Grant: op.Grant{ID: "g_1"}}, "operator": op.IssuedOperator{Key: canary, Operator: op.Operator{ID: "op_1"}},
-		"agent": IssuedAgent{Key: canary, Agent: Agent{ID: "ag_1"}}, "token": op.IssuedToken{Key: canary, Token: op.Token{ID: "tk_1"}},
+		"agent": op.IssuedAgent{Key: canary, Agent: op.Agent{ID: "ag_1"}}, "token": op.IssuedToken{Key: canary, Token: op.Token{ID: "tk_1"}},
 	} {
 		var log strings.Builder
 		slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "answer", answer)

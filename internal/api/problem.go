@@ -10,36 +10,15 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// Problem is an error as it is sent: a problem of RFC 9457 with the members of a problem.Error beside the standard's.
-// It is an error itself, so that handlers can return it.
-type Problem struct {
-	Type   string `json:"type" doc:"about:blank: the code says which problem it is"`
-	Title  string `json:"title" doc:"the text of the status"`
-	Status int    `json:"status"`
-	Detail string `json:"detail" doc:"one sentence"`
-	Code   string `json:"code" doc:"stable, for programs"`
-	Hint   string `json:"hint,omitempty" doc:"what to do about it"`
-	// Errors are there when several things are wrong.
-	Errors  []problem.Flaw `json:"errors,omitempty" doc:"everything that is wrong, when it is more than one thing"`
-	Details map[string]any `json:"details,omitempty" doc:"further facts"`
-	// Text is for clients of the aliases.
-	Text string `json:"error,omitempty" doc:"detail once more, in answers of the aliases"`
-}
+// Problem is an error as it is sent.
+type Problem = op.Problem
 
-// Error implements error.
-func (p *Problem) Error() string { return p.Detail }
-
-// GetStatus implements huma.StatusError.
-func (p *Problem) GetStatus() int { return p.Status }
-
-// ContentType implements huma.ContentTypeFilter.
-func (p *Problem) ContentType(string) string { return problemType }
-
-const problemType = "application/problem+json"
+const problemType = op.ProblemType
 
 // document is an error as it may be shown. The private half of it is left out.
 func document(err error) *Problem {
@@ -74,7 +53,7 @@ func document(err error) *Problem {
 	return out
 }
 
-func (p *Problem) withStatus(status int) *Problem {
+func withStatus(p *Problem, status int) *Problem {
 	p.Status, p.Title = status, http.StatusText(status)
 	return p
 }
@@ -125,7 +104,7 @@ func (a *API) transform(ctx huma.Context, _ string, v any) (any, error) {
 
 func (a *API) translated(ctx huma.Context, model *huma.ErrorModel) *Problem {
 	if model.Status == http.StatusRequestEntityTooLarge {
-		return document(tooLarge(ctx.Operation().MaxBodyBytes - 1)).withStatus(model.Status)
+		return withStatus(document(tooLarge(ctx.Operation().MaxBodyBytes-1)), model.Status)
 	}
 	if model.Status >= http.StatusInternalServerError {
 		a.Log.Error("answer a request", "error", model.Detail)
@@ -139,5 +118,5 @@ func (a *API) translated(ctx huma.Context, model *huma.ErrorModel) *Problem {
 	if err == nil {
 		err = problem.New(problem.BadRequest, many.Hint, "%s", model.Detail)
 	}
-	return document(err).withStatus(model.Status)
+	return withStatus(document(err), model.Status)
 }

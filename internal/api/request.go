@@ -114,14 +114,7 @@ type SecretRequest struct {
 	Origins []string `json:"origins,omitempty" nullable:"false" doc:"where it may go, such as https://api.example.com, or jail for MCP servers; as before, or the only one that is declared, when it is left out"`
 }
 
-// AgentRequest is the body that makes an agent.
-type AgentRequest struct {
-	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; unique in its tenant"`
-	Tenant string `json:"tenant,omitempty" doc:"whose it is; the caller's own, or default, when it is left out"`
-	Life   string `json:"life,omitempty" doc:"how long the token is good, such as 720h, or never, which is the default"`
-}
-
-// AuditQuery selects records. A parameter that is left out matches all. It is sent in the query of the address.
+// AuditQuery selects records. What is left out matches all. It is sent in the query of the address.
 type AuditQuery struct {
 	Tenant   string    `query:"tenant" pattern:"^[a-z0-9-]{1,40}$"`
 	Action   string    `query:"action" maxLength:"128" doc:"such as grant.issue; with a dot at its end, all that begin so: session."`

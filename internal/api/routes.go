@@ -167,7 +167,7 @@ func (a *API) info(ctx context.Context, by identity.Principal, _ *nothing) (*ans
 		return nil, err
 	}
 	if by.Tenant != "" {
-		// A caller of one tenant does not learn what other tenants do here.
+		// A tenant is not told what others do here.
 		own, err := a.Sessions.List(ctx, by, "", false)
 		if err != nil {
 			return nil, err

@@ -106,16 +106,10 @@ func whatEveryRouteDoes() map[string]expectation {
 		"GET /v1/console/sign-ins":         {op: identity.SignInList, of: ownTenants, status: 200},
 		"DELETE /v1/console/sign-ins/{id}": {op: identity.SignInEnd, of: operators, status: 204},
 
-		"GET /v1/agents":                 {op: identity.AgentList, query: inTenant, status: 200},
-		"POST /v1/agents":                {op: identity.AgentCreate, body: ofTenant + `,"name":"NEW"}`, status: 201},
-		"DELETE /v1/agents/{name}":       {op: identity.AgentDelete, query: inTenant, status: 204},
-		"POST /v1/agents/{name}/revoke":  {op: identity.AgentRevoke, query: inTenant, status: 204},
-		"POST /v1/agents/{name}/restore": {op: identity.AgentRestore, query: inTenant, status: 204},
+		"POST /v1/agents": {op: identity.AgentCreate, body: ofTenant + `,"name":"NEW"}`, status: 201},
 
 		"POST /v1/agents/sync":           {op: identity.AgentSync, body: ofTenant + `,"source":"clawbots.yml","text":"clawbots: []","dry_run":true}`, status: 200},
 		"POST /v1/agents/{name}/declare": {op: identity.AgentSync, body: ofTenant + `,"agent":{}}`, status: 200},
-		"GET /v1/agents/{name}":          {op: identity.AgentList, query: inTenant, status: 200},
-		"POST /v1/agents/{name}/restart": {op: identity.AgentRestart, query: inTenant, status: 204},
 		"GET /v1/agents/{name}/log":      {op: identity.AgentLog, query: inTenant, status: 200},
 		"POST /v1/agents/{name}/stdin":   {op: identity.AgentType, query: inTenant, body: "{}", status: 200},
 		"POST /v1/agents/{name}/webhook": {op: identity.AgentWebhook, query: inTenant, body: "{}", status: 200},
@@ -147,7 +141,7 @@ func whatEveryRouteDoes() map[string]expectation {
 	return known
 }
 
-// described is what the sweep knows of an operation. What names its object says whose that is.
+// described is what the sweep knows of an operation. A route that names its object says whose that is.
 func described(r op.Row) expectation {
 	e := expectation{op: r.Right, status: r.Status}
 	var body []string
@@ -396,7 +390,7 @@ func (s *sweeper) strangers(route string, e expectation) {
 			others["of no tenant"] = s.ask(who, route, e, true, "nosuch")
 			others["of nobody and no tenant"] = s.ask(who, route, e, false, "nosuch")
 			if strings.Contains(route, "{") && e.status != http.StatusCreated && !strings.HasPrefix(route, "PUT ") && !strings.HasSuffix(route, "/declare") && !strings.HasSuffix(route, "/attach") {
-				// What is not named in a tenant is looked for in one's own, where there is nothing of the name.
+				// A thing that is not named in a tenant is looked for in one's own, where there is nothing of the name.
 				others["in one's own tenant"] = s.ask(who, route, e, true, "")
 				others["of nobody in one's own tenant"] = s.ask(who, route, e, false, "")
 			}
@@ -419,7 +413,7 @@ func TestEveryRouteAnswersAsTheTableSays(t *testing.T) {
 	}
 }
 
-// What does not exist is the caller's mistake, and no failure.
+// A thing that does not exist is the caller's mistake, and no failure.
 func TestATenantThatDoesNotExistIsNoFailure(t *testing.T) {
 	w := newWorld(t)
 	s := &sweeper{world: w}

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"reflect"
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -22,20 +22,10 @@ func newAgentCommand(p *program) *cobra.Command {
 			"run in jails that are kept; those made with `clawjail agent create` have a token, and run wherever somebody starts them. An agent " +
 			"may open sessions, and sees those that it has opened itself. During a rotation it has two tokens.",
 	})
-	cmd.AddCommand(newAgentSync(p), newAgentAdd(p), newAgentRemove(p), newAgentList(p), newAgentShow(p), newAgentLogs(p), newAgentRestart(p),
+	cmd.AddCommand(newAgentSync(p), newAgentAdd(p), newAgentRemove(p), described(p, op.ListAgents()), described(p, op.ShowAgent()), newAgentLogs(p), described(p, op.RestartAgent()),
 		newAgentExec(p), newAgentType(p), newAgentCreate(p), newAgentCompose(p),
-		newAgentChange(p, "revoke NAME…", "Revoke agents, and end what is open for them",
-			"Revokes agents: none of their tokens is good until `clawjail agent restore`.", (*client.Client).RevokeAgent),
-		newAgentRestore(p),
+		described(p, op.RevokeAgent()), described(p, op.RestoreAgent()),
 		newAgentToken(p), newAgentEnv(p), newAgentTools(p), newAgentLimits(p))
-	return cmd
-}
-
-func newAgentRestore(p *program) *cobra.Command {
-	cmd := newAgentChange(p, "restore NAME…", "Take the revocation of agents back",
-		"Takes the revocation of agents back. Their tokens are good again, unless those have expired or were revoked themselves.",
-		(*client.Client).RestoreAgent)
-	cmd.Aliases = []string{"unrevoke"}
 	return cmd
 }
 
@@ -49,9 +39,10 @@ func newAgentToken(p *program) *cobra.Command {
 }
 
 func newAgentCreate(p *program) *cobra.Command {
-	var request api.AgentRequest
+	var request op.AgentRequest
 	var servers []string
 	var asJSON bool
+	values := &given{p: p}
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Make an agent, and print its token",
@@ -60,7 +51,7 @@ func newAgentCreate(p *program) *cobra.Command {
 		Example: "  clawjail agent create writer --expires 720h > writer.token\n  clawjail agent create writer --mcp files --mcp search > writer.token",
 		Args:    arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkLife(cmd, request.Life); err != nil {
+			if err := values.check(args, ""); err != nil {
 				return err
 			}
 			c, err := p.client()
@@ -70,8 +61,8 @@ func newAgentCreate(p *program) *cobra.Command {
 			if err := knownServers(cmd, c, request.Tenant, servers); err != nil {
 				return err
 			}
-			request.Name = args[0]
-			issued, err := c.CreateAgent(cmd.Context(), request)
+			values.take(args)
+			issued, err := client.Call(cmd.Context(), c, op.CreateAgent(), op.NewAgent{Body: op.With(request)})
 			if err != nil {
 				return err
 			}
@@ -79,41 +70,18 @@ func newAgentCreate(p *program) *cobra.Command {
 				_, err = c.PutSettings(cmd.Context(), op.Whose{Tenant: request.Tenant, Agent: request.Name}, op.SettingsRequest{MCP: servers})
 			}
 			if err != nil { // it is not what was asked for, and nobody has its token
-				return errors.Join(err, c.RevokeAgent(cmd.Context(), request.Tenant, request.Name))
+				return errors.Join(err, client.Do(cmd.Context(), c, op.RevokeAgent(), op.OneAgent{Name: request.Name, InTenant: op.InTenant{Tenant: request.Tenant}}))
 			}
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), issued)
 			}
-			return showKey(cmd, issued.Key, "the agent "+issued.Agent.Name, issued.ExpiresAt, p.now())
+			return p.show(cmd, op.CreateAgent().View(issued))
 		},
 	}
-	p.tenantFlag(cmd, &request.Tenant)
-	expiresFlag(cmd, &request.Life)
+	values.cmd = cmd
+	values.add(reflect.ValueOf(&request).Elem())
 	p.serversFlag(cmd, &servers)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the token and the agent as JSON")
-	return cmd
-}
-
-// newAgentChange makes a command that does one thing to agents.
-func newAgentChange(p *program, use, short, long string,
-	do func(c *client.Client, ctx context.Context, tenant, name string) error,
-) *cobra.Command {
-	var tenant string
-	cmd := &cobra.Command{
-		Use:               use,
-		Short:             short,
-		Long:              long,
-		Args:              arguments(1, -1),
-		ValidArgsFunction: p.completeAll(agentNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			return each(cmd, args, func(name string) error { return do(c, cmd.Context(), tenant, name) })
-		},
-	}
-	p.tenantFlag(cmd, &tenant)
 	return cmd
 }
 
@@ -132,8 +100,8 @@ func sessionTokenIDs(session string) names {
 }
 
 func agentNames(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
-	agents, err := c.Agents(ctx, tenant)
-	return namesOf(agents, err, func(a api.Agent) (string, string) { return a.Name, a.Tenant })
+	all, err := client.Call(ctx, c, op.ListAgents(), op.OfTenant{Tenant: tenant})
+	return namesOf(all.Agents, err, func(a op.Agent) (string, string) { return a.Name, a.Tenant })
 }
 
 // tenantMeant is the tenant that was named or, where none was, the one that the control plane would take.
@@ -146,19 +114,19 @@ func tenantMeant(ctx context.Context, c *client.Client, tenant string) (string, 
 }
 
 // findAgent finds an agent by its name.
-func findAgent(ctx context.Context, c *client.Client, tenant, name string) (api.Agent, error) {
+func findAgent(ctx context.Context, c *client.Client, tenant, name string) (op.Agent, error) {
 	tenant, err := tenantMeant(ctx, c, tenant)
 	if err != nil {
-		return api.Agent{}, err
+		return op.Agent{}, err
 	}
-	agents, err := c.Agents(ctx, tenant)
+	all, err := client.Call(ctx, c, op.ListAgents(), op.OfTenant{Tenant: tenant})
 	if err != nil {
-		return api.Agent{}, err
+		return op.Agent{}, err
 	}
-	for _, a := range agents {
+	for _, a := range all.Agents {
 		if a.Name == name {
 			return a, nil
 		}
 	}
-	return api.Agent{}, problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", name)
+	return op.Agent{}, problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", name)
 }

@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/provision"
 	"github.com/clawjail/clawjail/internal/store"
@@ -38,7 +39,7 @@ func TestAgentEnvIsMadeOfWhatTheAgentHas(t *testing.T) {
 	}
 	ids := map[string]string{}
 	for _, name := range []string{"writer", "reader"} {
-		issued, err := c.CreateAgent(t.Context(), api.AgentRequest{Name: name})
+		issued, err := client.Call(t.Context(), c, op.CreateAgent(), op.NewAgent{Body: op.With(op.AgentRequest{Name: name})})
 		if err != nil {
 			t.Fatal(err)
 		}

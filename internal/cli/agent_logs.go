@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -140,7 +141,7 @@ func showLogs(cmd *cobra.Command, c *client.Client, name string, o logOptions) e
 			errs[n] = readers[n].follow(ctx)
 		})
 	}
-	// What was printed is worth having also where nobody can say when the program begins and ends.
+	// The log is worth having also where nobody can say when the program begins and ends.
 	all.Go(func() { _ = tellRuns(ctx, c, name, o.tenant, func(text string) { note(cmd.ErrOrStderr(), &mu, text) }) })
 	all.Wait()
 	for _, err := range errs {
@@ -151,7 +152,7 @@ func showLogs(cmd *cobra.Command, c *client.Client, name string, o logOptions) e
 	return cmd.Context().Err()
 }
 
-// showKept writes what the logs have, in the order in which it was printed. What comes meanwhile is not waited for.
+// showKept writes what the logs have, in the order in which it was printed. It does not wait for lines that come meanwhile.
 func showKept(ctx context.Context, readers []*logReader) error {
 	waiting := make([][]jail.LogRun, len(readers))
 	asked, ends := make([]bool, len(readers)), make([]int64, len(readers))
@@ -187,11 +188,11 @@ func showKept(ctx context.Context, readers []*logReader) error {
 // tellRuns tells of starts and ends of an agent's program from now on, and of a crash loop.
 func tellRuns(ctx context.Context, c *client.Client, name, tenant string, tell func(string)) error {
 	inLoop := func() string {
-		a, err := c.Agent(ctx, tenant, name)
+		a, err := client.Call(ctx, c, op.ShowAgent(), op.OneAgent{Name: name, InTenant: op.InTenant{Tenant: tenant}})
 		if err != nil || a.Jail == nil || a.Jail.Crashes == 0 {
 			return ""
 		}
-		return crashText(*a.Jail)
+		return a.Jail.CrashLoop()
 	}
 	if text := inLoop(); text != "" {
 		tell(text)

@@ -1,20 +1,17 @@
 package cli
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/agent"
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 func newAgentRemove(p *program) *cobra.Command {
-	var tenant string
-	var o agent.RemoveOptions
-	var yes, keepWorkspace bool
+	var o op.AgentRemoved
+	var yes bool
 	cmd := &cobra.Command{
 		Use:     "remove NAME…",
 		Aliases: []string{"rm"},
@@ -30,27 +27,29 @@ func newAgentRemove(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o.RemoveWorkspace = !keepWorkspace
-			if !yes && (!o.KeepState || o.RemoveWorkspace) {
-				if err := askToRemove(cmd, c, tenant, args, o); err != nil {
+			if !yes && (!o.KeepState || !o.KeepWorkspace) {
+				if err := askToRemove(cmd, c, args, o); err != nil {
 					return err
 				}
 			}
-			return each(cmd, args, func(name string) error { return c.RemoveAgent(cmd.Context(), tenant, name, o) })
+			return each(cmd, args, func(name string) error {
+				o.Name = name
+				return client.Do(cmd.Context(), c, op.RemoveAgent(), o)
+			})
 		},
 	}
-	p.tenantFlag(cmd, &tenant)
+	p.tenantFlag(cmd, &o.Tenant)
 	f := cmd.Flags()
 	f.BoolVar(&o.KeepState, "keep-state", false, "keep what is in /state, for an agent of the same name")
-	f.BoolVar(&keepWorkspace, "keep-workspace", false, "keep the folder that clawjail made for it as its workspace, or in a shared one")
+	f.BoolVar(&o.KeepWorkspace, "keep-workspace", false, "keep the folder that clawjail made for it as its workspace, or in a shared one")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask before what cannot be undone")
 	return cmd
 }
 
 // askToRemove asks when something goes that cannot be made again: what a jail has kept. Of an agent that is an identity alone
 // there is nothing of the kind.
-func askToRemove(cmd *cobra.Command, c *client.Client, tenant string, names []string, o agent.RemoveOptions) error {
-	all, err := c.AgentsAndJails(cmd.Context(), tenant)
+func askToRemove(cmd *cobra.Command, c *client.Client, names []string, o op.AgentRemoved) error {
+	all, err := client.Call(cmd.Context(), c, op.ListAgents(), op.OfTenant{Tenant: o.Tenant})
 	if err != nil {
 		return err
 	}
@@ -71,21 +70,8 @@ func askToRemove(cmd *cobra.Command, c *client.Client, tenant string, names []st
 	if !o.KeepState {
 		with = append(with, "everything in /state")
 	}
-	if o.RemoveWorkspace {
+	if !o.KeepWorkspace {
 		with = append(with, "the workspace folders that clawjail made for them")
 	}
 	return confirm(cmd, "this removes "+strings.Join(asked, ", ")+", with "+strings.Join(with, " and ")+"; it cannot be undone")
-}
-
-func newAgentRestart(p *program) *cobra.Command {
-	return newAgentChange(p, "restart NAME…", "End the jails of agents, and make new ones",
-		"Ends the jails of agents and makes new ones at once. What is in /state and in workspaces stays, and so do the log and the token.",
-		(*client.Client).RestartAgent)
-}
-
-// jailsUnknown says on standard error why a listing is without jails.
-func jailsUnknown(cmd *cobra.Command, why *api.Problem) {
-	if why != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "clawjail: warning: it is not known which jails there are: %s\n", printable(why.Detail)) // the listing is there
-	}
 }

@@ -13,14 +13,15 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/agent"
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Who follows a log is told that its program ends over and over, and how.
+// A reader who follows a log is told that its program ends over and over, and how.
 func TestFollowingALogTellsOfStartsAndEnds(t *testing.T) {
 	c := controlPlane(t, func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/events") {
@@ -84,14 +85,15 @@ func TestWhatOfAPlanComesFromElsewhereIsHarmless(t *testing.T) {
 	}
 	progressTo(&b, false)(step)
 	report(&b, unfinished(plan))
-	details := api.AgentDetails{Agent: api.Agent{Name: hostile, Tenant: "default", CreatedAt: now, Jail: &api.AgentJail{Driver: "linux", Source: hostile, Phase: jail.Phase(hostile),
-		Problem: hostile, Hint: hostile, Code: "x", Exit: &api.AgentExit{Signal: hostile}}},
-		Declared: &api.Declaration{Command: []string{hostile}, Workspace: hostile, Env: []string{hostile}, Allow: []api.DeclaredRule{{Target: hostile}}}, Exposes: []string{hostile}}
-	if err := showAgent(&b, details, now); err != nil {
-		t.Fatal(err)
-	}
-	if err := table(&b, agentRows([]api.Agent{details.Agent}, now)); err != nil {
-		t.Fatal(err)
+	details := op.AgentDetails{Agent: op.Agent{Name: hostile, Tenant: "default", CreatedAt: now, Jail: &op.AgentJail{Driver: "linux", Source: hostile, Phase: jail.Phase(hostile),
+		Problem: hostile, Hint: hostile, Code: "x", Exit: &op.AgentExit{Signal: hostile}}},
+		Declared: &op.Declaration{Command: []string{hostile}, Workspace: hostile, Env: []string{hostile}, Allow: []op.DeclaredRule{{Target: hostile}}}, Exposes: []string{hostile}}
+	cmd := &cobra.Command{}
+	cmd.SetOut(&b)
+	for _, blocks := range [][]op.Block{op.ShowAgent().View(details), op.ListAgents().View(op.Agents{Agents: []op.Agent{details.Agent}})} {
+		if err := (&program{now: func() time.Time { return now }}).show(cmd, blocks); err != nil {
+			t.Fatal(err)
+		}
 	}
 	out := &logWriter{w: &b, mu: &sync.Mutex{}, terminal: true}
 	for _, piece := range []string{strings.ReplaceAll(hostile, "\n", " ") + "\n", "a\x1b[2J", "b\u202e\tc\xff", "\n", "end\x07"} {

@@ -17,6 +17,14 @@ func when(t, now time.Time) string {
 	return t.In(now.Location()).Format(time.DateTime)
 }
 
+// since is how long something has been so.
+func since(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return age(now.Sub(t))
+}
+
 // until is a time that may never come.
 func until(t, now time.Time) string {
 	if t.IsZero() {

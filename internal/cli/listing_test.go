@@ -88,15 +88,15 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 			{ID: "o3", Name: "Eve", Tenant: "acme", Role: "viewer", KeyHint: "cjop_ijkl", CreatedAt: at(0),
 				ExpiresAt: at(time.Second), RevokedAt: at(0)},
 		}})[0], now)},
-		{"agents", agentRows([]api.Agent{
+		{"agents", rowsOf(op.ListAgents().View(op.Agents{Agents: []op.Agent{
 			{ID: "A1", Name: "writer", Tenant: "default", CreatedAt: at(0)},
 			{ID: "A2", Name: "reader", Tenant: "default", CreatedAt: at(0), RevokedAt: at(0)},
-		}, now)},
-		{"agents in jails", agentRows([]api.Agent{
-			{ID: "A1", Name: "writer", Tenant: "default", CreatedAt: at(0), Jail: &api.AgentJail{Driver: "linux", Phase: jail.PhaseRunning, Since: at(0), Restarts: 4}},
-			{ID: "A2", Name: "reader", Tenant: "default", CreatedAt: at(0), Jail: &api.AgentJail{Driver: "linux", Phase: jail.PhaseWaiting, Since: at(0), Restarts: 9,
-				Crashes: 7, Exit: &api.AgentExit{Code: 3, Cause: jail.CauseExited}}},
-		}, now)},
+		}})[0], now)},
+		{"agents in jails", rowsOf(op.ListAgents().View(op.Agents{Agents: []op.Agent{
+			{ID: "A1", Name: "writer", Tenant: "default", CreatedAt: at(0), Jail: &op.AgentJail{Driver: "linux", Phase: jail.PhaseRunning, Since: at(0), Restarts: 4}},
+			{ID: "A2", Name: "reader", Tenant: "default", CreatedAt: at(0), Jail: &op.AgentJail{Driver: "linux", Phase: jail.PhaseWaiting, Since: at(0), Restarts: 9,
+				Crashes: 7, Exit: &op.AgentExit{Code: 3, Cause: jail.CauseExited}}},
+		}})[0], now)},
 		{"tokens", rowsOf(op.ListTokens().View(op.Tokens{Tokens: []op.Token{
 			{ID: "T1", Hint: "cjagt_abcd", CreatedAt: at(0)},
 			{ID: "T2", Hint: "cjagt_efgh", CreatedAt: at(0), ExpiresAt: at(-1), UsedAt: at(0)},

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -112,7 +111,7 @@ func (p *program) agentKey(cmd *cobra.Command, tenant, name string) (*url.URL, s
 		key, err := p.key(settings)
 		return base, key, err
 	}
-	issued, err := c.CreateAgent(cmd.Context(), api.AgentRequest{Tenant: tenant, Name: name})
+	issued, err := client.Call(cmd.Context(), c, op.CreateAgent(), op.NewAgent{Body: op.With(op.AgentRequest{Tenant: tenant, Name: name})})
 	if problem.CodeOf(err) == problem.Conflict {
 		return nil, "", p.keptKey(cmd, c, tenant, name, err)
 	}

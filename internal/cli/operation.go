@@ -44,6 +44,11 @@ func described[In, Out any](p *program, o op.Op[In, Out]) *cobra.Command {
 			if err != nil || o.View == nil {
 				return err
 			}
+			if o.Warns != nil {
+				if text := o.Warns(out); text != "" {
+					fmt.Fprintf(cmd.ErrOrStderr(), "clawjail: warning: %s\n", printable(text)) // the answer is there
+				}
+			}
 			if asJSON {
 				err = writeJSON(cmd.OutOrStdout(), listed(out))
 			} else {
@@ -170,7 +175,9 @@ func (g *given) look(name string, f op.Field, text string) error {
 	}
 	switch f.Tag.Get("is") {
 	case "life":
-		return checkLife(g.cmd, text)
+		if text != op.Never {
+			return duration(g.cmd, name, text)
+		}
 	case "day":
 		if _, err := time.Parse(time.DateOnly, text); text != "" && err != nil {
 			return usage(g.cmd, "--%s %q is not a day: write it like 2026-01-31", name, text)
@@ -257,11 +264,11 @@ func namesBy(whose string, behind ...string) names {
 	panic("nobody knows the names of " + whose)
 }
 
-// listed is an answer for programs: of one that has a list and nothing else, the list.
+// listed is an answer for programs: of one that has a list and nothing else, the list. Why it is not all is no part of it.
 func listed(out any) any {
 	v := reflect.ValueOf(out)
 	for n := 1; n < v.NumField(); n++ {
-		if !v.Field(n).IsZero() {
+		if _, why := v.Field(n).Interface().(*op.Problem); !why && !v.Field(n).IsZero() {
 			return out
 		}
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,20 +34,6 @@ func keyState(revoked, expires, now time.Time) string {
 	return "good"
 }
 
-// expiresFlag adds --expires, which is the life of a key.
-func expiresFlag(cmd *cobra.Command, life *string) {
-	cmd.Flags().StringVar(life, "expires", "", "how long the key is good, such as 720h, or never")
-	complete(cmd, "expires", "24h", "720h", op.Never)
-}
-
-// checkLife finds out about a life before anything is asked.
-func checkLife(cmd *cobra.Command, life string) error {
-	if life == op.Never {
-		return nil
-	}
-	return duration(cmd, "expires", life)
-}
-
 // duration refuses a flag that is no duration. Empty leaves it to the control plane.
 func duration(cmd *cobra.Command, flag, text string) error {
 	if text == "" {
@@ -58,15 +43,6 @@ func duration(cmd *cobra.Command, flag, text string) error {
 		return usage(cmd, "--%s %q is not a duration: write a number with s, m or h, such as 30m", flag, text)
 	}
 	return nil
-}
-
-// showKey prints a new key: alone on standard output, so that a script can keep it, and on standard error whose it is.
-func showKey(cmd *cobra.Command, key, whose string, expires, now time.Time) error {
-	if _, err := fmt.Fprintln(cmd.OutOrStdout(), key); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "this is the key of %s; it is shown once. It expires: %s\n", printable(whose), until(expires, now))
-	return err
 }
 
 func operatorIDs(ctx context.Context, c *client.Client, tenant string) ([]string, error) {

@@ -198,7 +198,7 @@ func TestNumbersAsPeopleReadThem(t *testing.T) {
 	}
 }
 
-// JSON has words of agents, pages and servers. A program reads them as they were said, and a terminal obeys none of them.
+// JSON holds texts of agents, pages and servers. It is the same for a program that reads it.
 func TestJSONCommandsNoTerminal(t *testing.T) {
 	const hostile = "a\u009b31m\u009d0;title\u009c\x1b[2J\x7f\u202eesrever\u2066\u200b\u2028\ufeff\U000e0041 plain: äöü 中 \U0001f980 <&>"
 	for name, write := range map[string]func(io.Writer) error{

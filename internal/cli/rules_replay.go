@@ -244,7 +244,7 @@ type recorder struct {
 	client    *client.Client
 	tenant    string
 	withRules bool
-	names     map[string]api.Agent // by id
+	names     map[string]op.Agent // by id
 	seen      map[egress.Question]bool
 	out       []recorded // newest first
 	cut       bool       // older ones were not looked at
@@ -257,12 +257,12 @@ const (
 )
 
 func (r *recorder) record(ctx context.Context, agent string, since time.Time) ([]recorded, error) {
-	agents, err := r.client.Agents(ctx, r.tenant)
+	agents, err := client.Call(ctx, r.client, op.ListAgents(), op.OfTenant{Tenant: r.tenant})
 	if err != nil {
 		return nil, err
 	}
-	r.names = map[string]api.Agent{}
-	for _, a := range agents {
+	r.names = map[string]op.Agent{}
+	for _, a := range agents.Agents {
 		r.names[a.ID] = a
 	}
 	query := api.AuditQuery{Tenant: r.tenant, Action: "gateway.", Since: since, Limit: pageRows}
@@ -303,7 +303,7 @@ func (r *recorder) record(ctx context.Context, agent string, since time.Time) ([
 	return r.out, nil
 }
 
-// add makes a request out of a row, if it is one that a policy decided. A row without what a request needs is left out: it may be
+// add makes a request out of a row, if it is one that a policy decided. Facts that a row does not have are left out: it may be
 // of another version.
 func (r *recorder) add(row api.AuditRow) {
 	var d struct {

@@ -172,8 +172,9 @@ func writeTides(ts *testscript.TestScript, _ bool, _ []string) {
 	ctx := context.Background()
 	c := client.New(must(url.Parse(w.url)), w.key)
 	defer c.CloseIdle()
-	agents, err := c.Agents(ctx, "")
+	all, err := client.Call(ctx, c, op.ListAgents(), op.OfTenant{})
 	ts.Check(err)
+	agents := all.Agents
 	actor := "agent:" + agents[0].ID
 	for _, e := range []audit.Event{
 		{Action: "gateway.connect", Actor: actor, Target: "api.example.com:443", Result: audit.OK,
@@ -184,7 +185,7 @@ func writeTides(ts *testscript.TestScript, _ bool, _ []string) {
 			Detail: audit.NewDetail(audit.Fields{"method": "GET", "scheme": "http", "path": "/a", "allowed": false, "code": "host_denied"})},
 		{Action: "gateway.connect", Actor: "admin", Session: "s_1", Target: "2001:db8::1:8443", Result: audit.Refused,
 			Detail: audit.NewDetail(audit.Fields{"method": "CONNECT", "scheme": "https", "allowed": false, "code": "host_denied"})},
-		// Rows that no policy decided, rows of no agent, and damaged rows.
+		// Rows that no policy decided, that are of nobody, and that are damaged.
 		{Action: "gateway.connect", Actor: actor, Target: "slow.test:443", Result: audit.Refused,
 			Detail: audit.NewDetail(audit.Fields{"method": "CONNECT", "scheme": "https", "allowed": false, "code": "rate_limited"})},
 		{Action: "gateway.connect", Actor: "agent:gone", Target: "gone.test:443", Result: audit.OK,

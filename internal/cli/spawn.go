@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jailspawn"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -184,10 +185,11 @@ func (s *spawning) whose(ctx context.Context, c *client.Client) (string, error) 
 	if s.agent != "" {
 		return s.agent, nil
 	}
-	agents, err := c.Agents(ctx, s.request.Tenant)
+	all, err := client.Call(ctx, c, op.ListAgents(), op.OfTenant{Tenant: s.request.Tenant})
 	if err != nil {
 		return "", err
 	}
+	agents := all.Agents
 	switch len(agents) {
 	case 0:
 		return "", problem.New(problem.NotFound, "make one: clawjail agent create NAME", "there is no agent that it could be a program of")

@@ -136,7 +136,7 @@ func supportMachine(c config.Config, version string, s supporting) supportbundle
 	return m
 }
 
-// supportNames are those that the control plane tells this caller. Others are not in its answers either.
+// supportNames are those that the control plane knows, as far as it tells them. A name that it does not tell is not in its answers either.
 func supportNames(ctx context.Context, c *client.Client, names supportbundle.Names) {
 	ctx, cancel := context.WithTimeout(ctx, supportbundle.SourceTime)
 	defer cancel()
@@ -146,8 +146,8 @@ func supportNames(ctx context.Context, c *client.Client, names supportbundle.Nam
 			add("tenant", t.ID)
 		}
 	}
-	if all, err := c.Agents(ctx, ""); err == nil {
-		for _, a := range all {
+	if all, err := client.Call(ctx, c, op.ListAgents(), op.OfTenant{}); err == nil {
+		for _, a := range all.Agents {
 			add("agent", a.Name)
 		}
 	}
@@ -218,7 +218,7 @@ func supportAsked(c *client.Client, because error, host *hostd.Client) []support
 
 // supportAgents are the agents without what they were declared with.
 func supportAgents(ctx context.Context, c *client.Client) (any, error) {
-	all, err := c.AgentsAndJails(ctx, "")
+	all, err := client.Call(ctx, c, op.ListAgents(), op.OfTenant{})
 	type one struct {
 		Agent  string `json:"agent"`
 		Tenant string `json:"tenant"`

@@ -79,38 +79,6 @@ func told[S, R any](ctx context.Context, c *Client, path string, body any, last 
 	return none, brokeOff(ctx, err)
 }
 
-// AgentsAndJails lists agents with their jails, and says why it is not known which there are.
-func (c *Client) AgentsAndJails(ctx context.Context, tenant string) (out api.Agents, err error) {
-	err = c.do(ctx, http.MethodGet, pathOf("agents"), ofTenant(tenant), nil, &out)
-	return out, err
-}
-
-// Agent describes an agent and its jail.
-func (c *Client) Agent(ctx context.Context, tenant, name string) (out api.AgentDetails, err error) {
-	err = c.do(ctx, http.MethodGet, pathOf("agents", name), ofTenant(tenant), nil, &out)
-	return out, err
-}
-
-// RemoveAgent ends an agent's jail and removes the agent, with its tokens and its own secrets.
-func (c *Client) RemoveAgent(ctx context.Context, tenant, name string, o agent.RemoveOptions) error {
-	query := url.Values{}
-	if tenant != "" {
-		query.Set("tenant", tenant)
-	}
-	if o.KeepState {
-		query.Set("keep_state", "true")
-	}
-	if o.RemoveWorkspace {
-		query.Set("keep_workspace", "false")
-	}
-	return c.do(ctx, http.MethodDelete, pathOf("agents", name), query, nil, nil)
-}
-
-// RestartAgent ends an agent's jail and makes a new one.
-func (c *Client) RestartAgent(ctx context.Context, tenant, name string) error {
-	return c.do(ctx, http.MethodPost, pathOf("agents", name, "restart"), ofTenant(tenant), nil, nil)
-}
-
 // AgentLog returns a piece of what an agent's jails have printed.
 func (c *Client) AgentLog(ctx context.Context, r jail.LogRequest) (jail.LogChunk, error) {
 	query := url.Values{"stream": {string(r.Stream)}, "offset": {strconv.FormatInt(r.Offset, 10)}}

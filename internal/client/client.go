@@ -101,7 +101,7 @@ func sessionPath(id string, more ...string) string {
 	return pathOf("sessions", append([]string{id}, more...)...)
 }
 
-// pathOf is the path of a thing. Each of more is one segment, whatever is in it.
+// pathOf is the path of a thing. A name of a caller's is one segment, whatever is in it.
 func pathOf(kind string, more ...string) string {
 	path := "/v1/" + kind
 	for _, m := range more {

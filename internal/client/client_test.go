@@ -146,13 +146,18 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			_, err := Call(ctx, c, op.RotateOperator(), op.NewKey{OperatorNamed: op.OperatorNamed{ID: "op_1"}, Body: op.With(op.LifeRequest{Life: "1h"})})
 			return err
 		},
-		"DELETE /v1/operators/op_1":                    func() error { return Do(ctx, c, op.RevokeOperator(), op.OperatorNamed{ID: "op_1"}) },
-		"GET /v1/agents?tenant=acme":                   func() error { _, err := c.Agents(ctx, "acme"); return err },
-		`POST /v1/agents {"name":"w","tenant":"acme"}`: func() error { _, err := c.CreateAgent(ctx, api.AgentRequest{Name: "w", Tenant: "acme"}); return err },
-		"POST /v1/agents/w/revoke?tenant=acme":         func() error { return c.RevokeAgent(ctx, "acme", "w") },
-		"POST /v1/agents/w/restore?tenant=acme":        func() error { return c.RestoreAgent(ctx, "acme", "w") },
-		"DELETE /v1/agents/w?tenant=acme":              func() error { return c.DeleteAgent(ctx, "acme", "w") },
-		"GET /v1/agents/w/tokens?tenant=acme":          func() error { _, err := Call(ctx, c, op.ListTokens(), agent); return err },
+		"DELETE /v1/operators/op_1":  func() error { return Do(ctx, c, op.RevokeOperator(), op.OperatorNamed{ID: "op_1"}) },
+		"GET /v1/agents?tenant=acme": func() error { _, err := Call(ctx, c, op.ListAgents(), op.OfTenant{Tenant: "acme"}); return err },
+		`POST /v1/agents {"name":"w","tenant":"acme"}`: func() error {
+			_, err := Call(ctx, c, op.CreateAgent(), op.NewAgent{Body: op.With(op.AgentRequest{Name: "w", Tenant: "acme"})})
+			return err
+		},
+		"POST /v1/agents/w/revoke?tenant=acme":  func() error { return Do(ctx, c, op.RevokeAgent(), agent) },
+		"POST /v1/agents/w/restore?tenant=acme": func() error { return Do(ctx, c, op.RestoreAgent(), agent) },
+		"DELETE /v1/agents/w?tenant=acme": func() error {
+			return Do(ctx, c, op.RemoveAgent(), op.AgentRemoved{OneAgent: agent, KeepWorkspace: true})
+		},
+		"GET /v1/agents/w/tokens?tenant=acme": func() error { _, err := Call(ctx, c, op.ListTokens(), agent); return err },
 		`POST /v1/agents/w/tokens?tenant=acme {"overlap":"0s"}`: func() error {
 			_, err := Call(ctx, c, op.RotateToken(), op.NewToken{OneAgent: agent, Body: op.With(op.RotateRequest{Overlap: "0s"})})
 			return err
@@ -259,8 +264,10 @@ func TestANameCannotMakeItTheRequestOfSomethingElse(t *testing.T) {
 		"revoke-token": func() error {
 			return Do(t.Context(), c, op.RevokeToken(), op.TokenNamed{Name: "writer", ID: ".."})
 		}, // DELETE /v1/agents/writer
-		"agent":     func() error { return c.DeleteAgent(t.Context(), "", "..") },
-		"dot":       func() error { return c.RevokeAgent(t.Context(), "", ".") },
+		"agent": func() error {
+			return Do(t.Context(), c, op.RemoveAgent(), op.AgentRemoved{OneAgent: op.OneAgent{Name: ".."}})
+		},
+		"dot":       func() error { return Do(t.Context(), c, op.RevokeAgent(), op.OneAgent{Name: "."}) },
 		"operator":  func() error { return Do(t.Context(), c, op.RevokeOperator(), op.OperatorNamed{ID: ".."}) },
 		"session":   func() error { return c.Close(t.Context(), "..", false) },
 		"browser":   func() error { _, err := c.Drive(t.Context(), "..", browser.Tabs{}); return err },

@@ -95,31 +95,3 @@ func (c *Client) DisallowAccount(ctx context.Context, tenant, id string) (out ap
 	err = c.do(ctx, http.MethodDelete, pathOf("account-permissions", id), ofTenant(tenant), nil, &out)
 	return out, err
 }
-
-// Agents lists agents.
-func (c *Client) Agents(ctx context.Context, tenant string) ([]api.Agent, error) {
-	var out api.Agents
-	err := c.do(ctx, http.MethodGet, pathOf("agents"), ofTenant(tenant), nil, &out)
-	return out.Agents, err
-}
-
-// CreateAgent makes an agent. Its first token is in the answer, and in no other.
-func (c *Client) CreateAgent(ctx context.Context, r api.AgentRequest) (out api.IssuedAgent, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("agents"), nil, r, &out)
-	return out, err
-}
-
-// RevokeAgent ends what is open for an agent. Its tokens are not good until RestoreAgent.
-func (c *Client) RevokeAgent(ctx context.Context, tenant, name string) error {
-	return c.do(ctx, http.MethodPost, pathOf("agents", name, "revoke"), ofTenant(tenant), nil, nil)
-}
-
-// RestoreAgent takes a revocation back.
-func (c *Client) RestoreAgent(ctx context.Context, tenant, name string) error {
-	return c.do(ctx, http.MethodPost, pathOf("agents", name, "restore"), ofTenant(tenant), nil, nil)
-}
-
-// DeleteAgent removes an agent with its tokens and its own secrets.
-func (c *Client) DeleteAgent(ctx context.Context, tenant, name string) error {
-	return c.do(ctx, http.MethodDelete, pathOf("agents", name), ofTenant(tenant), nil, nil)
-}

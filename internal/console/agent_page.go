@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/agent"
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -77,8 +77,8 @@ type use struct {
 // agentOverview is the first page about an agent.
 type agentOverview struct {
 	oneAgent
-	Kept     *api.AgentJail
-	Says     *api.Declaration
+	Kept     *op.AgentJail
+	Says     *op.Declaration
 	Exposes  []string
 	Uses     []use
 	Sessions []session.Session
@@ -95,10 +95,10 @@ func (c *Console) agentPage(q *request) error {
 	}
 	data := agentOverview{oneAgent: one}
 	if one.Declared != nil {
-		data.Says, data.Exposes = api.DeclarationOf(*one.Declared), clawbots.Exposes(*one.Declared)
+		data.Says, data.Exposes = op.DeclarationOf(*one.Declared), clawbots.Exposes(*one.Declared)
 	}
 	if one.Jail != nil {
-		kept := api.JailOf(*one.Jail, c.Now())
+		kept := op.JailOf(*one.Jail, c.Now())
 		data.Kept, data.Uses = &kept, usesOf(kept)
 	}
 	if one.ID != "" {
@@ -124,7 +124,7 @@ func (c *Console) agentPage(q *request) error {
 }
 
 // usesOf are the limits of a jail with what of them is used.
-func usesOf(k api.AgentJail) []use {
+func usesOf(k op.AgentJail) []use {
 	u := k.Usage
 	if u == nil {
 		return nil

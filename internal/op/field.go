@@ -54,8 +54,8 @@ func FieldsOf(t reflect.Type) (out []Field) {
 	return out
 }
 
-// Request is what a client sends: the path, the query, and what the body is made of, nil for none. Each value of
-// the path is one segment, whatever is in it. The query leaves out zero values.
+// Request is what a client sends: the path, the query, and what the body is made of, nil for none. A name of a caller's
+// is one segment of the path, whatever is in it. A query has what is not zero, and what is false where true is the default.
 func (o Op[In, Out]) Request(in In) (path string, query url.Values, body any) {
 	path, query = o.Path, url.Values{}
 	at := reflect.ValueOf(in)
@@ -63,7 +63,7 @@ func (o Op[In, Out]) Request(in In) (path string, query url.Values, body any) {
 		switch value := at.FieldByIndex(f.Index); {
 		case f.Place == InPath:
 			path = strings.Replace(path, "{"+f.Name+"}", url.PathEscape(value.String()), 1)
-		case f.Place == InQuery && !value.IsZero():
+		case f.Place == InQuery && value.IsZero() == (f.Tag.Get("default") == "true"):
 			query.Set(f.Name, fmt.Sprint(value.Interface()))
 		}
 	}

@@ -4,7 +4,7 @@
 // service that does it. The control API serves it, a client sends it and the command line makes a command of it, each
 // from this description alone. Nothing is decided here: whether a caller may is the service's to say.
 //
-// The input is a struct. Its tags are
+// The input of an operation is a struct. Its tags are
 //
 //   - path and query, for what is in the address; what is in the body is in its [Body];
 //   - doc, enum, pattern, maxLength and example, which the document of the API has;
@@ -50,6 +50,8 @@ type Op[In, Out any] struct {
 	Command Command
 	// View is what people read of an answer.
 	View func(Out) []Block
+	// Warns is what people are told beside an answer, also where a program reads it. Nil, and an empty text, are nothing.
+	Warns func(Out) string
 	// Fails is why the command fails, of an answer that people have read. May be nil.
 	Fails func(Out) error
 }
@@ -71,10 +73,12 @@ type Backend struct {
 	Quotas      Quotas
 	Egress      Egress
 	Credentials Credentials
-	Agents      Agents  // may be nil
+	Agents      Jails   // may be nil
 	Servers     Servers // may be nil
 	Sessions    Sessions
 	Now         func() time.Time
+	// Failed is an error as it is sent, a *Problem. It logs what only operators are told.
+	Failed func(ctx context.Context, doing string, err error) error
 }
 
 // People are tenants, and who acts for them. *identity.Service is one.
@@ -92,14 +96,21 @@ type People interface {
 	RevokeOperator(ctx context.Context, by identity.Principal, id string) error
 
 	Agents(ctx context.Context, by identity.Principal, tenant string) ([]identity.Agent, error)
+	CreateAgent(ctx context.Context, by identity.Principal, tenant, name string, life time.Duration) (identity.Key, identity.Agent, error)
+	RevokeAgent(ctx context.Context, by identity.Principal, tenant, name string) error
+	RestoreAgent(ctx context.Context, by identity.Principal, tenant, name string) error
+	DeleteAgent(ctx context.Context, by identity.Principal, tenant, name string) error
 	Tokens(ctx context.Context, by identity.Principal, tenant, name string) ([]identity.Token, error)
 	RotateToken(ctx context.Context, by identity.Principal, tenant, name string, life, overlap time.Duration) (identity.Key, identity.Token, error)
 	RevokeToken(ctx context.Context, by identity.Principal, tenant, name, id string) error
 }
 
-// Agents keep jails. An agent.Agents is one.
-type Agents interface {
+// Jails are those that are kept for agents. An agent.Agents has them.
+type Jails interface {
+	List(ctx context.Context, by identity.Principal, tenant string) ([]agent.Status, error)
 	Get(ctx context.Context, by identity.Principal, tenant, name string) (agent.Status, error)
+	RestartAgent(ctx context.Context, by identity.Principal, tenant, name string) error
+	RemoveAgent(ctx context.Context, by identity.Principal, tenant, name string, o agent.RemoveOptions) error
 	RotateToken(ctx context.Context, by identity.Principal, tenant, name string, overlap time.Duration) error
 }
 
@@ -222,6 +233,7 @@ func All() []Row {
 		GetSettings().Row(), PutSettings().Row(), GetAgentSettings().Row(), PutAgentSettings().Row(),
 		IssueGrant().Row(), ListGrants().Row(), RevokeGrant().Row(), ListGrantKeys().Row(), RotateGrantKeys().Row(), ShowVault().Row(), RotateVault().Row(),
 		ListSecrets().Row(), RemoveSecret().Row(),
+		ListAgents().Row(), ShowAgent().Row(), CreateAgent().Row(), RemoveAgent().Row(), RestartAgent().Row(), RevokeAgent().Row(), RestoreAgent().Row(),
 		ListTokens().Row(), RotateToken().Row(), RevokeToken().Row(), ListSessionTokens().Row(), RevokeSessionToken().Row(),
 		ListSessions().Row(), ShowSession().Row(), CloseSession().Row(), TakeOver().Row(), HandBack().Row(),
 		ListRecordings().Row(), RemoveRecording().Row(),

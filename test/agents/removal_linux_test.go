@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
-	agents "github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -67,7 +68,7 @@ clawbots:
 		if out, err := e.Run(t.Context(), "agent", "remove", "made"); err == nil || !strings.Contains(err.Error()+out, "workspace folders that clawjail made") {
 			t.Errorf("it is removed without a question: %v %s", err, out)
 		}
-		if err := e.API.RemoveAgent(t.Context(), "", "silent", agents.RemoveOptions{}); err != nil || !there(workspace(e, "silent/file")) {
+		if err := client.Do(t.Context(), e.API, op.RemoveAgent(), op.AgentRemoved{OneAgent: op.OneAgent{Name: "silent"}, KeepWorkspace: true}); err != nil || !there(workspace(e, "silent/file")) {
 			t.Errorf("over the API, where nothing is said of the folder, it is gone: %v", err)
 		}
 	})
@@ -138,7 +139,9 @@ func TestARemovalThatIsCutIsFinished(t *testing.T) {
 			done := make(chan error)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			go func() { done <- e.API.RemoveAgent(ctx, "", "bot", agents.RemoveOptions{RemoveWorkspace: true}) }()
+			go func() {
+				done <- client.Do(ctx, e.API, op.RemoveAgent(), op.AgentRemoved{OneAgent: op.OneAgent{Name: "bot"}})
+			}()
 			testenv.Eventually(t, 20*time.Second, func() bool { return there(armed + ".reached") }, "the step %s was not reached", step)
 			for _, half := range []string{"serve", "hostd"} {
 				for _, pid := range e.Victims(half) {
@@ -155,7 +158,7 @@ func TestARemovalThatIsCutIsFinished(t *testing.T) {
 			}
 			e.Ready()
 			testenv.Eventually(t, 30*time.Second, func() bool {
-				all, err := e.API.AgentsAndJails(t.Context(), "")
+				all, err := client.Call(t.Context(), e.API, op.ListAgents(), op.OfTenant{})
 				return err == nil && all.JailsUnknown == nil && len(all.Agents) == 1 && all.Agents[0].Name == "other" && !there(workspace(e, "bot"))
 			}, "the agent is back, or a part of it")
 			e.Running("other")

@@ -123,9 +123,9 @@ type agent struct {
 }
 
 // issue makes an agent, that has no jail.
-func (v *laboratory) issue(name string) api.IssuedAgent {
+func (v *laboratory) issue(name string) op.IssuedAgent {
 	v.T.Helper()
-	issued, err := v.API.CreateAgent(v.T.Context(), api.AgentRequest{Name: name})
+	issued, err := client.Call(v.T.Context(), v.API, op.CreateAgent(), op.NewAgent{Body: op.With(op.AgentRequest{Name: name})})
 	if err != nil {
 		v.T.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func (v *laboratory) as(key string) *client.Client {
 }
 
 // newAgent starts a jail, which the gateway does not know yet.
-func (v *laboratory) newAgent(issued api.IssuedAgent) *agent {
+func (v *laboratory) newAgent(issued op.IssuedAgent) *agent {
 	t := v.T
 	t.Helper()
 	host := hostd.NewClient(hostd.SocketPath(v.Config), nil)
@@ -183,7 +183,7 @@ func (v *laboratory) newAgent(issued api.IssuedAgent) *agent {
 		commands: json.NewEncoder(j.Stdio.In), replies: json.NewDecoder(j.Stdio.Out)}
 }
 
-// admit admits the jail to the gateway as its agent's. end takes that back.
+// admit admits the jail to the gateway as its agent's. The function that it returns ends that.
 func (a *agent) admit() (end func()) {
 	a.t.Helper()
 	conn, err := net.Dial("unix", injail.Socket(a.v.Config))
@@ -393,7 +393,7 @@ func TestAgentInAJailDrivesABrowserInAnother(t *testing.T) {
 		if r := a.dial(t, a.key, id); r.Error != "" {
 			t.Fatal(r.Error)
 		}
-		if err := v.API.RevokeAgent(t.Context(), "", "worker"); err != nil {
+		if err := client.Do(t.Context(), v.API, op.RevokeAgent(), op.OneAgent{Name: "worker"}); err != nil {
 			t.Fatal(err)
 		}
 		a.do(t, injail.Command{Do: injail.Ended})

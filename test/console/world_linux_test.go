@@ -168,14 +168,14 @@ func (f *furnished) agents() {
 	f.Running("buyer")
 	_, err := f.API.StartProcess(ctx, "buyer", api.ProcessRequest{Tenant: "default", Argv: []string{"/bin/sleep", "1000"}, Jail: &api.ProcessJail{Name: "buyer"}})
 	f.must("start a program", err)
-	made, err := f.API.CreateAgent(ctx, api.AgentRequest{Name: "clerk", Tenant: "default", Life: "720h"})
+	made, err := client.Call(ctx, f.API, op.CreateAgent(), op.NewAgent{Body: op.With(op.AgentRequest{Name: "clerk", Tenant: "default", Life: "720h"})})
 	f.must("create an agent", err)
 	clerk := f.as(made.Key)
 	_, err = client.Call(ctx, clerk, op.AskForAccess(), op.NewAccess{Body: op.With(op.AccessQuestion{Kind: egress.AccessHost, Target: "prices.example.com", Reason: "The list of prices is there. " + hostileText})})
 	f.must("ask for access", err)
-	revoked, err := f.API.CreateAgent(ctx, api.AgentRequest{Name: "gone", Tenant: "acme"})
+	revoked, err := client.Call(ctx, f.API, op.CreateAgent(), op.NewAgent{Body: op.With(op.AgentRequest{Name: "gone", Tenant: "acme"})})
 	f.must("create an agent", err)
-	f.must("revoke an agent", f.API.RevokeAgent(ctx, "acme", revoked.Agent.Name))
+	f.must("revoke an agent", client.Do(ctx, f.API, op.RevokeAgent(), op.OneAgent{Name: revoked.Agent.Name, InTenant: op.InTenant{Tenant: "acme"}}))
 	testenv.Eventually(f.T, 30*time.Second, func() bool {
 		used, err := client.Call(ctx, f.API, op.ListUsage(), op.UsageSince{})
 		return err == nil && len(used.Usage) > 0

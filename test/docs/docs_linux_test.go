@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	agents "github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
@@ -274,14 +273,10 @@ func (f *follows) sweep() {
 			note(client.Do(ctx, c, op.RemoveSecret(), op.SecretNamed{Service: s.Service, InTenant: op.InTenant{Tenant: s.Tenant}}))
 		}
 	}
-	list, err := c.AgentsAndJails(ctx, tenant)
+	list, err := client.Call(ctx, c, op.ListAgents(), op.OfTenant{Tenant: tenant})
 	note(err)
 	for _, a := range list.Agents { // with what is their own
-		if a.Declares {
-			note(c.RemoveAgent(ctx, tenant, a.Name, agents.RemoveOptions{}))
-			continue
-		}
-		note(c.DeleteAgent(ctx, tenant, a.Name))
+		note(client.Do(ctx, c, op.RemoveAgent(), op.AgentRemoved{OneAgent: op.OneAgent{Name: a.Name, InTenant: op.InTenant{Tenant: tenant}}, KeepWorkspace: true}))
 	}
 	cookies, err := c.Cookies(ctx, tenant)
 	note(err)

@@ -99,7 +99,7 @@ func TestASupportBundleHasNoSecretOfARealInstance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bot, err := v.API.CreateAgent(t.Context(), api.AgentRequest{Name: person})
+	bot, err := client.Call(t.Context(), v.API, op.CreateAgent(), op.NewAgent{Body: op.With(op.AgentRequest{Name: person})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	agents "github.com/clawjail/clawjail/internal/agent"
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -83,7 +83,7 @@ func Verbs(p agents.Plan) string {
 }
 
 // Show is what the command says of an agent.
-func (e *Estate) Show(name string) (s api.AgentDetails) {
+func (e *Estate) Show(name string) (s op.AgentDetails) {
 	e.T.Helper()
 	out, err := e.Run(e.T.Context(), "agent", "show", name, "--json")
 	if err != nil {
@@ -96,9 +96,9 @@ func (e *Estate) Show(name string) (s api.AgentDetails) {
 }
 
 // Running waits until an agent's jail runs, and returns it.
-func (e *Estate) Running(name string) api.AgentDetails {
+func (e *Estate) Running(name string) op.AgentDetails {
 	e.T.Helper()
-	var s api.AgentDetails
+	var s op.AgentDetails
 	testenv.Eventually(e.T, 30*time.Second, func() bool {
 		s = e.Show(name)
 		return s.Jail != nil && s.Jail.Phase == jail.PhaseRunning
