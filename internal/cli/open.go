@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,6 +21,7 @@ func newSessionOpen(p *program) *cobra.Command {
 	var tasks, files int
 	var asJSON, noBuild bool
 	var token string
+	values := &given{p: p}
 	cmd := &cobra.Command{
 		Use:   "open [URL]",
 		Short: "Open a session, and load a page in it",
@@ -39,6 +41,9 @@ func newSessionOpen(p *program) *cobra.Command {
 				if _, err := browser.CheckURL(args[0]); err != nil {
 					return err
 				}
+			}
+			if err := values.check(nil, ""); err != nil {
+				return err
 			}
 			text, err := p.grantText(cmd, token, request.CredentialMode)
 			if err != nil {
@@ -61,34 +66,17 @@ func newSessionOpen(p *program) *cobra.Command {
 			return p.openSession(cmd, request, args, asJSON, noBuild)
 		},
 	}
+	values.cmd = cmd
+	values.add(reflect.ValueOf(&request).Elem())
+	values.add(reflect.ValueOf(&limits).Elem())
 	f := cmd.Flags()
-	f.StringVar(&request.CredentialMode, "mode", "", "clean (the default), or operator: with accounts")
-	f.StringSliceVar(&request.Domains, "domain", nil, "`domain` whose account the session has; may be repeated")
 	f.StringVar(&token, "grant", "", "`token` of the grant, - for standard input; better put it into $"+grantVariable)
-	f.StringVar(&request.Access, "access", "", "what the session may be steered with: tools, or cdp: DevTools clients too; tools is the default with accounts, cdp without")
-	f.StringVar(&request.Origin, "origin", "", "`session` that the grant was issued for")
-	p.tenantFlag(cmd, &request.Tenant)
-	f.StringVar(&request.Browser, "browser", "", "`build` of Chromium: shell (the default) or full")
-	f.StringVar(&request.Template, "template", "", "`name` of the template")
 	p.templateFlag(cmd)
 	noBuildFlag(cmd, &noBuild)
-	f.StringVar(&request.Label, "label", "", "`text` to recognise the session by")
-	f.StringVar(&request.TTL, "ttl", "", "how long the session may live, such as 30m")
-	f.StringVar(&request.Idle, "idle", "", "how long nobody may use it, such as 10m")
-	f.StringVar(&request.Record, "record", "", "transient (the default) keeps the last screenshots until it ends, audit every step for a week, off nothing")
-	f.StringVar(&limits.Memory, "memory", "", "`size` of its memory, such as 512MiB")
 	f.Float64Var(&cpu, "cpu", 0, "`cores` that it may use, such as 1.5")
 	f.IntVar(&tasks, "tasks", 0, "`number` of its processes and threads")
-	f.StringVar(&limits.Disk, "disk", "", "`size` of each of its writable file systems, such as 128MiB")
-	f.StringVar(&limits.SHM, "shared-memory", "", "`size` of its /dev/shm, such as 256MiB")
 	f.IntVar(&files, "files", 0, "`number` of files that one of its processes may open")
 	f.BoolVar(&asJSON, "json", false, "print everything that is known of it")
-	complete(cmd, "mode", session.ModeClean, session.ModeOperator)
-	complete(cmd, "access", string(grant.AccessTools), string(grant.AccessCDP))
-	p.completeFlag(cmd, "domain", domainsOfSets)
-	p.completeFlag(cmd, "origin", sessionIDs)
-	complete(cmd, "browser", "shell", "full")
-	complete(cmd, "record", "transient", "audit", "off")
 	return cmd
 }
 
