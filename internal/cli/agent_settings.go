@@ -319,34 +319,32 @@ type limit struct {
 	copy func(to *egress.Settings, from egress.Settings)
 }
 
-func limits() []limit {
-	number := func(flag string, of func(*egress.Settings) *int) limit {
-		return limit{flag,
-			func(s egress.Settings, none string) string { return limitText(strconv.Itoa(*of(&s)), none) },
-			func(to *egress.Settings, from egress.Settings) { *of(to) = *of(&from) }}
+// limitOf is one that is left to the wider setting while it is zero.
+func limitOf[T comparable](flag string, of func(*egress.Settings) *T) limit {
+	show := func(s egress.Settings, none string) string {
+		v := *of(&s)
+		if v == *new(T) {
+			return none
+		}
+		if f, ok := any(v).(float64); ok {
+			return strconv.FormatFloat(f, 'f', -1, 64)
+		}
+		return printable(fmt.Sprint(v))
 	}
+	return limit{flag, show, func(to *egress.Settings, from egress.Settings) { *of(to) = *of(&from) }}
+}
+
+func limits() []limit {
 	return []limit{
-		number("execute", func(s *egress.Settings) *int { return &s.Rates.Execute }),
-		number("proxy", func(s *egress.Settings) *int { return &s.Rates.Proxy }),
-		number("service", func(s *egress.Settings) *int { return &s.Rates.Service }),
-		number("llm", func(s *egress.Settings) *int { return &s.Rates.LLM }),
-		number("tunnels", func(s *egress.Settings) *int { return &s.Rates.Tunnels }),
-		{"tokens-per-day",
-			func(s egress.Settings, none string) string {
-				return limitText(strconv.FormatInt(s.Budget.TokensPerDay, 10), none)
-			},
-			func(to *egress.Settings, from egress.Settings) { to.Budget.TokensPerDay = from.Budget.TokensPerDay }},
-		{"cost-per-day",
-			func(s egress.Settings, none string) string {
-				return limitText(strconv.FormatFloat(s.Budget.CostPerDay, 'f', -1, 64), none)
-			},
-			func(to *egress.Settings, from egress.Settings) { to.Budget.CostPerDay = from.Budget.CostPerDay }},
-		{"mode",
-			func(s egress.Settings, none string) string { return limitText(printable(string(s.Mode)), none) },
-			func(to *egress.Settings, from egress.Settings) { to.Mode = from.Mode }},
-		{"browser",
-			func(s egress.Settings, none string) string { return limitText(printable(string(s.Browser)), none) },
-			func(to *egress.Settings, from egress.Settings) { to.Browser = from.Browser }},
+		limitOf("execute", func(s *egress.Settings) *int { return &s.Rates.Execute }),
+		limitOf("proxy", func(s *egress.Settings) *int { return &s.Rates.Proxy }),
+		limitOf("service", func(s *egress.Settings) *int { return &s.Rates.Service }),
+		limitOf("llm", func(s *egress.Settings) *int { return &s.Rates.LLM }),
+		limitOf("tunnels", func(s *egress.Settings) *int { return &s.Rates.Tunnels }),
+		limitOf("tokens-per-day", func(s *egress.Settings) *int64 { return &s.Budget.TokensPerDay }),
+		limitOf("cost-per-day", func(s *egress.Settings) *float64 { return &s.Budget.CostPerDay }),
+		limitOf("mode", func(s *egress.Settings) *policy.Mode { return &s.Mode }),
+		limitOf("browser", func(s *egress.Settings) *egress.BrowserReach { return &s.Browser }),
 		{mcpFlag,
 			func(s egress.Settings, none string) string {
 				if s.MCP == nil {
@@ -355,18 +353,8 @@ func limits() []limit {
 				return printable(cmp.Or(strings.Join(s.MCP, ","), "none"))
 			},
 			func(to *egress.Settings, from egress.Settings) { to.MCP = from.MCP }},
-		{"hold",
-			func(s egress.Settings, none string) string { return limitText(printable(s.Hold), none) },
-			func(to *egress.Settings, from egress.Settings) { to.Hold = from.Hold }},
+		limitOf("hold", func(s *egress.Settings) *string { return &s.Hold }),
 	}
-}
-
-// limitText is a limit as people read it.
-func limitText(text, none string) string {
-	if text == "" || text == "0" {
-		return none
-	}
-	return text
 }
 
 // checkLimits finds out what no limit can be before anything is asked.
