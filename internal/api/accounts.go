@@ -10,7 +10,6 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/credential"
-	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -34,11 +33,6 @@ type Credentials interface {
 	NeedsRefresh(ctx context.Context, by identity.Principal, tenant string) ([]credential.Alert, error)
 
 	PutSecret(ctx context.Context, by identity.Principal, name vault.SecretName, value secret.Value, origins ...string) error
-
-	// AllowAccount lets an agent use an account in many sessions, and DisallowAccount takes that back.
-	AllowAccount(ctx context.Context, by identity.Principal, a credential.Allow) (grant.Permission, error)
-	Permissions(ctx context.Context, by identity.Principal, tenant string) ([]grant.Permission, error)
-	DisallowAccount(ctx context.Context, by identity.Principal, tenant, id string) (p grant.Permission, ended int, err error)
 }
 
 type (
@@ -86,6 +80,9 @@ func (a *API) accountRoutes() {
 	provide(a, op.RevokeGrant())
 	provide(a, op.ListGrantKeys())
 	provide(a, op.RotateGrantKeys())
+	provide(a, op.AllowAccount())
+	provide(a, op.ListPermissions())
+	provide(a, op.DisallowAccount())
 	provide(a, op.ShowVault())
 	provide(a, op.RotateVault())
 }

@@ -140,7 +140,6 @@ func (a *API) routes() {
 	a.liveRoutes()
 	a.refreshRoutes()
 	a.accountRoutes()
-	a.permissionRoutes()
 	a.auditRoutes()
 	a.peopleRoutes()
 	if a.Agents != nil {

@@ -79,9 +79,7 @@ func whatEveryRouteDoes() map[string]expectation {
 		"PATCH /v1/cookies/{domain}":  {op: identity.CookiesUpdate, body: ofTenant + `,"scopes":["cdp"],"max_sessions":2}`, status: 200},
 		"DELETE /v1/cookies/{domain}": {op: identity.CookiesDelete, query: inTenant, status: 204},
 
-		"POST /v1/account-permissions":        {op: identity.CookiesAllow, body: ofTenant + `,"domain":"DOMAIN","agent":"worker"}`, status: 200},
-		"GET /v1/account-permissions":         {op: identity.CookiesList, query: inTenant, status: 200},
-		"DELETE /v1/account-permissions/{id}": {op: identity.CookiesDisallow, query: inTenant, status: 200},
+		"POST /v1/account-permissions": {op: identity.CookiesAllow, body: ofTenant + `,"domain":"DOMAIN","agent":"worker"}`, status: 200},
 
 		"POST /v1/rules/explain": {op: identity.RuleExplain, of: callers, body: `{"questions":[{"tenant":"TENANT","method":"GET","url":"https://example.com/"}]}`, status: 200},
 

@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
@@ -28,7 +29,7 @@ func newCookiesCommand(p *program) *cobra.Command {
 			"session gets them with a grant, see `clawjail grant`; an agent also where `clawjail cookies allow` permits it.",
 	})
 	cmd.AddCommand(newCookiesImport(p), newCookiesRefresh(p), newCookiesCapture(p), newCookiesList(p), newCookiesSet(p), newCookiesRemove(p),
-		newCookiesAllow(p), newCookiesDisallow(p), newCookiesAllowed(p))
+		described(p, op.AllowAccount()), newCookiesDisallow(p), described(p, op.ListPermissions()))
 	return cmd
 }
 
@@ -205,7 +206,7 @@ func listSets(ctx context.Context, c *client.Client, tenant string) ([]listedSet
 	if err != nil {
 		return nil, err
 	}
-	permitted, err := c.Permissions(ctx, tenant)
+	permitted, err := client.Call(ctx, c, op.ListPermissions(), op.PermissionsListed{OfTenant: op.OfTenant{Tenant: tenant}})
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +218,7 @@ func listSets(ctx context.Context, c *client.Client, tenant string) ([]listedSet
 				one.NeedsRefresh = a.Reason
 			}
 		}
-		for _, p := range permitted {
+		for _, p := range permitted.Permissions {
 			if p.Tenant == s.Tenant && p.Domain == s.Domain {
 				one.Agents = append(one.Agents, p.AgentName)
 			}

@@ -61,11 +61,11 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 			{CookieSet: vault.CookieSet{Domain: "example.net", Tenant: "default", Count: 1, MaxLeases: 1, LastRefreshedAt: at(-time.Hour),
 				ExpiresAt: at(-time.Minute)}, NeedsRefresh: "expired_cookies"},
 		}, now)},
-		{"permissions", permissionRows([]grant.Permission{
+		{"permissions", rowsOf(op.ListPermissions().View(op.Permissions{Permissions: []grant.Permission{
 			{Domain: "example.com", Tenant: "default", AgentName: "shopper", Access: "tools", CreatedAt: at(0), ExpiresAt: at(time.Hour), Left: &left,
 				Hours: "08-18", Ask: "first", Used: 7, LastUsedAt: at(time.Minute), By: "operator:o", Declared: true},
 			{Domain: hostile, Tenant: "default", AgentName: hostile, Access: "cdp", CreatedAt: at(0), Ask: "never", By: hostile},
-		}, now)},
+		}})[0], now)},
 		{"secrets", rowsOf(op.ListSecrets().View(op.Secrets{Secrets: []op.Secret{
 			{Secret: vault.Secret{Service: "github", Tenant: "default", UpdatedAt: at(0)}},
 			{Secret: vault.Secret{Service: "openai", Tenant: "default", Agent: "A1", UpdatedAt: at(0), UsedAt: at(0)}, AgentName: "writer"},

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/op"
 )
 
@@ -25,11 +26,16 @@ func described[In, Out any](p *program, o op.Op[In, Out]) *cobra.Command {
 	values := &given{p: p, cmd: cmd}
 	values.add(reflect.ValueOf(in).Elem())
 	many := strings.HasSuffix(c.Use, "…")
-	most := len(values.args)
+	least, most := 0, len(values.args)
+	for _, a := range values.args {
+		if !strings.HasSuffix(a.Tag.Get("arg"), "?") {
+			least++
+		}
+	}
 	if many {
 		most = -1
 	}
-	cmd.Args, cmd.ValidArgsFunction = arguments(len(values.args), most), values.complete(many)
+	cmd.Args, cmd.ValidArgsFunction = arguments(least, most), values.complete(many)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := values.check(args, c.Nothing); err != nil {
 			return err
@@ -117,13 +123,9 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 			return nil
 		})
 	case **bool:
-		value := flags.Bool(name, false, text)
-		g.flags = append(g.flags, func() error {
-			if said() {
-				*to = value
-			}
-			return nil
-		})
+		keep(g, name, to, flags.Bool(name, false, text))
+	case **int:
+		keep(g, name, to, flags.Int(name, 0, text))
 	case *int:
 		flags.IntVar(to, name, 0, text)
 		g.flags = append(g.flags, func() error {
@@ -168,6 +170,16 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 	}
 }
 
+// keep gives a field the value of its flag, where that was said.
+func keep[T any](g *given, name string, to **T, value *T) {
+	g.flags = append(g.flags, func() error {
+		if g.cmd.Flags().Changed(name) {
+			*to = value
+		}
+		return nil
+	})
+}
+
 // look refuses what a flag cannot be.
 func (g *given) look(name string, f op.Field, text string) error {
 	if need := f.Tag.Get("need"); need != "" && text == "" {
@@ -181,6 +193,10 @@ func (g *given) look(name string, f op.Field, text string) error {
 	case "day":
 		if _, err := time.Parse(time.DateOnly, text); text != "" && err != nil {
 			return usage(g.cmd, "--%s %q is not a day: write it like 2026-01-31", name, text)
+		}
+	case "span":
+		if _, err := grant.ParseFor(text); err != nil {
+			return usage(g.cmd, "--%s %q is not a time from 1s to 366d: write a number with d, h or m, such as 30d", name, text)
 		}
 	case "duration":
 		return duration(g.cmd, name, text)
@@ -208,8 +224,8 @@ func (g *given) check(args []string, nothing string) error {
 
 // take takes the arguments.
 func (g *given) take(args []string) {
-	for n, a := range g.args {
-		a.at.SetString(args[n])
+	for n, arg := range args {
+		g.args[n].at.SetString(arg)
 	}
 }
 
@@ -244,6 +260,8 @@ func namesBy(whose string, behind ...string) names {
 		return agentNames
 	case "accounts":
 		return domainsOfSets
+	case "allowed accounts":
+		return domainsAllowed
 	case "mcp servers":
 		return mcpServerNames
 	case "access":

@@ -105,11 +105,17 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 			return err
 		},
 		`POST /v1/account-permissions {"domain":"example.com","agent":"w","for":"30d"}`: func() error {
-			_, err := c.AllowAccount(ctx, api.AllowRequest{Domain: "example.com", Agent: "w", For: "30d"})
+			_, err := Call(ctx, c, op.AllowAccount(), op.Allowing{Body: op.With(op.AllowRequest{Domain: "example.com", Agent: "w", For: "30d"})})
 			return err
 		},
-		"GET /v1/account-permissions?tenant=acme":           func() error { _, err := c.Permissions(ctx, "acme"); return err },
-		"DELETE /v1/account-permissions/perm_1?tenant=acme": func() error { _, err := c.DisallowAccount(ctx, "acme", "perm_1"); return err },
+		"GET /v1/account-permissions?tenant=acme": func() error {
+			_, err := Call(ctx, c, op.ListPermissions(), op.PermissionsListed{OfTenant: op.OfTenant{Tenant: "acme"}})
+			return err
+		},
+		"DELETE /v1/account-permissions/perm_1?tenant=acme": func() error {
+			_, err := Call(ctx, c, op.DisallowAccount(), op.PermissionNamed{ID: "perm_1", Tenant: "acme"})
+			return err
+		},
 		"GET /v1/vault":              func() error { _, err := Call(ctx, c, op.ShowVault(), op.None{}); return err },
 		"POST /v1/vault/rotate":      func() error { _, err := Call(ctx, c, op.RotateVault(), op.None{}); return err },
 		"GET /v1/grant-keys":         func() error { _, err := Call(ctx, c, op.ListGrantKeys(), op.None{}); return err },

@@ -7,7 +7,6 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
-	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
 )
@@ -75,23 +74,4 @@ func (c *Client) Capture(ctx context.Context, session string, r api.CaptureReque
 // PutSecret stores a secret, or replaces the one of the same name. It does not keep or wipe value.
 func (c *Client) PutSecret(ctx context.Context, n vault.SecretName, value secret.Value, origins ...string) error {
 	return c.do(ctx, http.MethodPut, pathOf("secrets", n.Service), nil, api.SecretRequest{Tenant: n.Tenant, Agent: n.Agent, Value: value, Origins: origins}, nil)
-}
-
-// AllowAccount permits an agent the use of an account, in the place of what it was permitted before.
-func (c *Client) AllowAccount(ctx context.Context, r api.AllowRequest) (out grant.Permission, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("account-permissions"), nil, r, &out)
-	return out, err
-}
-
-// Permissions lists which agent may use which account.
-func (c *Client) Permissions(ctx context.Context, tenant string) ([]grant.Permission, error) {
-	var out api.Permissions
-	err := c.do(ctx, http.MethodGet, pathOf("account-permissions"), ofTenant(tenant), nil, &out)
-	return out.Permissions, err
-}
-
-// DisallowAccount takes a permission back, and ends the sessions that were opened with it.
-func (c *Client) DisallowAccount(ctx context.Context, tenant, id string) (out api.Disallowed, err error) {
-	err = c.do(ctx, http.MethodDelete, pathOf("account-permissions", id), ofTenant(tenant), nil, &out)
-	return out, err
 }

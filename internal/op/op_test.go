@@ -33,7 +33,7 @@ func mistakes(r Row) (out []string) {
 		if word := f.Tag.Get("value"); word != "" && !strings.Contains(f.Tag.Get("usage")+f.Tag.Get("doc"), word) {
 			say("the text of " + f.Name + " has no " + word)
 		}
-		if is := f.Tag.Get("is"); is != "" && !slices.Contains([]string{"life", "duration", "day", "methods", "positive", "absent"}, is) {
+		if is := f.Tag.Get("is"); is != "" && !slices.Contains([]string{"life", "duration", "span", "day", "methods", "positive", "absent"}, is) {
 			say(f.Name + " is " + is)
 		}
 	}
@@ -46,12 +46,17 @@ func mistakes(r Row) (out []string) {
 		say("a wildcard of the path is no field")
 	}
 	slices.Sort(args)
+	needed := 0
 	for n, arg := range args {
-		if arg != strconv.Itoa(n+1) {
+		number, optional := strings.CutSuffix(arg, "?")
+		if !optional {
+			needed++
+		}
+		if number != strconv.Itoa(n+1) {
 			say("argument " + arg + " is not " + strconv.Itoa(n+1))
 		}
 	}
-	if n := len(strings.Fields(strings.Split(strings.Split(r.Use, " --")[0], " [")[0])) - 1; r.Use != "" && n != len(args) {
+	if n := len(strings.Fields(strings.Split(strings.Split(r.Use, " --")[0], " [")[0])) - 1; r.Use != "" && n != needed {
 		say("the command says " + strconv.Itoa(n) + " arguments")
 	}
 	return out
