@@ -84,7 +84,7 @@ func (b *bench) injection(ctx context.Context, x *box, how string, ready func() 
 		list[n] = cookies.Cookie{Name: fmt.Sprintf("cookie%02d", n), Value: secret.New([]byte(hex.EncodeToString(value[:]))), Domain: "." + accountDomain,
 			Path: "/", Expires: float64(time.Now().Add(24 * time.Hour).Unix()), Secure: n%2 == 0, HTTPOnly: n%3 == 0, SameSite: cookies.SameSiteLax}
 	}
-	if _, err := x.api.ImportLogin(ctx, "", accountDomain, weblogin.Login{Cookies: list}, nil); err != nil {
+	if _, err := x.api.ImportLogin(ctx, "", accountDomain, weblogin.Login{Cookies: list}, op.AccountRules{}); err != nil {
 		return err
 	}
 	var injections, opens []time.Duration

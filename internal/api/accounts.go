@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"reflect"
 
@@ -22,34 +21,16 @@ type Credentials interface {
 	op.Credentials
 
 	Import(ctx context.Context, by identity.Principal, i credential.Import) (vault.CookieSet, error)
-	Cookies(ctx context.Context, by identity.Principal, tenant string) ([]vault.CookieSet, error)
-	CookieSet(ctx context.Context, by identity.Principal, tenant, domain string) (vault.CookieSet, error)
-	SetRules(ctx context.Context, by identity.Principal, tenant, domain string, r vault.Rules) (vault.CookieSet, error)
-	SetSignedIn(ctx context.Context, by identity.Principal, tenant, domain string, i vault.SignedIn) (vault.CookieSet, error)
-	DeleteCookies(ctx context.Context, by identity.Principal, tenant, domain string) error
-	Capture(ctx context.Context, by identity.Principal, session string, domains []string, change func(*vault.Rules)) ([]vault.CookieSet, error)
-	// FinishRefresh keeps what somebody has logged in to, and ends the session; NeedsRefresh lists what somebody has to log in to.
+	// FinishRefresh keeps what somebody has logged in to, and ends the session.
 	FinishRefresh(ctx context.Context, by identity.Principal, f credential.FinishRefresh) ([]vault.CookieSet, error)
-	NeedsRefresh(ctx context.Context, by identity.Principal, tenant string) ([]credential.Alert, error)
-
 	PutSecret(ctx context.Context, by identity.Principal, name vault.SecretName, value secret.Value, origins ...string) error
 }
 
 type (
 	ofTenantInput = op.OfTenant
 
-	domainInput struct {
-		Domain string `path:"domain" maxLength:"253" doc:"registrable"`
-		Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out"`
-	}
-
 	domainBody struct {
 		Domain  string `path:"domain" maxLength:"253" doc:"registrable"`
-		RawBody []byte `contentType:"application/json"`
-	}
-
-	captureInput struct {
-		ID      string `path:"id" maxLength:"64" doc:"the session's id"`
 		RawBody []byte `contentType:"application/json"`
 	}
 
@@ -60,16 +41,14 @@ type (
 )
 
 func (a *API) accountRoutes() {
-	add(a, route{method: http.MethodGet, path: "/v1/cookies", id: "list-cookies", summary: "List accounts"}, a.cookies)
-	add(a, route{method: http.MethodGet, path: "/v1/cookies/{domain}", id: "get-cookies", summary: "Show an account, without values"}, a.cookieSet)
+	provide(a, op.ListCookies())
+	provide(a, op.ShowCookies())
 	add(a, route{method: http.MethodPut, path: "/v1/cookies/{domain}", id: "import-cookies", summary: "Store the login of an account",
 		status: http.StatusOK, body: reflect.TypeFor[ImportRequest](), jars: identity.CookiesImport}, a.importCookies)
-	add(a, route{method: http.MethodPatch, path: "/v1/cookies/{domain}", id: "set-cookie-rules", summary: "Change who may use an account",
-		status: http.StatusOK, body: reflect.TypeFor[RulesRequest]()}, a.setCookieRules)
-	add(a, route{method: http.MethodDelete, path: "/v1/cookies/{domain}", id: "delete-cookies", summary: "Remove an account",
-		status: http.StatusNoContent}, a.deleteCookies)
-	add(a, route{method: http.MethodPost, path: "/v1/sessions/{id}/capture", id: "capture-cookies", summary: "Store what a session's browser has",
-		status: http.StatusOK, body: reflect.TypeFor[CaptureRequest]()}, a.capture)
+	provide(a, op.SetCookieRules())
+	provide(a, op.RemoveCookies())
+	provide(a, op.CaptureCookies())
+	provide(a, op.ListNeedsRefresh())
 
 	provide(a, op.ListSecrets())
 	add(a, route{method: http.MethodPut, path: "/v1/secrets/{service}", id: "put-secret", summary: "Store a secret",
@@ -87,22 +66,6 @@ func (a *API) accountRoutes() {
 	provide(a, op.RotateVault())
 }
 
-func (a *API) cookies(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[CookieSets], error) {
-	all, err := a.Credentials.Cookies(ctx, by, in.Tenant)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[CookieSets]{CookieSets{Sets: all}}, nil
-}
-
-func (a *API) cookieSet(ctx context.Context, by identity.Principal, in *domainInput) (*answer[vault.CookieSet], error) {
-	out, err := a.Credentials.CookieSet(ctx, by, in.Tenant, in.Domain)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[vault.CookieSet]{out}, nil
-}
-
 func (a *API) importCookies(ctx context.Context, by identity.Principal, in *domainBody) (*answer[vault.CookieSet], error) {
 	defer clear(in.RawBody)
 	body, err := decode[ImportRequest](in.RawBody)
@@ -111,7 +74,7 @@ func (a *API) importCookies(ctx context.Context, by identity.Principal, in *doma
 	}
 	defer body.Cookies.Wipe()
 	defer body.Origins.Wipe()
-	if err := errors.Join(op.CheckTenant(body.Tenant), checkScopes(body.Scopes)); err != nil {
+	if err := body.Check(body.Tenant); err != nil {
 		return nil, err
 	}
 	list, err := body.Cookies.cookies()
@@ -125,7 +88,7 @@ func (a *API) importCookies(ctx context.Context, by identity.Principal, in *doma
 	}
 	defer weblogin.WipeOrigins(origins)
 	request := credential.Import{Tenant: body.Tenant, Domain: in.Domain, Cookies: list, Origins: origins}
-	if request.Rules, err = a.rules(ctx, by, body.Tenant, in.Domain, body.Scopes, body.MaxSessions); err != nil {
+	if request.Rules, err = body.Of(ctx, a.Credentials, by, body.Tenant, in.Domain); err != nil {
 		return nil, err
 	}
 	out, err := a.Credentials.Import(ctx, by, request)
@@ -135,7 +98,7 @@ func (a *API) importCookies(ctx context.Context, by identity.Principal, in *doma
 	return &answer[vault.CookieSet]{out}, nil
 }
 
-// cookies reads a list. What is wrong with it is said by number and field.
+// cookies reads a list. A mistake in it is said by number and field.
 func (j Jar) cookies() (list []cookies.Cookie, err error) {
 	if j.Len() == 0 {
 		return nil, nil
@@ -150,7 +113,7 @@ func (j Jar) cookies() (list []cookies.Cookie, err error) {
 	return list, nil
 }
 
-// origins reads what pages have stored. What is wrong with it is said by number and field.
+// origins reads what pages have stored. A mistake in it is said by number and field.
 func (o Origins) origins() (list []weblogin.Origin, err error) {
 	if o.Len() == 0 {
 		return nil, nil
@@ -165,86 +128,6 @@ func (o Origins) origins() (list []weblogin.Origin, err error) {
 	return list, nil
 }
 
-func (a *API) setCookieRules(ctx context.Context, by identity.Principal, in *domainBody) (*answer[vault.CookieSet], error) {
-	body, err := decode[RulesRequest](in.RawBody)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(op.CheckTenant(body.Tenant), checkScopes(body.Scopes)); err != nil {
-		return nil, err
-	}
-	rules, err := a.rules(ctx, by, body.Tenant, in.Domain, body.Scopes, body.MaxSessions)
-	if err != nil {
-		return nil, err
-	}
-	if rules == nil && body.SignedIn == nil {
-		return nil, problem.New(problem.BadRequest, "send scopes, max_sessions or signed_in", "nothing was said to be changed")
-	}
-	var out vault.CookieSet
-	if body.SignedIn != nil {
-		if out, err = a.Credentials.SetSignedIn(ctx, by, body.Tenant, in.Domain, *body.SignedIn); err != nil {
-			return nil, err
-		}
-	}
-	if rules != nil {
-		if out, err = a.Credentials.SetRules(ctx, by, body.Tenant, in.Domain, *rules); err != nil {
-			return nil, err
-		}
-	}
-	return &answer[vault.CookieSet]{out}, nil
-}
-
-// rules are those that somebody asks for; nil when nothing is said. What is left out of two is as it is.
-func (a *API) rules(ctx context.Context, by identity.Principal, tenant, domain string, scopes []string, most *int) (*vault.Rules, error) {
-	out := credential.DefaultRules()
-	switch {
-	case scopes == nil && most == nil:
-		return nil, nil
-	case scopes == nil || most == nil:
-		set, err := a.Credentials.CookieSet(ctx, by, tenant, domain)
-		if err == nil {
-			out = vault.Rules{Scopes: set.Scopes, MaxLeases: set.MaxLeases}
-		} else if problem.CodeOf(err) != problem.NotFound {
-			return nil, err
-		}
-	}
-	said(&out, scopes, most)
-	return &out, nil
-}
-
-// said puts what was said into rules.
-func said(rules *vault.Rules, scopes []string, most *int) {
-	if scopes != nil {
-		rules.Scopes = scopes
-	}
-	if most != nil {
-		rules.MaxLeases = *most
-	}
-}
-
-func (a *API) deleteCookies(ctx context.Context, by identity.Principal, in *domainInput) (*nothing, error) {
-	return nil, a.Credentials.DeleteCookies(ctx, by, in.Tenant, in.Domain)
-}
-
-func (a *API) capture(ctx context.Context, by identity.Principal, in *captureInput) (*answer[CookieSets], error) {
-	body, err := decode[CaptureRequest](in.RawBody)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkScopes(body.Scopes); err != nil {
-		return nil, err
-	}
-	var change func(*vault.Rules)
-	if body.Scopes != nil || body.MaxSessions != nil {
-		change = func(r *vault.Rules) { said(r, body.Scopes, body.MaxSessions) }
-	}
-	sets, err := a.Credentials.Capture(ctx, by, in.ID, body.Domains, change)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[CookieSets]{CookieSets{Sets: sets}}, nil
-}
-
 func (a *API) putSecret(ctx context.Context, by identity.Principal, in *secretBody) (*nothing, error) {
 	defer clear(in.RawBody)
 	body, err := decode[SecretRequest](in.RawBody)
@@ -256,16 +139,4 @@ func (a *API) putSecret(ctx context.Context, by identity.Principal, in *secretBo
 		return nil, err
 	}
 	return nil, a.Credentials.PutSecret(ctx, by, vault.SecretName{Tenant: body.Tenant, Agent: body.Agent, Service: in.Service}, body.Value, body.Origins...)
-}
-
-func checkScopes(scopes []string) error {
-	const most = 64
-	if len(scopes) > most {
-		return problem.New(problem.BadRequest, "name tools or cdp", "there are %d scopes", len(scopes))
-	}
-	var errs []error
-	for n, scope := range scopes {
-		errs = append(errs, op.CheckName(fmt.Sprintf("scopes[%d]", n), scope))
-	}
-	return errors.Join(errs...)
 }

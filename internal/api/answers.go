@@ -3,17 +3,10 @@ package api
 import (
 	"encoding/json"
 	"time"
-
-	"github.com/clawjail/clawjail/internal/vault"
 )
 
 // list is never null in JSON.
 func list[T any](all []T) []T { return append([]T{}, all...) }
-
-// CookieSets is the answer to a listing, and to a capture.
-type CookieSets struct {
-	Sets []vault.CookieSet `json:"sets" nullable:"false"`
-}
 
 // AuditRow is one record of the audit log.
 type AuditRow struct {

@@ -19,11 +19,10 @@ import (
 )
 
 func TestWhatIsSecretTravelsAndPrintsNowhere(t *testing.T) {
-	two := 2
 	for name, request := range map[string]any{
 		"open":   OpenRequest{Grant: grant.ParseToken(canary), TTL: "1m"},
 		"secret": SecretRequest{Value: secret.New([]byte(canary)), Agent: "ag_1"},
-		"import": ImportRequest{Cookies: Jar{secret.Own(cookies.Encode(someCookies()))}, Scopes: []string{}, MaxSessions: &two},
+		"import": ImportRequest{Cookies: Jar{secret.Own(cookies.Encode(someCookies()))}, AccountRules: op.AccountRules{Scopes: []string{}, MaxSessions: new(2)}},
 	} {
 		text, err := Encode(request)
 		if err != nil || !strings.Contains(string(text), canary) {
@@ -55,8 +54,7 @@ func TestWhatIsSecretTravelsAndPrintsNowhere(t *testing.T) {
 }
 
 func TestWhatIsSentIsRead(t *testing.T) {
-	most := 3
-	sent := ImportRequest{Tenant: "acme", Cookies: Jar{secret.Own(cookies.Encode(someCookies()))}, Scopes: []string{}, MaxSessions: &most}
+	sent := ImportRequest{Tenant: "acme", Cookies: Jar{secret.Own(cookies.Encode(someCookies()))}, AccountRules: op.AccountRules{Scopes: []string{}, MaxSessions: new(3)}}
 	text, err := Encode(sent)
 	if err != nil {
 		t.Fatal(err)

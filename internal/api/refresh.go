@@ -42,11 +42,6 @@ type FinishRequest struct {
 	SignedIn      *vault.SignedIn `json:"signed_in,omitempty" doc:"how to see later whether the site still knows the account that was logged in to; what seen proposes, or better"`
 }
 
-// NeedsRefresh is the answer to a listing.
-type NeedsRefresh struct {
-	Accounts []credential.Alert `json:"accounts" nullable:"false"`
-}
-
 func (a *API) refreshRoutes() {
 	a.plain(route{method: http.MethodPost, path: "/v1/refreshes", id: "open-refresh", summary: "Open a session to log in with",
 		status: http.StatusCreated, body: reflect.TypeFor[RefreshRequest]()}, nil,
@@ -54,8 +49,6 @@ func (a *API) refreshRoutes() {
 	add(a, route{method: http.MethodGet, path: ofSession + "/seen", id: "seen", summary: "What a session to log in with has seen"}, a.seen)
 	add(a, route{method: http.MethodPost, path: ofSession + "/refresh", id: "finish-refresh", summary: "Keep what was logged in to, and end the session",
 		status: http.StatusOK, body: reflect.TypeFor[FinishRequest]()}, a.finishRefresh)
-	add(a, route{method: http.MethodGet, path: "/v1/accounts/needs-refresh", id: "needs-refresh", summary: "List the accounts that somebody has to log in to again"},
-		a.needsRefresh)
 }
 
 func (a *API) openRefresh(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
@@ -102,7 +95,7 @@ func (a *API) seen(ctx context.Context, by identity.Principal, in *getInput) (*a
 	return &answer[session.Seen]{out}, nil
 }
 
-func (a *API) finishRefresh(ctx context.Context, by identity.Principal, in *sessionBody) (*answer[CookieSets], error) {
+func (a *API) finishRefresh(ctx context.Context, by identity.Principal, in *sessionBody) (*answer[op.CookieSets], error) {
 	body, err := decode[FinishRequest](in.RawBody)
 	if err != nil {
 		return nil, err
@@ -112,13 +105,5 @@ func (a *API) finishRefresh(ctx context.Context, by identity.Principal, in *sess
 	if err != nil {
 		return nil, err
 	}
-	return &answer[CookieSets]{CookieSets{Sets: list(sets)}}, nil
-}
-
-func (a *API) needsRefresh(ctx context.Context, by identity.Principal, in *ofTenantInput) (*answer[NeedsRefresh], error) {
-	accounts, err := a.Credentials.NeedsRefresh(ctx, by, in.Tenant)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[NeedsRefresh]{NeedsRefresh{Accounts: list(accounts)}}, nil
+	return &answer[op.CookieSets]{op.CookieSets{Sets: list(sets)}}, nil
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
-	"github.com/clawjail/clawjail/internal/vault"
 )
 
 // OpenRequest is the body that opens a session. Everything may be left out.
@@ -54,9 +53,7 @@ type ImportRequest struct {
 	Cookies Jar    `json:"cookies" doc:"all that the account needs, as Storage.getCookies of the DevTools Protocol returns them"`
 	// Origins may be left out.
 	Origins Origins `json:"origins,omitzero" doc:"what pages of the domain have stored, as the storage state of Playwright has it"`
-	// Scopes and MaxSessions stay as they are when they are left out; a new set has tools and 1.
-	Scopes      []string `json:"scopes,omitzero" nullable:"false" doc:"the widest access of a session that may use the account: tools or cdp; none: no session may"`
-	MaxSessions *int     `json:"max_sessions,omitempty" doc:"how many sessions may use it at the same time"`
+	op.AccountRules
 }
 
 // RawCookie describes a cookie of a [Jar].
@@ -87,22 +84,6 @@ type RawOrigin struct {
 type RawItem struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
-}
-
-// RulesRequest is the body that changes who may use an account. Members that are left out stay as they are.
-type RulesRequest struct {
-	Tenant      string   `json:"tenant,omitempty" doc:"whose account it is; the caller's own, or default, when it is left out"`
-	Scopes      []string `json:"scopes,omitzero" nullable:"false" doc:"the widest access of a session that may use the account: tools or cdp; none: no session may"`
-	MaxSessions *int     `json:"max_sessions,omitempty" doc:"how many sessions may use it at the same time"`
-	// SignedIn replaces all that is known of it.
-	SignedIn *vault.SignedIn `json:"signed_in,omitempty" doc:"how to see whether the site still knows the account; in the place of what was said before"`
-}
-
-// CaptureRequest is the body that stores the cookies of a session's browser, one set for each domain.
-type CaptureRequest struct {
-	Domains     []string `json:"domains" nullable:"false" doc:"registrable domains"`
-	Scopes      []string `json:"scopes,omitzero" nullable:"false" doc:"as in an import; tools when max_sessions alone is given"`
-	MaxSessions *int     `json:"max_sessions,omitempty" doc:"as in an import; 1 when scopes alone are given"`
 }
 
 // SecretRequest is the body that stores the credential of a service.

@@ -69,16 +69,9 @@ func whatEveryRouteDoes() map[string]expectation {
 		"POST /v1/refreshes":                         {op: identity.SessionRefresh, of: callers, body: ofTenant + `,"domain":"example.com"}`, status: 201},
 		"GET /v1/sessions/{id}/seen":                 {op: identity.SessionRefresh, status: 200},
 		"POST /v1/sessions/{id}/refresh":             {op: identity.SessionRefresh, body: `{"domains":["example.com"]}`, status: 200},
-		"GET /v1/accounts/needs-refresh":             {op: identity.CookiesList, query: inTenant, status: 200},
-		"POST /v1/sessions/{id}/capture":             {op: identity.CookiesCapture, body: `{"domains":["example.com"]}`, status: 200},
 
-		"GET /v1/cookies":          {op: identity.CookiesList, query: inTenant, status: 200},
-		"GET /v1/cookies/{domain}": {op: identity.CookiesList, query: inTenant, status: 200},
 		"PUT /v1/cookies/{domain}": {op: identity.CookiesImport, status: 200,
 			body: ofTenant + `,"cookies":[{"name":"a","value":"` + canary + `","domain":".DOMAIN","path":"/","expires":-1}]}`},
-		"PATCH /v1/cookies/{domain}":  {op: identity.CookiesUpdate, body: ofTenant + `,"scopes":["cdp"],"max_sessions":2}`, status: 200},
-		"DELETE /v1/cookies/{domain}": {op: identity.CookiesDelete, query: inTenant, status: 204},
-
 		"POST /v1/account-permissions": {op: identity.CookiesAllow, body: ofTenant + `,"domain":"DOMAIN","agent":"worker"}`, status: 200},
 
 		"POST /v1/rules/explain": {op: identity.RuleExplain, of: callers, body: `{"questions":[{"tenant":"TENANT","method":"GET","url":"https://example.com/"}]}`, status: 200},
@@ -432,9 +425,9 @@ func TestTheSweepNoticesWhatIsPlanted(t *testing.T) {
 	w := newWorld(t)
 	// Three mistakes: nobody is asked, the wrong question is asked, and strangers hear of what exists.
 	add(w.API, route{method: http.MethodGet, path: "/v1/planted/all", id: "planted-all", summary: "Planted"},
-		func(ctx context.Context, _ identity.Principal, _ *nothing) (*answer[CookieSets], error) {
+		func(ctx context.Context, _ identity.Principal, _ *nothing) (*answer[op.CookieSets], error) {
 			all, err := w.accounts.Vault.ListCookies(ctx, "")
-			return &answer[CookieSets]{CookieSets{Sets: all}}, err
+			return &answer[op.CookieSets]{op.CookieSets{Sets: all}}, err
 		})
 	add(w.API, route{method: http.MethodGet, path: "/v1/planted/keys", id: "planted-keys", summary: "Planted"},
 		func(ctx context.Context, by identity.Principal, _ *nothing) (*answer[op.VaultStatus], error) {
@@ -445,7 +438,7 @@ func TestTheSweepNoticesWhatIsPlanted(t *testing.T) {
 			return &answer[op.VaultStatus]{op.VaultStatus(status)}, err
 		})
 	add(w.API, route{method: http.MethodGet, path: "/v1/planted/{domain}", id: "planted-one", summary: "Planted"},
-		func(ctx context.Context, by identity.Principal, in *domainInput) (*nothing, error) {
+		func(ctx context.Context, by identity.Principal, in *op.AccountNamed) (*nothing, error) {
 			if _, err := w.accounts.Vault.Cookies(ctx, in.Tenant, in.Domain); err != nil {
 				return nil, err
 			}

@@ -96,8 +96,8 @@ func tenantNames(ctx context.Context, c *client.Client, _ string) ([]string, err
 }
 
 func domainsOfSets(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
-	sets, err := c.Cookies(ctx, tenant)
-	return namesOf(sets, err, func(s vault.CookieSet) (string, string) { return s.Domain, count(s.Count, "cookie") })
+	all, err := client.Call(ctx, c, op.ListCookies(), op.OfTenant{Tenant: tenant})
+	return namesOf(all.Sets, err, func(s vault.CookieSet) (string, string) { return s.Domain, count(s.Count, "cookie") })
 }
 
 func namesOf[T any](all []T, err error, name func(T) (string, string)) (out []string, _ error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -67,12 +68,7 @@ func newCookiesRefresh(p *program) *cobra.Command {
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), sets)
 			}
-			for _, set := range sets {
-				if _, err := fmt.Fprintln(cmd.OutOrStdout(), "stored "+describeSet(set)); err != nil {
-					return err
-				}
-			}
-			return nil
+			return p.show(cmd, op.CookieSets{Sets: sets}.Stored())
 		},
 	}
 	p.tenantFlag(cmd, &request.Tenant)
@@ -139,7 +135,7 @@ func refreshed(ctx context.Context, c *client.Client, s session.Session, domain 
 	}
 	var sets []vault.CookieSet
 	for _, domain := range domains {
-		set, err := c.CookieSet(ctx, s.Tenant, domain)
+		set, err := client.Call(ctx, c, op.ShowCookies(), op.AccountNamed{Domain: domain, InTenant: op.InTenant{Tenant: s.Tenant}})
 		if err != nil {
 			return nil, err
 		}

@@ -1,17 +1,17 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/cookies"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
@@ -32,7 +32,7 @@ type importing struct {
 	file    string
 	domains []string
 	tenant  string
-	rules   ruleFlags
+	rules   op.AccountRules
 	dryRun  bool
 	asJSON  bool
 }
@@ -47,6 +47,7 @@ type imported struct {
 
 func newCookiesImport(p *program) *cobra.Command {
 	var i importing
+	var values *given
 	cmd := &cobra.Command{
 		Use:   "import FILE --domain DOMAIN",
 		Short: "Store the cookies of accounts from a file",
@@ -64,13 +65,17 @@ func newCookiesImport(p *program) *cobra.Command {
 			if len(i.domains) == 0 {
 				return domainsOf(cmd, p, i.file)
 			}
+			if err := values.check(nil, ""); err != nil {
+				return err
+			}
 			return p.importCookies(cmd, i)
 		},
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&i.domains, "domain", nil, "`domain` whose cookies to store, such as example.com; may be repeated")
 	p.tenantFlag(cmd, &i.tenant)
-	i.rules.add(cmd)
+	values = &given{p: p, cmd: cmd}
+	values.add(reflect.ValueOf(&i.rules).Elem())
 	f.BoolVar(&i.dryRun, "dry-run", false, "say what would be stored, and store nothing")
 	f.BoolVar(&i.asJSON, "json", false, "print JSON")
 	return cmd
@@ -147,9 +152,6 @@ func domainName(domain string) string {
 }
 
 func (p *program) importCookies(cmd *cobra.Command, i importing) error {
-	if err := i.rules.check(cmd); err != nil {
-		return err
-	}
 	read, err := p.readCookies(cmd, i.file, i.domains)
 	if err != nil {
 		return err
@@ -190,7 +192,7 @@ func (p *program) storeLogins(cmd *cobra.Command, i importing, read *cookiefile.
 		return done, err
 	}
 	for _, domain := range i.domains {
-		set, err := storeSet(cmd.Context(), c, i, domain, read)
+		set, err := c.ImportLogin(cmd.Context(), i.tenant, domain, read.Of(domain), i.rules)
 		if err != nil {
 			return done, err
 		}
@@ -198,36 +200,11 @@ func (p *program) storeLogins(cmd *cobra.Command, i importing, read *cookiefile.
 		if i.asJSON {
 			continue
 		}
-		if _, err := fmt.Fprintln(cmd.OutOrStdout(), "stored "+describeSet(set)); err != nil {
+		if err := p.show(cmd, op.CookieSets{Sets: []vault.CookieSet{set}}.Stored()); err != nil {
 			return done, err
 		}
 	}
 	return done, nil
-}
-
-func storeSet(ctx context.Context, c *client.Client, i importing, domain string, read *cookiefile.Result) (vault.CookieSet, error) {
-	rules, err := i.rules.rules(ctx, c, i.tenant, domain)
-	if err != nil {
-		return vault.CookieSet{}, err
-	}
-	return c.ImportLogin(ctx, i.tenant, domain, read.Of(domain), rules)
-}
-
-// describeSet says in a line what a set holds, and who may use it.
-func describeSet(s vault.CookieSet) string {
-	scopes := "for no session"
-	if len(s.Scopes) > 0 {
-		scopes = "for sessions with " + strings.Join(s.Scopes, ", ")
-	}
-	return fmt.Sprintf("%s: %s%s, %s, at most %d at a time", printable(s.Domain), count(s.Count, "cookie"), describeStorage(s.Storage), printable(scopes), s.MaxLeases)
-}
-
-// describeStorage says how much pages have stored, behind a number of cookies.
-func describeStorage(list []weblogin.OriginInfo) string {
-	if len(list) == 0 {
-		return ""
-	}
-	return fmt.Sprintf(", storage of %s (%s)", count(len(list), "origin"), size(weblogin.Total(list).Bytes))
 }
 
 // nothingLeft refuses an import that would leave a domain without a login: the account would not work, and the set that

@@ -110,22 +110,23 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 		}
 	}
 	fmt.Fprintln(&b, "-- one cookie set")
-	err := showSet(&b, vault.CookieSet{Cookies: []vault.CookieInfo{
+	shown := op.ShowCookies().View(vault.CookieSet{Cookies: []vault.CookieInfo{
 		{ID: cookies.ID{Name: "sid", Domain: ".example.com", Path: "/"}, Secure: true, HTTPOnly: true, SameSite: "Lax",
 			ExpiresAt: at(time.Hour)},
 		{ID: cookies.ID{Name: hostile, Domain: "www.example.com", Path: hostile, TopLevelSite: "https://example.org"},
 			Session: true, DeviceBound: true},
 		{ID: cookies.ID{Name: "old", Domain: ".example.com", Path: "/"}, ExpiresAt: at(-time.Hour), Expired: true},
-	}, Storage: []weblogin.OriginInfo{{Origin: "https://a.example.com", Items: 14, Bytes: 9000, Databases: 2, Records: 200}, {Origin: hostile, Items: 1, Bytes: 7, LeftOut: []string{"a key", hostile}}}}, now)
-	if err != nil {
+	}, Storage: []weblogin.OriginInfo{{Origin: "https://a.example.com", Items: 14, Bytes: 9000, Databases: 2, Records: 200}, {Origin: hostile, Items: 1, Bytes: 7, LeftOut: []string{"a key", hostile}}}})
+	p, cmd := &program{now: func() time.Time { return now }}, &cobra.Command{}
+	cmd.SetOut(&b)
+	cmd.SetErr(&b)
+	if err := p.show(cmd, shown); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintln(&b, "-- what a grant permits")
 	words := op.IssueGrant().View(op.IssuedGrant{Grant: op.Grant{ID: "g_1", Tenant: "default", Domains: []string{"example.com"}, EgressDomains: []string{"cdn.example.net"},
 		Access: "tools", Origin: "s_1", ExpiresAt: at(10 * time.Minute)}})[1]
-	cmd := &cobra.Command{}
-	cmd.SetErr(&b)
-	if err := (&program{now: func() time.Time { return now }}).show(cmd, []op.Block{words}); err != nil {
+	if err := p.show(cmd, []op.Block{words}); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintln(&b, "-- tail")
@@ -155,7 +156,7 @@ func TestATailInJSONIsOneLineARowInUTC(t *testing.T) {
 }
 
 func TestABrokenCookieSetIsAnError(t *testing.T) {
-	err := showSet(&strings.Builder{}, vault.CookieSet{Domain: "example.com", Problem: problem.VaultKeyWrong}, time.Now())
+	err := op.ShowCookies().Fails(vault.CookieSet{Domain: "example.com", Problem: problem.VaultKeyWrong})
 	if problem.CodeOf(err) != problem.VaultKeyWrong {
 		t.Errorf("it is %v", err)
 	}

@@ -137,6 +137,10 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 	case *float64:
 		flags.Float64Var(to, name, 0, text)
 	case *[]string:
+		if f.Tag.Get("is") == "scope" {
+			g.scope(name, text, strings.Split(f.Tag.Get("offer"), ","), to)
+			break
+		}
 		words := flags.StringSlice(name, nil, text)
 		g.flags = append(g.flags, func() error {
 			if need := f.Tag.Get("need"); need != "" && len(*words) == 0 {
@@ -175,6 +179,24 @@ func keep[T any](g *given, name string, to **T, value *T) {
 	g.flags = append(g.flags, func() error {
 		if g.cmd.Flags().Changed(name) {
 			*to = value
+		}
+		return nil
+	})
+}
+
+// scope adds a flag that is one of some words. The last of them is a list of none.
+func (g *given) scope(name, text string, words []string, to *[]string) {
+	word := g.cmd.Flags().String(name, "", text)
+	g.flags = append(g.flags, func() error {
+		last := len(words) - 1
+		switch n := slices.Index(words, *word); {
+		case !g.cmd.Flags().Changed(name):
+		case n < 0:
+			return usage(g.cmd, "--%s is %s or %s, not %q", name, strings.Join(words[:last], ", "), words[last], *word)
+		case n == last:
+			*to = []string{}
+		default:
+			*to = []string{*word}
 		}
 		return nil
 	})

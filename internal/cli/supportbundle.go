@@ -156,8 +156,8 @@ func supportNames(ctx context.Context, c *client.Client, names supportbundle.Nam
 			add("operator", o.Name)
 		}
 	}
-	if all, err := c.Cookies(ctx, ""); err == nil {
-		for _, set := range all {
+	if all, err := client.Call(ctx, c, op.ListCookies(), op.OfTenant{}); err == nil {
+		for _, set := range all.Sets {
 			add("host", set.Domain)
 		}
 	}

@@ -56,30 +56,33 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 	sid := []cookies.Cookie{{Name: "sid", Value: secret.New([]byte("v")), Domain: ".example.com", Path: "/", Expires: cookies.Session}}
 	const sent = `"cookies":[{"name":"sid","value":"v","domain":".example.com","path":"/","expires":-1,"httpOnly":false,"secure":false,"session":false}]`
 	agent := op.OneAgent{Name: "w", InTenant: op.InTenant{Tenant: "acme"}}
+	account := op.AccountNamed{Domain: "example.com", InTenant: agent.InTenant}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	query := api.AuditQuery{Tenant: "acme", Action: "grant.", Actor: "admin", Session: "s", Jail: "j", Phase: "intent", Result: "ok", Ref: "r", Node: "n",
 		Since: at, Until: at, AfterSeq: 3, Limit: 4, Follow: true}
 	for want, call := range map[string]func() error{
 		"GET /v1/whoami":                          func() error { _, err := Call(ctx, c, op.WhoAmI(), op.None{}); return err },
-		"GET /v1/cookies":                         func() error { _, err := c.Cookies(ctx, ""); return err },
-		"GET /v1/cookies?tenant=acme":             func() error { _, err := c.Cookies(ctx, "acme"); return err },
-		"GET /v1/cookies/example.com?tenant=acme": func() error { _, err := c.CookieSet(ctx, "acme", "example.com"); return err },
-		"GET /v1/cookies/a%2Fb%3Fc":               func() error { _, err := c.CookieSet(ctx, "", "a/b?c"); return err },
+		"GET /v1/cookies":                         func() error { _, err := Call(ctx, c, op.ListCookies(), op.OfTenant{}); return err },
+		"GET /v1/cookies?tenant=acme":             func() error { _, err := Call(ctx, c, op.ListCookies(), op.OfTenant{Tenant: "acme"}); return err },
+		"GET /v1/cookies/example.com?tenant=acme": func() error { _, err := Call(ctx, c, op.ShowCookies(), account); return err },
+		"GET /v1/cookies/a%2Fb%3Fc":               func() error { _, err := Call(ctx, c, op.ShowCookies(), op.AccountNamed{Domain: "a/b?c"}); return err },
 		"PUT /v1/cookies/example.com {" + sent + "}": func() error {
-			_, err := c.ImportLogin(ctx, "", "example.com", weblogin.Login{Cookies: sid}, nil)
+			_, err := c.ImportLogin(ctx, "", "example.com", weblogin.Login{Cookies: sid}, op.AccountRules{})
 			return err
 		},
 		"PUT /v1/cookies/example.com {\"tenant\":\"acme\"," + sent + `,"scopes":[],"max_sessions":0}`: func() error {
-			_, err := c.ImportLogin(ctx, "acme", "example.com", weblogin.Login{Cookies: sid}, &vault.Rules{})
+			_, err := c.ImportLogin(ctx, "acme", "example.com", weblogin.Login{Cookies: sid}, op.AccountRules{Scopes: []string{}, MaxSessions: new(int)})
 			return err
 		},
 		`PATCH /v1/cookies/example.com {"tenant":"acme","scopes":["cdp"],"max_sessions":2}`: func() error {
-			_, err := c.SetCookieRules(ctx, "acme", "example.com", vault.Rules{Scopes: []string{"cdp"}, MaxLeases: 2})
+			change := op.RulesRequest{Tenant: "acme", AccountRules: op.AccountRules{Scopes: []string{"cdp"}, MaxSessions: new(2)}}
+			_, err := Call(ctx, c, op.SetCookieRules(), op.RulesChanged{Domain: "example.com", Body: op.With(change)})
 			return err
 		},
-		"DELETE /v1/cookies/example.com?tenant=acme": func() error { return c.DeleteCookies(ctx, "acme", "example.com") },
+		"DELETE /v1/cookies/example.com?tenant=acme": func() error { return Do(ctx, c, op.RemoveCookies(), account) },
 		`POST /v1/sessions/s_1/capture {"domains":["example.com"],"scopes":[]}`: func() error {
-			_, err := c.Capture(ctx, "s_1", api.CaptureRequest{Domains: []string{"example.com"}, Scopes: []string{}})
+			kept := op.CaptureRequest{Domains: []string{"example.com"}, AccountRules: op.AccountRules{Scopes: []string{}}}
+			_, err := Call(ctx, c, op.CaptureCookies(), op.Captured{ID: "s_1", Body: op.With(kept)})
 			return err
 		},
 		"GET /v1/secrets?tenant=acme": func() error {

@@ -11,8 +11,8 @@
 //   - arg, the place among the arguments of the command, from 1, with ? where it may be left out, and flag, the name of a flag, perhaps with its letter;
 //   - usage, the text of a flag where doc is not for people, and value, the word in it that stands for the value;
 //   - complete, whose names a shell offers;
-//   - is, what the command line looks at before anybody is asked: a life, a duration, a span that can be of days, a day, methods or a
-//     positive number; or absent, of what is true while its flag is not there;
+//   - is, what the command line looks at before anybody is asked: a life, a duration, a span that can be of days, a day, methods, a scope or
+//     a positive number; or absent, of what is true while its flag is not there;
 //   - need, what is said when a flag is missing, and alone, the flags that it cannot be with;
 //   - offer, words that a shell offers, where there is no enum.
 package op
@@ -160,7 +160,7 @@ type Egress interface {
 	Answer(ctx context.Context, by identity.Principal, id string, a egress.AccessAnswer) (egress.AccessRequest, error)
 }
 
-// Credentials are grants, permissions, secrets and the keys that guard them. *credential.Service is one.
+// Credentials are accounts, grants, permissions, secrets and the keys that guard them. *credential.Service is one.
 type Credentials interface {
 	IssueGrant(ctx context.Context, by identity.Principal, r grant.Request) (grant.Token, grant.Grant, error)
 	ListGrants(ctx context.Context, by identity.Principal, tenant string) ([]grant.Grant, error)
@@ -168,6 +168,13 @@ type Credentials interface {
 	AllowAccount(ctx context.Context, by identity.Principal, a credential.Allow) (grant.Permission, error)
 	Permissions(ctx context.Context, by identity.Principal, tenant string) ([]grant.Permission, error)
 	DisallowAccount(ctx context.Context, by identity.Principal, tenant, id string) (p grant.Permission, ended int, err error)
+	Cookies(ctx context.Context, by identity.Principal, tenant string) ([]vault.CookieSet, error)
+	CookieSet(ctx context.Context, by identity.Principal, tenant, domain string) (vault.CookieSet, error)
+	SetRules(ctx context.Context, by identity.Principal, tenant, domain string, r vault.Rules) (vault.CookieSet, error)
+	SetSignedIn(ctx context.Context, by identity.Principal, tenant, domain string, i vault.SignedIn) (vault.CookieSet, error)
+	DeleteCookies(ctx context.Context, by identity.Principal, tenant, domain string) error
+	Capture(ctx context.Context, by identity.Principal, session string, domains []string, change func(*vault.Rules)) ([]vault.CookieSet, error)
+	NeedsRefresh(ctx context.Context, by identity.Principal, tenant string) ([]credential.Alert, error)
 	GrantKeys(ctx context.Context, by identity.Principal) ([]grant.KeyInfo, error)
 	RotateGrantKeys(ctx context.Context, by identity.Principal) (grant.KeyInfo, error)
 
@@ -236,7 +243,9 @@ func All() []Row {
 		AskForAccess().Row(), ListAccess().Row(), ShowAccess().Row(), AnswerAccess().Row(),
 		GetSettings().Row(), PutSettings().Row(), GetAgentSettings().Row(), PutAgentSettings().Row(),
 		IssueGrant().Row(), ListGrants().Row(), RevokeGrant().Row(), ListGrantKeys().Row(), RotateGrantKeys().Row(), ShowVault().Row(), RotateVault().Row(),
-		ListSecrets().Row(), RemoveSecret().Row(), AllowAccount().Row(), ListPermissions().Row(), DisallowAccount().Row(),
+		ListSecrets().Row(), RemoveSecret().Row(),
+		ListCookies().Row(), ShowCookies().Row(), SetCookieRules().Row(), RemoveCookies().Row(), CaptureCookies().Row(), ListNeedsRefresh().Row(),
+		AllowAccount().Row(), ListPermissions().Row(), DisallowAccount().Row(),
 		ListAgents().Row(), ShowAgent().Row(), CreateAgent().Row(), RemoveAgent().Row(), RestartAgent().Row(), RevokeAgent().Row(), RestoreAgent().Row(),
 		ListTokens().Row(), RotateToken().Row(), RevokeToken().Row(), ListSessionTokens().Row(), RevokeSessionToken().Row(),
 		ListSessions().Row(), ShowSession().Row(), CloseSession().Row(), TakeOver().Row(), HandBack().Row(),

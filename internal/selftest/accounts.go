@@ -70,11 +70,11 @@ func (r *run) logIn(ctx context.Context, c *client.Client, build, user string) e
 		if page.Title != website.TitleOf(user) {
 			return fmt.Errorf("the site answered with the page %q", page.Title)
 		}
-		sets, err := c.Capture(ctx, s.ID, api.CaptureRequest{Domains: []string{website.Domain}})
+		captured, err := client.Call(ctx, c, op.CaptureCookies(), op.Captured{ID: s.ID, Body: op.With(op.CaptureRequest{Domains: []string{website.Domain}})})
 		if err != nil {
 			return fmt.Errorf("capture: %w", err)
 		}
-		if len(sets) != 1 || sets[0].Count != website.Cookies() {
+		if sets := captured.Sets; len(sets) != 1 || sets[0].Count != website.Cookies() {
 			return fmt.Errorf("%d sets were captured, and should be one with %d cookies", len(sets), website.Cookies())
 		}
 		return nil

@@ -147,7 +147,7 @@ func (f *furnished) accounts() {
 		for n := range list {
 			list[n].Secure = strings.HasPrefix(list[n].Name, "__Secure-")
 		}
-		_, err := f.API.ImportLogin(ctx, "default", domain, weblogin.Login{Cookies: list}, &vault.Rules{Scopes: []string{"tools", "cdp"}, MaxLeases: 2})
+		_, err := f.API.ImportLogin(ctx, "default", domain, weblogin.Login{Cookies: list}, op.AccountRules{Scopes: []string{"tools", "cdp"}, MaxSessions: new(2)})
 		f.must("import an account", err)
 	}
 	issued, err := client.Call(ctx, f.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Tenant: "default", Domains: []string{"example.net"}, TTL: "10m"})})

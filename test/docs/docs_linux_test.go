@@ -278,10 +278,10 @@ func (f *follows) sweep() {
 	for _, a := range list.Agents { // with what is their own
 		note(client.Do(ctx, c, op.RemoveAgent(), op.AgentRemoved{OneAgent: op.OneAgent{Name: a.Name, InTenant: op.InTenant{Tenant: tenant}}, KeepWorkspace: true}))
 	}
-	cookies, err := c.Cookies(ctx, tenant)
+	cookies, err := client.Call(ctx, c, op.ListCookies(), op.OfTenant{Tenant: tenant})
 	note(err)
-	for _, s := range cookies {
-		note(c.DeleteCookies(ctx, tenant, s.Domain))
+	for _, s := range cookies.Sets {
+		note(client.Do(ctx, c, op.RemoveCookies(), op.AccountNamed{Domain: s.Domain, InTenant: op.InTenant{Tenant: tenant}}))
 	}
 	grants, err := client.Call(ctx, c, op.ListGrants(), op.GrantsListed{OfTenant: op.OfTenant{Tenant: tenant}})
 	note(err)
