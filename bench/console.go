@@ -140,11 +140,8 @@ func (d *desk) fill(ctx context.Context) error {
 		return err
 	}
 	var rows lines
-	if err := d.api.AuditExport(ctx, &rows, ""); err != nil {
-		return err
-	}
-	if rows < shownRecords {
-		return fmt.Errorf("%d records were made", rows)
+	if err := d.api.AuditExport(ctx, &rows, ""); err != nil || rows < shownRecords {
+		return errors.Join(err, fmt.Errorf("%d records were made", rows))
 	}
 	return nil
 }
@@ -176,14 +173,14 @@ func (b *bench) pages(ctx context.Context, d *desk) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.api.Close(context.WithoutCancel(ctx), s.ID, true)) }()
-	row, err := d.api.Audit(ctx, api.AuditQuery{Limit: 1})
-	if err != nil || len(row) == 0 {
+	found, err := client.Call(ctx, d.api, op.ListAudit(), op.AuditQuery{Limit: 1})
+	if err != nil || len(found.Rows) == 0 {
 		return errors.Join(err, errors.New("no record is found"))
 	}
 	const health = "/v1/health"
 	paths := []string{health}
 	names := map[string]string{health: health}
-	for name, path := range map[string]string{"/sessions/ID": "/sessions/" + s.ID, "/audit/ID": "/audit/" + row[0].ID, "/agents/NAME": "/agents/default/shown-7",
+	for name, path := range map[string]string{"/sessions/ID": "/sessions/" + s.ID, "/audit/ID": "/audit/" + found.Rows[0].ID, "/agents/NAME": "/agents/default/shown-7",
 		"/agents/NAME/tokens": "/agents/default/shown-7/tokens", "/agents/NAME/network": "/agents/default/shown-7/network"} {
 		names[console.Prefix+path] = name
 		paths = append(paths, console.Prefix+path)

@@ -246,11 +246,11 @@ func (a *API) createPearl(ctx context.Context, by identity.Principal, in *jsonBo
 const mostTides = 1000
 
 func (a *API) tides(ctx context.Context, by identity.Principal, in *tidesInput) (*answer[Tides], error) {
-	q := AuditQuery{Action: "gateway.", Limit: mostTides}
+	q := op.AuditQuery{AuditFilter: op.AuditFilter{Action: "gateway."}, Limit: mostTides}
 	if in.CrabID != "" {
 		q.Actor = string(identity.KindAgent) + ":" + in.CrabID
 	}
-	filter, err := a.selection(ctx, by, &q)
+	filter, err := q.Filter(ctx, a.auditor(), by)
 	if err != nil {
 		return nil, err
 	}

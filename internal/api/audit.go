@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -19,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/auditor"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -44,77 +43,26 @@ type exportInput struct {
 }
 
 func (a *API) auditRoutes() {
-	add(a, route{method: http.MethodGet, path: "/v1/audit", id: "list-audit", summary: "Find records of what was done"}, a.audit)
+	provide(a, op.ListAudit())
+	provide(a, op.VerifyAudit())
 	add(a, route{method: http.MethodGet, path: "/v1/audit/tail", id: "tail-audit", summary: "The newest records, and those that follow",
-		lines: reflect.TypeFor[AuditRow]()}, a.tail)
+		lines: reflect.TypeFor[op.AuditRow]()}, a.tail)
 	add(a, route{method: http.MethodGet, path: "/v1/audit/export", id: "export-audit", summary: "All records, as they can be verified",
-		lines: reflect.TypeFor[AuditRow]()}, a.export)
-	add(a, route{method: http.MethodPost, path: "/v1/audit/verify", id: "verify-audit", summary: "Prove that no record was changed",
-		status: http.StatusOK}, a.verify)
+		lines: reflect.TypeFor[op.AuditRow]()}, a.export)
 }
 
-// auditor reads the log for callers.
-func (a *API) auditor() auditor.Auditor {
-	return auditor.Auditor{Identity: a.Identity, Records: a.Audit, Rows: a.Rows, Check: a.Verify}
+// auditing is the audit log, and the auditor who reads it for callers.
+type auditing struct {
+	auditor.Auditor
+	AuditLog
 }
 
-// selection is what a query selects for somebody: of the records of one tenant, for whoever is of one.
-func (a *API) selection(ctx context.Context, by identity.Principal, q *AuditQuery) (audit.Filter, error) {
-	tenant, err := a.auditor().Selection(ctx, by, q.Tenant)
-	if err != nil {
-		return audit.Filter{}, err
-	}
-	if q.AfterSeq > 0 && q.Node == "" {
-		return audit.Filter{}, problem.New(problem.BadRequest, "name the node: every node has numbers of its own", "after_seq is there without node")
-	}
-	out := audit.Filter{
-		Node: q.Node, Tenant: tenant, Actor: q.Actor, Session: q.Session, Jail: q.Jail, Phase: q.Phase, Result: q.Result, Ref: q.Ref,
-		Since: q.Since, Until: q.Until, AfterSeq: q.AfterSeq, Limit: q.Limit, Newest: q.AfterSeq == 0,
-	}
-	if strings.HasSuffix(q.Action, ".") {
-		out.ActionPrefix = q.Action
-	} else {
-		out.Action = q.Action
-	}
-	return out, nil
+func (a *API) auditor() auditing {
+	return auditing{auditor.Auditor{Identity: a.Identity, Records: a.Audit, Rows: a.Rows, Check: a.Verify}, a.Audit}
 }
 
-func (a *API) audit(ctx context.Context, by identity.Principal, q *AuditQuery) (*answer[AuditRows], error) {
-	if q.Follow {
-		return nil, problem.New(problem.BadRequest, "use /v1/audit/tail", "follow is of a tail")
-	}
-	filter, err := a.selection(ctx, by, q)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := a.Audit.List(ctx, filter)
-	if err != nil {
-		return nil, err
-	}
-	out := AuditRows{Rows: make([]AuditRow, len(rows))}
-	for n, row := range rows {
-		out.Rows[n] = rowOf(row)
-	}
-	return &answer[AuditRows]{out}, nil
-}
-
-func rowOf(r audit.Row) AuditRow {
-	out := AuditRow{
-		Node: r.Node, Seq: r.Seq, Time: r.Time, ID: r.ID, Ref: r.Ref, Phase: r.Phase, Action: r.Action, Result: r.Result, Tenant: r.Tenant,
-		Actor: r.Actor, Session: r.Session, Jail: r.Jail, Target: r.Target, PrevHash: hex.EncodeToString(r.PrevHash), Hash: hex.EncodeToString(r.Hash),
-	}
-	switch {
-	case json.Valid(r.Detail):
-		out.Detail = r.Detail
-	case len(r.Detail) > 0:
-		// Somebody changed it. The row is shown all the same.
-		out.Detail, _ = json.Marshal(string(r.Detail)) // a text can always be written
-	}
-	return out
-}
-
-func (a *API) tail(ctx context.Context, by identity.Principal, q *AuditQuery) (*huma.StreamResponse, error) {
-	filter, err := a.selection(ctx, by, q)
+func (a *API) tail(ctx context.Context, by identity.Principal, q *op.AuditQuery) (*huma.StreamResponse, error) {
+	filter, err := q.Filter(ctx, a.auditor(), by)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +76,7 @@ func (a *API) tail(ctx context.Context, by identity.Principal, q *AuditQuery) (*
 			if err != nil {
 				return err
 			}
-			text, err := json.Marshal(rowOf(row))
+			text, err := json.Marshal(op.AuditRowOf(row))
 			if err != nil {
 				return err
 			}
@@ -149,15 +97,6 @@ func (a *API) export(ctx context.Context, by identity.Principal, in *exportInput
 		return nil, err
 	}
 	return a.stream(ctx, "Export the audit log", func(ctx context.Context, out *lines) error { return write(ctx, out) }), nil
-}
-
-func (a *API) verify(ctx context.Context, by identity.Principal, _ *nothing) (*answer[audit.Report], error) {
-	report, err := a.auditor().Verify(ctx, by)
-	if err != nil {
-		return nil, err
-	}
-	report.Nodes = list(report.Nodes)
-	return &answer[audit.Report]{report}, nil
 }
 
 // endingKey is under what a request's context has the one that ends when the server is to end.

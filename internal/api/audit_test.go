@@ -16,6 +16,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -71,10 +72,10 @@ func TestAQueryArrives(t *testing.T) {
 }
 
 func TestARowThatWasChangedIsShown(t *testing.T) {
-	if got := rowOf(audit.Row{Detail: []byte(`{"a":`)}); string(got.Detail) != `"{\"a\":"` {
+	if got := op.AuditRowOf(audit.Row{Detail: []byte(`{"a":`)}); string(got.Detail) != `"{\"a\":"` {
 		t.Errorf("%s", got.Detail)
 	}
-	if _, err := json.Marshal(rowOf(audit.Row{Detail: []byte("\xff")})); err != nil {
+	if _, err := json.Marshal(op.AuditRowOf(audit.Row{Detail: []byte("\xff")})); err != nil {
 		t.Error(err)
 	}
 }
@@ -171,7 +172,7 @@ func TestRowsArriveAsTheyAreWritten(t *testing.T) {
 		if err := w.log.Event(w.ctx, audit.Event{Action: "test.row", Tenant: "acme", Target: fmt.Sprint(n)}); err != nil {
 			t.Fatal(err)
 		}
-		var row AuditRow
+		var row op.AuditRow
 		if !lines.Scan() || json.Unmarshal(lines.Bytes(), &row) != nil || row.Target != fmt.Sprint(n) {
 			t.Fatalf("row %d is %s, %v", n, lines.Bytes(), lines.Err())
 		}

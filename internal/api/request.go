@@ -95,24 +95,6 @@ type SecretRequest struct {
 	Origins []string `json:"origins,omitempty" nullable:"false" doc:"where it may go, such as https://api.example.com, or jail for MCP servers; as before, or the only one that is declared, when it is left out"`
 }
 
-// AuditQuery selects records. What is left out matches all. It is sent in the query of the address.
-type AuditQuery struct {
-	Tenant   string    `query:"tenant" pattern:"^[a-z0-9-]{1,40}$"`
-	Action   string    `query:"action" maxLength:"128" doc:"such as grant.issue; with a dot at its end, all that begin so: session."`
-	Actor    string    `query:"actor" maxLength:"128" doc:"admin, system, operator:ID or agent:ID"`
-	Session  string    `query:"session" maxLength:"128"`
-	Jail     string    `query:"jail" maxLength:"128"`
-	Phase    string    `query:"phase" enum:"intent,outcome,event,tombstone"`
-	Result   string    `query:"result" enum:"ok,refused,failed,unknown"`
-	Ref      string    `query:"ref" maxLength:"128" doc:"the id of an intent: its outcome"`
-	Node     string    `query:"node" maxLength:"128"`
-	Since    time.Time `query:"since" doc:"not before this time (RFC 3339)"`
-	Until    time.Time `query:"until" doc:"before this time (RFC 3339)"`
-	AfterSeq int64     `query:"after_seq" minimum:"0" doc:"with a node: the first rows behind this one, instead of the newest"`
-	Limit    int       `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"how many rows"`
-	Follow   bool      `query:"follow" doc:"of a tail: go on with rows as they are written"`
-}
-
 // request reads the texts. Whether their values are allowed is the service's to say.
 func (o OpenRequest) request() (session.Request, error) {
 	flaws := problem.Many{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}

@@ -106,3 +106,6 @@ func quoted(d *jsontext.Decoder) ([]byte, error) {
 	}
 	return text, nil
 }
+
+// list is never null in JSON.
+func list[T any](all []T) []T { return append([]T{}, all...) }

@@ -147,15 +147,17 @@ func refreshed(ctx context.Context, c *client.Client, s session.Session, domain 
 // capturedFrom says whose cookies were stored from a session, by the records of it.
 func capturedFrom(ctx context.Context, c *client.Client, id string) (domains []string, err error) {
 	const many = 1000
-	rows, err := c.Audit(ctx, api.AuditQuery{Session: id, Action: string(identity.CookiesCapture), Limit: many})
+	query := op.AuditQuery{AuditFilter: op.AuditFilter{Session: id, Action: string(identity.CookiesCapture)}, Limit: many}
+	all, err := client.Call(ctx, c, op.ListAudit(), query)
 	if err != nil {
 		return nil, err
 	}
+	rows := all.Rows
 	for _, outcome := range rows {
 		if outcome.Phase != audit.PhaseOutcome || outcome.Result != string(audit.OK) {
 			continue
 		}
-		of := slices.IndexFunc(rows, func(r api.AuditRow) bool { return r.ID == outcome.Ref })
+		of := slices.IndexFunc(rows, func(r op.AuditRow) bool { return r.ID == outcome.Ref })
 		if of < 0 {
 			continue
 		}

@@ -19,7 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/op"
@@ -150,9 +149,9 @@ func controlPlane(t *testing.T, handler http.HandlerFunc) *client.Client {
 func TestAllPagesOfTheLogAreRecorded(t *testing.T) {
 	const rows = 2*pageRows + 500
 	from := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	all := make([]api.AuditRow, rows)
+	all := make([]op.AuditRow, rows)
 	for n := range all {
-		all[n] = api.AuditRow{Node: "n", ID: fmt.Sprint(n), Time: from.Add(time.Duration(n/7) * time.Microsecond), Action: "gateway.connect", Phase: "intent",
+		all[n] = op.AuditRow{Node: "n", ID: fmt.Sprint(n), Time: from.Add(time.Duration(n/7) * time.Microsecond), Action: "gateway.connect", Phase: "intent",
 			Target: fmt.Sprintf("h%d.test:443", n), Tenant: "default", Detail: json.RawMessage(`{"allowed":true,"scheme":"https"}`)}
 	}
 	all[0].Target, all[rows-1].Target = "same.test:443", "same.test:443"
@@ -172,9 +171,9 @@ func TestAllPagesOfTheLogAreRecorded(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			page = all[:slices.IndexFunc(append(slices.Clone(all), api.AuditRow{Time: at}), func(row api.AuditRow) bool { return !row.Time.Before(at) })]
+			page = all[:slices.IndexFunc(append(slices.Clone(all), op.AuditRow{Time: at}), func(row op.AuditRow) bool { return !row.Time.Before(at) })]
 		}
-		_ = json.NewEncoder(w).Encode(api.AuditRows{Rows: page[max(0, len(page)-pageRows):]})
+		_ = json.NewEncoder(w).Encode(op.AuditRows{Rows: page[max(0, len(page)-pageRows):]})
 	})
 	r := recorder{client: c, seen: map[egress.Question]bool{}}
 	got, err := r.record(t.Context(), "", from)

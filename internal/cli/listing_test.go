@@ -44,7 +44,7 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 		name string
 		rows [][]string
 	}{
-		{"audit", auditRows([]api.AuditRow{
+		{"audit", rowsOf(op.ListAudit().View(op.AuditRows{Rows: []op.AuditRow{
 			{Node: "a", Seq: 1, Time: at(0), Phase: audit.PhaseIntent, Action: "grant.issue", Actor: "operator:abc", Tenant: "default",
 				Target: "g_1",
 				Detail: json.RawMessage(`{"domains":["example.com"]}`)},
@@ -52,7 +52,7 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 				Tenant: "default"},
 			{Node: "a", Seq: 3, Time: at(time.Minute), Phase: audit.PhaseEvent, Action: hostile, Result: hostile, Actor: hostile, Tenant: hostile,
 				Session: hostile, Target: hostile, Detail: json.RawMessage(`"` + hostile + `"`)},
-		}, now)},
+		}})[0], now)},
 		{"cookie sets", setRows([]listedSet{
 			{CookieSet: vault.CookieSet{Domain: "example.com", Tenant: "default", Count: 3, Scopes: []string{"tools"}, MaxLeases: 1,
 				LastRefreshedAt: at(-time.Hour), ExpiresAt: at(time.Hour), Storage: []weblogin.OriginInfo{{Origin: "https://example.com", Items: 2, Bytes: 9000}}}, Agents: []string{"shopper", hostile}},
@@ -130,11 +130,11 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprintln(&b, "-- tail")
-	for _, row := range []api.AuditRow{
+	for _, row := range []op.AuditRow{
 		{Time: at(0), Phase: audit.PhaseIntent, Action: "session.open", Actor: "admin", Tenant: "default", Session: "s_1"},
 		{Time: at(0), Phase: audit.PhaseEvent, Action: hostile, Result: "ok", Actor: hostile, Target: hostile},
 	} {
-		if err := tailRow(&b, row, now.Location(), false); err != nil {
+		if err := tailRow(&b, row, now, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -145,8 +145,8 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 func TestATailInJSONIsOneLineARowInUTC(t *testing.T) {
 	var b strings.Builder
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
-	row := api.AuditRow{Node: "a", Seq: 7, Time: at, Phase: audit.PhaseEvent, Action: "x", Target: "<\n>"}
-	if err := tailRow(&b, row, time.FixedZone("", 3600), true); err != nil {
+	row := op.AuditRow{Node: "a", Seq: 7, Time: at, Phase: audit.PhaseEvent, Action: "x", Target: "<\n>"}
+	if err := tailRow(&b, row, at.In(time.FixedZone("", 3600)), true); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"2026-01-02T03:04:05.000006Z"`) ||
@@ -283,7 +283,7 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 func TestTimesOfTheCommandLine(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", 3600))
-	cmd := newAuditList(&program{})
+	cmd := &cobra.Command{}
 	for text, want := range map[string]string{
 		"1h": "2026-01-02T01:04:05Z", "2026-01-01T00:00:00+02:00": "2025-12-31T22:00:00Z", "0s": "2026-01-02T02:04:05Z",
 	} {

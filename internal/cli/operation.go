@@ -127,7 +127,8 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 	case **int:
 		keep(g, name, to, flags.Int(name, 0, text))
 	case *int:
-		flags.IntVar(to, name, 0, text)
+		number, _ := strconv.Atoi(f.Tag.Get("default")) // without one, it is 0
+		flags.IntVar(to, name, number, text)
 		g.flags = append(g.flags, func() error {
 			if f.Tag.Get("is") == "positive" && said() && *to < 1 {
 				return usage(g.cmd, "--%s %d: it is at least 1", name, *to)
@@ -150,6 +151,12 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 				*to = upper(*words)
 			}
 			return nil
+		})
+	case *time.Time:
+		word := flags.String(name, "", text)
+		g.flags = append(g.flags, func() (err error) {
+			*to, err = moment(g.cmd, name, *word, g.p.now())
+			return err
 		})
 	case *netip.Addr:
 		at := flags.String(name, "", text)

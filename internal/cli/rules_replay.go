@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -265,7 +264,7 @@ func (r *recorder) record(ctx context.Context, agent string, since time.Time) ([
 	for _, a := range agents.Agents {
 		r.names[a.ID] = a
 	}
-	query := api.AuditQuery{Tenant: r.tenant, Action: "gateway.", Since: since, Limit: pageRows}
+	query := op.AuditQuery{AuditFilter: op.AuditFilter{Tenant: r.tenant, Action: "gateway."}, Since: since, Limit: pageRows}
 	if agent != "" {
 		found, err := findAgent(ctx, r.client, r.tenant, agent)
 		if err != nil {
@@ -276,10 +275,11 @@ func (r *recorder) record(ctx context.Context, agent string, since time.Time) ([
 	r.cut = true
 	ids := map[string]bool{} // of the rows of the page before, which end where the next begins
 	for range maxPages {
-		rows, err := r.client.Audit(ctx, query)
+		page, err := client.Call(ctx, r.client, op.ListAudit(), query)
 		if err != nil {
 			return nil, err
 		}
+		rows := page.Rows
 		fresh := 0
 		before := ids
 		ids = map[string]bool{}
@@ -305,7 +305,7 @@ func (r *recorder) record(ctx context.Context, agent string, since time.Time) ([
 
 // add makes a request out of a row, if it is one that a policy decided. Facts that a row does not have are left out: it may be
 // of another version.
-func (r *recorder) add(row api.AuditRow) {
+func (r *recorder) add(row op.AuditRow) {
 	var d struct {
 		Surface  string `json:"surface"`
 		Method   string `json:"method"`

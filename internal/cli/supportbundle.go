@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/backup"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
@@ -182,9 +181,9 @@ func supportAsked(c *client.Client, because error, host *hostd.Client) []support
 		asked("info.json", "what the control plane says of itself", func(ctx context.Context) (any, error) { return c.Info(ctx) }),
 		asked("agents.json", "the agents, and the state of their jails", func(ctx context.Context) (any, error) { return supportAgents(ctx, c) }),
 		asked("audit.json", fmt.Sprintf("how many of the newest %d rows of the audit log are of each kind", tallied), func(ctx context.Context) (any, error) {
-			rows, err := c.Audit(ctx, api.AuditQuery{Limit: tallied})
+			all, err := client.Call(ctx, c, op.ListAudit(), op.AuditQuery{Limit: tallied})
 			count := supportbundle.Tally{}
-			for _, r := range rows {
+			for _, r := range all.Rows {
 				count.Add(r.Action, r.Phase, r.Result, r.Detail)
 			}
 			return count, err

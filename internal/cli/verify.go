@@ -15,7 +15,9 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -78,7 +80,7 @@ func (p *program) verifyAudit(cmd *cobra.Command, v verifying) (audit.Report, er
 	if err != nil {
 		return audit.Report{}, err
 	}
-	return c.VerifyAudit(cmd.Context())
+	return client.Call(cmd.Context(), c, op.VerifyAudit(), op.None{})
 }
 
 // verifyExport verifies a file here.

@@ -58,7 +58,7 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 	agent := op.OneAgent{Name: "w", InTenant: op.InTenant{Tenant: "acme"}}
 	account := op.AccountNamed{Domain: "example.com", InTenant: agent.InTenant}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
-	query := api.AuditQuery{Tenant: "acme", Action: "grant.", Actor: "admin", Session: "s", Jail: "j", Phase: "intent", Result: "ok", Ref: "r", Node: "n",
+	query := op.AuditQuery{AuditFilter: op.AuditFilter{Tenant: "acme", Action: "grant.", Actor: "admin", Session: "s", Jail: "j", Phase: "intent", Result: "ok", Ref: "r", Node: "n"},
 		Since: at, Until: at, AfterSeq: 3, Limit: 4, Follow: true}
 	for want, call := range map[string]func() error{
 		"GET /v1/whoami":                          func() error { _, err := Call(ctx, c, op.WhoAmI(), op.None{}); return err },
@@ -124,12 +124,12 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 		"GET /v1/grant-keys":         func() error { _, err := Call(ctx, c, op.ListGrantKeys(), op.None{}); return err },
 		"POST /v1/grant-keys/rotate": func() error { _, err := Call(ctx, c, op.RotateGrantKeys(), op.None{}); return err },
 		"GET /v1/audit?action=grant.&actor=admin&after_seq=3&follow=true&jail=j&limit=4&node=n&phase=intent&ref=r&result=ok&session=s" +
-			"&since=2026-01-02T03%3A04%3A05.000006Z&tenant=acme&until=2026-01-02T03%3A04%3A05.000006Z": func() error { _, err := c.Audit(ctx, query); return err },
-		"GET /v1/audit":               func() error { _, err := c.Audit(ctx, api.AuditQuery{}); return err },
-		"POST /v1/audit/verify":       func() error { _, err := c.VerifyAudit(ctx); return err },
+			"&since=2026-01-02T03%3A04%3A05.000006Z&tenant=acme&until=2026-01-02T03%3A04%3A05.000006Z": func() error { _, err := Call(ctx, c, op.ListAudit(), query); return err },
+		"GET /v1/audit":               func() error { _, err := Call(ctx, c, op.ListAudit(), op.AuditQuery{}); return err },
+		"POST /v1/audit/verify":       func() error { _, err := Call(ctx, c, op.VerifyAudit(), op.None{}); return err },
 		"GET /v1/audit/export?node=n": func() error { return c.AuditExport(ctx, io.Discard, "n") },
 		"GET /v1/audit/tail?limit=4": func() error {
-			for _, err := range c.AuditTail(ctx, api.AuditQuery{Limit: 4}) {
+			for _, err := range c.AuditTail(ctx, op.AuditQuery{Limit: 4}) {
 				return err
 			}
 			return nil
@@ -319,7 +319,7 @@ func TestARefusalKeepsWhatTheControlPlaneSaid(t *testing.T) {
 	check(err)
 	check(c.Recording(t.Context(), io.Discard, "s_1"))
 	check(c.AuditExport(t.Context(), io.Discard, ""))
-	for _, err := range c.AuditTail(t.Context(), api.AuditQuery{}) {
+	for _, err := range c.AuditTail(t.Context(), op.AuditQuery{}) {
 		check(err)
 	}
 }
@@ -334,7 +334,7 @@ func TestAStreamIsReadLineByLine(t *testing.T) {
 		}
 	})
 	n := int64(0)
-	for row, err := range c.AuditTail(t.Context(), api.AuditQuery{}) {
+	for row, err := range c.AuditTail(t.Context(), op.AuditQuery{}) {
 		if err != nil || row.Seq != n {
 			t.Fatalf("row %d is %+v, %v", n, row, err)
 		}
@@ -356,14 +356,14 @@ func TestAStreamEndsWithItsContextAndItsReader(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	var last error
-	for _, err := range c.AuditTail(ctx, api.AuditQuery{Follow: true}) {
+	for _, err := range c.AuditTail(ctx, op.AuditQuery{Follow: true}) {
 		cancel(why)
 		last = err
 	}
 	if !errors.Is(last, why) {
 		t.Errorf("it ends with %v", last)
 	}
-	for range c.AuditTail(t.Context(), api.AuditQuery{Follow: true}) {
+	for range c.AuditTail(t.Context(), op.AuditQuery{Follow: true}) {
 		break // goleak and the server's end say whether something stays
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"reflect"
 	"strings"
+	"time"
 )
 
 // Field is a field of what goes into an operation.
@@ -64,7 +65,11 @@ func (o Op[In, Out]) Request(in In) (path string, query url.Values, body any) {
 		case f.Place == InPath:
 			path = strings.Replace(path, "{"+f.Name+"}", url.PathEscape(value.String()), 1)
 		case f.Place == InQuery && value.IsZero() == (f.Tag.Get("default") == "true"):
-			query.Set(f.Name, fmt.Sprint(value.Interface()))
+			text := fmt.Sprint(value.Interface())
+			if t, ok := value.Interface().(time.Time); ok {
+				text = t.UTC().Format(time.RFC3339Nano)
+			}
+			query.Set(f.Name, text)
 		}
 	}
 	return path, query, Content(in)

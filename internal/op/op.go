@@ -10,7 +10,7 @@
 //   - doc, enum, pattern, maxLength and example, which the document of the API has;
 //   - arg, the place among the arguments of the command, from 1, with ? where it may be left out, and flag, the name of a flag, perhaps with its letter;
 //   - usage, the text of a flag where doc is not for people, and value, the word in it that stands for the value;
-//   - complete, whose names a shell offers;
+//   - complete, whose names a shell offers, and default, the number of a flag that is not there;
 //   - is, what the command line looks at before anybody is asked: a life, a duration, a span that can be of days, a day, methods, a scope or
 //     a positive number; or absent, of what is true while its flag is not there;
 //   - need, what is said when a flag is missing, and alone, the flags that it cannot be with;
@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -74,6 +75,7 @@ type Backend struct {
 	Quotas      Quotas
 	Egress      Egress
 	Credentials Credentials
+	Audit       Audit
 	Agents      Jails   // may be nil
 	Servers     Servers // may be nil
 	Sessions    Sessions
@@ -185,6 +187,13 @@ type Credentials interface {
 	RotateVault(ctx context.Context, by identity.Principal) (vault.Rotation, error)
 }
 
+// Audit is the audit log: an auditor.Auditor, and the *audit.Log that it reads.
+type Audit interface {
+	Selection(ctx context.Context, by identity.Principal, tenant string) (string, error)
+	List(ctx context.Context, f audit.Filter) ([]audit.Row, error)
+	Verify(ctx context.Context, by identity.Principal) (audit.Report, error)
+}
+
 // Servers are the MCP servers of others that run in jails. *toolserver.Service is one.
 type Servers interface {
 	List(ctx context.Context, by identity.Principal, tenant string) ([]toolserver.Status, error)
@@ -251,5 +260,6 @@ func All() []Row {
 		ListSessions().Row(), ShowSession().Row(), CloseSession().Row(), TakeOver().Row(), HandBack().Row(),
 		ListRecordings().Row(), RemoveRecording().Row(),
 		ListMCPServers().Row(), PutMCPServer().Row(), TestMCPServer().Row(), RemoveMCPServer().Row(),
+		ListAudit().Row(), VerifyAudit().Row(),
 	}
 }

@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -52,11 +53,12 @@ func (f *furnished) didNothing(t *testing.T, key string) {
 	if err != nil || len(own) == 0 {
 		t.Fatalf("%d sign-ins, %v", len(own), err)
 	}
-	rows, err := f.API.Audit(t.Context(), api.AuditQuery{Actor: own[0].Actor, Limit: 1000})
-	if err != nil || len(rows) == 0 {
-		t.Fatalf("%d records, %v", len(rows), err)
+	query := op.AuditQuery{AuditFilter: op.AuditFilter{Actor: own[0].Actor}, Limit: 1000}
+	found, err := client.Call(t.Context(), f.API, op.ListAudit(), query)
+	if err != nil || len(found.Rows) == 0 {
+		t.Fatalf("%d records, %v", len(found.Rows), err)
 	}
-	for _, row := range rows {
+	for _, row := range found.Rows {
 		if row.Result != string(audit.Refused) && !strings.HasPrefix(row.Action, "console.") {
 			t.Errorf("a viewer did %s: %s %s", row.Action, row.Target, row.Result)
 		}

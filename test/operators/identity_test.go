@@ -525,7 +525,7 @@ func TestWhatWasReapedIsOnRecord(t *testing.T) {
 	}
 	b.Ready()
 	testenv.Eventually(t, 60*time.Second, func() bool {
-		return slices.ContainsFunc(b.Rows("--action", "jail.reap"), func(r api.AuditRow) bool {
+		return slices.ContainsFunc(b.Rows("--action", "jail.reap"), func(r op.AuditRow) bool {
 			return r.Result == "ok" && r.Actor == "system" && r.Jail == s.Jail
 		})
 	}, "what was reaped is not in the audit log")

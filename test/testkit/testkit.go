@@ -22,6 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/inventory"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -210,14 +211,12 @@ func (b *Installation) Key() string {
 }
 
 // Rows asks for rows of the audit log.
-func (b *Installation) Rows(args ...string) []api.AuditRow {
+func (b *Installation) Rows(args ...string) []op.AuditRow {
 	b.T.Helper()
-	out, err := b.Run(b.T.Context(), append([]string{"audit", "ls", "--json"}, args...)...)
-	if err != nil {
+	var list []op.AuditRow
+	if out, err := b.Run(b.T.Context(), append([]string{"audit", "ls", "--json"}, args...)...); err != nil {
 		b.T.Fatal(err)
-	}
-	var list []api.AuditRow
-	if err := json.Unmarshal([]byte(out), &list); err != nil {
+	} else if err := json.Unmarshal([]byte(out), &list); err != nil {
 		b.T.Fatalf("%v: %s", err, out)
 	}
 	return list
