@@ -114,7 +114,6 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 		text = strings.Replace(text, word, "`"+word+"`", 1)
 	}
 	g.names = append(g.names, name)
-	said := func() bool { return flags.Changed(name) }
 	switch to := at.Addr().Interface().(type) {
 	case *bool:
 		value := flags.BoolP(name, letter, false, text)
@@ -130,7 +129,7 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 		number, _ := strconv.Atoi(f.Tag.Get("default")) // without one, it is 0
 		flags.IntVar(to, name, number, text)
 		g.flags = append(g.flags, func() error {
-			if f.Tag.Get("is") == "positive" && said() && *to < 1 {
+			if f.Tag.Get("is") == "positive" && flags.Changed(name) && *to < 1 {
 				return usage(g.cmd, "--%s %d: it is at least 1", name, *to)
 			}
 			return nil
@@ -166,6 +165,10 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 		})
 	default:
 		value := at.Addr().Convert(reflect.TypeFor[*string]()).Interface().(*string)
+		if name == "tenant" {
+			g.p.tenantFlag(g.cmd, value)
+			break
+		}
 		flags.StringVar(value, name, "", text)
 		g.flags = append(g.flags, func() error { return g.look(name, f, *value) })
 	}
@@ -280,35 +283,19 @@ func (g *given) complete(many bool) cobra.CompletionFunc {
 
 // namesBy are the names that a description offers, behind those arguments. One that is not here is a mistake in it, and no command is made then.
 func namesBy(whose string, behind ...string) names {
-	switch whose {
-	case "tenants":
-		return tenantNames
-	case "operators":
-		return operatorIDs
-	case "agents":
-		return agentNames
-	case "accounts":
-		return domainsOfSets
-	case "allowed accounts":
-		return domainsAllowed
-	case "mcp servers":
-		return mcpServerNames
-	case "access":
-		return accessIDs
-	case "rules":
-		return ruleIDs
-	case "secrets":
-		return serviceNames
-	case "tokens":
-		return agentTokenIDs(behind[0])
-	case "session tokens":
-		return sessionTokenIDs(behind[0])
-	case "recordings":
-		return recordingIDs
-	case "sessions":
-		return sessionIDs
+	first := ""
+	if len(behind) > 0 {
+		first = behind[0]
 	}
-	panic("nobody knows the names of " + whose)
+	known, ok := map[string]names{
+		"tenants": tenantNames, "operators": operatorIDs, "agents": agentNames, "accounts": domainsOfSets, "allowed accounts": domainsAllowed,
+		"mcp servers": mcpServerNames, "access": accessIDs, "rules": ruleIDs, "secrets": serviceNames, "sessions": sessionIDs, "recordings": recordingIDs,
+		"tokens": agentTokenIDs(first), "session tokens": sessionTokenIDs(first),
+	}[whose]
+	if !ok {
+		panic("nobody knows the names of " + whose)
+	}
+	return known
 }
 
 // listed is an answer for programs: of one that has a list and nothing else, the list. Why it is not all is no part of it.

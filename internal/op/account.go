@@ -70,7 +70,7 @@ func (r AccountRules) Of(ctx context.Context, s Credentials, by identity.Princip
 
 // RulesRequest is the body that changes who may use an account. Parts that are left out stay as they are.
 type RulesRequest struct {
-	Tenant string `json:"tenant,omitempty" doc:"whose account it is; the caller's own, or default, when it is left out" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
+	Tenant string `json:"tenant,omitempty" doc:"whose account it is; the caller's own, or default, when it is left out" flag:"tenant"`
 	AccountRules
 	// SignedIn replaces all that is known of it.
 	SignedIn *vault.SignedIn `json:"signed_in,omitempty" doc:"how to see whether the site still knows the account; in the place of what was said before"`

@@ -16,7 +16,7 @@ import (
 
 // AuditFilter is the part of a query that listings and tails share on the command line. Empty fields match all.
 type AuditFilter struct {
-	Tenant  string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
+	Tenant  string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own when it is left out; of a caller of all tenants, all" flag:"tenant"`
 	Action  string `query:"action" maxLength:"128" doc:"such as grant.issue; with a dot at its end, all that begin so: session." flag:"action" value:"action" usage:"rows of this action only, such as grant.issue; session. stands for all that begin so"`
 	Actor   string `query:"actor" maxLength:"128" doc:"admin, system, operator:ID or agent:ID" flag:"actor" value:"actor" usage:"rows of this actor only: admin, system, operator:ID or agent:ID"`
 	Session string `query:"session" maxLength:"128" flag:"session" value:"session" usage:"rows about this session only" complete:"sessions"`

@@ -15,7 +15,7 @@ import (
 
 // GrantRequest is the body that issues a grant.
 type GrantRequest struct {
-	Tenant        string       `json:"tenant,omitempty" doc:"whose accounts it is for; the caller's own, or default, when it is left out" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
+	Tenant        string       `json:"tenant,omitempty" doc:"whose accounts it is for; the caller's own, or default, when it is left out" flag:"tenant"`
 	Domains       []string     `json:"domains" nullable:"false" doc:"registrable domains whose accounts a session may use" flag:"domain" value:"domain" usage:"domain whose accounts the session may use; may be repeated" need:"whose accounts it permits is missing: --domain example.com" complete:"accounts" example:"[\"example.com\"]"`
 	EgressDomains []string     `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that it may reach" flag:"egress-domain" value:"domain" usage:"domain or host that the session may reach besides; may be repeated"`
 	Access        grant.Access `json:"access,omitempty" enum:"tools,cdp" doc:"what the session may be steered with; tools is the default" flag:"access" usage:"what the session may be steered with: tools (the default), or cdp: scripts read what pages show and store, and cookies without HttpOnly; the jar and the headers are closed"`

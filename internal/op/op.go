@@ -8,7 +8,8 @@
 //
 //   - path and query, for what is in the address; what is in the body is in its [Body];
 //   - doc, enum, pattern, maxLength and example, which the document of the API has;
-//   - arg, the place among the arguments of the command, from 1, with ? where it may be left out, and flag, the name of a flag, perhaps with its letter;
+//   - arg, the place among the arguments of the command, from 1, with ? where it may be left out;
+//   - flag, the name of a flag, perhaps with its letter; a flag called tenant has its text and its names from the command line;
 //   - usage, the text of a flag where doc is not for people, and value, the word in it that stands for the value;
 //   - complete, whose names a shell offers, and default, the number of a flag that is not there;
 //   - is, what the command line looks at before anybody is asked: a life, a duration, a span that can be of days, a day, methods, a scope or

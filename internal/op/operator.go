@@ -62,7 +62,7 @@ func WithoutKey(w io.Writer, what string) {
 // OperatorRequest is the body that makes an operator.
 type OperatorRequest struct {
 	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; not unique" arg:"1" example:"ada"`
-	Tenant string `json:"tenant,omitempty" doc:"the caller's own when it is left out; of a caller of all tenants, that is all" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
+	Tenant string `json:"tenant,omitempty" doc:"the caller's own when it is left out; of a caller of all tenants, that is all" flag:"tenant"`
 	Role   string `json:"role" enum:"viewer,operator,admin" flag:"role" usage:"admin, operator or viewer" need:"what they may do is missing: --role admin, operator or viewer" example:"viewer"`
 	Life   string `json:"life,omitempty" doc:"how long the key is good, such as 720h, or never, which is the default" flag:"expires" usage:"how long the key is good, such as 720h, or never" is:"life" offer:"24h,720h,never"`
 }

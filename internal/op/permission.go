@@ -13,7 +13,7 @@ import (
 
 // AllowRequest is the body that permits an agent the use of an account.
 type AllowRequest struct {
-	Tenant        string       `json:"tenant,omitempty" doc:"the caller's own, or default, when it is left out" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
+	Tenant        string       `json:"tenant,omitempty" doc:"the caller's own, or default, when it is left out" flag:"tenant"`
 	Domain        string       `json:"domain" doc:"registrable domain of the account" arg:"1" complete:"accounts"`
 	Agent         string       `json:"agent" doc:"the agent's name or id" flag:"agent" value:"name" usage:"name of the agent" need:"whom it is for is missing: --agent NAME" complete:"agents"`
 	Access        grant.Access `json:"access,omitempty" enum:"tools,cdp" doc:"the widest that its sessions may be steered with; tools is the default" flag:"access" usage:"widest access of its sessions: tools (the default), or cdp: scripts read what pages show and store, and cookies without HttpOnly; the jar and the headers are closed"`

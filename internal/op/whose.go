@@ -12,17 +12,17 @@ import (
 
 // OfTenant is a request about all that a tenant has of something.
 type OfTenant struct {
-	Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own when it is left out; of a caller of all tenants, all" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
+	Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own when it is left out; of a caller of all tenants, all" flag:"tenant"`
 }
 
 // InTenant is the tenant of one thing.
 type InTenant struct {
-	Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
+	Tenant string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out" flag:"tenant"`
 }
 
 // Whose says for whom something is decided. Of all tenants only an admin of the installation decides.
 type Whose struct {
-	Tenant     string `json:"tenant,omitempty" doc:"the caller's own, or default, when it is left out" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
+	Tenant     string `json:"tenant,omitempty" doc:"the caller's own, or default, when it is left out" flag:"tenant"`
 	AllTenants bool   `json:"all_tenants,omitzero" doc:"for everybody, instead of one tenant" flag:"all-tenants" usage:"for all tenants; only an admin of the installation may" alone:"tenant,agent"`
 	Agent      string `json:"agent,omitempty" doc:"the name of an agent of the tenant; for all of them when it is left out" flag:"agent" value:"name" usage:"name of the agent whom it is for; without it, all agents of the tenant" complete:"agents"`
 }
