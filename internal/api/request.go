@@ -13,7 +13,7 @@ import (
 
 // OpenRequest is the body that opens a session. Everything may be left out.
 type OpenRequest struct {
-	Tenant         string `json:"tenant,omitempty" doc:"whose session it is; the caller's own, or default, when it is left out" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
+	Tenant         string `json:"tenant,omitempty" doc:"whose session it is; the caller's own, or default, when it is left out" flag:"tenant"`
 	CredentialMode string `json:"credential_mode,omitempty" enum:"clean,operator" doc:"clean, the default: the browser has no logins; operator: it has accounts" flag:"mode" usage:"clean (the default), or operator: with accounts"`
 	// The next four are of an operator session.
 	Domains []string    `json:"domains,omitempty" doc:"registrable domains whose accounts the session has" flag:"domain" value:"domain" usage:"domain whose account the session has; may be repeated" complete:"accounts"`

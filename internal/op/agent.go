@@ -16,7 +16,7 @@ import (
 // AgentRequest is the body that makes an agent.
 type AgentRequest struct {
 	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; unique in its tenant" arg:"1"`
-	Tenant string `json:"tenant,omitempty" doc:"whose it is; the caller's own, or default, when it is left out" flag:"tenant" value:"tenant" usage:"tenant whose it is; only an admin of all tenants can name another than their own" complete:"tenants"`
+	Tenant string `json:"tenant,omitempty" doc:"whose it is; the caller's own, or default, when it is left out" flag:"tenant"`
 	Life   string `json:"life,omitempty" doc:"how long the token is good, such as 720h, or never, which is the default" flag:"expires" usage:"how long the key is good, such as 720h, or never" is:"life" offer:"24h,720h,never"`
 }
 
