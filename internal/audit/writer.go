@@ -120,7 +120,7 @@ func (w *writer) drain() {
 		w.write(batch)
 	}
 	if w.retry || w.waiting() && w.failure() == nil {
-		w.write(nil)
+		w.write(w.queue.next(groupRows)) // with what is queued, so that the number of lost records comes behind it
 	}
 }
 
