@@ -4,6 +4,7 @@ package linux
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -127,13 +128,19 @@ func (h *testHost) end(t testing.TB, name jail.Name, proc jail.Process) {
 	ctx := context.Background()
 	for _, s := range []struct {
 		step string
-		err  error
+		do   func() error
 	}{
-		{"kill", h.runtime.Kill(ctx, name, proc)}, {"unmount", h.storage.Unmount(ctx, name, false)},
-		{"stop", h.runtime.Stop(ctx, name)}, {"unlimit", h.limiter.Remove(ctx, name)}, {"destroy", h.storage.Destroy(ctx, name)},
+		{"kill", func() error { return h.runtime.Kill(ctx, name, proc) }}, {"unmount", func() error { return h.storage.Unmount(ctx, name, false) }},
+		{"stop", func() error { return h.runtime.Stop(ctx, name) }}, {"unlimit", func() error { return h.limiter.Remove(ctx, name) }},
+		{"destroy", func() error { return h.storage.Destroy(ctx, name) }},
 	} {
-		if s.err != nil {
-			t.Errorf("%s: %v", s.step, s.err)
+		var err error
+		testenv.Eventually(t, 10*time.Second, func() bool { // again while it is busy, as the teardown does
+			err = s.do()
+			return !errors.Is(err, jail.ErrBusy)
+		}, "%s: busy", s.step)
+		if err != nil {
+			t.Errorf("%s: %v", s.step, err)
 		}
 	}
 }
