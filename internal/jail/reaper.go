@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 )
 
@@ -66,14 +67,14 @@ func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
 		}
 	}
 	ended := map[int]bool{} // leases whose traces were listed before their jail was ended
-	for name, why := range l.overdue(&report.Jails) {
-		f := Finding{Name: name, Reason: why.text}
-		ended[why.lease] = true
+	for r, why := range l.overdue(&report.Jails) {
+		f := Finding{Name: r.Name, Reason: why.text}
+		ended[r.Lease.Index] = true
 		if o.DryRun {
 			note(f, nil)
 			continue
 		}
-		note(f, l.end(ctx, name, why.cause))
+		note(f, l.end(ctx, r.Name, why.cause))
 	}
 	for name, t := range stray {
 		f := Finding{Name: name, Trace: t, Reason: fmt.Sprintf("%s of a jail that is not in the journal", t.Kind)}
@@ -122,42 +123,49 @@ const EndedGrace = 2 * time.Second
 type verdict struct {
 	text  string
 	cause Cause
-	lease int
 }
 
-// overdue lists the jails of the journal that should not be, and counts the others.
-func (l *Lifecycle) overdue(good *int) map[Name]verdict {
+// overdue yields the jails of the journal that should not be, and counts the others. What is overdue is found at once, and
+// is judged again when its turn comes: ending those before it takes time, in which its owner may have come back.
+func (l *Lifecycle) overdue(good *int) iter.Seq2[Record, verdict] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.Now()
-	out := map[Name]verdict{}
+	var late []*entry
 	owners := map[string]bool{}
 	for _, e := range l.jails {
 		owners[e.rec.Owner] = true
+		if l.judge(e).text != "" {
+			late = append(late, e)
+		} else {
+			*good++
+		}
 	}
 	for o := range l.lost {
 		if !owners[o] { // its last jail is gone, and nobody will ask for it again
 			delete(l.lost, o)
 		}
 	}
-	for name, e := range l.jails {
-		if v := l.judge(e, now); v.text != "" {
-			v.lease = e.rec.Lease.Index
-			out[name] = v
-		} else {
-			*good++
+	return func(yield func(Record, verdict) bool) {
+		for _, e := range late {
+			l.mu.Lock()
+			r, v := e.rec, l.judge(e)
+			l.mu.Unlock()
+			if v.text == "" {
+				*good++
+			} else if !yield(r, v) {
+				return
+			}
 		}
 	}
-	return out
 }
 
 // judge says why a jail should not be; an empty text lets it live. The caller holds l.mu.
-func (l *Lifecycle) judge(e *entry, now time.Time) verdict {
-	r := e.rec
+func (l *Lifecycle) judge(e *entry) verdict {
+	r, now := e.rec, l.Now()
 	gone, lost := l.lost[r.Owner]
 	switch {
-	case e.active:
-		return verdict{} // being made or ended right now
+	case e.active, e.tornDown:
+		return verdict{} // being made or ended right now, or gone
 	case r.State != StateStarted && r.State != StateReady:
 		return verdict{text: fmt.Sprintf("left in state %s by a process that is gone", r.State), cause: CauseOwnerLost}
 	case now.After(r.Deadline):
@@ -281,10 +289,10 @@ func (l *Lifecycle) Run(ctx context.Context) {
 			}
 			continue
 		}
-		for name, why := range l.overdue(&good) {
-			l.Log.Info("end a jail", "jail", name, "reason", why.text)
-			if err := l.end(ctx, name, why.cause); err != nil && ctx.Err() == nil {
-				l.Log.Error("end a jail", "jail", name, "error", err)
+		for r, why := range l.overdue(&good) {
+			l.Log.Info("end a jail", "jail", r.Name, "reason", why.text)
+			if err := l.end(ctx, r.Name, why.cause); err != nil && ctx.Err() == nil {
+				l.Log.Error("end a jail", "jail", r.Name, "error", err)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"syscall"
@@ -300,29 +301,16 @@ type verdict struct {
 	cause jail.Cause
 }
 
-// overdue lists the containers of the journal that should not be.
-func (d *Driver) overdue() map[jail.Name]verdict {
+// overdue yields the containers of the journal that should not be. What is overdue is found at once, and is judged again
+// when its turn comes: ending those before it takes time, in which its owner may have come back.
+func (d *Driver) overdue() iter.Seq2[jail.Name, verdict] {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.o.Now()
-	owners, out := map[string]bool{}, map[jail.Name]verdict{}
+	owners, late := map[string]bool{}, map[jail.Name]*entry{}
 	for name, e := range d.jails {
 		owners[e.rec.Owner] = true
-		r := e.rec
-		gone, lost := d.lost[r.Owner]
-		lost = lost && r.Spec.Lifetime == jail.LifetimeOwner
-		switch {
-		case e.active:
-		case r.State != jail.StateStarted && r.State != jail.StateReady:
-			out[name] = verdict{fmt.Sprintf("left in state %s", r.State), jail.CauseOwnerLost}
-		case now.After(r.Deadline):
-			out[name] = verdict{"its wall clock has run out", jail.CauseWallClock}
-		case lost && now.Sub(gone) >= d.o.Grace:
-			out[name] = verdict{"its owner is gone", jail.CauseOwnerLost}
-		case lost && r.Exit != nil && now.Sub(gone) >= min(jail.EndedGrace, d.o.Grace):
-			out[name] = verdict{"its owner is gone and its program has ended", jail.CauseOwnerLost}
-		case r.Exit != nil && r.Spec.Lifetime == jail.LifetimeOwner && now.Sub(r.Exit.At) >= d.o.Grace:
-			out[name] = verdict{"its program has ended and nobody destroyed it", jail.CauseDestroyed}
+		if d.judge(e).text != "" {
+			late[name] = e
 		}
 	}
 	for o := range d.lost {
@@ -330,7 +318,37 @@ func (d *Driver) overdue() map[jail.Name]verdict {
 			delete(d.lost, o)
 		}
 	}
-	return out
+	return func(yield func(jail.Name, verdict) bool) {
+		for name, e := range late {
+			d.mu.Lock()
+			v := d.judge(e)
+			d.mu.Unlock()
+			if v.text != "" && !yield(name, v) {
+				return
+			}
+		}
+	}
+}
+
+// judge says why a container should not be; an empty text lets it live. The caller holds d.mu.
+func (d *Driver) judge(e *entry) verdict {
+	r, now := e.rec, d.o.Now()
+	gone, lost := d.lost[r.Owner]
+	lost = lost && r.Spec.Lifetime == jail.LifetimeOwner
+	switch {
+	case e.active, e.tornDown:
+	case r.State != jail.StateStarted && r.State != jail.StateReady:
+		return verdict{fmt.Sprintf("left in state %s", r.State), jail.CauseOwnerLost}
+	case now.After(r.Deadline):
+		return verdict{"its wall clock has run out", jail.CauseWallClock}
+	case lost && now.Sub(gone) >= d.o.Grace:
+		return verdict{"its owner is gone", jail.CauseOwnerLost}
+	case lost && r.Exit != nil && now.Sub(gone) >= min(jail.EndedGrace, d.o.Grace):
+		return verdict{"its owner is gone and its program has ended", jail.CauseOwnerLost}
+	case r.Exit != nil && r.Spec.Lifetime == jail.LifetimeOwner && now.Sub(r.Exit.At) >= d.o.Grace:
+		return verdict{"its program has ended and nobody destroyed it", jail.CauseDestroyed}
+	}
+	return verdict{}
 }
 
 // isConflict is also what engines say of a container that does not run.

@@ -32,16 +32,13 @@ import (
 // lyingEngine is the engine, which leaves out something of what it is told when it makes a container.
 func lyingEngine(t *testing.T, socket string, forget func(host map[string]any)) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "cjlie")
-	if err != nil {
-		t.Fatal(err)
-	}
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "docker"})
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}
 	proxy.Transport = transport
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	t.Cleanup(transport.CloseIdleConnections)
+	return serveEngine(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/containers/create") {
 			var body map[string]any
 			if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
@@ -61,7 +58,17 @@ func lyingEngine(t *testing.T, socket string, forget func(host map[string]any)) 
 			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
 		}
 		proxy.ServeHTTP(w, r)
-	})}
+	}))
+}
+
+// serveEngine is the socket of an engine that the test plays.
+func serveEngine(t *testing.T, engine http.Handler) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cjlie") // paths of sockets are short
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: engine}
 	l, err := net.Listen("unix", filepath.Join(dir, "s"))
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +78,6 @@ func lyingEngine(t *testing.T, socket string, forget func(host map[string]any)) 
 	t.Cleanup(func() {
 		_ = server.Close()
 		<-done
-		transport.CloseIdleConnections()
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}

@@ -1,0 +1,85 @@
+//go:build linux
+
+package docker
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+// listingEngine is the socket of an engine that lists containers, and has nothing else.
+func listingEngine(t *testing.T, list func() []container.Summary) string {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/_ping", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Api-Version", "1.44") })
+	mux.HandleFunc("/v1.44/containers/json", func(w http.ResponseWriter, _ *http.Request) {
+		if err := json.NewEncoder(w).Encode(list()); err != nil {
+			t.Error(err)
+		}
+	})
+	return serveEngine(t, mux)
+}
+
+// openWith is a driver with started containers of an owner. They have no process, and nothing on the host.
+func openWith(t *testing.T, count int, o Options) *Driver {
+	journal := &memoryJournal{recs: map[jail.Name]jail.Record{}}
+	for i := range count {
+		name := jail.Name(fmt.Sprintf("cdzzz%05d", i))
+		journal.recs[name] = jail.Record{Name: name, State: jail.StateStarted, Owner: "me", Spec: shell(jail.LifetimeOwner, `:`),
+			Lease: jail.Lease{Index: -1}, Deadline: time.Now().Add(time.Hour)}
+	}
+	o.Installation, o.Port, o.Journal, o.RunDir, o.DataDir = "dzzz", 3000, journal, t.TempDir(), t.TempDir()
+	d, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func TestAnOwnerThatComesBackKeepsTheContainersThatAreNotEndedYet(t *testing.T) {
+	for name, look := range map[string]func(*testing.T, *Driver){
+		"reap": func(t *testing.T, d *Driver) {
+			r, err := d.Reap(t.Context(), jail.ReapOptions{})
+			if err != nil || r.Jails+len(r.Findings) != 3 {
+				t.Errorf("%+v, %v", r, err)
+			}
+		},
+		"run": func(t *testing.T, d *Driver) {
+			scanned := d.o.Now()
+			if err := d.look(t.Context(), &scanned); err == nil {
+				t.Error("there is a network")
+			}
+		},
+	} {
+		for _, back := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s back=%t", name, back), func(t *testing.T) {
+				var d *Driver
+				now := time.Now()
+				d = openWith(t, 3, Options{
+					Socket: listingEngine(t, func() []container.Summary { return nil }), Now: func() time.Time { return now },
+					Barrier: func(jail.Step) {
+						if back { // while the first is being ended
+							d.Found("me")
+						}
+					}})
+				now = now.Add(d.o.Grace)
+				look(t, d)
+				left, err := d.List(t.Context())
+				if want := map[bool]int{true: 2}[back]; err != nil || len(left) != want {
+					t.Errorf("%d containers are left, want %d; %v", len(left), want, err)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package jail_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/jailtest"
+)
+
+const grace = 30 * time.Second
+
+// ownedJails is a host with jails of an owner. They have no process, so that a fake clock can go on.
+func ownedJails(t *testing.T, count int) *jailtest.Memory {
+	m := jailtest.NewMemory(jailtest.NewHost())
+	for i := range count {
+		r := jail.Record{Name: jail.Name(fmt.Sprintf("btest%05d", i)), State: jail.StateStarted, Owner: "me", Spec: spec(),
+			Lease: jail.Lease{Index: -1}, Deadline: time.Now().Add(time.Hour)}
+		if err := m.Options().Journal.Put(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+func expectJails(t *testing.T, l *jail.Lifecycle, want int) {
+	t.Helper()
+	if left, err := l.List(t.Context()); err != nil || len(left) != want {
+		t.Fatalf("there are %d jails, want %d; %v", len(left), want, err)
+	}
+}
+
+// Ending one jail can take half a minute.
+func TestAnOwnerThatComesBackKeepsTheJailsThatAreNotEndedYet(t *testing.T) {
+	for name, look := range map[string]func(*testing.T, *jail.Lifecycle){
+		"reap": func(t *testing.T, l *jail.Lifecycle) {
+			time.Sleep(grace)
+			r, err := l.Reap(t.Context(), jail.ReapOptions{})
+			if left, _ := l.List(t.Context()); err != nil || r.Jails != len(left) || len(r.Findings) != 3-len(left) {
+				t.Errorf("%d jails are left, and the report is %+v, %v", len(left), r, err)
+			}
+		},
+		"run": func(t *testing.T, l *jail.Lifecycle) {
+			ctx, cancel := context.WithTimeout(t.Context(), grace+1500*time.Millisecond)
+			defer cancel()
+			l.Run(ctx)
+		},
+	} {
+		for _, back := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s back=%t", name, back), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var l *jail.Lifecycle
+					l = newLifecycle(t, ownedJails(t, 3), func(o *jail.Options) {
+						o.Grace = grace
+						o.Barrier = func(jail.Step) {
+							if back { // while the first is being ended
+								l.Found("me")
+							}
+						}
+					})
+					look(t, l)
+					if back {
+						expectJails(t, l, 2)
+					} else {
+						expectJails(t, l, 0)
+					}
+				})
+			})
+		}
+	}
+}
