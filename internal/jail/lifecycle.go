@@ -330,6 +330,15 @@ func (l *Lifecycle) Found(owner string) {
 	delete(l.lost, owner)
 }
 
+// missAnew gives every owner that is not there its whole grace period from now on.
+func (l *Lifecycle) missAnew() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for o := range l.lost {
+		l.lost[o] = l.Now()
+	}
+}
+
 // Close stops watching. Jails run on; the next Lifecycle takes them over.
 func (l *Lifecycle) Close() {
 	l.stop()

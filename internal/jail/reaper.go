@@ -267,8 +267,9 @@ func (l *Lifecycle) restore(ctx context.Context, e *entry) error {
 }
 
 // Run enforces wall clocks and grace periods and looks after the firewall every second, and compares the host
-// with the journal now and then, until the context ends.
+// with the journal now and then, until the context ends. Owners could not come back before it, however long the start took.
 func (l *Lifecycle) Run(ctx context.Context) {
+	l.missAnew()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	scanned := l.Now()

@@ -72,3 +72,32 @@ func TestAnOwnerThatComesBackKeepsTheJailsThatAreNotEndedYet(t *testing.T) {
 		}
 	}
 }
+
+// The host daemon takes connections after its first Reap, when Run begins.
+func TestASlowStartTakesNothingOfAnOwnersGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := ownedJails(t, 2)
+		half := jail.Record{Name: "btest99999", State: jail.StateStopping, Owner: "me", Lease: jail.Lease{Index: -1}}
+		if err := m.Options().Journal.Put(t.Context(), half); err != nil {
+			t.Fatal(err)
+		}
+		slow := true
+		l := newLifecycle(t, m, func(o *jail.Options) {
+			o.Grace = grace
+			o.Barrier = func(jail.Step) {
+				if slow {
+					time.Sleep(grace)
+				}
+				slow = false
+			}
+		})
+		if r, err := l.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) != 1 || slow {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		running(t, l)
+		time.Sleep(grace - time.Second)
+		expectJails(t, l, 2)
+		time.Sleep(2 * time.Second)
+		expectJails(t, l, 0) // and no more than the grace
+	})
+}

@@ -238,9 +238,20 @@ func (d *Driver) Found(owner string) {
 	delete(d.lost, owner)
 }
 
+// missAnew gives every owner that is not there its whole grace period from now on.
+func (d *Driver) missAnew() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for o := range d.lost {
+		d.lost[o] = d.o.Now()
+	}
+}
+
 // Run looks after the rules every second, enforces wall clocks and grace periods, and compares the engine with the
-// journal now and then, until the context ends. While no container was ever wanted it does nothing.
+// journal now and then, until the context ends. While no container was ever wanted it does nothing. Owners could not come
+// back before it, however long the start took.
 func (d *Driver) Run(ctx context.Context) error {
+	d.missAnew()
 	if d.o.Compose {
 		var following sync.WaitGroup
 		following.Go(func() { d.followComposed(ctx) })

@@ -3,10 +3,14 @@
 package docker
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -82,4 +86,29 @@ func TestAnOwnerThatComesBackKeepsTheContainersThatAreNotEndedYet(t *testing.T) 
 			})
 		}
 	}
+}
+
+func TestASlowStartTakesNothingOfAnOwnersGraceForContainers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := openWith(t, 2, Options{Socket: "/nonexistent/socket"})
+		left := func(want int) {
+			t.Helper()
+			list, err := d.List(t.Context())
+			// Without an engine a container that is being ended stays in the list.
+			list = slices.DeleteFunc(list, func(s jail.Status) bool { return s.State == jail.StateStopping })
+			if err != nil || len(list) != want {
+				t.Fatalf("%d containers are left, want %d; %v", len(list), want, err)
+			}
+		}
+		time.Sleep(d.o.Grace)
+		var running sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		running.Go(func() { _ = d.Run(ctx) }) // it has no error
+		defer running.Wait()
+		defer stop()
+		time.Sleep(d.o.Grace - time.Second)
+		left(2)
+		time.Sleep(3 * time.Second) // one look compares with the engine, which does not answer
+		left(0)
+	})
 }
