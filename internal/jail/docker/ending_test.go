@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -111,4 +112,28 @@ func TestASlowStartTakesNothingOfAnOwnersGraceForContainers(t *testing.T) {
 		time.Sleep(3 * time.Second) // one look compares with the engine, which does not answer
 		left(0)
 	})
+}
+
+// A container that ends while the engine's answer is on its way is running in it.
+func TestAContainerThatHasJustEndedWasNotStartedAgain(t *testing.T) {
+	var d *Driver
+	now := time.Now()
+	runs := container.Summary{Names: []string{"/cdzzz00000"}, State: container.StateRunning, Labels: map[string]string{labelJail: "cdzzz00000"}}
+	listed := 0
+	d = openWith(t, 1, Options{Now: func() time.Time { return now }, Socket: listingEngine(t, func() []container.Summary {
+		if listed++; listed == 1 {
+			now = now.Add(time.Millisecond)
+			e, _ := d.lookup("cdzzz00000")
+			d.change(e, func(r *jail.Record) { r.Exit = &jail.Exit{At: now} })
+		}
+		return []container.Summary{runs}
+	})})
+	if r, err := d.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) != 0 {
+		t.Errorf("it has ended: %+v, %v", r, err)
+	}
+	now = now.Add(time.Millisecond)
+	r, err := d.Reap(t.Context(), jail.ReapOptions{})
+	if err != nil || len(r.Findings) != 1 || !strings.Contains(r.Findings[0].Reason, "started it again") {
+		t.Errorf("it was started again: %+v, %v", r, err)
+	}
 }

@@ -96,6 +96,7 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 		d.o.Log.Info("reap", "jail", f.Name, "reason", f.Reason, "removed", f.Removed, "error", f.Error)
 	}
 	// The engine first: a record is written before there is a container, so one without a record belongs to nobody.
+	asked := d.o.Now()
 	list, err := d.containers(ctx)
 	if err != nil {
 		return report, err
@@ -120,7 +121,7 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 	for name, why := range d.overdue() {
 		note(jail.Finding{Name: name, Reason: why.text}, func() error { return d.end(ctx, name, why.cause) })
 	}
-	for name, why := range d.strayed(ctx, there) {
+	for name, why := range d.strayed(ctx, there, asked) {
 		note(jail.Finding{Name: name, Reason: why}, func() error { return d.end(ctx, name, jail.CauseDestroyed) })
 	}
 	for _, name := range staged {
@@ -172,8 +173,8 @@ func (d *Driver) reapMembers(ctx context.Context, note func(jail.Finding, func()
 }
 
 // strayed lists the containers that somebody has changed behind the driver's back. One that was removed is not among
-// them: its end is seen like any other.
-func (d *Driver) strayed(ctx context.Context, there map[jail.Name]container.Summary) map[jail.Name]string {
+// them: its end is seen like any other. Of one that has ended since the engine was asked, the answer says nothing.
+func (d *Driver) strayed(ctx context.Context, there map[jail.Name]container.Summary, asked time.Time) map[jail.Name]string {
 	d.mu.Lock()
 	n := d.network
 	var all []jail.Record
@@ -190,7 +191,7 @@ func (d *Driver) strayed(ctx context.Context, there map[jail.Name]container.Summ
 			continue
 		}
 		if r.Exit != nil {
-			if c.State == container.StateRunning {
+			if c.State == container.StateRunning && !r.Exit.At.After(asked) {
 				out[r.Name] = "somebody started it again, and nobody has looked at it"
 			}
 			continue
