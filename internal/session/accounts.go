@@ -275,20 +275,20 @@ func (s *Service) endingWith(p plan) (oldest *session) {
 // release gives the leases of a session back, of which nothing is left. A session whose leases stay would lock its
 // account until the control plane starts anew, so it is tried again.
 func (s *Service) release(r *session) {
-	s.mu.Lock()
-	leased := r.leased
-	r.leased = false
-	s.mu.Unlock()
-	if !leased {
+	if !r.leased { // it does not change once the session is open, or given up
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), releaseLimit)
 	defer cancel()
-	if err := s.Accounts.Leases.ReleaseLeases(ctx, r.id); err != nil {
+	err := s.Accounts.Leases.ReleaseLeases(ctx, r.id)
+	if err != nil {
 		s.Log.Error("give back the accounts of a session; it is tried again with the next operator session", "session", r.id, "error", err)
-		s.mu.Lock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.leased = false // not before: endingWith is about sessions that have their accounts
+	if err != nil {
 		s.unfreed = append(s.unfreed, r.id)
-		s.mu.Unlock()
 	}
 }
 

@@ -53,34 +53,40 @@ func TestAccountIsFreeWhenTheJailIsGoneAndNotBefore(t *testing.T) {
 	})
 }
 
-// A caller that closes a session and opens another one with its account does not have to know how long the first takes to end.
+// A caller that closes a session and opens another one with its account does not have to know how long the first takes to end,
+// and whether its account is already being given back.
 func TestAccountOfASessionThatIsBeingClosedIsWaitedFor(t *testing.T) {
-	withAccounts(t, nil, func(t *testing.T, a *accounts) {
-		a.set(t, store.DefaultTenant, "example.com", 1)
-		out := a.mustOpenOperator(t)
-		token, id := a.issue(t)
-		err := a.refused(t, admin, wanting(token), problem.AccountBusy) // it is open: nobody waits
-		if p, _ := problem.As(err); !strings.Contains(p.Hint, "clawjail session close ID --wait") {
-			t.Errorf("the hint is %q", p.Hint)
-		}
-		release := a.holding("destroy")
-		if _, err := a.s.Close(t.Context(), admin, out.ID); err != nil {
-			t.Fatal(err)
-		}
-		opened := make(chan error, 1)
-		go func() {
-			_, err := a.s.Open(t.Context(), admin, wanting(token))
-			opened <- err
-		}()
-		synctest.Wait()
-		if a.stateOf(t, id) != "active" {
-			t.Error("the grant is used while the jail of the other session is there")
-		}
-		release()
-		if err := <-opened; err != nil {
-			t.Errorf("at once after the other one was closed: %v", err)
-		}
-	})
+	for _, step := range []string{"destroy", "release"} {
+		t.Run(step, func(t *testing.T) {
+			withAccounts(t, nil, func(t *testing.T, a *accounts) {
+				a.set(t, store.DefaultTenant, "example.com", 1)
+				out := a.mustOpenOperator(t)
+				token, id := a.issue(t)
+				err := a.refused(t, admin, wanting(token), problem.AccountBusy) // it is open: nobody waits
+				if p, _ := problem.As(err); !strings.Contains(p.Hint, "clawjail session close ID --wait") {
+					t.Errorf("the hint is %q", p.Hint)
+				}
+				release := a.holding(step)
+				if _, err := a.s.Close(t.Context(), admin, out.ID); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				opened := make(chan error, 1)
+				go func() {
+					_, err := a.s.Open(t.Context(), admin, wanting(token))
+					opened <- err
+				}()
+				synctest.Wait()
+				if a.stateOf(t, id) != "active" {
+					t.Error("the grant is used while the other session has the account")
+				}
+				release()
+				if err := <-opened; err != nil {
+					t.Errorf("at once after the other one was closed: %v", err)
+				}
+			})
+		})
+	}
 }
 
 // One that does not end keeps nobody waiting for ever.
