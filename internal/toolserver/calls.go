@@ -22,14 +22,17 @@ import (
 // a moment; one that takes longer, or cannot be started, has nothing in this listing. seen is the view of it: see [Service.View].
 func (s *Service) OffersFor(ctx context.Context, by identity.Principal, kind Kind) (_ Offers, seen string) {
 	tenant := by.TenantOr("")
-	servers, err := s.usable(ctx, by, tenant)
+	servers, changes, err := s.usable(ctx, by, tenant)
 	if err != nil {
 		s.o.Log.Error("list MCP servers", "error", err)
 		return Offers{}, ""
 	}
 	var starting []*attempt
 	for _, server := range servers {
-		a, err := s.ask(server, tenant, by)
+		a, err := s.ask(server, changes, tenant, by)
+		if errors.Is(err, errChanged) {
+			return s.OffersFor(ctx, by, kind)
+		}
 		if err != nil {
 			return Offers{}, "" // clawjail is being stopped
 		}
@@ -59,15 +62,18 @@ wait:
 	return out.Sorted(), view(kind, servers, known)
 }
 
-// usable are the servers that a principal may use.
-func (s *Service) usable(ctx context.Context, by identity.Principal, tenant string) ([]config.MCPServer, error) {
+// usable are the servers that a principal may use, and how many changes of servers there had been before they were read.
+func (s *Service) usable(ctx context.Context, by identity.Principal, tenant string) (_ []config.MCPServer, changes int, err error) {
 	// Not the asking kind: a listing is no attempt at anything.
 	if identity.Can(by, identity.ServerCall, tenant) != nil {
-		return nil, nil
+		return nil, 0, nil
 	}
+	s.mu.Lock()
+	changes = s.changes
+	s.mu.Unlock()
 	all, err := s.servers(ctx)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var given []string
 	if by.Kind == identity.KindAgent {
@@ -75,7 +81,7 @@ func (s *Service) usable(ctx context.Context, by identity.Principal, tenant stri
 	}
 	return slices.DeleteFunc(all, func(server config.MCPServer) bool {
 		return !server.Serves(tenant) || by.Kind == identity.KindAgent && !slices.Contains(given, server.Name)
-	}), nil
+	}), changes, nil
 }
 
 // Offered says whether a name is one that tools of servers are offered by. No other tool has such a name.
@@ -132,7 +138,7 @@ func use[R any](ctx context.Context, s *Service, by identity.Principal, q questi
 	if err := s.o.Identity.AuthorizeWith(ctx, by, identity.ServerCall, object); err != nil {
 		return nothing, err
 	}
-	servers, err := s.usable(ctx, by, tenant)
+	servers, changes, err := s.usable(ctx, by, tenant)
 	if err != nil {
 		return nothing, err
 	}
@@ -141,16 +147,19 @@ func use[R any](ctx context.Context, s *Service, by identity.Principal, q questi
 		return nothing, q.none
 	}
 	server := servers[at]
+	i, release, err := s.take(server, changes, tenant, by)
+	if errors.Is(err, errChanged) {
+		return use(ctx, s, by, q)
+	}
+	if err != nil {
+		return nothing, err
+	}
+	defer release()
 	leave, err := s.enter(by.Actor())
 	if err != nil {
 		return nothing, err
 	}
 	defer leave()
-	i, release, err := s.take(server, tenant, by)
-	if err != nil {
-		return nothing, err
-	}
-	defer release()
 	// The offer of that name, where it is known, gives the record the server's own name of it.
 	target := q.name
 	if known := s.catalogFor(server, tenant, by); known != nil && q.own(known) != "" {

@@ -83,7 +83,7 @@ func (i *instance) learnMore(r *run, list *catalog) {
 // nothing. A server that the principal may not use is not in it.
 func (s *Service) View(ctx context.Context, by identity.Principal) (Views, error) {
 	tenant := by.TenantOr("")
-	servers, err := s.usable(ctx, by, tenant)
+	servers, _, err := s.usable(ctx, by, tenant)
 	if err != nil {
 		return nil, err
 	}

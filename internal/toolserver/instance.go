@@ -109,11 +109,11 @@ func (i *instance) isRetired() bool {
 }
 
 // take lets one more call have its instance, until release.
-func (s *Service) take(server config.MCPServer, tenant string, by identity.Principal) (i *instance, release func(), err error) {
+func (s *Service) take(server config.MCPServer, changes int, tenant string, by identity.Principal) (i *instance, release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil, nil, errClosing()
+	if err := s.stand(changes); err != nil {
+		return nil, nil, err
 	}
 	i = s.instanceOf(server, tenant, by)
 	if i.calls >= callsOfServer {
@@ -166,11 +166,11 @@ func (i *instance) acquire(ctx context.Context, actor string) (*run, error) {
 
 // ask begins to find out what a server offers, of which that is not known, and returns nil when there is nothing to wait for. Where
 // it is being started for somebody, that will do.
-func (s *Service) ask(server config.MCPServer, tenant string, by identity.Principal) (*attempt, error) {
+func (s *Service) ask(server config.MCPServer, changes int, tenant string, by identity.Principal) (*attempt, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil, errClosing()
+	if err := s.stand(changes); err != nil {
+		return nil, err
 	}
 	o := s.offerOf(server, tenant)
 	if o.known != nil {

@@ -52,6 +52,53 @@ func TestServersAreAddedReplacedAndRemoved(t *testing.T) {
 	}
 }
 
+// Whoever has read the servers before one is removed or replaced starts nothing of its old declaration afterwards, which may have
+// secrets. A change of another server keeps nobody from theirs.
+func TestAServerThatIsRemovedOrReplacedMeanwhileIsNotStartedOnceMore(t *testing.T) {
+	old := config.MCPServer{Name: "more", Command: []string{"/old"}}
+	add := func(w *world, name, program string) error {
+		_, err := w.Add(t.Context(), admin(), config.MCPServer{Name: name, Command: []string{program}})
+		return err
+	}
+	for what, test := range map[string]struct {
+		change func(w *world) error
+		runs   string // afterwards
+	}{
+		"removed":  {func(w *world) error { return w.Remove(t.Context(), admin(), old.Name) }, ""},
+		"replaced": {func(w *world) error { return add(w, old.Name, "/new") }, "/new"},
+		"another":  {func(w *world) error { return add(w, "another", "/another") }, "/old"},
+	} {
+		for how, begins := range map[string]func(w *world) bool{
+			"called": func(w *world) bool { _, err := w.call(agent(), "more__echo"); return err == nil },
+			"listed": func(w *world) bool { return len(w.names(agent())) > 0 },
+		} {
+			w := newWorld(t)
+			if _, err := w.Add(t.Context(), admin(), old); err != nil {
+				t.Fatal(err)
+			}
+			read := 0
+			w.o.ServersOf = func(string, string) []string { // asked when they have been read
+				if read++; read == 1 {
+					if err := test.change(w); err != nil {
+						t.Error(err)
+					}
+				}
+				return []string{old.Name}
+			}
+			if began := begins(w); began != (test.runs != "") {
+				t.Errorf("%s when it is %s: an answer of it is %v", what, how, began)
+			}
+			var ran []string
+			for _, spec := range w.specs {
+				ran = append(ran, spec.Program.Argv[0])
+			}
+			if strings.Join(ran, " ") != test.runs {
+				t.Errorf("%s when it is %s: %v ran, want %q", what, how, ran, test.runs)
+			}
+		}
+	}
+}
+
 func TestServersOfTheFileAreChangedThere(t *testing.T) {
 	w := newWorld(t, files())
 	if _, err := w.Add(t.Context(), admin(), files()); problem.CodeOf(err) != problem.Conflict {

@@ -175,6 +175,7 @@ type Service struct {
 	messages  *quota.Gate
 	callers   map[string]int
 	stored    storedServers
+	changes   int // of servers at run time, so far
 	tests     map[testedKey]tested
 }
 
@@ -249,11 +250,26 @@ func (s *Service) retireAll(name string) {
 			delete(s.offers, key)
 		}
 	}
+	s.changes++
 	s.announce("")
 }
 
 func errClosing() error {
 	return problem.New(problem.ShuttingDown, "try again when clawjail has started again", "clawjail is being stopped")
+}
+
+// errChanged says that servers were changed since they were read: they are to be read again.
+var errChanged = errors.New("the MCP servers were changed meanwhile")
+
+// stand refuses to start anything of servers that were read when there had been so many changes of them. The lock is held.
+func (s *Service) stand(changes int) error {
+	switch {
+	case s.closed:
+		return errClosing()
+	case s.changes != changes:
+		return errChanged
+	}
+	return nil
 }
 
 // enter lets a caller do one more call, until leave.
