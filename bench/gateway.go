@@ -360,7 +360,7 @@ func (b *bench) exitIdle(x *exit) error {
 		}
 	}()
 	addr := netip.MustParseAddr("127.0.0.1")
-	if err := x.gateway.Forget(addr); err != nil {
+	if err := x.gateway.Forget(addr, ""); err != nil {
 		return err
 	}
 	rule := policy.Rule{Name: "silent", Action: policy.Allow, Host: policy.ExactHost(hostport.MustParseHost(upstreamName)), Opaque: true,

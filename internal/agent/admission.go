@@ -190,7 +190,7 @@ func (s *Service) admit(ctx context.Context) error {
 		if are[addr] == was {
 			continue
 		}
-		if err := s.o.Gateway.Forget(addr); err != nil {
+		if err := s.o.Gateway.Forget(addr, was.jail); err != nil {
 			// It stays in the list, and is tried again; nobody else is let in at that address.
 			errs = append(errs, fmt.Errorf("end what %s has open: %w", was.jail, err))
 			continue

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -117,6 +118,27 @@ func TestAnAddressThatCannotBeForgottenIsNobodyElses(t *testing.T) {
 	l.must(l.admit(l.ctx))
 	if who, in := l.gate.at(addr); !in || who.Agent == before.Agent {
 		t.Errorf("the address is not the new agent's: %+v", who)
+	}
+}
+
+// The keeper may still name the address of a jail that has ended when a session has it.
+func TestAnAddressThatASessionHasByNowIsLeftToIt(t *testing.T) {
+	l := newLand(t)
+	_, err := l.sync("clawbots:\n  - name: one\n  - name: two\n")
+	l.must(err)
+	l.must(l.admit(l.ctx))
+	one, two := l.addr("one"), l.addr("two")
+	l.must(l.gate.Forget(one, ""))
+	l.must(l.gate.Admit(one, gateway.Caller{Jail: "btest00001", Session: "s_1"}))
+	for _, key := range []string{"one", "two"} {
+		l.keeper.edit(key, func(k *jail.KeptStatus) { k.Jail, k.Addr = "", netip.Addr{} })
+	}
+	l.must(l.admit(l.ctx))
+	if who, _ := l.gate.at(one); who.Session != "s_1" {
+		t.Errorf("the session is cut off: %+v", who)
+	}
+	if who, in := l.gate.at(two); in {
+		t.Errorf("a jail that has ended is let through: %+v", who)
 	}
 }
 

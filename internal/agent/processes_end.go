@@ -119,7 +119,7 @@ func (p *processes) remove(pr *process) error {
 	}
 	if pr.own != nil {
 		// Before the jail, and with it the address, is somebody else's.
-		if err := p.with.Gateway.Forget(pr.own.Lease.Addr); err != nil {
+		if err := p.with.Gateway.Forget(pr.own.Lease.Addr, string(pr.own.Name)); err != nil {
 			errs = append(errs, fmt.Errorf("close its connections: %w", err))
 		}
 		if err := p.destroy(ctx, pr.own.Name); err != nil {

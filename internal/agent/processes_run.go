@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -181,22 +180,19 @@ func (s *Service) makeJail(ctx context.Context, pr *process, spec jail.Spec) (ja
 	if err != nil {
 		return "", err
 	}
-	known := netip.Addr{}
+	forget := func() error { return nil }
 	pr.own, err = p.with.Driver.CreateWith(ctx, spec, func(name jail.Name, lease jail.Lease) error {
 		if !spec.Admit {
 			return nil
 		}
 		err := p.admit(pr.agent, name, lease)
 		if err == nil {
-			known = lease.Addr
+			forget = func() error { return p.with.Gateway.Forget(lease.Addr, string(name)) }
 		}
 		return err
 	})
 	if err != nil {
-		if known.IsValid() { // and nobody else could be let in at it since
-			err = errors.Join(err, p.with.Gateway.Forget(known))
-		}
-		return "", err
+		return "", errors.Join(err, forget())
 	}
 	return pr.own.Name, nil
 }
@@ -204,7 +200,7 @@ func (s *Service) makeJail(ctx context.Context, pr *process, spec jail.Spec) (ja
 // admit makes the gateway know whose the jail of a program is.
 func (p *processes) admit(a identity.Agent, name jail.Name, lease jail.Lease) error {
 	// Only the new jail has the address: what is left of an earlier one ends here, or keeps this one out.
-	err := p.with.Gateway.Forget(lease.Addr)
+	err := p.with.Gateway.Forget(lease.Addr, "")
 	if err == nil {
 		err = p.with.Gateway.Admit(lease.Addr, gateway.Caller{Jail: string(name), Tenant: a.Tenant, Agent: a.ID, Actor: "agent:" + a.ID, Policy: policy.Only()})
 	}

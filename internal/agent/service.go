@@ -89,7 +89,7 @@ type Store interface {
 // Gateway admits addresses. *gateway.Gateway is one.
 type Gateway interface {
 	Admit(addr netip.Addr, who gateway.Caller) error
-	Forget(addr netip.Addr) error
+	Forget(addr netip.Addr, jail string) error
 }
 
 // Records is the audit log.

@@ -88,13 +88,15 @@ func (g *gate) Admit(addr netip.Addr, who gateway.Caller) error {
 	return nil
 }
 
-func (g *gate) Forget(addr netip.Addr) error {
+func (g *gate) Forget(addr netip.Addr, jail string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.stuck {
 		return errors.New("stuck")
 	}
-	delete(g.callers, addr)
+	if jail == "" || g.callers[addr].Jail == jail {
+		delete(g.callers, addr)
+	}
 	return nil
 }
 

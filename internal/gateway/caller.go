@@ -108,10 +108,13 @@ func (g *Gateway) Admit(addr netip.Addr, c Caller) error {
 // but the gateway has not seen yet. It returns when they are closed; whoever is
 // admitted at the address afterwards inherits nothing.
 //
+// Where a jail is named, only its admission is withdrawn: another one may have got
+// the address since that jail ended. Without a name it is whoever is admitted.
+//
 // An error means that the last part could not be proven; the address is then cut
 // off, and cannot be admitted again until a further Forget returns nil. An
 // address that is not admitted is no error.
-func (g *Gateway) Forget(addr netip.Addr) error {
+func (g *Gateway) Forget(addr netip.Addr, jail string) error {
 	addr = addr.Unmap()
 	g.mu.Lock()
 	who := g.callers[addr]
@@ -120,6 +123,9 @@ func (g *Gateway) Forget(addr netip.Addr) error {
 		listeners = append(listeners, l)
 	}
 	g.mu.Unlock()
+	if who != nil && jail != "" && who.Jail != jail {
+		return nil
+	}
 	if who != nil {
 		// The entry stays until the end: it keeps the address from being
 		// admitted again, and closes what comes out of the kernel's queue.

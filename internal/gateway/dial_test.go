@@ -152,7 +152,7 @@ func TestTheCallerInASession(t *testing.T) {
 			t.Errorf("%q: %+v", session, c)
 		}
 	}
-	if err := w.g.Forget(netip.MustParseAddr(jailA)); err != nil {
+	if err := w.g.Forget(netip.MustParseAddr(jailA), ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, found := w.g.CallerIn("s_1"); found {

@@ -245,7 +245,7 @@ func TestUpstreamConnectionsAreNotShared(t *testing.T) {
 		t.Errorf("%d records of three requests", n)
 	}
 	// Nothing that a jail had open is there for the next at its address.
-	if err := w.g.Forget(netip.MustParseAddr(jailA)); err != nil {
+	if err := w.g.Forget(netip.MustParseAddr(jailA), ""); err != nil {
 		t.Fatal(err)
 	}
 	w.admit(jailA, policy.PublicWeb())

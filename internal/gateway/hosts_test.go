@@ -37,7 +37,7 @@ func TestHostsAreThoseThatASessionWasLetConnectTo(t *testing.T) {
 		t.Errorf("the hosts of another one are %q", got)
 	}
 	// The next jail of the address begins with none.
-	if err := w.g.Forget(addr); err != nil {
+	if err := w.g.Forget(addr, ""); err != nil {
 		t.Fatal(err)
 	}
 	w.admit(jailA, policy.PublicWeb())

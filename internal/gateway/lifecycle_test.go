@@ -66,7 +66,7 @@ func TestForgetClosesEverythingOfThatAddressAndNothingElse(t *testing.T) {
 	fresh := w.dial(jailA)
 	neighbour, neighbourReader := w.connect(jailB, "tunnel.example:443")
 
-	if err := w.g.Forget(mustAddr(jailA)); err != nil {
+	if err := w.g.Forget(mustAddr(jailA), ""); err != nil {
 		t.Fatal(err)
 	}
 	for what, r := range map[string]io.Reader{
@@ -86,8 +86,24 @@ func TestForgetClosesEverythingOfThatAddressAndNothingElse(t *testing.T) {
 	if resp.StatusCode != 403 {
 		t.Errorf("after Forget: %s", resp.Status)
 	}
-	if err := w.g.Forget(mustAddr(jailA)); err != nil {
+	if err := w.g.Forget(mustAddr(jailA), ""); err != nil {
 		t.Errorf("again: %v", err)
+	}
+}
+
+func TestForgetOfAnEarlierJailLeavesTheOneThatHasItsAddress(t *testing.T) {
+	w := newWorld(t)
+	w.admit(jailA, policy.PublicWeb())
+	for _, c := range []struct {
+		jail  string
+		stays bool
+	}{{"earlier", true}, {"b" + jailA, false}} {
+		if err := w.g.Forget(mustAddr(jailA), c.jail); err != nil {
+			t.Fatal(err)
+		}
+		if _, admitted := w.g.Activity(mustAddr(jailA)); admitted != c.stays {
+			t.Errorf("after %s is forgotten the one that is there is admitted: %v", c.jail, admitted)
+		}
 	}
 }
 
@@ -105,7 +121,7 @@ func TestAReusedAddressInheritsNothing(t *testing.T) {
 	if err := w.g.Admit(mustAddr(jailA), Caller{Jail: "x", Policy: policy.PublicWeb()}); !errors.Is(err, ErrAdmitted) {
 		t.Errorf("admitted twice: %v", err)
 	}
-	if err := w.g.Forget(mustAddr(jailA)); err != nil {
+	if err := w.g.Forget(mustAddr(jailA), ""); err != nil {
 		t.Fatal(err)
 	}
 	w.admit(jailA, webOnly("b.example", 80))
@@ -152,7 +168,7 @@ func TestForgetWaitsForConnectionsThatAreNotYetAccepted(t *testing.T) {
 		queued = append(queued, c, w.dial(jailA)) // the second one says nothing
 	}
 	forgotten := make(chan error, 1)
-	go func() { forgotten <- w.g.Forget(mustAddr(jailA)) }()
+	go func() { forgotten <- w.g.Forget(mustAddr(jailA), "") }()
 	// While the queue stands, the address is not free.
 	testenv.Eventually(t, patience, func() bool { _, ok := w.g.Activity(mustAddr(jailA)); return !ok }, "Forget did not begin")
 	select {
@@ -199,7 +215,7 @@ func TestForgetEndsRequestsBeforeTheyAreDialledAndWaitsForThem(t *testing.T) {
 		io.WriteString(c, request)
 		<-asked
 		forgotten := make(chan error, 1)
-		go func() { forgotten <- w.g.Forget(mustAddr(jailA)) }()
+		go func() { forgotten <- w.g.Forget(mustAddr(jailA), "") }()
 		select {
 		case <-ended:
 		case <-time.After(patience):
@@ -209,7 +225,7 @@ func TestForgetEndsRequestsBeforeTheyAreDialledAndWaitsForThem(t *testing.T) {
 		// Long enough for a Forget that waits for nothing to return.
 		for range 5 {
 			w.admit(jailB, policy.PublicWeb())
-			if err := w.g.Forget(mustAddr(jailB)); err != nil {
+			if err := w.g.Forget(mustAddr(jailB), ""); err != nil {
 				t.Error(err)
 			}
 		}
@@ -243,12 +259,12 @@ func TestAConnectionMadeBeforeAdmissionStaysAStranger(t *testing.T) {
 	if resp, err := http.ReadResponse(bufio.NewReader(early), nil); err != nil || resp.StatusCode != 403 {
 		t.Errorf("%v %v", resp, err)
 	}
-	if err := w.g.Forget(mustAddr(jailA)); err != nil {
+	if err := w.g.Forget(mustAddr(jailA), ""); err != nil {
 		t.Fatal(err)
 	}
 	silent := w.dial(jailA)
 	w.raw(jailA, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") // the accept loop has passed silent
-	if err := w.g.Forget(mustAddr(jailA)); err != nil {
+	if err := w.g.Forget(mustAddr(jailA), ""); err != nil {
 		t.Fatal(err)
 	}
 	closedSoon(t, "a stranger's connection from a forgotten address", silent)
@@ -368,7 +384,7 @@ func TestServeEndsWithItsContextAndTakesItsConnectionsAlong(t *testing.T) {
 		t.Error(err)
 	}
 	closedSoon(t, "a tunnel of the second listener", br)
-	if err := w.g.Forget(mustAddr(jailA)); err != nil {
+	if err := w.g.Forget(mustAddr(jailA), ""); err != nil {
 		t.Errorf("forget without listeners: %v", err)
 	}
 }
@@ -419,7 +435,7 @@ func TestManyAtOnce(t *testing.T) {
 				if err != nil || string(body) != "/"+from {
 					t.Errorf("%q %v", body, err)
 				}
-				if err := w.g.Forget(mustAddr(from)); err != nil {
+				if err := w.g.Forget(mustAddr(from), ""); err != nil {
 					t.Error(err)
 				}
 			}

@@ -61,7 +61,7 @@ func TestTheGatewaySaysWhyItRefusedAWay(t *testing.T) {
 		t.Errorf("they are kept without a bound: %v", why)
 	}
 	// The next jail of the address begins with none.
-	if err := w.g.Forget(a); err != nil {
+	if err := w.g.Forget(a, ""); err != nil {
 		t.Fatal(err)
 	}
 	w.admit(jailA, policy.Only())

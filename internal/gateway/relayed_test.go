@@ -11,7 +11,7 @@ import (
 func TestForgetSeesTheEndOfARelaysQueue(t *testing.T) {
 	w := newWorldOn(t, relays.Listen(listenOn(t, "127.0.0.1:0"), relays.NewKey(), 3000, nil))
 	w.admit(jailA, policy.PublicWeb())
-	if err := w.g.Forget(mustAddr(jailA)); err != nil {
+	if err := w.g.Forget(mustAddr(jailA), ""); err != nil {
 		t.Fatal(err)
 	}
 	w.admit(jailA, policy.PublicWeb())

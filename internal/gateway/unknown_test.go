@@ -145,7 +145,7 @@ func TestForgettingEndsWhatAStrangerHasOpenSinceItWasKnown(t *testing.T) {
 	}
 	<-began
 	_, tunnel := w.connect(jailA, "tunnel.example:443")
-	if err := w.g.Forget(netip.MustParseAddr(jailA)); err != nil {
+	if err := w.g.Forget(netip.MustParseAddr(jailA), ""); err != nil {
 		t.Fatal(err)
 	}
 	closedSoon(t, "the request of the stranger that was known", bufio.NewReader(waiting))

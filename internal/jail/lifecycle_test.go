@@ -197,6 +197,32 @@ func expectEmpty(t *testing.T, h *jailtest.Host, m *jailtest.Memory) {
 	}
 }
 
+// An address is reused as late as possible, also when the remains of an earlier jail are removed from it.
+func TestReapingBringsNoAddressForward(t *testing.T) {
+	h := jailtest.NewHost()
+	m := jailtest.NewMemory(h)
+	l := newLifecycle(t, m)
+	next := func(want int) {
+		t.Helper()
+		lease, err := m.Pool.Take()
+		if err != nil || lease.Index != want {
+			t.Errorf("the next lease is %d, want %d: %v", lease.Index, want, err)
+		}
+		m.Pool.Release(lease.Index)
+	}
+	next(0)
+	next(1)
+	h.Plant(jail.Trace{Kind: jail.TraceTableMember, Index: 0, ID: "10.99.0.150"})
+	if r, err := l.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) != 1 || !r.Findings[0].Removed {
+		t.Fatalf("reaped is %+v, %v", r, err)
+	}
+	next(2)
+	m.Pool.Claim(40) // as for a jail that a process finds when it starts
+	next(41)
+	m.Pool.Release(40)
+	expectEmpty(t, h, m)
+}
+
 func TestReaperRemovesAPlantedLeakOfEachKind(t *testing.T) {
 	for _, kind := range jail.TraceKinds() {
 		t.Run(string(kind), func(t *testing.T) {

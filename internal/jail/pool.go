@@ -86,15 +86,26 @@ func (p *Pool) Take() (Lease, error) {
 		"all %d addresses of %s are in use", p.size, p.subnet)
 }
 
-// Claim takes a given index, for a jail that is already there. It reports whether the index was free.
+// Claim takes a given index at the start, for a jail that is already there: the one after it comes next. It reports whether the
+// index was free.
 func (p *Pool) Claim(index int) bool {
+	if !p.Hold(index) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next = (index + 1) % p.size
+	return true
+}
+
+// Hold takes a given index, so that nobody is given it. It reports whether the index was free.
+func (p *Pool) Hold(index int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if index < 0 || index >= p.size || p.taken[index] {
 		return false
 	}
 	p.taken[index] = true
-	p.next = (index + 1) % p.size
 	return true
 }
 

@@ -202,7 +202,7 @@ func (l *Lifecycle) adopt(ctx context.Context, name Name) error {
 // nobody is given the address whose remains are being removed.
 func (l *Lifecycle) reapLoose(ctx context.Context, t Trace, dryRun bool) (Finding, bool, error) {
 	if t.Index >= 0 {
-		if !l.Pool.Claim(t.Index) {
+		if !l.Pool.Hold(t.Index) {
 			return Finding{}, false, nil
 		}
 		defer l.Pool.Release(t.Index)

@@ -529,13 +529,15 @@ func (g way) Admit(addr netip.Addr, who Caller) error {
 	return nil
 }
 
-func (g way) Forget(addr netip.Addr) error {
+func (g way) Forget(addr netip.Addr, name string) error {
 	if err := g.step(context.Background(), "forget"); err != nil {
 		return err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.admitted, addr)
+	if name == "" || string(g.admitted[addr].Jail) == name {
+		delete(g.admitted, addr)
+	}
 	return nil
 }
 

@@ -176,7 +176,7 @@ func (s *Service) destroyJail(ctx context.Context, name jail.Name) error {
 // forget cuts an instance off from the gateway. An error is not the end of it: the gateway has cut the address off,
 // the firewall closes with the jail, and whoever gets the address next begins with forgetting it.
 func (s *Service) forget(i *instance) {
-	if err := s.Gateway.Forget(i.addr()); err != nil {
+	if err := s.Gateway.Forget(i.addr(), string(i.name())); err != nil {
 		s.Log.Error("close a jail's connections", "jail", i.name(), "address", i.addr(), "error", err)
 	}
 }

@@ -236,7 +236,7 @@ func (s *Service) adopt(ctx context.Context, r *session, i *instance) error {
 func (s *Service) admit(r *session, i *instance) error {
 	// Only the new jail has the address. Whatever the gateway may still hold of an earlier one, after a Forget
 	// that failed, ends here or keeps the session from being opened.
-	if err := s.Gateway.Forget(i.addr()); err != nil {
+	if err := s.Gateway.Forget(i.addr(), ""); err != nil {
 		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
 	}
 	err := s.Gateway.Admit(i.addr(), Caller{Jail: i.name(), Session: r.id, Tenant: r.plan.tenant, Opener: r.by.AgentID(),

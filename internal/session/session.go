@@ -67,7 +67,7 @@ type Gateway interface {
 	// Forget closes every connection of an address and makes it unknown. It returns when they are closed. On error the
 	// address is cut off, and cannot be admitted again before a further Forget succeeds. Forgetting an address that is
 	// not known is no error.
-	Forget(addr netip.Addr) error
+	Forget(addr netip.Addr, jail string) error
 	// LastActivity is when the address last sent or received anything; zero when it did not.
 	LastActivity(addr netip.Addr) time.Time
 	// Hosts are those that the address was let connect to, in the order of the first time. There may be more than are kept.

@@ -367,10 +367,12 @@ func (d door) Admit(addr netip.Addr, who gateway.Caller) error {
 }
 
 // Forget implements Gateway.
-func (d door) Forget(addr netip.Addr) error {
+func (d door) Forget(addr netip.Addr, jail string) error {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
-	delete(d.w.admits, addr)
+	if jail == "" || d.w.admits[addr].Jail == jail {
+		delete(d.w.admits, addr)
+	}
 	return nil
 }
 

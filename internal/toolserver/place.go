@@ -45,7 +45,7 @@ func (s *Service) open(ctx context.Context, server config.MCPServer, tenant stri
 		return nil, err
 	}
 	// The gateway and the firewall let it through before it begins, when they do at all: it may ask for something at once.
-	known := netip.Addr{}
+	forget := func() error { return nil }
 	spec.Admit = server.Network == config.ServerNetworkGateway
 	made, err := s.o.Driver.CreateWith(ctx, spec, func(name jail.Name, lease jail.Lease) error {
 		if !spec.Admit {
@@ -53,24 +53,18 @@ func (s *Service) open(ctx context.Context, server config.MCPServer, tenant stri
 		}
 		err := s.admit(server, tenant, name, lease.Addr)
 		if err == nil {
-			known = lease.Addr
+			forget = func() error { return s.o.Gateway.Forget(lease.Addr, string(name)) }
 		}
 		return err
 	})
 	wipe()
 	if err != nil {
-		if known.IsValid() {
-			err = errors.Join(err, s.o.Gateway.Forget(known))
-		}
-		return nil, err
+		return nil, errors.Join(err, forget())
 	}
 	return &place{name: made.Name, stdio: made.Stdio,
 		exit: func(ctx context.Context) (jail.Exit, error) { return s.o.Driver.Wait(ctx, made.Name) },
 		end: func(ctx context.Context) error {
-			var cut error
-			if known.IsValid() {
-				cut = s.o.Gateway.Forget(known)
-			}
+			cut := forget()
 			made.Stdio.Close()
 			return errors.Join(cut, s.destroy(ctx, made.Name))
 		}}, nil
@@ -87,7 +81,7 @@ func (s *Service) admit(server config.MCPServer, tenant string, name jail.Name, 
 		rules = append(rules, policy.Rule{Name: fmt.Sprintf("mcp-%s-%d", server.Name, n+1), Action: policy.Allow, Host: host, Ports: ports})
 	}
 	// The jail that had the address before is gone; what may be left of it is cut off here.
-	if err := s.o.Gateway.Forget(addr); err != nil {
+	if err := s.o.Gateway.Forget(addr, ""); err != nil {
 		return err
 	}
 	// A name as of a session: operators' rules for all sessions may take away from what is declared here, and none adds to it.

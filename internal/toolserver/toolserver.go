@@ -56,7 +56,7 @@ type Keeper interface {
 // Gateway admits addresses. *gateway.Gateway is one.
 type Gateway interface {
 	Admit(addr netip.Addr, who gateway.Caller) error
-	Forget(addr netip.Addr) error
+	Forget(addr netip.Addr, jail string) error
 }
 
 // Vault has the secrets. *vault.Vault is one.

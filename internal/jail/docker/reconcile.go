@@ -161,7 +161,7 @@ func (d *Driver) reapMembers(ctx context.Context, note func(jail.Finding, func()
 			continue
 		}
 		if t.Index >= 0 {
-			if !pool.Claim(t.Index) {
+			if !pool.Hold(t.Index) {
 				continue // somebody has it
 			}
 			defer pool.Release(t.Index)

@@ -81,5 +81,5 @@ func serve(conn net.Conn, exit *gateway.Gateway) error {
 		return err
 	}
 	_, _ = io.Copy(io.Discard, conn) // however the connection ends, the admission does
-	return exit.Forget(order.Address)
+	return exit.Forget(order.Address, order.Jail)
 }
