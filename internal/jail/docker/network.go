@@ -45,12 +45,26 @@ type network struct {
 // prepare makes sure of the network and of the rules on its bridge. The rules come first: no container of ours ever has a
 // network without them.
 func (d *Driver) prepare(ctx context.Context) (network, error) {
+	done, err := d.turn(ctx)
+	if err != nil {
+		return network{}, err
+	}
+	defer done()
+	return d.provide(ctx)
+}
+
+// turn waits for the token of preparing, until done.
+func (d *Driver) turn(ctx context.Context) (done func(), err error) {
 	select {
 	case d.preparing <- struct{}{}:
-		defer func() { <-d.preparing }()
+		return func() { <-d.preparing }, nil
 	case <-ctx.Done():
-		return network{}, ctx.Err()
+		return nil, ctx.Err()
 	}
+}
+
+// provide is prepare for who has the token.
+func (d *Driver) provide(ctx context.Context) (network, error) {
 	have, err := d.findNetwork(ctx)
 	if err != nil {
 		return network{}, err
@@ -197,12 +211,11 @@ func (d *Driver) makeNetwork(ctx context.Context, subnet netip.Prefix) (network,
 
 // RemoveNetwork removes the network and the rules, when no container is left. It is for uninstalling.
 func (d *Driver) RemoveNetwork(ctx context.Context) error {
-	select {
-	case d.preparing <- struct{}{}: // so that nothing of it is brought back meanwhile
-		defer func() { <-d.preparing }()
-	case <-ctx.Done():
-		return ctx.Err()
+	done, err := d.turn(ctx) // so that nothing of it is brought back meanwhile
+	if err != nil {
+		return err
 	}
+	defer done()
 	left, err := d.withdrawComposed(ctx)
 	if err != nil {
 		return err
@@ -245,23 +258,12 @@ func (d *Driver) RemoveNetwork(ctx context.Context) error {
 
 // guard puts back what somebody else took from the firewall.
 func (d *Driver) guard(ctx context.Context) error {
-	d.mu.Lock()
-	firewall := d.firewall
-	d.mu.Unlock()
-	if firewall == nil { // after a restart, with containers that run
-		if _, err := d.prepare(ctx); err != nil {
-			return err
-		}
-		d.mu.Lock()
-		firewall = d.firewall
-		d.mu.Unlock()
-	}
-	if err := firewall.Ensure(ctx); err != nil {
-		return fmt.Errorf("look after the firewall: %w", err)
-	}
-	members, err := firewall.List(ctx)
+	firewall, members, err := d.guardRules(ctx)
 	if err != nil {
 		return fmt.Errorf("look after the firewall: %w", err)
+	}
+	if firewall == nil {
+		return nil
 	}
 	listed := map[int]bool{}
 	for _, t := range members {
@@ -276,10 +278,38 @@ func (d *Driver) guard(ctx context.Context) error {
 	}
 	d.mu.Unlock()
 	var errs []error
-	for _, e := range missing {
+	for _, e := range missing { // without the token of preparing: whoever admits a container waits for it
 		errs = append(errs, d.restore(ctx, firewall, e))
 	}
 	return errors.Join(errs...)
+}
+
+// guardRules puts the rules back, and lists the members of their tables. Where the network was removed there is no firewall.
+func (d *Driver) guardRules(ctx context.Context) (*linux.Firewall, []jail.Trace, error) {
+	done, err := d.turn(ctx) // somebody may be removing them
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	d.mu.Lock()
+	firewall := d.firewall
+	d.mu.Unlock()
+	if firewall == nil && d.wanted() { // after a restart, with containers that run
+		if _, err := d.provide(ctx); err != nil {
+			return nil, nil, err
+		}
+		d.mu.Lock()
+		firewall = d.firewall
+		d.mu.Unlock()
+	}
+	if firewall == nil {
+		return nil, nil, nil
+	}
+	if err := firewall.Ensure(ctx); err != nil {
+		return nil, nil, err
+	}
+	members, err := firewall.List(ctx)
+	return firewall, members, err
 }
 
 // restore adds a ready container to its table again, unless it is being ended.

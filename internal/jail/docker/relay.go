@@ -115,12 +115,11 @@ func (d *Driver) guardRelay(ctx context.Context) error {
 		return nil
 	}
 	// Somebody may be making it, or removing the network.
-	select {
-	case d.preparing <- struct{}{}:
-		defer func() { <-d.preparing }()
-	case <-ctx.Done():
-		return ctx.Err()
+	done, err := d.turn(ctx)
+	if err != nil {
+		return err
 	}
+	defer done()
 	d.mu.Lock()
 	n := d.network
 	d.mu.Unlock()
