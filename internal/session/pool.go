@@ -131,7 +131,7 @@ func (p *pool) take(sh shape) *instance {
 }
 
 // await waits for the member that is being made, when it has that key and nobody else waits for it. It returns nil when
-// there is none, or when ctx ends.
+// there is none, or when ctx ends before there is.
 func (p *pool) await(ctx context.Context, key string) *instance {
 	p.mu.Lock()
 	m := p.making
@@ -149,14 +149,12 @@ func (p *pool) await(ctx context.Context, key string) *instance {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case i := <-m.result: // it came at the same moment
-		if i != nil {
-			p.ready = append(p.ready, i)
-		}
+	case i := <-m.result: // it came at the same moment; the pool may not be looked after any more
+		return i
 	default:
 		m.claimed = false
+		return nil
 	}
-	return nil
 }
 
 // fresh says whether a member may be given to somebody.

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"maps"
@@ -330,6 +331,24 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+// In the pool nobody would end a browser that comes after it was emptied.
+func TestABrowserThatComesWhenItsCallerLeavesIsTheCallers(t *testing.T) {
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for range 50 { // of two things that have happened, one is seen by chance
+		i := &instance{}
+		m := &making{key: "key", result: make(chan *instance, 1)}
+		p := &pool{making: m}
+		if p.await(gone, "key") != nil || m.claimed {
+			t.Fatal("before it comes the caller has it, or keeps it from others")
+		}
+		m.result <- i
+		if p.await(gone, "key") != i || len(p.ready) > 0 {
+			t.Fatal("it is the pool's")
+		}
+	}
 }
 
 func TestPoolThatCannotBeFilledTriesLessAndLess(t *testing.T) {
