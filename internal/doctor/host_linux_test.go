@@ -30,8 +30,10 @@ func onOwnHost(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(ownHost) == t.Name() {
 		t.Cleanup(func() { goleak.VerifyNone(t) })
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			t.Fatalf("make mounts private: %v", err)
+		for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} { // nobody else's, and as under systemd
+			if err := unix.Mount("", "/", "", unix.MS_REC|propagation, ""); err != nil {
+				t.Fatalf("make mounts its own: %v", err)
+			}
 		}
 		lo, err := netlink.LinkByName("lo")
 		if err == nil {

@@ -220,7 +220,7 @@ func (t *trial) makeFolders() (jail.Installation, error) {
 		err = t.claim()
 	}
 	if err != nil {
-		return "", errors.Join(fmt.Errorf("make a folder for trials: %w", err), t.removeFolders())
+		return "", errors.Join(fmt.Errorf("make a folder for trials: %w", err), t.removeFolders(t.ctx))
 	}
 	return t.id, nil
 }

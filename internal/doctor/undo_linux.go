@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/linux"
@@ -42,12 +43,6 @@ func (t *trial) undoAll(ctx context.Context) error {
 	if r, ok := t.runtime.end(); ok {
 		note(r.Close())
 	}
-	if t.id != "" {
-		note(linux.UnloadAppArmor("/", t.id))
-	}
-	if l, ok := t.limiter.end(); ok {
-		note(l.Uninstall(ctx))
-	}
 	if s, ok := t.browsers.end(); ok {
 		note(s.Close())
 	}
@@ -55,7 +50,12 @@ func (t *trial) undoAll(ctx context.Context) error {
 		note(s.Close())
 		note(s.Trees().Remove(filepath.Join(t.data, "templates", tiny, "rootfs")))
 	}
-	note(t.removeFolders())
+	o, err := t.options()
+	limiter, _ := t.limiter.end()
+	firewall, _ := t.firewall.end()
+	note(err)
+	note(linux.Uninstall(ctx, o, limiter, firewall))
+	note(t.removeFolders(ctx))
 	return errors.Join(errs...)
 }
 
@@ -122,7 +122,6 @@ func (t *trial) undoNetwork(ctx context.Context) error {
 		for _, trace := range traces {
 			errs = append(errs, f.RemoveTrace(ctx, trace))
 		}
-		errs = append(errs, f.Uninstall(ctx), f.Close())
 	}
 	n, ok := t.network.end()
 	if !ok {
@@ -143,19 +142,23 @@ func (t *trial) undoNetwork(ctx context.Context) error {
 	for _, trace := range traces {
 		errs = append(errs, fresh.RemoveTrace(ctx, trace))
 	}
-	return errors.Join(append(errs, fresh.Close(ctx), linux.UninstallNetwork(ctx, t.id, t.run))...)
+	return errors.Join(append(errs, fresh.Close(ctx))...)
 }
 
-// removeFolders removes the trial's folders, those that were made above them, and the lock.
-func (t *trial) removeFolders() error {
+// removeFolders removes the trial's folders, those that were made above them, and the lock. It enters no mount: a folder with
+// one in it stays.
+func (t *trial) removeFolders(ctx context.Context) error {
 	var errs []error
 	for _, dir := range []string{t.run, t.data} {
-		if dir == "" {
+		folder, err := beneath.Open(dir)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		err := detachBelow(dir)
 		if err == nil {
-			err = os.RemoveAll(dir)
+			err = errors.Join(folder.Empty(ctx), folder.Close())
+		}
+		if err == nil {
+			err = os.Remove(dir)
 		}
 		errs = append(errs, err)
 	}
@@ -169,53 +172,6 @@ func (t *trial) removeFolders() error {
 		errs = append(errs, t.lock.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// detachBelow unmounts everything at and below a folder, the latest first, and looks whether it is gone: what follows
-// removes files, and must not find a mount.
-func detachBelow(dir string) error {
-	for range 2 {
-		points, err := mountsBelow(dir)
-		if err != nil || len(points) == 0 {
-			return err
-		}
-		for _, point := range slices.Backward(points) {
-			if err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-				return fmt.Errorf("unmount %s: %w", point, err)
-			}
-		}
-	}
-	points, err := mountsBelow(dir)
-	if err == nil && len(points) > 0 {
-		err = fmt.Errorf("%s is still mounted", points[0])
-	}
-	return err
-}
-
-func mountsBelow(dir string) ([]string, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	real, err := filepath.EvalSymlinks(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var points []string
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		point := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(f[4])
-		if point == real || strings.HasPrefix(point, real+"/") {
-			points = append(points, point)
-		}
-	}
-	return points, nil
 }
 
 // sweep removes trials whose process was killed.

@@ -122,8 +122,7 @@ func Uninstall(ctx context.Context, c config.Config, id jail.Installation, pool 
 	if err != nil {
 		return err
 	}
-	return errors.Join(firewall.Uninstall(ctx), firewall.Close(), linux.UninstallNetwork(ctx, id, c.RunDir), limiter.Uninstall(ctx),
-		linux.UninstallStorage(c.RunDir), linux.UnloadAppArmor("/", id))
+	return linux.Uninstall(ctx, o, limiter, firewall)
 }
 
 // Trees makes the folders that templates are built in, so that this host's storage can clone them.

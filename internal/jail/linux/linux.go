@@ -4,6 +4,7 @@ package linux
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -133,6 +134,20 @@ func (o *Options) Validate() error {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return errors.Join(errs...)
+}
+
+// Uninstall removes what all jails of an installation share. It refuses while there are jails. A part that is nil was never
+// opened; one that is not is closed.
+func Uninstall(ctx context.Context, o Options, l *Limiter, f *Firewall) error {
+	var errs []error
+	if f != nil {
+		errs = append(errs, f.Uninstall(ctx), f.Close())
+	}
+	errs = append(errs, UninstallNetwork(ctx, o.Installation, o.RunDir))
+	if l != nil {
+		errs = append(errs, l.Uninstall(ctx))
+	}
+	return errors.Join(append(errs, uninstallStorage(o.RunDir), UnloadAppArmor("/", o.Installation))...)
 }
 
 // check refuses a name that is not one of this installation, before it becomes part of a path.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -184,26 +185,17 @@ func (s *Storage) isolate() error {
 	return nil
 }
 
-// UninstallStorage takes away the mount that isolate makes. ErrBusy while a clone is mounted in it.
-func UninstallStorage(runDir string) error {
+// uninstallStorage takes away the mount that isolate makes. ErrBusy while a clone is mounted in it.
+func uninstallStorage(runDir string) error {
 	place := filepath.Join(runDir, jailsFolder)
-	all, err := readMounts("/proc/thread-self/mountinfo")
-	if err != nil {
-		return fmt.Errorf("look for mounts: %w", err)
+	err := unix.Unmount(place, unix.UMOUNT_NOFOLLOW)
+	switch {
+	case err == nil, gone(err), errors.Is(err, unix.EINVAL): // nothing is mounted there now
+		return nil
+	case errors.Is(err, unix.EBUSY):
+		err = errors.Join(jail.ErrBusy, err)
 	}
-	for _, m := range all {
-		if m.Point != place {
-			continue
-		}
-		err := unix.Unmount(place, unix.UMOUNT_NOFOLLOW)
-		if errors.Is(err, unix.EBUSY) {
-			err = errors.Join(jail.ErrBusy, err)
-		}
-		if err != nil {
-			return &os.PathError{Op: "unmount", Path: place, Err: err}
-		}
-	}
-	return nil
+	return &os.PathError{Op: "unmount", Path: place, Err: err}
 }
 
 // Clone makes the root file system of a jail, of a template or of a folder of the operator's.
@@ -337,7 +329,7 @@ func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
 		if err != nil {
 			return nil, fmt.Errorf("list clones: %w", err)
 		}
-		if name := firstElement(rel); jail.Name(name).Belongs(s.o.Installation) {
+		if name, _, _ := strings.Cut(rel, "/"); jail.Name(name).Belongs(s.o.Installation) {
 			out = append(out, jail.Trace{Kind: jail.TraceMount, Name: jail.Name(name), Index: -1, ID: m.Point})
 		}
 	}
@@ -356,13 +348,4 @@ func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
 func traces(f *beneath.Folder, kind jail.TraceKind, id jail.Installation) ([]jail.Trace, error) {
 	names, err := f.Names(-1)
 	return jail.TracesIn(kind, id, f.Path(), names), err
-}
-
-func firstElement(rel string) string {
-	for i := range len(rel) {
-		if rel[i] == '/' {
-			return rel[:i]
-		}
-	}
-	return rel
 }
