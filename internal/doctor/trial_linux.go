@@ -40,17 +40,13 @@ const (
 type part[T any] struct {
 	open func() (T, error)
 
-	once   sync.Once
-	value  T
-	err    error
-	opened bool
+	once  sync.Once
+	value T
+	err   error
 }
 
 func (p *part[T]) get() (T, error) {
-	p.once.Do(func() {
-		p.value, p.err = p.open()
-		p.opened = p.err == nil
-	})
+	p.once.Do(func() { p.value, p.err = p.open() })
 	return p.value, p.err
 }
 
@@ -59,7 +55,7 @@ var errOver = errors.New("the trial is over")
 // end returns the part when it was opened, and keeps it from being opened later.
 func (p *part[T]) end() (T, bool) {
 	p.once.Do(func() { p.err = errOver })
-	return p.value, p.opened
+	return p.value, p.err == nil
 }
 
 type trial struct {
@@ -131,9 +127,7 @@ func (t *trial) wire() {
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(t.ctx, longer(openBound, t.pace))
-		defer cancel()
-		return linux.OpenNetwork(ctx, linux.NetworkConfig{Installation: t.id, Pool: pool, RunDir: t.run, Log: t.log})
+		return t.openNetwork(t.ctx, pool)
 	}
 	t.firewall.open = func() (*linux.Firewall, error) {
 		pool, err := t.pool.get()
@@ -176,16 +170,30 @@ func (t *trial) openStorage(templates string) (*linux.Storage, error) {
 	return s, nil
 }
 
-// openPool takes a network that nobody uses, and writes it down for whoever has to clear up.
+func (t *trial) openNetwork(ctx context.Context, pool *jail.Pool) (*linux.Network, error) {
+	ctx, cancel := context.WithTimeout(ctx, longer(openBound, t.pace))
+	defer cancel()
+	return linux.OpenNetwork(ctx, linux.NetworkConfig{Installation: t.id, Pool: pool, RunDir: t.run, Log: t.log})
+}
+
+// openPool takes a network that nobody uses, and writes it down for whoever has to clear up, who takes that.
 func (t *trial) openPool() (*jail.Pool, error) {
 	if _, err := t.folders.get(); err != nil {
 		return nil, err
+	}
+	file := filepath.Join(t.data, subnetFile)
+	if text, err := os.ReadFile(file); err == nil {
+		network, err := netip.ParsePrefix(string(text))
+		if err != nil {
+			return nil, err
+		}
+		return t.poolOf(network)
 	}
 	free, err := linux.FreeSubnet(t.ctx, t.id, candidates())
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(t.data, subnetFile), []byte(free.String()), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(free.String()), 0o600); err != nil {
 		return nil, fmt.Errorf("write the trial's network down: %w", err)
 	}
 	return t.poolOf(free)
@@ -240,7 +248,7 @@ func (t *trial) claim() error {
 	if err != nil {
 		return err
 	}
-	lock, err := lockTrial(data, os.O_CREATE)
+	lock, err := lockTrial(data)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
 		return errTaken
 	}
@@ -284,8 +292,8 @@ func (t *trial) makeFolder(path string) error {
 }
 
 // lockTrial locks the folder of a trial for as long as the file is open.
-func lockTrial(dir string, flags int) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0o600)
+func lockTrial(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}

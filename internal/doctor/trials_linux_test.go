@@ -340,6 +340,27 @@ func TestUserNamespacesThatAreForbiddenAreNoticed(t *testing.T) {
 	}
 }
 
+func TestWhatACheckLeftIsRemovedWithThePartsThatItOpened(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	cloned, limited := testTrial(t), testTrial(t) // each looks at the end whether anything of it is there
+	_, sampleErr := cloned.sample.get()
+	s, storageErr := cloned.storage.get()
+	l, limiterErr := limited.limiter.get()
+	clone, cloneErr := cloned.name(9)
+	group, groupErr := limited.name(9)
+	if err := errors.Join(sampleErr, storageErr, limiterErr, cloneErr, groupErr); err != nil {
+		t.Fatal(err)
+	}
+	_, cloneErr = s.Clone(within(t), clone, jail.Spec{Template: tiny})
+	groupErr = l.Apply(within(t), group, "", jail.Limits{Memory: limitMemory, MilliCPU: 1000, Tasks: limitTasks, Disk: jail.MinDisk,
+		SharedMemory: jail.MinDisk, Files: jail.MinFiles, WallClock: time.Minute})
+	clones, clonesErr := s.List(within(t))
+	groups, groupsErr := l.List(within(t))
+	if err := errors.Join(cloneErr, groupErr, clonesErr, groupsErr); err != nil || len(clones) == 0 || len(groups) == 0 {
+		t.Errorf("nothing was left that could be removed: %v", err)
+	}
+}
+
 func TestTheNextDoctorClearsUpAfterOneThatWasKilled(t *testing.T) {
 	if !onOwnHost(t) {
 		return

@@ -46,7 +46,7 @@ const lastWords = 2 * time.Second
 
 // watchBrowser starts a browser, waits until it answers, and looks at its renderer.
 func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err error) {
-	life, err := t.lifecycle(ctx)
+	life, err := t.openLifecycle(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -105,9 +105,8 @@ func (t *trial) template(ctx context.Context) (template.Template, error) {
 	return store.Get(ctx, browserTemplate)
 }
 
-// lifecycle puts the five parts together, with a journal that dies with this process: what is left then is found by
-// the trial's id.
-func (t *trial) lifecycle(ctx context.Context) (*jail.Lifecycle, error) {
+// openLifecycle puts the five parts together.
+func (t *trial) openLifecycle(ctx context.Context) (*jail.Lifecycle, error) {
 	storage, errStorage := t.browsers.get()
 	limiter, errLimiter := t.limiter.get()
 	runtime, errRuntime := t.runtime.get()
@@ -117,10 +116,12 @@ func (t *trial) lifecycle(ctx context.Context) (*jail.Lifecycle, error) {
 	if err := errors.Join(errStorage, errLimiter, errRuntime, errNetwork, errFirewall, errPool); err != nil {
 		return nil, err
 	}
-	return jail.NewLifecycle(ctx, jail.Options{
-		Installation: t.id, Pool: pool, Journal: noJournal{}, Log: t.log,
-		Parts: jail.Parts{Storage: storage, Network: network, Firewall: firewall, Runtime: runtime, Limiter: limiter, Means: runtime.Means()},
-	})
+	return t.lifecycle(ctx, pool, jail.Parts{Storage: storage, Network: network, Firewall: firewall, Runtime: runtime, Limiter: limiter, Means: runtime.Means()})
+}
+
+// lifecycle has a journal that dies with this process: what is left then is found by the trial's id.
+func (t *trial) lifecycle(ctx context.Context, pool *jail.Pool, parts jail.Parts) (*jail.Lifecycle, error) {
+	return jail.NewLifecycle(ctx, jail.Options{Installation: t.id, Pool: pool, Journal: noJournal{}, Log: t.log, Parts: parts})
 }
 
 // noJournal remembers nothing.

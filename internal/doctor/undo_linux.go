@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,8 +37,7 @@ func (t *trial) undoAll(ctx context.Context) error {
 	if e, ok := t.gateway.end(); ok {
 		note(e.close())
 	}
-	note(t.undoJails(ctx))
-	note(t.undoNetwork(ctx))
+	note(t.reap(ctx))
 	if r, ok := t.runtime.end(); ok {
 		note(r.Close())
 	}
@@ -59,91 +57,67 @@ func (t *trial) undoAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// undoJails ends what runs and removes what a jail has, in the order of the teardown.
-func (t *trial) undoJails(ctx context.Context) error {
-	var lists []func(context.Context) ([]jail.Trace, error)
-	runtime, hasRuntime := t.runtime.end()
-	limiter, hasLimiter := t.limiter.end()
-	storage, hasStorage := t.storage.end()
-	browsers, hasBrowsers := t.browsers.end()
-	if hasRuntime {
-		lists = append(lists, runtime.List)
+// reap has the reaper of jails remove what they and their slots left. Its pool and its network are new: those of the checks may
+// still have leases that nobody gives back.
+func (t *trial) reap(ctx context.Context) (err error) {
+	parts := jail.Parts{Storage: absent{}, Network: absent{}, Firewall: absentFirewall{}, Runtime: absent{}, Limiter: absent{}}
+	subnet := jail.DefaultSubnets()[0] // any will do where none was taken
+	if own, ok := t.pool.end(); ok {
+		subnet = own.Subnet()
 	}
-	if hasLimiter {
-		lists = append(lists, limiter.List)
+	pool, err := jail.NewPool(subnet, 0)
+	if err != nil {
+		return err
 	}
-	if hasStorage {
-		lists = append(lists, storage.List)
-	}
-	if hasBrowsers {
-		lists = append(lists, browsers.List)
-	}
-	var errs []error
-	var names []jail.Name
-	for _, list := range lists {
-		traces, err := list(ctx)
-		errs = append(errs, err)
-		for _, trace := range traces {
-			if !slices.Contains(names, trace.Name) {
-				names = append(names, trace.Name)
-			}
+	if n, ok := t.network.end(); ok {
+		fresh, openErr := t.openNetwork(ctx, pool)
+		err = errors.Join(n.Close(ctx), openErr)
+		if openErr == nil {
+			parts.Network = fresh
+			defer func() { err = errors.Join(err, fresh.Close(ctx)) }()
 		}
 	}
-	for _, name := range names {
-		if hasRuntime {
-			errs = append(errs, runtime.Kill(ctx, name, jail.Process{}))
-		}
-		for _, s := range []*linux.Storage{storage, browsers} {
-			if s != nil {
-				errs = append(errs, s.Unmount(ctx, name, true))
-			}
-		}
-		if hasRuntime {
-			errs = append(errs, runtime.Stop(ctx, name))
-		}
-		if hasLimiter {
-			errs = append(errs, limiter.Remove(ctx, name))
-		}
-		for _, s := range []*linux.Storage{storage, browsers} {
-			if s != nil {
-				errs = append(errs, s.Destroy(ctx, name))
-			}
+	if f, ok := t.firewall.end(); ok {
+		parts.Firewall = f
+	}
+	if l, ok := t.limiter.end(); ok {
+		parts.Limiter = l
+	}
+	if r, ok := t.runtime.end(); ok {
+		parts.Runtime = r
+	}
+	for _, p := range []*part[*linux.Storage]{&t.storage, &t.browsers} {
+		if s, ok := p.end(); ok {
+			parts.Storage = s // either sees what both have cloned
 		}
 	}
-	return errors.Join(errs...)
+	life, lifeErr := t.lifecycle(ctx, pool, parts)
+	if lifeErr != nil {
+		return errors.Join(err, lifeErr)
+	}
+	defer life.Close()
+	_, reapErr := life.Reap(ctx, jail.ReapOptions{})
+	return errors.Join(err, reapErr)
 }
 
-// undoNetwork removes slots, members, tables and the bridge.
-func (t *trial) undoNetwork(ctx context.Context) error {
-	var errs []error
-	if f, ok := t.firewall.end(); ok {
-		traces, err := f.List(ctx)
-		errs = append(errs, err)
-		for _, trace := range traces {
-			errs = append(errs, f.RemoveTrace(ctx, trace))
-		}
-	}
-	n, ok := t.network.end()
-	if !ok {
-		return errors.Join(errs...)
-	}
-	errs = append(errs, n.Close(ctx))
-	// A fresh one knows of no slots that wait for their jails, so it removes them all.
-	pool, err := t.pool.get()
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	fresh, err := linux.OpenNetwork(ctx, linux.NetworkConfig{Installation: t.id, Pool: pool, RunDir: t.run, Log: t.log})
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	traces, err := fresh.List(ctx)
-	errs = append(errs, err)
-	for _, trace := range traces {
-		errs = append(errs, fresh.RemoveTrace(ctx, trace))
-	}
-	return errors.Join(append(errs, fresh.Close(ctx))...)
+// absent stands for parts that were never opened, to the reaper: there is nothing of them.
+type absent struct {
+	jail.Storage
+	jail.Network
+	jail.Runtime
+	jail.Limiter
 }
+
+func (absent) List(context.Context) ([]jail.Trace, error)          { return nil, nil }
+func (absent) Kill(context.Context, jail.Name, jail.Process) error { return nil }
+func (absent) Unmount(context.Context, jail.Name, bool) error      { return nil }
+func (absent) Stop(context.Context, jail.Name) error               { return nil }
+func (absent) Remove(context.Context, jail.Name) error             { return nil }
+func (absent) Destroy(context.Context, jail.Name) error            { return nil }
+
+type absentFirewall struct{ jail.Firewall }
+
+func (absentFirewall) List(context.Context) ([]jail.Trace, error) { return nil, nil }
 
 // removeFolders removes the trial's folders, those that were made above them, and the lock. It enters no mount: a folder with
 // one in it stays.
@@ -177,10 +151,7 @@ func (t *trial) removeFolders(ctx context.Context) error {
 // sweep removes trials whose process was killed.
 func sweep(ctx context.Context, c config.Config, log *slog.Logger) error {
 	entries, err := os.ReadDir(c.DataDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	var errs []error
@@ -197,39 +168,25 @@ func sweep(ctx context.Context, c config.Config, log *slog.Logger) error {
 }
 
 // sweepOne opens the parts of an abandoned trial as they were, which makes them see what it left, and undoes it.
-func sweepOne(ctx context.Context, c config.Config, log *slog.Logger, id jail.Installation) error {
+func sweepOne(ctx context.Context, c config.Config, log *slog.Logger, id jail.Installation) (err error) {
 	t := newTrial(c, log)
 	defer t.end()
 	t.id = id
-	t.data = filepath.Join(c.DataDir, trialPrefix+string(id))
-	t.run = filepath.Join(c.RunDir, trialPrefix+string(id))
+	t.data, t.run = filepath.Join(c.DataDir, trialPrefix+string(id)), filepath.Join(c.RunDir, trialPrefix+string(id))
 	// It was killed between making its folder and locking it, when there is no such file; then it has nothing else.
-	lock, err := lockTrial(t.data, os.O_CREATE)
+	t.lock, err = lockTrial(t.data)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
 		return nil // another doctor is at work, or has just ended
 	}
 	if err != nil {
 		return err
 	}
-	t.lock = lock
 	t.folders.open = func() (jail.Installation, error) { return id, nil }
-	t.pool.open = func() (*jail.Pool, error) {
-		text, err := os.ReadFile(filepath.Join(t.data, subnetFile))
-		if err != nil {
-			return nil, err
-		}
-		network, err := netip.ParsePrefix(string(text))
-		if err != nil {
-			return nil, err
-		}
-		return t.poolOf(network)
-	}
 	// A part that cannot be opened can have left nothing, except for what the folders hold.
-	_, foldersErr := t.folders.get()
 	_, storageErr := t.storage.get()
 	_, runtimeErr := t.runtime.get() // and the limiter
-	errs := []error{foldersErr, storageErr, runtimeErr}
-	if _, err := t.pool.get(); err == nil {
+	errs := []error{storageErr, runtimeErr}
+	if _, err := os.Stat(filepath.Join(t.data, subnetFile)); err == nil {
 		_, networkErr := t.network.get()
 		_, firewallErr := t.firewall.get()
 		errs = append(errs, networkErr, firewallErr)
