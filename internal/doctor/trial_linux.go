@@ -83,7 +83,7 @@ type trial struct {
 	runtime  part[*linux.Runtime]
 	network  part[*linux.Network]
 	firewall part[*linux.Firewall]
-	gateway  part[*echo]
+	gateway  part[func() error]
 }
 
 func newTrial(c config.Config, log *slog.Logger) *trial {
@@ -303,13 +303,9 @@ func lockTrial(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// echo answers where the gateway would.
-type echo struct {
-	listener net.Listener
-	conns    sync.WaitGroup
-}
-
-func (t *trial) openGateway() (*echo, error) {
+// openGateway listens where the gateway would, and says one byte to everybody who connects: that fits in any buffer, so nobody is
+// waited for. What it returns ends that.
+func (t *trial) openGateway() (end func() error, err error) {
 	pool, err := t.pool.get()
 	if err != nil {
 		return nil, err
@@ -324,33 +320,19 @@ func (t *trial) openGateway() (*echo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen where the gateway would: %w", err)
 	}
-	e := &echo{listener: l}
-	e.conns.Go(func() {
+	var answers sync.WaitGroup
+	answers.Go(func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return // closed
 			}
-			e.conns.Go(func() { answer(conn, longer(reachBound, t.pace)) })
+			_, _ = conn.Write([]byte{0}) // who asked notices what does not come
+			_ = conn.Close()
 		}
 	})
-	return e, nil
-}
-
-// answer sends one byte back. Both directions are bounded, so that it ends by itself.
-func answer(conn net.Conn, limit time.Duration) {
-	defer conn.Close() // nothing more is said
-	var b [1]byte
-	if conn.SetDeadline(time.Now().Add(limit)) != nil {
-		return
-	}
-	if _, err := conn.Read(b[:]); err == nil {
-		_, _ = conn.Write(b[:]) // who asked notices what does not come
-	}
-}
-
-func (e *echo) close() error {
-	err := e.listener.Close()
-	e.conns.Wait()
-	return err
+	return func() error {
+		defer answers.Wait()
+		return l.Close()
+	}, nil
 }

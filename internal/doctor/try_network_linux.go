@@ -168,7 +168,7 @@ func (t *trial) refused(ctx context.Context, s slot) error {
 	return nil
 }
 
-// dial asks the listener for one byte from inside a slot.
+// dial takes the byte of openGateway inside a slot.
 func (t *trial) dial(ctx context.Context, s slot) error {
 	pool, err := t.pool.get()
 	if err != nil {
@@ -187,10 +187,7 @@ func (t *trial) dial(ctx context.Context, s slot) error {
 		if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
 			return err
 		}
-		var b [1]byte
-		if _, err = conn.Write(b[:]); err == nil {
-			_, err = conn.Read(b[:])
-		}
+		_, err = conn.Read(make([]byte, 1))
 		return err
 	})
 }

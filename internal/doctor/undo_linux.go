@@ -34,8 +34,8 @@ func (t *trial) undoAll(ctx context.Context) error {
 	}
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
-	if e, ok := t.gateway.end(); ok {
-		note(e.close())
+	if end, ok := t.gateway.end(); ok {
+		note(end())
 	}
 	note(t.reap(ctx))
 	if r, ok := t.runtime.end(); ok {
