@@ -69,7 +69,7 @@ type trial struct {
 	id        jail.Installation // after folders
 	data, run string
 	lock      *os.File
-	made      []string // folders above that were missing
+	made      []string // folders above that were missing, the last first
 
 	undoing sync.Once
 	left    error // why something could not be undone
@@ -274,19 +274,13 @@ func trialID() jail.Installation {
 // makeFolder makes a folder, which must not be there, and those above it that are not.
 func (t *trial) makeFolder(path string) error {
 	var missing []string
-	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(dir); err == nil {
-			break
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+	above := filepath.Dir(path)
+	for dir, there := above, existing(above); dir != there; dir = filepath.Dir(dir) {
 		missing = append(missing, dir)
 	}
-	for i := len(missing) - 1; i >= 0; i-- {
-		if err := os.Mkdir(missing[i], 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		t.made = append(t.made, missing[i])
+	t.made = append(missing, t.made...)
+	if err := os.MkdirAll(above, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { // a link to nowhere exists
+		return err
 	}
 	return os.Mkdir(path, 0o711)
 }

@@ -441,6 +441,21 @@ func TestTheNextDoctorClearsUpAfterOneThatWasKilled(t *testing.T) {
 	nothingLeft(t, killed)
 }
 
+func TestALinkToADiskThatIsNotMountedStays(t *testing.T) {
+	c := testConfig(t)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(c.DataDir), 0o755), os.Symlink(c.DataDir+".disk", c.DataDir)); err != nil {
+		t.Fatal(err)
+	}
+	tr := newTrial(c, nil)
+	defer tr.end()
+	if _, err := tr.folders.get(); err == nil {
+		t.Error("a trial was made where there is no folder")
+	}
+	if _, err := os.Lstat(c.DataDir); err != nil {
+		t.Errorf("the link is gone: %v", err)
+	}
+}
+
 func TestTrialsKeepOffTheNetworksOfInstallations(t *testing.T) {
 	for _, c := range candidates() {
 		if c.Bits() != 24 || !c.Addr().IsPrivate() {

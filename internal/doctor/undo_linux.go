@@ -136,10 +136,10 @@ func (t *trial) removeFolders(ctx context.Context) error {
 		}
 		errs = append(errs, err)
 	}
-	for _, dir := range slices.Backward(t.made) {
-		// Somebody may be using it by now; then it stays.
-		if err := os.Remove(dir); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+	for _, dir := range t.made {
+		// Somebody may be using it by now, or it is a link to what is not mounted; then it stays.
+		if err := unix.Rmdir(dir); !slices.Contains([]error{nil, unix.ENOTEMPTY, unix.EBUSY, unix.ENOTDIR, unix.ENOENT}, err) {
+			errs = append(errs, &os.PathError{Op: "rmdir", Path: dir, Err: err})
 		}
 	}
 	if t.lock != nil {
