@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -86,36 +87,27 @@ type trial struct {
 	gateway  part[func() error]
 }
 
+// newTrial says how the parts are opened. They open what they depend on.
 func newTrial(c config.Config, log *slog.Logger) *trial {
-	t := &trial{c: c, log: logOr(log)}
-	t.folders.open = t.makeFolders
-	t.wire()
-	return t
-}
-
-// wire says how the parts are opened. They open what they depend on.
-func (t *trial) wire() {
+	t := &trial{c: c, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 	t.ctx, t.end = context.WithCancel(context.Background())
+	t.folders.open = t.makeFolders
 	t.pool.open = t.openPool
 	t.storage.open = func() (*linux.Storage, error) { return t.openStorage("") }
 	t.sample.open = t.openSample
 	t.browsers.open = func() (*linux.Storage, error) { return t.openStorage(t.c.TemplatesDir) }
 	t.limiter.open = func() (*linux.Limiter, error) {
-		o, err := t.options()
-		if err != nil {
+		if _, err := t.folders.get(); err != nil {
 			return nil, err
 		}
-		return linux.NewLimiter(o)
+		return linux.NewLimiter(t.options())
 	}
 	t.runtime.open = func() (*linux.Runtime, error) {
-		o, err := t.options()
-		if err != nil {
-			return nil, err
-		}
 		limiter, err := t.limiter.get()
 		if err != nil {
 			return nil, err
 		}
+		o := t.options()
 		o.AppArmor, err = linux.LoadAppArmor(t.ctx, linux.AppArmorOptions{Installation: t.id, Mode: string(t.c.AppArmor), Root: "/", Log: t.log})
 		if err != nil {
 			return nil, err
@@ -139,26 +131,23 @@ func (t *trial) wire() {
 		return linux.OpenFirewall(ctx, linux.FirewallConfig{Installation: t.id, Pool: pool, Port: t.c.Gateway.Port, Log: t.log})
 	}
 	t.gateway.open = t.openGateway
+	return t
 }
 
-// options are those of the parts. The address of the gateway is only written into files, and a trial of storage should
-// not need a network.
-func (t *trial) options() (linux.Options, error) {
-	if _, err := t.folders.get(); err != nil {
-		return linux.Options{}, err
-	}
-	gateway := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+// options are those of the parts, once there are folders. The address of the gateway is only written into files, and a trial of
+// storage should not need a network.
+func (t *trial) options() linux.Options {
 	return linux.Options{
 		Installation: t.id, RunDir: t.run, DataDir: t.data, Storage: string(t.c.Storage), ZFSDataset: t.c.ZFSDataset, Runtime: t.c.Runtime,
-		Gateway: gateway, Log: t.log,
-	}, nil
+		Gateway: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Log: t.log,
+	}
 }
 
 func (t *trial) openStorage(templates string) (*linux.Storage, error) {
-	o, err := t.options()
-	if err != nil {
+	if _, err := t.folders.get(); err != nil {
 		return nil, err
 	}
+	o := t.options()
 	o.Templates = templates
 	s, err := linux.NewStorage(o)
 	if err != nil {

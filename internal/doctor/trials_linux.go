@@ -4,12 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"log/slog"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/docker"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 )
 
@@ -24,7 +24,7 @@ func (t *trial) trials() Trials {
 	return Trials{
 		Storage:       t.tryStorage,
 		State:         t.tryState,
-		Engine:        tryEngine(t.c),
+		Engine:        func(ctx context.Context) (docker.Engine, error) { return docker.Ask(ctx, t.c.Docker.Socket) },
 		Limits:        t.tryLimits,
 		Runtime:       t.tryRuntime,
 		Subnet:        trySubnet,
@@ -84,14 +84,6 @@ func candidates() []netip.Prefix {
 		out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 | drawn[0]&127, drawn[1], 0}), small))
 	}
 	return out
-}
-
-// logOr is a log that goes nowhere where none was asked for.
-func logOr(log *slog.Logger) *slog.Logger {
-	if log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return log
 }
 
 // name of the trial's own jails. The browser's gets its name from the lifecycle, and begins with another letter.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/linux"
 )
 
 const (
@@ -74,16 +75,13 @@ func (t *trial) hit(ctx context.Context, number int, script string, want jail.Li
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	waited := false
 	defer func() {
 		_ = in.Close() // the program may have closed it by ending
 		err = errors.Join(err, runtime.Kill(undo, name, jail.Process{}))
-		if !waited {
-			_ = cmd.Process.Kill() // it may not have got as far as its group
-			_ = cmd.Wait()         // it was killed
-		}
+		_ = cmd.Process.Kill() // it may not have got as far as its group
+		_ = cmd.Wait()         // it was killed, or waited for already
 	}()
-	if err := t.enter(ctx, name, cmd.Process.Pid); err != nil {
+	if err := enter(ctx, limiter, name, cmd.Process.Pid); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(in, "go\n"); err != nil {
@@ -91,7 +89,6 @@ func (t *trial) hit(ctx context.Context, number int, script string, want jail.Li
 	}
 	if want == jail.LimitMemory {
 		err := cmd.Wait()
-		waited = true
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
 			if status, ok := exit.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
@@ -119,11 +116,7 @@ func (t *trial) hit(ctx context.Context, number int, script string, want jail.Li
 }
 
 // enter puts a process into the groups of a jail.
-func (t *trial) enter(ctx context.Context, name jail.Name, pid int) error {
-	limiter, err := t.limiter.get()
-	if err != nil {
-		return err
-	}
+func enter(ctx context.Context, limiter *linux.Limiter, name jail.Name, pid int) error {
 	traces, err := limiter.List(ctx)
 	if err != nil {
 		return err

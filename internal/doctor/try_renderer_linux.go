@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/browser"
@@ -57,10 +59,14 @@ func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err 
 		return nil, err
 	}
 	read := make(chan struct{})
-	var words tail
+	var words atomic.Value // its last line
+	words.Store("")
 	go func() {
-		defer close(read)
-		_, _ = io.Copy(&words, j.Stdio.Err) // ends with the jail
+		defer close(read) // with the jail
+		for lines := bufio.NewScanner(j.Stdio.Err); lines.Scan(); {
+			words.Store(cmp.Or(strings.TrimSpace(lines.Text()), words.Load().(string)))
+		}
+		_, _ = io.Copy(io.Discard, j.Stdio.Err) // a line that is too long must not stop the browser
 	}()
 	defer func() {
 		err = errors.Join(err, life.Destroy(context.WithoutCancel(ctx), j.Name))
@@ -71,7 +77,11 @@ func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err 
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, ignoreClosed(conn.Close())) }()
+	defer func() {
+		if closeErr := conn.Close(); !errors.Is(closeErr, os.ErrClosed) {
+			err = errors.Join(err, closeErr)
+		}
+	}()
 	b, err := browser.Open(ctx, conn)
 	if err != nil {
 		// Its pipe may end before its last words have come. One that goes on says no more.
@@ -79,14 +89,14 @@ func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err 
 		case <-read:
 		case <-time.After(longer(lastWords, t.pace)):
 		}
-		reason := words.last()
+		reason := words.Load().(string)
 		return Facts{"stderr": reason}, problem.Wrap(err, problem.JailFailed, sandboxHint(reason), "the browser did not answer")
 	}
 	facts := Facts{"product": b.Version().Product, "answered_ms": time.Since(began).Milliseconds()}
 	if _, err := b.Page(ctx); err != nil {
 		return facts, err
 	}
-	return facts, t.watchRenderer(ctx, j.Name, facts)
+	return facts, watchRenderer(ctx, life.Parts.Runtime, j.Name, facts)
 }
 
 // sandboxHint reads what Chromium says when it cannot have its sandbox.
@@ -178,10 +188,10 @@ type seen struct {
 
 // watchRenderer looks for a renderer with a user namespace and a filter of its own: the jail's filter is on every
 // process in it and would prove nothing.
-func (t *trial) watchRenderer(ctx context.Context, name jail.Name, facts Facts) error {
+func watchRenderer(ctx context.Context, runtime jail.Runtime, name jail.Name, facts Facts) error {
 	var problems error
 	for {
-		main, renderer, err := t.browserProcesses(ctx, name)
+		main, renderer, err := browserProcesses(ctx, runtime, name)
 		if err != nil {
 			return err
 		}
@@ -205,11 +215,7 @@ func (t *trial) watchRenderer(ctx context.Context, name jail.Name, facts Facts) 
 }
 
 // browserProcesses finds the browser's main process and its first renderer among the jail's processes.
-func (t *trial) browserProcesses(ctx context.Context, name jail.Name) (main, renderer *seen, err error) {
-	runtime, err := t.runtime.get()
-	if err != nil {
-		return nil, nil, err
-	}
+func browserProcesses(ctx context.Context, runtime jail.Runtime, name jail.Name) (main, renderer *seen, err error) {
 	traces, err := runtime.List(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -251,35 +257,4 @@ func look(dir string) *seen {
 		return nil
 	}
 	return &seen{user: user, seccomp: field(string(status), "Seccomp:"), filters: filters}
-}
-
-// tail keeps the last words of a program.
-type tail struct {
-	mu   sync.Mutex
-	text []byte // guarded by mu
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	const most = 4 << 10
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	if extra := len(t.text) - most; extra > 0 {
-		t.text = t.text[extra:]
-	}
-	return len(p), nil
-}
-
-func (t *tail) last() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	lines := strings.Split(strings.TrimSpace(string(t.text)), "\n")
-	return lines[len(lines)-1]
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, os.ErrClosed) {
-		return nil
-	}
-	return err
 }

@@ -9,9 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/jail/docker"
 )
 
 // trialState is the size of the volume that is tried.
@@ -53,9 +51,4 @@ func (t *trial) tryState(ctx context.Context) (_ Facts, err error) {
 		return nil, fmt.Errorf("a volume of %s held as much as that and its own structure: %v", human(trialState), err)
 	}
 	return Facts{"bytes": trialState}, nil
-}
-
-// tryEngine asks the engine of the configuration.
-func tryEngine(c config.Config) func(context.Context) (docker.Engine, error) {
-	return func(ctx context.Context) (docker.Engine, error) { return docker.Ask(ctx, c.Docker.Socket) }
 }

@@ -48,11 +48,9 @@ func (t *trial) undoAll(ctx context.Context) error {
 		note(s.Close())
 		note(s.Trees().Remove(filepath.Join(t.data, "templates", tiny, "rootfs")))
 	}
-	o, err := t.options()
 	limiter, _ := t.limiter.end()
 	firewall, _ := t.firewall.end()
-	note(err)
-	note(linux.Uninstall(ctx, o, limiter, firewall))
+	note(linux.Uninstall(ctx, t.options(), limiter, firewall))
 	note(t.removeFolders(ctx))
 	return errors.Join(errs...)
 }
