@@ -140,22 +140,22 @@ func table() []check {
 		{"memory", false, memory},
 		{"disk_data", false, diskData},
 		{"disk_run", false, diskRun},
-		{"runtime", true, runtimeRuns},
+		{"runtime", true, tried(runtimeRuns)},
 		{"runtime_version", false, runtimeVersion},
-		{"storage", true, storage},
-		{"agent_state", true, agentState},
+		{"storage", true, tried(storage)},
+		{"agent_state", true, tried(agentState)},
 		{"workspace_roots", false, workspaceRoots},
 		{"unix_sockets", true, unixSockets},
 		{"cgroups", false, cgroups},
 		{"seccomp", false, seccomp},
 		{"apparmor", true, appArmor},
-		{"user_namespaces", false, userNamespaces},
-		{"subnet", false, subnet},
-		{"gateway_port", true, gatewayPort},
-		{"network", true, network},
-		{"nft", true, element},
-		{"other_firewall", false, otherFirewall},
-		{rendererCheck, true, renderer},
+		{"user_namespaces", false, tried(userNamespaces)},
+		{"subnet", false, tried(subnet)},
+		{"gateway_port", true, tried(gatewayPort)},
+		{"network", true, tried(network)},
+		{"nft", true, tried(element)},
+		{"other_firewall", false, tried(otherFirewall)},
+		{rendererCheck, true, tried(renderer)},
 		{"resolver", false, resolver},
 		{"build_tools", false, buildTools},
 		{"container_engine", false, containerEngine},
@@ -305,6 +305,16 @@ func (e *exam) failed(err error) Result {
 		return skipped("only root can look: %v", err).hint("sudo clawjail doctor")
 	}
 	return failed(err)
+}
+
+// tried is a check that is a trial. It is skipped where there are none.
+func tried(run func(context.Context, *exam) Result) func(context.Context, *exam) Result {
+	return func(ctx context.Context, e *exam) Result {
+		if e.Trials.Storage == nil {
+			return notHere()
+		}
+		return run(ctx, e)
+	}
 }
 
 // notHere skips a check of something that this system has no trial for.

@@ -10,9 +10,6 @@ import (
 
 // subnet says which network the jails have or would get, and whether it is free.
 func subnet(ctx context.Context, e *exam) Result {
-	if e.Subnet == nil {
-		return notHere()
-	}
 	in, err := e.installed()
 	var id jail.Installation
 	configured := e.Config.Subnet
@@ -40,9 +37,6 @@ func subnet(ctx context.Context, e *exam) Result {
 var errPort = errors.New("the gateway's port is taken")
 
 func gatewayPort(ctx context.Context, e *exam) Result {
-	if e.Port == nil {
-		return notHere()
-	}
 	port := e.Config.Gateway.Port
 	err := e.Port(ctx)
 	if errors.Is(err, errPort) {
@@ -56,9 +50,6 @@ func gatewayPort(ctx context.Context, e *exam) Result {
 }
 
 func network(ctx context.Context, e *exam) Result {
-	if e.Network == nil {
-		return notHere()
-	}
 	facts, err := e.Network(ctx)
 	if err != nil {
 		r := failed(err)
@@ -71,9 +62,6 @@ func network(ctx context.Context, e *exam) Result {
 }
 
 func element(ctx context.Context, e *exam) Result {
-	if e.Element == nil {
-		return notHere()
-	}
 	facts, err := e.Element(ctx)
 	switch {
 	case errors.Is(err, errPort):

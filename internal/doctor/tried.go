@@ -14,9 +14,6 @@ import (
 // The checks below are mostly a trial: they put into words what Trials found.
 
 func storage(ctx context.Context, e *exam) Result {
-	if e.Trials.Storage == nil {
-		return notHere()
-	}
 	facts, err := e.Trials.Storage(ctx)
 	if err != nil {
 		r := failed(err).fact("storage", string(e.Config.Storage))
@@ -105,9 +102,6 @@ func (e *exam) groupLayout(mountinfo string) (layout string, controllers []strin
 // userNamespaces makes what Chromium's sandbox is made of, as the user of a jail. Settings only explain a failure:
 // there are several, and distributions invent new ones.
 func userNamespaces(ctx context.Context, e *exam) Result {
-	if e.UserNamespace == nil {
-		return notHere()
-	}
 	facts := Facts{}
 	for _, name := range []string{"kernel/unprivileged_userns_clone", "user/max_user_namespaces", "kernel/apparmor_restrict_unprivileged_userns"} {
 		if n, err := strconv.Atoi(e.setting("proc/sys/" + name)); err == nil {
@@ -144,9 +138,6 @@ func userNamespaces(ctx context.Context, e *exam) Result {
 
 // renderer is the whole way: a jail, a browser in it, and the browser's own sandbox around what it renders.
 func renderer(ctx context.Context, e *exam) Result {
-	if e.Renderer == nil {
-		return notHere()
-	}
 	facts, err := e.Renderer(ctx)
 	switch {
 	case problem.CodeOf(err) == problem.TemplateMissing:
