@@ -12,8 +12,8 @@
 //   - Bodies are JSON of at most 1 MB; one with cookies may have 33 MB, from those who may store some, and a file 32 MB.
 //     Unknown and doubled keys, and anything after the end, are errors with a position. Unknown query parameters are
 //     errors too.
-//   - Errors are application/problem+json (RFC 9457) with the members code, hint, details and errors. An error without
-//     a code is in the log only. The content of a body is in neither.
+//   - Errors are application/problem+json (RFC 9457) with the members code, hint, details and errors. The text of an error without a code
+//     is in the log only. The content of a body is in neither.
 //
 // The API describes itself at /openapi.json.
 package api
@@ -226,7 +226,7 @@ func (a *API) configuration() huma.Config {
 		headerName: {Type: "apiKey", In: "header", Name: KeyHeader, Description: "the same, in a header of its own"},
 	}
 	c.Security = []map[string][]string{{bearerName: {}}, {headerName: {}}}
-	// Types that print as [redacted] elsewhere are texts in a body.
+	// Values that print as [redacted] elsewhere are texts in a body.
 	for _, t := range []reflect.Type{reflect.TypeFor[grant.Token](), reflect.TypeFor[secret.Value]()} {
 		c.Components.Schemas.RegisterTypeAlias(t, reflect.TypeFor[string]())
 	}

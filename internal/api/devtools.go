@@ -178,8 +178,8 @@ func (a *API) targets(w http.ResponseWriter, req *http.Request, by identity.Prin
 // errSilent is a browser that does not say what it is.
 var errSilent = problem.New(problem.Timeout, "try again, or look at the session: clawjail session show ID", "the browser did not answer")
 
-// askBrowser sends one command as a DevTools client does that comes for nothing else. It is told no more than
-// such a client.
+// askBrowser sends one command as a DevTools client does that comes for nothing else. The session's access
+// limits it as it does such a client.
 func (a *API) askBrowser(ctx context.Context, by identity.Principal, id, method string, out any) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, discoveryLimit, errSilent)
 	defer cancel()

@@ -166,7 +166,7 @@ func (a *API) info(ctx context.Context, by identity.Principal, _ *nothing) (*ans
 		return nil, err
 	}
 	if by.Tenant != "" {
-		// A tenant is not told what others do here.
+		// A caller of one tenant does not learn what other tenants do here.
 		own, err := a.Sessions.List(ctx, by, "", false)
 		if err != nil {
 			return nil, err

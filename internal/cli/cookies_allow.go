@@ -25,6 +25,9 @@ func newCookiesDisallow(p *program) *cobra.Command {
 			if agent == "" {
 				return usage(cmd, "from whom to take it is missing: --agent NAME")
 			}
+			if args[0] == "" {
+				return usage(cmd, "the domain is empty")
+			}
 			c, err := p.client()
 			if err != nil {
 				return err

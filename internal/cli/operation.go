@@ -239,6 +239,9 @@ func (g *given) look(name string, f op.Field, text string) error {
 // check refuses what is wrong before anybody is asked.
 func (g *given) check(args []string, nothing string) error {
 	for n, a := range g.args {
+		if n < len(args) && args[n] == "" { // left out of the request, it would mean all
+			return usage(g.cmd, "argument %d is empty", n+1)
+		}
 		if words := strings.Split(a.Tag.Get("enum"), ","); words[0] != "" && !slices.Contains(words, args[n]) {
 			return usage(g.cmd, "%q is neither %s", args[n], strings.Join(words, " nor "))
 		}
@@ -302,7 +305,7 @@ func namesBy(whose string, behind ...string) names {
 func listed(out any) any {
 	v := reflect.ValueOf(out)
 	for n := 1; n < v.NumField(); n++ {
-		if _, why := v.Field(n).Interface().(*op.Problem); !why && !v.Field(n).IsZero() {
+		if v.Field(n).Type() != reflect.TypeFor[*op.Problem]() && !v.Field(n).IsZero() {
 			return out
 		}
 	}

@@ -303,7 +303,7 @@ func (r *recorder) record(ctx context.Context, agent string, since time.Time) ([
 	return r.out, nil
 }
 
-// add makes a request out of a row, if it is one that a policy decided. Facts that a row does not have are left out: it may be
+// add makes a request out of a row, if it is one that a policy decided. A row without what a request needs is left out: it may be
 // of another version.
 func (r *recorder) add(row op.AuditRow) {
 	var d struct {

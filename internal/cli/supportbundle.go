@@ -135,7 +135,7 @@ func supportMachine(c config.Config, version string, s supporting) supportbundle
 	return m
 }
 
-// supportNames are those that the control plane knows, as far as it tells them. A name that it does not tell is not in its answers either.
+// supportNames are those that the control plane tells this caller. Others are not in its answers either.
 func supportNames(ctx context.Context, c *client.Client, names supportbundle.Names) {
 	ctx, cancel := context.WithTimeout(ctx, supportbundle.SourceTime)
 	defer cancel()

@@ -183,7 +183,7 @@ func (v *laboratory) newAgent(issued op.IssuedAgent) *agent {
 		commands: json.NewEncoder(j.Stdio.In), replies: json.NewDecoder(j.Stdio.Out)}
 }
 
-// admit admits the jail to the gateway as its agent's. The function that it returns ends that.
+// admit admits the jail to the gateway as its agent's. end takes that back.
 func (a *agent) admit() (end func()) {
 	a.t.Helper()
 	conn, err := net.Dial("unix", injail.Socket(a.v.Config))

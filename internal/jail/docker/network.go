@@ -211,18 +211,18 @@ func (d *Driver) makeNetwork(ctx context.Context, subnet netip.Prefix) (network,
 
 // RemoveNetwork removes the network and the rules, when no container is left. It is for uninstalling.
 func (d *Driver) RemoveNetwork(ctx context.Context) error {
-	done, err := d.turn(ctx) // so that nothing of it is brought back meanwhile
-	if err != nil {
-		return err
-	}
-	defer done()
-	left, err := d.withdrawComposed(ctx)
+	left, err := d.withdrawComposed(ctx) // without the token of preparing: a comparison waits for it
 	if err != nil {
 		return err
 	}
 	if left {
 		return jail.ErrComposed
 	}
+	done, err := d.turn(ctx) // so that nothing of it is brought back meanwhile
+	if err != nil {
+		return err
+	}
+	defer done()
 	have, err := d.findNetwork(ctx)
 	if err != nil {
 		return err
