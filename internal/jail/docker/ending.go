@@ -26,6 +26,9 @@ const (
 	goneLimit = 10 * time.Second
 	// drainLimit is how long what was printed last may take to be read.
 	drainLimit = 5 * time.Second
+	// memoryLimit is how long after the end of a container the engine may take to say that its memory was the reason:
+	// it learns of the two by events whose order is not certain.
+	memoryLimit = 500 * time.Millisecond
 )
 
 // watch waits for the end of a container's program and records it. It takes over what runs, and asks again while the
@@ -41,8 +44,7 @@ func (d *Driver) watch(e *entry) {
 	d.watchers.Add(1)
 	go func() {
 		defer d.watchers.Done()
-		r := d.snapshot(e)
-		x, ok := d.awaitExit(d.background, r)
+		x, ok := d.awaitExit(d.background, e)
 		if !ok {
 			return
 		}
@@ -56,14 +58,15 @@ func (d *Driver) watch(e *entry) {
 		e.rec.Exit = &x
 		d.mu.Unlock()
 		close(e.ended)
-		d.o.Log.Info("container ended", "jail", r.Name, "cause", x.Cause, "code", x.Code, "signal", x.Signal, "hit", x.Hit)
+		d.o.Log.Info("container ended", "jail", e.rec.Name, "cause", x.Cause, "code", x.Code, "signal", x.Signal, "hit", x.Hit)
 	}()
 }
 
 // awaitExit is false when the driver was closed before the container ended.
-func (d *Driver) awaitExit(ctx context.Context, r jail.Record) (jail.Exit, bool) {
+func (d *Driver) awaitExit(ctx context.Context, e *entry) (jail.Exit, bool) {
+	name := string(d.snapshot(e).Name)
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		wait := d.engine.ContainerWait(ctx, string(r.Name), client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+		wait := d.engine.ContainerWait(ctx, name, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 		var err error
 		select {
 		case <-wait.Result:
@@ -72,7 +75,7 @@ func (d *Driver) awaitExit(ctx context.Context, r jail.Record) (jail.Exit, bool)
 			return jail.Exit{}, false
 		}
 		if err == nil || cerrdefs.IsNotFound(err) {
-			return d.exitOf(ctx, r), ctx.Err() == nil
+			return d.exitOf(ctx, e), ctx.Err() == nil
 		}
 		if ctx.Err() != nil {
 			return jail.Exit{}, false
@@ -81,22 +84,32 @@ func (d *Driver) awaitExit(ctx context.Context, r jail.Record) (jail.Exit, bool)
 	}
 }
 
-// exitOf asks how a container that does not run has ended. One that is gone cannot be asked.
-func (d *Driver) exitOf(ctx context.Context, r jail.Record) jail.Exit {
+// exitOf asks how a container that does not run has ended. One that is gone cannot be asked. One that failed by itself is
+// asked again for memoryLimit.
+func (d *Driver) exitOf(ctx context.Context, e *entry) jail.Exit {
+	name := string(d.snapshot(e).Name)
 	x := jail.Exit{Code: -1, Cause: jail.CauseExited, At: d.o.Now()}
-	got, err := d.engine.ContainerInspect(ctx, string(r.Name), client.ContainerInspectOptions{})
-	if err != nil || got.Container.State == nil || got.Container.Config == nil || got.Container.Config.Labels[labelJail] != string(r.Name) {
-		return x
-	}
-	s := got.Container.State
-	x.Code, x.Signal = s.ExitCode, signalOf(s.ExitCode)
-	if s.OOMKilled {
-		x.Hit = append(x.Hit, jail.LimitMemory)
-		if x.Signal != "" {
-			x.Cause = jail.CauseMemory
+	for waited := time.Duration(0); ; waited += 20 * time.Millisecond {
+		got, err := d.engine.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+		if err != nil || got.Container.State == nil || got.Container.Config == nil || got.Container.Config.Labels[labelJail] != name {
+			return x
 		}
+		s := got.Container.State
+		x.Code, x.Signal = s.ExitCode, signalOf(s.ExitCode)
+		if s.OOMKilled {
+			x.Hit = []jail.LimitName{jail.LimitMemory}
+			if x.Signal != "" {
+				x.Cause = jail.CauseMemory
+			}
+		}
+		d.mu.Lock()
+		certain := s.OOMKilled || s.ExitCode == 0 || e.cause != "" || waited >= memoryLimit
+		d.mu.Unlock()
+		if certain {
+			return x
+		}
+		d.pause(ctx, 20*time.Millisecond)
 	}
-	return x
 }
 
 // signalOf undoes what engines make of a signal.

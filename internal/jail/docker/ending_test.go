@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -135,5 +136,56 @@ func TestAContainerThatHasJustEndedWasNotStartedAgain(t *testing.T) {
 	r, err := d.Reap(t.Context(), jail.ReapOptions{})
 	if err != nil || len(r.Findings) != 1 || !strings.Contains(r.Findings[0].Reason, "started it again") {
 		t.Errorf("it was started again: %+v, %v", r, err)
+	}
+}
+
+// An engine that learns of a container's end before it learns that memory was the reason.
+func TestAMemoryLimitThatIsToldLateIsToldOfTheContainer(t *testing.T) {
+	for name, c := range map[string]struct {
+		code   int
+		memory bool
+		ours   bool
+		want   jail.Exit
+		asked  func(int) bool
+	}{
+		"late":       {137, true, false, jail.Exit{Code: 137, Signal: "killed", Cause: jail.CauseMemory, Hit: []jail.LimitName{jail.LimitMemory}}, func(n int) bool { return n == 3 }},
+		"of a child": {1, true, false, jail.Exit{Code: 1, Cause: jail.CauseExited, Hit: []jail.LimitName{jail.LimitMemory}}, func(n int) bool { return n == 3 }},
+		"never":      {137, false, false, jail.Exit{Code: 137, Signal: "killed", Cause: jail.CauseExited}, func(n int) bool { return n > 3 }},
+		"by us":      {137, true, true, jail.Exit{Code: 137, Signal: "killed", Cause: jail.CauseDestroyed}, func(n int) bool { return n == 1 }},
+		"well":       {0, true, false, jail.Exit{Cause: jail.CauseExited}, func(n int) bool { return n == 1 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asked := 0
+			mux := http.NewServeMux()
+			mux.HandleFunc("/_ping", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Api-Version", "1.44") })
+			mux.HandleFunc("/v1.44/containers/cdzzz00000/wait", func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = fmt.Fprint(w, `{"StatusCode":137}`) // the caller reads what arrives
+			})
+			mux.HandleFunc("/v1.44/containers/cdzzz00000/json", func(w http.ResponseWriter, _ *http.Request) {
+				asked++
+				if err := json.NewEncoder(w).Encode(container.InspectResponse{
+					State:  &container.State{ExitCode: c.code, OOMKilled: c.memory && asked == 3},
+					Config: &container.Config{Labels: map[string]string{labelJail: "cdzzz00000"}},
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+			d := openWith(t, 1, Options{Socket: serveEngine(t, mux)})
+			e, err := d.lookup("cdzzz00000")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.ours {
+				d.setCause(e, jail.CauseDestroyed)
+			}
+			d.watch(e)
+			<-e.ended
+			x := *d.snapshot(e).Exit
+			x.At = time.Time{}
+			if !reflect.DeepEqual(x, c.want) || !c.asked(asked) {
+				t.Errorf("%+v, want %+v; asked %d times", x, c.want, asked)
+			}
+		})
 	}
 }
