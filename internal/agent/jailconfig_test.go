@@ -31,7 +31,7 @@ func TestEveryKeyOfAJailConfig(t *testing.T) {
 			t.Errorf("%s: %v", row.What, err)
 			continue
 		}
-		if _, err := running.Wait(); err != nil {
+		if _, err := running.Wait(t.Context()); err != nil {
 			t.Errorf("%s: %v", row.What, err)
 		}
 		running.Stdio.Close()

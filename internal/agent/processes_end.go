@@ -61,7 +61,7 @@ func (p *processes) keep(pr *process) {
 // await waits for the program to end.
 func (p *processes) await(ctx context.Context, pr *process) (jail.Exit, error) {
 	if pr.in != nil {
-		return pr.in.Wait()
+		return pr.in.Wait(ctx)
 	}
 	return p.with.Driver.Wait(ctx, pr.own.Name)
 }

@@ -73,13 +73,16 @@ func (s *Service) Exec(ctx context.Context, by identity.Principal, tenant, name 
 // handOver gives the stdio of a program to its caller.
 func (s *Service) handOver(ctx context.Context, by identity.Principal, pr *process) *jail.Running {
 	end := func() { pr.end(ended{actor: by.Actor(), cause: jail.CauseDestroyed}) }
-	alone := context.AfterFunc(ctx, end)
+	context.AfterFunc(ctx, end)
 	return &jail.Running{
 		Stdio: pr.stdio(),
-		Wait: func() (jail.Exit, error) {
-			<-pr.done // which has bounds
-			alone()
-			return *s.viewOf(pr).Exit, nil
+		Wait: func(ctx context.Context) (jail.Exit, error) {
+			select {
+			case <-pr.done:
+				return *s.viewOf(pr).Exit, nil
+			case <-ctx.Done():
+				return jail.Exit{}, ctx.Err()
+			}
 		},
 		End: end,
 	}
@@ -227,19 +230,10 @@ func (p *processes) enterJail(ctx context.Context, pr *process, program jail.Pro
 	if err := program.Validate(); err != nil {
 		return "", err
 	}
-	// It lives longer than the request that started it; pr.ending ends it.
-	started := make(chan struct{})
-	defer close(started)
-	life, cancel := context.WithCancel(pr.ending)
-	go func() { // ends with the start, or with the caller
-		select {
-		case <-started:
-		case <-ctx.Done():
-			cancel()
-		}
-	}()
-	if pr.in, err = p.with.Keeper.ExecIn(life, status.Jail, program); err != nil {
-		cancel()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(pr.ending, cancel)()
+	if pr.in, err = p.with.Keeper.ExecIn(ctx, status.Jail, program); err != nil {
 		return "", err
 	}
 	return status.Jail, nil

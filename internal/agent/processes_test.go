@@ -179,7 +179,7 @@ func TestAProgramEndsWithItsAgentItsTimeAndTheService(t *testing.T) {
 	p, running, err := l.Run(ctx, l.admin, "", "other", sleeps)
 	l.must(err)
 	leave()
-	exit, err := running.Wait()
+	exit, err := running.Wait(t.Context())
 	if err != nil || exit.Cause != jail.CauseDestroyed {
 		t.Errorf("%+v, %v", exit, err)
 	}
@@ -236,7 +236,7 @@ func TestStdioIsUntouched(t *testing.T) {
 			if err != nil || string(text) != "end\n" {
 				t.Errorf("%q, %v", text, err)
 			}
-			exit, err := r.Wait()
+			exit, err := r.Wait(t.Context())
 			if err != nil || exit.Signal != "killed" || exit.Cause != jail.CauseExited {
 				t.Errorf("%+v, %v", exit, err)
 			}
@@ -423,7 +423,7 @@ func BenchmarkSpawn(b *testing.B) {
 		_, err = r.Stdio.Out.Read(buffer)
 		l.must(err)
 		b.StopTimer()
-		_, err = r.Wait()
+		_, err = r.Wait(b.Context())
 		l.must(err)
 		r.Stdio.Close()
 		b.StartTimer()

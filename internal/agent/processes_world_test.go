@@ -152,7 +152,7 @@ func (d *shells) Destroy(_ context.Context, name jail.Name) error {
 	return nil
 }
 
-func (d *shells) ExecIn(ctx context.Context, name jail.Name, p jail.Program) (*jail.Running, error) {
+func (d *shells) ExecIn(_ context.Context, name jail.Name, p jail.Program) (*jail.Running, error) {
 	if err := d.fails("exec"); err != nil {
 		return nil, err
 	}
@@ -163,11 +163,13 @@ func (d *shells) ExecIn(ctx context.Context, name jail.Name, p jail.Program) (*j
 	d.mu.Lock()
 	d.entered, d.last = append(d.entered, name), p
 	d.mu.Unlock()
-	alone := context.AfterFunc(ctx, s.kill)
-	return &jail.Running{Stdio: stdio, End: s.kill, Wait: func() (jail.Exit, error) {
-		<-s.done
-		alone()
-		return s.exit, nil
+	return &jail.Running{Stdio: stdio, End: s.kill, Wait: func(ctx context.Context) (jail.Exit, error) {
+		select {
+		case <-s.done:
+			return s.exit, nil
+		case <-ctx.Done():
+			return jail.Exit{}, ctx.Err()
+		}
 	}}, nil
 }
 

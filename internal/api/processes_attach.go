@@ -94,6 +94,9 @@ func (t *attachment) serve(ctx context.Context) {
 	defer stop(nil)
 	defer func() { _ = t.conn.CloseNow() }() // when it was not closed with a reason
 	body, err := t.first(ctx)
+	if errors.Is(err, pipes.ErrLeft) {
+		return
+	}
 	ends := pipes.NewServer(t.conn)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -122,7 +125,7 @@ func (t *attachment) first(ctx context.Context) (ProcessRequest, error) {
 	t.conn.SetReadLimit(maxAttach)
 	kind, text, err := t.conn.Read(ctx)
 	if err != nil {
-		return ProcessRequest{}, pipes.ErrLeft
+		return ProcessRequest{}, pipes.ErrLeft // a read that was given up has closed the connection
 	}
 	if kind != websocket.MessageText {
 		return ProcessRequest{}, problem.New(problem.BadRequest, "the protocol is in docs/spawn.md", "the first message is not a text that says what to run")
@@ -170,7 +173,7 @@ func (t *attachment) run(running, work context.Context, ends *pipes.Pipes, body 
 	defer program.Stdio.Close()
 	defer enough()
 	defer context.AfterFunc(running, program.End)()
-	exit, err := program.Wait()
+	exit, err := program.Wait(work)
 	output.Wait()
 	if err != nil || running.Err() != nil {
 		program.End()

@@ -255,7 +255,7 @@ func (k *keptAgents) Exec(_ context.Context, _ identity.Principal, _, _ string, 
 	}
 	return &jail.Running{
 		Stdio: &jail.Stdio{In: ends[0][1], Out: ends[1][0], Err: ends[2][0]},
-		Wait: func() (jail.Exit, error) {
+		Wait: func(context.Context) (jail.Exit, error) {
 			for _, arg := range append(p.Argv, p.Env["MODE"], p.Dir) {
 				if _, err := io.WriteString(ends[1][1], arg+"\n"); err != nil {
 					return jail.Exit{}, err

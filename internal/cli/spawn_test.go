@@ -42,7 +42,7 @@ func (k *keptAgents) Run(ctx context.Context, by identity.Principal, tenant, nam
 	case "ended":
 		running, err := runHere(ctx, []string{"/bin/true"}, nil)
 		if err == nil {
-			running.Wait = func() (jail.Exit, error) {
+			running.Wait = func(context.Context) (jail.Exit, error) {
 				return jail.Exit{Code: -1, Signal: syscall.SIGKILL.String(), Cause: jail.Cause(r.Argv[1])}, nil
 			}
 		}
@@ -88,7 +88,7 @@ func runHere(ctx context.Context, argv []string, env map[string]string) (*jail.R
 	}
 	running.End = func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // it may be gone
 	alone := context.AfterFunc(ctx, running.End)
-	running.Wait = func() (jail.Exit, error) {
+	running.Wait = func(context.Context) (jail.Exit, error) {
 		_ = cmd.Wait() // the state says how
 		alone()
 		exit := jail.Exit{Code: cmd.ProcessState.ExitCode(), Cause: jail.CauseExited}

@@ -89,7 +89,7 @@ func (p *programs) Run(ctx context.Context, _ identity.Principal, tenant, name s
 	p.begun.Add(1)
 	return agent.Process{ID: "pr_1", Tenant: tenant, Agent: name}, &jail.Running{
 		Stdio: &jail.Stdio{In: ends[1], Out: ends[2], Err: ends[4]},
-		Wait: func() (jail.Exit, error) {
+		Wait: func(context.Context) (jail.Exit, error) {
 			_ = cmd.Wait() // the state says how
 			p.ended.Add(1)
 			return jail.Exit{Code: cmd.ProcessState.ExitCode(), Cause: jail.CauseExited}, nil

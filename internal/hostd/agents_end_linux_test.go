@@ -43,7 +43,7 @@ while True:
 			r, err := c.ExecIn(t.Context(), s.Jail, jail.Program{Argv: []string{"/bin/sh", "-c", "kill -KILL $(pidof python3)"}, Wire: jail.WireStdio})
 			if err == nil {
 				r.Stdio.Close()
-				_, _ = r.Wait() // it ends with the jail, or before
+				_, _ = r.Wait(t.Context()) // it ends with the jail, or before
 			}
 			return err
 		},
@@ -72,7 +72,7 @@ while True:
 		if err := end(s); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if x, err := r.Wait(); err != nil || x.Code == 0 {
+		if x, err := r.Wait(t.Context()); err != nil || x.Code == 0 {
 			t.Errorf("%s: the program ended by %+v, %v", what, x, err)
 		}
 		if line, err := out.ReadString('\n'); err != io.EOF {

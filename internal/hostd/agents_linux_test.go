@@ -146,7 +146,7 @@ func TestAgentsOfThisHostOutliveTheHostDaemon(t *testing.T) {
 	if out, err := readAll(r.Stdio.Out); out != "run\n1000\n" || err != nil {
 		t.Errorf("in the jail: %q, %v", out, err)
 	}
-	if x, err := r.Wait(); x.Code != 3 || err != nil {
+	if x, err := r.Wait(t.Context()); x.Code != 3 || err != nil {
 		t.Errorf("it ended by %+v, %v", x, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "work", "bot", "made")); err != nil {

@@ -125,20 +125,32 @@ func (c *Client) ExecIn(ctx context.Context, name jail.Name, p jail.Program) (*j
 	if err != nil {
 		return nil, err
 	}
-	end := sync.OnceFunc(func() { _ = conn.Close() }) // the host daemon ends the program when it sees this
-	stop := context.AfterFunc(ctx, end)
+	var exit jail.Exit
+	var failed error
+	ended, gone := make(chan struct{}), make(chan struct{})
+	go func() { // ends with the program, or with the host daemon
+		defer close(gone)
+		r, err := readAnswer[execResult](context.WithoutCancel(ctx), OpExec, func() ([]byte, error) { return readFrame(conn, maxAnswer) }, nil)
+		_ = conn.Close() // the answer is complete
+		exit, failed = r.Exit, err
+		select {
+		case <-ended:
+			failed = context.Canceled
+		default:
+		}
+	}()
 	return &jail.Running{
 		Stdio: &jail.Stdio{In: files[0], Out: files[1], Err: files[2]},
-		Wait: func() (jail.Exit, error) {
-			defer stop()
-			defer end()
-			r, err := readAnswer[execResult](ctx, OpExec, func() ([]byte, error) { return readFrame(conn, maxAnswer) }, nil)
-			if errors.Is(err, net.ErrClosed) {
-				err = context.Canceled // by End
+		Wait: func(ctx context.Context) (jail.Exit, error) {
+			select {
+			case <-gone:
+				return exit, failed
+			case <-ctx.Done():
+				return jail.Exit{}, ctx.Err()
 			}
-			return r.Exit, err
 		},
-		End: end,
+		// The host daemon ends the program when nothing more can come, and closes the connection when nothing is left of it.
+		End: sync.OnceFunc(func() { close(ended); _ = conn.CloseWrite() }),
 	}, nil
 }
 

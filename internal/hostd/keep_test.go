@@ -3,6 +3,7 @@ package hostd
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -154,7 +157,7 @@ func TestExecInHandsTheStdioOverAndSaysHowItEnded(t *testing.T) {
 	if text, err := io.ReadAll(r.Stdio.Err); string(text) != "no\n" || err != nil {
 		t.Errorf("stderr is %q, %v", text, err)
 	}
-	if x, err := r.Wait(); err != nil || x.Code != 7 {
+	if x, err := r.Wait(t.Context()); err != nil || x.Code != 7 {
 		t.Errorf("it ended by %+v, %v", x, err)
 	}
 	r.End()
@@ -167,33 +170,32 @@ func TestExecInHandsTheStdioOverAndSaysHowItEnded(t *testing.T) {
 	}
 }
 
-// A program ends with End, with the context and with the caller's process: all of them close the connection.
-func TestExecEndsWithItsCaller(t *testing.T) {
+func TestExecEndsWithItsCallerAndNotWithTheStart(t *testing.T) {
 	f := newFixture(t, nil)
 	c := NewClient(f.socket, nil)
 	s := keep(t, c, keptSpec("bot", "exec sleep 1000"))
-	for what, end := range map[string]func(*jail.Running, context.CancelFunc){
-		"end":     func(r *jail.Running, _ context.CancelFunc) { r.End() },
-		"context": func(_ *jail.Running, cancel context.CancelFunc) { cancel() },
-	} {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		r, err := c.ExecIn(ctx, s.Jail, jail.Program{Argv: []string{"/bin/sh", "-c", "trap '' TERM HUP; echo started; exec sleep 1000"}, Wire: jail.WireStdio})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Stdio.Close()
-		out := bufio.NewReader(r.Stdio.Out)
-		if line, err := out.ReadString('\n'); line != "started\n" {
-			t.Fatal(line, err)
-		}
-		end(r, cancel)
-		if _, err := r.Wait(); err == nil {
-			t.Errorf("%s: it ended by itself", what)
-		}
-		if _, err := out.ReadString('\n'); err != io.EOF { // nobody has the other end any more
-			t.Errorf("%s: it runs on: %v", what, err)
-		}
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := c.ExecIn(ctx, s.Jail, jail.Program{Argv: []string{"/bin/sh", "-c", "trap '' TERM HUP; while read line; do echo $line; done; exec sleep 1000"}, Wire: jail.WireStdio})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Stdio.Close()
+	cancel()
+	if _, err := r.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a wait that is given up: %v", err)
+	}
+	fmt.Fprintln(r.Stdio.In, "started")
+	out := bufio.NewReader(r.Stdio.Out)
+	if line, err := out.ReadString('\n'); line != "started\n" {
+		t.Fatal("it ends with the context of its start", line, err)
+	}
+	r.End()
+	if _, err := r.Wait(t.Context()); !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended by itself: %v", err)
+	}
+	others := []unix.PollFd{{Fd: int32(r.Stdio.Out.Fd()), Events: unix.POLLIN}}
+	if _, err := unix.Poll(others, 0); err != nil || others[0].Revents&unix.POLLHUP == 0 {
+		t.Errorf("it runs on, and has its stdout: %v", err)
 	}
 }
 

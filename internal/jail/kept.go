@@ -203,8 +203,8 @@ type Keeper interface {
 	// Type writes to the stdin of the jail that runs. Data that does not fit into its pipe is an error after five seconds, which says
 	// how much did.
 	Type(ctx context.Context, tenant, name string, data []byte) (int, error)
-	// ExecIn starts a program in a jail, whosever it is; the caller has the stdio. Closing it, or the end of the context,
-	// ends the program.
+	// ExecIn starts a program in a jail, whosever it is; the caller has the stdio. The context is for the start alone: the
+	// program ends by itself, by Running.End, or with the caller's process.
 	ExecIn(ctx context.Context, name Name, p Program) (*Running, error)
 	// DialIn connects to a port on the loopback of a jail's own network.
 	DialIn(ctx context.Context, name Name, port uint16) (*os.File, error)
@@ -213,8 +213,8 @@ type Keeper interface {
 // Running is a program that ExecIn started.
 type Running struct {
 	Stdio *Stdio
-	// Wait blocks until the program has ended, with everything that it started. It may be called once.
-	Wait func() (Exit, error)
+	// Wait blocks until the program has ended, with everything that it started. After End its error is context.Canceled.
+	Wait func(ctx context.Context) (Exit, error)
 	// End ends it. It may be repeated.
 	End func()
 }

@@ -104,6 +104,29 @@ func TestAServerHoldsTheStateOfOneCaller(t *testing.T) {
 	}
 }
 
+func TestAServerBesideAnAgentStaysUntilItIsEnded(t *testing.T) {
+	server := files()
+	server.Agent = "bot"
+	w := newWorld(t, server)
+	w.o.Keeper = w
+	for range 2 {
+		if out, err := w.Call(t.Context(), agent(), "files__echo", nil, nil); err != nil || out.IsError {
+			t.Fatalf("%+v, %v", out, err)
+		}
+	}
+	if n := w.started(); n != 1 {
+		t.Errorf("%d were started", n)
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-w.peer(0).killed:
+	default:
+		t.Error("it was not ended")
+	}
+}
+
 func TestListingStartsOneOfEachServer(t *testing.T) {
 	w := newWorld(t, files())
 	var work sync.WaitGroup

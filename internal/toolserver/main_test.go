@@ -269,14 +269,6 @@ func (w *world) CreateWith(_ context.Context, spec jail.Spec, ready func(jail.Na
 		kept.HomeFiles = append(kept.HomeFiles, jail.File{Path: f.Path, Data: append([]byte(nil), f.Data...)})
 	}
 	w.specs = append(w.specs, kept)
-	var ends [6]*os.File
-	for n := 0; n < 6; n += 2 {
-		r, wr, err := os.Pipe()
-		if err != nil {
-			return nil, err
-		}
-		ends[n], ends[n+1] = r, wr
-	}
 	n := w.made
 	w.made++
 	name, err := jail.NewName(jail.KindAgent, "test", n)
@@ -295,6 +287,24 @@ func (w *world) CreateWith(_ context.Context, spec jail.Spec, ready func(jail.Na
 	}
 	if spec.Admit {
 		w.opened = append(w.opened, name)
+	}
+	p, stdio, err := w.run()
+	if err != nil {
+		return nil, err
+	}
+	w.jails[name] = p
+	return &jail.Jail{Name: name, Lease: lease, Stdio: stdio}, nil
+}
+
+// run runs a server behind pipes. The caller has the lock.
+func (w *world) run() (*peer, *jail.Stdio, error) {
+	var ends [6]*os.File
+	for n := 0; n < 6; n += 2 {
+		r, wr, err := os.Pipe()
+		if err != nil {
+			return nil, nil, err
+		}
+		ends[n], ends[n+1] = r, wr
 	}
 	p := &peer{t: w.t, in: bufio.NewScanner(ends[0]), out: ends[3], err: ends[5], killed: make(chan struct{}), files: []*os.File{ends[0], ends[3], ends[5]},
 		lists: map[string]string{"tools/list": someTools}, can: `{"tools":{"listChanged":true}}`}
@@ -315,9 +325,32 @@ func (w *world) CreateWith(_ context.Context, spec jail.Spec, ready func(jail.Na
 		}
 	}()
 	w.peers = append(w.peers, p)
-	w.jails[name] = p
-	return &jail.Jail{Name: name, Lease: lease,
-		Stdio: &jail.Stdio{In: ends[1], Out: ends[2], Err: ends[4]}}, nil
+	return p, &jail.Stdio{In: ends[1], Out: ends[2], Err: ends[4]}, nil
+}
+
+// Kept implements Keeper: one agent runs.
+func (w *world) Kept(context.Context, uint64, bool) (uint64, []jail.KeptStatus, error) {
+	one := jail.KeptStatus{Jail: "atest00000", Phase: jail.PhaseRunning}
+	one.Spec.Agent = &jail.Agent{Tenant: "default", Name: "bot"}
+	return 1, []jail.KeptStatus{one}, nil
+}
+
+// ExecIn implements Keeper.
+func (w *world) ExecIn(context.Context, jail.Name, jail.Program) (*jail.Running, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, stdio, err := w.run()
+	if err != nil {
+		return nil, err
+	}
+	return &jail.Running{Stdio: stdio, End: p.exit, Wait: func(ctx context.Context) (jail.Exit, error) {
+		select {
+		case <-p.killed:
+			return jail.Exit{}, context.Canceled
+		case <-ctx.Done():
+			return jail.Exit{}, ctx.Err()
+		}
+	}}, nil
 }
 
 func (w *world) admitted() []jail.Name {

@@ -139,32 +139,11 @@ func (s *Service) openBeside(ctx context.Context, server config.MCPServer, tenan
 }
 
 func besidePlace(name jail.Name, running *jail.Running) *place {
-	type ended struct {
-		exit jail.Exit
-		err  error
-	}
-	done := make(chan struct{})
-	var how ended
-	go func() {
-		defer close(done)
-		how.exit, how.err = running.Wait()
-	}()
-	exit := func(ctx context.Context) (jail.Exit, error) {
-		select {
-		case <-done:
-			return how.exit, how.err
-		case <-ctx.Done():
-			return jail.Exit{}, ctx.Err()
-		}
-	}
-	return &place{name: name, stdio: running.Stdio, exit: exit, end: func(ctx context.Context) error {
+	return &place{name: name, stdio: running.Stdio, exit: running.Wait, end: func(ctx context.Context) error {
 		running.End()
 		running.Stdio.Close()
-		_, err := exit(ctx)
-		if ctx.Err() == nil {
-			err = nil // how a program ended that was told to is of no interest
-		}
-		return err
+		_, _ = running.Wait(ctx) // how a program ended that was told to is of no interest
+		return ctx.Err()
 	}}
 }
 

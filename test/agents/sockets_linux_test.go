@@ -95,17 +95,33 @@ func hand(t *testing.T, path string) int {
 	return tcp.Addr().(*net.TCPAddr).Port
 }
 
+// slowServer is an MCP server with a tool, which takes a second to say so.
+const slowServer = `import json, sys, time
+for line in sys.stdin:
+    m = json.loads(line)
+    if m["method"] == "initialize":
+        r = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "slow", "version": "1"}}
+    elif m["method"] == "tools/list":
+        time.sleep(1)
+        r = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
+    else:
+        r = {}
+    if "id" in m:
+        print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": r}), flush=True)
+`
+
 // Those who share a folder share its files, and no connections: neither a program of the host that listens in it nor another
 // jail is reached, by whatever way a program comes to see the folder. Where it is declared, both are.
 func TestASharedFolderConnectsNobody(t *testing.T) {
 	e := testkit.NewEstate(t, `mcp_servers:
   mounted: {command: [/bin/sh, -c, "python3 /mnt/team/call.py /mnt/team host.sock >/mnt/team/mcp.out 2>&1"], template: clawbot,
     mounts: [{source: DIR/workspaces/team, target: /mnt/team}]}
-  beside: {command: [/bin/sh, -c, "env >/workspace/beside.env; python3 /workspace/call.py /workspace host.sock >/workspace/beside.out 2>&1"], agent: one}
+  beside: {command: [/bin/sh, -c, "env >/workspace/beside.env; python3 /workspace/call.py /workspace host.sock >/workspace/beside.out 2>&1; exec python3 /workspace/mcp.py"], agent: one}
 `)
 	team := filepath.Join(e.Dir, "workspaces", "team")
 	if err := errors.Join(os.Mkdir(team, 0o777), os.Chmod(team, 0o777), os.WriteFile(filepath.Join(team, "call.py"), []byte(caller), 0o644),
-		os.WriteFile(filepath.Join(team, "answer.py"), []byte(answerer), 0o644), unix.Mknod(filepath.Join(team, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))),
+		os.WriteFile(filepath.Join(team, "answer.py"), []byte(answerer), 0o644),
+		os.WriteFile(filepath.Join(team, "mcp.py"), []byte(slowServer), 0o644), unix.Mknod(filepath.Join(team, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))),
 		os.Chmod(filepath.Join(team, "null"), 0o666)); err != nil {
 		t.Fatal(err)
 	}
@@ -174,8 +190,9 @@ func TestASharedFolderConnectsNobody(t *testing.T) {
 		if out != refused || status != 0 {
 			t.Errorf("spawn: %q %q %d", out, errs, status)
 		}
-		for _, server := range []string{"mounted", "beside"} {
-			_, _ = e.Run(t.Context(), "mcp-server", "test", server) // it speaks no MCP, and ends
+		_, _ = e.Run(t.Context(), "mcp-server", "test", "mounted") // it speaks no MCP, and ends
+		if out, err := e.Run(t.Context(), "mcp-server", "test", "beside"); err != nil || !strings.Contains(out, "beside__echo") {
+			t.Errorf("the server beside an agent offers nothing: %v\n%s", err, out)
 		}
 		// A server in the jail of an agent has what leads the agent to the gateway.
 		var env []byte
