@@ -77,6 +77,20 @@ func TestPatternsMatchWhatTheyWereMadeFrom(t *testing.T) {
 	})
 }
 
+// A shell hands secrets over, and would say the value of one that it takes for its own variable.
+func TestASecretIsNoVariableOfAShell(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		env  bool
+		want bool
+	}{{"OPTIND", true, false}, {"RANDOM", true, false}, {"OPTIND", false, true}, {"d", true, true}, {"PATH", true, true}, {"IFS", true, true}} {
+		m := MCPServer{Name: "one", Command: []string{"/x"}, Secrets: []ServerSecret{{Name: c.name, Secret: "s", Env: c.env}}}.WithDefaults(Default().Agents.Limits)
+		if err := m.Validate(); (err == nil) != c.want {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
 func TestTenantsThatAreServed(t *testing.T) {
 	plain := MCPServer{}.WithDefaults(AgentLimits{})
 	if !plain.Serves("default") || plain.Serves("acme") || plain.Serves("*") {

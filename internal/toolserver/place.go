@@ -208,20 +208,21 @@ func (s *Service) secret(ctx context.Context, tenant string, one config.ServerSe
 }
 
 // withSecrets is the command of a server behind a script that makes its secrets its own alone, and puts into its
-// environment those that it wants there. The jail's description has the names only. Names are variables', so that nothing of
-// them means anything to a shell.
+// environment those that it wants there. The jail's description has the names only. The script has no variables of its own and
+// uses no others: a secret may have any name that a shell does not keep for itself, as the configuration sees to.
 func withSecrets(server config.MCPServer) []string {
 	if len(server.Secrets) == 0 {
 		return server.Command
 	}
+	dir := jail.KindAgent.Home() + "/" + secretsDir + "/"
 	var b strings.Builder
-	b.WriteString("set -eu\nd=\"$HOME/" + secretsDir + "\"\nchmod 0400 \"$d\"/*\n")
+	b.WriteString("set -eu\n/bin/chmod 0400 " + dir + "*\n")
 	for _, one := range server.Secrets {
 		if one.Env {
 			// The x keeps line ends at the end of the secret, which the shell would take away.
-			b.WriteString("v=$(cat \"$d/" + one.Name + "\" && printf x)\nexport " + one.Name + "=\"${v%x}\"\nrm -f \"$d/" + one.Name + "\"\n")
+			b.WriteString(one.Name + "=$(/bin/cat " + dir + one.Name + " && printf x)\nexport " + one.Name + "=\"${" + one.Name + "%x}\"\n/bin/rm -f " + dir + one.Name + "\n")
 		}
 	}
-	b.WriteString("unset v d\nexec \"$@\"\n")
+	b.WriteString("exec \"$@\"\n")
 	return append([]string{"/bin/sh", "-c", b.String(), "sh"}, server.Command...)
 }

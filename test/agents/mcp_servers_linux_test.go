@@ -146,8 +146,8 @@ func newToolBox(t *testing.T) *toolBox {
 		server("files", jailedTools+"server-filesystem/dist/index.js, /state") +
 		server("conformance", "/srv/mcp/conformance-server.mjs") +
 		server("crashes", `-e, "process.stderr.write('no module\\n'); process.exit(7)"`) +
-		server("secrets", `-e, "setTimeout(() => process.exit(9), 60000); process.stderr.write(JSON.stringify([process.env.A_FILE, require('fs').readFileSync(process.env.A_FILE, 'utf8'), (require('fs').statSync(process.env.A_FILE).mode & 0o777).toString(8), process.env.B])); process.exit(1)"`) +
-		"    secrets: {A: {secret: one}, B: {secret: two, as: env}}\n"
+		server("secrets", `-e, "setTimeout(() => process.exit(9), 60000); process.stderr.write(JSON.stringify([process.env.A_FILE, require('fs').readFileSync(process.env.A_FILE, 'utf8'), (require('fs').statSync(process.env.A_FILE).mode & 0o777).toString(8), process.env.d, process.env.v, process.env.PATH])); process.exit(1)"`) +
+		"    secrets: {A: {secret: one}, d: {secret: two, as: env}, v: {secret: two, as: env}, PATH: {secret: two, as: env}}\n"
 	templates := testenv.Templates(t, cachedNode(t))
 	b := testkit.PrepareWith(t, instance.Options{Settings: settings}, func(o *instance.Options, _ string) { o.Templates = templates })
 	b.Up()
@@ -315,8 +315,8 @@ func TestMCPServersOfOthersRunInJails(t *testing.T) {
 			t.Fatal(err)
 		}
 		var seen []string
-		if err := json.Unmarshal([]byte(r.Stderr), &seen); err != nil || len(seen) != 4 || seen[0] != "/state/.secrets/A" || !strings.HasPrefix(seen[1], "value-of-one") ||
-			seen[2] != "400" || !strings.HasPrefix(seen[3], "value-of-'two'") {
+		if err := json.Unmarshal([]byte(r.Stderr), &seen); err != nil || len(seen) != 6 || seen[0] != "/state/.secrets/A" || !strings.HasPrefix(seen[1], "value-of-one") ||
+			seen[2] != "400" || !strings.HasPrefix(seen[3], "value-of-'two'") || seen[4] != seen[3] || seen[5] != seen[3] {
 			t.Errorf("the server sees %q, %v", r.Stderr, err)
 		}
 		if strings.Contains(k.Log(), "value-of") {
