@@ -144,6 +144,41 @@ func TestWhatCostsOtherwiseIsCountedAtItsPrice(t *testing.T) {
 	}
 }
 
+// TestAnAnswerThatBreaksOffCostsWhatWasReserved has streams of which nobody has said, before they end, what they use.
+func TestAnAnswerThatBreaksOffCostsWhatWasReserved(t *testing.T) {
+	start := "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":10,\"output_tokens\":1}}}\n\n"
+	for name, c := range map[string]struct {
+		wire           egress.Wire
+		path, first    string
+		event          string
+		events         int
+		output         int64 // 0 is what was reserved
+		beyondReserved bool
+	}{
+		"nothing said":          {egress.WireOpenAI, pathChat, "", "data: {\"choices\":[{\"delta\":{\"content\":\"word\"}}]}\n\n", 400, 0, false},
+		"the input said":        {egress.WireAnthropic, "/v1/messages", start, "data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"word\"}}\n\n", 400, 0, false},
+		"more than was allowed": {egress.WireOpenAI, pathChat, "", "data: {\"choices\":[{\"delta\":{\"content\":\"word\"}}]}\n\n", 1500, 1500, true},
+	} {
+		e := endpointOf(t, c.path)
+		a, refusal := readAsk([]byte(`{"model":"m","stream":true,"max_tokens":1000,"messages":[{"role":"user","content":"`+strings.Repeat("x", 2000)+`"}]}`), e)
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		p := egress.Provider{Wire: c.wire, Prices: []egress.Price{{Model: "*", Input: 10, Output: 100}}}
+		reserved := reservation(e, a, p)
+		counter := newCounter(c.wire, true)
+		_, _ = counter.Write([]byte(c.first + strings.Repeat(c.event, c.events)))
+		used, estimated := settle(e, counter, p, a, reserved, false)
+		want := reserved
+		if c.output > 0 {
+			want.Output = c.output
+		}
+		if used.Input != want.Input || used.Output != want.Output || !estimated || (used.MicroCost > reserved.MicroCost) != c.beyondReserved {
+			t.Errorf("%s: %+v, want %+v", name, used, want)
+		}
+	}
+}
+
 // TestAWriteToACacheIsReservedAtItsPrice has requests that differ in what is kept.
 func TestAWriteToACacheIsReservedAtItsPrice(t *testing.T) {
 	p := egress.Provider{Wire: egress.WireAnthropic, Prices: []egress.Price{{Model: "*", Input: 100, Output: 0}}}

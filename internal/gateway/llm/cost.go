@@ -178,6 +178,7 @@ func settle(e endpoint, c *counter, p egress.Provider, a ask, reserved egress.To
 		u.output = max(u.output, c.guess()-u.audioOutput)
 	}
 	if !complete {
+		t = priced(p, a.model, u) // with what was guessed
 		u.input, u.output = u.input+max(0, reserved.Input-t.Input), u.output+max(0, reserved.Output-t.Output)
 		t = priced(p, a.model, u)
 		t.MicroCost = max(t.MicroCost, reserved.MicroCost)
