@@ -231,6 +231,7 @@ func (b *hostBrowser) logPath() string { return filepath.Join(b.dir, "serve.log"
 
 // startServer starts a server in the background, and waits until it answers. Two commands start one.
 func (b *hostBrowser) startServer(ctx context.Context) error {
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, serverLimit)
 	defer cancel()
 	unlock, err := host.StartLock(ctx, b.dir)
@@ -279,7 +280,10 @@ func (b *hostBrowser) startServer(ctx context.Context) error {
 			return problem.New(problem.ControlPlaneUnreachable, "run it to see more: clawjail browser serve",
 				"the server of the host browser ended at once; it wrote:\n%s", b.written(begin))
 		case <-ctx.Done():
-			return problem.New(problem.ControlPlaneUnreachable, "see its log: "+b.logPath(),
+			if caller.Err() != nil {
+				return caller.Err()
+			}
+			return problem.New(problem.ControlPlaneUnreachable, "it runs on, and may answer later; see its log: "+b.logPath(),
 				"the server of the host browser does not answer at %s within %s", b.settings.ControlURL, serverLimit)
 		case <-tick.C:
 		}
@@ -316,7 +320,11 @@ func (b *hostBrowser) written(begin int64) string {
 	}
 	defer f.Close() // only read from
 	const most = 4 << 10
-	data, err := io.ReadAll(io.LimitReader(io.NewSectionReader(f, begin, maxBrowserLog), most))
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return "(the log cannot be read)"
+	}
+	data, err := io.ReadAll(io.NewSectionReader(f, max(begin, end-most), most))
 	if err != nil {
 		return "(the log cannot be read)"
 	}

@@ -56,3 +56,20 @@ func TestTheTokenOfTheHostBrowserIsNotSentToAnotherUser(t *testing.T) {
 		}
 	}
 }
+
+func TestTheEndOfALogIsShown(t *testing.T) {
+	b := &hostBrowser{dir: t.TempDir()}
+	earlier := "of an earlier server\n"
+	if err := os.WriteFile(b.logPath(), []byte(earlier+strings.Repeat("noise\n", 2000)+"the reason\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.written(int64(len(earlier))); !strings.HasSuffix(got, "noise\nthe reason") || len(got) > 4<<10 {
+		t.Errorf("of a long log: %d bytes, %q", len(got), got[max(0, len(got)-40):])
+	}
+	if err := os.WriteFile(b.logPath(), []byte(earlier+"the reason\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.written(int64(len(earlier))); got != "the reason" {
+		t.Errorf("of a short one: %q", got)
+	}
+}

@@ -43,14 +43,13 @@ func (r *run) report() Report {
 	return out
 }
 
-// summary takes the nearest rank: with few cycles the 95th percentile is the largest.
+// summary takes the nearest rank: with fewer than twenty cycles the 95th percentile is the largest.
 func summary(times []time.Duration) Stage {
 	sorted := slices.Sorted(slices.Values(times))
-	at := func(p float64) float64 {
-		i := min(int(p*float64(len(sorted))), len(sorted)-1)
-		return float64(sorted[i].Microseconds()) / 1000
+	at := func(percent int) float64 {
+		return float64(sorted[(percent*len(sorted)+99)/100-1].Microseconds()) / 1000
 	}
-	return Stage{P50: at(0.5), P95: at(0.95), Max: at(1)}
+	return Stage{P50: at(50), P95: at(95), Max: at(100)}
 }
 
 // maxShown bounds what is printed for people.

@@ -134,9 +134,20 @@ func TestTheKeyIsMadeOnceAndIsItsOwnersAlone(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
-	public, err := LoadKeys(path + ".pub")
-	if err != nil || public[k.ID()] == nil {
-		t.Errorf("%v %v", public, err)
+	for name, lose := range map[string]func() error{
+		"made":    func() error { return nil },
+		"lost":    func() error { return os.Remove(path + ".pub") },
+		"damaged": func() error { return os.Truncate(path+".pub", 20) },
+	} {
+		if err := lose(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadKey(path); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if public, err := LoadKeys(path + ".pub"); err != nil || public[k.ID()] == nil {
+			t.Errorf("%s: %v %v", name, public, err)
+		}
 	}
 	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 2 {
 		t.Errorf("files: %v", entries)

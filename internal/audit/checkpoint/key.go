@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
@@ -59,7 +60,24 @@ func LoadKey(path string) (*Key, error) {
 	if !ok {
 		return nil, fmt.Errorf("the audit key %s is not an Ed25519 key", path)
 	}
-	return newKey(private), nil
+	key := newKey(private)
+	if err := key.publish(path + publicFile); err != nil {
+		return nil, fmt.Errorf("write the public half of the audit key: %w", err)
+	}
+	return key, nil
+}
+
+// publish writes the public half, where the file has not got it.
+func (k *Key) publish(path string) error {
+	der, err := x509.MarshalPKIXPublicKey(k.public)
+	if err != nil {
+		return err
+	}
+	want := pem.EncodeToMemory(&pem.Block{Type: publicType, Bytes: der})
+	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, want) {
+		return nil
+	}
+	return keyfile.Write(path, 0o644, want, os.Rename)
 }
 
 func newKey(private ed25519.PrivateKey) *Key {
@@ -83,7 +101,7 @@ func readPrivate(path string) ([]byte, error) {
 
 // makeKey leaves a key in path: its own, or that of whoever was faster.
 func makeKey(path string) error {
-	public, private, err := ed25519.GenerateKey(rand.Reader)
+	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return err
 	}
@@ -91,18 +109,11 @@ func makeKey(path string) error {
 	if err != nil {
 		return err
 	}
-	pub, err := x509.MarshalPKIXPublicKey(public)
-	if err != nil {
-		return err
-	}
 	err = keyfile.Write(path, 0o600, pem.EncodeToMemory(&pem.Block{Type: privateType, Bytes: der}), os.Link)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return keyfile.Write(path+publicFile, 0o644, pem.EncodeToMemory(&pem.Block{Type: publicType, Bytes: pub}), os.Rename)
+	return err
 }
 
 // ID names the key in notes. It says nothing of the private half.
