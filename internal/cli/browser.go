@@ -330,7 +330,7 @@ func newBrowserCDP(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cdp",
 		Short: "Print where DevTools clients, such as Playwright, connect to the browser",
-		Long: "Prints the address for Playwright's connectOverCDP. It holds a ticket that is good while the server runs; who has it drives " +
+		Long: "Starts the browser, if it does not run, and prints the address for Playwright's connectOverCDP. It holds a ticket that is good while the server runs; who has it drives " +
 			"the browser.",
 		Example: "  node script.js \"$(clawjail browser cdp)\"",
 		Args:    arguments(0, 0),
@@ -341,6 +341,9 @@ func newBrowserCDP(p *program) *cobra.Command {
 			}
 			if err := b.ready(cmd.Context()); err != nil {
 				return err
+			}
+			if err := b.call(cmd.Context(), "POST", "/start", new(hostserver.Started)); err != nil {
+				return err // a client that connects starts no browser
 			}
 			var at hostserver.Endpoint
 			if err := b.call(cmd.Context(), "GET", "/cdp", &at); err != nil {

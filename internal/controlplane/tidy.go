@@ -62,8 +62,8 @@ func (p *plane) reserve(ctx context.Context) {
 	}
 }
 
-// removeOld removes what was decided about the way out and has expired, grants that expired long ago, sign-ins that are over, and
-// audit rows that need not be kept.
+// removeOld removes what was decided about the way out and has expired, grants that expired long ago, sign-ins that are over,
+// recordings and audit rows that need not be kept.
 func (p *plane) removeOld(ctx context.Context) {
 	if err := p.book.Tidy(ctx); err != nil && ctx.Err() == nil {
 		p.Log.Warn("remove what was decided and has expired", "error", err)
@@ -78,11 +78,28 @@ func (p *plane) removeOld(ctx context.Context) {
 	} else if n > 0 {
 		p.Log.Info("old sign-ins removed", "sign_ins", n)
 	}
-	gone, err := p.audit.Trim(ctx, audit.Retention{OlderThan: p.Now().Add(-p.Config.Audit.Keep), Actor: system, Why: "audit.keep"})
+	p.sessions.TidyRecordings()
+	p.trimAudit(ctx, "")
+	nodes, err := p.store.AuditNodes(ctx)
 	if err != nil {
-		p.Log.Warn("remove old audit rows", "error", err)
+		p.Log.Warn("list the nodes of the audit log", "error", err)
+	}
+	for _, node := range nodes {
+		// One that runs removes its own rows; one that has written nothing for so long does not run any more.
+		last, err := p.store.LastAudit(ctx, node)
+		if err == nil && last.Time.Before(p.Now().Add(-p.Config.Audit.Keep)) {
+			p.trimAudit(ctx, node)
+		}
+	}
+}
+
+// trimAudit removes old audit rows of a node; empty is this one.
+func (p *plane) trimAudit(ctx context.Context, node string) {
+	gone, err := p.audit.Trim(ctx, audit.Retention{Node: node, OlderThan: p.Now().Add(-p.Config.Audit.Keep), Actor: system, Why: "audit.keep"})
+	if err != nil {
+		p.Log.Warn("remove old audit rows", "node", gone.Node, "error", err)
 	} else if gone.Rows > 0 {
-		p.Log.Info("old audit rows removed", "rows", gone.Rows, "from", gone.From, "to", gone.To)
+		p.Log.Info("old audit rows removed", "node", gone.Node, "rows", gone.Rows, "from", gone.From, "to", gone.To)
 	}
 }
 

@@ -193,14 +193,24 @@ func (s *Service) idleUntil(r *session) time.Time {
 	return used.Add(r.plan.idle)
 }
 
-// explain finds out how a browser ended that nobody closed, while its jail is still there to be asked.
+// explain finds out what limits a session's jail has hit, what its browser printed last, and how one ended that nobody closed,
+// while the jail is still there to be asked.
 func (s *Service) explain(r *session, i *instance) {
 	defer close(r.settled)
 	s.mu.Lock()
 	e := *r.ended
 	s.mu.Unlock()
 	lost := e.Cause == lostCause(r.plan)
+	e.Stderr = i.tail.lines()
 	if e.Cause != CauseBrowserExited && !lost {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), usageLimit)
+		defer cancel()
+		if status, err := s.Driver.Inspect(ctx, i.name()); err == nil { // it may not be told any more
+			e.LimitsHit = status.Usage.Hit
+		}
+		s.mu.Lock()
+		r.ended = &e
+		s.mu.Unlock()
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), exitLimit)

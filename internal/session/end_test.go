@@ -140,6 +140,23 @@ func TestBrowserThatEndsEndsItsSession(t *testing.T) {
 	}
 }
 
+func TestASessionThatWasClosedSaysWhichLimitsItHit(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+		w.stderr, w.hit = "first\nlast\n", []jail.LimitName{jail.LimitTasks}
+		out := mustOpen(t, s, Request{})
+		synctest.Wait()
+		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		got := mustGet(t, s, out.ID)
+		if got.Ended.Cause != CauseClosed || got.Ended.ExitCode != nil || !slices.Equal(got.Ended.LimitsHit, []jail.LimitName{jail.LimitDisk, jail.LimitTasks}) ||
+			!slices.Equal(got.Ended.Stderr, []string{"first", "last"}) {
+			t.Errorf("it ended as %+v", got.Ended)
+		}
+	})
+}
+
 func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		out := mustOpen(t, s, Request{})

@@ -116,7 +116,7 @@ type Ended struct {
 	LimitsHit []jail.LimitName `json:"limits_hit,omitempty"`
 	ExitCode  *int             `json:"exit_code,omitempty"`
 	Signal    string           `json:"signal,omitempty"`
-	// Stderr are the last lines that the browser printed, when it ended by itself.
+	// Stderr are the last lines that the browser printed.
 	Stderr []string `json:"stderr,omitempty"`
 	// Teardown is how long removing the jail took, in milliseconds, once it is removed.
 	Teardown *float64 `json:"teardown_ms,omitempty"`

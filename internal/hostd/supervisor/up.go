@@ -85,7 +85,7 @@ func Up(ctx context.Context, o UpOptions) error {
 		{
 			Name: "hostd", Code: problem.HostdUnreachable, Grace: hostGrace,
 			// Everything that this command has started ends with it: the jails as well.
-			Command: func() *exec.Cmd { return o.command(nil, os.Environ(), "hostd", "--end-jails") },
+			Command: func() *exec.Cmd { return o.command(nil, without(os.Environ(), "GOMEMLIMIT"), "hostd", "--end-jails") },
 			Ready:   func(ctx context.Context, pid int) error { return hostReady(ctx, client, pid) },
 		},
 		{
@@ -149,10 +149,10 @@ func credentialOf(u *user.User) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-// controlEnvironment is what the control plane gets of root's environment: how to reach the outside, and no more.
+// controlEnvironment is what the control plane gets of root's environment: how to reach the outside, its bound of memory, and no more.
 // Other variables of root's shell may be secret.
 func controlEnvironment(environment []string, name, home string) []string {
-	keep := []string{"PATH", "TZ", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
+	keep := []string{"PATH", "TZ", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "GOMEMLIMIT"}
 	var out []string
 	for _, v := range environment {
 		key, _, _ := strings.Cut(v, "=")

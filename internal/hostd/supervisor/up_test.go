@@ -222,8 +222,8 @@ func TestNothingIsStartedWhenWhatItNeedsCannotBeMade(t *testing.T) {
 
 func TestTheControlPlaneGetsLittleOfRootsEnvironment(t *testing.T) {
 	got := controlEnvironment([]string{"PATH=/bin", "AWS_SECRET_ACCESS_KEY=x", "https_proxy=p", "LD_PRELOAD=/x.so", "HOME=/root",
-		"GODEBUG=x", "SUDO_USER=me", "TZ=UTC"}, "claw", "/h")
-	want := []string{"PATH=/bin", "https_proxy=p", "TZ=UTC", "HOME=/h", "USER=claw", "LOGNAME=claw"}
+		"GODEBUG=x", "SUDO_USER=me", "TZ=UTC", "GOMEMLIMIT=1GiB"}, "claw", "/h")
+	want := []string{"PATH=/bin", "https_proxy=p", "TZ=UTC", "GOMEMLIMIT=1GiB", "HOME=/h", "USER=claw", "LOGNAME=claw"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

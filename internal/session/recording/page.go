@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -29,6 +30,14 @@ func (s *Shelf) WritePage(w io.Writer, m Meta) error {
 	if !tenantName.MatchString(m.Tenant) || !sessionName.MatchString(m.Session) {
 		return fmt.Errorf("write the recording of session %q: not a valid name", m.Session)
 	}
+	// A transient tape has pictures of steps that it does not write down any more.
+	var late []Picture
+	s.mu.Lock()
+	tape := s.open[m.Session]
+	s.mu.Unlock()
+	if tape != nil && m.Kind == Transient {
+		late = slices.DeleteFunc(tape.Pictures(), func(p Picture) bool { return p.Number <= transientSteps })
+	}
 	out := bufio.NewWriterSize(w, 64<<10)
 	err = s.in(func(root *os.Root) error {
 		if err := page.ExecuteTemplate(out, "head", m); err != nil {
@@ -36,6 +45,12 @@ func (s *Shelf) WritePage(w io.Writer, m Meta) error {
 		}
 		if err := readSteps(root, path, func(step Step) error { return writeStep(page, out, root, path, step) }); err != nil {
 			return err
+		}
+		for _, p := range late {
+			step := Step{Number: p.Number, At: p.At, Tool: "a picture", Done: &Outcome{OK: true, Format: p.Format}}
+			if err := writeStep(page, out, root, path, step); err != nil {
+				return err
+			}
 		}
 		return page.ExecuteTemplate(out, "foot", m)
 	})

@@ -2,7 +2,9 @@ package recording
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -161,6 +163,11 @@ func TestATransientRecordingKeepsTheLastPicturesWithinItsBounds(t *testing.T) {
 	}
 	if _, _, err := tape.Picture(1); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the first one: %v", err)
+	}
+	tape.steps = transientSteps // of which no more are written down
+	n = step(t, tape, c, "screenshot", Outcome{OK: true, Format: "jpeg", Picture: []byte("late")})
+	if text := page(t, s, one); !strings.Contains(text, fmt.Sprintf("%d · a picture", n)) || !strings.Contains(text, base64.StdEncoding.EncodeToString([]byte("late"))) {
+		t.Error("the page lacks the picture of a step that is not written down")
 	}
 }
 
