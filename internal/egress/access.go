@@ -383,6 +383,9 @@ func (s *state) gives(a AccessRequest, now time.Time) bool {
 	if a.State != AccessApproved || i == nil || i.expired(now) {
 		return false
 	}
+	if a.Kind == AccessService {
+		return s.leaves(scope{a.Tenant, a.Agent}, i, now)
+	}
 	if a.Kind != AccessTool {
 		return true
 	}
@@ -391,6 +394,12 @@ func (s *state) gives(a AccessRequest, now time.Time) bool {
 	return err == nil && i.settings != nil && slices.ContainsFunc(i.settings.Tools, func(t Tool) bool {
 		return t.URL == want.URL && slices.Equal(t.Methods, want.Methods) && slices.Equal(t.Services, want.Services) && !expired(t.ExpiresAt, now)
 	})
+}
+
+// leaves says whether the settings of an agent leave it a service of its own or of its tenant.
+func (s *state) leaves(to scope, service *item, now time.Time) bool {
+	list := s.effective(to, now).Services
+	return service.entry.Agent == to.agent || list == nil || slices.Contains(list, service.entry.Name)
 }
 
 // reachesInside says whether a service leads to an address that only an admin of the installation sets.

@@ -249,6 +249,45 @@ func TestApprovalOfAServiceCopiesIt(t *testing.T) {
 	}
 }
 
+// A list of services leaves out those of the tenant that it does not name, until one is approved.
+func TestApprovalOfAServiceThatAListLeavesOut(t *testing.T) {
+	w := newWorld(t)
+	has := func(p identity.Principal) bool { _, _, found := w.View(agent(p)).Service("github"); return found }
+	shared := service("github")
+	shared.Tenant = "acme"
+	_, err := w.PutService(w.ctx, w.admin, shared)
+	w.must(err)
+	made := func() string {
+		out, err := w.Answer(w.ctx, w.operator, w.ask(w.bot, AccessService, "github").ID, AccessAnswer{Approve: true, For: "1h"})
+		w.must(err)
+		return out.Made
+	}
+	if !has(w.bot) {
+		t.Fatal("an agent without a list lacks a service of its tenant")
+	}
+	before := len(w.state.Load().services["acme"])
+	made()
+	if now := len(w.state.Load().services["acme"]); now != before {
+		t.Error("what the agent has was copied to it")
+	}
+	w.clock.forward(2 * time.Hour)
+	_, err = w.PutSettings(w.ctx, w.operator, Settings{Meta: Meta{Tenant: "acme", Agent: w.bot.ID}, Services: []string{}})
+	w.must(err)
+	if has(w.bot) {
+		t.Fatal("the list leaves nothing out")
+	}
+	if id := made(); !has(w.bot) || !w.state.Load().has(id) {
+		t.Error("the agent does not have what was approved")
+	}
+	if has(w.twin) != true {
+		t.Error("the others have lost it")
+	}
+	w.clock.forward(time.Hour)
+	if has(w.bot) {
+		t.Error("it does not expire")
+	}
+}
+
 func TestTheSameQuestionIsTheSameRequest(t *testing.T) {
 	w := newWorld(t)
 	other := w.another()

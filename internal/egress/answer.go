@@ -194,14 +194,16 @@ func (b *Book) giveTool(ctx context.Context, meta Meta, t Tool) (string, func(co
 	}, nil
 }
 
-// giveService copies a service that others of the tenant have to an agent.
+// giveService copies a service that others of the tenant have to an agent, and one of the tenant's that the agent's list of
+// services leaves out.
 func (b *Book) giveService(ctx context.Context, by identity.Principal, meta Meta, name string) (string, func(context.Context) error, error) {
 	var from *Service
 	now := b.now()
 	better := func(s *Service) bool {
 		return from == nil || cmp.Or(cmp.Compare(s.distance(meta.Agent), from.distance(meta.Agent)), s.CreatedAt.Compare(from.CreatedAt)) < 0
 	}
-	for _, i := range b.state.Load().from {
+	state := b.state.Load()
+	for _, i := range state.from {
 		if s := i.service; s != nil && s.Name == name && !i.expired(now) && (s.Tenant == "" || s.Tenant == meta.Tenant) && better(s) {
 			from = s
 		}
@@ -209,9 +211,9 @@ func (b *Book) giveService(ctx context.Context, by identity.Principal, meta Meta
 	switch {
 	case from == nil:
 		return "", nil, problem.New(problem.NotFound, "make it first: clawjail service add "+name, "no agent of the tenant has a service %q", name)
-	case from.Agent == "" || from.Agent == meta.Agent:
+	case (from.Agent == "" || from.Agent == meta.Agent) && state.leaves(scope{meta.Tenant, meta.Agent}, state.items[from.ID], now):
 		return from.ID, func(context.Context) error { return nil }, nil
-	case from.reachesInside():
+	case from.Agent != "" && from.reachesInside():
 		if err := b.may(ctx, by, identity.EgressInside, scope{}); err != nil {
 			return "", nil, err
 		}
@@ -220,7 +222,7 @@ func (b *Book) giveService(ctx context.Context, by identity.Principal, meta Meta
 	s.Meta = meta
 	s.ID, s.CreatedAt, s.UpdatedAt, s.Version = newID("svc_"), now, now, 1
 	s.Secret = cmp.Or(s.Secret, s.Name)
-	if count := len(b.state.Load().services[meta.Tenant]); count >= maxServices {
+	if count := len(state.services[meta.Tenant]); count >= maxServices {
 		return "", nil, problem.New(problem.BadLimit, "remove some that are not needed", "there are %d services already, which is as many as there may be", count)
 	}
 	return s.ID, func(ctx context.Context) error {
