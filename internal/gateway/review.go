@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/policy"
@@ -71,14 +73,22 @@ func (t *tunnel) cut(why policy.Decision) {
 // forgotten is how long a tunnel must have been silent to make room for another.
 const forgotten = time.Minute
 
-// makeRoom ends the tunnel that was silent the longest, of a caller that may have no more, and reports whether there was one:
-// many programs leave their connections open when they need them no more. now is the time since the gateway's start.
-func (c *caller) makeRoom(ctx context.Context, now time.Duration) bool {
+// makeRoom ends the tunnel that was silent the longest, in any jail of an account that may have no more, and reports whether
+// there was one: many programs leave their connections open when they need them no more.
+func (g *Gateway) makeRoom(ctx context.Context, account string) bool {
 	var silent *tunnel
-	least := now - forgotten
-	for _, t := range c.openTunnels() {
-		if last := time.Duration(t.meter.lastMove.Load()); last <= least {
-			silent, least = t, last
+	least := g.now().Sub(g.start) - forgotten
+	g.mu.Lock()
+	callers := slices.Collect(maps.Values(g.callers))
+	g.mu.Unlock()
+	for _, c := range callers {
+		if c.account() != account {
+			continue
+		}
+		for _, t := range c.openTunnels() {
+			if last := time.Duration(t.meter.lastMove.Load()); last <= least {
+				silent, least = t, last
+			}
 		}
 	}
 	if silent == nil {

@@ -2,11 +2,13 @@ package gateway
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -124,6 +126,43 @@ func TestASilentTunnelMakesRoom(t *testing.T) {
 	}
 	if line := w.logs.String(); !strings.Contains(line, problem.RateLimited) {
 		t.Errorf("it is not said why it ended: %s", line)
+	}
+}
+
+// Tunnels are counted by agent, so that those of its other jails make room as well, and those of others do not.
+func TestASilentTunnelOfAnotherJailOfTheAgentMakesRoom(t *testing.T) {
+	var passed atomic.Int64
+	w := newWorld(t, func(c *Config) {
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
+		c.Rates = func(Caller) Rates { r := DefaultRates(); r.Tunnels = 1; return r }
+	})
+	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
+	needLoopbacks(t)
+	for addr, agent := range map[string]string{jailA: "a_one", jailB: "a_one", "127.0.0.4": "a_two"} {
+		if err := w.g.Admit(netip.MustParseAddr(addr), Caller{Jail: "b" + addr, Agent: agent, Policy: opaque("example.com", 443)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own, fromOwn := w.connect(jailA, "example.com:443")
+	other, fromOther := w.connect("127.0.0.4", "example.com:443")
+	for to, from := range map[net.Conn]*bufio.Reader{own: fromOwn, other: fromOther} {
+		if _, err := io.WriteString(to, "x"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := from.ReadByte(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	passed.Store(int64(forgotten + time.Second))
+	w.connect(jailB, "example.com:443")
+	if _, err := own.Read(make([]byte, 1)); err == nil {
+		t.Error("the tunnel of the agent's other jail is still open")
+	}
+	if err := other.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the tunnel of another agent made room: %v", err)
 	}
 }
 

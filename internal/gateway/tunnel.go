@@ -90,7 +90,7 @@ func (t *tunnel) open(ctx context.Context) *problem.Error {
 	}
 	most := g.rates(t.who.Caller).Tunnels
 	t.counted = g.quotas.tunnel(t.who.account(), most, g.now())
-	if !t.counted && t.who.makeRoom(ctx, g.now().Sub(g.start)) {
+	if !t.counted && g.makeRoom(ctx, t.who.account()) {
 		t.counted = g.quotas.tunnel(t.who.account(), most, g.now())
 	}
 	if !t.counted {

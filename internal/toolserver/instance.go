@@ -394,13 +394,15 @@ func (s *Service) hold(ctx context.Context, tenant string, owner identity.Princi
 	return s.o.Identity.Hold(ctx, owner, func(error) { cancel() })
 }
 
-// watch returns when a run is over: true when it was wanted, because nobody uses it or clawjail ends, false when the server
+// watch returns when a run is over: true when it was wanted, because nobody uses it, it is old or clawjail ends, false when the server
 // ended or does not answer any more.
 func (i *instance) watch(ctx context.Context, r *run) (wanted bool) {
 	ping := time.NewTicker(i.s.pace.ping)
 	defer ping.Stop()
 	idle := time.NewTimer(i.server.Idle)
 	defer idle.Stop()
+	old := time.NewTimer(i.s.pace.life)
+	defer old.Stop()
 	var again <-chan time.Time // when the list may be asked for
 	for {
 		select {
@@ -410,6 +412,8 @@ func (i *instance) watch(ctx context.Context, r *run) (wanted bool) {
 			return true
 		case <-r.ended:
 			return false
+		case <-old.C:
+			return true
 		case <-idle.C:
 			left := i.unused()
 			if left <= 0 {

@@ -127,6 +127,19 @@ func TestAServerBesideAnAgentStaysUntilItIsEnded(t *testing.T) {
 	}
 }
 
+func TestAServerEndsWhenItIsOld(t *testing.T) {
+	server := files()
+	server.Agent = "bot"
+	w := newWorld(t, server)
+	w.o.Keeper, w.pace.life = w, 200*time.Millisecond
+	for n := range 2 {
+		if out, err := w.Call(t.Context(), agent(), "files__echo", nil, nil); err != nil || out.IsError {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		<-w.peer(n).killed
+	}
+}
+
 func TestListingStartsOneOfEachServer(t *testing.T) {
 	w := newWorld(t, files())
 	var work sync.WaitGroup

@@ -21,7 +21,8 @@ import (
 const (
 	// secretsDir is the folder of the secrets, in the home directory of the jail.
 	secretsDir = ".secrets"
-	// maxLife ends a jail however much it is used. The next call makes a new one.
+	// maxLife ends a server however much it is used. The next call starts a new one. A jail of its own may be a little older, so
+	// that the server is ended in good order first.
 	maxLife = 24 * time.Hour
 )
 
@@ -154,7 +155,7 @@ func (s *Service) spec(ctx context.Context, server config.MCPServer, tenant stri
 		Kind: jail.KindAgent, Lifetime: jail.LifetimeOwner, Template: server.Template,
 		Agent: &jail.Agent{Tenant: tenant, Name: "mcp-" + server.Name},
 		Limits: jail.Limits{Memory: int64(l.Memory), MilliCPU: max(int(l.CPU*1000), jail.MinMilliCPU), Tasks: l.Tasks, Disk: int64(l.Tmp),
-			SharedMemory: int64(l.Tmp), Files: l.Files, WallClock: maxLife},
+			SharedMemory: int64(l.Tmp), Files: l.Files, WallClock: maxLife + time.Minute},
 	}
 	for _, m := range server.Mounts {
 		spec.Mounts = append(spec.Mounts, jail.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})

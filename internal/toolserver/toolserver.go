@@ -146,13 +146,14 @@ type pace struct {
 	destroy  time.Duration // of its jail, once
 	exit     time.Duration // until it is known how it ended
 	first    time.Duration // pause after its first crash
+	life     time.Duration // of a server, however much it is used; the next call starts another
 	window   time.Duration // in which crashes are counted, and the pause after too many
 }
 
 func usualPace() pace {
 	return pace{start: 60 * time.Second, call: 60 * time.Second, callMost: 10 * time.Minute, ping: 30 * time.Second, pong: 10 * time.Second,
 		write: 30 * time.Second, list: 20 * time.Second, soon: time.Second, listGap: time.Second, destroy: 60 * time.Second, exit: 2 * time.Second,
-		first: time.Second, window: time.Minute}
+		first: time.Second, life: maxLife, window: time.Minute}
 }
 
 // Service runs the servers. All methods may be called concurrently.
