@@ -281,7 +281,7 @@ func (s *Service) check(ctx context.Context, w *world, tasks []*task, file clawb
 		}
 		m.AddFlaw(flaw)
 	}
-	servers, err := s.knownServers(ctx, tasks)
+	servers, err := s.knownServers(ctx, w.tenant, tasks)
 	if err != nil {
 		return err
 	}
@@ -351,10 +351,10 @@ func codeOfAll(m *problem.Many, err error) string {
 	return ""
 }
 
-func (s *Service) knownServers(ctx context.Context, tasks []*task) ([]string, error) {
+func (s *Service) knownServers(ctx context.Context, tenant string, tasks []*task) ([]string, error) {
 	for _, t := range tasks {
 		if t.want != nil && t.changes() && len(t.want.agent.MCP) > 0 {
-			names, err := s.o.Servers(ctx)
+			names, err := s.o.Servers(ctx, tenant)
 			if err != nil {
 				return nil, fmt.Errorf("ask which MCP servers there are: %w", err)
 			}

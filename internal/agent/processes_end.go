@@ -82,7 +82,7 @@ func (p *processes) learn(wait <-chan waited) *waited {
 func (p *processes) exitOf(pr *process, how *waited, why ended) jail.Exit {
 	exit := how.exit
 	if how.err != nil {
-		if !errors.Is(how.err, jail.ErrNotFound) && problem.CodeOf(how.err) != problem.NotFound {
+		if !errors.Is(how.err, jail.ErrNotFound) && !errors.Is(how.err, context.Canceled) && problem.CodeOf(how.err) != problem.NotFound {
 			p.with.Log.Warn("learn how a program ended", "process", pr.view.ID, "jail", pr.jail(), "error", how.err)
 		}
 		exit = jail.Exit{Code: -1, Cause: why.cause}

@@ -47,7 +47,7 @@ type Options struct {
 	// GatewayURL is the gateway's as jails see it.
 	GatewayURL string
 	// Servers are the names of the MCP servers that there are.
-	Servers func(ctx context.Context) ([]string, error)
+	Servers func(ctx context.Context, tenant string) ([]string, error)
 	// ServersChanged hears that ServersOf answers something else than before. It must not block, and may be nil.
 	ServersChanged func()
 	// Quotas say how much of what agents share one tenant may hold: of MaxAgents that are kept, and of the Disk of their volumes,

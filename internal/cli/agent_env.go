@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -44,6 +45,10 @@ func newAgentEnv(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			settings, err := client.Call(cmd.Context(), c, op.GetAgentSettings(), op.OneAgent{Name: agent.Name, InTenant: op.InTenant{Tenant: agent.Tenant}})
+			if err != nil {
+				return err
+			}
 			providers, err := client.Call(cmd.Context(), c, op.ListProviders(), op.OfTenant{Tenant: agent.Tenant})
 			if err != nil {
 				return err
@@ -76,6 +81,9 @@ func newAgentEnv(p *program) *cobra.Command {
 				models[n] = m.Provider
 			}
 			options.Services, options.Providers = provision.Select(own, models, agent.Tenant, agent.ID)
+			if list := settings.Effective.Services; list != nil {
+				options.Services = slices.DeleteFunc(options.Services, func(s egress.Service) bool { return s.Agent == "" && !slices.Contains(list, s.Name) })
+			}
 			if dir != "" {
 				if options.Dir, err = filepath.Abs(dir); err != nil {
 					return fmt.Errorf("find the folder %s: %w", dir, err)

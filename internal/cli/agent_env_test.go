@@ -94,6 +94,13 @@ func TestAgentEnvIsMadeOfWhatTheAgentHas(t *testing.T) {
 		t.Errorf("the reader is given %s", out)
 	}
 
+	if _, err := w.book.PutSettings(t.Context(), admin, egress.Settings{Meta: egress.Meta{Tenant: store.DefaultTenant, Agent: ids["reader"]}, Services: []string{}}); err != nil {
+		t.Fatal(err)
+	}
+	if out, err = agentEnv(t, "reader", "--json"); err != nil || strings.Contains(out, "/svc/github/") || !strings.Contains(out, "/svc/hidden/") {
+		t.Errorf("of an agent with services of its own alone: %s, %v", out, err)
+	}
+
 	if _, err := agentEnv(t, "nobody"); problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("an agent that is not there: %v", err)
 	}

@@ -173,12 +173,13 @@ func (s *Service) Takes(ctx context.Context, tenant, secret string) (bool, error
 	return false, err
 }
 
-// Names are the names of all servers, for those who declare agents.
-func (s *Service) Names(ctx context.Context) ([]string, error) {
+// Names are the names of the servers of a tenant, for those who declare agents.
+func (s *Service) Names(ctx context.Context, tenant string) (out []string, err error) {
 	all, err := s.servers(ctx)
-	out := make([]string, len(all))
-	for n, server := range all {
-		out[n] = server.Name
+	for _, server := range all {
+		if server.Serves(tenant) {
+			out = append(out, server.Name)
+		}
 	}
 	return out, err
 }

@@ -38,8 +38,10 @@ func TestServersAreAddedReplacedAndRemoved(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].Source != SourceFile || list[1].Source != SourceAdded || list[1].State != StateRunning || list[1].Tools != 2 {
 		t.Errorf("listed are %+v, %v", list, err)
 	}
-	if names, err := w.Names(t.Context()); err != nil || !slices.Equal(names, []string{"files", "more"}) {
-		t.Errorf("%v, %v", names, err)
+	for tenant, want := range map[string][]string{"default": {"files", "more"}, "other": nil} {
+		if names, err := w.Names(t.Context(), tenant); err != nil || !slices.Equal(names, want) {
+			t.Errorf("%s: %v, %v", tenant, names, err)
+		}
 	}
 	if err := w.Remove(t.Context(), admin(), "more"); err != nil {
 		t.Fatal(err)
@@ -157,7 +159,7 @@ func TestDamagedEntriesAreLeftOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if names, err := w.Names(t.Context()); err != nil || !slices.Equal(names, []string{"files"}) {
+	if names, err := w.Names(t.Context(), "default"); err != nil || !slices.Equal(names, []string{"files"}) {
 		t.Errorf("%v, %v", names, err)
 	}
 }
