@@ -91,7 +91,11 @@ func (a *API) drive(r control.Route) func(http.ResponseWriter, *http.Request, id
 		}
 		if isFile {
 			out := http.NewResponseController(w)
-			if err := supported(out.SetWriteDeadline(time.Now().Add(jarTimeout))); err != nil {
+			limit := jarTimeout
+			if file, ok := result.(browser.FileContent); ok {
+				limit += time.Duration(len(file.Data)>>20) * time.Second
+			}
+			if err := supported(out.SetWriteDeadline(time.Now().Add(limit))); err != nil {
 				return err
 			}
 			defer func() { _ = supported(out.SetWriteDeadline(time.Time{})) }() // a connection that is gone has none

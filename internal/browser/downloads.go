@@ -17,9 +17,9 @@ import (
 const (
 	// maxFiles bounds the list of files; what a page downloads beyond is canceled until some are deleted.
 	maxFiles = 500
-	// maxFileBytes bounds one download and maxFolderBytes all files of the list: what a page sends fills the jail's
+	// MaxFile bounds one download and maxFolderBytes all files of the list: what a page sends fills the jail's
 	// memory, or the disk of the host browser's user.
-	maxFileBytes   = 256 << 20
+	MaxFile        = 256 << 20
 	maxFolderBytes = 1 << 30
 	// maxFileName bounds the name that is made of a page's suggestion, in bytes.
 	maxFileName = 150
@@ -266,7 +266,7 @@ func (f *folder) progress(e devtools.EventDownloadProgress) bool {
 		f.tell()
 		return true
 	}
-	return e.TotalBytes <= maxFileBytes && file.Bytes <= maxFileBytes && f.weight() <= maxFolderBytes
+	return e.TotalBytes <= MaxFile && file.Bytes <= MaxFile && f.weight() <= maxFolderBytes
 }
 
 func stateOf(state devtools.DownloadProgressState) string {

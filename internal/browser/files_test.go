@@ -61,7 +61,7 @@ func newFileSite(t testing.TB) (*fileSite, http.Handler) {
 	send("/big", `attachment; filename="big data.bin"`, func(w http.ResponseWriter, _ *http.Request) { w.Write(s.big) })
 	send("/evil", `attachment; filename="../../../escaped.txt"`, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "evil") })
 	send("/vast", `attachment; filename="vast.bin"`, func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Length", fmt.Sprint(maxFileBytes+1))
+		w.Header().Set("Content-Length", fmt.Sprint(MaxFile+1))
 		w.Write(make([]byte, 1<<16))
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
@@ -521,11 +521,11 @@ func TestFolderIsBounded(t *testing.T) {
 	if !begin(maxFiles) || begin(maxFiles+1) {
 		t.Error("one that came to nothing does not make room, or makes it twice")
 	}
-	if !progress(1, 10, maxFileBytes, "inProgress") || progress(1, 10, maxFileBytes+1, "inProgress") || progress(2, maxFileBytes+1, 0, "inProgress") {
+	if !progress(1, 10, MaxFile, "inProgress") || progress(1, 10, MaxFile+1, "inProgress") || progress(2, MaxFile+1, 0, "inProgress") {
 		t.Error("a file is not bounded by what it says or by what came")
 	}
 	for n := 10; n < 14; n++ {
-		progress(n, maxFileBytes, maxFileBytes, "completed")
+		progress(n, MaxFile, MaxFile, "completed")
 	}
 	if progress(20, 1<<20, 1<<20, "inProgress") {
 		t.Error("all files together are not bounded")

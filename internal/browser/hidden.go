@@ -191,8 +191,8 @@ func (h *hiddenPage) read(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if size < 0 || size > maxFileBytes {
-		return nil, problem.New(problem.BadRequest, "", "the file has %d bytes; %d can be fetched", size, maxFileBytes)
+	if size < 0 || size > MaxFile {
+		return nil, problem.New(problem.BadRequest, "", "the file has %d bytes; %d can be fetched", size, MaxFile)
 	}
 	var data []byte
 	for from := int64(0); from < size; from += chunkBytes {

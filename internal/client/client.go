@@ -24,7 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/session"
 )
 
-// maxAnswer bounds what is read of an answer: the largest screenshot, and some.
+// maxAnswer bounds what is read of an answer that is no file's.
 const maxAnswer = 80 << 20
 
 // Client is a client of one control plane. It may be used concurrently.
@@ -144,13 +144,17 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 
 // whole is an answer, read to its end. One that is a problem is an error.
 func whole(ctx context.Context, response *http.Response) ([]byte, error) {
+	return wholeUpTo(ctx, response, maxAnswer)
+}
+
+func wholeUpTo(ctx context.Context, response *http.Response, most int64) ([]byte, error) {
 	defer response.Body.Close() // read to its end, or given up
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	data, err := io.ReadAll(io.LimitReader(response.Body, most+1))
 	if err != nil {
 		return nil, brokeOff(ctx, err)
 	}
-	if len(data) > maxAnswer {
-		return nil, fmt.Errorf("the answer of the control plane has more than %d bytes", maxAnswer)
+	if int64(len(data)) > most {
+		return nil, fmt.Errorf("the answer of the control plane has more than %d bytes", most)
 	}
 	if response.StatusCode/100 != 2 {
 		return nil, refusal(response, data)

@@ -402,6 +402,10 @@ func TestWhatAnOperationReturnsHasItsType(t *testing.T) {
 		case strings.HasSuffix(r.URL.Path, "/files/a"):
 			w.Header().Set("Content-Disposition", "attachment; filename=a")
 			_, _ = w.Write([]byte("\x00\xff")) // a client that has gone is seen there
+		case strings.HasSuffix(r.URL.Path, "/files/large"):
+			for range maxAnswer>>20 + 1 {
+				_, _ = w.Write(make([]byte, 1<<20)) // as above
+			}
 		case strings.HasPrefix(r.Header.Get("Accept"), "image/"):
 			_, _ = w.Write([]byte("picture")) // as above
 		default:
@@ -415,6 +419,10 @@ func TestWhatAnOperationReturnsHasItsType(t *testing.T) {
 	file, err := As[browser.FileContent](c.Drive(t.Context(), "s_1", browser.GetFile{Name: "a"}))
 	if err != nil || file.Name != "a" || string(file.Data) != "\x00\xff" {
 		t.Errorf("%+v, %v", file, err)
+	}
+	file, err = As[browser.FileContent](c.Drive(t.Context(), "s_1", browser.GetFile{Name: "large"}))
+	if err != nil || len(file.Data) != maxAnswer+1<<20 {
+		t.Errorf("a large file: %d bytes, %v", len(file.Data), err)
 	}
 	if data, err := c.Picture(t.Context(), "s_1", browser.Screenshot{}); err != nil || string(data) != "picture" {
 		t.Errorf("%q, %v", data, err)

@@ -44,7 +44,7 @@ func (c *Client) drive(ctx context.Context, id string, op browser.Operation, acc
 	if err != nil {
 		return nil, nil, err
 	}
-	data, err := whole(ctx, response)
+	data, err := wholeUpTo(ctx, response, control.MostOf(op))
 	return response, data, err
 }
 

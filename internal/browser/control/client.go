@@ -17,8 +17,13 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// maxAnswer bounds what is read of an answer: the largest picture, and some.
-const maxAnswer = 80 << 20
+// MostOf bounds what is read of an answer: the largest picture and some, or the largest file.
+func MostOf(op browser.Operation) int64 {
+	if _, file := op.Result().(*browser.FileContent); file {
+		return browser.MaxFile
+	}
+	return 80 << 20
+}
 
 // Request makes the request of an operation, or of a pointer to one. base is the address below which the routes are. The
 // caller adds what says who asks. The code of an error is not_found when a name in the operation can be none.
@@ -106,12 +111,13 @@ func textOf(v reflect.Value) string {
 // problem that the other side had. It reads the body to its end, and closes it.
 func Read(response *http.Response, op browser.Operation) (any, error) {
 	defer response.Body.Close() // read to its end, or given up
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	most := MostOf(op)
+	data, err := io.ReadAll(io.LimitReader(response.Body, most+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}
-	if len(data) > maxAnswer {
-		return nil, fmt.Errorf("the answer has more than %d bytes", maxAnswer)
+	if int64(len(data)) > most {
+		return nil, fmt.Errorf("the answer has more than %d bytes", most)
 	}
 	if response.StatusCode/100 != 2 {
 		if p, ok := ReadProblem(data); ok {
