@@ -49,7 +49,7 @@ func (k *KeepOptions) defaults() (err error) {
 // there is something to do.
 type Containers interface {
 	jail.Maker
-	// Lost and Found are those of jail.Lifecycle.
+	// Lost and Found are those of jail.Registry.
 	Lost(owner string)
 	Found(owner string)
 	// Run looks after the network, the rules and the containers until the context ends.

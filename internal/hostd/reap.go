@@ -47,6 +47,7 @@ func ReapWithout(ctx context.Context, o RunOptions, how jail.ReapOptions) (repor
 			return err
 		}
 		defer life.Close()
+		life.AwaitOwners()
 		if all, err := life.List(ctx); err == nil && len(all) > 0 {
 			select {
 			case <-time.After(jail.EndedGrace + 100*time.Millisecond):

@@ -36,7 +36,8 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deli
 	if err != nil {
 		return nil, fmt.Errorf("reserve an address: %w", err)
 	}
-	e, err := l.enter(owner, spec, lease)
+	e, err := l.Enter(Record{Owner: owner, Spec: spec, Lease: lease, OwnUser: l.Parts.Means.OwnUsers, AppArmor: l.Parts.Means.AppArmor},
+		func(n int) (Name, error) { return NewName(spec.Kind, l.Installation, n) })
 	if err != nil {
 		l.Parts.Network.Release(lease)
 		return nil, err
@@ -45,16 +46,16 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deli
 	defer func() {
 		m.closeJailEnds()
 		if err == nil {
-			l.leave(e)
+			e.Leave()
 			return
 		}
 		m.stdio.Close()
-		l.setCause(e, CauseDestroyed)
+		e.SetCause(CauseDestroyed)
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), TeardownLimit)
 		defer cancel()
 		err = errors.Join(fmt.Errorf("make jail %s: %w", e.rec.Name, err), l.teardown(undo, e))
 	}()
-	if err := l.put(ctx, e, StateReserved); err != nil {
+	if err := e.Put(ctx, StateReserved); err != nil {
 		return nil, err
 	}
 	for _, s := range creation {
@@ -79,7 +80,7 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deli
 			then = StateReady
 		}
 		if then != "" {
-			if err := l.put(ctx, e, then); err != nil {
+			if err := e.Put(ctx, then); err != nil {
 				return nil, err
 			}
 		}
@@ -137,7 +138,7 @@ var creation = []struct {
 	step Step
 	then State
 	took func(*Timing) *time.Duration
-	do   func(*Lifecycle, context.Context, *entry, *making) error
+	do   func(*Lifecycle, context.Context, *Entry, *making) error
 }{
 	{StepClone, StateCloned, func(t *Timing) *time.Duration { return &t.Clone }, (*Lifecycle).clone},
 	{StepMount, "", func(t *Timing) *time.Duration { return &t.Clone }, (*Lifecycle).mount},
@@ -149,35 +150,35 @@ var creation = []struct {
 	{StepBegin, StateStarted, func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).begin},
 }
 
-func (l *Lifecycle) clone(ctx context.Context, e *entry, m *making) (err error) {
+func (l *Lifecycle) clone(ctx context.Context, e *Entry, m *making) (err error) {
 	m.place.Root, err = l.Parts.Storage.Clone(ctx, m.place.Name, m.place.Spec)
-	l.change(e, func(r *Record) { r.Root = m.place.Root })
+	e.Change(func(r *Record) { r.Root = m.place.Root })
 	return err
 }
 
-func (l *Lifecycle) mount(ctx context.Context, _ *entry, m *making) error {
+func (l *Lifecycle) mount(ctx context.Context, _ *Entry, m *making) error {
 	if m.place.Spec.Agent == nil {
 		return nil
 	}
 	return l.Parts.Storage.Mount(ctx, m.place)
 }
 
-func (l *Lifecycle) attach(ctx context.Context, e *entry, m *making) (err error) {
+func (l *Lifecycle) attach(ctx context.Context, e *Entry, m *making) (err error) {
 	m.place.NetNS, err = l.Parts.Network.Attach(ctx, m.place.Name, m.place.Lease)
-	l.change(e, func(r *Record) { r.NetNS = m.place.NetNS })
+	e.Change(func(r *Record) { r.NetNS = m.place.NetNS })
 	return err
 }
 
-func (l *Lifecycle) limit(ctx context.Context, _ *entry, m *making) error {
+func (l *Lifecycle) limit(ctx context.Context, _ *Entry, m *making) error {
 	return l.Parts.Limiter.Apply(ctx, m.place.Name, m.place.Spec.Tenant(), m.place.Spec.Limits)
 }
 
-func (l *Lifecycle) start(ctx context.Context, e *entry, m *making) error {
+func (l *Lifecycle) start(ctx context.Context, e *Entry, m *making) error {
 	if err := l.connect(ctx, m); err != nil {
 		return fmt.Errorf("make pipes: %w", err)
 	}
 	proc, err := l.Parts.Runtime.Start(ctx, m.place, m.jailEnds)
-	l.change(e, func(r *Record) { r.Process = proc })
+	e.Change(func(r *Record) { r.Process = proc })
 	m.closeJailEnds()
 	if err != nil {
 		return err
@@ -188,8 +189,8 @@ func (l *Lifecycle) start(ctx context.Context, e *entry, m *making) error {
 
 // verify is what makes every other step's promise true: the jail is compared with its profile as the kernel
 // reports it, and a difference ends it.
-func (l *Lifecycle) verify(ctx context.Context, e *entry, m *making) error {
-	return l.confined(ctx, m.place, l.snapshot(e).Process)
+func (l *Lifecycle) verify(ctx context.Context, e *Entry, m *making) error {
+	return l.confined(ctx, m.place, e.Record().Process)
 }
 
 func (l *Lifecycle) confined(ctx context.Context, place Placement, proc Process) error {
@@ -205,7 +206,7 @@ func (l *Lifecycle) confined(ctx context.Context, place Placement, proc Process)
 }
 
 // deliver gives the jail to its owner.
-func (l *Lifecycle) deliver(ctx context.Context, _ *entry, m *making) error {
+func (l *Lifecycle) deliver(ctx context.Context, _ *Entry, m *making) error {
 	if err := m.deliver(ctx, m.jail()); err != nil {
 		return err
 	}
@@ -214,12 +215,12 @@ func (l *Lifecycle) deliver(ctx context.Context, _ *entry, m *making) error {
 }
 
 // begin lets the program begin: nothing of it ran before the jail was seen to be confined.
-func (l *Lifecycle) begin(ctx context.Context, e *entry, m *making) error {
+func (l *Lifecycle) begin(ctx context.Context, e *Entry, m *making) error {
 	if m.place.Spec.Admit {
 		l.Barrier(StepAdmit)
 		if err := l.Parts.Firewall.Add(ctx, m.place.Spec.Kind.Table(), m.place.Lease); err != nil {
 			return fmt.Errorf("admit: %w", err)
 		}
 	}
-	return l.Parts.Runtime.Begin(ctx, m.place, l.snapshot(e).Process)
+	return l.Parts.Runtime.Begin(ctx, m.place, e.Record().Process)
 }

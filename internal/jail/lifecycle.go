@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -72,27 +70,12 @@ func (o *Options) defaults() error {
 // Lifecycle is the Driver that is made of five parts. It owns the journal: there is one per installation.
 type Lifecycle struct {
 	Options
+	*Registry
 
 	background context.Context // ends the watchers
 	stop       context.CancelFunc
 	watchers   sync.WaitGroup
 	reaping    chan struct{} // holds one token: single flight
-
-	mu     sync.Mutex
-	jails  map[Name]*entry
-	number int                  // of the jail that was made last
-	lost   map[string]time.Time // owners that are gone, and since when
-}
-
-// entry is one jail of the journal. Its fields are guarded by Lifecycle.mu; working is held by whoever
-// changes the host on its behalf.
-type entry struct {
-	rec      Record
-	working  chan struct{} // one token
-	active   bool          // being made or torn down by this process
-	ended    chan struct{} // closed when rec.Exit is set
-	cause    Cause         // why it is being ended, when it is not by itself
-	tornDown bool
 }
 
 // NewLifecycle reads the journal and takes over what it names. Jails that were being made by a process that
@@ -101,38 +84,21 @@ func NewLifecycle(ctx context.Context, o Options) (*Lifecycle, error) {
 	if err := o.defaults(); err != nil {
 		return nil, err
 	}
-	records, damaged, err := o.Journal.Load(ctx)
+	jails, err := OpenRegistry(ctx, RegistryOptions{Journal: o.Journal, Log: o.Log, Now: o.Now, Grace: o.Grace})
 	if err != nil {
-		return nil, fmt.Errorf("read the journal: %w", err)
+		return nil, err
 	}
-	l := &Lifecycle{
-		Options: o,
-		reaping: make(chan struct{}, 1),
-		jails:   map[Name]*entry{},
-		lost:    map[string]time.Time{},
-		// Numbers go on from the clock, so that a name is not soon used again after a restart.
-		number: int(o.Now().Unix() % (maxNumber + 1)),
-	}
+	l := &Lifecycle{Options: o, Registry: jails, reaping: make(chan struct{}, 1)}
 	l.background, l.stop = context.WithCancel(context.WithoutCancel(ctx))
-	for _, n := range damaged {
-		o.Log.Error("damaged journal record", "jail", n)
-		records = append(records, Record{Version: recordVersion, Name: n, State: StateStopping, Lease: Lease{Index: -1}})
-	}
-	for _, r := range records {
-		e := newEntry(r)
+	for _, e := range l.Entries() {
+		r := e.Record()
 		if r.Lease.Index >= 0 && !o.Pool.Claim(r.Lease.Index) {
 			o.Log.Error("two records with one address", "jail", r.Name, "address", r.Lease.Addr)
-			e.rec.Lease.Index = -1
+			e.Change(func(r *Record) { r.Lease.Index = -1 })
 		}
-		if r.Exit != nil {
-			close(e.ended)
-		} else if r.Process.PID != 0 {
+		if r.Exit == nil && r.Process.PID != 0 {
 			l.watch(e)
 			l.resume(ctx, r)
-		}
-		l.jails[r.Name] = e
-		if r.Owner != "" {
-			l.lost[r.Owner] = o.Now()
 		}
 	}
 	return l, nil
@@ -149,21 +115,17 @@ func (l *Lifecycle) resume(ctx context.Context, r Record) {
 	}
 }
 
-func newEntry(r Record) *entry {
-	return &entry{rec: r, working: make(chan struct{}, 1), ended: make(chan struct{})}
-}
-
 // Admit adds the jail's address to its firewall table.
 func (l *Lifecycle) Admit(ctx context.Context, name Name) error {
-	e, err := l.lookup(name)
+	e, err := l.Lookup(name)
 	if err != nil {
 		return err
 	}
-	if err := l.acquire(ctx, e); err != nil {
+	if err := e.Acquire(ctx); err != nil {
 		return err
 	}
-	defer l.leave(e)
-	r := l.snapshot(e)
+	defer e.Leave()
+	r := e.Record()
 	switch {
 	case r.State == StateReady:
 		return nil
@@ -180,16 +142,16 @@ func (l *Lifecycle) Admit(ctx context.Context, name Name) error {
 	if err := l.Parts.Firewall.Add(ctx, r.Spec.Kind.Table(), r.Lease); err != nil {
 		return fmt.Errorf("admit jail %s: %w", name, err)
 	}
-	return l.put(ctx, e, StateReady)
+	return e.Put(ctx, StateReady)
 }
 
 // Token implements Maker.
 func (l *Lifecycle) Token(ctx context.Context, name Name, token []byte) error {
-	e, err := l.lookup(name)
+	e, err := l.Lookup(name)
 	if err != nil {
 		return err
 	}
-	r := l.snapshot(e)
+	r := e.Record()
 	if r.Spec.Agent == nil || !r.Spec.Agent.Token {
 		return problem.New(problem.Conflict, "", "jail %s has no place for a token", name)
 	}
@@ -227,14 +189,9 @@ func (l *Lifecycle) RemoveState(ctx context.Context, a Agent) error {
 	if err := errors.Join(ValidAgentName(a.Tenant), ValidAgentName(a.Name)); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	for _, e := range l.jails {
-		if own := e.rec.Spec.Agent; own != nil && own.Tenant == a.Tenant && own.Name == a.Name && own.State > 0 {
-			l.mu.Unlock()
-			return problem.New(problem.Conflict, "end its jail first", "the state of %s is in use by jail %s", a.Name, e.rec.Name)
-		}
+	if err := l.Stateless(a); err != nil {
+		return err
 	}
-	l.mu.Unlock()
 	return l.Parts.Storage.RemoveState(ctx, a)
 }
 
@@ -256,13 +213,9 @@ func (l *Lifecycle) profileOf(r Record) Profile {
 
 // running is a jail whose program has begun and has not ended.
 func (l *Lifecycle) running(name Name) (Placement, Process, error) {
-	e, err := l.lookup(name)
+	r, err := l.Running(name)
 	if err != nil {
 		return Placement{}, Process{}, err
-	}
-	r := l.snapshot(e)
-	if r.Exit != nil || r.State != StateStarted && r.State != StateReady {
-		return Placement{}, Process{}, problem.New(problem.Conflict, "start it first", "jail %s does not run", name)
 	}
 	return l.placement(r), r.Process, nil
 }
@@ -271,72 +224,19 @@ func (l *Lifecycle) placement(r Record) Placement {
 	return Placement{Name: r.Name, Spec: r.Spec, Lease: r.Lease, Profile: l.profileOf(r), Root: r.Root, NetNS: r.NetNS}
 }
 
-// Wait blocks until the jail's program has ended.
-func (l *Lifecycle) Wait(ctx context.Context, name Name) (Exit, error) {
-	e, err := l.lookup(name)
-	if err != nil {
-		return Exit{}, err
-	}
-	select {
-	case <-e.ended:
-		return *l.snapshot(e).Exit, nil
-	case <-ctx.Done():
-		return Exit{}, ctx.Err()
-	}
-}
-
 // Inspect reports one jail with its current usage.
 func (l *Lifecycle) Inspect(ctx context.Context, name Name) (Status, error) {
-	e, err := l.lookup(name)
+	e, err := l.Lookup(name)
 	if err != nil {
 		return Status{}, err
 	}
-	s := l.status(l.snapshot(e))
+	s := e.Record().Status()
 	if s.Exit == nil && (s.State == StateStarted || s.State == StateReady) {
-		if s.Usage, err = l.Parts.Limiter.Usage(ctx, name, l.snapshot(e).Process); err != nil {
+		if s.Usage, err = l.Parts.Limiter.Usage(ctx, name, e.Record().Process); err != nil {
 			return Status{}, fmt.Errorf("measure jail %s: %w", name, err)
 		}
 	}
 	return s, nil
-}
-
-// List reports every jail, oldest first.
-func (l *Lifecycle) List(context.Context) ([]Status, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := make([]Status, 0, len(l.jails))
-	for _, e := range l.jails {
-		out = append(out, l.status(e.rec))
-	}
-	slices.SortFunc(out, func(a, b Status) int {
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
-	})
-	return out, nil
-}
-
-// Lost says that an owner is gone. Its owner jails are ended after the grace period, unless it is Found.
-func (l *Lifecycle) Lost(owner string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, ok := l.lost[owner]; !ok && owner != "" {
-		l.lost[owner] = l.Now()
-	}
-}
-
-// Found says that an owner is there.
-func (l *Lifecycle) Found(owner string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.lost, owner)
-}
-
-// missAnew gives every owner that is not there its whole grace period from now on.
-func (l *Lifecycle) missAnew() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for o := range l.lost {
-		l.lost[o] = l.Now()
-	}
 }
 
 // Close stops watching. Jails run on; the next Lifecycle takes them over.
@@ -346,11 +246,10 @@ func (l *Lifecycle) Close() {
 }
 
 // watch waits for the end of a jail's program and records it.
-func (l *Lifecycle) watch(e *entry) {
-	l.watchers.Add(1)
-	go func() {
-		defer l.watchers.Done()
-		r := l.snapshot(e)
+func (l *Lifecycle) watch(e *Entry) {
+	e.Watch()
+	l.watchers.Go(func() {
+		r := e.Record()
 		code, signal, err := l.Parts.Runtime.Wait(l.background, r.Name, r.Process)
 		if l.background.Err() != nil {
 			return
@@ -366,107 +265,6 @@ func (l *Lifecycle) watch(e *entry) {
 				x.Cause = CauseMemory
 			}
 		}
-		l.mu.Lock()
-		if e.cause != "" {
-			x.Cause = e.cause
-		}
-		if x.Cause == CauseWallClock {
-			x.Hit = append(x.Hit, LimitWallClock)
-		}
-		e.rec.Exit = &x
-		l.mu.Unlock()
-		close(e.ended)
-		l.Log.Info("jail ended", "jail", r.Name, "cause", x.Cause, "code", x.Code, "signal", x.Signal, "hit", x.Hit)
-	}()
-}
-
-// enter gives a new jail its name and its place in the table, already marked as being worked on.
-func (l *Lifecycle) enter(owner string, spec Spec, lease Lease) (*entry, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for range maxNumber + 1 {
-		l.number = (l.number + 1) % (maxNumber + 1)
-		name, err := NewName(spec.Kind, l.Installation, l.number)
-		if err != nil {
-			return nil, err
-		}
-		if _, taken := l.jails[name]; taken {
-			continue
-		}
-		now := l.Now()
-		e := newEntry(Record{Version: recordVersion, Name: name, State: StateReserved, Owner: owner, Spec: spec,
-			Lease: lease, OwnUser: l.Parts.Means.OwnUsers, AppArmor: l.Parts.Means.AppArmor, Created: now, Deadline: now.Add(spec.Limits.WallClock)})
-		e.working <- struct{}{}
-		e.active = true
-		l.jails[name] = e
-		return e, nil
-	}
-	return nil, problem.New(problem.PoolExhausted, "close sessions", "every jail name is in use")
-}
-
-// put journals a state, then takes it on.
-func (l *Lifecycle) put(ctx context.Context, e *entry, s State) error {
-	r := l.snapshot(e)
-	r.State = s
-	if err := l.Journal.Put(ctx, r); err != nil {
-		return fmt.Errorf("journal %s as %s: %w", r.Name, s, err)
-	}
-	l.change(e, func(r *Record) { r.State = s })
-	return nil
-}
-
-func (l *Lifecycle) acquire(ctx context.Context, e *entry) error {
-	select {
-	case e.working <- struct{}{}:
-		l.mu.Lock()
-		e.active = true
-		l.mu.Unlock()
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (l *Lifecycle) leave(e *entry) {
-	l.mu.Lock()
-	e.active = false
-	l.mu.Unlock()
-	<-e.working
-}
-
-func (l *Lifecycle) lookup(name Name) (*entry, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e, ok := l.jails[name]
-	if !ok {
-		return nil, fmt.Errorf("jail %s: %w", texts.Clip(string(name), 20), ErrNotFound)
-	}
-	return e, nil
-}
-
-func (l *Lifecycle) snapshot(e *entry) Record {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return e.rec
-}
-
-func (l *Lifecycle) change(e *entry, f func(*Record)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f(&e.rec)
-}
-
-func (l *Lifecycle) setCause(e *entry, c Cause) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e.cause == "" {
-		e.cause = c
-	}
-}
-
-func (l *Lifecycle) status(r Record) Status {
-	s := Status{Name: r.Name, State: r.State, Spec: r.Spec, Lease: r.Lease, PID: r.Process.PID,
-		Created: r.Created, Deadline: r.Deadline, Exit: r.Exit}
-	s.Spec.HomeFiles = nil // of no use to whoever lists
-	return s
+		e.Exited(x)
+	})
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
+	"slices"
 	"time"
 )
 
@@ -62,19 +62,23 @@ func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
 		switch {
 		case t.Name == "":
 			loose = append(loose, t)
-		case t.Name.Belongs(l.Installation) && !l.knows(t.Name) && stray[t.Name] == nil:
-			stray[t.Name] = &t
+		case t.Name.Belongs(l.Installation) && stray[t.Name] == nil:
+			if _, err := l.Lookup(t.Name); err != nil {
+				stray[t.Name] = &t
+			}
 		}
 	}
 	ended := map[int]bool{} // leases whose traces were listed before their jail was ended
-	for r, why := range l.overdue(&report.Jails) {
-		f := Finding{Name: r.Name, Reason: why.text}
+	report.Jails = len(l.Entries())
+	for r, why := range l.Overdue() {
+		report.Jails--
+		f := Finding{Name: r.Name, Reason: why.Text}
 		ended[r.Lease.Index] = true
 		if o.DryRun {
 			note(f, nil)
 			continue
 		}
-		note(f, l.end(ctx, r.Name, why.cause))
+		note(f, l.end(ctx, r.Name, why.Cause))
 	}
 	for name, t := range stray {
 		f := Finding{Name: name, Trace: t, Reason: fmt.Sprintf("%s of a jail that is not in the journal", t.Kind)}
@@ -116,83 +120,11 @@ func (l *Lifecycle) Traces(ctx context.Context) ([]Trace, error) {
 	return all, nil
 }
 
-// EndedGrace is how long a jail is kept whose owner is gone and whose program has ended with it: long enough for an
-// owner that comes back after a restart of the host daemon to ask how the program ended.
-const EndedGrace = 2 * time.Second
-
-type verdict struct {
-	text  string
-	cause Cause
-}
-
-// overdue yields the jails of the journal that should not be, and counts the others. What is overdue is found at once, and
-// is judged again when its turn comes: ending those before it takes time, in which its owner may have come back.
-func (l *Lifecycle) overdue(good *int) iter.Seq2[Record, verdict] {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var late []*entry
-	owners := map[string]bool{}
-	for _, e := range l.jails {
-		owners[e.rec.Owner] = true
-		if l.judge(e).text != "" {
-			late = append(late, e)
-		} else {
-			*good++
-		}
-	}
-	for o := range l.lost {
-		if !owners[o] { // its last jail is gone, and nobody will ask for it again
-			delete(l.lost, o)
-		}
-	}
-	return func(yield func(Record, verdict) bool) {
-		for _, e := range late {
-			l.mu.Lock()
-			r, v := e.rec, l.judge(e)
-			l.mu.Unlock()
-			if v.text == "" {
-				*good++
-			} else if !yield(r, v) {
-				return
-			}
-		}
-	}
-}
-
-// judge says why a jail should not be; an empty text lets it live. The caller holds l.mu.
-func (l *Lifecycle) judge(e *entry) verdict {
-	r, now := e.rec, l.Now()
-	gone, lost := l.lost[r.Owner]
-	switch {
-	case e.active, e.tornDown:
-		return verdict{} // being made or ended right now, or gone
-	case r.State != StateStarted && r.State != StateReady:
-		return verdict{text: fmt.Sprintf("left in state %s by a process that is gone", r.State), cause: CauseOwnerLost}
-	case now.After(r.Deadline):
-		return verdict{text: "its wall clock has run out", cause: CauseWallClock}
-	case lost && r.Spec.Lifetime == LifetimeOwner && now.Sub(gone) >= l.Grace:
-		return verdict{text: "its owner is gone", cause: CauseOwnerLost}
-	case lost && r.Exit != nil && r.Spec.Lifetime == LifetimeOwner && now.Sub(gone) >= min(EndedGrace, l.Grace):
-		return verdict{text: "its owner is gone and its program has ended", cause: CauseOwnerLost}
-	case r.Exit != nil && r.Spec.Lifetime == LifetimeOwner && now.Sub(r.Exit.At) >= l.Grace:
-		return verdict{text: "its program has ended and nobody destroyed it", cause: CauseDestroyed}
-	}
-	return verdict{}
-}
-
-func (l *Lifecycle) knows(n Name) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, ok := l.jails[n]
-	return ok
-}
-
 // adopt makes an entry for traces that no record speaks of, and tears it down like any other jail.
 func (l *Lifecycle) adopt(ctx context.Context, name Name) error {
 	l.mu.Lock()
 	if _, ok := l.jails[name]; !ok {
-		l.jails[name] = newEntry(Record{Version: recordVersion, Name: name, State: StateStopping,
-			Lease: Lease{Index: -1}, Created: l.Now()})
+		l.add(Record{Version: recordVersion, Name: name, State: StateStopping, Lease: Lease{Index: -1}, Created: l.Now()})
 	}
 	l.mu.Unlock()
 	return l.end(ctx, name, CauseOwnerLost)
@@ -224,14 +156,10 @@ func (l *Lifecycle) guard(ctx context.Context) error {
 	if err := l.Parts.Firewall.Ensure(ctx); err != nil {
 		return fmt.Errorf("look after the firewall: %w", err)
 	}
-	l.mu.Lock()
-	var ready []*entry
-	for _, e := range l.jails {
-		if e.rec.State == StateReady && !e.active {
-			ready = append(ready, e)
-		}
-	}
-	l.mu.Unlock()
+	ready := slices.DeleteFunc(l.Entries(), func(e *Entry) bool {
+		r, idle := e.Idle()
+		return r.State != StateReady || !idle
+	})
 	if len(ready) == 0 {
 		return nil
 	}
@@ -245,7 +173,7 @@ func (l *Lifecycle) guard(ctx context.Context) error {
 	}
 	var errs []error
 	for _, e := range ready {
-		if !listed[l.snapshot(e).Lease.Index] {
+		if !listed[e.Record().Lease.Index] {
 			errs = append(errs, l.restore(ctx, e))
 		}
 	}
@@ -253,12 +181,12 @@ func (l *Lifecycle) guard(ctx context.Context) error {
 }
 
 // restore adds a ready jail to its table again, unless it is being ended.
-func (l *Lifecycle) restore(ctx context.Context, e *entry) error {
-	if err := l.acquire(ctx, e); err != nil {
+func (l *Lifecycle) restore(ctx context.Context, e *Entry) error {
+	if err := e.Acquire(ctx); err != nil {
 		return err
 	}
-	defer l.leave(e)
-	r := l.snapshot(e)
+	defer e.Leave()
+	r := e.Record()
 	if r.State != StateReady {
 		return nil
 	}
@@ -269,7 +197,7 @@ func (l *Lifecycle) restore(ctx context.Context, e *entry) error {
 // Run enforces wall clocks and grace periods and looks after the firewall every second, and compares the host
 // with the journal now and then, until the context ends. Owners could not come back before it, however long the start took.
 func (l *Lifecycle) Run(ctx context.Context) {
-	l.missAnew()
+	l.AwaitOwners()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	scanned := l.Now()
@@ -282,7 +210,6 @@ func (l *Lifecycle) Run(ctx context.Context) {
 		if err := l.guard(ctx); err != nil && ctx.Err() == nil {
 			l.Log.Error("guard", "error", err)
 		}
-		var good int
 		if l.Now().Sub(scanned) >= l.ScanEvery {
 			scanned = l.Now()
 			if _, err := l.Reap(ctx, ReapOptions{}); err != nil && ctx.Err() == nil {
@@ -290,9 +217,9 @@ func (l *Lifecycle) Run(ctx context.Context) {
 			}
 			continue
 		}
-		for r, why := range l.overdue(&good) {
-			l.Log.Info("end a jail", "jail", r.Name, "reason", why.text)
-			if err := l.end(ctx, r.Name, why.cause); err != nil && ctx.Err() == nil {
+		for r, why := range l.Overdue() {
+			l.Log.Info("end a jail", "jail", r.Name, "reason", why.Text)
+			if err := l.end(ctx, r.Name, why.Cause); err != nil && ctx.Err() == nil {
 				l.Log.Error("end a jail", "jail", r.Name, "error", err)
 			}
 		}

@@ -37,6 +37,7 @@ func expectJails(t *testing.T, l *jail.Lifecycle, want int) {
 func TestAnOwnerThatComesBackKeepsTheJailsThatAreNotEndedYet(t *testing.T) {
 	for name, look := range map[string]func(*testing.T, *jail.Lifecycle){
 		"reap": func(t *testing.T, l *jail.Lifecycle) {
+			l.AwaitOwners()
 			time.Sleep(grace)
 			r, err := l.Reap(t.Context(), jail.ReapOptions{})
 			if left, _ := l.List(t.Context()); err != nil || r.Jails != len(left) || len(r.Findings) != 3-len(left) {
@@ -78,8 +79,12 @@ func TestASlowStartTakesNothingOfAnOwnersGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := ownedJails(t, 2)
 		half := jail.Record{Name: "btest99999", State: jail.StateStopping, Owner: "me", Lease: jail.Lease{Index: -1}}
-		if err := m.Options().Journal.Put(t.Context(), half); err != nil {
-			t.Fatal(err)
+		ended := jail.Record{Name: "btest99998", State: jail.StateStarted, Owner: "me", Spec: spec(), Exit: &jail.Exit{At: time.Now()},
+			Lease: jail.Lease{Index: -1}, Deadline: time.Now().Add(time.Hour)}
+		for _, r := range []jail.Record{half, ended} {
+			if err := m.Options().Journal.Put(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
 		}
 		slow := true
 		l := newLifecycle(t, m, func(o *jail.Options) {
@@ -91,11 +96,14 @@ func TestASlowStartTakesNothingOfAnOwnersGrace(t *testing.T) {
 				slow = false
 			}
 		})
+		time.Sleep(grace) // before it, too
 		if r, err := l.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) != 1 || slow {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		running(t, l)
-		time.Sleep(grace - time.Second)
+		time.Sleep(jail.EndedGrace - time.Second/2)
+		expectJails(t, l, 3) // also the owner of the one that has ended may still ask how
+		time.Sleep(grace - jail.EndedGrace - time.Second/2)
 		expectJails(t, l, 2)
 		time.Sleep(2 * time.Second)
 		expectJails(t, l, 0) // and no more than the grace

@@ -1,7 +1,6 @@
 package jail
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,47 +70,47 @@ const busyLimit = 5 * time.Second
 var ending = []struct {
 	step Step
 	last bool
-	do   func(*Lifecycle, context.Context, *entry, Record) error
+	do   func(*Lifecycle, context.Context, *Entry, Record) error
 }{
 	{StepTerminate, false, (*Lifecycle).terminate},
 	{StepKill, false, (*Lifecycle).kill},
-	{StepUnmount, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+	{StepUnmount, false, func(l *Lifecycle, ctx context.Context, _ *Entry, r Record) error {
 		if err := l.Parts.Storage.Unmount(ctx, r.Name, false); !errors.Is(err, ErrBusy) {
 			return err
 		}
 		return nil // forced when the clone is destroyed
 	}},
-	{StepStop, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+	{StepStop, false, func(l *Lifecycle, ctx context.Context, _ *Entry, r Record) error {
 		err := l.Parts.Runtime.Stop(ctx, r.Name)
 		if err == nil && l.Console != nil {
 			err = l.Console.Finish(ctx, r.Name)
 		}
 		return err
 	}},
-	{StepDetach, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+	{StepDetach, false, func(l *Lifecycle, ctx context.Context, _ *Entry, r Record) error {
 		if r.Lease.Index < 0 {
 			return nil
 		}
 		return l.Parts.Network.Detach(ctx, r.Name, r.Lease)
 	}},
-	{StepUnlimit, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+	{StepUnlimit, false, func(l *Lifecycle, ctx context.Context, _ *Entry, r Record) error {
 		return l.Parts.Limiter.Remove(ctx, r.Name)
 	}},
-	{StepRefuse, false, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+	{StepRefuse, false, func(l *Lifecycle, ctx context.Context, _ *Entry, r Record) error {
 		if r.Lease.Index < 0 {
 			return nil
 		}
 		return l.Parts.Firewall.Remove(ctx, r.Name.Kind().Table(), r.Lease)
 	}},
 	{StepRelease, true, (*Lifecycle).release},
-	{StepDestroy, true, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+	{StepDestroy, true, func(l *Lifecycle, ctx context.Context, _ *Entry, r Record) error {
 		err := l.Parts.Storage.Destroy(ctx, r.Name)
 		if errors.Is(err, ErrBusy) {
 			return errors.Join(err, l.Parts.Storage.Unmount(ctx, r.Name, true))
 		}
 		return err
 	}},
-	{StepForget, true, func(l *Lifecycle, ctx context.Context, _ *entry, r Record) error {
+	{StepForget, true, func(l *Lifecycle, ctx context.Context, _ *Entry, r Record) error {
 		return l.Journal.Delete(ctx, r.Name)
 	}},
 }
@@ -122,15 +121,15 @@ func (l *Lifecycle) Destroy(ctx context.Context, name Name) error {
 }
 
 func (l *Lifecycle) end(ctx context.Context, name Name, why Cause) error {
-	e, err := l.lookup(name)
+	e, err := l.Lookup(name)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	l.setCause(e, why)
-	if err := l.acquire(ctx, e); err != nil {
+	e.SetCause(why)
+	if err := e.Acquire(ctx); err != nil {
 		return err
 	}
 	// From here on the caller's patience does not count: half a teardown helps nobody.
@@ -140,41 +139,30 @@ func (l *Lifecycle) end(ctx context.Context, name Name, why Cause) error {
 }
 
 // teardown runs the steps. The caller holds e.working, which is given back.
-func (l *Lifecycle) teardown(ctx context.Context, e *entry) error {
-	defer l.leave(e)
-	l.mu.Lock()
-	done := e.tornDown
-	l.mu.Unlock()
-	if done {
+func (l *Lifecycle) teardown(ctx context.Context, e *Entry) error {
+	defer e.Leave()
+	if e.TornDown() {
 		return nil // somebody else's teardown was first
 	}
 	var errs []error
-	if err := l.put(ctx, e, StateStopping); err != nil {
+	if err := e.Put(ctx, StateStopping); err != nil {
 		// A full disk must not keep a jail alive: the record that is there names it, which is enough.
 		l.Log.Error("journal a teardown", "jail", e.rec.Name, "error", err)
-		l.change(e, func(r *Record) { r.State = StateStopping })
+		e.Change(func(r *Record) { r.State = StateStopping })
 	}
 	for _, s := range ending {
 		if s.last && len(errs) > 0 {
 			break
 		}
 		l.Barrier(s.step)
-		if err := l.untilFree(ctx, func() error { return s.do(l, ctx, e, l.snapshot(e)) }); err != nil {
+		if err := l.untilFree(ctx, func() error { return s.do(l, ctx, e, e.Record()) }); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", s.step, err))
 		}
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("end jail %s: %w", e.rec.Name, errors.Join(errs...))
 	}
-	l.mu.Lock()
-	if e.rec.Exit == nil && e.rec.Process.PID == 0 {
-		// No goroutine watched it: an earlier host daemon was killed while it made the jail. Its waiters are told here.
-		e.rec.Exit = &Exit{Code: -1, Cause: cmp.Or(e.cause, CauseDestroyed), At: l.Now()}
-		close(e.ended)
-	}
-	e.tornDown = true
-	delete(l.jails, e.rec.Name)
-	l.mu.Unlock()
+	e.Remove()
 	return nil
 }
 
@@ -196,7 +184,7 @@ func (l *Lifecycle) untilFree(ctx context.Context, f func() error) error {
 	}
 }
 
-func (l *Lifecycle) terminate(ctx context.Context, e *entry, r Record) error {
+func (l *Lifecycle) terminate(ctx context.Context, e *Entry, r Record) error {
 	if r.Process.PID == 0 || r.Exit != nil {
 		return nil
 	}
@@ -215,7 +203,7 @@ func (l *Lifecycle) terminate(ctx context.Context, e *entry, r Record) error {
 	return nil
 }
 
-func (l *Lifecycle) kill(ctx context.Context, e *entry, r Record) error {
+func (l *Lifecycle) kill(ctx context.Context, e *Entry, r Record) error {
 	if err := l.Parts.Runtime.Kill(ctx, r.Name, r.Process); err != nil {
 		return err
 	}
@@ -235,7 +223,7 @@ func (l *Lifecycle) kill(ctx context.Context, e *entry, r Record) error {
 
 // release gives the address back once interface and table membership were seen gone. The record loses it
 // first: were the process to die in between, the address would have two owners otherwise.
-func (l *Lifecycle) release(ctx context.Context, e *entry, r Record) error {
+func (l *Lifecycle) release(ctx context.Context, e *Entry, r Record) error {
 	if r.Lease.Index < 0 {
 		return nil
 	}
@@ -248,7 +236,7 @@ func (l *Lifecycle) release(ctx context.Context, e *entry, r Record) error {
 			return errors.Join(err, err2)
 		}
 	}
-	l.change(e, func(r *Record) { r.Lease = gone.Lease })
+	e.Change(func(r *Record) { r.Lease = gone.Lease })
 	l.Parts.Network.Release(r.Lease)
 	return nil
 }

@@ -18,9 +18,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// recordVersion is that of package jail's records.
-const recordVersion = 1
-
 // making is what a creation carries from step to step.
 type making struct {
 	name      jail.Name
@@ -51,7 +48,7 @@ var creation = []struct {
 	step jail.Step
 	then jail.State
 	took func(*jail.Timing) *time.Duration
-	do   func(*Driver, context.Context, *entry, *making) error
+	do   func(*Driver, context.Context, *jail.Entry, *making) error
 }{
 	{jail.StepMount, "", func(t *jail.Timing) *time.Duration { return &t.Clone }, (*Driver).mount},
 	{jail.StepClone, jail.StateCloned, func(t *jail.Timing) *time.Duration { return &t.Clone }, (*Driver).make},
@@ -93,21 +90,21 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 	if err != nil {
 		return nil, err
 	}
-	r := d.snapshot(e)
+	r := e.Record()
 	m := &making{name: r.Name, spec: spec, argv: argv, env: env, lease: r.Lease, profile: ProfileFor(spec, r.Lease), network: n,
 		bridge: n.subnet.Addr().Next(), gateway: d.Gateway(), deliver: deliver}
 	defer func() {
 		if err == nil {
-			d.leave(e)
+			e.Leave()
 			return
 		}
 		m.stdio.Close()
-		d.setCause(e, jail.CauseDestroyed)
+		e.SetCause(jail.CauseDestroyed)
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), jail.TeardownLimit)
 		defer cancel()
 		err = errors.Join(fmt.Errorf("make container %s: %w", r.Name, d.engineError(err)), d.teardown(undo, e))
 	}()
-	if err := d.put(ctx, e, jail.StateReserved); err != nil {
+	if err := e.Put(ctx, jail.StateReserved); err != nil {
 		return nil, err
 	}
 	for _, s := range creation {
@@ -130,7 +127,7 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 			then = jail.StateReady
 		}
 		if then != "" {
-			if err := d.put(context.WithoutCancel(ctx), e, then); err != nil {
+			if err := e.Put(context.WithoutCancel(ctx), then); err != nil {
 				return nil, err
 			}
 		}
@@ -139,7 +136,7 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 }
 
 // mount opens what the container sees of the host, and makes the volume of the agent's state.
-func (d *Driver) mount(ctx context.Context, e *entry, m *making) (err error) {
+func (d *Driver) mount(ctx context.Context, e *jail.Entry, m *making) (err error) {
 	// A container of an earlier process may have had the address, and may have ended while nobody looked after the rules.
 	if err := d.refuse(ctx, e); err != nil {
 		return err
@@ -152,7 +149,7 @@ func (d *Driver) mount(ctx context.Context, e *entry, m *making) (err error) {
 }
 
 // make has the engine make the container.
-func (d *Driver) make(ctx context.Context, e *entry, m *making) error {
+func (d *Driver) make(ctx context.Context, e *jail.Entry, m *making) error {
 	options, err := m.container(d.o.Installation)
 	if err != nil {
 		return err
@@ -173,7 +170,7 @@ func (d *Driver) make(ctx context.Context, e *entry, m *making) error {
 }
 
 // start starts the container and finds its first process.
-func (d *Driver) start(ctx context.Context, e *entry, m *making) (err error) {
+func (d *Driver) start(ctx context.Context, e *jail.Entry, m *making) (err error) {
 	if m.spec.Lifetime == jail.LifetimeKeep {
 		if err := d.mark(m.name, *m.spec.Agent); err != nil {
 			return err
@@ -200,7 +197,7 @@ func (d *Driver) start(ctx context.Context, e *entry, m *making) (err error) {
 	if err != nil {
 		return problem.Wrap(err, problem.JailFailed, "try the command with `docker run`", "the container's program ended at once")
 	}
-	d.change(e, func(r *jail.Record) { r.Process = m.proc })
+	e.Change(func(r *jail.Record) { r.Process = m.proc })
 	d.watch(e)
 	d.follow(e)
 	return nil
@@ -215,7 +212,7 @@ func startError(err error) error {
 }
 
 // verify compares the container with its profile, as the kernel shows it. A difference ends it.
-func (d *Driver) verify(ctx context.Context, _ *entry, m *making) error {
+func (d *Driver) verify(ctx context.Context, _ *jail.Entry, m *making) error {
 	diff, err := Differences(ctx, m.proc, m.profile, m.lease)
 	if err != nil {
 		return err
@@ -232,7 +229,7 @@ func unconfined(diff []string) error {
 		"the container is not confined as declared: %s", strings.Join(diff, "; "))
 }
 
-func (d *Driver) hand(ctx context.Context, _ *entry, m *making) error {
+func (d *Driver) hand(ctx context.Context, _ *jail.Entry, m *making) error {
 	if err := m.deliver(ctx, m.jail()); err != nil {
 		return err
 	}
@@ -241,7 +238,7 @@ func (d *Driver) hand(ctx context.Context, _ *entry, m *making) error {
 }
 
 // begin lets the program begin.
-func (d *Driver) begin(ctx context.Context, e *entry, m *making) error {
+func (d *Driver) begin(ctx context.Context, e *jail.Entry, m *making) error {
 	if m.spec.Admit {
 		d.o.Barrier(jail.StepAdmit)
 		if err := d.open(ctx, m.lease); err != nil {
@@ -251,5 +248,5 @@ func (d *Driver) begin(ctx context.Context, e *entry, m *making) error {
 	if m.ungated {
 		return nil
 	}
-	return d.openGate(ctx, m.name, e.ended)
+	return d.openGate(ctx, m.name, e.Ended())
 }

@@ -130,6 +130,7 @@ func (o *Options) Validate() error {
 
 // Driver is a jail.Maker of containers. It speaks with the engine when there is something to do, and not before.
 type Driver struct {
+	*jail.Registry
 	o      Options
 	engine *client.Client
 
@@ -140,10 +141,8 @@ type Driver struct {
 	preparing  chan struct{} // one token
 
 	mu       sync.Mutex
-	jails    map[jail.Name]*entry
-	number   int
-	lost     map[string]time.Time
-	network  network // zero until it was needed
+	drained  map[jail.Name]chan struct{} // closed when what a container printed was read; of those that are followed
+	network  network                     // zero until it was needed
 	pool     *jail.Pool
 	firewall *linux.Firewall
 	relay    jail.Process // zero until one was made or found
@@ -164,28 +163,14 @@ func New(o Options) (*Driver, error) {
 	}
 	d := &Driver{
 		o: o, engine: engine, reaping: make(chan struct{}, 1), preparing: make(chan struct{}, 1),
-		jails: map[jail.Name]*entry{}, lost: map[string]time.Time{}, composed: newComposed(o.Now()),
-		// Numbers go on from the clock, so that a name is not soon used again after a restart.
-		number: int(o.Now().Unix() % 100_000),
+		drained: map[jail.Name]chan struct{}{}, composed: newComposed(o.Now()),
 	}
 	d.background, d.stop = context.WithCancel(context.Background())
-	records, damaged, err := o.Journal.Load(d.background)
-	if err != nil {
+	if d.Registry, err = jail.OpenRegistry(d.background, jail.RegistryOptions{Journal: o.Journal, Log: o.Log, Now: o.Now, Grace: o.Grace}); err != nil {
 		return nil, errors.Join(err, d.Close(d.background))
 	}
-	for _, n := range damaged {
-		o.Log.Error("damaged journal record", "jail", n)
-		records = append(records, jail.Record{Version: recordVersion, Name: n, State: jail.StateStopping, Lease: jail.Lease{Index: -1}})
-	}
-	for _, r := range records {
-		e := newEntry(r)
-		if r.Exit != nil {
-			close(e.ended)
-		}
-		d.jails[r.Name] = e
-		if r.Owner != "" {
-			d.lost[r.Owner] = o.Now()
-		}
+	for _, e := range d.Entries() {
+		r := e.Record()
 		if r.Exit == nil && r.Process.PID != 0 {
 			if err := d.endExecutions(r); err != nil {
 				o.Log.Error("end what an earlier process started in a container", "jail", r.Name, "error", err)
@@ -222,36 +207,11 @@ func (d *Driver) Close(context.Context) error {
 	return errors.Join(append(errs, d.engine.Close())...)
 }
 
-// Lost says that an owner is gone. Its owner jails are ended after the grace period, unless it is Found.
-func (d *Driver) Lost(owner string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, ok := d.lost[owner]; !ok && owner != "" {
-		d.lost[owner] = d.o.Now()
-	}
-}
-
-// Found says that an owner is there.
-func (d *Driver) Found(owner string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.lost, owner)
-}
-
-// missAnew gives every owner that is not there its whole grace period from now on.
-func (d *Driver) missAnew() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for o := range d.lost {
-		d.lost[o] = d.o.Now()
-	}
-}
-
 // Run looks after the rules every second, enforces wall clocks and grace periods, and compares the engine with the
 // journal now and then, until the context ends. While no container was ever wanted it does nothing. Owners could not come
 // back before it, however long the start took.
 func (d *Driver) Run(ctx context.Context) error {
-	d.missAnew()
+	d.AwaitOwners()
 	if d.o.Compose {
 		var following sync.WaitGroup
 		following.Go(func() { d.followComposed(ctx) })
@@ -284,9 +244,9 @@ func (d *Driver) look(ctx context.Context, scanned *time.Time) error {
 		_, err := d.Reap(ctx, jail.ReapOptions{})
 		return errors.Join(append(errs, err)...)
 	}
-	for name, why := range d.overdue() {
-		d.o.Log.Info("end a container", "jail", name, "reason", why.text)
-		errs = append(errs, d.end(ctx, name, why.cause))
+	for r, why := range d.Overdue() {
+		d.o.Log.Info("end a container", "jail", r.Name, "reason", why.Text)
+		errs = append(errs, d.end(ctx, r.Name, why.Cause))
 	}
 	return errors.Join(errs...)
 }
@@ -295,5 +255,5 @@ func (d *Driver) look(ctx context.Context, scanned *time.Time) error {
 func (d *Driver) wanted() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.pool != nil || len(d.jails) > 0
+	return d.pool != nil || len(d.Entries()) > 0
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/http"
 	"slices"
 	"syscall"
@@ -33,38 +32,20 @@ const (
 
 // watch waits for the end of a container's program and records it. It takes over what runs, and asks again while the
 // engine is away: containers may outlive it.
-func (d *Driver) watch(e *entry) {
-	d.mu.Lock()
-	began := e.watched
-	e.watched = true
-	d.mu.Unlock()
-	if began {
+func (d *Driver) watch(e *jail.Entry) {
+	if !e.Watch() {
 		return
 	}
-	d.watchers.Add(1)
-	go func() {
-		defer d.watchers.Done()
-		x, ok := d.awaitExit(d.background, e)
-		if !ok {
-			return
+	d.watchers.Go(func() {
+		if x, ok := d.awaitExit(d.background, e); ok {
+			e.Exited(x)
 		}
-		d.mu.Lock()
-		if e.cause != "" {
-			x.Cause = e.cause
-		}
-		if x.Cause == jail.CauseWallClock {
-			x.Hit = append(x.Hit, jail.LimitWallClock)
-		}
-		e.rec.Exit = &x
-		d.mu.Unlock()
-		close(e.ended)
-		d.o.Log.Info("container ended", "jail", e.rec.Name, "cause", x.Cause, "code", x.Code, "signal", x.Signal, "hit", x.Hit)
-	}()
+	})
 }
 
 // awaitExit is false when the driver was closed before the container ended.
-func (d *Driver) awaitExit(ctx context.Context, e *entry) (jail.Exit, bool) {
-	name := string(d.snapshot(e).Name)
+func (d *Driver) awaitExit(ctx context.Context, e *jail.Entry) (jail.Exit, bool) {
+	name := string(e.Record().Name)
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		wait := d.engine.ContainerWait(ctx, name, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 		var err error
@@ -86,8 +67,8 @@ func (d *Driver) awaitExit(ctx context.Context, e *entry) (jail.Exit, bool) {
 
 // exitOf asks how a container that does not run has ended. One that is gone cannot be asked. One that failed by itself is
 // asked again for memoryLimit.
-func (d *Driver) exitOf(ctx context.Context, e *entry) jail.Exit {
-	name := string(d.snapshot(e).Name)
+func (d *Driver) exitOf(ctx context.Context, e *jail.Entry) jail.Exit {
+	name := string(e.Record().Name)
 	x := jail.Exit{Code: -1, Cause: jail.CauseExited, At: d.o.Now()}
 	for waited := time.Duration(0); ; waited += 20 * time.Millisecond {
 		got, err := d.engine.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
@@ -102,9 +83,7 @@ func (d *Driver) exitOf(ctx context.Context, e *entry) jail.Exit {
 				x.Cause = jail.CauseMemory
 			}
 		}
-		d.mu.Lock()
-		certain := s.OOMKilled || s.ExitCode == 0 || e.cause != "" || waited >= memoryLimit
-		d.mu.Unlock()
+		certain := s.OOMKilled || s.ExitCode == 0 || e.Cause() != "" || waited >= memoryLimit
 		if certain {
 			return x
 		}
@@ -126,15 +105,15 @@ func (d *Driver) Destroy(ctx context.Context, name jail.Name) error {
 }
 
 func (d *Driver) end(ctx context.Context, name jail.Name, why jail.Cause) error {
-	e, err := d.lookup(name)
+	e, err := d.Lookup(name)
 	if errors.Is(err, jail.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	d.setCause(e, why)
-	if err := d.acquire(ctx, e); err != nil {
+	e.SetCause(why)
+	if err := e.Acquire(ctx); err != nil {
 		return err
 	}
 	// From here on the caller's patience does not count: half a teardown helps nobody.
@@ -149,29 +128,26 @@ func (d *Driver) end(ctx context.Context, name jail.Name, why jail.Cause) error 
 var ending = []struct {
 	step jail.Step
 	last bool
-	do   func(*Driver, context.Context, *entry) error
+	do   func(*Driver, context.Context, *jail.Entry) error
 }{
 	{jail.StepRefuse, false, (*Driver).refuse},
 	{jail.StepTerminate, false, (*Driver).terminate},
-	{jail.StepDestroy, false, func(d *Driver, ctx context.Context, e *entry) error { return d.remove(ctx, d.snapshot(e).Name) }},
-	{jail.StepUnmount, true, func(d *Driver, _ context.Context, e *entry) error { return d.unstage(d.snapshot(e).Name) }},
+	{jail.StepDestroy, false, func(d *Driver, ctx context.Context, e *jail.Entry) error { return d.remove(ctx, e.Record().Name) }},
+	{jail.StepUnmount, true, func(d *Driver, _ context.Context, e *jail.Entry) error { return d.unstage(e.Record().Name) }},
 	{jail.StepForget, true, (*Driver).forget},
 }
 
 // teardown runs the steps. The caller holds e.working, which is given back.
-func (d *Driver) teardown(ctx context.Context, e *entry) error {
-	defer d.leave(e)
-	d.mu.Lock()
-	done := e.tornDown
-	d.mu.Unlock()
-	if done {
+func (d *Driver) teardown(ctx context.Context, e *jail.Entry) error {
+	defer e.Leave()
+	if e.TornDown() {
 		return nil // somebody else's teardown was first
 	}
 	var errs []error
-	if err := d.put(ctx, e, jail.StateStopping); err != nil {
+	if err := e.Put(ctx, jail.StateStopping); err != nil {
 		// A full disk must not keep a container alive: the record that is there names it, which is enough.
-		d.o.Log.Error("journal a teardown", "jail", e.rec.Name, "error", err)
-		d.change(e, func(r *jail.Record) { r.State = jail.StateStopping })
+		d.o.Log.Error("journal a teardown", "jail", e.Record().Name, "error", err)
+		e.Change(func(r *jail.Record) { r.State = jail.StateStopping })
 	}
 	for _, s := range ending {
 		if s.last && len(errs) > 0 {
@@ -183,21 +159,14 @@ func (d *Driver) teardown(ctx context.Context, e *entry) error {
 		}
 	}
 	if len(errs) > 0 {
-		return fmt.Errorf("end container %s: %w", e.rec.Name, errors.Join(errs...))
+		return fmt.Errorf("end container %s: %w", e.Record().Name, errors.Join(errs...))
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	e.tornDown = true
-	if e.rec.Exit == nil && !e.watched {
-		e.rec.Exit = &jail.Exit{Code: -1, Cause: e.cause, At: d.o.Now()}
-		close(e.ended) // nobody else does
-	}
-	delete(d.jails, e.rec.Name)
+	e.Remove()
 	return nil
 }
 
-func (d *Driver) refuse(ctx context.Context, e *entry) error {
-	l := d.snapshot(e).Lease
+func (d *Driver) refuse(ctx context.Context, e *jail.Entry) error {
+	l := e.Record().Lease
 	d.mu.Lock()
 	firewall := d.firewall
 	d.mu.Unlock()
@@ -208,8 +177,8 @@ func (d *Driver) refuse(ctx context.Context, e *entry) error {
 }
 
 // terminate asks the program to end, and waits. The first process, docker-init, passes the signal on.
-func (d *Driver) terminate(ctx context.Context, e *entry) error {
-	r := d.snapshot(e)
+func (d *Driver) terminate(ctx context.Context, e *jail.Entry) error {
+	r := e.Record()
 	if r.Process.PID == 0 || r.Exit != nil {
 		return nil
 	}
@@ -223,7 +192,7 @@ func (d *Driver) terminate(ctx context.Context, e *entry) error {
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
-	case <-e.ended:
+	case <-e.Ended():
 	case <-timer.C:
 	case <-ctx.Done():
 	}
@@ -274,12 +243,8 @@ func (d *Driver) remove(ctx context.Context, name jail.Name) error {
 
 // drain lets the follower read what was printed last.
 func (d *Driver) drain(ctx context.Context, name jail.Name) {
-	e, err := d.lookup(name)
-	if err != nil {
-		return
-	}
 	d.mu.Lock()
-	drained := e.drained
+	drained := d.drained[name]
 	d.mu.Unlock()
 	if drained == nil {
 		return
@@ -295,8 +260,8 @@ func (d *Driver) drain(ctx context.Context, name jail.Name) {
 }
 
 // forget removes the record, and then gives the address back: were the process to die in between, it would be free.
-func (d *Driver) forget(ctx context.Context, e *entry) error {
-	r := d.snapshot(e)
+func (d *Driver) forget(ctx context.Context, e *jail.Entry) error {
+	r := e.Record()
 	if err := errors.Join(d.unmark(r.Name), d.o.Journal.Delete(ctx, r.Name)); err != nil {
 		return err
 	}
@@ -305,63 +270,9 @@ func (d *Driver) forget(ctx context.Context, e *entry) error {
 	if r.Lease.Index >= 0 && d.pool != nil {
 		d.pool.Release(r.Lease.Index)
 	}
-	e.rec.Lease.Index = -1
+	e.Change(func(r *jail.Record) { r.Lease.Index = -1 })
+	delete(d.drained, r.Name)
 	return nil
-}
-
-type verdict struct {
-	text  string
-	cause jail.Cause
-}
-
-// overdue yields the containers of the journal that should not be. What is overdue is found at once, and is judged again
-// when its turn comes: ending those before it takes time, in which its owner may have come back.
-func (d *Driver) overdue() iter.Seq2[jail.Name, verdict] {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	owners, late := map[string]bool{}, map[jail.Name]*entry{}
-	for name, e := range d.jails {
-		owners[e.rec.Owner] = true
-		if d.judge(e).text != "" {
-			late[name] = e
-		}
-	}
-	for o := range d.lost {
-		if !owners[o] {
-			delete(d.lost, o)
-		}
-	}
-	return func(yield func(jail.Name, verdict) bool) {
-		for name, e := range late {
-			d.mu.Lock()
-			v := d.judge(e)
-			d.mu.Unlock()
-			if v.text != "" && !yield(name, v) {
-				return
-			}
-		}
-	}
-}
-
-// judge says why a container should not be; an empty text lets it live. The caller holds d.mu.
-func (d *Driver) judge(e *entry) verdict {
-	r, now := e.rec, d.o.Now()
-	gone, lost := d.lost[r.Owner]
-	lost = lost && r.Spec.Lifetime == jail.LifetimeOwner
-	switch {
-	case e.active, e.tornDown:
-	case r.State != jail.StateStarted && r.State != jail.StateReady:
-		return verdict{fmt.Sprintf("left in state %s", r.State), jail.CauseOwnerLost}
-	case now.After(r.Deadline):
-		return verdict{"its wall clock has run out", jail.CauseWallClock}
-	case lost && now.Sub(gone) >= d.o.Grace:
-		return verdict{"its owner is gone", jail.CauseOwnerLost}
-	case lost && r.Exit != nil && now.Sub(gone) >= min(jail.EndedGrace, d.o.Grace):
-		return verdict{"its owner is gone and its program has ended", jail.CauseOwnerLost}
-	case r.Exit != nil && r.Spec.Lifetime == jail.LifetimeOwner && now.Sub(r.Exit.At) >= d.o.Grace:
-		return verdict{"its program has ended and nobody destroyed it", jail.CauseDestroyed}
-	}
-	return verdict{}
 }
 
 // isConflict is also what engines say of a container that does not run.

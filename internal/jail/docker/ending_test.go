@@ -79,6 +79,7 @@ func TestAnOwnerThatComesBackKeepsTheContainersThatAreNotEndedYet(t *testing.T) 
 							d.Found("me")
 						}
 					}})
+				d.AwaitOwners()
 				now = now.Add(d.o.Grace)
 				look(t, d)
 				left, err := d.List(t.Context())
@@ -124,8 +125,8 @@ func TestAContainerThatHasJustEndedWasNotStartedAgain(t *testing.T) {
 	d = openWith(t, 1, Options{Now: func() time.Time { return now }, Socket: listingEngine(t, func() []container.Summary {
 		if listed++; listed == 1 {
 			now = now.Add(time.Millisecond)
-			e, _ := d.lookup("cdzzz00000")
-			d.change(e, func(r *jail.Record) { r.Exit = &jail.Exit{At: now} })
+			e, _ := d.Lookup("cdzzz00000")
+			e.Change(func(r *jail.Record) { r.Exit = &jail.Exit{At: now} })
 		}
 		return []container.Summary{runs}
 	})})
@@ -172,16 +173,16 @@ func TestAMemoryLimitThatIsToldLateIsToldOfTheContainer(t *testing.T) {
 				}
 			})
 			d := openWith(t, 1, Options{Socket: serveEngine(t, mux)})
-			e, err := d.lookup("cdzzz00000")
+			e, err := d.Lookup("cdzzz00000")
 			if err != nil {
 				t.Fatal(err)
 			}
 			if c.ours {
-				d.setCause(e, jail.CauseDestroyed)
+				e.SetCause(jail.CauseDestroyed)
 			}
 			d.watch(e)
-			<-e.ended
-			x := *d.snapshot(e).Exit
+			<-e.Ended()
+			x := *e.Record().Exit
 			x.At = time.Time{}
 			if !reflect.DeepEqual(x, c.want) || !c.asked(asked) {
 				t.Errorf("%+v, want %+v; asked %d times", x, c.want, asked)

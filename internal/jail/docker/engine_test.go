@@ -274,18 +274,18 @@ func TestWhatIsDoneBehindTheDriversBackIsNoticed(t *testing.T) {
 	})
 	t.Run("without a record", func(t *testing.T) {
 		j := make(t)
-		h.Driver.mu.Lock()
-		e := h.jails[j.Name]
-		delete(h.jails, j.Name)
-		h.Driver.mu.Unlock()
+		all, o := h.Registry, h.Driver.o
+		var err error
+		h.Registry, err = jail.OpenRegistry(t.Context(), jail.RegistryOptions{Journal: &memoryJournal{}, Log: o.Log, Now: o.Now, Grace: o.Grace})
+		if err != nil {
+			t.Fatal(err)
+		}
 		report, err := h.Reap(t.Context(), jail.ReapOptions{DryRun: true})
 		if err != nil || len(report.Findings) == 0 || report.Findings[0].Removed {
 			t.Errorf("dry run: %+v, %v", report, err)
 		}
 		reaped(t, j.Name, "not in the journal")
-		h.Driver.mu.Lock()
-		h.jails[j.Name] = e // its address and its record go the usual way
-		h.Driver.mu.Unlock()
+		h.Registry = all // its address and its record go the usual way
 	})
 	t.Run("somebody else's is left alone", func(t *testing.T) {
 		made, err := h.engine.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: "cjtheirs-" + string(h.o.Installation),
@@ -311,7 +311,7 @@ func TestAWallClockAndALostOwnerEndAContainer(t *testing.T) {
 	})
 	ended := func(name jail.Name, want jail.Cause) {
 		t.Helper()
-		e, err := h.lookup(name)
+		e, err := h.Lookup(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -319,8 +319,8 @@ func TestAWallClockAndALostOwnerEndAContainer(t *testing.T) {
 		if err := h.look(t.Context(), &scanned); err != nil {
 			t.Fatal(err)
 		}
-		testenv.Eventually(t, 10*time.Second, func() bool { x := h.snapshot(e).Exit; return x != nil && x.Cause == want },
-			"it did not end with %s: %+v", want, h.snapshot(e).Exit)
+		testenv.Eventually(t, 10*time.Second, func() bool { x := e.Record().Exit; return x != nil && x.Cause == want },
+			"it did not end with %s: %+v", want, e.Record().Exit)
 	}
 	j := h.start(t, shell(jail.LifetimeOwner, `while :; do /bin/probe sleep; done`))
 	defer j.Stdio.Close()

@@ -36,7 +36,7 @@ func (d *Driver) Exec(ctx context.Context, name jail.Name, p jail.Program, stdio
 	if p.Wire != jail.WireStdio {
 		return nil, problem.New(problem.BadRequest, "", "a container's wire is %s", jail.WireStdio)
 	}
-	r, err := d.running(name)
+	r, err := d.Running(name)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ const dialLimit = 5 * time.Second
 
 // Dial implements jail.Maker: first to the loopback of the container's network, then to its address.
 func (d *Driver) Dial(ctx context.Context, name jail.Name, port uint16) (*os.File, error) {
-	r, err := d.running(name)
+	r, err := d.Running(name)
 	if err != nil {
 		return nil, err
 	}

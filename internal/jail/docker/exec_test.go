@@ -92,7 +92,7 @@ func TestAnExecutionHasItsStdioAndEndsWithEverythingItStarted(t *testing.T) {
 // fences are those of a container that runs.
 func (h *host) fences(t *testing.T, name jail.Name) []*fence {
 	t.Helper()
-	r, err := h.running(name)
+	r, err := h.Running(name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -250,11 +250,11 @@ func (d *Driver) trusted(dir string) error {
 
 // Token implements jail.Maker.
 func (d *Driver) Token(_ context.Context, name jail.Name, token []byte) error {
-	e, err := d.lookup(name)
+	e, err := d.Lookup(name)
 	if err != nil {
 		return err
 	}
-	r := d.snapshot(e)
+	r := e.Record()
 	if r.Spec.Agent == nil || !r.Spec.Agent.Token {
 		return problem.New(problem.Conflict, "", "container %s has no place for a token", name)
 	}
@@ -356,14 +356,9 @@ func (d *Driver) RemoveState(ctx context.Context, a jail.Agent) error {
 	if err := errors.Join(jail.ValidAgentName(a.Tenant), jail.ValidAgentName(a.Name)); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	for _, e := range d.jails {
-		if own := e.rec.Spec.Agent; own != nil && own.Tenant == a.Tenant && own.Name == a.Name && own.State > 0 {
-			d.mu.Unlock()
-			return problem.New(problem.Conflict, "end its container first", "the state of %s is in use by container %s", a.Name, e.rec.Name)
-		}
+	if err := d.Stateless(a); err != nil {
+		return err
 	}
-	d.mu.Unlock()
 	if at, _, err := d.volume(ctx, a); err != nil || at == "" {
 		return err
 	}

@@ -109,10 +109,10 @@ func (d *Driver) furnish(ctx context.Context, subnet netip.Prefix) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, e := range d.jails {
-		if l := e.rec.Lease; l.Index >= 0 && (pool.IndexOf(l.Addr) != l.Index || !pool.Claim(l.Index)) {
+	for _, e := range d.Entries() {
+		if l := e.Record().Lease; l.Index >= 0 && (pool.IndexOf(l.Addr) != l.Index || !pool.Claim(l.Index)) {
 			// It is of a network that is gone, and cannot have what it says.
-			e.rec.Lease.Index = -1
+			e.Change(func(r *jail.Record) { r.Lease.Index = -1 })
 		}
 	}
 	d.firewall, d.pool = made, pool
@@ -269,17 +269,11 @@ func (d *Driver) guard(ctx context.Context) error {
 	for _, t := range members {
 		listed[t.Index] = true
 	}
-	d.mu.Lock()
-	var missing []*entry
-	for _, e := range d.jails {
-		if e.rec.State == jail.StateReady && !e.active && e.rec.Exit == nil && e.rec.Lease.Index >= 0 && !listed[e.rec.Lease.Index] {
-			missing = append(missing, e)
-		}
-	}
-	d.mu.Unlock()
 	var errs []error
-	for _, e := range missing { // without the token of preparing: whoever admits a container waits for it
-		errs = append(errs, d.restore(ctx, firewall, e))
+	for _, e := range d.Entries() {
+		if r, idle := e.Idle(); r.State == jail.StateReady && idle && r.Exit == nil && r.Lease.Index >= 0 && !listed[r.Lease.Index] {
+			errs = append(errs, d.restore(ctx, firewall, e)) // without the token of preparing: whoever admits a container waits for it
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -313,12 +307,12 @@ func (d *Driver) guardRules(ctx context.Context) (*linux.Firewall, []jail.Trace,
 }
 
 // restore adds a ready container to its table again, unless it is being ended.
-func (d *Driver) restore(ctx context.Context, firewall *linux.Firewall, e *entry) error {
-	if err := d.acquire(ctx, e); err != nil {
+func (d *Driver) restore(ctx context.Context, firewall *linux.Firewall, e *jail.Entry) error {
+	if err := e.Acquire(ctx); err != nil {
 		return err
 	}
-	defer d.leave(e)
-	r := d.snapshot(e)
+	defer e.Leave()
+	r := e.Record()
 	if r.State != jail.StateReady {
 		return nil
 	}

@@ -127,31 +127,30 @@ func (d *Driver) outputs(a jail.Agent) (out [2]Output, err error) {
 }
 
 // follow reads what a kept container prints, until it has ended and everything was read.
-func (d *Driver) follow(e *entry) {
-	r := d.snapshot(e)
+func (d *Driver) follow(e *jail.Entry) {
+	r := e.Record()
 	if r.Spec.Lifetime != jail.LifetimeKeep || r.Spec.Agent == nil || d.o.Output == nil {
 		return
 	}
 	d.mu.Lock()
-	began := e.drained != nil
-	if !began {
-		e.drained = make(chan struct{})
+	drained := make(chan struct{})
+	if d.drained[r.Name] == nil {
+		d.drained[r.Name] = drained
 	}
+	began := d.drained[r.Name] != drained
 	d.mu.Unlock()
 	if began {
 		return
 	}
-	d.watchers.Add(1)
-	go func() {
-		defer d.watchers.Done()
-		defer close(e.drained)
+	d.watchers.Go(func() {
+		defer close(drained)
 		if err := d.read(d.background, e, r); err != nil && d.background.Err() == nil {
 			d.o.Log.Error("read what a container prints", "jail", r.Name, "error", err)
 		}
-	}()
+	})
 }
 
-func (d *Driver) read(ctx context.Context, e *entry, r jail.Record) error {
+func (d *Driver) read(ctx context.Context, e *jail.Entry, r jail.Record) error {
 	outs, err := d.outputs(*r.Spec.Agent)
 	if err != nil {
 		return err
@@ -174,7 +173,7 @@ func (d *Driver) read(ctx context.Context, e *entry, r jail.Record) error {
 			return nil
 		}
 		select {
-		case <-e.ended:
+		case <-e.Ended():
 			if err == nil && m == began { // read once more after its end, and there was nothing
 				return nil
 			}

@@ -54,10 +54,11 @@ func (d *Driver) Traces(ctx context.Context) ([]jail.Trace, error) {
 	}
 	d.mu.Lock()
 	firewall := d.firewall
-	for name := range d.jails {
+	d.mu.Unlock()
+	for _, e := range d.Entries() {
+		name := e.Record().Name
 		out = append(out, jail.Trace{Kind: jail.TraceRecord, Name: name, Index: -1, ID: string(name)})
 	}
-	d.mu.Unlock()
 	if firewall != nil {
 		members, err := firewall.List(ctx)
 		if err != nil {
@@ -112,29 +113,27 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 			continue // it carries our label, and not a name of ours
 		}
 		there[name] = c
-		if _, err := d.lookup(name); err != nil && d.o.Now().Sub(time.Unix(c.Created, 0)) >= d.o.Grace {
+		if _, err := d.Lookup(name); err != nil && d.o.Now().Sub(time.Unix(c.Created, 0)) >= d.o.Grace {
 			f := jail.Finding{Name: name, Reason: "a container that is not in the journal",
 				Trace: &jail.Trace{Kind: jail.TraceRuntimeState, Name: name, Index: -1, ID: c.ID}}
 			note(f, func() error { return d.engineError(d.remove(ctx, name)) })
 		}
 	}
-	for name, why := range d.overdue() {
-		note(jail.Finding{Name: name, Reason: why.text}, func() error { return d.end(ctx, name, why.cause) })
+	for r, why := range d.Overdue() {
+		note(jail.Finding{Name: r.Name, Reason: why.Text}, func() error { return d.end(ctx, r.Name, why.Cause) })
 	}
 	for name, why := range d.strayed(ctx, there, asked) {
 		note(jail.Finding{Name: name, Reason: why}, func() error { return d.end(ctx, name, jail.CauseDestroyed) })
 	}
 	for _, name := range staged {
-		if _, err := d.lookup(name); err != nil {
+		if _, err := d.Lookup(name); err != nil {
 			f := jail.Finding{Name: name, Reason: "staged folders of a container that is not in the journal",
 				Trace: &jail.Trace{Kind: jail.TraceStaged, Name: name, Index: -1, ID: d.stagePath(name)}}
 			note(f, func() error { return d.unstage(name) })
 		}
 	}
 	errs = append(errs, d.reapMembers(ctx, note))
-	d.mu.Lock()
-	report.Jails = len(d.jails)
-	d.mu.Unlock()
+	report.Jails = len(d.Entries())
 	return report, errors.Join(errs...)
 }
 
@@ -177,17 +176,12 @@ func (d *Driver) reapMembers(ctx context.Context, note func(jail.Finding, func()
 func (d *Driver) strayed(ctx context.Context, there map[jail.Name]container.Summary, asked time.Time) map[jail.Name]string {
 	d.mu.Lock()
 	n := d.network
-	var all []jail.Record
-	for _, e := range d.jails {
-		if !e.active && (e.rec.State == jail.StateStarted || e.rec.State == jail.StateReady) {
-			all = append(all, e.rec)
-		}
-	}
 	d.mu.Unlock()
 	out := map[jail.Name]string{}
-	for _, r := range all {
+	for _, e := range d.Entries() {
+		r, idle := e.Idle()
 		c, ok := there[r.Name]
-		if !ok {
+		if !ok || !idle || r.State != jail.StateStarted && r.State != jail.StateReady {
 			continue
 		}
 		if r.Exit != nil {
@@ -234,7 +228,7 @@ func (d *Driver) Uninstall(ctx context.Context) error {
 	var errs []error
 	for _, c := range list {
 		if name, ok := d.nameOf(c); ok {
-			if _, err := d.lookup(name); err == nil {
+			if _, err := d.Lookup(name); err == nil {
 				errs = append(errs, d.Destroy(ctx, name))
 			} else {
 				errs = append(errs, d.remove(ctx, name))

@@ -129,7 +129,7 @@ func own(files [3]*os.File) (out [3]*os.File, err error) {
 
 // Type writes to the stdin of a kept container. It says how much was taken.
 func (d *Driver) Type(ctx context.Context, name jail.Name, data []byte) (int, error) {
-	r, err := d.running(name)
+	r, err := d.Running(name)
 	if err != nil {
 		return 0, err
 	}
