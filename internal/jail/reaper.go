@@ -84,9 +84,9 @@ func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
 		f := Finding{Name: name, Trace: t, Reason: fmt.Sprintf("%s of a jail that is not in the journal", t.Kind)}
 		if o.DryRun {
 			note(f, nil)
-			continue
+		} else if l.adopt(name) { // else a jail has come by that name while others were ended
+			note(f, l.end(ctx, name, CauseOwnerLost))
 		}
-		note(f, l.adopt(ctx, name))
 	}
 	for _, t := range loose {
 		if t.Index >= 0 && ended[t.Index] {
@@ -120,14 +120,16 @@ func (l *Lifecycle) Traces(ctx context.Context) ([]Trace, error) {
 	return all, nil
 }
 
-// adopt makes an entry for traces that no record speaks of, and tears it down like any other jail.
-func (l *Lifecycle) adopt(ctx context.Context, name Name) error {
+// adopt makes an entry for traces that no record speaks of, so that they are torn down like any other jail. It is false
+// when there is a jail of that name.
+func (l *Lifecycle) adopt(name Name) bool {
 	l.mu.Lock()
-	if _, ok := l.jails[name]; !ok {
+	defer l.mu.Unlock()
+	_, ok := l.jails[name]
+	if !ok {
 		l.add(Record{Version: recordVersion, Name: name, State: StateStopping, Lease: Lease{Index: -1}, Created: l.Now()})
 	}
-	l.mu.Unlock()
-	return l.end(ctx, name, CauseOwnerLost)
+	return !ok
 }
 
 // reapLoose removes a thing that names no jail, when no lease covers it. The lease is held meanwhile, so that

@@ -109,3 +109,39 @@ func TestASlowStartTakesNothingOfAnOwnersGrace(t *testing.T) {
 		expectJails(t, l, 0) // and no more than the grace
 	})
 }
+
+func TestAJailThatComesWhileOthersAreEndedIsNoStray(t *testing.T) {
+	for _, comes := range []bool{false, true} {
+		t.Run(fmt.Sprint(comes), func(t *testing.T) {
+			m := ownedJails(t, 1)
+			m.Host.Plant(jail.Trace{Kind: jail.TraceRuntimeState, Name: "btest00001", Index: -1, ID: "btest00001"})
+			var l *jail.Lifecycle
+			l = newLifecycle(t, m, func(o *jail.Options) {
+				o.Now = func() time.Time { return time.Unix(7_000_000_000, 0) } // by which the next jail has the number 1
+				o.Barrier = func(jail.Step) {
+					if !comes { // while the one whose time is over is being ended
+						return
+					}
+					comes = false
+					j, err := l.Create(t.Context(), spec())
+					if err != nil || j.Name != "btest00001" {
+						t.Errorf("%+v, %v", j, err)
+						return
+					}
+					t.Cleanup(j.Stdio.Close)
+				}
+			})
+			want := 2
+			if comes {
+				want = 1
+			}
+			if r, err := l.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) != want {
+				t.Errorf("%+v, %v", r, err)
+			}
+			expectJails(t, l, 2-want)
+			if err := l.Destroy(t.Context(), "btest00001"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
