@@ -42,9 +42,12 @@ func (s *Service) catalogFor(server config.MCPServer, tenant string, by identity
 	return s.known(server, tenant, by)
 }
 
-// known is [Service.catalogFor] with the lock held.
+// known is [Service.catalogFor] with the lock held. It changes nothing.
 func (s *Service) known(server config.MCPServer, tenant string, by identity.Principal) *catalog {
-	o := s.offerOf(server, tenant)
+	o := s.offers[offerKey{tenant, server.Name}]
+	if o == nil || o.mark != fingerprint(server) {
+		return nil // never asked, or it was declared anew since it was read
+	}
 	if i := s.instances[keyOf(server, tenant, by)]; i != nil && i.offer == o && i.run != nil && i.run.lists != nil {
 		return i.run.lists
 	}

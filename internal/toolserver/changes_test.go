@@ -152,3 +152,26 @@ func TestARestartWithAnotherListIsAChange(t *testing.T) {
 	}
 	w.hears(agent(), changed, seen)
 }
+
+// A listing goes by servers that were read a moment before, and that may have been declared anew since.
+func TestWhoListsServersAsTheyWereTakesNothingFromThoseThatAre(t *testing.T) {
+	w := newWorld(t, files())
+	if _, err := w.call(agent(), "files__echo"); err != nil {
+		t.Fatal(err)
+	}
+	servers, _, err := w.usable(t.Context(), agent(), agent().Tenant)
+	if err != nil || len(servers) != 1 {
+		t.Fatalf("%+v, %v", servers, err)
+	}
+	before := servers[0]
+	before.Command = []string{"/before"}
+	if w.catalogFor(before, agent().Tenant, agent()) != nil {
+		t.Error("something is known of a server as it was")
+	}
+	if w.catalogFor(servers[0], agent().Tenant, agent()) == nil {
+		t.Error("nothing is known any more of the server as it is")
+	}
+	if _, err := w.call(agent(), "files__echo"); err != nil || w.started() != 1 {
+		t.Errorf("it was started %d times, want once; %v", w.started(), err)
+	}
+}

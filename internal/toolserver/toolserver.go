@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -246,11 +247,7 @@ func (s *Service) retireAll(name string) {
 			delete(s.instances, key)
 		}
 	}
-	for key := range s.offers {
-		if key.name == name {
-			delete(s.offers, key)
-		}
-	}
+	maps.DeleteFunc(s.offers, func(key offerKey, _ *offer) bool { return key.name == name })
 	s.changes++
 	s.announce("")
 }
