@@ -81,12 +81,12 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 	if err != nil {
 		return nil, err
 	}
-	n, err := d.prepare(ctx)
-	if err != nil {
-		return nil, err
-	}
-	d.o.Barrier(jail.StepReserve)
-	e, err := d.enter(owner, spec)
+	var e *jail.Entry
+	n, err := d.with(ctx, func(*linux.Firewall) (err error) {
+		d.o.Barrier(jail.StepReserve)
+		e, err = d.enter(owner, spec)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -66,13 +67,8 @@ func (d *Driver) Admit(ctx context.Context, name jail.Name) error {
 
 // open opens the gateway to an address.
 func (d *Driver) open(ctx context.Context, l jail.Lease) error {
-	if _, err := d.prepare(ctx); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	firewall := d.firewall
-	d.mu.Unlock()
-	return firewall.Add(ctx, jail.TableAgents, l)
+	_, err := d.with(ctx, func(f *linux.Firewall) error { return f.Add(ctx, jail.TableAgents, l) })
+	return err
 }
 
 // pause is how long to wait before the engine is asked again.

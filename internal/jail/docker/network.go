@@ -45,12 +45,24 @@ type network struct {
 // prepare makes sure of the network and of the rules on its bridge. The rules come first: no container of ours ever has a
 // network without them.
 func (d *Driver) prepare(ctx context.Context) (network, error) {
+	return d.with(ctx, func(*linux.Firewall) error { return nil })
+}
+
+// with is prepare, and then use, before anybody can remove what was prepared.
+func (d *Driver) with(ctx context.Context, use func(*linux.Firewall) error) (network, error) {
 	done, err := d.turn(ctx)
 	if err != nil {
 		return network{}, err
 	}
 	defer done()
-	return d.provide(ctx)
+	n, err := d.provide(ctx)
+	if err != nil {
+		return network{}, err
+	}
+	d.mu.Lock()
+	firewall := d.firewall
+	d.mu.Unlock()
+	return n, use(firewall)
 }
 
 // turn waits for the token of preparing, until done.
