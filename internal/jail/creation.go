@@ -2,7 +2,6 @@ package jail
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -21,7 +20,7 @@ func (l *Lifecycle) Create(ctx context.Context, spec Spec) (*Jail, error) {
 // deliver gives the jail to its owner, stdio and all, and returns when the owner has it. Until then the program has
 // not begun and the journal does not say that the jail has started: when the process dies before its owner has it,
 // the jail has no owner, and is removed. Once it is delivered, the context counts no more.
-func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deliver func(context.Context, *Jail) error) (_ *Jail, err error) {
+func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deliver func(context.Context, *Jail) error) (*Jail, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -42,64 +41,16 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deli
 		l.Parts.Network.Release(lease)
 		return nil, err
 	}
-	m := &making{deliver: deliver, place: Placement{Name: e.rec.Name, Spec: spec, Lease: lease, Profile: l.profile(spec, lease)}}
-	defer func() {
-		m.closeJailEnds()
-		if err == nil {
-			e.Leave()
-			return
-		}
-		m.stdio.Close()
-		e.SetCause(CauseDestroyed)
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), TeardownLimit)
-		defer cancel()
-		err = errors.Join(fmt.Errorf("make jail %s: %w", e.rec.Name, err), l.teardown(undo, e))
-	}()
-	if err := e.Put(ctx, StateReserved); err != nil {
-		return nil, err
-	}
-	for _, s := range creation {
-		l.Barrier(s.step)
-		if m.delivered {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), TeardownLimit)
-			defer cancel()
-		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		began := l.Now()
-		if err := s.do(l, ctx, e, m); err != nil {
-			return nil, fmt.Errorf("%s: %w", s.step, err)
-		}
-		if s.took != nil {
-			*s.took(&m.timing) += l.Now().Sub(began)
-		}
-		then := s.then
-		if s.step == StepBegin && spec.Admit {
-			then = StateReady
-		}
-		if then != "" {
-			if err := e.Put(ctx, then); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return m.jail(), nil
+	m := &making{Making: Making{Deliver: deliver}, place: Placement{Name: e.rec.Name, Spec: spec, Lease: lease, Profile: l.profile(spec, lease)}}
+	defer m.closeJailEnds()
+	return Make(ctx, l, e, m, creation, func(do func() error) error { return do() }, l.teardown)
 }
 
 // making is what a creation carries from step to step.
 type making struct {
-	deliver   func(context.Context, *Jail) error
-	delivered bool
-	place     Placement
-	stdio     *Stdio // the caller's ends
-	jailEnds  [3]*os.File
-	timing    Timing
-}
-
-func (m *making) jail() *Jail {
-	return &Jail{Name: m.place.Name, Lease: m.place.Lease, Stdio: m.stdio, Timing: m.timing}
+	Making
+	place    Placement
+	jailEnds [3]*os.File
 }
 
 // connect makes the stdio: pipes for the owner, or those of the console for a jail that has none.
@@ -112,15 +63,16 @@ func (l *Lifecycle) connect(ctx context.Context, m *making) (err error) {
 }
 
 func (m *making) openPipes() error {
-	m.stdio = &Stdio{}
+	own := &Stdio{}
+	m.Jail.Stdio = own
 	var err error
-	if m.jailEnds[0], m.stdio.In, err = os.Pipe(); err != nil {
+	if m.jailEnds[0], own.In, err = os.Pipe(); err != nil {
 		return err
 	}
-	if m.stdio.Out, m.jailEnds[1], err = os.Pipe(); err != nil {
+	if own.Out, m.jailEnds[1], err = os.Pipe(); err != nil {
 		return err
 	}
-	m.stdio.Err, m.jailEnds[2], err = os.Pipe()
+	own.Err, m.jailEnds[2], err = os.Pipe()
 	return err
 }
 
@@ -134,19 +86,14 @@ func (m *making) closeJailEnds() {
 }
 
 // creation is the order in which a jail comes to be. Each step is journalled as done before the next begins.
-var creation = []struct {
-	step Step
-	then State
-	took func(*Timing) *time.Duration
-	do   func(*Lifecycle, context.Context, *Entry, *making) error
-}{
+var creation = []Beginning[*Lifecycle, *making]{
 	{StepClone, StateCloned, func(t *Timing) *time.Duration { return &t.Clone }, (*Lifecycle).clone},
 	{StepMount, "", func(t *Timing) *time.Duration { return &t.Clone }, (*Lifecycle).mount},
 	{StepAttach, StateAttached, func(t *Timing) *time.Duration { return &t.Attach }, (*Lifecycle).attach},
 	{StepLimit, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).limit},
 	{StepStart, "", func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).start},
 	{StepVerify, "", func(t *Timing) *time.Duration { return &t.Verify }, (*Lifecycle).verify},
-	{StepDeliver, "", nil, (*Lifecycle).deliver},
+	{StepDeliver, "", nil, func(_ *Lifecycle, ctx context.Context, _ *Entry, m *making) error { return m.Hand(ctx) }},
 	{StepBegin, StateStarted, func(t *Timing) *time.Duration { return &t.Start }, (*Lifecycle).begin},
 }
 
@@ -202,15 +149,6 @@ func (l *Lifecycle) confined(ctx context.Context, place Placement, proc Process)
 		return problem.New(problem.JailUnconfined, "`clawjail doctor` shows what this host can enforce",
 			"the jail is not confined as declared: %s", strings.Join(diff, "; "))
 	}
-	return nil
-}
-
-// deliver gives the jail to its owner.
-func (l *Lifecycle) deliver(ctx context.Context, _ *Entry, m *making) error {
-	if err := m.deliver(ctx, m.jail()); err != nil {
-		return err
-	}
-	m.delivered = true
 	return nil
 }
 

@@ -84,7 +84,7 @@ func NewLifecycle(ctx context.Context, o Options) (*Lifecycle, error) {
 	if err := o.defaults(); err != nil {
 		return nil, err
 	}
-	jails, err := OpenRegistry(ctx, RegistryOptions{Journal: o.Journal, Log: o.Log, Now: o.Now, Grace: o.Grace})
+	jails, err := OpenRegistry(ctx, RegistryOptions{Journal: o.Journal, Log: o.Log, Now: o.Now, Grace: o.Grace, Barrier: o.Barrier})
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,8 @@ type RegistryOptions struct {
 	Now     func() time.Time
 	// Grace is that of Options.
 	Grace time.Duration
+	// Barrier is that of Options.
+	Barrier func(Step)
 }
 
 // Registry is the jails of one driver: the record of each, who works on it, and which owners are gone. It owns the

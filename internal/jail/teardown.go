@@ -40,11 +40,11 @@ const (
 func Steps() []Step {
 	out := []Step{StepReserve}
 	for _, s := range creation {
-		out = append(out, s.step)
+		out = append(out, s.Step)
 	}
 	out = append(out, StepAdmit)
 	for _, s := range ending {
-		out = append(out, s.step)
+		out = append(out, s.Step)
 	}
 	return out
 }
@@ -63,15 +63,10 @@ const (
 // busyLimit is how long one step waits for something that is busy.
 const busyLimit = 5 * time.Second
 
-// ending is the teardown: the same list for close, failure and reaper. Every step is idempotent and has looked
-// at the host when it returns nil. The steps marked last need all before them to have succeeded: an address
-// is not released, nor a jail forgotten, while something of it may be left. The others run even if one before
-// them failed, so that a process that cannot be killed loses its network all the same.
-var ending = []struct {
-	step Step
-	last bool
-	do   func(*Lifecycle, context.Context, *Entry, Record) error
-}{
+// ending is the teardown: the same list for close, failure and reaper. Every step has looked at the host when it returns
+// nil. An address is not released, nor a jail forgotten, while something of it may be left; and a process that cannot be
+// killed loses its network all the same.
+var ending = []Ending[*Lifecycle]{
 	{StepTerminate, false, (*Lifecycle).terminate},
 	{StepKill, false, (*Lifecycle).kill},
 	{StepUnmount, false, func(l *Lifecycle, ctx context.Context, _ *Entry, r Record) error {
@@ -121,49 +116,11 @@ func (l *Lifecycle) Destroy(ctx context.Context, name Name) error {
 }
 
 func (l *Lifecycle) end(ctx context.Context, name Name, why Cause) error {
-	e, err := l.Lookup(name)
-	if errors.Is(err, ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	e.SetCause(why)
-	if err := e.Acquire(ctx); err != nil {
-		return err
-	}
-	// From here on the caller's patience does not count: half a teardown helps nobody.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), TeardownLimit)
-	defer cancel()
-	return l.teardown(ctx, e)
+	return l.End(ctx, name, why, l.teardown)
 }
 
-// teardown runs the steps. The caller holds e.working, which is given back.
 func (l *Lifecycle) teardown(ctx context.Context, e *Entry) error {
-	defer e.Leave()
-	if e.TornDown() {
-		return nil // somebody else's teardown was first
-	}
-	var errs []error
-	if err := e.Put(ctx, StateStopping); err != nil {
-		// A full disk must not keep a jail alive: the record that is there names it, which is enough.
-		l.Log.Error("journal a teardown", "jail", e.rec.Name, "error", err)
-		e.Change(func(r *Record) { r.State = StateStopping })
-	}
-	for _, s := range ending {
-		if s.last && len(errs) > 0 {
-			break
-		}
-		l.Barrier(s.step)
-		if err := l.untilFree(ctx, func() error { return s.do(l, ctx, e, e.Record()) }); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", s.step, err))
-		}
-	}
-	if len(errs) > 0 {
-		return fmt.Errorf("end jail %s: %w", e.rec.Name, errors.Join(errs...))
-	}
-	e.Remove()
-	return nil
+	return TearDown(ctx, l, e, ending, func(do func() error) error { return l.untilFree(ctx, do) })
 }
 
 // untilFree repeats f with growing pauses while it says ErrBusy. ErrHasDependents is final even when joined
@@ -191,15 +148,7 @@ func (l *Lifecycle) terminate(ctx context.Context, e *Entry, r Record) error {
 	if err := l.Parts.Runtime.Terminate(ctx, r.Name, r.Process); err != nil {
 		return err
 	}
-	grace := OwnerGrace
-	if r.Spec.Lifetime == LifetimeKeep {
-		grace = KeepGrace
-	}
-	select {
-	case <-e.ended:
-	case <-time.After(grace):
-	case <-ctx.Done():
-	}
+	e.AwaitEnd(ctx)
 	return nil
 }
 

@@ -20,49 +20,37 @@ import (
 
 // making is what a creation carries from step to step.
 type making struct {
-	name      jail.Name
-	spec      jail.Spec
-	argv      []string // what runs, by the spec or the image
-	env       []string // of the image
-	ungated   bool     // the image has no shell to wait in
-	lease     jail.Lease
-	profile   jail.Profile
-	folders   *folders
-	volume    string
-	network   network
-	bridge    netip.Addr // the host's address on the network
-	gateway   netip.Addr
-	proc      jail.Process
-	stdio     *jail.Stdio // the owner's ends
-	deliver   func(context.Context, *jail.Jail) error
-	delivered bool
-	timing    jail.Timing
-}
-
-func (m *making) jail() *jail.Jail {
-	return &jail.Jail{Name: m.name, Lease: m.lease, Stdio: m.stdio, Timing: m.timing}
+	jail.Making
+	name    jail.Name
+	spec    jail.Spec
+	argv    []string // what runs, by the spec or the image
+	env     []string // of the image
+	ungated bool     // the image has no shell to wait in
+	lease   jail.Lease
+	profile jail.Profile
+	folders *folders
+	volume  string
+	network network
+	bridge  netip.Addr // the host's address on the network
+	gateway netip.Addr
+	proc    jail.Process
 }
 
 // creation is the order in which a container comes to be. Each step is journalled as done before the next begins.
-var creation = []struct {
-	step jail.Step
-	then jail.State
-	took func(*jail.Timing) *time.Duration
-	do   func(*Driver, context.Context, *jail.Entry, *making) error
-}{
-	{jail.StepMount, "", func(t *jail.Timing) *time.Duration { return &t.Clone }, (*Driver).mount},
-	{jail.StepClone, jail.StateCloned, func(t *jail.Timing) *time.Duration { return &t.Clone }, (*Driver).make},
-	{jail.StepStart, jail.StateAttached, func(t *jail.Timing) *time.Duration { return &t.Start }, (*Driver).start},
-	{jail.StepVerify, "", func(t *jail.Timing) *time.Duration { return &t.Verify }, (*Driver).verify},
-	{jail.StepDeliver, "", nil, (*Driver).hand},
-	{jail.StepBegin, jail.StateStarted, func(t *jail.Timing) *time.Duration { return &t.Start }, (*Driver).begin},
+var creation = []jail.Beginning[*Driver, *making]{
+	{Step: jail.StepMount, Took: func(t *jail.Timing) *time.Duration { return &t.Clone }, Do: (*Driver).mount},
+	{Step: jail.StepClone, State: jail.StateCloned, Took: func(t *jail.Timing) *time.Duration { return &t.Clone }, Do: (*Driver).make},
+	{Step: jail.StepStart, State: jail.StateAttached, Took: func(t *jail.Timing) *time.Duration { return &t.Start }, Do: (*Driver).start},
+	{Step: jail.StepVerify, Took: func(t *jail.Timing) *time.Duration { return &t.Verify }, Do: (*Driver).verify},
+	{Step: jail.StepDeliver, Do: func(_ *Driver, ctx context.Context, _ *jail.Entry, m *making) error { return m.Hand(ctx) }},
+	{Step: jail.StepBegin, State: jail.StateStarted, Took: func(t *jail.Timing) *time.Duration { return &t.Start }, Do: (*Driver).begin},
 }
 
 // Steps lists the steps that a creation passes a Barrier at.
 func Steps() []jail.Step {
 	out := []jail.Step{jail.StepReserve}
 	for _, s := range creation {
-		out = append(out, s.step)
+		out = append(out, s.Step)
 	}
 	return out
 }
@@ -73,7 +61,7 @@ func (d *Driver) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error)
 }
 
 // CreateFor implements jail.Maker. The program of an image without /bin/sh has begun by the time that deliver is called.
-func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, deliver func(context.Context, *jail.Jail) error) (_ *jail.Jail, err error) {
+func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, deliver func(context.Context, *jail.Jail) error) (*jail.Jail, error) {
 	if err := d.accept(spec); err != nil {
 		return nil, err
 	}
@@ -91,54 +79,15 @@ func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, de
 		return nil, err
 	}
 	r := e.Record()
-	m := &making{name: r.Name, spec: spec, argv: argv, env: env, lease: r.Lease, profile: ProfileFor(spec, r.Lease), network: n,
-		bridge: n.subnet.Addr().Next(), gateway: d.Gateway(), deliver: deliver}
-	defer func() {
-		if err == nil {
-			e.Leave()
-			return
-		}
-		m.stdio.Close()
-		e.SetCause(jail.CauseDestroyed)
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), jail.TeardownLimit)
-		defer cancel()
-		err = errors.Join(fmt.Errorf("make container %s: %w", r.Name, d.engineError(err)), d.teardown(undo, e))
-	}()
-	if err := e.Put(ctx, jail.StateReserved); err != nil {
-		return nil, err
-	}
-	for _, s := range creation {
-		d.o.Barrier(s.step)
-		if m.delivered {
-			ctx = context.WithoutCancel(ctx)
-		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		began := d.o.Now()
-		if err := s.do(d, ctx, e, m); err != nil {
-			return nil, fmt.Errorf("%s: %w", s.step, err)
-		}
-		if s.took != nil {
-			*s.took(&m.timing) += d.o.Now().Sub(began)
-		}
-		then := s.then
-		if s.step == jail.StepBegin && spec.Admit {
-			then = jail.StateReady
-		}
-		if then != "" {
-			if err := e.Put(context.WithoutCancel(ctx), then); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return m.jail(), nil
+	m := &making{Making: jail.Making{Deliver: deliver}, name: r.Name, spec: spec, argv: argv, env: env, lease: r.Lease, profile: ProfileFor(spec, r.Lease), network: n,
+		bridge: n.subnet.Addr().Next(), gateway: d.Gateway()}
+	return jail.Make(ctx, d, e, m, creation, func(do func() error) error { return d.engineError(do()) }, d.teardown)
 }
 
 // mount opens what the container sees of the host, and makes the volume of the agent's state.
 func (d *Driver) mount(ctx context.Context, e *jail.Entry, m *making) (err error) {
 	// A container of an earlier process may have had the address, and may have ended while nobody looked after the rules.
-	if err := d.refuse(ctx, e); err != nil {
+	if err := d.refuse(ctx, e, e.Record()); err != nil {
 		return err
 	}
 	if m.folders, err = d.stage(m.name, m.spec, m.profile); err != nil || m.spec.Agent == nil || m.spec.Agent.State == 0 {
@@ -175,7 +124,7 @@ func (d *Driver) start(ctx context.Context, e *jail.Entry, m *making) (err error
 		if err := d.mark(m.name, *m.spec.Agent); err != nil {
 			return err
 		}
-	} else if m.stdio, err = d.attach(ctx, m.name); err != nil {
+	} else if m.Jail.Stdio, err = d.attach(ctx, m.name); err != nil {
 		return err
 	}
 	_, err = d.engine.ContainerStart(ctx, string(m.name), client.ContainerStartOptions{})
@@ -227,14 +176,6 @@ func (d *Driver) verify(ctx context.Context, _ *jail.Entry, m *making) error {
 func unconfined(diff []string) error {
 	return problem.New(problem.JailUnconfined, "`clawjail doctor` shows what this host can enforce; an engine that leaves out what it is told is not used",
 		"the container is not confined as declared: %s", strings.Join(diff, "; "))
-}
-
-func (d *Driver) hand(ctx context.Context, _ *jail.Entry, m *making) error {
-	if err := m.deliver(ctx, m.jail()); err != nil {
-		return err
-	}
-	m.delivered = true
-	return nil
 }
 
 // begin lets the program begin.

@@ -166,7 +166,7 @@ func New(o Options) (*Driver, error) {
 		drained: map[jail.Name]chan struct{}{}, composed: newComposed(o.Now()),
 	}
 	d.background, d.stop = context.WithCancel(context.Background())
-	if d.Registry, err = jail.OpenRegistry(d.background, jail.RegistryOptions{Journal: o.Journal, Log: o.Log, Now: o.Now, Grace: o.Grace}); err != nil {
+	if d.Registry, err = jail.OpenRegistry(d.background, jail.RegistryOptions{Journal: o.Journal, Log: o.Log, Now: o.Now, Grace: o.Grace, Barrier: o.Barrier}); err != nil {
 		return nil, errors.Join(err, d.Close(d.background))
 	}
 	for _, e := range d.Entries() {

@@ -5,7 +5,6 @@ package docker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"syscall"
@@ -105,97 +104,42 @@ func (d *Driver) Destroy(ctx context.Context, name jail.Name) error {
 }
 
 func (d *Driver) end(ctx context.Context, name jail.Name, why jail.Cause) error {
-	e, err := d.Lookup(name)
-	if errors.Is(err, jail.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	e.SetCause(why)
-	if err := e.Acquire(ctx); err != nil {
-		return err
-	}
-	// From here on the caller's patience does not count: half a teardown helps nobody.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), jail.TeardownLimit)
-	defer cancel()
-	return d.teardown(ctx, e)
+	return d.End(ctx, name, why, d.teardown)
 }
 
-// ending is the teardown: the same list for close, failure and reaper. Every step is idempotent. The steps marked last
-// need all before them to have succeeded; the others run even if one before them failed, so that a container loses its
-// network also while the engine is away.
-var ending = []struct {
-	step jail.Step
-	last bool
-	do   func(*Driver, context.Context, *jail.Entry) error
-}{
-	{jail.StepRefuse, false, (*Driver).refuse},
-	{jail.StepTerminate, false, (*Driver).terminate},
-	{jail.StepDestroy, false, func(d *Driver, ctx context.Context, e *jail.Entry) error { return d.remove(ctx, e.Record().Name) }},
-	{jail.StepUnmount, true, func(d *Driver, _ context.Context, e *jail.Entry) error { return d.unstage(e.Record().Name) }},
-	{jail.StepForget, true, (*Driver).forget},
+// ending is the teardown: the same list for close, failure and reaper. A container loses its network also while the engine
+// is away.
+var ending = []jail.Ending[*Driver]{
+	{Step: jail.StepRefuse, Do: (*Driver).refuse},
+	{Step: jail.StepTerminate, Do: (*Driver).terminate},
+	{Step: jail.StepDestroy, Do: func(d *Driver, ctx context.Context, _ *jail.Entry, r jail.Record) error { return d.remove(ctx, r.Name) }},
+	{Step: jail.StepUnmount, Last: true, Do: func(d *Driver, _ context.Context, _ *jail.Entry, r jail.Record) error { return d.unstage(r.Name) }},
+	{Step: jail.StepForget, Last: true, Do: (*Driver).forget},
 }
 
-// teardown runs the steps. The caller holds e.working, which is given back.
 func (d *Driver) teardown(ctx context.Context, e *jail.Entry) error {
-	defer e.Leave()
-	if e.TornDown() {
-		return nil // somebody else's teardown was first
-	}
-	var errs []error
-	if err := e.Put(ctx, jail.StateStopping); err != nil {
-		// A full disk must not keep a container alive: the record that is there names it, which is enough.
-		d.o.Log.Error("journal a teardown", "jail", e.Record().Name, "error", err)
-		e.Change(func(r *jail.Record) { r.State = jail.StateStopping })
-	}
-	for _, s := range ending {
-		if s.last && len(errs) > 0 {
-			break
-		}
-		d.o.Barrier(s.step)
-		if err := s.do(d, ctx, e); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", s.step, d.engineError(err)))
-		}
-	}
-	if len(errs) > 0 {
-		return fmt.Errorf("end container %s: %w", e.Record().Name, errors.Join(errs...))
-	}
-	e.Remove()
-	return nil
+	return jail.TearDown(ctx, d, e, ending, func(do func() error) error { return d.engineError(do()) })
 }
 
-func (d *Driver) refuse(ctx context.Context, e *jail.Entry) error {
-	l := e.Record().Lease
+func (d *Driver) refuse(ctx context.Context, _ *jail.Entry, r jail.Record) error {
 	d.mu.Lock()
 	firewall := d.firewall
 	d.mu.Unlock()
-	if l.Index < 0 || firewall == nil {
+	if r.Lease.Index < 0 || firewall == nil {
 		return nil // without a firewall of this process's there was no Admit; the reaper looks for members of an earlier one's
 	}
-	return firewall.Remove(ctx, jail.TableAgents, l)
+	return firewall.Remove(ctx, jail.TableAgents, r.Lease)
 }
 
 // terminate asks the program to end, and waits. The first process, docker-init, passes the signal on.
-func (d *Driver) terminate(ctx context.Context, e *jail.Entry) error {
-	r := e.Record()
+func (d *Driver) terminate(ctx context.Context, e *jail.Entry, r jail.Record) error {
 	if r.Process.PID == 0 || r.Exit != nil {
 		return nil
 	}
 	if err := linux.Signal(r.Process, syscall.SIGTERM); err != nil {
 		return err
 	}
-	grace := jail.OwnerGrace
-	if r.Spec.Lifetime == jail.LifetimeKeep {
-		grace = jail.KeepGrace
-	}
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
-	select {
-	case <-e.Ended():
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	e.AwaitEnd(ctx)
 	return nil
 }
 
@@ -260,8 +204,7 @@ func (d *Driver) drain(ctx context.Context, name jail.Name) {
 }
 
 // forget removes the record, and then gives the address back: were the process to die in between, it would be free.
-func (d *Driver) forget(ctx context.Context, e *jail.Entry) error {
-	r := e.Record()
+func (d *Driver) forget(ctx context.Context, e *jail.Entry, r jail.Record) error {
 	if err := errors.Join(d.unmark(r.Name), d.o.Journal.Delete(ctx, r.Name)); err != nil {
 		return err
 	}
