@@ -57,6 +57,15 @@ func (p *Pool) Lease(index int) (Lease, error) {
 	return Lease{Index: index, Addr: p.offset(firstJail + index), UID: p.uidBase + uint32(index)}, nil
 }
 
+// Check makes sure that index and address belong together, because both become names of things on the host.
+func (p *Pool) Check(l Lease) error {
+	want, err := p.Lease(l.Index)
+	if err == nil && l.Addr != want.Addr {
+		err = fmt.Errorf("lease %d has the address %s, not %s", l.Index, want.Addr, l.Addr)
+	}
+	return err
+}
+
 // IndexOf is the index that an address belongs to, or -1.
 func (p *Pool) IndexOf(a netip.Addr) int {
 	if !p.subnet.Contains(a) {

@@ -122,7 +122,7 @@ func (f *Firewall) members(ctx context.Context, t jail.Table) ([]netip.Addr, err
 
 // Add makes a lease's address a member of a table that rules are about.
 func (f *Firewall) Add(ctx context.Context, t jail.Table, l jail.Lease) error {
-	if err := checkLease(f.o.Pool, l); err != nil {
+	if err := f.o.Pool.Check(l); err != nil {
 		return err
 	}
 	if err := f.rules(ctx); err != nil {
@@ -141,7 +141,7 @@ func (f *Firewall) Add(ctx context.Context, t jail.Table, l jail.Lease) error {
 
 // Remove ends the membership of a lease's address, and with it the connections that it has open.
 func (f *Firewall) Remove(ctx context.Context, t jail.Table, l jail.Lease) error {
-	if err := checkLease(f.o.Pool, l); err != nil {
+	if err := f.o.Pool.Check(l); err != nil {
 		return err
 	}
 	return f.remove(ctx, t, l.Addr)

@@ -222,16 +222,5 @@ func (n *Network) check(name jail.Name, l jail.Lease) error {
 	if err := n.o.check(name); err != nil {
 		return err
 	}
-	return checkLease(n.o.Pool, l)
-}
-
-func checkLease(pool *jail.Pool, l jail.Lease) error {
-	want, err := pool.Lease(l.Index)
-	if err != nil {
-		return err
-	}
-	if l.Addr != want.Addr {
-		return fmt.Errorf("lease %d has the address %s, not %s", l.Index, want.Addr, l.Addr)
-	}
-	return nil
+	return n.o.Pool.Check(l)
 }

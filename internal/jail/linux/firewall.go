@@ -118,7 +118,7 @@ func (f *Firewall) change(ctx context.Context, table jail.Table, l jail.Lease, m
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := checkLease(f.pool, l); err != nil {
+	if err := f.pool.Check(l); err != nil {
 		return err
 	}
 	set, err := f.set(table)

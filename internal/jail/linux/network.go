@@ -273,23 +273,7 @@ func (n *Network) check(ctx context.Context, name jail.Name, l jail.Lease) error
 	if !name.Belongs(n.slots.id) {
 		return fmt.Errorf("%q is not a jail of installation %s", name, n.slots.id)
 	}
-	return n.checkLease(l)
-}
-
-// checkLease makes sure that index and address belong together, because both become names of things on the host.
-func (n *Network) checkLease(l jail.Lease) error {
-	return checkLease(n.pool, l)
-}
-
-func checkLease(pool *jail.Pool, l jail.Lease) error {
-	want, err := pool.Lease(l.Index)
-	if err != nil {
-		return err
-	}
-	if l.Addr != want.Addr {
-		return fmt.Errorf("lease %d has the address %s, not %s", l.Index, want.Addr, l.Addr)
-	}
-	return nil
+	return n.pool.Check(l)
 }
 
 func (n *Network) lock(index int) *sync.Mutex { return &n.locks[index%len(n.locks)] }
