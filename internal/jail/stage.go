@@ -1,6 +1,7 @@
 package jail
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -67,17 +68,18 @@ func (p Program) LaunchScript(home string, homeFiles, first bool) []byte {
 	if homeFiles { // before its variables: they may say where it finds programs, or that it finds none
 		b.WriteString("cp -R " + StageDir + "/" + StageHome + "/. \"$HOME\"/\n")
 	}
-	b.WriteString(". " + StageDir + "/" + StageEnv + "\n")
+	p.enter(&b, StageDir, home)
+	p.run(&b, first)
+	return []byte(b.String())
+}
+
+// enter takes on the program's variables, which are in a folder, connects its wires, and goes where it begins.
+func (p Program) enter(b *strings.Builder, folder, home string) {
+	b.WriteString(". " + shellQuote(folder+"/"+StageEnv) + "\n")
 	if p.Wire == WirePipe34 {
 		b.WriteString("exec 3<&0 4>&1 0</dev/null 1>&2\n")
 	}
-	dir := p.Dir
-	if dir == "" {
-		dir = home
-	}
-	b.WriteString("cd " + shellQuote(dir) + "\n")
-	p.run(&b, first)
-	return []byte(b.String())
+	b.WriteString("cd " + shellQuote(cmp.Or(p.Dir, home)) + "\n")
 }
 
 // run ends a script with the program.

@@ -7,15 +7,7 @@ import "strings"
 func (p Program) ExecScript(folder, home string) []byte {
 	var b strings.Builder
 	b.WriteString("set -eu\nHOME=" + shellQuote(home) + "\nexport HOME\n")
-	b.WriteString(". " + shellQuote(folder+"/"+StageEnv) + "\n")
-	if p.Wire == WirePipe34 {
-		b.WriteString("exec 3<&0 4>&1 0</dev/null 1>&2\n")
-	}
-	dir := p.Dir
-	if dir == "" {
-		dir = home
-	}
-	b.WriteString("cd " + shellQuote(dir) + "\n")
+	p.enter(&b, folder, home)
 	p.run(&b, false)
 	return []byte(b.String())
 }
