@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -39,15 +38,10 @@ const (
 
 // execution is a program that joined a jail.
 type execution struct {
-	r    *Runtime
-	name jail.Name
-	id   string
+	jail.Joined
+	r  *Runtime
+	id string
 	*child
-
-	end   context.CancelFunc // asks watch to end it
-	over  chan struct{}
-	ended error // read after over, as is exit
-	exit  jail.Exit
 }
 
 // Exec starts a program beside the first process of a jail.
@@ -64,7 +58,7 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, _ jail.Process, pr
 	}
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	x := &execution{r: r, name: p.Name, id: hex.EncodeToString(b[:]), over: make(chan struct{})}
+	x := &execution{r: r, id: hex.EncodeToString(b[:]), Joined: jail.Joined{Name: p.Name, Over: make(chan struct{})}}
 	defer func() {
 		if err != nil {
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), execCleanup)
@@ -99,10 +93,8 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, _ jail.Process, pr
 		return nil, err
 	}
 	watching, end := context.WithCancel(context.Background()) // ended by End, or by the program
-	x.end = end
-	r.mu.Lock()
-	r.execs[x] = true
-	r.mu.Unlock()
+	x.Stop = end
+	r.execs.Add(&x.Joined)
 	r.working.Go(func() { x.watch(watching) })
 	return x, nil
 }
@@ -150,13 +142,13 @@ func (r *Runtime) joined(ctx context.Context, p jail.Placement, c *child, jid in
 
 // watch waits for the end of the program, or ends it, and with it everything that it started.
 func (x *execution) watch(ending context.Context) {
-	defer close(x.over)
+	defer close(x.Over)
 	ctx := context.Background()
-	x.exit = jail.Exit{Cause: jail.CauseExited}
+	x.Exit = jail.Exit{Cause: jail.CauseExited}
 	select {
 	case <-x.done:
 	case <-ending.Done():
-		x.exit.Cause = jail.CauseDestroyed
+		x.Exit.Cause = jail.CauseDestroyed
 		if members, err := x.members(); err == nil {
 			for _, pid := range members {
 				_ = sendSignal(pid, syscall.SIGTERM) // what does not listen is killed
@@ -169,17 +161,15 @@ func (x *execution) watch(ending context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, execCleanup)
 	defer cancel()
-	x.ended = x.clean(ctx)
+	x.Err = x.clean(ctx)
 	if x.child.ended() {
-		x.exit.Code, x.exit.Signal = x.code, x.signal
+		x.Exit.Code, x.Exit.Signal = x.code, x.signal
 	} else {
-		x.exit.Code = -1
+		x.Exit.Code = -1
 	}
-	x.exit.At = x.r.now()
-	x.end()
-	x.r.mu.Lock()
-	delete(x.r.execs, x)
-	x.r.mu.Unlock()
+	x.Exit.At = x.r.now()
+	x.Stop()
+	x.r.execs.Remove(&x.Joined)
 }
 
 // members are the processes that come from the program, itself included while it runs.
@@ -206,10 +196,10 @@ func (x *execution) clean(ctx context.Context) error {
 			}
 			return failed == nil && len(members) == 0
 		}) {
-			errs = append(errs, fmt.Errorf("processes of a program in jail %s are left: %w", x.name, errors.Join(failed, jail.ErrBusy)))
+			errs = append(errs, fmt.Errorf("processes of a program in jail %s are left: %w", x.Name, errors.Join(failed, jail.ErrBusy)))
 		}
 	}
-	return errors.Join(append(errs, x.r.unstage(x.name, x.id, len(errs) == 0))...)
+	return errors.Join(append(errs, x.r.unstage(x.Name, x.id, len(errs) == 0))...)
 }
 
 // unstage removes what a program was started by, and its mark when everything of it has ended.
@@ -237,42 +227,6 @@ func (r *Runtime) unstage(name jail.Name, id string, forget bool) error {
 		}
 		errs = append(errs, busy(dir.RemoveAll(id)), dir.Close())
 	}
-	return errors.Join(errs...)
-}
-
-// Wait blocks until the program and everything that it started has ended.
-func (x *execution) Wait(ctx context.Context) (jail.Exit, error) {
-	select {
-	case <-x.over:
-		return x.exit, x.ended
-	case <-ctx.Done():
-		return jail.Exit{}, ctx.Err()
-	}
-}
-
-// End ends the program and everything that it started.
-func (x *execution) End(ctx context.Context) error {
-	x.end()
-	_, err := x.Wait(ctx)
-	return err
-}
-
-// endExecutions ends the programs in one jail, or in all of them when it has no name.
-func (r *Runtime) endExecutions(ctx context.Context, name jail.Name) error {
-	r.mu.Lock()
-	var all []*execution
-	for x := range r.execs {
-		if name == "" || x.name == name {
-			all = append(all, x)
-		}
-	}
-	r.mu.Unlock()
-	var wait sync.WaitGroup
-	errs := make([]error, len(all))
-	for i, x := range all {
-		wait.Go(func() { errs[i] = x.End(ctx) })
-	}
-	wait.Wait()
 	return errors.Join(errs...)
 }
 

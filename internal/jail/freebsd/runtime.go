@@ -39,7 +39,7 @@ type Runtime struct {
 
 	mu       sync.Mutex // of what follows
 	children map[jail.Name]*child
-	execs    map[*execution]bool
+	execs    jail.Executions
 	relays   map[*exec.Cmd]bool
 	working  sync.WaitGroup // programs that joined, and relays
 }
@@ -54,7 +54,7 @@ type child struct {
 
 func newRuntime(ctx context.Context, o Options, s *Storage, n *Network, l *Limiter) (_ *Runtime, err error) {
 	r := &Runtime{o: o, jails: jails{o.Commands}, storage: s, network: n, limits: l, now: time.Now,
-		children: map[jail.Name]*child{}, execs: map[*execution]bool{}, relays: map[*exec.Cmd]bool{}}
+		children: map[jail.Name]*child{}, relays: map[*exec.Cmd]bool{}}
 	if err := becomeReaper(); err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func newRuntime(ctx context.Context, o Options, s *Storage, n *Network, l *Limit
 func (r *Runtime) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), execGrace+execCleanup)
 	defer cancel()
-	err := r.endExecutions(ctx, "")
+	err := r.execs.End(ctx, "")
 	r.mu.Lock()
 	for cmd := range r.relays {
 		err = errors.Join(err, sendSignal(cmd.Process.Pid, syscall.SIGKILL))
@@ -169,16 +169,7 @@ func (r *Runtime) launch(ctx context.Context, p jail.Placement, script string, s
 	}
 	cmd.Env = append(cmd.Env, env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal and no process group of the host's
-	// Assigned one by one: a nil *os.File in an interface would not be nil.
-	if stdio[0] != nil {
-		cmd.Stdin = stdio[0]
-	}
-	if stdio[1] != nil {
-		cmd.Stdout = stdio[1]
-	}
-	if stdio[2] != nil {
-		cmd.Stderr = stdio[2]
-	}
+	jail.Connect(cmd, stdio)
 	began := r.now()
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -347,7 +338,7 @@ func (r *Runtime) Stop(ctx context.Context, name jail.Name) error {
 		return err
 	}
 	fail := func(err error) error { return fmt.Errorf("stop jail %s: %w", name, err) }
-	if err := errors.Join(r.endExecutions(ctx, name), r.jails.kill(ctx, name)); err != nil {
+	if err := errors.Join(r.execs.End(ctx, name), r.jails.kill(ctx, name)); err != nil {
 		return fail(err)
 	}
 	have, there, err := r.jails.look(ctx, name)

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -43,19 +42,14 @@ const (
 
 // execution is a program that joined a jail. Its group takes the place of a jail's name in what is kept of processes.
 type execution struct {
+	jail.Joined
 	r     *Runtime
-	name  jail.Name // of the jail
 	id    string
 	group jail.Name // <jail>/exec-<id>
 	proc  jail.Process
 	stage *beneath.Folder // in the jail, holds the folder <id>
 	// staged is set when that folder is the one that was made for it.
 	staged bool
-
-	end   context.CancelFunc // asks watch to end it
-	done  chan struct{}
-	ended error // read after done, as is exit
-	exit  jail.Exit
 }
 
 // Exec starts a program beside the first process of a jail.
@@ -63,7 +57,7 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, proc jail.Process,
 	if err := errors.Join(r.o.check(p.Name), ctx.Err(), r.hasAppArmor(p.Profile.AppArmor)); err != nil {
 		return nil, err
 	}
-	x := &execution{r: r, name: p.Name, id: r.newID(), done: make(chan struct{})}
+	x := &execution{r: r, id: r.newID(), Joined: jail.Joined{Name: p.Name, Over: make(chan struct{})}}
 	x.group = p.Name + "/" + jail.Name(execGroup+x.id)
 	defer func() {
 		if err != nil {
@@ -111,17 +105,15 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, proc jail.Process,
 		return nil, err
 	}
 	watching, end := context.WithCancel(context.Background()) // ended by End, or by the program
-	x.end = end
-	r.mu.Lock()
-	r.execs[x] = true
-	r.mu.Unlock()
+	x.Stop = end
+	r.execs.Add(&x.Joined)
 	go x.watch(watching)
 	return x, nil
 }
 
 // mark makes the folder that says that there is, or was, such a program.
 func (x *execution) mark() (*beneath.Folder, error) {
-	jailBundle, err := x.r.bundles.Folder(string(x.name))
+	jailBundle, err := x.r.bundles.Folder(string(x.Name))
 	if err != nil {
 		return nil, err
 	}
@@ -257,13 +249,13 @@ func (p *process) apart(first jail.Process) (diff []string) {
 
 // watch waits for the end of the program, or ends it, and with it everything that it started.
 func (x *execution) watch(ending context.Context) {
-	defer close(x.done)
+	defer close(x.Over)
 	code, signal, err := x.r.Wait(ending, x.group, x.proc)
 	ctx, cancel := context.WithTimeout(context.Background(), execGrace+execCleanup)
 	defer cancel()
-	x.exit = jail.Exit{Cause: jail.CauseExited}
+	x.Exit = jail.Exit{Cause: jail.CauseExited}
 	if ending.Err() != nil {
-		x.exit.Cause = jail.CauseDestroyed
+		x.Exit.Cause = jail.CauseDestroyed
 		_, err = x.r.signalAll(x.group, x.proc, syscall.SIGTERM)
 		waitFor(ctx, execGrace, func() bool {
 			left, err := x.r.limits.processes(string(x.group))
@@ -271,7 +263,7 @@ func (x *execution) watch(ending context.Context) {
 		})
 	}
 	if x.r.limits.refusals(string(x.group)) > 0 {
-		x.exit.Hit = append(x.exit.Hit, jail.LimitTasks)
+		x.Exit.Hit = append(x.Exit.Hit, jail.LimitTasks)
 	}
 	err = errors.Join(err, x.r.kill(ctx, x.group, x.proc))
 	if ending.Err() != nil {
@@ -279,12 +271,10 @@ func (x *execution) watch(ending context.Context) {
 		code, signal, werr = x.r.Wait(ctx, x.group, x.proc)
 		err = errors.Join(err, werr)
 	}
-	x.exit.Code, x.exit.Signal, x.exit.At = code, signal, x.r.now()
-	x.ended = errors.Join(err, x.clean(ctx))
-	x.end()
-	x.r.mu.Lock()
-	delete(x.r.execs, x)
-	x.r.mu.Unlock()
+	x.Exit.Code, x.Exit.Signal, x.Exit.At = code, signal, x.r.now()
+	x.Err = errors.Join(err, x.clean(ctx))
+	x.Stop()
+	x.r.execs.Remove(&x.Joined)
 }
 
 // clean removes everything of a program that may have been started only half.
@@ -307,9 +297,9 @@ func (x *execution) clean(ctx context.Context) error {
 	}
 	errs = append(errs, x.r.limits.remove(ctx, string(x.group)))
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("clean up after a program in jail %s: %w", x.name, err) // the mark stays for the next daemon
+		return fmt.Errorf("clean up after a program in jail %s: %w", x.Name, err) // the mark stays for the next daemon
 	}
-	return x.r.unmark(x.name, x.id)
+	return x.r.unmark(x.Name, x.id)
 }
 
 func (r *Runtime) unmark(name jail.Name, id string) error {
@@ -321,42 +311,6 @@ func (r *Runtime) unmark(name jail.Name, id string) error {
 		return err
 	}
 	return errors.Join(all.RemoveAll(id), all.Close())
-}
-
-// Wait blocks until the program and everything that it started has ended.
-func (x *execution) Wait(ctx context.Context) (jail.Exit, error) {
-	select {
-	case <-x.done:
-		return x.exit, x.ended
-	case <-ctx.Done():
-		return jail.Exit{}, ctx.Err()
-	}
-}
-
-// End ends the program and everything that it started.
-func (x *execution) End(ctx context.Context) error {
-	x.end()
-	_, err := x.Wait(ctx)
-	return err
-}
-
-// endExecutions ends the programs in one jail, or in all of them when it has no name.
-func (r *Runtime) endExecutions(ctx context.Context, name jail.Name) error {
-	r.mu.Lock()
-	var all []*execution
-	for x := range r.execs {
-		if name == "" || x.name == name {
-			all = append(all, x)
-		}
-	}
-	r.mu.Unlock()
-	var wait sync.WaitGroup
-	errs := make([]error, len(all))
-	for i, x := range all {
-		wait.Go(func() { errs[i] = x.End(ctx) })
-	}
-	wait.Wait()
-	return errors.Join(errs...)
 }
 
 // process is how every program in a jail is confined by the runtime.

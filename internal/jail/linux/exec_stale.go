@@ -53,7 +53,7 @@ func (r *Runtime) endStale() error {
 func (r *Runtime) endOne(name jail.Name, id string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), execCleanup)
 	defer cancel()
-	x := &execution{r: r, name: name, id: id, group: name + "/" + jail.Name(execGroup+id)}
+	x := &execution{Joined: jail.Joined{Name: name}, r: r, id: id, group: name + "/" + jail.Name(execGroup+id)}
 	x.stage, x.staged = r.stageOf(name), true
 	return x.clean(ctx)
 }

@@ -48,7 +48,7 @@ type Runtime struct {
 	children map[jail.Name]*child
 	starting map[jail.Name]bool
 	running  map[int]bool // processes of the runtime itself
-	execs    map[*execution]bool
+	execs    jail.Executions
 }
 
 // child is a jail's first process while it is a child of this one.
@@ -69,7 +69,7 @@ func NewRuntime(o Options, limits *Limiter) (_ *Runtime, err error) {
 		return nil, err
 	}
 	r := &Runtime{o: o, limits: limits, children: map[jail.Name]*child{}, starting: map[jail.Name]bool{}, running: map[int]bool{},
-		execs: map[*execution]bool{}, newID: newStageID, now: time.Now,
+		newID: newStageID, now: time.Now,
 		filters: map[jail.SeccompProfile]*specs.LinuxSeccomp{}, hostRoot: "/"}
 	defer func() {
 		if err != nil {
@@ -97,7 +97,7 @@ func NewRuntime(o Options, limits *Limiter) (_ *Runtime, err error) {
 func (r *Runtime) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), execGrace+execCleanup)
 	defer cancel()
-	errs := []error{r.endExecutions(ctx, "")}
+	errs := []error{r.execs.End(ctx, "")}
 	for _, f := range []*beneath.Folder{r.state, r.bundles, r.run} {
 		if f != nil {
 			errs = append(errs, f.Close())
@@ -442,7 +442,7 @@ func (r *Runtime) Stop(ctx context.Context, name jail.Name) error {
 	if len(pids) > 0 {
 		return fmt.Errorf("stop jail %s: process %d is left: %w", name, pids[0], jail.ErrBusy)
 	}
-	if err := r.endExecutions(ctx, name); err != nil {
+	if err := r.execs.End(ctx, name); err != nil {
 		return fmt.Errorf("stop jail %s: %w", name, err)
 	}
 	r.mu.Lock()

@@ -54,16 +54,7 @@ func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args 
 	// In a process group of its own, so that a runtime that is killed half-way can be collected with its children.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, UseCgroupFD: group >= 0, CgroupFD: max(group, 0)}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	// Assigned one by one: a nil *os.File in an interface would not be nil.
-	if stdio[0] != nil {
-		cmd.Stdin = stdio[0]
-	}
-	if stdio[1] != nil {
-		cmd.Stdout = stdio[1]
-	}
-	if stdio[2] != nil {
-		cmd.Stderr = stdio[2]
-	}
+	jail.Connect(cmd, stdio)
 	// Mount namespaces belong to a thread, and so does the death signal: the kernel sends it when the thread that
 	// started the child ends.
 	err = OnDiscardedThread(func() error {

@@ -1,0 +1,90 @@
+package jail
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"sync"
+)
+
+// Joined is a program that joined a jail, to whoever started it. It is an Execution, and drivers embed it in their own.
+type Joined struct {
+	Name Name               // of the jail
+	Stop context.CancelFunc // asks for the end of the program and of everything that it started
+	Over chan struct{}      // closed when all of that has ended
+	Exit Exit               // read after Over, as is Err
+	Err  error
+}
+
+// Wait implements Execution.
+func (x *Joined) Wait(ctx context.Context) (Exit, error) {
+	select {
+	case <-x.Over:
+		return x.Exit, x.Err
+	case <-ctx.Done():
+		return Exit{}, ctx.Err()
+	}
+}
+
+// End implements Execution.
+func (x *Joined) End(ctx context.Context) error {
+	x.Stop()
+	_, err := x.Wait(ctx)
+	return err
+}
+
+// Executions are the programs that joined a driver's jails. The zero value has none.
+type Executions struct {
+	mu  sync.Mutex
+	all map[*Joined]bool
+}
+
+// Add adds a program.
+func (e *Executions) Add(x *Joined) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.all == nil {
+		e.all = map[*Joined]bool{}
+	}
+	e.all[x] = true
+}
+
+// Remove removes one that has ended.
+func (e *Executions) Remove(x *Joined) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.all, x)
+}
+
+// End ends the programs in one jail, or in all of them when it has no name.
+func (e *Executions) End(ctx context.Context, name Name) error {
+	e.mu.Lock()
+	var all []*Joined
+	for x := range e.all {
+		if name == "" || x.Name == name {
+			all = append(all, x)
+		}
+	}
+	e.mu.Unlock()
+	var wait sync.WaitGroup
+	errs := make([]error, len(all))
+	for i, x := range all {
+		wait.Go(func() { errs[i] = x.End(ctx) })
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// Connect gives a command the files that are there: a nil *os.File in an interface would not be nil.
+func Connect(cmd *exec.Cmd, stdio [3]*os.File) {
+	if stdio[0] != nil {
+		cmd.Stdin = stdio[0]
+	}
+	if stdio[1] != nil {
+		cmd.Stdout = stdio[1]
+	}
+	if stdio[2] != nil {
+		cmd.Stderr = stdio[2]
+	}
+}
