@@ -6,67 +6,40 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// unmountBelow unmounts everything that is mounted at or below a path, the newest mounts first.
+// unmountBelow unmounts everything that is mounted at or below a path.
 func unmountBelow(path string) error {
 	for range 3 { // a mount can be covered by another one of the same path
 		mounts, err := mountsBelow(path)
-		if err != nil {
+		if err != nil || len(mounts) == 0 {
 			return err
 		}
-		if len(mounts) == 0 {
-			return nil
-		}
-		for _, mount := range slices.Backward(mounts) {
+		for _, mount := range mounts {
 			if err := unix.Unmount(mount, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 				return fmt.Errorf("unmount %s: %w", mount, err)
 			}
 		}
 	}
 	mounts, err := mountsBelow(path)
-	if err != nil {
-		return err
+	if err == nil && len(mounts) > 0 {
+		err = fmt.Errorf("%s is still mounted", mounts[0])
 	}
-	if len(mounts) > 0 {
-		return fmt.Errorf("%s is still mounted", mounts[0])
-	}
-	return nil
+	return err
 }
 
-// mountsBelow are the mount points at or below a path, in the order in which they were mounted.
+// mountsBelow are the mount points at or below a path, what is mounted on another mount before that.
 func mountsBelow(path string) ([]string, error) {
-	// The kernel lists paths without symbolic links.
-	path, err := filepath.EvalSymlinks(path)
+	path, err := filepath.EvalSymlinks(path) // the kernel lists paths without symbolic links
 	if err != nil {
 		return nil, fmt.Errorf("look for mounts: %w", err)
 	}
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("look for mounts: %w", err)
-	}
-	return parseMountInfo(string(data), path), nil
-}
-
-// parseMountInfo reads proc_pid_mountinfo(5): the fifth field is the mount point, with octal escapes.
-func parseMountInfo(text, path string) []string {
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	var out []string
-	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		if len(fields) < 5 {
-			continue
-		}
-		if point := unescape.Replace(fields[4]); point == path || strings.HasPrefix(point, path+"/") {
-			out = append(out, point)
-		}
-	}
-	return out
+	return linux.MountPoints(path)
 }
 
 // exchange gives a folder a name. A folder that has the name already is swapped in the same moment, so that at no time

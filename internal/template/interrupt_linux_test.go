@@ -250,10 +250,3 @@ func TestFailedProgramSaysWhyInItsLastLines(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 }
-
-func TestMountPointsAreReadWithTheirEscapes(t *testing.T) {
-	text := "36 35 98:0 / /a/b rw - ext4 /dev/x rw\n37 35 0:5 / /a/b/with\\040space\\134x rw - tmpfs t rw\n38 35 0:5 / /a/bc rw - tmpfs t rw\nshort\n"
-	if diff := cmp.Diff([]string{"/a/b", `/a/b/with space\x`}, parseMountInfo(text, "/a/b")); diff != "" {
-		t.Error(diff)
-	}
-}

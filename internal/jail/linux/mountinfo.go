@@ -117,3 +117,12 @@ func mountsBelow(dir string) ([]mount, error) {
 	slices.SortStableFunc(out, func(a, b mount) int { return depth(b) - depth(a) })
 	return out, nil
 }
+
+// MountPoints are where something is mounted at or beneath dir, in the order of mountsBelow.
+func MountPoints(dir string) (out []string, err error) {
+	all, err := mountsBelow(dir)
+	for _, m := range all {
+		out = append(out, m.Point)
+	}
+	return out, err
+}
