@@ -10,14 +10,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/session"
 )
 
 // box is a private instance with a client.
@@ -26,8 +25,10 @@ type box struct {
 	api *client.Client
 }
 
-func (b *bench) start(ctx context.Context, uidBase uint32, settings string) (*box, error) {
-	i, err := instance.New(instance.Options{Binary: b.binary, Templates: b.templates, UIDBase: uidBase, Settings: settings})
+// start starts an instance with a warm pool of that size.
+func (b *bench) start(ctx context.Context, pool int) (*box, error) {
+	i, err := instance.New(instance.Options{Binary: b.binary, Templates: b.templates, UIDBase: uint32(1_879_600_000 + 50_000*pool),
+		Settings: fmt.Sprintf("warm_pool:\n  size: %d\n%s", pool, b.site.settings())})
 	if err != nil {
 		return nil, err
 	}
@@ -35,10 +36,7 @@ func (b *bench) start(ctx context.Context, uidBase uint32, settings string) (*bo
 		return nil, errors.Join(err, i.Remove(ctx))
 	}
 	c, err := i.Client()
-	if err != nil {
-		return nil, err
-	}
-	return &box{Instance: i, api: c}, nil
+	return &box{i, c}, err
 }
 
 func (x *box) end() error {
@@ -48,125 +46,92 @@ func (x *box) end() error {
 	return errors.Join(x.Stop(ctx), x.Uninstall(ctx), x.Remove(ctx))
 }
 
-// startsBeside measures starts next to those of Docker, where it is.
-func (b *bench) startsBeside(ctx context.Context) error {
-	engine, err := startDocker(ctx, filepath.Join(b.templates, "browser", "rootfs"))
-	if err != nil {
-		b.leaveOut("docker run", "%v", err)
-	} else if engine == nil {
-		b.leaveOut("docker run", "Docker is not installed")
-	}
-	err = b.starts(ctx, b.cold, b.warm, engine)
-	if engine != nil {
-		err = errors.Join(err, engine.stop())
-	}
-	return err
+// open opens a session, and keeps how long that took.
+func (x *box) open(ctx context.Context, t times, name string, r api.OpenRequest) (s session.Session, err error) {
+	err = t.timed(name, func() error {
+		s, err = x.api.Open(ctx, r)
+		return err
+	})
+	return s, err
 }
 
-// starts measures each way of getting a browser that answers, in turn, so that all see the same noise.
-func (b *bench) starts(ctx context.Context, cold, warm *box, engine *docker) error {
-	var plains, dockers, colds, warms, clones, jails, readies, closes, teardowns []time.Duration
-	ms := func(v float64) time.Duration { return time.Duration(v * float64(time.Millisecond)) }
-	for n := range b.runs + 2 {
-		counted := n >= 2 // the first two fill the caches
-		p, err := b.plain(ctx)
-		if err != nil {
-			return fmt.Errorf("plain: %w", err)
+// starts measures each way of getting a browser that answers, next to those of Docker, where it is.
+func (b *bench) starts(ctx context.Context) (err error) {
+	engine, err := startDocker(ctx, filepath.Join(b.templates, "browser", "rootfs"))
+	switch {
+	case err != nil:
+		b.leaveOut("docker run", "%v", err)
+	case engine == nil:
+		b.leaveOut("docker run", "Docker is not installed")
+	default:
+		defer func() { err = errors.Join(err, engine.stop()) }()
+	}
+	x, full := b.boxes[cold], b.boxes[warm]
+	const colds, warms, plains, dockers = "start: clawjail, cold", "start: clawjail, warm", "start: plain Chromium", "start: docker run"
+	_, err = b.inTurn(b.runs, 2, func(t times) error {
+		if err := plainStart(ctx, t, plains); err != nil {
+			return err
 		}
-		var d time.Duration
 		if engine != nil {
-			if d, err = engine.run(ctx); err != nil {
+			if err := engine.run(ctx, t, dockers); err != nil {
 				return err
 			}
 		}
-		began := time.Now()
-		s, err := cold.api.Open(ctx, api.OpenRequest{})
+		s, err := x.open(ctx, t, colds, api.OpenRequest{})
 		if err != nil {
-			return fmt.Errorf("cold: %w", err)
-		}
-		opened := time.Since(began)
-		began = time.Now()
-		if err := cold.api.Close(ctx, s.ID, false); err != nil {
 			return err
 		}
-		closed := time.Since(began)
-		if err := cold.api.Close(ctx, s.ID, true); err != nil {
+		t.add("start: of which the clone", milliseconds(s.Timing.Clone))
+		t.add("start: of which the jail", milliseconds(s.Timing.Start+s.Timing.Verify))
+		t.add("start: of which the browser", milliseconds(s.Timing.Ready))
+		err = t.timed("close: until nothing is left", func() error {
+			err := t.timed("close: returns", func() error { return x.api.Close(ctx, s.ID, false) })
+			return errors.Join(err, x.api.Close(ctx, s.ID, true))
+		})
+		if err = errors.Join(err, full.poolFull(ctx)); err != nil {
 			return err
 		}
-		gone := time.Since(began)
-		if err := warm.poolFull(ctx); err != nil {
-			return err
+		if s, err = full.open(ctx, t, warms, api.OpenRequest{}); err == nil && !s.Warm {
+			err = errors.New("a session with a full pool was cold")
 		}
-		began = time.Now()
-		w, err := warm.api.Open(ctx, api.OpenRequest{})
 		if err != nil {
-			return fmt.Errorf("warm: %w", err)
-		}
-		warmed := time.Since(began)
-		if !w.Warm {
-			return errors.New("a session with a full pool was cold")
-		}
-		if err := warm.api.Close(ctx, w.ID, true); err != nil {
 			return err
 		}
-		if err := warm.poolFull(ctx); err != nil { // its filling must not disturb the next round
-			return err
-		}
-		if counted {
-			plains, colds, warms = append(plains, p), append(colds, opened), append(warms, warmed)
-			clones, jails, readies = append(clones, ms(s.Timing.Clone)), append(jails, ms(s.Timing.Start+s.Timing.Verify)), append(readies, ms(s.Timing.Ready))
-			closes, teardowns = append(closes, closed), append(teardowns, gone)
-			if engine != nil {
-				dockers = append(dockers, d)
-			}
-		}
+		return errors.Join(full.api.Close(ctx, s.ID, true), full.poolFull(ctx)) // its filling must not disturb the next round
+	})
+	if err != nil {
+		return err
 	}
 	r := &b.result
-	plain := r.Times("start: plain Chromium", plains)
-	r.Times("start: clawjail, cold", colds)
-	limit := plain.P50 + 70
-	if engine != nil {
-		limit = min(limit, 0.45*r.Times("start: docker run", dockers).P50)
+	limit := r.Figures[plains].P50 + 70
+	if f := r.Figures[dockers]; f != nil {
+		limit = min(limit, 0.45*f.P50)
 	}
-	r.AtMost("start: clawjail, cold", limit)
-	r.Value("start: clawjail, cold, p95", "ms", r.Figures["start: clawjail, cold"].P95)
-	r.AtMost("start: clawjail, cold, p95", 400)
-	r.Times("start: clawjail, warm", warms)
-	r.AtMost("start: clawjail, warm", 10)
-	for _, how := range []string{"start: clawjail, cold", "start: clawjail, warm"} {
-		r.Beside(how, "start: plain Chromium", "plain Chromium")
-		r.Beside(how, "start: docker run", "docker run, same root filesystem")
-	}
-	r.Times("start: of which the clone", clones)
-	r.AtMost("start: of which the clone", 3)
-	r.Times("start: of which the jail", jails)
-	r.Times("start: of which the browser", readies)
-	r.Times("close: returns", closes)
-	r.AtMost("close: returns", 20)
-	r.Times("close: until nothing is left", teardowns)
+	r.Figures[colds].AtMost(limit)
+	r.Value(colds+", p95", "ms", r.Figures[colds].P95).AtMost(400)
+	r.Figures[warms].AtMost(10)
+	r.Beside("plain Chromium", plains, colds, warms)
+	r.Beside("docker run, same root filesystem", dockers, colds, warms)
+	r.Figures["start: of which the clone"].AtMost(3)
+	r.Figures["close: returns"].AtMost(20)
 	return nil
 }
 
 // poolFull waits until the pool is full and the machine has calmed down.
 func (x *box) poolFull(ctx context.Context) error {
-	for range 600 {
+	err := await(30*time.Second, 20*time.Millisecond, "the warm pool is full", func() (bool, error) {
 		info, err := x.api.Info(ctx)
-		if err != nil {
-			return err
-		}
-		if info.Service.WarmReady == info.Service.WarmSize && info.Service.Closing == 0 {
-			time.Sleep(100 * time.Millisecond) // a browser that has just started is not idle yet
-			return nil
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return errors.New("the pool does not get full")
+		return err == nil && info.Service.WarmReady == info.Service.WarmSize && info.Service.Closing == 0, err
+	})
+	time.Sleep(200 * time.Millisecond) // a browser goes on for a moment after its first answer
+	return err
 }
 
 // memory measures idle sessions and both daemons. Most of a browser's memory is its program, mapped from the template:
 // PSS divides that among those who map it, so the first session pays for all of it, like a plain Chromium does.
-func (b *bench) memory(ctx context.Context, x *box) error {
+func (b *bench) memory(ctx context.Context) error {
 	const several = 10
+	x := b.boxes[cold]
 	var ids []string
 	for n := range several {
 		s, err := x.api.Open(ctx, api.OpenRequest{})
@@ -178,127 +143,95 @@ func (b *bench) memory(ctx context.Context, x *box) error {
 			continue
 		}
 		time.Sleep(3 * time.Second) // until they are idle
-		pss, private, err := x.sessionsMemory()
+		_, jailed, err := x.processes()
 		if err != nil {
 			return err
 		}
+		pss := megabytes(jailed, "smaps_rollup", "Pss:")
 		if n == 0 {
 			b.result.Value("memory: the only session, idle, PSS", "MB", pss)
-			b.result.Value("memory: the only session, idle, private", "MB", private)
-			continue
+			b.result.Value("memory: the only session, idle, private", "MB", megabytes(jailed, "smaps_rollup", "Private_Dirty:"))
+		} else {
+			b.result.Value("memory: each of ten idle sessions, PSS", "MB", pss/several).AtMost(80)
 		}
-		b.result.Value("memory: each of ten idle sessions, PSS", "MB", pss/several)
-		b.result.AtMost("memory: each of ten idle sessions, PSS", 80)
 	}
 	for _, id := range ids {
 		if err := x.api.Close(ctx, id, true); err != nil {
 			return err
 		}
 	}
-	rss, err := x.daemons()
-	if err != nil {
-		return err
-	}
-	b.result.Value("memory: host daemon and control plane, RSS", "MB", rss)
-	b.result.AtMost("memory: host daemon and control plane, RSS", 80)
-	return nil
+	daemons, _, err := x.processes()
+	b.result.Value("memory: host daemon and control plane, RSS", "MB", megabytes(daemons, "status", "VmRSS:")).AtMost(80)
+	return err
 }
 
-// sessionsMemory is what all processes of the instance's jails have: their proportional share, and what is theirs alone,
-// in megabytes.
-func (x *box) sessionsMemory() (pss, private float64, err error) {
-	scope, err := x.Scope()
-	if err != nil {
-		return 0, 0, err
-	}
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return 0, 0, err
-	}
-	for _, dir := range dirs {
-		info, err := os.Stat(dir)
-		if err != nil {
-			continue // it has ended
-		}
-		uid := info.Sys().(*syscall.Stat_t).Uid
-		if uid < scope.UIDBase || uid >= scope.UIDBase+scope.UIDs {
-			continue
-		}
-		rollup := filepath.Join(dir, "smaps_rollup")
-		pss += float64(kilobytes(rollup, "Pss:")) / 1000
-		private += float64(kilobytes(rollup, "Private_Dirty:")) / 1000
-	}
-	return pss, private, nil
-}
-
-// daemons is the resident memory of both halves, without the supervisor, in megabytes.
-func (x *box) daemons() (float64, error) {
+// processes are the folders in /proc of both daemons, without the supervisor, and of all that is in the instance's jails.
+func (x *box) processes() (daemons, jailed []string, err error) {
 	pids, err := x.Processes()
 	if err != nil {
-		return 0, err
+		return nil, nil, err
 	}
-	var sum int64
 	for _, pid := range pids[1:] {
-		sum += kilobytes(fmt.Sprintf("/proc/%d/status", pid), "VmRSS:")
+		daemons = append(daemons, fmt.Sprintf("/proc/%d", pid))
 	}
-	return float64(sum) / 1000, nil
-}
-
-// kilobytes reads one field of a file of /proc. A field that is not there is 0.
-func kilobytes(path, field string) int64 {
-	text, _ := os.ReadFile(path)
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == field {
-			n, _ := strconv.ParseInt(f[1], 10, 64) // the kernel writes a number
-			return n
+	scope, err := x.Scope()
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range all {
+		if info, err := os.Stat(dir); err == nil { // else it has ended
+			if uid := info.Sys().(*syscall.Stat_t).Uid; uid >= scope.UIDBase && uid < scope.UIDBase+scope.UIDs {
+				jailed = append(jailed, dir)
+			}
 		}
 	}
-	return 0
+	return daemons, jailed, err
+}
+
+// megabytes adds up one field of a file that processes have in /proc. One that has ended has nothing.
+func megabytes(processes []string, file, field string) (sum float64) {
+	for _, dir := range processes {
+		text, _ := os.ReadFile(filepath.Join(dir, file))
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 1 && f[0] == field {
+				n, _ := strconv.ParseFloat(f[1], 64) // the kernel writes a number
+				sum += n / 1000
+			}
+		}
+	}
+	return sum
 }
 
 // sustained opens and closes from two sides for fifteen seconds.
-func (b *bench) sustained(ctx context.Context, x *box) error {
+func (b *bench) sustained(ctx context.Context) error {
 	const span = 15 * time.Second
-	end := time.Now().Add(span)
-	var count atomic.Int64
-	errs := make([]error, 2)
-	var both sync.WaitGroup
-	for i := range errs {
-		both.Go(func() {
-			for time.Now().Before(end) && errs[i] == nil {
-				s, err := x.api.Open(ctx, api.OpenRequest{})
-				if err == nil {
-					err = x.api.Close(ctx, s.ID, true)
-				}
-				errs[i] = err
-				count.Add(1)
-			}
-		})
-	}
-	both.Wait()
-	b.result.Value("load: open and close, sustained", "1/s", float64(count.Load())/span.Seconds())
-	b.result.AtLeast("load: open and close, sustained", 4)
-	return errors.Join(errs...)
+	x := b.boxes[cold]
+	done, err := atOnce(2, during(span), func(int) error {
+		s, err := x.api.Open(ctx, api.OpenRequest{})
+		if err != nil {
+			return err
+		}
+		return x.api.Close(ctx, s.ID, true)
+	})
+	b.result.Value("load: open and close, sustained", "1/s", float64(done)/span.Seconds()).AtLeast(4)
+	return err
 }
 
 // twenty opens twenty sessions at once.
-func (b *bench) twenty(ctx context.Context, x *box) error {
-	errs := make([]error, 20)
+func (b *bench) twenty(ctx context.Context) error {
+	x, ids := b.boxes[cold], make([]string, 20)
 	began := time.Now()
-	var all sync.WaitGroup
-	ids := make([]string, len(errs))
-	for i := range errs {
-		all.Go(func() {
-			s, err := x.api.Open(ctx, api.OpenRequest{})
-			ids[i], errs[i] = s.ID, err
-		})
-	}
-	all.Wait()
+	_, err := atOnce(len(ids), upTo(len(ids)), func(n int) error {
+		s, err := x.api.Open(ctx, api.OpenRequest{})
+		ids[n] = s.ID
+		return err
+	})
 	b.result.Value("load: twenty sessions at once, all ready", "ms", float64(time.Since(began).Milliseconds()))
-	for i, id := range ids {
-		if errs[i] == nil {
-			errs[i] = x.api.Close(ctx, id, true)
+	for _, id := range ids {
+		if id != "" {
+			err = errors.Join(err, x.api.Close(ctx, id, true))
 		}
 	}
-	return errors.Join(errs...)
+	return err
 }

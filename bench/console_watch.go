@@ -28,32 +28,34 @@ const (
 // watcher looks at a session, as the page of the console does: what it was sent is drawn at once.
 type watcher struct {
 	conn     *websocket.Conn
-	pictures chan picture
-	held     chan bool // whether it is this person who has the browser in hand, each time it is told
+	pictures chan string // when the server got each
+	held     chan bool   // whether it is this person who has the browser in hand, each time it is told
 	task     sync.WaitGroup
-	err      error // why there are no more pictures; once the channel is closed
+	err      error // why there are no more pictures; once the channels are closed
 }
 
-type picture struct {
-	came  time.Time
-	taken string // when the server got it
-	bytes int
-}
-
-// watch opens a live view.
+// watch opens a live view, and waits for its first picture.
 func (d *desk) watch(ctx context.Context, session string) (*watcher, error) {
 	at := d.base + console.Prefix + "/sessions/" + session + "/live"
-	conn, _, err := websocket.Dial(ctx, at, &websocket.DialOptions{HTTPClient: &http.Client{Jar: d.jar}, HTTPHeader: http.Header{"Origin": {d.base}}})
+	conn, _, err := websocket.Dial(ctx, at, &websocket.DialOptions{HTTPClient: &http.Client{Jar: d.client.Jar}, HTTPHeader: http.Header{"Origin": {d.base}}})
 	if err != nil {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
 	conn.SetReadLimit(-1)
-	w := &watcher{conn: conn, pictures: make(chan picture, 4096), held: make(chan bool, 16)}
+	w := &watcher{conn: conn, pictures: make(chan string, 4096), held: make(chan bool, 16)}
 	w.task.Go(func() {
 		w.err = w.read(ctx)
 		close(w.pictures)
+		close(w.held)
 	})
-	return w, w.send(ctx, map[string]any{"type": "visible", "visible": true})
+	if err = w.send(ctx, map[string]any{"type": "visible", "visible": true}); err == nil {
+		err = w.next(ctx)
+	}
+	if err != nil {
+		w.end()
+		return nil, err
+	}
+	return w, nil
 }
 
 func (w *watcher) end() {
@@ -75,7 +77,6 @@ func (w *watcher) read(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		came := time.Now()
 		if kind == websocket.MessageBinary {
 			var about struct {
 				At string `json:"at"`
@@ -83,7 +84,7 @@ func (w *watcher) read(ctx context.Context) error {
 			if len(text) < 4 || json.Unmarshal(text[4:4+binary.BigEndian.Uint32(text)], &about) != nil {
 				return errors.New("a message is no picture")
 			}
-			w.pictures <- picture{came, about.At, len(text)}
+			w.pictures <- about.At
 			if err := w.send(ctx, map[string]any{"type": "shown"}); err != nil {
 				return err
 			}
@@ -103,47 +104,43 @@ func (w *watcher) read(ctx context.Context) error {
 }
 
 // next waits for a picture.
-func (w *watcher) next(ctx context.Context) (picture, error) {
-	ctx, cancel := context.WithTimeout(ctx, pictureLimit)
-	defer cancel()
-	select {
-	case p, ok := <-w.pictures:
-		if !ok {
-			return p, w.err
-		}
-		return p, nil
-	case <-ctx.Done():
-		return picture{}, fmt.Errorf("no picture came: %w", ctx.Err())
-	}
+func (w *watcher) next(ctx context.Context) error {
+	return wait(ctx, w, w.pictures, "a picture", func(string) bool { return true })
 }
 
-// settle waits until no more pictures come, and returns those that came.
-func (w *watcher) settle() (all []picture) {
+// hold waits until it is told that the person has the browser in hand.
+func (w *watcher) hold(ctx context.Context) error {
+	return wait(ctx, w, w.held, "word of who has the browser in hand", func(mine bool) bool { return mine })
+}
+
+func wait[T any](ctx context.Context, w *watcher, from chan T, what string, wanted func(T) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, pictureLimit)
+	defer cancel()
 	for {
 		select {
-		case p, ok := <-w.pictures:
+		case got, ok := <-from:
 			if !ok {
-				return all
+				return w.err
 			}
-			all = append(all, p)
-		case <-time.After(settled):
-			return all
-		}
-	}
-}
-
-// hold waits until it is told that the person has the browser in hand, or has not.
-func (w *watcher) hold(ctx context.Context, mine bool) error {
-	ctx, cancel := context.WithTimeout(ctx, pictureLimit)
-	defer cancel()
-	for {
-		select {
-		case got := <-w.held:
-			if got == mine {
+			if wanted(got) {
 				return nil
 			}
 		case <-ctx.Done():
-			return fmt.Errorf("nothing was told of who has the browser in hand: %w", ctx.Err())
+			return fmt.Errorf("no %s came: %w", what, ctx.Err())
+		}
+	}
+}
+
+// settle waits until no more pictures come.
+func (w *watcher) settle() {
+	for {
+		select {
+		case _, ok := <-w.pictures:
+			if !ok {
+				return
+			}
+		case <-time.After(settled):
+			return
 		}
 	}
 }

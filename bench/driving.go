@@ -5,9 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -20,8 +17,9 @@ const scriptTimes, scriptRounds = 20, 5
 const aSession = "a session"
 
 // driving measures what the guard costs a script of Playwright, and how quickly a client connects to what is open.
-func (b *bench) driving(ctx context.Context, x *box) (err error) {
-	r, err := startRelay(ctx, b.site.plain(""))
+func (b *bench) driving(ctx context.Context) (err error) {
+	x := b.boxes[cold]
+	r, err := startRelay(ctx, b.site.URL)
 	if err != nil {
 		return err
 	}
@@ -35,92 +33,65 @@ func (b *bench) driving(ctx context.Context, x *box) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := b.connects(r, token); err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	if err := b.scripts(r, token); err != nil {
-		return fmt.Errorf("script: %w", err)
-	}
-	return nil
+	return errors.Join(b.connects(r, token), b.scripts(r, token))
 }
 
 // connects takes the ways to connect in turn.
 func (b *bench) connects(r *relay, token api.SessionToken) error {
-	ways := []struct{ name, url string }{
-		{"direct", r.endpoint(direct)}, {"a session, by its WebSocket", token.WSURL}, {"a session", token.CDPURL},
-	}
-	each := map[string][]time.Duration{}
-	for n := range b.runs + 2 { // the first two fill the caches
-		for _, way := range ways {
-			out, err := b.client.do("connect", map[string]any{"url": way.url})
+	const name = "drive: connectOverCDP, "
+	_, err := b.inTurn(b.runs, 2, func(t times) error {
+		for way, url := range map[string]string{direct: r.endpoint(direct), aSession + ", by its WebSocket": token.WSURL, aSession: token.CDPURL} {
+			out, err := b.client.do("connect", map[string]any{"url": url})
 			if err != nil {
-				return fmt.Errorf("%s: %w", way.name, err)
+				return err
 			}
-			if n >= 2 {
-				each[way.name] = append(each[way.name], out.stage("connect"))
-			}
+			t.add(name+way, out.stage("connect"))
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	for _, way := range ways {
-		b.result.Times("drive: connectOverCDP, "+way.name, each[way.name])
-	}
-	b.result.AtMost("drive: connectOverCDP, a session", 50)
-	for _, way := range ways[1:] {
-		b.result.Beside("drive: connectOverCDP, "+way.name, "drive: connectOverCDP, direct", "plain Chromium, direct CDP")
-	}
+	b.result.Figures[name+aSession].AtMost(50)
+	b.result.Beside("plain Chromium, direct CDP", name+direct, name+aSession, name+aSession+", by its WebSocket")
 	return nil
 }
 
 // scripts runs the same script in every way, in turn and in another order each time. The cost of the guard is taken within each
-// round alone: the machine is another in the next.
+// round alone.
 func (b *bench) scripts(r *relay, token api.SessionToken) error {
+	const name = "drive: script, "
 	ways := []string{direct, guardedClean, guardedOperator, aSession}
-	all := map[string][]took{}
-	rounds := min(scriptRounds, b.runs)
-	for n := range rounds + 1 {
-		times := scriptTimes
-		if n == 0 {
-			times = 3 // it fills the caches
-		}
+	calls, n := times{}, 0
+	t, err := b.inTurn(min(scriptRounds, b.runs), 1, func(t times) error {
 		for i := range ways {
-			way := ways[(i+n)%len(ways)]
-			url := token.WSURL
+			way, url, often := ways[(i+n)%len(ways)], token.WSURL, scriptTimes
 			if way != aSession {
 				url = r.endpoint(way)
 			}
-			out, err := b.client.do("script", map[string]any{"url": url, "page": b.site.address("/form"), "times": times})
+			if n == 0 {
+				often = 3 // it fills the caches
+			}
+			out, err := b.client.do("script", map[string]any{"url": url, "page": b.site.address("/form"), "times": often})
 			if err != nil {
-				return fmt.Errorf("%s: %w", way, err)
+				return err
 			}
-			if n > 0 {
-				all[way] = append(all[way], out)
-			}
+			t.add(name+way, out.sum())
+			calls.add(way, out.stage("calls"))
 		}
+		n++
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	sum, calls := took.sum, func(t took) time.Duration { return t.stage("calls") }
-	for _, way := range ways {
-		var sums []time.Duration
-		for _, t := range all[way] {
-			sums = append(sums, t.sum())
+	for _, way := range ways[1:] {
+		b.result.Beside("plain Chromium, direct CDP", name+direct, name+way)
+		whole := b.result.Value(name+way+", to direct", "×", ratio(t[name+way], t[name+direct]))
+		if way != aSession {
+			whole.AtMost(1.08)
 		}
-		b.result.Times("drive: script, "+way, sums)
-		if way != direct {
-			b.result.Beside("drive: script, "+way, "drive: script, "+direct, "plain Chromium, direct CDP")
-			b.result.Value("drive: script, "+way+", to direct", "×", beside(all[way], all[direct], sum))
-			b.result.Value("drive: script, "+way+", calls alone, to direct", "×", beside(all[way], all[direct], calls))
-		}
+		b.result.Value(name+way+", calls alone, to direct", "×", ratio(calls[way][1:], calls[direct][1:]))
 	}
-	b.result.AtMost("drive: script, "+guardedClean+", to direct", 1.08)
-	b.result.AtMost("drive: script, "+guardedOperator+", to direct", 1.08)
 	return nil
-}
-
-// beside is how many times as long as the other something took, in the middle of all rounds.
-func beside(one, other []took, what func(took) time.Duration) float64 {
-	var times []float64
-	for n := range one {
-		times = append(times, float64(what(one[n]))/float64(what(other[n])))
-	}
-	slices.Sort(times)
-	return times[len(times)/2]
 }

@@ -15,25 +15,17 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
-	"os"
-	"path/filepath"
-	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/hostnet"
-	"github.com/clawjail/clawjail/internal/gateway/ledger"
+	records "github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/policy/redact"
-	"github.com/clawjail/clawjail/internal/store/open"
 )
 
 const (
@@ -59,98 +51,101 @@ type exit struct {
 	bare     *httptest.Server // httputil.ReverseProxy, and nothing else
 	source   net.Listener     // sends without end
 	relay    net.Listener     // a tunnel to source that only copies
-	close    func() error
+	silent   net.Listener     // neither sends nor ends anything
+	ends     []func() error   // what is to be done at the end, the last first
 }
 
 // gatewayPart measures the way out of a jail: everything runs in this process, on loopback.
 func (b *bench) gatewayPart(ctx context.Context) error {
-	dir, err := os.MkdirTemp("/var/lib/clawjail", "bench-")
-	if err != nil {
-		return err
-	}
-	x, err := newExit(ctx, dir)
+	x := &exit{}
+	err := x.open(ctx)
 	if err == nil {
-		err = errors.Join(b.exitLatency(ctx, x), b.exitThroughput(ctx, x), b.exitBulk(x), b.exitIdle(x), x.close())
+		err = errors.Join(b.exitLatency(x), b.exitThroughput(x), b.exitBulk(x), b.exitIdle(x))
 	}
-	b.rules()
-	b.scrubbing()
-	return errors.Join(err, checkpoint.Unprotect(filepath.Join(dir, notesFile)), os.RemoveAll(dir))
+	err = errors.Join(err, b.rules(), b.scrubbing())
+	for _, end := range slices.Backward(x.ends) {
+		err = errors.Join(err, end())
+	}
+	return err
 }
 
 const upstreamName = "upstream.bench.test"
 
-func newExit(ctx context.Context, dir string) (*exit, error) {
-	if err := os.Mkdir(filepath.Join(dir, open.Folder), 0o700); err != nil {
-		return nil, err
-	}
-	rows, err := open.Open(ctx, "", dir)
+func (x *exit) open(ctx context.Context) error {
+	l, err := newLedger(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	log, _, err := ledgerParts(ctx, rows, dir)
-	if err != nil {
-		return nil, errors.Join(err, rows.Close())
-	}
-	x := &exit{upstream: httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	x.ends = append(x.ends, l.close)
+	x.upstream = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "hello") // whoever left needs no answer
-	}))}
+	}))
 	to, err := url.Parse(x.upstream.URL)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 2 * exitCallers
 	x.bare = httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, Transport: transport})
-	if x.source, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		return nil, err
+	x.ends = append(x.ends, func() error { x.bare.Close(); transport.CloseIdleConnections(); x.upstream.Close(); return nil })
+	block := make([]byte, 256<<10)
+	for into, do := range map[*net.Listener]func(net.Conn){
+		&x.source: func(c net.Conn) {
+			for err := error(nil); err == nil; {
+				_, err = c.Write(block)
+			}
+		},
+		&x.relay: func(c net.Conn) {
+			if u, err := net.Dial("tcp", x.source.Addr().String()); err == nil {
+				defer u.Close()
+				_, _ = io.Copy(c, u) // ends with either
+			}
+		},
+		&x.silent: func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }, // until it is closed
+	} {
+		if *into, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
+		x.ends = append(x.ends, (*into).Close)
+		go serve(*into, do)
 	}
-	go pour(x.source)
-	if x.relay, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		return nil, err
-	}
-	go copies(x.relay, x.source.Addr().String())
 
-	rule := func(name string, at net.Addr) policy.Rule {
-		return policy.Rule{Name: name, Action: policy.Allow, Host: policy.ExactHost(hostport.MustParseHost(upstreamName)), Opaque: true,
-			Ports: policy.Ports(uint16(at.(*net.TCPAddr).Port)), Address: netip.MustParseAddr("127.0.0.1")}
+	loopback := netip.MustParseAddr("127.0.0.1")
+	var rules []policy.Rule
+	for _, l := range []net.Listener{x.upstream.Listener, x.source, x.silent} {
+		rules = append(rules, policy.Rule{Name: fmt.Sprint("port-", port(l)), Action: policy.Allow, Host: policy.ExactHost(hostport.MustParseHost(upstreamName)),
+			Opaque: true, Ports: policy.Ports(port(l)), Address: loopback})
 	}
 	limits := gateway.DefaultLimits()
 	limits.ConnectionsPerCaller = 2 * idleTunnels
 	networks, err := hostnet.Open(slog.New(slog.DiscardHandler))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	x.gateway, err = gateway.New(gateway.Config{Networks: networks.Now, Records: ledger.New(log), Limits: limits, Rates: func(gateway.Caller) gateway.Rates {
+	x.ends = append(x.ends, networks.Close)
+	x.gateway, err = gateway.New(gateway.Config{Networks: networks.Now, Records: records.New(l.log), Limits: limits, Rates: func(gateway.Caller) gateway.Rates {
 		return gateway.Rates{Proxy: 1 << 30, Execute: 1, Service: 1, LLM: 1, Tunnels: 2 * idleTunnels}
 	}})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	err = x.gateway.Admit(netip.MustParseAddr("127.0.0.1"), gateway.Caller{Jail: "bench", Agent: "bench", Tenant: "default", Actor: "agent:bench",
-		Policy: policy.Only(rule("http", x.upstream.Listener.Addr()), rule("bulk", x.source.Addr()))})
+	err = x.gateway.Admit(loopback, gateway.Caller{Jail: "bench", Agent: "bench", Tenant: "default", Actor: "agent:bench", Policy: policy.Only(rules...)})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	in, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	x.address = l.Addr().String()
+	x.address = in.Addr().String()
 	served := make(chan error, 1)
-	go func() { served <- x.gateway.Serve(ctx, l) }()
-	x.close = func() error {
-		x.bare.Close()
-		transport.CloseIdleConnections()
-		err := errors.Join(x.gateway.Close(), <-served, networks.Close(), x.source.Close(), x.relay.Close())
-		x.upstream.Close()
-		return errors.Join(err, log.Close(context.WithoutCancel(ctx)), rows.Close())
-	}
-	return x, nil
+	go func() { served <- x.gateway.Serve(ctx, in) }()
+	x.ends = append(x.ends, func() error { return errors.Join(x.gateway.Close(), <-served) })
+	return nil
 }
 
-// pour sends zeros to everybody who connects.
-func pour(l net.Listener) {
-	block := make([]byte, 256<<10)
+// serve does something with each connection, until the listener is closed.
+func serve(l net.Listener, do func(net.Conn)) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -158,146 +153,90 @@ func pour(l net.Listener) {
 		}
 		go func() {
 			defer c.Close()
-			for {
-				if _, err := c.Write(block); err != nil {
-					return
-				}
-			}
+			do(c)
 		}()
 	}
 }
 
-// copies relays connections, and does nothing else.
-func copies(l net.Listener, to string) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer c.Close()
-			u, err := net.Dial("tcp", to)
-			if err != nil {
-				return
-			}
-			defer u.Close()
-			_, _ = io.Copy(c, u) // ends with either
-		}()
-	}
-}
+func port(l net.Listener) uint16 { return uint16(l.Addr().(*net.TCPAddr).Port) }
 
-// client asks through the gateway, or the bare proxy.
-func (x *exit) client(bare bool) (*http.Client, string) {
+// asker asks through the gateway, or the bare proxy.
+func (x *exit) asker(bare bool) (ask func() error, close func()) {
 	transport := &http.Transport{MaxIdleConnsPerHost: 2 * exitCallers, DisableCompression: true}
-	if bare {
-		return &http.Client{Transport: transport}, x.bare.URL + "/"
+	at := x.bare.URL + "/"
+	if !bare {
+		transport.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: x.address})
+		at = fmt.Sprintf("http://%s:%d/", upstreamName, port(x.upstream.Listener))
 	}
-	transport.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: x.address})
-	return &http.Client{Transport: transport}, "http://" + upstreamName + ":" + strconv.Itoa(x.upstream.Listener.Addr().(*net.TCPAddr).Port) + "/"
+	c := &http.Client{Transport: transport}
+	return func() error {
+		resp, err := c.Get(at)
+		if err != nil {
+			return err
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err = errors.Join(err, resp.Body.Close()); err == nil && resp.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: %s", resp.Status, body)
+		}
+		return err
+	}, c.CloseIdleConnections
 }
 
-func ask(c *http.Client, at string) error {
-	resp, err := c.Get(at)
+func (b *bench) exitLatency(x *exit) error {
+	bare, closeBare := x.asker(true)
+	defer closeBare()
+	ours, closeOurs := x.asker(false)
+	defer closeOurs()
+	const name, peer = "gateway: request, durable audit", "gateway: request, bare reverse proxy"
+	_, err := b.inTurn(exitRounds, 50, func(t times) error { return errors.Join(t.timed(peer, bare), t.timed(name, ours)) })
 	if err != nil {
 		return err
 	}
-	body, err := io.ReadAll(resp.Body)
-	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", resp.Status, body)
-	}
+	b.result.Beside("bare httputil.ReverseProxy", peer, name)
+	b.result.Value("gateway: added latency", "ms", b.result.Figures[name].P50-b.result.Figures[peer].P50).AtMost(0.8)
 	return nil
 }
 
-func (b *bench) exitLatency(ctx context.Context, x *exit) error {
-	took := map[bool][]time.Duration{}
-	clients := map[bool]func() error{}
-	for _, bare := range []bool{true, false} {
-		c, at := x.client(bare)
-		defer c.CloseIdleConnections()
-		clients[bare] = func() error { return ask(c, at) }
-	}
-	for n := range exitRounds + 50 {
-		for _, bare := range []bool{true, false} {
-			began := time.Now()
-			if err := clients[bare](); err != nil {
-				return fmt.Errorf("a request through the proxy: %w", err)
-			}
-			if n >= 50 {
-				took[bare] = append(took[bare], time.Since(began))
-			}
+// against measures a rate with the gateway and without, in turn: what counts is the best of each.
+func (b *bench) against(rounds int, ours, bare, label, unit, ratio string, least float64, rate func(bare bool) (float64, error)) error {
+	rates := map[bool][]float64{}
+	for n := range 2 * rounds {
+		got, err := rate(n%2 == 0)
+		if err != nil {
+			return fmt.Errorf("%s: %w", ratio, err)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+		rates[n%2 == 0] = append(rates[n%2 == 0], got)
 	}
-	plain := b.result.Times("gateway: request, bare reverse proxy", took[true])
-	ours := b.result.Times("gateway: request, durable audit", took[false])
-	b.result.Beside("gateway: request, durable audit", "gateway: request, bare reverse proxy", "bare httputil.ReverseProxy")
-	b.result.Value("gateway: added latency", "ms", ours.P50-plain.P50)
-	b.result.AtMost("gateway: added latency", 0.8)
+	b.result.Samples(bare, unit, rates[true])
+	b.result.Samples(ours, unit, rates[false])
+	b.result.Beside(label, bare, ours)
+	b.result.Value(ratio, "×", slices.Max(rates[false])/slices.Max(rates[true])).AtLeast(least)
 	return nil
 }
 
-func (b *bench) exitThroughput(ctx context.Context, x *exit) error {
-	rate := map[bool][]float64{}
-	for range 5 {
-		for _, bare := range []bool{true, false} {
-			c, at := x.client(bare)
-			n, err := hammer(ctx, func() error { return ask(c, at) })
-			c.CloseIdleConnections()
-			if err != nil {
-				return fmt.Errorf("many requests through the proxy: %w", err)
-			}
-			rate[bare] = append(rate[bare], float64(n)/exitFor.Seconds())
-		}
-	}
-	plain, ours := slices.Max(rate[true]), slices.Max(rate[false])
-	b.result.Samples("gateway: requests a second, bare", "1/s", rate[true])
-	b.result.Samples("gateway: requests a second, durable audit", "1/s", rate[false])
-	b.result.Beside("gateway: requests a second, durable audit", "gateway: requests a second, bare", "bare httputil.ReverseProxy")
-	b.result.Value("gateway: throughput against bare", "×", ours/plain)
-	b.result.AtLeast("gateway: throughput against bare", 0.65)
-	return nil
-}
-
-// hammer has many callers do the same for a while, and says how often that was.
-func hammer(ctx context.Context, do func() error) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, exitFor)
-	defer cancel()
-	var done atomic.Int64
-	errs := make([]error, exitCallers)
-	var all sync.WaitGroup
-	for n := range exitCallers {
-		all.Go(func() {
-			for ctx.Err() == nil {
-				if errs[n] = do(); errs[n] != nil {
-					return
-				}
-				done.Add(1)
-			}
+func (b *bench) exitThroughput(x *exit) error {
+	return b.against(5, "gateway: requests a second, durable audit", "gateway: requests a second, bare", "bare httputil.ReverseProxy", "1/s",
+		"gateway: throughput against bare", 0.65, func(bare bool) (float64, error) {
+			ask, close := x.asker(bare)
+			defer close()
+			n, err := atOnce(exitCallers, during(exitFor), func(int) error { return ask() })
+			return float64(n) / exitFor.Seconds(), err
 		})
-	}
-	all.Wait()
-	return done.Load(), errors.Join(errs...)
 }
 
 // tunnel opens one through the gateway.
-func (x *exit) tunnel() (net.Conn, io.Reader, error) {
+func (x *exit) tunnel(to net.Listener) (net.Conn, io.Reader, error) {
 	c, err := net.Dial("tcp", x.address)
 	if err != nil {
 		return nil, nil, err
 	}
-	to := upstreamName + ":" + strconv.Itoa(x.source.Addr().(*net.TCPAddr).Port)
-	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", to, to); err != nil {
-		return nil, nil, errors.Join(err, c.Close())
-	}
+	_, err = fmt.Fprintf(c, "CONNECT %s:%d HTTP/1.1\r\nHost: %[1]s:%[2]d\r\n\r\n", upstreamName, port(to))
 	r := bufio.NewReaderSize(c, 16)
-	resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodConnect})
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(resp.Status)
+	if err == nil {
+		var resp *http.Response
+		if resp, err = http.ReadResponse(r, &http.Request{Method: http.MethodConnect}); err == nil && resp.StatusCode != http.StatusOK {
+			err = errors.New(resp.Status)
+		}
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, c.Close())
@@ -306,104 +245,48 @@ func (x *exit) tunnel() (net.Conn, io.Reader, error) {
 }
 
 func (b *bench) exitBulk(x *exit) error {
-	rate := map[bool][]float64{}
-	for range 3 {
-		for _, bare := range []bool{true, false} {
-			var c net.Conn
-			var r io.Reader
-			var err error
-			if bare {
-				c, err = net.Dial("tcp", x.relay.Addr().String())
-				r = c
-			} else {
-				c, r, err = x.tunnel()
-			}
-			if err != nil {
-				return fmt.Errorf("a tunnel: %w", err)
-			}
-			began := time.Now()
-			_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, io.LimitReader(struct{ io.Reader }{r}, bulkBytes), make([]byte, 256<<10))
-			rate[bare] = append(rate[bare], bulkBytes/time.Since(began).Seconds()/1e6)
-			if err := errors.Join(err, c.Close()); err != nil {
-				return fmt.Errorf("many bytes through a tunnel: %w", err)
-			}
+	return b.against(3, "gateway: tunnel", "gateway: tunnel, bare relay", "bare relay", "MB/s", "gateway: tunnel against bare", 0.9, func(bare bool) (float64, error) {
+		var c net.Conn
+		var r io.Reader
+		var err error
+		if bare {
+			c, err = net.Dial("tcp", x.relay.Addr().String())
+			r = c
+		} else {
+			c, r, err = x.tunnel(x.source)
 		}
-	}
-	plain, ours := slices.Max(rate[true]), slices.Max(rate[false])
-	b.result.Samples("gateway: tunnel, bare relay", "MB/s", rate[true])
-	b.result.Samples("gateway: tunnel", "MB/s", rate[false])
-	b.result.Beside("gateway: tunnel", "gateway: tunnel, bare relay", "bare relay")
-	b.result.Value("gateway: tunnel against bare", "×", ours/plain)
-	b.result.AtLeast("gateway: tunnel against bare", 0.9)
-	return nil
+		if err != nil {
+			return 0, err
+		}
+		began := time.Now()
+		_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, io.LimitReader(struct{ io.Reader }{r}, bulkBytes), make([]byte, 256<<10))
+		return bulkBytes / time.Since(began).Seconds() / 1e6, errors.Join(err, c.Close())
+	})
 }
 
 // exitIdle opens tunnels in which nothing moves: what they cost is what the process has more of afterwards. The clients are
 // in this process too, and the servers: their part of the memory is in the figure.
 func (b *bench) exitIdle(x *exit) error {
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	defer silent.Close()
-	var held []net.Conn
-	var mu sync.Mutex
-	go func() {
-		for {
-			c, err := silent.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			held = append(held, c)
-			mu.Unlock()
-		}
-	}()
-	addr := netip.MustParseAddr("127.0.0.1")
-	if err := x.gateway.Forget(addr, ""); err != nil {
-		return err
-	}
-	rule := policy.Rule{Name: "silent", Action: policy.Allow, Host: policy.ExactHost(hostport.MustParseHost(upstreamName)), Opaque: true,
-		Ports: policy.Ports(uint16(silent.Addr().(*net.TCPAddr).Port)), Address: addr}
-	if err := x.gateway.Admit(addr, gateway.Caller{Jail: "bench", Agent: "bench", Tenant: "default", Actor: "agent:bench", Policy: policy.Only(rule)}); err != nil {
-		return err
-	}
-	former := x.source
-	x.source = silent
-	defer func() { x.source = former }()
 	before := resident()
 	for range idleTunnels {
-		c, _, err := x.tunnel()
+		c, _, err := x.tunnel(x.silent)
 		if err != nil {
 			return fmt.Errorf("an idle tunnel: %w", err)
 		}
 		defer c.Close()
 	}
-	b.result.Value("gateway: 1000 idle tunnels, clients and servers included", "MB", float64(resident()-before)/1e6)
-	b.result.AtMost("gateway: 1000 idle tunnels, clients and servers included", 30)
-	mu.Lock()
-	defer mu.Unlock()
-	for _, c := range held {
-		_ = c.Close() // nothing was sent on it
-	}
+	b.result.Value("gateway: 1000 idle tunnels, clients and servers included", "MB", resident()-before).AtMost(30)
 	return nil
 }
 
-// resident is the memory of this process after a collection.
-func resident() int64 {
-	runtime.GC()
+// resident is the memory of this process after a collection, in megabytes.
+func resident() float64 {
 	debug.FreeOSMemory()
-	text, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(text))
-	pages, _ := strconv.ParseInt(fields[1], 10, 64) // the kernel writes numbers
-	return pages * int64(os.Getpagesize())
+	return megabytes([]string{"/proc/self"}, "status", "VmRSS:") * 1.024 // a kernel's kilobyte has 1024
 }
 
 // rules measures a decision among many rules.
-func (b *bench) rules() {
+func (b *bench) rules() error {
 	var rules []policy.Rule
 	var hosts []hostport.Host
 	for n := range manyRules {
@@ -412,32 +295,30 @@ func (b *bench) rules() {
 	}
 	compiled, err := policy.Compile(policy.Only(rules...))
 	if err != nil {
-		b.note("compile %d rules: %v", manyRules, err)
-		return
+		return err
 	}
 	const decisions = 100_000
 	began := time.Now()
 	for n := range decisions {
 		compiled.Decide(policy.Request{Scheme: policy.HTTPS, Host: hosts[n*7919%manyRules], Port: 443, Method: policy.Connect})
 	}
-	b.result.Value("gateway: decision among 10 000 rules", "µs", time.Since(began).Seconds()*1e6/decisions)
-	b.result.AtMost("gateway: decision among 10 000 rules", 20)
+	b.result.Value("gateway: decision among 10 000 rules", "µs", time.Since(began).Seconds()*1e6/decisions).AtMost(20)
+	return nil
 }
 
 // scrubbing measures looking through an answer for a value that is not in it.
-func (b *bench) scrubbing() {
-	text := []byte(strings.Repeat("{\"id\": 4711, \"title\": \"The quick brown fox jumps over the lazy dog\", \"url\": \"https://example.com/a?b=c\"}\n", 10_000))
+func (b *bench) scrubbing() error {
+	text := strings.Repeat("{\"id\": 4711, \"title\": \"The quick brown fox jumps over the lazy dog\", \"url\": \"https://example.com/a?b=c\"}\n", 10_000)
 	v := redact.New([]byte("ghp_16C7e42F292c6912E7710c838347Ae178B4a"))
 	var read int64
 	began := time.Now()
 	for read < scrubbed {
-		n, err := io.Copy(io.Discard, v.NewReader(strings.NewReader(string(text)), redact.StreamOptions{}))
+		n, err := io.Copy(io.Discard, v.NewReader(strings.NewReader(text), redact.StreamOptions{}))
 		if err != nil {
-			b.note("scrub: %v", err)
-			return
+			return err
 		}
 		read += n
 	}
-	b.result.Value("gateway: scrubbing", "MB/s", float64(read)/time.Since(began).Seconds()/1e6)
-	b.result.AtLeast("gateway: scrubbing", 300)
+	b.result.Value("gateway: scrubbing", "MB/s", float64(read)/time.Since(began).Seconds()/1e6).AtLeast(300)
+	return nil
 }

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
@@ -18,17 +16,14 @@ import (
 )
 
 // holding is what must not grow.
-type holding struct {
-	rss          float64
-	descriptors  int
-	things       int
-	bytes, files int64
-}
+type holding struct{ rss, descriptors, things, files float64 }
 
 func (x *box) holding(ctx context.Context) (h holding, err error) {
-	if h.rss, err = x.daemons(); err != nil {
+	daemons, _, err := x.processes()
+	if err != nil {
 		return h, err
 	}
+	h.rss = megabytes(daemons, "status", "VmRSS:")
 	pids, err := x.Processes()
 	if err != nil {
 		return h, err
@@ -38,22 +33,18 @@ func (x *box) holding(ctx context.Context) (h holding, err error) {
 		if err != nil {
 			return h, err
 		}
-		h.descriptors += len(fds)
+		h.descriptors += float64(len(fds))
 	}
 	scope, err := x.Scope()
 	if err != nil {
 		return h, err
 	}
 	things, err := inventory.Settled(ctx, scope)
-	h.things = len(inventory.CountSlots(things))
-	if err != nil {
-		return h, err
-	}
+	h.things = float64(len(inventory.CountSlots(things)))
 	for _, dir := range []string{x.Config.DataDir, x.Config.RunDir} {
-		err = errors.Join(err, filepath.Walk(dir, func(_ string, info os.FileInfo, err error) error {
+		err = errors.Join(err, filepath.Walk(dir, func(_ string, _ os.FileInfo, err error) error {
 			if err == nil {
 				h.files++
-				h.bytes += info.Size()
 			}
 			return nil // what goes away while walking is not there
 		}))
@@ -65,11 +56,12 @@ func (x *box) holding(ctx context.Context) (h holding, err error) {
 const rememberedSessions = 300
 
 // growth opens, uses and closes many sessions, and compares what the program holds.
-func (b *bench) growth(ctx context.Context, x *box) error {
+func (b *bench) growth(ctx context.Context) error {
 	if b.cycles == 0 {
 		return nil
 	}
-	cycle := func() error {
+	x := b.boxes[cold]
+	cycle := func(int) error {
 		s, err := x.api.Open(ctx, api.OpenRequest{})
 		if err != nil {
 			return err
@@ -79,7 +71,7 @@ func (b *bench) growth(ctx context.Context, x *box) error {
 		}
 		return x.api.Close(ctx, s.ID, true)
 	}
-	if err := inPairs(min(rememberedSessions, b.cycles), cycle); err != nil {
+	if _, err := atOnce(2, upTo(min(rememberedSessions, b.cycles)), cycle); err != nil {
 		return err
 	}
 	before, err := x.holding(ctx)
@@ -87,7 +79,7 @@ func (b *bench) growth(ctx context.Context, x *box) error {
 		return err
 	}
 	began := time.Now()
-	if err := inPairs(b.cycles, cycle); err != nil {
+	if _, err := atOnce(2, upTo(b.cycles), cycle); err != nil {
 		return err
 	}
 	took := time.Since(began)
@@ -95,36 +87,11 @@ func (b *bench) growth(ctx context.Context, x *box) error {
 	if err != nil {
 		return err
 	}
-	r := &b.result
-	over := fmt.Sprintf(", over %d cycles", b.cycles)
-	for _, f := range []struct {
-		what, unit    string
-		growth, limit float64
-	}{
-		{"memory of the daemons", "MB", after.rss - before.rss, 5},
-		{"descriptors", "", float64(after.descriptors - before.descriptors), 0},
-		{"mounts, interfaces, groups", "", float64(after.things - before.things), 0},
-		{"files", "", float64(after.files - before.files), 0},
-	} {
-		r.Value("growth: "+f.what+over, f.unit, f.growth)
-		r.AtMost("growth: "+f.what+over, f.limit)
-	}
+	r, over := &b.result, fmt.Sprintf(", over %d cycles", b.cycles)
+	r.Value("growth: memory of the daemons"+over, "MB", after.rss-before.rss).AtMost(5)
+	r.Value("growth: descriptors"+over, "", after.descriptors-before.descriptors).AtMost(0)
+	r.Value("growth: mounts, interfaces, groups"+over, "", after.things-before.things).AtMost(0)
+	r.Value("growth: files"+over, "", after.files-before.files).AtMost(0)
 	r.Value("load: open, navigate, close until gone, two at a time", "1/s", float64(b.cycles)/took.Seconds())
 	return nil
-}
-
-// inPairs does something many times, two at a time.
-func inPairs(times int, do func() error) error {
-	var begun atomic.Int64
-	errs := make([]error, 2)
-	var both sync.WaitGroup
-	for i := range errs {
-		both.Go(func() {
-			for errs[i] == nil && begun.Add(1) <= int64(times) {
-				errs[i] = do()
-			}
-		})
-	}
-	both.Wait()
-	return errors.Join(errs...)
 }

@@ -57,9 +57,22 @@ func run(ctx context.Context) error {
 	}
 	switch {
 	case *table != "":
-		return printTable(*table)
+		r, err := report.Read(*table)
+		if err != nil {
+			return err
+		}
+		return r.Table(os.Stdout, *table)
 	case *compare != "":
-		return printDifference(*compare)
+		first, second, _ := strings.Cut(*compare, ",")
+		a, err := report.Read(first)
+		if err != nil {
+			return err
+		}
+		b, err := report.Read(second)
+		if err != nil {
+			return err
+		}
+		return report.Difference(os.Stdout, a, b)
 	case *page != "":
 		return report.WritePage("docs/figures.md", *page)
 	}
@@ -94,7 +107,7 @@ func newBench(binary, templates, only string, runs, cycles int) (*bench, error) 
 	if runs < 1 || cycles < 0 {
 		return nil, fmt.Errorf("-runs is at least 1, and -cycles at least 0")
 	}
-	b := &bench{templates: templates, runs: runs, cycles: cycles, began: time.Now()}
+	b := &bench{templates: templates, runs: runs, cycles: cycles, began: time.Now(), boxes: map[int]*box{}}
 	if only != "" {
 		b.only = strings.Split(only, ",")
 	}
@@ -107,32 +120,8 @@ func newBench(binary, templates, only string, runs, cycles int) (*bench, error) 
 	if b.binary, err = filepath.Abs(binary); err != nil {
 		return nil, err
 	}
-	b.result = report.Run{Time: b.began.UTC().Truncate(time.Second), Commit: commit(), Host: host(), Only: b.only, Figures: map[string]report.Figure{}}
+	b.result = report.Run{Time: b.began.UTC().Truncate(time.Second), Commit: commit(), Host: host(), Only: b.only, Figures: map[string]*report.Figure{}}
 	return b, nil
-}
-
-func printTable(path string) error {
-	r, err := report.Read(path)
-	if err != nil {
-		return err
-	}
-	return r.Table(os.Stdout, path)
-}
-
-func printDifference(paths string) error {
-	first, second, ok := strings.Cut(paths, ",")
-	if !ok {
-		return fmt.Errorf("-compare takes two files with a comma between them")
-	}
-	a, err := report.Read(first)
-	if err != nil {
-		return err
-	}
-	b, err := report.Read(second)
-	if err != nil {
-		return err
-	}
-	return report.Difference(os.Stdout, a, b)
 }
 
 // commit is what the checkout is at; empty where git cannot say.

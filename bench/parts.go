@@ -20,54 +20,43 @@ type bench struct {
 	only              []string // the names of parts; empty is all
 	result            report.Run
 
-	began      time.Time
-	site       *site       // what browsers load
-	client     *playwright // nil when it is not installed
-	cold, warm *box        // without a warm pool and with one; nil while no part needs them
+	began  time.Time
+	site   *site        // what browsers load
+	client *playwright  // nil while no part needs it, and when it is not installed
+	boxes  map[int]*box // instances by the size of their warm pool
 }
 
-// need is what has to be there before a part is measured.
-type need int
-
-const (
-	nothing need = iota
-	aSite        // what browsers load
-	aCold        // that, and an instance without a warm pool
-	aWarm        // that, and another one with a warm pool
-)
+// The sizes of warm pools.
+const cold, warm = 0, 2
 
 // part is what can be measured alone.
 type part struct {
 	name    string
-	needs   need
-	client  bool // it needs Playwright
-	measure func(context.Context, *bench) error
+	boxes   []int // the instances that it needs
+	own     bool  // what it leaves in them is in the way of others
+	client  bool  // it needs Playwright
+	measure func(*bench, context.Context) error
 }
 
 // parts are measured one after the other, those that need the same beside each other.
 func parts() []part {
-	alone := func(do func(*bench, context.Context) error) func(context.Context, *bench) error {
-		return func(ctx context.Context, b *bench) error { return do(b, ctx) }
-	}
-	cold := func(do func(*bench, context.Context, *box) error) func(context.Context, *bench) error {
-		return func(ctx context.Context, b *bench) error { return do(b, ctx, b.cold) }
-	}
+	one, both := []int{cold}, []int{cold, warm}
 	return []part{
-		{name: "gateway", measure: alone((*bench).gatewayPart)},
-		{name: "agents", measure: alone((*bench).agentsPart)},
-		{name: "templates", measure: alone((*bench).templatesPart)},
-		{name: "console", needs: aSite, measure: alone((*bench).consolePart)},
-		{name: "starts", needs: aWarm, measure: alone((*bench).startsBeside)},
-		{name: "arena", needs: aWarm, client: true, measure: alone((*bench).arena)},
-		{name: "injection", needs: aWarm, measure: alone((*bench).warmInjection)},
-		{name: "identity", needs: aCold, measure: cold((*bench).identity)},
-		{name: "memory", needs: aCold, measure: cold((*bench).memory)},
-		{name: "sustained", needs: aCold, measure: cold((*bench).sustained)},
-		{name: "twenty", needs: aCold, measure: cold((*bench).twenty)},
-		{name: "growth", needs: aCold, measure: cold((*bench).growth)},
-		{name: "driving", needs: aCold, client: true, measure: cold((*bench).driving)},
-		{name: "snapshot", needs: aSite, measure: alone((*bench).snapshot)},
-		{name: "go", measure: alone((*bench).goPart)},
+		{name: "gateway", measure: (*bench).gatewayPart},
+		{name: "agents", boxes: one, own: true, measure: (*bench).agents},
+		{name: "templates", boxes: one, own: true, measure: (*bench).templatesPart},
+		{name: "console", boxes: one, own: true, measure: (*bench).console},
+		{name: "starts", boxes: both, measure: (*bench).starts},
+		{name: "arena", boxes: both, client: true, measure: (*bench).arena},
+		{name: "injection", boxes: both, measure: (*bench).warmInjection},
+		{name: "identity", boxes: one, measure: (*bench).identity},
+		{name: "memory", boxes: one, measure: (*bench).memory},
+		{name: "sustained", boxes: one, measure: (*bench).sustained},
+		{name: "twenty", boxes: one, measure: (*bench).twenty},
+		{name: "growth", boxes: one, measure: (*bench).growth},
+		{name: "driving", boxes: one, client: true, measure: (*bench).driving},
+		{name: "snapshot", measure: (*bench).snapshot},
+		{name: "go", measure: (*bench).goPart},
 	}
 }
 
@@ -81,17 +70,21 @@ func partNames() (names []string) {
 // all measures what was asked for. A part that fails is noted, and the others are measured all the same: an error is
 // returned only when nothing of this run is to be kept, because it was interrupted or what it started is not gone.
 func (b *bench) all(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, b.end()) }()
+	b.site = startSite()
+	defer func() {
+		err = errors.Join(err, b.endBoxes(nil))
+		if b.client != nil {
+			err = errors.Join(err, b.client.end())
+		}
+		b.site.Close()
+	}()
 	wanted := parts()
 	if len(b.only) > 0 {
 		wanted = slices.DeleteFunc(wanted, func(p part) bool { return !slices.Contains(b.only, p.name) })
 	}
 	for n, p := range wanted {
 		b.progress("part %d of %d: %s", n+1, len(wanted), p.name)
-		err := b.prepare(ctx, p)
-		if err == nil && (!p.client || b.client != nil) {
-			err = p.measure(ctx, b)
-		}
+		err := b.one(ctx, p)
 		if ctx.Err() != nil {
 			return fmt.Errorf("interrupted in part %s; nothing is written", p.name)
 		}
@@ -103,21 +96,11 @@ func (b *bench) all(ctx context.Context) (err error) {
 	return nil
 }
 
-// prepare starts what a part needs and is not there, and ends what none needs any more, which would be in the way.
-func (b *bench) prepare(ctx context.Context, p part) (err error) {
-	if b.warm != nil && p.needs != aWarm {
-		err, b.warm = b.warm.end(), nil
-	}
-	if b.cold != nil && p.needs < aCold {
-		err, b.cold = errors.Join(err, b.cold.end()), nil
-	}
-	if err != nil {
+// one measures a part. What it needs and is not there is started before, and what it does not need, which would be in the way, is
+// ended.
+func (b *bench) one(ctx context.Context, p part) (err error) {
+	if err := b.endBoxes(p.boxes); err != nil {
 		return err
-	}
-	if p.needs >= aSite && b.site == nil {
-		if b.site, err = startSite(); err != nil {
-			return err
-		}
 	}
 	if p.client && b.client == nil {
 		if b.client, err = startPlaywright(ctx); err != nil {
@@ -128,43 +111,37 @@ func (b *bench) prepare(ctx context.Context, p part) (err error) {
 			return nil
 		}
 	}
-	if p.needs >= aCold && b.cold == nil {
-		if b.cold, err = b.start(ctx, 1_879_600_000, "warm_pool:\n  size: 0\n"+b.site.settings()); err != nil {
-			return err
+	for _, size := range p.boxes {
+		if b.boxes[size] == nil {
+			x, err := b.start(ctx, size)
+			if err != nil {
+				return err
+			}
+			b.boxes[size] = x
 		}
 	}
-	if p.needs == aWarm && b.warm == nil {
-		b.warm, err = b.start(ctx, 1_879_700_000, "warm_pool:\n  size: 2\n"+b.site.settings())
+	err = p.measure(b, ctx)
+	if p.own {
+		err = errors.Join(err, b.endBoxes(nil))
 	}
 	return err
 }
 
-// end ends whatever runs still.
-func (b *bench) end() error {
-	var errs []error
-	for _, x := range []*box{b.warm, b.cold} {
-		if x != nil {
-			errs = append(errs, x.end())
+// endBoxes ends the instances but those that are needed.
+func (b *bench) endBoxes(needed []int) (err error) {
+	for size, x := range b.boxes {
+		if !slices.Contains(needed, size) {
+			err = errors.Join(err, x.end())
+			delete(b.boxes, size)
 		}
 	}
-	if b.client != nil {
-		errs = append(errs, b.client.end())
-	}
-	if b.site != nil {
-		errs = append(errs, b.site.end())
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 // progress tells whoever waits, with the time that has passed.
 func (b *bench) progress(format string, a ...any) {
 	passed := time.Since(b.began).Round(time.Second)
 	fmt.Fprintf(os.Stderr, "%5s  %s\n", passed, strings.ReplaceAll(fmt.Sprintf(format, a...), "\n", "\n       "))
-}
-
-// note keeps something that a reader of the figures is to know.
-func (b *bench) note(format string, a ...any) {
-	b.result.Notes = append(b.result.Notes, fmt.Sprintf(format, a...))
 }
 
 // leaveOut keeps what is not measured, and why.

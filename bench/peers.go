@@ -17,20 +17,41 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 )
 
-// answer waits for the first CDP reply of a browser whose pipe is given.
-func answer(in io.WriteCloser, out io.Reader) error {
-	if _, err := io.WriteString(in, `{"id":1,"method":"Browser.getVersion"}`+"\x00"); err != nil {
-		return err
+// nobody is who runs what is compared with a jail: Chromium's own sandbox does not start as root.
+const nobody = 65534
+
+// homeOfNobody is a folder in memory.
+func homeOfNobody() (string, error) {
+	home, err := os.MkdirTemp("/dev/shm", "clawjail-bench-")
+	if err != nil {
+		return "", err
 	}
-	buf := make([]byte, 1)
-	for {
-		if _, err := io.ReadFull(out, buf); err != nil {
-			return fmt.Errorf("the browser did not answer: %w", err)
-		}
-		if buf[0] == 0 {
-			return nil
-		}
+	return home, os.Chown(home, nobody, nobody)
+}
+
+// asNobody has a command run as a user who is not root, with a home.
+func asNobody(cmd *exec.Cmd, home string) {
+	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "LANG=C.UTF-8", "PATH=/usr/bin:/bin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+}
+
+// gone waits for the end of a command whose input was closed, but not for long.
+func gone(cmd *exec.Cmd) {
+	late := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait() // how it ends says nothing
+	late.Stop()
+}
+
+// answers waits for the first CDP reply of a browser whose pipe is given.
+func answers(in io.Writer, out io.Reader) error {
+	_, err := io.WriteString(in, `{"id":1,"method":"Browser.getVersion"}`+"\x00")
+	for buf := []byte{1}; err == nil && buf[0] != 0; {
+		_, err = io.ReadFull(out, buf)
 	}
+	if err != nil {
+		return fmt.Errorf("the browser did not answer: %w", err)
+	}
+	return nil
 }
 
 // nowhere is a proxy that refuses: what loads no page needs none.
@@ -38,55 +59,38 @@ const nowhere = "http://127.0.0.1:9"
 
 // launch is the browser's own line, the same for all that are compared.
 func launch(home, proxy string) ([]string, error) {
-	argv, err := browser.Command(browser.Options{Build: browser.Shell, Proxy: proxy, Home: home, TempDir: "/tmp",
-		ProfileDir: home + "/profile"})
-	return argv, err
+	return browser.Command(browser.Options{Build: browser.Shell, Proxy: proxy, Home: home, TempDir: "/tmp", ProfileDir: home + "/profile"})
 }
 
 // chromium is the browser of the template as an ordinary process of this host, as a user who is not root.
 type chromium struct {
-	home  string
-	began time.Time
-	cmd   *exec.Cmd
-	in    *os.File // what it reads
-	out   *os.File // what it writes
+	home    string
+	began   time.Time
+	cmd     *exec.Cmd
+	in, out *os.File // what it reads, and what it writes
 }
 
 func startChromium(ctx context.Context, proxy string) (_ *chromium, err error) {
-	home, err := os.MkdirTemp("/dev/shm", "clawjail-bench-")
+	home, err := homeOfNobody()
 	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(home))
-		}
-	}()
-	if err := os.Chown(home, nobody, nobody); err != nil {
 		return nil, err
 	}
 	argv, err := launch(home, proxy)
 	if err != nil {
 		return nil, err
 	}
-	in, toBrowser, err := os.Pipe()
-	if err != nil {
+	theirIn, in, err := os.Pipe()
+	out, theirOut, err2 := os.Pipe()
+	if err := errors.Join(err, err2); err != nil {
 		return nil, err
 	}
-	fromBrowser, out, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.ExtraFiles = []*os.File{in, out}
-	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "LANG=C.UTF-8", "PATH=/usr/bin:/bin"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	c := &chromium{home: home, cmd: cmd, in: toBrowser, out: fromBrowser, began: time.Now()}
-	err = cmd.Start()
-	_ = in.Close()
-	_ = out.Close()
-	if err != nil {
-		return nil, errors.Join(err, toBrowser.Close(), fromBrowser.Close())
+	c := &chromium{home: home, cmd: exec.CommandContext(ctx, argv[0], argv[1:]...), in: in, out: out}
+	asNobody(c.cmd, home)
+	c.cmd.ExtraFiles = []*os.File{theirIn, theirOut}
+	c.began = time.Now()
+	err = c.cmd.Start()
+	if err = errors.Join(err, theirIn.Close(), theirOut.Close()); err != nil {
+		return nil, errors.Join(err, in.Close(), out.Close(), os.RemoveAll(home))
 	}
 	return c, nil
 }
@@ -94,32 +98,30 @@ func startChromium(ctx context.Context, proxy string) (_ *chromium, err error) {
 // end closes the pipe, which ends the browser.
 func (c *chromium) end() error {
 	_, _ = c.in.Close(), c.out.Close() // whoever spoke with it may have closed them
-	late := time.AfterFunc(10*time.Second, func() { _ = c.cmd.Process.Kill() })
-	_ = c.cmd.Wait()
-	late.Stop()
+	gone(c.cmd)
 	return os.RemoveAll(c.home)
 }
 
-// plain is how long a browser takes to its first answer.
-func (b *bench) plain(ctx context.Context) (time.Duration, error) {
+// plainStart times a browser from its process to its first answer.
+func plainStart(ctx context.Context, t times, name string) error {
 	c, err := startChromium(ctx, nowhere)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	err = answer(c.in, c.out)
-	took := time.Since(c.began)
-	return took, errors.Join(err, c.end())
-}
-
-// docker is an engine of this run's own, with an image of the template's root filesystem.
-type docker struct {
-	dir, socket string
-	daemon      *exec.Cmd
+	err = answers(c.in, c.out)
+	t.add(name, time.Since(c.began))
+	return errors.Join(err, c.end())
 }
 
 const dockerImage = "clawjail-bench"
 
-// startDocker returns nil when there is no Docker here.
+// docker is an engine of this run's own, that leaves nothing behind.
+type docker struct {
+	dir    string
+	daemon *exec.Cmd
+}
+
+// startDocker loads the same root filesystem. It returns nil when there is no Docker here.
 func startDocker(ctx context.Context, rootfs string) (_ *docker, err error) {
 	for _, tool := range []string{"dockerd", "docker"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -130,32 +132,22 @@ func startDocker(ctx context.Context, rootfs string) (_ *docker, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &docker{dir: dir, socket: filepath.Join(dir, "docker.sock")}
+	d := &docker{dir: dir}
+	d.daemon = exec.Command("dockerd", "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
+		"--pidfile", filepath.Join(dir, "pid"), "-H", d.socket(), "--iptables=false", "--userland-proxy=false")
+	var log bytes.Buffer
+	d.daemon.Stdout, d.daemon.Stderr, d.daemon.WaitDelay = &log, &log, time.Second // for what it may leave behind
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, d.stop())
+			err = fmt.Errorf("%w: %s", errors.Join(err, d.stop()), last(log.String(), 2000)) // it has ended
 		}
 	}()
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	d.daemon = exec.Command("dockerd", "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
-		"--pidfile", filepath.Join(dir, "pid"), "-H", "unix://"+d.socket, "--iptables=false", "--userland-proxy=false")
-	d.daemon.Stdout, d.daemon.Stderr = log, log
 	if err := d.daemon.Start(); err != nil {
 		return nil, err
 	}
-	for n := 0; ; n++ {
-		if err := d.command(ctx, "version").Run(); err == nil {
-			break
-		}
-		if n == 300 {
-			text, _ := os.ReadFile(log.Name()) // shown for the reason
-			return nil, fmt.Errorf("dockerd does not answer:\n%s", text[max(0, len(text)-2000):])
-		}
-		time.Sleep(100 * time.Millisecond)
+	err = await(30*time.Second, 100*time.Millisecond, "dockerd answers", func() (bool, error) { return d.command(ctx, "version").Run() == nil, ctx.Err() })
+	if err != nil {
+		return nil, err
 	}
 	tar := exec.CommandContext(ctx, "tar", "-C", rootfs, "-c", ".")
 	load := d.command(ctx, "import", "-", dockerImage)
@@ -171,48 +163,44 @@ func startDocker(ctx context.Context, rootfs string) (_ *docker, err error) {
 	return d, tar.Wait()
 }
 
+func (d *docker) socket() string { return "unix://" + filepath.Join(d.dir, "docker.sock") }
+
 func (d *docker) command(ctx context.Context, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "docker", append([]string{"-H", "unix://" + d.socket}, args...)...)
+	return exec.CommandContext(ctx, "docker", append([]string{"-H", d.socket()}, args...)...)
 }
 
 // run starts the browser in a container, hardened as far as its own sandbox allows, and waits for its first reply.
-func (d *docker) run(ctx context.Context) (time.Duration, error) {
+func (d *docker) run(ctx context.Context, t times, name string) error {
 	const home = "/home/browser"
 	argv, err := launch(home, nowhere)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	args := []string{"run", "-i", "--rm", "--user", "1000:1000", "--cap-drop", "ALL", "--security-opt", "no-new-privileges",
 		"--security-opt", "seccomp=unconfined", "--read-only", "--tmpfs", "/tmp:mode=1777", "--tmpfs", home + ":uid=1000,gid=1000",
 		"--memory", "768m", "--pids-limit", "512", "--shm-size", "256m", "-e", "HOME=" + home, "-e", "TMPDIR=/tmp", dockerImage,
 		"/bin/sh", "-c", `exec 3<&0 4>&1 0</dev/null 1>&2; exec "$@"`, "sh"}
 	cmd := d.command(ctx, append(args, argv...)...)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return 0, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return 0, err
-	}
 	var complaint bytes.Buffer
 	cmd.Stderr = &complaint
-	began := time.Now()
-	if err := cmd.Start(); err != nil {
-		return 0, err
+	in, err := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err, err2); err != nil {
+		return err
 	}
-	err = answer(in, out)
-	took := time.Since(began)
+	err = t.timed(name, func() error { return inOrder(cmd.Start, func() error { return answers(in, out) }) })
 	_ = in.Close()
-	_ = cmd.Wait() // it ends with its pipe
-	if err != nil {
-		err = fmt.Errorf("docker run: %w: %s", err, complaint.String())
+	if cmd.Process != nil {
+		_ = cmd.Wait() // it ends with its pipe
 	}
-	return took, err
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, complaint.String())
+	}
+	return err
 }
 
 func (d *docker) stop() error {
-	if d.daemon != nil && d.daemon.Process != nil {
+	if d.daemon.Process != nil {
 		_ = d.daemon.Process.Signal(syscall.SIGTERM) // it may have ended
 		_ = d.daemon.Wait()
 	}

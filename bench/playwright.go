@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -13,16 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 )
 
-const (
-	// nobody is who runs what is compared with a jail: Chromium's own sandbox does not start as root.
-	nobody = 65534
-	// orderLimit bounds one order, and with it what a client that hangs can hold up.
-	orderLimit = 2 * time.Minute
-)
+// orderLimit bounds one order, and with it what a client that hangs can hold up.
+const orderLimit = 2 * time.Minute
 
 // playwright is one process of Node that has Playwright loaded and does what it is told; see arena/arena.mjs.
 type playwright struct {
@@ -30,7 +24,7 @@ type playwright struct {
 	cmd     *exec.Cmd
 	home    string
 	orders  io.WriteCloser
-	answers *bufio.Reader
+	answers *json.Decoder
 	errors  bytes.Buffer
 }
 
@@ -42,15 +36,21 @@ type took struct {
 	Error  string             `json:"error"`
 }
 
-func (t took) stage(name string) time.Duration {
-	return time.Duration(t.Stages[name] * float64(time.Millisecond))
-}
+func (o took) stage(name string) time.Duration { return milliseconds(o.Stages[name]) }
 
-func (t took) sum() (sum time.Duration) {
-	for name := range t.Stages {
-		sum += t.stage(name)
+func (o took) sum() (sum time.Duration) {
+	for name := range o.Stages {
+		sum += o.stage(name)
 	}
 	return sum
+}
+
+// add keeps each stage, and their sum.
+func (o took) add(t times, name string) {
+	for stage := range o.Stages {
+		t.add(name+", "+stage, o.stage(stage))
+	}
+	t.add(name+", sum", o.sum())
 }
 
 // startPlaywright returns nil when the packages of the clients are not there.
@@ -62,71 +62,50 @@ func startPlaywright(ctx context.Context) (_ *playwright, err error) {
 	if _, err := os.Stat(node); err != nil {
 		return nil, nil
 	}
-	home, err := os.MkdirTemp("/dev/shm", "clawjail-bench-")
+	home, err := homeOfNobody()
 	if err != nil {
 		return nil, err
 	}
-	p := &playwright{home: home}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(home))
-		}
-	}()
-	if err := os.Chown(home, nobody, nobody); err != nil {
-		return nil, err
-	}
-	ordinary := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	look := exec.CommandContext(ctx, node, "-e", `require("fs").readFileSync("bench/arena/arena.mjs")`)
-	look.SysProcAttr = ordinary
+	p := &playwright{home: home, cmd: exec.CommandContext(ctx, node, "bench/arena/arena.mjs")}
+	asNobody(look, home)
 	p.sandbox = look.Run() == nil // a checkout may be closed to others
-
-	p.cmd = exec.CommandContext(ctx, node, "bench/arena/arena.mjs")
-	p.cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "LANG=C.UTF-8", "PATH=/usr/bin:/bin"}
-	if p.sandbox {
-		p.cmd.SysProcAttr = ordinary
+	asNobody(p.cmd, home)
+	if !p.sandbox {
+		p.cmd.SysProcAttr = nil
 	}
 	p.cmd.Stderr = &p.errors
-	if p.orders, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
+	orders, err := p.cmd.StdinPipe()
+	answers, err2 := p.cmd.StdoutPipe()
+	if err = errors.Join(err, err2); err == nil {
+		err = p.cmd.Start()
 	}
-	answers, err := p.cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, os.RemoveAll(home))
 	}
-	p.answers = bufio.NewReader(answers)
-	return p, p.cmd.Start()
+	p.orders, p.answers = orders, json.NewDecoder(answers)
+	return p, nil
 }
 
 // do has one thing done. An order that takes too long ends the process.
-func (p *playwright) do(order string, parameters map[string]any) (took, error) {
+func (p *playwright) do(order string, parameters map[string]any) (out took, err error) {
 	parameters["order"] = order
-	line, err := json.Marshal(parameters)
-	if err != nil {
-		return took{}, err
-	}
 	late := time.AfterFunc(orderLimit, func() { _ = p.cmd.Process.Kill() }) // it may have ended
 	defer late.Stop()
-	if _, err := p.orders.Write(append(line, '\n')); err != nil {
-		return took{}, fmt.Errorf("playwright: %s: %w: %.2000s", order, err, p.errors.String())
+	if err = json.NewEncoder(p.orders).Encode(parameters); err == nil {
+		err = p.answers.Decode(&out)
 	}
-	answer, err := p.answers.ReadBytes('\n')
-	if err != nil {
-		return took{}, fmt.Errorf("playwright: %s: it has ended: %w", order, err)
-	}
-	var out took
-	if err := json.Unmarshal(answer, &out); err != nil {
-		return took{}, fmt.Errorf("playwright: %s: %w", order, err)
-	}
-	if out.Error != "" {
-		return took{}, fmt.Errorf("playwright: %s: %s", order, out.Error)
+	switch {
+	case err != nil:
+		return out, fmt.Errorf("playwright: %s: %w: %.2000s", order, err, p.errors.String())
+	case out.Error != "":
+		return out, fmt.Errorf("playwright: %s: %s", order, out.Error)
 	}
 	return out, nil
 }
 
 func (p *playwright) end() error {
 	_ = p.orders.Close() // it ends with its input
-	late := time.AfterFunc(5*time.Second, func() { _ = p.cmd.Process.Kill() })
-	_ = p.cmd.Wait()
-	late.Stop()
+	gone(p.cmd)
 	return os.RemoveAll(p.home)
 }

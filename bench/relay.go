@@ -5,15 +5,15 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
 	"sync"
 
-	"github.com/coder/websocket"
-
+	"github.com/clawjail/clawjail/internal/api/socket"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/guard"
@@ -36,10 +36,10 @@ type relay struct {
 	chromium *chromium
 	mux      *cdp.Mux
 	registry *guard.Registry
-	scrub    *redact.Values
+	scrub    *redact.Values // such values as an operator's cookies have; none is on a page
 
-	server *http.Server
-	url    string // the endpoints are below; nobody else knows it
+	server *httptest.Server
+	secret string // the endpoints are below; nobody else knows it
 	all    sync.WaitGroup
 }
 
@@ -57,32 +57,27 @@ func startRelay(ctx context.Context, proxy string) (_ *relay, err error) {
 		return nil, errors.Join(err, conn.Close(), c.end())
 	}
 	b.UseFolder(c.home)
-	r := &relay{Browser: b, chromium: c, mux: cdp.NewMux(conn), registry: guard.NewRegistry(), scrub: secrets()}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, errors.Join(err, r.end())
+	values := make([][]byte, scrubbedValues)
+	for n := range values {
+		values[n] = []byte(rand.Text() + rand.Text())
 	}
-	secret := rand.Text()
+	r := &relay{Browser: b, chromium: c, mux: cdp.NewMux(conn), registry: guard.NewRegistry(), scrub: redact.New(values...), secret: rand.Text()}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /"+secret+"/{way}", r.serve)
-	r.server, r.url = &http.Server{Handler: mux}, "ws://"+l.Addr().String()+"/"+secret+"/"
-	r.all.Go(func() { _ = r.server.Serve(l) }) // ends with end
+	mux.HandleFunc("GET /"+r.secret+"/{way}", r.serve)
+	r.server = httptest.NewServer(mux)
 	return r, nil
 }
 
 func (r *relay) end() error {
-	var errs []error
-	if r.server != nil {
-		errs = append(errs, r.server.Close())
-	}
-	errs = append(errs, r.mux.Close(), r.Close(context.Background()))
+	r.server.Close()
+	err := errors.Join(r.mux.Close(), r.Close(context.Background()))
 	r.all.Wait()
-	return errors.Join(append(errs, r.chromium.end())...)
+	return errors.Join(err, r.chromium.end())
 }
 
 // endpoint is where a client drives the browser in a certain way.
 func (r *relay) endpoint(way string) string {
-	return r.url + map[string]string{direct: "direct", guardedClean: "clean", guardedOperator: "operator"}[way]
+	return strings.Replace(r.server.URL, "http", "ws", 1) + "/" + r.secret + "/" + url.PathEscape(way)
 }
 
 // filter is what stands before a client; a direct one has nil.
@@ -90,10 +85,10 @@ func (r *relay) filter(way string) (cdp.Filter, error) {
 	o := guard.Options{Mode: guard.Clean, Registry: r.registry, Hidden: r.HiddenContext, DownloadsPath: r.DownloadsPath(), File: r.FilePath,
 		Refused: func(string, string) {}, Seen: func(string) {}}
 	switch way {
-	case "direct":
+	case direct:
 		return nil, nil
-	case "clean":
-	case "operator":
+	case guardedClean:
+	case guardedOperator:
 		o.Mode, o.Scrub = guard.Operator, r.scrub
 	default:
 		return nil, fmt.Errorf("%q is no way", way)
@@ -103,6 +98,8 @@ func (r *relay) filter(way string) (cdp.Filter, error) {
 
 // serve carries the messages of one client, as the control plane does.
 func (r *relay) serve(w http.ResponseWriter, req *http.Request) {
+	r.all.Add(1)
+	defer r.all.Done()
 	filter, err := r.filter(req.PathValue("way"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusNotFound)
@@ -113,42 +110,6 @@ func (r *relay) serve(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
-	defer client.Close() // the browser ends soon
-	ws, err := websocket.Accept(w, req, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
-	if err != nil {
-		return // Accept has answered
-	}
-	defer ws.CloseNow() // the client has left
-	ws.SetReadLimit(cdp.MaxCommand)
-	r.all.Add(1)
-	defer r.all.Done()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(req.Context()))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = ws.CloseNow() })()
-	r.all.Go(func() {
-		defer cancel()
-		for {
-			frame, err := client.Receive(ctx)
-			if err != nil || ws.Write(ctx, websocket.MessageText, frame) != nil {
-				return
-			}
-		}
-	})
-	for {
-		_, frame, err := ws.Read(ctx)
-		if err != nil || client.Send(ctx, frame) != nil {
-			return
-		}
-	}
-}
-
-// secrets are values such as an operator's cookies have. None of them is on a page.
-func secrets() *redact.Values {
-	values := make([][]byte, scrubbedValues)
-	for n := range values {
-		var value [24]byte
-		rand.Read(value[:]) // never fails, see its documentation
-		values[n] = hex.AppendEncode(nil, value[:])
-	}
-	return redact.New(values...)
+	_ = socket.Serve(req.Context(), w, req, client) // until either has left
+	_ = client.Close()
 }

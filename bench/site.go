@@ -5,8 +5,8 @@ package main
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 )
 
@@ -18,18 +18,11 @@ const largeElements = 5000
 
 // site is a small server on loopback. It answers for any host, so that it can also be the proxy of a browser that is
 // not in a jail: both load the same addresses.
-type site struct {
-	server *http.Server
-	port   int
-}
+type site struct{ *httptest.Server }
 
-func startSite() (*site, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
+func startSite() *site {
 	pages := map[string]string{"/": `<h1>hello</h1><p>A small page.</p>`, "/form": form(), "/large": large(), "/still": still(), "/moving": moving()}
-	s := &site{port: l.Addr().(*net.TCPAddr).Port, server: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return &site{httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page, ok := pages[r.URL.Path]
 		if !ok || r.Method != http.MethodGet {
 			http.NotFound(w, r)
@@ -37,24 +30,17 @@ func startSite() (*site, error) {
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = io.WriteString(w, "<!doctype html><title>bench</title><link rel=icon href=data:,>"+page) // the browser may have left
-	})}}
-	go func() { _ = s.server.Serve(l) }() // ends with end
-	return s, nil
+	}))}
 }
 
-func (s *site) end() error { return s.server.Close() }
-
-// address is a page as jails, and browsers that have the site as their proxy, know it.
+// address is a page as jails, and browsers that have the site as their proxy, know it. URL is the site without any proxy, and as one.
 func (s *site) address(path string) string {
-	return fmt.Sprintf("http://%s:%d%s", siteHost, s.port, path)
+	return fmt.Sprintf("http://%s:%d%s", siteHost, port(s.Listener), path)
 }
-
-// plain is the same page without any proxy. As a proxy it has the same address.
-func (s *site) plain(path string) string { return fmt.Sprintf("http://127.0.0.1:%d%s", s.port, path) }
 
 // settings let jails reach the site.
 func (s *site) settings() string {
-	return fmt.Sprintf("gateway:\n  private_destinations:\n    - {host: %s, address: 127.0.0.1, ports: [%d]}\n", siteHost, s.port)
+	return fmt.Sprintf("gateway:\n  private_destinations:\n    - {host: %s, address: 127.0.0.1, ports: [%d]}\n", siteHost, port(s.Listener))
 }
 
 // form is a page that a script uses.

@@ -35,7 +35,7 @@ const (
 // Change is one figure in two runs.
 type Change struct {
 	Name    string
-	A, B    Figure
+	A, B    *Figure
 	Factor  float64 // B to A, of their medians
 	Noise   float64 // the part of A by which figures vary
 	Verdict Verdict
@@ -46,15 +46,13 @@ func Compare(a, b *Run) (all []Change) {
 	names := maps.Collect(maps.All(a.Figures))
 	maps.Copy(names, b.Figures)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		before, was := a.Figures[name]
-		after, is := b.Figures[name]
-		c := Change{Name: name, A: before, B: after}
+		c := Change{Name: name, A: a.Figures[name], B: b.Figures[name]}
 		switch {
-		case !was:
+		case c.A == nil:
 			c.Verdict = Added
-		case !is:
+		case c.B == nil:
 			c.Verdict = Gone
-		case before.Unit != after.Unit:
+		case c.A.Unit != c.B.Unit:
 			c.Verdict = Other
 		default:
 			c.judge()
@@ -92,7 +90,7 @@ func (c *Change) which() Verdict {
 }
 
 // varies is by what part of it a figure varied within its run.
-func (f Figure) varies() float64 {
+func (f *Figure) varies() float64 {
 	switch {
 	case f.N <= 1 || f.P50 == 0:
 		return unknown
@@ -104,7 +102,7 @@ func (f Figure) varies() float64 {
 }
 
 // moreIsBetter is so of what is done in a time, and of what has to be at least something.
-func (f Figure) moreIsBetter() bool { return f.AtLeast || strings.HasSuffix(f.Unit, "/s") }
+func (f *Figure) moreIsBetter() bool { return f.Least || strings.HasSuffix(f.Unit, "/s") }
 
 // Difference prints two runs: what is better or worse, what is in one of them only, and how many are the same.
 func Difference(w io.Writer, a, b *Run) error {
@@ -126,7 +124,8 @@ func Difference(w io.Writer, a, b *Run) error {
 		if len(byVerdict[v]) == 0 {
 			continue
 		}
-		fmt.Fprintf(out, "\n%s%s%s%s%s\n", pad(string(v), 61), left("A", 11), left("B", 11), left("B to A", 10), "  noise")
+		fmt.Fprintln(out)
+		columns(out, 60, string(v), fmt.Sprintf("  %10s %10s %9s  noise", "A", "B", "B to A"))
 		slices.SortStableFunc(byVerdict[v], func(one, other Change) int { return cmp.Compare(other.weight(), one.weight()) })
 		for _, c := range byVerdict[v] {
 			c.row(out)
@@ -149,16 +148,12 @@ func Difference(w io.Writer, a, b *Run) error {
 func (c Change) weight() float64 { return math.Abs(c.Factor-1) / max(c.Noise, calm) }
 
 func (c Change) row(out *bufio.Writer) {
-	lines := wrapped("  "+c.Name, 60)
-	for _, line := range lines[:len(lines)-1] {
-		fmt.Fprintln(out, line)
-	}
-	value := func(f Figure) string {
+	value := func(f *Figure) string {
 		v, unit := shown(f.P50, f.Unit)
-		if utf8Short(unit) {
-			v += " " + unit
+		if len([]rune(unit)) > 4 { // it has no room behind a value
+			return v
 		}
-		return v
+		return strings.TrimSpace(v + " " + unit)
 	}
 	factor, noise := digits(c.Factor)+" ×", fmt.Sprintf("%6.0f %%", c.Noise*100)
 	if c.Verdict == Other {
@@ -167,29 +162,21 @@ func (c Change) row(out *bufio.Writer) {
 	if math.IsInf(c.Factor, 0) {
 		factor = "-"
 	}
-	line := pad(lines[len(lines)-1], 61) + left(value(c.A), 11) + left(value(c.B), 11) + left(factor, 10) + noise
-	fmt.Fprintln(out, strings.TrimRight(line, " "))
+	columns(out, 60, "  "+c.Name, fmt.Sprintf("  %10s %10s %9s%s", value(c.A), value(c.B), factor, noise))
 }
-
-// utf8Short says whether a unit fits behind a value.
-func utf8Short(unit string) bool { return unit != "" && len([]rune(unit)) <= 4 }
 
 // machine is how much longer what is not ours took in the second run, in the middle, of what both measured as times: that
 // is what the machine did, since nothing of the program is in it.
 func machine(a, b *Run) (factor float64, n int) {
-	var factors []float64
-	seen := map[string]bool{}
+	factors := map[string]float64{}
 	for _, c := range a.Comparisons {
 		before, after := a.Figures[c.Peer], b.Figures[c.Peer]
-		if seen[c.Peer] || before.Unit != "ms" || after.Unit != "ms" || before.P50 == 0 || after.P50 == 0 {
-			continue
+		if before != nil && after != nil && before.Unit == "ms" && after.Unit == "ms" && before.P50 != 0 && after.P50 != 0 {
+			factors[c.Peer] = after.P50 / before.P50
 		}
-		seen[c.Peer] = true
-		factors = append(factors, after.P50/before.P50)
 	}
 	if len(factors) == 0 {
 		return 0, 0
 	}
-	slices.Sort(factors)
-	return factors[len(factors)/2], len(factors)
+	return slices.Sorted(maps.Values(factors))[len(factors)/2], len(factors)
 }

@@ -64,8 +64,8 @@ func (r *Run) Page(file string) string {
 	fmt.Fprintf(&b, "From one run of `make bench` on %s processors ([its file](../%s)): medians, and in brackets what 95 %% stay below.\n", r.Host["cpus"], file)
 	b.WriteString("A floor, in the unit of the figure, is what it is to be at most (≤) or at least (≥).\n\n| | clawjail | beside it, in the same run | floor |\n|---|---|---|---|\n")
 	for _, row := range pageRows() {
-		f, ok := r.Figures[row.name]
-		if !ok {
+		f := r.Figures[row.name]
+		if f == nil {
 			continue
 		}
 		value := spoken(f.P50, f.Unit)

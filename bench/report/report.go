@@ -6,7 +6,6 @@ package report
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 )
 
 // Run is one run, and the form of its file.
@@ -25,25 +26,25 @@ type Run struct {
 	Took   float64           `json:"took_s,omitempty"` // seconds
 
 	// Figures by name. A name is its subject, a colon, and what was measured.
-	Figures     map[string]Figure `json:"figures"`
-	Comparisons []Comparison      `json:"comparisons,omitempty"`
-	LeftOut     []LeftOut         `json:"left_out,omitempty"`
-	Failed      []LeftOut         `json:"failed,omitempty"`
-	Notes       []string          `json:"notes,omitempty"`
+	Figures     map[string]*Figure `json:"figures"`
+	Comparisons []Comparison       `json:"comparisons,omitempty"`
+	LeftOut     []LeftOut          `json:"left_out,omitempty"`
+	Failed      []LeftOut          `json:"failed,omitempty"`
+	Notes       []string           `json:"notes,omitempty"`
 }
 
 // Figure is one measured thing. Of a single value only P50 is set.
 type Figure struct {
-	Unit    string   `json:"unit"`
-	N       int      `json:"n"`
-	P25     float64  `json:"p25,omitempty"`
-	P50     float64  `json:"p50"`
-	P75     float64  `json:"p75,omitempty"`
-	P95     float64  `json:"p95,omitempty"`
-	Max     float64  `json:"max,omitempty"`
-	Floor   *float64 `json:"floor,omitempty"`    // what P50 is to be at most
-	AtLeast bool     `json:"at_least,omitempty"` // or at least
-	Met     *bool    `json:"met,omitempty"`      // whether it is; set with Floor
+	Unit  string   `json:"unit"`
+	N     int      `json:"n"`
+	P25   float64  `json:"p25,omitempty"`
+	P50   float64  `json:"p50"`
+	P75   float64  `json:"p75,omitempty"`
+	P95   float64  `json:"p95,omitempty"`
+	Max   float64  `json:"max,omitempty"`
+	Floor *float64 `json:"floor,omitempty"`    // what P50 is to be at most
+	Least bool     `json:"at_least,omitempty"` // or at least
+	Met   *bool    `json:"met,omitempty"`      // whether it is; set with Floor
 }
 
 // Comparison puts a figure beside one that was measured in the same run, in turn with it.
@@ -66,9 +67,9 @@ type LeftOut struct {
 func (r *Run) Whole() bool { return len(r.Only) == 0 && len(r.Failed) == 0 }
 
 // Samples adds what was measured several times, in its unit.
-func (r *Run) Samples(name, unit string, all []float64) Figure {
+func (r *Run) Samples(name, unit string, all []float64) *Figure {
 	sorted := slices.Sorted(slices.Values(all))
-	f := Figure{Unit: unit, N: len(sorted)}
+	f := &Figure{Unit: unit, N: len(sorted)}
 	if n := len(sorted); n > 0 {
 		at := func(percent int) float64 { return sorted[min(n*percent/100, n-1)] }
 		f.P50 = at(50)
@@ -81,7 +82,7 @@ func (r *Run) Samples(name, unit string, all []float64) Figure {
 }
 
 // Times adds durations, in milliseconds.
-func (r *Run) Times(name string, all []time.Duration) Figure {
+func (r *Run) Times(name string, all []time.Duration) *Figure {
 	var ms []float64
 	for _, d := range all {
 		ms = append(ms, float64(d.Microseconds())/1000)
@@ -90,30 +91,27 @@ func (r *Run) Times(name string, all []time.Duration) Figure {
 }
 
 // Value adds what was measured once.
-func (r *Run) Value(name, unit string, v float64) {
-	r.Figures[name] = Figure{Unit: unit, N: 1, P50: v}
+func (r *Run) Value(name, unit string, v float64) *Figure { return r.Samples(name, unit, []float64{v}) }
+
+// AtMost says what a figure may be at most.
+func (f *Figure) AtMost(limit float64) { f.hold(limit, false, f.P50 <= limit) }
+
+// AtLeast says what a figure must be at least.
+func (f *Figure) AtLeast(limit float64) { f.hold(limit, true, f.P50 >= limit) }
+
+func (f *Figure) hold(limit float64, least, met bool) {
+	met = met && f.N > 0 // what was not measured meets nothing
+	f.Floor, f.Least, f.Met = &limit, least, &met
 }
 
-// AtMost says what a figure that was added may be at most.
-func (r *Run) AtMost(name string, limit float64) { r.floor(name, limit, false) }
-
-// AtLeast says what a figure that was added must be at least.
-func (r *Run) AtLeast(name string, limit float64) { r.floor(name, limit, true) }
-
-func (r *Run) floor(name string, limit float64, atLeast bool) {
-	f := r.Figures[name]
-	met := f.N > 0 && (!atLeast && f.P50 <= limit || atLeast && f.P50 >= limit) // what was not measured meets nothing
-	f.Floor, f.AtLeast, f.Met = &limit, atLeast, &met
-	r.Figures[name] = f
-}
-
-// Beside puts a figure beside another one, when both were measured. The label is what the other one is to a reader.
-func (r *Run) Beside(name, peer, label string) {
-	ours, theirs := r.Figures[name], r.Figures[peer]
-	if ours.N == 0 || theirs.N == 0 || theirs.P50 == 0 {
-		return
+// Beside puts figures beside another one, where both were measured. The label is what the other one is to a reader.
+func (r *Run) Beside(label, peer string, names ...string) {
+	theirs := r.Figures[peer]
+	for _, name := range names {
+		if ours := r.Figures[name]; ours != nil && theirs != nil && ours.N > 0 && theirs.P50 != 0 {
+			r.Comparisons = append(r.Comparisons, Comparison{Name: name, Peer: peer, Label: label, Ours: ours.P50, Theirs: theirs.P50, Ratio: ours.P50 / theirs.P50})
+		}
 	}
-	r.Comparisons = append(r.Comparisons, Comparison{Name: name, Peer: peer, Label: label, Ours: ours.P50, Theirs: theirs.P50, Ratio: ours.P50 / theirs.P50})
 }
 
 // Missed are the figures that do not meet their floors, in the order of the table.
@@ -131,26 +129,17 @@ func (r *Run) Missed() (names []string) {
 // FileName is what the file of a run is called: the time it began, in UTC. Two runs in the same minute cannot both write.
 func (r *Run) FileName() string { return r.Time.UTC().Format("2006-01-02T1504Z") + ".json" }
 
-// Write writes a run into a folder, and returns the path. A file that is there is never overwritten.
+// Write writes a run into a folder, and returns the path. A file is there whole or not at all, and never overwritten.
 func (r *Run) Write(folder string) (string, error) {
-	text, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return "", fmt.Errorf("write the results: %w", err)
-	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return "", fmt.Errorf("write the results: %w", err)
-	}
-	// A file that is there whole or not at all: it is linked to its name, which fails where there is one.
-	temp, err := os.CreateTemp(folder, ".results-")
-	if err != nil {
-		return "", fmt.Errorf("write the results: %w", err)
-	}
 	path := filepath.Join(folder, r.FileName())
-	_, err = temp.Write(append(text, '\n'))
-	if err = errors.Join(err, temp.Chmod(0o644), temp.Close()); err == nil {
-		err = os.Link(temp.Name(), path)
+	text, err := json.MarshalIndent(r, "", " ")
+	if err == nil {
+		err = os.MkdirAll(folder, 0o755)
 	}
-	if err = errors.Join(err, os.Remove(temp.Name())); err != nil {
+	if err == nil {
+		err = keyfile.Write(path, 0o644, append(text, '\n'), os.Link)
+	}
+	if err != nil {
 		return "", fmt.Errorf("write the results: %w", err)
 	}
 	return path, nil

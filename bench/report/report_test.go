@@ -3,7 +3,9 @@ package report
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -44,7 +46,7 @@ func golden(t *testing.T, name, got string) {
 // run is one with something of everything. slower makes what is ours slower, and machine everything.
 func run(slower, machine float64) *Run {
 	r := &Run{Time: time.Date(2026, 11, 22, 23, 31, 7, 0, time.UTC), Commit: "3a4c4aa0f3de-dirty", Host: map[string]string{"cpus": "2", "kernel": "6.12.0",
-		"load_before": "0.01 0.02 0.03 1/90 1234"}, Took: 801, Figures: map[string]Figure{}}
+		"load_before": "0.01 0.02 0.03 1/90 1234"}, Took: 801, Figures: map[string]*Figure{}}
 	times := func(name string, middle float64) {
 		var all []time.Duration
 		for n := range 21 {
@@ -56,16 +58,12 @@ func run(slower, machine float64) *Run {
 	times("start: clawjail, warm", 4.4)
 	times("start: plain Chromium", 91.5)
 	times("start: docker run", 297)
-	r.AtMost("start: clawjail, cold", 133.9)
-	for _, ours := range []string{"start: clawjail, cold", "start: clawjail, warm"} {
-		r.Beside(ours, "start: plain Chromium", "plain Chromium")
-		r.Beside(ours, "start: docker run", "docker run")
-		r.Beside(ours, "start: what was not measured", "nothing")
+	r.Figures["start: clawjail, cold"].AtMost(133.9)
+	for _, peer := range []string{"plain Chromium", "docker run", "what was not measured"} {
+		r.Beside(peer, "start: "+peer, "start: clawjail, cold", "start: clawjail, warm")
 	}
-	r.Value("growth: descriptors, over 1000 cycles", "", -19)
-	r.AtMost("growth: descriptors, over 1000 cycles", 0)
-	r.Value("gateway: throughput against bare", "×", 0.61/slower)
-	r.AtLeast("gateway: throughput against bare", 0.65)
+	r.Value("growth: descriptors, over 1000 cycles", "", -19).AtMost(0)
+	r.Value("gateway: throughput against bare", "×", 0.61/slower).AtLeast(0.65)
 	r.Value("gateway: 1000 idle tunnels, clients and servers of the same process included", "MB", 18.3)
 	r.Samples("gateway: Go, policy Decide/10000", "ns", []float64{812 * slower, 820 * slower, 833 * slower})
 	r.Samples("start: Go, jail/linux Jail/crun", "ns", []float64{212_000_000, 239_000_000})
@@ -100,9 +98,8 @@ func TestTableShowsEveryFigureBesideItsPeers(t *testing.T) {
 }
 
 func TestWhatWasNotMeasuredMeetsNoFloor(t *testing.T) {
-	r := &Run{Figures: map[string]Figure{}}
-	r.Times("start: clawjail, cold", nil)
-	r.AtMost("start: clawjail, cold", 100)
+	r := &Run{Figures: map[string]*Figure{}}
+	r.Times("start: clawjail, cold", nil).AtMost(100)
 	if len(r.Missed()) != 1 {
 		t.Error("a floor is met by nothing")
 	}
@@ -123,7 +120,7 @@ func TestRunIsReadAsItWasWrittenAndNeverOverwritten(t *testing.T) {
 		t.Errorf("%v, read:\n%+v\nwritten:\n%+v", err, got, r)
 	}
 	other := run(2, 1)
-	if _, err := other.Write(folder); !os.IsExist(unwrapped(err)) {
+	if _, err := other.Write(folder); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a second run of the same minute: %v", err)
 	}
 	if again, err := Read(path); err != nil || !reflect.DeepEqual(again, r) {
@@ -132,24 +129,6 @@ func TestRunIsReadAsItWasWrittenAndNeverOverwritten(t *testing.T) {
 	if files, err := os.ReadDir(folder); err != nil || len(files) != 1 {
 		t.Errorf("%d files are left, %v", len(files), err)
 	}
-}
-
-// unwrapped is the first error of a path in an error.
-func unwrapped(err error) error {
-	for err != nil {
-		if _, ok := err.(*os.LinkError); ok {
-			return err
-		}
-		switch e := err.(type) {
-		case interface{ Unwrap() error }:
-			err = e.Unwrap()
-		case interface{ Unwrap() []error }:
-			err = e.Unwrap()[0]
-		default:
-			return err
-		}
-	}
-	return nil
 }
 
 func TestFileThatIsNoRunIsRefused(t *testing.T) {
@@ -172,8 +151,7 @@ func TestFileThatIsNoRunIsRefused(t *testing.T) {
 func TestDifferenceOfTwoRunsKnowsHowMuchFiguresVary(t *testing.T) {
 	a, b := run(1, 1), run(1.4, 1.02)
 	b.Time = b.Time.Add(time.Hour)
-	b.Value("growth: descriptors, over 1000 cycles", "", -3)
-	b.AtMost("growth: descriptors, over 1000 cycles", 0)
+	b.Value("growth: descriptors, over 1000 cycles", "", -3).AtMost(0)
 	delete(b.Figures, "moon: distance")
 	b.Value("moon: phases", "", 8)
 	var out bytes.Buffer
@@ -213,7 +191,7 @@ func TestDifferenceWithinWhatARunVariedByIsNone(t *testing.T) {
 		{"one value each", []float64{100}, []float64{120}, Same},
 		{"one value each, far", []float64{100}, []float64{140}, Worse},
 	} {
-		a, b := &Run{Figures: map[string]Figure{}}, &Run{Figures: map[string]Figure{}}
+		a, b := &Run{Figures: map[string]*Figure{}}, &Run{Figures: map[string]*Figure{}}
 		a.Samples("x: y", "ms", c.a)
 		b.Samples("x: y", "ms", c.b)
 		if got := Compare(a, b)[0].Verdict; got != c.want {

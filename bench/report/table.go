@@ -44,21 +44,15 @@ func (r *Run) groups() []group {
 		}
 	}
 	order := subjects()
-	rank := func(subject string) int {
-		if i := slices.Index(order, subject); i >= 0 {
-			return i
-		}
-		return len(order)
-	}
+	rank := func(subject string) uint { return uint(slices.Index(order, subject)) } // behind all others where it is none of them
 	all := slices.SortedFunc(maps.Keys(bySubject), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
 	var out []group
 	for _, s := range all {
-		names := bySubject[s]
-		slices.SortFunc(names, func(a, b string) int {
+		slices.SortFunc(bySubject[s], func(a, b string) int {
 			// The parts of the program by themselves stand behind the whole.
 			return cmp.Or(cmp.Compare(ofPart(a), ofPart(b)), cmp.Compare(a, b))
 		})
-		out = append(out, group{s, names})
+		out = append(out, group{s, bySubject[s]})
 	}
 	return out
 }
@@ -148,12 +142,12 @@ func (r *Run) about() (all []string) {
 	return all
 }
 
-func (f Figure) floor() (floor, verdict string) {
+func (f *Figure) floor() (floor, verdict string) {
 	if f.Floor == nil {
 		return "", ""
 	}
 	v, _ := shown(*f.Floor, f.Unit)
-	if floor, verdict = "≤ "+v, "missed"; f.AtLeast {
+	if floor, verdict = "≤ "+v, "missed"; f.Least {
 		floor = "≥ " + v
 	}
 	if *f.Met {
@@ -162,7 +156,7 @@ func (f Figure) floor() (floor, verdict string) {
 	return floor, verdict
 }
 
-func (f Figure) row(b *bufio.Writer, name, floor, verdict string) {
+func (f *Figure) row(b *bufio.Writer, name, floor, verdict string) {
 	p50, unit := shown(f.P50, f.Unit)
 	if f.N <= 1 {
 		row(b, name, p50, "", "", unit, "", floor, verdict)
@@ -177,37 +171,25 @@ func (f Figure) row(b *bufio.Writer, name, floor, verdict string) {
 	row(b, name, p50, same(f.P95), same(f.Max), unit, fmt.Sprint(f.N), floor, verdict)
 }
 
-const nameWidth = 47
-
-// row prints one; a long name has a line of its own.
 func row(b *bufio.Writer, name, p50, p95, most, unit, n, floor, verdict string) {
-	if utf8.RuneCountInString(name) > nameWidth {
-		lines := wrapped(name, nameWidth)
-		for _, line := range lines[:len(lines)-1] {
-			fmt.Fprintln(b, line)
-		}
-		name = lines[len(lines)-1]
+	columns(b, 47, name, fmt.Sprintf(" %8s %8s %8s  %-11s %4s %9s  %s", p50, p95, most, unit, n, floor, verdict))
+}
+
+// columns prints a name over as many lines as it needs, and the others behind the last.
+func columns(b *bufio.Writer, width int, name, others string) {
+	lines := wrapped(name, width)
+	for _, line := range lines[:len(lines)-1] {
+		fmt.Fprintln(b, line)
 	}
-	line := pad(name, nameWidth) + left(p50, 9) + left(p95, 9) + left(most, 9) + "  " + pad(unit, 11) + left(n, 5) + left(floor, 10) + "  " + verdict
-	fmt.Fprintln(b, strings.TrimRight(line, " "))
-}
-
-func pad(s string, width int) string {
-	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
-}
-
-func left(s string, width int) string {
-	return strings.Repeat(" ", max(1, width-utf8.RuneCountInString(s))) + s
+	fmt.Fprintln(b, strings.TrimRight(fmt.Sprintf("%-*s%s", width, lines[len(lines)-1], others), " "))
 }
 
 // item prints a labelled text over as many lines as it needs.
 func item(b *bufio.Writer, label, text string) {
 	const indent = 10
-	for i, line := range wrapped(text, Width-indent) {
-		if i > 0 {
-			label = ""
-		}
-		fmt.Fprintf(b, "%s%s\n", pad(label, indent), strings.TrimLeft(line, " "))
+	for _, line := range wrapped(text, Width-indent) {
+		fmt.Fprintf(b, "%-*s%s\n", indent, label, strings.TrimLeft(line, " "))
+		label = ""
 	}
 }
 
