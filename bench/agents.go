@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -39,53 +40,44 @@ func fleet(n int) string {
 }
 
 // agents measures agents, with the template clawbot.
-func (b *bench) agents(ctx context.Context) error {
+func (b *bench) agents(ctx context.Context) {
 	if _, err := os.Stat(filepath.Join(b.templates, "clawbot", "template.json")); err != nil {
 		b.leaveOut("agents", "there is no template clawbot; run make templates")
-		return nil
+		return
 	}
 	x := b.boxes[cold]
-	return errors.Join(b.syncs(ctx, x), b.spawned(ctx, x), b.printed(ctx, x))
+	check(attempt(func() { b.syncs(ctx, x) }), attempt(func() { b.spawned(ctx, x) }), attempt(func() { b.printed(ctx, x) }))
 }
 
 // sync makes the instance match a file.
-func (x *box) sync(ctx context.Context, text string) (agent.Plan, error) {
+func (x *box) sync(ctx context.Context, text string) agent.Plan {
 	plan, err := x.api.SyncAgents(ctx, api.SyncRequest{Source: "clawbots.yml", Text: text, Dir: "/", Prune: true}, nil)
 	for _, s := range plan.Steps {
 		if s.Problem != "" {
 			err = errors.Join(err, fmt.Errorf("%s %s: %s", s.Verb, s.Name, s.Problem))
 		}
 	}
-	return plan, err
+	return must(plan, err)
 }
 
 // syncs times files that make many agents, and one that changes nothing.
-func (b *bench) syncs(ctx context.Context, x *box) error {
-	made := func(text string) func() error {
-		return func() error { _, err := x.sync(ctx, text); return err }
-	}
+func (b *bench) syncs(ctx context.Context, x *box) {
 	fresh, steady := fmt.Sprintf("agents: sync of %d new", freshAgents), fmt.Sprintf("agents: sync of %d unchanged", steadyAgents)
-	_, err := b.inTurn(3, 0, func(t times) error {
-		return errors.Join(t.timed(fresh, made(fleet(freshAgents))), made("clawbots: []")())
+	b.inTurn(3, 0, func(t times) {
+		t.timed(fresh, func() { x.sync(ctx, fleet(freshAgents)) })
+		x.sync(ctx, "clawbots: []")
 	})
-	if err = errors.Join(err, made(fleet(steadyAgents))()); err != nil {
-		return err
-	}
-	_, err = b.inTurn(10, 0, func(t times) error {
-		return t.timed(steady, func() error {
-			plan, err := x.sync(ctx, fleet(steadyAgents))
-			if plan.Changes() {
-				err = errors.Join(err, errors.New("a sync of what is there changes something"))
+	x.sync(ctx, fleet(steadyAgents))
+	b.inTurn(10, 0, func(t times) {
+		t.timed(steady, func() {
+			if x.sync(ctx, fleet(steadyAgents)).Changes() {
+				check(errors.New("a sync of what is there changes something"))
 			}
-			return err
 		})
 	})
-	if err != nil {
-		return err
-	}
 	b.result.Figures[fresh].AtMost(2000)
 	b.result.Figures[steady].AtMost(250)
-	return made("clawbots: [{name: bot, command: [/bin/sleep, infinity]}]")()
+	x.sync(ctx, "clawbots: [{name: bot, command: [/bin/sleep, infinity]}]")
 }
 
 // firstByte notes when something is written to it first.
@@ -103,84 +95,79 @@ func (f *firstByte) Write(p []byte) (int, error) {
 
 // spawned times a program from the request to the first byte that it prints: in a jail of its own, in the agent's jail, by
 // the command line, and plainly on this host.
-func (b *bench) spawned(ctx context.Context, x *box) error {
+func (b *bench) spawned(ctx context.Context, x *box) {
 	const name = "agents: spawn to first byte, "
 	line := []string{"/bin/echo", "here"}
-	attach := func(exec bool) func(*firstByte) error {
-		return func(out *firstByte) error {
-			_, err := x.api.Attach(ctx, "bot", exec, api.ProcessRequest{Argv: line}, client.Streams{Out: out, Err: out})
-			return err
+	attach := func(exec bool) func(*firstByte) {
+		return func(out *firstByte) {
+			must(x.api.Attach(ctx, "bot", exec, api.ProcessRequest{Argv: line}, client.Streams{Out: out, Err: out}))
 		}
 	}
-	run := func(cmd func() *exec.Cmd) func(*firstByte) error {
-		return func(out *firstByte) error {
-			c := cmd()
-			c.Stdout = out
-			return c.Run()
-		}
+	run := func(out *firstByte, cmd *exec.Cmd) {
+		cmd.Stdout = out
+		check(cmd.Run())
 	}
-	ways := map[string]func(*firstByte) error{
-		"jail of its own":        attach(false),
-		"in the agent's jail":    attach(true),
-		"command clawjail spawn": run(func() *exec.Cmd { return x.Command(ctx, append([]string{"spawn", "--agent", "bot", "--"}, line...)...) }),
-		"plain process":          run(func() *exec.Cmd { return exec.CommandContext(ctx, line[0], line[1:]...) }),
+	ways := map[string]func(*firstByte){
+		"jail of its own":     attach(false),
+		"in the agent's jail": attach(true),
+		"command clawjail spawn": func(out *firstByte) {
+			run(out, x.Command(ctx, append([]string{"spawn", "--agent", "bot", "--"}, line...)...))
+		},
+		"plain process": func(out *firstByte) { run(out, exec.CommandContext(ctx, line[0], line[1:]...)) },
 	}
-	_, err := b.inTurn(spawns, 0, func(t times) error {
+	b.inTurn(spawns, 0, func(t times) {
 		for way, start := range ways {
 			var out firstByte
 			began := time.Now()
-			if err := start(&out); err != nil || out.text.String() != "here\n" {
-				return errors.Join(err, fmt.Errorf("%s: a program printed %q", way, out.text.String()))
+			start(&out)
+			if out.text.String() != "here\n" {
+				check(fmt.Errorf("%s: a program printed %q", way, out.text.String()))
 			}
 			t.add(name+way, out.at.Sub(began))
 		}
-		return nil
 	})
-	if err != nil {
-		return err
-	}
 	b.result.Figures[name+"jail of its own"].AtMost(40)
 	b.result.Beside("plain process", name+"plain process", name+"jail of its own", name+"in the agent's jail", name+"command clawjail spawn")
-	return nil
 }
 
 // printed times many lines of an agent on their way into its files, next to a pipe that is only counted.
-func (b *bench) printed(ctx context.Context, x *box) error {
+func (b *bench) printed(ctx context.Context, x *box) {
 	script := fmt.Sprintf(`yes '{"type":"tick","text":"forty characters of something or other"}' | head -n %d`, printedLines)
 	began := time.Now()
-	counted, err := exec.CommandContext(ctx, "/bin/sh", "-c", script+" | wc -c").Output()
+	counted := must(exec.CommandContext(ctx, "/bin/sh", "-c", script+" | wc -c").Output())
 	alone := time.Since(began)
-	if err != nil {
-		return err
-	}
-	var want int64
-	if _, err := fmt.Sscan(string(counted), &want); err != nil {
-		return err
-	}
-	text := "clawbots:\n  - name: bot\n    command: [/bin/sleep, infinity]\n  - name: flood\n    restart: never\n    limits: {cpu: 2}\n" +
-		fmt.Sprintf("    command: [/bin/sh, -c, %q]\n", "sleep 1; "+script+"; sleep infinity")
-	if _, err := x.sync(ctx, text); err != nil {
-		return err
-	}
-	reach := func(least int64) func() (bool, error) {
-		return func() (bool, error) {
-			c, err := x.api.AgentLog(ctx, jail.LogRequest{Name: "flood", Stream: jail.Stdout, Offset: -1})
-			if c.End > want {
-				err = errors.Join(err, fmt.Errorf("%d bytes arrived of %d", c.End, want))
+	want := must(strconv.ParseInt(strings.TrimSpace(string(counted)), 10, 64))
+	x.sync(ctx, "clawbots:\n  - name: bot\n    command: [/bin/sleep, infinity]\n  - name: flood\n    restart: never\n    limits: {cpu: 2}\n"+
+		fmt.Sprintf("    command: [/bin/sh, -c, %q]\n", "sleep 1; "+script+"; sleep infinity"))
+	reached := func(least int64) func() bool {
+		return func() bool {
+			end := must(x.api.AgentLog(ctx, jail.LogRequest{Name: "flood", Stream: jail.Stdout, Offset: -1})).End
+			if end > want {
+				check(fmt.Errorf("%d bytes arrived of %d", end, want))
 			}
-			return c.End >= least, err
+			return end >= least
 		}
 	}
-	if err := await(time.Minute, time.Millisecond, "the flood begins", reach(1)); err != nil {
-		return err
-	}
+	await(time.Minute, time.Millisecond, "the flood begins", reached(1))
 	began = time.Now()
-	if err := await(time.Minute, 2*time.Millisecond, "the flood arrives", reach(want)); err != nil {
-		return err
-	}
+	await(time.Minute, 2*time.Millisecond, "the flood arrives", reached(want))
 	const name, peer = "agents: lines printed into files", "agents: lines through a plain pipe"
 	b.result.Value(name, "1/s", printedLines/time.Since(began).Seconds()).AtLeast(100_000)
 	b.result.Value(peer, "1/s", printedLines/alone.Seconds())
 	b.result.Beside("plain pipe", peer, name)
-	return nil
+}
+
+// templateRounds is how often a template is verified, each way.
+const templateRounds = 5
+
+// templatesPart times the command that shows a template to be unchanged, next to the same command that does nothing.
+func (b *bench) templatesPart(ctx context.Context) {
+	x := b.boxes[cold]
+	const nothing, quick, whole = "templates: program that does nothing", "templates: verify --quick", "templates: verify"
+	b.inTurn(templateRounds, 1, func(t times) {
+		t.timed(nothing, func() { must(x.Run(ctx, "version")) })
+		t.timed(quick, func() { must(x.Run(ctx, "template", "verify", "browser", "--quick")) })
+		t.timed(whole, func() { must(x.Run(ctx, "template", "verify", "browser")) })
+	})
+	b.result.Beside("program that does nothing", nothing, quick, whole)
 }

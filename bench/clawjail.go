@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/inventory"
 	"github.com/clawjail/clawjail/internal/session"
 )
 
@@ -26,17 +28,13 @@ type box struct {
 }
 
 // start starts an instance with a warm pool of that size.
-func (b *bench) start(ctx context.Context, pool int) (*box, error) {
-	i, err := instance.New(instance.Options{Binary: b.binary, Templates: b.templates, UIDBase: uint32(1_879_600_000 + 50_000*pool),
-		Settings: fmt.Sprintf("warm_pool:\n  size: %d\n%s", pool, b.site.settings())})
-	if err != nil {
-		return nil, err
-	}
+func (b *bench) start(ctx context.Context, pool int) *box {
+	i := must(instance.New(instance.Options{Binary: b.binary, Templates: b.templates, UIDBase: uint32(1_879_600_000 + 50_000*pool),
+		Settings: fmt.Sprintf("warm_pool:\n  size: %d\n%s", pool, b.site.settings())}))
 	if err := i.Start(ctx); err != nil {
-		return nil, errors.Join(err, i.Remove(ctx))
+		check(err, i.Remove(ctx))
 	}
-	c, err := i.Client()
-	return &box{i, c}, err
+	return &box{i, must(i.Client())}
 }
 
 func (x *box) end() error {
@@ -46,17 +44,20 @@ func (x *box) end() error {
 	return errors.Join(x.Stop(ctx), x.Uninstall(ctx), x.Remove(ctx))
 }
 
-// open opens a session, and keeps how long that took.
-func (x *box) open(ctx context.Context, t times, name string, r api.OpenRequest) (s session.Session, err error) {
-	err = t.timed(name, func() error {
-		s, err = x.api.Open(ctx, r)
-		return err
-	})
-	return s, err
+// open opens a session, and gone closes one until nothing of it is left.
+func (x *box) open(ctx context.Context) session.Session {
+	return must(x.api.Open(ctx, api.OpenRequest{}))
+}
+func (x *box) gone(ctx context.Context, id string) { check(x.api.Close(ctx, id, true)) }
+
+// with opens a session for something, and closes it.
+func (x *box) with(ctx context.Context, do func(session string)) {
+	id := x.open(ctx).ID
+	check(attempt(func() { do(id) }), x.api.Close(context.WithoutCancel(ctx), id, true))
 }
 
 // starts measures each way of getting a browser that answers, next to those of Docker, where it is.
-func (b *bench) starts(ctx context.Context) (err error) {
+func (b *bench) starts(ctx context.Context) {
 	engine, err := startDocker(ctx, filepath.Join(b.templates, "browser", "rootfs"))
 	switch {
 	case err != nil:
@@ -64,44 +65,32 @@ func (b *bench) starts(ctx context.Context) (err error) {
 	case engine == nil:
 		b.leaveOut("docker run", "Docker is not installed")
 	default:
-		defer func() { err = errors.Join(err, engine.stop()) }()
+		b.atEnd(engine.stop)
 	}
 	x, full := b.boxes[cold], b.boxes[warm]
 	const colds, warms, plains, dockers = "start: clawjail, cold", "start: clawjail, warm", "start: plain Chromium", "start: docker run"
-	_, err = b.inTurn(b.runs, 2, func(t times) error {
-		if err := plainStart(ctx, t, plains); err != nil {
-			return err
-		}
+	b.inTurn(b.runs, 2, func(t times) {
+		plainStart(ctx, t, plains)
 		if engine != nil {
-			if err := engine.run(ctx, t, dockers); err != nil {
-				return err
-			}
+			engine.run(ctx, t, dockers)
 		}
-		s, err := x.open(ctx, t, colds, api.OpenRequest{})
-		if err != nil {
-			return err
-		}
+		var s session.Session
+		t.timed(colds, func() { s = x.open(ctx) })
 		t.add("start: of which the clone", milliseconds(s.Timing.Clone))
 		t.add("start: of which the jail", milliseconds(s.Timing.Start+s.Timing.Verify))
 		t.add("start: of which the browser", milliseconds(s.Timing.Ready))
-		err = t.timed("close: until nothing is left", func() error {
-			err := t.timed("close: returns", func() error { return x.api.Close(ctx, s.ID, false) })
-			return errors.Join(err, x.api.Close(ctx, s.ID, true))
+		t.timed("close: until nothing is left", func() {
+			t.timed("close: returns", func() { check(x.api.Close(ctx, s.ID, false)) })
+			x.gone(ctx, s.ID)
 		})
-		if err = errors.Join(err, full.poolFull(ctx)); err != nil {
-			return err
+		full.poolFull(ctx)
+		t.timed(warms, func() { s = full.open(ctx) })
+		if !s.Warm {
+			check(errors.New("a session with a full pool was cold"))
 		}
-		if s, err = full.open(ctx, t, warms, api.OpenRequest{}); err == nil && !s.Warm {
-			err = errors.New("a session with a full pool was cold")
-		}
-		if err != nil {
-			return err
-		}
-		return errors.Join(full.api.Close(ctx, s.ID, true), full.poolFull(ctx)) // its filling must not disturb the next round
+		full.gone(ctx, s.ID)
+		full.poolFull(ctx) // its filling must not disturb the next round
 	})
-	if err != nil {
-		return err
-	}
 	r := &b.result
 	limit := r.Figures[plains].P50 + 70
 	if f := r.Figures[dockers]; f != nil {
@@ -114,79 +103,54 @@ func (b *bench) starts(ctx context.Context) (err error) {
 	r.Beside("docker run, same root filesystem", dockers, colds, warms)
 	r.Figures["start: of which the clone"].AtMost(3)
 	r.Figures["close: returns"].AtMost(20)
-	return nil
 }
 
 // poolFull waits until the pool is full and the machine has calmed down.
-func (x *box) poolFull(ctx context.Context) error {
-	err := await(30*time.Second, 20*time.Millisecond, "the warm pool is full", func() (bool, error) {
-		info, err := x.api.Info(ctx)
-		return err == nil && info.Service.WarmReady == info.Service.WarmSize && info.Service.Closing == 0, err
+func (x *box) poolFull(ctx context.Context) {
+	await(30*time.Second, 20*time.Millisecond, "the warm pool is full", func() bool {
+		info := must(x.api.Info(ctx))
+		return info.Service.WarmReady == info.Service.WarmSize && info.Service.Closing == 0
 	})
 	time.Sleep(200 * time.Millisecond) // a browser goes on for a moment after its first answer
-	return err
 }
 
 // memory measures idle sessions and both daemons. Most of a browser's memory is its program, mapped from the template:
 // PSS divides that among those who map it, so the first session pays for all of it, like a plain Chromium does.
-func (b *bench) memory(ctx context.Context) error {
+func (b *bench) memory(ctx context.Context) {
 	const several = 10
 	x := b.boxes[cold]
-	var ids []string
-	for n := range several {
-		s, err := x.api.Open(ctx, api.OpenRequest{})
-		if err != nil {
-			return err
-		}
-		ids = append(ids, s.ID)
-		if n > 0 && n < several-1 {
-			continue
-		}
-		time.Sleep(3 * time.Second) // until they are idle
-		_, jailed, err := x.processes()
-		if err != nil {
-			return err
-		}
-		pss := megabytes(jailed, "smaps_rollup", "Pss:")
-		if n == 0 {
-			b.result.Value("memory: the only session, idle, PSS", "MB", pss)
-			b.result.Value("memory: the only session, idle, private", "MB", megabytes(jailed, "smaps_rollup", "Private_Dirty:"))
-		} else {
-			b.result.Value("memory: each of ten idle sessions, PSS", "MB", pss/several).AtMost(80)
-		}
+	ids := []string{x.open(ctx).ID}
+	time.Sleep(3 * time.Second) // until it is idle
+	_, jailed := x.processes()
+	b.result.Value("memory: the only session, idle, PSS", "MB", megabytes(jailed, "smaps_rollup", "Pss:"))
+	b.result.Value("memory: the only session, idle, private", "MB", megabytes(jailed, "smaps_rollup", "Private_Dirty:"))
+	for len(ids) < several {
+		ids = append(ids, x.open(ctx).ID)
 	}
+	time.Sleep(3 * time.Second)
+	_, jailed = x.processes()
+	b.result.Value("memory: each of ten idle sessions, PSS", "MB", megabytes(jailed, "smaps_rollup", "Pss:")/several).AtMost(80)
 	for _, id := range ids {
-		if err := x.api.Close(ctx, id, true); err != nil {
-			return err
-		}
+		x.gone(ctx, id)
 	}
-	daemons, _, err := x.processes()
+	daemons, _ := x.processes()
 	b.result.Value("memory: host daemon and control plane, RSS", "MB", megabytes(daemons, "status", "VmRSS:")).AtMost(80)
-	return err
 }
 
 // processes are the folders in /proc of both daemons, without the supervisor, and of all that is in the instance's jails.
-func (x *box) processes() (daemons, jailed []string, err error) {
-	pids, err := x.Processes()
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, pid := range pids[1:] {
+func (x *box) processes() (daemons, jailed []string) {
+	for _, pid := range must(x.Processes())[1:] {
 		daemons = append(daemons, fmt.Sprintf("/proc/%d", pid))
 	}
-	scope, err := x.Scope()
-	if err != nil {
-		return nil, nil, err
-	}
-	all, err := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range all {
+	scope := must(x.Scope())
+	for _, dir := range must(filepath.Glob("/proc/[0-9]*")) {
 		if info, err := os.Stat(dir); err == nil { // else it has ended
 			if uid := info.Sys().(*syscall.Stat_t).Uid; uid >= scope.UIDBase && uid < scope.UIDBase+scope.UIDs {
 				jailed = append(jailed, dir)
 			}
 		}
 	}
-	return daemons, jailed, err
+	return daemons, jailed
 }
 
 // megabytes adds up one field of a file that processes have in /proc. One that has ended has nothing.
@@ -204,34 +168,65 @@ func megabytes(processes []string, file, field string) (sum float64) {
 }
 
 // sustained opens and closes from two sides for fifteen seconds.
-func (b *bench) sustained(ctx context.Context) error {
+func (b *bench) sustained(ctx context.Context) {
 	const span = 15 * time.Second
 	x := b.boxes[cold]
-	done, err := atOnce(2, during(span), func(int) error {
-		s, err := x.api.Open(ctx, api.OpenRequest{})
-		if err != nil {
-			return err
-		}
-		return x.api.Close(ctx, s.ID, true)
-	})
+	done := atOnce(2, during(span), func(int) { x.gone(ctx, x.open(ctx).ID) })
 	b.result.Value("load: open and close, sustained", "1/s", float64(done)/span.Seconds()).AtLeast(4)
-	return err
 }
 
 // twenty opens twenty sessions at once.
-func (b *bench) twenty(ctx context.Context) error {
+func (b *bench) twenty(ctx context.Context) {
 	x, ids := b.boxes[cold], make([]string, 20)
 	began := time.Now()
-	_, err := atOnce(len(ids), upTo(len(ids)), func(n int) error {
-		s, err := x.api.Open(ctx, api.OpenRequest{})
-		ids[n] = s.ID
-		return err
-	})
+	atOnce(len(ids), upTo(len(ids)), func(n int) { ids[n] = x.open(ctx).ID })
 	b.result.Value("load: twenty sessions at once, all ready", "ms", float64(time.Since(began).Milliseconds()))
 	for _, id := range ids {
-		if id != "" {
-			err = errors.Join(err, x.api.Close(ctx, id, true))
-		}
+		x.gone(ctx, id)
 	}
-	return err
+}
+
+// holding is what must not grow.
+type holding struct{ rss, descriptors, things, files float64 }
+
+func (x *box) holding(ctx context.Context) (h holding) {
+	daemons, _ := x.processes()
+	h.rss = megabytes(daemons, "status", "VmRSS:")
+	for _, pid := range must(x.Processes()) {
+		h.descriptors += float64(len(must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)))))
+	}
+	h.things = float64(len(inventory.CountSlots(must(inventory.Settled(ctx, must(x.Scope()))))))
+	for _, dir := range []string{x.Config.DataDir, x.Config.RunDir} {
+		check(filepath.Walk(dir, func(_ string, _ os.FileInfo, err error) error {
+			if err == nil {
+				h.files++
+			}
+			return nil // what goes away while walking is not there
+		}))
+	}
+	return h
+}
+
+// rememberedSessions is how many that have ended are remembered for a while: until there are so many, memory grows.
+const rememberedSessions = 300
+
+// growth opens, uses and closes many sessions, and compares what the program holds.
+func (b *bench) growth(ctx context.Context) {
+	if b.cycles == 0 {
+		return
+	}
+	x := b.boxes[cold]
+	cycle := func(int) {
+		x.with(ctx, func(session string) { must(x.api.Navigate(ctx, session, browser.Navigate{URL: "about:blank"})) })
+	}
+	atOnce(2, upTo(min(rememberedSessions, b.cycles)), cycle)
+	before, began := x.holding(ctx), time.Now()
+	atOnce(2, upTo(b.cycles), cycle)
+	took, after := time.Since(began), x.holding(ctx)
+	r, over := &b.result, fmt.Sprintf(", over %d cycles", b.cycles)
+	r.Value("growth: memory of the daemons"+over, "MB", after.rss-before.rss).AtMost(5)
+	r.Value("growth: descriptors"+over, "", after.descriptors-before.descriptors).AtMost(0)
+	r.Value("growth: mounts, interfaces, groups"+over, "", after.things-before.things).AtMost(0)
+	r.Value("growth: files"+over, "", after.files-before.files).AtMost(0)
+	r.Value("load: open, navigate, close until gone, two at a time", "1/s", float64(b.cycles)/took.Seconds())
 }

@@ -4,16 +4,23 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/coder/websocket"
+	"github.com/coder/websocket/wsjson"
+
+	"github.com/clawjail/clawjail/bench/report"
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
@@ -35,6 +42,10 @@ const (
 	viewersAtOnce = 4
 	// calmAfter is how long a browser may take to come to rest.
 	calmAfter = 3 * time.Second
+	// settled is how long no picture came when a page has come to rest.
+	settled = 40 * time.Millisecond
+	// pictureLimit is how long one is waited for.
+	pictureLimit = 10 * time.Second
 )
 
 // still is a page of text on which nothing moves, its caret included.
@@ -49,92 +60,186 @@ div { width: 300px; height: 300px; margin: 100px; background: linear-gradient(re
 		strings.Repeat("<p>some lines of text that stand still</p>", 20)
 }
 
-// live measures the live view of a session on a page that stands still, and on one that does not.
-func (b *bench) live(ctx context.Context, d *desk) (err error) {
-	s, err := d.api.Open(ctx, api.OpenRequest{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.api.Close(context.WithoutCancel(ctx), s.ID, true)) }()
-	return inOrder(
-		func() error { return b.idleView(ctx, d, s.ID, "/", "console: idle page, ", idleRounds) },
-		// A field that has the focus has a caret, and that blinks: the page is drawn twice a second.
-		func() error { return b.idleView(ctx, d, s.ID, "/still", "console: page with a caret, ", 1) },
-		func() error { return b.takeOvers(ctx, d, s.ID) },
-		func() error { return b.keys(ctx, d, s.ID) },
-		func() error {
-			_, err := d.api.Navigate(ctx, s.ID, browser.Navigate{URL: b.site.address("/moving")})
-			return err
-		},
-		func() error { return b.viewers(ctx, d, s.ID, 1) },
-		func() error { return b.viewers(ctx, d, s.ID, viewersAtOnce) },
-		func() error { return b.refreshes(ctx, d) })
+// watcher looks at a session, as the page of the console does: what it was sent is drawn at once.
+type watcher struct {
+	conn     *websocket.Conn
+	pictures chan string // when the server got each
+	held     chan bool   // whether it is this person who has the browser in hand, each time it is told
+	task     sync.WaitGroup
+	err      error // why there are no more pictures; once the channels are closed
 }
 
-// button presses one of the page of a session.
-func (d *desk) button(ctx context.Context, session, name string) error {
-	_, err := d.post(ctx, "/sessions/"+session+"/"+name, nil)
-	return err
+// watch opens a live view, and waits for its first picture. The caller ends it.
+func (d *desk) watch(ctx context.Context, session string) *watcher {
+	at := d.base + console.Prefix + "/sessions/" + session + "/live"
+	conn, _, err := websocket.Dial(ctx, at, &websocket.DialOptions{HTTPClient: &http.Client{Jar: d.client.Jar}, HTTPHeader: http.Header{"Origin": {d.base}}})
+	check(err)
+	conn.SetReadLimit(-1)
+	w := &watcher{conn: conn, pictures: make(chan string, 4096), held: make(chan bool, 16)}
+	w.task.Go(func() {
+		w.err = w.read(ctx)
+		close(w.pictures)
+		close(w.held)
+	})
+	err = attempt(func() {
+		w.send(ctx, map[string]any{"type": "visible", "visible": true})
+		w.next(ctx)
+	})
+	if err != nil {
+		w.end()
+		check(err)
+	}
+	return w
+}
+
+func (w *watcher) end() {
+	_ = w.conn.CloseNow() // nobody waits for an answer
+	w.task.Wait()
+}
+
+func (w *watcher) send(ctx context.Context, message any) {
+	check(wsjson.Write(ctx, w.conn, message))
+}
+
+func (w *watcher) read(ctx context.Context) error {
+	for {
+		kind, text, err := w.conn.Read(ctx)
+		if err != nil {
+			return err
+		}
+		if kind == websocket.MessageBinary {
+			var about struct {
+				At string `json:"at"`
+			}
+			if len(text) < 4 || json.Unmarshal(text[4:4+binary.BigEndian.Uint32(text)], &about) != nil {
+				return errors.New("a message is no picture")
+			}
+			w.pictures <- about.At
+			if err := wsjson.Write(ctx, w.conn, map[string]any{"type": "shown"}); err != nil {
+				return err
+			}
+			continue
+		}
+		var told map[string]json.RawMessage
+		if err := json.Unmarshal(text, &told); err != nil {
+			return err
+		}
+		if failed, ok := told["error"]; ok {
+			return fmt.Errorf("an input was refused: %s", failed)
+		}
+		if control, ok := told["control"]; ok {
+			w.held <- strings.Contains(string(control), `"mine":true`)
+		}
+	}
+}
+
+// next waits for a picture.
+func (w *watcher) next(ctx context.Context) {
+	receive(ctx, w, w.pictures, "a picture", func(string) bool { return true })
+}
+
+// hold waits until it is told that the person has the browser in hand.
+func (w *watcher) hold(ctx context.Context) {
+	receive(ctx, w, w.held, "word of who has the browser in hand", func(mine bool) bool { return mine })
+}
+
+func receive[T any](ctx context.Context, w *watcher, from chan T, what string, wanted func(T) bool) {
+	ctx, cancel := context.WithTimeout(ctx, pictureLimit)
+	defer cancel()
+	for {
+		select {
+		case got, ok := <-from:
+			if !ok {
+				check(w.err)
+			}
+			if wanted(got) {
+				return
+			}
+		case <-ctx.Done():
+			check(fmt.Errorf("no %s came: %w", what, ctx.Err()))
+		}
+	}
+}
+
+// drain takes all that come until none has come for a while.
+func (w *watcher) drain(quiet time.Duration) (all []string) {
+	for {
+		select {
+		case p, ok := <-w.pictures:
+			if !ok {
+				return all
+			}
+			all = append(all, p)
+		case <-time.After(quiet):
+			return all
+		}
+	}
+}
+
+// live measures the live view of a session on a page that stands still, and on one that does not.
+func (b *bench) live(ctx context.Context, d *desk, session string) {
+	b.idleView(ctx, d, session, "/", "console: idle page, ", idleRounds).AtMost(1)
+	// A field that has the focus has a caret, and that blinks: the page is drawn twice a second.
+	b.idleView(ctx, d, session, "/still", "console: page with a caret, ", 1)
+	b.takeOvers(ctx, d, session)
+	check(b.within(func() { b.keys(ctx, d, session) }))
+	must(d.api.Navigate(ctx, session, browser.Navigate{URL: b.site.address("/moving")}))
+	b.viewers(ctx, d, session, 1)
+	b.viewers(ctx, d, session, viewersAtOnce)
+	b.refreshes(ctx, d)
 }
 
 // takeOvers times the button: until the page is told that it has the browser in hand, and for somebody whose page opens only
 // then, until the first picture.
-func (b *bench) takeOvers(ctx context.Context, d *desk, session string) error {
-	var w *watcher
-	look := func() (err error) { w, err = d.watch(ctx, session); return err }
-	take := func() error { return d.button(ctx, session, "take-over") }
-	back := func() error { w.end(); return d.button(ctx, session, "hand-back") }
-	_, err := b.inTurn(b.runs, 0, func(t times) error {
-		return inOrder(
-			func() error { return t.timed("console: live view to first picture", look) },
-			func() error {
-				err := t.timed("console: take-over until it is told", func() error { return inOrder(take, func() error { return w.hold(ctx) }) })
-				return errors.Join(err, back())
-			},
-			func() error {
-				return t.timed("console: take-over to first picture", func() error { return inOrder(take, look) })
-			},
-			back)
+func (b *bench) takeOvers(ctx context.Context, d *desk, session string) {
+	b.inTurn(b.runs, 0, func(t times) {
+		var w *watcher
+		look := func() { w = d.watch(ctx, session) }
+		take := func() { d.post(ctx, "/sessions/"+session+"/take-over", nil) }
+		back := func() {
+			w.end()
+			d.post(ctx, "/sessions/"+session+"/hand-back", nil)
+		}
+		t.timed("console: live view to first picture", look)
+		t.timed("console: take-over until it is told", func() {
+			take()
+			w.hold(ctx)
+		})
+		back()
+		t.timed("console: take-over to first picture", func() {
+			take()
+			look()
+		})
+		back()
 	})
-	return err
 }
 
 // keys times each key until a picture comes, through the console and by the bare protocol of a plain browser, in turn.
-func (b *bench) keys(ctx context.Context, d *desk, session string) (err error) {
-	if err := d.button(ctx, session, "take-over"); err != nil {
-		return err
-	}
-	w, err := d.watch(ctx, session)
-	if err != nil {
-		return err
-	}
+func (b *bench) keys(ctx context.Context, d *desk, session string) {
+	d.post(ctx, "/sessions/"+session+"/take-over", nil)
+	w := d.watch(ctx, session)
 	defer w.end()
-	if err := w.hold(ctx); err != nil {
-		return err
-	}
-	r, err := startRelay(ctx, b.site.URL)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.end()) }()
-	plain, err := bareView(ctx, r, b.site.address("/still"))
-	if err != nil {
-		return fmt.Errorf("the bare protocol: %w", err)
-	}
+	w.hold(ctx)
+	plain := bareView(ctx, b.startRelay(ctx), b.site.address("/still"))
 	const ours, bare = "console: key to picture", "console: key to picture, bare CDP of a plain Chromium"
-	_, err = b.inTurn(typedKeys, 0, func(t times) error {
-		w.settle()
-		err := t.timed(ours, func() error {
-			return errors.Join(w.send(ctx, browser.LiveInput{Type: "keydown", Key: "a", Code: "KeyA"}), w.next(ctx))
+	b.inTurn(typedKeys, 0, func(t times) {
+		w.drain(settled)
+		t.timed(ours, func() {
+			w.send(ctx, browser.LiveInput{Type: "keydown", Key: "a", Code: "KeyA"})
+			w.next(ctx)
 		})
-		return errors.Join(err, w.send(ctx, browser.LiveInput{Type: "keyup", Key: "a", Code: "KeyA"}), plain.key(ctx, t, bare))
+		w.send(ctx, browser.LiveInput{Type: "keyup", Key: "a", Code: "KeyA"})
+		for plain.frame(ctx, settled) == nil { // until the page has come to rest
+		}
+		t.timed(bare, func() {
+			plain.press(ctx, "keyDown", "a")
+			check(plain.frame(ctx, pictureLimit))
+		})
+		plain.press(ctx, "keyUp", "")
 	})
-	if err != nil {
-		return err
-	}
 	b.result.Figures[ours].AtMost(60)
 	b.result.Beside("bare CDP of a plain Chromium", bare, ours)
-	return d.button(ctx, session, "hand-back")
+	d.post(ctx, "/sessions/"+session+"/hand-back", nil)
 }
 
 // bare is the screencast of a plain browser, by the protocol alone.
@@ -143,19 +248,12 @@ type bare struct {
 	frames  *cdp.Subscription
 }
 
-func bareView(ctx context.Context, r *relay, address string) (*bare, error) {
-	if _, err := r.Navigate(ctx, address); err != nil {
-		return nil, err
-	}
-	page, err := r.Page(ctx)
-	if err != nil {
-		return nil, err
-	}
-	v := &bare{session: page.Session()}
-	if v.frames, err = v.session.Subscribe("Page.screencastFrame"); err != nil {
-		return nil, err
-	}
-	return v, v.session.Call(ctx, "Page.startScreencast", map[string]any{"format": "jpeg", "quality": liveQuality}, nil)
+func bareView(ctx context.Context, r *relay, address string) *bare {
+	must(r.Navigate(ctx, address))
+	session := must(r.Page(ctx)).Session()
+	v := &bare{session, must(session.Subscribe("Page.screencastFrame"))}
+	check(session.Call(ctx, "Page.startScreencast", map[string]any{"format": "jpeg", "quality": liveQuality}, nil))
+	return v
 }
 
 // frame waits for one and lets the next one come.
@@ -175,156 +273,112 @@ func (v *bare) frame(ctx context.Context, limit time.Duration) error {
 	return v.session.Call(ctx, "Page.screencastFrameAck", map[string]any{"sessionId": sent.SessionID}, nil)
 }
 
-func (v *bare) key(ctx context.Context, t times, name string) error {
-	for v.frame(ctx, settled) == nil { // until the page has come to rest
-	}
-	press := func(kind, text string) error {
-		return v.session.Call(ctx, "Input.dispatchKeyEvent", map[string]any{"type": kind, "key": "a", "code": "KeyA", "text": text, "windowsVirtualKeyCode": 65}, nil)
-	}
-	err := t.timed(name, func() error { return errors.Join(press("keyDown", "a"), v.frame(ctx, pictureLimit)) })
-	return errors.Join(err, press("keyUp", ""))
+func (v *bare) press(ctx context.Context, kind, text string) {
+	check(v.session.Call(ctx, "Input.dispatchKeyEvent", map[string]any{"type": kind, "key": "a", "code": "KeyA", "text": text, "windowsVirtualKeyCode": 65}, nil))
 }
 
 // refreshes times how somebody begins to log in for an agent: the form, the page it leads to, and the first picture; next to
 // the same browser opened by the API and not looked at.
-func (b *bench) refreshes(ctx context.Context, d *desk) error {
+func (b *bench) refreshes(ctx context.Context, d *desk) {
 	const ours, opened = "console: refresh to first picture", "console: full browser opened by the API, nobody watches"
-	_, err := b.inTurn(min(b.runs, refreshRounds), 0, func(t times) error {
-		s, err := d.open(ctx, t, opened, api.OpenRequest{Browser: string(config.BrowserFull)})
-		if err != nil {
-			return err
-		}
-		if err := d.api.Close(ctx, s.ID, true); err != nil {
-			return err
-		}
-		var to string
-		err = t.timed(ours, func() (err error) {
-			if to, err = d.post(ctx, "/refresh", url.Values{"domain": {"clawjail.test"}, "url": {b.site.address("/still")}}); err != nil {
-				return err
-			}
-			if _, err := d.get(ctx, console.Prefix+to); err != nil {
-				return err
-			}
-			w, err := d.watch(ctx, strings.TrimPrefix(to, "/refresh/"))
-			if err == nil {
-				defer w.end()
-			}
-			return err
+	b.inTurn(min(b.runs, refreshRounds), 0, func(t times) {
+		var id string
+		t.timed(opened, func() { id = must(d.api.Open(ctx, api.OpenRequest{Browser: string(config.BrowserFull)})).ID })
+		d.gone(ctx, id)
+		var w *watcher
+		t.timed(ours, func() {
+			to := d.post(ctx, "/refresh", url.Values{"domain": {"clawjail.test"}, "url": {b.site.address("/still")}})
+			d.get(ctx, console.Prefix+to)
+			id = strings.TrimPrefix(to, "/refresh/")
+			w = d.watch(ctx, id)
 		})
-		return errors.Join(err, d.api.Close(ctx, strings.TrimPrefix(to, "/refresh/"), true))
+		w.end()
+		d.gone(ctx, id)
 	})
 	b.result.Beside("opened by the API, nobody watches", opened, ours)
-	return err
 }
 
 // idleView is what one viewer of a page on which nobody does anything costs, beside what it costs alone: the medians, so that what
-// a daemon does once in a while is not taken for what watching costs.
-func (b *bench) idleView(ctx context.Context, d *desk, session, page, name string, rounds int) error {
-	if _, err := d.api.Navigate(ctx, session, browser.Navigate{URL: b.site.address(page)}); err != nil {
-		return err
-	}
+// a daemon does once in a while is not taken for what watching costs. It returns what a viewer adds.
+func (b *bench) idleView(ctx context.Context, d *desk, session, page, name string, rounds int) *report.Figure {
+	must(d.api.Navigate(ctx, session, browser.Navigate{URL: b.site.address(page)}))
 	shares, pictures := map[string][]float64{}, 0
-	costs := func(who string) error {
-		daemons, jail, err := d.costs()
-		shares["daemons, "+who], shares["jail, "+who] = append(shares["daemons, "+who], daemons), append(shares["jail, "+who], jail)
-		return err
-	}
 	for range rounds {
 		time.Sleep(calmAfter)
-		if err := costs("nobody watches"); err != nil {
-			return err
-		}
-		w, err := d.watch(ctx, session)
-		if err != nil {
-			return err
-		}
+		d.costs(shares, ", nobody watches")
+		w := d.watch(ctx, session)
 		time.Sleep(calmAfter)
-		before := len(w.pictures)
-		err = costs("one viewer")
-		pictures += len(w.pictures) - before
+		w.drain(time.Millisecond)
+		d.costs(shares, ", one viewer")
+		pictures += len(w.drain(time.Millisecond))
 		w.end()
-		if err != nil {
-			return err
-		}
 	}
 	added := 0.0
 	for _, who := range []string{"jail", "daemons"} {
-		for _, how := range []string{", nobody watches", ", one viewer"} {
-			b.result.Value(name+who+how, "% of a core", median(shares[who+how]))
-		}
-		added += median(shares[who+", one viewer"]) - median(shares[who+", nobody watches"])
-		b.result.Beside("nobody watches", name+who+", nobody watches", name+who+", one viewer")
+		alone, watched := who+", nobody watches", who+", one viewer"
+		b.result.Value(name+alone, "% of a core", median(shares[alone]))
+		b.result.Value(name+watched, "% of a core", median(shares[watched]))
+		b.result.Beside("nobody watches", name+alone, name+watched)
+		added += median(shares[watched]) - median(shares[alone])
 	}
 	b.result.Value(name+"pictures of one viewer", "1/s", float64(pictures)/float64(rounds)/watchedFor.Seconds())
-	f := b.result.Value(name+"what a viewer adds", "% of a core", added)
-	if rounds == idleRounds {
-		f.AtMost(1)
-	}
-	return nil
+	return b.result.Value(name+"what a viewer adds", "% of a core", added)
 }
 
 // viewers is what a page that moves costs while some look at it. When the pictures of all are the same, they were made once.
-func (b *bench) viewers(ctx context.Context, d *desk, session string, count int) error {
+func (b *bench) viewers(ctx context.Context, d *desk, session string, count int) {
 	var all []*watcher
 	for range count {
-		w, err := d.watch(ctx, session)
-		if err != nil {
-			return err
-		}
+		w := d.watch(ctx, session)
 		defer w.end()
 		all = append(all, w)
 	}
 	time.Sleep(calmAfter)
-	for _, w := range all { // from here on they are counted
-		for len(w.pictures) > 0 {
-			<-w.pictures
-		}
+	for _, w := range all {
+		w.drain(time.Millisecond) // from here on they are counted
 	}
-	daemons, jail, err := d.costs()
-	if err != nil {
-		return err
-	}
+	shares := map[string][]float64{}
+	d.costs(shares, "")
 	distinct, most := map[string]bool{}, 0
 	for _, w := range all {
-		n := len(w.pictures)
-		most = max(most, n)
-		for range n {
-			distinct[<-w.pictures] = true
+		pictures := w.drain(time.Millisecond)
+		most = max(most, len(pictures))
+		for _, p := range pictures {
+			distinct[p] = true
 		}
 	}
 	if most == 0 {
-		return errors.New("no picture came of a page that moves")
+		check(errors.New("no picture came of a page that moves"))
 	}
 	const one = "console: moving page, viewers: 1, "
 	name := fmt.Sprintf("console: moving page, viewers: %d, ", count)
-	b.result.Value(name+"jail", "% of a core", jail)
-	b.result.Value(name+"daemons", "% of a core", daemons)
+	for who, share := range shares {
+		b.result.Value(name+who, "% of a core", share[0])
+		if count > 1 {
+			b.result.Beside("one viewer", one+who, name+who)
+		}
+	}
 	b.result.Value(name+"pictures of one", "1/s", float64(most)/watchedFor.Seconds())
 	if count > 1 {
 		b.result.Value(name+"pictures of all, to those of one", "×", float64(len(distinct))/float64(most)).AtMost(1.2)
-		b.result.Beside("one viewer", one+"jail", name+"jail")
-		b.result.Beside("one viewer", one+"daemons", name+"daemons")
 	}
-	return nil
 }
 
-// costs is what both daemons and all jails use for as long as a page is watched, in percent of a core.
-func (d *desk) costs() (daemons, jail float64, err error) {
+// costs adds what both daemons and all jails use for as long as a page is watched, in percent of a core.
+func (d *desk) costs(shares map[string][]float64, how string) {
 	began := time.Now()
-	beforeDaemons, beforeJail, err := d.used()
-	if err != nil {
-		return 0, 0, err
-	}
+	daemonsBefore, jailBefore := d.used()
 	time.Sleep(watchedFor)
-	daemons, jail, err = d.used()
-	took := time.Since(began).Seconds()
-	return (daemons - beforeDaemons) / took, (jail - beforeJail) / took, err
+	daemons, jail := d.used()
+	for who, used := range map[string]float64{"daemons": daemons - daemonsBefore, "jail": jail - jailBefore} {
+		shares[who+how] = append(shares[who+how], used/time.Since(began).Seconds())
+	}
 }
 
 // used is the processor time of both daemons and all jails so far, in hundredths of a second.
-func (d *desk) used() (daemons, jail float64, err error) {
-	ours, jailed, err := d.processes()
-	return ticks(ours), ticks(jailed), err
+func (d *desk) used() (daemons, jail float64) {
+	ours, jailed := d.processes()
+	return ticks(ours), ticks(jailed)
 }
 
 // ticks is the processor time of processes, in hundredths of a second. One that has ended has none.

@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -32,98 +31,67 @@ const (
 )
 
 // goPart runs the benchmarks of the packages, one after the other.
-func (b *bench) goPart(ctx context.Context) error {
-	var programs []string
-	err := filepath.WalkDir(benchmarks, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && filepath.Ext(path) == ".test" {
-			programs = append(programs, path)
+func (b *bench) goPart(ctx context.Context) {
+	var folders []string
+	_ = filepath.WalkDir(benchmarks, func(path string, _ fs.DirEntry, err error) error { // without the folder there are none
+		if folder, ok := strings.CutSuffix(path, ".test"); ok {
+			folders = append(folders, strings.TrimPrefix(folder, benchmarks+"/"))
 		}
 		return err
 	})
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(programs) == 0 {
+	if len(folders) == 0 {
 		b.leaveOut("go", "there are no programs in %s; run make bench", benchmarks)
-		return nil
-	}
-	if err != nil {
-		return err
 	}
 	var errs []error
-	for n, program := range programs {
-		relative, err := filepath.Rel(benchmarks, program)
+	for n, folder := range folders {
+		check(ctx.Err())
+		b.progress("benchmarks of package %d of %d: %s", n+1, len(folders), folder)
+		var out bytes.Buffer
+		if err := b.goPackage(ctx, folder, &out); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w: %s", folder, err, last(out.String(), 500)))
+		}
+		values, units, skipped := printedBy(folder, out.String()) // what was measured is kept all the same
+		for name, all := range values {
+			b.result.Samples(name, units[name], all)
+		}
+		for name, why := range skipped {
+			b.leaveOut(name, "%s", why)
+		}
+	}
+	check(errs...)
+}
+
+// goPackage runs a package's benchmarks as often as there is time for. They make jails, networks and servers, and take them away
+// at their end: so an interruption waits for that.
+func (b *bench) goPackage(ctx context.Context, folder string, out io.Writer) error {
+	defer context.AfterFunc(ctx, func() { b.progress("interrupted: %s ends what it has begun", folder) })()
+	program := must(filepath.Abs(filepath.Join(benchmarks, folder+".test")))
+	began := time.Now()
+	for n := range goRounds {
+		if passed := time.Since(began); n > 0 && passed+passed/time.Duration(n) > packageTime || n > 0 && ctx.Err() != nil {
+			return nil
+		}
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), packageLimit)
+		cmd := exec.CommandContext(limited, program, "-test.run", "^$", "-test.bench", ".", "-test.benchtime", benchTime.String(), "-test.v")
+		cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = folder, out, out, 10*time.Second
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this program alone
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+		err := cmd.Run()
+		cancel()
 		if err != nil {
 			return err
 		}
-		folder := strings.TrimSuffix(relative, ".test")
-		b.progress("benchmarks of package %d of %d: %s", n+1, len(programs), folder)
-		if err := b.goPackage(ctx, program, folder); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", folder, err))
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
 	}
-	return errors.Join(errs...)
-}
-
-// goPackage measures one package as often as there is time for.
-func (b *bench) goPackage(ctx context.Context, program, folder string) error {
-	all := benchmarked{values: map[string][]float64{}, units: map[string]string{}, skipped: map[string]string{}}
-	began := time.Now()
-	var err error
-	for n := range goRounds {
-		var out []byte
-		out, err = b.goRound(ctx, program, folder)
-		err = errors.Join(err, all.add(folder, out))
-		if passed := time.Since(began); err != nil || ctx.Err() != nil || passed+passed/time.Duration(n+1) > packageTime {
-			break
-		}
-	}
-	for name, values := range all.values {
-		b.result.Samples(name, all.units[name], values)
-	}
-	for name, why := range all.skipped {
-		b.leaveOut(name, "%s", why)
-	}
-	return err // what was measured is kept all the same
-}
-
-// goRound runs a package's benchmarks once. They make jails, networks and servers, and take them away at their end: so
-// an interruption waits for that.
-func (b *bench) goRound(ctx context.Context, program, folder string) ([]byte, error) {
-	path, err := filepath.Abs(program)
-	if err != nil {
-		return nil, err
-	}
-	defer context.AfterFunc(ctx, func() { b.progress("interrupted: %s ends what it has begun", folder) })()
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), packageLimit)
-	defer cancel()
-	cmd := exec.CommandContext(limited, path, "-test.run", "^$", "-test.bench", ".", "-test.benchtime", benchTime.String(), "-test.v")
-	cmd.Dir = folder
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this program alone
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 10 * time.Second
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		return out.Bytes(), fmt.Errorf("%w: %s", err, last(out.String(), 500))
-	}
-	return out.Bytes(), nil
+	return nil
 }
 
 // last is the end of a text.
 func last(text string, most int) string { return text[max(0, len(text)-most):] }
 
-// benchmarked is what the benchmarks of a package printed, round by round.
-type benchmarked struct {
-	values  map[string][]float64
-	units   map[string]string
-	skipped map[string]string // why, by name
-}
-
-func (m *benchmarked) add(folder string, out []byte) error {
-	r := benchfmt.NewReader(bytes.NewReader(out), folder)
-	var errs []error
-	for r.Scan() {
+// printedBy is what the benchmarks of a package printed in all rounds: the values and units of figures, and why some were skipped.
+func printedBy(folder, out string) (values map[string][]float64, units, skipped map[string]string) {
+	values, units, skipped = map[string][]float64{}, map[string]string{}, map[string]string{}
+	for r := benchfmt.NewReader(strings.NewReader(out), folder); r.Scan(); {
 		result, ok := r.Result().(*benchfmt.Result)
 		if !ok {
 			continue // a unit's description, or a line of a log that begins as a result does
@@ -140,28 +108,21 @@ func (m *benchmarked) add(folder string, out []byte) error {
 			if v.OrigUnit != "" { // as it was printed
 				value, unit = v.OrigValue, v.OrigUnit
 			}
-			what, unit := metric(unit)
-			if unit == notKept {
-				continue
+			if what, unit := metric(unit); unit != notKept {
+				figure := goName(folder, name) + what
+				values[figure], units[figure] = append(values[figure], value), unit
 			}
-			figure := goName(folder, name) + what
-			m.values[figure] = append(m.values[figure], value)
-			m.units[figure] = unit
 		}
 	}
-	if err := r.Err(); err != nil && !errors.Is(err, io.EOF) {
-		errs = append(errs, err)
-	}
-	lines := strings.Split(string(out), "\n")
+	lines := strings.Split(out, "\n")
 	for n, line := range lines[:len(lines)-1] {
 		name, ok := strings.CutPrefix(strings.TrimSpace(line), "--- SKIP: Benchmark")
-		why := strings.TrimSpace(lines[n+1])
 		// One that has figures, or gives no reason, skips no more than a part of itself.
-		if ok && len(lines[n+1])-len(strings.TrimLeft(lines[n+1], " ")) >= 4 {
-			m.skipped[goName(folder, name)] = why
+		if ok && strings.HasPrefix(lines[n+1], "    ") {
+			skipped[goName(folder, name)] = strings.TrimSpace(lines[n+1])
 		}
 	}
-	return errors.Join(errs...)
+	return values, units, skipped
 }
 
 // notKept is instead of the unit of what a call allocates: that is for whoever works on it.
@@ -196,31 +157,30 @@ func metric(printed string) (what, unit string) {
 
 // goName is the figure of a benchmark: below the subject that its package, or itself, belongs to.
 func goName(folder, name string) string {
-	full := folder + " " + name
-	best := goSubject{"", filepath.Base(folder)}
-	for _, s := range goSubjects() {
-		if strings.HasPrefix(full, s.prefix) && len(s.prefix) > len(best.prefix) {
-			best = s
+	full := strings.TrimPrefix(folder+" "+name, "internal/")
+	best, subject := "", filepath.Base(folder)
+	for s, prefixes := range goSubjects() {
+		for prefix := range strings.SplitSeq(prefixes, ", ") {
+			if strings.HasPrefix(full, prefix) && len(prefix) > len(best) {
+				best, subject = prefix, s
+			}
 		}
 	}
-	return best.subject + ": " + report.GoPrefix + strings.TrimPrefix(full, "internal/")
+	return subject + ": " + report.GoPrefix + full
 }
 
-type goSubject struct{ prefix, subject string }
-
-// goSubjects say what is about what. The longest prefix counts.
-func goSubjects() []goSubject {
-	return []goSubject{
-		{"internal/jail", "start"}, {"internal/hostd", "start"},
-		{"internal/jail/linux Storage", "clones"}, {"internal/jail/linux Volume", "clones"},
-		{"internal/jail/linux Reserve", "network"}, {"internal/jail/linux Attach", "network"},
-		{"internal/jail/linux Detach", "network"}, {"internal/jail/linux Firewall", "network"},
-		{"internal/jail/linux TwentyAgents", "agents"}, {"internal/jail/linux Exec", "agents"},
-		{"internal/agent", "agents"}, {"internal/ringlog", "agents"}, {"internal/hostd TwentyAgents", "agents"}, {"internal/hostd/keeper", "agents"},
-		{"internal/browser", "drive"}, {"internal/browser Snapshot", "snapshot"}, {"internal/browser Live", "console"}, {"internal/cdp", "drive"},
-		{"internal/console", "console"}, {"internal/gateway", "gateway"}, {"internal/policy", "gateway"}, {"internal/egress", "gateway"},
-		{"internal/identity", "identity"}, {"internal/vault", "identity"}, {"internal/grant", "identity"}, {"internal/audit", "identity"},
-		{"internal/cookies", "identity"}, {"internal/session", "identity"}, {"internal/store", "identity"}, {"internal/trawl", "identity"},
-		{"internal/template", "templates"},
+// goSubjects say what is about what: packages of internal, and benchmarks of them. The longest counts.
+func goSubjects() map[string]string {
+	return map[string]string{
+		"start":     "jail, hostd",
+		"clones":    "jail/linux Storage, jail/linux Volume",
+		"network":   "jail/linux Reserve, jail/linux Attach, jail/linux Detach, jail/linux Firewall",
+		"agents":    "agent, ringlog, jail/linux TwentyAgents, jail/linux Exec, hostd TwentyAgents, hostd/keeper",
+		"drive":     "browser, cdp",
+		"snapshot":  "browser Snapshot",
+		"console":   "console, browser Live",
+		"gateway":   "gateway, policy, egress",
+		"identity":  "identity, vault, grant, audit, cookies, session, store, trawl",
+		"templates": "template",
 	}
 }

@@ -29,12 +29,7 @@ PASS
 `
 
 func TestWhatGoBenchmarksPrintBecomesFigures(t *testing.T) {
-	m := benchmarked{values: map[string][]float64{}, units: map[string]string{}, skipped: map[string]string{}}
-	for range 2 { // rounds
-		if err := m.add("internal/jail/linux", []byte(printed)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	values, units, skipped := printedBy("internal/jail/linux", printed+printed) // in two rounds
 	want := map[string]struct {
 		unit  string
 		value float64
@@ -47,15 +42,15 @@ func TestWhatGoBenchmarksPrintBecomesFigures(t *testing.T) {
 		"clones: Go, jail/linux Storage/overlay, MB": {"MB/s", 25.5},
 	}
 	for name, w := range want {
-		if got := m.values[name]; !slices.Equal(got, []float64{w.value, w.value}) || m.units[name] != w.unit {
-			t.Errorf("%s: %v %s", name, got, m.units[name])
+		if got := values[name]; !slices.Equal(got, []float64{w.value, w.value}) || units[name] != w.unit {
+			t.Errorf("%s: %v %s", name, got, units[name])
 		}
 	}
-	if len(m.values) != len(want) {
-		t.Errorf("figures: %q", slices.Sorted(maps.Keys(m.values)))
+	if len(values) != len(want) {
+		t.Errorf("figures: %q", slices.Sorted(maps.Keys(values)))
 	}
-	if want := map[string]string{"clones: Go, jail/linux Storage/zfs": "storage_bench_test.go:22: there is no zfs"}; !maps.Equal(m.skipped, want) {
-		t.Errorf("left out: %q", m.skipped)
+	if want := map[string]string{"clones: Go, jail/linux Storage/zfs": "storage_bench_test.go:22: there is no zfs"}; !maps.Equal(skipped, want) {
+		t.Errorf("left out: %q", skipped)
 	}
 }
 

@@ -17,6 +17,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -24,7 +25,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,93 +35,61 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil {
+	if err := attempt(func() { run(ctx) }); err != nil {
 		fmt.Fprintln(os.Stderr, "bench: error:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context) {
+	b := &bench{began: time.Now(), boxes: map[int]*box{}}
 	binary := flag.String("binary", "bin/clawjail", "the program to measure")
-	templates := flag.String("templates", "/var/lib/clawjail/templates", "folder of the templates")
-	runs := flag.Int("runs", 25, "rounds of each start")
-	cycles := flag.Int("cycles", 1000, "cycles of the growth test; 0 leaves it out")
+	flag.StringVar(&b.templates, "templates", "/var/lib/clawjail/templates", "folder of the templates")
+	flag.IntVar(&b.runs, "runs", 25, "rounds of each start")
+	flag.IntVar(&b.cycles, "cycles", 1000, "cycles of the growth test; 0 leaves it out")
 	only := flag.String("only", "", "measure these parts, with commas between them: "+strings.Join(partNames(), ", "))
 	out := flag.String("out", "bench/results", "folder that the file of the run is written to")
 	table := flag.String("table", "", "print this file as a table, and measure nothing")
 	compare := flag.String("compare", "", "print the difference of two files, A,B, and measure nothing")
 	page := flag.String("page", "", "write the figures of this file into docs/figures.md, and measure nothing")
 	flag.Parse()
-	if flag.NArg() > 0 {
-		return fmt.Errorf("%q is no flag", flag.Arg(0))
-	}
+	first, second, two := strings.Cut(*compare, ",")
 	switch {
+	case flag.NArg() > 0:
+		check(fmt.Errorf("%q is no flag", flag.Arg(0)))
 	case *table != "":
-		r, err := report.Read(*table)
-		if err != nil {
-			return err
-		}
-		return r.Table(os.Stdout, *table)
+		check(must(report.Read(*table)).Table(os.Stdout, *table))
+	case two:
+		check(report.Difference(os.Stdout, must(report.Read(first)), must(report.Read(second))))
 	case *compare != "":
-		first, second, _ := strings.Cut(*compare, ",")
-		a, err := report.Read(first)
-		if err != nil {
-			return err
-		}
-		b, err := report.Read(second)
-		if err != nil {
-			return err
-		}
-		return report.Difference(os.Stdout, a, b)
+		check(errors.New("-compare takes two files with a comma between them"))
 	case *page != "":
-		return report.WritePage("docs/figures.md", *page)
+		check(report.WritePage("docs/figures.md", *page))
+	case os.Geteuid() != 0:
+		check(errors.New("it needs root: sudo bin/bench"))
+	case b.runs < 1 || b.cycles < 0:
+		check(errors.New("-runs is at least 1, and -cycles at least 0"))
+	default:
+		if *only != "" {
+			b.only = strings.Split(*only, ",")
+		}
+		b.binary = must(filepath.Abs(*binary))
+		b.whole(ctx, *out)
 	}
-	b, err := newBench(*binary, *templates, *only, *runs, *cycles)
-	if err != nil {
-		return err
-	}
-	if err := b.all(ctx); err != nil {
-		return err
-	}
-	b.result.Took = time.Since(b.began).Round(time.Second).Seconds()
-	if len(b.result.Figures) == 0 {
-		return fmt.Errorf("nothing was measured; nothing is written: %v %v", b.result.Failed, b.result.LeftOut)
-	}
-	path, err := b.result.Write(*out)
-	if err != nil {
-		return err
-	}
-	if err := b.result.Table(os.Stdout, path); err != nil {
-		return err
-	}
-	if n := len(b.result.Failed); n > 0 {
-		return fmt.Errorf("%d parts failed", n)
-	}
-	return nil
 }
 
-func newBench(binary, templates, only string, runs, cycles int) (*bench, error) {
-	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("it needs root: sudo bin/bench")
-	}
-	if runs < 1 || cycles < 0 {
-		return nil, fmt.Errorf("-runs is at least 1, and -cycles at least 0")
-	}
-	b := &bench{templates: templates, runs: runs, cycles: cycles, began: time.Now(), boxes: map[int]*box{}}
-	if only != "" {
-		b.only = strings.Split(only, ",")
-	}
-	for _, name := range b.only {
-		if !slices.Contains(partNames(), name) {
-			return nil, fmt.Errorf("%q is none of the parts, which are %s", name, strings.Join(partNames(), ", "))
-		}
-	}
-	var err error
-	if b.binary, err = filepath.Abs(binary); err != nil {
-		return nil, err
-	}
+// whole measures, and writes and prints the results.
+func (b *bench) whole(ctx context.Context, out string) {
 	b.result = report.Run{Time: b.began.UTC().Truncate(time.Second), Commit: commit(), Host: host(), Only: b.only, Figures: map[string]*report.Figure{}}
-	return b, nil
+	b.all(ctx)
+	b.result.Took = time.Since(b.began).Round(time.Second).Seconds()
+	if len(b.result.Figures) == 0 {
+		check(fmt.Errorf("nothing was measured; nothing is written: %v %v", b.result.Failed, b.result.LeftOut))
+	}
+	check(b.result.Table(os.Stdout, must(b.result.Write(out))))
+	if n := len(b.result.Failed); n > 0 {
+		check(fmt.Errorf("%d parts failed", n))
+	}
 }
 
 // commit is what the checkout is at; empty where git cannot say.

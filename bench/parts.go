@@ -24,6 +24,7 @@ type bench struct {
 	site   *site        // what browsers load
 	client *playwright  // nil while no part needs it, and when it is not installed
 	boxes  map[int]*box // instances by the size of their warm pool
+	ends   []func() error
 }
 
 // The sizes of warm pools.
@@ -35,7 +36,7 @@ type part struct {
 	boxes   []int // the instances that it needs
 	own     bool  // what it leaves in them is in the way of others
 	client  bool  // it needs Playwright
-	measure func(*bench, context.Context) error
+	measure func(*bench, context.Context)
 }
 
 // parts are measured one after the other, those that need the same beside each other.
@@ -67,65 +68,78 @@ func partNames() (names []string) {
 	return names
 }
 
-// all measures what was asked for. A part that fails is noted, and the others are measured all the same: an error is
-// returned only when nothing of this run is to be kept, because it was interrupted or what it started is not gone.
-func (b *bench) all(ctx context.Context) (err error) {
-	b.site = startSite()
-	defer func() {
-		err = errors.Join(err, b.endBoxes(nil))
-		if b.client != nil {
-			err = errors.Join(err, b.client.end())
-		}
-		b.site.Close()
-	}()
+// all measures what was asked for. A part that fails is noted, and the others are measured all the same: it gives up only
+// when nothing of this run is to be kept, because it was interrupted or what it started is not gone.
+func (b *bench) all(ctx context.Context) {
 	wanted := parts()
+	for _, name := range b.only {
+		if !slices.Contains(partNames(), name) {
+			check(fmt.Errorf("%q is none of the parts, which are %s", name, strings.Join(partNames(), ", ")))
+		}
+	}
 	if len(b.only) > 0 {
 		wanted = slices.DeleteFunc(wanted, func(p part) bool { return !slices.Contains(b.only, p.name) })
 	}
-	for n, p := range wanted {
-		b.progress("part %d of %d: %s", n+1, len(wanted), p.name)
-		err := b.one(ctx, p)
-		if ctx.Err() != nil {
-			return fmt.Errorf("interrupted in part %s; nothing is written", p.name)
+	b.site = startSite()
+	defer b.site.Close()
+	check(b.within(func() {
+		b.atEnd(func() error {
+			if b.client == nil {
+				return b.endBoxes(nil)
+			}
+			return errors.Join(b.endBoxes(nil), b.client.end())
+		})
+		for n, p := range wanted {
+			b.progress("part %d of %d: %s", n+1, len(wanted), p.name)
+			err := b.one(ctx, p)
+			if ctx.Err() != nil {
+				check(fmt.Errorf("interrupted in part %s; nothing is written", p.name))
+			}
+			if err != nil {
+				b.result.Failed = append(b.result.Failed, report.LeftOut{What: p.name, Why: err.Error()})
+				b.progress("%s: failed: %v", p.name, err)
+			}
 		}
-		if err != nil {
-			b.result.Failed = append(b.result.Failed, report.LeftOut{What: p.name, Why: err.Error()})
-			b.progress("%s: failed: %v", p.name, err)
-		}
-	}
-	return nil
+	}))
 }
 
 // one measures a part. What it needs and is not there is started before, and what it does not need, which would be in the way, is
 // ended.
-func (b *bench) one(ctx context.Context, p part) (err error) {
-	if err := b.endBoxes(p.boxes); err != nil {
-		return err
-	}
-	if p.client && b.client == nil {
-		if b.client, err = startPlaywright(ctx); err != nil {
-			return err
+func (b *bench) one(ctx context.Context, p part) error {
+	err := b.within(func() {
+		check(b.endBoxes(p.boxes))
+		if p.client && b.client == nil {
+			b.client = startPlaywright(ctx)
 		}
-		if b.client == nil {
+		if p.client && b.client == nil {
 			b.leaveOut(p.name, "Playwright is not installed; run scripts/clients.sh")
-			return nil
+			return
 		}
-	}
-	for _, size := range p.boxes {
-		if b.boxes[size] == nil {
-			x, err := b.start(ctx, size)
-			if err != nil {
-				return err
+		for _, size := range p.boxes {
+			if b.boxes[size] == nil {
+				b.boxes[size] = b.start(ctx, size)
 			}
-			b.boxes[size] = x
 		}
-	}
-	err = p.measure(b, ctx)
+		p.measure(b, ctx)
+	})
 	if p.own {
 		err = errors.Join(err, b.endBoxes(nil))
 	}
 	return err
 }
+
+// within does something, and then what that has said to be done at its end, the last first.
+func (b *bench) within(do func()) error {
+	before := len(b.ends)
+	err := attempt(do)
+	for _, end := range slices.Backward(b.ends[before:]) {
+		err = errors.Join(err, end())
+	}
+	b.ends = b.ends[:before]
+	return err
+}
+
+func (b *bench) atEnd(end func() error) { b.ends = append(b.ends, end) }
 
 // endBoxes ends the instances but those that are needed.
 func (b *bench) endBoxes(needed []int) (err error) {

@@ -11,36 +11,65 @@ import (
 	"time"
 )
 
+// failure is why something was given up. Parts consist of steps of which none makes sense when an earlier one did not work: they
+// check each, and attempt gives the reason to whoever measures the next part.
+type failure struct{ error }
+
+// check gives up unless all is well.
+func check(errs ...error) {
+	if err := errors.Join(errs...); err != nil {
+		panic(failure{err})
+	}
+}
+
+// must is what a step returned; it gives up when that did not work.
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+// attempt does something, and returns why it was given up.
+func attempt(do func()) (err error) {
+	defer func() {
+		switch why := recover().(type) {
+		case nil:
+		case failure:
+			err = why.error
+		default:
+			panic(why)
+		}
+	}()
+	do()
+	return nil
+}
+
 // times are durations by the names of their figures, a round's each.
 type times map[string][]time.Duration
 
 // inTurn does the same in several rounds, so that all that it times sees the same noise, and adds the figures. The rounds before
 // them fill the caches, and are not counted.
-func (b *bench) inTurn(rounds, before int, do func(times) error) (times, error) {
+func (b *bench) inTurn(rounds, before int, do func(times)) times {
 	t := times{}
 	for n := range before + rounds {
 		if n == before {
 			clear(t)
 		}
-		if err := do(t); err != nil {
-			return nil, err
-		}
+		do(t)
 	}
 	for name, all := range t {
 		b.result.Times(name, all)
 	}
-	return t, nil
+	return t
 }
 
 // timed does something, and keeps how long that took.
-func (t times) timed(name string, do func() error) error {
+func (t times) timed(name string, do func()) {
 	began := time.Now()
-	err := do()
+	err := attempt(do)
 	t.add(name, time.Since(began))
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		check(fmt.Errorf("%s: %w", name, err))
 	}
-	return nil
 }
 
 func (t times) add(name string, took time.Duration) { t[name] = append(t[name], took) }
@@ -59,34 +88,25 @@ func median(all []float64) float64 { return slices.Sorted(slices.Values(all))[le
 // milliseconds are how programs print durations.
 func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// inOrder does one after the other, up to the first that does not work.
-func inOrder(steps ...func() error) error {
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // atOnce has several callers do something over and over, as long as there is more. It is told how often it was begun already, and
 // returns how often it was done.
-func atOnce(callers int, more func(begun int) bool, do func(n int) error) (int, error) {
+func atOnce(callers int, more func(begun int) bool, do func(n int)) int {
 	var begun, done atomic.Int64
 	errs := make([]error, callers)
 	var all sync.WaitGroup
 	for i := range errs {
 		all.Go(func() {
-			for n := int(begun.Add(1)) - 1; more(n); n = int(begun.Add(1)) - 1 {
-				if errs[i] = do(n); errs[i] != nil {
-					return
+			errs[i] = attempt(func() {
+				for n := int(begun.Add(1)) - 1; more(n); n = int(begun.Add(1)) - 1 {
+					do(n)
+					done.Add(1)
 				}
-				done.Add(1)
-			}
+			})
 		})
 	}
 	all.Wait()
-	return int(done.Load()), errors.Join(errs...)
+	check(errs...)
+	return int(done.Load())
 }
 
 // upTo is more for atOnce: so often altogether.
@@ -99,11 +119,10 @@ func during(span time.Duration) func(int) bool {
 }
 
 // await asks until something is so.
-func await(limit, pause time.Duration, what string, is func() (bool, error)) error {
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(pause) {
-		if ok, err := is(); ok || err != nil {
-			return err
+func await(limit, pause time.Duration, what string, is func() bool) {
+	for end := time.Now().Add(limit); !is(); time.Sleep(pause) {
+		if time.Now().After(end) {
+			check(fmt.Errorf("not within %s: %s", limit, what))
 		}
 	}
-	return fmt.Errorf("not within %s: %s", limit, what)
 }
