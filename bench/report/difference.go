@@ -64,29 +64,20 @@ func Compare(a, b *Run) (all []Change) {
 
 // judge takes a difference for one only where it is greater than what either run varied by in itself.
 func (c *Change) judge() {
-	if c.A.P50 == c.B.P50 {
-		c.Verdict, c.Factor = Same, 1
-		return
-	}
+	c.Factor, c.Noise = c.B.P50/c.A.P50, max(c.A.varies(), c.B.varies())
+	same := math.Abs(c.Factor-1) <= c.Noise
 	if c.A.P50 <= 0 || c.B.P50 <= 0 { // nothing can be a part of it, as of growth: what counts is the floor
-		c.Factor = math.Inf(1)
-		if c.Verdict = c.which(); c.A.Met != nil && c.B.Met != nil && *c.A.Met == *c.B.Met {
-			c.Verdict = Same
-		}
-		return
+		c.Factor, c.Noise = math.Inf(1), 0
+		same = c.A.P50 == c.B.P50 || c.A.Met != nil && c.B.Met != nil && *c.A.Met == *c.B.Met
 	}
-	c.Factor = c.B.P50 / c.A.P50
-	c.Noise = max(c.A.varies(), c.B.varies())
-	if c.Verdict = c.which(); math.Abs(c.Factor-1) <= c.Noise {
+	switch {
+	case same:
 		c.Verdict = Same
+	case (c.B.P50 > c.A.P50) == c.A.moreIsBetter():
+		c.Verdict = Better
+	default:
+		c.Verdict = Worse
 	}
-}
-
-func (c *Change) which() Verdict {
-	if (c.B.P50 > c.A.P50) == c.A.moreIsBetter() {
-		return Better
-	}
-	return Worse
 }
 
 // varies is by what part of it a figure varied within its run.
@@ -149,11 +140,10 @@ func (c Change) weight() float64 { return math.Abs(c.Factor-1) / max(c.Noise, ca
 
 func (c Change) row(out *bufio.Writer) {
 	value := func(f *Figure) string {
-		v, unit := shown(f.P50, f.Unit)
-		if len([]rune(unit)) > 4 { // it has no room behind a value
+		if v, unit := shown(f.P50, f.Unit); len([]rune(unit)) > 4 { // it has no room behind a value
 			return v
 		}
-		return strings.TrimSpace(v + " " + unit)
+		return f.value()
 	}
 	factor, noise := digits(c.Factor)+" ×", fmt.Sprintf("%6.0f %%", c.Noise*100)
 	if c.Verdict == Other {

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -107,20 +106,10 @@ func WritePage(page, file string) error {
 	if err != nil {
 		return fmt.Errorf("write the figures: %w", err)
 	}
-	before, _, after, err := marked(string(text))
-	if err != nil {
-		return fmt.Errorf("write the figures: %s: %w", page, err)
-	}
-	out := before + pageBegin + "\n" + r.Page(filepath.ToSlash(file)) + "\n" + pageEnd + after
-	return os.WriteFile(page, []byte(out), 0o644)
-}
-
-// marked takes a text apart at its marks.
-func marked(text string) (before, between, after string, err error) {
-	before, rest, first := strings.Cut(text, pageBegin)
-	between, after, second := strings.Cut(rest, pageEnd)
+	before, rest, first := strings.Cut(string(text), pageBegin)
+	_, after, second := strings.Cut(rest, pageEnd)
 	if !first || !second {
-		return "", "", "", errors.New("it has no marks for the figures")
+		return fmt.Errorf("write the figures: %s has no marks for them", page)
 	}
-	return before, strings.Trim(between, "\n") + "\n", after, nil
+	return os.WriteFile(page, []byte(before+pageBegin+"\n"+r.Page(filepath.ToSlash(file))+"\n"+pageEnd+after), 0o644)
 }

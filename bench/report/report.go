@@ -5,7 +5,9 @@
 package report
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -114,18 +116,6 @@ func (r *Run) Beside(label, peer string, names ...string) {
 	}
 }
 
-// Missed are the figures that do not meet their floors, in the order of the table.
-func (r *Run) Missed() (names []string) {
-	for _, g := range r.groups() {
-		for _, name := range g.names {
-			if f := r.Figures[name]; f.Met != nil && !*f.Met {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
-}
-
 // FileName is what the file of a run is called: the time it began, in UTC. Two runs in the same minute cannot both write.
 func (r *Run) FileName() string { return r.Time.UTC().Format("2006-01-02T1504Z") + ".json" }
 
@@ -147,39 +137,20 @@ func (r *Run) Write(folder string) (string, error) {
 
 // Read reads the file of a run. Fields that it does not know are an error: a misspelt one would be silently nothing.
 func Read(path string) (*Run, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read results: %w", err)
-	}
-	defer f.Close()
-	d := json.NewDecoder(f)
-	d.DisallowUnknownFields()
 	var r Run
-	if err := d.Decode(&r); err != nil {
+	text, err := os.ReadFile(path)
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		err = d.Decode(&r)
+	}
+	if err == nil && (r.Time.IsZero() || len(r.Figures) == 0) {
+		err = errors.New("it has no time or no figures")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read results: %s: %w", path, err)
 	}
-	if r.Time.IsZero() || len(r.Figures) == 0 {
-		return nil, fmt.Errorf("read results: %s has no time or no figures", path)
-	}
 	return &r, nil
-}
-
-// NewestWhole is the path of the last run in a folder that measured everything.
-func NewestWhole(folder string) (string, *Run, error) {
-	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
-	if err != nil {
-		return "", nil, err
-	}
-	for _, path := range slices.Backward(paths) { // their names are sorted by time
-		r, err := Read(path)
-		if err != nil {
-			return "", nil, err
-		}
-		if r.Whole() {
-			return path, r, nil
-		}
-	}
-	return "", nil, fmt.Errorf("%s has no results of a whole run", folder)
 }
 
 // subject is the first half of a figure's name, and what is the other.
@@ -199,6 +170,12 @@ func shown(v float64, unit string) (string, string) {
 		}
 	}
 	return digits(v), unit
+}
+
+// value is the middle with its unit.
+func (f *Figure) value() string {
+	v, unit := shown(f.P50, f.Unit)
+	return strings.TrimSpace(v + " " + unit)
 }
 
 // digits writes small figures more exactly.

@@ -2,7 +2,6 @@ package report
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -15,20 +14,12 @@ import (
 // Width is the most columns that a table has.
 const Width = 110
 
-// subjects are those of the table, in its order. Others follow.
-func subjects() []string {
-	return []string{"start", "close", "load", "memory", "growth", "clones", "network", "hostd", "drive", "snapshot", "arena", "console",
-		"gateway", "identity", "agents", "spawn", "templates"}
-}
+// GoPrefix begins what a Go benchmark measured, behind the subject.
+const GoPrefix = "Go, "
 
-// group is the figures of one subject, without those that stand beside another one.
-type group struct {
-	subject string
-	names   []string
-}
-
-// groups are all figures, each once: alone, or beside those that it is compared with.
-func (r *Run) groups() []group {
+// ordered are the figures as the table has them, by their subjects; the parts of the program by themselves stand behind the whole.
+// Those that stand beside another one are not among them.
+func (r *Run) ordered() []string {
 	peers := map[string]bool{}
 	for _, c := range r.Comparisons {
 		peers[c.Peer] = true
@@ -36,62 +27,48 @@ func (r *Run) groups() []group {
 	for _, c := range r.Comparisons {
 		delete(peers, c.Name) // it is compared itself
 	}
-	bySubject := map[string][]string{}
-	for name := range r.Figures {
-		if !peers[name] {
-			s, _ := subject(name)
-			bySubject[s] = append(bySubject[s], name)
-		}
+	order := []string{"start", "close", "load", "memory", "growth", "clones", "network", "hostd", "drive", "snapshot", "arena", "console",
+		"gateway", "identity", "agents", "spawn", "templates"} // others follow
+	key := func(name string) string {
+		subject, what := subject(name)
+		return fmt.Sprintf("%03d %s %t %s", uint8(slices.Index(order, subject)), subject, strings.HasPrefix(what, GoPrefix), name)
 	}
-	order := subjects()
-	rank := func(subject string) uint { return uint(slices.Index(order, subject)) } // behind all others where it is none of them
-	all := slices.SortedFunc(maps.Keys(bySubject), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
-	var out []group
-	for _, s := range all {
-		slices.SortFunc(bySubject[s], func(a, b string) int {
-			// The parts of the program by themselves stand behind the whole.
-			return cmp.Or(cmp.Compare(ofPart(a), ofPart(b)), cmp.Compare(a, b))
-		})
-		out = append(out, group{s, bySubject[s]})
-	}
-	return out
+	names := slices.DeleteFunc(slices.Collect(maps.Keys(r.Figures)), func(name string) bool { return peers[name] })
+	slices.SortFunc(names, func(a, b string) int { return strings.Compare(key(a), key(b)) })
+	return names
 }
 
-// GoPrefix begins what a Go benchmark measured, behind the subject.
-const GoPrefix = "Go, "
-
-func ofPart(name string) int {
-	if _, what := subject(name); strings.HasPrefix(what, GoPrefix) {
-		return 1
-	}
-	return 0
+// Missed are the figures that do not meet their floors, in the order of the table.
+func (r *Run) Missed() []string {
+	return slices.DeleteFunc(r.ordered(), func(name string) bool { return r.Figures[name].Met == nil || *r.Figures[name].Met })
 }
 
 // Table prints a run: every figure by its subject, with its floor and what it is compared with, and then what missed its
 // floor and what is not in it. path is the run's file.
 func (r *Run) Table(w io.Writer, path string) error {
 	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, "%s", r.Time.UTC().Format("2006-01-02 15:04 UTC"))
+	about := []string{r.Time.UTC().Format("2006-01-02 15:04 UTC")}
 	if r.Commit != "" {
-		fmt.Fprintf(b, ", commit %s", r.Commit)
+		about = append(about, "commit "+r.Commit)
 	}
-	fmt.Fprintln(b)
-	for _, line := range wrapped(strings.Join(r.about(), ", "), Width) {
-		fmt.Fprintln(b, line)
+	fmt.Fprintln(b, strings.Join(about, ", "))
+	about = nil
+	for _, k := range slices.Sorted(maps.Keys(r.Host)) {
+		about = append(about, strings.ReplaceAll(k, "_", " ")+" "+r.Host[k])
 	}
-	beside := map[string][]Comparison{}
-	for _, c := range r.Comparisons {
-		beside[c.Name] = append(beside[c.Name], c)
-	}
-	for _, g := range r.groups() {
-		fmt.Fprintln(b)
-		row(b, g.subject, "p50", "p95", "max", "unit", "n", "floor", "")
-		for _, name := range g.names {
-			_, what := subject(name)
-			f := r.Figures[name]
-			floor, verdict := f.floor()
-			f.row(b, "  "+what, floor, verdict)
-			for _, c := range beside[name] {
+	columns(b, Width, strings.Join(about, ", "), "")
+	last := ""
+	for _, name := range r.ordered() {
+		subject, what := subject(name)
+		if subject != last {
+			fmt.Fprintln(b)
+			row(b, subject, "p50", "p95", "max", "unit", "n", "floor", "")
+			last = subject
+		}
+		floor, verdict := r.Figures[name].floor()
+		r.Figures[name].row(b, "  "+what, floor, verdict)
+		for _, c := range r.Comparisons {
+			if c.Name == name {
 				r.Figures[c.Peer].row(b, "    | "+c.Label, digits(c.Ratio)+" ×", "ratio")
 			}
 		}
@@ -114,8 +91,7 @@ func (r *Run) ending(b *bufio.Writer, path string) {
 	for _, name := range missed {
 		f := r.Figures[name]
 		floor, _ := f.floor()
-		v, unit := shown(f.P50, f.Unit)
-		item(b, "missed", fmt.Sprintf("%s: %s, floor %s", name, strings.TrimSpace(v+" "+unit), floor))
+		item(b, "missed", fmt.Sprintf("%s: %s, floor %s", name, f.value(), floor))
 	}
 	for _, l := range r.Failed {
 		item(b, "failed", l.What+": "+l.Why)
@@ -133,13 +109,6 @@ func (r *Run) ending(b *bufio.Writer, path string) {
 		fmt.Fprintf(b, "took %s\n", time.Duration(r.Took*float64(time.Second)).Round(time.Second))
 	}
 	fmt.Fprintln(b, path)
-}
-
-func (r *Run) about() (all []string) {
-	for _, k := range slices.Sorted(maps.Keys(r.Host)) {
-		all = append(all, strings.ReplaceAll(k, "_", " ")+" "+r.Host[k])
-	}
-	return all
 }
 
 func (f *Figure) floor() (floor, verdict string) {
