@@ -157,14 +157,11 @@ func (b *bench) printed(ctx context.Context, x *box) {
 	b.result.Beside("plain pipe", peer, name)
 }
 
-// templateRounds is how often a template is verified, each way.
-const templateRounds = 5
-
 // templatesPart times the command that shows a template to be unchanged, next to the same command that does nothing.
 func (b *bench) templatesPart(ctx context.Context) {
 	x := b.boxes[cold]
 	const nothing, quick, whole = "templates: program that does nothing", "templates: verify --quick", "templates: verify"
-	b.inTurn(templateRounds, 1, func(t times) {
+	b.inTurn(5, 1, func(t times) {
 		t.timed(nothing, func() { must(x.Run(ctx, "version")) })
 		t.timed(quick, func() { must(x.Run(ctx, "template", "verify", "browser", "--quick")) })
 		t.timed(whole, func() { must(x.Run(ctx, "template", "verify", "browser")) })

@@ -25,14 +25,8 @@ import (
 	"github.com/clawjail/clawjail/internal/op"
 )
 
-const (
-	// shownAgents and shownRecords are what the pages of the console show at once, and have to find their rows among.
-	shownAgents, shownRecords = 200, 10_000
-	// pageRounds is how often each page is asked for.
-	pageRounds = 50
-	// fillers make the records, at the same time.
-	fillers = 16
-)
+// shownAgents and shownRecords are what the pages of the console show at once, and have to find their rows among.
+const shownAgents, shownRecords = 200, 10_000
 
 // desk is somebody at the console of an instance.
 type desk struct {
@@ -100,7 +94,7 @@ func (d *desk) get(ctx context.Context, path string) answer {
 
 // fill makes the agents and the records, by way of the API: each of these actions has an intent and an outcome.
 func (d *desk) fill(ctx context.Context) {
-	atOnce(fillers, upTo(shownAgents), func(n int) {
+	atOnce(16, upTo(shownAgents), func(n int) {
 		name := fmt.Sprintf("shown-%d", n)
 		must(client.Call(ctx, d.api, op.CreateAgent(), op.NewAgent{Body: op.With(op.AgentRequest{Name: name})}))
 		for range shownRecords / shownAgents / 4 {
@@ -129,7 +123,7 @@ func (b *bench) pages(ctx context.Context, d *desk, session string) {
 		"/settings/keys", "/settings/machine", "/settings/host-browser", "/settings/servers"} {
 		paths[path] = path
 	}
-	b.inTurn(pageRounds, 2, func(t times) {
+	b.inTurn(50, 2, func(t times) {
 		t.add(name+health, d.get(ctx, health).first)
 		for page, path := range paths {
 			t.add(name+page, d.get(ctx, console.Prefix+path).first)

@@ -31,15 +31,10 @@ import (
 const (
 	// typedKeys are timed from the key to the picture.
 	typedKeys = 100
-	// liveQuality is that of the pictures of a live view.
-	liveQuality = 70
 	// refreshRounds is how often somebody begins to log in, at most: it takes a whole browser each time.
 	refreshRounds = 5
-	// watchedFor is how long a page is watched for what that costs, and idleRounds how often where a floor depends on it.
+	// watchedFor is how long a page is watched for what that costs.
 	watchedFor = 8 * time.Second
-	idleRounds = 3
-	// viewersAtOnce look at one session.
-	viewersAtOnce = 4
 	// calmAfter is how long a browser may take to come to rest.
 	calmAfter = 3 * time.Second
 	// settled is how long no picture came when a page has come to rest.
@@ -178,14 +173,14 @@ func (w *watcher) drain(quiet time.Duration) (all []string) {
 
 // live measures the live view of a session on a page that stands still, and on one that does not.
 func (b *bench) live(ctx context.Context, d *desk, session string) {
-	b.idleView(ctx, d, session, "/", "console: idle page, ", idleRounds).AtMost(1)
+	b.idleView(ctx, d, session, "/", "console: idle page, ", 3).AtMost(1)
 	// A field that has the focus has a caret, and that blinks: the page is drawn twice a second.
 	b.idleView(ctx, d, session, "/still", "console: page with a caret, ", 1)
 	b.takeOvers(ctx, d, session)
 	check(b.within(func() { b.keys(ctx, d, session) }))
 	must(d.api.Navigate(ctx, session, browser.Navigate{URL: b.site.address("/moving")}))
 	b.viewers(ctx, d, session, 1)
-	b.viewers(ctx, d, session, viewersAtOnce)
+	b.viewers(ctx, d, session, 4)
 	b.refreshes(ctx, d)
 }
 
@@ -248,11 +243,12 @@ type bare struct {
 	frames  *cdp.Subscription
 }
 
+// bareView begins with the quality of a live view.
 func bareView(ctx context.Context, r *relay, address string) *bare {
 	must(r.Navigate(ctx, address))
 	session := must(r.Page(ctx)).Session()
 	v := &bare{session, must(session.Subscribe("Page.screencastFrame"))}
-	check(session.Call(ctx, "Page.startScreencast", map[string]any{"format": "jpeg", "quality": liveQuality}, nil))
+	check(session.Call(ctx, "Page.startScreencast", map[string]any{"format": "jpeg", "quality": 70}, nil))
 	return v
 }
 
@@ -267,10 +263,8 @@ func (v *bare) frame(ctx context.Context, limit time.Duration) error {
 	var sent struct {
 		SessionID int64 `json:"sessionId"`
 	}
-	if err := json.Unmarshal(event.Params, &sent); err != nil {
-		return err
-	}
-	return v.session.Call(ctx, "Page.screencastFrameAck", map[string]any{"sessionId": sent.SessionID}, nil)
+	check(json.Unmarshal(event.Params, &sent))
+	return v.session.Call(ctx, "Page.screencastFrameAck", &sent, nil)
 }
 
 func (v *bare) press(ctx context.Context, kind, text string) {
@@ -366,32 +360,27 @@ func (b *bench) viewers(ctx context.Context, d *desk, session string, count int)
 
 // costs adds what both daemons and all jails use for as long as a page is watched, in percent of a core.
 func (d *desk) costs(shares map[string][]float64, how string) {
-	began := time.Now()
-	daemonsBefore, jailBefore := d.used()
-	time.Sleep(watchedFor)
-	daemons, jail := d.used()
-	for who, used := range map[string]float64{"daemons": daemons - daemonsBefore, "jail": jail - jailBefore} {
-		shares[who+how] = append(shares[who+how], used/time.Since(began).Seconds())
+	used := func() map[string]float64 {
+		daemons, jailed := d.processes()
+		return map[string]float64{"daemons": ticks(daemons), "jail": ticks(jailed)}
 	}
-}
-
-// used is the processor time of both daemons and all jails so far, in hundredths of a second.
-func (d *desk) used() (daemons, jail float64) {
-	ours, jailed := d.processes()
-	return ticks(ours), ticks(jailed)
+	began, before := time.Now(), used()
+	time.Sleep(watchedFor)
+	for who, after := range used() {
+		shares[who+how] = append(shares[who+how], (after-before[who])/time.Since(began).Seconds())
+	}
 }
 
 // ticks is the processor time of processes, in hundredths of a second. One that has ended has none.
 func ticks(processes []string) (sum float64) {
 	for _, dir := range processes {
 		text, _ := os.ReadFile(filepath.Join(dir, "stat"))
-		behind := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-		if len(behind) < 13 {
-			continue
-		}
-		for _, field := range behind[11:13] { // utime and stime, see proc_pid_stat(5)
-			n, _ := strconv.ParseFloat(field, 64) // the kernel writes numbers
-			sum += n
+		_, behind, _ := strings.Cut(string(text), ") ")
+		if fields := strings.Fields(behind); len(fields) > 12 {
+			for _, field := range fields[11:13] { // utime and stime, see proc_pid_stat(5)
+				n, _ := strconv.ParseFloat(field, 64) // the kernel writes numbers
+				sum += n
+			}
 		}
 	}
 	return sum

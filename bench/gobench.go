@@ -138,19 +138,16 @@ func metric(printed string) (what, unit string) {
 	case "ms/snapshot":
 		return ", each", "ms"
 	}
-	if strings.HasSuffix(printed, "/s") {
-		return ", " + strings.TrimSuffix(printed, "/s"), printed
-	}
-	first, second, two := strings.Cut(printed, "-")
-	if !two {
-		return ", " + printed, ""
+	if rate, ok := strings.CutSuffix(printed, "/s"); ok {
+		return ", " + rate, printed
 	}
 	units := map[string]string{"ms": "ms", "µs": "µs", "x": "×", "%core": "% of a core"}
-	if u, ok := units[first]; ok {
-		return ", " + second, u
-	}
-	if u, ok := units[second]; ok {
-		return ", " + first, u
+	first, second, _ := strings.Cut(printed, "-")
+	switch {
+	case units[first] != "":
+		return ", " + second, units[first]
+	case units[second] != "":
+		return ", " + first, units[second]
 	}
 	return ", " + printed, ""
 }

@@ -30,10 +30,6 @@ const (
 	accountDomain  = "bench.test"
 	notesFile      = "checkpoints"
 	accountCookies = 50
-	// ledgerRounds is how many grants, intents and plain writes are timed, in turn.
-	ledgerRounds = 400
-	// groupCallers wait at the same time for groupRows records.
-	groupCallers, groupRows = 512, 100_000
 )
 
 // identity measures what an operator session costs beside a clean one, and the parts of it that wait for the disk.
@@ -85,8 +81,11 @@ func (b *bench) waits(ctx context.Context) {
 	const write, use, intent = "identity: plain write of 4 KiB and sync", "identity: one grant used", "identity: one audit intent"
 	page := make([]byte, 4096)
 	want := grant.Want{Tenant: store.DefaultTenant, Session: "s", Domains: []string{accountDomain}, Access: grant.AccessTools, Actor: "admin"}
-	begin := func() { must(l.log.Begin(ctx, intentOf())) }
-	b.inTurn(ledgerRounds, 0, func(t times) {
+	begin := func() {
+		must(l.log.Begin(ctx, audit.Intent{Action: "session.open", Tenant: store.DefaultTenant, Actor: "admin", Session: "s_0123456789abcdef",
+			Detail: audit.NewDetail(audit.Fields{"mode": "operator", "grant_id": "g_0123456789", "domains": []string{accountDomain}})}))
+	}
+	b.inTurn(400, 0, func(t times) {
 		token, _, err := l.grants.Issue(ctx, grant.Request{Tenant: store.DefaultTenant, Operator: "admin", Domains: []string{accountDomain}})
 		check(err)
 		t.timed(write, func() {
@@ -100,13 +99,8 @@ func (b *bench) waits(ctx context.Context) {
 	b.result.Figures[intent].AtMost(0.6)
 	b.result.Beside("plain write of 4 KiB and sync", write, use, intent)
 	began := time.Now()
-	rows := atOnce(groupCallers, upTo(groupRows), func(int) { begin() })
+	rows := atOnce(512, upTo(100_000), func(int) { begin() })
 	b.result.Value("identity: audit rows in groups", "rows/s", float64(rows)/time.Since(began).Seconds()).AtLeast(25_000)
-}
-
-func intentOf() audit.Intent {
-	return audit.Intent{Action: "session.open", Tenant: store.DefaultTenant, Actor: "admin", Session: "s_0123456789abcdef",
-		Detail: audit.NewDetail(audit.Fields{"mode": "operator", "grant_id": "g_0123456789", "domains": []string{accountDomain}})}
 }
 
 // ledger is an audit log and grants on a database of their own.

@@ -28,9 +28,6 @@ const (
 	guardedOperator = "guarded, operator"
 )
 
-// scrubbedValues is how many values the guard of an operator session looks for.
-const scrubbedValues = 20
-
 // relay is a plain Chromium with WebSocket endpoints before it, as a session has one.
 type relay struct {
 	*browser.Browser
@@ -48,7 +45,7 @@ func (b *bench) startRelay(ctx context.Context) *relay {
 	c := startChromium(ctx, b.site.URL)
 	b.atEnd(c.end)
 	conn := must(cdp.New(c.out, c.in, cdp.Options{}))
-	values := make([][]byte, scrubbedValues)
+	values := make([][]byte, 20)
 	for n := range values {
 		values[n] = []byte(rand.Text() + rand.Text())
 	}
@@ -98,9 +95,6 @@ func (r *relay) serve(w http.ResponseWriter, req *http.Request) {
 	_ = client.Close()
 }
 
-// Bounds of a snapshot that leave nothing of the large page out.
-const wholeChars, wholeNodes = 500_000, 50_000
-
 // snapshot measures how quickly a large page is told to an agent, next to the tree as the browser gives it.
 func (b *bench) snapshot(ctx context.Context) {
 	r := b.startRelay(ctx)
@@ -117,7 +111,7 @@ func (b *bench) snapshot(ctx context.Context) {
 	ai, aria, tree := name+"ai, whole", name+"aria, whole", name+"raw tree"
 	t := b.inTurn(b.runs, 2, func(t times) {
 		t.timed(name+"ai, as it is by default", take(browser.Snapshot{}, false))
-		t.timed(ai, take(browser.Snapshot{MaxChars: wholeChars}, true))
+		t.timed(ai, take(browser.Snapshot{MaxChars: 500_000}, true))
 		t.timed(tree, func() { // handed on as it is
 			var all struct {
 				Nodes json.RawMessage `json:"nodes"`
@@ -127,7 +121,7 @@ func (b *bench) snapshot(ctx context.Context) {
 				check(fmt.Errorf("%d bytes are not the whole tree", len(all.Nodes)))
 			}
 		})
-		t.timed(aria, take(browser.Snapshot{Format: "aria", Most: wholeNodes}, true))
+		t.timed(aria, take(browser.Snapshot{Format: "aria", Most: 50_000}, true))
 	})
 	b.result.Figures[ai].AtMost(100)
 	b.result.Beside("the raw tree of the browser", tree, ai, aria)

@@ -122,15 +122,9 @@ func Difference(w io.Writer, a, b *Run) error {
 			c.row(out)
 		}
 	}
-	fmt.Fprintf(out, "\nsame: %d", len(byVerdict[Same]))
-	for _, v := range []Verdict{Added, Gone} {
-		fmt.Fprintf(out, ", %s: %d", v, len(byVerdict[v]))
-	}
-	fmt.Fprintln(out)
-	for _, v := range []Verdict{Added, Gone} {
-		for _, c := range byVerdict[v] {
-			item(out, string(v), c.Name)
-		}
+	fmt.Fprintf(out, "\nsame: %d, new: %d, gone: %d\n", len(byVerdict[Same]), len(byVerdict[Added]), len(byVerdict[Gone]))
+	for _, c := range slices.Concat(byVerdict[Added], byVerdict[Gone]) {
+		item(out, string(c.Verdict), c.Name)
 	}
 	return out.Flush()
 }
@@ -146,10 +140,10 @@ func (c Change) row(out *bufio.Writer) {
 		return f.value()
 	}
 	factor, noise := digits(c.Factor)+" ×", fmt.Sprintf("%6.0f %%", c.Noise*100)
-	if c.Verdict == Other {
+	switch {
+	case c.Verdict == Other:
 		factor, noise = "", ""
-	}
-	if math.IsInf(c.Factor, 0) {
+	case math.IsInf(c.Factor, 0):
 		factor = "-"
 	}
 	columns(out, 60, "  "+c.Name, fmt.Sprintf("  %10s %10s %9s%s", value(c.A), value(c.B), factor, noise))

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -201,36 +200,27 @@ func TestDifferenceWithinWhatARunVariedByIsNone(t *testing.T) {
 	}
 }
 
-// newestWhole is the path of the last run in a folder that measured everything.
-func newestWhole(folder string) (string, *Run, error) {
+// newestWhole is the last run in a folder that measured everything, and its file.
+func newestWhole(t *testing.T, folder string) (string, *Run) {
 	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
-	if err != nil {
-		return "", nil, err
-	}
 	for _, path := range slices.Backward(paths) { // their names are sorted by time
-		r, err := Read(path)
-		if err != nil {
-			return "", nil, err
-		}
-		if r.Whole() {
-			return path, r, nil
+		if r, err := Read(path); err == nil && r.Whole() {
+			return filepath.Base(path), r
 		}
 	}
-	return "", nil, fmt.Errorf("%s has no results of a whole run", folder)
+	t.Fatalf("%s has no results of a whole run: %v", folder, err)
+	return "", nil
 }
 
 // TestFiguresOfThePageAreThoseOfTheNewestRun keeps docs/figures.md from saying what was not measured.
 func TestFiguresOfThePageAreThoseOfTheNewestRun(t *testing.T) {
 	top := testenv.Repository(t)
-	path, r, err := newestWhole(filepath.Join(top, "bench", "results"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	name, r := newestWhole(t, filepath.Join(top, "bench", "results"))
 	text, err := os.ReadFile(filepath.Join(top, "docs", "figures.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := "bench/results/" + filepath.Base(path)
+	file := "bench/results/" + name
 	if want := r.Page(file); !strings.Contains(string(text), pageBegin+"\n"+want+"\n"+pageEnd) {
 		t.Errorf("docs/figures.md has other figures; bin/bench -page %s writes them\n%s", file, want)
 	}
@@ -260,8 +250,8 @@ func TestFiguresOfAPartAreNotForThePage(t *testing.T) {
 		!strings.HasSuffix(string(got), "\nend\n") {
 		t.Errorf("%v:\n%s", err, got)
 	}
-	if newest, _, err := newestWhole(filepath.Join(folder, "results")); err != nil || filepath.Base(newest) != whole.FileName() {
-		t.Errorf("the newest whole run is %s, %v", newest, err)
+	if newest, _ := newestWhole(t, filepath.Join(folder, "results")); newest != whole.FileName() {
+		t.Errorf("the newest whole run is %s", newest)
 	}
 }
 
