@@ -23,8 +23,6 @@ import (
 const (
 	// freshAgents are made at once, and steadyAgents are there when nothing is to be done.
 	freshAgents, steadyAgents = 20, 50
-	// spawns is how many programs are started, one after the other.
-	spawns = 30
 	// printedLines come from one agent.
 	printedLines = 1_000_000
 )
@@ -115,7 +113,7 @@ func (b *bench) spawned(ctx context.Context, x *box) {
 		},
 		"plain process": func(out *firstByte) { run(out, exec.CommandContext(ctx, line[0], line[1:]...)) },
 	}
-	b.inTurn(spawns, 0, func(t times) {
+	b.inTurn(30, 0, func(t times) {
 		for way, start := range ways {
 			var out firstByte
 			began := time.Now()

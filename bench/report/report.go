@@ -137,14 +137,14 @@ func (r *Run) Write(folder string) (string, error) {
 
 // Read reads the file of a run. Fields that it does not know are an error: a misspelt one would be silently nothing.
 func Read(path string) (*Run, error) {
-	var r Run
 	text, err := os.ReadFile(path)
-	if err == nil {
-		d := json.NewDecoder(bytes.NewReader(text))
-		d.DisallowUnknownFields()
-		err = d.Decode(&r)
+	if err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
 	}
-	if err == nil && (r.Time.IsZero() || len(r.Figures) == 0) {
+	var r Run
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err = d.Decode(&r); err == nil && (r.Time.IsZero() || len(r.Figures) == 0) {
 		err = errors.New("it has no time or no figures")
 	}
 	if err != nil {
