@@ -24,79 +24,84 @@ import (
 // Config is one complete configuration: every field has a value, from the file or by default.
 type Config struct {
 	// DataDir holds what is kept: database, keys, templates, journals. RunDir holds sockets and what goes with a reboot.
-	DataDir string
-	RunDir  string
+	DataDir string `yaml:"data_dir"`
+	RunDir  string `yaml:"run_dir"`
 	// TemplatesDir is DataDir/templates unless set.
-	TemplatesDir string
+	TemplatesDir string `yaml:"templates_dir"`
 	// User is the unprivileged user of the control plane.
-	User string
+	User string `yaml:"user"`
 	// Node names this control plane among those that share a database. Empty is the installation's id.
-	Node string
+	Node string `yaml:"node"`
 	// Database is the URL of a PostgreSQL database; empty is the embedded one.
-	Database DatabaseURL
+	Database DatabaseURL `yaml:"database"`
 
 	// Listen is where the API and the console answer. An address that is not loopback needs TLS or BehindProxy.
-	Listen netip.AddrPort
+	Listen netip.AddrPort `yaml:"listen"`
 	// TLS makes the listener speak HTTPS; both fields empty is off.
-	TLS TLS
+	TLS TLS `yaml:"tls"`
 	// BehindProxy names the proxies that may speak for their clients; empty means that there is none.
-	BehindProxy []netip.Prefix
+	BehindProxy []netip.Prefix `yaml:"behind_proxy"`
 	// PublicURL is how clients reach the API through a proxy: scheme, name, a port that is not the scheme's own, and the path
 	// below which the proxy serves it, if any. Requests that name another host than this one and the listener's own are
 	// refused. Empty is none.
-	PublicURL string
+	PublicURL string `yaml:"public_url"`
 
 	// Subnet is the network of the jails, IPv4 and private, /16 to /24. The zero Prefix is "auto": the first /20 that
 	// the host has no route for.
-	Subnet netip.Prefix
+	Subnet netip.Prefix `yaml:"subnet" zero:"auto"`
 	// UIDBase is the first user id of the browsers' jails. Each jail runs as UIDBase + the index of its address.
-	UIDBase uint32
+	UIDBase uint32 `yaml:"uid_base"`
 
 	// Runtime is auto, runc, crun, runsc or the absolute path of an OCI runtime.
-	Runtime string
-	Storage Storage
+	Runtime string  `yaml:"runtime"`
+	Storage Storage `yaml:"storage" enum:"auto,overlay,btrfs,zfs"`
 	// ZFSDataset is the dataset beneath which templates and clones are, for storage zfs: zroot/clawjail.
-	ZFSDataset string
+	ZFSDataset string `yaml:"zfs_dataset"`
 	// AppArmor says whether jails on Linux have profiles of AppArmor.
-	AppArmor AppArmor
+	AppArmor AppArmor `yaml:"apparmor" enum:"auto,required,off"`
 	// ExtraCA are files of certificates (PEM) that the browsers in jails trust besides the public ones.
-	ExtraCA []string
+	ExtraCA []string `yaml:"extra_ca"`
 
-	Vault        Vault
-	Grants       Grants
-	Audit        Audit
-	Logins       []Login
-	Gateway      Gateway
-	Sessions     Sessions
-	Quotas       Quotas
-	WarmPool     WarmPool
-	NetworkSlots NetworkSlots
-	Limits       Limits
-	Agents       Agents
-	Docker       Docker
+	Vault        Vault        `yaml:"vault"`
+	Grants       Grants       `yaml:"grants"`
+	Audit        Audit        `yaml:"audit"`
+	Logins       []Login      `yaml:"logins"`
+	Gateway      Gateway      `yaml:"gateway"`
+	Sessions     Sessions     `yaml:"sessions"`
+	Quotas       Quotas       `yaml:"quotas"`
+	WarmPool     WarmPool     `yaml:"warm_pool"`
+	NetworkSlots NetworkSlots `yaml:"network_slots"`
+	Limits       Limits       `yaml:"limits"`
+	Agents       Agents       `yaml:"agents"`
+	Docker       Docker       `yaml:"docker"`
 	// MCPServers are those of the file, in its order.
-	MCPServers  []MCPServer
-	HostBrowser HostBrowser
-	Console     Console
-	Metrics     Metrics
-	Log         Log
+	MCPServers  []MCPServer `yaml:"mcp_servers,named"`
+	HostBrowser HostBrowser `yaml:"browser"`
+	Console     Console     `yaml:"console"`
+	Metrics     Metrics     `yaml:"metrics"`
+	Log         Log         `yaml:"log"`
 }
 
 // Agents are the jails of agents that are kept, and of programs that are run for them.
 type Agents struct {
 	// Driver makes jails of agents that name neither image nor template.
-	Driver AgentDriver
+	Driver     AgentDriver `yaml:"driver" enum:"auto,linux,docker"`
+	AgentRoots `yaml:"-"`
+	// Limits of what does not say its own. Tmp is /tmp, and State the volume at /state.
+	Limits AgentLimits `yaml:"limits"`
+	// Log is how much of what an agent prints is kept, of each stream.
+	Log Bytes `yaml:"log"`
+}
+
+// AgentRoots are what of the host agents may have, in keys of the whole file.
+type AgentRoots struct {
 	// WorkspaceRoots are the folders beneath which agents may be given folders of the host. Nil is Config.Workspaces; an empty
 	// list is none.
-	WorkspaceRoots []string
+	WorkspaceRoots []string `yaml:"workspace_roots"`
 	// JailRoots are the folders beneath which there may be roots for jails that are no template's. There are none by default.
-	JailRoots []string
+	JailRoots []string `yaml:"jail_roots"`
 	// AllowHostNetwork lets a program that is run without a host daemon be on the network of the host, when that is asked for.
-	AllowHostNetwork bool
-	// Limits of what does not say its own. Tmp is /tmp, and State the volume at /state.
-	Limits AgentLimits
-	// Log is how much of what an agent prints is kept, of each stream.
-	Log Bytes
+	AllowHostNetwork bool `yaml:"allow_host_network"`
 }
 
 // AgentLimits are the limits of one agent's jail.
@@ -122,14 +127,14 @@ const (
 // Docker is the engine for agents in containers.
 type Docker struct {
 	// Socket is that of the engine: a path.
-	Socket string
+	Socket string `yaml:"socket"`
 	// Subnet is the network of the containers, IPv4 and private, /16 to /24; it must not be that of the jails. The zero Prefix
 	// is "auto": the first /24 that the host has no route for.
-	Subnet netip.Prefix
+	Subnet netip.Prefix `yaml:"subnet" zero:"auto"`
 	// Image is that of agents that name neither image nor template.
-	Image string
+	Image string `yaml:"image"`
 	// Compose admits containers that docker-compose has started for agents, by their address and the agent's token together.
-	Compose bool
+	Compose bool `yaml:"compose"`
 }
 
 // Workspaces is the folder beneath which agents may be given folders of the host when the file names no others. It is the
@@ -139,12 +144,13 @@ func (c Config) Workspaces() string { return filepath.Join(c.DataDir, "workspace
 // Metrics is about /metrics of the API.
 type Metrics struct {
 	// Open answers whoever can connect to the API, without a key.
-	Open bool
+	Open bool `yaml:"open"`
 }
 
 // TLS is the certificate of the API's listener.
 type TLS struct {
-	Cert, Key string
+	Cert string `yaml:"cert"`
+	Key  string `yaml:"key"`
 }
 
 // Set says whether the listener speaks HTTPS.
@@ -185,32 +191,33 @@ func (d DatabaseURL) MarshalText() ([]byte, error) { return fmt.Append(nil, d), 
 // Vault is where accounts are kept.
 type Vault struct {
 	// KeyFile opens what the database keeps encrypted. Empty is vault.key in the control plane's folder of DataDir.
-	KeyFile string
+	KeyFile string `yaml:"key_file"`
 }
 
 // Grants bound how long a grant may be used.
 type Grants struct {
 	// TTL is how long a grant lives when its operator does not say, MaxTTL the most that one may say.
-	TTL, MaxTTL time.Duration
+	TTL    time.Duration `yaml:"ttl"`
+	MaxTTL time.Duration `yaml:"max_ttl"`
 }
 
 // Audit is about the audit log.
 type Audit struct {
 	// Keep is how long its rows are kept.
-	Keep time.Duration
+	Keep time.Duration `yaml:"keep"`
 }
 
 // Login says how to see that a site wants its user to log in.
 type Login struct {
 	// Domain is the registrable domain whose accounts it is about.
-	Domain string
+	Domain string `yaml:"domain"`
 	// ProbeURL is opened when a session with an account of the domain begins; empty opens nothing.
-	ProbeURL string
+	ProbeURL string `yaml:"probe_url"`
 	// URLs are patterns of the addresses of pages that ask to log in; * stands for any text, and before the path for any
 	// that has no /, ? or #.
-	URLs []string
+	URLs []string `yaml:"urls"`
 	// Selector is a CSS selector of what only such a page has; empty looks for nothing.
-	Selector string
+	Selector string `yaml:"selector"`
 }
 
 // AppArmor says when jails have profiles of AppArmor. Where they have them, no jail starts without.
@@ -237,17 +244,17 @@ const (
 // Gateway is the only way out of a jail.
 type Gateway struct {
 	// Port is the gateway's port on the bridge of the jails.
-	Port uint16
+	Port uint16 `yaml:"port"`
 	// Placement is how agents in containers reach the gateway.
-	Placement Placement
+	Placement Placement `yaml:"placement" enum:"host,container"`
 	// Relay is where the control plane waits for the relay, and RelayTo, HOST:PORT, how the relay reaches that. Both are
 	// used with PlacementContainer alone. An empty RelayTo is Relay, or engineHost when that is a loopback address.
-	Relay   netip.AddrPort
-	RelayTo string
+	Relay   netip.AddrPort `yaml:"relay"`
+	RelayTo string         `yaml:"relay_to"`
 	// PrivateDestinations are the private addresses that jails may reach through the gateway. There are none by default.
-	PrivateDestinations []PrivateDestination
+	PrivateDestinations []PrivateDestination `yaml:"private_destinations"`
 	// Silence is how long what the gateway let through may be silent: tunnels, streams, answers that are waited for.
-	Silence time.Duration
+	Silence time.Duration `yaml:"silence"`
 }
 
 // Placement is how agents in containers reach the gateway.
@@ -277,48 +284,50 @@ func (g Gateway) RelayTarget() string {
 // PrivateDestination lets jails reach one host at one private address. The name is not looked up: the address is
 // what is dialled.
 type PrivateDestination struct {
-	Host    string
-	Address netip.Addr
-	Ports   []uint16
+	Host    string     `yaml:"host"`
+	Address netip.Addr `yaml:"address"`
+	Ports   []uint16   `yaml:"ports"`
 }
 
 // Sessions bounds browser sessions.
 type Sessions struct {
 	// Max is how many may be open at once.
-	Max int
+	Max int `yaml:"max"`
 	// TTL is how long a session lives when its caller does not say; MaxTTL is the most that a caller may say.
-	TTL, MaxTTL time.Duration
+	TTL    time.Duration `yaml:"ttl"`
+	MaxTTL time.Duration `yaml:"max_ttl"`
 	// Idle closes a session that nobody used for so long.
-	Idle time.Duration
+	Idle time.Duration `yaml:"idle"`
 	// WallClock is how long any ephemeral jail may exist. The host daemon enforces it, also when the control plane is
 	// gone, so it is longer than everything that the control plane enforces.
-	WallClock time.Duration
+	WallClock time.Duration `yaml:"wall_clock"`
 	// DialogWait is how long a DevTools client may take for a dialog of its page.
-	DialogWait time.Duration
+	DialogWait time.Duration `yaml:"dialog_wait"`
 }
 
 // Quotas divide what an installation has once; see package quota.
 type Quotas struct {
 	// Tenant is how much of it one tenant may hold while there are others, and Agent how much of its tenant's share one agent
 	// may, both in percent.
-	Tenant, Agent int
+	Tenant int `yaml:"tenant,percent"`
+	Agent  int `yaml:"agent,percent"`
 	// Recordings is the room on the disk for the recordings of all sessions. 0 is "auto", a quarter of that disk.
-	Recordings Bytes
+	Recordings Bytes `yaml:"recordings" zero:"auto"`
 	// Memory is what the jails of all tenants may have together by their limits. 0 is "auto", four times the memory of the host.
-	Memory Bytes
+	Memory Bytes `yaml:"memory" zero:"auto"`
 	// Audit is the room for all records of the audit log. 0 is "auto": a quarter of the disk for an embedded database, 64 GiB
 	// for one on a server.
-	Audit Bytes
+	Audit Bytes `yaml:"audit" zero:"auto"`
 }
 
 // WarmPool keeps started browsers ready.
 type WarmPool struct {
 	// Size is how many are kept ready. 0 is off.
-	Size int
+	Size int `yaml:"size"`
 	// MaxAge is how old a browser may get in the pool.
-	MaxAge time.Duration
+	MaxAge time.Duration `yaml:"max_age"`
 	// Browser is the build that is kept ready.
-	Browser Browser
+	Browser Browser `yaml:"browser" enum:"shell,full"`
 }
 
 // Browser is a build of Chromium.
@@ -333,29 +342,30 @@ const (
 // NetworkSlots are network namespaces that are made before they are needed.
 type NetworkSlots struct {
 	// Ready is how many are kept ready.
-	Ready int
+	Ready int `yaml:"ready"`
 }
 
 // Limits of every jail that does not have its own.
 type Limits struct {
 	// Memory is for the processes of a jail and for what they write into its tmpfs, together.
-	Memory Bytes
+	Memory Bytes `yaml:"memory"`
 	// CPU is in cores: 0.5 is half of one.
-	CPU float64
+	CPU float64 `yaml:"cpu"`
 	// Tasks counts processes and threads. A browser with a few pages has about 200.
-	Tasks int
+	Tasks int `yaml:"tasks"`
 	// Tmp and SHM are the sizes of /tmp (with the browser's profile) and /dev/shm. Both are part of Memory.
-	Tmp, SHM Bytes
+	Tmp Bytes `yaml:"tmp"`
+	SHM Bytes `yaml:"shm"`
 	// Files is how many files a process may have open.
-	Files int
+	Files int `yaml:"files"`
 }
 
 // Log is what the daemons write to standard error.
 type Log struct {
 	// Level is debug, info, warn or error.
-	Level string
+	Level string `yaml:"level" enum:"debug,info,warn,error"`
 	// Format is text or json.
-	Format string
+	Format string `yaml:"format" enum:"text,json"`
 }
 
 // Default is the configuration of this process when there is no file.

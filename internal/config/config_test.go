@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -112,18 +114,25 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 // An example with every key has no room for a key that is not in it: dropping a line must change what is known.
 func TestExampleHasEveryKey(t *testing.T) {
 	text := uncommented(example(t))
-	source, err := os.ReadFile("decode.go")
-	if err != nil {
-		t.Fatal(err)
+	keys := 0
+	var look func(reflect.Value)
+	look = func(of reflect.Value) {
+		yamldoc.Walk(of, func(path string, at reflect.Value, _ reflect.StructTag) {
+			for key := range strings.SplitSeq(path, ".") {
+				keys++
+				if !regexp.MustCompile(`(?m)(^ *|[{ ])` + key + `:`).MatchString(text) {
+					t.Errorf("packaging/clawjail.yml does not show %s", path)
+				}
+			}
+			if at.Kind() == reflect.Slice && at.Type().Elem().Kind() == reflect.Struct {
+				look(reflect.Zero(at.Type().Elem()))
+			}
+		})
 	}
-	keys := regexp.MustCompile(`m\.(?:Value|Values|Map|Maps)\("([a-z_]+)"`).FindAllStringSubmatch(string(source), -1)
-	if len(keys) < 30 {
-		t.Fatalf("found only %d keys in decode.go", len(keys))
-	}
-	for _, key := range keys {
-		if !regexp.MustCompile(`(?m)(^ *|[{ ])` + key[1] + `:`).MatchString(text) {
-			t.Errorf("packaging/clawjail.yml does not show %s", key[1])
-		}
+	look(reflect.ValueOf(Config{}))
+	look(reflect.ValueOf(AgentRoots{}))
+	if keys < 90 {
+		t.Errorf("there are only %d keys", keys)
 	}
 }
 
@@ -194,7 +203,7 @@ log: {level: debug, format: json}
 		WarmPool:     WarmPool{Size: 0, MaxAge: 4 * time.Minute, Browser: BrowserFull},
 		NetworkSlots: NetworkSlots{Ready: 5},
 		Limits:       Limits{Memory: GiB, CPU: 0.5, Tasks: 100, Tmp: 2 * MiB, SHM: MiB, Files: 65},
-		Agents: Agents{Driver: AgentDriverDocker, WorkspaceRoots: []string{"/w", "/x"}, JailRoots: []string{"/j"}, AllowHostNetwork: true, Log: 2 * MiB,
+		Agents: Agents{Driver: AgentDriverDocker, AgentRoots: AgentRoots{[]string{"/w", "/x"}, []string{"/j"}, true}, Log: 2 * MiB,
 			Limits: AgentLimits{Memory: 64 * MiB, CPU: 2, Tasks: 9, Tmp: 2 * MiB, State: 16 * MiB, Files: 99}},
 		Docker: Docker{Socket: "/s", Subnet: netip.MustParsePrefix("10.91.0.0/24"), Image: "i"},
 		MCPServers: []MCPServer{

@@ -9,11 +9,12 @@ import (
 // Console is the web console, which the API's listener serves.
 type Console struct {
 	// Enabled is off for no console at all.
-	Enabled bool
+	Enabled bool `yaml:"enabled"`
 	// Accent is #RRGGBB: the colour of what is current, and of what is pressed.
-	Accent string
+	Accent string `yaml:"accent"`
 	// Idle is how long a sign-in may go unused, and Life how long it may last.
-	Idle, Life time.Duration
+	Idle time.Duration `yaml:"idle"`
+	Life time.Duration `yaml:"life"`
 }
 
 // The bounds of Idle and Life: Idle is at most Life.

@@ -13,29 +13,29 @@ import (
 // HostBrowser is the browser of the host, which agents use beside the person's own.
 type HostBrowser struct {
 	// Enabled is off for no host browser at all.
-	Enabled bool
+	Enabled bool `yaml:"enabled"`
 	// ControlURL is where it is controlled. On this machine its server is started there, and the DevTools endpoint is at
 	// the next port. One of another machine is only connected to.
-	ControlURL string
+	ControlURL string `yaml:"control_url"`
 	// Color is #RRGGBB: what the browser's window looks like.
-	Color string
+	Color string `yaml:"color"`
 	// Headless is whether the browser has no window.
-	Headless Headless
+	Headless Headless `yaml:"headless" enum:"auto,true,false"`
 	// AttachOnly uses a browser where it runs, and never starts one.
-	AttachOnly bool
+	AttachOnly bool `yaml:"attach_only"`
 	// Executable is the browser to use; empty is the first that is found.
-	Executable string
+	Executable string `yaml:"executable" zero:""`
 	// Remote is where other machines control the browser. Without it they do not.
-	Remote RemoteBrowser
+	Remote RemoteBrowser `yaml:",inline" zero:""`
 }
 
 // RemoteBrowser is a second listener of the host browser, for other machines. It has TLS and a token of its own.
 type RemoteBrowser struct {
 	// Listen is the address and port of the control server; the DevTools endpoint is at the next port.
-	Listen netip.AddrPort
-	TLS    TLS
+	Listen netip.AddrPort `yaml:"listen"`
+	TLS    TLS            `yaml:"tls"`
 	// Token is the file with the token that other machines show.
-	Token string
+	Token string `yaml:"token"`
 }
 
 // On says whether other machines can be served.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/texts"
-	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -19,7 +18,7 @@ import (
 // resources and prompts agents are offered. It runs in a jail of its own, or in an agent's. A zero field has the default that stands beside it.
 type MCPServer struct {
 	// Name is the key of mcp_servers: [a-z0-9-]{1,20}. The names of its tools begin with it.
-	Name string `json:"name"`
+	Name string `json:"name" yaml:"-"`
 	// Command is the program and its arguments; the program is an absolute path inside the jail.
 	Command []string `json:"command"`
 	// Tenants may use it, in instances of their own: default alone, unless set; "*" is all of them.
@@ -30,7 +29,7 @@ type MCPServer struct {
 	Agent string            `json:"agent,omitempty"`
 	Env   map[string]string `json:"env,omitempty"`
 	// Secrets of the vault that it is given. None of them is in the jail's description, or in what the host keeps of it.
-	Secrets []ServerSecret `json:"secrets,omitempty"`
+	Secrets []ServerSecret `json:"secrets,omitempty" yaml:"secrets,named"`
 	// Tools are names of tools, in which * stands for any text, that are offered. Nil is all that the server has; an empty list
 	// is none.
 	Tools []string `json:"tools"`
@@ -41,7 +40,7 @@ type MCPServer struct {
 	// Limits of the jail: agents.limits. Tmp is the size of the home directory as well, which goes with the jail; State is not set.
 	Limits AgentLimits `json:"limits,omitzero"`
 	// Network says whether the jail may reach the gateway: none.
-	Network ServerNetwork `json:"network,omitempty"`
+	Network ServerNetwork `json:"network,omitempty" enum:"none,gateway"`
 	// Allow are hosts that it may reach through the gateway: example.com, *.example.com, example.com:8443.
 	Allow []string `json:"allow,omitempty"`
 	// Idle is how long it stays when nobody calls it: ten minutes.
@@ -59,11 +58,11 @@ type MCPServer struct {
 // ServerSecret is a secret of the vault for an MCP server.
 type ServerSecret struct {
 	// Name of the file in the jail, and of the variable: NAME_FILE has the path of the file, or NAME the secret itself with Env.
-	Name string `json:"name"`
+	Name string `json:"name" yaml:"-"`
 	// Secret is the name in the vault; the tenant's own is taken.
 	Secret string `json:"secret"`
 	// Env puts the secret itself into the environment of the program, for programs that read no files.
-	Env bool `json:"env,omitempty"`
+	Env bool `json:"env,omitempty" yaml:"as" enum:"file,env"`
 }
 
 // ServerMount is a folder of the host in the jail of an MCP server.
@@ -405,58 +404,4 @@ func looksSecret(value string) bool {
 		}
 	}
 	return false
-}
-
-// decodeServers reads mcp_servers, whose keys are the servers' names.
-func (c *Config) decodeServers(m *yamldoc.Map) {
-	for _, name := range m.Keys() {
-		s := MCPServer{Name: name}
-		m.Map(name, s.decode)
-		c.MCPServers = append(c.MCPServers, s)
-	}
-}
-
-func (s *MCPServer) decode(m *yamldoc.Map) {
-	m.Values("command", textList(&s.Command))
-	m.Values("tenants", textList(&s.Tenants))
-	m.Value("template", text(&s.Template))
-	m.Value("agent", text(&s.Agent))
-	m.Map("env", func(m *yamldoc.Map) {
-		s.Env = map[string]string{}
-		for _, name := range m.Keys() {
-			m.Value(name, func(v yamldoc.Value) error { s.Env[name] = v.Text; return nil })
-		}
-	})
-	m.Map("secrets", func(m *yamldoc.Map) {
-		for _, name := range m.Keys() {
-			one := ServerSecret{Name: name}
-			m.Map(name, func(m *yamldoc.Map) {
-				m.Value("secret", text(&one.Secret))
-				var as string
-				m.Value("as", word(&as, "file", "env"))
-				one.Env = as == "env"
-			})
-			s.Secrets = append(s.Secrets, one)
-		}
-	})
-	if slices.Contains(m.Keys(), "tools") {
-		s.Tools = []string{} // none, unless some are listed: a list that could not be read is no permission
-	}
-	m.Values("tools", textList(&s.Tools))
-	m.Value("resources", choice(&s.Resources))
-	m.Value("prompts", choice(&s.Prompts))
-	m.Map("limits", s.Limits.decode)
-	m.Value("network", word(&s.Network, ServerNetworkNone, ServerNetworkGateway))
-	m.Values("allow", textList(&s.Allow))
-	m.Value("idle", duration(&s.Idle))
-	m.Value("answer", size(&s.Answer))
-	m.Value("silence", duration(&s.Silence))
-	m.Value("shared", truth(&s.Shared))
-	m.Maps("mounts", func(m *yamldoc.Map) {
-		var one ServerMount
-		m.Value("source", text(&one.Source))
-		m.Value("target", text(&one.Target))
-		m.Value("read_only", truth(&one.ReadOnly))
-		s.Mounts = append(s.Mounts, one)
-	})
 }
