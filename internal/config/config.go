@@ -197,14 +197,14 @@ type Vault struct {
 // Grants bound how long a grant may be used.
 type Grants struct {
 	// TTL is how long a grant lives when its operator does not say, MaxTTL the most that one may say.
-	TTL    time.Duration `yaml:"ttl"`
-	MaxTTL time.Duration `yaml:"max_ttl"`
+	TTL    time.Duration `yaml:"ttl" min:"1s" max:"24h0m0s"`
+	MaxTTL time.Duration `yaml:"max_ttl" min:"1s" max:"24h0m0s"`
 }
 
 // Audit is about the audit log.
 type Audit struct {
 	// Keep is how long its rows are kept.
-	Keep time.Duration `yaml:"keep"`
+	Keep time.Duration `yaml:"keep" min:"24h0m0s" max:"876000h0m0s"`
 }
 
 // Login says how to see that a site wants its user to log in.
@@ -244,7 +244,7 @@ const (
 // Gateway is the only way out of a jail.
 type Gateway struct {
 	// Port is the gateway's port on the bridge of the jails.
-	Port uint16 `yaml:"port"`
+	Port uint16 `yaml:"port" min:"1" max:"65535"`
 	// Placement is how agents in containers reach the gateway.
 	Placement Placement `yaml:"placement" enum:"host,container"`
 	// Relay is where the control plane waits for the relay, and RelayTo, HOST:PORT, how the relay reaches that. Both are
@@ -254,7 +254,7 @@ type Gateway struct {
 	// PrivateDestinations are the private addresses that jails may reach through the gateway. There are none by default.
 	PrivateDestinations []PrivateDestination `yaml:"private_destinations"`
 	// Silence is how long what the gateway let through may be silent: tunnels, streams, answers that are waited for.
-	Silence time.Duration `yaml:"silence"`
+	Silence time.Duration `yaml:"silence" min:"1m0s" max:"12h0m0s"`
 }
 
 // Placement is how agents in containers reach the gateway.
@@ -292,40 +292,40 @@ type PrivateDestination struct {
 // Sessions bounds browser sessions.
 type Sessions struct {
 	// Max is how many may be open at once.
-	Max int `yaml:"max"`
+	Max int `yaml:"max" min:"1" max:"10000"`
 	// TTL is how long a session lives when its caller does not say; MaxTTL is the most that a caller may say.
-	TTL    time.Duration `yaml:"ttl"`
-	MaxTTL time.Duration `yaml:"max_ttl"`
+	TTL    time.Duration `yaml:"ttl" min:"10s" max:"720h0m0s"`
+	MaxTTL time.Duration `yaml:"max_ttl" min:"10s" max:"720h0m0s"`
 	// Idle closes a session that nobody used for so long.
-	Idle time.Duration `yaml:"idle"`
+	Idle time.Duration `yaml:"idle" min:"10s" max:"720h0m0s"`
 	// WallClock is how long any ephemeral jail may exist. The host daemon enforces it, also when the control plane is
 	// gone, so it is longer than everything that the control plane enforces.
-	WallClock time.Duration `yaml:"wall_clock"`
+	WallClock time.Duration `yaml:"wall_clock" min:"20s" max:"1440h0m0s"`
 	// DialogWait is how long a DevTools client may take for a dialog of its page.
-	DialogWait time.Duration `yaml:"dialog_wait"`
+	DialogWait time.Duration `yaml:"dialog_wait" min:"100ms" max:"10m0s"`
 }
 
 // Quotas divide what an installation has once; see package quota.
 type Quotas struct {
 	// Tenant is how much of it one tenant may hold while there are others, and Agent how much of its tenant's share one agent
 	// may, both in percent.
-	Tenant int `yaml:"tenant,percent"`
-	Agent  int `yaml:"agent,percent"`
+	Tenant int `yaml:"tenant,percent" min:"1" max:"100"`
+	Agent  int `yaml:"agent,percent" min:"1" max:"100"`
 	// Recordings is the room on the disk for the recordings of all sessions. 0 is "auto", a quarter of that disk.
-	Recordings Bytes `yaml:"recordings" zero:"auto"`
+	Recordings Bytes `yaml:"recordings" zero:"auto" min:"0KiB" max:"1024TiB"`
 	// Memory is what the jails of all tenants may have together by their limits. 0 is "auto", four times the memory of the host.
-	Memory Bytes `yaml:"memory" zero:"auto"`
+	Memory Bytes `yaml:"memory" zero:"auto" min:"0KiB" max:"1024TiB"`
 	// Audit is the room for all records of the audit log. 0 is "auto": a quarter of the disk for an embedded database, 64 GiB
 	// for one on a server.
-	Audit Bytes `yaml:"audit" zero:"auto"`
+	Audit Bytes `yaml:"audit" zero:"auto" min:"0KiB" max:"1024TiB"`
 }
 
 // WarmPool keeps started browsers ready.
 type WarmPool struct {
 	// Size is how many are kept ready. 0 is off.
-	Size int `yaml:"size"`
+	Size int `yaml:"size" min:"0" max:"1000"`
 	// MaxAge is how old a browser may get in the pool.
-	MaxAge time.Duration `yaml:"max_age"`
+	MaxAge time.Duration `yaml:"max_age" min:"10s" max:"24h0m0s"`
 	// Browser is the build that is kept ready.
 	Browser Browser `yaml:"browser" enum:"shell,full"`
 }
@@ -342,22 +342,22 @@ const (
 // NetworkSlots are network namespaces that are made before they are needed.
 type NetworkSlots struct {
 	// Ready is how many are kept ready.
-	Ready int `yaml:"ready"`
+	Ready int `yaml:"ready" min:"1" max:"1000"`
 }
 
 // Limits of every jail that does not have its own.
 type Limits struct {
 	// Memory is for the processes of a jail and for what they write into its tmpfs, together.
-	Memory Bytes `yaml:"memory"`
+	Memory Bytes `yaml:"memory" min:"64MiB" max:"1TiB"`
 	// CPU is in cores: 0.5 is half of one.
-	CPU float64 `yaml:"cpu"`
+	CPU float64 `yaml:"cpu" min:"0.05" max:"1024"`
 	// Tasks counts processes and threads. A browser with a few pages has about 200.
-	Tasks int `yaml:"tasks"`
+	Tasks int `yaml:"tasks" min:"16" max:"32768"`
 	// Tmp and SHM are the sizes of /tmp (with the browser's profile) and /dev/shm. Both are part of Memory.
-	Tmp Bytes `yaml:"tmp"`
-	SHM Bytes `yaml:"shm"`
+	Tmp Bytes `yaml:"tmp" min:"1MiB" max:"1TiB"`
+	SHM Bytes `yaml:"shm" min:"1MiB" max:"1TiB"`
 	// Files is how many files a process may have open.
-	Files int `yaml:"files"`
+	Files int `yaml:"files" min:"64" max:"1048576"`
 }
 
 // Log is what the daemons write to standard error.

@@ -44,11 +44,11 @@ type MCPServer struct {
 	// Allow are hosts that it may reach through the gateway: example.com, *.example.com, example.com:8443.
 	Allow []string `json:"allow,omitempty"`
 	// Idle is how long it stays when nobody calls it: ten minutes.
-	Idle time.Duration `json:"idle,omitempty"`
+	Idle time.Duration `json:"idle,omitempty" min:"10s" max:"24h0m0s"`
 	// Answer is how large an answer may be: 16 MiB. A call whose answer is larger fails.
-	Answer Bytes `json:"answer,omitempty"`
+	Answer Bytes `json:"answer,omitempty" min:"1MiB" max:"64MiB"`
 	// Silence is how long a call may say nothing: a minute.
-	Silence time.Duration `json:"silence,omitempty"`
+	Silence time.Duration `json:"silence,omitempty" min:"1s" max:"12h0m0s"`
 	// Mounts are folders of the host beneath workspace_roots.
 	Mounts []ServerMount `json:"mounts,omitempty"`
 	// Shared lets all who use it, of one tenant, have one instance, with whatever it keeps in mind. Else each has one of its own.
@@ -212,15 +212,7 @@ func (s MCPServer) validate(v *validation, at string) {
 			v.flaw(fmt.Sprintf("%stools[%d]", at, i), "write a name such as read_file, or a pattern such as read_*", "%q is not the name of a tool", texts.Clip(tool, 80))
 		}
 	}
-	if s.Idle != 0 {
-		between(v, at+"idle", s.Idle, 10*time.Second, 24*time.Hour)
-	}
-	if s.Answer != 0 {
-		between(v, at+"answer", s.Answer, MiB, 64*MiB)
-	}
-	if s.Silence != 0 {
-		between(v, at+"silence", s.Silence, time.Second, 12*time.Hour)
-	}
+	v.bounds(at, s)
 }
 
 func (s MCPServer) validateCommand(v *validation, at string) {

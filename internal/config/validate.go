@@ -7,12 +7,14 @@ import (
 	"net/url"
 	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -35,6 +37,7 @@ const (
 // Validate reports everything that is wrong at once, as a *problem.Many with the code bad_config.
 func (c Config) Validate() error {
 	v := &validation{problem.Many{Code: problem.BadConfig}}
+	v.bounds("", c)
 	c.validatePaths(v)
 	c.validateListener(v)
 	c.validateNetwork(v)
@@ -264,22 +267,7 @@ func (c Config) validateNetwork(v *validation) {
 func sharedSpace() netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64}), 10) }
 
 func (c Config) validateSessions(v *validation) {
-	const longest = 30 * 24 * time.Hour
 	s := c.Sessions
-	between(v, "sessions.max", s.Max, 1, 10000)
-	between(v, "sessions.ttl", s.TTL, 10*time.Second, longest)
-	between(v, "sessions.max_ttl", s.MaxTTL, 10*time.Second, longest)
-	between(v, "sessions.idle", s.Idle, 10*time.Second, longest)
-	between(v, "sessions.wall_clock", s.WallClock, 20*time.Second, 2*longest)
-	between(v, "sessions.dialog_wait", s.DialogWait, 100*time.Millisecond, 10*time.Minute)
-	between(v, "quotas.tenant", c.Quotas.Tenant, 1, 100)
-	between(v, "quotas.agent", c.Quotas.Agent, 1, 100)
-	between(v, "quotas.recordings", c.Quotas.Recordings, 0, 1024*TiB)
-	between(v, "quotas.memory", c.Quotas.Memory, 0, 1024*TiB)
-	between(v, "quotas.audit", c.Quotas.Audit, 0, 1024*TiB)
-	between(v, "warm_pool.size", c.WarmPool.Size, 0, 1000)
-	between(v, "warm_pool.max_age", c.WarmPool.MaxAge, 10*time.Second, 24*time.Hour)
-	between(v, "network_slots.ready", c.NetworkSlots.Ready, 1, 1000)
 	oneOf(v, "warm_pool.browser", c.WarmPool.Browser, BrowserShell, BrowserFull)
 	if s.TTL > s.MaxTTL {
 		v.flaw("sessions.ttl", "lower ttl, or raise max_ttl", "%s is longer than max_ttl, %s", s.TTL, s.MaxTTL)
@@ -291,12 +279,6 @@ func (c Config) validateSessions(v *validation) {
 }
 
 func (l Limits) validate(v *validation) {
-	between(v, "limits.memory", l.Memory, 64*MiB, TiB)
-	between(v, "limits.cpu", l.CPU, 0.05, 1024)
-	between(v, "limits.tasks", l.Tasks, 16, 32768)
-	between(v, "limits.tmp", l.Tmp, MiB, TiB)
-	between(v, "limits.shm", l.SHM, MiB, TiB)
-	between(v, "limits.files", l.Files, 64, 1048576)
 	v.within("limits.tmp", l.Tmp, l.Memory)
 	v.within("limits.shm", l.SHM, l.Memory)
 }
@@ -309,8 +291,6 @@ func (v *validation) within(field string, size, memory Bytes) {
 }
 
 func (g Gateway) validate(v *validation) {
-	between(v, "gateway.port", int(g.Port), 1, math.MaxUint16)
-	between(v, "gateway.silence", g.Silence, time.Minute, 12*time.Hour)
 	g.validateRelay(v)
 	seen := map[string]bool{}
 	for i, d := range g.PrivateDestinations {
@@ -366,14 +346,40 @@ func hostName(host string) bool {
 	return true
 }
 
-// between reports a value out of its bounds. Zero gets a hint of its own, because people write it for "unlimited".
-func between[T int | float64 | Bytes | time.Duration](v *validation, field string, value, least, most T) {
-	switch {
-	case value == 0 && least > 0:
-		v.flaw(field, "leave the key out for its default", "must not be 0, which is not \"unlimited\"")
-	case !(value >= least && value <= most): // written so that not-a-number is out of bounds, too
-		v.flaw(field, "", "%v is not between %v and %v", value, least, most)
+// bounds reports values of a struct beyond the tags min and max of their fields. Zero gets a hint of its own, because people write
+// it for "unlimited"; where it is omitempty, it is not said.
+func (v *validation) bounds(at string, of any) {
+	yamldoc.Walk(reflect.ValueOf(of), func(path string, is reflect.Value, tags reflect.StructTag) {
+		switch {
+		case Within(is, tags) || is.IsZero() && strings.Contains(tags.Get("json"), "omitempty"):
+		case is.IsZero():
+			v.flaw(at+path, "leave the key out for its default", "must not be 0, which is not \"unlimited\"")
+		default:
+			v.flaw(at+path, "", "%v is not between %s and %s", is, tags.Get("min"), tags.Get("max"))
+		}
+	})
+}
+
+// Within says whether a number, a size or a duration is between the tags min and max of its field, where it has them.
+func Within(at reflect.Value, tags reflect.StructTag) bool {
+	number := func(v reflect.Value) float64 { return v.Convert(reflect.TypeFor[float64]()).Float() }
+	bound := func(text string) float64 {
+		var n any
+		var err error
+		switch at.Interface().(type) {
+		case Bytes:
+			n, err = ParseBytes(text)
+		case time.Duration:
+			n, err = time.ParseDuration(text)
+		default:
+			n, err = strconv.ParseFloat(text, 64)
+		}
+		if err != nil {
+			return math.NaN() // nothing is within what cannot be read
+		}
+		return number(reflect.ValueOf(n))
 	}
+	return tags.Get("max") == "" || number(at) >= bound(tags.Get("min")) && number(at) <= bound(tags.Get("max"))
 }
 
 func oneOf[T ~string](v *validation, field string, value T, allowed ...T) {
