@@ -22,12 +22,12 @@ const (
 // Account is one that the agent may use in its sessions, without a grant each time.
 type Account struct {
 	Domain string       `json:"domain"`
-	Access grant.Access `json:"access,omitempty"` // tools when nothing is said
-	Ask    grant.Ask    `json:"ask,omitempty"`    // never when nothing is said
-	Hours  grant.Hours  `json:"hours,omitempty"`
+	Access grant.Access `json:"access,omitempty" enum:"tools,cdp"`       // tools when nothing is said
+	Ask    grant.Ask    `json:"ask,omitempty" enum:"never,first,always"` // never when nothing is said
+	Hours  grant.Hours  `json:"hours,omitempty" is:"hours"`
 	// EgressDomains are what its sessions may reach besides; nil: those that are kept with the account. In
 	// order.
-	EgressDomains []string `json:"egress_domains,omitzero"`
+	EgressDomains []string `json:"egress_domains,omitzero" yaml:"egress_domains,own"`
 }
 
 // accounts reads them: a domain, or a map with more.
@@ -40,31 +40,15 @@ func (f *file) accounts(m *yamldoc.Map) []Account {
 	}
 	var out []Account
 	add := func(a Account) error {
-		domain, err := cookies.RegistrableDomain(a.Domain)
-		switch {
-		case err != nil:
-			return problem.New(problem.BadDomain, "write the domain of the account, such as example.com", "%.80q is not a domain that somebody can register", a.Domain)
-		case !strings.EqualFold(domain, a.Domain):
-			return problem.New(problem.BadDomain, "accounts belong to whole domains: write "+domain, "%.80q is a part of a domain", a.Domain)
-		case slices.ContainsFunc(out, func(o Account) bool { return o.Domain == domain }):
-			return problem.New(problem.BadRequest, "say it once", "the account of %s is there twice", domain)
+		err := a.check(out)
+		if err == nil {
+			out = append(out, a)
 		}
-		a.Domain = domain
-		out = append(out, a)
-		return nil
+		return err
 	}
 	m.Mixed(key, func(_ string, v yamldoc.Value) error { return add(Account{Domain: v.Text}) }, func(m *yamldoc.Map) {
 		var a Account
-		m.Value("domain", func(v yamldoc.Value) error {
-			a.Domain = v.Text
-			return nil
-		})
-		m.Value("access", word(&a.Access, grant.AccessTools, grant.AccessCDP))
-		m.Value("ask", word(&a.Ask, grant.AskNever, grant.AskFirst, grant.AskAlways))
-		m.Value("hours", func(v yamldoc.Value) error {
-			a.Hours = grant.Hours(v.Text)
-			return a.Hours.Validate()
-		})
+		m.Struct(&a, f.value)
 		if m.Has("egress_domains") {
 			for _, name := range f.names(m, "egress_domains", maxEgress, validHost) {
 				if host, err := hostport.ParseHost(name); err == nil { // what is none has a flaw
@@ -83,6 +67,21 @@ func (f *file) accounts(m *yamldoc.Map) []Account {
 		}
 	})
 	return out
+}
+
+// check looks at the domain of an account that comes behind others, and writes it as it is registered.
+func (a *Account) check(before []Account) error {
+	domain, err := cookies.RegistrableDomain(a.Domain)
+	switch {
+	case err != nil:
+		return problem.New(problem.BadDomain, "write the domain of the account, such as example.com", "%.80q is not a domain that somebody can register", a.Domain)
+	case !strings.EqualFold(domain, a.Domain):
+		return problem.New(problem.BadDomain, "accounts belong to whole domains: write "+domain, "%.80q is a part of a domain", a.Domain)
+	case slices.ContainsFunc(before, func(o Account) bool { return o.Domain == domain }):
+		return problem.New(problem.BadRequest, "say it once", "the account of %s is there twice", domain)
+	}
+	a.Domain = domain
+	return nil
 }
 
 // validHost is about a host below a domain that somebody can register.

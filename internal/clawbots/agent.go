@@ -1,14 +1,17 @@
 package clawbots
 
 import (
+	"cmp"
 	"math"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -20,70 +23,39 @@ const (
 	maxServices = 64
 	maxMethods  = 32
 	maxServers  = 64
-
-	maxRate   = 1_000_000 // requests a minute
-	maxTokens = 1_000_000_000_000
-	maxCost   = 1_000_000_000
-	minCost   = 0.000001
 )
 
 // agent reads one agent. Values that follow from the whole file are decided later.
 func (f *file) agent(m *yamldoc.Map) Agent {
 	a := Agent{Line: m.Line()}
+	m.Struct(&a, f.value)
+	a.Limits.CPU = math.Round(a.Limits.CPU*1000) / 1000
 	m.Value("name", func(v yamldoc.Value) error {
-		a.Name = v.Text
+		a.Name = v.Text // what is no name is shown all the same
 		return jail.ValidAgentName(v.Text)
 	})
 	m.Need("write - name: dev-bot", "an agent needs a name", "name")
-	m.Value("template", func(v yamldoc.Value) error {
-		a.Template = v.Text
-		return jail.ValidTemplateName(v.Text)
-	})
-	m.Value("image", func(v yamldoc.Value) error {
-		a.Image = v.Text
-		return jail.ValidImageName(v.Text)
-	})
 	if m.Has("template") && m.Has("image") {
 		f.flaw(m.Field()+".image", "name one of them", "an agent is made of a template or of an image, not of both")
 	}
 	a.Command = f.command(m)
-	m.Value("workspace", func(v yamldoc.Value) (err error) {
-		a.Workspace, err = f.workspace(v.Text)
-		return err
-	})
-	m.Value("workspace_mode", word(&a.WorkspaceMode, ReadOnly, ReadWrite))
 	switch {
 	case m.Has("workspace_mode") && !m.Has("workspace"):
 		f.flaw(m.Field()+".workspace_mode", "add workspace: ./workspaces/"+nameOr(a.Name)+", or remove it", "there is no workspace")
 	case a.Workspace != "" && a.WorkspaceMode == "":
 		a.WorkspaceMode = ReadWrite
 	}
-	m.Value("unix_sockets", func(v yamldoc.Value) (err error) {
-		a.UnixSockets, err = v.Bool()
-		return err
-	})
-	m.Value("tmp", word(&a.Tmp, NoExec, Exec))
-	m.Map("limits", a.Limits.read)
-	m.Value("restart", word(&a.Restart, jail.RestartAlways, jail.RestartOnFailure, jail.RestartNever))
-	m.Value("ttl", duration(&a.TTL))
 	m.Map("env", func(m *yamldoc.Map) { a.Env, a.Without = f.env(m) })
-	m.Value("webhook", func(v yamldoc.Value) (err error) {
-		a.Webhook, err = v.Bool()
-		return err
-	})
-	m.Value("browser", word(&a.Browser, BrowserRules, BrowserOpen))
 	a.Allow = f.rules(m)
 	if m.Has("services") {
 		a.Services = f.names(m, "services", maxServices, validServiceName)
 	}
 	a.Tools = f.tools(m)
 	a.Accounts = f.accounts(m)
-	m.Map("rate", a.Rate.read)
 	a.MCP = f.names(m, "mcp", maxServers, validServerName)
 	if len(a.MCP) == 0 {
 		a.MCP = nil
 	}
-	m.Map("llm", a.LLM.read)
 	return a
 }
 
@@ -119,48 +91,6 @@ func (f *file) workspace(text string) (string, error) {
 	return text, nil
 }
 
-func (l *Limits) read(m *yamldoc.Map) {
-	m.Value("memory", size(&l.Memory, jail.MinMemory, jail.MaxMemory))
-	m.Value("cpu", func(v yamldoc.Value) error {
-		n, err := v.Number()
-		if err != nil {
-			return err
-		}
-		const least, most = float64(jail.MinMilliCPU) / 1000, float64(jail.MaxMilliCPU) / 1000
-		if n < least || n > most {
-			return problem.New(problem.BadLimit, "write a number of cores, such as 0.5", "%v is not between %v and %v", n, least, most)
-		}
-		l.CPU = math.Round(n*1000) / 1000
-		return nil
-	})
-	m.Value("tasks", whole(&l.Tasks, jail.MinTasks, jail.MaxTasks))
-	m.Value("tmp", size(&l.Tmp, jail.MinDisk, jail.MaxDisk))
-	m.Value("state", size(&l.State, jail.MinState, jail.MaxState))
-	m.Value("files", whole(&l.Files, jail.MinFiles, jail.MaxFiles))
-}
-
-func (r *Rate) read(m *yamldoc.Map) {
-	m.Value("proxy", whole(&r.Proxy, 1, maxRate))
-	m.Value("execute", whole(&r.Execute, 1, maxRate))
-	m.Value("services", whole(&r.Service, 1, maxRate))
-	m.Value("llm", whole(&r.LLM, 1, maxRate))
-}
-
-func (l *LLM) read(m *yamldoc.Map) {
-	m.Value("tokens_per_day", whole(&l.TokensPerDay, 1, maxTokens))
-	m.Value("cost_per_day", func(v yamldoc.Value) error {
-		n, err := v.Number()
-		if err != nil {
-			return err
-		}
-		if n < minCost || n > maxCost {
-			return problem.New(problem.BadLimit, zeroHint, "%v is not between 0.000001 and %d", n, maxCost)
-		}
-		l.CostPerDay = n
-		return nil
-	})
-}
-
 // names reads a list of names, each of which may stand in it once.
 func (f *file) names(m *yamldoc.Map, key string, most int, valid func(string) error) []string {
 	if n := m.Length(key); n > most {
@@ -170,16 +100,24 @@ func (f *file) names(m *yamldoc.Map, key string, most int, valid func(string) er
 	}
 	out := []string{}
 	m.Values(key, func(v yamldoc.Value) error {
-		if err := valid(v.Text); err != nil {
-			return err
+		err := once(out, v.Text, valid)
+		if err == nil {
+			out = append(out, v.Text)
 		}
-		if slices.Contains(out, v.Text) {
-			return problem.New(problem.BadRequest, "name it once", "%s is there already", v.Text)
-		}
-		out = append(out, v.Text)
-		return nil
+		return err
 	})
 	return out
+}
+
+// once looks at a name that comes behind others.
+func once(before []string, name string, valid func(string) error) error {
+	if err := valid(name); err != nil {
+		return err
+	}
+	if slices.Contains(before, name) {
+		return problem.New(problem.BadRequest, "name it once", "%s is there already", name)
+	}
+	return nil
 }
 
 // validServiceName accepts what can be the name of a service of the gateway.
@@ -203,58 +141,57 @@ func validServerName(s string) error {
 // zeroHint is for what people write to have no limit.
 const zeroHint = "zero does not mean unlimited; leave the key out for its default"
 
-func word[T ~string](into *T, allowed ...T) func(yamldoc.Value) error {
-	words := make([]string, len(allowed))
-	for i, w := range allowed {
-		words[i] = string(w)
-	}
-	return func(v yamldoc.Value) error {
-		w, err := v.Word(words...)
-		if err == nil {
-			*into = T(w)
-		}
-		return err
-	}
-}
-
-func size(into *config.Bytes, least, most config.Bytes) func(yamldoc.Value) error {
-	return func(v yamldoc.Value) error {
-		n, err := config.ParseBytes(v.Text)
-		if err != nil {
-			return err
-		}
-		if n < least || n > most {
-			return problem.New(problem.BadLimit, zeroHint, "%s is not between %s and %s", n, least, most)
-		}
-		*into = n
-		return nil
-	}
-}
-
-func whole[T int | int64](into *T, least, most int64) func(yamldoc.Value) error {
-	return func(v yamldoc.Value) error {
-		n, err := v.Int()
-		if err != nil {
-			return err
-		}
-		if n < least || n > most {
-			return problem.New(problem.BadLimit, zeroHint, "%d is not between %d and %d", n, least, most)
-		}
-		*into = T(n)
-		return nil
-	}
-}
-
-func duration(into *time.Duration) func(yamldoc.Value) error {
-	return func(v yamldoc.Value) error {
-		d, err := time.ParseDuration(v.Text)
-		if err != nil || len(v.Text) > 32 {
+// value is a [yamldoc.ReadFunc].
+func (f *file) value(into any, tags reflect.StructTag, v yamldoc.Value) (err error) {
+	at := reflect.ValueOf(into).Elem()
+	switch into := into.(type) {
+	case *config.Bytes:
+		*into, err = config.ParseBytes(v.Text)
+	case *time.Duration:
+		if *into, err = time.ParseDuration(v.Text); err != nil || len(v.Text) > 32 {
 			return problem.New(problem.BadRequest, "write a number with s, m or h, such as 8h", "%.40q is not a duration", v.Text)
 		}
-		if d < jail.MinWallClock || d > jail.MaxWallClock {
-			return problem.New(problem.BadLimit, zeroHint, "%s is not between %s and %s", v.Text, jail.MinWallClock, jail.MaxWallClock)
+		return allowed(at, tags, v.Text)
+	case *int, *int64:
+		var n int64
+		n, err = v.Int()
+		at.SetInt(n)
+	case *float64:
+		*into, err = v.Number()
+	case *bool:
+		*into, err = v.Bool()
+	default:
+		text := v.Text
+		if tags.Get("is") == "workspace" {
+			text, err = f.workspace(text)
 		}
-		*into = d
-		return nil
+		at.SetString(text)
 	}
+	if err != nil {
+		return err
+	}
+	return allowed(at, tags, at.Interface())
+}
+
+// allowed looks at a value as the tags of its field say: is, what a text is the name of; enum, the words that it can be; min and max,
+// its bounds, with a hint for what is beyond them. shown is the value in messages.
+func allowed(at reflect.Value, tags reflect.StructTag, shown any) error {
+	if words := tags.Get("enum"); words != "" {
+		_, err := yamldoc.Value{Text: at.String()}.Word(strings.Split(words, ",")...)
+		return err
+	}
+	if !config.Within(at, tags) {
+		return problem.New(problem.BadLimit, cmp.Or(tags.Get("hint"), zeroHint), "%v is not between %s and %s", shown, tags.Get("min"), tags.Get("max"))
+	}
+	switch tags.Get("is") {
+	case "template":
+		return jail.ValidTemplateName(at.String())
+	case "image":
+		return jail.ValidImageName(at.String())
+	case "tool":
+		return checkToolURL(at.String())
+	case "hours":
+		return grant.Hours(at.String()).Validate()
+	}
+	return nil
 }

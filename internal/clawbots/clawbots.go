@@ -41,43 +41,44 @@ const (
 	Exec   Tmp = "exec" // they can be run, as builds want it
 )
 
-// Agent is what is declared of one agent. The zero value of a field is that nothing is said.
+// Agent is what is declared of one agent. The zero value of a field is that nothing is said. See [yamldoc.Map.Struct] for its tags,
+// and allowed for those about values; keys that are own are read by functions of their own.
 type Agent struct {
-	Name string `json:"name"`
+	Name string `json:"name" yaml:"name,own"`
 	// Template or Image; neither is the default.
-	Template string   `json:"template,omitempty"`
-	Image    string   `json:"image,omitempty"`
-	Command  []string `json:"command,omitempty"`
+	Template string   `json:"template,omitempty" is:"template"`
+	Image    string   `json:"image,omitempty" is:"image"`
+	Command  []string `json:"command,omitempty" yaml:"command,own"`
 
 	// Workspace is absolute; Sharing follows from the whole file.
-	Workspace     string       `json:"workspace,omitempty"`
-	WorkspaceMode Mode         `json:"workspace_mode,omitempty"`
-	Sharing       Sharing      `json:"sharing"`
+	Workspace     string       `json:"workspace,omitempty" is:"workspace"`
+	WorkspaceMode Mode         `json:"workspace_mode,omitempty" enum:"ro,rw"`
+	Sharing       Sharing      `json:"sharing" yaml:"-"`
 	Limits        Limits       `json:"limits,omitzero"`
-	Restart       jail.Restart `json:"restart,omitempty"`
+	Restart       jail.Restart `json:"restart,omitempty" enum:"always,on-failure,never"`
 	// TTL is how long the agent may exist once it was made: its token ends then, and its jail.
-	TTL time.Duration     `json:"ttl,omitempty"`
-	Env map[string]string `json:"env,omitempty"`
+	TTL time.Duration     `json:"ttl,omitempty" min:"1s" max:"8784h0m0s"`
+	Env map[string]string `json:"env,omitempty" yaml:"env,own"`
 	// Without are variables that its programs are not given, in order: those whose value is null in the file.
-	Without []string `json:"without,omitempty"`
+	Without []string `json:"without,omitempty" yaml:"-"`
 	Webhook bool     `json:"webhook,omitempty"`
-	Browser Browser  `json:"browser,omitempty"`
-	Tmp     Tmp      `json:"tmp,omitempty"`
+	Browser Browser  `json:"browser,omitempty" enum:"rules,open"`
+	Tmp     Tmp      `json:"tmp,omitempty" enum:"noexec,exec"`
 	// UnixSockets lets it use UNIX sockets although it has a workspace: whoever shares the folder can be connected with it.
 	UnixSockets bool `json:"unix_sockets,omitempty"`
 
 	// Allow are rules of the policy for the agent's jail and its browsers, in the file's order.
-	Allow []Rule `json:"allow,omitempty"`
+	Allow []Rule `json:"allow,omitempty" yaml:"allow,own"`
 	// Services are names of services that the agent may use. Nil: what its tenant's settings say; an empty list is none, and
 	// JSON keeps the two apart.
-	Services []string `json:"services,omitzero"`
+	Services []string `json:"services,omitzero" yaml:"services,own"`
 	// Accounts are those that it may use without a grant each time.
-	Accounts []Account `json:"accounts,omitempty"`
+	Accounts []Account `json:"accounts,omitempty" yaml:"accounts,own"`
 	// Tools of execute. Nil: its tenant's; an empty list is none.
-	Tools []Tool `json:"tools,omitzero"`
+	Tools []Tool `json:"tools,omitzero" yaml:"tools,own"`
 	Rate  Rate   `json:"rate,omitzero"`
 	// MCP are the servers of the configuration whose tools the agent is offered.
-	MCP []string `json:"mcp,omitempty"`
+	MCP []string `json:"mcp,omitempty" yaml:"mcp,own"`
 	LLM LLM      `json:"llm,omitzero"`
 
 	// Line of the file where it begins, for messages.
@@ -106,12 +107,12 @@ const (
 
 // Limits are those of the jail; what is zero is the configuration's agents.limits.
 type Limits struct {
-	Memory config.Bytes `json:"memory,omitempty"`
-	CPU    float64      `json:"cpu,omitempty"`
-	Tasks  int          `json:"tasks,omitempty"`
-	Tmp    config.Bytes `json:"tmp,omitempty"`
-	State  config.Bytes `json:"state,omitempty"`
-	Files  int          `json:"files,omitempty"`
+	Memory config.Bytes `json:"memory,omitempty" min:"16MiB" max:"1TiB"`
+	CPU    float64      `json:"cpu,omitempty" min:"0.01" max:"1024" hint:"write a number of cores, such as 0.5"`
+	Tasks  int          `json:"tasks,omitempty" min:"4" max:"4000000"`
+	Tmp    config.Bytes `json:"tmp,omitempty" min:"1MiB" max:"1TiB"`
+	State  config.Bytes `json:"state,omitempty" min:"1MiB" max:"1TiB"`
+	Files  int          `json:"files,omitempty" min:"64" max:"1048576"`
 }
 
 // Rule is one rule: a host or a URL, as `clawjail rules add` takes it, with methods, to allow or to deny.
@@ -123,21 +124,21 @@ type Rule struct {
 
 // Tool is one thing that execute may do.
 type Tool struct {
-	URL      string   `json:"url"`
-	Methods  []string `json:"methods,omitempty"`
-	Services []string `json:"services,omitempty"`
+	URL      string   `json:"url" is:"tool"`
+	Methods  []string `json:"methods,omitempty" yaml:"methods,own"`
+	Services []string `json:"services,omitempty" yaml:"services,own"`
 }
 
 // Rate are requests per minute.
 type Rate struct {
-	Proxy   int `json:"proxy,omitempty"`
-	Execute int `json:"execute,omitempty"`
-	Service int `json:"services,omitempty"`
-	LLM     int `json:"llm,omitempty"`
+	Proxy   int `json:"proxy,omitempty" min:"1" max:"1000000"`
+	Execute int `json:"execute,omitempty" min:"1" max:"1000000"`
+	Service int `json:"services,omitempty" min:"1" max:"1000000"`
+	LLM     int `json:"llm,omitempty" min:"1" max:"1000000"`
 }
 
 // LLM is what the agent may use of models.
 type LLM struct {
-	TokensPerDay int64   `json:"tokens_per_day,omitempty"`
-	CostPerDay   float64 `json:"cost_per_day,omitempty"`
+	TokensPerDay int64   `json:"tokens_per_day,omitempty" min:"1" max:"1000000000000"`
+	CostPerDay   float64 `json:"cost_per_day,omitempty" min:"0.000001" max:"1000000000"`
 }

@@ -3,10 +3,14 @@ package clawbots
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -47,35 +51,22 @@ func TestTheExamplesParse(t *testing.T) {
 	}
 }
 
-// keysOfTheParser are all keys that the source of this package asks for.
-func keysOfTheParser(t testing.TB) map[string]bool {
-	t.Helper()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys := map[string]bool{}
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		source, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range regexp.MustCompile(`(?:m\.(?:Value|Values|Map|Maps|Mixed)\(|f\.names\(m, |const key = )"([a-z_]+)"`).FindAllStringSubmatch(string(source), -1) {
-			keys[found[1]] = true
-		}
-	}
-	if len(keys) < 30 {
-		t.Fatalf("found only %d keys in the source", len(keys))
+// keysOfTheParser are all keys of a file.
+func keysOfTheParser() map[string]bool {
+	keys := map[string]bool{"clawbots": true, "host": true, "deny": true} // of the file and of a rule, which no field is called like
+	for _, of := range []any{Agent{}, Account{}, Tool{}} {
+		yamldoc.Walk(reflect.ValueOf(of), func(path string, _ reflect.Value, _ reflect.StructTag) {
+			for key := range strings.SplitSeq(path, ".") {
+				keys[key] = true
+			}
+		})
 	}
 	return keys
 }
 
 func TestTheExampleHasEveryKey(t *testing.T) {
 	text := switchedOn(exampleFile(t, "clawbots.yml.example")) + "template:"
-	for key := range keysOfTheParser(t) {
+	for key := range keysOfTheParser() {
 		if key == "deny" {
 			continue // shown as a text
 		}
@@ -94,5 +85,25 @@ func TestTheExamplesNameTheirSchema(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(testenv.Repository(t), filepath.Dir(name), schema)); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestTheLimitsAreThoseOfJails(t *testing.T) {
+	bounds := map[string][2]float64{
+		"limits.memory": {jail.MinMemory, jail.MaxMemory}, "limits.cpu": {jail.MinMilliCPU / 1000., jail.MaxMilliCPU / 1000.},
+		"limits.tasks": {jail.MinTasks, jail.MaxTasks}, "limits.tmp": {jail.MinDisk, jail.MaxDisk}, "limits.state": {jail.MinState, jail.MaxState},
+		"limits.files": {jail.MinFiles, jail.MaxFiles}, "ttl": {float64(jail.MinWallClock), float64(jail.MaxWallClock)},
+	}
+	yamldoc.Walk(reflect.ValueOf(Agent{}), func(path string, at reflect.Value, tags reflect.StructTag) {
+		b, has := bounds[path]
+		for n, good := range map[float64]bool{b[0]: true, b[1]: true, b[0] * 0.9: false, b[1] * 1.1: false} {
+			if has && config.Within(reflect.ValueOf(n).Convert(at.Type()), tags) != good {
+				t.Errorf("%s of %v: good is not %v", path, n, good)
+			}
+		}
+		delete(bounds, path)
+	})
+	if len(bounds) > 0 {
+		t.Errorf("there are no %v", bounds)
 	}
 }

@@ -207,10 +207,7 @@ func (f *file) tools(m *yamldoc.Map) []Tool {
 	out := []Tool{}
 	m.Maps(key, func(m *yamldoc.Map) {
 		var t Tool
-		m.Value("url", func(v yamldoc.Value) error {
-			t.URL = v.Text
-			return checkToolURL(v.Text)
-		})
+		m.Struct(&t, f.value)
 		m.Need("add url: https://api.example.com/v1/**", "a tool needs a url", "url")
 		t.Methods, _ = f.methods(m)
 		m.Need("add methods: [GET], with those that it needs", "a tool needs methods", "methods")

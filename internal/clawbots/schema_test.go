@@ -115,15 +115,15 @@ func schema() object {
 		}, object{"required": []string{"url", "methods"}}), maxTools, "What POST /v1/execute may do for it; [] is nothing."),
 		"accounts": accounts,
 		"rate": mapOf(perMinute, object{
-			"proxy":    number("integer", 1, maxRate, perMinute),
-			"execute":  number("integer", 1, maxRate, perMinute),
-			"services": number("integer", 1, maxRate, perMinute),
-			"llm":      number("integer", 1, maxRate, perMinute),
+			"proxy":    number("integer", 1, 1_000_000, perMinute),
+			"execute":  number("integer", 1, 1_000_000, perMinute),
+			"services": number("integer", 1, 1_000_000, perMinute),
+			"llm":      number("integer", 1, 1_000_000, perMinute),
 		}, nil),
 		"mcp": servers,
 		"llm": mapOf("What it may use of models in a day (UTC).", object{
-			"tokens_per_day": number("integer", 1, maxTokens, "Tokens."),
-			"cost_per_day":   number("number", minCost, maxCost, "In the currency of the prices."),
+			"tokens_per_day": number("integer", 1, 1_000_000_000_000, "Tokens."),
+			"cost_per_day":   number("number", 0.000001, 1_000_000_000, "In the currency of the prices."),
 		}, nil),
 	}, object{
 		"required": []string{"name"}, "not": object{"required": []string{"template", "image"}},
@@ -174,7 +174,7 @@ func TestTheSchemaHasEveryKey(t *testing.T) {
 		}
 	}
 	walk(theSchema(t))
-	if diff := cmp.Diff(slices.Sorted(maps.Keys(keysOfTheParser(t))), slices.DeleteFunc(slices.Sorted(maps.Keys(inSchema)), func(key string) bool { return key == "" })); diff != "" {
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(keysOfTheParser())), slices.DeleteFunc(slices.Sorted(maps.Keys(inSchema)), func(key string) bool { return key == "" })); diff != "" {
 		t.Errorf("(-parser +schema):\n%s", diff)
 	}
 }

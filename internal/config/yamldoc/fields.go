@@ -12,7 +12,7 @@ type ReadFunc func(into any, tags reflect.StructTag, v Value) error
 
 // Struct reads the keys of a struct. The tag yaml of a field is its key, or else the name in its tag json; - is none. Options
 // follow it: omitempty takes an empty list for none, named makes a map of a list whose items have their key as the first field,
-// and inline has the keys of a struct beside the others. The value that the tag zero has stands for a zero field. A field has the
+// own leaves it to its reader, and inline has the keys of a struct beside the others. The value that the tag zero has stands for a zero field. A field has the
 // tags of the struct around it that it has not itself.
 func (m *Map) Struct(into any, read ReadFunc) {
 	m.fields(reflect.ValueOf(into).Elem(), "", read)
@@ -46,7 +46,7 @@ func (m *Map) read(at reflect.Value, own, around reflect.StructTag, read ReadFun
 	switch kind := at.Kind(); {
 	case option("inline"):
 		m.fields(at, tags, read)
-	case key == "" || key == "-":
+	case key == "" || key == "-" || option("own"):
 	case kind == reflect.Map:
 		m.Map(key, func(m *Map) {
 			at.Set(reflect.MakeMap(at.Type()))
