@@ -1,13 +1,15 @@
 package clawbots
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -41,69 +43,48 @@ func canonical(a Agent) Agent {
 	return a
 }
 
-// Differences says in words what differs between two declarations of an agent, in a fixed order: "limits.memory: 512MiB →
+// Differences says in words what differs between two declarations of an agent, in the order of its fields: "limits.memory: 512MiB →
 // 1GiB". Of variables only the names are said.
-func Differences(old, new Agent) []string {
+func Differences(old, new Agent) (out []string) {
 	old, new = canonical(old), canonical(new)
-	var out []string
-	field := func(name, from, to string) {
+	differ := func(name, from, to string) {
 		if from != to {
 			out = append(out, name+": "+from+" → "+to)
 		}
 	}
-	for _, f := range newJailFields(old, new) {
-		field(f.name, f.old, f.new)
-	}
-	out = append(out, variables(old.Env, new.Env)...)
-	field("env without", orNone(strings.Join(old.Without, ", ")), orNone(strings.Join(new.Without, ", ")))
-	for _, f := range otherFields(old, new) {
-		field(f.name, f.old, f.new)
-	}
+	was := map[string]string{}
+	yamldoc.Walk(reflect.ValueOf(old), func(path string, at reflect.Value, tags reflect.StructTag) { was[path] = inWords(at, tags) })
+	yamldoc.Walk(reflect.ValueOf(new), func(path string, at reflect.Value, tags reflect.StructTag) {
+		switch path {
+		case "name":
+		case "env":
+			out = append(out, variables(old.Env, new.Env)...)
+			differ("env without", cmp.Or(strings.Join(old.Without, ", "), "none"), cmp.Or(strings.Join(new.Without, ", "), "none"))
+		default:
+			differ(path, was[path], inWords(at, tags))
+		}
+		if path == "workspace_mode" {
+			differ("sharing", cmp.Or(string(old.Sharing), "none"), cmp.Or(string(new.Sharing), "none"))
+		}
+	})
 	return out
 }
 
-// compared is one thing that is declared, in words, of two declarations.
-type compared struct{ name, old, new string }
-
-// newJailFields are what a jail is made from. Services are among them, because the variables that lead tools to them are set when
-// a jail starts.
-func newJailFields(old, new Agent) []compared {
-	return []compared{
-		{"template", orDefault(old.Template), orDefault(new.Template)},
-		{"image", orDefault(old.Image), orDefault(new.Image)},
-		{"command", commandInWords(old.Command), commandInWords(new.Command)},
-		{"workspace", orNone(old.Workspace), orNone(new.Workspace)},
-		{"workspace_mode", orNone(string(old.WorkspaceMode)), orNone(string(new.WorkspaceMode))},
-		{"sharing", orNone(string(old.Sharing)), orNone(string(new.Sharing))},
-		{"unix_sockets", fmt.Sprint(old.UnixSockets), fmt.Sprint(new.UnixSockets)},
-		{"tmp", orDefault(string(old.Tmp)), orDefault(string(new.Tmp))},
-		{"limits.memory", orDefaultOf(old.Limits.Memory), orDefaultOf(new.Limits.Memory)},
-		{"limits.cpu", orDefaultOf(old.Limits.CPU), orDefaultOf(new.Limits.CPU)},
-		{"limits.tasks", orDefaultOf(old.Limits.Tasks), orDefaultOf(new.Limits.Tasks)},
-		{"limits.tmp", orDefaultOf(old.Limits.Tmp), orDefaultOf(new.Limits.Tmp)},
-		{"limits.state", orDefaultOf(old.Limits.State), orDefaultOf(new.Limits.State)},
-		{"limits.files", orDefaultOf(old.Limits.Files), orDefaultOf(new.Limits.Files)},
-		{"ttl", lifetime(old.TTL), lifetime(new.TTL)},
-		{"services", listInWords(old.Services), listInWords(new.Services)},
+// inWords is the value of a field for people. Where nothing is said, it is what the tag unsaid says, or else the default.
+func inWords(at reflect.Value, tags reflect.StructTag) string {
+	switch words, _ := at.Interface().([]string); {
+	case at.IsZero() && at.Kind() != reflect.Bool:
+		return cmp.Or(tags.Get("unsaid"), "default")
+	case tags.Get("is") == "word":
+		return commandInWords(words)
+	case at.Kind() == reflect.Slice:
+		list := make([]string, at.Len())
+		for i := range list {
+			list[i] = fmt.Sprint(at.Index(i))
+		}
+		return cmp.Or(strings.Join(list, ", "), "none")
 	}
-}
-
-func otherFields(old, new Agent) []compared {
-	return []compared{
-		{"restart", orDefault(string(old.Restart)), orDefault(string(new.Restart))},
-		{"webhook", fmt.Sprint(old.Webhook), fmt.Sprint(new.Webhook)},
-		{"browser", orDefault(string(old.Browser)), orDefault(string(new.Browser))},
-		{"allow", stringersInWords(old.Allow, false), stringersInWords(new.Allow, false)},
-		{"tools", stringersInWords(old.Tools, true), stringersInWords(new.Tools, true)},
-		{"accounts", stringersInWords(old.Accounts, false), stringersInWords(new.Accounts, false)},
-		{"rate.proxy", orDefaultOf(old.Rate.Proxy), orDefaultOf(new.Rate.Proxy)},
-		{"rate.execute", orDefaultOf(old.Rate.Execute), orDefaultOf(new.Rate.Execute)},
-		{"rate.services", orDefaultOf(old.Rate.Service), orDefaultOf(new.Rate.Service)},
-		{"rate.llm", orDefaultOf(old.Rate.LLM), orDefaultOf(new.Rate.LLM)},
-		{"mcp", orNone(strings.Join(old.MCP, ", ")), orNone(strings.Join(new.MCP, ", "))},
-		{"llm.tokens_per_day", orDefaultOf(old.LLM.TokensPerDay), orDefaultOf(new.LLM.TokensPerDay)},
-		{"llm.cost_per_day", orDefaultOf(old.LLM.CostPerDay), orDefaultOf(new.LLM.CostPerDay)},
-	}
+	return fmt.Sprint(at)
 }
 
 // variables says which of them differ.
@@ -131,39 +112,7 @@ func variables(old, new map[string]string) []string {
 	return out
 }
 
-func orDefault(text string) string {
-	if text == "" {
-		return "default"
-	}
-	return text
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "none"
-	}
-	return text
-}
-
-func orDefaultOf[T comparable](v T) string {
-	var zero T
-	if v == zero {
-		return "default"
-	}
-	return fmt.Sprint(v)
-}
-
-func lifetime(d time.Duration) string {
-	if d == 0 {
-		return "none"
-	}
-	return d.String()
-}
-
 func commandInWords(words []string) string {
-	if len(words) == 0 {
-		return "default"
-	}
 	quoted := make([]string, len(words))
 	for i, w := range words {
 		if quoted[i] = w; w == "" || strings.ContainsAny(w, " \t\n'\"\\$") {
@@ -171,29 +120,4 @@ func commandInWords(words []string) string {
 		}
 	}
 	return strings.Join(quoted, " ")
-}
-
-// listInWords tells nothing said from an empty list.
-func listInWords(list []string) string {
-	switch {
-	case list == nil:
-		return "default"
-	case len(list) == 0:
-		return "none"
-	}
-	return strings.Join(list, ", ")
-}
-
-func stringersInWords[T fmt.Stringer](list []T, nilIsDefault bool) string {
-	if list == nil && nilIsDefault {
-		return "default"
-	}
-	if len(list) == 0 {
-		return "none"
-	}
-	out := make([]string, len(list))
-	for i, item := range list {
-		out[i] = item.String()
-	}
-	return strings.Join(out, ", ")
 }

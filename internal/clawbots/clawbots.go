@@ -48,16 +48,16 @@ type Agent struct {
 	// Template or Image; neither is the default.
 	Template string   `json:"template,omitempty" is:"template"`
 	Image    string   `json:"image,omitempty" is:"image"`
-	Command  []string `json:"command,omitempty" yaml:"command,own"`
+	Command  []string `json:"command,omitempty" yaml:"command,own" is:"word"`
 
 	// Workspace is absolute; Sharing follows from the whole file.
-	Workspace     string       `json:"workspace,omitempty" is:"workspace"`
-	WorkspaceMode Mode         `json:"workspace_mode,omitempty" enum:"ro,rw"`
+	Workspace     string       `json:"workspace,omitempty" is:"workspace" unsaid:"none"`
+	WorkspaceMode Mode         `json:"workspace_mode,omitempty" enum:"ro,rw" unsaid:"none"`
 	Sharing       Sharing      `json:"sharing" yaml:"-"`
 	Limits        Limits       `json:"limits,omitzero"`
 	Restart       jail.Restart `json:"restart,omitempty" enum:"always,on-failure,never"`
 	// TTL is how long the agent may exist once it was made: its token ends then, and its jail.
-	TTL time.Duration     `json:"ttl,omitempty" min:"1s" max:"8784h0m0s"`
+	TTL time.Duration     `json:"ttl,omitempty" unsaid:"none" min:"1s" max:"8784h0m0s"`
 	Env map[string]string `json:"env,omitempty" yaml:"env,own"`
 	// Without are variables that its programs are not given, in order: those whose value is null in the file.
 	Without []string `json:"without,omitempty" yaml:"-"`
@@ -68,17 +68,17 @@ type Agent struct {
 	UnixSockets bool `json:"unix_sockets,omitempty"`
 
 	// Allow are rules of the policy for the agent's jail and its browsers, in the file's order.
-	Allow []Rule `json:"allow,omitempty" yaml:"allow,own"`
+	Allow []Rule `json:"allow,omitempty" yaml:"allow,own" unsaid:"none"`
 	// Services are names of services that the agent may use. Nil: what its tenant's settings say; an empty list is none, and
 	// JSON keeps the two apart.
 	Services []string `json:"services,omitzero" yaml:"services,own"`
 	// Accounts are those that it may use without a grant each time.
-	Accounts []Account `json:"accounts,omitempty" yaml:"accounts,own"`
+	Accounts []Account `json:"accounts,omitempty" yaml:"accounts,own" unsaid:"none"`
 	// Tools of execute. Nil: its tenant's; an empty list is none.
 	Tools []Tool `json:"tools,omitzero" yaml:"tools,own"`
 	Rate  Rate   `json:"rate,omitzero"`
 	// MCP are the servers of the configuration whose tools the agent is offered.
-	MCP []string `json:"mcp,omitempty" yaml:"mcp,own"`
+	MCP []string `json:"mcp,omitempty" yaml:"mcp,own" unsaid:"none"`
 	LLM LLM      `json:"llm,omitzero"`
 
 	// Line of the file where it begins, for messages.
