@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/clawbots"
-	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -116,7 +114,7 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 		}
 	}
 	slices.SortFunc(before, func(a, b clawbots.Agent) int { return strings.Compare(a.Name, b.Name) })
-	all, err := together(a, before)
+	all, err := clawbots.Together(slices.Insert(before, 0, a)...)
 	if err != nil {
 		return Plan{}, err
 	}
@@ -142,101 +140,6 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 		return plan, err
 	}
 	return s.carryOut(ctx, by, plan, tasks, told)
-}
-
-// together decides what an agent and those that were declared before are to each other, with the rules that a file of all
-// of them would be held to. The agent comes first.
-func together(a clawbots.Agent, before []clawbots.Agent) ([]clawbots.Agent, error) {
-	entries := make([]any, 0, len(before)+1)
-	for _, one := range append([]clawbots.Agent{a}, before...) {
-		entries = append(entries, inFile(one))
-	}
-	text, err := json.Marshal(map[string]any{"clawbots": entries})
-	if err != nil {
-		return nil, fmt.Errorf("write down what is declared: %w", err)
-	}
-	file, err := clawbots.Parse("", yamldoc.OfJSON(text), "/")
-	if err != nil {
-		var many *problem.Many
-		if errors.As(err, &many) {
-			// The text was made here: places in it mean nothing to a reader.
-			for i := range many.Flaws {
-				many.Flaws[i].Line, many.Flaws[i].Column = 0, 0
-				many.Flaws[i].Field = strings.TrimPrefix(strings.TrimPrefix(many.Flaws[i].Field, "clawbots[0]"), ".")
-			}
-		}
-		return nil, err
-	}
-	return file.Agents, nil
-}
-
-// inFile is a declaration with the keys and the words of a file.
-func inFile(a clawbots.Agent) map[string]any {
-	out := map[string]any{"name": a.Name}
-	put := func(key string, there bool, value any) {
-		if there {
-			out[key] = value
-		}
-	}
-	put("template", a.Template != "", a.Template)
-	put("image", a.Image != "", a.Image)
-	put("command", len(a.Command) > 0, a.Command)
-	put("workspace", a.Workspace != "", a.Workspace)
-	put("workspace_mode", a.Workspace != "" && a.WorkspaceMode != "", a.WorkspaceMode)
-	put("tmp", a.Tmp != "", a.Tmp)
-	put("unix_sockets", a.UnixSockets, true)
-	limits := map[string]any{}
-	for key, size := range map[string]int64{"memory": int64(a.Limits.Memory), "tmp": int64(a.Limits.Tmp), "state": int64(a.Limits.State)} {
-		if size != 0 {
-			limits[key] = sizeInFile(size)
-		}
-	}
-	for key, n := range map[string]int{"tasks": a.Limits.Tasks, "files": a.Limits.Files} {
-		if n != 0 {
-			limits[key] = n
-		}
-	}
-	if a.Limits.CPU != 0 {
-		limits["cpu"] = a.Limits.CPU
-	}
-	put("limits", len(limits) > 0, limits)
-	put("restart", a.Restart != "", a.Restart)
-	put("ttl", a.TTL != 0, a.TTL.String())
-	env := map[string]any{}
-	for name, value := range a.Env {
-		env[name] = value
-	}
-	for _, name := range a.Without {
-		env[name] = nil
-	}
-	put("env", len(env) > 0, env)
-	put("webhook", a.Webhook, true)
-	put("browser", a.Browser != "", a.Browser)
-	var rules []string
-	for _, r := range a.Allow {
-		rules = append(rules, r.String())
-	}
-	put("allow", len(rules) > 0, rules)
-	put("services", a.Services != nil, a.Services)
-	put("tools", a.Tools != nil, a.Tools)
-	put("accounts", len(a.Accounts) > 0, a.Accounts)
-	put("rate", a.Rate != clawbots.Rate{}, a.Rate)
-	put("mcp", len(a.MCP) > 0, a.MCP)
-	put("llm", a.LLM != clawbots.LLM{}, a.LLM)
-	return out
-}
-
-// sizeInFile is a size with the largest unit that it is a whole number of. One that is none of any is refused by Parse.
-func sizeInFile(n int64) string {
-	for _, unit := range []struct {
-		name string
-		size int64
-	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if n%unit.size == 0 {
-			return fmt.Sprintf("%d%s", n/unit.size, unit.name)
-		}
-	}
-	return fmt.Sprint(n)
 }
 
 func stepsOf(tasks []*task) []Step {

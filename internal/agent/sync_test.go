@@ -347,7 +347,7 @@ func TestTimeThatIsOverStopsAnAgent(t *testing.T) {
 func TestDeclareAddsOneAgentToWhatIsDeclared(t *testing.T) {
 	l := newLand(t)
 	one := clawbots.Agent{Name: "one", Workspace: "/srv/bots/team", Env: map[string]string{"A": "b \uffff\ufffe\u0085"}, Limits: clawbots.Limits{CPU: 0.25, Memory: 64 << 20},
-		Allow: []clawbots.Rule{{Target: "example.com"}}, Tools: []clawbots.Tool{{URL: "https://api.example.com/**", Methods: []string{"GET"}}},
+		Allow: []clawbots.Rule{{Target: "example.com"}, {Target: "http://a.example/", Methods: []string{"PURGE"}}}, Tools: []clawbots.Tool{{URL: "https://api.example.com/**", Methods: []string{"GET"}}},
 		Services: []string{}, TTL: time.Hour, Restart: jail.RestartNever, Rate: clawbots.Rate{LLM: 3}, LLM: clawbots.LLM{CostPerDay: 1.5}, Webhook: true, MCP: []string{"files"}}
 	p, err := l.Declare(l.ctx, l.admin, "", one, false, nil)
 	l.want("the first", p, err, "create one")

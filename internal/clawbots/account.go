@@ -13,11 +13,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// maxAccounts is how many one agent may have, and maxEgress how many other domains one of them.
-const (
-	maxAccounts = 64
-	maxEgress   = 50
-)
+// maxAccounts is how many one agent may have.
+const maxAccounts = 64
 
 // Account is one that the agent may use in its sessions, without a grant each time.
 type Account struct {
@@ -27,43 +24,28 @@ type Account struct {
 	Hours  grant.Hours  `json:"hours,omitempty" is:"hours"`
 	// EgressDomains are what its sessions may reach besides; nil: those that are kept with the account. In
 	// order.
-	EgressDomains []string `json:"egress_domains,omitzero" yaml:"egress_domains,own"`
+	EgressDomains []string `json:"egress_domains,omitzero" is:"host" most:"50 names"`
 }
 
 // accounts reads them: a domain, or a map with more.
 func (f *file) accounts(m *yamldoc.Map) []Account {
 	const key = "accounts"
-	if n := m.Length(key); n > maxAccounts {
-		f.flaw(m.Field()+"."+key, "", "has %d accounts, more than %d", n, maxAccounts)
+	if !f.few(m.Field()+"."+key, "accounts", m.Length(key), maxAccounts) {
 		m.Ignore(key)
 		return nil
 	}
 	var out []Account
 	add := func(a Account) error {
 		err := a.check(out)
-		if err == nil {
-			out = append(out, a)
-		}
+		out = append(out, a) // also when it is wrong, so that others have their place in the file
 		return err
 	}
 	m.Mixed(key, func(_ string, v yamldoc.Value) error { return add(Account{Domain: v.Text}) }, func(m *yamldoc.Map) {
 		var a Account
 		m.Struct(&a, f.value)
-		if m.Has("egress_domains") {
-			for _, name := range f.names(m, "egress_domains", maxEgress, validHost) {
-				if host, err := hostport.ParseHost(name); err == nil { // what is none has a flaw
-					a.EgressDomains = append(a.EgressDomains, host.Name())
-				}
-			}
-			slices.Sort(a.EgressDomains)
-			a.EgressDomains = append([]string{}, slices.Compact(a.EgressDomains)...) // an empty list is none, and not what is kept
-		}
-		if !m.Has("domain") {
-			m.Need("add domain: example.com", "an account needs a domain", "domain")
-			return
-		}
-		if err := add(a); err != nil {
-			f.flaw(m.Field(), hintOf(err), "%s", messageOf(err))
+		m.Need("add domain: example.com", "an account needs a domain", "domain")
+		if err := add(a); m.Has("domain") {
+			f.wrong(m.Field(), err)
 		}
 	})
 	return out
@@ -82,6 +64,18 @@ func (a *Account) check(before []Account) error {
 	}
 	a.Domain = domain
 	return nil
+}
+
+// tidy writes the other domains in one form, in order.
+func (a *Account) tidy() {
+	kept := a.EgressDomains[:0]
+	for _, name := range a.EgressDomains {
+		if host, err := hostport.ParseHost(name); err == nil { // what is none has a flaw
+			kept = append(kept, host.Name())
+		}
+	}
+	slices.Sort(kept)
+	a.EgressDomains = slices.Compact(kept)
 }
 
 // validHost is about a host below a domain that somebody can register.

@@ -5,7 +5,6 @@ import (
 	"math"
 	"path"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,11 +17,8 @@ import (
 
 // Bounds of what one agent has.
 const (
-	maxRules    = 200
-	maxTools    = 200
-	maxServices = 64
-	maxMethods  = 32
-	maxServers  = 64
+	maxRules   = 200
+	maxMethods = 32
 )
 
 // agent reads one agent. Values that follow from the whole file are decided later.
@@ -35,9 +31,7 @@ func (f *file) agent(m *yamldoc.Map) Agent {
 		return jail.ValidAgentName(v.Text)
 	})
 	m.Need("write - name: dev-bot", "an agent needs a name", "name")
-	if m.Has("template") && m.Has("image") {
-		f.flaw(m.Field()+".image", "name one of them", "an agent is made of a template or of an image, not of both")
-	}
+	f.madeOf(m.Field()+".", m.Has("template"), m.Has("image"))
 	a.Command = f.command(m)
 	switch {
 	case m.Has("workspace_mode") && !m.Has("workspace"):
@@ -47,16 +41,19 @@ func (f *file) agent(m *yamldoc.Map) Agent {
 	}
 	m.Map("env", func(m *yamldoc.Map) { a.Env, a.Without = f.env(m) })
 	a.Allow = f.rules(m)
-	if m.Has("services") {
-		a.Services = f.names(m, "services", maxServices, validServiceName)
-	}
 	a.Tools = f.tools(m)
 	a.Accounts = f.accounts(m)
-	a.MCP = f.names(m, "mcp", maxServers, validServerName)
-	if len(a.MCP) == 0 {
-		a.MCP = nil
+	f.look(m.Field()+".", a)
+	for i := range a.Accounts {
+		a.Accounts[i].tidy()
 	}
 	return a
+}
+
+func (f *file) madeOf(at string, template, image bool) {
+	if template && image {
+		f.flaw(at+"image", "name one of them", "an agent is made of a template or of an image, not of both")
+	}
 }
 
 func nameOr(name string) string {
@@ -89,35 +86,6 @@ func (f *file) workspace(text string) (string, error) {
 		return "", problem.New(problem.BadRequest, hint, "is longer than %d bytes", maxPath)
 	}
 	return text, nil
-}
-
-// names reads a list of names, each of which may stand in it once.
-func (f *file) names(m *yamldoc.Map, key string, most int, valid func(string) error) []string {
-	if n := m.Length(key); n > most {
-		f.flaw(m.Field()+"."+key, "", "has %d names, more than %d", n, most)
-		m.Ignore(key)
-		return nil
-	}
-	out := []string{}
-	m.Values(key, func(v yamldoc.Value) error {
-		err := once(out, v.Text, valid)
-		if err == nil {
-			out = append(out, v.Text)
-		}
-		return err
-	})
-	return out
-}
-
-// once looks at a name that comes behind others.
-func once(before []string, name string, valid func(string) error) error {
-	if err := valid(name); err != nil {
-		return err
-	}
-	if slices.Contains(before, name) {
-		return problem.New(problem.BadRequest, "name it once", "%s is there already", name)
-	}
-	return nil
 }
 
 // validServiceName accepts what can be the name of a service of the gateway.
@@ -184,6 +152,17 @@ func allowed(at reflect.Value, tags reflect.StructTag, shown any) error {
 		return problem.New(problem.BadLimit, cmp.Or(tags.Get("hint"), zeroHint), "%v is not between %s and %s", shown, tags.Get("min"), tags.Get("max"))
 	}
 	switch tags.Get("is") {
+	case "word":
+		return checkWord(at.String())
+	case "method":
+		_, err := parseMethod(at.String())
+		return err
+	case "service":
+		return validServiceName(at.String())
+	case "server":
+		return validServerName(at.String())
+	case "host":
+		return validHost(at.String())
 	case "template":
 		return jail.ValidTemplateName(at.String())
 	case "image":

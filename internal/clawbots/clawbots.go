@@ -68,17 +68,17 @@ type Agent struct {
 	UnixSockets bool `json:"unix_sockets,omitempty"`
 
 	// Allow are rules of the policy for the agent's jail and its browsers, in the file's order.
-	Allow []Rule `json:"allow,omitempty" yaml:"allow,own" unsaid:"none"`
+	Allow []Rule `json:"allow,omitempty" yaml:"allow,own" most:"200 rules" unsaid:"none"`
 	// Services are names of services that the agent may use. Nil: what its tenant's settings say; an empty list is none, and
 	// JSON keeps the two apart.
-	Services []string `json:"services,omitzero" yaml:"services,own"`
+	Services []string `json:"services,omitzero" is:"service" most:"64 names"`
 	// Accounts are those that it may use without a grant each time.
-	Accounts []Account `json:"accounts,omitempty" yaml:"accounts,own" unsaid:"none"`
+	Accounts []Account `json:"accounts,omitempty" yaml:"accounts,own" most:"64 accounts" unsaid:"none"`
 	// Tools of execute. Nil: its tenant's; an empty list is none.
-	Tools []Tool `json:"tools,omitzero" yaml:"tools,own"`
+	Tools []Tool `json:"tools,omitzero" yaml:"tools,own" most:"200 tools"`
 	Rate  Rate   `json:"rate,omitzero"`
 	// MCP are the servers of the configuration whose tools the agent is offered.
-	MCP []string `json:"mcp,omitempty" yaml:"mcp,own" unsaid:"none"`
+	MCP []string `json:"mcp,omitempty" is:"server" most:"64 names" unsaid:"none"`
 	LLM LLM      `json:"llm,omitzero"`
 
 	// Line of the file where it begins, for messages.
@@ -118,15 +118,15 @@ type Limits struct {
 // Rule is one rule: a host or a URL, as `clawjail rules add` takes it, with methods, to allow or to deny.
 type Rule struct {
 	Target  string   `json:"target"` // example.com, *.example.com:8443, https://example.com/api/**
-	Methods []string `json:"methods,omitempty"`
+	Methods []string `json:"methods,omitempty" is:"method" most:"32 methods"`
 	Deny    bool     `json:"deny,omitempty"`
 }
 
 // Tool is one thing that execute may do.
 type Tool struct {
 	URL      string   `json:"url" is:"tool"`
-	Methods  []string `json:"methods,omitempty" yaml:"methods,own"`
-	Services []string `json:"services,omitempty" yaml:"services,own"`
+	Methods  []string `json:"methods,omitempty" yaml:"methods,own" is:"method" most:"32 methods"`
+	Services []string `json:"services,omitempty" is:"service" most:"64 names"`
 }
 
 // Rate are requests per minute.

@@ -21,8 +21,8 @@ func (f *file) command(m *yamldoc.Map) []string {
 	var words []string
 	good := true
 	if m.IsList(key) {
-		if n := m.Length(key); n > maxWords {
-			f.flaw(field, "put it into a script", "has %d words, more than %d", n, maxWords)
+		if n := m.Length(key); n > maxWords { // and nothing is said of the words
+			f.program(field, make([]string, n), true)
 			m.Ignore(key)
 			return nil
 		}
@@ -38,37 +38,41 @@ func (f *file) command(m *yamldoc.Map) []string {
 		}
 	} else {
 		m.Value(key, func(v yamldoc.Value) (err error) {
-			if words, err = splitCommand(v.Text); err != nil {
-				good = false
-				return err
-			}
+			words, err = splitCommand(v.Text)
 			for _, w := range words {
-				if err := checkWord(w); err != nil {
-					good = false
-					return err
+				if err = checkWord(w); err != nil {
+					words = nil
+					break
 				}
 			}
-			return nil
+			return err
 		})
 	}
-	if !good || len(words) == 0 {
-		return words
+	if good {
+		f.program(field, words, m.Has("image"))
 	}
+	return words
+}
+
+// program looks at a command as a whole.
+func (f *file) program(field string, words []string, image bool) {
 	total := 0
 	for _, w := range words {
 		total += len(w)
 	}
 	switch {
+	case len(words) == 0:
+	case len(words) > maxWords:
+		f.flaw(field, "put it into a script", "has %d words, more than %d", len(words), maxWords)
 	case total > maxCommand:
 		f.flaw(field, "put it into a script", "has %d bytes, more than %d", total, maxCommand)
 	case words[0] == "":
 		f.flaw(field, "begin with a program, such as /bin/sh", "the program is an empty word")
-	case !path.IsAbs(words[0]) && !m.Has("image"):
+	case !path.IsAbs(words[0]) && !image:
 		// An image has a search path of its own; what a template is started with has none.
 		f.flaw(field, "write its absolute path in the jail, such as /usr/bin/python3, or [/bin/sh, -c, …]",
 			"the program %.80q has no absolute path", words[0])
 	}
-	return words
 }
 
 func checkWord(w string) error {

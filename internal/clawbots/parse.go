@@ -91,6 +91,15 @@ func (f *file) flaw(field, hint, format string, args ...any) {
 	f.late = append(f.late, problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf(format, args...)})
 }
 
+// wrong is flaw for an error, where there is one.
+func (f *file) wrong(field string, err error) {
+	if p, ok := problem.As(err); ok {
+		f.flaw(field, p.Hint, "%s", p.Message)
+	} else if err != nil {
+		f.flaw(field, "", "%s", err)
+	}
+}
+
 // presentable gives the error the code of a bad request, bounds it, and takes out what looks like a secret: somebody's key may
 // stand where it does not belong.
 func presentable(err error) error {

@@ -219,10 +219,10 @@ func TestWhatIsTooMuchIsRefused(t *testing.T) {
 		"bytes":    "clawbots: []\n#" + strings.Repeat("x", MaxText),
 		"env":      "clawbots:\n  - name: a\n    env:\n" + many(maxEnv+1, func(i int) string { return fmt.Sprintf("      A%d: x\n", i) })[len("clawbots:\n"):],
 		"rules":    "clawbots:\n  - name: a\n    allow:\n" + many(maxRules+1, func(i int) string { return fmt.Sprintf("      - a%d.example\n", i) })[len("clawbots:\n"):],
-		"tools":    "clawbots:\n  - name: a\n    tools: [" + strings.Repeat("{url: 'https://a.example', methods: [GET]}, ", maxTools+1) + "]",
+		"tools":    "clawbots:\n  - name: a\n    tools: [" + strings.Repeat("{url: 'https://a.example', methods: [GET]}, ", 200+1) + "]",
 		"words":    "clawbots:\n  - name: a\n    command: [/bin/sh" + strings.Repeat(", x", maxWords) + "]",
 		"text":     "clawbots:\n  - name: a\n    command: /bin/sh" + strings.Repeat(" x", maxWords),
-		"services": "clawbots:\n  - name: a\n    services: [x" + strings.Repeat(", x", maxServices) + "]",
+		"services": "clawbots:\n  - name: a\n    services: [x" + strings.Repeat(", x", 64) + "]",
 		"value":    "clawbots:\n  - name: a\n    env: {A: '" + strings.Repeat("x", maxEnvValue+1) + "'}",
 		"path":     "clawbots:\n  - name: a\n    workspace: /" + strings.Repeat("x", maxPath),
 	} {
@@ -340,6 +340,9 @@ func FuzzParse(f *testing.F) {
 				}
 			}
 			return
+		}
+		if _, err := Together(file.Agents...); err != nil {
+			t.Fatal(err)
 		}
 		seen := map[string]bool{}
 		for _, a := range file.Agents {

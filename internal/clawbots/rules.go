@@ -17,32 +17,27 @@ const ruleHint = "write example.com, *.example.com:8443, GET http://example.com/
 // rules reads what the agent may reach, and may not.
 func (f *file) rules(m *yamldoc.Map) []Rule {
 	const key = "allow"
-	if n := m.Length(key); n > maxRules {
-		f.flaw(m.Field()+"."+key, "", "has %d rules, more than %d", n, maxRules)
+	if !f.few(m.Field()+"."+key, "rules", m.Length(key), maxRules) {
 		m.Ignore(key)
 		return nil
 	}
 	var out []Rule
-	add := func(field string, r Rule) error {
-		if first := slices.IndexFunc(out, r.same); first >= 0 {
-			return problem.New(problem.BadRequest, "say it once", "is about the same as rule %d of the list", first+1)
-		}
-		out = append(out, r)
-		return r.check()
+	add := func(r Rule) error {
+		err := r.behind(out)
+		out = append(out, r) // also when it is wrong, so that others have their place in the file
+		return err
 	}
-	m.Mixed(key, func(field string, v yamldoc.Value) error {
+	m.Mixed(key, func(_ string, v yamldoc.Value) error {
 		r, err := parseRule(v.Text)
-		if err != nil {
-			return err
+		if wrong := add(r); err == nil {
+			err = wrong
 		}
-		return add(field, r)
+		return err
 	}, func(m *yamldoc.Map) {
-		r, ok := f.rule(m)
-		if !ok {
-			return
-		}
-		if err := add(m.Field(), r); err != nil {
-			f.flaw(m.Field(), hintOf(err), "%s", messageOf(err))
+		if r, ok := f.rule(m); ok {
+			f.wrong(m.Field(), add(r))
+		} else {
+			out = append(out, Rule{})
 		}
 	})
 	return out
@@ -84,8 +79,7 @@ func (f *file) rule(m *yamldoc.Map) (r Rule, ok bool) {
 // methods reads a list of HTTP methods. It is false when one is none.
 func (f *file) methods(m *yamldoc.Map) (out []string, ok bool) {
 	const key = "methods"
-	if n := m.Length(key); n > maxMethods {
-		f.flaw(m.Field()+"."+key, "", "has %d methods, more than %d", n, maxMethods)
+	if !f.few(m.Field()+"."+key, "methods", m.Length(key), maxMethods) {
 		m.Ignore(key)
 		return nil, false
 	}
@@ -146,6 +140,14 @@ func parseRule(text string) (Rule, error) {
 	return r, nil
 }
 
+// behind is check for a rule that comes behind others.
+func (r Rule) behind(before []Rule) error {
+	if first := slices.IndexFunc(before, r.same); first >= 0 {
+		return problem.New(problem.BadRequest, "say it once", "is about the same as rule %d of the list", first+1)
+	}
+	return r.check()
+}
+
 // check says what is wrong with a rule, as the gateway's own rules have it: what passes here can be added.
 func (r Rule) check() error {
 	p, err := r.Policy()
@@ -182,7 +184,7 @@ func (r Rule) Policy() (policy.Rule, error) {
 
 // same compares what rules are about; two of them that differ only in their action contradict each other.
 func (r Rule) same(other Rule) bool {
-	return r.Target == other.Target && slices.Equal(r.Methods, other.Methods)
+	return r.Target != "" && r.Target == other.Target && slices.Equal(r.Methods, other.Methods)
 }
 
 // targetProblem makes a problem of what the gateway's parser says. A URL with a login in it is not repeated.
@@ -199,11 +201,6 @@ func (f *file) tools(m *yamldoc.Map) []Tool {
 	if !m.Has(key) {
 		return nil
 	}
-	if n := m.Length(key); n > maxTools {
-		f.flaw(m.Field()+"."+key, "", "has %d tools, more than %d", n, maxTools)
-		m.Ignore(key)
-		return nil
-	}
 	out := []Tool{}
 	m.Maps(key, func(m *yamldoc.Map) {
 		var t Tool
@@ -211,11 +208,6 @@ func (f *file) tools(m *yamldoc.Map) []Tool {
 		m.Need("add url: https://api.example.com/v1/**", "a tool needs a url", "url")
 		t.Methods, _ = f.methods(m)
 		m.Need("add methods: [GET], with those that it needs", "a tool needs methods", "methods")
-		if m.Has("services") {
-			if t.Services = f.names(m, "services", maxServices, validServiceName); len(t.Services) == 0 {
-				t.Services = nil
-			}
-		}
 		out = append(out, t)
 	})
 	return out
@@ -254,18 +246,4 @@ func (t Tool) String() string {
 		out = fmt.Sprintf("%s (%s)", out, strings.Join(t.Services, ", "))
 	}
 	return out
-}
-
-func messageOf(err error) string {
-	if p, ok := problem.As(err); ok {
-		return p.Message
-	}
-	return err.Error()
-}
-
-func hintOf(err error) string {
-	if p, ok := problem.As(err); ok {
-		return p.Hint
-	}
-	return ""
 }

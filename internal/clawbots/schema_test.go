@@ -54,9 +54,9 @@ func schema() object {
 	)
 	scalar := object{"type": []string{"string", "number", "boolean"}}
 	methods := object{"type": "array", "items": text("^[A-Za-z]{1,32}$", "An HTTP method."), "minItems": 1, "maxItems": maxMethods, "description": "HTTP methods; without the key, all."}
-	services := listOf(text(serviceName, "The name of a service."), maxServices, "Services of the gateway.")
+	services := listOf(text(serviceName, "The name of a service."), 64, "Services of the gateway.")
 	services["uniqueItems"] = true
-	servers := listOf(text("^[a-z0-9][a-z0-9_-]{0,39}$", "The name of an MCP server."), maxServers, "MCP servers of the configuration whose tools it is offered.")
+	servers := listOf(text("^[a-z0-9][a-z0-9_-]{0,39}$", "The name of an MCP server."), 64, "MCP servers of the configuration whose tools it is offered.")
 	servers["uniqueItems"] = true
 	rule := object{"oneOf": []object{
 		text(`^\s*(deny:\s*)?([A-Za-z]+(,[A-Za-z]+)* +)?\S+\s*$`, "A host or a URL, with deny: and methods before it."),
@@ -75,7 +75,7 @@ func schema() object {
 			"access":         oneOf("The widest access of a session; tools is the default.", "tools", "cdp"),
 			"ask":            oneOf("When a person is asked first; never is the default.", "never", "first", "always"),
 			"hours":          text("^[0-9]{2}-[0-9]{2}$", "The hours of the day in which it is good, in UTC, such as 08-18."),
-			"egress_domains": listOf(text(`^\S+$`, "A domain or a host."), maxEgress, "What its sessions may reach besides; what is kept with the account when it is left out."),
+			"egress_domains": listOf(text(`^\S+$`, "A domain or a host."), 50, "What its sessions may reach besides; what is kept with the account when it is left out."),
 		}, object{"required": []string{"domain"}}),
 	}}, maxAccounts, "Accounts that it may use in its sessions without a grant each time.")
 	agent := mapOf("One agent.", object{
@@ -112,7 +112,7 @@ func schema() object {
 			"url":      text("^[A-Za-z]+://", "An absolute URL; its path may have * for a segment and ** at the end."),
 			"methods":  methods,
 			"services": services,
-		}, object{"required": []string{"url", "methods"}}), maxTools, "What POST /v1/execute may do for it; [] is nothing."),
+		}, object{"required": []string{"url", "methods"}}), 200, "What POST /v1/execute may do for it; [] is nothing."),
 		"accounts": accounts,
 		"rate": mapOf(perMinute, object{
 			"proxy":    number("integer", 1, 1_000_000, perMinute),

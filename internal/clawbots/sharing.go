@@ -15,7 +15,7 @@ func (f *file) decide() {
 	for i, a := range f.agents {
 		if a.Name != "" {
 			if first, twice := byName[a.Name]; twice {
-				f.flaw(f.fields[i]+".name", "give each agent a name of its own", "%s is the name of the agent on line %d already", shown(a.Name), f.agents[first].Line)
+				f.flaw(f.fields[i]+".name", "give each agent a name of its own", "%.60q is the name of the agent on line %d already", a.Name, f.agents[first].Line)
 			} else {
 				byName[a.Name] = i
 			}
@@ -71,14 +71,20 @@ func (f *file) nested(byPath map[string][]int) {
 			for _, i := range byPath[strings.TrimSuffix(p, "/")] {
 				a := f.agents[i]
 				f.flaw(f.fields[i]+".workspace", "give them folders beside each other, or the same one to share it",
-					"the workspace of %s on line %d is inside that of %s on line %d", shown(a.Name), a.Line, shown(outer.Name), outer.Line)
+					"the workspace of %s is inside that of %s", a.shown(), outer.shown())
 			}
 		}
 		around = append(around, p)
 	}
 }
 
-func shown(name string) string { return fmt.Sprintf("%.60q", name) }
+// shown is the name of an agent, with its line where it has one.
+func (a Agent) shown() string {
+	if a.Line == 0 {
+		return fmt.Sprintf("%.60q", a.Name)
+	}
+	return fmt.Sprintf("%.60q on line %d", a.Name, a.Line)
+}
 
 // AgentHome is the folder in the jail that is the agent's own.
 func AgentHome(a Agent) string {

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/provision"
 	"github.com/clawjail/clawjail/internal/testenv/property"
 )
@@ -81,7 +82,7 @@ func TestSecretsAreRefused(t *testing.T) {
 			err := checkVariable(name, value)
 			if err == nil {
 				t.Errorf("%s=%s was accepted", name, value)
-			} else if strings.Contains(err.Error()+hintOf(err), value) {
+			} else if p, _ := problem.As(err); strings.Contains(err.Error()+p.Hint, value) {
 				t.Errorf("the value is in the message: %v", err)
 			}
 		}
