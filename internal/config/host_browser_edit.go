@@ -1,9 +1,10 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
-	"strconv"
+	"strings"
 
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -33,14 +34,15 @@ func (e Environment) EditHostBrowser(source string, data []byte, to HostBrowser)
 	if err != nil {
 		return nil, err
 	}
-	before := want.HostBrowser.written()
-	for n, s := range to.written() {
-		if s.value == before[n].value {
-			continue
+	before := map[string]string{}
+	want.HostBrowser.written(func(path, value string) { before[path] = value })
+	to.written(func(path, value string) {
+		if err == nil && value != before[path] {
+			data, err = yamldoc.Set(data, value, strings.Split(path, ".")...)
 		}
-		if data, err = yamldoc.Set(data, s.value, append([]string{"browser"}, s.path...)...); err != nil {
-			return nil, err
-		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	want.HostBrowser = to
 	if len(data) > largest {
@@ -57,28 +59,16 @@ func (e Environment) EditHostBrowser(source string, data []byte, to HostBrowser)
 	return data, nil
 }
 
-// setting is one value as the file has it.
-type setting struct {
-	path  []string
-	value string
-}
-
-// written are the settings as the file has them, always in the same order.
-func (b HostBrowser) written() []setting {
-	listen := ""
-	if b.Remote.On() {
-		listen = b.Remote.Listen.String()
-	}
-	return []setting{
-		{[]string{"enabled"}, strconv.FormatBool(b.Enabled)},
-		{[]string{"control_url"}, yamldoc.Quote(b.ControlURL)},
-		{[]string{"color"}, yamldoc.Quote(b.Color)},
-		{[]string{"headless"}, string(b.Headless)},
-		{[]string{"attach_only"}, strconv.FormatBool(b.AttachOnly)},
-		{[]string{"executable"}, yamldoc.Quote(b.Executable)},
-		{[]string{"listen"}, yamldoc.Quote(listen)},
-		{[]string{"tls", "cert"}, yamldoc.Quote(b.Remote.TLS.Cert)},
-		{[]string{"tls", "key"}, yamldoc.Quote(b.Remote.TLS.Key)},
-		{[]string{"token"}, yamldoc.Quote(b.Remote.Token)},
-	}
+// written tells the settings as the file has them, always in the same order.
+func (b HostBrowser) written(tell func(path, value string)) {
+	yamldoc.Walk(reflect.ValueOf(b), func(path string, at reflect.Value, tags reflect.StructTag) {
+		value := fmt.Sprint(at)
+		if listen, is := at.Interface().(netip.AddrPort); is && !listen.IsValid() {
+			value = ""
+		}
+		if at.Kind() != reflect.Bool && tags.Get("enum") == "" {
+			value = yamldoc.Quote(value)
+		}
+		tell("browser."+path, value)
+	})
 }

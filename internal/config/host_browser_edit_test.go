@@ -21,7 +21,7 @@ func desk() Environment {
 }
 
 func TestEverySettingOfTheHostBrowserCanBeEdited(t *testing.T) {
-	// A setting without a line in written would not be changed, and is found here.
+	// A setting whose tag has no key would not be changed, and is found here.
 	differs(t, "browser", reflect.ValueOf(other()), reflect.ValueOf(defaultHostBrowser()))
 	for _, text := range []string{"", "# nothing\n", "log:\n  level: debug # loud\n", "browser: {}\n", "browser:\n  color: '#111111' # dark\n  tls: {}\n"} {
 		there, err := desk().EditHostBrowser("f", []byte(text), other())
