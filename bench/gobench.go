@@ -177,7 +177,7 @@ func goSubjects() map[string]string {
 		"snapshot":  "browser Snapshot",
 		"console":   "console, browser Live",
 		"gateway":   "gateway, policy, egress",
-		"identity":  "identity, vault, grant, audit, cookies, session, store, trawl",
+		"identity":  "identity, vault, grant, audit, cookies, session, store",
 		"templates": "template",
 	}
 }

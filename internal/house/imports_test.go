@@ -300,13 +300,13 @@ func TestRoomsImportInNoCircle(t *testing.T) {
 	}
 }
 
-// testOnly are packages that help tests: testenv, testkit, and those in a folder that ends in test, such as jailtest. The
+// testOnly are packages that help tests: testenv, trawl, testkit, and those in a folder that ends in test, such as jailtest. The
 // self-test is no such thing: it is a command.
 func testOnly(pkg string) bool {
 	if below(pkg, []string{"internal/selftest"}) {
 		return false
 	}
-	return below(pkg, []string{"internal/testenv", "test/testkit"}) || strings.HasPrefix(pkg, "internal/") && strings.Contains(pkg+"/", "test/")
+	return below(pkg, []string{"internal/testenv", "internal/trawl", "test/testkit"}) || strings.HasPrefix(pkg, "internal/") && strings.Contains(pkg+"/", "test/")
 }
 
 // strays says whether a package, or a test of it, imports what is for the tests of the whole program alone.

@@ -45,10 +45,7 @@ func testMask() *Mask {
 func TestEveryStepOfTheMaskIsNeeded(t *testing.T) {
 	tried := map[string]bool{}
 	for _, p := range plantedTexts() {
-		set, err := trawl.NewSet(trawl.Needle{Name: "canary", Value: []byte(p.canary)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		set := trawl.New(t, map[string]string{"canary": p.canary})
 		if len(set.In("source", []byte(p.text))) == 0 {
 			t.Errorf("the canary of %q is not found before", p.text)
 		}

@@ -158,10 +158,7 @@ func (v *laboratory) inside() (roots []string) {
 // values are on disk, those of the jail would be, too.
 func TestNoValueIsOnTheDiskOfAJail(t *testing.T) {
 	v := newLaboratory(t)
-	set, err := trawl.NewSet(trawl.Needle{Name: "secret", Value: []byte(v.lab.Secret)}, trawl.Needle{Name: "rotated", Value: []byte(v.lab.Rotated)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := trawl.New(t, map[string]string{"secret": v.lab.Secret, "rotated": v.lab.Rotated})
 	for _, build := range builds {
 		t.Run(build, func(t *testing.T) {
 			inner := &laboratory{Installation: &testkit.Installation{Instance: v.Instance, T: t, API: v.API}, lab: v.lab}

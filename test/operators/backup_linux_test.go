@@ -4,7 +4,6 @@ package operators
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"os"
 	"path/filepath"
@@ -74,29 +73,16 @@ func TestAnInstallationIsRestoredElsewhereWithAllThatItHas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	needles, err := trawl.NewSet(trawl.Needle{Name: "secret", Value: []byte(canary)}, trawl.Needle{Name: "admin", Value: bytes.TrimSpace(admin)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open(at("live.tar.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(at("live.tar.gz")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file has mode %v, %v", info.Mode(), err)
 	}
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hits, err := needles.Reader("backup", z)
+	hits, _, err := trawl.New(t, map[string]string{"secret": canary, "admin": string(bytes.TrimSpace(admin))}).Files([]string{at("live.tar.gz")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
 	for _, h := range hits {
-		seen[h.Needle] = true
+		seen[h.Name] = true
 	}
 	if seen["secret"] || !seen["admin"] { // the admin key is in it: the search sees what is
 		t.Errorf("found in the backup: %v", hits)

@@ -286,11 +286,6 @@ func TestAnAgentIsLoggedInByWhatPagesHadStored(t *testing.T) {
 // finds a canary in every kind of place.
 func TestNoValueIsAnywhere(t *testing.T) {
 	const canaryText = "canary-7f3e9a1c/+=%5d"
-	needles := []trawl.Needle{{Name: "canary", Value: []byte(canaryText)}}
-	canary, err := trawl.NewSet(needles...)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var log testkit.Transcript
 	v := visiting(t, instance.Options{Settings: "log: {level: debug}\nwarm_pool:\n  size: 1\n", Output: &log})
 	var answers bytes.Buffer
@@ -363,14 +358,11 @@ func TestNoValueIsAnywhere(t *testing.T) {
 	if len(values) != 2*website.Cookies() {
 		t.Fatalf("the site has given out %d values", len(values))
 	}
+	secrets := map[string]string{"canary": canaryText, "of the storage state": v.stored, "of a page's storage": pageToken}
 	for n, value := range values {
-		needles = append(needles, trawl.Needle{Name: fmt.Sprintf("cookie-%d", n), Value: []byte(value)})
+		secrets[fmt.Sprintf("cookie-%d", n)] = value
 	}
-	needles = append(needles, trawl.Needle{Name: "of the storage state", Value: []byte(v.stored)}, trawl.Needle{Name: "of a page's storage", Value: []byte(pageToken)})
-	set, err := trawl.NewSet(needles[1:]...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := trawl.New(t, secrets)
 
 	// The browser has them while it lives, in its own memory and in a file system that nobody else sees: the processes'
 	// arguments and environments and all files of the host are searched while it does.
@@ -380,23 +372,43 @@ func TestNoValueIsAnywhere(t *testing.T) {
 	}
 	roots = slices.DeleteFunc(roots, func(root string) bool { _, err := os.Stat(root); return err != nil })
 	own := v.T.TempDir() // this test's own files
-	look := func(when string) {
+	look := func(when string, planted ...string) {
 		t.Helper()
-		opts := trawl.FileOptions{OtherMounts: true, Skip: func(path string) bool { return path == own }}
-		hits, stats, err := set.Files(t.Context(), roots, opts)
-		if err != nil || stats.Files < 20 {
-			t.Errorf("%s: search the files: %+v, %v", when, stats, err)
+		hits, files, err := set.Files(roots, func(path string) bool { return path == own })
+		if err != nil || files < 20 {
+			t.Errorf("%s: search %d files: %v", when, files, err)
 		}
-		more, processes, err := set.Processes(t.Context(), trawl.ProcessOptions{})
-		if err != nil && !errors.Is(err, fs.ErrPermission) || processes.Processes < 3 { // the first process of a container may be closed even to root
-			t.Errorf("%s: search the processes: %+v, %v", when, processes, err)
+		all, err := trawl.AllProcesses()
+		if err != nil {
+			t.Error(err)
+		}
+		more, processes, err := set.Processes(all)
+		if err != nil && !errors.Is(err, fs.ErrPermission) || processes < 3 { // the first process of a container may be closed even to root
+			t.Errorf("%s: search %d processes: %v", when, processes, err)
 		}
 		hits = slices.Concat(hits, more, set.In("log", log.Bytes()), set.In("answers", answers.Bytes()), set.In("output", []byte(strings.Join(spoken, "\n"))))
 		for _, h := range hits {
-			t.Errorf("%s: %s", when, h)
+			if h.Name != "canary" || !slices.Contains(planted, h.Where) {
+				t.Errorf("%s: %s", when, h)
+			}
+		}
+		for _, path := range planted {
+			if !slices.ContainsFunc(hits, func(h trawl.Hit) bool { return h.Where == path }) {
+				t.Errorf("%s: the canary in %s is not found", when, path)
+			}
 		}
 	}
-	look("while the session is open")
+	// The same search finds what is there.
+	planted := []string{filepath.Join(v.Config.DataDir, "control", "canary"), filepath.Join(v.Config.RunDir, "canary")}
+	for _, path := range planted {
+		testkit.WriteFile(t, path, "x"+canaryText)
+	}
+	look("while the session is open", planted...)
+	for _, path := range planted {
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
 	v.Close(s.ID)
 	look("after it was closed")
 
@@ -419,20 +431,6 @@ func TestNoValueIsAnywhere(t *testing.T) {
 		}
 	}
 
-	// The same search finds what is there.
-	planted := map[string]string{"data": filepath.Join(v.Config.DataDir, "control", "canary"), "run": filepath.Join(v.Config.RunDir, "canary")}
-	for place, path := range planted {
-		if err := os.WriteFile(path, []byte("x"+canaryText), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		hits, _, err := canary.Files(t.Context(), roots, trawl.FileOptions{Skip: func(path string) bool { return path == own }})
-		if err != nil || !slices.ContainsFunc(hits, func(h trawl.Hit) bool { return strings.HasSuffix(h.Where, path) || strings.Contains(h.Where, path) }) {
-			t.Errorf("the canary in %s is not found: %v, %v", place, hits, err)
-		}
-		if err := os.Remove(path); err != nil {
-			t.Error(err)
-		}
-	}
 	sleeping := exec.CommandContext(t.Context(), "sleep", "60")
 	sleeping.Args[0] = canaryText
 	sleeping.Env = []string{"A=" + canaryText}
@@ -441,14 +439,11 @@ func TestNoValueIsAnywhere(t *testing.T) {
 	}
 	defer func() { _ = sleeping.Process.Kill(); _ = sleeping.Wait() }()
 	testenv.Eventually(t, 10*time.Second, func() bool {
-		hits, _, err := canary.Processes(t.Context(), trawl.ProcessOptions{PIDs: func() ([]int, error) { return []int{sleeping.Process.Pid}, nil }})
+		hits, _, err := set.Processes([]int{sleeping.Process.Pid})
 		return err == nil && len(hits) >= 2
 	}, "the canary in arguments and environment is not found")
 	// In the database, as a row that is not encrypted: the names of operators are. The command prints the name, too.
-	plain, err := trawl.NewSet(trawl.Needle{Name: "canary", Value: []byte("canary-7f3e9a1c")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := trawl.New(t, map[string]string{"canary": "canary-7f3e9a1c"})
 	say("operator", "create", "canary-7f3e9a1c", "--role", "viewer", "--tenant", "default")
 	say("operator", "ls", "--json")
 	if len(plain.In("output", []byte(strings.Join(spoken, "\n")))) == 0 {
@@ -462,7 +457,7 @@ func TestNoValueIsAnywhere(t *testing.T) {
 	v.Close(v.Open(api.OpenRequest{Tenant: "canary-7f3e9a1c"}))
 	testenv.Eventually(t, 10*time.Second, func() bool { return len(plain.In("log", log.Bytes())) > 0 },
 		"the canary in the log is not found")
-	hits, _, err := plain.Files(t.Context(), []string{hostd.DatabaseDir(v.Config)}, trawl.FileOptions{})
+	hits, _, err := plain.Files([]string{hostd.DatabaseDir(v.Config)}, nil)
 	if err != nil || len(hits) == 0 {
 		t.Errorf("the canary in the database is not found: %v", err)
 	}

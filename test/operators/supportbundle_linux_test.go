@@ -153,16 +153,9 @@ func TestASupportBundleHasNoSecretOfARealInstance(t *testing.T) {
 	}
 	search := func() *trawl.Set {
 		t.Helper()
-		var all []trawl.Needle
-		for name, value := range needles {
-			all = append(all, trawl.Needle{Name: name, Value: []byte(value)})
-		}
-		set, err := trawl.NewSet(all...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		set := trawl.New(t, needles)
 		seen := map[string]bool{}
-		hits, _, err := set.Files(t.Context(), []string{file, filepath.Dir(v.ConfigFile), hostd.ControlDir(v.Config)}, trawl.FileOptions{})
+		hits, _, err := set.Files([]string{file, filepath.Dir(v.ConfigFile), hostd.ControlDir(v.Config)}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +163,7 @@ func TestASupportBundleHasNoSecretOfARealInstance(t *testing.T) {
 			hits = append(hits, set.In(name, data)...)
 		}
 		for _, h := range hits {
-			seen[h.Needle] = true
+			seen[h.Name] = true
 		}
 		for name := range needles {
 			if !seen[name] {
