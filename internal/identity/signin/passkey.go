@@ -35,7 +35,7 @@ func (s *Service) BeginPasskey(ctx context.Context, by identity.Principal, from 
 			exclude = append(exclude, p.Credential)
 		}
 	}
-	raw := s.attempts.begin(toAdd, by.Actor(), at.origin, handle, s.o.Now())
+	raw := s.challenges.issue(toAdd, by.Actor(), at.origin, handle, s.o.Now())
 	if options, err = at.creation(raw, handle, by.Name, exclude); err != nil {
 		return nil, "", fmt.Errorf("begin to add a passkey: %w", err)
 	}
@@ -68,7 +68,7 @@ func (s *Service) FinishPasskey(ctx context.Context, by identity.Principal, chal
 	if name == "" || name != plain(name, longestPasskeyName) {
 		return Passkey{}, problem.New(problem.BadName, fmt.Sprintf("give 1 to %d letters, such as: my laptop", longestPasskeyName), "the name of the passkey is not valid")
 	}
-	raw, handle, err := s.attempts.check(toAdd, by.Actor(), at.origin, challenge, s.o.Now())
+	raw, handle, err := s.challenges.verify(toAdd, by.Actor(), at.origin, challenge, s.o.Now())
 	if err != nil {
 		return Passkey{}, err
 	}
@@ -76,8 +76,8 @@ func (s *Service) FinishPasskey(ctx context.Context, by identity.Principal, chal
 	if row.Credential, row.Record, row.Count, err = at.created(raw, handle, response); err != nil {
 		return Passkey{}, err
 	}
-	if !s.attempts.spend(raw, s.o.Now()) {
-		return Passkey{}, attemptOver()
+	if err := s.challenges.use(raw, s.o.Now()); err != nil {
+		return Passkey{}, err
 	}
 	e := identity.Event{Action: string(identity.PasskeyAdd), Tenant: by.Tenant, Actor: by.Actor(), Target: row.ID, Remote: from.Remote,
 		Facts: map[string]string{"name": row.Name, "host": row.Host}}
@@ -94,7 +94,7 @@ func (s *Service) BeginSignIn(_ context.Context, from From) (options []byte, cha
 	if err != nil {
 		return nil, "", err
 	}
-	raw := s.attempts.begin(toSignIn, "", at.origin, nil, s.o.Now())
+	raw := s.challenges.issue(toSignIn, "", at.origin, nil, s.o.Now())
 	if options, err = at.request(raw); err != nil {
 		return nil, "", fmt.Errorf("begin to sign in: %w", err)
 	}
@@ -110,7 +110,7 @@ func (s *Service) WithPasskey(ctx context.Context, challenge string, response []
 	if err != nil {
 		return "", SignIn{}, err
 	}
-	raw, _, err := s.attempts.check(toSignIn, "", at.origin, challenge, s.o.Now())
+	raw, _, err := s.challenges.verify(toSignIn, "", at.origin, challenge, s.o.Now())
 	if err != nil {
 		return "", SignIn{}, err
 	}
@@ -130,8 +130,8 @@ func (s *Service) WithPasskey(ctx context.Context, challenge string, response []
 	default:
 		return "", SignIn{}, fmt.Errorf("look up a passkey: %w", err)
 	}
-	if !s.attempts.spend(raw, s.o.Now()) {
-		return "", SignIn{}, attemptOver()
+	if err := s.challenges.use(raw, s.o.Now()); err != nil {
+		return "", SignIn{}, err
 	}
 	p, err := s.standing(ctx, row.Owner)
 	if err != nil {

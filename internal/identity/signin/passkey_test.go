@@ -348,9 +348,9 @@ func TestWhatIsNoPasskeyOfOurs(t *testing.T) {
 func (w *world) pass() {
 	w.t.Helper()
 	w.close()
-	old := w.attempts
+	old := w.challenges
 	w.open(idle, life)
-	w.attempts = old
+	w.challenges = old
 }
 
 func TestAnAttemptIsForOnePurposeOnePersonAndOnePlace(t *testing.T) {
@@ -404,7 +404,7 @@ func TestAnAttemptIsForOnePurposeOnePersonAndOnePlace(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.log.fail(nil)
-		time.Sleep(attemptLife - time.Second)
+		time.Sleep(challengeLife - time.Second)
 		if _, err := w.FinishPasskey(ctx, ann, challenge, "mine", response, here); err != nil {
 			t.Errorf("in its last second: %v", err)
 		}
@@ -415,9 +415,9 @@ func TestAnAttemptIsForOnePurposeOnePersonAndOnePlace(t *testing.T) {
 		if _, err := w.FinishPasskey(ctx, ann, late, "late", response, here); problem.CodeOf(err) != problem.BadRequest {
 			t.Errorf("after its end: %v", err)
 		}
-		time.Sleep(2 * attemptLife)
-		if _, err := w.Purge(ctx); err != nil || len(w.attempts.spent) != 0 {
-			t.Errorf("%d are remembered, %v", len(w.attempts.spent), err)
+		time.Sleep(2 * challengeLife)
+		if _, err := w.Purge(ctx); err != nil || len(w.challenges.used) != 0 {
+			t.Errorf("%d are remembered, %v", len(w.challenges.used), err)
 		}
 	})
 }
@@ -539,14 +539,14 @@ func TestAPasskeyThatCannotBeRecordedIsNotAdded(t *testing.T) {
 
 // FuzzChallenge: what comes back from a browser is one that was begun here, or nothing.
 func FuzzChallenge(f *testing.F) {
-	a := newAttempts()
+	c := newChallenges()
 	now := time.Unix(1e9, 0)
-	good := encoded(a.begin(toSignIn, "", "o", nil, now))
+	good := encoded(c.issue(toSignIn, "", "o", nil, now))
 	f.Add(good)
 	f.Add("")
 	f.Add(good[:50])
 	f.Fuzz(func(t *testing.T, text string) {
-		if _, _, err := a.check(toSignIn, "", "o", text, now); (err == nil) != (text == good) {
+		if _, _, err := c.verify(toSignIn, "", "o", text, now); (err == nil) != (text == good) {
 			t.Errorf("%q: %v", text, err)
 		}
 	})

@@ -115,11 +115,11 @@ func (o Options) Validate() error {
 
 // Service signs people in. All methods may be called at the same time.
 type Service struct {
-	o        Options
-	uses     uses
-	held     held
-	links    links
-	attempts attempts
+	o          Options
+	uses       uses
+	held       held
+	links      links
+	challenges *challenges
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -130,7 +130,7 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{o: o, attempts: newAttempts()}
+	s := &Service{o: o, challenges: newChallenges()}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.running.Go(func() { s.watch(ctx) })
 	return s, nil
@@ -147,7 +147,7 @@ func (s *Service) Purge(ctx context.Context) (int, error) {
 	now := s.now()
 	s.uses.forget(now.Add(-s.o.Idle))
 	s.links.forget(now)
-	s.attempts.forget(now)
+	s.challenges.removeExpired(now)
 	n, err := s.o.Store.DeleteSignInsBefore(ctx, now, now.Add(-s.o.Idle))
 	if err != nil {
 		return 0, fmt.Errorf("remove old sign-ins: %w", err)

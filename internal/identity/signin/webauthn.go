@@ -52,7 +52,7 @@ func algorithms() []protocol.CredentialParameter {
 }
 
 func (p party) library() (*webauthn.WebAuthn, error) {
-	limit := webauthn.TimeoutConfig{Timeout: attemptLife, TimeoutUVD: attemptLife}
+	limit := webauthn.TimeoutConfig{Timeout: challengeLife, TimeoutUVD: challengeLife}
 	resident := true
 	return webauthn.New(&webauthn.Config{
 		RPID: p.host, RPDisplayName: "clawjail", RPOrigins: []string{p.origin},
