@@ -182,7 +182,7 @@ type Log struct {
 	writer  *writer
 	notes   *noter
 	changed *broadcast
-	room    *room
+	quota   *recordQuota
 	lists   *lists
 	repeats *repeats
 	telling chan struct{} // closed: tell what is left, and end
@@ -226,14 +226,14 @@ func Open(ctx context.Context, options Options) (_ *Log, err error) {
 	if err != nil {
 		return nil, err
 	}
-	held, err := newRoom(ctx, o)
+	records, err := newRecordQuota(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{options: o, queue: newQueue(o.QueueRows), spill: sp, changed: newBroadcast(), room: held, lists: newLists(),
+	l := &Log{options: o, queue: newQueue(o.QueueRows), spill: sp, changed: newBroadcast(), quota: records, lists: newLists(),
 		repeats: newRepeats(o.RepeatEvery), telling: make(chan struct{}), told: make(chan struct{})}
 	l.notes = newNoter(o)
-	l.writer = newWriter(o, h, l.queue, sp, l.notes, l.changed, held)
+	l.writer = newWriter(o, h, l.queue, sp, l.notes, l.changed, records)
 	if err := l.recover(ctx); err != nil {
 		l.writer.cancel()
 		l.notes.cancel()
@@ -274,7 +274,7 @@ func (l *Log) Begin(ctx context.Context, i Intent) (*Pending, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit %s: %w", i.Action, err)
 	}
-	if err := l.room.admit(row); err != nil {
+	if err := l.quota.check(row); err != nil {
 		return nil, err
 	}
 	stamp(&row, l.options.Now())
@@ -290,7 +290,7 @@ func (l *Log) Event(ctx context.Context, e Event) error {
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", e.Action, err)
 	}
-	if err := l.room.admit(row); err != nil {
+	if err := l.quota.check(row); err != nil {
 		return err
 	}
 	stamp(&row, l.options.Now())
@@ -304,7 +304,7 @@ func (l *Log) Event(ctx context.Context, e Event) error {
 func (l *Log) Note(e Event) {
 	row := mend(eventRow(e))
 	now := l.options.Now()
-	if e.Result == Refused && !l.repeats.refused(row, l.room.admit(row) != nil, now) {
+	if e.Result == Refused && !l.repeats.refused(row, l.quota.check(row) != nil, now) {
 		return
 	}
 	stamp(&row, now)
@@ -317,7 +317,7 @@ func (l *Log) Note(e Event) {
 func (l *Log) BeginEnding(i Intent) *Pending {
 	row := mend(intentRow(i))
 	now := l.options.Now()
-	counted := l.room.admit(row) != nil && l.repeats.again(row, now)
+	counted := l.quota.check(row) != nil && l.repeats.again(row, now)
 	stamp(&row, now)
 	e := newEntry(row, kindEnding)
 	p := &Pending{log: l, intent: row}

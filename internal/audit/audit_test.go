@@ -462,7 +462,7 @@ func TestALostRecordIsCountedOnce(t *testing.T) {
 	db.add = func() { _ = sp.add(spillRow(newID(day)), kindEnding) } // one more that finds no place
 	w.store.set(func(m *memory) { m.full = false })
 	o := w.options.withDefaults()
-	held, err := newRoom(t.Context(), o)
+	held, err := newRecordQuota(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func (w *writer) commit(rows []store.AuditRow, live []*entry) error {
 	err := w.options.Store.AppendAudit(ctx, rows)
 	cancel()
 	if err == nil {
-		w.room.add(rows)
+		w.quota.count(rows)
 		w.advance(next)
 		return nil
 	}
@@ -53,7 +53,7 @@ func (w *writer) commit(rows []store.AuditRow, live []*entry) error {
 	written, unsettled := w.settle()
 	switch {
 	case written:
-		w.room.add(rows)
+		w.quota.count(rows)
 		return nil
 	case unsettled == nil:
 		return err

@@ -77,7 +77,7 @@ func (l *Log) Trim(ctx context.Context, r Retention) (Trimmed, error) {
 		out.To = upTo
 		out.Rows += int64(n)
 	}
-	if err := l.room.recount(ctx); err != nil {
+	if err := l.quota.recount(ctx); err != nil {
 		return out, err
 	}
 	if want := out.To - out.From + 1; out.Rows != want {

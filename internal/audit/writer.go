@@ -28,7 +28,7 @@ type writer struct {
 	spill   *spill
 	notes   *noter
 	changed *broadcast
-	room    *room
+	quota   *recordQuota
 	lost    atomic.Int64 // notes that found no place in the queue, not yet recorded
 
 	end        head
@@ -50,9 +50,9 @@ type writer struct {
 	failed error // of the last attempt to write
 }
 
-func newWriter(o Options, end head, q *queue, s *spill, n *noter, c *broadcast, r *room) *writer {
+func newWriter(o Options, end head, q *queue, s *spill, n *noter, c *broadcast, records *recordQuota) *writer {
 	w := &writer{
-		options: o, queue: q, spill: s, notes: n, changed: c, room: r, end: end, head: end,
+		options: o, queue: q, spill: s, notes: n, changed: c, quota: records, end: end, head: end,
 		stopping: make(chan struct{}), ended: make(chan struct{}),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
