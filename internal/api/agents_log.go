@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -144,11 +145,11 @@ func untilTheEnd(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// ofOneAgent reads the address of a route that is served plainly.
-func ofOneAgent(req *http.Request, by identity.Principal) (tenant, name string, err error) {
+// ofOneAgent reads the address of a route without a description: tenant is a parameter of it, and so are others.
+func ofOneAgent(req *http.Request, by identity.Principal, others ...string) (tenant, name string, err error) {
 	query := req.URL.Query()
 	for key, values := range query {
-		if key != "tenant" || len(values) > 1 {
+		if key != "tenant" && !slices.Contains(others, key) || len(values) > 1 {
 			return "", "", problem.New(problem.BadRequest, "the parameters are in /openapi.json", "the parameter %s is not known, or is there twice", quote(key))
 		}
 	}

@@ -15,14 +15,13 @@ import (
 	"github.com/clawjail/clawjail/internal/api/socket"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
 const (
 	// maxAttach bounds the first message: the longest command line, as JSON writes it.
 	maxAttach = 512 << 10
-	// attachLimit bounds how long the first message may take, and exitLimit the last.
+	// attachLimit bounds the wait for the first message, exitLimit the sending of the last.
 	attachLimit = 30 * time.Second
 	exitLimit   = 10 * time.Second
 )
@@ -34,18 +33,14 @@ type Attached struct {
 	Problem *Problem   `json:"problem,omitempty"`
 }
 
-// attach runs a program in a jail for the other end of a WebSocket, whose first message says which. A caller without the right gets
+// attach runs a program in a jail for the client of a WebSocket, whose first message says which. A caller without the right gets
 // an HTTP error, before there is a WebSocket. The program ends with the connection.
 func (a *API) attach(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+	tenant, name, err := ofOneAgent(req, by, "exec")
+	if err != nil {
+		return err
+	}
 	query := req.URL.Query()
-	for key, values := range query {
-		if key != "tenant" && key != "exec" || len(values) > 1 {
-			return problem.New(problem.BadRequest, "the parameters are in /openapi.json", "the parameter %s is not known, or is there twice", quote(key))
-		}
-	}
-	if len(req.PathValue("name")) > maxAgentName {
-		return problem.New(problem.BadRequest, "list them: clawjail agent ls", "no agent has a name of more than %d bytes", maxAgentName)
-	}
 	exec, err := boolean(query.Get("exec"))
 	if err != nil {
 		return err
@@ -54,11 +49,7 @@ func (a *API) attach(w http.ResponseWriter, req *http.Request, by identity.Princ
 	if exec {
 		right = identity.AgentExec
 	}
-	tenant := query.Get("tenant")
-	if err := op.CheckTenant(tenant); err != nil {
-		return err
-	}
-	if err := a.Identity.Authorize(req.Context(), by, right, by.TenantOr(tenant)); err != nil {
+	if err := a.Identity.Authorize(req.Context(), by, right, tenant); err != nil {
 		return err
 	}
 	if !socket.Asked(req.Header) {
@@ -68,17 +59,17 @@ func (a *API) attach(w http.ResponseWriter, req *http.Request, by identity.Princ
 	defer a.sockets.Done()
 	ctx, release := untilTheEnd(req.Context())
 	defer release()
-	// Origins of others were refused at the door.
+	// Requests with another site's Origin were refused before.
 	conn, err := websocket.Accept(w, req, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled, InsecureSkipVerify: true})
 	if err != nil {
 		return nil // Accept has answered
 	}
-	t := &attachment{api: a, conn: conn, by: by, tenant: tenant, name: req.PathValue("name"), exec: exec}
+	t := &attachment{api: a, conn: conn, by: by, tenant: query.Get("tenant"), name: name, exec: exec}
 	t.serve(ctx)
 	return nil
 }
 
-// attachment is one program and its user.
+// attachment is one WebSocket and the program run for it.
 type attachment struct {
 	api          *API
 	conn         *websocket.Conn
@@ -87,39 +78,35 @@ type attachment struct {
 	exec         bool
 }
 
-// serve does everything, and closes the connection.
+// serve runs the program, sends how it ended, and closes the connection.
 func (t *attachment) serve(ctx context.Context) {
-	// The last message is sent when the request is to end, too.
-	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer stop(nil)
 	defer func() { _ = t.conn.CloseNow() }() // when it was not closed with a reason
-	body, err := t.first(ctx)
+	// sendCtx outlives ctx, so that the last message can be sent after the server was told to stop.
+	sendCtx, cancelSend := context.WithCancel(context.WithoutCancel(ctx))
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer cancelSend()
+	body, err := t.readRequest(ctx)
 	if errors.Is(err, pipes.ErrLeft) {
 		return
 	}
-	ends := pipes.NewServer(t.conn)
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer stop(nil)
+	streams := pipes.NewServer(t.conn)
 	if err != nil {
-		t.last(work, ends, Attached{}, err)
+		t.sendExit(sendCtx, streams, Attached{}, err)
 		return
 	}
-	running, quit := context.WithCancelCause(ctx)
-	defer quit(nil)
-	all.Go(func() {
-		err := ends.Serve(work)
-		quit(err)
-	})
-	out, err := t.run(running, work, ends, body)
+	runCtx, cancelRun := context.WithCancelCause(ctx)
+	defer cancelRun(nil)
+	reading.Go(func() { cancelRun(streams.Serve(sendCtx)) })
+	out, err := t.run(runCtx, sendCtx, streams, body)
 	if errors.Is(err, pipes.ErrLeft) || errors.Is(err, pipes.ErrProtocol) {
-		return // nobody is there to be told, or nobody who listens
+		return // the client has left, or would not understand
 	}
-	t.last(work, ends, out, err)
+	t.sendExit(sendCtx, streams, out, err)
 }
 
-// first reads what is to be run.
-func (t *attachment) first(ctx context.Context) (ProcessRequest, error) {
+// readRequest reads what is to be run.
+func (t *attachment) readRequest(ctx context.Context) (ProcessRequest, error) {
 	ctx, cancel := context.WithTimeout(ctx, attachLimit)
 	defer cancel()
 	t.conn.SetReadLimit(maxAttach)
@@ -133,8 +120,9 @@ func (t *attachment) first(ctx context.Context) (ProcessRequest, error) {
 	return decode[ProcessRequest](text)
 }
 
-// run runs the program until it has ended and everything that it printed is sent. quit ends with the connection.
-func (t *attachment) run(running, work context.Context, ends *pipes.Pipes, body ProcessRequest) (Attached, error) {
+// run runs the program until it has ended and everything that it printed is sent. runCtx ends with the connection or the
+// server, sendCtx only with serve.
+func (t *attachment) run(runCtx, sendCtx context.Context, streams *pipes.Pipes, body ProcessRequest) (Attached, error) {
 	if body.Tenant != "" && body.Tenant != t.tenant {
 		return Attached{}, problem.New(problem.BadRequest, "leave it out there", "the tenant is named in the address")
 	}
@@ -148,51 +136,51 @@ func (t *attachment) run(running, work context.Context, ends *pipes.Pipes, body 
 		if request.Jail != nil || request.Template != "" || request.TTL != 0 || body.Limits != nil {
 			return Attached{}, problem.New(problem.BadRequest, "leave out what is not argv, env and dir", "a program beside the agent's has its jail already")
 		}
-		program, err = t.api.Agents.Exec(running, t.by, t.tenant, t.name, jail.Program{Argv: request.Argv, Env: request.Env, Dir: request.Dir, Wire: jail.WireStdio})
+		program, err = t.api.Agents.Exec(runCtx, t.by, t.tenant, t.name, jail.Program{Argv: request.Argv, Env: request.Env, Dir: request.Dir, Wire: jail.WireStdio})
 	} else {
 		var started agent.Process
-		started, program, err = t.api.Agents.Run(running, t.by, t.tenant, t.name, request)
+		started, program, err = t.api.Agents.Run(runCtx, t.by, t.tenant, t.name, request)
 		out.Process = (*Process)(&started)
 	}
 	if err != nil {
-		return Attached{}, cause(running, err)
+		return Attached{}, causeOf(runCtx, err)
 	}
-	// A stream that cannot be sent any more is of somebody who has left; Serve says so too.
-	sending, enough := context.WithCancel(work)
-	defer enough()
-	defer context.AfterFunc(running, enough)()
+	streamCtx, cancelStreams := context.WithCancel(sendCtx)
 	var output, input sync.WaitGroup
-	output.Go(func() { _ = ends.Send(sending, pipes.Stdout, program.Stdio.Out) })
-	output.Go(func() { _ = ends.Send(sending, pipes.Stderr, program.Stdio.Err) })
-	input.Go(func() {
-		// A program that reads no more is no reason to end.
-		_ = ends.Receive(sending, pipes.Stdin, program.Stdio.In)
-		_ = program.Stdio.In.Close() // a pipe, and its reader may be gone
-	})
 	defer input.Wait()
 	defer program.Stdio.Close()
-	defer enough()
-	defer context.AfterFunc(running, program.End)()
-	exit, err := program.Wait(work)
-	output.Wait()
-	if err != nil || running.Err() != nil {
+	defer cancelStreams()
+	defer context.AfterFunc(runCtx, func() {
+		cancelStreams()
 		program.End()
-		return Attached{}, cause(running, err)
+	})()
+	// A stream fails when the client has left. Serve finds that out, too.
+	output.Go(func() { _ = streams.Send(streamCtx, pipes.Stdout, program.Stdio.Out) })
+	output.Go(func() { _ = streams.Send(streamCtx, pipes.Stderr, program.Stdio.Err) })
+	input.Go(func() {
+		_ = streams.Receive(streamCtx, pipes.Stdin, program.Stdio.In) // the program may close its stdin early
+		_ = program.Stdio.In.Close()                                  // and then this fails
+	})
+	exit, err := program.Wait(sendCtx)
+	output.Wait()
+	if err != nil || runCtx.Err() != nil {
+		program.End()
+		return Attached{}, causeOf(runCtx, err)
 	}
 	out.Exit = &exit
 	return out, nil
 }
 
-// cause is why something did not work: that somebody ended it, where somebody did.
-func cause(ctx context.Context, err error) error {
+// causeOf is why ctx ended, or err while it has not.
+func causeOf(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// last sends the last message, and closes.
-func (t *attachment) last(ctx context.Context, ends *pipes.Pipes, out Attached, err error) {
+// sendExit sends the last message, and closes the connection.
+func (t *attachment) sendExit(ctx context.Context, streams *pipes.Pipes, out Attached, err error) {
 	ctx, cancel := context.WithTimeout(ctx, exitLimit)
 	defer cancel()
 	if err != nil {
@@ -202,10 +190,10 @@ func (t *attachment) last(ctx context.Context, ends *pipes.Pipes, out Attached, 
 	}
 	text, err := json.Marshal(out)
 	if err == nil {
-		err = ends.SendExit(ctx, text)
+		err = streams.SendExit(ctx, text)
 	}
 	if err != nil {
-		return // gone
+		return // the client has left
 	}
-	_ = t.conn.Close(websocket.StatusNormalClosure, "") // who does not answer is closed all the same
+	_ = t.conn.Close(websocket.StatusNormalClosure, "") // a client that does not answer is closed all the same
 }
