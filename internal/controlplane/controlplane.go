@@ -92,13 +92,13 @@ type plane struct {
 
 	apiListener, gatewayListener net.Listener
 
-	networks *hostnet.Networks
-	book     *egress.Book
-	metrics  *metrics.Metrics
-	gateway  way
-	relayKey relay.Key
-	used     chan vault.SecretName // that nobody has marked yet
-	surfaces surfaces
+	networks    *hostnet.Networks
+	book        *egress.Book
+	metrics     *metrics.Metrics
+	gateway     sessionGateway
+	relayKey    relay.Key
+	used        chan vault.SecretName // that nobody has marked yet
+	agentRoutes agentRoutes
 
 	sessions *session.Service
 	accounts lateAccounts
@@ -144,7 +144,7 @@ var parts = []part{
 	{name: "rules", start: (*plane).openBook, end: func(p *plane, _ context.Context) error { p.book.Close(); return nil }},
 	{name: "gateway", wayOut: true, start: (*plane).makeGateway, run: (*plane).serveGateway, end: func(p *plane, _ context.Context) error { return p.gateway.Close() }},
 	{name: "gateway for containers", wayOut: true, start: (*plane).readRelayKey, run: (*plane).serveContainers},
-	{name: "surfaces", start: (*plane).makeSurfaces, run: (*plane).markUsed},
+	{name: "surfaces", start: (*plane).makeAgentRoutes, run: (*plane).recordUse},
 	{name: "sessions", work: true, start: (*plane).makeSessions, end: func(p *plane, ctx context.Context) error { return p.sessions.Shutdown(ctx) }},
 	{name: "accounts", start: (*plane).makeAccounts},
 	// Their jails run on; what ends are the programs that run for agents.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,7 +21,6 @@ import (
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -131,23 +131,38 @@ func TestPrivateDestinationNeedsAndHasARuleAndAnAddress(t *testing.T) {
 	}
 }
 
+// Only an address that is not there yet is waited for: a port that is taken is told at once.
 func TestGatewayWaitsForItsAddress(t *testing.T) {
-	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), testenv.FreePort(t))
-	taken, err := net.Listen("tcp4", at.String())
+	taken, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := listenAt(short, at); problem.CodeOf(err) != problem.Conflict {
-		t.Errorf("an address that is taken: %v", err)
+	at, nowhere := netip.MustParseAddrPort(taken.Addr().String()), netip.MustParseAddrPort("192.0.2.1:1") // RFC 5737
+	if _, err := listenAt(t.Context(), net.ListenConfig{}, at); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("a port that is taken: %v", err)
 	}
-	time.AfterFunc(20*time.Millisecond, func() { taken.Close() })
-	l, err := listenAt(t.Context(), at)
+	taken.Close()
+	asked := 0
+	l, err := listenAt(t.Context(), net.ListenConfig{Control: func(string, string, syscall.RawConn) (err error) {
+		if asked++; asked == 1 {
+			err = syscall.EADDRNOTAVAIL
+		}
+		return err
+	}}, at)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal("an address that comes later:", err)
 	}
 	l.Close()
+	late, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := listenAt(late, net.ListenConfig{}, nowhere); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("an address that does not come: %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := listenAt(ended, net.ListenConfig{}, nowhere); err != context.Canceled {
+		t.Errorf("the end is asked for: %v", err)
+	}
 }
 
 func TestExtraAuthoritiesThatCannotBeReadAreNamed(t *testing.T) {

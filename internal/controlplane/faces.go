@@ -82,7 +82,7 @@ func (p *plane) makeAPI(context.Context) error {
 		Console: p.console, Sessions: p.sessions, Identity: p.identity, Credentials: p.accounts.Service, Audit: p.audit, Rows: p.store,
 		Verify: p.verify, Version: p.Version, Listen: p.Config.Listen, OwnName: p.ownName,
 		Quotas: p.Config.Quotas, Tenants: p.tenants, BehindProxy: p.Config.BehindProxy, PublicName: p.publicName(), PublicPath: config.PublicPath(p.Config.PublicURL), Log: p.Log, Now: p.Now, MCP: tools.Handler(),
-		Agents: p.agents, Servers: p.servers, Tasks: p.tasks, Egress: p.book, Status: p.health, Surfaces: p.surfaces, Metrics: p.metrics, OpenMetrics: p.Config.Metrics.Open,
+		Agents: p.agents, Servers: p.servers, Tasks: p.tasks, Egress: p.book, Status: p.health, Surfaces: p.agentRoutes, Metrics: p.metrics, OpenMetrics: p.Config.Metrics.Open,
 		Host: p.hostInfo,
 	}
 	if p.console != nil {

@@ -27,31 +27,32 @@ import (
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
-// egressRecheck is how soon what another control plane on the same database decided is known here.
+// egressRecheck is how soon decisions of another control plane on the same database are known here.
 const egressRecheck = 2 * time.Second
 
 func (p *plane) listenGateway(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, hostWait)
 	defer cancel()
-	p.gatewayListener, err = listenAt(ctx, netip.AddrPortFrom(p.info.Gateway, p.Config.Gateway.Port))
+	p.gatewayListener, err = listenAt(ctx, net.ListenConfig{}, netip.AddrPortFrom(p.info.Gateway, p.Config.Gateway.Port))
 	return err
 }
 
-// listenAt listens on the bridge of the jails, which appears when the host daemon has made it.
-func listenAt(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
+// listenAt listens on the bridge of the jails. It waits for its address, which is there once the host daemon has made the bridge.
+func listenAt(ctx context.Context, l net.ListenConfig, at netip.AddrPort) (net.Listener, error) {
 	for {
-		var l net.ListenConfig
 		listener, err := l.Listen(ctx, "tcp4", at.String())
-		if err == nil {
+		switch {
+		case err == nil:
 			return listener, nil
-		}
-		again := time.NewTimer(100 * time.Millisecond)
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			again.Stop()
+		case errors.Is(ctx.Err(), context.Canceled):
+			return nil, ctx.Err()
+		case !errors.Is(err, unix.EADDRNOTAVAIL), ctx.Err() != nil:
 			return nil, problem.Wrap(err, problem.Conflict, "does something else listen there? `clawjail doctor` looks at the bridge; gateway.port sets another port",
 				"the gateway cannot listen on %s", at)
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
 		}
 	}
 }
@@ -64,7 +65,7 @@ func (p *plane) openBook(ctx context.Context) (err error) {
 	return nil
 }
 
-// makeGateway makes it with what counts. Both ask what is made later; nobody asks them before everything is there.
+// makeGateway builds the gateway and its metrics. Their closures over parts that are built later are not called until all are there.
 func (p *plane) makeGateway(context.Context) (err error) {
 	p.metrics = metrics.New(metrics.Options{Version: p.Version, Audit: p.audit.Status,
 		Sessions: func() session.Status { return p.sessions.Status() }, States: func() map[session.State]int { return p.sessions.States() }})
@@ -88,7 +89,7 @@ func (p *plane) serveGateway(ctx context.Context) error {
 	return err
 }
 
-// connectionsOfAll is how many connections jails may have open: each takes two descriptors, and half of them are for the rest.
+// connectionsOfAll is how many connections all jails together may have open: half of the descriptors, two for each.
 func connectionsOfAll() int {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
@@ -97,34 +98,33 @@ func connectionsOfAll() int {
 	return int(min(max(uint64(files.Max)/4, 64), gateway.DefaultConnections))
 }
 
-// way is the gateway as sessions and explanations see it. It is made after the book of what operators decided, and before
-// anybody asks.
-type way struct {
+// sessionGateway adapts gateway.Gateway to session.Gateway and egress.Way.
+type sessionGateway struct {
 	*gateway.Gateway
 	clean policy.Policy
 }
 
 // Admit implements session.Gateway.
-func (w *way) Admit(addr netip.Addr, who session.Caller) error {
-	return w.Gateway.Admit(addr, gateway.Caller{Jail: string(who.Jail), Session: who.Session, Tenant: who.Tenant, Opener: who.Opener,
+func (g *sessionGateway) Admit(addr netip.Addr, who session.Caller) error {
+	return g.Gateway.Admit(addr, gateway.Caller{Jail: string(who.Jail), Session: who.Session, Tenant: who.Tenant, Opener: who.Opener,
 		Actor: who.Actor, Policy: who.Policy, Confined: who.Confined, Vet: who.Vet})
 }
 
 // LastActivity implements session.Gateway.
-func (w *way) LastActivity(addr netip.Addr) time.Time {
-	// An address that is not admitted did nothing, and its zero Activity says so.
-	a, _ := w.Gateway.Activity(addr)
+func (g *sessionGateway) LastActivity(addr netip.Addr) time.Time {
+	// An address that is not admitted has the zero Activity.
+	a, _ := g.Gateway.Activity(addr)
 	return a.Last
 }
 
 // CallerIn implements egress.Way.
-func (w *way) CallerIn(session string) (egress.Who, bool) {
-	c, found := w.Gateway.CallerIn(session)
+func (g *sessionGateway) CallerIn(session string) (egress.Who, bool) {
+	c, found := g.Gateway.CallerIn(session)
 	return door.Who(c), found
 }
 
 // Clean implements egress.Way.
-func (w *way) Clean() policy.Policy { return w.clean }
+func (g *sessionGateway) Clean() policy.Policy { return g.clean }
 
 // view is what operators decided for a caller.
 func (p *plane) view(c gateway.Caller) *egress.View { return p.book.View(door.Who(c)) }
@@ -151,73 +151,74 @@ func (p *plane) ask(ctx context.Context, c gateway.Caller, target string) bool {
 	return p.book.Hold(ctx, door.Who(c), target)
 }
 
-// surfaces are what the gateway itself answers to agents, besides the API. Paths are not made canonical on the way: what
-// can be read in two ways is refused by who reads it.
-type surfaces struct {
-	execute, service, llm http.Handler
-	models                []string // the paths of llm; one that ends in a slash stands for everything below it
+// agentRoutes routes requests of agents to execute, services and models. Paths are not cleaned here; each handler refuses
+// ambiguous ones.
+type agentRoutes struct {
+	execute, services, models http.Handler
+	modelPaths                []string // one that ends in a slash stands for everything below it
 }
 
-// of is who serves a path, or nil.
-func (s surfaces) of(path string) http.Handler {
+// handlerFor returns the handler of a path, or nil.
+func (a agentRoutes) handlerFor(path string) http.Handler {
 	switch {
 	case path == "/v1/execute":
-		return s.execute
-	case strings.HasPrefix(path, "/svc/"):
-		return s.service
+		return a.execute
+	case strings.HasPrefix(path, service.Prefix):
+		return a.services
 	}
-	for _, route := range s.models {
+	for _, route := range a.modelPaths {
 		if path == route || strings.HasSuffix(route, "/") && strings.HasPrefix(path, route) {
-			return s.llm
+			return a.models
 		}
 	}
 	return nil
 }
 
 // Serves implements api.Surfaces.
-func (s surfaces) Serves(path string) bool { return s.of(path) != nil }
+func (a agentRoutes) Serves(path string) bool { return a.handlerFor(path) != nil }
 
 // ServeHTTP implements http.Handler.
-func (s surfaces) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h := s.of(r.URL.Path); h != nil {
+func (a agentRoutes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := a.handlerFor(r.URL.Path); h != nil {
 		h.ServeHTTP(w, r)
 		return
 	}
 	http.NotFound(w, r)
 }
 
-func (p *plane) makeSurfaces(context.Context) error {
+func (p *plane) makeAgentRoutes(context.Context) error {
 	p.used = make(chan vault.SecretName, 256)
-	run, err := execute.New(execute.Options{Quotas: p.Config.Quotas, Tenants: p.identity.Counted, Gateway: p.gateway.Gateway, Views: p.view, Secrets: p.vault, Used: p.note, Log: p.Log, Now: p.Now})
+	common := door.Options{Gateway: p.gateway.Gateway, Views: p.view, Secrets: p.vault, Used: p.noteUse, Log: p.Log, Now: p.Now,
+		Quotas: p.Config.Quotas, Tenants: p.identity.Counted}
+	executing, err := execute.New(common)
 	if err != nil {
 		return err
 	}
-	routes, err := service.New(service.Options{Gateway: p.gateway.Gateway, Views: p.view, Secrets: p.vault, Used: p.note, Log: p.Log, Now: p.Now})
+	services, err := service.New(common)
 	if err != nil {
 		return err
 	}
-	models, err := llm.New(llm.Options{Quotas: p.Config.Quotas, Tenants: p.identity.Counted, Gateway: p.gateway.Gateway, Views: p.view, Book: p.book, Secrets: p.vault, Used: p.note, Log: p.Log, Now: p.Now})
+	models, err := llm.New(llm.Options{Options: common, Book: p.book})
 	if err != nil {
 		return err
 	}
-	p.surfaces = surfaces{
-		execute: p.gateway.Watched(gateway.SurfaceExecute, run), service: p.gateway.Watched(gateway.SurfaceService, routes),
-		llm: p.gateway.Watched(gateway.SurfaceLLM, models), models: llm.Routes(),
+	p.agentRoutes = agentRoutes{
+		execute: p.gateway.Watched(gateway.SurfaceExecute, executing), services: p.gateway.Watched(gateway.SurfaceService, services),
+		models: p.gateway.Watched(gateway.SurfaceLLM, models), modelPaths: llm.Routes(),
 	}
 	return nil
 }
 
-// note takes the name of a secret that was used. When too many come at once, some are left out: they will come again.
-func (p *plane) note(n vault.SecretName) {
+// noteUse hands the name of a used secret to recordUse. When too many come at once, some are left out: they will come again.
+func (p *plane) noteUse(n vault.SecretName) {
 	select {
 	case p.used <- n:
 	default:
 	}
 }
 
-// markUsed says of secrets that they were used, for people who want to know which still are: each at most once a minute, and by
-// itself, so that no request waits for it.
-func (p *plane) markUsed(ctx context.Context) error {
+// recordUse updates the last-used time of secrets, at most once a minute each, outside of requests.
+func (p *plane) recordUse(ctx context.Context) error {
 	known := make(map[vault.SecretName]time.Time)
 	for {
 		select {

@@ -415,7 +415,7 @@ func newWorld(t *testing.T) *world {
 		}
 		return err
 	})
-	handler, err := llm.New(llm.Options{Gateway: exit, Views: views, Book: w.book, Secrets: w.vault, Log: log, Now: time.Now})
+	handler, err := llm.New(llm.Options{Options: door.Options{Gateway: exit, Views: views, Secrets: w.vault, Log: log, Now: time.Now}, Book: w.book})
 	must(err)
 
 	var private []policy.Rule

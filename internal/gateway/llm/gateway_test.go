@@ -112,10 +112,10 @@ func newWhole(t *testing.T, answer http.HandlerFunc) *whole {
 		Local: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }),
 	})
 	must(t, err)
-	handler, err = New(Options{
-		Gateway: g, Views: func(c gateway.Caller) *egress.View { return w.book.View(door.Who(c)) }, Book: w.book, Secrets: w.world,
+	handler, err = New(Options{Book: w.book, Options: door.Options{
+		Gateway: g, Views: func(c gateway.Caller) *egress.View { return w.book.View(door.Who(c)) }, Secrets: w.world,
 		Log: slog.New(slog.NewTextHandler(w.log, nil)), Now: time.Now,
-	})
+	}})
 	must(t, err)
 	var listen net.ListenConfig
 	ln, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")

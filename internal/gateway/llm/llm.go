@@ -27,18 +27,16 @@ package llm
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"fmt"
 	"net/http"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
-	"github.com/clawjail/clawjail/internal/vault"
 )
 
 // Bounds. Local models with long prompts, and those that think, take minutes to their first byte: for how long nothing need move
@@ -62,36 +60,17 @@ type Book interface {
 
 // Options of a Handler. All but Used are required.
 type Options struct {
-	Gateway door.Sender
-	// Views is what a caller may now. Nil means nothing.
-	Views   func(gateway.Caller) *egress.View
-	Book    Book
-	Secrets door.Secrets
-	// Used is told the name of every secret that went into a request. It must not wait. It may be nil.
-	Used func(vault.SecretName)
-	Log  *slog.Logger
-	// Now is the clock, also of the deadlines of connections.
-	Now func() time.Time
-	// Quotas and Tenants divide the memory of bodies; see [quota.GateOptions].
-	Quotas  config.Quotas
-	Tenants func() int
+	door.Options
+	Book Book
 }
 
 // Validate reports everything that is missing.
 func (o Options) Validate() error {
-	var errs []error
-	for _, field := range []struct {
-		name    string
-		missing bool
-	}{
-		{"gateway", o.Gateway == nil}, {"views", o.Views == nil}, {"book", o.Book == nil}, {"secrets", o.Secrets == nil},
-		{"log", o.Log == nil}, {"now", o.Now == nil},
-	} {
-		if field.missing {
-			errs = append(errs, errors.New("model endpoints: "+field.name+" is missing"))
-		}
+	err := o.Options.Validate()
+	if o.Book == nil {
+		err = errors.Join(err, errors.New("book: is missing"))
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // view is the part of *egress.View that is asked here.
@@ -114,7 +93,7 @@ type Handler struct {
 // New makes a handler.
 func New(o Options) (*Handler, error) {
 	if err := o.Validate(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("configure models: %w", err)
 	}
 	views := func(c gateway.Caller) view {
 		if v := o.Views(c); v != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -279,7 +280,7 @@ func TestReasoningThatNobodyCanReadIsLeftOut(t *testing.T) {
 
 func TestMemoryOfAnswersIsSharedAndBounded(t *testing.T) {
 	tenants := 2
-	r := newRecall(Options{Tenants: func() int { return tenants }})
+	r := newRecall(Options{Options: door.Options{Tenants: func() int { return tenants }}})
 	of := func(tenant, agent string) *turn {
 		return r.turn(quota.Holder{Tenant: tenant, Agent: agent}, egress.Provider{Meta: egress.Meta{ID: "p"}})
 	}

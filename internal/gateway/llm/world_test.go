@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -227,11 +228,11 @@ func newWorld(t testing.TB, answer http.HandlerFunc) *world {
 		})
 		w.secrets[vault.SecretName{Tenant: "default", Service: string(wire)}] = canary
 	}
-	h, err := New(Options{
-		Gateway: fakeGateway{w}, Views: func(gateway.Caller) *egress.View { return nil }, Book: w.book, Secrets: w,
+	h, err := New(Options{Book: w.book, Options: door.Options{
+		Gateway: fakeGateway{w}, Views: func(gateway.Caller) *egress.View { return nil }, Secrets: w,
 		Used: func(n vault.SecretName) { w.mu.Lock(); w.used = append(w.used, n); w.mu.Unlock() },
 		Log:  slog.New(slog.NewTextHandler(w.log, nil)), Now: w.clock,
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
