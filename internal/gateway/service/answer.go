@@ -14,17 +14,17 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// receive makes an answer into one for the tool. On an error the proxy closes its body.
-func (t *trip) receive(resp *http.Response) error {
+// receive turns the answer of the service into one for the tool. On an error ReverseProxy closes its body.
+func (q *request) receive(resp *http.Response) error {
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		return problem.New(problem.UpstreamFailed, "Do not retry.", "the service answered with an upgrade that nobody asked for")
 	}
-	if err := scrub.Response(resp, t.credential.Values(), t.scrub); err != nil {
+	if err := scrub.Response(resp, q.credential.Values(), q.scrub); err != nil {
 		return err
 	}
 	for name := range resp.Header {
 		plain := strings.ToLower(name)
-		// Only the gateway speaks for itself. Cookies would be those of all services.
+		// These would speak for the gateway, and cookies for all services at its address.
 		if plain == "set-cookie" || plain == "set-cookie2" || strings.HasPrefix(plain, "proxy-") || strings.HasPrefix(plain, "clawjail-") ||
 			plain == "clear-site-data" || plain == "alt-svc" || plain == "strict-transport-security" {
 			delete(resp.Header, name)
@@ -34,7 +34,7 @@ func (t *trip) receive(resp *http.Response) error {
 	for _, name := range []string{"Location", "Content-Location"} {
 		places := resp.Header.Values(name)
 		for i, place := range places {
-			to, err := t.place(place)
+			to, err := q.forTool(place)
 			if err != nil {
 				return err
 			}
@@ -46,30 +46,29 @@ func (t *trip) receive(resp *http.Response) error {
 
 var errOwnName = errors.New("the service redirects to the gateway itself")
 
-// place is where an address in an answer is for the tool: what is in the service stays in it. Other addresses stay as they
-// are, but absolute, because relative ones would be the gateway's; those that name the gateway are refused, since a tool that
-// followed would use another service because this one says so.
-func (t *trip) place(text string) (string, error) {
-	to, err := t.url.Parse(text)
+// forTool rewrites a URL of an answer. One inside the service becomes its path at the gateway, any other absolute, because a
+// relative one would be the gateway's. One that names the gateway is refused: it would lead the tool to another service.
+func (q *request) forTool(text string) (string, error) {
+	to, err := q.url.Parse(text)
 	if err != nil {
 		return "", problem.Wrap(err, problem.UpstreamFailed, "Do not retry: the fault is with the service.", "the service redirected to what is no URL")
 	}
 	if to.Scheme != "http" && to.Scheme != "https" {
 		return text, nil
 	}
-	if t.service.Inject.Type == egress.InjectQuery {
+	if q.service.Inject.Type == egress.InjectQuery {
 		// A server that repeats the query repeats the credential.
-		to.RawQuery = inject.WithoutParameter(to.RawQuery, t.service.Inject.Name)
+		to.RawQuery = inject.WithoutParameter(to.RawQuery, q.service.Inject.Name)
 	}
-	if strings.EqualFold(to.Host, t.host) || gateway.OwnName(to.Hostname()) {
+	if strings.EqualFold(to.Host, q.host) || gateway.OwnName(to.Hostname()) {
 		return "", problem.Wrap(errOwnName, problem.UpstreamFailed, "Do not retry: the fault is with the service.", "the service redirected to the gateway itself")
 	}
-	canonical, refusal := door.TargetOf(to.String(), t.slashes())
-	if refusal != nil || !door.SameOrigin(canonical, t.base) || !t.inside(canonical.EscapedPath()) {
+	canonical, refusal := door.TargetOf(to.String(), q.slashes())
+	if refusal != nil || !door.SameOrigin(canonical, q.base) || !q.inside(canonical.EscapedPath()) {
 		return to.String(), nil
 	}
-	out := url.URL{Path: Prefix + t.service.Name, RawQuery: to.RawQuery, Fragment: to.Fragment, RawFragment: to.RawFragment}
-	rest := t.below(canonical.EscapedPath())
+	out := url.URL{Path: Prefix + q.service.Name, RawQuery: to.RawQuery, Fragment: to.Fragment, RawFragment: to.RawFragment}
+	rest := q.below(canonical.EscapedPath())
 	if plain, err := url.PathUnescape(rest); err == nil {
 		out.Path, out.RawPath = out.Path+plain, out.Path+rest
 	}
@@ -77,12 +76,12 @@ func (t *trip) place(text string) (string, error) {
 }
 
 // inside says whether a path is in the service.
-func (t *trip) inside(path string) bool {
-	base := strings.TrimSuffix(t.base.EscapedPath(), "/")
+func (q *request) inside(path string) bool {
+	base := strings.TrimSuffix(q.base.EscapedPath(), "/")
 	return path == base || strings.HasPrefix(path, base+"/")
 }
 
-// below is what a path has more than the base URL.
-func (t *trip) below(path string) string {
-	return strings.TrimPrefix(path, strings.TrimSuffix(t.base.EscapedPath(), "/"))
+// below is a path without that of the base URL.
+func (q *request) below(path string) string {
+	return strings.TrimPrefix(path, strings.TrimSuffix(q.base.EscapedPath(), "/"))
 }

@@ -47,7 +47,7 @@ type Handler struct {
 	Options
 	views   func(gateway.Caller) door.View
 	proxy   *httputil.ReverseProxy
-	largest int64 // largestBody, but in tests
+	largest int64 // largestBody; tests set less
 }
 
 // New makes a Handler.
@@ -58,11 +58,11 @@ func New(o Options) (*Handler, error) {
 	h := &Handler{Options: o, largest: largestBody, views: func(c gateway.Caller) door.View { return o.Views(c) }}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
-		Transport:      sender{o.Gateway},
+		Transport:      transport{o.Gateway},
 		FlushInterval:  -1,
-		ModifyResponse: func(resp *http.Response) error { return tripOf(resp.Request.Context()).receive(resp) },
-		ErrorHandler:   h.fail,
-		// Of what is copied only that it broke off is worth a line.
+		ModifyResponse: func(resp *http.Response) error { return requestOf(resp.Request.Context()).receive(resp) },
+		ErrorHandler:   h.answerError,
+		// ReverseProxy logs only broken copies; they belong at debug level.
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
 	return h, nil
@@ -72,42 +72,42 @@ func New(o Options) (*Handler, error) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w, done := door.Patient(w, r, h.Now)
 	defer done()
-	t, refusal := h.plan(r)
+	q, refusal := h.plan(r)
 	if refusal != nil {
 		gateway.Refuse(w, r, refusal)
 		return
 	}
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &bounded{ReadCloser: http.MaxBytesReader(w, r.Body, h.largest), trip: t}
+		r.Body = &limitedBody{ReadCloser: http.MaxBytesReader(w, r.Body, h.largest), request: q}
 	}
-	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, t)))
+	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, q)))
 }
 
-// trip is one request on its way through a service.
-type trip struct {
+// request is one proxied request.
+type request struct {
 	caller     gateway.Caller
 	service    egress.Service
 	permit     *policy.Compiled
 	credential *door.Credential
-	base, url  *url.URL // where the service is, and where the request goes
-	host       string   // how the tool calls the gateway
+	base, url  *url.URL // of the service, and of this request
+	host       string   // of the gateway, as the tool wrote it
 	method     string
 	scrub      scrub.Options
 	tooLarge   atomic.Bool
 }
 
-type tripKey struct{}
+type requestKey struct{}
 
-func tripOf(ctx context.Context) *trip {
-	t, ok := ctx.Value(tripKey{}).(*trip)
+func requestOf(ctx context.Context) *request {
+	q, ok := ctx.Value(requestKey{}).(*request)
 	if !ok {
 		panic(http.ErrAbortHandler) // a request that did not come through ServeHTTP
 	}
-	return t
+	return q
 }
 
-// plan decides everything that can be decided before anything leaves.
-func (h *Handler) plan(r *http.Request) (*trip, *problem.Error) {
+// plan decides everything that can be decided before the request is sent.
+func (h *Handler) plan(r *http.Request) (*request, *problem.Error) {
 	caller, refusal := door.Admit(r)
 	if refusal != nil {
 		return nil, refusal
@@ -115,7 +115,7 @@ func (h *Handler) plan(r *http.Request) (*trip, *problem.Error) {
 	if refusal := h.Gateway.Take(caller, gateway.SurfaceService); refusal != nil {
 		return nil, refusal
 	}
-	name, rest, ok := split(r.URL.EscapedPath())
+	name, rest, ok := splitPath(r.URL.EscapedPath())
 	if !ok {
 		return nil, unknown("")
 	}
@@ -134,12 +134,12 @@ func (h *Handler) plan(r *http.Request) (*trip, *problem.Error) {
 	if r.ContentLength > h.largest {
 		return nil, tooLarge(h.largest)
 	}
-	t := &trip{
+	q := &request{
 		caller: caller, service: found, permit: permit, host: r.Host, method: method,
 		scrub: scrub.Options{Scrub: found.Scrub, Compressed: found.Compressed, MaxDecoded: largestAnswer},
 	}
 	if found.Inject.Type == egress.InjectNone {
-		t.scrub.Scrub = egress.ScrubOff // there is nothing to find, and parts of answers may be asked for
+		q.scrub.Scrub = egress.ScrubOff // there is nothing to find, and parts of answers may be asked for
 	}
 	if err := inject.Check(found.Inject); err != nil {
 		return nil, misconfigured(name, err)
@@ -148,15 +148,15 @@ func (h *Handler) plan(r *http.Request) (*trip, *problem.Error) {
 	if secret == "" {
 		secret = found.Name
 	}
-	t.credential = door.NewCredential(h.Options, caller, secret, found.Inject)
-	if t.base, refusal = door.Target(found.BaseURL); refusal != nil {
+	q.credential = door.NewCredential(h.Options, caller, secret, found.Inject)
+	if q.base, refusal = door.Target(found.BaseURL); refusal != nil {
 		return nil, misconfigured(name, refusal)
 	}
-	return t, t.aim(rest, r.URL.RawQuery)
+	return q, q.setURL(rest, r.URL.RawQuery)
 }
 
-// split cuts /svc/NAME/rest; rest has its slash, or is empty.
-func split(path string) (name, rest string, ok bool) {
+// splitPath cuts /svc/NAME/rest; rest begins with its slash, or is empty.
+func splitPath(path string) (name, rest string, ok bool) {
 	path, ok = strings.CutPrefix(path, Prefix)
 	if !ok {
 		return "", "", false
@@ -167,18 +167,18 @@ func split(path string) (name, rest string, ok bool) {
 	return path, rest, door.ServiceName(path)
 }
 
-// aim finds the URL that a request goes to.
-func (t *trip) aim(rest, query string) *problem.Error {
+// setURL builds the upstream URL.
+func (q *request) setURL(rest, query string) *problem.Error {
 	if rest != "" {
 		var refusal *problem.Error
-		if rest, refusal = t.plainPath(rest); refusal != nil {
+		if rest, refusal = q.plainPath(rest); refusal != nil {
 			return refusal
 		}
 	}
 	if len(query) > longestQuery {
 		return problem.New(problem.TooLarge, "Send a shorter query.", "the query is longer than %d bytes", longestQuery)
 	}
-	path := strings.TrimSuffix(t.base.EscapedPath(), "/") + rest
+	path := strings.TrimSuffix(q.base.EscapedPath(), "/") + rest
 	if path == "" {
 		path = "/"
 	}
@@ -186,54 +186,54 @@ func (t *trip) aim(rest, query string) *problem.Error {
 	if err != nil {
 		return problem.New(problem.PathDenied, "Write every % as %25.", "the path of the URL can be read in two ways")
 	}
-	u := *t.base
+	u := *q.base
 	u.Path, u.RawPath, u.RawQuery = plain, path, inject.PlainQuery(query)
-	if _, refusal := t.plainPath(u.EscapedPath()); refusal != nil {
+	if _, refusal := q.plainPath(u.EscapedPath()); refusal != nil {
 		return refusal
 	}
-	t.url = &u
+	q.url = &u
 	return nil
 }
 
 // plainPath is door.PlainPath for this service.
-func (t *trip) plainPath(path string) (string, *problem.Error) {
-	sent, refusal := door.PlainPath(path, t.slashes())
-	if refusal == nil || t.slashes() {
+func (q *request) plainPath(path string) (string, *problem.Error) {
+	sent, refusal := door.PlainPath(path, q.slashes())
+	if refusal == nil || q.slashes() {
 		return sent, refusal
 	}
 	if _, ok := policy.Canonical(path, true); ok {
 		return "", problem.New(problem.PathDenied, "Do not retry: an operator can have the service take it: --encoded-slash allow.",
-			"the path has an encoded slash (%%2F), which the service %s is not said to take for a part of a name", t.service.Name)
+			"the path has an encoded slash (%%2F), which the service %s does not allow", q.service.Name)
 	}
 	return "", refusal
 }
 
-// slashes says whether the service takes an encoded slash for a part of its segment.
-func (t *trip) slashes() bool { return t.service.EncodedSlash == egress.EncodedSlashAllow }
+// slashes says whether the service allows %2F inside a path segment.
+func (q *request) slashes() bool { return q.service.EncodedSlash == egress.EncodedSlashAllow }
 
 func unknown(name string) *problem.Error {
-	said := "the path names no service"
+	message := "the path names no service"
 	if name != "" {
-		said = fmt.Sprintf("this agent has no service of the name %s", name)
+		message = fmt.Sprintf("this agent has no service of the name %s", name)
 	}
 	return problem.New(problem.ServiceUnknown,
-		`Do not retry: if the task needs it, ask once: POST /v1/access-requests {"kind": "service", "target": "NAME", "reason": "…"}.`, "%s", said)
+		`Do not retry: if the task needs it, ask once: POST /v1/access-requests {"kind": "service", "target": "NAME", "reason": "…"}.`, "%s", message)
 }
 
 func misconfigured(name string, err error) *problem.Error {
 	return problem.Wrap(err, problem.UpstreamFailed, "Do not retry: the operator has to correct the service.", "the service %s is not set up so that it can be used", name)
 }
 
-func tooLarge(most int64) *problem.Error {
-	return problem.New(problem.TooLarge, "Do not retry: send less at once.", "the request is larger than %d bytes", most)
+func tooLarge(limit int64) *problem.Error {
+	return problem.New(problem.TooLarge, "Do not retry: send less at once.", "the request is larger than %d bytes", limit)
 }
 
-// rewrite makes the request that leaves. Hop-by-hop headers are gone already.
+// rewrite makes the request that is sent. ReverseProxy has removed hop-by-hop headers.
 func rewrite(pr *httputil.ProxyRequest) {
-	t := tripOf(pr.In.Context())
+	q := requestOf(pr.In.Context())
 	out := pr.Out
-	target := *t.url
-	out.URL, out.Host, out.Method = &target, "", t.method
+	target := *q.url
+	out.URL, out.Host, out.Method = &target, "", q.method
 	// Trailers of requests are not passed on: they would arrive after what was decided about headers.
 	out.Trailer = nil
 	inject.Hop(out.Header)
@@ -241,68 +241,68 @@ func rewrite(pr *httputil.ProxyRequest) {
 	for _, name := range []string{"Origin", "Referer", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest", "Sec-Fetch-User"} {
 		out.Header.Del(name)
 	}
-	if err := inject.Clear(out, t.service.Inject); err != nil {
+	if err := inject.Clear(out, q.service.Inject); err != nil {
 		panic(http.ErrAbortHandler) // it was checked before
 	}
 	if _, named := out.Header["User-Agent"]; !named {
 		out.Header.Set("User-Agent", "clawjail")
 	}
-	scrub.PrepareRequest(out.Header, t.scrub)
+	scrub.PrepareRequest(out.Header, q.scrub)
 }
 
-// sender sends with the gateway.
-type sender struct{ gateway door.Sender }
+// transport sends requests through the gateway.
+type transport struct{ gateway door.Sender }
 
 // RoundTrip implements http.RoundTripper.
-func (s sender) RoundTrip(r *http.Request) (*http.Response, error) {
-	t := tripOf(r.Context())
-	resp, refusal := s.gateway.Send(r.Context(), gateway.Errand{
-		Caller: t.caller, Surface: gateway.SurfaceService, Permit: t.permit, Service: t.service.Name,
-		Credential: t.credential.Needed(), EncodedSlash: t.slashes(), Inject: t.credential.Into(r.Context()),
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	q := requestOf(r.Context())
+	resp, refusal := t.gateway.Send(r.Context(), gateway.Errand{
+		Caller: q.caller, Surface: gateway.SurfaceService, Permit: q.permit, Service: q.service.Name,
+		Credential: q.credential.Needed(), EncodedSlash: q.slashes(), Inject: q.credential.Into(r.Context()),
 	}, r)
 	if refusal != nil {
 		return nil, refusal
 	}
-	// The proxy asks the answer for its request, to find the trip. The one that was sent has the credential in it.
+	// ReverseProxy reads our request from the context of this one. The one that was sent has the credential in it.
 	resp.Request = r
 	return resp, nil
 }
 
-// fail answers when nothing came back.
-func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
-	t := tripOf(r.Context())
+// answerError answers a request that got no usable response.
+func (h *Handler) answerError(w http.ResponseWriter, r *http.Request, err error) {
+	q := requestOf(r.Context())
 	p, ok := problem.As(err)
 	switch {
-	case t.tooLarge.Load():
+	case q.tooLarge.Load():
 		p = tooLarge(h.largest)
-	case t.credential.Failure() != nil:
-		p = t.credential.Failure()
+	case q.credential.Failure() != nil:
+		p = q.credential.Failure()
 	case r.Context().Err() != nil && (!ok || p.Code != problem.Timeout):
 		p = problem.Wrap(err, problem.Canceled, "", "the client left before the answer")
 	case !ok:
 		p = problem.Wrap(err, problem.UpstreamFailed, "The gateway allowed the request; the fault is with the service. One later retry is reasonable.",
-			"the service %s did not give a usable answer", t.service.Name)
+			"the service %s did not give a usable answer", q.service.Name)
 	case door.Decided(p):
 		denied := problem.Wrap(p, p.Code, "Do not retry: this is policy, not an outage. Ask the operator if the task needs it.",
-			"the service %s does not allow %s %s", t.service.Name, t.method, Prefix+t.service.Name+t.below(t.url.EscapedPath()))
+			"the service %s does not allow %s %s", q.service.Name, q.method, Prefix+q.service.Name+q.below(q.url.EscapedPath()))
 		denied.Details = p.Details
 		p = denied
 	}
 	gateway.Refuse(w, r, p)
 }
 
-// bounded remembers that a body was too large.
-type bounded struct {
+// limitedBody remembers that a body was too large.
+type limitedBody struct {
 	io.ReadCloser
-	trip *trip
+	request *request
 }
 
 // Read implements io.Reader.
-func (b *bounded) Read(into []byte) (int, error) {
+func (b *limitedBody) Read(into []byte) (int, error) {
 	n, err := b.ReadCloser.Read(into)
 	var over *http.MaxBytesError
 	if errors.As(err, &over) {
-		b.trip.tooLarge.Store(true)
+		b.request.tooLarge.Store(true)
 	}
 	return n, err
 }

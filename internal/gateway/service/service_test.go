@@ -474,8 +474,8 @@ func FuzzAim(f *testing.F) {
 		if rest != "" && rest[0] != '/' {
 			return // as split cuts it
 		}
-		x := &trip{base: base, service: egress.Service{Name: "svc", Inject: bearer}}
-		if x.aim(rest, query) != nil {
+		x := &request{base: base, service: egress.Service{Name: "svc", Inject: bearer}}
+		if x.setURL(rest, query) != nil {
 			return
 		}
 		if path := x.url.EscapedPath(); policy.Ambiguous(path) || path != "/base" && !strings.HasPrefix(path, "/base/") || x.url.Host != "api.example" {
@@ -485,7 +485,7 @@ func FuzzAim(f *testing.F) {
 			t.Fatalf("%q may not stand in a request line", x.url.RequestURI())
 		}
 		// A redirect to the same place is rewritten to an address that leads to the same place.
-		back, err := x.place(x.url.String())
+		back, err := x.forTool(x.url.String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -493,9 +493,9 @@ func FuzzAim(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		name, rest2, ok := split(again.EscapedPath())
-		y := &trip{base: base, service: x.service}
-		if !ok || name != "svc" || y.aim(rest2, again.RawQuery) != nil || y.url.String() != x.url.String() {
+		name, rest2, ok := splitPath(again.EscapedPath())
+		y := &request{base: base, service: x.service}
+		if !ok || name != "svc" || y.setURL(rest2, again.RawQuery) != nil || y.url.String() != x.url.String() {
 			t.Fatalf("%s came back as %s", x.url, back)
 		}
 	})
