@@ -49,7 +49,7 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, _ jail.Process, pr
 	if err := errors.Join(r.o.check(p.Name), ctx.Err()); err != nil {
 		return nil, err
 	}
-	have, there, err := r.jails.look(ctx, p.Name)
+	have, there, err := r.jails.find(ctx, p.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -12,30 +12,30 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
-// jails looks at the jails of the host, and knows no other way to learn whether there is one.
+// jails finds the jails of the host with jls(8), and their processes with ps(1).
 type jails struct{ run hostcmd.Runner }
 
-// prison is a jail of the kernel's.
-type prison struct {
+// jailRow is what jls says of one jail.
+type jailRow struct {
 	jid   int
 	name  string
 	path  string
-	dying bool // removed, and held by something
+	dying bool // removed, but something still holds it
 }
 
-// list is all of them, dying ones included. jls(8) prints one line for each: values that need it are quoted (-q), and a
+// list returns all jails, dying ones included. jls prints one line for each: values that need it are quoted (-q), and a
 // boolean is its name, or the name after "no".
-func (j *jails) list(ctx context.Context) ([]prison, error) {
+func (j *jails) list(ctx context.Context) ([]jailRow, error) {
 	text, err := j.run.Run(ctx, "jls", "-d", "-n", "-q", "jid", "name", "path", "dying")
 	if err != nil {
 		return nil, fmt.Errorf("list jails: %w", err)
 	}
-	var out []prison
+	var out []jailRow
 	for line := range strings.Lines(text) {
 		if strings.TrimSpace(line) == "" {
 			continue
 		}
-		p, err := parsePrison(line)
+		p, err := parseRow(line)
 		if err != nil {
 			return nil, fmt.Errorf("list jails: %w", err)
 		}
@@ -44,8 +44,8 @@ func (j *jails) list(ctx context.Context) ([]prison, error) {
 	return out, nil
 }
 
-// look finds the jail of a name. Of a living one and dying ones of the same name it is the living one.
-func (j *jails) look(ctx context.Context, name jail.Name) (p prison, there bool, err error) {
+// find returns the jail of a name. A living one comes before dying ones of the same name.
+func (j *jails) find(ctx context.Context, name jail.Name) (p jailRow, there bool, err error) {
 	all, err := j.list(ctx)
 	for _, one := range all {
 		if one.name == string(name) && (!there || !one.dying) {
@@ -55,7 +55,7 @@ func (j *jails) look(ctx context.Context, name jail.Name) (p prison, there bool,
 	return p, there, err
 }
 
-func parsePrison(line string) (p prison, err error) {
+func parseRow(line string) (p jailRow, err error) {
 	seen := 0
 	for _, word := range splitQuoted(line) {
 		key, value, assigned := strings.Cut(word, "=")
@@ -69,20 +69,20 @@ func parsePrison(line string) (p prison, err error) {
 		case (key == "dying" || key == "nodying") && !assigned:
 			p.dying = key == "dying"
 		default:
-			return p, fmt.Errorf("jls says %q", line)
+			return p, fmt.Errorf("cannot parse the line %q of jls", line)
 		}
 		if err != nil {
-			return p, fmt.Errorf("jls says %q: %w", line, err)
+			return p, fmt.Errorf("cannot parse the line %q of jls: %w", line, err)
 		}
 		seen++
 	}
 	if seen != 4 || p.jid <= 0 || p.name == "" {
-		return p, fmt.Errorf("jls says %q", line)
+		return p, fmt.Errorf("cannot parse the line %q of jls", line)
 	}
 	return p, nil
 }
 
-// splitQuoted splits at blanks outside of quotes. Inside a backslash takes the next character as it is.
+// splitQuoted splits at blanks outside of quotes. In quotes a backslash escapes the next character.
 func splitQuoted(line string) []string {
 	var out []string
 	var word strings.Builder

@@ -149,7 +149,7 @@ func (l *Limiter) Remove(ctx context.Context, name jail.Name) error {
 		return fmt.Errorf("remove the limits of jail %s: %w", name, err)
 	}
 	if len(have) > 0 {
-		if p, there, err := l.jails.look(ctx, name); err != nil || there && !p.dying {
+		if p, there, err := l.jails.find(ctx, name); err != nil || there && !p.dying {
 			return errors.Join(err, fmt.Errorf("remove the limits of jail %s: it is still there: %w", name, jail.ErrBusy))
 		}
 		_, failed := l.o.Commands.Run(ctx, "rctl", "-r", "jail:"+string(name))

@@ -86,7 +86,7 @@ func (n *Network) remove(ctx context.Context, name jail.Name) error {
 	if err != nil || len(all[name]) == 0 {
 		return err
 	}
-	if p, there, err := n.jails.look(ctx, name); err != nil || there && p.dying {
+	if p, there, err := n.jails.find(ctx, name); err != nil || there && p.dying {
 		return errors.Join(err, fmt.Errorf("jail %s is dying and has its end of the epair: %w", name, jail.ErrBusy))
 	}
 	var errs []error

@@ -34,7 +34,7 @@ func (r *Runtime) Observe(ctx context.Context, p jail.Placement, proc jail.Proce
 	if err := r.o.check(p.Name); err != nil {
 		return o, err
 	}
-	have, there, err := r.jails.look(ctx, p.Name)
+	have, there, err := r.jails.find(ctx, p.Name)
 	if err != nil {
 		return o, err
 	}

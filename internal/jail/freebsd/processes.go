@@ -46,7 +46,7 @@ func (j *jails) processes(ctx context.Context, name jail.Name) ([]process, error
 		return out, nil
 	}
 	// ps does not know a jail that is gone, or that is dying and has no processes.
-	if p, there, lookErr := j.look(ctx, name); lookErr == nil && (!there || p.dying) {
+	if p, there, lookErr := j.find(ctx, name); lookErr == nil && (!there || p.dying) {
 		return nil, nil
 	}
 	return nil, err

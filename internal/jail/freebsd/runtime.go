@@ -146,7 +146,7 @@ func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File
 // make makes the jail. jail(8) is not believed: it may end well without one.
 func (r *Runtime) make(ctx context.Context, p jail.Placement, own *beneath.Folder) error {
 	_, failed := r.o.Commands.Run(ctx, "jail", "-f", filepath.Join(own.Path(), confName), "-c", string(p.Name))
-	have, there, err := r.jails.look(ctx, p.Name)
+	have, there, err := r.jails.find(ctx, p.Name)
 	switch {
 	case err != nil || failed != nil:
 		return errors.Join(failed, err)
@@ -341,14 +341,14 @@ func (r *Runtime) Stop(ctx context.Context, name jail.Name) error {
 	if err := errors.Join(r.execs.End(ctx, name), r.jails.kill(ctx, name)); err != nil {
 		return fail(err)
 	}
-	have, there, err := r.jails.look(ctx, name)
+	have, there, err := r.jails.find(ctx, name)
 	if err != nil {
 		return fail(err)
 	}
 	var failed error
 	if there && !have.dying {
 		_, failed = r.o.Commands.Run(ctx, "jail", "-R", string(name))
-		if have, there, err = r.jails.look(ctx, name); err != nil {
+		if have, there, err = r.jails.find(ctx, name); err != nil {
 			return fail(errors.Join(failed, err))
 		}
 	}

@@ -26,7 +26,7 @@ func said(t *testing.T, name, text string) hostcmd.Runner {
 
 func TestJailsAreReadAsJlsPrintsThem(t *testing.T) {
 	got, err := (&jails{said(t, "jls", "jid=3 name=bk3x900042 path=/var/db/clawjail/clones/bk3x900042 nodying\njid=7 name=www path='/a b' dying\n")}).list(t.Context())
-	want := []prison{{3, "bk3x900042", "/var/db/clawjail/clones/bk3x900042", false}, {7, "www", "/a b", true}}
+	want := []jailRow{{3, "bk3x900042", "/var/db/clawjail/clones/bk3x900042", false}, {7, "www", "/a b", true}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
