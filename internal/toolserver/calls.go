@@ -175,7 +175,7 @@ func use[R any](ctx context.Context, s *Service, by identity.Principal, q questi
 	if err != nil {
 		return nothing, forCaller(by, err)
 	}
-	outcome.Jail = string(r.place.name)
+	outcome.Jail = string(r.process.name)
 	known := s.catalogFor(server, tenant, by)
 	if known == nil || q.own(known) == "" {
 		return nothing, q.none

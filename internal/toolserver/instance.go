@@ -291,7 +291,7 @@ func (i *instance) live(a *attempt, wait time.Duration, actor string) {
 	r.why = why
 	close(r.settled)
 	if why != nil {
-		i.s.o.Log.Warn("an MCP server ended", "server", i.key.name, "tenant", i.key.tenant, "for", i.key.owner, "jail", r.place.name, "error", bare(why))
+		i.s.o.Log.Warn("an MCP server ended", "server", i.key.name, "tenant", i.key.tenant, "for", i.key.owner, "jail", r.process.name, "error", bare(why))
 	}
 	i.finish(ctx, r)
 }
@@ -325,7 +325,7 @@ func (i *instance) finish(ctx context.Context, r *run) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), i.s.pace.destroy)
 	defer cancel()
 	if err := r.end(ctx); err != nil {
-		i.s.o.Log.Error("the jail of an MCP server may be left; the host daemon ends it", "server", i.key.name, "jail", r.place.name, "error", err)
+		i.s.o.Log.Error("the jail of an MCP server may be left; the host daemon ends it", "server", i.key.name, "jail", r.process.name, "error", err)
 	}
 }
 
@@ -366,7 +366,7 @@ func (i *instance) startUp(ctx context.Context, cancel context.CancelFunc, wait 
 	if err != nil {
 		return nil, nil, true, err
 	}
-	outcome.Jail = string(r.place.name)
+	outcome.Jail = string(r.process.name)
 	began := i.s.o.Now()
 	list, err := i.list(ctx, r, i.s.pace.soon)
 	if err != nil {

@@ -24,7 +24,7 @@ const protocol = "2025-11-25"
 // run is a server that was started and has answered.
 type run struct {
 	server  config.MCPServer
-	place   *place
+	process *process
 	wire    *wire
 	session *sdk.ClientSession
 	stderr  *tail
@@ -64,11 +64,11 @@ func (s *Service) start(ctx context.Context, server config.MCPServer, tenant str
 		problem.New(problem.Timeout, "`clawjail mcp-server test "+server.Name+"` shows what it prints", "the MCP server %s did not answer within %s", server.Name, s.pace.start))
 	defer cancel()
 	began := s.o.Now()
-	p, err := s.open(ctx, server, tenant)
+	p, err := s.startProcess(ctx, server, tenant)
 	if err != nil {
 		return nil, causeOf(ctx, err)
 	}
-	r := &run{server: server, place: p, stderr: new(tail), drained: make(chan struct{}), ended: make(chan struct{}), settled: make(chan struct{}),
+	r := &run{server: server, process: p, stderr: new(tail), drained: make(chan struct{}), ended: make(chan struct{}), settled: make(chan struct{}),
 		changed: make(chan struct{}, 1), unwanted: make(chan struct{}), gone: make(chan struct{}),
 		pace: s.pace, progress: map[string]func(progressNote){}}
 	r.took.Jail = s.o.Now().Sub(began)
@@ -125,12 +125,12 @@ func (r *run) end(ctx context.Context) error {
 	if r.session != nil {
 		_ = r.session.Close() // likewise
 	}
-	err := r.place.end(ctx)
+	err := r.process.end(ctx)
 	r.wire.wait()
 	<-r.ended
 	<-r.drained
 	if err != nil {
-		return fmt.Errorf("end jail %s: %w", r.place.name, err)
+		return fmt.Errorf("end jail %s: %w", r.process.name, err)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (r *run) explain(ctx context.Context, err error) error {
 	}
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.pace.exit)
 	defer cancel()
-	exit, waitErr := r.place.exit(asking)
+	exit, waitErr := r.process.exit(asking)
 	select {
 	case <-r.drained: // its last words
 	case <-asking.Done():

@@ -445,13 +445,13 @@ func (s *Service) try(ctx context.Context, server config.MCPServer, tenant strin
 	began := s.o.Now()
 	list, missing, err := r.list(ctx, nil, s.pace.list)
 	if err != nil {
-		return report, string(r.place.name), r.explain(ctx, err)
+		return report, string(r.process.name), r.explain(ctx, err)
 	}
 	report.Timing.List = s.o.Now().Sub(began)
 	report.Offers, report.Left = list.Offers, list.left
 	if missing != nil {
-		return report, string(r.place.name), problem.Wrap(missing, problem.JailFailed, "what it lists is offered all the same",
+		return report, string(r.process.name), problem.Wrap(missing, problem.JailFailed, "what it lists is offered all the same",
 			"the MCP server %s does not list what it offers: %s", server.Name, visible(missing.Error(), maxRefusal))
 	}
-	return report, string(r.place.name), nil
+	return report, string(r.process.name), nil
 }

@@ -26,27 +26,27 @@ const (
 	maxLife = 24 * time.Hour
 )
 
-// place is where a server runs: its pipes, and how it is ended.
-type place struct {
+// process is a running MCP server: its stdio, exit and end.
+type process struct {
 	name  jail.Name
 	stdio *jail.Stdio
-	// exit says how the program ended, once it has, and waits for that.
+	// exit waits until the program has ended, and says how.
 	exit func(ctx context.Context) (jail.Exit, error)
 	// end ends it, and returns when nothing of it is left.
 	end func(ctx context.Context) error
 }
 
-// open makes the place of a server for a tenant. On error nothing is left.
-func (s *Service) open(ctx context.Context, server config.MCPServer, tenant string) (*place, error) {
+// startProcess starts a server for a tenant, in a jail of its own or in the jail of an agent. On error nothing is left.
+func (s *Service) startProcess(ctx context.Context, server config.MCPServer, tenant string) (*process, error) {
 	if server.Agent != "" {
-		return s.openBeside(ctx, server, tenant)
+		return s.startInAgent(ctx, server, tenant)
 	}
 	spec, wipe, err := s.spec(ctx, server, tenant)
 	if err != nil {
 		return nil, err
 	}
-	// The gateway and the firewall let it through before it begins, when they do at all: it may ask for something at once.
-	forget := func() error { return nil }
+	// Admission happens before the program starts: it may connect at once.
+	revokeAccess := func() error { return nil }
 	spec.Admit = server.Network == config.ServerNetworkGateway
 	made, err := s.o.Driver.CreateWith(ctx, spec, func(name jail.Name, lease jail.Lease) error {
 		if !spec.Admit {
@@ -54,18 +54,18 @@ func (s *Service) open(ctx context.Context, server config.MCPServer, tenant stri
 		}
 		err := s.admit(server, tenant, name, lease.Addr)
 		if err == nil {
-			forget = func() error { return s.o.Gateway.Forget(lease.Addr, string(name)) }
+			revokeAccess = func() error { return s.o.Gateway.Forget(lease.Addr, string(name)) }
 		}
 		return err
 	})
 	wipe()
 	if err != nil {
-		return nil, errors.Join(err, forget())
+		return nil, errors.Join(err, revokeAccess())
 	}
-	return &place{name: made.Name, stdio: made.Stdio,
+	return &process{name: made.Name, stdio: made.Stdio,
 		exit: func(ctx context.Context) (jail.Exit, error) { return s.o.Driver.Wait(ctx, made.Name) },
 		end: func(ctx context.Context) error {
-			cut := forget()
+			cut := revokeAccess()
 			made.Stdio.Close()
 			return errors.Join(cut, s.destroy(ctx, made.Name))
 		}}, nil
@@ -85,7 +85,7 @@ func (s *Service) admit(server config.MCPServer, tenant string, name jail.Name, 
 	if err := s.o.Gateway.Forget(addr, ""); err != nil {
 		return err
 	}
-	// A name as of a session: operators' rules for all sessions may take away from what is declared here, and none adds to it.
+	// Session is set, so that operators' rules for all sessions can restrict these rules; no rule can widen them.
 	return s.o.Gateway.Admit(addr, gateway.Caller{Jail: string(name), Session: "mcp_" + string(name), Tenant: tenant, Actor: actor(server.Name),
 		Policy: policy.Only(rules...), Confined: true})
 }
@@ -93,7 +93,7 @@ func (s *Service) admit(server config.MCPServer, tenant string, name jail.Name, 
 // actor names a server in records of what its jail does.
 func actor(server string) string { return "mcp_server:" + server }
 
-// destroy asks for the end of a jail until the host daemon is there to hear it. It ends it by itself when clawjail is gone.
+// destroy removes a jail. It retries while the host daemon is unreachable, which ends the jail by itself when clawjail is gone.
 func (s *Service) destroy(ctx context.Context, name jail.Name) error {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err := s.o.Driver.Destroy(ctx, name)
@@ -110,8 +110,8 @@ func (s *Service) destroy(ctx context.Context, name jail.Name) error {
 	}
 }
 
-// openBeside starts a server in the jail of an agent of the tenant.
-func (s *Service) openBeside(ctx context.Context, server config.MCPServer, tenant string) (*place, error) {
+// startInAgent starts a server in the jail of an agent of the tenant.
+func (s *Service) startInAgent(ctx context.Context, server config.MCPServer, tenant string) (*process, error) {
 	if s.o.Keeper == nil {
 		return nil, problem.New(problem.Unsupported, "give the server a jail of its own: leave agent out", "there are no jails of agents here")
 	}
@@ -139,8 +139,8 @@ func (s *Service) openBeside(ctx context.Context, server config.MCPServer, tenan
 		server.Name, server.Agent)
 }
 
-func besidePlace(name jail.Name, running *jail.Running) *place {
-	return &place{name: name, stdio: running.Stdio, exit: running.Wait, end: func(ctx context.Context) error {
+func besidePlace(name jail.Name, running *jail.Running) *process {
+	return &process{name: name, stdio: running.Stdio, exit: running.Wait, end: func(ctx context.Context) error {
 		running.End()
 		running.Stdio.Close()
 		_, _ = running.Wait(ctx) // how a program ended that was told to is of no interest
@@ -166,7 +166,7 @@ func (s *Service) spec(ctx context.Context, server config.MCPServer, tenant stri
 			env[name] = s.o.Proxy
 		}
 		env["NO_PROXY"], env["no_proxy"] = "localhost,127.0.0.1", "localhost,127.0.0.1"
-		env["NODE_USE_ENV_PROXY"] = "1" // or Node asks nobody
+		env["NODE_USE_ENV_PROXY"] = "1" // Node ignores proxy variables without it
 	}
 	maps.Copy(env, server.Env)
 	wipe = func() {
@@ -174,23 +174,23 @@ func (s *Service) spec(ctx context.Context, server config.MCPServer, tenant stri
 			clear(f.Data)
 		}
 	}
-	for _, one := range server.Secrets {
-		data, err := s.secret(ctx, tenant, one)
+	for _, declared := range server.Secrets {
+		data, err := s.secret(ctx, tenant, declared)
 		if err != nil {
 			wipe()
 			return jail.Spec{}, nil, err
 		}
-		spec.HomeFiles = append(spec.HomeFiles, jail.File{Path: secretsDir + "/" + one.Name, Data: data})
-		if !one.Env {
-			env[one.Name+"_FILE"] = jail.KindAgent.Home() + "/" + secretsDir + "/" + one.Name
+		spec.HomeFiles = append(spec.HomeFiles, jail.File{Path: secretsDir + "/" + declared.Name, Data: data})
+		if !declared.Env {
+			env[declared.Name+"_FILE"] = jail.KindAgent.Home() + "/" + secretsDir + "/" + declared.Name
 		}
 	}
-	spec.Program = jail.Program{Argv: withSecrets(server), Env: env, Wire: jail.WireStdio}
+	spec.Program = jail.Program{Argv: commandWithSecrets(server), Env: env, Wire: jail.WireStdio}
 	return spec, wipe, nil
 }
 
-func (s *Service) secret(ctx context.Context, tenant string, one config.ServerSecret) (data []byte, err error) {
-	name := vault.SecretName{Tenant: tenant, Service: one.Secret}
+func (s *Service) secret(ctx context.Context, tenant string, declared config.ServerSecret) (data []byte, err error) {
+	name := vault.SecretName{Tenant: tenant, Service: declared.Secret}
 	err = s.o.Vault.UseSecret(ctx, name, vault.InJail, func(v secret.Value) error {
 		data = v.Append(nil)
 		return nil
@@ -198,30 +198,30 @@ func (s *Service) secret(ctx context.Context, tenant string, one config.ServerSe
 	if err != nil {
 		return nil, err
 	}
-	if one.Env && strings.IndexByte(string(data), 0) >= 0 {
+	if declared.Env && strings.IndexByte(string(data), 0) >= 0 {
 		clear(data)
-		return nil, problem.New(problem.BadSecret, "deliver it as a file: leave `as: env` out", "the secret %s has a NUL byte, which no variable can have", one.Secret)
+		return nil, problem.New(problem.BadSecret, "deliver it as a file: leave `as: env` out", "the secret %s has a NUL byte, which no variable can have", declared.Secret)
 	}
 	if err := s.o.Vault.MarkUsed(ctx, name, s.o.Now()); err != nil {
-		s.o.Log.Warn("mark a secret as used", "secret", one.Secret, "error", err)
+		s.o.Log.Warn("mark a secret as used", "secret", declared.Secret, "error", err)
 	}
 	return data, nil
 }
 
-// withSecrets is the command of a server behind a script that makes its secrets its own alone, and puts into its
-// environment those that it wants there. The jail's description has the names only. The script has no variables of its own and
-// uses no others: a secret may have any name that a shell does not keep for itself, as the configuration sees to.
-func withSecrets(server config.MCPServer) []string {
+// commandWithSecrets is the command of a server behind a script that restricts the secret files to 0400 and exports the secrets with
+// `as: env`. The jail's description has their names only. The script has no variables of its own and uses no others: a secret may have
+// any name that a shell does not keep for itself, as the configuration ensures.
+func commandWithSecrets(server config.MCPServer) []string {
 	if len(server.Secrets) == 0 {
 		return server.Command
 	}
 	dir := jail.KindAgent.Home() + "/" + secretsDir + "/"
 	var b strings.Builder
 	b.WriteString("set -eu\n/bin/chmod 0400 " + dir + "*\n")
-	for _, one := range server.Secrets {
-		if one.Env {
+	for _, declared := range server.Secrets {
+		if declared.Env {
 			// The x keeps line ends at the end of the secret, which the shell would take away.
-			b.WriteString(one.Name + "=$(/bin/cat " + dir + one.Name + " && printf x)\nexport " + one.Name + "=\"${" + one.Name + "%x}\"\n/bin/rm -f " + dir + one.Name + "\n")
+			b.WriteString(declared.Name + "=$(/bin/cat " + dir + declared.Name + " && printf x)\nexport " + declared.Name + "=\"${" + declared.Name + "%x}\"\n/bin/rm -f " + dir + declared.Name + "\n")
 		}
 	}
 	b.WriteString("exec \"$@\"\n")
