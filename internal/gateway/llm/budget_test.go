@@ -28,7 +28,7 @@ func TestReservationsAreTheMostThatARequestMayUse(t *testing.T) {
 		{pathChat, `{"model":"dear"}`, 1024, 131072, [2]float64{2, 4}},
 		{pathChat, `{"model":"dear","max_tokens":10,"n":3}`, 1024, 30, [2]float64{2, 4}},
 		{pathChat, `{"model":"dear","max_tokens":10,"max_completion_tokens":20}`, 1024, 20, [2]float64{2, 4}},
-		{pathChat, `{"model":"dear","n":1e300,"max_tokens":1e300}`, 1024, mostTokens, [2]float64{2, 4}},
+		{pathChat, `{"model":"dear","n":1e300,"max_tokens":1e300}`, 1024, maxTokens, [2]float64{2, 4}},
 		{pathChat, `{"model":"dear","max_output_tokens":1}`, 1024, 131072, [2]float64{2, 4}},
 		{responses, `{"model":"dear","max_output_tokens":7}`, 1024, 7, [2]float64{2, 4}},
 		{responses, `{"model":"dear","max_tokens":1}`, 1024, 131072, [2]float64{2, 4}},
@@ -58,7 +58,7 @@ func TestReservationsAreTheMostThatARequestMayUse(t *testing.T) {
 func TestPriceThatMakesNoSenseIsNotFree(t *testing.T) {
 	for _, price := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, 1e300} {
 		p := egress.Provider{Prices: []egress.Price{{Model: "*", Input: price, Output: price}}}
-		if got := priced(p, "m", amounts{input: 10, output: 10}); got.MicroCost != mostMicroCost {
+		if got := priced(p, "m", amounts{input: 10, output: 10}); got.MicroCost != maxMicroCost {
 			t.Errorf("%v: %+v", price, got)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 
 // Bounds of a request that names none. Both are the largest bounds of the models of today.
 const (
-	longestOutput  = egress.LongestAnswer
-	longestContext = 1 << 20 // tokens of input that is not in the body
+	maxOutput  = egress.LongestAnswer
+	maxContext = 1 << 20 // tokens of input that is not in the body
 	// unseenInput is what a provider adds by itself, such as its instructions for tools.
 	unseenInput = 1 << 10
 )
@@ -23,39 +23,39 @@ type amounts struct {
 	output, audioOutput                                      int64
 	// calls are uses of the provider's tools.
 	calls int64
-	// before says that the request went before others.
-	before bool
+	// priority: the request used the provider's priority tier.
+	priority bool
 }
 
-// callsUnsaid is how many uses of the provider's tools a request is taken to make that may.
-const callsUnsaid = 16
+// assumedCalls is how many provider-side tool calls are reserved when a request allows them.
+const assumedCalls = 16
 
-// reservation is the most that a request may use: a token has at least one byte. Input that the gateway cannot see, because the
-// provider has it or gets it, is as long as a model can read.
+// reservation is the most that a request may use: a token has at least one byte. Input outside the body, which the provider has
+// or gets, counts as a full context window.
 func reservation(e endpoint, a ask, p egress.Provider) egress.Tokens {
-	u := amounts{before: a.wants.before}
+	u := amounts{priority: a.wants.priority}
 	input := int64(len(a.body)) + unseenInput
 	if a.wants.unseen {
-		input += longestContext
+		input += maxContext
 	}
 	if a.wants.tools {
-		u.calls = callsUnsaid
+		u.calls = assumedCalls
 	}
 	var output int64
 	if e.answers {
-		output = longestOutput
+		output = maxOutput
 		if a.output > 0 {
 			output = a.output
 		}
-		output = min(output, mostTokens)
-		if a.choices > mostTokens/max(output, 1) {
-			output = mostTokens
+		output = min(output, maxTokens)
+		if a.choices > maxTokens/max(output, 1) {
+			output = maxTokens
 		} else {
 			output *= max(a.choices, 1)
 		}
 	}
-	// All of it is taken for what costs the most of what is asked for.
-	most := priced(p, a.model, u)
+	// Price all input and all output at the dearest kind that the request may use.
+	dearest := priced(p, a.model, u)
 	for _, in := range []struct {
 		asked bool
 		into  *int64
@@ -69,26 +69,26 @@ func reservation(e endpoint, a ask, p egress.Provider) egress.Tokens {
 			}
 			*in.into, *out.into = input, output
 			one := priced(p, a.model, u)
-			one.MicroCost = max(one.MicroCost, most.MicroCost)
-			one.Unpriced = cmp.Or(most.Unpriced, one.Unpriced)
-			most = one
+			one.MicroCost = max(one.MicroCost, dearest.MicroCost)
+			one.Unpriced = cmp.Or(dearest.Unpriced, one.Unpriced)
+			dearest = one
 			*in.into, *out.into = 0, 0
 		}
 	}
-	return most
+	return dearest
 }
 
-// How many times the price of input a write to a cache costs with Anthropic's wire.
+// A write to a cache costs so many times the price of input with Anthropic's wire.
 const (
 	cacheWriteTimes     = 1.25
 	cacheWriteHourTimes = 2
 )
 
-// priced puts the provider's price on what is used. Prices are per million tokens, so a token costs as many millionths.
+// priced adds the provider's cost to what is used. Prices are per million tokens, so a token costs as many millionths.
 func priced(p egress.Provider, model string, u amounts) egress.Tokens {
 	t := egress.Tokens{
-		Input:  min(u.input+u.cacheRead+u.cacheWrite+u.cacheWriteHour+u.audioInput, mostTokens),
-		Output: min(u.output+u.audioOutput, mostTokens), Unpriced: "MODEL=INPUT/OUTPUT",
+		Input:  min(u.input+u.cacheRead+u.cacheWrite+u.cacheWriteHour+u.audioInput, maxTokens),
+		Output: min(u.output+u.audioOutput, maxTokens), Unpriced: "MODEL=INPUT/OUTPUT",
 	}
 	at := slices.IndexFunc(p.Prices, func(price egress.Price) bool { return matches(price.Model, model) })
 	if at < 0 {
@@ -100,37 +100,37 @@ func priced(p egress.Provider, model string, u amounts) egress.Tokens {
 	if p.Wire == egress.WireAnthropic {
 		write, hour = cacheWriteTimes*price.Input, cacheWriteHourTimes*price.Input
 	}
-	usual := func(said *float64, otherwise float64) float64 {
-		if said != nil {
-			return *said
+	orDefault := func(own *float64, fallback float64) float64 {
+		if own != nil {
+			return *own
 		}
-		return otherwise
+		return fallback
 	}
-	// A use without a usual price is named in Unpriced, and counts at the price given here.
-	needed := func(used bool, said *float64, name string, otherwise float64) float64 {
-		if used && said == nil {
+	// required is for uses whose price has no default: a missing one is reported in Unpriced, and fallback is charged.
+	required := func(used bool, own *float64, name string, fallback float64) float64 {
+		if used && own == nil {
 			t.Unpriced = cmp.Or(t.Unpriced, name)
 		}
-		return usual(said, otherwise)
+		return orDefault(own, fallback)
 	}
-	cost := float64(u.input)*price.Input + float64(u.output)*price.Output + float64(u.cacheRead)*usual(price.CacheRead, price.Input) +
-		float64(u.cacheWrite)*usual(price.CacheWrite, write) + float64(u.cacheWriteHour)*usual(price.CacheWriteHour, hour) +
-		float64(u.audioInput)*needed(u.audioInput > 0, price.AudioInput, "audio-input=AMOUNT", price.Input) +
-		float64(u.audioOutput)*needed(u.audioOutput > 0, price.AudioOutput, "audio-output=AMOUNT", price.Output)
-	if u.before {
-		cost *= needed(true, price.Priority, "priority=TIMES", 1)
+	cost := float64(u.input)*price.Input + float64(u.output)*price.Output + float64(u.cacheRead)*orDefault(price.CacheRead, price.Input) +
+		float64(u.cacheWrite)*orDefault(price.CacheWrite, write) + float64(u.cacheWriteHour)*orDefault(price.CacheWriteHour, hour) +
+		float64(u.audioInput)*required(u.audioInput > 0, price.AudioInput, "audio-input=AMOUNT", price.Input) +
+		float64(u.audioOutput)*required(u.audioOutput > 0, price.AudioOutput, "audio-output=AMOUNT", price.Output)
+	if u.priority {
+		cost *= required(true, price.Priority, "priority=TIMES", 1)
 	}
-	t.MicroCost = micro(cost + 1e6*float64(u.calls)*needed(u.calls > 0, price.Call, "call=AMOUNT", 0))
+	t.MicroCost = micro(cost + 1e6*float64(u.calls)*required(u.calls > 0, price.Call, "call=AMOUNT", 0))
 	return t
 }
 
-// mostMicroCost bounds the cost of one request.
-const mostMicroCost = 1_000_000_000_000
+// maxMicroCost bounds the cost of one request.
+const maxMicroCost = 1_000_000_000_000
 
-// micro rounds up. A price that makes no sense is the highest there is, not none.
+// micro rounds up. A cost that makes no sense becomes the highest, not zero.
 func micro(cost float64) int64 {
-	if math.IsNaN(cost) || cost < 0 || cost > mostMicroCost {
-		return mostMicroCost
+	if math.IsNaN(cost) || cost < 0 || cost > maxMicroCost {
+		return maxMicroCost
 	}
 	return int64(math.Ceil(cost))
 }
@@ -152,7 +152,7 @@ func matches(pattern, model string) bool {
 	return strings.HasSuffix(rest, parts[len(parts)-1])
 }
 
-// difference is what has to be debited besides a reservation.
+// difference is what has to be debited in addition to a reservation.
 func difference(used, reserved egress.Tokens) egress.Tokens {
 	return egress.Tokens{
 		Input: used.Input - reserved.Input, Output: used.Output - reserved.Output, MicroCost: used.MicroCost - reserved.MicroCost, Day: reserved.Day,
@@ -163,7 +163,7 @@ func difference(used, reserved egress.Tokens) egress.Tokens {
 // when one of the sides left before the end, and the upstream may bill for more than was seen.
 func settle(e endpoint, c *counter, p egress.Provider, a ask, reserved egress.Tokens, complete bool) (used egress.Tokens, estimated bool) {
 	u, said := c.usage()
-	u.before = u.before || a.wants.before
+	u.priority = u.priority || a.wants.priority
 	if a.wants.tools && e.path == pathChat {
 		u.calls = max(u.calls, 1) // nothing in the answer says how often
 	}

@@ -150,7 +150,7 @@ func (c *counter) usage() (u amounts, said bool) {
 	n := &s.numbers
 	u = amounts{
 		input: n[keyInput], cacheRead: n[keyCacheRead], cacheWrite: n[keyCacheWrite], output: n[keyOutput],
-		audioInput: n[keyAudioInput], audioOutput: n[keyAudioOutput], calls: min(max(s.calls, s.items), mostTokens), before: s.before,
+		audioInput: n[keyAudioInput], audioOutput: n[keyAudioOutput], calls: min(max(s.calls, s.items), maxTokens), priority: s.priority,
 	}
 	if s.wire == egress.WireOpenAI {
 		// Some providers leave what a model thought out of the output, but not out of the total.
@@ -287,7 +287,7 @@ type scanner struct {
 	calls     int64                        // of tools, as the usage says
 	items     int64                        // of tools, as the list of what the answer consists of says
 	counting  struct{ calls, items int64 } // of the value that is being read
-	before    bool                         // the answer says that it went before others
+	priority  bool                         // the answer says that the request used the priority tier
 	textBytes int64
 	finished  bool
 }
@@ -357,7 +357,7 @@ func (s *scanner) endText() {
 	case s.isKey:
 		s.keys[s.depth-1] = keyOf(word, s.wire)
 	case s.member() == keyTier && (s.depth == 1 || s.inUsage() || s.depth == 2 && s.keys[0] == keyResponse):
-		s.before = s.before || string(word) == "priority" || string(word) == "fast"
+		s.priority = s.priority || string(word) == "priority" || string(word) == "fast"
 	case s.member() == keyType && s.inItem():
 		if call := string(word); strings.HasSuffix(call, "_call") && !slices.Contains(ownCalls(), call) {
 			s.counting.items++
@@ -494,9 +494,9 @@ func (s *scanner) endNumber() {
 	if err != nil || !(value >= 0) {
 		return
 	}
-	count := int64(min(value, mostTokens))
+	count := int64(min(value, maxTokens))
 	if into == keyCalls {
-		s.counting.calls = min(s.counting.calls+count, mostTokens)
+		s.counting.calls = min(s.counting.calls+count, maxTokens)
 		s.calls = max(s.calls, s.counting.calls)
 		return
 	}

@@ -120,7 +120,7 @@ func TestUsageIsOnlyWhereTheWireHasIt(t *testing.T) {
 func TestHugeUsageIsBounded(t *testing.T) {
 	c := newCounter(egress.WireAnthropic, false)
 	_, _ = c.Write([]byte(`{"usage":{"input_tokens":1e300,"cache_read_input_tokens":1e300,"cache_creation_input_tokens":1e300,"output_tokens":99999999999999999999}}`))
-	if input, output, _ := totals(c); input != mostTokens || output != mostTokens {
+	if input, output, _ := totals(c); input != maxTokens || output != maxTokens {
 		t.Errorf("counted %d and %d", input, output)
 	}
 }
@@ -181,7 +181,7 @@ func FuzzCounter(f *testing.F) {
 		if whole != pieces {
 			t.Fatalf("whole %v, in pieces of %d %v", whole, size, pieces)
 		}
-		if whole[0] < 0 || whole[1] < 0 || whole[0] > mostTokens || whole[1] > mostTokens || whole[4] < 0 {
+		if whole[0] < 0 || whole[1] < 0 || whole[0] > maxTokens || whole[1] > maxTokens || whole[4] < 0 {
 			t.Fatalf("out of bounds: %v", whole)
 		}
 	})

@@ -37,7 +37,7 @@ func referable() []string {
 type wants struct {
 	unseen                  bool // the provider may read more than the body
 	tools                   bool // it may use tools of its own
-	before                  bool // it goes before others
+	priority                bool // the priority tier
 	cache, cacheHour        bool // what is read is kept, for minutes or for an hour
 	audioInput, audioOutput bool
 }
@@ -78,7 +78,7 @@ func (w *hosted) allows(name string) bool {
 	}
 	switch name {
 	case hostedFastLane:
-		w.wants.before = true
+		w.wants.priority = true
 	case hostedFetch, hostedStored:
 		w.wants.unseen = true
 	default:

@@ -59,8 +59,8 @@ func readKeys() []string {
 	return append(append(keys, lengthKeys()...), otherModelKeys()...)
 }
 
-// mostTokens bounds numbers of tokens wherever they come from.
-const mostTokens = 100_000_000_000
+// maxTokens bounds numbers of tokens wherever they come from.
+const maxTokens = 100_000_000_000
 
 func badBody(format string, args ...any) *problem.Error {
 	return problem.New(problem.BadJSON, "send one JSON object, as the SDKs do", "the body of the request: "+format, args...)
@@ -255,7 +255,7 @@ func numberOf(key string, value jsontext.Value) (int64, *problem.Error) {
 		if err != nil && !math.IsInf(f, 0) {
 			return 0, badBody("%q is not a number", key)
 		}
-		return int64(min(max(f, 0), mostTokens)), nil
+		return int64(min(max(f, 0), maxTokens)), nil
 	}
 	return 0, badBody("%q is not a number", key)
 }

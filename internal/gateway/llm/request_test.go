@@ -38,7 +38,7 @@ func TestAskIsRead(t *testing.T) {
 		{"/api/chat", `{"model":"a"}`, ask{model: "a", stream: true, choices: 1}},
 		{"/api/chat", `{"model":"a","stream":false,"options":{"num_predict":7,"seed":1}}`, ask{model: "a", output: 7, choices: 1}},
 		{"/api/generate", `{"model":"a","options":{"num_predict":-1}}`, ask{model: "a", stream: true, choices: 1}},
-		{pathChat, `{"model":"a","max_tokens":1e400}`, ask{model: "a", output: mostTokens, choices: 1}},
+		{pathChat, `{"model":"a","max_tokens":1e400}`, ask{model: "a", output: maxTokens, choices: 1}},
 		{pathChat, `{"model":"a","n":-4,"max_tokens":-4}`, ask{model: "a", choices: 1}},
 	} {
 		got, p := readAsk([]byte(c.body), endpointOf(t, c.path))
