@@ -221,7 +221,7 @@ func (s *Service) shows(ctx context.Context, r *session, b Browser) (out vault.S
 	}
 	at, err := url.Parse(page.URL)
 	known := signedout.Known{Domain: r.plan.refresh}
-	if err != nil || !cookies.Within(at.Hostname(), r.plan.refresh) || page.Failed || page.Status >= 400 || signedout.Judge(page, known).Out != signedout.None {
+	if err != nil || !cookies.Within(at.Hostname(), r.plan.refresh) || page.Failed || page.Status >= 400 || signedout.Judge(page, known).SignedOut != signedout.None {
 		return out
 	}
 	at.RawQuery, at.Fragment, at.User = "", "", nil

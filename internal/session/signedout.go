@@ -227,10 +227,10 @@ func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *
 			}
 		}
 		switch {
-		case v.Out != signedout.None:
-			asks = &Refresh{Domain: domain, Reason: string(v.Out)}
+		case v.SignedOut != signedout.None:
+			asks = &Refresh{Domain: domain, Reason: string(v.SignedOut)}
 			s.needsRefresh(r, *asks)
-		case v.In:
+		case v.SignedIn:
 			s.signedIn(r, domain)
 		}
 	}
@@ -258,19 +258,19 @@ func (s *Service) judge(ctx context.Context, r *session, b Browser, domain strin
 	a, own := r.watch.account(domain), cookies.Within(at.Hostname(), domain)
 	// A selector of the configuration is for pages of the domain: others may have a form of their own.
 	if s.logins[domain].asks(page.URL) || own && selected {
-		return signedout.Verdict{Out: signedout.LoginPage}
+		return signedout.Verdict{SignedOut: signedout.LoginPage}
 	}
 	if a.how.Unwatched {
 		return signedout.Verdict{}
 	}
-	k := signedout.Known{Domain: domain, Start: a.how.Page, Marked: a.how.Marker != "", Marker: marked, Came: came}
+	k := signedout.Known{Domain: domain, Start: a.how.Page, HasMarker: a.how.Marker != "", MarkerSeen: marked, FromDomain: came}
 	if k.Start == "" {
 		k.Start = s.logins[domain].ProbeURL
 	}
 	if own {
-		k.Deleted = s.deleted(ctx, r, b, domain, a)
+		k.CookiesDeleted = s.deleted(ctx, r, b, domain, a)
 		seen := s.noteVisit(r, accountPage{r.plan.tenant, domain, at.Host + at.Path}, page)
-		k.Before = seen.before && s.Now().Sub(seen.at) < settleTime
+		k.PasswordIsNew = seen.before && s.Now().Sub(seen.at) < settleTime
 		k.Settled = s.Now().Sub(seen.at) >= settleTime
 	}
 	return signedout.Judge(page, k)
