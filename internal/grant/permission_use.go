@@ -41,7 +41,7 @@ func (s Standing) For(domain, account string) bool {
 // account_not_allowed when it may not.
 func (i *Issuer) Permitted(ctx context.Context, want Want) (Standing, error) {
 	if want.Agent == "" || len(want.Domains) == 0 {
-		return Standing{}, refuse(problem.GrantMissing)
+		return Standing{}, refusal(problem.GrantMissing)
 	}
 	all, err := i.PermissionsOf(ctx, want.Tenant, want.Agent)
 	if err != nil {

@@ -30,8 +30,8 @@ type Want struct {
 	Actor string
 }
 
-// Verify says whether a grant would be good for what is wanted, and changes nothing. It checks in this order, and the
-// first check that fails gives the code:
+// Verify checks that a grant allows what is wanted, and changes nothing. It checks in this order, and the first check
+// that fails gives the code:
 //
 //  1. a token was sent (grant_missing)
 //  2. its form, key and signature are good, and there is a row that says the same in every field (grant_invalid; but
@@ -47,83 +47,83 @@ type Want struct {
 func (i *Issuer) Verify(ctx context.Context, token Token, want Want) (Grant, error) {
 	g, err := i.verify(ctx, token, want)
 	if err != nil {
-		return Grant{}, i.refused(ctx, g, want, err)
+		return Grant{}, i.recordRefusal(ctx, g, want, err)
 	}
 	return g, nil
 }
 
-// Use verifies a grant and takes it: of all calls for one grant, at most one succeeds. After an error from the store
-// the grant may be gone all the same; it was not used for anything then.
+// Use verifies a grant and marks it as used: of all calls for one grant, at most one succeeds. After an error from the store
+// it may be marked all the same, although no session has used it.
 func (i *Issuer) Use(ctx context.Context, token Token, want Want) (Grant, error) {
 	if want.Session == "" {
 		return Grant{}, errors.New("use a grant: there is no session to use it")
 	}
 	g, err := i.verify(ctx, token, want)
 	if err == nil {
-		g, err = i.take(ctx, g, want)
+		g, err = i.markUsed(ctx, g, want)
 	}
 	if err != nil {
-		return Grant{}, i.refused(ctx, g, want, err)
+		return Grant{}, i.recordRefusal(ctx, g, want, err)
 	}
 	return g, nil
 }
 
-// take is the conditional update. When it changes nothing, the row says why.
-func (i *Issuer) take(ctx context.Context, g Grant, want Want) (Grant, error) {
+// markUsed marks the grant as used if it still can be; otherwise the refusal says why not.
+func (i *Issuer) markUsed(ctx context.Context, g Grant, want Want) (Grant, error) {
 	now := store.Microsecond(i.o.Now())
 	row, used, err := i.o.Store.UseGrant(ctx, g.ID, want.Tenant, want.Session, now)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return g, refuse(problem.GrantInvalid)
+		return g, refusal(problem.GrantInvalid)
 	case err != nil:
 		return g, fmt.Errorf("use grant %s: %w", g.ID, err)
 	case used:
 		return row, nil
 	}
-	if code := spent(State(row, now)); code != "" {
-		return row, refuse(code)
+	if code := refusalFor(State(row, now)); code != "" {
+		return row, refusal(code)
 	}
-	return row, refuse(problem.GrantInvalid)
+	return row, refusal(problem.GrantInvalid)
 }
 
 func (i *Issuer) verify(ctx context.Context, token Token, want Want) (Grant, error) {
 	if token.IsZero() {
-		return Grant{}, refuse(problem.GrantMissing)
+		return Grant{}, refusal(problem.GrantMissing)
 	}
-	said, err := i.o.Keys.read(token)
+	claims, err := i.o.Keys.read(token)
 	switch {
 	case errors.Is(err, errForm), errors.Is(err, errKey), errors.Is(err, errSignature):
-		p := refuse(problem.GrantInvalid)
+		p := refusal(problem.GrantInvalid)
 		p.Err = err
 		return Grant{}, p
 	case err != nil:
 		return Grant{}, err
 	}
 	now := i.o.Now()
-	g, err := i.o.Store.Grant(ctx, said.ID)
+	g, err := i.o.Store.Grant(ctx, claims.ID)
 	switch {
-	case errors.Is(err, store.ErrNotFound) && said.expired(now):
-		return Grant{}, refuse(problem.GrantExpired)
+	case errors.Is(err, store.ErrNotFound) && claims.expired(now):
+		return Grant{}, refusal(problem.GrantExpired)
 	case errors.Is(err, store.ErrNotFound):
-		return Grant{}, refuse(problem.GrantInvalid)
+		return Grant{}, refusal(problem.GrantInvalid)
 	case err != nil:
-		return Grant{}, fmt.Errorf("look up grant %s: %w", said.ID, err)
-	case !said.equal(claimsOf(i.o.Installation, g)):
-		return g, refuse(problem.GrantInvalid)
+		return Grant{}, fmt.Errorf("look up grant %s: %w", claims.ID, err)
+	case !claims.equal(claimsOf(i.o.Installation, g)):
+		return g, refusal(problem.GrantInvalid)
 	case g.Tenant != want.Tenant:
-		return g, refuse(problem.GrantWrongTenant)
+		return g, refusal(problem.GrantWrongTenant)
 	}
-	if code := spent(State(g, now)); code != "" {
-		return g, refuse(code)
+	if code := refusalFor(State(g, now)); code != "" {
+		return g, refusal(code)
 	}
 	if g.Origin != "" && g.Origin != want.Caller {
-		return g, refuse(problem.GrantWrongOrigin)
+		return g, refusal(problem.GrantWrongOrigin)
 	}
 	return g, i.inScope(g, want)
 }
 
-// spent is the code of a state in which a grant is not good.
-func spent(state string) string {
+// refusalFor maps a grant's state to a code; empty when it is active.
+func refusalFor(state string) string {
 	switch state {
 	case "revoked":
 		return problem.GrantRevoked
@@ -139,17 +139,17 @@ func spent(state string) string {
 func (i *Issuer) inScope(g Grant, want Want) error {
 	covers := strings.Join(g.Domains, ", ")
 	if len(want.Domains) == 0 {
-		return scope("name the domains of the session: "+covers, "no domain was asked for")
+		return outOfScope("name the domains of the session: "+covers, "no domain was asked for")
 	}
-	for _, text := range want.Domains {
-		name, _, wrong, _ := i.domain(text)
+	for _, domain := range want.Domains {
+		name, _, wrong, _ := i.domain(domain)
 		if wrong != "" || !slices.Contains(g.Domains, name) {
-			return scope("ask for no other domains, or ask the operator for another grant: clawjail grant issue --domain …",
-				"the grant is not for %s, but for %s", texts.Quote(text, 80), covers).With("domain", text)
+			return outOfScope("ask for no other domains, or ask the operator for another grant: clawjail grant issue --domain …",
+				"the grant is not for %s, but for %s", texts.Quote(domain, 80), covers).With("domain", domain)
 		}
 	}
 	if !Access(g.Access).Covers(want.Access) {
-		return scope("open the session with access "+g.Access+", or ask the operator for another grant: clawjail grant issue --access cdp …",
+		return outOfScope("open the session with access "+g.Access+", or ask the operator for another grant: clawjail grant issue --access cdp …",
 			"the grant is for access %s, and not %s", g.Access, texts.Quote(string(want.Access), 80))
 	}
 	return nil
@@ -163,16 +163,16 @@ func InScopes(scopes []string, g Grant) error {
 			return nil
 		}
 	}
-	return scope("allow it for the cookie set, or ask for a grant with --access tools",
+	return outOfScope("allow it for the cookie set, or ask for a grant with --access tools",
 		"the cookies may not be used in a session with access %s", g.Access)
 }
 
-func scope(hint, format string, args ...any) *problem.Error {
+func outOfScope(hint, format string, args ...any) *problem.Error {
 	return problem.New(problem.GrantScope, hint, format, args...)
 }
 
-// refuse is the problem of a code. Its text goes to the sender of the token, and tells no more than the code.
-func refuse(code string) *problem.Error {
+// refusal is the error of a code. Its text goes to the sender of the token, and tells no more than the code.
+func refusal(code string) *problem.Error {
 	message, hint := "", "ask the operator for another one: clawjail grant issue --domain …"
 	switch code {
 	case problem.GrantMissing:
@@ -193,14 +193,14 @@ func refuse(code string) *problem.Error {
 	return problem.New(code, hint, "%s", message)
 }
 
-// refused records a refusal and returns it. A failure that is no refusal is recorded as a failure.
-func (i *Issuer) refused(ctx context.Context, g Grant, want Want, err error) error {
+// recordRefusal records a refusal and returns it. An error that is no refusal is recorded as a failure.
+func (i *Issuer) recordRefusal(ctx context.Context, g Grant, want Want, err error) error {
 	e := Event{
 		Action: "grant.refuse", Result: resultRefused, Tenant: want.Tenant, Actor: want.Actor, Session: want.Session,
 		Grant: g.ID, Code: problem.CodeOf(err),
 	}
-	for _, text := range want.Domains[:min(len(want.Domains), i.o.Limits.MaxDomains)] {
-		e.Domains = append(e.Domains, texts.Quote(text, 80)) // as it was sent: who asks for what they may not have is of interest
+	for _, domain := range want.Domains[:min(len(want.Domains), i.o.Limits.MaxDomains)] {
+		e.Domains = append(e.Domains, texts.Quote(domain, 80)) // as it was sent, not canonical: a record of what was tried
 	}
 	p, ok := problem.As(err)
 	if !ok || !strings.HasPrefix(p.Code, "grant_") {
