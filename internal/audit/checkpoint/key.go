@@ -35,8 +35,8 @@ type Key struct {
 }
 
 // LoadKey reads the key of a file, and makes it on the first run: PKCS #8 in PEM, mode 0600, and beside it, with
-// ".pub" behind its name, the public half for whoever verifies. A file that others may read is refused, and so is one
-// that is damaged: neither is overwritten.
+// ".pub" behind its name, the public half for whoever verifies. A private key that others may read is refused, and so is
+// a damaged one: neither is overwritten.
 func LoadKey(path string) (*Key, error) {
 	data, err := readPrivate(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,7 +67,7 @@ func LoadKey(path string) (*Key, error) {
 	return key, nil
 }
 
-// publish writes the public half, where the file has not got it.
+// publish writes the public half to path, unless it is there already.
 func (k *Key) publish(path string) error {
 	der, err := x509.MarshalPKIXPublicKey(k.public)
 	if err != nil {
@@ -93,13 +93,15 @@ func keyID(public ed25519.PublicKey) string {
 
 func readPrivate(path string) ([]byte, error) {
 	data, _, err := keyfile.Read(path, maxKeyFile)
-	if refused, ok := errors.AsType[*keyfile.Refused](err); ok && (refused.Why == keyfile.Irregular || refused.Why == keyfile.Shared) {
+	if refused, ok := errors.AsType[*keyfile.Refused](err); ok && refused.Why == keyfile.Irregular {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	} else if ok && refused.Why == keyfile.Shared {
 		return nil, fmt.Errorf("%s has mode %v: it must be a file that only its owner may use (chmod 600)", path, refused.Mode)
 	}
 	return data, err
 }
 
-// makeKey leaves a key in path: its own, or that of whoever was faster.
+// makeKey creates the key file unless another process created it first.
 func makeKey(path string) error {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -116,15 +118,15 @@ func makeKey(path string) error {
 	return err
 }
 
-// ID names the key in notes. It says nothing of the private half.
+// ID names the key in notes.
 func (k *Key) ID() string { return k.id }
 
-// Keys are the public half, for verifying.
+// Keys has the public half, for verifying.
 func (k *Key) Keys() Keys { return Keys{k.id: k.public} }
 
-// Sign signs fields for one purpose; a signature for one is none for another.
+// Sign signs fields for one purpose. A signature for one purpose is not valid for another.
 func (k *Key) Sign(purpose string, fields ...[]byte) (sig []byte) {
-	// The function returns no error.
+	// Use returns only the function's error, which is nil.
 	_ = k.private.Use(func(private []byte) error { sig = ed25519.Sign(private, message(purpose, fields)); return nil })
 	return sig
 }

@@ -40,8 +40,8 @@ func intent(d gateway.Decision) audit.Intent {
 		Detail: detail(d)}
 }
 
-// detail is what is recorded of a decision: enough to decide it again, and nothing of a query, a header or a body. It is
-// made with every request, so without a map; the names are in order.
+// detail is what is recorded of a decision: enough to decide it again, and nothing of a query, a header or a body. It is made
+// for every request, so without a map; the names are in order.
 func detail(d gateway.Decision) audit.Detail {
 	fields := make([]audit.Field, 0, 11)
 	text := func(name, value string) {
@@ -49,31 +49,29 @@ func detail(d gateway.Decision) audit.Detail {
 			fields = append(fields, audit.Text(name, printable(value)))
 		}
 	}
+	flag := func(name string, set bool) {
+		if set {
+			fields = append(fields, audit.True(name))
+		}
+	}
 	text("agent", d.Agent)
-	if d.Allowed {
-		fields = append(fields, audit.True("allowed"))
-	} else {
+	flag("allowed", d.Allowed)
+	if !d.Allowed {
 		fields = append(fields, audit.False("allowed"))
 	}
 	text("code", d.Code)
-	if d.Confined {
-		fields = append(fields, audit.True("confined"))
-	}
-	if d.Credential {
-		fields = append(fields, audit.True("injected"))
-	}
+	flag("confined", d.Confined)
+	flag("injected", d.Credential)
 	fields = append(fields, audit.Text("method", printable(d.Method)))
 	text("path", d.Path)
-	if d.Reported {
-		fields = append(fields, audit.True("reported"))
-	}
+	flag("reported", d.Reported)
 	text("rule", d.Rule)
 	fields = append(fields, audit.Text("scheme", string(d.Scheme)))
 	text("service", d.Service)
 	return audit.NewDetailOf(fields...)
 }
 
-// printable is a text that every database keeps: a jail may put any bytes into a path.
+// printable replaces what some database would not store: a jail may put any bytes into a path.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -98,7 +96,7 @@ func (l Ledger) Refused(d gateway.Decision) {
 	l.log.Note(audit.Event{Action: i.Action, Result: audit.Refused, Tenant: i.Tenant, Actor: i.Actor, Session: i.Session, Jail: i.Jail, Target: i.Target, Detail: i.Detail})
 }
 
-// entry is one intent of the gateway's.
+// entry is the record of one request that was begun.
 type entry struct{ pending *audit.Pending }
 
 // End implements gateway.Record.
@@ -126,7 +124,7 @@ func (e entry) End(o gateway.Outcome) {
 	e.pending.End(audit.Outcome{Result: result, Detail: audit.NewDetailOf(fields...)})
 }
 
-// refusalCode says whether a code is that of something that was not let through, unlike one of something that went wrong.
+// refusalCode says whether the code is that of a refusal, and not of a failure.
 func refusalCode(code string) bool {
 	return slices.Contains([]string{problem.SNIMismatch, problem.AddressDenied, problem.HostDenied, problem.PortDenied}, code) ||
 		slices.Contains(gateway.OwnCodes(), code)
