@@ -2,6 +2,7 @@ package zfs
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os/exec"
 
@@ -15,22 +16,21 @@ var (
 	errNotMounted = errors.New("not mounted")
 )
 
-// said is what zfs(8) says, and what it means. It ends with 1 for each of them, and the texts are all there is.
+// meanings maps texts of zfs(8) to errors. The exit code is 1 for all of them, so only the text tells.
 //
-// Sources: libzfs_error_description and zfs_standard_error_fmt in lib/libzfs/libzfs_util.c; zfs_do_destroy in
-// cmd/zfs/zfs_main.c; unmount_one and zfs_mount in lib/libzfs/libzfs_mount.c, all of OpenZFS and, older, of illumos and
-// zfs-fuse 0.7.0. The texts of umount(8) are passed on by versions that run it: util-linux sys-utils/umount.c. Of two causes, the one that a
-// dataset depends on counts: "has children" may come together with others.
-var said = []struct {
-	text  string
-	means error
+// Sources: libzfs_error_description and zfs_standard_error_fmt in lib/libzfs/libzfs_util.c; zfs_do_destroy in cmd/zfs/zfs_main.c;
+// unmount_one and zfs_mount in lib/libzfs/libzfs_mount.c, all of OpenZFS and, older, of illumos and zfs-fuse 0.7.0. Versions that run
+// umount(8) pass its texts on: util-linux sys-utils/umount.c. The first match counts: "has children" may come with others.
+var meanings = []struct {
+	text string
+	err  error
 }{
 	{"has dependent clones", jail.ErrHasDependents},  // a snapshot, when it is destroyed
 	{"has dependents", jail.ErrHasDependents},        // a file system whose snapshots have clones
 	{"has children", jail.ErrHasDependents},          // a file system with others, or with snapshots, below it
 	{"dataset is busy", jail.ErrBusy},                // destroy; "pool or dataset is busy" of unmount, too
 	{"Device busy", jail.ErrBusy},                    // unmount on FreeBSD before OpenZFS: strerror(EBUSY)
-	{"evice or resource busy", jail.ErrBusy},         // the same of Linux
+	{"evice or resource busy", jail.ErrBusy},         // matches Device and device; Linux
 	{"target is busy", jail.ErrBusy},                 // umount(8) of util-linux
 	{"already exists", fs.ErrExist},                  // "dataset already exists"
 	{"dataset exists", fs.ErrExist},                  // "pool or dataset exists"
@@ -43,7 +43,7 @@ var said = []struct {
 	{"permission denied", fs.ErrPermission},
 }
 
-// translate gives an error of the command its meaning. The command's own words stay in the text.
+// translate wraps an error of the command in the one that its text means.
 func translate(err error) error {
 	if err == nil {
 		return nil
@@ -56,9 +56,9 @@ func translate(err error) error {
 		return problem.Wrap(err, problem.DiskFull, "free some space in the pool, or raise the quota of its dataset, then try again",
 			"the pool is full")
 	}
-	for _, s := range said {
+	for _, s := range meanings {
 		if hostcmd.Says(err, s.text) {
-			return errors.Join(s.means, err)
+			return fmt.Errorf("%w: %w", s.err, err)
 		}
 	}
 	return err
