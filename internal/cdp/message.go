@@ -2,7 +2,6 @@ package cdp
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -143,8 +142,8 @@ func appendString(dst []byte, s string) []byte {
 
 // parseID reads an id as Chromium does: an integer of 32 bits, without fraction or exponent.
 func parseID(raw string) (int32, error) {
-	n, err := strconv.ParseInt(raw, 10, 64)
-	if err != nil || n < math.MinInt32 || n > math.MaxInt32 {
+	n, err := strconv.ParseInt(raw, 10, 32)
+	if err != nil {
 		return 0, fmt.Errorf("%w: id %.40q is not a 32-bit integer", ErrProtocol, raw)
 	}
 	return int32(n), nil

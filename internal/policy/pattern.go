@@ -7,11 +7,11 @@ import (
 	"github.com/clawjail/clawjail/internal/policy/hostport"
 )
 
-// Pattern says which hosts a rule is about. The zero Pattern is about none.
+// Pattern says which hosts a rule covers. The zero Pattern covers none.
 //
 //	example.com     that name, or that address, and nothing else
 //	*.example.com   every name below example.com at any depth, not example.com
-//	*               every host; in an allow rule every name, but no address
+//	*               every host (an allow rule with it covers no address, see Rule.miss)
 type Pattern struct {
 	kind patternKind
 	host hostport.Host

@@ -32,7 +32,7 @@ func NewEndpoint(h Host, port uint16) (Endpoint, error) {
 // ParsePort reads a decimal port from 1 to 65535 without sign or leading zero.
 func ParsePort(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
-	if err != nil || n == 0 || s[0] == '0' || s[0] == '+' {
+	if err != nil || n == 0 || s[0] == '0' {
 		return 0, fmt.Errorf("port %q: %w", texts.Clip(s, 100), ErrPort)
 	}
 	return uint16(n), nil
@@ -90,18 +90,17 @@ func FromURL(u *url.URL) (Endpoint, error) {
 	return ParseHostHeader(u.Host, port)
 }
 
-// split cuts "host", "host:port", "[v6]" and "[v6]:port" without judging them.
+// split cuts "host", "host:port", "[v6]" and "[v6]:port" without checking the parts.
 func split(s string) (host, port string, found bool, err error) {
 	if strings.ContainsRune(s, '@') {
 		return "", "", false, fmt.Errorf("address %q: %w", texts.Clip(s, 100), ErrUserinfo)
 	}
-	rest := s
 	if strings.HasPrefix(s, "[") {
 		end := strings.IndexByte(s, ']')
 		if end < 0 {
 			return "", "", false, fmt.Errorf("address %q: %w", texts.Clip(s, 100), ErrName)
 		}
-		host, rest = s[:end+1], s[end+1:]
+		host, rest := s[:end+1], s[end+1:]
 		if rest == "" {
 			return host, "", false, nil
 		}
@@ -110,7 +109,7 @@ func split(s string) (host, port string, found bool, err error) {
 		}
 		return host, rest[1:], true, nil
 	}
-	host, port, found = strings.Cut(rest, ":")
+	host, port, found = strings.Cut(s, ":")
 	return host, port, found, nil
 }
 
@@ -120,7 +119,7 @@ func join(host, port string) (Endpoint, error) {
 	if err := errors.Join(hostErr, portErr); err != nil {
 		return Endpoint{}, err
 	}
-	return Endpoint{host: h, port: p}, nil
+	return NewEndpoint(h, p)
 }
 
 // Host returns the host.
