@@ -7,43 +7,43 @@ import (
 	"strings"
 )
 
-// place is where in a profile a cookie belongs.
-type place int
+// jar is a part of a profile's cookies.
+type jar int
 
 const (
-	ordinary place = iota
-	container
-	isolated
+	defaultJar jar = iota
+	containerJar
+	otherJar
 )
 
-// placeOf reads origin attributes, "^userContextId=2&partitionKey=%28https%2Cexample.com%29": where the cookie belongs,
-// and its partition key. Attributes that are not known make it another place: it is not the default one.
-func placeOf(attributes string) (where place, partition string) {
+// jarOf reads origin attributes, "^userContextId=2&partitionKey=%28https%2Cexample.com%29": the jar of a cookie and its
+// partition key. Unknown attributes count as another jar: such a cookie is not in the default one.
+func jarOf(attributes string) (in jar, partition string) {
 	rest, ok := strings.CutPrefix(attributes, "^")
 	if !ok {
 		if attributes != "" {
-			return isolated, ""
+			return otherJar, ""
 		}
-		return ordinary, ""
+		return defaultJar, ""
 	}
 	for pair := range strings.SplitSeq(rest, "&") {
 		key, value, _ := strings.Cut(pair, "=")
 		switch key {
 		case "userContextId":
-			if where == ordinary && value != "0" {
-				where = container
+			if in == defaultJar && value != "0" {
+				in = containerJar
 			}
 		case "partitionKey":
 			unescaped, err := url.QueryUnescape(value)
 			if err != nil || unescaped == "" {
-				where = isolated
+				in = otherJar
 			}
 			partition = unescaped
 		default:
-			where = isolated
+			in = otherJar
 		}
 	}
-	return where, partition
+	return in, partition
 }
 
 var errPartition = errors.New("not a partition key")

@@ -38,8 +38,8 @@ func FuzzAttributes(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, attributes string) {
-		where, partition := placeOf(attributes)
-		if attributes != "" && where == ordinary && attributes[0] != '^' {
+		in, partition := jarOf(attributes)
+		if attributes != "" && in == defaultJar && attributes[0] != '^' {
 			t.Fatalf("%q is the default container", attributes)
 		}
 		if site, _, err := ParsePartition(partition); err == nil && site == "" {

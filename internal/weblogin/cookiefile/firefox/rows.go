@@ -49,12 +49,12 @@ func readRows(ctx context.Context, db *sql.DB, columns map[string]bool) (profile
 		if err != nil {
 			return nil, damaged(ctx, err)
 		}
-		where, partition := placeOf(string(attributes))
-		switch where {
-		case container:
+		in, partition := jarOf(string(attributes))
+		switch in {
+		case containerJar:
 			out.Containers++
 			continue
-		case isolated:
+		case otherJar:
 			out.Others++
 			continue
 		}
