@@ -8,23 +8,23 @@ import (
 )
 
 const (
-	// tailBytes is how much of what a browser prints is kept.
+	// tailBytes is how much of the output of a browser is kept.
 	tailBytes = 64 << 10
-	// shownLines and shownWidth bound what of it is shown with a session that has ended, in lines and characters.
+	// shownLines and shownWidth bound what is shown of it with an ended session, in lines and characters.
 	shownLines = 20
 	shownWidth = 300
 )
 
 // tail keeps the end of what a jail's program prints. It grows as needed: most browsers print a few lines.
 type tail struct {
-	heard func([]byte) // gets everything as it is read; may be nil, and must not wait
+	heard func([]byte) // gets everything as it is read; may be nil, must not wait, and must not keep the slice
 
 	mu    sync.Mutex
 	data  []byte
 	start int // of the oldest byte, once data is full
 }
 
-// drain reads until the end or an error. Nothing may wait for a reader: a program whose stderr is full would stop.
+// drain reads until the end or an error. It must keep reading: a full pipe would block the program.
 func (t *tail) drain(r io.Reader) {
 	buf := make([]byte, 4<<10)
 	for {
@@ -63,8 +63,8 @@ func (t *tail) bytes() []byte {
 	return append(out, t.data[:t.start]...)
 }
 
-// lines are the last lines as they can be shown: the program in the jail chose every byte of them, so nothing in them
-// moves a cursor or colours a terminal.
+// lines are the last lines, safe to show: the program in the jail chose every byte of them, so what would move a cursor or
+// colour a terminal is replaced.
 func (t *tail) lines() []string {
 	all := strings.FieldsFunc(string(t.bytes()), func(c rune) bool { return c == '\n' || c == '\r' })
 	out := make([]string, 0, shownLines)

@@ -7,40 +7,40 @@ import (
 	"time"
 )
 
-// Owner is the person whose something is: an operator, or whoever has the admin key. Exactly one of them is set.
+// Owner is the person that a sign-in or passkey belongs to: an operator, or whoever has the admin key. Exactly one is set.
 type Owner struct {
 	Operator string // its ID
-	AdminKey string // the fingerprint of the admin key: who has the next one is another
+	AdminKey string // the fingerprint of the admin key: replacing the key makes a different owner
 }
 
 // SignIn is somebody who is signed in to the console.
 type SignIn struct {
 	ID    string // random
-	Hash  []byte // SHA-256 of what the cookie has
+	Hash  []byte // SHA-256 of the secret in the cookie
 	Owner Owner
-	// Method is how it was done, Remote from where, UserAgent with which browser.
+	// Method is how the person signed in, Remote from which address, UserAgent with which browser.
 	Method    string
 	Remote    string
 	UserAgent string
 	CreatedAt time.Time
-	UsedAt    time.Time // about when it was used last
+	UsedAt    time.Time // when it was last used, roughly
 	ExpiresAt time.Time // at the latest
 }
 
 // SignIns of all tenants.
 type SignIns interface {
-	// CreateSignIn is ErrNotFound without its operator.
+	// CreateSignIn returns ErrNotFound if the operator does not exist.
 	CreateSignIn(ctx context.Context, s SignIn) error
 	SignIn(ctx context.Context, id string) (SignIn, error)
-	// SignInByHash finds a sign-in, also one that is over, and its operator; the zero Operator for the admin's.
+	// SignInByHash finds a sign-in, also an expired one, and its operator; the zero Operator for the admin's.
 	SignInByHash(ctx context.Context, hash []byte) (SignIn, Operator, error)
 	// ListSignIns lists all, newest first.
 	ListSignIns(ctx context.Context) ([]SignIn, error)
-	// TouchSignIn says that it was used. An earlier time than the known one changes nothing.
+	// TouchSignIn sets UsedAt, unless that is later already.
 	TouchSignIn(ctx context.Context, id string, at time.Time) error
 	// DeleteSignIn ends one.
 	DeleteSignIn(ctx context.Context, id string) error
-	// DeleteSignInsBefore removes those that expired before a time, and those that were not used since another, and says how many.
+	// DeleteSignInsBefore removes those that expired before expired or were last used before used, and says how many.
 	DeleteSignInsBefore(ctx context.Context, expired, used time.Time) (int, error)
 }
 
@@ -52,11 +52,11 @@ type Passkey struct {
 	Host  string // where it can be used: the relying party's ID
 	// Credential is its id, as the authenticator has chosen it.
 	Credential []byte
-	// Handle is what stands for the owner on the authenticator: the same in all passkeys of one owner, and random.
+	// Handle is the user handle of WebAuthn: random, and the same in all passkeys of one owner.
 	Handle []byte
-	// Record is JSON that package signin writes and reads: the public key, and what was said of it.
+	// Record is JSON that package signin writes and reads: the public key, and what the authenticator said of it.
 	Record []byte
-	// Count is how often the authenticator said it was used; always 0 for those that do not count.
+	// Count is the signature counter of the authenticator; always 0 for those without one.
 	Count     uint32
 	CreatedAt time.Time
 	UsedAt    time.Time // zero: never
@@ -64,13 +64,13 @@ type Passkey struct {
 
 // Passkeys of all tenants.
 type Passkeys interface {
-	// CreatePasskey is ErrNotFound without its operator, and ErrExists with a credential that is known.
+	// CreatePasskey returns ErrNotFound if the operator does not exist, and ErrExists if the credential is known.
 	CreatePasskey(ctx context.Context, p Passkey) error
 	PasskeyByCredential(ctx context.Context, credential []byte) (Passkey, error)
 	// ListPasskeys of an owner, oldest first.
 	ListPasskeys(ctx context.Context, owner Owner) ([]Passkey, error)
-	// UsePasskey sets Count and UsedAt if the count is more than the known one, or both are 0: of two uses with one count the
-	// second is a copy's. used says whether it did; one conditional change decides.
+	// UsePasskey sets Count and UsedAt if the count is more than the known one, or both are 0: two uses with the same count mean
+	// a cloned authenticator. used reports whether the row was updated, in one conditional statement.
 	UsePasskey(ctx context.Context, id string, count uint32, at time.Time) (used bool, err error)
 	// DeletePasskey removes one of an owner.
 	DeletePasskey(ctx context.Context, owner Owner, id string) error
@@ -81,7 +81,7 @@ const longestPasskey = 16 << 10
 
 func (o Owner) validate() error {
 	if (o.Operator == "") == (o.AdminKey == "") {
-		return fmt.Errorf("%w: it is of an operator or of the admin", ErrInvalid)
+		return fmt.Errorf("%w: exactly one of operator and admin key must be set", ErrInvalid)
 	}
 	return Text(o.Operator, o.AdminKey)
 }

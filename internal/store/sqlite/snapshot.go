@@ -10,8 +10,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Snapshot copies the database in a folder into a new file, as it is at one moment. Others may write to it meanwhile:
-// they wait for nothing. The copy has the schema that the database has, and is on the disk when Snapshot returns.
+// Snapshot copies the database in a folder into a new file, as it is at one moment. Others may write to the database meanwhile,
+// and do not wait. The copy has the schema that the database has, and is on the disk when Snapshot returns.
 func Snapshot(ctx context.Context, dir, to string) (err error) {
 	path := filepath.Join(dir, FileName)
 	if _, err := os.Lstat(path); err != nil {
@@ -34,7 +34,7 @@ func Snapshot(ctx context.Context, dir, to string) (err error) {
 		return failure(ctx, "copy the database", err)
 	}
 	defer func() { err = errors.Join(err, one.Close()) }()
-	// A connection that may only ask may not write a copy either. Nothing else is said on this one.
+	// VACUUM INTO needs query_only off. This connection runs nothing else.
 	if _, err := one.ExecContext(ctx, `PRAGMA query_only = 0`); err != nil {
 		return failure(ctx, "copy the database", err)
 	}
@@ -47,8 +47,8 @@ func Snapshot(ctx context.Context, dir, to string) (err error) {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Inspect looks whether the database in a folder is whole, page by page, and says which version its schema has. One that
-// is damaged has the code bad_config, and one that this program does not know database_too_new or database_too_old.
+// Inspect checks every page of the database in a folder, and returns the version of its schema. The error of a damaged one
+// has the code bad_config; that of a schema which this program does not know, database_too_new or database_too_old.
 func Inspect(ctx context.Context, dir string) (schema int64, err error) {
 	db, err := pool(filepath.Join(dir, FileName), true)
 	if err != nil {
