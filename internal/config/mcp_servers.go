@@ -256,7 +256,7 @@ func (s MCPServer) validatePlace(v *validation, at string) {
 		v.flaw(at+"template", "write 1 to 20 of a-z and 0-9", "%q is not the name of a template", texts.Clip(s.Template, 80))
 	}
 	if s.Agent != "" {
-		if !wordOf(s.Agent, 40, "-") {
+		if !ValidName(s.Agent) {
 			v.flaw(at+"agent", "write the name of an agent", "%q is not the name of an agent", texts.Clip(s.Agent, 80))
 		}
 		for _, other := range []struct {
@@ -273,7 +273,7 @@ func (s MCPServer) validatePlace(v *validation, at string) {
 		v.flaw(at+"tenants", "", "has more than %d entries", maxServerTenants)
 	}
 	for i, tenant := range s.Tenants {
-		if tenant != "*" && !wordOf(tenant, 40, "-") {
+		if tenant != "*" && !ValidName(tenant) {
 			v.flaw(fmt.Sprintf("%stenants[%d]", at, i), `write the id of a tenant, or "*" for all`, "%q is not the id of a tenant", texts.Clip(tenant, 80))
 		}
 	}

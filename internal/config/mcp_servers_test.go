@@ -91,6 +91,15 @@ func TestASecretIsNoVariableOfAShell(t *testing.T) {
 	}
 }
 
+func TestAServerNamesAnyAgentAndTenant(t *testing.T) {
+	for name, want := range map[string]bool{"bot": true, "-x": true, "A": false, "a/b": false, strings.Repeat("a", 41): false} {
+		m := MCPServer{Name: "one", Command: []string{"/x"}, Idle: defaultServerIdle, Answer: defaultAnswer, Agent: name, Tenants: []string{name}}
+		if err := m.Validate(); (err == nil) != want {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
 func TestTenantsThatAreServed(t *testing.T) {
 	plain := MCPServer{}.WithDefaults(AgentLimits{})
 	if !plain.Serves("default") || plain.Serves("acme") || plain.Serves("*") {

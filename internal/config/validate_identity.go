@@ -18,7 +18,7 @@ const (
 // validateIdentity looks at what is about accounts. Whether the URL of the database is a good one is found out by who
 // connects to it.
 func (c Config) validateIdentity(v *validation) {
-	if c.Node != "" && !nodeName(c.Node) {
+	if c.Node != "" && !wordOf(c.Node, 40, "-") {
 		v.flaw("node", "write 1 to 40 of a-z, 0-9 and -", "%q is not the name of a node", c.Node)
 	}
 	if c.Vault.KeyFile != "" {
@@ -70,9 +70,9 @@ func (l Login) validate(v *validation, field string) {
 	}
 }
 
-func nodeName(name string) bool {
-	const longest = 40
-	return len(name) <= longest && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && name[0] != '-'
+// ValidName accepts what can be the name of a tenant, an operator or an agent: [a-z0-9-]{1,40}.
+func ValidName(s string) bool {
+	return s != "" && len(s) <= 40 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
 // secretInTheOpen refuses a file that holds a password and that everybody on the machine can read.

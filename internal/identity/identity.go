@@ -169,10 +169,7 @@ func (s *Service) now() time.Time { return store.Microsecond(s.o.Now()) }
 
 // checkName checks the name of a tenant, an operator or an agent.
 func checkName(what, name string) error {
-	valid := len(name) >= 1 && len(name) <= 40 && !strings.ContainsFunc(name, func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-'
-	})
-	if !valid {
+	if !config.ValidName(name) {
 		return problem.New(problem.BadName, "use 1 to 40 of a-z, 0-9 and -", "the name of the %s is not valid", what)
 	}
 	return nil

@@ -18,11 +18,7 @@ const (
 
 // ValidAgentName accepts [a-z0-9-]{1,40}: names of agents and tenants become part of paths, labels and volumes.
 func ValidAgentName(s string) error {
-	ok := s != "" && len(s) <= 40
-	for i := 0; ok && i < len(s); i++ {
-		ok = isLowerOrDigit(s[i]) || s[i] == '-'
-	}
-	if !ok {
+	if s == "" || len(s) > 40 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return problem.New(problem.BadName, "use 1 to 40 characters of a-z, 0-9 and -", "%q cannot be a name", texts.Clip(s, 60))
 	}
 	return nil
@@ -30,12 +26,8 @@ func ValidAgentName(s string) error {
 
 // ValidImageName accepts what can be the name of an image: host, path, tag and digest. The engine says what it names.
 func ValidImageName(s string) error {
-	ok := s != "" && len(s) <= maxImageName && (isLowerOrDigit(s[0]) || s[0] >= 'A' && s[0] <= 'Z')
-	for i := 0; ok && i < len(s); i++ {
-		c := s[i]
-		ok = isLowerOrDigit(c) || c >= 'A' && c <= 'Z' || strings.IndexByte("._-/:@", c) >= 0
-	}
-	if !ok {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+	if s == "" || len(s) > maxImageName || strings.Trim(s, letters+"._-/:@") != "" || strings.IndexByte(letters, s[0]) < 0 {
 		return problem.New(problem.BadTemplate, "name it like clawjail/clawbot:latest", "%q cannot be the name of an image", texts.Clip(s, 80))
 	}
 	return nil
