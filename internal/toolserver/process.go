@@ -133,13 +133,13 @@ func (s *Service) startInAgent(ctx context.Context, server config.MCPServer, ten
 		if err != nil {
 			return nil, err
 		}
-		return besidePlace(k.Jail, running), nil
+		return runningProcess(k.Jail, running), nil
 	}
 	return nil, problem.New(problem.Conflict, "clawjail agent ls shows what runs", "the MCP server %s runs in the jail of the agent %s, which does not run",
 		server.Name, server.Agent)
 }
 
-func besidePlace(name jail.Name, running *jail.Running) *process {
+func runningProcess(name jail.Name, running *jail.Running) *process {
 	return &process{name: name, stdio: running.Stdio, exit: running.Wait, end: func(ctx context.Context) error {
 		running.End()
 		running.Stdio.Close()
