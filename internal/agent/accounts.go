@@ -74,7 +74,7 @@ func (s *Service) applyAccounts(ctx context.Context, by identity.Principal, tena
 	return nil
 }
 
-// readAccounts adds who may use which account, by the agents' ids.
+// readAccounts adds who may use which account, by the agents' ids. What somebody has given for a time that is over says nothing.
 func (s *Service) readAccounts(ctx context.Context, by identity.Principal, w *world) error {
 	all, err := s.o.Accounts.Permissions(ctx, by, w.tenant)
 	if err != nil {
@@ -82,7 +82,9 @@ func (s *Service) readAccounts(ctx context.Context, by identity.Principal, w *wo
 	}
 	w.permissions = map[string][]grant.Permission{}
 	for _, p := range all {
-		w.permissions[p.Agent] = append(w.permissions[p.Agent], p)
+		if !p.Expired(s.o.Now()) {
+			w.permissions[p.Agent] = append(w.permissions[p.Agent], p)
+		}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
@@ -76,6 +77,18 @@ func TestAFileSaysWhichAccountsAgentsMayUse(t *testing.T) {
 	l.want("without", p, err, "change a")
 	if got := l.permitted(); got != "a example.com tools always by hand" {
 		t.Errorf("permitted is %s", got)
+	}
+	// One that a person gave for a time says nothing when the time is over.
+	if _, err := l.accounts.AllowAccount(l.ctx, l.admin, credential.Allow{Tenant: "default", Domain: "example.org", Agent: "a", Ask: grant.AskAlways, For: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"a example.org tools always by hand", "a example.org tools first"} {
+		_, err = l.sync(both)
+		l.must(err)
+		if got := l.permitted(); got != "a example.com tools always by hand; "+want {
+			t.Errorf("permitted is %s", got)
+		}
+		l.forward(time.Hour)
 	}
 	// An agent that is made again under its name has nothing of the one before.
 	l.must(l.who.DeleteAgent(l.ctx, l.admin, "default", "a"))

@@ -297,11 +297,15 @@ func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()[:
 
 func (b *Book) now() time.Time { return store.Microsecond(b.o.Now()) }
 
-// Tidy removes what has expired, and usage older than 400 days.
+// Tidy removes what has expired, and usage older than 400 days. Entries of others are theirs to remove.
 func (b *Book) Tidy(ctx context.Context) error {
 	now := b.now()
-	_, expiredErr := b.o.Store.DeleteEntriesBefore(ctx, now)
+	var errs []error
+	for _, kind := range []string{kindRule, kindService, kindProvider, kindSettings, kindAccess} {
+		_, err := b.o.Store.DeleteEntriesBefore(ctx, kind, now)
+		errs = append(errs, err)
+	}
 	_, usageErr := b.o.Store.DeleteUsageBefore(ctx, now.AddDate(0, 0, -keepUsage).Format(dayForm))
 	b.models.forget(now.Format(dayForm))
-	return errors.Join(expiredErr, usageErr, b.load(ctx))
+	return errors.Join(append(errs, usageErr, b.load(ctx))...)
 }

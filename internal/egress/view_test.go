@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -241,9 +242,13 @@ func TestRulesExpireAtTheirTime(t *testing.T) {
 		t.Errorf("what has expired is listed: %v, %v", rules, err)
 	}
 	w.clock.forward(time.Second)
+	// A permission is not the book's: sessions that were opened with it are open.
+	permission := store.Entry{ID: "p1", Kind: grant.KindPermission, Body: []byte(`{}`), CreatedAt: w.clock.Now(), UpdatedAt: w.clock.Now(),
+		ExpiresAt: w.clock.Now().Add(-time.Minute)}
+	w.must(w.db.CreateEntry(w.ctx, permission))
 	w.must(w.Tidy(w.ctx))
-	if entries, err := w.db.ListEntries(w.ctx, ""); err != nil || len(entries) != 0 {
-		t.Errorf("%d entries are left: %v", len(entries), err)
+	if entries, err := w.db.ListEntries(w.ctx, ""); err != nil || len(entries) != 1 || entries[0].ID != permission.ID {
+		t.Errorf("left are %v: %v", entries, err)
 	}
 }
 

@@ -53,7 +53,8 @@ type Limits struct {
 	// MaxDomains and MaxEgressDomains are how many there may be of each; at most 100 together, because all are in
 	// the token.
 	MaxDomains, MaxEgressDomains int
-	// Keep is how long the row of an expired grant is kept for those who look back.
+	// Keep is how long the row of an expired grant is kept for those who look back, and that of an expired permission for
+	// the sessions that are open: none lasts longer.
 	Keep time.Duration
 }
 
@@ -199,12 +200,14 @@ func (i *Issuer) Revoke(ctx context.Context, tenant, id, by string) (Grant, erro
 	return g, nil
 }
 
-// Purge removes the rows of grants that expired longer ago than Keep, and says how many. A token whose row is gone
-// is refused as before: as expired.
+// Purge removes the rows of grants and permissions that expired longer ago than Keep, and says of how many grants. A token
+// whose row is gone is refused as before: as expired.
 func (i *Issuer) Purge(ctx context.Context) (int, error) {
-	n, err := i.o.Store.DeleteGrantsBefore(ctx, store.Microsecond(i.o.Now().Add(-i.o.Limits.Keep)))
-	if err != nil {
-		return n, fmt.Errorf("purge expired grants: %w", err)
+	before := store.Microsecond(i.o.Now().Add(-i.o.Limits.Keep))
+	n, err := i.o.Store.DeleteGrantsBefore(ctx, before)
+	_, permissionsErr := i.o.Store.DeleteEntriesBefore(ctx, KindPermission, before)
+	if err := errors.Join(err, permissionsErr); err != nil {
+		return n, fmt.Errorf("purge what has expired: %w", err)
 	}
 	return n, nil
 }

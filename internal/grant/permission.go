@@ -20,7 +20,7 @@ import (
 const KindPermission = "permission"
 
 const (
-	// maxPermissions is how many a tenant may have.
+	// maxPermissions is how many a tenant may have whose time is not over.
 	maxPermissions = 1000
 	// maxTimes is the largest number of sessions that a permission can be for, and maxFor the longest time.
 	maxTimes = 1_000_000
@@ -184,7 +184,9 @@ func (i *Issuer) Allow(ctx context.Context, r PermissionRequest) (made Permissio
 		if err := i.o.Store.DeleteEntry(ctx, over); err != nil && !errors.Is(err, store.ErrNotFound) {
 			return Permission{}, "", fmt.Errorf("replace a permission: %w", err)
 		}
-	} else if len(all) >= maxPermissions {
+	} else if all = slices.DeleteFunc(all, func(e store.Entry) bool {
+		return !e.ExpiresAt.IsZero() && !made.CreatedAt.Before(e.ExpiresAt)
+	}); len(all) >= maxPermissions {
 		return Permission{}, "", problem.New(problem.BadLimit, "see which nobody uses, and take them back: clawjail cookies allowed",
 			"there are %d permissions already, which is as many as a tenant may have", len(all))
 	}

@@ -3,6 +3,7 @@ package grant
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -202,6 +203,62 @@ func TestPermissionEndsByTimeNumberHoursAndHand(t *testing.T) {
 			w.notAllowed("whoever is called the same", again, "without a grant")
 		})
 	}
+}
+
+// A session that is open when the time of its permission ends goes on, so what is expired stands for as long as a session can last.
+func TestPermissionWhoseTimeIsOverIsKeptForItsSessions(t *testing.T) {
+	w := newAgents(t)
+	p := w.allow(func(r *PermissionRequest) { r.For = time.Hour })
+	w.allow(func(r *PermissionRequest) { r.Agent = "a2" }) // for good
+	w.opens(asking())
+	for _, c := range []struct {
+		after  time.Duration
+		stands bool
+	}{{time.Hour, true}, {w.o.Limits.Keep, true}, {time.Microsecond, false}} {
+		w.clock.move(c.after)
+		if _, err := w.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if stands, err := w.PermissionStands(t.Context(), p.ID); err != nil || stands != c.stands {
+			t.Errorf("at %s it stands: %v, %v", w.clock.now(), stands, err)
+		}
+		if c.stands {
+			w.notAllowed("when its time is over", asking(), "ended at")
+		}
+	}
+	if all, err := w.Permissions(t.Context(), ""); err != nil || len(all) != 1 || all[0].Agent != "a2" {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if p = w.allow(func(r *PermissionRequest) { r.For = time.Hour }); p.Used != 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// crowded is a store with as many entries more as a tenant may have permissions.
+type crowded struct{ store.Store }
+
+func (c crowded) ListEntries(ctx context.Context, kind string) ([]store.Entry, error) {
+	all, err := c.Store.ListEntries(ctx, kind)
+	for n := range maxPermissions {
+		all = append(all, store.Entry{Kind: kind, Tenant: store.DefaultTenant, Agent: "a1", Name: fmt.Sprintf("d%d.com", n), ExpiresAt: noon.Add(time.Hour)})
+	}
+	return all, err
+}
+
+// What is over does not count among those that a tenant may have.
+func TestPermissionsThatAreOverLeaveRoomForOthers(t *testing.T) {
+	w := newAgents(t)
+	o := w.options()
+	o.Store = crowded{w.store}
+	var err error
+	if w.Issuer, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Allow(t.Context(), permitting()); problem.CodeOf(err) != problem.BadLimit {
+		t.Errorf("one more: %v", err)
+	}
+	w.clock.move(time.Hour)
+	w.allow()
 }
 
 // An earlier look decides nothing: the row does.

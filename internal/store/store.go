@@ -419,8 +419,9 @@ type Entries interface {
 	UpdateEntry(ctx context.Context, e Entry) error
 	// DeleteEntry is ErrNotFound when it is not there.
 	DeleteEntry(ctx context.Context, id string) error
-	// DeleteEntriesBefore removes entries that expired before a time, and says how many.
-	DeleteEntriesBefore(ctx context.Context, expired time.Time) (int, error)
+	// DeleteEntriesBefore removes entries of a kind, or of all kinds when kind is empty, that expired before a time, and says
+	// how many.
+	DeleteEntriesBefore(ctx context.Context, kind string, expired time.Time) (int, error)
 	// EntriesRevision grows with every change of any entry, also one that another process makes, and also when an agent
 	// is deleted with its entries. It never has the same value for two different states, and a state that is listed
 	// after it was read has all that it counts: who keeps entries in memory reads the revision first, and then lists.

@@ -2,6 +2,7 @@ package sqldb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -63,11 +64,11 @@ func (db *Tables) DeleteEntry(ctx context.Context, id string) error {
 	return db.changeOne(ctx, "delete entry", `DELETE FROM entries WHERE id = $1`, id)
 }
 
-func (db *Tables) DeleteEntriesBefore(ctx context.Context, expired time.Time) (int, error) {
-	if err := store.Moment("expired", expired); err != nil {
+func (db *Tables) DeleteEntriesBefore(ctx context.Context, kind string, expired time.Time) (int, error) {
+	if err := errors.Join(store.Text(kind), store.Moment("expired", expired)); err != nil {
 		return 0, err
 	}
-	return db.remove(ctx, "delete old entries", `DELETE FROM entries WHERE expires_at < $1`, db.dialect.Stamp(expired))
+	return db.remove(ctx, "delete old entries", `DELETE FROM entries WHERE expires_at < $2 AND ($1 = '' OR kind = $1)`, kind, db.dialect.Stamp(expired))
 }
 
 func (db *Tables) EntriesRevision(ctx context.Context) (int64, error) {

@@ -221,12 +221,14 @@ func testEntriesExpire(t *testing.T, s store.Store) {
 		e.ExpiresAt = end
 		newEntry(t, s, e)
 	}
-	check(t, "before the first one expires", 0)(s.DeleteEntriesBefore(ctx, at(10)))
-	check(t, "those that have expired", 3)(s.DeleteEntriesBefore(ctx, at(20).Add(time.Microsecond)))
+	check(t, "before the first one expires", 0)(s.DeleteEntriesBefore(ctx, "", at(10)))
+	check(t, "those of another kind", 0)(s.DeleteEntriesBefore(ctx, "none", at(20).Add(time.Microsecond)))
+	check(t, "those of the kind", 1)(s.DeleteEntriesBefore(ctx, entry("", 0).Kind, at(20)))
+	check(t, "those that have expired", 2)(s.DeleteEntriesBefore(ctx, "", at(20).Add(time.Microsecond)))
 	rest, err := s.ListEntries(ctx, "")
 	must(t, err)
 	same(t, "what is left", ids(rest), []string{"e0", "e4"})
-	_, err = s.DeleteEntriesBefore(ctx, time.Time{})
+	_, err = s.DeleteEntriesBefore(ctx, "", time.Time{})
 	wantError(t, "at no time", err, store.ErrInvalid)
 }
 
@@ -262,7 +264,7 @@ func testEntriesRevision(t *testing.T, s store.Store) {
 	step("update an older version", false, s.UpdateEntry(ctx, entry("e1", 1)), store.ErrExists)
 	step("update none", false, s.UpdateEntry(ctx, entry("e9", 1)), store.ErrNotFound)
 	step("delete none", false, s.DeleteEntry(ctx, "e9"), store.ErrNotFound)
-	_, err = s.DeleteEntriesBefore(ctx, at(9))
+	_, err = s.DeleteEntriesBefore(ctx, "", at(9))
 	step("nothing has expired", false, err, nil)
 	step("remove an agent without entries", false, s.DeleteAgent(ctx, "a2"), nil)
 	step("remove an agent with entries", true, s.DeleteAgent(ctx, "a1"), nil)
@@ -270,7 +272,7 @@ func testEntriesRevision(t *testing.T, s store.Store) {
 	brief := entry("e3", 3)
 	brief.ExpiresAt = at(4)
 	step("create again", true, s.CreateEntry(ctx, brief), nil)
-	_, err = s.DeleteEntriesBefore(ctx, at(5))
+	_, err = s.DeleteEntriesBefore(ctx, "", at(5))
 	step("one has expired", true, err, nil)
 }
 

@@ -22,7 +22,7 @@ func testEntryMachine(t *testing.T, d Database) {
 	made := 0
 	rapid.Check(t, func(r *rapid.T) {
 		ctx := r.Context()
-		if _, err := nodes[0].DeleteEntriesBefore(ctx, at(1e6)); err != nil { // those of earlier runs
+		if _, err := nodes[0].DeleteEntriesBefore(ctx, "", at(1e6)); err != nil { // those of earlier runs
 			r.Fatal(err)
 		}
 		m := map[string]store.Entry{}
@@ -113,7 +113,7 @@ func testEntryMachine(t *testing.T, d Database) {
 				before := at(rapid.IntRange(1, 20).Draw(r, "before"))
 				expected := len(m)
 				maps.DeleteFunc(m, func(_ string, e store.Entry) bool { return e.ExpiresAt.Before(before) })
-				if n, err := node().DeleteEntriesBefore(ctx, before); err != nil || n != expected-len(m) {
+				if n, err := node().DeleteEntriesBefore(ctx, "", before); err != nil || n != expected-len(m) {
 					r.Fatalf("%d have expired, %v; want %d", n, err, expected-len(m))
 				}
 			},
