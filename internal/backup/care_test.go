@@ -334,7 +334,7 @@ func TestARecipientOpensABackupAndNobodyElse(t *testing.T) {
 	}
 	data := h.backup(func(o *Options) { o.Keys.Recipients = []string{keys[0].Recipient().String()} })
 	with := func(k *age.X25519Identity) Keys { return Keys{Identities: strings.NewReader(k.String())} }
-	_, _, err := Check(t.Context(), bytes.NewReader(data), with(keys[1]), t.TempDir(), nil)
+	_, _, _, err := Check(t.Context(), bytes.NewReader(data), with(keys[1]), t.TempDir(), nil)
 	code(t, err, problem.BadRequest)
 	if _, err := restore(h, data, func(o *RestoreOptions) { o.Replace, o.Keys = true, with(keys[0]) }); err != nil {
 		t.Error(err)

@@ -41,8 +41,8 @@ type RestoreOptions struct {
 	VaultKey []byte
 	// Replace moves what is there aside. Without it, data that is there is left, and nothing is done.
 	Replace bool
-	// KeepGrants keeps the key that grants are signed with. Without it, grants that have not been used are void: some may
-	// have been used since.
+	// KeepGrants keeps the key that grants are signed with. Without it, grants that have not been used are void, as some may
+	// have been used since, and permissions are signed with a new one.
 	KeepGrants bool
 	// BrokenAudit restores an audit log that does not hold together as well.
 	BrokenAudit bool
@@ -69,6 +69,8 @@ type Restored struct {
 	StateKept bool
 	Audit     *audit.Report
 	SignIns   int // that were ended
+	// Permissions are good also with keys that are new.
+	Permissions Permissions
 }
 
 // Restore makes the installation of a backup. Nothing of clawjail may run. It needs root.
@@ -158,10 +160,8 @@ func Restore(ctx context.Context, r io.Reader, o RestoreOptions) (out Restored, 
 			}
 		}
 	}()
-	if !o.KeepGrants {
-		if err := remove(filepath.Join(fresh, "data/control/grants.key")); err != nil {
-			return out, err
-		}
+	if out.Permissions, err = permissions(ctx, fresh, m, !o.KeepGrants, o.Now); err != nil {
+		return out, err
 	}
 	step("arrange")
 	items, err := arrange(fresh, m)
@@ -567,33 +567,34 @@ func oneFileSystem(dir string, items []string) error {
 
 // Check reads a whole backup, and looks at everything in it that Restore looks at. temp is a folder for the database, which
 // is removed again.
-func Check(ctx context.Context, r io.Reader, k Keys, temp string, progress Progress) (m Manifest, report *audit.Report, err error) {
+func Check(ctx context.Context, r io.Reader, k Keys, temp string, progress Progress) (m Manifest, report *audit.Report, p Permissions, err error) {
 	dir, err := os.MkdirTemp(temp, "clawjail-check-")
 	if err != nil {
-		return m, nil, err
+		return m, nil, p, err
 	}
 	defer func() { err = errors.Join(noSpace(err), os.RemoveAll(dir)) }()
 	s, err := newShelf(dir, func(name string) bool {
 		return name == databaseName || name == dataPrefix+"audit/checkpoints" || name == dataPrefix+"control/audit.key" ||
-			name == dataPrefix+hostd.InstallationFile
+			name == grantKeys || name == dataPrefix+hostd.InstallationFile
 	})
 	if err != nil {
-		return m, nil, err
+		return m, nil, p, err
 	}
 	defer func() { err = errors.Join(err, s.root.Close()) }()
 	if m, err = read(ctx, r, k, progress, func(Manifest) error { return nil }, s.receive); err != nil {
-		return m, nil, err
+		return m, nil, p, err
 	}
 	if err := sameInstallation(m, dir); err != nil || !m.Database.Included {
-		return m, nil, err
+		return m, nil, p, err
 	}
 	progress.say("verify the database and the audit log", 0, 0)
 	found, err := verify(ctx, dir)
 	if err != nil {
-		return m, nil, err
+		return m, nil, p, err
 	}
 	if bad := found.Bad(); bad != nil {
-		return m, &found, problem.New(problem.AuditBroken, "use another backup, and find out what happened", "the audit log in the backup is not as it was written: %s", bad)
+		return m, &found, p, problem.New(problem.AuditBroken, "use another backup, and find out what happened", "the audit log in the backup is not as it was written: %s", bad)
 	}
-	return m, &found, nil
+	p, err = permissions(ctx, dir, m, false, nil)
+	return m, &found, p, err
 }

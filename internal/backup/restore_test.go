@@ -17,8 +17,11 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/swap"
 )
 
@@ -85,6 +88,70 @@ func TestGrantsAreVoidAfterARestoreUnlessTheyAreKept(t *testing.T) {
 	}
 }
 
+// issuing uses grants and permissions of the house as a control plane does.
+func (h *house) issuing(use func(*grant.Issuer, store.Store)) {
+	h.t.Helper()
+	keys, err := grant.OpenKeyring(filepath.Join(hostd.ControlDir(h.c), "grants.key"), time.Now)
+	h.must(err)
+	db, err := open.Open(h.t.Context(), "", h.c.DataDir)
+	h.must(err)
+	issuer, err := grant.New(grant.Options{Store: db, Keys: keys, Installation: "clawjail", RegistrableDomain: func(host string) (string, error) { return host, nil },
+		Limits: grant.DefaultLimits(), Now: time.Now, Audit: func(context.Context, grant.Event) error { return nil }})
+	h.must(err)
+	use(issuer, db)
+	h.must(db.Close())
+}
+
+func TestPermissionsHoldAfterARestoreAndUnusedGrantsDoNot(t *testing.T) {
+	ctx := t.Context()
+	for _, keep := range []bool{false, true} {
+		h := newHouse(t)
+		h.must(os.Remove(filepath.Join(hostd.ControlDir(h.c), "grants.key")))
+		var token grant.Token
+		want := func(agent string) grant.Want {
+			return grant.Want{Tenant: store.DefaultTenant, Session: "s_1", Agent: agent, Domains: []string{"example.com"}, Access: grant.AccessTools, Actor: "agent:" + agent}
+		}
+		h.issuing(func(i *grant.Issuer, db store.Store) {
+			ids := map[string]string{}
+			for _, agent := range []string{"a1", "a2", "a3"} {
+				h.must(db.CreateAgent(ctx, store.Agent{ID: agent, Tenant: store.DefaultTenant, Name: agent, CreatedAt: time.Now()}))
+				if agent == "a3" {
+					break
+				}
+				p, _, err := i.Allow(ctx, grant.PermissionRequest{Tenant: store.DefaultTenant, Operator: "operator:o1", Agent: agent, Domain: "example.com", Account: "c1"})
+				h.must(err)
+				ids[agent] = p.ID
+			}
+			h.must(i.Disallow(ctx, ids["a2"]))
+			forged, err := db.Entry(ctx, ids["a1"])
+			h.must(err)
+			forged.ID, forged.Agent = "perm_forged", "a3"
+			h.must(db.CreateEntry(ctx, forged))
+			token, _, err = i.Issue(ctx, grant.Request{Tenant: store.DefaultTenant, Operator: "operator:o1", Domains: []string{"example.com"}})
+			h.must(err)
+		})
+		data := h.backup(nil)
+		found := Permissions{Good: 1, Void: 1}
+		if _, _, p, err := Check(ctx, bytes.NewReader(data), Keys{}, t.TempDir(), nil); err != nil || p != found {
+			t.Errorf("the backup has %+v, %v", p, err)
+		}
+		done, err := restore(h, data, func(o *RestoreOptions) { o.Replace, o.KeepGrants = true, keep })
+		if err != nil || done.Permissions != found {
+			t.Fatalf("%+v, %v", done.Permissions, err)
+		}
+		h.issuing(func(i *grant.Issuer, _ store.Store) {
+			for agent, code := range map[string]string{"a1": "", "a2": problem.AccountNotAllowed, "a3": problem.AccountNotAllowed} {
+				if _, err := i.Permitted(ctx, want(agent)); problem.CodeOf(err) != code {
+					t.Errorf("kept %v: %s: %v", keep, agent, err)
+				}
+			}
+			if _, err := i.Use(ctx, token, want("a1")); problem.CodeOf(err) != map[bool]string{false: problem.GrantInvalid}[keep] {
+				t.Errorf("kept %v: the grant that was not used: %v", keep, err)
+			}
+		})
+	}
+}
+
 func TestTheVaultsKeyIsInABackupOnlyWhenAskedFor(t *testing.T) {
 	h := newHouse(t)
 	var key bytes.Buffer
@@ -132,11 +199,11 @@ func TestABackupIsEncryptedForThoseWhoMayReadIt(t *testing.T) {
 	if bytes.HasPrefix(data, []byte("\x1f\x8b")) {
 		t.Error("it is not encrypted")
 	}
-	_, _, err := Check(t.Context(), bytes.NewReader(data), Keys{}, t.TempDir(), nil)
+	_, _, _, err := Check(t.Context(), bytes.NewReader(data), Keys{}, t.TempDir(), nil)
 	code(t, err, problem.BadRequest)
-	_, _, err = Check(t.Context(), bytes.NewReader(data), Keys{Passphrase: "wrong"}, t.TempDir(), nil)
+	_, _, _, err = Check(t.Context(), bytes.NewReader(data), Keys{Passphrase: "wrong"}, t.TempDir(), nil)
 	code(t, err, problem.BadRequest)
-	if m, report, err := Check(t.Context(), bytes.NewReader(data), words, t.TempDir(), nil); err != nil || !m.VaultKey || report == nil {
+	if m, report, _, err := Check(t.Context(), bytes.NewReader(data), words, t.TempDir(), nil); err != nil || !m.VaultKey || report == nil {
 		t.Errorf("%+v %v", m, err)
 	}
 }
@@ -244,7 +311,7 @@ func TestABackupThatIsNotAsItWasWrittenChangesNothing(t *testing.T) {
 		} else if _, known := problem.As(err); !known {
 			t.Errorf("%s: %v has no code", name, err)
 		}
-		if _, _, err := Check(t.Context(), bytes.NewReader(data), Keys{}, t.TempDir(), nil); err == nil {
+		if _, _, _, err := Check(t.Context(), bytes.NewReader(data), Keys{}, t.TempDir(), nil); err == nil {
 			t.Errorf("%s: the check finds nothing", name)
 		}
 		if after := h.listing(); after != before {
@@ -268,7 +335,7 @@ func TestALogThatWasChangedBeforeTheBackupIsNotRestoredUnasked(t *testing.T) {
 	h.write("control/audit.key", key)
 	_, err := restore(h, data, replacing)
 	code(t, err, problem.AuditBroken)
-	_, _, err = Check(t.Context(), bytes.NewReader(data), Keys{}, t.TempDir(), nil)
+	_, _, _, err = Check(t.Context(), bytes.NewReader(data), Keys{}, t.TempDir(), nil)
 	code(t, err, problem.AuditBroken)
 	if _, err := restore(h, data, func(o *RestoreOptions) { o.Replace, o.BrokenAudit = true, true }); err != nil {
 		t.Error(err)

@@ -234,7 +234,7 @@ func (p *program) checkBackup(cmd *cobra.Command, path string, o opening) error 
 	}
 	defer in.Close() // only read from
 	progress, end := p.backupProgress(cmd)
-	m, report, err := backup.Check(cmd.Context(), in, keys, "", progress)
+	m, report, permissions, err := backup.Check(cmd.Context(), in, keys, "", progress)
 	end()
 	if err != nil {
 		return err
@@ -244,9 +244,13 @@ func (p *program) checkBackup(cmd *cobra.Command, path string, o opening) error 
 		{"installation", m.Installation}, {"node", printable(m.Node)}, {"created", m.Created.Format(time.RFC3339)}, {"version", printable(m.Version)},
 		{"files", strconv.Itoa(len(m.Files))}, {"database", m.Database.Kind}, {"schema", strconv.FormatInt(m.Database.Schema, 10)},
 		{"vault's key", yes[m.VaultKey]}, {"recordings", yes[m.Recordings]}, {"agent state", yes[m.AgentState]},
+		{"permissions", fmt.Sprintf("%d for accounts", permissions.Good)}, {"void", ""},
+	}
+	if permissions.Void > 0 {
+		pairs[11][1] = count(permissions.Void, "permission") + ", which the keys in the backup have not signed"
 	}
 	if !m.Database.Included {
-		pairs[5][1], pairs[6][1] = "not in it", ""
+		pairs[5][1], pairs[6][1], pairs[10][1] = "not in it", "", ""
 	}
 	if err := fields(cmd.OutOrStdout(), pairs); err != nil || report == nil {
 		return err
@@ -264,7 +268,8 @@ func newRestoreCommand(p *program) *cobra.Command {
 		Long: "Puts an installation back as `clawjail backup` has kept it. Everything in the file is verified before anything is changed, and " +
 			"a restore that is killed has changed all or nothing. Nothing of clawjail may run. Data that is there is only replaced " +
 			"with --replace, which moves it into a folder beside.\n\nTokens and keys that were " +
-			"revoked since the backup are good again. Grants that were not used are void, unless --keep-grants says that none was used since.",
+			"revoked since the backup are good again, and so are permissions for accounts that were taken back. Grants that were not used " +
+			"are void, unless --keep-grants says that none was used since.",
 		Example: "  sudo clawjail restore --key vault.key clawjail.tar.gz\n  sudo clawjail restore --replace --passphrase-file words clawjail.tar.gz.age",
 		Args:    arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -350,6 +355,15 @@ func restoredLines(r backup.Restored, o backup.RestoreOptions) []string {
 	}
 	if !r.Manifest.Database.Included {
 		lines = append(lines, "restore the database with pg_restore before the next start")
+	}
+	if n := r.Permissions.Good; n > 0 {
+		lines = append(lines, count(n, "permission")+" for accounts: good, also what was taken back after the backup; look at `clawjail cookies allowed`, and take it back again")
+	}
+	if n := r.Permissions.Void; n > 0 {
+		lines = append(lines, count(n, "permission")+" for accounts: void, as the keys in the backup have not signed them; give them again")
+	}
+	if !r.Manifest.Database.Included && !o.KeepGrants {
+		lines = append(lines, "permissions for accounts are void, as their key is new: give them again")
 	}
 	lines = append(lines, "tokens, keys and passkeys that were revoked after the backup are good again: look at `clawjail operator ls` and "+
 		"`clawjail agent ls`, and revoke them again")

@@ -1,6 +1,7 @@
 package grant
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,38 +46,87 @@ type body struct {
 
 // write is the entry of a permission, signed.
 func (i *Issuer) write(p Permission, now time.Time) (store.Entry, error) {
-	token, err := i.o.Keys.write(standing{Issuer: "clawjail:" + i.o.Installation, Audience: forPermissions, ID: p.ID, Tenant: p.Tenant, Agent: p.Agent,
+	text, err := i.o.Keys.sign(standing{Issuer: "clawjail:" + i.o.Installation, Audience: forPermissions, ID: p.ID, Tenant: p.Tenant, Agent: p.Agent,
 		Domain: p.Domain, CreatedAt: p.CreatedAt, ExpiresAt: p.ExpiresAt, Account: p.account, AgentName: p.AgentName, Access: p.Access,
 		EgressDomains: p.EgressDomains, Ask: p.Ask, Hours: p.Hours, Left: p.Left, Used: p.Used, Answered: p.answered, Declared: p.Declared, By: p.By,
 		LastUsedAt: p.LastUsedAt, ApprovedUntil: p.ApprovedUntil})
-	if err != nil {
-		return store.Entry{}, fmt.Errorf("sign a permission: %w", err)
-	}
-	text, err := json.Marshal(body{Signed: token.Reveal()})
 	return store.Entry{ID: p.ID, Kind: KindPermission, Tenant: p.Tenant, Agent: p.Agent, Name: p.Domain, Body: text, Version: p.version,
 		CreatedAt: p.CreatedAt, UpdatedAt: now, ExpiresAt: p.ExpiresAt}, err
+}
+
+// sign is the body of an entry.
+func (k *Keyring) sign(s standing) ([]byte, error) {
+	token, err := k.write(s)
+	if err != nil {
+		return nil, fmt.Errorf("sign a permission: %w", err)
+	}
+	return json.Marshal(body{Signed: token.Reveal()})
+}
+
+// SignAnew signs the permissions of a database that was put back with the keys fresh: those that the keys old have signed and that are as
+// they were signed. The approval of one use is void, as it may have been used since. It says how many are good, and how many are not, which
+// it leaves. Nil for fresh only counts; without old none is good.
+func SignAnew(ctx context.Context, entries store.Entries, old, fresh *Keyring) (good, void int, err error) {
+	all, err := entries.ListEntries(ctx, KindPermission)
+	if err != nil {
+		return 0, 0, fmt.Errorf("list permissions: %w", err)
+	}
+	for _, e := range all {
+		var s standing
+		if old == nil {
+			err = errUnread
+		} else {
+			s, err = old.standing(e)
+		}
+		switch {
+		case errors.Is(err, errUnread):
+			void++
+			continue
+		case err == nil && fresh != nil:
+			s.ApprovedUntil = time.Time{}
+			if e.Body, err = fresh.sign(s); err == nil {
+				err = entries.UpdateEntry(ctx, e)
+			}
+		}
+		if err != nil {
+			return good, void, fmt.Errorf("sign the permission %s anew: %w", e.ID, err)
+		}
+		good++
+	}
+	return good, void, nil
 }
 
 // errUnread is an entry that permits nothing, because of what is in it. Any other error of reading one is of the keys.
 var errUnread = errors.New("it is not a permission that was signed here")
 
-// readPermission verifies an entry. One that is not signed here, or that another version has written with more in it,
-// permits nothing: what this one does not know may be what limits it.
-func (i *Issuer) readPermission(e store.Entry) (Permission, error) {
+// standing verifies an entry: what is signed there, by one of the keys. One that is not signed by them, or that another version has
+// written with more in it, permits nothing: what this one does not know may be what limits it.
+func (k *Keyring) standing(e store.Entry) (s standing, err error) {
 	var b body
-	var s standing
 	if err := strict(e.Body, &b); err != nil {
-		return Permission{}, fmt.Errorf("the permission %s: %w", e.ID, errUnread)
+		return s, fmt.Errorf("the permission %s: %w", e.ID, errUnread)
 	}
-	switch err := i.o.Keys.open(ParseToken(b.Signed), &s); {
+	switch err := k.open(ParseToken(b.Signed), &s); {
 	case errors.Is(err, errForm), errors.Is(err, errKey), errors.Is(err, errSignature):
-		return Permission{}, fmt.Errorf("the permission %s: %w: %w", e.ID, errUnread, err)
+		return s, fmt.Errorf("the permission %s: %w: %w", e.ID, errUnread, err)
 	case err != nil:
-		return Permission{}, err
+		return s, err
 	}
-	if s.Issuer != "clawjail:"+i.o.Installation || s.Audience != forPermissions || s.ID != e.ID || s.Tenant != e.Tenant || s.Agent != e.Agent || s.Domain != e.Name ||
+	if s.Audience != forPermissions || s.ID != e.ID || s.Tenant != e.Tenant || s.Agent != e.Agent || s.Domain != e.Name ||
 		!s.CreatedAt.Equal(e.CreatedAt) || !s.ExpiresAt.Equal(e.ExpiresAt) || s.Tenant == "" || s.Agent == "" {
-		return Permission{}, fmt.Errorf("the permission %s is not what was signed: %w", e.ID, errUnread)
+		return s, fmt.Errorf("the permission %s is not what was signed: %w", e.ID, errUnread)
+	}
+	return s, nil
+}
+
+// readPermission verifies an entry of this installation.
+func (i *Issuer) readPermission(e store.Entry) (Permission, error) {
+	s, err := i.o.Keys.standing(e)
+	if err == nil && s.Issuer != "clawjail:"+i.o.Installation {
+		err = fmt.Errorf("the permission %s is of another installation: %w", e.ID, errUnread)
+	}
+	if err != nil {
+		return Permission{}, err
 	}
 	return Permission{ID: s.ID, Tenant: s.Tenant, Domain: s.Domain, Agent: s.Agent, AgentName: s.AgentName, Access: s.Access, EgressDomains: s.EgressDomains,
 		Ask: s.Ask, Hours: s.Hours, Left: s.Left, Used: s.Used, answered: s.Answered, Declared: s.Declared, By: s.By, CreatedAt: e.CreatedAt,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -485,6 +486,58 @@ func TestPermissionOutlivesTheKeyThatSignedIt(t *testing.T) {
 	if all, err := w.Permissions(t.Context(), ""); err != nil || len(all) != 2 || all[0].Used+all[1].Used != 3 {
 		t.Errorf("%+v, %v", all, err)
 	}
+}
+
+// What a database that was put back has is signed anew by what the old keys have signed, and by nothing else: no grant of theirs is good again,
+// no approval of one use, and nothing that somebody has changed in it.
+func TestPermissionsThatAreSignedAnewAreThoseThatWereSigned(t *testing.T) {
+	w := newAgents(t)
+	ctx := t.Context()
+	never := 1
+	asked := w.allow(func(r *PermissionRequest) { r.Ask, r.Times = AskAlways, &never })
+	gone := w.allow(func(r *PermissionRequest) { r.Agent = "a2" })
+	plain := w.allow(func(r *PermissionRequest) { r.Domain = "example.org" })
+	if err := errors.Join(w.Approve(ctx, asked.ID), w.Disallow(ctx, gone.ID)); err != nil {
+		t.Fatal(err)
+	}
+	token, _ := w.issue()
+	forged, err := w.store.Entry(ctx, plain.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged.ID, forged.Agent = "perm_forged", "a2"
+	if err := w.store.CreateEntry(ctx, forged); err != nil {
+		t.Fatal(err)
+	}
+	fresh, err := OpenKeyring(filepath.Join(t.TempDir(), "grant.keys"), w.clock.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string][2]*Keyring{"only counted": {w.keys, nil}, "without the old keys": {nil, fresh}, "with other keys": {fresh, fresh}} {
+		good, void, err := SignAnew(ctx, w.store, c[0], c[1])
+		if want := map[bool]int{true: 2}[c[0] == w.keys]; err != nil || good != want || void != 3-want {
+			t.Errorf("%s: %d are good, and %d are not: %v", what, good, void, err)
+		}
+	}
+	org := asking()
+	org.Domains = []string{"example.org"}
+	w.opens(org)
+	if good, void, err := SignAnew(ctx, w.store, w.keys, fresh); err != nil || good != 2 || void != 1 {
+		t.Fatalf("%d are good, and %d are not: %v", good, void, err)
+	}
+	w.notAllowed("with the old keys", org, "without a grant")
+	w.keys = fresh
+	if w.Issuer, err = New(w.options()); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := w.Permissions(ctx, ""); err != nil || len(all) != 2 || all[1].ID != plain.ID || all[1].Used != 1 || *all[0].Left != 1 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	w.opens(org)
+	org.Agent = "a2"
+	w.notAllowed("one that was forged", org, "without a grant")
+	w.notAllowed("one that was approved", asking(), "approved by a person")
+	w.refusal(token, want(), problem.GrantInvalid)
 }
 
 // A grant names the domains that the permission has when it is used.
