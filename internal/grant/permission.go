@@ -290,14 +290,21 @@ func (i *Issuer) SignPermissions(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// PermissionStands says whether a permission is still there: other processes take permissions back too. That its
-// time is over ends no session.
-func (i *Issuer) PermissionStands(ctx context.Context, id string) (bool, error) {
-	_, err := i.o.Store.Entry(ctx, id)
+// PermissionStands says whether a permission is still there, for an access: other processes take permissions back and
+// narrow them too. That its time is over ends no session, and neither does one that cannot be read here.
+func (i *Issuer) PermissionStands(ctx context.Context, id string, access Access) (bool, error) {
+	e, err := i.o.Store.Entry(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
-	return err == nil, err
+	if err != nil {
+		return false, err
+	}
+	p, err := i.readPermission(e)
+	if errors.Is(err, errUnread) {
+		return true, nil
+	}
+	return p.Access.Covers(access), err
 }
 
 // changePermission changes one as it is now, whatever else happens to it at the same time on whichever node.

@@ -220,7 +220,7 @@ func TestPermissionWhoseTimeIsOverIsKeptForItsSessions(t *testing.T) {
 		if _, err := w.Purge(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if stands, err := w.PermissionStands(t.Context(), p.ID); err != nil || stands != c.stands {
+		if stands, err := w.PermissionStands(t.Context(), p.ID, AccessTools); err != nil || stands != c.stands {
 			t.Errorf("at %s it stands: %v, %v", w.clock.now(), stands, err)
 		}
 		if c.stands {
@@ -270,7 +270,7 @@ func TestPermissionIsTakenBackWhileASessionOpens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stands, err := w.PermissionStands(t.Context(), p.ID); err != nil || !stands {
+	if stands, err := w.PermissionStands(t.Context(), p.ID, AccessTools); err != nil || !stands {
 		t.Errorf("%v, %v", stands, err)
 	}
 	if err := w.Disallow(t.Context(), p.ID); err != nil {
@@ -283,7 +283,7 @@ func TestPermissionIsTakenBackWhileASessionOpens(t *testing.T) {
 	if grants, err := w.List(t.Context(), ""); err != nil || len(grants) != 0 {
 		t.Errorf("%+v, %v", grants, err)
 	}
-	if stands, err := w.PermissionStands(t.Context(), p.ID); err != nil || stands {
+	if stands, err := w.PermissionStands(t.Context(), p.ID, AccessTools); err != nil || stands {
 		t.Errorf("%v, %v", stands, err)
 	}
 	if err := w.Disallow(t.Context(), p.ID); problem.CodeOf(err) != problem.NotFound {

@@ -45,10 +45,10 @@ type Grants interface {
 	Verify(ctx context.Context, token grant.Token, want grant.Want) (grant.Grant, error)
 	Use(ctx context.Context, token grant.Token, want grant.Want) (grant.Grant, error)
 	// Permitted says whether an agent may open a session without a token, UsePermissions does it, and PermissionStands says
-	// whether a permission is still there.
+	// whether a permission is still there, for an access.
 	Permitted(ctx context.Context, want grant.Want) (grant.Standing, error)
 	UsePermissions(ctx context.Context, s grant.Standing, want grant.Want) (grant.Grant, error)
-	PermissionStands(ctx context.Context, id string) (bool, error)
+	PermissionStands(ctx context.Context, id string, access grant.Access) (bool, error)
 }
 
 // Vault has the logins. *vault.Vault is one.

@@ -155,11 +155,11 @@ func (g steppedGrants) UsePermissions(ctx context.Context, s grant.Standing, wan
 	return g.a.issuer.UsePermissions(ctx, s, want)
 }
 
-func (g steppedGrants) PermissionStands(ctx context.Context, id string) (bool, error) {
+func (g steppedGrants) PermissionStands(ctx context.Context, id string, access grant.Access) (bool, error) {
 	if err := g.a.step(ctx, "permission stands"); err != nil {
 		return false, err
 	}
-	return g.a.issuer.PermissionStands(ctx, id)
+	return g.a.issuer.PermissionStands(ctx, id, access)
 }
 
 type steppedVault struct{ a *accounts }

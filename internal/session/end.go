@@ -104,15 +104,16 @@ func (s *Service) EndPermitted(permission string, is grant.Access) int {
 	return ended
 }
 
-// permissionRecheck is how often it is looked whether another process has taken a permission back.
+// permissionRecheck is how often it is looked whether another process has taken a permission back, or narrowed it.
 const permissionRecheck = 10 * time.Second
 
-// disallowed says whether a permission of a session is gone. A database that does not answer ends nothing; it is asked again.
+// disallowed says whether a permission of a session is gone, or is not for its access any more. A database that does not answer
+// ends nothing; it is asked again.
 func (s *Service) disallowed(r *session) bool {
 	ctx, cancel := context.WithTimeout(r.life, permissionRecheck)
 	defer cancel()
 	for _, id := range r.permissions { // they do not change once the session is ready
-		if stands, err := s.Accounts.Grants.PermissionStands(ctx, id); err == nil && !stands {
+		if stands, err := s.Accounts.Grants.PermissionStands(ctx, id, r.plan.access); err == nil && !stands {
 			return true
 		}
 	}

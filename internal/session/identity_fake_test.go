@@ -126,7 +126,7 @@ func (noAccounts) Permitted(context.Context, grant.Want) (grant.Standing, error)
 func (noAccounts) UsePermissions(context.Context, grant.Standing, grant.Want) (grant.Grant, error) {
 	return grant.Grant{}, errNoAccounts
 }
-func (noAccounts) PermissionStands(context.Context, string) (bool, error) {
+func (noAccounts) PermissionStands(context.Context, string, grant.Access) (bool, error) {
 	return false, errNoAccounts
 }
 func (noAccounts) Cookies(context.Context, string, string) (vault.CookieSet, error) {

@@ -225,6 +225,34 @@ func TestPermissionThatIsGoneEndsItsSessionsEverywhere(t *testing.T) {
 	})
 }
 
+// Another process has narrowed it: sessions that are wider end here as well, and the others go on.
+func TestPermissionThatIsNarrowedEndsWiderSessionsEverywhere(t *testing.T) {
+	withAccounts(t, nil, func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 2)
+		by := a.shopper(t)
+		a.allow(t, func(r *grant.PermissionRequest) { r.Access = grant.AccessCDP })
+		tools, err := a.s.Open(t.Context(), by, wanting(grant.Token{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		devtools, err := a.s.Open(t.Context(), by, Request{CredentialMode: ModeOperator, Domains: []string{"example.com"}, Access: "cdp"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * permissionRecheck) // of the bubble
+		if still, err := a.s.Get(t.Context(), by, devtools.ID); err != nil || still.State != StateReady {
+			t.Fatalf("before it is narrowed it is %s, %v", still.State, err)
+		}
+		a.allow(t)
+		if gone, err := a.s.WaitGone(t.Context(), by, devtools.ID); err != nil || gone.Ended.Cause != CauseDisallowed {
+			t.Errorf("%+v, %v", gone.Ended, err)
+		}
+		if still, err := a.s.Get(t.Context(), by, tools.ID); err != nil || still.State != StateReady {
+			t.Errorf("the other is %s, %v", still.State, err)
+		}
+	})
+}
+
 func TestPermissionForOneSessionOpensOneOfManySessions(t *testing.T) {
 	const racers = 64
 	withAccounts(t, func(o *Options) { o.Sessions.Max = 4 * racers }, func(t *testing.T, a *accounts) {
