@@ -53,7 +53,7 @@ func (s *Service) openPlan(ctx context.Context, by identity.Principal, p plan) (
 		return Session{}, err
 	}
 	defer s.tasks.Done()
-	defer s.opened()
+	defer s.opened(r)
 	record, err := s.open(ctx, r)
 	if err == nil {
 		err = s.unlost(r)
@@ -152,21 +152,23 @@ func (s *Service) enter(by identity.Principal, p plan, tenants int, abort contex
 		abort(errRevoked)
 	}
 	s.sessions[r.id] = r
-	s.opening++
 	s.tasks.Add(1)
 	return r, nil
 }
 
-// opened says that an opening is over, one way or the other. The pool does not fill while one is in flight.
-func (s *Service) opened() {
+// opened says that an opening is over, one way or the other. The pool does not fill while one wants a browser.
+func (s *Service) opened(r *session) {
 	s.mu.Lock()
-	s.opening--
+	r.starting = false
 	s.mu.Unlock()
 	s.pool.poke()
 }
 
 // bring gets the session a browser that answers and may reach the gateway.
 func (s *Service) bring(ctx context.Context, r *session) error {
+	s.mu.Lock()
+	r.starting = true // not before: it may have waited long for a person, or for an account
+	s.mu.Unlock()
 	// A browser of the pool is taken without a question to the host daemon: it has the right key, see pool.
 	s.pool.note(r.plan.shape)
 	i := s.pool.take(r.plan.shape)

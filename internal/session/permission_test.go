@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/grant"
@@ -278,6 +279,41 @@ func TestPermissionForOneSessionOpensOneOfManySessions(t *testing.T) {
 		}
 		if a.count("create") != 1 || a.count("release") != racers-1 {
 			t.Errorf("%d jails were made, and the leases of %d given back", a.count("create"), a.count("release"))
+		}
+	})
+}
+
+// An opening that waits for a person wants no browser yet: the pool fills for everybody else.
+func TestPoolFillsWhileAPersonIsAsked(t *testing.T) {
+	var asked chan struct{}
+	var answer chan error
+	withAccounts(t, func(o *Options) {
+		asked, answer = make(chan struct{}), make(chan error) // of the bubble
+		o.WarmPool.Size = 1
+		o.Accounts.Ask = func(context.Context, identity.Principal, string, grant.Access) error {
+			close(asked)
+			return <-answer
+		}
+	}, func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 1)
+		by := a.shopper(t)
+		a.allow(t, func(r *grant.PermissionRequest) { r.Ask = grant.AskAlways })
+		refused := make(chan error)
+		go func() {
+			_, err := a.s.Open(t.Context(), by, wanting(grant.Token{}))
+			refused <- err
+		}()
+		<-asked
+		for range 2 {
+			if out := mustOpen(t, a.s, Request{}); !out.Warm {
+				t.Error("while a person is asked, the pool is empty")
+			}
+			time.Sleep(2 * poolQuiet) // of the bubble
+			synctest.Wait()
+		}
+		answer <- grant.NotAllowed("example.com", "a person has refused it")
+		if err := <-refused; problem.CodeOf(err) != problem.AccountNotAllowed {
+			t.Errorf("%v", err)
 		}
 	})
 }

@@ -276,12 +276,17 @@ func (p *pool) tend(ctx context.Context) (more bool, err error) {
 	return true, nil
 }
 
-// busy says whether somebody waits for a session right now. A browser that starts beside it would make that slower;
+// busy says whether somebody waits for a browser right now. One that starts beside it would make that slower;
 // the opening pokes the pool when it is over.
 func (s *Service) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.opening > 0
+	for _, r := range s.sessions {
+		if r.starting {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *pool) add(ctx context.Context, b blueprint) error {

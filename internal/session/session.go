@@ -250,7 +250,6 @@ type Service struct {
 	visits   map[accountPage]bool // whether the last visit of a page saw a field for a password
 	tokens   map[[sha256.Size]byte]token
 	ended    []*session // gone ones that can still be asked about, oldest first
-	opening  int        // opens in flight
 	unfreed  []string   // ended sessions whose leases on accounts could not be given back yet
 	shutting bool
 }
@@ -327,6 +326,7 @@ type session struct {
 	ended    *Ended
 	leased   bool // it may have leases on accounts
 	touched  bool // an agent has had its hands on it
+	starting bool // its opening has got as far as its browser, and is not over
 	injected injected
 	refresh  []Refresh // accounts that somebody has to log in to again
 	// watch has what is known of whether its accounts are signed in.
