@@ -18,6 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -221,16 +222,25 @@ func TestAStreamEndsWithItsServer(t *testing.T) {
 	}
 }
 
+// A token of a session that is not good is a wrong key like any other.
 func TestWrongKeysAreBraked(t *testing.T) {
 	w := newWorld(t)
 	d := &door{API: w.API, key: w.keys["acme viewer"]}
 	from := func(addr string) func(*http.Request) { return func(r *http.Request) { r.RemoteAddr = addr } }
 	burst := identity.DefaultBrake().Burst
+	const good = session.TokenPrefix + "good"
+	w.sessions.holders = map[string]identity.Principal{good: w.admin.Within("s_1", identity.ScopeView, time.Now().Add(time.Hour))}
 	for range burst {
-		d.ask(t, "GET", "/v1/whoami", "", key("cjop_wrong"), from("192.0.2.1:1")).wantProblem(t, http.StatusUnauthorized, problem.Unauthorized)
+		if a := d.ask(t, "GET", "/v1/whoami", "", key(good), from("192.0.2.1:1")); a.StatusCode == http.StatusUnauthorized || a.StatusCode == http.StatusTooManyRequests {
+			t.Fatalf("%d %s", a.StatusCode, a.body)
+		}
+	}
+	for n := range burst {
+		wrong := []string{"cjop_wrong", session.TokenPrefix + "wrong"}[n%2]
+		d.ask(t, "GET", "/v1/whoami", "", key(wrong), from("192.0.2.1:1")).wantProblem(t, http.StatusUnauthorized, problem.Unauthorized)
 	}
 	// Also the good key, and whether it is sent in the one header or the other.
-	for _, change := range []func(*http.Request){key(d.key), header(KeyHeader, d.key)} {
+	for _, change := range []func(*http.Request){key(d.key), header(KeyHeader, d.key), key(good)} {
 		a := d.ask(t, "GET", "/v1/whoami", "", change, from("192.0.2.1:2"))
 		a.wantProblem(t, http.StatusTooManyRequests, problem.RateLimited)
 		if a.Header.Get("Retry-After") == "" {

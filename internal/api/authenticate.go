@@ -24,6 +24,7 @@ type Identity interface {
 	op.People
 
 	Authenticate(ctx context.Context, presented string, remote netip.Addr) (identity.Principal, error)
+	Redeem(ctx context.Context, remote netip.Addr, look func() (identity.Principal, error)) (identity.Principal, error)
 	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 	// Enter is Hold for one more request or stream, of which a tenant may have so many.
 	Enter(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
@@ -59,15 +60,16 @@ func (a *API) identify(ctx context.Context, r *http.Request, cancel context.Canc
 	if err != nil {
 		return identity.Principal{}, nil, err
 	}
+	remote := identity.ClientAddr(r, a.BehindProxy)
 	if !strings.HasPrefix(key, session.TokenPrefix) {
-		by, err := a.Identity.Authenticate(ctx, key, identity.ClientAddr(r, a.BehindProxy))
+		by, err := a.Identity.Authenticate(ctx, key, remote)
 		if err != nil {
 			return identity.Principal{}, nil, err
 		}
 		release, err := a.Identity.Enter(ctx, by, cancel)
 		return by, release, err
 	}
-	by, err := a.Sessions.Redeem(ctx, key)
+	by, err := a.Identity.Redeem(ctx, remote, func() (identity.Principal, error) { return a.Sessions.Redeem(ctx, key) })
 	if err != nil {
 		return identity.Principal{}, nil, err
 	}

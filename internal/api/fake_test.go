@@ -188,6 +188,10 @@ func (f *fakeIdentity) Authenticate(_ context.Context, presented string, from ne
 	return identity.Principal{}, problem.New(problem.Unauthorized, "send another", "the key is not good")
 }
 
+func (f *fakeIdentity) Redeem(_ context.Context, _ netip.Addr, look func() (identity.Principal, error)) (identity.Principal, error) {
+	return look()
+}
+
 func (f *fakeIdentity) Enter(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
 	return f.Hold(ctx, p, cancel)
 }
