@@ -34,7 +34,7 @@ func newAccessAnswer(p *program, approve bool) *cobra.Command {
 		Args:              arguments(1, 1),
 		ValidArgsFunction: p.completeFirst(accessIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := duration(cmd, "for", request.For); err != nil {
+			if err := span(cmd, "for", request.For); err != nil {
 				return err
 			}
 			if err := exclusive(cmd, "once", "for"); err != nil {
@@ -57,10 +57,10 @@ func newAccessAnswer(p *program, approve bool) *cobra.Command {
 	f := cmd.Flags()
 	if approve {
 		cmd.Use, cmd.Short = "approve ID", "Give an agent what it asks for"
-		cmd.Long = "Gives an agent what it asks for: for good, or as --once and --for say. The rule, tool or service that this makes can be removed like any other."
+		cmd.Long = "Gives an agent what it asks for: for good, or as --once and --for say. The rule, tool, service or permission for an account that this makes can be removed like any other."
 		cmd.Example = "  clawjail access approve ID --for 1h --comment 'for the release only'"
 		f.BoolVar(&request.Once, "once", false, "for one request")
-		f.StringVar(&request.For, "for", "", "for how long, such as 1h")
+		f.StringVar(&request.For, "for", "", "for how long, such as 1h or 30d")
 	}
 	f.StringVar(&request.Comment, "comment", "", "a `text` that the agent is shown")
 	f.BoolVar(&asJSON, "json", false, "print JSON")

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/client"
-	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/op"
 )
 
@@ -227,9 +226,7 @@ func (g *given) look(name string, f op.Field, text string) error {
 			return usage(g.cmd, "--%s %q is not a day: write it like 2026-01-31", name, text)
 		}
 	case "span":
-		if _, err := grant.ParseFor(text); err != nil {
-			return usage(g.cmd, "--%s %q is not a time from 1s to 366d: write a number with d, h or m, such as 30d", name, text)
-		}
+		return span(g.cmd, name, text)
 	case "duration":
 		return duration(g.cmd, name, text)
 	}

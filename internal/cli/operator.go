@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/op"
 )
 
@@ -41,6 +42,14 @@ func duration(cmd *cobra.Command, flag, text string) error {
 	}
 	if d, err := time.ParseDuration(text); err != nil || d < 0 {
 		return usage(cmd, "--%s %q is not a duration: write a number with s, m or h, such as 30m", flag, text)
+	}
+	return nil
+}
+
+// span refuses what is not for how long something is given.
+func span(cmd *cobra.Command, flag, text string) error {
+	if _, err := grant.ParseFor(text); err != nil {
+		return usage(cmd, "--%s %q is not a time from 1s to 366d: write a number with d, h or m, such as 30d", flag, text)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func TestApprovalOfAHostBecomesARule(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		answer AccessAnswer
-	}{{"good", AccessAnswer{Approve: true}}, {"once", AccessAnswer{Approve: true, Once: true}}, {"time", AccessAnswer{Approve: true, For: "1h"}}} {
+	}{{"good", AccessAnswer{Approve: true}}, {"once", AccessAnswer{Approve: true, Once: true}}, {"time", AccessAnswer{Approve: true, For: "1h"}}, {"days", AccessAnswer{Approve: true, For: "30d"}}} {
 		host := tt.name + ".example"
 		asked := w.ask(w.bot, AccessHost, "https://"+strings.ToUpper(host)+"./path")
 		if asked.Target != host+":443" || asked.State != AccessPending || asked.AgentName != "bot" {
@@ -62,7 +62,16 @@ func TestApprovalOfAHostBecomesARule(t *testing.T) {
 	w.want(bot, "once.example", false)
 	w.clock.forward(time.Hour)
 	w.want(bot, "time.example", false)
+	w.want(bot, "days.example", true)
+	w.clock.forward(30 * 24 * time.Hour)
+	w.want(bot, "days.example", false)
 	w.want(bot, "good.example", true)
+	for _, wrong := range []string{"soon", "367d", "0s", "-1h"} {
+		asked := w.ask(w.bot, AccessHost, "https://wrong.example")
+		if _, err := w.Answer(w.ctx, w.operator, asked.ID, AccessAnswer{Approve: true, For: wrong}); problem.CodeOf(err) != problem.BadLimit {
+			t.Errorf("for %s: %v", wrong, err)
+		}
+	}
 }
 
 func TestRefusalGivesNothing(t *testing.T) {

@@ -9,13 +9,11 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/texts"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
-
-// maxFor is the longest time for which something is approved.
-const maxFor = 366 * 24 * time.Hour
 
 // Answer approves or refuses. An approval makes a rule, adds a tool, gives the agent a service, or permits it an
 // account. A tool is added to
@@ -82,11 +80,8 @@ func readAnswer(asked AccessRequest, a AccessAnswer) (lasts time.Duration, err e
 	f.check(clean(a.Comment, maxText), "comment", "has more than %d bytes or control characters", maxText)
 	f.check(a.Approve || !a.Once && a.For == "", "approve", "a refusal is neither for once nor for a time")
 	f.check(!a.Once || asked.Kind != AccessService, "once", "a service is given for a time or for good")
-	if a.For != "" {
-		lasts, err = time.ParseDuration(a.For)
-		if err != nil || len(a.For) > 32 || lasts <= 0 || lasts > maxFor {
-			f.add(problem.BadLimit, "for", "such as 1h; leave it out for good", "%q is not a time from now to a year from now", clip(a.For))
-		}
+	if lasts, err = grant.ParseFor(a.For); err != nil {
+		f.add(problem.BadLimit, "for", "such as 1h or 30d; leave it out for good", "%q is not a time from 1s to 366d", clip(a.For))
 	}
 	return lasts, f.err()
 }

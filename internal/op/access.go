@@ -23,7 +23,7 @@ type AccessQuestion struct {
 type AccessAnswer struct {
 	Approve *bool  `json:"approve" doc:"true approves, false refuses" example:"false"`
 	Once    bool   `json:"once,omitzero" doc:"of an approval: for one request"`
-	For     string `json:"for,omitempty" doc:"of an approval: for how long, such as 1h; with neither, for good"`
+	For     string `json:"for,omitempty" doc:"of an approval: for how long, such as 1h or 30d; with neither, for good"`
 	Comment string `json:"comment,omitempty" doc:"the agent is shown it"`
 }
 
