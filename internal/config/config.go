@@ -298,8 +298,8 @@ type Sessions struct {
 	MaxTTL time.Duration `yaml:"max_ttl" min:"10s" max:"720h0m0s"`
 	// Idle closes a session that nobody used for so long.
 	Idle time.Duration `yaml:"idle" min:"10s" max:"720h0m0s"`
-	// WallClock is how long any ephemeral jail may exist. The host daemon enforces it, also when the control plane is
-	// gone, so it is longer than everything that the control plane enforces.
+	// WallClock is how long any ephemeral jail may exist, but for one in which a person logs in, which has its half hour. The
+	// host daemon enforces it, also when the control plane is gone, so it is longer than everything that the control plane enforces.
 	WallClock time.Duration `yaml:"wall_clock" min:"20s" max:"1440h0m0s"`
 	// DialogWait is how long a DevTools client may take for a dialog of its page.
 	DialogWait time.Duration `yaml:"dialog_wait" min:"100ms" max:"10m0s"`

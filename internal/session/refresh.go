@@ -59,6 +59,8 @@ func (s *Service) OpenRefresh(ctx context.Context, by identity.Principal, r Refr
 		return Session{}, err
 	}
 	p.mode, p.refresh, p.first, p.ttl, p.idle = ModeRefresh, domain, first, RefreshLife, RefreshLife
+	// Its life is no setting, so its jail may exist for as long where others may not.
+	p.shape.limits.WallClock = max(p.shape.limits.WallClock, RefreshLife+s.WarmPool.MaxAge)
 	out, err := s.openPlan(ctx, by, p)
 	if err != nil {
 		return Session{}, err

@@ -120,6 +120,22 @@ func TestARefreshSessionEndsAfterHalfAnHour(t *testing.T) {
 	})
 }
 
+// The life of a refresh is no setting: where jails may exist for less, its own may for as long.
+func TestTheJailOfARefreshLastsAsLongAsItsLife(t *testing.T) {
+	short := func(o *Options) {
+		o.Sessions.TTL, o.Sessions.MaxTTL, o.Sessions.WallClock = 10*time.Minute, 10*time.Minute, 20*time.Minute
+	}
+	inBubble(t, short, func(t *testing.T, w *world, s *Service) {
+		jails := func(id string) time.Duration { return w.all()[jail.Name(mustGet(t, s, id).Jail)].spec.Limits.WallClock }
+		if got := jails(openRefresh(t, s, ann, "example.com").ID); got < RefreshLife+s.WarmPool.MaxAge {
+			t.Errorf("the jail of a refresh ends after %s", got)
+		}
+		if got := jails(mustOpen(t, s, Request{}).ID); got != s.Sessions.WallClock {
+			t.Errorf("another ends after %s", got)
+		}
+	})
+}
+
 func TestADomainIsRefreshedOnceAtATime(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		out := openRefresh(t, s, ann, "example.com")
