@@ -212,6 +212,19 @@ func TestTokensThatAreNotGoodAreRefused(t *testing.T) {
 		}
 		_, err := s.IssueToken(t.Context(), admin, out.ID, "everything", 0)
 		wantCode(t, err, problem.BadRequest)
+		// A token ends with the key of who makes it, and says so.
+		brief := admin
+		brief.ExpiresAt = time.Now().Add(30 * time.Second)
+		for _, c := range []struct {
+			by   identity.Principal
+			life time.Duration
+			ends time.Time
+		}{{brief, time.Minute, brief.ExpiresAt}, {brief, time.Second, time.Now().Add(time.Second)}, {admin, time.Minute, time.Now().Add(time.Minute)}} {
+			made, err := s.IssueToken(t.Context(), c.by, out.ID, identity.ScopeView, c.life)
+			if err != nil || !made.ExpiresAt.Equal(c.ends) {
+				t.Errorf("it ends at %s instead of %s: %v", made.ExpiresAt, c.ends, err)
+			}
+		}
 		_, err = s.Redeem(t.Context(), TokenPrefix+"AAAA")
 		wantCode(t, err, problem.Unauthorized)
 		short, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Second)

@@ -79,7 +79,9 @@ func (s *Service) IssueToken(ctx context.Context, by identity.Principal, id stri
 			return Token{}, err
 		}
 	}
-	out := Token{ID: "st_" + strings.ToLower(rand.Text()[:16]), Token: TokenPrefix + rand.Text() + rand.Text(), Scope: scope, Session: id, ExpiresAt: s.Now().Add(life).UTC()}
+	within := by.Within(id, scope, s.Now().Add(life)) // or with the key that makes it, if that ends before
+	out := Token{ID: "st_" + strings.ToLower(rand.Text()[:16]), Token: TokenPrefix + rand.Text() + rand.Text(), Scope: scope, Session: id, ExpiresAt: within.ExpiresAt.UTC()}
+	within.SessionToken = out.ID
 	err = s.record(ctx, r, by, identity.SessionToken, "", audit.Fields{"token_id": out.ID, "scope": string(scope), "ttl_s": int(life.Seconds())}, func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -92,8 +94,6 @@ func (s *Service) IssueToken(ctx context.Context, by identity.Principal, id stri
 		if s.expireTokens(id) >= maxTokens {
 			return problem.New(problem.RateLimited, "use one that you have, or give them a shorter life", "session %s has %d tokens that are good", id, maxTokens)
 		}
-		within := by.Within(id, scope, out.ExpiresAt)
-		within.SessionToken = out.ID
 		s.tokens[sha256.Sum256([]byte(out.Token))] = token{session: id, by: within, created: s.Now().UTC(), uses: newTurn()}
 		r.used = s.Now()
 		return nil
